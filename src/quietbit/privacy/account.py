@@ -1,12 +1,12 @@
-"""Account: what one party has released, held against a target; the only arithmetic of ledgers.
+"""Account: the releases of one party, compared with a target; the only ledger arithmetic.
 
 Idea     a plan fixes its list of releases in advance, and every account of `Cost` holds for it: *planned*. A node
-         answers whatever servers ask, who see every answer before they ask again and may choose the next mechanism,
-         and when to stop, in its light: *adaptive*. Several accounts are then fixed before the first output, each with
-         a share of delta, and a release is made while at least one of them proves epsilon. Nearly all of delta goes to
-         the account that is best if every release is like the first, so that a run of one mechanism pays a tenth
-         of delta for the freedom to choose, and nothing else: under 1 % of epsilon.
-Symbols  accounts j with shares delta_j; x_j: what account j has summed up so far, which only grows.
+         answers servers that see every answer before they ask again, and may choose the next mechanism, and when to
+         stop, based on it: *adaptive*. Several accounts are then fixed before the first output, each with a share of
+         delta, and a release is made while at least one of them proves epsilon. Nearly all of delta goes to the
+         account that is best if every release is like the first, so that a run of one mechanism pays only a tenth of
+         delta for the freedom to choose: under 1 % of epsilon.
+Symbols  accounts j with shares delta_j; x_j: the sum of account j so far, which only grows.
 Source   docs/theory/filters.md has the proofs. Feldman and Zrnic (2021), Theorem 4.3: Rényi filters; Smith and Thakurta
          (2022): Gaussian ones; Rogers, Roth, Ullman, Vadhan (2016): pure ones.
 
@@ -16,8 +16,8 @@ only grows, so an account that holds at the end held all along. Let O_j be the o
 at the end is j: on them the process is the one stopped by account j alone, which is (epsilon, delta_j)-private. Sum
 over j. The page has the table of accounts and their shares, why each is one account, and how the order is chosen.
 
-The epsilon that a filter protects is the target's; the account's own number says how much of it is used: where all
-orders at the share of the one that counts are on the same side of the target as it is, the smallest of theirs.
+A filter protects the target's epsilon; the account's own number says how much of it is used: where all orders at the
+share of the decisive one are on the same side of the target as it is, the smallest of theirs.
 """
 
 from __future__ import annotations
@@ -51,11 +51,11 @@ _ORDERS = np.array(ORDERS)
 @final
 @frozen
 class Account:
-    """The releases of one party so far, under the words of ``target``; spending returns a new account.
+    """The releases of one party so far, under the terms of ``target``; spending returns a new account.
 
     ``mode`` is "planned" where the list of mechanisms was fixed before the first release (inputs may depend on
-    anything), "adaptive" where mechanisms, or the moment to stop, may have been chosen in the light of earlier
-    releases. The order of spending matters to an adaptive account: its first cost is the party's first release's.
+    anything), "adaptive" where mechanisms, or the time to stop, may depend on earlier releases. The order of spending
+    matters to an adaptive account: its first cost is that of the party's first release.
 
     >>> from quietbit.target import Adjacency, Trust, Unit
     >>> once = Cost.pure(0.25).of(Adjacency.REPLACE_ONE, Unit.CLIENT, Trust.LOCAL)
@@ -69,7 +69,7 @@ class Account:
     entries: tuple[tuple[Cost, int], ...] = field(default=(), repr=False)
 
     def __attrs_post_init__(self) -> None:
-        """Refuse a mode that is none, and an adaptive account without a limit, whose shares nothing would fix."""
+        """Refuse an unknown mode, and an adaptive account without a limit, whose shares would be undefined."""
         if not isinstance(self.target, Target):
             raise InvalidParameter.of("target", "a Target", self.target)
         if self.mode not in ("planned", "adaptive"):
@@ -80,8 +80,8 @@ class Account:
     def spend(self, cost: Cost, times: int = 1) -> Account:
         """Return the account after ``times`` more releases of this cost.
 
-        A cost under other words is converted where it covers the target's (`Cost.under`), else refused; so is a bare
-        one, which does not say what it bounds.
+        A cost under other terms is converted where it covers the target's (`Cost.under`), else refused; so is a bare
+        cost, whose terms are unknown.
         """
         times = check_int(times, "times", 0)
         require(isinstance(cost, Cost), "cost", cost, "a Cost with adjacency, unit and trust")
@@ -95,18 +95,18 @@ class Account:
         return evolve(self, entries=tuple(counts.items()))
 
     def allows(self, cost: Cost, times: int = 1) -> bool:
-        """Whether ``times`` more releases of this cost stay within the target."""
+        """Return whether ``times`` more releases of this cost stay within the target."""
         return self.spend(cost, times).holds()
 
     def holds(self) -> bool:
-        """Whether what was spent stays within the target."""
+        """Return whether the releases so far stay within the target."""
         if self.mode == "adaptive" and len(self.entries) == 1:
             first, many = self.entries[0]
             return _copies(first, self.target).allow(many)
         return self.epsilon() <= self.target.epsilon
 
     def total(self) -> Cost:
-        """Return what all releases cost together, with the target's words."""
+        """Return the cost of all releases together, under the target's terms."""
         words = self.target
         whole = sum((cost * times for cost, times in self.entries), Cost())
         return evolve(whole, adjacency=words.adjacency, unit=words.unit, trust=words.trust)
@@ -130,7 +130,7 @@ class Account:
         return min(found)
 
     def guarantee(self) -> Guarantee:
-        """Return the smallest epsilon proved at the target's delta, with its words."""
+        """Return the smallest epsilon proved at the target's delta, with the target's terms."""
         words = self.target
         return Guarantee(self.epsilon(), words.delta, words.unit, words.adjacency, words.trust)
 
@@ -138,18 +138,18 @@ class Account:
 @final
 @frozen
 class _Shares:
-    """The shares of delta, rounded down, of the accounts that take one."""
+    """The shares of delta of the accounts, rounded down."""
 
     copies: float
     gaussian: float
-    order: float  # the one that is fixed in advance,
+    order: float  # fixed in advance,
     at_order: float  # and its share
-    each: float  # of every one of `ORDERS`
+    each: float  # for every one of `ORDERS`
 
 
 @lru_cache(maxsize=256)
 def _shares(first: Cost, epsilon: float, delta: float) -> _Shares:
-    """Share delta out: a function of the first cost and of the target, so it is fixed before the first output."""
+    """Share out delta: a function of the first cost and the target, so it is fixed before the first output."""
     few, each = delta * FEW, delta * FEW / len(ORDERS) * (1 - 1e-12)
     exact = _gaussian_first(first, epsilon, delta * MAIN)
     copies = first.paired and (first.pair_slope == math.inf or first.joins)
@@ -162,7 +162,7 @@ def _shares(first: Cost, epsilon: float, delta: float) -> _Shares:
 
 
 def _gaussian_first(first: Cost, epsilon: float, delta: float) -> bool:
-    """Whether more releases like the first fit under epsilon by their Gaussian pair than by a line of divergences."""
+    """Return whether the Gaussian pair allows more releases like the first than a line of divergences does."""
     pair, slope = first.pair_slope, first.slope
     if not 0 < pair < math.inf:
         return False
@@ -181,7 +181,7 @@ def _budgets(epsilon: float, delta: float) -> tuple[float, float]:
 
 
 def _gaussian(pair_slope: float, delta: float) -> float:
-    """Epsilon of what a Gaussian pair dominates up to a slack of `SLACK_RATE` times its slope."""
+    """Return epsilon of what a Gaussian pair dominates up to a slack of `SLACK_RATE` times its slope."""
     if not pair_slope < math.inf:
         return math.inf
     slack = SLACK_RATE * pair_slope
@@ -190,7 +190,7 @@ def _gaussian(pair_slope: float, delta: float) -> float:
 
 
 def _best_order(divergence: Callable[[float], float], epsilon: float, delta: float) -> float:
-    """Return the order at which most copies of these divergences stay within epsilon at ``delta``."""
+    """Return the order at which the most copies of these divergences stay within epsilon at ``delta``."""
 
     def copies(alpha: float) -> float:
         left, each = epsilon - float(_conversion(np.array([alpha]), delta)[0]), divergence(alpha)
@@ -216,12 +216,12 @@ def _conversion(orders: FloatVector, delta: float) -> FloatVector:
 
 @lru_cache(maxsize=1024)
 def _divergences(cost: Cost, order: float) -> FloatVector:
-    """At the order fixed in advance, then at `ORDERS`."""
+    """Return the divergence at the order fixed in advance, then at `ORDERS`."""
     return np.array([cost.certified_rdp(alpha) for alpha in (order, *ORDERS)])
 
 
 def _renyi(entries: tuple[tuple[Cost, int], ...], shares: _Shares, epsilon: float) -> float:
-    """Return the smallest epsilon of sums of divergences: at the one order, or at one of the many."""
+    """Return the smallest epsilon from sums of divergences: at the fixed order, or at one of the many."""
     sums = [times * _divergences(cost, shares.order) for cost, times in entries]
     total = np.sum(sums, axis=0) * (1 + 4e-16 * (len(entries) + 1))
     orders = np.append(shares.order, _ORDERS)
@@ -234,14 +234,14 @@ def _renyi(entries: tuple[tuple[Cost, int], ...], shares: _Shares, epsilon: floa
 
 @final
 class _Copies:
-    """How many releases of one cost an adaptive account allows: found as far as anybody asked, and remembered."""
+    """The number of releases of one cost that an adaptive account allows, found on demand and cached."""
 
     def __init__(self, cost: Cost, target: Target) -> None:
         self._cost, self._target = cost, target
         self._fit, self._too_many = 0, 2**62
 
     def allow(self, many: int) -> bool:
-        """Whether that many fit; looks ahead, so that a run asks for a new account a few times in all."""
+        """Return whether that many fit; searches ahead, so that a run builds few accounts in all."""
         if self._fit < many < self._too_many:
             for trial in (min(2 * many, (many + self._too_many) // 2), many):
                 if self._holds(trial):

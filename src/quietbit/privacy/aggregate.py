@@ -1,10 +1,10 @@
-"""Updates behind secure aggregation: what the sum of the clients' codes reveals about one client.
+"""Secure aggregation: what the sum of the clients' codes reveals about one client.
 
-Idea     the server sees, per coordinate, how many of n clients sent a one. Others' bits are the noise: whatever they
-         hold, the divergence is largest with k of them at one end of the range and the rest at the other; all k
-         are covered by exact convolutions, all pairs of inputs by convexity (`sum_moment`). A code of a binomial
-         design is the number of ones among c = 2^b - 1 independent bits: a server that saw the c sums of first bits, of
-         second bits and so on, would see more than their total, so its divergence is at most c times that of one bit.
+Idea     the server sees, per coordinate, how many of n clients sent a one. The other clients' bits are the noise:
+         whatever they hold, the divergence is largest with k of them at one end of the range and the rest at the
+         other; all k are covered by exact convolutions, all pairs of inputs by convexity (`sum_moment`). A code of a
+         binomial design is the number of ones among c = 2^b - 1 independent bits: a server that saw the c sums of
+         first bits, second bits and so on would see more than the total: the divergence is at most c times one bit's.
 Symbols  q: law of the others' sum, delta(s) = q(s-1) - q(s), P_p(s) = q(s) + p delta(s) with the client's own bit;
          Qbar = (sum P^alpha P'^(1-alpha) - 1)/((p - p')^2 alpha (alpha - 1)/2); kappa_alpha: sup of D_alpha/(x-x')^2;
          n: honest clients; kappa_m: one bit's constant with m clients; tau: by how much a client's true law may fall
@@ -38,13 +38,13 @@ from quietbit.target import MOST_CLIENTS, Adjacency
 
 __all__ = ["AggregateConstant", "aggregate_cost", "codes_deviation_upper"]
 
-OTHERS_ERROR = 2.0**-44  # others' probabilities may leave the range by a sampler's error, and by more
+OTHERS_ERROR = 2.0**-44  # a sampler's error, and more, by which others' probabilities may leave the range
 _BLOCK = 0.004  # share of the clients whose ends are treated together
 GRAIN = 2.0**36  # ranges are rounded outwards to multiples of 1/GRAIN
-_TAIL = 40.0  # what lies outside a window weighs at most about e^-40
+_TAIL = 40.0  # the mass outside a window is at most about e^-40
 _LEAST_STEP = 2.0**-4
 _REACHES = (150.0, 300.0, MOST_REACH - 40)
-_FEW = 64  # clients: so few that nodes are cheap and expansions in 1/n say little
+_FEW = 64  # clients: so few that nodes are cheap and expansions in 1/n are loose
 _NODES, _MOST_NODES, _MOST_NUMBERS = (5, 9, 17, 33, 65, 129, 257), 257, 1 << 14
 
 
@@ -52,9 +52,9 @@ _NODES, _MOST_NODES, _MOST_NUMBERS = (5, 9, 17, 33, 65, 129, 257), 257, 1 << 14
 class AggregateConstant(OrderConstant):
     """kappa_alpha of the sum of ``clients`` one-bit releases, certified from above at any order.
 
-    ``clients`` counts the honest clients that answer and do not collude with the server: 2 to 100,000. Inputs,
-    everybody's, lie in [low, high]. Exact up to a fraction of a percent for designs with two levels; with more
-    levels the largest slope of the log-odds stands for all of them. One-bit designs only.
+    ``clients`` counts the honest clients that answer and do not collude with the server: 2 to 100,000. The inputs of
+    all lie in [low, high]. Exact up to a fraction of a percent for designs with two levels; with more levels the
+    largest slope of the log-odds replaces all of them. One-bit designs only.
     """
 
     RUNGS = 4
@@ -94,13 +94,13 @@ class AggregateConstant(OrderConstant):
             least > 0 and most < 1, "input range", (low, high), "one where both symbols can occur in floating point"
         )
         self._loss = max(math.log(most / least), math.log1p(-least) - math.log1p(-most)) * (1 + 1e-12)
-        # Others whose rarer symbol a sampler may never draw add no noise that could be counted on.
+        # Others whose rarer symbol a sampler may never draw do not count as noise.
         self._noisy = min(least, 1 - most) > 2 * OTHERS_ERROR
         self._stacks: dict[float, SumMoments] = {}
         self._tables: dict[tuple[float, int], FloatMatrix] = {}
 
     def _upper(self, alpha: float) -> float:
-        """Return no more than one client's alone, alpha slope^2 / 8."""
+        """Return the bound, at most that of one client alone, alpha slope^2 / 8."""
         alone = found = alpha * self._slope**2 / 8
         # Orders next to 1 borrow from the next larger: divergences grow with the order.
         order = max(alpha, 1 + _LEAST_STEP)
@@ -109,13 +109,13 @@ class AggregateConstant(OrderConstant):
         return min(found, alone) * (1 + 1e-12)
 
     def __call__(self, alpha: float) -> float:
-        """kappa_alpha from above, from `upper` at a ladder of orders."""
+        """Return kappa_alpha from above, from `upper` at a ladder of orders."""
         if check_real(alpha, "alpha", above=1.0) <= 1 + _LEAST_STEP:
             return self.upper(1 + _LEAST_STEP)
         return min(super().__call__(alpha), alpha * self._slope**2 / 8 * (1 + 1e-12))
 
     def _quotient(self, alpha: float) -> float:
-        """Bound the supremum of D_alpha/(u - u')^2 from above, with tables as fine as the order asks for."""
+        """Bound the supremum of D_alpha/(u - u')^2 from above, with tables as fine as the order needs."""
         # Between nodes d apart the interpolated table is too large by about (d alpha)^2/4n times its value.
         reach = (self._range[1] - self._range[0]) * alpha
         fewest = reach / math.sqrt(4 * self._clients * self._range[0] * (1 - self._range[0]) * 5e-3)
@@ -148,7 +148,7 @@ class AggregateConstant(OrderConstant):
         return pair_supremum_upper(nodes, tables, alpha, centre, cells) / (alpha - 1)
 
     def _table(self, alpha: float, nodes: FloatVector) -> FloatMatrix:
-        """Return the largest Qbar over all k, at the pairs of nodes that adjacency asks for."""
+        """Return the largest Qbar over all k, at the pairs of nodes that adjacency compares."""
         key = (alpha, len(nodes))
         if key in self._tables:
             return self._tables[key]
@@ -167,9 +167,9 @@ class AggregateConstant(OrderConstant):
         return table
 
     def _laws(self, alpha: float) -> SumMoments:
-        """Others' laws that together dominate every k: a block of k is treated as if its width stayed away.
+        """Return others' laws that together dominate every k: a block of k is treated as if its width were absent.
 
-        Leaving an independent bit out of a sum can only add to a divergence (data processing).
+        Leaving an independent bit out of a sum can only increase a divergence (data processing).
         """
         reach = next(reach for reach in _REACHES if alpha * self._loss + _TAIL <= reach)
         if reach not in self._stacks:
@@ -194,15 +194,15 @@ def aggregate_cost(
 ) -> Cost:
     """Return the curve of one secure sum of codes for neighbours within L2 ``distance`` in x-space.
 
-    Holds where the server, and any clients that collude with it, see nothing but the sum, which contains the codes
-    of at least ``clients`` honest clients, the protected one among them. Who answers must not depend on their codes,
-    and where several sums are added up, nor may what a client puts into a later one (no error feedback). ``alone`` is
-    the curve of the protected client's own release, of which the sum is post-processing: where it is smaller, and at
-    delta = 0, it stands. Designs are of one bit or binomial; with more bits the protected client's own deviation from
-    a binomial law, `codes_deviation_upper` per coordinate, is left to the caller, who adds it to the sampler's slack.
+    Holds where the server, and any clients that collude with it, see only the sum, which contains the codes of at least
+    ``clients`` honest clients, the protected one included. Who answers must not depend on their codes, and where
+    several sums are added up, neither may what a client puts into a later one (no error feedback). ``alone`` is the
+    curve of the protected client's own release, of which the sum is post-processing: it is used where it is smaller,
+    and at delta = 0. Designs are of one bit or binomial; with more bits the caller adds the protected client's own
+    deviation from a binomial law, `codes_deviation_upper` per coordinate, to the sampler's slack.
     """
     distance = check_real(distance, "distance")
-    # Rounded outwards, so that ranges which differ in their last bits share their work.
+    # Rounded outwards, so that ranges which differ in their last bits share the computation.
     low, high = math.floor(low * GRAIN) / GRAIN, math.ceil(high * GRAIN) / GRAIN
     given = (design, low, high, adjacency, clients)
     kappa = _constant(*given) if design.spec.output_bits == 1 else _codes(*given)
@@ -220,7 +220,7 @@ def _sigmoid(value: float) -> float:
     return 1 / (1 + math.exp(-value)) if value > -700 else 0.0
 
 
-BINOMIAL = 1e-10  # how far logarithms of probabilities may be from binomial ones
+BINOMIAL = 1e-10  # largest difference of log-probabilities from binomial ones
 _SPARE = (0, 1, 2, 4, 8, 16, 32, 64)
 _NEGLIGIBLE = math.log(1e-6)
 
@@ -241,7 +241,7 @@ def codes_deviation_upper(design: Design, low: float, high: float) -> float:
 
 
 def _codes(design: Design, low: float, high: float, adjacency: Adjacency, clients: int) -> Formula:
-    """kappa_alpha of a sum of codes of a binomial design."""
+    """Return kappa_alpha of a sum of codes of a binomial design."""
     count = check_int(clients, "clients", 2, MOST_CLIENTS)
     deviation = codes_deviation_upper(design, low, high)
     bits = design.spec.outputs - 1
@@ -256,12 +256,12 @@ def _codes(design: Design, low: float, high: float, adjacency: Adjacency, client
 def _codes_kappa(
     alpha: float, bits: int, each: float, loss: float, short: float, clients: int, design: Design, *where: Any
 ) -> float:
-    """kappa_alpha of a sum of codes, each of ``bits`` equal bits with log-odds ``each`` (2x - 1).
+    """Return kappa_alpha of a sum of codes, each of ``bits`` equal bits with log-odds ``each`` (2x - 1).
 
-    J clients are given up, so that more of them being no binomial adds a millionth at most: P(Bin(n - 1, tau) > J) is
+    J clients are given up, so that more than J non-binomial ones add a millionth at most: P(Bin(n - 1, tau) > J) is
     at most (n tau)^(J+1)/(J+1)!, tau = ``short``.
     """
-    bound = single = alpha * bits * each**2 / 2  # of one client's own code
+    bound = single = alpha * bits * each**2 / 2  # one client's code alone
     for spare in _SPARE:
         if clients - spare < 2:
             break

@@ -1,8 +1,8 @@
-"""The blanket: what one release among n hides behind, when nobody knows whose it is.
+"""The blanket: the law that hides one release among n when nobody knows whose it is.
 
 Idea     whatever another client holds, with some probability it sends a draw from one fixed law, the blanket. A
-         client's own release is looked for among those draws, and n of them make a sum of n independent numbers: its
-         positive part is delta. Three outcomes are enough, and their sum is bounded without a single cancellation.
+         client's own release hides among those draws, and n of them make a sum of n independent numbers whose positive
+         part is delta. Three outcomes are enough, and their sum is bounded without any cancellation.
 Symbols  n = crowd; P, P': laws of the client's release and its neighbour's; B: blanket; g = share, with R >= g B for
          the law R of every other client's release; U = dP/dB, V = dP'/dB under B; a = e^epsilon, X = U - a V.
 Source   Balle, Bell, Gascón, Nissim (2019): the blanket; Feldman, McMillan, Talwar (2021): clones, and releases that
@@ -10,8 +10,8 @@ Source   Balle, Bell, Gascón, Nissim (2019): the blanket; Feldman, McMillan, Ta
 
     H_a(order secret) <= E(B_1 X_1 + ... + B_n X_n)_+ / (n g),      B_i = 1 with probability g, else 0,  independent.
 
-The right side grows with X in the increasing convex order, so it may be computed for any other X that has only more of
-it: pointwise larger, or spread out to the corners of a rectangle with the same mean.
+The right side grows with X in the increasing convex order, so it may be computed for any larger X: pointwise larger, or
+spread out to the corners of a rectangle with the same mean.
 
 How the sum is computed. X has one positive outcome, x_1, and two that are not, x_2 and x_3. N_1 + N_2 = C is
 binomial, N_1 given C too, and E(N_1 - theta)_+ is linear in theta between whole numbers: a table of sums of positive
@@ -38,9 +38,9 @@ __all__ = ["MOST_CROWD", "Blanket"]
 
 MOST_CROWD = 10**9
 _UNIT = 2.0**-53
-_REACH, _MORE = 10.5, 20  # half a window: standard deviations, and what is added to them
+_REACH, _MORE = 10.5, 20  # half a window: standard deviations, plus a constant
 _FINE = 16  # rows per standard deviation
-_COARSE = 1e-4  # or rows of this share of C, where that is more
+_COARSE = 1e-4  # or rows of this share of C, if more
 _STEPS, _FEW = 4, 32  # ranges of N_3 per standard deviation; where that is large, of all of it but this
 _SUM_MARGIN = 1e-11  # relative error of sums of positive numbers
 
@@ -52,7 +52,7 @@ class Blanket:
 
     Outcome by outcome ``masses`` are those of the blanket, ``first`` bounds U from above and ``second`` V from below.
     Only the first outcome may have U > V. Where densities hold up to a factor e^(+-``slack``), delta is e^slack times
-    that at epsilon - 2 slack; ``error`` is how far a sampler's means may be off: delta grows by (2 + a) of it.
+    that at epsilon - 2 slack; ``error`` bounds the error of a sampler's means: delta grows by (2 + a) of it.
 
     >>> response = Blanket(0.25, (0.5, 0.5, 0.0), (1.6, 0.4, 1.0), (0.4, 1.6, 1.0))
     >>> response.delta_upper(1000, 0.5) < 1e-3 < response.delta_upper(10, 0.5)
@@ -67,7 +67,7 @@ class Blanket:
     error: float = 0.0
 
     def __post_init__(self) -> None:
-        """Refuse a share or masses that are none, and outcomes in another order."""
+        """Refuse an invalid share or masses, and outcomes in another order."""
         require(0 < self.share <= 1, "share", self.share, "above 0 and at most 1")
         require(len(self.masses) == len(self.first) == len(self.second) == 3, "masses", self.masses, "three numbers")
         whole = math.fsum(self.masses)
@@ -81,7 +81,7 @@ class Blanket:
         require(0 <= self.error < 1, "error", self.error, "at least 0 and below 1")
 
     def delta_upper(self, crowd: int, epsilon: float) -> float:
-        """Return an upper bound on delta at ``epsilon``, a number of at least 0, for one release among ``crowd``."""
+        """Return an upper bound on delta at ``epsilon >= 0``, for one release among ``crowd``."""
         crowd = check_int(crowd, "crowd", 1, MOST_CROWD)
         require(0 <= epsilon < math.inf, "epsilon", epsilon, "a finite number of at least 0")
         inner, short = max(0.0, epsilon - 2 * self.slack), max(0.0, 2 * self.slack - epsilon)
@@ -101,14 +101,14 @@ class Blanket:
 @final
 @dataclass(frozen=True, slots=True, eq=False)
 class _Table:
-    """Everything about the sum that does not depend on a: rows of C, tables of E(N_1 - k)_+, ranges of N_3."""
+    """The parts of the sum that do not depend on a: rows of C, tables of E(N_1 - k)_+, ranges of N_3."""
 
     tops: NDArray[np.int64]  # the largest C of every row
-    spans: NDArray[np.int64]  # by how much the smallest is below
+    spans: NDArray[np.int64]  # how far below it the smallest is
     weights: FloatVector  # the probability of every row
     starts: NDArray[np.int64]  # the first k of its table
     beyond: NDArray[np.float64]  # E(N_1 - k)_+ for k = start, start + 1, ...
-    tails: FloatVector  # what the table leaves out
+    tails: FloatVector  # the mass that the table leaves out
     below: float  # E[C; C below all rows]
     above: float  # E[C; C above all rows]
     chance: float  # of the first outcome among the first two
@@ -154,7 +154,7 @@ def _table(crowd: int, share: float, masses: tuple[float, float, float]) -> _Tab
     ends = [_window(int(top), chance) for top in tops]
     starts = np.array([start for start, _ in ends], dtype=np.int64)
     most = max(end - start for start, end in ends) + 1
-    places = starts[:, None] + np.arange(most + 1)  # one more, at which nothing is left
+    places = starts[:, None] + np.arange(most + 1)  # one more, beyond which nothing is left
     inside = places <= np.minimum(np.array([end for _, end in ends]), tops)[:, None]
     beyond = np.where(inside, _pmf(tops[:, None], chance, np.minimum(places, tops[:, None])), 0.0)
     for _ in range(2):  # P(N_1 >= k), then the sum of those above k: E(N_1 - k)_+
@@ -167,13 +167,13 @@ def _table(crowd: int, share: float, masses: tuple[float, float, float]) -> _Tab
         ]
     )
     floors, shares = _ranges(crowd - high, min(1.0, share * masses[2] / max(1 - rate, _UNIT)))
-    # A logarithm of a probability errs by a few units of the largest term, which is that of the crowd's factorial.
+    # A log-probability errs by a few units of the largest term, which is that of the crowd's factorial.
     margin = 3 * 64 * _UNIT * (float(gammaln(crowd + 1.0)) + crowd) + _SUM_MARGIN
     return _Table(tops, spans, weights, starts, beyond, tails, below, above, chance, floors, shares, margin)
 
 
 def _ranges(number: int, chance: float) -> tuple[NDArray[np.int64], FloatVector]:
-    """Ranges of a binomial number as (smallest, probability); what lies below the window counts as 0."""
+    """Return ranges of a binomial number as (smallest, probability); what lies below the window counts as 0."""
     if number < 1 or chance <= 0:
         return np.zeros(1, dtype=np.int64), np.ones(1)
     low, high = _window(number, chance)
@@ -187,14 +187,14 @@ def _ranges(number: int, chance: float) -> tuple[NDArray[np.int64], FloatVector]
 
 
 def _window(number: int, chance: float) -> tuple[int, int]:
-    """Where nearly all of a binomial number lies."""
+    """Return a window that contains nearly all of a binomial number."""
     mean = number * chance
     reach = _REACH * math.sqrt(mean * (1 - chance)) + _MORE
     return max(0, math.floor(mean - reach)), min(number, math.ceil(mean + reach))
 
 
 def _pmf(number: NDArray[np.int64] | int, chance: float, counts: NDArray[np.int64]) -> FloatVector:
-    """Binomial probabilities, to the relative error that `_table` adds as its margin."""
+    """Return binomial probabilities, to the relative error that `_table` adds as its margin."""
     if chance >= 1:
         return np.where(counts == number, 1.0, 0.0)
     trials, hits = np.asarray(number, dtype=np.float64), np.asarray(counts, dtype=np.float64)
@@ -215,7 +215,7 @@ def _lower_tail(number: int, chance: float, below: int) -> float:
 
 
 def _chernoff(number: int, chance: float, count: int) -> float:
-    """e^(-n KL(count/n, chance)), rounded up: the tail of a binomial number that begins at ``count``."""
+    """Return e^(-n KL(count/n, chance)), rounded up: the tail of a binomial number from ``count`` on."""
     if number < 1 or chance >= 1:
         return 1.0
     share = count / number

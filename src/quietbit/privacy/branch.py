@@ -1,8 +1,8 @@
 """Branch and bound: the supremum of a function over cells, certified from above.
 
-Idea     of every cell one value inside it and one bound on all of it are known. A cell is settled once its bound is
-         within ``accuracy`` of the largest value met; others are halved. The largest bound of a settled cell is
-         returned: a bound whatever the search does, also where it is cut short.
+Idea     every cell has one value inside it and one bound on all of it. A cell is settled once its bound is within
+         ``accuracy`` of the largest value found; others are halved. The largest bound of a settled cell is returned,
+         which is a bound whatever the search does, even if it is cut short.
 """
 
 from __future__ import annotations
@@ -18,29 +18,29 @@ from quietbit._typing import FloatVector
 
 __all__ = ["Cells", "supremum_upper"]
 
-_MOST_ROUNDS = 120  # halvings after which doubles have no cells left to cut
+_MOST_ROUNDS = 120  # halvings after which doubles cannot divide a cell
 Problem = TypeVar("Problem")
 
 
 class Cells(ABC, Generic[Problem]):
-    """Some cells of one kind: a subclass is a dataclass with slots whose fields are arrays, an entry per cell."""
+    """Cells of one kind: a subclass is a dataclass with slots whose fields are arrays, one entry per cell."""
 
     __slots__: tuple[str, ...] = ()
 
     @abstractmethod
     def bounds(self, problem: Problem) -> tuple[FloatVector, FloatVector, Any]:
-        """Return a value in each cell, a bound on all of it, and what `halves` should know to cut it."""
+        """Return a value in each cell, a bound on all of it, and what `halves` needs to split it."""
 
     @abstractmethod
     def halves(self, split: Any) -> Self:
         """Return both halves of every cell."""
 
     def crude(self, problem: Problem) -> FloatVector:
-        """Return a bound on each cell that costs little."""
+        """Return a cheap bound on each cell."""
         return np.full(len(self), np.inf)
 
     def __len__(self) -> int:
-        """How many cells."""
+        """Return the number of cells."""
         return len(getattr(self, self.__slots__[0]))
 
     def take(self, chosen: Any) -> Self:
@@ -65,8 +65,8 @@ def supremum_upper(
 ) -> float:
     """Bound the supremum over the cells of all pools, and ``best``, a value that is attained, from above.
 
-    The answer is within ``accuracy`` of the largest value met, as a share of it, or of ``negligible``; after ``budget``
-    cells it is what has been proved by then. ``chunk`` cells are computed at once.
+    The answer is within ``accuracy`` of the largest value found, as a share of it, or of ``negligible``; after
+    ``budget`` cells it is what has been proved by then. ``chunk`` cells are computed at once.
     """
     settled = best
     for left in range(_MOST_ROUNDS, -1, -1):
@@ -83,7 +83,7 @@ def supremum_upper(
                     value, upper[part], split[part] = cells.take(part).bounds(problem)
                     budget -= len(value)
                     best = max(best, float(value.max()))
-            upper[np.isnan(upper)] = np.inf  # what is not a number is not a bound
+            upper[np.isnan(upper)] = np.inf  # NaN is not a bound
             hopeful = upper > max(best * (1 + accuracy), negligible)
             if budget <= 0 or not left:
                 hopeful[:] = False

@@ -67,7 +67,7 @@ from quietbit.privacy.divergence import Segments, log_softmax, mean_and_law
 
 __all__ = ["MOST_SEGMENTS", "CrossCells", "Problem", "SameCells", "chord", "grown_by", "simple_bound"]
 
-MOST_SEGMENTS = 256  # beyond it the pairs of segments alone are too many to look at
+MOST_SEGMENTS = 256  # beyond, there are too many pairs of segments
 ULP = 2.0**-50
 Indices: TypeAlias = np.ndarray[Any, np.dtype[np.intp]]
 
@@ -75,7 +75,7 @@ Indices: TypeAlias = np.ndarray[Any, np.dtype[np.intp]]
 @final
 @dataclass(frozen=True, slots=True, eq=False)
 class Problem:
-    """One order over one set of segments, with what every cell bound needs."""
+    """One order over one set of segments, with precomputed inputs of the cell bounds."""
 
     segments: Segments
     alpha: float
@@ -101,18 +101,18 @@ class Problem:
 
 
 def dot(weights: FloatMatrix, vector: FloatMatrix) -> FloatVector:
-    """Row by row, the sum of products."""
+    """Return the row-wise sums of products."""
     return np.asarray(np.einsum("ij,ij->i", weights, vector))
 
 
 def grown_by(value: FloatVector, exponent: FloatVector) -> FloatVector:
-    """Bound the product value e^exponent from above: infinite where the exponent is too large to mean anything."""
+    """Bound value e^exponent from above; infinite where the exponent is too large to be useful."""
     factor = np.where(exponent < 300.0, np.exp(np.minimum(exponent, 300.0)), np.inf)
     return np.asarray(np.maximum(value, 1e-300) * factor)  # a value that underflowed still counts
 
 
 def simple_bound(problem: Problem, span: FloatVector, nearest: FloatVector) -> FloatVector:
-    """min(alpha R^2/8, L/r): the bounds that need no evaluation."""
+    """Return min(alpha R^2/8, L/r): the bounds that need no evaluation."""
     with np.errstate(divide="ignore"):
         return np.minimum(problem.alpha * span**2 / 8 * (1 + 8 * ULP), problem.lipschitz / nearest)
 
@@ -120,7 +120,7 @@ def simple_bound(problem: Problem, span: FloatVector, nearest: FloatVector) -> F
 def chord(
     law: FloatMatrix, v: FloatMatrix, r: FloatVector, alpha: float, span: FloatVector
 ) -> tuple[FloatVector, FloatVector, FloatMatrix, FloatMatrix, FloatMatrix]:
-    """F, a bound on its rounding error, and p_0, p_1, q, from log p_0 and the chord's direction."""
+    """Return F, a bound on its rounding error, and p_0, p_1, q, from log p_0 and the chord's direction."""
     p_0 = np.exp(law)
     u = (v - dot(p_0, v)[:, None]) * r[:, None]
     p_0, scale = p_0 / p_0.sum(axis=1)[:, None], alpha * np.abs(u).max(axis=1)
@@ -146,7 +146,7 @@ def chord(
 
 
 def _second_order(z: FloatMatrix) -> FloatMatrix:
-    """e^z - 1 - z for |z| <= 1/2, by its series: the terms left out are below 2^-53 of the first."""
+    """Return e^z - 1 - z for |z| <= 1/2, by its series: the terms left out are below 2^-53 of the first."""
     total = np.full_like(z, 1 / 15)
     for k in range(14, 2, -1):
         total = (1 + total * z) / k
@@ -167,14 +167,14 @@ class SameCells(Cells[Problem]):
     far: FloatVector
 
     def crude(self, problem: Problem) -> FloatVector:
-        """Return a bound that costs nothing; minus infinity for a cell without a possible pair."""
+        """Return a bound that needs no evaluation; minus infinity for a cell without a possible pair."""
         left, right = problem.segments.left[self.index], problem.segments.right[self.index]
         ahead = np.where(self.sign > 0, self.c - left, right - self.c) + self.dc
         possible = (self.near <= ahead * (1 + 1e-9)) | (self.pivot == 0)
         return np.where(possible, simple_bound(problem, problem.span[self.index], self.near), -np.inf)
 
     def halves(self, split: Any) -> SameCells:
-        """Every cell cut in two, across r where the mask says so, else across c."""
+        """Split every cell, across r where the mask is set, else across c."""
         middle = 0.5 * (self.near + self.far)
         dc = np.where(split, self.dc, 0.5 * self.dc)
         shift = np.where(split, 0.0, dc)
@@ -184,9 +184,9 @@ class SameCells(Cells[Problem]):
         return self.joined(first, second)
 
     def bounds(self, problem: Problem) -> tuple[FloatVector, FloatVector, Any]:
-        """F at a pair of each cell, a bound on the cell, and whether to split it across r.
+        """Return F at a pair of each cell, a bound on the cell, and whether to split it across r.
 
-        The value is minus infinity where the pair looked at is not a possible one.
+        The value is minus infinity where that pair is not possible.
         """
         alpha, segments = problem.alpha, problem.segments
         bottom = self.near == 0
@@ -238,7 +238,7 @@ class CrossCells(Cells[Problem]):
     dy: FloatVector
 
     def crude(self, problem: Problem) -> FloatVector:
-        """Return a bound that costs little: the simple ones, and the kink's for neighbouring segments."""
+        """Return a cheap bound: the simple ones, and the kink's for neighbouring segments."""
         nearest = np.abs(self.x - self.y) - self.dx - self.dy
         low, high = np.minimum(self.first, self.second), np.maximum(self.first, self.second)
         span = problem.hull[low, high] if len(problem.hull) else np.full(len(low), problem.span.max())
@@ -280,7 +280,7 @@ class CrossCells(Cells[Problem]):
         return np.asarray(alpha / 2 * np.minimum(tilted, expanded) * (1 + 16 * segments.noise))
 
     def halves(self, split: Any) -> CrossCells:
-        """Every cell cut in two, across x where the mask says so, else across x'."""
+        """Split every cell, across x where the mask is set, else across x'."""
         dx, dy = np.where(split, self.dx / 2, self.dx), np.where(split, self.dy, self.dy / 2)
         sx, sy = np.where(split, dx, 0.0), np.where(split, 0.0, dy)
         lower = (self.first, self.second, self.x - sx, dx, self.y - sy, dy)
@@ -288,7 +288,7 @@ class CrossCells(Cells[Problem]):
         return self.joined(lower, upper)
 
     def bounds(self, problem: Problem) -> tuple[FloatVector, FloatVector, Any]:
-        """F at the centre of each cell, a bound on the cell, and whether to split it across x."""
+        """Return F at the centre of each cell, a bound on the cell, and whether to split it across x."""
         alpha, segments = problem.alpha, problem.segments
         tau_x, tau_y = segments.slope[self.first], segments.slope[self.second]
         r = np.abs(self.x - self.y)
@@ -302,7 +302,7 @@ class CrossCells(Cells[Problem]):
         span_x, span_y = problem.span[self.first], problem.span[self.second]
         move_x, move_y = span_x * self.dx, span_y * self.dy
         grown, around = value + error, self.dx + self.dy
-        fits = around < 0.9 * r  # cells too wide for their distance are only cut
+        fits = around < 0.9 * r  # cells too wide for their distance are only split
         nearest = np.where(fits, r - around, r)
 
         pull = 2 * sign * grown / r
@@ -331,7 +331,7 @@ class CrossCells(Cells[Problem]):
         return value, np.minimum(upper, self.crude(problem)), split
 
     def _direction(self, segments: Segments, tau_x: FloatMatrix, tau_y: FloatMatrix, r: FloatVector) -> FloatMatrix:
-        """(eta(x) - eta(x'))/r, summed piece by piece so that nothing cancels near a kink."""
+        """Return (eta(x) - eta(x'))/r, summed piece by piece so that nothing cancels near a kink."""
         upward = self.first > self.second
         edge_x = np.where(upward, segments.left[self.first], segments.right[self.first])
         edge_y = np.where(upward, segments.right[self.second], segments.left[self.second])

@@ -1,7 +1,7 @@
 """From Rényi divergences to epsilon at a delta.
 
-Idea     every order alpha gives a valid epsilon; report the smallest found, evaluated at its own order, so a
-         poor search can only cost tightness, never truth.
+Idea     every order alpha gives a valid epsilon; report the smallest found, evaluated at its own order. A poor search
+         makes the bound looser, never wrong.
 Symbols  z = alpha - 1; ell = log(1/delta); rho(alpha) an upper bound on the Rényi divergence of order alpha.
 Source   Guo et al. (ICML 2023), equation (rdp_conversion); Balle et al. (2020), Canonne et al. (2020).
 
@@ -32,12 +32,12 @@ _GOLDEN = (math.sqrt(5) - 1) / 2
 
 
 def round_up(value: float, margin: float = ROUNDING_MARGIN) -> float:
-    """``value`` enlarged by a relative margin, for bounds computed in floating point; zero stays zero."""
+    """Return ``value`` enlarged by a relative margin, for bounds computed in floating point; zero stays zero."""
     return value + abs(value) * margin
 
 
 def chord_upper(upper: Callable[[float], float], alpha: float, below: float, above: float) -> float:
-    """D_alpha from ``upper`` at two orders around alpha: (alpha - 1) D_alpha is convex in alpha, and 0 at 1."""
+    """Bound D_alpha from ``upper`` at two orders around alpha: (alpha - 1) D_alpha is convex in alpha, and 0 at 1."""
     part = min(max((alpha - below) / (above - below), 0.0), 1.0)
     moment = (1 - part) * (below - 1) * upper(below) if below > 1 else 0.0
     if part > 0:
@@ -46,39 +46,39 @@ def chord_upper(upper: Callable[[float], float], alpha: float, below: float, abo
 
 
 class OrderConstant(ABC):
-    """kappa_alpha, for bounds kappa_alpha S^2, from above: computed once for an order, with chords in between.
+    """An upper bound kappa_alpha, for costs kappa_alpha S^2: computed once per order, with chords in between.
 
-    Two are equal where what they were made from is, so that equal releases are counted together.
+    Constants from equal arguments are equal, so that equal releases are counted together.
     """
 
-    RUNGS: ClassVar[int]  # of the ladder of orders, per doubling of alpha - 1
+    RUNGS: ClassVar[int]  # rungs of the ladder of orders per doubling of alpha - 1
 
     def __init__(self, *given: Hashable) -> None:
-        """Keep what it is made from."""
+        """Store the arguments that identify the constant."""
         self._given = given
         self._known: dict[float, float] = {}
 
     def __eq__(self, other: object) -> bool:
-        """Whether both are made from the same."""
+        """Return whether both have the same arguments."""
         return isinstance(other, OrderConstant) and (type(self), self._given) == (type(other), other._given)
 
     def __hash__(self) -> int:
-        """Hash what it is made from."""
+        """Hash the arguments."""
         return hash(self._given)
 
     @abstractmethod
     def _upper(self, alpha: float) -> float:
-        """Find the bound at an order."""
+        """Compute the bound at an order."""
 
     def upper(self, alpha: float) -> float:
-        """kappa_alpha from above."""
+        """Return kappa_alpha from above."""
         alpha = check_real(alpha, "alpha", above=1.0)
         if alpha not in self._known:
             self._known[alpha] = self._upper(alpha)
         return self._known[alpha]
 
     def __call__(self, alpha: float) -> float:
-        """kappa_alpha from above, from `upper` at the two orders around it on the ladder."""
+        """Return kappa_alpha from above, from `upper` at the two orders around it on the ladder."""
         alpha = check_real(alpha, "alpha", above=1.0)
         rung = math.floor(math.log2(alpha - 1) * self.RUNGS)
         below, above = (1 + math.pow(2.0, place / self.RUNGS) for place in (rung, rung + 1))
@@ -111,16 +111,16 @@ def epsilon_from_rdp(rdp: Callable[[float], float], delta: float, orders: Iterab
         return max(0.0, min(_at(rdp(order), order - 1.0, ell, delta) for order in chosen))
     if bound(math.log(_SMALLEST_STEP)) == 0:
         return 0.0
-    # One valley for one kind of release; a bound that is the smaller of two can have one for each.
+    # One valley for one kind of release; the smaller of two bounds can have one for each.
     start = 0.5 * math.log(max(ell, 1e-3))
     valleys = {_bracket(bound, start + offset) for offset in (-4.0, 0.0, 6.0)}
     return max(0.0, min(_golden(bound, low, high) for low, high in valleys))
 
 
 def epsilon_from_linear(slope: float, delta: float) -> float:
-    """`epsilon_from_rdp` for ``rdp(alpha) = slope * alpha``, the Gaussian's curve, in closed form.
+    """Return `epsilon_from_rdp` for ``rdp(alpha) = slope * alpha``, the Gaussian's curve, in closed form.
 
-    Newton's method finds the order; the reported number is the bound at that order whatever its accuracy.
+    Newton's method finds the order; the reported number is the bound at that order, however accurate it is.
     """
     delta = check_delta(delta)
     require(slope >= 0, "slope", slope, "a number of at least 0")
@@ -150,7 +150,7 @@ def _vanishes(divergence: float, delta: float) -> bool:
 
 
 def _at(divergence: float, step: float, ell: float, delta: float) -> float:
-    """Equation (rdp_conversion) at alpha = 1 + step, each term rounded towards privacy."""
+    """Return equation (rdp_conversion) at alpha = 1 + step, each term rounded towards privacy."""
     if not divergence < math.inf:
         return math.inf
     if _vanishes(divergence, delta):
@@ -160,7 +160,7 @@ def _at(divergence: float, step: float, ell: float, delta: float) -> float:
 
 
 def _bracket(bound: Callable[[float], float], start: float) -> tuple[float, float]:
-    """Two log-steps around the minimum, by walking downhill with growing strides."""
+    """Return two log-steps around the minimum, by walking downhill with growing strides."""
     floor, ceiling = math.log(_SMALLEST_STEP), math.log(_LARGEST_STEP)
     middle = min(max(start, floor + 1), ceiling - 1)
     stride = 0.7
@@ -175,7 +175,7 @@ def _bracket(bound: Callable[[float], float], start: float) -> tuple[float, floa
 
 
 def _golden(bound: Callable[[float], float], low: float, high: float) -> float:
-    """Golden section on [low, high]; the bound is flat at its minimum, so 1e-5 in log z is plenty."""
+    """Minimise by golden section on [low, high]; the bound is flat there, so 1e-5 in log z is plenty."""
     left, right = high - _GOLDEN * (high - low), low + _GOLDEN * (high - low)
     best = min(bound(left), bound(right))
     while high - low > 1e-5:

@@ -1,17 +1,17 @@
-"""Cost: what some releases reveal, as upper bounds that add up.
+"""Cost: what releases reveal, as upper bounds that add up.
 
-Idea     of one release several things may be known at once: its max-divergence, its Rényi divergences, a Gaussian pair
-         or a pair of loss distributions that dominates it. Every one of these adds up over releases, and the smallest
-         epsilon among the accounts that hold for all parts is the answer. A cost carries the adjacency, unit and trust
-         that it was found under; two kinds of costs do not add up.
+Idea     several bounds may be known of one release: its max-divergence, its Rényi divergences, a Gaussian pair or a
+         pair of loss distributions that dominates it. Each of these adds up over releases, and the smallest epsilon
+         among the accounts that hold for all parts is the answer. A cost carries the adjacency, unit and trust that it
+         was found under (its terms); costs under different terms do not add up.
 Symbols  D_alpha: Rényi divergence between neighbouring worlds, both ways round, alpha > 1; slope: a bound slope * alpha
          on it; mu^2 / 2: the slope of a Gaussian pair N(mu, 1), N(0, 1); losses: privacy loss distributions of the
          party's data against the neighbour's, and the other way round; slack s, lost mass d: see below.
 Source   Guo et al. (ICML 2023), section "Rényi DP and composition", Theorem 2; Mironov (2017); Zhu, Dong, Wang (2022),
          Theorem 10; Dwork and Roth (2014), Proposition 2.1: post-processing.
 
-The list of releases is fixed in advance here, while inputs may depend on anything; where the list is chosen as one
-goes, `account` says what holds.
+The list of releases is fixed in advance here, while inputs may depend on anything; `account` treats lists that are
+chosen along the way.
 
 Slack and lost mass. A sampler whose law is within e^(+-s) of a certified one outside a set B of outputs, and puts at
 most d into B in either world, B depending on what came before and on the two inputs, costs: let S and D be the sums of
@@ -19,16 +19,16 @@ s and d over the releases and G the event that no output fell into its B. Outsid
 M~ is within e^(+-S) of the certified joint law N on G, and M~(not G) <= D. For every set O
     M~(O) <= M~(O and G) + D <= e^S N(O and G) + D <= e^S (e^eps N'(O and G) + delta) + D
           <= e^(eps + 2S) M~'(O) + e^S delta + D.
-So slacks and lost masses add up over releases and are paid once, at the end, whatever account answers for N. Laws that
+So slacks and lost masses add up over releases and are paid once, at the end, whatever account is used for N. Laws that
 are merely close in total variation do not have this form: they cost (1 + e^eps) D, and `with_lost` is not for them.
 
-Words. The zero vector lies in every ball, so zero-out neighbours are replace-one neighbours: a replace-one cost holds
-for zero-out (not the other way round, where distances double). What a server publishes, or the sum that it sees, is
-computed from the payloads, so a local cost holds under secure aggregation and central trust; what is published is
-computed from the sum, so the cost of the sum holds under central trust. Neither goes back. Who sees releases without
-knowing whose they are sees less than the server, so a local cost holds under shuffled trust too; a cost under shuffled
-trust counts on a secret that no other trust speaks of, and holds nowhere else. A client's cost says nothing in general
-about one of its samples, nor the reverse.
+Terms. The zero vector lies in every ball, so zero-out neighbours are replace-one neighbours: a replace-one cost holds
+for zero-out (not the reverse, where distances double). What a server publishes, or the sum that it sees, is computed
+from the payloads, so a local cost holds under secure aggregation and central trust; what is published is computed from
+the sum, so the cost of the sum holds under central trust. Neither holds in reverse. An observer who does not know whose
+release is whose sees less than the server, so a local cost holds under shuffled trust too; a cost under shuffled trust
+relies on a secret order, and holds under no other trust. A client's cost says nothing in general about one of its
+samples, nor the reverse.
 """
 
 from __future__ import annotations
@@ -69,27 +69,27 @@ _IMPLIES = {
 @final
 @frozen(init=False)
 class Formula:
-    """``function(*at, *known)``; equal to another of equal parts, so that equal releases are counted together."""
+    """``function(*at, *known)``; formulas of equal parts are equal, so that equal releases are counted together."""
 
     function: Callable[..., Any]
     known: tuple[Any, ...]
 
     def __init__(self, function: Callable[..., Any], *known: Any) -> None:
-        """Keep what is known beforehand: it follows the order, where there is one."""
+        """Store the known arguments, which follow the order where there is one."""
         self.__attrs_init__(function, known)
 
     def __call__(self, *at: float) -> Any:
-        """Compute it."""
+        """Evaluate the formula."""
         return self.function(*at, *self.known)
 
 
 @final
 @frozen
 class _Part:
-    """What is known of one release; a bound that is not known is infinite or None.
+    """The bounds of one release; an unknown bound is infinite or None.
 
-    ``renyi``, ``slope``, ``pair``, ``losses`` and ``alone`` speak of the certified law; ``pure`` and ``everywhere`` of
-    the release as it is, slack and lost mass included.
+    ``renyi``, ``slope``, ``pair``, ``losses`` and ``alone`` bound the certified law; ``pure`` and ``everywhere`` the
+    actual release, slack and lost mass included.
     """
 
     renyi: Bound = field(repr=False)
@@ -97,27 +97,27 @@ class _Part:
     pure: float = math.inf
     slope: float = math.inf  # D_alpha <= slope * alpha
     pair: float = math.inf  # mu^2 / 2 of a Gaussian pair that dominates
-    largest: float = 0.0  # of a release of bits with the budget 2 slope: the largest single one (`gaussian`)
+    largest: float = 0.0  # of a release of bits with the budget 2 slope: the largest single bit (`gaussian`)
     losses: LossPair | Callable[[], LossPair] | None = field(default=None, repr=False)
-    alone: Bound | None = field(default=None, repr=False)  # epsilon at a delta, of one such release by itself
+    alone: Bound | None = field(default=None, repr=False)  # epsilon at a delta of a single such release
     slack: float = 0.0
     lost: float = 0.0
-    everywhere: Cost | None = field(default=None, repr=False)  # of the release as it is, where mass is lost
+    everywhere: Cost | None = field(default=None, repr=False)  # of the actual release, where mass is lost
     inside: float = math.inf  # max-divergence outside the outputs of lost mass, slack included, where mass is lost
 
     def divergence(self, alpha: float) -> float:
-        """D_alpha of what is really sent; infinite where mass is lost and no bound covers it."""
+        """Return D_alpha of the actual release; infinite where mass is lost and no bound covers it."""
         if self.lost > 0:
             return self.everywhere.rdp(alpha) if self.everywhere is not None else math.inf
         return self.certified(alpha)
 
     def certified(self, alpha: float) -> float:
-        """D_alpha outside the outputs of lost mass: the moment grows by e^((2 alpha - 1) slack) at most."""
+        """Return D_alpha outside the outputs of lost mass: the moment grows by e^((2 alpha - 1) slack) at most."""
         bound = self.renyi(alpha)
         return round_up(bound + (2 * alpha - 1) / (alpha - 1) * self.slack, 4e-16) if self.slack else bound
 
     def pairs(self) -> LossPair | None:
-        """Losses of the certified law, where a dominating pair is known."""
+        """Return the losses of the certified law, where a dominating pair is known."""
         if self.losses is not None:
             return self.losses() if callable(self.losses) else self.losses
         if self.pair > MOST_SLOPE:
@@ -129,10 +129,9 @@ class _Part:
 @final
 @frozen
 class Cost:
-    """What some releases cost; ``a + b`` is the cost of both, ``cost * n`` that of n such releases.
+    """The cost of some releases; ``a + b`` is the cost of both, ``cost * n`` that of n such releases.
 
-    A cost without adjacency, unit and trust is a bare number in the making (`of` completes it); `Cost()` is nothing
-    released.
+    A bare cost has no adjacency, unit and trust yet (`of` adds them); `Cost()` is the cost of no release.
 
     >>> once = Cost.pure(0.25).of(Adjacency.REPLACE_ONE, Unit.CLIENT, Trust.LOCAL)
     >>> (once * 4).under(adjacency=Adjacency.ZERO_OUT).guarantee(0.0).epsilon_upper
@@ -146,7 +145,7 @@ class Cost:
 
     @classmethod
     def pure(cls, epsilon: float) -> Cost:
-        """epsilon-DP, with the Rényi divergences that it implies, attained by randomised response."""
+        """Return epsilon-DP with the Rényi divergences that it implies, attained by randomised response."""
         value = _size(epsilon, "epsilon")
         losses = (LossDistribution.pure(value),) * 2 if value <= MOST_PURE else None
         return cls._one(_Part(Formula(_response, value), f"{value:g}-DP", value, losses=losses) if value else None)
@@ -160,32 +159,32 @@ class Cost:
         losses: Callable[[], LossPair] | None = None,
         alone: Bound | None = None,
     ) -> Cost:
-        """Any certified function of the order, with what else is known.
+        """Return a cost from a certified function of the order, and further bounds.
 
-        ``pure`` is the max-divergence, ``losses`` makes the dominating pairs when they are asked for, and ``alone`` is
-        the epsilon at a delta of one such release by itself.
+        ``pure`` is the max-divergence, ``losses`` makes the dominating pairs on demand, and ``alone`` is the epsilon at
+        a delta of a single such release.
         """
         require(pure >= 0, "pure", pure, "a number of at least 0")
         return cls._one(_Part(bound, label, pure, losses=losses, alone=alone))
 
     @classmethod
     def per_square(cls, kappa: Bound, distance: float, label: str) -> Cost:
-        """D_alpha <= kappa(alpha) distance^2, as Theorem 2 has it for more than two levels."""
+        """Return D_alpha <= kappa(alpha) distance^2, as in Theorem 2 for more than two levels."""
         return cls.renyi(Formula(_squared, kappa, distance), label)
 
     @classmethod
     def linear(cls, slope: float) -> Cost:
-        """D_alpha <= slope * alpha, as Theorem 2 gives it: slope = M S^2 / 2."""
+        """Return D_alpha <= slope * alpha, as in Theorem 2: slope = M S^2 / 2."""
         return cls.gaussian(math.inf, _size(slope, "slope"))
 
     @classmethod
     def gaussian(cls, pair_slope: float, slope: float = math.inf, largest: float = 0.0) -> Cost:
-        """Price a release that a Gaussian pair dominates, mu^2 = 2 ``pair_slope``: Gaussian noise, among others.
+        """Price a release that a Gaussian pair dominates, mu^2 = 2 ``pair_slope``; Gaussian noise is one.
 
         Its Rényi divergences may be known to be smaller than that Gaussian's, at most ``slope`` times the order. The
-        pair composes exactly, with itself and with Gaussians, also when inputs depend on what was released before
-        (Dong, Roth, Su 2022). ``pair_slope`` is infinite where no pair is known. ``largest``: the release is a
-        product of bits of the budget 2 ``slope``, none above this, so that several are priced as one product.
+        pair composes exactly, with itself and with Gaussians, also when inputs depend on earlier releases (Dong, Roth,
+        Su 2022). ``pair_slope`` is infinite where no pair is known. ``largest``: the release is a product of bits of
+        the budget 2 ``slope``, none above this, so that several are priced as one product.
         """
         pair = math.inf if pair_slope == math.inf else _size(pair_slope, "pair_slope")
         line = min(pair, math.inf if slope == math.inf else _size(slope, "slope"))
@@ -199,7 +198,7 @@ class Cost:
     ) -> Cost:
         """Price a release with a known dominating pair; without ``backward``, ``forward`` serves both ways round.
 
-        ``pair`` is mu^2 / 2 of a Gaussian pair that dominates it too, where one is known.
+        ``pair`` is mu^2 / 2 of a Gaussian pair that also dominates it, where one is known.
 
         An adjacency that is the same both ways round (replace-one) may give one pair for both: every pair of
         neighbours is dominated in either role. For zero-out the two worlds differ, and a party that takes part in
@@ -236,9 +235,9 @@ class Cost:
         return cls(((part, 1),) if part is not None else ())
 
     def of(self, adjacency: Adjacency, unit: Unit, trust: Trust, samples: int | None = None) -> Cost:
-        """Add words to this cost; refuse where it has some, or at a sample level that nobody worked out.
+        """Add terms to a bare cost; refuse one that has terms, and a sample level without a theorem.
 
-        ``samples`` is the number of the client's samples that it was found for, at the sample level and only there.
+        ``samples`` is the number of the client's samples that the cost is for, at the sample level only.
         """
         require(self.adjacency is None, "words of the cost", self.adjacency, "left as they are")
         require(isinstance(adjacency, Adjacency), "adjacency", adjacency, "an Adjacency")
@@ -253,20 +252,20 @@ class Cost:
         return evolve(self, adjacency=adjacency, unit=unit, trust=trust)
 
     def like(self, other: Cost) -> Cost:
-        """Give this bare cost the words of another, of which it is to become a part."""
+        """Give this bare cost the terms of another, which it is to become a part of."""
         require(self.adjacency is None, "words of the cost", self.adjacency, "left out")
         return evolve(other, parts=self.parts)
 
     def or_else(self, other: Cost, label: str) -> Cost:
-        """Of the same release by two accounts: the smaller divergence at every order, and the smaller pure one."""
+        """Combine two costs of the same release: the smaller divergence at every order, and the smaller pure one."""
         pure = min(self.pure_epsilon(), other.pure_epsilon())
         return Cost.renyi(Formula(_smaller, self, other), label, pure)
 
     def either(self, other: Cost) -> Cost:
         """Return the cost of one release that is of this cost or of the bare other one, whichever is asked for.
 
-        Every bound is the larger of the two, so it holds for both: releases of either kind are copies of one cost,
-        however they follow one another. The larger of two privacy profiles is a profile again (`LossDistribution`).
+        Every bound is the larger of the two, so it holds for both: releases of either kind, in any order, are copies of
+        one cost. The larger of two privacy profiles is a profile again (`LossDistribution`).
         """
         both = [part for one in (self, other) for part, times in one.parts if times == 1 and len(one.parts) == 1]
         require(len(both) == 2, "cost", "of several releases", "that of one release, to be of one of two kinds")
@@ -285,11 +284,11 @@ class Cost:
         return Cost._one(part).like(self)
 
     def bare(self) -> Cost:
-        """Return this cost without its words."""
+        """Return this cost without its terms."""
         return Cost(self.parts)
 
     def under(self, *, adjacency: Adjacency | None = None, trust: Trust | None = None) -> Cost:
-        """Return the same cost under another adjacency or trust, where it holds for those too."""
+        """Return the same cost under another adjacency or trust, where it holds there too."""
         own, seen_by = self._words()[::2]
         near, seen = own if adjacency is None else adjacency, seen_by if trust is None else trust
         require(isinstance(near, Adjacency), "adjacency", near, "an Adjacency")
@@ -303,7 +302,7 @@ class Cost:
         return evolve(self, adjacency=near, trust=seen)
 
     def __add__(self, other: Cost) -> Cost:
-        """Return the cost of these releases and the other's; refuse a mixture of words."""
+        """Return the cost of these releases and the other's; refuse to mix terms."""
         if not isinstance(other, Cost):
             return NotImplemented
         if self.adjacency is None and not self.parts:
@@ -347,8 +346,8 @@ class Cost:
         """Price a release that is the certified one but for outputs of mass at most ``lost``, in either world.
 
         For every pair of neighbours there are two laws that this cost covers and a set of outputs outside which the
-        release has exactly these; the head of this file has the proof, for adaptive compositions too. ``everywhere`` is
-        a cost of the release as it is, where one is known.
+        release has exactly these; the module header has the proof, for adaptive compositions too. ``everywhere`` is a
+        cost of the actual release, where one is known.
         """
         value = check_delta(lost)
         if not value or not self.parts:
@@ -361,19 +360,19 @@ class Cost:
         return evolve(self, parts=(*others, (lossy, 1)))
 
     def _apart(self) -> tuple[_Part, tuple[tuple[_Part, int], ...]]:
-        """One release, and the others."""
+        """Return one release, and the others."""
         *others, (part, times) = self.parts
         return part, (*others, (part, times - 1)) if times > 1 else tuple(others)
 
     def at_least(self, epsilon: float) -> Cost:
-        """Return this cost of one release, or more where an epsilon-private release costs more at order 2."""
+        """Return this cost of one release, or that of an epsilon-private release if that is larger at order 2."""
         floor = Cost.pure(epsilon)
         if not floor.parts or self.certified_rdp(2.0) >= floor.rdp(2.0):
             return self
         return evolve(self, parts=floor.parts if self.pure_epsilon() <= epsilon else (self.bare() + floor).parts)
 
     def rdp(self, alpha: float) -> float:
-        """Return an upper bound on the Rényi divergence of order ``alpha > 1`` of what is really sent."""
+        """Return an upper bound on the Rényi divergence of order ``alpha > 1`` of the actual releases."""
         return self._sum(alpha, _Part.divergence)
 
     def certified_rdp(self, alpha: float) -> float:
@@ -397,12 +396,12 @@ class Cost:
 
     @property
     def slack(self) -> float:
-        """How far all samplers together are from their certified laws, in logarithms of densities."""
+        """The distance of all samplers together from their certified laws, in logarithms of densities."""
         return _total((part.slack, times) for part, times in self.parts)
 
     @property
     def lost(self) -> float:
-        """The mass of all outputs outside the certified laws."""
+        """The total mass of outputs outside the certified laws."""
         return _total((part.lost, times) for part, times in self.parts)
 
     @property
@@ -411,7 +410,7 @@ class Cost:
         return _total((part.pair, times) for part, times in self.parts)
 
     def _planned_pair(self) -> float:
-        """Return `pair_slope` for a list of releases fixed in advance: all products of bits in it are one product."""
+        """Return `pair_slope` for a list of releases fixed in advance: all its products of bits are one product."""
         bits = [(part, times) for part, times in self.parts if part.largest]
         others = _total((part.pair, times) for part, times in self.parts if not part.largest)
         if not bits:
@@ -422,7 +421,7 @@ class Cost:
 
     @property
     def slope(self) -> float:
-        """The slope of a line that bounds the certified laws' divergences at all orders; infinite where none does."""
+        """The slope of a line that bounds the certified divergences at all orders; infinite where there is none."""
         return _total((part.slope, times) for part, times in self.parts)
 
     @property
@@ -432,11 +431,11 @@ class Cost:
 
     @property
     def joins(self) -> bool:
-        """Whether several of these releases, on a list fixed in advance, are dominated by less than their pairs."""
+        """Whether several of these releases, fixed in advance, are dominated by less than their pairs."""
         return any(part.largest for part, _ in self.parts)
 
     def losses(self) -> LossPair | None:
-        """Loss distributions of the certified laws, both ways round, where every part has a dominating pair."""
+        """Return the losses of the certified laws, both ways round, where every part has a dominating pair."""
         forward, backward = LossDistribution(), LossDistribution()
         for part, times in self.parts:
             own = part.pairs()
@@ -450,7 +449,7 @@ class Cost:
         return min(self.accounts(delta).values())
 
     def answered_by(self, delta: float) -> str:
-        """Which account `epsilon` took: "pure", "Rényi", "privacy-loss distribution", "exact Gaussian"."""
+        """Return which account `epsilon` used: "pure", "Rényi", "privacy-loss distribution" or "exact Gaussian"."""
         return min(self.accounts(delta).items(), key=itemgetter(1))[0]
 
     def accounts(self, delta: float) -> dict[str, float]:
@@ -465,7 +464,7 @@ class Cost:
         return found
 
     def guarantee(self, delta: float) -> Guarantee:
-        """Return the smallest epsilon proved at ``delta``, with the cost's words."""
+        """Return the smallest epsilon proved at ``delta``, with the cost's terms."""
         adjacency, unit, trust = self._words()
         return Guarantee(self.epsilon(delta), delta, unit, adjacency, trust)
 

@@ -1,7 +1,7 @@
-"""The account of MVU, which dithers an update onto its grid and samples row by row.
+"""The account of MVU, which dithers an update onto its grid and samples a row per coordinate.
 
 Idea     MVU dithers both worlds, so a statement must name what it compares. Given the grid vectors the rows are
-         independent; a mixture is no further from another than its worst pair (joint quasi-convexity).
+         independent; two mixtures are no further apart than their worst pair (joint quasi-convexity).
 Symbols  S: every grid vector that is ever sampled lies within S of (1/2, ..., 1/2) in the norm named; P_i the row of
          level x_i; Q a reference row. These theorems need nothing else from the dithering: rejection enforces S.
 Source   Chaudhuri et al. (2022) for MVU; its two statements are proved here.
@@ -47,7 +47,7 @@ def dithered_l2_cost(design: Design, radius: float, adjacency: Adjacency) -> Cos
 
 
 def dithered_l1_cost(design: Design, radius: float, adjacency: Adjacency) -> Cost:
-    """Pure privacy when grid vectors stay within L1 distance ``radius`` of (1/2, ..., 1/2)."""
+    """Return the pure cost when grid vectors stay within L1 distance ``radius`` of (1/2, ..., 1/2)."""
     adjacency = as_adjacency(adjacency)
     distance = adjacency.radii * check_real(radius, "radius")
     rows, levels = np.log(design.probabilities), _levels(design)
@@ -62,7 +62,7 @@ def dithered_l1_cost(design: Design, radius: float, adjacency: Adjacency) -> Cos
 
 
 def reference_row(design: Design) -> FloatVector:
-    """Q: the centre row, or the average of the two middle rows where no level is the centre."""
+    """Return Q: the centre row, or the average of the two middle rows where no level is the centre."""
     count = design.spec.input_levels
     middle = design.probabilities[[(count - 1) // 2, count // 2]]
     return np.asarray(middle.mean(axis=0))
@@ -75,7 +75,7 @@ def _levels(design: Design) -> FloatVector:
 
 @lru_cache(maxsize=1024)
 def _constant(alpha: float, design: Design, adjacency: Adjacency) -> float:
-    """k: the largest divergence per squared distance among the rows compared."""
+    """Return k: the largest divergence per squared distance among the rows compared."""
     rows, levels = np.log(design.probabilities), _levels(design)
     others, places = rows, levels
     if adjacency is Adjacency.ZERO_OUT:
@@ -94,7 +94,7 @@ def _constant(alpha: float, design: Design, adjacency: Adjacency) -> float:
 
 
 def _renyi(left: FloatMatrix, right: FloatMatrix, alpha: float) -> FloatMatrix:
-    """D_alpha(left || right) from logarithms of probabilities, along the last axis."""
+    """Return D_alpha(left || right) from log-probabilities, along the last axis."""
     exponent = left + (alpha - 1) * (left - right)
     top = exponent.max(axis=-1)
     return np.asarray(top + np.log(np.exp(exponent - top[..., None]).sum(axis=-1))) / (alpha - 1)

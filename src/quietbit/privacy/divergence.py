@@ -1,7 +1,7 @@
 """Pure differential privacy of the interpolated mechanism: how fast its log-probabilities can move.
 
-Idea     every constant of the interpolated mechanism is a statement about a few straight lines, the segments: they are
-         restricted to the inputs that can occur, and symbols that reveal the same are merged. D_inf(x || x') <=
+Idea     every constant of the interpolated mechanism is a statement about a few straight lines, the segments,
+         restricted to the inputs that can occur; symbols that reveal the same are merged. D_inf(x || x') <=
          L |x - x'|, so d independent coordinates are (L ||x - x'||_1)-DP. Constants from tightest to the paper's:
          through the centre <= zero-out <= L <= eps + eps'.
 Symbols  segment i: eta(x) = start_i + slope_i (x - left_i) on [left_i, right_i]; slope_i = theta_i / h.
@@ -48,13 +48,13 @@ __all__ = [
     "smallest_probability_lower", "through_centre_constant_upper", "zero_out_constant_upper",
 ]  # fmt: skip
 
-CENTRE = 0.5  # where an update of zero lands
+CENTRE = 0.5  # the input of a zero update
 
 
 @final
 @dataclass(frozen=True, slots=True, eq=False)
 class Segments:
-    """The straight pieces of eta over [low, high]: arrays with a row per segment, a column per symbol."""
+    """The straight pieces of eta over [low, high]: one row per segment, one column per symbol."""
 
     left: FloatVector
     right: FloatVector
@@ -65,7 +65,7 @@ class Segments:
 
     @classmethod
     def over(cls, design: Design, low: float, high: float, *, merge: bool = True) -> Segments:
-        """Return the pieces of a design's interpolation that meet the range, the end ones extended to it."""
+        """Return the pieces of a design's interpolation over the range, the end pieces extended to it."""
         low, high = check_range(low, high)
         eta = np.log(design.probabilities)
         cells = design.spec.input_levels - 1
@@ -92,7 +92,7 @@ class Segments:
         return np.where(width > 0, width + 2 * self.slope_error, 0.0)
 
     def eta(self, index: np.ndarray[tuple[int], np.dtype[np.intp]], x: FloatVector) -> FloatMatrix:
-        """Unnormalised log-probabilities at ``x``, on the line of segment ``index`` wherever ``x`` is."""
+        """Return unnormalised log-probabilities at ``x``, on the line of segment ``index`` wherever ``x`` is."""
         return self.start[index] + self.slope[index] * (x - self.left[index])[:, None]
 
 
@@ -105,20 +105,20 @@ def check_range(low: float, high: float) -> tuple[float, float]:
 
 
 def log_softmax(eta: FloatMatrix) -> FloatMatrix:
-    """Log-probabilities, row by row."""
+    """Return log-probabilities, row by row."""
     shifted = eta - eta.max(axis=-1, keepdims=True)
     return np.asarray(shifted - np.log(np.exp(shifted).sum(axis=-1, keepdims=True)))
 
 
 def mean_and_law(eta: FloatMatrix, values: FloatMatrix) -> tuple[FloatVector, FloatMatrix]:
-    """sigma(eta) . values and sigma(eta), row by row."""
+    """Return sigma(eta) . values and sigma(eta), row by row."""
     weights = np.exp(eta - eta.max(axis=-1, keepdims=True))
     weights /= weights.sum(axis=-1, keepdims=True)
     return np.einsum("...j,...j->...", weights, values), weights
 
 
 def _merged(start: FloatMatrix, slope: FloatMatrix) -> tuple[FloatMatrix, FloatMatrix]:
-    """Add up symbols whose slopes are equal to the last bit in every segment."""
+    """Merge symbols whose slopes are equal to the last bit in every segment."""
     columns, place = np.unique(slope, axis=1, return_inverse=True)
     if columns.shape[1] == slope.shape[1]:
         return start, slope
@@ -133,7 +133,7 @@ _Index: TypeAlias = np.ndarray[tuple[int], np.dtype[np.intp]]
 
 
 def lipschitz_upper(design: Design, low: float = 0.0, high: float = 1.0) -> float:
-    """L: the exact Lipschitz constant of every log-probability over inputs in [low, high], rounded up."""
+    """Return L: the exact Lipschitz constant of every log-probability over inputs in [low, high], rounded up."""
     segments = Segments.over(design, low, high)
     return min(_lipschitz(segments), _paper(segments))
 
@@ -152,16 +152,16 @@ def zero_out_constant_upper(design: Design, low: float = 0.0, high: float = 1.0)
 
 
 def through_centre_constant_upper(design: Design, low: float = 0.0, high: float = 1.0) -> float:
-    """(c_up + c_down) / 2: times the diameter of an L1 ball around 1/2 it bounds D_inf of any two points of it.
+    """Return (c_up + c_down) / 2: times the diameter of an L1 ball around 1/2 it bounds D_inf of any two points.
 
-    It holds for pairs inside one ball, not for any two inputs that are close; never above the zero-out constant.
+    It holds for pairs inside one ball, not for any two close inputs; it never exceeds the zero-out constant.
     """
     gain, loss = _gain_and_loss(design, low, high)
     return min((gain + loss) / 2 * (1 + 2.0**-52), lipschitz_upper(design, low, high))
 
 
 def _gain_and_loss(design: Design, low: float, high: float) -> tuple[float, float]:
-    """c_up and c_down over the range, rounded up."""
+    """Return c_up and c_down over the range, rounded up."""
     low, high = check_range(low, high)
     require(low <= CENTRE <= high, "input range", (low, high), "around 1/2 for zero-out adjacency")
     # From the centre upwards, then downwards: the same piece of code on the mirrored lines.
@@ -182,7 +182,7 @@ def smallest_probability_lower(design: Design, low: float = 0.0, high: float = 1
 
 
 def _slope_range(segments: Segments) -> tuple[FloatVector, FloatVector]:
-    """m_i at the left and at the right end of every segment."""
+    """Return m_i at the left and at the right end of every segment."""
     ends = segments.start + segments.slope * (segments.right - segments.left)[:, None]
     return mean_and_law(segments.start, segments.slope)[0], mean_and_law(ends, segments.slope)[0]
 
@@ -202,7 +202,7 @@ def _paper(segments: Segments) -> float:
 
 
 def _one_sided(segments: Segments, mirrored: bool) -> tuple[float, float]:
-    """c_up and c_down of the segments on one side of the centre, as lines in t = |x - 1/2|."""
+    """Return c_up and c_down of the segments on one side of the centre, as lines in t = |x - 1/2|."""
     start, slope = segments.start, segments.slope
     near, far = segments.left - CENTRE, segments.right - CENTRE
     if mirrored:
@@ -213,7 +213,7 @@ def _one_sided(segments: Segments, mirrored: bool) -> tuple[float, float]:
     error = 8 * segments.noise
 
     def gain(rows: _Index, t: FloatVector) -> tuple[FloatMatrix, FloatMatrix]:
-        """g_j(t) and g_j'(t) of all symbols, on the lines of the given segments."""
+        """Return g_j(t) and g_j'(t) of all symbols, on the lines of the given segments."""
         eta = start[rows] + slope[rows] * (t - near[rows])[:, None]
         return log_softmax(eta) - centre, slope[rows] - mean_and_law(eta, slope[rows])[0][:, None]
 
@@ -246,7 +246,7 @@ def _interior(
     high: FloatVector,
     error: float,
 ) -> float:
-    """Find the largest certified g/t strictly inside a piece away from the centre, by bisecting on psi."""
+    """Return the largest certified g/t strictly inside a piece away from the centre, by bisecting on psi."""
     own = np.arange(len(rows))
     for _ in range(_BISECTIONS):
         middle = 0.5 * (low + high)

@@ -1,7 +1,7 @@
 """The exact (epsilon, delta) of the Gaussian mechanism, and Gaussian pairs that dominate products of codes.
 
-Idea     the Gaussian's privacy profile is known in closed form; invert it, so that a Rényi account is never
-         compared with a tight one unknowingly.
+Idea     the Gaussian's privacy profile is known in closed form; invert it, so that comparisons with the Gaussian use
+         its tight account.
 Symbols  mu = sensitivity / standard deviation; a Rényi curve alpha mu^2/2 has slope mu^2/2.
          a = mu/2 - epsilon/mu, b = -mu/2 - epsilon/mu; Phi, phi: normal distribution and density.
 Source   Balle and Wang (ICML 2018), Theorem 8: delta(epsilon) = Phi(a) - e^epsilon Phi(b). T independent
@@ -30,7 +30,7 @@ _ROUNDING = 1e-14  # of a handful of operations on positive doubles
 
 
 def gaussian_log_delta(epsilon: float, mu: float) -> float:
-    """Log of the least delta at which a Gaussian of sensitivity ``mu`` standard deviations is epsilon-DP.
+    """Return log of the least delta at which a Gaussian of sensitivity ``mu`` standard deviations is epsilon-DP.
 
     phi(a) = e^epsilon phi(b), so delta = phi(a) (m(-a) - m(-b)) with m the Mills ratio: no cancellation of
     large numbers where epsilon is large. Where mu is small the two ratios are close, and their difference is the
@@ -71,12 +71,12 @@ def gaussian_epsilon_upper(slope: float, delta: float) -> float:
 
 
 def dominating_square_upper(budget: float, largest: float, *, one_bit: bool) -> float:
-    """mu^2 of a Gaussian pair that dominates every product of codes with this budget, rounded up.
+    """Return mu^2 of a Gaussian pair that dominates every product of codes with this budget, rounded up.
 
     Args:
         budget: an upper bound on the sum over coordinates of s_i^2.
         largest: an upper bound on s_i for every single coordinate.
-        one_bit: whether every code has two values only, which allows much less on top of the budget.
+        one_bit: whether every code has only two values, which adds much less to the budget.
 
     >>> dominating_square_upper(1.0, 0.1, one_bit=True) < 1.019
     True
@@ -96,6 +96,6 @@ def dominating_square_upper(budget: float, largest: float, *, one_bit: bool) -> 
 
 
 def _size(value: float, name: str) -> float:
-    """Return a number of at least 0; infinite is allowed, NaN is not."""
+    """Return a number of at least 0; infinity is allowed, NaN is not."""
     require(value >= 0, name, value, "a number of at least 0")
     return float(value)

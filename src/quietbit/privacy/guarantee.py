@@ -1,9 +1,9 @@
-"""What an epsilon means: the words without which the number says nothing.
+"""The meaning of an epsilon: a guarantee with its unit, adjacency and trust.
 
-Idea     a guarantee is (epsilon, delta) together with whose data it protects (unit), what the neighbouring
-         world is (adjacency) and who may look (trust); none of the three has a default. A run may have two: the server
-         sees who sent what, whoever sees the models alone does not know whose release was whose. Neither replaces the
-         other, and where there is no second one the first holds for everybody.
+Idea     a guarantee is (epsilon, delta) together with whose data it protects (unit), which two data sets are neighbours
+         (adjacency) and who may observe (trust); none of the three has a default. A run may have two: the server sees
+         who sent what, while an observer of the models alone does not know whose release was whose. Neither replaces
+         the other, and where there is no second one the first holds for everybody.
 Symbols  epsilon_upper, delta: as in `quietbit.target`, which has the words; crowd: the fewest clients among whom a
          release is hidden; shuffles: how many releases of the worst client count.
 """
@@ -40,7 +40,7 @@ _TRUST = {
 @final
 @dataclass(frozen=True, slots=True)
 class Guarantee:
-    """(epsilon_upper, delta) with all the words that give it a meaning.
+    """(epsilon_upper, delta) with unit, adjacency and trust.
 
     >>> print(Guarantee(3.6151, 1e-5, Unit.CLIENT, Adjacency.ZERO_OUT, Trust.LOCAL).sentence())
     epsilon <= 3.616 at delta = 1e-05 for one client (zero-out adjacency: the neighbour's update is the \
@@ -54,7 +54,7 @@ zero vector), local trust: the server sees every payload.
     trust: Trust
 
     def __post_init__(self) -> None:
-        """Refuse numbers that are not a guarantee and words that are not ours."""
+        """Refuse numbers that are not a guarantee, and unknown words."""
         require(self.epsilon_upper >= 0, "epsilon_upper", self.epsilon_upper, "a number of at least 0")
         check_delta(self.delta)
         require(isinstance(self.unit, Unit), "unit", self.unit, "a Unit")
@@ -62,7 +62,7 @@ zero vector), local trust: the server sees every payload.
         require(isinstance(self.trust, Trust), "trust", self.trust, "a Trust")
 
     def sentence(self) -> str:
-        """Put the guarantee in plain English; epsilon and delta are shown rounded up, to four and six digits."""
+        """Return the guarantee in plain English; epsilon and delta are rounded up, to four and six digits."""
         epsilon = "infinity (no guarantee)"
         if math.isfinite(self.epsilon_upper):
             shown = rounded_up(self.epsilon_upper, 4)
@@ -75,19 +75,18 @@ zero vector), local trust: the server sees every payload.
 
 
 def rounded_up(value: float, digits: int) -> Decimal:
-    """``digits`` digits of the shortest number that reads as ``value``, rounded up: it never reads as a smaller one."""
+    """Return the shortest decimal of ``value`` rounded up to ``digits`` digits, so that it never reads as less."""
     return Context(prec=digits, rounding=ROUND_CEILING).create_decimal(repr(float(value)))
 
 
 @final
 @dataclass(frozen=True, slots=True)
 class GuaranteePair:
-    """``server``: what holds against the server; ``result``: against those who see the result alone, or None.
+    """``server``: the guarantee against the server; ``result``: against observers of the result alone, or None.
 
-    Where there is no second guarantee ``reason`` says why. ``secret_order`` says among whom a release is hidden: all
-    clients of an epoch, whose order nobody else knows, or else those of its own round, of which the sum alone is
-    seen. ``leavers`` were away for a part of an epoch: ``crowd`` is that of the rounds which the worst of them was
-    there for.
+    ``reason`` says why there is no second guarantee. ``secret_order`` says among whom a release is hidden: all clients
+    of an epoch, in a secret order, or else those of its own round, of which only the sum is seen. ``leavers`` were away
+    for a part of an epoch: ``crowd`` is that of the rounds in which the worst of them was present.
     """
 
     server: Guarantee
@@ -99,7 +98,7 @@ class GuaranteePair:
     leavers: int = 0
 
     def __post_init__(self) -> None:
-        """Refuse a pair that speaks of two things, a second guarantee without a crowd, and none without a reason."""
+        """Refuse guarantees of different unit or adjacency, a second one without a crowd, and none without a reason."""
         require(isinstance(self.server, Guarantee), "server", self.server, "a Guarantee")
         shuffled = self.server.trust is Trust.SHUFFLED
         require(not shuffled, "trust of the server's guarantee", self.server.trust.value, "one that holds against it")
@@ -119,11 +118,11 @@ class GuaranteePair:
         require(not self.reason, "reason", self.reason, "left out beside a second guarantee")
 
     def sentence(self) -> str:
-        """Both guarantees in plain English."""
+        """Return both guarantees in plain English."""
         return f"Against the server: {self.server.sentence()} {self.second()}"
 
     def second(self) -> str:
-        """Put the guarantee against those who see the result alone in plain English."""
+        """Return the guarantee against observers of the result alone in plain English."""
         if self.result is None:
             return f"Against those who see the result alone: no less is promised, because {self.reason}."
         among = "in a secret order" if self.secret_order else "in the same round"

@@ -1,9 +1,9 @@
 """The privacy of a vector sent through the interpolated mechanism: Theorems 1 and 2, and one Gaussian pair.
 
 Idea     coordinates are randomised independently, so scalar constants times the distance of two neighbours in
-         x-space give the vector's cost. Many small independent codes are almost a Gaussian: with a little more variance
-         "almost" is a theorem, no observer tells two neighbours apart better than it tells N(0, 1) from N(mu, 1), at
-         every epsilon at once. Gaussian pairs compose exactly and adaptively, so any number of releases is one sum.
+         x-space give the vector's cost. Many small independent codes are almost a Gaussian, and with a little more
+         variance this is a theorem: no observer tells two neighbours apart better than N(0, 1) from N(mu, 1), at every
+         epsilon at once. Gaussian pairs compose exactly and adaptively, so any number of releases is one sum.
 Symbols  distance: ||x - x'|| of any two neighbours in the ball's norm, `Scaling.distance`;
          [low, high]: where coordinates of x can lie: [(1-beta)/2, (1+beta)/2], or [0, 1] when clamped.
          s_i^2: the largest variance of coordinate i's privacy loss under any exponential tilt of its law; for a bit
@@ -17,9 +17,9 @@ Source   Guo et al. (ICML 2023), Theorem 1 (L1, pure) and Theorem 2 (L2, Rényi)
 The first term is Theorem 2's own budget M S^2; the second is what codes cost on top of a Gaussian. With every
 coordinate clamped to a tenth of the radius it is 1.9 % for bits, to a twentieth 0.5 % (2.1 % for other codes).
 
-Several releases are one product of bits with the sum of their budgets, also when inputs depend on what was released
-before: the second term is paid once for all of them. That is what samples live on: one of them may spend all that it
-moves on a single coordinate, and one such bit is far from a Gaussian (1 to 1.57 at least), but thirty are not.
+Several releases are one product of bits with the sum of their budgets, also when inputs depend on earlier releases:
+the second term is paid once for all of them. Sample-level privacy depends on this: a sample may concentrate its whole
+effect on one coordinate, and one such bit is far from a Gaussian (1 to 1.57 at least), but thirty are not.
 """
 
 from __future__ import annotations
@@ -56,12 +56,12 @@ def interpolated_l1_cost(
     *,
     in_ball: bool = False,
 ) -> Cost:
-    """Theorem 1: (constant x distance)-DP for inputs within L1 ``distance``.
+    """Return the cost by Theorem 1: (constant x distance)-DP for inputs within L1 ``distance``.
 
     The constant is L for replace-one and the zero-out constant for zero-out. With ``in_ball`` the inputs are any two of
     an L1 ball around the centre with ``distance`` as its diameter (replace-one), and the path through the centre gives
-    the smaller constant. At finite orders the L2 account counts too, where it is smaller: an L1 distance bounds the L2
-    one. That changes nothing at delta = 0, and after many releases often a lot at delta > 0.
+    the smaller constant. At finite orders the L2 account is used where it is smaller: an L1 distance bounds the L2
+    one. This changes nothing at delta = 0, but often much at delta > 0 after many releases.
     """
     distance = check_real(distance, "distance")
     replace_one = through_centre_constant_upper if in_ball else lipschitz_upper
@@ -74,7 +74,7 @@ def interpolated_l1_cost(
 def interpolated_l2_cost(
     design: Design, distance: float, adjacency: Adjacency, low: float = 0.0, high: float = 1.0
 ) -> Cost:
-    """Theorem 2 for inputs within L2 ``distance``: alpha M distance^2 / 2 with two levels.
+    """Return the cost by Theorem 2 for inputs within L2 ``distance``: alpha M distance^2 / 2 with two levels.
 
     More levels give kappa_alpha distance^2. Two levels need no range: M is the supremum over all real x.
     """
@@ -104,7 +104,7 @@ def dominated_l2_cost(
         high: the largest one.
         together: whether one-bit releases of a fixed list are priced as one product.
 
-    Besides the pair the curve holds Theorem 2's Rényi bound, which answers where coordinates are not clamped.
+    Besides the pair the curve has Theorem 2's Rényi bound, which is used where coordinates are not clamped.
     """
     one_bit, levels = design.spec.output_bits == 1, design.spec.input_levels
     require(one_bit or levels == 2, "input_levels", levels, "2 where codes have more than one bit")

@@ -1,8 +1,8 @@
 """Privacy loss distributions: the exact account of many releases, each with a known worst pair.
 
 Idea     a release whose worst pair of laws (P, Q) is known costs delta(eps) = E_P[(1 - e^(eps - L))_+], L = log dP/dQ,
-         and the losses of independent releases add: convolve. Everything is moved towards privacy: losses go
-         onto a grid by connecting the dots of delta over e^eps, which never lowers delta; tails and rounding are added.
+         and the losses of independent releases add: convolve. All errors go towards privacy: losses are put on a grid
+         by connecting the dots of delta over e^eps, which never lowers delta; tails and rounding are added.
 Symbols  P, Q: a dominating pair, P the law with the party's data, Q the neighbour's; T releases; u = 2^-53;
          theta: tilt; K(theta) = log E_P e^(theta L); c: law of the sum of losses; w: weights with delta = sum c w.
 Source   Dwork and Rothblum (2016), Sommer, Meiser, Mohammadi (2019): the loss and its convolution; Koskela, Jaelkoe,
@@ -59,20 +59,20 @@ _SUM_MARGIN = 1e-12  # relative error of a sum of up to 2^20 positive numbers an
 @final
 @dataclass(frozen=True, slots=True)
 class _Atoms:
-    """Finitely many losses with their masses under P, both rounded up; ``infinite``: mass where Q is nothing."""
+    """Finitely many losses with their masses under P, both rounded up; ``infinite``: mass where Q has none."""
 
     losses: FloatVector = field(repr=False, compare=False)
     masses: FloatVector = field(repr=False, compare=False)
     infinite: float = field(compare=False)
-    identity: bytes  # SHA-256 of them all
+    identity: bytes  # SHA-256 of all of them
 
     def deltas_upper(self, epsilons: FloatVector) -> FloatVector:
-        """Return delta at each epsilon, negative ones too."""
+        """Return delta at each epsilon, which may be negative."""
         above = np.maximum(-np.expm1(np.minimum(epsilons[:, None] - self.losses, 0.0)), 0.0)
         return np.asarray((above @ self.masses + self.infinite) * (1 + _SUM_MARGIN))
 
     def log_moment(self, theta: float) -> tuple[float, float]:
-        """K and its derivative at ``theta``, for the finite losses."""
+        """Return K and its derivative at ``theta``, for the finite losses."""
         exponents = theta * self.losses
         peak = float(exponents.max(initial=-math.inf))
         if peak == -math.inf:
@@ -85,7 +85,7 @@ class _Atoms:
 @final
 @dataclass(frozen=True, slots=True)
 class LossDistribution:
-    """Losses of independent releases, one way round: P against Q; made by the constructors below.
+    """Losses of independent releases in one direction, P against Q; use the constructors below.
 
     >>> once = LossDistribution.from_atoms([0.75, 0.25], [0.25, 0.75])
     >>> once.epsilon_upper(0.0) >= math.log(3)
@@ -108,7 +108,7 @@ class LossDistribution:
         require(top.size == bottom.size, "lower", bottom.size, f"as many masses as upper has, {top.size}")
         whole = math.fsum(top)
         require(-1e-12 <= whole - 1 <= 1e-6, "sum of upper", whole, "1, up to rounding")
-        missing = 2 * max(0.0, 1 - whole)  # rounding of the masses given: raise them all, and their losses
+        missing = 2 * max(0.0, 1 - whole)  # rounding of the given masses: raise them all, and their losses
         infinite = float(top[bottom == 0].sum()) * (1 + missing)
         keep = (bottom > 0) & (top > 0)
         losses = np.log(top[keep]) - np.log(bottom[keep])
@@ -121,7 +121,7 @@ class LossDistribution:
 
     @classmethod
     def from_profile(cls, epsilons: ArrayLike, deltas: ArrayLike, *, symmetric: bool = False) -> LossDistribution:
-        """Build the pair whose delta over e^epsilon connects certified points: it dominates what they certify.
+        """Build the pair whose delta over e^epsilon connects certified points; it dominates what they certify.
 
         The true delta is convex in e^epsilon and below the points, so it is below their lower convex hull, joined to
         delta = 1 at e^epsilon = 0 and constant after the last point.
@@ -147,7 +147,7 @@ class LossDistribution:
 
     @classmethod
     def pure(cls, epsilon: float) -> LossDistribution:
-        """Randomised response, which dominates every epsilon-DP release (Kairouz, Oh, Viswanath 2015)."""
+        """Return randomised response, which dominates every epsilon-DP release (Kairouz, Oh, Viswanath 2015)."""
         if epsilon == 0:
             return cls()
         epsilon = check_real(epsilon, "epsilon", at_most=700.0)
@@ -156,7 +156,7 @@ class LossDistribution:
 
     @classmethod
     def gaussian(cls, mu: float) -> LossDistribution:
-        """N(mu, 1) against N(0, 1): ``mu`` is the sensitivity in standard deviations."""
+        """Return N(mu, 1) against N(0, 1); ``mu`` is the sensitivity in standard deviations."""
         return cls() if mu == 0 else cls((), math.nextafter(check_real(mu, "mu", at_most=1e6) ** 2, math.inf))
 
     def repeat(self, times: int) -> LossDistribution:
@@ -165,14 +165,14 @@ class LossDistribution:
         return _joined([(self, times)])
 
     def compose(self, other: LossDistribution) -> LossDistribution:
-        """Join these releases and the other's, all fixed in advance or the same whatever came before."""
+        """Join these releases and the other's, all fixed in advance or independent of what came before."""
         return _joined([(self, 1), (other, 1)])
 
     def larger(self, other: LossDistribution) -> LossDistribution:
         """Return a pair that dominates both of these single releases: the larger of their deltas, at all their losses.
 
-        Both are convex in e^epsilon and straight between losses; so is the larger, but where they cross, and there the
-        chord between two losses is above it.
+        Both are convex in e^epsilon and straight between losses; so is the larger, except where they cross, and there
+        the chord between two losses lies above it.
         """
         found = [[atoms for atoms, times in one.parts if times == 1] for one in (self, other)]
         alone = all(len(atoms) == 1 for atoms in found) and not self.squared_mu + other.squared_mu
@@ -199,7 +199,7 @@ class LossDistribution:
         return max(0.0, math.fsum(terms) + 8 * _UNIT * math.fsum(abs(term) for term in terms))
 
     def delta_upper(self, epsilon: float) -> float:
-        """Return the least delta proved at ``epsilon``, a number of at least 0."""
+        """Return the least delta proved at ``epsilon >= 0``."""
         require(0 <= epsilon < math.inf, "epsilon", epsilon, "a finite number of at least 0")
         lost = self._infinite()
         if epsilon >= self._largest() or lost >= 1:
@@ -209,7 +209,7 @@ class LossDistribution:
         return min(1.0, _window(self, theta, min(0.0, moment - theta * epsilon)).delta_upper(epsilon) + lost)
 
     def epsilon_upper(self, delta: float) -> float:
-        """Return the least epsilon proved at ``delta`` in [0, 1); infinite where none is."""
+        """Return the least epsilon proved at ``delta`` in [0, 1); infinite where there is none."""
         delta = check_delta(delta)
         if delta == 0:
             return self.pure_epsilon_upper()
@@ -233,7 +233,7 @@ class LossDistribution:
         return math.fsum(terms) + 4 * _UNIT * math.fsum(abs(term) for term in terms) if terms else 0.0
 
     def log_moment(self, theta: float) -> tuple[float, float]:
-        """K and K' of the sum of finite losses at ``theta``: they choose where to look, no bound is made of them."""
+        """Return K and K' of the sum of finite losses at ``theta``; they guide the search, no bound depends on them."""
         moment, slope = theta * (theta + 1) * self.squared_mu / 2, (theta + 0.5) * self.squared_mu
         for atoms, times in self.parts:
             own, its_slope = atoms.log_moment(theta)
@@ -244,7 +244,7 @@ class LossDistribution:
 @final
 @dataclass(frozen=True, slots=True)
 class _Window:
-    """The tilted law of the sum of losses on a window of the grid, with everything that bounds its error."""
+    """The tilted law of the sum of losses on a window of the grid, with bounds on its error."""
 
     losses: FloatVector
     law: FloatVector
@@ -255,7 +255,7 @@ class _Window:
     below: float  # mass of P at losses below the window
 
     def delta_upper(self, epsilon: float) -> float:
-        """Delta at ``epsilon``, without the infinite masses of the parts themselves."""
+        """Return delta at ``epsilon``, without the infinite masses of the parts themselves."""
         start = int(np.searchsorted(self.losses, epsilon, side="right"))
         if start < self.losses.size and self.scale[start] > 1e130:
             return math.inf  # so far below the window's middle that squares of weights would overflow
@@ -264,9 +264,9 @@ class _Window:
         return body * (1 + self.margin) + self.above + (self.below if epsilon < self.losses[0] else 0.0)
 
     def epsilon_upper(self, delta: float, guess: float) -> float:
-        """Return the least epsilon found, at least 0, with `delta_upper` at most ``delta``; infinite where none is.
+        """Return the least epsilon found, at least 0, with `delta_upper` at most ``delta``; infinite if there is none.
 
-        The logarithm of delta is nearly straight, so a root is found in a few steps; what is returned holds.
+        The logarithm of delta is nearly straight, so a root is found in a few steps; the result holds regardless.
         """
         low, high = 0.0, float(self.losses[-1])
 
@@ -295,7 +295,7 @@ def _masses(values: ArrayLike, name: str) -> FloatVector:
 
 
 def _atoms(losses: FloatVector, masses: FloatVector, infinite: float) -> _Atoms:
-    """Atoms in the order of their losses."""
+    """Return the atoms sorted by loss."""
     losses, masses = losses[masses > 0], masses[masses > 0]
     order = np.argsort(losses, kind="stable")
     losses, masses = np.ascontiguousarray(losses[order]), np.ascontiguousarray(masses[order])
@@ -319,11 +319,11 @@ def _joined(releases: Iterable[tuple[LossDistribution, int]]) -> LossDistributio
 
 
 def _connected(nodes: FloatVector, heights: FloatVector) -> tuple[FloatVector, FloatVector, float]:
-    """Losses, masses and infinite mass of the pair whose delta is the lower convex hull of the points.
+    """Return losses, masses and infinite mass of the pair whose delta is the lower convex hull of the points.
 
-    Slopes are differences and lose digits, so what they lost is measured: the delta of the masses found is summed up
-    without cancellation, to a relative error of 16 u per node, by twice which the masses are raised; the largest
-    deficit that is left at a node becomes infinite mass, which raises delta everywhere.
+    Slopes are differences and lose digits, so the loss is measured: the delta of the masses found is summed up without
+    cancellation, to a relative error of 16 u per node, and the masses are raised by twice that; the largest deficit
+    left at a node becomes infinite mass, which raises delta everywhere.
     """
     hull = _hull(nodes, heights)
     nodes, heights = nodes[hull], heights[hull]
@@ -345,7 +345,7 @@ def _connected(nodes: FloatVector, heights: FloatVector) -> tuple[FloatVector, F
 
 
 def _hull(nodes: FloatVector, heights: FloatVector) -> list[int]:
-    """Return the indices of the lower convex hull over e^node, with the points (0, 1) before and a flat line after."""
+    """Return the indices of the lower convex hull over e^node, with the point (0, 1) before and a flat line after."""
     best = np.minimum.accumulate(heights)  # delta does not increase
     chosen: list[int] = []
     for k in range(nodes.size):
@@ -358,7 +358,7 @@ def _hull(nodes: FloatVector, heights: FloatVector) -> list[int]:
 
 
 def _above(nodes: FloatVector, heights: FloatVector, first: int | None, middle: int, last: int) -> bool:
-    """Whether the middle point is on or above the chord; a wrong answer costs tightness, `_connected` measures it."""
+    """Return whether the middle point is on or above the chord; an error only loosens the bound (`_connected`)."""
     right = float(heights[middle] - heights[last]) / math.expm1(float(nodes[last] - nodes[middle]))
     if first is None:
         left = float(1 - heights[middle])
@@ -368,7 +368,7 @@ def _above(nodes: FloatVector, heights: FloatVector, first: int | None, middle: 
 
 
 def _on_grid(losses: FloatVector, masses: FloatVector, step: float) -> tuple[NDArray[np.int64], FloatVector]:
-    """Each atom on its two neighbours on the grid, by the chord; ``step`` is a power of two, so places are exact."""
+    """Split each atom between its grid neighbours, by the chord; ``step`` is a power of two, so places are exact."""
     scaled = losses / step
     floor = np.floor(scaled)
     upward = np.expm1(-(scaled - floor) * step) / math.expm1(-step)
@@ -411,7 +411,7 @@ def _gaussian_on_grid(squared_mu: float, step: float) -> tuple[NDArray[np.int64]
 
 
 def _moment_error(losses: FloatVector, theta: float) -> float:
-    """Bound on the error of a computed log moment: products, exponentials, and their sum."""
+    """Return a bound on the error of a computed log moment: products, exponentials, and their sum."""
     largest = float(np.abs(losses).max(initial=0.0))
     return 8 * _UNIT * (4 + abs(theta) * largest + math.log2(losses.size + 2)) + 256 * _UNIT
 
@@ -426,9 +426,9 @@ def _moment_upper(losses: FloatVector, masses: FloatVector, theta: float) -> flo
 
 
 def _tilt(releases: LossDistribution, rising: Callable[[float, float, float], float]) -> float:
-    """Where ``rising``(K, K', theta) crosses zero, roughly; any tilt is valid, this one is sharp.
+    """Return roughly where ``rising``(K, K', theta) crosses zero; any tilt is valid, this one is sharp.
 
-    Where the largest loss of all already has half of the tilted mass there is nothing to gain from more.
+    Where the largest loss of all already has half of the tilted mass, a larger tilt gains nothing.
     """
     top = math.inf if releases.squared_mu > 0 else 0.0
     log_mass = 0.0
@@ -451,7 +451,7 @@ def _tilt(releases: LossDistribution, rising: Callable[[float, float, float], fl
 
 
 def _low_end(releases: LossDistribution, theta: float) -> float:
-    """Below it lies e^-36 of the tilted mass, roughly; what is left out wraps round and only adds."""
+    """Return roughly where e^-36 of the tilted mass lies below; what is left out wraps round and only adds."""
     moment, slope = releases.log_moment(theta)
     ahead = releases.log_moment(theta * (1 + 1e-3) + 1e-9)[1]
     variance = max((ahead - slope) / (theta * 1e-3 + 1e-9), 1e-30 + 1e-12 * slope * slope)
@@ -531,7 +531,7 @@ def _window(releases: LossDistribution, theta: float, goal: float) -> _Window:
 
 
 def _power(values: NDArray[np.complex128], times: int) -> NDArray[np.complex128]:
-    """``values`` to a whole power by repeated squaring."""
+    """Return ``values`` to an integer power by repeated squaring."""
     result: NDArray[np.complex128] | None = None
     while True:
         if times & 1:

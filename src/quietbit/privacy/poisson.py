@@ -1,8 +1,8 @@
-"""What is gained when a site draws every batch in secret: each sample with probability q, by itself.
+"""Amplification by secret Poisson batches: a site draws each sample independently with probability q.
 
 Idea     a sample that is probably not in the batch is hidden by that. For Poisson sampling the hockey-stick divergence
-         of the release is known exactly from that of the release without sampling, one way round and the other; as
-         dominating pairs they compose over all steps.
+         of the release is known exactly from that of the release without sampling, in either direction; as dominating
+         pairs they compose over all steps.
 Symbols  q: sampling rate; P, Q: the release with the sample in its batch and without it, dominated by N(mu, 1) against
          N(0, 1); delta(a) = H_a(P || Q), a = e^epsilon; P': the same with another sample in its place.
 Source   Zhu, Dong, Wang (2022), Theorem 11; Balle, Barthe, Gaboardi (2018), Theorem 2, for replace-one; Mironov,
@@ -12,8 +12,8 @@ With the sample against without. The mixture is M = (1-q) Q + q P. For a' = 1 + 
     M - a' Q = q (P - a Q), so H_a'(M || Q) = q H_a(P || Q); below a' = 1 - q it is 1 - a'.
 The other way round, for a' < 1/(1-q),
     Q - a' M = (1 - a' (1-q)) (Q - b P), b = a' q / (1 - a' (1-q)), so H_a'(Q || M) = (1 - a' (1-q)) H_b(Q || P),
-and it is 0 beyond. What the batch holds besides is the same in both worlds; joint convexity covers its randomness. So
-is the divisor of the mean: the public q n, never the number drawn.
+and it is 0 beyond. The rest of the batch is the same in both worlds; joint convexity covers its randomness. So is the
+divisor of the mean: the public q n, never the number drawn.
 
 One sample replaced by another, for a' = 1 + q (a - 1) >= 1 and s = a'/a:
     (1-q) Q + q P - a' ((1-q) Q + q P') = q (P - a ((1-s) Q + s P')),
@@ -29,7 +29,7 @@ c = (1-q)^(1-alpha) - 1 - (alpha-1) q, and E_Q f <= 1 + c (e^(2 s) - 1). Where a
 round is never the larger one. For replace-one: the smaller of joint convexity, 1 - q + q e^(alpha (alpha-1) s'), s' of
 P and P', and the way M, Q, M' by the weak triangle inequality with p = 2.
 
-Batches of a fixed size, shuffled epochs and dropped last batches are sampled otherwise: none of this holds for them.
+Batches of a fixed size, shuffled epochs and dropped last batches are sampled differently: none of this applies to them.
 """
 
 from __future__ import annotations
@@ -52,16 +52,16 @@ __all__ = ["poisson_cost", "poisson_gaussian"]
 
 NODES = 4000
 MOST_MU, MOST_TERMS = 1e3, 1024
-REACH = 12.0  # standard deviations; what lies beyond is in the last node's delta
+REACH = 12.0  # standard deviations; the mass beyond is in the last node's delta
 MARGIN = 1e-9  # relative error of a delta, from `gaussian_log_delta` and a few roundings; of a moment less one
 
 
 def poisson_cost(near: Cost, far: Cost, rate: float) -> Cost:
-    """Return what a release costs one sample of the site when its batch was drawn with ``rate``, below 1, in secret.
+    """Return the cost of a release to one sample of the site, where its batch was drawn in secret with ``rate`` < 1.
 
     Args:
-        near: of the release between two batches that differ by one sample's contribution, here or zero.
-        far: between two that differ by one sample's contribution, here or another's; the adjacency of what is returned.
+        near: cost between two batches that differ by one sample's contribution being there or zero.
+        far: cost between two that differ by one sample's contribution being replaced; the adjacency of the result.
         rate: q.
 
     Refused where no line bounds the divergences at all orders, and where the sampler puts mass outside the certified
@@ -83,7 +83,7 @@ def poisson_cost(near: Cost, far: Cost, rate: float) -> Cost:
 
 
 def _divergence(alpha: float, line: float, pair: float, q: float, replaced: bool) -> float:
-    """D_alpha of a Poisson batch, the larger of both ways round; ``line`` is the root of 2 s."""
+    """Return D_alpha of a Poisson batch, the larger of both directions; ``line`` is the root of 2 s."""
     if not replaced:
         return _removed(alpha, line, pair, q)
     grown = math.log(q) + alpha * (alpha - 1) * 2 * line**2
@@ -94,7 +94,7 @@ def _divergence(alpha: float, line: float, pair: float, q: float, replaced: bool
 
 
 def _removed(alpha: float, line: float, pair: float, q: float) -> float:
-    """Of the release with the sample against that without it, both ways round."""
+    """Return that of the release with the sample against that without it, both ways round."""
     found = max(_there(alpha, line, q), _back(alpha, line, q))
     if pair <= MOST_MU:
         found = min(found, _there(alpha, pair, q))
@@ -102,7 +102,7 @@ def _removed(alpha: float, line: float, pair: float, q: float) -> float:
 
 
 def _back(alpha: float, mu: float, q: float) -> float:
-    """log(1 + c (e^(mu^2) - 1)), for numbers of any size."""
+    """Return log(1 + c (e^(mu^2) - 1)), for numbers of any size."""
     times = alpha - 1
     power = -times * math.log1p(-q)
     if power + mu * mu > 300:
@@ -114,7 +114,7 @@ def _back(alpha: float, mu: float, q: float) -> float:
 
 
 def _there(alpha: float, mu: float, q: float) -> float:
-    """(alpha - 1) D_alpha of the mixture against its release without the sample, by the chord between two integers."""
+    """Return (alpha - 1) D_alpha of the mixture against the release without the sample, by a chord between integers."""
     below = math.floor(alpha)
     return (below + 1 - alpha) * _log_moment(below, mu, q) + (alpha - below) * _log_moment(below + 1, mu, q)
 
@@ -150,13 +150,13 @@ def poisson_gaussian(mu: float, rate: float, adjacency: Adjacency) -> LossPair:
 
 
 def _with(mu: float, q: float) -> LossDistribution:
-    """Of the mixture against its release without the sample."""
+    """Return the losses of the mixture against the release without the sample."""
     losses = _losses(mu)
     return _profile(np.log1p(q * np.expm1(losses)), q * _deltas(losses, mu))
 
 
 def _without(mu: float, q: float) -> LossDistribution:
-    """Of the release without the sample against the mixture: no loss exceeds -log(1 - q)."""
+    """Return the losses of the release without the sample against the mixture, none above -log(1 - q)."""
     losses = _losses(mu)
     shares = 1 / (q * np.exp(-losses) + (1 - q))  # a' for b = e^loss
     highest = -math.log1p(-q) * (1 + 1e-15)
@@ -165,7 +165,7 @@ def _without(mu: float, q: float) -> LossDistribution:
 
 
 def _replaced(mu: float, q: float) -> LossDistribution:
-    """Of one mixture against another, either way round."""
+    """Return the losses of one mixture against another, in either direction."""
     losses = _losses(2 * mu)
     losses = losses[losses >= 0]
     orders = 1 + q * np.expm1(losses)
@@ -175,14 +175,14 @@ def _replaced(mu: float, q: float) -> LossDistribution:
 
 
 def _losses(mu: float) -> FloatVector:
-    """Losses of the pair without sampling, dense where its mass is."""
+    """Return losses of the pair without sampling, dense where its mass is."""
     places = np.linspace(-REACH - mu, REACH + mu, NODES)
     found = np.unique(np.append(mu * places, 0.0))
     return np.asarray(found[np.abs(found) < 690.0])
 
 
 def _deltas(losses: FloatVector, mu: float) -> FloatVector:
-    """H_a(N(mu, 1) || N(0, 1)) at a = e^loss; below 1 by H_a(P || Q) = 1 - a + a H_1/a(Q || P)."""
+    """Return H_a(N(mu, 1) || N(0, 1)) at a = e^loss; below 1 by H_a(P || Q) = 1 - a + a H_1/a(Q || P)."""
     found = np.exp([gaussian_log_delta(abs(loss), mu) for loss in losses.tolist()])
     return np.where(losses >= 0, found, -np.expm1(losses) + np.exp(losses) * found)
 

@@ -28,7 +28,7 @@ __all__ = ["BLUR", "ProfileCertificate", "certify_profile", "profile_blanket", "
 
 MOST_BLUR = 2.0**-26  # beyond, the masses of P would exceed one by more than rounding
 _CELLS = 1e-13  # relative error of a sum of masses
-BLUR = 2.0**-30  # room for what a sampler's <u, z> may be off: `inner_error_upper` of up to 65,536 coordinates
+BLUR = 2.0**-30  # bound on the error of a sampler's <u, z>: `inner_error_upper` of up to 65,536 coordinates
 
 
 @final
@@ -50,9 +50,9 @@ class ProfileCertificate:
 
 
 def profile_losses(profile: Profile, adjacency: Adjacency, blur: float = BLUR) -> tuple[LossDistribution, ...]:
-    """Return one release's loss in every direction that counts: one for replace-one, by symmetry, two for zero-out.
+    """Return one release's loss in every direction needed: one for replace-one, by symmetry, two for zero-out.
 
-    ``blur`` bounds how far the <u, z> that a sampler compares with the edges is from the exact one.
+    ``blur`` bounds the error of the <u, z> that a sampler compares with the edges.
     """
     require(isinstance(profile, Profile), "profile", profile, "a Profile")
     require(isinstance(adjacency, Adjacency), "adjacency", adjacency, "an Adjacency")

@@ -18,7 +18,7 @@ Fisher information. Bounds used, all for R = 1:
   its m (1 - m). That bounds the range to search as Lemma 3 (vi) does, without asking for anadromic rows or
   for a unique largest theta. It also makes logit(m) 1-Lipschitz, which bounds I on wide cells.
 
-kappa. A cell is settled once its bound is within 1e-3 of the largest value met; the largest bound of a settled
+kappa. A cell is settled once its bound is within 1e-3 of the largest value found; the largest bound of a settled
 cell is returned, so the result is a bound whatever the search does. (alpha - 1) D_alpha is convex in alpha
 for every pair, hence so is (alpha - 1) kappa_alpha: the curve computes kappa at a few orders and uses
 chords between.
@@ -56,12 +56,12 @@ __all__ = [
 ]  # fmt: skip
 
 FISHER_ACCURACY = 1e-6
-_MOST_CELLS = 200_000  # then the bound so far is returned: still a bound, only less tight
+_MOST_CELLS = 200_000  # then the best bound so far is returned: valid, only less tight
 
 
 @lru_cache(maxsize=128)
 def fisher_supremum_upper(design: Design) -> float:
-    """M = sup over all real x of I(x), from above, to a relative accuracy of 1e-6 (Lemma 2).
+    """Return M = sup over all real x of I(x), from above, to a relative accuracy of 1e-6 (Lemma 2).
 
     Requires two input levels; with more the log-probabilities have kinks and `renyi` has the constant.
     """
@@ -94,7 +94,7 @@ def variance_supremum_upper(start: FloatVector, slope: FloatVector) -> float:
 @final
 @dataclass(frozen=True, slots=True, eq=False)
 class _Family:
-    """sigma(start + theta y) with theta in [0, 1]: mean and central moments of theta at many y at once."""
+    """The laws sigma(start + theta y) with theta in [0, 1]: mean and central moments of theta at many y at once."""
 
     start: FloatVector
     theta: FloatVector
@@ -103,7 +103,7 @@ class _Family:
         return float(mean_and_law(self.start + self.theta * y, self.theta)[0])
 
     def moments(self, y: FloatVector) -> tuple[FloatVector, ...]:
-        """m, 1 - m (accurate where m is close to 1), I, mu_3, mu_4 at every y."""
+        """Return m, 1 - m (accurate where m is close to 1), I, mu_3, mu_4 at every y."""
         mean, law = mean_and_law(self.start + y[:, None] * self.theta, self.theta[None, :])
         rest = law @ (1 - self.theta)
         deviation = self.theta - mean[:, None]
@@ -118,13 +118,13 @@ class _Family:
 @final
 @dataclass(frozen=True, slots=True, eq=False)
 class _Stretches(Cells[_Family]):
-    """Stretches of the line, y in centre +- half."""
+    """Intervals of the line, y in centre +- half."""
 
     centre: FloatVector
     half: FloatVector
 
     def bounds(self, problem: _Family) -> tuple[FloatVector, FloatVector, Any]:
-        """I at the centre, and a bound on the stretch."""
+        """Return I at the centre, and a bound on the interval."""
         half = self.half
         mean, rest, value, third, fourth = problem.moments(self.centre)
         growth = grown_by(value, half)
@@ -141,7 +141,7 @@ class _Stretches(Cells[_Family]):
 
 
 def _search_range(family: _Family) -> tuple[float, float, float]:
-    """Find a bounded range outside which nothing exceeds the value found, and return both."""
+    """Return a bounded range outside which nothing exceeds the value found, and that value."""
     centre = _middle(family)
     best = float(family.moments(centre + np.linspace(-8.0, 8.0, 33))[2].max())
     ends = []
@@ -158,7 +158,7 @@ def _search_range(family: _Family) -> tuple[float, float, float]:
 
 
 def _middle(family: _Family) -> float:
-    """About where m = 1/2."""
+    """Return about where m = 1/2."""
     ends = []
     for sign in (-1.0, 1.0):
         end, step = 0.0, 1.0
@@ -174,7 +174,7 @@ def _middle(family: _Family) -> float:
 
 RENYI_ACCURACY = 1e-3
 _CHUNK = 1_000_000  # cells times symbols evaluated at once
-_MOST_NUMBERS = 6_000_000  # cells times symbols before a search is cut short, with what it has proved so far
+_MOST_NUMBERS = 6_000_000  # cells times symbols after which a search stops, with what it has proved so far
 _NEGLIGIBLE = 1e-10  # of alpha R^2: far below any variance that matters
 
 
@@ -185,7 +185,7 @@ class RenyiConstant(OrderConstant):
     RUNGS = 8
 
     def __init__(self, design: Design, low: float, high: float, adjacency: Adjacency) -> None:
-        """Refuse a range without the centre for zero-out; cut the range into its segments."""
+        """Refuse a range without the centre for zero-out; divide the range into its segments."""
         super().__init__(design, *check_range(low, high), adjacency)
         require(isinstance(adjacency, Adjacency), "adjacency", adjacency, "an Adjacency")
         if adjacency is Adjacency.ZERO_OUT:
@@ -200,7 +200,7 @@ class RenyiConstant(OrderConstant):
             self._fisher = line_supremum_upper(self._parts[0][0])
 
     def _upper(self, alpha: float) -> float:
-        """Return no more than alpha L^2/2, nor than alpha M/2 with two levels."""
+        """Return the bound, at most alpha L^2/2, and at most alpha M/2 with two levels."""
         widest = max(float(segments.span.max()) for segments, _ in self._parts)
         simple = min(self._lipschitz**2, self._fisher, widest**2 / 4) * alpha / 2 * (1 + 1e-15)
         found = 0.0
@@ -221,7 +221,7 @@ def kappa_upper(design: Design, alpha: float, adjacency: Adjacency, low: float =
 def _search(problem: Problem, sign: float, best: float, ceiling: float) -> float:
     """Branch and bound over all cells; ``sign`` is 0 for replace-one, else the side of the centre.
 
-    With more than 256 segments and replace-one adjacency the simple bounds answer instead.
+    With more than 256 segments and replace-one adjacency the simple bounds are used instead.
     """
     if sign == 0 and len(problem.segments.left) > MOST_SEGMENTS:
         return ceiling
@@ -238,7 +238,7 @@ def _search(problem: Problem, sign: float, best: float, ceiling: float) -> float
 
 
 def _first_same(problem: Problem, sign: float) -> SameCells:
-    """Pairs within a segment: r in growing steps from 0, c in steps of about 2/R (or fixed at the centre)."""
+    """Return pairs within a segment: r in growing steps from 0, c in steps of about 2/R (or fixed at the centre)."""
     rows: list[tuple[float, ...]] = []
     segments, alpha = problem.segments, problem.alpha
     for index, span in enumerate(problem.span):
@@ -262,7 +262,7 @@ def _first_same(problem: Problem, sign: float) -> SameCells:
 
 
 def _first_cross(problem: Problem, sign: float) -> CrossCells:
-    """Pairs in two segments: graded towards the kink between neighbours, one cell for the others."""
+    """Return pairs in two segments: graded towards the kink between neighbours, one cell for the others."""
     segments = problem.segments
     left, right = segments.left, segments.right
     count = len(left)
@@ -291,7 +291,7 @@ def _first_cross(problem: Problem, sign: float) -> CrossCells:
 
 
 def _graded(length: float, finest: float, ratio: float) -> FloatVector:
-    """0, finest, ratio finest, ... , length."""
+    """Return 0, finest, ratio finest, ... , length."""
     inner = []
     edge = finest
     while edge < 0.7 * length:

@@ -1,6 +1,6 @@
-"""Answers behind masks: what a sum of bits, each told truly or turned round, reveals about one client's bit.
+"""Sums of flipped bits behind masks: what the sum reveals about one client's bit.
 
-Idea     every client turns its bit with probability p, and the server sees how many ones there are. The others' bits
+Idea     every client flips its bit with probability p, and the server sees the number of ones. The other clients' bits
          are the noise. Whatever they hold, the divergence is largest with k of them at one and the rest at zero (joint
          convexity); all k are covered by exact convolutions (`sum_moment`). A client whose bit is drawn from shares is
          a mixture of the two, and no further away.
@@ -27,7 +27,7 @@ from quietbit.privacy.sum_moment import MOST_REACH, SumMoments, bit_sum
 __all__ = ["response_sum_cost"]
 
 _BLOCK = 0.004  # share of the clients whose ends are treated together
-_TAIL = 40.0  # what lies outside a window weighs at most about e^-40
+_TAIL = 40.0  # the mass outside a window is at most about e^-40
 _REACH = MOST_REACH - 40
 _LEAST_STEP = 2.0**-4
 
@@ -63,16 +63,16 @@ class _Divergence(OrderConstant):
         pairs = [(lie, 0.5), (1 - lie, 0.5)] if coin else [(lie, 1 - lie)]
         self._pairs = [*pairs, *((other, one) for one, other in pairs)]
         one = math.log(0.5 / lie) if coin else math.log((1 - lie) / lie)
-        self.loss = one * (1 + 1e-12)  # of one client alone; of a coin against a bit, a lie is the larger
-        # As many others at the other end are the mirror image. A block of k is treated as if its width stayed away:
-        # leaving an independent bit out of a sum can only add to a divergence (data processing).
+        self.loss = one * (1 + 1e-12)  # of one client alone; against a coin, a lie has the larger loss
+        # As many others at the other end are the mirror image. A block of k is treated as if its width were absent:
+        # leaving an independent bit out of a sum can only increase a divergence (data processing).
         width, end = math.floor(_BLOCK * clients), clients - 1
         firsts = range(0, end // 2 + 1, width + 1)
         blocks = [(first, min(first + width, end // 2)) for first in firsts]
         self._laws = SumMoments.of([bit_sum(first, 1 - lie, end - last, lie, _REACH) for first, last in blocks])
 
     def _upper(self, alpha: float) -> float:
-        order = max(alpha, 1 + _LEAST_STEP)  # orders next to 1 borrow from a larger one
+        order = max(alpha, 1 + _LEAST_STEP)  # orders next to 1 use the bound of a larger one
         if order * self.loss + _TAIL > _REACH:
             return self.loss
         tables = [self._laws.table(order, np.array([p]), np.array([q]), self.loss) for p, q in self._pairs]

@@ -1,25 +1,24 @@
-"""What a release costs against those who see all releases and not whose they are.
+"""The cost of a release against observers who see all releases but not whose they are.
 
-Idea     n clients release once each, in an order that is uniform and stays secret; the server, who knows it, has the
-         local guarantee, and whoever sees the releases without it (or anything computed from them) has this one. It
-         is found numerically for releases that are purely private on their own, and several shuffles of one client
-         compose.
+Idea     n clients release once each, in a uniform order that stays secret. The server, who knows the order, has the
+         local guarantee; observers of the releases without it (or of anything computed from them) have this one. It is
+         computed numerically for releases that are purely private, and several shuffles of one client compose.
 Symbols  n = crowd; p = e^epsilon of one release: between any two updates (replace-one), or of one against zero
          (zero-out).
 Source   Feldman, McMillan, Talwar (2021): clones; Balle, Bell, Gascón, Nissim (2019): blankets; Zhu, Dong,
          Wang (2022), Theorem 10: composition. docs/theory/shuffling.md has the proofs for all that is used here.
 
-What must hold: every client of the crowd makes at most one release in a shuffle; the order is uniform over the crowd
-and independent of data, of what is released and of who answers; those whom the guarantee is against do not learn it;
-clients that tell them what they sent, or when, are not counted. An update is a function of the client's data and of
-what is public by then, not of what the client keeps from earlier shuffles: when it was asked, or what it sent.
+Assumptions: every client of the crowd makes at most one release per shuffle; the order is uniform over the crowd and
+independent of data, of what is released and of who answers; the observers do not learn it; clients that tell them what
+they sent, or when, are not counted. An update is a function of the client's data and of what is public by then, not of
+what the client keeps from earlier shuffles: when it was asked, or what it sent.
 
-Three blankets, the best of which answers at every epsilon:
+Three blankets, the best of which is used at every epsilon:
     clones        B = (P + P')/2, share 1/p: U, V = 2 p/(p+1), 2/(p+1) or the reverse, with equal mass. Replace-one.
     through zero  B = law of the zero update, share 1/z, z = e^epsilon for zero-out: U and V in [1/z, z] with mean 1.
-    its own       what a mechanism knows of itself: `quietbit.mechanism.vector` has one.
+    its own       the mechanism's: `quietbit.mechanism.vector` has one.
 A release that is private only at delta > 0 is refused: R >= g B does not follow from that, and no blanket of such a
-mechanism is worked out here.
+mechanism is derived here.
 """
 
 from __future__ import annotations
@@ -43,27 +42,27 @@ __all__ = ["BlanketPair", "Shuffle", "clones", "shuffled_cost", "through_zero"]
 
 _UNIT = 2.0**-53
 _NODES = 160  # at which delta is computed for compositions
-_LEAST_DELTA = 1e-20  # where these end
-_CLOSE = 1e-9  # how near the epsilon found is to the least that is proved
+_LEAST_DELTA = 1e-20  # smallest delta of these points
+_CLOSE = 1e-9  # relative accuracy of the epsilon found
 MOST_EPSILON = 30.0  # of one release: beyond, a crowd of 10^9 hides nothing
 
 
 @final
 @dataclass(frozen=True, slots=True)
 class BlanketPair:
-    """A blanket for the party's data against the neighbour's, and one for the other way round."""
+    """A blanket for the party's data against the neighbour's, and one for the reverse."""
 
     forward: Blanket
     backward: Blanket
 
     def delta_upper(self, crowd: int, epsilon: float) -> float:
-        """Return the larger delta of the two ways round."""
+        """Return the larger delta of the two directions."""
         found = self.forward.delta_upper(crowd, epsilon)
         return found if self.backward == self.forward else max(found, self.backward.delta_upper(crowd, epsilon))
 
 
 def clones(epsilon: float) -> BlanketPair:
-    """For releases that are epsilon-private between any two updates, and replace-one neighbours."""
+    """Return the blanket for releases that are epsilon-private between any two updates, and replace-one neighbours."""
     epsilon = _pure(epsilon)
     high, low = 2 / (1 + math.exp(-epsilon)) * (1 + 4 * _UNIT), 2 / (1 + math.exp(epsilon)) * (1 - 4 * _UNIT)
     one = Blanket(_share(epsilon), (0.5, 0.5, 0.0), (high, low, 1.0), (low, high, 1.0))
@@ -71,7 +70,7 @@ def clones(epsilon: float) -> BlanketPair:
 
 
 def through_zero(epsilon: float, adjacency: Adjacency) -> BlanketPair:
-    """For releases that are epsilon-private against the zero update."""
+    """Return the blanket for releases that are epsilon-private against the zero update."""
     epsilon = _pure(epsilon)
     high, low = math.exp(epsilon) * (1 + 4 * _UNIT), math.exp(-epsilon) * (1 - 4 * _UNIT)
     share, rare = _share(epsilon), 1 / (1 + math.exp(epsilon))
@@ -89,7 +88,7 @@ def through_zero(epsilon: float, adjacency: Adjacency) -> BlanketPair:
 @final
 @frozen
 class Shuffle:
-    """One release among ``crowd`` in a secret order, ``local`` its epsilon on its own; made by `shuffled_cost`.
+    """One release among ``crowd`` in a secret order, of local epsilon ``local``; made by `shuffled_cost`.
 
     >>> cost = Shuffle(60_000, 2.0, (clones(2.0),)).cost()
     >>> round(cost.epsilon(1e-6), 4), round((cost * 10).epsilon(1e-6), 4)
@@ -101,13 +100,13 @@ class Shuffle:
     blankets: tuple[BlanketPair, ...] = field(repr=False)
 
     def delta_upper(self, epsilon: float) -> float:
-        """Return the least delta proved at ``epsilon``, either way round; 0 from the local epsilon on."""
+        """Return the least delta proved at ``epsilon``, in either direction; 0 from the local epsilon on."""
         if epsilon >= self.local:
             return 0.0
         return min(one.delta_upper(self.crowd, epsilon) for one in self.blankets)
 
     def cost(self) -> Cost:
-        """Return what the release costs: without delta a crowd hides nothing, and the local epsilon stands."""
+        """Return the cost of the release; at delta = 0 a crowd hides nothing, and the local epsilon applies."""
         divergence, losses, alone = (Formula(one, self) for one in (_divergence, _losses, _epsilon))
         return Cost.renyi(divergence, f"one of {self.crowd}", self.local, losses, alone)
 
@@ -123,9 +122,9 @@ def shuffled_cost(
     """Return the cost of one release among ``crowd`` whose order stays secret.
 
     Args:
-        adjacency: which two worlds must look alike.
-        crowd: how many clients release in the shuffle, this one included; those who would tell are left out.
-        replace_one: the release's own cost between any two updates: the other clients' may be any.
+        adjacency: which two data sets are neighbours.
+        crowd: how many clients release in the shuffle, this one included, without those who would tell.
+        replace_one: the cost of the release between any two updates: the other clients' may be any.
         zero_out: its cost against the zero update.
         own: the mechanism's own blankets for this adjacency, where it has any.
 
@@ -160,7 +159,7 @@ def _share(epsilon: float) -> float:
 
 @lru_cache(maxsize=256)
 def _epsilon(delta: float, shuffle: Shuffle) -> float:
-    """Find the least epsilon at which delta is proved, up to a part in 10^9."""
+    """Return the least epsilon at which delta is proved, up to a part in 10^9."""
 
     def holds(epsilon: float) -> bool:
         return shuffle.delta_upper(epsilon) <= delta
@@ -175,9 +174,9 @@ def _epsilon(delta: float, shuffle: Shuffle) -> float:
 
 @lru_cache(maxsize=64)
 def _losses(shuffle: Shuffle) -> LossPair:
-    """Return a pair whose delta connects points of the shuffle's: it dominates a whole shuffle, both ways round.
+    """Return a pair whose delta connects points of the shuffle's; it dominates a whole shuffle, both ways round.
 
-    Points lie where compositions need them: up to where delta is nothing, or what a sampler's error leaves.
+    Points lie where compositions need them: up to where delta vanishes, or reaches a sampler's error.
     """
     left = 2 * shuffle.delta_upper(math.nextafter(shuffle.local, 0.0))
     last = _epsilon(max(_LEAST_DELTA, left), shuffle)
@@ -187,5 +186,5 @@ def _losses(shuffle: Shuffle) -> LossPair:
 
 
 def _divergence(alpha: float, shuffle: Shuffle) -> float:
-    """Return the pair's Rényi divergence, or what the local epsilon implies."""
+    """Return the pair's Rényi divergence, or the one that the local epsilon implies."""
     return min(Cost.pure(shuffle.local).rdp(alpha), _losses(shuffle)[0].rdp_upper(alpha))

@@ -1,4 +1,4 @@
-"""What Skellam noise costs: on integer vectors, and between any two real ones that are rounded at random.
+"""The cost of Skellam noise: on integer vectors, and between any two real vectors that are rounded at random.
 
 Integer vectors. D1, D2: L1 and L2 distance of two neighbours; v: variance of the noise (two Poissons of mean v/2 each,
 independent per coordinate). Agarwal, Kairouz, Liu (NeurIPS 2021), Theorem 3.5: for integer alpha >= 2
@@ -15,9 +15,9 @@ Symbols  v = variance of the noise; S_k(z) = S(z - k), S(z) = e^-v I_z(v); n = a
 Source   Agarwal, Kairouz, Liu (NeurIPS 2021) for the noise; Mironov, Talwar, Zhang (2019) for pairing a point with its
          mirror image. docs/theory/rounded-skellam.md has the proof.
 
-For whole orders alpha >= 2, with tau the supremum over p in (0, 1] of log g(p) / (kappa alpha n p^2 / 2),
+For integer orders alpha >= 2, with tau the supremum over p in (0, 1] of log g(p) / (kappa alpha n p^2 / 2),
     c(alpha) = (kappa alpha / 2) (tau (1 + kappa n / 8 + (kappa n / 4)^2) + kappa n / 4).
-Between whole orders (alpha - 1) D_alpha is convex, so chords hold; below 2 the bound at 2 does.
+Between integer orders (alpha - 1) D_alpha is convex, so chords hold; below 2 the bound at 2 does.
 
 Computed from above: kappa = 2 log(I_0(v)/I_1(v)). R = I_1/I_0 solves R' = 1 - R/x - R^2; 1 - 1/(2x) - 1/(8x^2) -
 1/(4x^3) is below it from x = 4 on. g(p) = sum_m binom(alpha, m) a_m p^m with a_0 = 1, a_1 = 0 and a_m >= 0, so
@@ -47,8 +47,8 @@ __all__ = [
 ]
 
 MOST_ORDERS = 4096  # above it nothing is claimed,
-STEEPEST = 1.0  # nor where kappa (alpha - 1) is above this: such noise is too little to speak of
-DENSE, RUNGS = 64, 8  # every whole order below the first, then this number for each doubling
+STEEPEST = 1.0  # nor where kappa (alpha - 1) is above this: such noise is too small
+DENSE, RUNGS = 64, 8  # every integer order below the first, then this number per doubling
 FLAT = 0.03  # below it, in units where log g = p^2, (g - 1)/p^2 has hardly moved
 KNOT = 0.03  # between knots, in log p: a chord is at most 4.5e-4 above a parabola
 SERIES_FROM = 4.0
@@ -78,7 +78,7 @@ def skellam_rdp_upper(alpha: float, l1_sensitivity: float, l2_sensitivity: float
 
 
 def curvature_upper(variance: float) -> float:
-    """Kappa = 2 log(I_0(v)/I_1(v)), rounded up: how fast the log-ratio of neighbouring values can grow; about 1/v."""
+    """Return kappa = 2 log(I_0(v)/I_1(v)), rounded up: how fast log-ratios of neighbouring values grow; about 1/v."""
     v = check_real(variance, "variance")
     if v < SERIES_FROM:
         return round_up(2 * math.log(float(i0e(v) / i1e(v))))
@@ -92,7 +92,7 @@ def rounded_skellam_cost(distance: float, variance: float) -> Cost:
 
 
 def rounded_skellam_rdp_upper(alpha: float, distance: float, variance: float) -> float:
-    """c(alpha) distance^2 at a real order above 1, by chords between whole orders; infinite where none is claimed."""
+    """Return c(alpha) distance^2 at a real order above 1, by chords; infinite where nothing is claimed."""
     require(1 < alpha < math.inf, "alpha", alpha, "a finite number above 1")
     if alpha > MOST_ORDERS:
         return math.inf
@@ -101,7 +101,7 @@ def rounded_skellam_rdp_upper(alpha: float, distance: float, variance: float) ->
 
 
 def _around(alpha: float) -> tuple[int, int]:
-    """Two whole orders, the first at most alpha, the second above: neighbours, and from 64 on rungs of a ladder."""
+    """Return two integer orders around alpha, the first at most alpha: neighbours, and from 64 on rungs of a ladder."""
     if alpha < DENSE:
         return math.floor(alpha), math.floor(alpha) + 1
     near = math.floor(RUNGS * math.log2(alpha))
@@ -112,7 +112,7 @@ def _around(alpha: float) -> tuple[int, int]:
 
 @lru_cache(maxsize=1 << 14)
 def _constant_upper(alpha: int, variance: float) -> float:
-    """c(alpha) from above, at a whole order of at least 2."""
+    """Return c(alpha) from above, at an integer order of at least 2."""
     kappa, n = curvature_upper(variance), alpha - 1
     if kappa * n > STEEPEST:
         return math.inf
@@ -121,7 +121,7 @@ def _constant_upper(alpha: int, variance: float) -> float:
 
 
 def _tau_upper(alpha: int, kappa: float) -> float:
-    """Sup over p in (0, 1] of log g(p) / (kappa alpha (alpha-1) p^2 / 2), from above."""
+    """Bound the supremum over p in (0, 1] of log g(p) / (kappa alpha (alpha-1) p^2 / 2) from above."""
     half = kappa * alpha * (alpha - 1) / 2
     first = min(1.0, FLAT / math.sqrt(half))
     knots = np.linspace(math.log(first), 0.0, 1 + math.ceil(-math.log(first) / KNOT))
@@ -137,7 +137,7 @@ def _tau_upper(alpha: int, kappa: float) -> float:
 
 
 def _log_excess(alpha: int, kappa: float, log_p: FloatVector) -> FloatVector:
-    """log(g(p) - 1) at every p: a sum over J = 2 .. alpha of positive terms."""
+    """Return log(g(p) - 1) at every p: a sum over J = 2 .. alpha of positive terms."""
     j = np.arange(2, alpha + 1, dtype=np.float64)
     grown = kappa * j * (j - 1) / 2
     weight = gammaln(alpha + 1.0) - gammaln(j + 1) - gammaln(alpha - j + 1) + grown + np.log(-np.expm1(-grown))

@@ -1,7 +1,7 @@
-"""What is gained when nobody learns which clients took part.
+"""Amplification by secret cohorts: what is gained when nobody learns which clients took part.
 
 Idea     a secret cohort of m among N clients, all cohorts equally likely, contains a given client with probability m/N;
-         who sees only the result learns less about it. Where the server learns who took part there is no gain.
+         an observer of the result alone learns less about it. If the server learns who took part, nothing is gained.
 Symbols  g = m/N; near(j): the cohort's Rényi curve at order j under the adjacency asked about, near(inf) its
          max-divergence; far(j): the same curve under replace-one (equal to near for that adjacency).
 Source   Wang, Balle, Kasiviswanathan (AISTATS 2019), Theorem 9, here for both adjacencies: for whole alpha >= 2
@@ -58,9 +58,9 @@ def secret_cohort_cost(
         curve: the account when it is known who took part, under ``adjacency``.
         cohort: how many clients take part, exactly. A random number that becomes public, as with Poisson sampling and a
             published count, is covered at the largest rate and the fewest clients it allows.
-        population: how many could have.
-        adjacency: what the neighbouring world is.
-        server_learns_cohort: whether whoever sees the result also learns who took part. Then there is no amplification,
+        population: how many clients the cohort is drawn from.
+        adjacency: which two data sets are neighbours.
+        server_learns_cohort: whether an observer of the result also learns who took part. Then nothing is amplified,
             and this is refused: pairwise masks, as in `quietbit.secagg`, need the server to know who takes part.
         replace_one: for zero-out, the same release's replace-one curve: a client that sits out is replaced by another.
     """
@@ -82,7 +82,7 @@ def secret_cohort_cost(
 
 
 def _pure(near: float, far: float, rate: float) -> float:
-    """Return the max-divergence: near's own, or amplified as the module says."""
+    """Return the max-divergence: that of ``near``, or amplified as in the module header."""
     bounds = [near]
     if far < math.inf:
         bounds.append(round_up(_log_mix(far, rate)))
@@ -93,14 +93,14 @@ def _pure(near: float, far: float, rate: float) -> float:
 
 
 def _log_mix(exponent: float, rate: float) -> float:
-    """log(1 + g (e^x - 1)) without overflow."""
+    """Return log(1 + g (e^x - 1)) without overflow."""
     if exponent < 30:
         return math.log1p(rate * math.expm1(exponent))
     return exponent + math.log(rate) + math.log1p((1 - rate) / rate * math.exp(-exponent))
 
 
 def _divergence(alpha: float, near: Cost, far: Cost, rate: float) -> float:
-    """eps'(alpha): the two simple bounds, and up to order 512 the theorem's."""
+    """Return eps'(alpha): the two simple bounds, and up to order 512 the theorem's."""
     alone = near.rdp(alpha)
     bound = min(alone, _log_mix((alpha - 1) * alone, rate) / (alpha - 1)) if alone < math.inf else math.inf
     if alpha <= MOST_ORDER:
@@ -110,7 +110,7 @@ def _divergence(alpha: float, near: Cost, far: Cost, rate: float) -> float:
 
 
 def _whole(alpha: int, near: Cost, far: Cost, rate: float) -> float:
-    """eps'(alpha) at a whole order of at least 2: the theorem, in logarithms."""
+    """Return eps'(alpha) at an integer order of at least 2: the theorem, in logarithms."""
     j = np.arange(2, alpha + 1)
     close, apart = (np.array([(order - 1) * one.rdp(float(order)) for order in j]) for one in (near, far))
     if not max(close.max(), apart.max()) < math.inf:
@@ -123,5 +123,5 @@ def _whole(alpha: int, near: Cost, far: Cost, rate: float) -> float:
 
 
 def _log_expm1(value: float) -> float:
-    """log(e^x - 1) for x >= 0, infinity for infinity."""
+    """Return log(e^x - 1) for x >= 0, infinity for infinity."""
     return value + math.log(-math.expm1(-value)) if value > 0 else -math.inf

@@ -1,4 +1,4 @@
-"""Sums of bits: their laws, how far apart two of them are when one bit changes, and the worst pair of inputs.
+"""Sums of bits: their laws, the divergence when one bit changes, and the worst pair of inputs.
 
 Idea     k bits with one probability and m with another: two binomials, each built by products of ratios from its
          mode outwards, and one convolution. Everything is positive, so relative errors are counted, not guessed.
@@ -60,7 +60,7 @@ class BitSum:
 
 def bit_sum(many: int, probability: float, others: int, other_probability: float, reach: float) -> BitSum:
     """Return the law of Bin(many, probability) + Bin(others, other_probability), to a tail of about e^-reach."""
-    # Both parts are kept further out than the sum, so that what they miss is invisible inside the sum's window.
+    # Both parts are kept further out than the sum, so that what they lack does not show inside the sum's window.
     a, b = _binomial(many, probability, reach + 40), _binomial(others, other_probability, reach + 40)
     law = np.convolve(a.law, b.law)
     error = a.error + b.error + (min(len(a.law), len(b.law)) + 2) * _UNIT + 1e-16
@@ -77,13 +77,13 @@ def bit_sum(many: int, probability: float, others: int, other_probability: float
 
 
 def _beyond(edge: float, ratio: float) -> float:
-    """Bound what lies beyond the edge of a law that falls there by ``ratio`` at least: edge (r + r^2 + ...)."""
+    """Bound the mass beyond the edge of a law that falls there by ``ratio`` at least: edge (r + r^2 + ...)."""
     ratio = float(ratio) * (1 + 1e-9)
     return float(edge) * ratio / (1 - ratio) if ratio < 1 else math.inf
 
 
 def _binomial(count: int, probability: float, reach: float) -> BitSum:
-    """Bin(count, probability), from the mode outwards until e^-reach of the mode."""
+    """Return Bin(count, probability), from the mode outwards until e^-reach of the mode."""
     reach = min(reach, MOST_REACH)
     mode = min(int((count + 1) * probability), count)
     odds = probability / (1 - probability)
@@ -112,17 +112,17 @@ _MOST_NUMBERS = 1 << 19  # of a stack's logarithms: small enough for the cache o
 @final
 @dataclass(frozen=True, slots=True, eq=False)
 class SumMoments:
-    """Several laws of the others' sum, a row each, padded with zeros; ready for many orders and nodes."""
+    """Several laws of the others' sum, one row each, padded with zeros; used for many orders and nodes."""
 
     q_0: FloatMatrix
     delta: FloatMatrix
     mass: FloatVector  # sum of q_0 over the window
-    outside: FloatVector  # probability of what is not in the window, and of its edges, from above
+    outside: FloatVector  # upper bound on the probability outside the window, edges included
     error: FloatVector
 
     @classmethod
     def of(cls, laws: list[BitSum]) -> SumMoments:
-        """Leave out values of a sum whose probability needs one that was dropped."""
+        """Build the rows; leave out values of a sum whose probability needs a dropped one."""
         rows, outside = [], []
         for sums in laws:
             q_0, q_1 = np.append(sums.law, 0.0), np.concatenate(([0.0], sums.law))
@@ -163,14 +163,14 @@ class SumMoments:
         return best
 
     def _local(self, nodes: FloatVector) -> FloatMatrix:
-        """Qbar on the diagonal: sum delta^2 / P, the same at all orders."""
+        """Return Qbar on the diagonal: sum delta^2 / P, the same at all orders."""
         q_0, delta = self.q_0[:, None, :], self.delta[:, None, :]
         law = q_0 + nodes[:, None] * delta
         terms = np.divide(delta**2, law, out=np.zeros_like(law), where=law > 0)
         return np.asarray(terms.sum(axis=-1) * (1 + 1e-13))
 
     def _exceeding(self, moment: FloatMatrix, alpha: float, loss: float) -> FloatMatrix:
-        """(moment - 1)/(alpha (alpha - 1)/2), rounded up."""
+        """Return (moment - 1)/(alpha (alpha - 1)/2), rounded up."""
         # A chunked sum of positive terms, two exponentials, and logarithms times the order.
         units = 3 * _CHUNK + self.q_0.shape[1] / _CHUNK + 60 + 8 * alpha * loss
         edges = ((3 + alpha) * self.outside + 1e-60)[:, None, None]
@@ -180,7 +180,7 @@ class SumMoments:
     def _rounded(
         self, table: FloatMatrix, moment: FloatMatrix, alpha: float, spread: float, loss: float
     ) -> FloatMatrix:
-        """Round the table up as the module's docstring says; ``spread``: 1 / min(p, 1 - p)."""
+        """Round the table up as in the module header; ``spread``: 1 / min(p, 1 - p)."""
         error = self.error[:, None, None]
         shift = 2 * error * spread * np.sqrt(3 + moment)
         outside = spread**2 * np.exp(alpha * loss + np.log(self.outside + 1e-300))[:, None, None]
@@ -189,7 +189,7 @@ class SumMoments:
 
 
 def _products(left: FloatMatrix, right: FloatMatrix) -> FloatMatrix:
-    """Return the product left @ right.T, law by law, added up in short chunks so that rounding stays small."""
+    """Return left @ right.T, law by law, added up in short chunks so that rounding stays small."""
     a, b = (part.reshape(*part.shape[:2], -1, _CHUNK).transpose(0, 2, 1, 3) for part in (left, right))
     return np.asarray((a @ b.transpose(0, 1, 3, 2)).sum(axis=1))
 
@@ -209,8 +209,8 @@ def pair_supremum_upper(
 
     ``tables`` are (table, power) pairs: Q is at most the product of convex functions to these powers, each bounded at
     (nodes[i], nodes[j]) by table[i, j]; usually there is one, with power 1. With a ``centre``, one of p and p' is that
-    node, and no other row and column of a table is looked at. A single table has order ``alpha``. After ``most_cells``
-    cells the answer is what has been proved by then: a bound all the same.
+    node, and only its row and column of a table are used. A single table has order ``alpha``. After ``most_cells``
+    cells the answer is what has been proved by then, which is still a bound.
     """
     order = alpha if len(tables) == 1 else math.inf
     surfaces = [(_Surface.of(nodes, table, order), power) for table, power in tables]
@@ -230,7 +230,7 @@ class _Cells(Cells[_Surfaces]):
     d: FloatVector
 
     def halves(self, split: Any) -> _Cells:
-        """Both halves of every cell, across p where the mask says so."""
+        """Split every cell, across p where the mask is set."""
         x, y = (self.a + self.b) / 2, (self.c + self.d) / 2
         lower = (self.a, np.where(split, x, self.b), self.c, np.where(split, self.d, y))
         upper = (np.where(split, x, self.a), self.b, np.where(split, self.c, y), self.d)
@@ -252,7 +252,7 @@ class _Cells(Cells[_Surfaces]):
 
 
 def _first(centre: int | None, nodes: FloatVector) -> _Cells:
-    """Return the table's own cells, or the slices of them through the centre."""
+    """Return the table's own cells, or their slices through the centre."""
     index = np.arange(len(nodes) - 1)
     low, high = nodes[:-1], nodes[1:]
     if centre is None:
@@ -308,7 +308,7 @@ class _Surface:
 
 
 def _moment_quotient(distance: FloatVector, table: Any) -> Any:
-    """log(1 + h^2 Q)/h^2, which falls with h and grows with Q; Q itself at h = 0."""
+    """Return log(1 + h^2 Q)/h^2, which falls with h and grows with Q; Q itself at h = 0."""
     z = distance * distance * table
     small = z < 1e-6  # there log(1 + z) <= z costs less than a part in a million
     square = np.where(small, 1.0, distance * distance)
@@ -316,7 +316,7 @@ def _moment_quotient(distance: FloatVector, table: Any) -> Any:
 
 
 def _secant_upper(a: FloatVector, b: FloatVector, c: FloatVector, d: FloatVector) -> Any:
-    """(p - p')/(u - u') over a cell, from above; at most 1/4, the logistic function's steepest slope."""
+    """Bound (p - p')/(u - u') over a cell from above, at most 1/4, the logistic function's steepest slope."""
     left, right, low, high = (np.log(p) - np.log1p(-p) for p in (a, b, c, d))
     near = np.maximum(np.maximum(left - high, low - right), 0.0) / 2
     far = np.maximum(np.abs(right - low), np.abs(high - left)) / 2
