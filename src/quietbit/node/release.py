@@ -231,8 +231,9 @@ class LocalGate:
         caps = [(question.cap, 0.0, own)]
         caps += [(_share(books, cap, rules, evaluates), least, own) for cap in rules.caps()]
         if offer.family == SUMMED:
-            sums = (cap for cap in rules.caps() if cap.trust is question.trust)
-            caps += [(evolve(cap, epsilon=rules.evaluate), least, SUMMED_ANSWERS) for cap in sums]
+            for cap in (cap for cap in rules.caps() if cap.trust is question.trust):
+                limit = _left(evolve(cap, epsilon=rules.evaluate), _aside(books, cap, rules, least)[1])
+                caps.append((limit, least, SUMMED_ANSWERS))
         for cap, floor, kind in caps:
             of_books = books, cap, honest, floor, rules.data_set
             after = account_of(*of_books, offer, kind=kind)
@@ -254,13 +255,22 @@ def _share(books: LedgerState, cap: Target, rules: Rules, evaluates: bool) -> Ta
     What was answered while a policy allowed more stays set aside; where updates had more, nothing is answered.
     """
     floor = rules.least_epsilon
-    aside = _aside(books, cap, rules, floor)[0]
-    fits = aside < cap.epsilon
-    if fits and evaluates:
-        fits = account_of(books, cap.without(aside), 0, floor, rules.data_set).holds()
-    if not fits:
+    left = _left(cap, _aside(books, cap, rules, floor)[0])
+    if not evaluates:
+        return left
+    if not account_of(books, left, 0, floor, rules.data_set).holds():
         raise BudgetSpent("The budget of this node is spent.")
-    return evolve(cap, epsilon=rules.evaluate, delta=0.0) if evaluates else cap.without(aside)
+    limit, summed = evolve(cap, epsilon=rules.evaluate), 0.0
+    if cap.trust is Trust.SECURE_AGGREGATION:  # under the other cap sums are dearer than their limit is meant for
+        summed = account_of(books, limit, 0, floor, rules.data_set, kind=SUMMED_ANSWERS).epsilon()
+    return evolve(_left(limit, summed), delta=0.0)
+
+
+def _left(cap: Target, aside: float) -> Target:
+    """Return a cap less what is set aside, refused where nothing is left, without a number."""
+    if not aside < cap.epsilon:
+        raise BudgetSpent("The budget of this node is spent.")
+    return cap.without(aside)
 
 
 def reached(books: LedgerState, cap: Target, rules: Rules, honest: int = 0, floor: float = 0.0) -> float:

@@ -15,8 +15,9 @@ from quietbit.mechanism.base import Mechanism
 from quietbit.mechanism.response import RandomisedResponse
 from quietbit.mechanism.summed_response import SummedResponse
 from quietbit.node.gatekeeper import Gatekeeper, RemoteGate
-from quietbit.node.ledger import AnsweredBefore, FileLedger
+from quietbit.node.ledger import AnsweredBefore, FileLedger, mechanism_line, release_line
 from quietbit.node.policy import NotAllowed
+from quietbit.node.pricing import ProposedMechanism
 from quietbit.node.question import KEYS, Framed, SumPart
 from quietbit.node.release import BudgetSpent, LocalGate, account_of, reached
 from quietbit.node.sender import PrivateSender
@@ -271,6 +272,23 @@ def test_an_answer_made_for_masks_is_not_given_in_the_open(tmp_path):
     with pytest.raises(InvalidParameter, match="nothing is wrapped around"):
         held.step(summed(1, AdaptiveClip(MANY, 1.0)))
     assert books(tmp_path).releases == 0
+
+
+def test_answers_in_sums_and_in_the_open_share_one_limit(tmp_path):
+    both = SUMS | {"trust": ("local", "secure-aggregation"), "evaluate": 0.9}
+    held = keeper(tmp_path, **both)
+    held.accept(asked(1)).release(RIGHT)
+    with pytest.raises(BudgetSpent, match=r"of this node is spent\.$"):
+        held.step(summed(2))
+    held = keeper(make(tmp_path / "other"), **both)
+    offer = ProposedMechanism.read(summed(1).mechanism)
+    noted = [mechanism_line(offer.identity, offer.description), release_line(offer.identity, 300, "7/evaluations", 1)]
+    held.ledger.update(lambda _: noted)
+    for less in (0.5, 0.9):  # a little of it is left, or nothing
+        strict = evolve(held, rules=policy(tmp_path / "other", **both | {"evaluate": less}))
+        with pytest.raises(BudgetSpent, match=r"of this node is spent\.$"):
+            strict.accept(asked(2))
+    evolve(held, rules=policy(tmp_path / "other", **both | {"evaluate": 1.1})).accept(asked(2))
 
 
 def test_sums_of_answers_and_updates_share_the_owners_cap(tmp_path):
