@@ -33,7 +33,7 @@ Source   Guo et al. (ICML 2023), appendix "Choice of Hyperparameters", for the c
 | `downlink-start` | replay: `app` where clients have the model of round 0 from their app, else `server` | `server` |
 | `server-rate`, `server-momentum` | engine, replay: the server's step on the mean | 1, 0 |
 | `clip-quantile` | the share of updates that the clip shall leave alone: it moves every round | the clip stays |
-| `clip-scouts` | where the clip moves: one client of this many answers for it and sends no update | 20 |
+| `clip-scouts` | where the clip moves: one client of this many answers for it and sends no update | 20, sums: 40 |
 | `clip-rate` | by which steps the clip moves | 0.2 |
 | `evaluate.epsilon` | engine: what one private answer to an evaluation may cost | evaluations are not answered |
 | `evaluate.metric` | engine: which metric of the app's, a number from 0 to `evaluate.most` | `accuracy`, 1 |
