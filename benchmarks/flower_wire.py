@@ -23,6 +23,7 @@ from flwr.clientapp import ClientApp
 from flwr.clientapp.mod import LocalDpMod
 from flwr.serverapp import Grid
 from flwr.serverapp.strategy import FedAvg, Strategy
+from flwr.simulation.ray_transport.ray_actor import VirtualClientEngineActor
 from flwr.supercore.run import Run
 from flwr.supercore.task_identity import TaskIdentity
 
@@ -80,7 +81,10 @@ class InProcess(Grid):
 
     def send_and_receive(self, messages: Iterable[Message], *, timeout: float | None = None) -> Iterable[Message]:
         """Ask every node in turn."""
-        replies = [self.app(message, self.contexts[message.metadata.dst_node_id]) for message in messages]
+        # As the simulation runtime calls an app: elsewhere a node without a policy releases nothing.
+        actor = VirtualClientEngineActor()
+        places = ((message, self.contexts[message.metadata.dst_node_id]) for message in messages)
+        replies = [actor.run(lambda: self.app, message, "0", place)[1] for message, place in places]
         self.uplink += [WireSizes().of(reply) for reply in replies]
         return replies
 
