@@ -1,1 +1,1 @@
-"""Kernels: the only code that knows about devices; all give the same codes for the same words."""
+"""Kernels: the only code that knows devices; all return the same codes for the same words."""

@@ -1,8 +1,8 @@
-"""What a kernel is: a few operations that every device answers alike, bit for bit.
+"""The interface of a kernel: a few operations that every device answers alike, bit for bit.
 
-Idea     randomness is an argument, the update is never copied whole, and the result goes into the caller's
-         buffer. What may be asked is checked here, once; a kernel fills in the operations whose names begin with an
-         underscore, and nothing that it is given there needs another look.
+Idea     randomness is an argument, the update is never copied whole, and the result goes into the caller's buffer.
+         Arguments are checked here, once; a kernel implements the operations whose names begin with an underscore and
+         need not check again.
 Symbols  d = dimension, b = bits; coordinate k's code occupies bits k b .. (k+1) b - 1 of a little-endian bit
          stream (least significant bit of the first byte first); the padding bits of the last byte are zero.
 """
@@ -35,15 +35,15 @@ from quietbit.kernel.transform import Blocks
 __all__ = ["MAX_DIMENSION", "ByteBuffer", "Job", "Kernel", "Order", "Update", "code_type", "packed_size"]
 
 ByteBuffer: TypeAlias = bytes | bytearray | memoryview | NDArray[np.uint8]
-Update: TypeAlias = Any  # an array, or a sequence of arrays read one after the other as one flat vector
+Update: TypeAlias = Any  # an array, or a sequence of arrays that together, in order, are one flat vector
 Order: TypeAlias = Literal[1, 2]
 Body: TypeAlias = NDArray[np.uint8]
 Words: TypeAlias = NDArray[np.uint64]
 
 MAX_PACKED_BITS = 16
 MAX_DIMENSION = 2**48
-PIECE = 1 << 19  # coordinates looked at together
-BATCH = 64  # candidate seeds whose words are drawn together
+PIECE = 1 << 19  # coordinates handled at once
+BATCH = 64  # candidate seeds whose words are drawn at once
 
 
 @final
@@ -52,7 +52,7 @@ class Job:
     """One pass over an update: its values times the gain are sampled and packed into all of ``out``.
 
     With ``blocks``, ``factor`` times the update is rotated first, in float32. With an ``order`` the sum of
-    |value|^order of what is sampled is found on the way.
+    |value|^order over the sampled values is computed on the way.
     """
 
     sampler: Sampler
@@ -65,20 +65,20 @@ class Job:
     factor: float = 1.0
 
     def of_rotated(self, own: Any) -> Job:
-        """Return what is left to do with the rotated update."""
+        """Return the job that remains once the update is rotated."""
         return evolve(self, flat=own, blocks=None)
 
 
 class Kernel(ABC):
-    """One device's way to sample, pack, measure, count, rotate and expand; every kernel has all of it.
+    """One device's implementation of sampling, packing, norms, counting, rotation and expansion; all are complete.
 
-    Updates are arrays of float16, float32 or float64, or of uint16 holding the bit patterns of bfloat16, of
-    any shape and layout; a list of them stands for their concatenation. An update with a NaN or infinite
-    entry is refused before a word is drawn.
+    Updates are arrays of float16, float32 or float64, or of uint16 holding the bit patterns of bfloat16, of any shape
+    and layout; a list of them stands for their concatenation. An update with a NaN or infinite entry is refused before
+    a word is drawn.
     """
 
-    name: ClassVar[str]  # what `select` knows this kernel by
-    GROUP: ClassVar[int] = 1  # payloads that are added together
+    name: ClassVar[str]  # the name that `select` knows
+    GROUP: ClassVar[int] = 1  # payloads added at once
 
     def sample(self, sampler: Sampler, inputs: Update, rng: RandomBits, *, factor: float = 1.0) -> Codes:
         """Return one code per coordinate of ``factor * inputs``, in the shape of a single array, else flat."""
@@ -101,8 +101,8 @@ class Kernel(ABC):
     ) -> None:
         """Pack the codes of the update clipped to the ball of that norm and radius into all of ``out``.
 
-        What is sampled lies in the ball even if somebody else writes to the update at the same time: it is measured
-        again while it is sampled, and a sum too large wipes ``out`` and raises. Where sums could leave the range of
+        The sampled values lie in the ball even if the update is modified at the same time: they are measured again
+        while they are sampled, and a sum too large wipes ``out`` and raises. Where sums could leave the range of
         doubles a private copy is measured and sampled instead.
         """
         flat = self._flat(inputs)
@@ -122,10 +122,10 @@ class Kernel(ABC):
     ) -> None:
         """Pack the codes of the update, clipped to the L2 ball of that radius and rotated in blocks, into ``out``.
 
-        The update is scaled by `norm.rotated_factor` of its norm and rotated by `rotate` in float32. That vector
-        is private and is measured itself: if somebody else wrote to the update meanwhile and it is longer than the
-        radius, nothing is released. So what is sampled lies in the ball whatever the transform rounds, and the factor's
-        room sees to it that an update which nobody changed never fails.
+        The update is scaled by `norm.rotated_factor` of its norm and rotated by `rotate` in float32. The rotated vector
+        is private and is measured too: if the update was modified meanwhile and the vector is longer than the radius,
+        nothing is released. So the sampled values lie in the ball however the transform rounds, and the factor leaves
+        enough room that an unmodified update never fails.
         """
         flat = self._flat(inputs)
         self._check_output(out, packed_size(sampler.bits, flat.size))
@@ -136,7 +136,7 @@ class Kernel(ABC):
             Clip.of(0.0, radius, 2).check(total)
 
     def pack(self, codes: Codes, bits: int) -> bytes:
-        """Return codes as bytes; a code of 2^bits or more is refused."""
+        """Return codes as bytes; refuse a code of 2^bits or more."""
         width, array = check_int(bits, "bits", 1, MAX_PACKED_BITS), np.asarray(codes)
         require(array.dtype.kind in "iu" or array.size == 0, "type of the codes", str(array.dtype), "whole numbers")
         if array.size:
@@ -145,11 +145,11 @@ class Kernel(ABC):
         return self._pack(np.ascontiguousarray(array.reshape(-1), dtype=code_type(width)), width)
 
     def unpack(self, data: ByteBuffer, bits: int, dimension: int) -> Codes:
-        """Return bytes as codes; a wrong length or a padding bit that is not zero is refused."""
+        """Return bytes as codes; refuse a wrong length or a padding bit that is not zero."""
         return self._unpack(_check_packed(data, bits, dimension), bits, dimension)
 
     def norm(self, inputs: Update, order: Order) -> float:
-        """Return the L1 or L2 norm within NORM_ERROR (see `norm.py`), the same number from every kernel."""
+        """Return the L1 or L2 norm within NORM_ERROR (see `norm.py`); every kernel returns the same number."""
         return joint_norm(self._flat(inputs), order, self._block_sums, self._largest)
 
     def accumulate(
@@ -157,9 +157,9 @@ class Kernel(ABC):
     ) -> int:
         """Add ``table[code]`` of every payload to ``total``, coordinate by coordinate; return how many were added.
 
-        Whole numbers, so the order of payloads does not matter and nothing rounds; whether sums fit the
-        type of ``total`` is the caller's to see to. ``table = (0, 1)`` counts ones. A payload of the wrong length or
-        with padding bits set raises; those read before it may already have been added.
+        All are integers, so the order of payloads does not matter and nothing rounds; the caller ensures that sums fit
+        the type of ``total``. ``table = (0, 1)`` counts ones. A payload of the wrong length or with padding bits set
+        raises; those read before it may already have been added.
         """
         values, symbols = np.ascontiguousarray(table, np.int64), 2 ** check_int(bits, "bits", 1, MAX_PACKED_BITS)
         require(values.shape == (symbols,), "shape of the table", values.shape, f"({symbols},)")
@@ -174,18 +174,18 @@ class Kernel(ABC):
     def rotate(
         self, inputs: Update, seed: int, block: int | None = None, *, factor: float = 1.0, kind: Any = np.float32
     ) -> Any:
-        """Return ``factor * inputs`` rotated by public signs and transforms, in blocks as `transform.py` says.
+        """Return ``factor * inputs`` rotated by public signs and transforms, in blocks as in `transform.py`.
 
-        ``block`` is a power of two of at most as many as the update has numbers; without it the update is padded with
-        zeros to a power of two, one block. The product is formed in double precision and rounded once to ``kind``,
-        float32 or float64; `transform.py` has a bound on the rounding of the rest. A NaN, an infinite entry and entries
-        whose sums overflow are refused.
+        ``block`` is a power of two, at most the size of the update; without it the update is padded with zeros to a
+        power of two, as one block. The product is formed in double precision and rounded once to ``kind``, float32 or
+        float64; `transform.py` bounds the rounding of the rest. A NaN, an infinite entry and entries whose sums
+        overflow are refused.
         """
         flat = self._flat(inputs)
         return self._rotate(flat, _check_factor(factor), Blocks.of(flat.size, block, seed), kind)
 
     def rotate_back(self, values: NDArray[Any], seed: int, block: int | None = None) -> NDArray[Any]:
-        """Undo a rotation in place, padding included, and return the values: what a server does once per mean."""
+        """Undo a rotation in place, padding included, and return the values; a server does so once per mean."""
         fine = isinstance(values, np.ndarray) and values.dtype in (np.float32, np.float64) and values.ndim == 1
         require(fine, "values", getattr(values, "dtype", type(values).__name__), "a flat array of float32 or float64")
         require(values.flags.writeable and values.flags.c_contiguous, "values", "another", "contiguous and writable")
@@ -202,7 +202,7 @@ class Kernel(ABC):
     def normals(self, seed: bytes, count: int) -> FloatVector:
         """Return ``count`` standard normals of a seed of 16 bytes, each within EXPANSION_ERROR of an exact quantile.
 
-        The first of many do not depend on how many are asked for.
+        The first normals do not depend on ``count``.
         """
         return normals_of_words(self.words(seed_state(seed), check_int(count, "count", 0, MAX_COUNT)))
 
@@ -211,7 +211,7 @@ class Kernel(ABC):
 
         Stratum j is floor(j p/k) .. floor((j+1) p/k) - 1. A row of a stratum of width s <= 2^24 is chosen with
         probability 1/s up to 2^-64, a relative bias below 2^-40. All strata have the same width exactly when k divides
-        p; otherwise widths differ by one, and a row's chance from k/p by a factor of at most 1/(1 - k/p).
+        p; otherwise widths differ by one, and a row's probability from k/p by a factor of at most 1/(1 - k/p).
         """
         starts = strata(count, size)
         return row_numbers(self.words(start_state(ROWS_KEY, nonce), starts.size - 1), starts)
@@ -226,17 +226,17 @@ class Kernel(ABC):
         acceptance_lower: float,
         streams: tuple[int, int] = FIRST_STREAMS,
     ) -> tuple[bytes, int]:
-        """Return the first of the candidate seeds that is accepted, and how many were looked at.
+        """Return the first accepted candidate seed, and how many were tried.
 
         Candidate i is words 2 i and 2 i + 1 of the first stream; it is accepted if word i of the second stream is below
-        ``limits[s]``, s = the number of ``edges`` at most t = <direction, normals>. Given the words the answer is a
-        function of the arguments alone.
+        ``limits[s]``, s = the number of ``edges`` at most t = <direction, normals>. The result is a function of the
+        words and the arguments alone.
 
-        ``acceptance_lower`` bounds the chance of one candidate from below, for every direction. After `tries_upper` of
-        it the next candidate is returned unseen, which is the law of a zero update. That event has the same
-        probability, at most FAILURE_UPPER, for every update, and mixing the laws of two updates with one and the same
-        third in the same proportion brings them closer: it adds nothing to delta. The number of candidates follows the
-        same geometric law for every update, so the time taken tells nothing either.
+        ``acceptance_lower`` bounds the probability of one candidate from below, for every direction. After
+        `tries_upper` of it the next candidate is returned unseen, which has the law of a zero update. That event has
+        the same probability, at most FAILURE_UPPER, for every update, and mixing the laws of two updates with the same
+        third in the same proportion brings them closer: it adds nothing to delta. The number of candidates has the same
+        geometric law for every update, so the running time reveals nothing either.
         """
         fine = direction.ndim == 1 and 0 < direction.size <= MAX_COUNT and bool(np.all(np.isfinite(direction)))
         require(fine, "direction", direction.shape, "flat and finite, of 1 to 2^24 numbers")
@@ -255,10 +255,10 @@ class Kernel(ABC):
     def rounded_noise(
         self, values: FloatVector, unit: float, law: NoiseLaw, block: WordBlock, start: int
     ) -> FloatVector:
-        """Return values of coordinates ``start ..`` with real-valued noise of size ``unit``, rounded to a public grid.
+        """Return coordinates ``start ..`` with real-valued noise of scale ``unit``, rounded to a public grid.
 
-        The law of what is returned is exactly that of the nearest multiples of `rounded.grid_of(unit)`: `rounded.py`.
-        Streams 0 and on are read.
+        The law of the result is exactly that of the nearest multiples of `rounded.grid_of(unit)` (`rounded.py`).
+        Streams from 0 on are read.
         """
         steps, sure = self._noise_steps(values, unit, law, block.uniform64(0, start, values.size))
         for i in np.flatnonzero(~sure).tolist():
@@ -268,10 +268,10 @@ class Kernel(ABC):
     def add_seeds(
         self, nonces: Body, seeds: Body, total: NDArray[np.int64], *, count: int, shift: int, weights: Any = None
     ) -> None:
-        """Add ``weight * round(2^shift z)`` of every payload to the rows of its nonce; whole numbers, in any order.
+        """Add ``weight * round(2^shift z)`` of every payload to the rows of its nonce; integers, in any order.
 
-        ``nonces`` is (payloads, 8) and ``seeds`` (payloads, 16) bytes; a weight of -1 takes a payload out again,
-        exactly. Whether sums fit is the caller's to see to (`finest_shift`).
+        ``nonces`` is (payloads, 8) and ``seeds`` (payloads, 16) bytes; a weight of -1 removes a payload exactly. The
+        caller ensures that sums fit (`finest_shift`).
         """
         payloads = len(seeds)
         shapes, kinds = (seeds.shape, nonces.shape), (str(seeds.dtype), str(nonces.dtype))
@@ -286,7 +286,7 @@ class Kernel(ABC):
             self._add_seeds(*given, starts, scale, total)
 
     def scatter(self, nonce: bytes, numbers: NDArray[np.int64], total: NDArray[np.int64]) -> None:
-        """Add whole numbers to the rows of a nonce: what `add_seeds` does, for a payload that carries codes."""
+        """Add integers to the rows of a nonce, as `add_seeds` does, for a payload that carries codes."""
         fine = numbers.ndim == 1 and numbers.dtype == np.int64
         require(fine, "numbers", str(numbers.dtype), "a flat array of int64")
         _check_total(total)
@@ -297,7 +297,7 @@ class Kernel(ABC):
         """Return the first words of a stream of ChaCha20, in the order of `expand.stream_words`."""
 
     def _flat(self, inputs: Update) -> Any:
-        """Return the update as this kernel walks through it: with a size, a shape, and `copied`."""
+        """Return the update in this kernel's form, with a size, a shape, and `copied`."""
         return Flat.of(inputs)
 
     def _check_output(self, out: Any, size: int) -> None:
@@ -326,7 +326,7 @@ class Kernel(ABC):
 
     @abstractmethod
     def _rotate(self, flat: Any, factor: float, blocks: Blocks, kind: Any) -> Any:
-        """Return ``factor`` times the update, padded with zeros, rotated; refuse what is not finite."""
+        """Return ``factor`` times the update, padded with zeros and rotated; refuse entries that are not finite."""
 
     @abstractmethod
     def _rotate_back(self, values: NDArray[Any], blocks: Blocks) -> None:
@@ -336,23 +336,23 @@ class Kernel(ABC):
     def _first_accepted(
         self, seeds: Words, words: Words, direction: FloatVector, edges: FloatVector, limits: Words
     ) -> int:
-        """Return the number of the first seed (two words each) whose word is below its step's limit, or -1."""
+        """Return the index of the first seed (two words each) whose word is below its step's limit, or -1."""
 
     @abstractmethod
     def _add_seeds(self, nonces: Any, seeds: Any, weights: Any, starts: Any, scale: float, total: Any) -> None:
         """Add ``weight * round(scale z)`` of every payload to the rows of its nonce."""
 
     def _noise_steps(self, values: FloatVector, unit: float, law: NoiseLaw, words: NDArray[np.uint64]) -> Any:
-        """`rounded.steps_of`."""
+        """Return `rounded.steps_of`."""
         return steps_of(values, unit, law, words)
 
     def _pack(self, codes: Codes, bits: int) -> bytes:
-        """Write every code's bits, least significant first, one after the other."""
+        """Write every code's bits in order, least significant first."""
         lifted = (codes[:, None] >> np.arange(bits, dtype=codes.dtype)) & codes.dtype.type(1)
         return np.packbits(lifted.astype(np.uint8).reshape(-1), bitorder="little").tobytes()
 
     def _unpack(self, data: NDArray[np.uint8], bits: int, dimension: int) -> Codes:
-        """Read them back."""
+        """Read codes of ``bits`` bits back."""
         lifted = np.unpackbits(data, bitorder="little")[: bits * dimension].reshape(dimension, bits)
         weights = (1 << np.arange(bits)).astype(np.uint32)
         codes: Codes = (lifted * weights).sum(axis=1, dtype=np.uint32).astype(code_type(bits))
@@ -360,7 +360,7 @@ class Kernel(ABC):
 
 
 def packed_size(bits: int, dimension: int) -> int:
-    """Bytes that carry ``dimension`` codes of ``bits`` bits.
+    """Return the number of bytes of ``dimension`` codes of ``bits`` bits.
 
     >>> packed_size(3, 11)
     5
@@ -376,7 +376,7 @@ def code_type(bits: int) -> Any:
 
 @contextmanager
 def _wiped(out: Any) -> Iterator[None]:
-    """Whatever goes wrong, nothing that was sampled stays."""
+    """Wipe ``out`` if anything fails, so that no sampled value remains."""
     try:
         yield
     except BaseException:
@@ -385,7 +385,7 @@ def _wiped(out: Any) -> Iterator[None]:
 
 
 def _check_factor(factor: float) -> float:
-    """Refuse a clip factor that is not from 0 (an update too long for any double) to 1."""
+    """Refuse a clip factor outside 0 (an update too long for any double) to 1."""
     return 0.0 if factor == 0 else check_real(factor, "factor", at_most=1.0)
 
 

@@ -1,8 +1,7 @@
-"""An update as one flat vector that is never copied whole.
+"""An update as one flat vector, never copied whole.
 
-Idea     kernels walk through chunks; a chunk inside one contiguous float32 or float64 array is a view of it,
-         any other (half precisions, strided arrays, chunks that span several small arrays) is copied, one
-         chunk at a time.
+Idea     kernels process chunks; a chunk inside one contiguous float32 or float64 array is a view of it, any other
+         (half precision, strided arrays, chunks that span several small arrays) is copied, one chunk at a time.
 Symbols  bfloat16 comes as a tensor, or as uint16 bit patterns, the upper half of a float32's.
 """
 
@@ -27,7 +26,7 @@ RULE = "float16, float32, float64, or uint16 for the bits of bfloat16"
 @final
 @dataclass(frozen=True, slots=True, eq=False)
 class Flat:
-    """Arrays one after the other: ``starts[i]`` is the flat position where ``parts[i]`` begins."""
+    """Consecutive arrays as one vector: ``starts[i]`` is the flat position where ``parts[i]`` begins."""
 
     parts: tuple[NDArray[Any], ...]
     starts: tuple[int, ...]
@@ -36,7 +35,7 @@ class Flat:
 
     @classmethod
     def of(cls, update: Any) -> Flat:
-        """Look at an array, or a list or tuple of arrays; nothing is copied."""
+        """Wrap an array, or a list or tuple of arrays, without a copy."""
         if isinstance(update, Flat):
             return update
         several = isinstance(update, list | tuple) and all(hasattr(part, "__array__") for part in update)
@@ -54,11 +53,11 @@ class Flat:
         return cls(parts, tuple(starts), size, (size,) if several else parts[0].shape)
 
     def copied(self) -> list[NDArray[Any]]:
-        """Return copies of the arrays that nobody else can write to."""
+        """Return private copies of the arrays."""
         return [np.array(part, copy=True) for part in self.parts]
 
     def piece(self, start: int, stop: int) -> NDArray[Any]:
-        """Coordinates ``start .. stop - 1`` as contiguous float32 or float64, a view where possible."""
+        """Return coordinates ``start .. stop - 1`` as contiguous float32 or float64, a view where possible."""
         if start >= stop:
             return np.empty(0, dtype=np.float32)
         index = bisect_right(self.starts, start) - 1
@@ -75,7 +74,7 @@ class Flat:
 
 
 def widen(values: NDArray[Any]) -> NDArray[Any]:
-    """Half precisions as float32, the others as they are in this machine's byte order; always exact."""
+    """Return half precision as float32 and other types in this machine's byte order; always exact."""
     native = values.dtype.newbyteorder("=")
     if native == np.float16:
         return values.astype(np.float32)

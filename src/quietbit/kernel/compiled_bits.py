@@ -33,7 +33,7 @@ GATHER = np.uint64(0x0102040810204080)  # times a word of 0/1 bytes: their bits 
 
 @compiled
 def pack_flags(pairs: Any, low: Any, high: Any) -> None:
-    """Bit 0 of every byte into ``low``, bit 1 into ``high``; ``pairs`` are the bytes as 64-bit words."""
+    """Pack bit 0 of every byte into ``low``, bit 1 into ``high``; ``pairs`` are the bytes as 64-bit words."""
     for i in range(low.size):
         low[i] = np.uint8(((pairs[i] & LOW_BITS) * GATHER) >> np.uint64(56))
     for i in range(low.size):
@@ -42,7 +42,7 @@ def pack_flags(pairs: Any, low: Any, high: Any) -> None:
 
 @compiled
 def _mask(width: int, period: int) -> Any:
-    """Ones in the low ``width`` bits of every ``period`` bits."""
+    """Return ones in the low ``width`` bits of every ``period`` bits."""
     ones = ~np.uint64(0) if width >= 64 else (np.uint64(1) << np.uint64(width)) - np.uint64(1)
     mask = np.uint64(0)
     for start in range(0, 64, period):
@@ -52,7 +52,7 @@ def _mask(width: int, period: int) -> Any:
 
 @compiled
 def pack_bytes(words: Any, bits: int, out: Any) -> None:
-    """Eight codes per word, ``bits`` <= 8, into ``bits`` bytes of ``out`` each; the words are used up."""
+    """Pack eight codes per word, ``bits`` <= 8, into ``bits`` bytes of ``out`` each; overwrites the words."""
     if bits == 1:
         for i in range(words.size):
             out[i] = np.uint8((words[i] * GATHER) >> np.uint64(56))
@@ -102,7 +102,7 @@ def _full_adder(a: Any, b: Any, c: Any) -> Any:
 
 @compiled
 def _planes(rows: Any, start: int, ones: Any, twos: Any, fours: Any, eights: Any) -> None:
-    """Add fifteen rows bit by bit: their sums as four planes."""
+    """Add fifteen rows bit by bit into four planes."""
     r0, r1, r2, r3, r4 = rows[0, start:], rows[1, start:], rows[2, start:], rows[3, start:], rows[4, start:]
     r5, r6, r7, r8, r9 = rows[5, start:], rows[6, start:], rows[7, start:], rows[8, start:], rows[9, start:]
     r10, r11, r12, r13, r14 = (rows[10, start:], rows[11, start:], rows[12, start:], rows[13, start:], rows[14, start:])
@@ -181,9 +181,9 @@ def _halve(lanes: Any, half: int) -> None:
 
 @compiled
 def block_sums(x: Any, scale: float, order: int, out: Any) -> None:
-    """One sum of ``|scale * x|^order`` per block, in the order that `norm.py` fixes.
+    """Write one sum of ``|scale * x|^order`` per block, in the order that `norm.py` fixes.
 
-    Row after row, as memory is read best: four rows at once, with the lanes in registers, took twice as long.
+    It reads row after row, as memory is fastest: four rows at once, with the lanes in registers, took twice as long.
     """
     lanes = np.empty(LANES)
     for block in range(out.size):
@@ -194,7 +194,7 @@ def block_sums(x: Any, scale: float, order: int, out: Any) -> None:
             size = min(LANES, rest - row * LANES)
             if size > 0:
                 _add_row(x[at : at + size], scale, order, lanes[:size])
-        _halve(lanes, 128)  # written out, because a loop over halves takes longer
+        _halve(lanes, 128)  # written out: a loop over halves is slower
         _halve(lanes, 64)
         _halve(lanes, 32)
         _halve(lanes, 16)
@@ -204,7 +204,7 @@ def block_sums(x: Any, scale: float, order: int, out: Any) -> None:
 
 @compiled_sum
 def look(x: Any, own: Any, order: int) -> float:
-    """Copy values to where nobody else can write, and add up ``|value|^order`` of the copy: each is loaded once."""
+    """Copy values into private memory and add up ``|value|^order`` of the copy; each is loaded once."""
     total = 0.0
     for i in range(own.size):
         value = x[i]

@@ -55,7 +55,7 @@ def _double_round(words: Any) -> Any:
 
 @compiled
 def _tile(s: Any, block: Any, out: Any) -> None:
-    """Blocks ``block .. block + 15`` of the stream with start state ``s``, as (16 words, 16 blocks)."""
+    """Write blocks ``block .. block + 15`` of the stream with start state ``s``, as (16 words, 16 blocks)."""
     s0, s1, s2, s3 = s[0], s[1], s[2], s[3]
     k0, k1, k2, k3 = s[4], s[5], s[6], s[7]
     k4, k5, k6, k7 = s[8], s[9], s[10], s[11]
@@ -85,7 +85,7 @@ def _words(state: Any, tile: int, raw: Any, out: Any) -> None:
 
 @compiled
 def _normals(words: Any, table: Any, bits: Any, out: Any) -> None:
-    """One normal per word; ``bits`` is room for as many int64 numbers."""
+    """Write one normal per word; ``bits`` is a buffer of as many int64 numbers."""
     doubles = bits.view(np.float64)
     for i in range(out.size):
         doubles[i] = np.float64((np.int64(words[i]) & np.int64(LOW)) | np.int64(1))
@@ -106,7 +106,7 @@ def _normals(words: Any, table: Any, bits: Any, out: Any) -> None:
 
 @compiled
 def expand_words(state: Any, out: Any) -> None:
-    """Words 0 .. out.size - 1 of a stream; ``out`` holds whole tiles."""
+    """Write words 0 .. out.size - 1 of a stream; ``out`` holds whole tiles."""
     raw = np.empty((16, BLOCKS), np.uint32)
     for tile in range(out.size // TILE):
         _words(state, tile, raw, out[TILE * tile : TILE * tile + TILE])
@@ -124,7 +124,7 @@ def expand_normals(state: Any, table: Any, out: Any) -> None:
 
 @compiled
 def noise_steps(values: Any, words: Any, numbers: Any, normal: bool, table: Any, near: Any, sure: Any) -> None:
-    """`rounded.steps_of`: the nearest multiples of the grid, and whether they are sure to be."""
+    """Compute `rounded.steps_of`: the nearest multiples of the grid, and whether they are certain."""
     unit, grid, off, reach = numbers
     z, bits = np.empty(TILE), np.empty(TILE, np.int64)
     for at in range(0, words.size, TILE):
@@ -146,7 +146,7 @@ def noise_steps(values: Any, words: Any, numbers: Any, normal: bool, table: Any,
 
 @compiled
 def _set_key(state: Any, seed: Any) -> None:
-    """Four words of a 128-bit key into both halves."""
+    """Write a 128-bit key of four words into both halves."""
     for k in range(4):
         state[4 + k] = seed[k]
         state[8 + k] = seed[k]
@@ -205,7 +205,7 @@ def _add_tile(words: Any, z: Any, starts: Any, scale: float, weight: int, total:
 def add_payloads(
     tails: Any, keys: Any, weights: Any, states: Any, starts: Any, scale: float, table: Any, total: Any
 ) -> Any:
-    """Expand and add all payloads, tile by tile, so that the part of the total a tile falls into stays in the cache."""
+    """Expand and add all payloads, tile by tile, so that the part of the total under a tile stays in the cache."""
     raw = np.empty((16, BLOCKS), np.uint32)
     words, bits, z = np.empty(TILE, np.uint64), np.empty(TILE, np.int64), np.empty(TILE)
     (row_state, seed_state), count = states, starts.size - 1

@@ -4,8 +4,8 @@ Idea     a pass is a plain loop over contiguous arrays, which the compiler turns
          fusing the passes or indexing with offsets costs a factor of five. Undecided coordinates are written
          to a list (index, word, value) and settled later by `resolve`. A second look (`norm.py`) samples
          private copies of the pieces and adds up what they hold. Importing this module needs numba.
-Law      the functions of `law.py`, operator by operator, registered with the compiler instead of written
-         again: what undecided coordinates go through.
+Law      undecided coordinates go through the functions of `law.py`, operator by operator, which are registered with
+         the compiler instead of rewritten.
 Symbols  w the primary word, V, width, half, code, lowest: see `tables.py`.
          A list of undecided coordinates is the tuple (index, word, value); ``found`` is how many it holds.
 """
@@ -50,7 +50,7 @@ def _segment(t: float, t_low: float, knots: Any, tails: Any) -> Any:
 
 @compiled
 def _weights(tables: Any, row: int, t: float, t_low: float, high: Any, low: Any) -> None:
-    """Unnormalised weights of all symbols into ``high``; plain loops over contiguous rows vectorise."""
+    """Write the unnormalised weights of all symbols into ``high``; plain loops over contiguous rows vectorise."""
     peak, (bases, base_tails, slopes, slope_tails) = -np.inf, tables
     base, base_tail, slope, slope_tail = bases[row], base_tails[row], slopes[row], slope_tails[row]
     for j in range(high.size):
@@ -67,7 +67,7 @@ def _weights(tables: Any, row: int, t: float, t_low: float, high: Any, low: Any)
 
 @compiled
 def _prefix_sums(sums: Any) -> None:
-    """Sklansky's order, as in the reference."""
+    """Add up in Sklansky's order, as in the reference."""
     half = 1
     while half < sums.size:
         for start in range(half, sums.size, 2 * half):
@@ -114,7 +114,7 @@ def resolve(listed: Any, ties: Any, law: Any, bits: int, out: Any) -> None:
 
 @compiled_fast
 def _polynomial_pass(x: Any, gain: Any, shift: Any, low: Any, coefficients: Any, out: Any) -> None:
-    """V of each input; a NaN is treated as the low end."""
+    """Compute V of each input; a NaN is treated as the low end."""
     for i in range(out.size):
         z = np.float32(x[i] * gain + shift)
         z = z if z > low else low
@@ -127,7 +127,7 @@ def _polynomial_pass(x: Any, gain: Any, shift: Any, low: Any, coefficients: Any,
 
 @compiled
 def _compare_pass(words: Any, floors: Any, width: Any, out: Any) -> None:
-    """Bit 0: the code; bit 1: undecided. The difference wraps around, which at worst asks once too often."""
+    """Set bit 0 to the code and bit 1 if undecided. The difference wraps around, which at worst asks once too often."""
     for i in range(out.size):
         above = np.uint16(words[i] - floors[i])
         out[i] = np.uint8(words[i] >= floors[i]) | (np.uint8(above <= width) << np.uint8(1))
@@ -152,7 +152,7 @@ def _collect(flags: Any, x: Any, words: Any, first: int, undecided: Any, found: 
 
 @compiled
 def _one_bit_piece(x: Any, words: Any, out: Any, start: int, plan: Any, room: Any, undecided: Any, found: int) -> int:
-    """Sample at most PIECE inputs, one bit each; return how many coordinates are listed as undecided now."""
+    """Sample at most PIECE inputs, one bit each; return how many coordinates are now listed as undecided."""
     gain, shift, low, coefficients, width = plan
     floors, pairs, packed, flags = room
     size = x.size
@@ -170,9 +170,9 @@ def _one_bit_piece(x: Any, words: Any, out: Any, start: int, plan: Any, room: An
 
 @compiled
 def sample_one_bit(plan: Any, order: int, x: Any, words: Any, out: Any, start: int, undecided: Any, found: int) -> Any:
-    """Pack one bit per input into ``out``; return how many coordinates are listed as undecided now, and a sum.
+    """Pack one bit per input into ``out``; return how many coordinates are now listed as undecided, and a sum.
 
-    With an ``order`` private copies are sampled, and ``|value|^order`` of all that was sampled is added up.
+    With an ``order`` private copies are sampled, and ``|value|^order`` of all sampled values is added up.
     """
     packed, flags = np.empty(PIECE // 8, np.uint8), np.empty(PIECE // 8, np.uint8)
     room = (np.empty(PIECE, np.uint16), np.empty(PIECE, np.uint8), packed, flags)
@@ -189,7 +189,7 @@ def sample_one_bit(plan: Any, order: int, x: Any, words: Any, out: Any, start: i
 
 @compiled_fast
 def _position_pass(x: Any, plan: Any, top: Any, cell: Any, part: Any) -> None:
-    """Cell and fraction of each input, in double precision; a NaN is treated as the low end."""
+    """Compute cell and fraction of each input, in double precision; a NaN is treated as the low end."""
     gain, low, high, inverse, offset = plan
     for i in range(cell.size):
         t = np.float64(x[i]) * gain
@@ -205,14 +205,14 @@ def _position_pass(x: Any, plan: Any, top: Any, cell: Any, part: Any) -> None:
 
 @compiled
 def _lookup_pass(cell: Any, words: Any, code: Any, out: Any) -> None:
-    """Look up the code by cell and upper byte of the word; 255 where that does not decide."""
+    """Look up the code by cell and upper byte of the word; 255 where that does not decide it."""
     for i in range(out.size):
         out[i] = code[cell[i], words[i] >> np.uint16(8)]
 
 
 @compiled
 def _list_open(codes: Any, listed: Any) -> int:
-    """Positions the look-up left open, collected without a branch that could be mispredicted."""
+    """Collect the positions that the look-up left open, without a branch that could be mispredicted."""
     count = 0
     for i in range(codes.size):
         listed[count] = i
@@ -222,7 +222,7 @@ def _list_open(codes: Any, listed: Any) -> int:
 
 @compiled
 def _settle_open(listed: Any, x: Any, words: Any, room: Any, table: Any, start: int, undecided: Any, found: int) -> int:
-    """Compare open coordinates with the thresholds in question; list those that come too close to one."""
+    """Compare open coordinates with the thresholds in question; list those that are too close to one."""
     half, line_start, line_step, lowest, highest = table
     cell, part, codes = room[:3]
     index, word, value = undecided
@@ -247,7 +247,7 @@ def _settle_open(listed: Any, x: Any, words: Any, room: Any, table: Any, start: 
 
 @compiled
 def _cells_piece(x: Any, words: Any, out: Any, start: int, law: Any, room: Any, undecided: Any, found: int) -> int:
-    """Sample at most PIECE inputs by cells; return how many coordinates are listed as undecided now."""
+    """Sample at most PIECE inputs by cells; return how many coordinates are now listed as undecided."""
     bits, plan, table, code = law
     cell, part, codes, listed, packed = room
     size = x.size

@@ -1,4 +1,4 @@
-"""Compiled Walsh-Hadamard stages: sums and differences in the reference's order, few visits of memory.
+"""Compiled Walsh-Hadamard stages: sums and differences in the reference's order, with few passes over memory.
 
 Idea     stage s pairs entries 2^s apart. The first twelve run inside blocks of 4,096 entries as passes of constant
          geometry: every pass reads groups of four neighbours and writes one result to each quarter of a second buffer,
@@ -31,7 +31,7 @@ TO_TOP = np.uint32(1) << np.arange(31, -1, -1, dtype=np.uint32)
 
 @compiled
 def _pair_pass(x: Any, y: Any) -> None:
-    """One stage, from neighbours to halves."""
+    """Apply one stage, from neighbours to halves."""
     half = x.size // 2
     first, second = y[:half], y[half:]
     for i in range(half):
@@ -42,7 +42,7 @@ def _pair_pass(x: Any, y: Any) -> None:
 
 @compiled
 def _quad_pass(x: Any, y: Any) -> None:
-    """Two stages, from four neighbours to quarters."""
+    """Apply two stages, from four neighbours to quarters."""
     q = x.size // 4
     first, second, third, fourth = y[:q], y[q : 2 * q], y[2 * q : 3 * q], y[3 * q :]
     for i in range(q):
@@ -57,7 +57,7 @@ def _quad_pass(x: Any, y: Any) -> None:
 
 @compiled
 def _block(x: Any, other: Any) -> None:
-    """All stages of one block of 2 .. BLOCK entries."""
+    """Apply all stages of one block of 2 .. BLOCK entries."""
     left = 1
     while left < x.size:
         if left == 1 and (x.size & 0x5555555555555555) == 0:  # an odd number of stages
@@ -141,7 +141,7 @@ def late_stages(x: Any, half: int, rows: int, first: int, last: int, ending: Any
 
 @compiled
 def _finish(x: Any, ending: Any, block: int) -> None:
-    """End the transform of whole blocks from number ``block`` on, or of less than one.
+    """Finish the transform of whole blocks from number ``block`` on, or of less than one.
 
     ``ending`` is (mode, scale, sums). Mode 0: more stages follow. Mode 1: multiply by the scale, a power of two. Mode
     2: divide by it; not by way of a reciprocal, which would round twice. Then sums of squares go to ``sums``, where it
@@ -160,7 +160,7 @@ def _finish(x: Any, ending: Any, block: int) -> None:
 
 @compiled
 def _empty(x: Any) -> bool:
-    """Whether a whole block is zeros, none of them negative."""
+    """Return whether a whole block is zeros, none of them negative."""
     found = np.uint64(0)
     for word in x.view(np.uint64):
         found |= word
@@ -169,9 +169,9 @@ def _empty(x: Any) -> bool:
 
 @compiled
 def early_stages(x: Any, size: int, ending: Any, sparse: bool = False) -> None:
-    """All stages inside each block of ``size`` <= BLOCK entries that ``x`` is made of.
+    """Apply all stages inside each block of ``size`` <= BLOCK entries that ``x`` is made of.
 
-    ``sparse``: blocks of zeros are left as they are; for public numbers alone, because it shows in the time taken.
+    ``sparse``: skip blocks of zeros; for public numbers alone, because it shows in the running time.
     """
     other = np.empty(size, x.dtype)
     for at in range(0, x.size, size):
@@ -183,7 +183,7 @@ def early_stages(x: Any, size: int, ending: Any, sparse: bool = False) -> None:
 
 @compiled
 def _flip(source: Any, words: Any, target: Any) -> None:
-    """Copy numbers, given as bits, with the sign changed where a bit is set: 32 signs to a word, the lowest first."""
+    """Copy numbers, given as bits, with the sign changed where a bit is set: 32 signs per word, the lowest first."""
     full = source.size // 32
     for i in range(full):
         word, x, y = words[i], source[32 * i : 32 * i + 32], target[32 * i : 32 * i + 32]

@@ -1,11 +1,10 @@
-"""The CPU kernel: chunks that fit the caches, compiled passes, as many threads as the caller says.
+"""The CPU kernel: chunks that fit the caches, compiled passes, and the requested number of threads.
 
-Idea     a thread walks through its range in chunks of 131,072 coordinates: words are expanded into a small
-         buffer, inputs are read once, packed bytes are written once, and nothing else grows with the update.
-         Clipping reads the update once before; `norm.py` says how the sampling pass makes sure that what it
-         samples is still inside the ball. A rotated update exists a chunk at a time: signs, factor, butterflies and
-         sampling follow while the chunk is in the cache.
-         Undecided coordinates are settled in batches by the exact law. Threads own ranges that begin at
+Idea     a thread processes its range in chunks of 131,072 coordinates: words are expanded into a small buffer, inputs
+         are read once, packed bytes are written once, and nothing else grows with the update. Clipping reads the
+         update once before; `norm.py` explains how the sampling pass ensures that its values are still in the ball. A
+         rotated update exists a chunk at a time: signs, factor, butterflies and sampling follow while the chunk is in
+         the cache. Undecided coordinates are settled in batches by the exact law. Threads own ranges that begin at
          whole bytes, so they share nothing. Importing this module needs numba.
 Symbols  as in `base.py` and `tables.py`.
 """
@@ -57,7 +56,7 @@ def _threads(value: int) -> int:
 @final
 @frozen
 class CpuKernel(Kernel):
-    """Sampling at line rate with numba; see `Kernel` for what each method promises."""
+    """Sampling at memory speed with numba; `Kernel` documents the methods."""
 
     name: ClassVar[str] = "cpu"
     GROUP: ClassVar[int] = compiled_bits.GROUP
@@ -115,7 +114,7 @@ class CpuKernel(Kernel):
         return codes[:dimension]
 
     def _accumulate(self, group: list[NDArray[np.uint8]], bits: int, table: NDArray[np.int64], total: Any) -> None:
-        """Count in the packed domain for one bit, by look-up for more."""
+        """Count in the packed domain for one bit, by look-up for more bits."""
         kind = total.dtype.type
         base, step, values = kind(len(group) * table[0]), kind(table[1] - table[0]), table.astype(kind)
 
@@ -136,7 +135,7 @@ class CpuKernel(Kernel):
         self._spread(count if bits == 1 else look_up, total.size, 512)
 
     def _rotate(self, flat: Flat, factor: float, blocks: Blocks, kind: Any) -> Any:
-        """Scale and flip chunk by chunk, then transform."""
+        """Scale and flip signs chunk by chunk, then transform."""
         (first, last), block = blocks.words(), blocks.block
         out = np.empty(blocks.size, dtype=kind)
         out[flat.size :] = 0.0
@@ -157,7 +156,7 @@ class CpuKernel(Kernel):
         self._flipped(Flat.of(values), 1.0, first, values)
 
     def _flipped(self, flat: Flat, factor: float, words: NDArray[np.uint32], out: NDArray[Any]) -> None:
-        """Write ``factor`` times the update with its signs."""
+        """Write ``factor`` times the update, with its signs."""
 
         def task(start: int, stop: int) -> None:
             for s, e in _bounds(stop, CHUNK, start):
@@ -166,7 +165,7 @@ class CpuKernel(Kernel):
         self._spread(task, flat.size, 64)
 
     def _transform(self, x: NDArray[Any], block: int, sums: FloatVector = NO_SUMS, sparse: bool = False) -> None:
-        """Transform every block of ``block`` numbers that ``x`` is made of; ``sums``: of squares, of a single block."""
+        """Transform every block of ``block`` numbers in ``x``; ``sums``: of squares, for a single block."""
         code, many = compiled_transform, 2 * x.size >= FEW
         end, more = (*_ending(block, x.dtype), sums), (0, x.dtype.type(1.0), sums)
 
@@ -191,13 +190,13 @@ class CpuKernel(Kernel):
         late(x, span, block, False)
 
     def words(self, state: NDArray[np.uint32], count: int) -> NDArray[np.uint64]:
-        """Sixteen blocks side by side."""
+        """Expand sixteen blocks side by side."""
         out = np.empty(whole_tiles(count), np.uint64)
         compiled_expand.expand_words(state, out)
         return out[:count]
 
     def normals(self, seed: bytes, count: int) -> FloatVector:
-        """Words and normals tile by tile."""
+        """Compute words and normals tile by tile."""
         size = check_int(count, "count", 0, MAX_COUNT)
         out = np.empty(whole_tiles(size))
         compiled_expand.expand_normals(seed_state(seed), quantile_table(), out)
@@ -210,19 +209,19 @@ class CpuKernel(Kernel):
         return int(compiled_expand.first_accepted(keys, words, state, padded, edges, limits, quantile_table()))
 
     def _noise_steps(self, values: FloatVector, unit: float, law: NoiseLaw, words: NDArray[np.uint64]) -> Any:
-        """Compute normals tile by tile, without the temporary arrays."""
+        """Compute normals tile by tile, without temporary arrays."""
         near, sure = np.empty(values.size), np.empty(values.size, np.bool_)
         numbers = (unit, grid_of(unit), OFF, REACH)
         compiled_expand.noise_steps(values, words, numbers, law is NoiseLaw.NORMAL, quantile_table(), near, sure)
         return near, sure
 
     def _add_seeds(self, nonces: Any, seeds: Any, weights: Any, starts: Any, scale: float, total: Any) -> None:
-        """Tile by tile, so that the part of the total a tile falls into stays in the cache."""
+        """Add tile by tile, so that the part of the total under a tile stays in the cache."""
         keys, tails, states = seeds.view("<u4"), nonces.view("<u4"), (start_state(ROWS_KEY), start_state(bytes(16)))
         compiled_expand.add_payloads(tails, keys, weights, states, starts, scale, quantile_table(), total)
 
     def _spread(self, task: Task, size: int, multiple: int, most: int | None = None) -> None:
-        """Run a task on ranges that start at multiples, one per thread if there is enough to do."""
+        """Run a task on ranges that start at multiples, one per thread if there is enough work."""
         workers = min(size, max(1, min(self.threads, size // FEW)) if most is None else most)
         if workers <= 1:
             task(0, size)
@@ -233,18 +232,18 @@ class CpuKernel(Kernel):
 
 
 def _bounds(size: int, chunk: int, first: int = 0) -> Bounds:
-    """Chunks of a range."""
+    """Return the chunks of a range."""
     return [(start, min(size, start + chunk)) for start in range(first, size, chunk)]
 
 
 def _ending(block: int, kind: Any) -> tuple[int, Any]:
-    """How a transform ends: multiply (1) or divide (2), by what."""
+    """Return how a transform ends: multiply (1) or divide (2), and by what."""
     scale, exact = scale_of(block)
     return (1 if exact else 2), kind.type(scale)
 
 
 def _rotated(job: Job, signs: Any, start: int, stop: int, room: NDArray[np.float32]) -> NDArray[Any]:
-    """Scale and rotate a chunk in a buffer of its own; it begins at a block, and only the last may end elsewhere."""
+    """Scale and rotate a chunk in a private buffer; it begins at a block, and only the last may end elsewhere."""
     own, block = room[: stop - start], job.blocks.block  # type: ignore[union-attr]
     ending = (*_ending(block, room.dtype), NO_SUMS)
     compiled_transform.flip(job.flat.piece(start, stop), job.factor, signs[0][start // 32 : -(-stop // 32)], own)
@@ -256,7 +255,7 @@ def _rotated(job: Job, signs: Any, start: int, stop: int, room: NDArray[np.float
 
 
 def _sample_chunks(job: Job, signs: Any, bounds: Bounds) -> list[float]:
-    """Sample chunks, each from a multiple of eight on; each chunk's sum for a second look."""
+    """Sample chunks, each starting at a multiple of eight; return each chunk's sum for a second look."""
     if not bounds:
         return []
     bits, most = job.sampler.bits, max(stop - start for start, stop in bounds)
@@ -283,7 +282,7 @@ _kept = threading.local()
 
 
 def _buffers(words: int, room: int) -> tuple[NDArray[np.uint16], Any]:
-    """Return this thread's buffers, kept between calls: fresh pages cost more than filling them."""
+    """Return this thread's buffers, kept between calls because fresh pages cost more than filling them."""
     sizes = getattr(_kept, "sizes", (-1, -1))
     if sizes[0] < words or sizes[1] < room:
         _kept.words = np.empty(words, np.uint16)
@@ -293,7 +292,7 @@ def _buffers(words: int, room: int) -> tuple[NDArray[np.uint16], Any]:
 
 
 def _step(job: Job) -> Callable[..., Any]:
-    """How one chunk is sampled: by polynomial, or by cells; gains that no double holds decide nothing."""
+    """Return the function that samples one chunk, by polynomial or by cells; a gain outside doubles decides nothing."""
     rate, sampler, order = job.gain.approximate(), job.sampler, job.order
     decidable = rate == 0.0 or 2.0**-900 < rate < 2.0**900
     plan = threshold_plan(sampler)

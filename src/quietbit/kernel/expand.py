@@ -1,8 +1,8 @@
-"""A seed of 16 bytes as a normal vector, in numpy: expansion, rows, the search for a seed, sums of many payloads.
+"""A 16-byte seed as a normal vector, in numpy: expansion, rows, the search for a seed, sums of many payloads.
 
-Idea     the vector mechanism sends the key of a stream cipher; whoever has it expands it to the same standard
-         normals, bit for bit. A public nonce of 8 bytes expands to the rows a client kept. A server adds expanded
-         payloads as whole numbers into one rotated vector, so neither order nor device changes a sum.
+Idea     the vector mechanism sends the key of a stream cipher, from which anyone expands the same standard normals, bit
+         for bit. A public nonce of 8 bytes expands to the rows that a client kept. A server adds expanded payloads as
+         integers into one rotated vector, so neither order nor device changes a sum.
 Symbols  k = count, normals of a payload; p = size, the length of the rotated vector; u = direction, a unit vector of
          length k; z the normals of a seed; t = <u, z>.
 Cipher   ChaCha20 (`rng.py`). Sixteen blocks are a tile of 128 words: word 128 g + 16 j + i of a stream is words 2
@@ -38,14 +38,14 @@ BLOCKS, TILE = 16, 128  # blocks and words of a tile
 SUMS = 64  # partial sums of an inner product
 MAX_COUNT = 2**24
 MAX_WIDTH = 2**24  # rows of a stratum
-FAILURE_UPPER = 2.0**-60  # that a search finds nothing; what it then sends is independent of the update
+FAILURE_UPPER = 2.0**-60  # probability that a search finds nothing; what it then sends is independent of the update
 FIRST_STREAMS = (0, 1)  # streams of a release's words: candidates, acceptance
 UNIT = 2.0**-53
 LOW32, HALF = np.uint64(0xFFFFFFFF), np.uint64(32)
 
 
 def stream_words(state: NDArray[np.uint32], count: int) -> NDArray[np.uint64]:
-    """Return the first ``count`` words of 64 bits of a stream, in the order of tiles."""
+    """Return the first ``count`` 64-bit words of a stream, in the order of tiles."""
     size = whole_tiles(count)
     raw = chacha_blocks(state, np.arange(size // 8)).astype(np.uint64).reshape(8, 2, size // TILE, BLOCKS)
     words = raw[:, 0] | (raw[:, 1] << HALF)  # (8, tiles, 16)
@@ -53,7 +53,7 @@ def stream_words(state: NDArray[np.uint32], count: int) -> NDArray[np.uint64]:
 
 
 def seed_state(seed: bytes) -> NDArray[np.uint32]:
-    """Return the state that a seed's normals are read from; anything but 16 bytes is refused."""
+    """Return the state that a seed's normals are read from; refuse anything but 16 bytes."""
     found = f"{len(seed)} bytes" if isinstance(seed, bytes | bytearray) else type(seed).__name__
     require(isinstance(seed, bytes) and len(seed) == 16, "seed", found, "16 bytes")
     return start_state(seed)
@@ -69,7 +69,7 @@ def row_numbers(words: NDArray[np.uint64], starts: NDArray[np.int64]) -> NDArray
 
 @lru_cache(maxsize=64)
 def strata(count: int, size: int) -> NDArray[np.int64]:
-    """Return where strata begin, and the end."""
+    """Return where strata begin, and the end of the last."""
     length = check_int(size, "size", 1, 2**40)
     number = check_int(count, "count", 1, min(MAX_COUNT, length))
     require(length <= number * MAX_WIDTH, "size", length, f"at most {MAX_WIDTH} times the {number} rows kept")
@@ -129,7 +129,7 @@ def inner_error_upper(count: int) -> float:
 
 
 def acceptance_limits(probabilities: Sequence[float] | FloatVector) -> NDArray[np.uint64]:
-    """floor(2^64 p), at most 2^64 - 1: a uniform word is below it with the probability limit / 2^64 <= p, exactly.
+    """Return floor(2^64 p), at most 2^64 - 1: a uniform word is below it with probability limit / 2^64 <= p, exactly.
 
     >>> acceptance_limits([0.0, 0.5, 1.0]).tolist() == [0, 2**63, 2**64 - 1]
     True
@@ -142,7 +142,7 @@ def acceptance_limits(probabilities: Sequence[float] | FloatVector) -> NDArray[n
 
 @lru_cache(maxsize=64)
 def tries_upper(acceptance_lower: float) -> int:
-    """Candidates after which a search gives up: all are rejected with probability at most FAILURE_UPPER.
+    """Return how many candidates a search tries: all are rejected with probability at most FAILURE_UPPER.
 
     >>> tries_upper(0.1)
     396

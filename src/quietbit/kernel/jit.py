@@ -1,9 +1,9 @@
-"""The decorator for compiled functions: numba, no lock held, kept on disk under names that follow sources.
+"""The decorators for compiled functions: numba without the lock, cached on disk by a digest of the sources.
 
-Idea     a second process finds machine code ready. numba's own cache notices a change of the file a function
-         stands in but not of the files it calls into; adding a digest of all sources beside it to the name makes
-         stale code impossible. `NUMBA_CACHE_DIR` moves the cache; without it numba keeps it beside the
-         package, or in the user's cache folder where that is read-only.
+Idea     a second process finds compiled code ready. numba's cache notices a change of the file that defines a function
+         but not of the files it calls into; a digest of all sources beside it in the name makes stale code impossible.
+         `NUMBA_CACHE_DIR` moves the cache; without it numba keeps it beside the package, or in the user's cache folder
+         where that is read-only.
 """
 
 from __future__ import annotations
@@ -23,7 +23,7 @@ Function = TypeVar("Function", bound=Callable[..., Any])
 
 @lru_cache(maxsize=8)
 def _digest(*folders: Path) -> str:
-    """Of every file beside the compiled ones: a function may call into, or take constants from, any of them."""
+    """Hash every file beside the compiled ones: a function may call into, or take constants from, any of them."""
     files = sorted(file for folder in set(folders) for kind in ("*.py", "*.bin") for file in folder.glob(kind))
     return hashlib.sha256(b"".join(file.read_bytes() for file in files)).hexdigest()[:12]
 
@@ -42,10 +42,10 @@ def compiled(function: Function) -> Function:
 
 
 def compiled_fast(function: Function) -> Function:
-    """Compile with fused multiply-adds allowed: for arithmetic whose error bound does not care."""
+    """Compile with fused multiply-adds allowed: for arithmetic whose error bound holds either way."""
     return _compile(function, {"contract", "nsz"})
 
 
 def compiled_sum(function: Function) -> Function:
-    """Compile with sums in any order as well: for sums whose error bound holds whatever the order."""
+    """Compile with sums in any order as well: for sums whose error bound holds in any order."""
     return _compile(function, {"contract", "nsz", "reassoc"})

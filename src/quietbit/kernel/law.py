@@ -26,7 +26,7 @@ __all__ = [
 ]  # fmt: skip
 
 SPLITTER = 134217729.0  # 2^27 + 1
-ROUNDER = 6755399441055744.0  # 1.5 * 2^52: adding and taking it away rounds to the nearest whole number
+ROUNDER = 6755399441055744.0  # 1.5 * 2^52: adding and subtracting it rounds to the nearest integer
 INVERSE_LOG2 = 1.4426950408889634
 LOG2_HIGH = 0.6931471803691238  # 33 bits of log 2: multiples up to 2^20 are exact
 LOG2_LOW = 1.9082149292705877e-10  # the rest
@@ -75,13 +75,13 @@ def log_weight(base: Any, base_tail: Any, slope: Any, slope_tail: Any, t: Any, t
 
 
 def reduce_exponent(difference: Any, low: Any) -> Any:
-    """Whole k and remainder r with e^(difference + low) = 2^k e^r, |r| < 0.35; FLOOR <= difference."""
+    """Return integer k and remainder r with e^(difference + low) = 2^k e^r, |r| < 0.35; FLOOR <= difference."""
     k = (difference * INVERSE_LOG2 + ROUNDER) - ROUNDER
     return k, (difference - k * LOG2_HIGH) - (k * LOG2_LOW - low)
 
 
 def exponential(r: Any) -> Any:
-    """e^r for |r| < 0.35 within 3 u: the Taylor polynomial of degree 13 (it stops 2^-57 short)."""
+    """Return e^r for |r| < 0.35 within 3 u: the Taylor polynomial of degree 13 (it stops 2^-57 short)."""
     q = C13 * r + C12
     q = q * r + C11
     q = q * r + C10

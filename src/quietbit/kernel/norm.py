@@ -11,11 +11,11 @@ the L2 norm. Float64 values whose sum leaves 2^-500 .. 2^500 are first scaled by
 the largest into [1, 2): exact, and what then underflows is below d 2^-1022. Hence |N' - N| < NORM_ERROR * N
 with NORM_ERROR = 32 u = 2^-48; a norm above 0 and below 2^-1020 is reported as 2^-1020, which clips no less.
 
-Second look. The update is read once for its norm and once more to be sampled; somebody else may write to it in
-between. So the sampling pass adds up |y|^p of what it has itself read, y, in whatever order suits it, with a relative
-error below LOOK_ERROR = 2^-40 (a term rounds once, and no term goes through more than 2^12 additions). The factor f
-leaves room for that: with S the computed sum, S <= limit = (radius / f)^p (1 - LOOK_ERROR) proves f ||y|| <= radius,
-and an update that nobody changed always passes, because f <= radius (1 - 2^-38) / N'. A NaN fails.
+Second look. The update is read once for its norm and once more to be sampled, and may be modified in between. So the
+sampling pass adds up |y|^p of the values y that it reads itself, in any order, with a relative error below LOOK_ERROR =
+2^-40 (a term rounds once, and no term goes through more than 2^12 additions). The factor f leaves room for that: with S
+the computed sum, S <= limit = (radius / f)^p (1 - LOOK_ERROR) proves f ||y|| <= radius, and an unmodified update always
+passes, because f <= radius (1 - 2^-38) / N'. A NaN fails.
 """
 
 from __future__ import annotations
@@ -38,9 +38,9 @@ __all__ = [
 
 NORM_ERROR = 2.0**-48
 LOOK_ERROR = 2.0**-40
-LOOK_ROOM = 2.0**-38  # what the clip factor leaves for a second look
-ROTATION_ROOM = 2.0**-16  # what it leaves for a rotation in float32
-LOOK_REACH = 2.0**240  # beyond it and below its inverse sums of squares may leave the range of doubles
+LOOK_ROOM = 2.0**-38  # room that the clip factor leaves for a second look
+ROTATION_ROOM = 2.0**-16  # room that it leaves for a rotation in float32
+LOOK_REACH = 2.0**240  # beyond it or below its inverse, sums of squares may leave the range of doubles
 ROWS, LANES = 16, 256
 CHANGED = "update must not change while it is sent, but somebody wrote to it meanwhile."
 BLOCK = ROWS * LANES
@@ -82,7 +82,7 @@ def joint_norm(flat: Flat, order: int, block_sums: BlockSums, largest: Callable[
 
 
 def exact_sum(sums: list[float]) -> float:
-    """Return the sum, rounded once; not a finite number if a term or the sum is not."""
+    """Return the sum, rounded once; infinite or NaN if a term or the sum is."""
     try:
         return math.fsum(sums)
     except (OverflowError, ValueError):  # an overflow of the sum, or infinities of both signs
@@ -98,7 +98,7 @@ def clip_factor(norm: float, radius: float, room: float = 0.0) -> float:
     >>> clip_factor(0.5, 1.0), clip_factor(4.0, 1.0) <= 0.25
     (1.0, True)
     """
-    # Whole numbers: fractions would look for common divisors at every step.
+    # Integers: fractions would look for common divisors at every step.
     if type(radius) is not float or not 0.0 < radius < math.inf:
         radius = check_real(radius, "radius")
     if not 0 <= norm < math.inf:
@@ -114,7 +114,7 @@ def clip_factor(norm: float, radius: float, room: float = 0.0) -> float:
 
 def rounded_down(top: int, bottom: int) -> float:
     """Return the largest double that is not above top / bottom, a number below 2^1023."""
-    nearest = top / bottom  # Python rounds quotients of whole numbers correctly
+    nearest = top / bottom  # Python rounds quotients of integers correctly
     over, under = nearest.as_integer_ratio()
     return nearest if over * bottom <= top * under else math.nextafter(nearest, -math.inf)
 
@@ -122,10 +122,10 @@ def rounded_down(top: int, bottom: int) -> float:
 @final
 @dataclass(frozen=True, slots=True)
 class Clip:
-    """How an update of known norm is brought into a ball, and what a second look at it may find.
+    """The factor that brings an update of known norm into a ball, and the limit of a second look.
 
-    ``limit`` is the most that the sum of |value|^order may be in the sampling pass; it is None where such sums could
-    leave the range of doubles, and then only a private copy of the update may be measured and sampled.
+    ``limit`` bounds the sum of |value|^order in the sampling pass; it is None where such sums could leave the range of
+    doubles, and then only a private copy of the update may be measured and sampled.
     """
 
     factor: float
@@ -144,13 +144,13 @@ class Clip:
         return cls(factor, rounded_down((a * d) ** order * (whole - part), (b * c) ** order * whole))
 
     def check(self, total: float) -> None:
-        """Refuse what the second look found if it may lie outside the ball."""
+        """Refuse the sum of a second look if the values may lie outside the ball."""
         if self.limit is None or not total <= self.limit:
             raise InvalidParameter(CHANGED)
 
 
 def rotated_factor(norm: float, radius: float) -> float:
-    """Return the clip factor before a rotation: with room for what rounding in float32 can add to a length.
+    """Return the clip factor before a rotation, with room for the length that rounding in float32 can add.
 
     A rotation in blocks lengthens by at most 2 (40 + 2) 2^-24 relatively, one more rounding included (`transform.py`).
     """

@@ -42,7 +42,7 @@ __all__ = [
     "quantile_table",
 ]
 
-PARTS = 16  # rows to an octave
+PARTS = 16  # rows per octave
 ROWS = 63 * PARTS + 1  # the last for w that rounds up to 2^63
 FILE = "quantile.bin"
 DIGEST = "f6734e5bbb501c566dad088d78502776e7671f0482dbeb60da4142fd230bb0e5"
@@ -58,14 +58,14 @@ REST = 2**48 - 1
 
 @lru_cache(maxsize=1)
 def quantile_table() -> FloatMatrix:
-    """Coefficients, one row to a polynomial, the constant first; a table other than the one proved right is refused."""
+    """Return the coefficients, one row per polynomial, constant first; refuse a table other than the proved one."""
     table: FloatMatrix = proved_table(FILE, "<f8", DIGEST).reshape(ROWS, 8)
     table.setflags(write=False)
     return table
 
 
 def proved_table(name: str, kind: str, digest: str) -> FloatVector:
-    """Return the numbers of a file beside this one, in doubles; a file other than the one proved right is refused."""
+    """Return the numbers of a file beside this one, in doubles; refuse a file other than the proved one."""
     data = Path(__file__).with_name(name).read_bytes()
     if hashlib.sha256(data).hexdigest() != digest:
         raise InvalidDesignFile(f"The table {name} must be the one that was proved right, got another.")
@@ -73,12 +73,12 @@ def proved_table(name: str, kind: str, digest: str) -> FloatVector:
 
 
 def law_error_upper(count: int) -> float:
-    """How far half-spaces and quadrants of ``count`` exact quantiles may be from their normal probabilities."""
+    """Bound how far half-spaces and quadrants of ``count`` exact quantiles are from their normal probabilities."""
     return check_int(count, "count", 0, 2**40) * 2.0**-63
 
 
 def normals_of_words(words: NDArray[np.uint64]) -> FloatVector:
-    """One normal per word, with numpy.
+    """Return one normal per word, with numpy.
 
     >>> normals_of_words(np.array([2**62, 2**63 + 2**62], dtype=np.uint64)).round(9)
     array([ 0.67448975, -0.67448975])

@@ -1,9 +1,9 @@
-"""Normals in a few bits: the best alphabets for N(0, 1), with a decoder that keeps small means.
+"""Quantisation of normals: the best alphabets of a few bits for N(0, 1), with a decoder that keeps small means.
 
-Idea     a private vector whose entries are nearly standard normal may be rounded to 2^b levels after the fact: that
-         is post-processing and costs no privacy, only a little variance. The levels with the least squared error are
-         Lloyd and Max's: every level is the mean of its cell, every threshold the middle between two levels. Decoded
-         as they are they shrink a small mean s to g s, g = E[x Q(x)]; so they are divided by g.
+Idea     a private vector whose entries are nearly standard normal may be rounded to 2^b levels afterwards: that is
+         post-processing and costs no privacy, only a little variance. The levels with the least squared error are
+         Lloyd and Max's: every level is the mean of its cell, every threshold the middle between two levels. Used
+         directly they shrink a small mean s to g s, g = E[x Q(x)]; so they are divided by g.
 Symbols  Q = the rounding, D = E (x - Q)^2, g = E[x Q(x)] = 1 - D; b = bits.
 Source   Max (1960), Lloyd (1982): conditions for the levels. Stein's identity E f(x + s) = s E[x f(x)] + O(s^3) for
          odd f.
@@ -40,16 +40,16 @@ class NormalQuantiser:
 
     bits: int
     thresholds: FloatVector
-    levels: FloatVector  # what codes are decoded to: divided by the gain already
+    levels: FloatVector  # decoded values, already divided by the gain
     gain: float
 
     @property
     def cost(self) -> float:
-        """The part by which the variance grows."""
+        """The relative increase of the variance."""
         return 1.0 / self.gain - 1.0
 
     def encode(self, values: FloatArray) -> NDArray[np.uint8]:
-        """One code per value; a value on a threshold belongs to the cell above. NaN is refused."""
+        """Return one code per value; a value on a threshold belongs to the cell above. NaN is refused."""
         given = np.asarray(values, dtype=np.float64)
         if np.any(np.isnan(given)):
             raise InvalidParameter("values must be numbers, got a NaN.")

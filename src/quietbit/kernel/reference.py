@@ -1,4 +1,4 @@
-"""The reference kernel: slow, obviously right, numpy in double precision.
+"""The reference kernel: slow, evidently correct, numpy in double precision.
 
 Idea     evaluate the law of every coordinate as `law.py` writes it, compare with all 64 bits of its word,
          pack bit by bit. The other kernels are tested against this one and call its law for the coordinates
@@ -25,12 +25,12 @@ from quietbit.kernel.transform import Blocks, check_finite_rotation, rotated, ro
 
 __all__ = ["ReferenceKernel", "cumulative", "exact_codes", "thresholds"]
 
-CHUNK = 1 << 15  # coordinates at a time: memory, not meaning
+CHUNK = 1 << 15  # coordinates at a time: limits memory only
 TIE_MASK = np.uint64(2**48 - 1)
 
 
 def cumulative(sampler: Sampler, t: FloatVector, t_low: FloatVector) -> FloatMatrix:
-    """F_0 .. F_{B-2} at each t (a pair, already clamped): one row per t."""
+    """Return F_0 .. F_{B-2} at each t (a pair, already clamped), one row per t."""
     segment = _segment(sampler, t, t_low)
     table = (sampler.base, sampler.base_tail, sampler.slope, sampler.slope_tail)
     base, base_tail, slope, slope_tail = (values[segment] for values in table)
@@ -63,7 +63,7 @@ def _segment(sampler: Sampler, t: FloatVector, t_low: FloatVector) -> NDArray[np
 
 
 def _position(sampler: Sampler, values: NDArray[Any], gain: law.Gain) -> tuple[FloatVector, FloatVector]:
-    """T = factor * scale * value as a clamped pair."""
+    """Return t = factor * scale * value as a clamped pair."""
     with np.errstate(over="ignore", under="ignore", invalid="ignore"):
         scaled = values.astype(np.float64) * gain.first * gain.second
         scaled = np.where(scaled > -law.CEILING, scaled, -law.CEILING)
@@ -76,7 +76,7 @@ def _position(sampler: Sampler, values: NDArray[Any], gain: law.Gain) -> tuple[F
 
 
 def thresholds(sampler: Sampler, values: NDArray[Any], gain: law.Gain) -> tuple[Any, Any]:
-    """floor(2^64 F_k) per value, split into the upper 16 bits (0 .. 65536) and the lower 48."""
+    """Return floor(2^64 F_k) per value, split into the upper 16 bits (0 .. 65536) and the lower 48."""
     with np.errstate(under="ignore"):
         scaled = cumulative(sampler, *_position(sampler, values, gain)) * 65536.0
         upper = np.floor(scaled)
@@ -98,7 +98,7 @@ def exact_codes(
 
 @final
 class ReferenceKernel(Kernel):
-    """The kernel without tricks; see `Kernel` for what each method promises."""
+    """The kernel without optimisations; `Kernel` documents the methods."""
 
     name = "reference"
 
@@ -148,7 +148,7 @@ class ReferenceKernel(Kernel):
         values[:] = rotated_back(values, blocks)
 
     def words(self, state: NDArray[np.uint32], count: int) -> NDArray[np.uint64]:
-        """ChaCha20 in numpy."""
+        """Return ChaCha20 words, in numpy."""
         return stream_words(state, count)
 
     def _first_accepted(self, seeds: Any, words: Any, direction: FloatVector, edges: Any, limits: Any) -> int:

@@ -1,9 +1,8 @@
-"""Where random bits come from: the operating system in production, a seed in simulations, a key inside a GPU.
+"""Random bits: from the operating system in production, from a seed in simulations, from a key inside a GPU.
 
-Idea     a release of d coordinates draws one block of words and reads it by coordinate number, so that
-         chunks, threads and devices see the same words. Coordinate k owns 16 primary bits, 48 tie bits that
-         are looked at only when the primary ones leave the code undecided, and as many 64-bit words as a
-         mechanism asks for in numbered streams.
+Idea     a release of d coordinates draws one block of words and reads it by coordinate number, so that chunks, threads
+         and devices see the same words. Coordinate k owns 16 primary bits, 48 tie bits that are read only when the
+         primary ones leave the code undecided, and as many 64-bit words in numbered streams as a mechanism needs.
 Secure   a draw takes a fresh 16-byte key from the operating system and expands it with AES-128 in counter
          mode; the stream's number is the upper half of the counter and the position the lower half, so no
          two words of a draw share a counter and no two draws share a key. Nothing is kept between draws: a
@@ -11,13 +10,12 @@ Secure   a draw takes a fresh 16-byte key from the operating system and expands 
          9.5 on one core; a key that lives for one draw gains nothing from the longer one.
 Device   a draw takes 256 fresh bits from the operating system; every word is a function of that key and of the
          coordinate's number, so a GPU kernel makes its words in registers and reads none from memory. The numpy
-         functions here make the same words on the host: they are what the kernels are tested against.
-Cipher   on a device it is ChaCha with 12 rounds, a 256-bit key and 64-bit block number: nobody who lacks the key can
-         tell its words from uniform ones; the best published attacks reach 7 rounds. `chacha_blocks` is what every
-         other ChaCha of the library is held to. A stream is sixteen words to start from, of 32 bits, the lower half
-         first (constants 4, key 8, block number 2, nonce 2); block n of it is a function of those words with n added
-         to the block number, so any part can be made anywhere. Keys of 128 bits are repeated and marked by the
-         constants TAU.
+         functions here make the same words on the host; the kernels are tested against them.
+Cipher   on a device it is ChaCha with 12 rounds, a 256-bit key and 64-bit block number: without the key its words
+         cannot be told from uniform ones; the best published attacks reach 7 rounds. Every other ChaCha of the library
+         is tested against `chacha_blocks`. A stream starts from sixteen 32-bit words, the lower half first (constants
+         4, key 8, block number 2, nonce 2); block n of it is a function of those words with n added to the block
+         number, so any part can be made anywhere. Keys of 128 bits are repeated and marked by the constants TAU.
 Symbols  i the coordinate; primary words are 16 bits, tie words 48. Streams 0 and 1 hold primary and tie words,
          mechanisms' own streams start at 2.
 Source   NIST SP 800-38A (counter mode); Steele, Lea, Flood (OOPSLA 2014) for the mixing function of the seeded tie
@@ -51,7 +49,7 @@ __all__ = [
 Words16: TypeAlias = NDArray[np.uint16]
 Words64: TypeAlias = NDArray[np.uint64]
 Indices: TypeAlias = NDArray[np.int64]
-Filler: TypeAlias = Callable[[int, Words16], None]  # the primary words from a coordinate on, into a buffer
+Filler: TypeAlias = Callable[[int, Words16], None]  # writes the primary words from a coordinate on into a buffer
 
 PRIMARY, TIES, OTHER = 0, 1, 2  # stream numbers: mechanisms' own streams start at OTHER
 ZEROS = bytes(1 << 18)  # encrypted to obtain keystream; short enough to stay in the cache
@@ -67,7 +65,7 @@ TILE = 32 * LANES
 @final
 @define(eq=False)
 class WordReader:
-    """Primary words in order, written into the caller's buffer: no copies, one reader per thread."""
+    """Sequential primary words, written into the caller's buffer without a copy; one reader per thread."""
 
     _filler: Filler
     _position: int
@@ -113,7 +111,7 @@ class WordBlock(ABC):
 
     @final
     def uniform64(self, stream: int, start: int, count: int) -> Words64:
-        """Full words ``start .. start + count - 1`` of stream 0, 1, 2, ..., independent of all others."""
+        """Return full words ``start .. start + count - 1`` of stream 0, 1, 2, ..., independent of all others."""
         whole = type(stream) is type(start) is type(count) is int  # nearly always, and then in bounds
         if not (whole and 0 <= stream <= MAX_STREAM and 0 <= start <= MAX_COUNT and 0 <= count <= MAX_COUNT):
             stream, start = check_int(stream, "stream", 0, MAX_STREAM), check_int(start, "start", 0, MAX_COUNT)
@@ -122,7 +120,7 @@ class WordBlock(ABC):
 
     @abstractmethod
     def _filler(self, start: int) -> Filler:
-        """Return what fills buffers, one after the other, with primary words from ``start`` on."""
+        """Return a function that fills consecutive buffers with primary words from ``start`` on."""
 
     @abstractmethod
     def _ties(self, chosen: Indices) -> Words64: ...
@@ -139,21 +137,21 @@ class RandomBits(Protocol):
 
 
 def check_rng(rng: Any) -> None:
-    """Refuse something that cannot be drawn from, such as a seed."""
+    """Refuse anything that cannot be drawn from, such as a seed."""
     if not hasattr(rng, "draw"):
         raise InvalidParameter.of("rng", "a source of random bits, from secure_rng() or seeded_rng(seed)", rng)
 
 
 def secure_rng() -> RandomBits:
-    """Words nobody can predict: a fresh key of the operating system for every draw, expanded with AES."""
+    """Return unpredictable words: a fresh key of the operating system per draw, expanded with AES."""
     require_module("cryptography", "all")
     return _FreshKeys("secure_rng()", _SecureBlock)
 
 
 def device_rng() -> RandomBits:
-    """Random bits that GPU kernels make themselves, in registers, from 32 fresh bytes of the operating system a draw.
+    """Return random bits that GPU kernels make in registers, from 32 fresh bytes of the operating system per draw.
 
-    Other kernels accept them too and get the same words from numpy, slowly.
+    Other kernels accept them too and compute the same words in numpy, slowly.
 
     >>> device_rng()
     device_rng()
@@ -162,9 +160,9 @@ def device_rng() -> RandomBits:
 
 
 def seeded_rng(seed: int) -> RandomBits:
-    """Reproducible words for tests and simulations; they protect nobody.
+    """Return reproducible words for tests and simulations; they do not protect anybody.
 
-    Draw k is a function of the seed and k alone. Any whole number from 0 on is a seed.
+    Draw k is a function of the seed and k alone. Any integer from 0 on is a seed.
 
     >>> seeded_rng(7).draw(3).primary(0, 3).tolist() == seeded_rng(7).draw(3).primary(0, 3).tolist()
     True
@@ -177,7 +175,7 @@ def seeded_rng(seed: int) -> RandomBits:
 @final
 @frozen(repr=False)
 class _FreshKeys:
-    """Blocks that take a fresh key each."""
+    """Blocks that each take a fresh key."""
 
     name: str
     block: Callable[[int], WordBlock]
@@ -239,7 +237,7 @@ class _SecureBlock(WordBlock):
 
 
 def _expand(encryptor: Any, start: int, out: NDArray[Any]) -> None:
-    """Overwrite ``out`` with keystream, a cache-sized piece at a time, without a copy."""
+    """Overwrite ``out`` with keystream, one cache-sized piece at a time, without a copy."""
     octets = out.view(np.uint8)
     for at in range(0, octets.size, len(ZEROS)):
         piece = octets[at : at + len(ZEROS)]
@@ -254,7 +252,7 @@ class _SeededBlock(WordBlock):
 
     def _filler(self, start: int) -> Filler:
         def fill(at: int, out: Words16) -> None:
-            first = at // 4  # four primary words to a 64-bit one
+            first = at // 4  # four primary words per 64-bit word
             full = self._words(PRIMARY, first, (at + out.size + 3) // 4 - first)
             out[:] = full.astype("<u8", copy=False).view("<u2")[at - 4 * first :][: out.size]
 
@@ -282,7 +280,7 @@ class _SeededBlock(WordBlock):
 @final
 @frozen(eq=False)
 class DeviceBlock(WordBlock):
-    """One draw: its key of eight 32-bit words, which `repr` does not show."""
+    """One draw from a key of eight 32-bit words, which `repr` does not show."""
 
     key: tuple[int, ...] = field(factory=lambda: tuple(np.frombuffer(os.urandom(32), "<u4").tolist()), repr=False)
 
@@ -301,7 +299,7 @@ class DeviceBlock(WordBlock):
         return self._pairs(stream, np.arange(start, start + count, dtype=np.int64))
 
     def _pairs(self, stream: int, i: Indices) -> Words64:
-        """64 bits for each i: words 2 i and 2 i + 1 of a stream, the lower half first."""
+        """Return 64 bits for each i: words 2 i and 2 i + 1 of a stream, the lower half first."""
         low, high = (self._chosen(stream, i // 8, 2 * (i % 8) + half).astype(np.uint64) for half in (0, 1))
         return low | (high << np.uint64(32))
 
@@ -317,9 +315,9 @@ def _inside(start: int, count: int, size: int) -> None:
 
 
 def start_state(key: bytes, nonce: bytes = bytes(8)) -> NDArray[np.uint32]:
-    """Return the sixteen words a stream starts from, at block number 0."""
+    """Return the sixteen words that a stream starts from, at block number 0."""
     for name, value, rule, sizes in (("key", key, "16 or 32 bytes", (16, 32)), ("nonce", nonce, "8 bytes", (8,))):
-        if not (isinstance(value, bytes) and len(value) in sizes):  # and its bytes are nobody's to see
+        if not (isinstance(value, bytes) and len(value) in sizes):  # never show the bytes
             found = f"{len(value)} bytes" if isinstance(value, bytes | bytearray) else type(value).__name__
             raise InvalidParameter.of(name, rule, found)
     start = SIGMA + key if len(key) == 32 else TAU + key + key
@@ -327,7 +325,7 @@ def start_state(key: bytes, nonce: bytes = bytes(8)) -> NDArray[np.uint32]:
 
 
 def chacha_blocks(state: NDArray[np.uint32], blocks: NDArray[Any], rounds: int = 20) -> NDArray[np.uint32]:
-    """Return the sixteen words of each block, counted from the one ``state`` names: (..., 16, blocks).
+    """Return the sixteen words of each block, counted from the one in ``state``: (..., 16, blocks).
 
     ``state`` may have leading axes, one stream each.
     """

@@ -1,11 +1,11 @@
-"""Noise that is sampled as it is accounted: real-valued normal or Laplace noise, rounded to a public grid.
+"""Noise sampled exactly as it is accounted: real-valued normal or Laplace noise, rounded to a public grid.
 
-Idea     what leaves is the multiple of h nearest to x + a g, g a real normal or Laplace number: rounding is
-         post-processing, so the account of real-valued noise holds to the letter, for every x, in any dimension. A word
-         of 64 bits says in which cell of probability 2^-63 g lies. Doubles tell the nearest multiple where no edge
-         between two multiples is within reach of the cell and of every rounding; where one is (a matter of 2^-25 per
-         coordinate), the word is lengthened by 64 bits and the edge's own probability, to ninety digits or more,
-         decides, as often as it takes.
+Idea     a release is the multiple of h nearest to x + a g, g a real normal or Laplace number: rounding is
+         post-processing, so the account of real-valued noise holds exactly, for every x, in any dimension. A 64-bit
+         word tells in which cell of probability 2^-63 g lies. Doubles determine the nearest multiple unless an edge
+         between two multiples is within reach of the cell and of every rounding; then (with probability 2^-25 per
+         coordinate) the word is lengthened by 64 bits and compared with the edge's probability, to ninety digits or
+         more, as often as needed.
 Symbols  x = value, a = unit (sigma, or Laplace's scale), h = grid: a power of two in (a 2^-17, a 2^-16]; t = (x + a g)
          / h; E = a bound on how far the computed t is off; q = the tail probability of |g| and one sign.
 Source   Knuth and Yao (1976) for deciding with as many random bits as needed; Mironov (2012) for what floats reveal.
@@ -51,7 +51,7 @@ OFF = 2.0**-44  # of a normal or a logarithm, with room
 
 
 class NoiseLaw(Enum):
-    """The law of noise of unit size."""
+    """The law of noise of unit scale."""
 
     NORMAL = "normal"
     LAPLACE = "laplace"
@@ -61,7 +61,7 @@ MOST_WORDS = {NoiseLaw.NORMAL: 4, NoiseLaw.LAPLACE: 16}
 
 
 def grid_of(unit: float) -> float:
-    """Return h, the power of two from 2^-17 to 2^-16 of the noise's size.
+    """Return h, the power of two from 2^-17 to 2^-16 of the noise's scale.
 
     >>> grid_of(1.0) == 2.0**-16, grid_of(1.5) == 2.0**-16
     (True, True)
@@ -73,7 +73,7 @@ def grid_of(unit: float) -> float:
 def steps_of(
     values: FloatVector, unit: float, law: NoiseLaw, words: NDArray[np.uint64]
 ) -> tuple[FloatVector, NDArray[np.bool_]]:
-    """Return the nearest multiples as far as doubles tell, and where they are sure to be the right ones."""
+    """Return the nearest multiples as far as doubles tell, and which of them are certain."""
     odd = ((words & LOW) | np.uint64(1)).astype(np.float64)
     if law is NoiseLaw.NORMAL:
         noise = normals_of_words(words)
@@ -89,7 +89,7 @@ def steps_of(
 
 
 def settle(value: float, unit: float, law: NoiseLaw, block: WordBlock, place: int) -> float:
-    """Return the multiple of one coordinate, from as many words as it takes."""
+    """Return the multiple of one coordinate, from as many words as needed."""
     x, a, h = (Fraction(one) for one in (value, unit, grid_of(unit)))
     word = int(block.uniform64(0, place, 1)[0])
     negative, number, length = word >= 2**63, ((word & (2**63 - 1)) | 1) - 1, 1
@@ -108,9 +108,9 @@ def settle(value: float, unit: float, law: NoiseLaw, block: WordBlock, place: in
 
 
 def _above(edge: Fraction, cell: tuple[Fraction, Fraction], negative: bool, length: int, law: NoiseLaw) -> bool | None:
-    """Whether the noise is at least the edge; None where the cell does not tell."""
+    """Return whether the noise is at least the edge; None where the cell does not tell."""
     if negative != (edge < 0):
-        return not negative  # they lie on different sides of zero
+        return not negative  # they have different signs
     low, high = _tail(abs(edge), length, law)
     if cell[0] >= high:
         return negative  # nearer to zero than the edge
@@ -120,14 +120,14 @@ def _above(edge: Fraction, cell: tuple[Fraction, Fraction], negative: bool, leng
 
 
 def _quantile(tail: float, law: NoiseLaw) -> float:
-    """About the magnitude whose tail probability, on one side, this is."""
+    """Return approximately the magnitude with this one-sided tail probability."""
     if law is NoiseLaw.LAPLACE:
         return -math.log(min(2 * tail, 1.0))
     return -float(ndtri(min(tail, 0.5)))
 
 
 def _tail(size: Fraction, length: int, law: NoiseLaw) -> tuple[Fraction, Fraction]:
-    """Bounds on the tail probability of a magnitude, close enough for cells of ``length`` words."""
+    """Return bounds on the tail probability of a magnitude, close enough for cells of ``length`` words."""
     digits = Context(prec=130 if law is NoiseLaw.NORMAL else 40 + 20 * length)
     exact = digits.divide(Decimal(size.numerator), Decimal(size.denominator))
     if law is NoiseLaw.LAPLACE:

@@ -1,10 +1,10 @@
-"""Choosing a kernel by name, without a fallback; and what this machine offers to kernels.
+"""Choose a kernel by name, without a fallback, and report what this machine supports.
 
-Idea     a missing package is a sentence, never another kernel in its place. `default_kernel` is the one rule
-         the library uses when a caller names none: ``cpu`` where numba is installed, else ``reference``;
-         both give the same codes, so the rule changes speed and nothing else. `Kernel.name` says which it
-         was. A kernel is available if `select` gives it; if not, its refusal is the reason. Fast AES is looked
-         up where the system says so, and measured in any case, because production words come from it.
+Idea     a missing package is an error, never another kernel in its place. `default_kernel` is the one rule where a
+         caller names no kernel: ``cpu`` where numba is installed, else ``reference``; both give the same codes, so the
+         rule affects only speed, and `Kernel.name` tells which it was. A kernel is available if `select` returns it;
+         otherwise its refusal is the reason. Fast AES is looked up where the system reports it, and measured in any
+         case, because production words come from it.
 """
 
 from __future__ import annotations
@@ -36,7 +36,7 @@ PIECE = 1 << 19  # words at a time: inside a core's cache
 def select(name: str, *, threads: int = 1) -> Kernel:
     """Return the named kernel: ``cpu`` (needs numba), ``triton`` (torch, triton and an NVIDIA GPU) or ``reference``.
 
-    ``threads`` is how many threads the cpu kernel may use; the others take it as 1 only.
+    ``threads`` is the number of threads of the cpu kernel; the others accept only 1.
 
     >>> select("reference").name
     'reference'
@@ -59,14 +59,14 @@ def select(name: str, *, threads: int = 1) -> Kernel:
 
 
 def default_kernel(*, threads: int = 1) -> Kernel:
-    """``cpu`` where numba is installed, else ``reference``, which ignores ``threads``."""
+    """Return ``cpu`` where numba is installed, else ``reference``, which ignores ``threads``."""
     if find_spec("numba") is not None:
         return select("cpu", threads=threads)
     return ReferenceKernel()
 
 
 def kernel_support() -> dict[str, str]:
-    """Return every kernel the library has, and why it does not run here; nothing where it does."""
+    """Return every kernel of the library with the reason why it does not run here, empty where it does."""
     found = dict.fromkeys(KERNELS + GPU_KERNELS, "")
     for name in found:
         try:
@@ -77,7 +77,7 @@ def kernel_support() -> dict[str, str]:
 
 
 def aes_instructions(facts: Path = CPU_FACTS) -> bool | None:
-    """Whether the processor says it has AES instructions; ``None`` where the system does not tell."""
+    """Return whether the processor reports AES instructions; ``None`` where the system does not tell."""
     try:
         lines = facts.read_text(encoding="utf-8", errors="replace").splitlines()
     except OSError:
@@ -87,7 +87,7 @@ def aes_instructions(facts: Path = CPU_FACTS) -> bool | None:
 
 
 def aes_gigabytes_per_second(seconds: float = 0.2) -> float | None:
-    """Words of `secure_rng`, AES-128 in counter mode, on one thread; ``None`` without cryptography."""
+    """Measure words of `secure_rng`, AES-128 in counter mode, on one thread; ``None`` without cryptography."""
     try:
         reader = secure_rng().draw(2**60).reader(0)
     except QuietbitError:

@@ -1,11 +1,10 @@
-"""Single-precision stand-ins for the law, each with a proved margin: what a fast kernel decides from.
+"""Single-precision approximations of the law with proved margins, from which fast kernels decide.
 
-Idea     a kernel compares 16 primary bits with an approximation of G_k = 65536 F_k. When the two are further
-         apart than the margin m the decision is that of the exact law; otherwise the coordinate goes to
-         `law.py` with all its 64 bits. So an approximation need not be good, only its error known. Where the law
-         is mild enough each G_k - 1/2 is one polynomial in f over the whole clamp: a CPU uses it for one bit, and
-         straight lines on cells for more; a GPU multiplies 60 times in the time of one look-up, so a binary search
-         evaluates `bits` polynomials there.
+Idea     a kernel compares 16 primary bits with an approximation of G_k = 65536 F_k. When the two are further apart than
+         the margin m the decision is that of the exact law; otherwise the coordinate goes to `law.py` with all its 64
+         bits. So an approximation need not be good, only its error known. Where the law is mild enough each G_k - 1/2
+         is one polynomial in f over the whole clamp: a CPU uses it for one bit, and straight lines on cells for more; a
+         GPU multiplies 60 times in the time of one look-up, so it evaluates `bits` polynomials in a binary search.
 Symbols  t = x - 1/2; R the range of the slopes of a segment; h the width of a cell; w the primary word;
          position p = t rate + offset; one piece: f = p clamped to [0, 1], which a GPU does for nothing; cells:
          f = the fraction of p clamped to [lowest, highest].
@@ -70,7 +69,7 @@ def _slope_range(sampler: Sampler) -> float:
 
 
 def scaled_cumulative(sampler: Sampler, t: FloatVector) -> NDArray[np.float64]:
-    """65536 F_k at each t."""
+    """Return 65536 F_k at each t."""
     return UNIT * cumulative(sampler, t, np.zeros_like(t))
 
 
@@ -150,7 +149,7 @@ class Thresholds:
 
     @property
     def cells(self) -> int:
-        """How many pieces; with one, f runs from 0 to 1."""
+        """The number of pieces; with one, f runs from 0 to 1."""
         return int(self.coefficients.shape[1])
 
     @property
@@ -161,7 +160,7 @@ class Thresholds:
 
 @lru_cache(maxsize=32)
 def threshold_plan(sampler: Sampler) -> Thresholds:
-    """One polynomial per threshold where the margin allows it, else the cells' lines."""
+    """Return one polynomial per threshold where the margin allows it, else the cells' lines."""
     best: Thresholds | None = None
     low, high = sampler.t_range
     if 2.0**-40 < high - low < 2.0**10 and max(abs(low), abs(high)) < 2.0**10:
@@ -182,7 +181,7 @@ def threshold_plan(sampler: Sampler) -> Thresholds:
 
 
 def _fit_thresholds(sampler: Sampler, grid: Points, nodes: Points, degree: int, centred: bool) -> Thresholds:
-    """Least squares on Chebyshev points, with everything that can go wrong added up."""
+    """Fit least squares on Chebyshev points, and add up all errors into the margin."""
     slant = 2.0 if centred else 1.0  # the derivative of the polynomial's variable
     (f, exact), (at, wanted) = ((slant * points - (slant - 1.0), values) for points, values in (grid, nodes))
     low, high = sampler.t_range

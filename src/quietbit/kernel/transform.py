@@ -1,15 +1,15 @@
-r"""The Walsh-Hadamard transform and the public random rotation made of it, in numpy: what all kernels agree with.
+r"""The Walsh-Hadamard transform and the public random rotation made of it, in numpy; the reference of all kernels.
 
 Idea     flip signs at random, then mix all coordinates with a Hadamard matrix: whatever the update, no rotated
-         coordinate is likely to be large, and a few of them tell as much as any others. The seed is public; rotating
-         hides nothing and costs no privacy. The transform takes n log2 n additions, and every kernel performs the same
-         ones in the same order: results agree bit for bit, with any number of threads and any instruction set.
+         coordinate is likely to be large, and a few of them are as informative as any others. The seed is public;
+         rotating hides nothing and costs no privacy. The transform takes n log2 n additions, and every kernel performs
+         the same ones in the same order: results agree bit for bit, with any number of threads and instruction set.
 Symbols  n = a power of two, L = log2 n; H_n / sqrt(n) is orthogonal, symmetric and its own inverse; D = signs; u =
          2^-24 in float32 and 2^-53 in float64.
 Blocks   the rotation of all d coordinates needs no padding: H_b D on b consecutive coordinates, block after block, and
-         where b does not divide d once more on the last b, with signs of their own. Each map is orthonormal, so their
-         product is. Updates of which every coordinate is sent go through these, those of which a few are kept through
-         the rotation of the padded vector, in which every coordinate tells of all.
+         where b does not divide d once more on the last b, with separate signs. Each map is orthonormal, so their
+         product is. Updates of which every coordinate is sent are rotated like this; those of which a few are kept
+         are padded and rotated as a whole, so that every rotated coordinate depends on all.
 Source   Ailon and Chazelle (2006); Suresh et al. (ICML 2017) for distributed means; Higham, "Accuracy and stability of
          numerical algorithms" (2002), chapter 2, for the model of rounding.
 
@@ -63,7 +63,7 @@ def rotation_error_upper(size: int, unit: float = 2.0**-24) -> float:
 
 
 def hadamard(values: NDArray[Any], block: int | None = None) -> NDArray[Any]:
-    """Return the transform of every block of a flat array, by default of all of it; the input is left alone.
+    """Return the transform of every block of a flat array, by default of all of it; the input is not modified.
 
     >>> hadamard(np.array([4.0, 2.0, 0.0, 2.0]))
     array([4., 0., 2., 2.])
@@ -79,9 +79,9 @@ def hadamard(values: NDArray[Any], block: int | None = None) -> NDArray[Any]:
 
 @frozen
 class Blocks:
-    """How ``size`` numbers are rotated: in blocks, or as one block where it is as large as they are many.
+    """The layout of a rotation of ``size`` numbers: in blocks, or as one block of that size.
 
-    The signs of whole blocks are bits 0 .. size - 1 of the public signs ``count`` of this seed; the numbers after the
+    The signs of whole blocks are bits 0 .. size - 1 of the public signs ``count`` of this seed; numbers after the
     last whole block keep theirs until the last block, which overlaps, is applied: its signs are the next bits.
     """
 
@@ -92,7 +92,7 @@ class Blocks:
 
     @classmethod
     def of(cls, size: int, block: int | None, seed: int) -> Blocks:
-        """Cut ``size`` numbers into blocks, a power of two of at most as many; None: padded with zeros, one block."""
+        """Divide ``size`` numbers into blocks, a power of two of at most that size; None: one padded block."""
         if block is None:
             whole = padded_size(size)
             return cls(whole, whole, check_int(seed, "seed", 0), whole)
@@ -102,11 +102,11 @@ class Blocks:
 
     @property
     def whole(self) -> int:
-        """Numbers in whole blocks."""
+        """The number of coordinates in whole blocks."""
         return self.size // self.block * self.block
 
     def words(self) -> tuple[NDArray[np.uint32], NDArray[np.uint32] | None]:
-        """Return the signs, 32 to a word: of whole blocks, and of the last block where it overlaps."""
+        """Return the signs, 32 per word: of whole blocks, and of the last block where it overlaps."""
         words, whole, size = sign_words(self.count, self.seed), self.whole, self.size
         if whole == size:
             return words, None
@@ -119,7 +119,7 @@ class Blocks:
 
 
 def rotated(values: NDArray[Any], blocks: Blocks) -> NDArray[Any]:
-    """Return a flat array rotated in blocks, zeros after its end."""
+    """Return a flat array rotated in blocks, padded with zeros."""
     (first, last), kind, block, whole = blocks.words(), values.dtype, blocks.block, blocks.whole
     result = np.zeros(blocks.size, dtype=kind)
     result[: values.size] = values * _factors(first, values.size, kind)
@@ -130,7 +130,7 @@ def rotated(values: NDArray[Any], blocks: Blocks) -> NDArray[Any]:
 
 
 def rotated_back(values: NDArray[Any], blocks: Blocks) -> NDArray[Any]:
-    """Return a flat array as it was before it was rotated: the transposes in reverse order."""
+    """Undo `rotated`: the transposes in reverse order."""
     (first, last), kind, block, whole = blocks.words(), values.dtype, blocks.block, blocks.whole
     result = values.copy()
     if last is not None:
@@ -162,7 +162,7 @@ def _factors(words: NDArray[np.uint32], size: int, kind: Any) -> NDArray[Any]:
 
 
 def sign_words(size: int, seed: int) -> NDArray[np.uint32]:
-    """Return the signs 32 to a word: a set bit is a minus, least significant first."""
+    """Return the signs, 32 per word: a set bit is a minus, least significant first."""
     words = np.random.Philox(key=sign_key(size, seed)).random_raw(-(-size // 64))
     return words.astype("<u8").view("<u4")
 
@@ -175,13 +175,13 @@ def sign_key(size: int, seed: int) -> NDArray[np.uint64]:
 
 
 def scale_of(size: int) -> tuple[float, bool]:
-    """Return what ends a transform: (1 / sqrt(size), True) to multiply by where exact, else (sqrt(size), False)."""
+    """Return how a transform ends: (1 / sqrt(size), True) to multiply by where exact, else (sqrt(size), False)."""
     even = (size.bit_length() - 1) % 2 == 0
     return (1.0 / math.sqrt(size), True) if even else (math.sqrt(size), False)
 
 
 def check_finite_rotation(rotated: Any, sums: NDArray[np.float64]) -> Any:
-    """Return a rotated update; refuse it if sums over it say that an entry is infinite or NaN.
+    """Return a rotated update; refuse it if its sums show an infinite or NaN entry.
 
     One such entry in an update makes its whole block so; entries below 2^96 never do in float32.
     """

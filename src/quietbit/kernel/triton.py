@@ -1,10 +1,10 @@
 """The Triton kernel: packed codes on an NVIDIA GPU at the speed of reading the update.
 
-Idea     one pass decides almost every coordinate in float32 and lists the rest; a second, small one settles
-         those by the exact law in float64. With `device_rng` the random words are made in registers, and no memory
-         moves but the update and its codes. Any other words are copied to the device first, which is slow and is how
-         the kernel is tested against the reference: same words, same codes, bit for bit.
-         One bit of an update that is rotated in blocks of 4,096 is sampled from registers as well.
+Idea     one pass decides almost every coordinate in float32 and lists the rest; a second, small pass settles those by
+         the exact law in float64. With `device_rng` the random words are made in registers, and only the update and
+         its codes move through memory. Other words are copied to the device first, which is slow and serves to test
+         the kernel against the reference: same words, same codes, bit for bit. One bit of an update that is rotated in
+         blocks of 4,096 is sampled from registers as well.
 Symbols  d = dimension; a row is eight coordinates; see `base.py`, `tables.py` and `triton_sampling.py`.
 
 Importing this module needs torch and triton. Without a GPU everything runs on the CPU in Triton's interpreter if
@@ -44,7 +44,7 @@ __all__ = ["TritonKernel"]
 DEVICE = "cpu" if sampling.INTERPRETED.value else "cuda"
 FLOATS = (torch.float16, torch.bfloat16, torch.float32, torch.float64)
 NORM_BLOCKS = 8  # blocks of a norm per program
-ROOM = 1024  # rows the list holds beyond twice as many as are expected
+ROOM = 1024  # rows in the list beyond twice the expected number
 SETTLERS = 4 if sampling.INTERPRETED.value else 1056  # programs of the second pass: eight per multiprocessor of an H200
 MAGIC, PATTERN = 2.0**23, 0x4B000000
 
@@ -52,7 +52,7 @@ MAGIC, PATTERN = 2.0**23, 0x4B000000
 @final
 @frozen(eq=False)
 class Tensors:
-    """An update as flat tensors on the device, one after the other; ``of_torch``: it came as tensors."""
+    """An update as consecutive flat tensors on the device; ``of_torch``: it came as tensors."""
 
     parts: tuple[Any, ...]
     shape: tuple[int, ...]
@@ -60,7 +60,7 @@ class Tensors:
 
     @classmethod
     def of(cls, update: Update) -> Tensors:
-        """Bring arrays or tensors to the device; those that are there, flat and contiguous, are read where they are."""
+        """Bring arrays or tensors to the device; flat contiguous tensors on the device are read in place."""
         if isinstance(update, Tensors):
             return update
         items = list(update) if isinstance(update, list | tuple) else [update]
@@ -78,11 +78,11 @@ class Tensors:
 
     @property
     def size(self) -> int:
-        """Coordinates of all parts."""
+        """The number of coordinates of all parts."""
         return sum(part.numel() for part in self.parts)
 
     def joined(self) -> Any:
-        """All parts as one tensor whose first entry lies at a multiple of 16 bytes."""
+        """Return all parts as one tensor whose first entry is aligned to 16 bytes."""
         filled = [part for part in self.parts if part.numel()]
         if len(filled) == 1:
             return filled[0].clone() if filled[0].data_ptr() % 16 else filled[0]
@@ -90,18 +90,18 @@ class Tensors:
         return torch.cat([part if same else part.double() for part in filled])
 
     def copied(self) -> Self:
-        """Return the same values where nobody else can write to them."""
+        """Return the same values in private memory."""
         return evolve(self, parts=tuple(part.clone() for part in self.parts))
 
 
 @final
 @frozen
 class TritonKernel(Kernel):
-    """Sampling at the speed of memory on a GPU; see `Kernel` for what each method promises.
+    """Sampling at memory speed on a GPU; `Kernel` documents the methods.
 
-    Updates may be arrays, which are copied to the device, or torch tensors of float16, bfloat16, float32 or
-    float64; one contiguous tensor on the device is read where it is, and is rotated into another. The ``out`` of
-    sampling may be a uint8 tensor on the device.
+    Updates may be arrays, which are copied to the device, or torch tensors of float16, bfloat16, float32 or float64;
+    one contiguous tensor on the device is read in place, and is rotated into another. The ``out`` of sampling may be a
+    uint8 tensor on the device.
     """
 
     name: ClassVar[str] = "triton"
@@ -159,7 +159,7 @@ class TritonKernel(Kernel):
             total[:] = sums.cpu().numpy()
 
     def _rotate(self, flat: Tensors, factor: float, blocks: Blocks, kind: Any) -> Any:
-        """Signs, factor and first stages in one visit; a tensor on the device for tensors, else an array."""
+        """Apply signs, factor and first stages in one pass; return a device tensor for tensors, else an array."""
         like = torch.float32 if np.dtype(kind) == np.float32 else torch.float64
         found = _rotated(flat.joined(), factor, blocks, like, _sign_words(blocks))
         check_finite_rotation(found, self._block_sums(Tensors((found,), found.shape, True), 1, 1.0))
@@ -176,7 +176,7 @@ class TritonKernel(Kernel):
         values[:] = there.cpu().numpy()
 
     def rotated_rows(self, inputs: Update, seed: int, factor: float, places: NDArray[np.int64]) -> FloatVector:
-        """Only the rows leave the device."""
+        """Return the rows; only they leave the device."""
         rotated = self.rotate(evolve(Tensors.of(inputs), of_torch=True), seed, factor=factor)
         return np.asarray(rotated[_put(places)].double().cpu().numpy())
 
@@ -187,7 +187,7 @@ class TritonKernel(Kernel):
         return found.view(np.uint64)
 
     def normals(self, seed: bytes, count: int) -> FloatVector:
-        """Words and normals in registers."""
+        """Compute words and normals in registers."""
         state, size = seed_state(seed), check_int(count, "count", 0, MAX_COUNT)
         return np.asarray(_expanded(state[None, 4:8], state[None, 14:], size, True).cpu().numpy()[0])
 
@@ -199,7 +199,7 @@ class TritonKernel(Kernel):
         return int(accepted[0]) if accepted.size else -1
 
     def _add_seeds(self, nonces: Any, seeds: Any, weights: Any, starts: Any, scale: float, total: Any) -> None:
-        """Expand in registers, add by atomic operations, which commute exactly."""
+        """Expand in registers and add by atomic operations, which commute exactly."""
         tails, keys, sums = _put(nonces.view(np.int32)), _put(seeds.view(np.int32)), _put(total)
         add_payloads(tails, keys, _put(weights), _put(starts), scale, _quantiles(), ROWS_KEY, sums)
         total[:] = sums.cpu().numpy()
@@ -226,7 +226,7 @@ def _expanded(keys: NDArray[np.uint32], tails: NDArray[np.uint32], count: int, n
 
 
 def _sign_words(blocks: Blocks) -> Any:
-    """Return the public signs of a rotation, 32 to a word."""
+    """Return the public signs of a rotation, 32 per word."""
     count = -(-blocks.count // 64)
     out = torch.empty(count, dtype=torch.int64, device=DEVICE)
     key = sign_key(blocks.count, blocks.seed).view(np.int64).tolist()
@@ -245,7 +245,7 @@ def _rotated(x: Any, factor: float, blocks: Blocks, kind: Any, signs: Any, start
 
 
 def _sampled(job: Job, x: Any) -> float:
-    """Both passes over all of an update, rotated where the job says so."""
+    """Run both passes over all of an update, rotated where the job asks for it."""
     blocks = job.blocks
     if blocks is None:
         return float(_passes(job, x) or 0.0)
@@ -253,7 +253,7 @@ def _sampled(job: Job, x: Any) -> float:
     total: float | None = None
     if blocks.block == TILE and whole and threshold_plan(job.sampler).lowered is not None:
         total = _passes(job, x, whole, signs=signs)
-    # What no program can do by itself: the last whole block where another overlaps it; everything, if need be.
+    # What no program can do alone: the last whole block where another overlaps it; everything, if need be.
     start = 0 if total is None else whole
     if start < blocks.size:
         own = _rotated(x, job.factor, blocks, torch.float32, signs, start)
@@ -262,9 +262,9 @@ def _sampled(job: Job, x: Any) -> float:
 
 
 def _passes(job: Job, x: Any, size: int | None = None, *, skip: int = 0, signs: Any = None) -> float | None:
-    """Both passes over the rows from ``skip`` on, which ``x`` holds; with signs, over ``size`` numbers to be rotated.
+    """Run both passes over the rows from ``skip`` on, in ``x``; with signs, over ``size`` numbers to be rotated.
 
-    Returns the sum that the job asks for; with signs None where too many rows were left to the second pass.
+    Return the sum that the job asks for; with signs None where too many rows were left to the second pass.
     """
     sampler, order, gain, plan = job.sampler, job.order, job.gain, threshold_plan(job.sampler)
     size, rotated = 8 * skip + x.numel() if size is None else size, signs is not None
@@ -321,16 +321,16 @@ def _tables(sampler: Sampler) -> SimpleNamespace:
 
 
 def _primary_words(block: WordBlock, size: int) -> Any:
-    """Return given primary words on the device, two to an int32, whole rows."""
+    """Return given primary words on the device, two per int32, whole rows."""
     padded = np.zeros(-(-size // 8) * 8, dtype="<u2")
     padded[:size] = block.primary(0, size)
     return _put(padded.view("<i4"))
 
 
 def _listed_ties(block: WordBlock, listed: Any, found: Any, capacity: int, skip: int, size: int) -> Any:
-    """Return eight given tie words for every row that the second pass will look at, in its order."""
+    """Return eight given tie words for every row of the second pass, in its order."""
     count = int(found[:1].view(torch.int32)[0])
     some, rest = (0, skip) if count > capacity else (count, size // 8)
     chosen = np.append(listed[:some].cpu().numpy(), np.arange(rest, -(-size // 8)))
-    index = np.minimum(8 * chosen[:, None] + np.arange(8), size - 1).reshape(-1)  # what lies beyond is not looked at
+    index = np.minimum(8 * chosen[:, None] + np.arange(8), size - 1).reshape(-1)  # entries beyond are not used
     return _put((block.ties(index) & np.uint64(2**48 - 1)).astype(np.int64))

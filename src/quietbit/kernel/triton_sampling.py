@@ -1,16 +1,15 @@
-"""Both passes of sampling on the GPU: float32 decisions for all, the exact law for what they leave open.
+"""Both passes of sampling on the GPU: float32 decisions for all coordinates, the exact law for those left open.
 
-Idea     a row is eight neighbouring coordinates, so its codes are `bits` whole bytes. A thread reads a row with
-         16-byte loads, decides its eight codes in float32 from 16 primary bits each, and writes the bytes; words
-         are made in registers. A row with a coordinate that comes within the margin is put on a list, which
-         `resolve_rows` walks afterwards: it decides a listed row once more, and settles what stays open in it by
-         the law, one coordinate per row at a time: one round for nearly all. That pass reads how much there is to
-         do from the device: nothing waits for the host, and a list that overflowed means that every row is done
-         again.
+Idea     a row is eight neighbouring coordinates, so its codes are `bits` whole bytes. A thread reads a row with 16-byte
+         loads, decides its eight codes in float32 from 16 primary bits each, and writes the bytes; words are made in
+         registers. A row with a coordinate within the margin is put on a list, which `resolve_rows` processes
+         afterwards: it decides a listed row once more, and settles what stays open by the law, one coordinate per row
+         at a time: one round for nearly all. That pass reads the length of the list from the device, so nothing waits
+         for the host; if the list overflowed, every row is done again.
 Rotated  a program holds a whole block of 4,096 as eight columns of 512 rows: three stages are sums and differences of
          columns; then other bits of the place become columns, by way of shared memory, for the next three.
-Law      the functions of `law.py`, operator by operator, handed to triton instead of written again. `resolve_rows`
-         is launched with ``enable_fp_fusion=False``, so that products and sums round apart as in the reference.
+Law      the functions of `law.py`, operator by operator, passed to triton instead of rewritten. `resolve_rows` is
+         launched with ``enable_fp_fusion=False``, so that products and sums round separately as in the reference.
 Symbols  w the primary word; V, width, half, f: see `tables.py`, which also proves that what is decided here is what
          the exact law decides; law: as in `sampler.py`.
 
@@ -55,7 +54,7 @@ def clamp(p, low, high):
 
 @triton.jit
 def _position(value, numbers, DOUBLE: tl.constexpr):
-    """Return where inputs lie; ``numbers`` are rate and offset, in doubles and in float32."""
+    """Return the positions of inputs; ``numbers`` are rate and offset, in doubles and in float32."""
     if DOUBLE:
         return (value.to(tl.float64) * numbers[0] + numbers[1]).to(tl.float32)
     else:
@@ -64,7 +63,7 @@ def _position(value, numbers, DOUBLE: tl.constexpr):
 
 @triton.jit
 def eight(x0, x1, x2, x3, x4, x5, x6, x7, ROWS: tl.constexpr):
-    """Eight tensors, one per coordinate of a row, as one flat tensor of all coordinates."""
+    """Join eight tensors, one per coordinate of a row, into one flat tensor of all coordinates."""
     even = tl.join(tl.join(x0, x4), tl.join(x2, x6))
     odd = tl.join(tl.join(x1, x5), tl.join(x3, x7))
     return tl.reshape(tl.join(even, odd), (8 * ROWS,))
@@ -78,7 +77,7 @@ def primaries(w0, w1, w2, w3, ROWS: tl.constexpr):
 
 @triton.jit
 def _coefficients(table, code, POWER: tl.constexpr, STEP: tl.constexpr, CELLS: tl.constexpr, SYMBOLS: tl.constexpr):
-    """Two coefficients of the threshold in the middle of what is left; the first two steps need no look-up."""
+    """Return two coefficients of the middle threshold of what is left; the first two steps need no look-up."""
     at = table + POWER * CELLS * SYMBOLS + (SYMBOLS // 2 ** (STEP + 1) - 1)
     if CELLS > 1 or STEP > 1:
         both = tl.load(at + code)
@@ -203,7 +202,7 @@ def _one_bit_codes(
 
 @triton.jit
 def _rates(numbers):
-    """Rate and offset that take an input to a position, in doubles and in float32."""
+    """Return rate and offset that take an input to a position, in doubles and in float32."""
     rate, offset = tl.load(numbers + 6), tl.load(numbers + 7)
     return rate, offset, rate.to(tl.float32), offset.to(tl.float32)
 
@@ -220,14 +219,14 @@ def _three_stages(x0, x1, x2, x3, x4, x5, x6, x7):
 
 @triton.jit
 def _turned(x, A: tl.constexpr, B: tl.constexpr, C: tl.constexpr, D: tl.constexpr):
-    """Columns that are three other bits of the place; rows are the rest of them."""
+    """Make three other bits of the place the columns; rows are the rest of them."""
     tile = tl.permute(tl.reshape(eight(*x, 512), (8, 8, 8, 8)), (A, B, C, D))
     return _columns(tl.reshape(tile, (512, 8)), 512)
 
 
 @triton.jit
 def _groups(x):
-    """512 rows as four groups of 128 neighbours."""
+    """Return 512 rows as four groups of 128 neighbours."""
     return _four(tl.permute(tl.reshape(x, (4, 128)), (1, 0)), 128)
 
 
@@ -264,7 +263,7 @@ def sample_rows(
     CELLS: tl.constexpr, GIVEN: tl.constexpr, DOUBLE: tl.constexpr, CENTRED: tl.constexpr, LOOK: tl.constexpr,
     SECOND: tl.constexpr, WIDTH: tl.constexpr, SCALED: tl.constexpr, ONE: tl.constexpr, ROTATED: tl.constexpr,
 ):  # fmt: skip
-    """Codes of four rows per thread, 128 apart, as far as float32 tells; rows that are left open are listed.
+    """Write the codes of four rows per thread, 128 apart, as far as float32 tells; list the rows left open.
 
     ONE: one bit by its polynomial, else BITS bits by binary search among the thresholds. ROTATED: of whole blocks of
     4,096, rotated, a block to a program; ``kept`` then gets the values of listed rows. ``found`` has the number of
@@ -365,7 +364,7 @@ def _segment(t, t_low, knots, tails, levels):
 
 @triton.jit
 def _prefix_sums(sums, COUNT: tl.constexpr, SYMBOLS: tl.constexpr, BITS: tl.constexpr):
-    """Sklansky's order, as in the reference: the last sum of a left half joins its right half."""
+    """Add up in Sklansky's order, as in the reference: the last sum of a left half joins its right half."""
     for level in tl.static_range(BITS):
         view = tl.reshape(sums, (COUNT, SYMBOLS // 2 ** (level + 1), 2, 2**level))
         left, right = tl.split(tl.permute(view, (0, 1, 3, 2)))
@@ -417,10 +416,10 @@ def resolve_rows(
     BITS: tl.constexpr, GIVEN: tl.constexpr, ROWS: tl.constexpr, DEGREE: tl.constexpr, CELLS: tl.constexpr,
     DOUBLE: tl.constexpr, CENTRED: tl.constexpr, LOOK: tl.constexpr, KEPT: tl.constexpr, SECOND: tl.constexpr,
 ):  # fmt: skip
-    """Exact codes of the listed rows and of a last, incomplete one; of all rows if the list overflowed.
+    """Write the exact codes of the listed rows and of a last, incomplete one; of all rows if the list overflowed.
 
-    Given ``ties`` are eight for each of these rows. KEPT: ``x`` has the values of the listed rows alone, eight each; an
-    overflow is then the caller's to notice.
+    Given ``ties`` are eight for each of these rows. KEPT: ``x`` has the values of the listed rows alone, eight each;
+    the caller must then check for an overflow.
     """
     key, rates = [part.to(tl.uint32) for part in (k0, k1, k2, k3, k4, k5, k6, k7)], _rates(numbers_at)
     numbers = [tl.load(numbers_at + number) for number in (0, 1, 2, 3, 4, 5)]

@@ -1,7 +1,7 @@
 """Norms and sums of payloads on the GPU, without unpacking anything into memory.
 
-Idea     codes are cut from their bytes in registers and looked up: copying payloads to the device takes longer. Norms
-         follow the fixed order of `norm.py`; their block sums are added exactly, as whole numbers. Importing this
+Idea     codes are extracted from their bytes in registers and looked up, faster than payloads are copied to the device.
+         Norms follow the fixed order of `norm.py`; their block sums are added exactly, as integers. Importing this
          module needs triton.
 Symbols  a limb is 20 bits of a block's sum.
 """
@@ -43,7 +43,7 @@ def add_codes(payloads, stride, how_many, total, size, dimension, table, BITS: t
 
 @triton.jit
 def _lanes(at, place, left, scale, ORDER: tl.constexpr, SCALED: tl.constexpr, EVEN: tl.constexpr):
-    """Add up 16 rows of terms, one after the other; EVEN: all are there."""
+    """Add up 16 rows of terms in order; EVEN: all are there."""
     lanes = (place & 0).to(tl.float64)
     for row in tl.static_range(16):
         here = place + row * 256
@@ -60,10 +60,10 @@ def block_sums(
     x, sums, limbs, size, blocks, scale,
     ORDER: tl.constexpr, SCALED: tl.constexpr, BLOCKS: tl.constexpr, LIMBS: tl.constexpr,
 ):  # fmt: skip
-    """Add up blocks of 16 rows of 256 terms: rows one after the other, lanes by halving.
+    """Add up blocks of 16 rows of 256 terms: rows in order, lanes by halving.
 
-    After the limbs and their last count is the largest sum: bits of non-negative doubles sort as whole numbers, and
-    those of a NaN come last, so it is kept as a whole number.
+    After the limbs and their last count is the largest sum: bits of non-negative doubles sort as integers, and those of
+    a NaN come last, so it is kept as an integer.
     """
     number = tl.program_id(0).to(tl.int64) * BLOCKS
     block = number + tl.arange(0, BLOCKS)
@@ -73,7 +73,7 @@ def block_sums(
         lanes = _lanes(x + number * 4096, place, left, scale, ORDER, SCALED, True)
     else:
         lanes = _lanes(x + number * 4096, place, left, scale, ORDER, SCALED, False)
-    for level in tl.static_range(8):  # two terms each, so it does not matter how the compiler adds them up
+    for level in tl.static_range(8):  # two terms each, so the compiler's order does not matter
         left_half, right = tl.split(tl.permute(tl.reshape(lanes, (BLOCKS, 2, 128 // 2**level)), (0, 2, 1)))
         lanes = left_half + right
     found = tl.reshape(lanes, (BLOCKS,))
@@ -83,7 +83,7 @@ def block_sums(
 
 @triton.jit
 def add_limbs(sums, size, limbs, SIZE: tl.constexpr, LIMBS: tl.constexpr, LIMB_BITS: tl.constexpr):
-    """Cut the block sums into limbs below the power of two above the largest; counts what does not fit in the last."""
+    """Split the block sums into limbs below the power of two above the largest; count misfits in the last."""
     index = tl.program_id(0).to(tl.int64) * SIZE + tl.arange(0, SIZE)
     rest = tl.load(sums + index, mask=index < size, other=0.0)
     exponent = (tl.load(limbs + LIMBS + 1) >> 52) - 1022  # the largest is below 2^exponent

@@ -1,11 +1,11 @@
-"""Walsh-Hadamard stages inside a GPU kernel: up to twelve per visit of memory, in the reference's order.
+"""Walsh-Hadamard stages inside a GPU kernel: up to twelve per pass over memory, in the reference's order.
 
 Idea     a program holds 4,096 entries: neighbours for the first twelve stages, later 2^r rows of a few neighbouring
          columns for the next r. A stage splits the tile into the two halves of all pairs and joins sums and differences
          again, in registers and shared memory; 2^20 entries are read and written twice, 2^27 three times. The first
-         visit can read another tensor, scale it and flip its signs.
+         pass can read another tensor, scale it and flip its signs.
 Symbols  half = distance of the first of a kernel's stages; N = entries of a tile; b = entries of a block, which is
-         transformed by itself.
+         transformed separately.
 """
 
 # mypy: disable-error-code="no-untyped-def, no-untyped-call, untyped-decorator"
@@ -23,7 +23,7 @@ from quietbit.kernel.transform import scale_of
 __all__ = ["hadamard_stages"]
 
 TILE_BITS = 12
-LATE_BITS = 8  # stages of one later visit at most: tiles keep 16 columns, a whole sector of float32
+LATE_BITS = 8  # most stages of one later pass: tiles keep 16 columns, a whole sector of float32
 
 
 @triton.jit
@@ -36,7 +36,7 @@ def _stage(x, N: tl.constexpr, HALF: tl.constexpr):
 
 @triton.jit
 def _flipped(source, place, size, words, bit, factor, like, SCALED: tl.constexpr):
-    """Entries of the source times the factor, with signs: 32 to a word, a set bit is a minus; zeros after its end."""
+    """Return the source times the factor, with signs: 32 per word, a set bit is a minus; zeros after its end."""
     here = place < size
     v = tl.load(source + place, mask=here, other=0.0)
     if SCALED:
@@ -53,7 +53,7 @@ def _stages_kernel(
     N: tl.constexpr, COLUMNS: tl.constexpr, STAGES: tl.constexpr, END: tl.constexpr, FLIP: tl.constexpr,
     SCALED: tl.constexpr,
 ):  # fmt: skip
-    """END 0: more stages follow; 1: multiply by the scale; 2: divide by it, correctly rounded.
+    """Apply stages; END 0: more stages follow; 1: multiply by the scale; 2: divide by it, correctly rounded.
 
     ``numbers`` are the scale and the factor: read from memory, because as arguments they would be rounded to float32.
     """

@@ -1,8 +1,8 @@
 """Words inside a GPU kernel: ChaCha in registers, as in `rng.py`; seeds expanded as in `expand.py`; public signs.
 
 Idea     a thread expands the key at its own block number; tuples of tensors hold one word of every thread. For a
-         payload it expands one block of the seed's stream and one of the nonce's: the eight words of a block are a
-         tile's words 16 apart, so neighbouring threads read neighbouring strata. Products and sums are not fused.
+         payload it expands one block of the seed's stream and one of the nonce's: the eight words of a block are 16
+         apart in a tile, so neighbouring threads read neighbouring strata. Products and sums are not fused.
          Importing this module needs triton.
 Symbols  as in `expand.py`; lane = the number of a block within its payload.
 """
@@ -52,7 +52,7 @@ def chacha_words(block, stream, key, ROUNDS: tl.constexpr, SHORT: tl.constexpr =
     a1 = zero + (0x3120646E if SHORT else 0x3320646E)
     a2 = zero + (0x79622D36 if SHORT else 0x79622D32)
     start = (a0, a1, a2, a3, b0, b1, b2, b3, c0, c1, c2, c3, d0, d1, d2, d3)
-    for _ in range(ROUNDS // 2):  # a loop, because unrolled it takes the compiler ten times as long
+    for _ in range(ROUNDS // 2):  # a loop, because the compiler takes ten times as long when it is unrolled
         a0, b0, c0, d0 = _quarter(a0, b0, c0, d0)
         a1, b1, c1, d1 = _quarter(a1, b1, c1, d1)
         a2, b2, c2, d2 = _quarter(a2, b2, c2, d2)
@@ -72,7 +72,7 @@ def _one_of_four(at, w0, w1, w2, w3):
 
 @triton.jit
 def primary_words(row, words, key, GIVEN: tl.constexpr):
-    """Four 32-bit words, the primary words of the eight coordinates of each row; given ones are read."""
+    """Return four 32-bit words, the primary words of the eight coordinates of each row; given ones are read."""
     if GIVEN:
         return [tl.load(words + row * 4 + j).to(tl.uint32) for j in (0, 1, 2, 3)]
     else:
@@ -82,7 +82,7 @@ def primary_words(row, words, key, GIVEN: tl.constexpr):
 
 @triton.jit
 def pair(low, high):
-    """Two words of 32 bits as one of 64."""
+    """Return two 32-bit words as one of 64."""
     return (low.to(tl.int64) & 0xFFFFFFFF) | (high.to(tl.int64) << 32)
 
 
@@ -100,7 +100,7 @@ def _block(lane, key, tail, PLAIN: tl.constexpr):
 
 @triton.jit
 def _normal(word, table):
-    """One normal per word: see `quantile.py`."""
+    """Return one normal per word (see `quantile.py`)."""
     bits = ((word & 0x7FFFFFFFFFFFFFFF) | 1).to(tl.float64).to(tl.int64, bitcast=True)
     row = table + ((bits >> 48) - 16368) * 8
     t = 2.0 * (((bits & 0xFFFFFFFFFFFF) << 4) | 0x3FF0000000000000).to(tl.float64, bitcast=True) - 3.0
@@ -132,7 +132,7 @@ def _add_kernel(tails, keys, weights, starts, scale, table, total, row_key, coun
         index = 128 * (lane // 16) + lane % 16 + 16 * j
         here = index < count
         z = _normal(words[j], table) * factor
-        # Adding and taking away 1.5 * 2^52 rounds to the nearest whole number, ties to even; |z| is below 2^52.
+        # Adding and subtracting 1.5 * 2^52 rounds to the nearest integer, ties to even; |z| is below 2^52.
         whole = ((z + 6755399441055744.0) - 6755399441055744.0).to(tl.int64)
         start = tl.load(starts + index, mask=here, other=0)
         width = tl.load(starts + index + 1, mask=here, other=0) - start
@@ -142,7 +142,7 @@ def _add_kernel(tails, keys, weights, starts, scale, table, total, row_key, coun
 
 
 def expand(keys: Any, tails: Any, count: int, table: Any, normals: bool) -> Any:
-    """(streams, count) normals, or words as int64, of int32 tensors of (streams, 4) keys and (streams, 2) nonces."""
+    """Return (streams, count) normals, or int64 words, from int32 tensors of (streams, 4) keys, (streams, 2) nonces."""
     kind = torch.float64 if normals else torch.int64
     out = torch.empty((keys.shape[0], count), dtype=kind, device=keys.device)
     if out.numel():
@@ -166,7 +166,7 @@ def add_payloads(
 
 @triton.jit(do_not_specialize=["key_0", "key_1"])
 def sign_words(out, key_0, key_1, count, SIZE: tl.constexpr):
-    """Public signs as `transform.sign_words` has them: Philox4x64 with ten rounds, four words of 64 bits a counter."""
+    """Write public signs as `transform.sign_words` does: Philox4x64 with ten rounds, four 64-bit words per counter."""
     number = tl.program_id(0).to(tl.int64) * SIZE + tl.arange(0, SIZE)
     zero = (number & 0).to(tl.uint64)
     c0, c1, c2, c3 = (number + 1).to(tl.uint64), zero, zero, zero
