@@ -1,1 +1,1 @@
-"""The auditor and the doctor: does what is shipped keep what is claimed?"""
+"""The auditor and the doctor: does the shipped sampler keep its claims?"""

@@ -1,14 +1,13 @@
-"""The auditor: does the sampler that is shipped keep what is claimed of it?
+"""The auditor: tests whether the shipped sampler keeps its claims.
 
-Idea     send known updates many times over the real path, `send` and then `receive`, and look for a difference
-         from the claim in three ways: an empirical lower bound on epsilon, which needs nothing but two
-         neighbours; means and variances against the mechanism's own; correlations between coordinates and
-         between releases, which should have none.
+Idea     send known updates many times over the real path, `send` and then `receive`, and look for deviations from the
+         claim in three ways: an empirical lower bound on epsilon, which needs only two neighbours; means and variances
+         against the claimed ones; correlations between coordinates and between releases, which should be zero.
 Symbols  u, v neighbours: an update and zero, or an update and its negative.
 Source   `ratio.py`, `checks.py` and `tails.py` name theirs.
 
-Half of the doubt (1 - confidence) goes to the lower bound and half to the checks: with the stated confidence
-a sampler that follows its claim passes. A pass is not a proof. `Audit.detectable` says what would have been found.
+Half of the doubt (1 - confidence) goes to the lower bound and half to the checks: with the stated confidence a sampler
+that follows its claim passes. A pass is not a proof; `Audit.detectable` gives the fault that would have been found.
 """
 
 from __future__ import annotations
@@ -41,12 +40,12 @@ Progress: TypeAlias = Callable[[float, str], None]
 @final
 @frozen
 class Audit:
-    """What was found, beside what is claimed for one release at the same delta and adjacency.
+    """The findings, beside what is claimed for one release at the same delta and adjacency.
 
     With probability ``confidence`` over the random bits drawn, the true epsilon is at least ``epsilon_lower``, and no
-    finding fails for a sampler that follows its claim. ``detectable``: a sampler whose response is too strong, so
-    that its epsilon exceeds the claim by this much or more, would have been found with probability 0.9.
-    ``measurable``: the largest lower bound on epsilon that the samples can give, whatever the sampler does.
+    finding fails for a sampler that follows its claim. ``detectable``: a sampler whose response is too strong, so that
+    its epsilon exceeds the claim by at least this much, would have been found with probability 0.9. ``measurable``: the
+    largest lower bound on epsilon that the samples can give, whatever the sampler does.
     """
 
     epsilon_lower: float
@@ -61,7 +60,7 @@ class Audit:
 
     @property
     def passed(self) -> bool:
-        """Whether nothing was found against the sampler; read ``verdict`` for what that is worth."""
+        """Whether nothing was found against the sampler; ``verdict`` says how much that means."""
         return self.epsilon_lower <= self.epsilon_upper and all(finding.passed for finding in self.findings)
 
     @property
@@ -77,7 +76,7 @@ class Audit:
 
     @property
     def failures(self) -> tuple[str, ...]:
-        """A sentence for everything found."""
+        """One sentence per fault found."""
         found = [f"{one.name}: {one.detail}" for one in self.findings if not one.passed]
         if not self.epsilon_lower <= self.epsilon_upper:
             found.insert(0, f"epsilon: at least {self.epsilon_lower:.4g}, where {self.epsilon_upper:.4g} is claimed")
@@ -97,8 +96,8 @@ def audit(
     """Audit one release of a mechanism, or of an uplink, by sending known updates over it.
 
     ``samples`` is how often each of the main updates is sent: zero, one coordinate at the boundary, all coordinates at
-    once, with either sign, and one outside the ball; fourteen in between get a quarter of it each. Random bits are the
-    operating system's unless ``rng`` is given. ``progress`` is told a fraction and what is being done.
+    once, with either sign, and one outside the ball; fourteen others in between are sent a quarter as often. Random
+    bits are the operating system's by default. ``progress`` is called with a fraction and the current step.
     """
     adjacency = as_adjacency(adjacency)
     source = secure_rng() if rng is None else rng
@@ -122,7 +121,7 @@ def audit(
 
 
 def _path(target: Any) -> Path:
-    """Return the way to audit: an uplink's own mechanism on flat vectors, so that no type of `like` rounds means."""
+    """Return the path to audit: an uplink's own mechanism on flat vectors, so that no type of `like` rounds means."""
     if not isinstance(target, Uplink):
         if all(hasattr(target, name) for name in ("mechanism", "send", "receive")):
             path: Path = target
@@ -134,11 +133,11 @@ def _path(target: Any) -> Path:
 
 @final
 class _Rounds:
-    """The way of a mechanism whose clients keep the same rows in a round: every release is one of a round of its own.
+    """The path of a mechanism with shared rows: every release belongs to a separate round.
 
-    What is claimed of a coordinate is claimed over rows; on the same rows, releases would all miss the same parts of
-    an update, and coordinates of them would go together. Bodies travel without their header: it names the rows, and
-    would hide that a body is one that was sent before.
+    Claims about a coordinate average over rows; on the same rows, all releases would miss the same parts of an update,
+    and their coordinates would be correlated. Bodies travel without their header: it names the rows, and would hide
+    that a body repeats an earlier one.
     """
 
     def __init__(self, uplink: Uplink) -> None:

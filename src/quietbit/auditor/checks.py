@@ -1,10 +1,10 @@
-"""What the auditor asks of the releases: one question per function, each with its own share of the doubt.
+"""The auditor's checks of the releases: one question per function, each with its share of the doubt.
 
-Idea     a sampler that follows the claimed law answers all questions rightly but for a stated probability; a
-         fault fails at least one. Means and variances are held against the claim, coordinate by coordinate and
-         added up along the update (the score test, which is the sharpest for a response that is too strong);
-         independence needs no claim. A question yields statistics over their limits, in words; the worst is its answer.
-Symbols  those of `releases.py`; e = `moment_error`, how far a mechanism says its own claim may be off.
+Idea     a sampler that follows the claimed law passes every check except with a stated probability; a fault fails at
+         least one. Means and variances are compared with the claim, per coordinate and added up along the update (the
+         score test, which is the sharpest for a response that is too strong); independence needs no claim. A check
+         yields statistics over their limits, each with a description; the worst is its answer.
+Symbols  those of `releases.py`; e = `moment_error`, the mechanism's own bound on the error of its claim.
 Source   limits: `tails.py`. For a fixed lag the terms z_i z_(i+L), taken in order, are martingale differences.
 """
 
@@ -27,7 +27,7 @@ from quietbit.auditor.tails import REACH_MARGIN, bernstein_limit, bernstein_tail
 __all__ = ["CHECKS", "Finding", "Seen", "check_all", "detectable_gain"]
 
 ROUNDING = 1e-3  # of means and variances: 32-bit floats and fixed-point means are far better than this
-HEAVIER = 1.5  # how much heavier than seen the tails may be
+HEAVIER = 1.5  # factor by which tails may be heavier than seen
 POWER = float(ndtri(0.9))
 STEPS = 50  # of a tenth each: a factor of 117
 
@@ -37,7 +37,7 @@ Answers: TypeAlias = Iterator[tuple[float, str]]
 @final
 @frozen
 class Finding:
-    """The answer to one question: it failed where ``ratio``, the worst statistic over its limit, is above 1."""
+    """The answer to one question; it failed where ``ratio``, the worst statistic over its limit, is above 1."""
 
     name: str
     ratio: float
@@ -45,13 +45,13 @@ class Finding:
 
     @property
     def passed(self) -> bool:
-        """Whether chance explains what was seen."""
-        return self.ratio <= 1  # a NaN is not a pass
+        """Whether chance explains the statistics."""
+        return self.ratio <= 1  # NaN fails
 
 
 @final
 class Seen:
-    """All releases of an audit, and how far off the claims may be."""
+    """All releases of an audit, and the bounds on the error of the claims."""
 
     def __init__(self, records: Sequence[Record], shared: Shared, error: float) -> None:
         self.records, self.shared, self.error = records, shared, error
@@ -60,14 +60,14 @@ class Seen:
         self.reach = REACH_MARGIN * max(record.reach for record in records)
 
     def moments(self, record: Record) -> FloatVector:
-        """Return E z^4 by coordinate: what was seen of typical ones, and for others what the reach allows."""
+        """Return E z^4 per coordinate: the observed value for typical ones, the bound by the reach for others."""
         plain = int(np.count_nonzero(record.typical)) * record.times
         fourth = HEAVIER * max(record.fourth / plain, 1.0) if plain else 0.0
         return np.where(record.typical, fourth, self.reach**2 * record.share)
 
 
 def check_all(seen: Seen, doubt: float) -> tuple[Finding, ...]:
-    """Return every finding; all pass for a sampler that follows its claim, but for a probability of ``doubt``."""
+    """Return every finding; for a sampler that follows its claim all pass, except with probability ``doubt``."""
     found = []
     for name, check in CHECKS.items():
         answers = list(check(seen, doubt / len(CHECKS)))
@@ -77,7 +77,7 @@ def check_all(seen: Seen, doubt: float) -> tuple[Finding, ...]:
 
 
 def _mean_ratios(seen: Seen, record: Record, doubt: float) -> FloatVector:
-    """Return by coordinate how far the sum of z is from zero, over what chance allows."""
+    """Return per coordinate how far the sum of z is from zero, over what chance allows."""
     allowed = record.times * (seen.error * np.abs(record.response) + ROUNDING * np.sqrt(record.share))
     variance = record.times * np.maximum(record.share, 1e-6)
     return np.asarray(np.abs(record.first) / (allowed + bernstein_limit(variance, seen.reach, doubt / 2)))
@@ -96,7 +96,7 @@ def means(seen: Seen, doubt: float, chosen: Sequence[Record] | None = None) -> A
 
 
 def rungs(seen: Seen, doubt: float) -> Answers:
-    """Ask whether the coordinate that stands out has the claimed mean: fewer comparisons, hence sharper."""
+    """Ask whether the prominent coordinate has the claimed mean: fewer comparisons, hence sharper."""
     chosen = [record for record in seen.inside if record.probe.place is not None]
     for record in chosen:
         place = record.probe.place
@@ -111,7 +111,7 @@ def _score(records: Sequence[Record], error: float, doubt: float) -> tuple[float
     for record in records:
         scores, squared = np.concatenate(record.scores), np.square(record.weight)
         total += float(scores.sum())
-        # Coordinates need not be independent: what was seen counts where it is more.
+        # Coordinates need not be independent: use the observed variance where it is larger.
         variance += record.times * max(float(squared @ record.share), float(scores.var()))
         reach = max(reach, REACH_MARGIN * float(np.abs(scores).max()))
         signal += record.times * float(squared.sum())
@@ -124,7 +124,7 @@ def response(seen: Seen, doubt: float, chosen: Sequence[Record] | None = None) -
     """Ask whether releases follow the update exactly as strongly as claimed, over each update and over all."""
     groups = [[one] for one in (seen.inside if chosen is None else chosen) if np.any(one.weight)]
     yield 0.0, "no update moves the claimed mean"
-    # Half the doubt for all together, which is the sharpest, half for the single ones.
+    # Half the doubt for all updates together, which is sharpest, half for the single ones.
     shares = [([record for group in groups for record in group], doubt / 2)] if groups else []
     for group, part in shares + [(group, doubt / (2 * len(groups))) for group in groups]:
         total, limit, _, signal = _score(group, seen.error, part)
@@ -168,7 +168,7 @@ def noise(seen: Seen, doubt: float) -> Answers:
 
 
 def _lags(lags: FloatVector, terms: FloatVector, allowed: float, reach: float, doubt: float, what: str) -> Answers:
-    """Hold sums of products at every distance against what uncorrelated ones reach."""
+    """Compare sums of products at every distance with the limits of uncorrelated ones."""
     limits = allowed * terms + bernstein_limit(terms, reach**2, doubt / (2 * lags.size))
     ratios = np.abs(lags) / limits
     place = int(np.argmax(ratios))
@@ -185,7 +185,7 @@ def coordinates(seen: Seen, doubt: float) -> Answers:
 
 
 def pairs(seen: Seen, doubt: float) -> Answers:
-    """Ask whether releases in a row share no structure: <z, z'> varies as for independent coordinates.
+    """Ask whether consecutive releases share no structure: <z, z'> varies as for independent coordinates.
 
     With covariance Sigma the variance of <z, z'> is the sum of all squared entries of Sigma, so any dependence between
     any two coordinates makes it larger.
@@ -222,7 +222,7 @@ def releases(seen: Seen, doubt: float) -> Answers:
 
 
 def payloads(seen: Seen, doubt: float) -> Answers:
-    """Ask whether no payload came twice, unless there are so few that chance repeats them."""
+    """Ask whether no payload was repeated, unless there are so few that chance repeats them."""
     yield 0.0, "no payload came twice that chance would not repeat"
     for record in seen.records:
         if record.repeated > 0:
@@ -240,9 +240,9 @@ CHECKS: dict[str, Callable[[Seen, float], Answers]] = {
 
 
 def detectable_gain(seen: Seen, doubt: float) -> float:
-    """Return by which factor the response must be too strong to be found by the score with probability 0.9.
+    """Return the smallest factor of too strong a response that the score finds with probability 0.9.
 
-    Step k of a tenth adds ``growth^k`` times the first to the mean: a response that levels off at the boundary shows
+    Step k of a tenth adds ``growth^k`` times the first to the mean: a response that saturates at the boundary shows
     a fault less than in proportion. Infinite where no strength would be found.
     """
     chosen = [record for record in seen.inside if np.any(record.weight)]

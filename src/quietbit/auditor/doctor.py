@@ -1,9 +1,8 @@
 """A self-test of sampler, account and payload on this machine, in a few seconds.
 
-Idea     each check computes something whose answer is known beforehand: other kernels' codes, the table's
-         frequencies, an exact certificate, a closed form of the paper, the bytes of the wire format's example,
-         and what the auditor finds when it sends known updates over the real path.
-         A check that raises has failed; no check stops the others.
+Idea     each check computes something whose answer is known: other kernels' codes, the table's frequencies, an exact
+         certificate, a closed form of the paper, the bytes of the wire format's example, and the auditor's findings on
+         known updates over the real path. A check that raises has failed; no check stops the others.
 Symbols  false alarm: the probability that a correct sampler fails the test of frequencies.
 """
 
@@ -45,7 +44,7 @@ FALSE_ALARM = 1e-9
 ASYMPTOTIC_MARGIN = 1000
 LEAST_EXPECTED = 10_000
 SEED = 20230723
-DIMENSION = 50_003  # no multiple of 8
+DIMENSION = 50_003  # not a multiple of 8
 FEW = 2_003
 AUDITED = 35
 AUDIT_SAMPLES = 100
@@ -66,14 +65,14 @@ Report = Callable[[float, str], None]
 
 
 class Check(NamedTuple):
-    """A question with a known answer: ``run`` says what was found, and raises where it is wrong."""
+    """A question with a known answer; ``run`` returns what was found, and raises where it is wrong."""
 
     name: str
     run: Callable[[], str]
 
 
 class Outcome(NamedTuple):
-    """What a check found."""
+    """The outcome of a check."""
 
     name: str
     passed: bool
@@ -112,7 +111,7 @@ def run_checks(checks: Sequence[Check], report: Report = lambda fraction, messag
         start = time.perf_counter()
         try:
             detail, passed = check.run(), True
-        except Exception as error:  # whatever a broken installation raises is what is to be reported
+        except Exception as error:  # report anything that a broken installation raises
             own = isinstance(error, QuietbitError)
             detail, passed = str(error) if own else f"{type(error).__name__}: {error}", False
         outcomes.append(Outcome(check.name, passed, detail, time.perf_counter() - start))
@@ -121,7 +120,7 @@ def run_checks(checks: Sequence[Check], report: Report = lambda fraction, messag
 
 
 class _Wrong(QuietbitError):
-    """A check whose answer is not the known one."""
+    """A check whose answer is wrong."""
 
 
 def _expect(condition: bool, sentence: str) -> None:
@@ -130,7 +129,7 @@ def _expect(condition: bool, sentence: str) -> None:
 
 
 def kernels_agree(kernels: Sequence[Kernel]) -> str:
-    """Hold codes and bytes of every kernel against those of the reference, from the same words."""
+    """Compare codes and bytes of every kernel with those of the reference, from the same words."""
     reference = ReferenceKernel()
     inputs = np.random.default_rng(SEED).normal(scale=0.4, size=DIMENSION).astype(np.float32)
     for spec in (DesignSpec(2, 1, 1.0), DesignSpec(8, 3, 5.0)):
@@ -149,7 +148,7 @@ def kernels_agree(kernels: Sequence[Kernel]) -> str:
 
 
 def formula_holds(kernel: Kernel) -> str:
-    """Hold codes against what a plain softmax, which shares no code with kernels, makes of the same words."""
+    """Compare codes with those of a plain softmax, which shares no code with kernels, on the same words."""
     mechanism = InterpolatedMVU(_shipped(DesignSpec(8, 3, 5.0)), Ball(Norm.L2, 1.0, FEW), beta=3.0)
     update = mechanism.ball.clip(np.random.default_rng(SEED).normal(size=FEW))
     codes = kernel.sample(mechanism.sampler, update, seeded_rng(SEED))
@@ -163,7 +162,7 @@ def formula_holds(kernel: Kernel) -> str:
 
 
 def frequencies(kernel: Kernel, rng: RandomBits, draws: int = 400_000) -> str:
-    """Hold codes drawn at every level against the rows of the table, by Pearson's chi-square."""
+    """Compare codes drawn at every level with the rows of the table, by Pearson's chi-square."""
     from scipy.stats import chi2  # slow to import, and needed here alone
 
     worst, cells = 0.0, 0
@@ -189,7 +188,7 @@ def _chi_square(kernel: Kernel, rng: RandomBits, design: Design, draws: int) -> 
 
 
 def designs_hold(designs: Iterable[Design]) -> str:
-    """Certify that every design meets its epsilon and has no bias but what it says, exactly."""
+    """Certify that every design meets its epsilon and has exactly the bias it states."""
     count = 0
     for design in designs:
         measured, spec = certify(design), design.spec
@@ -203,7 +202,7 @@ def designs_hold(designs: Iterable[Design]) -> str:
 
 
 def account_holds() -> str:
-    """Hold the account against two closed forms of the one-bit mechanism, from the private side."""
+    """Compare the account with two closed forms of the one-bit mechanism, from the private side."""
     found = []
     for norm, delta, times, known in ((Norm.L2, 1e-5, 50, FIFTY_ONE_BIT_RELEASES), (Norm.L1, 0.0, 1, PURE_ONE_BIT)):
         cost = InterpolatedMVU(_shipped(DesignSpec(2, 1, 1.0)), Ball(norm, 1.0, 1000)).privacy(Adjacency.ZERO_OUT)
@@ -216,7 +215,7 @@ def account_holds() -> str:
 
 
 def payload_holds(rng: RandomBits | None = None) -> str:
-    """Encode the wire format's example, send a payload there and back, and have a flipped bit refused."""
+    """Encode the wire format's example, send a payload there and back, and check that a flipped bit is refused."""
     sent = Uplink(_example()).send(np.linspace(-1.0, 2.0, 21).astype(np.float32), seeded_rng(0))
     _expect(sent == EXAMPLE, "The example of the wire format was encoded into other bytes.")
     mechanism = InterpolatedMVU(_shipped(DesignSpec(2, 1, 1.0)), Ball(Norm.L2, 1.0, DIMENSION))

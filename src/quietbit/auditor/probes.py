@@ -1,9 +1,9 @@
-"""Which updates the auditor sends, and what the mechanism claims of each.
+"""The updates that the auditor sends, and what the mechanism claims of each.
 
-Idea     a fault shows where it is looked for: nothing at all, one coordinate at the boundary (both signs), all
-         coordinates at once (both signs), rungs in between (a design's inner rows), and two updates far outside
-         the ball, which must be released like their clipped versions: one along all coordinates, one along so few
-         that it stands out from the noise and so numerous that none of them alone leaves the ball.
+Idea     each fault shows for certain updates: zero, one coordinate at the boundary (both signs), all coordinates at
+         once (both signs), rungs in between (a design's inner rows), and two updates far outside the ball, which must
+         be released like their clipped versions: one along all coordinates, one along so few that it stands out from
+         the noise and so many that none of them alone leaves the ball.
 Symbols  u = update as sent; m_k, V_k = claimed mean and variance of decoded coordinate k, for the clipped update;
          shift_k = m_k(u) - m_k(u/1.1): what a response too strong by a tenth would add, to first order.
 
@@ -26,18 +26,18 @@ from quietbit.mechanism.base import Mechanism
 
 __all__ = ["STRETCH", "Claims", "Probe", "probes"]
 
-STRETCH = 1.1  # the excess that the score tests are made for
+STRETCH = 1.1  # factor of the excess that the score tests are designed for
 OUTSIDE = 3.0  # times the radius
-FEW = {1: 4, 2: 12}  # coordinates that share it, by the order of the norm: less than the radius each
+FEW = {1: 4, 2: 12}  # coordinates that share it, by order of the norm: less than the radius each
 RUNGS = 8
 RUNG_SHARE = 4  # a rung gets this part of the samples
-SIGNS_SEED = 20230723  # public: of where rungs are and of their other signs
+SIGNS_SEED = 20230723  # public: for the places of rungs and their other signs
 
 
 @final
 @frozen(eq=False)
 class Probe:
-    """One update and how often to send it; ``place`` is the coordinate that stands out, if one does."""
+    """One update and how often to send it; ``place`` is the coordinate that stands out, if any."""
 
     name: str
     update: FloatVector
@@ -46,19 +46,19 @@ class Probe:
 
     @property
     def outside(self) -> bool:
-        """Whether clipping is what it is about."""
+        """Whether it tests clipping."""
         return self.name.startswith("outside")
 
 
 @final
 class Claims:
-    """The claimed mean and variance of decoded coordinates, looked up once for every value."""
+    """The claimed mean and variance of decoded coordinates, looked up once per value."""
 
     def __init__(self, mechanism: Mechanism) -> None:
         self.ball, self.error = mechanism.domain, float(mechanism.moment_error)
         require(0 <= self.error < 1, "moment_error of the mechanism", self.error, "from 0 to below 1")
         self._mean, self._variance = cache(mechanism.expectation), cache(mechanism.variance)
-        # A coordinate that is nearly certain has a tiny variance; one at zero tells how far values spread.
+        # A nearly certain coordinate has a tiny variance; one at zero shows how far values spread.
         self.at_zero = float(self.variance(np.zeros(1))[0])
         self.floor = max(self.at_zero / 9, (1e-12 * self.ball.radius) ** 2)
 

@@ -1,8 +1,7 @@
 """A lower bound on epsilon from releases of two neighbouring updates.
 
-Idea     count an event that tells two neighbours apart, and turn the counts into a statement that holds with a
-         stated confidence. A lower bound above the claim proves that sampler and account disagree; one below
-         proves nothing, it only fails to object.
+Idea     count an event that tells two neighbours apart, and turn the counts into a statement that holds with a stated
+         confidence. A lower bound above the claim proves that sampler and account disagree; one below proves nothing.
 Symbols  T = <decoded release, direction>; events {T > t} and {T <= t}, under either update:
          epsilon >= log((P(event) - delta) / P'(event)).
 Source   Clopper and Pearson (1934); Ding et al. (CCS 2018) and Jagielski et al. (NeurIPS 2020) for
@@ -33,7 +32,7 @@ SIDES = ((True, True), (False, False), (True, False), (False, True))
 
 
 def ratio_lower(first: FloatVector, second: FloatVector, delta: float, doubt: float) -> float:
-    """Return the lower bound on epsilon from the statistic's values under either update, as many of each."""
+    """Return the lower bound on epsilon from equally many values of the statistic under either update."""
     trials = counted(first.size)
     split = first.size - trials
     event = _choose(first[:split], second[:split], trials, delta, doubt)
@@ -51,9 +50,9 @@ def measurable(samples: int, delta: float, doubt: float) -> float:
 
 
 def detectable_lower(samples: int, claim: float, delta: float, doubt: float) -> float:
-    """Return the smallest epsilon that is found above the claim with probability 0.9, for the best of events.
+    """Return the smallest epsilon that is found above the claim with probability 0.9, for the best event.
 
-    The event is that of randomised response, P = sigmoid(epsilon) and P' = 1 - P, which no pure mechanism betters;
+    The event is that of randomised response, P = sigmoid(epsilon) and P' = 1 - P, which is best for pure mechanisms;
     infinite where no epsilon is found.
     """
     trials = counted(samples)
@@ -71,21 +70,21 @@ def detectable_lower(samples: int, claim: float, delta: float, doubt: float) -> 
 
 
 class _Event(NamedTuple):
-    """T above the threshold, or at most it; expected of the first update, or of the second."""
+    """T above the threshold, or at most it; more likely under the first update, or under the second."""
 
     threshold: float
     above: bool
     of_first: bool
 
     def counts(self, first: FloatVector, second: FloatVector) -> tuple[int, int]:
-        """Return how often it happened where it is expected, and where it is not."""
+        """Return how often it happened where it is likely, and where it is not."""
         expected, other = (first, second) if self.of_first else (second, first)
         often, seldom = int((expected > self.threshold).sum()), int((other > self.threshold).sum())
         return (often, seldom) if self.above else (expected.size - often, other.size - seldom)
 
 
 def _choose(first: FloatVector, second: FloatVector, trials: int, delta: float, doubt: float) -> _Event:
-    """Return the event that promises most for ``trials`` further draws, judged by those set aside."""
+    """Return the most promising event for ``trials`` further draws, judged by those set aside."""
     both = np.sort(np.concatenate([first, second]))
     places = np.unique(np.linspace(0, both.size - 1, THRESHOLDS).astype(int))
     events = [_Event(threshold, *side) for threshold in np.unique(both[places]).tolist() for side in SIDES]

@@ -1,8 +1,7 @@
-"""Releases of the real path, and the sums that the checks are made of.
+"""Releases over the real path, and the sums on which the checks are based.
 
-Idea     every update goes through `send`, every payload alone through `receive`; what comes out is compared with
-         the claim while it is at hand, so that memory does not grow with the number of releases times the
-         dimension.
+Idea     every update goes through `send`, every payload alone through `receive`; the result is compared with the claim
+         at once, so that memory does not grow with the number of releases times the dimension.
 Symbols  r = decoded - claimed mean; z = r/s with s^2 = max(V, V(0)/9): at most unit variance, and no value of a
          nearly certain coordinate is out of proportion; c = V/s^2 the variance of z; w = shift/s, so that T = <w, z>
          is the score for a response too strong; Q = ||z||^2; G = <z, z'> of two releases in a row.
@@ -33,11 +32,11 @@ TYPICAL = 0.1
 
 
 class Path(Protocol):
-    """The way of an update: what `Uplink` does, or something that stands in for it."""
+    """The path of an update: `Uplink`, or a replacement."""
 
     @property
     def mechanism(self) -> Mechanism:
-        """Whose claims are audited."""
+        """The mechanism whose claims are audited."""
         ...
 
     def send(self, update: Any, rng: Any, /) -> bytes:
@@ -52,20 +51,20 @@ class Path(Protocol):
 @final
 @define(eq=False)
 class Record:
-    """What was seen of one update's releases."""
+    """Statistics of one update's releases."""
 
     probe: Probe
     share: FloatVector  # c
     typical: NDArray[np.bool_]  # coordinates whose claimed variance is nearly that of a zero
     response: FloatVector  # (m(u) - m(0))/s
     weight: FloatVector  # w
-    growth: float  # what each further step of a tenth adds to the mean score, relative to the step before
+    growth: float  # what each further step of a tenth adds to the mean score, relative to the previous step
     first: FloatVector  # sum of z, by coordinate
     second: FloatVector  # sum of z^2, by coordinate
     fourth: float = 0.0  # sum of z^4 over typical coordinates
     reach: float = 0.0  # largest |z|
     repeated: float = 0.0  # largest Q of a payload that was sent before
-    # By release, in batches: T, Q, G of pairs, the first decoded coordinate, and the sum of all.
+    # Per release, in batches: T, Q, G of pairs, the first decoded coordinate, and the sum of all.
     scores: list[FloatVector] = Factory(list)
     energies: list[FloatVector] = Factory(list)
     products: list[FloatVector] = Factory(list)
@@ -74,11 +73,11 @@ class Record:
 
     @property
     def times(self) -> int:
-        """How many releases there were."""
+        """The number of releases."""
         return self.probe.times
 
     def add(self, decoded: FloatMatrix, standard: FloatMatrix, again: NDArray[np.bool_]) -> None:
-        """Count a batch of releases in; ``again`` says which of their payloads were sent before."""
+        """Add a batch of releases; ``again`` marks payloads that were sent before."""
         squares = np.square(standard)
         energies = squares.sum(axis=1)
         self.first += standard.sum(axis=0)
@@ -96,7 +95,7 @@ class Record:
 
 @final
 class Shared:
-    """What is summed over all updates: spectra along coordinates, and some coordinates of every release in order."""
+    """Sums over all updates: spectra along coordinates, and some coordinates of every release in order."""
 
     def __init__(self, dimension: int, total: int) -> None:
         self.dimension = dimension
@@ -111,7 +110,7 @@ class Shared:
         self.kept: list[NDArray[np.float32]] = []
 
     def add(self, standard: FloatMatrix, left: int) -> None:
-        """Count a batch of releases in, the first ``left`` of them into the spectrum."""
+        """Add a batch of releases, the first ``left`` of them to the spectrum."""
         self.kept.append(standard[:, self.columns].astype(np.float32))
         some = standard[:left] if self.dimension > 1 else standard[:0]
         for row in range(0, len(some), 16):  # a few at a time, so that they stay in the cache
@@ -125,14 +124,14 @@ class Shared:
 
 
 def release(path: Path, probe: Probe, claims: Claims, rng: Any, shared: Shared, told: Callable[[int], None]) -> Record:
-    """Send one update as often as its probe says."""
+    """Send one update as often as its probe asks for."""
     target = np.asarray(claims.ball.clip(probe.update), dtype=np.float64)
     mean, variance = claims.mean(target), claims.variance(target)
     spread = np.sqrt(np.maximum(variance, claims.floor))
     typical = np.abs(variance - claims.at_zero) <= TYPICAL * claims.at_zero
     response = (mean - claims.mean(np.zeros_like(target))) / spread
     weight = claims.shift(target) / spread
-    # Where a step of a tenth adds less than the one before it, the response levels off.
+    # Where a step of a tenth adds less than the one before it, the response saturates.
     before = float(weight @ (claims.shift(target / STRETCH) / spread))
     growth = min(float(weight @ weight) / before if before > 0 else 0.0, STRETCH)
     sums = np.zeros((2, target.size))

@@ -1,8 +1,8 @@
-"""How far a sum may stray by chance: the limits that every check of the auditor uses.
+"""Limits on the chance deviation of a sum, for every check of the auditor.
 
-Idea     limits are those of theorems for finitely many draws, not of the normal curve they tend to, so a stated
-         false-alarm rate is one. What they need of a law, its variance and the reach of its values, comes
-         from the claim and from the largest value seen; the latter is widened, since a larger one may exist.
+Idea     limits come from theorems for finitely many draws, not from the normal limit, so that a stated false-alarm rate
+         holds. What they need of a law, its variance and the reach of its values, comes from the claim and from the
+         largest value seen; the latter is widened, since a larger one may exist.
 Symbols  v = variance of a sum; b = reach: no term is larger in magnitude; L = log(1/doubt).
 Source   Bernstein (1924), and Freedman (1975) for martingales: P(S >= t) <= exp(-t^2/(2 (v + b t/3)));
          Clopper and Pearson (1934); for sums of non-negative terms Maurer (2003): P(S <= E S - t) <=
@@ -23,7 +23,7 @@ REACH_MARGIN = 1.25
 
 
 def bernstein_limit(variance: Any, reach: Any, doubt: float) -> Any:
-    """Return what a sum of mean zero exceeds with probability at most ``doubt``; arrays are taken entry by entry.
+    """Return a limit that a sum of mean zero exceeds with probability at most ``doubt``, elementwise for arrays.
 
     >>> round(bernstein_limit(100.0, 0.0, 1e-9), 1), round(bernstein_limit(100.0, 1.0, 1e-9), 1)
     (64.4, 71.7)

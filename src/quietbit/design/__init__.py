@@ -1,1 +1,1 @@
-"""Designs: numbers to a probability table, offline, in double precision."""
+"""Designs: probability tables computed offline in double precision."""

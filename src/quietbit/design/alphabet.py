@@ -1,9 +1,8 @@
 """The best alphabet: descent on the value of the inner problem, from several starts.
 
-Idea     The inner optimum at barrier weight mu, seen as a function of the alphabet, is smooth, and its
-         gradient comes with the multipliers (envelope theorem). Following it while mu shrinks steps over the
-         kinks that stop a descent on the linear program itself. Large grids inherit the alphabet of a coarse
-         one, so that only a few fine solves remain.
+Idea     The inner optimum at barrier weight mu is a smooth function of the alphabet, and its gradient comes with the
+         multipliers (envelope theorem). Following it while mu shrinks steps over the kinks that stop a descent on the
+         linear program itself. Large grids inherit the alphabet of a coarse one, so that only a few fine solves remain.
 Symbols  a symmetric alphabet is 1/2 - z_k, 1/2 + z_k; z_unit is the smallest outermost z that can be unbiased.
          With nu_i the multiplier of row i's mean, dV/da_j = sum_i P[i,j] (2 (a_j - x_i)/n - nu_i).
 Source   Chaudhuri et al. (2022) state the problem; the method is this library's own.
@@ -30,19 +29,19 @@ __all__ = ["Progress", "search", "symmetric"]
 Progress = Callable[[float, str], None]
 Found: TypeAlias = tuple[Optimum, FloatVector]  # a table with its facts, and the shape of its alphabet
 
-DIRECT_LEVELS = 33  # up to this many levels the search runs on the spec itself,
-COARSE_LEVELS = 17  # beyond it on this many first
+DIRECT_LEVELS = 33  # up to this many levels, search on the spec itself,
+COARSE_LEVELS = 17  # beyond, first on this many
 FIRST_GAP = 0.1  # duality gap of the first descent, in units of the alphabet's squared width
-SHRINK = 10.0  # and by how much each later descent narrows it
-EXPLORE = 1e-4  # every start is followed until the gap is this part of the objective,
-REFINE = 1e-8  # the best few until it is this
-ACCEPT = 1e-4  # a final gap above this part of the objective sends the search to a wider margin
+SHRINK = 10.0  # the factor by which each later descent narrows it
+EXPLORE = 1e-4  # every start is followed until the gap is this share of the objective,
+REFINE = 1e-8  # the best few until it is this share
+ACCEPT = 1e-4  # a final gap above this share of the objective makes the search use a wider margin
 FINALISTS = 3
 RANDOM_STARTS = 4
-MARGINS = (1e-6, 1e-5, 1e-4, 1e-3, 1e-2)  # by how much an exactly unbiased alphabet exceeds the smallest width
-FLATTEST = 1e-6  # log-ratios between neighbours below this leave Newton's method no digits
+MARGINS = (1e-6, 1e-5, 1e-4, 1e-3, 1e-2)  # factors by which an exactly unbiased alphabet exceeds the smallest width
+FLATTEST = 1e-6  # with smaller log-ratios between neighbours Newton's method has no digits left
 RETRY = 1e-6  # at larger gaps a failed solve is tried again from a cold start
-WALL = 1e6  # what an infeasible alphabet costs in the line search
+WALL = 1e6  # cost of an infeasible alphabet in the line search
 
 
 def symmetric(z: FloatVector) -> FloatVector:
@@ -59,7 +58,7 @@ def search(spec: DesignSpec, progress: Progress | None = None) -> tuple[FloatMat
         raise Infeasible("the table is too flat for Newton steps in double precision")
     if spec.input_levels <= DIRECT_LEVELS:
         return _widening(spec, lambda descent: _explore(descent, EXPLORE, report))
-    # A coarse grid finds the alphabet, all levels then polish it.
+    # A coarse grid finds the alphabet, which all levels then polish.
     coarse = evolve(spec, input_levels=COARSE_LEVELS)
     _, alphabet = _widening(coarse, lambda descent: _explore(descent, 10 * EXPLORE, report))
     shape = (alphabet[spec.outputs // 2 :] - 0.5) / unbiased_half_width(coarse)
@@ -70,10 +69,10 @@ def search(spec: DesignSpec, progress: Progress | None = None) -> tuple[FloatMat
 
 
 def _widening(spec: DesignSpec, attempt: Callable[[_Descent], Found]) -> tuple[FloatMatrix, FloatVector]:
-    """Try ever wider margins until the attempt comes close to optimal.
+    """Try wider and wider margins until the attempt is close to optimal.
 
-    The unbiased optimum often sits at the smallest feasible width, where the private tables have no interior;
-    this stays as close to it as rounding allows.
+    The unbiased optimum often has the smallest feasible width, where the private tables have no interior; this stays as
+    close to it as rounding allows.
     """
     fallback: Found | None = None
     for margin in MARGINS:
@@ -123,7 +122,7 @@ class _Descent:
         self.bounds = [(0.0, None)] * (self.half - 1) + [(outermost, None)]
 
     def follow(self, shape: FloatVector, gap: float, accuracy: float) -> Found:
-        """Descend at ever smaller duality gaps, down to ``accuracy`` times the objective, or to rounding."""
+        """Descend at shrinking duality gaps, down to ``accuracy`` times the objective, or to rounding."""
         self.path.reset()
         best: Optimum | None = None
         while best is None or (best.gap > accuracy * best.objective and gap > 1e-15):
@@ -139,7 +138,7 @@ class _Descent:
             candidate = np.sort(found.x)
             try:
                 best = self._solve(symmetric(candidate * self.unit), gap)
-            except Infeasible:  # rounding stops the path here: the last gap's answer stands
+            except Infeasible:  # rounding ends the path here: keep the last gap's answer
                 break
             shape = candidate
             gap /= SHRINK
@@ -148,7 +147,7 @@ class _Descent:
         return self._tighten(best, symmetric(shape * self.unit), gap), shape
 
     def _tighten(self, best: Optimum, alphabet: FloatVector, gap: float) -> Optimum:
-        """Close the gap further for the final alphabet, as far as rounding lets through."""
+        """Close the gap further for the final alphabet, as far as rounding allows."""
         for _ in range(2):
             try:
                 found = self.path.solve(alphabet, gap)
@@ -160,7 +159,7 @@ class _Descent:
         return best
 
     def _value(self, shape: FloatVector, gap: float) -> tuple[float, FloatVector]:
-        # A step that breaks down is a wall for the line search, not an answer.
+        # A failing step is a wall for the line search, not an answer.
         try:
             found = self._solve(symmetric(shape * self.unit), gap)
         except Infeasible:
@@ -175,7 +174,7 @@ class _Descent:
             return self.path.solve(alphabet, gap)
         except Infeasible:
             self.path.reset()
-            if gap < RETRY:  # rounding, not the start, is what failed
+            if gap < RETRY:  # rounding failed, not the start
                 raise
         # The warm start was too close to the boundary: once more from the middle.
         try:
@@ -186,7 +185,7 @@ class _Descent:
 
 
 def _starts(half: int) -> Iterator[FloatVector]:
-    """Shapes the optima are known to take: spread out, crowded at the ends, and a few at random."""
+    """Yield the shapes that optima are known to take: spread out, crowded at the ends, and a few at random."""
     even = np.arange(1, half + 1) / half
     yield 1.1 * even
     if half == 1:
@@ -206,7 +205,7 @@ def _objective(found: Found) -> float:
 
 
 def _best_few(found: list[Found]) -> list[Found]:
-    """Return the best finds, each of a different alphabet."""
+    """Return the best results, each of a different alphabet."""
     kept: list[Found] = []
     for optimum, shape in sorted(found, key=_objective):
         if all(np.abs(shape - other).max() > 1e-3 for _, other in kept):

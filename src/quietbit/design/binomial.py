@@ -1,8 +1,8 @@
 """Evenly spaced designs of b bits: a code is the number of ones among 2^b - 1 equal bits.
 
-Idea     sums of codes say what the mean is only if code j stands for a value linear in j. Binomial rows are such a
+Idea     sums of codes determine the mean only if code j stands for a value linear in j. Binomial rows are such a
          design: interpolating their logarithms gives binomial laws again, with log-odds linear in x, so that a code is
-         a sum of independent bits at every input. That is what makes the account of a sum of codes a theorem.
+         a sum of independent bits at every input. This makes the account of a sum of codes a theorem.
 Symbols  c = 2^b - 1; e = epsilon / c, the epsilon of one bit; p = 1/(1 + exp(-e (2x - 1))); P(j|x) = C(c, j) p^j
          (1-p)^(c-j); alphabet 1/2 + z (2j/c - 1) with z = (1/2) coth(e/2), unbiased at both levels.
 Source   the closed form of one bit (`closed_form`), c times; docs/theory/secure-aggregation.md, "More bits".
@@ -45,13 +45,13 @@ def binomial_design(output_bits: int, epsilon: float) -> Design:
 
 
 def is_evenly_spaced(design: Design) -> bool:
-    """Whether neighbouring values of the alphabet are equally far apart, to a part in 10^9 of its width."""
+    """Return whether neighbouring values of the alphabet are equally far apart, to a part in 10^9 of its width."""
     steps = np.diff(design.alphabet)
     return bool(np.ptp(steps) <= EVEN * float(np.ptp(design.alphabet)))
 
 
 def binomial_deviation_upper(design: Design, low: float, high: float) -> float:
-    """How far the logarithms of the design's probabilities are from binomial ones for inputs in [low, high].
+    """Bound the distance of the design's log-probabilities from binomial ones for inputs in [low, high].
 
     The bits' epsilon is the spec's over 2^b - 1. The difference of unnormalised logarithms is linear in x, so its
     spread over the symbols is largest at an end; normalising moves a logarithm by no more than that spread. Infinite
@@ -71,7 +71,7 @@ def binomial_deviation_upper(design: Design, low: float, high: float) -> float:
 
 
 def _log_binomial(count: int, odds: np.ndarray[tuple[int], np.dtype[np.float64]]) -> FloatMatrix:
-    """Log C(c, j) + j u - c log(1 + e^u), a row for every log-odds u."""
+    """Return log C(c, j) + j u - c log(1 + e^u), one row per log-odds u."""
     choose = np.array([math.log(math.comb(count, j)) for j in range(count + 1)])
     u = odds[:, None]
     return np.asarray(choose + np.arange(count + 1) * u - count * np.logaddexp(0.0, u))

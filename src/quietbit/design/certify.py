@@ -1,7 +1,7 @@
-"""What a design really promises, measured from its stored numbers in rational arithmetic.
+"""The certificate of a design: its privacy and error, measured from the stored numbers in rational arithmetic.
 
-Idea     Doubles are rationals, so the ratios, sums and means of a table are computed exactly; only the final
-         logarithm is rounded, upwards, with fifty digits to spare. Nothing here has heard of a solver.
+Idea     Doubles are rationals, so the ratios, sums and means of a table are computed exactly; only the final logarithm
+         is rounded, upwards, with fifty digits to spare. Nothing here depends on a solver.
 Symbols  epsilon_upper = max log(P[i,j]/P[i',j]) / d(x_i, x_i'). Between neighbours is enough for the metric kinds,
          because distances add up: k h >= k h and (k h)^2 >= k h^2.
 """
@@ -44,12 +44,12 @@ class Certificate:
 
     @property
     def lower_bound(self) -> float:
-        """The certified lower bound on the objective; computed when it is asked for, as it needs a solve."""
+        """The certified lower bound on the objective, computed on first use because it needs a solve."""
         return _lower_bound(self.spec, self.alphabet)
 
     @property
     def gap(self) -> float:
-        """How much worse than the lower bound the design is, as a fraction of the bound."""
+        """The excess of the objective over the lower bound, as a fraction of the bound."""
         return self.objective / self.lower_bound - 1 if self.lower_bound > 0 else math.inf
 
     @property
@@ -91,8 +91,8 @@ def certify(design: Design) -> Certificate:
 
 
 def _epsilon_upper(design: Design, table: list[list[Fraction]]) -> float:
-    """Return the largest log-ratio per unit of distance; a design's rows sum to one, as they are sampled."""
-    # Doubles, good to 1e-13 here, only nominate candidates within 1e-11; those are compared exactly.
+    """Return the largest log-ratio per unit of distance; rows sum to one, as they are sampled."""
+    # Doubles, good to 1e-13 here, only nominate candidates within 1e-11, which are then compared exactly.
     spec, logs = design.spec, np.log(design.probabilities)
     if spec.privacy == "strict":
         span = np.ptp(logs, axis=0)

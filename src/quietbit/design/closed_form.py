@@ -1,9 +1,9 @@
 """Designs that need no search: two input levels, and one bit without bias.
 
-Idea     With two levels every useful symbol has the extreme ratio e^c, and by Cauchy-Schwarz all |z_j| are equal:
-         the optimum has two distinct values, whatever the number of symbols; further symbols repeat them.
-         With one bit and no bias, P[i, 2] must be linear in x_i, so only the half-width z is free, and the mean
-         squared error grows with z: the smallest feasible z is the answer.
+Idea     With two levels every useful symbol has the extreme ratio e^c, and by Cauchy-Schwarz all |z_j| are equal: the
+         optimum has two distinct values, whatever the number of symbols; further symbols repeat them.
+         With one bit and no bias, P[i, 2] must be linear in x_i, so only the half-width z is free, and the mean squared
+         error grows with z: the smallest feasible z is optimal.
 Symbols  t = tanh(c/2), c the log-ratio allowed between the two levels; alphabet 1/2 -+ z; lambda the penalty.
          Two levels: J(z) = z^2 + 1/4 - z t + lambda (z t - 1/2)^2, so z = t (1/lambda + 1) / (2 (1/lambda + t^2)).
          One bit:    z = 1/2 + h / (e^c - 1) for metric privacy, 1/2 + 1 / (e^c - 1) = (1/2) coth(c/2) for strict.
@@ -24,14 +24,14 @@ __all__ = ["closed_form", "unbiased_half_width"]
 def unbiased_half_width(spec: DesignSpec) -> float:
     """Return the smallest outermost z for which an exactly unbiased design exists, for any number of symbols.
 
-    Rounding every symbol at random to the two outermost ones keeps the means and the privacy, so what two
-    symbols cannot reach no alphabet of that width can.
+    Rounding every symbol at random to the two outermost ones keeps the means and the privacy, so no alphabet of that
+    width can do what two symbols cannot.
     """
     return 0.5 + _excess(spec)
 
 
 def _excess(spec: DesignSpec) -> float:
-    """Return the smallest unbiased z less 1/2, computed directly so that nothing cancels where it is tiny."""
+    """Return the smallest unbiased z minus 1/2, computed directly so that nothing cancels where it is tiny."""
     reach = 1.0 if spec.privacy == "strict" else spec.spacing
     return reach / math.expm1(spec.log_ratio_step)
 
@@ -40,7 +40,7 @@ def closed_form(spec: DesignSpec) -> tuple[FloatMatrix, FloatVector] | None:
     """Return the optimal table and alphabet where a formula gives them, else ``None``."""
     if spec.input_levels == 2:
         tanh = math.tanh(spec.log_ratio_step / 2)
-        share = 1 / spec.penalty  # zero when the bias must be
+        share = 1 / spec.penalty  # zero when the bias must be zero
         z = tanh * (share + 1) / (2 * (share + tanh**2))
         return _table(np.array([1.0 / (1.0 + math.exp(spec.log_ratio_step))]), z, spec)
     if spec.output_bits == 1 and spec.bias == "exact":

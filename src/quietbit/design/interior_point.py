@@ -1,10 +1,10 @@
 """The best table for a given alphabet: a structured interior-point method.
 
-Idea     For a fixed alphabet the design problem is a linear program (exact bias) or a small convex quadratic
-         one (bias penalty). Its constraints form a chain between neighbouring levels (metric privacy) or a hub
-         per symbol (strict privacy), so a Newton step costs O(n), not O(n^3). Slacks are recomputed from the
-         table at every step, never carried as variables of their own: each iterate keeps the privacy
-         constraints strictly, however early one stops.
+Idea     For a fixed alphabet the design problem is a linear program (exact bias) or a small convex quadratic one (bias
+         penalty). Its constraints form a chain between neighbouring levels (metric privacy) or a hub per symbol (strict
+         privacy), so a Newton step costs O(n), not O(n^3). Slacks are recomputed from the table at every step, never
+         carried as separate variables: each iterate satisfies the privacy constraints strictly, however early one
+         stops.
 Symbols  P[i, j] the table; x_i levels; a_j alphabet; r = e^c with c the log-ratio allowed between neighbours;
          mu the barrier weight; y the multipliers of the privacy constraints; nu_i that of row i's mean.
          Chain: r P[i+1,j] - P[i,j] > 0 and r P[i,j] - P[i+1,j] > 0. Hub: l_j < P[i,j] < r l_j.
@@ -35,13 +35,13 @@ class Infeasible(ArithmeticError):
 @final
 @dataclass(frozen=True, slots=True, eq=False)
 class Optimum:
-    """The point of the central path at weight ``mu``: what the outer search and the lower bound need."""
+    """A point of the central path at weight ``mu``, for the outer search and the lower bound."""
 
     table: FloatMatrix
     mean_multipliers: FloatVector  # nu_i, in units of the objective
     sum_multipliers: FloatVector  # the row sums' multipliers
     objective: float
-    gap: float  # the duality gap: how far the objective may be from the best for this alphabet
+    gap: float  # the duality gap: a bound on the distance from the best objective for this alphabet
     barrier_objective: float  # smooth in the alphabet, with the envelope gradient below
     alphabet_gradient: FloatVector
 
@@ -118,7 +118,7 @@ class _Hub:
         border = np.zeros((n, b + 2, b + 1))
         border[:, symbol, symbol] = coupling
         border[:, :, b] = rhs
-        inside = np.linalg.solve(blocks, border)  # every row's own system, with and without the hub
+        inside = np.linalg.solve(blocks, border)  # every row's system, with and without the hub
         schur = np.diag((weight[0] + r * r * weight[1]).sum(axis=0))
         schur -= np.einsum("ij,ijk->jk", coupling, inside[:, :b, :b])
         hub = np.linalg.solve(schur, hub_rhs - (coupling * inside[:, :b, b]).sum(axis=0))
@@ -127,21 +127,21 @@ class _Hub:
 
 @final
 class CentralPath:
-    """Follows the central path of one design problem; the table is kept between alphabets as a warm start."""
+    """Follow the central path of one design problem; the table is kept between alphabets as a warm start."""
 
     def __init__(self, spec: DesignSpec, symbols: int | None = None) -> None:
-        """Prepare for ``symbols`` outputs (the spec's own number unless a lower bound asks for more)."""
+        """Prepare for ``symbols`` outputs; the spec's own number by default, more for a lower bound."""
         self.n = spec.input_levels
         self.b = spec.outputs if symbols is None else symbols
         self.x = spec.levels
         self.penalty = spec.penalty
         kind: type[_Chain] | type[_Hub] = _Hub if spec.privacy == "strict" else _Chain
-        # One part in 10^8 stays in hand for the rounding of the stored table.
+        # One part in 10^8 is reserved for the rounding of the stored table.
         self.privacy: _Chain | _Hub = kind(self.n, self.b, math.exp(spec.log_ratio_step * (1 - 1e-8)))
         self.reset()
 
     def reset(self) -> None:
-        """Forget the warm start: the uniform table, strictly private for every epsilon."""
+        """Discard the warm start: return to the uniform table, strictly private for every epsilon."""
         self.table = np.full((self.n, self.b), 1.0 / self.b)
         self.hub = self.privacy.start(self.table)
         self.y: NDArray[np.float64] | None = None
@@ -151,7 +151,7 @@ class CentralPath:
     def solve(self, alphabet: FloatVector, gap: float, patience: int = 12, limit: int = 60) -> Optimum:
         """Go to the point whose duality gap is ``gap``, in units of the alphabet's squared width.
 
-        Raises ``Infeasible`` when the steps stall, which is how an alphabet too narrow to be unbiased shows.
+        Raises ``Infeasible`` when the steps stall, as they do for an alphabet too narrow to be unbiased.
         """
         n, b = self.n, self.b
         width = float(np.abs(alphabet - 0.5).max())
@@ -180,8 +180,8 @@ class CentralPath:
                 break
             at_target += current <= mu
             if feasible and at_target > patience and comp.max() < 10 * mu:
-                break  # rounding keeps the point from being centred any better
-            # Aim lower when the last point was well centred; never below the asked weight.
+                break  # rounding prevents better centring
+            # Aim lower when the last point was well centred; never below the requested weight.
             spread = float(comp.min() / comp.mean())
             current = max(mu, float(comp.mean()) * (0.15 if spread > 0.05 else 0.6))
             weight = y / slack

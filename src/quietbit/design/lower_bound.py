@@ -1,12 +1,12 @@
-"""How good could any design be: a certified lower bound over every alphabet of every size.
+"""A certified lower bound on the objective of any design, over every alphabet of every size.
 
 Idea     Weak duality. Let nu_i and mu_i be any multipliers of the means and sums, and for an output value a let
          c_i(a) = (a - x_i)^2 / n - mu_i - nu_i a. If every private column p satisfies sum_i p_i c_i(a) >= 0 for every
          real a, then no design costs less than sum_i (mu_i + nu_i x_i), less n/(4 lambda) sum_i nu_i^2 under a
-         penalty. The worst column for one a needs no linear program: a backward recursion along the chain
-         (or a sum, under strict privacy) gives it in O(n). Multipliers come from the interior-point method on a
-         grid of candidate values that the worst offenders join; lowering all mu_i by what violation is left makes
-         them feasible.
+         penalty. The worst column for one a needs no linear program: a backward recursion along the chain (or a sum,
+         under strict privacy) gives it in O(n). Multipliers come from the interior-point method on a grid of candidate
+         values, to which the worst offenders are added; lowering all mu_i by the remaining violation makes them
+         feasible.
 Symbols  V(a) = min of sum_i p_i c_i(a) over private columns with sum_i p_i = 1. V(a) - a^2/n is concave (a minimum
          of linear functions), so on a cell of width w it is at least the smaller end value, less w^2/(4n).
 Source   mathematics of linear-programming duality; the recursion is this library's own.
@@ -40,9 +40,9 @@ TARGETS = (1e-5, 1e-3)  # relative accuracy wanted, up to `FINE_LEVELS` levels a
 def objective_lower_bound(spec: DesignSpec, hint: tuple[float, ...] = ()) -> float:
     """Return a number no design for this spec can beat, whatever its alphabet; 0 where nothing better is certified.
 
-    ``hint`` is an alphabet known to be good; it joins the candidates, which sharpens the bound and cannot spoil it.
+    ``hint`` is an alphabet known to be good; it joins the candidates, and can only sharpen the bound.
     """
-    # Values beyond 1.3 units are never worth their squared error; the levels themselves deserve a finer grid.
+    # Values beyond 1.3 units are never worth their squared error; around the levels the grid is finer.
     outermost = 1.3 * unbiased_half_width(spec)
     z = np.concatenate([np.linspace(0.0, 0.5, CANDIDATES), np.linspace(0.5, outermost, CANDIDATES // 2)])
     z = np.unique(np.round(np.concatenate([z, np.abs(np.asarray(hint) - 0.5)]), 13))
@@ -61,13 +61,13 @@ def objective_lower_bound(spec: DesignSpec, hint: tuple[float, ...] = ()) -> flo
         previous, best = best, max(best, dual - spec.input_levels * violation)
         if violation <= 2 * tolerance or 0 < best < previous * (1 + 10 * target):
             break
-        # The exchange step for semi-infinite programs: the worst offenders become candidates.
+        # The exchange step for semi-infinite programs: add the worst offenders to the candidates.
         z = np.unique(np.concatenate([z, np.abs(offenders - 0.5)]))
     return best
 
 
 def _multipliers(spec: DesignSpec, alphabet: FloatVector, accuracy: float) -> tuple[FloatVector, FloatVector] | None:
-    """Near-optimal multipliers for the problem restricted to these output values."""
+    """Return near-optimal multipliers for the problem restricted to these output values."""
     path = CentralPath(spec, len(alphabet))
     best: tuple[FloatVector, FloatVector] | None = None
     for gap in GAPS:
@@ -82,7 +82,7 @@ def _multipliers(spec: DesignSpec, alphabet: FloatVector, accuracy: float) -> tu
 
 
 def _violation(spec: DesignSpec, sums: FloatVector, means: FloatVector, tolerance: float) -> tuple[float, FloatVector]:
-    """How far the multipliers are from feasible over every real output value, and the worst such values.
+    """Return how far the multipliers are from feasible over every real output value, and the worst such values.
 
     The first number is an upper bound on -min V; the values are the local minima of V below zero.
     """
@@ -116,7 +116,7 @@ def _violation(spec: DesignSpec, sums: FloatVector, means: FloatVector, toleranc
 def _refined_minima(
     spec: DesignSpec, sums: FloatVector, means: FloatVector, edges: FloatVector, lowest: NDArray[np.intp]
 ) -> FloatVector:
-    """Local minima of V, each narrowed to its own cell by repeated subdivision."""
+    """Return local minima of V, each narrowed to its own cell by repeated subdivision."""
     left, right = edges[lowest - 1], edges[lowest + 1]
     for _ in range(5):
         inside = np.linspace(left, right, 17)
@@ -129,7 +129,7 @@ def _refined_minima(
 
 
 def _worst_columns(spec: DesignSpec, sums: FloatVector, means: FloatVector, outputs: FloatVector) -> FloatVector:
-    """V at each output value, from below, by Dinkelbach's iteration on the ratio sum p c / sum p."""
+    """Bound V at each output value from below, by Dinkelbach's iteration on the ratio sum p c / sum p."""
     n, ratio = spec.input_levels, math.exp(spec.log_ratio_step * (1 + 1e-12))
     cost = (outputs[None, :] - spec.levels[:, None]) ** 2 / n - sums[:, None] - means[:, None] * outputs
     value = cost.mean(axis=0)  # the constant column

@@ -1,4 +1,4 @@
-"""The normal distribution to ninety digits, in decimal arithmetic: what directed rounding of profiles rests on.
+"""The normal distribution to ninety digits, in decimal arithmetic, for directed rounding of profiles.
 
 Idea     Phi(x) = 1/2 + phi(x) S(x) with S(x) = x + x^3/3 + x^5/(3 5) + ...: for x >= 0 every term is positive, so
          nothing cancels inside the series and the remainder is a geometric tail. Python's decimal arithmetic rounds
@@ -19,7 +19,7 @@ from quietbit.errors import require
 __all__ = ["ERROR", "LARGEST", "cell_masses", "density", "distribution", "float_lower", "float_upper"]
 
 ERROR = Decimal("1e-90")
-LARGEST = 16.0  # beyond it the tail is below 1e-57, and the digits above would no longer suffice
+LARGEST = 16.0  # beyond, the tail is below 1e-57, and 130 digits would not suffice
 _DIGITS = Context(prec=130)
 _HALF = Decimal("0.5")
 _ROOT = Decimal(  # of 2 pi, to 140 digits
@@ -30,13 +30,13 @@ _ROOT = Decimal(  # of 2 pi, to 140 digits
 
 @lru_cache(maxsize=4096)
 def density(x: float) -> Decimal:
-    """phi(x) for |x| <= 16, within 1e-90."""
+    """Return phi(x) for |x| <= 16, within 1e-90."""
     return _density(_checked(x))
 
 
 @lru_cache(maxsize=4096)
 def distribution(x: float | Decimal) -> Decimal:
-    """Phi(x) for |x| <= 16, within 1e-90; Phi(-x) = 1 - Phi(x) holds for what is returned.
+    """Return Phi(x) for |x| <= 16, within 1e-90; Phi(-x) = 1 - Phi(x) holds for the results.
 
     A term is the one before times x^2/(2n+1), so once that factor is below one half the rest of the series is
     smaller than the term just added. At most some 900 terms are needed; each takes two operations of relative
@@ -57,7 +57,7 @@ def distribution(x: float | Decimal) -> Decimal:
 
 
 def cell_masses(edges: list[float]) -> list[Decimal]:
-    """N(0,1) masses of the cells that increasing edges cut the line into, each within 2e-90.
+    """Return the N(0,1) masses of the cells between increasing edges, each within 2e-90.
 
     >>> [float(mass) for mass in cell_masses([0.0])]
     [0.5, 0.5]

@@ -1,17 +1,16 @@
 """A profile: the one-dimensional design of the vector mechanism, a non-decreasing step function.
 
 Idea     Clients send z with density h(<u, z>) against N(0, I), u the direction of the update. Here h is stored as a
-         few doubles and everything said about it is measured from those doubles, in decimal arithmetic that is
-         rounded outwards.
+         few doubles, and every statement about it is measured from those doubles in outward-rounded decimal arithmetic.
 Symbols  t_1 < ... < t_{m-1}: edges. w_0 <= ... <= w_{m-1}: levels; h(t) = w_j / Z where j edges are at most t.
          Z = E w(t), t ~ N(0,1). gain = E[t h(t)] = sum_j (w_j - w_{j-1}) phi(t_j) / Z, by parts.
 Source   docs/theory/vector-mechanism.md. A step with two levels is PrivUnitG (Asi, Feldman, Talwar 2022).
 
-Normalisation. E h = 1 cannot hold in doubles, and it need not: h is *defined* as w / Z with the real number Z, and that
-is what a sampler that accepts with probability proportional to w draws from, exactly. The constructor keeps Z within
-2^-40 of one, so levels may be read as values of h. An update of norm r < 1 is sent with weights 1 - r + r w: after
-normalisation a mixture of N(0, I) and h with weight r Z / (1 - r + r Z), which lies in [0, 1] whatever Z is; the
-account covers all of those, so an inexact Z costs no privacy, only a relative bias of |Z - 1|.
+Normalisation. E h = 1 cannot hold in doubles, and it need not: h is *defined* as w / Z with the real number Z, and a
+sampler that accepts with probability proportional to w draws from it, exactly. The constructor keeps Z within 2^-40 of
+one, so levels may be read as values of h. An update of norm r < 1 is sent with weights 1 - r + r w: after normalisation
+a mixture of N(0, I) and h with weight r Z / (1 - r + r Z), which lies in [0, 1] whatever Z is; the account covers all
+of those, so an inexact Z costs no privacy, only a relative bias of |Z - 1|.
 """
 
 from __future__ import annotations
@@ -53,7 +52,7 @@ def _vector(values: Any, name: str) -> FloatVector:
 @final
 @frozen(eq=False)
 class Profile(Stored):
-    """A non-decreasing step function with mean one under N(0, 1); two are equal where their ``identity()`` is.
+    """A non-decreasing step function with mean one under N(0, 1); profiles with equal ``identity()`` are equal.
 
     ``levels[j]`` holds where exactly j of the ``edges`` are at most t. Arrays are read-only copies.
 
@@ -124,7 +123,7 @@ class Profile(Stored):
         return 1.0 + float(np.sum(jumps * self.edges * densities)) / float(self._mass)
 
     def __call__(self, t: FloatArray) -> FloatVector:
-        """Return the stored level at each t; NaN is refused, for it has no place among the edges."""
+        """Return the stored level at each t; NaN is refused, because it has no place among the edges."""
         values = np.asarray(t, dtype=np.float64)
         require(not bool(np.any(np.isnan(values))), "t", t, "numbers")
         found: FloatVector = self.levels[np.searchsorted(self.edges, values, side="right")]
@@ -134,11 +133,11 @@ class Profile(Stored):
         """Return the dominating pairs as finite masses (P, Q), P rounded up and Q down, one entry per direction.
 
         Replace-one: P has density h(t) and Q h(-t) against N(0,1), constant between the edges and their mirror images;
-        swapping the two is reflecting t, so one direction stands for both. Zero-out: (h, 1) and (1, h).
-        Rounding moves each mass by a relative 2^-52 or so, and hockey-stick divergences only upwards.
+        swapping the two reflects t, so one direction stands for both. Zero-out: (h, 1) and (1, h). Rounding moves each
+        mass by a relative 2^-52 or so, and hockey-stick divergences only upwards.
 
-        ``blur`` is how far the <u, z> that a sampler computes may be from the true one. Its weights lie between
-        w(t - blur) and w(t + blur): P takes the larger and Q the smaller, each with the worse normalisation.
+        ``blur`` bounds the error of the <u, z> that a sampler computes. Its weights lie between w(t - blur) and
+        w(t + blur): P takes the larger and Q the smaller, each with the worse normalisation.
         """
         require(0 <= blur <= 0.01, "blur", blur, "at least 0 and at most 0.01")
         # h(t + blur) has its edges earlier, h(t - blur) later; one more unit covers the rounding of the difference.
@@ -175,7 +174,7 @@ class Profile(Stored):
         return cls(values["edges"], values["levels"])
 
     def _rounded(self, index: list[int], masses: list[Decimal], mean: Decimal) -> tuple[FloatVector, FloatVector]:
-        """Masses times the levels at ``index`` over their mean: rounded up, and rounded down."""
+        """Return masses times the levels at ``index`` over their mean: rounded up, and rounded down."""
         levels = [Decimal(level) for level in self.levels.tolist()]
         ups, downs = np.empty(len(masses)), np.empty(len(masses))
         for place, (j, mass) in enumerate(zip(index, masses, strict=True)):

@@ -1,9 +1,9 @@
-"""How large a gain could be: proved bounds over every profile, and the step function that attains them.
+"""Proved upper bounds on the gain of any profile, and the step function that attains them.
 
 Idea     Without delta the worst loss of a release decides, and worst losses add up: T releases are epsilon-private if
          and only if one is (epsilon/T)-private. Then h lies between two bounds whose ratio is fixed, and for every
          real nu, gain = E[t h] = nu + E[(t - nu) h] is largest for the step at nu: weak duality with one multiplier.
-         With delta and one release what exceeds the two bounds has little mass; it is bounded apart.
+         With delta and one release, the part beyond the two bounds has little mass and is bounded separately.
 Symbols  e = epsilon/T; a(nu) = E(t - nu)_+ = phi(nu) - nu Phi(-nu); E(nu - t)_+ = a(nu) + nu. H: cap on h.
 Source   docs/theory/vector-mechanism.md, "How large can the gain be".
 """
@@ -26,7 +26,7 @@ SLACK = 1e-12  # relative, for a dozen operations in doubles
 
 
 def pure_edge(epsilon: float, adjacency: Adjacency | str) -> float:
-    """Where the optimal two-level profile of one epsilon-private release has its edge.
+    """Return the edge of the optimal two-level profile of one epsilon-private release.
 
     Replace-one: the root of (e^epsilon - 1) a(nu) = nu, which is also the largest gain. Zero-out: Phi(-nu) =
     (1 - e^-epsilon)/(e^epsilon - e^-epsilon), so that levels e^-epsilon and e^epsilon have mean one.
@@ -46,11 +46,11 @@ def pure_edge(epsilon: float, adjacency: Adjacency | str) -> float:
 
 
 def gain_upper(target: Target, largest: float = math.inf) -> float:
-    """No profile that meets the target, with h at most ``largest``, has a larger gain; infinite where none is proved.
+    """Bound the gain of every profile that meets the target with h at most ``largest``; infinite where unproved.
 
     Proved for delta = 0 with any number of releases and any h, and for one release with delta > 0 and a finite cap
-    (without a cap the gain has no bound then: a mass delta may lie as far out as one likes). For several releases
-    with delta, the bound for one of them holds, since what all reveal one reveals no more of; it is loose.
+    (without a cap the gain is then unbounded: a mass delta may lie arbitrarily far out). For several releases with
+    delta, the bound for one of them holds, since one reveals no more than all; it is loose.
     """
     require(largest > 1, "largest", largest, "above 1")
     if target.delta == 0:
@@ -84,7 +84,7 @@ def _tail_upper(delta: float, cap: float) -> float:
 
 
 def _above(nu: float) -> float:
-    """E(t - nu)_+ = phi(nu) - nu Phi(-nu), rounded up; Decimal operands keep the cancellation harmless."""
+    """Return E(t - nu)_+ = phi(nu) - nu Phi(-nu), rounded up; Decimal operands keep the cancellation harmless."""
     digits = Context(prec=130)
     tail = digits.subtract(Decimal(1), distribution(nu))
     return float_upper(digits.subtract(density(nu), digits.multiply(Decimal(nu), tail)))

@@ -2,10 +2,10 @@
 
 Idea     If log h takes the values c, c + s, ..., c + (m-1) s, then the privacy losses of the dominating pair lie on a
          lattice too, and T releases are a T-fold convolution of a few masses: no discretisation, one transform. Edges
-         are free, so the family holds PrivUnitG (m = 2), the clamped exponentials and, for many levels, the Gaussian.
-         Given the edges, the step s is the largest that delta allows; equally spaced edges are found by a simplex
-         search over their centre and spacing, and then all edges move by gradient ascent. What comes out is a
-         proposal: privacy is certified elsewhere, from the doubles that are stored.
+         are free, so the family contains PrivUnitG (m = 2), the clamped exponentials and, for many levels, the
+         Gaussian. Given the edges, the step s is the largest that delta allows; equally spaced edges are found by a
+         simplex search over their centre and spacing, and then all edges move by gradient ascent. The result is a
+         proposal: privacy is certified elsewhere, from the stored doubles.
 Symbols  t_1 < ... < t_{m-1}: edges; s: lattice step; w: masses of cells; U(l) = T times the delta that T-1 releases
          leave when one has lost l: the derivative of delta by the mass of P at loss l, that of Q moving along.
 Source   docs/theory/vector-mechanism.md, "Design". Nelder and Mead (1965); L-BFGS (Liu and Nocedal 1989).
@@ -32,30 +32,30 @@ from quietbit.target import Adjacency, Target
 __all__ = ["Proposal", "propose"]
 
 WHOLE = 4096  # lattice points up to which a convolution is computed whole; beyond, within 14 deviations
-FAINTEST = 1e-12  # a smaller delta is drowned in the rounding of the transforms: the proposal is made for this one
-SHARPNESS = 4.0  # order of the norm that stands for the larger of the two deltas of zero-out while edges move
+FAINTEST = 1e-12  # a smaller delta is lost in the rounding of the transforms: the proposal is made for this one
+SHARPNESS = 4.0  # order of the norm that replaces the larger of the two deltas of zero-out while edges move
 NARROWEST, WIDEST = -14.0, 3.0  # logarithm of a gap between edges
 FARTHEST = 9.0
 COARSE = 32  # levels of the search; for many releases the lattice is halved afterwards
 FINE = 400  # levels of nearly a Gaussian, where design still gains
-MOST = 800  # levels a Gaussian is cut into: costs a part in 80,000
-SEARCHED = 300  # releases beyond which edges do not move one by one
-STRETCHED = 2000  # releases beyond which the Gaussian is taken as it is
-WORTHWHILE = 5e-4  # relative gain for which a pure guarantee, or two levels, are given up
-FINER = 4e-5  # relative gain for which the lattice is halved once more
+MOST = 800  # levels of a discretised Gaussian: costs a part in 80,000
+SEARCHED = 300  # releases beyond which edges are not moved individually
+STRETCHED = 2000  # releases beyond which the Gaussian is used unchanged
+WORTHWHILE = 5e-4  # relative gain that outweighs a pure guarantee, or two levels
+FINER = 4e-5  # relative gain that justifies halving the lattice once more
 
 
 @final
 @dataclass(frozen=True, slots=True)
 class Proposal:
-    """Edges and the lattice step of log h, with the gain they promise before certification."""
+    """Edges and the lattice step of log h, with their gain before certification."""
 
     edges: FloatVector
     step: float
     gain: float
 
     def weights(self) -> FloatVector:
-        """Values of h up to a factor; the largest is 1."""
+        """Return the values of h up to a factor; the largest is 1."""
         values: FloatVector = np.exp(self.step * (np.arange(self.edges.size + 1.0) - self.edges.size))
         return values
 
@@ -64,7 +64,7 @@ class Proposal:
 def propose(target: Target) -> Proposal:
     """Find a profile whose composed account, computed in doubles, meets the target; the caller must certify it.
 
-    Deterministic, for the search starts at fixed points. Seconds for any number of releases.
+    Deterministic: the search starts at fixed points. Takes seconds for any number of releases.
     """
     pure = pure_edge(target.epsilon / target.releases, target.adjacency)
     step = target.epsilon / target.releases * (1.0 if target.adjacency is Adjacency.REPLACE_ONE else 2.0)
@@ -80,7 +80,7 @@ def propose(target: Target) -> Proposal:
 
 
 def _few(account: _Account, target: Target, pure: float) -> Iterator[Proposal]:
-    """From equally spaced edges by ascent to free ones; for many releases on ever finer lattices."""
+    """Yield equally spaced edges, then free ones by ascent; for many releases on finer and finer lattices."""
     yield _simplex(account, np.zeros(1), (pure, 0.0))
     found = []
     for centre, spread in ((0.3, 6.0), (pure, 1.5)):
@@ -88,7 +88,7 @@ def _few(account: _Account, target: Target, pure: float) -> Iterator[Proposal]:
         yield simple
         found.append(_ascend(account, simple))
         if target.releases < 100:
-            found[-1] = _ascend(account, found[-1])  # a second start forgets a curvature gone stale
+            found[-1] = _ascend(account, found[-1])  # a second start discards a stale curvature
         yield found[-1]
     best = max(found, key=lambda proposal: proposal.gain)
     if target.releases < 30:
@@ -106,14 +106,14 @@ def _few(account: _Account, target: Target, pure: float) -> Iterator[Proposal]:
 
 
 def _many(account: _Account, target: Target) -> Iterator[Proposal]:
-    """For hundreds of releases a Gaussian cut into many levels; by then no design gains a part in a hundred."""
+    """Yield a Gaussian with many levels, for hundreds of releases; by then no design gains a part in a hundred."""
     yield account.fit(_ladder(MOST) * (9.5 / MOST))
     if target.releases <= STRETCHED:
         yield _simplex(account, _ladder(FINE), (0.0, math.log(7 / FINE)), evaluations=60)
 
 
 def _ladder(levels: int) -> FloatVector:
-    """Edges between ``levels`` levels, one apart and centred."""
+    """Return the edges between ``levels`` levels, one apart and centred."""
     return np.arange(levels - 1.0) - (levels - 2) / 2
 
 
@@ -131,7 +131,7 @@ def _halved(edges: FloatVector) -> FloatVector:
 
 
 def _simplex(account: _Account, shape: FloatVector, start: tuple[float, float], evaluations: int = 250) -> Proposal:
-    """Find the best edges of a shape, moved, stretched and bent, near a start: centre and log of the stretch."""
+    """Return the best edges of a shape, moved, stretched and bent, near a start: centre and log of the stretch."""
     half = max(float(np.abs(shape).max()), 1.0)
     x = shape / half
 
@@ -153,7 +153,7 @@ def _simplex(account: _Account, shape: FloatVector, start: tuple[float, float], 
 
 
 def _ascend(account: _Account, start: Proposal, evaluations: int = 160) -> Proposal:
-    """All edges moved by gradient ascent on the log of the gain at fixed delta."""
+    """Move all edges by gradient ascent on the log of the gain at fixed delta."""
     best = start
 
     def cost(x: FloatVector) -> tuple[float, FloatVector]:
@@ -176,7 +176,7 @@ def _ascend(account: _Account, start: Proposal, evaluations: int = 160) -> Propo
 
 @dataclass(frozen=True, slots=True)
 class _Cells:
-    """What edges alone decide: masses of the cells, their levels, and their place on the lattice of losses."""
+    """Facts that depend on the edges alone: masses of cells, their levels, their place on the lattice of losses."""
 
     edges: FloatVector
     mass: FloatVector
@@ -193,10 +193,10 @@ class _Account:
         self.delta = max(target.delta, FAINTEST)
         self.times = target.releases
         self.mirrored = target.adjacency is Adjacency.REPLACE_ONE
-        self.guess: dict[int, float] = {}  # by number of edges, the last log step: where to look first
+        self.guess: dict[int, float] = {}  # by number of edges, the last log step: where to search first
 
     def fit(self, edges: FloatVector) -> Proposal:
-        """Find the largest step that delta allows, and the gain there."""
+        """Return the largest step that delta allows, and the gain there."""
         return self.at(edges, self._step(self._cells(edges), math.inf))
 
     def at(self, edges: FloatVector, step: float) -> Proposal:
@@ -206,7 +206,7 @@ class _Account:
     def _cells(self, edges: FloatVector) -> _Cells:
         cuts = np.sort(np.concatenate((edges, -edges))) if self.mirrored else edges
         left, right = np.concatenate(([-np.inf], cuts)), np.concatenate((cuts, [np.inf]))
-        # On the right half a difference of small tails, not of numbers near one.
+        # On the right half use a difference of small tails, not of numbers near one.
         mass = np.where(left + right < 0, ndtr(right) - ndtr(left), ndtr(-left) - ndtr(-right))
         level = np.arange(edges.size + 1)
         place = level
@@ -250,7 +250,7 @@ class _Account:
         return _norm(deltas, sharpness)
 
     def _losses(self, cells: _Cells, step: float) -> list[tuple[FloatVector, FloatVector, int]]:
-        """For each direction the masses of P in order of loss, the losses, and which way these run with levels."""
+        """Return per direction the masses of P in order of loss, the losses, and their direction along the levels."""
         height = np.exp(step * np.arange(cells.edges.size + 1.0))
         total = float(np.sum(cells.mass * height[cells.level]))
         if self.mirrored:
@@ -264,7 +264,7 @@ class _Account:
         """Return the proposal at these edges, and the derivative of log gain by each edge at constant delta.
 
         Moving edge i by dt takes the sliver phi(t_i) dt from level i+1 to level i, which changes the normalisation,
-        the gain and both sides of the dominating pair. The step answers so that delta stays.
+        the gain and both sides of the dominating pair. The step adjusts so that delta stays.
         """
         cells = self._cells(edges)
         step = self._step(cells, SHARPNESS)

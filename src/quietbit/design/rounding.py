@@ -1,4 +1,4 @@
-"""From what a solver returns to the doubles that are stored: rows that sum to one exactly.
+"""From a solver's result to the stored doubles: rows that sum to one exactly.
 
 Idea     Sorted by size, the partial sums of a row are snapped to the spacing of the next larger entry. Then every
          partial sum, and so the last entry one minus the rest, is a double: in rational arithmetic the row sums
@@ -34,7 +34,7 @@ def _palindrome(half: FloatVector) -> FloatVector:
 
 
 def exact_row(row: FloatVector) -> FloatVector:
-    """Positive weights as probabilities whose rational sum is exactly one; each moves by an ulp or so."""
+    """Return positive weights as probabilities whose rational sum is exactly one; each moves by an ulp or so."""
     order = np.argsort(row, kind="stable")
     ascending = [Fraction(value) for value in row[order].tolist()]
     whole = sum(ascending)

@@ -1,7 +1,7 @@
 """From a spec to a design: the catalogue, the cache, a formula, or a search.
 
-Idea     Whatever path leads to a table, it ends in the same three steps: rows made to sum to one exactly, privacy
-         measured from the stored doubles, and a refusal if the measurement exceeds the request.
+Idea     Every path to a table ends in the same three steps: make rows sum to one exactly, measure privacy from the
+         stored doubles, and refuse if the measurement exceeds the request.
 """
 
 from __future__ import annotations
@@ -25,10 +25,10 @@ __all__ = ["check_design", "closed_design", "design_limits", "solve"]
 
 
 def solve(spec: DesignSpec, progress: Progress | None = None, *, cache: bool = True) -> Design:
-    """Return the design for a spec: shipped or cached if it was solved before, else solved now and cached.
+    """Return the design for a spec: shipped, cached, or else solved now and cached.
 
     ``progress(fraction, message)`` is called during long solves. Deterministic: the same spec gives the same
-    design on the same kind of machine. With ``cache=False`` it is solved without a look at catalogue or cache.
+    design on the same kind of machine. ``cache=False`` solves without catalogue and cache.
 
     >>> solve(DesignSpec(2, 1, 1.0)).alphabet.round(4).tolist()
     [-0.582, 1.582]
@@ -63,7 +63,7 @@ def _solved(spec: DesignSpec, progress: Progress | None) -> Design:
 
 
 def check_design(value: Any) -> Design:
-    """Return the value, refused unless it is a design."""
+    """Return the value; refuse it unless it is a design."""
     require(isinstance(value, Design), "design", value, "a Design")
     return cast(Design, value)
 
@@ -71,7 +71,7 @@ def check_design(value: Any) -> Design:
 def closed_design(spec: DesignSpec) -> Design:
     """Return the closed-form design of a spec, quick enough for calibration to search over; others are refused.
 
-    Where doubles make a table steeper than asked, its spec says how steep it is: the account always sees the table.
+    Where doubles make a table steeper than asked, its spec states the actual steepness: the account uses the table.
     """
     formula = closed_form(spec)
     if formula is None:
@@ -87,5 +87,5 @@ def closed_design(spec: DesignSpec) -> Design:
 def design_limits(levels: int, bits: int) -> tuple[float, float]:
     """Return the least and the largest epsilon that a closed-form design may have."""
     low = max(MIN_EPSILON, MIN_STEP * (levels - 1)) * (1 + 1e-9)
-    closed_design(DesignSpec(levels, bits, max(1.0, low)))  # refuses what has no formula, at the door
+    closed_design(DesignSpec(levels, bits, max(1.0, low)))  # refuses early what has no formula
     return low, MAX_EPSILON

@@ -1,4 +1,4 @@
-"""What a design is asked for: four numbers and a kind of privacy.
+"""The specification of a design: four numbers and a kind of privacy.
 
 Symbols  n = B_in input levels x_i = (i-1) h, h = 1/(n-1); B = B_out = 2**output_bits symbols.
 Source   Guo et al. (ICML 2023), section "MVU mechanism"; Chaudhuri et al. (2022).
@@ -22,10 +22,10 @@ Bias: TypeAlias = float | Literal["exact"]
 
 MAX_BITS = 8
 MAX_LEVELS = 4096
-MAX_CELLS = 2**17  # levels x symbols: beyond it a solve takes hours and says nothing new
+MAX_CELLS = 2**17  # levels x symbols: beyond, a solve takes hours and gains nothing
 MAX_EPSILON = 40.0  # the rarest symbol then has probability about e^-40: doubles still hold the ratios
 MIN_EPSILON = 1e-6
-MIN_STEP = 1e-8  # the ratios of flatter tables are lost to the rounding of doubles
+MIN_STEP = 1e-8  # smaller ratios are lost to the rounding of doubles
 
 
 def _levels(value: Any) -> int:
@@ -68,7 +68,7 @@ class DesignSpec:
     bias: Bias = field(default="exact", converter=_bias)
 
     def __attrs_post_init__(self) -> None:
-        """Refuse what no design can meet."""
+        """Refuse a request that no design can meet."""
         cells = self.input_levels * self.outputs
         require(cells <= MAX_CELLS, "input_levels x 2^output_bits", cells, f"at most {MAX_CELLS}")
         choices = get_args(Privacy)

@@ -1,8 +1,8 @@
-"""Designs and profiles on disk: canonical text with its SHA-256, written whole or not at all.
+"""Designs and profiles on disk: canonical text with its SHA-256, written atomically.
 
-Idea     A file is the canonical text with its identity among its values, which reading recomputes: a changed or
-         truncated file is refused. The cache holds one file per spec of a design or target of a profile; writers race
-         harmlessly, because each writes a file of its own and renames it into place.
+Idea     A file is the canonical text with its identity among its values; reading recomputes the identity and refuses a
+         changed or truncated file. The cache holds one file per spec of a design or target of a profile; writers race
+         harmlessly, because each writes its own file and renames it into place.
 """
 
 from __future__ import annotations
@@ -24,11 +24,11 @@ from quietbit.errors import InvalidDesignFile, QuietbitError
 __all__ = ["Stored", "cached", "frozen_array", "remember"]
 
 VERSION = 1  # of both formats
-SOLVER_VERSION = 1  # raised when a search finds better designs, so that older cached ones are left alone
+SOLVER_VERSION = 1  # raised when a search finds better designs, so that older cached ones are ignored
 
 
 class Stored(ABC):
-    """Numbers that have one canonical text; two are equal where their identities are."""
+    """Numbers with one canonical text; equal where their identities are."""
 
     __slots__ = ()
     WORD: ClassVar[str]
@@ -38,23 +38,23 @@ class Stored(ABC):
 
     @abstractmethod
     def _values(self) -> dict[str, Any]:
-        """Return the numbers as JSON has them."""
+        """Return the numbers as JSON values."""
 
     @classmethod
     @abstractmethod
     def _of_values(cls, values: Mapping[str, Any]) -> Self:
-        """Make what such values stand for."""
+        """Build an object from such values."""
 
     def canonical(self) -> str:
         """Return the one text for these numbers: sorted keys, shortest exact decimals, no spaces."""
         return _text({**self._values(), "format": f"quietbit-{self.WORD}", "version": VERSION})
 
     def identity(self) -> str:
-        """SHA-256 of the canonical text, in hexadecimal."""
+        """Return the SHA-256 of the canonical text, in hexadecimal."""
         return self._identity
 
     def __eq__(self, other: object) -> bool:
-        """Whether both have the same canonical text."""
+        """Return whether both have the same canonical text."""
         return isinstance(other, Stored) and self._identity == other._identity
 
     def __hash__(self) -> int:
@@ -65,13 +65,13 @@ class Stored(ABC):
         return hashlib.sha256(self.canonical().encode()).hexdigest()
 
     def save(self, path: str | os.PathLike[str]) -> Path:
-        """Write the canonical text with the identity among its values; the file appears whole or not at all."""
+        """Write the canonical text with the identity among its values, atomically."""
         content = {**json.loads(self.canonical()), "identity": self._identity}
         return write_text(Path(path), _text(content) + "\n", make_folder=False)
 
     @classmethod
     def load(cls, path: str | os.PathLike[str]) -> Self:
-        """Read a file; one that was changed, cut short or is something else is refused."""
+        """Read a file; refuse one that was changed, truncated or is of another kind."""
         try:
             if Path(path).stat().st_size > cls.MOST_BYTES:
                 raise InvalidDesignFile(f"{path} is not a {cls.WORD}: it is larger than {cls.MOST_BYTES} bytes.")
@@ -84,8 +84,8 @@ class Stored(ABC):
 
     @classmethod
     def parse(cls, text: str, origin: str) -> Self:
-        """Return what a file's text stands for; ``origin`` names it in a refusal."""
-        # Profiles were written without their identity once, which had a line of its own.
+        """Return the object that a file's text describes; ``origin`` names the file in a refusal."""
+        # Old profiles have their identity on a separate line.
         lines = text.splitlines()
         stated = {"identity": lines[1]} if len(lines) == 2 and len(lines[1]) == 64 else {}
         try:
@@ -96,7 +96,7 @@ class Stored(ABC):
 
     @classmethod
     def restored(cls, content: Mapping[str, Any], origin: str) -> Self:
-        """Return what values stand for, refused unless they have the identity that is stated among them."""
+        """Return the object that values describe; refuse it unless it has the identity stated among them."""
         word = f"quietbit-{cls.WORD}"
         if content.get("format") != word:
             raise InvalidDesignFile(f"{origin} is not a {cls.WORD}: it does not say format {word!r}.")
@@ -118,14 +118,14 @@ Kind = TypeVar("Kind", bound=Stored)
 
 
 def cached(kind: type[Kind], asked: object) -> Kind | None:
-    """Return what is cached for exactly this spec or target; a damaged file counts as absent."""
+    """Return the cached result for exactly this spec or target; a damaged file counts as absent."""
     with contextlib.suppress(InvalidDesignFile):
         return kind.load(_cache_file(kind, asked))
     return None
 
 
 def remember(made: Stored, asked: object) -> None:
-    """Keep a design or a profile in the cache; a cache that cannot be written is not a reason to fail."""
+    """Keep a design or a profile in the cache; a cache that cannot be written is ignored."""
     path = _cache_file(type(made), asked)
     with contextlib.suppress(OSError, QuietbitError):
         path.parent.mkdir(parents=True, exist_ok=True)

@@ -24,11 +24,11 @@ __all__ = ["Design"]
 @final
 @frozen(eq=False)
 class Design(Stored):
-    """A finite table of probabilities and output values; two are equal where their ``identity()`` is.
+    """A finite table of probabilities and output values; designs with equal ``identity()`` are equal.
 
-    ``probabilities`` has a row per input level and a column per symbol; every row sums to exactly one in
-    rational arithmetic, no probability is zero, and the alphabet does not decrease: anything else is refused, for
-    samplers normalise what accounts would take as it stands. Arrays are read-only copies.
+    ``probabilities`` has a row per input level and a column per symbol. Every row sums to exactly one in rational
+    arithmetic, no probability is zero, and the alphabet does not decrease; anything else is refused, because samplers
+    normalise rows while accounts take them as stored. Arrays are read-only copies.
     """
 
     WORD: ClassVar[str] = "design"
