@@ -160,7 +160,7 @@ def device_rng() -> RandomBits:
 
 
 def seeded_rng(seed: int) -> RandomBits:
-    """Return reproducible words for tests and simulations; they do not protect anybody.
+    """Return reproducible words for tests and simulations; they protect nobody.
 
     Draw k is a function of the seed and k alone. Any integer from 0 on is a seed.
 

@@ -7,7 +7,7 @@ Symbols  C = radius; D = dimension padded to a power of two; s = `scale`; v = (n
 Source   Agarwal, Kairouz, Liu (NeurIPS 2021), Algorithm 1 and Theorem 3.5; Kairouz, Liu, Steinke (ICML
          2021) for the rotation and the conditional rounding.
 
-Integers. Rounding keeps D2^2 <= `length_upper` for certain; whole numbers satisfy |z| <= z^2, so D1 <=
+Integers. Rounding keeps D2^2 <= `length_upper` for certain; integers satisfy |z| <= z^2, so D1 <=
 min(D2^2, sqrt(D) D2). The zero vector is rounded to itself: zero-out neighbours are D1 and D2 apart,
 replace-one neighbours twice that. The rotation and all floating-point work come before the rounding, so
 nothing in the account depends on their accuracy.

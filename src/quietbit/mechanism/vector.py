@@ -5,7 +5,7 @@ Idea     rotate the update with public signs, keep k of its coordinates (each cl
          server expands the seed, adds k numbers per payload, and rotates back once per mean.
 Symbols  d = dimension, p = d padded to a power of two; C = radius; y = sqrt(p/k) S H D x / C, clipped to norm 1;
          r = |y|, u = y/r, t = <u, z>; h: the profile, w = 1 - r + r h(t) the weight of a seed; m = gain = E[t h(t)].
-         n = `largest`: the largest weight, and the expected number of seeds looked at.
+         n = `largest`: the largest weight, and the expected number of seeds tried.
 Source   docs/theory/vector-mechanism.md has law, proofs and account; Feldman and Talwar (2021) for sending seeds.
 
 A body is 24 bytes: a public nonce of 8, which picks the rows, and the seed of 16. Where the search would take more than
@@ -39,7 +39,7 @@ lost mass. The largest ratio of weights is what it is, so a pure account has the
 
 Where z is drawn directly, codes have the law of the exact z but for `code_error_upper` = v in total variation. That
 moves hockey-sticks by v (1 + a), and beyond the largest ratio of weights, R <= n / h_0, they do not grow with a: lost
-mass v (1 + R). Nothing is said at delta = 0.
+mass v (1 + R). Nothing is claimed at delta = 0.
 """
 
 from __future__ import annotations

@@ -5,7 +5,7 @@ Idea     an attacker is not bound to the clip: it sends any payload that the ser
          can only choose among seeds, each of which stands for pure noise: searching 2^b of them buys the largest of
          2^b normals along its direction. So a seed bounds the harm by the attacker's work: it grows more slowly than
          the root of the work's logarithm.
-Symbols  b: work, 2^b seeds are looked at; m: gain of the profile, z/m is decoded; C: clip; k: coordinates kept of p.
+Symbols  b: work, 2^b seeds are tried; m: gain of the profile, z/m is decoded; C: clip; k: coordinates kept of p.
 
 Seeds. The stream cipher is a random function, so 2^b seeds are 2^b draws of N(0, I_k). Along a unit vector v fixed
 beforehand, a draw is worth <z, w>/m clips, w = sqrt(p/k) S H D v, and is beyond s with probability Q(s m / |w|): the

@@ -14,7 +14,7 @@ The right side grows with X in the increasing convex order, so it may be compute
 spread out to the corners of a rectangle with the same mean.
 
 How the sum is computed. X has one positive outcome, x_1, and two that are not, x_2 and x_3. N_1 + N_2 = C is
-binomial, N_1 given C too, and E(N_1 - theta)_+ is linear in theta between whole numbers: a table of sums of positive
+binomial, N_1 given C too, and E(N_1 - theta)_+ is linear in theta between integers: a table of sums of positive
 terms. Rows of the table stand for ranges of C: with m = max(0, -E[x | 1 or 2]), E(S_C - k)_+ <= E(S_high + m (high -
 C) - k)_+ by Jensen's inequality. N_3 only lowers the sum, so a range of N_3 counts as its lower end. What the windows
 leave out is bounded by Chernoff's inequality and added.

@@ -507,7 +507,7 @@ def sampling_slack_upper(dimension: int, smallest_probability: float, error: flo
 
 
 def _response(alpha: float, eps: float) -> float:
-    """log((e^(alpha eps) + e^((1-alpha) eps))/(1 + e^eps))/(alpha-1), at most min(eps, alpha eps^2/2)."""
+    """Return log((e^(alpha eps) + e^((1-alpha) eps))/(1 + e^eps))/(alpha-1), at most min(eps, alpha eps^2/2)."""
     # With E = e^-eps: e^((alpha-1) eps) (1 + E^(2 alpha-1)) / (1 + E), stable for all sizes.
     log_moment = (alpha - 1) * eps + math.log1p(math.exp(-(2 * alpha - 1) * eps)) - math.log1p(math.exp(-eps))
     exact = (log_moment + 1e-15 * (1 + abs(log_moment))) / (alpha - 1)
