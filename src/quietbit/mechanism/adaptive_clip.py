@@ -177,7 +177,7 @@ class AdaptiveClip(Wrapper):
 
     @property
     def summable(self) -> bool:
-        """Whether codes may be summed: as the inner mechanism says, unless there is a bit, which a sum would not hide."""
+        """Whether codes may be summed: as the inner mechanism says, but never with a bit, which a sum would reveal."""
         return self.bit_epsilon is None and self.inner.summable
 
     def sum_cost(self, clients: int, adjacency: Adjacency) -> Cost:
