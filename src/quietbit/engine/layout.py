@@ -70,7 +70,7 @@ class ModelLayout:
 
     def flat(self, arrays: Mapping[str, Any]) -> NDArray[np.float32]:
         """Return a float32 model as one vector."""
-        return np.concatenate([_values(arrays[name], name, shape).reshape(-1) for name, shape, _ in self.learnt])
+        return np.concatenate([_flat(arrays[name], name, shape, np.float32) for name, shape, _ in self.learnt])
 
     def shaped(self, flat: NDArray[np.float32]) -> dict[str, NDArray[np.float32]]:
         """Return the learnt arrays of one vector; they are views of it."""
@@ -131,18 +131,14 @@ def _layout(described: tuple[tuple[str, tuple[int, ...], str, str], ...], settin
     return layout
 
 
-def _flat(array: Any, name: str, shape: tuple[int, ...]) -> FloatVector:
-    return np.asarray(_values(array, name, shape), dtype=np.float64).reshape(-1)
-
-
-def _values(array: Any, name: str, shape: tuple[int, ...]) -> NDArray[Any]:
+def _flat(array: Any, name: str, shape: tuple[int, ...], kind: type[np.floating] = np.float64) -> NDArray[Any]:
     try:
         values: NDArray[Any] = array.numpy()
     except Exception as error:  # whatever numpy makes of bytes that are not an array
         raise InvalidParameter(f"array {name!r} must be readable, got {type(error).__name__}.") from error
     if values.shape != shape or values.dtype.name not in NUMPY_FLOATS:
         raise InvalidParameter.of(f"array {name!r}", f"floats of shape {shape}", f"{values.dtype} {values.shape}")
-    return values
+    return np.asarray(values, dtype=kind).reshape(-1)
 
 
 def _size(shape: tuple[int, ...]) -> int:

@@ -302,7 +302,10 @@ def account_of(
     listed = [entry for entry, own in of_kind if (own != ANSWERS if kind is None else own == kind)]
     listed += [] if more is None else [(more.identity, honest, 1)]
     counts: dict[Cost, int] = {}
+    releases: dict[tuple[str, int], int] = {}
     for name, own, times in listed:
+        releases[name, own] = releases.get((name, own), 0) + times
+    for (name, own), times in releases.items():
         cost = entry(name, partial(_noted, books, name, more), cap, own, floor)
         counts[cost] = counts.get(cost, 0) + times
     return Account(cap, "adaptive", tuple(counts.items()))
