@@ -34,8 +34,8 @@ from quietbit.mechanism.additive import Gaussian
 from quietbit.mechanism.ball import Ball, Norm
 from quietbit.mechanism.calibrate import calibrate
 from quietbit.privacy.cost import Cost
-from quietbit.privacy.guarantee import Adjacency
 from quietbit.simulate.problem import MAX_CLIP, LocalPlan
+from quietbit.target import Adjacency
 from quietbit_lab.task.dataset import Partition
 from quietbit_lab.task.images import load_digits
 from quietbit_lab.task.linear import LinearSoftmax

@@ -19,14 +19,13 @@ from quietbit.mechanism.ball import Ball, Norm
 from quietbit.mechanism.central_sum import calibrate_sum
 from quietbit.mechanism.sum_comparison import compare_sums
 from quietbit.privacy.aggregate import AggregateConstant, aggregate_cost
-from quietbit.privacy.guarantee import Adjacency
 from quietbit.secagg.client import SumClient
 from quietbit.secagg.codec import encode, pack_evidence, pack_inbox
 from quietbit.secagg.exposure import neighbours_for
 from quietbit.secagg.identity import Identity, verified
 from quietbit.secagg.plan import SumPlan, bits_for
 from quietbit.secagg.server import SumServer
-from quietbit.target import Target
+from quietbit.target import Adjacency, Target
 
 ORDERS = (2.0, 2.5, 3.0, 4.0, 8.0, 16.0, 32.0, 64.0)
 

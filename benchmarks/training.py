@@ -27,9 +27,9 @@ from quietbit.kernel.rng import secure_rng
 from quietbit.kernel.select import select
 from quietbit.mechanism.ball import Ball, Norm
 from quietbit.mechanism.interpolated import InterpolatedMVU
-from quietbit.privacy.guarantee import Adjacency
 from quietbit.simulate.collect import Collector, make_collector
 from quietbit.simulate.problem import LocalPlan
+from quietbit.target import Adjacency
 from quietbit_lab.task.dataset import Dataset, Examples, Partition
 from quietbit_lab.task.linear import LinearSoftmax
 

@@ -16,8 +16,8 @@ import time
 
 import numpy as np
 
-from quietbit.privacy.guarantee import Adjacency
 from quietbit.privacy.shuffle import clones, through_zero
+from quietbit.target import Adjacency
 
 SHARES = (0.02, 0.2, 0.5, 0.8)
 

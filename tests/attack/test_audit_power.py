@@ -17,7 +17,7 @@ from quietbit.auditor.audit import Audit, audit
 from quietbit.design.catalogue import shipped
 from quietbit.design.spec import DesignSpec
 from quietbit.kernel.rng import seeded_rng
-from quietbit.privacy.guarantee import Adjacency
+from quietbit.target import Adjacency
 from quietbit.wire.uplink import Uplink
 from statistical.kit import seed
 from unit.mechanism.makers import MECHANISMS

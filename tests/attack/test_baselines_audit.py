@@ -14,7 +14,7 @@ from attack.faults import Tampered
 from lab.baseline.makers import BASELINES
 from quietbit.auditor.audit import Audit, audit
 from quietbit.kernel.rng import seeded_rng
-from quietbit.privacy.guarantee import Adjacency
+from quietbit.target import Adjacency
 from statistical.kit import seed
 
 SURE = 1 - 1e-9

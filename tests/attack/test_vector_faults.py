@@ -21,7 +21,7 @@ from quietbit.kernel.rng import seeded_rng
 from quietbit.mechanism import vector as module
 from quietbit.mechanism.solve_profile import solve_profile
 from quietbit.mechanism.vector import VectorMVU
-from quietbit.privacy.guarantee import Adjacency
+from quietbit.target import Adjacency
 from quietbit.wire.uplink import Uplink
 from statistical.kit import seed
 

@@ -13,7 +13,7 @@ from scipy import stats
 from quietbit import Ball, Norm
 from quietbit.kernel.rng import seeded_rng
 from quietbit.mechanism.ball import usual_kernel
-from quietbit.privacy.guarantee import Adjacency, Trust
+from quietbit.target import Adjacency, Trust
 from quietbit_lab.baseline.cpsgd import BinomialNoise, binomial_epsilon_upper
 from quietbit_lab.baseline.discrete_gaussian import DistributedDiscreteGaussian, gaussian_table, tau_upper
 from quietbit_lab.baseline.poisson_binomial import PoissonBinomial

@@ -16,7 +16,7 @@ import pytest
 from quietbit import Ball, Norm
 from quietbit.kernel.rng import seeded_rng
 from quietbit.mechanism.ball import usual_kernel
-from quietbit.privacy.guarantee import Adjacency
+from quietbit.target import Adjacency
 from quietbit_lab.baseline import mmrc, sqkr
 from quietbit_lab.baseline.cldp import SampledCoefficient
 from quietbit_lab.baseline.dp_rec import RelativeEntropyCoding

@@ -10,7 +10,7 @@ import numpy as np
 import pytest
 
 from quietbit import Ball, DitheredMVU, Norm
-from quietbit.privacy.guarantee import Adjacency
+from quietbit.target import Adjacency
 from unit.mechanism.makers import design, table
 
 DESIGNS = {"two levels": design(2, 1, 2.0), "three levels": table(3, 1, 2.0), "four levels, two bits": table(4, 2, 1.5)}

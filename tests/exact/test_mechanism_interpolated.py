@@ -14,7 +14,7 @@ from quietbit.privacy.divergence import (
     through_centre_constant_upper,
     zero_out_constant_upper,
 )
-from quietbit.privacy.guarantee import Adjacency
+from quietbit.target import Adjacency
 from unit.mechanism.makers import design, table
 
 DESIGNS = {

@@ -13,8 +13,8 @@ from scipy import stats
 from quietbit import Ball, Norm, Skellam
 from quietbit.kernel.transform import rotate, rotate_back
 from quietbit.mechanism.skellam import IndependentSkellam
-from quietbit.privacy.guarantee import Adjacency
 from quietbit.privacy.skellam import rounded_skellam_rdp_upper
+from quietbit.target import Adjacency
 
 
 def release(mechanism: Skellam, update: Any, *, bounded: bool = True) -> Any:

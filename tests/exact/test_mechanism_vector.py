@@ -23,7 +23,7 @@ from quietbit.kernel.select import select
 from quietbit.mechanism import vector as module
 from quietbit.mechanism.ball import Ball, Norm
 from quietbit.mechanism.vector import VectorMVU
-from quietbit.privacy.guarantee import Adjacency
+from quietbit.target import Adjacency
 from unit.design.profile_kit import profiles
 
 KERNEL = select("cpu")

@@ -12,7 +12,7 @@ from quietbit.design.solve import solve
 from quietbit.design.spec import DesignSpec
 from quietbit.design.table import Design
 from quietbit.privacy.aggregate import AggregateConstant
-from quietbit.privacy.guarantee import Adjacency
+from quietbit.target import Adjacency
 
 ORDERS = (1.2, 2.0, 2.4, 5.5, 16.0, 64.0)
 

@@ -16,7 +16,7 @@ from quietbit.errors import InvalidParameter
 from quietbit.mechanism.ball import Ball, Norm
 from quietbit.mechanism.interpolated import InterpolatedMVU
 from quietbit.privacy.aggregate import aggregate_cost
-from quietbit.privacy.guarantee import Adjacency
+from quietbit.target import Adjacency
 
 
 def code_law(epsilon: float, count: int, x: float) -> np.ndarray:

@@ -7,7 +7,7 @@ import pytest
 
 from exact.privacy_kit import one_bit, rough
 from quietbit.privacy.dithered import dithered_l1_cost, dithered_l2_cost, reference_row
-from quietbit.privacy.guarantee import Adjacency
+from quietbit.target import Adjacency
 
 ORDERS = (1.01, 1.5, 2.0, 8.0, 60.0, 1000.0)
 

@@ -12,7 +12,7 @@ from path import decode, encode, many, width
 from quietbit import Mechanism
 from quietbit.errors import InvalidParameter, InvalidPayload
 from quietbit.kernel.rng import secure_rng, seeded_rng
-from quietbit.privacy.guarantee import Adjacency
+from quietbit.target import Adjacency
 from unit.mechanism.makers import MECHANISMS, WIDTH, CountingWords, update
 
 ORDERS = (1.01, 1.5, 2.0, 7.3, 64.0, 900.0)

@@ -22,7 +22,7 @@ from quietbit.kernel.select import select
 from quietbit.kernel.transform import rotate
 from quietbit.mechanism.solve_profile import solve_profile
 from quietbit.mechanism.vector import VectorMVU
-from quietbit.privacy.guarantee import Adjacency
+from quietbit.target import Adjacency
 from statistical.kit import seed
 
 SIZE, TIMES, SIGMAS, RADIUS = 1000, 400, 6.2, 2.0

@@ -14,7 +14,7 @@ from logging import INFO, WARNING
 from quietbit.mechanism.base import Mechanism
 from quietbit.mechanism.expectation import Verdict, expectation
 from quietbit.plan.plan import Plan
-from quietbit.privacy.guarantee import Trust
+from quietbit.target import Trust
 
 __all__ = ["outlook"]
 

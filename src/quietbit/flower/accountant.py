@@ -22,7 +22,7 @@ from flwr.serverapp import GaussianPrivacyEvent, PrivacyConfig, PrivacySpent, Sa
 from quietbit.errors import InvalidParameter, check_int, check_real, require
 from quietbit.privacy.conversion import round_up
 from quietbit.privacy.gaussian import gaussian_epsilon_upper, gaussian_log_delta
-from quietbit.privacy.guarantee import check_delta
+from quietbit.target import check_delta
 
 __all__ = ["GaussianAccountant"]
 

@@ -64,7 +64,7 @@ from quietbit.mechanism.base import (
 from quietbit.mechanism.response import RandomisedResponse
 from quietbit.privacy.conversion import round_up
 from quietbit.privacy.cost import Cost
-from quietbit.privacy.guarantee import Adjacency
+from quietbit.target import Adjacency
 
 __all__ = ["AdaptiveClip", "Scout", "scout_rank"]
 

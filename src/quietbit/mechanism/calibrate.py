@@ -23,8 +23,8 @@ from quietbit.mechanism.family import SHARED, Choices
 from quietbit.mechanism.local_steps import site_release
 from quietbit.mechanism.projected import ProjectedSamples, project
 from quietbit.mechanism.registry import families, family
-from quietbit.privacy.guarantee import Adjacency, Guarantee
-from quietbit.target import Target
+from quietbit.privacy.guarantee import Guarantee
+from quietbit.target import Adjacency, Target
 
 __all__ = ["AUTO", "AUTO_RULE", "Alternative", "Calibration", "alternatives", "calibrate", "smallest_of_the_best"]
 

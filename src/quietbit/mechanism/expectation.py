@@ -29,7 +29,7 @@ from attrs import frozen
 
 from quietbit.errors import check_int, member, require
 from quietbit.mechanism.base import Mechanism, check_mechanism
-from quietbit.privacy.guarantee import Trust
+from quietbit.target import Trust
 
 __all__ = ["HOPELESS_ABOVE", "USEFUL_UP_TO", "Expectation", "Verdict", "about", "expectation"]
 

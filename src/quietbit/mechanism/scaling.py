@@ -24,7 +24,7 @@ from quietbit.kernel.sampler import SAMPLING_ERROR, Sampler
 from quietbit.mechanism.ball import Ball
 from quietbit.privacy.cost import sampling_slack_upper
 from quietbit.privacy.divergence import smallest_probability_lower
-from quietbit.privacy.guarantee import Adjacency
+from quietbit.target import Adjacency
 
 __all__ = ["MAX_BETA", "Scaling", "check_beta"]
 

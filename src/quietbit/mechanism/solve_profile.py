@@ -16,9 +16,8 @@ from quietbit.design.profile_search import Proposal, propose
 from quietbit.design.profiles import shipped_profile
 from quietbit.design.store import cached, remember
 from quietbit.errors import QuietbitError, check_int, check_real, require
-from quietbit.privacy.guarantee import Adjacency
 from quietbit.privacy.profile import certify_profile
-from quietbit.target import Target
+from quietbit.target import Adjacency, Target
 
 __all__ = ["meets", "solve_profile", "solve_profile_anew"]
 

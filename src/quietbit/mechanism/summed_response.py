@@ -33,9 +33,8 @@ from quietbit.mechanism.response import MOST_CELLS, cell_ends, drawn_cell
 from quietbit.privacy.account import Account
 from quietbit.privacy.conversion import round_up
 from quietbit.privacy.cost import Cost
-from quietbit.privacy.guarantee import Adjacency, Trust
 from quietbit.privacy.response_sum import response_sum_cost
-from quietbit.target import MOST_CLIENTS, Target
+from quietbit.target import MOST_CLIENTS, Adjacency, Target, Trust
 
 __all__ = ["SummedResponse"]
 

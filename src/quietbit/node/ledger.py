@@ -38,7 +38,7 @@ from typing import Any, NamedTuple, TypeAlias, final
 from attrs import define, field, frozen
 
 from quietbit.errors import InvalidParameter, QuietbitError, check_int, require
-from quietbit.privacy.guarantee import Trust
+from quietbit.target import Trust
 
 __all__ = [
     "AnsweredBefore",

@@ -53,7 +53,7 @@ from quietbit.nvflare.arrays import NamedArray, as_kind, kind_of, named
 from quietbit.nvflare.task import ANSWER, DECIDED, TURN, Task, refused, task_of
 from quietbit.nvflare.ways_out import shut
 from quietbit.plan.plan import APP, PREFIX, Plan
-from quietbit.privacy.guarantee import Trust
+from quietbit.target import Trust
 
 __all__ = ["ABOUT", "TABLE", "UPDATE", "PrivateUplink", "local_settings", "number_of"]
 

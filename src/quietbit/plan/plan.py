@@ -134,6 +134,10 @@ BELOW = {
 }  # fmt: skip
 
 
+def _clip(value: float | str) -> float:
+    return cast(float, value)  # `auto` too: `quietbit.plan.rules` puts a number in its place
+
+
 def _norm(value: Norm | str) -> Norm:
     return member(Norm, value, "norm")
 
@@ -164,7 +168,7 @@ class Plan:
     """
 
     mechanism: str
-    clip: float = field()
+    clip: float = field(converter=_clip)
     adjacency: Adjacency = field(converter=as_adjacency)
     norm: Norm = field(default=Norm.L2, converter=_norm)
     epsilon: float | None = None

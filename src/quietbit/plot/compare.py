@@ -16,7 +16,7 @@ from quietbit.mechanism.expectation import HOPELESS_ABOVE, USEFUL_UP_TO
 from quietbit.plan.compare import Comparison, compare
 from quietbit.plot.figure import Axes, Figure, blank_figure, plain_axes, shared_legend
 from quietbit.plot.palette import looks
-from quietbit.privacy.guarantee import Trust
+from quietbit.target import Trust
 
 __all__ = ["RELEASES", "compare_releases", "plot_comparison"]
 

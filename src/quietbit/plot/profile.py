@@ -14,8 +14,9 @@ from quietbit._typing import FloatVector
 from quietbit.design.profile import Profile
 from quietbit.errors import check_int, require
 from quietbit.plot.figure import GREY, INK, PAPER, Axes, Figure, blank_figure, plain_axes
-from quietbit.privacy.guarantee import Adjacency, rounded_up
+from quietbit.privacy.guarantee import rounded_up
 from quietbit.privacy.profile import ProfileCertificate, certify_profile
+from quietbit.target import Adjacency
 
 __all__ = ["plot_profile"]
 

@@ -18,7 +18,7 @@ from typing import final
 from quietbit.errors import check_int, require
 from quietbit.target import Adjacency, Trust, Unit, check_delta
 
-__all__ = ["Adjacency", "Guarantee", "GuaranteePair", "Trust", "Unit", "check_delta", "rounded_up"]
+__all__ = ["Guarantee", "GuaranteePair", "rounded_up"]
 
 
 _NEIGHBOUR = {

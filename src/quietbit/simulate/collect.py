@@ -28,9 +28,9 @@ from quietbit.mechanism.base import Answers, Mechanism
 from quietbit.plan.clip import MovingClip
 from quietbit.plan.compare import FLOAT_BYTES, bytes_sent
 from quietbit.plan.plan import Plan
-from quietbit.privacy.guarantee import Trust
 from quietbit.simulate.client_rng import CLIENT_BITS, ClientRng, client_rng
 from quietbit.simulate.problem import LocalPlan, Problem, Rows, SampleProblem, clip_outside
+from quietbit.target import Trust
 from quietbit.wire.uplink import Uplink
 from quietbit.wire.weighted import WeightedMean, pooled, weight_of
 

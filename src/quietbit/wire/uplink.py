@@ -20,7 +20,7 @@ from quietbit.kernel.base import Kernel
 from quietbit.kernel.rng import RandomBits, check_rng, device_rng, secure_rng
 from quietbit.kernel.select import default_kernel, select
 from quietbit.mechanism.base import Batch, Mechanism, Parts, check_mechanism
-from quietbit.privacy.guarantee import Unit
+from quietbit.target import Unit
 from quietbit.wire.aggregate import MAX_PAYLOADS, Aggregator, OnError, Received
 from quietbit.wire.payload import Header, build
 

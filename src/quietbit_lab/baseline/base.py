@@ -23,7 +23,7 @@ from quietbit.kernel.rng import RandomBits
 from quietbit.mechanism.ball import Ball
 from quietbit.mechanism.base import Accumulator, Body, Error, Layout, Mechanism, Parts
 from quietbit.privacy.cost import Cost
-from quietbit.privacy.guarantee import Adjacency
+from quietbit.target import Adjacency
 from quietbit_lab.baseline.codebook import clipped, direction_of, new_nonce, numbered_layout, put, sum_of_points
 from quietbit_lab.baseline.tilt import draw, tilt_cost
 

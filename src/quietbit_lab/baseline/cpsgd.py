@@ -32,8 +32,7 @@ from quietbit.kernel.transform import padded_size
 from quietbit.mechanism.ball import Ball
 from quietbit.privacy.conversion import round_up
 from quietbit.privacy.cost import Cost
-from quietbit.privacy.guarantee import Adjacency
-from quietbit.target import Target
+from quietbit.target import Adjacency, Target
 from quietbit_lab.baseline.sums import Distances, Grid, NoisySum, finest_reach, sums_epsilon
 
 __all__ = ["BinomialNoise", "binomial_epsilon_upper", "calibrate_cpsgd"]

@@ -32,8 +32,7 @@ from quietbit.mechanism.ball import Ball
 from quietbit.mechanism.poisson import PoissonTable
 from quietbit.privacy.conversion import round_up
 from quietbit.privacy.cost import Cost
-from quietbit.privacy.guarantee import Adjacency
-from quietbit.target import Target
+from quietbit.target import Adjacency, Target
 from quietbit_lab.baseline.sums import Grid, NoisySum, calibrate_sums, finest_reach
 
 __all__ = ["DistributedDiscreteGaussian", "calibrate_discrete_gaussian", "gaussian_table", "tau_upper"]

@@ -42,8 +42,7 @@ from quietbit.mechanism.base import Parts
 from quietbit.privacy.aggregate import aggregate_cost
 from quietbit.privacy.conversion import round_up
 from quietbit.privacy.cost import Cost
-from quietbit.privacy.guarantee import Adjacency
-from quietbit.target import Target
+from quietbit.target import Adjacency, Target
 from quietbit_lab.baseline.codebook import clipped
 from quietbit_lab.baseline.sums import SumBaseline, calibrate_sums
 

@@ -27,9 +27,8 @@ from quietbit.mechanism.base import Error
 from quietbit.mechanism.family import largest_private
 from quietbit.privacy.conversion import round_up
 from quietbit.privacy.cost import Cost
-from quietbit.privacy.guarantee import Adjacency, Trust, Unit
 from quietbit.privacy.profile import profile_cost
-from quietbit.target import Target, as_adjacency
+from quietbit.target import Adjacency, Target, Trust, Unit, as_adjacency
 from quietbit_lab.baseline.base import LEAST_EPSILON, MOST_EPSILON
 from quietbit_lab.baseline.codebook import check_ball
 from quietbit_lab.baseline.privunit import step_profile

@@ -38,7 +38,7 @@ from quietbit.mechanism.base import Accumulator, Body, Layout, Parts
 from quietbit.mechanism.family import Choices
 from quietbit.mechanism.vector import VectorMVU
 from quietbit.privacy.cost import Cost
-from quietbit.privacy.guarantee import Adjacency
+from quietbit.target import Adjacency
 from quietbit_lab.baseline.base import Directional, checked_cap, checked_loss, likeliest
 from quietbit_lab.baseline.codebook import check_ball, clipped, direction_of
 from quietbit_lab.baseline.sphere import cap_moments, quantile

@@ -26,7 +26,7 @@ from quietbit.kernel.rng import RandomBits
 from quietbit.mechanism.ball import usual_kernel
 from quietbit.mechanism.base import Accumulator, Body, Layout, Parts
 from quietbit.privacy.cost import Cost
-from quietbit.privacy.guarantee import Adjacency
+from quietbit.target import Adjacency
 from quietbit_lab.baseline.base import Baseline, checked_bits, checked_loss, checked_seed
 from quietbit_lab.baseline.codebook import Expanded, clipped, new_nonce, numbered_layout, put
 from quietbit_lab.baseline.tilt import draw, subset_levels, tilt_cost

@@ -35,8 +35,7 @@ from quietbit.mechanism.base import Accumulator, Body, Layout, Mechanism, Parts
 from quietbit.mechanism.family import Choices, EpsilonOf, Family, largest_private
 from quietbit.privacy.conversion import round_up
 from quietbit.privacy.cost import Cost
-from quietbit.privacy.guarantee import Adjacency
-from quietbit.target import Target
+from quietbit.target import Adjacency, Target
 from quietbit_lab.baseline.base import Baseline, least
 from quietbit_lab.baseline.codebook import check_ball, clipped
 

@@ -33,8 +33,7 @@ from quietbit.mechanism.family import largest_private
 from quietbit.mechanism.rounding import conditional_rounding, length_upper
 from quietbit.privacy.conversion import round_up
 from quietbit.privacy.cost import Cost
-from quietbit.privacy.guarantee import Adjacency, Trust, Unit
-from quietbit.target import Target, as_adjacency
+from quietbit.target import Adjacency, Target, Trust, Unit, as_adjacency
 from quietbit_lab.baseline.base import checked_seed
 from quietbit_lab.baseline.codebook import clipped
 

@@ -29,7 +29,7 @@ from quietbit._typing import FloatVector
 from quietbit.errors import require
 from quietbit.kernel.rng import WordBlock
 from quietbit.privacy.cost import Cost
-from quietbit.privacy.guarantee import Adjacency
+from quietbit.target import Adjacency
 
 __all__ = ["MOST_CANDIDATES", "cap_levels", "draw", "subset_levels", "tilt_cost"]
 

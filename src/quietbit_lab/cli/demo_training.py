@@ -73,8 +73,8 @@ def train_all(report: Report) -> list[dict[str, Any]]:
 
 def _jobs(first: int) -> list[Job]:
     from quietbit.plan.plan import Plan
-    from quietbit.privacy.guarantee import Adjacency, Trust
     from quietbit.simulate.training import Training
+    from quietbit.target import Adjacency, Trust
     from quietbit_lab.experiment.grid import Job
     from quietbit_lab.experiment.record import Setting
     from quietbit_lab.task.registry import TaskSpec

@@ -18,7 +18,7 @@ from quietbit.engine.report import FORMAT, VERSION
 from quietbit.errors import QuietbitError
 from quietbit.mechanism.registry import describe, identity_of
 from quietbit.plan.plan import Plan
-from quietbit.privacy.guarantee import Unit
+from quietbit.target import Unit
 
 __all__ = ["FORMAT", "flower_record"]
 

@@ -10,7 +10,8 @@ from collections.abc import Mapping
 from typing import Any
 
 from quietbit.errors import InvalidParameter
-from quietbit.privacy.guarantee import Adjacency, Guarantee, Trust, Unit
+from quietbit.privacy.guarantee import Guarantee
+from quietbit.target import Adjacency, Trust, Unit
 
 __all__ = ["guarantee_template", "setting_words", "spelt_out", "task_words"]
 

@@ -35,10 +35,11 @@ from quietbit.mechanism.base import Mechanism
 from quietbit.plan.costs import ClientCosts
 from quietbit.plan.participation import EACH_ONCE, SAMPLED, Schedule, releases_per_client
 from quietbit.plan.plan import Plan
-from quietbit.privacy.guarantee import Guarantee, Trust
+from quietbit.privacy.guarantee import Guarantee
 from quietbit.simulate.collect import payload_bytes
 from quietbit.simulate.loop import DIVERGED, FINISHED, LARGEST, TARGET, Point, Run
 from quietbit.simulate.problem import Rows, Score
+from quietbit.target import Trust
 from quietbit_lab.cohort.means import Way, way_of
 from quietbit_lab.experiment.record import Setting
 

@@ -19,8 +19,8 @@ from numpy.typing import NDArray
 from quietbit._typing import FloatVector
 from quietbit.errors import require
 from quietbit.mechanism.ball import Norm
-from quietbit.privacy.guarantee import Unit
 from quietbit.simulate.problem import MAX_CLIP, LocalPlan, Rows, Score, clip_factors, clip_rows
+from quietbit.target import Unit
 from quietbit_lab.task.dataset import Dataset, Partition
 
 __all__ = ["LinearSoftmax"]

@@ -22,8 +22,8 @@ from numpy.typing import NDArray
 
 from quietbit.errors import InvalidParameter, QuietbitError, require_module
 from quietbit.mechanism.ball import Norm
-from quietbit.privacy.guarantee import Unit
 from quietbit.simulate.problem import MARGIN, Rows
+from quietbit.target import Unit
 from quietbit_lab.cohort.means import OuterMean, Way, together
 from quietbit_lab.experiment.record import Setting
 from quietbit_lab.task.batch import Models

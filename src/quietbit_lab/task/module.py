@@ -28,8 +28,8 @@ from numpy.typing import NDArray
 
 from quietbit.errors import InvalidParameter, require, require_module
 from quietbit.gradients import sample_gradients
-from quietbit.privacy.guarantee import Unit
 from quietbit.simulate.problem import MARGIN, LocalPlan, Rows, Score, clip_rows
+from quietbit.target import Unit
 from quietbit_lab.task.dataset import Dataset, Examples, Partition
 
 __all__ = ["ModuleProblem", "StoredExamples", "femnist_network", "mnist_network"]

@@ -16,8 +16,8 @@ from numpy.typing import NDArray
 
 from quietbit.errors import require, require_module
 from quietbit.mechanism.ball import Norm
-from quietbit.privacy.guarantee import Trust, Unit
 from quietbit.simulate.problem import LocalPlan, Rows
+from quietbit.target import Trust, Unit
 from quietbit_lab.cohort.means import Way
 from quietbit_lab.experiment.record import Setting
 from quietbit_lab.task.batch import Models

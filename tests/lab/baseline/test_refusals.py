@@ -13,8 +13,7 @@ from quietbit import Ball, Norm
 from quietbit.errors import InvalidParameter, InvalidPayload
 from quietbit.mechanism import registry
 from quietbit.mechanism.ball import usual_kernel
-from quietbit.privacy.guarantee import Adjacency
-from quietbit.target import Target
+from quietbit.target import Adjacency, Target
 from quietbit_lab.baseline.discrete_gaussian import DistributedDiscreteGaussian
 from quietbit_lab.baseline.poisson_binomial import PoissonBinomial
 from quietbit_lab.baseline.ppr import PoissonRepresentation, calibrate_ppr

@@ -13,7 +13,7 @@ import torch
 
 import quietbit
 from quietbit.mechanism.ball import Ball, Norm
-from quietbit.privacy.guarantee import Trust
+from quietbit.target import Trust
 from quietbit_lab.cohort.law import CodeLaw, code_law
 from quietbit_lab.cohort.means import again_upper, exact_mean, together, way_of
 from quietbit_lab.cohort.outer import mean_codes

@@ -2,8 +2,8 @@ import numpy as np
 import pytest
 
 from quietbit.mechanism.ball import Ball, Norm
-from quietbit.privacy.guarantee import Unit
 from quietbit.simulate.problem import LocalPlan
+from quietbit.target import Unit
 from quietbit_lab.task.dataset import Partition
 from quietbit_lab.task.linear import LinearSoftmax
 from unit.simulate.makers import small_dataset, small_problem

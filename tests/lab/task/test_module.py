@@ -3,9 +3,9 @@ import pytest
 
 import quietbit
 from quietbit.mechanism.ball import Ball, Norm
-from quietbit.privacy.guarantee import Unit
 from quietbit.simulate.loop import simulate
 from quietbit.simulate.problem import LocalPlan
+from quietbit.target import Unit
 from quietbit_lab.task.dataset import Dataset, Examples, Partition
 from quietbit_lab.task.linear import LinearSoftmax
 from quietbit_lab.task.module import ModuleProblem, femnist_network, mnist_network

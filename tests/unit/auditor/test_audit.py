@@ -20,7 +20,7 @@ from quietbit.auditor.checks import Finding
 from quietbit.errors import InvalidParameter
 from quietbit.kernel.rng import seeded_rng
 from quietbit.mechanism.base import Wrapper
-from quietbit.privacy.guarantee import Adjacency
+from quietbit.target import Adjacency
 from quietbit.wire.uplink import Uplink
 from statistical.kit import seed
 from unit.mechanism.makers import design

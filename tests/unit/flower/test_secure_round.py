@@ -15,10 +15,9 @@ from quietbit.flower import PrivateStrategy
 from quietbit.node.question import Framed
 from quietbit.node.release import account_of
 from quietbit.privacy.account import Account
-from quietbit.privacy.guarantee import Adjacency
 from quietbit.secagg.codec import decode, encode
 from quietbit.secagg.plan import masked_size
-from quietbit.target import Target
+from quietbit.target import Adjacency, Target
 from unit.flower.kit import CONFIG as LOCAL
 from unit.flower.kit import DIMENSION, RUN, app, ledger, model
 from unit.flower.secure_kit import (

@@ -10,9 +10,9 @@ from quietbit.errors import InvalidParameter
 from quietbit.kernel.rng import seeded_rng
 from quietbit.mechanism.ball import Ball, Norm
 from quietbit.mechanism.interpolated import InterpolatedMVU
-from quietbit.privacy.guarantee import Adjacency
 from quietbit.secagg.plan import SumPlan
 from quietbit.secagg.server import masked_sum
+from quietbit.target import Adjacency
 
 DESIGN = solve(DesignSpec(2, 1, 0.5), cache=False)
 

@@ -11,7 +11,8 @@ from quietbit import Ball, DitheredMVU, Gaussian, InterpolatedMVU, Laplace, Norm
 from quietbit.design.certify import certify
 from quietbit.design.table import Design
 from quietbit.errors import InvalidParameter
-from quietbit.privacy.guarantee import Adjacency, Guarantee, Trust, Unit
+from quietbit.privacy.guarantee import Guarantee
+from quietbit.target import Adjacency, Trust, Unit
 from unit.mechanism.makers import design, table
 
 KINDS = {

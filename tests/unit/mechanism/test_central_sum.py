@@ -14,7 +14,7 @@ from quietbit.kernel.rng import seeded_rng
 from quietbit.mechanism.ball import Ball, Norm
 from quietbit.mechanism.central_sum import calibrate_sum
 from quietbit.mechanism.interpolated import InterpolatedMVU
-from quietbit.privacy.guarantee import Adjacency, Trust
+from quietbit.target import Adjacency, Trust
 
 BALL = Ball(Norm.L2, 2.0, 5000)
 

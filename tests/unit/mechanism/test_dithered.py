@@ -10,7 +10,7 @@ from quietbit import Ball, DitheredMVU, Norm
 from quietbit.errors import InvalidParameter
 from quietbit.kernel.rng import seeded_rng
 from quietbit.privacy.dithered import dithered_l1_cost, dithered_l2_cost
-from quietbit.privacy.guarantee import Adjacency
+from quietbit.target import Adjacency
 from unit.mechanism.makers import design, table
 
 

@@ -10,7 +10,7 @@ from quietbit.errors import InvalidParameter
 from quietbit.mechanism.expectation import HOPELESS_ABOVE, USEFUL_UP_TO, Expectation, Verdict, expectation
 from quietbit.mechanism.projected import Projected
 from quietbit.mechanism.rotation import rotation_for
-from quietbit.privacy.guarantee import Trust
+from quietbit.target import Trust
 
 BALL = quietbit.Ball("l2", 3.0, 1000)
 

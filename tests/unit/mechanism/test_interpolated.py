@@ -11,7 +11,7 @@ from path import encode
 from quietbit import Ball, InterpolatedMVU, Norm
 from quietbit.errors import InvalidParameter
 from quietbit.kernel.rng import seeded_rng
-from quietbit.privacy.guarantee import Adjacency
+from quietbit.target import Adjacency
 from unit.mechanism.makers import MECHANISMS, design, table, update
 
 BALL = Ball(Norm.L2, 2.0, 3)

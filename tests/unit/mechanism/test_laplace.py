@@ -12,7 +12,7 @@ from quietbit.errors import InvalidParameter
 from quietbit.kernel.rng import seeded_rng
 from quietbit.kernel.rounded import grid_of
 from quietbit.privacy.cost import Cost
-from quietbit.privacy.guarantee import Adjacency
+from quietbit.target import Adjacency
 
 BALL = Ball(Norm.L1, 2.0, 5)
 

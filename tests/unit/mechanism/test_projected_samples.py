@@ -13,9 +13,9 @@ from quietbit.kernel.transform import rotate_back
 from quietbit.mechanism.ball import usual_kernel
 from quietbit.mechanism.projected import Projected, ProjectedSamples
 from quietbit.mechanism.registry import build, describe, family_of, identity_of
-from quietbit.privacy.guarantee import Unit
 from quietbit.privacy.sensitivity import sample_share
 from quietbit.simulate import Training, simulate
+from quietbit.target import Unit
 from unit.mechanism.makers import CountingWords
 from unit.mechanism.test_projected import Spy
 from unit.simulate.makers import small_problem

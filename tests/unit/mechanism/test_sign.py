@@ -10,7 +10,7 @@ from path import decode, encode
 from quietbit import Ball, Gaussian, Laplace, Norm, Sign
 from quietbit.errors import InvalidParameter
 from quietbit.kernel.rng import seeded_rng
-from quietbit.privacy.guarantee import Adjacency
+from quietbit.target import Adjacency
 
 GAUSSIAN = Gaussian(Ball(Norm.L2, 1.0, 9), 1.0)
 LAPLACE = Laplace(Ball(Norm.L1, 1.0, 9), 1.0)

@@ -17,8 +17,8 @@ from quietbit.mechanism.registry import build, describe, family_of, identity_of
 from quietbit.mechanism.rounding import conditional_rounding
 from quietbit.mechanism.skellam import IndependentSkellam
 from quietbit.privacy.cost import Cost
-from quietbit.privacy.guarantee import Adjacency
 from quietbit.privacy.sensitivity import sample_share
+from quietbit.target import Adjacency
 from unit.mechanism.makers import update
 
 BALL = Ball(Norm.L2, 2.0, 100)

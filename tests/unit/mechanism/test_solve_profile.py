@@ -12,9 +12,8 @@ from quietbit.errors import InvalidParameter, QuietbitError
 from quietbit.mechanism import solve_profile as module
 from quietbit.mechanism.solve_profile import meets, solve_profile, solve_profile_anew
 from quietbit.privacy.gaussian import gaussian_log_delta
-from quietbit.privacy.guarantee import Adjacency
 from quietbit.privacy.profile import certify_profile
-from quietbit.target import Target
+from quietbit.target import Adjacency, Target
 from unit.design.catalogue_maker import catalogue_targets
 
 TIMES = (1, 2, 3, 5, 10, 20, 50, 200)

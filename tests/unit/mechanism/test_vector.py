@@ -22,7 +22,7 @@ from quietbit.mechanism.base import Mechanism
 from quietbit.mechanism.registry import build, canonical_text, describe, identity_of
 from quietbit.mechanism.vector import VectorMVU, fewest_coordinates
 from quietbit.privacy.gaussian import gaussian_epsilon_upper
-from quietbit.privacy.guarantee import Adjacency
+from quietbit.target import Adjacency
 from unit.mechanism.makers import CLIFF, MECHANISMS, STAIRS, STEP, CountingWords, update
 
 REFERENCE = ReferenceKernel()

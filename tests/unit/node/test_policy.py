@@ -9,8 +9,8 @@ import pytest
 
 from quietbit.errors import InvalidParameter
 from quietbit.node.policy import NotAllowed, Policy, PolicyError, SeededRngWarning, Simulation
-from quietbit.privacy.guarantee import Adjacency, Trust
 from quietbit.simulate.client_rng import seeded_client_rng
+from quietbit.target import Adjacency, Trust
 from unit.node.makers import policy, write_policy
 
 SUMS = {"trust": ["local", "secure-aggregation"], "min_honest_clients": 5, "local_epsilon": 30.0}

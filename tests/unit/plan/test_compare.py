@@ -13,8 +13,8 @@ from quietbit.errors import InvalidParameter
 from quietbit.mechanism.expectation import Verdict
 from quietbit.mechanism.registry import families, family, identity_of
 from quietbit.plan.compare import compare, dimension_of
-from quietbit.privacy.guarantee import Trust
 from quietbit.simulate import Training, simulate
+from quietbit.target import Trust
 from quietbit_lab.task.vectors import VectorMean
 
 FACTOR = 1.5  # what a simulated error may be off by

@@ -4,8 +4,8 @@ import pytest
 import quietbit
 from quietbit import Plan
 from quietbit.plan.costs import ClientCosts
-from quietbit.privacy.guarantee import Adjacency, Trust, Unit
 from quietbit.privacy.sensitivity import ROUNDING
+from quietbit.target import Adjacency, Trust, Unit
 from unit.simulate.makers import mechanisms
 
 ZERO, ONE = Adjacency.ZERO_OUT, Adjacency.REPLACE_ONE

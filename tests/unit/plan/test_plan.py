@@ -4,7 +4,7 @@ import pytest
 import quietbit
 from quietbit import Plan
 from quietbit.mechanism.calibrate import calibrate
-from quietbit.privacy.guarantee import Adjacency, Trust, Unit
+from quietbit.target import Adjacency, Trust, Unit
 
 USUAL = {"mechanism": "imvu", "design_epsilon": 1.0, "cohort": 5, "clip": 1.0, "adjacency": "zero-out"}
 NOISY = {"mechanism": "gaussian", "design_epsilon": None, "noise_multiplier": 3.0}

@@ -15,7 +15,7 @@ from quietbit.mechanism.registry import build, describe, family_of, identity_of
 from quietbit.plan import plan
 from quietbit.plan.plan import KEYS
 from quietbit.privacy.account import Account
-from quietbit.privacy.guarantee import Adjacency, Trust
+from quietbit.target import Adjacency, Trust
 
 CONFIG = {
     "quietbit.mechanism": "imvu",

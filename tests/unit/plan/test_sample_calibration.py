@@ -6,8 +6,8 @@ import pytest
 import quietbit
 from quietbit.mechanism.skellam import IndependentSkellam, Skellam
 from quietbit.plan.participation import Schedule, releases_per_client
-from quietbit.privacy.guarantee import Adjacency, Unit
 from quietbit.simulate.loop import simulate
+from quietbit.target import Adjacency, Unit
 from unit.simulate.makers import chosen, small_problem
 
 SIZES = np.array([30, 12, 12, 90, 45, 17], dtype=np.int64)

@@ -6,7 +6,7 @@ from quietbit.design.profile import Profile
 from quietbit.errors import InvalidParameter
 from quietbit.plot.figure import render_figure
 from quietbit.plot.profile import plot_profile
-from quietbit.privacy.guarantee import Adjacency
+from quietbit.target import Adjacency
 
 PURE = Profile.from_weights([0.3975], [1.0, math.e])
 

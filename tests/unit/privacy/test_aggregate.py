@@ -7,7 +7,7 @@ from quietbit.design.spec import DesignSpec
 from quietbit.errors import InvalidParameter
 from quietbit.privacy.aggregate import AggregateConstant, aggregate_cost
 from quietbit.privacy.cost import Cost
-from quietbit.privacy.guarantee import Adjacency
+from quietbit.target import Adjacency
 
 DESIGN = solve(DesignSpec(2, 1, 1.0), cache=False)
 

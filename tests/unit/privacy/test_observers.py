@@ -5,8 +5,8 @@ import pytest
 from quietbit.errors import InvalidParameter
 from quietbit.privacy.account import Account
 from quietbit.privacy.cost import Cost
-from quietbit.privacy.guarantee import Adjacency, Guarantee, GuaranteePair, Trust, Unit
-from quietbit.target import Target
+from quietbit.privacy.guarantee import Guarantee, GuaranteePair
+from quietbit.target import Adjacency, Target, Trust, Unit
 
 REPLACE, ZERO = Adjacency.REPLACE_ONE, Adjacency.ZERO_OUT
 SERVER = Guarantee(4.0, 1e-6, Unit.CLIENT, REPLACE, Trust.LOCAL)

@@ -7,8 +7,8 @@ import pytest
 from scipy.stats import norm
 
 from quietbit.privacy.gaussian import gaussian_epsilon_upper
-from quietbit.privacy.guarantee import Adjacency
 from quietbit.privacy.poisson import poisson_gaussian
+from quietbit.target import Adjacency
 
 SETTINGS = [(0.3, 0.01), (1.0, 0.1), (2.5, 0.5), (0.05, 0.9), (6.0, 0.001)]
 

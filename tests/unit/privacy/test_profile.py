@@ -7,8 +7,8 @@ from hypothesis import strategies as st
 
 from quietbit.design.profile import Profile
 from quietbit.errors import InvalidParameter
-from quietbit.privacy.guarantee import Adjacency
 from quietbit.privacy.profile import certify_profile, profile_cost, profile_losses
+from quietbit.target import Adjacency
 from unit.design.profile_kit import largest_gain, profiles, pure_epsilon_upper
 
 PROFILE = Profile.from_weights([-0.6, 0.1, 0.9], np.exp([0.0, 0.15, 0.35, 0.5]))

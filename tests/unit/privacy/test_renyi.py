@@ -10,7 +10,6 @@ from quietbit.design.table import Design
 from quietbit.errors import InvalidParameter
 from quietbit.privacy.cost import Cost
 from quietbit.privacy.divergence import lipschitz_upper, zero_out_constant_upper
-from quietbit.privacy.guarantee import Adjacency
 from quietbit.privacy.renyi import (
     RENYI_ACCURACY,
     RenyiConstant,
@@ -18,6 +17,7 @@ from quietbit.privacy.renyi import (
     kappa_upper,
     variance_supremum_upper,
 )
+from quietbit.target import Adjacency
 
 
 def variance(start, slope, x):

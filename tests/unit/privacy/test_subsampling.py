@@ -10,8 +10,8 @@ from dp_accounting.rdp import RdpAccountant
 
 from quietbit.errors import InvalidParameter
 from quietbit.privacy.cost import Cost
-from quietbit.privacy.guarantee import Adjacency
 from quietbit.privacy.subsampling import secret_cohort_cost
+from quietbit.target import Adjacency
 
 REPLACE = Adjacency.REPLACE_ONE
 

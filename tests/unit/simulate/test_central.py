@@ -3,8 +3,8 @@
 import numpy as np
 import pytest
 
-from quietbit.privacy.guarantee import Adjacency, Trust
 from quietbit.simulate.loop import simulate
+from quietbit.target import Adjacency, Trust
 from unit.simulate.makers import chosen, small_problem
 
 

@@ -3,8 +3,8 @@ import pytest
 
 import quietbit
 from quietbit.plan.participation import Schedule, releases_per_client
-from quietbit.privacy.guarantee import Adjacency
 from quietbit.simulate.loop import simulate
+from quietbit.target import Adjacency
 from unit.simulate.makers import chosen, small_problem
 
 

@@ -3,8 +3,8 @@ import pytest
 
 import quietbit
 from quietbit.mechanism.ball import Ball, Norm
-from quietbit.privacy.guarantee import Unit
 from quietbit.simulate.problem import LocalPlan, clip_factors, clip_rows
+from quietbit.target import Unit
 
 
 @pytest.mark.parametrize("norm", list(Norm))

@@ -17,8 +17,8 @@ from quietbit.kernel.rng import seeded_rng
 from quietbit.mechanism.additive import Gaussian
 from quietbit.mechanism.ball import Ball, Norm
 from quietbit.mechanism.interpolated import InterpolatedMVU
-from quietbit.privacy.guarantee import Adjacency, Unit
 from quietbit.privacy.sensitivity import sample_share
+from quietbit.target import Adjacency, Unit
 from quietbit.wire.uplink import Uplink
 from unit.mechanism.makers import MECHANISMS, WIDTH, CountingWords, design, table, update
 
@@ -189,7 +189,7 @@ def test_many_payloads_average_to_the_clipped_update() -> None:
 MEMORY = """
 import resource, sys
 import numpy as np
-from quietbit.privacy.guarantee import Adjacency, Unit
+from quietbit.target import Adjacency, Unit
 from quietbit.privacy.sensitivity import sample_share
 from quietbit.wire.uplink import Uplink
 from quietbit.mechanism.interpolated import InterpolatedMVU
