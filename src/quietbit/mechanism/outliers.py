@@ -51,4 +51,4 @@ def squares_upper(count: int, mean: float, second: float, largest: float, doubt:
 def refuse_longer(length: float, honest: float) -> None:
     """Refuse a payload that is longer than an honest one, or whose length is NaN."""
     if not length <= honest:
-        raise Outlier(f"length of the payload must be at most {honest:g}, and is of no honest client, got {length:g}.")
+        raise Outlier(f"length of the payload must be at most {honest:g}, as for honest clients, got {length:g}.")
