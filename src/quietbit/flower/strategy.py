@@ -69,6 +69,10 @@ NAMELESS = (
     "arrays have numbers for names, and counters among them: if these belong to BatchNorm, its running variances are "
     "learnt with noise on them, and spoil the model. Hand over a state_dict, by name."
 )
+NOBODY_ASKED = (
+    "quietbit.evaluate sets a part of the budget aside, but the strategy evaluates on no node: raise "
+    "fraction_evaluate, or leave quietbit.evaluate out."
+)
 NO_NUMBERS = (
     "nodes answer evaluations with nothing, unless quietbit.evaluate asks for a private answer: evaluate on the server "
     "(evaluate_fn), and save the messages with fraction_evaluate=0.0."
@@ -279,15 +283,19 @@ class PrivateStrategy(Strategy):
         self, server_round: int, arrays: ArrayRecord, config: ConfigRecord, grid: Grid
     ) -> Iterable[Message]:
         """Return the inner strategy's questions, with the priced question added where the plan evaluates."""
-        messages, run = self.inner.configure_evaluate(server_round, arrays, config, grid), self._run
-        asked, self._evaluating = run.evaluations.evaluation, None
+        messages = list(self.inner.configure_evaluate(server_round, arrays, config, grid))
+        asked, self._evaluating = self._run.evaluations.evaluation, None
         if asked is None:
+            return messages
+        if not messages:
+            if not self._numbers_missed:
+                self._numbers_missed = True
+                log(WARNING, "quietbit: %s", NOBODY_ASKED)
             return messages
         layout = ModelLayout.of(arrays, self.settings)
         self._evaluating = self._round(grid, server_round, arrays, layout, asked.mechanism, asked)
-        known = list(messages)
-        _ask_for(known, server_round, asked.mechanism)
-        return self._evaluating.ask(known)
+        _ask_for(messages, server_round, asked.mechanism)
+        return self._evaluating.ask(messages)
 
     def _round(
         self, grid: Grid, number: int, arrays: ArrayRecord, layout: ModelLayout, mechanism: Mechanism,

@@ -181,6 +181,15 @@ def test_without_the_key_evaluations_are_answered_with_nothing_as_before():
     assert federation.strategy.report().evaluations == ()
 
 
+def test_a_strategy_that_evaluates_on_no_node_is_warned_of_once_and_reports_no_evaluations(caplog):
+    federation = Federation(2)
+    federation.strategy.inner.fraction_evaluate = 0.0
+    for number in (1, 2):
+        assert federation.evaluate(number, evaluates(0.5))[2] is None
+    assert caplog.text.count("evaluates on no node") == 1
+    assert federation.strategy.report().evaluations == ()
+
+
 def test_numbers_that_an_owner_names_travel_beside_the_answer(tmp_path):
     path = write_policy(tmp_path, evaluate=4.0, epsilon=20.0, metrics=("num-examples",))
     federation = Federation(1, mod=PrivateUplink(), quietbit_policy=path)
