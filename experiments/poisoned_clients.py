@@ -3,8 +3,8 @@ r"""Accuracy with poisoned clients: seeds of the vector mechanism, floats of Pri
 Idea     softmax regression on MNIST, a client per image, every client once, 60 rounds of 1,000. Of every cohort a share
          is malicious. *flip*: labels become 9 - label. *reverse*: the client sends its update turned round and scaled
          by 100, through the honest mechanism, which clips it. *payload*: it writes the payload that moves the mean
-         furthest against the honest mean, which it knows (`quietbit.plan.poison`): the best of 2^30 seeds, the longest
-         float vector that a server takes, or bits of its choice.
+         furthest against the honest mean, which it knows (`quietbit.mechanism.poison`): the best of 2^30 seeds, the
+         longest float vector that a server takes, or bits of its choice.
 Law      a cohort's mean is drawn as its exact mean with normal noise of the mechanism's variance; codes that saturate
          are not modelled. One seed chooses the step without attackers, five others report.
 
@@ -23,7 +23,7 @@ from typing import Any
 import numpy as np
 
 from quietbit import Ball, Norm, calibrate, calibrate_sum
-from quietbit.plan.poison import WORK, reach, seed_maximum
+from quietbit.mechanism.poison import WORK, seed_maximum
 from quietbit_lab.task.registry import TaskSpec, build_task
 
 EPSILON, DELTA, ADJACENCY, COHORT, ROUNDS, CLASSES, CLIP = 4.0, 1e-5, "zero-out", 1000, 60, 10, 8.0
@@ -49,10 +49,10 @@ class Lines:
         }
         # PrivUnit's vectors all have one length, which a server can check: that of the same noise in all coordinates.
         far = {
-            "vmvu": reach(vector),
+            "vmvu": vector.poisoned(),
             "privunit floats": noise["privunit floats"] * math.sqrt(dimension),
-            "gaussian": reach(gaussian),
-            "one-bit sums": reach(sums) * math.sqrt(2 / math.pi),  # bits by the signs of a direction: |v|_1 of it
+            "gaussian": gaussian.poisoned(),
+            "one-bit sums": sums.poisoned() * math.sqrt(2 / math.pi),  # bits by the signs of a direction: |v|_1 of it
         }
         self.noise, self.far, self.names = noise, far, tuple(noise)
         self.seeds = seed_maximum(WORK)

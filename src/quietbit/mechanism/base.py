@@ -25,6 +25,7 @@ from quietbit.errors import InvalidParameter, check_int, require
 from quietbit.kernel.base import MAX_DIMENSION, Kernel
 from quietbit.kernel.rng import RandomBits
 from quietbit.mechanism.ball import Ball
+from quietbit.mechanism.poison import WORK, longest_payload
 from quietbit.privacy.cost import Cost
 from quietbit.privacy.shuffle import BlanketPair
 from quietbit.target import Adjacency, Trust, Unit, as_adjacency
@@ -347,6 +348,13 @@ class Mechanism(ABC):
         """
         return math.inf
 
+    def poisoned(self, work: float = WORK) -> float:
+        """Return how far one payload of an attacker lies along its direction, in clips (`mechanism/poison.py`).
+
+        An upper bound; where payloads are seeds, what 2^``work`` of them are expected to reach.
+        """
+        return longest_payload(self, self.layout.bits, self.layout.count)
+
     @property
     def sampling_rate(self) -> float:
         """The probability with which each sample of the client is in a batch."""
@@ -422,6 +430,7 @@ class Wrapper(Mechanism):
     clip_moves = passed_on("inner.clip_moves")
     each_sample = passed_on("inner.each_sample")
     honest_length = passed_on("inner.honest_length")
+    poisoned = passed_on("inner.poisoned")
 
     def for_round(self, run: bytes, number: int) -> Mechanism:
         """Return the same wrapper around the inner mechanism of the round."""

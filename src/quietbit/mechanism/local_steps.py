@@ -39,6 +39,7 @@ from quietbit.mechanism.base import (
 )
 from quietbit.mechanism.batch import OfBatches, PoissonBatch
 from quietbit.mechanism.outliers import refuse_longer
+from quietbit.mechanism.poison import WORK
 from quietbit.mechanism.rotation import Rotation, rotation_for
 from quietbit.mechanism.rounding import independent_rounding
 from quietbit.privacy.cost import Cost
@@ -144,6 +145,10 @@ class LocalSteps(OfBatches):
         """The longest difference that a server accepts, for any codes of an honest largest coordinate."""
         root = math.sqrt(self.domain.dimension)
         return self._longest * min(root, 1 + 2 * root / self._levels)
+
+    def poisoned(self, work: float = WORK) -> float:
+        """Return how long the longest accepted difference is, in the clips of all steps."""
+        return self.honest_length / self.reach
 
     @property
     def _levels(self) -> int:

@@ -43,6 +43,7 @@ from quietbit.mechanism.base import (
     only,
     passed_on,
 )  # fmt: skip
+from quietbit.mechanism.poison import WORK, best_rows
 from quietbit.mechanism.rows import NONCE, Rowed, check_keep, check_rotated, check_rows, check_seed, fewest_kept
 from quietbit.privacy.cost import Cost
 from quietbit.target import Adjacency
@@ -145,6 +146,10 @@ class Projected(Rowed, Wrapper):
     def honest_length(self) -> float:
         """The inner mechanism's bound, spread over all coordinates."""
         return self.inner.honest_length * math.sqrt(self.padded / self.keep)
+
+    def poisoned(self, work: float = WORK) -> float:
+        """Return the inner mechanism's reach, times that of the best rows."""
+        return best_rows(self.keep, self.padded, work) * self.inner.poisoned(work)
 
 
 @final

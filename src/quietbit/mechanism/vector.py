@@ -69,6 +69,7 @@ from quietbit.mechanism.base import LEFT_OUT, Accumulator, Body, Error, Layout, 
 from quietbit.mechanism.direct import code_error_upper, draw_codes, step_cells, step_limits
 from quietbit.mechanism.family import FEWER, SHARED, Choices, EpsilonOf, Family
 from quietbit.mechanism.outliers import DOUBT, refuse_longer, squares_upper
+from quietbit.mechanism.poison import WORK, best_rows, longest_payload, seed_maximum
 from quietbit.mechanism.rows import NONCE, Rowed, check_keep, check_rotated, check_rows, check_seed, fewest_kept
 from quietbit.mechanism.solve_profile import solve_profile
 from quietbit.privacy.conversion import round_up
@@ -224,6 +225,13 @@ class VectorMVU(Rowed):
     def honest_length(self) -> float:
         """Where z itself is sent, a bound on its length; infinite for seeds, none of which is longer than noise."""
         return math.inf if self.seeded else self._honest_kept * math.sqrt(self.padded / self.keep)
+
+    def poisoned(self, work: float = WORK) -> float:
+        """Return the reach of the best of 2^``work`` seeds; where z itself is sent, that of the longest z."""
+        if not self.seeded:
+            return longest_payload(self, QUANTISED, self.keep, self.nonce_size)
+        rows = 1.0 if self.shared_rows else best_rows(self.keep, self.padded, work)
+        return rows * seed_maximum(work) / self.profile.gain_lower
 
     @property
     def _honest_kept(self) -> float:

@@ -25,10 +25,10 @@ from quietbit.mechanism.base import Mechanism
 from quietbit.mechanism.calibrate import Calibration, alternatives, calibrate, smallest_of_the_best
 from quietbit.mechanism.central_sum import calibrate_sum
 from quietbit.mechanism.expectation import Expectation, expectation
+from quietbit.mechanism.poison import moved
 from quietbit.mechanism.registry import family
 from quietbit.mechanism.rows import fewest_kept
 from quietbit.plan.evaluation import Evaluation
-from quietbit.plan.poison import moved
 from quietbit.privacy.guarantee import Guarantee
 from quietbit.secagg.plan import masked_size
 from quietbit.target import Adjacency, Target, Trust
@@ -54,7 +54,7 @@ class ComparisonRow:
     model. A ``baseline`` is for comparison only, and never the best.
     ``relative_error`` is the squared error of a round's mean over that of Gaussian noise added by every client; None
     at delta 0, where no Gaussian has an account. ``moved`` is how far malicious clients can move the mean of a round,
-    in clips, where their share was given (`quietbit.plan.poison`).
+    in clips, where their share was given (`quietbit.mechanism.poison`).
     """
 
     name: str

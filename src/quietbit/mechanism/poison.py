@@ -19,19 +19,19 @@ from __future__ import annotations
 
 import math
 from collections.abc import Iterator
+from typing import TYPE_CHECKING
 
 import numpy as np
 from scipy.special import chdtri, ndtri
 
 from quietbit.errors import check_int, check_real
 from quietbit.kernel.select import default_kernel
-from quietbit.mechanism.base import Accumulator, Body, Mechanism, Wrapper
-from quietbit.mechanism.local_steps import LocalSteps
-from quietbit.mechanism.projected import Projected
-from quietbit.mechanism.vector import QUANTISED, VectorMVU
 from quietbit.target import Trust
 
-__all__ = ["WORK", "moved", "reach", "seed_maximum"]
+if TYPE_CHECKING:
+    from quietbit.mechanism.base import Accumulator, Body, Mechanism
+
+__all__ = ["WORK", "best_rows", "longest_payload", "moved", "seed_maximum"]
 
 WORK = 30  # bits: a billion seeds, a few hours on one core
 MOST_WORK = 120
@@ -49,24 +49,6 @@ def seed_maximum(work: float, dimensions: int = 1) -> float:
     return float(-ndtri(chance) if many == 1 else math.sqrt(chdtri(many, chance)))
 
 
-def reach(mechanism: Mechanism, work: float = WORK) -> float:
-    """Return how far one payload of an attacker lies along its direction, in clips: an upper bound, except for seeds.
-
-    For seeds it is what 2^``work`` of them are expected to reach. For several steps, in the clips of all of them.
-    """
-    if isinstance(mechanism, Projected):
-        return _rows(mechanism.keep, mechanism.padded, work) * reach(mechanism.inner, work)
-    if isinstance(mechanism, LocalSteps):
-        return mechanism.honest_length / mechanism.reach
-    if isinstance(mechanism, Wrapper):
-        return reach(mechanism.inner, work)
-    if isinstance(mechanism, VectorMVU) and mechanism.seeded:
-        rows = 1.0 if mechanism.shared_rows else _rows(mechanism.keep, mechanism.padded, work)
-        return rows * seed_maximum(work) / mechanism.profile.gain_lower
-    length = min(max(_length(mechanism, body) for body in _extremes(mechanism)), mechanism.honest_length)
-    return length / (mechanism.domain.radius * mechanism.error().gain)
-
-
 def moved(mechanism: Mechanism, share: float, trust: Trust, work: float = WORK) -> float:
     """Return how far a ``share`` of all clients moves the mean of a round along its direction, in clips.
 
@@ -76,33 +58,34 @@ def moved(mechanism: Mechanism, share: float, trust: Trust, work: float = WORK) 
     part = check_real(share, "malicious", at_most=1.0)
     if trust is Trust.CENTRAL:
         return part
-    return reach(mechanism, work) * (1.0 if trust is Trust.SECURE_AGGREGATION else part)
+    return mechanism.poisoned(work) * (1.0 if trust is Trust.SECURE_AGGREGATION else part)
 
 
-def _rows(kept: int, padded: int, work: float) -> float:
+def best_rows(kept: int, padded: int, work: float) -> float:
     """Return |w| for the best of 2^work choices of rows."""
     if kept == padded:
         return 1.0
     return math.sqrt(min(float(chdtri(kept, 2.0**-work)) / kept, padded / kept))
 
 
-def _length(mechanism: Mechanism, body: Body) -> float:
-    """Return the norm of what the server decodes from a body, in the ball's norm."""
-    accumulator, ball = mechanism.accumulator(default_kernel(), 1), mechanism.domain
-    accumulator.add([body])
-    return float(np.linalg.norm(accumulator.reader(1)(0, ball.dimension), ball.norm.order))
+def longest_payload(mechanism: Mechanism, bits: int, count: int, head: int = 0) -> float:
+    """Return how long a payload of ``count`` codes, after ``head`` bytes, decodes at most, in clips."""
+    ball, kernel = mechanism.domain, default_kernel()
+    longest = 0.0
+    for body in _extremes(mechanism, bits, count, head):
+        accumulator = mechanism.accumulator(kernel, 1)
+        accumulator.add([body])
+        longest = max(longest, float(np.linalg.norm(accumulator.reader(1)(0, ball.dimension), ball.norm.order)))
+    return min(longest, mechanism.honest_length) / (ball.radius * mechanism.error().gain)
 
 
-def _extremes(mechanism: Mechanism) -> Iterator[Body]:
+def _extremes(mechanism: Mechanism, bits: int, count: int, head: int) -> Iterator[Body]:
     """Yield bodies of which one has the longest decoding: all coordinates alike, at an end of their codes."""
-    layout, kernel = mechanism.layout, default_kernel()
-    if layout.bits == FLOAT_BITS:
-        largest = _largest_float(layout.count, mechanism.accumulator(kernel, 1))
-        yield np.full(layout.count, largest, dtype="<f4").view(np.uint8)
+    kernel = default_kernel()
+    if bits == FLOAT_BITS:
+        largest = _largest_float(count, mechanism.accumulator(kernel, 1))
+        yield np.full(count, largest, dtype="<f4").view(np.uint8)
         return
-    bits, count, head = layout.bits, layout.count, 0
-    if isinstance(mechanism, VectorMVU):  # quantised normals, after a nonce
-        bits, count, head = QUANTISED, mechanism.keep, mechanism.nonce_size
     for code in {0, 2**bits - 1, 2 ** (bits - 1), 2 ** (bits - 1) - 1}:  # the last two: for codes that wrap around
         packed = kernel.pack(np.full(count, code, dtype=np.uint16), bits)
         yield np.frombuffer(bytes(head) + packed, dtype=np.uint8)

@@ -13,8 +13,8 @@ from quietbit.errors import InvalidParameter, Outlier
 from quietbit.kernel.select import default_kernel
 from quietbit.mechanism.batch import PoissonBatch
 from quietbit.mechanism.local_steps import LocalSteps
+from quietbit.mechanism.poison import moved, seed_maximum
 from quietbit.plan.compare import compare
-from quietbit.plan.poison import moved, reach, seed_maximum
 from quietbit.target import Trust
 from quietbit.wire.payload import build
 from statistical.kit import seed
@@ -70,13 +70,13 @@ def test_an_attacker_who_searches_moves_the_server_as_far_as_stated(draws: tuple
     best = seeds[int(scores.argmax())]
     along = float(decoded(mechanism, bytes(mechanism.nonce_size) + best) @ aim) / mechanism.ball.radius
     assert along == pytest.approx(float(scores.max()) / mechanism.profile.gain_lower, rel=1e-3)
-    assert reach(mechanism, WORK - 5) < along < reach(mechanism, WORK + 27)
+    assert mechanism.poisoned(WORK - 5) < along < mechanism.poisoned(WORK + 27)
 
 
 @pytest.mark.parametrize("word", ["imvu", "gaussian", "sign", "skellam", "mvu"])
 def test_no_payload_that_the_server_takes_is_longer_than_stated(word: str) -> None:
     mechanism, rng = found(word), np.random.default_rng(seed(7))
-    most = reach(mechanism) * mechanism.ball.radius if hasattr(mechanism, "ball") else reach(mechanism) * 2.0
+    most = mechanism.poisoned() * mechanism.ball.radius if hasattr(mechanism, "ball") else mechanism.poisoned() * 2.0
     longest = 0.0
     for _ in range(200):
         body = rng.bytes(mechanism.layout.size)
@@ -92,7 +92,7 @@ def test_no_payload_that_the_server_takes_is_longer_than_stated(word: str) -> No
 
 def test_floats_just_below_the_bound_are_taken_and_just_above_refused() -> None:
     mechanism = found("gaussian")
-    each = reach(mechanism) * 2.0 / SIZE**0.5
+    each = mechanism.poisoned() * 2.0 / SIZE**0.5
     vector = decoded(mechanism, np.full(SIZE, each * 0.999, dtype="<f4").tobytes())
     assert np.linalg.norm(vector) == pytest.approx(each * 0.999 * SIZE**0.5, rel=1e-4)
     with pytest.raises(ValueError, match="length of the payload"):
@@ -101,16 +101,16 @@ def test_floats_just_below_the_bound_are_taken_and_just_above_refused() -> None:
 
 def test_kept_rows_are_searched_too() -> None:
     few, all_rows = found("vmvu", 4096, keep=64), found("vmvu", 4096, keep=4096)
-    assert reach(few, 30) > reach(all_rows, 30)
-    assert reach(few, 30) < 1.6 * seed_maximum(30) / few.profile.gain_lower
-    assert reach(found("vmvu", 4096, keep=64, rows="shared").for_round(b"run", 1), 30) == pytest.approx(
+    assert few.poisoned(30) > all_rows.poisoned(30)
+    assert few.poisoned(30) < 1.6 * seed_maximum(30) / few.profile.gain_lower
+    assert found("vmvu", 4096, keep=64, rows="shared").for_round(b"run", 1).poisoned(30) == pytest.approx(
         seed_maximum(30) / few.profile.gain_lower
     )
 
 
 def test_a_share_of_clients_moves_a_mean_by_its_share_unless_masks_hide_it() -> None:
     mechanism = found("imvu")
-    one = reach(mechanism)
+    one = mechanism.poisoned()
     assert moved(mechanism, 0.01, Trust.LOCAL) == pytest.approx(0.01 * one)
     assert moved(mechanism, 0.01, Trust.CENTRAL) == 0.01
     assert moved(mechanism, 0.01, Trust.SECURE_AGGREGATION) == one
@@ -128,11 +128,11 @@ def test_compare_has_the_column_only_where_it_was_asked_for() -> None:
 
 def test_several_steps_reach_as_far_as_a_server_takes_their_difference() -> None:
     site = LocalSteps(PoissonBatch(Gaussian(Ball(Norm.L2, 2.0, SIZE), 0.01), 10, 0.5), 5, 0.1, 1)
-    clips = reach(site) * 5 * 0.1 * 2.0
+    clips = site.poisoned() * 5 * 0.1 * 2.0
     scale = np.float32(0.999 * site.honest_length / np.sqrt(SIZE))
     longest = decoded(site, scale.tobytes() + bytes([255]) * (site.layout.size - 4))
     assert 0.99 * clips <= np.linalg.norm(longest) <= clips
     finer = evolve(site, bits=4)
-    assert reach(finer) < reach(site)
+    assert finer.poisoned() < site.poisoned()
     with pytest.raises(Outlier, match="length of the payload"):
         decoded(finer, scale.tobytes() + bytes([255]) * (finer.layout.size - 4))
