@@ -34,14 +34,15 @@ from quietbit.privacy.conversion import round_up
 from quietbit.privacy.cost import Cost
 from quietbit.target import Adjacency, as_adjacency
 
-__all__ = ["MOST_CELLS", "RandomisedResponse", "cell_ends", "drawn_cell"]
+__all__ = ["MOST_CELLS", "RandomisedResponse", "cell_ends", "check_cells", "drawn_cell"]
 
 WORDS = 2**64
 MOST_CELLS = 2**16
 LEAST_TRUTH, MOST_TRUTH = 1e-9, 1 - 1e-12
 
 
-def _cells(value: int) -> int:
+def check_cells(value: int) -> int:
+    """Return how many cells an answer names one of: 2 to 65,536."""
     return check_int(value, "cells", 2, MOST_CELLS)
 
 
@@ -57,7 +58,7 @@ class RandomisedResponse(Mechanism):
     Updates are shares of cells, in the unit ball of the L1 norm; the decoded mean is the share of clients per cell.
     """
 
-    cells: int = field(converter=_cells)
+    cells: int = field(converter=check_cells)
     truth: float = field(converter=_truth)
     threshold: int = field(init=False, repr=False, eq=False)  # T
 
@@ -73,7 +74,7 @@ class RandomisedResponse(Mechanism):
         0.7616
         """
         budget, which = check_real(epsilon, "epsilon"), as_adjacency(adjacency)
-        many, odds = _cells(cells), math.expm1(min(budget, 40.0))
+        many, odds = check_cells(cells), math.expm1(min(budget, 40.0))
         truth = odds / (odds + many)
         if which is Adjacency.ZERO_OUT:
             truth = min(-math.expm1(-budget), odds / (many - 1))

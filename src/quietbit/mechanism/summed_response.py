@@ -29,7 +29,7 @@ from quietbit.kernel.rng import RandomBits
 from quietbit.mechanism.accumulate import code_accumulator
 from quietbit.mechanism.ball import Ball, Norm
 from quietbit.mechanism.base import Accumulator, Body, Error, Layout, Mechanism, Parts
-from quietbit.mechanism.response import MOST_CELLS, cell_ends, drawn_cell
+from quietbit.mechanism.response import cell_ends, check_cells, drawn_cell
 from quietbit.privacy.account import Account
 from quietbit.privacy.conversion import round_up
 from quietbit.privacy.cost import Cost
@@ -42,10 +42,6 @@ GRAIN = 2.0**40
 LEAST_LIE, MOST_LIE = 2.0**-30, 0.5 - 2.0**-20
 SHARE = 0.97  # of delta, in a node's account of a sum (`privacy.account`)
 LEAST_ODDS, MOST_ODDS = 1e-4, 20.0  # log((1 - p)/p)
-
-
-def _cells(value: int) -> int:
-    return check_int(value, "cells", 2, MOST_CELLS)
 
 
 def _lie(value: float) -> float:
@@ -62,7 +58,7 @@ class SummedResponse(Mechanism):
     Updates are shares of cells, in the unit ball of the L1 norm; the decoded mean is the share of clients per cell.
     """
 
-    cells: int = field(converter=_cells)
+    cells: int = field(converter=check_cells)
     lie: float = field(converter=_lie)
 
     @classmethod
