@@ -24,7 +24,6 @@ import attrs
 from attrs import NOTHING, field, frozen
 
 from quietbit.errors import InvalidParameter, QuietbitError, check_int, check_known, check_real, member, require
-from quietbit.secagg.plan import PUBLIC_SIZE
 from quietbit.target import MOST_CLIENTS, Adjacency, Target, Trust, Unit, as_adjacency, as_unit, check_delta
 
 if TYPE_CHECKING:  # what only a release needs is imported when there is one: `quietbit --help` reads the rules
@@ -85,6 +84,8 @@ def _path(value: Any, name: str) -> str:
 
 
 def _key(value: Any, name: str) -> str:
+    from quietbit.secagg.plan import PUBLIC_SIZE
+
     fine = isinstance(value, str) and re.fullmatch(rf"[0-9a-fA-F]{{{2 * PUBLIC_SIZE}}}", value)
     require(fine, name, value, f"a public key: {2 * PUBLIC_SIZE} hexadecimal digits")
     return str(value)
