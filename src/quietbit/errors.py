@@ -7,14 +7,16 @@ from __future__ import annotations
 
 import difflib
 import importlib
+import re
 from collections.abc import Iterable
 from enum import Enum
 from types import ModuleType
-from typing import Any, NoReturn, Self, TypeVar
+from typing import Any, NoReturn, Self
 
 from attrs import NOTHING
 
 __all__ = [
+    "CheckedEnum",
     "InvalidDesignFile",
     "InvalidParameter",
     "InvalidPayload",
@@ -25,14 +27,10 @@ __all__ = [
     "check_known",
     "check_real",
     "how_to_install",
-    "member",
     "refuse_payload",
     "require",
     "require_module",
 ]
-
-
-Member = TypeVar("Member", bound=Enum)
 
 
 class QuietbitError(Exception):
@@ -56,6 +54,15 @@ class InvalidParameter(QuietbitError, ValueError):
     def renamed(self, name: str) -> Self:
         """Return the same refusal of a value that the reader knows as ``name``."""
         return type(self).of(name, self.rule, self.value)
+
+
+class CheckedEnum(Enum):
+    """An enum that is made from a member or its value, and refuses anything else with the values there are."""
+
+    @classmethod
+    def _missing_(cls, value: object) -> NoReturn:
+        name = re.sub(r"\B(?=[A-Z])", " ", cls.__name__).lower()
+        raise InvalidParameter.of(name, "one of " + ", ".join(str(one.value) for one in cls), value)
 
 
 class InvalidDesignFile(QuietbitError, ValueError):
@@ -112,16 +119,6 @@ def check_real(
     if large and number <= at_most and number < float("inf"):
         return number
     raise InvalidParameter.of(name, bound, value)
-
-
-def member(family: type[Member], value: Any, name: str) -> Member:
-    """Return the member of an enum, given itself or its value; anything else is refused with the values there are."""
-    if isinstance(value, family):
-        return value
-    for known in family:
-        if isinstance(value, str) and known.value == value:
-            return known
-    raise InvalidParameter.of(name, "one of " + ", ".join(str(one.value) for one in family), value)
 
 
 def check_known(word: Any, known: Iterable[str], name: str, prefix: str = "") -> None:

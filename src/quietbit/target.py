@@ -10,12 +10,11 @@ Source   Guo et al. (ICML 2023), section "Differential Privacy"; their "leave-on
 from __future__ import annotations
 
 import math
-from enum import Enum
 from typing import Any, final
 
 from attrs import evolve, field, frozen
 
-from quietbit.errors import check_int, check_real, member, require
+from quietbit.errors import CheckedEnum, check_int, check_real, require
 
 __all__ = [
     "MAX_RELEASES",
@@ -24,9 +23,6 @@ __all__ = [
     "Target",
     "Trust",
     "Unit",
-    "as_adjacency",
-    "as_trust",
-    "as_unit",
     "check_delta",
     "check_releases",
 ]
@@ -35,7 +31,7 @@ MAX_RELEASES = 10**9
 MOST_CLIENTS = 100_000  # of a sum
 
 
-class Adjacency(Enum):
+class Adjacency(CheckedEnum):
     """Which two worlds must look alike.
 
     ``ZERO_OUT``: one party's update against the zero vector. ``REPLACE_ONE``: one party's update against any
@@ -51,14 +47,14 @@ class Adjacency(Enum):
         return 1.0 if self is Adjacency.ZERO_OUT else 2.0
 
 
-class Unit(Enum):
+class Unit(CheckedEnum):
     """Whose data is protected: all of a client's, or a single sample of it."""
 
     CLIENT = "client"
     SAMPLE = "sample"
 
 
-class Trust(Enum):
+class Trust(CheckedEnum):
     """Who may see what without the guarantee being void."""
 
     LOCAL = "local"
@@ -81,21 +77,6 @@ def _epsilon(value: float) -> float:
     return math.inf if value == math.inf else check_real(value, "epsilon")
 
 
-def as_adjacency(value: Adjacency | str) -> Adjacency:
-    """Return the member that is given, or that a word stands for."""
-    return member(Adjacency, value, "adjacency")
-
-
-def as_unit(value: Unit | str) -> Unit:
-    """Return the member that is given, or that a word stands for."""
-    return member(Unit, value, "unit")
-
-
-def as_trust(value: Trust | str) -> Trust:
-    """Return the member that is given, or that a word stands for."""
-    return member(Trust, value, "trust")
-
-
 def check_releases(value: int) -> int:
     """Return ``value`` as an int from 1 on; anything else is refused."""
     return check_int(value, "releases", 1, MAX_RELEASES)
@@ -112,9 +93,9 @@ class Target:
 
     epsilon: float = field(converter=_epsilon)
     delta: float = field(converter=check_delta)
-    adjacency: Adjacency = field(converter=as_adjacency)
-    unit: Unit = field(default=Unit.CLIENT, converter=as_unit, kw_only=True)
-    trust: Trust = field(default=Trust.LOCAL, converter=as_trust, kw_only=True)
+    adjacency: Adjacency = field(converter=Adjacency)
+    unit: Unit = field(default=Unit.CLIENT, converter=Unit, kw_only=True)
+    trust: Trust = field(default=Trust.LOCAL, converter=Trust, kw_only=True)
     releases: int = field(default=1, converter=check_releases, kw_only=True)
 
     def keywords(self) -> dict[str, Any]:

@@ -28,7 +28,7 @@ from quietbit.errors import check_int, check_real
 from quietbit.kernel.rng import RandomBits, check_rng, secure_rng
 from quietbit.mechanism.base import Mechanism
 from quietbit.privacy.gaussian import gaussian_epsilon_upper, gaussian_log_delta
-from quietbit.target import Adjacency, as_adjacency, check_delta
+from quietbit.target import Adjacency, check_delta
 from quietbit.wire.uplink import Uplink
 
 __all__ = ["Audit", "Progress", "Verdict", "audit"]
@@ -99,7 +99,7 @@ def audit(
     once, with either sign, and one outside the ball; fourteen others in between are sent a quarter as often. Random
     bits are the operating system's by default. ``progress`` is called with a fraction and the current step.
     """
-    adjacency = as_adjacency(adjacency)
+    adjacency = Adjacency(adjacency)
     source = secure_rng() if rng is None else rng
     check_rng(source)
     delta = check_delta(delta)

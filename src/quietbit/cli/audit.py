@@ -9,7 +9,7 @@ import typer
 import quietbit
 from quietbit.cli import options
 from quietbit.cli.console import JsonOption, Row, progress_bar, record, rounded, rounded_up
-from quietbit.target import as_adjacency
+from quietbit.target import Adjacency
 
 __all__ = ["audit"]
 
@@ -49,7 +49,7 @@ def audit(
     """
     from quietbit.mechanism.registry import families
 
-    which, ball = as_adjacency(adjacency), quietbit.Ball(norm, radius, dimension)
+    which, ball = Adjacency(adjacency), quietbit.Ball(norm, radius, dimension)
     mechanism: quietbit.Mechanism
     if epsilon is not None:
         mechanism = quietbit.calibrate(what, ball=ball, epsilon=epsilon, delta=delta, adjacency=which).mechanism

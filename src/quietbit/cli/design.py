@@ -14,7 +14,7 @@ from quietbit.cli.files import check_outputs
 from quietbit.cli.options import BoundOption, bias_of
 from quietbit.cli.rows import certificate_rows, gaussian_row, profile_rows
 from quietbit.errors import InvalidParameter, require
-from quietbit.target import Target, as_adjacency
+from quietbit.target import Adjacency, Target
 
 __all__ = ["design"]
 
@@ -105,7 +105,7 @@ def _design_profile(given: dict[str, Any], out: Path | None, plot: Path | None, 
     for name, value in given.items():
         if value is None:
             raise InvalidParameter.of(name, "given for --vector: a profile is made for a target")
-    which = as_adjacency(given["adjacency"])
+    which = Adjacency(given["adjacency"])
     target = Target(given["epsilon"], given["delta"], which, releases=given["releases"])
     check_outputs(out, figures=(plot,))
     with progress_bar("Solving", quiet=as_json):

@@ -11,7 +11,7 @@ from quietbit.cli import options
 from quietbit.cli.console import JsonOption, Row, record, rounded, rounded_up
 from quietbit.cli.rows import guarantee_rows
 from quietbit.errors import check_int
-from quietbit.target import as_adjacency
+from quietbit.target import Adjacency
 
 __all__ = ["privacy"]
 
@@ -38,7 +38,7 @@ def privacy(
     from quietbit.privacy.divergence import lipschitz_upper, paper_constant_upper, zero_out_constant_upper
     from quietbit.privacy.renyi import fisher_supremum_upper, kappa_upper
 
-    found, ball, which = options.find_design(design), quietbit.Ball(norm, radius, dimension), as_adjacency(adjacency)
+    found, ball, which = options.find_design(design), quietbit.Ball(norm, radius, dimension), Adjacency(adjacency)
     options.refuse_delta_zero(delta, ball.norm)
     check_int(releases, "releases", 1)
     mechanism = quietbit.InterpolatedMVU(found, ball, beta, clamp)

@@ -28,7 +28,7 @@ from quietbit._typing import FloatArray, FloatVector
 from quietbit.design.normal import LARGEST, cell_masses, density, float_lower, float_upper
 from quietbit.design.store import Stored, frozen_array
 from quietbit.errors import require
-from quietbit.target import Adjacency, as_adjacency
+from quietbit.target import Adjacency
 
 __all__ = ["Profile"]
 
@@ -149,7 +149,7 @@ class Profile(Stored):
         early_cells, late_cells = cell_masses(early.tolist()), cell_masses(late.tolist())
         most, least = _weighted(self.levels.tolist(), early_cells), _weighted(self.levels.tolist(), late_cells)
         every = list(range(self.levels.size))
-        if as_adjacency(adjacency) is Adjacency.ZERO_OUT:
+        if Adjacency(adjacency) is Adjacency.ZERO_OUT:
             higher, _ = self._rounded(every, early_cells, least)
             _, lower = self._rounded(every, late_cells, most)
             base_below = np.array([max(0.0, float_lower(mass, _CELL_ERROR)) for mass in early_cells])

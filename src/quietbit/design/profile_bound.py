@@ -18,7 +18,7 @@ from scipy.special import ndtri
 
 from quietbit.design.normal import LARGEST, density, distribution, float_upper
 from quietbit.errors import check_real, require
-from quietbit.target import Adjacency, Target, as_adjacency
+from quietbit.target import Adjacency, Target
 
 __all__ = ["gain_upper", "pure_edge"]
 
@@ -35,7 +35,7 @@ def pure_edge(epsilon: float, adjacency: Adjacency | str) -> float:
     6.33
     """
     epsilon = check_real(epsilon, "epsilon")
-    if as_adjacency(adjacency) is Adjacency.ZERO_OUT:
+    if Adjacency(adjacency) is Adjacency.ZERO_OUT:
         # (1 - e^-x)/(e^x - e^-x) = 1/(1 + e^x)
         return -float(ndtri(1 / (1 + math.exp(epsilon))))
 

@@ -10,7 +10,6 @@ from __future__ import annotations
 
 import math
 from collections.abc import Callable, Mapping, Sequence
-from enum import Enum
 from functools import lru_cache
 from typing import Any, Literal, TypeAlias, cast, final
 
@@ -20,7 +19,7 @@ from numpy.typing import NDArray
 
 from quietbit._typing import FloatArray, FloatVector
 from quietbit.arrays import NUMPY_FLOATS, check_parameters, dtype_name
-from quietbit.errors import check_int, check_real, member, require
+from quietbit.errors import CheckedEnum, check_int, check_real, require
 from quietbit.kernel.base import Kernel
 from quietbit.kernel.chunks import Flat
 from quietbit.kernel.law import two_product
@@ -36,7 +35,7 @@ ROUNDING = 2.0**-50  # more than the product of two doubles is off by
 TINY = 2.0**-480  # relative to the radius; smaller magnitudes count as this in the exact comparison
 
 
-class Norm(Enum):
+class Norm(CheckedEnum):
     """The norm that bounds an update."""
 
     L1 = "l1"
@@ -48,10 +47,6 @@ class Norm(Enum):
 
 
 AnyFloats: TypeAlias = NDArray[Any]
-
-
-def _norm(value: Norm | str) -> Norm:
-    return member(Norm, value, "norm")
 
 
 def _radius(value: float) -> float:
@@ -73,7 +68,7 @@ class Ball:
     [0.6, 0.8]
     """
 
-    norm: Norm = field(converter=_norm)
+    norm: Norm = field(converter=Norm)
     radius: float = field(converter=_radius)
     dimension: int = field(converter=_dimension)
 

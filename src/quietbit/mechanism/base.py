@@ -28,7 +28,7 @@ from quietbit.mechanism.ball import Ball
 from quietbit.mechanism.poison import WORK, longest_payload
 from quietbit.privacy.cost import Cost
 from quietbit.privacy.shuffle import BlanketPair
-from quietbit.target import Adjacency, Trust, Unit, as_adjacency
+from quietbit.target import Adjacency, Trust, Unit
 
 __all__ = [
     "LEFT_OUT", "Accumulator", "Answers", "Batch", "Body", "Error", "Layout", "Mechanism", "Parts", "Reader", "Wrapper",
@@ -201,7 +201,7 @@ class Mechanism(ABC):
     @final
     def privacy(self, adjacency: Adjacency | str, samples: int | None = None) -> Cost:
         """Return the cost of one release to a client, or to one of its ``samples`` samples if their number is given."""
-        which = as_adjacency(adjacency)
+        which = Adjacency(adjacency)
         if samples is None:
             return self.cost(which).of(which, Unit.CLIENT, Trust.LOCAL)
         return self.sample_cost(which, samples).of(which, Unit.SAMPLE, Trust.LOCAL, samples)
@@ -382,7 +382,7 @@ class Mechanism(ABC):
     @final
     def sum_privacy(self, clients: int, adjacency: Adjacency | str) -> Cost:
         """Return the cost of one secure sum over ``clients`` honest clients to one of them."""
-        which = as_adjacency(adjacency)
+        which = Adjacency(adjacency)
         return self.sum_cost(clients, which).of(which, Unit.CLIENT, Trust.SECURE_AGGREGATION)
 
     def mean_from_sum(self, total: NDArray[Any], clients: int) -> FloatVector:

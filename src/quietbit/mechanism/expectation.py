@@ -27,7 +27,7 @@ from typing import final
 
 from attrs import frozen
 
-from quietbit.errors import check_int, member, require
+from quietbit.errors import check_int, require
 from quietbit.mechanism.base import Mechanism, check_mechanism
 from quietbit.target import Trust
 
@@ -135,7 +135,7 @@ def expectation(
     many, times = check_int(cohort, "cohort", 1), check_int(rounds, "rounds", 1)
     crowd = check_int(many if clients is None else clients, "clients", 1)
     require(crowd >= many, "clients", crowd, f"at least {many}, the cohort")
-    which, ball = member(Trust, trust, "trust"), check_mechanism(mechanism).domain
+    which, ball = Trust(trust), check_mechanism(mechanism).domain
     found = mechanism.error()
     error = found.squared
     shared = mechanism.shared_error  # of rows that all clients of a round keep

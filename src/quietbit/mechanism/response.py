@@ -32,7 +32,7 @@ from quietbit.mechanism.ball import Ball, Norm, own_copy
 from quietbit.mechanism.base import Accumulator, Body, Error, Layout, Mechanism, Parts, Reader
 from quietbit.privacy.conversion import round_up
 from quietbit.privacy.cost import Cost
-from quietbit.target import Adjacency, as_adjacency
+from quietbit.target import Adjacency
 
 __all__ = ["MOST_CELLS", "RandomisedResponse", "cell_ends", "check_cells", "drawn_cell"]
 
@@ -73,7 +73,7 @@ class RandomisedResponse(Mechanism):
         >>> round(RandomisedResponse.within(2.0, 2, "replace-one").truth, 4)
         0.7616
         """
-        budget, which = check_real(epsilon, "epsilon"), as_adjacency(adjacency)
+        budget, which = check_real(epsilon, "epsilon"), Adjacency(adjacency)
         many, odds = check_cells(cells), math.expm1(min(budget, 40.0))
         truth = odds / (odds + many)
         if which is Adjacency.ZERO_OUT:

@@ -10,7 +10,7 @@ from __future__ import annotations
 from quietbit.mechanism.base import Mechanism
 from quietbit.privacy.cost import Cost
 from quietbit.privacy.shuffle import shuffled_cost
-from quietbit.target import Adjacency, Trust, Unit, as_adjacency
+from quietbit.target import Adjacency, Trust, Unit
 
 __all__ = ["shuffled_privacy"]
 
@@ -20,7 +20,7 @@ def shuffled_privacy(mechanism: Mechanism, adjacency: Adjacency, crowd: int) -> 
 
     The header of `quietbit.privacy.shuffle` lists the assumptions. A mechanism without a pure guarantee is refused.
     """
-    which = as_adjacency(adjacency)
+    which = Adjacency(adjacency)
     curve = shuffled_cost(
         which,
         crowd,

@@ -12,7 +12,7 @@ from quietbit.errors import QuietbitError, check_known, require
 from quietbit.mechanism.registry import families
 from quietbit.node.ledger import FileLedger
 from quietbit.node.policy import SCOUT, Policy
-from quietbit.target import Adjacency, Trust, as_adjacency
+from quietbit.target import Adjacency, Trust
 
 __all__ = ["init"]
 
@@ -58,7 +58,7 @@ def init(
     for name in mechanisms:
         check_known(name, (*families(), SCOUT), "mechanisms")
     found = Policy(
-        epsilon=epsilon, adjacency=as_adjacency(adjacency), largest_clip=largest_clip, releases=releases, delta=delta,
+        epsilon=epsilon, adjacency=Adjacency(adjacency), largest_clip=largest_clip, releases=releases, delta=delta,
         releases_per_day=releases_per_day, mechanisms=mechanisms, ledger=str(ledger or place.parent / "ledger"),
         counter=str(counter or place.parent / "counter"), **{"least_epsilon": LEAST_EPSILON, **rules},
     )  # fmt: skip

@@ -23,8 +23,8 @@ from typing import TYPE_CHECKING, Any, TypeAlias, final
 import attrs
 from attrs import NOTHING, field, frozen
 
-from quietbit.errors import InvalidParameter, QuietbitError, check_int, check_known, check_real, member, require
-from quietbit.target import MOST_CLIENTS, Adjacency, Target, Trust, Unit, as_adjacency, as_unit, check_delta
+from quietbit.errors import InvalidParameter, QuietbitError, check_int, check_known, check_real, require
+from quietbit.target import MOST_CLIENTS, Adjacency, Target, Trust, Unit, check_delta
 
 if TYPE_CHECKING:  # what only a release needs is imported when there is one: `quietbit --help` reads the rules
     from quietbit.kernel.rng import RandomBits
@@ -72,9 +72,9 @@ def _name(value: Any, name: str) -> str:
 def _trusts(value: Any, name: str) -> tuple[Trust, ...]:
     rule = "a list of local, secure-aggregation or both"
     require(isinstance(value, list | tuple) and len(value) > 0, name, value, rule)
-    found = tuple(member(Trust, word, name) for word in value)
-    require(set(found) <= {Trust.LOCAL, Trust.SECURE_AGGREGATION}, name, [one.value for one in found], rule)
-    return found
+    words, known = [getattr(word, "value", word) for word in value], ("local", "secure-aggregation")
+    require(all(word in known for word in words), name, words, rule)
+    return tuple(Trust(word) for word in words)
 
 
 def _path(value: Any, name: str) -> str:
@@ -114,11 +114,11 @@ class Policy:
     epsilon: float = _rule("what all releases of this node together may ever cost", _real)
     delta: float = _rule("the delta of that epsilon", lambda value, _: check_delta(value))
     adjacency: Adjacency = _rule(  # noqa: RUF009
-        "the neighbouring world: zero-out or replace-one", lambda value, _: as_adjacency(value)
+        "the neighbouring world: zero-out or replace-one", lambda value, _: Adjacency(value)
     )
     unit: Unit = _rule(  # noqa: RUF009
         "whose privacy this budget protects: the client, or any one sample (patient) of its data",
-        lambda value, _: as_unit(value), Unit.CLIENT,
+        lambda value, _: Unit(value), Unit.CLIENT,
     )  # fmt: skip
     data_set: str = _rule("the data's name: releases of other named data sets do not count here", _name, "")
     largest_sampling_rate: float = _rule(

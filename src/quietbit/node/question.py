@@ -20,7 +20,7 @@ from dataclasses import asdict, dataclass, fields
 from functools import lru_cache
 from typing import Any, final
 
-from quietbit.errors import InvalidParameter, check_int, check_real, member, refuse_payload, require
+from quietbit.errors import InvalidParameter, check_int, check_real, refuse_payload, require
 from quietbit.kernel.base import MAX_DIMENSION
 from quietbit.mechanism.base import Mechanism
 from quietbit.mechanism.registry import family_of
@@ -63,7 +63,7 @@ class SumPart:
 
     def __post_init__(self) -> None:
         """Refuse what is not a step of a sum."""
-        active = member(ServerModel, self.server, "server of the sum") is ServerModel.ACTIVE
+        active = ServerModel(self.server) is ServerModel.ACTIVE
         known = [step for step in (*STEPS, ALONE) if active or step != CONFIRM] + ([IDENTITY] if active else [])
         require(self.step in known, "step of the sum", self.step, "one of " + ", ".join(known))
         require(isinstance(self.table, bytes), "table of the step", type(self.table).__name__, "bytes")
@@ -165,8 +165,8 @@ def _terms(
         check_int(run, "run", 0, MOST_ID), check_int(node, "node", 0, MOST_ID),
         None if client is None else check_int(client, "partition-id", 0),
         check_int(dimension, "dimension", 1, MAX_DIMENSION), check_real(epsilon, "epsilon of the run"),
-        check_delta(delta), member(Adjacency, adjacency, "adjacency of the run").value,
-        member(Unit, unit, "unit of the run").value,
+        check_delta(delta), Adjacency(adjacency).value,
+        Unit(unit).value,
     )  # fmt: skip
 
 

@@ -19,7 +19,7 @@ from dataclasses import dataclass, replace
 from typing import Any, cast, final
 
 from quietbit.arrays import Structure
-from quietbit.errors import InvalidParameter, QuietbitError, check_int, check_real, member, require
+from quietbit.errors import InvalidParameter, QuietbitError, check_int, check_real, require
 from quietbit.mechanism.ball import Ball, Norm
 from quietbit.mechanism.base import Mechanism
 from quietbit.mechanism.calibrate import Calibration, alternatives, calibrate, smallest_of_the_best
@@ -113,7 +113,7 @@ class Comparison:
         Only ways whose decoded mean is the update count (a sign's is not), and no baselines; None where no way reaches
         the target.
         """
-        which = member(Trust, trust, "trust")
+        which = Trust(trust)
         mine = [row for row in self.rows if row.trust is which and not row.baseline]
         known = [(row, row.expected) for row in mine if row.expected is not None and not _unitless(row)]
         if not known:
@@ -181,7 +181,7 @@ def compare(
     ('vmvu', 'hard')
     """
     ball = _ball(model, clip, norm)
-    which = None if trust is None else member(Trust, trust, "trust")
+    which = None if trust is None else Trust(trust)
     known = [way.value for way in WAYS]
     require(which is None or which in WAYS, "trust", trust, "one of " + ", ".join(known))
     many = check_int(cohort, "cohort", 1)
@@ -360,7 +360,7 @@ def _ball(model: Any, clip: float | None, norm: Norm | str | None) -> Ball:
         for name, value in (("clip", clip), ("norm", norm)):
             require(value is None, name, value, "left out beside a Ball, which has one")
         return model
-    which = Norm.L2 if norm is None else member(Norm, norm, "norm")
+    which = Norm.L2 if norm is None else Norm(norm)
     return Ball(which, 1.0 if clip is None else check_real(clip, "clip"), dimension_of(model))
 
 

@@ -74,7 +74,7 @@ from numpy.typing import NDArray
 
 from quietbit._search import bisect
 from quietbit.design.binomial import binomial_design
-from quietbit.errors import InvalidParameter, QuietbitError, check_known, member, require
+from quietbit.errors import InvalidParameter, QuietbitError, check_known, require
 from quietbit.mechanism.adaptive_clip import AdaptiveClip
 from quietbit.mechanism.ball import Ball, Norm
 from quietbit.mechanism.base import Mechanism, summable
@@ -112,9 +112,6 @@ from quietbit.target import (
     Target,
     Trust,
     Unit,
-    as_adjacency,
-    as_trust,
-    as_unit,
     check_delta,
     check_releases,
 )
@@ -130,16 +127,12 @@ LEAST_TRUTH, MOST_TRUTH = 1e-4, 1 - 1e-9  # of scouts' answers
 # Names that the layers below use for a key's value.
 BELOW = {
     "radius": "clip", "norm of the ball": "norm", "output_bits": "bits", "input_levels": "levels",
-    "rate": "server_rate", "momentum": "server_momentum",
+    "server model": "server", "rate": "server_rate", "momentum": "server_momentum",
 }  # fmt: skip
 
 
 def _clip(value: float | str) -> float:
     return cast(float, value)  # `auto` too: `quietbit.plan.rules` puts a number in its place
-
-
-def _norm(value: Norm | str) -> Norm:
-    return member(Norm, value, "norm")
 
 
 def _names(value: str | list[str] | tuple[str, ...]) -> str:
@@ -169,12 +162,12 @@ class Plan:
 
     mechanism: str
     clip: float = field(converter=_clip)
-    adjacency: Adjacency = field(converter=as_adjacency)
-    norm: Norm = field(default=Norm.L2, converter=_norm)
+    adjacency: Adjacency = field(converter=Adjacency)
+    norm: Norm = field(default=Norm.L2, converter=Norm)
     epsilon: float | None = None
     delta: float = field(default=1e-5, converter=check_delta)
-    unit: Unit = field(default=Unit.CLIENT, converter=as_unit)
-    trust: Trust = field(default=Trust.LOCAL, converter=as_trust)
+    unit: Unit = field(default=Unit.CLIENT, converter=Unit)
+    trust: Trust = field(default=Trust.LOCAL, converter=Trust)
     releases: int | None = field(default=None, converter=converters.optional(check_releases))
     cohort: int = 1
     most_examples: int | None = None

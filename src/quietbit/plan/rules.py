@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Any, cast
 import attrs
 
 from quietbit.design.binomial import MOST_BINOMIAL_BITS
-from quietbit.errors import InvalidParameter, check_int, check_known, check_real, member, require
+from quietbit.errors import InvalidParameter, check_int, check_known, check_real, require
 from quietbit.mechanism.ball import Norm
 from quietbit.mechanism.calibrate import AUTO
 from quietbit.mechanism.family import OWN, check_rows_word
@@ -223,7 +223,7 @@ def _check_protocol(plan: Plan) -> None:
     _needs(plan, "threshold", "given for sums: the fewest clients that a sum is made of")
     rule = "given for sums: active (it may lie, and nodes have identities), or honest-but-curious (it is trusted"
     _needs(plan, "server", rule + " to follow the protocol)")
-    member(ServerModel, plan.server, "server")
+    ServerModel(plan.server)
     _put(plan, "threshold", check_int(plan.threshold, "threshold", 2, MOST_CLIENTS))
     if plan.neighbours is not None or plan.share_threshold is not None:
         _put(plan, "neighbours", check_int(plan.neighbours, "neighbours", 2, MOST_CLIENTS))

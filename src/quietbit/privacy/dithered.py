@@ -31,7 +31,7 @@ from quietbit.errors import check_real
 from quietbit.privacy.conversion import round_up
 from quietbit.privacy.cost import Cost, Formula
 from quietbit.privacy.divergence import CENTRE
-from quietbit.target import Adjacency, as_adjacency
+from quietbit.target import Adjacency
 
 __all__ = ["dithered_l1_cost", "dithered_l2_cost", "reference_row"]
 
@@ -41,14 +41,14 @@ _ULP = 2.0**-50
 
 def dithered_l2_cost(design: Design, radius: float, adjacency: Adjacency) -> Cost:
     """Return the Rényi curve when grid vectors stay within L2 distance ``radius`` of (1/2, ..., 1/2)."""
-    adjacency = as_adjacency(adjacency)
+    adjacency = Adjacency(adjacency)
     distance = adjacency.radii * check_real(radius, "radius")
     return Cost.per_square(Formula(_constant, design, adjacency), distance, f"dithered, {adjacency.value}")
 
 
 def dithered_l1_cost(design: Design, radius: float, adjacency: Adjacency) -> Cost:
     """Return the pure cost when grid vectors stay within L1 distance ``radius`` of (1/2, ..., 1/2)."""
-    adjacency = as_adjacency(adjacency)
+    adjacency = Adjacency(adjacency)
     distance = adjacency.radii * check_real(radius, "radius")
     rows, levels = np.log(design.probabilities), _levels(design)
     if adjacency is Adjacency.REPLACE_ONE:

@@ -22,7 +22,6 @@ from __future__ import annotations
 import hashlib
 import struct
 from collections.abc import Collection, Mapping
-from enum import Enum
 from functools import cached_property, lru_cache
 from typing import Any, TypeAlias, final
 
@@ -30,7 +29,7 @@ import numpy as np
 from attrs import field, frozen
 from numpy.typing import NDArray
 
-from quietbit.errors import QuietbitError, check_int, require
+from quietbit.errors import CheckedEnum, QuietbitError, check_int, require
 from quietbit.secagg.exposure import SPARSE_FROM, exposure_upper, least_share_threshold
 from quietbit.secagg.shamir import SHARE_SIZE
 
@@ -63,7 +62,7 @@ class ProtocolError(QuietbitError, RuntimeError):
     """A round that cannot go on without giving up secrecy or exactness; nothing was revealed."""
 
 
-class ServerModel(Enum):
+class ServerModel(CheckedEnum):
     """What a sum is secret from, beside fewer colluding clients than its plan allows."""
 
     HONEST_BUT_CURIOUS = "honest-but-curious"

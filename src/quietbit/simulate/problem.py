@@ -19,9 +19,9 @@ import numpy as np
 from numpy.typing import NDArray
 
 from quietbit._typing import FloatVector
-from quietbit.errors import InvalidParameter, check_int, check_real, member, require
+from quietbit.errors import InvalidParameter, check_int, check_real, require
 from quietbit.mechanism.ball import Norm
-from quietbit.target import Unit, as_unit
+from quietbit.target import Unit
 
 __all__ = [
     "MARGIN", "MAX_CLIP", "LocalPlan", "Problem", "Rows", "SampleProblem", "Score", "clip_factors", "clip_outside",
@@ -53,8 +53,8 @@ class LocalPlan:
     def __post_init__(self) -> None:
         """Refuse numbers that make no step, and several steps under sample-level privacy."""
         put = object.__setattr__
-        put(self, "norm", member(Norm, self.norm, "norm"))
-        put(self, "unit", as_unit(self.unit))
+        put(self, "norm", Norm(self.norm))
+        put(self, "unit", Unit(self.unit))
         put(self, "clip", check_real(self.clip, "clip", at_least=MIN_CLIP, at_most=MAX_CLIP))
         put(self, "steps", check_int(self.steps, "local steps", 1))
         put(self, "rate", check_real(self.rate, "local rate"))

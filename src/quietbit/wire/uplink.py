@@ -15,7 +15,7 @@ from typing import Any, final
 from attrs import field, frozen
 
 from quietbit.arrays import Structure, dtype_name, flatten
-from quietbit.errors import InvalidParameter, check_int, member, require
+from quietbit.errors import InvalidParameter, check_int, require
 from quietbit.kernel.base import Kernel
 from quietbit.kernel.rng import RandomBits, check_rng, device_rng, secure_rng
 from quietbit.kernel.select import default_kernel, select
@@ -67,8 +67,7 @@ class Uplink:
         require(structure.size == dimension, "number of entries of `like`", structure.size, f"{dimension}")
         workers, most = check_int(threads, "threads", 1, 1024), check_int(max_payloads, "max_payloads", 1, 2**31 - 1)
         code = select(kernel, threads=workers) if kernel else default_kernel(threads=workers)
-        protected = member(Unit, unit, "unit")
-        self.__attrs_init__(mechanism, workers, most, kernel, protected, Header.of(mechanism), structure, given, code)
+        self.__attrs_init__(mechanism, workers, most, kernel, Unit(unit), Header.of(mechanism), structure, given, code)
 
     def send(self, update: Any, rng: RandomBits | None = None) -> bytes:
         """Clip, randomise, pack and frame an update.

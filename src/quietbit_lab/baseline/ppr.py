@@ -28,7 +28,7 @@ from quietbit.mechanism.family import largest_private
 from quietbit.privacy.conversion import round_up
 from quietbit.privacy.cost import Cost
 from quietbit.privacy.profile import profile_cost
-from quietbit.target import Adjacency, Target, Trust, Unit, as_adjacency
+from quietbit.target import Adjacency, Target, Trust, Unit
 from quietbit_lab.baseline.base import LEAST_EPSILON, MOST_EPSILON
 from quietbit_lab.baseline.codebook import check_ball
 from quietbit_lab.baseline.privunit import step_profile
@@ -59,7 +59,7 @@ class PoissonRepresentation:
 
     def privacy(self, adjacency: Adjacency) -> Cost:
         """2 alpha e: what a place reveals to a server that holds the list."""
-        which = as_adjacency(adjacency)
+        which = Adjacency(adjacency)
         own = profile_cost(step_profile(self.simulated_epsilon), which, 0.0).pure_epsilon()
         curve = Cost.pure(round_up(2 * self.alpha * own, 1e-14))
         return curve.of(which, Unit.CLIENT, Trust.LOCAL)

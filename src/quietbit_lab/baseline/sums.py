@@ -33,7 +33,7 @@ from quietbit.mechanism.family import largest_private
 from quietbit.mechanism.rounding import conditional_rounding, length_upper
 from quietbit.privacy.conversion import round_up
 from quietbit.privacy.cost import Cost
-from quietbit.target import Adjacency, Target, Trust, Unit, as_adjacency
+from quietbit.target import Adjacency, Target, Trust, Unit
 from quietbit_lab.baseline.base import checked_seed
 from quietbit_lab.baseline.codebook import clipped
 
@@ -151,7 +151,7 @@ class SumBaseline(ABC):
 
     def sum_privacy(self, adjacency: Adjacency) -> Cost:
         """Return what one sum costs one client."""
-        which = as_adjacency(adjacency)
+        which = Adjacency(adjacency)
         return self.sum_curve(which).of(which, Unit.CLIENT, Trust.SECURE_AGGREGATION)
 
     def rotated_back(self, mean: FloatVector) -> FloatVector:

@@ -79,5 +79,5 @@ def test_steps_belong_to_their_server():
     for step in ("confirm", "identity", "more"):
         with pytest.raises(InvalidParameter, match="step of the sum"):
             SumPart(step, 5, 1, 4, 2, "honest-but-curious")
-    with pytest.raises(InvalidParameter, match="server of the sum"):
+    with pytest.raises(InvalidParameter, match="server model must be one of"):
         SumPart("keys", 5, 1, 4, 2, "kind")
