@@ -27,7 +27,8 @@ from quietbit.engine.layout import ModelLayout
 from quietbit.errors import InvalidParameter, QuietbitError, check_int, require
 from quietbit.mechanism.base import Mechanism
 from quietbit.node.question import run_name
-from quietbit.plan.plan import APP, Plan
+from quietbit.plan.plan import Plan
+from quietbit.plan.rules import APP
 from quietbit.wire.downlink import Downlink, OutOfStep, Replica, ServerStep, replay_all
 
 __all__ = ["KEEPS_FULL", "NEEDS", "Follower", "Leader", "NeedsModel"]

@@ -53,7 +53,8 @@ from quietbit.flower.secure_round import SecureRound
 from quietbit.mechanism.base import Mechanism
 from quietbit.node.question import ALONE
 from quietbit.plan.evaluation import Evaluation
-from quietbit.plan.plan import KEYS, OF_STEP, Plan
+from quietbit.plan.plan import KEYS, Plan
+from quietbit.plan.rules import OF_STEP
 from quietbit.secagg.identity import Directory
 from quietbit.wire.downlink import Diverged, ServerStep
 from quietbit.wire.weighted import pooled

@@ -52,7 +52,8 @@ from quietbit.node.question import Question
 from quietbit.nvflare.arrays import NamedArray, as_kind, kind_of, named
 from quietbit.nvflare.task import ANSWER, DECIDED, TURN, Task, refused, task_of
 from quietbit.nvflare.ways_out import shut
-from quietbit.plan.plan import APP, PREFIX, Plan
+from quietbit.plan.plan import PREFIX, Plan
+from quietbit.plan.rules import APP
 from quietbit.target import Trust
 
 __all__ = ["ABOUT", "TABLE", "UPDATE", "PrivateUplink", "local_settings", "number_of"]

@@ -5,10 +5,6 @@ Idea     every family of the registry, sums behind masks, and a trusted server a
          sentence. `expectation` gives the verdict on a run.
 Symbols  d = dimension; m = cohort; T = rounds; N = clients; r = T m / N releases of a client.
          noise: length of the noise in the mean of a round, as a multiple of the clip.
-
-The clip. All noise is proportional to the clip and none depends on the updates. So a clip of c > 1 times the actual
-length of updates makes the noise c times as large relative to them. A clip of c < 1 shortens every update to c of its
-length: the noise falls as the signal does, nothing is gained, and long updates lose weight against short ones.
 """
 
 from __future__ import annotations
@@ -50,11 +46,9 @@ class ComparisonRow:
     """One way to meet the target; where it cannot, ``refusal`` says why and there are no numbers.
 
     ``keep`` is the number of coordinates sent where not all are. ``payload_bytes`` is what a client sends per round,
-    ``downlink_bytes`` what it receives: the round's broadcast where few coordinates are kept and shared, else the
-    model. A ``baseline`` is for comparison only, and never the best.
-    ``relative_error`` is the squared error of a round's mean over that of Gaussian noise added by every client; None
-    at delta 0, where no Gaussian has an account. ``moved`` is how far malicious clients can move the mean of a round,
-    in clips, where their share was given (`quietbit.mechanism.poison`).
+    ``downlink_bytes`` what it receives: the model, or the broadcast where few coordinates are kept and shared.
+    ``relative_error`` is the squared error of a round's mean over that of Gaussian noise added by every client; None at
+    delta 0. A ``baseline`` is never the best. ``moved`` is how far malicious clients can move a mean, in clips.
     """
 
     name: str
@@ -95,7 +89,7 @@ class ClipPoint:
 @final
 @dataclass(frozen=True, slots=True)
 class Comparison:
-    """The question as understood, and one row per way."""
+    """The question as understood, and one row per way; `compare` has what the fields mean."""
 
     ball: Ball
     target: Target
@@ -103,9 +97,11 @@ class Comparison:
     cohort: int
     rounds: int
     min_honest_clients: int | None
-    rows: tuple[ComparisonRow, ...]
-    evaluation: Evaluation | None = None
-    summed_evaluation: Evaluation | None = None  # the same for sums behind masks
+    evaluation: Evaluation | None
+    summed_evaluation: Evaluation | None  # the same for sums behind masks, on the account that updates share
+    baselines: bool
+    malicious: float | None
+    rows: tuple[ComparisonRow, ...] = ()
 
     def best(self, trust: Trust | str) -> ComparisonRow | None:
         """Return the row that ``auto`` chooses: within 5 % of the least noise energy, the one that sends least.
@@ -115,7 +111,11 @@ class Comparison:
         """
         which = Trust(trust)
         mine = [row for row in self.rows if row.trust is which and not row.baseline]
-        known = [(row, row.expected) for row in mine if row.expected is not None and not _unitless(row)]
+        known = [
+            (row, row.expected)
+            for row in mine
+            if row.expected is not None and row.mechanism is not None and not row.mechanism.error().unitless
+        ]
         if not known:
             return None
         errors, sizes = [one.loudness**2 for _, one in known], [row.payload_bytes for row, _ in known]
@@ -195,12 +195,10 @@ def compare(
     if evaluate is not None and which in (None, Trust.SECURE_AGGREGATION) and target.delta > 0 and many > 1:
         honest = min_honest_clients or many
         summed = Evaluation(evaluate, releases=often, adjacency=target.adjacency, delta=target.delta, honest=honest)
-    left = target if answers is None else target.without(answers.spends)
-    asked = _Question(ball, left, many, crowd, times, min_honest_clients, baselines, malicious, report)
-    behind = replace(asked, target=target, answers=summed)
-    parts = {way: behind if way is Trust.SECURE_AGGREGATION else asked for way in WAYS}
-    rows = [row for way, found in WAYS.items() if which in (None, way) for row in found(parts[way])]
-    return Comparison(ball, target, crowd, many, times, asked.honest, tuple(rows), answers, summed)
+    asked = Comparison(ball, target, crowd, many, times, min_honest_clients, answers, summed, baselines, malicious)
+    tell = report or (lambda fraction, message: None)
+    rows = [row for way, found in WAYS.items() if which in (None, way) for row in found(asked, tell)]
+    return replace(asked, rows=tuple(rows))
 
 
 def dimension_of(model: Any) -> int:
@@ -232,123 +230,103 @@ def bytes_sent(mechanism: Mechanism, trust: Trust, cohort: int) -> int:
     return Header.of(mechanism).size
 
 
-@final
-@dataclass(frozen=True, slots=True)
-class _Question:
-    ball: Ball
-    target: Target
-    cohort: int
-    clients: int
-    rounds: int
-    honest: int | None
-    baselines: bool
-    malicious: float | None
-    report: Report | None
-    answers: Evaluation | None = None  # answers that share the account of updates, in sums
-
-    def account(self) -> Callable[[Mechanism], Guarantee] | None:
-        """Return the account of all sums of a client, answers included; None without answers."""
-        target, answers = self.target, self.answers
-        if answers is None:
-            return None
-        ((answer, times),) = answers.shared()
-
-        def together(mechanism: Mechanism) -> Guarantee:
-            updates = mechanism.sum_privacy(cast(int, answers.honest), target.adjacency)
-            return (updates * target.releases + answer * times).guarantee(target.delta)
-
-        return together
-
-    def tell(self, fraction: float, message: str) -> None:
-        if self.report is not None:
-            self.report(fraction, message)
-
-    def gaussian(self) -> float:
-        """Return the squared error of one client's Gaussian release at the target; infinite where there is none."""
-        try:
-            return self.calibrated_gaussian().squared_error
-        except QuietbitError:
-            return math.inf
-
-    def calibrated_gaussian(self) -> Calibration:
-        ball = Ball(Norm.L2, self.ball.radius, self.ball.dimension)
-        return calibrate(CENTRAL, ball=ball, **self.target.keywords())
-
-    def row(
-        self, name: str, trust: Trust, mechanism: Mechanism, guarantee: Guarantee, gaussian: float
-    ) -> ComparisonRow:
-        expected = expectation(mechanism, cohort=self.cohort, rounds=self.rounds, clients=self.clients, trust=trust)
-        squared = (expected.noise * self.ball.radius) ** 2 / self.ball.dimension  # per coordinate of the mean
-        model = FLOAT_BYTES * self.ball.dimension
-        kept = mechanism.kept if mechanism.kept < self.ball.dimension else None
-        return ComparisonRow(
-            name=name,
-            trust=trust,
-            keep=kept,
-            mechanism=mechanism,
-            guarantee=guarantee,
-            payload_bytes=bytes_sent(mechanism, trust, self.cohort),
-            downlink_bytes=model if kept is None else min(model, HEAD.size + FLOAT_BYTES * kept),
-            relative_error=squared * self.cohort / gaussian if math.isfinite(gaussian) else None,
-            expected=expected,
-            work=_work(name, trust, mechanism),
-            moved=None if self.malicious is None else moved(mechanism, self.malicious, trust),
-        )
+def _left(asked: Comparison) -> Target:
+    """Return the target of updates, beside which answers that the server sees are accounted by themselves."""
+    return asked.target if asked.evaluation is None else asked.target.without(asked.evaluation.spends)
 
 
-def _local(asked: _Question) -> list[ComparisonRow]:
-    """Return a row per family, and one with few coordinates kept where that sends less."""
-    rows, gaussian = [], asked.gaussian()
-    ways = alternatives(
-        asked.ball, asked.target, baselines=asked.baselines, report=lambda share, word: asked.tell(0.7 * share, word)
+def _gaussian(ball: Ball, target: Target) -> Calibration:
+    return calibrate(CENTRAL, ball=Ball(Norm.L2, ball.radius, ball.dimension), **target.keywords())
+
+
+def _yardstick(ball: Ball, target: Target) -> float:
+    """Return the squared error of one client's Gaussian release at the target; infinite where there is none."""
+    try:
+        return _gaussian(ball, target).squared_error
+    except QuietbitError:
+        return math.inf
+
+
+def _row(
+    asked: Comparison, name: str, trust: Trust, mechanism: Mechanism, guarantee: Guarantee, gaussian: float
+) -> ComparisonRow:
+    ball, cohort = asked.ball, asked.cohort
+    expected = expectation(mechanism, cohort=cohort, rounds=asked.rounds, clients=asked.clients, trust=trust)
+    squared = (expected.noise * ball.radius) ** 2 / ball.dimension  # per coordinate of the mean
+    model = FLOAT_BYTES * ball.dimension
+    kept = mechanism.kept if mechanism.kept < ball.dimension else None
+    return ComparisonRow(
+        name=name,
+        trust=trust,
+        keep=kept,
+        mechanism=mechanism,
+        guarantee=guarantee,
+        payload_bytes=bytes_sent(mechanism, trust, cohort),
+        downlink_bytes=model if kept is None else min(model, HEAD.size + FLOAT_BYTES * kept),
+        relative_error=squared * cohort / gaussian if math.isfinite(gaussian) else None,
+        expected=expected,
+        work=_work(name, trust, mechanism),
+        moved=None if asked.malicious is None else moved(mechanism, asked.malicious, trust),
     )
-    for way in ways:
+
+
+def _local(asked: Comparison, tell: Report) -> list[ComparisonRow]:
+    """Return a row per family, and one with few coordinates kept where that sends less."""
+    rows, target = [], _left(asked)
+    gaussian = _yardstick(asked.ball, target)
+    for way in alternatives(
+        asked.ball, target, baselines=asked.baselines, report=lambda share, word: tell(0.7 * share, word)
+    ):
         found = way.calibration
         if found is None:
             if way.keep is None:  # report a refusal once
                 rows.append(ComparisonRow(way.mechanism, Trust.LOCAL, refusal=way.refusal, baseline=way.baseline))
             continue
-        row = asked.row(way.mechanism, Trust.LOCAL, found.mechanism, found.guarantee, gaussian)
+        row = _row(asked, way.mechanism, Trust.LOCAL, found.mechanism, found.guarantee, gaussian)
         if way.keep is None or row.keep is not None:
             rows.append(replace(row, baseline=way.baseline))
     return rows
 
 
-def _summed(asked: _Question) -> list[ComparisonRow]:
+def _summed(asked: Comparison, tell: Report) -> list[ComparisonRow]:
     """Return the row of one-bit codes behind masks, and one with few coordinates kept where that sends less."""
-    ball, target, secure = asked.ball, asked.target, Trust.SECURE_AGGREGATION
-    asked.tell(0.7, "sums")
-    common = {**target.keywords(), "clients": asked.cohort, "min_honest_clients": asked.honest}
+    ball, target, answers = asked.ball, asked.target, asked.summed_evaluation
+
+    def together(mechanism: Mechanism) -> Guarantee:
+        """Account for all sums of a client, answers included."""
+        ((answer, times),) = cast(Evaluation, answers).shared()
+        updates = mechanism.sum_privacy(cast(int, cast(Evaluation, answers).honest), target.adjacency)
+        return (updates * target.releases + answer * times).guarantee(target.delta)
+
+    common = {**target.keywords(), "clients": asked.cohort, "min_honest_clients": asked.min_honest_clients}
+    common["account"] = None if answers is None else together
+    tell(0.7, "sums")
     try:
         require(ball.norm is Norm.L2, "norm of the ball", ball.norm.value, "l2 for sums behind masks")
-        dense = calibrate_sum(ball=ball, **common, account=asked.account())
+        ways = [calibrate_sum(ball=ball, **common)]
     except QuietbitError as error:
-        return [ComparisonRow(SUMMED, secure, refusal=str(error))]
-    gaussian = asked.gaussian()
-    rows = [asked.row(SUMMED, secure, dense.mechanism, dense.guarantee, gaussian)]
-    keep = max(LEAST_KEPT, fewest_kept(dense.squared_error / ball.radius**2, ball.dimension))
+        return [ComparisonRow(SUMMED, Trust.SECURE_AGGREGATION, refusal=str(error))]
+    keep = max(LEAST_KEPT, fewest_kept(ways[0].squared_error / ball.radius**2, ball.dimension))
     if keep <= ball.dimension // 2:
-        asked.tell(0.85, "sums of kept coordinates")
-        few = calibrate_sum(ball=ball, keep=keep, **common, account=asked.account())
-        rows.append(asked.row(SUMMED, secure, few.mechanism, few.guarantee, gaussian))
-    return rows
+        tell(0.85, "sums of kept coordinates")
+        ways.append(calibrate_sum(ball=ball, keep=keep, **common))
+    gaussian = _yardstick(ball, target)
+    return [_row(asked, SUMMED, Trust.SECURE_AGGREGATION, found.mechanism, found.guarantee, gaussian) for found in ways]
 
 
-def _central(asked: _Question) -> list[ComparisonRow]:
+def _central(asked: Comparison, tell: Report) -> list[ComparisonRow]:
     """Return the yardstick: a trusted server adds noise once, to the sum of the updates."""
+    target = _left(asked)
     try:
-        found = asked.calibrated_gaussian()
+        found = _gaussian(asked.ball, target)
     except QuietbitError as error:
         return [ComparisonRow(CENTRAL, Trust.CENTRAL, refusal=str(error))]
-    guarantee: Guarantee = (
-        (found.mechanism.privacy(asked.target.adjacency) * asked.target.releases)
-        .under(trust=Trust.CENTRAL)
-        .guarantee(asked.target.delta)
-    )
-    return [asked.row(CENTRAL, Trust.CENTRAL, found.mechanism, guarantee, found.squared_error)]
+    cost = (found.mechanism.privacy(target.adjacency) * target.releases).under(trust=Trust.CENTRAL)
+    guarantee: Guarantee = cost.guarantee(target.delta)
+    return [_row(asked, CENTRAL, Trust.CENTRAL, found.mechanism, guarantee, found.squared_error)]
 
 
-WAYS: dict[Trust, Callable[[_Question], list[ComparisonRow]]] = {
+WAYS: dict[Trust, Callable[[Comparison, Report], list[ComparisonRow]]] = {
     Trust.LOCAL: _local,
     Trust.SECURE_AGGREGATION: _summed,
     Trust.CENTRAL: _central,
@@ -383,7 +361,3 @@ def _work(name: str, trust: Trust, mechanism: Mechanism) -> str:
     if mechanism.prepares:
         own = f"{mechanism.prepares}, then {own}"
     return f"{own}, and masks" if trust is Trust.SECURE_AGGREGATION else own
-
-
-def _unitless(row: ComparisonRow) -> bool:
-    return row.mechanism is not None and row.mechanism.error().unitless

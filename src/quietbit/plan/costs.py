@@ -1,12 +1,9 @@
 """The costs of a run: counted per client, and reported for the worst client and for either observer.
 
-Idea     a client's own releases compose. Clients of the same size with the same number of releases have equal ledgers,
-         so counts are enough to rebuild any of them; the guarantee of the run is the largest over all clients,
-         computed from their ledgers alone.
-         An observer of models alone learns less than the server: a model is computed from means, and a mean does not
-         reveal whose release was which. Within a round a release is one of the cohort's, whoever chose the cohort;
-         where the order of clients is drawn in secret, once per epoch, all rounds of the epoch together are one
-         shuffle of all clients. No other randomness is counted on.
+Idea     a client's own releases compose, so counts are enough to rebuild any client's ledger; the guarantee of the run
+         is the largest over all clients. An observer of models alone sees means, which do not reveal whose release was
+         which: a release hides among the cohort of its round, whoever chose it, or among all clients where their order
+         is drawn in secret, once per epoch. No other randomness is counted on (docs/explanation/two-observers.md).
 Symbols  crowd: clients of the shuffle; shuffles: of the worst client, each with an independent order.
 Source   Guo et al. (ICML 2023), section "Rényi DP and composition"; docs/theory/shuffling.md. An unfinished epoch is
          part of a finished one, and costs no more.
@@ -15,10 +12,10 @@ Source   Guo et al. (ICML 2023), section "Rényi DP and composition"; docs/theor
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any, TypeAlias, final
 
 import numpy as np
+from attrs import define, field
 from numpy.typing import NDArray
 
 from quietbit.errors import QuietbitError, require
@@ -35,12 +32,11 @@ __all__ = ["SCOUTS", "ClientCosts", "observers", "spread"]
 
 SCOUTS = "the answers of scouts"
 
-Pair = tuple[int, int]  # (kind of client, releases)
 _CostOf: TypeAlias = Callable[[int | None], Cost]  # of one release: to a client, or to one of this many samples
 
 
 @final
-@dataclass(slots=True, eq=False)
+@define(eq=False)
 class ClientCosts:
     """The releases of every client so far; ``sizes`` are the samples of each. `Plan.account` opens one.
 
@@ -52,14 +48,13 @@ class ClientCosts:
     sizes: NDArray[np.int64]
     by_size: bool = False
     counts: NDArray[np.int64] = field(init=False)
-    _releases: dict[int, Cost] = field(init=False, default_factory=dict, repr=False)
-    _answers: dict[tuple[Pair, float], Guarantee] = field(init=False, default_factory=dict, repr=False)
+    _answers: dict[tuple[int, int, float], Guarantee] = field(init=False, factory=dict, repr=False)
 
-    def __post_init__(self) -> None:
+    def __attrs_post_init__(self) -> None:
         """Start with no releases; refuse a mechanism without an account."""
         self.counts = np.zeros(self.sizes.size, dtype=np.int64)
         require(self.sizes.size > 0 and int(self.sizes.min()) > 0, "sizes of the clients", self.sizes, "all positive")
-        self._release(int(self._kinds().min()))
+        self._cost(int(self.sizes.min()), 1)
 
     def record(self, clients: NDArray[np.int64]) -> None:
         """Record one more release of each of these clients."""
@@ -71,7 +66,7 @@ class ClientCosts:
 
     def cost(self, client: int) -> Cost:
         """Return the cost of one client's releases."""
-        return self._cost((int(self._kinds()[client]), int(self.counts[client])))
+        return self._cost(int(self.sizes[client]), int(self.counts[client]))
 
     def spread(self, delta: float) -> str:
         """Describe how unequal participation was: the releases and epsilons of some clients."""
@@ -80,29 +75,24 @@ class ClientCosts:
 
     def worst(self, delta: float, after: NDArray[np.int64] | None = None) -> Guarantee:
         """Return the guarantee that holds for every client, now or once the clients of ``after`` have sent."""
-        counts = self.counts
+        counts = self.counts.copy()
         if after is not None:
-            counts = counts.copy()
             counts[after] += 1
-        answers = [self._answer(pair, delta) for pair in _exposed(self._kinds(), counts)]
-        return max(answers, key=lambda guarantee: guarantee.epsilon_upper)
+        kinds = self.sizes if self.by_size else np.ones_like(self.sizes)
+        # Of the clients with equally many releases, none is worse off than the smallest; and a client with fewer
+        # releases and more samples than another has the smaller epsilon.
+        found = [(int(kinds[counts == times].min()), times) for times in np.unique(counts).tolist()]
+        exposed = [one for one in found if not any(kind <= one[0] and times > one[1] for kind, times in found)]
+        return max((self._answer(*one, delta) for one in exposed), key=lambda guarantee: guarantee.epsilon_upper)
 
-    def _kinds(self) -> NDArray[np.int64]:
-        return self.sizes if self.by_size else np.ones_like(self.sizes)
-
-    def _answer(self, pair: Pair, delta: float) -> Guarantee:
-        key = (pair, delta)
+    def _answer(self, kind: int, times: int, delta: float) -> Guarantee:
+        key = (kind, times, delta)
         if key not in self._answers:
-            self._answers[key] = self._cost(pair).guarantee(delta)  # one mechanism, fixed in the plan
+            self._answers[key] = self._cost(kind, times).guarantee(delta)  # one mechanism, fixed in the plan
         return self._answers[key]
 
-    def _cost(self, pair: Pair) -> Cost:
-        return self._release(pair[0]) * pair[1]
-
-    def _release(self, kind: int) -> Cost:
-        if kind not in self._releases:
-            self._releases[kind] = self.price(kind if self.by_size else None)
-        return self._releases[kind]
+    def _cost(self, kind: int, times: int) -> Cost:
+        return self.price(kind if self.by_size else None) * times
 
 
 def spread(clients: Sequence[tuple[int, float]]) -> str:
@@ -119,34 +109,23 @@ def _places(ordered: Any) -> list[Any]:
     return [ordered[place] for place in (0, len(ordered) // 2, len(ordered) - 1)]
 
 
-def _exposed(kinds: NDArray[np.int64], counts: NDArray[np.int64]) -> list[Pair]:
-    """Return the smallest kind for each number of releases: no other client of that number is worse off."""
-    found: list[Pair] = []
-    for times in np.unique(counts).tolist():
-        found.append((int(kinds[counts == times].min()), int(times)))
-    # A client with fewer releases and more samples than another has the smaller epsilon: leave it out.
-    return [pair for pair in found if not any(o[0] <= pair[0] and o[1] > pair[1] for o in found)]
-
-
 def observers(plan: Plan, mechanism: Mechanism, account: ClientCosts) -> GuaranteePair:
     """Return both guarantees of a run in which every client takes part as planned and none drops out."""
-    server = account.worst(plan.delta)
-    if plan.trust is not Trust.LOCAL:
-        return GuaranteePair(server, None, reason=f"shuffling is accounted beside local trust, not {plan.trust.value}")
-    if plan.clip_scouts is not None:
-        return GuaranteePair(server, None, reason=f"the account of the crowd does not have {SCOUTS}")
-    if plan.most_examples is not None:
-        return GuaranteePair(server, None, reason="releases are weighted, and weights tell whose release is which")
-    if plan.staleness:
-        return GuaranteePair(server, None, reason="releases come when they like, and not with those of their round")
-    if plan.unit is Unit.SAMPLE:
-        return GuaranteePair(server, None, reason="shuffling is accounted for clients, not for single samples")
-    secret = plan.secret_order
+    server, secret = account.worst(plan.delta), plan.secret_order
+    refused = {
+        f"shuffling is accounted beside local trust, not {plan.trust.value}": plan.trust is not Trust.LOCAL,
+        f"the account of the crowd does not have {SCOUTS}": plan.clip_scouts is not None,
+        "releases are weighted, and weights tell whose release is which": plan.most_examples is not None,
+        "releases come when they like, and not with those of their round": plan.staleness,
+        "shuffling is accounted for clients, not for single samples": plan.unit is Unit.SAMPLE,
+    }
+    reason = next((why for why, holds in refused.items() if holds), None)
+    if reason is not None:
+        return GuaranteePair(server, None, reason=reason)
     crowd, shuffles = int(account.counts.size) if secret else plan.cohort, int(account.counts.max())
     try:
         release = shuffled_privacy(mechanism, plan.adjacency, crowd)
     except QuietbitError as error:
         reason = str(error).rstrip(".")
         return GuaranteePair(server, None, reason=reason[0].lower() + reason[1:])
-    result = (release * shuffles).guarantee(plan.delta)
-    return GuaranteePair(server, result, crowd, shuffles, secret)
+    return GuaranteePair(server, (release * shuffles).guarantee(plan.delta), crowd, shuffles, secret)

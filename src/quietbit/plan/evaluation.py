@@ -7,9 +7,9 @@ Idea     an app computes its metric as usual; one cell of randomised response le
 Symbols  n answers, h of them in a cell: h is binomial with the frequency f = t share + (1 - t)/k; t: truth, k: cells.
 Source   Clopper and Pearson (1934) for f; the interval of the share is that of f, mapped by the line between them.
 
-Interval. It covers both kinds of chance: the coins, and which clients were asked, if those who answered are a random
-draw. Clients that differ make h less spread than binomial (Hoeffding 1956), and so does a draw without replacement, so
-it holds with at least 95 %. It does not cover clients that choose not to answer, or that lie.
+The interval covers the coins, and which clients were asked if those who answered are a random draw: clients that differ
+make h less spread than binomial (Hoeffding 1956), and so does a draw without replacement. It does not cover clients
+that choose not to answer, or that lie (docs/how-to/evaluate-privately.md).
 """
 
 from __future__ import annotations
@@ -35,19 +35,7 @@ __all__ = ["Estimate", "Evaluation"]
 
 DOUBT = 0.05
 MOST_LETTERS = 100
-
-
-def _epsilon(value: float) -> float:
-    return check_real(value, "evaluate_epsilon")
-
-
-def _most(value: float) -> float:
-    return check_real(value, "evaluate_most")
-
-
-def _metric(value: str) -> str:
-    require(isinstance(value, str) and 0 < len(value) <= MOST_LETTERS, "evaluate_metric", value, "a name")
-    return value
+_summed = lru_cache(maxsize=16)(SummedResponse.within)  # a plan asks for it repeatedly
 
 
 @final
@@ -80,9 +68,9 @@ class Evaluation:
     0.01
     """
 
-    epsilon: float = field(converter=_epsilon)
-    metric: str = field(default="accuracy", converter=_metric)
-    most: float = field(default=1.0, converter=_most)
+    epsilon: float = field(converter=lambda value: check_real(value, "evaluate_epsilon"))
+    metric: str = "accuracy"
+    most: float = field(default=1.0, converter=lambda value: check_real(value, "evaluate_most"))
     cells: int | None = None
     releases: int = field(default=1, converter=check_releases)
     adjacency: Adjacency = field(kw_only=True, converter=Adjacency)
@@ -95,6 +83,8 @@ class Evaluation:
     def _mechanism(self) -> RandomisedResponse | SummedResponse:
         """Return the most truthful response; a changed sample can change the answer, whatever the neighbour."""
         which = Adjacency.REPLACE_ONE if self.unit is Unit.SAMPLE else self.adjacency
+        named = isinstance(self.metric, str) and 0 < len(self.metric) <= MOST_LETTERS
+        require(named, "evaluate_metric", self.metric, "a name")
         cells = 2 if self.cells is None else check_int(self.cells, "evaluate_cells", 2, MOST_CELLS)
         if self.honest is None:
             return RandomisedResponse.within(self.epsilon, cells, which)
@@ -158,9 +148,3 @@ class Evaluation:
         low, high = clopper_pearson(min(max(named, 0.0), answers), answers, DOUBT / 2)
         ends = [unit * min(max(self.mechanism.share(end), 0.0), 1.0) for end in (low, high)]
         return Estimate(unit * share, ends[0], ends[1], answers)
-
-
-@lru_cache(maxsize=16)
-def _summed(epsilon: float, delta: float, cells: int, adjacency: Adjacency, honest: int) -> SummedResponse:
-    """Find the response once; a plan asks for it repeatedly."""
-    return SummedResponse.within(epsilon, delta, cells, adjacency, honest)

@@ -1,14 +1,14 @@
 """Who takes part in which round: fixed before data is seen, from a public seed or in secret.
 
-Idea     ``each-once`` shuffles the clients once per epoch and takes cohorts in order, so nobody takes part twice before
-         everybody has once; ``sampled`` draws a fresh cohort each round. Either way the number of releases of every
-         client is counted, never estimated: no amplification by sampling is claimed. ``secret-order`` is ``each-once``
-         in an order that the operating system draws and nobody can repeat, as a shuffle of all clients needs. All
-         clients then count as having released as soon as an epoch begins, so that neither an account nor the time to
-         stop depends on the order. ``poisson`` lets a trusted server draw each client with probability m / N in every
-         round, in secret: all are charged, with the cost of a secret draw (`quietbit.privacy.poisson`). ``zipf`` is
-         realistic participation: client r comes with frequency proportional to 1/(r+1), until it has made all releases
-         that the plan allows; clients are drawn in turn, and one that has come, or may not, is redrawn.
+Idea     the releases of every client are counted, never estimated; amplification is claimed for ``poisson`` alone.
+         ``each-once``     shuffles the clients once per epoch and takes cohorts in order.
+         ``sampled``       draws a fresh cohort each round.
+         ``secret-order``  is ``each-once`` in an order that the operating system draws; all are charged when an epoch
+                           begins, so that neither an account nor the time to stop depends on the order.
+         ``poisson``       lets a trusted server draw each client with probability m / N in every round, in secret: all
+                           are charged, with the cost of a secret draw (`quietbit.privacy.poisson`).
+         ``zipf``          is realistic: client r comes with frequency proportional to 1/(r+1), until it has made all
+                           releases that the plan allows; one that has come, or may not, is redrawn.
 Symbols  N = clients; m = cohort, for ``poisson`` the expected one.
 Source   Guo et al. (ICML 2023): one pass over the clients per epoch of N / m rounds.
 """
@@ -86,13 +86,11 @@ class Schedule:
 
     def _uneven(self, number: int) -> Clients:
         """Draw the rounds up to this one, in order; a client with all its allowed releases does not come again."""
-        last = next(iter(self._secret), -1)
-        if number < last:  # start again
+        if number < max(self._secret, default=0):
             self._secret.clear()
-            last = -1
-        if last < 0:
+        if not self._secret:
             self._came[:] = [np.zeros(self.clients, dtype=np.int32)]
-        for one in range(last + 1, number + 1):
+        for one in range(max(self._secret, default=-1) + 1, number + 1):
             found = self._drawn(np.random.default_rng([self.seed, one, 2]), one)
             self._came[0][found] += 1
             self._secret.clear()
@@ -121,10 +119,7 @@ class Schedule:
         return np.sort(np.concatenate([list(chosen), free[np.argsort(waits)[:missing]]]).astype(np.int64))
 
     def charged(self, number: int) -> Clients:
-        """Return whom a release in round ``number`` is charged to: the cohort, or all clients where it is secret.
-
-        With a secret order, all are charged when an epoch begins.
-        """
+        """Return whom a release in round ``number`` is charged to: the cohort, or all clients where it is secret."""
         if self.kind == POISSON:
             return np.arange(self.clients, dtype=np.int64)
         if self.kind != SECRET:
@@ -133,10 +128,7 @@ class Schedule:
 
 
 def secret_order(count: int) -> Clients:
-    """Return a permutation drawn by the operating system, all equally likely.
-
-    Ranks of 64 fresh bits each, drawn again where two are the same.
-    """
+    """Return a permutation drawn by the operating system, all equally likely: ranks of 64 bits, without ties."""
     while True:
         keys = np.frombuffer(os.urandom(8 * count), dtype=np.uint64)
         order = np.argsort(keys, kind="stable").astype(np.int64)

@@ -4,58 +4,10 @@ Idea     whoever starts a run states what may leave a client, what it may cost, 
          The mechanism (with the strength given, or calibrated on the account that will be enforced) and the cost of
          one release follow from these choices alone, so they cannot disagree. A choice without effect is refused, so
          no record claims a number that was not used. A plan is made in Python, or read from a table: TOML, or the
-         config of Flower or NVFlare, whose keys are these with - for _ and ``quietbit.`` before them.
+         config of Flower or NVFlare, by the keys of docs/reference/plan.md.
 Symbols  the budget is ``epsilon`` at ``delta``, for all releases of one client together; ``design_epsilon`` is the
          epsilon of a design.
 Source   Guo et al. (ICML 2023), appendix "Choice of Hyperparameters", for the choices.
-
-| key | meaning | default |
-|---|---|---|
-| `mechanism` | `imvu`, `vmvu`, `mvu`, `gaussian`, `laplace`, `sign`, `skellam`, `auto`, or `none` (public) | required |
-| `clip` | radius of the ball that updates are clipped to; `auto`: begin at 1 and follow scouts | required |
-| `adjacency` | `zero-out` or `replace-one` | required |
-| `epsilon` | what all releases of one client together may cost | required in an engine |
-| `delta` | the delta of that epsilon | 1e-5 |
-| `unit` | whose loss is counted: the `client`'s, or that of any `sample` of its data | `client` |
-| `samples`, `sampling-rate` | engine, for unit `sample`: about how many a site has, the share in a batch | needed, 1 |
-| `local-steps`, `local-rate` | engine, for unit `sample`: private steps of a site per round, their learning rate | 1 |
-| `local-bits` | of each coordinate of the difference of models that such a site sends, 1 to 8 | 4 |
-| `trust` | `local`, `secure-aggregation` (imvu: the server sees sums), in a simulation `central` (gaussian) | `local` |
-| `releases` | how often a client takes part: the mechanism is calibrated to it | required if calibrated |
-| `norm` | `l2` or `l1` | `l2` |
-| `design-epsilon` | the design's epsilon (imvu, vmvu, mvu), instead of calibrating | calibrated |
-| `noise-multiplier` | noise in units of the sensitivity (the others), instead of calibrating | calibrated |
-| `bits`, `levels`, `beta`, `clamp`, `decoder`, `rotate` | choices of the mechanism, as in `calibrate` | its own |
-| `keep` | how many rotated coordinates are sent, a power of two or `auto` | all, 1,024 or more for vmvu |
-| `rows` | whose rotated coordinates are kept: `own`, or `shared` by all clients of a round | `own`; `shared` for sums |
-| `downlink` | `full`: the model goes down; `replay`: shared rows, and clients replay rounds | `full` |
-| `downlink-bits` | replay: of a number of a round, 32, 16 or 8 | 32 |
-| `downlink-start` | replay: `app` where clients have the model of round 0 from their app, else `server` | `server` |
-| `server-rate`, `server-momentum` | engine, replay: the server's step on the mean | 1, 0 |
-| `clip-quantile` | the share of updates that the clip shall leave alone: it moves every round | the clip stays |
-| `clip-scouts` | where the clip moves: one client of this many answers for it and sends no update | 20, sums: 40 |
-| `clip-rate` | by which steps the clip moves | 0.2 |
-| `evaluate.epsilon` | engine: what one private answer to an evaluation may cost | evaluations are not answered |
-| `evaluate.metric` | engine: which metric of the app's, a number from 0 to `evaluate.most` | `accuracy`, 1 |
-| `evaluate.cells` | engine: where the metric is a list of counts (histogram, confusion matrix), how many | a number |
-| `evaluate.releases` | engine: how many evaluations a client answers, out of the same budget | `releases` |
-| `min-honest-clients` | for sums: how many clients answer and do not collude with the server | all, or threshold |
-| `participation` | `secret-order`: once per epoch; simulated: `each-once`, `sampled`, `poisson`, `zipf` | `each-once` |
-| `cohort` | simulation: clients in a round | 1 |
-| `arrivals` | engine: a round ends with this number of replies, and does not wait for the others | all asked |
-| `staleness` | how many rounds late a release may be; in a simulation they come late at random | 0 |
-| `most-examples` | releases are weighted by public numbers of examples, up to this one | all weigh alike |
-| `rng`, `seed` | simulation: `secure` or `seeded`; what fixes who takes part, and seeded randomness | `secure`, 0 |
-| `local-arrays` | engine: arrays that are never sent, names with commas between them, `*` allowed | none |
-| `server` | engine: `active` (sums are secret from a server that lies) or `honest-but-curious` | for sums |
-| `threshold` | engine: t, the clients that must stay in a sum of fewer than 3 t / 2 (active) or 2 t | for sums |
-| `neighbours`, `share-threshold` | engine: with how many a client deals, and who recovers its secrets | all |
-| `timeout` | engine: seconds that keys, shares and unmasking wait for nodes, each | 600 |
-
-Calibration. Participation is fixed beforehand, so the releases of the most frequent client are known; the budget is
-met for that client. At sample level a given noise multiplier is in units of the largest sensitivity, clip / (samples of
-the smallest client), and a budget is met on the account of the run. Under secure aggregation it is met by the account
-of the sum; under central trust the mechanism's noise is that of the whole sum.
 """
 
 from __future__ import annotations
@@ -64,7 +16,7 @@ from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
 from enum import Enum
 from fnmatch import fnmatchcase
-from functools import cached_property, lru_cache
+from functools import cache, cached_property, lru_cache, partial
 from typing import Any, cast, final
 
 import attrs
@@ -74,53 +26,35 @@ from numpy.typing import NDArray
 
 from quietbit._search import bisect
 from quietbit.design.binomial import binomial_design
-from quietbit.errors import InvalidParameter, QuietbitError, check_known, require
+from quietbit.errors import InvalidParameter, QuietbitError, check_int, check_known, check_real, require
 from quietbit.mechanism.adaptive_clip import AdaptiveClip
 from quietbit.mechanism.ball import Ball, Norm
 from quietbit.mechanism.base import Mechanism, summable
-from quietbit.mechanism.calibrate import AUTO, Calibration, calibrate
+from quietbit.mechanism.calibrate import AUTO, calibrate
 from quietbit.mechanism.central_sum import calibrate_sum
 from quietbit.mechanism.family import SHARED, Choices
 from quietbit.mechanism.interpolated import UNBIASED
 from quietbit.mechanism.local_steps import site_release
-from quietbit.mechanism.projected import ProjectedSamples, project
+from quietbit.mechanism.projected import MOST_SAMPLES, ProjectedSamples, project
 from quietbit.mechanism.registry import family
+from quietbit.plan import rules
 from quietbit.plan.clip import MovingClip
 from quietbit.plan.costs import ClientCosts
 from quietbit.plan.evaluation import Evaluation
-from quietbit.plan.participation import EACH_ONCE, POISSON, SECRET, Schedule
-from quietbit.plan.rules import (
-    APP,
-    CENTRAL,
-    FULL,
-    OF_ENGINE,
-    OF_EVALUATION,
-    OF_SIMULATION,
-    OF_STEP,
-    PUBLIC,
-    REPLAY,
-    USUAL,
-    check,
-)
+from quietbit.plan.participation import EACH_ONCE, KINDS, POISSON, SECRET, Schedule
 from quietbit.privacy.account import Account, Mode
 from quietbit.privacy.cost import Cost
 from quietbit.privacy.guarantee import Guarantee
 from quietbit.privacy.poisson import poisson_cost
 from quietbit.secagg.plan import ServerModel
-from quietbit.target import (
-    Adjacency,
-    Target,
-    Trust,
-    Unit,
-    check_delta,
-    check_releases,
-)
-from quietbit.wire.downlink import ServerStep
+from quietbit.target import MOST_CLIENTS, Adjacency, Target, Trust, Unit, check_delta, check_releases
+from quietbit.wire.downlink import BITS, ServerStep
 
-__all__ = ["APP", "KEYS", "OF_ENGINE", "OF_STEP", "PREFIX", "PUBLIC", "Plan"]
+__all__ = ["KEYS", "PREFIX", "Plan"]
 
 Priced = Callable[[Mechanism], Guarantee]
 
+MOST_LATE = 1000  # rounds, each of which keeps its sums until then
 PREFIX = "quietbit."  # prefix of the keys in an engine's config
 ROOM = 1e-4  # share of epsilon that updates leave to the rounding of an account of answers that would have none left
 LEAST_TRUTH, MOST_TRUTH = 1e-4, 1 - 1e-9  # of scouts' answers
@@ -132,7 +66,7 @@ BELOW = {
 
 
 def _clip(value: float | str) -> float:
-    return cast(float, value)  # `auto` too: `quietbit.plan.rules` puts a number in its place
+    return cast(float, value) if value == AUTO else check_real(value, "clip")  # rules put a number in place of `auto`
 
 
 def _names(value: str | list[str] | tuple[str, ...]) -> str:
@@ -141,10 +75,26 @@ def _names(value: str | list[str] | tuple[str, ...]) -> str:
     return names
 
 
+def _read(read: Callable[[Any, str], Any], default: Any = None) -> Any:
+    """Return a field that `rules.check` reads by ``read(value, name)``; None is left out, where it is the default."""
+    return field(default=default, metadata={"read": read})
+
+
+def _one_of(*known: Any) -> Any:
+    def read(value: Any, name: str) -> Any:
+        require(value in known, name, value, "one of " + ", ".join(map(str, known)))
+        return value
+
+    return read
+
+
+_positive, _clients = partial(check_int, low=1), partial(check_int, low=2, high=MOST_CLIENTS)
+
+
 @final
 @frozen
 class Plan:
-    """Mechanism, budget, participation and trust of a run; the table above lists the keys.
+    """Mechanism, budget, participation and trust of a run; docs/reference/plan.md explains every field.
 
     ``mechanism`` is the name of a family, ``auto`` for the best one under the plan's budget and trust (`mechanism_for`
     returns it), or ``none`` for a run without privacy. Its strength is ``design_epsilon`` or ``noise_multiplier``,
@@ -164,96 +114,73 @@ class Plan:
     clip: float = field(converter=_clip)
     adjacency: Adjacency = field(converter=Adjacency)
     norm: Norm = field(default=Norm.L2, converter=Norm)
-    epsilon: float | None = None
+    epsilon: float | None = _read(check_real)
     delta: float = field(default=1e-5, converter=check_delta)
     unit: Unit = field(default=Unit.CLIENT, converter=Unit)
     trust: Trust = field(default=Trust.LOCAL, converter=Trust)
     releases: int | None = field(default=None, converter=converters.optional(check_releases))
-    cohort: int = 1
-    most_examples: int | None = None
-    arrivals: int | None = None
-    staleness: int | None = None
-    participation: str = EACH_ONCE
-    min_honest_clients: int | None = None
-    design_epsilon: float | None = None
-    noise_multiplier: float | None = None
+    cohort: int = _read(_positive, 1)
+    most_examples: int | None = _read(_positive)
+    arrivals: int | None = _read(_positive)
+    staleness: int | None = _read(partial(check_int, low=0, high=MOST_LATE))
+    participation: str = _read(_one_of(*KINDS), EACH_ONCE)
+    min_honest_clients: int | None = _read(_clients)
+    design_epsilon: float | None = _read(check_real)
+    noise_multiplier: float | None = _read(check_real)
     bits: int | None = None
     levels: int | None = None
     beta: float | None = None
     clamp: bool | None = None
     decoder: str | None = None
     rotate: bool | None = None
-    rng: str = "secure"
-    seed: int = 0
+    rng: str = _read(_one_of("secure", "seeded"), "secure")
+    seed: int = _read(partial(check_int, low=0), 0)
     keep: int | str | None = None
     rows: str | None = None
-    downlink: str = FULL
-    downlink_bits: int | None = None
-    downlink_start: str | None = None
+    downlink: str = _read(_one_of(rules.FULL, rules.REPLAY), rules.FULL)
+    downlink_bits: int | None = _read(_one_of(*BITS))
+    downlink_start: str | None = _read(_one_of(rules.SERVER, rules.APP))
     server_rate: float | None = None
     server_momentum: float | None = None
     clip_quantile: float | None = None
     clip_rate: float | None = None
-    clip_scouts: int | None = None
+    clip_scouts: int | None = _read(partial(check_int, low=2))
     evaluate_epsilon: float | None = None
     evaluate_metric: str | None = None
     evaluate_most: float | None = None
     evaluate_cells: int | None = None
     evaluate_releases: int | None = None
-    samples: int | None = None
-    sampling_rate: float | None = None
+    samples: int | None = _read(partial(check_int, low=1, high=MOST_SAMPLES))
+    sampling_rate: float | None = _read(partial(check_real, at_most=1.0))
     local_steps: int | None = None
     local_rate: float | None = None
     local_bits: int | None = None
     local_arrays: str = field(default="", converter=_names)
     server: str | None = None
-    threshold: int | None = None
-    neighbours: int | None = None
-    share_threshold: int | None = None
-    timeout: float | None = None
-    mode: Mode = "planned"
-
-    @property
-    def evaluation(self) -> Evaluation | None:
-        """The question asked about the model, or None."""
-        if self.evaluate_epsilon is None:
-            return None
-        known = {name.removeprefix("evaluate_"): getattr(self, name) for name in OF_EVALUATION}
-        given: dict[str, Any] = {"releases": self.releases} | {
-            name: value for name, value in known.items() if value is not None
-        }
-        given |= {"delta": self.delta, "honest": self.min_honest_clients} if self.secure else {}
-        return Evaluation(self.evaluate_epsilon, **given, adjacency=self.adjacency, unit=self.unit)
-
-    @cached_property
-    def update_target(self) -> Target:
-        """The budget of all updates of a client: the run's, less what is set aside for evaluations."""
-        asked = self.evaluation
-        return self.target if asked is None else self.target.without(asked.spends)
+    threshold: int | None = _read(_clients)
+    neighbours: int | None = _read(_clients)
+    share_threshold: int | None = _read(partial(check_int, low=2))
+    timeout: float | None = _read(check_real)
+    mode: Mode = _read(_one_of("planned", "adaptive"), "planned")  # noqa: RUF009
 
     def __attrs_post_init__(self) -> None:
         """Refuse unknown words, numbers out of range, and choices without effect."""
-        check(self)
+        rules.check(self)
 
     @classmethod
     def read(cls, table: Mapping[str, Any], prefix: str = "", **fixed: Any) -> Plan:
-        """Read a table of the keys above, each after ``prefix``; an unknown or a missing key is refused.
+        """Read a table of keys, each after ``prefix``; an unknown or a missing key is refused.
 
         With a prefix, keys without it are ignored. ``fixed`` gives fields that the table does not contain.
         """
-        known = {prefix + key: name for name, key in KEYS.items()}
-        ours = {}
-        flat = [
-            (f"{key}.{inner}", part) if inner else (key, part)
-            for key, value in table.items()
-            for inner, part in (value.items() if isinstance(value, Mapping) else [("", value)])
-        ]
-        for key, value in flat:
-            if not prefix or key.lower().startswith(prefix[:-1]):
-                check_known(key, known, "run-config key" if prefix else "key of the plan", prefix)
-                ours[known[key]] = value
+        known, ours = {prefix + key: name for name, key in KEYS.items()}, {}
+        for outer, value in table.items():
+            for inner, part in value.items() if isinstance(value, Mapping) else [("", value)]:
+                key = f"{outer}.{inner}" if inner else outer
+                if not prefix or key.lower().startswith(prefix[:-1]):
+                    check_known(key, known, "run-config key" if prefix else "key of the plan", prefix)
+                    ours[known[key]] = part
         needed = [one.name for one in attrs.fields(cls) if one.default is attrs.NOTHING]
-        needed += ["epsilon"] if fixed.get("mode") == "adaptive" else []
         missing = [prefix + KEYS[name] for name in needed if name not in ours]
         if missing:
             raise InvalidParameter(f"{', '.join(missing)} must be given.")
@@ -267,12 +194,28 @@ class Plan:
 
     def to_run_config(self) -> dict[str, bool | float | int | str]:
         """Return the flat config from which an engine reads this plan; fields that are None are left out."""
-        values = attrs.asdict(self, filter=lambda one, value: value is not None and one.name not in OF_SIMULATION)
+        values = attrs.asdict(self, filter=lambda one, value: value is not None and one.name not in rules.OF_SIMULATION)
         return {
             PREFIX + KEYS[name]: value.value if isinstance(value, Enum) else value
             for name, value in values.items()
             if name in KEYS
         }
+
+    @property
+    def evaluation(self) -> Evaluation | None:
+        """The question asked about the model, or None."""
+        if self.evaluate_epsilon is None:
+            return None
+        names = [name for name in rules.OF_EVALUATION if getattr(self, name) is not None]
+        known = {"releases": self.releases} | {name.removeprefix("evaluate_"): getattr(self, name) for name in names}
+        known |= {"delta": self.delta, "honest": self.min_honest_clients} if self.secure else {}
+        return Evaluation(self.evaluate_epsilon, **known, adjacency=self.adjacency, unit=self.unit)
+
+    @cached_property
+    def update_target(self) -> Target:
+        """The budget of all updates of a client: the run's, less what is set aside for evaluations."""
+        asked = self.evaluation
+        return self.target if asked is None else self.target.without(asked.spends)
 
     @property
     def target(self) -> Target:
@@ -285,7 +228,7 @@ class Plan:
     @property
     def private(self) -> bool:
         """Whether there is a mechanism."""
-        return self.mechanism != PUBLIC
+        return self.mechanism != rules.PUBLIC
 
     @property
     def calibrated(self) -> bool:
@@ -305,7 +248,7 @@ class Plan:
     @property
     def replayed(self) -> bool:
         """Whether clients replay rounds from broadcasts instead of downloading the model."""
-        return self.downlink == REPLAY
+        return self.downlink == rules.REPLAY
 
     @property
     def server_step(self) -> ServerStep:
@@ -320,7 +263,7 @@ class Plan:
     @property
     def knows_rows(self) -> bool:
         """Whether the family itself, without a wrapper, keeps few coordinates."""
-        return self.mechanism not in (AUTO, PUBLIC) and "rows" in family(self.mechanism).uses
+        return self.mechanism not in (AUTO, rules.PUBLIC) and "rows" in family(self.mechanism).uses
 
     @property
     def secret_order(self) -> bool:
@@ -361,8 +304,7 @@ class Plan:
     ) -> Mechanism:
         if not self.private:
             raise InvalidParameter("A plan without privacy has no mechanism.")
-        ball = Ball(self.norm, self.clip, dimension)
-        sample = self.unit is Unit.SAMPLE
+        ball, sample = Ball(self.norm, self.clip, dimension), self.unit is Unit.SAMPLE
         if self.samples is not None:
             sizes = np.array([self.samples], dtype=np.int64)
         if sample and sizes is None:
@@ -379,17 +321,15 @@ class Plan:
         counts = np.asarray(times, dtype=np.int64)
         each = sample or self.participation == POISSON
         counts = np.broadcast_to(counts, known.shape) if each else counts
-        found = self._found(self.update_target, ball, known, counts)
+        aim = self.update_target
         if self.clip_scouts is None:
-            return found
-        busiest = max(1, int(counts.max()))
-        moving = self._scouted(found, busiest)
-        if moving is None:
-            less = attrs.evolve(self.update_target, epsilon=self.update_target.epsilon * (1 - ROOM))
-            moving = self._scouted(self._found(less, ball, known, counts), busiest)
-        if moving is None:
-            raise InvalidParameter.of("epsilon", "large enough that the answer of a scout says something", self.epsilon)
-        return moving
+            return self._found(aim, ball, known, counts)
+        for room in (0.0, ROOM):
+            less = attrs.evolve(aim, epsilon=aim.epsilon * (1 - room))
+            moving = self._scouted(self._found(less, ball, known, counts), max(1, int(counts.max())))
+            if moving is not None:
+                return moving
+        raise InvalidParameter.of("epsilon", "large enough that the answer of a scout says something", self.epsilon)
 
     def release(self, mechanism: Mechanism, samples: int | None = None) -> Cost:
         """Return the cost of one release under the plan's trust, to a client or to one of its ``samples`` samples."""
@@ -403,6 +343,7 @@ class Plan:
         """Return the account of a run with clients of these sizes; refuse a mechanism without one."""
         rate = self.schedule(sizes.size).rate if self.participation == POISSON else 1.0
 
+        @cache
         def price(samples: int | None) -> Cost:
             far = self.release(mechanism, samples)
             return far if rate == 1.0 else poisson_cost(mechanism.privacy(Adjacency.ZERO_OUT), far, rate)
@@ -454,28 +395,22 @@ class Plan:
 
         on_run = (sample and self.samples is None) or self.participation == POISSON
         found = calibrate(
-            CENTRAL if self.trust is Trust.CENTRAL else self.mechanism, ball=ball, epsilon=aim.epsilon,
+            rules.CENTRAL if self.trust is Trust.CENTRAL else self.mechanism, ball=ball, epsilon=aim.epsilon,
             delta=aim.delta, adjacency=self.adjacency, releases=busiest,
             account=worst if on_run else self._enforced(busiest),
             samples=int(sizes.min()) if sample else None, keep=self.keep, rows=SHARED if self.shared else self.rows,
             **self._site(), **self._choices(),
         )  # fmt: skip
-        return self._used_up(found, int(sizes.min())) if sample else found.mechanism
+        if sample and found.saturated:
+            why = f"one of {sizes.min()} samples moves an input by little, and {self.mechanism} can reveal no more"
+            rule = f"above {self.beta or 1.0:g} to make use of epsilon {self.epsilon:g}: {why}"
+            raise InvalidParameter.of("beta", rule)
+        return found.mechanism
 
     def _site(self) -> dict[str, Any]:
         """Return the batch options of a site for `calibrate`; empty where it draws no batches."""
         names = ("sampling_rate", "local_steps", "local_rate", "local_bits") if self.samples is not None else ()
         return {name: getattr(self, name) for name in names if getattr(self, name) is not None}
-
-    def _used_up(self, found: Calibration, samples: int) -> Mechanism:
-        """Return the mechanism; refuse it where it cannot use the budget."""
-        if found.saturated:
-            raise InvalidParameter.of(
-                "beta",
-                f"above {self.beta or 1.0:g} to make use of epsilon {self.epsilon:g}: one of {samples} samples moves "
-                f"an input by little, and {self.mechanism} can reveal no more of it",
-            )
-        return found.mechanism
 
     def _scouted(self, found: Mechanism, releases: int) -> AdaptiveClip | None:
         """Make the clip of a mechanism move, by scouts as truthful as its budget allows; return None without room.
@@ -505,24 +440,19 @@ class Plan:
             # Sums of codes of several bits need evenly spaced values, which a solved design does not have.
             given["design"] = binomial_design(cast(int, self.bits), strength)
         own = self.keep if "keep" in chosen.uses else None  # other families keep coordinates by a wrapper
-
-        rows = (SHARED if self.shared else self.rows) if self.knows_rows else None
         keep = None if own is not None else self.keep
-
-        def built(within: Ball) -> Mechanism:
-            choices = Choices(**given, keep=own, rows=rows, rotated=keep is not None, by_sample=sample)
-            return chosen.given(within, strength, choices)
-
+        rows = (SHARED if self.shared else self.rows) if self.knows_rows else None
+        choices = Choices(**given, keep=own, rows=rows, rotated=keep is not None, by_sample=sample)
         if keep is None:
-            return built(ball)
-        found = project(ball, keep, built)
+            return chosen.given(ball, strength, choices)
+        found = project(ball, keep, lambda within: chosen.given(within, strength, choices))
         found = found.at(0) if self.shared else found
         return ProjectedSamples(found) if sample else found
 
     def _choices(self) -> dict[str, Any]:
         """Return the choices that the mechanism's family uses; the plan's other defaults were not chosen."""
         uses = () if self.mechanism == AUTO else family(self.mechanism).uses
-        return {name: getattr(self, name) for name in uses if name in USUAL}
+        return {name: getattr(self, name) for name in uses if name in rules.USUAL}
 
 
 # The one table of keys: a field's name in Python, and its spelling in a file or a config.

@@ -1,57 +1,39 @@
 """The rules of a plan: known words, numbers in range, and no choice without effect.
 
-Idea     a choice without effect is refused, so that no record claims a number that was not used. Each function checks
-         one part of a plan; values that it completes (an omitted rate, a threshold) are stored in the plan.
+Idea     a choice without effect is refused, so that no record claims a number that was not used. First each field is
+         read by itself, as its declaration says; then what is left out and follows from other choices is filled in;
+         then each rule says of one field whether it is as it must be beside the others.
 """
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Any, cast
+from collections.abc import Iterator
+from typing import TYPE_CHECKING, Any, TypeAlias, cast
 
 import attrs
 
 from quietbit.design.binomial import MOST_BINOMIAL_BITS
-from quietbit.errors import InvalidParameter, check_int, check_known, check_real, require
+from quietbit.errors import InvalidParameter, check_int, check_known, require
 from quietbit.mechanism.ball import Norm
 from quietbit.mechanism.calibrate import AUTO
 from quietbit.mechanism.family import OWN, check_rows_word
-from quietbit.mechanism.projected import MOST_SAMPLES
 from quietbit.mechanism.registry import families, family, importable
-from quietbit.plan.clip import RATE, ClipRule
-from quietbit.plan.participation import EACH_ONCE, KINDS, POISSON, SECRET
+from quietbit.plan.clip import RATE, MovingClip
+from quietbit.plan.participation import EACH_ONCE, POISSON, SECRET
 from quietbit.secagg.plan import ServerModel
-from quietbit.target import (
-    MOST_CLIENTS,
-    Trust,
-    Unit,
-)
-from quietbit.wire.downlink import BITS
+from quietbit.target import MOST_CLIENTS, Trust, Unit
 
 if TYPE_CHECKING:
     from quietbit.plan.plan import Plan
 
-__all__ = [
-    "APP",
-    "CENTRAL",
-    "FULL",
-    "OF_ENGINE",
-    "OF_EVALUATION",
-    "OF_SIMULATION",
-    "OF_STEP",
-    "PUBLIC",
-    "REPLAY",
-    "USUAL",
-    "check",
-]
+__all__ = ["APP", "CENTRAL", "FULL", "OF_ENGINE", "OF_STEP", "PUBLIC", "REPLAY", "check"]
 
 PUBLIC = "none"  # in place of a mechanism: clipped updates without noise or privacy
 CENTRAL = "gaussian"  # its noise is added once, to the sum, by a trusted server
 SOLVED_FOR_SUMS = "imvu"  # the family that `calibrate_sum` solves for
-RNGS = ("secure", "seeded")
 FULL, REPLAY = DOWNLINKS = ("full", "replay")
 SERVER, APP = STARTS = ("server", "app")  # who provides the model of round 0 to clients
 TIMEOUT = 600.0
-MOST_LATE = 1000  # rounds, each of which keeps its sums until then
 START, MEDIAN = 1.0, 0.5  # of a moving clip: its start, and the share of updates that it leaves unchanged
 EVERY, EVERY_OF_SUMS = 20, 40  # one client of these scouts: 5.3 % more squared error, or 5.2 % of a sum's, whose noise
 # is that of the whole sum, so that a client less costs twice
@@ -67,248 +49,208 @@ OF_BATCHES = ("samples", "sampling_rate", "local_steps", *OF_STEPS)
 OF_EVALUATION = ("evaluate_metric", "evaluate_most", "evaluate_cells", "evaluate_releases")
 OF_ENGINE = ("arrivals", "local_arrays", "evaluate_epsilon", *OF_EVALUATION, *OF_SUMS, *OF_STEP, *OF_BATCHES)
 
+Rule: TypeAlias = tuple[str, object, str]  # a field, whether it is as it must be, and what it must be
+
 
 def check(plan: Plan) -> None:
-    """Refuse unknown words, numbers out of range, and choices without effect."""
-    if cast(Any, plan.clip) == AUTO:
-        _put(plan, "clip", START)
-        _put(plan, "clip_quantile", MEDIAN if plan.clip_quantile is None else plan.clip_quantile)
-    check_real(plan.clip, "clip")
-    _put(plan, "cohort", check_int(plan.cohort, "cohort", 1))
-    _put(plan, "seed", check_int(plan.seed, "seed", 0))
-    if plan.epsilon is not None:
-        _put(plan, "epsilon", check_real(plan.epsilon, "epsilon"))
-    require(plan.mode in ("planned", "adaptive"), "mode", plan.mode, "planned or adaptive")
-    require(plan.rng in RNGS, "rng", plan.rng, "one of " + ", ".join(RNGS))
-    require(plan.participation in KINDS, "participation", plan.participation, "one of " + ", ".join(KINDS))
-    _check_parts(plan)
-    _check_mechanism(plan)
-    _check_trust(plan)
-    _check_clip(plan)  # before sums, which scouts are not part of
-    _check_sums(plan)
-    _check_downlink(plan)
-    _check_evaluation(plan)
-    _check_weights(plan)
-    _check_arrivals(plan)
+    """Complete a plan; refuse unknown words, numbers out of range, and choices without effect."""
+    _complete(plan)
+    for part in (_kind, _samples, _mechanism, _trust, _clip, _sums, _downlink, _evaluation, _arrivals):
+        for name, holds, rule in part(plan):
+            value = getattr(plan, name)
+            if not holds and value is None:
+                raise InvalidParameter.of(name, rule)
+            require(holds, name, getattr(value, "value", value), rule)
 
 
-def _put(plan: Plan, name: str, value: Any) -> None:
-    object.__setattr__(plan, name, value)
+def _complete(plan: Plan) -> None:
+    """Read every field, and fill in what is left out and follows from other choices."""
 
+    def put(name: str, value: Any) -> None:
+        object.__setattr__(plan, name, value)
 
-def _unused(plan: Plan, names: tuple[str, ...], rule: str) -> None:
-    """Refuse these fields unless they have their defaults."""
+    def fill(**values: Any) -> None:
+        for name, value in values.items():
+            if getattr(plan, name) is None:
+                put(name, value)
+
     for one in attrs.fields(type(plan)):
-        if one.name in names:
-            value = getattr(plan, one.name)
-            require(value == one.default, one.name, getattr(value, "value", value), f"left out {rule}")
+        value = getattr(plan, one.name)
+        if "read" in one.metadata and (value, one.default) != (None, None):
+            put(one.name, one.metadata["read"](value, one.name))
+    if cast(Any, plan.clip) == AUTO:
+        put("clip", START)
+        fill(clip_quantile=MEDIAN)
+    if plan.clip_quantile is not None or plan.clip_scouts is not None:
+        fill(clip_quantile=MEDIAN, clip_rate=RATE, clip_scouts=EVERY_OF_SUMS if plan.secure else EVERY)
+        moving = cast(MovingClip, plan.moving_clip())
+        put("clip_quantile", moving.quantile)
+        put("clip_rate", moving.rate)
+    if plan.arrivals is not None:
+        fill(staleness=0)
+    if plan.mode == "adaptive" and plan.unit is Unit.SAMPLE:
+        fill(sampling_rate=1.0)
+    if plan.secure:
+        fill(min_honest_clients=plan.summed_clients, **{"timeout": TIMEOUT} if plan.mode == "adaptive" else {})
 
 
-def _needs(plan: Plan, name: str, rule: str) -> None:
-    """Refuse a plan without this field."""
-    if getattr(plan, name) is None:
-        raise InvalidParameter.of(name, rule)
+def _left_out(plan: Plan, names: tuple[str, ...], rule: str) -> Iterator[Rule]:
+    fields = attrs.fields_dict(type(plan))
+    return ((name, getattr(plan, name) == fields[name].default, f"left out {rule}") for name in names)
 
 
-def _check_parts(plan: Plan) -> None:
+def _given(plan: Plan, name: str, rule: str) -> Rule:
+    return name, getattr(plan, name) is not None, f"given{rule}"
+
+
+def _kind(plan: Plan) -> Iterator[Rule]:
     """Refuse what only the other kind of run reads; an engine's run needs a budget, and releases to meet it."""
     if plan.mode == "planned":
-        _unused(plan, OF_ENGINE, "of a simulation, which has no nodes")
+        yield from _left_out(plan, OF_ENGINE, "of a simulation, which has no nodes")
         return
-    _unused(plan, OF_SIMULATION, "of an engine's run: its strategy chooses clients, and nodes their randomness")
-    require(plan.private, "mechanism", plan.mechanism, "a private mechanism")
-    require(plan.participation in (EACH_ONCE, SECRET), "participation", plan.participation, "left out, or secret-order")
-    rule = "local or secure-aggregation"
-    require(plan.trust in (Trust.LOCAL, Trust.SECURE_AGGREGATION), "trust", plan.trust.value, rule)
-    _needs(plan, "epsilon", "given: what all releases of one client together may cost")
+    rule = "of an engine's run: its strategy chooses clients, and nodes their randomness"
+    yield from _left_out(plan, OF_SIMULATION, rule)
+    yield "mechanism", plan.private, "a private mechanism"
+    yield "participation", plan.participation in (EACH_ONCE, SECRET), "left out, or secret-order"
+    yield "trust", plan.trust in (Trust.LOCAL, Trust.SECURE_AGGREGATION), "local or secure-aggregation"
+    yield _given(plan, "epsilon", ": what all releases of one client together may cost")
     if plan.calibrated:
-        _needs(plan, "releases", "given (how often a client may answer), or the strength of the mechanism by hand")
-    _check_batches(plan)
-    rule = "left out where the mechanism's strength is given"
-    require(plan.calibrated or plan.releases is None, "releases", plan.releases, rule)
-
-
-def _check_batches(plan: Plan) -> None:
-    """Check a site's batches, where the privacy unit is a sample: its samples, and their sampling rate."""
-    if plan.unit is Unit.CLIENT:
-        _unused(plan, OF_BATCHES, "unless the unit is a sample")
-        return
-    _needs(plan, "samples", "given where samples are protected: about how many a site has")
-    require(plan.norm is Norm.L2, "norm", plan.norm.value, "l2 where samples are protected")
-    rule = "left out where samples are protected: it hides clients"
-    require(not plan.secret_order, "participation", plan.participation, rule)
-    if plan.local_steps is None:
-        _unused(plan, OF_STEPS, "unless sites take local steps")
+        yield _given(plan, "releases", " (how often a client may answer), or the strength of the mechanism by hand")
     else:
-        _needs(plan, "local_rate", "given where sites take local steps: the learning rate of each")
-    rate = 1.0 if plan.sampling_rate is None else plan.sampling_rate
-    _put(plan, "samples", check_int(plan.samples, "samples", 1, MOST_SAMPLES))
-    _put(plan, "sampling_rate", check_real(rate, "sampling_rate", at_most=1.0))
+        yield from _left_out(plan, ("releases",), "where the mechanism's strength is given")
 
 
-def _check_mechanism(plan: Plan) -> None:
+def _samples(plan: Plan) -> Iterator[Rule]:
+    """Check a site's batches, where the privacy unit is a sample: its samples, and its local steps."""
+    if plan.unit is Unit.CLIENT:
+        yield from _left_out(plan, OF_BATCHES, "unless the unit is a sample")
+    elif plan.mode == "adaptive":
+        yield _given(plan, "samples", " where samples are protected: about how many a site has")
+        yield "norm", plan.norm is Norm.L2, "l2 where samples are protected"
+        yield "participation", not plan.secret_order, "left out where samples are protected: it hides clients"
+        if plan.local_steps is None:
+            yield from _left_out(plan, OF_STEPS, "unless sites take local steps")
+        else:
+            yield _given(plan, "local_rate", " where sites take local steps: the learning rate of each")
+
+
+def _mechanism(plan: Plan) -> Iterator[Rule]:
     """Require a strength, or a budget to derive it from; refuse choices that the mechanism does not use."""
     if not plan.private:
-        _unused(plan, ("epsilon", "releases", "keep", *STRENGTHS), "without privacy")
-    known = [*families(), AUTO, PUBLIC]
-    check_known(plan.mechanism, known, "mechanism")
+        yield from _left_out(plan, ("epsilon", "releases", "keep", *STRENGTHS), "without privacy")
+    check_known(plan.mechanism, [*families(), AUTO, PUBLIC], "mechanism")
     chosen = family(plan.mechanism) if plan.mechanism not in (AUTO, PUBLIC) else None
-    uses = chosen.uses if chosen is not None else ()
+    rule = f"left out for {plan.mechanism}, which makes no use of it"
     for name, usual in USUAL.items():
-        value = getattr(plan, name)
-        rule = f"left out for {plan.mechanism}, which makes no use of it"
-        require(value is None or value == usual or name in uses, name, value, rule)
-    if chosen is None:
-        if plan.private:
-            _unused(plan, STRENGTHS, f"for {AUTO}, which finds its own")
-        if plan.private and plan.epsilon is None:
-            raise InvalidParameter.of("epsilon", f"given for {AUTO}: the budget that a mechanism is chosen for")
-        return
-    for name in STRENGTHS:
-        value = getattr(plan, name)
-        if value is not None:
-            own = chosen.strength.replace("_", " ")
-            rule = f"left out for {plan.mechanism}, whose strength is its {own}"
-            require(name == chosen.strength, name, value, rule)
-            _put(plan, name, check_real(value, name))
-    if plan.calibrated and plan.epsilon is None:
-        raise InvalidParameter.of(
-            chosen.strength, f"given for {plan.mechanism}, or a budget epsilon to calibrate it to"
-        )
+        used = chosen is not None and name in chosen.uses
+        yield name, used or getattr(plan, name) in (None, usual), rule
+    if chosen is not None:
+        rule = f"for {plan.mechanism}, whose strength is its {chosen.strength.replace('_', ' ')}"
+        yield from _left_out(plan, tuple(name for name in STRENGTHS if name != chosen.strength), rule)
+        rule = f"given for {plan.mechanism}, or a budget epsilon to calibrate it to"
+        yield chosen.strength, not plan.calibrated or plan.epsilon is not None, rule
+    elif plan.private:
+        yield from _left_out(plan, STRENGTHS, f"for {AUTO}, which finds its own")
+        yield _given(plan, "epsilon", f" for {AUTO}: the budget that a mechanism is chosen for")
 
 
-def _check_trust(plan: Plan) -> None:
+def _trust(plan: Plan) -> Iterator[Rule]:
     """Refuse a mechanism without an account under the trust model."""
     rule = "secure where it is secret who takes part: nobody must be able to draw it again"
-    require(plan.participation not in (SECRET, POISSON) or plan.rng == "secure", "rng", plan.rng, rule)
+    yield "rng", plan.participation not in (SECRET, POISSON) or plan.rng == "secure", rule
     rule = "another without central trust: a server that sees who answers is hidden nothing"
-    require(plan.participation != POISSON or plan.trust is Trust.CENTRAL, "participation", plan.participation, rule)
+    yield "participation", plan.participation != POISSON or plan.trust is Trust.CENTRAL, rule
     rule = "local: what a crowd hides from others than the server is said beside it (`quietbit.plan.costs`)"
-    require(plan.trust is not Trust.SHUFFLED, "trust", plan.trust.value, rule)
-    if plan.trust is Trust.LOCAL:
+    yield "trust", plan.trust is not Trust.SHUFFLED, rule
+    if plan.trust is not Trust.LOCAL:
+        names = [one.name for one in importable(families()) if one.summable] if plan.secure else [CENTRAL]
+        rule = f"{' or '.join(names)} under {plan.trust.value} trust"
+        yield "mechanism", plan.mechanism in [*names, AUTO], rule
+        yield "unit", plan.unit is Unit.CLIENT, f"client under {plan.trust.value} trust"
+
+
+def _clip(plan: Plan) -> Iterator[Rule]:
+    """Check a clip that moves by scouts' answers, which share the budget of the updates."""
+    if plan.clip_scouts is None:
+        yield from _left_out(plan, ("clip_rate",), "unless the clip moves, by a clip quantile")
         return
-    names = [one.name for one in importable(families()) if one.summable] if plan.secure else [CENTRAL]
-    rule = f"{' or '.join(names)} under {plan.trust.value} trust"
-    require(plan.mechanism in [*names, AUTO], "mechanism", plan.mechanism, rule)
-    require(plan.unit is Unit.CLIENT, "unit", plan.unit.value, f"client under {plan.trust.value} trust")
+    yield "clip_quantile", plan.private, "left out without privacy"
+    rule = "local or secure-aggregation where the clip moves: a trusted server's noise has one clip"
+    yield "trust", plan.trust is not Trust.CENTRAL, rule
+    rule = "client where the clip moves: samples are clipped one by one, and a client has no one length"
+    yield "unit", plan.unit is Unit.CLIENT, rule
+    rule = "left out where the mechanism's strength is given: an answer costs what the budget leaves"
+    yield "clip_scouts", plan.calibrated, rule
+    rule = "left out where scouts answer: the account of the crowd does not have them"
+    yield "participation", not plan.secret_order, rule
+    rule = f"at most {plan.cohort}, the cohort, so that somebody scouts"
+    yield "clip_scouts", plan.mode == "adaptive" or plan.clip_scouts <= plan.cohort, rule
 
 
-def _check_sums(plan: Plan) -> None:
-    """Check the honest clients of sums: required with sums, refused without."""
+def _sums(plan: Plan) -> Iterator[Rule]:
+    """Check what nodes and server of a masked sum must agree on; without sums, refuse it."""
     if not plan.secure:
-        _unused(plan, ("min_honest_clients", *OF_SUMS), "unless trust is secure-aggregation")
+        yield from _left_out(plan, ("min_honest_clients", *OF_SUMS), "unless trust is secure-aggregation")
         return
-    if plan.mode == "adaptive":
-        _check_protocol(plan)
+    if plan.mode == "planned":
+        yield "cohort", 2 <= plan.cohort <= MOST_CLIENTS, f"from 2 to {MOST_CLIENTS} for sums"
     else:
-        check_int(plan.cohort, "cohort", 2, MOST_CLIENTS)
+        yield "participation", not plan.secret_order, "left out for sums, which have their own account"
+        yield _given(plan, "threshold", " for sums: the fewest clients that a sum is made of")
+        rule = " for sums: active (it may lie, and nodes have identities), or honest-but-curious (it is trusted to"
+        yield _given(plan, "server", rule + " follow the protocol)")
+        ServerModel(plan.server)
+        dealt, shares = plan.neighbours, plan.share_threshold
+        yield "neighbours", dealt or not shares, "a whole number beside a share threshold"
+        fits = shares is None if dealt is None else shares is not None and shares <= dealt + 1
+        yield "share_threshold", fits, "a whole number beside neighbours, and at most one more than they are"
     most = plan.summed_clients
-    known = most if plan.min_honest_clients is None else plan.min_honest_clients
-    _put(plan, "min_honest_clients", check_int(known, "min_honest_clients", 2, most))
+    yield "min_honest_clients", 2 <= cast(int, plan.min_honest_clients) <= most, f"a whole number from 2 to {most}"
     width = check_int(plan.bits or 1, "bits", 1, MOST_BINOMIAL_BITS)
-    even = width == 1 or plan.levels in (None, 2)
-    require(even, "levels", plan.levels, "left out for sums of codes of several bits")
+    yield "levels", width == 1 or plan.levels in (None, 2), "left out for sums of codes of several bits"
     if plan.calibrated:
         rule = "left out: for a budget under secure aggregation it is chosen"
-        require(plan.beta in (None, 1.0), "beta", plan.beta, rule)
-        require(not plan.clamp, "clamp", plan.clamp, rule)
+        yield "beta", plan.beta in (None, 1.0), rule
+        yield "clamp", not plan.clamp, rule
         rule = f"{SOLVED_FOR_SUMS} to meet a budget by sums"
-        require(plan.mechanism in (SOLVED_FOR_SUMS, AUTO), "mechanism", plan.mechanism, rule)
+        yield "mechanism", plan.mechanism in (SOLVED_FOR_SUMS, AUTO), rule
 
 
-def _check_protocol(plan: Plan) -> None:
-    """Check what nodes and server of a masked sum must agree on."""
-    rule = "left out for sums, which have their own account"
-    require(plan.participation != SECRET, "participation", plan.participation, rule)
-    _needs(plan, "threshold", "given for sums: the fewest clients that a sum is made of")
-    rule = "given for sums: active (it may lie, and nodes have identities), or honest-but-curious (it is trusted"
-    _needs(plan, "server", rule + " to follow the protocol)")
-    ServerModel(plan.server)
-    _put(plan, "threshold", check_int(plan.threshold, "threshold", 2, MOST_CLIENTS))
-    if plan.neighbours is not None or plan.share_threshold is not None:
-        _put(plan, "neighbours", check_int(plan.neighbours, "neighbours", 2, MOST_CLIENTS))
-        most = cast(int, plan.neighbours) + 1
-        _put(plan, "share_threshold", check_int(plan.share_threshold, "share_threshold", 2, most))
-    _put(plan, "timeout", check_real(TIMEOUT if plan.timeout is None else plan.timeout, "timeout"))
-
-
-def _check_clip(plan: Plan) -> None:
-    """Check a clip that moves by scouts' answers, which share the budget of the updates."""
-    if plan.clip_quantile is None and plan.clip_scouts is None:
-        _unused(plan, ("clip_rate",), "unless the clip moves, by a clip quantile")
-        return
-    given = MEDIAN if plan.clip_quantile is None else plan.clip_quantile
-    moves = ClipRule(given, RATE if plan.clip_rate is None else plan.clip_rate)
-    _put(plan, "clip_quantile", moves.quantile)
-    _put(plan, "clip_rate", moves.rate)
-    every = (EVERY_OF_SUMS if plan.secure else EVERY) if plan.clip_scouts is None else plan.clip_scouts
-    _put(plan, "clip_scouts", check_int(every, "clip_scouts", 2))
-    require(plan.private, "clip_quantile", plan.clip_quantile, "left out without privacy")
-    rule = "local or secure-aggregation where the clip moves: a trusted server's noise has one clip"
-    require(plan.trust is not Trust.CENTRAL, "trust", plan.trust.value, rule)
-    rule = "client where the clip moves: samples are clipped one by one, and a client has no one length"
-    require(plan.unit is Unit.CLIENT, "unit", plan.unit.value, rule)
-    rule = "left out where the mechanism's strength is given: an answer costs what the budget leaves"
-    require(plan.calibrated, "clip_scouts", plan.clip_scouts, rule)
-    rule = "left out where scouts answer: the account of the crowd does not have them"
-    require(not plan.secret_order, "participation", plan.participation, rule)
-    rule = f"at most {plan.cohort}, the cohort, so that somebody scouts"
-    require(plan.mode == "adaptive" or every <= plan.cohort, "clip_scouts", every, rule)
-
-
-def _check_downlink(plan: Plan) -> None:
+def _downlink(plan: Plan) -> Iterator[Rule]:
     """Require rows that all clients share, of a mechanism that keeps few, for a replay."""
-    require(plan.downlink in DOWNLINKS, "downlink", plan.downlink, "one of " + ", ".join(DOWNLINKS))
     check_rows_word(plan.rows)
     if plan.replayed or plan.rows is not None:
-        asked = ("downlink", plan.downlink) if plan.replayed else ("rows", plan.rows)
         kept = plan.private and plan.mechanism != AUTO and (plan.keep is not None or plan.knows_rows)
         rule = "left out unless few coordinates are kept: for vmvu, or where keep is given beside a mechanism"
-        require(kept and plan.trust is not Trust.CENTRAL, *asked, rule)
+        yield "downlink" if plan.replayed else "rows", kept and plan.trust is not Trust.CENTRAL, rule
         alike = plan.rows != OWN or not (plan.replayed or plan.secure)
-        require(alike, "rows", plan.rows, "shared, or left out, for sums and replayed rounds")
+        yield "rows", alike, "shared, or left out, for sums and replayed rounds"
     if not plan.replayed:
-        _unused(plan, ("downlink_bits", "downlink_start", *OF_STEP), f"unless downlink is {REPLAY}")
-        return
-    bits, start = plan.downlink_bits, plan.downlink_start
-    require(bits is None or bits in BITS, "downlink_bits", bits, "32, 16 or 8")
-    require(start is None or start in STARTS, "downlink_start", start, " or ".join(STARTS))
+        yield from _left_out(plan, ("downlink_bits", "downlink_start", *OF_STEP), f"unless downlink is {REPLAY}")
     _ = plan.server_step  # refuses a bad rate or momentum
 
 
-def _check_weights(plan: Plan) -> None:
-    """Check weights by public numbers of examples, by which the server multiplies decoded releases."""
-    if plan.most_examples is None:
-        return
-    _put(plan, "most_examples", check_int(plan.most_examples, "most_examples", 1))
-    rule = "left out unless the server sees every release: what is summed behind masks, or kept secret, has no weight"
-    seen = plan.private and plan.trust is Trust.LOCAL and not plan.secret_order
-    require(seen, "most_examples", plan.most_examples, rule)
-
-
-def _check_arrivals(plan: Plan) -> None:
-    """Check rounds that do not wait for everybody, whose releases are decoded round by round."""
-    if plan.arrivals is None and plan.staleness is None:
-        return
-    if plan.mode == "adaptive":
-        _needs(plan, "arrivals", "given beside a staleness: how many releases a round waits for")
-        _put(plan, "arrivals", check_int(plan.arrivals, "arrivals", 1))
-    late = check_int(plan.staleness or 0, "staleness", 0, MOST_LATE)
-    _put(plan, "staleness", late)
-    rule = "local where rounds do not wait: masks, secret orders and clips that move need all releases of a round"
-    seen = plan.private and plan.trust is Trust.LOCAL and not plan.secret_order and plan.clip_quantile is None
-    require(seen, "trust", plan.trust.value, rule)
-    rule = "0 where rounds are replayed: a broadcast has the rows of its own round alone"
-    require(not (plan.replayed and late), "staleness", plan.staleness, rule)
-
-
-def _check_evaluation(plan: Plan) -> None:
+def _evaluation(plan: Plan) -> Iterator[Rule]:
     """Check the separate budget for answers about the model; without one, refuse its options."""
     if plan.evaluate_epsilon is None:
-        _unused(plan, OF_EVALUATION, "unless evaluations are answered, by an evaluate.epsilon")
+        yield from _left_out(plan, OF_EVALUATION, "unless evaluations are answered, by an evaluate.epsilon")
         return
     rule = "left out where evaluations are answered: the account of the crowd does not have them"
-    require(not plan.secret_order, "participation", plan.participation, rule)
-    if plan.evaluate_releases is None and plan.releases is None:
-        raise InvalidParameter.of("evaluate_releases", "given where the mechanism's strength is")
+    yield "participation", not plan.secret_order, rule
+    if plan.releases is None:
+        yield _given(plan, "evaluate_releases", " where the mechanism's strength is")
     plan.update_target  # noqa: B018 - refused now, if the budget is too small
+
+
+def _arrivals(plan: Plan) -> Iterator[Rule]:
+    """Check weights, and rounds that do not wait for everybody: both need releases that the server decodes."""
+    seen = plan.private and plan.trust is Trust.LOCAL and not plan.secret_order
+    rule = "left out unless the server sees every release: what is summed behind masks, or kept secret, has no weight"
+    yield "most_examples", seen or plan.most_examples is None, rule
+    if plan.staleness is not None:
+        if plan.mode == "adaptive":
+            yield _given(plan, "arrivals", " beside a staleness: how many releases a round waits for")
+        rule = "local where rounds do not wait: masks, secret orders and clips that move need all releases of a round"
+        yield "trust", seen and plan.clip_quantile is None, rule
+        rule = "0 where rounds are replayed: a broadcast has the rows of its own round alone"
+        yield "staleness", not (plan.replayed and plan.staleness), rule

@@ -23,7 +23,8 @@ from quietbit.mechanism.expectation import Expectation, expectation
 from quietbit.plan.compare import FLOAT_BYTES
 from quietbit.plan.costs import ClientCosts, observers
 from quietbit.plan.participation import releases_per_client
-from quietbit.plan.plan import APP, Plan
+from quietbit.plan.plan import Plan
+from quietbit.plan.rules import APP
 from quietbit.privacy.guarantee import Guarantee, GuaranteePair
 from quietbit.simulate.collect import Collector, UplinkCollector, make_collector, round_bytes
 from quietbit.simulate.problem import Problem, Rows, Score

@@ -25,7 +25,8 @@ import attrs
 
 from quietbit.errors import InvalidParameter, QuietbitError, check_known
 from quietbit.mechanism.registry import describe
-from quietbit.plan.plan import OF_ENGINE, Plan
+from quietbit.plan.plan import Plan
+from quietbit.plan.rules import OF_ENGINE
 from quietbit.privacy.guarantee import Guarantee, GuaranteePair
 from quietbit.simulate.loop import Point, Run
 from quietbit.simulate.training import Training

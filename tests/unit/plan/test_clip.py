@@ -12,25 +12,33 @@ from attrs import evolve
 from quietbit import Adjacency, InvalidParameter, Plan
 from quietbit.mechanism.base import Answers
 from quietbit.mechanism.response import RandomisedResponse
-from quietbit.plan.clip import ClipRule, MovingClip
+from quietbit.plan.clip import MovingClip
 from quietbit.privacy.account import Account
 
 MOVES: Any = {"clip": 2.0, "adjacency": "zero-out", "epsilon": 8.0, "releases": 10, "clip_quantile": 0.5}
 
 
+def after(answers: Answers, rounds: int, **given: float) -> float:
+    """Return the factor of the step after round ``rounds``, from a clip that has stayed so far."""
+    moving = MovingClip.from_start(2.0, quantile=0.5, **given)
+    for _ in range(rounds):
+        moving.move(None)
+    moving.move(answers)
+    return moving.clip / 2
+
+
 def test_steps_are_long_at_first_and_then_the_rate() -> None:
-    rule, sure = ClipRule(0.5), Answers(0.9, 0.0)
-    assert rule.following(2.0, sure, 0) == pytest.approx(2 * math.exp(-1.5 * 0.4))
-    assert rule.following(2.0, sure, 4) == pytest.approx(2 * math.exp(-0.5 * 0.4))
-    assert rule.following(2.0, sure, 100) == pytest.approx(2 * math.exp(-0.2 * 0.4))
-    assert rule.following(2.0, Answers(0.5, 0.0), 3) == 2.0
-    assert rule.following(2.0, Answers(0.0, 0.0), 3) > 2.0
+    sure = Answers(0.9, 0.0)
+    assert after(sure, 0) == pytest.approx(math.exp(-1.5 * 0.4))
+    assert after(sure, 4) == pytest.approx(math.exp(-0.5 * 0.4))
+    assert after(sure, 100) == pytest.approx(math.exp(-0.2 * 0.4))
+    assert after(Answers(0.5, 0.0), 3) == 1.0
+    assert after(Answers(0.0, 0.0), 3) > 1.0
 
 
 def test_noise_beyond_half_a_share_shortens_the_step_by_as_much() -> None:
-    rule = ClipRule(0.5, 1.0)
-    assert rule.following(1.0, Answers(1.5, 0.5), 99) == pytest.approx(math.exp(-1))
-    assert rule.following(1.0, Answers(1.5, 5.0), 99) == pytest.approx(math.exp(-0.1))
+    assert after(Answers(1.5, 0.5), 99, rate=1.0) == pytest.approx(math.exp(-1))
+    assert after(Answers(1.5, 5.0), 99, rate=1.0) == pytest.approx(math.exp(-0.1))
 
 
 @pytest.mark.parametrize("factor", [10.0, 0.1])
