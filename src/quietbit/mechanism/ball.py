@@ -41,7 +41,7 @@ class Norm(CheckedEnum):
     L1 = "l1"
     L2 = "l2"
 
-    def __init__(self, word: str) -> None:
+    def __init__(self, word: Any) -> None:
         """Set the order of the norm as a number."""
         self.order: Literal[1, 2] = 1 if word == "l1" else 2
 

@@ -38,6 +38,14 @@ MOST_LETTERS = 100
 _summed = lru_cache(maxsize=16)(SummedResponse.within)  # a plan asks for it repeatedly
 
 
+def _epsilon(value: float) -> float:
+    return check_real(value, "evaluate_epsilon")
+
+
+def _most(value: float) -> float:
+    return check_real(value, "evaluate_most")
+
+
 @final
 @dataclass(frozen=True, slots=True)
 class Estimate:
@@ -68,9 +76,9 @@ class Evaluation:
     0.01
     """
 
-    epsilon: float = field(converter=lambda value: check_real(value, "evaluate_epsilon"))
+    epsilon: float = field(converter=_epsilon)
     metric: str = "accuracy"
-    most: float = field(default=1.0, converter=lambda value: check_real(value, "evaluate_most"))
+    most: float = field(default=1.0, converter=_most)
     cells: int | None = None
     releases: int = field(default=1, converter=check_releases)
     adjacency: Adjacency = field(kw_only=True, converter=Adjacency)
