@@ -17,7 +17,7 @@ from hypothesis import given, settings
 from scipy.special import ndtr
 
 from quietbit.design.profile import Profile
-from quietbit.kernel.quantiser import normal_quantiser
+from quietbit.kernel.expand import normal_quantiser
 from quietbit.kernel.rng import seeded_rng
 from quietbit.kernel.select import select
 from quietbit.mechanism import vector as module

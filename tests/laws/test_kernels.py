@@ -12,11 +12,10 @@ from hypothesis import strategies as st
 from quietbit.errors import InvalidParameter
 from quietbit.kernel import cpu
 from quietbit.kernel.base import Job, packed_size
-from quietbit.kernel.chunks import Flat
-from quietbit.kernel.law import Gain
-from quietbit.kernel.norm import Clip, rotated_factor
+from quietbit.kernel.norm import Clip, Flat, rotated_factor
 from quietbit.kernel.reference import ReferenceKernel, thresholds
 from quietbit.kernel.rng import seeded_rng
+from quietbit.kernel.sampler import Gain
 from quietbit.kernel.select import select
 from unit.kernel.makers import GivenWords, make_sampler
 

@@ -1,8 +1,7 @@
 """The interface of a kernel: a few operations that every device answers alike, bit for bit.
 
 Idea     randomness is an argument, the update is never copied whole, and the result goes into the caller's buffer.
-         Arguments are checked here, once; a kernel implements the operations whose names begin with an underscore and
-         need not check again.
+         Arguments are checked here, once; a kernel implements the operations whose names begin with an underscore.
 Symbols  d = dimension, b = bits; coordinate k's code occupies bits k b .. (k+1) b - 1 of a little-endian bit
          stream (least significant bit of the first byte first); the padding bits of the last byte are zero.
 """
@@ -21,15 +20,12 @@ from attrs import evolve, frozen
 from numpy.typing import NDArray
 
 from quietbit._typing import Codes, FloatVector
-from quietbit.errors import check_int, check_real, require
-from quietbit.kernel.chunks import Flat
-from quietbit.kernel.expand import FIRST_STREAMS, MAX_COUNT, ROWS_KEY, row_numbers, seed_state, strata, tries_upper
-from quietbit.kernel.law import Gain
-from quietbit.kernel.norm import Clip, check_finite, joint_norm, rotated_factor
-from quietbit.kernel.quantile import normals_of_words
+from quietbit.errors import InvalidParameter, check_int, check_real, require
+from quietbit.kernel import expand
+from quietbit.kernel.norm import Clip, Flat, exact_sum, rotated_factor
 from quietbit.kernel.rng import RandomBits, WordBlock, start_state
 from quietbit.kernel.rounded import NoiseLaw, grid_of, settle, steps_of
-from quietbit.kernel.sampler import Sampler
+from quietbit.kernel.sampler import Gain, Sampler
 from quietbit.kernel.transform import Blocks
 
 __all__ = ["MAX_DIMENSION", "ByteBuffer", "Job", "Kernel", "Order", "Update", "code_type", "packed_size"]
@@ -44,6 +40,7 @@ MAX_PACKED_BITS = 16
 MAX_DIMENSION = 2**48
 PIECE = 1 << 19  # coordinates handled at once
 BATCH = 64  # candidate seeds whose words are drawn at once
+SMALLEST = 2.0**-1020  # a norm above 0 is reported as no less, which clips no less
 
 
 @final
@@ -64,17 +61,12 @@ class Job:
     blocks: Blocks | None = None
     factor: float = 1.0
 
-    def of_rotated(self, own: Any) -> Job:
-        """Return the job that remains once the update is rotated."""
-        return evolve(self, flat=own, blocks=None)
-
 
 class Kernel(ABC):
     """One device's implementation of sampling, packing, norms, counting, rotation and expansion; all are complete.
 
-    Updates are arrays of float16, float32 or float64, or of uint16 holding the bit patterns of bfloat16, of any shape
-    and layout; a list of them stands for their concatenation. An update with a NaN or infinite entry is refused before
-    a word is drawn.
+    Updates are arrays of float16, float32 or float64, or of uint16 holding the bits of bfloat16, of any shape; a list
+    of them stands for their concatenation. One with a NaN or infinite entry is refused before a word is drawn.
     """
 
     name: ClassVar[str]  # the name that `select` knows
@@ -91,9 +83,10 @@ class Kernel(ABC):
         self, sampler: Sampler, inputs: Update, rng: RandomBits, out: Body, *, factor: float = 1.0
     ) -> None:
         """Pack the same codes into all of ``out``, which holds ``packed_size(bits, d)`` bytes."""
-        flat, gain = self._flat(inputs), Gain.of(_check_factor(factor), sampler.scale)
+        times = check_real(factor, "factor", at_least=0.0, at_most=1.0)
+        flat, gain = self._flat(inputs), Gain.of(times, sampler.scale)
         self._check_output(out, packed_size(sampler.bits, flat.size))
-        check_finite(flat, self._block_sums, self._largest)
+        self._check_finite(flat)
         self._sample(Job(sampler, gain, flat, rng.draw(flat.size), out))
 
     def sample_clipped(
@@ -102,8 +95,7 @@ class Kernel(ABC):
         """Pack the codes of the update clipped to the ball of that norm and radius into all of ``out``.
 
         The sampled values lie in the ball even if the update is modified at the same time: they are measured again
-        while they are sampled, and a sum too large wipes ``out`` and raises. Where sums could leave the range of
-        doubles a private copy is measured and sampled instead.
+        while they are sampled (`norm.py`), and a sum too large wipes ``out`` and raises.
         """
         flat = self._flat(inputs)
         self._check_output(out, packed_size(sampler.bits, flat.size))
@@ -122,9 +114,8 @@ class Kernel(ABC):
     ) -> None:
         """Pack the codes of the update, clipped to the L2 ball of that radius and rotated in blocks, into ``out``.
 
-        The update is scaled by `norm.rotated_factor` of its norm and rotated by `rotate` in float32. The rotated vector
-        is private and is measured too: if the update was modified meanwhile and the vector is longer than the radius,
-        nothing is released. So the sampled values lie in the ball however the transform rounds, and the factor leaves
+        The rotated vector, in float32, is private and is measured too: where it is longer than the radius nothing is
+        released. So the sampled values lie in the ball however the transform rounds, and the factor before it leaves
         enough room that an unmodified update never fails.
         """
         flat = self._flat(inputs)
@@ -149,17 +140,31 @@ class Kernel(ABC):
         return self._unpack(_check_packed(data, bits, dimension), bits, dimension)
 
     def norm(self, inputs: Update, order: Order) -> float:
-        """Return the L1 or L2 norm within NORM_ERROR (see `norm.py`); every kernel returns the same number."""
-        return joint_norm(self._flat(inputs), order, self._block_sums, self._largest)
+        """Return the L1 or L2 norm within NORM_ERROR (`norm.py`), the same on every kernel; an overflow is refused."""
+        if order not in (1, 2):
+            raise InvalidParameter.of("order of the norm", "1 or 2", order)
+        flat, scale = self._flat(inputs), 1.0
+        with np.errstate(over="ignore", under="ignore", invalid="ignore"):
+            total = exact_sum(self._block_sums(flat, order, 1.0).tolist())
+            if not 2.0**-500 < total < 2.0**500:  # squares may have left the range: measure a multiple
+                self._check_finite(flat)
+                peak = self._largest(flat)
+                if peak == 0.0:
+                    return 0.0
+                scale = 2.0 ** max(-1000, min(1000, 1 - math.frexp(peak)[1]))
+                total = exact_sum(self._block_sums(flat, order, scale).tolist())
+        result = (math.sqrt(total) if order == 2 else total) / scale
+        if not math.isfinite(result):
+            raise InvalidParameter.of("norm of the update", "below the largest double", result)
+        return max(result, SMALLEST)
 
     def accumulate(
         self, payloads: Iterable[ByteBuffer], bits: int, table: Sequence[int] | NDArray[np.int64], total: NDArray[Any]
     ) -> int:
         """Add ``table[code]`` of every payload to ``total``, coordinate by coordinate; return how many were added.
 
-        All are integers, so the order of payloads does not matter and nothing rounds; the caller ensures that sums fit
-        the type of ``total``. ``table = (0, 1)`` counts ones. A payload of the wrong length or with padding bits set
-        raises; those read before it may already have been added.
+        All are integers; the caller ensures that sums fit the type of ``total``. A payload of the wrong length or with
+        padding bits set raises; those read before it may already have been added.
         """
         values, symbols = np.ascontiguousarray(table, np.int64), 2 ** check_int(bits, "bits", 1, MAX_PACKED_BITS)
         require(values.shape == (symbols,), "shape of the table", values.shape, f"({symbols},)")
@@ -176,13 +181,11 @@ class Kernel(ABC):
     ) -> Any:
         """Return ``factor * inputs`` rotated by public signs and transforms, in blocks as in `transform.py`.
 
-        ``block`` is a power of two, at most the size of the update; without it the update is padded with zeros to a
-        power of two, as one block. The product is formed in double precision and rounded once to ``kind``, float32 or
-        float64; `transform.py` bounds the rounding of the rest. A NaN, an infinite entry and entries whose sums
-        overflow are refused.
+        Without a ``block`` the update is padded with zeros to a power of two, as one block. The product is formed in
+        double precision and rounded once to ``kind``, float32 or float64. Entries whose sums overflow are refused.
         """
-        flat = self._flat(inputs)
-        return self._rotate(flat, _check_factor(factor), Blocks.of(flat.size, block, seed), kind)
+        flat, times = self._flat(inputs), check_real(factor, "factor", at_least=0.0, at_most=1.0)
+        return self._rotate(flat, times, Blocks.of(flat.size, block, seed), kind)
 
     def rotate_back(self, values: NDArray[Any], seed: int, block: int | None = None) -> NDArray[Any]:
         """Undo a rotation in place, padding included, and return the values; a server does so once per mean."""
@@ -200,97 +203,69 @@ class Kernel(ABC):
         return rotated[places].astype(np.float64)
 
     def normals(self, seed: bytes, count: int) -> FloatVector:
-        """Return ``count`` standard normals of a seed of 16 bytes, each within EXPANSION_ERROR of an exact quantile.
-
-        The first normals do not depend on ``count``.
-        """
-        return normals_of_words(self.words(seed_state(seed), check_int(count, "count", 0, MAX_COUNT)))
+        """Return the first ``count`` standard normals of a seed of 16 bytes, as `expand.py` makes them."""
+        size = check_int(count, "count", 0, expand.MAX_COUNT)
+        return expand.normals_of_words(self.words(expand.seed_state(seed), size))
 
     def rows(self, nonce: bytes, count: int, size: int) -> NDArray[np.int64]:
         """Return one row from each of ``count`` strata of ``0 .. size - 1``, in order.
 
         Stratum j is floor(j p/k) .. floor((j+1) p/k) - 1. A row of a stratum of width s <= 2^24 is chosen with
-        probability 1/s up to 2^-64, a relative bias below 2^-40. All strata have the same width exactly when k divides
-        p; otherwise widths differ by one, and a row's probability from k/p by a factor of at most 1/(1 - k/p).
+        probability 1/s up to a relative bias below 2^-40. Where k does not divide p widths differ by one, and a row's
+        probability from k/p by a factor of at most 1/(1 - k/p).
         """
-        starts = strata(count, size)
-        return row_numbers(self.words(start_state(ROWS_KEY, nonce), starts.size - 1), starts)
+        starts = expand.strata(count, size)
+        return expand.row_numbers(self.words(start_state(expand.ROWS_KEY, nonce), starts.size - 1), starts)
 
     def search(
-        self,
-        direction: FloatVector,
-        edges: FloatVector,
-        limits: Words,
-        block: WordBlock,
-        *,
-        acceptance_lower: float,
-        streams: tuple[int, int] = FIRST_STREAMS,
+        self, direction: FloatVector, edges: FloatVector, limits: Words, block: WordBlock, *, acceptance_lower: float
     ) -> tuple[bytes, int]:
         """Return the first accepted candidate seed, and how many were tried.
 
-        Candidate i is words 2 i and 2 i + 1 of the first stream; it is accepted if word i of the second stream is below
-        ``limits[s]``, s = the number of ``edges`` at most t = <direction, normals>. The result is a function of the
-        words and the arguments alone.
-
-        ``acceptance_lower`` bounds the probability of one candidate from below, for every direction. After
-        `tries_upper` of it the next candidate is returned unseen, which has the law of a zero update. That event has
-        the same probability, at most FAILURE_UPPER, for every update, and mixing the laws of two updates with the same
-        third in the same proportion brings them closer: it adds nothing to delta. The number of candidates has the same
-        geometric law for every update, so the running time reveals nothing either.
+        Candidate i is words 2 i and 2 i + 1 of stream 0; it is accepted if word i of stream 1 is below ``limits[s]``, s
+        = the number of ``edges`` at most t = <direction, normals>. ``acceptance_lower`` bounds the probability of one
+        candidate from below, for every direction. After `tries_upper` of it the next candidate is returned unseen,
+        which has the law of a zero update: with the same probability, at most FAILURE_UPPER, for every update, and
+        mixing two laws with the same third in the same proportion brings them closer, so it adds nothing to delta. The
+        number of tries has the same law for every update, so the running time reveals nothing either.
         """
-        fine = direction.ndim == 1 and 0 < direction.size <= MAX_COUNT and bool(np.all(np.isfinite(direction)))
+        fine = direction.ndim == 1 and 0 < direction.size <= expand.MAX_COUNT and bool(np.all(np.isfinite(direction)))
         require(fine, "direction", direction.shape, "flat and finite, of 1 to 2^24 numbers")
         fine = limits.dtype == np.uint64 and edges.dtype == np.float64 and limits.shape == (edges.size + 1,)
         require(fine, "limits", (limits.shape, limits.dtype), "uint64, one more than edges, which are float64")
         require(np.all(edges[1:] > edges[:-1]), "edges", "another order", "increasing")
-        cap = tries_upper(acceptance_lower)
+        cap = expand.tries_upper(acceptance_lower)
         for begin in range(0, cap, BATCH):
             some = min(BATCH, cap - begin)
-            seeds = block.uniform64(streams[0], 2 * begin, 2 * some).astype("<u8", copy=False)
-            at = self._first_accepted(seeds, block.uniform64(streams[1], begin, some), direction, edges, limits)
+            seeds = block.uniform64(0, 2 * begin, 2 * some).astype("<u8", copy=False)
+            at = self._first_accepted(seeds, block.uniform64(1, begin, some), direction, edges, limits)
             if at >= 0:
                 return seeds[2 * at : 2 * at + 2].tobytes(), begin + at + 1
-        return block.uniform64(streams[0], 2 * cap, 2).astype("<u8", copy=False).tobytes(), cap + 1
+        return block.uniform64(0, 2 * cap, 2).astype("<u8", copy=False).tobytes(), cap + 1
 
     def rounded_noise(
         self, values: FloatVector, unit: float, law: NoiseLaw, block: WordBlock, start: int
     ) -> FloatVector:
-        """Return coordinates ``start ..`` with real-valued noise of scale ``unit``, rounded to a public grid.
-
-        The law of the result is exactly that of the nearest multiples of `rounded.grid_of(unit)` (`rounded.py`).
-        Streams from 0 on are read.
-        """
+        """Return coordinates ``start ..`` with real noise of scale ``unit``, rounded to `grid_of(unit)`, exactly."""
         steps, sure = self._noise_steps(values, unit, law, block.uniform64(0, start, values.size))
         for i in np.flatnonzero(~sure).tolist():
             steps[i] = settle(float(values[i]), unit, law, block, start + i)
         return np.asarray(steps * grid_of(unit))
 
-    def add_seeds(
-        self, nonces: Body, seeds: Body, total: NDArray[np.int64], *, count: int, shift: int, weights: Any = None
-    ) -> None:
-        """Add ``weight * round(2^shift z)`` of every payload to the rows of its nonce; integers, in any order.
+    def add_seeds(self, nonces: Body, seeds: Body, total: NDArray[np.int64], *, count: int, shift: int) -> None:
+        """Add ``round(2^shift z)`` of every payload to the rows of its nonce; with `finest_shift` the integers fit.
 
-        ``nonces`` is (payloads, 8) and ``seeds`` (payloads, 16) bytes; a weight of -1 removes a payload exactly. The
-        caller ensures that sums fit (`finest_shift`).
+        ``nonces`` is (payloads, 8) and ``seeds`` (payloads, 16) bytes.
         """
         payloads = len(seeds)
         shapes, kinds = (seeds.shape, nonces.shape), (str(seeds.dtype), str(nonces.dtype))
         require(shapes == ((payloads, 16), (payloads, 8)), "seeds and nonces", shapes, "(payloads, 16), (payloads, 8)")
         require(kinds == ("uint8", "uint8"), "seeds and nonces", kinds, "bytes")
-        each = np.ones(payloads, np.int64) if weights is None else np.ascontiguousarray(weights, dtype=np.int64)
-        require(each.shape == (payloads,), "weights", each.shape, f"one for each of {payloads} payloads")
-        _check_total(total)
-        scale, starts = math.ldexp(1.0, check_int(shift, "shift", 0, 48)), strata(count, total.size)
+        fine = total.ndim == 1 and total.dtype == np.int64 and total.flags.c_contiguous
+        require(fine, "total", str(total.dtype), "a flat, contiguous array of int64")
+        scale, starts = math.ldexp(1.0, check_int(shift, "shift", 0, 48)), expand.strata(count, total.size)
         if payloads:
-            given = np.ascontiguousarray(nonces), np.ascontiguousarray(seeds), each
-            self._add_seeds(*given, starts, scale, total)
-
-    def scatter(self, nonce: bytes, numbers: NDArray[np.int64], total: NDArray[np.int64]) -> None:
-        """Add integers to the rows of a nonce, as `add_seeds` does, for a payload that carries codes."""
-        fine = numbers.ndim == 1 and numbers.dtype == np.int64
-        require(fine, "numbers", str(numbers.dtype), "a flat array of int64")
-        _check_total(total)
-        total[self.rows(nonce, numbers.size, total.size)] += numbers
+            self._add_seeds(np.ascontiguousarray(nonces), np.ascontiguousarray(seeds), starts, scale, total)
 
     @abstractmethod
     def words(self, state: NDArray[np.uint32], count: int) -> Words:
@@ -311,9 +286,21 @@ class Kernel(ABC):
     def _sample(self, job: Job) -> float:
         """Sample and pack; return the sum that the job asks for, with a relative error below LOOK_ERROR."""
 
+    def _sample_copy(self, job: Job, blocks: Blocks) -> float:
+        """Rotate the update of a job as a whole, then sample it."""
+        own = Flat.of(self._rotate(job.flat, job.factor, blocks, np.float32))
+        return self._sample(evolve(job, flat=own, blocks=None))
+
     @abstractmethod
     def _block_sums(self, flat: Any, order: int, scale: float) -> NDArray[np.float64]:
         """Return doubles whose exact sum is that of all blocks' sums of ``|scale * value|^order`` (`norm.py`)."""
+
+    def _check_finite(self, flat: Any) -> None:
+        """Refuse an update with a NaN or infinite entry."""
+        with np.errstate(over="ignore", invalid="ignore"):
+            sums = self._block_sums(flat, 1, 1.0)
+        if not np.all(np.isfinite(sums)) and not math.isfinite(self._largest(flat)):
+            raise InvalidParameter("update must be finite everywhere, got a NaN or infinite entry.")
 
     def _largest(self, flat: Any) -> float:
         """Return the largest absolute value; NaN if there is one."""
@@ -339,8 +326,8 @@ class Kernel(ABC):
         """Return the index of the first seed (two words each) whose word is below its step's limit, or -1."""
 
     @abstractmethod
-    def _add_seeds(self, nonces: Any, seeds: Any, weights: Any, starts: Any, scale: float, total: Any) -> None:
-        """Add ``weight * round(scale z)`` of every payload to the rows of its nonce."""
+    def _add_seeds(self, nonces: Any, seeds: Any, starts: Any, scale: float, total: Any) -> None:
+        """Add ``round(scale z)`` of every payload to the rows of its nonce."""
 
     def _noise_steps(self, values: FloatVector, unit: float, law: NoiseLaw, words: NDArray[np.uint64]) -> Any:
         """Return `rounded.steps_of`."""
@@ -360,11 +347,7 @@ class Kernel(ABC):
 
 
 def packed_size(bits: int, dimension: int) -> int:
-    """Return the number of bytes of ``dimension`` codes of ``bits`` bits.
-
-    >>> packed_size(3, 11)
-    5
-    """
+    """Return the number of bytes of ``dimension`` codes of ``bits`` bits."""
     width = check_int(bits, "bits", 1, MAX_PACKED_BITS)
     return (width * check_int(dimension, "dimension", 0, MAX_DIMENSION) + 7) // 8
 
@@ -384,11 +367,6 @@ def _wiped(out: Any) -> Iterator[None]:
         raise
 
 
-def _check_factor(factor: float) -> float:
-    """Refuse a clip factor outside 0 (an update too long for any double) to 1."""
-    return 0.0 if factor == 0 else check_real(factor, "factor", at_most=1.0)
-
-
 def _check_packed(data: ByteBuffer, bits: int, dimension: int) -> NDArray[np.uint8]:
     """Return the bytes as an array; refuse them unless length and padding are right."""
     size = packed_size(bits, dimension)
@@ -398,8 +376,3 @@ def _check_packed(data: ByteBuffer, bits: int, dimension: int) -> NDArray[np.uin
     if used:
         require(int(flat[-1]) >> used == 0, "padding bits", int(flat[-1]) >> used, "zero")
     return flat
-
-
-def _check_total(total: NDArray[Any]) -> None:
-    fine = total.ndim == 1 and total.dtype == np.int64 and total.flags.c_contiguous
-    require(fine, "total", str(total.dtype), "a flat, contiguous array of int64")

@@ -2,8 +2,7 @@
 
 Idea     a tile is sixteen blocks of ChaCha20 side by side: each of the 320 quarter rounds is a loop over sixteen
          lanes, one vector instruction per operation. The passes that follow are plain loops over contiguous arrays.
-         Arithmetic is that of `expand.py`, operation for operation. Importing this module needs numba.
-Symbols  see `expand.py` and `quantile.py`.
+         Arithmetic and symbols are those of `expand.py`. Importing this module needs numba.
 """
 
 from __future__ import annotations
@@ -12,9 +11,8 @@ from typing import Any
 
 import numpy as np
 
-from quietbit.kernel.expand import BLOCKS, SUMS, TILE
+from quietbit.kernel.expand import BLOCKS, FIRST_INDEX, INDEX_SHIFT, LOW, ONE_BITS, REST, SUMS, TILE
 from quietbit.kernel.jit import compiled
-from quietbit.kernel.quantile import FIRST_INDEX, INDEX_SHIFT, LOW, ONE_BITS, REST
 
 __all__ = ["add_payloads", "expand_normals", "expand_words", "first_accepted", "noise_steps"]
 
@@ -93,14 +91,8 @@ def _normals(words: Any, table: Any, bits: Any, out: Any) -> None:
         row = table[(bits[i] >> np.int64(INDEX_SHIFT)) - np.int64(FIRST_INDEX)]
         bits[i] = ((bits[i] & np.int64(REST)) << np.int64(4)) | np.int64(ONE_BITS)
         t = 2.0 * doubles[i] - 3.0
-        z = row[7]
-        z = z * t + row[6]
-        z = z * t + row[5]
-        z = z * t + row[4]
-        z = z * t + row[3]
-        z = z * t + row[2]
-        z = z * t + row[1]
-        z = z * t + row[0]
+        z = (((row[7] * t + row[6]) * t + row[5]) * t + row[4]) * t + row[3]
+        z = ((z * t + row[2]) * t + row[1]) * t + row[0]
         out[i] = -z if np.int64(words[i]) < 0 else z
 
 
@@ -192,29 +184,27 @@ def first_accepted(seeds: Any, words: Any, state: Any, direction: Any, edges: An
 
 
 @compiled
-def _add_tile(words: Any, z: Any, starts: Any, scale: float, weight: int, total: Any) -> None:
+def _add_tile(words: Any, z: Any, starts: Any, scale: float, total: Any) -> None:
     """Scatter one tile; rows are ``starts[i] + floor(word * width / 2^64)``."""
     for i in range(starts.size - 1):
         width = np.uint64(starts[i + 1] - starts[i])
         carried = ((words[i] & LOW32) * width) >> HALF
         offset = ((words[i] >> HALF) * width + carried) >> HALF
-        total[starts[i] + np.int64(offset)] += np.int64(np.rint(z[i] * scale)) * weight
+        total[starts[i] + np.int64(offset)] += np.int64(np.rint(z[i] * scale))
 
 
 @compiled
-def add_payloads(
-    tails: Any, keys: Any, weights: Any, states: Any, starts: Any, scale: float, table: Any, total: Any
-) -> Any:
+def add_payloads(tails: Any, keys: Any, states: Any, starts: Any, scale: float, table: Any, total: Any) -> None:
     """Expand and add all payloads, tile by tile, so that the part of the total under a tile stays in the cache."""
     raw = np.empty((16, BLOCKS), np.uint32)
     words, bits, z = np.empty(TILE, np.uint64), np.empty(TILE, np.int64), np.empty(TILE)
     (row_state, seed_state), count = states, starts.size - 1
     for tile in range((count + TILE - 1) // TILE):
         part = starts[TILE * tile : min(count, TILE * tile + TILE) + 1]
-        for i in range(weights.size):
+        for i in range(len(keys)):
             _set_key(seed_state, keys[i])
             _words(seed_state, tile, raw, words)
             _normals(words, table, bits, z)
             row_state[14], row_state[15] = tails[i, 0], tails[i, 1]
             _words(row_state, tile, raw, words)
-            _add_tile(words, z, part, scale, weights[i], total)
+            _add_tile(words, z, part, scale, total)

@@ -2,12 +2,11 @@
 
 Idea     stage s pairs entries 2^s apart. The first twelve run inside blocks of 4,096 entries as passes of constant
          geometry: every pass reads groups of four neighbours and writes one result to each quarter of a second buffer,
-         so that loads and stores are the same plain vector loops whatever the stage, and after all of a block's stages
-         the entries are back in their order. The later stages combine eight rows at a time, first inside spans that
-         fit the second-level cache; the last of them also scale, and add up a norm's blocks while they are there. Each
-         number is rounded as often, and in the same order, as in the plain loop over stages, and nothing is fused:
-         results are the reference's, bit for bit.
-Symbols  n = the length; half = 2^s; a chunk is 4,096 neighbouring columns of the later stages.
+         so that loads and stores are plain vector loops whatever the stage, and in the end the entries are back in
+         their order. The later stages combine eight rows at a time, first inside spans that fit the second-level cache;
+         the last of them also scale, and add up a norm's blocks. Each number is rounded as often and in the same order
+         as in the plain loop over stages, and nothing is fused: results are the reference's, bit for bit.
+Symbols  half = 2^s; a chunk is 4,096 neighbouring columns of the later stages.
 """
 
 from __future__ import annotations
@@ -16,7 +15,7 @@ from typing import Any
 
 import numpy as np
 
-from quietbit.kernel.compiled_bits import block_sums
+from quietbit.kernel.compiled_sampling import block_sums
 from quietbit.kernel.jit import compiled
 from quietbit.kernel.norm import BLOCK
 

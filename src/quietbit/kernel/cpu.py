@@ -1,12 +1,10 @@
 """The CPU kernel: chunks that fit the caches, compiled passes, and the requested number of threads.
 
 Idea     a thread processes its range in chunks of 131,072 coordinates: words are expanded into a small buffer, inputs
-         are read once, packed bytes are written once, and nothing else grows with the update. Clipping reads the
-         update once before; `norm.py` explains how the sampling pass ensures that its values are still in the ball. A
-         rotated update exists a chunk at a time: signs, factor, butterflies and sampling follow while the chunk is in
-         the cache. Undecided coordinates are settled in batches by the exact law. Threads own ranges that begin at
-         whole bytes, so they share nothing. Importing this module needs numba.
-Symbols  as in `base.py` and `tables.py`.
+         are read once, packed bytes are written once, and nothing else grows with the update. A rotated update exists
+         a chunk at a time: signs, factor, butterflies and sampling follow while the chunk is in the cache. Undecided
+         coordinates are settled in batches by the exact law. Threads own ranges that begin at whole bytes, so they
+         share nothing. Importing this module needs numba.
 """
 
 from __future__ import annotations
@@ -23,17 +21,15 @@ from numpy.typing import NDArray
 
 from quietbit._typing import Codes, FloatVector
 from quietbit.errors import check_int
-from quietbit.kernel import compiled_bits, compiled_expand, compiled_sampling, compiled_transform
+from quietbit.kernel import compiled_expand, compiled_sampling, compiled_transform
 from quietbit.kernel.base import Job, Kernel, packed_size
-from quietbit.kernel.chunks import Flat
-from quietbit.kernel.expand import MAX_COUNT, ROWS_KEY, seed_state, whole_tiles
-from quietbit.kernel.norm import BLOCK, exact_sum
-from quietbit.kernel.quantile import quantile_table
+from quietbit.kernel.expand import MAX_COUNT, ROWS_KEY, quantile_table, seed_state, whole_tiles
+from quietbit.kernel.norm import BLOCK, Flat, exact_sum
 from quietbit.kernel.rng import start_state
 from quietbit.kernel.rounded import OFF, REACH, NoiseLaw, grid_of
 from quietbit.kernel.sampler import level_knots
 from quietbit.kernel.tables import UNDECIDED, cell_table, threshold_plan
-from quietbit.kernel.transform import Blocks, check_finite_rotation, scale_of
+from quietbit.kernel.transform import Blocks, check_finite_rotation, ending
 
 __all__ = ["CpuKernel"]
 
@@ -42,7 +38,6 @@ FILL = 1 << 19  # words expanded at once (1 MB): shorter runs of the cipher cost
 NORM_CHUNK = 1 << 19
 SETTLE = 4096  # undecided coordinates worth one call of the exact law
 FEW = 1 << 18  # coordinates per thread below which starting a thread does not pay
-MAX_THREADS = 1024
 NO_SUMS = np.empty(0)
 ROTATED = 1 << 16  # coordinates rotated and sampled at once: 256 kB of float32
 Task: TypeAlias = Callable[[int, int], None]
@@ -50,7 +45,7 @@ Bounds: TypeAlias = list[tuple[int, int]]
 
 
 def _threads(value: int) -> int:
-    return check_int(value, "threads", 1, MAX_THREADS)
+    return check_int(value, "threads", 1, 1024)
 
 
 @final
@@ -59,14 +54,13 @@ class CpuKernel(Kernel):
     """Sampling at memory speed with numba; `Kernel` documents the methods."""
 
     name: ClassVar[str] = "cpu"
-    GROUP: ClassVar[int] = compiled_bits.GROUP
+    GROUP: ClassVar[int] = compiled_sampling.GROUP
     threads: int = field(default=1, converter=_threads)
 
     def _sample(self, job: Job) -> float:
         size, blocks = job.flat.size, job.blocks
         if blocks is not None and (blocks.block > ROTATED // 2 or size < 8 * blocks.block):
-            own = self._rotate(job.flat, job.factor, blocks, np.float32)
-            return self._sample(job.of_rotated(Flat.of(own)))
+            return self._sample_copy(job, blocks)
         bounds, signs = _bounds(size, CHUNK if blocks is None else ROTATED), None
         if blocks is not None:
             signs = blocks.words()
@@ -88,7 +82,7 @@ class CpuKernel(Kernel):
             def task(start: int, stop: int, base: int = base, sums: FloatVector = sums) -> None:
                 for s, e in _bounds(stop, NORM_CHUNK, start):
                     target = sums[s // BLOCK : -(-e // BLOCK)]
-                    compiled_bits.block_sums(flat.piece(base + s, base + e), scale, order, target)
+                    compiled_sampling.block_sums(flat.piece(base + s, base + e), scale, order, target)
 
             self._spread(task, part.size, BLOCK)
             found.append(sums)
@@ -100,7 +94,7 @@ class CpuKernel(Kernel):
         full = np.zeros(-(-codes.size // 8) * 8, dtype=np.uint8)
         full[: codes.size] = codes
         out = np.empty(full.size // 8 * bits, dtype=np.uint8)
-        compiled_bits.pack_bytes(full.view(np.uint64), bits, out)
+        compiled_sampling.pack_bytes(full.view(np.uint64), bits, out)
         return out[: packed_size(bits, codes.size)].tobytes()
 
     def _unpack(self, data: NDArray[np.uint8], bits: int, dimension: int) -> Codes:
@@ -110,7 +104,7 @@ class CpuKernel(Kernel):
         if data.size < words * bits:
             data = np.concatenate([data, np.zeros(words * bits - data.size, np.uint8)])
         codes = np.empty(8 * words, dtype=np.uint8)
-        compiled_bits.unpack_bytes(data, bits, codes.view(np.uint64))
+        compiled_sampling.unpack_bytes(data, bits, codes.view(np.uint64))
         return codes[:dimension]
 
     def _accumulate(self, group: list[NDArray[np.uint8]], bits: int, table: NDArray[np.int64], total: Any) -> None:
@@ -124,13 +118,13 @@ class CpuKernel(Kernel):
                 used = slice(s // 8, -(-e // 8))
                 for row, data in zip(rows, group, strict=False):
                     row[: used.stop - used.start] = data[used]
-                compiled_bits.count_group(rows.view(np.uint64), base, step, total[s:e])
+                compiled_sampling.count_group(rows.view(np.uint64), base, step, total[s:e])
 
         def look_up(start: int, stop: int) -> None:
             for s, e in _bounds(stop, CHUNK // 2, start):
                 for data in group:
                     codes = self._unpack(data[s * bits // 8 : (e * bits + 7) // 8], bits, e - s)
-                    compiled_bits.add_lookup(codes, values, total[s:e])
+                    compiled_sampling.add_lookup(codes, values, total[s:e])
 
         self._spread(count if bits == 1 else look_up, total.size, 512)
 
@@ -167,7 +161,8 @@ class CpuKernel(Kernel):
     def _transform(self, x: NDArray[Any], block: int, sums: FloatVector = NO_SUMS, sparse: bool = False) -> None:
         """Transform every block of ``block`` numbers in ``x``; ``sums``: of squares, for a single block."""
         code, many = compiled_transform, 2 * x.size >= FEW
-        end, more = (*_ending(block, x.dtype), sums), (0, x.dtype.type(1.0), sums)
+        (mode, scale), one = ending(block), x.dtype.type
+        end, more = (mode, one(scale), sums), (0, one(1.0), sums)
 
         def late(values: NDArray[Any], half: int, most: int, inside: bool) -> None:
             """Run the stages from ``half`` to ``most``."""
@@ -215,10 +210,10 @@ class CpuKernel(Kernel):
         compiled_expand.noise_steps(values, words, numbers, law is NoiseLaw.NORMAL, quantile_table(), near, sure)
         return near, sure
 
-    def _add_seeds(self, nonces: Any, seeds: Any, weights: Any, starts: Any, scale: float, total: Any) -> None:
+    def _add_seeds(self, nonces: Any, seeds: Any, starts: Any, scale: float, total: Any) -> None:
         """Add tile by tile, so that the part of the total under a tile stays in the cache."""
         keys, tails, states = seeds.view("<u4"), nonces.view("<u4"), (start_state(ROWS_KEY), start_state(bytes(16)))
-        compiled_expand.add_payloads(tails, keys, weights, states, starts, scale, quantile_table(), total)
+        compiled_expand.add_payloads(tails, keys, states, starts, scale, quantile_table(), total)
 
     def _spread(self, task: Task, size: int, multiple: int, most: int | None = None) -> None:
         """Run a task on ranges that start at multiples, one per thread if there is enough work."""
@@ -236,21 +231,16 @@ def _bounds(size: int, chunk: int, first: int = 0) -> Bounds:
     return [(start, min(size, start + chunk)) for start in range(first, size, chunk)]
 
 
-def _ending(block: int, kind: Any) -> tuple[int, Any]:
-    """Return how a transform ends: multiply (1) or divide (2), and by what."""
-    scale, exact = scale_of(block)
-    return (1 if exact else 2), kind.type(scale)
-
-
 def _rotated(job: Job, signs: Any, start: int, stop: int, room: NDArray[np.float32]) -> NDArray[Any]:
     """Scale and rotate a chunk in a private buffer; it begins at a block, and only the last may end elsewhere."""
     own, block = room[: stop - start], job.blocks.block  # type: ignore[union-attr]
-    ending = (*_ending(block, room.dtype), NO_SUMS)
+    mode, scale = ending(block)
+    end = (mode, np.float32(scale), NO_SUMS)
     compiled_transform.flip(job.flat.piece(start, stop), job.factor, signs[0][start // 32 : -(-stop // 32)], own)
-    compiled_transform.early_stages(own[: own.size // block * block], block, ending)
+    compiled_transform.early_stages(own[: own.size // block * block], block, end)
     if stop == job.flat.size and signs[1] is not None:
         compiled_transform.flip(own[-block:], 1.0, signs[1], own[-block:])
-        compiled_transform.early_stages(own[-block:], block, ending)
+        compiled_transform.early_stages(own[-block:], block, end)
     return own
 
 
@@ -323,8 +313,7 @@ def _step(job: Job) -> Callable[..., Any]:
 def _settle(job: Job, undecided: Any, found: int) -> None:
     if found == 0:
         return
-    sampler, gain = job.sampler, job.gain
-    listed = tuple(array[:found] for array in undecided)
+    sampler, listed = job.sampler, tuple(array[:found] for array in undecided)
     tables = (sampler.base, sampler.base_tail, sampler.slope, sampler.slope_tail)
-    law = ((gain.first, gain.second, gain.high, gain.low), sampler.t_range, level_knots(sampler.levels), tables)
+    law = (tuple(job.gain), sampler.t_range, level_knots(sampler.levels), tables)
     compiled_sampling.resolve(listed, job.block.ties(listed[0]), law, sampler.bits, job.out)

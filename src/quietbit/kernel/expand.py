@@ -1,36 +1,42 @@
-"""A 16-byte seed as a normal vector, in numpy: expansion, rows, the search for a seed, sums of many payloads.
+"""A 16-byte seed as a normal vector, in numpy: words, normals, rows, the search for a seed, and normals in a few bits.
 
 Idea     the vector mechanism sends the key of a stream cipher, from which anyone expands the same standard normals, bit
          for bit. A public nonce of 8 bytes expands to the rows that a client kept. A server adds expanded payloads as
-         integers into one rotated vector, so neither order nor device changes a sum.
+         integers into one rotated vector, so neither order nor device changes a sum. Where no seed is sent, normals are
+         rounded to the 2^b levels of least squared error, which is post-processing.
 Symbols  k = count, normals of a payload; p = size, the length of the rotated vector; u = direction, a unit vector of
-         length k; z the normals of a seed; t = <u, z>.
+         length k; z the normals of a seed, z* their exact quantiles; t = <u, z>.
 Cipher   ChaCha20 (`rng.py`). Sixteen blocks are a tile of 128 words: word 128 g + 16 j + i of a stream is words 2
          j (lower half) and 2 j + 1 of block 16 g + i. Normals are read from the stream of (seed, nonce 0), rows from
          that of (a fixed key, nonce).
-Source   Feldman and Talwar (ICML 2021) for sending a seed; Higham, "Accuracy and stability of numerical algorithms"
-         (2002), chapters 3 and 4, for sums.
+Normals  the top bit of a word is the sign; the other 63, made odd, are w, and |z*| is the normal quantile of 1 - w /
+         2^64. As a double, w has its octave in the exponent: exponent and four bits choose one of 1,009 polynomials of
+         degree 7, the other 48 bits are its argument. Products and sums of doubles in a fixed order, none of them
+         fused, are the same on every machine; |z - z*| <= EXPANSION_ERROR and |z| <= LARGEST for every word.
+Source   Feldman and Talwar (ICML 2021) for sending a seed; Wichura (1988) for piecewise quantiles, whose table is made
+         and proved by `tests/unit/kernel/quantile_maker.py`; Max (1960), Lloyd (1982) for levels.
 """
 
 from __future__ import annotations
 
+import hashlib
 import math
 from collections.abc import Sequence
+from dataclasses import dataclass
 from functools import lru_cache
-from typing import Any
+from pathlib import Path
+from typing import Any, final
 
 import numpy as np
 from numpy.typing import NDArray
 
-from quietbit._typing import FloatVector
-from quietbit.errors import InvalidParameter, check_int, check_real, require
-from quietbit.kernel.quantile import EXPANSION_ERROR, LARGEST
+from quietbit._typing import FloatArray, FloatMatrix, FloatVector
+from quietbit.errors import InvalidDesignFile, InvalidParameter, check_int, check_real, require
 from quietbit.kernel.rng import chacha_blocks, start_state
 
 __all__ = [
-    "FAILURE_UPPER", "FIRST_STREAMS", "MAX_COUNT", "ROWS_KEY", "SUMS", "acceptance_limits", "finest_shift", "inner",
-    "inner_error_upper", "row_numbers", "seed_state", "strata", "stream_words", "tries_upper", "unit",
-    "whole_tiles",
+    "EXPANSION_ERROR", "LARGEST", "MAX_COUNT", "NormalQuantiser", "acceptance_limits", "finest_shift", "inner",
+    "inner_error_upper", "law_error_upper", "normal_quantiser", "normals_of_words", "strata", "tries_upper", "unit",
 ]  # fmt: skip
 
 ROWS_KEY = b"quietbit rows v1"
@@ -39,9 +45,64 @@ SUMS = 64  # partial sums of an inner product
 MAX_COUNT = 2**24
 MAX_WIDTH = 2**24  # rows of a stratum
 FAILURE_UPPER = 2.0**-60  # probability that a search finds nothing; what it then sends is independent of the update
-FIRST_STREAMS = (0, 1)  # streams of a release's words: candidates, acceptance
 UNIT = 2.0**-53
 LOW32, HALF = np.uint64(0xFFFFFFFF), np.uint64(32)
+
+PARTS = 16  # rows of the table per octave
+ROWS = 63 * PARTS + 1  # the last for w that rounds up to 2^63
+EXPANSION_ERROR = 2.0**-48  # proved row by row in the tests: at most 2.2e-15
+LARGEST = 9.0802  # the quantile at q = 2^-64 is 9.08015...
+LOW = 2**63 - 1
+ONE_BITS = 1023 << 52  # the double 1.0
+INDEX_SHIFT = 48  # exponent and the first four bits of the mantissa are above
+FIRST_INDEX = 1023 * PARTS
+REST = 2**48 - 1
+# Coefficients, and positive levels of 1, 2, ..., 8 bits in units of 2^-32: every machine has the same.
+PROVED = {
+    "quantile.bin": ("<f8", "f6734e5bbb501c566dad088d78502776e7671f0482dbeb60da4142fd230bb0e5"),
+    "levels.bin": ("<i8", "acc819226264a5f8466b74ff3a34708939aa631847415762947ac1910a6d0c72"),
+}
+
+
+def proved_table(name: str) -> FloatVector:
+    """Return the numbers of a file beside this one, in doubles; refuse a file other than the proved one."""
+    data, (kind, digest) = Path(__file__).with_name(name).read_bytes(), PROVED[name]
+    if hashlib.sha256(data).hexdigest() != digest:
+        raise InvalidDesignFile(f"The table {name} must be the one that was proved right, got another.")
+    return np.frombuffer(data, dtype=kind).astype(np.float64)
+
+
+@lru_cache(maxsize=1)
+def quantile_table() -> FloatMatrix:
+    """Return the coefficients, one row per polynomial, constant first."""
+    table: FloatMatrix = proved_table("quantile.bin").reshape(ROWS, 8)
+    table.setflags(write=False)
+    return table
+
+
+def normals_of_words(words: NDArray[np.uint64]) -> FloatVector:
+    """Return one normal per word, with numpy.
+
+    >>> normals_of_words(np.array([2**62, 2**63 + 2**62], dtype=np.uint64)).round(9)
+    array([ 0.67448975, -0.67448975])
+    """
+    word = np.ascontiguousarray(words, dtype=np.uint64).view(np.int64)
+    bits = ((word & LOW) | 1).astype(np.float64).view(np.int64)
+    table = quantile_table()[(bits >> INDEX_SHIFT) - FIRST_INDEX]
+    t = 2.0 * (((bits & REST) << 4) | ONE_BITS).view(np.float64) - 3.0
+    z = table[..., 7]
+    for k in range(6, -1, -1):
+        z = z * t + table[..., k]
+    return np.asarray(np.where(word < 0, -z, z))
+
+
+def law_error_upper(count: int) -> float:
+    """Bound how far half-spaces and quadrants of ``count`` exact quantiles are from their normal probabilities.
+
+    z* is N(0, 1) rounded to the middle of one of 2^63 equally likely cells, so an interval's probability is within
+    2^-63. Replace one coordinate at a time: given the others, half-spaces and quadrants ask for an interval.
+    """
+    return check_int(count, "count", 0, 2**40) * 2.0**-63
 
 
 def stream_words(state: NDArray[np.uint32], count: int) -> NDArray[np.uint64]:
@@ -50,6 +111,11 @@ def stream_words(state: NDArray[np.uint32], count: int) -> NDArray[np.uint64]:
     raw = chacha_blocks(state, np.arange(size // 8)).astype(np.uint64).reshape(8, 2, size // TILE, BLOCKS)
     words = raw[:, 0] | (raw[:, 1] << HALF)  # (8, tiles, 16)
     return np.swapaxes(words, 0, 1).reshape(size)[:count]
+
+
+def whole_tiles(count: int) -> int:
+    """Return the number of words of the tiles that hold ``count``."""
+    return -(-count // TILE) * TILE
 
 
 def seed_state(seed: bytes) -> NDArray[np.uint32]:
@@ -79,10 +145,9 @@ def strata(count: int, size: int) -> NDArray[np.int64]:
 
 
 def unit(vector: FloatVector) -> tuple[FloatVector, float]:
-    """Return a vector's direction and length, both in double precision; zero has the direction of the first axis.
+    """Return a vector's direction and length in doubles; zero has the direction of the first axis.
 
-    The error of the direction is part of `inner_error_upper`; the length is within (k/64 + 10) 2^-53 of its value,
-    relatively.
+    The error of the direction is part of `inner_error_upper`; that of the length is (k/64 + 10) 2^-53, relatively.
     """
     given = np.ascontiguousarray(vector, dtype=np.float64)
     fine = given.ndim == 1 and 0 < given.size <= MAX_COUNT
@@ -91,9 +156,7 @@ def unit(vector: FloatVector) -> tuple[FloatVector, float]:
     if not math.isfinite(largest):
         raise InvalidParameter("update must be finite everywhere, got a NaN or infinite entry.")
     if largest == 0.0:
-        axis = np.zeros(given.size)
-        axis[0] = 1.0
-        return axis, 0.0
+        return np.eye(1, given.size)[0], 0.0
     # Dividing by a power of two is exact here, and keeps squares away from overflow and underflow.
     exponent = math.frexp(largest)[1]
     scaled = np.ldexp(given, -exponent)
@@ -117,7 +180,7 @@ def inner(left: FloatVector, right: NDArray[np.float64]) -> Any:
 def inner_error_upper(count: int) -> float:
     """Bound |computed t - <y/|y|, z*>| for u = `unit(y)` and z = `normals`: rounding before a step is chosen.
 
-    z* are the exact quantiles. With n = ceil(k/64) + 7 roundings between a product and the sum, |z| <= LARGEST and
+    With n = ceil(k/64) + 7 roundings between a product and the sum (Higham 2002, chapters 3 and 4), |z| <= LARGEST and
     sum |u_i| <= sqrt(k) |u|: the sum's own error is at most gamma_n |u|_1 LARGEST; the direction's entries are off by
     gamma_{n+3} relatively (half of a sum of squares' error, its root, a quotient; entries that underflow are covered
     by the last digit given away); normals by EXPANSION_ERROR.
@@ -153,18 +216,58 @@ def tries_upper(acceptance_lower: float) -> int:
 
 
 def finest_shift(most: int) -> int:
-    """Return the shift of the finest fixed point whose sums of ``most`` payloads (weights counted) fit 63 bits.
+    """Return the finest fixed point, round(2^shift z), whose sums of ``most`` payloads fit 63 bits.
 
-    Numbers are round(2^shift z).
-    Each normal is then off by at most 2^-(shift + 1) in the sum: with shift = 44, for up to 10,000 payloads, 3e-14.
+    Each normal is off by at most 2^-(shift + 1) in the sum: for up to 10,000 payloads 3e-14.
 
     >>> finest_shift(1), finest_shift(10_000), finest_shift(10**9)
     (48, 44, 28)
     """
-    weight = check_int(most, "most", 1, 2**40)
-    return min(48, 58 - (weight - 1).bit_length())  # |z| < 2^4, so sums stay below 2^62
+    payloads = check_int(most, "most", 1, 2**40)
+    return min(48, 58 - (payloads - 1).bit_length())  # |z| < 2^4, so sums stay below 2^62
 
 
-def whole_tiles(count: int) -> int:
-    """Return the number of words of the tiles that hold ``count``."""
-    return -(-count // TILE) * TILE
+@final
+@dataclass(frozen=True, slots=True, eq=False)
+class NormalQuantiser:
+    """2^bits levels for N(0, 1); code j is the cell between thresholds j - 1 and j, from the lowest up.
+
+    Levels are divided by the gain g = E[x Q(x)], so that a small mean s keeps its size: E[Q(x + s)] / g = s + O(s^3).
+    """
+
+    bits: int
+    thresholds: FloatVector
+    levels: FloatVector
+    gain: float
+
+    @property
+    def cost(self) -> float:
+        """The relative increase of the variance."""
+        return 1.0 / self.gain - 1.0
+
+    def encode(self, values: FloatArray) -> NDArray[np.uint8]:
+        """Return one code per value; a value on a threshold belongs to the cell above. NaN is refused."""
+        given = np.asarray(values, dtype=np.float64)
+        if np.any(np.isnan(given)):
+            raise InvalidParameter("values must be numbers, got a NaN.")
+        return np.searchsorted(self.thresholds, given, side="right").astype(np.uint8)
+
+
+@lru_cache(maxsize=8)
+def normal_quantiser(bits: int) -> NormalQuantiser:
+    """Return Max's alphabet of ``bits`` bits, from 1 to 8: levels are means of cells, thresholds middles of levels.
+
+    >>> [round(100 * normal_quantiser(bits).cost, 2) for bits in (1, 2, 3, 4)]
+    [57.08, 13.31, 3.58, 0.96]
+    """
+    width = check_int(bits, "bits", 1, 8)
+    positive = proved_table("levels.bin")[2 ** (width - 1) - 1 : 2**width - 1] * 2.0**-32
+    plain = np.concatenate([-positive[::-1], positive])
+    thresholds = (plain[1:] + plain[:-1]) / 2.0
+    density = np.exp(-(thresholds**2) / 2.0) / math.sqrt(2.0 * math.pi)
+    # E[x Q(x)] = sum over thresholds of (step of Q there) * phi(threshold).
+    gain = float(math.fsum(np.diff(plain) * density))
+    levels = plain / gain
+    thresholds.setflags(write=False)
+    levels.setflags(write=False)
+    return NormalQuantiser(width, thresholds, levels, gain)

@@ -2,15 +2,14 @@
 
 Idea     a second process finds compiled code ready. numba's cache notices a change of the file that defines a function
          but not of the files it calls into; a digest of all sources beside it in the name makes stale code impossible.
-         `NUMBA_CACHE_DIR` moves the cache; without it numba keeps it beside the package, or in the user's cache folder
-         where that is read-only.
+         `NUMBA_CACHE_DIR` moves the cache.
 """
 
 from __future__ import annotations
 
 import hashlib
 from collections.abc import Callable
-from functools import lru_cache
+from functools import lru_cache, partial
 from pathlib import Path
 from typing import Any, TypeVar, cast
 
@@ -28,7 +27,7 @@ def _digest(*folders: Path) -> str:
     return hashlib.sha256(b"".join(file.read_bytes() for file in files)).hexdigest()[:12]
 
 
-def _compile(function: Function, fastmath: Any) -> Function:
+def _compile(fastmath: Any, function: Function) -> Function:
     numba = require_module("numba", "cpu")
     here, there = Path(__file__).parent, Path(function.__code__.co_filename).parent
     function.__qualname__ = f"{function.__qualname__}_{_digest(here, there)}"
@@ -36,16 +35,6 @@ def _compile(function: Function, fastmath: Any) -> Function:
     return cast(Function, numba.njit(**options)(function))
 
 
-def compiled(function: Function) -> Function:
-    """Compile with IEEE arithmetic as written: nothing fused, nothing reordered."""
-    return _compile(function, False)
-
-
-def compiled_fast(function: Function) -> Function:
-    """Compile with fused multiply-adds allowed: for arithmetic whose error bound holds either way."""
-    return _compile(function, {"contract", "nsz"})
-
-
-def compiled_sum(function: Function) -> Function:
-    """Compile with sums in any order as well: for sums whose error bound holds in any order."""
-    return _compile(function, {"contract", "nsz", "reassoc"})
+compiled = partial(_compile, False)  # IEEE arithmetic as written: nothing fused, nothing reordered
+compiled_fast = partial(_compile, {"contract", "nsz"})  # multiply-adds may be fused: error bounds hold either way
+compiled_sum = partial(_compile, {"contract", "nsz", "reassoc"})  # and sums be in any order

@@ -1,10 +1,7 @@
 """The reference kernel: slow, evidently correct, numpy in double precision.
 
-Idea     evaluate the law of every coordinate as `law.py` writes it, compare with all 64 bits of its word,
-         pack bit by bit. The other kernels are tested against this one and call its law for the coordinates
-         they cannot decide.
-Symbols  as in `sampler.py` and `base.py`.
-Source   Guo et al. (ICML 2023), section "Interpolated MVU mechanism".
+Idea     evaluate the law of every coordinate (`sampler.py`), compare with all 64 bits of its word, pack bit by bit. The
+         other kernels are tested against this one.
 """
 
 from __future__ import annotations
@@ -15,11 +12,10 @@ import numpy as np
 from numpy.typing import NDArray
 
 from quietbit._typing import Codes, FloatMatrix, FloatVector
-from quietbit.kernel import law
+from quietbit.kernel import sampler as law
 from quietbit.kernel.base import Job, Kernel
-from quietbit.kernel.chunks import Flat
 from quietbit.kernel.expand import inner, stream_words
-from quietbit.kernel.norm import BLOCK, LANES, ROWS, exact_sum
+from quietbit.kernel.norm import BLOCK, LANES, ROWS, Flat, exact_sum
 from quietbit.kernel.sampler import Sampler, level_knots
 from quietbit.kernel.transform import Blocks, check_finite_rotation, rotated, rotated_back
 
@@ -53,8 +49,6 @@ def cumulative(sampler: Sampler, t: FloatVector, t_low: FloatVector) -> FloatMat
 def _segment(sampler: Sampler, t: FloatVector, t_low: FloatVector) -> NDArray[np.int64]:
     """Return the segment whose ends enclose t, comparing pairs; the outer segments are unbounded."""
     last = sampler.levels - 2
-    if last == 0:
-        return np.zeros(t.size, dtype=np.int64)
     knots, tails = level_knots(sampler.levels)
     index = np.clip(np.floor((t + 0.5) * (sampler.levels - 1)).astype(np.int64), 0, last)
     below = ((t - knots[index]) + (t_low - tails[index])) < 0
@@ -104,7 +98,7 @@ class ReferenceKernel(Kernel):
 
     def _sample(self, job: Job) -> float:
         if job.blocks is not None:
-            return self._sample(job.of_rotated(Flat.of(self._rotate(job.flat, job.factor, job.blocks, np.float32))))
+            return self._sample_copy(job, job.blocks)
         size, sums = job.flat.size, []
         codes = np.empty(size, dtype=np.uint8)
         for start in range(0, size, CHUNK):
@@ -158,9 +152,8 @@ class ReferenceKernel(Kernel):
                 return i
         return -1
 
-    def _add_seeds(self, nonces: Any, seeds: Any, weights: Any, starts: Any, scale: float, total: Any) -> None:
-        for nonce, seed, weight in zip(nonces, seeds, weights, strict=True):
+    def _add_seeds(self, nonces: Any, seeds: Any, starts: Any, scale: float, total: Any) -> None:
+        for nonce, seed in zip(nonces, seeds, strict=True):
             z = self.normals(seed.tobytes(), starts.size - 1)
             places = self.rows(nonce.tobytes(), starts.size - 1, total.size)
-            # Strata are disjoint, so no row appears twice in a payload.
-            total[places] += np.rint(z * scale).astype(np.int64) * weight
+            total[places] += np.rint(z * scale).astype(np.int64)  # strata are disjoint: no row appears twice

@@ -3,28 +3,18 @@
 Idea     a release of d coordinates draws one block of words and reads it by coordinate number, so that chunks, threads
          and devices see the same words. Coordinate k owns 16 primary bits, 48 tie bits that are read only when the
          primary ones leave the code undecided, and as many 64-bit words in numbered streams as a mechanism needs.
-Secure   a draw takes a fresh 16-byte key from the operating system and expands it with AES-128 in counter
-         mode; the stream's number is the upper half of the counter and the position the lower half, so no
-         two words of a draw share a counter and no two draws share a key. Nothing is kept between draws: a
-         process that forks cannot repeat its parent's words. AES-256 was measured at 8.4 GB/s and AES-128 at
-         9.5 on one core; a key that lives for one draw gains nothing from the longer one.
-Device   a draw takes 256 fresh bits from the operating system; every word is a function of that key and of the
-         coordinate's number, so a GPU kernel makes its words in registers and reads none from memory. The numpy
-         functions here make the same words on the host; the kernels are tested against them.
-Cipher   on a device it is ChaCha with 12 rounds, a 256-bit key and 64-bit block number: without the key its words
-         cannot be told from uniform ones; the best published attacks reach 7 rounds. Every other ChaCha of the library
-         is tested against `chacha_blocks`. A stream starts from sixteen 32-bit words, the lower half first (constants
-         4, key 8, block number 2, nonce 2); block n of it is a function of those words with n added to the block
-         number, so any part can be made anywhere. Keys of 128 bits are repeated and marked by the constants TAU.
-Symbols  i the coordinate; primary words are 16 bits, tie words 48. Streams 0 and 1 hold primary and tie words,
-         mechanisms' own streams start at 2.
-Source   NIST SP 800-38A (counter mode); Steele, Lea, Flood (OOPSLA 2014) for the mixing function of the seeded tie
-         words; Bernstein, "ChaCha, a variant of Salsa20" (2008); RFC 8439 for its rounds and test vectors.
-
-Addressing on a device: stream s of a draw is the block sequence with nonce s; primary words are two to a 32-bit word,
-the lower half first. One block is 16 words, hence 32 primary words; a GPU thread owns 8 neighbouring coordinates in
-each of four rows 1,024 coordinates apart, so coordinate i reads block 128 (i div 4096) + (i mod 1024) div 8, word
-4 ((i mod 4096) div 1024) + (i mod 8) div 2. Tie and full words are 64 bits: words 2 i and 2 i + 1 of their streams.
+Secure   a draw takes a fresh 16-byte key from the operating system and expands it with AES-128 in counter mode; the
+         stream's number is the upper half of the counter and the position the lower half, so no two words of a draw
+         share a counter and no two draws share a key. Nothing is kept between draws: a fork repeats no words.
+Device   a draw takes 256 fresh bits; every word is ChaCha with 12 rounds of that key and the coordinate's number, so a
+         GPU makes its words in registers. Stream s is the block sequence with nonce s; coordinate i has 16 bits, lower
+         half first, of word 4 ((i mod 4096) div 1024) + (i mod 8) div 2 of block 128 (i div 4096) + (i mod 1024) div 8:
+         a thread owns 8 neighbours in each of four rows. 64-bit words i are words 2 i and 2 i + 1 of their streams.
+Cipher   a stream of ChaCha starts from sixteen 32-bit words, the lower half first (constants 4, key 8, block number 2,
+         nonce 2); block n is a function of those with n added to the block number. Keys of 128 bits are repeated and
+         marked by the constants TAU. Every other ChaCha of the library is tested against `chacha_blocks`.
+Source   NIST SP 800-38A (counter mode); Steele, Lea, Flood (OOPSLA 2014) for the seeded tie words; Bernstein (2008) and
+         RFC 8439 for ChaCha, of which the best published attacks reach 7 rounds.
 """
 
 from __future__ import annotations
@@ -33,6 +23,7 @@ import os
 from abc import ABC, abstractmethod
 from collections.abc import Callable
 from functools import partial
+from itertools import count
 from typing import Any, Protocol, TypeAlias, final
 
 import numpy as np
@@ -145,38 +136,30 @@ def check_rng(rng: Any) -> None:
 def secure_rng() -> RandomBits:
     """Return unpredictable words: a fresh key of the operating system per draw, expanded with AES."""
     require_module("cryptography", "all")
-    return _FreshKeys("secure_rng()", _SecureBlock)
+    return _Source("secure_rng()", _SecureBlock)
 
 
 def device_rng() -> RandomBits:
-    """Return random bits that GPU kernels make in registers, from 32 fresh bytes of the operating system per draw.
-
-    Other kernels accept them too and compute the same words in numpy, slowly.
-
-    >>> device_rng()
-    device_rng()
-    """
-    return _FreshKeys("device_rng()", DeviceBlock)
+    """Return random bits that GPU kernels make in registers; other kernels compute the same words in numpy, slowly."""
+    return _Source("device_rng()", DeviceBlock)
 
 
 def seeded_rng(seed: int) -> RandomBits:
-    """Return reproducible words for tests and simulations; they protect nobody.
-
-    Draw k is a function of the seed and k alone. Any integer from 0 on is a seed.
+    """Return reproducible words for tests and simulations; they protect nobody. Draw k depends on seed and k alone.
 
     >>> seeded_rng(7).draw(3).primary(0, 3).tolist() == seeded_rng(7).draw(3).primary(0, 3).tolist()
     True
     >>> seeded_rng(7)
     seeded_rng(7)  # reproducible, NOT private
     """
-    return _SeededRng(check_int(seed, "seed", 0))
+    start, number = check_int(seed, "seed", 0), count()
+    name = f"seeded_rng({start})  # reproducible, NOT private"
+    return _Source(name, lambda size: _SeededBlock(size, start, next(number)))
 
 
 @final
-@frozen(repr=False)
-class _FreshKeys:
-    """Blocks that each take a fresh key."""
-
+@frozen(eq=False, repr=False)
+class _Source:
     name: str
     block: Callable[[int], WordBlock]
 
@@ -185,21 +168,6 @@ class _FreshKeys:
 
     def __repr__(self) -> str:
         return self.name
-
-
-@final
-@define(eq=False, repr=False)
-class _SeededRng:
-    seed: int
-    _draws: int = 0
-
-    def draw(self, count: int) -> WordBlock:
-        size = check_int(count, "count", 0, MAX_COUNT)
-        number, self._draws = self._draws, self._draws + 1
-        return _SeededBlock(size, self.seed, number)
-
-    def __repr__(self) -> str:
-        return f"seeded_rng({self.seed})  # reproducible, NOT private"
 
 
 @final

@@ -1,27 +1,18 @@
 """Noise sampled exactly as it is accounted: real-valued normal or Laplace noise, rounded to a public grid.
 
-Idea     a release is the multiple of h nearest to x + a g, g a real normal or Laplace number: rounding is
-         post-processing, so the account of real-valued noise holds exactly, for every x, in any dimension. A 64-bit
-         word tells in which cell of probability 2^-63 g lies. Doubles determine the nearest multiple unless an edge
-         between two multiples is within reach of the cell and of every rounding; then (with probability 2^-25 per
-         coordinate) the word is lengthened by 64 bits and compared with the edge's probability, to ninety digits or
-         more, as often as needed.
+Idea     a release is the multiple of h nearest to x + a g, g a real normal or Laplace number. A 64-bit word tells in
+         which cell of probability 2^-63 g lies. Doubles determine the nearest multiple unless an edge between two
+         multiples is within reach of the cell and of every rounding; then (with probability 2^-25 per coordinate) the
+         word is lengthened by 64 bits and compared with the edge's probability, as often as needed
+         (docs/theory/rounded-noise.md).
 Symbols  x = value, a = unit (sigma, or Laplace's scale), h = grid: a power of two in (a 2^-17, a 2^-16]; t = (x + a g)
-         / h; E = a bound on how far the computed t is off; q = the tail probability of |g| and one sign.
+         / h; q = the tail probability of |g| and one sign. A word's top bit is the sign; the other 63, made odd, are w:
+         q lies in (w - 1, w + 1) / 2^64, uniformly, and a further word is the next 64 bits of the place in there.
+Reach    the normal of w is within 2^-48 of the middle's quantile (`expand.py`), and a cell's ends are within 2/w of it
+         (`mechanism/direct.py`). Laplace: -log(2 q) has ends within 2/w of the middle's logarithm for w >= 3, and a
+         library's logarithm of a number from 2^-63 to 1 is within 2^-44. Products and the sum add at most (|x| + 46 a)
+         2^-51. w = 1 is never certain.
 Source   Knuth and Yao (1976) for deciding with as many random bits as needed; Mironov (2012) for what floats reveal.
-
-Words. The top bit is the sign; the other 63, made odd, are w: q lies in (w - 1, w + 1) / 2^64, uniformly, and a further
-word is the next 64 bits of the place in there.
-
-Reach. `quantile.py`: the normal of w is within 2^-48 of the middle's quantile, and a cell's ends are within 2/w of it
-(`mechanism/direct.py`). Laplace: -log(2 q) has ends within 2/w of the middle's logarithm for w >= 3, and a library's
-logarithm of a number from 2^-63 to 1 is within 2^-44. Products and the sum add at most (|x| + 46 a) 2^-51. w = 1 is
-never certain.
-
-Exactness. A coordinate is decided once the edge's probability lies outside the cell: a normal's is known within 1e-89,
-Laplace's to as many digits as the cell has. A cell of 256 bits (normal) or 1,024 (Laplace) that still holds an edge
-goes to the multiple nearest to its middle; that happens with probability below 2^-180 and 2^-900, which is less than
-what is assumed of the cipher behind the words.
 """
 
 from __future__ import annotations
@@ -39,10 +30,10 @@ from quietbit._typing import FloatVector
 from quietbit.design.normal import LARGEST as FARTHEST
 from quietbit.design.normal import distribution
 from quietbit.errors import require
-from quietbit.kernel.quantile import normals_of_words
+from quietbit.kernel.expand import normals_of_words
 from quietbit.kernel.rng import WordBlock
 
-__all__ = ["GRID_BITS", "NoiseLaw", "grid_of", "settle", "steps_of"]
+__all__ = ["NoiseLaw", "grid_of", "settle", "steps_of"]
 
 GRID_BITS = 16
 LOW = np.uint64(2**63 - 1)

@@ -1,48 +1,40 @@
-"""A sampler: the interpolated mechanism compiled to numbers that every kernel reads.
+"""The law of a code: log-weights of the interpolated mechanism, and arithmetic that all kernels run to the last bit.
 
-Idea     inside segment i the log-weight of symbol j is base[i, j] + slope[i, j] (x - 1/2), relative to
-         symbol 0; with x = 1/2 + scale * u this is all a device needs. Each number is stored as a double and
-         a tail (what the double misses), so that the law does not depend on how steep the design is.
-Symbols  B = 2^bits symbols; n = levels; t = x - 1/2; w_j = e^(l_j); F_k = (w_0 + ... + w_k) / (w_0 + ... +
-         w_{B-1}); code = number of k in 0 .. B-2 with U >= F_k, U uniform on the multiples of 2^-64 in [0,
-         1).
-Source   Guo et al. (ICML 2023), section "Interpolated MVU mechanism"; Sklansky (1960) for the order of the
-         sums.
-
-Sampling error. The probability p_k of each code differs from the exact law's by less than SAMPLING_ERROR =
-2^-48 = 32 u, u = 2^-53. To first order in u (the rest is below 2^-90):
-
-1. Log-weights. The gain, the tables and t are pairs with relative errors below 2^-100, and |base| + |slope
-   t| is below 2^36 by the checks here, so log-weights are right to 2^-62; weights cut off at e^-700 change
-   nothing visible. Segments are chosen by comparing pairs and log-weights are continuous, so a neighbour
-   chosen at a distance of 2^-100 from a level changes them by less than 2^-80.
-2. Weights. The remainder of the exponent's reduction carries an error below u/2 and the polynomial one below
-   3 u, so each weight's relative error is below 4 u; p_k then moves by at most 8 u p_k (1 - p_k) <= 2 u.
-3. Sums. They are made in Sklansky's order, `bits` additions deep, so each is right to bits * u relatively;
-   with the same denominator for all, p_k = (S_k - S_{k-1}) / S moves by at most bits * u (F_k + F_{k-1} +
-   p_k) = 2 bits u F_k <= 16 u. This order also keeps the rounded F_k non-decreasing.
-4. Quotients move p_k by at most u (F_k + F_{k-1}) <= 2 u, and rounding F_k down to a multiple of 2^-64 by
-   2^-64.
-
-In all less than 21 u. The comparison U >= F_k itself is exact: both are multiples of 2^-64.
+Idea     inside segment i the log-weight of symbol j is base[i, j] + slope[i, j] (x - 1/2), relative to symbol 0. Tables
+         and log-weights are pairs of doubles, so that neither steep designs nor large log-ratios cost accuracy; only
+         the exponential, the sums and the quotient round to one double. The functions below are written once, with
+         + - * / alone: numpy arrays, torch tensors and compiled scalars go through the same roundings, and no library
+         exponential and no fused multiply-add is involved.
+Symbols  v the input, t = x - 1/2 = factor * scale * v; B = 2^bits symbols; n = levels; w_j = e^(l_j), l_j = base_j +
+         slope_j t; F_k = (w_0 + ... + w_k) / (w_0 + ... + w_{B-1}), summed in Sklansky's order; code = number of k in
+         0 .. B-2 with U >= F_k, U uniform on the multiples of 2^-64 in [0, 1). A pair (high, low) is high + low.
+Error    the probability of each code is within SAMPLING_ERROR of the exact law's (docs/theory/kernels.md), given the
+         bounds that `Sampler` checks.
+Source   Guo et al. (ICML 2023), section "Interpolated MVU mechanism"; Sklansky (1960); Dekker (1971) and Knuth (TAOCP
+         2, 4.2.2) for exact sums and products; Cody and Waite (1980) for the reduction by log 2.
 """
 
 from __future__ import annotations
 
 import decimal
-from dataclasses import dataclass
 from decimal import Decimal
 from functools import lru_cache
-from typing import Any, final
+from math import factorial
+from typing import Any, NamedTuple, final
 
 import numpy as np
+from attrs import field, frozen
 
 from quietbit._typing import FloatMatrix, FloatVector
 from quietbit.design.spec import MAX_BITS, MAX_LEVELS
+from quietbit.design.store import frozen_array
 from quietbit.design.table import Design
 from quietbit.errors import check_int, check_real, require
 
-__all__ = ["SAMPLING_ERROR", "Sampler", "level_knots"]
+__all__ = [
+    "CEILING", "FLOOR", "LAW", "POWERS", "POWER_OFFSET", "SAMPLING_ERROR", "Gain", "Sampler", "exponential",
+    "level_knots", "log_weight", "reduce_exponent", "shift", "two_product", "two_sum",
+]  # fmt: skip
 
 SAMPLING_ERROR = 2.0**-48
 DIGITS = 45  # of the decimal logarithms: beyond the 32 that a pair of doubles holds
@@ -50,13 +42,110 @@ MAX_SCALE = 2.0**500
 MAX_RANGE = 2.0**16
 MAX_LOG = 2.0**19
 
+SPLITTER = 134217729.0  # 2^27 + 1
+ROUNDER = 6755399441055744.0  # 1.5 * 2^52: adding and subtracting it rounds to the nearest integer
+INVERSE_LOG2 = 1.4426950408889634
+LOG2_HIGH = 0.6931471803691238  # 33 bits of log 2: multiples up to 2^20 are exact
+LOG2_LOW = 1.9082149292705877e-10  # the rest
+FLOOR = -700.0  # log-weights below the largest by more than this count as e^-700
+CEILING = 2.0**100  # scaled inputs beyond this are far outside any clamp
+POWER_OFFSET = 1074
+POWERS: FloatVector = np.ldexp(1.0, np.arange(-POWER_OFFSET, 1024)).astype(np.float64)
+POWERS.setflags(write=False)
+
+C2, C3, C4, C5, C6, C7, C8, C9, C10, C11, C12, C13 = (1.0 / factorial(k) for k in range(2, 14))
+
+
+def two_sum(a: Any, b: Any) -> Any:
+    """Return the rounded sum and what rounding lost; their sum is a + b exactly."""
+    total = a + b
+    shadow = total - a
+    return total, (a - (total - shadow)) + (b - shadow)
+
+
+def two_product(a: Any, b: Any) -> Any:
+    """Return the rounded product and what rounding lost, exact while nothing over- or underflows."""
+    product = a * b
+    scaled_a = SPLITTER * a
+    scaled_b = SPLITTER * b
+    a_high = scaled_a - (scaled_a - a)
+    b_high = scaled_b - (scaled_b - b)
+    a_low = a - a_high
+    b_low = b - b_high
+    return product, a_low * b_low - (((product - a_high * b_high) - a_low * b_high) - a_high * b_low)
+
+
+def shift(scaled: Any, high: Any, low: Any) -> Any:
+    """Return the pair t, from the input already multiplied by the gain's power of two."""
+    product, lost = two_product(scaled, high)
+    lost = lost + scaled * low
+    total = product + lost
+    return total, lost - (total - product)
+
+
+def log_weight(base: Any, base_tail: Any, slope: Any, slope_tail: Any, t: Any, t_low: Any) -> Any:
+    """Return the pair l = base + slope t; its relative error is below 2^-98 of |base| + |slope t|."""
+    product, lost = two_product(slope, t)
+    total, lost_too = two_sum(base, product)
+    tail = (lost + (slope * t_low + slope_tail * t)) + base_tail
+    return total, tail + lost_too
+
+
+def reduce_exponent(difference: Any, low: Any) -> Any:
+    """Return integer k and remainder r with e^(difference + low) = 2^k e^r, |r| < 0.35; FLOOR <= difference."""
+    k = (difference * INVERSE_LOG2 + ROUNDER) - ROUNDER
+    return k, (difference - k * LOG2_HIGH) - (k * LOG2_LOW - low)
+
+
+def exponential(r: Any) -> Any:
+    """Return e^r for |r| < 0.35 within 3 u: the Taylor polynomial of degree 13 (it stops 2^-57 short)."""
+    q = ((((C13 * r + C12) * r + C11) * r + C10) * r + C9) * r + C8
+    q = (((((q * r + C7) * r + C6) * r + C5) * r + C4) * r + C3) * r + C2
+    return 1.0 + (r + (r * r) * q)
+
+
+# Callees first: in this order compilers take them.
+LAW: tuple[Any, ...] = (two_sum, two_product, shift, log_weight, reduce_exponent, exponential)
+
 
 @final
-@dataclass(frozen=True, slots=True, eq=False, weakref_slot=True)
+class Gain(NamedTuple):
+    """The real number factor * scale as 2^e (high + low) with high in [1, 2], for exact scaling of inputs.
+
+    ``first * second`` is 2^e, in two factors because the exponent may lie outside a double's range.
+    """
+
+    first: float
+    second: float
+    high: float
+    low: float
+
+    @classmethod
+    def of(cls, factor: float, scale: float) -> Gain:
+        """Return the gain of a clip factor from 0 to 1 and a positive scale."""
+        (a, b), (c, d) = float(factor).as_integer_ratio(), float(scale).as_integer_ratio()
+        if a == 0:
+            return cls(0.0, 0.0, 1.0, 0.0)
+        # Whole numbers and powers of two: quotients of Python's integers round correctly.
+        whole, one = a * c, 1 << ((a * c).bit_length() - 1)
+        high = whole / one
+        top, bottom = high.as_integer_ratio()
+        low = (whole * bottom - top * one) / (one * bottom)
+        exponent = one.bit_length() - (b * d).bit_length()
+        first = max(-1000, min(1000, exponent))
+        return cls(2.0**first, 2.0 ** (exponent - first), high, low)
+
+    def approximate(self) -> float:
+        """Return the gain as one double, zero or infinite where it leaves the range."""
+        return self.high * self.first * self.second
+
+
+@final
+@frozen(eq=False)
 class Sampler:
     """Log-weights of a design as a function of the input; compare samplers by identity.
 
-    An input u means x = 1/2 + scale * u, clamped into [low, high]: x - 1/2 is clamped to ``low - 1/2`` and
+    An input v means x = 1/2 + scale * v, clamped into [low, high]: x - 1/2 is clamped to ``low - 1/2`` and
     ``high - 1/2``, each rounded to a double. Column 0 of ``base`` and ``slope`` is zero.
     """
 
@@ -65,49 +154,38 @@ class Sampler:
     scale: float
     low: float
     high: float
-    base: FloatMatrix
-    slope: FloatMatrix
-    base_tail: FloatMatrix
-    slope_tail: FloatMatrix
+    base: FloatMatrix = field(converter=frozen_array)
+    slope: FloatMatrix = field(converter=frozen_array)
+    base_tail: FloatMatrix = field(converter=frozen_array)
+    slope_tail: FloatMatrix = field(converter=frozen_array)
 
-    def __post_init__(self) -> None:
-        """Refuse numbers outside the hypotheses of the sampling error, and freeze the arrays."""
-
-        def put(name: str, value: Any) -> None:
-            object.__setattr__(self, name, value)
-
-        put("bits", check_int(self.bits, "bits", 1, MAX_BITS))
-        put("levels", check_int(self.levels, "levels", 2, MAX_LEVELS))
-        put("scale", check_real(self.scale, "scale", at_least=1 / MAX_SCALE, at_most=MAX_SCALE))
-        put("low", check_real(self.low, "low", above=-MAX_RANGE, at_most=MAX_RANGE))
-        put("high", check_real(self.high, "high", above=-MAX_RANGE, at_most=MAX_RANGE))
+    def __attrs_post_init__(self) -> None:
+        """Refuse numbers outside the hypotheses of the sampling error."""
+        check_int(self.bits, "bits", 1, MAX_BITS)
+        check_int(self.levels, "levels", 2, MAX_LEVELS)
+        check_real(self.scale, "scale", at_least=1 / MAX_SCALE, at_most=MAX_SCALE)
+        check_real(self.low, "low", above=-MAX_RANGE, at_most=MAX_RANGE)
+        check_real(self.high, "high", above=-MAX_RANGE, at_most=MAX_RANGE)
         require(self.low <= self.high, "low", self.low, f"at most high = {self.high!r}")
         shape = (self.levels - 1, 2**self.bits)
         for name in ("base", "slope", "base_tail", "slope_tail"):
-            table = np.array(getattr(self, name), dtype=np.float64, order="C", copy=True)
+            table = getattr(self, name)
             require(table.shape == shape, f"shape of {name}", table.shape, f"{shape}")
             largest = float(np.abs(table).max())
             require(largest <= MAX_LOG, f"largest entry of {name}", largest, f"at most {MAX_LOG:g}")
             require(not np.any(table[:, 0]), f"column 0 of {name}", "something else", "zero")
-            table.setflags(write=False)
-            put(name, table)
 
     @classmethod
     def from_design(cls, design: Design, scale: float, low: float, high: float) -> Sampler:
-        """Return the interpolated mechanism of a design at x = 1/2 + scale * u, clamped into [low, high]."""
-        n, outputs = design.probabilities.shape
-        pair: dict[str, Any] = {key: np.zeros((n - 1, outputs)) for key in ("base", "slope", "base_tail", "slope_tail")}
-        with decimal.localcontext() as context:
-            context.prec = DIGITS
-            logs = [[Decimal(value).ln() for value in row] for row in design.probabilities.tolist()]
-            relative = [[value - row[0] for value in row] for row in logs]
-            for i in range(n - 1):
-                middle = (Decimal(n - 1) - 2 * i) / 2  # (1/2 - x_i) / h
-                for j in range(1, outputs):
-                    theta = relative[i + 1][j] - relative[i][j]
-                    _put_pair(pair, "base", i, j, relative[i][j] + middle * theta)
-                    _put_pair(pair, "slope", i, j, theta * (n - 1))
-        return cls(bits=design.spec.output_bits, levels=n, scale=scale, low=low, high=high, **pair)
+        """Return the interpolated mechanism of a design at x = 1/2 + scale * v, clamped into [low, high]."""
+        n = design.probabilities.shape[0]
+        with decimal.localcontext(prec=DIGITS):
+            logs: Any = np.array([[Decimal(value).ln() for value in row] for row in design.probabilities.tolist()])
+            relative = logs - logs[:, :1]
+            theta = relative[1:] - relative[:-1]
+            middle: Any = np.array([(Decimal(n - 1) - 2 * i) / 2 for i in range(n - 1)])[:, None]  # (1/2 - x_i) / h
+            (base, base_tail), (slope, slope_tail) = _pair(relative[:-1] + middle * theta), _pair(theta * (n - 1))
+        return cls(design.spec.output_bits, n, scale, low, high, base, slope, base_tail, slope_tail)
 
     @property
     def symbols(self) -> int:
@@ -123,15 +201,11 @@ class Sampler:
 @lru_cache(maxsize=64)
 def level_knots(levels: int) -> tuple[FloatVector, FloatVector]:
     """Return the input levels as values of t = x - 1/2, in pairs."""
-    with decimal.localcontext() as context:
-        context.prec = DIGITS
-        exact = [Decimal(i) / (levels - 1) - Decimal("0.5") for i in range(levels)]
-        high = [float(value) for value in exact]
-        low = [float(value - Decimal(lead)) for value, lead in zip(exact, high, strict=True)]
-    return np.array(high), np.array(low)
+    with decimal.localcontext(prec=DIGITS):
+        return _pair(np.array([Decimal(i) / (levels - 1) - Decimal("0.5") for i in range(levels)]))
 
 
-def _put_pair(pair: dict[str, Any], key: str, i: int, j: int, value: Decimal) -> None:
-    lead = float(value)
-    pair[key][i, j] = lead
-    pair[key + "_tail"][i, j] = float(value - Decimal(lead))
+def _pair(exact: Any) -> tuple[Any, Any]:
+    """Return an array of decimals as doubles, and what they miss."""
+    high = exact.astype(np.float64)
+    return high, (exact - np.vectorize(Decimal, otypes=[object])(high)).astype(np.float64)

@@ -1,10 +1,9 @@
 """Choose a kernel by name, without a fallback, and report what this machine supports.
 
 Idea     a missing package is an error, never another kernel in its place. `default_kernel` is the one rule where a
-         caller names no kernel: ``cpu`` where numba is installed, else ``reference``; both give the same codes, so the
-         rule affects only speed, and `Kernel.name` tells which it was. A kernel is available if `select` returns it;
-         otherwise its refusal is the reason. Fast AES is looked up where the system reports it, and measured in any
-         case, because production words come from it.
+         caller names no kernel; all give the same codes, so it affects only speed. A kernel is available if `select`
+         returns it; otherwise its refusal is the reason. Fast AES is looked up, and measured in any case, because
+         production words come from it.
 """
 
 from __future__ import annotations

@@ -1,38 +1,18 @@
 """Single-precision approximations of the law with proved margins, from which fast kernels decide.
 
 Idea     a kernel compares 16 primary bits with an approximation of G_k = 65536 F_k. When the two are further apart than
-         the margin m the decision is that of the exact law; otherwise the coordinate goes to `law.py` with all its 64
-         bits. So an approximation need not be good, only its error known. Where the law is mild enough each G_k - 1/2
-         is one polynomial in f over the whole clamp: a CPU uses it for one bit, and straight lines on cells for more; a
-         GPU multiplies 60 times in the time of one look-up, so it evaluates `bits` polynomials in a binary search.
-Symbols  t = x - 1/2; R the range of the slopes of a segment; h the width of a cell; w the primary word;
-         position p = t rate + offset; one piece: f = p clamped to [0, 1], which a GPU does for nothing; cells:
-         f = the fraction of p clamped to [lowest, highest].
-Facts    F_k' = F_k (1 - F_k) D with D the difference of two averages of slopes, |D| <= R, and D' the
-         difference of two variances, |D'| <= R^2 / 4. Hence |F_k'| <= R / 4 and |F_k''| <= (0.0963 + 0.0625)
-         R^2 < 0.16 R^2 inside a segment: a straight line between two values h apart misses F_k by at most
-         0.02 (R h)^2.
-
-Margin of a polynomial of degree D, in units of 2^-16, each term for any order of operations and with or
-without fused multiply-adds; u = 2^-24:
-
-1. its distance from G_k on a grid, plus h^2 / 8 times a bound on the second derivatives of both, h the spacing
-   (the levels, where the law has kinks, are points of the grid);
-2. f is off by at most u (4 + 3 |offset|) from rounding the gain, the offset, the product, the sum and, where the
-   polynomial is in 2 f - 1, that; twice as much is allowed; G_k moves by at most 65536 R / 4 times that times the
-   width of the clamp;
-3. Horner's rule rounds 2 D + 4 times, each time a number below the sum of the coefficients' sizes; the
-   comparison with w rounds a number below 2^17 once.
-
-One bit. `lowered` stands for the constant: with m = half - 1/2 and P the polynomial for G_0, it is c_0 + 1/2 - m - 1/2
-rounded down. A GPU adds 2^23 to it, so that float32 arithmetic itself rounds to a whole number V; a CPU adds 1/2 and
-cuts the fraction off. Either way V <= P - m <= G_0 and V >= P - m - 2 >= G_0 - 2 m - 2. Then w < V gives 0 and w - V >
-width = ceil(2 m + 2) - 1 gives 1. V is not negative because G_0 >= 2 m + 3 is asked for. A CPU forms 2 f - 1 in one
-step, with the doubled rate and 2 offset - 1, and clamps that; it is then off by u (3 + 3 |2 offset - 1|) at most, which
-is no more in units of f.
-
-A float32 position among cells is off by at most 8 u (cells + |offset|) in units of cells. Lines of neighbouring
-cells meet, so that moves the threshold by at most twice the steepest step times as much.
+         the margin m the decision is that of the exact law; otherwise the coordinate goes to the law in `sampler.py`
+         with all its 64 bits. So an approximation need not be good, only its error known. Where the law is mild enough
+         each G_k - 1/2 is one polynomial in f over the whole clamp: a CPU uses it for one bit, and straight lines on
+         cells for more; a GPU multiplies 60 times in the time of one look-up, so it evaluates `bits` polynomials in a
+         binary search. docs/theory/kernels.md proves the margins, for any order of operations, fused or not.
+Symbols  t = x - 1/2; R the range of the slopes of a segment; w the primary word; position p = t rate + offset; one
+         piece: f = p clamped to [0, 1], which a GPU does for nothing; cells: f = the fraction of p clamped to [lowest,
+         highest]; u = 2^-24.
+One bit  `lowered` stands for the constant: with P the polynomial for G_0, it is c_0 - m rounded down. A GPU adds 2^23
+         to it, so that float32 arithmetic itself rounds to a whole number V; a CPU adds 1/2 and cuts the fraction off.
+         Either way G_0 - 2 m - 2 <= V <= G_0, so w < V gives 0 and w - V > width = ceil(2 m + 2) - 1 gives 1; V is not
+         negative because G_0 >= 2 m + 3 is asked for.
 """
 
 from __future__ import annotations
@@ -79,11 +59,9 @@ class CellTable:
     """G_k as straight lines on cells of equal width, and a look-up by cell and the word's upper byte.
 
     Position ``t * inverse + offset`` has the cell as whole part and f as fraction; there G_k - 1/2 is within
-    ``half - 1/2`` of ``start[cell, k] + step[cell, k] * f``, in float32, for any order of operations: the
-    line misses G_k by at most 0.02 (R h)^2 units, and eight roundings of numbers below 2^17 add less than
-    2^-4. So w decides threshold k if it is ``half`` or more away from that line. ``code[cell, w >> 8]`` is
-    the code if all such words decide alike in the whole cell, else UNDECIDED; ``lowest`` and ``highest``
-    bound what they may have.
+    ``half - 1/2`` of ``start[cell, k] + step[cell, k] * f``, in float32, so w decides threshold k if it is ``half``
+    or more away from that line. ``code[cell, w >> 8]`` is the code if all such words decide alike in the whole cell,
+    else UNDECIDED; ``lowest`` and ``highest`` bound what they may have.
     """
 
     inverse: float
@@ -132,9 +110,9 @@ def cell_table(sampler: Sampler) -> CellTable:
 class Thresholds:
     """``coefficients[d, cell, k]`` of f^d in G_k - 1/2; the last column is unused.
 
-    Word w decides threshold k if it is ``half`` or more away. ``rate`` and ``offset`` take t to p; p is
-    clamped to ``lowest .. highest``. ``lowered`` is None where one bit cannot be decided by rounding alone;
-    ``centred`` polynomials are in 2 f - 1.
+    Word w decides threshold k if it is ``half`` or more away. ``rate`` and ``offset`` take t to p; p is clamped to
+    ``lowest .. highest``. ``lowered`` is None where one bit cannot be decided by rounding alone; ``centred``
+    polynomials are in 2 f - 1.
     """
 
     coefficients: NDArray[np.float32]

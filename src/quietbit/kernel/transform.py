@@ -1,4 +1,4 @@
-r"""The Walsh-Hadamard transform and the public random rotation made of it, in numpy; the reference of all kernels.
+"""The Walsh-Hadamard transform and the public random rotation made of it, in numpy; the reference of all kernels.
 
 Idea     flip signs at random, then mix all coordinates with a Hadamard matrix: whatever the update, no rotated
          coordinate is likely to be large, and a few of them are as informative as any others. The seed is public;
@@ -7,19 +7,9 @@ Idea     flip signs at random, then mix all coordinates with a Hadamard matrix: 
 Symbols  n = a power of two, L = log2 n; H_n / sqrt(n) is orthogonal, symmetric and its own inverse; D = signs; u =
          2^-24 in float32 and 2^-53 in float64.
 Blocks   the rotation of all d coordinates needs no padding: H_b D on b consecutive coordinates, block after block, and
-         where b does not divide d once more on the last b, with separate signs. Each map is orthonormal, so their
-         product is. Updates of which every coordinate is sent are rotated like this; those of which a few are kept
-         are padded and rotated as a whole, so that every rotated coordinate depends on all.
-Source   Ailon and Chazelle (2006); Suresh et al. (ICML 2017) for distributed means; Higham, "Accuracy and stability of
-         numerical algorithms" (2002), chapter 2, for the model of rounding.
-
-Rounding. Stage s maps x to B_s x, B_s being sqrt(2) times an orthogonal matrix, and every entry of the computed result
-is the exact sum or difference of computed entries times 1 + e, |e| <= u. So the vector of a stage's rounding errors is
-at most u ||B_s x'|| long, x' being what went in, and after L stages the relative error in L2 is at most (1 + u)^L - 1.
-The scaling adds two roundings (of sqrt(n) and of the quotient): ||y' - y|| <= `rotation_error_upper(n)` ||x|| with
-(1 + u)^(L + 2) - 1 < (L + 2) u (1 + 2^-15). Sums have no underflow error, and the quotient's is below sqrt(n) 2^-150 in
-float32: nothing beside a ball of radius 2^-90 or more. An entry is off by no more than the vector is. A coordinate goes
-through two blocks at most, so 2 (L + 2) stands for L + 2 there, L = log2 b.
+         where b does not divide d once more on the last b, with separate signs (docs/theory/rotation.md). Updates of
+         which a few coordinates are kept are padded and rotated as a whole, so that every one depends on all.
+Source   Ailon and Chazelle (2006); Suresh et al. (ICML 2017) for distributed means.
 """
 
 from __future__ import annotations
@@ -35,28 +25,21 @@ from numpy.typing import NDArray
 from quietbit._typing import FloatVector
 from quietbit.errors import InvalidParameter, check_int, require
 
-__all__ = [
-    "Blocks", "check_finite_rotation", "hadamard", "padded_size", "rotate", "rotate_back", "rotated", "rotated_back",
-    "rotation_error_upper", "scale_of", "sign_words", "signs",
-]  # fmt: skip
+__all__ = ["Blocks", "hadamard", "padded_size", "rotate", "rotate_back", "rotation_error_upper", "signs"]
 
 MAX_SIZE = 2**40
 
 
 def padded_size(dimension: int) -> int:
-    """Return the power of two that a vector of this dimension is padded to.
-
-    >>> padded_size(1), padded_size(5), padded_size(8)
-    (1, 8, 8)
-    """
+    """Return the power of two that a vector of this dimension is padded to."""
     return 1 << (check_int(dimension, "dimension", 1, MAX_SIZE) - 1).bit_length()
 
 
 def rotation_error_upper(size: int, unit: float = 2.0**-24) -> float:
     """Bound the length of the rounding error of a rotation of ``size`` numbers, relative to the length rotated.
 
-    >>> rotation_error_upper(2**24) < 2.0**-19
-    True
+    Every stage and both roundings of the scaling lengthen an error by 1 + u (docs/theory/kernels.md); in blocks a
+    coordinate goes through two of them at most.
     """
     stages = check_int(size, "size", 1, MAX_SIZE).bit_length() - 1
     return (stages + 2) * unit * (1 + 2.0**-15)
@@ -81,8 +64,8 @@ def hadamard(values: NDArray[Any], block: int | None = None) -> NDArray[Any]:
 class Blocks:
     """The layout of a rotation of ``size`` numbers: in blocks, or as one block of that size.
 
-    The signs of whole blocks are bits 0 .. size - 1 of the public signs ``count`` of this seed; numbers after the
-    last whole block keep theirs until the last block, which overlaps, is applied: its signs are the next bits.
+    The signs of whole blocks are bits 0 .. size - 1 of the ``count`` public signs of this seed; numbers after the last
+    whole block keep theirs until the last block, which overlaps, is applied: its signs are the next bits.
     """
 
     size: int
@@ -157,7 +140,7 @@ def signs(size: int, seed: int) -> FloatVector:
 
 
 def _factors(words: NDArray[np.uint32], size: int, kind: Any) -> NDArray[Any]:
-    bits = np.unpackbits(words.view(np.uint8), bitorder="little")[:size]
+    bits = np.unpackbits(words.view(np.uint8), count=size, bitorder="little")
     return np.where(bits, -1.0, 1.0).astype(kind)
 
 
@@ -174,16 +157,16 @@ def sign_key(size: int, seed: int) -> NDArray[np.uint64]:
     return np.asarray(sequence.generate_state(2, np.uint64), dtype=np.uint64)
 
 
-def scale_of(size: int) -> tuple[float, bool]:
-    """Return how a transform ends: (1 / sqrt(size), True) to multiply by where exact, else (sqrt(size), False)."""
+def ending(size: int) -> tuple[int, float]:
+    """Return how a transform ends: (1, 1 / sqrt(size)) to multiply where that is exact, else (2, sqrt(size))."""
     even = (size.bit_length() - 1) % 2 == 0
-    return (1.0 / math.sqrt(size), True) if even else (math.sqrt(size), False)
+    return (1, 1.0 / math.sqrt(size)) if even else (2, math.sqrt(size))
 
 
 def check_finite_rotation(rotated: Any, sums: NDArray[np.float64]) -> Any:
-    """Return a rotated update; refuse it if its sums show an infinite or NaN entry.
+    """Return a rotated update; refuse it if its sums show an infinite or NaN entry, which spreads over its block.
 
-    One such entry in an update makes its whole block so; entries below 2^96 never do in float32.
+    Entries below 2^96 never make one in float32.
     """
     if not np.all(np.isfinite(sums)):
         raise InvalidParameter("update must be finite everywhere, and once scaled below 2^96, got another entry.")

@@ -2,10 +2,9 @@
 
 Idea     one pass decides almost every coordinate in float32 and lists the rest; a second, small pass settles those by
          the exact law in float64. With `device_rng` the random words are made in registers, and only the update and
-         its codes move through memory. Other words are copied to the device first, which is slow and serves to test
-         the kernel against the reference: same words, same codes, bit for bit. One bit of an update that is rotated in
-         blocks of 4,096 is sampled from registers as well.
-Symbols  d = dimension; a row is eight coordinates; see `base.py`, `tables.py` and `triton_sampling.py`.
+         its codes move through memory; other words are copied to the device first, which serves to test the kernel
+         against the reference. One bit of an update rotated in blocks of 4,096 is sampled from registers as well.
+Symbols  a row is eight coordinates; see `tables.py` and `triton_sampling.py`.
 
 Importing this module needs torch and triton. Without a GPU everything runs on the CPU in Triton's interpreter if
 ``TRITON_INTERPRET=1`` was set before triton was imported, thousands of times slower.
@@ -25,19 +24,16 @@ from numpy.typing import NDArray
 
 from quietbit._typing import FloatVector
 from quietbit.errors import check_int, require
+from quietbit.kernel import triton_passes as passes
 from quietbit.kernel import triton_sampling as sampling
 from quietbit.kernel.base import Job, Kernel, Update
-from quietbit.kernel.chunks import Flat, widen
-from quietbit.kernel.expand import MAX_COUNT, ROWS_KEY, inner, seed_state
-from quietbit.kernel.norm import BLOCK
-from quietbit.kernel.quantile import quantile_table
+from quietbit.kernel.expand import MAX_COUNT, ROWS_KEY, inner, quantile_table, seed_state
+from quietbit.kernel.norm import BLOCK, Flat, widen
 from quietbit.kernel.rng import TILE, DeviceBlock, WordBlock
 from quietbit.kernel.sampler import Sampler, level_knots
 from quietbit.kernel.tables import threshold_plan
 from quietbit.kernel.transform import Blocks, check_finite_rotation, sign_key
-from quietbit.kernel.triton_sums import LIMB_BITS, LIMBS, MAX_GROUP, add_codes, add_limbs, block_sums
-from quietbit.kernel.triton_transform import hadamard_stages
-from quietbit.kernel.triton_words import add_payloads, expand, sign_words
+from quietbit.kernel.triton_passes import LANES, LIMB_BITS, LIMBS, hadamard_stages
 
 __all__ = ["TritonKernel"]
 
@@ -105,7 +101,7 @@ class TritonKernel(Kernel):
     """
 
     name: ClassVar[str] = "triton"
-    GROUP: ClassVar[int] = MAX_GROUP
+    GROUP: ClassVar[int] = passes.MAX_GROUP
 
     def _flat(self, inputs: Update) -> Tensors:
         return Tensors.of(inputs)
@@ -136,11 +132,11 @@ class TritonKernel(Kernel):
         for part, many in zip(flat.parts, blocks, strict=True):
             if many:
                 grid, target = (-(-many // NORM_BLOCKS),), sums[begin:] if begin else sums
-                block_sums[grid](part, target, limbs, part.numel(), many, power, **shape, enable_fp_fusion=False)
+                passes.block_sums[grid](part, target, limbs, part.numel(), many, power, **shape, enable_fp_fusion=False)
             begin += many
         if len(sums) > 64:
             shape = {"SIZE": 1024, "LIMBS": LIMBS, "LIMB_BITS": LIMB_BITS, "enable_fp_fusion": False}
-            add_limbs[(-(-len(sums) // 1024),)](sums, len(sums), limbs, **shape)
+            passes.add_limbs[(-(-len(sums) // 1024),)](sums, len(sums), limbs, **shape)
             *found, unfit, largest = limbs.cpu().numpy()
             highest = float(largest.view(np.float64))
             if unfit == 0 and 2.0**-400 < highest < 2.0**400:
@@ -155,7 +151,7 @@ class TritonKernel(Kernel):
         if total.size:
             size, sums = group[0].size, _put(total)
             given = (_put(np.stack(group)), size, len(group), sums, size, total.size, _put(table))
-            add_codes[(-(-total.size // 1024),)](*given, BITS=bits, SIZE=1024)
+            passes.add_codes[(-(-total.size // 1024),)](*given, BITS=bits, SIZE=1024)
             total[:] = sums.cpu().numpy()
 
     def _rotate(self, flat: Tensors, factor: float, blocks: Blocks, kind: Any) -> Any:
@@ -198,10 +194,13 @@ class TritonKernel(Kernel):
         accepted = np.flatnonzero(words < limits[np.searchsorted(edges, inner(direction, z), side="right")])
         return int(accepted[0]) if accepted.size else -1
 
-    def _add_seeds(self, nonces: Any, seeds: Any, weights: Any, starts: Any, scale: float, total: Any) -> None:
-        """Expand in registers and add by atomic operations, which commute exactly."""
+    def _add_seeds(self, nonces: Any, seeds: Any, starts: Any, scale: float, total: Any) -> None:
         tails, keys, sums = _put(nonces.view(np.int32)), _put(seeds.view(np.int32)), _put(total)
-        add_payloads(tails, keys, _put(weights), _put(starts), scale, _quantiles(), ROWS_KEY, sums)
+        # Key and scale are read from memory: as arguments they would become 64-bit numbers and a float32.
+        places, factor = _put(np.frombuffer(ROWS_KEY, dtype="<i4")), _put(np.array([scale]))
+        given = (tails, keys, _put(starts), factor, _quantiles(), sums, places, starts.size - 1)
+        grid = (len(seeds), -(-(starts.size - 1) // (8 * LANES)))
+        passes.add_seeds[grid](*given, LANES=LANES, num_warps=4, enable_fp_fusion=False)
         total[:] = sums.cpu().numpy()
 
 
@@ -222,7 +221,12 @@ def _quantiles() -> Any:
 
 
 def _expanded(keys: NDArray[np.uint32], tails: NDArray[np.uint32], count: int, normals: bool) -> Any:
-    return expand(_put(keys.view(np.int32)), _put(tails.view(np.int32)), count, _quantiles(), normals)
+    out = torch.empty((len(keys), count), dtype=torch.float64 if normals else torch.int64, device=DEVICE)
+    if out.numel():
+        given, grid = (_put(keys.view(np.int32)), _put(tails.view(np.int32))), (len(keys), -(-count // (8 * LANES)))
+        shape = {"LANES": LANES, "NORMALS": normals, "num_warps": 4, "enable_fp_fusion": False}
+        passes.expand[grid](*given, _quantiles(), out, count, **shape)
+    return out
 
 
 def _sign_words(blocks: Blocks) -> Any:
@@ -230,7 +234,7 @@ def _sign_words(blocks: Blocks) -> Any:
     count = -(-blocks.count // 64)
     out = torch.empty(count, dtype=torch.int64, device=DEVICE)
     key = sign_key(blocks.count, blocks.seed).view(np.int64).tolist()
-    sign_words[(-(-count // 1024),)](out, *key, count, SIZE=256)
+    passes.sign_words[(-(-count // 1024),)](out, *key, count, SIZE=256)
     return out.view(torch.int32)
 
 
@@ -273,7 +277,7 @@ def _passes(job: Job, x: Any, size: int | None = None, *, skip: int = 0, signs: 
     single = (rotated or x.dtype != torch.float64) and (rate == 0 or 2.0**-100 < rate * plan.rate < 2.0**100)
     if rotated and not single:
         return None
-    doubles = (gain.first, gain.second, gain.high, gain.low, *sampler.t_range, rate * plan.rate, plan.offset)
+    doubles = (*gain, *sampler.t_range, rate * plan.rate, plan.offset)
     numbers, tables = torch.tensor((*doubles, job.factor), dtype=torch.float64, device=DEVICE), _tables(sampler)
     grid = (-(-(rows - skip) // 512),)
     found = torch.zeros(1 + SETTLERS + (grid[0] if order else 0), dtype=torch.float64, device=DEVICE)

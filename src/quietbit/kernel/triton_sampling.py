@@ -8,19 +8,15 @@ Idea     a row is eight neighbouring coordinates, so its codes are `bits` whole 
          for the host; if the list overflowed, every row is done again.
 Rotated  a program holds a whole block of 4,096 as eight columns of 512 rows: three stages are sums and differences of
          columns; then other bits of the place become columns, by way of shared memory, for the next three.
-Law      the functions of `law.py`, operator by operator, passed to triton instead of rewritten. `resolve_rows` is
+Law      the functions of `sampler.py`, operator by operator, passed to triton instead of rewritten. `resolve_rows` is
          launched with ``enable_fp_fusion=False``, so that products and sums round separately as in the reference.
-Symbols  w the primary word; V, width, half, f: see `tables.py`, which also proves that what is decided here is what
-         the exact law decides; law: as in `sampler.py`.
-
-One bit. V is computed with 2^23 added to the polynomial's constant, so its bit pattern is 0x4B000000 + V; w is
-given the same upper bits. The sign of the patterns' difference is the code, and the unsigned minimum over a row
-says whether all eight are decided.
-
-``numbers`` are nine doubles on the device: the gain's four (`law.Gain`), the clamp's two ends, rate and offset that
-take an input to a position (`tables.py`), and the factor before a rotation. A second look (`norm.py`): a row's terms
-are added where its codes are made from registers, that is in the first pass unless it is listed, else in the second.
-Importing this module needs triton.
+One bit  V is computed with 2^23 added to the polynomial's constant, so its bit pattern is 0x4B000000 + V; w is given
+         the same upper bits. The sign of the patterns' difference is the code, and the unsigned minimum over a row
+         says whether all eight are decided.
+Symbols  w the primary word; V, width, half, f: see `tables.py`. ``numbers`` are nine doubles on the device: the gain's
+         four (`sampler.Gain`), the clamp's two ends, rate and offset that take an input to a position, and the factor
+         before a rotation. A second look (`norm.py`) adds a row's terms where its codes are made from registers: in
+         the first pass unless it is listed, else in the second. Importing this module needs triton.
 """
 
 # mypy: disable-error-code="no-untyped-def, no-untyped-call, untyped-decorator"
@@ -33,8 +29,8 @@ from typing import Any
 import triton
 import triton.language as tl
 
-from quietbit.kernel import law
-from quietbit.kernel.triton_words import chacha_words, pair, primary_words
+from quietbit.kernel import sampler as law
+from quietbit.kernel.triton_passes import chacha_words, pair, primary_words
 
 __all__ = ["INTERPRETED", "LIMIT", "resolve_rows", "sample_rows"]
 
@@ -328,27 +324,21 @@ def _constant(value: float) -> Any:
     return value if INTERPRETED.value else tl.constexpr(value)
 
 
-_numbers = {name: _constant(value) for name, value in vars(law).items() if isinstance(value, float)}
 # Triton looks at annotations, and only accepts constants there.
-_names: dict[str, Any] = {**_numbers, "Any": tl.constexpr(None), "tl": tl, "__name__": __name__}
+_names: dict[str, Any] = {"Any": tl.constexpr(None), "tl": tl, "__name__": __name__}
+_names |= {name: _constant(value) for name, value in vars(law).items() if isinstance(value, float)}
+FLOOR, CEILING = _names["FLOOR"], _names["CEILING"]
 
 
 def _ported(function: Any) -> Any:
-    """Compile a function of `law.py` for the GPU, with its constants and callees."""
+    """Compile a function of the law for the GPU, with its constants and callees."""
     copy = FunctionType(function.__code__, _names, function.__name__)
     copy.__module__ = __name__
     _names[function.__name__] = triton.jit(copy)
     return _names[function.__name__]
 
 
-two_sum = _ported(law.two_sum)
-two_product = _ported(law.two_product)
-shift = _ported(law.shift)
-log_weight = _ported(law.log_weight)
-reduce_exponent = _ported(law.reduce_exponent)
-exponential = _ported(law.exponential)
-FLOOR = _numbers["FLOOR"]
-CEILING = _numbers["CEILING"]
+two_sum, two_product, shift, log_weight, reduce_exponent, exponential = map(_ported, law.LAW)
 
 
 @triton.jit

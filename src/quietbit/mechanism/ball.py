@@ -21,9 +21,8 @@ from quietbit._typing import FloatArray, FloatVector
 from quietbit.arrays import NUMPY_FLOATS, check_parameters, dtype_name
 from quietbit.errors import CheckedEnum, check_int, check_real, require
 from quietbit.kernel.base import Kernel
-from quietbit.kernel.chunks import Flat
-from quietbit.kernel.law import two_product
-from quietbit.kernel.norm import NORM_ERROR, clip_factor
+from quietbit.kernel.norm import NORM_ERROR, Flat, clip_factor
+from quietbit.kernel.sampler import two_product
 from quietbit.kernel.select import default_kernel
 
 __all__ = ["Ball", "Norm", "check_ball", "clipped_pieces", "own_copy", "own_parts", "scaled", "usual_kernel"]

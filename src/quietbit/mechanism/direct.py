@@ -1,11 +1,11 @@
 """Sample the vector mechanism's output directly, for profiles too steep for a search.
 
 Idea     along the direction u the output has density h(t) against N(0,1), across it it is plain noise: draw t, then z
-         = g + (t - <u, g>) u with g standard normal, and round z to a few bits (`quantiser.py`), which is
+         = g + (t - <u, g>) u with g standard normal, and round z to a few bits (`kernel/expand.py`), which is
          post-processing. Only codes leave, so z is computed in doubles, with a bound on how far it is off; where a code
          is not certain, random words are lengthened and z is computed again in decimal arithmetic.
 Symbols  A_s = the first cell of step s, 0 = A_0 < A_1 < ... < A_m = 2^127; w_s = the weight of step s; k = count; b =
-         bits; w = the odd number of 63 bits that a word's quantile is taken of (`quantile.py`).
+         bits; w = the odd number of 63 bits that a word's quantile is taken of (`kernel/expand.py`).
 
 What an account may use. Codes are those of the exact z of exactly normal g and exactly tilted t, except with
 probability `code_error_upper`, in total variation, as far as ChaCha20's words are random. Its parts:
@@ -39,9 +39,15 @@ from quietbit._typing import FloatVector
 from quietbit.design.normal import density, distribution
 from quietbit.errors import check_int, check_real, require
 from quietbit.kernel.base import Kernel
-from quietbit.kernel.expand import inner, inner_error_upper, unit
-from quietbit.kernel.quantile import EXPANSION_ERROR, LARGEST, normals_of_words
-from quietbit.kernel.quantiser import NormalQuantiser
+from quietbit.kernel.expand import (
+    EXPANSION_ERROR,
+    LARGEST,
+    NormalQuantiser,
+    inner,
+    inner_error_upper,
+    normals_of_words,
+    unit,
+)
 from quietbit.kernel.rng import WordBlock, start_state
 
 __all__ = ["DIRECT_STREAMS", "code_error_upper", "draw_codes", "step_cells", "step_limits"]
@@ -145,7 +151,7 @@ def _place(cells: Sequence[int], limits: Sequence[int], words: Sequence[int]) ->
 
 
 def _word_of(place: int) -> int:
-    """Return the 64-bit word, sign first, whose cell contains a place; its number is made odd as in `quantile.py`."""
+    """Return the 64-bit word, sign first, whose cell contains a place; its number is odd as in `kernel/expand.py`."""
     tail: int = min(place, CELLS - 1 - place)
     return (tail >> 63) | 1 | (2**63 if place < CELLS // 2 else 0)
 

@@ -58,10 +58,15 @@ from quietbit._typing import FloatVector
 from quietbit.design.profile import Profile
 from quietbit.errors import check_int, check_real, refuse_payload, require
 from quietbit.kernel.base import Kernel
-from quietbit.kernel.expand import FIRST_STREAMS, acceptance_limits, finest_shift, inner_error_upper, unit
+from quietbit.kernel.expand import (
+    acceptance_limits,
+    finest_shift,
+    inner_error_upper,
+    law_error_upper,
+    normal_quantiser,
+    unit,
+)
 from quietbit.kernel.norm import clip_factor
-from quietbit.kernel.quantile import law_error_upper
-from quietbit.kernel.quantiser import normal_quantiser
 from quietbit.kernel.rng import RandomBits
 from quietbit.kernel.transform import padded_size
 from quietbit.mechanism.ball import Ball, Norm
@@ -159,9 +164,7 @@ class VectorMVU(Rowed):
         if largest <= MOST_TRIES:
             limits = acceptance_limits(np.minimum(weights / largest, 1.0))
             chance = 0.999 / largest
-            seed, _ = kernel.search(
-                direction, self.profile.edges, limits, block, acceptance_lower=chance, streams=FIRST_STREAMS
-            )
+            seed, _ = kernel.search(direction, self.profile.edges, limits, block, acceptance_lower=chance)
             tail[:] = np.frombuffer(seed, dtype=np.uint8)
             return
         cells, quantiser = _cells(self.profile), normal_quantiser(QUANTISED)
@@ -337,12 +340,12 @@ class _Normals(Accumulator):
         scale = math.ldexp(1.0, self.shift)
         for body in given:
             numbers = np.rint(self._numbers(body) * scale).astype(np.int64)
-            self.kernel.scatter(body[:head].tobytes() or bytes(NONCE), numbers, self.total)
+            self.total[self.kernel.rows(body[:head].tobytes() or bytes(NONCE), keep, self.total.size)] += numbers
 
     def _numbers(self, body: Body) -> FloatVector:
         """Return z from a body that carries it."""
         codes = self.kernel.unpack(body[self.mechanism.nonce_size :], QUANTISED, self.mechanism.keep)
-        return normal_quantiser(QUANTISED).decode(codes)
+        return np.asarray(normal_quantiser(QUANTISED).levels[codes])
 
     def kept(self, count: int) -> FloatVector:
         """Return the mean on the shared rows, in units of the update."""

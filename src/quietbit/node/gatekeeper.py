@@ -48,7 +48,7 @@ from numpy.typing import NDArray
 from quietbit._typing import FloatVector
 from quietbit.arrays import flatten
 from quietbit.errors import InvalidParameter, QuietbitError, require
-from quietbit.kernel.chunks import Flat
+from quietbit.kernel.norm import Flat
 from quietbit.node.ledger import AnsweredBefore
 from quietbit.node.models import ModelFolder
 from quietbit.node.policy import NotAllowed, PolicyError

@@ -1,4 +1,4 @@
-"""The table of `kernel/quantile.py`, made from scratch with mpmath, and the proof of its error.
+"""The table `kernel/quantile.bin` of `kernel/expand.py`, made from scratch with mpmath, and the proof of its error.
 
     PYTHONPATH=src:tests python -m unit.kernel.quantile_maker     writes the table into the package
 
@@ -23,7 +23,7 @@ import mpmath
 import numpy as np
 from scipy import stats
 
-from quietbit.kernel import quantile
+from quietbit.kernel import expand as quantile
 
 NODES = 8
 mpmath.mp.prec = 200
@@ -101,5 +101,5 @@ def row_error_upper(row, coefficients):
 
 if __name__ == "__main__":
     table = np.stack([make_row(row) for row in range(quantile.ROWS)])
-    Path(quantile.__file__).with_name(quantile.FILE).write_bytes(table.astype("<f8").tobytes())
+    Path(quantile.__file__).with_name("quantile.bin").write_bytes(table.astype("<f8").tobytes())
     print(max(row_error_upper(row, table[row]) for row in range(quantile.ROWS)))

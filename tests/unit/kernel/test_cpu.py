@@ -14,9 +14,9 @@ import pytest
 from quietbit.errors import InvalidParameter
 from quietbit.kernel import cpu
 from quietbit.kernel.cpu import CpuKernel
-from quietbit.kernel.law import Gain
 from quietbit.kernel.reference import ReferenceKernel
 from quietbit.kernel.rng import secure_rng, seeded_rng
+from quietbit.kernel.sampler import Gain
 from unit.kernel.makers import make_sampler
 
 
@@ -73,7 +73,7 @@ def test_threads_are_a_whole_number(threads: object) -> None:
 
 def test_the_second_process_finds_compiled_code(tmp_path: Path) -> None:
     code = (
-        "import numpy as np; from quietbit.kernel import compiled_bits as c\n"
+        "import numpy as np; from quietbit.kernel import compiled_sampling as c\n"
         "c.pack_flags(np.zeros(8, np.uint64), np.zeros(8, np.uint8), np.zeros(8, np.uint8))\n"
         "s = c.pack_flags.stats; print(sum(s.cache_hits.values()), sum(s.cache_misses.values()))"
     )

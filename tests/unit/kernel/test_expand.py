@@ -267,21 +267,6 @@ def test_payloads_add_up_in_any_order(kernel):
         kernel.add_seeds(nonces[piece], seeds[piece], parts, count=count, shift=shift)
     for found in (total, backwards, parts):
         assert found.tolist() == expected
-    kernel.add_seeds(nonces, seeds, total, count=count, shift=shift, weights=np.full(20, -1))
-    assert not np.any(total)
-
-
-def test_numbers_are_added_to_the_rows_of_a_nonce():
-    total = np.zeros(64, np.int64)
-    ReferenceKernel().scatter(bytes(8), np.arange(1, 6), total)
-    ReferenceKernel().scatter(bytes(8), np.arange(1, 6), total)
-    expected = np.zeros(64, np.int64)
-    expected[REFERENCE.rows(bytes(8), 5, 64)] = 2 * np.arange(1, 6)
-    np.testing.assert_array_equal(total, expected)
-    with pytest.raises(InvalidParameter, match="numbers"):
-        ReferenceKernel().scatter(bytes(8), np.ones(5), total)
-    with pytest.raises(InvalidParameter, match="total"):
-        ReferenceKernel().scatter(bytes(8), np.arange(5), np.zeros(64))
 
 
 def test_sums_fit():
@@ -311,8 +296,6 @@ def test_refusals(kernel):
     ):
         with pytest.raises(InvalidParameter):
             kernel.add_seeds(nonces, seeds, total, count=4, shift=40)
-    with pytest.raises(InvalidParameter, match="weights"):
-        kernel.add_seeds(*good, count=4, shift=40, weights=np.ones(3, np.int64))
     with pytest.raises(InvalidParameter, match="shift"):
         kernel.add_seeds(*good, count=4, shift=60)
     block, one = seeded_rng(0).draw(1), np.ones(1)

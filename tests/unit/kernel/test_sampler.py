@@ -12,9 +12,8 @@ from quietbit.design.rounding import exact_row
 from quietbit.design.spec import DesignSpec
 from quietbit.design.table import Design
 from quietbit.errors import InvalidParameter
-from quietbit.kernel.law import Gain
 from quietbit.kernel.reference import thresholds
-from quietbit.kernel.sampler import SAMPLING_ERROR, Sampler, level_knots
+from quietbit.kernel.sampler import SAMPLING_ERROR, Gain, Sampler, level_knots
 from unit.kernel.makers import make_design, make_sampler
 
 

@@ -26,9 +26,9 @@ from pairs import pairs
 from quietbit.errors import InvalidParameter
 from quietbit.kernel import triton as host
 from quietbit.kernel.base import Job, packed_size
-from quietbit.kernel.law import Gain
 from quietbit.kernel.reference import ReferenceKernel, thresholds
 from quietbit.kernel.rng import DeviceBlock, seeded_rng
+from quietbit.kernel.sampler import Gain
 from quietbit.kernel.select import select
 from unit.kernel.makers import GivenWords, make_sampler
 

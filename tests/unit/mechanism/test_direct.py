@@ -9,8 +9,7 @@ import pytest
 from scipy import stats
 
 from quietbit.errors import InvalidParameter
-from quietbit.kernel.expand import inner_error_upper, stream_words, unit
-from quietbit.kernel.quantiser import normal_quantiser
+from quietbit.kernel.expand import inner_error_upper, normal_quantiser, stream_words, unit
 from quietbit.kernel.rng import seeded_rng, start_state
 from quietbit.kernel.select import select
 from quietbit.mechanism import direct
@@ -163,7 +162,7 @@ def test_quantised_draws_are_unbiased_to_first_order():
     cells = step_cells([1.9, 2.1])
     limits = step_limits(cells, [0.0, 1.0, 0.0])
     drawn = [draw_codes(vector, cells, limits, quantiser, rng.draw(1), KERNEL) for _ in range(2000)]
-    along = np.array([quantiser.decode(codes).sum() / 16.0 for codes in drawn])
+    along = np.array([quantiser.levels[codes].sum() / 16.0 for codes in drawn])
     spread = math.sqrt((quantiser.cost + 0.2**2 / 12) / along.size)  # of rounding, and of t between the edges
     middle = (stats.norm.pdf(1.9) - stats.norm.pdf(2.1)) / (stats.norm.cdf(2.1) - stats.norm.cdf(1.9))
     assert abs(along.mean() - middle) < 6.2 * spread

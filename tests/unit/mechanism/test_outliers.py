@@ -15,7 +15,7 @@ from quietbit import Ball, Gaussian, Norm, Skellam, Uplink
 from quietbit.engine.report import NodeCounts
 from quietbit.engine.round import Round
 from quietbit.errors import InvalidPayload, Outlier
-from quietbit.kernel.quantiser import normal_quantiser
+from quietbit.kernel.expand import normal_quantiser
 from quietbit.kernel.rng import seeded_rng
 from quietbit.mechanism.batch import PoissonBatch
 from quietbit.mechanism.local_steps import LocalSteps

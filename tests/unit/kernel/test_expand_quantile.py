@@ -7,8 +7,8 @@ import numpy as np
 import pytest
 
 from quietbit.errors import InvalidDesignFile, InvalidParameter
-from quietbit.kernel import quantile
-from quietbit.kernel.quantile import (
+from quietbit.kernel import expand as quantile
+from quietbit.kernel.expand import (
     EXPANSION_ERROR,
     LARGEST,
     ROWS,
@@ -109,7 +109,7 @@ def test_compiled_code_has_the_same_bits():
 
 
 def test_another_table_is_refused(monkeypatch):
-    monkeypatch.setattr(quantile, "DIGEST", "0" * 64)
+    monkeypatch.setitem(quantile.PROVED, "quantile.bin", ("<f8", "0" * 64))
     quantile_table.cache_clear()
     with pytest.raises(InvalidDesignFile, match="proved right"):
         quantile_table()

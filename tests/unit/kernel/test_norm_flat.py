@@ -6,7 +6,7 @@ import numpy as np
 import pytest
 
 from quietbit.errors import InvalidParameter
-from quietbit.kernel.chunks import Flat, widen
+from quietbit.kernel.norm import Flat, widen
 
 
 def test_contiguous_pieces_are_views() -> None:

@@ -10,7 +10,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from quietbit.kernel import law
+from quietbit.kernel import sampler as law
 
 MODERATE = st.floats(-(2.0**80), 2.0**80).filter(lambda v: v == 0 or abs(v) > 2.0**-300)
 
