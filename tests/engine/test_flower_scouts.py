@@ -10,6 +10,8 @@ pytest.importorskip("ray", reason="needs the flower extra: pip install 'quietbit
 
 from engine.simulation import simulate_app
 
+# Without processes: tests/unit/flower/test_moving_clip.py; the same runtime: test_flower_secure.py.
+pytestmark = pytest.mark.long
 NODES, ROUNDS = 20, 12
 PROJECT = """
 [build-system]
@@ -84,11 +86,7 @@ SUMS = {
 
 @pytest.mark.parametrize(
     ("start", "settings"),
-    [
-        pytest.param(10.0, LOCAL, marks=pytest.mark.slow),
-        pytest.param(0.1, LOCAL, marks=pytest.mark.long),
-        pytest.param(10.0, SUMS, marks=pytest.mark.long),
-    ],
+    [(10.0, LOCAL), (0.1, LOCAL), (10.0, SUMS)],
     ids=["ten times", "a tenth", "sums"],
 )
 def test_scouts_find_the_length_and_reports_count_them_apart(tmp_path, start, settings):

@@ -250,7 +250,7 @@ while flare.is_running():
 """
 
 
-@pytest.mark.slow
+@pytest.mark.long  # without processes: tests/unit/nvflare/test_evaluation.py
 def test_two_sites_say_how_good_the_model_is_beside_their_updates(tmp_path):
     """NVFlare's own script API and sockets; at epsilon 15 an answer is hardly ever a lie."""
     result = simulate(tmp_path, EVALUATED, "trains", script=JUDGES)

@@ -32,9 +32,9 @@ class Flat:
         return Score(0.0, float(np.square(parameters - 1).mean()))
 
 
-def run(nodes: int, **more: Any) -> Any:
-    plan = Plan("vmvu", **GIVEN, epsilon=8.0, releases=3, cohort=100, participation="zipf", **more)
-    return simulate(Flat(nodes), plan, Training(lr=0.3, rounds=20, momentum=0.0))
+def run(nodes: int, rounds: int = 20) -> Any:
+    plan = Plan("vmvu", **GIVEN, epsilon=8.0, releases=3, cohort=100, participation="zipf")
+    return simulate(Flat(nodes), plan, Training(lr=0.3, rounds=rounds, momentum=0.0))
 
 
 def test_everybody_stays_within_the_budget_and_pays_for_its_own_releases() -> None:
@@ -57,14 +57,13 @@ def test_a_run_ends_where_nobody_may_release_any_more() -> None:
     assert found.account.counts.max() == 3
 
 
-@pytest.mark.slow
 def test_memory_grows_by_some_bytes_per_node() -> None:
     """What is kept of a node are counts; 200 bytes include what a draw takes for a moment."""
-    run(2000)
+    run(2000, rounds=3)
     peaks = []
     for nodes in (20_000, 100_000):
         tracemalloc.start()
-        run(nodes)
+        run(nodes, rounds=3)
         peaks.append(tracemalloc.get_traced_memory()[1])
         tracemalloc.stop()
     assert (peaks[1] - peaks[0]) / 80_000 < 200
@@ -95,6 +94,6 @@ def test_releases_that_come_late_are_those_of_an_older_model() -> None:
 @pytest.mark.parametrize("rows", ["shared", "own"])
 def test_late_releases_are_decoded_with_the_rows_of_their_round(rows: str) -> None:
     """A payload is refused by the mechanism of any round but its own, whose four of eight rows it has."""
-    plan = Plan("vmvu", **GIVEN, epsilon=1000.0, releases=60, cohort=200, staleness=2, rows=rows, keep=4, delta=1e-2)
-    found = simulate(Flat(200), plan, Training(lr=0.3, rounds=30, momentum=0.0))
+    plan = Plan("vmvu", **GIVEN, epsilon=1000.0, releases=60, cohort=100, staleness=2, rows=rows, keep=4, delta=1e-2)
+    found = simulate(Flat(100), plan, Training(lr=1.0, rounds=10, momentum=0.0))
     assert found.points[-1].score.loss < 0.2
