@@ -336,7 +336,7 @@ class Mechanism(ABC):
         return 1
 
     @property
-    def reach(self) -> float:
+    def longest_update(self) -> float:
         """The largest norm of an update that a release can stand for."""
         return self.domain.radius
 

@@ -140,7 +140,7 @@ def expectation(
     error = found.squared
     shared = mechanism.shared_error  # of rows that all clients of a round keep
     squared = error / many**2 if which is Trust.CENTRAL else (error - shared) / many + shared
-    noise = math.sqrt(ball.dimension * squared) / mechanism.reach
+    noise = math.sqrt(ball.dimension * squared) / mechanism.longest_update
     return Expectation(noise, ball.dimension, many, times, crowd, which, found.response)
 
 

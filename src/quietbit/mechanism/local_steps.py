@@ -103,7 +103,7 @@ class LocalSteps(OfBatches):
     batch, sampling_rate = passed_on("inner.batch"), passed_on("inner.sampling_rate")
 
     @property
-    def reach(self) -> float:
+    def longest_update(self) -> float:
         """The length of ``steps`` clipped steps in one direction."""
         return float(self.steps * self.step_size * self.domain.radius)
 
@@ -148,7 +148,7 @@ class LocalSteps(OfBatches):
 
     def poisoned(self, work: float = WORK) -> float:
         """Return how long the longest accepted difference is, in the clips of all steps."""
-        return self.honest_length / self.reach
+        return self.honest_length / self.longest_update
 
     @property
     def _levels(self) -> int:

@@ -54,6 +54,16 @@ def test_a_decoder_makes_no_difference_to_what_is_expected():
     assert expectation(plain, cohort=9).noise == pytest.approx(expectation(other, cohort=9).noise, rel=1e-6)
 
 
+@pytest.mark.parametrize("word", ["imvu", "mvu", "gaussian", "sign", "skellam", "vmvu"])
+def test_noise_in_clips_does_not_depend_on_the_clip(word):
+    target = {"epsilon": 4.0, "delta": 1e-5, "adjacency": "zero-out"}
+    balls = [quietbit.Ball("l2", clip, 60) for clip in (1.0, 8.0)]
+    found = [quietbit.calibrate(word, ball=ball, **target).mechanism for ball in balls]
+    ways = [expectation(one, cohort=9) for one in found]
+    assert ways[1].noise == pytest.approx(ways[0].noise, rel=1e-3)
+    assert ways[0].noise == pytest.approx(math.sqrt(60 * (found[0].error().squared / 9)))
+
+
 @pytest.mark.parametrize(
     ("multiplier", "verdict"), [(0.01, Verdict.USEFUL), (0.2, Verdict.HARD), (5.0, Verdict.HOPELESS)]
 )
