@@ -171,12 +171,12 @@ def test_beside_a_sum_only_answers_leave_unmasked(tmp_path: Path) -> None:
     assert account_of(found, Target(100.0, 1e-5, "replace-one"), 0).epsilon() >= spent
 
 
-def test_an_answer_is_not_hidden_behind_the_price_of_an_earlier_version_s_bit(tmp_path: Path) -> None:
-    """Of a mechanism with a bit the price is that of the bit: a scout's answer beside it, however true, was free."""
+def test_an_answer_is_not_hidden_behind_the_bit_of_an_earlier_version(tmp_path: Path) -> None:
+    """Earlier versions sent a bit beside every update: a description that has one is refused by its name."""
     held = keeper(tmp_path, mechanisms=BOTH)
     fine = description_of(Scout(AdaptiveClip(MECHANISM, 1.0, 2, 1 - 1e-12)))
     hidden = fine.replace('"every":2', '"bit_epsilon":1e-9,"every":2')
     assert hidden != fine
-    with pytest.raises(InvalidParameter, match="truth must be left out beside the bit"):
+    with pytest.raises(InvalidParameter, match="bit_epsilon"):
         held.accept(replace(question(SCOUTS[0], MOVING.scout()), mechanism=hidden))
     assert books(tmp_path).releases == 0

@@ -8,7 +8,7 @@ import math
 import numpy as np
 import pytest
 
-from quietbit.mechanism.summed_response import SummedResponse
+from quietbit.mechanism.response import SummedResponse
 from quietbit.privacy.response_sum import response_sum_cost
 from quietbit.target import Adjacency
 

@@ -34,6 +34,7 @@ from quietbit.mechanism.shuffled import shuffled_privacy
 from quietbit.mechanism.skellam import IndependentSkellam, Skellam
 from quietbit.mechanism.vector import VectorMVU
 from quietbit.privacy.account import Account
+from quietbit.privacy.cost import Cost
 from quietbit.target import Adjacency, Target, Trust, Unit
 
 SEED, COUNT = 20_261_116, 2000
@@ -47,6 +48,7 @@ KINDS = (
 )  # fmt: skip
 BY_SAMPLE = ("gaussian", "laplace", "sign", "imvu", "imvu-l1", "independent-skellam")
 BY_SUM = ("imvu", "imvu-clamped", "imvu-binomial")
+ANSWER = 0.1000000000000011  # pure, beside every update of a "watched" kind
 PURE = ("laplace", "imvu-l1", "mvu-l1", "vmvu")
 
 
@@ -89,8 +91,8 @@ def setting(number: int) -> Setting:
 @cache
 def mechanism(kind: str, strength: float) -> Any:
     """A mechanism of this kind; ``strength`` is about its epsilon."""
-    if kind.startswith("watched-"):
-        return AdaptiveClip(mechanism(kind.removeprefix("watched-"), strength), 0.7, bit_epsilon=0.1)
+    if kind.startswith("watched-"):  # `cost` adds an answer of its own to it
+        return AdaptiveClip(mechanism(kind.removeprefix("watched-"), strength), 0.7)
     noise = 1 / strength
     table = {
         "gaussian": lambda: Gaussian(ROUND, 3 * noise),
@@ -126,7 +128,8 @@ def cost(part: tuple[str, float, int, int], asked: Setting) -> Any:
         return found.sum_privacy(extra, asked.adjacency)
     if asked.trust is Trust.SHUFFLED and extra:
         return shuffled_privacy(found, asked.adjacency, extra)
-    return found.privacy(asked.adjacency).under(trust=asked.trust)
+    alone = found.privacy(asked.adjacency).under(trust=asked.trust)
+    return alone + Cost.pure(ANSWER).like(alone) if kind.startswith("watched-") else alone
 
 
 def accounts(asked: Setting) -> tuple[float, float]:

@@ -53,9 +53,9 @@ CASES: dict[str, Any] = {
     "v1_skellam_16bit": Skellam(ROUND, 0.5),
     "v2_vmvu_seed": VectorMVU(Profile.from_weights([0.5], [1.0, 4.0]), ROUND, keep=16, rotation_seed=3),
     "v2_vmvu_direct": VectorMVU(Profile.from_weights([5.0], [1.0, 2.0**24]), ROUND, keep=8),
-    "watched_imvu_3bit": AdaptiveClip(InterpolatedMVU(design(3), ROUND, decoder="alphabet"), 0.75, bit_epsilon=1.0),
-    "watched_vmvu_seed": AdaptiveClip(
-        VectorMVU(Profile.from_weights([0.5], [1.0, 4.0]), ROUND, keep=16, rotation_seed=3), 6.0, bit_epsilon=1.0
+    "clip_imvu_3bit": AdaptiveClip(InterpolatedMVU(design(3), ROUND, decoder="alphabet"), 0.75),
+    "clip_vmvu_seed": AdaptiveClip(
+        VectorMVU(Profile.from_weights([0.5], [1.0, 4.0]), ROUND, keep=16, rotation_seed=3), 6.0, 20, 0.5
     ),
     "rotated_imvu_1bit": InterpolatedMVU(design(1), ROUND, beta=2.0, clamp=True, rotation=Rotation(8, seed=3)),
     "rotated_imvu_3bit_exact": InterpolatedMVU(design(3), ROUND, rotation=Rotation(16, exact=True)),

@@ -1,38 +1,30 @@
 """A moving clip: any mechanism, rescaled to the clip of a round, and scouts who answer whether it is too short.
 
-Idea     nobody knows a good clip beforehand, and it changes as a model learns. So one client in twenty, drawn in
-         public, scouts: it sends no update in that round, and answers by randomised response whether its update was
-         no longer than the round's clip. From the answers the server moves the next round's clip towards one that
-         leaves the wanted share of updates unchanged. The other clients send as they would without scouts, so the only
-         cost is the missing updates: 1 / (1 - 1/20) of squared error, 5.3 %. The clip of a round is public and part of
-         the mechanism's identity: a payload made for another clip is refused.
+Idea     a good clip is unknown beforehand and changes as a model learns. So one client in twenty, drawn in public,
+         scouts: it sends no update in that round, and answers by randomised response whether its update was no longer
+         than the round's clip. From the answers the server moves the next clip towards one that leaves the wanted share
+         of updates unchanged; the only cost is the missing updates, 5.3 % of squared error. The clip of a round is
+         public and part of the mechanism's identity: a payload made for another clip is refused. Who scouts is a
+         function of run, round and the node's number, which every node computes.
 Symbols  C = this round's clip; R = radius of the inner mechanism; t = T / 2^64: an answer is true with probability t,
          else a coin; one client in n scouts.
 Source   Andrew, Thakkar, McMahan, Ramaswamy (NeurIPS 2021), "Differentially private learning with adaptive clipping",
          whose clients all send a bit to a trusted server; Warner (1965) for the answer.
 
 Account. An update is clipped to C, multiplied by R / C, and passed to the inner mechanism, which clips it again: the
-inner account holds exactly, whatever C is, and so does that of a run whose clip moves. A release is an update or an
-answer, whichever the server asks for, and its cost is the larger of both, account by account (`Cost.either`): so a
-server gains nothing by choosing who scouts, and ledgers count releases of one mechanism. With p = (1 + t) / 2 the
-answers of two updates have at worst the laws (p, 1 - p) and (1 - p, p): those of the sign of N(mu/2, 1) and N(-mu/2, 1)
-with Phi(mu/2) = p. The zero update has no length, and a scout gives either answer alike: against (1/2, 1/2) an answer
-is the sign of N(mu, 1) against that of N(0, 1), Phi(mu) = p. So these Gaussian pairs dominate, besides the laws.
-
-Turns. Who scouts is a function of run, round and the node's number, which every node computes: in its turn it
-answers and sends no update, and at no other time does it answer.
-
-Bits. Earlier versions sent a bit beside every update (``bit_epsilon``): such payloads are still read, and ledgers
-that contain them priced, but no new ones are made.
+inner account holds exactly, whatever C is. A release is an update or an answer, whichever the server asks for, and its
+cost is the larger of both, account by account (`Cost.either`): so a server gains nothing by choosing who scouts. With
+p = (1 + t) / 2 the answers of two updates have at worst the laws (p, 1 - p) and (1 - p, p): those of the sign of
+N(mu/2, 1) and N(-mu/2, 1) with Phi(mu/2) = p. The zero update has no length, and a scout gives either answer alike:
+against (1/2, 1/2) an answer is the sign of N(mu, 1) against that of N(0, 1), Phi(mu) = p. So these pairs dominate.
 """
 
 from __future__ import annotations
 
 import hashlib
 import math
-from collections.abc import Sequence
 from fractions import Fraction
-from typing import Any, final
+from typing import Any, cast, final
 
 import numpy as np
 from attrs import define, evolve, field, frozen
@@ -40,7 +32,7 @@ from numpy.typing import NDArray
 from scipy.special import erfcinv, erfinv
 
 from quietbit._typing import FloatVector
-from quietbit.errors import InvalidParameter, check_int, check_real, refuse_payload, require
+from quietbit.errors import InvalidParameter, check_int, require
 from quietbit.kernel.base import Kernel
 from quietbit.kernel.norm import clip_factor
 from quietbit.kernel.rng import RandomBits
@@ -59,9 +51,8 @@ from quietbit.mechanism.base import (
     check_mechanism,
     only,
     passed_on,
-    summable,
 )
-from quietbit.mechanism.response import RandomisedResponse
+from quietbit.mechanism.response import CellCounts, RandomisedResponse
 from quietbit.privacy.conversion import round_up
 from quietbit.privacy.cost import Cost
 from quietbit.target import Adjacency
@@ -70,17 +61,12 @@ __all__ = ["AdaptiveClip", "Scout", "scout_rank"]
 
 WORDS = 2**64
 RANKS = 2**256
-MOST_BIT_EPSILON = 20.0
 
 
 def scout_rank(run: bytes, number: int, node: int) -> int:
     """Return a node's rank in a round's public order, from 0 to 2^256 - 1; low ranks scout."""
     said = b"quietbit/scouts/" + len(run).to_bytes(8, "little") + run
     return int.from_bytes(hashlib.sha256(said + number.to_bytes(8, "little") + node.to_bytes(8, "little")).digest())
-
-
-def _bit_epsilon(value: float | None) -> float | None:
-    return None if value is None else check_real(value, "bit_epsilon", at_most=MOST_BIT_EPSILON)
 
 
 def _every(value: int | None) -> int | None:
@@ -99,7 +85,6 @@ class AdaptiveClip(Wrapper):
     clip: float = field()
     every: int | None = field(default=None, converter=_every, metadata=LEFT_OUT)
     truth: float | None = field(default=None, metadata=LEFT_OUT)
-    bit_epsilon: float | None = field(default=None, converter=_bit_epsilon, metadata=LEFT_OUT, kw_only=True)
     domain: Ball = field(init=False, repr=False, eq=False)  # the ball of this round's clip
     answer: RandomisedResponse | None = field(init=False, repr=False, eq=False)
 
@@ -110,10 +95,8 @@ class AdaptiveClip(Wrapper):
 
     @truth.validator
     def _check_truth(self, attribute: object, value: float | None) -> None:
-        """Refuse scouts without answers, answers without scouts, and unpriced answers beside a bit."""
+        """Refuse scouts without answers, and answers without scouts."""
         require((value is None) == (self.every is None), "truth", value, "given where clients scout, and only there")
-        scouts = value is None or self.bit_epsilon is None
-        require(scouts, "truth", value, "left out beside the bit of an earlier version, whose price has no answer")
 
     @domain.default
     def _domain(self) -> Ball:
@@ -122,16 +105,6 @@ class AdaptiveClip(Wrapper):
     @answer.default
     def _answer(self) -> RandomisedResponse | None:
         return None if self.truth is None else RandomisedResponse(2, self.truth)
-
-    @property
-    def layout(self) -> Layout:
-        """The inner layout; in an earlier version's release one code more, or one byte where there are no codes."""
-        within = self.inner.layout
-        if self.bit_epsilon is None:
-            return within
-        if within.bits:
-            return Layout.codes(within.bits, within.count + 1)
-        return Layout.opaque(within.count, within.size + 1)
 
     @property
     def priced_as(self) -> AdaptiveClip:
@@ -157,15 +130,13 @@ class AdaptiveClip(Wrapper):
 
     def write(self, update: Parts, rng: RandomBits, kernel: Kernel, out: Body) -> None:
         """Write the inner mechanism's release of the clipped and rescaled update."""
-        if self.bit_epsilon is not None:
-            raise InvalidParameter.of("bit_epsilon", "left out of new releases: scouts answer", self.bit_epsilon)
         kept = own_parts(update)
         length = kernel.norm(kept, self.inner.domain.norm.order)
         self.inner.write(scaled(kept, clip_factor(length, self.clip) * self._ratio), rng, kernel, out)
 
     def accumulator(self, kernel: Kernel, max_payloads: int) -> Accumulator:
         """Return an accumulator of the inner mechanism's sums."""
-        return _Rescaled(self, self.inner.accumulator(kernel, max_payloads))
+        return _Rescaled(self.inner.accumulator(kernel, max_payloads), self._ratio)
 
     def cost(self, adjacency: Adjacency) -> Cost:
         """Return the cost of an update or of a scout's answer, whichever is larger."""
@@ -175,14 +146,11 @@ class AdaptiveClip(Wrapper):
         """Return the same for one sample, which can change an answer as much as all can."""
         return self._with_answer(self.inner.sample_cost(adjacency, samples), Adjacency.REPLACE_ONE)
 
-    @property
-    def summable(self) -> bool:
-        """Whether codes may be summed: as the inner mechanism says, but never with a bit, which a sum would reveal."""
-        return self.bit_epsilon is None and self.inner.summable
+    summable = passed_on("inner.summable")
 
     def sum_cost(self, clients: int, adjacency: Adjacency) -> Cost:
         """Return the larger cost of an update in a sum and of an answer, which the server sees unmasked."""
-        return self._with_answer(summable(self).inner.sum_cost(clients, adjacency), adjacency)  # type: ignore[attr-defined]
+        return self._with_answer(self.inner.sum_cost(clients, adjacency), adjacency)
 
     def mean_from_sum(self, total: NDArray[Any], clients: int) -> FloatVector:
         """Return the inner mechanism's mean, in units of this clip."""
@@ -193,31 +161,18 @@ class AdaptiveClip(Wrapper):
         return self.inner.kept_from_sum(total, clients) / self._ratio
 
     def _with_answer(self, cost: Cost, adjacency: Adjacency) -> Cost:
-        if self.bit_epsilon is not None:
-            return cost + Cost.pure(self._bit_epsilon_upper)
         return cost if self.answer is None else cost.either(_answer_cost(self.answer, adjacency))
-
-    @property
-    def _bit_epsilon_upper(self) -> float:
-        """log((1 - p) / p) of the probability p that the bit lies, a multiple of 2^-64, rounded up."""
-        lies = math.ceil(WORDS / (1 + math.exp(self.bit_epsilon or 0.0)))
-        return round_up(math.log1p(Fraction(WORDS - 2 * lies, lies)), 1e-14)
 
     def error(self) -> Error:
         """Return the inner mechanism's error, in units of this clip."""
         found, ratio = self.inner.error(), 1 / self._ratio
-        return evolve(found, squared=found.squared * ratio**2, bias=found.bias * ratio)
+        return evolve(found, squared=found.squared * ratio**2, bias=found.bias * ratio, shared=found.shared * ratio**2)
 
     def decoded(self, value: float) -> tuple[float, float]:
         """Return the inner moments in units of this clip; rounding never pushes a value out of its ball."""
         radius = self.inner.domain.radius
         mean, variance = self.inner.decoded(max(-radius, min(radius, value * self._ratio)))
         return mean / self._ratio, variance / self._ratio**2
-
-    @property
-    def shared_error(self) -> float:
-        """The inner mechanism's shared error, in units of this clip."""
-        return self.inner.shared_error / self._ratio**2
 
     @property
     def honest_length(self) -> float:
@@ -285,7 +240,7 @@ class Scout(Mechanism):
 
     def accumulator(self, kernel: Kernel, max_payloads: int) -> Accumulator:
         """Return a counter of the answers."""
-        return _Tally(self._response)
+        return _Tally(self._response, np.zeros(2, dtype=np.int64))
 
     def error(self) -> Error:
         """Refuse: an answer reveals only the length of an update."""
@@ -293,74 +248,40 @@ class Scout(Mechanism):
 
     @property
     def _response(self) -> RandomisedResponse:
-        return self.moving.answer or RandomisedResponse(2, 0.5)  # checked to exist
+        return cast(RandomisedResponse, self.moving.answer)  # checked to exist
 
 
 @final
 @define(eq=False)
-class _Tally(Accumulator):
-    """The number of scouts, and how many answer that the clip left their update unchanged."""
-
-    response: RandomisedResponse
-    short: int = 0
-
-    def check(self, body: Body) -> None:
-        """Refuse an answer that is neither 0 nor 1."""
-        if body[0] > 1:
-            refuse_payload("answer of the payload", "0 or 1", int(body[0]))
-
-    def add(self, bodies: Sequence[Body]) -> None:
-        self.short += sum(int(body[0] == 0) for body in bodies)
+class _Tally(CellCounts):
+    """How many scouts answer that the clip left their update unchanged, and how many that it did not."""
 
     def reader(self, count: int) -> Reader:
         raise InvalidParameter("The answers of scouts have no mean of updates; `answers` says what they have.")
 
     def answers(self, count: int) -> Answers:
         """Return the share that the clip leaves unchanged; its deviation includes the coins and the draw of scouts."""
-        share, truth = self.response.share(self.short / count), self.response.truth
+        share, truth = self.mechanism.share(int(self.counts[0]) / count), self.mechanism.truth
         return Answers(share, 0.5 / (truth * math.sqrt(count)))
 
 
 @final
 @define(eq=False)
 class _Rescaled(Accumulator):
-    """The inner mechanism's accumulator, in units of the clip; drops the bit of an earlier version's release."""
+    """The inner mechanism's accumulator, in units of the clip."""
 
-    mechanism: AdaptiveClip
     sums: Accumulator
+    ratio: float
 
-    @property
-    def group(self) -> int:
-        return self.sums.group
-
-    def check(self, body: Body) -> None:
-        """Refuse a bit that is neither 0 nor 1, and any body that the inner mechanism refuses."""
-        self.sums.check(self._inner(body))
-
-    def add(self, bodies: Sequence[Body]) -> None:
-        self.sums.add([self._inner(body) for body in bodies])
+    group, check, add = passed_on("sums.group"), passed_on("sums.check"), passed_on("sums.add")
 
     def reader(self, count: int) -> Reader:
-        read, ratio = self.sums.reader(count), self.mechanism._ratio
-        return lambda start, stop: read(start, stop) / ratio
+        read = self.sums.reader(count)
+        return lambda start, stop: read(start, stop) / self.ratio
 
     def kept(self, count: int) -> FloatVector:
         """Return the inner mechanism's kept mean, in units of this clip, so that replaying needs no clip."""
-        return self.sums.kept(count) / self.mechanism._ratio
-
-    def _inner(self, body: Body) -> Body:
-        """Return the inner body, as the inner mechanism wrote it."""
-        if self.mechanism.bit_epsilon is None:
-            return body
-        within = self.mechanism.inner.layout
-        place = within.bits * within.count if within.bits else 8 * within.size  # of the bit: after the last code
-        said = int.from_bytes(body[place // 8 :].tobytes(), "little") >> place % 8
-        if said not in (0, 1):
-            refuse_payload("answer of the payload", "0 or 1", said)
-        rest = body[: within.size].copy()
-        if place % 8:  # the last byte is shared: the bit is in the inner body's padding
-            rest[-1] &= np.uint8((1 << place % 8) - 1)
-        return rest
+        return self.sums.kept(count) / self.ratio
 
 
 def _answer_cost(response: RandomisedResponse, adjacency: Adjacency) -> Cost:

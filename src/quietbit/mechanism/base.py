@@ -83,7 +83,8 @@ class Error:
     share of the update that is decoded; averaging over clients does not raise it. ``gain``: the slope of the decoded
     mean at 0, which is 1 where decoding is unbiased to first order; ``squared`` and ``response`` are measured after
     dividing by it, so that decoders which differ by a factor compare equal. ``bias``: the decoded mean at 0.
-    ``unitless``: decoded values are not updates until they are divided by the gain (`Sign`).
+    ``unitless``: decoded values are not updates until they are divided by the gain (`Sign`). ``shared``: the part of
+    ``squared`` that all clients of a round share, so that averaging does not reduce it.
     """
 
     squared: float
@@ -91,6 +92,7 @@ class Error:
     bias: float = 0.0
     unitless: bool = False
     response: float = 1.0
+    shared: float = 0.0
 
 
 @final
@@ -240,11 +242,6 @@ class Mechanism(ABC):
         return 0.0
 
     @property
-    def shared_error(self) -> float:
-        """The part of the squared error that all clients of a round share, so that averaging does not reduce it."""
-        return 0.0
-
-    @property
     def kept(self) -> int:
         """The number of coordinates of an update, rotated or not, that a release depends on."""
         return self.domain.dimension
@@ -318,7 +315,7 @@ class Mechanism(ABC):
     @property
     def takes_samples(self) -> bool:
         """Whether it clips the gradients of a client's samples one by one (`write_samples`) instead of their mean."""
-        return False
+        return self.batch > 0 or self.each_sample is not None
 
     @property
     def each_sample(self) -> Mechanism | None:
@@ -419,7 +416,6 @@ class Wrapper(Mechanism):
     decoded = passed_on("inner.decoded")
     response = passed_on("inner.response")
     moment_error = passed_on("inner.moment_error")
-    shared_error = passed_on("inner.shared_error")
     kept = passed_on("inner.kept")
     shared_rows = passed_on("inner.shared_rows")
     row_places = passed_on("inner.row_places")

@@ -51,11 +51,6 @@ class OfBatches(Wrapper):
 
     __slots__ = ()
 
-    @property
-    def takes_samples(self) -> bool:
-        """True."""
-        return True
-
     def write(self, update: Parts, rng: RandomBits, kernel: Kernel, out: Body) -> None:
         """Refuse: an update is already a mean, or a difference of models."""
         raise InvalidParameter("update must be given as the gradients of batches that the gate drew, got a mean.")

@@ -137,8 +137,7 @@ def expectation(
     require(crowd >= many, "clients", crowd, f"at least {many}, the cohort")
     which, ball = Trust(trust), check_mechanism(mechanism).domain
     found = mechanism.error()
-    error = found.squared
-    shared = mechanism.shared_error  # of rows that all clients of a round keep
+    error, shared = found.squared, found.shared
     squared = error / many**2 if which is Trust.CENTRAL else (error - shared) / many + shared
     noise = math.sqrt(ball.dimension * squared) / mechanism.longest_update
     return Expectation(noise, ball.dimension, many, times, crowd, which, found.response)

@@ -131,8 +131,9 @@ class Projected(Rowed, Wrapper):
         """Return the inner mechanism's error plus that of projecting an update on the sphere."""
         inner, response = self.inner.error(), self.response(None)
         missed = (inner.response - response) * self.ball.radius**2 / self.ball.dimension
-        squared = inner.squared + self.projection_error(self.ball.radius) + max(0.0, missed)
-        return evolve(inner, squared=squared, response=response)
+        projection = self.projection_error(self.ball.radius)
+        squared, shared = inner.squared + projection + max(0.0, missed), projection if self.shared_rows else 0.0
+        return evolve(inner, squared=squared, response=response, shared=shared)
 
     def response(self, block: int | None) -> float:
         """Return the share that the second clip and the inner mechanism, on coordinates rotated in one block, leave."""
@@ -165,11 +166,6 @@ class ProjectedSamples(Wrapper):
             "update must be given as its samples' gradients (Uplink.send_samples), got their mean: each is projected "
             "and clipped by itself."
         )
-
-    @property
-    def takes_samples(self) -> bool:
-        """True."""
-        return True
 
     @property
     def each_sample(self) -> Projected:

@@ -48,7 +48,7 @@ OWN = {
 # The name, in policies and ledgers, of mechanisms that answer questions instead of sending an update.
 ASKED = {
     "response": ("response", "RandomisedResponse"),
-    "summed-response": ("summed_response", "SummedResponse"),
+    "summed-response": ("response", "SummedResponse"),
     "scout": ("adaptive_clip", "Scout"),
 }
 # The library's kinds in descriptions: file and class. An identity keeps the kind it was first written with.

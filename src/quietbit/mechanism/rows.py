@@ -87,11 +87,6 @@ class Rowed(Mechanism):
         """The mechanism that a ledger records: the cost does not depend on which rows are shared."""
         return self if self.rows is None else self.at(0)
 
-    @property
-    def shared_error(self) -> float:
-        """The projection's error where rows are shared, since all clients then make the same one."""
-        return self.projection_error(self.ball.radius) if self.shared_rows else 0.0
-
     def projection_error(self, length: float) -> float:
         """Return the squared error per coordinate that leaving out rows adds, for an update of this length."""
         return length**2 / self.keep * (1 - self.keep / self.padded)

@@ -201,7 +201,9 @@ class VectorMVU(Rowed):
 
     def error(self) -> Error:
         """Return the error from noise and projection for an update on the sphere; shorter updates have less."""
-        return Error(self._noise() + self.projection_error(self.ball.radius), response=self.clip_response)
+        projection = self.projection_error(self.ball.radius)
+        shared = projection if self.shared_rows else 0.0
+        return Error(self._noise() + projection, response=self.clip_response, shared=shared)
 
     def decoded(self, value: float) -> tuple[float, float]:
         """Return the value, and the variance of such a coordinate in an update that fills the ball.

@@ -26,8 +26,7 @@ from attrs import field, frozen
 from quietbit._typing import FloatVector
 from quietbit.auditor.tails import clopper_pearson
 from quietbit.errors import check_int, check_real, require
-from quietbit.mechanism.response import MOST_CELLS, RandomisedResponse
-from quietbit.mechanism.summed_response import SummedResponse
+from quietbit.mechanism.response import MOST_CELLS, RandomisedResponse, SummedResponse
 from quietbit.privacy.cost import Cost
 from quietbit.target import Adjacency, Unit, check_delta, check_releases
 

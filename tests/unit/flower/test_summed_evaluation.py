@@ -10,8 +10,7 @@ from flwr.serverapp.strategy import FedAvg
 from quietbit import Plan
 from quietbit.engine.messages import request_of
 from quietbit.flower import PrivateStrategy
-from quietbit.mechanism.response import RandomisedResponse
-from quietbit.mechanism.summed_response import SummedResponse
+from quietbit.mechanism.response import RandomisedResponse, SummedResponse
 from quietbit.node.policy import simulated_directory
 from quietbit.node.release import account_of
 from unit.flower.kit import SIMULATED, be_the_server, ledger, model

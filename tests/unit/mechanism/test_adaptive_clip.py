@@ -185,7 +185,7 @@ def test_an_answer_that_is_none_is_refused_and_so_is_the_error_of_one() -> None:
     scout = moving().scout()
     counts = scout.accumulator(Uplink(scout)._kernel, 10)
     counts.check(np.array([1], dtype=np.uint8))
-    with pytest.raises(InvalidPayload, match="answer of the payload must be 0 or 1, got 2"):
+    with pytest.raises(InvalidPayload, match="cell of the answer must be below 2, got 2"):
         counts.check(np.array([2], dtype=np.uint8))
     with pytest.raises(InvalidParameter, match="updates to decode"):
         scout.error()

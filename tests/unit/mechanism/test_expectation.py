@@ -40,7 +40,7 @@ def test_rows_that_all_clients_keep_are_not_averaged_out():
     inner = quietbit.Gaussian(quietbit.Ball("l2", 3.0, 64), 2.0)
     own, shared = Projected(inner, BALL), Projected(inner, BALL, rows=5)
     projection = 9.0 / 64 * (1 - 64 / 1024)
-    assert (own.shared_error, shared.shared_error) == (0.0, pytest.approx(projection))
+    assert (own.error().shared, shared.error().shared) == (0.0, pytest.approx(projection))
     many = 10_000
     alone = expectation(own, cohort=many).noise ** 2
     together = expectation(shared, cohort=many).noise ** 2

@@ -12,8 +12,7 @@ import pytest
 
 from quietbit import Adjacency, InvalidParameter, InvalidPayload, Uplink, seeded_rng
 from quietbit.mechanism.registry import build, describe, family_of, identity_of
-from quietbit.mechanism.response import WORDS, RandomisedResponse
-from quietbit.mechanism.summed_response import SummedResponse
+from quietbit.mechanism.response import WORDS, RandomisedResponse, SummedResponse
 from quietbit.wire.payload import Payload
 from statistical.kit import assert_binomial, seed
 from unit.mechanism.makers import CountingWords

@@ -9,7 +9,7 @@ from quietbit import Uplink
 from quietbit.errors import InvalidParameter
 from quietbit.kernel.rng import seeded_rng
 from quietbit.mechanism.registry import build, describe, family_of
-from quietbit.mechanism.summed_response import SummedResponse
+from quietbit.mechanism.response import SummedResponse
 from quietbit.target import Adjacency
 from quietbit.wire.payload import Payload
 from statistical.kit import assert_binomial, seed

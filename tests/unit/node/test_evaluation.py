@@ -12,8 +12,7 @@ from quietbit import Adjacency, Uplink
 from quietbit.errors import InvalidParameter
 from quietbit.mechanism.adaptive_clip import AdaptiveClip
 from quietbit.mechanism.base import Mechanism
-from quietbit.mechanism.response import RandomisedResponse
-from quietbit.mechanism.summed_response import SummedResponse
+from quietbit.mechanism.response import RandomisedResponse, SummedResponse
 from quietbit.node.gatekeeper import Gatekeeper, RemoteGate
 from quietbit.node.ledger import AnsweredBefore, FileLedger, mechanism_line, release_line
 from quietbit.node.policy import NotAllowed
