@@ -29,8 +29,8 @@ from numpy.typing import NDArray
 from quietbit import Adjacency, Ball, InvalidParameter, Norm, Uplink, calibrate, calibrate_sum, seeded_rng
 from quietbit.auditor.audit import audit
 from quietbit.mechanism.ball import usual_kernel
+from quietbit.mechanism.central_sum import compare_sums
 from quietbit.mechanism.registry import families, family
-from quietbit.mechanism.sum_comparison import compare_sums
 from quietbit.target import Target
 from quietbit_lab.baseline.cpsgd import calibrate_cpsgd
 from quietbit_lab.baseline.discrete_gaussian import calibrate_discrete_gaussian

@@ -16,8 +16,7 @@ import numpy as np
 from quietbit.design.solve import solve
 from quietbit.design.spec import DesignSpec
 from quietbit.mechanism.ball import Ball, Norm
-from quietbit.mechanism.central_sum import calibrate_sum
-from quietbit.mechanism.sum_comparison import compare_sums
+from quietbit.mechanism.central_sum import calibrate_sum, compare_sums
 from quietbit.privacy.aggregate import AggregateConstant, aggregate_cost
 from quietbit.secagg.client import SumClient
 from quietbit.secagg.codec import encode, pack_evidence, pack_inbox

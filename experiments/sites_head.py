@@ -23,8 +23,7 @@ from attrs import frozen
 from quietbit import Adjacency, Ball, Uplink, calibrate, secure_rng
 from quietbit.kernel.select import default_kernel
 from quietbit.mechanism.base import Mechanism
-from quietbit.mechanism.batch import PoissonBatch
-from quietbit.mechanism.local_steps import LocalSteps
+from quietbit.mechanism.batch import LocalSteps, PoissonBatch
 from quietbit.mechanism.rotation import rotation_for
 
 SITES, RATE, ALL_STEPS, CLIP, DELTA, LENGTH = 10, 0.1, 150, 1.0, 1e-5, 6.0

@@ -19,12 +19,12 @@ from quietbit.mechanism.additive import Sign as Sign
 from quietbit.mechanism.ball import Ball as Ball
 from quietbit.mechanism.ball import Norm as Norm
 from quietbit.mechanism.base import Mechanism as Mechanism
+from quietbit.mechanism.base import shuffled_privacy as shuffled_privacy
 from quietbit.mechanism.calibrate import calibrate as calibrate
 from quietbit.mechanism.central_sum import calibrate_sum as calibrate_sum
 from quietbit.mechanism.dithered import DitheredMVU as DitheredMVU
 from quietbit.mechanism.expectation import expectation as expectation
 from quietbit.mechanism.interpolated import InterpolatedMVU as InterpolatedMVU
-from quietbit.mechanism.shuffled import shuffled_privacy as shuffled_privacy
 from quietbit.mechanism.skellam import Skellam as Skellam
 from quietbit.mechanism.vector import VectorMVU as VectorMVU
 from quietbit.plan.clip import MovingClip as MovingClip

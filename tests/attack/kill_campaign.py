@@ -25,8 +25,7 @@ import numpy as np
 
 from quietbit.mechanism.additive import Gaussian
 from quietbit.mechanism.ball import Ball, Norm
-from quietbit.mechanism.batch import PoissonBatch
-from quietbit.mechanism.local_steps import LocalSteps
+from quietbit.mechanism.batch import LocalSteps, PoissonBatch
 from quietbit.node import Policy, init
 from quietbit.node.ledger import AnsweredBefore, FileLedger
 from quietbit.node.pricing import ProposedMechanism, description_of

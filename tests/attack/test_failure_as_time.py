@@ -14,8 +14,7 @@ pytest.importorskip("flwr", reason="needs the flower extra")
 from quietbit import Ball, Gaussian, InvalidParameter
 from quietbit.engine.turn import Turn
 from quietbit.flower import PrivateUplink
-from quietbit.mechanism.batch import PoissonBatch
-from quietbit.mechanism.local_steps import LocalSteps
+from quietbit.mechanism.batch import LocalSteps, PoissonBatch
 from quietbit.node.answer_time import GRAIN, NUMBERS, AnswerTime
 from quietbit.plan.plan import Plan
 from unit.flower.kit import DIMENSION, app, context

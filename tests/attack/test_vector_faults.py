@@ -19,8 +19,7 @@ from quietbit.auditor.audit import Audit, audit
 from quietbit.kernel.base import Kernel
 from quietbit.kernel.rng import seeded_rng
 from quietbit.mechanism import vector as module
-from quietbit.mechanism.solve_profile import solve_profile
-from quietbit.mechanism.vector import VectorMVU
+from quietbit.mechanism.vector import VectorMVU, solve_profile
 from quietbit.target import Adjacency
 from quietbit.wire.uplink import Uplink
 from statistical.kit import seed

@@ -28,9 +28,9 @@ from quietbit.design.spec import DesignSpec
 from quietbit.mechanism.adaptive_clip import AdaptiveClip
 from quietbit.mechanism.additive import Gaussian, Laplace, Sign
 from quietbit.mechanism.ball import Ball, Norm
+from quietbit.mechanism.base import shuffled_privacy
 from quietbit.mechanism.dithered import DitheredMVU
 from quietbit.mechanism.interpolated import InterpolatedMVU
-from quietbit.mechanism.shuffled import shuffled_privacy
 from quietbit.mechanism.skellam import IndependentSkellam, Skellam
 from quietbit.mechanism.vector import VectorMVU
 from quietbit.privacy.account import Account

@@ -20,8 +20,7 @@ from quietbit.design.profile import Profile
 from quietbit.kernel.rng import seeded_rng
 from quietbit.kernel.select import select
 from quietbit.kernel.transform import rotate
-from quietbit.mechanism.solve_profile import solve_profile
-from quietbit.mechanism.vector import VectorMVU
+from quietbit.mechanism.vector import VectorMVU, solve_profile
 from quietbit.target import Adjacency
 from statistical.kit import seed
 

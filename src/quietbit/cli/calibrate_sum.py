@@ -25,8 +25,7 @@ def calibrate_secure_sum(
     given: dict[str, Any], rate: float | None, secret: bool, plot: Path | None, out: Path | None, as_json: bool
 ) -> None:
     """Calibrate, compare, and draw where asked."""
-    from quietbit.mechanism.central_sum import calibrate_sum
-    from quietbit.mechanism.sum_comparison import compare_calibration
+    from quietbit.mechanism.central_sum import calibrate_sum, compare_calibration
 
     ball, epsilon = given["ball"], given["epsilon"]
     require(ball.norm is quietbit.Norm.L2, "norm", ball.norm.value, "l2 for secure aggregation")

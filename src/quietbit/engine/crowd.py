@@ -25,8 +25,7 @@ from typing import final
 from attrs import define, field
 
 from quietbit.errors import QuietbitError, check_int, require
-from quietbit.mechanism.base import Mechanism
-from quietbit.mechanism.shuffled import shuffled_privacy
+from quietbit.mechanism.base import Mechanism, shuffled_privacy
 from quietbit.plan.participation import secret_order
 from quietbit.privacy.account import Account
 from quietbit.privacy.guarantee import Guarantee, GuaranteePair

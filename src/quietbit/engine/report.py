@@ -100,7 +100,7 @@ class RoundReport:
     answered, and their bytes, reasons and refused replies are added. ``resyncs`` are nodes that could not replay the
     rounds they were sent, released nothing and get the full model next; they are among those that declined.
     Where releases are weighted, ``effective`` is how many of equal weight are as noisy (`quietbit.wire.weighted`).
-    Of those refused, ``outliers`` are longer than noise makes them (`quietbit.mechanism.outliers`).
+    Of those refused, ``outliers`` are longer than noise makes them (`quietbit.mechanism.poison`).
     Only a simulation knows which apps ``crashed``: their nodes answered with the release of a zero update.
     """
 

@@ -46,7 +46,7 @@ from quietbit.mechanism.accumulate import code_accumulator, of_floats
 from quietbit.mechanism.ball import Ball, Norm, clipped_pieces
 from quietbit.mechanism.base import Accumulator, Body, Error, Layout, Mechanism, Parts, only, passed_on
 from quietbit.mechanism.family import MAX_MULTIPLIER, MIN_MULTIPLIER, SearchedFamily, check_multiplier
-from quietbit.mechanism.outliers import exponential_length_upper, normal_length_upper
+from quietbit.mechanism.poison import exponential_length_upper, normal_length_upper
 from quietbit.mechanism.rotation import response_lower
 from quietbit.privacy.conversion import round_up
 from quietbit.privacy.cost import Cost, Formula

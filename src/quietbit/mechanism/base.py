@@ -27,12 +27,12 @@ from quietbit.kernel.rng import RandomBits
 from quietbit.mechanism.ball import Ball
 from quietbit.mechanism.poison import WORK, longest_payload
 from quietbit.privacy.cost import Cost
-from quietbit.privacy.shuffle import BlanketPair
+from quietbit.privacy.shuffle import BlanketPair, shuffled_cost
 from quietbit.target import Adjacency, Trust, Unit
 
 __all__ = [
     "LEFT_OUT", "Accumulator", "Answers", "Batch", "Body", "Error", "Layout", "Mechanism", "Parts", "Reader", "Wrapper",
-    "check_mechanism", "only", "passed_on", "summable",
+    "check_mechanism", "only", "passed_on", "shuffled_privacy", "summable",
 ]  # fmt: skip
 
 Body: TypeAlias = NDArray[np.uint8]
@@ -48,10 +48,9 @@ _NO_ROWS = "the same rows for all clients of a round"
 @final
 @frozen
 class Layout:
-    """The layout of a body: ``count`` codes of ``bits`` bits, or ``size`` bytes that only the mechanism reads.
+    """The layout of a body: ``count`` codes of ``bits`` bits (32 for floats), or ``size`` bytes without codes.
 
-    Codes have 1 to 16 bits, or 32 for floats; ``bits`` is 0 for a body without codes, and ``count`` is then the
-    dimension of the update.
+    ``bits`` is 0 for a body without codes, and ``count`` is then the dimension of the update.
 
     >>> Layout.codes(3, 11).size
     5
@@ -98,9 +97,9 @@ class Error:
 @final
 @frozen
 class Answers:
-    """The share of updates that a clip left unchanged, an unbiased estimate (it may leave [0, 1]), and its noise.
+    """The share of updates that a clip left unchanged, an unbiased estimate (it may leave [0, 1]).
 
-    ``deviation`` bounds the standard deviation due to randomised answers and the draw of scouts; it is public.
+    ``deviation`` bounds its standard deviation due to randomised answers and the draw of scouts; it is public.
     """
 
     share: float
@@ -159,12 +158,12 @@ class Batch(ABC):
 class Mechanism(ABC):
     """A randomised map from a ball to payload bodies, with its cost, its error and its decoder.
 
-    A mechanism defines six members: `ball`, a field, `layout`, `write`, `accumulator`, `cost` and `error`. The others
-    have defaults, which fit a mechanism that decodes without bias, cannot be summed behind masks, takes a client's
-    whole update and is the same in every round. Callers use `privacy`, `sum_privacy`, `expectation` and `variance`,
-    which validate their arguments; a mechanism implements `cost`, `sample_cost`, `sum_cost` and `decoded`. A frozen
-    class (attrs or dataclass) whose fields are numbers, strings, designs or further such classes gets an identity on
-    the wire and a description from which it can be rebuilt (`quietbit.mechanism.registry`).
+    A mechanism defines six members: `ball`, a field, `layout`, `write`, `accumulator`, `cost` and `error`. The defaults
+    of the others fit a mechanism that decodes without bias, cannot be summed behind masks, takes a client's whole
+    update and is the same in every round. Callers use `privacy`, `sum_privacy`, `expectation` and `variance`, which
+    validate their arguments; a mechanism implements `cost`, `sample_cost`, `sum_cost` and `decoded`. A frozen class
+    (attrs or dataclass) of numbers, strings, designs or further such classes has an identity on the wire and a
+    description from which it can be rebuilt (`quietbit.mechanism.registry`).
     """
 
     __slots__ = ()
@@ -262,10 +261,7 @@ class Mechanism(ABC):
         return None
 
     def for_round(self, run: bytes, number: int) -> Mechanism:
-        """Return the mechanism of one round of a run: with that round's shared rows, or unchanged.
-
-        It depends on public values alone, so server and clients derive the same one.
-        """
+        """Return the mechanism of one round of a run, from public values alone: with that round's shared rows, say."""
         return self
 
     def is_turn_of(self, run: bytes, number: int, node: int) -> bool:
@@ -339,16 +335,16 @@ class Mechanism(ABC):
 
     @property
     def honest_length(self) -> float:
-        """A bound that the norm of an honest decoded payload exceeds with probability at most 2^-40.
+        """A bound that the norm of an honest decoded payload exceeds with probability at most 2^-40; else infinite.
 
-        A server refuses payloads beyond it (`mechanism/outliers.py`); infinite where all payloads have the same length.
+        A server refuses payloads beyond it (`quietbit.mechanism.poison`).
         """
         return math.inf
 
     def poisoned(self, work: float = WORK) -> float:
-        """Return how far one payload of an attacker lies along its direction, in clips (`mechanism/poison.py`).
+        """Return how far one payload of an attacker lies along its direction at most, in clips.
 
-        An upper bound; where payloads are seeds, what 2^``work`` of them are expected to reach.
+        Where payloads are seeds, what 2^``work`` of them are expected to reach (`quietbit.mechanism.poison`).
         """
         return longest_payload(self, self.layout.bits, self.layout.count)
 
@@ -363,9 +359,7 @@ class Mechanism(ABC):
 
     def write_samples(self, gradients: Sequence[Parts], rng: RandomBits, kernel: Kernel, out: Body) -> None:
         """Fill ``out`` from the gradients of a client's samples; each gradient is given as an update's parts."""
-        self._lacks(
-            "a way to take gradients one by one (calibrate with samples and keep), or be sent their clipped mean"
-        )
+        self._lacks("a way to take gradients one by one (calibrate with samples and keep), or get their clipped mean")
 
     @property
     def summable(self) -> bool:
@@ -392,6 +386,18 @@ class Mechanism(ABC):
 
     def _lacks(self, what: str) -> NoReturn:
         raise InvalidParameter(f"mechanism must have {what}, got {type(self).__name__}.")
+
+
+def shuffled_privacy(mechanism: Mechanism, adjacency: Adjacency, crowd: int) -> Cost:
+    """Return the cost of one release to a client, for observers of a shuffle of ``crowd`` clients, one release each.
+
+    Mechanisms that are private at delta = 0 have clones; where `Mechanism.blanket` is sharper, that counts. Others are
+    refused. The header of `quietbit.privacy.shuffle` lists the assumptions.
+    """
+    which = Adjacency(adjacency)
+    far, near = mechanism.privacy(Adjacency.REPLACE_ONE), mechanism.privacy(Adjacency.ZERO_OUT)
+    cost = shuffled_cost(which, crowd, replace_one=far, zero_out=near, own=mechanism.blanket(which))
+    return cost.of(which, Unit.CLIENT, Trust.SHUFFLED)
 
 
 def passed_on(path: str) -> Any:

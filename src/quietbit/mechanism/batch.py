@@ -1,22 +1,28 @@
-"""Secret batches: a site clips the gradient of every sample it drew and releases their sum.
+"""Secret batches of a site's samples: the sum of one, or several private steps on such batches per release.
 
 Idea     every sample of the site is in the batch with probability q, independently, and only the site learns which.
          It releases the sum of the batch's clipped gradients divided by a public number m (about q times the site's
          samples), never by the number drawn: one sample then moves the release by at most C / m, whatever m is. A
-         wrong m costs accuracy but no privacy, so a server may choose it. An empty batch releases zero.
-Symbols  q: ``rate``; m: ``expected``; C: radius of the ball.
-Source   Abadi et al. (2016), Algorithm 1; `quietbit.privacy.poisson` for the price.
+         wrong m costs accuracy but no privacy, so a server may choose it. An empty batch releases zero. With local
+         steps a site takes T steps of DP-SGD, each a release of a batch that is priced as if it were observed, and
+         sends the difference of models. The gate itself adds the steps up, so rounding their sum is post-processing.
+Symbols  q: ``rate``; m: ``expected``; C: radius of the ball; T: ``steps``; eta: ``step_size``; g_t: the t-th release,
+         decoded; D = eta (g_1 + ... + g_T); b: ``bits``; y: D rotated in blocks; s: its largest coordinate, sent as a
+         float32; L = 2^b - 1.
+Source   Abadi et al. (2016), Algorithm 1; `quietbit.privacy.poisson` for the price; Alistarh et al. (2017) for
+         stochastic rounding to levels.
 
-A sum longer than m C is clipped to the ball again, which moves no two sums apart. Rounding moves none apart either,
-even if far more than m samples are drawn: each rounding error is kept and added at the end (Knuth's two-sum). With
-q = 1 every sample is in every batch, and the cost is that of one of m samples without sampling.
-
-A gradient that is not finite counts as zero; the rest of the batch is unaffected. Refusing the whole batch would let
-one sample decide between the sum of all others and nothing, which the cost does not cover.
+Sums. One longer than m C is clipped to the ball again, which moves no two sums apart. Rounding moves none apart either:
+each rounding error is kept and added at the end (Knuth's two-sum). A gradient that is not finite counts as zero:
+refusing the batch would let one sample decide between the sum of all others and nothing, which the cost does not cover.
+Steps. If an app takes fewer, the gate takes the rest on empty batches: otherwise their number would be an unpriced
+answer. Every y_i is rounded to one of its two neighbours among the L + 1 levels from -s to s, at random with mean y_i:
+unbiased given D, at a cost of at most (s / L)^2 per coordinate. The rotation only makes s small.
 """
 
 from __future__ import annotations
 
+import math
 from collections.abc import Sequence
 from typing import cast, final
 
@@ -25,28 +31,59 @@ from attrs import field, frozen
 from numpy.typing import NDArray
 
 from quietbit._typing import FloatVector
-from quietbit.errors import InvalidParameter, check_int, check_real, require
-from quietbit.kernel.base import Kernel
+from quietbit.errors import InvalidParameter, check_int, check_real, refuse_payload, require
+from quietbit.kernel.base import Kernel, packed_size
 from quietbit.kernel.rng import RandomBits
 from quietbit.mechanism.ball import Norm
-from quietbit.mechanism.base import Batch, Body, Mechanism, Parts, Wrapper, check_mechanism, passed_on
+from quietbit.mechanism.base import (
+    Accumulator,
+    Batch,
+    Body,
+    Error,
+    Layout,
+    Mechanism,
+    Parts,
+    Reader,
+    Wrapper,
+    check_mechanism,
+    passed_on,
+)  # fmt: skip
+from quietbit.mechanism.poison import WORK, refuse_longer
 from quietbit.mechanism.projected import MOST_SAMPLES, Projected
+from quietbit.mechanism.rotation import Rotation, rotation_for
+from quietbit.mechanism.rounding import independent_rounding
 from quietbit.privacy.cost import Cost
 from quietbit.privacy.poisson import poisson_cost
 from quietbit.target import Adjacency
 
-__all__ = ["BatchSum", "OfBatches", "PoissonBatch", "draw_batch"]
+__all__ = ["BatchSum", "LocalSteps", "PoissonBatch", "draw_batch", "site_release"]
 
-
-def _rate(value: float) -> float:
-    return check_real(value, "rate", at_most=1.0)
+MOST_STEPS, MOST_NUMBERS = 10_000, 2**34  # limits on what a gate can be asked to draw for one release
+SCALE = 4  # bytes that hold the largest coordinate
+SMALLEST = np.finfo(np.float32).tiny
 
 
 def _expected(value: int) -> int:
     return check_int(value, "expected", 1, MOST_SAMPLES)
 
 
-class OfBatches(Wrapper):
+def _rate(value: float) -> float:
+    return check_real(value, "rate", at_most=1.0)
+
+
+def _steps(value: int) -> int:
+    return check_int(value, "local_steps", 1, MOST_STEPS)
+
+
+def _step_size(value: float) -> float:
+    return check_real(value, "local_rate")
+
+
+def _bits(value: int) -> int:
+    return check_int(value, "local_bits", 1, 8)
+
+
+class _OfBatches(Wrapper):
     """A mechanism that releases only batches of sample gradients (`begin`)."""
 
     __slots__ = ()
@@ -65,7 +102,7 @@ class OfBatches(Wrapper):
 
 @final
 @frozen
-class PoissonBatch(OfBatches):
+class PoissonBatch(_OfBatches):
     """A mechanism that is given the gradients of a batch drawn with ``rate``, and releases their sum over ``expected``.
 
     >>> from quietbit import Ball, Gaussian
@@ -157,3 +194,192 @@ def draw_batch(rng: RandomBits, rate: float, count: int) -> NDArray[np.int64]:
         return np.arange(size)
     words = rng.draw(size).uniform64(0, 0, size)
     return np.flatnonzero(words < np.uint64(int(rate * 2**53) << 11))  # rounded down
+
+
+@final
+@frozen
+class LocalSteps(_OfBatches):
+    """``steps`` releases of ``inner``, a `PoissonBatch`, each followed by a step of the site's model.
+
+    >>> from quietbit import Ball, Gaussian
+    >>> step = PoissonBatch(Gaussian(Ball("l2", 1.0, 8), 0.02), expected=100, rate=0.1)
+    >>> site = LocalSteps(step, steps=10, step_size=0.5)
+    >>> [round(cost.epsilon(1e-5), 1) for cost in (step.privacy(Adjacency.ZERO_OUT, 100) * 10,
+    ...                                            site.privacy(Adjacency.ZERO_OUT, 100))]
+    [0.8, 0.8]
+    >>> step.layout.size, site.layout.size
+    (32, 8)
+    """
+
+    inner: Mechanism = field(converter=check_mechanism)
+    steps: int = field(converter=_steps)
+    step_size: float = field(converter=_step_size)
+    bits: int = field(default=4, converter=_bits)
+
+    def __attrs_post_init__(self) -> None:
+        """Refuse an inner mechanism that does not release batches, and shared rows: a site's model needs all rows."""
+        plain = self.inner.batch and self.inner.steps == 1
+        require(plain, "inner", type(self.inner).__name__, "a PoissonBatch")
+        size = self.domain.dimension
+        most = MOST_NUMBERS // size
+        require(self.steps <= most, "local_steps", self.steps, f"at most {most} for {size} coordinates")
+        require(not self.inner.shared_rows, "rows", "shared", "left out where sites take steps of their own")
+
+    @property
+    def layout(self) -> Layout:
+        """The largest coordinate, then one code per coordinate."""
+        size = self.domain.dimension
+        return Layout.opaque(size, SCALE + packed_size(self.bits, size))
+
+    batch, sampling_rate = passed_on("inner.batch"), passed_on("inner.sampling_rate")
+
+    @property
+    def longest_update(self) -> float:
+        """The length of ``steps`` clipped steps in one direction."""
+        return float(self.steps * self.step_size * self.domain.radius)
+
+    def begin(self, rng: RandomBits, kernel: Kernel) -> Batch:
+        """Return the first batch, empty."""
+        return _Steps(self, rng, kernel)
+
+    def accumulator(self, kernel: Kernel, max_payloads: int) -> Accumulator:
+        """Return an accumulator of the differences on rotated coordinates."""
+        return _Differences(self, kernel, np.zeros(self.domain.dimension))
+
+    def cost(self, adjacency: Adjacency) -> Cost:
+        """Return the cost of all steps, as if each were observed."""
+        return self.inner.cost(adjacency) * self.steps
+
+    def sample_cost(self, adjacency: Adjacency, samples: int) -> Cost:
+        """Return the cost of all steps to one sample, as if each were observed."""
+        return self.inner.sample_cost(adjacency, samples) * self.steps
+
+    def error(self) -> Error:
+        """Return the error of the steps' noise and of the rounding, for a difference that is mostly noise.
+
+        The largest of d normal coordinates is about sqrt(2 log 2d) deviations; if the signal is larger, rounding adds
+        more.
+        """
+        noise = self.steps * self.step_size**2 * self.inner.error().squared
+        largest = 2 * math.log(2 * self.domain.dimension)
+        return Error(noise * (1 + 4 * largest / (6 * self._levels**2)))
+
+    @property
+    def _longest(self) -> float:
+        """A bound on the length of an honest difference, except with probability 2^-40 per step."""
+        noise = math.sqrt(self.domain.dimension * self.inner.error().squared)
+        step = min(self.domain.radius + 10 * noise, self.inner.honest_length)
+        return float(self.steps * self.step_size * step + SMALLEST)
+
+    @property
+    def honest_length(self) -> float:
+        """The longest difference that a server accepts, for any codes of an honest largest coordinate."""
+        root = math.sqrt(self.domain.dimension)
+        return self._longest * min(root, 1 + 2 * root / self._levels)
+
+    def poisoned(self, work: float = WORK) -> float:
+        """Return how long the longest accepted difference is, in the clips of all steps."""
+        return self.honest_length / self.longest_update
+
+    @property
+    def _levels(self) -> int:
+        return int(2**self.bits - 1)
+
+    @property
+    def _rotation(self) -> Rotation:
+        return rotation_for(self.domain.dimension, exact=True)
+
+
+@final
+class _Steps(Batch):
+    """The successive batches of one release, and the sum of their releases."""
+
+    def __init__(self, mechanism: LocalSteps, rng: RandomBits, kernel: Kernel) -> None:
+        self._mechanism, self._rng, self._kernel = mechanism, rng, kernel
+        self._difference = np.zeros(mechanism.domain.dimension)
+        self._left = mechanism.steps
+        self._batch = mechanism.inner.begin(rng, kernel)
+
+    def add(self, rows: FloatVector) -> None:
+        self._batch.add(rows)
+
+    def step(self) -> FloatVector | None:
+        inner, kernel = self._mechanism.inner, self._kernel
+        require(self._left, "step", "another", f"one of {self._mechanism.steps}")
+        body = np.zeros(inner.layout.size, dtype=np.uint8)
+        self._batch.write(body)
+        seen = inner.accumulator(kernel, 1)
+        seen.add([body])
+        change = self._mechanism.step_size * seen.reader(1)(0, self._difference.size)
+        self._difference += change
+        self._left -= 1
+        self._batch = inner.begin(self._rng, kernel)
+        return change if self._left else None
+
+    def write(self, out: Body) -> None:
+        while self._left:
+            self.step()
+        mechanism, rotation = self._mechanism, self._mechanism._rotation
+        turned = self._kernel.rotate([self._difference], rotation.seed, rotation.block, kind=np.float64)
+        largest = np.float32(max(float(np.abs(turned).max()), float(SMALLEST)))
+        scale = np.nextafter(largest, np.float32(np.inf))  # keeps every coordinate at or below the highest level
+        levels = mechanism._levels
+        codes = independent_rounding((turned / float(scale) + 1) / 2 * levels, self._rng.draw(turned.size))
+        out[:SCALE] = np.frombuffer(scale.astype("<f4").tobytes(), dtype=np.uint8)
+        packed = self._kernel.pack(np.clip(codes, 0, levels).astype(np.uint8), mechanism.bits)
+        out[SCALE:] = np.frombuffer(packed, dtype=np.uint8)
+
+
+@final
+@frozen(eq=False)
+class _Differences(Accumulator):
+    """The sum of the rotated differences."""
+
+    mechanism: LocalSteps
+    kernel: Kernel
+    total: FloatVector
+
+    def check(self, body: Body) -> None:
+        """Refuse a difference longer than steps, noise and rounding allow, and padding that is not zero."""
+        scale, most = float(body[:SCALE].view("<f4")[0]), self.mechanism._longest
+        if not 0 < scale <= most:
+            refuse_payload("largest coordinate of the payload", f"above 0 and at most {most:g}", f"{scale:g}")
+        used = self.mechanism.bits * self.total.size % 8
+        if used and int(body[-1]) >> used:
+            refuse_payload("padding bits", "zero", int(body[-1]) >> used)
+        most += 2 * scale * math.sqrt(self.total.size) / self.mechanism._levels  # a code is less than one level away
+        refuse_longer(float(np.linalg.norm(self._read(body))), most * (1 + 1e-9))
+
+    def add(self, bodies: Sequence[Body]) -> None:
+        for body in bodies:
+            self.total[:] += self._read(body)
+
+    def _read(self, body: Body) -> FloatVector:
+        codes = self.kernel.unpack(body[SCALE:].tobytes(), self.mechanism.bits, self.total.size)
+        return np.asarray(float(body[:SCALE].view("<f4")[0]) * (2.0 * codes / self.mechanism._levels - 1.0))
+
+    def reader(self, count: int) -> Reader:
+        values = self.total / count
+        rotation = self.mechanism._rotation
+        self.kernel.rotate_back(values, rotation.seed, rotation.block)
+        return lambda start, stop: values[start:stop]
+
+
+def site_release(
+    inner: Mechanism,
+    samples: int,
+    sampling_rate: float,
+    local_steps: int | None = None,
+    local_rate: float | None = None,
+    local_bits: int = 4,
+) -> Mechanism:
+    """Return the release of a site with about ``samples`` samples: one secret batch, or several steps on such batches.
+
+    Sums are divided by the expected batch size, which is public, whatever the site has or draws.
+    """
+    batch = PoissonBatch(inner, max(1, int(samples * sampling_rate)), sampling_rate)
+    if local_steps is None:
+        return batch
+    if local_rate is None:
+        raise InvalidParameter.of("local_rate", "given where sites take local steps: the learning rate of each")
+    return LocalSteps(batch, local_steps, local_rate, local_bits)

@@ -18,9 +18,9 @@ from quietbit.design.table import Design
 from quietbit.errors import InvalidParameter, QuietbitError, require
 from quietbit.mechanism.ball import Ball, Norm
 from quietbit.mechanism.base import Error, Mechanism
+from quietbit.mechanism.batch import site_release
 from quietbit.mechanism.expectation import expectation
 from quietbit.mechanism.family import SHARED, Choices
-from quietbit.mechanism.local_steps import site_release
 from quietbit.mechanism.projected import ProjectedSamples, project
 from quietbit.mechanism.registry import families, family
 from quietbit.privacy.guarantee import Guarantee

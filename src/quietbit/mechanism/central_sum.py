@@ -1,16 +1,20 @@
-"""Calibration behind secure aggregation: the mechanism whose sums meet a target.
+"""Calibration behind secure aggregation: the mechanism whose sums meet a target, and its alternatives.
 
 Idea     the target is met by the account of the sum over n clients, in which the other clients' bits are the noise. A
          small epsilon e per bit keeps probabilities near 1/2, at the cost of a factor cosh(e/2)^2 in variance; beta,
-         which scales small coordinates up and clamps large ones, is searched from the private side.
+         which scales small coordinates up and clamps large ones, is searched from the private side. Alternatives are
+         calibrated to the same epsilon.
 Symbols  n: clients in a sum; k of them honest; c = 2^b - 1 bits to a code of b bits (binomial designs);
-         error: expected squared error of a coordinate of the decoded *mean* of n clients, for the worst updates;
-         bits on the wire: ceil(log2(c n + 1)) per parameter, the masking modulus included.
-Source   docs/theory/secure-aggregation.md.
+         error: expected squared error of a coordinate of the decoded *mean* of n clients, for the worst updates (in the
+         comparison, at 0); bits on the wire: ceil(log2(c n + 1)) per parameter, the masking modulus included.
+Source   docs/theory/secure-aggregation.md; Agarwal, Kairouz, Liu (NeurIPS 2021) for Skellam noise over clients.
 
 Only e beta sqrt(c) matters for the error at zero, but coordinates beyond radius/beta are clamped. So e starts at 1/2
-and grows, up to about 4, while the clamp would be within four deviations of a rotated coordinate. Blocks of the
-rotation are as large as the dimension allows (`rotation.py`), which makes those deviations as small as they get.
+and grows, up to about 4, while the clamp would be within four deviations of a rotated coordinate; blocks of the
+rotation are as large as the dimension allows, which makes those deviations as small as they get.
+Skellam. Each client adds noise of variance v/n to its rounded vector, so the sum carries v, and k/n of it comes from
+k honest clients; the sum must fit into the modulus 2^b: rotated coordinates of n clients (all alike at worst), n
+roundings (Hoeffding) and the noise (Chernoff). The ideal distributed Gaussian is a yardstick without a modulus.
 """
 
 from __future__ import annotations
@@ -21,6 +25,7 @@ from typing import cast, final
 
 from attrs import frozen
 
+from quietbit._search import bisect
 from quietbit.design.binomial import MOST_BINOMIAL_BITS, binomial_design
 from quietbit.design.solve import solve
 from quietbit.design.spec import DesignSpec
@@ -29,22 +34,26 @@ from quietbit.errors import check_int, check_real, require
 from quietbit.kernel.transform import padded_size
 from quietbit.mechanism.ball import Ball, Norm
 from quietbit.mechanism.base import Mechanism
+from quietbit.mechanism.calibrate import calibrate
 from quietbit.mechanism.family import largest_private
-from quietbit.mechanism.interpolated import UNBIASED, Decoder, InterpolatedMVU
+from quietbit.mechanism.interpolated import MAX_BETA, UNBIASED, Decoder, InterpolatedMVU
 from quietbit.mechanism.projected import Projected
-from quietbit.mechanism.rotation import rotation_for
-from quietbit.mechanism.rows import fewest_kept
-from quietbit.mechanism.scaling import MAX_BETA
+from quietbit.mechanism.rotation import fewest_kept, rotation_for
+from quietbit.mechanism.rounding import length_upper
+from quietbit.mechanism.skellam import stays_within
 from quietbit.privacy.cost import Cost
 from quietbit.privacy.guarantee import Guarantee
+from quietbit.privacy.skellam import skellam_cost
 from quietbit.privacy.subsampling import secret_cohort_cost
 from quietbit.target import MOST_CLIENTS, Adjacency, Target, Trust, Unit
 
-__all__ = ["SumCalibration", "calibrate_sum"]
+__all__ = ["SumCalibration", "SumRow", "calibrate_sum", "compare_calibration", "compare_sums"]
 
 LEAST_BETA = 1e-6
 DESIGN_EPSILON, MOST_DESIGN_EPSILON, GROWTH = 0.5, 3.0, 1.5
 DEVIATIONS = 4.0  # of a rotated coordinate; nothing is clamped within them
+SKELLAM_BITS = 16
+WRAP = 1e-6
 MORE = "more clients in a sum or fewer releases would help"
 
 
@@ -206,3 +215,100 @@ def _cost(mechanism: InterpolatedMVU, honest: int, adjacency: Adjacency, clients
 
 def _design(bits: int, each: float) -> Design:
     return solve(DesignSpec(2, 1, each), cache=False) if bits == 1 else binomial_design(bits, each * (2**bits - 1))
+
+
+@final
+@frozen
+class SumRow:
+    """One row of the comparison; its error is infinite where the target is out of reach."""
+
+    name: str
+    bits: int
+    epsilon_upper: float
+    squared_error: float
+    trust: Trust
+
+
+def compare_sums(
+    *, ball: Ball, target: Target, clients: int, min_honest_clients: int | None = None, bits: int = 1
+) -> tuple[SumRow, ...]:
+    """Compare codes behind masks, the ideal Gaussian, 16-bit Skellam and one bit without masks, at the same target.
+
+    The ball must be an L2 ball. See `compare_calibration` for the rows.
+    """
+    require(isinstance(ball, Ball) and ball.norm is Norm.L2, "ball", ball, "an L2 ball for the comparison")
+    found = calibrate_sum(
+        ball=ball, **target.keywords(), clients=clients, min_honest_clients=min_honest_clients, bits=bits
+    )
+    return compare_calibration(found, target.epsilon)
+
+
+def compare_calibration(found: SumCalibration, epsilon: float) -> tuple[SumRow, ...]:
+    """Return the alternatives to a calibrated sum on an L2 ball at the target ``epsilon``, after the sum itself.
+
+    Two rows need no secure aggregation: the same codes seen one by one, whose epsilon is the local one, and one bit
+    calibrated to the target for a server that sees every payload. Where 16 bits are too few for Skellam noise, its
+    row has the smallest epsilon they reach and an infinite error. Only the first row uses a secret cohort.
+    """
+    mechanism, guarantee = found.codes, found.guarantee
+    ball, adjacency, delta, releases = mechanism.ball, guarantee.adjacency, guarantee.delta, found.releases
+    require(ball.norm is Norm.L2, "ball", ball, "an L2 ball for the comparison")
+    count, share = found.clients, found.min_honest_clients / found.clients
+
+    def gaussian(loss: float) -> float:
+        return Cost.gaussian(releases * (adjacency.radii * loss) ** 2 / 2).epsilon(delta)
+
+    def skellam(loss: float) -> float:
+        return (_skellam(ball, 1 / loss, count, share, adjacency)[0] * releases).epsilon(delta)
+
+    noise = largest_private(gaussian, 1e-7, 1e4, epsilon, "a Gaussian", accuracy=1e-9)
+    grains = _first_within(skellam, epsilon)
+    grainy = _skellam(ball, 1 / grains, count, share, adjacency)[1] if skellam(grains) <= epsilon else math.inf
+    local = calibrate("imvu", ball=ball, epsilon=epsilon, delta=delta, adjacency=adjacency, releases=releases)
+    secure, width = Trust.SECURE_AGGREGATION, mechanism.bits
+    many = "one bit" if width == 1 else f"{width} bits"
+    seen = (mechanism.privacy(adjacency) * releases).epsilon(delta)
+    ideal = (ball.radius / noise / count) ** 2 / share
+    return (
+        SumRow(f"{many}, secure sum", found.wire_bits, guarantee.epsilon_upper, found.squared_error, secure),
+        SumRow("ideal distributed Gaussian", 32, gaussian(noise), ideal, secure),
+        SumRow("Skellam, secure sum", SKELLAM_BITS, skellam(grains), grainy, secure),
+        SumRow("the same codes, seen one by one", width, seen, found.squared_error, Trust.LOCAL),
+        SumRow("one bit, local", 1, local.guarantee.epsilon_upper, local.squared_error / count, Trust.LOCAL),
+    )
+
+
+def _first_within(account: Callable[[float], float], target: float) -> float:
+    """Return the largest loss on a fine ladder that meets the target, else the one that comes nearest.
+
+    With few bits, more noise also means coarser integers, so the account need not be monotone.
+    """
+    ladder = [10 ** (2 - step / 40) for step in range(201)]
+    values = [account(loss) for loss in ladder]
+    for place, (loss, value) in enumerate(zip(ladder, values, strict=True)):
+        if value <= target:
+            return bisect(lambda loss: account(loss) <= target, loss, ladder[max(place - 1, 0)], relative=1e-9)
+    return ladder[values.index(min(values))]
+
+
+def _skellam(ball: Ball, multiplier: float, clients: int, share: float, adjacency: Adjacency) -> tuple[Cost, float]:
+    """Return the cost of a sum and the squared error of its mean; honest noise is ``multiplier`` times the radius."""
+    size = 1 << (ball.dimension - 1).bit_length()
+    whole = multiplier / math.sqrt(share)
+    reach = _skellam_reach(whole, clients, size)  # radius in units of the integers
+    variance = (multiplier * reach) ** 2
+    length = max(1.0, length_upper(Norm.L2, reach, size))
+    l1, l2 = min(length, math.sqrt(size * length)), math.sqrt(length)
+    error = (variance / share + clients / 6) * (ball.radius / reach / clients) ** 2
+    return skellam_cost(adjacency.radii * l1, adjacency.radii * l2, variance), error
+
+
+def _skellam_reach(multiplier: float, clients: int, size: int) -> float:
+    """Find the finest scale at which a sum leaves the modulus with probability at most WRAP, by bisection."""
+    doubt = math.log(6 * size / WRAP)
+
+    def fits(reach: float) -> bool:
+        signal = clients * reach * min(1.0, math.sqrt(2 * doubt / size)) + math.sqrt(clients * doubt / 2)
+        return stays_within(2.0 ** (SKELLAM_BITS - 1) - 1 - signal, (multiplier * reach) ** 2, doubt)
+
+    return bisect(fits, 1e-9, 2.0**SKELLAM_BITS * (1 + 1 / multiplier), halvings=80, by_ratio=True)

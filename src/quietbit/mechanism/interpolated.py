@@ -1,12 +1,16 @@
 """The interpolated MVU mechanism (I-MVU): interpolated log-probabilities, one symbol per coordinate.
 
 Idea     eta(x) is linear between the design's levels; every coordinate draws j ~ softmax(eta(x)) independently.
-Symbols  x = 1/2 + beta u/(2C), C = radius; symbol j decodes to (C/beta)(2 a_j - 1).
+         Unclamped (the paper's text) x ranges over [(1-beta)/2, (1+beta)/2]; clamped (the published code) x is cut to
+         [0, 1]. Each range has its own constants, and the certificate covers the doubles that the sampler uses.
+Symbols  x = 1/2 + beta u/(2C), C = radius; symbol j decodes to (C/beta)(2 a_j - 1); scale = beta/(2C) as the double
+         that is used; reach >= ||x - 1/2|| for every update.
 Source   Guo et al. (ICML 2023), section "Interpolated MVU mechanism", Theorems 1 and 2.
 
-Unbiased at zero. E[a | x] has slope k = sum_j a_j P'(j|x) at x = 1/2; the alphabet 1/2 + (a - E[a|1/2])/k
-is unbiased to first order there. For one bit and two levels it is 1/2 -+ 1/epsilon, whose variance
-1/epsilon^2 = 1/M meets the Cramer-Rao bound.
+Unbiased at zero. E[a | x] has slope k = sum_j a_j P'(j|x) at x = 1/2; the alphabet 1/2 + (a - E[a|1/2])/k is unbiased
+to first order there. For one bit and two levels it is 1/2 -+ 1/epsilon, whose variance meets the Cramer-Rao bound.
+Slack. |u_k| > C/m holds for fewer than m^p coordinates of a vector in the L_p ball, so at most m^p of them see the
+whole range's smallest probability and the rest that of the inner range.
 """
 
 from __future__ import annotations
@@ -22,27 +26,28 @@ from quietbit._typing import FloatMatrix, FloatVector
 from quietbit.design.solve import check_design, closed_design, design_limits, solve
 from quietbit.design.spec import DesignSpec
 from quietbit.design.table import Design
-from quietbit.errors import check_int, require
+from quietbit.errors import check_int, check_real, require
 from quietbit.kernel.base import Kernel
 from quietbit.kernel.rng import RandomBits
-from quietbit.kernel.sampler import Sampler
+from quietbit.kernel.sampler import SAMPLING_ERROR, Sampler
 from quietbit.mechanism.accumulate import code_accumulator
 from quietbit.mechanism.ball import Ball, Norm, check_ball
 from quietbit.mechanism.base import LEFT_OUT, Accumulator, Body, Error, Layout, Mechanism, Parts, passed_on
 from quietbit.mechanism.family import Choices, SearchedFamily
-from quietbit.mechanism.rotation import Rotation, response_lower, rotation_for
-from quietbit.mechanism.rows import check_rotated
-from quietbit.mechanism.scaling import MAX_BETA, Scaling, check_beta
+from quietbit.mechanism.rotation import Rotation, check_rotated, response_lower, rotation_for
 from quietbit.privacy.aggregate import aggregate_cost, codes_deviation_upper
 from quietbit.privacy.conversion import round_up
-from quietbit.privacy.cost import Cost
+from quietbit.privacy.cost import Cost, sampling_slack_upper
+from quietbit.privacy.divergence import smallest_probability_lower
 from quietbit.privacy.interpolated import dominated_l2_cost, interpolated_l1_cost, interpolated_l2_cost
 from quietbit.privacy.sensitivity import sample_share
 from quietbit.target import Adjacency
 
-__all__ = ["FAMILIES", "UNBIASED", "Decoder", "InterpolatedMVU"]
+__all__ = ["FAMILIES", "MAX_BETA", "UNBIASED", "Decoder", "InterpolatedMVU", "Scaling"]
 
-MIN_BETA = 1e-6
+MIN_BETA, MAX_BETA = 1e-6, 2.0**16
+CUTS = tuple(2**k for k in range(1, 21))
+ROUNDING = 2.0**-50  # more than the sampler's range can move when its ends are rounded to doubles
 EVEN = 1e-9
 FAR = 7.0  # deviations: at most one in 10^10 sign choices puts a rotated coordinate beyond
 POINTS = 64
@@ -57,23 +62,95 @@ def _decoder(value: Any) -> Decoder:
     return cast(Decoder, value)
 
 
+def _beta(value: float) -> float:
+    return check_real(value, "beta", at_most=MAX_BETA)
+
+
+def _clamp(value: bool) -> bool:
+    require(isinstance(value, bool), "clamp", value, "True or False")
+    return value
+
+
+@final
+@frozen
+class Scaling:
+    """The map from updates in the ball of ``radius`` to inputs."""
+
+    radius: float
+    beta: float = 1.0
+    clamp: bool = False
+
+    @property
+    def scale(self) -> float:
+        """The double nearest to beta / (2 C)."""
+        return self.beta / (2 * self.radius)
+
+    @property
+    def reach(self) -> float:
+        """The largest ||x - 1/2|| in the ball's norm, rounded up: about beta / 2."""
+        return math.nextafter(self.scale * self.radius, math.inf)
+
+    @property
+    def low(self) -> float:
+        """The smallest input."""
+        return max((1 - self.beta) / 2, 0.0) if self.clamp else (1 - self.beta) / 2
+
+    @property
+    def high(self) -> float:
+        """The largest input."""
+        return min((1 + self.beta) / 2, 1.0) if self.clamp else (1 + self.beta) / 2
+
+    @property
+    def certified_range(self) -> tuple[float, float]:
+        """[low, high], widened by more than any rounding in the sampler."""
+        margin = ROUNDING * (1 + self.beta)
+        return self.low - margin, self.high + margin
+
+    def distance(self, adjacency: Adjacency, ball: Ball) -> float:
+        """Return the largest distance of two neighbours' inputs, in the ball's norm: twice the reach for replace-one.
+
+        The reach is replaced by the corner of the box that clamping leaves, where that is nearer.
+        """
+        corner = math.pow(ball.dimension, 1 / ball.norm.order) * (self.certified_range[1] - 0.5)
+        return adjacency.radii * min(self.reach, corner * (1 + 1e-15))
+
+    def sampler(self, design: Design) -> Sampler:
+        """Return the sampler for the kernels."""
+        return Sampler.from_design(design, self.scale, self.low, self.high)
+
+    def slack_upper(self, design: Design, ball: Ball) -> float:
+        """Return one release's sampling slack: a bound on the log-ratio of the sampled law to the certified one."""
+        low, high = self.certified_range
+        worst = smallest_probability_lower(design, low, high)
+        size = ball.dimension
+        best = sampling_slack_upper(size, worst, SAMPLING_ERROR)
+        for cut in CUTS:
+            many = cut**ball.norm.order
+            if many >= size:
+                break
+            inner = self.reach / cut + ROUNDING
+            least = smallest_probability_lower(design, max(low, 0.5 - inner), min(high, 0.5 + inner))
+            few = sampling_slack_upper(many, worst, SAMPLING_ERROR)
+            best = min(best, few + sampling_slack_upper(size - many, least, SAMPLING_ERROR))
+        return best
+
+
 @final
 @frozen
 class InterpolatedMVU(Mechanism):
     """I-MVU of a design on updates in an L1 or L2 ball.
 
-    ``beta`` spreads small coordinates over the design's range; ``clamp`` clamps inputs to [0, 1], as the published code
-    does, where the paper lets the end segments continue. ``decoder`` chooses the values of symbols on the server: the
-    design's alphabet rescaled to be unbiased to first order at a coordinate of zero, or the alphabet itself, as in the
-    paper, which stretches small coordinates, and so the learning rate, by the error's ``gain`` (1.04 to 9 in its
-    experiments). The decoder does not affect privacy. ``rotation`` first mixes the coordinates of updates in an L2
-    ball (`rotation.py`); None, as in the paper, leaves them unchanged.
+    ``beta``, above 0 and up to 65,536, spreads small coordinates over the design's range; ``clamp`` clamps inputs to
+    [0, 1]. ``decoder`` chooses the values of symbols on the server and does not affect privacy: the design's alphabet
+    rescaled to be unbiased to first order at a coordinate of zero, or the alphabet itself, as in the paper, which
+    stretches small coordinates by the error's ``gain`` (1.04 to 9 in its experiments). ``rotation`` first mixes the
+    coordinates of updates in an L2 ball; None, as in the paper, leaves them unchanged.
     """
 
     design: Design = field(converter=check_design)
     ball: Ball = field(converter=check_ball)
-    beta: float = field(default=1.0, converter=check_beta)
-    clamp: bool = False
+    beta: float = field(default=1.0, converter=_beta)
+    clamp: bool = field(default=False, converter=_clamp)
     decoder: Decoder = field(default=UNBIASED, converter=_decoder)
     rotation: Rotation | None = field(default=None, metadata=LEFT_OUT)
     scaling: Scaling = field(init=False, repr=False, eq=False)
@@ -111,7 +188,7 @@ class InterpolatedMVU(Mechanism):
     def __attrs_post_init__(self) -> None:
         """Refuse a rotation of another dimension, or of an L1 ball."""
         if self.rotation is not None:
-            self.rotation.fits(check_rotated(self.ball))
+            check_int(self.rotation.block, "block of the rotation", 1, check_rotated(self.ball).dimension)
 
     def write(self, update: Parts, rng: RandomBits, kernel: Kernel, out: Body) -> None:
         """Clip, rotate, sample and pack one symbol per coordinate in one pass of the kernel."""

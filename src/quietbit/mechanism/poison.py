@@ -1,18 +1,25 @@
-"""Poisoned clients: how far an attacker's payload moves a mean, per mechanism.
+"""Malicious payloads: how long an honest one is, how far an attacker's moves a mean.
 
-Idea     an attacker is not bound to the clip: it sends any payload that the server decodes. Where codes or floats are
-         sent, it writes the longest vector that the server accepts (`mechanism/outliers.py`). Where a seed is sent, it
-         can only choose among seeds, each of which stands for pure noise: searching 2^b of them buys the largest of
-         2^b normals along its direction. So a seed bounds the harm by the attacker's work: it grows more slowly than
-         the root of the work's logarithm.
-Symbols  b: work, 2^b seeds are tried; m: gain of the profile, z/m is decoded; C: clip; k: coordinates kept of p.
+Idea     an attacker is not bound to the clip: it sends any payload that the server decodes. So the server refuses a
+         payload longer than noise makes it, except with probability 2^-40: post-processing, which costs no privacy and,
+         but for that probability, no honest client. This helps where payloads differ in length, as floats and wide
+         codes do. Where a seed is sent, each stands for pure noise, and searching 2^b of them buys the largest of 2^b
+         normals along the attacker's direction.
+Symbols  d coordinates; C: radius; T = log 2^40; X: the sum of d squares or magnitudes; b: work; m: gain of the profile,
+         z/m is decoded; k: coordinates kept of p.
+Source   docs/explanation/poisoned-clients.md; Birge (2001), Lemma 8.1, for noncentral chi-square variables; Boucheron,
+         Lugosi, Massart (2013), section 2.4 for gamma variables and Theorem 2.10 for Bernstein's inequality.
 
+Normal noise. |x + sigma z|^2 / sigma^2 is chi-square with d degrees and noncentrality |x|^2 / sigma^2 <= l = (C /
+sigma)^2, and grows with it: P(X >= d + l + 2 sqrt((d + 2 l) T) + 2 T) <= e^-T.
+Laplace noise. The L1 length is at most C and d exponential variables: P(X >= d + sqrt(2 d T) + T) <= e^-T.
+Bounded noise. Squares of mean at most m, second moment at most s and at most b: P(X >= d m + sqrt(2 d s T) + b T / 3)
+<= e^-T.
 Seeds. The stream cipher is a random function, so 2^b seeds are 2^b draws of N(0, I_k). Along a unit vector v fixed
-beforehand, a draw is worth <z, w>/m clips, w = sqrt(p/k) S H D v, and is beyond s with probability Q(s m / |w|): the
-expected number of seeds beyond s is 2^b Q(s m / |w|), and P(any is) at most that. `seed_maximum` is where that number
-is one. |w| = 1 where all rows are kept; where k rows are the release's own, they are searched too, and |w|^2 is at most
-the 2^-b quantile of a mean of k squared normals, for a v that the public rotation spreads out. In a subspace of q
-dimensions (an attacker content with any of several directions) a draw is as long as a chi variable of q degrees.
+beforehand, a draw is worth <z, w>/m clips, w = sqrt(p/k) S H D v; the expected number of seeds beyond s is
+2^b Q(s m / |w|), and P(any is) at most that. |w| = 1 where all rows are kept; where k rows are the release's own, they
+are searched too, and |w|^2 is at most the 2^-b quantile of a mean of k squared normals, for a v that the public
+rotation spreads out.
 """
 
 from __future__ import annotations
@@ -24,22 +31,59 @@ from typing import TYPE_CHECKING
 import numpy as np
 from scipy.special import chdtri, ndtri
 
-from quietbit.errors import check_int, check_real
+from quietbit._search import bisect
+from quietbit.errors import Outlier, check_int, check_real
 from quietbit.kernel.select import default_kernel
 from quietbit.target import Trust
 
 if TYPE_CHECKING:
-    from quietbit.mechanism.base import Accumulator, Body, Mechanism
+    from quietbit.mechanism.base import Body, Mechanism
 
-__all__ = ["WORK", "best_rows", "longest_payload", "moved", "seed_maximum"]
+__all__ = [
+    "DOUBT", "WORK", "best_rows", "exponential_length_upper", "longest_payload", "moved", "normal_length_upper",
+    "refuse_longer", "seed_maximum", "squares_upper",
+]  # fmt: skip
 
+DOUBT = 40 * math.log(2)  # T: an honest payload is refused with probability at most 2^-40
+ROUNDING = 1 + 2.0**-16  # more than the roundings of noise to its grid and to 32 bits, and of sums of squares
 WORK = 30  # bits: a billion seeds, a few hours on one core
 MOST_WORK = 120
 FLOAT_BITS = 32
+LEAST_FLOAT, LARGEST_FLOAT = 1e-37, 3e38
+
+
+def normal_length_upper(dimension: int, radius: float, deviation: float, doubt: float = DOUBT) -> float:
+    """Return a length that an update in the ball plus normal noise exceeds with probability at most e^-doubt.
+
+    >>> round(normal_length_upper(1000, 1.0, 1.0), 1), 1000**0.5
+    (37.3, 31.622776601683793)
+    """
+    each, signal = dimension * deviation**2, radius**2
+    square = each + signal + 2 * deviation * math.sqrt((each + 2 * signal) * doubt) + 2 * deviation**2 * doubt
+    return math.sqrt(square) * ROUNDING
+
+
+def exponential_length_upper(dimension: int, radius: float, scale: float, doubt: float = DOUBT) -> float:
+    """Return the same bound on the L1 length of an update plus Laplace noise."""
+    return (radius + scale * (dimension + math.sqrt(2 * dimension * doubt) + doubt)) * ROUNDING
+
+
+def squares_upper(count: int, mean: float, second: float, largest: float, doubt: float = DOUBT) -> float:
+    """Return a bound that the sum of ``count`` independent squares exceeds with probability at most e^-doubt."""
+    return (count * mean + math.sqrt(2 * count * second * doubt) + largest * doubt / 3) * ROUNDING
+
+
+def refuse_longer(length: float, honest: float) -> None:
+    """Refuse a payload that is longer than an honest one, or whose length is NaN."""
+    if not length <= honest:
+        raise Outlier(f"length of the payload must be at most {honest:g}, as for honest clients, got {length:g}.")
 
 
 def seed_maximum(work: float, dimensions: int = 1) -> float:
     """Return what one of 2^``work`` normal draws is expected to exceed along a direction, or in a subspace.
+
+    In a subspace of q dimensions (for an attacker content with any direction in it) a draw is as long as a chi variable
+    of q degrees.
 
     >>> round(seed_maximum(30), 2), round(seed_maximum(30, dimensions=10), 2)
     (6.01, 7.94)
@@ -82,29 +126,21 @@ def longest_payload(mechanism: Mechanism, bits: int, count: int, head: int = 0) 
 def _extremes(mechanism: Mechanism, bits: int, count: int, head: int) -> Iterator[Body]:
     """Yield bodies of which one has the longest decoding: all coordinates alike, at an end of their codes."""
     kernel = default_kernel()
-    if bits == FLOAT_BITS:
-        largest = _largest_float(count, mechanism.accumulator(kernel, 1))
-        yield np.full(count, largest, dtype="<f4").view(np.uint8)
-        return
-    for code in {0, 2**bits - 1, 2 ** (bits - 1), 2 ** (bits - 1) - 1}:  # the last two: for codes that wrap around
-        packed = kernel.pack(np.full(count, code, dtype=np.uint16), bits)
-        yield np.frombuffer(bytes(head) + packed, dtype=np.uint8)
+    accumulator = mechanism.accumulator(kernel, 1)
 
+    def floats(value: float) -> Body:
+        return np.full(count, value, dtype="<f4").view(np.uint8)
 
-def _largest_float(count: int, accumulator: Accumulator) -> float:
-    """Return the largest float that the server accepts, to three digits."""
-    low, high = 0.0, 3e38
-
-    def fine(value: float) -> bool:
+    def accepted(value: float) -> bool:
         try:
-            accumulator.check(np.full(count, value, dtype="<f4").view(np.uint8))
+            accumulator.check(floats(value))
         except ValueError:
             return False
         return True
 
-    for _ in range(140):
-        middle = math.sqrt(low * high) if low else high / 1e3
-        low, high = (middle, high) if fine(middle) else (low, middle)
-        if low and high / low < 1.001:
-            break
-    return low
+    if bits == FLOAT_BITS:
+        yield floats(bisect(accepted, LEAST_FLOAT, LARGEST_FLOAT, relative=1e-3, by_ratio=True))
+        return
+    for code in {0, 2**bits - 1, 2 ** (bits - 1), 2 ** (bits - 1) - 1}:  # the last two: for codes that wrap around
+        packed = kernel.pack(np.full(count, code, dtype=np.uint16), bits)
+        yield np.frombuffer(bytes(head) + packed, dtype=np.uint8)

@@ -5,7 +5,7 @@ Idea     a private update carries a few bits whatever its dimension, so k of its
          mechanism on its k-ball, for every update; zero stays zero.
 Symbols  d = dimension, p = d padded to a power of two; y = sqrt(p/k) S H D x, clipped to the radius: S keeps k rows.
          v C^2: the inner mechanism's squared error; the projection adds |x|^2 / k, a fraction 1/(k v) of it.
-Source   docs/theory/vector-mechanism.md; `rows.py` says who chooses rows.
+Source   docs/theory/vector-mechanism.md; `rotation.py` says who chooses rows.
 
 Samples. The projection can lengthen the difference of two close updates by sqrt(p/k), so the cost to one sample is
 unknown once gradients are averaged, and `Projected` refuses it. `ProjectedSamples` projects every sample's gradient and
@@ -44,7 +44,7 @@ from quietbit.mechanism.base import (
     passed_on,
 )  # fmt: skip
 from quietbit.mechanism.poison import WORK, best_rows
-from quietbit.mechanism.rows import NONCE, Rowed, check_keep, check_rotated, check_rows, check_seed, fewest_kept
+from quietbit.mechanism.rotation import NONCE, Rowed, check_keep, check_rotated, check_rows, check_seed, fewest_kept
 from quietbit.privacy.cost import Cost
 from quietbit.target import Adjacency
 

@@ -56,7 +56,7 @@ KINDS = {
     "Ball": ("ball", "Ball"),
     "IndependentSkellam": ("skellam", "IndependentSkellam"),
     "PoissonBatch": ("batch", "PoissonBatch"),
-    "LocalSteps": ("local_steps", "LocalSteps"),
+    "LocalSteps": ("batch", "LocalSteps"),
     "Projected": ("projected", "Projected"),
     "ProjectedSamples": ("projected", "ProjectedSamples"),
     "Rotation": ("rotation", "Rotation"),

@@ -58,6 +58,10 @@ def check_cells(value: int) -> int:
     return check_int(value, "cells", 2, MOST_CELLS)
 
 
+def _truth(value: float) -> float:
+    return check_real(value, "truth", at_least=LEAST_TRUTH, at_most=MOST_TRUTH)
+
+
 class Response(Mechanism):
     """A cell, drawn from an update of shares of cells: these lie in the unit ball of the L1 norm."""
 
@@ -91,7 +95,7 @@ class RandomisedResponse(Response):
     """
 
     cells: int = field(converter=check_cells)
-    truth: float = field(converter=lambda value: check_real(value, "truth", at_least=LEAST_TRUTH, at_most=MOST_TRUTH))
+    truth: float = field(converter=_truth)
     threshold: int = field(init=False, repr=False, eq=False)  # T
 
     @threshold.default

@@ -1,54 +1,51 @@
-"""Rotation in blocks, after which no coordinate of any update is likely to be large.
+"""Public rotations: in blocks, after which no coordinate is large, or of the whole update, of which k rows are kept.
 
-Idea     real updates are concentrated: a few coordinates hold half of the squared length. A mechanism that acts on one
-         coordinate at a time clamps and bends these, so that a mean comes out too short however many clients there
-         are. So first flip signs at random and mix blocks of coordinates by Hadamard matrices, y = R x, and undo this
-         on the mean: a coordinate of y is large only for few choices of signs.
-Symbols  d = dimension; C = radius; b = `block`, a power of two; R = R_m ... R_1, each H_b D_j on b coordinates: blocks
-         [0, b), [b, 2b), ... and, where b does not divide d, a last one on [d - b, d), applied after the others.
+Idea     real updates are concentrated, and a mechanism that acts on one coordinate at a time clamps and bends the large
+         ones. So flip signs at random and mix blocks of coordinates by Hadamard matrices, y = R x, and undo this on the
+         mean. A rotation of the whole update, y = H D x / sqrt(p), makes all rows equally good, so k of them may stand
+         for all: drawn by every release and named by a public nonce, or the same for all clients of a round.
+Symbols  d = dimension, p = d padded to a power of two; C = radius; b = `block`, a power of two; R = R_m ... R_1, each
+         H_b D_j on b coordinates: blocks [0, b), [b, 2b), ... and, where b does not divide d, a last one on [d - b, d).
          f(u): the mean of what a coordinate u decodes to, g = f'(0), r(u) = 1 - f(u) / (g u): the share it lacks.
-Source   docs/theory/rotation.md; Ailon and Chazelle (2006); Khintchine's inequality with Haagerup's constants.
+         k = `keep`; S: the k rows.
+Source   docs/theory/rotation.md; docs/theory/vector-mechanism.md, "Rows"; docs/theory/shared-rows.md.
 
-Orthonormal. Each R_j is, so R is: no padding, exactly d codes, and lengths and distances stay. A rotation is public and
-comes before the last clip of the mechanism, so no account depends on it: not on its seed, not on its rounding.
-
-Seed. With one public seed an update can be *chosen* to be a single coordinate after the rotation, and is then clamped.
-Against that, give a run a fresh seed, drawn after the data exist. The seed costs no privacy either way.
-
-Small. Every coordinate of y is last made by one R_j, as b^(-1/2) sum_i +-D_i z_i for some z with |z| <= |x| that
-these signs are independent of. So over signs it has the even moments of a normal number of variance at most
-C^2 / b, or smaller ones (Khintchine), and P(|y_i| > c C / sqrt(b)) <= 2 exp(-c^2 / 2).
-
-Response. The decoded mean is R^T f(R x) / g, and its part along x, relative to |x|, is at least one less
-sum_i E[y_i^2 r(y_i)] / |x|^2. Where r(u) <= r(u_0) + a u^2 + A_k u^(2k - 2) for all |u| <= C, this is at most
-r(u_0) + 3 a C^2 / b + A_k (2k - 1)!! (C^2 / b)^(k - 1): for every update in the ball, in expectation over signs. The
-codes' curvature is what a stands for and a clamp what A_k does; the least of these bounds over a few a and k is what
-`response_lower` takes off. Without a rotation an update may be one coordinate of size C, and what is missing of it is
-the largest r.
-
+Account. R is orthonormal, public, and comes before the last clip of the mechanism, so no account depends on it, on its
+seed or on its rounding. Rows depend on public values, or on random bits independent of all data; given the rows, a
+release is that of a mechanism on the k-ball, whose cost does not depend on which rows they are.
 Samples. What one of n samples moves stays as long, but for the rounding of the transform. In double precision it is at
 most 2^-46 C for each of two updates, and the update is multiplied by 1 - 2^-20 first (``exact``). A share is never
 below 2^-21 of the radius (`privacy.sensitivity`), so the distance of two updates never exceeds it.
+Response. The decoded share of an update is at least one less sum_i E[y_i^2 r(y_i)] / |x|^2. Where r(u) <= r(u_0) +
+a u^2 + A_k u^(2k - 2) for all |u| <= C, this is at most r(u_0) + 3 a C^2 / b + A_k (2k - 1)!! (C^2 / b)^(k - 1): over
+signs a coordinate has at most the even moments of a normal number of variance C^2 / b (Khintchine).
 """
 
 from __future__ import annotations
 
+import hashlib
 import math
+from abc import abstractmethod
 from collections.abc import Callable
-from typing import Any, final
+from typing import Any, Self, cast, final
 
 import numpy as np
-from attrs import field, frozen
+from attrs import evolve, field, frozen
+from numpy.typing import NDArray
 
 from quietbit._typing import FloatVector
-from quietbit.errors import check_int, require
+from quietbit.errors import check_int, check_real, require
 from quietbit.kernel.base import Kernel
 from quietbit.kernel.norm import clip_factor
-from quietbit.mechanism.ball import Ball, usual_kernel
-from quietbit.mechanism.base import Parts
-from quietbit.mechanism.rows import check_seed
+from quietbit.kernel.rng import WordBlock
+from quietbit.kernel.transform import padded_size
+from quietbit.mechanism.ball import Ball, Norm, check_ball, usual_kernel
+from quietbit.mechanism.base import Mechanism, Parts, passed_on
 
-__all__ = ["Rotation", "response_lower", "rotation_for"]
+__all__ = [
+    "NONCE", "Rotation", "Rowed", "check_keep", "check_rotated", "check_rows", "check_seed", "fewest_kept",
+    "response_lower", "rotation_for", "round_number",
+]  # fmt: skip
 
 USUAL_BLOCK = 4096  # fits into the fastest cache; a clamp at a tenth of the radius is then 6.4 deviations away
 ROOM = 2.0**-20
@@ -56,12 +53,25 @@ SMALL = 0.05  # u_0, in deviations
 POINTS = 600
 MOST_MOMENT = 24
 ENDS = (1.0, 2.0, 3.0, 4.0, 6.0)  # up to how many deviations r is held to be a square
+NONCE = 8  # bytes that name rows
+COST = 0.01
+MOST_ROWS = 2**64 - 1
+LARGEST_RADIUS = 2.0**90
+
+
+def _power(value: Any, name: str, most: int, why: str = "") -> int:
+    number = check_int(value, name, 1, most)
+    require(number & (number - 1) == 0, name, number, "a power of two" + why)
+    return number
 
 
 def _block(value: int) -> int:
-    block = check_int(value, "block", 1, 2**40)
-    require(block & (block - 1) == 0, "block", block, "a power of two")
-    return block
+    return _power(value, "block", 2**40)
+
+
+def check_seed(value: Any) -> int:
+    """Return the seed of a public rotation."""
+    return check_int(value, "rotation_seed", 0)
 
 
 @final
@@ -72,10 +82,6 @@ class Rotation:
     block: int = field(converter=_block)
     seed: int = field(default=0, converter=check_seed)
     exact: bool = False
-
-    def fits(self, ball: Ball) -> None:
-        """Refuse a ball that this cannot rotate."""
-        check_int(self.block, "block of the rotation", 1, ball.dimension)
 
     def exactly(self, update: Parts, ball: Ball, kernel: Kernel) -> Any:
         """Return the rotated update in double precision, clipped to the ball and shortened by 2^-20."""
@@ -124,3 +130,134 @@ def response_lower(missing: Callable[[FloatVector], FloatVector], radius: float,
             clamped = moment * float(np.max(rest * ratios ** (2 - 2 * k), initial=0.0))
             bounds.append(float(lost[0]) + 3 * curvature + clamped)
     return 1.0 - min(bounds)
+
+
+class Rowed(Mechanism):
+    """A mechanism that keeps k rotated coordinates; ``rows`` is None where every release draws its rows.
+
+    Otherwise ``rows`` identifies the shared rows, as derived by `for_round`, and no nonce is sent.
+    """
+
+    __slots__ = ()
+    ball: Ball
+    rotation_seed: int
+    rows: int | None
+    domain = passed_on("ball")  # also for a wrapper, whose inner mechanism has a ball of k coordinates
+
+    @property
+    @abstractmethod
+    def keep(self) -> int:
+        """k: the number of coordinates that a client keeps."""
+
+    @property
+    def kept(self) -> int:
+        """k, or d where that is less."""
+        return min(self.keep, self.ball.dimension)
+
+    @property
+    def padded(self) -> int:
+        """p: the dimension, padded to a power of two by the rotation."""
+        return padded_size(self.ball.dimension)
+
+    @property
+    def shared_rows(self) -> int:
+        """The number of rows k where all clients of a round keep the same ones, else 0."""
+        return 0 if self.rows is None else self.keep
+
+    def at(self, rows: int) -> Self:
+        """Return the same mechanism on the rows with this number."""
+        return evolve(self, rows=rows)  # type: ignore[misc]
+
+    def for_round(self, run: bytes, number: int) -> Mechanism:
+        """Return the mechanism on the rows of this round, where rows are shared."""
+        return self if self.rows is None else self.at(round_number(run, number))
+
+    @property
+    def priced_as(self) -> Mechanism:
+        """The mechanism that a ledger records: the cost does not depend on which rows are shared."""
+        return self if self.rows is None else self.at(0)
+
+    def projection_error(self, length: float) -> float:
+        """Return the squared error per coordinate that leaving out rows adds, for an update of this length."""
+        return length**2 / self.keep * (1 - self.keep / self.padded)
+
+    @property
+    def clip_response(self) -> float:
+        """A lower bound on the share of an update that the second clip leaves, averaged over signs and rows.
+
+        |y|^2 has mean |x|^2 and, as coordinates have fourth moments of at most 3 C^4/p^2, a variance of at most
+        3 (1 - k/p) C^4/k; |y| (|y| - 1) <= (|y|^2 - 1)/2 + (|y|^2 - 1)^2/8 where |y| > 1, and E X_+ <= sd(X)/2.
+        """
+        missing = (1 - self.keep / self.padded) / self.keep
+        return 1 - math.sqrt(3 * missing) / 4 - 3 * missing / 8
+
+    @property
+    def nonce_size(self) -> int:
+        """The number of bytes that name the rows in a body: 0 where rows are shared."""
+        return NONCE if self.rows is None else 0
+
+    def nonce(self, block: WordBlock | None = None, stream: int = 0) -> bytes:
+        """Return the eight bytes that name the rows: the round's, or those a release draws from this stream."""
+        if self.rows is not None or block is None:
+            return cast(int, self.rows).to_bytes(NONCE, "little")
+        return block.uniform64(stream, 0, 1).astype("<u8", copy=False).tobytes()
+
+    def project(self, update: Parts, factor: float, nonce: bytes, kernel: Kernel) -> FloatVector:
+        """Return sqrt(p/k) S H D (factor x), before the second clip."""
+        padded = self.padded
+        kept = kernel.rotated_rows(update, self.rotation_seed, factor, kernel.rows(nonce, self.keep, padded))
+        kept *= math.sqrt(padded / self.keep)
+        return kept
+
+    def row_places(self) -> NDArray[np.int64]:
+        """Return the indices of the shared rows among the p rotated coordinates."""
+        if self.rows is None:
+            return super().row_places()
+        return usual_kernel().rows(self.nonce(), self.keep, self.padded)
+
+    def unproject(self, kept: FloatVector) -> NDArray[Any]:
+        """Return the estimate of an update from its values on the shared rows: the transpose of the projection.
+
+        Computed in single precision, in which all kernels agree: server and clients replay rounds with it.
+        """
+        total = np.zeros(self.padded, dtype=np.float32)
+        total[self.row_places()] = np.asarray(kept, dtype=np.float32) * np.float32(math.sqrt(self.padded / self.keep))
+        usual_kernel().rotate_back(total, self.rotation_seed)
+        return total[: self.ball.dimension]
+
+
+def round_number(run: bytes, number: int) -> int:
+    """Return the number of a round's shared rows: different in every round, the same on every machine."""
+    place = check_int(number, "round", 0).to_bytes(8, "little")
+    name = b"quietbit/rows/" + len(run).to_bytes(8, "little") + run + place
+    return int.from_bytes(hashlib.sha256(name).digest()[:NONCE], "little")
+
+
+def check_rotated(value: Any) -> Ball:
+    """Return an L2 ball that single precision can rotate; in a larger one, a refusal would depend on the update."""
+    ball = check_ball(value)
+    require(ball.norm is Norm.L2, "norm of the ball", ball.norm.value, "l2 where updates are rotated")
+    fine = 1 / LARGEST_RADIUS <= ball.radius <= LARGEST_RADIUS
+    require(fine, "radius", ball.radius, "from 2^-90 to 2^90: rotations are in single precision")
+    return ball
+
+
+def check_keep(value: Any, most: int = MOST_ROWS) -> int:
+    """Return a number of rows; refuse it unless it is a power of two up to ``most``."""
+    return _power(value, "keep", most, ", so that every row is kept equally often")
+
+
+def check_rows(value: Any) -> int | None:
+    """Return the number of the shared rows, or None."""
+    return None if value is None else check_int(value, "rows", 0, MOST_ROWS)
+
+
+def fewest_kept(squared_error: float, dimension: int, cost: float = COST) -> int:
+    """Return the smallest power of two k whose projection adds at most ``cost`` of ``squared_error`` (C = 1).
+
+    >>> fewest_kept(100.0, 10**6), fewest_kept(1e-9, 100)
+    (1, 128)
+    """
+    padded = padded_size(dimension)
+    wanted = 1 / (check_real(cost, "cost") * check_real(squared_error, "squared_error") + 1 / padded)
+    return min(1 << max(0, math.ceil(math.log2(wanted) - 1e-12)), padded)

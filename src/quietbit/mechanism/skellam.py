@@ -1,30 +1,36 @@
 """The Skellam mechanism: rotate, scale, round within bounds, add Skellam noise, wrap into b bits.
 
 Idea     a public random rotation spreads the update evenly over the coordinates; integers with discrete noise then
-         wrap modulo 2^b almost without harm, because values that large hardly ever occur.
-Symbols  C = radius; D = dimension padded to a power of two; s = `scale`; v = (noise_multiplier C s)^2 the
-         noise's variance; D1, D2: largest L1 and L2 length of the rounded vector.
-Source   Agarwal, Kairouz, Liu (NeurIPS 2021), Algorithm 1 and Theorem 3.5; Kairouz, Liu, Steinke (ICML
-         2021) for the rotation and the conditional rounding.
+         wrap modulo 2^b almost without harm, because values that large hardly ever occur. Noise is the difference of
+         two Poissons, each the number of thresholds floor(2^P F_k) that a P-bit word reaches, F the distribution
+         function; the first 64 bits of the word nearly always decide, so P costs nothing per draw.
+Symbols  C = radius; D = dimension padded to a power of two; s = `scale`; v = (noise_multiplier C s)^2 the noise's
+         variance; D1, D2: largest L1 and L2 length of the rounded vector; P = 64 w bits.
+Source   Agarwal, Kairouz, Liu (NeurIPS 2021), Algorithm 1 and Theorem 3.5; Kairouz, Liu, Steinke (ICML 2021) for the
+         rotation and the conditional rounding; docs/theory/rounded-skellam.md; Devroye (1986), chapter III (inversion).
 
-Integers. Rounding keeps D2^2 <= `length_upper` for certain; integers satisfy |z| <= z^2, so D1 <=
-min(D2^2, sqrt(D) D2). The zero vector is rounded to itself: zero-out neighbours are D1 and D2 apart,
-replace-one neighbours twice that. The rotation and all floating-point work come before the rounding, so
-nothing in the account depends on their accuracy.
-Samples. Two close updates may be rounded far apart, and drawing again divides by a chance that depends on the
-update, so `Skellam` has no price per sample. `IndependentSkellam` rounds every coordinate on its own: two
-vectors that are D2 steps of the grid apart, wherever they lie, then cost c(alpha) D2^2, whatever the dimension
-(`privacy.skellam`). Floating-point work counts there: rotating and scaling in doubles moves each of two
-updates by at most (log2 D + 6) 2^-53 C, less than 2^-47 C.
-Scale. The largest s at which a rotated coordinate (sub-Gaussian with variance proxy (s C)^2/D), the
-rounding and the noise (Chernoff's bound, with its Poisson tails) leave 2^(b-1) with probability at most
-``wrap_probability`` per release. Wrapping costs accuracy, never privacy.
+Integers. Rounding keeps D2^2 <= `length_upper` for certain; integers satisfy |z| <= z^2, so D1 <= min(D2^2, sqrt(D)
+D2). The zero vector is rounded to itself: zero-out neighbours are D1 and D2 apart, replace-one neighbours twice that.
+Rotation and floating-point work come before the rounding, so nothing in the account depends on their accuracy.
+Samples. Two close updates may be rounded far apart, and drawing again divides by a chance that depends on the update,
+so `Skellam` has no price per sample. `IndependentSkellam` rounds every coordinate on its own: two vectors D2 steps of
+the grid apart then cost c(alpha) D2^2, whatever the dimension (`privacy.skellam`). Floating-point work counts there:
+rotating and scaling in doubles moves each of two updates by at most (log2 D + 6) 2^-53 C, less than 2^-47 C.
+Scale. The largest s at which a rotated coordinate (sub-Gaussian with variance proxy (s C)^2/D), the rounding and the
+noise (Chernoff's bound) leave 2^(b-1) with probability at most ``wrap_probability`` per release. Wrapping costs
+accuracy, never privacy.
+Tables. Weights follow p_{k+1} = p_k mu/(k+1), mu = v/2, from the mode outwards in integers with GUARD further bits, cut
+off below 2^-(P + GUARD) of the mode's. Each step rounds down by less than one unit, so all weights together are short
+by less than N^2 units, N < 2^24 the number of steps; the tails that are cut off are shorter still. With F's own
+rounding down, the law of a draw is within 2^(25 - P) of Poisson's in total variation.
 """
 
 from __future__ import annotations
 
 import math
+from bisect import bisect_right
 from collections.abc import Callable
+from fractions import Fraction
 from functools import lru_cache
 from typing import TypeAlias, final
 
@@ -37,21 +43,24 @@ from quietbit._typing import FloatVector
 from quietbit.errors import check_int, check_real, require
 from quietbit.kernel.base import Kernel, code_type
 from quietbit.kernel.rng import RandomBits, WordBlock
+from quietbit.kernel.transform import padded_size
 from quietbit.mechanism.accumulate import code_accumulator
 from quietbit.mechanism.ball import Ball, Norm, check_ball, own_copy
 from quietbit.mechanism.base import Accumulator, Body, Error, Layout, Mechanism, Parts, Wrapper, only
 from quietbit.mechanism.family import MAX_MULTIPLIER, MIN_MULTIPLIER, Choices, SearchedFamily, check_multiplier
-from quietbit.mechanism.outliers import DOUBT, squares_upper
-from quietbit.mechanism.poisson import skellam_noise, words_needed
+from quietbit.mechanism.poison import DOUBT, squares_upper
+from quietbit.mechanism.rotation import check_seed
 from quietbit.mechanism.rounding import ROUNDING_SHIFT, conditional_rounding, independent_rounding, length_upper
-from quietbit.mechanism.rows import check_seed
 from quietbit.privacy.conversion import round_up
 from quietbit.privacy.cost import Cost
 from quietbit.privacy.sensitivity import sample_share
 from quietbit.privacy.skellam import rounded_skellam_cost, skellam_cost
 from quietbit.target import Adjacency
 
-__all__ = ["FAMILIES", "IndependentSkellam", "Skellam", "stays_within"]
+__all__ = [
+    "FAMILIES", "IndependentSkellam", "PoissonTable", "Skellam", "poisson_table", "skellam_log2_probability_lower",
+    "skellam_noise", "stays_within", "words_needed",
+]  # fmt: skip
 
 Rounding: TypeAlias = Callable[[FloatVector, WordBlock], NDArray[np.int64]]
 
@@ -60,6 +69,9 @@ MIN_DEVIATION = 0.5  # of the noise, in units of the integers: below it the boun
 LEAST_ALONE = 1.3  # the same for independent rounding
 MOST_WORDS = 64  # per draw: a table then takes about a second; little noise in many bits needs thousands
 LEAST_FOR_CLIENTS = 0.02  # noise multiplier calibrated for whole clients; less protects nobody
+GUARD = 96
+CHUNK = 1 << 20
+FIRST_STREAM = 1000  # streams below are left to the rounding that comes before the noise
 FLOATS = 2.0**-46  # of the radius: how far rotating and scaling in doubles can move two updates apart
 
 
@@ -101,7 +113,7 @@ class Skellam(Mechanism):
     @property
     def code_count(self) -> int:
         """The dimension, padded to a power of two by the rotation."""
-        return 1 << (self.ball.dimension - 1).bit_length()
+        return padded_size(self.ball.dimension)
 
     @property
     def layout(self) -> Layout:
@@ -150,7 +162,7 @@ class Skellam(Mechanism):
         return code_accumulator(centred, self.bits, self.code_count, kernel, max_payloads, finish, honest)
 
     def cost(self, adjacency: Adjacency) -> Cost:
-        """Return the cost by Theorem 3.5 of Agarwal et al. for the integer sensitivities, sampling slack included."""
+        """Return the cost by Theorem 3.5 for the integer sensitivities, sampling slack included."""
         return skellam_cost(*self.sensitivities(adjacency), self.noise_variance).with_slack(SLACK)
 
     def error(self) -> Error:
@@ -255,24 +267,118 @@ def stays_within(room: float, variance: float, doubt: float) -> bool:
     return room * math.asinh(room / variance) - room * room / (root + variance) >= doubt
 
 
+@final
+@frozen(eq=False)
+class PoissonTable:
+    """Thresholds of a Poisson law; ``first`` is the value drawn when no threshold is reached."""
+
+    first: int
+    words: int
+    thresholds: tuple[int, ...]
+    heads: NDArray[np.uint64]  # the first 64 bits of each threshold
+    guide: NDArray[np.int64] = field(init=False)  # the number of heads before each of 2^16 equal parts, and in all
+
+    @guide.default
+    def _guide(self) -> NDArray[np.int64]:
+        """Return the indices at which a search begins, and nearly always ends."""
+        starts = np.arange(1 << 16, dtype=np.uint64) << np.uint64(48)
+        guide = np.append(np.searchsorted(self.heads, starts), self.heads.size)
+        guide.setflags(write=False)
+        return guide
+
+    def draw(self, block: WordBlock, stream: int, start: int, count: int) -> NDArray[np.int64]:
+        """Return the draws of coordinates ``start ..``, from streams ``stream .. stream + words - 1``."""
+        head = block.uniform64(stream, start, count)
+        place = self._reached(head)
+        tied = np.flatnonzero(self.heads[np.maximum(place, 1) - 1] == head)
+        for k in tied.tolist():
+            place[k] = bisect_right(self.thresholds, self._whole_word(block, stream, start + k))
+        return np.asarray(place + self.first, dtype=np.int64)
+
+    def _reached(self, head: NDArray[np.uint64]) -> NDArray[np.int64]:
+        """Return how many heads each word reaches; most buckets of the guide hold one or none, others are searched."""
+        bucket = (head >> np.uint64(48)).astype(np.int64)
+        first, last = self.guide[bucket], self.guide[bucket + 1]
+        place = first + ((first < last) & (self.heads[np.minimum(first, self.heads.size - 1)] <= head))
+        many = np.flatnonzero(last - first > 1)
+        place[many] = np.searchsorted(self.heads, head[many], side="right")
+        return np.asarray(place)
+
+    def _whole_word(self, block: WordBlock, stream: int, position: int) -> int:
+        parts = [int(block.uniform64(stream + w, position, 1)[0]) for w in range(self.words)]
+        return sum(part << (64 * (self.words - 1 - w)) for w, part in enumerate(parts))
+
+
+@lru_cache(maxsize=8)
+def poisson_table(mean: float, words: int) -> PoissonTable:
+    """Return the table of a Poisson law of this mean, to ``64 * words`` bits."""
+    exact = Fraction(mean)
+    top, bottom = exact.numerator, exact.denominator
+    mode = math.floor(exact)
+    unit = 1 << (64 * words + GUARD)
+    right, k, weight = [], mode, unit
+    while weight:
+        right.append(weight)
+        k += 1
+        weight = weight * top // (bottom * k)
+    left, k, weight = [], mode, unit * mode * bottom // top
+    while weight and k > 0:
+        left.append(weight)
+        k -= 1
+        weight = weight * k * bottom // top
+    weights = left[::-1] + right
+    total, running, thresholds = sum(weights), 0, []
+    for weight in weights[:-1]:
+        running += weight
+        thresholds.append((running << (64 * words)) // total)
+    heads = np.array([value >> (64 * (words - 1)) for value in thresholds], dtype=np.uint64)
+    heads.setflags(write=False)
+    return PoissonTable(mode - len(left), words, tuple(thresholds), heads)
+
+
+def skellam_noise(variance: float, words: int, block: WordBlock, count: int) -> NDArray[np.int64]:
+    """Return Skellam noise of this variance for ``count`` coordinates: the difference of two Poissons."""
+    table = poisson_table(variance / 2, words)
+    noise = np.empty(count, dtype=np.int64)
+    for start in range(0, count, CHUNK):
+        size = min(CHUNK, count - start)
+        plus = table.draw(block, FIRST_STREAM, start, size)
+        noise[start : start + size] = plus - table.draw(block, FIRST_STREAM + words, start, size)
+    return noise
+
+
+def skellam_log2_probability_lower(variance: float, value: int) -> float:
+    """Return a lower bound on log2 P(noise = value): the largest single term of its sum over pairs of Poissons."""
+    mean, size = variance / 2, abs(value)
+    other = max(0, math.floor(math.hypot(size / 2, mean) - size / 2))
+    terms = (k * math.log(mean) - mean - math.lgamma(k + 1) for k in (other + size, other))
+    margin = 1e-12 * (1 + mean + size * (1 + abs(math.log(mean))))
+    return (sum(terms) - margin) / math.log(2)
+
+
+def words_needed(variance: float, largest: int, dimension: int) -> int:
+    """Return how many 64-bit words make the release's law right to a factor e^(2^-62).
+
+    The law of a coordinate modulo 2^b is off by at most 2 x 2^(25 - P), and no value up to ``largest`` is
+    less likely than p; d coordinates then have a slack of at most d 2^(27 - P) / p.
+    """
+    bits = 90 + math.log2(dimension) - skellam_log2_probability_lower(variance, largest)
+    return math.ceil(bits / 64)
+
+
 def _build(ball: Ball, loss: float, choices: Choices) -> Skellam | IndependentSkellam:
     found = Skellam(ball, 1 / loss, choices.bits or 16)
     return IndependentSkellam(found) if choices.by_sample else found
 
 
+def _limits(ball: Ball, choices: Choices) -> tuple[float, float]:
+    return 1 / MAX_MULTIPLIER, 1 / (MIN_MULTIPLIER if choices.by_sample else LEAST_FOR_CLIENTS)
+
+
 FAMILIES = (
     SearchedFamily(
-        "skellam",
-        (Skellam, IndependentSkellam),
-        uses=("bits",),
-        strength="noise_multiplier",
-        build=_build,
-        limits=lambda _, choices: (
-            1 / MAX_MULTIPLIER,
-            1 / (MIN_MULTIPLIER if choices.by_sample else LEAST_FOR_CLIENTS),
-        ),
-        inverse=True,
+        "skellam", (Skellam, IndependentSkellam), ("bits",), "noise_multiplier", _build, _limits, inverse=True,
         work="a rotation, a random rounding and a Skellam draw per coordinate",
         remedy="16 bits, fewer coordinates, fewer releases, or vmvu, which has no integers to round to, would help",
     ),
-)
+)  # fmt: skip

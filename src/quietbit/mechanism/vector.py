@@ -2,44 +2,26 @@
 
 Idea     rotate the update with public signs, keep k of its coordinates (each client its own), clip again; then draw z
          from N(0, I_k) tilted towards the update by a profile h, and send not z but the seed it is expanded from. The
-         server expands the seed, adds k numbers per payload, and rotates back once per mean.
+         server expands the seed, adds k numbers per payload, and rotates back once per mean. A body is a public nonce
+         of 8 bytes, which picks the rows, and the seed. Where the search would take more than MOST_TRIES seeds, z is
+         drawn directly (`direct.py`) and its coordinates are sent in QUANTISED bits each, which is post-processing.
 Symbols  d = dimension, p = d padded to a power of two; C = radius; y = sqrt(p/k) S H D x / C, clipped to norm 1;
          r = |y|, u = y/r, t = <u, z>; h: the profile, w = 1 - r + r h(t) the weight of a seed; m = gain = E[t h(t)].
-         n = `largest`: the largest weight, and the expected number of seeds tried.
-Source   docs/theory/vector-mechanism.md has law, proofs and account; Feldman and Talwar (2021) for sending seeds.
+         n = `largest`: the largest weight, and the expected number of seeds tried; h_0: the smallest.
+Source   docs/theory/vector-mechanism.md has law, proofs, account and design; Feldman and Talwar (2021) for seeds.
 
-A body is 24 bytes: a public nonce of 8, which picks the rows, and the seed of 16. Where the search would take more than
-MOST_TRIES seeds, z is drawn directly instead and its k coordinates are sent in QUANTISED bits each, which is
-post-processing; ceil(k b / 8) bytes then replace the seed's 16.
+Decoding. z C / m estimates sqrt(p/k) S H D x, and its transpose scattered into the rows and rotated back estimates x,
+without bias but for the second clip. A coordinate's squared error is C^2 / m^2 from the noise, the same at every value,
+plus at most |x|^2 / k from the rows.
 
-Decoding. E z = r m u to first order, so z C / m estimates sqrt(p/k) S H D x, and its transpose scattered into the rows
-and rotated back estimates x. Over rows and z this is unbiased but for the second clip, which shortens only those y
-that the rows made longer than 1: an update that fills the ball is shortened by 1 / sqrt(4 pi k) on average (0.9 % at k
-= 1,024), one of 0.9 C or less at k >= 1,024 not measurably. The squared error of a coordinate is C^2 / m^2 from the
-noise, the same at every value, plus at most |x|^2 / k from the rows.
-
-What sampling adds to the account of the profile (`privacy`). Rounding before the weights costs nothing: whatever y is,
-r = min(|y|, 1) is a length in [0, 1] and zero stays zero, and the account holds for all of those. A search
-1. compares a computed t with the edges, within `inner_error_upper(k)` of <y/|y|, z> for exact quantiles z; that is at
-   most the blur that the dominating pair is made with;
-2. uses weights that are rounded to multiples of n 2^-64 after a few roundings: relatively, 2^-51 + n 2^-64 / h_0 each,
-   and as much for their sum;
-3. draws among 2^128 seeds, as far as ChaCha20 is a random function of them. There are at most 2^(32 k) vectors y (of
-   float32, scaled alike), and 2^20 quadrants t >= s, t' >= s' between the edges of two. By Hoeffding's inequality the
-   shares of seeds in all of these 2^(64 k + 20) are at once within c of their probabilities, c = sqrt(23 k + 43)
-   2^-64, but with probability 2^-100 over that function;
-4. has normals of 64 bits: probabilities of quadrants are off by e = k 2^-63. E (h(t) - a h(t'))_+ is summed by parts
-   as in Theorem 1: differences in one variable have one sign each and mixed ones too, so they add up to at most 2 n +
-   2, and it moves by at most (2 n + 2) (e + c); a sum of weights by n (e + c);
-5. sends the next seed unseen after `tries_upper` seeds: a law 1 + r (1 - f)(h - 1), that of a shorter update.
-So densities are within e^s of those of the blurred profile, s = 2 (2^-50 + n 2^-63 / h_0) + n (e + c), which is slack,
-and hockey-sticks are within e^s q of e^s H(a e^-2s), q = 5 n (e + c). An outcome of mass e^s q that only one world has
-accounts for that at every a, and by Lemma 4 (of the page named above) the pair with this outcome dominates: e^s q is
-lost mass. The largest ratio of weights is what it is, so a pure account has the slack alone.
-
-Where z is drawn directly, codes have the law of the exact z but for `code_error_upper` = v in total variation. That
-moves hockey-sticks by v (1 + a), and beyond the largest ratio of weights, R <= n / h_0, they do not grow with a: lost
-mass v (1 + R). Nothing is claimed at delta = 0.
+What sampling adds to the account of the profile (section "What sampling adds" of that page). A search compares a
+computed t with the edges, within `inner_error_upper(k)`, which is at most the blur that the dominating pair is made
+with; weights are relatively off by 2^-51 + n 2^-64 / h_0, and so is their sum; normals of 64 bits and 2^128 seeds of a
+random function move probabilities of quadrants by e = k 2^-63 and c = sqrt(23 k + 43) 2^-64. So densities are within
+e^s of those of the blurred profile, s = 2 (2^-50 + n 2^-63 / h_0) + n (e + c), which is slack, and hockey-sticks within
+e^s q of e^s H(a e^-2s), q = 5 n (e + c), which is lost mass; a pure account has the slack alone. Where z is drawn
+directly, codes have the law of the exact z but for v = `code_error_upper` in total variation: lost mass
+v (1 + n / h_0), and nothing is claimed at delta = 0.
 """
 
 from __future__ import annotations
@@ -56,7 +38,10 @@ from scipy.special import ndtr
 
 from quietbit._typing import FloatVector
 from quietbit.design.profile import Profile
-from quietbit.errors import check_int, check_real, refuse_payload, require
+from quietbit.design.profile_search import Proposal, propose
+from quietbit.design.profiles import shipped_profile
+from quietbit.design.store import cached, remember
+from quietbit.errors import QuietbitError, check_int, check_real, refuse_payload, require
 from quietbit.kernel.base import Kernel
 from quietbit.kernel.expand import (
     acceptance_limits,
@@ -73,17 +58,23 @@ from quietbit.mechanism.ball import Ball, Norm
 from quietbit.mechanism.base import LEFT_OUT, Accumulator, Body, Error, Layout, Mechanism, Parts, Reader, passed_on
 from quietbit.mechanism.direct import code_error_upper, draw_codes, step_cells, step_limits
 from quietbit.mechanism.family import FEWER, SHARED, Choices, EpsilonOf, Family
-from quietbit.mechanism.outliers import DOUBT, refuse_longer, squares_upper
-from quietbit.mechanism.poison import WORK, best_rows, longest_payload, seed_maximum
-from quietbit.mechanism.rows import NONCE, Rowed, check_keep, check_rotated, check_rows, check_seed, fewest_kept
-from quietbit.mechanism.solve_profile import solve_profile
+from quietbit.mechanism.poison import (
+    DOUBT,
+    WORK,
+    best_rows,
+    longest_payload,
+    refuse_longer,
+    seed_maximum,
+    squares_upper,
+)
+from quietbit.mechanism.rotation import NONCE, Rowed, check_keep, check_rotated, check_rows, check_seed, fewest_kept
 from quietbit.privacy.conversion import round_up
 from quietbit.privacy.cost import Cost, Formula
-from quietbit.privacy.profile import BLUR, profile_blanket, profile_cost
+from quietbit.privacy.profile import BLUR, certify_profile, profile_blanket, profile_cost
 from quietbit.privacy.shuffle import BlanketPair
 from quietbit.target import Adjacency, Target
 
-__all__ = ["FAMILIES", "VectorMVU", "fewest_coordinates"]
+__all__ = ["FAMILIES", "VectorMVU", "fewest_coordinates", "meets", "solve_profile", "solve_profile_anew"]
 
 SEED = 16
 MOST_TRIES = 100_000
@@ -97,16 +88,18 @@ PROJECTION_COST = 0.01
 SMALLEST_RATIO = 2.0**-52
 LEAST_EPSILON = 1e-4  # below, rounded accounts depend more on delta than on the profile
 MOST_EPSILON_EACH = 18.0  # zero-out: e^(2 epsilon) lies between the levels of a step, and 2^52 is as far as they may be
+ROOM = 1e-8  # relative: the certified epsilon of a solved profile stays this far below the one asked for
+TRIES = 60
+MOST_EPSILON = 60.0  # of one release; beyond, a step at e^epsilon lies ten deviations out and nothing is left to design
 SHORTER = 0.93  # factor on the epsilon aimed at, where the account of coded normals lost more than delta
 
 
 @final
 @frozen
 class VectorMVU(Rowed):
-    """The vector mechanism of a profile on updates in an L2 ball, k = ``keep`` coordinates per client.
+    """The vector mechanism of a profile on updates in an L2 ball, k = ``keep`` coordinates per client, a power of two.
 
-    ``rotation_seed`` is public and shared by clients and server. Rows are drawn afresh for every release, unless
-    ``rows`` names those that all clients of a round keep. ``keep`` is a power of two, at most the padded dimension.
+    ``rotation_seed`` is public. Rows are drawn by every release, unless ``rows`` names those that all clients keep.
     """
 
     profile: Profile = field()
@@ -179,8 +172,7 @@ class VectorMVU(Rowed):
 
     def cost(self, adjacency: Adjacency) -> Cost:
         """Return the dominating pair of the profile, plus what sampling adds to it (see the module header)."""
-        slack, lost = self._sampling()
-        pair = profile_cost(self.profile, adjacency, BLUR)
+        (slack, lost), pair = self._sampling(), profile_cost(self.profile, adjacency, BLUR)
         curve = pair.with_slack(slack)
         everywhere = self._everywhere(pair, slack, curve.pure_epsilon()) if self.seeded else None
         return curve.with_lost(lost, everywhere=everywhere)
@@ -188,10 +180,9 @@ class VectorMVU(Rowed):
     def blanket(self, adjacency: Adjacency) -> BlanketPair | None:
         """Return the blanket that hides a release among others: N(0, I), as every weight is at least the smallest.
 
-        None where z itself is sent. Densities are within e^s of the blurred profile's. A convex function of U - a V
-        that does not decrease, with slope at most 1, is submodular in (t, t'), so summing by parts as in 4. its mean
-        moves by at most (2 + a) n (e + c); its worst pair is t' = -t again, and the corners of a rectangle bound what
-        lies inside.
+        None where z itself is sent. A convex function of U - a V that does not decrease, with slope at most 1, is
+        submodular in (t, t'): summed by parts, its mean moves by at most (2 + a) n (e + c), its worst pair is t' = -t
+        again, and the corners of a rectangle bound what lies inside.
         """
         if not self.seeded:
             return None
@@ -208,8 +199,7 @@ class VectorMVU(Rowed):
     def decoded(self, value: float) -> tuple[float, float]:
         """Return the value, and the variance of such a coordinate in an update that fills the ball.
 
-        Beyond the noise: the rows spread what the other coordinates have, and along the update itself the variance of
-        t is E[t^2 h] - m^2 instead of 1.
+        Rows spread what the other coordinates have, and along the update t has variance E[t^2 h] - m^2 instead of 1.
         """
         along = (self.profile.second_moment - 1) / self.profile.gain_lower**2 - 1
         rest = (self.ball.radius**2 - value**2) / self.keep * self._missing
@@ -217,10 +207,9 @@ class VectorMVU(Rowed):
 
     @property
     def moment_error(self) -> float:
-        """A relative bound on the error of mean and variance, for an auditor who sends arbitrary updates.
+        """The bound: the second clip takes up to half of 1/sqrt(k), and rounding to codes up to (m^2 / k) / 20.
 
-        The second clip takes up to half of 1/sqrt(k), updates that do not fill the ball have no rows to spread, and
-        rounding to codes bends the response by (m^2 / k) / 20 at most.
+        Updates that do not fill the ball have no rows to spread.
         """
         gain = self.profile.gain_lower
         rows = self._missing * (0.5 / math.sqrt(self.keep) + gain**2 / self.keep)
@@ -260,8 +249,8 @@ class VectorMVU(Rowed):
     def _everywhere(self, pair: Cost, slack: float, pure: float) -> Cost:
         """Return the divergences of a search's output: those of the pair, sampling included, and what ``pure`` implies.
 
-        p^alpha q^(1 - alpha) is at most M = n R^(alpha - 1), convex, and submodular like (p - a q)_+: so the same sums
-        by parts hold, the worst two updates are opposite again, and its mean moves by at most 4 M (e + c).
+        p^alpha q^(1 - alpha) is at most M = n (n/h_0)^(alpha - 1), convex, and submodular: the worst two updates are
+        opposite again, and its mean moves by at most 4 M (e + c).
         """
         off = math.log(4.04 * self.profile.largest * (law_error_upper(self.keep) + self._draws))
         return Cost.renyi(Formula(_searched, pair, slack, off, pure), "a seed of the vector mechanism", pure)
@@ -389,6 +378,63 @@ def fewest_coordinates(squared_error: float, dimension: int, cost: float = PROJE
     (1024, 2048, 128)
     """
     return min(max(fewest_kept(squared_error, dimension, cost), LEAST_KEPT), padded_size(dimension), MOST_KEPT)
+
+
+def solve_profile(epsilon: float, delta: float, releases: int, adjacency: Adjacency) -> Profile:
+    """Return the profile of largest known gain whose releases together are certified (epsilon, delta)-private.
+
+    The profile is shipped, cached, or else solved now, in seconds, and cached; one kind of machine finds one profile.
+
+    >>> profile = solve_profile(1.0, 1e-5, 1, Adjacency.REPLACE_ONE)
+    >>> round(profile.gain_lower**-2, 2)
+    6.33
+    """
+    require(isinstance(adjacency, Adjacency), "adjacency", adjacency, "an Adjacency")
+    times = check_int(releases, "releases", 1, 10**6)
+    asked = check_real(epsilon, "epsilon", at_most=MOST_EPSILON * times)
+    return _solved(Target(asked, delta, adjacency, releases=times))
+
+
+@lru_cache(maxsize=64)
+def _solved(target: Target) -> Profile:
+    shipped = shipped_profile(target)
+    if shipped is not None:
+        return shipped
+    kept = cached(Profile, target)
+    if kept is not None and meets(kept, target):
+        return kept
+    profile = solve_profile_anew(target)
+    remember(profile, target)
+    return profile
+
+
+def meets(profile: Profile, target: Target) -> bool:
+    """Return whether the certified cost of a profile is within a target."""
+    found = certify_profile(profile, target.adjacency, target.releases, target.delta)
+    return found.epsilon_upper <= target.epsilon
+
+
+def solve_profile_anew(target: Target) -> Profile:
+    """Solve without the catalogue and the cache."""
+    return _certified(propose(target), target)
+
+
+def _certified(proposal: Proposal, target: Target) -> Profile:
+    """Mix the proposal with N(0, I), h to h - x (h - 1), until its certified epsilon is within the target.
+
+    This is the law of a slightly shorter update, at the cost of a fraction x of the gain. A step of x lowers epsilon by
+    about x times the smaller of epsilon and the releases, mostly more; every step is certified rather than trusted.
+    """
+    profile = proposed = Profile.from_weights(proposal.edges, proposal.weights())
+    wanted, mixed = target.epsilon * (1 - ROOM), 0.0
+    for _ in range(TRIES):
+        found = certify_profile(profile, target.adjacency, target.releases, target.delta).epsilon_upper
+        if found <= wanted:
+            return profile
+        excess = found - wanted if math.isfinite(found) else 0.1 * wanted
+        mixed = min(0.9, mixed + (1 + ROOM) * excess / min(wanted, target.releases))
+        profile = Profile.from_weights(proposal.edges, mixed + (1 - mixed) * proposed.levels)
+    raise QuietbitError(f"No profile was certified for {target}: after {TRIES} attempts epsilon was still {found:.6g}.")
 
 
 @final

@@ -23,7 +23,7 @@ from quietbit.mechanism.central_sum import calibrate_sum
 from quietbit.mechanism.expectation import Expectation, expectation
 from quietbit.mechanism.poison import moved
 from quietbit.mechanism.registry import family
-from quietbit.mechanism.rows import fewest_kept
+from quietbit.mechanism.rotation import fewest_kept
 from quietbit.plan.evaluation import Evaluation
 from quietbit.privacy.guarantee import Guarantee
 from quietbit.secagg.plan import masked_size

@@ -19,8 +19,7 @@ from attrs import define, field
 from numpy.typing import NDArray
 
 from quietbit.errors import QuietbitError, require
-from quietbit.mechanism.base import Mechanism
-from quietbit.mechanism.shuffled import shuffled_privacy
+from quietbit.mechanism.base import Mechanism, shuffled_privacy
 from quietbit.privacy.cost import Cost
 from quietbit.privacy.guarantee import Guarantee, GuaranteePair
 from quietbit.target import Trust, Unit

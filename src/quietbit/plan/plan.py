@@ -30,11 +30,11 @@ from quietbit.errors import InvalidParameter, QuietbitError, check_int, check_kn
 from quietbit.mechanism.adaptive_clip import AdaptiveClip
 from quietbit.mechanism.ball import Ball, Norm
 from quietbit.mechanism.base import Mechanism, summable
+from quietbit.mechanism.batch import site_release
 from quietbit.mechanism.calibrate import AUTO, calibrate
 from quietbit.mechanism.central_sum import calibrate_sum
 from quietbit.mechanism.family import SHARED, Choices
 from quietbit.mechanism.interpolated import UNBIASED
-from quietbit.mechanism.local_steps import site_release
 from quietbit.mechanism.projected import MOST_SAMPLES, ProjectedSamples, project
 from quietbit.mechanism.registry import family
 from quietbit.plan import rules

@@ -2,7 +2,7 @@
 
 Idea     one target, a growing cohort. Left, how far the decoded mean is off; right, what a client sends per parameter.
          Codes behind masks follow the ideal distributed Gaussian within a few percent, at the bits that a sum needs.
-Source   `quietbit.mechanism.sum_comparison`; docs/theory/secure-aggregation.md.
+Source   `quietbit.mechanism.central_sum`; docs/theory/secure-aggregation.md.
 """
 
 from __future__ import annotations
@@ -12,7 +12,7 @@ from collections.abc import Callable, Sequence
 from typing import Any
 
 from quietbit.mechanism.ball import Ball
-from quietbit.mechanism.sum_comparison import SumRow, compare_sums
+from quietbit.mechanism.central_sum import SumRow, compare_sums
 from quietbit.plot.figure import Figure, blank_figure, plain_axes, shared_legend
 from quietbit.secagg.plan import bits_for
 from quietbit.target import Target

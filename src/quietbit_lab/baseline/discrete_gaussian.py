@@ -29,7 +29,7 @@ from numpy.typing import NDArray
 from quietbit.errors import check_real, require
 from quietbit.kernel.rng import WordBlock
 from quietbit.mechanism.ball import Ball
-from quietbit.mechanism.poisson import PoissonTable
+from quietbit.mechanism.skellam import PoissonTable
 from quietbit.privacy.conversion import round_up
 from quietbit.privacy.cost import Cost
 from quietbit.target import Adjacency, Target

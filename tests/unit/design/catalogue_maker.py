@@ -14,7 +14,7 @@ from quietbit.design import catalogue, profiles
 from quietbit.design.certify import certify
 from quietbit.design.profile import Profile
 from quietbit.design.solve import solve
-from quietbit.mechanism.solve_profile import solve_profile_anew
+from quietbit.mechanism.vector import solve_profile_anew
 from quietbit.target import Adjacency, Target
 
 EPSILONS = (0.5, 1.0, 2.0, 3.0, 4.0, 8.0)

@@ -13,7 +13,7 @@ from flwr.serverapp.strategy import FedAvg
 from quietbit import Plan
 from quietbit.errors import InvalidParameter
 from quietbit.flower import PrivateStrategy, PrivateUplink
-from quietbit.mechanism.rows import round_number
+from quietbit.mechanism.rotation import round_number
 from quietbit.node.policy import simulated_directory
 from quietbit.node.question import Framed, run_name
 from quietbit.secagg.codec import encode

@@ -7,8 +7,7 @@ import pytest
 
 from quietbit import Adjacency, Ball, Gaussian, InvalidParameter, InvalidPayload, Norm, calibrate, seeded_rng
 from quietbit.kernel.select import default_kernel
-from quietbit.mechanism.batch import PoissonBatch
-from quietbit.mechanism.local_steps import LocalSteps
+from quietbit.mechanism.batch import LocalSteps, PoissonBatch
 from quietbit.mechanism.registry import build, describe, family_of, identity_of
 from quietbit.wire.uplink import Uplink
 

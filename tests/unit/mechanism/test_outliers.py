@@ -17,9 +17,8 @@ from quietbit.engine.round import Round
 from quietbit.errors import InvalidPayload, Outlier
 from quietbit.kernel.expand import normal_quantiser
 from quietbit.kernel.rng import seeded_rng
-from quietbit.mechanism.batch import PoissonBatch
-from quietbit.mechanism.local_steps import LocalSteps
-from quietbit.mechanism.outliers import exponential_length_upper, normal_length_upper
+from quietbit.mechanism.batch import LocalSteps, PoissonBatch
+from quietbit.mechanism.poison import exponential_length_upper, normal_length_upper
 from quietbit.mechanism.vector import VectorMVU
 from quietbit.node.question import Framed
 from quietbit.target import Target

@@ -11,8 +11,7 @@ from attrs import evolve
 from quietbit import Ball, Gaussian, Norm, Uplink, calibrate
 from quietbit.errors import InvalidParameter, Outlier
 from quietbit.kernel.select import default_kernel
-from quietbit.mechanism.batch import PoissonBatch
-from quietbit.mechanism.local_steps import LocalSteps
+from quietbit.mechanism.batch import LocalSteps, PoissonBatch
 from quietbit.mechanism.poison import moved, seed_maximum
 from quietbit.plan.compare import compare
 from quietbit.target import Trust

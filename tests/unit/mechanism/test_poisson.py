@@ -8,7 +8,7 @@ import numpy as np
 import pytest
 from scipy import stats
 
-from quietbit.mechanism.poisson import (
+from quietbit.mechanism.skellam import (
     poisson_table,
     skellam_log2_probability_lower,
     words_needed,

@@ -24,7 +24,7 @@ from quietbit.mechanism.ball import usual_kernel
 from quietbit.mechanism.base import Wrapper
 from quietbit.mechanism.projected import Projected
 from quietbit.mechanism.registry import build, describe, identity_of
-from quietbit.mechanism.rows import fewest_kept
+from quietbit.mechanism.rotation import fewest_kept
 
 DIMENSION, KEEP = 900, 64
 BALL = Ball(Norm.L2, 2.0, DIMENSION)

@@ -8,7 +8,7 @@ import pytest
 from quietbit import Ball, Norm
 from quietbit.errors import InvalidParameter
 from quietbit.kernel.sampler import SAMPLING_ERROR
-from quietbit.mechanism.scaling import Scaling
+from quietbit.mechanism.interpolated import InterpolatedMVU, Scaling
 from quietbit.privacy.cost import sampling_slack_upper
 from quietbit.privacy.divergence import smallest_probability_lower
 from quietbit.target import Adjacency
@@ -78,9 +78,9 @@ def test_small_dimensions_use_the_plain_bound() -> None:
 @pytest.mark.parametrize("beta", [0.0, -1.0, math.nan, math.inf, 1e9, "8"])
 def test_beta_must_be_positive(beta: float) -> None:
     with pytest.raises(InvalidParameter, match="beta"):
-        Scaling(1.0, beta)
+        InterpolatedMVU(design(), Ball(Norm.L2, 1.0, 3), beta)
 
 
 def test_clamp_is_a_truth_value() -> None:
     with pytest.raises(InvalidParameter, match="clamp"):
-        Scaling(1.0, 1.0, 1)  # type: ignore[arg-type]
+        InterpolatedMVU(design(), Ball(Norm.L2, 1.0, 3), 1.0, 1)  # type: ignore[arg-type]

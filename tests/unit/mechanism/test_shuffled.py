@@ -7,7 +7,7 @@ import pytest
 import quietbit
 from quietbit import Adjacency, Ball, Norm, Trust, VectorMVU, calibrate
 from quietbit.design.profile import Profile
-from quietbit.mechanism.shuffled import shuffled_privacy
+from quietbit.mechanism.base import shuffled_privacy
 from quietbit.privacy.profile import profile_blanket
 from quietbit.privacy.shuffle import Shuffle, clones
 

@@ -12,10 +12,9 @@ from quietbit import Ball, Gaussian, Norm, Skellam
 from quietbit.errors import InvalidParameter
 from quietbit.kernel.rng import seeded_rng
 from quietbit.kernel.transform import rotate
-from quietbit.mechanism.poisson import skellam_noise
 from quietbit.mechanism.registry import build, describe, family_of, identity_of
 from quietbit.mechanism.rounding import conditional_rounding
-from quietbit.mechanism.skellam import IndependentSkellam
+from quietbit.mechanism.skellam import IndependentSkellam, skellam_noise
 from quietbit.privacy.cost import Cost
 from quietbit.privacy.sensitivity import sample_share
 from quietbit.target import Adjacency

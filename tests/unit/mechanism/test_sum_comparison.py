@@ -4,7 +4,7 @@ import pytest
 
 from quietbit.errors import InvalidParameter
 from quietbit.mechanism.ball import Ball, Norm
-from quietbit.mechanism.sum_comparison import compare_sums
+from quietbit.mechanism.central_sum import compare_sums
 from quietbit.target import Target, Trust
 
 BALL = Ball(Norm.L2, 2.0, 5000)

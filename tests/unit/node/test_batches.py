@@ -10,8 +10,7 @@ import pytest
 from quietbit.errors import InvalidParameter
 from quietbit.mechanism.additive import Gaussian
 from quietbit.mechanism.ball import Ball, Norm
-from quietbit.mechanism.batch import PoissonBatch
-from quietbit.mechanism.local_steps import LocalSteps
+from quietbit.mechanism.batch import LocalSteps, PoissonBatch
 from quietbit.mechanism.response import RandomisedResponse
 from quietbit.node.gatekeeper import Gatekeeper, RemoteGate
 from quietbit.node.ledger import FileLedger

@@ -9,7 +9,7 @@ from quietbit.design.binomial import binomial_design
 from quietbit.errors import InvalidParameter
 from quietbit.mechanism.ball import Ball
 from quietbit.mechanism.interpolated import InterpolatedMVU
-from quietbit.mechanism.rows import round_number
+from quietbit.mechanism.rotation import round_number
 from quietbit.node.question import Question, SumPart, run_name, sum_plan
 from unit.node.makers import BALL, MECHANISM
 from unit.secagg.kit import identity

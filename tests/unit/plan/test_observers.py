@@ -5,7 +5,7 @@ import pytest
 
 import quietbit
 from quietbit import Adjacency, Plan, Trust
-from quietbit.mechanism.shuffled import shuffled_privacy
+from quietbit.mechanism.base import shuffled_privacy
 from quietbit.plan.costs import observers
 from quietbit.plan.participation import SECRET, Schedule, releases_per_client, secret_order
 
