@@ -29,7 +29,7 @@ from numpy.typing import NDArray
 from uplink_kernels import published_way
 
 from quietbit import Adjacency, Ball, InterpolatedMVU, InvalidParameter, Norm, Sign, Uplink, calibrate
-from quietbit.privacy.gaussian import gaussian_epsilon_upper
+from quietbit.privacy.conversion import gaussian_epsilon_upper
 
 EPSILON, DELTA, CLIP = 1.0, 1e-5, 1.0
 Vector = NDArray[Any]

@@ -22,8 +22,7 @@ from scipy.sparse import coo_matrix
 from quietbit.design.certify import certify
 from quietbit.design.interior_point import CentralPath
 from quietbit.design.solve import solve
-from quietbit.design.spec import DesignSpec
-from quietbit.design.table import Design
+from quietbit.design.table import Design, DesignSpec
 
 GROWTH = [(n, b) for b in (3, 4) for n in (64, 128, 256, 512)]
 QUALITY = [

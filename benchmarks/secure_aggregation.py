@@ -14,7 +14,7 @@ from dataclasses import dataclass
 import numpy as np
 
 from quietbit.design.solve import solve
-from quietbit.design.spec import DesignSpec
+from quietbit.design.table import DesignSpec
 from quietbit.mechanism.ball import Ball, Norm
 from quietbit.mechanism.central_sum import calibrate_sum, compare_sums
 from quietbit.privacy.aggregate import AggregateConstant, aggregate_cost

@@ -50,7 +50,7 @@ class Bench:
 
 def setup(cohort: int) -> Bench:
     from quietbit.design.solve import solve
-    from quietbit.design.spec import DesignSpec
+    from quietbit.design.table import DesignSpec
 
     rng = np.random.default_rng(0)
     inputs = rng.standard_normal((EXAMPLES, FEATURES), dtype=np.float32)

@@ -27,7 +27,7 @@ import torch
 from uplink_kernels import PUBLISHED, Timed, published_way
 
 from quietbit.design.solve import solve
-from quietbit.design.spec import DesignSpec
+from quietbit.design.table import DesignSpec
 from quietbit.kernel.rng import secure_rng
 from quietbit.mechanism.ball import Ball, Norm
 from quietbit.mechanism.interpolated import InterpolatedMVU

@@ -24,9 +24,7 @@ from typing import Any
 import numpy as np
 import torch
 
-from quietbit.design.rounding import exact_row
-from quietbit.design.spec import DesignSpec
-from quietbit.design.table import Design
+from quietbit.design.table import Design, DesignSpec, exact_row
 from quietbit.kernel.base import packed_size
 from quietbit.kernel.rng import secure_rng
 from quietbit.kernel.sampler import Sampler

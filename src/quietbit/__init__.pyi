@@ -1,11 +1,11 @@
 """The public surface: verbs, and what people construct. What is not in this list may change."""
 
 from quietbit.auditor.audit import audit as audit
-from quietbit.design.catalogue import catalogue as catalogue
 from quietbit.design.certify import certify as certify
+from quietbit.design.solve import catalogue as catalogue
 from quietbit.design.solve import solve as solve
-from quietbit.design.spec import DesignSpec as DesignSpec
 from quietbit.design.table import Design as Design
+from quietbit.design.table import DesignSpec as DesignSpec
 from quietbit.errors import InvalidParameter as InvalidParameter
 from quietbit.errors import InvalidPayload as InvalidPayload
 from quietbit.errors import QuietbitError as QuietbitError

@@ -14,8 +14,8 @@ import pytest
 from attack.faults import RepeatedBits, SharedBits, stronger, swapped, unclipped
 from quietbit import Ball, Gaussian, InterpolatedMVU, Laplace, Norm, Sign, Skellam
 from quietbit.auditor.audit import Audit, audit
-from quietbit.design.catalogue import shipped
-from quietbit.design.spec import DesignSpec
+from quietbit.design.solve import shipped
+from quietbit.design.table import DesignSpec
 from quietbit.kernel.rng import seeded_rng
 from quietbit.target import Adjacency
 from quietbit.wire.uplink import Uplink

@@ -10,7 +10,7 @@ import numpy as np
 import pytest
 
 from quietbit import Ball, Design, DesignSpec, DitheredMVU, InvalidParameter, solve
-from quietbit.design.rounding import exact_row
+from quietbit.design.table import exact_row
 from quietbit.errors import InvalidDesignFile
 from quietbit.mechanism.registry import build, describe
 

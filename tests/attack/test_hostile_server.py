@@ -22,7 +22,7 @@ pytest.importorskip("flwr", reason="needs the flower extra")
 from flwr.app import Array, ArrayRecord, ConfigRecord, Error, Message, MetricRecord, RecordDict
 
 from quietbit.design.solve import solve
-from quietbit.design.spec import DesignSpec
+from quietbit.design.table import DesignSpec
 from quietbit.engine.messages import request_of, sum_request
 from quietbit.flower import PrivateUplink
 from quietbit.mechanism.additive import Gaussian, Sign

@@ -7,7 +7,7 @@ import numpy as np
 from scipy.special import gammaln
 
 from quietbit._typing import FloatVector
-from quietbit.privacy.gaussian import gaussian_log_delta
+from quietbit.privacy.conversion import gaussian_log_delta
 
 
 def log_odds_losses(upper: FloatVector, lower: FloatVector) -> tuple[FloatVector, FloatVector]:

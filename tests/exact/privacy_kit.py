@@ -8,9 +8,7 @@ from typing import Any
 import mpmath as mp
 import numpy as np
 
-from quietbit.design.rounding import exact_row
-from quietbit.design.spec import DesignSpec
-from quietbit.design.table import Design
+from quietbit.design.table import Design, DesignSpec, exact_row
 
 DIGITS = 60
 ORDERS = (1.01, 1.25, 2.0, 3.7, 16.0, 128.0, 1000.0)

@@ -4,7 +4,7 @@ import numpy as np
 import pytest
 
 from quietbit.design.interior_point import CentralPath
-from quietbit.design.spec import DesignSpec
+from quietbit.design.table import DesignSpec
 
 GAP = 1e-3
 

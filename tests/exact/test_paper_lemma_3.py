@@ -6,10 +6,8 @@ import numpy as np
 import pytest
 
 from exact.privacy_kit import fisher_information
-from quietbit.design.catalogue import catalogue
-from quietbit.design.rounding import exact_row
-from quietbit.design.spec import DesignSpec
-from quietbit.design.table import Design
+from quietbit.design.solve import catalogue
+from quietbit.design.table import Design, DesignSpec, exact_row
 from quietbit.privacy.renyi import fisher_supremum_upper
 
 X = np.linspace(-3.0, 4.0, 57)

@@ -9,8 +9,7 @@ import numpy as np
 import pytest
 
 from quietbit.design.solve import solve
-from quietbit.design.spec import DesignSpec
-from quietbit.design.table import Design
+from quietbit.design.table import Design, DesignSpec
 from quietbit.privacy.aggregate import AggregateConstant
 from quietbit.target import Adjacency
 

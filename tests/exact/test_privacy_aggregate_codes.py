@@ -8,10 +8,9 @@ from itertools import combinations_with_replacement
 import numpy as np
 import pytest
 
-from quietbit.design.binomial import binomial_design
+from quietbit.design.closed_form import binomial_design
 from quietbit.design.solve import solve
-from quietbit.design.spec import DesignSpec
-from quietbit.design.table import Design
+from quietbit.design.table import Design, DesignSpec
 from quietbit.errors import InvalidParameter
 from quietbit.mechanism.ball import Ball, Norm
 from quietbit.mechanism.interpolated import InterpolatedMVU

@@ -18,8 +18,8 @@ from exact.bits_kit import (
 from exact.privacy_kit import fisher_information, one_bit, rough, sigmoid_bit
 from quietbit.errors import InvalidParameter
 from quietbit.kernel.sampler import SAMPLING_ERROR
+from quietbit.privacy.conversion import gaussian_epsilon_upper
 from quietbit.privacy.cost import Cost, sampling_slack_upper
-from quietbit.privacy.gaussian import gaussian_epsilon_upper
 from quietbit.privacy.interpolated import dominated_l2_cost, dominating_square_upper
 from quietbit.privacy.renyi import fisher_supremum_upper
 

@@ -9,7 +9,7 @@ import numpy as np
 import pytest
 
 from quietbit.mechanism.response import SummedResponse
-from quietbit.privacy.response_sum import response_sum_cost
+from quietbit.privacy.aggregate import response_sum_cost
 from quietbit.target import Adjacency
 
 ORDERS = (1.05, 1.5, 2.0, 3.7, 8.0, 32.0, 100.0)

@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import numpy as np
 
-from quietbit.design.binomial import binomial_design
+from quietbit.design.closed_form import binomial_design
 from quietbit.privacy.aggregate import AggregateConstant
 from quietbit.target import Adjacency
 

@@ -30,8 +30,7 @@ def main() -> None:
     with atheris.instrument_imports(include=["quietbit.wire"]):
         import numpy as np
 
-        from quietbit.design.spec import DesignSpec
-        from quietbit.design.table import Design
+        from quietbit.design.table import Design, DesignSpec
         from quietbit.errors import InvalidPayload
         from quietbit.kernel.rng import seeded_rng
         from quietbit.mechanism.additive import Gaussian

@@ -13,8 +13,7 @@ from typing import Any
 import numpy as np
 
 from quietbit.design.profile import Profile
-from quietbit.design.spec import DesignSpec
-from quietbit.design.table import Design
+from quietbit.design.table import Design, DesignSpec
 from quietbit.kernel.rng import seeded_rng
 from quietbit.mechanism.adaptive_clip import AdaptiveClip
 from quietbit.mechanism.additive import Gaussian, Laplace, Sign

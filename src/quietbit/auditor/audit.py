@@ -27,7 +27,7 @@ from quietbit.auditor.releases import Path, Record, Shared, release
 from quietbit.errors import check_int, check_real
 from quietbit.kernel.rng import RandomBits, check_rng, secure_rng
 from quietbit.mechanism.base import Mechanism
-from quietbit.privacy.gaussian import gaussian_epsilon_upper, gaussian_log_delta
+from quietbit.privacy.conversion import gaussian_epsilon_upper, gaussian_log_delta
 from quietbit.target import Adjacency, check_delta
 from quietbit.wire.uplink import Uplink
 

@@ -16,10 +16,9 @@ from typing import NamedTuple
 import numpy as np
 
 from quietbit.auditor.audit import audit
-from quietbit.design.catalogue import catalogue, shipped
 from quietbit.design.certify import certify
-from quietbit.design.spec import DesignSpec
-from quietbit.design.table import Design
+from quietbit.design.solve import catalogue, shipped
+from quietbit.design.table import Design, DesignSpec
 from quietbit.errors import InvalidPayload, QuietbitError, require
 from quietbit.kernel.base import Kernel, packed_size
 from quietbit.kernel.reference import ReferenceKernel

@@ -96,7 +96,7 @@ def _design(
 
 def _design_profile(given: dict[str, Any], out: Path | None, plot: Path | None, as_json: bool) -> None:
     """Solve for a target of epsilon, delta, releases and adjacency; certify, save, draw and print."""
-    from quietbit.design.profile_bound import gain_upper
+    from quietbit.design.profile_search import gain_upper
     from quietbit.mechanism.vector import solve_profile
     from quietbit.plot.figure import save_figure
     from quietbit.plot.profile import plot_profile

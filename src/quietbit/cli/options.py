@@ -81,14 +81,14 @@ def bias_of(text: str) -> float | str:
 
 def catalogue_name(design: quietbit.Design) -> str:
     """Return the name under which a shipped design is listed."""
-    from quietbit.design.catalogue import file_name  # imported here, so that --help need not wait for numpy
+    from quietbit.design.solve import file_name  # imported here, so that --help need not wait for numpy
 
     return file_name(design.spec).removesuffix(".json")
 
 
 def find_design(text: str) -> quietbit.Design:
     """Return the design in a file, or the shipped one of this name."""
-    from quietbit.design.catalogue import file_name, shipped, specs
+    from quietbit.design.solve import file_name, shipped, specs
 
     path = Path(text)
     if not path.exists():

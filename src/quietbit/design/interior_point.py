@@ -23,7 +23,7 @@ from numpy.typing import NDArray
 from scipy.linalg import solve_banded
 
 from quietbit._typing import FloatMatrix, FloatVector
-from quietbit.design.spec import DesignSpec
+from quietbit.design.table import DesignSpec
 
 __all__ = ["CentralPath", "Infeasible", "Optimum"]
 

@@ -2,22 +2,23 @@
 
 Idea     Clients send z with density h(<u, z>) against N(0, I), u the direction of the update. Here h is stored as a
          few doubles, and every statement about it is measured from those doubles in outward-rounded decimal arithmetic.
+         h is *defined* as w / Z with the real number Z, which a sampler that accepts with probability proportional to w
+         draws exactly; Z is within 2^-40 of one, so levels may be read as values of h. An update of norm r < 1 is sent
+         with weights 1 - r + r w: a mixture of N(0, I) and h whatever Z is, so an inexact Z costs no privacy, only a
+         relative bias of |Z - 1|.
 Symbols  t_1 < ... < t_{m-1}: edges. w_0 <= ... <= w_{m-1}: levels; h(t) = w_j / Z where j edges are at most t.
          Z = E w(t), t ~ N(0,1). gain = E[t h(t)] = sum_j (w_j - w_{j-1}) phi(t_j) / Z, by parts.
 Source   docs/theory/vector-mechanism.md. A step with two levels is PrivUnitG (Asi, Feldman, Talwar 2022).
-
-Normalisation. E h = 1 cannot hold in doubles, and it need not: h is *defined* as w / Z with the real number Z, and a
-sampler that accepts with probability proportional to w draws from it, exactly. The constructor keeps Z within 2^-40 of
-one, so levels may be read as values of h. An update of norm r < 1 is sent with weights 1 - r + r w: after normalisation
-a mixture of N(0, I) and h with weight r Z / (1 - r + r Z), which lies in [0, 1] whatever Z is; the account covers all
-of those, so an inexact Z costs no privacy, only a relative bias of |Z - 1|.
 """
 
 from __future__ import annotations
 
+import json
 import math
 from collections.abc import Mapping
 from decimal import Context, Decimal
+from functools import lru_cache
+from importlib.resources import files
 from itertools import pairwise
 from typing import Any, ClassVar, final
 
@@ -28,9 +29,9 @@ from quietbit._typing import FloatArray, FloatVector
 from quietbit.design.normal import LARGEST, cell_masses, density, float_lower, float_upper
 from quietbit.design.store import Stored, frozen_array
 from quietbit.errors import require
-from quietbit.target import Adjacency
+from quietbit.target import Adjacency, Target
 
-__all__ = ["Profile"]
+__all__ = ["Profile", "shipped_profile"]
 
 MOST_LEVELS = 1024
 MASS_ERROR = 2.0**-40
@@ -71,12 +72,10 @@ class Profile(Stored):
     _identity: str = field(init=False, repr=False)
 
     def __attrs_post_init__(self) -> None:
-        """Check order, signs and mass, then freeze the arrays."""
         edges, levels = _vector(self.edges, "edges"), _vector(self.levels, "levels")
-        require(1 <= edges.size < MOST_LEVELS, "number of edges", edges.size, f"from 1 to {MOST_LEVELS - 1}")
-        require(
-            levels.size == edges.size + 1, "number of levels", levels.size, f"{edges.size + 1}, one above the edges"
-        )
+        wanted = edges.size + 1
+        require(2 <= wanted <= MOST_LEVELS, "number of edges", edges.size, f"from 1 to {MOST_LEVELS - 1}")
+        require(levels.size == wanted, "number of levels", levels.size, f"{wanted}, one above the edges")
         _check_edges(edges)
         require(bool(np.all((levels >= 0) & (levels < 1e60))), "levels", levels.tolist(), "at least 0 and below 1e60")
         require(bool(np.all(np.diff(levels) >= 0)), "levels", levels.tolist(), "non-decreasing")
@@ -85,18 +84,13 @@ class Profile(Stored):
         require(abs(mass - 1) <= Decimal(MASS_ERROR), "mean of the levels", float(mass), "within 2^-40 of one")
         jumps = [_DIGITS.subtract(Decimal(b), Decimal(a)) for a, b in pairwise(levels.tolist())]
         gain = _DIGITS.divide(_weighted(jumps, [density(edge) for edge in edges.tolist()]), mass)
-        object.__setattr__(self, "edges", edges)
-        object.__setattr__(self, "levels", levels)
-        object.__setattr__(self, "_mass", mass)
-        object.__setattr__(self, "_gain", gain)
-        object.__setattr__(self, "_identity", self._sealed())
+        for name, value in (("edges", edges), ("levels", levels), ("_mass", mass), ("_gain", gain)):
+            object.__setattr__(self, name, value)
+        self._seal()
 
     @classmethod
     def from_weights(cls, edges: Any, weights: Any) -> Profile:
-        """Return the profile proportional to ``weights``.
-
-        They are divided by their mean, which leaves Z within rounding of one.
-        """
+        """Return the profile proportional to ``weights``: divided by their mean, so Z is within rounding of one."""
         checked, values = _vector(edges, "edges"), _vector(weights, "weights")
         usable = values.size == checked.size + 1 and bool(np.all(np.isfinite(values) & (values >= 0)))
         require(usable, "weights", values.tolist(), f"{checked.size + 1} numbers of at least 0")
@@ -196,3 +190,19 @@ def _check_edges(edges: FloatVector) -> None:
     inside = bool(np.all(np.abs(edges) <= LARGEST))
     require(inside, "edges", edges.tolist(), f"finite and within {LARGEST:g} of zero")
     require(bool(np.all(np.diff(edges) > 0)), "edges", edges.tolist(), "strictly increasing")
+
+
+def shipped_profile(target: Target) -> Profile | None:
+    """Return the shipped profile for exactly this target, or ``None``."""
+    entry = _catalogue(target.adjacency).get((target.epsilon, target.delta, target.releases))
+    return None if entry is None else Profile.restored(entry, f"the catalogue's profile for {target}")
+
+
+@lru_cache(maxsize=len(Adjacency))
+def _catalogue(adjacency: Adjacency) -> dict[tuple[float, float, int], dict[str, Any]]:
+    source = files("quietbit.design") / "profiles" / f"{adjacency.value}.jsonl"
+    entries = map(json.loads, source.read_text(encoding="ascii").splitlines())
+    return {
+        (entry["epsilon"], entry["delta"], entry["releases"]): {**entry["profile"], "identity": entry["identity"]}
+        for entry in entries
+    }

@@ -1,14 +1,17 @@
-"""The search for a profile with a large gain: step functions whose logarithms lie on a lattice.
+"""How large the gain of a profile can be, and the search for a profile that comes close.
 
-Idea     If log h takes the values c, c + s, ..., c + (m-1) s, then the privacy losses of the dominating pair lie on a
-         lattice too, and T releases are a T-fold convolution of a few masses: no discretisation, one transform. Edges
-         are free, so the family contains PrivUnitG (m = 2), the clamped exponentials and, for many levels, the
-         Gaussian. Given the edges, the step s is the largest that delta allows; equally spaced edges are found by a
-         simplex search over their centre and spacing, and then all edges move by gradient ascent. The result is a
-         proposal: privacy is certified elsewhere, from the stored doubles.
-Symbols  t_1 < ... < t_{m-1}: edges; s: lattice step; w: masses of cells; U(l) = T times the delta that T-1 releases
+Idea     Without delta the worst loss of a release decides, and worst losses add up: T releases are epsilon-private if
+         and only if one is (epsilon/T)-private, h lies between two bounds of fixed ratio, and a step is optimal (weak
+         duality with one multiplier). With delta and one release, the part beyond the two bounds has little mass.
+         The search is over step functions whose logarithms lie on a lattice c, c + s, ...: then the losses of the
+         dominating pair do too, and T releases are a T-fold convolution of a few masses, one transform. Given the
+         edges, the step s is the largest that delta allows; equally spaced edges are found by a simplex search over
+         their centre and spacing, and then all edges move by gradient ascent. The result is a proposal: privacy is
+         certified elsewhere, from the stored doubles.
+Symbols  e = epsilon/T; a(nu) = E(t - nu)_+ = phi(nu) - nu Phi(-nu); E(nu - t)_+ = a(nu) + nu. H: cap on h.
+         t_1 < ... < t_{m-1}: edges; s: lattice step; w: masses of cells; U(l) = T times the delta that T-1 releases
          leave when one has lost l: the derivative of delta by the mass of P at loss l, that of Q moving along.
-Source   docs/theory/vector-mechanism.md, "Design". Nelder and Mead (1965); L-BFGS (Liu and Nocedal 1989).
+Source   docs/theory/vector-mechanism.md, "How large can the gain be" and "Design".
 """
 
 from __future__ import annotations
@@ -16,21 +19,24 @@ from __future__ import annotations
 import math
 from collections.abc import Iterator
 from dataclasses import dataclass
+from decimal import Context, Decimal
 from typing import final
 
 import numpy as np
 from numpy.typing import NDArray
 from scipy.fft import irfft, next_fast_len, rfft
 from scipy.optimize import brentq, minimize
-from scipy.special import ndtr
+from scipy.special import ndtr, ndtri
 
 from quietbit._threads import one_thread
 from quietbit._typing import FloatVector
-from quietbit.design.profile_bound import pure_edge
+from quietbit.design.normal import LARGEST, density, distribution, float_upper
+from quietbit.errors import check_real, require
 from quietbit.target import Adjacency, Target
 
-__all__ = ["Proposal", "propose"]
+__all__ = ["Proposal", "gain_upper", "propose", "pure_edge"]
 
+SLACK = 1e-12  # relative, for a dozen operations in doubles
 WHOLE = 4096  # lattice points up to which a convolution is computed whole; beyond, within 14 deviations
 FAINTEST = 1e-12  # a smaller delta is lost in the rounding of the transforms: the proposal is made for this one
 SHARPNESS = 4.0  # order of the norm that replaces the larger of the two deltas of zero-out while edges move
@@ -43,6 +49,71 @@ SEARCHED = 300  # releases beyond which edges are not moved individually
 STRETCHED = 2000  # releases beyond which the Gaussian is used unchanged
 WORTHWHILE = 5e-4  # relative gain that outweighs a pure guarantee, or two levels
 FINER = 4e-5  # relative gain that justifies halving the lattice once more
+
+
+def pure_edge(epsilon: float, adjacency: Adjacency | str) -> float:
+    """Return the edge of the optimal two-level profile of one epsilon-private release.
+
+    Replace-one: the root of (e^epsilon - 1) a(nu) = nu, which is also the largest gain. Zero-out: Phi(-nu) =
+    (1 - e^-epsilon)/(e^epsilon - e^-epsilon), so that levels e^-epsilon and e^epsilon have mean one.
+
+    >>> round(pure_edge(1.0, "replace-one") ** -2, 3)
+    6.33
+    """
+    epsilon = check_real(epsilon, "epsilon")
+    if Adjacency(adjacency) is Adjacency.ZERO_OUT:
+        # (1 - e^-x)/(e^x - e^-x) = 1/(1 + e^x)
+        return -float(ndtri(1 / (1 + math.exp(epsilon))))
+
+    def excess(nu: float) -> float:
+        return math.log(math.expm1(epsilon) * _above(nu) / nu)
+
+    return float(brentq(excess, 1e-18, LARGEST - 1e-6, xtol=1e-17, rtol=1e-14))
+
+
+def gain_upper(target: Target, largest: float = math.inf) -> float:
+    """Bound the gain of every profile that meets the target with h at most ``largest``; infinite where unproved.
+
+    Proved for delta = 0 with any number of releases and any h, and for one release with delta > 0 and a finite cap
+    (without a cap the gain is then unbounded: a mass delta may lie arbitrarily far out). For several releases with
+    delta, the bound for one of them holds, since one reveals no more than all; it is loose.
+    """
+    require(largest > 1, "largest", largest, "above 1")
+    if target.delta == 0:
+        return _pure_gain_upper(target.epsilon / target.releases, target.adjacency) * (1 + SLACK)
+    if math.isinf(largest):
+        return math.inf
+    nu = pure_edge(target.epsilon, target.adjacency)
+    pure = _pure_gain_upper(target.epsilon, target.adjacency)
+    # g in [0, H] with E g <= delta: E[(t - nu) g] <= E[t g] <= H phi(tau) where Phi(-tau) = delta / H; by duality
+    # H phi(tau) <= delta tau' + H a(tau') for every tau', so the rounding of tau cannot matter.
+    extra = _tail_upper(target.delta, largest)
+    if target.adjacency is Adjacency.ZERO_OUT:
+        extra += math.exp(-target.epsilon) * (_tail_upper(target.delta, 1.0) + max(nu, 0.0) * target.delta)
+    return (pure + extra) * (1 + SLACK)
+
+
+def _pure_gain_upper(epsilon: float, adjacency: Adjacency) -> float:
+    """Return nu + sup E[(t - nu) h] for a nu near the best one: an upper bound whatever nu is."""
+    nu = pure_edge(epsilon, adjacency)
+    a = _above(nu)
+    if adjacency is Adjacency.ZERO_OUT:
+        return nu + math.exp(epsilon) * a - math.exp(-epsilon) * (a + nu)
+    # What (e^epsilon - 1) a(nu) - nu is above zero, by rounding, multiplies a value of h left of zero: at most two.
+    return nu + 2 * max(math.expm1(epsilon) * a - nu, 0.0)
+
+
+def _tail_upper(delta: float, cap: float) -> float:
+    tau = -float(ndtri(delta / cap)) if delta < cap else 0.0
+    tau = min(max(tau, 0.0), LARGEST)
+    return delta * tau + cap * _above(tau)
+
+
+def _above(nu: float) -> float:
+    """Return E(t - nu)_+ = phi(nu) - nu Phi(-nu), rounded up; Decimal operands keep the cancellation harmless."""
+    digits = Context(prec=130)
+    tail = digits.subtract(Decimal(1), distribution(nu))
+    return float_upper(digits.subtract(density(nu), digits.multiply(Decimal(nu), tail)))
 
 
 @final
@@ -71,7 +142,7 @@ def propose(target: Target) -> Proposal:
     account = _Account(target)
     best = account.at(np.array([pure]), step)
     if target.delta == 0:
-        return best  # optimal: see profile_bound
+        return best  # optimal, see `gain_upper`
     candidates = _many(account, target) if target.releases > SEARCHED else _few(account, target, pure)
     for candidate in candidates:
         if candidate.gain > best.gain * (1 + (WORTHWHILE if best.edges.size == 1 else 0.0)):

@@ -34,7 +34,7 @@ class Stored(ABC):
     WORD: ClassVar[str]
     SUFFIX: ClassVar[str]  # of cached files
     MOST_BYTES: ClassVar[int]
-    _identity: str  # set last by the constructor, with `_sealed`
+    _identity: str  # set last by the constructor, with `_seal`
 
     @abstractmethod
     def _values(self) -> dict[str, Any]:
@@ -54,15 +54,13 @@ class Stored(ABC):
         return self._identity
 
     def __eq__(self, other: object) -> bool:
-        """Return whether both have the same canonical text."""
         return isinstance(other, Stored) and self._identity == other._identity
 
     def __hash__(self) -> int:
-        """Hash the identity."""
         return hash(self._identity)
 
-    def _sealed(self) -> str:
-        return hashlib.sha256(self.canonical().encode()).hexdigest()
+    def _seal(self) -> None:
+        object.__setattr__(self, "_identity", hashlib.sha256(self.canonical().encode()).hexdigest())
 
     def save(self, path: str | os.PathLike[str]) -> Path:
         """Write the canonical text with the identity among its values, atomically."""

@@ -4,7 +4,7 @@ Idea     Flower's strategies with noise on the server (`DifferentialPrivacyServe
          an accountant of Gaussian releases. Its own adds Rényi divergences; Gaussians compose exactly, into one
          Gaussian, so this one reports the smallest epsilon that is true, rounded up.
 Symbols  sigma: an event's noise multiplier, the noise's deviation over the sensitivity; mu^2 = sum of 1 / sigma^2.
-Source   Balle and Wang (ICML 2018), Theorem 8, as in `privacy.gaussian`; the protocol is `flwr.serverapp`'s, of 1.41.
+Source   Balle and Wang (ICML 2018), Theorem 8, as in `privacy.conversion`; the protocol is `flwr.serverapp`'s, of 1.41.
 
 It holds for noise that was fixed in advance, and for noise as the formula means it: Flower draws it from numpy's
 generator, in floating point. Refused: events sampled by chance (`poisson`, `without-replacement`). The
@@ -20,8 +20,7 @@ from typing import Any, final
 from flwr.serverapp import GaussianPrivacyEvent, PrivacyConfig, PrivacySpent, SamplingMethod
 
 from quietbit.errors import InvalidParameter, check_int, check_real, require
-from quietbit.privacy.conversion import round_up
-from quietbit.privacy.gaussian import gaussian_epsilon_upper, gaussian_log_delta
+from quietbit.privacy.conversion import gaussian_epsilon_upper, gaussian_log_delta, round_up
 from quietbit.target import check_delta
 
 __all__ = ["GaussianAccountant"]

@@ -26,9 +26,8 @@ import numpy as np
 from attrs import field, frozen
 
 from quietbit._typing import FloatMatrix, FloatVector
-from quietbit.design.spec import MAX_BITS, MAX_LEVELS
 from quietbit.design.store import frozen_array
-from quietbit.design.table import Design
+from quietbit.design.table import MAX_BITS, MAX_LEVELS, Design
 from quietbit.errors import check_int, check_real, require
 
 __all__ = [

@@ -49,8 +49,7 @@ from quietbit.mechanism.family import MAX_MULTIPLIER, MIN_MULTIPLIER, SearchedFa
 from quietbit.mechanism.poison import exponential_length_upper, normal_length_upper
 from quietbit.mechanism.rotation import response_lower
 from quietbit.privacy.conversion import round_up
-from quietbit.privacy.cost import Cost, Formula
-from quietbit.privacy.sensitivity import sample_share
+from quietbit.privacy.cost import Cost, Formula, sample_share
 from quietbit.target import Adjacency
 
 __all__ = ["FAMILIES", "Gaussian", "Laplace", "Sign", "laplace_noise", "normal_noise"]

@@ -9,7 +9,7 @@ Idea     every sample of the site is in the batch with probability q, independen
 Symbols  q: ``rate``; m: ``expected``; C: radius of the ball; T: ``steps``; eta: ``step_size``; g_t: the t-th release,
          decoded; D = eta (g_1 + ... + g_T); b: ``bits``; y: D rotated in blocks; s: its largest coordinate, sent as a
          float32; L = 2^b - 1.
-Source   Abadi et al. (2016), Algorithm 1; `quietbit.privacy.poisson` for the price; Alistarh et al. (2017) for
+Source   Abadi et al. (2016), Algorithm 1; `quietbit.privacy.subsampling` for the price; Alistarh et al. (2017) for
          stochastic rounding to levels.
 
 Sums. One longer than m C is clipped to the ball again, which moves no two sums apart. Rounding moves none apart either:
@@ -53,7 +53,7 @@ from quietbit.mechanism.projected import MOST_SAMPLES, Projected
 from quietbit.mechanism.rotation import Rotation, rotation_for
 from quietbit.mechanism.rounding import independent_rounding
 from quietbit.privacy.cost import Cost
-from quietbit.privacy.poisson import poisson_cost
+from quietbit.privacy.subsampling import poisson_cost
 from quietbit.target import Adjacency
 
 __all__ = ["BatchSum", "LocalSteps", "PoissonBatch", "draw_batch", "site_release"]

@@ -26,10 +26,9 @@ from typing import cast, final
 from attrs import frozen
 
 from quietbit._search import bisect
-from quietbit.design.binomial import MOST_BINOMIAL_BITS, binomial_design
+from quietbit.design.closed_form import MOST_BINOMIAL_BITS, binomial_design
 from quietbit.design.solve import solve
-from quietbit.design.spec import DesignSpec
-from quietbit.design.table import Design
+from quietbit.design.table import Design, DesignSpec
 from quietbit.errors import check_int, check_real, require
 from quietbit.kernel.transform import padded_size
 from quietbit.mechanism.ball import Ball, Norm

@@ -23,8 +23,7 @@ from attrs import field, frozen
 
 from quietbit._typing import FloatVector
 from quietbit.design.solve import check_design, closed_design, design_limits, solve
-from quietbit.design.spec import DesignSpec
-from quietbit.design.table import Design
+from quietbit.design.table import Design, DesignSpec
 from quietbit.kernel.base import Kernel
 from quietbit.kernel.rng import RandomBits
 from quietbit.kernel.sampler import SAMPLING_ERROR, Sampler

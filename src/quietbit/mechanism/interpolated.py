@@ -24,8 +24,7 @@ from numpy.typing import NDArray
 
 from quietbit._typing import FloatMatrix, FloatVector
 from quietbit.design.solve import check_design, closed_design, design_limits, solve
-from quietbit.design.spec import DesignSpec
-from quietbit.design.table import Design
+from quietbit.design.table import Design, DesignSpec
 from quietbit.errors import check_int, check_real, require
 from quietbit.kernel.base import Kernel
 from quietbit.kernel.rng import RandomBits
@@ -37,10 +36,9 @@ from quietbit.mechanism.family import Choices, SearchedFamily
 from quietbit.mechanism.rotation import Rotation, check_rotated, response_lower, rotation_for
 from quietbit.privacy.aggregate import aggregate_cost, codes_deviation_upper
 from quietbit.privacy.conversion import round_up
-from quietbit.privacy.cost import Cost, sampling_slack_upper
+from quietbit.privacy.cost import Cost, sample_share, sampling_slack_upper
 from quietbit.privacy.divergence import smallest_probability_lower
 from quietbit.privacy.interpolated import dominated_l2_cost, interpolated_l1_cost, interpolated_l2_cost
-from quietbit.privacy.sensitivity import sample_share
 from quietbit.target import Adjacency
 
 __all__ = ["FAMILIES", "MAX_BETA", "UNBIASED", "Decoder", "InterpolatedMVU", "Scaling"]

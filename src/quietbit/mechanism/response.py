@@ -14,7 +14,7 @@ the corners are mixtures of these rows, with weights that rounding may change; m
 
 Account of bits. With two cells, another answer flips one bit; no answer at all is a fair coin. With more, another
 answer flips two bits, and no answer is a zero in every cell, one bit away from any. Bits of different cells are
-independent, so their divergences add up (`privacy.response_sum` for sums).
+independent, so their divergences add up (`privacy.aggregate` for sums).
 """
 
 from __future__ import annotations
@@ -37,9 +37,9 @@ from quietbit.mechanism.accumulate import code_accumulator
 from quietbit.mechanism.ball import Ball, Norm, own_copy
 from quietbit.mechanism.base import Accumulator, Body, Error, Layout, Mechanism, Parts, Reader
 from quietbit.privacy.account import Account
+from quietbit.privacy.aggregate import response_sum_cost
 from quietbit.privacy.conversion import round_up
 from quietbit.privacy.cost import Cost
-from quietbit.privacy.response_sum import response_sum_cost
 from quietbit.target import MOST_CLIENTS, Adjacency, Target, Trust
 
 __all__ = ["MOST_CELLS", "CellCounts", "RandomisedResponse", "SummedResponse", "check_cells"]

@@ -15,7 +15,7 @@ seed or on its rounding. Rows depend on public values, or on random bits indepen
 release is that of a mechanism on the k-ball, whose cost does not depend on which rows they are.
 Samples. What one of n samples moves stays as long, but for the rounding of the transform. In double precision it is at
 most 2^-46 C for each of two updates, and the update is multiplied by 1 - 2^-20 first (``exact``). A share is never
-below 2^-21 of the radius (`privacy.sensitivity`), so the distance of two updates never exceeds it.
+below 2^-21 of the radius (`privacy.cost`), so the distance of two updates never exceeds it.
 Response. The decoded share of an update is at least one less sum_i E[y_i^2 r(y_i)] / |x|^2. Where r(u) <= r(u_0) +
 a u^2 + A_k u^(2k - 2) for all |u| <= C, this is at most r(u_0) + 3 a C^2 / b + A_k (2k - 1)!! (C^2 / b)^(k - 1): over
 signs a coordinate has at most the even moments of a normal number of variance C^2 / b (Khintchine).

@@ -52,8 +52,7 @@ from quietbit.mechanism.poison import DOUBT, squares_upper
 from quietbit.mechanism.rotation import check_seed
 from quietbit.mechanism.rounding import ROUNDING_SHIFT, conditional_rounding, independent_rounding, length_upper
 from quietbit.privacy.conversion import round_up
-from quietbit.privacy.cost import Cost
-from quietbit.privacy.sensitivity import sample_share
+from quietbit.privacy.cost import Cost, sample_share
 from quietbit.privacy.skellam import rounded_skellam_cost, skellam_cost
 from quietbit.target import Adjacency
 

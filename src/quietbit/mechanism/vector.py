@@ -37,9 +37,8 @@ from numpy.typing import NDArray
 from scipy.special import ndtr
 
 from quietbit._typing import FloatVector
-from quietbit.design.profile import Profile
+from quietbit.design.profile import Profile, shipped_profile
 from quietbit.design.profile_search import Proposal, propose
-from quietbit.design.profiles import shipped_profile
 from quietbit.design.store import cached, remember
 from quietbit.errors import QuietbitError, check_int, check_real, refuse_payload, require
 from quietbit.kernel.base import Kernel

@@ -6,7 +6,7 @@ Idea     the releases of every client are counted, never estimated; amplificatio
          ``secret-order``  is ``each-once`` in an order that the operating system draws; all are charged when an epoch
                            begins, so that neither an account nor the time to stop depends on the order.
          ``poisson``       lets a trusted server draw each client with probability m / N in every round, in secret: all
-                           are charged, with the cost of a secret draw (`quietbit.privacy.poisson`).
+                           are charged, with the cost of a secret draw (`quietbit.privacy.subsampling`).
          ``zipf``          is realistic: client r comes with frequency proportional to 1/(r+1), until it has made all
                            releases that the plan allows; one that has come, or may not, is redrawn.
 Symbols  N = clients; m = cohort, for ``poisson`` the expected one.

@@ -25,7 +25,7 @@ from attrs import converters, field, frozen
 from numpy.typing import NDArray
 
 from quietbit._search import bisect
-from quietbit.design.binomial import binomial_design
+from quietbit.design.closed_form import binomial_design
 from quietbit.errors import InvalidParameter, QuietbitError, check_int, check_known, check_real, require
 from quietbit.mechanism.adaptive_clip import AdaptiveClip
 from quietbit.mechanism.ball import Ball, Norm
@@ -45,7 +45,7 @@ from quietbit.plan.participation import EACH_ONCE, KINDS, POISSON, SECRET, Sched
 from quietbit.privacy.account import Account, Mode
 from quietbit.privacy.cost import Cost
 from quietbit.privacy.guarantee import Guarantee
-from quietbit.privacy.poisson import poisson_cost
+from quietbit.privacy.subsampling import poisson_cost
 from quietbit.secagg.plan import ServerModel
 from quietbit.target import MOST_CLIENTS, Adjacency, Target, Trust, Unit, check_delta, check_releases
 from quietbit.wire.downlink import BITS, ServerStep

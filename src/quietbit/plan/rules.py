@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING, Any, TypeAlias, cast
 
 import attrs
 
-from quietbit.design.binomial import MOST_BINOMIAL_BITS
+from quietbit.design.closed_form import MOST_BINOMIAL_BITS
 from quietbit.errors import InvalidParameter, check_int, check_known, require
 from quietbit.mechanism.ball import Norm
 from quietbit.mechanism.calibrate import AUTO

@@ -33,9 +33,8 @@ from attrs import evolve, field, frozen
 from quietbit._search import bisect
 from quietbit._typing import FloatVector
 from quietbit.errors import InvalidParameter, check_int, require
-from quietbit.privacy.conversion import ROUNDING_MARGIN, epsilon_from_linear, round_up
+from quietbit.privacy.conversion import ROUNDING_MARGIN, epsilon_from_linear, gaussian_epsilon_upper, round_up
 from quietbit.privacy.cost import Cost
-from quietbit.privacy.gaussian import gaussian_epsilon_upper
 from quietbit.privacy.guarantee import Guarantee
 from quietbit.target import Target
 

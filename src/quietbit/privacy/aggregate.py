@@ -2,50 +2,64 @@
 
 Idea     the server sees, per coordinate, how many of n clients sent a one. The other clients' bits are the noise:
          whatever they hold, the divergence is largest with k of them at one end of the range and the rest at the
-         other; all k are covered by exact convolutions, all pairs of inputs by convexity (`sum_moment`). A code of a
-         binomial design is the number of ones among c = 2^b - 1 independent bits: a server that saw the c sums of
-         first bits, second bits and so on would see more than the total: the divergence is at most c times one bit's.
-Symbols  q: law of the others' sum, delta(s) = q(s-1) - q(s), P_p(s) = q(s) + p delta(s) with the client's own bit;
-         Qbar = (sum P^alpha P'^(1-alpha) - 1)/((p - p')^2 alpha (alpha - 1)/2); kappa_alpha: sup of D_alpha/(x-x')^2;
-         n: honest clients; kappa_m: one bit's constant with m clients; tau: by how much a client's true law may fall
-         short of a binomial one; J: clients given up for it; loss: the largest log-ratio of one client.
-Source   docs/theory/secure-aggregation.md has the proofs; Guo et al. (ICML 2023) leave it open (limitation 1).
-
-Other clients' laws are binomial up to the rounding of the table and the sampler: law >= (1 - tau) binomial, so each is
-a mixture that is binomial but for a probability of tau. Told who is not, the server still has n - 1 - j others to see
-through: moment - 1 <= (moment at n - J) - 1 + P(more than J) (moment of one client - 1), by joint convexity.
+         other (joint convexity); all k are covered by exact convolutions. Given the others' law, the sum's law is
+         affine in the client's own probability p, and the moment exceeds 1 by (p - p')^2 Q. Q is convex in p and in p',
+         so between nodes it is at most its bilinear interpolation, and branch and bound finds the worst pair.
+         A code of a binomial design is the number of ones among c = 2^b - 1 independent bits: a server that saw the c
+         sums of first bits, second bits and so on would see more, so the divergence is at most c times one bit's.
+         Bits of randomised response are at the two ends alone: no pair between them has to be covered.
+Symbols  n: honest clients; q(s): law of the others' sum, dropped below about e^-reach; tail: bound on what lies outside
+         the window; error: |log computed - log q| inside. q_0 = q, q_1(s) = q(s-1), delta = q_1 - q_0,
+         P_p = q_0 + p delta; moment(p, p') = sum P_p^alpha P_p'^(1-alpha); h = p - p'; Q = (moment - 1)/h^2,
+         Qbar = Q/(alpha (alpha - 1)/2); u = log(p/(1-p)); kappa_alpha: sup of D_alpha/(x-x')^2; loss: the largest
+         log-ratio of one client; tau: by how much another client's true law may fall short of a binomial one.
+Source   docs/theory/secure-aggregation.md has the proofs, rounding included; Guo et al. (ICML 2023) leave it open
+         (limitation 1).
 """
 
 from __future__ import annotations
 
 import math
+from collections.abc import Sequence
+from dataclasses import dataclass
 from functools import lru_cache
-from typing import Any, final
+from typing import Any, TypeAlias, final
 
 import numpy as np
 
 from quietbit._typing import FloatMatrix, FloatVector
-from quietbit.design.binomial import binomial_deviation_upper, is_evenly_spaced
+from quietbit.design.closed_form import binomial_deviation_upper, is_evenly_spaced
 from quietbit.design.solve import solve
-from quietbit.design.spec import DesignSpec
-from quietbit.design.table import Design
+from quietbit.design.table import Design, DesignSpec
 from quietbit.errors import InvalidParameter, check_int, check_real, require
-from quietbit.privacy.conversion import OrderConstant
+from quietbit.privacy.branch import Cells, supremum_upper
+from quietbit.privacy.conversion import OrderConstant, round_up
 from quietbit.privacy.cost import Cost, Formula
 from quietbit.privacy.divergence import CENTRE, Segments, check_range
-from quietbit.privacy.sum_moment import MOST_REACH, SumMoments, bit_sum, pair_supremum_upper
 from quietbit.target import MOST_CLIENTS, Adjacency
 
-__all__ = ["AggregateConstant", "aggregate_cost", "codes_deviation_upper"]
+__all__ = [
+    "AggregateConstant", "BitSum", "SumMoments", "aggregate_cost", "bit_sum", "codes_deviation_upper",
+    "pair_supremum_upper", "response_sum_cost",
+]  # fmt: skip
 
 OTHERS_ERROR = 2.0**-44  # a sampler's error, and more, by which others' probabilities may leave the range
 _BLOCK = 0.004  # share of the clients whose ends are treated together
 GRAIN = 2.0**36  # ranges are rounded outwards to multiples of 1/GRAIN
 _TAIL = 40.0  # the mass outside a window is at most about e^-40
 _LEAST_STEP = 2.0**-4
+MOST_REACH = 690.0  # e^-690 is still a normal double
 _REACHES = (150.0, 300.0, MOST_REACH - 40)
 _FEW = 64  # clients: so few that nodes are cheap and expansions in 1/n are loose
 _NODES, _MOST_NODES, _MOST_NUMBERS = (5, 9, 17, 33, 65, 129, 257), 257, 1 << 14
+_ACCURACY = 1e-3  # of the supremum over pairs of inputs
+_CHUNK = 64
+_STACK = 1 << 19  # logarithms at once: small enough for the cache of most machines
+BINOMIAL = 1e-10  # largest difference of log-probabilities from binomial ones
+_SPARE = (0, 1, 2, 4, 8, 16, 32, 64)
+_NEGLIGIBLE = math.log(1e-6)
+_UNIT = 2.0**-53
+_Surfaces: TypeAlias = "Sequence[tuple[_Surface, float]]"
 
 
 @final
@@ -167,18 +181,10 @@ class AggregateConstant(OrderConstant):
         return table
 
     def _laws(self, alpha: float) -> SumMoments:
-        """Return others' laws that together dominate every k: a block of k is treated as if its width were absent.
-
-        Leaving an independent bit out of a sum can only increase a divergence (data processing).
-        """
         reach = next(reach for reach in _REACHES if alpha * self._loss + _TAIL <= reach)
         if reach not in self._stacks:
             least, most = self._range[0] - OTHERS_ERROR, self._range[1] + OTHERS_ERROR
-            width, end = math.floor(_BLOCK * self._clients), self._clients - 1
-            stop = end // 2 if self._symmetric else end
-            blocks = [(first, min(first + width, stop)) for first in range(0, stop + 1, width + 1)]
-            sums = [bit_sum(first, most, end - last, least, reach) for first, last in blocks]
-            self._stacks[reach] = SumMoments.of(sums)
+            self._stacks[reach] = SumMoments.of_others(self._clients - 1, least, most, reach, half=self._symmetric)
         return self._stacks[reach]
 
 
@@ -204,25 +210,18 @@ def aggregate_cost(
     distance = check_real(distance, "distance")
     # Rounded outwards, so that ranges which differ in their last bits share the computation.
     low, high = math.floor(low * GRAIN) / GRAIN, math.ceil(high * GRAIN) / GRAIN
-    given = (design, low, high, adjacency, clients)
+    given = (design, low, high, clients, adjacency)
     kappa = _constant(*given) if design.spec.output_bits == 1 else _codes(*given)
     label = f"sum of {clients} codes, {adjacency.value}"
     whole = Cost.per_square(kappa, distance, label)
     return whole if alone is None else whole.or_else(alone, label)
 
 
-@lru_cache(maxsize=16)
-def _constant(design: Design, low: float, high: float, adjacency: Adjacency, clients: int) -> AggregateConstant:
-    return AggregateConstant(design, low, high, clients, adjacency)
+_constant = lru_cache(maxsize=16)(AggregateConstant)
 
 
 def _sigmoid(value: float) -> float:
     return 1 / (1 + math.exp(-value)) if value > -700 else 0.0
-
-
-BINOMIAL = 1e-10  # largest difference of log-probabilities from binomial ones
-_SPARE = (0, 1, 2, 4, 8, 16, 32, 64)
-_NEGLIGIBLE = math.log(1e-6)
 
 
 def codes_deviation_upper(design: Design, low: float, high: float) -> float:
@@ -240,7 +239,7 @@ def codes_deviation_upper(design: Design, low: float, high: float) -> float:
     return found
 
 
-def _codes(design: Design, low: float, high: float, adjacency: Adjacency, clients: int) -> Formula:
+def _codes(design: Design, low: float, high: float, clients: int, adjacency: Adjacency) -> Formula:
     """Return kappa_alpha of a sum of codes of a binomial design."""
     count = check_int(clients, "clients", 2, MOST_CLIENTS)
     deviation = codes_deviation_upper(design, low, high)
@@ -250,11 +249,11 @@ def _codes(design: Design, low: float, high: float, adjacency: Adjacency, client
     rarest = min(ends[0], 1 - ends[1]) * (1 - 1e-12)
     loss = bits * max(math.log(ends[1] / ends[0]), math.log((1 - ends[0]) / (1 - ends[1]))) * (1 + 1e-12)
     short = deviation + OTHERS_ERROR / rarest**bits
-    return Formula(_codes_kappa, bits, each, loss, short, count, _one_bit(each), low, high, adjacency)
+    return Formula(_codes_kappa, bits, each, loss, short, count, adjacency, _one_bit(each), low, high)
 
 
 def _codes_kappa(
-    alpha: float, bits: int, each: float, loss: float, short: float, clients: int, design: Design, *where: Any
+    alpha: float, bits: int, each: float, loss: float, short: float, clients: int, adjacency: Adjacency, *where: Any
 ) -> float:
     """Return kappa_alpha of a sum of codes, each of ``bits`` equal bits with log-odds ``each`` (2x - 1).
 
@@ -267,7 +266,7 @@ def _codes_kappa(
             break
         tail = (spare + 1) * math.log(clients * short) - math.lgamma(spare + 2) + 1e-9 + (alpha - 1) * loss
         if tail + math.log(clients) <= _NEGLIGIBLE:
-            one = _constant(design, *where, clients - spare)(alpha)
+            one = _constant(*where, clients - spare, adjacency)(alpha)
             bound = min(bound, bits * one * (1 + 1e-9 + 2.0**-46 / each) + single * math.exp(tail))
             break
     return bound * (1 + 1e-14)
@@ -276,3 +275,333 @@ def _codes_kappa(
 @lru_cache(maxsize=16)
 def _one_bit(epsilon: float) -> Design:
     return solve(DesignSpec(2, 1, epsilon), cache=False)
+
+
+@final
+class _ResponseDivergence(OrderConstant):
+    """D_alpha of one bit, certified from above at any order."""
+
+    RUNGS = 4
+
+    def __init__(self, lie: float, clients: int, coin: bool) -> None:
+        super().__init__(lie, clients, coin)
+        # One end against the other, or each end against the middle; both ways round.
+        pairs = [(lie, 0.5), (1 - lie, 0.5)] if coin else [(lie, 1 - lie)]
+        self._pairs = [*pairs, *((other, one) for one, other in pairs)]
+        one = math.log(0.5 / lie) if coin else math.log((1 - lie) / lie)
+        self.loss = one * (1 + 1e-12)  # of one client alone; against a coin, a lie has the larger loss
+        # As many others at the other end are the mirror image.
+        self._laws = SumMoments.of_others(clients - 1, lie, 1 - lie, _REACHES[-1], half=True)
+
+    def _upper(self, alpha: float) -> float:
+        order = max(alpha, 1 + _LEAST_STEP)  # orders next to 1 use the bound of a larger one
+        if order * self.loss + _TAIL > _REACHES[-1]:
+            return self.loss
+        tables = [self._laws.table(order, np.array([p]), np.array([q]), self.loss) for p, q in self._pairs]
+        worst, gap = max(float(table[0, 0]) for table in tables), self._pairs[0][1] - self._pairs[0][0]
+        return min(math.log1p(gap * gap * worst * order * (order - 1) / 2) / (order - 1) * (1 + 1e-9), self.loss)
+
+
+_response = lru_cache(maxsize=16)(_ResponseDivergence)
+
+
+def response_sum_cost(lie: float, clients: int, coin: bool, bits: int = 1) -> Cost:
+    """Return the curve of one sum over ``clients`` honest clients, for neighbours that differ in ``bits`` bits.
+
+    ``lie``, below 1/2, is exact in binary and so is 1 - ``lie``. With ``coin``, the neighbour's bit is a fair coin.
+    """
+    divergence = _response(lie, clients, coin)
+    label = f"sum of {clients} bits of randomised response"
+    return Cost.renyi(Formula(_times, divergence, bits), label, round_up(bits * divergence.loss, 4e-16))
+
+
+def _times(alpha: float, divergence: _ResponseDivergence, bits: int) -> float:
+    return round_up(bits * divergence(alpha), 4e-16)
+
+
+@final
+@dataclass(frozen=True, slots=True, eq=False)
+class BitSum:
+    """Probabilities of ``first .. first + len(law) - 1``; the sum ranges over ``0 .. size``."""
+
+    law: FloatVector
+    first: int
+    size: int
+    tail: float
+    error: float
+
+    @property
+    def last(self) -> int:
+        """The largest value kept."""
+        return self.first + len(self.law) - 1
+
+
+def bit_sum(many: int, probability: float, others: int, other_probability: float, reach: float) -> BitSum:
+    """Return the law of Bin(many, probability) + Bin(others, other_probability), to a tail of about e^-reach."""
+    # Both parts are kept further out than the sum, so that what they lack does not show inside the sum's window.
+    a, b = _binomial(many, probability, reach + 40), _binomial(others, other_probability, reach + 40)
+    law = np.convolve(a.law, b.law)
+    error = a.error + b.error + (min(len(a.law), len(b.law)) + 2) * _UNIT + 1e-16
+    missing = a.tail + b.tail
+    kept = np.flatnonzero(law >= max(missing * 1e16, math.exp(-reach - 10)))
+    low, high = int(kept[0]), int(kept[-1])
+    first, size = a.first + b.first + low, many + others
+    tail = missing
+    if first > 0:
+        tail += _beyond(law[low], law[low] / law[low + 1])
+    if a.first + b.first + high < size:
+        tail += _beyond(law[high], law[high] / law[high - 1])
+    return BitSum(law[low : high + 1], first, size, tail * (1 + 1e-9), error)
+
+
+def _beyond(edge: float, ratio: float) -> float:
+    """Bound the mass beyond the edge of a law that falls there by ``ratio`` at least: edge (r + r^2 + ...)."""
+    ratio = float(ratio) * (1 + 1e-9)
+    return float(edge) * ratio / (1 - ratio) if ratio < 1 else math.inf
+
+
+def _binomial(count: int, probability: float, reach: float) -> BitSum:
+    """Return Bin(count, probability), from the mode outwards until e^-reach of the mode."""
+    reach = min(reach, MOST_REACH)
+    mode = min(int((count + 1) * probability), count)
+    odds = probability / (1 - probability)
+    # Bernstein's inequality says how far to go; the edges are then measured.
+    far = math.ceil(reach / 3 + math.sqrt(reach * reach / 9 + 2 * reach * count * probability * (1 - probability))) + 2
+    up = np.arange(mode, min(count, mode + far))
+    down = np.arange(mode, max(0, mode - far), -1)
+    above = np.cumprod((count - up) / (up + 1) * odds)
+    below = np.cumprod(down / ((count - down + 1) * odds))
+    floor = math.exp(-reach)
+    above, below = above[above >= floor], below[below >= floor]
+    law = np.concatenate((below[::-1], [1.0], above))
+    law /= law.sum()
+    first, last = mode - len(below), mode + len(above)
+    tail = _beyond(law[0], first / ((count - first + 1) * odds)) if first > 0 else 0.0
+    if last < count:
+        tail += _beyond(law[-1], (count - last) / (last + 1) * odds)
+    steps = max(len(above), len(below), 1)
+    return BitSum(law, first, count, tail, (10 * steps + 40) * _UNIT)
+
+
+@final
+@dataclass(frozen=True, slots=True, eq=False)
+class SumMoments:
+    """Several laws of the others' sum, one row each, padded with zeros; used for many orders and nodes."""
+
+    q_0: FloatMatrix
+    delta: FloatMatrix
+    mass: FloatVector  # sum of q_0 over the window
+    outside: FloatVector  # upper bound on the probability outside the window, edges included
+    error: FloatVector
+
+    @classmethod
+    def of(cls, laws: list[BitSum]) -> SumMoments:
+        """Build the rows; leave out values of a sum whose probability needs a dropped one."""
+        rows, outside = [], []
+        for sums in laws:
+            q_0, q_1 = np.append(sums.law, 0.0), np.concatenate(([0.0], sums.law))
+            beyond = sums.tail
+            if sums.first > 0:
+                beyond, q_0, q_1 = beyond + float(q_0[0]), q_0[1:], q_1[1:]
+            if sums.last < sums.size:
+                beyond, q_0, q_1 = beyond + float(q_1[-1]), q_0[:-1], q_1[:-1]
+            rows.append((q_0, q_1 - q_0))
+            outside.append(beyond * (1 + 1e-9))
+        length = -(-max(len(row[0]) for row in rows) // _CHUNK) * _CHUNK
+        stack = np.zeros((2, len(rows), length))
+        for index, pair in enumerate(rows):
+            stack[:, index, : len(pair[0])] = pair
+        mass = np.array([row[0].sum() for row in rows])
+        return cls(stack[0], stack[1], mass, np.array(outside), np.array([sums.error for sums in laws]))
+
+    @classmethod
+    def of_others(cls, others: int, low: float, high: float, reach: float, *, half: bool) -> SumMoments:
+        """Build laws that together dominate every k others at ``high``, the rest at ``low``; ``half``: k <= others/2.
+
+        A block of k is treated as if its width were absent: leaving an independent bit out of a sum can only increase a
+        divergence (data processing).
+        """
+        width, stop = math.floor(_BLOCK * (others + 1)), others // 2 if half else others
+        blocks = [(first, min(first + width, stop)) for first in range(0, stop + 1, width + 1)]
+        return cls.of([bit_sum(first, high, others - last, low, reach) for first, last in blocks])
+
+    def table(self, alpha: float, rows: FloatVector, columns: FloatVector, loss: float) -> FloatMatrix:
+        """Bound the largest Qbar(rows[i], columns[j]) over the laws from above; ``loss`` bounds |log P_p/P_p'|."""
+        h = np.subtract.outer(rows, columns)
+        same = h == 0
+        h[same] = 1.0
+        best = np.zeros_like(h)
+        most = max(1, _STACK // (max(h.shape) * self.q_0.shape[1]))  # laws at once, to stay in the cache
+        for first in range(0, len(self.mass), most):
+            part = SumMoments(*(getattr(self, name)[first : first + most] for name in self.__slots__))
+            base = part.q_0 + columns[len(columns) // 2] * part.delta
+            ratio = np.divide(part.delta, base, out=np.zeros_like(base), where=base > 0)[:, None, :]
+            left, right = (np.log1p((p - columns[len(columns) // 2])[:, None] * ratio) for p in (rows, columns))
+            for logs, order in ((left, alpha), (right, 1 - alpha)):
+                np.exp(np.multiply(logs, order, out=logs), out=logs)
+            left *= base[:, None, :]
+            moment = _products(left, right)
+            found = part._exceeding(moment, alpha, loss) / (h * h)
+            found[:, same] = part._local(rows[same.any(axis=1)])
+            spread = 1 / min(rows.min(), columns.min(), 1 - rows.max(), 1 - columns.max())
+            best = np.maximum(best, part._rounded(found, moment, alpha, spread, loss).max(axis=0))
+        return best
+
+    def _local(self, nodes: FloatVector) -> FloatMatrix:
+        """Return Qbar on the diagonal: sum delta^2 / P, the same at all orders."""
+        q_0, delta = self.q_0[:, None, :], self.delta[:, None, :]
+        law = q_0 + nodes[:, None] * delta
+        terms = np.divide(delta**2, law, out=np.zeros_like(law), where=law > 0)
+        return np.asarray(terms.sum(axis=-1) * (1 + 1e-13))
+
+    def _exceeding(self, moment: FloatMatrix, alpha: float, loss: float) -> FloatMatrix:
+        """Return (moment - 1)/(alpha (alpha - 1)/2), rounded up."""
+        # A chunked sum of positive terms, two exponentials, and logarithms times the order.
+        units = 3 * _CHUNK + self.q_0.shape[1] / _CHUNK + 60 + 8 * alpha * loss
+        edges = ((3 + alpha) * self.outside + 1e-60)[:, None, None]
+        rounding = units * _UNIT * (1 + moment) + edges
+        return np.asarray((moment - self.mass[:, None, None] + rounding) / (alpha * (alpha - 1) / 2))
+
+    def _rounded(
+        self, table: FloatMatrix, moment: FloatMatrix, alpha: float, spread: float, loss: float
+    ) -> FloatMatrix:
+        """Round the table up as in the module header; ``spread``: 1 / min(p, 1 - p)."""
+        error = self.error[:, None, None]
+        shift = 2 * error * spread * np.sqrt(3 + moment)
+        outside = spread**2 * np.exp(alpha * loss + np.log(self.outside + 1e-300))[:, None, None]
+        root = np.sqrt(np.maximum(table, 0.0)) + shift
+        return np.asarray(root * root * np.exp(2 * (alpha + 1) * error) + outside)
+
+
+def _products(left: FloatMatrix, right: FloatMatrix) -> FloatMatrix:
+    """Return left @ right.T, law by law, added up in short chunks so that rounding stays small."""
+    a, b = (part.reshape(*part.shape[:2], -1, _CHUNK).transpose(0, 2, 1, 3) for part in (left, right))
+    return np.asarray((a @ b.transpose(0, 1, 3, 2)).sum(axis=1))
+
+
+def pair_supremum_upper(
+    nodes: FloatVector,
+    tables: Sequence[tuple[FloatMatrix, float]],
+    alpha: float,
+    centre: int | None,
+    most_cells: int = 400_000,
+) -> float:
+    """Bound the supremum of log(1 + h^2 Q)/(u - u')^2 over p, p' in the nodes' range, from above.
+
+    ``tables`` are (table, power) pairs: Q is at most the product of convex functions to these powers, each bounded at
+    (nodes[i], nodes[j]) by table[i, j]; usually there is one, with power 1. With a ``centre``, one of p and p' is that
+    node, and only its row and column of a table are used. A single table has order ``alpha``. After ``most_cells``
+    cells the answer is what has been proved by then, which is still a bound.
+    """
+    order = alpha if len(tables) == 1 else math.inf
+    surfaces = [(_Surface.of(nodes, table, order), power) for table, power in tables]
+    return supremum_upper(surfaces, (_first(centre, nodes),), _ACCURACY, most_cells) * (1 + 1e-12)
+
+
+@final
+@dataclass(frozen=True, slots=True, eq=False)
+class _Cells(Cells[_Surfaces]):
+    """Rectangles [a, b] x [c, d] of (p, p'), each inside cell (row, column) of the table."""
+
+    row: Any
+    column: Any
+    a: FloatVector
+    b: FloatVector
+    c: FloatVector
+    d: FloatVector
+
+    def halves(self, split: Any) -> _Cells:
+        """Split every cell, across p where the mask is set."""
+        x, y = (self.a + self.b) / 2, (self.c + self.d) / 2
+        lower = (self.a, np.where(split, x, self.b), self.c, np.where(split, self.d, y))
+        upper = (np.where(split, x, self.a), self.b, np.where(split, self.c, y), self.d)
+        return self.joined((self.row, self.column, *lower), (self.row, self.column, *upper))
+
+    def bounds(self, problem: _Surfaces) -> tuple[FloatVector, FloatVector, Any]:
+        """Return the quotient at the middles, by the interpolated tables, a bound on each cell, and its longer side."""
+        a, b, c, d = self.a, self.b, self.c, self.d
+        x, y = (a + b) / 2, (c + d) / 2
+        most, middle = np.ones(len(a)), np.ones(len(a))
+        for surface, power in problem:
+            corners = [surface.upper(self.row, self.column, p, r) for p in (a, b) for r in (c, d)]
+            most *= np.maximum.reduce(corners) ** power
+            middle *= surface.upper(self.row, self.column, x, y) ** power
+        near = np.maximum(np.maximum(a - d, c - b), 0.0)
+        upper = _secant_upper(a, b, c, d) ** 2 * _moment_quotient(near, most)
+        value = _secant_upper(x, x, y, y) ** 2 * _moment_quotient(np.abs(x - y), middle)
+        return value, upper, b - a >= d - c
+
+
+def _first(centre: int | None, nodes: FloatVector) -> _Cells:
+    """Return the table's own cells, or their slices through the centre."""
+    index = np.arange(len(nodes) - 1)
+    low, high = nodes[:-1], nodes[1:]
+    if centre is None:
+        row, column = (grid.ravel() for grid in np.meshgrid(index, index, indexing="ij"))
+        return _Cells(row, column, low[row], high[row], low[column], high[column])
+    fixed, at = np.full_like(index, min(centre, index[-1])), np.full(len(index), nodes[centre])
+    return _Cells.joined((index, fixed, low, high, at, at), (fixed, index, at, at, low, high))
+
+
+@final
+@dataclass(frozen=True, slots=True, eq=False)
+class _Surface:
+    """Q between the nodes, from above: bilinear, or by chords of powers of the moment m = 1 + h^2 Q.
+
+    m^(1/alpha) is a norm of something affine in p, hence convex in p; m^(-1/(alpha-1)) is concave in p' (Minkowski's
+    inequality, and its reverse for negative exponents).
+    """
+
+    nodes: FloatVector
+    table: FloatMatrix
+    moment: FloatMatrix  # logarithms
+    alpha: float  # infinite: bilinear only
+
+    @classmethod
+    def of(cls, nodes: FloatVector, table: FloatMatrix, alpha: float) -> _Surface:
+        moment = np.log1p(np.subtract.outer(nodes, nodes) ** 2 * table) * (1 + 1e-15)
+        return cls(nodes, table, moment, alpha)
+
+    def upper(self, row: Any, column: Any, x: FloatVector, y: FloatVector) -> Any:
+        """Return a bound on Q at points (x, y) of the table's cells."""
+        nodes, table = self.nodes, self.table
+        right = (x - nodes[row]) / (nodes[row + 1] - nodes[row])
+        up = (y - nodes[column]) / (nodes[column + 1] - nodes[column])
+        below = (1 - right) * table[row, column] + right * table[row + 1, column]
+        above = (1 - right) * table[row, column + 1] + right * table[row + 1, column + 1]
+        bilinear = (1 - up) * below + up * above
+        if math.isinf(self.alpha):
+            return bilinear
+        square = (x - y) ** 2
+        large = (square * bilinear > 0.1) & (np.abs(x - y) > 1e-9)
+        if not large.any():
+            return bilinear
+        row, column, right, up = row[large], column[large], right[large], up[large]
+        sides = []
+        for beside in (column, column + 1):
+            left, other = self.moment[row, beside] / self.alpha, self.moment[row + 1, beside] / self.alpha
+            norm = np.log((1 - right) * np.exp(left) + right * np.exp(other))
+            sides.append(np.exp(-norm * self.alpha / (self.alpha - 1)))
+        logarithm = -(self.alpha - 1) * np.log((1 - up) * sides[0] + up * sides[1])
+        logarithm += 1e-14 * (self.alpha + np.abs(logarithm))
+        bilinear[large] = np.minimum(bilinear[large], np.expm1(logarithm) / square[large])
+        return bilinear
+
+
+def _moment_quotient(distance: FloatVector, table: Any) -> Any:
+    """Return log(1 + h^2 Q)/h^2, which falls with h and grows with Q; Q itself at h = 0."""
+    z = distance * distance * table
+    small = z < 1e-6  # there log(1 + z) <= z costs less than a part in a million
+    square = np.where(small, 1.0, distance * distance)
+    return np.where(small, table, np.log1p(z) / square)
+
+
+def _secant_upper(a: FloatVector, b: FloatVector, c: FloatVector, d: FloatVector) -> Any:
+    """Bound (p - p')/(u - u') over a cell from above, at most 1/4, the logistic function's steepest slope."""
+    left, right, low, high = (np.log(p) - np.log1p(-p) for p in (a, b, c, d))
+    near = np.maximum(np.maximum(left - high, low - right), 0.0) / 2
+    far = np.maximum(np.abs(right - low), np.abs(high - left)) / 2
+    middle = np.maximum(np.maximum(left + low, -(right + high)), 0.0) / 2
+    safe = np.maximum(far, 1e-4)
+    growth = np.where(far < 1e-4, 1 + 1e-8, np.sinh(safe) / safe)
+    return np.minimum(growth / (2 * (np.cosh(near) + np.cosh(middle))) * (1 + 1e-12), 0.25)

@@ -1,13 +1,17 @@
-"""From Rényi divergences to epsilon at a delta.
+"""From Rényi divergences, or a Gaussian pair, to epsilon at a delta.
 
-Idea     every order alpha gives a valid epsilon; report the smallest found, evaluated at its own order. A poor search
-         makes the bound looser, never wrong.
-Symbols  z = alpha - 1; ell = log(1/delta); rho(alpha) an upper bound on the Rényi divergence of order alpha.
-Source   Guo et al. (ICML 2023), equation (rdp_conversion); Balle et al. (2020), Canonne et al. (2020).
+Idea     every order gives a valid epsilon; report the smallest found, evaluated at its own order. A poor search makes
+         the bound looser, never wrong. A Gaussian's privacy profile is known in closed form: invert it. Many small
+         independent codes are dominated by a Gaussian pair with slightly more variance than their own.
+Symbols  z = alpha - 1; ell = log(1/delta); rho(alpha): upper bound on the Rényi divergence of order alpha;
+         mu = sensitivity / standard deviation of a Gaussian, whose curve alpha mu^2/2 has slope mu^2/2; Phi, phi: the
+         normal distribution and density; s_i^2: largest variance of code i's privacy loss under any tilt of its law.
+Source   Guo et al. (ICML 2023), equation (rdp_conversion); Balle et al. (2020), Canonne et al. (2020). Balle and Wang
+         (ICML 2018), Theorem 8: delta = Phi(a) - e^epsilon Phi(b), a, b = +-mu/2 - epsilon/mu. The pair:
+         docs/theory/exact-accounts.md, with the proofs.
 
-The bound is rho + log(z/(1+z)) + (ell - log(1+z))/z. Its derivative in z, times z^2, is
-rho' z^2 + log(1+z) - ell, which increases because z rho is convex: one minimum. For rho = a alpha the minimum
-solves a z^2 + log(1+z) = ell.
+The bound is rho + log(z/(1+z)) + (ell - log(1+z))/z. Its derivative in z, times z^2, is rho' z^2 + log(1+z) - ell,
+which increases because z rho is convex: one minimum. For rho = a alpha it solves a z^2 + log(1+z) = ell.
 Besides, TV <= sqrt(1 - exp(-KL)) and KL <= rho(alpha): when delta^2 >= 1 - exp(-rho), epsilon is 0.
 """
 
@@ -18,17 +22,26 @@ from abc import ABC, abstractmethod
 from collections.abc import Callable, Hashable, Iterable
 from typing import ClassVar
 
+import numpy as np
+from scipy.special import erfcx, log_ndtr
+
+from quietbit._search import bisect
 from quietbit.errors import check_real, require
 from quietbit.target import check_delta
 
 __all__ = [
-    "ROUNDING_MARGIN", "OrderConstant", "chord_upper", "epsilon_from_linear", "epsilon_from_rdp", "round_up",
+    "ROUNDING_MARGIN", "OrderConstant", "chord_upper", "dominating_square_upper", "epsilon_from_linear",
+    "epsilon_from_rdp", "gaussian_epsilon_upper", "gaussian_log_delta", "round_up",
 ]  # fmt: skip
 
 ROUNDING_MARGIN = 1e-12
-_SMALLEST_STEP = 1e-5  # alpha - 1: below it the term ell/z alone exceeds any epsilon worth reporting
-_LARGEST_STEP = 1e9
+_SMALLEST_STEP, _LARGEST_STEP = 1e-5, 1e9  # alpha - 1: below, the term ell/z alone exceeds any epsilon worth reporting
 _GOLDEN = (math.sqrt(5) - 1) / 2
+_LOG_SQRT_TAU = 0.5 * math.log(2 * math.pi)
+_NODES, _WEIGHTS = np.polynomial.legendre.leggauss(12)
+_SAFETY = 1e-10  # error of log delta: target a slightly smaller delta, so that rounding stays private
+_LARGEST_BIT = 1.0  # the range of the theorem for bits
+_ROUNDING = 1e-14  # of a handful of operations on positive doubles
 
 
 def round_up(value: float, margin: float = ROUNDING_MARGIN) -> float:
@@ -54,16 +67,13 @@ class OrderConstant(ABC):
     RUNGS: ClassVar[int]  # rungs of the ladder of orders per doubling of alpha - 1
 
     def __init__(self, *given: Hashable) -> None:
-        """Store the arguments that identify the constant."""
         self._given = given
         self._known: dict[float, float] = {}
 
     def __eq__(self, other: object) -> bool:
-        """Return whether both have the same arguments."""
         return isinstance(other, OrderConstant) and (type(self), self._given) == (type(other), other._given)
 
     def __hash__(self) -> int:
-        """Hash the arguments."""
         return hash(self._given)
 
     @abstractmethod
@@ -187,3 +197,70 @@ def _golden(bound: Callable[[float], float], low: float, high: float) -> float:
             right = low + _GOLDEN * (high - low)
         best = min(best, bound(left), bound(right))
     return best
+
+
+def gaussian_log_delta(epsilon: float, mu: float) -> float:
+    """Return log of the least delta at which a Gaussian of sensitivity ``mu`` standard deviations is epsilon-DP.
+
+    phi(a) = e^epsilon phi(b), so delta = phi(a) (m(-a) - m(-b)) with m the Mills ratio: no cancellation of
+    large numbers where epsilon is large. Where mu is small the two ratios are close, and their difference is the
+    integral of -m'(x) = 1 - x m(x) over an interval of length mu, by Gauss and Legendre.
+    """
+    top, bottom = epsilon / mu - mu / 2, epsilon / mu + mu / 2
+    if mu < 0.5:
+        points = epsilon / mu + _NODES * (mu / 2)
+        falls = 1 - points * math.sqrt(math.pi / 2) * erfcx(points / math.sqrt(2))
+        integral = mu / 2 * float(_WEIGHTS @ falls)
+        return -0.5 * top * top - _LOG_SQRT_TAU + (math.log(integral) if integral > 0 else -math.inf)
+    if top > -5.0:
+        mills = math.sqrt(math.pi / 2) * (erfcx(top / math.sqrt(2)) - erfcx(bottom / math.sqrt(2)))
+        return -0.5 * top * top - _LOG_SQRT_TAU + (math.log(mills) if mills > 0 else -math.inf)
+    first = float(log_ndtr(-top))
+    share = math.exp(min(0.0, epsilon + float(log_ndtr(-bottom)) - first))
+    return first + math.log1p(-share) if share < 1 else first  # no digits are left: at most the first term
+
+
+def gaussian_epsilon_upper(slope: float, delta: float) -> float:
+    """Return the exact epsilon at ``delta`` of Gaussian noise with Rényi curve ``slope * alpha``, rounded up.
+
+    Bisection keeps ``delta(high) <= delta`` throughout, and ``high`` is returned.
+    """
+    delta = check_delta(delta)
+    require(slope >= 0, "slope", slope, "a number of at least 0")
+    if slope == 0:
+        return 0.0
+    if delta == 0 or math.isinf(slope):
+        return math.inf
+    mu = math.sqrt(2 * slope)
+    target = math.log(delta) - _SAFETY
+    if gaussian_log_delta(0.0, mu) <= target:
+        return 0.0
+    # delta(epsilon) <= Phi(mu/2 - epsilon/mu) <= exp(-t^2/2): a certain upper end.
+    high = mu * (mu / 2 + math.sqrt(-2 * target) + 1)
+    return bisect(lambda epsilon: gaussian_log_delta(epsilon, mu) <= target, high, 0.0, relative=1e-13)
+
+
+def dominating_square_upper(budget: float, largest: float, *, one_bit: bool) -> float:
+    """Return mu^2 of a Gaussian pair that dominates every product of codes with this budget, rounded up.
+
+    Args:
+        budget: an upper bound on the sum over coordinates of s_i^2.
+        largest: an upper bound on s_i for every single coordinate.
+        one_bit: whether every code has only two values, which adds much less to the budget.
+
+    >>> dominating_square_upper(1.0, 0.1, one_bit=True) < 1.019
+    True
+    """
+    for name, value in (("budget", budget), ("largest", largest)):
+        require(value >= 0, name, value, "a number of at least 0")
+    largest = min(largest, math.sqrt(budget))  # one coordinate cannot exceed the whole budget
+    if budget == 0 or largest == 0:
+        return 0.0
+    # Both formulas increase in both arguments; the second term keeps the square above underflow.
+    square = max(largest * largest * (1 + _ROUNDING), budget * 1e-30)
+    if square == math.inf:
+        return math.inf
+    found = budget + square * (2.5 + math.log1p(budget / square))
+    if one_bit and square <= _LARGEST_BIT:
+        found = min(found, budget + square * (1 + math.log1p(2 * budget / square) / 6))
+    return round_up(found, _ROUNDING)

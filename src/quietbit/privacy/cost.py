@@ -3,32 +3,20 @@
 Idea     several bounds may be known of one release: its max-divergence, its Rényi divergences, a Gaussian pair or a
          pair of loss distributions that dominates it. Each of these adds up over releases, and the smallest epsilon
          among the accounts that hold for all parts is the answer. A cost carries the adjacency, unit and trust that it
-         was found under (its terms); costs under different terms do not add up.
+         was found under (its terms); costs under different terms do not add up. The list of releases is fixed in
+         advance here, while inputs may depend on anything; `account` treats lists that are chosen along the way.
 Symbols  D_alpha: Rényi divergence between neighbouring worlds, both ways round, alpha > 1; slope: a bound slope * alpha
          on it; mu^2 / 2: the slope of a Gaussian pair N(mu, 1), N(0, 1); losses: privacy loss distributions of the
-         party's data against the neighbour's, and the other way round; slack s, lost mass d: see below.
+         party's data against the neighbour's, and the other way round; slack s, lost mass d: a sampler's law is within
+         e^(+-s) of the certified one outside a set of outputs that has mass at most d in either world.
 Source   Guo et al. (ICML 2023), section "Rényi DP and composition", Theorem 2; Mironov (2017); Zhu, Dong, Wang (2022),
-         Theorem 10; Dwork and Roth (2014), Proposition 2.1: post-processing.
+         Theorem 10; Dwork and Roth (2014), Proposition 2.1: post-processing. docs/theory/adding-up.md: slack and lost
+         mass add up and are paid once, at the end: (eps + 2 sum s)-privacy at e^(sum s) delta + sum d.
 
-The list of releases is fixed in advance here, while inputs may depend on anything; `account` treats lists that are
-chosen along the way.
-
-Slack and lost mass. A sampler whose law is within e^(+-s) of a certified one outside a set B of outputs, and puts at
-most d into B in either world, B depending on what came before and on the two inputs, costs: let S and D be the sums of
-s and d over the releases and G the event that no output fell into its B. Outside B densities multiply, so the joint law
-M~ is within e^(+-S) of the certified joint law N on G, and M~(not G) <= D. For every set O
-    M~(O) <= M~(O and G) + D <= e^S N(O and G) + D <= e^S (e^eps N'(O and G) + delta) + D
-          <= e^(eps + 2S) M~'(O) + e^S delta + D.
-So slacks and lost masses add up over releases and are paid once, at the end, whatever account is used for N. Laws that
-are merely close in total variation do not have this form: they cost (1 + e^eps) D, and `with_lost` is not for them.
-
-Terms. The zero vector lies in every ball, so zero-out neighbours are replace-one neighbours: a replace-one cost holds
-for zero-out (not the reverse, where distances double). What a server publishes, or the sum that it sees, is computed
-from the payloads, so a local cost holds under secure aggregation and central trust; what is published is computed from
-the sum, so the cost of the sum holds under central trust. Neither holds in reverse. An observer who does not know whose
-release is whose sees less than the server, so a local cost holds under shuffled trust too; a cost under shuffled trust
-relies on a secret order, and holds under no other trust. A client's cost says nothing in general about one of its
-samples, nor the reverse.
+Terms. The zero vector lies in every ball, so a replace-one cost holds for zero-out (not the reverse, where distances
+double). What a server publishes, or the sum that it sees, is computed from the payloads, so a local cost holds under
+every trust, and the cost of a sum under central trust. A cost under shuffled trust relies on a secret order, and holds
+under no other. A client's cost says nothing in general about one of its samples, nor the reverse.
 """
 
 from __future__ import annotations
@@ -45,18 +33,24 @@ from attrs import evolve, field, frozen
 from numpy.typing import ArrayLike
 
 from quietbit.errors import InvalidParameter, check_int, check_real, require
-from quietbit.privacy.conversion import epsilon_from_linear, epsilon_from_rdp, round_up
-from quietbit.privacy.gaussian import dominating_square_upper, gaussian_epsilon_upper
+from quietbit.privacy.conversion import (
+    dominating_square_upper,
+    epsilon_from_linear,
+    epsilon_from_rdp,
+    gaussian_epsilon_upper,
+    round_up,
+)
 from quietbit.privacy.guarantee import Guarantee
 from quietbit.privacy.loss import LossDistribution
 from quietbit.target import Adjacency, Trust, Unit, check_delta
 
-__all__ = ["Bound", "Cost", "Formula", "LossPair", "sampling_slack_upper"]
+__all__ = ["Bound", "Cost", "Formula", "LossPair", "sample_share", "sampling_slack_upper"]
 
 Bound: TypeAlias = Callable[[float], float]
 LossPair: TypeAlias = tuple[LossDistribution, LossDistribution]
 MOST_PURE = 700.0  # e^epsilon is still a double
 MOST_SLOPE = 1e11
+ROUNDING = 2.0**-21  # of the clip: by which the float32 rounding of two updates moves them apart
 
 _IMPLIES = {
     Trust.LOCAL: {Trust.LOCAL, Trust.SECURE_AGGREGATION, Trust.CENTRAL, Trust.SHUFFLED},
@@ -491,6 +485,20 @@ class Cost:
             rule = "one that says its adjacency, unit and trust (`Cost.of`)"
             raise InvalidParameter.of("cost", rule, "a bare one")
         return self.adjacency, self.unit, self.trust
+
+
+def sample_share(adjacency: Adjacency, samples: int) -> float:
+    """Return how far one of ``samples`` samples can move a mean of clipped gradients, in units of the clip, rounded up.
+
+    From any point that the other samples determine, so accounts must hold between any two inputs at that distance:
+    constants of replace-one. Updates are float32 or wider, each entry rounded up to three times (the mean, a factor
+    that undoes the first rounding, its product): their distance moves by less than `ROUNDING`, which is added.
+
+    >>> 0.5 < sample_share(Adjacency.ZERO_OUT, 2) < 0.5000005
+    True
+    """
+    count = check_int(samples, "samples of a client", 1)
+    return round_up(adjacency.radii / count + ROUNDING, 1e-15)
 
 
 def sampling_slack_upper(dimension: int, smallest_probability: float, error: float) -> float:

@@ -29,7 +29,7 @@ from functools import lru_cache
 
 from quietbit.design.table import Design
 from quietbit.errors import check_real, require
-from quietbit.privacy.conversion import round_up
+from quietbit.privacy.conversion import dominating_square_upper, round_up
 from quietbit.privacy.cost import Cost
 from quietbit.privacy.divergence import (
     Segments,
@@ -38,7 +38,6 @@ from quietbit.privacy.divergence import (
     through_centre_constant_upper,
     zero_out_constant_upper,
 )
-from quietbit.privacy.gaussian import dominating_square_upper
 from quietbit.privacy.renyi import RenyiConstant, fisher_supremum_upper
 from quietbit.target import Adjacency
 

@@ -18,10 +18,9 @@ from quietbit._typing import FloatVector
 from quietbit.design.normal import cell_masses
 from quietbit.design.profile import Profile
 from quietbit.errors import check_int, require
-from quietbit.privacy.blanket import Blanket
 from quietbit.privacy.cost import Cost
 from quietbit.privacy.loss import LossDistribution
-from quietbit.privacy.shuffle import BlanketPair
+from quietbit.privacy.shuffle import Blanket, BlanketPair
 from quietbit.target import Adjacency, check_delta
 
 __all__ = ["BLUR", "ProfileCertificate", "certify_profile", "profile_blanket", "profile_cost", "profile_losses"]

@@ -1,24 +1,23 @@
 """The cost of a release against observers who see all releases but not whose they are.
 
 Idea     n clients release once each, in a uniform order that stays secret. The server, who knows the order, has the
-         local guarantee; observers of the releases without it (or of anything computed from them) have this one. It is
-         computed numerically for releases that are purely private, and several shuffles of one client compose.
-Symbols  n = crowd; p = e^epsilon of one release: between any two updates (replace-one), or of one against zero
-         (zero-out).
-Source   Feldman, McMillan, Talwar (2021): clones; Balle, Bell, Gascón, Nissim (2019): blankets; Zhu, Dong,
-         Wang (2022), Theorem 10: composition. docs/theory/shuffling.md has the proofs for all that is used here.
+         local guarantee; observers of the releases without it (or of anything computed from them) have this one.
+         Whatever another client holds, with some probability it sends a draw from one fixed law, the blanket; a
+         client's own release hides among those draws, and delta is the positive part of a sum of independent numbers
+         of three outcomes, bounded without any cancellation. Several shuffles of one client compose.
+Symbols  n = crowd; P, P': laws of the client's release and its neighbour's; B: blanket; g = share, with R >= g B for
+         the law R of every other client's release; U = dP/dB, V = dP'/dB under B; a = e^epsilon, X = U - a V.
+         p = e^epsilon of one release: between any two updates (replace-one), or of one against zero (zero-out).
+Source   Balle, Bell, Gascón, Nissim (2019): blankets; Feldman, McMillan, Talwar (2021): clones, and releases that come
+         one after the other; Zhu, Dong, Wang (2022), Theorem 10: composition. docs/theory/shuffling.md has the proofs.
+
+    H_a(order secret) <= E(B_1 X_1 + ... + B_n X_n)_+ / (n g),      B_i = 1 with probability g, else 0,  independent.
 
 Assumptions: every client of the crowd makes at most one release per shuffle; the order is uniform over the crowd and
 independent of data, of what is released and of who answers; the observers do not learn it; clients that tell them what
 they sent, or when, are not counted. An update is a function of the client's data and of what is public by then, not of
-what the client keeps from earlier shuffles: when it was asked, or what it sent.
-
-Three blankets, the best of which is used at every epsilon:
-    clones        B = (P + P')/2, share 1/p: U, V = 2 p/(p+1), 2/(p+1) or the reverse, with equal mass. Replace-one.
-    through zero  B = law of the zero update, share 1/z, z = e^epsilon for zero-out: U and V in [1/z, z] with mean 1.
-    its own       the mechanism's: `quietbit.mechanism.vector` has one.
-A release that is private only at delta > 0 is refused: R >= g B does not follow from that, and no blanket of such a
-mechanism is derived here.
+what the client keeps from earlier shuffles: when it was asked, or what it sent. A release that is private only at
+delta > 0 is refused: R >= g B does not follow from that, and no blanket of such a mechanism is derived here.
 """
 
 from __future__ import annotations
@@ -30,21 +29,82 @@ from typing import final
 
 import numpy as np
 from attrs import field, frozen
+from numpy.typing import NDArray
+from scipy.special import gammaln
 
 from quietbit._search import bisect
+from quietbit._typing import FloatVector
 from quietbit.errors import InvalidParameter, check_int, check_real, require
-from quietbit.privacy.blanket import MOST_CROWD, Blanket
 from quietbit.privacy.cost import Cost, Formula, LossPair
 from quietbit.privacy.loss import LossDistribution
 from quietbit.target import Adjacency
 
-__all__ = ["BlanketPair", "Shuffle", "clones", "shuffled_cost", "through_zero"]
+__all__ = ["Blanket", "BlanketPair", "Shuffle", "clones", "shuffled_cost", "through_zero"]
 
+MOST_CROWD = 10**9
 _UNIT = 2.0**-53
+_REACH, _MORE = 10.5, 20  # half a window: standard deviations, plus a constant
+_FINE = 16  # rows per standard deviation
+_COARSE = 1e-4  # or rows of this share of C, if more
+_STEPS, _FEW = 4, 32  # ranges of N_3 per standard deviation; where that is large, of all of it but this
+_SUM_MARGIN = 1e-11  # relative error of sums of positive numbers
 _NODES = 160  # at which delta is computed for compositions
 _LEAST_DELTA = 1e-20  # smallest delta of these points
 _CLOSE = 1e-9  # relative accuracy of the epsilon found
 MOST_EPSILON = 30.0  # of one release: beyond, a crowd of 10^9 hides nothing
+
+
+@final
+@dataclass(frozen=True, slots=True)
+class Blanket:
+    """A lower bound on every other client's law, and two neighbours' densities against it.
+
+    Outcome by outcome ``masses`` are those of the blanket, ``first`` bounds U from above and ``second`` V from below.
+    Only the first outcome may have U > V. Where densities hold up to a factor e^(+-``slack``), delta is e^slack times
+    that at epsilon - 2 slack; ``error`` bounds the error of a sampler's means: delta grows by (2 + a) of it.
+
+    >>> response = Blanket(0.25, (0.5, 0.5, 0.0), (1.6, 0.4, 1.0), (0.4, 1.6, 1.0))
+    >>> response.delta_upper(1000, 0.5) < 1e-3 < response.delta_upper(10, 0.5)
+    True
+    """
+
+    share: float
+    masses: tuple[float, float, float]
+    first: tuple[float, float, float]
+    second: tuple[float, float, float]
+    slack: float = 0.0
+    error: float = 0.0
+
+    def __post_init__(self) -> None:
+        """Refuse an invalid share or masses, and outcomes in another order."""
+        require(0 < self.share <= 1, "share", self.share, "above 0 and at most 1")
+        require(len(self.masses) == len(self.first) == len(self.second) == 3, "masses", self.masses, "three numbers")
+        whole = math.fsum(self.masses)
+        fine = all(mass >= 0 for mass in self.masses) and self.masses[0] > 0 and abs(whole - 1) <= 1e-12
+        require(fine, "masses", self.masses, "at least 0, the first positive, and 1 together")
+        known = all(0 <= value < math.inf for value in (*self.first, *self.second))
+        require(known, "densities", (self.first, self.second), "finite and at least 0")
+        later = all(u <= v for u, v in zip(self.first[1:], self.second[1:], strict=True))
+        require(later, "densities", (self.first, self.second), "U <= V in the second and third outcome")
+        require(0 <= self.slack <= 0.01, "slack", self.slack, "at least 0 and at most 0.01")
+        require(0 <= self.error < 1, "error", self.error, "at least 0 and below 1")
+
+    def delta_upper(self, crowd: int, epsilon: float) -> float:
+        """Return an upper bound on delta at ``epsilon >= 0``, for one release among ``crowd``."""
+        crowd = check_int(crowd, "crowd", 1, MOST_CROWD)
+        require(0 <= epsilon < math.inf, "epsilon", epsilon, "a finite number of at least 0")
+        inner, short = max(0.0, epsilon - 2 * self.slack), max(0.0, 2 * self.slack - epsilon)
+        growth = math.exp(min(inner, 700.0)) * (1 - 4 * _UNIT)
+        lost = self.error * (2 + math.exp(min(epsilon, 700.0)))
+        # Below a = 1 the sum grows by at most (1 - a) E V.
+        lost += short * math.fsum(mass * v for mass, v in zip(self.masses, self.second, strict=True)) * (1 + 1e-12)
+        pairs = zip(self.first, self.second, strict=True)
+        up, down, middle = (u - growth * v + 4 * _UNIT * (u + growth * v) for u, v in pairs)
+        found = 0.0
+        if up > 0:
+            table = _table(crowd, self.share, self.masses)
+            found = table.excess_upper(up, min(down, 0.0), min(middle, 0.0)) / (crowd * self.share)
+        return min(1.0, math.exp(self.slack) * (found + lost) * (1 + 16 * _UNIT))
 
 
 @final
@@ -188,3 +248,129 @@ def _losses(shuffle: Shuffle) -> LossPair:
 def _divergence(alpha: float, shuffle: Shuffle) -> float:
     """Return the pair's Rényi divergence, or the one that the local epsilon implies."""
     return min(Cost.pure(shuffle.local).rdp(alpha), _losses(shuffle)[0].rdp_upper(alpha))
+
+
+@final
+@dataclass(frozen=True, slots=True, eq=False)
+class _Table:
+    """The parts of the sum that do not depend on a (the page's "The sum"): rows of C, E(N_1 - k)_+, ranges of N_3."""
+
+    tops: NDArray[np.int64]  # the largest C of every row
+    spans: NDArray[np.int64]  # how far below it the smallest is
+    weights: FloatVector  # the probability of every row
+    starts: NDArray[np.int64]  # the first k of its table
+    beyond: NDArray[np.float64]  # E(N_1 - k)_+ for k = start, start + 1, ...
+    tails: FloatVector  # the mass that the table leaves out
+    below: float  # E[C; C below all rows]
+    above: float  # E[C; C above all rows]
+    chance: float  # of the first outcome among the first two
+    floors: NDArray[np.int64]  # the smallest N_3 of every range
+    shares: FloatVector  # and its probability
+    margin: float
+
+    def excess_upper(self, up: float, down: float, middle: float) -> float:
+        """Return an upper bound on E(N_1 up + N_2 down + N_3 middle)_+, up > 0 >= down, middle."""
+        width = up - down
+        mean = self.chance * up + (1 - self.chance) * down
+        fall = max(0.0, -mean) * (1 + 1e-12)
+        parts = -(self.tops * down)[:, None] - self.floors * middle, (fall * self.spans)[:, None]
+        theta = np.maximum((parts[0] - parts[1] - 16 * _UNIT * (parts[0] + parts[1])) / width, 0.0)
+        place = theta - self.starts[:, None]
+        short = np.maximum(-place, 0.0)  # below its table E(N_1 - theta)_+ grows by at most 1 for each step
+        last = self.beyond.shape[1] - 1
+        place = np.clip(place, 0.0, float(last))
+        low = np.floor(place).astype(np.int64)
+        high = np.minimum(low + 1, last)
+        part = place - low
+        rows = np.arange(self.tops.size)[:, None]
+        found = (1 - part) * self.beyond[rows, low] + part * self.beyond[rows, high] + short + self.tails[:, None]
+        whole = width * float(np.sum(self.weights * (found @ self.shares)))
+        return (whole + up * (self.below + self.above)) * (1 + self.margin)
+
+
+@lru_cache(maxsize=8)
+def _table(crowd: int, share: float, masses: tuple[float, float, float]) -> _Table:
+    both = masses[0] + masses[1]
+    rate, chance = min(1.0, share * both), masses[0] / both
+    low, high = _window(crowd, rate)
+    spread = math.sqrt(crowd * rate * (1 - rate))
+    step = max(1, math.floor(spread / _FINE), math.floor(_COARSE * crowd * rate))
+    pmf = _pmf(crowd, rate, np.arange(low, high + 1))
+    begins = np.arange(0, pmf.size, step)
+    tops = np.minimum(low + begins + step - 1, high)
+    spans = tops - (low + begins)
+    weights = np.add.reduceat(pmf, begins)
+    below = low * _lower_tail(crowd, rate, low) if low else 0.0
+    above = crowd * rate * _upper_tail(crowd - 1, rate, high) if high < crowd else 0.0
+
+    ends = [_window(int(top), chance) for top in tops]
+    starts = np.array([start for start, _ in ends], dtype=np.int64)
+    most = max(end - start for start, end in ends) + 1
+    places = starts[:, None] + np.arange(most + 1)  # one more, beyond which nothing is left
+    inside = places <= np.minimum(np.array([end for _, end in ends]), tops)[:, None]
+    beyond = np.where(inside, _pmf(tops[:, None], chance, np.minimum(places, tops[:, None])), 0.0)
+    for _ in range(2):  # P(N_1 >= k), then the sum of those above k: E(N_1 - k)_+
+        beyond = np.cumsum(beyond[:, ::-1], axis=1)[:, ::-1]
+    beyond = np.concatenate([beyond[:, 1:], np.zeros((tops.size, 1))], axis=1)
+    tails = np.array(
+        [
+            int(top) * chance * _upper_tail(int(top) - 1, chance, end) if end < top else 0.0
+            for top, (_, end) in zip(tops, ends, strict=True)
+        ]
+    )
+    floors, shares = _ranges(crowd - high, min(1.0, share * masses[2] / max(1 - rate, _UNIT)))
+    # A log-probability errs by a few units of the largest term, which is that of the crowd's factorial.
+    margin = 3 * 64 * _UNIT * (float(gammaln(crowd + 1.0)) + crowd) + _SUM_MARGIN
+    return _Table(tops, spans, weights, starts, beyond, tails, below, above, chance, floors, shares, margin)
+
+
+def _ranges(number: int, chance: float) -> tuple[NDArray[np.int64], FloatVector]:
+    """Return ranges of a binomial number as (smallest, probability); what lies below the window counts as 0."""
+    if number < 1 or chance <= 0:
+        return np.zeros(1, dtype=np.int64), np.ones(1)
+    low, high = _window(number, chance)
+    spread = math.sqrt(number * chance * (1 - chance))
+    step = max(1, math.floor(spread / _STEPS), math.floor(spread) - _FEW)
+    pmf = _pmf(number, chance, np.arange(low, high + 1))
+    begins = np.arange(0, pmf.size, step)
+    shares = np.add.reduceat(pmf, begins)
+    outside = (_lower_tail(number, chance, low) if low else 0.0) + _upper_tail(number, chance, high + 1)
+    return np.concatenate([[0], low + begins]), np.concatenate([[outside], shares])
+
+
+def _window(number: int, chance: float) -> tuple[int, int]:
+    """Return a window that contains nearly all of a binomial number."""
+    mean = number * chance
+    reach = _REACH * math.sqrt(mean * (1 - chance)) + _MORE
+    return max(0, math.floor(mean - reach)), min(number, math.ceil(mean + reach))
+
+
+def _pmf(number: NDArray[np.int64] | int, chance: float, counts: NDArray[np.int64]) -> FloatVector:
+    """Return binomial probabilities, to the relative error that `_table` adds as its margin."""
+    if chance >= 1:
+        return np.where(counts == number, 1.0, 0.0)
+    trials, hits = np.asarray(number, dtype=np.float64), np.asarray(counts, dtype=np.float64)
+    choose = gammaln(trials + 1) - gammaln(hits + 1) - gammaln(trials - hits + 1)
+    with np.errstate(under="ignore"):
+        found: FloatVector = np.exp(choose + hits * math.log(chance) + (trials - hits) * math.log1p(-chance))
+    return found
+
+
+def _upper_tail(number: int, chance: float, least: int) -> float:
+    """Bound P(at least ``least``), for ``least`` at or above the mean, by Chernoff."""
+    return 0.0 if least > number else _chernoff(number, chance, least)
+
+
+def _lower_tail(number: int, chance: float, below: int) -> float:
+    """Bound P(below ``below``), by Chernoff."""
+    return 0.0 if chance >= 1 else _chernoff(number, chance, below - 1)
+
+
+def _chernoff(number: int, chance: float, count: int) -> float:
+    """Return e^(-n KL(count/n, chance)), rounded up: the tail of a binomial number from ``count`` on."""
+    if number < 1 or chance >= 1:
+        return 1.0
+    share = count / number
+    upper = share * math.log(share / chance) if share > 0 else 0.0
+    lower = (1 - share) * (math.log1p(-share) - math.log1p(-chance)) if share < 1 else 0.0
+    return math.exp(min(0.0, -number * (upper + lower) * (1 - 1e-9) + 1e-4))

@@ -1,44 +1,44 @@
-"""Amplification by secret cohorts: what is gained when nobody learns which clients took part.
+"""Amplification by subsampling: what is gained when nobody learns who, or which sample, took part.
 
-Idea     a secret cohort of m among N clients, all cohorts equally likely, contains a given client with probability m/N;
-         an observer of the result alone learns less about it. If the server learns who took part, nothing is gained.
+Idea     a secret cohort of m among N clients, all cohorts equally likely, contains a given client with probability m/N,
+         and a secret Poisson batch a given sample with probability q: who sees the result alone learns less about it.
+         If the server learns who took part, nothing is gained. For Poisson batches the hockey-stick divergence is known
+         exactly from that of the release without sampling; as dominating pairs they compose over all steps.
 Symbols  g = m/N; near(j): the cohort's Rényi curve at order j under the adjacency asked about, near(inf) its
          max-divergence; far(j): the same curve under replace-one (equal to near for that adjacency).
-Source   Wang, Balle, Kasiviswanathan (AISTATS 2019), Theorem 9, here for both adjacencies: for whole alpha >= 2
-         (alpha - 1) eps'(alpha) <= log(1 + sum_{j=2}^alpha g^j C(alpha, j) z_j), where z_j is the least of
-         e^((j-1) near(j)) (e^near(inf) - 1)^j,  e^((j-1) far(j)) + e^((j-1) near(j)),  and for j = 2 also
-         (sqrt(e^far(2) - 1) + sqrt(e^near(2) - 1))^2. With near = far it is their theorem.
+         q: sampling rate; P, Q: the release with the sample in its batch and without it, dominated by N(mu, 1) against
+         N(0, 1); delta(a) = H_a(P || Q), a = e^epsilon; P': the same with another sample in its place.
+Source   Wang, Balle, Kasiviswanathan (AISTATS 2019), Theorem 9, here for both adjacencies: the proof is on
+         docs/theory/secure-aggregation.md, "Secret cohorts". Zhu, Dong, Wang (2022), Theorem 11; Balle, Barthe,
+         Gaboardi (2018), Theorem 2; Mironov, Talwar, Zhang (2019), section 3.3: docs/theory/adding-up.md, "Secret
+         batches", has the formulas for both adjacencies.
 
-Proof. Couple a cohort S + x that holds the client with S + y, another in its place: p = law(S + x), q = law(S + x'),
-r = law(S + y). Expand E_Q[(1 + g (p - q)/Q)^alpha], Q = g q + (1-g) r: the first-order term is 0; |a|^j / b^(j-1) is
-jointly convex, so the j-th term is at most the larger of int |p-q|^j/q^(j-1) and int |p-q|^j/r^(j-1). p and q are
-neighbours; q and r too (for zero-out x' is zero); p and r are replace-one neighbours. |p-q| <= q (e^near(inf) - 1),
-|p-q|^j <= p^j + q^j, and Minkowski's inequality in L2(r) give the three terms; with p and q exchanged likewise.
-
-Two more bounds hold at every real order, by joint convexity of the moment: the cohort is the same in both worlds, and
-differs in content only when the client is in it, so the moment is at most 1 + g (e^((alpha-1) near(alpha)) - 1); the
-divergence is at most near(alpha). Between whole orders (alpha - 1) eps' is bounded by its chord, being convex.
-
-At delta = 0, P/Q = 1 + g (p - q)/(g q + (1-g) r). With p <= e^E q and p <= e^E r it is at most 1 + g (e^E - 1): E is
-far(inf), since p and r are far. From p <= e^N q and r >= e^-N q, N = near(inf), it is at most
-1 + g (e^N - 1)/(g + (1-g) e^-N). The least of these and N counts.
+Batches of a fixed size, shuffled epochs and dropped last batches are sampled differently: none of this applies to them.
+The divisor of a batch's mean is the public q n, never the number drawn.
 """
 
 from __future__ import annotations
 
 import math
+from functools import lru_cache
 
 import numpy as np
 from scipy.special import gammaln, logsumexp
 
-from quietbit.errors import InvalidParameter, check_int, require
-from quietbit.privacy.conversion import chord_upper, round_up
-from quietbit.privacy.cost import Cost, Formula
+from quietbit._typing import FloatVector
+from quietbit.errors import InvalidParameter, check_int, check_real, require
+from quietbit.privacy.conversion import chord_upper, gaussian_log_delta, round_up
+from quietbit.privacy.cost import Cost, Formula, LossPair
+from quietbit.privacy.loss import LossDistribution
 from quietbit.target import Adjacency
 
-__all__ = ["secret_cohort_cost"]
+__all__ = ["poisson_cost", "poisson_gaussian", "secret_cohort_cost"]
 
 MOST_ORDER = 512  # larger whole orders use the two simple bounds
+NODES = 4000
+MOST_MU, MOST_TERMS = 1e3, 1024
+REACH = 12.0  # standard deviations; the mass beyond is in the last node's delta
+MARGIN = 1e-9  # relative error of a delta, from `gaussian_log_delta` and a few roundings; of a moment less one
 
 
 def secret_cohort_cost(
@@ -78,7 +78,7 @@ def secret_cohort_cost(
     far = curve if adjacency is Adjacency.REPLACE_ONE or replace_one is None else replace_one
     rate = chosen / total * (1 + 1e-15)
     pure = _pure(curve.pure_epsilon(), far.pure_epsilon(), rate)
-    return Cost.renyi(Formula(_divergence, curve, far, rate), f"secret cohort of {chosen} among {total}", pure)
+    return Cost.renyi(Formula(_cohort_divergence, curve, far, rate), f"secret cohort of {chosen} among {total}", pure)
 
 
 def _pure(near: float, far: float, rate: float) -> float:
@@ -99,7 +99,7 @@ def _log_mix(exponent: float, rate: float) -> float:
     return exponent + math.log(rate) + math.log1p((1 - rate) / rate * math.exp(-exponent))
 
 
-def _divergence(alpha: float, near: Cost, far: Cost, rate: float) -> float:
+def _cohort_divergence(alpha: float, near: Cost, far: Cost, rate: float) -> float:
     """Return eps'(alpha): the two simple bounds, and up to order 512 the theorem's."""
     alone = near.rdp(alpha)
     bound = min(alone, _log_mix((alpha - 1) * alone, rate) / (alpha - 1)) if alone < math.inf else math.inf
@@ -125,3 +125,142 @@ def _whole(alpha: int, near: Cost, far: Cost, rate: float) -> float:
 def _log_expm1(value: float) -> float:
     """Return log(e^x - 1) for x >= 0, infinity for infinity."""
     return value + math.log(-math.expm1(-value)) if value > 0 else -math.inf
+
+
+def poisson_cost(near: Cost, far: Cost, rate: float) -> Cost:
+    """Return the cost of a release to one sample of the site, where its batch was drawn in secret with ``rate`` < 1.
+
+    Args:
+        near: cost between two batches that differ by one sample's contribution being there or zero.
+        far: cost between two that differ by one sample's contribution being replaced; the adjacency of the result.
+        rate: q.
+
+    Refused where no line bounds the divergences at all orders, and where the sampler puts mass outside the certified
+    law, which mixes over batches otherwise. Slack is the same for a mixture: it holds output by output in every batch.
+    """
+    q = check_real(rate, "rate", at_most=1.0)
+    require(q < 1, "rate", rate, "below 1; all samples are priced without sampling")
+    lined = max(near.slope, far.slope) < math.inf and near.lost == far.lost == 0
+    rule = "gaussian, or imvu with two levels, where batches are drawn: others have no price that sampling lowers"
+    require(lined, "mechanism", "another", rule)
+    replaced = far.adjacency is Adjacency.REPLACE_ONE
+    line, pair = (
+        round_up(math.sqrt(max(2 * one, 2 * two / 4 if replaced else 0.0)), 1e-15)
+        for one, two in ((near.slope, far.slope), (near.pair_slope, far.pair_slope))
+    )
+    losses = Formula(poisson_gaussian, pair, q, far.adjacency) if pair <= MOST_MU else None
+    bare = Cost.renyi(
+        Formula(_batch_divergence, line, pair, q, replaced), f"Poisson batch of rate {q:g}", losses=losses
+    )
+    return bare.with_slack(max(near.slack, far.slack)).like(far)
+
+
+def _batch_divergence(alpha: float, line: float, pair: float, q: float, replaced: bool) -> float:
+    """Return D_alpha of a Poisson batch, the larger of both directions; ``line`` is the root of 2 s."""
+    if not replaced:
+        return _removed(alpha, line, pair, q)
+    grown = math.log(q) + alpha * (alpha - 1) * 2 * line**2
+    convex = float(np.logaddexp(math.log1p(-q), grown)) + 1e-15 * (1 + abs(grown))
+    order = max(alpha, 2.0)  # divergences grow with the order
+    way = (order - 0.5) / (order - 1) * _removed(2 * order, line, pair, q) + _removed(2 * order - 1, line, pair, q)
+    return round_up(min(max(0.0, convex) / (alpha - 1), way), 1e-12)
+
+
+def _removed(alpha: float, line: float, pair: float, q: float) -> float:
+    """Return that of the release with the sample against that without it, both ways round."""
+    found = max(_there(alpha, line, q), _back(alpha, line, q))
+    if pair <= MOST_MU:
+        found = min(found, _there(alpha, pair, q))
+    return round_up(found / (alpha - 1), 1e-12)
+
+
+def _back(alpha: float, mu: float, q: float) -> float:
+    """Return log(1 + c (e^(mu^2) - 1)), for numbers of any size."""
+    times = alpha - 1
+    power = -times * math.log1p(-q)
+    if power + mu * mu > 300:
+        return (power + mu * mu) * (1 + MARGIN)
+    # Where c would lose its digits: -log(1-q) - q <= q^2 / (2 (1-q)), and e^p - 1 - p <= p^2 (1/2 + p).
+    small = times * q * q / (2 * (1 - q)) + power * power * (0.5 + power)
+    c = math.expm1(power) - times * q if power > 1e-3 else small
+    return math.log1p(c * math.expm1(mu * mu)) * (1 + MARGIN)
+
+
+def _there(alpha: float, mu: float, q: float) -> float:
+    """Return (alpha - 1) D_alpha of the mixture against the release without the sample, by a chord between integers."""
+    below = math.floor(alpha)
+    return (below + 1 - alpha) * _log_moment(below, mu, q) + (alpha - below) * _log_moment(below + 1, mu, q)
+
+
+@lru_cache(maxsize=4096)
+def _log_moment(order: int, mu: float, q: float) -> float:
+    if order < 2:
+        return 0.0
+    if order > MOST_TERMS:  # a mixture is no further from either part than these are from each other
+        return order * (order - 1) * (mu * mu / 2) * (1 + MARGIN)
+    j = np.arange(2, order + 1)
+    exponent = j * (j - 1) * (mu * mu / 2)
+    choose = gammaln(order + 1) - gammaln(j + 1) - gammaln(order - j + 1)
+    with np.errstate(divide="ignore"):  # no divergence at all: its logarithm is -inf
+        grown = exponent + np.log(-np.expm1(-exponent))
+    terms = choose + (order - j) * math.log1p(-q) + j * math.log(q) + grown
+    return float(np.logaddexp(0.0, logsumexp(terms))) * (1 + MARGIN)
+
+
+@lru_cache(maxsize=64)
+def poisson_gaussian(mu: float, rate: float, adjacency: Adjacency) -> LossPair:
+    """Return the losses of one release of a Poisson batch, both ways round.
+
+    Args:
+        mu: how far one sample of the batch moves the release, in standard deviations of a dominating Gaussian pair.
+        rate: q, the probability with which each sample is drawn, above 0 and below 1.
+        adjacency: zero-out removes the sample; replace-one puts another in its place.
+    """
+    if adjacency is Adjacency.ZERO_OUT:
+        return _with(mu, rate), _without(mu, rate)
+    both = _replaced(mu, rate)
+    return both, both
+
+
+def _with(mu: float, q: float) -> LossDistribution:
+    """Return the losses of the mixture against the release without the sample."""
+    losses = _losses(mu)
+    return _profile(np.log1p(q * np.expm1(losses)), q * _deltas(losses, mu))
+
+
+def _without(mu: float, q: float) -> LossDistribution:
+    """Return the losses of the release without the sample against the mixture, none above -log(1 - q)."""
+    losses = _losses(mu)
+    shares = 1 / (q * np.exp(-losses) + (1 - q))  # a' for b = e^loss
+    highest = -math.log1p(-q) * (1 + 1e-15)
+    heights = (1 - shares * (1 - q)) * _deltas(losses, mu)
+    return _profile(np.append(np.log(shares), highest), np.append(heights, 0.0))
+
+
+def _replaced(mu: float, q: float) -> LossDistribution:
+    """Return the losses of one mixture against another, in either direction."""
+    losses = _losses(2 * mu)
+    losses = losses[losses >= 0]
+    orders = 1 + q * np.expm1(losses)
+    shares = orders * np.exp(-losses)
+    heights = q * ((1 - shares) * _deltas(losses, mu) + shares * _deltas(losses, 2 * mu))
+    return _profile(np.log(orders), heights, symmetric=True)
+
+
+def _losses(mu: float) -> FloatVector:
+    """Return losses of the pair without sampling, dense where its mass is."""
+    places = np.linspace(-REACH - mu, REACH + mu, NODES)
+    found = np.unique(np.append(mu * places, 0.0))
+    return np.asarray(found[np.abs(found) < 690.0])
+
+
+def _deltas(losses: FloatVector, mu: float) -> FloatVector:
+    """Return H_a(N(mu, 1) || N(0, 1)) at a = e^loss; below 1 by H_a(P || Q) = 1 - a + a H_1/a(Q || P)."""
+    found = np.exp([gaussian_log_delta(abs(loss), mu) for loss in losses.tolist()])
+    return np.where(losses >= 0, found, -np.expm1(losses) + np.exp(losses) * found)
+
+
+def _profile(nodes: FloatVector, heights: FloatVector, *, symmetric: bool = False) -> LossDistribution:
+    kept = np.flatnonzero(np.append(np.diff(nodes) > 0, True))  # rounding may bring the last nodes together
+    upper = np.minimum(1.0, heights[kept] * (1 + MARGIN))
+    return LossDistribution.from_profile(nodes[kept], upper, symmetric=symmetric)

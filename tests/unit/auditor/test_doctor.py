@@ -13,9 +13,8 @@ import pytest
 from quietbit import Ball, Gaussian, Norm
 from quietbit.auditor import doctor as module
 from quietbit.auditor.doctor import Check, run_checks, self_test
-from quietbit.design.catalogue import shipped
-from quietbit.design.spec import DesignSpec
-from quietbit.design.table import Design
+from quietbit.design.solve import shipped
+from quietbit.design.table import Design, DesignSpec
 from quietbit.kernel.reference import ReferenceKernel
 from quietbit.kernel.rng import secure_rng, seeded_rng
 from quietbit.kernel.select import default_kernel

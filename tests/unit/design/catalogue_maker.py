@@ -10,10 +10,10 @@ import sys
 from collections.abc import Iterator
 from pathlib import Path
 
-from quietbit.design import catalogue, profiles
+from quietbit import design
 from quietbit.design.certify import certify
 from quietbit.design.profile import Profile
-from quietbit.design.solve import solve
+from quietbit.design.solve import file_name, solve, specs
 from quietbit.mechanism.vector import solve_profile_anew
 from quietbit.target import Adjacency, Target
 
@@ -47,13 +47,13 @@ def catalogue_lines(solved: Iterator[tuple[Target, Profile]]) -> dict[str, str]:
 
 def make_designs(folder: Path) -> None:
     """Solve every design that is listed, and write it."""
-    listed = list(catalogue.specs())
+    listed = list(specs())
     for count, spec in enumerate(listed, start=1):
-        design = solve(spec, cache=False)
-        if not certify(design).meets_spec:
+        solved = solve(spec, cache=False)
+        if not certify(solved).meets_spec:
             sys.exit(f"{spec} was not met; nothing was written for it.")
-        design.save(folder / catalogue.file_name(spec))
-        print(f"{count}/{len(listed)} {catalogue.file_name(spec)}", flush=True)
+        solved.save(folder / file_name(spec))
+        print(f"{count}/{len(listed)} {file_name(spec)}", flush=True)
 
 
 def make_profiles(folder: Path) -> None:
@@ -63,5 +63,5 @@ def make_profiles(folder: Path) -> None:
 
 
 if __name__ == "__main__":
-    make_designs(Path(next(iter(catalogue.__path__))))
-    make_profiles(Path(next(iter(profiles.__path__))))
+    make_designs(Path(design.__file__).parent / "catalogue")
+    make_profiles(Path(design.__file__).parent / "profiles")

@@ -5,9 +5,8 @@ import os
 import pytest
 
 from quietbit.design.solve import solve
-from quietbit.design.spec import DesignSpec
 from quietbit.design.store import remember
-from quietbit.design.table import Design
+from quietbit.design.table import Design, DesignSpec
 from quietbit.errors import InvalidDesignFile, QuietbitError
 
 

@@ -7,9 +7,7 @@ from typing import Any
 
 import numpy as np
 
-from quietbit.design.rounding import exact_row
-from quietbit.design.spec import DesignSpec
-from quietbit.design.table import Design
+from quietbit.design.table import Design, DesignSpec, exact_row
 from quietbit.kernel.sampler import Sampler
 
 

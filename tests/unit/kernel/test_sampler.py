@@ -8,9 +8,7 @@ import mpmath
 import numpy as np
 import pytest
 
-from quietbit.design.rounding import exact_row
-from quietbit.design.spec import DesignSpec
-from quietbit.design.table import Design
+from quietbit.design.table import Design, DesignSpec, exact_row
 from quietbit.errors import InvalidParameter
 from quietbit.kernel.reference import thresholds
 from quietbit.kernel.sampler import SAMPLING_ERROR, Gain, Sampler, level_knots

@@ -9,10 +9,8 @@ import numpy as np
 
 from quietbit import Ball, DitheredMVU, Gaussian, InterpolatedMVU, Laplace, Norm, Sign, Skellam
 from quietbit.design.profile import Profile
-from quietbit.design.rounding import exact_row
 from quietbit.design.solve import solve
-from quietbit.design.spec import DesignSpec
-from quietbit.design.table import Design
+from quietbit.design.table import Design, DesignSpec, exact_row
 from quietbit.kernel.rng import seeded_rng
 from quietbit.mechanism.adaptive_clip import AdaptiveClip
 from quietbit.mechanism.projected import Projected

@@ -6,9 +6,9 @@ import numpy as np
 import pytest
 
 from path import decode, encode
-from quietbit.design.binomial import binomial_design
+from quietbit.design.closed_form import binomial_design
 from quietbit.design.solve import solve
-from quietbit.design.spec import DesignSpec
+from quietbit.design.table import DesignSpec
 from quietbit.errors import InvalidParameter
 from quietbit.kernel.rng import seeded_rng
 from quietbit.mechanism.ball import Ball, Norm

@@ -13,7 +13,7 @@ from quietbit.kernel.transform import rotate_back
 from quietbit.mechanism.ball import usual_kernel
 from quietbit.mechanism.projected import Projected, ProjectedSamples
 from quietbit.mechanism.registry import build, describe, family_of, identity_of
-from quietbit.privacy.sensitivity import sample_share
+from quietbit.privacy.cost import sample_share
 from quietbit.simulate import Training, simulate
 from quietbit.target import Unit
 from unit.mechanism.makers import CountingWords

@@ -3,15 +3,13 @@ import math
 import pytest
 from scipy.optimize import brentq
 
-from quietbit.design.profile import Profile
-from quietbit.design.profile_bound import gain_upper
-from quietbit.design.profile_search import propose
-from quietbit.design.profiles import shipped_profile
+from quietbit.design.profile import Profile, shipped_profile
+from quietbit.design.profile_search import gain_upper, propose
 from quietbit.design.store import remember
 from quietbit.errors import InvalidParameter, QuietbitError
 from quietbit.mechanism import vector as module
 from quietbit.mechanism.vector import meets, solve_profile, solve_profile_anew
-from quietbit.privacy.gaussian import gaussian_log_delta
+from quietbit.privacy.conversion import gaussian_log_delta
 from quietbit.privacy.profile import certify_profile
 from quietbit.target import Adjacency, Target
 from unit.design.catalogue_maker import catalogue_targets

@@ -21,7 +21,7 @@ from quietbit.mechanism import vector as module
 from quietbit.mechanism.base import Mechanism
 from quietbit.mechanism.registry import build, canonical_text, describe, identity_of
 from quietbit.mechanism.vector import VectorMVU, fewest_coordinates
-from quietbit.privacy.gaussian import gaussian_epsilon_upper
+from quietbit.privacy.conversion import gaussian_epsilon_upper
 from quietbit.target import Adjacency
 from unit.mechanism.makers import CLIFF, MECHANISMS, STAIRS, STEP, CountingWords, update
 

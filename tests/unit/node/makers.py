@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from quietbit.design.solve import solve
-from quietbit.design.spec import DesignSpec
+from quietbit.design.table import DesignSpec
 from quietbit.mechanism.additive import Gaussian
 from quietbit.mechanism.ball import Ball, Norm
 from quietbit.mechanism.interpolated import InterpolatedMVU

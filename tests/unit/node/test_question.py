@@ -5,7 +5,7 @@ from dataclasses import fields, replace
 
 import pytest
 
-from quietbit.design.binomial import binomial_design
+from quietbit.design.closed_form import binomial_design
 from quietbit.errors import InvalidParameter
 from quietbit.mechanism.ball import Ball
 from quietbit.mechanism.interpolated import InterpolatedMVU

@@ -9,7 +9,7 @@ import pytest
 from attrs import evolve
 
 from quietbit.design.solve import solve
-from quietbit.design.spec import DesignSpec
+from quietbit.design.table import DesignSpec
 from quietbit.errors import InvalidParameter
 from quietbit.mechanism.ball import Ball, Norm
 from quietbit.mechanism.interpolated import InterpolatedMVU

@@ -4,7 +4,7 @@ import pytest
 import quietbit
 from quietbit import Plan
 from quietbit.plan.costs import ClientCosts
-from quietbit.privacy.sensitivity import ROUNDING
+from quietbit.privacy.cost import ROUNDING
 from quietbit.target import Adjacency, Trust, Unit
 from unit.simulate.makers import mechanisms
 

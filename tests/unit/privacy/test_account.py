@@ -12,8 +12,8 @@ from quietbit import Adjacency, Ball, Norm, Plan, Target, Trust, Unit, calibrate
 from quietbit.errors import InvalidParameter
 from quietbit.privacy import account as module
 from quietbit.privacy.account import FEW, LOST, MAIN, ORDERS, SECOND, Account
+from quietbit.privacy.conversion import gaussian_epsilon_upper
 from quietbit.privacy.cost import Cost
-from quietbit.privacy.gaussian import gaussian_epsilon_upper
 
 ZERO = Adjacency.ZERO_OUT
 

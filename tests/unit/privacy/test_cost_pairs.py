@@ -7,8 +7,8 @@ import numpy as np
 import pytest
 
 from quietbit.errors import InvalidParameter
+from quietbit.privacy.conversion import gaussian_epsilon_upper
 from quietbit.privacy.cost import Cost
-from quietbit.privacy.gaussian import gaussian_epsilon_upper
 from quietbit.privacy.loss import LossDistribution
 
 FIRST, SECOND = np.array([0.5, 0.3, 0.2]), np.array([0.45, 0.45, 0.1])

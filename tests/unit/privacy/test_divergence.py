@@ -4,8 +4,7 @@ import numpy as np
 import pytest
 
 from exact.privacy_kit import flat, law, rough, summing_to_one
-from quietbit.design.spec import DesignSpec
-from quietbit.design.table import Design
+from quietbit.design.table import Design, DesignSpec
 from quietbit.errors import InvalidParameter
 from quietbit.privacy.divergence import (
     Segments,

@@ -11,7 +11,7 @@ from scipy import fft
 
 from quietbit import InvalidParameter, QuietbitError
 from quietbit.privacy import loss
-from quietbit.privacy.gaussian import gaussian_epsilon_upper
+from quietbit.privacy.conversion import gaussian_epsilon_upper
 from quietbit.privacy.loss import LossDistribution
 
 

@@ -17,7 +17,7 @@ from quietbit.kernel.rng import seeded_rng
 from quietbit.mechanism.additive import Gaussian
 from quietbit.mechanism.ball import Ball, Norm
 from quietbit.mechanism.interpolated import InterpolatedMVU
-from quietbit.privacy.sensitivity import sample_share
+from quietbit.privacy.cost import sample_share
 from quietbit.target import Adjacency, Unit
 from quietbit.wire.uplink import Uplink
 from unit.mechanism.makers import MECHANISMS, WIDTH, CountingWords, design, table, update
@@ -190,11 +190,11 @@ MEMORY = """
 import resource, sys
 import numpy as np
 from quietbit.target import Adjacency, Unit
-from quietbit.privacy.sensitivity import sample_share
+from quietbit.privacy.cost import sample_share
 from quietbit.wire.uplink import Uplink
 from quietbit.mechanism.interpolated import InterpolatedMVU
 from quietbit.mechanism.ball import Ball
-from quietbit.design.spec import DesignSpec
+from quietbit.design.table import DesignSpec
 from quietbit.design.table import Design
 d = 2**25
 design = Design(DesignSpec(2, 1, 1.0), np.array([[0.75, 0.25], [0.25, 0.75]]), np.array([0.0, 1.0]))

@@ -9,7 +9,7 @@ from scipy.optimize import linprog
 from scipy.special import ndtr
 
 from quietbit.design.profile import Profile
-from quietbit.design.profile_bound import gain_upper, pure_edge
+from quietbit.design.profile_search import gain_upper, pure_edge
 from quietbit.errors import InvalidParameter
 from quietbit.target import Target
 from unit.design.profile_kit import largest_gain, profiles, pure_epsilon_upper

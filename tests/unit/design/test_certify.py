@@ -2,8 +2,8 @@ import numpy as np
 import pytest
 from scipy.optimize import linprog
 
-from quietbit.design.lower_bound import objective_lower_bound
-from quietbit.design.spec import DesignSpec
+from quietbit.design.certify import objective_lower_bound
+from quietbit.design.table import DesignSpec
 
 
 def linear_program(spec: DesignSpec, alphabet: np.ndarray) -> float:
