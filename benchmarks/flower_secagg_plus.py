@@ -24,7 +24,7 @@ from flwr.server.workflow.constant import Key as WorkflowKey
 from flwr.server.workflow.secure_aggregation.secaggplus_workflow import SecAggPlusWorkflow
 from flwr.supercore.task_identity import TaskIdentity
 
-from quietbit.flower.wire import WireSizes
+from quietbit.flower.round import wire_sizes
 
 
 class Nodes:
@@ -40,7 +40,7 @@ class Nodes:
         replies = []
         for message in messages:
             node = message.metadata.dst_node_id
-            sent = WireSizes().of(message)
+            sent = sum(wire_sizes([message]))
             # The mod takes values out of its records, which the workflow shares between messages.
             message.content = RecordDict(
                 {
@@ -52,7 +52,7 @@ class Nodes:
             reply = secaggplus_mod(message, self.places[node], self._train)
             self.seconds += time.process_time() - start
             self.down += sent
-            self.up += WireSizes().of(reply)
+            self.up += sum(wire_sizes([reply]))
             vars(reply.metadata)["_src_node_id"] = node
             replies.append(reply)
         return replies

@@ -29,7 +29,7 @@ from flwr.supercore.task_identity import TaskIdentity
 
 from quietbit import Plan
 from quietbit.flower import PrivateStrategy, PrivateUplink, Simulation
-from quietbit.flower.wire import WireSizes
+from quietbit.flower.round import wire_sizes
 from quietbit.mechanism.additive import Gaussian
 from quietbit.mechanism.ball import Ball, Norm
 from quietbit.mechanism.calibrate import calibrate
@@ -85,7 +85,7 @@ class InProcess(Grid):
         actor = VirtualClientEngineActor()
         places = ((message, self.contexts[message.metadata.dst_node_id]) for message in messages)
         replies = [actor.run(lambda: self.app, message, "0", place)[1] for message, place in places]
-        self.uplink += [WireSizes().of(reply) for reply in replies]
+        self.uplink += wire_sizes(replies)
         return replies
 
 

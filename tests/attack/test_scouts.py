@@ -13,7 +13,7 @@ from attrs import evolve
 
 from quietbit import Adjacency, Ball, InvalidParameter, Norm, Plan, QuietbitError
 from quietbit.auditor.tails import clopper_pearson
-from quietbit.engine.evaluation import EvaluationTurn
+from quietbit.engine.turn import Turn
 from quietbit.mechanism.adaptive_clip import AdaptiveClip, Scout
 from quietbit.mechanism.batch import PoissonBatch
 from quietbit.mechanism.projected import Projected
@@ -139,7 +139,7 @@ def test_an_answer_is_no_evaluation_and_nothing_is_wrapped_around_it(tmp_path: P
         Scout(MECHANISM)  # type: ignore[arg-type]
     asked = Evaluation(0.5, adjacency="replace-one")
     with pytest.raises(InvalidParameter, match="mechanism of the evaluation must be"):
-        EvaluationTurn.accept(node, question(SCOUTS[0], scout, epsilon=asked.spends, delta=0.0), asked)
+        Turn.evaluate(node, question(SCOUTS[0], scout, epsilon=asked.spends, delta=0.0), asked)
     # An answer asked for under the cap of evaluations is an update's release all the same, and too dear for that.
     with pytest.raises(BudgetSpent):
         node.accept(question(SCOUTS[0], scout, epsilon=0.1, delta=0.0))

@@ -1,12 +1,9 @@
 """The app's half of a run that protects samples: a batch that the gate drew, and the gradients of its samples.
 
 Idea     the gate draws the batch and clips, adds up and randomises what comes of it; the app computes one gradient per
-         drawn sample and hands them over. What it returns to its engine besides plays no part. An app that hands
-         nothing over lets a release of zero out, like one whose batch was empty. Where a run asks for several steps
-         between rounds, the gate says after each how the site's model changes, and adds the changes up itself.
-
-What no gate can check: that a row depends on one sample alone, that it belongs to a sample that was drawn, and that an
-app does not stop, or choose what it hands over, in the light of a sample. docs/explanation/threat-model.md says so.
+         drawn sample and hands them over. What it returns to its engine plays no part; one that hands nothing over
+         lets a release of zero out. Where a run asks for several steps between rounds, the gate says after each how the
+         site's model changes. docs/explanation/threat-model.md says what no gate can check of an app's rows.
 """
 
 from __future__ import annotations

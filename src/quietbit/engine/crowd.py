@@ -1,19 +1,13 @@
 """Among whom releases were hidden in a run on an engine, and what that is worth against those who see the models alone.
 
-Idea     the models are computed from means, so a release is one of those that arrived in its round, whoever chose the
-         nodes. With a secret order the server asks every node once per epoch, in an order of the operating system's,
-         and all rounds of an epoch together are one shuffle. Counted are releases that arrived, and nothing else. A
-         node that was away for a part of an epoch is hidden among the rounds that it was there for, which everybody
-         may know.
+Idea     the models are computed from means, so a release is one of those that arrived in its round. With a secret
+         order the server asks every node once per epoch, and all rounds of an epoch together are one shuffle. A node
+         that was away for a part of an epoch is hidden among the rounds that it was there for.
 Symbols  crowd: the fewest releases among which one of a shuffle is hidden; epoch: as many rounds as one order lasts;
          n: nodes of the first shuffle, known before its first output; T: shuffles so far; n_j = n 2^(-j/4): a level.
-Source   docs/theory/shuffling.md. A node that does not answer is left out of the crowd; that is a price if whether it
-         answers does not depend on when in the epoch it is asked, which is a hypothesis and stated there.
-
-Later crowds, and how many shuffles there are, may depend on earlier outputs. So accounts are fixed before the first
-output, one for every T, every level j of all shuffles but the last and every level i of the last, each with a share of
-delta, 1 / (T (T+1) (j+1) (j+2) (i+1) (i+2)); all shares together are 1. Where all crowds reach their levels the account
-of (T, j, i) holds: a shuffle in a larger crowd costs no more. The first that holds is reported.
+Source   docs/theory/shuffling.md: why accounts are fixed before the first output, one for every T, level j of all
+         shuffles but the last and level i of the last, with the share 1 / (T (T+1) (j+1) (j+2) (i+1) (i+2)) of delta.
+         Hypothesis: whether a node answers does not depend on when in the epoch it is asked.
 """
 
 from __future__ import annotations
@@ -133,6 +127,4 @@ class Crowds:
             return GuaranteePair(server, None, reason=reason[0].lower() + reason[1:])
         result = Guarantee(account.epsilon(), server.delta, Unit.CLIENT, server.adjacency, Trust.SHUFFLED)
         leavers = sum(shuffle.leavers for shuffle in known)
-        return GuaranteePair(
-            server, result, min(*before, last) if before else last, count, self.secret, leavers=leavers
-        )
+        return GuaranteePair(server, result, min([*before, last]), count, self.secret, leavers=leavers)

@@ -1,13 +1,11 @@
-"""Flower's named arrays as one vector, and back: the server's order, at both ends.
+"""A model's named arrays as one vector, and back: the server's order, at both ends.
 
-Idea     a model is a dict of arrays; those that are learnt, in the order in which the server sent them, are one
-         vector. The update is ``received - trained``, as a gradient points: the server *subtracts* its mean. It is
-         taken in double precision, whatever the arrays' type. Arrays that are kept (`quietbit.local-arrays`) are never
-         read on the client, and the server's stay as they are.
+Idea     the arrays that are learnt, in the order in which the server sent them, are one vector. The update is
+         ``received - trained``, in double precision, as a gradient points: the server *subtracts* its mean. Arrays
+         that are kept (`quietbit.local-arrays`) are never read on the client, and the server's stay as they are.
 
 Refused, all by name: arrays that are not trainable parameters and are not kept (running statistics, counters, masks);
-a reply with other names or shapes, a model without a learnt entry. Names and shapes are public; no value is ever put
-into a refusal.
+a reply with other names or shapes; a model without a learnt entry. No value is ever put into a refusal.
 """
 
 from __future__ import annotations
@@ -72,50 +70,44 @@ class ModelLayout:
         """Return a float32 model as one vector."""
         return np.concatenate([_flat(arrays[name], name, shape, np.float32) for name, shape, _ in self.learnt])
 
-    def shaped(self, flat: NDArray[np.float32]) -> dict[str, NDArray[np.float32]]:
+    def shaped(self, flat: NDArray[Any]) -> dict[str, NDArray[Any]]:
         """Return the learnt arrays of one vector; they are views of it."""
         stops = np.cumsum([_size(shape) for _, shape, _ in self.learnt])[:-1]
         pieces = zip(self.learnt, np.split(flat, stops), strict=True)
         return {name: piece.reshape(shape) for (name, shape, _), piece in pieces}
 
     def values(self, arrays: Mapping[str, Any]) -> list[FloatVector]:
-        """Every learnt array in double precision; one that is not finite is refused."""
-        found = [_flat(arrays[name], name, shape) for name, shape, _ in self.learnt]
-        self._refuse_spoilt(found)
-        return found
+        """Return every learnt array in double precision; refuse a model with a NaN or an infinity among them."""
+        found = {name: _flat(arrays[name], name, shape) for name, shape, _ in self.learnt}
+        spoilt = [name for name, part in found.items() if not np.isfinite(part).all()]
+        if spoilt:
+            raise NotFinite(f"The model must be of finite numbers, and is not in {', '.join(spoilt)}.")
+        return list(found.values())
 
     def check_finite(self, arrays: Mapping[str, Any]) -> None:
         """Refuse a model with a NaN or an infinity among what is learnt; all such arrays are named."""
         self.values(arrays)
 
-    def _refuse_spoilt(self, parts: list[FloatVector]) -> None:
-        spoilt = [name for (name, _, _), part in zip(self.learnt, parts, strict=True) if not np.isfinite(part).all()]
-        if spoilt:
-            raise NotFinite(f"The model must be of finite numbers, and is not in {', '.join(spoilt)}.")
-
     def difference(self, received: list[FloatVector], trained: Mapping[str, Any]) -> list[FloatVector]:
-        """``received - trained`` of every learnt array, in order; a reply of another shape is refused."""
+        """Return ``received - trained`` of every learnt array, in order; a reply of another shape is refused."""
         names = {name for name, _, _ in self.learnt} | set(self.kept)
         if set(trained) != names:
             odd = sorted(set(trained) ^ names)[0]
             raise InvalidParameter(
                 f"The trained arrays must have the names of the received ones, got {odd!r} on one side."
             )
+        parts = zip(received, self.learnt, strict=True)
         with np.errstate(all="ignore"):  # what overflows is not finite, and is dealt with where it is sent
-            return [
-                old - _flat(trained[name], name, shape)
-                for old, (name, shape, _) in zip(received, self.learnt, strict=True)
-            ]
+            return [old - _flat(trained[name], name, shape) for old, (name, shape, _) in parts]
 
     def stepped(self, arrays: Mapping[str, Any], mean: FloatVector) -> dict[str, Any]:
         """Return the learnt arrays less the mean, in their own dtypes."""
-        found, start = {}, 0
-        for name, shape, kind in self.learnt:
-            stop = start + _size(shape)
-            moved = _flat(arrays[name], name, shape) - mean[start:stop]
-            with np.errstate(over="ignore"):  # what its type cannot hold is infinite, as `check_finite` will find
-                found[name], start = moved.astype(kind).reshape(shape), stop
-        return found
+        pieces = self.shaped(mean)
+        with np.errstate(over="ignore"):  # what its type cannot hold is infinite, as `check_finite` will find
+            return {
+                name: (_flat(arrays[name], name, shape).reshape(shape) - pieces[name]).astype(kind)
+                for name, shape, kind in self.learnt
+            }
 
 
 @lru_cache(maxsize=64)

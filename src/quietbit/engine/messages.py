@@ -1,11 +1,10 @@
-"""What travels in Flower's records: the server's question beside the model, and a node's answer.
+"""What travels in an engine's messages: the server's question beside the model, and a node's answer.
 
 Idea     the server says which round it is and which mechanism it will decode with, in full; the node builds and prices
          that mechanism itself. A release travels as one value of a ConfigRecord, which no strategy takes for
          weights: averaging it is an error, not a number. Releases beyond 16 MiB are cut into several records, as Flower
-         cuts large arrays. The steps of a masked sum are messages of the type that the inner strategy trains
-         with, because Flower calls a mod only where the app has a function of the message's type; the app sees the
-         third, which brings the model.
+         cuts large arrays. The steps of a masked sum are messages of the type that the inner strategy trains with:
+         Flower calls a mod only where the app has a function of that type. The app sees the one that brings the model.
 """
 
 from __future__ import annotations
@@ -24,14 +23,19 @@ from quietbit.plan.evaluation import Evaluation
 from quietbit.plan.plan import Plan
 
 __all__ = [
-    "MODEL", "MOST_TRACEBACK", "RECORD", "SPEED", "SUM", "answer_of", "finite", "join_pieces", "lines_of", "one_line",
-    "question_of", "request_of", "split_pieces", "sum_request",
+    "ANSWERED", "CRASHED", "DECLINED", "METRICS", "MODEL", "MOST_TRACEBACK", "RECORD", "SPEED", "SUM", "answer_of",
+    "evaluation_of", "finite", "join_pieces", "lines_of", "numbers_of", "one_line", "question_of", "request_of",
+    "split_pieces", "sum_request",
 ]  # fmt: skip
 
 RECORD = "quietbit"  # the name of our record in a message, and the prefix of its continuations
 SUM = "quietbit-sum"  # that of a masked sum
 MODEL = "quietbit-model"  # that of rounds to replay, and of a simulated node's model
 SPEED = "quietbit-speed"  # that of the momentum beside a full model
+METRICS = "metrics"  # that of numbers which the owner lets out
+CRASHED = "quietbit.crashed"  # that of the traceback of an app that crashed, of simulated nodes alone
+DECLINED = "quietbit: "  # how the reason of an error reply begins when nothing was released
+ANSWERED = "quietbit, answered before: "  # and when this round's release was noted, whether or not it arrived
 FIELD = "release"
 PIECE = 16 * 2**20
 VERSION = 3
@@ -50,6 +54,13 @@ def request_of(number: int, mechanism: Mechanism) -> dict[str, Any]:
 def sum_request(step: str, clients: int, number: int, table: bytes = b"") -> dict[str, Any]:
     """Return what the server asks client ``number`` in one step of a sum, with what it forwards from the others."""
     return {"version": VERSION, "step": step, "clients": clients, "number": number, "table": table}
+
+
+def evaluation_of(plan: Plan) -> Evaluation:
+    """Return what the plan asks about the model, refused where it asks nothing."""
+    if plan.evaluation is None:
+        raise InvalidParameter("The run must set quietbit.evaluate to have evaluations answered, and does not.")
+    return plan.evaluation
 
 
 def question_of(
@@ -128,7 +139,7 @@ def join_pieces(records: Mapping[str, Mapping[str, Any]]) -> bytes:
 
 
 def one_line(reason: str) -> str:
-    """Somebody else's words on one line, of a length that a report can bear, with control characters spelt out."""
+    """Return somebody else's words on one line of at most 400 letters, with control characters spelt out."""
     text = " ".join(reason.split())
     shown = "".join(letter if letter.isprintable() else f"\\u{ord(letter):04x}" for letter in text[: MOST_LETTERS + 1])
     return shown if len(shown) <= MOST_LETTERS else f"{shown[:MOST_LETTERS]}..."
@@ -142,13 +153,17 @@ def lines_of(text: str) -> str:
 
 def finite(value: Any) -> float | None:
     """Return a number as a float; None for what is not a number, or not a finite one as a float (10**400)."""
-    if not isinstance(value, int | float):
-        return None
     try:
-        number = float(value)
+        number = float(value) if isinstance(value, int | float) else math.nan
     except OverflowError:
         return None
     return number if math.isfinite(number) else None
+
+
+def numbers_of(values: Any) -> dict[str, float]:
+    """Return the finite numbers of a mapping that somebody else sent, by names of one line."""
+    found = values.items() if isinstance(values, Mapping) else ()
+    return {one_line(str(name)): number for name, value in found if (number := finite(value)) is not None}
 
 
 def _fields(record: Any, names: set[str], missing: str) -> Mapping[str, Any]:

@@ -6,9 +6,6 @@ Idea     the server knows of every node which round's model it has, because the 
          Where it cannot, it says so in a constant sentence, before anything is noted, and gets the full model next.
 Symbols  what travels beside the request: version, the last round that changed the model, the digest of model and
          momentum, and the broadcasts (`quietbit.wire.downlink`).
-
-What the node's sentence tells: that it lost a file, or had none. It is a function of what the server sent and of the
-node's disk, and of no data.
 """
 
 from __future__ import annotations
@@ -26,17 +23,17 @@ from numpy.typing import NDArray
 from quietbit.engine.layout import ModelLayout
 from quietbit.errors import InvalidParameter, QuietbitError, check_int, require
 from quietbit.mechanism.base import Mechanism
-from quietbit.node.question import run_name
+from quietbit.node.pricing import ProposedMechanism
+from quietbit.node.question import Question, run_name
 from quietbit.plan.plan import Plan
 from quietbit.plan.rules import APP
 from quietbit.wire.downlink import Downlink, OutOfStep, Replica, ServerStep, replay_all
 
-__all__ = ["KEEPS_FULL", "NEEDS", "Follower", "Leader", "NeedsModel"]
+__all__ = ["NEEDS", "Follower", "Leader", "NeedsModel"]
 
 VERSION = 1
 FIELDS = {"version", "round", "digest", "broadcasts"}
 NEEDS = "This node needs the full model."
-KEEPS_FULL = "nodes get the full model in every round, and not rounds to replay: {}."
 DIGEST = 32
 FORGETFUL = 2  # full models that a node lost before the next round: from then on it gets no broadcasts
 Arrays = dict[str, NDArray[Any]]
@@ -135,12 +132,13 @@ class Follower:
         self.store[f"{self.run}.layout"] = _pack(record, layout, arrays)
         self._save(replica)
 
-    def replayed(self, said: Any, mechanism: Mechanism) -> tuple[str, Arrays]:
+    def replayed(self, said: Any, question: Question) -> tuple[str, Arrays]:
         """Replay what was missed; return the name of the model's record and all its arrays.
 
         Sizes are checked first: nothing is allocated that is larger than the model that this node has.
         """
         number, digest, broadcasts = _read(said)
+        mechanism = ProposedMechanism.read(question.mechanism).mechanism
         size = mechanism.domain.dimension
         require(sum(map(len, broadcasts)) < 8 * size, "size of the broadcasts", "more", "less than the model's")
         try:
@@ -157,12 +155,10 @@ class Follower:
 
     def _kept(self, size: int) -> tuple[Replica, bytes]:
         """Return the model of this run and its layout: the kept one, or the app's."""
-        try:
-            if self.store is not None:
-                found = self.store[f"{self.run}.state"], self.store[f"{self.run}.layout"]
-                return Replica.read(io.BytesIO(found[0]), size), found[1]
-        except KeyError:
-            pass
+        store: Mapping[str, bytes] = {} if self.store is None else self.store
+        state, known = (store.get(f"{self.run}.{part}") for part in ("state", "layout"))
+        if state is not None and known is not None:
+            return Replica.read(io.BytesIO(state), size), known
         if self.start is None:
             raise NeedsModel
         record, arrays = self.start()

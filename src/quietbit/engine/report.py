@@ -1,14 +1,10 @@
 """The server's account of every node, and its report: rounds, nodes, bytes, and the guarantee of the worst client.
 
 Idea     the server cannot know whether a release that did not arrive was never made or was lost, so every question is
-         counted as a release unless the node said that it made none; and what releases cost is found as a node finds
-         it. The report is one value that prints as a table and writes itself as JSON; it holds counts and public
-         settings, and no number that a client computed.
-
-For a node that keeps its id through the run this is an upper bound on what it released in the run, and equal to the
-node's own ledger where nothing was lost and both count on the same honest clients. A SuperNode that restarts may come
-back under another id and is then another node here; what it spent in other runs is not known here at all, and the
-report says so. The node's own ledger knows both. `quietbit report` makes a page of a report that was saved.
+         counted as a release unless the node said that it made none: an upper bound for a node that keeps its id
+         through the run. What a node spent in other runs, or under another id, its own ledger knows. The report is one
+         value that prints as a table and writes itself as JSON, from which `quietbit report` makes a page; it holds
+         counts and public settings, and no number that a client computed.
 """
 
 from __future__ import annotations
@@ -26,12 +22,10 @@ from quietbit._files import write_json
 from quietbit.plan.costs import spread
 from quietbit.plan.evaluation import Estimate
 from quietbit.plan.plan import Plan
-from quietbit.privacy.account import Account
-from quietbit.privacy.cost import Cost
 from quietbit.privacy.guarantee import Guarantee, GuaranteePair
-from quietbit.target import Target, Unit
+from quietbit.target import Unit
 
-__all__ = ["Counts", "EvaluationReport", "NodeCounts", "NodeReport", "Report", "RoundReport", "grouped"]
+__all__ = ["Counts", "EvaluationReport", "NodeReport", "Report", "RoundReport", "grouped"]
 
 FORMAT, VERSION = "quietbit federated run", 1  # of the saved JSON
 SHOWN = 12  # nodes and reasons in the table; the JSON has them all
@@ -60,70 +54,30 @@ class Counts:
 
 
 @final
-class NodeCounts:
-    """Counts of all nodes of a run, and what they cost on the account that nodes keep."""
-
-    def __init__(self, cap: Target) -> None:
-        """Start with nobody; the cap is the run's."""
-        self._account = Account(cap, "adaptive")
-        self.nodes: dict[int | str, Counts] = {}
-
-    def node(self, number: int | str) -> Counts:
-        """Return the counts of a node, which start from zero."""
-        return self.nodes.setdefault(number, Counts())
-
-    def guarantee(self, spent: Iterable[tuple[Cost, int]]) -> Guarantee:
-        """Return what these releases cost one client: costs, and how often each."""
-        account = self._account
-        for cost, releases in spent:
-            account = account.spend(cost, releases) if releases else account
-        return account.guarantee()
-
-    def most(self) -> int:
-        """Return the releases of the node with the most."""
-        return max((node.releases for node in self.nodes.values()), default=0)
-
-
-@final
 @dataclass(frozen=True, slots=True)
 class RoundReport:
-    """One round: how many were asked, and what became of it (with reasons); the bytes sent.
-
-    Nodes that ``answered`` are in the mean. Those that ``declined`` say that they released nothing; those that
-    ``failed`` did not reply, or something failed on the way: they may have released. Replies that are not a valid
-    release are ``refused``. ``epsilon_upper`` is that of the worst client when the round was over.
-
-    ``uplink_payload`` counts payloads alone, ``uplink`` and ``downlink`` whole messages as the engine serialises them.
-    A round without a valid release, or that would leave a model that is not finite, is ``skipped``: the model stays
-    as it was. Of a masked sum, ``steps`` says how many sent keys, shares, their vector, and shares for unmasking.
-    ``clip`` is that of the round, where it moves; of ``scouts``, who are among none of these counts, ``scouted``
-    answered, and their bytes, reasons and refused replies are added. ``resyncs`` are nodes that could not replay the
-    rounds they were sent, released nothing and get the full model next; they are among those that declined.
-    Where releases are weighted, ``effective`` is how many of equal weight are as noisy (`quietbit.wire.weighted`).
-    Of those refused, ``outliers`` are longer than noise makes them (`quietbit.mechanism.poison`).
-    Only a simulation knows which apps ``crashed``: their nodes answered with the release of a zero update.
-    """
+    """One round: how many were asked, what became of it, and the bytes of whole messages as the engine sends them."""
 
     round: int
     asked: int
-    answered: int
-    declined: int
-    failed: int
-    refused: int
-    skipped: bool
-    uplink_payload: int
+    answered: int  # whose release is in the mean
+    declined: int  # who say that they released nothing
+    failed: int  # from whom no reply came: they may have released
+    refused: int  # replies that are not a valid release
+    skipped: bool  # no valid release, or a step to a model that is not finite: the model stayed as it was
+    uplink_payload: int  # bytes of payloads alone
     uplink: int
     downlink: int
     reasons: tuple[str, ...]
-    steps: tuple[int, ...] = ()
-    clip: float | None = None
-    epsilon_upper: float = 0.0
-    resyncs: int = 0
-    crashed: int = 0
-    outliers: int = 0
-    effective: float | None = None
-    scouts: int = 0
-    scouted: int = 0
+    steps: tuple[int, ...] = ()  # of a masked sum: how many sent keys, shares, their vector, and shares for unmasking
+    clip: float | None = None  # where it moves
+    epsilon_upper: float = 0.0  # of the worst client when the round was over
+    resyncs: int = 0  # of those that declined: who could not replay what they were sent, and get the full model next
+    crashed: int = 0  # apps, in a simulation: their nodes released a zero update
+    outliers: int = 0  # of those refused: longer than noise makes them (`quietbit.mechanism.poison`)
+    effective: float | None = None  # where releases are weighted: how many of equal weight are as noisy
+    scouts: int = 0  # asked about the clip, and in none of the counts above; their bytes and reasons are added
+    scouted: int = 0  # of these: who answered
 
     def beside(self, scouts: RoundReport) -> RoundReport:
         """Return this round with what became of its scouts."""
@@ -225,21 +179,13 @@ class Report:
         return f"No node answered in {len(self.rounds)} rounds, and the model has not changed: {why}"
 
     def to_json(self) -> dict[str, Any]:
-        """Plain values; ids of runs and nodes are words, being too long for JSON's numbers, and no bound is null."""
+        """Return plain values; ids are words, being too long for JSON's numbers, and what is not finite is null."""
         values: dict[str, Any] = {"format": FORMAT, "version": VERSION, **asdict(self)}
-        values["scores"] = [{name: _finite(value) for name, value in entry.items()} for entry in self.scores]
-        values["rounds"] = [
-            _plain(entry) | {"reasons": list(entry.reasons), "steps": list(entry.steps)} for entry in self.rounds
-        ]
-        values["evaluations"] = [
-            asdict(one) | {"estimates": list(map(asdict, one.estimates))} for one in self.evaluations
-        ]
-        values["run"] = str(self.run)
-        values["settings"] = self.settings.to_run_config()
-        values["nodes"] = [_plain(entry) | {"node": str(entry.node)} for entry in self.nodes]
+        values |= {"run": str(self.run), "settings": self.settings.to_run_config()}
+        values["nodes"] = [asdict(entry) | {"node": str(entry.node)} for entry in self.nodes]
         held, pair = self.guarantee, self.observers
         values["guarantee"] = None if held is None else {
-            "epsilon_upper": _finite(held.epsilon_upper), "delta": held.delta, "unit": held.unit.value,
+            "epsilon_upper": held.epsilon_upper, "delta": held.delta, "unit": held.unit.value,
             "adjacency": held.adjacency.value, "trust": held.trust.value,
             "min_honest_clients": self.settings.min_honest_clients, "sentence": held.sentence(),
         }  # fmt: skip
@@ -249,10 +195,11 @@ class Report:
             "crowd": pair.crowd, "shuffles": pair.shuffles, "secret_order": pair.secret_order,
             "sentence": pair.sentence(),
         }  # fmt: skip
-        return values | {"uplink": self.uplink, "downlink": self.downlink}
+        plain: dict[str, Any] = _plain(values | {"uplink": self.uplink, "downlink": self.downlink})
+        return plain
 
     def save(self, path: str | os.PathLike[str]) -> Path:
-        """Write the JSON, from which `quietbit report` makes a page; the file appears whole or not at all."""
+        """Write the JSON; the file appears whole or not at all."""
         return write_json(Path(path), self.to_json())
 
     def __str__(self) -> str:
@@ -318,13 +265,13 @@ def grouped(reasons: Iterable[str]) -> list[str]:
     return lines
 
 
-def _plain(entry: RoundReport | NodeReport) -> dict[str, Any]:
-    return asdict(entry) | {"epsilon_upper": _finite(entry.epsilon_upper)}
-
-
-def _finite(value: float) -> float | None:
-    """JSON knows no infinity."""
-    return value if math.isfinite(value) else None
+def _plain(value: Any) -> Any:
+    """Return what JSON has of a value: lists for tuples, and null for what is not finite."""
+    if isinstance(value, dict):
+        return {name: _plain(one) for name, one in value.items()}
+    if isinstance(value, list | tuple):
+        return [_plain(one) for one in value]
+    return None if isinstance(value, float) and not math.isfinite(value) else value
 
 
 def _counts(entry: RoundReport | NodeReport) -> str:

@@ -2,39 +2,48 @@
 
 Idea     a release is taken in only if it is the first of a node that was asked, made for this run and this round, by
          this mechanism, whole to its last bit; then it counts as one, whatever it says. Everything else is refused
-         with a sentence, and the round goes on. An adapter says how its engine carries bytes and what a node is
-         called; who was asked, what became of it, the mechanism of a round and the report are here, once.
+         with a sentence, and the round goes on. An answer to an evaluation is a release like any other. An adapter says
+         how its engine carries bytes and what a node is called; who was asked, what became of it, the mechanism of a
+         round, what it costs and the report are here, once.
 """
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator, Mapping
+import math
+from collections import defaultdict
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from contextlib import contextmanager
 from dataclasses import replace
-from typing import Any, final
+from logging import INFO, WARNING
+from typing import Any, TypeVar, final
 
 from attrs import define, field
 
 from quietbit._typing import FloatVector
 from quietbit.engine.crowd import Crowds
-from quietbit.engine.evaluation import Evaluations
-from quietbit.engine.outlook import outlook
-from quietbit.engine.replay import NEEDS
-from quietbit.engine.report import Counts, NodeCounts, NodeReport, Report, RoundReport
+from quietbit.engine.layout import ModelLayout
+from quietbit.engine.messages import evaluation_of, lines_of, one_line
+from quietbit.engine.replay import NEEDS, Leader
+from quietbit.engine.report import Counts, EvaluationReport, NodeReport, Report, RoundReport
 from quietbit.errors import InvalidPayload, Outlier, require
 from quietbit.mechanism.base import Answers, Mechanism
+from quietbit.mechanism.expectation import Verdict, expectation
 from quietbit.mechanism.registry import identity_of
 from quietbit.node.question import VECTOR, Framed, run_name
 from quietbit.plan.costs import SCOUTS
 from quietbit.plan.plan import Plan
+from quietbit.privacy.account import Account
 from quietbit.privacy.cost import Cost
 from quietbit.privacy.guarantee import Guarantee, GuaranteePair
+from quietbit.wire.downlink import ServerStep
 from quietbit.wire.uplink import Uplink
 from quietbit.wire.weighted import WeightedMean, effective, weight_of
 
 __all__ = ["Round", "Run"]
 
 Node = int | str
+FAR_BELOW = 0.5  # of the releases: noise for more than twice as many as there will be
+KEEPS_FULL = "nodes get the full model in every round, and not rounds to replay: {}."
 
 
 @define(eq=False, kw_only=True)
@@ -47,14 +56,15 @@ class Round:
     run: int
     number: int
     mechanism: Mechanism
-    account: NodeCounts
+    counts: defaultdict[Node, Counts]  # of the run so far
     most_examples: int | None = None  # up to which releases are weighted by public numbers of examples
-    uplink: int = 0
-    downlink: int = 0
-    reasons: list[str] = field(factory=list)
-    numbers: dict[str, list[float]] = field(factory=dict)  # that nodes let through
+    scouts: Round | None = None  # what others are asked in this round, about the clip
+    skipped: bool | None = field(default=None, init=False)  # whether the model stayed, as whoever steps has said
+    uplink: int = field(default=0, init=False)
+    downlink: int = field(default=0, init=False)
+    reasons: list[str] = field(factory=list, init=False)
     needing: set[Node] = field(factory=set, init=False)  # nodes that could not replay what they were sent
-    crashes: list[str] = field(factory=list)  # tracebacks, of simulated nodes
+    crashes: list[str] = field(factory=list, init=False)  # tracebacks, of simulated nodes
     _asked: set[Node] = field(factory=set, init=False)
     _answered: set[Node] = field(factory=set, init=False)
     _declined: set[Node] = field(factory=set, init=False)
@@ -76,44 +86,44 @@ class Round:
         self.downlink += size
         if node not in self._asked:
             self._asked.add(node)
-            self.account.node(node).asked += 1
+            self.counts[node].asked += 1
 
     def add(self, node: Node, name: int, data: bytes, examples: Any = None) -> None:
         """Add a release to the mean; ``name`` is what the frame calls the node, ``examples`` the number it told."""
-        payload, weight = self._opened(node, name, data), weight_of(examples, self.most_examples)
-        with self._outlier_counted():
+        with self._opened(node, name, data, examples) as (payload, weight):
             self._aggregator.add(payload, weight)
-        self._count(node, payload, weight)
 
     def decode(self, node: Node, name: int, data: bytes, examples: Any = None) -> tuple[FloatVector, float]:
         """Return the estimate that one release is by itself, and its weight."""
-        payload, weight = self._opened(node, name, data), weight_of(examples, self.most_examples)
-        with self._outlier_counted():
-            mean: FloatVector = self._lines.receive([payload])
-        self._count(node, payload, weight)
-        return mean, weight
+        with self._opened(node, name, data, examples) as (payload, weight):
+            found = self._lines.receive([payload]), weight
+        return found
 
-    def decline(self, node: Node, reason: str, step: str = "") -> None:
+    def decline(self, node: Node, reason: object, step: str = "") -> None:
         """Note that a node says it released nothing; only a node's own word means that."""
-        self.reasons.append(f"{_called(node)} declined{_at(step)}: {reason}")
+        self._say(node, "declined", reason, step)
         if self.waits_for(node, step):
             self._declined.add(node)
             self.needing |= {node} if reason == NEEDS else set()
             if step in ("", VECTOR):
-                self.account.node(node).declined += 1
+                self.counts[node].declined += 1
 
-    def silent(self, node: Node, reason: str, step: str = "") -> None:
+    def silent(self, node: Node, reason: object, step: str = "") -> None:
         """Note why there is no answer: a release may have been made, and counts."""
-        self.reasons.append(f"{_called(node)} did not answer{_at(step)}: {reason}")
+        self._say(node, "did not answer", reason, step)
 
-    def refuse(self, node: Node, reason: str, step: str = "") -> None:
+    def refuse(self, node: Node, reason: object, step: str = "") -> None:
         """Note an answer that is not what was asked for."""
+        self._say(node, "was refused", reason, step)
         self._refused += 1
         if self.asked(node):
             self._spoilt.add(node)
             if step in ("", VECTOR):
-                self.account.node(node).refused += 1
-        self.reasons.append(f"{_called(node)} was refused{_at(step)}: {reason}")
+                self.counts[node].refused += 1
+
+    def crashed(self, traceback: Any) -> None:
+        """Note the traceback of a simulated node's app, where it crashed."""
+        self.crashes += [] if traceback is None else [lines_of(str(traceback))]
 
     def asked(self, node: Node) -> bool:
         """Return whether a node is one of those that were asked."""
@@ -125,23 +135,16 @@ class Round:
 
     def mean(self) -> FloatVector | None:
         """Return the mean of the releases that were added; None where there is none."""
-        if not self._answered:
-            return None
-        mean: FloatVector = self._aggregator.mean()
-        return mean
-
-    def drained(self) -> WeightedMean:
-        """Return the mean of the releases since it was last asked for, where a round does not wait for all of them."""
-        found, self._aggregator = self._aggregator, WeightedMean(self._lines.aggregator)
-        return found
+        return self._aggregator.mean() if self._answered else None
 
     def kept(self) -> FloatVector | None:
         """Return the same among the rows that all nodes kept."""
         return self._aggregator.kept() if self._answered else None
 
-    def metrics(self) -> dict[str, float]:
-        """Return the plain mean of every number that nodes let through, over the nodes that did."""
-        return {name: sum(values) / len(values) for name, values in sorted(self.numbers.items())}
+    def drained(self) -> WeightedMean:
+        """Return the mean of the releases since it was last asked for, where a round does not wait for all of them."""
+        found, self._aggregator = self._aggregator, WeightedMean(self._lines.aggregator)
+        return found
 
     def answered(self) -> set[Any]:
         """Return the nodes whose release was taken in."""
@@ -166,40 +169,50 @@ class Round:
             effective=None if self.most_examples is None else effective(self._weights),
         )  # fmt: skip
 
-    def _opened(self, node: Node, name: int, data: bytes) -> bytes | memoryview:
+    @contextmanager
+    def _opened(self, node: Node, name: int, data: bytes, examples: Any) -> Iterator[tuple[Any, float]]:
+        """Open the first release of a node that was asked; count it where nothing is wrong with it."""
         if node not in self._asked:
             raise InvalidPayload("it was not asked in this round.")
         if node in self._answered or node in self._declined:
             raise InvalidPayload("it has answered in this round already.")
-        release = Framed.from_bytes(data)
+        release, weight = Framed.from_bytes(data), weight_of(examples, self.most_examples)
         release.expect(self.run, self.number, name)
-        return release.payload
-
-    @contextmanager
-    def _outlier_counted(self) -> Iterator[None]:
         try:
-            yield
+            yield release.payload, weight
         except Outlier:
             self._outliers += 1
             raise
-
-    def _count(self, node: Node, payload: bytes | memoryview, weight: float = 1.0) -> None:
-        self._answered.add(node)
         self._weights += [] if self.most_examples is None else [weight]
-        self.account.node(node).answered += 1
+        self._count(node, release.payload)
+
+    def _count(self, node: Node, payload: bytes | memoryview) -> None:
+        self._answered.add(node)
+        self.counts[node].answered += 1
         self._payloads += len(payload)
+
+    def _say(self, node: Node, what: str, reason: object, step: str) -> None:
+        """Add a reason, which may be a stranger's words; engines that number their nodes give no name."""
+        name, at = f"node {node}" if isinstance(node, int) else node, f" ({step})" if step else ""
+        self.reasons.append(f"{name} {what}{at}: {one_line(str(reason))}")
+
+
+SomeRound = TypeVar("SomeRound", bound=Round)
 
 
 @final
 class Run:
     """All rounds of a run: the mechanism of each, what every node released, and the report."""
 
-    def __init__(self, plan: Plan, number: int = 0) -> None:
-        """Begin with nobody asked; ``number`` is what frames call the run."""
-        self.plan, self.number = plan, number
-        self.account, self.evaluations = NodeCounts(plan.update_target), Evaluations(plan)
+    def __init__(self, plan: Plan, number: int, say: Callable[[int, str], None]) -> None:
+        """Begin with nobody asked; ``number`` is what frames call the run, ``say`` takes a level and a sentence."""
+        self.plan, self.number, self.say, self.evaluation = plan, number, say, plan.evaluation
+        self.updates, self.answers = defaultdict[Node, Counts](Counts), defaultdict[Node, Counts](Counts)
         self.crowds = Crowds(plan.secret_order)
         self.rounds: list[RoundReport] = []
+        self.evaluations: list[EvaluationReport] = []
+        self.leader: Leader | None = None  # of the model that nodes replay
+        self._account = Account(plan.update_target, "adaptive")
         self._moving = plan.moving_clip()
         self._mechanism: Mechanism | None = None
         self._cost = Cost()
@@ -214,55 +227,105 @@ class Run:
         found = self._mechanism.for_round(run_name(self.number), number)
         return found if self._moving is None else found.at_clip(self._moving.clip)
 
+    def open(
+        self, kind: type[SomeRound], number: int, mechanism: Mechanism, *, evaluates: bool = False, **fields: Any
+    ) -> SomeRound:
+        """Return an empty round of updates, of scouts, or of answers where it ``evaluates`` the model."""
+        counts, weighted = (self.answers, False) if evaluates else (self.updates, not mechanism.unmasked)
+        most = self.plan.most_examples if weighted else None
+        return kind(run=self.number, number=number, mechanism=mechanism, counts=counts, most_examples=most, **fields)
+
     def scouts(self, mechanism: Mechanism, number: int, node: int) -> bool:
         """Return whether a node, by its number in frames, scouts in this round of this mechanism."""
         return self._moving is not None and not mechanism.is_turn_of(run_name(self.number), number, node)
 
-    def outlook(self, *, asked: int, nodes: int, rounds: int) -> list[tuple[int, str]]:
-        """Return what to expect of the run, before its first questions go out: sentences with levels of logging."""
-        if self._mechanism is None:
-            return []
-        return outlook(self.plan, self._mechanism, asked=asked, nodes=nodes, rounds=rounds)
+    def lead(
+        self, number: int, arrays: Mapping[str, Any], layout: ModelLayout, step: ServerStep | None, other: str
+    ) -> None:
+        """Follow the model that nodes replay, from the start or from one that somebody put in its place.
+
+        There is no ``step`` where the workflow does something ``other`` with a mean, which is said in the first round.
+        """
+        if step is None or not layout.single:
+            if self.plan.replayed and not self.rounds:
+                why = other if step is None else "not everything that is learnt is float32"
+                self.say(WARNING, KEEPS_FULL.format(why))
+        elif self.leader is None or not self.leader.holds(arrays):
+            self.leader = Leader(layout, arrays, self.plan, step, number - 1)
+
+    def outlook(self, *, asked: int, nodes: int, rounds: int) -> None:
+        """Say what to expect of a run that asks ``asked`` of ``nodes`` nodes in each round, before its first questions.
+
+        A run that will learn nothing, or whose nodes will decline half-way, is not stopped: it is told what would help.
+        """
+        if self._mechanism is None or asked < 1 or rounds < 1:
+            return
+        plan, releases, crowd = self.plan, self.plan.releases, max(nodes, asked)
+        turns = rounds * asked / crowd  # how often a node is asked, on average
+        lasting = rounds if releases is None else releases * crowd // asked
+        few = max(1, min(rounds, lasting))
+        found = expectation(self._mechanism, cohort=asked, rounds=few, clients=crowd, trust=plan.trust)
+        self.say(INFO if found.verdict is Verdict.USEFUL else WARNING, found.sentence())
+        said = f"quietbit.releases is {releases}, and {rounds} rounds ask a node {_often(turns)}"
+        if releases is not None and turns > releases:
+            remedy = f"Set quietbit.releases to {math.ceil(turns)}, or run {lasting} rounds."
+            self.say(WARNING, f"{said}: nodes decline after {_often(releases)}. {remedy}")
+        elif releases is not None and turns <= FAR_BELOW * releases:
+            less = f"with quietbit.releases = {math.ceil(turns)} the same epsilon would need less noise"
+            self.say(WARNING, f"{said}: {less}.")
+        if plan.threshold is not None and not plan.threshold <= asked <= 2 * plan.threshold - 1:
+            needs = f"a sum needs from {plan.threshold} to {2 * plan.threshold - 1}, so there will be none"
+            self.say(WARNING, f"quietbit.threshold is {plan.threshold}, and a round asks {asked} nodes: {needs}.")
 
     def so_far(self, current: Round) -> RoundReport:
         """Return the counts of a round that late releases may still join."""
         return replace(current.report(), epsilon_upper=self._worst().epsilon_upper)
 
-    def close(
-        self, current: Round, scouts: Round | None = None, *, skipped: bool | None = None, reasons: Iterable[str] = ()
-    ) -> RoundReport:
-        """Count a round that is over, and its scouts, by whom the clip moves. Nothing is public if ``skipped``."""
-        found = current.report()
+    def close(self, current: Round) -> RoundReport:
+        """Count a round that is over, and its scouts, by whom the clip moves; say what became of it."""
+        found, parts = current.report(), [current] if current.scouts is None else [current, current.scouts]
         clip = None if self._moving is None else self._moving.clip
-        if scouts is not None and self._moving is not None:
-            self._moving.move(scouts.answers())
-            found = found.beside(scouts.report())
-        for node in current.failed() | (set() if scouts is None else scouts.failed()):
-            self.account.node(node).failed += 1
-        reached = self._worst().epsilon_upper
-        skipped = found.skipped if skipped is None else skipped
-        outcome = replace(found, skipped=skipped, epsilon_upper=reached, clip=clip, reasons=(*found.reasons, *reasons))
+        if current.scouts is not None and self._moving is not None:
+            self._moving.move(current.scouts.answers())
+            found = found.beside(current.scouts.report())
+        for node in set[Node]().union(*(one.failed() for one in parts)):
+            self.updates[node].failed += 1
+        if self.leader is not None:
+            heard = [node for one in parts for node in one.answered()]
+            self.leader.heard(heard, [node for one in parts for node in one.needing])
+        reached, skipped = self._worst().epsilon_upper, found.skipped if current.skipped is None else current.skipped
+        outcome = replace(found, skipped=skipped, epsilon_upper=reached, clip=clip)
         self.rounds.append(outcome)
         self.crowds.record(outcome.asked, () if found.skipped else current.answered())
+        self._tell(outcome.lines([crash for one in parts for crash in one.crashes]))
+        return outcome
+
+    def evaluated(self, current: Round, number: int, model: str = "") -> EvaluationReport:
+        """Count an evaluation that is over; report it as that of round ``number``, and say what it estimates."""
+        asked, mean = evaluation_of(self.plan), current.mean()  # of a sum, which is unmasked now
+        found = current.report()
+        estimates = () if mean is None else asked.estimates(mean, found.answered)
+        counts = found.asked, found.answered, found.declined
+        outcome = EvaluationReport(number, asked.metric, *counts, estimates, model)
+        self.evaluations.append(outcome)
+        self._tell(outcome.lines(found.reasons, current.crashes))
         return outcome
 
     def report(self, scores: Iterable[Mapping[str, float]] = ()) -> Report:
         """Return rounds, nodes, bytes and the guarantee of the worst client so far."""
-        mechanism, known = self._mechanism, dict[tuple[int, int], float]()
-        nodes = []
-        asked = self.evaluations.account.nodes
-        for node in sorted({*self.account.nodes, *asked}, key=lambda name: (isinstance(name, str), name)):
-            counts = self.account.nodes.get(node) or Counts()
-            both = counts.releases, self.evaluations.answers(node)
+        mechanism, known, nodes = self._mechanism, dict[tuple[int, int], float](), []
+        for node in sorted({*self.updates, *self.answers}, key=lambda name: (isinstance(name, str), name)):
+            counts, answers = self.updates.get(node, Counts()), self.answers.get(node, Counts()).releases
+            both = counts.releases, answers
             if both not in known:
-                known[both] = self.evaluations.with_updates(self.account, self._cost, *both).epsilon_upper
+                known[both] = self._guarantee(*both).epsilon_upper
             numbers = counts.asked, counts.answered, counts.declined, counts.failed, counts.refused
-            nodes.append(NodeReport(node, *numbers, both[0], known[both], both[1]))
-        guarantee, pair = None if mechanism is None and not asked else self._worst(), None
+            nodes.append(NodeReport(node, *numbers, counts.releases, known[both], answers))
+        guarantee, pair = None if mechanism is None and not self.answers else self._worst(), None
         if guarantee is not None and mechanism is not None:
-            pair = self.crowds.observers(guarantee, mechanism, self.account.most())
+            pair = self.crowds.observers(guarantee, mechanism, _most(self.updates))
             reasons = {
-                "evaluations": bool(asked),
+                "evaluations": bool(self.answers),
                 "weights, which tell whose release is which": self.plan.most_examples is not None,
                 "releases that come when they like": self.plan.arrivals is not None,
                 SCOUTS: self.plan.clip_scouts is not None,
@@ -279,19 +342,32 @@ class Run:
             guarantee=guarantee,
             scores=tuple(scores),
             observers=pair,
-            evaluations=tuple(self.evaluations.reports),
+            evaluations=tuple(self.evaluations),
         )
+
+    def _guarantee(self, updates: int, answers: int) -> Guarantee:
+        """Return what a node's updates and answers cost it: those in sums on one account, others added to it."""
+        asked, account = self.evaluation if answers else None, self._account
+        for cost, times in ((self._cost, updates), *(asked.shared(answers) if asked is not None else ())):
+            account = account.spend(cost, times) if times else account
+        found, apart = account.guarantee(), asked.costs(answers) if asked is not None else 0.0
+        return replace(found, epsilon_upper=math.nextafter(found.epsilon_upper + apart, math.inf)) if apart else found
 
     def _worst(self) -> Guarantee:
         """Return what holds for every client: the guarantee of the most updates and most answers to evaluations."""
-        both = self.account.most(), self.evaluations.answers()
-        return replace(self.evaluations.with_updates(self.account, self._cost, *both), delta=self.plan.delta)
+        return replace(self._guarantee(_most(self.updates), _most(self.answers)), delta=self.plan.delta)
+
+    def _tell(self, lines: Iterable[tuple[int, str]]) -> None:
+        for level, line in lines:
+            self.say(level, line)
 
 
-def _at(step: str) -> str:
-    return f" ({step})" if step else ""
+def _most(counts: Mapping[Node, Counts]) -> int:
+    """Return the releases of the node with the most."""
+    return max((one.releases for one in counts.values()), default=0)
 
 
-def _called(node: Node) -> str:
-    """Return how to call a node in a sentence: engines that number their nodes give no name."""
-    return f"node {node}" if isinstance(node, int) else node
+def _often(turns: float) -> str:
+    if turns == 1:
+        return "once"
+    return f"{turns:g} times" if turns == int(turns) else f"about {turns:.1f} times"

@@ -1,51 +1,68 @@
-"""One client turn: a question accepted and noted, then exactly one release of what the app made of the model.
+"""One client turn: which gate answers, a question accepted and noted, then exactly one release.
 
-Idea     between a server's message and the answer both engines do the same. The model that came is read and compared
-         with the question, the question is accepted (`quietbit.node.release`), the moment of the answer is fixed
-         before the app begins (`quietbit.node.answer_time`), and whatever the app answers becomes one release: of
-         the zero update where no update can be read from it. An adapter only says how its engine carries arrays.
+Idea     between a server's message and the answer both engines do the same. The question is compared with the model
+         that came, accepted (`quietbit.node.release`), and the moment of the answer is fixed before the app begins
+         (`quietbit.node.answer_time`). Whatever the app answers becomes one release: of the zero update, or of no
+         cell, where nothing can be read from it. An adapter only says how its engine carries arrays and metrics.
+
+The node config is the owner's, the run config and the app are the run's: only the first can name a policy
+(`quietbit.policy`, an absolute path) or a gatekeeper (`quietbit.gatekeeper`, the absolute path of its socket). Without
+one nothing is released, unless the engine itself runs a simulation and the app names its rules. Between steps of a sum
+secrets wait in the engine's state, sealed with a key beside the ledger (`node.vault`); the state also carries the head
+of the ledger, so that a ledger that went back in mid-run is refused, and the whole ledger of a simulation.
 """
 
 from __future__ import annotations
 
 import logging
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterator, Mapping, MutableMapping
 from functools import lru_cache
+from pathlib import Path
 from typing import Any, final
 
 import numpy as np
-from attrs import frozen
+from attrs import field, frozen
 
 from quietbit._typing import FloatVector
 from quietbit.engine.layout import ModelLayout
+from quietbit.engine.messages import MODEL, RECORD, SUM
 from quietbit.errors import InvalidParameter, require
+from quietbit.mechanism.registry import identity_of
 from quietbit.node.answer_time import AnswerTime
-from quietbit.node.gatekeeper import Gate, Ticket
-from quietbit.node.ledger import AnsweredBefore
-from quietbit.node.policy import ANSWERING, NotAllowed
+from quietbit.node.gatekeeper import Gate, RemoteGate, Ticket
+from quietbit.node.ledger import AnsweredBefore, FileLedger, StateLedger, WatchedLedger
+from quietbit.node.models import ModelFolder
+from quietbit.node.policy import ANSWERING, NotAllowed, Policy, PolicyError, Simulation
 from quietbit.node.pricing import ProposedMechanism
 from quietbit.node.question import Question
-from quietbit.node.release import Noted, Unusable, public
+from quietbit.node.release import LocalGate, Noted, Unusable, public
+from quietbit.node.vault import Vault, key_file, simulation_key
+from quietbit.plan.evaluation import Evaluation
 from quietbit.plan.plan import Plan
 from quietbit.target import Unit
 from quietbit.wire.weighted import EXAMPLES
 
-__all__ = ["Turn", "lost", "plan_of", "refusal"]
+__all__ = ["Turn", "gate_for", "lost", "own_keys", "plan_of", "refusal"]
 
 LOGGER = logging.getLogger(__name__)
 OURS = "quietbit"
+POLICY, GATEKEEPER = NODE_KEYS = ("quietbit.policy", "quietbit.gatekeeper")
+MakeRecord = Callable[[dict[str, Any]], Any]
 
 
 @final
 @frozen(eq=False)
 class Turn:
-    """An accepted question: the model as it came, which numbers the owner lets out, and when the answer leaves."""
+    """An accepted question: which numbers the owner lets out, when the answer leaves, and its one release.
 
-    layout: ModelLayout
-    received: list[FloatVector]
+    One for an update has the model as it came, too.
+    """
+
     names: tuple[str, ...]
     moment: AnswerTime
     ticket: Ticket
+    layout: ModelLayout = field(default=ModelLayout((), ()))
+    received: list[FloatVector] = field(factory=list)
     of_samples: bool = False
 
     @classmethod
@@ -62,28 +79,33 @@ class Turn:
         names, moment = gate.metrics, AnswerTime(gate.answer_seconds, left_out)
         if plan.most_examples is not None and EXAMPLES not in names:
             raise NotAllowed("This node's policy does not let its number of examples out, by which the run weights.")
-        return cls(layout, received, names, moment, gate.accept(question), plan.unit is Unit.SAMPLE)
+        return cls(names, moment, gate.accept(question), layout, received, plan.unit is Unit.SAMPLE)
+
+    @classmethod
+    def evaluate(cls, gate: Gate, question: Question, asked: Evaluation) -> Turn:
+        """Refuse a mechanism that is not the plan's own for evaluations; then accept and note the question."""
+        found = ProposedMechanism.read(question.mechanism).mechanism
+        same = identity_of(found) == identity_of(asked.mechanism)
+        require(same, "mechanism of the evaluation", type(found).__name__, "the one of quietbit.evaluate")
+        return cls(gate.metrics, AnswerTime(gate.answer_seconds), gate.accept(question))
 
     def difference(self, trained: Mapping[str, Any]) -> list[FloatVector]:
         """Return *received minus trained* of every learnt array."""
         return self.layout.difference(self.received, trained)
 
-    def release(
-        self, read: Callable[[], list[FloatVector] | None], crashes: list[BaseException] | None = None
-    ) -> bytes:
-        """Return the release of the update that ``read`` gets from the answer; of zero where it raises or has none.
+    def release(self, read: Callable[[], Any], crashes: list[BaseException]) -> bytes:
+        """Return the release of what ``read`` gets from the answer; of zero, or of no cell, where it raises.
 
         Nothing is read where there are ``crashes`` already, to which what it raises is added. Where samples are
         protected the answer plays no part: the gradients were handed over (`engine.batch`).
         """
-        update: list[FloatVector] | None = None
+        update = None
         if not self.of_samples and not crashes:
             try:
                 update = read()
             except BaseException as error:  # whatever an app's objects do when they are looked at
-                LOGGER.error("quietbit: the app's answer is not an update; zero is released", exc_info=error)
-                if crashes is not None:
-                    crashes.append(error)
+                LOGGER.error("quietbit: the app's answer is not what was asked for; zero is released", exc_info=error)
+                crashes.append(error)
         return self.ticket.release(update)
 
 
@@ -115,3 +137,78 @@ def refusal(error: Exception) -> tuple[str, bool]:
     if isinstance(said, Unusable):
         LOGGER.error("quietbit: nothing is answered, and the server is not told why", exc_info=error)
     return str(said), isinstance(said, AnsweredBefore | Noted)
+
+
+def gate_for(
+    node_config: Mapping[str, Any], state: MutableMapping[str, Any], make: MakeRecord, simulation: Simulation | None
+) -> Gate:
+    """Return the node's gate; ``make`` builds a record of the state. Refused where there is none.
+
+    ``simulation`` are the app's rules where the engine has made sure that this is a simulation, and None elsewhere.
+    """
+    own = own_keys(node_config)
+    if own and not (len(own) == 1 and own[0] in NODE_KEYS and isinstance(node_config[own[0]], str)):
+        raise PolicyError(
+            f"node config must name one of {' and '.join(NODE_KEYS)}, an absolute path, and nothing else of "
+            f"quietbit's (that is in the policy), got {', '.join(own)}."
+        )
+    if GATEKEEPER in node_config:
+        return RemoteGate(node_config[GATEKEEPER])
+    values, sealed = _StateRecord(state, RECORD, make), _StateRecord(state, SUM, make)
+    if POLICY in node_config:
+        policy = Policy.load(node_config[POLICY])
+        secrets = Vault(sealed, lambda: key_file(f"{policy.ledger}.key"))
+        folder = None if policy.models is None else ModelFolder(Path(policy.models).expanduser())
+        return LocalGate(policy, WatchedLedger(_ledger(policy.ledger, policy.counter), values), secrets, folder)
+    if simulation is None:
+        raise InvalidParameter(
+            "This node has no policy, and releases nothing without one: its owner makes it with `quietbit node init` "
+            "and names it as quietbit.policy (or quietbit.gatekeeper, with `quietbit node serve`) in Flower's node "
+            "config, or in the properties of NVFlare's privacy.json."
+        )
+    return LocalGate(simulation, StateLedger(values), Vault(sealed, simulation_key), _StateRecord(state, MODEL, make))
+
+
+def own_keys(node_config: Mapping[str, Any]) -> list[str]:
+    """Return the keys that are quietbit's; there are none where a node has no owner."""
+    return [key for key in node_config if key.lower().startswith(OURS)]
+
+
+@lru_cache(maxsize=8)
+def _ledger(path: str, counter: str) -> FileLedger:
+    """Return the ledger of a policy, of which a process reads each line once."""
+    return FileLedger(path, counter)
+
+
+@final
+@frozen(eq=False)
+class _StateRecord(MutableMapping[str, Any]):
+    """One record of the engine's state as a mapping; it is there while it holds something."""
+
+    state: MutableMapping[str, Any]
+    name: str
+    make: MakeRecord
+
+    def __getitem__(self, key: str) -> Any:
+        return (self.state.get(self.name) or {})[key]
+
+    def __setitem__(self, key: str, value: Any) -> None:
+        self.update({key: value})
+
+    def update(self, values: Mapping[str, Any]) -> None:  # type: ignore[override]
+        """Set several at once."""
+        self.state[self.name] = self.make({**self.state.get(self.name, {}), **values})
+
+    def __delitem__(self, key: str) -> None:
+        rest = dict(self.state.get(self.name) or {})
+        del rest[key]
+        if rest:
+            self.state[self.name] = self.make(rest)
+        else:
+            del self.state[self.name]
+
+    def __iter__(self) -> Iterator[str]:
+        return iter(dict(self.state.get(self.name) or {}))
+
+    def __len__(self) -> int:
+        return len(self.state.get(self.name) or {})

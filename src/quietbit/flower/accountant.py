@@ -1,14 +1,12 @@
 """Flower's own privacy accounting, exact: a `PrivacyAccountant` for its central wrappers, without a package more.
 
-Idea     Flower's strategies with noise on the server (`DifferentialPrivacyServerSideFixedClipping` and its like) take
-         an accountant of Gaussian releases. Its own adds Rényi divergences; Gaussians compose exactly, into one
-         Gaussian, so this one reports the smallest epsilon that is true, rounded up.
+Idea     Flower's strategies with noise on the server take an accountant of Gaussian releases. Its own adds Rényi
+         divergences; Gaussians compose exactly, so this one reports the smallest epsilon that is true, rounded up.
 Symbols  sigma: an event's noise multiplier, the noise's deviation over the sensitivity; mu^2 = sum of 1 / sigma^2.
 Source   Balle and Wang (ICML 2018), Theorem 8, as in `privacy.conversion`; the protocol is `flwr.serverapp`'s, of 1.41.
 
-It holds for noise that was fixed in advance, and for noise as the formula means it: Flower draws it from numpy's
-generator, in floating point. Refused: events sampled by chance (`poisson`, `without-replacement`). The
-server of a Flower run knows whom it has asked, and there is no amplification against those who know.
+It holds for noise that was fixed in advance, and is as the formula means it: Flower draws it with numpy, in floating
+point. Refused: events sampled by chance. A server knows whom it has asked: against it there is no amplification.
 """
 
 from __future__ import annotations

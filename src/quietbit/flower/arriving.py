@@ -3,10 +3,7 @@
 Idea     Flower's strategies send questions and wait for all answers in one call, `send_and_receive`. This grid stands
          before the real one and returns from that call as soon as ``enough`` replies have come, of this round or of
          up to ``staleness`` earlier ones; what is still on its way is pulled in the rounds after. A node that has not
-         answered is busy: it is not among those that a strategy can ask. Whoever comes later than that is not waited
-         for any more, and may be asked again. What a reply is worth, its round's own books decide (`engine.round`).
-
-Evaluations wait for everybody, as before.
+         answered is busy, and cannot be asked, until it is later than that. Evaluations wait for everybody, as before.
 """
 
 from __future__ import annotations

@@ -1,18 +1,14 @@
 """The client's half: a Flower mod that lets one private release out and nothing else.
 
 Idea     a question is checked against the owner's policy and noted in the ledger before the app is called; what leaves
-         afterwards is one release, whatever the app did, of the zero update if it failed (`quietbit.node.release`).
-         Under secure aggregation the release is masked, and the other three steps of a sum are answered here, without
-         the app. Evaluations and queries are answered with a constant, or with the numbers that the policy names. An
-         answer that the app had a part in leaves, and is stamped, at a moment that the app cannot change
-         (`quietbit.node.answer_time`). A node that will not answer says so in an error reply; it raises nothing,
-         because Flower forgets the context of an app that raised.
+         afterwards is one release, whatever the app did (`quietbit.engine.turn`), and the numbers that the policy
+         names, 0 where the app has none. Steps of a masked sum that need no update are answered without the app.
+         Evaluations and queries without a price are answered with those numbers, or a constant. A node that will not
+         answer says so in an error reply; it raises nothing, because Flower forgets the context of an app that raised.
 
 In Flower's simulation runtime there is no owner, and whoever runs it is the server too: without a policy the rules of
-`Simulation` hold, and an app that crashed is reported with its traceback. On a SuperNode neither is so.
-
-A `lifespan` of the app would run outside every mod, and Flower sends the text of its exceptions to the server: an app
-that registers one beside this mod does not load.
+`Simulation` hold, and an app that crashed is reported with its traceback. On a SuperNode neither is so. A `lifespan`
+of an app runs outside every mod, and Flower tells the server its exceptions: an app with both does not load.
 """
 
 from __future__ import annotations
@@ -26,24 +22,37 @@ from logging import ERROR, INFO
 from types import FrameType
 from typing import Any, TypeAlias, final
 
-from flwr.app import Array, ArrayRecord, ConfigRecord, Context, Message, MessageType, RecordDict
+from flwr.app import Array, ArrayRecord, ConfigRecord, Context, Error, Message, MessageType, MetricRecord, RecordDict
 from flwr.clientapp import ClientApp
+from flwr.common.constant import ErrorCode
 from flwr.supercore import log
 
 from quietbit._typing import FloatVector
 from quietbit.engine.batch import serving
-from quietbit.engine.evaluation import EvaluationTurn, evaluates, evaluation_of
-from quietbit.engine.gate import gate_for, own_keys
-from quietbit.engine.messages import MODEL, MOST_TRACEBACK, RECORD, SPEED, SUM, question_of, split_pieces
+from quietbit.engine.messages import (
+    ANSWERED,
+    CRASHED,
+    DECLINED,
+    METRICS,
+    MODEL,
+    MOST_TRACEBACK,
+    RECORD,
+    SPEED,
+    SUM,
+    evaluation_of,
+    finite,
+    one_line,
+    question_of,
+    split_pieces,
+)
 from quietbit.engine.replay import Follower
-from quietbit.engine.turn import Turn, lost, plan_of, refusal
-from quietbit.errors import InvalidParameter, require
-from quietbit.flower.plaintext import ANSWERED, CRASHED, DECLINED, decline, named_metrics
+from quietbit.engine.turn import Turn, gate_for, lost, own_keys, plan_of, refusal
+from quietbit.errors import InvalidParameter, QuietbitError, require
 from quietbit.node.answer_time import AnswerTime
 from quietbit.node.gatekeeper import Gate
 from quietbit.node.policy import Simulation
-from quietbit.node.pricing import ProposedMechanism
 from quietbit.node.question import ALONE, VECTOR, Question
+from quietbit.plan.evaluation import Evaluation
 from quietbit.plan.plan import Plan
 
 __all__ = ["PrivateUplink"]
@@ -81,7 +90,7 @@ class PrivateUplink:
         if simulated:
             _say_simulated()
         kind = message.metadata.message_type.partition(".")[0]
-        asks = kind == MessageType.EVALUATE and RECORD in message.content and evaluates(context.run_config)
+        asks = kind == MessageType.EVALUATE and RECORD in message.content and _evaluates(context)
         if kind == MessageType.TRAIN or asks:
             return self._answer(message, context, call_next, simulated, asks)
         names: tuple[str, ...] = ()
@@ -95,7 +104,7 @@ class PrivateUplink:
         # Where nothing of the app's answer could leave, the app is not asked: not even its time tells anything.
         if not names:
             return Message(RecordDict(), reply_to=message)
-        found = named_metrics(_run(message, context, call_next, moment, [], simulated), names)
+        found = _named_metrics(_run(message, context, call_next, moment, [], simulated), names)
         return _leave(message, Message(found, reply_to=message), moment)
 
     def _gate(self, context: Context, simulated: bool) -> Gate:
@@ -107,7 +116,6 @@ class PrivateUplink:
     ) -> Message:
         """Answer a question with one release: of an update, or of one cell where it ``evaluates`` the model."""
         gate: Gate | None = None
-        turn: Turn | EvaluationTurn
         try:
             settings = plan_of(context.run_config)
             asked = evaluation_of(settings) if evaluates else None
@@ -118,28 +126,20 @@ class PrivateUplink:
                 answer = ConfigRecord({"step": question.sum.step, "answer": gate.step(question)})
                 return Message(RecordDict({SUM: answer}), reply_to=message)
             if asked is not None:
-                turn, read = EvaluationTurn.accept(gate, question, asked), partial(_metric, name=asked.metric)
+                turn = Turn.evaluate(gate, question, asked)
             else:
                 if MODEL in message.content:
                     message.content = self._model(message.content, context, gate, question, settings)
                 turn = Turn.accept(gate, question, _only(message.content, "the message"), settings)
-                read = partial(_difference, turn=turn)
         except Exception as error:
             return _declined(message, context, gate, error)
-        return self._released(message, context, call_next, simulated, gate, turn, read)
-
-    def _released(
-        self, message: Message, context: Context, call_next: CallNext, simulated: bool, gate: Gate,
-        turn: Turn | EvaluationTurn, read: Callable[[RecordDict | None], Any],
-    ) -> Message:  # fmt: skip
-        """Return the one release of a question that was noted, made of what ``read`` finds in the app's reply."""
-        crashes: list[BaseException] = []
+        crashes: list[BaseException] = []  # from here on the question is noted: it has one release
         with serving(turn.ticket):
             reply = _run(message, context, call_next, turn.moment, crashes, simulated)
         try:
-            content = named_metrics(reply, turn.names)
-            release = turn.release(lambda: read(reply), crashes)
-            for name, piece in split_pieces(release).items():
+            content = _named_metrics(reply, turn.names)
+            read = partial(_difference, reply, turn) if asked is None else partial(_shares, reply, asked)
+            for name, piece in split_pieces(turn.release(read, crashes)).items():
                 content[name] = ConfigRecord(dict(piece))
             if crashes and simulated:
                 shown = "".join(traceback.format_exception(crashes[0]))
@@ -161,8 +161,7 @@ class PrivateUplink:
             name, arrays = next(iter(rest.array_records.items()))
             follower.full(said, name, arrays, None if speed is None else speed[SPEED].numpy())
             return rest
-        mechanism = ProposedMechanism.read(question.mechanism).mechanism
-        name, found = follower.replayed(said, mechanism)
+        name, found = follower.replayed(said, question)
         return RecordDict({name: ArrayRecord({key: Array(value) for key, value in found.items()}), **rest})
 
 
@@ -179,11 +178,36 @@ def _difference(reply: RecordDict | None, turn: Turn) -> list[FloatVector]:
     return turn.difference(_only(reply, "the app's reply"))
 
 
-def _metric(reply: RecordDict | None, name: str) -> Any:
-    """Return the app's metric of that name; one that is not there is refused."""
-    found = [record[name] for record in (reply or RecordDict()).metric_records.values() if name in record]
+def _shares(reply: RecordDict | None, asked: Evaluation) -> FloatVector:
+    """Return what the app's metric is of cells; one that is not there is refused."""
+    name, records = asked.metric, (reply or RecordDict()).metric_records.values()
+    found = [record[name] for record in records if name in record]
     require(len(found) == 1, f"number of metrics {name!r} in the app's reply", len(found), "1")
-    return found[0]
+    return asked.shares(found[0])
+
+
+def _named_metrics(content: RecordDict | None, names: tuple[str, ...]) -> RecordDict:
+    """Return one number for each of the names, 0 where there is none; all else, arrays included, is dropped."""
+    found: dict[str, float] = {}
+    dropped: set[str] = set()
+    for name, record in (content or {}).items():
+        if not isinstance(record, MetricRecord):
+            dropped.add(name)
+            continue
+        dropped |= record.keys() - set(names)
+        numbers = {key: number for key in names if (number := finite(record.get(key))) is not None}
+        found = numbers | found
+    if dropped:
+        log(INFO, "quietbit: not sent to the server: %s", one_line(", ".join(sorted(dropped))))
+    return RecordDict({METRICS: MetricRecord({name: found.get(name, 0.0) for name in names})} if names else {})
+
+
+def _evaluates(context: Context) -> bool:
+    """Whether the run asks for private answers to evaluations; a config that cannot be read does not."""
+    try:
+        return plan_of(context.run_config).evaluation is not None
+    except QuietbitError:
+        return False
 
 
 def _config_record(values: dict[str, Any]) -> ConfigRecord:
@@ -254,7 +278,8 @@ def _declined(message: Message, context: Context, gate: Gate | None, error: Exce
         except Exception as failure:
             log(ERROR, "quietbit: the sum could not be left", exc_info=failure)
     # The server must go on counting a release that was made and whose reply may be lost.
-    return decline(message, said, ANSWERED if noted else DECLINED)
+    reason = one_line(f"{ANSWERED if noted else DECLINED}{said}")
+    return Message(Error(ErrorCode.MOD_FAILED_PRECONDITION, reason), reply_to=message)
 
 
 ClientApp.lifespan = _refuse_lifespan(ClientApp.lifespan)  # type: ignore[method-assign, assignment]

@@ -1,19 +1,13 @@
 """The server's half: any Flower strategy, fed with the private mean instead of clients' weights.
 
 Idea     the wrapper asks as the inner strategy would, with quietbit's settings beside the model; it turns the releases
-         that come back into their plain mean, and hands the inner strategy one synthetic reply, *old arrays minus
-         mean*. So FedAvg sets the model to it, FedAvgM and FedAdam take its difference as their gradient, and none of
-         them sees a client. Everything else is the inner strategy's.
-
-Under secure aggregation the mean is that of a masked sum (`secure_round.py`): three more messages go to every node,
-four where the server may lie.
+         that come back into their plain mean (of a masked sum, under secure aggregation), and hands the inner strategy
+         one synthetic reply, *old arrays minus mean*. So FedAvg sets the model to it, FedAvgM and FedAdam take its
+         difference as their gradient, and none of them sees a client. Everything else is the inner strategy's.
 
 A round without a valid release, or without a sum, is skipped: the model stays, and the inner strategy is not called. A
-step that would leave a model that is not finite is not taken either. What the inner strategy logs of weights and of
-replies it never saw is left out of the log: every node counts as one, and there are counts of our own.
-
-Strategies that compare or reweight single clients (medians, Krum, q-FedAvg, trees, other privacy wrappers) are refused:
-there is one reply for them to see.
+step that would leave a model that is not finite is not taken either. Strategies that compare or reweight single clients
+(medians, Krum, q-FedAvg, trees, other privacy wrappers) are refused: there is one reply for them to see.
 """
 
 from __future__ import annotations
@@ -22,7 +16,7 @@ from collections import Counter
 from collections.abc import Callable, Iterable, Iterator, Mapping
 from contextlib import contextmanager
 from logging import INFO, WARNING, LogRecord, getLogger
-from typing import Any, final
+from typing import Any, cast, final
 
 import numpy as np
 from flwr.app import (
@@ -41,15 +35,13 @@ from flwr.supercore import log
 
 from quietbit._typing import FloatVector
 from quietbit.engine.layout import ModelLayout, NotFinite
-from quietbit.engine.messages import MODEL, RECORD, SPEED, SUM, request_of, sum_request
-from quietbit.engine.replay import KEEPS_FULL, Leader
+from quietbit.engine.messages import METRICS, MODEL, RECORD, SPEED, SUM, request_of, sum_request
+from quietbit.engine.replay import Leader
 from quietbit.engine.report import Report, RoundReport
 from quietbit.engine.round import Run
 from quietbit.errors import QuietbitError, check_int, require
 from quietbit.flower.arriving import ArrivingGrid
-from quietbit.flower.open_round import OpenRound
-from quietbit.flower.plaintext import METRICS, note_metrics
-from quietbit.flower.secure_round import SecureRound
+from quietbit.flower.round import OpenRound, SecureRound, metrics_of
 from quietbit.mechanism.base import Mechanism
 from quietbit.node.question import ALONE
 from quietbit.plan.evaluation import Evaluation
@@ -78,6 +70,7 @@ NO_NUMBERS = (
     "nodes answer evaluations with nothing, unless quietbit.evaluate asks for a private answer: evaluate on the server "
     "(evaluate_fn), and save the messages with fraction_evaluate=0.0."
 )
+COUNTS = ("asked", "answered", "declined", "failed", "refused")  # of a round, in Flower's result
 UNSAID = ("Weighted by", "Received %s results and %s failures")  # what is not so when every reply is one private mean
 
 
@@ -100,17 +93,15 @@ class PrivateStrategy(Strategy):
         rule = "a Directory where quietbit.server is active, and left out elsewhere"
         require(fine, "directory", type(directory).__name__, rule)
         self._directory, self._places = directory, dict[int, int]()
-        self._run = Run(self.settings)
+        self._run = Run(self.settings, 0, lambda level, line: log(level, "quietbit: %s", line))
         self._open: OpenRound | SecureRound | None = None
-        self._scouts: OpenRound | None = None
         self._evaluating: OpenRound | SecureRound | None = None
         self._planned = 0
         self._arriving: ArrivingGrid | None = None
-        self._late: list[tuple[OpenRound, bool]] = []  # rounds that releases may still join, and if they were skipped
+        self._late: list[OpenRound | SecureRound] = []  # rounds that releases may still join
         self._scores: list[dict[str, float]] = []
-        self._numbers_missed = False
+        self._warned = False  # that there are no numbers of evaluations
         self._step = _server_step(inner, self.settings)
-        self._leader: Leader | None = None
 
     def start(
         self,
@@ -129,7 +120,7 @@ class PrivateStrategy(Strategy):
         layout = ModelLayout.of(initial_arrays, self.settings)
         layout.check_finite(initial_arrays)
         if layout.nameless(initial_arrays):
-            log(WARNING, "quietbit: %s", NAMELESS)
+            self._run.say(WARNING, NAMELESS)
         self.settings.mechanism_for(layout.dimension)
         self._planned = check_int(num_rounds, "num_rounds", 0)
 
@@ -149,7 +140,7 @@ class PrivateStrategy(Strategy):
             result.arrays = initial_arrays
         self._close_late(0)
         report = self.report()
-        log(INFO, "quietbit: %s", report.promise())
+        self._run.say(INFO, report.promise())
         if (nobody := report.unanswered()) is not None:
             raise QuietbitError(nobody)
         return result
@@ -166,34 +157,30 @@ class PrivateStrategy(Strategy):
             self._arriving.begin(server_round, last=server_round == self._planned)
         messages = list(self.inner.configure_train(server_round, arrays, config, grid))
         if run.crowds.secret:
-            messages = self._readdressed(messages, grid)
+            self._readdress(messages, grid)
         _ask_for(messages, server_round, mechanism)
-        self._lead(server_round, arrays, layout, first)
-        if self._leader is not None:
-            _shorten(messages, arrays, self._leader)
+        run.lead(server_round, arrays, layout, self._step, f"{type(self.inner).__name__} is not plain averaging")
+        if run.leader is not None:
+            _shorten(messages, arrays, run.leader)
         if first:
             rounds = self._planned or self.settings.releases or 1
             many = min(len(messages), self.settings.arrivals or len(messages))
-            for level, line in run.outlook(asked=many, nodes=len(list(grid.get_node_ids())), rounds=rounds):
-                log(level, "quietbit: %s", line)
+            run.outlook(asked=many, nodes=len(list(grid.get_node_ids())), rounds=rounds)
         apart: tuple[list[Message], list[Message]] = [], []
         for message in messages:
             apart[run.scouts(mechanism, server_round, message.metadata.dst_node_id)].append(message)
         self._open = self._round(grid, server_round, arrays, layout, mechanism)
-        asked, self._scouts = self._open.ask(apart[0]), None
+        asked = self._open.ask(apart[0])
         if not apart[1]:
             return asked
-        self._scouts = OpenRound(
-            run=run.number, number=server_round, mechanism=mechanism.scout(), account=run.account, arrays={},
-            layout=layout,
-        )  # fmt: skip
-        told = {RECORD: ConfigRecord(request_of(server_round, self._scouts.mechanism))}
+        scouts = self._open.scouts = run.open(OpenRound, server_round, mechanism.scout(), arrays={}, layout=layout)
+        told = {RECORD: ConfigRecord(request_of(server_round, scouts.mechanism))}
         if self.settings.secure:
             told[SUM] = ConfigRecord(sum_request(ALONE, len(messages), 1))
         contents = {id(message.content): RecordDict({**message.content, **told}) for message in apart[1]}
         for message in apart[1]:
             message.content = contents[id(message.content)]
-        return [*asked, *self._scouts.ask(apart[1])]
+        return [*asked, *scouts.ask(apart[1])]
 
     def aggregate_train(
         self, server_round: int, replies: Iterable[Message]
@@ -202,57 +189,37 @@ class PrivateStrategy(Strategy):
         current, self._open = self._open, None
         if current is None or current.number != server_round:
             raise QuietbitError(f"Round {server_round} was not opened by configure_train, or is closed already.")
-        scouts, self._scouts = self._scouts, None
+        late = {str(one.number): one for one in self._late}  # by the group of a reply, as the grid writes it
+        scouts = cast(OpenRound | None, current.scouts)
         for reply in replies:
-            mine = scouts is not None and scouts.asked(reply.metadata.src_node_id)
-            (scouts if scouts is not None and mine else self._round_of(reply, current)).take(reply)
-        mean = current.mean() if self._leader is None else current.kept()
+            mine = scouts if scouts is not None and scouts.asked(reply.metadata.src_node_id) else None
+            (mine or late.get(reply.metadata.group_id, current)).take(reply)
+        mean = current.mean() if self._run.leader is None else current.kept()
         if self._late:
-            mean = pooled(one.drained() for one in (current, *(late for late, _ in self._late)))
-        both = [current] if scouts is None else [current, scouts]
-        if self._leader is not None:
-            heard = [node for one in both for node in one.answered()]
-            self._leader.heard(heard, [node for one in both for node in one.needing])
-        arrays, metrics, reasons = None, MetricRecord(), []
+            mean = pooled(one.drained() for one in (current, *self._late))
+        arrays, metrics = None, MetricRecord()
         try:
             if mean is not None:
                 arrays, metrics = self._stepped(server_round, current, mean)
         except (NotFinite, Diverged) as error:  # an update too large for the model's type, or a strategy that diverged
-            reasons = [f"the step was not taken: {error}"]
-        outcome = self._over(current, arrays is None, reasons, scouts)
-        numbers = MetricRecord({**metrics, **self._numbers(outcome)})
+            current.reasons.append(f"the step was not taken: {error}")
+        current.skipped = arrays is None
+        numbers = MetricRecord({**metrics, **self._numbers(self._over(current))})
         return ArrayRecord(current.arrays) if arrays is None else arrays, numbers
 
-    def _round_of(self, reply: Message, current: OpenRound | SecureRound) -> OpenRound | SecureRound:
-        """Return the round of the question that a reply answers, as the grid knows it, where rounds do not wait."""
-        known = {str(late.number): late for late, _ in self._late} if self._arriving is not None else {}
-        return known.get(reply.metadata.group_id, current)
-
-    def _over(
-        self, current: OpenRound | SecureRound, skipped: bool, reasons: list[str], scouts: OpenRound | None
-    ) -> RoundReport:
+    def _over(self, current: OpenRound | SecureRound) -> RoundReport:
         """Close a round, or leave it open for as many rounds as its releases may be late."""
-        stale = self.settings.staleness or 0
-        if not stale or not isinstance(current, OpenRound):
-            return self._closed(current, skipped, reasons, scouts)
+        if not self.settings.staleness:
+            return self._run.close(current)
         current.drained()
-        current.reasons += reasons
-        self._late.append((current, skipped))
-        self._close_late(stale)
+        self._late.append(current)
+        self._close_late(self.settings.staleness)
         return self._run.so_far(current)
 
     def _close_late(self, keep: int) -> None:
         """Close all rounds that releases may still join but the last ``keep``."""
         while len(self._late) > keep:
-            self._closed(*self._late.pop(0), [])
-
-    def _closed(
-        self, current: OpenRound | SecureRound, skipped: bool, reasons: list[str], scouts: OpenRound | None = None
-    ) -> RoundReport:
-        outcome = self._run.close(current, scouts, skipped=skipped, reasons=reasons)
-        for level, line in outcome.lines(current.crashes + (scouts.crashes if scouts is not None else [])):
-            log(level, "quietbit: %s", line)
-        return outcome
+            self._run.close(self._late.pop(0))
 
     def _stepped(
         self, server_round: int, current: OpenRound | SecureRound, mean: FloatVector
@@ -261,23 +228,19 @@ class PrivateStrategy(Strategy):
 
         Where nodes replay the step, it is taken as they will take it, and the inner strategy is asked for metrics.
         """
-        if self._leader is None:
-            stepped = current.layout.stepped(current.arrays, mean)
+        layout, leader = current.layout, self._run.leader
+        if leader is None:
+            stepped = layout.stepped(current.arrays, mean)
         else:
-            stepped = self._leader.advance(mean, current.mechanism, server_round)
+            stepped = leader.advance(mean, current.mechanism, server_round)
         moved = {name: Array(np.asarray(value)) for name, value in stepped.items()}
-        current.layout.check_finite(moved)
-        arrays = ArrayRecord({name: moved.get(name, old) for name, old in current.arrays.items()})
+        layout.check_finite(moved)
+        arrays = ArrayRecord({**current.arrays, **moved})
         with _plain_words():
             # Numbers that owners let out say who took part: where that is a secret they are not in the result.
             told = {} if self._run.crowds.secret else current.metrics()
             found, metrics = self.inner.aggregate_train(server_round, [self._synthetic(arrays, told)])
-        if self._leader is not None:
-            return arrays, metrics or MetricRecord()
-        if found is None:
-            return None, metrics or MetricRecord()
-        kept = _as_before(found, current)
-        current.layout.check_finite(kept)
+        kept = arrays if leader is not None else None if found is None else _as_before(found, current)
         return kept, metrics or MetricRecord()
 
     def configure_evaluate(
@@ -285,13 +248,10 @@ class PrivateStrategy(Strategy):
     ) -> Iterable[Message]:
         """Return the inner strategy's questions, with the priced question added where the plan evaluates."""
         messages = list(self.inner.configure_evaluate(server_round, arrays, config, grid))
-        asked, self._evaluating = self._run.evaluations.evaluation, None
-        if asked is None:
-            return messages
-        if not messages:
-            if not self._numbers_missed:
-                self._numbers_missed = True
-                log(WARNING, "quietbit: %s", NOBODY_ASKED)
+        asked, self._evaluating = self._run.evaluation, None
+        if asked is None or not messages:
+            if asked is not None:
+                self._warn(NOBODY_ASKED)
             return messages
         layout = ModelLayout.of(arrays, self.settings)
         self._evaluating = self._round(grid, server_round, arrays, layout, asked.mechanism, asked)
@@ -303,16 +263,12 @@ class PrivateStrategy(Strategy):
         asked: Evaluation | None = None,
     ) -> OpenRound | SecureRound:  # fmt: skip
         """Open a round of updates or, where something is ``asked`` about the model, of answers."""
-        run, plan = self._run, self.settings
-        common: dict[str, Any] = {
-            "run": grid.run.run_id, "number": number, "mechanism": mechanism, "arrays": dict(arrays), "layout": layout,
-            "account": run.account if asked is None else run.evaluations.account,
-            "most_examples": plan.most_examples if asked is None else None,
-        }  # fmt: skip
+        plan, self._run.number = self.settings, grid.run.run_id
+        common: Any = {"arrays": dict(arrays), "layout": layout, "evaluates": asked is not None}
         if not plan.secure:
-            return OpenRound(**common)
+            return self._run.open(OpenRound, number, mechanism, **common)
         common |= {"settings": plan, "grid": grid, "directory": self._directory, "places": self._places}
-        return SecureRound(**common, evaluation=asked)
+        return self._run.open(SecureRound, number, mechanism, evaluation=asked, **common)
 
     def aggregate_evaluate(self, server_round: int, replies: Iterable[Message]) -> MetricRecord | None:
         """Aggregate the numbers that nodes let through with the inner strategy; without any there is nothing to do.
@@ -327,22 +283,17 @@ class PrivateStrategy(Strategy):
             asked += 1
             if answers is not None:
                 answers.take(reply)
-            if not reply.has_content():
-                continue
-            found: dict[str, list[float]] = {}
-            note_metrics(reply.content, found)
-            numbers: dict[str, MetricRecordValues] = {name: values[0] for name, values in found.items()}
+            numbers = metrics_of(reply.content) if reply.has_content() else {}
             if set(numbers) <= {weight}:
                 continue
             reply.content = RecordDict({METRICS: MetricRecord({**numbers, weight: 1.0})})
             named.append((tuple(sorted(numbers)), reply))
-        told = self._evaluated(server_round)
+        told = self._evaluated()
         if not named:
             if told:
                 return MetricRecord(told)
-            if asked and not self._numbers_missed:
-                self._numbers_missed = True
-                log(WARNING, "quietbit: %s", NO_NUMBERS)
+            if asked:
+                self._warn(NO_NUMBERS)
             return None
         usual = Counter(names for names, _ in named).most_common(1)[0][0]
         try:
@@ -353,16 +304,17 @@ class PrivateStrategy(Strategy):
             log(WARNING, "quietbit: round %s: metrics of nodes could not be aggregated", server_round, exc_info=error)
             return MetricRecord(told) if told else None
 
-    def _evaluated(self, server_round: int) -> dict[str, MetricRecordValues]:
+    def _warn(self, line: str) -> None:
+        """Say once per run why there are no numbers of evaluations."""
+        if not self._warned:
+            self._warned = True
+            self._run.say(WARNING, line)
+
+    def _evaluated(self) -> dict[str, MetricRecordValues]:
         """Close the evaluation that is open, and return its estimates for Flower's result."""
         current, self._evaluating = self._evaluating, None
-        if current is None:
-            return {}
-        mean = current.mean()  # of a sum, which is unmasked now
-        outcome = self._run.evaluations.close(current.report(), mean)
-        for level, line in outcome.lines(current.reasons, current.crashes):
-            log(level, "quietbit: %s", line)
-        if not outcome.estimates:
+        outcome = None if current is None else self._run.evaluated(current, current.number)
+        if outcome is None or not outcome.estimates:
             return {}
         parts = {"": "value", "-low": "low", "-high": "high"}
         values = {end: [getattr(one, name) for one in outcome.estimates] for end, name in parts.items()}
@@ -378,37 +330,16 @@ class PrivateStrategy(Strategy):
         """Return rounds, nodes, bytes and the guarantee of the worst client so far."""
         return self._run.report(self._scores)
 
-    def _lead(self, server_round: int, arrays: ArrayRecord, layout: ModelLayout, first: bool) -> None:
-        """Follow the model that nodes replay, from the start or from one that somebody put in its place."""
-        if self._step is None:
-            if first and self.settings.replayed:
-                log(WARNING, "quietbit: %s", KEEPS_FULL.format(f"{type(self.inner).__name__} is not plain averaging"))
-            return
-        if not layout.single:
-            if first:
-                log(WARNING, "quietbit: %s", KEEPS_FULL.format("not everything that is learnt is float32"))
-            return
-        if self._leader is None or not self._leader.holds(arrays):
-            self._leader = Leader(layout, arrays, self.settings, self._step, server_round - 1)
-
-    def _readdressed(self, messages: list[Message], grid: Grid) -> list[Message]:
+    def _readdress(self, messages: list[Message], grid: Grid) -> None:
         """Address the inner strategy's questions, as many as it asks, to the next nodes of the secret order."""
         alike = len({id(message.content) for message in messages}) <= 1
         require(alike, "inner strategy", type(self.inner).__name__, "one that asks all nodes alike, for a secret order")
         nodes = self._run.crowds.cohort(grid.get_node_ids(), len(messages))
-        return [
-            Message(
-                message.content,
-                dst_node_id=node,
-                message_type=message.metadata.message_type,
-                ttl=message.metadata.ttl,
-                group_id=message.metadata.group_id,
-            )
-            for message, node in zip(messages, nodes, strict=True)
-        ]
+        for message, node in zip(messages, nodes, strict=True):
+            message.metadata.dst_node_id = node
 
     def _numbers(self, outcome: RoundReport) -> dict[str, MetricRecordValues]:
-        """Our own metrics of a round, for Flower's result.
+        """Return our own metrics of a round, for Flower's result.
 
         Bytes depend on who took part (the length of a node's id, the metrics that its owner lets out), so where the
         order is secret they are in the server's report alone.
@@ -416,18 +347,11 @@ class PrivateStrategy(Strategy):
         more: dict[str, MetricRecordValues] = {}
         if outcome.clip is not None:
             more = {"quietbit-clip": outcome.clip, "quietbit-scouted": outcome.scouted}
-        more |= {} if self._leader is None else {"quietbit-resyncs": outcome.resyncs}
+        more |= {} if self._run.leader is None else {"quietbit-resyncs": outcome.resyncs}
         if not self._run.crowds.secret:
             more |= {"quietbit-uplink-bytes": outcome.uplink, "quietbit-downlink-bytes": outcome.downlink}
-        return {
-            **more,
-            "quietbit-asked": outcome.asked,
-            "quietbit-answered": outcome.answered,
-            "quietbit-declined": outcome.declined,
-            "quietbit-failed": outcome.failed,
-            "quietbit-refused": outcome.refused,
-            "quietbit-epsilon": outcome.epsilon_upper,
-        }
+        counts = {f"quietbit-{name}": getattr(outcome, name) for name in COUNTS}
+        return {**more, **counts, "quietbit-epsilon": outcome.epsilon_upper}
 
     def _synthetic(self, arrays: ArrayRecord, metrics: dict[str, float]) -> Message:
         """One reply that stands for the round; its weight is 1."""
@@ -490,9 +414,10 @@ def _plain_words() -> Iterator[None]:
 
 
 def _as_before(found: ArrayRecord, current: OpenRound | SecureRound) -> ArrayRecord:
-    """Return the inner strategy's arrays in the types they had, and kept arrays untouched, whatever it made of them."""
+    """Return the inner strategy's arrays in the types they had, and the kept ones as they were; refuse infinities."""
     kinds = {name: kind for name, _, kind in current.layout.learnt}
     require(set(found) == set(current.arrays), "arrays of the inner strategy", sorted(found), "those of the model")
-    with np.errstate(over="ignore"):  # what becomes infinite is refused by whoever called
-        stepped = {name: found[name].numpy().astype(kind, copy=False) for name, kind in kinds.items()}
-    return ArrayRecord({name: Array(stepped[name]) if name in stepped else old for name, old in current.arrays.items()})
+    with np.errstate(over="ignore"):
+        stepped = {name: Array(found[name].numpy().astype(kind, copy=False)) for name, kind in kinds.items()}
+    current.layout.check_finite(stepped)
+    return ArrayRecord({**current.arrays, **stepped})

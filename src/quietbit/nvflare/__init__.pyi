@@ -4,5 +4,5 @@ from quietbit.engine.batch import current_batch as current_batch
 from quietbit.engine.batch import private_step as private_step
 from quietbit.engine.report import Report as Report
 from quietbit.nvflare.client import PrivateUplink as PrivateUplink
-from quietbit.nvflare.recipe import add_privacy as add_privacy
 from quietbit.nvflare.server import PrivateReceiver as PrivateReceiver
+from quietbit.nvflare.server import add_privacy as add_privacy

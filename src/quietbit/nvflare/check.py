@@ -1,9 +1,9 @@
 """What would leave a site with a given `privacy.json`: read as NVFlare reads it, judged scope by scope.
 
 Idea     NVFlare is silent about a file that protects nothing: a key misspelt, a list emptied or a scope renamed, and
-         weights leave as they are. So a site can ask beforehand. The file is read by NVFlare's own reader, so that the
-         answer is about what a job would really run with. A scope is safe when the component stands, which shuts
-         the ways out before the first task, and then its filters answer, or nobody does.
+         weights leave as they are. So a site can ask beforehand, of what NVFlare's own reader makes of the file. A
+         scope is safe when the component stands, which shuts the ways out before the first task; then its filters
+         answer, or nobody does.
 """
 
 from __future__ import annotations
@@ -19,7 +19,7 @@ from attrs import frozen
 from nvflare.apis.fl_constant import FilterKey, WorkspaceConstants
 from nvflare.private.fed.app.fl_conf import PrivacyConfiger
 
-from quietbit.engine.gate import GATEKEEPER, NODE_KEYS, POLICY
+from quietbit.engine.turn import GATEKEEPER, NODE_KEYS, POLICY
 from quietbit.errors import QuietbitError
 from quietbit.node.gatekeeper import RemoteGate
 from quietbit.node.ledger import FileLedger

@@ -1,20 +1,15 @@
 """The client's half: a filter that lets one private release out and nothing else.
 
 Idea     the same filter stands at both ends of a task. On its way in, the server's question is checked against the
-         owner's policy and noted in the ledger, before the app is called; on its way out, whatever the app
-         answered becomes one release (`quietbit.node.release`), of the zero update if it failed. The reply is written
-         anew, so that nothing of the app's own is left in it: no weights, metrics, counts of steps, headers or return
-         codes. A question about the model (`quietbit.evaluate`), beside an update's or by itself, is answered with one
-         cell of randomised response. What has no such answer is not answered, and its app is not run: tasks without a
-         question and requests for a site's model, unless the policy names numbers that may leave.
-
-NVFlare's own base class for such filters passes data on unfiltered when they are of another kind, when they cannot
-be read, when the return code is not OK and when the filter says nothing. This one is not such a class: what it does not
-know raises, and NVFlare then sends an error without content. The other ways out are shut by `ways_out.py`.
+         owner's policy and noted in the ledger, before the app is called; on its way out, whatever the app answered
+         becomes one release (`quietbit.engine.turn`), in a reply that is written anew: nothing of the app's own is left
+         in it. A question about the model (`quietbit.evaluate`), beside an update's or by itself, is answered with one
+         cell of randomised response. Tasks without a question are not run, unless the policy names numbers that may
+         leave. What passes here and is not known raises: NVFlare then sends an error without content, where its own
+         base class of filters would pass data on. The other ways out are shut by `ways_out.py`.
 
 Who decides: `properties` of the scope in the site's `privacy.json`, which jobs cannot write, name the owner's policy
-(`quietbit.policy`) or gatekeeper (`quietbit.gatekeeper`). Without one nothing is released, but in NVFlare's simulator
-and where the job says ``simulation``.
+or gatekeeper. Without one nothing is released, but in NVFlare's simulator and where the job says ``simulation``.
 """
 
 from __future__ import annotations
@@ -38,19 +33,15 @@ from nvflare.app_common.logging.constants import is_log_streaming_allowed
 from nvflare.private.fed.simulator.simulator_app_runner import SimulatorClientRunManager
 from nvflare.private.privacy_manager import Scope
 
-from quietbit.engine.evaluation import EvaluationTurn, evaluation_of
-from quietbit.engine.gate import gate_for, own_keys
-from quietbit.engine.messages import MODEL, RECORD, SPEED, question_of
+from quietbit.engine.messages import MODEL, RECORD, SPEED, evaluation_of, question_of
 from quietbit.engine.replay import Follower
-from quietbit.engine.turn import Turn, plan_of
+from quietbit.engine.turn import Turn, gate_for, own_keys, plan_of
 from quietbit.errors import InvalidParameter, require
 from quietbit.node.answer_time import AnswerTime
 from quietbit.node.gatekeeper import Gate
 from quietbit.node.policy import PolicyError, Simulation
-from quietbit.node.pricing import ProposedMechanism
 from quietbit.node.question import Question
-from quietbit.nvflare.arrays import NamedArray, as_kind, kind_of, named
-from quietbit.nvflare.task import ANSWER, DECIDED, TURN, Task, refused, task_of
+from quietbit.nvflare.task import ANSWER, DECIDED, TURN, NamedArray, Task, as_kind, kind_of, named, refused, task_of
 from quietbit.nvflare.ways_out import shut
 from quietbit.plan.plan import PREFIX, Plan
 from quietbit.plan.rules import APP
@@ -87,8 +78,8 @@ def local_settings(values: Mapping[str, Any]) -> Plan:
     )
     rule = f"{Trust.LOCAL.value}: over NVFlare the server sees every release"
     require(settings.trust is Trust.LOCAL, "quietbit.trust", settings.trust.value, rule)
-    start, rule = settings.downlink_start, "server: over NVFlare the first model comes in full"
-    require(start != APP, "quietbit.downlink-start", start, rule)
+    rule = "server: over NVFlare the first model comes in full"
+    require(settings.downlink_start != APP, "quietbit.downlink-start", settings.downlink_start, rule)
     rule = "left out: over NVFlare the controller says when a round ends, and late results are in no mean"
     require(settings.arrivals is None, "quietbit.arrivals", settings.arrivals, rule)
     rule = "left out: the controller chooses the clients over NVFlare"
@@ -180,13 +171,13 @@ class PrivateUplink(Filter):  # type: ignore[misc]
             try:
                 about = evaluation_of(plan)
                 question = question_of({RECORD: asked[ABOUT]}, plan, *who, about)
-                task.evaluation = EvaluationTurn.accept(gate, question, about)
+                task.evaluation = Turn.evaluate(gate, question, about), about
             except Exception as error:
                 if task.turn is None:
                     raise
                 task.refused = {ANSWER: refused(error)}
             else:
-                task.moment = task.evaluation.moment if task.turn is None else task.moment
+                task.moment = task.moment if task.turn is not None else task.evaluation[0].moment
 
     def _gate(self, fl_ctx: FLContext) -> tuple[Gate, bool]:
         """Return this site's gate, and whether it is a simulated site that has no owner."""
@@ -221,7 +212,7 @@ def _model(shareable: Any, gate: Gate, question: Question, plan: Plan) -> dict[s
         if dxo.data:
             follower.full(said, kind_of(dxo.data), named(dxo.data), speed)
         else:
-            kind, found = follower.replayed(said, ProposedMechanism.read(question.mechanism).mechanism)
+            kind, found = follower.replayed(said, question)
             dxo.data = {name: as_kind(array, kind) for name, array in found.items()}
             dxo.update_shareable(shareable)
     return named(dxo.data)

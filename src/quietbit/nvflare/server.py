@@ -1,33 +1,23 @@
 """The server's half: a filter that puts quietbit's question beside the model, and makes differences of releases.
 
 Idea     a task that goes out says which round it is, which mechanism the server will decode with and what the run
-         promises. A release that comes back is taken only if it is the first for the task that it answers, made for
-         this job, this round and this client, by this mechanism, whole to its last bit. It becomes its own unbiased
-         estimate: a difference of weights, of weight one, which any workflow that averages takes as it is. The mean of
-         estimates is the estimate of the mean, so that nothing is lost by decoding clients one by one.
-
-A task may also ask about the model (`quietbit.evaluate`): beside an update, or by itself where the workflow validates
-models. Each answer becomes its own unbiased estimate of the metric, of which any mean is an estimate; the report has
-the mean with its interval.
-
-Where rounds are replayed (`engine.replay`), a client gets the rounds that it missed in the model's place. The step is
-then taken here, as clients will take it, and put into the workflow's model before that is saved; the workflow adds
-differences of zero. Only NVFlare's own FedAvg is known to do nothing else with a mean: any other keeps the full model.
+         promises. A release that comes back is taken as `engine.round` takes it, once for its task, and becomes its own
+         unbiased estimate: a difference of weights, of weight one, which any workflow that averages takes as it is. So
+         does an answer about the model, which a task may ask for beside an update, or by itself. Where rounds are
+         replayed (`engine.replay`) the step is taken here, as clients will take it, and put into the workflow's model;
+         the workflow, NVFlare's own FedAvg, adds differences of zero.
 
 A client that declines, fails or is refused has no difference. NVFlare's averaging ends a job, or empties its model,
 where clients send nothing; so the workflow is handed a zero difference of weight 2^-100, which is lost in rounding
-beside any other client's 1, and leaves the model as it is where nobody sent anything. Only means know weights: give
-these filters to a workflow that averages, and to none that compares single clients.
-
-Weights, headers and round are written from the question that was asked, and never from what a client sent.
+beside any other client's 1. Only means know weights: give these filters to a workflow that averages, and to none that
+compares single clients. Weights, headers and round are written from the question that was asked, and never from what a
+client sent.
 """
 
 from __future__ import annotations
 
-import logging
 import threading
-from collections.abc import Callable, Mapping
-from dataclasses import replace
+from collections.abc import Callable, Mapping, Sequence
 from functools import partial
 from pathlib import Path
 from typing import Any, TypeVar, cast, final
@@ -49,20 +39,18 @@ from nvflare.app_common.workflows.fedavg import FedAvg
 from nvflare.fuel.utils import fobs
 
 from quietbit._typing import FloatVector
-from quietbit.engine.evaluation import evaluation_of
 from quietbit.engine.layout import ModelLayout
-from quietbit.engine.messages import MODEL, RECORD, SPEED, finite, lines_of, one_line, request_of
-from quietbit.engine.replay import KEEPS_FULL, Leader
+from quietbit.engine.messages import MODEL, RECORD, SPEED, evaluation_of, numbers_of, one_line, request_of
 from quietbit.engine.round import Round, Run
 from quietbit.errors import InvalidPayload, check_int, refuse_payload, require
-from quietbit.nvflare.arrays import as_kind, differences, kind_of, named
-from quietbit.nvflare.client import ABOUT, UPDATE, local_settings, number_of
-from quietbit.nvflare.task import ANSWER, CRASHED
+from quietbit.nvflare.client import ABOUT, TABLE, UPDATE, PrivateUplink, local_settings, number_of
+from quietbit.nvflare.task import ANSWER, CRASHED, as_kind, kind_of, named
 from quietbit.plan.evaluation import Evaluation
+from quietbit.plan.plan import PREFIX
 from quietbit.wire.downlink import Diverged
 from quietbit.wire.weighted import EXAMPLES
 
-__all__ = ["NO_WEIGHT", "PrivateReceiver"]
+__all__ = ["NO_WEIGHT", "PrivateReceiver", "add_privacy"]
 
 NO_WEIGHT = 2.0**-100
 EVENTS = (EventType.END_RUN, AppEventType.BEFORE_AGGREGATION, AppEventType.AFTER_SHAREABLE_TO_LEARNABLE)
@@ -73,13 +61,22 @@ Found = TypeVar("Found")
 
 
 @final
-@define(eq=False)
-class _Evaluation:
-    """Questions about one model: who was asked, and the sum of what they answer."""
+@define(eq=False, kw_only=True)
+class _Evaluation(Round):
+    """Questions about one model, whose answers are decoded one by one."""
 
-    round: Round
-    asked: Evaluation
-    total: Any = 0.0
+    question: Evaluation
+    _total: Any = field(default=0.0, init=False)
+
+    def answer(self, client: str, data: bytes) -> dict[str, float | list[float]]:
+        """Take an answer in; return the metric that it estimates by itself."""
+        shares, _ = self.decode(client, number_of(client), data)
+        self._total = self._total + shares
+        return {self.question.metric: self.question.metric_of(shares)}
+
+    def mean(self) -> FloatVector | None:
+        """Return the mean of the answers; None where there is none."""
+        return self._total / len(self._answered) if self._answered else None
 
 
 @final
@@ -101,8 +98,7 @@ class _Question:
 
     def rounds(self) -> list[Round]:
         """Return the rounds that count it."""
-        found = self.round, self.evaluation.round if self.evaluation is not None else None
-        return [current for current in found if current is not None]
+        return [current for current in (self.round, self.evaluation) if current is not None]
 
     def taken(self, current: Round, said: Any, take: Callable[[bytes], Found], late: bool) -> Found | None:
         """Return what one part of an answer is worth; None, and a line in the report, where it is worth nothing."""
@@ -111,7 +107,7 @@ class _Question:
                 self.open = False
                 # One that has made a release for this round, and says so, has not declined: it counts.
                 note = current.decline if said["noted"] is False else current.silent
-                note(self.client, one_line(str(said["declined"])))
+                note(self.client, said["declined"])
                 return None
             if not isinstance(said, bytes):
                 refuse_payload("the result", "one release of bytes", one_line(str(said)))
@@ -120,7 +116,7 @@ class _Question:
             found, self.open = take(said), False
             return found
         except Exception as error:  # whatever a client can make of it: the other part stands
-            current.refuse(self.client, one_line(str(error)))
+            current.refuse(self.client, error)
             return None
 
     def update(self, data: bytes, examples: float | None) -> FloatVector:
@@ -138,100 +134,99 @@ class _Question:
         flat, self.weight = current.decode(*release)
         return flat
 
-    def answer(self, data: bytes) -> dict[str, float | list[float]]:
-        """Take an answer about the model in; return the metric that it estimates by itself."""
-        about = cast(_Evaluation, self.evaluation)
-        shares, _ = about.round.decode(self.client, number_of(self.client), data)
-        about.total = about.total + shares
-        return {about.asked.metric: about.asked.metric_of(shares)}
+    def seen(self, task: str, flat: FloatVector | None, metrics: dict[str, Any]) -> Shareable:
+        """Return what the workflow sees of a client: *trained minus received*, as NVFlare counts, and from whom."""
+        if self.layout is None:
+            found = DXO(DataKind.METRICS, data=metrics).to_shareable()
+        else:
+            pieces = self.layout.shaped(np.zeros(self.layout.dimension) if flat is None else -flat)
+            moved = {name: as_kind(pieces[name].astype(dtype), self.kind) for name, _, dtype in self.layout.learnt}
+            meta: dict[str, Any] = {MetaKey.NUM_STEPS_CURRENT_ROUND: NO_WEIGHT if flat is None else self.weight}
+            if metrics:
+                meta[MetaKey.INITIAL_METRICS] = {name: one for name, one in metrics.items() if isinstance(one, float)}
+            found = DXO(DataKind.WEIGHT_DIFF, data=moved, meta=meta).to_shareable()
+        found.set_header(ReservedKey.TASK_NAME, self.name)
+        found.set_header(ReservedKey.TASK_ID, task)
+        if self.round is not None:
+            found.set_header(AppConstants.CURRENT_ROUND, self.round.number - 1)
+        found.set_peer_props({ReservedKey.IDENTITY_NAME: self.client})
+        if self.cookies:
+            found.set_cookie_jar(self.cookies)
+        return found
 
 
 @final
 @define(eq=False)
 class _Job:
-    """A job: its run, its questions by task, the round that is open, and the model that clients replay."""
+    """A job: its run, its questions by task, the round that is open, and the evaluations that are."""
 
     name: str
     run: Run
-    say: Callable[[int, str], None]
     questions: dict[str, _Question] = field(factory=dict)
     current: Round | None = None
-    scouts: Round | None = None  # of the round that is open
     over: bool = False  # whether the workflow has begun to aggregate the round that is open, and
     stepped: bool = False  # whether its step was taken
     sizes: dict[Any, int] = field(factory=dict)  # of its tasks, by what they hold: the same but for digits
-    leader: Leader | None = None
-    evaluations: dict[int | str, _Evaluation] = field(factory=dict)  # those that are open, by round or by model
+    evaluations: dict[int | str, _Evaluation] = field(factory=dict)  # by round or by model
     asked: int = 0  # the number of the last evaluation
 
     def evaluate(self, key: int | str, number: int = 0) -> _Evaluation:
         """Return the evaluation of a round or of a model; numbers only grow, as nodes want them to."""
         if key not in self.evaluations:
             about, self.asked = evaluation_of(self.run.plan), max(number, self.asked + 1)
-            current = Round(
-                run=self.run.number, number=self.asked, mechanism=about.mechanism, account=self.run.evaluations.account
-            )
-            self.evaluations[key] = _Evaluation(current, about)
+            found = self.run.open(_Evaluation, self.asked, about.mechanism, evaluates=True, question=about)
+            self.evaluations[key] = found
         return self.evaluations[key]
 
     def evaluated(self, key: int | str) -> None:
-        """Count an evaluation that is over."""
+        """Count an evaluation that is over; what round 3 trains is the model of round 2, and reported as that."""
         one = self.evaluations.pop(key)
-        found, crashes = one.round.report(), one.round.crashes
-        mean, model = one.total / found.answered if found.answered else None, key if isinstance(key, str) else ""
-        # A report calls a model by the round that it came from: what round 3 trains came from round 2.
-        found = replace(found, round=len(self.run.rounds) if isinstance(key, str) else key - 1)
-        for level, line in self.run.evaluations.close(found, mean, model).lines(found.reasons, crashes):
-            self.say(level, line)
+        if isinstance(key, str):
+            self.run.evaluated(one, len(self.run.rounds), key)
+        else:
+            self.run.evaluated(one, key - 1)
 
     def open(self, number: int, model: dict[str, Any], layout: ModelLayout, plain: bool) -> Round:
         """Return the round of this number; a new one closes the one before, after which a clip may have moved."""
         if self.current is None or self.current.number != number:
             self.close()
-            mechanism = self.run.mechanism(layout.dimension, number)
-            common: Any = {"run": self.run.number, "number": number, "account": self.run.account}
-            self.current = Round(mechanism=mechanism, most_examples=self.run.plan.most_examples, **common)
-            if self.run.plan.clip_scouts is not None:
-                self.scouts = Round(mechanism=mechanism.scout(), **common)
-            if self.run.plan.replayed:
-                self._lead(number, model, layout, plain)
+            run, plan = self.run, self.run.plan
+            mechanism = run.mechanism(layout.dimension, number)
+            self.current = run.open(Round, number, mechanism)
+            if plan.clip_scouts is not None:
+                self.current.scouts = run.open(Round, number, mechanism.scout())
+            step = plan.server_step if plan.replayed and plain else None
+            run.lead(number, model, layout, step, "the workflow is not NVFlare's plain FedAvg")
         return self.current
 
-    def _lead(self, number: int, model: dict[str, Any], layout: ModelLayout, plain: bool) -> None:
-        """Follow the model that clients replay, from the start or from one that somebody put in its place."""
-        if not plain or not layout.single:
-            why = "not everything that is learnt is float32" if plain else "the workflow is not NVFlare's plain FedAvg"
-            if not self.run.rounds:
-                self.say(logging.WARNING, KEEPS_FULL.format(why))
-        elif self.leader is None or not self.leader.holds(model):
-            self.leader = Leader(layout, model, self.run.plan, self.run.plan.server_step, number - 1)
+    def late(self, question: _Question) -> bool:
+        """Return whether what a question is about is over."""
+        if question.round is None:
+            return question.evaluation not in self.evaluations.values()
+        current = self.current
+        return self.over or current is None or question.round not in (current, current.scouts)
 
     def step(self, weights: dict[str, Any]) -> None:
         """Take the step that clients will replay, and put what it leads to into the workflow's model."""
-        if self.leader is None or self.current is None or self.stepped:  # both filters hear every event
+        leader, current = self.run.leader, self.current
+        if leader is None or current is None or self.stepped:  # both filters hear every event
             return
         self.stepped = True
-        mean, kind = self.current.kept(), kind_of(weights)
+        mean, kind = current.kept(), kind_of(weights)
         try:
             if mean is not None:
-                self.leader.advance(mean, self.current.mechanism, self.current.number)
+                leader.advance(mean, current.mechanism, current.number)
         except Diverged as error:
-            self.current.reasons.append(f"the step was not taken: {error}")
-        weights.update({name: as_kind(value, kind) for name, value in self.leader.arrays().items()})
+            current.reasons.append(f"the step was not taken: {error}")
+        weights.update({name: as_kind(value, kind) for name, value in leader.arrays().items()})
 
     def close(self) -> None:
         """Count the round that is open, if one is."""
         if self.current is not None:
-            both = [self.current] if self.scouts is None else [self.current, self.scouts]
-            if self.leader is not None:
-                heard = [node for one in both for node in one.answered()]
-                self.leader.heard(heard, [node for one in both for node in one.needing])
-            outcome = self.run.close(self.current, self.scouts)
-            for level, line in outcome.lines([crash for one in both for crash in one.crashes]):
-                self.say(level, line)
+            self.run.close(self.current)
         for key in list(self.evaluations):
             self.evaluated(key)
-        self.current, self.scouts, self.over, self.stepped = None, None, False, False
+        self.current, self.over, self.stepped = None, False, False
         self.sizes.clear()
 
 
@@ -297,13 +292,12 @@ class PrivateReceiver(Filter):  # type: ignore[misc]
             # NVFlare asks again for ever where a filter of tasks fails.
             self.system_panic(f"quietbit: the question cannot be asked: {one_line(str(error))}", fl_ctx)
             raise
-        if question.evaluation is not None:
-            current = question.evaluation.round
-            asked[ABOUT] = request_of(current.number, current.mechanism)
-            current.sent(client, 0)
+        if (about := question.evaluation) is not None:
+            asked[ABOUT] = request_of(about.number, about.mechanism)
+            about.sent(client, 0)
         shareable[RECORD] = asked
         if question.round is not None:
-            what = question.missed, question.round is job.scouts
+            what = question.missed, question.round is job.current
             if what not in job.sizes:
                 job.sizes[what] = _size(shareable)
             question.round.sent(client, job.sizes[what])
@@ -323,18 +317,18 @@ class PrivateReceiver(Filter):  # type: ignore[misc]
         current, about = job.open(number, model, layout, _averages(fl_ctx)), None
         if not self.validations and evaluates is not None and evaluates.due(number, self._settings.releases):
             about = job.evaluate(number, number)
-        if job.scouts is not None and job.run.scouts(current.mechanism, number, number_of(client)):
-            current = job.scouts
-        asked[UPDATE], cookies = request_of(number, current.mechanism), shareable.get_cookie_jar()
-        shape = layout, kind_of(dxo.data), job.leader is not None
-        question = _Question(client, name, cookies, current, about, *shape)
-        if job.leader is not None:
-            missed = job.leader.missed(client)
-            asked[MODEL], question.missed = job.leader.record(missed), None if missed is None else len(missed)
+        if current.scouts is not None and job.run.scouts(current.mechanism, number, number_of(client)):
+            current = current.scouts
+        asked[UPDATE], leader = request_of(number, current.mechanism), job.run.leader
+        shape = layout, kind_of(dxo.data), leader is not None
+        question = _Question(client, name, shareable.get_cookie_jar(), current, about, *shape)
+        if leader is not None:
+            missed = leader.missed(client)
+            asked[MODEL], question.missed = leader.record(missed), None if missed is None else len(missed)
             if missed is not None:
                 DXO(dxo.data_kind, data={}, meta=dxo.meta).update_shareable(shareable)
-            elif job.leader.speed is not None:
-                asked[SPEED] = job.leader.speed
+            elif leader.speed is not None:
+                asked[SPEED] = leader.speed
         return job, question
 
     def _validation(
@@ -343,23 +337,21 @@ class PrivateReceiver(Filter):  # type: ignore[misc]
         """Ask about a model; a client that was asked about it in another task is asked about a later state of it."""
         said = from_shareable(shareable).get_meta_prop(AppConstants.MODEL_OWNER, "")
         model, job = one_line(str(shareable.get_header(AppConstants.MODEL_OWNER) or said)), self._job(fl_ctx)
-        if task not in job.questions and model in job.evaluations and job.evaluations[model].round.asked(client):
+        if task not in job.questions and model in job.evaluations and job.evaluations[model].asked(client):
             job.evaluated(model)
         return job, _Question(client, name, shareable.get_cookie_jar(), None, job.evaluate(model))
 
     def _job(self, fl_ctx: FLContext, dimension: int | None = None, rounds: Any = None) -> _Job:
         engine = fl_ctx.get_engine()
-        job = _JOBS.get(engine)
-        if job is None:
+        if engine not in _JOBS:
             name = str(fl_ctx.get_job_id())
-            run = Run(self._settings, number_of(name))
+            run = Run(self._settings, number_of(name), lambda level, line: self.logger.log(level, "quietbit: %s", line))
             if dimension is not None:
                 run.mechanism(dimension, 1)
-            job = _JOBS[engine] = _Job(name, run, lambda level, line: self.logger.log(level, "quietbit: %s", line))
             clients, planned = len(engine.get_clients()), rounds if isinstance(rounds, int) else self._settings.releases
-            for level, line in run.outlook(asked=clients, nodes=clients, rounds=planned or 1):
-                job.say(level, line)
-        return job
+            run.outlook(asked=clients, nodes=clients, rounds=planned or 1)
+            _JOBS[engine] = _Job(name, run)
+        return _JOBS[engine]
 
     def _take(self, result: Any, fl_ctx: FLContext) -> Shareable:
         """Turn a result into a difference of weights, of no weight where the client has none to give."""
@@ -367,28 +359,26 @@ class PrivateReceiver(Filter):  # type: ignore[misc]
         question = job.questions.get(task) if job is not None else None
         if job is None or question is None:
             raise ContentBlockedException("quietbit: a result came for a task that was not asked.")
-        flat, about, metrics = None, None, dict[str, Any]()
+        flat, metrics, late = None, dict[str, Any](), job.late(question)
         try:
-            question.rounds()[0].uplink += _size(result)
+            first = question.rounds()[0]
+            first.uplink += _size(result)
             record = _record(question, result, _peer(fl_ctx))
-            late = job.over or question.round not in (job.current, job.scouts)
-            if question.round is None:
-                late = question.evaluation not in job.evaluations.values()
             refusal = {name: record[name] for name in ("declined", "noted") if name in record}
-            if question.evaluation is not None:
-                about = question.taken(question.evaluation.round, record.get(ANSWER, refusal), question.answer, late)
-            told = _metrics(record.get("metrics"))
+            told, about = numbers_of(record.get("metrics")), None
+            if (evaluation := question.evaluation) is not None:
+                answer = partial(evaluation.answer, question.client)
+                about = question.taken(evaluation, record.get(ANSWER, refusal), answer, late)
             if question.round is not None:
                 update = partial(question.update, examples=told.get(EXAMPLES))
                 flat = question.taken(question.round, record.get("release", refusal), update, late)
             if flat is not None or about is not None:
-                metrics.update(told)
-                crash = record.get(CRASHED)
-                question.rounds()[0].crashes += [] if crash is None else [lines_of(str(crash))]
+                metrics = told | (about or {})
+                first.crashed(record.get(CRASHED))
         except Exception as error:  # whatever a client can make its message of: nothing of it ends the job
             for current in question.rounds():
-                current.refuse(question.client, one_line(str(error)))
-        found = _seen(question, task, flat, metrics | ({} if about is None else about))
+                current.refuse(question.client, error)
+        found = question.seen(task, flat, metrics)
         if not isinstance(result, Shareable):
             return found
         # In place: NVFlare shows some of its components (model selectors) what came, not what filters return.
@@ -418,27 +408,6 @@ def _record(question: _Question, result: Any, sender: str) -> Mapping[str, Any]:
     return record
 
 
-def _seen(question: _Question, task: str, flat: FloatVector | None, metrics: dict[str, Any]) -> Shareable:
-    """Build what the workflow sees of a client: *trained minus received*, as NVFlare counts, and who it is from."""
-    if question.layout is None:
-        found = DXO(DataKind.METRICS, data=metrics).to_shareable()
-    else:
-        zeros = np.zeros(question.layout.dimension)
-        moved = differences(question.layout, zeros if flat is None else -flat, question.kind)
-        meta: dict[str, Any] = {MetaKey.NUM_STEPS_CURRENT_ROUND: NO_WEIGHT if flat is None else question.weight}
-        if metrics:
-            meta[MetaKey.INITIAL_METRICS] = {name: one for name, one in metrics.items() if isinstance(one, float)}
-        found = DXO(DataKind.WEIGHT_DIFF, data=moved, meta=meta).to_shareable()
-    found.set_header(ReservedKey.TASK_NAME, question.name)
-    found.set_header(ReservedKey.TASK_ID, task)
-    if question.round is not None:
-        found.set_header(AppConstants.CURRENT_ROUND, question.round.number - 1)
-    found.set_peer_props({ReservedKey.IDENTITY_NAME: question.client})
-    if question.cookies:
-        found.set_cookie_jar(question.cookies)
-    return found
-
-
 def _averages(fl_ctx: FLContext) -> bool:
     """Whether the workflow is NVFlare's own FedAvg with its own mean of all that is learnt."""
     found: Any = getattr(getattr(fl_ctx.get_prop(FLContextKey.RUNNER), "current_wf", None), "controller", None)
@@ -455,14 +424,43 @@ def _peer(fl_ctx: FLContext) -> str:
     return str(peer.get_identity_name()) if isinstance(peer, FLContext) else ""
 
 
-def _metrics(numbers: Any) -> dict[str, float]:
-    """Return the finite numbers that a client let through."""
-    found = numbers if isinstance(numbers, Mapping) else {}
-    values = {one_line(str(name)): finite(value) for name, value in found.items()}
-    return {name: value for name, value in values.items() if value is not None}
-
-
 def _size(shareable: Any) -> int:
-    """Bytes of a message as NVFlare serialises it, without what the server notes in it when it comes."""
+    """Return the bytes of a message as NVFlare serialises it, without what the server notes in it when it comes."""
     sent = make_copy(shareable, [ReservedHeaderKey.PEER_PROPS]) if isinstance(shareable, Shareable) else shareable
     return len(fobs.dumps(sent))
+
+
+def add_privacy(
+    recipe: Any,
+    settings: Mapping[str, Any],
+    *,
+    tasks: Sequence[str] = ("train",),
+    simulation: bool = False,
+    seed: int | None = None,
+    metrics: Sequence[str] = (),
+    validations: Sequence[str] = (),
+) -> None:
+    """Put quietbit's filters around the training ``tasks`` of a recipe; ``settings`` are the keys of a run config.
+
+    ``simulation``, ``seed`` and ``metrics`` are for NVFlare's simulator; on a site its owner's policy decides. Where
+    the settings evaluate, ``validations`` are the tasks that ask for the metric of a model; without any, every training
+    task asks for that of the model it brings, beside the update. Names must be exact: a pattern matches nothing, and
+    tasks that are not named are not run on the clients. Sites use the quietbit that they have installed: the job
+    carries no copy, as it would of any other package.
+    """
+    known = local_settings(settings)
+    names = [*tasks, *validations]
+    fine = bool(names) and all(isinstance(name, str) and name and "*" not in name for name in names)
+    require(fine, "tasks", names, "names of tasks, without patterns")
+    job = recipe._job.job  # there is no public way to it
+    job.set_app_packages([*job.app_packages, "quietbit"])
+    table: dict[str, Any] = {}
+    for key, value in known.to_run_config().items():  # a dot in a key does not survive a deployment
+        outer, _, inner = key.removeprefix(PREFIX).partition(".")
+        table |= {outer: table.get(outer, {}) | {inner: value}} if inner else {outer: value}
+    receiver = partial(PrivateReceiver, {TABLE: table}, validations=list(validations) or None)
+    uplink = partial(PrivateUplink, simulation, seed, list(metrics) or None)
+    recipe.add_server_output_filter(receiver(), tasks=names)
+    recipe.add_server_input_filter(receiver(), tasks=names)
+    recipe.add_client_input_filter(uplink(), tasks=names)
+    recipe.add_client_output_filter(uplink(), tasks=names)

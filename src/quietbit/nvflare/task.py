@@ -3,6 +3,9 @@
 Idea     a decision is made once, from the question, the policy and the ledger; an answer is made once, from whatever
          the app did, and is written anew: a release, a private answer about the model, the numbers that the owner
          names, or a refusal. It is kept as it was written, so that nothing that happens to it afterwards leaves.
+
+NVFlare's weights, numpy arrays or torch tensors, are read where they are, as the named arrays of a layout; what goes
+back is of the kind that the server's model has.
 """
 
 from __future__ import annotations
@@ -16,7 +19,7 @@ from functools import partial
 from typing import Any, final
 
 import numpy as np
-from attrs import define, field
+from attrs import define, field, frozen
 from nvflare.apis.dxo import DXO, DataKind, MetaKey, from_shareable
 from nvflare.apis.filter import ContentBlockedException
 from nvflare.apis.fl_constant import FLContextKey, ReturnCode
@@ -24,20 +27,24 @@ from nvflare.apis.fl_context import FLContext
 from nvflare.apis.shareable import ReservedHeaderKey, Shareable
 
 from quietbit._typing import FloatVector
+from quietbit.arrays import is_tensor
 from quietbit.engine.batch import serving
-from quietbit.engine.evaluation import EvaluationTurn
+from quietbit.engine.layout import STYPE
 from quietbit.engine.messages import MOST_TRACEBACK, RECORD, finite
 from quietbit.engine.turn import Turn, lost, refusal
-from quietbit.errors import require
+from quietbit.errors import require, require_module
 from quietbit.node.answer_time import AnswerTime
-from quietbit.nvflare.arrays import named
+from quietbit.plan.evaluation import Evaluation
 
-__all__ = ["ANSWER", "CRASHED", "DECIDED", "TURN", "Task", "refused", "task_of"]
+__all__ = [
+    "ANSWER", "CRASHED", "DECIDED", "TURN", "NamedArray", "Task", "as_kind", "kind_of", "named", "refused", "task_of",
+]  # fmt: skip
 
 LOGGER = logging.getLogger(__name__)
 TURN, DECIDED = "quietbit.turn", "quietbit.decided"  # properties of a task's context
 ANSWER = "answer"  # about the model, or why there is none
 CRASHED = "crashed"  # of simulated sites alone: why an app has no update
+NUMPY, TORCH = "numpy", "torch"
 
 
 @final
@@ -55,7 +62,7 @@ class Task:
     runs: bool = False
     refused: dict[str, Any] = field(factory=dict)  # why there is no answer, or none about the model beside a release
     turn: Turn | None = None
-    evaluation: EvaluationTurn | None = None
+    evaluation: tuple[Turn, Evaluation] | None = None
     names: tuple[str, ...] = ()
     moment: AnswerTime = field(factory=lambda: AnswerTime(0.0))
     shows: bool = False
@@ -93,10 +100,9 @@ class Task:
             return DXO(DataKind.METRICS, data=_numbers(result, self.names)).to_shareable()
         record = dict(self.refused)
         if turn is not None:
-            record |= _released("release", turn.release, partial(self._read, _update, result, turn))
+            record |= self._released("release", turn, partial(_update, result, turn))
         if evaluation is not None:
-            read = partial(self._read, _metric, result, evaluation.evaluation.metric)
-            made = _released(ANSWER, evaluation.release, read)
+            made = self._released(ANSWER, evaluation[0], partial(_shares, result, evaluation[1]))
             record |= made if ANSWER in made else {ANSWER: made}
         if self.names and record.keys() & {"release", ANSWER}:
             record["metrics"] = _numbers(result, self.names)
@@ -104,13 +110,16 @@ class Task:
             record[CRASHED] = self.crash[-MOST_TRACEBACK:]
         return Shareable({RECORD: record})
 
-    def _read(self, read: Callable[[Any, Any], Any], result: Any, what: Any) -> Any:
-        """Return what the app's result holds; of a simulated site, why it does not is told."""
+    def _released(self, key: str, turn: Turn, read: Callable[[], Any]) -> dict[str, Any]:
+        """Return the one release of a question that was noted, under its key, or why it cannot be made."""
+        crashes: list[BaseException] = []
         try:
-            return read(result, what)
-        except BaseException as error:
-            self.crash = self.crash or f"{type(error).__name__}: {error}"
-            raise
+            release = turn.release(read, crashes)
+            if crashes and self.shows and not self.crash:
+                self.crash = f"{type(crashes[0]).__name__}: {crashes[0]}"
+            return {key: release}
+        except Exception as error:
+            return refused(lost(error))
 
 
 def task_of(fl_ctx: FLContext) -> Task | None:
@@ -124,14 +133,6 @@ def refused(error: Exception) -> dict[str, Any]:
     """Return why there is no release, as it is sent."""
     said, noted = refusal(error)
     return {"declined": said, "noted": noted}
-
-
-def _released(key: str, release: Callable[..., bytes], read: Callable[[], Any]) -> dict[str, Any]:
-    """Return the one release of a question that was noted, under its key, or why it cannot be made."""
-    try:
-        return {key: release(read, [])}
-    except Exception as error:
-        return refused(lost(error))
 
 
 def _answered(result: Any) -> DXO:
@@ -152,11 +153,11 @@ def _update(result: Any, turn: Turn) -> list[FloatVector]:
     return turn.layout.difference([np.zeros_like(part) for part in turn.received], arrays)
 
 
-def _metric(result: Any, name: str) -> Any:
-    """Return the app's metric of that name, alone or beside the weights; one that is not there is refused."""
+def _shares(result: Any, asked: Evaluation) -> FloatVector:
+    """Return what the app's metric, alone or beside the weights, is of cells; one that is not there is refused."""
     found = _metrics(_answered(result))
-    require(name in found, f"metric {name!r} of the app", "missing", "in what it answers")
-    return found[name]
+    require(asked.metric in found, f"metric {asked.metric!r} of the app", "missing", "in what it answers")
+    return asked.shares(found[asked.metric])
 
 
 def _metrics(dxo: DXO) -> Mapping[str, Any]:
@@ -165,7 +166,7 @@ def _metrics(dxo: DXO) -> Mapping[str, Any]:
 
 
 def _numbers(result: Any, names: tuple[str, ...]) -> dict[str, float]:
-    """One number for each of the names, 0 where the app has none; everything else is dropped."""
+    """Return one number for each of the names, 0 where the app has none; everything else is dropped."""
     found: Mapping[str, Any] = {}
     try:
         found = _metrics(from_shareable(result))
@@ -179,3 +180,46 @@ def _number(value: Any) -> float:
         return finite(float(value)) or 0.0
     except BaseException:  # whatever an app's object does, 10**400 among it
         return 0.0
+
+
+@final
+@frozen
+class NamedArray:
+    """One array or tensor as a layout wants to see it."""
+
+    value: Any
+    stype: str = STYPE  # what a layout calls an array
+
+    @property
+    def dtype(self) -> str:
+        """The name of the entries' type; that of the value's own where it is not an array at all."""
+        if isinstance(self.value, np.ndarray):
+            return str(self.value.dtype)
+        return str(self.value.dtype).removeprefix("torch.") if is_tensor(self.value) else type(self.value).__name__
+
+    @property
+    def shape(self) -> tuple[int, ...]:
+        """The lengths of its sides."""
+        return tuple(getattr(self.value, "shape", ()))
+
+    def numpy(self) -> Any:
+        """Return the entries as a numpy array."""
+        return self.value.detach().cpu().numpy() if is_tensor(self.value) else np.asarray(self.value)
+
+
+def named(weights: Any) -> dict[str, NamedArray]:
+    """Return the arrays of a model by name."""
+    require(isinstance(weights, Mapping), "weights", type(weights).__name__, "a dict of arrays")
+    for name in weights:
+        require(isinstance(name, str), "name of an array", type(name).__name__, "text")
+    return {name: NamedArray(value) for name, value in weights.items()}
+
+
+def kind_of(weights: Mapping[str, Any]) -> str:
+    """Return what a model's arrays are: torch's tensors, or numpy's arrays."""
+    return TORCH if any(is_tensor(value) for value in weights.values()) else NUMPY
+
+
+def as_kind(array: Any, kind: str) -> Any:
+    """Return an array as the kind that the server's model has, in memory of its own."""
+    return require_module("torch", "torch").from_numpy(np.array(array)) if kind == TORCH else np.array(array)

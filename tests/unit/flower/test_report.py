@@ -12,7 +12,7 @@ from flwr.serverapp.strategy import FedAvg
 from flwr.supercore.inflatable.inflatable_object import get_all_nested_objects
 
 from quietbit.flower import PrivateStrategy
-from quietbit.flower.wire import WireSizes
+from quietbit.flower.round import wire_sizes
 from unit.flower.kit import CONFIG, DIMENSION, RUN, SIMULATED, HandGrid, app, be_the_server, context, model
 
 pytestmark = pytest.mark.filterwarnings("ignore::quietbit.flower.SeededRngWarning")
@@ -79,13 +79,12 @@ def test_a_run_that_has_not_begun():
 
 def test_shared_contents_are_measured_once_and_others_apart():
     be_the_server()
-    sizes, content = WireSizes(), RecordDict({"arrays": model()})
-    one, two = Message(content, 1, "train"), Message(content, 2, "train")
-    assert sizes.of(one) == serialised(one)
-    assert sizes.of(two) == sizes.of(one)
+    content = RecordDict({"arrays": model()})
+    one, two, small = Message(content, 1, "train"), Message(content, 2, "train"), Message(RecordDict(), 1, "train")
+    sizes = wire_sizes([one, two, small])
+    assert sizes == [serialised(one), serialised(one), serialised(small)]
+    assert sizes[2] < sizes[0]
     fresh = Message(RecordDict({"arrays": model()}), 1, "train")
     before = len(pickle.dumps(fresh))
-    WireSizes().of(fresh)
+    wire_sizes([fresh])
     assert len(pickle.dumps(fresh)) == before  # measuring leaves nothing behind
-    small = Message(RecordDict(), 1, "train")
-    assert sizes.of(small) == serialised(small) < sizes.of(one)

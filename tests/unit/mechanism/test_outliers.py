@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import math
-from collections import Counter
+from collections import Counter, defaultdict
 from itertools import combinations_with_replacement
 from typing import Any
 
@@ -12,7 +12,7 @@ import pytest
 from scipy import stats
 
 from quietbit import Ball, Gaussian, Norm, Skellam, Uplink
-from quietbit.engine.report import NodeCounts
+from quietbit.engine.report import Counts
 from quietbit.engine.round import Round
 from quietbit.errors import InvalidPayload, Outlier
 from quietbit.kernel.expand import normal_quantiser
@@ -21,7 +21,6 @@ from quietbit.mechanism.batch import LocalSteps, PoissonBatch
 from quietbit.mechanism.poison import exponential_length_upper, normal_length_upper
 from quietbit.mechanism.vector import VectorMVU
 from quietbit.node.question import Framed
-from quietbit.target import Target
 from quietbit.wire.payload import build
 from unit.mechanism.makers import CLIFF, MECHANISMS, WIDTH
 
@@ -160,7 +159,7 @@ def test_a_round_counts_outliers_and_goes_on_without_them(alone: bool) -> None:
     """As Flower adds payloads, and as NVFlare decodes each by itself; the node's release counts in the account."""
     mechanism = MECHANISMS["gaussian"]
     uplink = Uplink(mechanism)
-    current = Round(run=1, number=1, mechanism=mechanism, account=NodeCounts(Target(1.0, 1e-5, "zero-out")))
+    current = Round(run=1, number=1, mechanism=mechanism, counts=defaultdict(Counts))
     long = payload(mechanism, np.full(WIDTH, 5.0, dtype="<f4").tobytes())
     means = []
     for node, data in ((1, uplink.send(np.ones(WIDTH), seeded_rng(1))), (2, long)):
@@ -172,6 +171,6 @@ def test_a_round_counts_outliers_and_goes_on_without_them(alone: bool) -> None:
     found = current.report()
     assert (found.answered, found.refused, found.outliers) == (1, 1, 1)
     assert "1 refused (1 outliers)" in found.lines()[-1][1]
-    assert current.account.node(2).releases == 1
+    assert current.counts[2].releases == 1
     taken = means[0][0] if alone else current.mean()
     assert np.linalg.norm(taken) <= mechanism.honest_length

@@ -1,9 +1,9 @@
-"""A masked sum that is open on the server: what each step asks, who is still there, and the mean in the end.
+"""Rounds in Flower's messages: one of which the server sees every release, and a masked sum.
 
-Idea     keys and shares are asked for while a round is configured, masked vectors are the round's train replies, and
-         lists are confirmed and unmasking asked for when they have arrived. Each step asks those who are still there,
-         takes in what is whole, and notes who is gone and why. Below the threshold the round fails closed: no further
-         step is asked, nothing is unmasked, and there is no mean.
+Idea     of a masked sum, keys and shares are asked for while a round is configured, masked vectors are the round's
+         train replies, and lists are confirmed and unmasking asked for when they have arrived. Each step asks those who
+         are still there, takes in what is whole, and notes who is gone and why. Below the threshold the round fails
+         closed: no further step is asked, nothing is unmasked, and there is no mean.
 Symbols  U1: clients that dealt shares; U2: those whose vector arrived; t: threshold.
 Source   Bonawitz et al. (CCS 2017), Figure 4; `quietbit.secagg.server`.
 
@@ -13,53 +13,141 @@ Every node that was asked for its vector and did not say no is counted as having
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Mapping
+from copy import copy
 from dataclasses import replace
-from typing import Any, cast, final
+from typing import Any, TypeVar, cast, final
 
 from attrs import define, field
-from flwr.app import ConfigRecord, Message, MessageType, RecordDict
+from flwr.app import Array, ArrayRecord, ConfigRecord, Message, MessageType, RecordDict
 from flwr.serverapp import Grid
+from flwr.supercore.inflatable.inflatable_object import get_all_nested_objects
 
 from quietbit._typing import FloatVector
-from quietbit.engine.messages import RECORD, SUM, answer_of, join_pieces, one_line, question_of, request_of, sum_request
-from quietbit.engine.report import RoundReport
-from quietbit.errors import InvalidParameter, QuietbitError, require
-from quietbit.flower.open_round import FlowerRound, Found
-from quietbit.flower.wire import WireSizes
-from quietbit.mechanism.base import summable
-from quietbit.node.question import (
-    CONFIRM,
-    IDENTITY,
-    KEYS,
-    SHARES,
-    STEPS,
-    UNMASK,
-    VECTOR,
-    Framed,
-    sum_plan,
+from quietbit.engine.layout import ModelLayout
+from quietbit.engine.messages import (
+    CRASHED,
+    DECLINED,
+    RECORD,
+    SUM,
+    answer_of,
+    join_pieces,
+    numbers_of,
+    one_line,
+    question_of,
+    request_of,
+    sum_request,
 )
+from quietbit.engine.report import RoundReport
+from quietbit.engine.round import Round
+from quietbit.errors import InvalidParameter, QuietbitError, require
+from quietbit.mechanism.base import summable
+from quietbit.node.question import CONFIRM, IDENTITY, KEYS, SHARES, STEPS, UNMASK, VECTOR, Framed, sum_plan
 from quietbit.plan.evaluation import Evaluation
 from quietbit.plan.plan import Plan
-from quietbit.secagg.codec import (
-    Advertisement,
-    Roster,
-    Unmasking,
-    pack_evidence,
-    pack_inbox,
-    unpack_dealt,
-    write_places,
-)
+from quietbit.secagg.codec import Advertisement, Unmasking, pack_evidence, pack_inbox, unpack_dealt, write_places
 from quietbit.secagg.identity import Directory
 from quietbit.secagg.plan import PUBLIC_SIZE, SIGNATURE_SIZE, SumPlan
 from quietbit.secagg.server import SumServer
+from quietbit.wire.weighted import EXAMPLES
 
-__all__ = ["SecureRound"]
+__all__ = ["FlowerRound", "OpenRound", "SecureRound", "metrics_of", "wire_sizes"]
+
+Found = TypeVar("Found")
+
+
+def wire_sizes(messages: list[Message]) -> list[int]:
+    """Return the bytes of every object that Flower pushes for each message, before HTTP adds its heads.
+
+    Messages with the same content differ by a few digits, and are measured once.
+    """
+    known: dict[int, int] = {}
+    found = []
+    for message in messages:
+        key = id(message.content) if message.has_content() else 0
+        if not key:
+            found.append(len(message.deflate()))
+            continue
+        if key not in known:
+            known[key] = sum(len(part.deflate()) for part in get_all_nested_objects(_apart(message)).values())
+        found.append(known[key])
+    return found
+
+
+def _apart(message: Message) -> Message:
+    """Return the same bytes in new records: a measured array remembers its chunks, and would travel twice in ray."""
+    twin, content = copy(message), RecordDict()
+    for name, record in message.content.items():
+        content[name] = ArrayRecord(dict(record)) if isinstance(record, ArrayRecord) else record
+    twin.content = content
+    return twin
+
+
+def metrics_of(content: RecordDict) -> dict[str, float]:
+    """Return the finite numbers that a node let through."""
+    return {name: value for record in content.metric_records.values() for name, value in numbers_of(record).items()}
+
+
+@define(eq=False, kw_only=True)
+class FlowerRound(Round):
+    """One round with the model that was sent."""
+
+    arrays: dict[str, Array]
+    layout: ModelLayout
+    _told: dict[str, list[float]] = field(factory=dict, init=False)  # numbers that nodes let through
+
+    def read(self, reply: Message, read: Callable[[Message, int], Found], step: str = "") -> Found | None:
+        """Return what ``read`` makes of a node's reply; None, and a reason in the report, where there is none."""
+        node = reply.metadata.src_node_id
+        self.uplink += sum(wire_sizes([reply]))
+        if reply.has_error():
+            reason = reply.error.reason or f"error {reply.error.code}"
+            # An engine's error may hide a release, and a node that has answered before (`ANSWERED`) has made one.
+            note = self.decline if reason.startswith(DECLINED) else self.silent
+            note(node, reason.removeprefix(DECLINED), step)
+            return None
+        try:
+            return read(reply, node)
+        except QuietbitError as error:
+            self.refuse(node, error, step)
+            return None
+
+    def note_extras(self, content: RecordDict) -> None:
+        """Note the numbers that a node let through beside its release, and of a simulated one why its app crashed."""
+        for name, value in metrics_of(content).items():
+            self._told.setdefault(name, []).append(value)
+        crash = content.config_records.get(CRASHED)
+        self.crashed(None if crash is None else crash.get("traceback"))
+
+    def metrics(self) -> dict[str, float]:
+        """Return the plain mean of every number that nodes let through, over the nodes that did."""
+        return {name: sum(values) / len(values) for name, values in sorted(self._told.items())}
+
+
+@final
+@define(eq=False, kw_only=True)
+class OpenRound(FlowerRound):
+    """One round of which the server sees every release."""
+
+    def ask(self, messages: list[Message]) -> list[Message]:
+        """Note the questions before they are sent."""
+        for message, size in zip(messages, wire_sizes(messages), strict=True):
+            self.sent(message.metadata.dst_node_id, size)
+        return messages
+
+    def take(self, reply: Message) -> None:
+        """Take one reply in, or note why not."""
+        self.read(reply, self._release)
+
+    def _release(self, reply: Message, node: int) -> None:
+        release, examples = join_pieces(reply.content.config_records), metrics_of(reply.content).get(EXAMPLES)
+        self.add(node, node, release, examples)
+        self.note_extras(reply.content)
 
 
 @final
 @define(eq=False, kw_only=True)
 class SecureRound(FlowerRound):
-    """One round from the first question to the unmasked mean; `ask`, `take`, `mean` and `report`, in this order."""
+    """A masked sum from the first question to the unmasked mean; `ask`, `take`, `mean` and `report`, in this order."""
 
     settings: Plan
     grid: Grid
@@ -69,7 +157,7 @@ class SecureRound(FlowerRound):
     _numbers: dict[int, int] = field(factory=dict, init=False)  # a node's number in the sum
     _kind: str = field(default=MessageType.TRAIN, init=False)  # the type that the inner strategy trains with
     _left: list[int] = field(factory=list, init=False)  # nodes that are still there
-    _done: dict[str, set[int]] = field(factory=lambda: {step: set() for step in STEPS}, init=False)
+    _done: dict[str, set[int]] = field(factory=lambda: {step: set() for step in (IDENTITY, *STEPS)}, init=False)
     _gone: set[int] = field(factory=set, init=False)  # nodes that were asked for something and did not bring it
     _server: SumServer = field(default=None, init=False)
     _plan: SumPlan = field(default=None, init=False)
@@ -79,16 +167,16 @@ class SecureRound(FlowerRound):
     def __attrs_post_init__(self) -> None:
         """Make no mean of releases: there is one of a sum."""
 
-    def ask(self, messages: Iterable[Message]) -> list[Message]:
+    def ask(self, messages: list[Message]) -> list[Message]:
         """Collect keys and shares from the nodes of the inner strategy's messages; return those to send to U1."""
         asked = {message.metadata.dst_node_id: message for message in messages}
         self._left = sorted(asked)
-        self._kind = next((message.metadata.message_type for message in asked.values()), self._kind)
+        self._kind = next((message.metadata.message_type for message in messages), self._kind)
         request = request_of(self.number, self.mechanism)
         self._settings = ConfigRecord(request)
         try:
             members, table = self._members()
-            self._numbers = {node: place + 1 for place, node in enumerate(self._left)}
+            self._numbers = _numbered(self._left)
             count = len(self._left)
             rule = f"at least the threshold, {self.settings.threshold}, with an identity"
             require(count >= 2, "clients of the sum", count, rule)
@@ -97,18 +185,20 @@ class SecureRound(FlowerRound):
             question = question_of(records, self.settings, self.run, node=0, evaluation=self.evaluation)
             self._plan = plan = sum_plan(question, summable(self.mechanism), members)
             self._server = server = SumServer(plan)
-            rosters = server.advertise(self._keys(plan, table))
-            inboxes = server.deal(self._shares(server, rosters))
+            rosters = server.advertise(self._step(KEYS, dict.fromkeys(self._left, table), self._keys))
+            self._left = [node for node in self._left if self._numbers[node] in rosters]
+            told = {node: rosters[self._numbers[node]].to_bytes(plan) for node in self._left}
+            inboxes = server.deal(self._step(SHARES, told, self._shares))
         except QuietbitError as error:
             self._fail(error)
             return []
-        sizes, u1 = WireSizes(), server.dealers()
+        u1 = server.dealers()
         self._left = [node for node in self._left if self._numbers[node] in inboxes]
-        for node in self._left:
-            table = pack_inbox(plan, u1, inboxes[self._numbers[node]])
-            message, record = asked[node], self._question(VECTOR, node, table)
-            self.sent(node, sizes.of(message) + len(record.deflate()))
-            message.content = RecordDict({**message.content, SUM: record})
+        sizes = wire_sizes([asked[node] for node in self._left])
+        for node, size in zip(self._left, sizes, strict=True):
+            record = self._question(VECTOR, node, pack_inbox(plan, u1, inboxes[self._numbers[node]]))
+            self.sent(node, size + len(record.deflate()))
+            asked[node].content = RecordDict({**asked[node].content, SUM: record})
         return [asked[node] for node in self._left]
 
     def asked(self, node: Any) -> bool:
@@ -140,11 +230,11 @@ class SecureRound(FlowerRound):
             arrived, confirmed = server.arrived(), dict[int, bytes]()
             if plan.active:
                 told = dict.fromkeys(self._left, plan.bitmap(arrived))
-                confirmed = server.confirm(self._step(CONFIRM, told, self._signature))
+                confirmed = server.confirm(self._step(CONFIRM, told, _signature))
             tables = {
                 node: pack_evidence(plan, arrived, confirmed, server.masked(self._numbers[node])) for node in self._left
             }
-            found = server.finish(self._step(UNMASK, tables, self._unmasking))
+            found = server.finish(self._step(UNMASK, tables, lambda data, node: Unmasking.read(data)))
             return decode(found.total, len(found.clients))
         except QuietbitError as error:
             self._fail(error)
@@ -168,24 +258,17 @@ class SecureRound(FlowerRound):
             return None, b""
         if self.directory is None:
             raise InvalidParameter("PrivateStrategy must be given the directory of members for an active server.")
-        self._numbers = {node: place + 1 for place, node in enumerate(self._left)}
-        found: dict[int, int] = {}
-        unknown = [node for node in self._left if node not in self.places]
-        if unknown:
-            everybody, self._left = self._left, unknown
-            self._done[IDENTITY] = set()
-            self._step(IDENTITY, dict.fromkeys(unknown, b""), self._identity)
-            self._left = everybody
-        for node in self._left:
-            if node in self.places and self.places[node] not in found.values():
-                found[node] = self.places[node]
-        self._left = sorted(found)
-        places = [found[node] for node in self._left]
+        everybody, self._numbers = self._left, _numbered(self._left)
+        self._left = [node for node in everybody if node not in self.places]
+        if self._left:
+            self._step(IDENTITY, dict.fromkeys(self._left, b""), self._identity)
+        found = {self.places[node]: node for node in reversed(everybody) if node in self.places}
+        self._left = sorted(found.values())
+        places = [self.places[node] for node in self._left]
         return self.directory.keys(places), write_places(places)
 
-    def _identity(self, reply: Message, node: int) -> int:
+    def _identity(self, key: bytes, node: int) -> int:
         """Who a node says it is; whether it is will show in what it signs."""
-        key = _answer(reply, IDENTITY)
         require(len(key) == PUBLIC_SIZE, "length of the identity", len(key), f"{PUBLIC_SIZE} bytes")
         place = cast(Directory, self.directory).place(key)
         require(place is not None, "identity", key.hex(), "one of the directory's")
@@ -194,28 +277,17 @@ class SecureRound(FlowerRound):
         self.places[node] = cast(int, place)
         return self.places[node]
 
-    def _keys(self, plan: SumPlan, table: bytes) -> dict[int, Advertisement]:
+    def _keys(self, data: bytes, node: int) -> Advertisement:
         """Step 1; an advertisement that would make all others leave is refused."""
+        found = Advertisement.read(self._plan, data)
+        found.check(self._plan, self._numbers[node])
+        return found
 
-        def read(reply: Message, node: int) -> Advertisement:
-            found = Advertisement.read(plan, _answer(reply, KEYS))
-            found.check(plan, self._numbers[node])
-            return found
-
-        return self._step(KEYS, dict.fromkeys(self._left, table), read)
-
-    def _shares(self, server: SumServer, rosters: Mapping[int, Roster]) -> dict[int, dict[int, bytes]]:
+    def _shares(self, data: bytes, node: int) -> dict[int, bytes]:
         """Step 2; a client that deals to some of those it chose alone is not taken in."""
-
-        def read(reply: Message, node: int) -> dict[int, bytes]:
-            parts = unpack_dealt(_answer(reply, SHARES))
-            holders = server.holders(self._numbers[node])
-            require(set(parts) == holders, "receivers of its shares", sorted(parts), "all those it chose")
-            return parts
-
-        self._left = [node for node in self._left if self._numbers[node] in rosters]
-        tables = {node: rosters[self._numbers[node]].to_bytes(self._plan) for node in self._left}
-        return self._step(SHARES, tables, read)
+        parts, holders = unpack_dealt(data), self._server.holders(self._numbers[node])
+        require(set(parts) == holders, "receivers of its shares", sorted(parts), "all those it chose")
+        return parts
 
     def _vector(self, reply: Message, node: int) -> bool:
         """Step 3: the sum grows by one vector."""
@@ -223,32 +295,26 @@ class SecureRound(FlowerRound):
         release.expect(self.run, self.number, node)
         self._server.receive(self._numbers[node], bytes(release.payload))
         self._count(node, release.payload)
-        self.note_extras(reply)
+        self.note_extras(reply.content)
         return True
-
-    @staticmethod
-    def _signature(reply: Message, node: int) -> bytes:
-        found = _answer(reply, CONFIRM)
-        require(len(found) == SIGNATURE_SIZE, "length of the signature", len(found), f"{SIGNATURE_SIZE} bytes")
-        return found
-
-    @staticmethod
-    def _unmasking(reply: Message, node: int) -> Unmasking:
-        return Unmasking.read(_answer(reply, UNMASK))
 
     def _question(self, step: str, node: int, table: bytes) -> ConfigRecord:
         return ConfigRecord(dict(sum_request(step, len(self._numbers), self._numbers[node], table)))
 
-    def _step(self, step: str, tables: Mapping[int, bytes], read: Callable[[Message, int], Any]) -> dict[int, Any]:
+    def _step(self, step: str, tables: Mapping[int, bytes], read: Callable[[bytes, int], Any]) -> dict[int, Any]:
         """Ask the nodes of ``tables``, wait, and return what was read of each, by number; the others are gone."""
         messages = []
         for node, table in tables.items():
             content = RecordDict({SUM: self._question(step, node, table), RECORD: self._settings})
             messages.append(Message(content, node, self._kind, group_id=str(self.number)))
-        self.downlink += sum(WireSizes().of(message) for message in messages)
+        self.downlink += sum(wire_sizes(messages))
         found = {}
+
+        def answer(reply: Message, node: int) -> Any:
+            return read(answer_of(reply.content.config_records.get(SUM), step), node)
+
         for reply in self.grid.send_and_receive(messages, timeout=self.settings.timeout):
-            value = self._read(step, reply, read)
+            value = self._read(step, reply, answer)
             if value is not None:
                 found[self._numbers[reply.metadata.src_node_id]] = value
         self._gone |= set(tables) - self._done[step]
@@ -280,5 +346,10 @@ class SecureRound(FlowerRound):
                 self.reasons.append(said)
 
 
-def _answer(reply: Message, step: str) -> bytes:
-    return answer_of(reply.content.config_records.get(SUM), step)
+def _numbered(nodes: Iterable[int]) -> dict[int, int]:
+    return {node: place for place, node in enumerate(nodes, 1)}
+
+
+def _signature(data: bytes, node: int) -> bytes:
+    require(len(data) == SIGNATURE_SIZE, "length of the signature", len(data), f"{SIGNATURE_SIZE} bytes")
+    return data
