@@ -11,8 +11,7 @@ from __future__ import annotations
 import sys
 from pathlib import Path
 
-from quietbit.plot.figure import blank_figure, plain_axes, save_figure
-from quietbit.plot.palette import looks
+from quietbit.plot.figure import blank_figure, looks, plain_axes, save_figure
 from quietbit.wire.downlink import HEAD
 
 PARAMETERS, ROUNDS, KEEP = 36_500_000, 90, 1024

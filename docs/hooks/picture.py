@@ -17,8 +17,7 @@ from matplotlib.colors import ListedColormap
 from numpy.typing import NDArray
 
 from quietbit import Adjacency, Ball, InterpolatedMVU, Norm, Sign, Uplink, calibrate, seeded_rng
-from quietbit.plot.figure import blank_figure, save_figure
-from quietbit.plot.palette import MATPLOTLIB, MECHANISMS
+from quietbit.plot.figure import MATPLOTLIB, MECHANISMS, blank_figure, save_figure
 from quietbit.simulate.problem import LocalPlan
 from quietbit.wire.payload import Payload
 from quietbit_lab.task.registry import TaskSpec, build_task

@@ -12,7 +12,7 @@ import pytest
 from attrs import evolve
 
 from quietbit import Adjacency, Ball, InvalidParameter, Norm, Plan, QuietbitError
-from quietbit.auditor.tails import clopper_pearson
+from quietbit.auditor.ratio import clopper_pearson
 from quietbit.engine.turn import Turn
 from quietbit.mechanism.adaptive_clip import AdaptiveClip, Scout
 from quietbit.mechanism.batch import PoissonBatch

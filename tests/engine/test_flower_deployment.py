@@ -171,7 +171,7 @@ def gatekeeper(folder: Path, partition: int) -> Iterator[None]:
     """`quietbit node serve` beside a node."""
     own = policy(folder, partition)["quietbit.policy"]
     place = folder / f"node-{partition}" / "gate"
-    words = [sys.executable, "-m", "quietbit.cli", "node", "serve", own, "--socket", str(place)]
+    words = [sys.executable, "-m", "quietbit", "node", "serve", own, "--socket", str(place)]
     with subprocess.Popen(words, stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL) as gate:
         try:
             yield

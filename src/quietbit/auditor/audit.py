@@ -2,28 +2,24 @@
 
 Idea     send known updates many times over the real path, `send` and then `receive`, and look for deviations from the
          claim in three ways: an empirical lower bound on epsilon, which needs only two neighbours; means and variances
-         against the claimed ones; correlations between coordinates and between releases, which should be zero.
-Symbols  u, v neighbours: an update and zero, or an update and its negative.
-Source   `ratio.py`, `checks.py` and `tails.py` name theirs.
-
-Half of the doubt (1 - confidence) goes to the lower bound and half to the checks: with the stated confidence a sampler
-that follows its claim passes. A pass is not a proof; `Audit.detectable` gives the fault that would have been found.
+         against the claimed ones; correlations between coordinates and between releases, which should be zero. Half of
+         the doubt (1 - confidence) goes to the lower bound and half to the checks. A pass is not a proof;
+         `Audit.detectable` gives the fault that would have been found.
+Source   `ratio.py` and `checks.py` name theirs.
 """
 
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Sequence
 from typing import Any, Literal, TypeAlias, final
 
-import numpy as np
 from attrs import frozen
 
 from quietbit._search import bisect
-from quietbit.auditor.checks import Finding, Seen, check_all, detectable_gain
-from quietbit.auditor.probes import Claims, probes
+from quietbit._typing import FloatVector
+from quietbit.auditor.checks import Finding, check_all, detectable_gain
 from quietbit.auditor.ratio import detectable_lower, measurable, ratio_lower
-from quietbit.auditor.releases import Path, Record, Shared, release
+from quietbit.auditor.releases import Path, Progress, Record, release
 from quietbit.errors import check_int, check_real
 from quietbit.kernel.rng import RandomBits, check_rng, secure_rng
 from quietbit.mechanism.base import Mechanism
@@ -31,10 +27,9 @@ from quietbit.privacy.conversion import gaussian_epsilon_upper, gaussian_log_del
 from quietbit.target import Adjacency, check_delta
 from quietbit.wire.uplink import Uplink
 
-__all__ = ["Audit", "Progress", "Verdict", "audit"]
+__all__ = ["Audit", "Verdict", "audit"]
 
 Verdict: TypeAlias = Literal["passed", "failed", "inconclusive"]
-Progress: TypeAlias = Callable[[float, str], None]
 
 
 @final
@@ -65,10 +60,7 @@ class Audit:
 
     @property
     def verdict(self) -> Verdict:
-        """Failed, or passed; inconclusive where these samples cannot measure an epsilon as large as the claim.
-
-        Also inconclusive where an epsilon of twice the claim might have gone unnoticed.
-        """
+        """Failed or passed; inconclusive where these samples would not show an epsilon of once or twice the claim."""
         if not self.passed:
             return "failed"
         seen = self.epsilon_upper < self.measurable and self.detectable <= self.epsilon_upper
@@ -107,9 +99,9 @@ def audit(
     sure = check_real(confidence, "confidence", at_least=0.5, at_most=1 - 1e-12)
     path = _path(target)
     claim = path.mechanism.privacy(adjacency).epsilon(delta)
-    seen = _releases(path, source, count, progress or (lambda fraction, message: None))
+    seen = release(path, source, count, progress or (lambda fraction, message: None))
     half = (1 - sure) / 2
-    statistics = _pairs(seen.records, adjacency)
+    statistics = _pairs(seen.inside, adjacency)
     doubt = half / (2 * len(statistics))
     found = max(ratio_lower(first, second, delta, doubt) for first, second in statistics)
     excess = _excess(claim, detectable_gain(seen, half), delta)
@@ -133,11 +125,9 @@ def _path(target: Any) -> Path:
 
 @final
 class _Rounds:
-    """The path of a mechanism with shared rows: every release belongs to a separate round.
+    """The path of a mechanism with shared rows: every release is of another round, as claims average over rows.
 
-    Claims about a coordinate average over rows; on the same rows, all releases would miss the same parts of an update,
-    and their coordinates would be correlated. Bodies travel without their header: it names the rows, and would hide
-    that a body repeats an earlier one.
+    Bodies travel without their header: it names the rows, and would hide that a body repeats an earlier one.
     """
 
     def __init__(self, uplink: Uplink) -> None:
@@ -145,7 +135,6 @@ class _Rounds:
         self._number, self._header = 0, b""
 
     def send(self, update: Any, rng: Any) -> bytes:
-        """Release an update in the next round, and return the body of its payload."""
         self._number += 1
         self._uplink = Uplink(self.mechanism.for_round(b"audit", self._number), threads=self._uplink.threads)
         payload = self._uplink.send(update, rng)
@@ -154,35 +143,16 @@ class _Rounds:
         return payload[first:]
 
     def receive(self, payloads: Any) -> Any:
-        """Decode the body that was sent last."""
         return self._uplink.receive([self._header + body for body in payloads])
 
 
-def _releases(path: Path, rng: RandomBits, samples: int, progress: Progress) -> Seen:
-    claims = Claims(path.mechanism)
-    chosen = probes(claims.ball, samples)
-    total, sent = sum(probe.times for probe in chosen), 0
-    shared, records = Shared(claims.ball.dimension, total), []
-    for probe in chosen:
-
-        def told(count: int, name: str = probe.name) -> None:
-            nonlocal sent
-            sent += count
-            progress(sent / total, name)
-
-        records.append(release(path, probe, claims, rng, shared, told))
-    progress(1.0, "done")
-    return Seen(records, shared, claims.error)
-
-
-def _pairs(records: Sequence[Record], adjacency: Adjacency) -> list[tuple[Any, Any]]:
+def _pairs(records: list[Record], adjacency: Adjacency) -> list[tuple[FloatVector, FloatVector]]:
     """Return statistics of neighbouring updates: along the first coordinate, and along the sum of all."""
-    named = {record.probe.name: record for record in records}
+    named = {record.name: record for record in records}
     found = []
     for name, along in (("one coordinate", "heads"), ("every coordinate", "totals")):
         if name in named:
-            three = (named[one] for one in ("zero", name, f"{name}, negative"))
-            zero, plus, minus = (np.concatenate(getattr(record, along)) for record in three)
+            zero, plus, minus = (getattr(named[one], along) for one in ("zero", name, f"{name}, negative"))
             found += [(plus, minus)] if adjacency is Adjacency.REPLACE_ONE else [(plus, zero), (minus, zero)]
     return found
 

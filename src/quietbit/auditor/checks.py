@@ -3,16 +3,20 @@
 Idea     a sampler that follows the claimed law passes every check except with a stated probability; a fault fails at
          least one. Means and variances are compared with the claim, per coordinate and added up along the update (the
          score test, which is the sharpest for a response that is too strong); independence needs no claim. A check
-         yields statistics over their limits, each with a description; the worst is its answer.
-Symbols  those of `releases.py`; e = `moment_error`, the mechanism's own bound on the error of its claim.
-Source   limits: `tails.py`. For a fixed lag the terms z_i z_(i+L), taken in order, are martingale differences.
+         yields statistics over their limits, each with a description; the worst is its answer. Limits come from
+         theorems for finitely many draws, not from the normal limit; what they need of a law, its variance and the
+         reach of its values, comes from the claim and from the largest value seen, widened.
+Symbols  those of `releases.py`; v = variance of a sum; b = reach: no term is larger in magnitude.
+Source   Bernstein (1924), and Freedman (1975) for martingales: P(S >= t) <= exp(-t^2/(2 (v + b t/3))). For a fixed lag
+         the terms z_i z_(i+L), taken in order, are martingale differences. For sums of non-negative terms Maurer
+         (2003): P(S <= E S - t) <= exp(-t^2/(2 sum E X^2)).
 """
 
 from __future__ import annotations
 
 import math
 from collections.abc import Callable, Iterator, Sequence
-from typing import TypeAlias, final
+from typing import Any, TypeAlias, final
 
 import numpy as np
 from attrs import frozen
@@ -20,11 +24,9 @@ from scipy import fft
 from scipy.special import ndtri
 
 from quietbit._typing import FloatVector
-from quietbit.auditor.probes import STRETCH
-from quietbit.auditor.releases import Record, Shared
-from quietbit.auditor.tails import REACH_MARGIN, bernstein_limit, bernstein_tail, lower_limit
+from quietbit.auditor.releases import REACH_MARGIN, STRETCH, Record, Releases
 
-__all__ = ["CHECKS", "Finding", "Seen", "check_all", "detectable_gain"]
+__all__ = ["CHECKS", "Finding", "bernstein_limit", "bernstein_tail", "check_all", "detectable_gain", "lower_limit"]
 
 ROUNDING = 1e-3  # of means and variances: 32-bit floats and fixed-point means are far better than this
 HEAVIER = 1.5  # factor by which tails may be heavier than seen
@@ -32,6 +34,28 @@ POWER = float(ndtri(0.9))
 STEPS = 50  # of a tenth each: a factor of 117
 
 Answers: TypeAlias = Iterator[tuple[float, str]]
+
+
+def bernstein_limit(variance: Any, reach: Any, doubt: float) -> Any:
+    """Return a limit that a sum of mean zero exceeds with probability at most ``doubt``, elementwise for arrays.
+
+    >>> round(bernstein_limit(100.0, 0.0, 1e-9), 1), round(bernstein_limit(100.0, 1.0, 1e-9), 1)
+    (64.4, 71.7)
+    """
+    level = -math.log(doubt)
+    linear = np.asarray(reach, dtype=np.float64) * (level / 3)
+    limit = linear + np.sqrt(np.square(linear) + 2 * level * np.asarray(variance, dtype=np.float64))
+    return float(limit) if np.ndim(limit) == 0 else limit
+
+
+def bernstein_tail(excess: float, variance: float, reach: float) -> float:
+    """Return the logarithm of the probability bound for a sum of mean zero to reach ``excess``."""
+    return -(excess**2) / (2 * (variance + reach * excess / 3)) if excess > 0 else 0.0
+
+
+def lower_limit(second_moment: Any, doubt: float) -> Any:
+    """Return how far a sum of non-negative terms falls below its mean with probability at most ``doubt``."""
+    return np.sqrt(-2 * math.log(doubt) * np.asarray(second_moment, dtype=np.float64))
 
 
 @final
@@ -49,24 +73,14 @@ class Finding:
         return self.ratio <= 1  # NaN fails
 
 
-@final
-class Seen:
-    """All releases of an audit, and the bounds on the error of the claims."""
-
-    def __init__(self, records: Sequence[Record], shared: Shared, error: float) -> None:
-        self.records, self.shared, self.error = records, shared, error
-        self.inside = [record for record in records if not record.probe.outside]
-        self.outside = [record for record in records if record.probe.outside]
-        self.reach = REACH_MARGIN * max(record.reach for record in records)
-
-    def moments(self, record: Record) -> FloatVector:
-        """Return E z^4 per coordinate: the observed value for typical ones, the bound by the reach for others."""
-        plain = int(np.count_nonzero(record.typical)) * record.times
-        fourth = HEAVIER * max(record.fourth / plain, 1.0) if plain else 0.0
-        return np.where(record.typical, fourth, self.reach**2 * record.share)
+def _moments(seen: Releases, record: Record) -> FloatVector:
+    """Return E z^4 per coordinate: the observed value for typical ones, the bound by the reach for others."""
+    plain = int(np.count_nonzero(record.typical)) * record.times
+    fourth = HEAVIER * max(record.fourth / plain, 1.0) if plain else 0.0
+    return np.where(record.typical, fourth, seen.reach**2 * record.share)
 
 
-def check_all(seen: Seen, doubt: float) -> tuple[Finding, ...]:
+def check_all(seen: Releases, doubt: float) -> tuple[Finding, ...]:
     """Return every finding; for a sampler that follows its claim all pass, except with probability ``doubt``."""
     found = []
     for name, check in CHECKS.items():
@@ -76,40 +90,33 @@ def check_all(seen: Seen, doubt: float) -> tuple[Finding, ...]:
     return tuple(found)
 
 
-def _mean_ratios(seen: Seen, record: Record, doubt: float) -> FloatVector:
-    """Return per coordinate how far the sum of z is from zero, over what chance allows."""
+def _mean(seen: Releases, record: Record, doubt: float, place: int | None = None) -> tuple[float, str]:
+    """Compare the mean of one coordinate, the worst unless given, with the claim."""
     allowed = record.times * (seen.error * np.abs(record.response) + ROUNDING * np.sqrt(record.share))
     variance = record.times * np.maximum(record.share, 1e-6)
-    return np.asarray(np.abs(record.first) / (allowed + bernstein_limit(variance, seen.reach, doubt / 2)))
+    ratios = np.abs(record.first) / (allowed + bernstein_limit(variance, seen.reach, doubt / 2))
+    worst = int(np.argmax(ratios)) if place is None else place
+    off = record.first[worst] / record.times
+    return float(ratios[worst]), f"mean of coordinate {worst:,} off by {off:+.3f} standard deviations ({record.name})"
 
 
-def means(seen: Seen, doubt: float, chosen: Sequence[Record] | None = None) -> Answers:
+def means(seen: Releases, doubt: float, chosen: Sequence[Record] | None = None) -> Answers:
     """Ask whether every coordinate of every update (or of the ``chosen``) has the claimed mean."""
     records = seen.inside if chosen is None else chosen
-    tests = sum(record.first.size for record in records)
-    for record in records:
-        ratios = _mean_ratios(seen, record, doubt / tests)
-        place = int(np.argmax(ratios))
-        off = record.first[place] / record.times
-        detail = f"mean of coordinate {place:,} off by {off:+.3f} standard deviations ({record.probe.name})"
-        yield float(ratios[place]), detail
+    return (_mean(seen, record, doubt / (len(records) * seen.dimension)) for record in records)
 
 
-def rungs(seen: Seen, doubt: float) -> Answers:
+def rungs(seen: Releases, doubt: float) -> Answers:
     """Ask whether the prominent coordinate has the claimed mean: fewer comparisons, hence sharper."""
-    chosen = [record for record in seen.inside if record.probe.place is not None]
-    for record in chosen:
-        place = record.probe.place
-        off = record.first[place] / record.times
-        detail = f"mean of the large coordinate off by {off:+.3f} standard deviations ({record.probe.name})"
-        yield float(_mean_ratios(seen, record, doubt / len(chosen))[place]), detail
+    chosen = [record for record in seen.inside if record.place is not None]
+    return (_mean(seen, record, doubt / len(chosen), record.place) for record in chosen)
 
 
 def _score(records: Sequence[Record], error: float, doubt: float) -> tuple[float, float, float, float]:
     """Return the sum of scores, its limit, its deviation, and what a response stronger by a tenth would add."""
     total = variance = reach = signal = allowed = 0.0
     for record in records:
-        scores, squared = np.concatenate(record.scores), np.square(record.weight)
+        scores, squared = record.scores, np.square(record.weight)
         total += float(scores.sum())
         # Coordinates need not be independent: use the observed variance where it is larger.
         variance += record.times * max(float(squared @ record.share), float(scores.var()))
@@ -120,48 +127,47 @@ def _score(records: Sequence[Record], error: float, doubt: float) -> tuple[float
     return total, allowed + bernstein_limit(variance, reach, doubt / 2), math.sqrt(variance), signal
 
 
-def response(seen: Seen, doubt: float, chosen: Sequence[Record] | None = None) -> Answers:
+def response(seen: Releases, doubt: float, chosen: Sequence[Record] | None = None) -> Answers:
     """Ask whether releases follow the update exactly as strongly as claimed, over each update and over all."""
-    groups = [[one] for one in (seen.inside if chosen is None else chosen) if np.any(one.weight)]
+    moving = [record for record in (seen.inside if chosen is None else chosen) if np.any(record.weight)]
     yield 0.0, "no update moves the claimed mean"
     # Half the doubt for all updates together, which is sharpest, half for the single ones.
-    shares = [([record for group in groups for record in group], doubt / 2)] if groups else []
-    for group, part in shares + [(group, doubt / (2 * len(groups))) for group in groups]:
+    groups = [(moving, doubt / 2), *(([record], doubt / (2 * len(moving))) for record in moving)] if moving else []
+    for group, part in groups:
         total, limit, _, signal = _score(group, seen.error, part)
-        where = group[0].probe.name if len(group) == 1 else f"{len(group)} updates together"
-        detail = f"response off by {100 * (STRETCH - 1) * total / signal:+.1f} % ({where})"
-        yield abs(total) / limit if limit > 0 else 0.0, detail
+        where = group[0].name if len(group) == 1 else f"{len(group)} updates together"
+        off = 100 * (STRETCH - 1) * total / signal
+        yield abs(total) / limit if limit > 0 else 0.0, f"response off by {off:+.1f} % ({where})"
 
 
-def clipping(seen: Seen, doubt: float) -> Answers:
+def clipping(seen: Releases, doubt: float) -> Answers:
     """Ask whether an update far outside the ball is released like its clipped version."""
     yield from response(seen, doubt / 2, seen.outside)
     yield from means(seen, doubt / 2, seen.outside)
 
 
-def variances(seen: Seen, doubt: float) -> Answers:
+def variances(seen: Releases, doubt: float) -> Answers:
     """Ask whether every coordinate of every update has the claimed variance; too small is the worse fault."""
-    part = doubt / (2 * sum(record.first.size for record in seen.inside))
+    part = doubt / (2 * len(seen.inside) * seen.dimension)
     for record in seen.inside:
-        moment = record.times * seen.moments(record)
+        moment = record.times * _moments(seen, record)
         off = record.second - record.times * record.share
         above, below = bernstein_limit(moment, seen.reach**2, part), lower_limit(moment, part)
         limit = record.times * (seen.error + ROUNDING) * record.share + np.where(off > 0, above, below)
         ratios = np.abs(off) / np.maximum(limit, 1e-300)
         place = int(np.argmax(ratios))
         measured = record.second[place] / (record.times * record.share[place]) if record.share[place] else math.inf
-        detail = f"variance of coordinate {place:,} is {measured:.3f} of the claim ({record.probe.name})"
-        yield float(ratios[place]), detail
+        yield float(ratios[place]), f"variance of coordinate {place:,} is {measured:.3f} of the claim ({record.name})"
 
 
-def noise(seen: Seen, doubt: float) -> Answers:
+def noise(seen: Releases, doubt: float) -> Answers:
     """Ask of all variances together whether the noise has the claimed size."""
     off = variance = claimed = 0.0
     for record in seen.inside:
-        energies, expected = np.concatenate(record.energies), record.times * float(record.share.sum())
+        energies, expected = record.energies, record.times * float(record.share.sum())
         off += float(energies.sum()) - expected
         claimed += expected
-        variance += record.times * max(float(seen.moments(record).sum()), float(energies.var()))
+        variance += record.times * max(float(_moments(seen, record).sum()), float(energies.var()))
     limit = (seen.error + ROUNDING) * claimed + bernstein_limit(variance, seen.reach**2, doubt / 2)
     measured = 1 + off / claimed if claimed else math.inf
     yield abs(off) / limit if limit > 0 else 0.0, f"variance over all is {measured:.4f} of the claim"
@@ -175,16 +181,16 @@ def _lags(lags: FloatVector, terms: FloatVector, allowed: float, reach: float, d
     yield float(ratios[place]), f"correlation {lags[place] / terms[place]:+.4f} of {what} {place + 1:,} apart"
 
 
-def coordinates(seen: Seen, doubt: float) -> Answers:
+def coordinates(seen: Releases, doubt: float) -> Answers:
     """Ask whether coordinates of a release are uncorrelated, at every distance from one another."""
-    shared = seen.shared
-    if shared.dimension == 1:
+    if seen.dimension == 1:
         return iter([(0.0, "there is one coordinate")])
-    terms = shared.rows * (shared.dimension - np.arange(1.0, shared.dimension))
-    return _lags(shared.correlations(), terms, 0.0, seen.reach, doubt, "coordinates")
+    terms = seen.rows * (seen.dimension - np.arange(1.0, seen.dimension))
+    lags = fft.irfft(seen.spectrum, seen.length)[1 : seen.dimension]
+    return _lags(lags, terms, 0.0, seen.reach, doubt, "coordinates")
 
 
-def pairs(seen: Seen, doubt: float) -> Answers:
+def pairs(seen: Releases, doubt: float) -> Answers:
     """Ask whether consecutive releases share no structure: <z, z'> varies as for independent coordinates.
 
     With covariance Sigma the variance of <z, z'> is the sum of all squared entries of Sigma, so any dependence between
@@ -193,12 +199,12 @@ def pairs(seen: Seen, doubt: float) -> Answers:
     total = variance = widest = count = 0.0
     for record in seen.records:
         expected = float(np.square(record.share).sum())
-        squares = np.square(np.concatenate(record.products)) / max(expected, 1e-300)
+        squares = np.square(record.products) / max(expected, 1e-300)
         if expected <= 0 or squares.size == 0:
             continue
         total += float(squares.sum()) - squares.size
         # For independent coordinates: 2, and what heavy tails add, which matters where there are few coordinates.
-        variance += squares.size * (2 + float(np.square(seen.moments(record)).sum()) / expected**2)
+        variance += squares.size * (2 + float(np.square(_moments(seen, record)).sum()) / expected**2)
         widest = max(widest, float(squares.max()))
         count += squares.size
     limit = ROUNDING * count + bernstein_limit(variance, REACH_MARGIN * widest, doubt)
@@ -206,22 +212,19 @@ def pairs(seen: Seen, doubt: float) -> Answers:
     yield total / limit if limit > 0 else 0.0, f"products of releases vary {measured:.3f} times as claimed"
 
 
-def releases(seen: Seen, doubt: float) -> Answers:
+def releases(seen: Releases, doubt: float) -> Answers:
     """Ask whether releases are uncorrelated, at every distance in time."""
-    kept = np.concatenate(seen.shared.kept)
+    kept = np.concatenate(seen.kept)
     rows, columns = kept.shape
-    if rows < 2:
-        return iter([(0.0, "there is one release")])
     length = fft.next_fast_len(2 * rows, real=True)
     power = np.zeros(length // 2 + 1)
     for column in kept.T:
-        turned = fft.rfft(column.astype(np.float64), length)
-        power += np.square(turned.real) + np.square(turned.imag)
+        power += np.square(np.abs(fft.rfft(column.astype(np.float64), length)))
     terms = columns * (rows - np.arange(1.0, rows))
     return _lags(fft.irfft(power, length)[1:rows], terms, ROUNDING, seen.reach, doubt, "releases")
 
 
-def payloads(seen: Seen, doubt: float) -> Answers:
+def payloads(seen: Releases, doubt: float) -> Answers:
     """Ask whether no payload was repeated, unless there are so few that chance repeats them."""
     yield 0.0, "no payload came twice that chance would not repeat"
     for record in seen.records:
@@ -229,17 +232,17 @@ def payloads(seen: Seen, doubt: float) -> Answers:
             count = 0.5 * record.times**2 * len(seen.records)
             variance = float(np.square(record.share).sum())
             chance = math.log(count) + bernstein_tail(record.repeated, variance, seen.reach**2)
-            detail = f"the same payload twice ({record.probe.name}), chance below 10^{chance / math.log(10):.0f}"
+            detail = f"the same payload twice ({record.name}), chance below 10^{chance / math.log(10):.0f}"
             yield chance / math.log(doubt), detail
 
 
-CHECKS: dict[str, Callable[[Seen, float], Answers]] = {
+CHECKS: dict[str, Callable[[Releases, float], Answers]] = {
     check.__name__: check
     for check in (means, rungs, response, variances, noise, clipping, coordinates, pairs, releases, payloads)
 }
 
 
-def detectable_gain(seen: Seen, doubt: float) -> float:
+def detectable_gain(seen: Releases, doubt: float) -> float:
     """Return the smallest factor of too strong a response that the score finds with probability 0.9.
 
     Step k of a tenth adds ``growth^k`` times the first to the mean: a response that saturates at the boundary shows

@@ -3,24 +3,24 @@
 Idea     each check computes something whose answer is known: other kernels' codes, the table's frequencies, an exact
          certificate, a closed form of the paper, the bytes of the wire format's example, and the auditor's findings on
          known updates over the real path. A check that raises has failed; no check stops the others.
-Symbols  false alarm: the probability that a correct sampler fails the test of frequencies.
 """
 
 from __future__ import annotations
 
 import math
 import time
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Mapping
 from typing import NamedTuple
 
 import numpy as np
 
 from quietbit.auditor.audit import audit
+from quietbit.auditor.checks import CHECKS
 from quietbit.design.certify import certify
 from quietbit.design.solve import catalogue, shipped
 from quietbit.design.table import Design, DesignSpec
-from quietbit.errors import InvalidPayload, QuietbitError, require
-from quietbit.kernel.base import Kernel, packed_size
+from quietbit.errors import InvalidPayload, QuietbitError
+from quietbit.kernel.base import packed_size
 from quietbit.kernel.reference import ReferenceKernel
 from quietbit.kernel.rng import RandomBits, secure_rng, seeded_rng
 from quietbit.kernel.sampler import Sampler
@@ -36,24 +36,19 @@ from quietbit.target import Adjacency, Target
 from quietbit.wire.payload import HEADER_SIZE, Payload
 from quietbit.wire.uplink import Uplink
 
-__all__ = ["FALSE_ALARM", "Check", "Outcome", "run_checks", "self_test"]
+__all__ = ["Outcome", "run_checks", "self_test"]
 
-FALSE_ALARM = 1e-9
+FALSE_ALARM = 1e-9  # probability that a correct sampler fails a check
 # The chi-square law is a limit; at 10,000 expected counts and more its tail is off by far less than this margin.
-ASYMPTOTIC_MARGIN = 1000
-LEAST_EXPECTED = 10_000
+DRAWS, LEAST_EXPECTED, ASYMPTOTIC_MARGIN = 400_000, 10_000, 1000
 SEED = 20230723
-DIMENSION = 50_003  # not a multiple of 8
-FEW = 2_003
-AUDITED = 35
-AUDIT_SAMPLES = 100
-
+DIMENSION, FEW = 50_003, 2_003  # not multiples of 8
+AUDITED, AUDIT_SAMPLES = 35, 100
 # eps^2/8 alpha per release is the curve of Gaussian noise of multiplier 2: 50 releases, delta 1e-5, 60 digits.
 FIFTY_ONE_BIT_RELEASES = 22.019608744456733
 # log(1/2) - log(sigmoid(-eps)) at eps = 1: one coordinate moves from 0 to the boundary, and nothing is worse.
 PURE_ONE_BIT = 0.62011450695827752
 ACCOUNT_TOLERANCE = 1e-6
-
 # docs/reference/wire_format.md, "A payload, byte by byte".
 EXAMPLE = bytes.fromhex(
     "5142495401000100150000000000000003000000000000"
@@ -61,13 +56,6 @@ EXAMPLE = bytes.fromhex(
 )
 
 Report = Callable[[float, str], None]
-
-
-class Check(NamedTuple):
-    """A question with a known answer; ``run`` returns what was found, and raises where it is wrong."""
-
-    name: str
-    run: Callable[[], str]
 
 
 class Outcome(NamedTuple):
@@ -79,57 +67,48 @@ class Outcome(NamedTuple):
     seconds: float
 
 
-def self_test(
-    report: Report = lambda fraction, message: None,
-    *,
-    kernel: Kernel | None = None,
-    designs: Iterable[Design] | None = None,
-    rng: RandomBits | None = None,
-) -> list[Outcome]:
-    """Run every check; the arguments replace the default kernel, the shipped designs and the secure words."""
-    chosen = default_kernel() if kernel is None else kernel
-    others = [] if kernel is not None else [name for name, reason in kernel_support().items() if not reason]
-    kernels = [chosen, *(select(name) for name in others if name not in (chosen.name, "reference"))]
-    checks = [
-        Check("kernels agree bit for bit", lambda: kernels_agree(kernels)),
-        Check("codes follow the formula", lambda: formula_holds(chosen)),
-        Check("sampled frequencies", lambda: frequencies(chosen, secure_rng() if rng is None else rng)),
-        Check("shipped designs", lambda: designs_hold(catalogue() if designs is None else designs)),
-        Check("privacy account", account_holds),
-        Check("payload", lambda: payload_holds(rng)),
-        Check("audit of releases", lambda: releases_hold(rng)),
-    ]
+def self_test(report: Report = lambda fraction, message: None, rng: RandomBits | None = None) -> list[Outcome]:
+    """Run every check; random words are the operating system's unless given."""
+    checks = {
+        "kernels agree bit for bit": kernels_agree,
+        "codes follow the formula": formula_holds,
+        "sampled frequencies": lambda: frequencies(secure_rng() if rng is None else rng),
+        "shipped designs": designs_hold,
+        "privacy account": account_holds,
+        "payload": lambda: payload_holds(rng),
+        "audit of releases": lambda: releases_hold(rng),
+    }
     return run_checks(checks, report)
 
 
-def run_checks(checks: Sequence[Check], report: Report = lambda fraction, message: None) -> list[Outcome]:
-    """Return each check's outcome; an exception of any kind is a failure with its message."""
+def run_checks(
+    checks: Mapping[str, Callable[[], str]], report: Report = lambda fraction, message: None
+) -> list[Outcome]:
+    """Return the outcome of each check, which returns what it found; an exception is a failure with its message."""
     outcomes = []
-    for place, check in enumerate(checks):
-        report(place / len(checks), check.name)
+    for place, (name, check) in enumerate(checks.items()):
+        report(place / len(checks), name)
         start = time.perf_counter()
         try:
-            detail, passed = check.run(), True
+            detail, passed = check(), True
         except Exception as error:  # report anything that a broken installation raises
             own = isinstance(error, QuietbitError)
             detail, passed = str(error) if own else f"{type(error).__name__}: {error}", False
-        outcomes.append(Outcome(check.name, passed, detail, time.perf_counter() - start))
+        outcomes.append(Outcome(name, passed, detail, time.perf_counter() - start))
     report(1.0, "done")
     return outcomes
 
 
-class _Wrong(QuietbitError):
-    """A check whose answer is wrong."""
-
-
-def _expect(condition: bool, sentence: str) -> None:
+def _expect(condition: object, sentence: str) -> None:
     if not condition:
-        raise _Wrong(sentence)
+        raise QuietbitError(sentence)
 
 
-def kernels_agree(kernels: Sequence[Kernel]) -> str:
+def kernels_agree() -> str:
     """Compare codes and bytes of every kernel with those of the reference, from the same words."""
-    reference = ReferenceKernel()
+    reference, default = ReferenceKernel(), default_kernel()
+    others = (name for name, reason in kernel_support().items() if not reason)
+    kernels = [default, *(select(name) for name in others if name not in (default.name, reference.name))]
     inputs = np.random.default_rng(SEED).normal(scale=0.4, size=DIMENSION).astype(np.float32)
     for spec in (DesignSpec(2, 1, 1.0), DesignSpec(8, 3, 5.0)):
         sampler = Sampler.from_design(_shipped(spec), 1.0, 0.0, 1.0)
@@ -146,8 +125,9 @@ def kernels_agree(kernels: Sequence[Kernel]) -> str:
     return f"{', '.join(kernel.name for kernel in kernels)}: {DIMENSION:,} codes at 1 and at 3 bits"
 
 
-def formula_holds(kernel: Kernel) -> str:
+def formula_holds() -> str:
     """Compare codes with those of a plain softmax, which shares no code with kernels, on the same words."""
+    kernel = default_kernel()
     mechanism = InterpolatedMVU(_shipped(DesignSpec(8, 3, 5.0)), Ball(Norm.L2, 1.0, FEW), beta=3.0)
     update = mechanism.ball.clip(np.random.default_rng(SEED).normal(size=FEW))
     codes = kernel.sample(mechanism.sampler, update, seeded_rng(SEED))
@@ -160,13 +140,21 @@ def formula_holds(kernel: Kernel) -> str:
     return f"{kernel.name}: {FEW:,} codes recomputed from their words"
 
 
-def frequencies(kernel: Kernel, rng: RandomBits, draws: int = 400_000) -> str:
+def frequencies(rng: RandomBits) -> str:
     """Compare codes drawn at every level with the rows of the table, by Pearson's chi-square."""
     from scipy.stats import chi2  # slow to import, and needed here alone
 
-    worst, cells = 0.0, 0
+    kernel, worst, cells = default_kernel(), 0.0, 0
     for spec in (DesignSpec(2, 1, 1.0), DesignSpec(8, 2, 3.0)):
-        statistic, freedom = _chi_square(kernel, rng, _shipped(spec), draws)
+        design, statistic = _shipped(spec), 0.0
+        sampler, expected = Sampler.from_design(design, 1.0, 0.0, 1.0), DRAWS * design.probabilities
+        _expect(expected.min() >= LEAST_EXPECTED, "Counts are too small for the chi-square law.")
+        for level, row in zip(spec.levels.tolist(), expected, strict=True):
+            codes = kernel.sample(sampler, np.full(DRAWS, level - 0.5), rng)
+            counts = np.bincount(codes.reshape(-1), minlength=row.size)
+            _expect(counts.size == row.size, f"A code lies outside the {row.size} symbols of the design.")
+            statistic += float((np.square(counts - row) / row).sum())
+        freedom = expected.shape[0] * (expected.shape[1] - 1)
         limit = float(chi2.isf(FALSE_ALARM / (2 * ASYMPTOTIC_MARGIN), freedom))
         sentence = f"Codes of {spec.output_bits} bits do not follow the table: chi-square {statistic:.1f}"
         _expect(statistic <= limit, f"{sentence}, above {limit:.1f}, with {freedom} degrees of freedom.")
@@ -174,30 +162,17 @@ def frequencies(kernel: Kernel, rng: RandomBits, draws: int = 400_000) -> str:
     return f"chi-square at most {worst:.2f} of its limit, {cells} degrees of freedom, false alarm below {FALSE_ALARM:g}"
 
 
-def _chi_square(kernel: Kernel, rng: RandomBits, design: Design, draws: int) -> tuple[float, int]:
-    expected = draws * design.probabilities
-    require(float(expected.min()) >= LEAST_EXPECTED, "smallest expected count", float(expected.min()), "10,000 or more")
-    sampler, statistic = Sampler.from_design(design, 1.0, 0.0, 1.0), 0.0
-    for level, row in zip(design.spec.levels.tolist(), expected, strict=True):
-        codes = kernel.sample(sampler, np.full(draws, level - 0.5), rng)
-        counts = np.bincount(codes.reshape(-1), minlength=row.size)
-        _expect(counts.size == row.size, f"A code lies outside the {row.size} symbols of the design.")
-        statistic += float((np.square(counts - row) / row).sum())
-    return statistic, expected.shape[0] * (expected.shape[1] - 1)
-
-
-def designs_hold(designs: Iterable[Design]) -> str:
+def designs_hold() -> str:
     """Certify that every design meets its epsilon and has exactly the bias it states."""
-    count = 0
+    designs = list(catalogue())
     for design in designs:
         measured, spec = certify(design), design.spec
         name = f"{spec.input_levels} levels, {spec.output_bits} bits, epsilon {spec.epsilon:g}"
         _expect(measured.meets_spec, f"The design for {name} has a measured epsilon of {measured.epsilon_upper!r}.")
         exact = spec.bias != "exact" or measured.bias_upper <= 1e-9
         _expect(exact, f"The design for {name} has a bias of {measured.bias_upper!r}.")
-        count += 1
-    _expect(count > 0, "No design ships with this installation.")
-    return f"{count} certified in exact arithmetic"
+    _expect(len(designs) > 0, "No design ships with this installation.")
+    return f"{len(designs)} certified in exact arithmetic"
 
 
 def account_holds() -> str:
@@ -213,9 +188,12 @@ def account_holds() -> str:
     return f"epsilon {' and '.join(found)} met from above"
 
 
-def payload_holds(rng: RandomBits | None = None) -> str:
+def payload_holds(rng: RandomBits | None) -> str:
     """Encode the wire format's example, send a payload there and back, and check that a flipped bit is refused."""
-    sent = Uplink(_example()).send(np.linspace(-1.0, 2.0, 21).astype(np.float32), seeded_rng(0))
+    table = np.array([[255.0, 1.0], [1.0, 255.0]]) / 256
+    design = Design(DesignSpec(2, 1, 4.0), table, np.array([0.0, 1.0]))
+    example = Uplink(InterpolatedMVU(design, Ball(Norm.L2, 1.5, 21), 2.0, decoder="alphabet"))
+    sent = example.send(np.linspace(-1.0, 2.0, 21).astype(np.float32), seeded_rng(0))
     _expect(sent == EXAMPLE, "The example of the wire format was encoded into other bytes.")
     mechanism = InterpolatedMVU(_shipped(DesignSpec(2, 1, 1.0)), Ball(Norm.L2, 1.0, DIMENSION))
     uplink = Uplink(mechanism)
@@ -233,20 +211,19 @@ def payload_holds(rng: RandomBits | None = None) -> str:
         uplink.receive([bytes(flipped)])
     except InvalidPayload:
         return f"{len(EXAMPLE)} known bytes, {size:,} there and back, a flipped bit refused"
-    raise _Wrong("A payload with a flipped bit was accepted.")
+    raise QuietbitError("A payload with a flipped bit was accepted.")
 
 
-def releases_hold(rng: RandomBits | None = None) -> str:
+def releases_hold(rng: RandomBits | None) -> str:
     """Audit shipped mechanisms, each with its share of the false alarms."""
     chosen = _audited()
-    count = 0
     sure = 1 - FALSE_ALARM / len(chosen)
     for mechanism in chosen:
         found = audit(mechanism, Adjacency.ZERO_OUT, rng=rng, samples=AUDIT_SAMPLES, confidence=sure)
         faults = "; ".join(found.failures)
         _expect(found.passed, f"Releases of {type(mechanism).__name__} are not what is claimed ({faults}).")
-        count = len(found.findings) + 1
-    return f"{len(chosen)} mechanisms, {count} checks each on the real path, false alarm below {FALSE_ALARM:g}"
+    checks = f"{len(CHECKS) + 1} checks each on the real path"
+    return f"{len(chosen)} mechanisms, {checks}, false alarm below {FALSE_ALARM:g}"
 
 
 def _audited() -> tuple[Mechanism, ...]:
@@ -262,14 +239,8 @@ def _audited() -> tuple[Mechanism, ...]:
     )
 
 
-def _example() -> InterpolatedMVU:
-    table = np.array([[255.0, 1.0], [1.0, 255.0]]) / 256
-    design = Design(DesignSpec(2, 1, 4.0), table, np.array([0.0, 1.0]))
-    return InterpolatedMVU(design, Ball(Norm.L2, 1.5, 21), 2.0, decoder="alphabet")
-
-
 def _shipped(spec: DesignSpec) -> Design:
     design = shipped(spec)
     if design is None:
-        raise _Wrong(f"The shipped design for {spec!r} is missing.")
+        raise QuietbitError(f"The shipped design for {spec!r} is missing.")
     return design

@@ -2,41 +2,62 @@
 
 Idea     count an event that tells two neighbours apart, and turn the counts into a statement that holds with a stated
          confidence. A lower bound above the claim proves that sampler and account disagree; one below proves nothing.
+         A quarter of the draws choose the event (any choice is valid, a good one is sharp), the rest are counted.
 Symbols  T = <decoded release, direction>; events {T > t} and {T <= t}, under either update:
-         epsilon >= log((P(event) - delta) / P'(event)).
-Source   Clopper and Pearson (1934); Ding et al. (CCS 2018) and Jagielski et al. (NeurIPS 2020) for
-         auditing.
-
-A quarter of the draws choose the event (any choice is valid, a good one is sharp), the rest are counted. Each of the
-two bounds fails with probability ``doubt``.
+         epsilon >= log((P(event) - delta) / P'(event)). Each of the two bounds fails with probability ``doubt``.
+Source   Clopper and Pearson (1934); for auditing Ding et al. (CCS 2018), Jagielski et al. (NeurIPS 2020).
 """
 
 from __future__ import annotations
 
 import math
-from typing import NamedTuple
 
 import numpy as np
-from scipy.special import ndtri
+from scipy.special import betaincinv, ndtri
 
 from quietbit._search import bisect
 from quietbit._typing import FloatVector
-from quietbit.auditor.tails import clopper_pearson
 
-__all__ = ["counted", "detectable_lower", "measurable", "ratio_lower"]
+__all__ = ["clopper_pearson", "counted", "detectable_lower", "measurable", "ratio_lower"]
 
 CHOOSING = 0.25
 THRESHOLDS = 64
 POWER = 0.9
-SIDES = ((True, True), (False, False), (True, False), (False, True))
+
+
+def clopper_pearson(hits: float, trials: float, doubt: float) -> tuple[float, float]:
+    """Return (low, high): each one-sided bound on a probability fails with probability at most ``doubt``.
+
+    >>> low, high = clopper_pearson(0, 100, 0.05)
+    >>> low, round(high, 4)
+    (0.0, 0.0295)
+    """
+    low = float(betaincinv(hits, trials - hits + 1, doubt)) if hits > 0 else 0.0
+    high = float(betaincinv(hits + 1, trials - hits, 1 - doubt)) if hits < trials else 1.0
+    return low, high
 
 
 def ratio_lower(first: FloatVector, second: FloatVector, delta: float, doubt: float) -> float:
     """Return the lower bound on epsilon from equally many values of the statistic under either update."""
     trials = counted(first.size)
     split = first.size - trials
-    event = _choose(first[:split], second[:split], trials, delta, doubt)
-    return _log_ratio(*event.counts(first[split:], second[split:]), trials, delta, doubt)
+    both = np.sort(np.concatenate([first[:split], second[:split]]))
+    places = np.unique(np.linspace(0, both.size - 1, THRESHOLDS).astype(int))
+    events = [(t, side, way) for t in np.unique(both[places]).tolist() for side in (True, False) for way in (1, -1)]
+
+    def promise(event: tuple[float, bool, int]) -> float:
+        often, seldom = (trials / split * count for count in _counts(event, first[:split], second[:split]))
+        return _log_ratio(often, seldom, trials, delta, doubt)
+
+    best = max(events, key=promise)
+    return _log_ratio(*_counts(best, first[split:], second[split:]), trials, delta, doubt)
+
+
+def _counts(event: tuple[float, bool, int], first: FloatVector, second: FloatVector) -> tuple[int, int]:
+    """Return how often the event happened under the update that makes it likely, and under the other."""
+    threshold, above, way = event
+    often, seldom = (int(((one > threshold) == above).sum()) for one in (first, second)[::way])
+    return often, seldom
 
 
 def counted(samples: int) -> int:
@@ -67,33 +88,6 @@ def detectable_lower(samples: int, claim: float, delta: float, doubt: float) -> 
 
     high = 2 * claim + 50.0
     return bisect(found, high, claim, halvings=60) if found(high) else math.inf
-
-
-class _Event(NamedTuple):
-    """T above the threshold, or at most it; more likely under the first update, or under the second."""
-
-    threshold: float
-    above: bool
-    of_first: bool
-
-    def counts(self, first: FloatVector, second: FloatVector) -> tuple[int, int]:
-        """Return how often it happened where it is likely, and where it is not."""
-        expected, other = (first, second) if self.of_first else (second, first)
-        often, seldom = int((expected > self.threshold).sum()), int((other > self.threshold).sum())
-        return (often, seldom) if self.above else (expected.size - often, other.size - seldom)
-
-
-def _choose(first: FloatVector, second: FloatVector, trials: int, delta: float, doubt: float) -> _Event:
-    """Return the most promising event for ``trials`` further draws, judged by those set aside."""
-    both = np.sort(np.concatenate([first, second]))
-    places = np.unique(np.linspace(0, both.size - 1, THRESHOLDS).astype(int))
-    events = [_Event(threshold, *side) for threshold in np.unique(both[places]).tolist() for side in SIDES]
-
-    def promise(event: _Event) -> float:
-        often, seldom = (trials / first.size * count for count in event.counts(first, second))
-        return _log_ratio(often, seldom, trials, delta, doubt)
-
-    return max(events, key=promise)
 
 
 def _log_ratio(often: float, seldom: float, trials: float, delta: float, doubt: float) -> float:

@@ -1,34 +1,48 @@
-"""Releases over the real path, and the sums on which the checks are based.
+"""The updates that the auditor sends over the real path, what is claimed of each, and what came out.
 
-Idea     every update goes through `send`, every payload alone through `receive`; the result is compared with the claim
-         at once, so that memory does not grow with the number of releases times the dimension.
-Symbols  r = decoded - claimed mean; z = r/s with s^2 = max(V, V(0)/9): at most unit variance, and no value of a
-         nearly certain coordinate is out of proportion; c = V/s^2 the variance of z; w = shift/s, so that T = <w, z>
-         is the score for a response too strong; Q = ||z||^2; G = <z, z'> of two releases in a row.
+Idea     each fault shows for certain updates: zero, one coordinate at the boundary and all at once (both signs), rungs
+         in between (a design's inner rows), and two far outside the ball, which must be released like their clipped
+         versions. Each goes through `send`, every payload alone through `receive`, and the result is compared with the
+         claim at once, so that memory does not grow with the number of releases times the dimension.
+Symbols  m, V = claimed mean and variance of a decoded coordinate, for the clipped update u; shift = m(u) - m(u/1.1),
+         what a response too strong by a tenth would add, to first order; z = (decoded - m)/s with s^2 = max(V, V(0)/9):
+         at most unit variance, and no value of a nearly certain coordinate is out of proportion; c = V/s^2 the variance
+         of z; w = shift/s, so that T = <w, z> is the score for a response too strong; Q = ||z||^2; G = <z, z'> of two
+         releases in a row.
 """
 
 from __future__ import annotations
 
 from collections.abc import Callable
+from functools import cache
 from hashlib import blake2b
-from typing import Any, Protocol, final
+from typing import Any, NamedTuple, Protocol, TypeAlias, final
 
 import numpy as np
-from attrs import Factory, define
+from attrs import frozen
 from numpy.typing import NDArray
 from scipy import fft
 
 from quietbit._typing import FloatMatrix, FloatVector
-from quietbit.auditor.probes import STRETCH, Claims, Probe
+from quietbit.errors import require
+from quietbit.mechanism.ball import Ball
 from quietbit.mechanism.base import Mechanism
 
-__all__ = ["Path", "Record", "Shared", "release"]
+__all__ = ["REACH_MARGIN", "STRETCH", "Path", "Progress", "Record", "Releases", "release"]
 
+STRETCH = 1.1  # factor of the excess that the score tests are designed for
+OUTSIDE = 3.0  # times the radius
+FEW = {1: 4, 2: 12}  # coordinates that share it, by order of the norm: less than the radius each, above the noise
+RUNGS = 8
+RUNG_SHARE = 4  # a rung gets this part of the samples
+SIGNS_SEED = 20230723  # public: for the places of rungs and their other signs
 BATCH = 1 << 18  # numbers decoded at a time
 SPECTRUM = 1 << 21  # numbers of each update's releases that go into correlations of coordinates
-KEPT = 1 << 22  # numbers kept for correlations of releases
-COLUMNS = 64
+KEPT, COLUMNS = 1 << 22, 64  # numbers, and coordinates, kept for correlations of releases
 TYPICAL = 0.1
+REACH_MARGIN = 1.25
+
+Progress: TypeAlias = Callable[[float, str], None]
 
 
 class Path(Protocol):
@@ -37,23 +51,95 @@ class Path(Protocol):
     @property
     def mechanism(self) -> Mechanism:
         """The mechanism whose claims are audited."""
-        ...
 
     def send(self, update: Any, rng: Any, /) -> bytes:
         """Return the payload of an update."""
-        ...
 
     def receive(self, payloads: Any, /) -> Any:
         """Return the mean of the decoded updates."""
-        ...
+
+
+class _Probe(NamedTuple):
+    """One update and how often to send it; ``place`` is the coordinate that stands out, if any."""
+
+    name: str
+    update: FloatVector
+    times: int
+    place: int | None = None
+
+
+def _probes(ball: Ball, samples: int) -> list[_Probe]:
+    """Return all updates to send, those of the epsilon bound first: zero, then pairs of opposites."""
+    size, radius, order = ball.dimension, ball.radius, ball.norm.order
+    one = np.zeros(size)
+    one[0] = radius
+    found = [
+        _Probe("zero", np.zeros(size), samples),
+        _Probe("one coordinate", one, samples, 0),
+        _Probe("one coordinate, negative", -one, samples, 0),
+    ]
+    signs = np.where(np.random.default_rng(SIGNS_SEED).random(size) < 0.5, -1.0, 1.0)
+    outside = OUTSIDE * radius * np.ones(1)
+    if size > 1:
+        even = radius / size ** (1 / order)
+        every = np.asarray(ball.clip(np.full(size, even)), dtype=np.float64)
+        found += [_Probe("every coordinate", every, samples), _Probe("every coordinate, negative", -every, samples)]
+        outside = OUTSIDE * even * signs
+        few = np.zeros(size)
+        count = min(size, FEW[order])
+        few[-count:] = OUTSIDE * radius / count ** (1 / order) * signs[-count:]
+        found.append(_Probe("outside the ball, few coordinates", few, samples))
+    found.append(_Probe("outside the ball", outside, samples))
+    for part in (sign * step / RUNGS for step in range(1, RUNGS) for sign in (1, -1)):
+        place = int(np.random.default_rng((SIGNS_SEED, round(RUNGS * (1 + part)))).integers(size))
+        rest = (1 - abs(part) ** order) ** (1 / order)  # of the norm, which the other coordinates share
+        rung = signs * (radius * rest / max(size - 1, 1) ** (1 / order))
+        rung[place] = part * radius
+        rung = np.asarray(ball.clip(rung), dtype=np.float64)
+        found.append(_Probe(f"rung {part:g}", rung, max(samples // RUNG_SHARE, 1), place))
+    return found
 
 
 @final
-@define(eq=False)
+class _Claims:
+    """The claimed mean and variance of decoded coordinates, looked up once per value."""
+
+    def __init__(self, mechanism: Mechanism) -> None:
+        self.ball, self.error = mechanism.domain, float(mechanism.moment_error)
+        require(0 <= self.error < 1, "moment_error of the mechanism", self.error, "from 0 to below 1")
+        self._mean, self._variance = cache(mechanism.expectation), cache(mechanism.variance)
+        # A nearly certain coordinate has a tiny variance; one at zero shows how far values spread.
+        self.at_zero = float(self.variance(np.zeros(1))[0])
+        self.floor = max(self.at_zero / 9, (1e-12 * self.ball.radius) ** 2)
+
+    def mean(self, target: FloatVector) -> FloatVector:
+        return _each(self._mean, target, "claimed expectation")
+
+    def variance(self, target: FloatVector) -> FloatVector:
+        variance = _each(self._variance, target, "claimed variance")
+        require(float(variance.min()) >= 0, "claimed variance", float(variance.min()), "at least 0")
+        return variance
+
+    def shift(self, target: FloatVector) -> FloatVector:
+        return self.mean(target) - self.mean(target / STRETCH)
+
+
+def _each(function: Callable[[float], float], values: FloatVector, name: str) -> FloatVector:
+    """Apply a function of one number to an array with few different values."""
+    different, places = np.unique(values, return_inverse=True)
+    answers = np.array([float(function(value)) for value in different.tolist()])
+    require(bool(np.all(np.isfinite(answers))), name, "NaN or infinity", "finite")
+    return np.asarray(answers[places.reshape(-1)])
+
+
+@final
+@frozen(eq=False)
 class Record:
     """Statistics of one update's releases."""
 
-    probe: Probe
+    name: str
+    times: int
+    place: int | None
     share: FloatVector  # c
     typical: NDArray[np.bool_]  # coordinates whose claimed variance is nearly that of a zero
     response: FloatVector  # (m(u) - m(0))/s
@@ -61,70 +147,70 @@ class Record:
     growth: float  # what each further step of a tenth adds to the mean score, relative to the previous step
     first: FloatVector  # sum of z, by coordinate
     second: FloatVector  # sum of z^2, by coordinate
-    fourth: float = 0.0  # sum of z^4 over typical coordinates
-    reach: float = 0.0  # largest |z|
-    repeated: float = 0.0  # largest Q of a payload that was sent before
-    # Per release, in batches: T, Q, G of pairs, the first decoded coordinate, and the sum of all.
-    scores: list[FloatVector] = Factory(list)
-    energies: list[FloatVector] = Factory(list)
-    products: list[FloatVector] = Factory(list)
-    heads: list[FloatVector] = Factory(list)
-    totals: list[FloatVector] = Factory(list)
-
-    @property
-    def times(self) -> int:
-        """The number of releases."""
-        return self.probe.times
-
-    def add(self, decoded: FloatMatrix, standard: FloatMatrix, again: NDArray[np.bool_]) -> None:
-        """Add a batch of releases; ``again`` marks payloads that were sent before."""
-        squares = np.square(standard)
-        energies = squares.sum(axis=1)
-        self.first += standard.sum(axis=0)
-        self.second += squares.sum(axis=0)
-        self.fourth += float(np.square(squares[:, self.typical]).sum())
-        self.reach = max(self.reach, float(np.sqrt(squares.max())))
-        self.repeated = max(self.repeated, float(energies[again].max(initial=0.0)))
-        paired = len(standard) // 2 * 2
-        self.scores.append(standard @ self.weight)
-        self.energies.append(energies)
-        self.products.append(np.einsum("ij,ij->i", standard[0:paired:2], standard[1:paired:2]))
-        self.heads.append(decoded[:, 0].copy())
-        self.totals.append(decoded.sum(axis=1))
+    fourth: float  # sum of z^4 over typical coordinates
+    reach: float  # largest |z|
+    repeated: float  # largest Q of a payload that was sent before
+    products: FloatVector  # G, per pair of releases
+    scores: FloatVector  # T, per release, and so are the following:
+    energies: FloatVector  # Q
+    heads: FloatVector  # the first decoded coordinate
+    totals: FloatVector  # the sum of all decoded coordinates
 
 
 @final
-class Shared:
-    """Sums over all updates: spectra along coordinates, and some coordinates of every release in order."""
+class Releases:
+    """All releases of an audit: a record per update, and sums over all updates.
 
-    def __init__(self, dimension: int, total: int) -> None:
-        self.dimension = dimension
+    The sums are spectra along coordinates, and some coordinates of every release in order (``kept``). ``error`` is the
+    mechanism's own bound on the error of its claims.
+    """
+
+    def __init__(self, dimension: int, error: float, total: int) -> None:
+        self.dimension, self.error, self.total, self.sent = dimension, error, total, 0
+        self.inside: list[Record] = []
+        self.outside: list[Record] = []  # of updates outside the ball
         self.length = fft.next_fast_len(2 * dimension, real=True)
-        self.spectrum = np.zeros(self.length // 2 + 1)
-        self.rows = 0
-        self.limit = max(SPECTRUM // dimension, 16)
+        self.spectrum, self.rows = np.zeros(self.length // 2 + 1), 0
         count = int(np.clip(KEPT // max(total, 1), 1, min(dimension, COLUMNS)))
         random = np.random.default_rng(dimension).choice(dimension, size=count, replace=False)
         ends = [0, dimension - 1, 1, dimension - 2][: count // 2]
         self.columns = np.unique(np.concatenate([np.array(ends, dtype=np.int64), random]))[:count]
         self.kept: list[NDArray[np.float32]] = []
 
+    @property
+    def records(self) -> list[Record]:
+        """All records."""
+        return self.inside + self.outside
+
+    @property
+    def reach(self) -> float:
+        """The largest |z| seen, widened, since a larger one may exist."""
+        return REACH_MARGIN * max(record.reach for record in self.records)
+
     def add(self, standard: FloatMatrix, left: int) -> None:
-        """Add a batch of releases, the first ``left`` of them to the spectrum."""
+        """Add a batch of releases to the sums over all, at most ``left`` of them to the spectrum."""
+        self.sent += len(standard)
         self.kept.append(standard[:, self.columns].astype(np.float32))
-        some = standard[:left] if self.dimension > 1 else standard[:0]
+        some = standard[: max(left, 0)] if self.dimension > 1 else standard[:0]
         for row in range(0, len(some), 16):  # a few at a time, so that they stay in the cache
             turned = fft.rfft(some[row : row + 16], self.length, axis=1)
             self.spectrum += np.square(turned.real).sum(axis=0) + np.square(turned.imag).sum(axis=0)
         self.rows += len(some)
 
-    def correlations(self) -> FloatVector:
-        """Return sums of z_i z_(i+L) over coordinates and releases, for every lag L from 1 on."""
-        return np.asarray(fft.irfft(self.spectrum, self.length)[1 : self.dimension])
+
+def release(path: Path, rng: Any, samples: int, progress: Progress) -> Releases:
+    """Send every update as often as its probe asks for, the main ones ``samples`` times."""
+    claims = _Claims(path.mechanism)
+    probes = _probes(claims.ball, samples)
+    found = Releases(claims.ball.dimension, claims.error, sum(probe.times for probe in probes))
+    for probe in probes:
+        place = found.outside if probe.name.startswith("outside") else found.inside
+        place.append(_record(path, rng, probe, claims, found, progress))
+    progress(1.0, "done")
+    return found
 
 
-def release(path: Path, probe: Probe, claims: Claims, rng: Any, shared: Shared, told: Callable[[int], None]) -> Record:
-    """Send one update as often as its probe asks for."""
+def _record(path: Path, rng: Any, probe: _Probe, claims: _Claims, found: Releases, progress: Progress) -> Record:
     target = np.asarray(claims.ball.clip(probe.update), dtype=np.float64)
     mean, variance = claims.mean(target), claims.variance(target)
     spread = np.sqrt(np.maximum(variance, claims.floor))
@@ -134,10 +220,10 @@ def release(path: Path, probe: Probe, claims: Claims, rng: Any, shared: Shared, 
     # Where a step of a tenth adds less than the one before it, the response saturates.
     before = float(weight @ (claims.shift(target / STRETCH) / spread))
     growth = min(float(weight @ weight) / before if before > 0 else 0.0, STRETCH)
-    sums = np.zeros((2, target.size))
-    record = Record(probe, variance / np.square(spread), typical, response, weight, growth, *sums)
+    first, second = np.zeros((2, target.size))
+    fourth = reach = repeated = 0.0
+    products, each, seen = [], [], set[bytes]()
     rows = max(2, BATCH // target.size // 2 * 2)
-    seen: set[bytes] = set()
     for start in range(0, probe.times, rows):
         count = min(rows, probe.times - start)
         decoded, again = np.empty((count, target.size)), np.zeros(count, dtype=bool)
@@ -148,7 +234,21 @@ def release(path: Path, probe: Probe, claims: Claims, rng: Any, shared: Shared, 
             again[row] = digest in seen
             seen.add(digest)
         standard = (decoded - mean) / spread
-        record.add(decoded, standard, again)
-        shared.add(standard, max(shared.limit - start, 0))
-        told(count)
-    return record
+        squares = np.square(standard)
+        energies = squares.sum(axis=1)
+        first += standard.sum(axis=0)
+        second += squares.sum(axis=0)
+        fourth += float(np.square(squares[:, typical]).sum())
+        reach = max(reach, float(np.sqrt(squares.max())))
+        repeated = max(repeated, float(energies[again].max(initial=0.0)))
+        paired = count // 2 * 2
+        products.append(np.einsum("ij,ij->i", standard[0:paired:2], standard[1:paired:2]))
+        each.append(np.stack([standard @ weight, energies, decoded[:, 0], decoded.sum(axis=1)]))
+        found.add(standard, max(SPECTRUM // target.size, 16) - start)
+        progress(found.sent / found.total, probe.name)
+    share = variance / np.square(spread)
+    pairs, per_release = np.concatenate(products), np.concatenate(each, axis=1)
+    return Record(
+        probe.name, probe.times, probe.place, share, typical, response, weight, growth, first, second, fourth, reach,
+        repeated, pairs, *per_release,
+    )  # fmt: skip

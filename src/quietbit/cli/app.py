@@ -16,7 +16,7 @@ from quietbit.cli.certify import certify
 from quietbit.cli.compare import compare
 from quietbit.cli.design import design
 from quietbit.cli.doctor import doctor
-from quietbit.cli.node import node_check, node_directory, node_init, node_keys, node_serve, node_status
+from quietbit.cli.node import node
 from quietbit.cli.privacy import privacy
 
 __all__ = ["COMMANDS", "GROUPS", "app"]
@@ -28,22 +28,7 @@ GROUPS = {
     "Study": ("design", "certify", "catalogue", "audit", "figure"),
     "Protect a device": ("node",),  # a group of its own, which typer lists last
 }
-OTHERS = "Added by other packages"
 OWN = (compare, calibrate, privacy, doctor, design, certify, catalogue, audit)
-OF_NODE = (node_init, node_check, node_status, node_serve, node_keys, node_directory)
-
-
-def _group_of(name: str) -> str:
-    return next((group for group, names in GROUPS.items() if name in names), OTHERS)
-
-
-def _commands() -> dict[str, Callable[..., Any]]:
-    """Return our commands and those of other installed packages, the laboratory's among them, in the groups' order."""
-    found = {command.__name__: command for command in OWN}
-    found |= {entry.name: entry.load() for entry in entry_points(group="quietbit.commands")}
-    order = [name for names in GROUPS.values() for name in names]
-    return dict(sorted(found.items(), key=lambda item: (order.index(item[0]) if item[0] in order else 99, item[0])))
-
 
 app = typer.Typer(
     name="quietbit",
@@ -52,21 +37,22 @@ app = typer.Typer(
     rich_markup_mode="rich",
     pretty_exceptions_enable=False,
 )
-node = typer.Typer(
-    name="node",
-    help="What a device releases is its owner's decision: a policy, a ledger, and a gatekeeper that keeps both.",
-    epilog="Start with: quietbit node init --help",
-    no_args_is_help=True,
-)
-COMMANDS: dict[tuple[str, ...], Callable[..., Any]] = {}  # by the words that are typed
-for name, command in _commands().items():
-    app.command(rich_help_panel=_group_of(name))(command)
-    COMMANDS[name,] = command
-for command in OF_NODE:
-    name = command.__name__.removeprefix("node_")
-    node.command(name)(command)
-    COMMANDS["node", name] = command
-app.add_typer(node, rich_help_panel=_group_of("node"))
+
+
+def _add_commands() -> None:
+    """Add our commands and those of other installed packages, the laboratory's among them, in the groups' order."""
+    found: dict[str, Callable[..., Any]] = {command.__name__: command for command in OWN}
+    found |= {entry.name: entry.load() for entry in entry_points(group="quietbit.commands")}
+    groups = {name: group for group, names in GROUPS.items() for name in names}
+    for name in sorted(found, key=lambda name: (list(groups).index(name) if name in groups else len(groups), name)):
+        app.command(name, rich_help_panel=groups.get(name, "Added by other packages"))(found[name])
+    app.add_typer(node, rich_help_panel=groups["node"])
+
+
+_add_commands()
+# By the words that are typed.
+COMMANDS: dict[tuple[str | None, ...], Any] = {(one.name,): one.callback for one in app.registered_commands}
+COMMANDS |= {("node", one.name): one.callback for one in node.registered_commands}
 
 
 @app.callback(invoke_without_command=True)

@@ -2,17 +2,24 @@
 
 from __future__ import annotations
 
-from typing import Annotated
+from typing import Annotated, Any
 
 import typer
 
 import quietbit
-from quietbit.cli import options
 from quietbit.cli.console import JsonOption, Row, progress_bar, record, rounded, rounded_up
-from quietbit.target import Adjacency
+from quietbit.cli.options import OF_IMVU, chosen, find_imvu, option, takes, usual
 
 __all__ = ["audit"]
 
+OPTIONS = (
+    *OF_IMVU,
+    usual("dimension", 8),
+    option("epsilon", float, "Calibrate the mechanism to this, for one release."),
+    option("samples", int, "How often each of the main updates is sent.", 4000),
+    option("confidence", float, "That a right sampler passes, between 0.5 and 1.", 1 - 1e-6),
+    option("seed", int, "Reproducible words instead of the operating system's."),
+)
 VERDICTS = {
     "passed": "consistent with the claim",
     "failed": "THE SAMPLER IS NOT WHAT IS CLAIMED",
@@ -20,26 +27,16 @@ VERDICTS = {
 }
 
 
+@takes(OPTIONS)
 def audit(
     what: Annotated[
         str,
         typer.Argument(
-            metavar="WHAT",
-            help="A design file, a name that `quietbit catalogue` lists or, with --epsilon, a mechanism such as vmvu.",
+            help="A design file, a name that `quietbit catalogue` lists or, with --epsilon, a mechanism such as vmvu."
         ),
     ],
-    adjacency: options.AdjacencyOption,
-    epsilon: Annotated[float | None, typer.Option(help="Calibrate the mechanism to this, for one release.")] = None,
-    norm: options.NormOption = "l2",
-    beta: options.BetaOption = 1.0,
-    clamp: options.ClampOption = False,
-    radius: options.RadiusOption = 1.0,
-    dimension: options.DimensionOption = 8,
-    delta: options.DeltaOption = 1e-5,
-    samples: Annotated[int, typer.Option(help="How often each of the main updates is sent.")] = 4000,
-    confidence: Annotated[float, typer.Option(help="That a right sampler passes, between 0.5 and 1.")] = 1 - 1e-6,
-    seed: Annotated[int | None, typer.Option(help="Reproducible words instead of the operating system's.")] = None,
     json: JsonOption = False,
+    **given: Any,
 ) -> int:
     """Send known updates over the real path and hold what comes out against the claim; exit code 1 if it fails.
 
@@ -49,21 +46,21 @@ def audit(
     """
     from quietbit.mechanism.registry import families
 
-    which, ball = Adjacency(adjacency), quietbit.Ball(norm, radius, dimension)
+    epsilon, seed = given["epsilon"], given["seed"]
     mechanism: quietbit.Mechanism
     if epsilon is not None:
-        mechanism = quietbit.calibrate(what, ball=ball, epsilon=epsilon, delta=delta, adjacency=which).mechanism
+        ball = quietbit.Ball(given["norm"], given["radius"], given["dimension"])
+        mechanism = quietbit.calibrate(what, ball=ball, **chosen(given, "epsilon delta adjacency")).mechanism
         title = f"{what} at epsilon {epsilon:g}"
     elif what in families():
         raise quietbit.InvalidParameter.of("epsilon", f"given, to calibrate {what} to")
     else:
-        found = options.find_design(what)
-        mechanism, title = quietbit.InterpolatedMVU(found, ball, beta, clamp), f"I-MVU, design {found.identity()[:12]}"
+        mechanism = imvu = find_imvu(what, given)
+        title = f"I-MVU, design {imvu.design.identity()[:12]}"
     rng = quietbit.secure_rng() if seed is None else quietbit.seeded_rng(seed)
     with progress_bar("Sending known updates", quiet=json) as report:
-        result = quietbit.audit(
-            mechanism, which, rng=rng, delta=delta, samples=samples, confidence=confidence, progress=report
-        )
+        asked = chosen(given, "adjacency delta samples confidence")
+        result = quietbit.audit(mechanism, **asked, rng=rng, progress=report)
     excess = f"{rounded_up(result.detectable)} above the claim" if result.detectable < float("inf") else "none"
     rows = [
         Row("epsilon_lower", "epsilon found, at least", result.epsilon_lower, rounded(result.epsilon_lower)),

@@ -1,16 +1,23 @@
-"""``quietbit calibrate``: the least noise that meets a target."""
+"""``quietbit calibrate``: the least noise that meets a target, for single releases or for sums behind masks."""
 
 from __future__ import annotations
 
+import math
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
+
+from attrs import asdict
 
 import quietbit
-from quietbit.cli.console import JsonOption, Row, progress_bar, record, rounded
-from quietbit.cli.files import check_outputs
-from quietbit.cli.options import ADJACENCY, NORM, SAMPLES, TRUST, chosen, find_design, option, refuse_delta_zero, takes
-from quietbit.cli.rows import design_rows, expectation_rows, gaussian_row, guarantee_rows, profile_rows
-from quietbit.errors import InvalidParameter, require
+from quietbit.cli.console import JsonOption, Row, column_table, progress_bar, record, rounded, rounded_up
+from quietbit.cli.options import check_outputs, chosen, find_design, option, takes, usual
+from quietbit.cli.rows import gaussian_row, guarantee_rows, profile_rows
+from quietbit.errors import InvalidParameter, check_real, require
+from quietbit.target import Target
+
+if TYPE_CHECKING:
+    from quietbit.mechanism.central_sum import SumCalibration, SumRow
+    from quietbit.mechanism.expectation import Expectation
 
 __all__ = ["calibrate"]
 
@@ -24,23 +31,23 @@ REASONS = {
 
 OPTIONS = (
     option("epsilon", float, "Target for all releases of one party together.", ...),
-    option("delta", float, "Delta of the guarantee.", ...),
-    option("adjacency", str, ADJACENCY, ..., "WORD"),
+    usual("delta", ...),
+    usual("adjacency", ...),
     option("mechanism", str, "One of imvu, vmvu, mvu, gaussian, laplace, sign, skellam, or auto, which takes the best; "
            "may be left out for secure aggregation.", metavar="NAME"),
-    option("releases", int, "How often the same party sends an update.", 1),
+    usual("releases", 1),
     option("bits", int, "Bits per code: 1 unless given, 16 for skellam."),
     option("levels", int, "Levels of the design (imvu, mvu)."),
-    option("norm", str, NORM, "l2", "l1|l2"),
-    option("radius", float, "Radius of that ball.", 1.0),
-    option("dimension", int, "Parameters in an update.", 1000),
-    option("beta", float, "Stretches small coordinates over the design's range (imvu)."),
-    option("clamp", bool, "Cut inputs to [0, 1], as the published code does (imvu).", flag="--clamp"),
+    usual("norm", "l2"),
+    usual("radius", 1.0),
+    usual("dimension", 1000),
+    usual("beta"),
+    usual("clamp"),
     option("decoder", str, "Of imvu: unbiased-at-zero (unless given) or alphabet, the paper's.", metavar="NAME"),
     option("design", str, "Keep this design and calibrate beta instead (imvu)."),
     option("keep", int, "Rotated coordinates that a client keeps, a power of two; all unless given (vmvu: a few)."),
-    option("samples", int, SAMPLES),
-    option("trust", str, TRUST, "local", "WORD"),
+    usual("samples"),
+    option("trust", str, "Who may look: local or secure-aggregation.", "local", "WORD"),
     option("clients", int, "Codes in a sum (secure-aggregation): others' bits are part of the noise."),
     option("min_honest_clients", int,
            "How many of them at least answer and do not collude with the server (all unless given)."),
@@ -76,53 +83,39 @@ def calibrate(json: JsonOption = False, **given: Any) -> None:
     Example: quietbit calibrate --trust secure-aggregation --clients 1000 --epsilon 1 --delta 1e-5 --releases 10
     --adjacency zero-out --dimension 100000 --plot sums.png
     """
-    norm, trust, clients = given["norm"], given["trust"], given["clients"]
     target = chosen(given, "epsilon delta adjacency releases keep")
-    target["ball"] = quietbit.Ball(norm, given["radius"], given["dimension"])
-    out, plot, rate = given["out"], given["plot"], given["sampling_rate"]
-    if trust == quietbit.Trust.SECURE_AGGREGATION.value:
-        from quietbit.cli.calibrate_sum import calibrate_secure_sum
+    target["ball"] = quietbit.Ball(given["norm"], given["radius"], given["dimension"])
+    ways = {"local": _calibrate, "secure-aggregation": _calibrate_sum}
+    require(given["trust"] in ways, "trust", given["trust"], "local or secure-aggregation")
+    ways[given["trust"]](target, given, json)
 
-        mechanism = given["mechanism"]
-        require(mechanism in (None, "imvu"), "mechanism", mechanism, "imvu, or left out, for secure aggregation")
-        for name, value in chosen(given, f"{OWN} cohort").items():
-            require(value is None, name, value, REASONS.get(name, "left out: secure aggregation chooses it"))
-        if clients is None:
-            raise InvalidParameter.of("clients", "given: how many codes a sum is over")
-        target |= {**chosen(given, "clients min_honest_clients"), "bits": 1 if given["bits"] is None else given["bits"]}
-        calibrate_secure_sum(target, rate, given["secret_cohort"], plot, out, json)
-        return
-    require(trust == quietbit.Trust.LOCAL.value, "trust", trust, "local or secure-aggregation")
+
+def _calibrate(target: dict[str, Any], given: dict[str, Any], as_json: bool) -> None:
+    """Answer for one client's release, under local trust."""
+    from quietbit.mechanism.registry import families, family, family_of
+    from quietbit.wire.payload import Header
+
     for name, unused in chosen(given, "clients min_honest_clients plot").items():
         require(unused is None, name, str(unused), "left out for local trust (it is for secure-aggregation)")
-    if given["secret_cohort"] or (rate is not None and given["samples"] is None):
+    if given["secret_cohort"] or (given["sampling_rate"] is not None and given["samples"] is None):
         raise InvalidParameter(
             "Subsampling amplifies nothing where the server sees who sent what: leave --sampling-rate and "
             "--secret-cohort out, say --trust secure-aggregation if only sums are seen and nobody learns the cohort, "
             "or give --samples beside the rate at which a site draws them in secret."
         )
-    target |= chosen(given, f"{OWN} bits sampling_rate")
-    _calibrate(given["mechanism"], target, 1 if given["cohort"] is None else given["cohort"], out, json)
-
-
-def _calibrate(mechanism: str | None, given: dict[str, Any], cohort: int, out: Path | None, as_json: bool) -> None:
-    """Answer for one client's release, under local trust."""
-    from quietbit.mechanism.registry import families, family, family_of
-    from quietbit.wire.payload import Header
-
+    mechanism, out, ball = given["mechanism"], given["out"], target["ball"]
     if mechanism is None:
         raise InvalidParameter.of("mechanism", f"given: one of {', '.join(families())}, or auto")
     designed = mechanism in families() and family(mechanism).strength == "design_epsilon"
     require(out is None or designed, "out", str(out), f"left out for {mechanism}, which has no design to save")
-    ball = given["ball"]
-    if mechanism not in ("vmvu", "auto"):  # purely private on an L2 ball
-        refuse_delta_zero(given["delta"], ball.norm)
+    target |= chosen(given, f"{OWN} bits sampling_rate")
     if given["design"] is not None:
-        given["design"] = find_design(given["design"])
+        target["design"] = find_design(given["design"])
     check_outputs(out)
     with progress_bar("Calibrating", quiet=as_json):
-        found = quietbit.calibrate(mechanism, **given)
+        found = quietbit.calibrate(mechanism, **target)
     made, layout, gain = found.mechanism, found.mechanism.layout, found.error.gain
+    cohort = 1 if given["cohort"] is None else given["cohort"]
     per_parameter = (8 * layout.size if layout.bits == 0 else layout.bits * layout.count) / ball.dimension
     reach = "met from below to 1 part in 10,000"
     if found.saturated:
@@ -135,7 +128,7 @@ def _calibrate(mechanism: str | None, given: dict[str, Any], cohort: int, out: P
         Row("bits_per_parameter", "bits per parameter", per_parameter, rounded(per_parameter, 4)),
         Row("squared_error", "squared error at zero", found.squared_error, rounded(found.squared_error)),
         gaussian_row(found.squared_error, found.gaussian_squared_error),
-        *expectation_rows(quietbit.expectation(made, cohort=cohort, rounds=found.releases)),
+        *_expectation(quietbit.expectation(made, cohort=cohort, rounds=found.releases)),
     ]
     if abs(gain - 1) > 1e-6:
         text = f"{rounded(gain, 4)}: small coordinates decode to this times their value; divide by it, or the step"
@@ -151,6 +144,22 @@ def _calibrate(mechanism: str | None, given: dict[str, Any], cohort: int, out: P
     record(title, rows, as_json)
 
 
+def _expectation(expected: Expectation) -> list[Row]:
+    """Say how much noise a round has, and what that means."""
+    return [
+        Row("noise", "noise / clip", expected.noise, rounded(expected.noise, 3)),
+        Row("expectation", "what to expect", expected.sentence()),
+    ]
+
+
+def _design(design: quietbit.Design, note: str = "") -> list[Row]:
+    """Say which design it is, with a ``note`` at its end."""
+    spec = design.spec
+    facts = {name: getattr(spec, name) for name in ("input_levels", "output_bits", "epsilon", "privacy")}
+    shown = f"{spec.input_levels} levels, {spec.output_bits}-bit symbols, {spec.privacy} epsilon {spec.epsilon:.6g}"
+    return [Row("design", "design", facts, shown + note), Row("identity", "identity", design.identity())]
+
+
 def _setting(mechanism: Any) -> list[Row]:
     """Make rows of the mechanism's public numbers beside its ball, the calibrated one among them."""
     from quietbit.mechanism.registry import describe
@@ -161,9 +170,100 @@ def _setting(mechanism: Any) -> list[Row]:
     rows = []
     for name, value in described.items():
         if name == "design":
-            rows += design_rows(mechanism.designed)
+            rows += _design(mechanism.designed)
         elif name == "profile":
             rows += profile_rows(mechanism.designed)
         elif name not in ("kind", "ball"):
             rows.append(Row(name, LABELS.get(name, name.replace("_", " ")), value))
     return rows
+
+
+def _calibrate_sum(target: dict[str, Any], given: dict[str, Any], as_json: bool) -> None:
+    """Answer for sums of codes behind masks, beside the alternatives, and draw where asked."""
+    from quietbit.mechanism.central_sum import calibrate_sum, compare_calibration
+
+    out, plot, epsilon, ball = given["out"], given["plot"], given["epsilon"], target["ball"]
+    word = given["mechanism"]
+    require(word in (None, "imvu"), "mechanism", word, "imvu, or left out, for secure aggregation")
+    for name, value in chosen(given, f"{OWN} cohort").items():
+        require(value is None, name, value, REASONS.get(name, "left out: secure aggregation chooses it"))
+    if given["clients"] is None:
+        raise InvalidParameter.of("clients", "given: how many codes a sum is over")
+    require(ball.norm is quietbit.Norm.L2, "norm", ball.norm.value, "l2 for secure aggregation")
+    population = _population(**chosen(given, "clients sampling_rate secret_cohort"))
+    check_outputs(out, figures=(plot,))
+    bits = 1 if given["bits"] is None else given["bits"]
+    with progress_bar("Calibrating", quiet=as_json):
+        found = calibrate_sum(**target, **chosen(given, "clients min_honest_clients"), bits=bits, population=population)
+        lines = compare_calibration(found, epsilon)
+    rows = _sum_rows(found, epsilon)
+    if out is not None:
+        rows.append(Row("saved", "saved as", str(found.codes.design.save(out))))
+    if plot is not None:
+        from quietbit.plot.figure import save_figure
+        from quietbit.plot.secure_sums import plot_secure_aggregation
+
+        asked = Target(**chosen(given, "epsilon delta adjacency releases"))
+        share = found.min_honest_clients / found.clients
+        with progress_bar("Drawing", quiet=as_json) as report:
+            picture = plot_secure_aggregation(ball, asked, bits, share, report)
+        rows.append(Row("plot", "drawn as", str(save_figure(picture, plot))))
+    if as_json:
+        facts = [asdict(line) | {"trust": line.trust.value} for line in lines]
+        rows.append(Row("comparison", "comparison", facts))
+    record(f"secure sums of {found.clients:,} clients, {ball.dimension:,} parameters", rows, as_json)
+    if not as_json:
+        heads = ("", "bits per parameter", "epsilon", "squared error", "/ ideal", "the server sees")
+        column_table("The same target by other means", heads, [_line(one, lines[1].squared_error) for one in lines])
+
+
+def _line(row: SumRow, ideal: float) -> tuple[str, ...]:
+    error = row.squared_error
+    ratio = f"{error / ideal:.3g}" if math.isfinite(error) else "out of reach"
+    seen = "sums" if row.trust is quietbit.Trust.SECURE_AGGREGATION else "each payload"
+    return row.name, str(row.bits), rounded_up(row.epsilon_upper, 4), f"{error:.3g}", ratio, seen
+
+
+def _population(clients: int, sampling_rate: float | None, secret_cohort: bool) -> int | None:
+    """Return the number of clients that a cohort is drawn from, rounded towards privacy."""
+    if sampling_rate is None:
+        if secret_cohort:
+            raise InvalidParameter.of("sampling_rate", "given with --secret-cohort: how likely a client takes part")
+        return None
+    if not secret_cohort:
+        raise InvalidParameter(
+            "Subsampling amplifies nothing when the server learns who took part, as it does with pairwise masks: say "
+            "--secret-cohort only if nobody learns it."
+        )
+    return max(clients, math.floor(clients / check_real(sampling_rate, "sampling_rate", at_most=1.0) * (1 + 1e-12)))
+
+
+def _sum_rows(found: SumCalibration, epsilon: float) -> list[Row]:
+    codes, guarantee, sure = found.codes, found.guarantee, found.min_honest_clients
+    spec, kept = codes.design.spec, codes.ball.dimension
+    expected = quietbit.expectation(found.mechanism, cohort=found.clients, rounds=found.releases, trust=guarantee.trust)
+    cut, error = rounded(found.clamped_at, 3), found.squared_error
+    rows = [
+        *_design(codes.design, "" if spec.output_bits == 1 else f": sums of {spec.outputs - 1} equal bits"),
+        Row("beta", "beta", codes.beta),
+        Row("clamp", "inputs", True, f"clamped: coordinates beyond {cut} are cut to it"),
+        Row("clamped_at", "clamped at", found.clamped_at, f"{rounded(found.clamped_at / codes.ball.radius, 3)} radii"),
+        Row("wire_bits", "bits per parameter", found.wire_bits, f"{found.wire_bits}, the modulus of the masks"),
+        Row("squared_error", "squared error at zero", error, f"{rounded(error)} of the mean"),
+        *_expectation(expected),
+    ]
+    if kept < found.mechanism.domain.dimension:
+        lost = found.projection_error
+        text = f"{rounded(lost)} of it, from a mean of norm {found.mean_norm:g} on {kept:,} coordinates, shared by all"
+        rows += [Row("keep", "kept coordinates", kept), Row("projection_error", "projection", lost, text)]
+    rows += [
+        Row("clients", "clients in a sum", found.clients),
+        Row("min_honest_clients", "counted on", sure, f"{sure:,} that answer and do not collude with the server"),
+        Row("releases", "sums per client", found.releases),
+    ]
+    if found.population is not None:
+        text = f"drawn from {found.population:,}, secret: the guarantee is void if anybody learns it"
+        rows.append(Row("population", "cohort", found.population, text))
+    reach = "met from below" if not found.saturated else "out of reach: the largest beta spends less"
+    rows.append(Row("saturated", "target", found.saturated, f"{epsilon:g}, {reach}"))
+    return rows + guarantee_rows(guarantee, "all sums")

@@ -3,59 +3,50 @@
 from __future__ import annotations
 
 from pathlib import Path
-from typing import Annotated, Any
-
-import typer
+from typing import Any
 
 import quietbit
 from quietbit.cli.console import JsonOption, column_table, rounded, rounded_up, show_json
-from quietbit.cli.files import check_folder
-from quietbit.cli.options import bias_of, catalogue_name
+from quietbit.cli.options import check_folder, number_or_word, option, takes
 
 __all__ = ["catalogue"]
 
+OPTIONS = (
+    option("levels", int, "Only designs with this many input levels."),
+    option("bits", int, "Only designs with this many bits."),
+    option("epsilon", float, "Only designs with this epsilon."),
+    option("bias", str, "Only designs with this bias.", metavar="exact|PENALTY"),
+    option("export", Path, "Copy the listed designs there.", metavar="DIR"),
+)
 
-def catalogue(
-    levels: Annotated[int | None, typer.Option(help="Only designs with this many input levels.")] = None,
-    bits: Annotated[int | None, typer.Option(help="Only designs with this many bits.")] = None,
-    epsilon: Annotated[float | None, typer.Option(help="Only designs with this epsilon.")] = None,
-    bias: Annotated[str | None, typer.Option(metavar="exact|PENALTY", help="Only designs with this bias.")] = None,
-    export: Annotated[Path | None, typer.Option(metavar="DIR", help="Copy the listed designs there.")] = None,
-    json: JsonOption = False,
-) -> None:
+
+@takes(OPTIONS)
+def catalogue(export: Path | None, json: JsonOption = False, **given: Any) -> None:
     """List the designs that ship with the package; their names serve wherever a design file does.
 
     Example: quietbit catalogue --levels 2 --bits 1
     """
-    asked: dict[str, Any] = {"input_levels": levels, "output_bits": bits, "epsilon": epsilon}
-    asked["bias"] = None if bias is None else bias_of(bias)
-    found = {
-        catalogue_name(design): design
-        for design in quietbit.catalogue()
-        if all(value in (None, getattr(design.spec, name)) for name, value in asked.items())
-    }
+    from quietbit.design.solve import file_name  # here, so that --help need not wait for numpy
+
+    asked = {"input_levels": given["levels"], "output_bits": given["bits"], "epsilon": given["epsilon"]}
+    asked["bias"] = None if given["bias"] is None else number_or_word(given["bias"])
     if export is not None:
         check_folder(export)
-        for name, design in found.items():
-            design.save(export / f"{name}.json")
     rows = []
-    for name, design in found.items():
+    for design in quietbit.catalogue():
+        if any(value not in (None, getattr(design.spec, name)) for name, value in asked.items()):
+            continue
+        if export is not None:
+            design.save(export / file_name(design.spec))
         measured = quietbit.certify(design)
         facts = {key: getattr(measured, key) for key in ("epsilon_upper", "bias_upper", "mean_squared_error")}
-        rows.append({"name": name, **facts, "identity": design.identity()})
+        rows.append({"name": file_name(design.spec).removesuffix(".json"), **facts, "identity": design.identity()})
     if json:
         show_json(rows)
         return
-    lines = [
-        (
-            one["name"],
-            rounded_up(one["epsilon_upper"], 8),
-            rounded_up(one["bias_upper"], 2),
-            rounded(one["mean_squared_error"]),
-            one["identity"][:12],
-        )
-        for one in rows
-    ]
+    lines = []
+    for name, epsilon, bias, error, identity in (one.values() for one in rows):
+        lines.append((name, rounded_up(epsilon, 8), rounded_up(bias, 2), rounded(error), identity[:12]))
     copied = f", copied to {export}" if export is not None else ""
     heads = ("name", "measured epsilon", "largest bias", "mean squared error", "identity")
     column_table(f"{len(lines)} designs{copied}", heads, lines)

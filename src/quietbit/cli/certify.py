@@ -9,15 +9,14 @@ import typer
 
 import quietbit
 from quietbit.cli.console import JsonOption, record
-from quietbit.cli.options import BoundOption
+from quietbit.cli.options import takes, usual
 from quietbit.cli.rows import certificate_rows
 
 __all__ = ["certify"]
 
 
-def certify(
-    file: Annotated[Path, typer.Argument(help="A design file.")], bound: BoundOption = True, json: JsonOption = False
-) -> int:
+@takes((usual("bound", True),))
+def certify(file: Annotated[Path, typer.Argument(help="A design file.")], bound: bool, json: JsonOption = False) -> int:
     """Measure a design file in exact arithmetic; exit code 1 if it does not meet its own spec.
 
     Example: quietbit certify table.json

@@ -4,22 +4,24 @@ from __future__ import annotations
 
 from pathlib import Path
 from textwrap import fill
-from typing import TYPE_CHECKING, Annotated, Any
-
-import typer
+from typing import TYPE_CHECKING, Any
 
 import quietbit
 from quietbit.cli.console import JsonOption, column_table, progress_bar, show_json
-from quietbit.cli.files import check_outputs
-from quietbit.cli.options import ADJACENCY, NormOption, option, takes
+from quietbit.cli.options import check_outputs, option, takes, usual
 
 if TYPE_CHECKING:
-    from quietbit.mechanism.expectation import Expectation
     from quietbit.plan.compare import Comparison, ComparisonRow
 
 __all__ = ["compare"]
 
-HEADS = ("mechanism", "keeps", "bytes up", "in all", "bytes down", "error", "noise", "over the run", "verdict")
+# Columns of a table: what they are called in JSON, and their heads.
+COLUMNS = {
+    "mechanism": "mechanism", "keep": "keeps", "payload_bytes": "bytes up", "bytes_per_client": "in all",
+    "downlink_bytes": "bytes down", "relative_error": "error", "noise": "noise", "run_noise": "over the run",
+    "verdict": "verdict",
+}  # fmt: skip
+MOVED = {"moved": "moved", "moved_over_noise": "in noise"}
 LEGEND = (
     "error: squared, relative to Gaussian noise added by every client. noise: in the mean of a round, as a multiple of "
     "the clip; over the run it is divided by the root of the rounds, and useful up to 0.1, hopeless above 3. keeps: "
@@ -36,15 +38,11 @@ POISON = (
     "honest mean is no longer than one) and in deviations of the noise there: whatever the server decodes, for a seed "
     "the best of 2^30. Behind masks one client is enough, and only the range of the mean bounds it."
 )
-MOVED = ("moved", "in noise")
 WIDTH = 110
-
-
-# As the library's `compare` has them, but for the ball.
 OPTIONS = (
     option("epsilon", float, "What all releases of one client together may cost.", ...),
-    option("delta", float, "Delta of the guarantee.", ...),
-    option("adjacency", str, ADJACENCY, ..., "WORD"),
+    usual("delta", ...),
+    usual("adjacency", ...),
     option("cohort", int, "Clients in a round.", ...),
     option("clients", int, "Clients in all; the cohort unless given."),
     option("rounds", int, "Rounds of the run. Say this or --releases."),
@@ -56,20 +54,15 @@ OPTIONS = (
            flag="--baselines"),
     option("evaluate", float, "What one answer to a private evaluation costs; one goes with every release."),
     option("malicious", float, "Share of clients that send what they like: how far they move a round's mean."),
+    option("dimension", int, "Parameters in an update: what a client trains, and no more.", ...),
+    option("clip", float, "Largest norm of an update; every noise is proportional to it.", 1.0),
+    usual("norm", "l2"),
+    option("out", Path, "Draw noise over releases and over bytes, as png, svg or pdf."),
 )  # fmt: skip
 
 
 @takes(OPTIONS)
-def compare(
-    dimension: Annotated[int, typer.Option(help="Parameters in an update: what a client trains, and no more.")],
-    clip: Annotated[float, typer.Option(help="Largest norm of an update; every noise is proportional to it.")] = 1.0,
-    norm: NormOption = "l2",
-    out: Annotated[
-        Path | None, typer.Option(help="Draw noise over releases and over bytes, as png, svg or pdf.")
-    ] = None,
-    json: JsonOption = False,
-    **given: Any,
-) -> None:
+def compare(dimension: int, clip: float, norm: str, out: Path | None, json: JsonOption = False, **given: Any) -> None:
     """Compare all mechanisms and trust models for a run, before anything is trained.
 
     Every row is calibrated to the same epsilon. The number that decides is the noise in the mean of a round, as a
@@ -87,11 +80,11 @@ def compare(
     with progress_bar("Comparing", quiet=json) as report:
         found = quietbit.compare(quietbit.Ball(norm, clip, dimension), **given, report=report)
     if out is not None:
-        from quietbit.plot.compare import compare_releases, plot_comparison
+        from quietbit.plot.compare import plot_comparison
         from quietbit.plot.figure import save_figure
 
         with progress_bar("Drawing", quiet=json) as report:
-            save_figure(plot_comparison(found, compare_releases(found, report=report)), out)
+            save_figure(plot_comparison(found, report=report), out)
     if json:
         show_json(_plain(found) | ({} if out is None else {"plot": str(out)}))
         return
@@ -101,19 +94,21 @@ def compare(
 
 
 def _show(found: Comparison) -> None:
-    target = found.target
+    target, cohort = found.target, found.cohort
     times = "one release" if target.releases == 1 else f"{target.releases:,} releases"
     _say(
         f"{found.ball.dimension:,} parameters; epsilon {target.epsilon:g} at delta = {target.delta:g} for all of a "
-        f"client's {times} ({target.adjacency.value} adjacency); {found.cohort:,} of {found.clients:,} clients "
+        f"client's {times} ({target.adjacency.value} adjacency); {cohort:,} of {found.clients:,} clients "
         f"per round, {found.rounds:,} round{'s' if found.rounds > 1 else ''}.\n"
     )
+    poisoned = any(row.moved is not None for row in found.rows)
+    columns = COLUMNS | (MOVED if poisoned else {})
     for trust in dict.fromkeys(row.trust for row in found.rows):
         rows = sorted((row for row in found.rows if row.trust is trust), key=lambda row: row.noise)
-        lines = [_line(found, row, row.expected) for row in rows if row.expected is not None]
+        lines = [_facts(found, row) for row in rows if not row.refusal]
         if lines:
-            moves = MOVED if any(row.moved is not None for row in rows) else ()
-            column_table(f"{trust.value} trust", (*HEADS, *moves), lines)
+            cells = [[_cell(line[name]) for name in columns] for line in lines]
+            column_table(f"{trust.value} trust", list(columns.values()), cells)
         for row in rows:
             if row.refusal:
                 _say(f"{row.name}, {trust.value}: {row.refusal}")
@@ -122,46 +117,21 @@ def _show(found: Comparison) -> None:
             kept = f" keeping {best.keep:,} coordinates" if best.keep is not None else ""
             _say(f"Best under {trust.value} trust: {best.name}{kept} (a client computes: {best.work}).")
             _say(f"{best.verdict[:1].upper()}{best.verdict[1:]}\n")
-    if found.evaluation is not None:
-        asked, margin = found.evaluation, 100 * found.evaluation.margin(found.cohort)
+    if (asked := found.evaluation) is not None:
         _say(
-            f"Evaluation at epsilon {asked.epsilon:g} per answer: {found.cohort:,} answers give an accuracy within "
-            f"{margin:.2g} points, 95 % of the time. All answers of a client cost {asked.spends:g} of its epsilon, and "
-            "updates have the rest.\n"
+            f"Evaluation at epsilon {asked.epsilon:g} per answer: {cohort:,} answers give an accuracy within "
+            f"{100 * asked.margin(cohort):.2g} points, 95 % of the time. All answers of a client cost {asked.spends:g} "
+            "of its epsilon, and updates have the rest.\n"
         )
-    if found.summed_evaluation is not None:
-        asked, margin = found.summed_evaluation, 100 * found.summed_evaluation.margin(found.cohort)
-        lies = 196 * (asked.mechanism.error().squared / found.cohort) ** 0.5
+    if (asked := found.summed_evaluation) is not None:
+        lies = 196 * (asked.mechanism.error().squared / cohort) ** 0.5
         _say(
-            f"Behind masks, at epsilon {asked.epsilon:g} per sum: within {margin:.2g} points of all clients that might "
-            f"have been asked, within {lies:.2g} of those that were. Answers share the account of updates.\n"
+            f"Behind masks, at epsilon {asked.epsilon:g} per sum: within {100 * asked.margin(cohort):.2g} points of "
+            f"all clients that might have been asked, within {lies:.2g} of those that were. Answers share the account "
+            "of updates.\n"
         )
-    _say(LEGEND)
-    if any(row.moved is not None for row in found.rows):
-        _say(POISON)
-    _say(CLIP)
-
-
-def _line(found: Comparison, row: ComparisonRow, expected: Expectation) -> list[str]:
-    return [
-        row.name,
-        "" if row.keep is None else f"{row.keep:,}",
-        f"{row.payload_bytes:,}",
-        f"{found.bytes_per_client(row):,}",
-        f"{row.downlink_bytes:,}",
-        "" if row.relative_error is None else _short(row.relative_error, 3),
-        _short(row.noise, 3),
-        _short(expected.run_noise, 2),
-        expected.verdict.value,
-        *_moves(found, row),
-    ]
-
-
-def _moves(found: Comparison, row: ComparisonRow) -> list[str]:
-    """How far malicious clients move a mean: in clips, and in deviations of the noise along one direction."""
-    if row.moved is None:
-        return []
-    return [_short(row.moved, 3), _short(row.moved * found.ball.dimension**0.5 / row.noise, 3)]
+    for text in (LEGEND, POISON, CLIP) if poisoned else (LEGEND, CLIP):
+        _say(text)
 
 
 def _plain(found: Comparison) -> dict[str, Any]:
@@ -170,7 +140,7 @@ def _plain(found: Comparison) -> dict[str, Any]:
         "dimension": found.ball.dimension, "clip": found.ball.radius, "norm": found.ball.norm.value,
         **found.target.keywords(), "adjacency": found.target.adjacency.value,
         "clients": found.clients, "cohort": found.cohort, "rounds": found.rounds,
-        "rows": [_plain_row(found, row) for row in found.rows],
+        "rows": [_facts(found, row) for row in found.rows],
         "evaluation": None if (asked := found.evaluation) is None else {
             "epsilon": asked.epsilon, "spends": asked.spends, "margin": asked.margin(found.cohort),
         },
@@ -181,7 +151,7 @@ def _plain(found: Comparison) -> dict[str, Any]:
     }  # fmt: skip
 
 
-def _plain_row(found: Comparison, row: ComparisonRow) -> dict[str, Any]:
+def _facts(found: Comparison, row: ComparisonRow) -> dict[str, Any]:
     start = {"mechanism": row.name, "trust": row.trust.value}
     expected, guarantee = row.expected, row.guarantee
     if expected is None or guarantee is None:
@@ -192,6 +162,8 @@ def _plain_row(found: Comparison, row: ComparisonRow) -> dict[str, Any]:
     return {
         **start,
         **{name: getattr(row, name) for name in own},
+        # In deviations of the noise along one direction.
+        "moved_over_noise": None if row.moved is None else row.moved * found.ball.dimension**0.5 / row.noise,
         "bytes_per_client": found.bytes_per_client(row),
         "bytes_in_all": found.bytes_in_all(row),
         **{name: getattr(expected, name) for name in of_run},
@@ -207,5 +179,7 @@ def _say(text: str) -> None:
     print("\n".join(fill(line, WIDTH) for line in text.split("\n")))
 
 
-def _short(value: float, digits: int) -> str:
-    return f"{float(f'{value:.{digits}g}'):,g}"
+def _cell(value: Any) -> str:
+    if isinstance(value, float):
+        return f"{float(f'{value:.3g}'):,g}"
+    return "" if value is None else f"{value:,}" if isinstance(value, int) else str(value)

@@ -21,7 +21,7 @@ from rich.progress import BarColumn, Progress, SpinnerColumn, TextColumn, TimeEl
 from rich.table import Table
 from rich.text import Text
 
-from quietbit.privacy import guarantee
+from quietbit.privacy.guarantee import rounded_up as decimal_above
 
 __all__ = [
     "JsonOption", "Report", "Row", "column_table", "progress_bar", "record", "rounded", "rounded_up", "show_json",
@@ -103,7 +103,7 @@ def rounded_up(value: float, digits: int = 6) -> str:
     """Show a bound: never below the value."""
     if not math.isfinite(value):
         return "infinite" if value > 0 else str(value)
-    up = guarantee.rounded_up(value, digits).normalize()
+    up = decimal_above(value, digits).normalize()
     return f"{up:f}" if up == 0 or Decimal("1e-4") <= abs(up) < Decimal("1e9") else f"{up:e}"
 
 

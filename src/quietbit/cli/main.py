@@ -96,9 +96,9 @@ def with_options(error: Exception, command: Callable[..., Any] | None) -> str:
     known = inspect.signature(command, eval_str=True).parameters.get(name)
     if known is None:
         return str(error)
-    told = getattr(known.annotation, "__metadata__", (None,))[0]  # an argument is known by the word in the help
+    told: Any = getattr(known.annotation, "__metadata__", (None,))[0]  # an argument is known by the word in the help
     argument = type(told).__name__ == "ArgumentInfo"
-    return str(error.renamed(str(getattr(told, "metavar", name)) if argument else "--" + name.replace("_", "-")))
+    return str(error.renamed(told.metavar or name.upper() if argument else "--" + name.replace("_", "-")))
 
 
 def _refuse(message: str, code: int) -> int:

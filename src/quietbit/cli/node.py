@@ -7,6 +7,7 @@ import os
 import signal
 import time
 from enum import Enum
+from pathlib import Path
 from typing import Annotated, Any
 
 import typer
@@ -14,13 +15,30 @@ from attrs import NOTHING, Attribute, asdict, fields
 
 from quietbit._files import write_text
 from quietbit.cli.console import JsonOption, Row, column_table, record, rounded_up, show_json
-from quietbit.cli.options import absolute, option, takes
+from quietbit.cli.options import option, takes
 from quietbit.errors import QuietbitError, require, require_module
 from quietbit.node.policy import Policy
 
-__all__ = ["node_check", "node_directory", "node_init", "node_keys", "node_serve", "node_status"]
+__all__ = ["node"]
 
-PolicyArgument = Annotated[str, typer.Argument(metavar="POLICY", help="The policy file.", show_default=False)]
+node = typer.Typer(
+    name="node",
+    help="What a device releases is its owner's decision: a policy, a ledger, and a gatekeeper that keeps both.",
+    epilog="Start with: quietbit node init --help",
+    no_args_is_help=True,
+)
+
+
+def _file(name: str, about: str) -> Any:
+    """Return an argument that is a file, the same from wherever a process is started."""
+    return typer.Argument(metavar=name, help=about, show_default=False, parser=_absolute)
+
+
+def _absolute(text: str) -> Path:
+    return Path(text).expanduser().absolute()
+
+
+PolicyArgument = Annotated[Path, _file("POLICY", "The policy file.")]
 YES_NO = {True: "yes", False: "no"}
 SKIPPED = ("trust", "largest_exposure", "min_neighbours", "seed")  # for those who edit the file
 USUAL = {"delta": 1e-5, "mechanisms": "imvu,vmvu,scout", "runs": "*", "metrics": "", "least_epsilon": 0.001,
@@ -42,8 +60,9 @@ def _rule_options() -> list[inspect.Parameter]:
     return found
 
 
+@node.command("init")
 @takes(_rule_options())
-def node_init(policy: PolicyArgument, json: JsonOption = False, **rules: Any) -> None:
+def _init(policy: PolicyArgument, json: JsonOption = False, **rules: Any) -> None:
     """Write this node's policy and begin its ledger, once.
 
     A run can ask for less than the policy allows and never for more. The ledger notes every release before it is made;
@@ -58,22 +77,20 @@ def node_init(policy: PolicyArgument, json: JsonOption = False, **rules: Any) ->
     for name in ("mechanisms", "runs", "metrics"):
         rules[name] = tuple(word.strip() for word in rules[name].split(",") if word.strip())
     for name in ("directory", "own_key"):
-        rules[name] = str(absolute(rules[name])) if rules[name] is not None else None
-    found, place = init(policy, **rules), absolute(policy)
+        rules[name] = str(_absolute(rules[name])) if rules[name] is not None else None
+    found = init(policy, **rules)
     rows = [
-        Row("policy", "policy", str(place)),
+        Row("policy", "policy", str(policy)),
         Row("ledger", "ledger", found.ledger),
         Row("counter", "counter", found.counter),
-        Row("next", "next", f'name it in the node config: quietbit.policy="{place}"'),
+        Row("next", "next", f'name it in the node config: quietbit.policy="{policy}"'),
     ]
     record("This node's policy is written, and its ledger begun", rows, json)
 
 
-def node_check(
-    policy: Annotated[
-        str, typer.Argument(metavar="FILE", help="The policy, or NVFlare's privacy.json.", show_default=False)
-    ],
-    json: JsonOption = False,
+@node.command("check")
+def _check(
+    policy: Annotated[Path, _file("FILE", "The policy, or NVFlare's privacy.json.")], json: JsonOption = False
 ) -> int:
     """Check the policy, the ledger's chain of lines, and its counter; the exit code is 1 if anything is wrong.
 
@@ -82,14 +99,14 @@ def node_check(
 
     Example: quietbit node check /var/lib/quietbit/policy.toml
     """
-    if policy.endswith(".json"):
+    if policy.suffix == ".json":
         return _check_privacy_file(policy, json)
     from quietbit.node.ledger import FileLedger, LedgerError
     from quietbit.node.policy import PolicyError
 
     said, lines = "", 0
     try:
-        found = Policy.load(absolute(policy))
+        found = Policy.load(policy)
         lines = FileLedger(found.ledger, found.counter).read().count
     except (LedgerError, PolicyError) as error:
         said = str(error)
@@ -102,7 +119,7 @@ def node_check(
     return 1 if said else 0
 
 
-def _check_privacy_file(path: str, as_json: bool) -> int:
+def _check_privacy_file(path: Path, as_json: bool) -> int:
     require_module("nvflare", "nvflare")
     from quietbit.nvflare.check import check_privacy
 
@@ -126,7 +143,8 @@ def _check_privacy_file(path: str, as_json: bool) -> int:
     return int(found.unpriced)
 
 
-def node_status(
+@node.command("status")
+def _status(
     policy: PolicyArgument,
     last: Annotated[int, typer.Option(help="How many runs to list, the latest last.")] = 20,
     json: JsonOption = False,
@@ -138,7 +156,7 @@ def node_status(
     from quietbit.node.ledger import FileLedger, Moment
     from quietbit.node.release import reached
 
-    found = Policy.load(absolute(policy))
+    found = Policy.load(policy)
     books = FileLedger(found.ledger, found.counter).read()
     caps: list[dict[str, Any]] = []
     for cap in found.caps():
@@ -179,12 +197,11 @@ def _moment(seconds: float) -> str:
     return time.strftime("%Y-%m-%d %H:%M", time.localtime(seconds))
 
 
-def node_serve(
+@node.command("serve")
+def _serve(
     policy: PolicyArgument,
     socket: Annotated[str, typer.Option(help="The socket to make, an absolute path.")],
-    mode: Annotated[
-        str, typer.Option(help="Its permissions, octal: 660 lets the group of the socket connect.")
-    ] = "600",
+    mode: Annotated[str, typer.Option(help="Its permissions, octal: with 660 its group can connect too.")] = "600",
     json: JsonOption = False,
 ) -> None:
     """Be this node's gatekeeper: hold policy, ledger and keys, and hand out nothing but releases.
@@ -202,7 +219,7 @@ def node_serve(
     from quietbit.node.release import LocalGate
 
     logging.basicConfig(level=logging.INFO, format="%(asctime)s %(message)s")
-    found = Policy.load(absolute(policy))
+    found = Policy.load(policy)
     ledger = FileLedger(found.ledger, found.counter)
     ledger.read()  # what is wrong with it is said now
     octal = 0 < len(mode) <= 4 and set(mode) <= set("01234567")
@@ -210,14 +227,13 @@ def node_serve(
     gate = Gatekeeper(LocalGate(found, ledger, {}), socket, mode=int(mode, 8))
     if threading.current_thread() is threading.main_thread():
         signal.signal(signal.SIGTERM, lambda *_: gate.stop())
-    record("This node's gatekeeper serves", [Row("socket", "socket", socket), Row("policy", "policy", policy)], json)
+    rows = [Row("socket", "socket", socket), Row("policy", "policy", str(policy))]
+    record("This node's gatekeeper serves", rows, json)
     gate.serve()
 
 
-def node_keys(
-    path: Annotated[str, typer.Argument(metavar="FILE", help="The private key.", show_default=False)],
-    json: JsonOption = False,
-) -> None:
+@node.command("keys")
+def _keys(path: Annotated[Path, _file("FILE", "The private key.")], json: JsonOption = False) -> None:
     """Make this node's identity for masked sums, or show the public key of one that is there.
 
     The private key stays in FILE, which only its owner can read. Give the public key to the operator of the directory,
@@ -227,23 +243,19 @@ def node_keys(
     """
     from quietbit.secagg.identity import Identity
 
-    place = absolute(path)
-    title, fresh = "The identity that is there", not os.path.lexists(place)
-    if fresh:
+    title = "The identity that is there"
+    if not os.path.lexists(path):
         title = "A new identity"
-        Identity.new().save(place)
-    rows = [Row("file", "private key", str(place)), Row("public", "public key", Identity.load(place).public.hex())]
+        Identity.new().save(path)
+    rows = [Row("file", "private key", str(path)), Row("public", "public key", Identity.load(path).public.hex())]
     record(title, rows, json)
 
 
-def node_directory(
-    path: Annotated[str, typer.Argument(metavar="FILE", help="The directory.", show_default=False)],
-    operator: Annotated[
-        str, typer.Option(help="The operator's private key, to sign a directory, or public key, to check one.")
-    ],
-    members: Annotated[
-        str | None, typer.Option(help="A text file to sign: on every line a public key and a name.")
-    ] = None,
+@node.command("directory")
+def _directory(
+    path: Annotated[Path, _file("FILE", "The directory.")],
+    operator: Annotated[str, typer.Option(help="The operator's private key, to sign, or public key, to check.")],
+    members: Annotated[str | None, typer.Option(help="A text file to sign: lines of a public key and a name.")] = None,
     json: JsonOption = False,
 ) -> None:
     """Sign the list of members of masked sums, or check and show one.
@@ -255,17 +267,16 @@ def node_directory(
     """
     from quietbit.secagg.identity import Directory, Identity
 
-    place = absolute(path)
     if members is not None:
-        signer = Identity.load(absolute(operator))
+        signer = Identity.load(_absolute(operator))
         found, public = Directory.of(_members(members)), signer.public
-        write_text(place, found.signed(signer), make_folder=False)
+        write_text(path, found.signed(signer), make_folder=False)
     else:
         public = _key(operator, "operator")
-        found = Directory.load(place, public)
+        found = Directory.load(path, public)
     named = [{"name": one.name, "key": one.key.hex()} for one in found.members]
     if json:
-        show_json({"directory": str(place), "operator": public.hex(), "members": named})
+        show_json({"directory": str(path), "operator": public.hex(), "members": named})
         return
     title = f"{len(named)} members, signed by {public.hex()}"
     column_table(title, ["name", "public key"], [list(one.values()) for one in named])
@@ -273,7 +284,7 @@ def node_directory(
 
 def _members(path: str) -> list[tuple[str, bytes]]:
     try:
-        lines = [line.strip() for line in absolute(path).read_text(encoding="utf-8").splitlines()]
+        lines = [line.strip() for line in _absolute(path).read_text(encoding="utf-8").splitlines()]
     except (OSError, UnicodeDecodeError) as error:
         raise QuietbitError(f"Cannot read the members {path}: {error}.") from error
     pairs = [line.partition(" ") for line in lines if line and not line.startswith("#")]

@@ -1,8 +1,10 @@
-"""Options that several commands share, and how their words become the library's values."""
+"""Options that several commands share, how their words become the library's values, and where results may go."""
 
 from __future__ import annotations
 
 import inspect
+import os
+import tempfile
 from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 from typing import Annotated, Any
@@ -10,33 +12,29 @@ from typing import Annotated, Any
 import typer
 
 import quietbit
-from quietbit.errors import InvalidDesignFile, require
+from quietbit.errors import InvalidDesignFile, QuietbitError, require
+from quietbit.plot.figure import FORMATS
 
 __all__ = [
-    "ADJACENCY", "NORM", "SAMPLES", "TRUST", "AdjacencyOption", "BetaOption", "BoundOption", "ClampOption",
-    "DeltaOption", "DesignArgument", "DimensionOption", "NormOption", "RadiusOption", "ReleasesOption", "SamplesOption",
-    "absolute", "bias_of", "catalogue_name", "chosen", "find_design", "option", "refuse_delta_zero", "takes",
+    "OF_IMVU", "check_folder", "check_outputs", "chosen", "find_design", "find_imvu", "number_or_word", "option",
+    "takes", "usual",
 ]  # fmt: skip
 
-DesignArgument = Annotated[
-    str, typer.Argument(metavar="DESIGN", help="A design file, or a name that `quietbit catalogue` lists.")
-]
-NORM = "Norm of the ball that updates are clipped to."
-ADJACENCY = "The neighbouring world: zero-out (the update is zero) or replace-one (any other in the ball)."
-SAMPLES = "Protect one sample of a client that has NUMBER (its update is a mean of clipped gradients)."
-TRUST = "Who may look: local, central or secure-aggregation."
-NormOption = Annotated[str, typer.Option(metavar="l1|l2", help=NORM)]
-RadiusOption = Annotated[float, typer.Option(help="Radius of that ball.")]
-DimensionOption = Annotated[int, typer.Option(help="Parameters in an update.")]
-BetaOption = Annotated[float, typer.Option(help="Stretches small coordinates over the design's range.")]
-ClampOption = Annotated[bool, typer.Option("--clamp", help="Cut inputs to [0, 1], as the published code does.")]
-AdjacencyOption = Annotated[str, typer.Option(metavar="WORD", help=ADJACENCY)]
-ReleasesOption = Annotated[int, typer.Option(help="How often the same party sends an update.")]
-DeltaOption = Annotated[float, typer.Option(help="Delta of the guarantee.")]
-SamplesOption = Annotated[int | None, typer.Option(help=SAMPLES)]
-BoundOption = Annotated[
-    bool, typer.Option("--bound/--no-bound", help="Compute how good any design could be (slow for many levels).")
-]
+# What several commands take: kind of value, meaning, and how the help writes the value or the flag.
+USUAL: dict[str, tuple[Any, ...]] = {
+    "adjacency": (str, "The neighbouring world: zero-out (the update is zero) or replace-one (any other in the ball).",
+                  "WORD"),
+    "beta": (float, "Stretches small coordinates over the design's range (imvu)."),
+    "bound": (bool, "Compute how good any design could be (slow for many levels).", None, "--bound/--no-bound"),
+    "clamp": (bool, "Cut inputs to [0, 1], as the published code does (imvu).", None, "--clamp"),
+    "delta": (float, "Delta of the guarantee."),
+    "dimension": (int, "Parameters in an update."),
+    "norm": (str, "Norm of the ball that updates are clipped to.", "l1|l2"),
+    "radius": (float, "Radius of that ball."),
+    "releases": (int, "How often the same party sends an update."),
+    "samples": (int, "Protect one sample of a client that has NUMBER (its update is a mean of clipped gradients)."),
+    "trust": (str, "Who may look: local, central or secure-aggregation.", "WORD"),
+}  # fmt: skip
 
 
 def option(
@@ -49,16 +47,30 @@ def option(
     return inspect.Parameter(name, inspect.Parameter.KEYWORD_ONLY, default=given, annotation=shape)
 
 
+def usual(name: str, default: Any = None) -> inspect.Parameter:
+    """Return an option that several commands have."""
+    kind, about, *shown = USUAL[name]
+    return option(name, kind, about, default, *shown)
+
+
 def takes(options: Sequence[inspect.Parameter]) -> Callable[[Callable[..., Any]], Callable[..., Any]]:
-    """Return a decorator by which a command has these options before its own, and gets them as ``**given``."""
+    """Return a decorator by which a command has these options before its own; they come by name or as ``**given``."""
 
     def with_options(command: Callable[..., Any]) -> Callable[..., Any]:
-        own = inspect.signature(command, eval_str=True).parameters.values()
-        kept = [one.replace(kind=one.KEYWORD_ONLY) for one in own if one.kind is not one.VAR_KEYWORD]
+        named, own = {one.name for one in options}, inspect.signature(command, eval_str=True).parameters.values()
+        others = [one for one in own if one.name not in named and one.kind is not one.VAR_KEYWORD]
+        kept = [one.replace(kind=one.KEYWORD_ONLY) for one in others]
         command.__signature__ = inspect.Signature([*options, *kept])  # type: ignore[attr-defined]
         return command
 
     return with_options
+
+
+# Of an interpolated mechanism and of what is asked about it.
+OF_IMVU = (
+    usual("adjacency", ...), usual("norm", "l2"), usual("beta", 1.0), usual("clamp", False), usual("radius", 1.0),
+    usual("delta", 1e-5),
+)  # fmt: skip
 
 
 def chosen(given: Mapping[str, Any], names: str) -> dict[str, Any]:
@@ -66,43 +78,58 @@ def chosen(given: Mapping[str, Any], names: str) -> dict[str, Any]:
     return {name: given[name] for name in names.split()}
 
 
-def absolute(text: str) -> Path:
-    """Return what a node config must name: the same file from wherever a process is started."""
-    return Path(text).expanduser().absolute()
-
-
-def bias_of(text: str) -> float | str:
-    """Return a penalty where the text is a number, else the word itself, which the library judges."""
+def number_or_word(text: str) -> float | str:
+    """Return a number where the text is one, else the word itself, which the library judges."""
     try:
         return float(text)
     except ValueError:
         return text
 
 
-def catalogue_name(design: quietbit.Design) -> str:
-    """Return the name under which a shipped design is listed."""
-    from quietbit.design.solve import file_name  # imported here, so that --help need not wait for numpy
-
-    return file_name(design.spec).removesuffix(".json")
-
-
 def find_design(text: str) -> quietbit.Design:
     """Return the design in a file, or the shipped one of this name."""
-    from quietbit.design.solve import file_name, shipped, specs
+    from quietbit.design.solve import file_name, shipped, specs  # here, so that --help need not wait for numpy
 
     path = Path(text)
-    if not path.exists():
-        wanted = path.name if path.suffix == ".json" else path.name + ".json"
-        spec = next((spec for spec in specs() if path.parent == Path() and file_name(spec) == wanted), None)
-        found = shipped(spec) if spec is not None else None
-        if found is not None:
-            return found
-        if not path.suffix:
-            raise InvalidDesignFile(f"{text} is neither a file nor a name in the catalogue.")
-    return quietbit.Design.load(path)
+    spec = {file_name(spec): spec for spec in specs()}.get(f"{str(path).removesuffix('.json')}.json")
+    found = shipped(spec) if spec is not None and not path.exists() else None
+    if found is None and not path.exists() and path.suffix != ".json":
+        raise InvalidDesignFile(f"{text} is neither a file nor a name in the catalogue.")
+    return quietbit.Design.load(path) if found is None else found
 
 
-def refuse_delta_zero(delta: float, norm: quietbit.Norm) -> None:
-    """Refuse a question about pure privacy, which no mechanism but vmvu gives on an L2 ball."""
-    answerable = delta != 0 or norm is quietbit.Norm.L1
-    require(answerable, "delta", delta, "above 0 for an l2 ball (pure privacy needs --norm l1)")
+def find_imvu(text: str, given: Mapping[str, Any]) -> quietbit.InterpolatedMVU:
+    """Return I-MVU with the design of this file or name, as the options say."""
+    ball = quietbit.Ball(given["norm"], given["radius"], given["dimension"])
+    return quietbit.InterpolatedMVU(find_design(text), ball, given["beta"], given["clamp"])
+
+
+def check_outputs(*paths: Path | None, figures: tuple[Path | None, ...] = ()) -> None:
+    """Refuse a path that cannot be written, is named twice, or is a figure of unknown format."""
+    given = [path for path in (*paths, *figures) if path is not None]
+    names = [str(path) for path in given]
+    require(len({os.path.abspath(name) for name in names}) == len(names), "output paths", names, "different")
+    for path in figures:
+        known = path is None or path.suffix.lower().removeprefix(".") in FORMATS
+        require(known, "end of the figure's file name", str(path), "one of ." + ", .".join(FORMATS))
+    for path in given:
+        if path.is_dir():
+            raise QuietbitError(f"Cannot write {path}: it is a folder.")
+        _try(path, path.parent)
+
+
+def check_folder(folder: Path) -> None:
+    """Make a folder for results, or say why not."""
+    try:
+        folder.mkdir(parents=True, exist_ok=True)
+    except OSError as error:
+        raise QuietbitError(f"Cannot write {folder}: {error.strerror}.") from error
+    _try(folder, folder)
+
+
+def _try(path: Path, folder: Path) -> None:
+    try:
+        with tempfile.TemporaryFile(dir=folder):
+            pass
+    except OSError as error:
+        raise QuietbitError(f"Cannot write {path}: {error.strerror}.") from error

@@ -2,33 +2,33 @@
 
 from __future__ import annotations
 
-from typing import Annotated
+from typing import Annotated, Any
 
 import typer
 
 import quietbit
-from quietbit.cli import options
 from quietbit.cli.console import JsonOption, Row, record, rounded, rounded_up
+from quietbit.cli.options import OF_IMVU, find_imvu, option, takes, usual
 from quietbit.cli.rows import guarantee_rows
-from quietbit.errors import check_int
+from quietbit.errors import check_int, require
 from quietbit.target import Adjacency
 
 __all__ = ["privacy"]
 
+OPTIONS = (
+    *OF_IMVU,
+    usual("dimension", 1000),
+    usual("releases", 1),
+    option("order", float, "Rényi order at which kappa is shown (more than two levels).", 2.0),
+    usual("samples"),
+)
 
+
+@takes(OPTIONS)
 def privacy(
-    design: options.DesignArgument,
-    adjacency: options.AdjacencyOption,
-    norm: options.NormOption = "l2",
-    beta: options.BetaOption = 1.0,
-    clamp: options.ClampOption = False,
-    radius: options.RadiusOption = 1.0,
-    dimension: options.DimensionOption = 1000,
-    releases: options.ReleasesOption = 1,
-    delta: options.DeltaOption = 1e-5,
-    order: Annotated[float, typer.Option(help="Rényi order at which kappa is shown (more than two levels).")] = 2.0,
-    samples: options.SamplesOption = None,
+    design: Annotated[str, typer.Argument(help="A design file, or a name that `quietbit catalogue` lists.")],
     json: JsonOption = False,
+    **given: Any,
 ) -> None:
     """Say what a design costs when updates in a ball are sent with it (I-MVU).
 
@@ -38,12 +38,14 @@ def privacy(
     from quietbit.privacy.divergence import lipschitz_upper, paper_constant_upper, zero_out_constant_upper
     from quietbit.privacy.renyi import fisher_supremum_upper, kappa_upper
 
-    found, ball, which = options.find_design(design), quietbit.Ball(norm, radius, dimension), Adjacency(adjacency)
-    options.refuse_delta_zero(delta, ball.norm)
+    which, releases, order = Adjacency(given["adjacency"]), given["releases"], given["order"]
+    mechanism = find_imvu(design, given)
+    found, ball, scaling = mechanism.design, mechanism.ball, mechanism.scaling
+    pure = given["delta"] == 0 and ball.norm is not quietbit.Norm.L1
+    require(not pure, "delta", given["delta"], "above 0 for an l2 ball (pure privacy needs --norm l1)")
     check_int(releases, "releases", 1)
-    mechanism = quietbit.InterpolatedMVU(found, ball, beta, clamp)
-    guarantee = (mechanism.privacy(which, samples) * releases).guarantee(delta)
-    low, high = mechanism.scaling.certified_range
+    guarantee = (mechanism.privacy(which, given["samples"]) * releases).guarantee(given["delta"])
+    low, high = scaling.certified_range
     constants = [
         ("zero_out_constant_upper", "zero-out constant", zero_out_constant_upper(found, low, high)),
         ("lipschitz_upper", "L, exact Lipschitz constant", lipschitz_upper(found, low, high)),
@@ -53,13 +55,13 @@ def privacy(
         constants.append(("fisher_supremum_upper", "M, Fisher information", fisher_supremum_upper(found)))
     else:
         constants.append(("kappa_upper", f"kappa at order {order:g}", kappa_upper(found, order, which, low, high)))
-    distance = mechanism.scaling.distance(which, mechanism.ball)
+    distance = scaling.distance(which, ball)
     rows = [
         Row("identity", "design", found.identity()),
-        Row("input_range", "inputs x lie in", [mechanism.scaling.low, mechanism.scaling.high]),
-        Row("distance", f"{norm} distance of neighbours", distance, rounded(distance)),
+        Row("input_range", "inputs x lie in", [scaling.low, scaling.high]),
+        Row("distance", f"{ball.norm.value} distance of neighbours", distance, rounded(distance)),
         *(Row(key, label, value, rounded_up(value, 8)) for key, label, value in constants),
         Row("releases", "releases", releases),
         *guarantee_rows(guarantee),
     ]
-    record(f"I-MVU on an {norm} ball of radius {radius:g}, beta {beta:g}", rows, json)
+    record(f"I-MVU on an {ball.norm.value} ball of radius {ball.radius:g}, beta {mechanism.beta:g}", rows, json)

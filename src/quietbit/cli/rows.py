@@ -1,4 +1,4 @@
-"""Rows that several commands print: what is promised, what to expect of it, and what a design or profile is."""
+"""Rows that several commands print: what is promised, and what a profile or a certified design is."""
 
 from __future__ import annotations
 
@@ -11,11 +11,8 @@ from quietbit.cli.console import Row, progress_bar, rounded, rounded_up
 if TYPE_CHECKING:
     from quietbit.design.certify import Certificate
     from quietbit.design.profile import Profile
-    from quietbit.mechanism.expectation import Expectation
 
-__all__ = [
-    "certificate_rows", "design_rows", "expectation_rows", "gaussian_row", "guarantee_rows", "profile_rows",
-]  # fmt: skip
+__all__ = ["certificate_rows", "gaussian_row", "guarantee_rows", "profile_rows"]
 
 
 def guarantee_rows(guarantee: quietbit.Guarantee, what: str = "all releases") -> list[Row]:
@@ -35,22 +32,6 @@ def gaussian_row(error: float, gaussian: float) -> Row:
     if gaussian < math.inf:
         shown = f"{rounded(gaussian)} for the same target; ours is {rounded(error / gaussian, 4)} times that"
     return Row("gaussian_squared_error", "Gaussian noise's", gaussian, shown)
-
-
-def expectation_rows(expected: Expectation) -> list[Row]:
-    """Say how much noise a round has, and what that means."""
-    return [
-        Row("noise", "noise / clip", expected.noise, rounded(expected.noise, 3)),
-        Row("expectation", "what to expect", expected.sentence()),
-    ]
-
-
-def design_rows(design: quietbit.Design, note: str = "") -> list[Row]:
-    """Say which design it is, with a ``note`` at its end."""
-    spec = design.spec
-    facts = {name: getattr(spec, name) for name in ("input_levels", "output_bits", "epsilon", "privacy")}
-    shown = f"{spec.input_levels} levels, {spec.output_bits}-bit symbols, {spec.privacy} epsilon {spec.epsilon:.6g}"
-    return [Row("design", "design", facts, shown + note), Row("identity", "identity", design.identity())]
 
 
 def profile_rows(profile: Profile) -> list[Row]:

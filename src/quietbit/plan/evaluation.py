@@ -24,7 +24,7 @@ import numpy as np
 from attrs import field, frozen
 
 from quietbit._typing import FloatVector
-from quietbit.auditor.tails import clopper_pearson
+from quietbit.auditor.ratio import clopper_pearson
 from quietbit.errors import check_int, check_real, require
 from quietbit.mechanism.response import MOST_CELLS, RandomisedResponse, SummedResponse
 from quietbit.privacy.cost import Cost

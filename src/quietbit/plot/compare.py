@@ -10,15 +10,16 @@ from __future__ import annotations
 
 import math
 from collections.abc import Callable, Sequence
-from typing import Any
+from contextlib import suppress
+from typing import Any, TypeAlias
 
+from quietbit.errors import QuietbitError
 from quietbit.mechanism.expectation import HOPELESS_ABOVE, USEFUL_UP_TO
 from quietbit.plan.compare import Comparison, compare
-from quietbit.plot.figure import Axes, Figure, blank_figure, plain_axes, shared_legend
-from quietbit.plot.palette import looks
+from quietbit.plot.figure import Axes, Figure, blank_figure, looks, plain_axes, shared_legend
 from quietbit.target import Trust
 
-__all__ = ["RELEASES", "compare_releases", "plot_comparison"]
+__all__ = ["RELEASES", "plot_comparison"]
 
 RELEASES = (1, 3, 10, 50)
 BANDS = (
@@ -27,30 +28,13 @@ BANDS = (
     ("hopeless", HOPELESS_ABOVE, math.inf, "#f7dfdc"),
 )
 LINES: dict[Trust, Any] = {Trust.LOCAL: "solid", Trust.SECURE_AGGREGATION: (0, (6, 2)), Trust.CENTRAL: (0, (1.5, 1.5))}
-OTHER_LINE = (0, (3, 1, 1, 1))
+Lines: TypeAlias = dict[tuple[str, Trust], list[tuple[int, float]]]  # of a mechanism under a trust: bytes and noise
 
 
-def compare_releases(
+def plot_comparison(
     found: Comparison, releases: Sequence[int] = RELEASES, report: Callable[[float, str], None] | None = None
-) -> dict[int, Comparison]:
-    """Ask the same question for other numbers of releases, with as many clients: more rounds of the same cohort."""
-    trusts = {row.trust for row in found.rows}
-    only = trusts.pop() if len(trusts) == 1 else None
-    asked = sorted({*releases, found.target.releases})
-    answers = {found.target.releases: found}
-    for place, times in enumerate(asked):
-        if report is not None:
-            report(place / len(asked), f"{times:,} releases")
-        if times not in answers:
-            answers[times] = compare(
-                found.ball, **{**found.target.keywords(), "releases": times}, clients=found.clients,
-                cohort=found.cohort, trust=only, min_honest_clients=found.min_honest_clients,
-            )  # fmt: skip
-    return answers
-
-
-def plot_comparison(found: Comparison, over: dict[int, Comparison]) -> Figure:
-    """Draw noise over releases (from `compare_releases`) beside noise over bytes."""
+) -> Figure:
+    """Draw noise over the releases of a client beside noise over bytes; ``report(fraction, message)`` is told."""
     target = found.target
     title = (
         f"{found.ball.dimension:,} parameters, {found.clients:,} clients, {found.cohort:,} in a round; epsilon "
@@ -60,10 +44,10 @@ def plot_comparison(found: Comparison, over: dict[int, Comparison]) -> Figure:
     left, right = figure.subplots(1, 2, sharey=True)
     plain_axes(left, "Taking part more often", x="releases of a client", y="noise over the run / clip")
     plain_axes(right, "Sending more", x="bytes per client per round")
-    answers = {times: _lines(over[times]) for times in sorted(over)}
+    answers = _over_releases(found, releases, report)
     keys = list(dict.fromkeys(key for lines in answers.values() for key in lines))
     for (name, trust), look in zip(keys, looks([name for name, _ in keys]), strict=True):
-        style = {**look.line, "linestyle": LINES.get(trust, OTHER_LINE), "linewidth": 1.6, "markersize": 5}
+        style = {**look.line, "linestyle": LINES[trust], "linewidth": 1.6, "markersize": 5}
         label = name if trust is Trust.LOCAL else f"{name}, {trust.value}"
         # Where most is sent: coordinates that are not kept make little difference.
         points = {times: lines[name, trust][-1][1] for times, lines in answers.items() if (name, trust) in lines}
@@ -80,9 +64,29 @@ def plot_comparison(found: Comparison, over: dict[int, Comparison]) -> Figure:
     return figure
 
 
-def _lines(found: Comparison) -> dict[tuple[str, Trust], list[tuple[int, float]]]:
+def _over_releases(found: Comparison, releases: Sequence[int], report: Any) -> dict[int, Lines]:
+    """Ask the same question for other numbers of releases, with as many clients: more rounds of the same cohort."""
+    trusts = {row.trust for row in found.rows}
+    evaluations = [one for one in (found.evaluation, found.summed_evaluation) if one is not None]
+    asked: dict[str, Any] = {
+        **found.target.keywords(), "clients": found.clients, "cohort": found.cohort,
+        "trust": trusts.pop() if len(trusts) == 1 else None, "min_honest_clients": found.min_honest_clients,
+        "baselines": any(row.baseline for row in found.rows),
+        "evaluate": evaluations[0].epsilon if evaluations else None,
+    }  # fmt: skip
+    numbers, answers = sorted({*releases, found.target.releases}), {}
+    for place, times in enumerate(numbers):
+        if report is not None:
+            report(place / len(numbers), f"{times:,} releases")
+        with suppress(QuietbitError):  # evaluations of many releases may leave nothing for updates
+            same = times == found.target.releases
+            answers[times] = _lines(found if same else compare(found.ball, **{**asked, "releases": times}))
+    return answers
+
+
+def _lines(found: Comparison) -> Lines:
     """Return bytes and noise of every mechanism that reaches the target, by what it sends."""
-    lines: dict[tuple[str, Trust], list[tuple[int, float]]] = {}
+    lines: Lines = {}
     for row in found.rows:
         if row.expected is not None:
             lines.setdefault((row.name, row.trust), []).append((row.payload_bytes, row.expected.run_noise))

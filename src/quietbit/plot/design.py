@@ -1,20 +1,38 @@
 """One design at a glance: its probability table, and the bias and variance it leads to.
 
-Idea     the table as a picture (rows are inputs, columns are symbols with the values they decode to), and to
-         its right what a server sees: bias and variance of both mechanisms built on the table.
+Idea     the table as a picture (rows are inputs, columns are symbols with the values they decode to), and to its right
+         what a server sees: bias and variance of both mechanisms built on the table. On the ball [-1/2, 1/2] with
+         beta = 1 an update u is the input x = 1/2 + u and a symbol decodes to a - 1/2, so the mechanisms' own closed
+         forms are drawn and nothing is computed a second time.
 """
 
 from __future__ import annotations
 
+from typing import Any, NamedTuple
+
 import numpy as np
 
+from quietbit._typing import FloatVector
 from quietbit.design.table import Design
 from quietbit.errors import require, require_module
-from quietbit.plot.figure import GREY, INK, PAPER, Axes, Figure, blank_figure, plain_axes, shared_legend
-from quietbit.plot.moments import draw_moments
+from quietbit.mechanism.ball import Ball, Norm
+from quietbit.mechanism.dithered import DitheredMVU
+from quietbit.mechanism.interpolated import InterpolatedMVU
+from quietbit.plot.figure import GREY, INK, MECHANISMS, PAPER, Axes, Figure, blank_figure, plain_axes, shared_legend
 
-__all__ = ["plot_design"]
+__all__ = ["LOOKS", "Moments", "X", "draw_moments", "moments", "plot_design"]
 
+UNIT = Ball(Norm.L1, 0.5, 1)
+X = np.linspace(0.0, 1.0, 401)
+MOST_DOTS = 64
+# MVU is a broad line under I-MVU's narrow one, so that both show where they agree.
+LOOKS: dict[str, dict[str, Any]] = {
+    "laplace": {"color": MECHANISMS["laplace"].light, "linewidth": 1.8, "linestyle": (0, (5, 2)),
+                "label": "Laplace noise (32 bits)"},
+    "mvu": {"color": MECHANISMS["mvu"].light, "alpha": 0.5, "linewidth": 4.2, "label": "MVU (dithered to levels)"},
+    "imvu": {"color": MECHANISMS["imvu"].light, "linewidth": 1.6, "label": "I-MVU (interpolated)"},
+    "levels": {"color": INK, "s": 20, "zorder": 4, "linewidths": 0, "label": "the design's levels"},
+}  # fmt: skip
 MOST_NUMBERS = 16  # rows or columns beyond which cells hold no numbers and ticks are thinned
 
 
@@ -34,7 +52,7 @@ def plot_design(design: Design) -> Figure:
     drawn = draw_moments(bias, variance, design, bias=True)
     largest = max(*(abs(limit) for limit in bias.get_ylim()), 1e-3)
     bias.set_ylim(-largest, largest)
-    variance.set_ylim(0.0, 1.12 * max(float(moments.variance.max()) for moments in drawn.values()))
+    variance.set_ylim(0.0, 1.12 * max(float(one.variance.max()) for one in drawn.values()))
     shared_legend(figure, bias, "outside lower right")
     return figure
 
@@ -68,12 +86,43 @@ def _table(figure: Figure, axes: Axes, design: Design) -> None:
 
 
 def _ticks(count: int) -> list[int]:
-    if count <= MOST_NUMBERS:
-        return list(range(count))
-    return [round(k * (count - 1) / 8) for k in range(9)]
+    return list(range(count)) if count <= MOST_NUMBERS else [round(k * (count - 1) / 8) for k in range(9)]
 
 
 def _short(probability: float) -> str:
     if probability >= 0.00095:
         return f"{probability:.{2 if probability >= 0.0995 else 3}f}".lstrip("0")
     return f"{probability:.0e}".replace("e-0", "e-")
+
+
+class Moments(NamedTuple):
+    """Mean and variance of the decoded value at every x."""
+
+    mean: FloatVector
+    variance: FloatVector
+
+
+def moments(design: Design, x: FloatVector) -> dict[str, Moments]:
+    """Return those of MVU, dithered between the levels, and of I-MVU, whose log-probabilities are interpolated."""
+    kinds = {"mvu": DitheredMVU(design, UNIT), "imvu": InterpolatedMVU(design, UNIT, decoder="alphabet")}
+    updates, found = np.clip(x - 0.5, -0.5, 0.5).tolist(), {}
+    for name, mechanism in kinds.items():
+        mean = np.array([0.5 + mechanism.expectation(u) for u in updates])
+        found[name] = Moments(mean, np.array([mechanism.variance(u) for u in updates]))
+    return found
+
+
+def draw_moments(top: Axes, bottom: Axes, design: Design, *, bias: bool) -> dict[str, Moments]:
+    """Draw means, or biases, of MVU and I-MVU into ``top`` and variances into ``bottom``, with dots at the levels."""
+    found, levels = moments(design, X), design.spec.levels
+    for name, one in found.items():
+        top.plot(X, one.mean - X if bias else one.mean, **LOOKS[name])
+        bottom.plot(X, one.variance, **LOOKS[name])
+    if len(levels) <= MOST_DOTS:
+        dots = moments(design, levels)["mvu"]
+        top.scatter(levels, dots.mean - levels if bias else dots.mean, **LOOKS["levels"])
+        bottom.scatter(levels, dots.variance, **LOOKS["levels"])
+    for axes in (top, bottom):
+        axes.set_xlim(-0.02, 1.02)
+        axes.set_xticks([0, 0.25, 0.5, 0.75, 1], ["0", "¼", "½", "¾", "1"])
+    return found

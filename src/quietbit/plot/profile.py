@@ -1,7 +1,7 @@
-"""One profile at a glance: the density along the update's direction, and the privacy loss it leads to.
+"""One profile at a glance: the density along the update's direction, and the privacy it leads to.
 
-Idea     left, h over t with N(0,1) beneath and what a client sends along its update; right, how the privacy loss is
-         distributed, for one release and for all of them together, with the epsilon that is promised.
+Idea     left, h over t; in the middle, what a client sends along its update, with N(0,1) beneath; right, delta at every
+         epsilon, for one release and for all of them together, with the epsilon that is promised.
 """
 
 from __future__ import annotations
@@ -10,26 +10,21 @@ import math
 
 import numpy as np
 
-from quietbit._typing import FloatVector
 from quietbit.design.profile import Profile
-from quietbit.errors import check_int, require
 from quietbit.plot.figure import GREY, INK, PAPER, Axes, Figure, blank_figure, plain_axes
 from quietbit.privacy.guarantee import rounded_up
-from quietbit.privacy.profile import ProfileCertificate, certify_profile
+from quietbit.privacy.profile import ProfileCertificate, certify_profile, profile_losses
 from quietbit.target import Adjacency
 
 __all__ = ["plot_profile"]
 
-POINTS = 2001
+POINTS, EPSILONS = 2001, 32
 REACH = 4.5
-GRID = 4096
-SENT, LOSS, LIMIT = "#2f6fde", "#12805c", "#c2410c"
+SENT, DELTA, LIMIT = "#2f6fde", "#12805c", "#c2410c"
 
 
 def plot_profile(profile: Profile, adjacency: Adjacency, releases: int = 1, delta: float = 0.0) -> Figure:
-    """Draw the profile beside the distribution of its privacy loss, for one release and for all together."""
-    require(isinstance(profile, Profile), "profile", profile, "a Profile")
-    releases = check_int(releases, "releases", 1)
+    """Draw the profile beside delta over epsilon, for one release and for all together."""
     certificate = certify_profile(profile, adjacency, releases, delta)
     words = (
         f"{adjacency.value}",
@@ -38,10 +33,10 @@ def plot_profile(profile: Profile, adjacency: Adjacency, releases: int = 1, delt
         f"squared error ≤ {_shown(certificate.squared_error_upper)} per coordinate",
     )
     figure = blank_figure(11.5, 4.6, "   ·   ".join(words), f"profile {profile.identity()}")
-    height, density, losses = figure.subplots(1, 3, width_ratios=(1.0, 1.0, 1.1))
+    height, density, privacy = figure.subplots(1, 3, width_ratios=(1.0, 1.0, 1.1))
     _height(height, profile)
     _density(density, profile)
-    _losses(losses, profile, certificate)
+    _privacy(privacy, profile, certificate)
     figure.get_layout_engine().set(rect=(0.0, 0.045, 1.0, 0.955))
     return figure
 
@@ -68,45 +63,26 @@ def _density(axes: Axes, profile: Profile) -> None:
     axes.legend(facecolor=PAPER, edgecolor=PAPER, framealpha=1.0, fontsize=8, labelcolor=INK, loc="upper left")
 
 
-def _losses(axes: Axes, profile: Profile, certificate: ProfileCertificate) -> None:
-    """Draw tails P(L > x) of the loss in the direction that costs most: a discrete law has no density to draw."""
-    plain_axes(axes, "privacy loss beyond x", "x", "probability")
-    releases = certificate.releases
-    upper, lower = profile.pairs(certificate.adjacency)[0]
-    kept = (upper > 0) & (lower > 0)
-    loss, mass = np.log(upper[kept] / lower[kept]), upper[kept]
+def _privacy(axes: Axes, profile: Profile, certificate: ProfileCertificate) -> None:
+    plain_axes(axes, "delta at every epsilon", "epsilon", "delta")
+    limit, promised, releases = certificate.epsilon_upper, certificate.delta, certificate.releases
+    right = 1.25 * limit if math.isfinite(limit) else 10.0
     for times in sorted({1, releases}):
-        x, tail = _tail(loss, mass, times)
+        losses = [loss.repeat(times) for loss in profile_losses(profile, certificate.adjacency)]
+        pure = max(loss.pure_epsilon_upper() for loss in losses)  # beyond it delta is 0
+        epsilons = np.linspace(0.0, min(right, pure), EPSILONS)
+        deltas = [max(loss.delta_upper(epsilon) for loss in losses) for epsilon in epsilons.tolist()]
         label = "one release" if times == 1 else f"all {times} releases"
-        axes.step(x, tail, where="post", linewidth=1.6, color=LOSS if times == releases else GREY, label=label)
-    limit = certificate.epsilon_upper
+        axes.plot(epsilons, deltas, linewidth=1.6, color=DELTA if times == releases else GREY, label=label)
     if math.isfinite(limit):
-        axes.axvline(limit, color=LIMIT, linewidth=1.1, linestyle=(0, (4, 2)), label=f"epsilon {_shown(limit)}")
+        label = f"epsilon {_shown(limit)} at delta {promised:g}"
+        axes.axvline(limit, color=LIMIT, linewidth=1.1, linestyle=(0, (4, 2)), label=label)
     axes.set_yscale("log")
-    floor = min(certificate.delta, 1e-3) / 30 if certificate.delta > 0 else 1e-4
-    axes.set_ylim(floor, 2.0)
-    right = 1.25 * limit if math.isfinite(limit) else 1.1 * releases * float(loss.max())
-    axes.set_xlim(-0.6 * right, right)
-    axes.locator_params(axis="x", nbins=6)
+    axes.set_ylim(min(promised, 1e-3) / 30 if promised > 0 else 1e-4, 2.0)
+    axes.set_xlim(0.0, right)
     axes.legend(frameon=False, fontsize=8, labelcolor=INK, loc="lower left")
 
 
 def _shown(value: float) -> str:
     """Show a bound rounded up to four digits."""
     return f"{rounded_up(value, 4).normalize():f}"
-
-
-def _tail(loss: FloatVector, mass: FloatVector, times: int) -> tuple[FloatVector, FloatVector]:
-    """Return P(L > x) on a grid that holds the sum of ``times`` losses; for the eye, not for an account."""
-    mean = float(np.sum(mass * loss))
-    spread = math.sqrt(times * max(float(np.sum(mass * (loss - mean) ** 2)), 1e-30))
-    low = max(times * float(loss.min()), times * mean - 12 * spread)
-    high = min(times * float(loss.max()), times * mean + 12 * spread)
-    step = max(high - low, 1e-9) / (GRID - 2 * times if 4 * times < GRID else GRID // 2)
-    law = np.bincount(np.rint(loss / step).astype(np.int64) % GRID, mass, GRID)
-    composed = np.maximum(np.fft.irfft(np.fft.rfft(law) ** times, GRID), 0.0)
-    first = math.floor(low / step) - times // 2 - 1
-    composed = np.roll(composed, -(first % GRID))
-    x: FloatVector = (first + np.arange(GRID, dtype=np.float64)) * step
-    beyond: FloatVector = np.maximum(np.cumsum(composed[::-1])[::-1] - composed, 1e-300)
-    return x, beyond

@@ -8,16 +8,16 @@ Source   `quietbit.mechanism.central_sum`; docs/theory/secure-aggregation.md.
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Sequence
+from collections.abc import Callable
 from typing import Any
 
 from quietbit.mechanism.ball import Ball
-from quietbit.mechanism.central_sum import SumRow, compare_sums
+from quietbit.mechanism.central_sum import compare_sums
 from quietbit.plot.figure import Figure, blank_figure, plain_axes, shared_legend
 from quietbit.secagg.plan import bits_for
 from quietbit.target import Target
 
-__all__ = ["COHORTS", "compare_cohorts", "plot_secure_aggregation"]
+__all__ = ["COHORTS", "plot_secure_aggregation"]
 
 COHORTS = (10, 30, 100, 300, 1000, 3000, 10_000, 30_000, 100_000)
 # By the place of the row; the fourth, the same codes seen one by one, has the first one's error and is left out.
@@ -29,33 +29,19 @@ LOOKS: dict[int, dict[str, Any]] = {
 }
 
 
-def compare_cohorts(
-    *,
-    ball: Ball,
-    target: Target,
-    bits: int = 1,
-    share: float = 1.0,
-    cohorts: Sequence[int] | None = None,
-    report: Callable[[float, str], None] | None = None,
-) -> dict[int, tuple[SumRow, ...]]:
-    """Compare at every size of cohort, ten to 100,000 unless given; ``report(fraction, message)`` is told.
-
-    ``share`` of the clients of each are counted on: honest, answering, and not colluding.
-    """
-    found = {}
-    sizes = COHORTS if cohorts is None else cohorts
-    for done, clients in enumerate(sizes):
-        if report is not None:
-            report(done / len(sizes), f"{clients:,} clients")
-        honest = max(2, math.floor(clients * share * (1 + 1e-12)))
-        found[clients] = compare_sums(ball=ball, target=target, clients=clients, min_honest_clients=honest, bits=bits)
-    return found
-
-
 def plot_secure_aggregation(
-    rows: dict[int, tuple[SumRow, ...]], *, ball: Ball, target: Target, bits: int = 1, share: float = 1.0
+    ball: Ball, target: Target, bits: int = 1, share: float = 1.0, report: Callable[[float, str], None] | None = None
 ) -> Figure:
-    """Draw error and bits over the number of clients, from `compare_cohorts`."""
+    """Draw error and bits over the number of clients; ``report(fraction, message)`` is told.
+
+    ``share`` of the clients of each cohort are counted on: honest, answering, and not colluding.
+    """
+    rows = {}
+    for place, clients in enumerate(COHORTS):
+        if report is not None:
+            report(place / len(COHORTS), f"{clients:,} clients")
+        honest = max(2, math.floor(clients * share * (1 + 1e-12)))
+        rows[clients] = compare_sums(ball=ball, target=target, clients=clients, min_honest_clients=honest, bits=bits)
     sums = "one sum" if target.releases == 1 else f"{target.releases:,} sums"
     title = (
         f"Epsilon {target.epsilon:g} at delta = {target.delta:g} for all of a client's {sums} "
@@ -66,20 +52,18 @@ def plot_secure_aggregation(
     below = "clients in a sum" + ("" if share == 1 else f", {100 * share:.3g} % of them counted on")
     plain_axes(left, "Error of the mean", x=below, y="root-mean-square error of a coordinate / clip")
     plain_axes(right, "What a client sends", x=below, y="bits per parameter, masks included")
-    clients = sorted(rows)
-    grid = [round(clients[0] * (clients[-1] / clients[0]) ** (k / 300)) for k in range(301)]
+    grid = [round(COHORTS[0] * (COHORTS[-1] / COHORTS[0]) ** (k / 300)) for k in range(301)]
     for place, look in LOOKS.items():
-        name = rows[clients[0]][place].name
-        errors = [math.sqrt(rows[n][place].squared_error) / ball.radius for n in clients]
-        shown = [(n, error) for n, error in zip(clients, errors, strict=True) if math.isfinite(error)]
-        usual = {"markersize": 4, "label": name, **look}
-        left.plot(*zip(*shown, strict=True), **usual)
-        sent = [rows[n][place].bits for n in clients]
+        line = {clients: found[place] for clients, found in rows.items()}
+        style = {"markersize": 4, "label": line[COHORTS[0]].name, **look}
+        errors = {n: math.sqrt(one.squared_error) / ball.radius for n, one in line.items()}
+        left.plot(*zip(*((n, error) for n, error in errors.items() if math.isfinite(error)), strict=True), **style)
+        sent = [one.bits for one in line.values()]
         if place == 0:  # one more bit at every doubling: points where it was computed, steps between
-            right.step(grid, [bits_for(n, 2**bits - 1) for n in grid], **{**usual, "marker": None, "where": "post"})
-            right.plot(clients, sent, **{**usual, "linestyle": "none"})
+            right.step(grid, [bits_for(n, 2**bits - 1) for n in grid], **{**style, "marker": None, "where": "post"})
+            right.plot(COHORTS, sent, **{**style, "linestyle": "none"})
         else:
-            right.plot(clients, sent, **{**usual, "marker": None, "linewidth": 2.0})
+            right.plot(COHORTS, sent, **{**style, "marker": None, "linewidth": 2.0})
     for axes in (left, right):
         axes.set_xscale("log")
         axes.xaxis.set_major_formatter("{x:,.0f}")

@@ -8,7 +8,7 @@ from typing import Annotated
 import typer
 
 from quietbit.cli.console import JsonOption, Row, progress_bar, record
-from quietbit.cli.files import check_folder
+from quietbit.cli.options import check_folder
 from quietbit.errors import require
 
 __all__ = ["data"]

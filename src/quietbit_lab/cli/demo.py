@@ -10,7 +10,7 @@ import typer
 
 import quietbit
 from quietbit.cli.console import JsonOption, column_table, progress_bar, rounded, rounded_up, show_json
-from quietbit.cli.files import check_folder
+from quietbit.cli.options import check_folder
 from quietbit.errors import require_module
 from quietbit_lab.cli.demo_training import CLIENTS, DELTA, LINES, SEEDS, TARGET, curves, headline, train_all
 

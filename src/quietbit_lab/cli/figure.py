@@ -10,7 +10,7 @@ import typer
 
 import quietbit
 from quietbit.cli.console import JsonOption, Row, progress_bar, record, rounded_up
-from quietbit.cli.files import check_outputs
+from quietbit.cli.options import check_outputs
 from quietbit.errors import check_real, require
 
 if TYPE_CHECKING:

@@ -9,8 +9,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 import typer
 
 from quietbit.cli.console import JsonOption, Row, progress_bar, record, rounded_up, show_json
-from quietbit.cli.files import check_outputs
-from quietbit.cli.options import NORM, TRUST, option, takes
+from quietbit.cli.options import check_outputs, number_or_word, option, takes, usual
 from quietbit.errors import InvalidParameter, QuietbitError
 
 if TYPE_CHECKING:
@@ -35,23 +34,23 @@ OF_PLAN = (
     option("design_epsilon", float, "Of the design, per release (imvu, mvu), instead of calibrating."),
     option("noise_multiplier", float,
            "Noise in units of the sensitivity (gaussian, laplace, sign, skellam), likewise."),
-    option("delta", float, "Delta of the guarantee.", 1e-5),
+    usual("delta", 1e-5),
     option("unit", str, "Whose data the guarantee protects.", "client", "client|sample"),
-    option("trust", str, TRUST, "local", "WORD"),
+    usual("trust", "local"),
     option("min_honest_clients", int,
            "Clients of a cohort that answer and do not collude (secure-aggregation); all unless given."),
     option("bits", int, "Bits per parameter."),
     option("levels", int, "Levels of the design (imvu, mvu)."),
     option("keep", str, "Rotated coordinates that a client keeps, a power of two.", metavar="K|auto"),
     option("downlink", str, "Send the model down, or the round, which clients replay.", "full", "full|replay"),
-    option("beta", float, "Stretches small coordinates over the design's range (imvu)."),
+    usual("beta"),
     option("clamp", bool, "Cut large coordinates (imvu); chosen unless given.", flag="--clamp/--no-clamp"),
     option("decoder", str, "Of imvu: unbiased-at-zero (unless given) or alphabet.", metavar="NAME"),
     option("clip", str, "Largest norm of an update (of a sample's gradient for sample-level); auto: begin at 1, and "
            "move it.", "0.5", "NUMBER|auto"),
     option("clip_scouts", int,
            "One client in N answers for the clip, and sends no update; 20 unless given, behind masks 40.", metavar="N"),
-    option("norm", str, NORM, "l2", "l1|l2"),
+    usual("norm", "l2"),
     option("cohort", int, "Clients per round.", 100),
     option("participation", str, "Each client once per epoch, drawn afresh every round, once per epoch in an order "
            "nobody knows, (trust central) each by itself and in secret, or client r with a frequency of 1/r.",
@@ -124,18 +123,10 @@ def _settings(given: dict[str, Any]) -> dict[str, Any]:
         values["keep"] = int(given["keep"])
     values["rng"] = given["rng"] or ("secure" if given["seed"] is None else "seeded")
     values["seed"] = secrets.randbits(32) if given["seed"] is None else given["seed"]
-    values["clip"], values["clip_quantile"] = _number(given["clip"]), given["adaptive_clip"]
+    values["clip"], values["clip_quantile"] = number_or_word(given["clip"]), given["adaptive_clip"]
     values["downlink_start"] = "app" if given["downlink"] == "replay" else None
     values["evaluate_every"] = given["evaluate_every"] or max(1, given["rounds"] // LOOKS)
     return values
-
-
-def _number(text: str) -> float | str:
-    """Return a number where the text is one; of other words the plan says what it thinks."""
-    try:
-        return float(text)
-    except ValueError:
-        return text
 
 
 def _train(

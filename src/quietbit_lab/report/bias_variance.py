@@ -13,8 +13,8 @@ import numpy as np
 
 from quietbit.design.table import Design
 from quietbit.errors import require
+from quietbit.plot.design import LOOKS, X, draw_moments
 from quietbit.plot.figure import Figure, blank_figure, plain_axes, shared_legend
-from quietbit.plot.moments import LOOKS, X, draw_moments
 
 __all__ = ["plot_bias_variance"]
 

@@ -15,7 +15,7 @@ from dataclasses import asdict
 from typing import Any
 
 from quietbit.errors import require
-from quietbit.plot.palette import looks
+from quietbit.plot.figure import looks
 from quietbit.privacy.guarantee import rounded_up
 from quietbit_lab.experiment.frontier import Summary, frontier, setting_key, summarise
 from quietbit_lab.experiment.record import versions

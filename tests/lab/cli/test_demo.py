@@ -96,7 +96,7 @@ def test_an_unwritable_folder_is_refused(capsys, tmp_path):
 @pytest.mark.long  # a training is interrupted in test_train.py
 def test_control_c_leaves_nothing_half_written(tmp_path):
     process = subprocess.Popen(
-        [sys.executable, "-m", "quietbit.cli", "demo", "--out", str(tmp_path / "out")],
+        [sys.executable, "-m", "quietbit", "demo", "--out", str(tmp_path / "out")],
         stderr=subprocess.PIPE,
         stdout=subprocess.PIPE,
         text=True,

@@ -12,7 +12,7 @@ import pytest
 
 from quietbit import Ball, Gaussian, Norm
 from quietbit.auditor import doctor as module
-from quietbit.auditor.doctor import Check, run_checks, self_test
+from quietbit.auditor.doctor import run_checks, self_test
 from quietbit.design.solve import shipped
 from quietbit.design.table import Design, DesignSpec
 from quietbit.kernel.reference import ReferenceKernel
@@ -84,8 +84,9 @@ def test_all_is_well_here():
     assert [fraction for fraction, _ in told] == sorted(fraction for fraction, _ in told)
 
 
-def test_all_is_well_with_the_reference_kernel():
-    assert failed(self_test(kernel=ReferenceKernel(), rng=seeded_rng(3))) == {}
+def test_all_is_well_with_the_reference_kernel(monkeypatch):
+    monkeypatch.setattr(module, "default_kernel", ReferenceKernel)
+    assert failed(self_test(rng=seeded_rng(3))) == {}
 
 
 def last_bit(codes: Any) -> None:
@@ -96,14 +97,16 @@ def one_percent(codes: Any) -> None:
     codes[::100] = 0
 
 
-def test_one_wrong_code_is_seen():
-    outcome = failed(self_test(kernel=Broken(last_bit), rng=seeded_rng(1)))
+def test_one_wrong_code_is_seen(monkeypatch):
+    monkeypatch.setattr(module, "default_kernel", lambda: Broken(last_bit))
+    outcome = failed(self_test(rng=seeded_rng(1)))
     assert "1 of 50,003 codes" in outcome["kernels agree bit for bit"]
     assert "codes follow the formula" in outcome
 
 
-def test_a_sampler_that_returns_a_code_too_often_is_seen():
-    outcome = failed(self_test(kernel=Broken(one_percent), rng=secure_rng()))
+def test_a_sampler_that_returns_a_code_too_often_is_seen(monkeypatch):
+    monkeypatch.setattr(module, "default_kernel", lambda: Broken(one_percent))
+    outcome = failed(self_test(rng=secure_rng()))
     assert "do not follow the table" in outcome["sampled frequencies"]
 
 
@@ -155,8 +158,9 @@ def biased_design() -> Design:
         ([], "No design ships"),
     ],
 )
-def test_a_broken_design_is_seen(designs, mention):
-    assert mention in failed(self_test(designs=designs, rng=seeded_rng(1)))["shipped designs"]
+def test_a_broken_design_is_seen(designs, mention, monkeypatch):
+    monkeypatch.setattr(module, "catalogue", lambda: designs)
+    assert mention in failed(self_test(rng=seeded_rng(1)))["shipped designs"]
 
 
 def test_an_account_that_says_too_little_is_seen(monkeypatch):
@@ -184,7 +188,7 @@ def test_an_exception_is_a_failure_and_the_others_still_run():
     def broken() -> str:
         raise ZeroDivisionError("no")
 
-    outcomes = run_checks([Check("first", broken), Check("second", lambda: "fine")])
+    outcomes = run_checks({"first": broken, "second": lambda: "fine"})
     assert [(one.passed, one.detail) for one in outcomes] == [(False, "ZeroDivisionError: no"), (True, "fine")]
 
 

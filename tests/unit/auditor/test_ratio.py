@@ -1,4 +1,4 @@
-"""The lower bound from counts, and what it could have found."""
+"""The lower bound from counts, the exact binomial bounds in it, and what it could have found."""
 
 from __future__ import annotations
 
@@ -6,8 +6,9 @@ import math
 
 import numpy as np
 import pytest
+from scipy import stats
 
-from quietbit.auditor.ratio import counted, detectable_lower, measurable, ratio_lower
+from quietbit.auditor.ratio import clopper_pearson, counted, detectable_lower, measurable, ratio_lower
 
 
 def test_the_best_of_samples_gives_what_is_measurable() -> None:
@@ -51,3 +52,15 @@ def test_what_is_detectable_is_found_by_randomised_response_nine_times_in_ten(cl
 
 def test_a_claim_above_what_is_measurable_is_never_exceeded() -> None:
     assert detectable_lower(1000, measurable(1000, 0.0, 1e-6) + 0.01, 0.0, 1e-6) == math.inf
+
+
+@pytest.mark.parametrize("trials", [10, 137])
+@pytest.mark.parametrize("doubt", [0.05, 1e-7])
+def test_clopper_pearson_inverts_the_binomial_tails(trials: int, doubt: float) -> None:
+    for hits in (0, 1, trials // 2, trials):
+        low, high = clopper_pearson(hits, trials, doubt)
+        assert 0 <= low <= hits / trials <= high <= 1
+        if hits:
+            assert stats.binom.sf(hits - 1, trials, low) == pytest.approx(doubt, rel=1e-6)
+        if hits < trials:
+            assert stats.binom.cdf(hits, trials, high) == pytest.approx(doubt, rel=1e-6)

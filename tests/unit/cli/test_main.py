@@ -86,7 +86,7 @@ def test_a_bug_is_not_hidden(monkeypatch):
 def test_control_c_in_a_real_process(tmp_path):
     words = ("design", "--levels", "300", "--bits", "5", "--design-epsilon", "4", "--out", str(tmp_path / "d.json"))
     process = subprocess.Popen(
-        [sys.executable, "-m", "quietbit.cli", *words],
+        [sys.executable, "-m", "quietbit", *words],
         stderr=subprocess.PIPE,
         stdout=subprocess.PIPE,
         text=True,
@@ -157,7 +157,7 @@ def test_an_interrupt_that_a_library_turns_into_something_else_exits_130(capsys,
 @pytest.mark.parametrize("words", [("catalogue", "--json"), ("--version",)])  # more than a buffer, and less
 def test_a_reader_who_has_seen_enough_is_no_error(words):
     process = subprocess.Popen(
-        [sys.executable, "-m", "quietbit.cli", *words], stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True
+        [sys.executable, "-m", "quietbit", *words], stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True
     )
     process.stdout.close()
     err = process.stderr.read()
@@ -175,7 +175,7 @@ def test_help_does_not_wait_for_numpy():
 )
 def test_shells_complete_commands_and_options(shell_name):
     def ask(**extra: str) -> subprocess.CompletedProcess[str]:
-        words = [sys.executable, "-m", "quietbit.cli"]
+        words = [sys.executable, "-m", "quietbit"]
         return subprocess.run(words, env={**os.environ, **extra}, capture_output=True, text=True, timeout=60)
 
     script = ask(_QUIETBIT_COMPLETE=f"source_{shell_name}")
@@ -190,7 +190,7 @@ def test_shells_complete_commands_and_options(shell_name):
 
 
 def test_show_completion_names_the_shell(monkeypatch):
-    words = [sys.executable, "-m", "quietbit.cli", "--show-completion", "bash"]
+    words = [sys.executable, "-m", "quietbit", "--show-completion", "bash"]
     env = {**os.environ, "_TYPER_COMPLETE_TEST_DISABLE_SHELL_DETECTION": "1"}
     result = subprocess.run(words, env=env, capture_output=True, text=True, timeout=60)
     assert (result.returncode, result.stderr) == (0, "")

@@ -132,7 +132,7 @@ def test_serve_answers_until_it_is_told_to_stop(tmp_path, capsys):
     place = tmp_path / "node.sock"
     words = ["node", "serve", str(tmp_path / "policy.toml"), "--socket", str(place), "--json"]
     with subprocess.Popen(
-        [sys.executable, "-m", "quietbit.cli", *words], stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True
+        [sys.executable, "-m", "quietbit", *words], stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True
     ) as gate:
         try:
             deadline = time.monotonic() + 60

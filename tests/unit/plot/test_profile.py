@@ -1,5 +1,6 @@
 import math
 
+import numpy as np
 import pytest
 
 from quietbit.design.profile import Profile
@@ -15,7 +16,7 @@ PURE = Profile.from_weights([0.3975], [1.0, math.e])
 def test_three_panels_and_the_promise(adjacency):
     figure = plot_profile(PURE, adjacency, 12, 1e-5)
     assert [axes.get_title(loc="left") for axes in figure.axes] == [
-        "profile h", "density of what is sent", "privacy loss beyond x",
+        "profile h", "density of what is sent", "delta at every epsilon",
     ]  # fmt: skip
     assert "12 releases" in figure.get_suptitle()
     assert adjacency.value in figure.get_suptitle()
@@ -24,14 +25,14 @@ def test_three_panels_and_the_promise(adjacency):
     assert render_figure(figure, "png")[:4] == b"\x89PNG"
 
 
-def test_the_tail_of_one_pure_release_ends_at_its_epsilon():
+def test_delta_of_one_pure_release_ends_at_its_epsilon():
     axes = plot_profile(PURE, Adjacency.REPLACE_ONE).axes[2]
-    assert axes.get_legend_handles_labels()[1] == ["one release", "epsilon 1.001"]  # rounded up
-    x, tail = axes.lines[0].get_data()
-    inside, outside = tail[(x > 0.1) & (x < 0.99)], tail[x > 1.01]
-    ((p, _),) = PURE.pairs("replace-one")
-    assert inside == pytest.approx(p[-1], rel=1e-9)
-    assert max(outside, default=0.0) < 1e-15
+    assert axes.get_legend_handles_labels()[1] == ["one release", "epsilon 1.001 at delta 0"]  # rounded up
+    epsilons, deltas = axes.lines[0].get_data()
+    ((p, q),) = PURE.pairs("replace-one")
+    assert deltas == pytest.approx(np.maximum(p[-1] - np.exp(epsilons) * q[-1], 0.0), abs=1e-9)
+    assert epsilons[-1] == pytest.approx(1.0)
+    assert deltas[-1] < 1e-12
 
 
 def test_a_profile_without_pure_privacy_is_drawn_too():

@@ -4,18 +4,18 @@ import pytest
 
 from quietbit.mechanism.ball import Ball, Norm
 from quietbit.plot.figure import render_figure
-from quietbit.plot.secure_sums import compare_cohorts, plot_secure_aggregation
+from quietbit.plot.secure_sums import plot_secure_aggregation
 from quietbit.target import Target
 
 pytest.importorskip("matplotlib", reason="needs the extra 'plot'")
 
 
-def test_error_and_bits_against_the_number_of_clients() -> None:
+def test_error_and_bits_against_the_number_of_clients(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("quietbit.plot.secure_sums.COHORTS", (20, 200))
     given = {"ball": Ball(Norm.L2, 2.0, 4000), "target": Target(1.0, 1e-5, "zero-out", releases=5)}
     told: list[float] = []
-    rows = compare_cohorts(**given, cohorts=(20, 200), report=lambda fraction, _: told.append(fraction))
+    figure = plot_secure_aggregation(**given, report=lambda fraction, _: told.append(fraction))
     assert told == [0.0, 0.5]
-    figure = plot_secure_aggregation(rows, **given)
     left, right = figure.axes
     drawn = {line.get_label(): line for line in left.lines}
     assert set(drawn) == {"one bit, secure sum", "ideal distributed Gaussian", "Skellam, secure sum", "one bit, local"}

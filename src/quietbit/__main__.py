@@ -1,4 +1,4 @@
-"""``python -m quietbit.cli``, where the command itself is not on the path."""
+"""``python -m quietbit``, where the command itself is not on the path."""
 
 import os
 import sys
