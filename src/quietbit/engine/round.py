@@ -36,8 +36,7 @@ from quietbit.privacy.account import Account
 from quietbit.privacy.cost import Cost
 from quietbit.privacy.guarantee import Guarantee, GuaranteePair
 from quietbit.wire.downlink import ServerStep
-from quietbit.wire.uplink import Uplink
-from quietbit.wire.weighted import WeightedMean, effective, weight_of
+from quietbit.wire.uplink import Aggregator, Uplink, effective, weight_of
 
 __all__ = ["Round", "Run"]
 
@@ -73,13 +72,13 @@ class Round:
     _outliers: int = field(default=0, init=False)
     _payloads: int = field(default=0, init=False)
     _lines: Uplink = field(init=False)
-    _aggregator: WeightedMean = field(init=False)
+    _aggregator: Aggregator = field(init=False)
     _weights: list[float] = field(factory=list, init=False)
 
     def __attrs_post_init__(self) -> None:
         """Start an empty mean."""
         self._lines = Uplink(self.mechanism)
-        self._aggregator = WeightedMean(self._lines.aggregator)
+        self._aggregator = self._lines.aggregator()
 
     def sent(self, node: Node, size: int) -> None:
         """Note a question before it is sent; one that is sent again is the same question."""
@@ -141,9 +140,9 @@ class Round:
         """Return the same among the rows that all nodes kept."""
         return self._aggregator.kept() if self._answered else None
 
-    def drained(self) -> WeightedMean:
+    def drained(self) -> Aggregator:
         """Return the mean of the releases since it was last asked for, where a round does not wait for all of them."""
-        found, self._aggregator = self._aggregator, WeightedMean(self._lines.aggregator)
+        found, self._aggregator = self._aggregator, self._lines.aggregator()
         return found
 
     def answered(self) -> set[Any]:

@@ -40,7 +40,7 @@ from quietbit.node.vault import Vault, key_file, simulation_key
 from quietbit.plan.evaluation import Evaluation
 from quietbit.plan.plan import Plan
 from quietbit.target import Unit
-from quietbit.wire.weighted import EXAMPLES
+from quietbit.wire.uplink import EXAMPLES
 
 __all__ = ["Turn", "gate_for", "lost", "own_keys", "plan_of", "refusal"]
 

@@ -48,7 +48,7 @@ from quietbit.secagg.codec import Advertisement, Unmasking, pack_evidence, pack_
 from quietbit.secagg.identity import Directory
 from quietbit.secagg.plan import PUBLIC_SIZE, SIGNATURE_SIZE, SumPlan
 from quietbit.secagg.server import SumServer
-from quietbit.wire.weighted import EXAMPLES
+from quietbit.wire.uplink import EXAMPLES
 
 __all__ = ["FlowerRound", "OpenRound", "SecureRound", "metrics_of", "wire_sizes"]
 

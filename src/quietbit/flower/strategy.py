@@ -49,7 +49,7 @@ from quietbit.plan.plan import KEYS, Plan
 from quietbit.plan.rules import OF_STEP
 from quietbit.secagg.identity import Directory
 from quietbit.wire.downlink import Diverged, ServerStep
-from quietbit.wire.weighted import pooled
+from quietbit.wire.uplink import pooled
 
 __all__ = ["PrivateStrategy"]
 

@@ -48,7 +48,7 @@ from quietbit.nvflare.task import ANSWER, CRASHED, as_kind, kind_of, named
 from quietbit.plan.evaluation import Evaluation
 from quietbit.plan.plan import PREFIX
 from quietbit.wire.downlink import Diverged
-from quietbit.wire.weighted import EXAMPLES
+from quietbit.wire.uplink import EXAMPLES
 
 __all__ = ["NO_WEIGHT", "PrivateReceiver", "add_privacy"]
 

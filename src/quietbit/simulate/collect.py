@@ -31,8 +31,7 @@ from quietbit.plan.plan import Plan
 from quietbit.simulate.client_rng import CLIENT_BITS, ClientRng, client_rng
 from quietbit.simulate.problem import LocalPlan, Problem, Rows, SampleProblem, clip_outside
 from quietbit.target import Trust
-from quietbit.wire.uplink import Uplink
-from quietbit.wire.weighted import WeightedMean, pooled, weight_of
+from quietbit.wire.uplink import Aggregator, Uplink, pooled, weight_of
 
 __all__ = [
     "CentralCollector", "Collector", "PlainCollector", "UplinkCollector", "chunks", "make_collector", "payload_bytes",
@@ -116,7 +115,7 @@ class UplinkCollector:
     most_examples: int | None = None
     staleness: int = 0
     seed: int = 0
-    _coming: dict[int, list[WeightedMean]] = field(factory=dict, init=False)  # by the round that they arrive in
+    _coming: dict[int, list[Aggregator]] = field(factory=dict, init=False)  # by the round that they arrive in
 
     def __attrs_post_init__(self) -> None:
         """Refuse a mechanism for another ball than the updates are clipped to."""
@@ -146,12 +145,12 @@ class UplinkCollector:
         uplink = self._of_round(number)
         return self._collected(uplink, parameters, clients, number).kept(), uplink.mechanism
 
-    def _collected(self, uplink: Uplink, parameters: Rows, clients: Clients, number: int) -> WeightedMean:
+    def _collected(self, uplink: Uplink, parameters: Rows, clients: Clients, number: int) -> Aggregator:
         if self.moving is not None:
             chosen = self._scouting(clients, number)
             said = self._answers(uplink.mechanism, parameters, clients[chosen], number)
             clients = clients[~chosen]
-        aggregator, lock = WeightedMean(uplink.aggregator), Lock()
+        aggregator, lock = uplink.aggregator(), Lock()
 
         def work(chunk: Clients) -> None:
             payloads = self._payloads(uplink, parameters, chunk, number)

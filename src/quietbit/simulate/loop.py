@@ -30,7 +30,7 @@ from quietbit.simulate.collect import Collector, UplinkCollector, make_collector
 from quietbit.simulate.problem import Problem, Rows, Score
 from quietbit.simulate.training import Training
 from quietbit.wire.downlink import BITS, Downlink, ServerStep
-from quietbit.wire.weighted import effective, weight_of
+from quietbit.wire.uplink import effective, weight_of
 
 __all__ = ["Diverged", "Point", "Progress", "Run", "simulate"]
 

@@ -2,19 +2,16 @@
 
 Idea     where all clients of a round keep the same k rotated coordinates, the mean of their releases is k numbers. The
          server broadcasts these instead of the model; a client with the model of the previous round puts them back
-         into their rows, rotates, and takes the same step. The server steps from the bytes that it broadcasts, so
-         nobody drifts; digests of the state before and after reveal any difference.
+         into their rows, rotates, and takes the same step. The server steps from the bytes that it broadcasts, and
+         digests of the state before and after reveal any difference.
 Symbols  d parameters w, momentum buffer v; g: the mean of a round put back into d coordinates; a step is v <- mu v + g,
          w <- w - eta v. r: the quantisation residual so far, on the p rotated coordinates.
 Source   docs/theory/shared-rows.md: why sharing rows does not change the account, and how it changes the error.
 
-Arithmetic. State is float32. A step is a fixed sequence of float32 multiplications and additions, one rounding each,
-element by element, so it has the same bits with any number of threads and any instruction set. So does the map from k
-numbers to d, `Mechanism.unproject`.
-
-Trust. A broadcast is computed from the mean alone, which the server may publish; it contains no payload or seed of a
-client. A client does not trust it: its length follows from the mechanism and is checked before anything is read, and a
-state whose digest is not the one announced is reported instead of used, so that the full model is sent.
+State is float32, and a step is a fixed sequence of float32 operations, one rounding each, so that it has the same bits
+with any number of threads and any instruction set; so has `Mechanism.unproject`, the map from k numbers to d. A client
+does not trust a broadcast: its length follows from the mechanism and is checked before anything is read, and a state
+whose digest is not the one announced is reported instead of used, so that the full model is sent.
 """
 
 from __future__ import annotations

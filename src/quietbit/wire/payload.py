@@ -2,20 +2,13 @@
 
 Idea     every field of the header is fixed before an update is seen, so a server compares it with its own before it
          reads anything else. Equal codes give equal bytes and different bytes mean different codes: lengths are exact,
-         padding bits are zero, floats are finite. The body is written in place, without a copy. The server knows the
-         size of a payload, and refuses bytes, buffers, paths and open files of another size before it allocates
-         memory for them. What is kept is immutable or a private copy.
-Symbols  b = bits per code; d = number of codes, the dimension of the update (Skellam pads it to a power of
-         two); the body has ceil(b d / 8) bytes: version 1, 64 bytes of header. A body without codes has b = 0 and a
-         length given by its mechanism: version 2, which saves bytes: 24 of the identity's 32 bytes make a header of
-         56. All numbers are little-endian. P = the polynomial 0xEDB88320 (bit-reflected);
+         padding bits are zero, floats are finite. The body is written in place, without a copy. Bytes, buffers, paths
+         and open files of another size than the mechanism's are refused before memory is allocated for them.
+Symbols  b = bits per code; d = number of codes, the dimension of the update (Skellam pads it to a power of two); the
+         body has ceil(b d / 8) bytes: version 1. A body without codes has b = 0 and a length given by its mechanism,
+         and a shorter header: version 2. P = the polynomial 0xEDB88320 (bit-reflected);
          crc(A B) = crc(A) x^(8 |B|) + crc(B) modulo P.
-Source   docs/reference/wire_format.md has every byte; ISO 3309 for the polynomial.
-
-The checksums are CRC-32 and detect accidents: a flipped bit, a lost packet, a half-written file. CRC-32 is in every
-language's standard library, catches every error of one or two bits (in bodies up to 512 MB) and every burst of up to
-32, and misses other errors once in 2^32 times. Anyone can compute it, so it does not prove who sent a payload; use an
-authenticated channel for that.
+Source   docs/reference/wire_format.md has every byte, and what checksums detect; ISO 3309 for the polynomial.
 """
 
 from __future__ import annotations
@@ -30,7 +23,6 @@ from typing import Any, final
 
 import numpy as np
 from attrs import field, frozen
-from numpy.typing import NDArray
 
 from quietbit._typing import Codes
 from quietbit.errors import InvalidParameter, InvalidPayload, refuse_payload, require
@@ -215,13 +207,9 @@ def check_body(header: Header, body: Body, expected: int, threads: int = 1) -> N
     used = header.layout.bits * header.layout.count % 8
     if used and int(body[-1]) >> used:
         refuse_payload("padding bits of the payload", "zero", int(body[-1]) >> used)
-    if header.layout.bits == FLOAT_BITS:
-        _check_finite(body.view("<f4"))
-
-
-def _check_finite(values: NDArray[Any]) -> None:
-    for start in range(0, values.size, CHUNK):
-        if not np.isfinite(values[start : start + CHUNK]).all():
+    floats = body.view("<f4") if header.layout.bits == FLOAT_BITS else body[:0]
+    for start in range(0, floats.size, CHUNK):
+        if not np.isfinite(floats[start : start + CHUNK]).all():
             refuse_payload("floats of the payload", "finite", "a NaN or an infinity")
 
 
@@ -234,39 +222,28 @@ def read_body(source: Any, header: Header, threads: int = 1) -> Body:
     if isinstance(source, str | os.PathLike):
         try:
             with open(source, "rb") as file:
-                return _from_file(file, header, threads)
+                return read_body(file, header, threads)
         except OSError as error:
             raise InvalidPayload(
                 f"payload file must be readable, got {error.strerror or 'an error'} for {os.fspath(source)!r}."
             ) from error
     if hasattr(source, "read"):
-        return _from_file(source, header, threads)
-    try:
-        view = memoryview(source).cast("B")
-    except TypeError:
-        raise InvalidParameter(
-            f"payload must be bytes, a buffer, a path or an open file, got a {type(source).__name__}."
-        ) from None
-    return _from_view(view, header, threads)
-
-
-def _from_view(view: memoryview, header: Header, threads: int) -> Body:
-    expected = header.expect(view[:HEADER_SIZE])  # the longer of both versions, to name what another mechanism sent
-    if view.nbytes != header.size:
-        _refuse_size(view.nbytes, header)
-    body = view[header.head :]
-    kept = np.frombuffer(body if isinstance(view.obj, bytes) else bytes(body), dtype=np.uint8)
-    check_body(header, kept, expected, threads)
-    return kept
-
-
-def _from_file(file: Any, header: Header, threads: int) -> Body:
-    expected = header.expect(_read(file, header.head))
-    kept = np.frombuffer(_read(file, header.layout.size), dtype=np.uint8)
-    if kept.size == header.layout.size and file.read(1):
-        refuse_payload("size of the payload", f"{header.size} bytes", "more")
-    if kept.size != header.layout.size:
-        _refuse_size(header.head + kept.size, header)
+        expected = header.expect(_read(source, header.head))
+        body: bytes | memoryview = _read(source, header.layout.size + 1)
+    else:
+        try:
+            view = memoryview(source).cast("B")
+        except TypeError:
+            raise InvalidParameter(
+                f"payload must be bytes, a buffer, a path or an open file, got a {type(source).__name__}."
+            ) from None
+        expected = header.expect(view[:HEADER_SIZE])  # of either version, to name what another mechanism sent
+        body = view[header.head :]
+    if len(body) != header.layout.size:
+        found = "more" if len(body) > header.layout.size else f"{header.head + len(body)} (it is truncated)"
+        refuse_payload("size of the payload", f"{header.size} bytes", found)
+    own = isinstance(body, bytes) or isinstance(body.obj, bytes)
+    kept = np.frombuffer(body if own else bytes(body), dtype=np.uint8)  # immutable, or a private copy
     check_body(header, kept, expected, threads)
     return kept
 
@@ -282,11 +259,6 @@ def _read(file: Any, size: int) -> bytes:
     while (missing := size - sum(map(len, pieces))) and (more := file.read(missing)):
         pieces.append(more)
     return b"".join(pieces)
-
-
-def _refuse_size(found: int, header: Header) -> None:
-    what = "truncated" if found < header.size else "padded"
-    refuse_payload("size of the payload", f"{header.size} bytes", f"{found} (it is {what})")
 
 
 def checksum(data: memoryview | bytes, threads: int = 1) -> int:

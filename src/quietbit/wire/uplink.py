@@ -2,7 +2,13 @@
 
 Idea     both ends are built from the same mechanism and share only the payload. Sending is one pass: the structure is
          read as one vector, the mechanism writes its body, the header completes it. Receiving never unpacks payloads
-         into floats.
+         into floats: a payload is checked completely, and then added to one integer per coordinate.
+         A client with ten times the examples may count ten times. Its payload does not say so: the number is public,
+         named by the owner's policy, and the server multiplies what it decodes, which costs no more privacy. Integer
+         sums have no weights, so payloads of equal weight share a sum, and weights are rounded to a few.
+Symbols  n_c: examples of a client; N: ``most``, beyond which weights do not grow, so that no claim moves a mean
+         without bound; w_c = min(n_c, N) / N, rounded to quarters of a power of two, from 2^-10 to 1.
+         (sum w)^2 / sum w^2: the effective cohort, whose plain mean is as noisy (Kish 1965).
 """
 
 from __future__ import annotations
@@ -10,21 +16,37 @@ from __future__ import annotations
 import math
 from collections.abc import Iterable
 from functools import lru_cache, partial
-from typing import Any, final
+from typing import Any, Literal, TypeAlias, final, get_args
 
-from attrs import field, frozen
+import numpy as np
+from attrs import define, field, frozen
 
-from quietbit.arrays import Structure, dtype_name, flatten
-from quietbit.errors import InvalidParameter, check_int, require
+from quietbit._typing import FloatVector
+from quietbit.arrays import Structure, dtype_name, flatten, restore
+from quietbit.errors import InvalidParameter, InvalidPayload, check_int, refuse_payload, require
 from quietbit.kernel.base import Kernel
 from quietbit.kernel.rng import RandomBits, check_rng, device_rng, secure_rng
 from quietbit.kernel.select import default_kernel, select
-from quietbit.mechanism.base import Batch, Mechanism, Parts, check_mechanism
+from quietbit.mechanism.base import Accumulator, Answers, Batch, Body, Mechanism, Parts, check_mechanism
 from quietbit.target import Unit
-from quietbit.wire.aggregate import MAX_PAYLOADS, Aggregator, OnError, Received
-from quietbit.wire.payload import Header, build
+from quietbit.wire.payload import Header, build, read_body
 
-__all__ = ["Uplink"]
+__all__ = ["EXAMPLES", "Aggregator", "OnError", "Received", "Uplink", "effective", "pooled", "weight_of"]
+
+OnError: TypeAlias = Literal["raise", "skip"]
+MAX_PAYLOADS = 2**24
+EXAMPLES = "num-examples"  # the metric by which Flower's apps report their number, and policies name it
+STEPS, SMALLEST = 4, -10  # weights per power of two, and the least power
+
+
+@final
+@frozen(eq=False)
+class Received:
+    """A mean, the number of payloads in it, and the number refused."""
+
+    mean: Any
+    count: int
+    refused: int
 
 
 @final
@@ -125,20 +147,142 @@ class Uplink:
 
     def collect(self, payloads: Iterable[Any], on_error: OnError = "raise") -> Received:
         """Return the mean as `receive` does, with the numbers of payloads in it and of those refused."""
-        aggregator = self.aggregator()
-        aggregator.add_all(payloads, on_error)
-        return aggregator.received()
+        found = self.aggregator()
+        found.add_all(payloads, on_error)
+        return Received(found.mean(), found.count, found.refused)
 
     def aggregator(self) -> Aggregator:
         """Return an empty mean to which payloads are added as they arrive."""
-        return Aggregator(
-            self.mechanism,
-            self.structure,
-            self._kernel,
-            threads=self.threads,
-            max_payloads=self.max_payloads,
-            header=self.header,
-        )
+        return Aggregator(self)
+
+
+@define(eq=False)
+class _Sum:
+    """The sum of the payloads of one weight; they wait until a group of them can be added at once."""
+
+    accumulator: Accumulator
+    count: int = 0
+    waiting: list[Body] = field(factory=list)
+
+    def settled(self) -> Accumulator:
+        """Return the sum of all payloads so far."""
+        waiting, self.waiting = self.waiting, []
+        if waiting:
+            self.accumulator.add(waiting)
+        return self.accumulator
+
+
+@final
+class Aggregator:
+    """A streaming mean: `add` payloads as they arrive, and ask for `mean` when enough have.
+
+    Memory is one integer per coordinate (32 bits for one-bit mechanisms, else 64) for every weight that occurs, and up
+    to fifteen waiting one-bit payloads. Payloads carry neither a client's name nor a round: keeping one payload per
+    client is the caller's task. Not thread-safe.
+    """
+
+    __slots__ = ("_sums", "_uplink", "count", "refused")
+
+    def __init__(self, uplink: Uplink) -> None:
+        """Start empty; ``count`` is the number of payloads in the mean, ``refused`` that of invalid ones."""
+        self._uplink, self._sums = uplink, dict[float, _Sum]()
+        self.count = self.refused = 0
+
+    @property
+    def weight(self) -> float:
+        """The sum of all weights."""
+        return sum(weight * part.count for weight, part in self._sums.items())
+
+    def add(self, payload: Any, weight: float = 1.0) -> None:
+        """Check one payload and add it; a bad one raises `InvalidPayload` and leaves the mean unchanged.
+
+        ``payload`` is bytes, a buffer, a path, or a file open for reading bytes.
+        """
+        uplink, most = self._uplink, self._uplink.max_payloads
+        require(self.count < most, "number of payloads", self.count + 1, f"at most {most}")
+        part = self._sums.get(weight)
+        if part is None:
+            part = self._sums[weight] = _Sum(uplink.mechanism.accumulator(uplink._kernel, most))
+        try:
+            body = read_body(payload, uplink.header, uplink.threads)
+            part.accumulator.check(body)
+        except InvalidPayload:
+            self.refused += 1
+            raise
+        part.waiting.append(body)
+        part.count += 1
+        self.count += 1
+        if len(part.waiting) >= part.accumulator.group:
+            part.settled()
+
+    def add_all(self, payloads: Iterable[Any], on_error: OnError = "raise") -> None:
+        """Add a stream of payloads; ``on_error`` decides whether a bad one is skipped and counted, or raises."""
+        choices = get_args(OnError)
+        require(on_error in choices, "on_error", on_error, "one of " + ", ".join(choices))
+        if isinstance(payloads, bytes | bytearray | memoryview | str) or not isinstance(payloads, Iterable):
+            found = type(payloads).__name__
+            raise InvalidParameter(f"payloads: expected a list or another iterable of payloads, got {found}.")
+        for place, payload in enumerate(payloads):
+            try:
+                self.add(payload)
+            except InvalidPayload as error:
+                if on_error == "raise":
+                    raise type(error)(f"Payload {place} of the stream is not valid: {error}") from error
+
+    def mean(self) -> Any:
+        """Return the mean of the payloads so far, in the structure of the updates; refuse if there are none."""
+        readers = [(share, part.settled().reader(part.count)) for share, part in self._shares()]
+        if len(readers) == 1:
+            return restore(self._uplink.structure, readers[0][1])
+
+        def read(start: int, stop: int) -> FloatVector:
+            return np.asarray(sum(share * reader(start, stop) for share, reader in readers))
+
+        return restore(self._uplink.structure, read)
+
+    def kept(self) -> FloatVector:
+        """Return the mean on the rows that all clients of the round keep, for a broadcast (`Downlink`)."""
+        means = [(share, part.settled().kept(part.count)) for share, part in self._shares()]
+        return means[0][1] if len(means) == 1 else np.asarray(sum(share * mean for share, mean in means))
+
+    def answers(self) -> Answers | None:
+        """Return what scouts, who all weigh alike, answered about the clip; None without answers."""
+        return next((part.settled().answers(part.count) for part in self._sums.values() if part.count), None)
+
+    def _shares(self) -> list[tuple[float, _Sum]]:
+        """Return every sum with its share of the mean; refuse if there are none."""
+        if not self.count:
+            raise InvalidPayload(f"A mean needs at least one valid payload, got none ({self.refused} were refused).")
+        total = self.weight
+        return [(weight * part.count / total, part) for weight, part in self._sums.items() if part.count]
+
+
+def weight_of(examples: Any, most: int | None) -> float:
+    """Return the weight of a client's release; 1 where all weigh alike. A number below 1, or a missing one, is refused.
+
+    >>> [round(weight_of(n, 1000), 3) for n in (1, 250, 900, 1000, 10**9)], weight_of(None, None)
+    ([0.001, 0.25, 0.841, 1.0, 1.0], 1.0)
+    """
+    if most is None:
+        return 1.0
+    if not isinstance(examples, int | float) or not 1 <= examples < math.inf:
+        refuse_payload("number of examples", "told, and at least 1, where releases are weighted by it", examples)
+    return float(2.0 ** (max(STEPS * SMALLEST, round(STEPS * math.log2(min(examples, most) / most))) / STEPS))
+
+
+def effective(weights: Iterable[float]) -> float:
+    """Return the effective cohort: the number of equal weights whose mean is as noisy."""
+    known = np.fromiter(weights, dtype=np.float64)
+    return float(known.sum() ** 2 / np.square(known).sum()) if known.size else 0.0
+
+
+def pooled(means: Iterable[Aggregator]) -> Any:
+    """Return the mean over all payloads of several means, for example of rounds with other rows; None without any."""
+    known = [mean for mean in means if mean.count]
+    total = sum(mean.weight for mean in known)
+    if len(known) == 1:
+        return known[0].mean()
+    return sum(mean.weight / total * mean.mean() for mean in known) if known else None
 
 
 @lru_cache(maxsize=1)

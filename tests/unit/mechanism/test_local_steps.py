@@ -46,7 +46,7 @@ def test_what_is_decoded_has_the_mean_of_the_difference(bits: int) -> None:
     truth = 2 * 0.5 * row[0] / 50
     largest = np.linalg.norm(truth)  # no rotated coordinate is longer
     deviation = largest / (2**bits - 1) / count**0.5
-    np.testing.assert_allclose(aggregator.received().mean, truth, atol=8 * deviation + 1e-6)
+    np.testing.assert_allclose(aggregator.mean(), truth, atol=8 * deviation + 1e-6)
 
 
 def test_an_app_that_stops_early_is_not_told_from_one_that_does_not() -> None:

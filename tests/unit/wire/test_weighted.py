@@ -12,7 +12,7 @@ from quietbit import Ball, Gaussian, Norm, Plan, Uplink
 from quietbit.errors import InvalidParameter, InvalidPayload
 from quietbit.kernel.rng import seeded_rng
 from quietbit.simulate import Training, simulate
-from quietbit.wire.weighted import WeightedMean, effective, weight_of
+from quietbit.wire.uplink import effective, weight_of
 from unit.mechanism.makers import MECHANISMS, WIDTH
 from unit.simulate.test_uneven import Flat
 
@@ -21,7 +21,7 @@ from unit.simulate.test_uneven import Flat
 def test_a_weighted_mean_is_that_of_the_decoded_releases(name: str) -> None:
     uplink, rng = Uplink(MECHANISMS[name]), seeded_rng(4)
     payloads, weights = [uplink.send(np.ones(WIDTH), rng) for _ in range(40)], [1.0, 0.5, 0.25, 1.0] * 10
-    found = WeightedMean(uplink.aggregator)
+    found = uplink.aggregator()
     for payload, weight in zip(payloads, weights, strict=True):
         found.add(payload, weight)
     single = np.stack([uplink.receive([payload]) for payload in payloads])
@@ -32,7 +32,7 @@ def test_a_weighted_mean_is_that_of_the_decoded_releases(name: str) -> None:
 def test_equal_weights_are_the_plain_mean_to_the_last_bit() -> None:
     uplink = Uplink(MECHANISMS["vmvu seed"])
     payloads = [uplink.send(np.ones(WIDTH), seeded_rng(one)) for one in range(20)]
-    found = WeightedMean(uplink.aggregator)
+    found = uplink.aggregator()
     for payload in payloads:
         found.add(payload, 0.5)
     np.testing.assert_array_equal(found.mean(), uplink.receive(payloads))
@@ -42,7 +42,7 @@ def test_noise_is_that_of_the_effective_cohort() -> None:
     """Over 400 coordinates the ratio of variances is within a quarter: 3.5 deviations, with a fixed seed."""
     uplink = Uplink(Gaussian(Ball(Norm.L2, 1.0, 400), 2.0))
     weights = [weight_of(size, 100) for size in (*([100] * 5), *([3] * 60))]
-    found = WeightedMean(uplink.aggregator)
+    found = uplink.aggregator()
     for place, weight in enumerate(weights):
         found.add(uplink.send(np.zeros(400), seeded_rng(place)), weight)
     many = effective(weights)
