@@ -70,7 +70,8 @@ def test_a_path_tells_a_scout_s_length_no_better_than_its_price(adjacency: str) 
         for _ in range(TRIALS):
             moving = plan.moving_clip()
             assert moving is not None
-            evolve(collects, moving=moving).mean(np.zeros(problem.dimension, np.float32), np.arange(2), 0)
+            collects.moving = moving
+            collects.mean(np.zeros(problem.dimension, np.float32), np.arange(2), 0)
             paths.append(moving.clip)
         assert len(set(paths)) == 2
         return clopper_pearson(sum(clip < 1 for clip in paths), TRIALS, DOUBT)

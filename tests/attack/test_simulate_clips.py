@@ -68,26 +68,24 @@ def test_a_row_that_is_too_long_is_what_its_clipped_self_would_be(kind):
 @pytest.mark.parametrize("bad", [np.nan, -np.inf])
 def test_a_row_that_is_not_finite_is_refused_before_a_bit_is_drawn(kind, bad, monkeypatch):
     drawn = []
-    for name in ("secure_client_rng", "seeded_client_rng"):
-        make = getattr(quietbit.simulate.client_rng, name)
+    make = quietbit.simulate.collect.client_rng
 
-        def counted(*given, make=make):
-            inner = make(*given)
+    def counted(*given):
+        inner = make(*given)
 
-            class Counted:
-                def __call__(self, number, client):
-                    rng = inner(number, client)
+        def of(number, client):
+            rng = inner(number, client)
 
-                    class Source:
-                        def draw(self, count):
-                            drawn.append(count)
-                            return rng.draw(count)
+            class Source:
+                def draw(self, count):
+                    drawn.append(count)
+                    return rng.draw(count)
 
-                    return Source()
+            return Source()
 
-            return Counted()
+        return of
 
-        monkeypatch.setattr(quietbit.simulate.client_rng, name, counted)
+    monkeypatch.setattr(quietbit.simulate.collect, "client_rng", counted)
     row = np.zeros(D)
     row[3] = bad
     found = run(row, kind)

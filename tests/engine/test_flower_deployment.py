@@ -27,10 +27,9 @@ from quietbit import Plan
 from quietbit.node.ledger import FileLedger
 from quietbit.node.policy import Policy
 from quietbit.node.release import account_of
-from quietbit.simulate.client_rng import seeded_client_rng
+from quietbit.simulate.collect import seeded_client_rng
 from quietbit.simulate.loop import simulate
-from quietbit.simulate.problem import LocalPlan, Score, clip_rows
-from quietbit.simulate.training import Training
+from quietbit.simulate.problem import LocalPlan, Score, Training, clip_rows
 from quietbit.target import Adjacency, Target
 from quietbit.wire.uplink import Uplink
 

@@ -18,7 +18,7 @@ from quietbit.node.ledger import StateLedger
 from quietbit.node.release import account_of
 from quietbit.privacy.account import Account
 from quietbit.secagg.plan import masked_size
-from quietbit.simulate.client_rng import seeded_client_rng
+from quietbit.simulate.collect import seeded_client_rng
 from quietbit.target import Target
 from quietbit.wire.payload import Payload
 from quietbit.wire.uplink import Uplink

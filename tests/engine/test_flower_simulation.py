@@ -15,7 +15,7 @@ from quietbit import Plan
 from quietbit.node.ledger import StateLedger
 from quietbit.node.release import account_of
 from quietbit.simulate.loop import simulate
-from quietbit.simulate.training import Training
+from quietbit.simulate.problem import Training
 from quietbit_lab.task.registry import TaskSpec, build_task
 
 pytestmark = pytest.mark.long  # test_flower_secure.py has the same runtime, test_flower_deployment.py the same sums

@@ -16,7 +16,6 @@ from scipy import stats
 
 import quietbit
 from quietbit.mechanism.ball import Ball, Norm
-from quietbit.simulate.client_rng import seeded_client_rng
 from quietbit.simulate.collect import UplinkCollector
 from quietbit.simulate.problem import LocalPlan
 from quietbit_lab.cohort.law import code_law
@@ -93,8 +92,10 @@ def test_mean_and_variance_are_those_of_the_per_client_path(digits, name, rounds
     if name in ("gaussian", "skellam"):
         largest = 0.0  # sums of normals: Bernstein without its linear part
     assert_sums(mine.sum(axis=0), DRAWS * means, DRAWS * spread, largest)
-    uplink, rng = quietbit.Uplink(mechanism), seeded_client_rng(seed(42))
-    collector = UplinkCollector(problem, LocalPlan(Norm.L2, CLIP), uplink, rng, uplink.header.size)
+    plan = quietbit.Plan(
+        "imvu", clip=CLIP, adjacency="zero-out", design_epsilon=1.0, cohort=COHORT, rng="seeded", seed=seed(42)
+    )
+    collector = UplinkCollector(problem, LocalPlan(Norm.L2, CLIP), plan, mechanism)
     theirs = np.array([collector.mean(parameters, clients, number) for number in range(rounds)])
     assert_sums(theirs.sum(axis=0), len(theirs) * means, len(theirs) * spread, largest)
     # All coordinates together: squares in units of the variance. Their mean is 1, fourth moments are below 3.2.

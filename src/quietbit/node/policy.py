@@ -390,7 +390,7 @@ def _simulated(place: int) -> Identity:
 
 def _rng(seed: int | None, number: int, client: int | None) -> RandomBits:
     from quietbit.kernel.rng import secure_rng
-    from quietbit.simulate.client_rng import CLIENT_BITS, seeded_client_rng
+    from quietbit.simulate.collect import CLIENT_BITS, seeded_client_rng
 
     if seed is None:
         return secure_rng()

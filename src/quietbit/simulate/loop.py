@@ -27,19 +27,14 @@ from quietbit.plan.plan import Plan
 from quietbit.plan.rules import APP
 from quietbit.privacy.guarantee import Guarantee, GuaranteePair
 from quietbit.simulate.collect import Collector, UplinkCollector, make_collector, round_bytes
-from quietbit.simulate.problem import Problem, Rows, Score
-from quietbit.simulate.training import Training
-from quietbit.wire.downlink import BITS, Downlink, ServerStep
+from quietbit.simulate.problem import Problem, Rows, Score, Training
+from quietbit.wire.downlink import BITS, Diverged, Downlink, ServerStep
 from quietbit.wire.uplink import effective, weight_of
 
-__all__ = ["Diverged", "Point", "Progress", "Run", "simulate"]
+__all__ = ["Point", "Progress", "Run", "simulate"]
 
 FINISHED, DIVERGED, INTERRUPTED, TARGET, REFUSED = "finished", "diverged", "interrupted", "target reached", "refused"
 LARGEST = 1e15  # parameters beyond it have diverged: scores would overflow float32
-
-
-class Diverged(QuietbitError):
-    """A run whose parameters left the range of useful numbers."""
 
 
 @final
@@ -143,8 +138,8 @@ def simulate(
             for number in range(training.rounds):
                 clients = schedule.cohort(number)
                 if account is not None:
-                    charged = schedule.charged(number)
-                    if _exceeds(account, plan, charged):
+                    charged, limit = schedule.charged(number), plan.epsilon
+                    if limit is not None and account.worst(plan.delta, after=charged).epsilon_upper > limit:
                         run.status = TARGET
                         run.reason = f"Round {number + 1} would exceed the budget epsilon {plan.epsilon:g}."
                         break
@@ -159,7 +154,11 @@ def simulate(
                         mean = mean / run.clips[number]
                     v = training.momentum * v + mean
                     w = (w - training.lr * v).astype(np.float32)
-                _check_finite(w, number)
+                largest = float(np.abs(w).max())
+                if not largest < LARGEST:
+                    raise Diverged(
+                        f"The run diverged in round {number + 1}: parameters grew to {largest:g}; lower the step size."
+                    )
                 run.rounds, run.parameters = number + 1, w
                 point = None
                 if training.evaluated(number + 1):
@@ -214,16 +213,6 @@ def _priced(problem: Problem, plan: Plan, training: Training) -> tuple[Mechanism
         releases = releases_per_client(plan.schedule(problem.sizes.size), training.rounds)
     mechanism = plan.mechanism_for(problem.dimension, problem.sizes, releases)
     return mechanism, plan.account(mechanism, problem.sizes)
-
-
-def _exceeds(account: ClientCosts, plan: Plan, clients: NDArray[np.int64]) -> bool:
-    return plan.epsilon is not None and account.worst(plan.delta, after=clients).epsilon_upper > plan.epsilon
-
-
-def _check_finite(w: Rows, number: int) -> None:
-    largest = float(np.abs(w).max())
-    if not largest < LARGEST:
-        raise Diverged(f"The run diverged in round {number + 1}: parameters grew to {largest:g}; lower the step size.")
 
 
 def _point(problem: Problem, run: Run, began: float) -> Point:

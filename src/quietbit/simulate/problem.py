@@ -1,13 +1,13 @@
-"""What the simulator asks of a task: clients' clipped updates, a starting point, and a score.
+"""What the simulator asks of a task, and how a run learns: what is not privacy's business, beside the plan that is.
 
-Idea     the simulator knows vectors only. A task writes the clipped updates of a few clients into rows that
-         the simulator owns, so memory is a chunk of rows however many clients a cohort has.
-Symbols  d = number of parameters; N = number of clients; n_c = samples of client c; C = clip.
+Idea     the simulator knows vectors only. A task writes the clipped updates of a few clients into rows that the
+         simulator owns, so memory is a chunk of rows however many clients a cohort has.
+Symbols  d = number of parameters; n_c = samples of client c; C = clip.
 Source   Guo et al. (ICML 2023), section "Experiments": client-level and sample-level privacy.
 
-Margin. Rows are float32, and clipping a float32 vector rounds every entry. Rows are therefore brought
-within C (1 - MARGIN): the roundings of the scaled entries (2^-24 each, twice for outer products) and of
-the norms (float64, below d 2^-52) stay inside the margin, so every row lies in the ball as real numbers.
+Rows are float32, and clipping a float32 vector rounds every entry. Rows are therefore brought within C (1 - MARGIN):
+the roundings of the scaled entries (2^-24 each, twice for outer products) and of the norms (float64, below d 2^-52)
+stay inside the margin, so every row lies in the ball as real numbers.
 """
 
 from __future__ import annotations
@@ -21,12 +21,10 @@ from numpy.typing import NDArray
 from quietbit._typing import FloatVector
 from quietbit.errors import InvalidParameter, check_int, check_real, require
 from quietbit.mechanism.ball import Norm
+from quietbit.plan.plan import Plan
 from quietbit.target import Unit
 
-__all__ = [
-    "MARGIN", "MAX_CLIP", "LocalPlan", "Problem", "Rows", "SampleProblem", "Score", "clip_factors", "clip_outside",
-    "clip_rows",
-]  # fmt: skip
+__all__ = ["LocalPlan", "Problem", "SampleProblem", "Score", "Training", "clip_factors", "clip_outside", "clip_rows"]
 
 Rows = NDArray[np.float32]
 MARGIN = 2.0**-20
@@ -60,6 +58,48 @@ class LocalPlan:
         put(self, "rate", check_real(self.rate, "local rate"))
         rule = "1 for sample-level privacy (a sample would move every later step too)"
         require(self.steps == 1 or self.unit is Unit.CLIENT, "local steps", self.steps, rule)
+
+
+@final
+@dataclass(frozen=True, slots=True)
+class Training:
+    """``lr`` is the server's step on the mean of the decoded updates, after momentum.
+
+    Where the clip moves, the step is in units of the clip of the round, so that a start far off does not throw the
+    model away. Clients take ``local_steps`` steps of size ``local_rate``. The model is scored at the end, every
+    ``evaluate_every`` rounds (0: never), and after the rounds of ``evaluate_at``.
+    """
+
+    lr: float
+    rounds: int
+    momentum: float = 0.5
+    local_steps: int = 1
+    local_rate: float = 0.1
+    evaluate_every: int = 0
+    evaluate_at: tuple[int, ...] = ()
+
+    def __post_init__(self) -> None:
+        """Refuse numbers without a meaning."""
+        put = object.__setattr__
+        put(self, "lr", check_real(self.lr, "lr"))
+        put(self, "rounds", check_int(self.rounds, "rounds", 1))
+        put(self, "evaluate_every", check_int(self.evaluate_every, "evaluate_every", 0))
+        put(self, "evaluate_at", tuple(check_int(t, "evaluate_at", 1, self.rounds) for t in self.evaluate_at))
+        momentum = check_real(self.momentum, "momentum", at_least=0.0)
+        require(momentum < 1, "momentum", self.momentum, "at least 0 and below 1")
+        put(self, "local_steps", check_int(self.local_steps, "local steps", 1))
+        check_real(self.local_rate, "local rate")
+
+    def local(self, plan: Plan) -> LocalPlan:
+        """Return what clients do with their data before anything is randomised."""
+        # A clip that moves is the mechanism's own to apply, which must see how long the update was.
+        clip = plan.clip if plan.clip_quantile is None else MAX_CLIP
+        return LocalPlan(plan.norm, clip, plan.unit, self.local_steps, self.local_rate)
+
+    def evaluated(self, number: int) -> bool:
+        """Return whether the model is scored after ``number`` rounds: at the end, and where asked for."""
+        every = self.evaluate_every
+        return number == self.rounds or number in self.evaluate_at or bool(every and number % every == 0)
 
 
 @final

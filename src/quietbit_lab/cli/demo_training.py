@@ -73,7 +73,7 @@ def train_all(report: Report) -> list[dict[str, Any]]:
 
 def _jobs(first: int) -> list[Job]:
     from quietbit.plan.plan import Plan
-    from quietbit.simulate.training import Training
+    from quietbit.simulate.problem import Training
     from quietbit.target import Adjacency, Trust
     from quietbit_lab.experiment.grid import Job
     from quietbit_lab.experiment.record import Setting

@@ -29,7 +29,7 @@ from quietbit.plan.plan import Plan
 from quietbit.plan.rules import OF_ENGINE
 from quietbit.privacy.guarantee import Guarantee, GuaranteePair
 from quietbit.simulate.loop import Point, Run
-from quietbit.simulate.training import Training
+from quietbit.simulate.problem import Training
 
 __all__ = [
     "EVERY_CLIENT", "FORMAT", "Setting", "commit_of", "modern", "read_json", "read_record", "run_record",

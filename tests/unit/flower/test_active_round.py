@@ -19,7 +19,7 @@ from quietbit.node.question import Framed, run_name
 from quietbit.secagg.codec import encode
 from quietbit.secagg.identity import Directory, Identity
 from quietbit.secagg.plan import masked_size
-from quietbit.simulate.client_rng import seeded_client_rng
+from quietbit.simulate.collect import seeded_client_rng
 from quietbit.wire.payload import Payload
 from quietbit.wire.uplink import Uplink
 from unit.flower.kit import DIMENSION, RUN, be_the_server, ledger, model

@@ -26,7 +26,7 @@ from quietbit.node.ledger import FileLedger
 from quietbit.node.policy import Policy
 from quietbit.node.question import Framed
 from quietbit.node.release import LocalGate, account_of
-from quietbit.simulate.client_rng import seeded_client_rng
+from quietbit.simulate.collect import seeded_client_rng
 from quietbit.target import Adjacency, Target
 from quietbit.wire.uplink import Uplink
 from unit.flower.kit import (

@@ -19,7 +19,7 @@ from quietbit.node.ledger import AnsweredBefore
 from quietbit.node.policy import NotAllowed, PolicyError
 from quietbit.node.question import Framed
 from quietbit.node.release import BudgetSpent, Noted, Unusable
-from quietbit.simulate.client_rng import seeded_client_rng
+from quietbit.simulate.collect import seeded_client_rng
 from quietbit.wire.uplink import Uplink
 from unit.node.makers import DIMENSION, MECHANISM, books, keeper, question
 

@@ -9,7 +9,7 @@ import pytest
 
 from quietbit.errors import InvalidParameter
 from quietbit.node.policy import NotAllowed, Policy, PolicyError, SeededRngWarning, Simulation
-from quietbit.simulate.client_rng import seeded_client_rng
+from quietbit.simulate.collect import seeded_client_rng
 from quietbit.target import Adjacency, Trust
 from unit.node.makers import policy, write_policy
 

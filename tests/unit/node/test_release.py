@@ -20,7 +20,7 @@ from quietbit.node.policy import NotAllowed, SeededRngWarning
 from quietbit.node.question import Framed, Question
 from quietbit.node.release import BudgetSpent, LocalGate, Noted, Unusable, account_of, public
 from quietbit.privacy.account import Account
-from quietbit.simulate.client_rng import seeded_client_rng
+from quietbit.simulate.collect import seeded_client_rng
 from quietbit.target import Adjacency, Target
 from quietbit.wire.uplink import Uplink
 from unit.node.makers import DIMENSION, MECHANISM, NOISY, books, keeper, policy, question

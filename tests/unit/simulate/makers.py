@@ -9,8 +9,7 @@ import numpy as np
 import quietbit
 from quietbit import Plan
 from quietbit.mechanism.ball import Norm
-from quietbit.simulate.problem import LocalPlan
-from quietbit.simulate.training import Training
+from quietbit.simulate.problem import LocalPlan, Training
 from quietbit.target import Unit
 from quietbit_lab.experiment.record import Setting
 from quietbit_lab.task.dataset import Dataset, Examples, Partition

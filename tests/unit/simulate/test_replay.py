@@ -55,3 +55,10 @@ def test_what_cannot_be_replayed_is_refused_with_a_reason():
         Plan("vmvu", **GIVEN, downlink="replay", server_rate=0.5)
     with pytest.raises(InvalidParameter, match="downlink_bits must be left out unless downlink is replay"):
         Plan("vmvu", **GIVEN, downlink_bits=16)
+
+
+def test_a_replayed_run_that_diverges_says_so():
+    plan = Plan("vmvu", **GIVEN | {"clip": 1e3}, downlink="replay")
+    with pytest.warns(RuntimeWarning):
+        found = simulate(small_problem(), plan, Training(lr=3.4e38, rounds=6))
+    assert found.status == "diverged"

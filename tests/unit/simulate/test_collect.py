@@ -1,7 +1,7 @@
 import pytest
 
 import quietbit
-from quietbit.simulate.client_rng import client_rng, secure_client_rng, seeded_client_rng
+from quietbit.simulate.collect import client_rng, seeded_client_rng
 
 
 def test_seeds_do_not_collide():
@@ -11,6 +11,5 @@ def test_seeds_do_not_collide():
     assert repr(rng(0, 0)) != repr(seeded_client_rng(8)(0, 0))
     with pytest.raises(quietbit.InvalidParameter):
         seeded_client_rng(-1)
-    assert "secure" in repr(secure_client_rng()(0, 0))
     assert "secure" in repr(client_rng("secure", 7)(0, 0))
     assert repr(client_rng("seeded", 7)(3, 4)) == repr(rng(3, 4))
