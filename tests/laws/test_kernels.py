@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from functools import cache
 from typing import Any
 
 import numpy as np
@@ -55,13 +56,18 @@ def update(size: int, seed: int, kind: Any = np.float32) -> Any:
     return values.astype(kind)
 
 
+@cache
+def sampled(index: int, factor: float) -> tuple[Any, Any]:
+    """An update and the reference's codes: it looks at every threshold, and is asked once for all kernels."""
+    inputs = update(5003 if SAMPLERS[index].bits < 6 else 1203, index)
+    return inputs, REFERENCE.sample(SAMPLERS[index], inputs, seeded_rng(index), factor=factor)
+
+
 @pytest.mark.parametrize("index", range(len(SAMPLERS)))
 def test_codes_are_those_of_the_reference(kernel: Any, index: int) -> None:
-    sampler = SAMPLERS[index]
-    inputs = update(5003 if sampler.bits < 6 else 1203, index)  # the reference looks at every threshold
     for factor in (1.0, 0.37):
-        expected = REFERENCE.sample(sampler, inputs, seeded_rng(index), factor=factor)
-        found = kernel.sample(sampler, inputs, seeded_rng(index), factor=factor)
+        inputs, expected = sampled(index, factor)
+        found = kernel.sample(SAMPLERS[index], inputs, seeded_rng(index), factor=factor)
         np.testing.assert_array_equal(found, expected)
 
 
@@ -322,17 +328,24 @@ def test_clipped_codes_are_those_of_the_clip_factor(kernel: Any, order: Any, ind
         assert out.tobytes() == expected
 
 
+@cache
+def rotated(index: int, size: int, block: int, radius: float) -> tuple[Any, bytes]:
+    """An update and the reference's bytes, which are the same for all kernels."""
+    sampler, inputs = SAMPLERS[index], update(size, index)
+    inputs[3] = 40.0
+    own = REFERENCE.rotate(inputs, 9, block, factor=rotated_factor(REFERENCE.norm(inputs, 2), radius))
+    assert np.linalg.norm(own.astype(np.float64)) < radius
+    return inputs, REFERENCE.pack(REFERENCE.sample(sampler, own, seeded_rng(5)), sampler.bits)
+
+
 @pytest.mark.parametrize("index", [0, 3, 4])
 @pytest.mark.parametrize(
     ("size", "block"), [(5003, 4096), (5003, 64), (150_001, 4096), (131_072, 2048), (70_000, 65_536)]
 )
 def test_rotated_codes_are_those_of_the_rotated_update(kernel: Any, index: int, size: int, block: int) -> None:
-    sampler, inputs = SAMPLERS[index], update(size, index)
-    inputs[3] = 40.0
+    sampler = SAMPLERS[index]
     for radius in (0.5, 1e4):
-        own = REFERENCE.rotate(inputs, 9, block, factor=rotated_factor(REFERENCE.norm(inputs, 2), radius))
-        assert np.linalg.norm(own.astype(np.float64)) < radius
-        expected = REFERENCE.pack(REFERENCE.sample(sampler, own, seeded_rng(5)), sampler.bits)
+        inputs, expected = rotated(index, size, block, radius)
         for same in (inputs, [inputs[:1001], inputs[1001:].astype(np.float64)]):
             out = np.full(packed_size(sampler.bits, size), 0xAA, np.uint8)
             kernel.sample_rotated(sampler, same, 9, block, radius, seeded_rng(5), out)

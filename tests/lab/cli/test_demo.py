@@ -47,6 +47,7 @@ def test_leaves_a_report_runs_designs_and_pictures(capsys, tmp_path, monkeypatch
     kept = [json.loads(line) for line in (out / "runs" / "results.jsonl").read_text().splitlines()]
     assert len({line["job"] for line in kept}) == len(kept)
     monkeypatch.setattr("quietbit_lab.cli.demo.train_all", lambda _: kept)
+    monkeypatch.setattr("quietbit_lab.cli.demo._pictures", lambda *_: {})
     facts = shell(capsys, "demo", "--out", tmp_path / "again", "--json").json
     assert facts["report"] == str(tmp_path / "again" / "report.html")
     assert facts["calibrated"]["epsilon_upper"] <= 3

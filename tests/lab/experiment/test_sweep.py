@@ -70,7 +70,7 @@ def test_a_killed_sweep_is_resumed_with_nothing_lost_or_run_twice(tmp_path):
         "import sys; from pathlib import Path; sys.path.insert(0, sys.argv[2]);"
         "from lab.experiment.test_sweep import make_problem, small_sweep;"
         "from quietbit_lab.experiment.sweep import run_sweep;"
-        "run_sweep(small_sweep(6, 150), Path(sys.argv[1]), make_problem, resume=True)"
+        "run_sweep(small_sweep(5, 60), Path(sys.argv[1]), make_problem, resume=True)"
     )
     tests = os.path.abspath(os.path.join(os.path.dirname(__file__), "..", ".."))
     results, kept = tmp_path / RESULTS, b""
@@ -87,7 +87,7 @@ def test_a_killed_sweep_is_resumed_with_nothing_lost_or_run_twice(tmp_path):
         kept = results.read_bytes()[: results.read_bytes().rfind(b"\n") + 1]
     with open(results, "ab") as file:
         file.write(b'{"job": "torn')
-    sweep = small_sweep(6, 150)
+    sweep = small_sweep(5, 60)
     run_sweep(sweep, tmp_path, make_problem, resume=True)
     assert results.read_bytes().startswith(kept)
     assert [line["job"] for line in read_lines(results)] == [job.identity for job in sweep.jobs]

@@ -14,7 +14,7 @@ from quietbit.target import Adjacency
 from quietbit.wire.payload import Payload
 from statistical.kit import assert_binomial, seed
 
-SENT = 4000
+SENT = 2000
 
 
 def sent(mechanism, shares, words):

@@ -269,7 +269,10 @@ ROADS = [
 ]  # fmt: skip
 
 
-@pytest.mark.parametrize(("word", "norm", "adjacency", "releases", "delta"), ROADS)
+@pytest.mark.parametrize(
+    ("word", "norm", "adjacency", "releases", "delta"),
+    [pytest.param(*road, marks=[pytest.mark.long] if road[3] == 10 else []) for road in ROADS],
+)
 def test_calibration_for_a_node_costs_two_per_cent_of_the_error_at_most(word, norm, adjacency, releases, delta):
     """At epsilon 8: what `calibrate` meets in a plan, a node prices within 0.8 %, and an engine calibrates for that."""
     target = Target(8.0, delta, adjacency, releases=releases)
