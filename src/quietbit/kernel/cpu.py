@@ -285,8 +285,8 @@ def _step(job: Job) -> Callable[..., Any]:
     """Return the function that samples one chunk, by polynomial or by cells; a gain outside doubles decides nothing."""
     rate, sampler, order = job.gain.approximate(), job.sampler, job.order
     decidable = rate == 0.0 or 2.0**-900 < rate < 2.0**900
-    plan = threshold_plan(sampler)
-    if plan.lowered is not None and decidable:
+    plan = threshold_plan(sampler) if sampler.bits == 1 and decidable else None  # a second to fit eight bits
+    if plan is not None and plan.lowered is not None:
         slope, offset, low = rate * plan.rate, plan.offset, 0.0
         if plan.centred:
             slope, offset, low = 2 * slope, 2 * offset - 1, -1.0

@@ -17,6 +17,7 @@ from quietbit.kernel.cpu import CpuKernel
 from quietbit.kernel.reference import ReferenceKernel
 from quietbit.kernel.rng import secure_rng, seeded_rng
 from quietbit.kernel.sampler import Gain
+from quietbit.kernel.tables import threshold_plan
 from unit.kernel.makers import make_sampler
 
 
@@ -52,6 +53,15 @@ def test_many_chunks_and_threads_agree_with_one(bits: int) -> None:
         sampler, inputs[few], Gain.of(1.0, sampler.scale), block.primary(few.start, 1000), block.ties(index)
     )
     np.testing.assert_array_equal(sampled[0][few], expected)
+
+
+def test_polynomials_are_fitted_for_one_bit_alone(monkeypatch: pytest.MonkeyPatch) -> None:
+    """More bits are decided in cells: to fit eight would take the first release of every process a second."""
+    fitted: list[int] = []
+    monkeypatch.setattr(cpu, "threshold_plan", lambda sampler: fitted.append(sampler.bits) or threshold_plan(sampler))
+    for bits in (1, 2, 8):
+        CpuKernel().sample(make_sampler(2, bits, 1.0), np.zeros(8, np.float32), seeded_rng(1))
+    assert fitted == [1]
 
 
 def test_counting_over_several_pieces() -> None:
