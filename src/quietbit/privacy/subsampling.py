@@ -109,6 +109,7 @@ def _cohort_divergence(alpha: float, near: Cost, far: Cost, rate: float) -> floa
     return round_up(bound)
 
 
+@lru_cache(maxsize=128)
 def _whole(alpha: int, near: Cost, far: Cost, rate: float) -> float:
     """Return eps'(alpha) at an integer order of at least 2: the theorem, in logarithms."""
     j = np.arange(2, alpha + 1)

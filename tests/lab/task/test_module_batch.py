@@ -29,7 +29,7 @@ def ModuleBatch(made, settings):
     return Batch(Networks(made), settings)
 
 
-DRAWS, SENT = 400, 150
+DRAWS, SENT = 250, 80
 Z = 6.11  # two-sided 1e-9 for one normal statistic
 MECHANISMS = {
     "gaussian": {"mechanism": "gaussian"},
