@@ -48,6 +48,8 @@ class Words:
         out[:] = self.words[self.at : self.at + out.size]
         self.at += out.size
 
+    __call__ = fill  # the trees call it either way
+
     def ties(self, indices: Any) -> Any:
         """Return words of coordinates."""
         return self.full[indices]

@@ -80,9 +80,9 @@ def tasks_for(x: np.ndarray[Any, Any], threads: int) -> tuple[Timed, dict[str, i
     tensor, rng, buffer = torch.from_numpy(x), secure_rng(), np.empty(1 << 17, dtype=np.uint16)
 
     def keystream() -> None:
-        reader = rng.draw(x.size).reader(0)
+        read = rng.draw(x.size).reader(0)
         for _ in range(x.size // buffer.size):
-            reader.fill(buffer)
+            read(buffer)
 
     tasks: Timed = {
         "read": lambda: float(tensor.sum()),

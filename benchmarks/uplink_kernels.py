@@ -75,9 +75,9 @@ def tasks_for(x: np.ndarray[Any, Any], threads: int, epsilon: float) -> Timed:
     slice_of = tensor[: min(x.size, PUBLISHED)]
 
     def keystream() -> None:
-        reader = rng.draw(x.size).reader(0)
+        read = rng.draw(x.size).reader(0)
         for _ in range(x.size // buffer.size):
-            reader.fill(buffer)
+            read(buffer)
 
     tasks: Timed = {
         "read": lambda: float(tensor.sum()),

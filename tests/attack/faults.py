@@ -137,7 +137,7 @@ class _Reader:
     def __init__(self, mapped: _Mapped, start: int) -> None:
         self.mapped, self.start = mapped, start
 
-    def fill(self, out: Any) -> None:
+    def __call__(self, out: Any) -> None:
         out[:] = self.mapped.primary(self.start, out.size)
         self.start += out.size
 

@@ -280,7 +280,7 @@ def test_counting(kernel: Any, bits: int, kind: Any) -> None:
         table = rng.integers(-5000, 5000, size=2**bits)
         payloads = [REFERENCE.pack(row, bits) for row in codes]
         total = np.full(size, 7, kind)
-        assert kernel.accumulate(iter(payloads), bits, table, total) == 17
+        kernel.accumulate(iter(payloads), bits, table, total)
         np.testing.assert_array_equal(total, 7 + table[codes].sum(axis=0))
 
 
@@ -294,7 +294,7 @@ def test_counting_refuses_bad_payloads_and_totals(kernel: Any) -> None:
         kernel.accumulate([], 2, table, total)
     with pytest.raises(InvalidParameter, match="total"):
         kernel.accumulate([], 1, table, np.zeros(9))
-    assert kernel.accumulate([], 1, table, total) == 0
+    kernel.accumulate([], 1, table, total)
     assert not total.any()
 
 

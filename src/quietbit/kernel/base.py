@@ -160,8 +160,8 @@ class Kernel(ABC):
 
     def accumulate(
         self, payloads: Iterable[ByteBuffer], bits: int, table: Sequence[int] | NDArray[np.int64], total: NDArray[Any]
-    ) -> int:
-        """Add ``table[code]`` of every payload to ``total``, coordinate by coordinate; return how many were added.
+    ) -> None:
+        """Add ``table[code]`` of every payload to ``total``, coordinate by coordinate.
 
         All are integers; the caller ensures that sums fit the type of ``total``. A payload of the wrong length or with
         padding bits set raises; those read before it may already have been added.
@@ -170,11 +170,9 @@ class Kernel(ABC):
         require(values.shape == (symbols,), "shape of the table", values.shape, f"({symbols},)")
         fine = total.ndim == 1 and total.dtype in (np.int32, np.int64) and total.flags.c_contiguous
         require(fine and total.flags.writeable, "total", total.dtype, "a flat, writable array of int32 or int64")
-        added, stream = 0, iter(payloads)
+        stream = iter(payloads)
         while group := [_check_packed(data, bits, total.size) for data in islice(stream, self.GROUP)]:
             self._accumulate(group, bits, values, total)
-            added += len(group)
-        return added
 
     def rotate(
         self, inputs: Update, seed: int, block: int | None = None, *, factor: float = 1.0, kind: Any = np.float32
@@ -253,10 +251,7 @@ class Kernel(ABC):
         return np.asarray(steps * grid_of(unit))
 
     def add_seeds(self, nonces: Body, seeds: Body, total: NDArray[np.int64], *, count: int, shift: int) -> None:
-        """Add ``round(2^shift z)`` of every payload to the rows of its nonce; with `finest_shift` the integers fit.
-
-        ``nonces`` is (payloads, 8) and ``seeds`` (payloads, 16) bytes.
-        """
+        """Add ``round(2^shift z)`` of every payload to the rows of its nonce; with `finest_shift` the integers fit."""
         payloads = len(seeds)
         shapes, kinds = (seeds.shape, nonces.shape), (str(seeds.dtype), str(nonces.dtype))
         require(shapes == ((payloads, 16), (payloads, 8)), "seeds and nonces", shapes, "(payloads, 16), (payloads, 8)")

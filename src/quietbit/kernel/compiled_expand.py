@@ -162,23 +162,12 @@ def _inner(direction: Any, z: Any, sums: Any) -> float:
 
 @compiled
 def first_accepted(seeds: Any, words: Any, state: Any, direction: Any, edges: Any, limits: Any, table: Any) -> int:
-    """Return the index of the first candidate whose word is below its step's limit, or -1.
-
-    ``direction`` is padded with zeros to whole tiles.
-    """
+    """Return the index of the first accepted candidate, or -1; ``direction`` is padded with zeros to whole tiles."""
     z, sums = np.empty(direction.size), np.empty(SUMS)
     for i in range(words.size):
         _set_key(state, seeds[i])
         expand_normals(state, table, z)
-        t = _inner(direction, z, sums)
-        step, above = 0, edges.size  # the step is the number of edges at most t
-        while step < above:
-            middle = (step + above) // 2
-            if edges[middle] <= t:
-                step = middle + 1
-            else:
-                above = middle
-        if words[i] < limits[step]:
+        if words[i] < limits[np.searchsorted(edges, _inner(direction, z, sums), side="right")]:
             return i
     return -1
 

@@ -2,13 +2,11 @@
 
 Idea     a pass is a plain loop over contiguous arrays, which the compiler turns into vector instructions; fusing the
          passes or indexing with offsets costs a factor of five. Undecided coordinates are written to a list (index,
-         word, value), ``found`` long, and settled later by `resolve`, with the functions of `sampler.py` themselves. A
-         second look (`norm.py`) samples private copies of the pieces and adds up what they hold.
+         word, value), ``found`` long, and settled later by `resolve`, with the functions of `sampler.py` themselves.
 Bits     eight codes are one 64-bit word; three shift-and-mask steps squeeze them together or spread them again.
          Fifteen packed payloads are added with carry-save adders: 11 full adders on 64 coordinates at a time give four
          bit planes, which are spilled into the total once per fifteen payloads.
-Symbols  w the primary word, V, width, half, code, lowest: see `tables.py`; b = bits; a plane's bit k belongs to
-         coordinate k of its word. Importing this module needs numba.
+Symbols  w the primary word, V, width, half, code, lowest: see `tables.py`; a plane's bit k belongs to coordinate k.
 Source   Warren, Hacker's Delight (2012), chapters 5 and 7; Mula, Kurz, Lemire (2018) on carry-save population counts.
 """
 
@@ -143,8 +141,7 @@ def count_group(rows: Any, base: Any, step: Any, total: Any) -> None:
             at = 64 * start + 8 * i
             for j in range(8):
                 s = np.uint32(j)
-                n = ((a >> s) & ONE) | (((b >> s) & ONE) << ONE)
-                n |= (((c >> s) & ONE) << TWO) | (((d >> s) & ONE) << THREE)
+                n = (a >> s & ONE) | (b >> s & ONE) << ONE | (c >> s & ONE) << TWO | (d >> s & ONE) << THREE
                 total[at + j] += base + step * n
         rest = min(64 * size, total.size - 64 * start)
         for k in range(rest - rest % 8, rest):
@@ -220,17 +217,10 @@ def look(x: Any, own: Any, order: int) -> float:
 @compiled
 def _segment(t: float, t_low: float, knots: Any, tails: Any) -> Any:
     last = knots.size - 2
-    if last == 0:
-        return 0
-    index = int(np.floor((t + 0.5) * (knots.size - 1)))
-    index = min(max(index, 0), last)
+    index = min(max(int(np.floor((t + 0.5) * (knots.size - 1))), 0), last)
     below = ((t - knots[index]) + (t_low - tails[index])) < 0
     above = ((t - knots[index + 1]) + (t_low - tails[index + 1])) >= 0
-    if below:
-        index -= 1
-    if above:
-        index += 1
-    return min(max(index, 0), last)
+    return min(max(index - int(below) + int(above), 0), last)
 
 
 @compiled
@@ -244,8 +234,7 @@ def _weights(tables: Any, row: int, t: float, t_low: float, high: Any, low: Any)
         peak = max(peak, high[j])
     for j in range(high.size):
         difference, lost = two_sum(high[j], -peak)
-        if not (difference > FLOOR):
-            difference = FLOOR
+        difference = difference if difference > FLOOR else FLOOR
         exponent, remainder = reduce_exponent(difference, low[j] + lost)
         high[j] = exponential(remainder) * POWERS[int(exponent) + POWER_OFFSET]
 
@@ -270,10 +259,8 @@ def resolve(listed: Any, ties: Any, law: Any, bits: int, out: Any) -> None:
     sums, low = np.empty(symbols), np.empty(symbols)
     for i in range(values.size):
         scaled = values[i] * gain[0] * gain[1]
-        if not (scaled > -CEILING):
-            scaled = -CEILING
-        if not (scaled < CEILING):
-            scaled = CEILING
+        scaled = scaled if scaled > -CEILING else -CEILING
+        scaled = scaled if scaled < CEILING else CEILING
         t, t_low = shift(scaled, gain[2], gain[3])
         if ((t - clamp[0]) + t_low) < 0:
             t, t_low = clamp[0], 0.0
@@ -354,8 +341,9 @@ def sample_one_bit(plan: Any, order: int, x: Any, words: Any, out: Any, start: i
         _polynomial_pass(piece, gain, shift, low, coefficients, floors[:size])
         _compare_pass(here, floors[:size], width, pairs[:size])
         pairs[size:] = 0
-        pack_flags(pairs.view(np.uint64), packed, flags)
-        target[:] = packed[: target.size]
+        pack_flags(pairs.view(np.uint64), target if size == PIECE else packed, flags)
+        if size < PIECE:
+            target[:] = packed[: target.size]
         found = _collect(flags.view(np.uint64), piece, here, start + s, undecided, found)
     return found, total
 

@@ -40,7 +40,6 @@ SETTLE = 4096  # undecided coordinates worth one call of the exact law
 FEW = 1 << 18  # coordinates per thread below which starting a thread does not pay
 NO_SUMS = np.empty(0)
 ROTATED = 1 << 16  # coordinates rotated and sampled at once: 256 kB of float32
-Task: TypeAlias = Callable[[int, int], None]
 Bounds: TypeAlias = list[tuple[int, int]]
 
 
@@ -215,7 +214,7 @@ class CpuKernel(Kernel):
         keys, tails, states = seeds.view("<u4"), nonces.view("<u4"), (start_state(ROWS_KEY), start_state(bytes(16)))
         compiled_expand.add_payloads(tails, keys, states, starts, scale, quantile_table(), total)
 
-    def _spread(self, task: Task, size: int, multiple: int, most: int | None = None) -> None:
+    def _spread(self, task: Callable[[int, int], None], size: int, multiple: int, most: int | None = None) -> None:
         """Run a task on ranges that start at multiples, one per thread if there is enough work."""
         workers = min(size, max(1, min(self.threads, size // FEW)) if most is None else most)
         if workers <= 1:
@@ -250,13 +249,13 @@ def _sample_chunks(job: Job, signs: Any, bounds: Bounds) -> list[float]:
         return []
     bits, most = job.sampler.bits, max(stop - start for start, stop in bounds)
     words, undecided = _buffers(min(bounds[-1][1] - bounds[0][0], FILL + most), most + SETTLE)
-    reader, begin = job.block.reader(bounds[0][0]), bounds[0][0]
+    read, begin = job.block.reader(bounds[0][0]), bounds[0][0]
     found, step, sums, filled = 0, _step(job), [], begin
     room = np.empty(0 if job.blocks is None else most, np.float32)
     for number, (start, stop) in enumerate(bounds):
         if stop > filled:
             begin, filled = start, max(stop, *(end for _, end in bounds[number:] if end - start <= FILL))
-            reader.fill(words[: filled - begin])
+            read(words[: filled - begin])
         here = job.flat.piece(start, stop) if signs is None else _rotated(job, signs, start, stop, room)
         target = job.out[start * bits // 8 : (stop * bits + 7) // 8]
         found, looked = step(here, words[start - begin : stop - begin], target, start, undecided, found)

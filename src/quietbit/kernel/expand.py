@@ -6,13 +6,10 @@ Idea     the vector mechanism sends the key of a stream cipher, from which anyon
          rounded to the 2^b levels of least squared error, which is post-processing.
 Symbols  k = count, normals of a payload; p = size, the length of the rotated vector; u = direction, a unit vector of
          length k; z the normals of a seed, z* their exact quantiles; t = <u, z>.
-Cipher   ChaCha20 (`rng.py`). Sixteen blocks are a tile of 128 words: word 128 g + 16 j + i of a stream is words 2
-         j (lower half) and 2 j + 1 of block 16 g + i. Normals are read from the stream of (seed, nonce 0), rows from
-         that of (a fixed key, nonce).
-Normals  the top bit of a word is the sign; the other 63, made odd, are w, and |z*| is the normal quantile of 1 - w /
-         2^64. As a double, w has its octave in the exponent: exponent and four bits choose one of 1,009 polynomials of
-         degree 7, the other 48 bits are its argument. Products and sums of doubles in a fixed order, none of them
-         fused, are the same on every machine; |z - z*| <= EXPANSION_ERROR and |z| <= LARGEST for every word.
+Words    of ChaCha20 in tiles of sixteen blocks (docs/reference/wire_format.md), for normals with (seed, nonce 0), for
+         rows with (a fixed key, nonce). A word's top bit is the sign; the other 63, made odd, are w, and |z*| is the
+         quantile of 1 - w / 2^64. As a double, w chooses one of 1,009 polynomials by its exponent and four bits; the
+         other 48 are the argument. |z - z*| <= EXPANSION_ERROR and |z| <= LARGEST for every word.
 Source   Feldman and Talwar (ICML 2021) for sending a seed; Wichura (1988) for piecewise quantiles, whose table is made
          and proved by `tests/unit/kernel/quantile_maker.py`; Max (1960), Lloyd (1982) for levels.
 """
@@ -81,11 +78,7 @@ def quantile_table() -> FloatMatrix:
 
 
 def normals_of_words(words: NDArray[np.uint64]) -> FloatVector:
-    """Return one normal per word, with numpy.
-
-    >>> normals_of_words(np.array([2**62, 2**63 + 2**62], dtype=np.uint64)).round(9)
-    array([ 0.67448975, -0.67448975])
-    """
+    """Return one normal per word, with numpy: products and sums in the order of every kernel, none of them fused."""
     word = np.ascontiguousarray(words, dtype=np.uint64).view(np.int64)
     bits = ((word & LOW) | 1).astype(np.float64).view(np.int64)
     table = quantile_table()[(bits >> INDEX_SHIFT) - FIRST_INDEX]
@@ -192,11 +185,7 @@ def inner_error_upper(count: int) -> float:
 
 
 def acceptance_limits(probabilities: Sequence[float] | FloatVector) -> NDArray[np.uint64]:
-    """Return floor(2^64 p), at most 2^64 - 1: a uniform word is below it with probability limit / 2^64 <= p, exactly.
-
-    >>> acceptance_limits([0.0, 0.5, 1.0]).tolist() == [0, 2**63, 2**64 - 1]
-    True
-    """
+    """Return floor(2^64 p), at most 2^64 - 1: a uniform word is below with probability limit / 2^64 <= p, exactly."""
     chances = np.asarray(probabilities, dtype=np.float64).tolist()
     for chance in chances:
         require(0.0 <= chance <= 1.0, "acceptance probability", chance, "from 0 to 1")
@@ -205,24 +194,14 @@ def acceptance_limits(probabilities: Sequence[float] | FloatVector) -> NDArray[n
 
 @lru_cache(maxsize=64)
 def tries_upper(acceptance_lower: float) -> int:
-    """Return how many candidates a search tries: all are rejected with probability at most FAILURE_UPPER.
-
-    >>> tries_upper(0.1)
-    396
-    """
+    """Return how many candidates a search tries: all are rejected with probability at most FAILURE_UPPER."""
     chance = check_real(acceptance_lower, "acceptance_lower", above=0.0, at_most=1.0)
     require(chance >= 1e-9, "acceptance_lower", chance, "at least 1e-9: sample directly instead")
     return 1 if chance == 1.0 else math.ceil(60 * math.log(2) / -math.log1p(-chance) * (1 + 2.0**-40)) + 1
 
 
 def finest_shift(most: int) -> int:
-    """Return the finest fixed point, round(2^shift z), whose sums of ``most`` payloads fit 63 bits.
-
-    Each normal is off by at most 2^-(shift + 1) in the sum: for up to 10,000 payloads 3e-14.
-
-    >>> finest_shift(1), finest_shift(10_000), finest_shift(10**9)
-    (48, 44, 28)
-    """
+    """Return the finest fixed point, round(2^shift z), whose sums of ``most`` payloads fit 63 bits: 44 for 10,000."""
     payloads = check_int(most, "most", 1, 2**40)
     return min(48, 58 - (payloads - 1).bit_length())  # |z| < 2^4, so sums stay below 2^62
 

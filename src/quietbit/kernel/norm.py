@@ -111,9 +111,6 @@ def clip_factor(norm: float, radius: float, room: float = 0.0) -> float:
     """Return the factor, at most 1, that brings a vector of computed norm ``norm`` into the ball of ``radius``.
 
     Rounded down: factor * vector, in real numbers, is at most (1 - room) radius long, whatever NORM_ERROR allows.
-
-    >>> clip_factor(0.5, 1.0), clip_factor(4.0, 1.0) <= 0.25
-    (1.0, True)
     """
     # Integers: fractions would look for common divisors at every step.
     if type(radius) is not float or not 0.0 < radius < math.inf:

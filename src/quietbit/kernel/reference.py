@@ -17,17 +17,20 @@ from quietbit.kernel.base import Job, Kernel
 from quietbit.kernel.expand import inner, stream_words
 from quietbit.kernel.norm import BLOCK, LANES, ROWS, Flat, exact_sum
 from quietbit.kernel.sampler import Sampler, level_knots
-from quietbit.kernel.transform import Blocks, check_finite_rotation, rotated, rotated_back
+from quietbit.kernel.transform import Blocks, check_finite_rotation, rotate, rotate_back
 
 __all__ = ["ReferenceKernel", "cumulative", "exact_codes", "thresholds"]
 
 CHUNK = 1 << 15  # coordinates at a time: limits memory only
-TIE_MASK = np.uint64(2**48 - 1)
 
 
 def cumulative(sampler: Sampler, t: FloatVector, t_low: FloatVector) -> FloatMatrix:
     """Return F_0 .. F_{B-2} at each t (a pair, already clamped), one row per t."""
-    segment = _segment(sampler, t, t_low)
+    last, (knots, tails) = sampler.levels - 2, level_knots(sampler.levels)
+    index = np.clip(np.floor((t + 0.5) * (sampler.levels - 1)).astype(np.int64), 0, last)
+    below = ((t - knots[index]) + (t_low - tails[index])) < 0
+    above = ((t - knots[index + 1]) + (t_low - tails[index + 1])) >= 0
+    segment = np.clip(index - below + above, 0, last)  # its ends enclose t, as pairs; the outer ones are unbounded
     table = (sampler.base, sampler.base_tail, sampler.slope, sampler.slope_tail)
     base, base_tail, slope, slope_tail = (values[segment] for values in table)
     total, tail = law.log_weight(base, base_tail, slope, slope_tail, t[:, None], t_low[:, None])
@@ -44,16 +47,6 @@ def cumulative(sampler: Sampler, t: FloatVector, t_low: FloatVector) -> FloatMat
         half *= 2
     result: FloatMatrix = sums[:, :-1] / sums[:, -1:]
     return result
-
-
-def _segment(sampler: Sampler, t: FloatVector, t_low: FloatVector) -> NDArray[np.int64]:
-    """Return the segment whose ends enclose t, comparing pairs; the outer segments are unbounded."""
-    last = sampler.levels - 2
-    knots, tails = level_knots(sampler.levels)
-    index = np.clip(np.floor((t + 0.5) * (sampler.levels - 1)).astype(np.int64), 0, last)
-    below = ((t - knots[index]) + (t_low - tails[index])) < 0
-    above = ((t - knots[index + 1]) + (t_low - tails[index + 1])) >= 0
-    return np.clip(index - below + above, 0, last)
 
 
 def _position(sampler: Sampler, values: NDArray[Any], gain: law.Gain) -> tuple[FloatVector, FloatVector]:
@@ -84,7 +77,7 @@ def exact_codes(
     """Return the code of every value: the number of thresholds that its 64-bit word reaches."""
     upper, lower = thresholds(sampler, values, gain)
     first = primary.astype(np.int64)[:, None]
-    second = (ties & TIE_MASK).astype(np.int64)[:, None]
+    second = (ties & np.uint64(2**48 - 1)).astype(np.int64)[:, None]
     reached = (first > upper) | ((first == upper) & (second >= lower))
     codes: Codes = reached.sum(axis=1).astype(np.uint8)
     return codes
@@ -135,11 +128,11 @@ class ReferenceKernel(Kernel):
     def _rotate(self, flat: Flat, factor: float, blocks: Blocks, kind: Any) -> Any:
         with np.errstate(over="ignore", invalid="ignore"):
             scaled = (flat.piece(0, flat.size).astype(np.float64) * factor).astype(kind)
-            found = rotated(scaled, blocks)
+            found = rotate(scaled, blocks)
         return check_finite_rotation(found, found.astype(np.float64))
 
     def _rotate_back(self, values: NDArray[Any], blocks: Blocks) -> None:
-        values[:] = rotated_back(values, blocks)
+        values[:] = rotate_back(values, blocks)
 
     def words(self, state: NDArray[np.uint32], count: int) -> NDArray[np.uint64]:
         """Return ChaCha20 words, in numpy."""

@@ -27,15 +27,12 @@ from itertools import count
 from typing import Any, Protocol, TypeAlias, final
 
 import numpy as np
-from attrs import define, field, frozen
+from attrs import field, frozen
 from numpy.typing import NDArray
 
 from quietbit.errors import InvalidParameter, check_int, require_module
 
-__all__ = [
-    "DeviceBlock", "RandomBits", "WordBlock", "chacha_blocks", "check_rng", "device_rng", "secure_rng", "seeded_rng",
-    "start_state",
-]  # fmt: skip
+__all__ = ["RandomBits", "WordBlock", "check_rng", "device_rng", "secure_rng", "seeded_rng", "start_state"]
 
 Words16: TypeAlias = NDArray[np.uint16]
 Words64: TypeAlias = NDArray[np.uint64]
@@ -53,24 +50,6 @@ LANES = 128  # GPU threads that share a tile of 4,096 coordinates
 TILE = 32 * LANES
 
 
-@final
-@define(eq=False)
-class WordReader:
-    """Sequential primary words, written into the caller's buffer without a copy; one reader per thread."""
-
-    _filler: Filler
-    _position: int
-    _end: int
-
-    def fill(self, out: Words16) -> None:
-        """Fill ``out`` with the next ``out.size`` primary words."""
-        if out.size > self._end - self._position:
-            left = self._end - self._position
-            raise InvalidParameter.of("words asked for", f"at most the {left} left in the draw", out.size)
-        self._filler(self._position, out)
-        self._position += out.size
-
-
 @frozen(eq=False)
 class WordBlock(ABC):
     """The words of one release, addressed by coordinate; reading twice gives the same words."""
@@ -78,10 +57,19 @@ class WordBlock(ABC):
     count: int
 
     @final
-    def reader(self, start: int) -> WordReader:
-        """Return a reader of primary words from coordinate ``start`` on."""
+    def reader(self, start: int) -> Callable[[Words16], None]:
+        """Return a function that fills buffers with consecutive primary words from ``start`` on; one per thread."""
         _inside(start, 0, self.count)
-        return WordReader(self._filler(start), start, self.count)
+        fill, at = self._filler(start), start
+
+        def read(out: Words16) -> None:
+            nonlocal at
+            if out.size > self.count - at:
+                raise InvalidParameter.of("words asked for", f"at most the {self.count - at} left", out.size)
+            fill(at, out)
+            at += out.size
+
+        return read
 
     @final
     def primary(self, start: int, count: int) -> Words16:
@@ -293,10 +281,7 @@ def start_state(key: bytes, nonce: bytes = bytes(8)) -> NDArray[np.uint32]:
 
 
 def chacha_blocks(state: NDArray[np.uint32], blocks: NDArray[Any], rounds: int = 20) -> NDArray[np.uint32]:
-    """Return the sixteen words of each block, counted from the one in ``state``: (..., 16, blocks).
-
-    ``state`` may have leading axes, one stream each.
-    """
+    """Return the sixteen words of each block, counted from the one in ``state``: (16, blocks), per leading axis."""
     number = (state[..., 12] | (state[..., 13].astype(np.uint64) << HALF))[..., None] + blocks.astype(np.uint64)
     start = [np.broadcast_to(state[..., word, None], number.shape) for word in range(16)]
     start[12], start[13] = (number & LOW32).astype(np.uint32), (number >> HALF).astype(np.uint32)

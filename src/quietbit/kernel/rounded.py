@@ -1,17 +1,15 @@
 """Noise sampled exactly as it is accounted: real-valued normal or Laplace noise, rounded to a public grid.
 
 Idea     a release is the multiple of h nearest to x + a g, g a real normal or Laplace number. A 64-bit word tells in
-         which cell of probability 2^-63 g lies. Doubles determine the nearest multiple unless an edge between two
-         multiples is within reach of the cell and of every rounding; then (with probability 2^-25 per coordinate) the
-         word is lengthened by 64 bits and compared with the edge's probability, as often as needed
-         (docs/theory/rounded-noise.md).
+         which cell of probability 2^-63 g lies. Doubles determine the nearest multiple unless an edge between two is
+         within reach of the cell and of every rounding; then (with probability 2^-25 per coordinate) the word is
+         lengthened by 64 bits, as often as needed (docs/theory/rounded-noise.md).
 Symbols  x = value, a = unit (sigma, or Laplace's scale), h = grid: a power of two in (a 2^-17, a 2^-16]; t = (x + a g)
          / h; q = the tail probability of |g| and one sign. A word's top bit is the sign; the other 63, made odd, are w:
          q lies in (w - 1, w + 1) / 2^64, uniformly, and a further word is the next 64 bits of the place in there.
-Reach    the normal of w is within 2^-48 of the middle's quantile (`expand.py`), and a cell's ends are within 2/w of it
-         (`mechanism/direct.py`). Laplace: -log(2 q) has ends within 2/w of the middle's logarithm for w >= 3, and a
-         library's logarithm of a number from 2^-63 to 1 is within 2^-44. Products and the sum add at most (|x| + 46 a)
-         2^-51. w = 1 is never certain.
+Reach    the normal of w is within 2^-48 of the middle's quantile (`expand.py`), a library's logarithm of 2^-63 to 1
+         within 2^-44, and a cell's ends are within 2/w of both for w >= 3; w = 1 is never certain. Products and the
+         sum add at most (|x| + 46 a) 2^-51.
 Source   Knuth and Yao (1976) for deciding with as many random bits as needed; Mironov (2012) for what floats reveal.
 """
 
@@ -52,11 +50,7 @@ MOST_WORDS = {NoiseLaw.NORMAL: 4, NoiseLaw.LAPLACE: 16}
 
 
 def grid_of(unit: float) -> float:
-    """Return h, the power of two from 2^-17 to 2^-16 of the noise's scale.
-
-    >>> grid_of(1.0) == 2.0**-16, grid_of(1.5) == 2.0**-16
-    (True, True)
-    """
+    """Return h, the power of two from 2^-17 to 2^-16 of the noise's scale."""
     require(2.0**-900 < unit < 2.0**900, "size of the noise", unit, "from 2^-900 to 2^900")
     return math.ldexp(1.0, math.frexp(unit)[1] - 1 - GRID_BITS)
 
@@ -88,7 +82,8 @@ def settle(value: float, unit: float, law: NoiseLaw, block: WordBlock, place: in
         number, length = (number << 64) + 2 * int(block.uniform64(length, place, 1)[0]), length + 1
         # The tail probability q lies between number and number + 2, over 2^(64 length).
         cell = Fraction(number, 2 ** (64 * length)), Fraction(number + 2, 2 ** (64 * length))
-        size = Fraction(_quantile(float((number + 1) / 2 ** (64 * length)), law))
+        middle = min((number + 1) / 2 ** (64 * length), 0.5)
+        size = Fraction(-math.log(2 * middle) if law is NoiseLaw.LAPLACE else -float(ndtri(middle)))
         near = math.floor((x + (-a if negative else a) * size) / h + Fraction(1, 2))
         if length >= MOST_WORDS[law]:
             return float(near)
@@ -108,13 +103,6 @@ def _above(edge: Fraction, cell: tuple[Fraction, Fraction], negative: bool, leng
     if cell[1] <= low:
         return not negative
     return None
-
-
-def _quantile(tail: float, law: NoiseLaw) -> float:
-    """Return approximately the magnitude with this one-sided tail probability."""
-    if law is NoiseLaw.LAPLACE:
-        return -math.log(min(2 * tail, 1.0))
-    return -float(ndtri(min(tail, 0.5)))
 
 
 def _tail(size: Fraction, length: int, law: NoiseLaw) -> tuple[Fraction, Fraction]:

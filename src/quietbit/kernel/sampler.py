@@ -30,10 +30,7 @@ from quietbit.design.store import frozen_array
 from quietbit.design.table import MAX_BITS, MAX_LEVELS, Design
 from quietbit.errors import check_int, check_real, require
 
-__all__ = [
-    "CEILING", "FLOOR", "LAW", "POWERS", "POWER_OFFSET", "SAMPLING_ERROR", "Gain", "Sampler", "exponential",
-    "level_knots", "log_weight", "reduce_exponent", "shift", "two_product", "two_sum",
-]  # fmt: skip
+__all__ = ["LAW", "SAMPLING_ERROR", "Gain", "Sampler", "level_knots", "two_product"]
 
 SAMPLING_ERROR = 2.0**-48
 DIGITS = 45  # of the decimal logarithms: beyond the 32 that a pair of doubles holds

@@ -29,16 +29,12 @@ __all__ = [
 KERNELS = ("cpu", "reference")
 GPU_KERNELS = ("triton",)  # these refuse a machine without a GPU
 CPU_FACTS = Path("/proc/cpuinfo")
-PIECE = 1 << 19  # words at a time: inside a core's cache
 
 
 def select(name: str, *, threads: int = 1) -> Kernel:
     """Return the named kernel: ``cpu`` (needs numba), ``triton`` (torch, triton and an NVIDIA GPU) or ``reference``.
 
     ``threads`` is the number of threads of the cpu kernel; the others accept only 1.
-
-    >>> select("reference").name
-    'reference'
     """
     require(name in KERNELS + GPU_KERNELS, "kernel", name, "one of " + ", ".join(KERNELS + GPU_KERNELS))
     if name == "cpu":
@@ -88,12 +84,12 @@ def aes_instructions(facts: Path = CPU_FACTS) -> bool | None:
 def aes_gigabytes_per_second(seconds: float = 0.2) -> float | None:
     """Measure words of `secure_rng`, AES-128 in counter mode, on one thread; ``None`` without cryptography."""
     try:
-        reader = secure_rng().draw(2**60).reader(0)
+        read = secure_rng().draw(2**60).reader(0)
     except QuietbitError:
         return None
-    words, done, start = np.empty(PIECE, np.uint16), 0, time.perf_counter()
+    words, done, start = np.empty(1 << 19, np.uint16), 0, time.perf_counter()
     while (passed := time.perf_counter() - start) < seconds:
-        reader.fill(words)
+        read(words)
         done += words.nbytes
     return done / passed / 1e9
 

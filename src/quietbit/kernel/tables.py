@@ -1,18 +1,15 @@
 """Single-precision approximations of the law with proved margins, from which fast kernels decide.
 
 Idea     a kernel compares 16 primary bits with an approximation of G_k = 65536 F_k. When the two are further apart than
-         the margin m the decision is that of the exact law; otherwise the coordinate goes to the law in `sampler.py`
-         with all its 64 bits. So an approximation need not be good, only its error known. Where the law is mild enough
-         each G_k - 1/2 is one polynomial in f over the whole clamp: a CPU uses it for one bit, and straight lines on
-         cells for more; a GPU multiplies 60 times in the time of one look-up, so it evaluates `bits` polynomials in a
-         binary search. docs/theory/kernels.md proves the margins, for any order of operations, fused or not.
-Symbols  t = x - 1/2; R the range of the slopes of a segment; w the primary word; position p = t rate + offset; one
-         piece: f = p clamped to [0, 1], which a GPU does for nothing; cells: f = the fraction of p clamped to [lowest,
-         highest]; u = 2^-24.
-One bit  `lowered` stands for the constant: with P the polynomial for G_0, it is c_0 - m rounded down. A GPU adds 2^23
-         to it, so that float32 arithmetic itself rounds to a whole number V; a CPU adds 1/2 and cuts the fraction off.
-         Either way G_0 - 2 m - 2 <= V <= G_0, so w < V gives 0 and w - V > width = ceil(2 m + 2) - 1 gives 1; V is not
-         negative because G_0 >= 2 m + 3 is asked for.
+         the margin m the decision is that of the exact law; otherwise the coordinate goes to the law (`sampler.py`)
+         with all its 64 bits. So an approximation need not be good, only its error known (docs/theory/kernels.md).
+         Where the law is mild enough each G_k - 1/2 is one polynomial over the whole clamp: a CPU uses it for one bit,
+         and lines on cells for more; a GPU evaluates `bits` polynomials in a binary search.
+Symbols  t = x - 1/2; w the primary word; position p = t rate + offset; f = p clamped to [0, 1], or among cells the
+         fraction of p clamped to [lowest, highest]; R the range of the slopes of a segment.
+One bit  `lowered` is c_0 - m rounded down. A GPU adds 2^23 to it, so that float32 arithmetic itself rounds to a whole
+         number V; a CPU adds 1/2 and cuts the fraction off. Either way G_0 - 2 m - 2 <= V <= G_0, so w < V gives 0 and
+         w - V > width = ceil(2 m + 2) - 1 gives 1; V is not negative because G_0 >= 2 m + 3 is asked for.
 """
 
 from __future__ import annotations
@@ -108,7 +105,7 @@ def cell_table(sampler: Sampler) -> CellTable:
 @final
 @dataclass(frozen=True, slots=True, eq=False)
 class Thresholds:
-    """``coefficients[d, cell, k]`` of f^d in G_k - 1/2; the last column is unused.
+    """``coefficients[d, cell, k]`` of f^d in G_k - 1/2, one cell where f runs from 0 to 1; the last column is unused.
 
     Word w decides threshold k if it is ``half`` or more away. ``rate`` and ``offset`` take t to p; p is clamped to
     ``lowest .. highest``. ``lowered`` is None where one bit cannot be decided by rounding alone; ``centred``
@@ -124,16 +121,6 @@ class Thresholds:
     lowered: float | None
     width: int
     centred: bool
-
-    @property
-    def cells(self) -> int:
-        """The number of pieces; with one, f runs from 0 to 1."""
-        return int(self.coefficients.shape[1])
-
-    @property
-    def degree(self) -> int:
-        """The degree of the polynomials."""
-        return int(self.coefficients.shape[0]) - 1
 
 
 @lru_cache(maxsize=32)

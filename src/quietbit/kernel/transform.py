@@ -2,13 +2,11 @@
 
 Idea     flip signs at random, then mix all coordinates with a Hadamard matrix: whatever the update, no rotated
          coordinate is likely to be large, and a few of them are as informative as any others. The seed is public;
-         rotating hides nothing and costs no privacy. The transform takes n log2 n additions, and every kernel performs
-         the same ones in the same order: results agree bit for bit, with any number of threads and instruction set.
-Symbols  n = a power of two, L = log2 n; H_n / sqrt(n) is orthogonal, symmetric and its own inverse; D = signs; u =
-         2^-24 in float32 and 2^-53 in float64.
+         rotating hides nothing and costs no privacy. Every kernel performs the same additions in the same order.
 Blocks   the rotation of all d coordinates needs no padding: H_b D on b consecutive coordinates, block after block, and
          where b does not divide d once more on the last b, with separate signs (docs/theory/rotation.md). Updates of
          which a few coordinates are kept are padded and rotated as a whole, so that every one depends on all.
+Symbols  H_n / sqrt(n) is orthogonal, symmetric and its own inverse; D = signs; u = 2^-24 in float32.
 Source   Ailon and Chazelle (2006); Suresh et al. (ICML 2017) for distributed means.
 """
 
@@ -46,11 +44,7 @@ def rotation_error_upper(size: int, unit: float = 2.0**-24) -> float:
 
 
 def hadamard(values: NDArray[Any], block: int | None = None) -> NDArray[Any]:
-    """Return the transform of every block of a flat array, by default of all of it; the input is not modified.
-
-    >>> hadamard(np.array([4.0, 2.0, 0.0, 2.0]))
-    array([4., 0., 2., 2.])
-    """
+    """Return the transform of every block of a flat array, by default of all of it; the input is not modified."""
     result, half, size = values, 1, values.size if block is None else block
     require(size > 0 and size & (size - 1) == 0, "length", size, "a power of two")
     while half < size:
@@ -101,8 +95,9 @@ class Blocks:
         return first, np.packbits(np.append(bits, np.zeros(-bits.size % 32, np.uint8)), bitorder="little").view("<u4")
 
 
-def rotated(values: NDArray[Any], blocks: Blocks) -> NDArray[Any]:
-    """Return a flat array rotated in blocks, padded with zeros."""
+def rotate(values: NDArray[Any], how: Blocks | int) -> NDArray[Any]:
+    """Return a flat array rotated in blocks; with a seed, padded with zeros to a power of two and rotated as one."""
+    blocks = how if isinstance(how, Blocks) else Blocks.of(values.size, None, how)
     (first, last), kind, block, whole = blocks.words(), values.dtype, blocks.block, blocks.whole
     result = np.zeros(blocks.size, dtype=kind)
     result[: values.size] = values * _factors(first, values.size, kind)
@@ -112,26 +107,15 @@ def rotated(values: NDArray[Any], blocks: Blocks) -> NDArray[Any]:
     return result
 
 
-def rotated_back(values: NDArray[Any], blocks: Blocks) -> NDArray[Any]:
-    """Undo `rotated`: the transposes in reverse order."""
+def rotate_back(values: NDArray[Any], how: Blocks | int) -> NDArray[Any]:
+    """Undo `rotate`, padding included: the transposes in reverse order."""
+    blocks = how if isinstance(how, Blocks) else Blocks.of(values.size, None, how)
     (first, last), kind, block, whole = blocks.words(), values.dtype, blocks.block, blocks.whole
     result = values.copy()
     if last is not None:
         result[-block:] = hadamard(result[-block:]) * _factors(last, block, kind)
     result[:whole] = hadamard(result[:whole], block)
     return np.asarray(result * _factors(first, result.size, kind))
-
-
-def rotate(vector: FloatVector, seed: int) -> FloatVector:
-    """Return the vector in doubles, padded with zeros to a power of two and rotated; a zero vector stays zero."""
-    given = np.ascontiguousarray(vector, dtype=np.float64)
-    return rotated(given, Blocks.of(given.size, None, seed))
-
-
-def rotate_back(vector: FloatVector, seed: int) -> FloatVector:
-    """Return the inverse of `rotate`, padding included."""
-    given = np.ascontiguousarray(vector, dtype=np.float64)
-    return rotated_back(given, Blocks.of(given.size, None, seed))
 
 
 def signs(size: int, seed: int) -> FloatVector:

@@ -4,7 +4,6 @@ Idea     one pass decides almost every coordinate in float32 and lists the rest;
          the exact law in float64. With `device_rng` the random words are made in registers, and only the update and
          its codes move through memory; other words are copied to the device first, which serves to test the kernel
          against the reference. One bit of an update rotated in blocks of 4,096 is sampled from registers as well.
-Symbols  a row is eight coordinates; see `tables.py` and `triton_sampling.py`.
 
 Importing this module needs torch and triton. Without a GPU everything runs on the CPU in Triton's interpreter if
 ``TRITON_INTERPRET=1`` was set before triton was imported, thousands of times slower.
@@ -95,9 +94,8 @@ class Tensors:
 class TritonKernel(Kernel):
     """Sampling at memory speed on a GPU; `Kernel` documents the methods.
 
-    Updates may be arrays, which are copied to the device, or torch tensors of float16, bfloat16, float32 or float64;
-    one contiguous tensor on the device is read in place, and is rotated into another. The ``out`` of sampling may be a
-    uint8 tensor on the device.
+    Updates may be arrays, which are copied to the device, or floating torch tensors; one contiguous tensor on the
+    device is read in place, and is rotated into another. The ``out`` of sampling may be a uint8 tensor on the device.
     """
 
     name: ClassVar[str] = "triton"
@@ -254,9 +252,8 @@ def _sampled(job: Job, x: Any) -> float:
     if blocks is None:
         return float(_passes(job, x) or 0.0)
     signs, whole = _sign_words(blocks), blocks.whole - (0 if blocks.whole == blocks.size else blocks.block)
-    total: float | None = None
-    if blocks.block == TILE and whole and threshold_plan(job.sampler).lowered is not None:
-        total = _passes(job, x, whole, signs=signs)
+    fused = blocks.block == TILE and whole and threshold_plan(job.sampler).lowered is not None
+    total = _passes(job, x, whole, signs=signs) if fused else None
     # What no program can do alone: the last whole block where another overlaps it; everything, if need be.
     start = 0 if total is None else whole
     if start < blocks.size:
@@ -273,7 +270,7 @@ def _passes(job: Job, x: Any, size: int | None = None, *, skip: int = 0, signs: 
     sampler, order, gain, plan = job.sampler, job.order, job.gain, threshold_plan(job.sampler)
     size, rotated = 8 * skip + x.numel() if size is None else size, signs is not None
     rows, rate, given = size // 8, gain.approximate(), not isinstance(job.block, DeviceBlock)
-    decidable = rate == 0.0 or 2.0**-900 < rate < 2.0**900
+    decidable, (powers, cells, _) = rate == 0.0 or 2.0**-900 < rate < 2.0**900, plan.coefficients.shape
     single = (rotated or x.dtype != torch.float64) and (rate == 0 or 2.0**-100 < rate * plan.rate < 2.0**100)
     if rotated and not single:
         return None
@@ -286,7 +283,7 @@ def _passes(job: Job, x: Any, size: int | None = None, *, skip: int = 0, signs: 
     words = _primary_words(job.block, job.flat.size) if given else listed
     keys = [0] * 8 if given else [word - (word >> 31 << 32) for word in job.block.key]  # type: ignore[attr-defined]
     kinds: dict[str, Any] = {
-        "BITS": sampler.bits, "DEGREE": plan.degree, "CELLS": plan.cells, "CENTRED": plan.centred, "GIVEN": given,
+        "BITS": sampler.bits, "DEGREE": powers - 1, "CELLS": cells, "CENTRED": plan.centred, "GIVEN": given,
         "DOUBLE": not single, "LOOK": order, "SECOND": SETTLERS, "num_warps": 4,
     }  # fmt: skip
     searched = (plan.lowest, plan.highest, tables.coefficients, plan.half)

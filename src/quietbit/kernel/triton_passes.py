@@ -1,14 +1,12 @@
 """GPU kernels beside sampling: words and seeds (`rng.py`, `expand.py`), sums of payloads and norms, rotations.
 
-Idea     a thread expands a key at its own block number; tuples of tensors hold one word of every thread. For a payload
-         it expands one block of the seed's stream and one of the nonce's: the eight words of a block are 16 apart in a
-         tile, so neighbouring threads read neighbouring strata. Codes are extracted from their bytes in registers, and
-         block sums of norms are added exactly, as integers: a limb is 20 bits of a sum.
+Idea     a thread expands a key at its own block number; tuples of tensors hold one word of every thread. The eight
+         words of a block are 16 apart in a tile, so neighbouring threads read neighbouring strata. Codes are extracted
+         from their bytes in registers, and block sums of norms are added exactly, as integers: a limb is 20 bits.
 Stages   a program holds 4,096 entries: neighbours for the first twelve stages of a transform, later 2^r rows of a few
-         neighbouring columns for the next r; 2^20 entries are read and written twice, 2^27 three times. The first
-         pass can read another tensor, scale it and flip its signs.
+         neighbouring columns for the next r; 2^20 entries are read and written twice, 2^27 three times.
 Symbols  lane = the number of a block within its payload; half = distance of the first of a kernel's stages; N =
-         entries of a tile. Products and sums are not fused. Importing this module needs triton.
+         entries of a tile. Products and sums are not fused.
 """
 
 # mypy: disable-error-code="no-untyped-def, no-untyped-call, untyped-decorator"

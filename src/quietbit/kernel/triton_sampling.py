@@ -1,22 +1,16 @@
 """Both passes of sampling on the GPU: float32 decisions for all coordinates, the exact law for those left open.
 
 Idea     a row is eight neighbouring coordinates, so its codes are `bits` whole bytes. A thread reads a row with 16-byte
-         loads, decides its eight codes in float32 from 16 primary bits each, and writes the bytes; words are made in
-         registers. A row with a coordinate within the margin is put on a list, which `resolve_rows` processes
-         afterwards: it decides a listed row once more, and settles what stays open by the law, one coordinate per row
-         at a time: one round for nearly all. That pass reads the length of the list from the device, so nothing waits
-         for the host; if the list overflowed, every row is done again.
+         loads, decides its eight codes in float32 from 16 primary bits each, made in registers, and writes the bytes.
+         A row with a coordinate within the margin is listed; `resolve_rows` decides it once more, and settles what
+         stays open by the law, one coordinate per row at a time. It reads the length of the list from the device, so
+         nothing waits for the host; if the list overflowed, every row is done again.
 Rotated  a program holds a whole block of 4,096 as eight columns of 512 rows: three stages are sums and differences of
          columns; then other bits of the place become columns, by way of shared memory, for the next three.
-Law      the functions of `sampler.py`, operator by operator, passed to triton instead of rewritten. `resolve_rows` is
-         launched with ``enable_fp_fusion=False``, so that products and sums round separately as in the reference.
-One bit  V is computed with 2^23 added to the polynomial's constant, so its bit pattern is 0x4B000000 + V; w is given
-         the same upper bits. The sign of the patterns' difference is the code, and the unsigned minimum over a row
-         says whether all eight are decided.
+Law      the functions of `sampler.py` themselves, launched with ``enable_fp_fusion=False``: roundings as elsewhere.
 Symbols  w the primary word; V, width, half, f: see `tables.py`. ``numbers`` are nine doubles on the device: the gain's
          four (`sampler.Gain`), the clamp's two ends, rate and offset that take an input to a position, and the factor
-         before a rotation. A second look (`norm.py`) adds a row's terms where its codes are made from registers: in
-         the first pass unless it is listed, else in the second. Importing this module needs triton.
+         before a rotation. A second look (`norm.py`) adds a row's terms in the pass that makes its final codes.
 """
 
 # mypy: disable-error-code="no-untyped-def, no-untyped-call, untyped-decorator"
@@ -35,7 +29,6 @@ from quietbit.kernel.triton_passes import chacha_words, pair, primary_words
 __all__ = ["INTERPRETED", "LIMIT", "resolve_rows", "sample_rows"]
 
 KEY_NAMES = ["k0", "k1", "k2", "k3", "k4", "k5", "k6", "k7"]
-UNCHANGING = [*KEY_NAMES, "pattern"]
 LIMIT = 256  # rows times symbols in a tile: few, because the pass is short and waits for its slowest
 INTERPRETED = tl.constexpr(bool(triton.knobs.runtime.interpret))
 
@@ -178,7 +171,11 @@ def _one_bit_codes(
     values, w, numbers, coefficients, width, upper_bits,
     DEGREE: tl.constexpr, DOUBLE: tl.constexpr, CENTRED: tl.constexpr,
 ):  # fmt: skip
-    """Return the codes of one row per thread, in one byte each, and whether a coordinate of it is left open."""
+    """Return the codes of one row per thread, in one byte each, and whether a coordinate of it is left open.
+
+    The bit pattern of 2^23 + V is 0x4B000000 + V; w is given the same upper bits. The sign of the difference is the
+    code, and its unsigned minimum over a row says whether all eight are decided.
+    """
     codes = w[0] & 0
     closest = codes + 0xFFFFFFFF
     for j in tl.static_range(7, -1, -1):
@@ -221,12 +218,6 @@ def _turned(x, A: tl.constexpr, B: tl.constexpr, C: tl.constexpr, D: tl.constexp
 
 
 @triton.jit
-def _groups(x):
-    """Return 512 rows as four groups of 128 neighbours."""
-    return _four(tl.permute(tl.reshape(x, (4, 128)), (1, 0)), 128)
-
-
-@triton.jit
 def _flip(v, flips, factor, SCALED: tl.constexpr):
     """Multiply a value by the factor, round once to float32, and flip its sign where the lowest bit is set."""
     if SCALED:
@@ -248,11 +239,12 @@ def _rotated_rows(x, signs, row, here, times, WIDTH: tl.constexpr, SCALED: tl.co
     v = _turned(_three_stages(*v), 0, 3, 2, 1)  # 9-11, 6-8, 0-2, 3-5: 6-8 become columns
     v = _turned(_three_stages(*v), 3, 1, 2, 0)  # 9-11, 3-5, 0-2, 6-8: 9-11 become columns
     v = _turned(_three_stages(*v), 3, 0, 1, 2)  # 6-8, 3-5, 0-2, 9-11: all in order again
-    g = [_groups(column * 0.015625) for column in v]  # 1/64, exactly
+    # Times 1/64, exactly; four groups of 128 neighbours.
+    g = [_four(tl.permute(tl.reshape(column * 0.015625, (4, 128)), (1, 0)), 128) for column in v]
     return [(g[0][k], g[1][k], g[2][k], g[3][k], g[4][k], g[5][k], g[6][k], g[7][k]) for k in (0, 1, 2, 3)]
 
 
-@triton.jit(do_not_specialize=UNCHANGING)
+@triton.jit(do_not_specialize=[*KEY_NAMES, "pattern"])
 def sample_rows(
     x, signs, out, words, k0, k1, k2, k3, k4, k5, k6, k7, kept, listed, found, capacity, rows, skip, numbers_at,
     coefficients, width, pattern, low, high, table, half, BITS: tl.constexpr, DEGREE: tl.constexpr,
@@ -319,13 +311,9 @@ def sample_rows(
         tl.store(found + (1 + SECOND) + tl.program_id(0), tl.sum(looked, axis=0))
 
 
-def _constant(value: float) -> Any:
-    """Wrap a number so that compiled and interpreted functions may both read it from their module."""
-    return value if INTERPRETED.value else tl.constexpr(value)
-
-
-# Triton looks at annotations, and only accepts constants there.
+# Triton looks at annotations, and only accepts constants there; interpreted functions read plain numbers.
 _names: dict[str, Any] = {"Any": tl.constexpr(None), "tl": tl, "__name__": __name__}
+_constant = float if INTERPRETED.value else tl.constexpr
 _names |= {name: _constant(value) for name, value in vars(law).items() if isinstance(value, float)}
 FLOOR, CEILING = _names["FLOOR"], _names["CEILING"]
 

@@ -120,18 +120,17 @@ class Stuck:
         block = seeded_rng(5).draw(count)
         inner = block.reader
 
-        class Half:
-            def fill(self, out: Any) -> None:
-                self.reader.fill(out)
-                out &= 0x7FFF
-
         class Block:
             def primary(self, start: int, count: int) -> Any:
                 return block.primary(start, count) & 0x7FFF
 
             def reader(self, start: int) -> Any:
-                half = Half()
-                half.reader = inner(start)
+                read = inner(start)
+
+                def half(out: Any) -> None:
+                    read(out)
+                    out &= 0x7FFF
+
                 return half
 
             ties, uniform64 = staticmethod(block.ties), staticmethod(block.uniform64)

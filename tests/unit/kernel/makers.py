@@ -76,6 +76,6 @@ class GivenReader:
     words: Any
     at: int
 
-    def fill(self, out: Any) -> None:
+    def __call__(self, out: Any) -> None:
         out[:] = self.words[self.at : self.at + out.size]
         self.at += out.size

@@ -26,9 +26,9 @@ def test_any_chunking_reads_the_same_words(source: Any) -> None:
     assert whole.dtype == np.uint16
     for start, count in ((0, 1), (1, 9), (7, 300), (1 << 17, 5), (333_333, 300_000), (700_001, 0)):
         np.testing.assert_array_equal(block.primary(start, count), whole[start : start + count])
-    reader, buffer, at = block.reader(13), np.empty(200_000, np.uint16), 13
+    read, buffer, at = block.reader(13), np.empty(200_000, np.uint16), 13
     for size in (3, 70_000, 8, 200_000, 100_001):
-        reader.fill(buffer[:size])
+        read(buffer[:size])
         np.testing.assert_array_equal(buffer[:size], whole[at : at + size])
         at += size
 
@@ -103,7 +103,7 @@ def test_reading_outside_a_draw_is_refused() -> None:
             with pytest.raises(InvalidParameter, match="inside the draw"):
                 block.ties(np.array([index]))
         with pytest.raises(InvalidParameter):
-            block.reader(4).fill(np.empty(7, np.uint16))
+            block.reader(4)(np.empty(7, np.uint16))
         with pytest.raises(InvalidParameter, match="stream"):
             block.uniform64(-1, 0, 1)
         with pytest.raises(InvalidParameter, match="count"):

@@ -67,7 +67,7 @@ def test_a_kink_inside_a_short_range_needs_no_polynomial(levels: int, beta: floa
     """High powers of a short reach have coefficients that float32 cannot hold: cells serve, and codes are right."""
     sampler = Sampler.from_design(make_design(levels, 1, 0.5), beta / 2, 0.5 - beta / 2, 0.5 + beta / 2)
     plan = threshold_plan(sampler)
-    assert plan.cells > 1 or np.all(np.isfinite(plan.coefficients))
+    assert plan.coefficients.shape[1] > 1 or np.all(np.isfinite(plan.coefficients))
     inputs = np.random.default_rng(1).normal(size=3001).astype(np.float32)
     expected = ReferenceKernel().sample(sampler, inputs, seeded_rng(1))
     np.testing.assert_array_equal(select("cpu").sample(sampler, inputs, seeded_rng(1)), expected)

@@ -379,7 +379,7 @@ def test_counting(kernel, bits, kind, size):
     codes, table = rng.integers(0, 2**bits, size=(17, size)), rng.integers(-5000, 5000, size=2**bits)
     payloads = [REFERENCE.pack(row, bits) for row in codes]
     total = np.full(size, 7, kind)
-    assert kernel.accumulate(iter(payloads), bits, table, total) == 17
+    kernel.accumulate(iter(payloads), bits, table, total)
     np.testing.assert_array_equal(total, 7 + table[codes].sum(axis=0))
     np.testing.assert_array_equal(kernel.unpack(payloads[3], bits, size), codes[3])
 
@@ -387,7 +387,7 @@ def test_counting(kernel, bits, kind, size):
 def test_counting_more_payloads_than_planes_hold(kernel):
     rows = np.full((300, 5), 0xFF, np.uint8)
     total = np.zeros(40, np.int32)
-    assert kernel.accumulate(rows, 1, np.array([0, 1]), total) == 300
+    kernel.accumulate(rows, 1, np.array([0, 1]), total)
     assert (total == 300).all()
 
 
@@ -397,7 +397,7 @@ def test_counting_refuses_bad_payloads_and_totals(kernel):
         kernel.accumulate([b"\x00"], 1, table, total)
     with pytest.raises(InvalidParameter, match="padding"):
         kernel.accumulate([b"\x00\x02"], 1, table, total)
-    assert kernel.accumulate([], 1, table, total) == 0
+    kernel.accumulate([], 1, table, total)
     assert not total.any()
 
 
