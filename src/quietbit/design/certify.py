@@ -14,6 +14,7 @@ Source   docs/explanation/numerical-design.md has the argument; the recursion fo
 
 from __future__ import annotations
 
+import contextlib
 import math
 from dataclasses import dataclass, field
 from decimal import Context, Decimal
@@ -22,12 +23,11 @@ from functools import lru_cache
 from typing import final
 
 import numpy as np
-from numpy.typing import NDArray
 
 from quietbit._threads import one_thread
 from quietbit._typing import FloatMatrix, FloatVector
 from quietbit.design.closed_form import unbiased_half_width
-from quietbit.design.interior_point import CentralPath, Infeasible
+from quietbit.design.interior_point import CentralPath, Infeasible, Optimum
 from quietbit.design.table import Design, DesignSpec
 
 __all__ = ["Certificate", "certify", "objective_lower_bound"]
@@ -78,22 +78,14 @@ def certify(design: Design) -> Certificate:
     table = [[Fraction(p) for p in row] for row in design.probabilities.tolist()]
     alphabet = [Fraction(a) for a in design.alphabet.tolist()]
     levels = [Fraction(i, spec.input_levels - 1) for i in range(spec.input_levels)]
-    biases, errors = [], []
-    for x, row in zip(levels, table, strict=True):
-        biases.append(sum(p * a for p, a in zip(row, alphabet, strict=True)) - x)
-        errors.append(sum(p * (a - x) ** 2 for p, a in zip(row, alphabet, strict=True)))
-    mse = sum(errors) / len(errors)
+    rows = [(x, list(zip(row, alphabet, strict=True))) for x, row in zip(levels, table, strict=True)]
+    biases = [sum(p * a for p, a in row) - x for x, row in rows]
+    mse = sum(p * (a - x) ** 2 for x, row in rows for p, a in row) / len(rows)
     objective = mse
     if math.isfinite(spec.penalty):
         objective += Fraction(spec.penalty) * sum(b * b for b in biases) / len(biases)
-    return Certificate(
-        epsilon_upper=_epsilon_upper(design, table),
-        bias_upper=_round_up(max(abs(b) for b in biases)),
-        mean_squared_error=float(mse),
-        objective=float(objective),
-        spec=spec,
-        alphabet=tuple(design.alphabet.tolist()),
-    )
+    epsilon, bias = _epsilon_upper(design, table), _round_up(max(abs(b) for b in biases))
+    return Certificate(epsilon, bias, float(mse), float(objective), spec, tuple(design.alphabet.tolist()))
 
 
 def _epsilon_upper(design: Design, table: list[list[Fraction]]) -> float:
@@ -141,10 +133,17 @@ def objective_lower_bound(spec: DesignSpec, hint: tuple[float, ...] = ()) -> flo
     target = TARGETS[spec.input_levels > FINE_LEVELS]
     best = 0.0
     for _ in range(ROUNDS):
-        multipliers = _multipliers(spec, 0.5 + np.concatenate([-z[z > 0][::-1], z]), target / 10)
-        if multipliers is None:
+        alphabet = 0.5 + np.concatenate([-z[z > 0][::-1], z])
+        path = CentralPath(spec, len(alphabet))
+        found: Optimum | None = None
+        with contextlib.suppress(Infeasible):  # rounding ends the path: the last gap's multipliers are kept
+            for gap in GAPS:
+                found = path.solve(alphabet, gap)
+                if found.gap <= target / 10 * found.objective:
+                    break
+        if found is None:
             break
-        sums, means = multipliers
+        sums, means = found.sum_multipliers, found.mean_multipliers
         dual = float(sums.sum() + means @ spec.levels)
         if math.isfinite(spec.penalty):
             dual -= spec.input_levels / (4 * spec.penalty) * float(means @ means)
@@ -158,26 +157,8 @@ def objective_lower_bound(spec: DesignSpec, hint: tuple[float, ...] = ()) -> flo
     return best
 
 
-def _multipliers(spec: DesignSpec, alphabet: FloatVector, accuracy: float) -> tuple[FloatVector, FloatVector] | None:
-    """Return near-optimal multipliers for the problem restricted to these output values."""
-    path = CentralPath(spec, len(alphabet))
-    best: tuple[FloatVector, FloatVector] | None = None
-    for gap in GAPS:
-        try:
-            found = path.solve(alphabet, gap)
-        except Infeasible:
-            break
-        best = found.sum_multipliers, found.mean_multipliers
-        if found.gap <= accuracy * found.objective:
-            break
-    return best
-
-
 def _violation(spec: DesignSpec, sums: FloatVector, means: FloatVector, tolerance: float) -> tuple[float, FloatVector]:
-    """Return how far the multipliers are from feasible over every real output value, and the worst such values.
-
-    The first number is an upper bound on -min V; the values are the local minima of V below zero.
-    """
+    """Bound -min V over every real output value from above; return it with the local minima of V below zero."""
     n, x = spec.input_levels, spec.levels
     # Outside the outermost roots of the n parabolas c_i every c_i is positive, so every V is too.
     centre, constant = x + n * means / 2, x**2 - n * sums
@@ -185,7 +166,12 @@ def _violation(spec: DesignSpec, sums: FloatVector, means: FloatVector, toleranc
     edges = np.linspace((centre - roots).min() - 1e-9, (centre + roots).max() + 1e-9, CELLS + 1)
     values = _worst_columns(spec, sums, means, edges)
     lowest = np.flatnonzero((values[1:-1] <= values[:-2]) & (values[1:-1] < values[2:]) & (values[1:-1] < 0)) + 1
-    offenders = _refined_minima(spec, sums, means, edges, lowest)
+    left, right = edges[lowest - 1], edges[lowest + 1]
+    for _ in range(5):  # every local minimum is narrowed to its own cell
+        inside = np.linspace(left, right, 17)
+        heights = _worst_columns(spec, sums, means, inside.ravel()).reshape(inside.shape)
+        k, columns = np.clip(heights.argmin(axis=0), 1, 15), np.arange(len(lowest))
+        left, right = inside[k - 1, columns], inside[k + 1, columns]
     ends, heights = np.stack([edges[:-1], edges[1:]]), np.stack([values[:-1], values[1:]])
     settled = 0.0
     for split in range(SPLITS + 1):
@@ -202,22 +188,7 @@ def _violation(spec: DesignSpec, sums: FloatVector, means: FloatVector, toleranc
         height = _worst_columns(spec, sums, means, finer.ravel()).reshape(finer.shape)
         ends = np.stack([finer[:-1].ravel(), finer[1:].ravel()])
         heights = np.stack([height[:-1].ravel(), height[1:].ravel()])
-    return settled, offenders
-
-
-def _refined_minima(
-    spec: DesignSpec, sums: FloatVector, means: FloatVector, edges: FloatVector, lowest: NDArray[np.intp]
-) -> FloatVector:
-    """Return local minima of V, each narrowed to its own cell by repeated subdivision."""
-    left, right = edges[lowest - 1], edges[lowest + 1]
-    for _ in range(5):
-        inside = np.linspace(left, right, 17)
-        values = _worst_columns(spec, sums, means, inside.ravel()).reshape(inside.shape)
-        k = np.clip(values.argmin(axis=0), 1, 15)
-        columns = np.arange(len(lowest))
-        left, right = inside[k - 1, columns], inside[k + 1, columns]
-    middle: FloatVector = (left + right) / 2
-    return middle
+    return settled, (left + right) / 2
 
 
 def _worst_columns(spec: DesignSpec, sums: FloatVector, means: FloatVector, outputs: FloatVector) -> FloatVector:

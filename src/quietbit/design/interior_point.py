@@ -2,9 +2,8 @@
 
 Idea     For a fixed alphabet the design problem is a linear program (exact bias) or a small convex quadratic one (bias
          penalty). Its constraints form a chain between neighbouring levels (metric privacy) or a hub per symbol (strict
-         privacy), so a Newton step costs O(n), not O(n^3). Slacks are recomputed from the table at every step, never
-         carried as separate variables: each iterate satisfies the privacy constraints strictly, however early one
-         stops.
+         privacy), so a Newton step costs O(n). Slacks are recomputed from the table at every step: each iterate
+         satisfies the privacy constraints strictly, however early one stops.
 Symbols  P[i, j] the table; x_i levels; a_j alphabet; r = e^c with c the log-ratio allowed between neighbours;
          mu the barrier weight; y the multipliers of the privacy constraints; nu_i that of row i's mean.
          Chain: r P[i+1,j] - P[i,j] > 0 and r P[i,j] - P[i+1,j] > 0. Hub: l_j < P[i,j] < r l_j.
@@ -26,6 +25,8 @@ from quietbit._typing import FloatMatrix, FloatVector
 from quietbit.design.table import DesignSpec
 
 __all__ = ["CentralPath", "Infeasible", "Optimum"]
+
+STEPS, PATIENCE = 60, 12  # the most Newton steps of a solve, and those at the requested weight before it settles
 
 
 class Infeasible(ArithmeticError):
@@ -131,10 +132,8 @@ class CentralPath:
 
     def __init__(self, spec: DesignSpec, symbols: int | None = None) -> None:
         """Prepare for ``symbols`` outputs; the spec's own number by default, more for a lower bound."""
-        self.n = spec.input_levels
-        self.b = spec.outputs if symbols is None else symbols
-        self.x = spec.levels
-        self.penalty = spec.penalty
+        self.n, self.b = spec.input_levels, spec.outputs if symbols is None else symbols
+        self.x, self.penalty = spec.levels, spec.penalty
         kind: type[_Chain] | type[_Hub] = _Hub if spec.privacy == "strict" else _Chain
         # One part in 10^8 is reserved for the rounding of the stored table.
         self.privacy: _Chain | _Hub = kind(self.n, self.b, math.exp(spec.log_ratio_step * (1 - 1e-8)))
@@ -145,10 +144,9 @@ class CentralPath:
         self.table = np.full((self.n, self.b), 1.0 / self.b)
         self.hub = self.privacy.start(self.table)
         self.y: NDArray[np.float64] | None = None
-        self.nu = np.zeros(self.n)
-        self.eta = np.zeros(self.n)
+        self.nu, self.eta = np.zeros(self.n), np.zeros(self.n)
 
-    def solve(self, alphabet: FloatVector, gap: float, patience: int = 12, limit: int = 60) -> Optimum:
+    def solve(self, alphabet: FloatVector, gap: float) -> Optimum:
         """Go to the point whose duality gap is ``gap``, in units of the alphabet's squared width.
 
         Raises ``Infeasible`` when the steps stall, as they do for an alphabet too narrow to be unbiased.
@@ -166,7 +164,7 @@ class CentralPath:
             self.y = 1.0 / slack.size / slack
         current = max(float((slack * self.y).mean()), mu)
         at_target = 0
-        for _ in range(limit):
+        for _ in range(STEPS):
             y = self.y
             g_table, _ = self.privacy.transpose(y)  # the hub's own condition is linear: met with the table's
             dual = cost - self.eta[:, None] - self.nu[:, None] * t - g_table
@@ -179,7 +177,7 @@ class CentralPath:
             if feasible and stationary and centred:
                 break
             at_target += current <= mu
-            if feasible and at_target > patience and comp.max() < 10 * mu:
+            if feasible and at_target > PATIENCE and comp.max() < 10 * mu:
                 break  # rounding prevents better centring
             # Aim lower when the last point was well centred; never below the requested weight.
             spread = float(comp.min() / comp.mean())
@@ -196,8 +194,7 @@ class CentralPath:
             d_table = step[:, :b]
             d_slack = self.privacy.slacks(d_table, hub_step)
             d_y = current / slack - y - weight * d_slack
-            primal = _reach(slack, d_slack)
-            dual_reach = _reach(y, d_y)
+            primal, dual_reach = _reach(slack, d_slack), _reach(y, d_y)
             if not (np.isfinite(primal) and np.isfinite(dual_reach)) or primal < 1e-10:
                 raise Infeasible("the Newton steps stalled")
             if relax > 0:  # a penalty ties the means to their multipliers: both move by the same step
@@ -212,12 +209,7 @@ class CentralPath:
                 raise Infeasible("the table left the privacy constraints")
         else:
             raise Infeasible("the Newton steps did not converge")
-        return self._optimum(alphabet, width, mu, slack)
-
-    def _optimum(self, alphabet: FloatVector, width: float, mu: float, slack: FloatMatrix) -> Optimum:
-        n = self.n
-        table = self.table.copy()
-        nu = self.nu * width
+        table, nu = self.table.copy(), self.nu * width
         bias = table @ alphabet - self.x
         mse = float((table * (alphabet[None, :] - self.x[:, None]) ** 2).sum() / n)
         objective = mse + (self.penalty * float(np.mean(bias**2)) if math.isfinite(self.penalty) else 0.0)

@@ -10,7 +10,7 @@ Source   Abramowitz and Stegun (1964), 26.2.11.
 from __future__ import annotations
 
 import math
-from decimal import ROUND_CEILING, ROUND_FLOOR, Context, Decimal
+from decimal import ROUND_FLOOR, Context, Decimal
 from functools import lru_cache
 from itertools import pairwise
 
@@ -29,9 +29,11 @@ _ROOT = Decimal(  # of 2 pi, to 140 digits
 
 
 @lru_cache(maxsize=4096)
-def density(x: float) -> Decimal:
+def density(x: float | Decimal) -> Decimal:
     """Return phi(x) for |x| <= 16, within 1e-90."""
-    return _density(_checked(x))
+    value = _checked(x)
+    exponent = _DIGITS.divide(_DIGITS.multiply(value, value), Decimal(-2))
+    return _DIGITS.divide(_DIGITS.exp(exponent), _ROOT)
 
 
 @lru_cache(maxsize=4096)
@@ -52,7 +54,7 @@ def distribution(x: float | Decimal) -> Decimal:
         n += 2
         term = _DIGITS.divide(_DIGITS.multiply(term, square), Decimal(n))
         total = _DIGITS.add(total, term)
-    half = _DIGITS.multiply(_density(value), total)
+    half = _DIGITS.multiply(density(value), total)
     return _DIGITS.add(_HALF, half if value > 0 else half.copy_negate())
 
 
@@ -68,9 +70,7 @@ def cell_masses(edges: list[float]) -> list[Decimal]:
 
 def float_upper(value: Decimal, error: Decimal = ERROR) -> float:
     """Return the least double that is certainly at least a value known within ``error``."""
-    bound = Context(prec=130, rounding=ROUND_CEILING).add(value, error)
-    rounded = float(bound)
-    return rounded if Decimal(rounded) >= bound else math.nextafter(rounded, math.inf)
+    return -float_lower(value.copy_negate(), error)
 
 
 def float_lower(value: Decimal, error: Decimal = ERROR) -> float:
@@ -78,11 +78,6 @@ def float_lower(value: Decimal, error: Decimal = ERROR) -> float:
     bound = Context(prec=130, rounding=ROUND_FLOOR).subtract(value, error)
     rounded = float(bound)
     return rounded if Decimal(rounded) <= bound else math.nextafter(rounded, -math.inf)
-
-
-def _density(value: Decimal) -> Decimal:
-    exponent = _DIGITS.divide(_DIGITS.multiply(value, value), Decimal(-2))
-    return _DIGITS.divide(_DIGITS.exp(exponent), _ROOT)
 
 
 def _checked(x: float | Decimal) -> Decimal:

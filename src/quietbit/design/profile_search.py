@@ -127,59 +127,53 @@ class Proposal:
 
     def weights(self) -> FloatVector:
         """Return the values of h up to a factor; the largest is 1."""
-        values: FloatVector = np.exp(self.step * (np.arange(self.edges.size + 1.0) - self.edges.size))
-        return values
+        return np.asarray(np.exp(self.step * (np.arange(self.edges.size + 1.0) - self.edges.size)))
 
 
 @one_thread()
 def propose(target: Target) -> Proposal:
-    """Find a profile whose composed account, computed in doubles, meets the target; the caller must certify it.
-
-    Deterministic: the search starts at fixed points. Takes seconds for any number of releases.
-    """
+    """Find a profile whose composed account, in doubles, meets the target; the caller certifies it. Deterministic."""
     pure = pure_edge(target.epsilon / target.releases, target.adjacency)
     step = target.epsilon / target.releases * (1.0 if target.adjacency is Adjacency.REPLACE_ONE else 2.0)
     account = _Account(target)
     best = account.at(np.array([pure]), step)
     if target.delta == 0:
         return best  # optimal, see `gain_upper`
-    candidates = _many(account, target) if target.releases > SEARCHED else _few(account, target, pure)
-    for candidate in candidates:
+    for candidate in _candidates(account, target.releases, pure):
         if candidate.gain > best.gain * (1 + (WORTHWHILE if best.edges.size == 1 else 0.0)):
             best = candidate
     return best
 
 
-def _few(account: _Account, target: Target, pure: float) -> Iterator[Proposal]:
-    """Yield equally spaced edges, then free ones by ascent; for many releases on finer and finer lattices."""
-    yield _simplex(account, np.zeros(1), (pure, 0.0))
-    found = []
-    for centre, spread in ((0.3, 6.0), (pure, 1.5)):
-        simple = _simplex(account, _ladder(COARSE), (centre, math.log(spread / COARSE)))
-        yield simple
-        found.append(_ascend(account, simple))
-        if target.releases < 100:
-            found[-1] = _ascend(account, found[-1])  # a second start discards a stale curvature
-        yield found[-1]
-    best = max(found, key=lambda proposal: proposal.gain)
-    if target.releases < 30:
-        return
-    best = _ascend(account, account.fit(_halved(best.edges)), evaluations=60)
-    while target.releases >= 100 and best.edges.size < FINE / 2:
-        finer = account.fit(_halved(best.edges))
-        gained, best = finer.gain / best.gain - 1, finer
-        if gained < FINER:
-            break
-    middle = float(best.edges.mean())
-    yield _simplex(account, best.edges - middle, (middle, 0.0), evaluations=30)
-    if target.releases >= 100:
-        yield _simplex(account, _ladder(FINE), (0.0, math.log(7 / FINE)), evaluations=60)
+def _candidates(account: _Account, releases: int, pure: float) -> Iterator[Proposal]:
+    """Yield equally spaced edges, then free ones by ascent, on finer and finer lattices; at last nearly a Gaussian.
 
-
-def _many(account: _Account, target: Target) -> Iterator[Proposal]:
-    """Yield a Gaussian with many levels, for hundreds of releases; by then no design gains a part in a hundred."""
-    yield account.fit(_ladder(MOST) * (9.5 / MOST))
-    if target.releases <= STRETCHED:
+    Hundreds of releases have a Gaussian with many levels at once: by then no design gains a part in a hundred.
+    """
+    if releases > SEARCHED:
+        yield account.fit(_ladder(MOST) * (9.5 / MOST))
+    else:
+        yield _simplex(account, np.zeros(1), (pure, 0.0))
+        found = []
+        for centre, spread in ((0.3, 6.0), (pure, 1.5)):
+            simple = _simplex(account, _ladder(COARSE), (centre, math.log(spread / COARSE)))
+            yield simple
+            found.append(_ascend(account, simple))
+            if releases < 100:
+                found[-1] = _ascend(account, found[-1])  # a second start discards a stale curvature
+            yield found[-1]
+        if releases < 30:
+            return
+        best = max(found, key=lambda proposal: proposal.gain)
+        best = _ascend(account, account.fit(_halved(best.edges)), evaluations=60)
+        while releases >= 100 and best.edges.size < FINE / 2:
+            finer = account.fit(_halved(best.edges))
+            gained, best = finer.gain / best.gain - 1, finer
+            if gained < FINER:
+                break
+        middle = float(best.edges.mean())
+        yield _simplex(account, best.edges - middle, (middle, 0.0), evaluations=30)
+    if 100 <= releases <= STRETCHED:
         yield _simplex(account, _ladder(FINE), (0.0, math.log(7 / FINE)), evaluations=60)
 
 
@@ -189,12 +183,9 @@ def _ladder(levels: int) -> FloatVector:
 
 
 def _halved(edges: FloatVector) -> FloatVector:
-    """Return the edges of nearly the same function on a lattice of half the step.
-
-    Edge k is where log h, in steps above its least, passes k - 1/2; the new ones are where it passes (k - 1/2)/2.
-    """
-    passes = np.arange(edges.size) + 0.5
-    wanted = (np.arange(2 * edges.size) + 0.5) / 2
+    """Return the edges of nearly the same function on a lattice of half the step."""
+    passes = np.arange(edges.size) + 0.5  # edge k is where log h, in steps above its least, passes k - 1/2,
+    wanted = (np.arange(2 * edges.size) + 0.5) / 2  # the new ones where it passes (k - 1/2)/2
     inner: FloatVector = np.interp(wanted, passes, edges)
     inner[0] = edges[0] - 0.25 * (edges[1] - edges[0])
     inner[-1] = edges[-1] + 0.25 * (edges[-1] - edges[-2])
@@ -207,9 +198,8 @@ def _simplex(account: _Account, shape: FloatVector, start: tuple[float, float], 
     x = shape / half
 
     def edges(y: FloatVector) -> FloatVector:
-        bent = x + y[2] * x**2 + y[3] * x**3
-        moved: FloatVector = min(max(y[0], -4.0), 8.0) + half * math.exp(min(max(y[1], NARROWEST), WIDEST)) * bent
-        return moved
+        stretch = half * math.exp(min(max(y[1], NARROWEST), WIDEST))
+        return np.asarray(min(max(y[0], -4.0), 8.0) + stretch * (x + y[2] * x**2 + y[3] * x**3))
 
     def cost(y: FloatVector) -> float:
         proposed = edges(y)
@@ -271,8 +261,7 @@ class _Account:
         return self.at(edges, self._step(self._cells(edges), math.inf))
 
     def at(self, edges: FloatVector, step: float) -> Proposal:
-        cells = self._cells(edges)
-        return Proposal(edges, step, self._gain(cells, step))
+        return Proposal(edges, step, self._gain(self._cells(edges), step))
 
     def _cells(self, edges: FloatVector) -> _Cells:
         cuts = np.sort(np.concatenate((edges, -edges))) if self.mirrored else edges
@@ -318,7 +307,10 @@ class _Account:
             loss = self.times * losses[0] + step * (np.arange(composed.size) + offset)
             paid = loss > self.epsilon
             deltas.append(max(float(np.sum(composed[paid] * -np.expm1(self.epsilon - loss[paid]))), 0.0))
-        return _norm(deltas, sharpness)
+        largest = max(deltas)
+        if math.isinf(sharpness) or largest <= 0:
+            return largest
+        return float(largest * sum((delta / largest) ** sharpness for delta in deltas) ** (1 / sharpness))
 
     def _losses(self, cells: _Cells, step: float) -> list[tuple[FloatVector, FloatVector, int]]:
         """Return per direction the masses of P in order of loss, the losses, and their direction along the levels."""
@@ -365,11 +357,9 @@ class _Account:
             slopes.append(cells.density * change + rescale * flow)
         powers = (np.array(deltas) / max(deltas)) ** SHARPNESS
         log_delta = np.sum([w / d * s for w, d, s in zip(powers / powers.sum(), deltas, slopes, strict=True)], axis=0)
-        nudge = 1e-4
-        up, down = step * (1 + nudge), step * (1 - nudge)
-        by_step = math.log(
-            max(self._delta(cells, up, SHARPNESS), 1e-30) / max(self._delta(cells, down, SHARPNESS), 1e-30)
-        )
+        up, down = step * (1 + 1e-4), step * (1 - 1e-4)
+        more, less = (max(self._delta(cells, nudged, SHARPNESS), 1e-30) for nudged in (up, down))
+        by_step = math.log(more / less)
         gained = math.log(self._gain(cells, up) / self._gain(cells, down))
         slope: FloatVector = flow * (1 - edges / gain) - (gained / max(by_step, 1e-9)) * log_delta
         return Proposal(edges, step, gain), slope
@@ -400,10 +390,3 @@ def _compose(mass: FloatVector, times: int) -> tuple[FloatVector, int]:
     wrapped = irfft(rfft(mass, size) ** times, size)
     first = round(times * mean) - size // 2
     return np.roll(wrapped, -(first % size)), first
-
-
-def _norm(values: list[float], order: float) -> float:
-    largest = max(values)
-    if math.isinf(order) or largest <= 0:
-        return largest
-    return float(largest * sum((value / largest) ** order for value in values) ** (1 / order))

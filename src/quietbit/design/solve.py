@@ -175,11 +175,7 @@ def search(spec: DesignSpec, progress: Progress | None = None) -> tuple[FloatMat
 
 
 def _widening(spec: DesignSpec, attempt: Callable[[_Descent], Found]) -> tuple[FloatMatrix, FloatVector]:
-    """Try wider and wider margins until the attempt is close to optimal.
-
-    The unbiased optimum often has the smallest feasible width, where the private tables have no interior; this stays as
-    close to it as rounding allows.
-    """
+    """Try wider and wider margins until an attempt is close to optimal: at the least width tables have no interior."""
     fallback: Found | None = None
     for margin in MARGINS:
         descent = _Descent(spec, margin)
@@ -207,12 +203,16 @@ def _explore(descent: _Descent, accuracy: float, report: Progress) -> Found:
             found.append(descent.follow(start, FIRST_GAP, accuracy))
     if not found:
         raise Infeasible("no start led to a table")
-    for k, (_, shape) in enumerate(_best_few(found)):
+    best: list[FloatVector] = []  # shapes of different alphabets
+    for _, shape in sorted(found, key=lambda one: one[0].objective):
+        if all(np.abs(shape - other).max() > 1e-3 for other in best):
+            best.append(shape)
+    for k, shape in enumerate(best[:FINALISTS]):
         report(0.5 + 0.2 * k / FINALISTS, f"refining {k + 1} of {FINALISTS}")
         with contextlib.suppress(Infeasible):
             found.append(descent.follow(shape, 1e-3 * FIRST_GAP, REFINE))
     report(0.7, "refined")
-    return min(found, key=lambda found: found[0].objective)
+    return min(found, key=lambda one: one[0].objective)
 
 
 class _Descent:
@@ -230,17 +230,11 @@ class _Descent:
     def follow(self, shape: FloatVector, gap: float, accuracy: float) -> Found:
         """Descend at shrinking duality gaps, down to ``accuracy`` times the objective, or to rounding."""
         self.path.reset()
+        options = {"maxiter": self.steps, "ftol": max(1e-13, 1e-5 * accuracy), "gtol": 1e-10}
         best: Optimum | None = None
         while best is None or (best.gap > accuracy * best.objective and gap > 1e-15):
-            found = minimize(
-                self._value,
-                np.maximum(shape, [low for low, _ in self.bounds]),
-                args=(gap,),
-                jac=True,
-                method="L-BFGS-B",
-                bounds=self.bounds,
-                options={"maxiter": self.steps, "ftol": max(1e-13, 1e-5 * accuracy), "gtol": 1e-10},
-            )
+            start = np.maximum(shape, [low for low, _ in self.bounds])
+            found = minimize(self._value, start, gap, "L-BFGS-B", jac=True, bounds=self.bounds, options=options)
             candidate = np.sort(found.x)
             try:
                 best = self._solve(symmetric(candidate * self.unit), gap)
@@ -250,19 +244,11 @@ class _Descent:
             gap /= SHRINK
         if best is None:
             raise Infeasible("no table was found from this start")
-        return self._tighten(best, symmetric(shape * self.unit), gap), shape
-
-    def _tighten(self, best: Optimum, alphabet: FloatVector, gap: float) -> Optimum:
-        """Close the gap further for the final alphabet, as far as rounding allows."""
-        for _ in range(2):
-            try:
-                found = self.path.solve(alphabet, gap)
-            except Infeasible:
-                break
-            if found.objective < best.objective:
-                best = found
-            gap /= SHRINK
-        return best
+        with contextlib.suppress(Infeasible):  # close the gap further for the final alphabet, as far as rounding allows
+            for _ in range(2):
+                finer = self.path.solve(symmetric(shape * self.unit), gap)
+                best, gap = finer if finer.objective < best.objective else best, gap / SHRINK
+        return best, shape
 
     def _value(self, shape: FloatVector, gap: float) -> tuple[float, FloatVector]:
         # A failing step is a wall for the line search, not an answer.
@@ -299,12 +285,3 @@ def _starts(half: int) -> Iterator[FloatVector]:
     rng = np.random.default_rng(half)
     for _ in range(RANDOM_STARTS):
         yield np.append(np.sort(rng.uniform(0.0, 1.2, half - 1)), 1.0 + 0.5 * rng.uniform())
-
-
-def _best_few(found: list[Found]) -> list[Found]:
-    """Return the best results, each of a different alphabet."""
-    kept: list[Found] = []
-    for optimum, shape in sorted(found, key=lambda found: found[0].objective):
-        if all(np.abs(shape - other).max() > 1e-3 for _, other in kept):
-            kept.append((optimum, shape))
-    return kept[:FINALISTS]

@@ -87,7 +87,7 @@ class Stored(ABC):
         lines = text.splitlines()
         stated = {"identity": lines[1]} if len(lines) == 2 and len(lines[1]) == 64 else {}
         try:
-            content = json.loads(lines[0] if stated else text, parse_constant=_not_finite)
+            content = json.loads(lines[0] if stated else text)
         except (ValueError, RecursionError) as error:
             raise InvalidDesignFile(f"{origin} is not a {cls.WORD}: it is not complete JSON.") from error
         return cls.restored({**content, **stated} if isinstance(content, dict) else {}, origin)
@@ -144,7 +144,3 @@ def _cache_file(kind: type[Stored], asked: object) -> Path:
 
 def _text(content: Mapping[str, Any]) -> str:
     return json.dumps(content, sort_keys=True, separators=(",", ":"), allow_nan=False)
-
-
-def _not_finite(name: str) -> float:
-    raise ValueError(name)

@@ -145,10 +145,7 @@ class Design(Stored):
 
 
 def exact_rows(table: FloatMatrix) -> FloatMatrix:
-    """Make the table mirror-symmetric, with rows that sum to one exactly.
-
-    Averaging with the reflection of levels and symbols loses nothing for a symmetric alphabet, by convexity.
-    """
+    """Make the table mirror-symmetric, which loses nothing by convexity, with rows that sum to one exactly."""
     mirrored = (table + table[::-1, ::-1]) / 2
     levels, symbols = table.shape
     rows = [exact_row(row) for row in mirrored[: levels // 2]]

@@ -2,22 +2,13 @@
 
 Idea     a plan fixes its list of releases in advance, and every account of `Cost` holds for it: *planned*. A node
          answers servers that see every answer before they ask again, and may choose the next mechanism, and when to
-         stop, based on it: *adaptive*. Several accounts are then fixed before the first output, each with a share of
-         delta, and a release is made while at least one of them proves epsilon. Nearly all of delta goes to the
-         account that is best if every release is like the first, so that a run of one mechanism pays only a tenth of
-         delta for the freedom to choose: under 1 % of epsilon.
-Symbols  accounts j with shares delta_j; x_j: the sum of account j so far, which only grows.
-Source   docs/theory/filters.md has the proofs. Feldman and Zrnic (2021), Theorem 4.3: Rényi filters; Smith and Thakurta
-         (2022): Gaussian ones; Rogers, Roth, Ullman, Vadhan (2016): pure ones.
-
-Theorem. Release only while some account j still proves epsilon at delta_j. Then what was released when it stops is
-(epsilon, lost + sum_j delta_j)-private, however mechanisms, inputs and the moment of stopping were chosen. Each x_j
-only grows, so an account that holds at the end held all along. Let O_j be the outcomes whose first account that holds
-at the end is j: on them the process is the one stopped by account j alone, which is (epsilon, delta_j)-private. Sum
-over j. The page has the table of accounts and their shares, why each is one account, and how the order is chosen.
-
-A filter protects the target's epsilon; the account's own number says how much of it is used: where all orders at the
-share of the decisive one are on the same side of the target as it is, the smallest of theirs.
+         stop, based on it: *adaptive*. Accounts j with shares delta_j are then fixed before the first output, and a
+         release is made only while one of them proves epsilon at its share: what was released when it stops is
+         (epsilon, lost + sum_j delta_j)-private, whatever was chosen. Nearly all of delta goes to the account that is
+         best if every release is like the first. A filter protects the target's epsilon; the account's own number says
+         how much of it is used.
+Source   docs/theory/filters.md has the proofs, and the table of accounts with their shares. Feldman and Zrnic (2021),
+         Theorem 4.3: Rényi filters; Smith and Thakurta (2022): Gaussian ones; Rogers et al. (2016): pure ones.
 """
 
 from __future__ import annotations
@@ -68,13 +59,12 @@ class Account:
     entries: tuple[tuple[Cost, int], ...] = field(default=(), repr=False)
 
     def __attrs_post_init__(self) -> None:
-        """Refuse an unknown mode, and an adaptive account without a limit, whose shares would be undefined."""
         if not isinstance(self.target, Target):
             raise InvalidParameter.of("target", "a Target", self.target)
         if self.mode not in ("planned", "adaptive"):
             raise InvalidParameter.of("mode", "planned or adaptive", self.mode)
         if self.mode == "adaptive" and not self.target.epsilon < math.inf:
-            self.target.limited()
+            self.target.limited()  # shares of delta would be undefined
 
     def spend(self, cost: Cost, times: int = 1) -> Account:
         """Return the account after ``times`` more releases of this cost.
@@ -149,24 +139,16 @@ class _Shares:
 @lru_cache(maxsize=256)
 def _shares(first: Cost, epsilon: float, delta: float) -> _Shares:
     """Share out delta: a function of the first cost and the target, so it is fixed before the first output."""
-    few, each = delta * FEW, delta * FEW / len(ORDERS) * (1 - 1e-12)
-    exact = _gaussian_first(first, epsilon, delta * MAIN)
-    copies = first.paired and (first.pair_slope == math.inf or first.joins)
-    if exact or copies:
+    main, few, each = delta * MAIN, delta * FEW, delta * FEW / len(ORDERS) * (1 - 1e-12)
+    exact = False  # whether the Gaussian pair allows more releases like the first than a line of divergences does
+    if 0 < first.pair_slope < math.inf:
+        pair, line = _budgets(epsilon, main)
+        exact = pair / first.pair_slope >= line / first.slope
+    if exact or (first.paired and (first.pair_slope == math.inf or first.joins)):
         order = _best_order(lambda alpha: alpha, epsilon, delta * SECOND)
-        main = delta * MAIN
         return _Shares(0.0 if exact else main, main if exact else few, order, delta * SECOND, each)
     share = delta * (MAIN + SECOND) * (1 - 1e-12)
     return _Shares(0.0, few, _best_order(first.certified_rdp, epsilon, share), share, each)
-
-
-def _gaussian_first(first: Cost, epsilon: float, delta: float) -> bool:
-    """Return whether the Gaussian pair allows more releases like the first than a line of divergences does."""
-    pair, slope = first.pair_slope, first.slope
-    if not 0 < pair < math.inf:
-        return False
-    exact, line = _budgets(epsilon, delta)
-    return exact / pair >= line / slope
 
 
 @lru_cache(maxsize=64)
@@ -204,11 +186,7 @@ def _best_order(divergence: Callable[[float], float], epsilon: float, delta: flo
 
 
 def _conversion(orders: FloatVector, delta: float) -> FloatVector:
-    """Return what the bound at each order adds to the divergence, rounded up.
-
-    (1 - e^-x)_+ <= e^((alpha-1) x) (1 - 1/alpha)^(alpha-1) / alpha at every x: so converted, an account holds outcome
-    by outcome, also for what is left of a law when outcomes of lost mass are taken away.
-    """
+    """Return what the bound at each order adds to the divergence, rounded up; it holds outcome by outcome."""
     terms = np.log1p(-1 / orders), -(np.log(delta) + np.log(orders)) / (orders - 1)
     return np.asarray(terms[0] + terms[1] + ROUNDING_MARGIN * (np.abs(terms[0]) + np.abs(terms[1])))
 
@@ -226,7 +204,7 @@ def _renyi(entries: tuple[tuple[Cost, int], ...], shares: _Shares, epsilon: floa
     orders = np.append(shares.order, _ORDERS)
     at_share = (total + _conversion(orders, shares.at_order)) * (1 + ROUNDING_MARGIN)
     one, best = float(at_share[0]), float(np.min(at_share))
-    if best <= epsilon < one:
+    if best <= epsilon < one:  # other orders count only on the same side of the target as the fixed one
         best = one
     return max(0.0, min(best, float(np.min(total[1:] + _conversion(_ORDERS, shares.each)))))
 

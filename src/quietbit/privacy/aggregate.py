@@ -2,19 +2,14 @@
 
 Idea     the server sees, per coordinate, how many of n clients sent a one. The other clients' bits are the noise:
          whatever they hold, the divergence is largest with k of them at one end of the range and the rest at the
-         other (joint convexity); all k are covered by exact convolutions. Given the others' law, the sum's law is
-         affine in the client's own probability p, and the moment exceeds 1 by (p - p')^2 Q. Q is convex in p and in p',
-         so between nodes it is at most its bilinear interpolation, and branch and bound finds the worst pair.
-         A code of a binomial design is the number of ones among c = 2^b - 1 independent bits: a server that saw the c
-         sums of first bits, second bits and so on would see more, so the divergence is at most c times one bit's.
+         other; all k are covered by exact convolutions. Given these, the moment exceeds 1 by h^2 Q, Q convex in p and
+         in p': at most its bilinear interpolation between nodes, and branch and bound finds the worst pair of inputs.
+         A code of a binomial design is the number of ones among c = 2^b - 1 bits, and costs at most c times one bit.
          Bits of randomised response are at the two ends alone: no pair between them has to be covered.
-Symbols  n: honest clients; q(s): law of the others' sum, dropped below about e^-reach; tail: bound on what lies outside
-         the window; error: |log computed - log q| inside. q_0 = q, q_1(s) = q(s-1), delta = q_1 - q_0,
-         P_p = q_0 + p delta; moment(p, p') = sum P_p^alpha P_p'^(1-alpha); h = p - p'; Q = (moment - 1)/h^2,
-         Qbar = Q/(alpha (alpha - 1)/2); u = log(p/(1-p)); kappa_alpha: sup of D_alpha/(x-x')^2; loss: the largest
-         log-ratio of one client; tau: by how much another client's true law may fall short of a binomial one.
-Source   docs/theory/secure-aggregation.md has the proofs, rounding included; Guo et al. (ICML 2023) leave it open
-         (limitation 1).
+Symbols  q: law of the others' sum; q_0 = q, q_1(s) = q(s-1), delta = q_1 - q_0; P_p = q_0 + p delta: with the client's
+         own bit; moment = sum P_p^alpha P_p'^(1-alpha); h = p - p'; Q = (moment - 1)/h^2, Qbar = Q/(alpha (alpha-1)/2);
+         u = log(p/(1-p)); kappa_alpha: sup of D_alpha/(x-x')^2; loss: the largest log-ratio of one client.
+Source   docs/theory/secure-aggregation.md: proofs and rounding; Guo et al. (ICML 2023) leave it open (limitation 1).
 """
 
 from __future__ import annotations
@@ -74,7 +69,6 @@ class AggregateConstant(OrderConstant):
     RUNGS = 4
 
     def __init__(self, design: Design, low: float, high: float, clients: int, adjacency: Adjacency) -> None:
-        """Refuse designs of more than one bit, too few or too many clients, and ranges without a centre."""
         bits = design.spec.output_bits
         require(bits == 1, "output bits of the design", bits, "1 here (binomial designs: aggregate_cost)")
         require(isinstance(adjacency, Adjacency), "adjacency", adjacency, "an Adjacency")
@@ -255,15 +249,12 @@ def _codes(design: Design, low: float, high: float, clients: int, adjacency: Adj
 def _codes_kappa(
     alpha: float, bits: int, each: float, loss: float, short: float, clients: int, adjacency: Adjacency, *where: Any
 ) -> float:
-    """Return kappa_alpha of a sum of codes, each of ``bits`` equal bits with log-odds ``each`` (2x - 1).
-
-    J clients are given up, so that more than J non-binomial ones add a millionth at most: P(Bin(n - 1, tau) > J) is
-    at most (n tau)^(J+1)/(J+1)!, tau = ``short``.
-    """
+    """Return kappa_alpha of a sum of codes of ``bits`` equal bits with log-odds ``each`` (2x - 1); ``short``: tau."""
     bound = single = alpha * bits * each**2 / 2  # one client's code alone
     for spare in _SPARE:
         if clients - spare < 2:
             break
+        # More than J = spare others are not binomial with probability (n tau)^(J+1)/(J+1)! at most.
         tail = (spare + 1) * math.log(clients * short) - math.lgamma(spare + 2) + 1e-9 + (alpha - 1) * loss
         if tail + math.log(clients) <= _NEGLIGIBLE:
             one = _constant(*where, clients - spare, adjacency)(alpha)
@@ -329,11 +320,6 @@ class BitSum:
     size: int
     tail: float
     error: float
-
-    @property
-    def last(self) -> int:
-        """The largest value kept."""
-        return self.first + len(self.law) - 1
 
 
 def bit_sum(many: int, probability: float, others: int, other_probability: float, reach: float) -> BitSum:
@@ -403,7 +389,7 @@ class SumMoments:
             beyond = sums.tail
             if sums.first > 0:
                 beyond, q_0, q_1 = beyond + float(q_0[0]), q_0[1:], q_1[1:]
-            if sums.last < sums.size:
+            if sums.first + len(sums.law) <= sums.size:
                 beyond, q_0, q_1 = beyond + float(q_1[-1]), q_0[:-1], q_1[:-1]
             rows.append((q_0, q_1 - q_0))
             outside.append(beyond * (1 + 1e-9))
@@ -416,11 +402,8 @@ class SumMoments:
 
     @classmethod
     def of_others(cls, others: int, low: float, high: float, reach: float, *, half: bool) -> SumMoments:
-        """Build laws that together dominate every k others at ``high``, the rest at ``low``; ``half``: k <= others/2.
-
-        A block of k is treated as if its width were absent: leaving an independent bit out of a sum can only increase a
-        divergence (data processing).
-        """
+        """Build laws that together dominate every k others at ``high``, the rest ``low``; ``half``: k up to half."""
+        # A block of k counts as if its width were absent: fewer others are worse (data processing).
         width, stop = math.floor(_BLOCK * (others + 1)), others // 2 if half else others
         blocks = [(first, min(first + width, stop)) for first in range(0, stop + 1, width + 1)]
         return cls.of([bit_sum(first, high, others - last, low, reach) for first, last in blocks])
@@ -432,6 +415,9 @@ class SumMoments:
         h[same] = 1.0
         best = np.zeros_like(h)
         most = max(1, _STACK // (max(h.shape) * self.q_0.shape[1]))  # laws at once, to stay in the cache
+        # A chunked sum of positive terms, two exponentials, and logarithms times the order.
+        units = 3 * _CHUNK + self.q_0.shape[1] / _CHUNK + 60 + 8 * alpha * loss
+        spread = 1 / min(rows.min(), columns.min(), 1 - rows.max(), 1 - columns.max())
         for first in range(0, len(self.mass), most):
             part = SumMoments(*(getattr(self, name)[first : first + most] for name in self.__slots__))
             base = part.q_0 + columns[len(columns) // 2] * part.delta
@@ -441,10 +427,13 @@ class SumMoments:
                 np.exp(np.multiply(logs, order, out=logs), out=logs)
             left *= base[:, None, :]
             moment = _products(left, right)
-            found = part._exceeding(moment, alpha, loss) / (h * h)
+            rounding = units * _UNIT * (1 + moment) + ((3 + alpha) * part.outside + 1e-60)[:, None, None]
+            found = (moment - part.mass[:, None, None] + rounding) / (alpha * (alpha - 1) / 2) / (h * h)
             found[:, same] = part._local(rows[same.any(axis=1)])
-            spread = 1 / min(rows.min(), columns.min(), 1 - rows.max(), 1 - columns.max())
-            best = np.maximum(best, part._rounded(found, moment, alpha, spread, loss).max(axis=0))
+            error = part.error[:, None, None]  # from here on, step 6 of the page
+            root = np.sqrt(np.maximum(found, 0.0)) + 2 * error * spread * np.sqrt(3 + moment)
+            beyond = spread**2 * np.exp(alpha * loss + np.log(part.outside + 1e-300))[:, None, None]
+            best = np.maximum(best, (root * root * np.exp(2 * (alpha + 1) * error) + beyond).max(axis=0))
         return best
 
     def _local(self, nodes: FloatVector) -> FloatMatrix:
@@ -453,24 +442,6 @@ class SumMoments:
         law = q_0 + nodes[:, None] * delta
         terms = np.divide(delta**2, law, out=np.zeros_like(law), where=law > 0)
         return np.asarray(terms.sum(axis=-1) * (1 + 1e-13))
-
-    def _exceeding(self, moment: FloatMatrix, alpha: float, loss: float) -> FloatMatrix:
-        """Return (moment - 1)/(alpha (alpha - 1)/2), rounded up."""
-        # A chunked sum of positive terms, two exponentials, and logarithms times the order.
-        units = 3 * _CHUNK + self.q_0.shape[1] / _CHUNK + 60 + 8 * alpha * loss
-        edges = ((3 + alpha) * self.outside + 1e-60)[:, None, None]
-        rounding = units * _UNIT * (1 + moment) + edges
-        return np.asarray((moment - self.mass[:, None, None] + rounding) / (alpha * (alpha - 1) / 2))
-
-    def _rounded(
-        self, table: FloatMatrix, moment: FloatMatrix, alpha: float, spread: float, loss: float
-    ) -> FloatMatrix:
-        """Round the table up as in the module header; ``spread``: 1 / min(p, 1 - p)."""
-        error = self.error[:, None, None]
-        shift = 2 * error * spread * np.sqrt(3 + moment)
-        outside = spread**2 * np.exp(alpha * loss + np.log(self.outside + 1e-300))[:, None, None]
-        root = np.sqrt(np.maximum(table, 0.0)) + shift
-        return np.asarray(root * root * np.exp(2 * (alpha + 1) * error) + outside)
 
 
 def _products(left: FloatMatrix, right: FloatMatrix) -> FloatMatrix:
@@ -494,7 +465,10 @@ def pair_supremum_upper(
     cells the answer is what has been proved by then, which is still a bound.
     """
     order = alpha if len(tables) == 1 else math.inf
-    surfaces = [(_Surface.of(nodes, table, order), power) for table, power in tables]
+    squares = np.subtract.outer(nodes, nodes) ** 2
+    logs = [np.log1p(squares * table) * (1 + 1e-15) for table, _ in tables]
+    pairs = zip(tables, logs, strict=True)
+    surfaces = [(_Surface(nodes, table, moment, order), power) for (table, power), moment in pairs]
     return supremum_upper(surfaces, (_first(centre, nodes),), _ACCURACY, most_cells) * (1 + 1e-12)
 
 
@@ -546,21 +520,12 @@ def _first(centre: int | None, nodes: FloatVector) -> _Cells:
 @final
 @dataclass(frozen=True, slots=True, eq=False)
 class _Surface:
-    """Q between the nodes, from above: bilinear, or by chords of powers of the moment m = 1 + h^2 Q.
-
-    m^(1/alpha) is a norm of something affine in p, hence convex in p; m^(-1/(alpha-1)) is concave in p' (Minkowski's
-    inequality, and its reverse for negative exponents).
-    """
+    """Q between the nodes, from above: bilinear, or by chords of powers of the moment 1 + h^2 Q (the page, step 3)."""
 
     nodes: FloatVector
     table: FloatMatrix
     moment: FloatMatrix  # logarithms
     alpha: float  # infinite: bilinear only
-
-    @classmethod
-    def of(cls, nodes: FloatVector, table: FloatMatrix, alpha: float) -> _Surface:
-        moment = np.log1p(np.subtract.outer(nodes, nodes) ** 2 * table) * (1 + 1e-15)
-        return cls(nodes, table, moment, alpha)
 
     def upper(self, row: Any, column: Any, x: FloatVector, y: FloatVector) -> Any:
         """Return a bound on Q at points (x, y) of the table's cells."""

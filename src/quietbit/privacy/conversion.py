@@ -1,18 +1,14 @@
 """From Rényi divergences, or a Gaussian pair, to epsilon at a delta.
 
 Idea     every order gives a valid epsilon; report the smallest found, evaluated at its own order. A poor search makes
-         the bound looser, never wrong. A Gaussian's privacy profile is known in closed form: invert it. Many small
-         independent codes are dominated by a Gaussian pair with slightly more variance than their own.
+         the bound looser, never wrong. A Gaussian's privacy profile is known in closed form: invert it.
 Symbols  z = alpha - 1; ell = log(1/delta); rho(alpha): upper bound on the Rényi divergence of order alpha;
          mu = sensitivity / standard deviation of a Gaussian, whose curve alpha mu^2/2 has slope mu^2/2; Phi, phi: the
          normal distribution and density; s_i^2: largest variance of code i's privacy loss under any tilt of its law.
-Source   Guo et al. (ICML 2023), equation (rdp_conversion); Balle et al. (2020), Canonne et al. (2020). Balle and Wang
-         (ICML 2018), Theorem 8: delta = Phi(a) - e^epsilon Phi(b), a, b = +-mu/2 - epsilon/mu. The pair:
-         docs/theory/exact-accounts.md, with the proofs.
-
-The bound is rho + log(z/(1+z)) + (ell - log(1+z))/z. Its derivative in z, times z^2, is rho' z^2 + log(1+z) - ell,
-which increases because z rho is convex: one minimum. For rho = a alpha it solves a z^2 + log(1+z) = ell.
-Besides, TV <= sqrt(1 - exp(-KL)) and KL <= rho(alpha): when delta^2 >= 1 - exp(-rho), epsilon is 0.
+Source   Guo et al. (ICML 2023), equation (rdp_conversion): rho + log(z/(1+z)) + (ell - log(1+z))/z, which has one
+         minimum because z rho is convex; besides, epsilon is 0 where delta^2 >= 1 - exp(-rho) (TV and KL). Balle and
+         Wang (ICML 2018), Theorem 8: delta = Phi(a) - e^epsilon Phi(b), a, b = +-mu/2 - epsilon/mu. Gaussian pairs that
+         dominate codes: docs/theory/exact-accounts.md.
 """
 
 from __future__ import annotations
@@ -98,10 +94,8 @@ class OrderConstant(ABC):
 def epsilon_from_rdp(rdp: Callable[[float], float], delta: float, orders: Iterable[float] | None = None) -> float:
     """Return the smallest epsilon that the Rényi bound ``rdp(alpha)`` proves at ``delta``.
 
-    Args:
-        rdp: an upper bound on the Rényi divergence for every real order above 1; may be infinite.
-        delta: in [0, 1); at 0 a Rényi bound proves nothing unless it is zero everywhere.
-        orders: minimise over these orders only; by default over all real orders above 1.
+    ``rdp`` holds at every real order above 1, and may be infinite. At delta = 0 it proves nothing unless it is zero
+    everywhere. ``orders``: minimise over these alone, instead of over all real orders above 1.
     """
     delta = check_delta(delta)
     if delta == 0:
@@ -128,10 +122,7 @@ def epsilon_from_rdp(rdp: Callable[[float], float], delta: float, orders: Iterab
 
 
 def epsilon_from_linear(slope: float, delta: float) -> float:
-    """Return `epsilon_from_rdp` for ``rdp(alpha) = slope * alpha``, the Gaussian's curve, in closed form.
-
-    Newton's method finds the order; the reported number is the bound at that order, however accurate it is.
-    """
+    """Return `epsilon_from_rdp` for ``rdp(alpha) = slope * alpha``: the bound at the order that Newton finds."""
     delta = check_delta(delta)
     require(slope >= 0, "slope", slope, "a number of at least 0")
     if slope == 0:
@@ -221,10 +212,7 @@ def gaussian_log_delta(epsilon: float, mu: float) -> float:
 
 
 def gaussian_epsilon_upper(slope: float, delta: float) -> float:
-    """Return the exact epsilon at ``delta`` of Gaussian noise with Rényi curve ``slope * alpha``, rounded up.
-
-    Bisection keeps ``delta(high) <= delta`` throughout, and ``high`` is returned.
-    """
+    """Return the exact epsilon at ``delta`` of Gaussian noise with Rényi curve ``slope * alpha``, rounded up."""
     delta = check_delta(delta)
     require(slope >= 0, "slope", slope, "a number of at least 0")
     if slope == 0:
@@ -243,10 +231,8 @@ def gaussian_epsilon_upper(slope: float, delta: float) -> float:
 def dominating_square_upper(budget: float, largest: float, *, one_bit: bool) -> float:
     """Return mu^2 of a Gaussian pair that dominates every product of codes with this budget, rounded up.
 
-    Args:
-        budget: an upper bound on the sum over coordinates of s_i^2.
-        largest: an upper bound on s_i for every single coordinate.
-        one_bit: whether every code has only two values, which adds much less to the budget.
+    ``budget`` bounds the sum over coordinates of s_i^2, ``largest`` every single s_i; ``one_bit``: every code has only
+    two values, which adds much less to the budget.
 
     >>> dominating_square_upper(1.0, 0.1, one_bit=True) < 1.019
     True

@@ -1,31 +1,29 @@
 """Cost: what releases reveal, as upper bounds that add up.
 
 Idea     several bounds may be known of one release: its max-divergence, its Rényi divergences, a Gaussian pair or a
-         pair of loss distributions that dominates it. Each of these adds up over releases, and the smallest epsilon
-         among the accounts that hold for all parts is the answer. A cost carries the adjacency, unit and trust that it
-         was found under (its terms); costs under different terms do not add up. The list of releases is fixed in
-         advance here, while inputs may depend on anything; `account` treats lists that are chosen along the way.
+         pair of loss distributions that dominates it. Each adds up over releases, and the smallest epsilon among the
+         accounts that hold for all parts is the answer. The list of releases is fixed in advance here, while inputs
+         may depend on anything; `account` treats lists that are chosen along the way.
 Symbols  D_alpha: Rényi divergence between neighbouring worlds, both ways round, alpha > 1; slope: a bound slope * alpha
-         on it; mu^2 / 2: the slope of a Gaussian pair N(mu, 1), N(0, 1); losses: privacy loss distributions of the
-         party's data against the neighbour's, and the other way round; slack s, lost mass d: a sampler's law is within
-         e^(+-s) of the certified one outside a set of outputs that has mass at most d in either world.
-Source   Guo et al. (ICML 2023), section "Rényi DP and composition", Theorem 2; Mironov (2017); Zhu, Dong, Wang (2022),
-         Theorem 10; Dwork and Roth (2014), Proposition 2.1: post-processing. docs/theory/adding-up.md: slack and lost
-         mass add up and are paid once, at the end: (eps + 2 sum s)-privacy at e^(sum s) delta + sum d.
+         on it; mu^2 / 2: the slope of a Gaussian pair N(mu, 1), N(0, 1); slack s, lost mass d: a sampler's law is
+         within e^(+-s) of the certified one outside a set of outputs that has mass at most d in either world.
+Source   Mironov (2017); Zhu, Dong, Wang (2022), Theorem 10. docs/theory/adding-up.md: slack and lost mass add up and
+         are paid once, at the end: (eps + 2 sum s)-privacy at e^(sum s) delta + sum d.
 
-Terms. The zero vector lies in every ball, so a replace-one cost holds for zero-out (not the reverse, where distances
-double). What a server publishes, or the sum that it sees, is computed from the payloads, so a local cost holds under
-every trust, and the cost of a sum under central trust. A cost under shuffled trust relies on a secret order, and holds
-under no other. A client's cost says nothing in general about one of its samples, nor the reverse.
+Terms. A cost carries the adjacency, unit and trust that it was found under; costs under different terms do not add up.
+The zero vector lies in every ball, so a replace-one cost holds for zero-out, not the reverse. What a server publishes,
+or the sum that it sees, is computed from the payloads, so a local cost holds under every trust, and the cost of a sum
+under central trust; one under shuffled trust relies on a secret order, and holds under no other. A client's cost says
+nothing in general about one of its samples, nor the reverse.
 """
 
 from __future__ import annotations
 
 import math
+import operator
 from collections.abc import Callable, Iterable
 from fractions import Fraction
 from functools import lru_cache
-from operator import itemgetter
 from typing import Any, TypeAlias, final
 
 import numpy as np
@@ -53,7 +51,7 @@ MOST_SLOPE = 1e11
 ROUNDING = 2.0**-21  # of the clip: by which the float32 rounding of two updates moves them apart
 
 _IMPLIES = {
-    Trust.LOCAL: {Trust.LOCAL, Trust.SECURE_AGGREGATION, Trust.CENTRAL, Trust.SHUFFLED},
+    Trust.LOCAL: set(Trust),
     Trust.SECURE_AGGREGATION: {Trust.SECURE_AGGREGATION, Trust.CENTRAL},
     Trust.CENTRAL: {Trust.CENTRAL},
     Trust.SHUFFLED: {Trust.SHUFFLED},
@@ -69,11 +67,10 @@ class Formula:
     known: tuple[Any, ...]
 
     def __init__(self, function: Callable[..., Any], *known: Any) -> None:
-        """Store the known arguments, which follow the order where there is one."""
         self.__attrs_init__(function, known)
 
     def __call__(self, *at: float) -> Any:
-        """Evaluate the formula."""
+        """Evaluate the formula; the known arguments follow the order where there is one."""
         return self.function(*at, *self.known)
 
 
@@ -155,8 +152,7 @@ class Cost:
     ) -> Cost:
         """Return a cost from a certified function of the order, and further bounds.
 
-        ``pure`` is the max-divergence, ``losses`` makes the dominating pairs on demand, and ``alone`` is the epsilon at
-        a delta of a single such release.
+        ``pure``: the max-divergence; ``losses`` makes dominating pairs; ``alone``: epsilon at a delta, of one release.
         """
         require(pure >= 0, "pure", pure, "a number of at least 0")
         return cls._one(_Part(bound, label, pure, losses=losses, alone=alone))
@@ -184,7 +180,9 @@ class Cost:
         line = min(pair, math.inf if slope == math.inf else _size(slope, "slope"))
         require(line < math.inf, "pair_slope", pair_slope, "finite where no slope is given")
         label = f"slope {line:g}"
-        return cls._one(_Part(Formula(_line, line), label, slope=line, pair=pair, largest=largest) if line else None)
+        return cls._one(
+            _Part(Formula(operator.mul, line), label, slope=line, pair=pair, largest=largest) if line else None
+        )
 
     @classmethod
     def from_losses(
@@ -193,15 +191,12 @@ class Cost:
         """Price a release with a known dominating pair; without ``backward``, ``forward`` serves both ways round.
 
         ``pair`` is mu^2 / 2 of a Gaussian pair that also dominates it, where one is known.
-
-        An adjacency that is the same both ways round (replace-one) may give one pair for both: every pair of
-        neighbours is dominated in either role. For zero-out the two worlds differ, and a party that takes part in
-        several releases is in the same world in all of them, so forward losses add to forward ones (Zhu, Dong, Wang
-        2022, Definition 7 and Theorem 10).
+        One pair may serve both ways where the adjacency is symmetric (replace-one). For zero-out a party is in the same
+        world in all its releases, so forward losses add to forward ones (Zhu, Dong, Wang 2022, Definition 7).
         """
-        require(isinstance(forward, LossDistribution), "forward", forward, "a LossDistribution")
         both = forward, forward if backward is None else backward
-        require(isinstance(both[1], LossDistribution), "backward", backward, "a LossDistribution or None")
+        for name, one in zip(("forward", "backward"), both, strict=True):
+            require(isinstance(one, LossDistribution), name, one, "a LossDistribution")
         pure = max(one.pure_epsilon_upper() for one in both)
         return cls._one(_Part(Formula(_loss_divergence, both), "dominating pair", pure, pair, pair, losses=both))
 
@@ -219,9 +214,9 @@ class Cost:
         laws = [np.array(law, dtype=np.float64) for law in (first, second)]
         tops = [np.nextafter(law * (1 + relative_error), law if relative_error == 0 else 2.0) for law in laws]
         lows = [np.nextafter(law * (1 - relative_error), law if relative_error == 0 else -1.0) for law in laws]
-        lows = [np.maximum(low, 0.0) for low in lows]
+        both = zip(tops, reversed(lows), strict=True)
         return cls.from_losses(
-            LossDistribution.from_atoms(tops[0], lows[1]), LossDistribution.from_atoms(tops[1], lows[0]), pair=pair
+            *(LossDistribution.from_atoms(top, np.maximum(low, 0.0)) for top, low in both), pair=pair
         )
 
     @classmethod
@@ -340,8 +335,8 @@ class Cost:
         """Price a release that is the certified one but for outputs of mass at most ``lost``, in either world.
 
         For every pair of neighbours there are two laws that this cost covers and a set of outputs outside which the
-        release has exactly these; the module header has the proof, for adaptive compositions too. ``everywhere`` is a
-        cost of the actual release, where one is known.
+        release has exactly these; laws that are merely close in total variation do not have this form.
+        ``everywhere`` is a cost of the actual release, where one is known.
         """
         value = check_delta(lost)
         if not value or not self.parts:
@@ -444,7 +439,7 @@ class Cost:
 
     def answered_by(self, delta: float) -> str:
         """Return which account `epsilon` used: "pure", "Rényi", "privacy-loss distribution" or "exact Gaussian"."""
-        return min(self.accounts(delta).items(), key=itemgetter(1))[0]
+        return min(self.accounts(delta).items(), key=operator.itemgetter(1))[0]
 
     def accounts(self, delta: float) -> dict[str, float]:
         """Return the epsilon of every account that holds for all parts at ``delta``."""
@@ -524,10 +519,6 @@ def _response(alpha: float, eps: float) -> float:
 
 def _squared(alpha: float, kappa: Bound, distance: float) -> float:
     return round_up(kappa(alpha) * distance * distance, 1e-15)
-
-
-def _line(alpha: float, slope: float) -> float:
-    return slope * alpha
 
 
 def _loss_divergence(alpha: float, both: LossPair) -> float:

@@ -4,19 +4,9 @@ Idea     MVU dithers both worlds, so a statement must name what it compares. Giv
          independent; two mixtures are no further apart than their worst pair (joint quasi-convexity).
 Symbols  S: every grid vector that is ever sampled lies within S of (1/2, ..., 1/2) in the norm named; P_i the row of
          level x_i; Q a reference row. These theorems need nothing else from the dithering: rejection enforces S.
-Source   Chaudhuri et al. (2022) for MVU; its two statements are proved here.
-
-Replace-one. Two grid vectors lie within 2S of each other, so with k = max over i != i' of
-D_alpha(P_i||P_i') / (x_i - x_i')^2 the release is (alpha, k (2S)^2)-RDP; with D_inf and |x_i - x_i'| in the
-L1 norm it is pure.
-
-Zero-out. The neighbour's release is d independent draws from Q. A coordinate at level i costs at most
-max(D_alpha(P_i||Q), D_alpha(Q||P_i)), so with k the largest of these over (x_i - 1/2)^2 it is (alpha, k
-S^2)-RDP. With an odd number of levels Q is the centre row: exactly what a zero update sends. With an even
-number Q is the average of the two middle rows: each coordinate of a zero update is dithered to x = (1 -+
-h)/2 with equal chances, all such vectors have the same norm, and when it is within S none is rejected, so
-again Q in every coordinate is exactly what a zero update sends. When it is not (S too small for the grid),
-the statement is about Q itself.
+Source   Chaudhuri et al. (2022) for MVU; docs/theory/interpolated.md, "Rows of MVU", has the proofs: a release is
+         (alpha, k distance^2)-RDP, k the largest divergence per squared distance of two rows (replace-one, 2S), or of
+         a row and Q, both ways round (zero-out, S).
 """
 
 from __future__ import annotations
@@ -30,7 +20,7 @@ from quietbit.design.table import Design
 from quietbit.errors import check_real
 from quietbit.privacy.conversion import round_up
 from quietbit.privacy.cost import Cost, Formula
-from quietbit.privacy.divergence import CENTRE
+from quietbit.privacy.divergence import CENTRE, exact_levels
 from quietbit.target import Adjacency
 
 __all__ = ["dithered_l1_cost", "dithered_l2_cost", "reference_row"]
@@ -50,7 +40,7 @@ def dithered_l1_cost(design: Design, radius: float, adjacency: Adjacency) -> Cos
     """Return the pure cost when grid vectors stay within L1 distance ``radius`` of (1/2, ..., 1/2)."""
     adjacency = Adjacency(adjacency)
     distance = adjacency.radii * check_real(radius, "radius")
-    rows, levels = np.log(design.probabilities), _levels(design)
+    rows, levels = np.log(design.probabilities), exact_levels(design)
     if adjacency is Adjacency.REPLACE_ONE:
         # Distances add up along the grid, so neighbouring levels have the largest ratio.
         rate = np.abs(np.diff(rows, axis=0)).max(axis=1) / np.diff(levels)
@@ -68,15 +58,10 @@ def reference_row(design: Design) -> FloatVector:
     return np.asarray(middle.mean(axis=0))
 
 
-def _levels(design: Design) -> FloatVector:
-    cells = design.spec.input_levels - 1
-    return np.asarray(np.arange(cells + 1) / cells)
-
-
 @lru_cache(maxsize=1024)
 def _constant(alpha: float, design: Design, adjacency: Adjacency) -> float:
     """Return k: the largest divergence per squared distance among the rows compared."""
-    rows, levels = np.log(design.probabilities), _levels(design)
+    rows, levels = np.log(design.probabilities), exact_levels(design)
     others, places = rows, levels
     if adjacency is Adjacency.ZERO_OUT:
         others, places = np.log(reference_row(design))[None, :], np.array([CENTRE])

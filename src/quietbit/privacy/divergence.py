@@ -8,32 +8,12 @@ Symbols  segment i: eta(x) = start_i + slope_i (x - left_i) on [left_i, right_i]
          sigma = softmax(eta): the law of the symbol. The end segments continue outside [0, 1].
          m_i(x) = sigma(eta(x)) . slope_i; g_j(t) = log P(j | 1/2 + t) - log P(j | 1/2).
 Source   Guo et al. (ICML 2023), equation (imvu_interpolation), beta-scaling of the same section, Lemma 1 and Theorem 1;
-         the sharper constants follow here.
-
-Two symbols whose slopes agree in every segment have a constant ratio of probabilities, so their sum is a
-sufficient statistic: merging them changes no divergence between two inputs.
-
-L. Inside segment i, d/dx log P(j|x) = slope_i[j] - m_i(x), and m_i' is a variance, so m_i is non-decreasing
-and the extremes over the segment are at its ends: no search is needed. The paper states Lemma 1 on [0, 1];
-here the segments cover the whole range of inputs, beta > 1 included.
-
-Zero-out. sup over t of max_j |g_j(t)| / |t|. In a segment g_j is linear minus convex, hence concave. On the
-piece next to the centre, where g_j(0) = 0, g/t is largest at 0+ (the slope there) and -g/t at the far end. On
-a piece [a, b], 0 < a: -g/t is quasi-convex, so largest at an end; g/t is quasi-concave, and with
-psi = g - t g' (non-decreasing) it is largest at a if psi(a) >= 0, at b if psi(b) <= 0, else where psi
-vanishes. Bisection leaves psi(l) <= 0 <= psi(r), and the tangent at l bounds g/t on [l, r] by
-(g(l) + g'(l) (r - l)) / r from above. All of it is exact up to rounding, which is added.
-
-Through the centre. Let c_up be the least constant with g_j(t) <= c_up |t|, and c_down that with -g_j(t) <= c_down |t|;
-the zero-out constant is the larger. For two vectors in the same L1 ball of radius r around the centre,
-log P(y|x) - log P(y|x') = (log P(y|x) - log P(y|1/2)) + (log P(y|1/2) - log P(y|x')) <= (c_up + c_down) r: the
-constant of replace-one in a ball is (c_up + c_down) / 2 on its diameter 2 r.
+         docs/theory/interpolated.md proves the sharper constants.
 """
 
 from __future__ import annotations
 
 import math
-from collections.abc import Callable
 from dataclasses import dataclass
 from typing import TypeAlias, final
 
@@ -44,11 +24,13 @@ from quietbit.design.table import Design
 from quietbit.errors import require
 
 __all__ = [
-    "CENTRE", "Segments", "check_range", "lipschitz_upper", "log_softmax", "mean_and_law", "paper_constant_upper",
-    "smallest_probability_lower", "through_centre_constant_upper", "zero_out_constant_upper",
+    "CENTRE", "Segments", "check_range", "exact_levels", "lipschitz_upper", "log_softmax", "mean_and_law",
+    "paper_constant_upper", "smallest_probability_lower", "through_centre_constant_upper", "zero_out_constant_upper",
 ]  # fmt: skip
 
 CENTRE = 0.5  # the input of a zero update
+_BISECTIONS = 50
+_Index: TypeAlias = np.ndarray[tuple[int], np.dtype[np.intp]]
 
 
 @final
@@ -68,8 +50,7 @@ class Segments:
         """Return the pieces of a design's interpolation over the range, the end pieces extended to it."""
         low, high = check_range(low, high)
         eta = np.log(design.probabilities)
-        cells = design.spec.input_levels - 1
-        levels = np.arange(cells + 1) / cells  # correctly rounded, so that a centre level is exactly 1/2
+        levels, cells = exact_levels(design), design.spec.input_levels - 1
         slope = np.diff(eta, axis=0) * cells
         left, right = levels[:-1].copy(), levels[1:].copy()
         left[0], right[-1] = min(low, 0.0), max(high, 1.0)
@@ -78,8 +59,12 @@ class Segments:
         left, right = np.maximum(left[used], low), np.minimum(right[used], high)
         slope = slope[used]
         start = start + slope * (left - anchor)[:, None]
-        if merge:
-            start, slope = _merged(start, slope)
+        columns, place = np.unique(slope, axis=1, return_inverse=True)
+        if merge and columns.shape[1] < slope.shape[1]:  # symbols with slopes equal to the last bit in every segment
+            whole = np.full((start.shape[0], columns.shape[1]), -np.inf)
+            for column, target in enumerate(np.ravel(place)):
+                whole[:, target] = np.logaddexp(whole[:, target], start[:, column])
+            start, slope = whole, columns
         ends = start + slope * (right - left)[:, None]
         largest = float(max(np.abs(start).max(), np.abs(ends).max()))
         slope_error = 2.0**-50 * cells * (1.0 + float(np.abs(eta).max()))
@@ -91,9 +76,14 @@ class Segments:
         width = np.ptp(self.slope, axis=1)
         return np.where(width > 0, width + 2 * self.slope_error, 0.0)
 
-    def eta(self, index: np.ndarray[tuple[int], np.dtype[np.intp]], x: FloatVector) -> FloatMatrix:
+    def eta(self, index: _Index, x: FloatVector) -> FloatMatrix:
         """Return unnormalised log-probabilities at ``x``, on the line of segment ``index`` wherever ``x`` is."""
         return self.start[index] + self.slope[index] * (x - self.left[index])[:, None]
+
+
+def exact_levels(design: Design) -> FloatVector:
+    """Return the input levels, correctly rounded, so that a centre level is exactly 1/2."""
+    return np.asarray(np.arange(design.spec.input_levels) / (design.spec.input_levels - 1))
 
 
 def check_range(low: float, high: float) -> tuple[float, float]:
@@ -117,37 +107,18 @@ def mean_and_law(eta: FloatMatrix, values: FloatMatrix) -> tuple[FloatVector, Fl
     return np.einsum("...j,...j->...", weights, values), weights
 
 
-def _merged(start: FloatMatrix, slope: FloatMatrix) -> tuple[FloatMatrix, FloatMatrix]:
-    """Merge symbols whose slopes are equal to the last bit in every segment."""
-    columns, place = np.unique(slope, axis=1, return_inverse=True)
-    if columns.shape[1] == slope.shape[1]:
-        return start, slope
-    merged = np.full((start.shape[0], columns.shape[1]), -np.inf)
-    for column, target in enumerate(np.ravel(place)):
-        merged[:, target] = np.logaddexp(merged[:, target], start[:, column])
-    return merged, columns
-
-
-_BISECTIONS = 50
-_Index: TypeAlias = np.ndarray[tuple[int], np.dtype[np.intp]]
-
-
 def lipschitz_upper(design: Design, low: float = 0.0, high: float = 1.0) -> float:
     """Return L: the exact Lipschitz constant of every log-probability over inputs in [low, high], rounded up."""
-    segments = Segments.over(design, low, high)
-    return min(_lipschitz(segments), _paper(segments))
+    return min(_constants(Segments.over(design, low, high)))
 
 
 def paper_constant_upper(design: Design, low: float = 0.0, high: float = 1.0) -> float:
     """Return the eps + eps' of Lemma 1, measured on the stored table and over [low, high], rounded up."""
-    return _paper(Segments.over(design, low, high, merge=False))
+    return _constants(Segments.over(design, low, high, merge=False))[1]
 
 
 def zero_out_constant_upper(design: Design, low: float = 0.0, high: float = 1.0) -> float:
-    """Return the least c with |log P(j|x) - log P(j|1/2)| <= c |x - 1/2| for all j and x in the range, rounded up.
-
-    The range must contain the centre 1/2.
-    """
+    """Return the least c with |log P(j|x) - log P(j|1/2)| <= c |x - 1/2| over the range, which must contain 1/2."""
     return min(max(_gain_and_loss(design, low, high)), lipschitz_upper(design, low, high))
 
 
@@ -171,34 +142,22 @@ def _gain_and_loss(design: Design, low: float, high: float) -> tuple[float, floa
 
 
 def smallest_probability_lower(design: Design, low: float = 0.0, high: float = 1.0) -> float:
-    """Return the least probability of any symbol over the range, rounded down.
-
-    log P(j|x) is concave in each segment, so its minimum is at an end of one.
-    """
+    """Return the least probability of any symbol over the range, rounded down: at an end of a segment, by concavity."""
     segments = Segments.over(design, low, high, merge=False)
     ends = segments.start + segments.slope * (segments.right - segments.left)[:, None]
     least = min(float(log_softmax(segments.start).min()), float(log_softmax(ends).min()))
     return math.exp(least) * (1 - 4 * segments.noise)
 
 
-def _slope_range(segments: Segments) -> tuple[FloatVector, FloatVector]:
-    """Return m_i at the left and at the right end of every segment."""
-    ends = segments.start + segments.slope * (segments.right - segments.left)[:, None]
-    return mean_and_law(segments.start, segments.slope)[0], mean_and_law(ends, segments.slope)[0]
-
-
-def _lipschitz(segments: Segments) -> float:
-    at_left, at_right = _slope_range(segments)
-    up = segments.slope.max(axis=1) - at_left
-    down = at_right - segments.slope.min(axis=1)
-    return float(np.maximum(up, down).max() + 4 * segments.noise * segments.span.max()) + 2 * segments.slope_error
-
-
-def _paper(segments: Segments) -> float:
-    at_left, at_right = _slope_range(segments)
+def _constants(segments: Segments) -> tuple[float, float]:
+    """Return L and the paper's eps + eps', from the means m_i at both ends of every segment."""
+    slope, noise, slope_error = segments.slope, segments.noise, 2 * segments.slope_error
+    ends = segments.start + slope * (segments.right - segments.left)[:, None]
+    at_left, at_right = mean_and_law(segments.start, slope)[0], mean_and_law(ends, slope)[0]
+    steepest = np.maximum(slope.max(axis=1) - at_left, at_right - slope.min(axis=1)).max()
     drift = max(float(np.abs(at_left).max()), float(np.abs(at_right).max()))
-    metric = float(np.abs(segments.slope).max())
-    return (metric + drift) * (1 + 8 * segments.noise) + 2 * segments.slope_error
+    paper = (float(np.abs(slope).max()) + drift) * (1 + 8 * noise) + slope_error
+    return float(steepest + 4 * noise * segments.span.max()) + slope_error, paper
 
 
 def _one_sided(segments: Segments, mirrored: bool) -> tuple[float, float]:
@@ -232,27 +191,15 @@ def _one_sided(segments: Segments, mirrored: bool) -> tuple[float, float]:
         inside &= at_near + slope_near * (far - near)[:, None] + error > up * far[:, None]
         inside[0] = False
         rows, symbols = np.nonzero(inside)
-        if len(rows):
-            up = max(up, _interior(gain, rows, symbols, near[rows], far[rows], error))
+        if len(rows):  # bisect on psi; the tangent at the lower end is a bound
+            own, low, high = np.arange(len(rows)), near[rows], far[rows]
+            for _ in range(_BISECTIONS):
+                middle = 0.5 * (low + high)
+                value, rate = gain(rows, middle)
+                before = value[own, symbols] < middle * rate[own, symbols]
+                low, high = np.where(before, middle, low), np.where(before, high, middle)
+            value, rate = gain(rows, low)
+            tangent = value[own, symbols] + rate[own, symbols] * (high - low)
+            up = max(up, float(((tangent + error) / high).max()))
     rounding = error * float(segments.span.max()) + 2 * segments.slope_error
     return up + rounding, down + rounding
-
-
-def _interior(
-    gain: Callable[[_Index, FloatVector], tuple[FloatMatrix, FloatMatrix]],
-    rows: _Index,
-    symbols: _Index,
-    low: FloatVector,
-    high: FloatVector,
-    error: float,
-) -> float:
-    """Return the largest certified g/t strictly inside a piece away from the centre, by bisecting on psi."""
-    own = np.arange(len(rows))
-    for _ in range(_BISECTIONS):
-        middle = 0.5 * (low + high)
-        value, rate = gain(rows, middle)
-        before = value[own, symbols] < middle * rate[own, symbols]
-        low, high = np.where(before, middle, low), np.where(before, high, middle)
-    value, rate = gain(rows, low)
-    tangent = value[own, symbols] + rate[own, symbols] * (high - low)
-    return float(((tangent + error) / high).max())

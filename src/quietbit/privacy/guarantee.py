@@ -54,7 +54,6 @@ zero vector), local trust: the server sees every payload.
     trust: Trust
 
     def __post_init__(self) -> None:
-        """Refuse numbers that are not a guarantee, and unknown words."""
         require(self.epsilon_upper >= 0, "epsilon_upper", self.epsilon_upper, "a number of at least 0")
         check_delta(self.delta)
         require(isinstance(self.unit, Unit), "unit", self.unit, "a Unit")
@@ -98,7 +97,6 @@ class GuaranteePair:
     leavers: int = 0
 
     def __post_init__(self) -> None:
-        """Refuse guarantees of different unit or adjacency, a second one without a crowd, and none without a reason."""
         require(isinstance(self.server, Guarantee), "server", self.server, "a Guarantee")
         shuffled = self.server.trust is Trust.SHUFFLED
         require(not shuffled, "trust of the server's guarantee", self.server.trust.value, "one that holds against it")
@@ -109,9 +107,8 @@ class GuaranteePair:
             return
         require(isinstance(self.result, Guarantee), "result", self.result, "a Guarantee or None")
         require(self.server.trust is Trust.LOCAL, "trust of the server's guarantee", self.server.trust.value, "local")
-        require(
-            self.result.trust is Trust.SHUFFLED, "trust of the second guarantee", self.result.trust.value, "shuffled"
-        )
+        seen = self.result.trust
+        require(seen is Trust.SHUFFLED, "trust of the second guarantee", seen.value, "shuffled")
         same = (self.result.unit, self.result.adjacency) == (self.server.unit, self.server.adjacency)
         require(same, "second guarantee", self.result, "of the unit and adjacency of the first")
         require(self.crowd > 0, "crowd", self.crowd, "positive beside a second guarantee")

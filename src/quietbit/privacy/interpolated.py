@@ -1,25 +1,14 @@
 """The privacy of a vector sent through the interpolated mechanism: Theorems 1 and 2, and one Gaussian pair.
 
 Idea     coordinates are randomised independently, so scalar constants times the distance of two neighbours in
-         x-space give the vector's cost. Many small independent codes are almost a Gaussian, and with a little more
-         variance this is a theorem: no observer tells two neighbours apart better than N(0, 1) from N(mu, 1), at every
-         epsilon at once. Gaussian pairs compose exactly and adaptively, so any number of releases is one sum.
+         x-space give the vector's cost. Many small independent codes are almost a Gaussian: with a little more variance
+         a Gaussian pair dominates them at every epsilon at once, and such pairs compose exactly and adaptively.
 Symbols  distance: ||x - x'|| of any two neighbours in the ball's norm, `Scaling.distance`;
          [low, high]: where coordinates of x can lie: [(1-beta)/2, (1+beta)/2], or [0, 1] when clamped.
          s_i^2: the largest variance of coordinate i's privacy loss under any exponential tilt of its law; for a bit
          s_i is half the distance of its two log-odds. budget >= sum s_i^2; largest >= s_i for every i.
 Source   Guo et al. (ICML 2023), Theorem 1 (L1, pure) and Theorem 2 (L2, Rényi); more levels: `renyi`. The pair:
          docs/theory/exact-accounts.md has statements and proofs; composition: Dong, Roth, Su (2022).
-
-    one bit:  mu^2 = budget + largest^2 (1 + log(1 + 2 budget / largest^2) / 6),      largest <= 1;
-    any code: mu^2 = budget + largest^2 (5/2 + log(1 + budget / largest^2)).
-
-The first term is Theorem 2's own budget M S^2; the second is what codes cost on top of a Gaussian. With every
-coordinate clamped to a tenth of the radius it is 1.9 % for bits, to a twentieth 0.5 % (2.1 % for other codes).
-
-Several releases are one product of bits with the sum of their budgets, also when inputs depend on earlier releases:
-the second term is paid once for all of them. Sample-level privacy depends on this: a sample may concentrate its whole
-effect on one coordinate, and one such bit is far from a Gaussian (1 to 1.57 at least), but thirty are not.
 """
 
 from __future__ import annotations
@@ -84,9 +73,7 @@ def interpolated_l2_cost(
     return Cost.per_square(constant, distance, f"interpolated, {adjacency.value}")
 
 
-@lru_cache(maxsize=128)
-def _more_levels(design: Design, low: float, high: float, adjacency: Adjacency) -> RenyiConstant:
-    return RenyiConstant(design, low, high, adjacency)
+_more_levels = lru_cache(maxsize=128)(RenyiConstant)
 
 
 def dominated_l2_cost(
@@ -94,16 +81,10 @@ def dominated_l2_cost(
 ) -> Cost:
     """Return the curve of a vector sent through the interpolated mechanism, for either adjacency.
 
-    Args:
-        design: one output bit with any number of levels, or two levels with any number of bits; others are refused.
-        distance: the largest L2 distance of two neighbours' inputs, ``Scaling.distance(adjacency, ball)``.
-        largest: the largest distance of two neighbours' inputs in one coordinate: that of clamped inputs from
-            the centre for zero-out, twice as much for replace-one.
-        low: the smallest input that occurs.
-        high: the largest one.
-        together: whether one-bit releases of a fixed list are priced as one product.
-
-    Besides the pair the curve has Theorem 2's Rényi bound, which is used where coordinates are not clamped.
+    ``distance`` and ``largest`` bound the L2 distance of two neighbours' inputs, and that in one coordinate, which is
+    a clamped input's from the centre for zero-out, twice as much for replace-one. Inputs lie in [low, high].
+    ``together``: one-bit releases of a fixed list are priced as one product. A design has one output bit or two levels,
+    or is refused. Besides the pair the curve has Theorem 2's Rényi bound, used where coordinates are not clamped.
     """
     one_bit, levels = design.spec.output_bits == 1, design.spec.input_levels
     require(one_bit or levels == 2, "input_levels", levels, "2 where codes have more than one bit")

@@ -1,30 +1,15 @@
 """Privacy loss distributions: the exact account of many releases, each with a known worst pair.
 
 Idea     a release whose worst pair of laws (P, Q) is known costs delta(eps) = E_P[(1 - e^(eps - L))_+], L = log dP/dQ,
-         and the losses of independent releases add: convolve. All errors go towards privacy: losses are put on a grid
-         by connecting the dots of delta over e^eps, which never lowers delta; tails and rounding are added.
+         and the losses of independent releases add: convolve, at a tilt, so that errors count relative to delta. All
+         errors go towards privacy: losses are put on a grid by connecting the dots of delta over e^eps, which never
+         lowers delta; masses are upper bounds throughout; tails and the rounding of transforms are added.
 Symbols  P, Q: a dominating pair, P the law with the party's data, Q the neighbour's; T releases; u = 2^-53;
          theta: tilt; K(theta) = log E_P e^(theta L); c: law of the sum of losses; w: weights with delta = sum c w.
 Source   Dwork and Rothblum (2016), Sommer, Meiser, Mohammadi (2019): the loss and its convolution; Koskela, Jaelkoe,
          Honkela (2020): Fourier transforms; Doroshenko et al. (2022): connecting the dots; Zhu, Dong, Wang (2022),
          Theorem 10: dominating pairs of adaptive releases multiply; Kairouz, Oh, Viswanath (2015): pure privacy.
-
-Moving a mass p at loss l in [a, b] to the ends with p_b = p (1 - e^(a-l))/(1 - e^(a-b)), p_a = p - p_b keeps both P
-and Q of the interval, and replaces the convex function (r - x)_+ of the ratio r = e^l by its chord: delta grows for
-every epsilon, for this pair and, since pairs that dominate multiply, for every composition with it. So does raising a
-mass or a loss. Masses are computed as upper bounds throughout.
-
-The convolution is done at a tilt: a_j = p_j e^(theta l_j - kappa), any theta and kappa; then
-delta = sum_j c_j w_j with w_j = e^(T kappa - theta l_j) (1 - e^(eps - l_j))_+, c = a * ... * a, and errors of c count
-relative to delta, not to 1. What the window of N grid points does not hold: losses above it are at most
-e^(K(phi) - phi high) for any phi > theta (Chernoff); what wraps round only adds.
-
-Rounding of the transform. One transform of length N = 2^t errs by at most e = 10 t u of the result's 2-norm (Higham,
-Accuracy and Stability, Theorem 24.2, has 7 t u for radix 2 with accurate weights; larger radices have fewer
-roundings). A product of T transforms by repeated squaring errs relatively by (T-1) sqrt(5) u per entry. Together,
-    |c_computed - c|_2 <= B sum_i T_i e |a_i|_2 + (e + 3 u sum_i T_i) |c|_2,
-    B = product over i of max(1, |a_i|_1 + e sqrt(N) |a_i|_2)^T_i,
-and by Cauchy and Schwarz delta errs by at most that times |w|_2, which is added. |c|_2 <= |c_computed|_2 + the error.
+         docs/theory/adding-up.md, "Loss distributions", proves the errors that are added.
 """
 
 from __future__ import annotations
@@ -124,19 +109,16 @@ class LossDistribution:
         """Build the pair whose delta over e^epsilon connects certified points; it dominates what they certify.
 
         The true delta is convex in e^epsilon and below the points, so it is below their lower convex hull, joined to
-        delta = 1 at e^epsilon = 0 and constant after the last point.
-
-        Args:
-            epsilons: increasing; negative ones are welcome, where P(O) - e^epsilon Q(O) <= delta as well.
-            deltas: an upper bound at each, in [0, 1].
-            symmetric: the points hold both ways round; then 1 - e^-eps + e^-eps delta(eps) holds at -eps.
+        delta = 1 at e^epsilon = 0 and constant after the last point. ``epsilons`` increase; negative ones are welcome,
+        where P(O) - e^epsilon Q(O) <= delta as well. ``symmetric``: the points hold both ways round, and so
+        1 - e^-eps + e^-eps delta(eps) at -eps.
         """
         nodes, heights = np.array(epsilons, dtype=np.float64), np.array(deltas, dtype=np.float64)
         require(nodes.ndim == 1 and nodes.size >= 1, "epsilons", nodes.shape, "a list of at least one number")
         require(nodes.shape == heights.shape, "deltas", heights.shape, "as many as epsilons")
-        require(bool(np.all(np.isfinite(nodes)) and np.all(np.diff(nodes) > 0)), "epsilons", epsilons, "increasing")
+        rising = bool(np.all(np.abs(nodes) < 700) and np.all(np.diff(nodes) > 0))
+        require(rising, "epsilons", epsilons, "increasing, and below 700 in size")
         require(bool(np.all((heights >= 0) & (heights <= 1))), "deltas", deltas, "in [0, 1]")
-        require(bool(np.all(np.abs(nodes) < 700)), "epsilons", epsilons, "below 700 in size")
         if symmetric:
             require(bool(np.all(nodes >= 0)), "epsilons", epsilons, "at least 0 where symmetric")
             mirrored = -np.expm1(-nodes) + np.exp(-nodes) * heights
@@ -161,8 +143,7 @@ class LossDistribution:
 
     def repeat(self, times: int) -> LossDistribution:
         """Return the losses of ``times`` independent releases."""
-        times = check_int(times, "times", 0)
-        return _joined([(self, times)])
+        return _joined([(self, check_int(times, "times", 0))])
 
     def compose(self, other: LossDistribution) -> LossDistribution:
         """Join these releases and the other's, all fixed in advance or independent of what came before."""
@@ -264,10 +245,7 @@ class _Window:
         return body * (1 + self.margin) + self.above + (self.below if epsilon < self.losses[0] else 0.0)
 
     def epsilon_upper(self, delta: float, guess: float) -> float:
-        """Return the least epsilon found, at least 0, with `delta_upper` at most ``delta``; infinite if there is none.
-
-        The logarithm of delta is nearly straight, so a root is found in a few steps; the result holds regardless.
-        """
+        """Return the least epsilon >= 0 found with `delta_upper` at most ``delta``; infinite if there is none."""
         low, high = 0.0, float(self.losses[-1])
 
         def excess(epsilon: float) -> float:
@@ -351,20 +329,17 @@ def _hull(nodes: FloatVector, heights: FloatVector) -> list[int]:
     for k in range(nodes.size):
         if k and heights[k] > best[k - 1]:
             continue
-        while chosen and _above(nodes, heights, chosen[-2] if len(chosen) > 1 else None, chosen[-1], k):
+        while chosen:  # points on or above a chord go; an error only loosens the bound (`_connected`)
+            middle = chosen[-1]
+            left = float(1 - heights[middle])
+            if len(chosen) > 1:
+                first = chosen[-2]
+                left = float(heights[first] - heights[middle]) / -math.expm1(float(nodes[first] - nodes[middle]))
+            if left > float(heights[middle] - heights[k]) / math.expm1(float(nodes[k] - nodes[middle])):
+                break
             chosen.pop()
         chosen.append(k)
     return chosen
-
-
-def _above(nodes: FloatVector, heights: FloatVector, first: int | None, middle: int, last: int) -> bool:
-    """Return whether the middle point is on or above the chord; an error only loosens the bound (`_connected`)."""
-    right = float(heights[middle] - heights[last]) / math.expm1(float(nodes[last] - nodes[middle]))
-    if first is None:
-        left = float(1 - heights[middle])
-    else:
-        left = float(heights[first] - heights[middle]) / -math.expm1(float(nodes[first] - nodes[middle]))
-    return left <= right
 
 
 def _on_grid(losses: FloatVector, masses: FloatVector, step: float) -> tuple[NDArray[np.int64], FloatVector]:
@@ -383,13 +358,7 @@ def _on_grid(losses: FloatVector, masses: FloatVector, step: float) -> tuple[NDA
 
 
 def _gaussian_on_grid(squared_mu: float, step: float) -> tuple[NDArray[np.int64], FloatVector, float]:
-    """Put the Gaussian's loss, N(mu^2/2, mu^2), on a grid: places, masses, and the mass beyond.
-
-    The density is log-concave, so inside a cell [a, a + s] it is below, in likelihood-ratio order, one that grows like
-    e^(g l) with g its slope at a. With x = g s and f the share of the cell, that one has E f <= 1/2 + x/12 (for x < 0
-    plus |x|^3/720), E f(1-f) <= 1/6, and the chord's upward share (1 - e^(-s f))/(1 - e^-s) <= f + f(1-f)/2
-    s^2/(1 - e^-s).
-    """
+    """Put the Gaussian's loss, N(mu^2/2, mu^2), on a grid: places, masses, and the mass beyond."""
     mu, mean = math.sqrt(squared_mu), squared_mu / 2
     reach = _GAUSSIAN_REACH * mu
     places = np.arange(math.floor((mean - reach) / step), math.ceil((mean + reach) / step) + 1)
@@ -400,7 +369,7 @@ def _gaussian_on_grid(squared_mu: float, step: float) -> tuple[NDArray[np.int64]
     middle = (edges[:-1] < 0) & (edges[1:] > 0)
     cells[middle] = 1 - lower[:-1][middle] - lower[1:][middle]
     cells = cells + 256 * _UNIT * np.where(middle, 1.0, np.maximum(lower[:-1], lower[1:]))
-    turn = -edges[:-1] / mu * step  # x
+    turn = -edges[:-1] / mu * step  # x of the page
     share = 0.5 + turn / 12 + np.where(turn < 0, np.abs(turn) ** 3 / 720, 0.0) + step * step / -math.expm1(-step) / 12
     share = np.clip(share + 64 * _UNIT, 0.0, 1.0)
     masses = np.zeros(places.size)
@@ -410,26 +379,19 @@ def _gaussian_on_grid(squared_mu: float, step: float) -> tuple[NDArray[np.int64]
     return places, masses * (1 + 8 * _UNIT), float(ndtr(-edges[-1])) * (1 + 256 * _UNIT)
 
 
-def _moment_error(losses: FloatVector, theta: float) -> float:
-    """Return a bound on the error of a computed log moment: products, exponentials, and their sum."""
-    largest = float(np.abs(losses).max(initial=0.0))
-    return 8 * _UNIT * (4 + abs(theta) * largest + math.log2(losses.size + 2)) + 256 * _UNIT
-
-
 def _moment_upper(losses: FloatVector, masses: FloatVector, theta: float) -> float:
     """Return an upper bound on log sum of mass e^(theta loss)."""
     exponents = theta * losses
     peak = float(exponents.max())
     with np.errstate(under="ignore"):
         whole = float(np.sum(masses * np.exp(exponents - peak)))
-    return peak + math.log(whole) + _moment_error(losses, theta) + 4 * _UNIT * abs(peak)
+    largest = float(np.abs(losses).max(initial=0.0))
+    error = 8 * _UNIT * (4 + abs(theta) * largest + math.log2(losses.size + 2)) + 256 * _UNIT
+    return peak + math.log(whole) + error + 4 * _UNIT * abs(peak)
 
 
 def _tilt(releases: LossDistribution, rising: Callable[[float, float, float], float]) -> float:
-    """Return roughly where ``rising``(K, K', theta) crosses zero; any tilt is valid, this one is sharp.
-
-    Where the largest loss of all already has half of the tilted mass, a larger tilt gains nothing.
-    """
+    """Return roughly where ``rising``(K, K', theta) crosses zero; any tilt is valid, this one is sharp."""
     top = math.inf if releases.squared_mu > 0 else 0.0
     log_mass = 0.0
     for atoms, times in releases.parts:
@@ -438,6 +400,7 @@ def _tilt(releases: LossDistribution, rising: Callable[[float, float, float], fl
 
     def enough(theta: float) -> bool:
         moment, slope = releases.log_moment(theta)
+        # Where the largest loss of all has half of the tilted mass, a larger tilt gains nothing.
         peaked = top < math.inf and theta * top + log_mass - moment >= -math.log(2)
         return peaked or rising(moment, slope, theta) >= 0
 
@@ -475,10 +438,7 @@ def _window(releases: LossDistribution, theta: float, goal: float) -> _Window:
     first = math.floor(low / step) - room
     losses = (first + np.arange(points)) * step
 
-    grids: list[tuple[NDArray[np.int64], FloatVector, int]] = []
-    lost = 0.0
-    for atoms, times in releases.parts:
-        grids.append((*_on_grid(atoms.losses, atoms.masses, step), times))
+    grids, lost = [(*_on_grid(atoms.losses, atoms.masses, step), times) for atoms, times in releases.parts], 0.0
     if releases.squared_mu > 0:
         places, masses, lost = _gaussian_on_grid(releases.squared_mu, step)
         grids.append((places, masses, 1))

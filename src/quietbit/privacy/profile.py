@@ -49,10 +49,7 @@ class ProfileCertificate:
 
 
 def profile_losses(profile: Profile, adjacency: Adjacency, blur: float = BLUR) -> tuple[LossDistribution, ...]:
-    """Return one release's loss in every direction needed: one for replace-one, by symmetry, two for zero-out.
-
-    ``blur`` bounds the error of the <u, z> that a sampler compares with the edges.
-    """
+    """Return one release's loss in every direction needed: one for replace-one, by symmetry, two for zero-out."""
     require(isinstance(profile, Profile), "profile", profile, "a Profile")
     require(isinstance(adjacency, Adjacency), "adjacency", adjacency, "an Adjacency")
     require(0 <= blur <= MOST_BLUR, "blur", blur, "at least 0 and at most 2^-26")

@@ -1,19 +1,14 @@
 """Rényi constants of the interpolated mechanism: M for two levels, kappa_alpha for any number.
 
-Idea     the L2 curve of a two-level design needs one number, M = sup_x I(x), bounded from above by branch and bound.
-         In general D_alpha(x || x') <= kappa_alpha (x - x')^2, so d independent coordinates within L2 distance S cost
-         at most kappa_alpha S^2. Two inputs span a straight line of log-probabilities, the chord, and a divergence is
-         an average of variances along it; a cell of pairs (x, x') has one value inside it and one bound on all of it.
-         Pairs lie in one segment, where F averages Fisher informations, or in two, where the chord's direction moves
-         with the pair and near a kink all is expanded around the kink.
+Idea     the L2 curve of a two-level design needs one number, M = sup_x I(x). In general D_alpha(x || x') <=
+         kappa_alpha (x - x')^2, so d independent coordinates within L2 distance S cost at most kappa_alpha S^2. Both
+         are found by branch and bound: a cell of inputs, or of pairs, has one value in it and a bound on all of it.
 Symbols  theta = slope of the log-probabilities, R = max theta - min theta; under sigma(eta(x)): m the mean of theta,
-         mu_k its k-th central moment, I = mu_2. kappa_alpha = sup over x != x' of F; zero-out: one of the two is 1/2.
-         r = |x - x'|; v = (eta(x) - eta(x'))/r, the chord's direction; p_s = softmax((1-s) eta(x') + s eta(x)), so
-         p_0, p_1 are the two laws and q = p_alpha; F = D_alpha(x || x')/r^2. One segment: y_s = c +- (s - pivot) r,
-         where c is x (pivot 1) or x' (pivot 0).
+         mu_k its k-th central moment, I = mu_2. r = |x - x'|; v = (eta(x) - eta(x'))/r, the chord's direction;
+         p_s = softmax((1-s) eta(x') + s eta(x)), p_0 and p_1 the two laws, q = p_alpha; F = D_alpha(x || x')/r^2, whose
+         supremum is kappa_alpha (zero-out: one of the two is 1/2). In one segment c is x (pivot 1) or x' (pivot 0).
 Source   Guo et al. (ICML 2023), Definition (Fisher information), Lemmas 2 and 3, Theorem 2 and the appendix's
-         algorithm, whose line search is replaced by a certificate; kappa is the statement asked for after Theorem 2.
-         docs/theory/interpolated.md proves every bound used here.
+         algorithm, its line search replaced by a certificate. docs/theory/interpolated.md proves every bound used.
 """
 
 from __future__ import annotations
@@ -59,10 +54,7 @@ _Index: TypeAlias = np.ndarray[Any, np.dtype[np.intp]]
 
 @lru_cache(maxsize=128)
 def fisher_supremum_upper(design: Design) -> float:
-    """Return M = sup over all real x of I(x), from above, to a relative accuracy of 1e-6 (Lemma 2).
-
-    Requires two input levels; with more the log-probabilities have kinks and `renyi` has the constant.
-    """
+    """Return M = sup over all real x of I(x), from above, to a relative accuracy of 1e-6 (Lemma 2); two levels only."""
     levels = design.spec.input_levels
     require(levels == 2, "input_levels", levels, "2 for Theorem 2 (more levels: kappa_upper)")
     return line_supremum_upper(Segments.over(design, 0.0, 1.0))
@@ -211,12 +203,9 @@ def kappa_upper(design: Design, alpha: float, adjacency: Adjacency, low: float =
 
 
 def _search(problem: Problem, sign: float, best: float, ceiling: float) -> float:
-    """Branch and bound over all cells; ``sign`` is 0 for replace-one, else the side of the centre.
-
-    With more than 256 segments and replace-one adjacency the simple bounds are used instead.
-    """
+    """Branch and bound over all cells; ``sign`` is 0 for replace-one, else the side of the centre."""
     if sign == 0 and len(problem.segments.left) > MOST_SEGMENTS:
-        return ceiling
+        return ceiling  # too many pairs of segments: the simple bounds alone
     symbols = problem.segments.slope.shape[1]
     return supremum_upper(
         problem,
@@ -404,10 +393,7 @@ class SameCells(Cells[Problem]):
         return self.joined(first, second)
 
     def bounds(self, problem: Problem) -> tuple[FloatVector, FloatVector, Any]:
-        """Return F at a pair of each cell, a bound on the cell, and whether to split it across r.
-
-        The value is minus infinity where that pair is not possible.
-        """
+        """Return F at a pair of each cell (-inf where it is not possible), a bound on the cell, whether to split r."""
         alpha, segments = problem.alpha, problem.segments
         bottom = self.near == 0
         r = np.where(bottom, 0.0, 0.5 * (self.near + self.far))

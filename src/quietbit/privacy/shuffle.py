@@ -2,22 +2,19 @@
 
 Idea     n clients release once each, in a uniform order that stays secret. The server, who knows the order, has the
          local guarantee; observers of the releases without it (or of anything computed from them) have this one.
-         Whatever another client holds, with some probability it sends a draw from one fixed law, the blanket; a
-         client's own release hides among those draws, and delta is the positive part of a sum of independent numbers
-         of three outcomes, bounded without any cancellation. Several shuffles of one client compose.
+         Whatever another client holds, with some probability it sends a draw from one fixed law, the blanket, and a
+         client's own release hides among those: delta is the positive part of a sum of n independent numbers.
 Symbols  n = crowd; P, P': laws of the client's release and its neighbour's; B: blanket; g = share, with R >= g B for
          the law R of every other client's release; U = dP/dB, V = dP'/dB under B; a = e^epsilon, X = U - a V.
-         p = e^epsilon of one release: between any two updates (replace-one), or of one against zero (zero-out).
+         H_a(order secret) <= E(B_1 X_1 + ... + B_n X_n)_+ / (n g),  B_i = 1 with probability g, else 0, independent.
 Source   Balle, Bell, Gascón, Nissim (2019): blankets; Feldman, McMillan, Talwar (2021): clones, and releases that come
          one after the other; Zhu, Dong, Wang (2022), Theorem 10: composition. docs/theory/shuffling.md has the proofs.
-
-    H_a(order secret) <= E(B_1 X_1 + ... + B_n X_n)_+ / (n g),      B_i = 1 with probability g, else 0,  independent.
 
 Assumptions: every client of the crowd makes at most one release per shuffle; the order is uniform over the crowd and
 independent of data, of what is released and of who answers; the observers do not learn it; clients that tell them what
 they sent, or when, are not counted. An update is a function of the client's data and of what is public by then, not of
-what the client keeps from earlier shuffles: when it was asked, or what it sent. A release that is private only at
-delta > 0 is refused: R >= g B does not follow from that, and no blanket of such a mechanism is derived here.
+what the client keeps from earlier shuffles. A release that is private only at delta > 0 is refused: R >= g B does not
+follow from that, and no blanket of such a mechanism is derived here.
 """
 
 from __future__ import annotations
@@ -76,7 +73,6 @@ class Blanket:
     error: float = 0.0
 
     def __post_init__(self) -> None:
-        """Refuse an invalid share or masses, and outcomes in another order."""
         require(0 < self.share <= 1, "share", self.share, "above 0 and at most 1")
         require(len(self.masses) == len(self.first) == len(self.second) == 3, "masses", self.masses, "three numbers")
         whole = math.fsum(self.masses)
@@ -123,17 +119,16 @@ class BlanketPair:
 
 def clones(epsilon: float) -> BlanketPair:
     """Return the blanket for releases that are epsilon-private between any two updates, and replace-one neighbours."""
-    epsilon = _pure(epsilon)
+    share = _share(epsilon)
     high, low = 2 / (1 + math.exp(-epsilon)) * (1 + 4 * _UNIT), 2 / (1 + math.exp(epsilon)) * (1 - 4 * _UNIT)
-    one = Blanket(_share(epsilon), (0.5, 0.5, 0.0), (high, low, 1.0), (low, high, 1.0))
+    one = Blanket(share, (0.5, 0.5, 0.0), (high, low, 1.0), (low, high, 1.0))
     return BlanketPair(one, one)
 
 
 def through_zero(epsilon: float, adjacency: Adjacency) -> BlanketPair:
     """Return the blanket for releases that are epsilon-private against the zero update."""
-    epsilon = _pure(epsilon)
-    high, low = math.exp(epsilon) * (1 + 4 * _UNIT), math.exp(-epsilon) * (1 - 4 * _UNIT)
-    share, rare = _share(epsilon), 1 / (1 + math.exp(epsilon))
+    share = low = _share(epsilon)
+    high, rare = math.exp(epsilon) * (1 + 4 * _UNIT), 1 / (1 + math.exp(epsilon))
     if adjacency is Adjacency.REPLACE_ONE:
         rare_up, rare_down = rare * (1 + 4 * _UNIT), rare * (1 - 4 * _UNIT)
         masses = rare_up, rare_down, 1 - rare_up - rare_down
@@ -179,16 +174,11 @@ def shuffled_cost(
     zero_out: Cost,
     own: BlanketPair | None = None,
 ) -> Cost:
-    """Return the cost of one release among ``crowd`` whose order stays secret.
+    """Return the cost of one release among ``crowd`` clients, without those who would tell, in a secret order.
 
-    Args:
-        adjacency: which two data sets are neighbours.
-        crowd: how many clients release in the shuffle, this one included, without those who would tell.
-        replace_one: the cost of the release between any two updates: the other clients' may be any.
-        zero_out: its cost against the zero update.
-        own: the mechanism's own blankets for this adjacency, where it has any.
-
-    Releases that are private only at delta > 0 are refused.
+    ``replace_one`` is the cost of the release between any two updates, since the other clients' may be any;
+    ``zero_out`` that against the zero update; ``own``: the mechanism's own blankets for this adjacency, where it has
+    any. Releases that are private only at delta > 0 are refused.
     """
     require(isinstance(adjacency, Adjacency), "adjacency", adjacency, "an Adjacency")
     crowd = check_int(crowd, "crowd", 1, MOST_CROWD)
@@ -209,12 +199,8 @@ def shuffled_cost(
     return Shuffle(crowd, local, tuple(found)).cost()
 
 
-def _pure(epsilon: float) -> float:
-    return check_real(epsilon, "epsilon of one release", at_most=MOST_EPSILON)
-
-
 def _share(epsilon: float) -> float:
-    return math.exp(-epsilon) * (1 - 4 * _UNIT)
+    return math.exp(-check_real(epsilon, "epsilon of one release", at_most=MOST_EPSILON)) * (1 - 4 * _UNIT)
 
 
 @lru_cache(maxsize=256)
@@ -234,10 +220,7 @@ def _epsilon(delta: float, shuffle: Shuffle) -> float:
 
 @lru_cache(maxsize=64)
 def _losses(shuffle: Shuffle) -> LossPair:
-    """Return a pair whose delta connects points of the shuffle's; it dominates a whole shuffle, both ways round.
-
-    Points lie where compositions need them: up to where delta vanishes, or reaches a sampler's error.
-    """
+    """Return a pair that connects points of the shuffle's delta, where compositions need them, and dominates it."""
     left = 2 * shuffle.delta_upper(math.nextafter(shuffle.local, 0.0))
     last = _epsilon(max(_LEAST_DELTA, left), shuffle)
     nodes = np.unique(np.append(np.linspace(0.0, last, _NODES), shuffle.local))
@@ -300,8 +283,8 @@ def _table(crowd: int, share: float, masses: tuple[float, float, float]) -> _Tab
     tops = np.minimum(low + begins + step - 1, high)
     spans = tops - (low + begins)
     weights = np.add.reduceat(pmf, begins)
-    below = low * _lower_tail(crowd, rate, low) if low else 0.0
-    above = crowd * rate * _upper_tail(crowd - 1, rate, high) if high < crowd else 0.0
+    below = low * _chernoff(crowd, rate, low - 1) if low and rate < 1 else 0.0
+    above = crowd * rate * _chernoff(crowd - 1, rate, high) if high < crowd else 0.0
 
     ends = [_window(int(top), chance) for top in tops]
     starts = np.array([start for start, _ in ends], dtype=np.int64)
@@ -314,7 +297,7 @@ def _table(crowd: int, share: float, masses: tuple[float, float, float]) -> _Tab
     beyond = np.concatenate([beyond[:, 1:], np.zeros((tops.size, 1))], axis=1)
     tails = np.array(
         [
-            int(top) * chance * _upper_tail(int(top) - 1, chance, end) if end < top else 0.0
+            int(top) * chance * _chernoff(int(top) - 1, chance, end) if end < top else 0.0
             for top, (_, end) in zip(tops, ends, strict=True)
         ]
     )
@@ -334,7 +317,8 @@ def _ranges(number: int, chance: float) -> tuple[NDArray[np.int64], FloatVector]
     pmf = _pmf(number, chance, np.arange(low, high + 1))
     begins = np.arange(0, pmf.size, step)
     shares = np.add.reduceat(pmf, begins)
-    outside = (_lower_tail(number, chance, low) if low else 0.0) + _upper_tail(number, chance, high + 1)
+    outside = _chernoff(number, chance, low - 1) if low and chance < 1 else 0.0
+    outside += _chernoff(number, chance, high + 1)
     return np.concatenate([[0], low + begins]), np.concatenate([[outside], shares])
 
 
@@ -356,18 +340,10 @@ def _pmf(number: NDArray[np.int64] | int, chance: float, counts: NDArray[np.int6
     return found
 
 
-def _upper_tail(number: int, chance: float, least: int) -> float:
-    """Bound P(at least ``least``), for ``least`` at or above the mean, by Chernoff."""
-    return 0.0 if least > number else _chernoff(number, chance, least)
-
-
-def _lower_tail(number: int, chance: float, below: int) -> float:
-    """Bound P(below ``below``), by Chernoff."""
-    return 0.0 if chance >= 1 else _chernoff(number, chance, below - 1)
-
-
 def _chernoff(number: int, chance: float, count: int) -> float:
-    """Return e^(-n KL(count/n, chance)), rounded up: the tail of a binomial number from ``count`` on."""
+    """Return e^(-n KL(count/n, chance)), rounded up: the tail of a binomial number from ``count`` outwards."""
+    if count > number:
+        return 0.0
     if number < 1 or chance >= 1:
         return 1.0
     share = count / number

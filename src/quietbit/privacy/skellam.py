@@ -1,28 +1,16 @@
 """The cost of Skellam noise: on integer vectors, and between any two real vectors that are rounded at random.
 
-Integer vectors. D1, D2: L1 and L2 distance of two neighbours; v: variance of the noise (two Poissons of mean v/2 each,
-independent per coordinate). Agarwal, Kairouz, Liu (NeurIPS 2021), Theorem 3.5: for integer alpha >= 2
-    eps(alpha) <= alpha D2^2/(2v) + min(((2 alpha - 1) D2^2 + 6 D1)/(4 v^2), 3 D1/(2v)).
-(alpha - 1) D_alpha is convex in alpha and vanishes at 1, so chords between integer orders hold at all real ones.
-Wrapping a sum modulo 2^b afterwards is post-processing and costs nothing.
-
-Rounded coordinate by coordinate.
-Idea     the law of a coordinate at y = k + p is the mixture (1 - p) S_k + p S_{k+1} of Skellam noise around two
-         neighbours. Coordinates are independent, so their Rényi divergences add up, and one at distance t costs at
-         most c(alpha) t^2, for all t > 0 and wherever the two points lie.
-Symbols  v = variance of the noise; S_k(z) = S(z - k), S(z) = e^-v I_z(v); n = alpha - 1; distances are in steps of the
-         grid; kappa = sup_z log(S(z)^2 / (S(z-1) S(z+1))); g(p) = E e^(kappa J (J-1)/2) with J binomial (alpha, p).
-Source   Agarwal, Kairouz, Liu (NeurIPS 2021) for the noise; Mironov, Talwar, Zhang (2019) for pairing a point with its
-         mirror image. docs/theory/rounded-skellam.md has the proof.
-
-For integer orders alpha >= 2, with tau the supremum over p in (0, 1] of log g(p) / (kappa alpha n p^2 / 2),
-    c(alpha) = (kappa alpha / 2) (tau (1 + kappa n / 8 + (kappa n / 4)^2) + kappa n / 4).
-Between integer orders (alpha - 1) D_alpha is convex, so chords hold; below 2 the bound at 2 does.
-
-Computed from above: kappa = 2 log(I_0(v)/I_1(v)). R = I_1/I_0 solves R' = 1 - R/x - R^2; 1 - 1/(2x) - 1/(8x^2) -
-1/(4x^3) is below it from x = 4 on. g(p) = sum_m binom(alpha, m) a_m p^m with a_0 = 1, a_1 = 0 and a_m >= 0, so
-(g - 1)/p^2 increases, which covers p up to the first knot, and log g is convex in log p, so that a chord covers the way
-from one knot to the next.
+Idea     on integer vectors the published theorem. Rounded coordinate by coordinate, the law at y = k + p is the mixture
+         (1 - p) S_k + p S_{k+1} of noise around two neighbours: divergences add up over coordinates, and one at
+         distance t costs at most c(alpha) t^2, wherever the two points lie. Chords between integer orders hold at real
+         ones, since (alpha - 1) D_alpha is convex. Wrapping a sum modulo 2^b is post-processing.
+Symbols  v = variance of the noise (two Poissons of mean v/2 each, independent per coordinate); D1, D2: L1 and L2
+         distance of two integer neighbours, in steps of the grid; S_k(z) = S(z - k), S(z) = e^-v I_z(v); n = alpha - 1;
+         kappa = sup_z log(S(z)^2 / (S(z-1) S(z+1))); g(p) = E e^(kappa J (J-1)/2), J binomial (alpha, p);
+         tau: the supremum over p in (0, 1] of log g(p) / (kappa alpha n p^2 / 2).
+Source   Agarwal, Kairouz, Liu (NeurIPS 2021), Theorem 3.5, for integer alpha >= 2:
+         eps(alpha) <= alpha D2^2/(2v) + min(((2 alpha - 1) D2^2 + 6 D1)/(4 v^2), 3 D1/(2v)).
+         docs/theory/rounded-skellam.md: c(alpha) = (kappa alpha / 2) (tau (1 + kappa n/8 + (kappa n/4)^2) + kappa n/4).
 """
 
 from __future__ import annotations
@@ -39,12 +27,8 @@ from quietbit.privacy.conversion import chord_upper, round_up
 from quietbit.privacy.cost import Cost, Formula
 
 __all__ = [
-    "curvature_upper",
-    "rounded_skellam_cost",
-    "rounded_skellam_rdp_upper",
-    "skellam_cost",
-    "skellam_rdp_upper",
-]
+    "curvature_upper", "rounded_skellam_cost", "rounded_skellam_rdp_upper", "skellam_cost", "skellam_rdp_upper",
+]  # fmt: skip
 
 MOST_ORDERS = 4096  # above it nothing is claimed,
 STEEPEST = 1.0  # nor where kappa (alpha - 1) is above this: such noise is too small
@@ -57,12 +41,10 @@ MARGIN = 1e-9  # far above the rounding of a sum of 4096 positive terms
 
 def skellam_cost(l1_sensitivity: float, l2_sensitivity: float, variance: float) -> Cost:
     """Return the curve of one release; sensitivities are those of the rounded integer vectors, for one adjacency."""
-    l1 = check_real(l1_sensitivity, "l1_sensitivity")
-    l2 = check_real(l2_sensitivity, "l2_sensitivity")
+    l1, l2 = check_real(l1_sensitivity, "l1_sensitivity"), check_real(l2_sensitivity, "l2_sensitivity")
     require(l2 <= l1 * (1 + 1e-9), "l2_sensitivity", l2, f"at most the L1 sensitivity {l1:g}")
-    return Cost.renyi(
-        Formula(skellam_rdp_upper, l1, l2, check_real(variance, "variance")), f"Skellam, variance {variance:g}"
-    )
+    bound = Formula(skellam_rdp_upper, l1, l2, check_real(variance, "variance"))
+    return Cost.renyi(bound, f"Skellam, variance {variance:g}")
 
 
 def skellam_rdp_upper(alpha: float, l1_sensitivity: float, l2_sensitivity: float, variance: float) -> float:

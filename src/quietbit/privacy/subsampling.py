@@ -2,12 +2,9 @@
 
 Idea     a secret cohort of m among N clients, all cohorts equally likely, contains a given client with probability m/N,
          and a secret Poisson batch a given sample with probability q: who sees the result alone learns less about it.
-         If the server learns who took part, nothing is gained. For Poisson batches the hockey-stick divergence is known
-         exactly from that of the release without sampling; as dominating pairs they compose over all steps.
-Symbols  g = m/N; near(j): the cohort's Rényi curve at order j under the adjacency asked about, near(inf) its
-         max-divergence; far(j): the same curve under replace-one (equal to near for that adjacency).
-         q: sampling rate; P, Q: the release with the sample in its batch and without it, dominated by N(mu, 1) against
-         N(0, 1); delta(a) = H_a(P || Q), a = e^epsilon; P': the same with another sample in its place.
+         If the server learns who took part, nothing is gained.
+Symbols  g = m/N; near, far: the cohort's Rényi curve under the adjacency asked about, and under replace-one; q: rate;
+         P, Q: the release with the sample in its batch and without it; delta(a) = H_a(P || Q), a = e^epsilon.
 Source   Wang, Balle, Kasiviswanathan (AISTATS 2019), Theorem 9, here for both adjacencies: the proof is on
          docs/theory/secure-aggregation.md, "Secret cohorts". Zhu, Dong, Wang (2022), Theorem 11; Balle, Barthe,
          Gaboardi (2018), Theorem 2; Mironov, Talwar, Zhang (2019), section 3.3: docs/theory/adding-up.md, "Secret
@@ -52,16 +49,14 @@ def secret_cohort_cost(
 ) -> Cost:
     """Return the curve of one release by a uniformly random cohort that stays secret.
 
-    ``curve`` is that of the release for a given cohort, for instance `sum_privacy(cohort, adjacency)`.
-
     Args:
-        curve: the account when it is known who took part, under ``adjacency``.
+        curve: the account under ``adjacency`` when it is known who took part, `sum_privacy(cohort, adjacency)` say.
         cohort: how many clients take part, exactly. A random number that becomes public, as with Poisson sampling and a
             published count, is covered at the largest rate and the fewest clients it allows.
         population: how many clients the cohort is drawn from.
         adjacency: which two data sets are neighbours.
-        server_learns_cohort: whether an observer of the result also learns who took part. Then nothing is amplified,
-            and this is refused: pairwise masks, as in `quietbit.secagg`, need the server to know who takes part.
+        server_learns_cohort: refused, since nothing is amplified: pairwise masks, as in `quietbit.secagg`, need the
+            server to know who takes part.
         replace_one: for zero-out, the same release's replace-one curve: a client that sits out is replaced by another.
     """
     if server_learns_cohort:
@@ -82,7 +77,7 @@ def secret_cohort_cost(
 
 
 def _pure(near: float, far: float, rate: float) -> float:
-    """Return the max-divergence: that of ``near``, or amplified as in the module header."""
+    """Return the max-divergence: that of ``near``, or amplified as on the page."""
     bounds = [near]
     if far < math.inf:
         bounds.append(round_up(_log_mix(far, rate)))
@@ -131,13 +126,10 @@ def _log_expm1(value: float) -> float:
 def poisson_cost(near: Cost, far: Cost, rate: float) -> Cost:
     """Return the cost of a release to one sample of the site, where its batch was drawn in secret with ``rate`` < 1.
 
-    Args:
-        near: cost between two batches that differ by one sample's contribution being there or zero.
-        far: cost between two that differ by one sample's contribution being replaced; the adjacency of the result.
-        rate: q.
-
-    Refused where no line bounds the divergences at all orders, and where the sampler puts mass outside the certified
-    law, which mixes over batches otherwise. Slack is the same for a mixture: it holds output by output in every batch.
+    ``near`` and ``far`` are the costs between two batches that differ by one sample's contribution being there or zero,
+    and under the adjacency of the result. Refused where no line bounds the divergences at all orders, and where the
+    sampler puts mass outside the certified law, which mixes over batches otherwise. Slack is the same for a mixture: it
+    holds output by output in every batch.
     """
     q = check_real(rate, "rate", at_most=1.0)
     require(q < 1, "rate", rate, "below 1; all samples are priced without sampling")
@@ -209,43 +201,25 @@ def _log_moment(order: int, mu: float, q: float) -> float:
 
 
 @lru_cache(maxsize=64)
-def poisson_gaussian(mu: float, rate: float, adjacency: Adjacency) -> LossPair:
-    """Return the losses of one release of a Poisson batch, both ways round.
+def poisson_gaussian(mu: float, q: float, adjacency: Adjacency) -> LossPair:
+    """Return the losses of one release of a Poisson batch of rate ``q`` in (0, 1), both ways round.
 
-    Args:
-        mu: how far one sample of the batch moves the release, in standard deviations of a dominating Gaussian pair.
-        rate: q, the probability with which each sample is drawn, above 0 and below 1.
-        adjacency: zero-out removes the sample; replace-one puts another in its place.
+    ``mu`` is how far one sample of the batch moves the release, in standard deviations of a dominating Gaussian pair.
+    Zero-out removes the sample; replace-one puts another in its place.
     """
     if adjacency is Adjacency.ZERO_OUT:
-        return _with(mu, rate), _without(mu, rate)
-    both = _replaced(mu, rate)
-    return both, both
-
-
-def _with(mu: float, q: float) -> LossDistribution:
-    """Return the losses of the mixture against the release without the sample."""
-    losses = _losses(mu)
-    return _profile(np.log1p(q * np.expm1(losses)), q * _deltas(losses, mu))
-
-
-def _without(mu: float, q: float) -> LossDistribution:
-    """Return the losses of the release without the sample against the mixture, none above -log(1 - q)."""
-    losses = _losses(mu)
-    shares = 1 / (q * np.exp(-losses) + (1 - q))  # a' for b = e^loss
-    highest = -math.log1p(-q) * (1 + 1e-15)
-    heights = (1 - shares * (1 - q)) * _deltas(losses, mu)
-    return _profile(np.append(np.log(shares), highest), np.append(heights, 0.0))
-
-
-def _replaced(mu: float, q: float) -> LossDistribution:
-    """Return the losses of one mixture against another, in either direction."""
+        losses = _losses(mu)
+        deltas = _deltas(losses, mu)
+        shares = 1 / (q * np.exp(-losses) + (1 - q))  # a' for b = e^loss, at most 1/(1 - q)
+        nodes = np.append(np.log(shares), -math.log1p(-q) * (1 + 1e-15))
+        back = _profile(nodes, np.append((1 - shares * (1 - q)) * deltas, 0.0))
+        return _profile(np.log1p(q * np.expm1(losses)), q * deltas), back
     losses = _losses(2 * mu)
     losses = losses[losses >= 0]
     orders = 1 + q * np.expm1(losses)
     shares = orders * np.exp(-losses)
     heights = q * ((1 - shares) * _deltas(losses, mu) + shares * _deltas(losses, 2 * mu))
-    return _profile(np.log(orders), heights, symmetric=True)
+    return (_profile(np.log(orders), heights, symmetric=True),) * 2
 
 
 def _losses(mu: float) -> FloatVector:

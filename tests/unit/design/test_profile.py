@@ -208,7 +208,7 @@ def test_a_blur_that_makes_no_sense_is_refused(blur):
         (PURE.canonical()[:-1], "not complete JSON"),
         ("[]", "does not say format"),
         (PURE.canonical().replace('"version":1', '"version":2'), "has version 2"),
-        (PURE.canonical().replace("0.4", "NaN"), "not complete JSON"),
+        (PURE.canonical().replace("0.4", "NaN"), "not a usable profile"),
         (PURE.canonical().replace("0.4", "0.5"), "within 2\\^-40"),
         (PURE.canonical().replace('"levels"', '"heights"'), "'levels' is missing"),
         (PURE.canonical().replace("[0.4]", "7"), "a list of numbers"),

@@ -78,7 +78,7 @@ def test_error_and_tail_are_upper_bounds(many: int, others: int, reach: float) -
         assert found.size == many + others
         for place, value in enumerate(found.law):
             assert abs(mpmath.log(mpmath.mpf(float(value)) / law[found.first + place])) <= found.error
-        outside = mpmath.fsum(law[: found.first]) + mpmath.fsum(law[found.last + 1 :])
+        outside = mpmath.fsum(law[: found.first]) + mpmath.fsum(law[found.first + len(found.law) :])
         assert outside <= found.tail
         assert found.tail <= 1e-3 * np.exp(-reach / 2)
 
