@@ -28,8 +28,7 @@ from quietbit.mechanism.ball import Ball, Norm
 from quietbit.mechanism.batch import LocalSteps, PoissonBatch
 from quietbit.node import Policy, init
 from quietbit.node.ledger import AnsweredBefore, FileLedger
-from quietbit.node.pricing import ProposedMechanism, description_of
-from quietbit.node.question import Question
+from quietbit.node.question import ProposedMechanism, Question, description_of
 from quietbit.node.release import LocalGate, account_of
 from quietbit.privacy.account import Account
 
@@ -118,7 +117,7 @@ def campaign(folder: Path, kills: int, seed: int) -> dict[str, int]:
         done["steps"] += rounds + heard.count(b"d")
         done["releases"] += heard.count(b"R")
     done["noted"] = after
-    (cap,) = policy.caps()
+    (cap,) = policy.caps
     cost = ProposedMechanism.read(description_of(SITE)).cost(cap.adjacency, 0, cap.unit).at_least(policy.least_epsilon)
     books = FileLedger(policy.ledger, policy.counter).read()
     account = account_of(books, cap, 0, policy.least_epsilon, policy.data_set)

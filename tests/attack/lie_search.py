@@ -24,17 +24,18 @@ from itertools import combinations, product
 from unittest.mock import patch
 
 import numpy as np
-from attrs import define, evolve, field
+from attrs import define, evolve, field, fields
 
 from quietbit.errors import QuietbitError
 from quietbit.secagg import client as client_module
-from quietbit.secagg import keys, shamir
+from quietbit.secagg import codec, keys
 from quietbit.secagg.client import PAIR, SEED, SumClient, lists_digest, shares_digest
 from quietbit.secagg.codec import CONFIRMED, MASKED, Advertisement, Roster
 from quietbit.secagg.plan import SumPlan
 from unit.secagg.kit import identity, plan_of
 
 P = 2**61 - 1
+FIELDS = [one.name for one in fields(SumClient)]
 FORGED = b"forged choice"
 TRUE, QUIET = b"the run's mechanism", b"a mechanism without noise"
 CODES = np.zeros(1, dtype=np.uint32)
@@ -311,8 +312,8 @@ class Search:
         """What a colluder or impostor deals to a client, whatever that takes for the description of the round."""
         maker = clone(maker)
         maker._description, maker._near = client._description, {i: self.ads[i, terms, "now"]}
-        parts = bytes(shamir.SHARE_SIZE), bytes(shamir.SHARE_SIZE)
-        sealed = _seal(maker._sealing_key(j, i), b"".join(parts), client_module.as_bytes(j, i))
+        parts = bytes(keys.SHARE_SIZE), bytes(keys.SHARE_SIZE)
+        sealed = _seal(maker._sealing_key(j, i), b"".join(parts), codec.as_bytes(j, i))
         return sealed + client_module._commitments(client._description, j, i, parts)
 
     def _lists(self, i: int, sent: dict) -> list[frozenset[int] | None]:
@@ -402,7 +403,7 @@ def _readable(senders: tuple, unknown: tuple, terms: tuple, honest: int) -> bool
 def clone(client: SumClient) -> SumClient:
     """A copy that can be asked something without the other noticing."""
     new = object.__new__(SumClient)
-    for name in SumClient.__slots__:
+    for name in FIELDS:
         value = getattr(client, name)
         if name == "_secrets":
             value = {kind: bytearray(secret) for kind, secret in value.items()}

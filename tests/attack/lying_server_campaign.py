@@ -66,7 +66,7 @@ def lists() -> None:
         room = Room(plan_of(10, 6, active=False, name=b"%d" % case)).dealt()
         partners, chosen = split(10, 6, victim)
         told(room, victim, partners)
-        answers = {i: room.clients[i].unmask(chosen[i]) for i in room.clients}
+        answers = {i: room.clients[i].unmask(chosen[i], {}, {}) for i in room.clients}
         keys = [recovered(answers, other, "pair_keys", 6) for other in partners]
         unmasked += recovered(answers, victim, "seeds", 6) is not None and None not in keys
         room = Room(plan_of(10, 7, name=b"%d" % case)).dealt()

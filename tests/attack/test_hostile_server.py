@@ -103,7 +103,7 @@ class Node:
         else:
             assert books.releases == before
             assert set(reply.content) <= {"quietbit-sum"}
-        for cap in self.policy.caps():
+        for cap in self.policy.caps:
             held = account_of(books, cap, self.policy.min_honest_clients or 0, self.policy.least_epsilon)
             assert held.epsilon() <= cap.epsilon
         return reply
@@ -210,7 +210,7 @@ def test_mechanisms(tmp_path):
         reply = node.ask(_described(text, case + 1), node.context(case + 1))
         answered += not reply.has_error()
     assert 0 < answered < CASES["mechanisms"]
-    assert account_of(node.books(), node.policy.caps()[0]).epsilon() <= node.policy.epsilon
+    assert account_of(node.books(), node.policy.caps[0]).epsilon() <= node.policy.epsilon
     assert node.asked == CASES["mechanisms"]
 
 
@@ -335,8 +335,8 @@ import os, random, resource, signal, sys, time
 import numpy as np
 from quietbit.node.ledger import FileLedger, LedgerError
 from quietbit.node.policy import Policy
-from quietbit.node.pricing import ProposedMechanism
-from quietbit.node.sender import PrivateSender
+from quietbit.node.question import ProposedMechanism
+from quietbit.node.release import PrivateSender
 from quietbit.wire.uplink import Uplink
 what, path, cases = sys.argv[1], sys.argv[2], int(sys.argv[3])
 uplink, rng, policy = Uplink(ProposedMechanism.read(sys.stdin.read()).mechanism), random.Random(7), Policy.load(path)

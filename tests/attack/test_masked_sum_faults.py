@@ -17,7 +17,7 @@ pytest.importorskip("cryptography", reason="needs the all extra")
 
 from quietbit.errors import InvalidParameter, QuietbitError
 from quietbit.node.policy import NotAllowed, Policy
-from quietbit.secagg import keys, shamir
+from quietbit.secagg import keys
 from quietbit.secagg.client import SumClient, masking_key, pair_mask_key, self_mask_key
 from quietbit.secagg.exposure import exposure_upper
 from quietbit.secagg.plan import ProtocolError, SumPlan
@@ -107,7 +107,7 @@ def test_without_that_check_a_sum_of_two_is_read():
     masked = {i: vector[room.plan.payload_size :] for i, vector in vectors.items()}
     answers = {i: room.clients[i].unmask(u2, signed, masked) for i in pair}
     for i in pair:
-        seed = shamir.recover({j: answers[j].seeds[i] for j in pair}, 2)
+        seed = keys.recover({j: answers[j].seeds[i] for j in pair}, 2)
         total += room.plan.unpack(i, vectors[i][: room.plan.payload_size])
         total -= keys.expand(self_mask_key(room.server.description, i, seed), room.plan.width)
     assert (room.plan.reduce(total)[: room.plan.dimension] == room.plain(pair)).all()
@@ -145,7 +145,7 @@ def test_colluders_that_hold_enough_shares_read_without_a_lie_and_are_counted():
     room = Room(plan).dealt()
     vectors = {i: client.mask(room.codes[i], room.u1, room.inboxes[i]) for i, client in room.clients.items()}
     held = [room.clients[i]._received[VICTIM] for i in (1, 2)]
-    pair, seed = (shamir.recover({1: held[0][kind], 2: held[1][kind]}, 2) for kind in (0, 1))
+    pair, seed = (keys.recover({1: held[0][kind], 2: held[1][kind]}, 2) for kind in (0, 1))
     description, total = room.server.description, plan.unpack(VICTIM, vectors[VICTIM][: plan.payload_size])
     total = total - keys.expand(self_mask_key(description, VICTIM, seed), plan.width)
     private, own = masking_key(plan, VICTIM, pair), room.published[VICTIM].masking

@@ -19,8 +19,7 @@ from quietbit.mechanism.batch import PoissonBatch
 from quietbit.mechanism.projected import Projected
 from quietbit.mechanism.response import RandomisedResponse
 from quietbit.node.ledger import AnsweredBefore
-from quietbit.node.pricing import description_of
-from quietbit.node.question import ALONE, VECTOR, SumPart, run_name
+from quietbit.node.question import ALONE, VECTOR, SumPart, description_of, run_name
 from quietbit.node.release import BudgetSpent, account_of
 from quietbit.plan.evaluation import Evaluation
 from quietbit.simulate import Training

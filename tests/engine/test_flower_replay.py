@@ -15,8 +15,8 @@ import pytest
 from engine.superlink import EngineFailure, Network
 from quietbit.node import init
 from quietbit.node.ledger import FileLedger
-from quietbit.node.models import ModelFolder
 from quietbit.node.policy import Policy
+from quietbit.node.stores import ModelFolder
 from quietbit.wire.downlink import HEAD, Replica
 
 pytestmark = [

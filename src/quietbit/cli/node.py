@@ -72,7 +72,7 @@ def _init(policy: PolicyArgument, json: JsonOption = False, **rules: Any) -> Non
     Example: quietbit node init /var/lib/quietbit/policy.toml --epsilon 8 --adjacency zero-out --largest-clip 1
     --releases 200 --releases-per-day 20
     """
-    from quietbit.node.init import init
+    from quietbit.node.policy import init
 
     for name in ("mechanisms", "runs", "metrics"):
         rules[name] = tuple(word.strip() for word in rules[name].split(",") if word.strip())
@@ -159,7 +159,7 @@ def _status(
     found = Policy.load(policy)
     books = FileLedger(found.ledger, found.counter).read()
     caps: list[dict[str, Any]] = []
-    for cap in found.caps():
+    for cap in found.caps:
         upper = reached(books, cap, found, found.min_honest_clients or 0, found.least_epsilon)
         caps.append({"trust": cap.trust.value, "epsilon": cap.epsilon, "epsilon_upper": upper, "delta": cap.delta})
     runs: list[dict[str, Any]] = [

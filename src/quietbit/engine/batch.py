@@ -16,8 +16,7 @@ from typing import Any
 
 from quietbit.errors import InvalidParameter, require_module
 from quietbit.gradients import Loss, sample_gradients, samples_at_once, trainable
-from quietbit.node.gatekeeper import Ticket
-from quietbit.node.trainer import BatchSocket, batch_of_parent
+from quietbit.node.gatekeeper import BatchSocket, Ticket, batch_of_parent
 
 __all__ = ["current_batch", "private_step", "serving", "share_batches"]
 

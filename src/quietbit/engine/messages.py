@@ -17,8 +17,7 @@ from attrs import evolve
 
 from quietbit.errors import InvalidParameter, InvalidPayload, check_int, refuse_payload, require
 from quietbit.mechanism.base import Mechanism
-from quietbit.node.pricing import description_of
-from quietbit.node.question import MOST_ROUNDS, Question, SumPart
+from quietbit.node.question import MOST_ROUNDS, Question, SumPart, description_of
 from quietbit.plan.evaluation import Evaluation
 from quietbit.plan.plan import Plan
 

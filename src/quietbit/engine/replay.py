@@ -23,8 +23,7 @@ from numpy.typing import NDArray
 from quietbit.engine.layout import ModelLayout
 from quietbit.errors import InvalidParameter, QuietbitError, check_int, require
 from quietbit.mechanism.base import Mechanism
-from quietbit.node.pricing import ProposedMechanism
-from quietbit.node.question import Question, run_name
+from quietbit.node.question import ProposedMechanism, Question, run_name
 from quietbit.plan.plan import Plan
 from quietbit.plan.rules import APP
 from quietbit.wire.downlink import Downlink, OutOfStep, Replica, ServerStep, replay_all

@@ -8,7 +8,7 @@ Idea     between a server's message and the answer both engines do the same. The
 The node config is the owner's, the run config and the app are the run's: only the first can name a policy
 (`quietbit.policy`, an absolute path) or a gatekeeper (`quietbit.gatekeeper`, the absolute path of its socket). Without
 one nothing is released, unless the engine itself runs a simulation and the app names its rules. Between steps of a sum
-secrets wait in the engine's state, sealed with a key beside the ledger (`node.vault`); the state also carries the head
+secrets wait in the engine's state, sealed with a key beside the ledger (`node.stores`); the state also carries the head
 of the ledger, so that a ledger that went back in mid-run is refused, and the whole ledger of a simulation.
 """
 
@@ -31,12 +31,10 @@ from quietbit.mechanism.registry import identity_of
 from quietbit.node.answer_time import AnswerTime
 from quietbit.node.gatekeeper import Gate, RemoteGate, Ticket
 from quietbit.node.ledger import AnsweredBefore, FileLedger, StateLedger, WatchedLedger
-from quietbit.node.models import ModelFolder
 from quietbit.node.policy import ANSWERING, NotAllowed, Policy, PolicyError, Simulation
-from quietbit.node.pricing import ProposedMechanism
-from quietbit.node.question import Question
+from quietbit.node.question import ProposedMechanism, Question
 from quietbit.node.release import LocalGate, Noted, Unusable, public
-from quietbit.node.vault import Vault, key_file, simulation_key
+from quietbit.node.stores import ModelFolder, Vault, key_file, simulation_key
 from quietbit.plan.evaluation import Evaluation
 from quietbit.plan.plan import Plan
 from quietbit.target import Unit

@@ -45,8 +45,8 @@ from quietbit.node.question import CONFIRM, IDENTITY, KEYS, SHARES, STEPS, UNMAS
 from quietbit.plan.evaluation import Evaluation
 from quietbit.plan.plan import Plan
 from quietbit.secagg.codec import Advertisement, Unmasking, pack_evidence, pack_inbox, unpack_dealt, write_places
-from quietbit.secagg.identity import Directory
-from quietbit.secagg.plan import PUBLIC_SIZE, SIGNATURE_SIZE, SumPlan
+from quietbit.secagg.identity import PUBLIC_SIZE, SIGNATURE_SIZE, Directory
+from quietbit.secagg.plan import SumPlan
 from quietbit.secagg.server import SumServer
 from quietbit.wire.uplink import EXAMPLES
 

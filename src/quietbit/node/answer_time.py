@@ -9,14 +9,9 @@ Symbols  T: `answer-seconds`. The app has T less the time reserved for clipping,
          leave out, at `NUMBERS` a second. A quarter of T is always the app's; a question whose noise needs more
          than is left is refused.
 
-Why T is a constant. A deadline that follows how long earlier apps took is itself an answer about the data, at every
-change; a constant says nothing. Whether an app makes its deadline decides which update is released, and every update
-within the ball is protected alike. An owner finds T in the node's own log, which says how long apps take.
-
-What is left. An answer that misses its moment (a machine too busy to pack in time) leaves one or more whole T later.
-An app that overruns is abandoned, not stopped: it goes on using the processor until the process ends, which may delay
-an answer a little; native code that holds the interpreter's lock delays it until it lets go.
-`benchmarks/answer_time.py` measures both. T = 0 waits for nothing: simulations, whose nodes belong to nobody.
+T is a constant: a deadline that followed earlier apps would be an answer about the data at every change. An owner finds
+it in the node's log, which says how long apps take. T = 0 waits for nothing: simulations, whose nodes belong to nobody.
+What is left (answers that miss their moment, apps that overrun) is in docs/explanation/threat-model.md, "Time".
 """
 
 from __future__ import annotations
@@ -87,15 +82,15 @@ class AnswerTime:
         thread = threading.Thread(target=contextvars.copy_context().run, args=(call,), daemon=True)
         thread.start()
         thread.join(max(0.0, self._deadline - time.monotonic()))
+        taken, given = time.monotonic() - self._start, self._deadline - self._start
         if thread.is_alive():
             sys.setswitchinterval(min(SWITCH, sys.getswitchinterval()))
-            LOGGER.error(
-                "quietbit: the app is not done after %.1f s, and zero is released in its place: answer-seconds of the "
-                "policy is %g.", time.monotonic() - self._start, self._seconds,
-            )  # fmt: skip
+            said = (
+                "quietbit: the app is not done after %.1f s, and zero is released: answer-seconds of the policy is %g."
+            )
+            LOGGER.error(said, taken, self._seconds)
             return None
-        taken = time.monotonic() - self._start
-        LOGGER.info("quietbit: the app took %.1f s of the %.1f s that it has.", taken, self._deadline - self._start)
+        LOGGER.info("quietbit: the app took %.1f s of the %.1f s that it has.", taken, given)
         return found[0] if found else None
 
     def wait(self) -> float:

@@ -3,41 +3,36 @@
 Idea     a run ships the code that trains, so nothing inside that code can be made to keep a promise. The gatekeeper
          runs under the owner's user, outside the bundle. The app hands it an update and gets a release: clipped,
          priced, noted, randomised and framed by the same code (`release.LocalGate`) that runs in an app's own process.
+         What it stops, and what it cannot, is in docs/how-to/plug-into-flower.md, "A gatekeeper". Where an engine
+         starts the app as a process of its own, the gate's process serves it batches in the same words (`BatchSocket`).
 Symbols  a message on the socket: magic, length of a JSON object (32 bits), length of the bytes after it (64 bits).
 
-What it stops: an app cannot read or reset the ledger, raise a cap, choose its randomness, or learn the secrets of sums,
-if it runs as another user. What it does not stop: an app that can reach the network by itself can send what it likes,
-wherever it likes; and an app decides which update it hands over. Take the network away from the app, and let the
-engine verify who wrote it.
-
-    app                                   gatekeeper
-    {"ask": "release", "question"}  --->  checks, prices, notes
-                 {"accepted": true} <---
-    (trains)
-    {"draw": n}                     --->  draws a batch (where samples are protected)
-                      {} + places   <---
-    {"rows": m} + float32           --->  clips each row, adds it up; as often as there are rows
-                               {}   <---
-    {"step": true}                  --->  randomises the batch, where several make one release; then {"draw": n} again
-         {"more": true} + float64   <---
-    {"update": true} + float64      --->  clips, randomises, frames
-                    {} + release    <---
+| the app says | the gatekeeper answers |
+|---|---|
+| `{"ask": "release", "question"}` | `{"accepted": true}`, when it is checked, priced and noted; the app trains |
+| `{"draw": n}` | `{}` + places: a batch is drawn, where samples are protected |
+| `{"rows": m}` + float32 | `{}`: each row is clipped and added up; as often as there are rows |
+| `{"step": true}` | `{"more": true}` + float64: randomised, where several batches make one release; the next is drawn |
+| `{"update": true}` + float64 | `{}` + release: clipped, randomised, framed |
 
 A connection that ends before its update came leaves a release that was noted and not made.
 """
 
 from __future__ import annotations
 
+import atexit
 import contextlib
 import json
 import logging
 import os
+import shutil
 import socket
 import stat
 import struct
+import tempfile
 import threading
 import time
-from collections.abc import Iterator
+from collections.abc import Callable
 from functools import cached_property
 from pathlib import Path
 from typing import Any, TypeAlias, final
@@ -50,13 +45,13 @@ from quietbit.arrays import flatten
 from quietbit.errors import InvalidParameter, QuietbitError, require
 from quietbit.kernel.norm import Flat
 from quietbit.node.ledger import AnsweredBefore
-from quietbit.node.models import ModelFolder
 from quietbit.node.policy import NotAllowed, PolicyError
 from quietbit.node.question import Question
 from quietbit.node.release import Accepted, BudgetSpent, LocalGate, Noted, Unusable, public
+from quietbit.node.stores import ModelFolder
 from quietbit.secagg.plan import ProtocolError
 
-__all__ = ["Gate", "Gatekeeper", "RemoteGate", "Ticket", "serve_batches"]
+__all__ = ["BatchSocket", "Gate", "Gatekeeper", "RemoteGate", "Ticket", "batch_of_parent"]
 
 LOGGER = logging.getLogger(__name__)
 MAGIC, HEAD = b"QBG1", struct.Struct("<4sIQ")
@@ -67,6 +62,7 @@ CONNECTIONS = 64
 ASK = 10.0  # seconds from a connection to a whole question
 PATIENCE = 86400.0  # seconds that an app may train, where the policy names no answer time
 WAIT = 600.0  # seconds that an app waits for an answer
+BATCH = "QUIETBIT_BATCH"  # the variable that names a `BatchSocket` to processes that the gate's process starts
 KINDS: dict[str, type[QuietbitError]] = {
     "answered": AnsweredBefore, "noted": Noted, "spent": BudgetSpent, "unusable": Unusable, "not-allowed": NotAllowed,
     "protocol": ProtocolError, "refused": InvalidParameter,
@@ -77,28 +73,25 @@ KINDS: dict[str, type[QuietbitError]] = {
 class Gatekeeper:
     """Serve one gate on a socket; `serve` returns when ``stop`` is called."""
 
-    def __init__(
-        self, gate: LocalGate, path: str | os.PathLike[str], *, mode: int = 0o600, patience: float = PATIENCE
-    ) -> None:
+    def __init__(self, gate: LocalGate, path: str | os.PathLike[str], *, mode: int = 0o600) -> None:
         """Bind the socket; one that somebody listens on is refused, what a crash left is replaced."""
-        self._gate, self._path, self._patience = gate, Path(path).expanduser(), patience
+        self._gate, self._path = gate, Path(path).expanduser()
         require(self._path.is_absolute(), "socket", str(path), "an absolute path")
         require(0 <= mode <= 0o777, "mode of the socket", mode, "the permission bits of a file")
         self._stopped, self._guard = threading.Event(), threading.Lock()
         self._open: dict[socket.socket, bool] = {}  # in the order they came: whether a release was noted for it
         self._clear()
-        self._socket = socket.socket(socket.AF_UNIX, socket.SOCK_STREAM)
+        self._socket = _new_socket()
+        before = os.umask(0o777 & ~mode)
         try:
-            before = os.umask(0o777 & ~mode)
-            try:
-                self._socket.bind(str(self._path))
-            finally:
-                os.umask(before)
+            self._socket.bind(str(self._path))
             self._socket.listen(CONNECTIONS)
             self._socket.settimeout(0.2)
         except OSError as error:
             self._socket.close()
             raise QuietbitError(f"Cannot serve on {self._path}: {error.strerror or error}.") from error
+        finally:
+            os.umask(before)
 
     def serve(self) -> None:
         """Answer until stopped."""
@@ -112,8 +105,7 @@ class Gatekeeper:
                 threading.Thread(target=self._answer, args=(connection,), daemon=True).start()
         finally:
             self._socket.close()
-            with contextlib.suppress(FileNotFoundError):
-                self._path.unlink()
+            self._path.unlink(missing_ok=True)
 
     def stop(self) -> None:
         """Answer nobody any more."""
@@ -139,7 +131,7 @@ class Gatekeeper:
             return
         if not stat.S_ISSOCK(found.st_mode):
             raise QuietbitError(f"Cannot serve on {self._path}: there is something that is not a socket.")
-        with socket.socket(socket.AF_UNIX, socket.SOCK_STREAM) as probe:
+        with _new_socket() as probe:
             try:
                 probe.connect(str(self._path))
             except OSError:
@@ -148,46 +140,41 @@ class Gatekeeper:
         raise QuietbitError(f"Cannot serve on {self._path}: another gatekeeper does.")
 
     def _answer(self, connection: socket.socket) -> None:
-        try:
-            with connection:
-                try:
-                    self._converse(connection)
-                except Exception as error:
-                    if not isinstance(error, QuietbitError) or isinstance(public(error), Unusable):
-                        LOGGER.error("quietbit: a question is not answered.", exc_info=error)
-                    said = public(error)
-                    kind = next((name for name, family in KINDS.items() if isinstance(said, family)), "unusable")
-                    with contextlib.suppress(OSError):
-                        _send(connection, {"refused": str(said), "kind": kind})
-        finally:
-            with self._guard:
-                self._open.pop(connection, None)
+        with connection:
+            try:
+                self._converse(connection)
+            except Exception as error:
+                said = public(error)
+                if isinstance(said, Unusable):
+                    LOGGER.error("quietbit: a question is not answered.", exc_info=error)
+                kind = next((name for name, family in KINDS.items() if isinstance(said, family)), "unusable")
+                with contextlib.suppress(OSError):
+                    _send(connection, {"refused": str(said), "kind": kind})
+            finally:
+                with self._guard:
+                    self._open.pop(connection, None)
 
     def _converse(self, connection: socket.socket) -> None:
-        asked, data = _receive(connection, 0, ASK)
-        what = asked.get("ask")
+        asked, _ = _receive(connection, 0, ASK)
+        gate, what = self._gate, asked.get("ask")
         if what == "rules":
-            gate, models = self._gate, self._gate.models
-            folder = str(models.path) if isinstance(models, ModelFolder) else None
-            said = {"metrics": list(gate.metrics), "answer-seconds": gate.answer_seconds, "models": folder}
+            models = gate.rules.models and str(Path(gate.rules.models).expanduser())
+            said = {"metrics": list(gate.metrics), "answer-seconds": gate.answer_seconds, "models": models}
             _send(connection, said)
         elif what == "forget":
-            self._gate.forget(int(asked["run"]))
+            gate.forget(int(asked["run"]))
             _send(connection, {})
         elif what == "step":
-            _send(connection, {}, self._gate.step(Question.from_json(asked.get("question"))))
+            _send(connection, {}, gate.step(Question.from_json(asked.get("question"))))
         elif what == "release":
             question = Question.from_json(asked.get("question"))
-            ticket = self._gate.accept(question)
+            ticket = gate.accept(question)
             with self._guard:
                 self._open[connection] = True
             _send(connection, {"accepted": True})
-            seconds = self._gate.answer_seconds or self._patience
-            data = serve_batches(connection, ticket, question.dimension, seconds)
-            update = None
-            if len(data) == 8 * question.dimension:
-                update = np.frombuffer(data, dtype="<f8")  # of another length than asked: zero is released
-            _send(connection, {}, ticket.release(update))
+            data = _serve_batches(connection, ticket, question.dimension, gate.answer_seconds or PATIENCE)
+            fits = len(data) == 8 * question.dimension  # of an update of another length than asked zero is released
+            _send(connection, {}, ticket.release(np.frombuffer(data, dtype="<f8") if fits else None))
         else:
             raise InvalidParameter("The question must ask for rules, a step, a release or to forget.")
 
@@ -247,23 +234,19 @@ class RemoteGate:
             return _answered(_receive(connection, MOST_BYTES, WAIT))
 
     def _connect(self) -> socket.socket:
-        connection = socket.socket(socket.AF_UNIX, socket.SOCK_STREAM)
-        try:
-            ends = time.monotonic() + ASK
-            while True:
-                try:
-                    connection.settimeout(WAIT)
-                    connection.connect(str(self._path))
-                    break
-                except BlockingIOError:  # more wait to be let in than the system queues
-                    if time.monotonic() > ends:
-                        raise
-                    time.sleep(0.02)
-        except OSError as error:
-            connection.close()
-            LOGGER.error("quietbit: no gatekeeper answers on %s.", self._path, exc_info=error)
-            raise Unusable("This node's gatekeeper does not answer; its owner's log says why.") from error
-        return connection
+        connection, ends = _new_socket(), time.monotonic() + ASK
+        connection.settimeout(WAIT)
+        while True:
+            try:
+                connection.connect(str(self._path))
+                return connection
+            except OSError as error:
+                if isinstance(error, BlockingIOError) and time.monotonic() < ends:
+                    time.sleep(0.02)  # more wait to be let in than the system queues
+                    continue
+                connection.close()
+                LOGGER.error("quietbit: no gatekeeper answers on %s.", self._path, exc_info=error)
+                raise Unusable("This node's gatekeeper does not answer; its owner's log says why.") from error
 
 
 @final
@@ -330,29 +313,78 @@ Gate: TypeAlias = LocalGate | RemoteGate  # who holds policy, ledger and keys: i
 Ticket: TypeAlias = Accepted | RemoteTicket  # an accepted question: one release, once
 
 
-def serve_batches(connection: socket.socket, ticket: Ticket, dimension: int, seconds: float) -> bytes:
+@final
+class BatchSocket:
+    """Serve the ticket of the round that is open to trainers in processes of their own; the gate stays on this side.
+
+    ``current`` says which ticket, and how many parameters it is for. Only this process's user can open the socket.
+    """
+
+    def __init__(self, current: Callable[[], tuple[Ticket, int] | None]) -> None:
+        """Listen from now on, and tell all processes that this one will start."""
+        self._current, folder = current, Path(tempfile.mkdtemp(prefix="quietbit-"))
+        atexit.register(shutil.rmtree, folder, ignore_errors=True)
+        self._socket = _new_socket()
+        self._socket.bind(str(folder / "batch"))
+        self._socket.listen(CONNECTIONS)
+        os.environ[BATCH] = str(folder / "batch")
+        threading.Thread(target=self._serve, daemon=True).start()
+
+    def _serve(self) -> None:
+        while True:
+            connection, _ = self._socket.accept()
+            threading.Thread(target=self._answer, args=(connection,), daemon=True).start()
+
+    def _answer(self, connection: socket.socket) -> None:
+        """Answer one trainer for one round; when it goes, nothing is left to do."""
+        with connection, contextlib.suppress(OSError, Unusable):
+            found = self._current()
+            if found is None:
+                _send(connection, {"refused": "There is no round.", "kind": "refused"})
+                return
+            _send(connection, {"dimension": found[1]})
+            _serve_batches(connection, *found, PATIENCE)
+
+
+def batch_of_parent() -> RemoteTicket | None:
+    """Return the ticket of the process that started this one; None where that has no round, or serves none."""
+    path = os.environ.get(BATCH)
+    if path is None:
+        return None
+    connection = _new_socket()
+    try:
+        connection.connect(path)
+        return RemoteTicket(connection, int(_answered(_receive(connection, 0, WAIT))[0]["dimension"]))
+    except (OSError, InvalidParameter):
+        connection.close()
+        return None
+
+
+def _serve_batches(connection: socket.socket, ticket: Ticket, dimension: int, seconds: float) -> bytes:
     """Draw batches and take gradients until something else is said, within ``seconds``; return the data beside that."""
     ends = time.monotonic() + seconds
     most = max(8 * dimension, PIECE)  # no more is read than an update, or a piece of gradients
     while True:
         said, data = _receive(connection, most, ends - time.monotonic())
-        if not said.keys() & {"draw", "rows", "step"}:
-            return data
+        answer: dict[str, Any] = {}
+        found = b""
         try:
-            _send(connection, *_batched(ticket, said, data, dimension))
+            if "draw" in said:
+                found = ticket.draw(said["draw"]).astype("<i8").tobytes()
+            elif "rows" in said:
+                ticket.add(np.frombuffer(data, dtype="<f4").reshape(-1, dimension))
+            elif "step" in said:
+                change = ticket.step()
+                answer, found = {"more": change is not None}, b"" if change is None else change.astype("<f8").tobytes()
+            else:
+                return data
         except (QuietbitError, ValueError) as error:  # there is a release all the same, of what came before
-            _send(connection, {"refused": str(error), "kind": "refused"})
+            answer = {"refused": str(error), "kind": "refused"}
+        _send(connection, answer, found)
 
 
-def _batched(ticket: Ticket, said: dict[str, Any], data: bytes, dimension: int) -> tuple[dict[str, Any], bytes]:
-    """Draw a batch, take gradients of it, or close it."""
-    if "draw" in said:
-        return {}, ticket.draw(said["draw"]).astype("<i8").tobytes()
-    if "rows" in said:
-        ticket.add(np.frombuffer(data, dtype="<f4").reshape(-1, dimension))
-        return {}, b""
-    change = ticket.step()
-    return {"more": change is not None}, b"" if change is None else change.astype("<f8").tobytes()
+def _new_socket() -> socket.socket:
+    return socket.socket(socket.AF_UNIX, socket.SOCK_STREAM)
 
 
 def _answered(received: tuple[dict[str, Any], bytes]) -> tuple[dict[str, Any], bytes]:
@@ -372,22 +404,23 @@ def _send(connection: socket.socket, said: dict[str, Any], data: bytes = b"") ->
 def _receive(connection: socket.socket, most: int, seconds: float) -> tuple[dict[str, Any], bytes]:
     """Read a whole message of at most ``most`` bytes within ``seconds``."""
     ends = time.monotonic() + seconds
-    magic, letters, size = HEAD.unpack(b"".join(_pieces(connection, HEAD.size, ends)))
+    magic, letters, size = HEAD.unpack(_read(connection, HEAD.size, ends))
     said: Any = None
     if magic == MAGIC and letters <= MOST_JSON and size <= most:
         with contextlib.suppress(ValueError):
-            said = json.loads(b"".join(_pieces(connection, letters, ends)))
+            said = json.loads(_read(connection, letters, ends))
     if not isinstance(said, dict):
         raise Unusable("The other end of the socket speaks another language.")
-    return said, b"".join(_pieces(connection, size, ends))
+    return said, _read(connection, size, ends)
 
 
-def _pieces(connection: socket.socket, size: int, ends: float) -> Iterator[bytes]:
-    """Exactly ``size`` bytes; a connection that ends before, or is not done at ``ends``, is an error."""
-    while size > 0:
+def _read(connection: socket.socket, size: int, ends: float) -> bytes:
+    """Read exactly ``size`` bytes; a connection that ends before, or is not done at ``ends``, is an error."""
+    found = bytearray()
+    while len(found) < size:
         connection.settimeout(max(1e-3, ends - time.monotonic()))
-        piece = connection.recv(min(size, 2**20))
+        piece = connection.recv(min(size - len(found), 2**20))
         if not piece:
             raise Unusable("The connection ended before its message did.")
-        size -= len(piece)
-        yield piece
+        found += piece
+    return bytes(found)

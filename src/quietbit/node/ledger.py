@@ -15,10 +15,8 @@ Symbols  head: SHA-256 of a line; count: number of lines, the first (which names
 
 A line is added under a lock on the file itself, in one write, and forced to disk, then the counter is replaced. A crash
 in between leaves the ledger ahead of its counter, which only means that more was spent; a line without its end was
-never acted upon and is cut off. Refused: anything but a regular file with one name (FIFOs, devices, hard links).
-
-What it cannot notice by itself is a machine whose *whole* disk is put back: both files then agree. Keep the counter
-on another disk or machine; a gatekeeper that runs, and Flower's state within a run, remember the last head besides.
+never acted upon and is cut off. A *whole* disk that is put back is noticed by those who remember the last head besides
+(docs/explanation/threat-model.md), or with a counter on another disk.
 """
 
 from __future__ import annotations
@@ -38,20 +36,8 @@ from typing import Any, NamedTuple, TypeAlias, final
 from attrs import define, field, frozen
 
 from quietbit.errors import InvalidParameter, QuietbitError, check_int, require
-from quietbit.target import Trust
 
-__all__ = [
-    "AnsweredBefore",
-    "Change",
-    "Entry",
-    "FileLedger",
-    "Ledger",
-    "LedgerError",
-    "LedgerState",
-    "Moment",
-    "StateLedger",
-    "WatchedLedger",
-]
+__all__ = ["AnsweredBefore", "FileLedger", "Ledger", "LedgerError", "LedgerState", "StateLedger", "WatchedLedger"]
 
 FORMAT, VERSION = "quietbit-ledger", 2
 COUNTER = "quietbit-counter"
@@ -107,7 +93,6 @@ class LedgerState:
     """The totals of a ledger's lines."""
 
     identity: str = ""
-    created: float = 0.0
     heads: list[bytes] = field(factory=list)
     mechanisms: dict[str, Any] = field(factory=dict)
     counts: dict[tuple[str, int, str], int] = field(factory=dict)  # by mechanism, k and data set
@@ -125,6 +110,11 @@ class LedgerState:
     def head(self) -> bytes:
         """The digest of the last line."""
         return self.heads[-1] if self.heads else START
+
+    @property
+    def mark(self) -> dict[str, Any]:
+        """What to remember of a ledger in order to notice that it went back."""
+        return {"count": len(self.heads), "head": self.heads[-1].hex()}
 
     @property
     def releases(self) -> int:
@@ -153,26 +143,20 @@ class LedgerState:
         if not number > last:
             raise AnsweredBefore(f"round must be above {last}, the last one answered in this run, got {number}.")
 
-    def check_step(self, run: str, number: int, step: int) -> None:
-        """Refuse a step of a sum that is not later than all that were answered in this run."""
+    def step(self, run: str, number: int, step: int) -> Entry:
+        """Return the line of a step of a masked sum that is answered now; refused unless later than all of this run.
+
+        Refused, too, after steps of too many sums that came to no release: they would fill the disk.
+        """
+        if self.step_lines >= MOST_STEPS * (self.releases + 32):
+            raise LedgerError("This node was asked for steps of too many sums that came to nothing.")
         last = self.steps.get(run, (0, 0))
         if not (number, step) > last:
             raise AnsweredBefore(
                 f"step {step} of the sum of round {number} must come after step {last[1]} of round {last[0]}, the last "
                 "one answered in this run."
             )
-
-    def views(self, trust: Trust, honest: int, data_set: str = "") -> list[tuple[str, int, int]]:
-        """Return (mechanism, k, releases) as a trust model sees them: k is 0 under local trust, else at most honest.
-
-        With ``data_set``, releases of other named ones are left out; those of none may have been of any.
-        """
-        most = honest if trust is Trust.SECURE_AGGREGATION else 0
-        return [
-            (mechanism, min(own, most), times)
-            for (mechanism, own, of), times in self.counts.items()
-            if of in ("", data_set) or not data_set
-        ]
+        return {"kind": "step", "run": run, "round": number, "step": step}
 
     def check_mechanism(self, identity: str) -> None:
         """Refuse one mechanism more than a ledger holds: each is priced anew in every process that reads it."""
@@ -181,47 +165,46 @@ class LedgerState:
 
     def take(self, line: bytes, origin: str) -> None:
         """Add a line that was read or is about to be written."""
-        place = len(self.heads) + 1
         try:
             entry = json.loads(line)
             if entry["previous"] != self.head.hex():
-                raise LedgerError(f"{origin} was changed: line {place} does not follow the one before. {HELP}.")
-            self._apply(entry)
+                said = f"line {self.count + 1} does not follow the one before"
+                raise LedgerError(f"{origin} was changed: {said}. {HELP}.")
+            kind = entry["kind"]
+            if (kind == "ledger") == bool(self.heads):
+                raise InvalidParameter.of("kind of the line", "ledger in the first, and no other", kind)
+            if kind == "ledger":
+                require(entry["format"] == FORMAT and entry["version"] == VERSION, "format", entry["format"], FORMAT)
+                self.identity = str(entry["identity"])
+            elif kind == "mechanism":
+                self.mechanisms[str(entry["mechanism"])] = entry["description"]
+            elif kind == "release":
+                mechanism, honest = str(entry["mechanism"]), check_int(entry["honest"], "honest", 0)
+                number, when = check_int(entry["round"], "round", 1), float(entry["time"])
+                if mechanism not in self.mechanisms:
+                    raise InvalidParameter.of("mechanism of a release", "one that was noted", mechanism)
+                key = mechanism, honest, str(entry.get("data-set", ""))
+                self.counts[key] = self.counts.get(key, 0) + 1
+                self.times.append(Moment(when, str(entry.get("boot", "")), float(entry.get("running", 0.0))))
+                self.runs.setdefault(str(entry["run"]), []).append((number, when, mechanism))
+            elif kind == "step":
+                place = check_int(entry["round"], "round", 1), check_int(entry["step"], "step", 1)
+                self.steps[str(entry["run"])] = place
+                self.step_lines += 1
+            elif kind != "price":  # of earlier versions; mechanisms are priced anew from their descriptions
+                raise InvalidParameter(f"kind of the line must be one of this version's, got {kind!r}.")
         except (ValueError, TypeError, KeyError, AttributeError, RecursionError) as error:
-            raise LedgerError(
-                f"{origin} is not a ledger: line {place} cannot be read ({type(error).__name__}). {HELP}."
-            ) from error
+            said = f"line {self.count + 1} cannot be read ({type(error).__name__})"
+            raise LedgerError(f"{origin} is not a ledger: {said}. {HELP}.") from error
         self.heads.append(hashlib.sha256(line).digest())
-
-    def _apply(self, entry: Entry) -> None:
-        kind = entry["kind"]
-        if (kind == "ledger") == bool(self.heads):
-            raise InvalidParameter.of("kind of the line", "ledger in the first, and no other", kind)
-        if kind == "ledger":
-            require(entry["format"] == FORMAT and entry["version"] == VERSION, "format", entry["format"], FORMAT)
-            self.identity, self.created = str(entry["identity"]), float(entry["time"])
-        elif kind == "mechanism":
-            self.mechanisms[str(entry["mechanism"])] = entry["description"]
-        elif kind == "price":
-            pass  # written by earlier versions; mechanisms are priced anew from their descriptions
-        elif kind == "release":
-            mechanism, honest = str(entry["mechanism"]), check_int(entry["honest"], "honest", 0)
-            number, when = check_int(entry["round"], "round", 1), float(entry["time"])
-            if mechanism not in self.mechanisms:
-                raise InvalidParameter.of("mechanism of a release", "one that was noted", mechanism)
-            key = mechanism, honest, str(entry.get("data-set", ""))
-            self.counts[key] = self.counts.get(key, 0) + 1
-            self.times.append(Moment(when, str(entry.get("boot", "")), float(entry.get("running", 0.0))))
-            self.runs.setdefault(str(entry["run"]), []).append((number, when, mechanism))
-        elif kind == "step":
-            place = check_int(entry["round"], "round", 1), check_int(entry["step"], "step", 1)
-            self.steps[str(entry["run"])] = place
-            self.step_lines += 1
-        else:
-            raise InvalidParameter(f"kind of the line must be one of this version's, got {kind!r}.")
 
 
 Change = Callable[[LedgerState], Iterable[Entry]]
+
+
+def text_of(value: Any) -> str:
+    """Return the one line of JSON that stands for a value."""
+    return json.dumps(value, sort_keys=True, separators=(",", ":"), allow_nan=False)
 
 
 def mechanism_line(identity: str, description: Any) -> Entry:
@@ -237,17 +220,6 @@ def release_line(identity: str, honest: int, run: str, number: int, data_set: st
     return line | {"time": round(now.time, 3), "boot": now.boot, "running": round(now.running, 3)}
 
 
-def step_line(run: str, number: int, step: int) -> Entry:
-    """Return the line for a step of a masked sum that is answered now."""
-    return {"kind": "step", "run": run, "round": number, "step": step}
-
-
-def check_growth(books: LedgerState) -> None:
-    """Refuse steps without end: sums that never come to a release would fill the disk."""
-    if books.step_lines >= MOST_STEPS * (books.releases + 32):
-        raise LedgerError("This node was asked for steps of too many sums that came to nothing.")
-
-
 def first_line() -> Entry:
     """Return the line that names a new ledger."""
     stamp = {"identity": os.urandom(16).hex(), "time": round(time.time(), 3)}
@@ -258,9 +230,7 @@ def _written(books: LedgerState, entries: Iterable[Entry], origin: str) -> bytes
     """Encode the entries as lines, taking each into the books in turn."""
     lines = []
     for entry in entries:
-        line = json.dumps(
-            {**entry, "previous": books.head.hex()}, sort_keys=True, separators=(",", ":"), allow_nan=False
-        ).encode("ascii")
+        line = text_of({**entry, "previous": books.head.hex()}).encode("ascii")
         books.take(line, origin)
         lines.append(line + b"\n")
     return b"".join(lines)
@@ -312,27 +282,25 @@ class FileLedger:
                     "move it away first."
                 )
         try:
-            handle = os.open(ledger._path, os.O_RDWR | os.O_CREAT | os.O_EXCL | os.O_CLOEXEC, 0o600)
+            os.close(os.open(ledger._path, os.O_RDWR | os.O_CREAT | os.O_EXCL | os.O_CLOEXEC, 0o600))
+            _force(ledger._path.parent, os.O_RDONLY)
         except OSError as error:
             raise LedgerError(f"Cannot make the ledger {ledger._path}: {error.strerror}.") from error
-        try:
+        with ledger._locked() as handle:
             books = LedgerState()
             _append(handle, _written(books, [first_line()], str(ledger._path)), 0, ledger._path)
-        finally:
-            os.close(handle)
-        _force(ledger._path.parent)
-        ledger._put_counter(books)
+            ledger._put_counter(books)
         return ledger
 
-    def read(self) -> LedgerState:
-        """Return the totals; refused where it is not what its counter says, or shorter than it was."""
+    def read(self, known: Mapping[str, Any] | None = None) -> LedgerState:
+        """Return the totals; refused where the ledger is not what its counter or ``known`` (a `mark`) says."""
         with self._guard, self._locked() as handle:
-            return self._read(handle)
+            return self._read(handle, known or {})
 
-    def update(self, change: Change) -> LedgerState:
+    def update(self, change: Change, known: Mapping[str, Any] | None = None) -> LedgerState:
         """Read, change, write and force to disk, the counter too, all under the lock."""
         with self._guard, self._locked() as handle:
-            books = self._read(handle)
+            books = self._read(handle, known or {})
             entries, size = list(change(books)), self._size
             if not entries:
                 return books
@@ -345,71 +313,57 @@ class FileLedger:
             self._books, self._size = books, size + len(lines)
             return books
 
-    def _read(self, handle: int) -> LedgerState:
+    def _read(self, handle: int, known: Mapping[str, Any]) -> LedgerState:
         size = os.fstat(handle).st_size
         if size > MOST_BYTES:
             raise LedgerError(f"{self._path} is not a ledger: it is larger than {MOST_BYTES} bytes.")
         if size < self._size:
             raise LedgerError(f"The ledger {self._path} is shorter than it was. {HELP}.")
-        fresh = b""
-        while len(fresh) < size - self._size:
-            more = os.pread(handle, size - self._size - len(fresh), self._size + len(fresh))
-            if not more:
-                raise LedgerError(f"The ledger {self._path} cannot be read to its end.")
-            fresh += more
+        with open(handle, "rb", closefd=False) as file:
+            file.seek(self._size)
+            fresh = file.read(size - self._size)
+        if len(fresh) < size - self._size:
+            raise LedgerError(f"The ledger {self._path} cannot be read to its end.")
         whole, end, _ = fresh.rpartition(b"\n")
         if end:
-            books, known = self._books, self._size
+            books, start = self._books, self._size
             self._books, self._size = LedgerState(), 0  # lines that cannot be read leave nothing that looks read
             for line in whole.split(b"\n"):
                 books.take(line, f"The ledger {self._path}")
-            self._books, self._size = books, known + len(whole) + 1
+            self._books, self._size = books, start + len(whole) + 1
         self._check_counter(self._books)
+        if self._books.behind(known):
+            raise LedgerError("The ledger is behind what this run has noted in it.")
         return self._books
 
     def _check_counter(self, books: LedgerState) -> None:
-        handle = _open(self._counter, "counter", os.O_RDONLY)
         try:
-            text = os.read(handle, 4096)
-        except OSError as error:
-            raise LedgerError(f"Cannot read the counter {self._counter}: {error.strerror}.") from error
-        finally:
-            os.close(handle)
-        try:
-            said = json.loads(text)
+            with _opened(self._counter, "counter", os.O_RDONLY) as handle:
+                said = json.loads(os.read(handle, 4096))
             own = said["format"] == COUNTER and said["ledger"] == books.identity
-            count, head = check_int(said["count"], "count", 1), str(said["head"])
-        except (ValueError, TypeError, KeyError) as error:
+            count, behind = check_int(said["count"], "count", 1), books.behind(said)
+        except (OSError, ValueError, TypeError, KeyError) as error:
             raise LedgerError(
                 f"{self._counter} is not the counter of a ledger ({type(error).__name__}). {HELP}."
             ) from error
         if not own:
             raise LedgerError(f"The counter {self._counter} belongs to another ledger than {self._path}. {HELP}.")
-        if count > len(books.heads):
-            raise LedgerError(
-                f"The ledger {self._path} is older than its counter ({books.count} lines, not {count}). {HELP}."
-            )
-        if books.heads[count - 1].hex() != head:
-            raise LedgerError(f"The ledger {self._path} is not the one that its counter has seen. {HELP}.")
+        if behind:
+            said = f"({books.count} lines; it has seen {count})"
+            raise LedgerError(f"The ledger {self._path} is older than its counter, or another {said}. {HELP}.")
 
     def _put_counter(self, books: LedgerState) -> None:
-        said = {"format": COUNTER, "ledger": books.identity, **mark(books)}
+        said = {"format": COUNTER, "ledger": books.identity, **books.mark}
         data = (json.dumps(said, sort_keys=True) + "\n").encode("ascii")
         beside = self._counter.with_name(self._counter.name + ".new")  # one name: what a crash leaves is used again
         try:
             with contextlib.suppress(FileNotFoundError):
                 os.unlink(beside)
-            handle = os.open(beside, os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_CLOEXEC, 0o600)
-            try:
-                if os.write(handle, data) != len(data):
-                    raise OSError(0, "the disk is full")
-                os.fsync(handle)
-            finally:
-                os.close(handle)
+            _force(beside, os.O_WRONLY | os.O_CREAT | os.O_EXCL, data)
             os.replace(beside, self._counter)
+            _force(self._counter.parent, os.O_RDONLY)
         except OSError as error:
             raise LedgerError(f"Cannot write the counter {self._counter}: {error.strerror}.") from error
-        _force(self._counter.parent)
 
     @contextlib.contextmanager
     def _locked(self) -> Iterator[int]:
@@ -418,18 +372,14 @@ class FileLedger:
             import fcntl as locks
         except ImportError as error:
             raise LedgerError("A ledger needs POSIX file locks, which this system does not have.") from error
-        handle = _open(self._path, "ledger", os.O_RDWR)
-        try:
-            locks.flock(handle, locks.LOCK_EX)
-            try:
-                here, there = os.fstat(handle), os.stat(self._path)
-            except OSError as error:
-                raise LedgerError(f"The ledger {self._path} was taken away while it was opened.") from error
-            if (here.st_dev, here.st_ino) != (there.st_dev, there.st_ino):
-                raise LedgerError(f"The ledger {self._path} was replaced while it was opened.")
+        with _opened(self._path, "ledger", os.O_RDWR) as handle:
+            locks.flock(handle, locks.LOCK_EX)  # given back when it is closed
+            same = False
+            with contextlib.suppress(OSError):
+                same = os.path.samestat(os.fstat(handle), os.stat(self._path))
+            if not same:
+                raise LedgerError(f"The ledger {self._path} was taken away or replaced while it was opened.")
             yield handle
-        finally:
-            os.close(handle)  # which gives the lock back
 
 
 @final
@@ -442,26 +392,16 @@ class WatchedLedger:
 
     def read(self) -> LedgerState:
         """Return the totals; refused where the ledger went back."""
-        return self._checked(self.ledger.read())
+        return self.ledger.read(self.record)
 
     def update(self, change: Change) -> LedgerState:
         """Add lines, and remember the last."""
-        books = self.ledger.update(lambda books: change(self._checked(books)))
-        self.record.update(mark(books))
-        return books
-
-    def _checked(self, books: LedgerState) -> LedgerState:
-        if books.behind(dict(self.record)):
-            raise LedgerError("The ledger is behind what this run has noted in it.")
+        books = self.ledger.update(change, self.record)
+        self.record.update(books.mark)
         return books
 
 
 Ledger: TypeAlias = FileLedger | StateLedger | WatchedLedger
-
-
-def mark(books: LedgerState) -> dict[str, Any]:
-    """Return what to remember of a ledger in order to notice that it went back."""
-    return {"count": len(books.heads), "head": books.heads[-1].hex()}
 
 
 def _absolute(path: str | os.PathLike[str], name: str) -> Path:
@@ -471,7 +411,8 @@ def _absolute(path: str | os.PathLike[str], name: str) -> Path:
     return Path(os.path.realpath(place))
 
 
-def _open(path: Path, name: str, how: int) -> int:
+@contextlib.contextmanager
+def _opened(path: Path, name: str, how: int) -> Iterator[int]:
     """Open a regular file with one name, without waiting for a FIFO."""
     try:
         handle = os.open(path, how | os.O_CLOEXEC | os.O_NONBLOCK | getattr(os, "O_NOFOLLOW", 0))
@@ -481,11 +422,13 @@ def _open(path: Path, name: str, how: int) -> int:
         ) from error
     except OSError as error:
         raise LedgerError(f"Cannot open the {name} {path}: {error.strerror}.") from error
-    found = os.fstat(handle)
-    if not stat.S_ISREG(found.st_mode) or found.st_nlink != 1:
+    try:
+        found = os.fstat(handle)
+        if not stat.S_ISREG(found.st_mode) or found.st_nlink != 1:
+            raise LedgerError(f"The {name} {path} must be a regular file with one name (no FIFO, device or hard link).")
+        yield handle
+    finally:
         os.close(handle)
-        raise LedgerError(f"The {name} {path} must be a regular file with one name (no FIFO, device or hard link).")
-    return handle
 
 
 def _append(handle: int, lines: bytes, size: int, path: Path) -> None:
@@ -502,12 +445,12 @@ def _append(handle: int, lines: bytes, size: int, path: Path) -> None:
         raise LedgerError(f"Cannot write the ledger {path}: {error.strerror}.") from error
 
 
-def _force(folder: Path) -> None:
+def _force(path: Path, how: int, data: bytes = b"") -> None:
+    """Force a folder, or a file with this data, to disk."""
+    handle = os.open(path, how | os.O_CLOEXEC, 0o600)
     try:
-        handle = os.open(folder, os.O_RDONLY)
-        try:
-            os.fsync(handle)
-        finally:
-            os.close(handle)
-    except OSError as error:
-        raise LedgerError(f"Cannot force {folder} to disk: {error.strerror}.") from error
+        if data and os.write(handle, data) != len(data):
+            raise OSError(0, "the disk is full")
+        os.fsync(handle)
+    finally:
+        os.close(handle)

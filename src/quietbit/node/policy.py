@@ -1,4 +1,4 @@
-"""What an owner allows: one file on the node, written by `quietbit node init`, that no run can change.
+"""What an owner allows: one file on the node, written by `init` once, that no run can change.
 
 Idea     a run asks; the policy says what may be answered. It caps everything the node ever releases, whatever run or
          server it is for, and names what may be asked at all. Without one, nothing is released. A simulation has
@@ -9,29 +9,31 @@ Symbols  the keys of the file are the fields of `Policy`, with - for _; unknown 
 from __future__ import annotations
 
 import hashlib
+import json
 import os
 import re
-import stat
 import tomllib
 import warnings
-from collections.abc import Callable, Mapping
-from enum import Enum
-from functools import lru_cache, partial
+from collections.abc import Callable
+from functools import cached_property, lru_cache, partial
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, TypeAlias, final
+from typing import TYPE_CHECKING, Any, ClassVar, TypeAlias, final
 
 import attrs
 from attrs import NOTHING, field, frozen
 
 from quietbit.errors import InvalidParameter, QuietbitError, check_int, check_known, check_real, require
+from quietbit.node.ledger import FileLedger
+from quietbit.secagg.identity import OTHERS_WRITE, PUBLIC_SIZE, Directory, Identity, read_file
 from quietbit.target import MOST_CLIENTS, Adjacency, Target, Trust, Unit, check_delta
 
 if TYPE_CHECKING:  # what only a release needs is imported when there is one: `quietbit --help` reads the rules
     from quietbit.kernel.rng import RandomBits
-    from quietbit.secagg.identity import Directory, Identity
     from quietbit.secagg.plan import SumPlan
 
-__all__ = ["NotAllowed", "Policy", "PolicyError", "Rules", "SeededRngWarning", "Simulation", "simulated_directory"]
+__all__ = [
+    "NotAllowed", "Policy", "PolicyError", "Rules", "SeededRngWarning", "Simulation", "init", "simulated_directory",
+]  # fmt: skip
 
 MOST_RELEASES = 10**6
 MOST_BYTES = 2**16
@@ -39,6 +41,8 @@ RETIRED = ("pricing-seconds",)  # keys of earlier versions, which mean nothing a
 # The families that answer evaluations, in `quietbit.mechanism.registry`: seen by the server, or summed behind masks.
 RESPONSE, SUMMED = ANSWERING = ("response", "summed-response")
 SCOUT = "scout"  # and the one that answers for the clip: an owner names it among mechanisms, or no scout answers
+USUAL = ("imvu", "vmvu", SCOUT)  # of one bit per parameter, of 80 bytes, and answers for a clip that moves
+LEAST_EPSILON = 0.001  # of a release, in policies that `init` writes
 RISK = 2.0**-40  # the largest chance that a sum with few neighbours can be unmasked
 
 
@@ -84,26 +88,37 @@ def _path(value: Any, name: str) -> str:
 
 
 def _key(value: Any, name: str) -> str:
-    from quietbit.secagg.plan import PUBLIC_SIZE
-
     fine = isinstance(value, str) and re.fullmatch(rf"[0-9a-fA-F]{{{2 * PUBLIC_SIZE}}}", value)
     require(fine, name, value, f"a public key: {2 * PUBLIC_SIZE} hexadecimal digits")
     return str(value)
 
 
-def _rule(about: str, read: Callable[[Any, str], Any], default: Any = NOTHING, *, optional: bool = False) -> Any:
+def _rule(about: str, read: Callable[[Any, str], Any], default: Any = NOTHING) -> Any:
     """Return a field with what it means, as the file and `quietbit node init --help` say it, and how it is read."""
-    return field(default=None if optional else default, metadata={"about": about, "read": read, "optional": optional})
+    return field(default=default, metadata={"about": about, "read": read})
 
 
 def _read(cls: type, fields: list[attrs.Attribute[Any]]) -> list[attrs.Attribute[Any]]:
-    """Let every field be read by its rule, under its name; None is left out."""
+    """Let every field be read by its rule, under its name; where None is the default, it may be given."""
 
     def reader(one: attrs.Attribute[Any]) -> Callable[[Any], Any]:
-        rule = one.metadata or attrs.fields_dict(Policy)[one.name].metadata
-        return lambda value: None if value is None and rule["optional"] else rule["read"](value, one.name)
+        read = (one.metadata or attrs.fields_dict(Policy)[one.name].metadata)["read"]
+        return lambda value: None if value is None and one.default is None else read(value, one.name)
 
     return [one.evolve(converter=reader(one)) for one in fields]
+
+
+def _rng(rules: Rules, number: int, client: int | None) -> RandomBits:
+    """Return the operating system's randomness, unless there is a seed: then the simulator's."""
+    from quietbit.kernel.rng import secure_rng
+    from quietbit.simulate.collect import CLIENT_BITS, seeded_client_rng
+
+    if rules.seed is None:
+        return secure_rng()
+    warnings.warn("The randomness is seeded: these releases protect nobody.", SeededRngWarning, 2)
+    if client is None:
+        raise InvalidParameter("node config must have a partition-id for seeded randomness, and it is missing.")
+    return seeded_client_rng(rules.seed)(number - 1, check_int(client, "partition-id", 0, 2**CLIENT_BITS - 1))
 
 
 @final
@@ -113,9 +128,7 @@ class Policy:
 
     epsilon: float = _rule("what all releases of this node together may ever cost", _real)
     delta: float = _rule("the delta of that epsilon", lambda value, _: check_delta(value))
-    adjacency: Adjacency = _rule(  # noqa: RUF009
-        "the neighbouring world: zero-out or replace-one", lambda value, _: Adjacency(value)
-    )
+    adjacency: Adjacency = _rule("the neighbouring world: zero-out or replace-one", lambda value, _: Adjacency(value))  # noqa: RUF009
     unit: Unit = _rule(  # noqa: RUF009
         "whose privacy this budget protects: the client, or any one sample (patient) of its data",
         lambda value, _: Unit(value), Unit.CLIENT,
@@ -136,16 +149,14 @@ class Policy:
     runs: tuple[str, ...] = _rule("numbers of the runs that are answered; * for all", _words, ("*",))
     trust: tuple[Trust, ...] = _rule("local, secure-aggregation or both", _trusts, (Trust.LOCAL,))
     min_honest_clients: int | None = _rule(
-        "the number of honest clients that every sum is priced at, whatever the run says", _clients, optional=True
+        "the number of honest clients that every sum is priced at, whatever the run says", _clients, None
     )
-    local_epsilon: float | None = _rule("for sums: the cap that holds even if every mask fails", _real, optional=True)
+    local_epsilon: float | None = _rule("for sums: the cap that holds even if every mask fails", _real, None)
     directory: str | None = _rule(
-        "for sums: the list of members; sums are then secret from a server that lies", _path, optional=True
+        "for sums: the list of members; sums are then secret from a server that lies", _path, None
     )
-    operator: str | None = _rule(
-        "the public key that the directory must be signed with, hexadecimal", _key, optional=True
-    )
-    own_key: str | None = _rule("this node's private key, from quietbit node keys", _path, optional=True)
+    operator: str | None = _rule("the public key that the directory must be signed with, hexadecimal", _key, None)
+    own_key: str | None = _rule("this node's private key, from quietbit node keys", _path, None)
     most_colluders: int = _rule(
         "for sums: members that may work for the server", partial(check_int, low=0, high=MOST_CLIENTS), 0
     )
@@ -158,14 +169,14 @@ class Policy:
         "every answer leaves so long after its question, whatever the app does; 0: when ready", _floor, 60.0
     )
     seed: int | None = _rule(
-        "randomness that anybody can repeat, for tests: protects nobody", partial(check_int, low=0), optional=True
+        "randomness that anybody can repeat, for tests: protects nobody", partial(check_int, low=0), None
     )
     models: str | None = _rule(
-        "a folder, an absolute path: models of runs are kept there, so that rounds can be replayed", _path,
-        optional=True,
-    )  # fmt: skip
+        "a folder, an absolute path: models of runs are kept there, so that rounds can be replayed", _path, None
+    )
     ledger: str = _rule("the ledger, an absolute path", _path)
     counter: str = _rule("the ledger's counter, an absolute path; best on another disk", _path)
+    rng = _rng
 
     def __attrs_post_init__(self) -> None:
         """Refuse rules that contradict each other, and sums without their two rules."""
@@ -173,42 +184,28 @@ class Policy:
         require(self.smallest_clip <= self.largest_clip, "smallest_clip", self.smallest_clip, rule)
         require(self.mechanisms, "mechanisms", [], "one name at least")
         rule = "below every cap on epsilon, which it is a part of"
-        require(all(self.evaluate < cap.epsilon for cap in self.caps()), "evaluate", self.evaluate, rule)
+        require(all(self.evaluate < cap.epsilon for cap in self.caps), "evaluate", self.evaluate, rule)
         if self.unit is Unit.SAMPLE and not self.data_set:
             raise InvalidParameter.of("data_set", "given where samples are protected: whose account this is")
-        named = ("directory", "operator", "own_key")
-        if Trust.SECURE_AGGREGATION not in self.trust:
-            for name in ("min_honest_clients", "local_epsilon", *named):
-                value = getattr(self, name)
-                require(value is None, name, value, "left out unless trust names secure-aggregation")
-            return
-        for name in ("min_honest_clients", "local_epsilon"):
-            if getattr(self, name) is None:
+        sums, server = ("min_honest_clients", "local_epsilon"), ("directory", "operator", "own_key")
+        given = [name for name in (*sums, *server) if getattr(self, name) is not None]
+        for name in (*sums, *server):
+            if Trust.SECURE_AGGREGATION not in self.trust:
+                rule = "left out unless trust names secure-aggregation"
+                require(name not in given, name, getattr(self, name), rule)
+            elif name in sums and name not in given:
                 raise InvalidParameter.of(name, "given beside secure-aggregation trust")
-        given = [name for name in named if getattr(self, name) is not None]
-        for name in named:
-            rule = "given, as are directory, operator and own key of sums that are secret from a server that lies"
-            if given and name not in given:
+            elif name not in given and set(given) & set(server):
+                rule = "given, as are directory, operator and own key of sums that are secret from a server that lies"
                 raise InvalidParameter.of(name, rule)
 
-    @property
-    def target(self) -> Target:
-        """What all releases together may cost, ever."""
-        trust = Trust.LOCAL if self.local_epsilon is None else Trust.SECURE_AGGREGATION
-        return Target(self.epsilon, self.delta, self.adjacency, unit=self.unit, trust=trust, releases=self.releases)
-
-    @classmethod
-    def from_table(cls, table: Mapping[str, Any]) -> Policy:
-        """Read the keys of a file; an unknown or a missing one is refused."""
-        for key in table:
-            check_known(key, (*KEYS.values(), *RETIRED), "key of the policy")
-        try:
-            for one in attrs.fields(cls):
-                if one.default is attrs.NOTHING and KEYS[one.name] not in table:
-                    raise InvalidParameter.of(one.name, "given")
-            return cls(**{name: table[key] for name, key in KEYS.items() if key in table})
-        except InvalidParameter as error:
-            raise (error.renamed(KEYS[error.name]) if error.name in KEYS else error) from None
+    @cached_property
+    def caps(self) -> tuple[Target, ...]:
+        """The cap on everything; where sums are allowed, the one that they are priced under, and the local one."""
+        local = Target(self.local_epsilon or self.epsilon, self.delta, self.adjacency, unit=self.unit)
+        if self.local_epsilon is None:
+            return (local,)
+        return attrs.evolve(local, epsilon=self.epsilon, trust=Trust.SECURE_AGGREGATION), local
 
     @classmethod
     def load(cls, path: str | os.PathLike[str]) -> Policy:
@@ -223,7 +220,7 @@ class Policy:
             raise PolicyError(f"Cannot read the policy {place}: {error.strerror}.") from error
         except (UnicodeDecodeError, tomllib.TOMLDecodeError) as error:
             raise PolicyError(f"The policy {place} is not TOML: {error}.") from error
-        except InvalidParameter as error:
+        except QuietbitError as error:
             raise PolicyError(f"In {place}: {error}") from error
 
     def text(self) -> str:
@@ -233,12 +230,10 @@ class Policy:
         for one in attrs.fields(Policy):
             value = getattr(self, one.name)
             if value is not None and (self.min_honest_clients is not None or one.name not in sums):
-                lines.append(f"{KEYS[one.name]} = {_toml(value)}  # {one.metadata['about']}")
+                # JSON of numbers, words and lists of words is TOML, where DEL is escaped.
+                said = json.dumps(value, ensure_ascii=False, default=lambda word: word.value).replace("\x7f", "\\u007f")
+                lines.append(f"{KEYS[one.name]} = {said}  # {one.metadata['about']}")
         return "\n".join([*lines, ""])
-
-    def caps(self) -> tuple[Target, ...]:
-        """Return the cap and, where sums are allowed, the local one."""
-        return _caps(self.epsilon, self.local_epsilon, self.delta, self.adjacency, self.unit)
 
     def honest_for(self, trust: Trust, threshold: int | None, honest: int | None) -> int:
         """Return the node's own least number, for sums of at least that many; the run's is ignored."""
@@ -253,19 +248,17 @@ class Policy:
 
     def check(self, family: str, clip: float, run: str, rate: float = 1.0) -> None:
         """Refuse another family, a larger ball or one that is too small, another run, batches that are too large."""
-        if family in ANSWERING:
-            if not self.evaluate > 0:
-                raise NotAllowed("This node's policy does not allow evaluations.")
-        elif not rate <= self.largest_sampling_rate:
-            raise NotAllowed("This node's policy does not allow so large a sampling rate.")
-        elif family not in self.mechanisms:
-            raise NotAllowed(f"This node's policy does not allow the mechanism {family[:40]!r}.")
-        elif not clip <= self.largest_clip:
-            raise NotAllowed("This node's policy does not allow so large a clip.")
-        elif not clip >= self.smallest_clip:
-            raise NotAllowed("This node's policy does not allow so small a clip.")
-        if "*" not in self.runs and run not in self.runs:
-            raise NotAllowed("This node's policy does not allow this run.")
+        rules = [(self.evaluate > 0, "evaluations")]
+        if family not in ANSWERING:
+            rules = [
+                (rate <= self.largest_sampling_rate, "so large a sampling rate"),
+                (family in self.mechanisms, f"the mechanism {family[:40]!r}"),
+                (clip <= self.largest_clip, "so large a clip"),
+                (clip >= self.smallest_clip, "so small a clip"),
+            ]
+        for holds, what in (*rules, ("*" in self.runs or run in self.runs, "this run")):
+            if not holds:
+                raise NotAllowed(f"This node's policy does not allow {what}.")
 
     def check_counts(self, releases: int, today: int) -> None:
         """Refuse a release beyond the number in all, or of any 24 hours."""
@@ -274,40 +267,32 @@ class Policy:
         if not today <= self.releases_per_day:
             raise NotAllowed("This node's policy allows no more releases today.")
 
-    def rng(self, number: int, client: int | None) -> RandomBits:
-        """Return the operating system's randomness, unless the owner has written a seed into the policy."""
-        return _rng(self.seed, number, client)
-
     def identity(self, client: int | None) -> Identity | None:
-        """Load the key from the file that the policy names."""
-        from quietbit.secagg.identity import Identity
-
+        """Load the key that the policy names."""
         if self.own_key is None:
             return None
         try:
-            return Identity.load(Path(self.own_key).expanduser())
+            return Identity.load(self.own_key)
         except QuietbitError as error:
             raise PolicyError(str(error)) from error
 
     def members(self, places: tuple[int, ...]) -> tuple[bytes, ...]:
         """Of the directory that the operator has signed."""
-        from quietbit.secagg.identity import Directory
-
         if self.directory is None:
             raise NotAllowed("This node's policy names no directory of members, which such sums need.")
         try:
-            found = Directory.load(Path(self.directory).expanduser(), bytes.fromhex(self.operator or ""))
+            found = Directory.load(self.directory, bytes.fromhex(self.operator or ""))
         except QuietbitError as error:
             raise PolicyError(str(error)) from error
         return found.keys(places)
 
     def check_sum(self, plan: SumPlan) -> None:
         """Refuse a server that must be believed where there is a directory, and sums that colluders could unmask."""
+        honest = min(self.min_honest_clients or MOST_CLIENTS, plan.clients)
         if self.directory is not None and not plan.active:
             raise NotAllowed("This node's policy does not allow sums whose server must be believed.")
         if plan.neighbours is not None and not plan.neighbours >= self.min_neighbours:
             raise NotAllowed("This node's policy does not allow sums in which clients deal with so few others.")
-        honest = min(self.min_honest_clients or MOST_CLIENTS, plan.clients)
         if not plan.exposure_upper(self.most_colluders, honest) <= self.largest_exposure:
             raise NotAllowed("This node's policy does not allow sums that so few colluding clients could unmask.")
 
@@ -327,14 +312,14 @@ class Simulation:
     seed: int | None = None
     metrics: tuple[str, ...] = ()
     min_honest_clients: int | None = None
-    evaluate: float = 0.0  # out of an owner's caps, and there are none
-    least_epsilon: float = 0.0
-    answer_seconds: float = 0.0
-    data_set: str = ""
-
-    def caps(self) -> tuple[Target, ...]:
-        """None but the run's."""
-        return ()
+    trust: ClassVar[tuple[Trust, ...]] = (Trust.LOCAL, Trust.SECURE_AGGREGATION)
+    caps: ClassVar[tuple[Target, ...]] = ()  # none but the run's
+    evaluate: ClassVar[float] = 0.0  # out of an owner's caps
+    least_epsilon: ClassVar[float] = 0.0
+    answer_seconds: ClassVar[float] = 0.0
+    data_set: ClassVar[str] = ""
+    models: ClassVar[str | None] = None
+    rng = _rng
 
     def honest_for(self, trust: Trust, threshold: int | None, honest: int | None) -> int:
         """Return the run's number, or the simulation's own."""
@@ -342,20 +327,11 @@ class Simulation:
             return 0
         return check_int(self.min_honest_clients or honest, "honest clients of the sum", 2)
 
-    @property
-    def trust(self) -> tuple[Trust, ...]:
-        """Whatever the run says."""
-        return Trust.LOCAL, Trust.SECURE_AGGREGATION
-
     def check(self, family: str, clip: float, run: str, rate: float = 1.0) -> None:
         """Everything may be asked."""
 
     def check_counts(self, releases: int, today: int) -> None:
         """As often as the run's budget allows."""
-
-    def rng(self, number: int, client: int | None) -> RandomBits:
-        """Return the simulator's randomness, where there is a seed."""
-        return _rng(self.seed, number, client)
 
     def identity(self, client: int | None) -> Identity | None:
         """One that anybody can make, of this number among the simulated nodes (its ``partition-id``)."""
@@ -374,68 +350,69 @@ class Simulation:
 Rules: TypeAlias = Policy | Simulation
 
 
+def init(
+    path: str | os.PathLike[str],
+    *,
+    epsilon: float,
+    adjacency: Adjacency | str,
+    largest_clip: float,
+    releases: int,
+    releases_per_day: int,
+    delta: float = 1e-5,
+    mechanisms: tuple[str, ...] = USUAL,
+    ledger: str | os.PathLike[str] | None = None,
+    counter: str | os.PathLike[str] | None = None,
+    **rules: Any,
+) -> Policy:
+    """Write a node's policy and begin its ledger; nothing that exists is overwritten.
+
+    ``path`` is the policy's file, and the rest are keys of a `Policy`. The ledger and its counter lie beside it unless
+    given; the counter is best on another disk. Where ``min_honest_clients`` is among ``rules``, sums are allowed too.
+    """
+    from quietbit.mechanism.registry import families
+
+    place = Path(path).expanduser().absolute()
+    require(not os.path.lexists(place), "policy", str(path), "a file that does not exist yet")
+    if rules.get("min_honest_clients") is not None:
+        rules = {"trust": (Trust.LOCAL, Trust.SECURE_AGGREGATION)} | rules
+    for name in rules:
+        check_known(name, KEYS, "rule of the policy")
+    for name in mechanisms:
+        check_known(name, (*families(), SCOUT), "mechanisms")
+    found = Policy(
+        epsilon=epsilon, adjacency=Adjacency(adjacency), largest_clip=largest_clip, releases=releases, delta=delta,
+        releases_per_day=releases_per_day, mechanisms=mechanisms, ledger=str(ledger or place.parent / "ledger"),
+        counter=str(counter or place.parent / "counter"), **{"least_epsilon": LEAST_EPSILON, **rules},
+    )  # fmt: skip
+    FileLedger.create(found.ledger, found.counter)
+    try:
+        with open(os.open(place, os.O_WRONLY | os.O_CREAT | os.O_EXCL, 0o600), "w", encoding="utf-8") as file:
+            file.write(found.text())
+    except OSError as error:
+        raise QuietbitError(f"Cannot write the policy {place}: {error.strerror}.") from error
+    return found
+
+
 def simulated_directory(nodes: int) -> Directory:
     """Return a directory of simulated nodes, partition-ids from 0; anybody can sign for them, so it protects nobody."""
-    from quietbit.secagg.identity import Directory
-
     return Directory.of((f"simulated node {place}", _simulated(place).public) for place in range(nodes))
 
 
 @lru_cache(maxsize=1 << 14)
 def _simulated(place: int) -> Identity:
-    from quietbit.secagg.identity import Identity
-
     return Identity(hashlib.sha256(b"quietbit/simulation/identity/%d" % place).digest())
-
-
-def _rng(seed: int | None, number: int, client: int | None) -> RandomBits:
-    from quietbit.kernel.rng import secure_rng
-    from quietbit.simulate.collect import CLIENT_BITS, seeded_client_rng
-
-    if seed is None:
-        return secure_rng()
-    warnings.warn("The randomness is seeded: these releases protect nobody.", SeededRngWarning, 3)
-    if client is None:
-        raise InvalidParameter("node config must have a partition-id for seeded randomness, and it is missing.")
-    return seeded_client_rng(seed)(number - 1, check_int(client, "partition-id", 0, 2**CLIENT_BITS - 1))
-
-
-@lru_cache(maxsize=8)
-def _caps(epsilon: float, local: float | None, delta: float, adjacency: Adjacency, unit: Unit) -> tuple[Target, ...]:
-    if local is None:
-        return (Target(epsilon, delta, adjacency, unit=unit),)
-    sums = Target(epsilon, delta, adjacency, unit=unit, trust=Trust.SECURE_AGGREGATION)
-    return sums, Target(local, delta, adjacency, unit=unit)
 
 
 @lru_cache(maxsize=8)
 def _loaded(place: Path, version: tuple[int, ...]) -> Policy:
-    """Read a file once in each of its versions."""
-    return Policy.from_table(_table(place))
-
-
-def _table(place: Path) -> dict[str, Any]:
-    """Read the keys of the policy file."""
-    with os.fdopen(os.open(place, os.O_RDONLY | os.O_NONBLOCK | os.O_CLOEXEC), "rb") as file:
-        mode = os.fstat(file.fileno()).st_mode
-        require(stat.S_ISREG(mode), "policy", str(place), "a regular file")
-        rule = "a file that only its owner can write (chmod go-w)"
-        require(not mode & (stat.S_IWGRP | stat.S_IWOTH), "policy", str(place), rule)
-        data = file.read(MOST_BYTES + 1)
-    require(len(data) <= MOST_BYTES, "size of the policy", len(data), f"at most {MOST_BYTES} bytes")
-    return tomllib.loads(data.decode("utf-8"))
-
-
-def _toml(value: Any) -> str:
-    """Write a number, a word or a list of words as TOML; control characters are escaped."""
-    if isinstance(value, tuple):
-        return "[" + ", ".join(_toml(word) for word in value) + "]"
-    if isinstance(value, Enum):
-        return _toml(value.value)
-    if not isinstance(value, str):
-        return repr(value)
-    quoted = "".join(
-        f"\\{letter}" if letter in '"\\' else letter if letter.isprintable() else f"\\u{ord(letter):04x}"
-        for letter in value
-    )
-    return f'"{quoted}"'
+    """Read a file, once in each of its versions; an unknown key is refused, and a missing one."""
+    table = tomllib.loads(read_file(place, MOST_BYTES, "policy", OTHERS_WRITE).decode("utf-8"))
+    for key in table:
+        check_known(key, (*KEYS.values(), *RETIRED), "key of the policy")
+    try:
+        for one in attrs.fields(Policy):
+            if one.default is NOTHING and KEYS[one.name] not in table:
+                raise InvalidParameter.of(one.name, "given")
+        return Policy(**{name: table[key] for name, key in KEYS.items() if key in table})
+    except InvalidParameter as error:
+        raise (error.renamed(KEYS[error.name]) if error.name in KEYS else error) from None

@@ -1,14 +1,12 @@
-"""What a server may ask a node, in words of no engine: one release, or one step of a masked sum.
+"""What a server may ask a node, in words of no engine: one release of a mechanism, or one step of a masked sum.
 
 Idea     a question is plain values, checked when it is read, so that the same one can come from Flower's record, over a
-         gatekeeper's socket or from a program of one's own. A release goes back in a frame that says for which run,
-         round and node it was made: a payload of yesterday is not taken for one of today.
+         gatekeeper's socket or from a program of one's own. It describes the mechanism that the server will decode
+         with in full: the node builds it from that, takes its privacy from the numbers it will sample with, and
+         believes nothing else. A release goes back in a frame that says for which run, round and node it was made.
 Symbols  n: clients of a sum, numbered from 1; t: threshold; k: honest clients that the run counts on.
-Source   the steps are those of `quietbit.secagg.client` (Bonawitz et al., CCS 2017, Figure 4).
-
-The frame, 24 bytes, all numbers little-endian: magic ``QBR``, version (8 bits), round (32 bits), run and node (64 bits
-each), then the payload. What the tables of the steps hold is in `quietbit.secagg.codec`; before the first, where the
-server may lie, `identity` asks once in a run for the node's public signing key.
+Source   the steps are those of `quietbit.secagg.client`, their tables of `quietbit.secagg.codec`; before the first,
+         where the server may lie, `identity` asks once in a run for the node's public signing key.
 """
 
 from __future__ import annotations
@@ -20,18 +18,23 @@ from dataclasses import asdict, dataclass, fields
 from functools import lru_cache
 from typing import Any, final
 
-from quietbit.errors import InvalidParameter, check_int, check_real, refuse_payload, require
+from attrs import frozen
+
+from quietbit.errors import InvalidParameter, QuietbitError, check_int, check_real, refuse_payload, require
 from quietbit.kernel.base import MAX_DIMENSION
-from quietbit.mechanism.base import Mechanism
-from quietbit.mechanism.registry import family_of
+from quietbit.mechanism.base import Mechanism, summable
+from quietbit.mechanism.registry import build, describe, family_of, identity_of
+from quietbit.node.ledger import text_of
 from quietbit.node.policy import ANSWERING
+from quietbit.privacy.cost import Cost
 from quietbit.secagg.exposure import SPARSE_FROM
 from quietbit.secagg.plan import ServerModel, SumPlan
 from quietbit.target import MOST_CLIENTS, Adjacency, Target, Trust, Unit, check_delta
+from quietbit.wire.uplink import Uplink
 
 __all__ = [
-    "ALONE", "CONFIRM", "IDENTITY", "KEYS", "SHARES", "STEPS", "UNMASK", "VECTOR", "Framed", "Question", "SumPart",
-    "noted_run", "run_name", "sum_plan",
+    "ALONE", "CONFIRM", "IDENTITY", "KEYS", "SHARES", "STEPS", "UNMASK", "VECTOR", "Framed", "ProposedMechanism",
+    "Question", "SumPart", "description_of", "noted_run", "run_name", "sum_plan",
 ]  # fmt: skip
 
 IDENTITY = "identity"
@@ -40,7 +43,8 @@ KEYS, SHARES, VECTOR, CONFIRM, UNMASK = STEPS = ("keys", "shares", "vector", "co
 MOST_ROUNDS = 2**32 - 1
 MOST_ID = 2**64 - 1
 SAME = ("run", "node", "client", "dimension", "epsilon", "delta", "adjacency", "unit")  # in all rounds of a node's run
-MAGIC, VERSION, FRAME = b"QBR", 2, struct.Struct("<3sBIQQ")
+MOST_DESCRIPTION = 2**18  # characters, and with it the work: the largest took 0.3 s to build and price
+MAGIC, VERSION, FRAME = b"QBR", 2, struct.Struct("<3sBIQQ")  # then round, run and node, little-endian, and the payload
 
 
 @final
@@ -104,8 +108,8 @@ class Question:
         """Refuse values without a meaning."""
         put = object.__setattr__
         put(self, "round", check_int(self.round, "round", 1, MOST_ROUNDS))
-        if not isinstance(self.mechanism, str):
-            raise InvalidParameter.of("description of the mechanism", "text", type(self.mechanism).__name__)
+        if not isinstance(self.mechanism, str) or len(self.mechanism) > MOST_DESCRIPTION:
+            raise InvalidParameter.of("description of the mechanism", f"text of at most {MOST_DESCRIPTION} characters")
         said = tuple(getattr(self, name) for name in SAME)
         try:
             terms = _terms(*said)
@@ -113,6 +117,13 @@ class Question:
             terms = _terms.__wrapped__(*said)
         for name, value in zip(SAME, terms, strict=True):
             put(self, name, value)
+
+    @property
+    def part(self) -> SumPart:
+        """What is asked about a masked sum; refused where it is about none."""
+        if self.sum is None:
+            raise InvalidParameter("The question must be about a masked sum, and is not.")
+        return self.sum
 
     @property
     def trust(self) -> Trust:
@@ -130,7 +141,7 @@ class Question:
         values = {name: value for name, value in asdict(self).items() if name not in ("node", "client")}
         part = values["sum"] or {}
         values["sum"] = {name: value for name, value in part.items() if name not in ("step", "number", "table")}
-        return json.dumps(values, sort_keys=True, separators=(",", ":"), allow_nan=False).encode("ascii")
+        return text_of(values).encode("ascii")
 
     def to_json(self) -> dict[str, Any]:
         """Plain values."""
@@ -142,19 +153,21 @@ class Question:
     @classmethod
     def from_json(cls, values: Any) -> Question:
         """Read plain values; any others are refused."""
-        known = {field.name for field in fields(cls)}
-        if not isinstance(values, Mapping) or set(values) != known:
-            raise InvalidParameter("The question must have exactly the fields of a question.")
-        part = values["sum"]
+        part = _exactly(cls, values)["sum"]
         if part is not None:
-            if not isinstance(part, Mapping) or set(part) != {field.name for field in fields(SumPart)}:
-                raise InvalidParameter("The part of the question about a sum must have exactly its fields.")
+            text = _exactly(SumPart, part)["table"]
             try:
-                table = bytes.fromhex(part["table"])
+                part = {**part, "table": bytes.fromhex(text)}
             except (TypeError, ValueError) as error:
                 raise InvalidParameter("table of the step must be hexadecimal.") from error
-            part = SumPart(**{**part, "table": table})
+            part = SumPart(**part)
         return cls(**{**values, "sum": part})
+
+
+def _exactly(kind: type[Question | SumPart], values: Any) -> Mapping[str, Any]:
+    if not isinstance(values, Mapping) or set(values) != {field.name for field in fields(kind)}:
+        raise InvalidParameter(f"The question must have exactly the fields of a {kind.__name__}.")
+    return values
 
 
 @lru_cache(maxsize=64, typed=True)  # the same in all rounds of a run
@@ -175,6 +188,64 @@ def _cap(epsilon: float, delta: float, adjacency: str, unit: str, trust: Trust) 
     return Target(epsilon, delta, adjacency, unit=unit, trust=trust)
 
 
+@final
+@frozen(eq=False)
+class ProposedMechanism:
+    """A mechanism that a server asks for: built from its description, with its identity (hexadecimal) and family.
+
+    Where a clip moves, the mechanisms of all rounds have one price: ``identity`` and ``description`` are then those of
+    the one that stands for them (`priced_as`), so that the ledger notes it once.
+    """
+
+    mechanism: Mechanism
+    identity: str
+    family: str
+    uplink: Uplink
+
+    @staticmethod
+    @lru_cache(maxsize=64)
+    def read(text: str) -> ProposedMechanism:
+        """Build it, once in a process; a description of no mechanism we know is refused."""
+        try:
+            mechanism = build(json.loads(text))
+            identity, uplink = identity_of(mechanism.priced_as).hex(), Uplink(mechanism)
+            return ProposedMechanism(mechanism, identity, family_of(mechanism), uplink)
+        except QuietbitError as error:
+            raise InvalidParameter(f"The described mechanism is refused: {error}") from error
+        except (ValueError, TypeError, KeyError, AttributeError, RecursionError, ArithmeticError) as error:
+            raise InvalidParameter(f"The description is of no mechanism ({type(error).__name__}).") from error
+
+    @property
+    def description(self) -> Any:
+        """Plain values that rebuild it."""
+        return describe(self.mechanism.priced_as)
+
+    def cost(self, adjacency: Adjacency, honest: int, unit: Unit = Unit.CLIENT) -> Cost:
+        """Return what one release costs, alone (0) or as part of a sum; refused where no number can say it.
+
+        Of a batch, a sample costs what the batch says. Of any other update it costs what replacing the update does:
+        whatever a sample's change makes of an update, another one in the same ball comes of it.
+        """
+        mechanism = self.mechanism.priced_as
+        try:
+            if unit is Unit.SAMPLE and mechanism.batch and not honest:
+                return mechanism.privacy(adjacency, mechanism.batch)
+            which = adjacency if unit is Unit.CLIENT else Adjacency.REPLACE_ONE
+            whole = summable(mechanism).sum_privacy(honest, which) if honest else mechanism.privacy(which)
+            if unit is Unit.CLIENT:
+                return whole
+            return whole.bare().of(which, Unit.SAMPLE, Trust.SECURE_AGGREGATION if honest else Trust.LOCAL, 1)
+        except QuietbitError:
+            raise
+        except (ArithmeticError, ValueError) as error:  # numbers so large or small that no account can hold them
+            raise InvalidParameter(f"The described mechanism has no cost ({type(error).__name__}).") from error
+
+
+def description_of(mechanism: Mechanism) -> str:
+    """Return one line of JSON that `ProposedMechanism.read` reads."""
+    return text_of(describe(mechanism))
+
+
 def noted_run(run: int, family: str) -> str:
     """Return what ledgers and sums call a run: an evaluation and an update of one round are two releases."""
     return f"{run}/evaluations" if family in ANSWERING else str(run)
@@ -182,19 +253,14 @@ def noted_run(run: int, family: str) -> str:
 
 def sum_plan(question: Question, mechanism: Mechanism, members: tuple[bytes, ...] | None) -> SumPlan:
     """Return the masked sum that is asked for, of a mechanism's codes; refuse one that the threshold does not fit."""
-    part = question.sum
-    if part is None:
-        raise InvalidParameter("The question must be about a masked sum, and is not.")
-    threshold, clients = part.threshold, part.clients
-    most = (3 * threshold - 1) // 2 if part.active else 2 * threshold - 1
-    rule = f"from the threshold, {threshold}, to {most}"
-    require(threshold <= clients <= most, "clients of the sum", clients, rule)
+    part = question.part
     name = f"quietbit/{noted_run(question.run, family_of(mechanism))}/{question.round}".encode()
     near = part.neighbours, part.share_threshold
-    if part.neighbours is not None and clients < max(SPARSE_FROM, part.neighbours + 1):
+    if part.neighbours is not None and part.clients < max(SPARSE_FROM, part.neighbours + 1):
         near = None, None  # a cohort so small deals with everybody
     codes = mechanism.layout
-    return SumPlan(clients, threshold, codes.count, name, 2**codes.bits - 1, *near, members, question.terms)
+    sizes = part.clients, part.threshold, codes.count
+    return SumPlan(*sizes, name, 2**codes.bits - 1, *near, members, question.terms)
 
 
 def run_name(run: int) -> bytes:
@@ -222,10 +288,8 @@ class Framed:
         if len(data) < FRAME.size:
             refuse_payload("length of the release", f"at least {FRAME.size} bytes", len(data))
         magic, version, number, run, node = FRAME.unpack_from(data)
-        if magic != MAGIC:
-            refuse_payload("the first bytes of the release", f"{MAGIC!r}", repr(bytes(data[:3])))
-        if version != VERSION:
-            refuse_payload("version of the release", f"{VERSION}", version)
+        if (magic, version) != (MAGIC, VERSION):
+            refuse_payload("magic and version of the release", f"{MAGIC!r} and {VERSION}", f"{magic!r} and {version}")
         return cls(run, number, node, memoryview(data)[FRAME.size :])
 
     def expect(self, run: int, number: int, node: int) -> None:

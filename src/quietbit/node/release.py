@@ -4,19 +4,19 @@ Idea     everything that can be refused is refused before the data are touched, 
          ledger alone. An accepted question is written into the ledger *before* the app trains. After that one
          thing happens, whatever the app does: one release of the same size as any other, of the zero update if
          something went wrong (an app that raised, a NaN, arrays of other shapes). So a refusal tells nothing about
-         the data, and a failure looks like a release. The same code runs in the app's process and in a gatekeeper.
+         the data, and a failure looks like a release. The same code runs in the app's process and in a gatekeeper;
+         without an engine, `PrivateSender` asks it.
 Symbols  k: honest clients that a sum is priced at; 0 where the server sees the release.
-
-What a server still sees is time, and silence: a process that is killed, or a machine that dies, answers nothing. Such
-a question was noted all the same, so there are no more silences than releases.
+Source   docs/explanation/threat-model.md, "What a node promises"; docs/theory/filters.md for the accounts; Bonawitz et
+         al. (CCS 2017), Figure 4, for the steps of a masked sum.
 """
 
 from __future__ import annotations
 
 import logging
+import os
 import threading
-from collections.abc import MutableMapping
-from functools import partial
+from collections.abc import Callable, MutableMapping
 from typing import Any, final
 
 import numpy as np
@@ -26,22 +26,22 @@ from numpy.typing import NDArray
 from quietbit._typing import FloatVector
 from quietbit.errors import InvalidParameter, QuietbitError, require
 from quietbit.kernel.rng import RandomBits
-from quietbit.mechanism.base import Batch, summable
+from quietbit.mechanism.base import Batch, Mechanism, summable
 from quietbit.mechanism.batch import draw_batch
-from quietbit.mechanism.registry import identity_of
+from quietbit.mechanism.registry import family_of, identity_of
 from quietbit.node.ledger import (
+    AnsweredBefore,
     Entry,
+    FileLedger,
     Ledger,
     LedgerError,
     LedgerState,
     Moment,
-    check_growth,
     mechanism_line,
     release_line,
-    step_line,
+    text_of,
 )
-from quietbit.node.policy import ANSWERING, RESPONSE, SCOUT, SUMMED, NotAllowed, PolicyError, Rules
-from quietbit.node.pricing import ProposedMechanism, entry, text_of
+from quietbit.node.policy import ANSWERING, RESPONSE, SCOUT, SUMMED, NotAllowed, Policy, PolicyError, Rules
 from quietbit.node.question import (
     ALONE,
     CONFIRM,
@@ -53,24 +53,36 @@ from quietbit.node.question import (
     UNMASK,
     VECTOR,
     Framed,
+    ProposedMechanism,
     Question,
+    description_of,
     noted_run,
     run_name,
+    sum_plan,
 )
-from quietbit.node.sums import SumStep, forget
 from quietbit.privacy.account import Account
 from quietbit.privacy.conversion import round_up
 from quietbit.privacy.cost import Cost
+from quietbit.privacy.guarantee import Guarantee
+from quietbit.secagg.client import SumClient
+from quietbit.secagg.codec import Roster, decode, encode, read_places, unpack_evidence, unpack_inbox
+from quietbit.secagg.plan import ProtocolError
 from quietbit.target import Target, Trust
+from quietbit.wire.payload import Payload
 from quietbit.wire.uplink import Uplink
 
 __all__ = [
-    "Accepted", "BudgetSpent", "LocalGate", "Noted", "Unusable", "account_of", "make_release", "public",
-    "reached",
+    "Accepted", "BudgetSpent", "LocalGate", "Noted", "PrivateSender", "SumStep", "Unusable", "account_of",
+    "make_release", "public", "reached",
 ]  # fmt: skip
 
 LOGGER = logging.getLogger(__name__)
 ANSWERS, SUMMED_ANSWERS = "RandomisedResponse", "SummedResponse"  # kinds, in a ledger's descriptions, of evaluations
+MOST_COSTS = 4096
+MOST_SUMS = 64  # that a gatekeeper remembers at once
+_COSTS: dict[tuple[Any, ...], Cost] = {}
+RACES = 64
+TURNS = 10_000  # numbers that a sender looks through for one of its turn
 RELEASES = "quietbit.releases"  # the key of a run that says how many releases its epsilon is for
 
 
@@ -122,6 +134,76 @@ def make_release(uplink: Uplink, update: Any, rng: RandomBits) -> bytes:
 
 
 @final
+class SumStep:
+    """One step of a masked sum that a node was asked for, from secrets that wait where the gate has them.
+
+    The client of `quietbit.secagg` is written down between steps, and restored for the plan that it was made for and no
+    other. Steps that hand out shares or sign lists are noted in the ledger before they are answered: two processes of a
+    node that were started from the same state cannot both seal shares with the same keys, sign two lists, or unmask.
+    """
+
+    def __init__(
+        self, question: Question, mechanism: Mechanism, secrets: MutableMapping[str, bytes], rules: Rules
+    ) -> None:
+        """Read the question; refused where the sum does not fit the threshold, the mechanism or the owner's rules."""
+        part = question.part
+        self._part, self._secrets, self._run = part, secrets, str(question.run)
+        self._identity = rules.identity(question.client) if part.active else None
+        # Who the members are is said with the first step, and kept: a server cannot say it twice.
+        self._places: bytes = b"" if not part.active else part.table if part.step == KEYS else self._kept()[0]
+        members = rules.members(read_places(self._places, part.clients)) if part.active else None
+        self._plan = sum_plan(question, mechanism, members)
+        rules.check_sum(self._plan)
+
+    def answer(self, note: Callable[[], object]) -> bytes:
+        """Answer a step that needs no training: ``note`` it when it can be answered, before anything is kept or said.
+
+        The first fixes whom this node chooses, so there is one in a round; after the last this node is done.
+        """
+        plan, table, step = self._plan, self._part.table, self._part.step
+        client = SumClient(plan, self._part.number, self._identity) if step == KEYS else self._restored()
+        if step == KEYS:
+            answer = client.advertise().to_bytes()
+        elif step == SHARES:
+            answer = encode(client.share(Roster.read(plan, table)))
+        elif step == CONFIRM:
+            answer = client.confirm(plan.from_bitmap(table))
+        else:
+            answer = client.unmask(*unpack_evidence(plan, table)).to_bytes()
+        note()
+        if step == UNMASK:
+            self._secrets.pop(self._run, None)
+        else:
+            self._keep(client)
+        return answer
+
+    def check_vector(self) -> None:
+        """Refuse, before anything is noted, to send a vector into a sum that this node is not part of."""
+        self._restored().check_shares(*unpack_inbox(self._plan, self._part.table))
+
+    def mask(self, payload: bytes) -> bytes:
+        """Return the masked vector of a payload's codes; only when the release is in the ledger."""
+        client, codes = self._restored(), Payload.from_bytes(payload).codes()
+        masked = client.mask(codes, *unpack_inbox(self._plan, self._part.table))
+        self._keep(client)
+        return masked
+
+    def _keep(self, client: SumClient) -> None:
+        while len(self._secrets) >= MOST_SUMS and self._run not in self._secrets:
+            del self._secrets[next(iter(self._secrets))]  # the oldest: sums that a server began and never finished
+        self._secrets[self._run] = encode([self._places, client.to_bytes()])
+
+    def _kept(self) -> list[bytes]:
+        """Return places of the members and the client; refused where nothing is kept."""
+        if self._run not in self._secrets:
+            raise ProtocolError("This node is not part of the sum that is asked about.")
+        return list(decode(self._secrets[self._run], "kept secrets"))
+
+    def _restored(self) -> SumClient:
+        return SumClient.from_bytes(self._plan, self._kept()[1], self._identity)
+
+
+@final
 @frozen(eq=False)
 class LocalGate:
     """Policy, ledger and keys in this process; ``models`` is where models of runs are kept between rounds, if at all.
@@ -160,9 +242,8 @@ class LocalGate:
 
     def step(self, question: Question) -> bytes:
         """Answer a step of a masked sum that needs no training; what hands out or signs something is noted."""
-        part = question.sum
-        if part is None or part.step in (VECTOR, ALONE):
-            raise InvalidParameter("The question must be a step of a masked sum without training, and is not.")
+        part = question.part
+        require(part.step not in (VECTOR, ALONE), "step of the sum", part.step, "one without training")
         if part.step == IDENTITY:
             identity = self.rules.identity(question.client)
             if identity is None:
@@ -171,22 +252,15 @@ class LocalGate:
         offer, honest = self._offer(question)
         run = noted_run(question.run, offer.family)
         step = SumStep(question, summable(offer.mechanism), self.secrets, self.rules)
-        place = STEPS.index(part.step) + 1
-
-        def following(books: LedgerState) -> list[Entry]:
-            check_growth(books)
-            books.check_step(run, question.round, place)
-            return [step_line(run, question.round, place)]
-
-        if part.step == KEYS:
-            # Nobody is kept waiting for a sum that no budget is left for.
+        if part.step == KEYS:  # nobody is kept waiting for a sum that no budget is left for
             self._following(self.ledger.read(), question, offer, honest)
-        answers = {KEYS: step.keys, SHARES: step.shares, CONFIRM: step.confirm, UNMASK: step.unmask}
-        return answers[part.step](lambda: self.ledger.update(following))
+        place = STEPS.index(part.step) + 1
+        return step.answer(lambda: self.ledger.update(lambda books: [books.step(run, question.round, place)]))
 
     def forget(self, run: int) -> None:
-        """Leave the sum of a run, if there is one."""
-        forget(self.secrets, run)
+        """Leave the sum of a run, if there is one: a node that refuses a step has."""
+        if str(run) in self.secrets:
+            del self.secrets[str(run)]
 
     def _offer(self, question: Question) -> tuple[ProposedMechanism, int]:
         """Return the mechanism that is asked for, if it is allowed, and the k it is priced at."""
@@ -229,9 +303,9 @@ class LocalGate:
         # Answers that are summed share the account of updates, and have a limit of their own in it.
         own, least = ANSWERS if evaluates else None, rules.least_epsilon
         caps = [(question.cap, 0.0, own)]
-        caps += [(_share(books, cap, rules, evaluates), least, own) for cap in rules.caps()]
+        caps += [(_share(books, cap, rules, evaluates), least, own) for cap in rules.caps]
         if offer.family == SUMMED:
-            for cap in (cap for cap in rules.caps() if cap.trust is question.trust):
+            for cap in (cap for cap in rules.caps if cap.trust is question.trust):
                 limit = _left(evolve(cap, epsilon=rules.evaluate), _aside(books, cap, rules, least)[1])
                 caps.append((limit, least, SUMMED_ANSWERS))
         for cap, floor, kind in caps:
@@ -292,33 +366,46 @@ def account_of(
 ) -> Account:  # fmt: skip
     """Return the account of updates in the books under a cap, sums at no more than ``honest`` clients (0: as noted).
 
-    With ``data_set``, of what may have been released of it; with ``more``, and of one release of that mechanism.
-    Mechanisms are built and priced anew from their descriptions, once in a process. The first in the books is the
-    first that was released, which is what an adaptive account goes by. Answers to evaluations that the server sees are
-    left out: docs/theory/filters.md, "Setting aside". With ``kind``, the account is that of this kind alone.
+    With ``data_set``, of what may have been released of it: releases of no named one may have been of any. With
+    ``more``, and of one release of that mechanism. The first in the books is the first that was released, which is what
+    an adaptive account goes by. Answers to evaluations that the server sees are left out: docs/theory/filters.md,
+    "Setting aside". With ``kind``, the account is that of this kind alone.
     """
-    listed = books.views(cap.trust, honest or 2**31, data_set)
-    of_kind = ((entry, books.mechanisms[entry[0]].get("kind")) for entry in listed)
-    listed = [entry for entry, own in of_kind if (own != ANSWERS if kind is None else own == kind)]
-    listed += [] if more is None else [(more.identity, honest, 1)]
+    most = (honest or 2**31) if cap.trust is Trust.SECURE_AGGREGATION else 0
     counts: dict[Cost, int] = {}
-    releases: dict[tuple[str, int], int] = {}
-    for name, own, times in listed:
-        releases[name, own] = releases.get((name, own), 0) + times
-    for (name, own), times in releases.items():
-        cost = entry(name, partial(_noted, books, name, more), cap, own, floor)
-        counts[cost] = counts.get(cost, 0) + times
+    for (name, own, of), times in books.counts.items():
+        family = books.mechanisms[name].get("kind")
+        if (of in ("", data_set) or not data_set) and (family != ANSWERS if kind is None else family == kind):
+            cost = _cost(books, name, more, cap, min(own, most), floor)
+            counts[cost] = counts.get(cost, 0) + times
+    if more is not None:
+        cost = _cost(books, more.identity, more, cap, min(honest, most), floor)
+        counts[cost] = counts.get(cost, 0) + 1
     return Account(cap, "adaptive", tuple(counts.items()))
 
 
-def _noted(books: LedgerState, name: str, more: ProposedMechanism | None) -> ProposedMechanism:
-    """Return the mechanism of this identity: the one that is asked for, or as the books have it."""
-    if more is not None and more.identity == name:
-        return more
-    offer = ProposedMechanism.read(text_of(books.mechanisms[name]))
-    if offer.identity != name:
-        raise LedgerError(f"A mechanism of the ledger is not the one it was noted as ({name[:16]}...).")
-    return offer
+def _cost(
+    books: LedgerState, name: str, more: ProposedMechanism | None, cap: Target, honest: int, floor: float
+) -> Cost:
+    """Return what a release of a mechanism, in the books or asked for, costs: a pure epsilon of ``floor`` at least.
+
+    An identity names a mechanism. It is built and priced anew in every process, once: prices are not kept on disk,
+    where a wrong one would outlive the release that corrects it. An account knows a cost by its being one object.
+    """
+    key = name, cap.adjacency, cap.unit, cap.trust, honest, floor
+    found = _COSTS.get(key)
+    if found is None:
+        offer = more
+        if offer is None or offer.identity != name:
+            offer = ProposedMechanism.read(text_of(books.mechanisms[name]))
+        if offer.identity != name:
+            raise LedgerError(f"A mechanism of the ledger is not the one it was noted as ({name[:16]}...).")
+        cost = offer.cost(cap.adjacency, honest, cap.unit).at_least(floor)
+        found = Account(cap, "adaptive").spend(cost).entries[0][0]
+        if len(_COSTS) >= MOST_COSTS:
+            _COSTS.clear()
+        _COSTS[key] = found
+    return found
 
 
 @final
@@ -363,13 +450,8 @@ class Accepted:
 
     def release(self, update: Any) -> bytes:
         """Return the frame around the payload, which is masked if it goes into a sum."""
-        payload = self.payload(update)
-        try:
-            body = payload if self._step is None else self._step.mask(payload)
-        except Exception as error:
-            LOGGER.error("quietbit: the release cannot be masked.", exc_info=error)
-            raise Noted("The release of this round was noted, and cannot be made.") from error
-        return Framed(self._question.run, self._question.round, self._question.node, body).to_bytes()
+        question = self._question
+        return Framed(question.run, question.round, question.node, self.payload(update)).to_bytes()
 
     def payload(self, update: Any, uplink: Uplink | None = None) -> bytes:
         """Make the payload, unframed, once; ``uplink`` is one of the same mechanism that knows the update's shape."""
@@ -379,8 +461,57 @@ class Accepted:
             self._used = True
         try:
             if self._sum is not None:
-                return self._uplink.send_batch(self._sum)
-            return make_release(uplink or self._uplink, update, self._rng)
+                made = self._uplink.send_batch(self._sum)
+            else:
+                made = make_release(uplink or self._uplink, update, self._rng)
+            return made if self._step is None else self._step.mask(made)
         except Exception as error:
             LOGGER.error("quietbit: not even zero can be released.", exc_info=error)
             raise Noted("The release of this round was noted, and cannot be made.") from error
+
+
+@final
+class PrivateSender:
+    """``PrivateSender(uplink, "/var/lib/quietbit/policy.toml").send(update)``: a payload, or a reason why not.
+
+    `Uplink.send` randomises; it does not count. A sender ties an uplink to the owner's policy and ledger, so that
+    release 51 of a guarantee for 50 is refused, whichever program asks, also after a restart. ``run`` keeps apart what
+    is sent to several servers; everything counts together. An update that cannot be sent (a NaN, another shape) becomes
+    the zero update, because *no answer* would be an answer about the data.
+    """
+
+    def __init__(self, uplink: Uplink, policy: str | os.PathLike[str] | Policy, run: int = 0) -> None:
+        """Read the policy; the ledger must have been made by `quietbit node init`."""
+        require(isinstance(uplink, Uplink), "uplink", type(uplink).__name__, "an Uplink")
+        self._uplink, self._run = uplink, run
+        self._policy = policy if isinstance(policy, Policy) else Policy.load(policy)
+        self._ledger = FileLedger(self._policy.ledger, self._policy.counter)
+        self._gate = LocalGate(self._policy, self._ledger, {})
+        self._question()  # whatever is wrong with the ledger or the run is said now
+
+    def send(self, update: Any) -> bytes:
+        """Note one release, then clip, randomise and pack the update: the bytes of `Uplink.send`."""
+        for _ in range(RACES):
+            try:
+                return self._gate.accept(self._question()).payload(update, self._uplink)
+            except BudgetSpent as error:  # the caller is on the device: the owner may know the totals
+                raise BudgetSpent(error.for_owner()) from None
+            except AnsweredBefore:  # another process of this node was quicker: the next number is ours
+                continue
+        raise Unusable("Too many programs send with this policy at once.")
+
+    def _question(self) -> Question:
+        cap, mechanism = self._policy.caps[-1], self._uplink.mechanism
+        first = self._ledger.read().last_round(noted_run(self._run, family_of(mechanism))) + 1
+        # Rounds are the sender's own numbers: where some clients scout, the next one of its turn.
+        turns = (one for one in range(first, first + TURNS) if mechanism.is_turn_of(run_name(self._run), one, 0))
+        return Question(
+            run=self._run, round=next(turns, first), node=0, client=0, dimension=mechanism.domain.dimension,
+            mechanism=description_of(mechanism), epsilon=cap.epsilon, delta=cap.delta,
+            adjacency=cap.adjacency.value, unit=cap.unit.value,
+        )  # fmt: skip
+
+    def guarantee(self) -> Guarantee:
+        """Return what this node's releases have cost so far, all runs together, as if the server saw each."""
+        cap = self._policy.caps[-1]
+        return Guarantee(reached(self._ledger.read(), cap, self._policy), cap.delta, cap.unit, cap.adjacency, cap.trust)

@@ -6,21 +6,13 @@ Idea     every pair of clients that deal with each other shares a mask that one 
 Symbols  U0: clients that advertised; U1: those that dealt shares; U2: those whose masked vector arrived; t: threshold.
 Source   Bonawitz et al. (CCS 2017), Figure 4; Bell et al. (CCS 2020) for clients that choose their own neighbours.
 
-Without a mask of its own, a server that gets a vector late, after asking for the pair key, could remove all pair masks.
+         Both models of the server, and why nothing else helps it, are in docs/theory/masked-sums.md.
 
-One description. A client's choice is the digest of what it advertises, under the plan's context (which holds mechanism,
-settings, members, run and round). The *roster*, the choices of all U0, fixes the graph; its digest is the description
-of the round. Every seal, share commitment and mask is derived from it, and U1 and U2 are signed together with
-it, so clients that were told anything different, of anything public, share no masks, shares or lists.
-
-In the active model every client signs three things, each once in a sum: what it advertises; with its vector, U1; and
-then U1 and U2 together, which it was told. It gives up shares only when t members of U2 have signed the same lists as
-itself, and the seed of a client only with that client's signature of the same U1. So all honest clients that give up
-anything do so for one roster, one U1 and one U2, and masks that are still there belong to nobody else's idea of them.
-
-Commitments. The public masking key and a hash in the advertisement say what a client's two secrets are; a hash for
-every share says what each holder was dealt. A holder refuses shares that are not the ones committed to, and the server
-can tell who gave up a wrong one (`quietbit.secagg.server`).
+A client's choice of neighbours is the digest of what it advertises, under the plan's context. The *roster*, the choices
+of all U0, fixes the graph; its digest is the description of the round, from which every seal, share commitment and mask
+is derived. In the active model a client signs three things, each once: what it advertises; with its vector, U1; then U1
+and U2 together. It gives up shares only when t members of U2 have signed the same lists as itself, and the seed of a
+client only with that client's signature of the same U1. It refuses shares that are not the ones committed to.
 """
 
 from __future__ import annotations
@@ -29,23 +21,11 @@ from collections.abc import Collection, Iterable, Mapping
 from typing import Any, final
 
 import numpy as np
-from attrs import evolve
+from attrs import define, evolve, field
 
 from quietbit.errors import InvalidParameter, check_int, require
-from quietbit.secagg import keys, shamir
-from quietbit.secagg.codec import (
-    ADVERTISED,
-    CONFIRMED,
-    MASKED,
-    Advertisement,
-    Roster,
-    Unmasking,
-    as_bytes,
-    check_signature,
-    decode,
-    encode,
-    numbered,
-)
+from quietbit.secagg import codec, keys
+from quietbit.secagg.codec import Advertisement, Roster, Unmasking, as_bytes, check_signature
 from quietbit.secagg.identity import Identity
 from quietbit.secagg.plan import (
     CHOICE_SIZE,
@@ -54,6 +34,7 @@ from quietbit.secagg.plan import (
     SEALED_SIZE,
     ProtocolError,
     SumPlan,
+    check_enough,
     digest_of,
 )
 
@@ -67,35 +48,39 @@ PAIR, SEED = b"pair", b"seed"  # the two secrets of a client
 
 
 @final
+@define(eq=False, repr=False)
 class SumClient:
     """Client ``number`` (1 to n) of a plan; holds its secrets, shows none of them, and answers every step once.
 
     In the active model ``identity`` signs; its public key must be the plan's for this number.
     """
 
-    __slots__ = (
-        "_advertised", "_dealers", "_description", "_identity", "_lists", "_near", "_number", "_plan", "_received",
-        "_sealing", "_secrets", "_step", "_u0", "_u1",
-    )  # fmt: skip
+    _plan: SumPlan
+    _number: int
+    _identity: Identity | None = None
+    _step: int = field(default=0, init=False)
+    _sealing: bytearray = field(factory=lambda: bytearray(keys.new_private_key()), init=False)
+    _secrets: dict[bytes, bytearray] = field(init=False)
+    _near: dict[int, Advertisement] = field(factory=dict, init=False)  # those it deals with
+    _dealers: frozenset[int] = field(factory=frozenset, init=False)  # those of them who chose this client
+    _received: dict[int, tuple[bytes, bytes]] = field(factory=dict, init=False)  # shares by dealer: pair key, seed
+    _u0: frozenset[int] = field(factory=frozenset, init=False)
+    _u1: frozenset[int] = field(factory=frozenset, init=False)
+    _description: bytes = field(default=b"", init=False)
+    _lists: bytes = field(default=b"", init=False)
+    _advertised: Advertisement = field(init=False)
 
-    def __init__(self, plan: SumPlan, number: int, identity: Identity | None = None) -> None:
-        """Draw fresh secrets."""
-        self._plan, self._identity = plan, identity
-        self._number = check_int(number, "number of the client", 1, plan.clients)
-        own = identity.public if identity is not None else None
-        expected = plan.members[self._number - 1] if plan.members is not None else None
+    def __attrs_post_init__(self) -> None:
+        """Draw fresh secrets; an identity that is not the plan's is refused."""
+        plan, number = self._plan, check_int(self._number, "number of the client", 1, self._plan.clients)
+        own = self._identity.public if self._identity is not None else None
+        expected = plan.members[number - 1] if plan.members is not None else None
         rule = "the one that the plan names for this client" if plan.active else "left out: the plan names no members"
         require(own == expected, "identity", "another" if own else None, rule)
-        self._sealing = bytearray(keys.new_private_key())
-        self._secrets = {kind: bytearray(shamir.new_secret()) for kind in (PAIR, SEED)}
-        self._near: dict[int, Advertisement] = {}  # those it deals with
-        self._dealers: frozenset[int] = frozenset()  # those of them who chose this client
-        self._received: dict[int, tuple[bytes, bytes]] = {}  # shares by dealer: of the pair key, of the seed
-        self._u0: frozenset[int] = frozenset()
-        self._u1: frozenset[int] = frozenset()
-        self._description = self._lists = b""
-        self._step = 0
-        self._advertised = self._advertisement()
+        self._secrets = {kind: bytearray(keys.new_secret()) for kind in (PAIR, SEED)}
+        public = keys.public_key(self._sealing), keys.public_key(masking_key(plan, number, self._secrets[PAIR]))
+        found = Advertisement(*public, seed_commitment(plan, number, self._secrets[SEED]))
+        self._advertised = evolve(found, signature=self._signed(codec.ADVERTISED, found.digest(plan, number)))
 
     def __repr__(self) -> str:
         """Say nothing but the number."""
@@ -117,11 +102,11 @@ class SumClient:
         plan, number = self._plan, self._number
         mine, dealers = self._checked(roster)
         holders = sorted(mine | {number})
-        self._enough_shares(len(holders), "published keys")
+        check_enough(len(holders), plan.shares_needed, "holders of this client's shares published keys")
         self._step += 1
         self._u0, self._near, self._dealers = frozenset(roster.choices), dict(roster.near), dealers
         self._description = plan.roster_digest(roster.choices)
-        shares = {kind: shamir.share(self._secrets[kind], holders, plan.shares_needed) for kind in (PAIR, SEED)}
+        shares = {kind: keys.share(self._secrets[kind], holders, plan.shares_needed) for kind in (PAIR, SEED)}
         self._received[number] = shares[PAIR][number], shares[SEED][number]
         found = {}
         for other in sorted(mine):
@@ -138,16 +123,16 @@ class SumClient:
             raise ProtocolError("The list of clients that dealt shares has unknown ones or lacks this one.")
         if set(dealt) != (self._dealers & listed):
             raise ProtocolError("Shares must have come from exactly those listed clients that chose this one.")
-        self._enough(len(listed), "shared their secrets")
+        check_enough(len(listed), self._plan.threshold, "clients shared their secrets")
         holders = self._plan.chosen(number, self._advertised.choice(self._plan, number)) & listed
-        self._enough_shares(len(holders) + 1, "shared their secrets")
+        needed = self._plan.shares_needed  # holders, itself among them, that can recover a secret
+        check_enough(len(holders) + 1, needed, "holders of this client's shares shared their secrets")
         return {other: self._opened(other, data) for other, data in dealt.items()}
 
     def mask(self, codes: Any, u1: Collection[int], dealt: Mapping[int, bytes]) -> bytes:
         """Step 3: the packed masked vector, and in the active model a signature of U1 behind it.
 
-        ``codes`` are the client's, ``dimension`` of them, none above the plan's largest; ``u1`` are all clients that
-        dealt shares, ``dealt`` is what this client was dealt.
+        ``u1`` are all clients that dealt shares, ``dealt`` is what this client was dealt.
         """
         plan, number = self._plan, self._number
         array = np.asarray(codes)
@@ -171,7 +156,7 @@ class SumClient:
             secret[:] = bytes(len(secret))
         self._sealing, self._secrets = bytearray(), {PAIR: bytearray(), SEED: bytearray()}
         self._near = {}
-        signature = self._signed(MASKED, shares_digest(plan, self._description, self._u1))
+        signature = self._signed(codec.MASKED, shares_digest(plan, self._description, self._u1))
         return plan.pack(number, plan.reduce(total)) + signature
 
     def confirm(self, arrived: Collection[int]) -> bytes:
@@ -182,19 +167,15 @@ class SumClient:
         u2 = self._arrived(arrived)
         self._step += 1
         self._lists = lists_digest(self._plan, self._description, self._u1, u2)
-        return self._signed(CONFIRMED, self._lists)
+        return self._signed(codec.CONFIRMED, self._lists)
 
     def unmask(
-        self,
-        arrived: Collection[int],
-        confirmed: Mapping[int, bytes] | None = None,
-        masked: Mapping[int, bytes] | None = None,
+        self, arrived: Collection[int], confirmed: Mapping[int, bytes], masked: Mapping[int, bytes]
     ) -> Unmasking:
         """Take the last step: one share for every secret held, of the seed if its vector arrived, else of the pair key.
 
         In the active model ``confirmed`` are signatures of the lists by t members of U2, and ``masked`` those of U1
-        that came with the vectors of the clients whose seeds are asked for. Afterwards the client is done; it never
-        answers twice, so that no client's two secrets can both be asked of it.
+        that came with the vectors of the clients whose seeds are asked for.
         """
         plan = self._plan
         if not plan.active and self._step == STEPS.index("confirm"):
@@ -203,7 +184,7 @@ class SumClient:
         u2 = self._arrived(arrived)
         stayed = sorted(dealer for dealer in self._received if dealer in u2)
         if plan.active:
-            self._check_lists(u2, confirmed or {}, masked or {}, stayed)
+            self._check_lists(u2, confirmed, masked, stayed)
         self._step += 1
         result = Unmasking(
             pair_keys={other: self._received[other][0] for other in sorted(set(self._received) - u2)},
@@ -214,7 +195,7 @@ class SumClient:
 
     def to_bytes(self) -> bytes:
         """Write all secrets and the step, for engines that end the process between messages: to be sealed."""
-        return encode([
+        return codec.encode([
             self._plan.context, self._number, self._step, bytes(self._sealing), bytes(self._secrets[PAIR]),
             bytes(self._secrets[SEED]), self._advertised.to_bytes(), self._description, self._lists,
             *map(self._plan.bitmap, (self._u0, self._u1, self._dealers)),
@@ -226,9 +207,9 @@ class SumClient:
     def from_bytes(cls, plan: SumPlan, data: bytes, identity: Identity | None = None) -> SumClient:
         """Return the client that `to_bytes` was called on, at its next step; another plan is refused."""
         try:
-            context, number, step, sealing, pair, seed, advertised, *rest = decode(data, "client's secrets")
-            if context != plan.context:
-                raise ProtocolError("What was kept of this client's secrets belongs to another plan.")
+            context, number, step, sealing, pair, seed, advertised, *rest = codec.decode(data, "client's secrets")
+            if context != plan.context:  # which holds everything that clients must agree on
+                raise ProtocolError("This client is not part of the sum: what was kept of it belongs to another plan.")
             client = cls(plan, number, identity)
             client._step = check_int(step, "step", 0, len(STEPS))
             client._sealing = bytearray(sealing)
@@ -236,19 +217,13 @@ class SumClient:
             client._advertised = Advertisement.read(plan, advertised)
             client._description, client._lists, *lists, near, received = rest
             client._u0, client._u1, client._dealers = map(plan.from_bitmap, lists)
-            near = numbered(near, plan.advertisement_size, "advertisements")
+            near = codec.numbered(near, plan.advertisement_size, "advertisements")
             client._near = {other: Advertisement.read(plan, one) for other, one in near.items()}
-            size = shamir.SHARE_SIZE
-            client._received = {i: (one[:size], one[size:]) for i, one in numbered(received, 2 * size, "it").items()}
+            shares = codec.numbered(received, 2 * keys.SHARE_SIZE, "shares")
+            client._received = {i: (one[: keys.SHARE_SIZE], one[keys.SHARE_SIZE :]) for i, one in shares.items()}
         except (ValueError, TypeError, InvalidParameter) as error:
             raise ProtocolError("What was kept of this client's secrets cannot be read: it leaves the sum.") from error
         return client
-
-    def _advertisement(self) -> Advertisement:
-        plan, number = self._plan, self._number
-        public = keys.public_key(self._sealing), keys.public_key(masking_key(plan, number, self._secrets[PAIR]))
-        found = Advertisement(*public, seed_commitment(plan, number, self._secrets[SEED]))
-        return evolve(found, signature=self._signed(ADVERTISED, found.digest(plan, number)))
 
     def _signed(self, purpose: bytes, message: bytes) -> bytes:
         return b"" if self._identity is None else self._identity.sign(purpose, message)
@@ -268,7 +243,7 @@ class SumClient:
                 raise ProtocolError(f"The roster does not have what client {other} advertised.")
         if any(len(choice) != CHOICE_SIZE for choice in choices.values()):
             raise ProtocolError("The roster has choices of another length.")
-        self._enough(len(choices), "published keys")
+        check_enough(len(choices), plan.threshold, "clients published keys")
         mine, dealers = plan.near(number, choices)
         if set(near) != mine | dealers:
             raise ProtocolError("The list of advertisements is not of exactly those that this client deals with.")
@@ -279,7 +254,7 @@ class SumClient:
         u2 = frozenset(arrived)
         if not u2 <= self._u1 or self._number not in u2:
             raise ProtocolError("The list of arrived vectors has unknown clients or lacks this one.")
-        self._enough(len(u2), "sent their masked vectors")
+        check_enough(len(u2), self._plan.threshold, "clients sent their masked vectors")
         return u2
 
     def _check_lists(
@@ -291,15 +266,15 @@ class SumClient:
             raise ProtocolError("The list of arrived vectors is not the one that this client has signed.")
         if not set(confirmed) <= u2:
             raise ProtocolError("The list of arrived vectors is signed by clients that are not on it.")
-        self._enough(len(confirmed), "confirmed the lists")
+        check_enough(len(confirmed), plan.threshold, "clients confirmed the lists")
         for other, signature in confirmed.items():
-            check_signature(plan, other, CONFIRMED, self._lists, signature)
+            check_signature(plan, other, codec.CONFIRMED, self._lists, signature)
         for other in stayed:
             if other != self._number:
                 if other not in masked:
                     raise ProtocolError(f"Client {other}'s signature of who dealt shares is missing.")
                 digest = shares_digest(plan, self._description, self._u1)
-                check_signature(plan, other, MASKED, digest, masked[other])
+                check_signature(plan, other, codec.MASKED, digest, masked[other])
 
     def _opened(self, other: int, data: bytes) -> tuple[bytes, bytes]:
         """Return both shares that another client dealt this one; refused unless they are those it committed to."""
@@ -310,7 +285,7 @@ class SumClient:
             plain = keys.open_sealed(self._sealing_key(other, self._number), sealed, as_bytes(other, self._number))
         except InvalidParameter as error:
             raise ProtocolError(f"What {way} is not genuine: {error}") from error
-        pair = plain[: shamir.SHARE_SIZE], plain[shamir.SHARE_SIZE :]
+        pair = plain[: keys.SHARE_SIZE], plain[keys.SHARE_SIZE :]
         if _commitments(self._description, other, self._number, pair) != committed:
             raise ProtocolError(f"What {way} is not what it committed to.")
         return pair
@@ -318,16 +293,6 @@ class SumClient:
     def _check_next(self, step: str) -> None:
         if self._step >= len(STEPS) or STEPS[self._step] != step:
             raise ProtocolError(f"A client does each step once and in order; {step} is not the next.")
-
-    def _enough(self, count: int, what: str) -> None:
-        if count < self._plan.threshold:
-            raise ProtocolError(f"Only {count} clients {what}; the threshold is {self._plan.threshold}.")
-
-    def _enough_shares(self, count: int, what: str) -> None:
-        """Refuse to go on with fewer holders of this client's shares, itself among them, than can recover a secret."""
-        needed = self._plan.shares_needed
-        if count < needed:
-            raise ProtocolError(f"Only {count} holders of this client's shares {what}; the threshold is {needed}.")
 
     def _sealing_key(self, sender: int, receiver: int) -> bytes:
         theirs = self._near[receiver if sender == self._number else sender].sealing

@@ -1,8 +1,7 @@
 """What travels in a masked sum, and its bytes: canonical CBOR, refused unless it is exactly what would be written.
 
 Idea     what the server forwards and what a client answers are maps from clients' numbers to byte strings of one
-         length, beside bitmaps of n bits. They are read by a library that allocates no more than it was sent, written
-         again and compared: so there is one form of everything, and nothing behind it.
+         length, beside bitmaps of n bits. What was read is written again and compared: there is one form of everything.
 Symbols  U0, U1, U2 as in `quietbit.secagg.client`.
 Source   RFC 8949 (CBOR), section 4.2.1 (deterministic encoding).
 
@@ -24,20 +23,10 @@ from typing import Any, final
 from attrs import frozen
 
 from quietbit.errors import InvalidParameter, require
-from quietbit.secagg.identity import verified
-from quietbit.secagg.keys import check_public
-from quietbit.secagg.plan import (
-    CHOICE_SIZE,
-    DEALT_SIZE,
-    KEY_SIZE,
-    MOST_CLIENTS,
-    SEED_COMMITMENT_SIZE,
-    SIGNATURE_SIZE,
-    ProtocolError,
-    SumPlan,
-    digest_of,
-)
-from quietbit.secagg.shamir import SHARE_SIZE
+from quietbit.secagg.identity import SIGNATURE_SIZE, verified
+from quietbit.secagg.keys import KEY_SIZE, SHARE_SIZE, check_public
+from quietbit.secagg.plan import CHOICE_SIZE, DEALT_SIZE, SEED_COMMITMENT_SIZE, ProtocolError, SumPlan, digest_of
+from quietbit.target import MOST_CLIENTS
 
 __all__ = [
     "ADVERTISED", "CONFIRMED", "MASKED", "Advertisement", "Roster", "Unmasking", "as_bytes", "check_signature",
@@ -64,15 +53,12 @@ def check_signature(plan: SumPlan, number: int, purpose: bytes, message: bytes, 
 @final
 @frozen
 class Advertisement:
-    """What a client publishes: a key to seal shares for it, a key for masks, a commitment to its seed.
-
-    ``signature`` is there in the active model.
-    """
+    """What a client publishes: a key to seal shares for it, one for masks, a commitment to its seed; a signature."""
 
     sealing: bytes
     masking: bytes
     seed: bytes
-    signature: bytes = b""
+    signature: bytes = b""  # in the active model
 
     def to_bytes(self) -> bytes:
         """Write all of it, one after the other."""

@@ -36,10 +36,7 @@ def least_share_threshold(neighbours: int) -> int:
 def exposure_upper(clients: int, threshold: int, neighbours: int, needed: int, colluders: int, honest: int) -> float:
     """Bound the chance of (a) or (b) in one round in which every honest client draws its neighbours uniformly.
 
-    For a set A of a honest clients and a set R of the r that are dropped, every member of A has chosen within A, R and
-    the colluders alone, s - 1 of them at least within A and the colluders (it holds one share itself), and nobody else
-    has chosen into A. These choices are independent. Summed over R that is one bound on the chance that A is
-    exposed; that s - 1 choices of every member are in A or collude is another, without R.
+    For a set A of a honest clients, ``cut`` and ``held`` are two bounds on the chance that it is exposed.
     """
     n, m, r, k = clients, clients - colluders, clients - threshold, neighbours
     every = _log_choose(n - 1, k)
@@ -80,11 +77,11 @@ def neighbours_for(
     if count < SPARSE_FROM or not fits or counted > left:
         return None
     for near in range(2, count // 2):
-        # A client that has left holds its own share no more, and its pair key is needed all the same.
-        stays, leaves = (_log_tails(count - 1, marked, near) for marked in (missing, max(missing - 1, 0)))
         for needed in range(least_share_threshold(near), near + 2):
-            few = near + 2 - needed
-            if (count - missing) * math.exp(stays[few]) + missing * math.exp(leaves[few - 1]) > failures:
+            # A client that has left holds its own share no more, and its pair key is needed all the same.
+            few, marked = near + 2 - needed, np.array([float(missing), max(missing - 1.0, 0.0)])
+            stays, leaves = (_log_tail(count - 1, marked, near, few - place)[place] for place in (0, 1))
+            if (count - missing) * math.exp(stays) + missing * math.exp(leaves) > failures:
                 break  # a larger threshold only makes failures likelier
             if exposure_upper(count, count - missing, near, needed, bad, counted) <= risk:
                 return near, needed
@@ -106,8 +103,3 @@ def _log_tail(others: int, marked: Logs, drawn: int, least: int) -> Logs:
     if not terms:
         return np.full(inside.shape, -np.inf)
     return np.asarray(np.minimum(logsumexp(np.stack(terms), axis=0) - _log_choose(others, drawn) + SLACK, 0.0))
-
-
-def _log_tails(others: int, marked: int, drawn: int) -> list[float]:
-    """Return `_log_tail` for every ``least`` from 0 to ``drawn`` + 2."""
-    return [float(_log_tail(others, np.array([float(marked)]), drawn, least)[0]) for least in range(drawn + 3)]

@@ -3,11 +3,9 @@
 Idea     a server that could invent clients, or put its own keys in the place of theirs, would see everything. So every
          node has an Ed25519 key of its own, and a directory, signed by an operator whom the nodes' owners trust and
          whose public key they have written down (pinned), says which keys belong to nodes. The server only carries it.
+         The operator must not be the server: what a directory is worth is that its members are distinct and real.
 Symbols  an identity is a private key; a member is a name and a public key; the operator is an identity, too.
 Source   RFC 8032 (Ed25519); Bonawitz et al. (CCS 2017), section 6.2, which needs such an infrastructure.
-
-The operator must not be the server: what a directory is worth is that its members are distinct, real and known to
-somebody else. Private keys are files that only their owner can read, and are shown nowhere.
 """
 
 from __future__ import annotations
@@ -16,20 +14,22 @@ import json
 import os
 import stat
 from collections.abc import Iterable
-from functools import cached_property, lru_cache
+from functools import cache, cached_property, lru_cache
+from importlib import import_module
 from pathlib import Path
-from typing import Any, final
+from typing import Any, NamedTuple, final
 
 from attrs import field, frozen
 
 from quietbit.errors import InvalidParameter, QuietbitError, require
-from quietbit.secagg.plan import PUBLIC_SIZE
 
-__all__ = ["Directory", "Identity", "Member", "verified"]
+__all__ = ["PUBLIC_SIZE", "SIGNATURE_SIZE", "Directory", "Identity", "Member", "primitive", "read_file", "verified"]
 
 FORMAT, VERSION = "quietbit-directory", 1
 MOST_MEMBERS = 100_000
 MOST_BYTES = 32 * 2**20
+PUBLIC_SIZE, SIGNATURE_SIZE = 32, 64
+PRIVATE, OTHERS_WRITE = 0o077, 0o022  # permission bits
 DOMAIN = b"quietbit/identity/1/"
 
 
@@ -42,7 +42,7 @@ class Identity:
     def __init__(self, private: bytes) -> None:
         """Take 32 private bytes."""
         require(len(private) == PUBLIC_SIZE, "length of the private key", len(private), f"{PUBLIC_SIZE} bytes")
-        self._key: Any = _ed25519().Ed25519PrivateKey.from_private_bytes(private)
+        self._key: Any = primitive("asymmetric.ed25519").Ed25519PrivateKey.from_private_bytes(private)
         self.public: bytes = bytes(self._key.public_key().public_bytes_raw())
 
     def __repr__(self) -> str:
@@ -56,7 +56,7 @@ class Identity:
     @classmethod
     def new(cls) -> Identity:
         """Return a fresh key of the operating system's randomness."""
-        return cls(_ed25519().Ed25519PrivateKey.generate().private_bytes_raw())
+        return cls(primitive("asymmetric.ed25519").Ed25519PrivateKey.generate().private_bytes_raw())
 
     def sign(self, purpose: bytes, message: bytes) -> bytes:
         """Sign a message for one purpose."""
@@ -64,9 +64,8 @@ class Identity:
 
     def save(self, path: str | os.PathLike[str]) -> None:
         """Write the private key to a new file that only its owner can read; nothing is overwritten."""
-        from cryptography.hazmat.primitives.serialization import Encoding, NoEncryption, PrivateFormat
-
-        data = self._key.private_bytes(Encoding.PEM, PrivateFormat.PKCS8, NoEncryption())
+        forms = primitive("serialization")
+        data = self._key.private_bytes(forms.Encoding.PEM, forms.PrivateFormat.PKCS8, forms.NoEncryption())
         try:
             with open(os.open(path, os.O_WRONLY | os.O_CREAT | os.O_EXCL, 0o600), "wb") as file:
                 file.write(data)
@@ -76,34 +75,18 @@ class Identity:
     @classmethod
     def load(cls, path: str | os.PathLike[str]) -> Identity:
         """Read what `save` wrote; a file that others than its owner can read is refused."""
-        from cryptography.hazmat.primitives.serialization import load_pem_private_key
-
-        name = os.fspath(path)
-        data = _read(name, 4096, "key", private=True)
+        data = read_file(path, 4096, "key", PRIVATE)
         try:
-            key: Any = load_pem_private_key(data, password=None)
-            return cls(bytes(key.private_bytes_raw()))
+            return cls(bytes(primitive("serialization").load_pem_private_key(data, password=None).private_bytes_raw()))
         except Exception as error:  # the library has no one family of errors for what is not a key
-            raise InvalidParameter(f"{name} must be a private Ed25519 key in PEM, and is none.") from error
+            raise InvalidParameter(f"{os.fspath(path)} must be a private Ed25519 key in PEM, and is none.") from error
 
 
-@final
-@frozen
-class Member:
+class Member(NamedTuple):
     """A name that means something to the operator, and the public key it vouches for."""
 
-    name: str = field()
-    key: bytes = field()
-
-    @name.validator
-    def _check_name(self, _: Any, name: str) -> None:
-        fine = isinstance(name, str) and 1 <= len(name) <= 200 and name.isprintable()
-        require(fine, "name of the member", name, "1 to 200 printable characters")
-
-    @key.validator
-    def _check_key(self, _: Any, key: bytes) -> None:
-        fine = isinstance(key, bytes) and len(key) == PUBLIC_SIZE
-        require(fine, "key of the member", key, f"{PUBLIC_SIZE} bytes")
+    name: str
+    key: bytes
 
 
 @final
@@ -115,7 +98,12 @@ class Directory:
 
     @members.validator
     def _check(self, _: Any, members: tuple[Member, ...]) -> None:
-        """Refuse a key or a name that is there twice: two members must be two nodes."""
+        """Refuse names and keys that are none, or are there twice: two members must be two nodes."""
+        for name, key in members:
+            fine = isinstance(name, str) and 1 <= len(name) <= 200 and name.isprintable()
+            require(fine, "name of the member", name, "1 to 200 printable characters")
+            fine = isinstance(key, bytes) and len(key) == PUBLIC_SIZE
+            require(fine, "key of the member", key, f"{PUBLIC_SIZE} bytes")
         count = len(members)
         require(1 <= count <= MOST_MEMBERS, "number of members", count, f"from 1 to {MOST_MEMBERS}")
         for what in ("name", "key"):
@@ -168,7 +156,7 @@ class Directory:
     @classmethod
     def load(cls, path: str | os.PathLike[str], operator: bytes) -> Directory:
         """Read a directory file; one that the operator has not signed is refused."""
-        return cls.read(_read(os.fspath(path), MOST_BYTES, "directory"), operator)
+        return cls.read(read_file(path, MOST_BYTES, "directory"), operator)
 
     def _values(self) -> dict[str, Any]:
         members = [{"name": member.name, "key": member.key.hex()} for member in self.members]
@@ -184,7 +172,8 @@ def verified(public: bytes, purpose: bytes, message: bytes, signature: bytes) ->
     from cryptography.exceptions import InvalidSignature
 
     try:
-        _ed25519().Ed25519PublicKey.from_public_bytes(public).verify(signature, _bound(purpose, message))
+        key = primitive("asymmetric.ed25519").Ed25519PublicKey.from_public_bytes(public)
+        key.verify(signature, _bound(purpose, message))
     except (InvalidSignature, ValueError):
         return False
     return True
@@ -194,21 +183,22 @@ def _bound(purpose: bytes, message: bytes) -> bytes:
     return DOMAIN + purpose + b"/" + message
 
 
-def _read(path: str, most: int, what: str, *, private: bool = False) -> bytes:
+def read_file(path: str | os.PathLike[str], most: int, what: str, barred: int = 0) -> bytes:
+    """Read a regular file of at most ``most`` bytes, none of whose permission bits are ``barred``."""
     try:
         with os.fdopen(os.open(Path(path).expanduser(), os.O_RDONLY | os.O_NONBLOCK | os.O_CLOEXEC), "rb") as file:
             mode = os.fstat(file.fileno()).st_mode
-            require(stat.S_ISREG(mode), what, path, "a regular file")
-            rule = "a file that only its owner can read (chmod go=)"
-            require(not private or not mode & 0o077, what, path, rule)
+            require(stat.S_ISREG(mode), what, os.fspath(path), "a regular file")
+            rule = "read (chmod go=)" if barred == PRIVATE else "write (chmod go-w)"
+            require(not mode & barred, what, os.fspath(path), f"a file that only its owner can {rule}")
             data = file.read(most + 1)
     except OSError as error:
-        raise QuietbitError(f"Cannot read the {what} {path}: {error.strerror}.") from error
+        raise QuietbitError(f"Cannot read the {what} {os.fspath(path)}: {error.strerror}.") from error
     require(len(data) <= most, f"size of the {what}", len(data), f"at most {most} bytes")
     return data
 
 
-def _ed25519() -> Any:
-    from cryptography.hazmat.primitives.asymmetric import ed25519  # imported when it is first used
-
-    return ed25519
+@cache
+def primitive(name: str) -> Any:
+    """Import a module of cryptography's when it is first used: the rest of quietbit does without."""
+    return import_module(f"cryptography.hazmat.primitives.{name}")

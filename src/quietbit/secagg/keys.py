@@ -1,42 +1,56 @@
-"""Key agreement, masks and sealed shares.
+"""The cryptography of a masked sum: key agreement, masks, sealed shares, and Shamir's sharing of a secret.
 
 Idea     two clients agree on a secret by X25519; HKDF turns it into a key for one purpose in one round; AES-256 in
-         counter mode expands a key into a mask; ChaCha20-Poly1305 seals shares, bound to who sends them to whom.
-Symbols  k: bits per coordinate; a mask is a vector of whole numbers below 2^32, used modulo 2^k.
-Source   RFC 7748 (X25519), RFC 5869 (HKDF), NIST SP 800-38A (counter mode), RFC 8439 (ChaCha20-Poly1305).
+         counter mode expands a key into a mask; ChaCha20-Poly1305 seals shares, bound to who sends them to whom. A
+         shared secret is the value at 0 of a random polynomial of degree t - 1; any t values tell it, fewer nothing.
+Symbols  a mask is a vector of whole numbers below 2^32, used modulo 2^bits. Shares and secrets are modulo the prime
+         2^128 - 159, the last below 2^128; holder i has the value at i.
+Source   RFC 7748 (X25519), RFC 5869 (HKDF), NIST SP 800-38A (counter mode), RFC 8439 (ChaCha20-Poly1305); Shamir, "How
+         to share a secret" (CACM 1979).
 
-Every key is used once: a mask key expands one mask from counter 0, a sealing key seals one message with nonce 0. The
-two directions of a pair have different sealing keys. X25519 ignores the top bit of a public key and reads numbers above
-its prime as others; so several byte strings would be one key. Only the canonical one is accepted here, and both public
-keys of a pair go into every key that is derived from its secret.
+Every key is used once: a mask key expands one mask from counter 0, a sealing key seals one message with nonce 0. X25519
+reads several byte strings as one public key (the unused top bit, numbers above its prime): only the canonical one is
+accepted here, and both public keys of a pair go into every key that is derived from its secret.
 """
 
 from __future__ import annotations
 
+import secrets
+from collections.abc import Mapping, Sequence
 from functools import lru_cache
-from typing import Any, TypeAlias
+from typing import TypeAlias
 
 import numpy as np
+from numpy.typing import NDArray
 
-from quietbit.errors import InvalidParameter, require
-from quietbit.secagg.plan import KEY_SIZE, Mask
+from quietbit.errors import InvalidParameter, check_int, require
+from quietbit.secagg.identity import primitive
+from quietbit.target import MOST_CLIENTS
 
-__all__ = ["agree", "check_public", "derive", "expand", "new_private_key", "open_sealed", "public_key", "seal"]
+__all__ = [
+    "KEY_SIZE", "PRIME", "SHARE_SIZE", "Mask", "agree", "check_public", "derive", "expand", "new_private_key",
+    "new_secret", "open_sealed", "public_key", "recover", "seal", "share",
+]  # fmt: skip
 
+KEY_SIZE = 32
+SECRET_SIZE = SHARE_SIZE = 16
+PRIME = 2**128 - 159
 FIELD = 2**255 - 19
 _NONCE = bytes(12)
 _PROBE = bytes(range(1, 33))  # any private key finds a point of small order
 Secret: TypeAlias = bytes | bytearray
+Mask: TypeAlias = NDArray[np.uint32]
 
 
 def new_private_key() -> bytes:
     """Return a fresh X25519 private key of the operating system's randomness."""
-    return bytes(_x25519().X25519PrivateKey.generate().private_bytes_raw())
+    return bytes(primitive("asymmetric.x25519").X25519PrivateKey.generate().private_bytes_raw())
 
 
 def public_key(private: Secret) -> bytes:
     """Return the public key of a private one."""
-    return bytes(_x25519().X25519PrivateKey.from_private_bytes(bytes(private)).public_key().public_bytes_raw())
+    own = primitive("asymmetric.x25519").X25519PrivateKey.from_private_bytes(bytes(private))
+    return bytes(own.public_key().public_bytes_raw())
 
 
 def check_public(public: bytes) -> None:
@@ -53,7 +67,7 @@ def _probe(public: bytes) -> None:
 
 def agree(private: Secret, public: bytes) -> bytes:
     """Return the secret that two clients share; a public key of small order is refused."""
-    x25519 = _x25519()
+    x25519 = primitive("asymmetric.x25519")
     try:
         theirs = x25519.X25519PublicKey.from_public_bytes(public)
         return bytes(x25519.X25519PrivateKey.from_private_bytes(bytes(private)).exchange(theirs))
@@ -63,26 +77,21 @@ def agree(private: Secret, public: bytes) -> bytes:
 
 def derive(secret: Secret, purpose: bytes, context: bytes) -> bytes:
     """Return a key of 32 bytes for one purpose in one context."""
-    from cryptography.hazmat.primitives.hashes import SHA256
-    from cryptography.hazmat.primitives.kdf.hkdf import HKDF
-
     info = b"quietbit/secure/2/" + purpose + b"/" + context
-    return bytes(HKDF(algorithm=SHA256(), length=32, salt=None, info=info).derive(bytes(secret)))
+    hkdf = primitive("kdf.hkdf").HKDF(algorithm=primitive("hashes").SHA256(), length=32, salt=None, info=info)
+    return bytes(hkdf.derive(bytes(secret)))
 
 
 def expand(key: bytes, dimension: int) -> Mask:
     """Return the mask of a key: ``dimension`` words of 32 bits."""
-    from cryptography.hazmat.primitives.ciphers import Cipher
-    from cryptography.hazmat.primitives.ciphers.algorithms import AES
-    from cryptography.hazmat.primitives.ciphers.modes import CTR
-
-    words = Cipher(AES(key), CTR(bytes(16))).encryptor().update(bytes(4 * dimension))
+    cipher, mode = primitive("ciphers.algorithms").AES(key), primitive("ciphers.modes").CTR(bytes(16))
+    words = primitive("ciphers").Cipher(cipher, mode).encryptor().update(bytes(4 * dimension))
     return np.frombuffer(words, dtype="<u4").astype(np.uint32, copy=False)
 
 
 def seal(key: bytes, plain: bytes, context: bytes) -> bytes:
     """Encrypt and authenticate, together with its context; the key must not seal anything else."""
-    return bytes(_sealer(key).encrypt(_NONCE, plain, context))
+    return bytes(primitive("ciphers.aead").ChaCha20Poly1305(key).encrypt(_NONCE, plain, context))
 
 
 def open_sealed(key: bytes, sealed: bytes, context: bytes) -> bytes:
@@ -90,18 +99,53 @@ def open_sealed(key: bytes, sealed: bytes, context: bytes) -> bytes:
     from cryptography.exceptions import InvalidTag
 
     try:
-        return bytes(_sealer(key).decrypt(_NONCE, sealed, context))
+        return bytes(primitive("ciphers.aead").ChaCha20Poly1305(key).decrypt(_NONCE, sealed, context))
     except InvalidTag as error:
         raise InvalidParameter("sealed shares must be genuine, got ones that fail their authentication.") from error
 
 
-def _x25519() -> Any:
-    from cryptography.hazmat.primitives.asymmetric import x25519  # imported when it is first used
+def new_secret() -> bytes:
+    """Draw a secret from the operating system's randomness, uniform below the prime."""
+    return secrets.randbelow(PRIME).to_bytes(SECRET_SIZE, "big")
 
-    return x25519
+
+def share(secret: Secret, holders: Sequence[int], threshold: int) -> dict[int, bytes]:
+    """Split a secret into a share for every holder, numbered from 1; ``threshold`` of them recover it."""
+    require(len(secret) == SECRET_SIZE, "length of the secret", len(secret), f"{SECRET_SIZE} bytes")
+    number = int.from_bytes(secret, "big")
+    require(number < PRIME, "secret", "a number", "below the prime of the shares")
+    threshold = check_int(threshold, "threshold", 1, len(holders))
+    fine = len(set(holders)) == len(holders) and all(1 <= holder <= MOST_CLIENTS for holder in holders)
+    require(fine, "holders", "numbers", f"distinct whole numbers from 1 to {MOST_CLIENTS}")
+    polynomial = [secrets.randbelow(PRIME) for _ in range(threshold - 1)] + [number]
+    shares = {}
+    for holder in holders:
+        value = 0
+        for coefficient in polynomial:
+            value = (value * holder + coefficient) % PRIME
+        shares[holder] = value.to_bytes(SHARE_SIZE, "big")
+    return shares
 
 
-def _sealer(key: bytes) -> Any:
-    from cryptography.hazmat.primitives.ciphers.aead import ChaCha20Poly1305
+def recover(shares: Mapping[int, bytes], threshold: int) -> bytes:
+    """Recover the secret from the first ``threshold`` of at least as many shares; refuse fewer."""
+    require(len(shares) >= threshold, "number of shares", len(shares), f"at least the threshold {threshold}")
+    holders = tuple(sorted(shares)[:threshold])
+    values = [int.from_bytes(shares[holder], "big") for holder in holders]
+    fine = all(len(shares[holder]) == SHARE_SIZE for holder in holders) and max(values) < PRIME
+    require(fine, "shares", "others", f"numbers of {SHARE_SIZE} bytes below the prime")
+    secret = sum(w * v for w, v in zip(_at_zero(holders), values, strict=True)) % PRIME
+    return secret.to_bytes(SECRET_SIZE, "big")
 
-    return ChaCha20Poly1305(key)
+
+@lru_cache(maxsize=64)
+def _at_zero(holders: tuple[int, ...]) -> tuple[int, ...]:
+    """Lagrange's coefficients at 0: the same for many secrets."""
+    found = []
+    for i in holders:
+        above, below = 1, 1
+        for j in holders:
+            if j != i:
+                above, below = above * -j % PRIME, below * (i - j) % PRIME
+        found.append(above * pow(below, -1, PRIME) % PRIME)
+    return tuple(found)

@@ -1,41 +1,36 @@
 """What all parties of a masked sum agree on before it starts, and the bytes of a masked vector.
 
 Idea     n clients send codes 0 .. c, so sums are at most c n: ceil(log2(c n + 1)) bits per coordinate hold them (c = 1
-         for one bit), and masks live modulo that power of two. The threshold says how many must stay to the end.
+         for one bit), and masks live modulo that power of two. The threshold says how many must stay to the end. All of
+         it is in one digest (`SumPlan.context`), on which everything that clients derive or sign depends.
 Symbols  n = clients; t = threshold; d = dimension; b = bits; c = largest_code; k = neighbours, s = share_threshold;
          C: clients that collude with the server. A masked vector is ceil(b (d + g) / 8) bytes after 24 of header; the
-         guard, g coordinates of at least 64 bits together, is zero in every vector, so that a sum in which it is not
-         is known to be wrong.
+         guard, g coordinates of at least 64 bits together, is zero in every vector: else a sum is known to be wrong.
 Source   Bonawitz et al., "Practical secure aggregation" (CCS 2017); Bell et al., "Secure single-server aggregation with
          (poly)logarithmic overhead" (CCS 2020), whose clients choose their own neighbours in the active model.
-
-Two models of the server. *Honest but curious*: it follows the protocol and looks at all it sees. *Active*: it lies to
-whom it likes as it likes; then members must have identities (`quietbit.secagg.identity`), and t > 2n/3.
-
-`SumPlan.context` is the digest of everything that is public before the first step: all numbers of the plan, the
-members' keys, run and round, and the terms (mechanism and settings). Everything that clients derive or sign depends
-on it, so that two clients with different plans cannot take part in one sum.
+         docs/theory/masked-sums.md has both models of the server, and the proofs.
 """
 
 from __future__ import annotations
 
 import hashlib
 import struct
-from collections.abc import Collection, Mapping
+from collections.abc import Collection, Iterable, Mapping
 from functools import cached_property, lru_cache
-from typing import Any, TypeAlias, final
+from typing import final
 
 import numpy as np
 from attrs import field, frozen
-from numpy.typing import NDArray
 
 from quietbit.errors import CheckedEnum, QuietbitError, check_int, require
 from quietbit.secagg.exposure import SPARSE_FROM, exposure_upper, least_share_threshold
-from quietbit.secagg.shamir import SHARE_SIZE
+from quietbit.secagg.identity import PUBLIC_SIZE, SIGNATURE_SIZE
+from quietbit.secagg.keys import KEY_SIZE, SHARE_SIZE, Mask
+from quietbit.target import MOST_CLIENTS
 
 __all__ = [
     "CHOICE_SIZE", "COMMITMENT_SIZE", "DEALT_SIZE", "MASKED_HEADER_SIZE", "SEALED_SIZE", "ProtocolError", "ServerModel",
-    "SumPlan", "bits_for", "digest_of", "guard_for", "masked_size",
+    "SumPlan", "bits_for", "check_enough", "digest_of", "masked_size",
 ]  # fmt: skip
 
 MAGIC = b"QBSA"
@@ -43,19 +38,14 @@ VERSION = 3
 HEADER = struct.Struct("<4sHHQII")  # magic, version, bits, dimension, client, zero
 MASKED_HEADER_SIZE = HEADER.size
 CHUNK = 1 << 16  # coordinates packed together; a multiple of 8
-MOST_CLIENTS = 100_000
 MOST_CODE = 255  # of eight bits: sums stay well below 2^32
 GUARD_BITS = 64
 CHOICE_SIZE = 16  # of an advertisement's digest: what a client's neighbours follow from
-KEY_SIZE = PUBLIC_SIZE = SEED_COMMITMENT_SIZE = 32  # of X25519 and of Ed25519
-SIGNATURE_SIZE = 64
+SEED_COMMITMENT_SIZE = 32
 TAG_SIZE = 16  # what sealing adds
 COMMITMENT_SIZE = 16  # to a share
 SEALED_SIZE = 2 * SHARE_SIZE + TAG_SIZE  # shares of both secrets and the seal
 DEALT_SIZE = SEALED_SIZE + 2 * COMMITMENT_SIZE  # what a client deals to another
-
-
-Mask: TypeAlias = NDArray[np.uint32]
 
 
 class ProtocolError(QuietbitError, RuntimeError):
@@ -79,19 +69,17 @@ def bits_for(clients: int, largest_code: int = 1) -> int:
     return (count * check_int(largest_code, "largest_code", 1, MOST_CODE)).bit_length()
 
 
-def guard_for(clients: int, largest_code: int = 1) -> int:
-    """Return how many coordinates of zeros guard a sum: garbage passes with a chance of at most 2^-64.
-
-    >>> guard_for(1000), guard_for(2)
-    (7, 32)
-    """
-    return -(-GUARD_BITS // bits_for(clients, largest_code))
-
-
 def masked_size(clients: int, dimension: int, largest_code: int = 1) -> int:
     """Return the bytes of a masked vector in a sum over that many clients, header and guard included."""
-    width = check_int(dimension, "dimension", 1) + guard_for(clients, largest_code)
-    return MASKED_HEADER_SIZE + (bits_for(clients, largest_code) * width + 7) // 8
+    bits = bits_for(clients, largest_code)
+    width = check_int(dimension, "dimension", 1) + -(-GUARD_BITS // bits)
+    return MASKED_HEADER_SIZE + (bits * width + 7) // 8
+
+
+def check_enough(count: int, needed: int, what: str, more: str = "") -> None:
+    """Refuse to go on below a threshold."""
+    if count < needed:
+        raise ProtocolError(f"Only {count} {what}; the threshold is {needed}.{more}")
 
 
 def digest_of(purpose: bytes, *parts: bytes) -> bytes:
@@ -100,7 +88,7 @@ def digest_of(purpose: bytes, *parts: bytes) -> bytes:
     return hashlib.sha256(b"quietbit/secure/3/" + framed).digest()
 
 
-def _members(found: Any) -> tuple[bytes, ...] | None:
+def _members(found: Iterable[bytes] | None) -> tuple[bytes, ...] | None:
     return None if found is None else tuple(found)
 
 
@@ -110,20 +98,15 @@ class SumPlan:
     """One masked sum: ``round_name`` is public, of 1 to 64 bytes, and never used twice.
 
     ``members`` are the Ed25519 public keys of the clients, in the order of their numbers: with them the sum is secret
-    from a server that lies, and ``threshold`` must be more than two thirds of ``clients``. Without them the server must
-    follow the protocol (honest but curious), and more than half will do. ``threshold`` is how many clients must send
-    their masked vector and help to unmask. ``largest_code`` is 1 for one-bit codes, 2^b - 1 for b bits: sums of
-    codes say what the mean is only where code j stands for a value that is linear in j.
-
-    ``terms`` say what is summed: the mechanism, and whatever else clients must agree on. A server that may lie could
-    give others a mechanism without noise, so terms are required beside ``members``.
-
-    ``neighbours`` makes keys and shares cheap for 100 clients and more: each draws as many others, which deals it
-    masks and shares, and ``share_threshold`` of itself and them recover its secrets; `exposure_upper` says how much is
-    left to chance.
+    from a server that lies (active), and ``threshold`` must be more than two thirds of ``clients``. Without them the
+    server must follow the protocol (honest but curious), and more than half will do. ``threshold`` clients must send
+    their masked vector and help to unmask. ``terms`` say what is summed: a server that may lie could give others a
+    mechanism without noise, so they are required beside ``members``. ``neighbours`` makes keys and shares cheap for 100
+    clients and more: each draws as many others, which deals it masks and shares, and ``share_threshold`` of itself and
+    them recover its secrets; `exposure_upper` says how much is left to chance.
     """
 
-    clients: int = field()
+    clients: int
     threshold: int
     dimension: int
     round_name: bytes
@@ -180,14 +163,9 @@ class SumPlan:
         return bits_for(self.clients, self.largest_code)
 
     @property
-    def guard(self) -> int:
-        """Coordinates of zeros behind the codes."""
-        return guard_for(self.clients, self.largest_code)
-
-    @property
     def width(self) -> int:
-        """Coordinates of a masked vector, the guard's included."""
-        return self.dimension + self.guard
+        """Coordinates of a masked vector, the guard's included: garbage passes it with a chance of at most 2^-64."""
+        return self.dimension + -(-GUARD_BITS // self.bits)
 
     @property
     def payload_size(self) -> int:
@@ -197,20 +175,14 @@ class SumPlan:
     @property
     def advertisement_size(self) -> int:
         """Bytes of an advertisement: two keys, a commitment, a signature."""
-        return 2 * KEY_SIZE + SEED_COMMITMENT_SIZE + (SIGNATURE_SIZE if self.active else 0)
+        return 2 * KEY_SIZE + SEED_COMMITMENT_SIZE + SIGNATURE_SIZE * self.active
 
     @property
     def uplink_size(self) -> int:
-        """Bytes that a client sends in all, where everybody stays; with neighbours the mean over clients.
-
-        The advertisement, what is dealt to others, the masked vector, one share for every secret held, and in the
-        active model two more signatures.
-        """
+        """Bytes that a client sends in all, where everybody stays; with neighbours the mean over clients."""
         others = self.clients - 1 if self.neighbours is None else self.neighbours
-        signatures = 2 * SIGNATURE_SIZE if self.active else 0
-        return (
-            self.advertisement_size + DEALT_SIZE * others + self.payload_size + SHARE_SIZE * (others + 1) + signatures
-        )
+        shares = DEALT_SIZE * others + SHARE_SIZE * (others + 1)  # that are dealt, and given up in the end
+        return self.advertisement_size + shares + self.payload_size + 2 * SIGNATURE_SIZE * self.active
 
     @property
     def shares_needed(self) -> int:
@@ -221,17 +193,15 @@ class SumPlan:
     def most_colluders(self) -> int:
         """C: how many clients may collude with the server and learn nothing; with neighbours see `exposure_upper`.
 
-        Of an active server 2 t - n - 1: two sets of t that signed different lists would have more members in common
-        than collude, and an honest client signs one list. Of one that follows the protocol t - 1, who hold too few
-        shares. What is left of the sum is of t - C honest clients at least.
+        Two sets of t that signed different lists have more members in common, and an honest client signs one list; of a
+        server that follows the protocol t - 1 hold too few shares.
         """
         return 2 * self.threshold - self.clients - 1 if self.active else self.threshold - 1
 
     def exposure_upper(self, colluders: int, honest: int) -> float:
         """Bound from above the chance that both secrets of a client, or a sum of fewer honest clients, are exposed.
 
-        Without neighbours it is 0 up to `most_colluders` and t - C honest clients, and 1 beyond; with them see
-        `quietbit.secagg.exposure`.
+        Without neighbours it is 0 up to `most_colluders` and t - C honest clients, and 1 beyond.
         """
         bad, good = check_int(colluders, "colluders", 0, self.clients), check_int(honest, "honest", 2, self.clients)
         if bad > self.most_colluders or good > self.threshold - bad:
@@ -247,10 +217,7 @@ class SumPlan:
         return _chosen(self.context, self.clients, self.neighbours, number, choice)
 
     def near(self, number: int, roster: Mapping[int, bytes]) -> tuple[frozenset[int], frozenset[int]]:
-        """Return whom client ``number`` chose of a roster of choices, and who of it chose this client.
-
-        The one place where the graph is: server and clients ask here, so both ends of an edge know of it.
-        """
+        """Return whom client ``number`` chose of a roster of choices, and who of it chose this client."""
         if self.neighbours is None:
             return (others := frozenset(roster) - {number}), others
         mine = self.chosen(number, roster[number]) & set(roster)
@@ -282,11 +249,10 @@ class SumPlan:
 
     def pack(self, client: int, values: Mask) -> bytes:
         """Write a masked vector: coordinate i has bits [i b, (i+1) b), least significant first."""
-        shifts = np.arange(self.bits, dtype=np.uint32)
-        parts = [self._header(client)]
+        parts, words = [self._header(client)], values.astype("<u4", copy=False).view(np.uint8).reshape(-1, 4)
         for first in range(0, self.width, CHUNK):
-            spread = (values[first : first + CHUNK, None] >> shifts) & np.uint32(1)
-            parts.append(np.packbits(spread.astype(np.uint8), axis=None, bitorder="little").tobytes())
+            spread = np.unpackbits(words[first : first + CHUNK], axis=1, count=self.bits, bitorder="little")
+            parts.append(np.packbits(spread, bitorder="little").tobytes())
         return b"".join(parts)
 
     def unpack(self, client: int, data: bytes) -> Mask:
@@ -298,11 +264,9 @@ class SumPlan:
         used = self.bits * self.width % 8
         require(not used or int(body[-1]) >> used == 0, "padding of the masked vector", int(body[-1]), "zero")
         out = np.zeros(self.width, dtype=np.uint32)
-        step = CHUNK * self.bits // 8
-        for number, first in enumerate(range(0, self.width, CHUNK)):
-            count = min(CHUNK, self.width - first)
-            piece = body[number * step : (number + 1) * step]
-            spread = np.unpackbits(piece, count=count * self.bits, bitorder="little").reshape(count, self.bits)
+        for first in range(0, self.width, CHUNK):
+            count, start = min(CHUNK, self.width - first), first * self.bits // 8
+            spread = np.unpackbits(body[start:], count=count * self.bits, bitorder="little").reshape(count, self.bits)
             for bit in range(self.bits):
                 out[first : first + count] |= spread[:, bit].astype(np.uint32) << np.uint32(bit)
         return out

@@ -7,8 +7,8 @@ Source   Bonawitz et al. (CCS 2017), Figure 4.
 
 A sum is right or it is none. Every share is held against its dealer's commitment, every secret against what was
 advertised, and the guard of the sum must be zero. A share that was not dealt is left out and its holder named; a secret
-that is not the advertised one names its dealer, and ends the round. What cannot be seen is a client that masks other
-numbers than its codes: it shifts the sum, or spoils it, which the guard shows without a name.
+that is not the advertised one names its dealer, and ends the round. A client that masks other numbers than its codes is
+not seen: it shifts the sum, or spoils it.
 """
 
 from __future__ import annotations
@@ -17,10 +17,10 @@ from collections.abc import Iterable, Mapping
 from typing import final
 
 import numpy as np
-from attrs import frozen
+from attrs import define, field, frozen
 
 from quietbit.errors import QuietbitError, require
-from quietbit.secagg import keys, shamir
+from quietbit.secagg import keys
 from quietbit.secagg.client import (
     PAIR,
     SEED,
@@ -35,7 +35,7 @@ from quietbit.secagg.client import (
 )
 from quietbit.secagg.codec import CONFIRMED, MASKED, Advertisement, Roster, Unmasking, check_signature
 from quietbit.secagg.identity import Identity
-from quietbit.secagg.plan import COMMITMENT_SIZE, DEALT_SIZE, SEALED_SIZE, Mask, ProtocolError, SumPlan
+from quietbit.secagg.plan import COMMITMENT_SIZE, DEALT_SIZE, SEALED_SIZE, ProtocolError, SumPlan, check_enough
 
 __all__ = ["MaskedSum", "SumServer", "masked_sum"]
 
@@ -45,34 +45,32 @@ __all__ = ["MaskedSum", "SumServer", "masked_sum"]
 class MaskedSum:
     """The sum of the codes per coordinate, and the clients it is over: their number is what privacy is accounted at."""
 
-    total: Mask
+    total: keys.Mask
     clients: tuple[int, ...]
 
 
 @final
+@define(eq=False, repr=False)
 class SumServer:
     """One round: `advertise`, `deal`, `receive`, `arrived`, in the active model `confirm`, and `finish`, in this order.
 
     ``liars`` says of clients that were found out what they did.
     """
 
-    __slots__ = (
-        "_advertised", "_arrived", "_chosen", "_confirmed", "_dealt", "_masked", "_plan", "_total", "description",
-        "liars",
-    )  # fmt: skip
+    _plan: SumPlan
+    description: bytes = field(default=b"", init=False)  # the digest of the roster
+    liars: dict[int, str] = field(factory=dict, init=False)
+    _advertised: dict[int, Advertisement] = field(factory=dict, init=False)
+    _chosen: dict[int, frozenset[int]] = field(factory=dict, init=False)
+    _dealt: dict[int, dict[int, bytes]] = field(factory=dict, init=False)
+    _arrived: set[int] = field(factory=set, init=False)
+    _masked: dict[int, bytes] = field(factory=dict, init=False)
+    _confirmed: dict[int, bytes] = field(factory=dict, init=False)
+    _total: keys.Mask = field(init=False)
 
-    def __init__(self, plan: SumPlan) -> None:
-        """Start a round."""
-        self._plan = plan
-        self._advertised: dict[int, Advertisement] = {}
-        self._chosen: dict[int, frozenset[int]] = {}
-        self._dealt: dict[int, dict[int, bytes]] = {}
-        self._arrived: set[int] = set()
-        self._masked: dict[int, bytes] = {}
-        self._confirmed: dict[int, bytes] = {}
-        self._total = np.zeros(plan.width, dtype=np.uint32)
-        self.description = b""  # the digest of the roster
-        self.liars: dict[int, str] = {}
+    @_total.default
+    def _nothing(self) -> keys.Mask:
+        return np.zeros(self._plan.width, dtype=np.uint32)
 
     def advertise(self, published: Mapping[int, Advertisement]) -> dict[int, Roster]:
         """Return, to forward to each, all choices and its neighbours' advertisements; refuse below the threshold."""
@@ -202,14 +200,10 @@ class SumServer:
                 found[holder] = parts[dealer]
             else:
                 self.liars[holder] = f"it gave a share of client {dealer}'s secret that it was not dealt"
-        if len(found) < plan.shares_needed:
-            raise ProtocolError(
-                f"Only {len(found)} clients gave a share of client {dealer}'s secret, of {plan.shares_needed} needed."
-                + self._named()
-            )
+        check_enough(len(found), plan.shares_needed, f"clients gave a share of client {dealer}'s secret", self._named())
         # A client's word on its own secret counts last: without it a false one cannot spoil what others hold.
         others = {holder: part for holder, part in found.items() if holder != dealer}
-        return shamir.recover(others if len(others) >= plan.shares_needed else found, plan.shares_needed)
+        return keys.recover(others if len(others) >= plan.shares_needed else found, plan.shares_needed)
 
     def _committed(self, dealer: int, holder: int, kind: bytes, share: bytes) -> bool:
         data = self._dealt[dealer].get(holder)
@@ -228,15 +222,12 @@ class SumServer:
         return " Found out: " + "; ".join(f"client {number}: {what}" for number, what in sorted(self.liars.items()))
 
     def _enough(self, count: int, what: str) -> None:
-        if count < self._plan.threshold:
-            raise ProtocolError(
-                f"Only {count} clients {what}; the threshold is {self._plan.threshold}." + self._named()
-            )
+        check_enough(count, self._plan.threshold, f"clients {what}", self._named())
 
 
 def masked_sum(
     plan: SumPlan,
-    codes: Mapping[int, Mask],
+    codes: Mapping[int, keys.Mask],
     *,
     identities: Mapping[int, Identity] | None = None,
     gone_before_sharing: Iterable[int] = (),

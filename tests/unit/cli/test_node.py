@@ -13,7 +13,7 @@ import pytest
 from quietbit.node.gatekeeper import RemoteGate
 from quietbit.node.policy import Policy
 from quietbit.node.question import Framed
-from quietbit.node.sender import PrivateSender
+from quietbit.node.release import PrivateSender
 from quietbit.wire.uplink import Uplink
 from unit.cli.kit import assert_refused, shell
 from unit.node.makers import DIMENSION, MECHANISM, question

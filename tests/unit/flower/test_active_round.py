@@ -213,7 +213,7 @@ def test_strangers_and_those_who_say_they_are_somebody_else_are_not_members(tmp_
     reasons = " ".join(entry.reasons)
     assert "node 103 was refused (identity): identity must be one that no other node has named" in reasons
     assert "node 106 was refused (identity): identity must be one of the directory's" in reasons
-    assert "threshold, 5" in reasons
+    assert "threshold (active server) must be a whole number from 3 to 4, got 5" in reasons
 
 
 def test_a_server_s_own_directory_is_not_the_operator_s(tmp_path, monkeypatch):
@@ -225,7 +225,7 @@ def test_a_server_s_own_directory_is_not_the_operator_s(tmp_path, monkeypatch):
     strategy = PrivateStrategy(FedAvg(min_train_nodes=6, min_available_nodes=6), ACTIVE, directory=invented)
     found, entry = one_round(room, strategy)
     assert found is None
-    assert "does not have this node in its place" in " ".join(entry.reasons)
+    assert "identity must be the one that the plan names for this client" in " ".join(entry.reasons)
 
 
 def test_the_directory_goes_with_the_setting():

@@ -17,8 +17,8 @@ from quietbit.engine.messages import MODEL, SPEED, request_of
 from quietbit.engine.replay import NEEDS
 from quietbit.errors import InvalidParameter
 from quietbit.flower import PrivateStrategy, PrivateUplink, Simulation
-from quietbit.node.models import MOST_RUNS, ModelFolder
 from quietbit.node.question import run_name
+from quietbit.node.stores import MOST_RUNS, ModelFolder
 from quietbit.wire.downlink import HEAD
 from unit.flower import secure_kit
 from unit.flower.kit import RUN, HandGrid, be_the_server, context, ledger, simulated, trained
@@ -352,7 +352,7 @@ def test_a_folder_keeps_the_models_of_the_last_runs(tmp_path):
 SAVER = """
 import sys, numpy as np
 from pathlib import Path
-from quietbit.node.models import ModelFolder
+from quietbit.node.stores import ModelFolder
 folder, number = ModelFolder(Path(sys.argv[1])), 0
 print("ready", flush=True)
 while True:

@@ -163,7 +163,8 @@ def test_a_cohort_that_the_threshold_does_not_fit_is_skipped(count):
     assert not room.seen
     (entry,) = strategy.report().rounds
     assert entry.skipped
-    assert f"clients of the sum must be from the threshold, 4, to 7, got {count}" in entry.reasons[0]
+    said = f"must be a whole number from {count // 2 + 1} to {count}, got 4"
+    assert f"threshold (honest-but-curious server) {said}" in entry.reasons[0]
 
 
 def test_an_app_that_fails_is_a_vector_like_any_other():

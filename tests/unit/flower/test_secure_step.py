@@ -9,11 +9,9 @@ from flwr.common.constant import ErrorCode
 from quietbit.flower import PrivateUplink
 from quietbit.node.ledger import FileLedger
 from quietbit.node.policy import Policy
-from quietbit.node.pricing import ProposedMechanism, description_of
-from quietbit.node.question import Question, SumPart
-from quietbit.node.release import LocalGate
-from quietbit.node.sums import SumStep
-from quietbit.node.vault import Vault, key_file
+from quietbit.node.question import ProposedMechanism, Question, SumPart, description_of
+from quietbit.node.release import LocalGate, SumStep
+from quietbit.node.stores import Vault, key_file
 from quietbit.secagg.client import SumClient
 from quietbit.secagg.codec import Unmasking, decode, encode
 from quietbit.secagg.plan import ProtocolError
@@ -222,8 +220,8 @@ def test_shares_that_are_not_genuine_end_the_nodes_part(what):
     ("changes", "says"),
     [
         ({"clients": 7}, "not part of the sum"),
-        ({"clients": 8}, "from the threshold, 4, to 7, got 8"),
-        ({"clients": 3, "number": 1}, "from the threshold, 4, to 7, got 3"),
+        ({"clients": 8}, "threshold (honest-but-curious server) must be a whole number from 5 to 8, got 4"),
+        ({"clients": 3, "number": 1}, "(honest-but-curious server) must be a whole number from 2 to 3, got 4"),
         ({"step": "more"}, "step of the sum must be one of keys, shares, vector, unmask"),
         ({"version": 2}, "version of the server's quietbit must be 3, got 2"),
         ({"number": 7}, "number of the client"),

@@ -9,8 +9,7 @@ from quietbit.mechanism.ball import Ball, Norm
 from quietbit.mechanism.interpolated import InterpolatedMVU
 from quietbit.node.ledger import FileLedger
 from quietbit.node.policy import Policy
-from quietbit.node.pricing import description_of
-from quietbit.node.question import Question
+from quietbit.node.question import Question, description_of
 from quietbit.node.release import LocalGate
 
 DIMENSION = 42

@@ -42,7 +42,7 @@ def gate(folder, remote, **changes):
     if not remote:
         yield held
         return
-    served = Gatekeeper(held, folder / "gate", patience=20.0)
+    served = Gatekeeper(held, folder / "gate")
     thread = threading.Thread(target=served.serve)
     thread.start()
     try:
@@ -121,7 +121,7 @@ def test_two_data_sets_have_two_accounts_and_a_release_of_none_counts_in_both(tm
         rules = policy(tmp_path, **{**RULES, "data_set": name, "epsilon": 50.0})
         LocalGate(rules, FileLedger(rules.ledger, rules.counter), {}).accept(asked(number))
     found = books(tmp_path)
-    counts = {name: sum(times for *_, times in found.views(Target(1, 0, "zero-out").trust, 0, name))
+    counts = {name: sum(times for _, times in account_of(found, rules.caps[0], data_set=name).entries)
               for name in ("", "ward 7", "ward 8", "ward 9")}  # fmt: skip
     assert counts == {"": 4, "ward 7": 3, "ward 8": 2, "ward 9": 1}
 
@@ -151,8 +151,7 @@ def test_policies_name_the_data_set_and_the_largest_rate(tmp_path):
     (tmp_path / "again.toml").write_text(rules.text())
     (tmp_path / "again.toml").chmod(0o600)
     assert Policy.load(tmp_path / "again.toml") == rules
-    assert rules.target.unit is Unit.SAMPLE
-    assert rules.caps()[0].unit is Unit.SAMPLE
+    assert rules.caps[0].unit is Unit.SAMPLE
 
 
 @pytest.mark.parametrize("remote", [False, True])

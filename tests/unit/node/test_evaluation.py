@@ -16,10 +16,8 @@ from quietbit.mechanism.response import RandomisedResponse, SummedResponse
 from quietbit.node.gatekeeper import Gatekeeper, RemoteGate
 from quietbit.node.ledger import AnsweredBefore, FileLedger, mechanism_line, release_line
 from quietbit.node.policy import NotAllowed
-from quietbit.node.pricing import ProposedMechanism
-from quietbit.node.question import KEYS, Framed, SumPart
-from quietbit.node.release import BudgetSpent, LocalGate, account_of, reached
-from quietbit.node.sender import PrivateSender
+from quietbit.node.question import KEYS, Framed, ProposedMechanism, SumPart
+from quietbit.node.release import BudgetSpent, LocalGate, PrivateSender, account_of, reached
 from quietbit.privacy.account import Account
 from quietbit.privacy.cost import Cost
 from quietbit.target import Target, Trust
@@ -212,7 +210,7 @@ def test_a_server_that_mixes_questions_never_gets_more_than_the_cap(tmp_path, ev
 
 def test_a_gatekeeper_answers_evaluations_within_the_same_policy(tmp_path):
     held = keeper(tmp_path, evaluate=0.6)
-    gate = Gatekeeper(held, tmp_path / "gate", patience=5.0)
+    gate = Gatekeeper(held, tmp_path / "gate")
     thread = threading.Thread(target=gate.serve)
     thread.start()
     try:
@@ -236,7 +234,7 @@ def test_where_sums_are_allowed_answers_count_under_both_caps(tmp_path):
     with pytest.raises(BudgetSpent):
         held.accept(asked(3))
     rules = policy(tmp_path, **sums, evaluate=1.0)
-    assert all(0.99 < reached(books(tmp_path), cap, rules) <= 1.0 for cap in rules.caps())
+    assert all(0.99 < reached(books(tmp_path), cap, rules) <= 1.0 for cap in rules.caps)
 
 
 MANY = SummedResponse.within(0.5, 1e-5, 2, Adjacency.REPLACE_ONE, 300)
@@ -293,7 +291,7 @@ def test_answers_in_sums_and_in_the_open_share_one_limit(tmp_path):
 def test_sums_of_answers_and_updates_share_the_owners_cap(tmp_path):
     """Answers have a limit of their own, and what they cost is missing for updates."""
     rules = policy(tmp_path, **SUMS | {"evaluate": 2.0})
-    account = Account(rules.caps()[0], "adaptive")
+    account = Account(rules.caps[0], "adaptive")
     each = MANY.sum_privacy(300, Adjacency.REPLACE_ONE)
     assert account.spend(each, 4).epsilon() < 4 * 0.5  # they compose like sums, not like pure answers
     assert Trust.LOCAL not in rules.trust  # so nothing is set aside for answers in the open

@@ -30,7 +30,7 @@ UPDATE = np.linspace(-0.2, 0.3, DIMENSION)
 @contextlib.contextmanager
 def serving(folder, **changes):
     held = keeper(folder, **changes)
-    gate = Gatekeeper(held, folder / "gate", patience=5.0)
+    gate = Gatekeeper(held, folder / "gate")
     thread = threading.Thread(target=gate.serve)
     thread.start()
     try:
@@ -51,6 +51,15 @@ def test_a_release_through_the_socket_is_the_one_of_the_process(tmp_path):
     framed = Framed.from_bytes(data)
     assert (framed.run, framed.round, framed.node) == (7, 2, 11)
     assert bytes(framed.payload) == Uplink(MECHANISM).send(UPDATE, seeded_client_rng(5)(1, 1))
+
+
+def test_the_app_is_told_where_its_owner_keeps_models(tmp_path):
+    """Behind a gatekeeper the policy's folder was forgotten, and a node that was started anew lost its model."""
+    with serving(tmp_path, models=str(tmp_path / "models")) as remote:
+        assert remote.models.path == tmp_path / "models"
+    (tmp_path / "b").mkdir()
+    with serving(tmp_path / "b") as remote:
+        assert remote.models is None
 
 
 @pytest.mark.parametrize("update", [None, [np.full(DIMENSION, np.nan)], [UPDATE[:-1]], ["x"], [np.zeros(10**5)]])
@@ -161,13 +170,13 @@ def test_many_at_once_lose_no_release(tmp_path):
     assert books(tmp_path).releases == 12
 
 
-def test_no_more_is_read_than_the_update_that_was_asked_for(tmp_path):
+def test_no_more_is_read_than_an_update_or_a_piece_of_gradients(tmp_path):
     """1.5 GB were buffered for an update of 336 bytes."""
     with serving(tmp_path), socket.socket(socket.AF_UNIX, socket.SOCK_STREAM) as raw:
         raw.connect(str(tmp_path / "gate"))
         _send(raw, {"ask": "release", "question": question().to_json()})
         assert _receive(raw, 0, 60.0)[0] == {"accepted": True}
-        raw.sendall(HEAD.pack(MAGIC, 2, 8 * DIMENSION + 8) + b"{}")  # refused by its head, before a byte of it
+        raw.sendall(HEAD.pack(MAGIC, 2, gatekeeper.PIECE + 1) + b"{}")  # refused by its head, before a byte of it
         assert _receive(raw, 0, 60.0)[0]["kind"] == "unusable"
 
 

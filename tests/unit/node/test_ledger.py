@@ -19,13 +19,10 @@ from quietbit.node.ledger import (
     LedgerState,
     Moment,
     StateLedger,
-    check_growth,
-    mark,
     mechanism_line,
     release_line,
-    step_line,
 )
-from quietbit.node.pricing import ProposedMechanism, description_of
+from quietbit.node.question import ProposedMechanism, description_of
 from quietbit.node.release import account_of
 from quietbit.privacy.account import Account
 from quietbit.target import Adjacency, Target
@@ -75,17 +72,17 @@ def test_a_round_and_a_step_are_answered_once_and_in_order(ledger):
         with pytest.raises(AnsweredBefore, match="above 3, the last one answered"):
             books.check_round("7", number)
     books.check_round("8", 1)
-    books = ledger.update(lambda _: [step_line("7", 4, 2), step_line("7", 4, 4)])
+    books = ledger.update(lambda books: [books.step("7", 4, 2), books.step("7", 4, 4)])
     for number, step in ((4, 4), (4, 2), (3, 4)):
         with pytest.raises(AnsweredBefore, match="must come after step 4 of round 4"):
-            books.check_step("7", number, step)
-    books.check_step("7", 5, 2)
+            books.step("7", number, step)
+    books.step("7", 5, 2)
 
 
 def test_steps_without_a_release_come_to_an_end(ledger):
     for number in range(1, 10_000):
         try:
-            ledger.update(lambda books, n=number: check_growth(books) or [step_line("7", n, 2) for _ in range(40)])
+            ledger.update(lambda books, n=number: [books.step("7", n, 2)] * 40)
         except LedgerError as error:
             assert "too many sums" in str(error)  # noqa: PT017
             break
@@ -126,7 +123,7 @@ def test_an_old_copy_is_refused_and_what_to_do_is_said(ledger, tmp_path):
 def test_an_old_ledger_with_its_old_counter_is_noticed_by_who_remembers(ledger, tmp_path):
     for name in ("ledger", "counter"):
         shutil.copy(tmp_path / name, tmp_path / f"{name}.old")
-    known = mark(ledger.update(release))
+    known = ledger.update(release).mark
     for name in ("ledger", "counter"):
         os.replace(tmp_path / f"{name}.old", tmp_path / name)
     with pytest.raises(LedgerError, match="shorter than it was"):  # a gatekeeper that runs

@@ -6,8 +6,7 @@ import pytest
 from quietbit import Adjacency, InvalidPayload
 from quietbit.mechanism.adaptive_clip import AdaptiveClip
 from quietbit.node.policy import NotAllowed, Policy
-from quietbit.node.pricing import ProposedMechanism, description_of
-from quietbit.node.question import Framed, run_name
+from quietbit.node.question import Framed, ProposedMechanism, description_of, run_name
 from quietbit.node.release import BudgetSpent, account_of
 from quietbit.privacy.account import Account
 from quietbit.target import Target

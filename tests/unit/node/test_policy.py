@@ -114,9 +114,9 @@ def test_sums_are_priced_at_the_nodes_own_number_whatever_the_run_says(tmp_path)
 
 
 def test_there_is_a_second_cap_where_there_are_sums(tmp_path):
-    (cap,) = policy(tmp_path).caps()
+    (cap,) = policy(tmp_path).caps
     assert (cap.epsilon, cap.trust, cap.adjacency) == (8.0, Trust.LOCAL, Adjacency.REPLACE_ONE)
-    both = policy(tmp_path, **SUMS).caps()
+    both = policy(tmp_path, **SUMS).caps
     assert [(cap.epsilon, cap.trust) for cap in both] == [(8.0, Trust.SECURE_AGGREGATION), (30.0, Trust.LOCAL)]
 
 
@@ -137,7 +137,7 @@ def test_a_simulation_follows_the_run():
     rules = Simulation()
     rules.check("anything", 1e9, "7")
     rules.check_counts(10**9, 10**9)
-    assert rules.caps() == ()
+    assert rules.caps == ()
     assert rules.honest_for(Trust.SECURE_AGGREGATION, 7, 6) == 6
     assert Simulation(min_honest_clients=3).honest_for(Trust.SECURE_AGGREGATION, 7, 6) == 3
     with pytest.raises(InvalidParameter):

@@ -9,8 +9,7 @@ from quietbit.errors import InvalidParameter
 from quietbit.mechanism.adaptive_clip import AdaptiveClip
 from quietbit.node.ledger import LedgerError
 from quietbit.node.policy import NotAllowed
-from quietbit.node.release import BudgetSpent
-from quietbit.node.sender import PrivateSender
+from quietbit.node.release import BudgetSpent, PrivateSender
 from quietbit.wire.uplink import Uplink
 from unit.node.makers import DIMENSION, MECHANISM, books, policy, write_policy
 

@@ -13,7 +13,7 @@ from nvflare.app_common.utils.fl_model_utils import FLModelUtils
 from quietbit.errors import InvalidParameter
 from quietbit.mechanism.adaptive_clip import AdaptiveClip
 from quietbit.mechanism.response import RandomisedResponse
-from quietbit.node.pricing import description_of
+from quietbit.node.question import description_of
 from quietbit.nvflare import PrivateReceiver
 from unit.node.makers import books
 from unit.nvflare.kit import CONFIG, Server, Site, carried, content, owned, trained

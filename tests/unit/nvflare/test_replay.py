@@ -16,8 +16,8 @@ from nvflare.app_common.workflows.fedavg import FedAvg
 from quietbit.engine.replay import NEEDS
 from quietbit.errors import InvalidParameter
 from quietbit.mechanism.registry import build
-from quietbit.node.models import ModelFolder
 from quietbit.node.question import Framed
+from quietbit.node.stores import ModelFolder
 from quietbit.nvflare import PrivateReceiver
 from quietbit.nvflare.client import number_of
 from quietbit.wire.downlink import HEAD, Replica

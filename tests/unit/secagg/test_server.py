@@ -13,9 +13,9 @@ pytest.importorskip("cryptography", reason="needs the all extra")
 from quietbit.errors import InvalidParameter
 from quietbit.secagg.client import SumClient
 from quietbit.secagg.codec import Unmasking
+from quietbit.secagg.keys import SHARE_SIZE
 from quietbit.secagg.plan import ProtocolError
 from quietbit.secagg.server import SumServer, masked_sum
-from quietbit.secagg.shamir import SHARE_SIZE
 from unit.secagg.kit import DIMENSION, Room, codes_for, identity, plan_of
 
 
@@ -71,7 +71,7 @@ def test_codes_of_two_bits_are_summed_exactly() -> None:
 def test_a_client_gives_up_one_secret_of_each_and_answers_once(active: bool) -> None:
     room = Room(plan_of(4, 3, active=active))
     room.confirmed([1, 2, 3]) if active else room.masked([1, 2, 3])
-    told = (room.proof, room.server.masked(1)) if active else ()
+    told = (room.proof, room.server.masked(1)) if active else ({}, {})
     answer = room.clients[1].unmask(room.u2, *told)
     assert set(answer.seeds) == {1, 2, 3}
     assert set(answer.pair_keys) == {4}

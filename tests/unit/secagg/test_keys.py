@@ -5,7 +5,7 @@ from itertools import combinations
 import pytest
 
 from quietbit.errors import InvalidParameter
-from quietbit.secagg.shamir import PRIME, new_secret, recover, share
+from quietbit.secagg.keys import PRIME, new_secret, recover, share
 
 
 def test_the_modulus_is_the_last_prime_below_sixteen_bytes() -> None:
