@@ -50,7 +50,7 @@ def found_in(text: str) -> list[tuple[str, str]]:
 
 def test_no_banned_turn_of_phrase_is_left():
     files = [path for path in READ if path.suffix in KINDS and "__pycache__" not in path.parts]
-    assert len(files) > 300
+    assert len(files) > 200
     wrong = {str(path.relative_to(ROOT)): hits for path in files if (hits := found_in(path.read_text("utf-8")))}
     assert wrong == {}
 
