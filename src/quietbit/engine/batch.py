@@ -26,10 +26,7 @@ _SHARED: list[tuple[Ticket, int]] = []  # for apps in threads and processes of t
 
 @contextmanager
 def serving(ticket: Ticket, *, dimension: int | None = None) -> Iterator[None]:
-    """Let the app that is called inside find the batch of its round.
-
-    With the ``dimension``, in any thread of this process, and in processes that it started (`share_batches`).
-    """
+    """Let the app that is called inside find its batch; with the ``dimension``, in all threads and child processes."""
     token, shared = _TICKET.set(ticket), [] if dimension is None else [(ticket, dimension)]
     _SHARED[:] = shared
     try:
@@ -66,14 +63,13 @@ def private_step(model: Any, loss: Loss, data: tuple[Any, Any], *, chunk: int | 
     """Draw this round's batch from the site's data, and hand the gate the gradient of every sample in it.
 
     Where the run asks for several steps per round (``local-steps``), do so for each, and change the model in between.
+    Return how many samples were drawn, which is not to be told to anybody.
 
     Args:
         model: a ``torch.nn.Module`` that holds the round's arrays, all of whose learnt ones are trainable.
         loss: of outputs and targets, one number per sample (``reduction="none"``).
         data: inputs and targets of all samples of the site, tensors with one entry per sample.
         chunk: samples at once; as many as fit unless given.
-
-    Returns how many samples were drawn, which is not to be told to anybody.
     """
     torch: Any = require_module("torch", "torch")
     inputs, targets = data

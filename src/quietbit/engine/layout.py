@@ -67,7 +67,8 @@ class ModelLayout:
         return all(kind == "float32" for _, _, kind in self.learnt)
 
     def flat(self, arrays: Mapping[str, Any]) -> NDArray[np.float32]:
-        """Return a float32 model as one vector."""
+        """Return a model as one vector; one that is not float32 is refused."""
+        require(self.single, "type of the model", "others", "float32 in every learnt array, to be replayed")
         return np.concatenate([_flat(arrays[name], name, shape, np.float32) for name, shape, _ in self.learnt])
 
     def shaped(self, flat: NDArray[Any]) -> dict[str, NDArray[Any]]:

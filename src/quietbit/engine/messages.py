@@ -4,7 +4,7 @@ Idea     the server says which round it is and which mechanism it will decode wi
          that mechanism itself. A release travels as one value of a ConfigRecord, which no strategy takes for
          weights: averaging it is an error, not a number. Releases beyond 16 MiB are cut into several records, as Flower
          cuts large arrays. The steps of a masked sum are messages of the type that the inner strategy trains with:
-         Flower calls a mod only where the app has a function of that type. The app sees the one that brings the model.
+         Flower calls a mod only where the app has a function of that type.
 """
 
 from __future__ import annotations
@@ -70,10 +70,7 @@ def question_of(
     client: int | None = None,
     evaluation: Evaluation | None = None,
 ) -> Question:
-    """Read the question that a message asks, in a run with these settings; refuse a message without one.
-
-    It is for an update, within what the run's updates may cost; or for an answer to ``evaluation``, and within that.
-    """
+    """Read a message's question for an update, or for an answer to ``evaluation``; refuse a message without one."""
     asked = _fields(
         records.get(RECORD),
         {"version", "round", "dimension", "mechanism"},
@@ -92,7 +89,7 @@ def question_of(
         near = settings.neighbours, settings.share_threshold
         words = threshold, honest, str(settings.server), *near
         part = SumPart(step["step"], step["clients"], step["number"], *words, step["table"])
-    cap = settings.update_target
+    cap = settings.update_target  # what the run's updates may cost, or its answers that the server sees
     if evaluation is not None and not settings.secure:
         cap = evolve(cap, epsilon=evaluation.spends, delta=0.0)
     return Question(

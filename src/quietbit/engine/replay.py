@@ -4,8 +4,6 @@ Idea     the server knows of every node which round's model it has, because the 
          sends the broadcasts since then, or the full model: to a node that has none, where that is smaller, and where
          the log has lost the rounds between. The node replays, compares digests, and hands the app whole arrays.
          Where it cannot, it says so in a constant sentence, before anything is noted, and gets the full model next.
-Symbols  what travels beside the request: version, the last round that changed the model, the digest of model and
-         momentum, and the broadcasts (`quietbit.wire.downlink`).
 """
 
 from __future__ import annotations
@@ -39,11 +37,7 @@ Arrays = dict[str, NDArray[Any]]
 
 
 class NeedsModel(QuietbitError):
-    """The broadcasts do not lead from the model that this node has to the server's."""
-
-    def __init__(self) -> None:
-        """Say the same, whatever the reason."""
-        super().__init__(NEEDS)
+    """The broadcasts do not lead from the model that this node has to the server's: `NEEDS`, whatever the reason."""
 
 
 @final
@@ -54,7 +48,6 @@ class Leader:
         self, layout: ModelLayout, arrays: Mapping[str, Any], plan: Plan, step: ServerStep, round: int
     ) -> None:
         """Start from the model as it is after ``round``; only float32 models can be replayed."""
-        require(layout.single, "type of the model", "others", "float32 in every learnt array, to be replayed")
         self._layout = layout
         self._downlink = Downlink(layout.flat(arrays), step, bits=plan.downlink_bits or 32, round=round)
         self._first = 0 if plan.downlink_start == APP else None  # what a node has that never answered
@@ -108,15 +101,12 @@ class Leader:
 @final
 @frozen(eq=False)
 class Follower:
-    """The node's half: the model of a run, kept in ``store`` between rounds; without one every round starts anew.
-
-    ``start`` gives the model that the app ships with, for nodes that have no other.
-    """
+    """The node's half: the model of a run, kept in ``store`` between rounds; without one every round starts anew."""
 
     store: MutableMapping[str, bytes] | None
     run: int
     plan: Plan
-    start: Callable[[], tuple[str, Mapping[str, Any]]] | None = None
+    start: Callable[[], tuple[str, Mapping[str, Any]]] | None = None  # the model that the app ships with
 
     def full(self, said: Any, record: str, arrays: Mapping[str, Any], speed: Any) -> None:
         """Keep the full model that came; one that is not the announced one is refused."""
@@ -125,29 +115,25 @@ class Follower:
         if self.store is None:
             return
         layout = ModelLayout.of(arrays, self.plan)
-        require(layout.single, "type of the model", "others", "float32 in every learnt array, to be replayed")
         replica = Replica(layout.flat(arrays), round=number, speed=speed)
         require(replica.digest == digest, "digest of the model", "another", "the announced one")
         self.store[f"{self.run}.layout"] = _pack(record, layout, arrays)
         self._save(replica)
 
     def replayed(self, said: Any, question: Question) -> tuple[str, Arrays]:
-        """Replay what was missed; return the name of the model's record and all its arrays.
-
-        Sizes are checked first: nothing is allocated that is larger than the model that this node has.
-        """
+        """Replay what was missed; return the name of the model's record and all its arrays."""
         number, digest, broadcasts = _read(said)
         mechanism = ProposedMechanism.read(question.mechanism).mechanism
-        size = mechanism.domain.dimension
+        size = mechanism.domain.dimension  # of the model that this node has: nothing larger is allocated
         require(sum(map(len, broadcasts)) < 8 * size, "size of the broadcasts", "more", "less than the model's")
         try:
             replica, table = self._kept(size)
             before = replica.round
             replay_all(replica, broadcasts, mechanism, run_name(self.run))
             if (replica.round, replica.digest) != (number, digest):
-                raise NeedsModel
+                raise NeedsModel(NEEDS)
         except OutOfStep as error:
-            raise NeedsModel from error
+            raise NeedsModel(NEEDS) from error
         if replica.round != before:
             self._save(replica)
         return _unpack(table, replica.weights)
@@ -159,11 +145,11 @@ class Follower:
         if state is not None and known is not None:
             return Replica.read(io.BytesIO(state), size), known
         if self.start is None:
-            raise NeedsModel
+            raise NeedsModel(NEEDS)
         record, arrays = self.start()
         layout = ModelLayout.of(arrays, self.plan)
         if not layout.single or layout.dimension != size:
-            raise NeedsModel
+            raise NeedsModel(NEEDS)
         table = _pack(record, layout, arrays)
         if self.store is not None:
             self.store[f"{self.run}.layout"] = table
@@ -190,29 +176,22 @@ def _read(said: Any) -> tuple[int, bytes, list[bytes]]:
 
 def _pack(record: str, layout: ModelLayout, arrays: Mapping[str, Any]) -> bytes:
     """Return the names, in order, with the shapes of what is learnt, and with type and values of what is not."""
-    shapes = {name: shape for name, shape, _ in layout.learnt}
-    table = []
-    for name in arrays:
-        value = None if name in shapes else arrays[name].numpy()
-        rest = [] if value is None else [value.dtype.str, value.tobytes()]
-        table.append([name, list(shapes[name] if value is None else value.shape), *rest])
-    return bytes(cbor2.dumps([record, table]))
+    entries: dict[str, list[Any]] = {name: [name, list(shape)] for name, shape, _ in layout.learnt}
+    for name in layout.kept:
+        value = arrays[name].numpy()
+        entries[name] = [name, list(value.shape), value.dtype.str, value.tobytes()]
+    return bytes(cbor2.dumps([record, [entries[name] for name in arrays]]))
 
 
 def _unpack(content: bytes, weights: NDArray[np.float32]) -> tuple[str, Arrays]:
     """Return the record's name and all arrays, the learnt ones from ``weights``; a damaged table asks for the model."""
-    found: Arrays = {}
-    start = 0
     try:
         record, table = cbor2.loads(content)
-        for name, shape, *rest in table:
-            if rest:
-                found[name] = np.frombuffer(rest[1], dtype=np.dtype(rest[0])).reshape(shape).copy()
-            else:
-                stop = start + int(np.prod(shape, dtype=np.int64))
-                found[name], start = weights[start:stop].reshape(shape), stop
+        layout = ModelLayout(tuple((name, tuple(shape), "float32") for name, shape, *kept in table if not kept), ())
+        require(layout.dimension == weights.size, "number of learnt parameters", layout.dimension, f"{weights.size}")
+        found = layout.shaped(weights)
+        for name, shape, kind, values in (entry for entry in table if entry[2:]):
+            found[name] = np.frombuffer(values, dtype=np.dtype(kind)).reshape(shape).copy()
+        return str(record), {name: found[name] for name, *_ in table}
     except (ValueError, TypeError, cbor2.CBORError) as error:
-        raise NeedsModel from error
-    if start != weights.size:
-        raise NeedsModel
-    return str(record), found
+        raise NeedsModel(NEEDS) from error

@@ -146,7 +146,6 @@ class NodeReport:
 class Report:
     """What happened in a run so far; `print` it, or `save` it.
 
-    ``scores`` are the numbers that the server's own ``evaluate_fn`` found, each with its round.
     It names nodes, and rounds in which one did not answer: where their order is secret, it is for the server alone.
     """
 
@@ -157,7 +156,7 @@ class Report:
     rounds: tuple[RoundReport, ...]
     nodes: tuple[NodeReport, ...]
     guarantee: Guarantee | None
-    scores: tuple[Mapping[str, float], ...] = ()
+    scores: tuple[Mapping[str, float], ...] = ()  # of the server's own ``evaluate_fn``, each with its round
     observers: GuaranteePair | None = None
     evaluations: tuple[EvaluationReport, ...] = ()
 

@@ -13,7 +13,7 @@ import math
 from collections import defaultdict
 from collections.abc import Callable, Iterable, Iterator, Mapping
 from contextlib import contextmanager
-from dataclasses import replace
+from dataclasses import asdict, replace
 from logging import INFO, WARNING
 from typing import Any, TypeVar, final
 
@@ -26,7 +26,7 @@ from quietbit.engine.messages import evaluation_of, lines_of, one_line
 from quietbit.engine.replay import NEEDS, Leader
 from quietbit.engine.report import Counts, EvaluationReport, NodeReport, Report, RoundReport
 from quietbit.errors import InvalidPayload, Outlier, require
-from quietbit.mechanism.base import Answers, Mechanism
+from quietbit.mechanism.base import Mechanism
 from quietbit.mechanism.expectation import Verdict, expectation
 from quietbit.mechanism.registry import identity_of
 from quietbit.node.question import VECTOR, Framed, run_name
@@ -47,10 +47,7 @@ KEEPS_FULL = "nodes get the full model in every round, and not rounds to replay:
 
 @define(eq=False, kw_only=True)
 class Round:
-    """One round from the first question to the last answer, of which the server sees every release.
-
-    A masked sum has several ``step``s, of which one brings the releases; what counts what is the same.
-    """
+    """One round from the first question to the last answer; a ``step`` is one of a masked sum, which has several."""
 
     run: int
     number: int
@@ -62,10 +59,10 @@ class Round:
     uplink: int = field(default=0, init=False)
     downlink: int = field(default=0, init=False)
     reasons: list[str] = field(factory=list, init=False)
+    answered: set[Any] = field(factory=set, init=False)  # nodes whose release was taken in
     needing: set[Node] = field(factory=set, init=False)  # nodes that could not replay what they were sent
     crashes: list[str] = field(factory=list, init=False)  # tracebacks, of simulated nodes
     _asked: set[Node] = field(factory=set, init=False)
-    _answered: set[Node] = field(factory=set, init=False)
     _declined: set[Node] = field(factory=set, init=False)
     _spoilt: set[Node] = field(factory=set, init=False)  # nodes of which an answer was refused
     _refused: int = field(default=0, init=False)
@@ -130,38 +127,30 @@ class Round:
 
     def waits_for(self, node: Node, step: str = "") -> bool:
         """Return whether a node was asked for a step and has said nothing yet."""
-        return self.asked(node) and node not in self._answered and node not in self._declined
+        return self.asked(node) and node not in self.answered and node not in self._declined
 
     def mean(self) -> FloatVector | None:
         """Return the mean of the releases that were added; None where there is none."""
-        return self._aggregator.mean() if self._answered else None
+        return self._aggregator.mean() if self.answered else None
 
     def kept(self) -> FloatVector | None:
         """Return the same among the rows that all nodes kept."""
-        return self._aggregator.kept() if self._answered else None
+        return self._aggregator.kept() if self.answered else None
 
     def drained(self) -> Aggregator:
         """Return the mean of the releases since it was last asked for, where a round does not wait for all of them."""
         found, self._aggregator = self._aggregator, self._lines.aggregator()
         return found
 
-    def answered(self) -> set[Any]:
-        """Return the nodes whose release was taken in."""
-        return self._answered
-
     def failed(self) -> set[Any]:
         """Return the nodes that were asked and neither answered nor declined: dead, late or lost on the way."""
-        return self._asked - self._answered - self._declined - self._spoilt
-
-    def answers(self) -> Answers | None:
-        """Return what nodes that scouted said about the clip; None where nobody did."""
-        return self._aggregator.answers()
+        return self._asked - self.answered - self._declined - self._spoilt
 
     def report(self) -> RoundReport:
         """Return the counts so far."""
         return RoundReport(
-            self.number, len(self._asked), len(self._answered), len(self._declined), len(self.failed()), self._refused,
-            not self._answered, self._payloads, self.uplink, self.downlink, tuple(self.reasons),
+            self.number, len(self._asked), len(self.answered), len(self._declined), len(self.failed()), self._refused,
+            not self.answered, self._payloads, self.uplink, self.downlink, tuple(self.reasons),
             resyncs=len(self.needing),
             crashed=len(self.crashes),
             outliers=self._outliers,
@@ -173,7 +162,7 @@ class Round:
         """Open the first release of a node that was asked; count it where nothing is wrong with it."""
         if node not in self._asked:
             raise InvalidPayload("it was not asked in this round.")
-        if node in self._answered or node in self._declined:
+        if node in self.answered or node in self._declined:
             raise InvalidPayload("it has answered in this round already.")
         release, weight = Framed.from_bytes(data), weight_of(examples, self.most_examples)
         release.expect(self.run, self.number, name)
@@ -186,7 +175,7 @@ class Round:
         self._count(node, release.payload)
 
     def _count(self, node: Node, payload: bytes | memoryview) -> None:
-        self._answered.add(node)
+        self.answered.add(node)
         self.counts[node].answered += 1
         self._payloads += len(payload)
 
@@ -241,10 +230,7 @@ class Run:
     def lead(
         self, number: int, arrays: Mapping[str, Any], layout: ModelLayout, step: ServerStep | None, other: str
     ) -> None:
-        """Follow the model that nodes replay, from the start or from one that somebody put in its place.
-
-        There is no ``step`` where the workflow does something ``other`` with a mean, which is said in the first round.
-        """
+        """Follow the model that nodes replay, or one that was put in its place; say why, where there is no ``step``."""
         if step is None or not layout.single:
             if self.plan.replayed and not self.rounds:
                 why = other if step is None else "not everything that is learnt is float32"
@@ -253,10 +239,7 @@ class Run:
             self.leader = Leader(layout, arrays, self.plan, step, number - 1)
 
     def outlook(self, *, asked: int, nodes: int, rounds: int) -> None:
-        """Say what to expect of a run that asks ``asked`` of ``nodes`` nodes in each round, before its first questions.
-
-        A run that will learn nothing, or whose nodes will decline half-way, is not stopped: it is told what would help.
-        """
+        """Say what to expect of a run that asks ``asked`` of ``nodes`` nodes in each round, and what would help it."""
         if self._mechanism is None or asked < 1 or rounds < 1:
             return
         plan, releases, crowd = self.plan, self.plan.releases, max(nodes, asked)
@@ -285,17 +268,17 @@ class Run:
         found, parts = current.report(), [current] if current.scouts is None else [current, current.scouts]
         clip = None if self._moving is None else self._moving.clip
         if current.scouts is not None and self._moving is not None:
-            self._moving.move(current.scouts.answers())
+            self._moving.move(current.scouts._aggregator.answers())
             found = found.beside(current.scouts.report())
         for node in set[Node]().union(*(one.failed() for one in parts)):
             self.updates[node].failed += 1
         if self.leader is not None:
-            heard = [node for one in parts for node in one.answered()]
+            heard = [node for one in parts for node in one.answered]
             self.leader.heard(heard, [node for one in parts for node in one.needing])
         reached, skipped = self._worst().epsilon_upper, found.skipped if current.skipped is None else current.skipped
         outcome = replace(found, skipped=skipped, epsilon_upper=reached, clip=clip)
         self.rounds.append(outcome)
-        self.crowds.record(outcome.asked, () if found.skipped else current.answered())
+        self.crowds.record(outcome.asked, () if found.skipped else current.answered)
         self._tell(outcome.lines([crash for one in parts for crash in one.crashes]))
         return outcome
 
@@ -304,22 +287,21 @@ class Run:
         asked, mean = evaluation_of(self.plan), current.mean()  # of a sum, which is unmasked now
         found = current.report()
         estimates = () if mean is None else asked.estimates(mean, found.answered)
-        counts = found.asked, found.answered, found.declined
-        outcome = EvaluationReport(number, asked.metric, *counts, estimates, model)
+        outcome = EvaluationReport(number, asked.metric, found.asked, found.answered, found.declined, estimates, model)
         self.evaluations.append(outcome)
         self._tell(outcome.lines(found.reasons, current.crashes))
         return outcome
 
     def report(self, scores: Iterable[Mapping[str, float]] = ()) -> Report:
         """Return rounds, nodes, bytes and the guarantee of the worst client so far."""
-        mechanism, known, nodes = self._mechanism, dict[tuple[int, int], float](), []
+        mechanism, costs, nodes = self._mechanism, dict[tuple[int, int], float](), []
         for node in sorted({*self.updates, *self.answers}, key=lambda name: (isinstance(name, str), name)):
-            counts, answers = self.updates.get(node, Counts()), self.answers.get(node, Counts()).releases
-            both = counts.releases, answers
-            if both not in known:
-                known[both] = self._guarantee(*both).epsilon_upper
-            numbers = counts.asked, counts.answered, counts.declined, counts.failed, counts.refused
-            nodes.append(NodeReport(node, *numbers, counts.releases, known[both], answers))
+            counts, answers = (known.get(node, Counts()) for known in (self.updates, self.answers))
+            both = counts.releases, answers.releases
+            if both not in costs:
+                costs[both] = self._guarantee(*both).epsilon_upper
+            cost, more = costs[both], answers.releases
+            nodes.append(NodeReport(node, **asdict(counts), releases=both[0], epsilon_upper=cost, evaluations=more))
         guarantee, pair = None if mechanism is None and not self.answers else self._worst(), None
         if guarantee is not None and mechanism is not None:
             pair = self.crowds.observers(guarantee, mechanism, _most(self.updates))

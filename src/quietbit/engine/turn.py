@@ -1,15 +1,13 @@
 """One client turn: which gate answers, a question accepted and noted, then exactly one release.
 
-Idea     between a server's message and the answer both engines do the same. The question is compared with the model
-         that came, accepted (`quietbit.node.release`), and the moment of the answer is fixed before the app begins
-         (`quietbit.node.answer_time`). Whatever the app answers becomes one release: of the zero update, or of no
-         cell, where nothing can be read from it. An adapter only says how its engine carries arrays and metrics.
+Idea     the question is compared with the model that came and accepted (`quietbit.node.release`), and the moment of
+         the answer is fixed before the app begins (`quietbit.node.answer_time`). Whatever the app answers becomes one
+         release: of the zero update, or of no cell, where nothing can be read from it.
 
 The node config is the owner's, the run config and the app are the run's: only the first can name a policy
-(`quietbit.policy`, an absolute path) or a gatekeeper (`quietbit.gatekeeper`, the absolute path of its socket). Without
-one nothing is released, unless the engine itself runs a simulation and the app names its rules. Between steps of a sum
-secrets wait in the engine's state, sealed with a key beside the ledger (`node.stores`); the state also carries the head
-of the ledger, so that a ledger that went back in mid-run is refused, and the whole ledger of a simulation.
+(`quietbit.policy`) or the socket of a gatekeeper (`quietbit.gatekeeper`). Without one nothing is released, unless the
+engine itself runs a simulation and the app names its rules. An engine's state carries the sealed secrets of a sum
+(`node.stores`), the head of the ledger, so that one that went back in mid-run is refused, and a simulation's ledger.
 """
 
 from __future__ import annotations
@@ -40,27 +38,26 @@ from quietbit.plan.plan import Plan
 from quietbit.target import Unit
 from quietbit.wire.uplink import EXAMPLES
 
-__all__ = ["Turn", "gate_for", "lost", "own_keys", "plan_of", "refusal"]
+__all__ = ["Turn", "gate_for", "own_keys", "plan_of", "refusal"]
 
 LOGGER = logging.getLogger(__name__)
 OURS = "quietbit"
 POLICY, GATEKEEPER = NODE_KEYS = ("quietbit.policy", "quietbit.gatekeeper")
 MakeRecord = Callable[[dict[str, Any]], Any]
+_ledger = lru_cache(maxsize=8)(FileLedger)  # of which a process reads each line once
+_plan = lru_cache(maxsize=32)(lambda items, kinds: Plan.from_run_config(dict(items)))  # by values and their types
 
 
 @final
 @frozen(eq=False)
 class Turn:
-    """An accepted question: which numbers the owner lets out, when the answer leaves, and its one release.
-
-    One for an update has the model as it came, too.
-    """
+    """An accepted question: which numbers the owner lets out, when the answer leaves, and its one release."""
 
     names: tuple[str, ...]
     moment: AnswerTime
     ticket: Ticket
-    layout: ModelLayout = field(default=ModelLayout((), ()))
-    received: list[FloatVector] = field(factory=list)
+    layout: ModelLayout = field(default=ModelLayout((), ()))  # of the model to update, and
+    received: list[FloatVector] = field(factory=list)  # its arrays as they came
     of_samples: bool = False
 
     @classmethod
@@ -87,15 +84,10 @@ class Turn:
         require(same, "mechanism of the evaluation", type(found).__name__, "the one of quietbit.evaluate")
         return cls(gate.metrics, AnswerTime(gate.answer_seconds), gate.accept(question))
 
-    def difference(self, trained: Mapping[str, Any]) -> list[FloatVector]:
-        """Return *received minus trained* of every learnt array."""
-        return self.layout.difference(self.received, trained)
-
     def release(self, read: Callable[[], Any], crashes: list[BaseException]) -> bytes:
-        """Return the release of what ``read`` gets from the answer; of zero, or of no cell, where it raises.
+        """Return the release of what ``read`` gets from the answer; of zero, or of no cell, where the app crashes.
 
-        Nothing is read where there are ``crashes`` already, to which what it raises is added. Where samples are
-        protected the answer plays no part: the gradients were handed over (`engine.batch`).
+        Where samples are protected the answer plays no part: the gradients were handed over (`engine.batch`).
         """
         update = None
         if not self.of_samples and not crashes:
@@ -116,21 +108,11 @@ def plan_of(config: Mapping[str, Any]) -> Plan:
         return Plan.from_run_config(dict(ours))
 
 
-@lru_cache(maxsize=32)
-def _plan(items: tuple[tuple[str, Any], ...], kinds: tuple[type, ...]) -> Plan:
-    return Plan.from_run_config(dict(items))
-
-
-def lost(error: Exception) -> Noted:
-    """Return the failure of a release that was accepted: it is in the ledger, whatever failed."""
-    if isinstance(error, Noted):
-        return error
-    LOGGER.error("quietbit: a release that was noted cannot be made", exc_info=error)
-    return Noted("no release was made.")
-
-
-def refusal(error: Exception) -> tuple[str, bool]:
-    """Return why there is no release, in words that tell nothing of the data, and whether one was noted."""
+def refusal(error: Exception, *, accepted: bool = False) -> tuple[str, bool]:
+    """Return why there is no release, in words without data, and whether one was noted: an ``accepted`` one is."""
+    if accepted and not isinstance(error, Noted):
+        LOGGER.error("quietbit: a release that was noted cannot be made", exc_info=error)
+        error = Noted("no release was made.")
     said = public(error)
     if isinstance(said, Unusable):
         LOGGER.error("quietbit: nothing is answered, and the server is not told why", exc_info=error)
@@ -140,10 +122,7 @@ def refusal(error: Exception) -> tuple[str, bool]:
 def gate_for(
     node_config: Mapping[str, Any], state: MutableMapping[str, Any], make: MakeRecord, simulation: Simulation | None
 ) -> Gate:
-    """Return the node's gate; ``make`` builds a record of the state. Refused where there is none.
-
-    ``simulation`` are the app's rules where the engine has made sure that this is a simulation, and None elsewhere.
-    """
+    """Return the owner's gate, or that of a simulation's rules, or refuse; ``make`` builds a record of the state."""
     own = own_keys(node_config)
     if own and not (len(own) == 1 and own[0] in NODE_KEYS and isinstance(node_config[own[0]], str)):
         raise PolicyError(
@@ -172,12 +151,6 @@ def own_keys(node_config: Mapping[str, Any]) -> list[str]:
     return [key for key in node_config if key.lower().startswith(OURS)]
 
 
-@lru_cache(maxsize=8)
-def _ledger(path: str, counter: str) -> FileLedger:
-    """Return the ledger of a policy, of which a process reads each line once."""
-    return FileLedger(path, counter)
-
-
 @final
 @frozen(eq=False)
 class _StateRecord(MutableMapping[str, Any]):
@@ -194,7 +167,6 @@ class _StateRecord(MutableMapping[str, Any]):
         self.update({key: value})
 
     def update(self, values: Mapping[str, Any]) -> None:  # type: ignore[override]
-        """Set several at once."""
         self.state[self.name] = self.make({**self.state.get(self.name, {}), **values})
 
     def __delitem__(self, key: str) -> None:

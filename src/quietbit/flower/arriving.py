@@ -72,10 +72,7 @@ class ArrivingGrid(Grid):
         return [node for node in self.inner.get_node_ids() if node not in busy]
 
     def send_and_receive(self, messages: Iterable[Message], *, timeout: float | None = None) -> Iterable[Message]:
-        """Send questions and return what has come when it is enough; of an evaluation, wait for all.
-
-        The group of a reply is then the round of its question.
-        """
+        """Send questions; return what has come when it is enough, each in the group of the round that asked for it."""
         asked, training, self._training = list(messages), self._training, False
         if not training:
             return self.inner.send_and_receive(asked, timeout=timeout)

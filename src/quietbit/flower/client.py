@@ -8,7 +8,7 @@ Idea     a question is checked against the owner's policy and noted in the ledge
 
 In Flower's simulation runtime there is no owner, and whoever runs it is the server too: without a policy the rules of
 `Simulation` hold, and an app that crashed is reported with its traceback. On a SuperNode neither is so. A `lifespan`
-of an app runs outside every mod, and Flower tells the server its exceptions: an app with both does not load.
+of an app runs outside every mod, and Flower tells the server its exceptions: beside this mod it is refused.
 """
 
 from __future__ import annotations
@@ -28,25 +28,11 @@ from flwr.common.constant import ErrorCode
 from flwr.supercore import log
 
 from quietbit._typing import FloatVector
+from quietbit.engine import messages
 from quietbit.engine.batch import serving
-from quietbit.engine.messages import (
-    ANSWERED,
-    CRASHED,
-    DECLINED,
-    METRICS,
-    MODEL,
-    MOST_TRACEBACK,
-    RECORD,
-    SPEED,
-    SUM,
-    evaluation_of,
-    finite,
-    one_line,
-    question_of,
-    split_pieces,
-)
+from quietbit.engine.messages import MODEL, RECORD, SPEED, SUM, question_of
 from quietbit.engine.replay import Follower
-from quietbit.engine.turn import Turn, gate_for, lost, own_keys, plan_of, refusal
+from quietbit.engine.turn import Turn, gate_for, own_keys, plan_of, refusal
 from quietbit.errors import InvalidParameter, QuietbitError, require
 from quietbit.node.answer_time import AnswerTime
 from quietbit.node.gatekeeper import Gate
@@ -108,8 +94,7 @@ class PrivateUplink:
         return _leave(message, Message(found, reply_to=message), moment)
 
     def _gate(self, context: Context, simulated: bool) -> Gate:
-        rules = self.simulation if simulated else None
-        return gate_for(context.node_config, context.state, _config_record, rules)
+        return gate_for(context.node_config, context.state, ConfigRecord, self.simulation if simulated else None)
 
     def _answer(
         self, message: Message, context: Context, call_next: CallNext, simulated: bool, evaluates: bool
@@ -118,7 +103,7 @@ class PrivateUplink:
         gate: Gate | None = None
         try:
             settings = plan_of(context.run_config)
-            asked = evaluation_of(settings) if evaluates else None
+            asked = messages.evaluation_of(settings) if evaluates else None
             gate = self._gate(context, simulated)
             partition: Any = context.node_config.get("partition-id")
             question = question_of(message.content, settings, context.run_id, context.node_id, partition, asked)
@@ -139,14 +124,14 @@ class PrivateUplink:
         try:
             content = _named_metrics(reply, turn.names)
             read = partial(_difference, reply, turn) if asked is None else partial(_shares, reply, asked)
-            for name, piece in split_pieces(turn.release(read, crashes)).items():
+            for name, piece in messages.split_pieces(turn.release(read, crashes)).items():
                 content[name] = ConfigRecord(dict(piece))
             if crashes and simulated:
                 shown = "".join(traceback.format_exception(crashes[0]))
-                content[CRASHED] = ConfigRecord({"traceback": shown[-MOST_TRACEBACK:]})
+                content[messages.CRASHED] = ConfigRecord({"traceback": shown[-messages.MOST_TRACEBACK :]})
             said = Message(content, reply_to=message)
         except Exception as error:
-            said = _declined(message, context, gate, lost(error))
+            said = _declined(message, context, gate, error, accepted=True)
         return _leave(message, said, turn.moment)
 
     def _model(self, content: RecordDict, context: Context, gate: Gate, question: Question, plan: Plan) -> RecordDict:
@@ -175,7 +160,7 @@ def _only(content: RecordDict | None, where: str) -> ArrayRecord:
 
 def _difference(reply: RecordDict | None, turn: Turn) -> list[FloatVector]:
     """Return the update that the app's reply holds."""
-    return turn.difference(_only(reply, "the app's reply"))
+    return turn.layout.difference(turn.received, _only(reply, "the app's reply"))
 
 
 def _shares(reply: RecordDict | None, asked: Evaluation) -> FloatVector:
@@ -195,11 +180,11 @@ def _named_metrics(content: RecordDict | None, names: tuple[str, ...]) -> Record
             dropped.add(name)
             continue
         dropped |= record.keys() - set(names)
-        numbers = {key: number for key in names if (number := finite(record.get(key))) is not None}
+        numbers = {key: number for key in names if (number := messages.finite(record.get(key))) is not None}
         found = numbers | found
     if dropped:
-        log(INFO, "quietbit: not sent to the server: %s", one_line(", ".join(sorted(dropped))))
-    return RecordDict({METRICS: MetricRecord({name: found.get(name, 0.0) for name in names})} if names else {})
+        log(INFO, "quietbit: not sent to the server: %s", messages.one_line(", ".join(sorted(dropped))))
+    return RecordDict({messages.METRICS: MetricRecord({name: found.get(name, 0.0) for name in names})} if names else {})
 
 
 def _evaluates(context: Context) -> bool:
@@ -208,10 +193,6 @@ def _evaluates(context: Context) -> bool:
         return plan_of(context.run_config).evaluation is not None
     except QuietbitError:
         return False
-
-
-def _config_record(values: dict[str, Any]) -> ConfigRecord:
-    return ConfigRecord(dict(values))
 
 
 def _run(
@@ -269,16 +250,18 @@ def _refuse_lifespan(register: Callable[[ClientApp], Any]) -> Callable[[ClientAp
     return lifespan
 
 
-def _declined(message: Message, context: Context, gate: Gate | None, error: Exception) -> Message:
+def _declined(
+    message: Message, context: Context, gate: Gate | None, error: Exception, *, accepted: bool = False
+) -> Message:
     """Refuse in words made from the question alone; this node has then left the sum, if there was one."""
-    said, noted = refusal(error)
+    said, noted = refusal(error, accepted=accepted)
     if gate is not None:
         try:
             gate.forget(context.run_id)
         except Exception as failure:
             log(ERROR, "quietbit: the sum could not be left", exc_info=failure)
     # The server must go on counting a release that was made and whose reply may be lost.
-    reason = one_line(f"{ANSWERED if noted else DECLINED}{said}")
+    reason = messages.one_line(f"{messages.ANSWERED if noted else messages.DECLINED}{said}")
     return Message(Error(ErrorCode.MOD_FAILED_PRECONDITION, reason), reply_to=message)
 
 

@@ -23,20 +23,9 @@ from flwr.serverapp import Grid
 from flwr.supercore.inflatable.inflatable_object import get_all_nested_objects
 
 from quietbit._typing import FloatVector
+from quietbit.engine import messages
 from quietbit.engine.layout import ModelLayout
-from quietbit.engine.messages import (
-    CRASHED,
-    DECLINED,
-    RECORD,
-    SUM,
-    answer_of,
-    join_pieces,
-    numbers_of,
-    one_line,
-    question_of,
-    request_of,
-    sum_request,
-)
+from quietbit.engine.messages import RECORD, SUM, numbers_of
 from quietbit.engine.report import RoundReport
 from quietbit.engine.round import Round
 from quietbit.errors import InvalidParameter, QuietbitError, require
@@ -63,12 +52,10 @@ def wire_sizes(messages: list[Message]) -> list[int]:
     known: dict[int, int] = {}
     found = []
     for message in messages:
-        key = id(message.content) if message.has_content() else 0
-        if not key:
-            found.append(len(message.deflate()))
-            continue
+        key = id(message.content if message.has_content() else message)
         if key not in known:
-            known[key] = sum(len(part.deflate()) for part in get_all_nested_objects(_apart(message)).values())
+            parts = get_all_nested_objects(_apart(message)).values() if message.has_content() else [message]
+            known[key] = sum(len(part.deflate()) for part in parts)
         found.append(known[key])
     return found
 
@@ -102,8 +89,8 @@ class FlowerRound(Round):
         if reply.has_error():
             reason = reply.error.reason or f"error {reply.error.code}"
             # An engine's error may hide a release, and a node that has answered before (`ANSWERED`) has made one.
-            note = self.decline if reason.startswith(DECLINED) else self.silent
-            note(node, reason.removeprefix(DECLINED), step)
+            note = self.decline if reason.startswith(messages.DECLINED) else self.silent
+            note(node, reason.removeprefix(messages.DECLINED), step)
             return None
         try:
             return read(reply, node)
@@ -115,7 +102,7 @@ class FlowerRound(Round):
         """Note the numbers that a node let through beside its release, and of a simulated one why its app crashed."""
         for name, value in metrics_of(content).items():
             self._told.setdefault(name, []).append(value)
-        crash = content.config_records.get(CRASHED)
+        crash = content.config_records.get(messages.CRASHED)
         self.crashed(None if crash is None else crash.get("traceback"))
 
     def metrics(self) -> dict[str, float]:
@@ -128,18 +115,18 @@ class FlowerRound(Round):
 class OpenRound(FlowerRound):
     """One round of which the server sees every release."""
 
-    def ask(self, messages: list[Message]) -> list[Message]:
+    def ask(self, questions: list[Message]) -> list[Message]:
         """Note the questions before they are sent."""
-        for message, size in zip(messages, wire_sizes(messages), strict=True):
+        for message, size in zip(questions, wire_sizes(questions), strict=True):
             self.sent(message.metadata.dst_node_id, size)
-        return messages
+        return questions
 
     def take(self, reply: Message) -> None:
         """Take one reply in, or note why not."""
         self.read(reply, self._release)
 
     def _release(self, reply: Message, node: int) -> None:
-        release, examples = join_pieces(reply.content.config_records), metrics_of(reply.content).get(EXAMPLES)
+        release, examples = messages.join_pieces(reply.content.config_records), metrics_of(reply.content).get(EXAMPLES)
         self.add(node, node, release, examples)
         self.note_extras(reply.content)
 
@@ -167,13 +154,12 @@ class SecureRound(FlowerRound):
     def __attrs_post_init__(self) -> None:
         """Make no mean of releases: there is one of a sum."""
 
-    def ask(self, messages: list[Message]) -> list[Message]:
-        """Collect keys and shares from the nodes of the inner strategy's messages; return those to send to U1."""
-        asked = {message.metadata.dst_node_id: message for message in messages}
+    def ask(self, questions: list[Message]) -> list[Message]:
+        """Collect keys and shares from the nodes of the inner strategy's questions; return those to send to U1."""
+        asked = {message.metadata.dst_node_id: message for message in questions}
         self._left = sorted(asked)
-        self._kind = next((message.metadata.message_type for message in messages), self._kind)
-        request = request_of(self.number, self.mechanism)
-        self._settings = ConfigRecord(request)
+        self._kind = next((message.metadata.message_type for message in questions), self._kind)
+        self._settings = ConfigRecord(messages.request_of(self.number, self.mechanism))
         try:
             members, table = self._members()
             self._numbers = _numbered(self._left)
@@ -181,8 +167,8 @@ class SecureRound(FlowerRound):
             rule = f"at least the threshold, {self.settings.threshold}, with an identity"
             require(count >= 2, "clients of the sum", count, rule)
             # The question as the first client reads it: the plan follows from what all are asked alike.
-            records = {RECORD: request, SUM: sum_request(KEYS, count, 1)}
-            question = question_of(records, self.settings, self.run, node=0, evaluation=self.evaluation)
+            records = {RECORD: self._settings, SUM: messages.sum_request(KEYS, count, 1)}
+            question = messages.question_of(records, self.settings, self.run, node=0, evaluation=self.evaluation)
             self._plan = plan = sum_plan(question, summable(self.mechanism), members)
             self._server = server = SumServer(plan)
             rosters = server.advertise(self._step(KEYS, dict.fromkeys(self._left, table), self._keys))
@@ -291,7 +277,7 @@ class SecureRound(FlowerRound):
 
     def _vector(self, reply: Message, node: int) -> bool:
         """Step 3: the sum grows by one vector."""
-        release = Framed.from_bytes(join_pieces(reply.content.config_records))
+        release = Framed.from_bytes(messages.join_pieces(reply.content.config_records))
         release.expect(self.run, self.number, node)
         self._server.receive(self._numbers[node], bytes(release.payload))
         self._count(node, release.payload)
@@ -299,21 +285,21 @@ class SecureRound(FlowerRound):
         return True
 
     def _question(self, step: str, node: int, table: bytes) -> ConfigRecord:
-        return ConfigRecord(dict(sum_request(step, len(self._numbers), self._numbers[node], table)))
+        return ConfigRecord(dict(messages.sum_request(step, len(self._numbers), self._numbers[node], table)))
 
     def _step(self, step: str, tables: Mapping[int, bytes], read: Callable[[bytes, int], Any]) -> dict[int, Any]:
         """Ask the nodes of ``tables``, wait, and return what was read of each, by number; the others are gone."""
-        messages = []
+        questions = []
         for node, table in tables.items():
             content = RecordDict({SUM: self._question(step, node, table), RECORD: self._settings})
-            messages.append(Message(content, node, self._kind, group_id=str(self.number)))
-        self.downlink += sum(wire_sizes(messages))
+            questions.append(Message(content, node, self._kind, group_id=str(self.number)))
+        self.downlink += sum(wire_sizes(questions))
         found = {}
 
         def answer(reply: Message, node: int) -> Any:
-            return read(answer_of(reply.content.config_records.get(SUM), step), node)
+            return read(messages.answer_of(reply.content.config_records.get(SUM), step), node)
 
-        for reply in self.grid.send_and_receive(messages, timeout=self.settings.timeout):
+        for reply in self.grid.send_and_receive(questions, timeout=self.settings.timeout):
             value = self._read(step, reply, answer)
             if value is not None:
                 found[self._numbers[reply.metadata.src_node_id]] = value
@@ -341,7 +327,7 @@ class SecureRound(FlowerRound):
         """Say in the report which nodes were found out, each once."""
         nodes = {number: node for node, number in self._numbers.items()}
         for number, what in self._server.liars.items() if self._server else ():
-            said = f"node {nodes[number]} was found out: {one_line(what)}"
+            said = f"node {nodes[number]} was found out: {messages.one_line(what)}"
             if said not in self.reasons:
                 self.reasons.append(said)
 

@@ -16,7 +16,7 @@ from collections import Counter
 from collections.abc import Callable, Iterable, Iterator, Mapping
 from contextlib import contextmanager
 from logging import INFO, WARNING, LogRecord, getLogger
-from typing import Any, cast, final
+from typing import Any, TypeAlias, cast, final
 
 import numpy as np
 from flwr.app import (
@@ -71,6 +71,7 @@ NO_NUMBERS = (
     "(evaluate_fn), and save the messages with fraction_evaluate=0.0."
 )
 COUNTS = ("asked", "answered", "declined", "failed", "refused")  # of a round, in Flower's result
+AnyRound: TypeAlias = OpenRound | SecureRound
 UNSAID = ("Weighted by", "Received %s results and %s failures")  # what is not so when every reply is one private mean
 
 
@@ -94,11 +95,11 @@ class PrivateStrategy(Strategy):
         require(fine, "directory", type(directory).__name__, rule)
         self._directory, self._places = directory, dict[int, int]()
         self._run = Run(self.settings, 0, lambda level, line: log(level, "quietbit: %s", line))
-        self._open: OpenRound | SecureRound | None = None
-        self._evaluating: OpenRound | SecureRound | None = None
+        self._open: AnyRound | None = None
+        self._evaluating: AnyRound | None = None
         self._planned = 0
         self._arriving: ArrivingGrid | None = None
-        self._late: list[OpenRound | SecureRound] = []  # rounds that releases may still join
+        self._late: list[AnyRound] = []  # rounds that releases may still join
         self._scores: list[dict[str, float]] = []
         self._warned = False  # that there are no numbers of evaluations
         self._step = _server_step(inner, self.settings)
@@ -113,10 +114,7 @@ class PrivateStrategy(Strategy):
         evaluate_config: ConfigRecord | None = None,
         evaluate_fn: Callable[[int, ArrayRecord], MetricRecord | None] | None = None,
     ) -> Result:
-        """Flower's own, after a look at the model: arrays that cannot be learnt are refused before anybody is asked.
-
-        The first round says what to expect. The result holds the model that was given where no round changed it.
-        """
+        """Flower's own, after a look at the model: arrays that cannot be learnt are refused before anybody is asked."""
         layout = ModelLayout.of(initial_arrays, self.settings)
         layout.check_finite(initial_arrays)
         if layout.nameless(initial_arrays):
@@ -136,7 +134,7 @@ class PrivateStrategy(Strategy):
         result = super().start(
             grid, initial_arrays, num_rounds, timeout, train_config, evaluate_config, scored if evaluate_fn else None
         )
-        if not result.arrays:
+        if not result.arrays:  # no round changed it
             result.arrays = initial_arrays
         self._close_late(0)
         report = self.report()
@@ -200,14 +198,14 @@ class PrivateStrategy(Strategy):
         arrays, metrics = None, MetricRecord()
         try:
             if mean is not None:
-                arrays, metrics = self._stepped(server_round, current, mean)
+                arrays, metrics = self._stepped(current, mean)
         except (NotFinite, Diverged) as error:  # an update too large for the model's type, or a strategy that diverged
             current.reasons.append(f"the step was not taken: {error}")
         current.skipped = arrays is None
         numbers = MetricRecord({**metrics, **self._numbers(self._over(current))})
         return ArrayRecord(current.arrays) if arrays is None else arrays, numbers
 
-    def _over(self, current: OpenRound | SecureRound) -> RoundReport:
+    def _over(self, current: AnyRound) -> RoundReport:
         """Close a round, or leave it open for as many rounds as its releases may be late."""
         if not self.settings.staleness:
             return self._run.close(current)
@@ -221,25 +219,20 @@ class PrivateStrategy(Strategy):
         while len(self._late) > keep:
             self._run.close(self._late.pop(0))
 
-    def _stepped(
-        self, server_round: int, current: OpenRound | SecureRound, mean: FloatVector
-    ) -> tuple[ArrayRecord | None, MetricRecord]:
-        """Take the inner strategy's step on the mean; refuse a model that would not be finite, before and after it.
-
-        Where nodes replay the step, it is taken as they will take it, and the inner strategy is asked for metrics.
-        """
+    def _stepped(self, current: AnyRound, mean: FloatVector) -> tuple[ArrayRecord | None, MetricRecord]:
+        """Take the inner strategy's step on the mean; refuse a model that would not be finite, before and after it."""
         layout, leader = current.layout, self._run.leader
         if leader is None:
             stepped = layout.stepped(current.arrays, mean)
-        else:
-            stepped = leader.advance(mean, current.mechanism, server_round)
+        else:  # as nodes will take it; the inner strategy is asked for metrics alone
+            stepped = leader.advance(mean, current.mechanism, current.number)
         moved = {name: Array(np.asarray(value)) for name, value in stepped.items()}
         layout.check_finite(moved)
         arrays = ArrayRecord({**current.arrays, **moved})
         with _plain_words():
             # Numbers that owners let out say who took part: where that is a secret they are not in the result.
             told = {} if self._run.crowds.secret else current.metrics()
-            found, metrics = self.inner.aggregate_train(server_round, [self._synthetic(arrays, told)])
+            found, metrics = self.inner.aggregate_train(current.number, [self._synthetic(arrays, told)])
         kept = arrays if leader is not None else None if found is None else _as_before(found, current)
         return kept, metrics or MetricRecord()
 
@@ -249,9 +242,9 @@ class PrivateStrategy(Strategy):
         """Return the inner strategy's questions, with the priced question added where the plan evaluates."""
         messages = list(self.inner.configure_evaluate(server_round, arrays, config, grid))
         asked, self._evaluating = self._run.evaluation, None
+        if asked is not None and not messages:
+            self._warn(NOBODY_ASKED)
         if asked is None or not messages:
-            if asked is not None:
-                self._warn(NOBODY_ASKED)
             return messages
         layout = ModelLayout.of(arrays, self.settings)
         self._evaluating = self._round(grid, server_round, arrays, layout, asked.mechanism, asked)
@@ -261,7 +254,7 @@ class PrivateStrategy(Strategy):
     def _round(
         self, grid: Grid, number: int, arrays: ArrayRecord, layout: ModelLayout, mechanism: Mechanism,
         asked: Evaluation | None = None,
-    ) -> OpenRound | SecureRound:  # fmt: skip
+    ) -> AnyRound:  # fmt: skip
         """Open a round of updates or, where something is ``asked`` about the model, of answers."""
         plan, self._run.number = self.settings, grid.run.run_id
         common: Any = {"arrays": dict(arrays), "layout": layout, "evaluates": asked is not None}
@@ -413,7 +406,7 @@ def _plain_words() -> Iterator[None]:
         logger.removeFilter(said)
 
 
-def _as_before(found: ArrayRecord, current: OpenRound | SecureRound) -> ArrayRecord:
+def _as_before(found: ArrayRecord, current: AnyRound) -> ArrayRecord:
     """Return the inner strategy's arrays in the types they had, and the kept ones as they were; refuse infinities."""
     kinds = {name: kind for name, _, kind in current.layout.learnt}
     require(set(found) == set(current.arrays), "arrays of the inner strategy", sorted(found), "those of the model")

@@ -2,11 +2,7 @@
 
 Idea     a job changes by one call, `add_privacy(recipe, settings)`. What the clients' filter (`PrivateUplink`) lets out
          is one packed release and nothing else; the server's (`PrivateReceiver`) turns each into an unbiased difference
-         of weights of weight one, which any averaging workflow takes. A site can hold every job to the same rule with
-         its own `privacy.json`. Settings, policy, ledger and gatekeeper are the ones that Flower's nodes have.
-
-Names (`__init__.pyi` lists them) are imported when they are first used: this package imports without NVFlare, and says
-what is missing.
+         of weights, which any averaging workflow takes. Names (`__init__.pyi`) are imported when they are first used.
 """
 
 from quietbit._lazy import attach

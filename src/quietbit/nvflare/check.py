@@ -78,31 +78,27 @@ def check_privacy(path: str | os.PathLike[str]) -> PrivacyCheck:
     if not manager.is_policy_defined():
         return PrivacyCheck(False, (), (*beside, f"the file has no scope, and NVFlare ignores the rest of it: {RAW}"))
     component = any(isinstance(one, PrivateUplink) for one in manager.components.values())
-    scopes = [_scope(one, one is manager.default_scope, component) for one in manager.name_to_scopes.values()]
-    if manager.default_scope is None:
-        scopes.append(_judged("", True, (False, False), component, {}))
+    known = [*manager.name_to_scopes.values()] + ([None] if manager.default_scope is None else [])
+    scopes = [_judged(one, one is manager.default_scope, component) for one in known]
     return PrivacyCheck(component, tuple(scopes), beside)
 
 
-def _scope(scope: Any, default: bool, component: bool) -> ScopeCheck:
-    chains = scope.task_data_filters[FilterKey.IN], scope.task_result_filters[FilterKey.OUT]
-    stand = [any(isinstance(one, PrivateUplink) for one in chain) for chain in chains]
-    return _judged(scope.name, default, (stand[0], stand[1]), component, scope.props)
-
-
-def _judged(name: str, default: bool, stand: tuple[bool, bool], component: bool, props: Any) -> ScopeCheck:
-    owner, problem, bare = _owner(props)
+def _judged(scope: Any, default: bool, component: bool) -> ScopeCheck:
+    """Judge a scope; None is the default where the file names none."""
+    chains: Any = (), ()
+    if scope is not None:
+        chains = scope.task_data_filters[FilterKey.IN], scope.task_result_filters[FilterKey.OUT]
+    data, results = (any(isinstance(one, PrivateUplink) for one in chain) for chain in chains)
+    owner, problem, bare = _owner({} if scope is None else scope.props)
     if not component:
-        leaves, unpriced = (EARLY if all(stand) else RAW), True
-    elif not all(stand):
-        leaves, unpriced = f"{NOTHING} unless the job brings quietbit's filters", False
-    elif problem:
-        leaves, unpriced = NOTHING, False
+        leaves = EARLY if data and results else RAW
+    elif not (data and results):
+        leaves = f"{NOTHING} unless the job brings quietbit's filters"
     else:
-        leaves, unpriced = RELEASES, False
-    if component and not problem and bare:
-        leaves, unpriced = f"{leaves}, and {bare}", True
-    return ScopeCheck(name, default, *stand, owner, problem, leaves, unpriced)
+        leaves = NOTHING if problem else RELEASES
+    told = f", and {bare}" if component and not problem and bare else ""
+    unpriced = not component or bool(told)
+    return ScopeCheck(getattr(scope, "name", ""), default, data, results, owner, problem, f"{leaves}{told}", unpriced)
 
 
 def _owner(props: Any) -> tuple[str, str, str]:

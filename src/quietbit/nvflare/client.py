@@ -68,11 +68,8 @@ def number_of(name: str) -> int:
 
 
 def local_settings(values: Mapping[str, Any]) -> Plan:
-    """Return the settings of a job; refuse those that count on anybody but the client itself.
-
-    NVFlare's servers write the config of a job anew, and take a dot in a key for a table in a table.
-    """
-    inner = values.get(TABLE)
+    """Return the settings of a job; refuse those that count on anybody but the client itself."""
+    inner = values.get(TABLE)  # NVFlare's servers take a dot in a key for a table in a table
     settings = plan_of(
         {f"{PREFIX}{key}": value for key, value in inner.items()} if isinstance(inner, Mapping) else values
     )
@@ -91,9 +88,8 @@ def local_settings(values: Mapping[str, Any]) -> Plan:
 class PrivateUplink(Filter):  # type: ignore[misc]
     """A filter for the data and the results of a client's tasks: `add_privacy` or `privacy.json` registers it.
 
-    ``simulation`` is for NVFlare's simulator, whose clients belong to nobody: there the job's own budget holds, and on
-    a site it means nothing. With a ``seed`` a simulation can be repeated, and protects nobody. ``metrics`` leave a
-    simulation as they are.
+    ``simulation`` is for NVFlare's simulator, where the job's own budget holds; on a site it means nothing. With a
+    ``seed`` a simulation can be repeated, and protects nobody. ``metrics`` leave a simulation as they are.
     """
 
     def __init__(self, simulation: bool = False, seed: int | None = None, metrics: list[str] | None = None) -> None:
@@ -151,10 +147,7 @@ class PrivateUplink(Filter):  # type: ignore[misc]
         return task
 
     def _accept(self, task: Task, gate: Gate, asked: Any, shareable: Shareable, fl_ctx: FLContext) -> None:
-        """Accept and note what is asked: an update, an answer about the model, or both, of which the second may fail.
-
-        The moment of the answer is fixed by the first.
-        """
+        """Accept and note what is asked: an update, which fixes the answer's moment, or an answer about the model."""
         whole = isinstance(asked, Mapping) and set(asked) <= KNOWN and bool(asked.keys() & {UPDATE, ABOUT})
         if not whole or not isinstance(asked.get("settings"), Mapping):
             raise InvalidParameter(
@@ -171,13 +164,12 @@ class PrivateUplink(Filter):  # type: ignore[misc]
             try:
                 about = evaluation_of(plan)
                 question = question_of({RECORD: asked[ABOUT]}, plan, *who, about)
-                task.evaluation = Turn.evaluate(gate, question, about), about
+                turn = Turn.evaluate(gate, question, about)
+                task.evaluation, task.moment = (turn, about), turn.moment if task.turn is None else task.moment
             except Exception as error:
                 if task.turn is None:
                     raise
                 task.refused = {ANSWER: refused(error)}
-            else:
-                task.moment = task.moment if task.turn is not None else task.evaluation[0].moment
 
     def _gate(self, fl_ctx: FLContext) -> tuple[Gate, bool]:
         """Return this site's gate, and whether it is a simulated site that has no owner."""

@@ -1,17 +1,14 @@
 """The server's half: a filter that puts quietbit's question beside the model, and makes differences of releases.
 
-Idea     a task that goes out says which round it is, which mechanism the server will decode with and what the run
-         promises. A release that comes back is taken as `engine.round` takes it, once for its task, and becomes its own
-         unbiased estimate: a difference of weights, of weight one, which any workflow that averages takes as it is. So
-         does an answer about the model, which a task may ask for beside an update, or by itself. Where rounds are
-         replayed (`engine.replay`) the step is taken here, as clients will take it, and put into the workflow's model;
-         the workflow, NVFlare's own FedAvg, adds differences of zero.
+Idea     a release that comes back for a task is taken once, as `engine.round` takes it, and becomes its own unbiased
+         estimate: a difference of weights, of weight one, which any workflow that averages takes as it is. So does an
+         answer about the model, asked for beside an update or by itself. Where rounds are replayed (`engine.replay`)
+         the step is taken here, as clients will take it; the workflow, NVFlare's own FedAvg, adds zeros.
 
 A client that declines, fails or is refused has no difference. NVFlare's averaging ends a job, or empties its model,
 where clients send nothing; so the workflow is handed a zero difference of weight 2^-100, which is lost in rounding
-beside any other client's 1. Only means know weights: give these filters to a workflow that averages, and to none that
-compares single clients. Weights, headers and round are written from the question that was asked, and never from what a
-client sent.
+beside any other client's 1. Only means know weights: give these filters to no workflow that compares single clients.
+Weights, headers and round are written from the question that was asked, and never from what a client sent.
 """
 
 from __future__ import annotations
@@ -76,7 +73,7 @@ class _Evaluation(Round):
 
     def mean(self) -> FloatVector | None:
         """Return the mean of the answers; None where there is none."""
-        return self._total / len(self._answered) if self._answered else None
+        return self._total / len(self.answered) if self.answered else None
 
 
 @final
@@ -87,8 +84,8 @@ class _Question:
     client: str
     name: str
     cookies: Any
-    round: Round | None
-    evaluation: _Evaluation | None
+    round: Round | None = None
+    evaluation: _Evaluation | None = None
     layout: ModelLayout | None = None
     kind: str = ""
     replayed: bool = False
@@ -120,10 +117,7 @@ class _Question:
             return None
 
     def update(self, data: bytes, examples: float | None) -> FloatVector:
-        """Take a release in; return the estimate that it is by itself, or zero where the mean is taken here.
-
-        The answer of a scout is zero, too, and of no weight.
-        """
+        """Take a release in; return the estimate that it is by itself, or zero: of a scout, or of a mean taken here."""
         current, layout = cast(Round, self.round), cast(ModelLayout, self.layout)
         release = self.client, number_of(self.client), data, examples
         if current.mechanism.unmasked:
@@ -174,8 +168,8 @@ class _Job:
         """Return the evaluation of a round or of a model; numbers only grow, as nodes want them to."""
         if key not in self.evaluations:
             about, self.asked = evaluation_of(self.run.plan), max(number, self.asked + 1)
-            found = self.run.open(_Evaluation, self.asked, about.mechanism, evaluates=True, question=about)
-            self.evaluations[key] = found
+            opened = self.run.open(_Evaluation, self.asked, about.mechanism, evaluates=True, question=about)
+            self.evaluations[key] = opened
         return self.evaluations[key]
 
     def evaluated(self, key: int | str) -> None:
@@ -265,8 +259,7 @@ class PrivateReceiver(Filter):  # type: ignore[misc]
             if job is None:
                 return
             if event_type == EventType.END_RUN:
-                del _JOBS[fl_ctx.get_engine()]
-                self._end(job, fl_ctx)
+                self._end(_JOBS.pop(fl_ctx.get_engine()), fl_ctx)
             elif event_type == AppEventType.BEFORE_AGGREGATION:
                 job.over = True
             else:
@@ -282,31 +275,30 @@ class PrivateReceiver(Filter):  # type: ignore[misc]
 
     def _ask(self, shareable: Shareable, fl_ctx: FLContext) -> Shareable:
         name, task = (str(fl_ctx.get_prop(key)) for key in (FLContextKey.TASK_NAME, FLContextKey.TASK_ID))
-        client, asked = _peer(fl_ctx), dict[str, Any](settings=self._settings.to_run_config())
+        question = _Question(_peer(fl_ctx), name, shareable.get_cookie_jar())
+        asked: dict[str, Any] = {"settings": self._settings.to_run_config()}
         try:
             if name in (self.validations or ()):
-                job, question = self._validation(shareable, fl_ctx, name, client, task)
+                job = self._validation(question, shareable, fl_ctx, task)
             else:
-                job, question = self._training(shareable, fl_ctx, name, client, asked)
+                job = self._training(question, shareable, fl_ctx, asked)
         except Exception as error:
             # NVFlare asks again for ever where a filter of tasks fails.
             self.system_panic(f"quietbit: the question cannot be asked: {one_line(str(error))}", fl_ctx)
             raise
         if (about := question.evaluation) is not None:
             asked[ABOUT] = request_of(about.number, about.mechanism)
-            about.sent(client, 0)
+            about.sent(question.client, 0)
         shareable[RECORD] = asked
         if question.round is not None:
             what = question.missed, question.round is job.current
             if what not in job.sizes:
                 job.sizes[what] = _size(shareable)
-            question.round.sent(client, job.sizes[what])
+            question.round.sent(question.client, job.sizes[what])
         job.questions.setdefault(task, question)  # a task that a client fetches again is the same question
         return shareable
 
-    def _training(
-        self, shareable: Shareable, fl_ctx: FLContext, name: str, client: str, asked: dict[str, Any]
-    ) -> tuple[_Job, _Question]:
+    def _training(self, question: _Question, shareable: Shareable, fl_ctx: FLContext, asked: dict[str, Any]) -> _Job:
         """Ask for an update and, where it is due, about the model that is trained; a replayed one is left out."""
         dxo, evaluates = from_shareable(shareable), self._settings.evaluation
         require(dxo.data_kind == DataKind.WEIGHTS, "kind of the task's data", dxo.data_kind, "weights")
@@ -314,32 +306,30 @@ class PrivateReceiver(Filter):  # type: ignore[misc]
         layout = ModelLayout.of(model, self._settings)
         number = check_int(shareable.get_header(AppConstants.CURRENT_ROUND), "round of the task", 0) + 1
         job = self._job(fl_ctx, layout.dimension, shareable.get_header(AppConstants.NUM_ROUNDS))
-        current, about = job.open(number, model, layout, _averages(fl_ctx)), None
+        current = job.open(number, model, layout, _averages(fl_ctx))
         if not self.validations and evaluates is not None and evaluates.due(number, self._settings.releases):
-            about = job.evaluate(number, number)
-        if current.scouts is not None and job.run.scouts(current.mechanism, number, number_of(client)):
+            question.evaluation = job.evaluate(number, number)
+        if current.scouts is not None and job.run.scouts(current.mechanism, number, number_of(question.client)):
             current = current.scouts
         asked[UPDATE], leader = request_of(number, current.mechanism), job.run.leader
-        shape = layout, kind_of(dxo.data), leader is not None
-        question = _Question(client, name, shareable.get_cookie_jar(), current, about, *shape)
+        question.round, question.layout, question.kind = current, layout, kind_of(dxo.data)
         if leader is not None:
-            missed = leader.missed(client)
+            question.replayed, missed = True, leader.missed(question.client)
             asked[MODEL], question.missed = leader.record(missed), None if missed is None else len(missed)
             if missed is not None:
                 DXO(dxo.data_kind, data={}, meta=dxo.meta).update_shareable(shareable)
             elif leader.speed is not None:
                 asked[SPEED] = leader.speed
-        return job, question
+        return job
 
-    def _validation(
-        self, shareable: Shareable, fl_ctx: FLContext, name: str, client: str, task: str
-    ) -> tuple[_Job, _Question]:
+    def _validation(self, question: _Question, shareable: Shareable, fl_ctx: FLContext, task: str) -> _Job:
         """Ask about a model; a client that was asked about it in another task is asked about a later state of it."""
         said = from_shareable(shareable).get_meta_prop(AppConstants.MODEL_OWNER, "")
         model, job = one_line(str(shareable.get_header(AppConstants.MODEL_OWNER) or said)), self._job(fl_ctx)
-        if task not in job.questions and model in job.evaluations and job.evaluations[model].asked(client):
+        if task not in job.questions and model in job.evaluations and job.evaluations[model].asked(question.client):
             job.evaluated(model)
-        return job, _Question(client, name, shareable.get_cookie_jar(), None, job.evaluate(model))
+        question.evaluation = job.evaluate(model)
+        return job
 
     def _job(self, fl_ctx: FLContext, dimension: int | None = None, rounds: Any = None) -> _Job:
         engine = fl_ctx.get_engine()
@@ -411,9 +401,9 @@ def _record(question: _Question, result: Any, sender: str) -> Mapping[str, Any]:
 def _averages(fl_ctx: FLContext) -> bool:
     """Whether the workflow is NVFlare's own FedAvg with its own mean of all that is learnt."""
     found: Any = getattr(getattr(fl_ctx.get_prop(FLContextKey.RUNNER), "current_wf", None), "controller", None)
-    own = isinstance(found, FedAvg) and type(found).run is FedAvg.run
     return (
-        own
+        isinstance(found, FedAvg)
+        and type(found).run is FedAvg.run
         and type(found).update_model is BaseFedAvg.update_model
         and not (found.aggregator or found.exclude_vars or found.aggregation_weights)
     )
@@ -444,9 +434,8 @@ def add_privacy(
 
     ``simulation``, ``seed`` and ``metrics`` are for NVFlare's simulator; on a site its owner's policy decides. Where
     the settings evaluate, ``validations`` are the tasks that ask for the metric of a model; without any, every training
-    task asks for that of the model it brings, beside the update. Names must be exact: a pattern matches nothing, and
-    tasks that are not named are not run on the clients. Sites use the quietbit that they have installed: the job
-    carries no copy, as it would of any other package.
+    task asks for that of the model it brings, beside the update. Tasks that are not named, exactly, are not run on the
+    clients. The job carries no copy of quietbit: sites use their own.
     """
     known = local_settings(settings)
     names = [*tasks, *validations]

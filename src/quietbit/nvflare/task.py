@@ -3,9 +3,6 @@
 Idea     a decision is made once, from the question, the policy and the ledger; an answer is made once, from whatever
          the app did, and is written anew: a release, a private answer about the model, the numbers that the owner
          names, or a refusal. It is kept as it was written, so that nothing that happens to it afterwards leaves.
-
-NVFlare's weights, numpy arrays or torch tensors, are read where they are, as the named arrays of a layout; what goes
-back is of the kind that the server's model has.
 """
 
 from __future__ import annotations
@@ -27,11 +24,11 @@ from nvflare.apis.fl_context import FLContext
 from nvflare.apis.shareable import ReservedHeaderKey, Shareable
 
 from quietbit._typing import FloatVector
-from quietbit.arrays import is_tensor
+from quietbit.arrays import dtype_name, is_tensor
 from quietbit.engine.batch import serving
 from quietbit.engine.layout import STYPE
 from quietbit.engine.messages import MOST_TRACEBACK, RECORD, finite
-from quietbit.engine.turn import Turn, lost, refusal
+from quietbit.engine.turn import Turn, refusal
 from quietbit.errors import require, require_module
 from quietbit.node.answer_time import AnswerTime
 from quietbit.plan.evaluation import Evaluation
@@ -119,7 +116,7 @@ class Task:
                 self.crash = f"{type(crashes[0]).__name__}: {crashes[0]}"
             return {key: release}
         except Exception as error:
-            return refused(lost(error))
+            return refused(error, accepted=True)
 
 
 def task_of(fl_ctx: FLContext) -> Task | None:
@@ -129,9 +126,9 @@ def task_of(fl_ctx: FLContext) -> Task | None:
     return found if same else None
 
 
-def refused(error: Exception) -> dict[str, Any]:
+def refused(error: Exception, *, accepted: bool = False) -> dict[str, Any]:
     """Return why there is no release, as it is sent."""
-    said, noted = refusal(error)
+    said, noted = refusal(error, accepted=accepted)
     return {"declined": said, "noted": noted}
 
 
@@ -147,7 +144,7 @@ def _update(result: Any, turn: Turn) -> list[FloatVector]:
     dxo = _answered(result)
     arrays: dict[str, Any] = {**dict.fromkeys(turn.layout.kept), **named(dxo.data)}  # kept ones are never read
     if dxo.data_kind == DataKind.WEIGHTS:
-        return turn.difference(arrays)
+        return turn.layout.difference(turn.received, arrays)
     require(dxo.data_kind == DataKind.WEIGHT_DIFF, "kind of the app's answer", dxo.data_kind, "weights")
     # NVFlare's difference is *trained minus received*: taken from zero it is ours.
     return turn.layout.difference([np.zeros_like(part) for part in turn.received], arrays)
@@ -167,40 +164,24 @@ def _metrics(dxo: DXO) -> Mapping[str, Any]:
 
 def _numbers(result: Any, names: tuple[str, ...]) -> dict[str, float]:
     """Return one number for each of the names, 0 where the app has none; everything else is dropped."""
-    found: Mapping[str, Any] = {}
-    try:
-        found = _metrics(from_shareable(result))
-    except BaseException as error:
-        LOGGER.error("quietbit: the app's answer holds no metrics", exc_info=error)
-    return {name: _number(found.get(name)) for name in names}
-
-
-def _number(value: Any) -> float:
-    try:
-        return finite(float(value)) or 0.0
-    except BaseException:  # whatever an app's object does, 10**400 among it
-        return 0.0
+    numbers = dict.fromkeys(names, 0.0)
+    for name in names:
+        try:
+            numbers[name] = finite(float(_metrics(from_shareable(result))[name])) or 0.0
+        except BaseException as error:  # whatever an app's objects do when they are looked at, 10**400 among them
+            LOGGER.error("quietbit: the app's answer holds no number %s", name, exc_info=error)
+    return numbers
 
 
 @final
 @frozen
 class NamedArray:
-    """One array or tensor as a layout wants to see it."""
+    """One array or tensor as a layout wants to see it; of what is neither, the dtype is the name of its class."""
 
     value: Any
-    stype: str = STYPE  # what a layout calls an array
-
-    @property
-    def dtype(self) -> str:
-        """The name of the entries' type; that of the value's own where it is not an array at all."""
-        if isinstance(self.value, np.ndarray):
-            return str(self.value.dtype)
-        return str(self.value.dtype).removeprefix("torch.") if is_tensor(self.value) else type(self.value).__name__
-
-    @property
-    def shape(self) -> tuple[int, ...]:
-        """The lengths of its sides."""
-        return tuple(getattr(self.value, "shape", ()))
+    dtype: str
+    shape: tuple[int, ...]
+    stype: str = STYPE
 
     def numpy(self) -> Any:
         """Return the entries as a numpy array."""
@@ -210,9 +191,13 @@ class NamedArray:
 def named(weights: Any) -> dict[str, NamedArray]:
     """Return the arrays of a model by name."""
     require(isinstance(weights, Mapping), "weights", type(weights).__name__, "a dict of arrays")
-    for name in weights:
+    found = {}
+    for name, value in weights.items():
         require(isinstance(name, str), "name of an array", type(name).__name__, "text")
-    return {name: NamedArray(value) for name, value in weights.items()}
+        array = isinstance(value, np.ndarray) or is_tensor(value)
+        kind = dtype_name(value) if array else type(value).__name__
+        found[name] = NamedArray(value, kind, tuple(value.shape) if array else ())
+    return found
 
 
 def kind_of(weights: Mapping[str, Any]) -> str:

@@ -6,10 +6,8 @@ Idea     NVFlare's filters see the results of tasks, and neither failures nor an
          fixed before they began), around every executor (one that fails is started again), on what would end the
          run, on the auxiliary channel and on the public properties of contexts, which travel with every message.
          Last comes the cell, through which all messages of the process pass: what is not on its lists of routes is not
-         sent, and not answered with anything but a constant. Tracebacks, times, sizes, threads, logs and components'
-         own messages wait in a process for whoever can reach its cell to ask.
-Symbols  a turn: what was decided about one task, and what was answered, left in its context (`task.py`). A route:
-         channel and topic of a message, those of the stream that it is a part of where it is one.
+         sent, and not answered with anything but a constant, whoever asks for tracebacks, times or logs.
+Symbols  a route: channel and topic of a message, those of the stream that it is a part of where it is one.
 
 This leans on names of NVFlare 2.9 that are not public: where one is missing `shut` raises, and nothing is released.
 """
@@ -18,7 +16,6 @@ from __future__ import annotations
 
 import contextvars
 import logging
-import math
 import threading
 import traceback
 from collections.abc import Callable
@@ -107,10 +104,7 @@ _ABORTS: list[str] = []  # why the trainer of this process gave up, since its la
 
 
 def shut(fl_ctx: FLContext) -> bool:
-    """Shut them for this process; return whether they were shut before.
-
-    An engine in which one of them is not found raises, and then nothing is released.
-    """
+    """Shut them for this process; return whether they were shut before."""
     engine, runner = fl_ctx.get_engine(), fl_ctx.get_prop(FLContextKey.RUNNER)
     before = hasattr(runner, DONE)
     _hear_aborts()
@@ -129,7 +123,7 @@ def shut(fl_ctx: FLContext) -> bool:
         engine.send_task_result = partial(_send_result, engine.send_task_result)
         setattr(runner, DONE, True)
     if not isinstance(manager.public_stickers, _Known):
-        manager.public_stickers = _Known(manager.public_stickers)
+        manager.public_stickers = _Known({k: v for k, v in manager.public_stickers.items() if k in PUBLIC})
     return before
 
 
@@ -144,9 +138,6 @@ def _strip(fl_ctx: FLContext) -> None:
 @final
 class _Known(dict[str, Any]):
     """Public properties of all contexts to come; no other is taken in, and none is changed."""
-
-    def __init__(self, before: dict[str, Any]) -> None:
-        super().__init__({key: value for key, value in before.items() if key in PUBLIC})
 
     def __setitem__(self, key: str, value: Any) -> None:
         if key in PUBLIC and key not in self:
@@ -267,9 +258,8 @@ def _send_result(send: Wrapped, result: Shareable, fl_ctx: FLContext, *arguments
 def _written(result: Any, fl_ctx: FLContext) -> Shareable:
     """Write a result anew: the answer of its task as it was sealed, or else a return code and no content."""
     _strip(fl_ctx)
-    turn, before, heads = task_of(fl_ctx), result, HEAD
-    if not isinstance(before, Shareable):
-        before = make_reply(ReturnCode.EXECUTION_EXCEPTION)
+    before = result if isinstance(result, Shareable) else make_reply(ReturnCode.EXECUTION_EXCEPTION)
+    turn, heads = task_of(fl_ctx), HEAD
     if turn is not None:
         content = turn.sealed()
         found = make_reply(ReturnCode.OK, deepcopy(dict(turn.heads)))
@@ -290,10 +280,9 @@ def _shut_cell(core: Any) -> None:
     """Shut every route of a job's cell but those above, once; raise where the cell cannot be watched."""
     if hasattr(core, DONE):
         return
-    send, process, name = core._send_to_endpoint, core._process_request, core.my_info.fqcn
-    stamped = partial(_stamp, core.communicator.send)
+    wire, send, process, name = core.communicator, core._send_to_endpoint, core._process_request, core.my_info.fqcn
     core._forward, core._add_adhoc_connector, core._create_external_listener  # noqa: B018  (raise where one is missing)
-    core.communicator.send = stamped
+    wire.send = partial(_stamp, wire.send)
     core._send_to_endpoint = partial(_send, send, name)
     core._process_request = partial(_answer, process, name)
     core._forward = core._add_adhoc_connector = core._create_external_listener = _nothing
@@ -355,11 +344,7 @@ def _stamp(send: Wrapped, endpoint: Any, app_id: int, message: Message) -> Any:
     """Round the clocks of a message that is sent: a server must not learn more than when it arrives."""
     sent, route = MessageHeaderKey.SEND_TIME, message.get_header(MessageHeaderKey.ROUTE)
     if message.get_header(sent) is not None:
-        message.set_header(sent, _rounded(message.get_header(sent)))
+        message.set_header(sent, message.get_header(sent) // STAMP * STAMP)
     if route:
-        message.set_header(MessageHeaderKey.ROUTE, [(name, _rounded(moment)) for name, moment in route])
+        message.set_header(MessageHeaderKey.ROUTE, [(name, moment // STAMP * STAMP) for name, moment in route])
     return send(endpoint, app_id, message)
-
-
-def _rounded(moment: float) -> float:
-    return STAMP * math.floor(moment / STAMP)

@@ -370,7 +370,7 @@ def test_questions_that_are_none_are_declined_before_training():
     plain = question()
     del plain.content["quietbit"]
     assert "is its strategy a PrivateStrategy?" in reason(SIMULATED(plain, context(11), never))
-    assert "quietbit.mechanism, quietbit.clip, quietbit.adjacency, quietbit.epsilon must be given" in reason(
+    assert "quietbit.mechanism, quietbit.clip, quietbit.adjacency must be given" in reason(
         SIMULATED(question(), context(11, config={}), never)
     )
     for key in ("quietbit.epsilom", "quietbit.words", "quietbit.mode"):
