@@ -54,7 +54,7 @@ def decoded(made: VectorMVU, update: Any, rng: Any) -> Any:
 @cache
 def picked(keep: int, padded: int) -> Any:
     plain = np.random.default_rng(1)
-    return [select("reference").rows(plain.bytes(8), keep, padded) for _ in range(1500)]
+    return [select("cpu").rows(plain.bytes(8), keep, padded) for _ in range(1500)]
 
 
 def lengths(made: VectorMVU, update: Any) -> Any:

@@ -125,9 +125,10 @@ def _log_excess(alpha: int, kappa: float, log_p: FloatVector) -> FloatVector:
     weight = gammaln(alpha + 1.0) - gammaln(j + 1) - gammaln(alpha - j + 1) + grown + np.log(-np.expm1(-grown))
     with np.errstate(divide="ignore"):
         log_rest = np.log(-np.expm1(log_p))
-    found = np.empty_like(log_p)
-    for place, (one, rest) in enumerate(zip(log_p, log_rest, strict=True)):
-        terms = weight + j * one
-        terms[:-1] += (alpha - j[:-1]) * rest  # the last has no factor 1 - p, which may be zero
-        found[place] = logsumexp(terms)
+    found, rows = np.empty_like(log_p), 1 + (1 << 16) // j.size  # at a time: limits memory only
+    for start in range(0, log_p.size, rows):
+        part = slice(start, start + rows)
+        terms = weight + log_p[part, None] * j
+        terms[:, :-1] += log_rest[part, None] * (alpha - j[:-1])  # the last has no factor 1 - p, which may be zero
+        found[part] = logsumexp(terms, axis=1)
     return found
