@@ -30,6 +30,7 @@ FOLDERS = {
     "mechanism": "Mechanisms",
     "privacy": "Privacy accounts",
     "wire": "Sending and receiving",
+    "gradients": "Torch models",
     "kernel": "Random bits",
     "auditor": "Auditing",
     "secagg": "Secure aggregation",

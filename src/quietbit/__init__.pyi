@@ -9,6 +9,7 @@ from quietbit.design.table import DesignSpec as DesignSpec
 from quietbit.errors import InvalidParameter as InvalidParameter
 from quietbit.errors import InvalidPayload as InvalidPayload
 from quietbit.errors import QuietbitError as QuietbitError
+from quietbit.gradients import group_norm as group_norm
 from quietbit.kernel.rng import RandomBits as RandomBits
 from quietbit.kernel.rng import secure_rng as secure_rng
 from quietbit.kernel.rng import seeded_rng as seeded_rng
@@ -42,7 +43,6 @@ from quietbit.target import Adjacency as Adjacency
 from quietbit.target import Target as Target
 from quietbit.target import Trust as Trust
 from quietbit.target import Unit as Unit
-from quietbit.wire.group_norm import group_norm as group_norm
 from quietbit.wire.uplink import Uplink as Uplink
 
 __version__: str

@@ -1,8 +1,7 @@
 """Where a condition stops to hold: one bisection, which always ends on the side that was asked for.
 
-Idea     a bracket has an end where the condition holds and one where it does not; it is halved, and the end where
-         it holds is returned. So a search for the most that privacy allows ends on the private side, whatever
-         roundings, an uneven condition or too few steps do to it.
+Idea     the end of the bracket where the condition holds is returned, so that a search for the most that privacy
+         allows ends on the private side, whatever roundings, an uneven condition or too few steps do to it.
 """
 
 from __future__ import annotations
@@ -26,13 +25,8 @@ def bisect(
 ) -> float:
     """Return a point where the condition holds, as near to ``outside`` as was found; it is taken to hold at ``inside``.
 
-    Args:
-        holds: the condition.
-        inside: an end where it holds, above or below the other one.
-        outside: an end where it does not.
-        relative: stop when the ends are within this share of the larger.
-        halvings: stop after this number of steps.
-        by_ratio: halve the logarithm, for positive ends that are orders of magnitude apart.
+    Stop when the ends, in either order, are within the share ``relative`` of the larger, or after ``halvings`` steps.
+    ``by_ratio`` halves the logarithm, for positive ends that are orders of magnitude apart.
 
     >>> bisect(lambda x: x * x <= 2, 0.0, 2.0) ** 2 <= 2
     True

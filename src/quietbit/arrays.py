@@ -141,11 +141,8 @@ def check_parameters(arrays: Iterable[tuple[str, str]], remedy: str = PARAMETERS
         elif kind not in FLOATS:
             found.append(f"{name} ({kind})")
     if found:
-        many = (
-            "1 array is not a trainable parameter"
-            if len(found) == 1
-            else f"{len(found)} arrays are not trainable parameters"
-        )
+        many = "1 array is not a trainable parameter"
+        many = many if len(found) == 1 else f"{len(found)} arrays are not trainable parameters"
         raise InvalidParameter(f"{many}: {', '.join(found)}; {remedy}.")
 
 
@@ -219,28 +216,19 @@ def _mapped(node: Any, leaf_of: Callable[[str], Any], path: str) -> Any:
 
 def _described(leaf: Any, path: str) -> Leaf:
     as_array(leaf, path)  # refuses what cannot be read
-    tensor = is_tensor(leaf)
-    place = ("torch", str(leaf.device)) if tensor else ("numpy",)
+    place = ("torch", str(leaf.device)) if is_tensor(leaf) else ("numpy",)
     return Leaf(path, tuple(leaf.shape), dtype_name(leaf), *place)
 
 
 def _filled(leaf: Leaf, read: Callable[[int, int], FloatVector], start: int) -> Any:
-    stop = start + leaf.size
-    chunks = [(s, min(stop, s + CHUNK)) for s in range(start, stop, CHUNK)]
-    if leaf.library == "torch":
-        torch = require_module("torch", "torch")
-        tensor = torch.empty(stop - start, dtype=getattr(torch, leaf.kind))
-        for s, e in chunks:
-            tensor[s - start : e - start] = torch.from_numpy(read(s, e))
-        _check_fits(bool(torch.isfinite(tensor).all()), leaf)
-        return tensor.reshape(leaf.shape).to(leaf.device)
-    array = np.empty(stop - start, dtype=leaf.kind)  # ml_dtypes knows bfloat16 by name
+    own = leaf.library == "numpy"
+    library: Any = np if own else require_module("torch", "torch")
+    whole = library.empty(leaf.size, dtype=getattr(library, leaf.kind, leaf.kind))  # ml_dtypes knows bfloat16 by name
     with np.errstate(over="ignore"):
-        for s, e in chunks:
-            array[s - start : e - start] = read(s, e)
-            _check_fits(bool(np.isfinite(array[s - start : e - start]).all()), leaf)
-    return array.reshape(leaf.shape)
-
-
-def _check_fits(fits: bool, leaf: Leaf) -> None:
-    require(fits, f"type of {leaf.path} in `like`", leaf.kind, "one that holds the mean, such as float32")
+        for low in range(0, leaf.size, CHUNK):
+            high = min(leaf.size, low + CHUNK)
+            values = read(start + low, start + high)
+            whole[low:high] = values if own else library.from_numpy(values)
+            fits = bool(library.isfinite(whole[low:high]).all())
+            require(fits, f"type of {leaf.path} in `like`", leaf.kind, "one that holds the mean, such as float32")
+    return whole.reshape(leaf.shape) if own else whole.reshape(leaf.shape).to(leaf.device)

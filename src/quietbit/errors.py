@@ -143,11 +143,7 @@ def refuse_payload(name: str, rule: str, found: object) -> NoReturn:
 
 
 def how_to_install(extra: str = "") -> str:
-    """Say what brings an extra: quietbit is in no package index, so that it is installed from its folder.
-
-    >>> how_to_install("plot")
-    "pip install '.[plot]' in a checkout of quietbit"
-    """
+    """Return the command that brings an extra: quietbit is in no package index, and is installed from its folder."""
     what = f"'.[{extra}]'" if extra else "."
     return f"pip install {what} in a checkout of quietbit"
 
@@ -157,7 +153,5 @@ def require_module(name: str, extra: str) -> ModuleType:
     try:
         return importlib.import_module(name)
     except ImportError as error:
-        package = name.split(".")[0]
-        raise MissingDependency(
-            f"This needs the package {package}, which is not installed: {how_to_install(extra)}."
-        ) from error
+        need = f"This needs the package {name.split('.')[0]}, which is not installed"
+        raise MissingDependency(f"{need}: {how_to_install(extra)}.") from error

@@ -1,11 +1,13 @@
-"""Gradients of single samples in torch, one row each, for a gate that clips every row by itself.
+"""Torch models that train privately: gradients of single samples, and GroupNorm in place of BatchNorm.
 
 Idea     one backward pass brings, for every layer, its input and the gradient at its output, sample by sample: the
          gradients of its parameters are their products. A model with a layer of another kind goes through
-         `torch.func.vmap`.
+         `torch.func.vmap`. BatchNorm mixes samples, and records means and variances of the data, which noise would make
+         negative; GroupNorm normalises every example separately, records nothing, and takes over its weights.
 Symbols  n samples of a chunk; a layer as a product: inputs A (n, t, i), gradients at the output B (n, t, o), a
-         sample's gradient B^T A.
-Source   Goodfellow (2015), gradients of single examples from one pass.
+         sample's gradient B^T A. c = channels; g = groups, a divisor of c with at least `CHANNELS` in each if possible.
+Source   Goodfellow (2015), gradients of single examples from one pass; Wu and He (ECCV 2018), Group Normalization, of
+         which instance normalisation is the case g = c.
 
 What makes the privacy of a sample rests on each row depending on one sample alone. Layers that mix samples of a batch
 are refused: known ones by their class, others because a batch of two and its halves would give different outputs.
@@ -13,6 +15,7 @@ are refused: known ones by their class, others because a batch of two and its ha
 
 from __future__ import annotations
 
+import copy
 from collections.abc import Callable
 from contextlib import ExitStack
 from typing import Any, TypeAlias
@@ -20,12 +23,14 @@ from weakref import WeakSet
 
 from quietbit.errors import InvalidParameter, check_int, require, require_module
 
-__all__ = ["sample_gradients", "samples_at_once", "trainable"]
+__all__ = ["group_norm", "sample_gradients", "samples_at_once", "trainable"]
 
 Tensor: TypeAlias = Any
 Loss: TypeAlias = Callable[[Any, Any], Any]
 CHUNK_NUMBERS, GPU_NUMBERS = 1 << 26, 1 << 29  # of rows that exist at once, unless the caller gives a chunk
 _APART: WeakSet[Any] = WeakSet()  # models that were seen to keep samples apart
+GROUPS = 32
+CHANNELS = 4  # with one channel per group, a feature without pixels would be normalised to zero
 MIXED = 1e-3  # how far outputs of a sample may be apart, alone and in a batch, relative to their size
 
 
@@ -208,3 +213,49 @@ def _plain(torch: Any, layer: Any) -> bool:
     if isinstance(layer, torch.nn.Conv1d | torch.nn.Conv2d):
         return layer.padding_mode == "zeros" and not isinstance(layer.padding, str)
     return True
+
+
+def group_norm(model: Any, groups: int = GROUPS) -> Any:
+    """Copy a torch model with GroupNorm in place of every BatchNorm; weights, types and devices are kept.
+
+    Layers that record statistics of the data (any BatchNorm, InstanceNorm that tracks them) are replaced, all others
+    copied. Use it where the model is made, on the server and on clients alike.
+
+    Args:
+        model: a ``torch.nn.Module``.
+        groups: the largest number of groups of channels per layer.
+    """
+    torch: Any = require_module("torch", "torch")
+    require(isinstance(model, torch.nn.Module), "model", type(model).__name__, "a torch.nn.Module")
+    most = check_int(groups, "groups", 1)
+    for name, module in model.named_modules():
+        lazy = isinstance(module, torch.nn.modules.lazy.LazyModuleMixin) and module.has_uninitialized_params()
+        require(not lazy, f"layer {name!r}", "one without", "one with sizes: run a batch through the model first")
+    made: dict[int, Any] = {}  # a layer used in two places stays one layer
+    return _converted(torch.nn, copy.deepcopy(model), most, "model", made)
+
+
+def _converted(nn: Any, module: Any, most: int, path: str, made: dict[int, Any]) -> Any:
+    if id(module) in made:
+        return made[id(module)]
+    found = module
+    if isinstance(module, nn.modules.batchnorm._NormBase) and module.track_running_stats:
+        found = _layer(nn, module, most, path)
+    made[id(module)] = found
+    for name, child in module.named_children():
+        setattr(found, name, _converted(nn, child, most, f"{path}.{name}", made))
+    return found
+
+
+def _layer(nn: Any, old: Any, most: int, path: str) -> Any:
+    channels = int(old.num_features)
+    single = isinstance(old, nn.modules.instancenorm._InstanceNorm)
+    flat = isinstance(old, nn.BatchNorm1d)
+    require(channels > 1 or not flat, f"channels of {path}", channels, "at least 2 to be normalised without a batch")
+    fitting = [g for g in range(1, min(channels, most) + 1) if channels % g == 0 and channels // g >= CHANNELS]
+    # Features without pixels are normalised over all channels together.
+    count = channels if single else 1 if flat else max(fitting, default=1)
+    new = nn.GroupNorm(count, channels, eps=old.eps, affine=old.affine)
+    if old.affine:
+        new.weight, new.bias = old.weight, old.bias
+    return new.train(old.training)

@@ -2,7 +2,6 @@
 
 Idea     an epsilon means something beside its delta, whose data it protects (unit), what the neighbouring world is
          (adjacency), who may look (trust), and how many releases share it. They travel together, checked once.
-         Whoever meets people takes them as keywords and makes a `Target` at once; everything inside takes a `Target`.
 Symbols  epsilon, delta: P(O) <= e^epsilon P'(O) + delta for every set of outputs O, both ways round.
 Source   Guo et al. (ICML 2023), section "Differential Privacy"; their "leave-one-out" is zero-out here.
 """
@@ -16,16 +15,7 @@ from attrs import evolve, field, frozen
 
 from quietbit.errors import CheckedEnum, check_int, check_real, require
 
-__all__ = [
-    "MAX_RELEASES",
-    "MOST_CLIENTS",
-    "Adjacency",
-    "Target",
-    "Trust",
-    "Unit",
-    "check_delta",
-    "check_releases",
-]
+__all__ = ["MAX_RELEASES", "MOST_CLIENTS", "Adjacency", "Target", "Trust", "Unit", "check_delta", "check_releases"]
 
 MAX_RELEASES = 10**9
 MOST_CLIENTS = 100_000  # of a sum
@@ -65,11 +55,8 @@ class Trust(CheckedEnum):
 
 def check_delta(delta: float) -> float:
     """Return ``delta`` as a float in [0, 1); anything else is refused."""
-    try:
-        number = math.nan if isinstance(delta, bool | str) else float(delta)
-    except (TypeError, ValueError, OverflowError):
-        number = math.nan
-    require(0 <= number < 1, "delta", delta, "at least 0 and below 1")
+    number = check_real(delta, "delta", at_least=0.0)
+    require(number < 1, "delta", delta, "at least 0 and below 1")
     return number
 
 
