@@ -235,20 +235,16 @@ def _left(asked: Comparison) -> Target:
     return asked.target if asked.evaluation is None else asked.target.without(asked.evaluation.spends)
 
 
-def _gaussian(ball: Ball, target: Target) -> Calibration:
-    return calibrate(CENTRAL, ball=Ball(Norm.L2, ball.radius, ball.dimension), **target.keywords())
-
-
-def _yardstick(ball: Ball, target: Target) -> float:
-    """Return the squared error of one client's Gaussian release at the target; infinite where there is none."""
+def _gaussian(ball: Ball, target: Target) -> tuple[Calibration | None, str]:
+    """Return one client's Gaussian release at the target, the yardstick of errors; or why there is none."""
     try:
-        return _gaussian(ball, target).squared_error
-    except QuietbitError:
-        return math.inf
+        return calibrate(CENTRAL, ball=Ball(Norm.L2, ball.radius, ball.dimension), **target.keywords()), ""
+    except QuietbitError as error:
+        return None, str(error)
 
 
 def _row(
-    asked: Comparison, name: str, trust: Trust, mechanism: Mechanism, guarantee: Guarantee, gaussian: float
+    asked: Comparison, name: str, trust: Trust, mechanism: Mechanism, guarantee: Guarantee, gaussian: Calibration | None
 ) -> ComparisonRow:
     ball, cohort = asked.ball, asked.cohort
     expected = expectation(mechanism, cohort=cohort, rounds=asked.rounds, clients=asked.clients, trust=trust)
@@ -263,7 +259,7 @@ def _row(
         guarantee=guarantee,
         payload_bytes=bytes_sent(mechanism, trust, cohort),
         downlink_bytes=model if kept is None else min(model, HEAD.size + FLOAT_BYTES * kept),
-        relative_error=squared * cohort / gaussian if math.isfinite(gaussian) else None,
+        relative_error=None if gaussian is None else squared * cohort / gaussian.squared_error,
         expected=expected,
         work=_work(name, trust, mechanism),
         moved=None if asked.malicious is None else moved(mechanism, asked.malicious, trust),
@@ -273,7 +269,7 @@ def _row(
 def _local(asked: Comparison, tell: Report) -> list[ComparisonRow]:
     """Return a row per family, and one with few coordinates kept where that sends less."""
     rows, target = [], _left(asked)
-    gaussian = _yardstick(asked.ball, target)
+    gaussian, _ = _gaussian(asked.ball, target)
     for way in alternatives(
         asked.ball, target, baselines=asked.baselines, report=lambda share, word: tell(0.7 * share, word)
     ):
@@ -310,20 +306,19 @@ def _summed(asked: Comparison, tell: Report) -> list[ComparisonRow]:
     if keep <= ball.dimension // 2:
         tell(0.85, "sums of kept coordinates")
         ways.append(calibrate_sum(ball=ball, keep=keep, **common))
-    gaussian = _yardstick(ball, target)
+    gaussian, _ = _gaussian(ball, target)
     return [_row(asked, SUMMED, Trust.SECURE_AGGREGATION, found.mechanism, found.guarantee, gaussian) for found in ways]
 
 
 def _central(asked: Comparison, tell: Report) -> list[ComparisonRow]:
     """Return the yardstick: a trusted server adds noise once, to the sum of the updates."""
     target = _left(asked)
-    try:
-        found = _gaussian(asked.ball, target)
-    except QuietbitError as error:
-        return [ComparisonRow(CENTRAL, Trust.CENTRAL, refusal=str(error))]
+    found, refusal = _gaussian(asked.ball, target)
+    if found is None:
+        return [ComparisonRow(CENTRAL, Trust.CENTRAL, refusal=refusal)]
     cost = (found.mechanism.privacy(target.adjacency) * target.releases).under(trust=Trust.CENTRAL)
     guarantee: Guarantee = cost.guarantee(target.delta)
-    return [_row(asked, CENTRAL, Trust.CENTRAL, found.mechanism, guarantee, found.squared_error)]
+    return [_row(asked, CENTRAL, Trust.CENTRAL, found.mechanism, guarantee, found)]
 
 
 WAYS: dict[Trust, Callable[[Comparison, Report], list[ComparisonRow]]] = {

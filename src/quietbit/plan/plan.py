@@ -14,7 +14,6 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
-from enum import Enum
 from fnmatch import fnmatchcase
 from functools import cache, cached_property, lru_cache, partial
 from typing import Any, cast, final
@@ -194,12 +193,9 @@ class Plan:
 
     def to_run_config(self) -> dict[str, bool | float | int | str]:
         """Return the flat config from which an engine reads this plan; fields that are None are left out."""
-        values = attrs.asdict(self, filter=lambda one, value: value is not None and one.name not in rules.OF_SIMULATION)
-        return {
-            PREFIX + KEYS[name]: value.value if isinstance(value, Enum) else value
-            for name, value in values.items()
-            if name in KEYS
-        }
+        values = {name: getattr(self, name) for name in KEYS if name not in rules.OF_SIMULATION}
+        known = {name: value for name, value in values.items() if value is not None}
+        return {PREFIX + KEYS[name]: getattr(value, "value", value) for name, value in known.items()}
 
     @property
     def evaluation(self) -> Evaluation | None:
@@ -288,12 +284,10 @@ class Plan:
     def mechanism_for(
         self, dimension: int, sizes: NDArray[np.int64] | None = None, releases: int | NDArray[np.int64] | None = None
     ) -> Mechanism:
-        """Return the mechanism for updates of this dimension.
+        """Return the mechanism for updates of ``dimension`` entries.
 
-        Args:
-            dimension: the number of entries of an update.
-            sizes: the samples of each client; needed where the privacy unit is a sample.
-            releases: how often each client takes part, or one number for all; the plan's by default.
+        ``sizes`` are the samples of each client, needed where the privacy unit is a sample; ``releases`` is how often
+        each client takes part, or one number for all, the plan's by default.
         """
         if self.mode == "adaptive":
             return _remembered(self, dimension)

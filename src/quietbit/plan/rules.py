@@ -55,7 +55,7 @@ Rule: TypeAlias = tuple[str, object, str]  # a field, whether it is as it must b
 def check(plan: Plan) -> None:
     """Complete a plan; refuse unknown words, numbers out of range, and choices without effect."""
     _complete(plan)
-    for part in (_kind, _samples, _mechanism, _trust, _clip, _sums, _downlink, _evaluation, _arrivals):
+    for part in (_kind, _mechanism, _trust, _clip, _sums, _downlink, _evaluation, _arrivals):
         for name, holds, rule in part(plan):
             value = getattr(plan, name)
             if not holds and value is None:
@@ -104,7 +104,7 @@ def _given(plan: Plan, name: str, rule: str) -> Rule:
 
 
 def _kind(plan: Plan) -> Iterator[Rule]:
-    """Refuse what only the other kind of run reads; an engine's run needs a budget, and releases to meet it."""
+    """Refuse what only the other kind of run reads; an engine's needs a budget, and maybe samples."""
     if plan.mode == "planned":
         yield from _left_out(plan, OF_ENGINE, "of a simulation, which has no nodes")
         return
@@ -118,20 +118,16 @@ def _kind(plan: Plan) -> Iterator[Rule]:
         yield _given(plan, "releases", " (how often a client may answer), or the strength of the mechanism by hand")
     else:
         yield from _left_out(plan, ("releases",), "where the mechanism's strength is given")
-
-
-def _samples(plan: Plan) -> Iterator[Rule]:
-    """Check a site's batches, where the privacy unit is a sample: its samples, and its local steps."""
     if plan.unit is Unit.CLIENT:
         yield from _left_out(plan, OF_BATCHES, "unless the unit is a sample")
-    elif plan.mode == "adaptive":
-        yield _given(plan, "samples", " where samples are protected: about how many a site has")
-        yield "norm", plan.norm is Norm.L2, "l2 where samples are protected"
-        yield "participation", not plan.secret_order, "left out where samples are protected: it hides clients"
-        if plan.local_steps is None:
-            yield from _left_out(plan, OF_STEPS, "unless sites take local steps")
-        else:
-            yield _given(plan, "local_rate", " where sites take local steps: the learning rate of each")
+        return
+    yield _given(plan, "samples", " where samples are protected: about how many a site has")
+    yield "norm", plan.norm is Norm.L2, "l2 where samples are protected"
+    yield "participation", not plan.secret_order, "left out where samples are protected: it hides clients"
+    if plan.local_steps is None:
+        yield from _left_out(plan, OF_STEPS, "unless sites take local steps")
+    else:
+        yield _given(plan, "local_rate", " where sites take local steps: the learning rate of each")
 
 
 def _mechanism(plan: Plan) -> Iterator[Rule]:
