@@ -11,7 +11,7 @@ Source   `ratio.py` and `checks.py` name theirs.
 from __future__ import annotations
 
 import math
-from typing import Any, Literal, TypeAlias, final
+from typing import Any, Literal, cast, final
 
 from attrs import frozen
 
@@ -27,9 +27,7 @@ from quietbit.privacy.conversion import gaussian_epsilon_upper, gaussian_log_del
 from quietbit.target import Adjacency, check_delta
 from quietbit.wire.uplink import Uplink
 
-__all__ = ["Audit", "Verdict", "audit"]
-
-Verdict: TypeAlias = Literal["passed", "failed", "inconclusive"]
+__all__ = ["Audit", "audit"]
 
 
 @final
@@ -59,7 +57,7 @@ class Audit:
         return self.epsilon_lower <= self.epsilon_upper and all(finding.passed for finding in self.findings)
 
     @property
-    def verdict(self) -> Verdict:
+    def verdict(self) -> Literal["passed", "failed", "inconclusive"]:
         """Failed or passed; inconclusive where these samples would not show an epsilon of once or twice the claim."""
         if not self.passed:
             return "failed"
@@ -91,13 +89,11 @@ def audit(
     once, with either sign, and one outside the ball; fourteen others in between are sent a quarter as often. Random
     bits are the operating system's by default. ``progress`` is called with a fraction and the current step.
     """
-    adjacency = Adjacency(adjacency)
+    adjacency, delta, path = Adjacency(adjacency), check_delta(delta), _path(target)
     source = secure_rng() if rng is None else rng
     check_rng(source)
-    delta = check_delta(delta)
     count = check_int(samples, "samples", 100)
     sure = check_real(confidence, "confidence", at_least=0.5, at_most=1 - 1e-12)
-    path = _path(target)
     claim = path.mechanism.privacy(adjacency).epsilon(delta)
     seen = release(path, source, count, progress or (lambda fraction, message: None))
     half = (1 - sure) / 2
@@ -106,18 +102,15 @@ def audit(
     found = max(ratio_lower(first, second, delta, doubt) for first, second in statistics)
     excess = _excess(claim, detectable_gain(seen, half), delta)
     excess = min(excess, detectable_lower(count, claim, delta, doubt) - claim)
-    return Audit(
-        max(found, 0.0), claim, delta, adjacency, sure, count, excess, measurable(count, delta, doubt),
-        check_all(seen, half),
-    )  # fmt: skip
+    most, findings = measurable(count, delta, doubt), check_all(seen, half)
+    return Audit(max(found, 0.0), claim, delta, adjacency, sure, count, excess, most, findings)
 
 
 def _path(target: Any) -> Path:
     """Return the path to audit: an uplink's own mechanism on flat vectors, so that no type of `like` rounds means."""
     if not isinstance(target, Uplink):
         if all(hasattr(target, name) for name in ("mechanism", "send", "receive")):
-            path: Path = target
-            return path
+            return cast(Path, target)
         target = Uplink(target)
     found = Uplink(target.mechanism, threads=target.threads)
     return _Rounds(found) if found.mechanism.shared_rows else found

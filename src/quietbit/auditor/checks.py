@@ -2,10 +2,9 @@
 
 Idea     a sampler that follows the claimed law passes every check except with a stated probability; a fault fails at
          least one. Means and variances are compared with the claim, per coordinate and added up along the update (the
-         score test, which is the sharpest for a response that is too strong); independence needs no claim. A check
-         yields statistics over their limits, each with a description; the worst is its answer. Limits come from
-         theorems for finitely many draws, not from the normal limit; what they need of a law, its variance and the
-         reach of its values, comes from the claim and from the largest value seen, widened.
+         score test, sharpest for a response that is too strong); independence needs no claim. A check yields
+         statistics over their limits; the worst is its answer. Limits hold for finitely many draws; variances come
+         from the claim, the reach of values from the largest seen, widened.
 Symbols  those of `releases.py`; v = variance of a sum; b = reach: no term is larger in magnitude.
 Source   Bernstein (1924), and Freedman (1975) for martingales: P(S >= t) <= exp(-t^2/(2 (v + b t/3))). For a fixed lag
          the terms z_i z_(i+L), taken in order, are martingale differences. For sums of non-negative terms Maurer
@@ -16,10 +15,9 @@ from __future__ import annotations
 
 import math
 from collections.abc import Callable, Iterator, Sequence
-from typing import Any, TypeAlias, final
+from typing import Any, NamedTuple, TypeAlias
 
 import numpy as np
-from attrs import frozen
 from scipy import fft
 from scipy.special import ndtri
 
@@ -30,8 +28,7 @@ __all__ = ["CHECKS", "Finding", "bernstein_limit", "bernstein_tail", "check_all"
 
 ROUNDING = 1e-3  # of means and variances: 32-bit floats and fixed-point means are far better than this
 HEAVIER = 1.5  # factor by which tails may be heavier than seen
-POWER = float(ndtri(0.9))
-STEPS = 50  # of a tenth each: a factor of 117
+POWER, STEPS = float(ndtri(0.9)), 50  # steps of a tenth each: a factor of 117
 
 Answers: TypeAlias = Iterator[tuple[float, str]]
 
@@ -58,9 +55,7 @@ def lower_limit(second_moment: Any, doubt: float) -> Any:
     return np.sqrt(-2 * math.log(doubt) * np.asarray(second_moment, dtype=np.float64))
 
 
-@final
-@frozen
-class Finding:
+class Finding(NamedTuple):
     """The answer to one question; it failed where ``ratio``, the worst statistic over its limit, is above 1."""
 
     name: str
@@ -173,12 +168,13 @@ def noise(seen: Releases, doubt: float) -> Answers:
     yield abs(off) / limit if limit > 0 else 0.0, f"variance over all is {measured:.4f} of the claim"
 
 
-def _lags(lags: FloatVector, terms: FloatVector, allowed: float, reach: float, doubt: float, what: str) -> Answers:
-    """Compare sums of products at every distance with the limits of uncorrelated ones."""
+def _lags(power: FloatVector, length: int, terms: FloatVector, allowed: float, reach: float, doubt: float) -> Answers:
+    """Compare sums of products at every distance, from their spectrum, with the limits of uncorrelated ones."""
+    lags = fft.irfft(power, length)[1 : terms.size + 1]
     limits = allowed * terms + bernstein_limit(terms, reach**2, doubt / (2 * lags.size))
     ratios = np.abs(lags) / limits
     place = int(np.argmax(ratios))
-    yield float(ratios[place]), f"correlation {lags[place] / terms[place]:+.4f} of {what} {place + 1:,} apart"
+    yield float(ratios[place]), f"correlation {lags[place] / terms[place]:+.4f} at a distance of {place + 1:,}"
 
 
 def coordinates(seen: Releases, doubt: float) -> Answers:
@@ -186,16 +182,11 @@ def coordinates(seen: Releases, doubt: float) -> Answers:
     if seen.dimension == 1:
         return iter([(0.0, "there is one coordinate")])
     terms = seen.rows * (seen.dimension - np.arange(1.0, seen.dimension))
-    lags = fft.irfft(seen.spectrum, seen.length)[1 : seen.dimension]
-    return _lags(lags, terms, 0.0, seen.reach, doubt, "coordinates")
+    return _lags(seen.spectrum, seen.length, terms, 0.0, seen.reach, doubt)
 
 
 def pairs(seen: Releases, doubt: float) -> Answers:
-    """Ask whether consecutive releases share no structure: <z, z'> varies as for independent coordinates.
-
-    With covariance Sigma the variance of <z, z'> is the sum of all squared entries of Sigma, so any dependence between
-    any two coordinates makes it larger.
-    """
+    """Ask whether <z, z'> of consecutive releases varies as for independent coordinates: any dependence adds to it."""
     total = variance = widest = count = 0.0
     for record in seen.records:
         expected = float(np.square(record.share).sum())
@@ -221,7 +212,7 @@ def releases(seen: Releases, doubt: float) -> Answers:
     for column in kept.T:
         power += np.square(np.abs(fft.rfft(column.astype(np.float64), length)))
     terms = columns * (rows - np.arange(1.0, rows))
-    return _lags(fft.irfft(power, length)[1:rows], terms, ROUNDING, seen.reach, doubt, "releases")
+    return _lags(power, length, terms, ROUNDING, seen.reach, doubt)
 
 
 def payloads(seen: Releases, doubt: float) -> Answers:
@@ -236,10 +227,8 @@ def payloads(seen: Releases, doubt: float) -> Answers:
             yield chance / math.log(doubt), detail
 
 
-CHECKS: dict[str, Callable[[Releases, float], Answers]] = {
-    check.__name__: check
-    for check in (means, rungs, response, variances, noise, clipping, coordinates, pairs, releases, payloads)
-}
+ALL = (means, rungs, response, variances, noise, clipping, coordinates, pairs, releases, payloads)
+CHECKS: dict[str, Callable[[Releases, float], Answers]] = {check.__name__: check for check in ALL}
 
 
 def detectable_gain(seen: Releases, doubt: float) -> float:

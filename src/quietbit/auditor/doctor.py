@@ -16,6 +16,7 @@ import numpy as np
 
 from quietbit.auditor.audit import audit
 from quietbit.auditor.checks import CHECKS
+from quietbit.auditor.releases import Progress
 from quietbit.design.certify import certify
 from quietbit.design.solve import catalogue, shipped
 from quietbit.design.table import Design, DesignSpec
@@ -55,8 +56,6 @@ EXAMPLE = bytes.fromhex(
     "00addc77106f7e5120f90f402ac13256dfa5da70f0c59c72407e60df244de74db6cc99875fc2412daae8fe1f"
 )
 
-Report = Callable[[float, str], None]
-
 
 class Outcome(NamedTuple):
     """The outcome of a check."""
@@ -67,7 +66,7 @@ class Outcome(NamedTuple):
     seconds: float
 
 
-def self_test(report: Report = lambda fraction, message: None, rng: RandomBits | None = None) -> list[Outcome]:
+def self_test(report: Progress = lambda *_: None, rng: RandomBits | None = None) -> list[Outcome]:
     """Run every check; random words are the operating system's unless given."""
     checks = {
         "kernels agree bit for bit": kernels_agree,
@@ -81,9 +80,7 @@ def self_test(report: Report = lambda fraction, message: None, rng: RandomBits |
     return run_checks(checks, report)
 
 
-def run_checks(
-    checks: Mapping[str, Callable[[], str]], report: Report = lambda fraction, message: None
-) -> list[Outcome]:
+def run_checks(checks: Mapping[str, Callable[[], str]], report: Progress = lambda *_: None) -> list[Outcome]:
     """Return the outcome of each check, which returns what it found; an exception is a failure with its message."""
     outcomes = []
     for place, (name, check) in enumerate(checks.items()):
@@ -117,11 +114,9 @@ def kernels_agree() -> str:
         for kernel in kernels:
             packed = np.zeros(packed_size(spec.output_bits, DIMENSION), dtype=np.uint8)
             kernel.sample_packed(sampler, inputs, seeded_rng(SEED), packed, factor=0.75)
-            codes = kernel.sample(sampler, inputs, seeded_rng(SEED), factor=0.75)
-            off = int(np.count_nonzero(codes != expected))
+            off = np.count_nonzero(kernel.sample(sampler, inputs, seeded_rng(SEED), factor=0.75) != expected)
             _expect(off == 0, f"Kernel {kernel.name} gave {off:,} of {DIMENSION:,} codes otherwise than the reference.")
-            same = np.array_equal(packed, stored)
-            _expect(same, f"Kernel {kernel.name} packed codes otherwise than the reference.")
+            _expect(np.array_equal(packed, stored), f"Kernel {kernel.name} packed codes otherwise than the reference.")
     return f"{', '.join(kernel.name for kernel in kernels)}: {DIMENSION:,} codes at 1 and at 3 bits"
 
 
@@ -197,8 +192,7 @@ def payload_holds(rng: RandomBits | None) -> str:
     _expect(sent == EXAMPLE, "The example of the wire format was encoded into other bytes.")
     mechanism = InterpolatedMVU(_shipped(DesignSpec(2, 1, 1.0)), Ball(Norm.L2, 1.0, DIMENSION))
     uplink = Uplink(mechanism)
-    update = np.linspace(-1.0, 1.0, DIMENSION, dtype=np.float32)
-    data = uplink.send(update, rng)
+    data = uplink.send(np.linspace(-1.0, 1.0, DIMENSION, dtype=np.float32), rng)
     size = HEADER_SIZE + math.ceil(DIMENSION / 8)
     _expect(len(data) == size, f"A payload has {len(data):,} bytes, and should have {size:,}.")
     payload = Payload.from_bytes(data)
@@ -217,8 +211,8 @@ def payload_holds(rng: RandomBits | None) -> str:
 def releases_hold(rng: RandomBits | None) -> str:
     """Audit shipped mechanisms, each with its share of the false alarms."""
     chosen = _audited()
-    sure = 1 - FALSE_ALARM / len(chosen)
     for mechanism in chosen:
+        sure = 1 - FALSE_ALARM / len(chosen)
         found = audit(mechanism, Adjacency.ZERO_OUT, rng=rng, samples=AUDIT_SAMPLES, confidence=sure)
         faults = "; ".join(found.failures)
         _expect(found.passed, f"Releases of {type(mechanism).__name__} are not what is claimed ({faults}).")

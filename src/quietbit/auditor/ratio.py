@@ -20,9 +20,7 @@ from quietbit._typing import FloatVector
 
 __all__ = ["clopper_pearson", "counted", "detectable_lower", "measurable", "ratio_lower"]
 
-CHOOSING = 0.25
-THRESHOLDS = 64
-POWER = 0.9
+CHOOSING, THRESHOLDS, POWER = 0.25, 64, 0.9
 
 
 def clopper_pearson(hits: float, trials: float, doubt: float) -> tuple[float, float]:
@@ -71,10 +69,9 @@ def measurable(samples: int, delta: float, doubt: float) -> float:
 
 
 def detectable_lower(samples: int, claim: float, delta: float, doubt: float) -> float:
-    """Return the smallest epsilon that is found above the claim with probability 0.9, for the best event.
+    """Return the smallest epsilon that is found above the claim with probability 0.9; infinite where none is.
 
-    The event is that of randomised response, P = sigmoid(epsilon) and P' = 1 - P, which is best for pure mechanisms;
-    infinite where no epsilon is found.
+    The event is that of randomised response, P = sigmoid(epsilon) and P' = 1 - P, the best for pure mechanisms.
     """
     trials = counted(samples)
 

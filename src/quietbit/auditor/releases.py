@@ -1,9 +1,9 @@
 """The updates that the auditor sends over the real path, what is claimed of each, and what came out.
 
 Idea     each fault shows for certain updates: zero, one coordinate at the boundary and all at once (both signs), rungs
-         in between (a design's inner rows), and two far outside the ball, which must be released like their clipped
-         versions. Each goes through `send`, every payload alone through `receive`, and the result is compared with the
-         claim at once, so that memory does not grow with the number of releases times the dimension.
+         in between (a design's inner rows), and two far outside the ball, which must be released as if clipped. Each
+         goes through `send`, every payload alone through `receive`, and is compared with the claim at once, so that
+         memory does not grow with the number of releases times the dimension.
 Symbols  m, V = claimed mean and variance of a decoded coordinate, for the clipped update u; shift = m(u) - m(u/1.1),
          what a response too strong by a tenth would add, to first order; z = (decoded - m)/s with s^2 = max(V, V(0)/9):
          at most unit variance, and no value of a nearly certain coordinate is out of proportion; c = V/s^2 the variance
@@ -33,14 +33,11 @@ __all__ = ["REACH_MARGIN", "STRETCH", "Path", "Progress", "Record", "Releases", 
 STRETCH = 1.1  # factor of the excess that the score tests are designed for
 OUTSIDE = 3.0  # times the radius
 FEW = {1: 4, 2: 12}  # coordinates that share it, by order of the norm: less than the radius each, above the noise
-RUNGS = 8
-RUNG_SHARE = 4  # a rung gets this part of the samples
+RUNGS, RUNG_SHARE = 8, 4  # a rung gets this part of the samples
 SIGNS_SEED = 20230723  # public: for the places of rungs and their other signs
-BATCH = 1 << 18  # numbers decoded at a time
-SPECTRUM = 1 << 21  # numbers of each update's releases that go into correlations of coordinates
+BATCH, SPECTRUM = 1 << 18, 1 << 21  # numbers decoded at a time; of an update, for correlations of coordinates
 KEPT, COLUMNS = 1 << 22, 64  # numbers, and coordinates, kept for correlations of releases
-TYPICAL = 0.1
-REACH_MARGIN = 1.25
+TYPICAL, REACH_MARGIN = 0.1, 1.25
 
 Progress: TypeAlias = Callable[[float, str], None]
 
@@ -71,8 +68,7 @@ class _Probe(NamedTuple):
 def _probes(ball: Ball, samples: int) -> list[_Probe]:
     """Return all updates to send, those of the epsilon bound first: zero, then pairs of opposites."""
     size, radius, order = ball.dimension, ball.radius, ball.norm.order
-    one = np.zeros(size)
-    one[0] = radius
+    one = radius * np.eye(1, size)[0]
     found = [
         _Probe("zero", np.zeros(size), samples),
         _Probe("one coordinate", one, samples, 0),
@@ -100,36 +96,14 @@ def _probes(ball: Ball, samples: int) -> list[_Probe]:
     return found
 
 
-@final
-class _Claims:
-    """The claimed mean and variance of decoded coordinates, looked up once per value."""
-
-    def __init__(self, mechanism: Mechanism) -> None:
-        self.ball, self.error = mechanism.domain, float(mechanism.moment_error)
-        require(0 <= self.error < 1, "moment_error of the mechanism", self.error, "from 0 to below 1")
-        self._mean, self._variance = cache(mechanism.expectation), cache(mechanism.variance)
-        # A nearly certain coordinate has a tiny variance; one at zero shows how far values spread.
-        self.at_zero = float(self.variance(np.zeros(1))[0])
-        self.floor = max(self.at_zero / 9, (1e-12 * self.ball.radius) ** 2)
-
-    def mean(self, target: FloatVector) -> FloatVector:
-        return _each(self._mean, target, "claimed expectation")
-
-    def variance(self, target: FloatVector) -> FloatVector:
-        variance = _each(self._variance, target, "claimed variance")
-        require(float(variance.min()) >= 0, "claimed variance", float(variance.min()), "at least 0")
-        return variance
-
-    def shift(self, target: FloatVector) -> FloatVector:
-        return self.mean(target) - self.mean(target / STRETCH)
-
-
-def _each(function: Callable[[float], float], values: FloatVector, name: str) -> FloatVector:
-    """Apply a function of one number to an array with few different values."""
+def _claims(decoded: Callable[[float], tuple[float, float]], values: FloatVector) -> tuple[FloatVector, FloatVector]:
+    """Return claimed mean and variance of every coordinate, looked up once per value."""
     different, places = np.unique(values, return_inverse=True)
-    answers = np.array([float(function(value)) for value in different.tolist()])
-    require(bool(np.all(np.isfinite(answers))), name, "NaN or infinity", "finite")
-    return np.asarray(answers[places.reshape(-1)])
+    answers = np.array([decoded(value) for value in different.tolist()], dtype=np.float64)
+    require(np.all(np.isfinite(answers)), "claimed mean and variance", "NaN or infinity", "finite")
+    require(answers[:, 1].min() >= 0, "claimed variance", float(answers[:, 1].min()), "at least 0")
+    mean, variance = answers[places.reshape(-1)].T
+    return mean, variance
 
 
 @final
@@ -159,10 +133,9 @@ class Record:
 
 @final
 class Releases:
-    """All releases of an audit: a record per update, and sums over all updates.
+    """All releases of an audit: a record per update, spectra along coordinates, some coordinates of all in order.
 
-    The sums are spectra along coordinates, and some coordinates of every release in order (``kept``). ``error`` is the
-    mechanism's own bound on the error of its claims.
+    ``error`` is the mechanism's own bound on the error of its claims.
     """
 
     def __init__(self, dimension: int, error: float, total: int) -> None:
@@ -200,25 +173,32 @@ class Releases:
 
 def release(path: Path, rng: Any, samples: int, progress: Progress) -> Releases:
     """Send every update as often as its probe asks for, the main ones ``samples`` times."""
-    claims = _Claims(path.mechanism)
-    probes = _probes(claims.ball, samples)
-    found = Releases(claims.ball.dimension, claims.error, sum(probe.times for probe in probes))
+    mechanism = path.mechanism
+    ball, error = mechanism.domain, float(mechanism.moment_error)
+    require(0 <= error < 1, "moment_error of the mechanism", error, "from 0 to below 1")
+    decoded = cache(lambda value: (float(mechanism.expectation(value)), float(mechanism.variance(value))))
+    probes = _probes(ball, samples)
+    found = Releases(ball.dimension, error, sum(probe.times for probe in probes))
     for probe in probes:
         place = found.outside if probe.name.startswith("outside") else found.inside
-        place.append(_record(path, rng, probe, claims, found, progress))
+        place.append(_record(path, rng, probe, decoded, found, progress))
     progress(1.0, "done")
     return found
 
 
-def _record(path: Path, rng: Any, probe: _Probe, claims: _Claims, found: Releases, progress: Progress) -> Record:
-    target = np.asarray(claims.ball.clip(probe.update), dtype=np.float64)
-    mean, variance = claims.mean(target), claims.variance(target)
-    spread = np.sqrt(np.maximum(variance, claims.floor))
-    typical = np.abs(variance - claims.at_zero) <= TYPICAL * claims.at_zero
-    response = (mean - claims.mean(np.zeros_like(target))) / spread
-    weight = claims.shift(target) / spread
+def _record(path: Path, rng: Any, probe: _Probe, claimed: Any, found: Releases, progress: Progress) -> Record:
+    ball = path.mechanism.domain
+    target = np.asarray(ball.clip(probe.update), dtype=np.float64)
+    # The mean, and what it is for an update shorter by one step of a tenth, and by two.
+    mean, less, least = (_claims(claimed, target / STRETCH**step)[0] for step in range(3))
+    variance = _claims(claimed, target)[1]
+    mean_at_zero, at_zero = claimed(0.0)
+    # A nearly certain coordinate has a tiny variance; one at zero shows how far values spread.
+    spread = np.sqrt(np.maximum(variance, max(at_zero / 9, (1e-12 * ball.radius) ** 2)))
+    typical = np.abs(variance - at_zero) <= TYPICAL * at_zero
+    response, weight = (mean - mean_at_zero) / spread, (mean - less) / spread
     # Where a step of a tenth adds less than the one before it, the response saturates.
-    before = float(weight @ (claims.shift(target / STRETCH) / spread))
+    before = float(weight @ ((less - least) / spread))
     growth = min(float(weight @ weight) / before if before > 0 else 0.0, STRETCH)
     first, second = np.zeros((2, target.size))
     fourth = reach = repeated = 0.0

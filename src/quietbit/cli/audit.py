@@ -7,7 +7,7 @@ from typing import Annotated, Any
 import typer
 
 import quietbit
-from quietbit.cli.console import JsonOption, Row, progress_bar, record, rounded, rounded_up
+from quietbit.cli.console import JsonOption, Row, progress_bar, record, rounded_up
 from quietbit.cli.options import OF_IMVU, chosen, find_imvu, option, takes, usual
 
 __all__ = ["audit"]
@@ -29,12 +29,7 @@ VERDICTS = {
 
 @takes(OPTIONS)
 def audit(
-    what: Annotated[
-        str,
-        typer.Argument(
-            help="A design file, a name that `quietbit catalogue` lists or, with --epsilon, a mechanism such as vmvu."
-        ),
-    ],
+    what: Annotated[str, typer.Argument(help="A design's file or name; with --epsilon a mechanism, such as vmvu.")],
     json: JsonOption = False,
     **given: Any,
 ) -> int:
@@ -63,13 +58,13 @@ def audit(
         result = quietbit.audit(mechanism, **asked, rng=rng, progress=report)
     excess = f"{rounded_up(result.detectable)} above the claim" if result.detectable < float("inf") else "none"
     rows = [
-        Row("epsilon_lower", "epsilon found, at least", result.epsilon_lower, rounded(result.epsilon_lower)),
-        Row("epsilon_upper", "epsilon claimed, at most", result.epsilon_upper, rounded_up(result.epsilon_upper)),
+        Row("epsilon_lower", "epsilon found, at least", result.epsilon_lower),
+        Row("epsilon_upper", "epsilon claimed, at most", result.epsilon_upper),
         Row("detectable", "excess that would be found", result.detectable, excess),
-        Row("measurable", "epsilon measurable, at most", result.measurable, rounded(result.measurable)),
+        Row("measurable", "epsilon measurable, at most", result.measurable),
         Row("delta", "delta", result.delta),
         Row("adjacency", "adjacency", result.adjacency.value),
-        Row("confidence", "confidence", result.confidence),
+        Row("confidence", "confidence", result.confidence, str(result.confidence)),
         Row("samples", "releases drawn per update", result.samples),
     ]
     for one in result.findings:

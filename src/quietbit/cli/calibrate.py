@@ -9,26 +9,20 @@ from typing import TYPE_CHECKING, Any
 from attrs import asdict
 
 import quietbit
-from quietbit.cli.console import JsonOption, Row, column_table, progress_bar, record, rounded, rounded_up
+from quietbit.cli.console import JsonOption, Row, progress_bar, record, rounded
+from quietbit.cli.design import gaussian_row, profile_rows
 from quietbit.cli.options import check_outputs, chosen, find_design, option, takes, usual
-from quietbit.cli.rows import gaussian_row, guarantee_rows, profile_rows
+from quietbit.cli.privacy import guarantee_rows
 from quietbit.errors import InvalidParameter, check_real, require
 from quietbit.target import Target
 
 if TYPE_CHECKING:
-    from quietbit.mechanism.central_sum import SumCalibration, SumRow
-    from quietbit.mechanism.expectation import Expectation
+    from quietbit.mechanism.central_sum import SumCalibration
 
 __all__ = ["calibrate"]
 
 LABELS = {"noise_multiplier": "noise / radius", "scale_multiplier": "scale / radius"}
-# What has no place in a question about sums.
-REASONS = {
-    "cohort": "left out for secure aggregation, where it is --clients",
-    "samples": "left out for secure aggregation: sums protect whole clients",
-}
-
-
+REASONS = {"cohort": "which counts --clients", "samples": "which protects whole clients"}
 OPTIONS = (
     option("epsilon", float, "Target for all releases of one party together.", ...),
     usual("delta", ...),
@@ -116,6 +110,7 @@ def _calibrate(target: dict[str, Any], given: dict[str, Any], as_json: bool) -> 
         found = quietbit.calibrate(mechanism, **target)
     made, layout, gain = found.mechanism, found.mechanism.layout, found.error.gain
     cohort = 1 if given["cohort"] is None else given["cohort"]
+    expected = quietbit.expectation(made, cohort=cohort, rounds=found.releases)
     per_parameter = (8 * layout.size if layout.bits == 0 else layout.bits * layout.count) / ball.dimension
     reach = "met from below to 1 part in 10,000"
     if found.saturated:
@@ -128,7 +123,8 @@ def _calibrate(target: dict[str, Any], given: dict[str, Any], as_json: bool) -> 
         Row("bits_per_parameter", "bits per parameter", per_parameter, rounded(per_parameter, 4)),
         Row("squared_error", "squared error at zero", found.squared_error, rounded(found.squared_error)),
         gaussian_row(found.squared_error, found.gaussian_squared_error),
-        *_expectation(quietbit.expectation(made, cohort=cohort, rounds=found.releases)),
+        Row("noise", "noise / clip", expected.noise, rounded(expected.noise, 3)),
+        Row("expectation", "what to expect", expected.sentence()),
     ]
     if abs(gain - 1) > 1e-6:
         text = f"{rounded(gain, 4)}: small coordinates decode to this times their value; divide by it, or the step"
@@ -142,14 +138,6 @@ def _calibrate(target: dict[str, Any], given: dict[str, Any], as_json: bool) -> 
         rows.append(Row("saved", "saved as", str(made.designed.save(out))))
     title = f"{mechanism} on an {ball.norm.value} ball of radius {ball.radius:g}, dimension {ball.dimension}"
     record(title, rows, as_json)
-
-
-def _expectation(expected: Expectation) -> list[Row]:
-    """Say how much noise a round has, and what that means."""
-    return [
-        Row("noise", "noise / clip", expected.noise, rounded(expected.noise, 3)),
-        Row("expectation", "what to expect", expected.sentence()),
-    ]
 
 
 def _design(design: quietbit.Design, note: str = "") -> list[Row]:
@@ -186,7 +174,8 @@ def _calibrate_sum(target: dict[str, Any], given: dict[str, Any], as_json: bool)
     word = given["mechanism"]
     require(word in (None, "imvu"), "mechanism", word, "imvu, or left out, for secure aggregation")
     for name, value in chosen(given, f"{OWN} cohort").items():
-        require(value is None, name, value, REASONS.get(name, "left out: secure aggregation chooses it"))
+        reason = REASONS.get(name, "which chooses it")
+        require(value is None, name, value, f"left out for secure aggregation, {reason}")
     if given["clients"] is None:
         raise InvalidParameter.of("clients", "given: how many codes a sum is over")
     require(ball.norm is quietbit.Norm.L2, "norm", ball.norm.value, "l2 for secure aggregation")
@@ -208,20 +197,10 @@ def _calibrate_sum(target: dict[str, Any], given: dict[str, Any], as_json: bool)
         with progress_bar("Drawing", quiet=as_json) as report:
             picture = plot_secure_aggregation(ball, asked, bits, share, report)
         rows.append(Row("plot", "drawn as", str(save_figure(picture, plot))))
-    if as_json:
-        facts = [asdict(line) | {"trust": line.trust.value} for line in lines]
-        rows.append(Row("comparison", "comparison", facts))
+    ideal = lines[1].squared_error
+    facts = [asdict(one) | {"over_ideal": one.squared_error / ideal, "trust": one.trust.value} for one in lines]
+    rows.append(Row("comparison", "The same target by other means", facts))
     record(f"secure sums of {found.clients:,} clients, {ball.dimension:,} parameters", rows, as_json)
-    if not as_json:
-        heads = ("", "bits per parameter", "epsilon", "squared error", "/ ideal", "the server sees")
-        column_table("The same target by other means", heads, [_line(one, lines[1].squared_error) for one in lines])
-
-
-def _line(row: SumRow, ideal: float) -> tuple[str, ...]:
-    error = row.squared_error
-    ratio = f"{error / ideal:.3g}" if math.isfinite(error) else "out of reach"
-    seen = "sums" if row.trust is quietbit.Trust.SECURE_AGGREGATION else "each payload"
-    return row.name, str(row.bits), rounded_up(row.epsilon_upper, 4), f"{error:.3g}", ratio, seen
 
 
 def _population(clients: int, sampling_rate: float | None, secret_cohort: bool) -> int | None:
@@ -250,7 +229,8 @@ def _sum_rows(found: SumCalibration, epsilon: float) -> list[Row]:
         Row("clamped_at", "clamped at", found.clamped_at, f"{rounded(found.clamped_at / codes.ball.radius, 3)} radii"),
         Row("wire_bits", "bits per parameter", found.wire_bits, f"{found.wire_bits}, the modulus of the masks"),
         Row("squared_error", "squared error at zero", error, f"{rounded(error)} of the mean"),
-        *_expectation(expected),
+        Row("noise", "noise / clip", expected.noise, rounded(expected.noise, 3)),
+        Row("expectation", "what to expect", expected.sentence()),
     ]
     if kept < found.mechanism.domain.dimension:
         lost = found.projection_error

@@ -6,7 +6,7 @@ from pathlib import Path
 from typing import Any
 
 import quietbit
-from quietbit.cli.console import JsonOption, column_table, rounded, rounded_up, show_json
+from quietbit.cli.console import JsonOption, column_table, show_json, shown
 from quietbit.cli.options import check_folder, number_or_word, option, takes
 
 __all__ = ["catalogue"]
@@ -44,9 +44,7 @@ def catalogue(export: Path | None, json: JsonOption = False, **given: Any) -> No
     if json:
         show_json(rows)
         return
-    lines = []
-    for name, epsilon, bias, error, identity in (one.values() for one in rows):
-        lines.append((name, rounded_up(epsilon, 8), rounded_up(bias, 2), rounded(error), identity[:12]))
     copied = f", copied to {export}" if export is not None else ""
     heads = ("name", "measured epsilon", "largest bias", "mean squared error", "identity")
-    column_table(f"{len(lines)} designs{copied}", heads, lines)
+    lines = [[shown(key, value) for key, value in {**row, "identity": row["identity"][:12]}.items()] for row in rows]
+    column_table(f"{len(rows)} designs{copied}", heads, lines)

@@ -3,16 +3,18 @@
 from __future__ import annotations
 
 from pathlib import Path
-from typing import Annotated
+from typing import TYPE_CHECKING, Annotated
 
 import typer
 
 import quietbit
-from quietbit.cli.console import JsonOption, record
+from quietbit.cli.console import JsonOption, Row, progress_bar, record, rounded, rounded_up
 from quietbit.cli.options import takes, usual
-from quietbit.cli.rows import certificate_rows
 
-__all__ = ["certify"]
+if TYPE_CHECKING:
+    from quietbit.design.certify import Certificate
+
+__all__ = ["certificate_rows", "certify"]
 
 
 @takes((usual("bound", True),))
@@ -25,3 +27,25 @@ def certify(file: Annotated[Path, typer.Argument(help="A design file.")], bound:
     certificate = quietbit.certify(found)
     record(f"{file}", certificate_rows(found, certificate, bound=bound, quiet=json), json)
     return 0 if certificate.meets_spec else 1
+
+
+def certificate_rows(found: quietbit.Design, certificate: Certificate, *, bound: bool, quiet: bool) -> list[Row]:
+    """Say what a certificate says; with ``bound`` also how good any design could be, which takes a while."""
+    rows = [
+        Row("epsilon", "epsilon asked for", found.spec.epsilon),
+        Row("epsilon_upper", "epsilon measured", certificate.epsilon_upper, rounded_up(certificate.epsilon_upper, 12)),
+        Row("meets_spec", "meets its spec", certificate.meets_spec, "yes" if certificate.meets_spec else "NO"),
+        Row("bias_upper", "largest bias", certificate.bias_upper, rounded_up(certificate.bias_upper, 3)),
+        Row("mean_squared_error", "mean squared error", certificate.mean_squared_error),
+        Row("objective", "objective", certificate.objective),
+    ]
+    if bound:
+        with progress_bar("Bounding every possible alphabet from below", quiet=quiet):
+            lowest = certificate.lower_bound
+        rows += [
+            Row("lower_bound", "no alphabet beats", lowest, rounded(lowest, 8)),
+            Row("gap", "gap to that bound", certificate.gap, f"{100 * certificate.gap:.3g} %"),
+        ]
+    values = found.alphabet.tolist()
+    shown = ", ".join(rounded(value, 5) for value in values[:16]) + (", ..." if len(values) > 16 else "")
+    return [*rows, Row("identity", "identity", found.identity()), Row("alphabet", "alphabet", values, shown)]

@@ -7,11 +7,12 @@ from textwrap import fill
 from typing import TYPE_CHECKING, Any
 
 import quietbit
-from quietbit.cli.console import JsonOption, column_table, progress_bar, show_json
+from quietbit.cli.console import JsonOption, column_table, progress_bar, show_json, shown
 from quietbit.cli.options import check_outputs, option, takes, usual
 
 if TYPE_CHECKING:
     from quietbit.plan.compare import Comparison, ComparisonRow
+    from quietbit.plan.evaluation import Evaluation
 
 __all__ = ["compare"]
 
@@ -105,13 +106,12 @@ def _show(found: Comparison) -> None:
     columns = COLUMNS | (MOVED if poisoned else {})
     for trust in dict.fromkeys(row.trust for row in found.rows):
         rows = sorted((row for row in found.rows if row.trust is trust), key=lambda row: row.noise)
-        lines = [_facts(found, row) for row in rows if not row.refusal]
-        if lines:
-            cells = [[_cell(line[name]) for name in columns] for line in lines]
-            column_table(f"{trust.value} trust", list(columns.values()), cells)
-        for row in rows:
-            if row.refusal:
-                _say(f"{row.name}, {trust.value}: {row.refusal}")
+        reached = [_facts(found, row) for row in rows if not row.refusal]
+        if reached:
+            lines = [[_cell(facts[name]) for name in columns] for facts in reached]
+            column_table(f"{trust.value} trust", list(columns.values()), lines)
+        for row in rows[len(reached) :]:  # whose noise is infinite
+            _say(f"{row.name}, {trust.value}: {row.refusal}")
         best = found.best(trust)
         if best is not None:
             kept = f" keeping {best.keep:,} coordinates" if best.keep is not None else ""
@@ -141,14 +141,17 @@ def _plain(found: Comparison) -> dict[str, Any]:
         **found.target.keywords(), "adjacency": found.target.adjacency.value,
         "clients": found.clients, "cohort": found.cohort, "rounds": found.rounds,
         "rows": [_facts(found, row) for row in found.rows],
-        "evaluation": None if (asked := found.evaluation) is None else {
-            "epsilon": asked.epsilon, "spends": asked.spends, "margin": asked.margin(found.cohort),
-        },
-        "summed_evaluation": None if (asked := found.summed_evaluation) is None else {
-            "epsilon": asked.epsilon, "margin": asked.margin(found.cohort),
-        },
+        "evaluation": _evaluation(found, found.evaluation),
+        "summed_evaluation": _evaluation(found, found.summed_evaluation),
         "best": {trust: found.rows.index(row) if row is not None else None for trust, row in best.items()},
     }  # fmt: skip
+
+
+def _evaluation(found: Comparison, asked: Evaluation | None) -> dict[str, float] | None:
+    if asked is None:
+        return None
+    spends = {} if asked is found.summed_evaluation else {"spends": asked.spends}  # in sums answers share the account
+    return {"epsilon": asked.epsilon, **spends, "margin": asked.margin(found.cohort)}
 
 
 def _facts(found: Comparison, row: ComparisonRow) -> dict[str, Any]:
@@ -162,7 +165,6 @@ def _facts(found: Comparison, row: ComparisonRow) -> dict[str, Any]:
     return {
         **start,
         **{name: getattr(row, name) for name in own},
-        # In deviations of the noise along one direction.
         "moved_over_noise": None if row.moved is None else row.moved * found.ball.dimension**0.5 / row.noise,
         "bytes_per_client": found.bytes_per_client(row),
         "bytes_in_all": found.bytes_in_all(row),
@@ -180,6 +182,4 @@ def _say(text: str) -> None:
 
 
 def _cell(value: Any) -> str:
-    if isinstance(value, float):
-        return f"{float(f'{value:.3g}'):,g}"
-    return "" if value is None else f"{value:,}" if isinstance(value, int) else str(value)
+    return f"{float(f'{value:.3g}'):,g}" if isinstance(value, float) else shown("", value)

@@ -25,6 +25,7 @@ from quietbit.privacy.guarantee import rounded_up as decimal_above
 
 __all__ = [
     "JsonOption", "Report", "Row", "column_table", "progress_bar", "record", "rounded", "rounded_up", "show_json",
+    "shown",
 ]  # fmt: skip
 
 JsonOption = Annotated[bool, typer.Option("--json", help="Print JSON instead of a table (infinity becomes null).")]
@@ -42,16 +43,21 @@ class Row(NamedTuple):
 
 
 def record(title: str, rows: Sequence[Row], as_json: bool = False) -> None:
-    """Print rows as a two-column table, or as one JSON object."""
+    """Print rows as one JSON object, or as a two-column table; lists of objects become tables of their own below it."""
     if as_json:
         show_json({row.key: row.value for row in rows})
         return
     table = Table(box=SIMPLE_HEAD, show_header=False)
     table.add_column(style="cyan", no_wrap=True)
     table.add_column(overflow="fold")
+    listed = [row for row in rows if isinstance(row.value, list) and row.value and isinstance(row.value[0], dict)]
     for row in rows:
-        table.add_row(row.label, Text(row.shown or str(row.value)))
+        if row not in listed:
+            table.add_row(row.label, Text(row.shown or shown(row.key, row.value)))
     _print(title, table)
+    for row in listed:
+        lines = [[shown(key, value) for key, value in line.items()] for line in row.value]
+        column_table(row.label, [head.replace("_", " ") for head in row.value[0]], lines)
 
 
 def column_table(title: str, heads: Sequence[str], lines: Sequence[Sequence[str]]) -> None:
@@ -62,6 +68,17 @@ def column_table(title: str, heads: Sequence[str], lines: Sequence[Sequence[str]
     for line in lines:
         table.add_row(*(Text(cell) for cell in line))
     _print(title, table)
+
+
+def shown(key: str, value: Any) -> str:
+    """Show a value to people: an upper bound is rounded up, a number has six digits, and None is blank."""
+    if isinstance(value, float):
+        return rounded_up(value) if key.endswith("_upper") else rounded(value)
+    if isinstance(value, bool):
+        return "yes" if value else "no"
+    if isinstance(value, list):
+        return ", ".join(shown(key, one) for one in value)
+    return "" if value is None else f"{value:,}" if isinstance(value, int) else str(value)
 
 
 def show_json(value: Any) -> None:

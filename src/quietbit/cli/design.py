@@ -5,16 +5,19 @@ from __future__ import annotations
 import math
 from collections.abc import Callable
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import quietbit
+from quietbit.cli.certify import certificate_rows
 from quietbit.cli.console import JsonOption, Row, progress_bar, record, rounded, rounded_up
 from quietbit.cli.options import check_outputs, chosen, number_or_word, option, takes, usual
-from quietbit.cli.rows import certificate_rows, gaussian_row, profile_rows
 from quietbit.errors import InvalidParameter, require
 from quietbit.target import Target
 
-__all__ = ["design"]
+if TYPE_CHECKING:
+    from quietbit.design.profile import Profile
+
+__all__ = ["design", "gaussian_row", "profile_rows"]
 
 OF_TABLE, OF_PROFILE = "levels bits design_epsilon", "epsilon delta releases adjacency"
 OPTIONS = (
@@ -117,3 +120,18 @@ def _profile(given: dict[str, Any], quiet: bool) -> tuple[str, Any, list[Row], C
     many = "1 release" if releases == 1 else f"{releases} releases"
     title = f"profile for epsilon {target.epsilon:g}, delta {delta:g}, {many}, {which.value}"
     return title, found, rows, lambda: plot_profile(found, which, releases, delta)
+
+
+def gaussian_row(error: float, gaussian: float) -> Row:
+    """Say what Gaussian noise has at the same target, and how we compare."""
+    shown = "none: it has no pure privacy"
+    if gaussian < math.inf:
+        shown = f"{rounded(gaussian)} for the same target; ours is {rounded(error / gaussian, 4)} times that"
+    return Row("gaussian_squared_error", "Gaussian noise's", gaussian, shown)
+
+
+def profile_rows(profile: Profile) -> list[Row]:
+    """Say which profile it is."""
+    facts = {"levels": profile.levels.size, "gain_lower": profile.gain_lower, "largest": profile.largest}
+    shown = f"{profile.levels.size} levels, gain {rounded(profile.gain_lower)}, {rounded(profile.largest, 4)} tries"
+    return [Row("profile", "profile", facts, shown), Row("identity", "identity", profile.identity())]

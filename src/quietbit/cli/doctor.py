@@ -36,8 +36,8 @@ def doctor(json: JsonOption = False) -> int:
 
     versions = _versions()
     missing = {name: how_to_install(PACKAGES[name]) for name, found in versions.items() if found is None}
-    with progress_bar("Looking around", quiet=json) as report:
-        machine = _machine(report)
+    with progress_bar("Looking around", quiet=json):
+        machine = _machine()
     if not json:
         told = [Row(name, name, found, found or f"not installed: {missing[name]}") for name, found in versions.items()]
         record("Installed", told)
@@ -46,11 +46,8 @@ def doctor(json: JsonOption = False) -> int:
         outcomes = self_test(report)
     passed = all(one.passed for one in outcomes)
     if json:
-        kernels = {name: {"available": not why, "reason": why or None} for name, why in machine["kernels"].items()}
-        machine["gpu"] = {"name": None, "gigabytes": 0.0, "reason": None, **machine["gpu"]}
-        checks = [{key: getattr(one, key) for key in ("name", "passed", "detail", "seconds")} for one in outcomes]
-        show_json({"versions": versions, "missing": missing, **machine, "kernels": kernels, "checks": checks,
-                   "passed": passed})  # fmt: skip
+        checks = [one._asdict() for one in outcomes]
+        show_json({"versions": versions, "missing": missing, **machine, "checks": checks, "passed": passed})
     else:
         words = {True: "PASS", False: "FAIL"}
         told = [Row(one.name, f"{words[one.passed]}  {one.name}", one.passed, one.detail) for one in outcomes]
@@ -68,31 +65,29 @@ def _versions() -> dict[str, str | None]:
     return found
 
 
-def _machine(report: Any) -> dict[str, Any]:
+def _machine() -> dict[str, Any]:
     from quietbit.kernel import select
 
-    found: dict[str, Any] = {"folders": {name: str(cache_folder(name)) for name in FOLDERS}}
-    report(0.0, "kernels")
-    found |= {"kernels": select.kernel_support(), "default_kernel": select.default_kernel().name}
-    report(0.5, "GPU")
-    found["gpu"] = select.gpu_support()
-    report(0.8, "AES")
-    speed = select.aes_gigabytes_per_second()
-    return found | {"aes": {"instructions": select.aes_instructions(), "gigabytes_per_second": speed}}
+    kernels = select.kernel_support()
+    return {
+        "folders": {name: str(cache_folder(name)) for name in FOLDERS},
+        "kernels": {name: {"available": not why, "reason": why or None} for name, why in kernels.items()},
+        "default_kernel": select.default_kernel().name,
+        "gpu": {"name": None, "gigabytes": 0.0, "reason": None, **select.gpu_support()},
+        "aes": {"instructions": select.aes_instructions(), "gigabytes_per_second": select.aes_gigabytes_per_second()},
+    }
 
 
-def _machine_rows(
-    kernels: dict[str, str], default_kernel: str, gpu: Any, aes: dict[str, Any], folders: dict[str, str]
-) -> list[Row]:
+def _machine_rows(folders: Any, kernels: Any, default_kernel: str, gpu: Any, aes: Any) -> list[Row]:
     rows = []
-    for name, reason in kernels.items():
-        shown = reason or "available" + (", the default" if name == default_kernel else "")
-        rows.append(Row(name, f"kernel {name}", not reason, shown))
+    for name, kernel in kernels.items():
+        usual = "available, the default" if name == default_kernel else "available"
+        rows.append(Row(name, f"kernel {name}", kernel["available"], kernel["reason"] or usual))
     speed = aes["gigabytes_per_second"]
     measured = "cryptography is not installed" if speed is None else f"{speed:.1f} GB/s measured on one thread"
     return [
         *rows,
         Row("aes", "AES", aes, f"{AES[aes['instructions']]}; {measured}"),
-        Row("gpu", "GPU", gpu.get("name"), gpu.get("reason") or f"{gpu['name']}, {gpu['gigabytes']:.0f} GB"),
+        Row("gpu", "GPU", gpu["name"], gpu["reason"] or f"{gpu['name']}, {gpu['gigabytes']:.0f} GB"),
         *(Row(key, FOLDERS[key], folder) for key, folder in folders.items()),
     ]

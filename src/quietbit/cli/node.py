@@ -14,7 +14,7 @@ import typer
 from attrs import NOTHING, Attribute, asdict, fields
 
 from quietbit._files import write_text
-from quietbit.cli.console import JsonOption, Row, column_table, record, rounded_up, show_json
+from quietbit.cli.console import JsonOption, Row, record, show_json
 from quietbit.cli.options import option, takes
 from quietbit.errors import QuietbitError, require, require_module
 from quietbit.node.policy import Policy
@@ -39,7 +39,6 @@ def _absolute(text: str) -> Path:
 
 
 PolicyArgument = Annotated[Path, _file("POLICY", "The policy file.")]
-YES_NO = {True: "yes", False: "no"}
 SKIPPED = ("trust", "largest_exposure", "min_neighbours", "seed")  # for those who edit the file
 USUAL = {"delta": 1e-5, "mechanisms": "imvu,vmvu,scout", "runs": "*", "metrics": "", "least_epsilon": 0.001,
          "ledger": None, "counter": None}  # fmt: skip
@@ -111,7 +110,7 @@ def _check(
     except (LedgerError, PolicyError) as error:
         said = str(error)
     rows = [
-        Row("fine", "fine", not said, YES_NO[not said]),
+        Row("fine", "fine", not said),
         Row("lines", "lines of the ledger", lines),
         Row("problem", "problem", said, said or "none"),
     ]
@@ -128,14 +127,15 @@ def _check_privacy_file(path: Path, as_json: bool) -> int:
         show_json({"unpriced": found.unpriced, **asdict(found)})
         return int(found.unpriced)
     rows = [
-        Row("unpriced", "anything unpriced would leave", found.unpriced, YES_NO[found.unpriced]),
-        Row("component", "component stands", found.component, YES_NO[found.component]),
+        Row("unpriced", "anything unpriced would leave", found.unpriced),
+        Row("component", "component stands", found.component),
         *(Row("beside", "leaves", text) for text in found.beside),
     ]
     record(f"What would leave a site with {path}", rows)
     for one in found.scopes:
         rows = [
-            Row("filters", "filters stand", f"data {YES_NO[one.data_filter]}, results {YES_NO[one.result_filter]}"),
+            Row("data_filter", "data filter stands", one.data_filter),
+            Row("result_filter", "result filter stands", one.result_filter),
             Row("owner", "owner", one.problem or one.owner),
             Row("leaves", "leaves", one.leaves),
         ]
@@ -161,40 +161,25 @@ def _status(
     caps: list[dict[str, Any]] = []
     for cap in found.caps:
         upper = reached(books, cap, found, found.min_honest_clients or 0, found.least_epsilon)
-        caps.append({"trust": cap.trust.value, "epsilon": cap.epsilon, "epsilon_upper": upper, "delta": cap.delta})
-    runs: list[dict[str, Any]] = [
-        {
-            "run": run, "releases": len(made), "first": _moment(made[0][1]), "last": _moment(made[-1][1]),
-            "mechanisms": sorted({name[:16] for _, _, name in made}),
-        }
-        for run, made in books.runs.items()
-    ]  # fmt: skip
+        caps.append({"trust": cap.trust.value, "epsilon_upper": upper, "epsilon": cap.epsilon, "delta": cap.delta})
+    runs: list[dict[str, Any]] = []
+    for run, made in books.runs.items():
+        first, latest = (time.strftime("%Y-%m-%d %H:%M", time.localtime(one[1])) for one in (made[0], made[-1]))
+        names = sorted({name[:16] for _, _, name in made})
+        runs.append({"run": run, "releases": len(made), "first": first, "last": latest, "mechanisms": names})
     today = books.last_day(Moment.now())
-    if json:
-        show_json({
-            "releases": books.releases, "releases_left": max(0, found.releases - books.releases), "today": today,
-            "today_left": max(0, found.releases_per_day - today), "adjacency": found.adjacency.value,
-            "unit": found.unit.value, "data_set": found.data_set, "caps": caps, "runs": runs,
-        })  # fmt: skip
-        return
     rows = [
         Row("releases", "releases", books.releases, f"{books.releases} of {found.releases}"),
+        Row("releases_left", "left", max(0, found.releases - books.releases)),
         Row("today", "in the last 24 hours", today, f"{today} of {found.releases_per_day}"),
+        Row("today_left", "left today", max(0, found.releases_per_day - today)),
+        Row("adjacency", "adjacency", found.adjacency.value),
+        Row("unit", "unit", found.unit.value),
+        Row("data_set", "data set", found.data_set),
+        Row("caps", "What it cost, at most, and may cost", caps),
+        Row("runs", "To whom", runs if json else runs[-last:]),
     ]
-    whose = found.adjacency.value + (f", any sample of {found.data_set}" if found.data_set else "")
-    for one in caps:
-        spent = f"{rounded_up(one['epsilon_upper'], 4)} of {one['epsilon']:g} at delta {one['delta']:g}, {whose}"
-        rows.append(Row(one["trust"], f"epsilon ({one['trust']})", one["epsilon_upper"], spent))
-    record("What this node has released", rows)
-    if runs:
-        heads = ("run", "releases", "first", "last", "mechanisms")
-        for one in runs:
-            one["mechanisms"] = ", ".join(one["mechanisms"])
-        column_table("To whom", heads, [[str(one[head]) for head in heads] for one in runs[-last:]])
-
-
-def _moment(seconds: float) -> str:
-    return time.strftime("%Y-%m-%d %H:%M", time.localtime(seconds))
+    record("What this node has released", rows, json)
 
 
 @node.command("serve")
@@ -275,11 +260,8 @@ def _directory(
         public = _key(operator, "operator")
         found = Directory.load(path, public)
     named = [{"name": one.name, "key": one.key.hex()} for one in found.members]
-    if json:
-        show_json({"directory": str(path), "operator": public.hex(), "members": named})
-        return
-    title = f"{len(named)} members, signed by {public.hex()}"
-    column_table(title, ["name", "public key"], [list(one.values()) for one in named])
+    rows = [Row("directory", "file", str(path)), Row("operator", "signed by", public.hex())]
+    record("A directory", [*rows, Row("members", f"{len(named)} members", named)], json)
 
 
 def _members(path: str) -> list[tuple[str, bytes]]:

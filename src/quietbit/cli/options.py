@@ -5,7 +5,8 @@ from __future__ import annotations
 import inspect
 import os
 import tempfile
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import contextmanager
 from pathlib import Path
 from typing import Annotated, Any
 
@@ -22,8 +23,7 @@ __all__ = [
 
 # What several commands take: kind of value, meaning, and how the help writes the value or the flag.
 USUAL: dict[str, tuple[Any, ...]] = {
-    "adjacency": (str, "The neighbouring world: zero-out (the update is zero) or replace-one (any other in the ball).",
-                  "WORD"),
+    "adjacency": (str, "The neighbouring world: zero-out (a zero update) or replace-one (any in the ball).", "WORD"),
     "beta": (float, "Stretches small coordinates over the design's range (imvu)."),
     "bound": (bool, "Compute how good any design could be (slow for many levels).", None, "--bound/--no-bound"),
     "clamp": (bool, "Cut inputs to [0, 1], as the published code does (imvu).", None, "--clamp"),
@@ -115,21 +115,20 @@ def check_outputs(*paths: Path | None, figures: tuple[Path | None, ...] = ()) ->
     for path in given:
         if path.is_dir():
             raise QuietbitError(f"Cannot write {path}: it is a folder.")
-        _try(path, path.parent)
+        with _refusing(path), tempfile.TemporaryFile(dir=path.parent):
+            pass
 
 
 def check_folder(folder: Path) -> None:
     """Make a folder for results, or say why not."""
-    try:
+    with _refusing(folder):
         folder.mkdir(parents=True, exist_ok=True)
-    except OSError as error:
-        raise QuietbitError(f"Cannot write {folder}: {error.strerror}.") from error
-    _try(folder, folder)
+        tempfile.TemporaryFile(dir=folder).close()
 
 
-def _try(path: Path, folder: Path) -> None:
+@contextmanager
+def _refusing(path: Path) -> Iterator[None]:
     try:
-        with tempfile.TemporaryFile(dir=folder):
-            pass
+        yield
     except OSError as error:
         raise QuietbitError(f"Cannot write {path}: {error.strerror}.") from error

@@ -9,11 +9,10 @@ import typer
 import quietbit
 from quietbit.cli.console import JsonOption, Row, record, rounded, rounded_up
 from quietbit.cli.options import OF_IMVU, find_imvu, option, takes, usual
-from quietbit.cli.rows import guarantee_rows
 from quietbit.errors import check_int, require
 from quietbit.target import Adjacency
 
-__all__ = ["privacy"]
+__all__ = ["guarantee_rows", "privacy"]
 
 OPTIONS = (
     *OF_IMVU,
@@ -65,3 +64,14 @@ def privacy(
         *guarantee_rows(guarantee),
     ]
     record(f"I-MVU on an {ball.norm.value} ball of radius {ball.radius:g}, beta {mechanism.beta:g}", rows, json)
+
+
+def guarantee_rows(guarantee: quietbit.Guarantee, what: str = "all releases") -> list[Row]:
+    """Make the rows of an epsilon with all the words that it needs."""
+    epsilon = guarantee.epsilon_upper
+    return [
+        Row("epsilon_upper", f"epsilon of {what}", epsilon, rounded_up(epsilon, 8)),
+        Row("delta", "delta", guarantee.delta),
+        *(Row(key, key, getattr(guarantee, key).value) for key in ("adjacency", "unit", "trust")),
+        Row("guarantee", "guarantee", guarantee.sentence()),
+    ]

@@ -16,7 +16,7 @@ from typing import Any, TypeAlias
 from quietbit.errors import QuietbitError
 from quietbit.mechanism.expectation import HOPELESS_ABOVE, USEFUL_UP_TO
 from quietbit.plan.compare import Comparison, compare
-from quietbit.plot.figure import Axes, Figure, blank_figure, looks, plain_axes, shared_legend
+from quietbit.plot.figure import Figure, blank_figure, looks, plain_axes, shared_legend
 from quietbit.target import Trust
 
 __all__ = ["RELEASES", "plot_comparison"]
@@ -54,12 +54,18 @@ def plot_comparison(
         left.plot(list(points), list(points.values()), label=label, **style)
         sent = _lines(found).get((name, trust), [])
         right.plot([size for size, _ in sent], [noise for _, noise in sent], **{**style, "linewidth": 0.9})
+    known = [noise for lines in answers.values() for line in lines.values() for _, noise in line]
+    low, high = min([*known, USEFUL_UP_TO]) / 2, max([*known, HOPELESS_ABOVE]) * 2
     for axes in (left, right):
-        axes.set_xscale("log")
-        axes.set_yscale("log")
+        axes.set(xscale="log", yscale="log", ylim=(low, high))
+    for name, start, stop, colour in BANDS:
+        bottom, top = max(start, low), min(stop, high)
+        for axes in (left, right):
+            axes.axhspan(bottom, top, color=colour, zorder=0, linewidth=0)
+        style = {"va": "center", "fontsize": 9, "color": "#6c7280", "style": "italic"}
+        right.text(1.02, math.sqrt(bottom * top), name, transform=right.get_yaxis_transform(), **style)
     left.set_xticks(list(answers), [f"{times:,}" for times in answers])
     left.minorticks_off()
-    _bands(left, right, [noise for lines in answers.values() for line in lines.values() for _, noise in line])
     shared_legend(figure, left, "outside lower center", most=5)
     return figure
 
@@ -91,18 +97,3 @@ def _lines(found: Comparison) -> Lines:
         if row.expected is not None:
             lines.setdefault((row.name, row.trust), []).append((row.payload_bytes, row.expected.run_noise))
     return {key: sorted(points) for key, points in lines.items()}
-
-
-def _bands(left: Axes, right: Axes, known: Sequence[float]) -> None:
-    """Say what the noise means, behind the lines and in words beside them."""
-    low, high = min([*known, USEFUL_UP_TO]) / 2, max([*known, HOPELESS_ABOVE]) * 2
-    for axes in (left, right):
-        axes.set_ylim(low, high)
-        for name, start, stop, colour in BANDS:
-            bottom, top = max(start, low), min(stop, high)
-            axes.axhspan(bottom, top, color=colour, zorder=0, linewidth=0)
-            if axes is right:
-                axes.text(
-                    1.02, math.sqrt(bottom * top), name, transform=axes.get_yaxis_transform(), ha="left", va="center",
-                    fontsize=9, color="#6c7280", style="italic",
-                )  # fmt: skip

@@ -24,7 +24,6 @@ __all__ = ["LOOKS", "Moments", "X", "draw_moments", "moments", "plot_design"]
 
 UNIT = Ball(Norm.L1, 0.5, 1)
 X = np.linspace(0.0, 1.0, 401)
-MOST_DOTS = 64
 # MVU is a broad line under I-MVU's narrow one, so that both show where they agree.
 LOOKS: dict[str, dict[str, Any]] = {
     "laplace": {"color": MECHANISMS["laplace"].light, "linewidth": 1.8, "linestyle": (0, (5, 2)),
@@ -33,7 +32,7 @@ LOOKS: dict[str, dict[str, Any]] = {
     "imvu": {"color": MECHANISMS["imvu"].light, "linewidth": 1.6, "label": "I-MVU (interpolated)"},
     "levels": {"color": INK, "s": 20, "zorder": 4, "linewidths": 0, "label": "the design's levels"},
 }  # fmt: skip
-MOST_NUMBERS = 16  # rows or columns beyond which cells hold no numbers and ticks are thinned
+MOST_DOTS, MOST_NUMBERS = 64, 16  # levels with dots; rows or columns of cells with numbers and of ticks for all
 
 
 def plot_design(design: Design) -> Figure:

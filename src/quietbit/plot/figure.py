@@ -8,7 +8,6 @@ Source   Okabe and Ito (2008), "Color universal design", for the families of col
 
 from __future__ import annotations
 
-import io
 import os
 from collections.abc import Sequence
 from dataclasses import dataclass
@@ -20,16 +19,15 @@ from quietbit.errors import require, require_module
 
 __all__ = [
     "FORMATS", "GREY", "INK", "MATPLOTLIB", "MECHANISMS", "PAPER", "Axes", "Figure", "Look", "blank_figure", "looks",
-    "plain_axes", "render_figure", "save_figure", "shared_legend",
+    "plain_axes", "save_figure", "shared_legend",
 ]  # fmt: skip
 
 # matplotlib is optional: its classes have no name here, so that this module imports without it.
 Figure: TypeAlias = Any
 Axes: TypeAlias = Any
 
-FORMATS = ("png", "svg", "pdf")
+FORMATS, DOTS_PER_INCH = ("png", "svg", "pdf"), 160
 PAPER, INK, GREY, FAINT = "#ffffff", "#1f2430", "#9aa0ad", "#d9dce3"
-DOTS_PER_INCH = 160
 
 
 def blank_figure(width: float, height: float, title: str = "", identity: str = "") -> Figure:
@@ -67,19 +65,12 @@ def shared_legend(figure: Figure, axes: Axes, place: str, most: int = 9) -> None
     figure.legend(handles, labels, loc=place, ncols=columns, frameon=False, fontsize=9, labelcolor=INK)
 
 
-def render_figure(figure: Figure, form: str) -> bytes:
-    """Return the figure as the bytes of a png, svg or pdf file."""
-    require(form in FORMATS, "format of the figure", form, "one of " + ", ".join(FORMATS))
-    buffer = io.BytesIO()
-    figure.savefig(buffer, format=form)
-    return buffer.getvalue()
-
-
 def save_figure(figure: Figure, path: str | os.PathLike[str]) -> Path:
     """Write a figure in the format its file name ends in: png, svg or pdf."""
     target = Path(path)
-    content = render_figure(figure, target.suffix.lower().lstrip("."))
-    return write_whole(target, lambda file: file.write(content), make_folder=False)
+    form = target.suffix.lower().removeprefix(".")
+    require(form in FORMATS, "end of the figure's file name", target.name, "one of ." + ", .".join(FORMATS))
+    return write_whole(target, lambda file: figure.savefig(file, format=form), make_folder=False)
 
 
 MATPLOTLIB = {"circle": "o", "square": "s", "triangle": "^", "down": "v", "diamond": "D", "plus": "P", "cross": "X"}
@@ -116,12 +107,8 @@ OTHERS = (Look("#b8577f", "#ee94b8", "cross"), Look("#3d7f8f", "#7cc7d8", "diamo
 DASHES: tuple[tuple[int, ...], ...] = ((), (7, 3), (2, 3), (9, 3, 2, 3))
 MARKERS = ("circle", "diamond", "square", "cross")
 # A further run of the same mechanism is moved towards these: (on light, on dark, how far).
-SHADES = (
-    ("#000000", "#ffffff", 0.0),
-    ("#000000", "#ffffff", 0.45),
-    ("#b3008f", "#ff9bea", 0.6),
-    ("#5e4a2b", "#dccba8", 0.75),
-)
+BLACK = ("#000000", "#ffffff")
+SHADES = ((*BLACK, 0.0), (*BLACK, 0.45), ("#b3008f", "#ff9bea", 0.6), ("#5e4a2b", "#dccba8", 0.75))
 
 
 def looks(mechanisms: Sequence[str]) -> list[Look]:

@@ -2,19 +2,19 @@ import pytest
 
 from lab.report.makers import runs
 from quietbit import InvalidParameter
-from quietbit.plot.figure import render_figure
+from quietbit.plot.figure import save_figure
 from quietbit_lab.report.plots import plot_uplink, shown_size
 from quietbit_lab.report.runs import settings_within
 
 
-def test_a_point_per_mechanism_at_its_bytes():
+def test_a_point_per_mechanism_at_its_bytes(tmp_path):
     found = [(point, run.record["bytes_per_client"]) for point, run in settings_within(runs(), 20.0)]
     figure = plot_uplink(found, "title")
     (axes,) = figure.axes
     assert [text.get_text() for text in axes.get_legend().get_texts()] == [
         "Gaussian, 32 bits", "I-MVU, 1 bit", "SignSGD, 1 bit", "without noise",
     ]  # fmt: skip
-    assert render_figure(figure, "svg").startswith(b"<?xml")
+    assert save_figure(figure, tmp_path / "figure.svg").read_bytes().startswith(b"<?xml")
     with pytest.raises(InvalidParameter, match="within the target"):
         plot_uplink([], "title")
 

@@ -5,7 +5,7 @@ import pytest
 
 from quietbit.design.profile import Profile
 from quietbit.errors import InvalidParameter
-from quietbit.plot.figure import render_figure
+from quietbit.plot.figure import save_figure
 from quietbit.plot.profile import plot_profile
 from quietbit.target import Adjacency
 
@@ -13,7 +13,7 @@ PURE = Profile.from_weights([0.3975], [1.0, math.e])
 
 
 @pytest.mark.parametrize("adjacency", list(Adjacency))
-def test_three_panels_and_the_promise(adjacency):
+def test_three_panels_and_the_promise(adjacency, tmp_path):
     figure = plot_profile(PURE, adjacency, 12, 1e-5)
     assert [axes.get_title(loc="left") for axes in figure.axes] == [
         "profile h", "density of what is sent", "delta at every epsilon",
@@ -22,7 +22,7 @@ def test_three_panels_and_the_promise(adjacency):
     assert adjacency.value in figure.get_suptitle()
     labels = figure.axes[2].get_legend_handles_labels()[1]
     assert labels[:2] == ["one release", "all 12 releases"]
-    assert render_figure(figure, "png")[:4] == b"\x89PNG"
+    assert save_figure(figure, tmp_path / "figure.png").read_bytes()[:4] == b"\x89PNG"
 
 
 def test_delta_of_one_pure_release_ends_at_its_epsilon():
