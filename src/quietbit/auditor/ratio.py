@@ -47,8 +47,7 @@ def ratio_lower(first: FloatVector, second: FloatVector, delta: float, doubt: fl
         often, seldom = (trials / split * count for count in _counts(event, first[:split], second[:split]))
         return _log_ratio(often, seldom, trials, delta, doubt)
 
-    best = max(events, key=promise)
-    return _log_ratio(*_counts(best, first[split:], second[split:]), trials, delta, doubt)
+    return _log_ratio(*_counts(max(events, key=promise), first[split:], second[split:]), trials, delta, doubt)
 
 
 def _counts(event: tuple[float, bool, int], first: FloatVector, second: FloatVector) -> tuple[int, int]:

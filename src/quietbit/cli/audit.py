@@ -12,14 +12,6 @@ from quietbit.cli.options import OF_IMVU, chosen, find_imvu, option, takes, usua
 
 __all__ = ["audit"]
 
-OPTIONS = (
-    *OF_IMVU,
-    usual("dimension", 8),
-    option("epsilon", float, "Calibrate the mechanism to this, for one release."),
-    option("samples", int, "How often each of the main updates is sent.", 4000),
-    option("confidence", float, "That a right sampler passes, between 0.5 and 1.", 1 - 1e-6),
-    option("seed", int, "Reproducible words instead of the operating system's."),
-)
 VERDICTS = {
     "passed": "consistent with the claim",
     "failed": "THE SAMPLER IS NOT WHAT IS CLAIMED",
@@ -27,7 +19,14 @@ VERDICTS = {
 }
 
 
-@takes(OPTIONS)
+@takes(
+    *OF_IMVU,
+    usual("dimension", 8),
+    option("epsilon", float, "Calibrate the mechanism to this, for one release."),
+    option("samples", int, "How often each of the main updates is sent.", 4000),
+    option("confidence", float, "That a right sampler passes, between 0.5 and 1.", 1 - 1e-6),
+    option("seed", int, "Reproducible words instead of the operating system's."),
+)
 def audit(
     what: Annotated[str, typer.Argument(help="A design's file or name; with --epsilon a mechanism, such as vmvu.")],
     json: JsonOption = False,

@@ -23,7 +23,11 @@ __all__ = ["calibrate"]
 
 LABELS = {"noise_multiplier": "noise / radius", "scale_multiplier": "scale / radius"}
 REASONS = {"cohort": "which counts --clients", "samples": "which protects whole clients"}
-OPTIONS = (
+# What says how noise is made under local trust, and is chosen where sums are seen alone.
+OWN = "levels beta clamp decoder design samples local_steps local_rate"
+
+
+@takes(
     option("epsilon", float, "Target for all releases of one party together.", ...),
     usual("delta", ...),
     usual("adjacency", ...),
@@ -49,16 +53,11 @@ OPTIONS = (
            "secure aggregation that a client is in a cohort (--secret-cohort)."),
     option("local_steps", int, "Private steps on such batches before a site sends the difference of models."),
     option("local_rate", float, "The learning rate of such a step."),
-    option("secret_cohort", bool, "Nobody, the server included, learns who took part.", False, flag="--secret-cohort"),
+    option("secret_cohort", bool, "Nobody, the server included, learns who took part.", False),
     option("cohort", int, "Clients in a round, to be told what to expect of it; one unless given."),
     option("plot", Path, "Draw error and bits over the number of clients (secure-aggregation)."),
     option("out", Path, "Save the design or profile found (imvu, mvu, vmvu)."),
 )  # fmt: skip
-# What says how noise is made under local trust, and is chosen where sums are seen alone.
-OWN = "levels beta clamp decoder design samples local_steps local_rate"
-
-
-@takes(OPTIONS)
 def calibrate(json: JsonOption = False, **given: Any) -> None:
     """Find the most accurate mechanism of its kind within a privacy target.
 

@@ -11,16 +11,14 @@ from quietbit.cli.options import check_folder, number_or_word, option, takes
 
 __all__ = ["catalogue"]
 
-OPTIONS = (
+
+@takes(
     option("levels", int, "Only designs with this many input levels."),
     option("bits", int, "Only designs with this many bits."),
     option("epsilon", float, "Only designs with this epsilon."),
     option("bias", str, "Only designs with this bias.", metavar="exact|PENALTY"),
     option("export", Path, "Copy the listed designs there.", metavar="DIR"),
 )
-
-
-@takes(OPTIONS)
 def catalogue(export: Path | None, json: JsonOption = False, **given: Any) -> None:
     """List the designs that ship with the package; their names serve wherever a design file does.
 

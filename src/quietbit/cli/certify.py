@@ -17,7 +17,7 @@ if TYPE_CHECKING:
 __all__ = ["certificate_rows", "certify"]
 
 
-@takes((usual("bound", True),))
+@takes(usual("bound", True))
 def certify(file: Annotated[Path, typer.Argument(help="A design file.")], bound: bool, json: JsonOption = False) -> int:
     """Measure a design file in exact arithmetic; exit code 1 if it does not meet its own spec.
 

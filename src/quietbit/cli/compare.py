@@ -40,7 +40,9 @@ POISON = (
     "the best of 2^30. Behind masks one client is enough, and only the range of the mean bounds it."
 )
 WIDTH = 110
-OPTIONS = (
+
+
+@takes(
     option("epsilon", float, "What all releases of one client together may cost.", ...),
     usual("delta", ...),
     usual("adjacency", ...),
@@ -51,8 +53,7 @@ OPTIONS = (
     option("trust", str, "local, secure-aggregation or central; all unless given.", metavar="WORD"),
     option("min_honest_clients", int,
            "Of a cohort, for secure aggregation: who answers and does not collude (all unless given)."),
-    option("baselines", bool, "Rows for the field's other mechanisms too, none of which is chosen.", False,
-           flag="--baselines"),
+    option("baselines", bool, "Rows for the field's other mechanisms too, none of which is chosen.", False),
     option("evaluate", float, "What one answer to a private evaluation costs; one goes with every release."),
     option("malicious", float, "Share of clients that send what they like: how far they move a round's mean."),
     option("dimension", int, "Parameters in an update: what a client trains, and no more.", ...),
@@ -60,9 +61,6 @@ OPTIONS = (
     usual("norm", "l2"),
     option("out", Path, "Draw noise over releases and over bytes, as png, svg or pdf."),
 )  # fmt: skip
-
-
-@takes(OPTIONS)
 def compare(dimension: int, clip: float, norm: str, out: Path | None, json: JsonOption = False, **given: Any) -> None:
     """Compare all mechanisms and trust models for a run, before anything is trained.
 

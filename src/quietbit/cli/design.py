@@ -20,7 +20,9 @@ if TYPE_CHECKING:
 __all__ = ["design", "gaussian_row", "profile_rows"]
 
 OF_TABLE, OF_PROFILE = "levels bits design_epsilon", "epsilon delta releases adjacency"
-OPTIONS = (
+
+
+@takes(
     option("levels", int, "Input levels, 2 or more."),
     option("bits", int, "Bits per output symbol, 1 to 8."),
     option("design_epsilon", float, "The design's own epsilon, in the sense of --privacy."),
@@ -29,16 +31,12 @@ OPTIONS = (
     option("out", Path, "Save the design as JSON."),
     option("plot", Path, "Draw it, as .png, .svg or .pdf."),
     usual("bound", True),
-    option("vector", bool, "Design the profile of the vector mechanism (vmvu) for a target instead.", False,
-           flag="--vector"),
+    option("vector", bool, "Design the profile of the vector mechanism (vmvu) for a target instead.", False),
     option("epsilon", float, "Target for all releases of one party together (--vector)."),
     option("delta", float, "Delta of that target; may be 0 (--vector)."),
     option("releases", int, "How often the same party sends an update, 1 unless given (--vector)."),
     option("adjacency", str, "What the neighbouring world is (--vector).", metavar="zero-out|replace-one"),
-)  # fmt: skip
-
-
-@takes(OPTIONS)
+)
 def design(json: JsonOption = False, **given: Any) -> None:
     """Solve for the most accurate private table, and certify it; or, with --vector, for a profile.
 

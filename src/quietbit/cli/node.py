@@ -60,7 +60,7 @@ def _rule_options() -> list[inspect.Parameter]:
 
 
 @node.command("init")
-@takes(_rule_options())
+@takes(*_rule_options())
 def _init(policy: PolicyArgument, json: JsonOption = False, **rules: Any) -> None:
     """Write this node's policy and begin its ledger, once.
 
@@ -175,9 +175,9 @@ def _status(
         Row("today_left", "left today", max(0, found.releases_per_day - today)),
         Row("adjacency", "adjacency", found.adjacency.value),
         Row("unit", "unit", found.unit.value),
-        Row("data_set", "data set", found.data_set),
-        Row("caps", "What it cost, at most, and may cost", caps),
-        Row("runs", "To whom", runs if json else runs[-last:]),
+        Row("data_set", "data set", found.data_set, found.data_set or "none named"),
+        Row("caps", "Cost so far (epsilon upper) and cap (epsilon)", caps),
+        Row("runs", "To whom", runs if json else runs[-last:], "nobody yet"),
     ]
     record("What this node has released", rows, json)
 

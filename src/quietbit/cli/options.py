@@ -5,7 +5,7 @@ from __future__ import annotations
 import inspect
 import os
 import tempfile
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
 from pathlib import Path
 from typing import Annotated, Any
@@ -26,7 +26,7 @@ USUAL: dict[str, tuple[Any, ...]] = {
     "adjacency": (str, "The neighbouring world: zero-out (a zero update) or replace-one (any in the ball).", "WORD"),
     "beta": (float, "Stretches small coordinates over the design's range (imvu)."),
     "bound": (bool, "Compute how good any design could be (slow for many levels).", None, "--bound/--no-bound"),
-    "clamp": (bool, "Cut inputs to [0, 1], as the published code does (imvu).", None, "--clamp"),
+    "clamp": (bool, "Cut inputs to [0, 1], as the published code does (imvu)."),
     "delta": (float, "Delta of the guarantee."),
     "dimension": (int, "Parameters in an update."),
     "norm": (str, "Norm of the ball that updates are clipped to.", "l1|l2"),
@@ -40,7 +40,9 @@ USUAL: dict[str, tuple[Any, ...]] = {
 def option(
     name: str, kind: Any, about: str, default: Any = None, metavar: str | None = None, flag: str = ""
 ) -> inspect.Parameter:
-    """Return an option of a table; without a default it may be left out, and with ``...`` it may not."""
+    """Return an option; without a default it may be left out, with ``...`` it may not; a bool's flag turns it on."""
+    if kind is bool:
+        flag = flag or "--" + name.replace("_", "-")
     told = typer.Option(*((flag,) if flag else ()), metavar=metavar, help=about)
     shape: Any = Annotated[kind | None if default is None else kind, told]
     given = inspect.Parameter.empty if default is ... else default
@@ -53,7 +55,7 @@ def usual(name: str, default: Any = None) -> inspect.Parameter:
     return option(name, kind, about, default, *shown)
 
 
-def takes(options: Sequence[inspect.Parameter]) -> Callable[[Callable[..., Any]], Callable[..., Any]]:
+def takes(*options: inspect.Parameter) -> Callable[[Callable[..., Any]], Callable[..., Any]]:
     """Return a decorator by which a command has these options before its own; they come by name or as ``**given``."""
 
     def with_options(command: Callable[..., Any]) -> Callable[..., Any]:

@@ -14,16 +14,14 @@ from quietbit.target import Adjacency
 
 __all__ = ["guarantee_rows", "privacy"]
 
-OPTIONS = (
+
+@takes(
     *OF_IMVU,
     usual("dimension", 1000),
     usual("releases", 1),
     option("order", float, "Rényi order at which kappa is shown (more than two levels).", 2.0),
     usual("samples"),
 )
-
-
-@takes(OPTIONS)
 def privacy(
     design: Annotated[str, typer.Argument(help="A design file, or a name that `quietbit catalogue` lists.")],
     json: JsonOption = False,

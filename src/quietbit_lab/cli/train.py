@@ -77,7 +77,7 @@ OTHERS = (
 )  # fmt: skip
 
 
-@takes((*OTHERS, *OF_PLAN, *OF_TRAINING))
+@takes(*OTHERS, *OF_PLAN, *OF_TRAINING)
 def train(
     data: DataOption = None,
     device: Annotated[
