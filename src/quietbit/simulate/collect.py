@@ -31,18 +31,7 @@ from quietbit.simulate.problem import LocalPlan, Problem, Rows, SampleProblem, c
 from quietbit.target import Trust
 from quietbit.wire.uplink import Aggregator, Uplink, pooled, weight_of
 
-__all__ = [
-    "CLIENT_BITS",
-    "CentralCollector",
-    "ClientRng",
-    "Collector",
-    "UplinkCollector",
-    "client_rng",
-    "make_collector",
-    "payload_bytes",
-    "round_bytes",
-    "seeded_client_rng",
-]
+__all__ = ["CentralCollector", "Collector", "UplinkCollector", "client_rng", "make_collector", "seeded_client_rng"]
 
 CHUNK_COORDINATES = 1 << 21
 MOST_THREADS = 1024
@@ -66,11 +55,6 @@ def seeded_client_rng(seed: int) -> ClientRng:
     return lambda number, client: seeded_rng(base | (number << CLIENT_BITS) | client)
 
 
-def payload_bytes(plan: Plan, mechanism: Mechanism) -> int:
-    """Return what a client sends in a round of a plan."""
-    return bytes_sent(mechanism, plan.trust, plan.updates)
-
-
 def round_bytes(plan: Plan, mechanism: Mechanism | None, each: int) -> int:
     """Return what all clients of a round send, ``each`` an update; scouts send their answers instead."""
     scouts = plan.cohort - plan.updates  # who takes part is an expectation where that is secret
@@ -90,7 +74,7 @@ class UplinkCollector:
 
     def __init__(self, problem: Problem, steps: LocalPlan, plan: Plan, mechanism: Mechanism, threads: int = 1) -> None:
         """Refuse a mechanism for another ball than the updates are clipped to."""
-        self.moving, self.bytes_per_client = plan.moving_clip(), payload_bytes(plan, mechanism)
+        self.moving, self.bytes_per_client = plan.moving_clip(), bytes_sent(mechanism, plan.trust, plan.updates)
         self._problem, self._steps, self._plan = problem, steps, plan
         self._rng, self._threads = client_rng(plan.rng, plan.seed), check_int(threads, "threads", 1, MOST_THREADS)
         self._uplink = Uplink(mechanism, max_payloads=plan.cohort, unit=plan.unit)

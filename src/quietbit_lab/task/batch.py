@@ -32,14 +32,13 @@ from numpy.typing import NDArray
 from quietbit.errors import require, require_module
 from quietbit.mechanism.ball import Norm
 from quietbit.mechanism.base import Mechanism
+from quietbit.plan.compare import bytes_sent
 from quietbit.plan.costs import ClientCosts
 from quietbit.plan.participation import EACH_ONCE, SAMPLED, Schedule, releases_per_client
 from quietbit.plan.plan import Plan
 from quietbit.privacy.guarantee import Guarantee
-from quietbit.simulate.collect import payload_bytes
 from quietbit.simulate.loop import DIVERGED, FINISHED, LARGEST, TARGET, Point, Run
 from quietbit.simulate.problem import Rows, Score
-from quietbit.target import Trust
 from quietbit_lab.cohort.means import Way, way_of
 from quietbit_lab.experiment.record import Setting
 
@@ -417,7 +416,7 @@ def make_lanes(
             way = way_of(mechanism, plan.cohort, plan.trust, share, draw)
             account = plan.account(mechanism, problem.sizes)
             account.counts = counts
-            size = 4 * problem.dimension if plan.trust is Trust.CENTRAL else payload_bytes(plan, mechanism)
+            size = bytes_sent(mechanism, plan.trust, plan.updates)
             made[key] = mechanism, way, size, _stop(plan, rounds, account, schedule), account
         lanes.append(Lane(setting, *made[key]))
     return lanes
