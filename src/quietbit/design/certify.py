@@ -1,14 +1,12 @@
 """The certificate of a design, and how good any design could be.
 
 Idea     Doubles are rationals, so the ratios, sums and means of a stored table are computed exactly; only the final
-         logarithm is rounded, upwards, with fifty digits to spare. Nothing of it depends on a solver.
-         The lower bound on the objective, over every alphabet of every size, is weak duality: any multipliers mu_i of
-         the sums and nu_i of the means give one if sum_i p_i c_i(a) >= 0 for every private column p and every real a.
-         They come from the interior-point method on a grid of candidate values, to which the worst offenders are added;
-         lowering all mu_i by the remaining violation makes them feasible, whatever the solver did.
-Symbols  epsilon_upper = max log(P[i,j]/P[i',j]) / d(x_i, x_i'). Between neighbours is enough for the metric kinds,
-         because distances add up: k h >= k h and (k h)^2 >= k h^2.
-         c_i(a) = (a - x_i)^2 / n - mu_i - nu_i a; V(a) = min of sum_i p_i c_i(a) over private columns with sum 1.
+         logarithm is rounded, upwards, with fifty digits to spare. The lower bound on the objective, over every
+         alphabet of every size, is weak duality: any multipliers give one if sum_i p_i c_i(a) >= 0 for every private
+         column p and every real a, and the violation that remains is subtracted. Neither depends on the solver.
+Symbols  epsilon_upper = max log(P[i,j]/P[i',j]) / d(x_i, x_i'): between neighbours is enough for the metric kinds.
+         mu_i, nu_i: multipliers of sums and means; c_i(a) = (a - x_i)^2 / n - mu_i - nu_i a; V(a): the least
+         sum_i p_i c_i(a) over private columns with sum 1.
 Source   docs/explanation/numerical-design.md has the argument; the recursion for the worst column is this library's.
 """
 
@@ -122,10 +120,7 @@ TARGETS = (1e-5, 1e-3)  # relative accuracy wanted, up to `FINE_LEVELS` levels a
 @lru_cache(maxsize=256)
 @one_thread()
 def objective_lower_bound(spec: DesignSpec, hint: tuple[float, ...] = ()) -> float:
-    """Return a number no design for this spec can beat, whatever its alphabet; 0 where nothing better is certified.
-
-    ``hint`` is an alphabet known to be good; it joins the candidates, and can only sharpen the bound.
-    """
+    """Return a number no design for this spec can beat; ``hint``, an alphabet known to be good, can only sharpen it."""
     # Values beyond 1.3 units are never worth their squared error; around the levels the grid is finer.
     outermost = 1.3 * unbiased_half_width(spec)
     z = np.concatenate([np.linspace(0.0, 0.5, CANDIDATES), np.linspace(0.5, outermost, CANDIDATES // 2)])

@@ -1,16 +1,13 @@
 """Designs that need no search: two input levels, one bit without bias, and codes that are sums of equal bits.
 
-Idea     With two levels every useful symbol has the extreme ratio e^c, and by Cauchy-Schwarz all |z_j| are equal: the
-         optimum has two distinct values, whatever the number of symbols; further symbols repeat them.
-         With one bit and no bias, P[i, 2] must be linear in x_i, so only the half-width z is free, and the mean squared
-         error grows with z: the smallest feasible z is optimal.
-         Binomial rows of b bits: interpolating their logarithms gives binomial laws again, with log-odds linear in x,
-         so that a code is the number of ones among 2^b - 1 independent bits at every input, and stands for a value
-         linear in it: sums of codes determine the mean, and their account is a theorem.
+Idea     With two levels every useful symbol has the extreme ratio e^c, and by Cauchy-Schwarz all |z_j| are equal:
+         further symbols repeat the two values. With one bit and no bias, P[i, 2] must be linear in x_i, and the mean
+         squared error grows with the half-width z, so the smallest feasible one is optimal. Binomial rows of b bits
+         interpolate to binomial laws: a code is the number of ones among 2^b - 1 independent bits at every input.
 Symbols  t = tanh(c/2), c the log-ratio allowed between the two levels; alphabet 1/2 -+ z; lambda the penalty.
          Two levels: J(z) = z^2 + 1/4 - z t + lambda (z t - 1/2)^2, so z = t (1/lambda + 1) / (2 (1/lambda + t^2)).
          One bit:    z = 1/2 + h / (e^c - 1) for metric privacy, 1/2 + 1 / (e^c - 1) = (1/2) coth(c/2) for strict.
-         Binomial:   count = 2^b - 1; e = epsilon / count; p = 1/(1 + exp(-e (2x - 1))); z = (1/2) coth(e/2).
+         Binomial:   e = epsilon / (2^b - 1); p = 1/(1 + exp(-e (2x - 1))); z = (1/2) coth(e/2).
 Source   docs/theory/secure-aggregation.md, "More bits", for the binomial ones.
 """
 
@@ -62,10 +59,7 @@ def closed_form(spec: DesignSpec) -> tuple[FloatMatrix, FloatVector] | None:
 
 
 def _table(rare: FloatVector, z: float, spec: DesignSpec) -> tuple[FloatMatrix, FloatVector]:
-    """Build the table from P(upper value | level) at the levels below 1/2, spread evenly over repeated symbols.
-
-    Rounded up, so that no stored ratio exceeds the one asked for, to a grid on which a row sums to one.
-    """
+    """Build the table from P(upper value | level) below 1/2, rounded up to a grid on which a row sums to one."""
     half = spec.outputs // 2
     grid = 2.0**-52 * half
     rare = np.ceil(rare / grid) * grid
@@ -100,11 +94,10 @@ def is_evenly_spaced(design: Design) -> bool:
 
 
 def binomial_deviation_upper(design: Design, low: float, high: float) -> float:
-    """Bound the distance of the design's log-probabilities from binomial ones for inputs in [low, high].
+    """Bound the distance of the log-probabilities from binomial ones of epsilon / (2^b - 1), for inputs in [low, high].
 
-    The bits' epsilon is the spec's over 2^b - 1. The difference of unnormalised logarithms is linear in x, so its
-    spread over the symbols is largest at an end; normalising moves a logarithm by no more than that spread. Infinite
-    for a design of more than two levels.
+    Unnormalised, the difference is linear in x, so its spread over the symbols is largest at an end; normalising moves
+    a logarithm by no more than that spread. Infinite for a design of more than two levels.
     """
     require(low < high, "input range", (low, high), "increasing")
     if design.spec.input_levels != 2:

@@ -1,11 +1,9 @@
 """A profile: the one-dimensional design of the vector mechanism, a non-decreasing step function.
 
-Idea     Clients send z with density h(<u, z>) against N(0, I), u the direction of the update. Here h is stored as a
-         few doubles, and every statement about it is measured from those doubles in outward-rounded decimal arithmetic.
-         h is *defined* as w / Z with the real number Z, which a sampler that accepts with probability proportional to w
-         draws exactly; Z is within 2^-40 of one, so levels may be read as values of h. An update of norm r < 1 is sent
-         with weights 1 - r + r w: a mixture of N(0, I) and h whatever Z is, so an inexact Z costs no privacy, only a
-         relative bias of |Z - 1|.
+Idea     Clients send z with density h(<u, z>) against N(0, I), u the direction of the update. h is stored as a few
+         doubles, and measured from those in outward-rounded decimal arithmetic. It is *defined* as w / Z, which a
+         sampler that accepts with probability proportional to w draws exactly; an inexact Z costs no privacy, only a
+         relative bias of |Z - 1|, at most 2^-40.
 Symbols  t_1 < ... < t_{m-1}: edges. w_0 <= ... <= w_{m-1}: levels; h(t) = w_j / Z where j edges are at most t.
          Z = E w(t), t ~ N(0,1). gain = E[t h(t)] = sum_j (w_j - w_{j-1}) phi(t_j) / Z, by parts.
 Source   docs/theory/vector-mechanism.md. A step with two levels is PrivUnitG (Asi, Feldman, Talwar 2022).

@@ -1,13 +1,10 @@
 """How large the gain of a profile can be, and the search for a profile that comes close.
 
-Idea     Without delta the worst loss of a release decides, and worst losses add up: T releases are epsilon-private if
-         and only if one is (epsilon/T)-private, h lies between two bounds of fixed ratio, and a step is optimal (weak
-         duality with one multiplier). With delta and one release, the part beyond the two bounds has little mass.
-         The search is over step functions whose logarithms lie on a lattice c, c + s, ...: then the losses of the
-         dominating pair do too, and T releases are a T-fold convolution of a few masses, one transform. Given the
-         edges, the step s is the largest that delta allows; equally spaced edges are found by a simplex search over
-         their centre and spacing, and then all edges move by gradient ascent. The result is a proposal: privacy is
-         certified elsewhere, from the stored doubles.
+Idea     Without delta T releases are epsilon-private if and only if one is (epsilon/T)-private, h lies between two
+         bounds of fixed ratio, and a step is optimal. With delta, the search is over step functions whose logarithms
+         lie on a lattice: so do the losses, and T releases are one transform of a few masses. Given the edges, the step
+         s is the largest that delta allows; equally spaced edges are found by a simplex search, then all edges move by
+         gradient ascent. The result is a proposal: privacy is certified elsewhere, from the stored doubles.
 Symbols  e = epsilon/T; a(nu) = E(t - nu)_+ = phi(nu) - nu Phi(-nu); E(nu - t)_+ = a(nu) + nu. H: cap on h.
          t_1 < ... < t_{m-1}: edges; s: lattice step; w: masses of cells; U(l) = T times the delta that T-1 releases
          leave when one has lost l: the derivative of delta by the mass of P at loss l, that of Q moving along.
@@ -146,10 +143,7 @@ def propose(target: Target) -> Proposal:
 
 
 def _candidates(account: _Account, releases: int, pure: float) -> Iterator[Proposal]:
-    """Yield equally spaced edges, then free ones by ascent, on finer and finer lattices; at last nearly a Gaussian.
-
-    Hundreds of releases have a Gaussian with many levels at once: by then no design gains a part in a hundred.
-    """
+    """Yield equally spaced edges, then free ones by ascent, on finer lattices; for many releases a Gaussian."""
     if releases > SEARCHED:
         yield account.fit(_ladder(MOST) * (9.5 / MOST))
     else:
@@ -324,11 +318,7 @@ class _Account:
         return [(cells.mass * height / total, losses, 1), (cells.mass[::-1], -losses[::-1], -1)]
 
     def ascent(self, edges: FloatVector) -> tuple[Proposal, FloatVector]:
-        """Return the proposal at these edges, and the derivative of log gain by each edge at constant delta.
-
-        Moving edge i by dt takes the sliver phi(t_i) dt from level i+1 to level i, which changes the normalisation,
-        the gain and both sides of the dominating pair. The step adjusts so that delta stays.
-        """
+        """Return the proposal at these edges, and the derivative of log gain by each edge at constant delta."""
         cells = self._cells(edges)
         step = self._step(cells, SHARPNESS)
         i = np.arange(edges.size)

@@ -2,11 +2,9 @@
 
 Idea     Every path to a table ends in the same three steps: make rows sum to one exactly, measure privacy from the
          stored doubles, and refuse if the measurement exceeds the request. The search descends, from several starts, on
-         the inner optimum at barrier weight mu, a smooth function of the alphabet whose gradient comes with the
-         multipliers (envelope theorem); following it while mu shrinks steps over the kinks that stop a descent on the
-         linear program itself. Large grids inherit the alphabet of a coarse one, so that few fine solves remain.
-Symbols  a symmetric alphabet is 1/2 - z_k, 1/2 + z_k; a shape is z in units of the smallest outermost z that can be
-         unbiased. With nu_i the multiplier of row i's mean, dV/da_j = sum_i P[i,j] (2 (a_j - x_i)/n - nu_i).
+         the inner optimum at barrier weight mu, whose gradient in the alphabet comes with the multipliers; following it
+         while mu shrinks steps over the kinks of the linear program. Large grids inherit a coarse one's alphabet.
+Symbols  a symmetric alphabet is 1/2 - z_k, 1/2 + z_k; a shape is z in units of the smallest unbiased outermost z.
 Source   Chaudhuri et al. (2022) state the problem; docs/explanation/numerical-design.md has the method. The catalogue
          has every epsilon of Guo et al. (ICML 2023), appendix "Choice of Hyperparameters", for 2 and 8 levels.
 """

@@ -61,9 +61,8 @@ _Surfaces: TypeAlias = "Sequence[tuple[_Surface, float]]"
 class AggregateConstant(OrderConstant):
     """kappa_alpha of the sum of ``clients`` one-bit releases, certified from above at any order.
 
-    ``clients`` counts the honest clients that answer and do not collude with the server: 2 to 100,000. The inputs of
-    all lie in [low, high]. Exact up to a fraction of a percent for designs with two levels; with more levels the
-    largest slope of the log-odds replaces all of them. One-bit designs only.
+    ``clients``, 2 to 100,000, are honest, answer and do not collude with the server; inputs lie in [low, high]. With
+    more than two levels the largest slope of the log-odds replaces all of them.
     """
 
     RUNGS = 4

@@ -55,10 +55,7 @@ def chord_upper(upper: Callable[[float], float], alpha: float, below: float, abo
 
 
 class OrderConstant(ABC):
-    """An upper bound kappa_alpha, for costs kappa_alpha S^2: computed once per order, with chords in between.
-
-    Constants from equal arguments are equal, so that equal releases are counted together.
-    """
+    """An upper bound kappa_alpha, computed once per order, with chords in between; equal where its arguments are."""
 
     RUNGS: ClassVar[int]  # rungs of the ladder of orders per doubling of alpha - 1
 

@@ -77,11 +77,7 @@ class Formula:
 @final
 @frozen
 class _Part:
-    """The bounds of one release; an unknown bound is infinite or None.
-
-    ``renyi``, ``slope``, ``pair``, ``losses`` and ``alone`` bound the certified law; ``pure`` and ``everywhere`` the
-    actual release, slack and lost mass included.
-    """
+    """The bounds of one release, infinite or None if unknown: of its certified law, but ``pure`` and ``everywhere``."""
 
     renyi: Bound = field(repr=False)
     label: str
@@ -253,8 +249,7 @@ class Cost:
     def either(self, other: Cost) -> Cost:
         """Return the cost of one release that is of this cost or of the bare other one, whichever is asked for.
 
-        Every bound is the larger of the two, so it holds for both: releases of either kind, in any order, are copies of
-        one cost. The larger of two privacy profiles is a profile again (`LossDistribution`).
+        Every bound is the larger of the two, so releases of either kind, in any order, are copies of one cost.
         """
         both = [part for one in (self, other) for part, times in one.parts if times == 1 and len(one.parts) == 1]
         require(len(both) == 2, "cost", "of several releases", "that of one release, to be of one of two kinds")

@@ -4,8 +4,6 @@ Idea     a guarantee is (epsilon, delta) together with whose data it protects (u
          (adjacency) and who may observe (trust); none of the three has a default. A run may have two: the server sees
          who sent what, while an observer of the models alone does not know whose release was whose. Neither replaces
          the other, and where there is no second one the first holds for everybody.
-Symbols  epsilon_upper, delta: as in `quietbit.target`, which has the words; crowd: the fewest clients among whom a
-         release is hidden; shuffles: how many releases of the worst client count.
 """
 
 from __future__ import annotations
@@ -83,9 +81,10 @@ def rounded_up(value: float, digits: int) -> Decimal:
 class GuaranteePair:
     """``server``: the guarantee against the server; ``result``: against observers of the result alone, or None.
 
-    ``reason`` says why there is no second guarantee. ``secret_order`` says among whom a release is hidden: all clients
-    of an epoch, in a secret order, or else those of its own round, of which only the sum is seen. ``leavers`` were away
-    for a part of an epoch: ``crowd`` is that of the rounds in which the worst of them was present.
+    ``crowd``: the fewest clients among whom a release is hidden, all of an epoch if there is a ``secret_order``, or else
+    those of its own round, of which only the sum is seen; ``shuffles``: how many releases of the worst client count.
+    ``reason`` says why there is no second guarantee. ``leavers`` were away for a part of an epoch: ``crowd`` is that of
+    the rounds in which the worst of them was present.
     """
 
     server: Guarantee

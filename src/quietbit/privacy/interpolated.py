@@ -47,9 +47,8 @@ def interpolated_l1_cost(
     """Return the cost by Theorem 1: (constant x distance)-DP for inputs within L1 ``distance``.
 
     The constant is L for replace-one and the zero-out constant for zero-out. With ``in_ball`` the inputs are any two of
-    an L1 ball around the centre with ``distance`` as its diameter (replace-one), and the path through the centre gives
-    the smaller constant. At finite orders the L2 account is used where it is smaller: an L1 distance bounds the L2
-    one. This changes nothing at delta = 0, but often much at delta > 0 after many releases.
+    an L1 ball around the centre with ``distance`` as its diameter (replace-one): the path through it is shorter.
+    At finite orders the L2 account is used where it is smaller, since an L1 distance bounds the L2 one.
     """
     distance = check_real(distance, "distance")
     replace_one = through_centre_constant_upper if in_ball else lipschitz_upper

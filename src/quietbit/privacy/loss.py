@@ -152,8 +152,7 @@ class LossDistribution:
     def larger(self, other: LossDistribution) -> LossDistribution:
         """Return a pair that dominates both of these single releases: the larger of their deltas, at all their losses.
 
-        Both are convex in e^epsilon and straight between losses; so is the larger, except where they cross, and there
-        the chord between two losses lies above it.
+        Between losses, where the two may cross, the chord in e^epsilon lies above the larger.
         """
         found = [[atoms for atoms, times in one.parts if times == 1] for one in (self, other)]
         alone = all(len(atoms) == 1 for atoms in found) and not self.squared_mu + other.squared_mu
@@ -299,9 +298,8 @@ def _joined(releases: Iterable[tuple[LossDistribution, int]]) -> LossDistributio
 def _connected(nodes: FloatVector, heights: FloatVector) -> tuple[FloatVector, FloatVector, float]:
     """Return losses, masses and infinite mass of the pair whose delta is the lower convex hull of the points.
 
-    Slopes are differences and lose digits, so the loss is measured: the delta of the masses found is summed up without
-    cancellation, to a relative error of 16 u per node, and the masses are raised by twice that; the largest deficit
-    left at a node becomes infinite mass, which raises delta everywhere.
+    Slopes lose digits, so the delta of the masses found is summed up without cancellation, to 16 u per node; the masses
+    are raised by twice that, and the largest deficit left at a node becomes infinite mass, which only raises delta.
     """
     hull = _hull(nodes, heights)
     nodes, heights = nodes[hull], heights[hull]

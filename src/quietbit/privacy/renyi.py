@@ -132,7 +132,17 @@ class _Stretches(Cells[_Family]):
 
 def _search_range(family: _Family) -> tuple[float, float, float]:
     """Return a bounded range outside which nothing exceeds the value found, and that value."""
-    centre = _middle(family)
+    ends = []
+    for sign in (-1.0, 1.0):
+        end, step = 0.0, 1.0
+        while sign * (family.mean(end) - 0.5) < 0:
+            end, step = end + sign * step, 2 * step
+        ends.append(end)
+    left, right = ends
+    while right - left > 0.5:
+        middle = 0.5 * (left + right)
+        left, right = (left, middle) if family.mean(middle) > 0.5 else (middle, right)
+    centre = 0.5 * (left + right)  # about where m = 1/2
     best = float(family.moments(centre + np.linspace(-8.0, 8.0, 33))[2].max())
     ends = []
     for sign, tail in ((-1.0, 0), (1.0, 1)):  # of `moments`: m below the centre, 1 - m above
@@ -145,21 +155,6 @@ def _search_range(family: _Family) -> tuple[float, float, float]:
             step = 2 * step or 1.0
         ends.append(centre + sign * step)
     return ends[0], ends[1], best
-
-
-def _middle(family: _Family) -> float:
-    """Return about where m = 1/2."""
-    ends = []
-    for sign in (-1.0, 1.0):
-        end, step = 0.0, 1.0
-        while sign * (family.mean(end) - 0.5) < 0:
-            end, step = end + sign * step, 2 * step
-        ends.append(end)
-    left, right = ends
-    while right - left > 0.5:
-        middle = 0.5 * (left + right)
-        left, right = (left, middle) if family.mean(middle) > 0.5 else (middle, right)
-    return 0.5 * (left + right)
 
 
 @final

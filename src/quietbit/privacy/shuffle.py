@@ -1,20 +1,18 @@
 """The cost of a release against observers who see all releases but not whose they are.
 
-Idea     n clients release once each, in a uniform order that stays secret. The server, who knows the order, has the
-         local guarantee; observers of the releases without it (or of anything computed from them) have this one.
-         Whatever another client holds, with some probability it sends a draw from one fixed law, the blanket, and a
-         client's own release hides among those: delta is the positive part of a sum of n independent numbers.
+Idea     n clients release once each, in a uniform order that stays secret. Whatever another client holds, with some
+         probability it sends a draw from one fixed law, the blanket, and a client's own release hides among those:
+         delta is the positive part of a sum of n independent numbers. The server, who knows the order, has the local
+         guarantee; observers of the releases without it, or of anything computed from them, have this one.
 Symbols  n = crowd; P, P': laws of the client's release and its neighbour's; B: blanket; g = share, with R >= g B for
          the law R of every other client's release; U = dP/dB, V = dP'/dB under B; a = e^epsilon, X = U - a V.
          H_a(order secret) <= E(B_1 X_1 + ... + B_n X_n)_+ / (n g),  B_i = 1 with probability g, else 0, independent.
-Source   Balle, Bell, Gascón, Nissim (2019): blankets; Feldman, McMillan, Talwar (2021): clones, and releases that come
-         one after the other; Zhu, Dong, Wang (2022), Theorem 10: composition. docs/theory/shuffling.md has the proofs.
+Source   Balle, Bell, Gascón, Nissim (2019): blankets; Feldman, McMillan, Talwar (2021): clones. Proofs, with all
+         assumptions: docs/theory/shuffling.md.
 
-Assumptions: every client of the crowd makes at most one release per shuffle; the order is uniform over the crowd and
-independent of data, of what is released and of who answers; the observers do not learn it; clients that tell them what
-they sent, or when, are not counted. An update is a function of the client's data and of what is public by then, not of
-what the client keeps from earlier shuffles. A release that is private only at delta > 0 is refused: R >= g B does not
-follow from that, and no blanket of such a mechanism is derived here.
+Assumptions: each client of the crowd makes at most one release per shuffle; the order is uniform, and independent of
+data, of what is released and of who answers; the observers do not learn it; clients that would tell are not counted; an
+update depends on no secret of earlier shuffles. Releases that are private only at delta > 0 are refused.
 """
 
 from __future__ import annotations

@@ -2,16 +2,13 @@
 
 Idea     a secret cohort of m among N clients, all cohorts equally likely, contains a given client with probability m/N,
          and a secret Poisson batch a given sample with probability q: who sees the result alone learns less about it.
-         If the server learns who took part, nothing is gained.
+         If the server learns who took part, nothing is gained. Batches of a fixed size, shuffled epochs and dropped
+         last batches are sampled differently, and a mean is divided by the public q n, never by the number drawn.
 Symbols  g = m/N; near, far: the cohort's Rényi curve under the adjacency asked about, and under replace-one; q: rate;
          P, Q: the release with the sample in its batch and without it; delta(a) = H_a(P || Q), a = e^epsilon.
-Source   Wang, Balle, Kasiviswanathan (AISTATS 2019), Theorem 9, here for both adjacencies: the proof is on
-         docs/theory/secure-aggregation.md, "Secret cohorts". Zhu, Dong, Wang (2022), Theorem 11; Balle, Barthe,
-         Gaboardi (2018), Theorem 2; Mironov, Talwar, Zhang (2019), section 3.3: docs/theory/adding-up.md, "Secret
-         batches", has the formulas for both adjacencies.
-
-Batches of a fixed size, shuffled epochs and dropped last batches are sampled differently: none of this applies to them.
-The divisor of a batch's mean is the public q n, never the number drawn.
+Source   Wang, Balle, Kasiviswanathan (AISTATS 2019), Theorem 9: docs/theory/secure-aggregation.md, "Secret cohorts",
+         has it for both adjacencies. Zhu, Dong, Wang (2022), Theorem 11; Balle, Barthe, Gaboardi (2018), Theorem 2;
+         Mironov, Talwar, Zhang (2019), section 3.3: docs/theory/adding-up.md, "Secret batches".
 """
 
 from __future__ import annotations
@@ -49,15 +46,10 @@ def secret_cohort_cost(
 ) -> Cost:
     """Return the curve of one release by a uniformly random cohort that stays secret.
 
-    Args:
-        curve: the account under ``adjacency`` when it is known who took part, `sum_privacy(cohort, adjacency)` say.
-        cohort: how many clients take part, exactly. A random number that becomes public, as with Poisson sampling and a
-            published count, is covered at the largest rate and the fewest clients it allows.
-        population: how many clients the cohort is drawn from.
-        adjacency: which two data sets are neighbours.
-        server_learns_cohort: refused, since nothing is amplified: pairwise masks, as in `quietbit.secagg`, need the
-            server to know who takes part.
-        replace_one: for zero-out, the same release's replace-one curve: a client that sits out is replaced by another.
+    ``curve`` is the account under ``adjacency`` when it is known who took part. ``cohort`` is exact: a random number
+    that becomes public, as with Poisson sampling and a published count, is covered at the largest rate and the fewest
+    clients it allows. Zero-out needs the ``replace_one`` curve of the release too: who sits out is replaced by
+    another client. Refused where the server learns the cohort, as with the pairwise masks of `quietbit.secagg`.
     """
     if server_learns_cohort:
         raise InvalidParameter(
