@@ -54,9 +54,6 @@ class _Chain:
     def __init__(self, levels: int, symbols: int, ratio: float) -> None:
         self.n, self.b, self.r = levels, symbols, ratio
 
-    def start(self, table: FloatMatrix) -> FloatVector:
-        return np.empty(0)
-
     def slacks(self, table: FloatMatrix, hub: FloatVector) -> FloatMatrix:
         return np.stack([self.r * table[1:] - table[:-1], self.r * table[:-1] - table[1:]])
 
@@ -95,9 +92,6 @@ class _Hub:
 
     def __init__(self, levels: int, symbols: int, ratio: float) -> None:
         self.n, self.b, self.r = levels, symbols, ratio
-
-    def start(self, table: FloatMatrix) -> FloatVector:
-        return np.asarray(table.mean(axis=0) * (2 / (1 + self.r)), dtype=np.float64)
 
     def slacks(self, table: FloatMatrix, hub: FloatVector) -> FloatMatrix:
         return np.stack([table - hub, self.r * hub - table])
@@ -142,7 +136,8 @@ class CentralPath:
     def reset(self) -> None:
         """Discard the warm start: return to the uniform table, strictly private for every epsilon."""
         self.table = np.full((self.n, self.b), 1.0 / self.b)
-        self.hub = self.privacy.start(self.table)
+        middle = self.table.mean(axis=0) * (2 / (1 + self.privacy.r))
+        self.hub: FloatVector = middle if isinstance(self.privacy, _Hub) else np.empty(0)
         self.y: NDArray[np.float64] | None = None
         self.nu, self.eta = np.zeros(self.n), np.zeros(self.n)
 

@@ -221,16 +221,11 @@ class _Copies:
         """Return whether that many fit; searches ahead, so that a run builds few accounts in all."""
         if self._fit < many < self._too_many:
             for trial in (min(2 * many, (many + self._too_many) // 2), many):
-                if self._holds(trial):
+                if Account(self._target, "adaptive", ((self._cost, trial),)).epsilon() <= self._target.epsilon:
                     self._fit = max(self._fit, trial)
                     break
                 self._too_many = trial
         return many <= self._fit
 
-    def _holds(self, many: int) -> bool:
-        return Account(self._target, "adaptive", ((self._cost, many),)).epsilon() <= self._target.epsilon
 
-
-@lru_cache(maxsize=256)
-def _copies(cost: Cost, target: Target) -> _Copies:
-    return _Copies(cost, target)
+_copies = lru_cache(maxsize=256)(_Copies)

@@ -81,7 +81,7 @@ def rounded_up(value: float, digits: int) -> Decimal:
 class GuaranteePair:
     """``server``: the guarantee against the server; ``result``: against observers of the result alone, or None.
 
-    ``crowd``: the fewest clients among whom a release is hidden, all of an epoch if there is a ``secret_order``, or else
+    ``crowd``: the fewest clients among whom a release is hidden, all of an epoch if there is a ``secret_order``, else
     those of its own round, of which only the sum is seen; ``shuffles``: how many releases of the worst client count.
     ``reason`` says why there is no second guarantee. ``leavers`` were away for a part of an epoch: ``crowd`` is that of
     the rounds in which the worst of them was present.
