@@ -208,16 +208,10 @@ class CentralPath:
         bias = table @ alphabet - self.x
         mse = float((table * (alphabet[None, :] - self.x[:, None]) ** 2).sum() / n)
         objective = mse + (self.penalty * float(np.mean(bias**2)) if math.isfinite(self.penalty) else 0.0)
+        sums = self.eta * width**2 - nu / 2  # the means were taken around 1/2
+        barrier = objective - mu * width**2 * float(np.log(slack).sum())
         gradient = (table * (2 * (alphabet[None, :] - self.x[:, None]) / n - nu[:, None])).sum(axis=0)
-        return Optimum(
-            table=table,
-            mean_multipliers=nu,
-            sum_multipliers=self.eta * width**2 - nu / 2,  # the means were taken around 1/2
-            objective=objective,
-            gap=mu * slack.size * width**2,
-            barrier_objective=objective - mu * width**2 * float(np.log(slack).sum()),
-            alphabet_gradient=gradient,
-        )
+        return Optimum(table, nu, sums, objective, mu * slack.size * width**2, barrier, gradient)
 
 
 def _reach(value: NDArray[np.float64], step: NDArray[np.float64]) -> float:

@@ -97,9 +97,8 @@ class AggregateConstant(OrderConstant):
         else:
             self._middle = (self._range[0] + self._range[1]) / 2
         least, most = self._range
-        require(
-            least > 0 and most < 1, "input range", (low, high), "one where both symbols can occur in floating point"
-        )
+        rule = "one where both symbols can occur in floating point"
+        require(least > 0 and most < 1, "input range", (low, high), rule)
         self._loss = max(math.log(most / least), math.log1p(-least) - math.log1p(-most)) * (1 + 1e-12)
         # Others whose rarer symbol a sampler may never draw do not count as noise.
         self._noisy = min(least, 1 - most) > 2 * OTHERS_ERROR

@@ -40,7 +40,6 @@ class Cells(ABC, Generic[Problem]):
         return np.full(len(self), np.inf)
 
     def __len__(self) -> int:
-        """Return the number of cells."""
         return len(getattr(self, self.__slots__[0]))
 
     def take(self, chosen: Any) -> Self:

@@ -313,9 +313,8 @@ class Cost:
         if not value or not self.parts:
             return self if not value else evolve(self, parts=Cost.pure(2 * value).parts)
         part, others = self._apart()
-        require(
-            not others or not self.lost, "lost mass", self.lost, "0 where slack is added to several releases at once"
-        )
+        rule = "0 where slack is added to several releases at once"
+        require(not others or not self.lost, "lost mass", self.lost, rule)
         slackened = evolve(
             part,
             slack=_total([(part.slack, 1), (value, 1)]),

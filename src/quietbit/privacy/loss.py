@@ -476,16 +476,10 @@ def _window(releases: LossDistribution, theta: float, goal: float) -> _Window:
     exponents = constant - theta * losses
     with np.errstate(under="ignore"):
         scale = np.exp(np.minimum(exponents, 690.0))
-    size = magnitude + theta * float(np.abs(losses[[0, -1]]).max())
-    return _Window(
-        losses,
-        np.maximum(found, 0.0),
-        scale,
-        _SUM_MARGIN + 16 * _UNIT * size,
-        error,
-        (math.exp(min(above + 1e-9, 0.0)) if last >= first + points else 0.0) + lost,
-        math.exp(min(below + 1e-9, 0.0)) * (1 + 1e-6) if least < first else 0.0,
-    )
+    margin = _SUM_MARGIN + 16 * _UNIT * (magnitude + theta * float(np.abs(losses[[0, -1]]).max()))
+    beyond = (math.exp(min(above + 1e-9, 0.0)) if last >= first + points else 0.0) + lost
+    missing = math.exp(min(below + 1e-9, 0.0)) * (1 + 1e-6) if least < first else 0.0
+    return _Window(losses, np.maximum(found, 0.0), scale, margin, error, beyond, missing)
 
 
 def _power(values: NDArray[np.complex128], times: int) -> NDArray[np.complex128]:

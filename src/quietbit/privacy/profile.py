@@ -68,16 +68,9 @@ def certify_profile(
     """Measure a profile from its stored numbers: privacy of ``releases`` releases at ``delta``, and its error."""
     releases, delta = check_int(releases, "releases", 1), check_delta(delta)
     composed = [loss.repeat(releases) for loss in profile_losses(profile, adjacency, blur)]
+    epsilon, pure = (max(one.epsilon_upper(at) for one in composed) for at in (delta, 0.0))
     gain = profile.gain_lower
-    return ProfileCertificate(
-        epsilon_upper=max(loss.epsilon_upper(delta) for loss in composed),
-        pure_epsilon_upper=max(loss.pure_epsilon_upper() for loss in composed),
-        delta=delta,
-        releases=releases,
-        adjacency=adjacency,
-        gain_lower=gain,
-        squared_error_upper=(1 + 4e-16) / (gain * gain),
-    )
+    return ProfileCertificate(epsilon, pure, delta, releases, adjacency, gain, (1 + 4e-16) / (gain * gain))
 
 
 def profile_blanket(

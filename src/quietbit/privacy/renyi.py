@@ -202,15 +202,10 @@ def _search(problem: Problem, sign: float, best: float, ceiling: float) -> float
     if sign == 0 and len(problem.segments.left) > MOST_SEGMENTS:
         return ceiling  # too many pairs of segments: the simple bounds alone
     symbols = problem.segments.slope.shape[1]
-    return supremum_upper(
-        problem,
-        (_first_same(problem, sign), _first_cross(problem, sign)),
-        RENYI_ACCURACY,
-        min(_MOST_CELLS, _MOST_NUMBERS // symbols),
-        best=best,
-        negligible=_NEGLIGIBLE * problem.alpha * float(problem.span.max()) ** 2,
-        chunk=max(1, _CHUNK // symbols),
-    )
+    pools = _first_same(problem, sign), _first_cross(problem, sign)
+    budget, chunk = min(_MOST_CELLS, _MOST_NUMBERS // symbols), max(1, _CHUNK // symbols)
+    negligible = _NEGLIGIBLE * problem.alpha * float(problem.span.max()) ** 2
+    return supremum_upper(problem, pools, RENYI_ACCURACY, budget, best=best, negligible=negligible, chunk=chunk)
 
 
 def _first_same(problem: Problem, sign: float) -> SameCells:

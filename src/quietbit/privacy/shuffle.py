@@ -293,12 +293,8 @@ def _table(crowd: int, share: float, masses: tuple[float, float, float]) -> _Tab
     for _ in range(2):  # P(N_1 >= k), then the sum of those above k: E(N_1 - k)_+
         beyond = np.cumsum(beyond[:, ::-1], axis=1)[:, ::-1]
     beyond = np.concatenate([beyond[:, 1:], np.zeros((tops.size, 1))], axis=1)
-    tails = np.array(
-        [
-            int(top) * chance * _chernoff(int(top) - 1, chance, end) if end < top else 0.0
-            for top, (_, end) in zip(tops, ends, strict=True)
-        ]
-    )
+    pairs = [(int(top), end) for top, (_, end) in zip(tops, ends, strict=True)]
+    tails = np.array([top * chance * _chernoff(top - 1, chance, end) if end < top else 0.0 for top, end in pairs])
     floors, shares = _ranges(crowd - high, min(1.0, share * masses[2] / max(1 - rate, _UNIT)))
     # A log-probability errs by a few units of the largest term, which is that of the crowd's factorial.
     margin = 3 * 64 * _UNIT * (float(gammaln(crowd + 1.0)) + crowd) + _SUM_MARGIN

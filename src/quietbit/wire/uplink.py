@@ -59,7 +59,7 @@ class Uplink:
     right number of entries is sent, and a flat float64 vector is received. ``threads`` is the number of threads and
     ``kernel`` the name of the implementation; neither changes a byte. ``max_payloads`` bounds the payloads of one mean.
     ``unit`` is the privacy unit: where it is a sample, updates in half precision are refused, because the cost to a
-    sample (`privacy/sensitivity.py`) counts the roundings of float32, and two neighbouring means rounded to 11 or 8
+    sample (`privacy.cost.sample_share`) counts the roundings of float32, and two neighbouring means rounded to 11 or 8
     bits can lie much further apart.
     """
 
