@@ -38,8 +38,7 @@ _DIGITS = Context(prec=50)
 class Certificate:
     """Measured facts about a design; each ``_upper`` is a bound rounded towards privacy.
 
-    ``objective`` is the mean squared error, plus the penalty times the mean squared bias where the spec has one;
-    no design for the same spec, with any alphabet, has an objective below ``lower_bound``.
+    ``objective``: the mean squared error, plus the penalty on the mean squared bias; `lower_bound`: no design has less.
     """
 
     epsilon_upper: float

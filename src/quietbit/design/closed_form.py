@@ -31,10 +31,9 @@ EVEN = 1e-9  # of the width of the alphabet
 
 
 def unbiased_half_width(spec: DesignSpec) -> float:
-    """Return the smallest outermost z for which an exactly unbiased design exists, for any number of symbols.
+    """Return the smallest outermost z of an exactly unbiased design, for any number of symbols.
 
-    Rounding every symbol at random to the two outermost ones keeps the means and the privacy, so no alphabet of that
-    width can do what two symbols cannot.
+    Rounding every symbol at random to the two outermost ones keeps the means and the privacy: two do what more can.
     """
     return 0.5 + _excess(spec)
 

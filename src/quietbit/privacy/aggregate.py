@@ -424,7 +424,9 @@ class SumMoments:
             for logs, order in ((left, alpha), (right, 1 - alpha)):
                 np.exp(np.multiply(logs, order, out=logs), out=logs)
             left *= base[:, None, :]
-            moment = _products(left, right)
+            # left @ right.T, law by law, added up in short chunks so that rounding stays small
+            a, b = (one.reshape(*one.shape[:2], -1, _CHUNK).transpose(0, 2, 1, 3) for one in (left, right))
+            moment = (a @ b.transpose(0, 1, 3, 2)).sum(axis=1)
             rounding = units * _UNIT * (1 + moment) + ((3 + alpha) * part.outside + 1e-60)[:, None, None]
             found = (moment - part.mass[:, None, None] + rounding) / (alpha * (alpha - 1) / 2) / (h * h)
             found[:, same] = part._local(rows[same.any(axis=1)])
@@ -440,12 +442,6 @@ class SumMoments:
         law = q_0 + nodes[:, None] * delta
         terms = np.divide(delta**2, law, out=np.zeros_like(law), where=law > 0)
         return np.asarray(terms.sum(axis=-1) * (1 + 1e-13))
-
-
-def _products(left: FloatMatrix, right: FloatMatrix) -> FloatMatrix:
-    """Return left @ right.T, law by law, added up in short chunks so that rounding stays small."""
-    a, b = (part.reshape(*part.shape[:2], -1, _CHUNK).transpose(0, 2, 1, 3) for part in (left, right))
-    return np.asarray((a @ b.transpose(0, 1, 3, 2)).sum(axis=1))
 
 
 def pair_supremum_upper(

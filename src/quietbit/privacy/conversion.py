@@ -190,9 +190,8 @@ def _golden(bound: Callable[[float], float], low: float, high: float) -> float:
 def gaussian_log_delta(epsilon: float, mu: float) -> float:
     """Return log of the least delta at which a Gaussian of sensitivity ``mu`` standard deviations is epsilon-DP.
 
-    phi(a) = e^epsilon phi(b), so delta = phi(a) (m(-a) - m(-b)) with m the Mills ratio: no cancellation of
-    large numbers where epsilon is large. Where mu is small the two ratios are close, and their difference is the
-    integral of -m'(x) = 1 - x m(x) over an interval of length mu, by Gauss and Legendre.
+    delta = phi(a) (m(-a) - m(-b)) with m the Mills ratio, without cancellation of large numbers; where mu is small, the
+    difference is the integral of -m'(x) = 1 - x m(x) over an interval of length mu, by Gauss and Legendre.
     """
     top, bottom = epsilon / mu - mu / 2, epsilon / mu + mu / 2
     if mu < 0.5:

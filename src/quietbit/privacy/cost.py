@@ -295,8 +295,8 @@ class Cost:
             return self
         for name in ("unit", "adjacency", "trust"):
             mine, theirs = getattr(self, name), getattr(other, name)
-            rule = f"{_word(mine)}, as in this cost: two kinds of costs do not add up"
-            require(theirs is mine, f"{name} of the other cost", _word(theirs), rule)
+            rule = f"{mine and mine.value}, as in this cost: two kinds of costs do not add up"
+            require(theirs is mine, f"{name} of the other cost", theirs and theirs.value, rule)
         counts = dict(self.parts)
         for part, times in other.parts:
             counts[part] = counts.get(part, 0) + times
@@ -493,8 +493,7 @@ def sample_share(adjacency: Adjacency, samples: int) -> float:
 def sampling_slack_upper(dimension: int, smallest_probability: float, error: float) -> float:
     """Bound the slack of ``dimension`` symbols, each drawn with a law within ``error`` of one bounded below.
 
-    |p~ - p| <= error gives p/p~ <= 1/(1 - error/p), the larger of the two factors. Refused when a symbol's
-    probability is not above the error: the sampler could then miss it altogether.
+    |p~ - p| <= error gives p/p~ <= 1/(1 - error/p). Refused where a symbol is as rare as the error.
     """
     dimension = check_int(dimension, "dimension", 1)
     smallest = check_real(smallest_probability, "smallest_probability", at_most=1.0)
@@ -528,9 +527,7 @@ def _larger(alpha: float, left: Bound, right: Bound) -> float:
     return max(left(alpha), right(alpha))
 
 
-@lru_cache(maxsize=1024)
-def _loss_epsilon(losses: LossDistribution, delta: float) -> float:
-    return losses.epsilon_upper(delta)
+_loss_epsilon = lru_cache(maxsize=1024)(LossDistribution.epsilon_upper)
 
 
 def _total(terms: Iterable[tuple[float, int]]) -> float:
@@ -546,7 +543,3 @@ def _total(terms: Iterable[tuple[float, int]]) -> float:
 
 def _size(value: float, name: str) -> float:
     return 0.0 if not isinstance(value, bool | str) and value == 0 else check_real(value, name)
-
-
-def _word(word: Adjacency | Unit | Trust | None) -> str:
-    return "none" if word is None else word.value

@@ -411,20 +411,17 @@ def _tilt(releases: LossDistribution, rising: Callable[[float, float, float], fl
     return high
 
 
-def _low_end(releases: LossDistribution, theta: float) -> float:
-    """Return roughly where e^-36 of the tilted mass lies below; what is left out wraps round and only adds."""
-    moment, slope = releases.log_moment(theta)
-    ahead = releases.log_moment(theta * (1 + 1e-3) + 1e-9)[1]
-    variance = max((ahead - slope) / (theta * 1e-3 + 1e-9), 1e-30 + 1e-12 * slope * slope)
-    strides = math.sqrt(2 * _NEGLIGIBLE / variance) * 2.0 ** np.arange(-2, 6)
-    return max((moment - releases.log_moment(theta - by)[0] - _NEGLIGIBLE) / by for by in map(float, strides))
-
-
 def _window(releases: LossDistribution, theta: float, goal: float) -> _Window:
     """Convolve at the tilt ``theta`` on a window that leaves out e^-36 of e^``goal``, the delta looked for."""
     number = sum(times for _, times in releases.parts) + (releases.squared_mu > 0)
     phi = _tilt(releases, lambda moment, slope, at: at * slope - moment + goal - _NEGLIGIBLE)
-    low, high = _low_end(releases, theta), (releases.log_moment(phi)[0] - goal + _NEGLIGIBLE) / phi
+    high = (releases.log_moment(phi)[0] - goal + _NEGLIGIBLE) / phi
+    # About e^-36 of the tilted mass lies below the low end; what is left out wraps round and only adds.
+    moment, slope = releases.log_moment(theta)
+    ahead = releases.log_moment(theta * (1 + 1e-3) + 1e-9)[1]
+    variance = max((ahead - slope) / (theta * 1e-3 + 1e-9), 1e-30 + 1e-12 * slope * slope)
+    strides = math.sqrt(2 * _NEGLIGIBLE / variance) * 2.0 ** np.arange(-2, 6)
+    low = max((moment - releases.log_moment(theta - by)[0] - _NEGLIGIBLE) / by for by in map(float, strides))
     if releases.squared_mu == 0:
         high = min(high, math.fsum(times * float(atoms.losses[-1]) for atoms, times in releases.parts))
         low = max(low, math.fsum(times * float(atoms.losses[0]) for atoms, times in releases.parts))
@@ -446,7 +443,7 @@ def _window(releases: LossDistribution, theta: float, goal: float) -> _Window:
     constant, magnitude, growth, error = 0.0, 0.0, 0.0, 0.0
     offset = least = last = 0
     above = -phi * (float(losses[-1]) + step)
-    below_tilt = 2 * _NEGLIGIBLE / max(releases.log_moment(theta)[1] - low, step)
+    below_tilt = 2 * _NEGLIGIBLE / max(slope - low, step)
     below = below_tilt * float(losses[0])
     for places, masses, times in grids:
         own = np.asarray(places * step, dtype=np.float64)

@@ -78,9 +78,8 @@ def profile_blanket(
 ) -> BlanketPair | None:
     """Return the blanket N(0, I) of a profile: every density is at least its smallest level. None where that is 0.
 
-    Weights of a sampler lie between w(t - blur) and w(t + blur), their means within a factor of one, which joins the
-    ``slack`` of the sampler's densities. Values between the smallest level and the largest become a mixture of the two
-    with the same mean; both levels the largest become both the smallest, which is more of U - a V for a >= 1.
+    Weights of a sampler lie between w(t - blur) and w(t + blur), their means within a factor of one, which joins its
+    ``slack``. Levels in between become mixtures of the smallest and the largest (docs/theory/shuffling.md).
     """
     require(isinstance(adjacency, Adjacency), "adjacency", adjacency, "an Adjacency")
     require(0 <= blur <= MOST_BLUR, "blur", blur, "at least 0 and at most 2^-26")

@@ -196,8 +196,7 @@ def _log_moment(order: int, mu: float, q: float) -> float:
 def poisson_gaussian(mu: float, q: float, adjacency: Adjacency) -> LossPair:
     """Return the losses of one release of a Poisson batch of rate ``q`` in (0, 1), both ways round.
 
-    ``mu`` is how far one sample of the batch moves the release, in standard deviations of a dominating Gaussian pair.
-    Zero-out removes the sample; replace-one puts another in its place.
+    ``mu``: how far one sample of the batch moves the release, in standard deviations of a dominating Gaussian pair.
     """
     if adjacency is Adjacency.ZERO_OUT:
         losses = _losses(mu)
