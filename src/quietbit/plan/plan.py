@@ -65,7 +65,9 @@ BELOW = {
 
 
 def _clip(value: float | str) -> float:
-    return cast(float, value) if value == AUTO else check_real(value, "clip")  # rules put a number in place of `auto`
+    if value != AUTO:  # rules put a number in its place
+        check_real(value, "clip")
+    return cast(float, value)  # as it is given, by which stored runs are named
 
 
 def _names(value: str | list[str] | tuple[str, ...]) -> str:
