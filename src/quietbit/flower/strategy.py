@@ -79,7 +79,7 @@ UNSAID = ("Weighted by", "Received %s results and %s failures")  # what is not s
 class PrivateStrategy(Strategy):
     """``PrivateStrategy(FedAvg(...), context.run_config)``: use it as the strategy it wraps.
 
-    The settings come from the run config (`quietbit.plan.plan` has the keys). ``directory`` says who the members of
+    The settings come from the run config (docs/reference/plan.md has the keys). ``directory`` says who the members of
     masked sums are, where the server may lie. `report` says what happened.
     """
 

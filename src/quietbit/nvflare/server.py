@@ -17,7 +17,7 @@ import threading
 from collections.abc import Callable, Mapping, Sequence
 from functools import partial
 from pathlib import Path
-from typing import Any, TypeVar, cast, final
+from typing import Any, cast, final
 from weakref import WeakKeyDictionary
 
 import numpy as np
@@ -54,7 +54,6 @@ EVENTS = (EventType.END_RUN, AppEventType.BEFORE_AGGREGATION, AppEventType.AFTER
 REPORT = "quietbit-report.json"
 _JOBS: WeakKeyDictionary[Any, _Job] = WeakKeyDictionary()  # by engine: NVFlare builds one filter for each chain
 _LOCK = threading.RLock()
-Found = TypeVar("Found")
 
 
 @final
@@ -97,7 +96,7 @@ class _Question:
         """Return the rounds that count it."""
         return [current for current in (self.round, self.evaluation) if current is not None]
 
-    def taken(self, current: Round, said: Any, take: Callable[[bytes], Found], late: bool) -> Found | None:
+    def taken(self, current: Round, said: Any, take: Callable[[bytes], Any], late: bool) -> Any:
         """Return what one part of an answer is worth; None, and a line in the report, where it is worth nothing."""
         try:
             if isinstance(said, Mapping) and set(said) == {"declined", "noted"}:
@@ -197,8 +196,7 @@ class _Job:
         """Return whether what a question is about is over."""
         if question.round is None:
             return question.evaluation not in self.evaluations.values()
-        current = self.current
-        return self.over or current is None or question.round not in (current, current.scouts)
+        return self.over or self.current is None or question.round not in (self.current, self.current.scouts)
 
     def step(self, weights: dict[str, Any]) -> None:
         """Take the step that clients will replay, and put what it leads to into the workflow's model."""
@@ -228,9 +226,8 @@ class _Job:
 class PrivateReceiver(Filter):  # type: ignore[misc]
     """A filter for the data and the results of the server's training task: `add_privacy` registers it.
 
-    ``settings`` are the keys of a run config (`quietbit.plan.plan` has the table). The report is written into the
-    job's folder when the job ends, under the name ``report``, and logged. ``validations`` are tasks that ask about a
-    model and for no update; without any, where the settings evaluate, tasks for updates ask about their model, too.
+    ``settings`` are the keys of a run config (docs/reference/plan.md). The report is written into the job's folder when
+    the job ends, under the name ``report``. ``validations`` are tasks that ask about a model and for no update.
     """
 
     def __init__(self, settings: dict[str, Any], report: str = REPORT, validations: list[str] | None = None) -> None:
