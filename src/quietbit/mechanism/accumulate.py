@@ -2,13 +2,10 @@
 
 Idea     codes of b <= 16 bits stand for values. With one bit it is enough to count ones; with more, each value is a
          fixed-point number and the kernel adds those. Floats are converted to fixed point on arrival, which is possible
-         because an honest float is bounded. Integer sums are exact and do not depend on the order: one int64 per
-         coordinate, where one counter per symbol would take 2^b - 1.
-Symbols  v_j: what code j stands for; K: the most payloads that will be added; reach: the largest magnitude
-         that a noisy float of the mechanism can have.
-
-The mean is off by at most 2^-36 times max |v_j| or the reach (K = 2^24); for one bit, and for Skellam noise
-before it is rotated back, only by the roundings of doubles.
+         because an honest float is bounded. Integer sums are exact and do not depend on the order. The mean is off by
+         at most 2^-36 times max |v_j| or the reach (K = 2^24).
+Symbols  v_j: what code j stands for; K: the most payloads that will be added; reach: the largest magnitude that a noisy
+         float of the mechanism can have.
 """
 
 from __future__ import annotations

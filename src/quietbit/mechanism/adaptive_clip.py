@@ -2,21 +2,14 @@
 
 Idea     a good clip is unknown beforehand and changes as a model learns. So one client in twenty, drawn in public,
          scouts: it sends no update in that round, and answers by randomised response whether its update was no longer
-         than the round's clip. From the answers the server moves the next clip towards one that leaves the wanted share
-         of updates unchanged; the only cost is the missing updates, 5.3 % of squared error. The clip of a round is
-         public and part of the mechanism's identity: a payload made for another clip is refused. Who scouts is a
-         function of run, round and the node's number, which every node computes.
+         than the round's clip. The server moves the next clip towards one that leaves the wanted share of updates
+         unchanged; the only cost is the missing updates, 5.3 % of squared error. The clip of a round is public and part
+         of the mechanism's identity. A release, update or answer, costs the larger of both (`Cost.either`), so a server
+         gains nothing by choosing who scouts; the inner account holds whatever the clip is.
 Symbols  C = this round's clip; R = radius of the inner mechanism; t = T / 2^64: an answer is true with probability t,
          else a coin; one client in n scouts.
 Source   Andrew, Thakkar, McMahan, Ramaswamy (NeurIPS 2021), "Differentially private learning with adaptive clipping",
-         whose clients all send a bit to a trusted server; Warner (1965) for the answer.
-
-Account. An update is clipped to C, multiplied by R / C, and passed to the inner mechanism, which clips it again: the
-inner account holds exactly, whatever C is. A release is an update or an answer, whichever the server asks for, and its
-cost is the larger of both, account by account (`Cost.either`): so a server gains nothing by choosing who scouts. With
-p = (1 + t) / 2 the answers of two updates have at worst the laws (p, 1 - p) and (1 - p, p): those of the sign of
-N(mu/2, 1) and N(-mu/2, 1) with Phi(mu/2) = p. The zero update has no length, and a scout gives either answer alike:
-against (1/2, 1/2) an answer is the sign of N(mu, 1) against that of N(0, 1), Phi(mu) = p. So these pairs dominate.
+         whose clients all send a bit to a trusted server; docs/theory/samplers.md, "Scouts".
 """
 
 from __future__ import annotations

@@ -1,29 +1,13 @@
 """Mechanisms that add noise: Gaussian and Laplace, 32 bits per coordinate, and SignSGD, the sign of either.
 
-Idea     the noise of a coordinate is one 64-bit word through an inverse distribution function: its top bit is
-         the sign and the other 63 the tail probability p = (k + 1/2) 2^-63, so that far tails keep their relative
-         accuracy. Post-processing is free: a sign costs what the noisy value under it costs.
-Symbols  C = radius; S = C for zero-out and 2C for replace-one; sigma, scale: of the noise.
+Idea     Gaussian and Laplace release the multiple of a grid, some 2^-16 of the noise's size, that is nearest to the
+         clipped update plus a real normal or Laplace number, decided with as many random bits as it takes
+         (`kernel/rounded.py`): rounding is post-processing, so the accounts are those of real-valued noise. A sign
+         costs what the noisy value under it costs, and what its sampler can be off; coordinates are cut first.
+Symbols  C = radius; S = C for zero-out and 2C for replace-one; sigma, scale: of the noise; R: where `Sign` cuts.
          Gaussian: rdp(alpha) = alpha S^2 / (2 sigma^2). Laplace: e = S / scale is the epsilon of the release.
-Source   Guo et al. (ICML 2023), section "Experiments"; Balle and Wang (2018) for the Gaussian's exact account;
-         Mironov (2017), Proposition 6, for Laplace's divergences; Jin et al. (2020), "Stochastic-sign SGD".
-
-Floats. The accounts of Gaussian and Laplace are those of real-valued noise, and so is what is sampled: the multiple of
-a grid, some 2^-16 of the noise's size, that is nearest to the clipped update plus a real normal or Laplace number,
-decided with as many random bits as it takes (`kernel/rounded.py`). Rounding is post-processing, to the grid and to 32
-bits alike, so nothing is left for low digits to reveal (Mironov 2012), and Laplace's guarantee is pure.
-
-Laplace over coordinates. One coordinate moved by t scales has (alpha - 1) D_alpha = log(alpha/(2 alpha - 1)
-e^((alpha-1) t) + (alpha-1)/(2 alpha - 1) e^(-alpha t)): convex in t, and 0 at 0. So moving several coordinates by
-t_k >= 0 costs no more than moving one by their sum, and the vector's curve is the scalar's at e.
-
-Signs. A sign is a bit whose law can be certified as it is sampled. Before it gets its noise, a coordinate is cut at R =
-5 deviations or 15 scales: this brings no two updates further apart, so the account under the sign stays, and the rarer
-side keeps a probability p of at least p_min = F(-min(C, R)), some 1e-7, that the sampler cannot miss. The sampled one
-differs from it by at most 2^-63 (the grid of tails) and by a relative 2^-40 (more than the inverse distribution
-function, the product and the sum are off, times the hazard rate, which is at most 10 per unit for |noise| <= 10; for
-Laplace it is 1). So log-probabilities move by at most -log(1 - 2^-40 - 2^-63/p_min) per coordinate, which is part of
-the account.
+Source   Guo et al. (ICML 2023), section "Experiments"; Balle and Wang (2018); Mironov (2017), Proposition 6; Jin et al.
+         (2020), "Stochastic-sign SGD"; docs/theory/rounded-noise.md and docs/theory/samplers.md.
 """
 
 from __future__ import annotations

@@ -3,21 +3,17 @@
 Idea     every sample of the site is in the batch with probability q, independently, and only the site learns which.
          It releases the sum of the batch's clipped gradients divided by a public number m (about q times the site's
          samples), never by the number drawn: one sample then moves the release by at most C / m, whatever m is. A
-         wrong m costs accuracy but no privacy, so a server may choose it. An empty batch releases zero. With local
-         steps a site takes T steps of DP-SGD, each a release of a batch that is priced as if it were observed, and
-         sends the difference of models. The gate itself adds the steps up, so rounding their sum is post-processing.
-Symbols  q: ``rate``; m: ``expected``; C: radius of the ball; T: ``steps``; eta: ``step_size``; g_t: the t-th release,
-         decoded; D = eta (g_1 + ... + g_T); b: ``bits``; y: D rotated in blocks; s: its largest coordinate, sent as a
-         float32; L = 2^b - 1.
-Source   Abadi et al. (2016), Algorithm 1; `quietbit.privacy.subsampling` for the price; Alistarh et al. (2017) for
-         stochastic rounding to levels.
+         wrong m costs accuracy but no privacy, so a server may choose it. With local steps a site takes T steps of
+         DP-SGD, each a release of a batch that is priced as if it were observed, and sends the difference of models,
+         rounded at random without bias: post-processing, because the gate itself adds the steps up.
+Symbols  q: ``rate``; m: ``expected``; C: radius; T: ``steps``; eta: ``step_size``; g_t: the t-th release, decoded;
+         D = eta (g_1 + ... + g_T); y: D rotated in blocks; s: its largest coordinate, a float32; L = 2^``bits`` - 1.
+Source   Abadi et al. (2016), Algorithm 1; `quietbit.privacy.subsampling` for the price; Alistarh et al. (2017), rounding.
 
-Sums. One longer than m C is clipped to the ball again, which moves no two sums apart. Rounding moves none apart either:
-each rounding error is kept and added at the end (Knuth's two-sum). A gradient that is not finite counts as zero:
-refusing the batch would let one sample decide between the sum of all others and nothing, which the cost does not cover.
-Steps. If an app takes fewer, the gate takes the rest on empty batches: otherwise their number would be an unpriced
-answer. Every y_i is rounded to one of its two neighbours among the L + 1 levels from -s to s, at random with mean y_i:
-unbiased given D, at a cost of at most (s / L)^2 per coordinate. The rotation only makes s small.
+A sum longer than m C is clipped to the ball again, which moves no two sums apart; nor does rounding, whose errors are
+kept and added at the end (Knuth's two-sum). A gradient that is not finite counts as zero: refusing the batch would let
+one sample decide between the sum of all others and nothing. If an app takes fewer steps, the gate takes the rest on
+empty batches: otherwise their number would be an unpriced answer.
 """
 
 from __future__ import annotations

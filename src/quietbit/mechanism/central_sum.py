@@ -2,19 +2,14 @@
 
 Idea     the target is met by the account of the sum over n clients, in which the other clients' bits are the noise. A
          small epsilon e per bit keeps probabilities near 1/2, at the cost of a factor cosh(e/2)^2 in variance; beta,
-         which scales small coordinates up and clamps large ones, is searched from the private side. Alternatives are
+         which scales small coordinates up and clamps large ones, is searched from the private side. e starts at 1/2
+         and grows while the clamp would be within four deviations of a rotated coordinate. Alternatives (`SumRow`) are
          calibrated to the same epsilon.
 Symbols  n: clients in a sum; k of them honest; c = 2^b - 1 bits to a code of b bits (binomial designs);
          error: expected squared error of a coordinate of the decoded *mean* of n clients, for the worst updates (in the
          comparison, at 0); bits on the wire: ceil(log2(c n + 1)) per parameter, the masking modulus included.
-Source   docs/theory/secure-aggregation.md; Agarwal, Kairouz, Liu (NeurIPS 2021) for Skellam noise over clients.
-
-Only e beta sqrt(c) matters for the error at zero, but coordinates beyond radius/beta are clamped. So e starts at 1/2
-and grows, up to about 4, while the clamp would be within four deviations of a rotated coordinate; blocks of the
-rotation are as large as the dimension allows, which makes those deviations as small as they get.
-Skellam. Each client adds noise of variance v/n to its rounded vector, so the sum carries v, and k/n of it comes from
-k honest clients; the sum must fit into the modulus 2^b: rotated coordinates of n clients (all alike at worst), n
-roundings (Hoeffding) and the noise (Chernoff). The ideal distributed Gaussian is a yardstick without a modulus.
+Source   docs/theory/secure-aggregation.md; Agarwal, Kairouz, Liu (NeurIPS 2021) for Skellam noise over clients, each
+         adding variance v/n. The ideal distributed Gaussian is a yardstick: real numbers have no modulus.
 """
 
 from __future__ import annotations

@@ -6,21 +6,7 @@ Idea     along the direction u the output has density h(t) against N(0,1), acros
          is not certain, random words are lengthened and z is computed again in decimal arithmetic.
 Symbols  A_s = the first cell of step s, 0 = A_0 < A_1 < ... < A_m = 2^127; w_s = the weight of step s; k = count; b =
          bits; w = the odd number of 63 bits that a word's quantile is taken of (`kernel/expand.py`).
-
-What an account may use. Codes are those of the exact z of exactly normal g and exactly tilted t, except with
-probability `code_error_upper`, in total variation, as far as ChaCha20's words are random. Its parts:
-
-- Step s has probability (A_{s+1} - A_s) w_s / sum up to 2^-127; A_s is within half a cell of the normal share, which
-  moves an edge of at most 11 by less than 2^-38: that is in the account's blur.
-- Words stand for all numbers of their cell. A coordinate of g is known within 2/w: with q = w/2^64, a neighbouring cell
-  away, the quantile moves by at most 2^-64 / (phi at the cell's end), phi(z) >= 0.797 q(z), and q >= 2 w / 3 / 2^64
-  there; w = 1 has no bound and is never certain. All this is added to what rounding does (`_doubt`), and codes are
-  taken from doubles only if no entry is that close to a threshold.
-- Else every word gets 64 more bits. Quantiles are then exact to 1e-34, cells have probability 2^-127, and given all
-  other words a word changes codes at (2^b - 1) k places at most, one for each threshold and entry: k^2 (2^b - 1) 2^-126
-  in all.
-- t is the middle of a cell, too: given g, moving it through its cell changes codes at (2^b - 1) k places at most, each
-  in one cell of 2^-127 whose weight is at most n = ``largest`` times the mean one: (2^b - 1) k n 2^-127.
+Source   docs/theory/samplers.md, "Codes drawn directly": what an account may use, and its proof.
 """
 
 from __future__ import annotations

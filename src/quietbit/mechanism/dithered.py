@@ -2,15 +2,12 @@
 
 Idea     between levels a coordinate moves to a neighbouring level at random, without bias; the dithered
          vector is drawn again until it lies within S of (1/2, ..., 1/2), and each level draws from its row.
-Symbols  x = 1/2 + u/(2C); h = 1/(n-1); S: `reach`, chosen so that a try succeeds with probability 0.39 or
-         more.
-Source   Chaudhuri et al. (2022); Guo et al. (ICML 2023), section "MVU mechanism".
+Symbols  x = 1/2 + u/(2C); h = 1/(n-1); S: `reach`, chosen so that a try succeeds with probability 0.39 or more.
+Source   Chaudhuri et al. (2022); Guo et al. (ICML 2023), section "MVU mechanism"; `quietbit.privacy.dithered`, whose
+         theorem asks only that every grid vector ever sampled lies within S.
 
-The theorem is that of `quietbit.privacy.dithered`: it asks only that every grid vector ever sampled lies
-within S, which rejection makes certain. Rows are sampled by the interpolated kernel at the levels
-themselves, where the interpolation is the row; a level rounded to a double is off by less than 2^-53, which
-moves a log-probability by at most the Lipschitz constant times that: it is part of the slack. The number of tries is
-not part of the release, and should not be observable.
+Rows are sampled by the interpolated kernel at the levels, which rounded to doubles are off by less than 2^-53: that,
+times the Lipschitz constant, is in the slack. The number of tries is not released, and should not be observable.
 """
 
 from __future__ import annotations

@@ -2,21 +2,12 @@
 
 Idea     a server sees the mean of a cohort plus noise. The length of the noise is given as a multiple of the clip, the
          largest norm of a mean of updates. Over a run the noise of the rounds averages out and what clients agree on
-         does not, so a run is judged by the noise of a round over the root of the number of rounds.
+         does not, so a run is judged by the noise of a round over the root of the number of rounds. rho^2 is then
+         proportional to d over the number of updates, which gives the number needed, or the parameters affordable.
 Symbols  d = dimension; C = clip; m = cohort; T = rounds; e = squared error of a decoded coordinate.
          nu = noise of a round's mean / C: sqrt(d e / m) / C; sqrt(d e) / (m C) where noise is added once, to the sum.
          rho = nu / sqrt(T).
-Source   thresholds: measured by benchmarks/expectations.py, kept in benchmarks/README.md. Whatever the number of
-         rounds, a linear model loses 2 to 9 points of its accuracy at rho = 0.1, and more the less clients agree: at 1
-         between a fifth and four fifths of it, at 3 half of it to all. The mean of vectors is off by rho clips.
-
-Inverse. e does not depend on the number of clients, and only by a few percent on d: so rho^2 is proportional to d over
-the number of updates m T, and a useful rho gives the number of updates needed, or of parameters that is affordable.
-Where noise is added once, rho is proportional to sqrt(d / T) / m instead.
-
-Response. A code of few bits saturates: a coordinate that is not small decodes to less than itself, and averaging does
-not help. The response is the decoded share of an update, for the worst update in the ball: averaged over the signs of
-a rotation where there is one (`rotation.py`).
+Source   docs/how-to/what-to-expect.md; thresholds: benchmarks/expectations.py, benchmarks/README.md.
 """
 
 from __future__ import annotations

@@ -5,21 +5,8 @@ Idea     an attacker is not bound to the clip: it sends any payload that the ser
          but for that probability, no honest client. This helps where payloads differ in length, as floats and wide
          codes do. Where a seed is sent, each stands for pure noise, and searching 2^b of them buys the largest of 2^b
          normals along the attacker's direction.
-Symbols  d coordinates; C: radius; T = log 2^40; X: the sum of d squares or magnitudes; b: work; m: gain of the profile,
-         z/m is decoded; k: coordinates kept of p.
-Source   docs/explanation/poisoned-clients.md; Birge (2001), Lemma 8.1, for noncentral chi-square variables; Boucheron,
-         Lugosi, Massart (2013), section 2.4 for gamma variables and Theorem 2.10 for Bernstein's inequality.
-
-Normal noise. |x + sigma z|^2 / sigma^2 is chi-square with d degrees and noncentrality |x|^2 / sigma^2 <= l = (C /
-sigma)^2, and grows with it: P(X >= d + l + 2 sqrt((d + 2 l) T) + 2 T) <= e^-T.
-Laplace noise. The L1 length is at most C and d exponential variables: P(X >= d + sqrt(2 d T) + T) <= e^-T.
-Bounded noise. Squares of mean at most m, second moment at most s and at most b: P(X >= d m + sqrt(2 d s T) + b T / 3)
-<= e^-T.
-Seeds. The stream cipher is a random function, so 2^b seeds are 2^b draws of N(0, I_k). Along a unit vector v fixed
-beforehand, a draw is worth <z, w>/m clips, w = sqrt(p/k) S H D v; the expected number of seeds beyond s is
-2^b Q(s m / |w|), and P(any is) at most that. |w| = 1 where all rows are kept; where k rows are the release's own, they
-are searched too, and |w|^2 is at most the 2^-b quantile of a mean of k squared normals, for a v that the public
-rotation spreads out.
+Symbols  d coordinates; C: radius; T = log 2^40; b: work; m: gain of the profile, z/m is decoded; k: kept of p.
+Source   docs/explanation/poisoned-clients.md; docs/theory/samplers.md, "Lengths of honest payloads".
 """
 
 from __future__ import annotations

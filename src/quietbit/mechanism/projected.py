@@ -2,15 +2,12 @@
 
 Idea     a private update carries a few bits whatever its dimension, so k of its rotated coordinates are nearly as good
          as all d. The map is public and linear, and the clip comes after it: the account is exactly that of the inner
-         mechanism on its k-ball, for every update; zero stays zero.
+         mechanism on its k-ball, for every update; zero stays zero. It can lengthen the difference of two close updates
+         by sqrt(p/k), so `Projected` has no cost per sample; `ProjectedSamples` projects and clips every sample's
+         gradient before the mean is taken, and one of n samples then moves that mean by its share of the clip.
 Symbols  d = dimension, p = d padded to a power of two; y = sqrt(p/k) S H D x, clipped to the radius: S keeps k rows.
          v C^2: the inner mechanism's squared error; the projection adds |x|^2 / k, a fraction 1/(k v) of it.
 Source   docs/theory/vector-mechanism.md; `rotation.py` says who chooses rows.
-
-Samples. The projection can lengthen the difference of two close updates by sqrt(p/k), so the cost to one sample is
-unknown once gradients are averaged, and `Projected` refuses it. `ProjectedSamples` projects every sample's gradient and
-clips it on the k rows before the mean is taken: one of n samples then moves the inner mechanism's input by at most its
-share of the clip, as that mechanism's cost per sample requires.
 """
 
 from __future__ import annotations

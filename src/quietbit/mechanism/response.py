@@ -4,17 +4,9 @@ Idea     an evaluation asks for one cell: right or wrong, a bin of a histogram, 
          of shares (0.83 right, 0.17 wrong) becomes one cell first: that of an example drawn at random. Seen alone, the
          cell is true with probability t, else drawn from all k. Behind masks other clients' lies hide a client's bit,
          so few are enough: at epsilon 0.5 one in 160 for 10,000 clients. Two cells need one bit, more one each.
-Symbols  t = T / 2^64; u_j = probability that an untruthful answer is cell j: 1/k, up to 2^-64; p: probability of a lie.
-Source   Warner (1965); Kairouz, Oh, Viswanath (2014), k cells; Erlingsson, Pihur, Korolova (2014), a bit per cell.
-
-Account. Given its cell i an answer is j with probability t [i = j] + (1 - t) u_j, and with (1 - t) u_j where there is
-none. So the max-divergence between any two answers is log(1 + t / ((1 - t) u)), u the smallest u_j, and between an
-answer and none (zero-out: the zero vector has no cell) the larger of log(1 - t + t/u) and -log(1 - t). Vectors between
-the corners are mixtures of these rows, with weights that rounding may change; mixtures are no further apart.
-
-Account of bits. With two cells, another answer flips one bit; no answer at all is a fair coin. With more, another
-answer flips two bits, and no answer is a zero in every cell, one bit away from any. Bits of different cells are
-independent, so their divergences add up (`privacy.aggregate` for sums).
+Symbols  t = T / 2^64; u: the least probability that an untruthful answer is a given cell; p: probability of a lie.
+Source   Warner (1965); Kairouz, Oh, Viswanath (2014), k cells; Erlingsson, Pihur, Korolova (2014), a bit per cell;
+         docs/theory/samplers.md for both accounts, `privacy.aggregate` for that of sums.
 """
 
 from __future__ import annotations

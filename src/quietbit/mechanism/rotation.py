@@ -3,22 +3,15 @@
 Idea     real updates are concentrated, and a mechanism that acts on one coordinate at a time clamps and bends the large
          ones. So flip signs at random and mix blocks of coordinates by Hadamard matrices, y = R x, and undo this on the
          mean. A rotation of the whole update, y = H D x / sqrt(p), makes all rows equally good, so k of them may stand
-         for all: drawn by every release and named by a public nonce, or the same for all clients of a round.
-Symbols  d = dimension, p = d padded to a power of two; C = radius; b = `block`, a power of two; R = R_m ... R_1, each
-         H_b D_j on b coordinates: blocks [0, b), [b, 2b), ... and, where b does not divide d, a last one on [d - b, d).
+         for all: drawn by every release and named by a public nonce, or the same for all clients of a round. Rotations
+         and rows are public and come before the last clip, so no account depends on them.
+Symbols  d = dimension, p = d padded to a power of two; C = radius; b = `block`, a power of two; k = `keep`; S: k rows.
          f(u): the mean of what a coordinate u decodes to, g = f'(0), r(u) = 1 - f(u) / (g u): the share it lacks.
-         k = `keep`; S: the k rows.
 Source   docs/theory/rotation.md; docs/theory/vector-mechanism.md, "Rows"; docs/theory/shared-rows.md.
 
-Account. R is orthonormal, public, and comes before the last clip of the mechanism, so no account depends on it, on its
-seed or on its rounding. Rows depend on public values, or on random bits independent of all data; given the rows, a
-release is that of a mechanism on the k-ball, whose cost does not depend on which rows they are.
 Samples. What one of n samples moves stays as long, but for the rounding of the transform. In double precision it is at
 most 2^-46 C for each of two updates, and the update is multiplied by 1 - 2^-20 first (``exact``). A share is never
 below 2^-21 of the radius (`privacy.cost`), so the distance of two updates never exceeds it.
-Response. The decoded share of an update is at least one less sum_i E[y_i^2 r(y_i)] / |x|^2. Where r(u) <= r(u_0) +
-a u^2 + A_k u^(2k - 2) for all |u| <= C, this is at most r(u_0) + 3 a C^2 / b + A_k (2k - 1)!! (C^2 / b)^(k - 1): over
-signs a coordinate has at most the even moments of a normal number of variance C^2 / b (Khintchine).
 """
 
 from __future__ import annotations

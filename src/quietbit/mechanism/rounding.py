@@ -2,24 +2,9 @@
 
 Idea     rounding a coordinate up or down at random keeps its mean but lengthens the vector; drawing again until the
          length is acceptable makes the bound certain instead of probable. Privacy rests on that bound alone, which is
-         checked in integers, and not on how exact the probabilities of the rounding are.
-Symbols  y: the vector in units of the grid's spacing, ||y|| <= R; d its dimension; e = the distance of the
-         centre from the nearest grid point (0 or 1/2). Tries succeed with probability at least 1 - beta.
-Source   Kairouz, Liu, Steinke (ICML 2021), conditional rounding; reproved here for any offset.
-
-L2. A rounded coordinate's square takes two values l^2, u^2 with u = l + 1 around y, so its mean exceeds y^2
-by (y - l)(u - y) <= 1/4, and its range is |u + l| <= 2|y| + 1. By Hoeffding, with probability 1 - beta the
-sum exceeds its mean by at most sqrt(log(1/beta)/2) times the root of the summed squared ranges, which is at
-most 2R + sqrt(d). With beta = e^(-1/2): R^2 + d/4 + (R + sqrt(d)/2). Always: (R + sqrt(d))^2.
-L1. A magnitude's mean is |y|, or 1/2 inside the cell around the centre when e = 1/2; its range is at most
-1, so R + d e + sqrt(d)/2 does; always: R + d.
-Last resort. Rounding every coordinate towards the centre gives magnitudes of at most max(|y|, e), which meets both
-bounds: it is used after 200 failed tries, which have probability 1e-43. So no update ever fails, and the bound always
-holds.
-
-Independent. Drawing again ties coordinates together; `independent_rounding` does not, and there the probabilities do
-matter: y is rounded up with probability y - floor(y), rounded up to a multiple of 2^-53. So what is rounded is
-exactly a vector whose coordinates are y's moved up by at most ROUNDING_SHIFT.
+         checked in integers, and not on how exact the probabilities are. Independent rounding has no such bound, and
+         there they matter: what is rounded is exactly a vector moved up by at most ROUNDING_SHIFT per coordinate.
+Source   Kairouz, Liu, Steinke (ICML 2021), conditional rounding; docs/theory/samplers.md proves the bounds.
 """
 
 from __future__ import annotations

@@ -7,22 +7,14 @@ Idea     a public random rotation spreads the update evenly over the coordinates
 Symbols  C = radius; D = dimension padded to a power of two; s = `scale`; v = (noise_multiplier C s)^2 the noise's
          variance; D1, D2: largest L1 and L2 length of the rounded vector; P = 64 w bits.
 Source   Agarwal, Kairouz, Liu (NeurIPS 2021), Algorithm 1 and Theorem 3.5; Kairouz, Liu, Steinke (ICML 2021) for the
-         rotation and the conditional rounding; docs/theory/rounded-skellam.md; Devroye (1986), chapter III (inversion).
+         rotation and the rounding; docs/theory/rounded-skellam.md; docs/theory/samplers.md for the tables.
 
 Integers. Rounding keeps D2^2 <= `length_upper` for certain; integers satisfy |z| <= z^2, so D1 <= min(D2^2, sqrt(D)
-D2). The zero vector is rounded to itself: zero-out neighbours are D1 and D2 apart, replace-one neighbours twice that.
-Rotation and floating-point work come before the rounding, so nothing in the account depends on their accuracy.
-Samples. Two close updates may be rounded far apart, and drawing again divides by a chance that depends on the update,
-so `Skellam` has no price per sample. `IndependentSkellam` rounds every coordinate on its own: two vectors D2 steps of
-the grid apart then cost c(alpha) D2^2, whatever the dimension (`privacy.skellam`). Floating-point work counts there:
-rotating and scaling in doubles moves each of two updates by at most (log2 D + 6) 2^-53 C, less than 2^-47 C.
-Scale. The largest s at which a rotated coordinate (sub-Gaussian with variance proxy (s C)^2/D), the rounding and the
-noise (Chernoff's bound) leave 2^(b-1) with probability at most ``wrap_probability`` per release. Wrapping costs
-accuracy, never privacy.
-Tables. Weights follow p_{k+1} = p_k mu/(k+1), mu = v/2, from the mode outwards in integers with GUARD further bits, cut
-off below 2^-(P + GUARD) of the mode's. Each step rounds down by less than one unit, so all weights together are short
-by less than N^2 units, N < 2^24 the number of steps; the tails that are cut off are shorter still. With F's own
-rounding down, the law of a draw is within 2^(25 - P) of Poisson's in total variation.
+D2). The zero vector is rounded to itself. Rotation and floating-point work come before the rounding, so the account
+does not depend on their accuracy.
+Samples. Drawing a rounding again divides by a chance that depends on the update, so `Skellam` has no price per sample.
+`IndependentSkellam` has; floating-point work counts there: rotating and scaling in doubles moves each of two updates by
+at most (log2 D + 6) 2^-53 C, less than 2^-47 C.
 """
 
 from __future__ import annotations
