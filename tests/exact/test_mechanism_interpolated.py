@@ -57,8 +57,8 @@ def test_max_divergence_never_exceeds_the_l1_claim(name: str, beta: float, clamp
     assert apart[centre].max() <= zero_out
     assert zero_out <= 2.2 * apart[centre].max() + 1e-9  # and is no wild overestimate
     # Theorem 1 in any dimension: the loss of a coordinate is at most the constant times its distance.
-    low, high = mechanism.scaling.certified_range
-    x = np.clip(0.5 + mechanism.scaling.scale * values, mechanism.scaling.low, mechanism.scaling.high)
+    low, high = mechanism.certified_range
+    x = np.clip(0.5 + mechanism.sampler.scale * values, *mechanism.input_range)
     distance = np.abs(x[:, None] - x[None, :])
     constant = lipschitz_upper(DESIGNS[name], low, high)
     assert np.all(apart <= constant * distance + 1e-12)
@@ -85,7 +85,7 @@ def test_two_vectors_of_an_l1_ball_stay_within_the_constant_through_the_centre(
     assert gain + loss <= claim
     if name.startswith("one bit") and beta == 1.0:
         assert gain + loss >= 0.999 * claim  # attained
-        low, high = mechanism.scaling.certified_range
+        low, high = mechanism.certified_range
         both = (
             through_centre_constant_upper(DESIGNS[name], low, high),
             zero_out_constant_upper(DESIGNS[name], low, high),

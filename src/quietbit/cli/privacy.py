@@ -37,12 +37,12 @@ def privacy(
 
     which, releases, order = Adjacency(given["adjacency"]), given["releases"], given["order"]
     mechanism = find_imvu(design, given)
-    found, ball, scaling = mechanism.design, mechanism.ball, mechanism.scaling
+    found, ball = mechanism.design, mechanism.ball
     pure = given["delta"] == 0 and ball.norm is not quietbit.Norm.L1
     require(not pure, "delta", given["delta"], "above 0 for an l2 ball (pure privacy needs --norm l1)")
     check_int(releases, "releases", 1)
     guarantee = (mechanism.privacy(which, given["samples"]) * releases).guarantee(given["delta"])
-    low, high = scaling.certified_range
+    low, high = mechanism.certified_range
     constants = [
         ("zero_out_constant_upper", "zero-out constant", zero_out_constant_upper(found, low, high)),
         ("lipschitz_upper", "L, exact Lipschitz constant", lipschitz_upper(found, low, high)),
@@ -52,10 +52,10 @@ def privacy(
         constants.append(("fisher_supremum_upper", "M, Fisher information", fisher_supremum_upper(found)))
     else:
         constants.append(("kappa_upper", f"kappa at order {order:g}", kappa_upper(found, order, which, low, high)))
-    distance = scaling.distance(which, ball)
+    distance = mechanism.distance(which)
     rows = [
         Row("identity", "design", found.identity()),
-        Row("input_range", "inputs x lie in", [scaling.low, scaling.high]),
+        Row("input_range", "inputs x lie in", list(mechanism.input_range)),
         Row("distance", f"{ball.norm.value} distance of neighbours", distance, rounded(distance)),
         *(Row(key, label, value, rounded_up(value, 8)) for key, label, value in constants),
         Row("releases", "releases", releases),

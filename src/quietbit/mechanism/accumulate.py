@@ -26,7 +26,6 @@ from quietbit.mechanism.poison import refuse_longer
 
 __all__ = ["FixedPoint", "code_accumulator", "of_floats"]
 
-GROUP = 15  # one-bit payloads that the kernels add at once
 CHUNK = 1 << 18
 LARGEST_FLOAT = 3.4e38
 MAX_SHIFT = 52
@@ -43,10 +42,7 @@ def code_accumulator(
     finish: Finish | None = None,
     honest: float = math.inf,
 ) -> Accumulator:
-    """Return an empty accumulator of ``count`` codes that stand for ``values``; ``finish`` undoes, say, a rotation.
-
-    Payloads whose values have a norm above ``honest`` are refused.
-    """
+    """Return an accumulator of ``count`` codes that stand for ``values``; ``finish`` maps their mean to an update."""
     meant = np.asarray(values, dtype=np.float64)
     if bits == 1 and finish is None:
         return _Ones(meant, kernel, np.zeros(count, dtype=np.int32))
@@ -55,10 +51,7 @@ def code_accumulator(
 
 
 def of_floats(reach: float, count: int, max_payloads: int, honest: float = math.inf, order: int = 2) -> Accumulator:
-    """Return an empty accumulator of ``count`` 32-bit floats.
-
-    An honest float is at most ``reach`` in magnitude, an honest payload at most ``honest`` in the norm of this order.
-    """
+    """Return an accumulator of floats up to ``reach``, in payloads up to ``honest`` in the norm of this order."""
     most = reach * (1 + 2.0**-20)
     require(most < LARGEST_FLOAT, "largest noisy value", most, "below 3.4e38, the largest 32-bit float")
     point = FixedPoint.of(np.array([most]), max_payloads)
@@ -68,10 +61,9 @@ def of_floats(reach: float, count: int, max_payloads: int, honest: float = math.
 @final
 @frozen(eq=False)
 class FixedPoint:
-    """``table[j] = round(2^shift v_j)``, for sums of at most ``most`` payloads.
+    """``table[j] = round(2^shift v_j)``, for sums of at most ``most`` payloads; means are 2^-(shift + 1) off at most.
 
-    The shift is the largest with K max |v_j| 2^shift surely at most 2^62 (and max |v_j| 2^shift at most 2^52), so a
-    decoded mean is off by at most 2^-(shift + 1): 1e-12 max |v_j| at worst for a million payloads.
+    The shift is the largest with K max |v_j| 2^shift surely at most 2^62 (and max |v_j| 2^shift at most 2^52).
     """
 
     table: NDArray[np.int64]
@@ -106,10 +98,7 @@ class _Ones(Accumulator):
     kernel: Kernel
     total: NDArray[np.int32]
 
-    @property
-    def group(self) -> int:
-        """The number of bodies that a kernel counts at once."""
-        return GROUP
+    group = 15  # one-bit payloads that the kernels add at once
 
     def add(self, bodies: Sequence[Body]) -> None:
         self.kernel.accumulate(bodies, 1, np.array([0, 1]), self.total)

@@ -104,10 +104,7 @@ class AdaptiveClip(Wrapper):
         """The same at the inner mechanism's radius, whose cost is that of every clip."""
         return evolve(self, inner=self.inner.priced_as, clip=self.inner.domain.radius)
 
-    @property
-    def clip_moves(self) -> bool:
-        """True."""
-        return True
+    clip_moves = True
 
     def at_clip(self, clip: float) -> AdaptiveClip:
         """Return the same mechanism for a round with another clip, at the same cost."""
@@ -181,10 +178,7 @@ class AdaptiveClip(Wrapper):
 @final
 @frozen
 class Scout(Mechanism):
-    """The answer of a scout, by randomised response: whether its update is no longer than the clip of ``moving``.
-
-    It is priced and recorded as a release of ``moving``, whose cost covers both.
-    """
+    """A scout's answer: whether its update is no longer than the clip of ``moving``, whose cost covers both."""
 
     moving: AdaptiveClip = field(validator=only(AdaptiveClip, "an AdaptiveClip"))
     domain = passed_on("moving.domain")
@@ -193,6 +187,7 @@ class Scout(Mechanism):
     unproject = passed_on("moving.unproject")
     priced_as = passed_on("moving.priced_as")
     cost = passed_on("moving.cost")
+    clip_moves, unmasked = True, True
 
     def __attrs_post_init__(self) -> None:
         """Refuse a clip without scouts."""
@@ -206,16 +201,6 @@ class Scout(Mechanism):
     def for_round(self, run: bytes, number: int) -> Scout:
         """Return the scout of the round's mechanism."""
         return evolve(self, moving=evolve(self.moving, inner=self.moving.inner.for_round(run, number)))
-
-    @property
-    def clip_moves(self) -> bool:
-        """True."""
-        return True
-
-    @property
-    def unmasked(self) -> bool:
-        """True: answers go into no sum."""
-        return True
 
     def at_clip(self, clip: float) -> Scout:
         """Return the same question about another clip, at the same cost."""

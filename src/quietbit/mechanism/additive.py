@@ -116,10 +116,7 @@ class Noise(Mechanism):
 @final
 @frozen
 class Gaussian(Noise):
-    """Normal noise on an update in an L2 ball, sent as 32-bit floats.
-
-    ``noise_multiplier`` is the standard deviation in units of the radius, from 1e-6 to 1e7.
-    """
+    """Normal noise on an update in an L2 ball, ``noise_multiplier`` radii (1e-6 to 1e7) in standard deviation."""
 
     ball: Ball
     noise_multiplier: float = field(converter=check_multiplier)
@@ -150,10 +147,7 @@ class Gaussian(Noise):
 @final
 @frozen
 class Laplace(Noise):
-    """Laplace noise on an update in an L1 ball, sent as 32-bit floats.
-
-    ``scale_multiplier`` is the noise's scale in units of the radius, from 1e-6 to 1e7.
-    """
+    """Laplace noise on an update in an L1 ball, ``scale_multiplier`` radii (1e-6 to 1e7) in scale."""
 
     ball: Ball
     scale_multiplier: float = field(converter=_scale)
@@ -187,8 +181,7 @@ class Laplace(Noise):
 class Sign(Mechanism):
     """The sign of a Gaussian's or a Laplace's noisy update: code 1 where it is not negative, else 0.
 
-    Codes decode to +1 and -1, which have no unit: the server chooses what to do with them (a majority vote, a learning
-    rate). Dividing by ``slope_at_zero`` restores the units of the update.
+    Codes decode to +1 and -1, which have no unit; dividing by ``slope_at_zero`` restores the units of the update.
     """
 
     inner: Noise = field(validator=only(Noise, "a Gaussian or a Laplace"))

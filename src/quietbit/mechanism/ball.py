@@ -123,10 +123,7 @@ def check_ball(value: Any) -> Ball:
 
 
 def _checked(update: Any, dimension: int) -> AnyFloats:
-    """Return the update as an array of floats of this dimension.
-
-    NaN and infinity are refused later, when it is measured.
-    """
+    """Return the update as floats of this dimension; NaN and infinity are refused later, when it is measured."""
     array = np.asarray(update)
     require(array.ndim > 0, "update", "an array without axes", "an array with at least one axis")
     names = "float16, float32 or float64"
@@ -155,10 +152,9 @@ def usual_kernel() -> Kernel:
 
 
 def own_copy(parts: Sequence[AnyFloats]) -> AnyFloats:
-    """Concatenate the parts into private memory, so that the update cannot change between measurement and release.
+    """Concatenate the parts into private host memory: the update cannot change between measurement and release.
 
-    A single array keeps its type; several become float32, or float64 where one of them is. Tensors on a GPU are
-    copied to the host.
+    A single array keeps its type; several become float32, or float64 where one of them is.
     """
     parts = [part if isinstance(part, np.ndarray) else _from_device(part) for part in parts]
     if len(parts) == 1 and parts[0].dtype != np.uint16:

@@ -78,12 +78,10 @@ class Layout:
 class Error:
     """The error of a decoded update, for the worst update in the ball, averaged over noise and public randomness.
 
-    ``squared``: the mean squared error per coordinate, in the units of the update. ``response``: a lower bound on the
-    share of the update that is decoded; averaging over clients does not raise it. ``gain``: the slope of the decoded
-    mean at 0, which is 1 where decoding is unbiased to first order; ``squared`` and ``response`` are measured after
-    dividing by it, so that decoders which differ by a factor compare equal. ``bias``: the decoded mean at 0.
-    ``unitless``: decoded values are not updates until they are divided by the gain (`Sign`). ``shared``: the part of
-    ``squared`` that all clients of a round share, so that averaging does not reduce it.
+    ``squared``: the mean squared error per coordinate; ``shared``: the part of it that all clients of a round share, so
+    that averaging does not reduce it; ``response``: a lower bound on the share of the update that is decoded; all after
+    dividing by ``gain``, the slope of the decoded mean at 0. ``bias``: the decoded mean at 0. ``unitless``: decoded
+    values are not updates until they are divided by the gain (`Sign`).
     """
 
     squared: float
@@ -97,10 +95,7 @@ class Error:
 @final
 @frozen
 class Answers:
-    """The share of updates that a clip left unchanged, an unbiased estimate (it may leave [0, 1]).
-
-    ``deviation`` bounds its standard deviation due to randomised answers and the draw of scouts; it is public.
-    """
+    """An unbiased estimate of the share of updates that a clip left unchanged, and a bound on its deviation."""
 
     share: float
     deviation: float
@@ -111,10 +106,7 @@ class Accumulator(ABC):
 
     __slots__ = ()
 
-    @property
-    def group(self) -> int:
-        """The number of bodies to add at once."""
-        return 1
+    group: ClassVar[int] = 1  # the number of bodies to add at once
 
     def check(self, body: Body) -> None:
         """Refuse a body with values that no honest client could have sent."""
@@ -194,10 +186,8 @@ class Mechanism(ABC):
 
     def sample_cost(self, adjacency: Adjacency, samples: int) -> Cost:
         """Return the cost to one of a client's ``samples`` samples; refuse where no theorem gives one."""
-        raise InvalidParameter(
-            "mechanism must be imvu, gaussian, laplace, sign or skellam for sample-level privacy: "
-            f"{self.NO_SAMPLE_COST}."
-        )
+        known = "imvu, gaussian, laplace, sign or skellam for sample-level privacy"
+        raise InvalidParameter(f"mechanism must be {known}: {self.NO_SAMPLE_COST}.")
 
     @final
     def privacy(self, adjacency: Adjacency | str, samples: int | None = None) -> Cost:
@@ -335,17 +325,11 @@ class Mechanism(ABC):
 
     @property
     def honest_length(self) -> float:
-        """A bound that the norm of an honest decoded payload exceeds with probability at most 2^-40; else infinite.
-
-        A server refuses payloads beyond it (`quietbit.mechanism.poison`).
-        """
+        """A bound that an honest decoded payload exceeds with probability at most 2^-40; servers refuse longer ones."""
         return math.inf
 
     def poisoned(self, work: float = WORK) -> float:
-        """Return how far one payload of an attacker lies along its direction at most, in clips.
-
-        Where payloads are seeds, what 2^``work`` of them are expected to reach (`quietbit.mechanism.poison`).
-        """
+        """Return how far an attacker's payload, or the best of 2^``work`` seeds, lies along its direction, in clips."""
         return longest_payload(self, self.layout.bits, self.layout.count)
 
     @property
@@ -391,8 +375,7 @@ class Mechanism(ABC):
 def shuffled_privacy(mechanism: Mechanism, adjacency: Adjacency, crowd: int) -> Cost:
     """Return the cost of one release to a client, for observers of a shuffle of ``crowd`` clients, one release each.
 
-    Mechanisms that are private at delta = 0 have clones; where `Mechanism.blanket` is sharper, that counts. Others are
-    refused. The header of `quietbit.privacy.shuffle` lists the assumptions.
+    A mechanism that is not private at delta = 0 is refused; `quietbit.privacy.shuffle` lists the assumptions.
     """
     which = Adjacency(adjacency)
     far, near = mechanism.privacy(Adjacency.REPLACE_ONE), mechanism.privacy(Adjacency.ZERO_OUT)
@@ -408,7 +391,7 @@ def passed_on(path: str) -> Any:
 class Wrapper(Mechanism):
     """A mechanism around ``inner``, an attrs field of the subclass; what it does not override, ``inner`` answers.
 
-    Costs are never delegated silently: every wrapper defines `cost`, `sample_cost`, `sum_cost` and `blanket`.
+    Costs are never delegated: a wrapper defines `cost`, and those of `sample_cost`, `sum_cost` and `blanket` it has.
     """
 
     __slots__ = ()

@@ -8,7 +8,7 @@ Idea     every sample of the site is in the batch with probability q, independen
          rounded at random without bias: post-processing, because the gate itself adds the steps up.
 Symbols  q: ``rate``; m: ``expected``; C: radius; T: ``steps``; eta: ``step_size``; g_t: the t-th release, decoded;
          D = eta (g_1 + ... + g_T); y: D rotated in blocks; s: its largest coordinate, a float32; L = 2^``bits`` - 1.
-Source   Abadi et al. (2016), Algorithm 1; `quietbit.privacy.subsampling` for the price; Alistarh et al. (2017), rounding.
+Source   Abadi et al. (2016), Algorithm 1; `privacy.subsampling` for the price; Alistarh et al. (2017), rounding.
 
 A sum longer than m C is clipped to the ball again, which moves no two sums apart; nor does rounding, whose errors are
 kept and added at the end (Knuth's two-sum). A gradient that is not finite counts as zero: refusing the batch would let
@@ -253,8 +253,7 @@ class LocalSteps(_OfBatches):
     def error(self) -> Error:
         """Return the error of the steps' noise and of the rounding, for a difference that is mostly noise.
 
-        The largest of d normal coordinates is about sqrt(2 log 2d) deviations; if the signal is larger, rounding adds
-        more.
+        The largest of d normal coordinates is about sqrt(2 log 2d) deviations; larger signals are rounded coarser.
         """
         noise = self.steps * self.step_size**2 * self.inner.error().squared
         largest = 2 * math.log(2 * self.domain.dimension)
@@ -369,10 +368,7 @@ def site_release(
     local_rate: float | None = None,
     local_bits: int = 4,
 ) -> Mechanism:
-    """Return the release of a site with about ``samples`` samples: one secret batch, or several steps on such batches.
-
-    Sums are divided by the expected batch size, which is public, whatever the site has or draws.
-    """
+    """Return the release of a site with about ``samples`` samples: a secret batch, or several steps on such batches."""
     batch = PoissonBatch(inner, max(1, int(samples * sampling_rate)), sampling_rate)
     if local_steps is None:
         return batch

@@ -38,17 +38,13 @@ Priced: TypeAlias = Callable[[Mechanism], Guarantee]
 @final
 @frozen
 class Calibration:
-    """A mechanism that meets a target, with its guarantee and its error.
+    """A mechanism that meets a target, with its guarantee and its error (`quietbit.mechanism.Error`).
 
-    ``squared_error`` is the expected squared error of a decoded coordinate, the mean over coordinates of the worst
-    update in the ball, after dividing by the slope of its mean at 0 (which is 1 but for `Sign`, whose +1 and -1 have no
-    unit, and for the decoder ``alphabet``); ``error.response`` is the decoded share of that update;
     ``gaussian_squared_error`` is the error of a Gaussian calibrated to the same target on the L2 ball of the same
-    radius. ``saturated``: the target allows more than a certified mechanism of this kind can reveal, so that the
-    guarantee is more than 1e-4 below it. This happens to one release of I-MVU or MVU at an epsilon of 30 and more, and
-    of the vector mechanism above 18 (zero-out) or 30 (replace-one), where probabilities meet the accuracy of the
-    sampler and of doubles. Several releases of the same update spend more, and their mean is more accurate.
-    ``reason`` says why ``auto`` chose this mechanism.
+    radius. ``saturated``: the target allows more than a certified mechanism of this kind can reveal in one release
+    (I-MVU and MVU from an epsilon of 30 on, the vector mechanism above 18 zero-out or 30 replace-one), so that the
+    guarantee is more than 1e-4 below it; several releases of the same update spend more. ``reason`` says why ``auto``
+    chose this mechanism.
     """
 
     mechanism: Mechanism
@@ -73,11 +69,7 @@ class Calibration:
 @final
 @frozen
 class Alternative:
-    """One way to meet a target: a family's name, whether few coordinates are kept, and the result.
-
-    Where the target is out of reach there is no calibration, and ``refusal`` is a sentence that says why. A
-    ``baseline`` is for comparison only and never chosen.
-    """
+    """One way to meet a target, or its ``refusal``; a ``baseline`` is for comparison only and never chosen."""
 
     mechanism: str
     keep: int | str | None
@@ -113,10 +105,9 @@ def calibrate(
     """Return the most accurate mechanism of its kind whose releases together stay within (epsilon, delta).
 
     Args:
-        mechanism: the name of a family: ``imvu`` (solves for the design's epsilon, or for beta where a design is
-            given), ``vmvu`` (designs its profile), ``mvu``, ``gaussian``, ``laplace``, ``sign`` (of the noise that
-            fits the ball's norm), ``skellam``, or another package's; ``auto`` for the best: of those within 5 % of
-            the smallest error, the one that sends the fewest bytes.
+        mechanism: the name of a family: ``imvu``, ``vmvu``, ``mvu``, ``gaussian``, ``laplace``, ``sign`` (of the noise
+            that fits the ball's norm), ``skellam``, or another package's; ``auto`` for the best: of those within 5 %
+            of the smallest error, the one that sends the fewest bytes.
         ball: the ball that updates are clipped to.
         epsilon: the target for all releases of one party together; met to a relative 1e-4 from below.
         delta: in [0, 1); 0 needs a pure mechanism.
@@ -124,8 +115,7 @@ def calibrate(
         releases: how many releases the same party makes.
         samples: how many samples a client has, where the privacy unit is one sample rather than the client. With
             ``keep``, their gradients are then sent by `Uplink.send_samples`.
-        sampling_rate: the probability of each of a site's samples (about ``samples``) to be in a secret batch; the
-            mechanism returned is then that of a batch (`quietbit.mechanism.batch`).
+        sampling_rate: the probability of each of a site's samples (about ``samples``) to be in a secret batch.
         local_steps: private steps that a site takes on its batches before it sends the difference of models.
         local_rate: the learning rate of such a step.
         local_bits: bits per coordinate of that difference, 1 to 8.
@@ -135,14 +125,12 @@ def calibrate(
         clamp: of ``imvu``.
         decoder: of ``imvu``: ``alphabet`` or ``unbiased-at-zero``.
         design: calibrate beta for this design (``imvu``).
-        rotate: mix coordinates by a public rotation first (``imvu`` on an L2 ball), by default. False is the paper's
-            way, and shortens updates dominated by a few coordinates.
+        rotate: mix coordinates by a public rotation first (``imvu`` on an L2 ball), by default; False as in the paper.
         keep: how many rotated coordinates a client keeps, a power of two, or ``auto``: as many as make the projection
             cost at most 1 % of the error. By default ``vmvu`` keeps 1,024 or more, and the others keep all.
         rows: who chooses the kept rows: ``own``, drawn by every release (default), or ``shared`` by all clients of a
             round, derived from run and round (`Mechanism.for_round`).
-        account: the guarantee of the most exposed party, where that is not ``releases`` times the mechanism's cost
-            (for example samples of clients of several sizes).
+        account: the guarantee of the most exposed party, where that is not ``releases`` times the mechanism's cost.
 
     A target too small for the mechanism is refused, and so is a choice that it does not use.
     """
@@ -154,14 +142,12 @@ def calibrate(
         unused = Choices(bits, levels, beta, clamp, decoder, design, rotate=rotate)
         rule = "named where bits, levels, beta, clamp, decoder, design or rotate are"
         require(unused == Choices(), "mechanism", AUTO, rule)
-        ways = alternatives(ball, target, samples=samples, keep=keep, account=account)
-        return _chosen(ways, target)
+        return _chosen(alternatives(ball, target, samples=samples, keep=keep, account=account), target)
     chosen = family(mechanism)
     own = keep if "keep" in chosen.uses else None  # other families keep coordinates by a wrapper
     whose = rows if "rows" in chosen.uses else None
-    require(
-        rows is None or whose is not None or keep is not None, "rows", rows, "left out where all coordinates are kept"
-    )
+    named = rows is None or whose is not None or keep is not None
+    require(named, "rows", rows, "left out where all coordinates are kept")
     choices = Choices(bits, levels, beta, clamp, decoder, design, own, rotate, whose, by_sample=samples is not None)
     choices.check(chosen)
 
@@ -177,22 +163,19 @@ def calibrate(
         return found
 
     def priced(found: Mechanism) -> Guarantee:
-        if account is not None:
-            return account(whole(found))
         sent = whole(found)
+        if account is not None:
+            return account(sent)
         return (sent.privacy(target.adjacency, sent.batch or samples) * target.releases).guarantee(target.delta)
 
     def measured(found: Mechanism) -> float:
         return priced(found).epsilon_upper
 
-    def calibrated(within: Ball) -> Mechanism:
-        return chosen.calibrated(within, choices, target, measured)
-
     def rotated(within: Ball) -> Mechanism:
         return chosen.calibrated(within, evolve(choices, rotated=True), target, measured)
 
     if keep is None or "keep" in chosen.uses:
-        found = calibrated(ball)
+        found = chosen.calibrated(ball, choices, target, measured)
     else:
         projected = project(ball, keep, rotated)
         shown = projected.at(0) if rows == SHARED else projected
@@ -246,12 +229,7 @@ def alternatives(
 
 @lru_cache(maxsize=256)
 def _looked(
-    word: str,
-    keep: int | str | None,
-    ball: Ball,
-    target: Target,
-    samples: int | None,
-    account: Priced | None,
+    word: str, keep: int | str | None, ball: Ball, target: Target, samples: int | None, account: Priced | None
 ) -> Alternative:
     baseline = family(word).baseline
     try:
@@ -272,10 +250,7 @@ def smallest_of_the_best(errors: Sequence[float], sizes: Sequence[int]) -> int:
 
 
 def _chosen(ways: Sequence[Alternative], target: Target) -> Calibration:
-    """Return the calibration that ``auto`` chooses, with its reason; refuse where nothing reaches the target.
-
-    It chooses among mechanisms whose decoded mean is the update; others must be asked for by name.
-    """
+    """Return what ``auto`` chooses among mechanisms whose decoded mean is the update, with its reason."""
     reached = [(way.mechanism, way.calibration) for way in ways if way.calibration is not None and not way.baseline]
     known = [(word, found) for word, found in reached if not found.error.unitless]
     if not known:
@@ -297,5 +272,4 @@ def _gaussian_error(ball: Ball, target: Target, measured: Callable[[Mechanism], 
     if target.delta == 0:
         return math.inf
     round_ball = Ball(Norm.L2, ball.radius, ball.dimension)
-    found = family("gaussian").calibrated(round_ball, Choices(), target, measured)
-    return found.error().squared
+    return family("gaussian").calibrated(round_ball, Choices(), target, measured).error().squared

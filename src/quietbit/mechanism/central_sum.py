@@ -23,7 +23,7 @@ from attrs import frozen
 from quietbit._search import bisect
 from quietbit.design.closed_form import MOST_BINOMIAL_BITS, binomial_design
 from quietbit.design.solve import solve
-from quietbit.design.table import Design, DesignSpec
+from quietbit.design.table import DesignSpec
 from quietbit.errors import check_int, check_real, require
 from quietbit.kernel.transform import padded_size
 from quietbit.mechanism.ball import Ball, Norm
@@ -56,12 +56,11 @@ MORE = "more clients in a sum or fewer releases would help"
 class SumCalibration:
     """A mechanism whose secure sums meet a target.
 
-    ``wire_bits`` is what a client sends per parameter, masking modulus included; ``squared_error`` is that of a
-    coordinate of the mean; rotated coordinates beyond ``clamped_at`` in magnitude are clamped to it; ``response`` is
-    a lower bound on the decoded share of an update. ``saturated``: the target allows more
-    than the largest beta spends. ``population`` is that of a secret cohort, where one was claimed. Where only some
-    coordinates are kept, ``mechanism`` is a `Projected` on rows 0 (take those of a round with ``at``), and
-    ``projection_error`` is the part of the error that the projection of a mean of norm ``mean_norm`` makes up.
+    ``wire_bits`` is what a client sends per parameter; ``squared_error`` is that of a coordinate of the mean; rotated
+    coordinates beyond ``clamped_at`` in magnitude are clamped to it; ``response`` is a lower bound on the decoded share
+    of an update. ``saturated``: the target allows more than the largest beta spends. Where only some coordinates are
+    kept, ``mechanism`` is a `Projected` on rows 0 (take those of a round with ``at``), and ``projection_error`` is the
+    part of the error that the projection of a mean of norm ``mean_norm`` makes up.
     """
 
     mechanism: Mechanism
@@ -122,8 +121,7 @@ def calibrate_sum(
         account: the guarantee of all releases together, where it is not that of ``releases`` sums fixed beforehand.
         population: only where nobody learns who took part: how many clients the cohort is drawn from, anew each time.
 
-    Targets below the search are refused, and so are clients not counted on in a secret cohort: who colludes knows
-    whether it took part, and a sum that lacks an answer shows it.
+    Clients not counted on in a secret cohort are refused: who colludes knows whether it took part.
     """
     target = Target(epsilon, delta, adjacency, trust=Trust.SECURE_AGGREGATION, releases=releases).limited()
     require(target.delta > 0, "delta", delta, "above 0 for a sum")
@@ -166,7 +164,8 @@ def calibrate_sum(
     each = DESIGN_EPSILON if design_epsilon is None else check_real(design_epsilon, "design_epsilon")
     while design_epsilon is None and each < MOST_DESIGN_EPSILON and guess(each) > farthest:
         each *= GROWTH
-    design = _design(width, each)
+    one = DesignSpec(2, 1, each)
+    design = solve(one, cache=False) if width == 1 else binomial_design(width, each * many)
 
     def build(beta: float) -> InterpolatedMVU:
         return InterpolatedMVU(design, ball, beta, True, decoder, turn)
@@ -207,10 +206,6 @@ def _cost(mechanism: InterpolatedMVU, honest: int, adjacency: Adjacency, clients
     return secret_cohort_cost(cost, clients, population, adjacency, server_learns_cohort=False, replace_one=far)
 
 
-def _design(bits: int, each: float) -> Design:
-    return solve(DesignSpec(2, 1, each), cache=False) if bits == 1 else binomial_design(bits, each * (2**bits - 1))
-
-
 @final
 @frozen
 class SumRow:
@@ -226,23 +221,17 @@ class SumRow:
 def compare_sums(
     *, ball: Ball, target: Target, clients: int, min_honest_clients: int | None = None, bits: int = 1
 ) -> tuple[SumRow, ...]:
-    """Compare codes behind masks, the ideal Gaussian, 16-bit Skellam and one bit without masks, at the same target.
-
-    The ball must be an L2 ball. See `compare_calibration` for the rows.
-    """
-    require(isinstance(ball, Ball) and ball.norm is Norm.L2, "ball", ball, "an L2 ball for the comparison")
-    found = calibrate_sum(
-        ball=ball, **target.keywords(), clients=clients, min_honest_clients=min_honest_clients, bits=bits
-    )
+    """Calibrate codes behind masks on an L2 ball and return their `compare_calibration`."""
+    honest = min_honest_clients
+    found = calibrate_sum(ball=ball, **target.keywords(), clients=clients, min_honest_clients=honest, bits=bits)
     return compare_calibration(found, target.epsilon)
 
 
 def compare_calibration(found: SumCalibration, epsilon: float) -> tuple[SumRow, ...]:
-    """Return the alternatives to a calibrated sum on an L2 ball at the target ``epsilon``, after the sum itself.
+    """Return a calibrated sum on an L2 ball, and its alternatives at the target ``epsilon``; no secret cohort in those.
 
     Two rows need no secure aggregation: the same codes seen one by one, whose epsilon is the local one, and one bit
-    calibrated to the target for a server that sees every payload. Where 16 bits are too few for Skellam noise, its
-    row has the smallest epsilon they reach and an infinite error. Only the first row uses a secret cohort.
+    calibrated for a server that sees every payload. Where 16 bits are too few for Skellam noise, its error is infinite.
     """
     mechanism, guarantee = found.codes, found.guarantee
     ball, adjacency, delta, releases = mechanism.ball, guarantee.adjacency, guarantee.delta, found.releases
@@ -273,10 +262,7 @@ def compare_calibration(found: SumCalibration, epsilon: float) -> tuple[SumRow, 
 
 
 def _first_within(account: Callable[[float], float], target: float) -> float:
-    """Return the largest loss on a fine ladder that meets the target, else the one that comes nearest.
-
-    With few bits, more noise also means coarser integers, so the account need not be monotone.
-    """
+    """Return the largest loss on a fine ladder that meets the target, else the nearest: few bits are not monotone."""
     ladder = [10 ** (2 - step / 40) for step in range(201)]
     values = [account(loss) for loss in ladder]
     for place, (loss, value) in enumerate(zip(ladder, values, strict=True)):

@@ -94,8 +94,8 @@ def draw_codes(
 ) -> NDArray[np.uint8]:
     """Return the codes of z = g + (t - <u, g>) u, where u is the direction of ``vector``.
 
-    Given the words, the result is a function of the arguments. The first stream's words 0 and 1 choose the step, 2 and
-    3 the place in it, 4 and 5 are the seed of g. The second stream is read only if a code is not certain.
+    The first stream's words 0 and 1 choose the step, 2 and 3 the place in it, 4 and 5 are the seed of g. The second
+    stream is read only if a code is not certain.
     """
     require(len(limits) == len(cells) - 2, "limits", len(limits), f"{len(cells) - 2} whole numbers")
     direction, _ = unit(vector)
@@ -114,13 +114,7 @@ def draw_codes(
 
 
 def code_error_upper(count: int, bits: int, largest: float) -> float:
-    """Return the total variation distance between the law of codes and that of an exact z (see the module header).
-
-    Beyond what the header says: entries computed with quantiles exact to 1e-34 are exact to e = 1e-32 (sum |u_i| <=
-    256), and a code can be wrong if one of 2^b thresholds is as close. Entry i given t is normal of variance 1 -
-    u_i^2, so its density is at most 0.5642 where u_i^2 <= 1/2; for the one entry where that may fail it is at most
-    sqrt(2) times the density of t, which is at most 0.4 ``largest``.
-    """
+    """Return a bound on the total variation distance between the law of codes and that of an exact z."""
     size = check_int(count, "count", 1, 2**16)
     levels = 2 ** check_int(bits, "bits", 1, 8)
     peak = 0.5642 * size + 0.5657 * check_real(largest, "largest")
@@ -145,8 +139,8 @@ def _word_of(place: int) -> int:
 def _doubt(direction: FloatVector, words: NDArray[np.uint64], along: int) -> FloatVector:
     """Bound how far an entry of the computed z may be from the exact one, whatever the bits that were not drawn.
 
-    Entry i is off by at most a + |u_i| b by rounding: a for the normal and the last addition, b for t, <u, g>, the
-    direction and two products; 2/w for its own word, and |u_i| times what the words of t and <u, g> leave open.
+    a: rounding of the normal and the last addition; b: of t, <u, g>, the direction and two products; 2/w for its own
+    word, and |u_i| times what the words of t and <u, g> leave open.
     """
     size = direction.size
     reach = LARGEST * (1.0 + math.sqrt(size))

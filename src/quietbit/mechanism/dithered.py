@@ -43,11 +43,9 @@ MOST_LEVELS = 65
 @final
 @frozen
 class DitheredMVU(Mechanism):
-    """MVU on updates in an L1 or L2 ball.
+    """MVU on updates in an L1 or L2 ball; its moments are those before rejection, which changes them slightly.
 
-    Dithering makes a vector longer by about h sqrt(d)/2, so few levels in many dimensions cost privacy: see
-    ``reach``. ``expectation`` and ``variance`` are those of dithering before rejection, which changes
-    them slightly in a way that depends on the whole vector.
+    Dithering makes a vector longer by about h sqrt(d)/2, so few levels in many dimensions cost privacy: see ``reach``.
     """
 
     design: Design = field(converter=check_design)

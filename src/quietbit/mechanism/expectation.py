@@ -41,11 +41,7 @@ class Verdict(Enum):
 @final
 @frozen
 class Expectation:
-    """The noise of a run and what it means; ``noise`` is that of one round's mean, as a multiple of the clip.
-
-    ``clients`` is the number of clients in all, of whom a cohort takes part per round. ``response`` is a lower bound on
-    the decoded share of an update: 1 except for codes that saturate.
-    """
+    """The noise of one round's mean, as a multiple of the clip, and what it means; ``response``: see `Error`."""
 
     noise: float
     dimension: int

@@ -43,18 +43,12 @@ def check_multiplier(value: Any, name: str = "noise_multiplier") -> float:
     return check_real(value, name, at_least=MIN_MULTIPLIER, at_most=MAX_MULTIPLIER)
 
 
-def check_rows_word(value: str | None) -> None:
-    """Refuse a word other than those for who chooses the kept rows."""
-    require(value in (None, OWN, SHARED), "rows", value, f"{OWN} or {SHARED}")
-
-
 @final
 @frozen
 class Choices:
     """The choices of a mechanism beside its strength; None leaves a choice to the family.
 
-    Two fields are facts that `calibrate` knows, not choices. ``rotated``: updates arrive rotated, so no coordinate is
-    large; ``by_sample``: the privacy unit is one sample of a client.
+    Two are facts: ``rotated``, no coordinate is large; ``by_sample``, the privacy unit is one sample of a client.
     """
 
     bits: int | None = None
@@ -65,9 +59,13 @@ class Choices:
     design: Design | None = None
     keep: int | str | None = None
     rotate: bool | None = None
-    rows: str | None = field(default=None, validator=lambda _, __, value: check_rows_word(value))
+    rows: str | None = field(default=None)
     rotated: bool = False
     by_sample: bool = False
+
+    @rows.validator
+    def _check_rows(self, attribute: object, value: str | None) -> None:
+        require(value in (None, OWN, SHARED), "rows", value, f"{OWN} or {SHARED}")
 
     def check(self, family: Family) -> None:
         """Refuse a choice that the family does not use."""
@@ -157,10 +155,7 @@ def largest_private(
     start: float | None = None,
     accuracy: float = ACCURACY,
 ) -> float:
-    """Find the largest loss with account(loss) <= target, to a relative ``accuracy`` of the account.
-
-    The bracket's lower end is always private. ``start`` is a guess; without one the search begins at ``low``.
-    """
+    """Find the largest loss with account(loss) <= target, to a relative ``accuracy``, from below; ``start``: guess."""
 
     def safe(loss: float) -> float:
         try:

@@ -3,8 +3,7 @@
 Idea     eta(x) is linear between the design's levels; every coordinate draws j ~ softmax(eta(x)) independently.
          Unclamped (the paper's text) x ranges over [(1-beta)/2, (1+beta)/2]; clamped (the published code) x is cut to
          [0, 1]. Each range has its own constants, and the certificate covers the doubles that the sampler uses.
-Symbols  x = 1/2 + beta u/(2C), C = radius; symbol j decodes to (C/beta)(2 a_j - 1); scale = beta/(2C) as the double
-         that is used; reach >= ||x - 1/2|| for every update.
+Symbols  x = 1/2 + beta u/(2C), C = radius; symbol j decodes to (C/beta)(2 a_j - 1).
 Source   Guo et al. (ICML 2023), section "Interpolated MVU mechanism", Theorems 1 and 2.
 
 Unbiased at zero. E[a | x] has slope k = sum_j a_j P'(j|x) at x = 1/2; the alphabet 1/2 + (a - E[a|1/2])/k is unbiased
@@ -41,7 +40,7 @@ from quietbit.privacy.divergence import smallest_probability_lower
 from quietbit.privacy.interpolated import dominated_l2_cost, interpolated_l1_cost, interpolated_l2_cost
 from quietbit.target import Adjacency
 
-__all__ = ["FAMILIES", "MAX_BETA", "UNBIASED", "Decoder", "InterpolatedMVU", "Scaling"]
+__all__ = ["FAMILIES", "MAX_BETA", "UNBIASED", "Decoder", "InterpolatedMVU"]
 
 MIN_BETA, MAX_BETA = 1e-6, 2.0**16
 CUTS = tuple(2**k for k in range(1, 21))
@@ -71,70 +70,6 @@ def _clamp(value: bool) -> bool:
 
 @final
 @frozen
-class Scaling:
-    """The map from updates in the ball of ``radius`` to inputs."""
-
-    radius: float
-    beta: float = 1.0
-    clamp: bool = False
-
-    @property
-    def scale(self) -> float:
-        """The double nearest to beta / (2 C)."""
-        return self.beta / (2 * self.radius)
-
-    @property
-    def reach(self) -> float:
-        """The largest ||x - 1/2|| in the ball's norm, rounded up: about beta / 2."""
-        return math.nextafter(self.scale * self.radius, math.inf)
-
-    @property
-    def low(self) -> float:
-        """The smallest input."""
-        return max((1 - self.beta) / 2, 0.0) if self.clamp else (1 - self.beta) / 2
-
-    @property
-    def high(self) -> float:
-        """The largest input."""
-        return min((1 + self.beta) / 2, 1.0) if self.clamp else (1 + self.beta) / 2
-
-    @property
-    def certified_range(self) -> tuple[float, float]:
-        """[low, high], widened by more than any rounding in the sampler."""
-        margin = ROUNDING * (1 + self.beta)
-        return self.low - margin, self.high + margin
-
-    def distance(self, adjacency: Adjacency, ball: Ball) -> float:
-        """Return the largest distance of two neighbours' inputs, in the ball's norm: twice the reach for replace-one.
-
-        The reach is replaced by the corner of the box that clamping leaves, where that is nearer.
-        """
-        corner = math.pow(ball.dimension, 1 / ball.norm.order) * (self.certified_range[1] - 0.5)
-        return adjacency.radii * min(self.reach, corner * (1 + 1e-15))
-
-    def sampler(self, design: Design) -> Sampler:
-        """Return the sampler for the kernels."""
-        return Sampler.from_design(design, self.scale, self.low, self.high)
-
-    def slack_upper(self, design: Design, ball: Ball) -> float:
-        """Return one release's sampling slack: a bound on the log-ratio of the sampled law to the certified one."""
-        low, high = self.certified_range
-        worst = smallest_probability_lower(design, low, high)
-        size = ball.dimension
-        best = sampling_slack_upper(size, worst, SAMPLING_ERROR)
-        for cut in CUTS:
-            many = cut**ball.norm.order
-            if many >= size:
-                break
-            inner = self.reach / cut + ROUNDING
-            least = smallest_probability_lower(design, max(low, 0.5 - inner), min(high, 0.5 + inner))
-            few = sampling_slack_upper(many, worst, SAMPLING_ERROR)
-            best = min(best, few + sampling_slack_upper(size - many, least, SAMPLING_ERROR))
-        return best
-
-
-@final
-@frozen
 class InterpolatedMVU(Mechanism):
     """I-MVU of a design on updates in an L1 or L2 ball.
 
@@ -151,17 +86,12 @@ class InterpolatedMVU(Mechanism):
     clamp: bool = field(default=False, converter=_clamp)
     decoder: Decoder = field(default=UNBIASED, converter=_decoder)
     rotation: Rotation | None = field(default=None, metadata=LEFT_OUT)
-    scaling: Scaling = field(init=False, repr=False, eq=False)
     sampler: Sampler = field(init=False, repr=False, eq=False)
     values: FloatVector = field(init=False, repr=False, eq=False)
 
-    @scaling.default
-    def _scaling(self) -> Scaling:
-        return Scaling(self.ball.radius, self.beta, self.clamp)
-
     @sampler.default
     def _sampler(self) -> Sampler:
-        return self.scaling.sampler(self.design)
+        return Sampler.from_design(self.design, self.beta / (2 * self.ball.radius), *self.input_range)
 
     @values.default
     def _values(self) -> FloatVector:
@@ -172,11 +102,29 @@ class InterpolatedMVU(Mechanism):
         return values
 
     bits, designed = passed_on("design.spec.output_bits"), passed_on("design")
+    summable = True
 
     @property
-    def summable(self) -> bool:
-        """Whether sums of codes have a known cost: one-bit codes, and longer ones that are sums of equal bits."""
-        return True
+    def input_range(self) -> tuple[float, float]:
+        """The smallest and the largest input x."""
+        low, high = (1 - self.beta) / 2, (1 + self.beta) / 2
+        return (max(low, 0.0), min(high, 1.0)) if self.clamp else (low, high)
+
+    @property
+    def certified_range(self) -> tuple[float, float]:
+        """The range of inputs, widened by more than any rounding in the sampler."""
+        (low, high), margin = self.input_range, ROUNDING * (1 + self.beta)
+        return low - margin, high + margin
+
+    @property
+    def reach(self) -> float:
+        """The largest ||x - 1/2|| in the ball's norm, rounded up: about beta / 2."""
+        return math.nextafter(self.sampler.scale * self.ball.radius, math.inf)
+
+    def distance(self, adjacency: Adjacency) -> float:
+        """Return the largest distance of two neighbours' inputs: reaches, or corners of the box that a clamp leaves."""
+        corner = math.pow(self.ball.dimension, 1 / self.ball.norm.order) * (self.certified_range[1] - 0.5)
+        return adjacency.radii * min(self.reach, corner * (1 + 1e-15))
 
     @property
     def layout(self) -> Layout:
@@ -262,40 +210,32 @@ class InterpolatedMVU(Mechanism):
         """Return the cost of one release, sampling slack included.
 
         L1 ball: pure (Theorem 1, with the constant of the path through the centre, or the zero-out one), and at finite
-        orders the smaller of that and the L2 account, which holds for the same inputs. L2 ball: with two levels a
-        dominating Gaussian pair (sharp where inputs are clamped) beside Theorem 2, with more a certified kappa_alpha.
+        orders no more than the L2 account. L2 ball: with two levels a dominating Gaussian pair (sharp where inputs are
+        clamped) beside Theorem 2, with more a certified kappa_alpha.
         """
         return self._exact_cost(adjacency).with_slack(self._slack)
 
     def sample_cost(self, adjacency: Adjacency, samples: int) -> Cost:
-        """Return the cost to one of ``samples`` samples, sampling slack included.
-
-        A sample moves x by at most its share of the reach, from any point that the others determine: the constants are
-        those between any two inputs at that distance.
-        """
+        """Return the cost to one of ``samples`` samples, which moves x by its share of the reach from any point."""
         if self.rotation is not None:
             require(self.rotation.exact, "rotation", self.rotation, "exact where samples are protected")
-        moved = round_up(self.scaling.reach * sample_share(adjacency, samples), 1e-14)
+        moved = round_up(self.reach * sample_share(adjacency, samples), 1e-14)
         return self._exact_cost(Adjacency.REPLACE_ONE, moved).with_slack(self._slack)
 
     def sum_cost(self, clients: int, adjacency: Adjacency) -> Cost:
         """Return the cost of one secure sum of ``clients`` releases to one of the clients.
 
-        ``clients``, from 2 to 100,000, counts the honest clients that answer and do not collude with the server, which
-        sees only the sum of their codes. One-bit designs are supported, and longer codes that are sums of equal bits
-        (`binomial_design`); others are refused.
+        ``clients``, from 2 to 100,000, counts honest clients that answer and do not collude with the server. Designs of
+        more bits whose codes are not sums of equal bits (`binomial_design`) are refused.
         """
-        distance, (low, high) = self.scaling.distance(adjacency, self.ball), self.scaling.certified_range
+        distance, (low, high) = self.distance(adjacency), self.certified_range
         alone, slack = self._exact_cost(adjacency), self._slack
         if self.bits > 1:
             slack = round_up(slack + self.ball.dimension * codes_deviation_upper(self.design, low, high))
         return aggregate_cost(self.design, distance, clients, adjacency, low, high, alone=alone).with_slack(slack)
 
     def mean_from_sum(self, total: NDArray[Any], clients: int) -> FloatVector:
-        """Return the mean of the decoded updates of ``clients`` from the sums of their codes.
-
-        A sum determines the mean only where values are evenly spaced, as two values always are; others are refused.
-        """
+        """Return the mean of the decoded updates from sums of codes; values that are not evenly spaced are refused."""
         count = check_int(clients, "clients", 1)
         values = self.values
         even = float(np.ptp(np.diff(values))) <= EVEN * float(np.ptp(values))
@@ -310,12 +250,24 @@ class InterpolatedMVU(Mechanism):
 
     @property
     def _slack(self) -> float:
-        return self.scaling.slack_upper(self.design, self.ball)
+        """One release's sampling slack: a bound on the log-ratio of the sampled law to the certified one."""
+        (low, high), size = self.certified_range, self.ball.dimension
+        worst = smallest_probability_lower(self.design, low, high)
+        best = sampling_slack_upper(size, worst, SAMPLING_ERROR)
+        for cut in CUTS:
+            many = cut**self.ball.norm.order
+            if many >= size:
+                break
+            inner = self.reach / cut + ROUNDING
+            least = smallest_probability_lower(self.design, max(low, 0.5 - inner), min(high, 0.5 + inner))
+            few = sampling_slack_upper(many, worst, SAMPLING_ERROR)
+            best = min(best, few + sampling_slack_upper(size - many, least, SAMPLING_ERROR))
+        return best
 
     def _exact_cost(self, adjacency: Adjacency, moved: float = math.inf) -> Cost:
         """Return the cost of one release of an exact sampler, between inputs at most ``moved`` apart."""
-        one, (low, high) = moved < math.inf, self.scaling.certified_range
-        distance = min(self.scaling.distance(adjacency, self.ball), moved)
+        one, (low, high) = moved < math.inf, self.certified_range
+        distance = min(self.distance(adjacency), moved)
         if self.ball.norm is Norm.L1:
             return interpolated_l1_cost(self.design, distance, adjacency, low, high, in_ball=not one)
         if self.design.spec.input_levels == 2:
@@ -366,10 +318,8 @@ def _rotation(ball: Ball, choices: Choices) -> Rotation | None:
 def _share(ball: Ball, block: int | None) -> float | None:
     """Return the share of the radius at which a coordinate is clamped; None where clamping would gain little.
 
-    At a tenth a dominating Gaussian pair has 1.9 % more variance than Gaussian noise. Coordinates of an update rotated
-    in blocks are about normal, of deviation 1/sqrt(block) or less: a cut at three of them takes 0.6 % of an update at
-    most. Without a rotation up to 1/share^2 coordinates can be cut, and one spread evenly over d of them is eight times
-    below the cut.
+    At a tenth a dominating pair has 1.9 % more variance than Gaussian noise. A cut at three deviations of a rotated
+    coordinate takes 0.6 % of an update at most; without a rotation an evenly spread one is eight times below the cut.
     """
     share = 8 / math.sqrt(ball.dimension) if block is None else 3 / math.sqrt(block)
     share = max(LEAST_SHARE, min(share, 1.0))

@@ -69,9 +69,6 @@ def refuse_longer(length: float, honest: float) -> None:
 def seed_maximum(work: float, dimensions: int = 1) -> float:
     """Return what one of 2^``work`` normal draws is expected to exceed along a direction, or in a subspace.
 
-    In a subspace of q dimensions (for an attacker content with any direction in it) a draw is as long as a chi variable
-    of q degrees.
-
     >>> round(seed_maximum(30), 2), round(seed_maximum(30, dimensions=10), 2)
     (6.01, 7.94)
     """
@@ -83,8 +80,7 @@ def seed_maximum(work: float, dimensions: int = 1) -> float:
 def moved(mechanism: Mechanism, share: float, trust: Trust, work: float = WORK) -> float:
     """Return how far a ``share`` of all clients moves the mean of a round along its direction, in clips.
 
-    A trusted server clips what it receives. Behind masks nobody sees an invalid code: one client can add anything, and
-    only the range of the decoded mean bounds it.
+    A trusted server clips what it receives; behind masks only the range of the decoded mean bounds one client.
     """
     part = check_real(share, "malicious", at_most=1.0)
     if trust is Trust.CENTRAL:

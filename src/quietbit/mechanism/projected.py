@@ -59,6 +59,7 @@ class Projected(Rowed, Wrapper):
     ball: Ball = field(converter=check_rotated)
     rotation_seed: int = field(default=0, converter=check_seed)
     rows: int | None = field(default=None, converter=check_rows)
+    prepares = "a rotation"
     NO_SAMPLE_COST = "projecting can lengthen the difference of two close updates (see ProjectedSamples)"
 
     def __attrs_post_init__(self) -> None:
@@ -72,11 +73,6 @@ class Projected(Rowed, Wrapper):
     def keep(self) -> int:
         """k: the number of coordinates that a client keeps."""
         return self.inner.domain.dimension
-
-    @property
-    def prepares(self) -> str:
-        """A phrase for the rotation of the whole update."""
-        return "a rotation"
 
     @property
     def layout(self) -> Layout:
@@ -236,8 +232,7 @@ class _Shared(Accumulator):
 def project(ball: Ball, keep: int | str, calibrated: Callable[[Ball], Mechanism]) -> Projected:
     """Return ``calibrated(k-ball)`` on k = ``keep`` rotated coordinates of updates in the ball.
 
-    ``auto`` is the smallest k whose projection costs at most 1 % of the error, and at least 64: below that the second
-    clip shortens long updates too much.
+    ``auto`` is the smallest k whose projection costs at most 1 % of the error, and at least 64, for the second clip.
     """
     require(ball.norm is Norm.L2, "norm of the ball", ball.norm.value, "l2 where coordinates are kept")
     padded = padded_size(ball.dimension)

@@ -55,7 +55,7 @@ def _truth(value: float) -> float:
 
 
 class Response(Mechanism):
-    """A cell, drawn from an update of shares of cells: these lie in the unit ball of the L1 norm."""
+    """A cell, drawn from an update of shares of cells in the unit L1 ball; decoded to the share of clients per cell."""
 
     __slots__ = ()
     cells: int
@@ -81,10 +81,7 @@ def _drawn(ends: FloatVector, place: int) -> int | None:
 @final
 @frozen
 class RandomisedResponse(Response):
-    """One of ``cells`` cells, answered truthfully with probability ``truth`` and else drawn from all of them.
-
-    The decoded mean is the share of clients per cell.
-    """
+    """One of ``cells`` cells, answered truthfully with probability ``truth`` and else drawn from all of them."""
 
     cells: int = field(converter=check_cells)
     truth: float = field(converter=_truth)
@@ -192,13 +189,11 @@ def _lie(value: float) -> float:
 @final
 @frozen
 class SummedResponse(Response):
-    """One bit per cell (one bit for two cells), set where the client is in it and flipped with probability ``lie``.
-
-    The decoded mean is the share of clients per cell.
-    """
+    """One bit per cell (one for two cells), set where the client is in it and flipped with probability ``lie``."""
 
     cells: int = field(converter=check_cells)
     lie: float = field(converter=_lie)
+    summable = True
 
     @classmethod
     def within(cls, epsilon: float, delta: float, cells: int, adjacency: Adjacency, honest: int) -> SummedResponse:
@@ -248,11 +243,6 @@ class SummedResponse(Response):
         coin, bits = self._apart(adjacency)
         each = math.log(0.5 / self.lie) if coin else math.log((1 - self.lie) / self.lie)
         return Cost.pure(round_up(bits * each, 1e-14))
-
-    @property
-    def summable(self) -> bool:
-        """True: bits are added behind masks."""
-        return True
 
     def sum_cost(self, clients: int, adjacency: Adjacency) -> Cost:
         """Return the cost of one secure sum over ``clients`` honest clients to one of them."""

@@ -101,7 +101,7 @@ def rotation_for(dimension: int, *, whole: bool = False, exact: bool = False) ->
 
 
 def response_lower(missing: Callable[[FloatVector], FloatVector], radius: float, block: int | None) -> float:
-    """Return a lower bound on the share of an update that is decoded: 1 minus an upper bound on what is missing.
+    """Return a lower bound on the decoded share of an update (docs/theory/rotation.md).
 
     ``missing`` is r(u) for positive coordinates and must not decrease. ``block``: coordinates are those of an update
     rotated in blocks of that length; None: they may be anything in the ball.
@@ -126,10 +126,7 @@ def response_lower(missing: Callable[[FloatVector], FloatVector], radius: float,
 
 
 class Rowed(Mechanism):
-    """A mechanism that keeps k rotated coordinates; ``rows`` is None where every release draws its rows.
-
-    Otherwise ``rows`` identifies the shared rows, as derived by `for_round`, and no nonce is sent.
-    """
+    """A mechanism that keeps k rotated coordinates: those that ``rows`` identifies, or, if None, a release's own."""
 
     __slots__ = ()
     ball: Ball
@@ -209,10 +206,7 @@ class Rowed(Mechanism):
         return usual_kernel().rows(self.nonce(), self.keep, self.padded)
 
     def unproject(self, kept: FloatVector) -> NDArray[Any]:
-        """Return the estimate of an update from its values on the shared rows: the transpose of the projection.
-
-        Computed in single precision, in which all kernels agree: server and clients replay rounds with it.
-        """
+        """Return the estimate of an update from its shared rows, in single precision, in which all kernels agree."""
         total = np.zeros(self.padded, dtype=np.float32)
         total[self.row_places()] = np.asarray(kept, dtype=np.float32) * np.float32(math.sqrt(self.padded / self.keep))
         usual_kernel().rotate_back(total, self.rotation_seed)

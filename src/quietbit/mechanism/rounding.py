@@ -27,8 +27,8 @@ ROUNDING_SHIFT = 2.0**-53  # of a step of the grid
 def length_upper(norm: Norm, reach: float, dimension: int, *, offset: bool = False) -> float:
     """Return a bound that a rounded vector of length at most ``reach`` meets with probability at least 1 - e^(-1/2).
 
-    For the L2 norm it bounds the sum of squares, for the L1 norm the sum of magnitudes; both in grid
-    spacings, measured from the centre. ``offset`` says that the centre lies midway between grid points.
+    It bounds the sum of squares (L2) or of magnitudes (L1), in grid spacings from the centre. ``offset``: the centre
+    lies midway between grid points.
     """
     root, reach = math.sqrt(dimension), reach * (1 + 1e-9)  # inputs are scaled in doubles
     if norm is Norm.L2:
@@ -41,8 +41,7 @@ def conditional_rounding(
 ) -> NDArray[np.int64]:
     """Return twice the grid points chosen beside ``values``, whose length is within the bound.
 
-    Grid points are integers, or with ``offset`` halves of odd integers; doubled, both are integers. Try k
-    reads stream k of the words.
+    Grid points are integers, or with ``offset`` halves of odd integers. Try k reads stream k of the words.
     """
     shift = 0.5 if offset else 0.0
     floor = np.floor(values - shift)

@@ -77,11 +77,9 @@ def _wrap(value: float) -> float:
 @final
 @frozen
 class Skellam(Mechanism):
-    """Skellam noise on an update in an L2 ball, in codes of 2 to 16 bits.
+    """Skellam noise on an update in an L2 ball, in ``code_count`` codes of 2 to 16 bits.
 
-    ``noise_multiplier`` is the noise's standard deviation in units of the radius, before the cost of rounding is
-    added. ``rotation_seed`` is public and shared by clients and server. A release has ``code_count`` codes:
-    the dimension padded to a power of two.
+    ``noise_multiplier`` is the noise's standard deviation in units of the radius; ``rotation_seed`` is public.
     """
 
     ball: Ball = field(converter=check_ball)
@@ -157,17 +155,14 @@ class Skellam(Mechanism):
         return skellam_cost(*self.sensitivities(adjacency), self.noise_variance).with_slack(SLACK)
 
     def error(self) -> Error:
-        """Return (v + 1/6)/s^2; decoding is unbiased but for conditional rounding and wrapping.
-
-        Rounding adds between 0 (zero vector) and 1/4, 1/6 on average over fractions.
-        """
+        """Return (v + 1/6)/s^2: rounding adds between 0 (zero vector) and 1/4, 1/6 on average over fractions."""
         return Error((self.noise_variance + 1 / 6) / self.scale**2)
 
     @property
     def honest_length(self) -> float:
         """A bound for a vector rounded either way plus noise that never exceeds ``largest``; wrapping adds nothing.
 
-        The two events, a single noise too large and a noise vector too long, have half of the probability each.
+        A single noise too large and a noise vector too long have half of the probability each.
         """
         size, variance, doubt = self.code_count, self.noise_variance, DOUBT + math.log(2)
         each = doubt + math.log(2 * size)
@@ -234,17 +229,17 @@ def _write(mechanism: Skellam, rounding: Rounding, update: Parts, rng: RandomBit
 
 @lru_cache(maxsize=256)
 def _relative_scale(multiplier: float, bits: int, size: int, wrap: float) -> float:
-    """Find the largest s C that meets the wrapping rule, by bisection from below."""
-    high = 2.0**bits * (1 + 1 / multiplier)
-    return bisect(lambda reach: _fits(reach, multiplier, bits, size, wrap), 0.0, high, halvings=60)
+    """Find the largest s C at which coordinates stay inside the modulus, by bisection from below.
 
+    A rotated coordinate is sub-Gaussian with variance proxy (s C)^2/D. Wrapping costs accuracy, never privacy.
+    """
+    doubt = math.log(4 * size / wrap)  # two events per coordinate, two sides each: value too large, noise too large
 
-def _fits(reach: float, multiplier: float, bits: int, size: int, wrap: float) -> bool:
-    """Return whether coordinates stay inside the modulus at s C = ``reach``."""
-    # Two events per coordinate, two sides each: rotated value too large, noise too large.
-    doubt = math.log(4 * size / wrap)
-    signal = min(1.0, math.sqrt(2 * doubt / size)) * reach + 1
-    return stays_within(2.0 ** (bits - 1) - 1 - signal, (multiplier * reach) ** 2, doubt)
+    def fits(reach: float) -> bool:
+        signal = min(1.0, math.sqrt(2 * doubt / size)) * reach + 1
+        return stays_within(2.0 ** (bits - 1) - 1 - signal, (multiplier * reach) ** 2, doubt)
+
+    return bisect(fits, 0.0, 2.0**bits * (1 + 1 / multiplier), halvings=60)
 
 
 def stays_within(room: float, variance: float, doubt: float) -> bool:
@@ -348,11 +343,7 @@ def skellam_log2_probability_lower(variance: float, value: int) -> float:
 
 
 def words_needed(variance: float, largest: int, dimension: int) -> int:
-    """Return how many 64-bit words make the release's law right to a factor e^(2^-62).
-
-    The law of a coordinate modulo 2^b is off by at most 2 x 2^(25 - P), and no value up to ``largest`` is
-    less likely than p; d coordinates then have a slack of at most d 2^(27 - P) / p.
-    """
+    """Return how many 64-bit words make the release's law right to a factor e^(2^-62) for values up to ``largest``."""
     bits = 90 + math.log2(dimension) - skellam_log2_probability_lower(variance, largest)
     return math.ceil(bits / 64)
 

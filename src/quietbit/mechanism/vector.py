@@ -115,10 +115,9 @@ class VectorMVU(Rowed):
         require(isinstance(self.profile, Profile), "profile", self.profile, "a Profile")
         check_int(self.keep, "keep", 1, min(MOST_KEPT, self.padded))
         require(self.profile.gain_lower > 0, "gain of the profile", self.profile.gain_lower, "positive")
-        smallest, ratio = float(self.profile.levels[0]), self.profile.largest * SMALLEST_RATIO
-        require(
-            smallest >= ratio, "smallest level of the profile", smallest, f"at least {ratio:.3g}, 2^-52 of the largest"
-        )
+        smallest, least = float(self.profile.levels[0]), self.profile.largest * SMALLEST_RATIO
+        rule = f"at least {least:.3g}, 2^-52 of the largest"
+        require(smallest >= least, "smallest level of the profile", smallest, rule)
         if not self.seeded:
             _cells(self.profile)  # raises now, if at all
         work = self.keep * self.profile.largest if self.seeded else 0.0
@@ -148,14 +147,12 @@ class VectorMVU(Rowed):
         kept /= self.ball.radius
         direction, length = unit(kept)
         share = min(length, 1.0)
-        first = self.nonce_size
-        head, tail = out[:first], out[first:]
+        head, tail = out[: self.nonce_size], out[self.nonce_size :]
         head[:] = np.frombuffer(nonce[: head.size], dtype=np.uint8)
         largest = self.profile.largest
         weights = (1.0 - share) + share * self.profile.levels
         if largest <= MOST_TRIES:
-            limits = acceptance_limits(np.minimum(weights / largest, 1.0))
-            chance = 0.999 / largest
+            limits, chance = acceptance_limits(np.minimum(weights / largest, 1.0)), 0.999 / largest
             seed, _ = kernel.search(direction, self.profile.edges, limits, block, acceptance_lower=chance)
             tail[:] = np.frombuffer(seed, dtype=np.uint8)
             return
@@ -167,7 +164,7 @@ class VectorMVU(Rowed):
         """Return an accumulator of k integers per payload: at their rows, or in order where rows are shared."""
         size = self.keep if self.shared_rows else self.padded
         honest = math.inf if self.seeded else self._honest_kept
-        return _Normals(self, kernel, max_payloads, np.zeros(size, dtype=np.int64), honest)
+        return _Normals(self, kernel, finest_shift(max_payloads), np.zeros(size, dtype=np.int64), honest)
 
     def cost(self, adjacency: Adjacency) -> Cost:
         """Return the dominating pair of the profile, plus what sampling adds to it (see the module header)."""
@@ -196,20 +193,15 @@ class VectorMVU(Rowed):
         return Error(self._noise() + projection, response=self.clip_response, shared=shared)
 
     def decoded(self, value: float) -> tuple[float, float]:
-        """Return the value, and the variance of such a coordinate in an update that fills the ball.
-
-        Rows spread what the other coordinates have, and along the update t has variance E[t^2 h] - m^2 instead of 1.
-        """
+        """Return the value, and the variance of such a coordinate in an update that fills the ball."""
+        # Rows spread what other coordinates have; along the update t has variance E[t^2 h] - m^2 instead of 1.
         along = (self.profile.second_moment - 1) / self.profile.gain_lower**2 - 1
         rest = (self.ball.radius**2 - value**2) / self.keep * self._missing
         return value, self._noise() + rest + value**2 * along
 
     @property
     def moment_error(self) -> float:
-        """The bound: the second clip takes up to half of 1/sqrt(k), and rounding to codes up to (m^2 / k) / 20.
-
-        Updates that do not fill the ball have no rows to spread.
-        """
+        """The second clip takes up to half of 1/sqrt(k), rows not spread m^2 / k, rounding to codes (m^2 / k) / 20."""
         gain = self.profile.gain_lower
         rows = self._missing * (0.5 / math.sqrt(self.keep) + gain**2 / self.keep)
         return min(0.5, rows + (0.0 if self.seeded else 0.05 * gain**2 / self.keep))
@@ -283,26 +275,15 @@ def _searched(alpha: float, pair: Cost, slack: float, off: float, pure: float) -
 @final
 @frozen(eq=False)
 class _Normals(Accumulator):
-    """Sums of normals in fixed point; rotated back when a mean is read.
-
-    Where rows are shared, payloads are added as if there were k rows and all of them were kept.
-    """
+    """Sums of normals in fixed point; shared rows are added as if there were k rows and all of them were kept."""
 
     mechanism: VectorMVU
     kernel: Kernel
-    max_payloads: int
+    shift: int  # the number of bits after the binary point
     total: NDArray[np.int64]
     honest: float  # the largest honest length of numbers that are sent
 
-    @property
-    def group(self) -> int:
-        """The number of bodies to add at once: many, because they are small."""
-        return 256
-
-    @property
-    def shift(self) -> int:
-        """The number of bits after the binary point."""
-        return finest_shift(self.max_payloads)
+    group = 256  # many, because they are small
 
     def check(self, body: Body) -> None:
         """Refuse a body of another length; every seed is one that an honest client could have sent."""
@@ -339,9 +320,7 @@ class _Normals(Accumulator):
 
     def kept(self, count: int) -> FloatVector:
         """Return the mean on the shared rows, in units of the update."""
-        if not self.mechanism.shared_rows:
-            return super().kept(count)
-        return self._scaled(count)
+        return self._scaled(count) if self.mechanism.shared_rows else super().kept(count)
 
     def reader(self, count: int) -> Reader:
         """Return a reader of the mean, rotated back."""
@@ -371,7 +350,7 @@ def _cells(profile: Profile) -> tuple[int, ...]:
 def fewest_coordinates(squared_error: float, dimension: int, cost: float = PROJECTION_COST) -> int:
     """Return a power of two k whose projection adds at most ``cost`` of a noise of ``squared_error`` (radius 1).
 
-    At least 1,024, which take microseconds; with fewer, the second clip shortens long updates more.
+    At least 1,024: with fewer, the second clip shortens long updates more.
 
     >>> fewest_coordinates(6.33, 10**6), fewest_coordinates(0.075, 10**6), fewest_coordinates(0.133, 100)
     (1024, 2048, 128)
@@ -421,8 +400,7 @@ def solve_profile_anew(target: Target) -> Profile:
 def _certified(proposal: Proposal, target: Target) -> Profile:
     """Mix the proposal with N(0, I), h to h - x (h - 1), until its certified epsilon is within the target.
 
-    This is the law of a slightly shorter update, at the cost of a fraction x of the gain. A step of x lowers epsilon by
-    about x times the smaller of epsilon and the releases, mostly more; every step is certified rather than trusted.
+    A step of x costs a fraction x of the gain and lowers epsilon by about x times the smaller of epsilon and releases.
     """
     profile = proposed = Profile.from_weights(proposal.edges, proposal.weights())
     wanted, mixed = target.epsilon * (1 - ROOM), 0.0
@@ -453,11 +431,7 @@ class _Family(Family):
         return _with_rows(profile, ball, choices)
 
     def calibrated(self, ball: Ball, choices: Choices, target: Target, account: EpsilonOf) -> Mechanism:
-        """Design a profile for the target, or for less of it where sampling or a bit beside the release has a cost.
-
-        Where the target allows more than the sampler can be certified to reveal, use the largest certified epsilon: the
-        smallest of a profile's levels must be distinguishable from 0, and missing it must cost less than delta.
-        """
+        """Design a profile for the target, or for the most of it that the sampler can be certified to reveal."""
         require(ball.norm is Norm.L2, "norm of the ball", ball.norm.value, "l2 for the vector mechanism")
         require(target.epsilon >= LEAST_EPSILON, "epsilon", target.epsilon, f"at least {LEAST_EPSILON:g} for vmvu")
         farthest = MOST_EPSILON_EACH * target.adjacency.radii * target.releases

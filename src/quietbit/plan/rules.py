@@ -16,7 +16,7 @@ from quietbit.design.closed_form import MOST_BINOMIAL_BITS
 from quietbit.errors import InvalidParameter, check_int, check_known, require
 from quietbit.mechanism.ball import Norm
 from quietbit.mechanism.calibrate import AUTO
-from quietbit.mechanism.family import OWN, check_rows_word
+from quietbit.mechanism.family import OWN, Choices
 from quietbit.mechanism.registry import families, family, importable
 from quietbit.plan.clip import RATE, MovingClip
 from quietbit.plan.participation import EACH_ONCE, POISSON, SECRET
@@ -214,7 +214,7 @@ def _sums(plan: Plan) -> Iterator[Rule]:
 
 def _downlink(plan: Plan) -> Iterator[Rule]:
     """Require rows that all clients share, of a mechanism that keeps few, for a replay."""
-    check_rows_word(plan.rows)
+    Choices(rows=plan.rows)  # refuses another word
     if plan.replayed or plan.rows is not None:
         kept = plan.private and plan.mechanism != AUTO and (plan.keep is not None or plan.knows_rows)
         rule = "left out unless few coordinates are kept: for vmvu, or where keep is given beside a mechanism"

@@ -95,11 +95,6 @@ class Expanded(Accumulator):
     finish: Callable[[FloatVector], FloatVector]
 
     @property
-    def group(self) -> int:
-        """Bodies are expanded one by one."""
-        return 1
-
-    @property
     def scale(self) -> float:
         """Units to one: as many as 62 bits of a sum have room for."""
         return math.ldexp(1.0, 61 - math.frexp(self.reach)[1] - int(self.max_payloads).bit_length())

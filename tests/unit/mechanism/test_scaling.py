@@ -8,48 +8,52 @@ import pytest
 from quietbit import Ball, Norm
 from quietbit.errors import InvalidParameter
 from quietbit.kernel.sampler import SAMPLING_ERROR
-from quietbit.mechanism.interpolated import InterpolatedMVU, Scaling
+from quietbit.mechanism.interpolated import InterpolatedMVU
 from quietbit.privacy.cost import sampling_slack_upper
 from quietbit.privacy.divergence import smallest_probability_lower
 from quietbit.target import Adjacency
 from unit.mechanism.makers import design, table
 
 
+def scaled(ball: Ball = Ball(Norm.L2, 1.0, 5), beta: float = 1.0, clamp: bool = False) -> InterpolatedMVU:  # noqa: B008
+    return InterpolatedMVU(design(), ball, beta, clamp)
+
+
 def test_ranges_of_both_variants() -> None:
-    assert (Scaling(1.0, 8.0).low, Scaling(1.0, 8.0).high) == (-3.5, 4.5)
-    assert (Scaling(1.0, 8.0, True).low, Scaling(1.0, 8.0, True).high) == (0.0, 1.0)
-    assert (Scaling(1.0, 0.5, True).low, Scaling(1.0, 0.5, True).high) == (0.25, 0.75)
-    assert (Scaling(1.0).low, Scaling(1.0).high) == (0.0, 1.0)
+    assert scaled(beta=8.0).input_range == (-3.5, 4.5)
+    assert scaled(beta=8.0, clamp=True).input_range == (0.0, 1.0)
+    assert scaled(beta=0.5, clamp=True).input_range == (0.25, 0.75)
+    assert scaled().input_range == (0.0, 1.0)
 
 
 @pytest.mark.parametrize("radius", [0.1, 0.7, 3.0, 1e-9])
 @pytest.mark.parametrize("beta", [0.3, 1.0, 7.7])
 def test_the_reach_covers_the_doubles_that_are_used(radius: float, beta: float) -> None:
-    scaling = Scaling(radius, beta)
-    assert Fraction(scaling.reach) >= Fraction(scaling.scale) * Fraction(radius)
+    mechanism = scaled(Ball(Norm.L2, radius, 5), beta)
+    assert Fraction(mechanism.reach) >= Fraction(mechanism.sampler.scale) * Fraction(radius)
     for adjacency in Adjacency:
-        found = scaling.distance(adjacency, Ball(Norm.L2, radius, 5))
+        found = mechanism.distance(adjacency)
         assert found == pytest.approx(beta if adjacency is Adjacency.REPLACE_ONE else beta / 2, rel=1e-14)
-    low, high = scaling.certified_range
-    assert low < scaling.low
-    assert high > scaling.high
-    assert 0.5 + scaling.reach < high
+    low, high = mechanism.certified_range
+    assert low < mechanism.input_range[0]
+    assert high > mechanism.input_range[1]
+    assert 0.5 + mechanism.reach < high
 
 
 def test_a_clamp_shortens_the_distance_in_few_dimensions() -> None:
-    scaling = Scaling(1.0, 8.0, True)
-    distances = [scaling.distance(Adjacency.ZERO_OUT, Ball(Norm.L2, 1.0, size)) for size in (1, 4, 64, 100)]
+    balls = [Ball(Norm.L2, 1.0, size) for size in (1, 4, 64, 100)]
+    distances = [scaled(ball, 8.0, True).distance(Adjacency.ZERO_OUT) for ball in balls]
     assert distances == pytest.approx([0.5, 1.0, 4.0, 4.0])
     assert all(found >= least for found, least in zip(distances, [0.5, 1.0, 4.0, 4.0], strict=True))
-    assert scaling.distance(Adjacency.REPLACE_ONE, Ball(Norm.L1, 1.0, 3)) == pytest.approx(3.0)
+    assert scaled(Ball(Norm.L1, 1.0, 3), 8.0, True).distance(Adjacency.REPLACE_ONE) == pytest.approx(3.0)
 
 
-def slack_of(values: list[float], scaling: Scaling, design_: object) -> float:
+def slack_of(values: list[float], mechanism: InterpolatedMVU) -> float:
     """The oracle: the slack of one vector, coordinate by coordinate."""
     total = 0.0
     for value in values:
-        x = 0.5 + scaling.scale * value
-        least = smallest_probability_lower(design_, x - 1e-12, x + 1e-12)  # type: ignore[arg-type]
+        x = 0.5 + mechanism.sampler.scale * value
+        least = smallest_probability_lower(mechanism.design, x - 1e-12, x + 1e-12)
         total += sampling_slack_upper(1, least, SAMPLING_ERROR)
     return total
 
@@ -57,22 +61,22 @@ def slack_of(values: list[float], scaling: Scaling, design_: object) -> float:
 @pytest.mark.parametrize("norm", Norm)
 def test_the_slack_covers_every_vector_and_is_far_below_the_crude_one(norm: Norm) -> None:
     size, one_bit = 4096, design(2, 1, 20.0)
-    scaling, ball = Scaling(1.0), Ball(norm, 1.0, size)
-    slack = scaling.slack_upper(one_bit, ball)
+    mechanism = InterpolatedMVU(one_bit, Ball(norm, 1.0, size))
+    slack = mechanism._slack
     for spread in (1, 4, 64, size):
         share = 1.0 / spread ** (1 / norm.order)
-        zeros = slack_of([0.0], scaling, one_bit) * (size - spread)
-        assert zeros + spread * slack_of([share], scaling, one_bit) <= slack * (1 + 1e-9)
+        zeros = slack_of([0.0], mechanism) * (size - spread)
+        assert zeros + spread * slack_of([share], mechanism) <= slack * (1 + 1e-9)
     crude = sampling_slack_upper(size, smallest_probability_lower(one_bit), SAMPLING_ERROR)
     assert slack < crude / 50
 
 
 def test_small_dimensions_use_the_plain_bound() -> None:
     kinked = table(5, 3, 2.0)
-    scaling = Scaling(1.0, 1.5)
-    low, high = scaling.certified_range
+    mechanism = InterpolatedMVU(kinked, Ball(Norm.L2, 1.0, 1), 1.5)
+    low, high = mechanism.certified_range
     plain = sampling_slack_upper(1, smallest_probability_lower(kinked, low, high), SAMPLING_ERROR)
-    assert scaling.slack_upper(kinked, Ball(Norm.L2, 1.0, 1)) == plain
+    assert mechanism._slack == plain
 
 
 @pytest.mark.parametrize("beta", [0.0, -1.0, math.nan, math.inf, 1e9, "8"])
