@@ -47,7 +47,7 @@ from quietbit.mechanism.base import (
 from quietbit.mechanism.poison import WORK, refuse_longer
 from quietbit.mechanism.projected import MOST_SAMPLES, Projected
 from quietbit.mechanism.rotation import Rotation, rotation_for
-from quietbit.mechanism.rounding import independent_rounding
+from quietbit.mechanism.skellam import independent_rounding
 from quietbit.privacy.cost import Cost
 from quietbit.privacy.subsampling import poisson_cost
 from quietbit.target import Adjacency
@@ -102,10 +102,8 @@ class PoissonBatch(_OfBatches):
     """A mechanism that is given the gradients of a batch drawn with ``rate``, and releases their sum over ``expected``.
 
     >>> from quietbit import Ball, Gaussian
-    >>> batch = PoissonBatch(Gaussian(Ball("l2", 1.0, 8), 0.02), expected=100, rate=0.1)
-    >>> whole = PoissonBatch(Gaussian(Ball("l2", 1.0, 8), 0.02), expected=100, rate=1.0)
-    >>> costs = [one.privacy(Adjacency.ZERO_OUT, 100) * 10 for one in (batch, whole)]
-    >>> [round(cost.epsilon(1e-5), 1) for cost in costs]
+    >>> ways = [PoissonBatch(Gaussian(Ball("l2", 1.0, 8), 0.02), expected=100, rate=rate) for rate in (0.1, 1.0)]
+    >>> [round((one.privacy(Adjacency.ZERO_OUT, 100) * 10).epsilon(1e-5), 1) for one in ways]
     [0.8, 7.5]
     """
 
@@ -200,11 +198,8 @@ class LocalSteps(_OfBatches):
     >>> from quietbit import Ball, Gaussian
     >>> step = PoissonBatch(Gaussian(Ball("l2", 1.0, 8), 0.02), expected=100, rate=0.1)
     >>> site = LocalSteps(step, steps=10, step_size=0.5)
-    >>> [round(cost.epsilon(1e-5), 1) for cost in (step.privacy(Adjacency.ZERO_OUT, 100) * 10,
-    ...                                            site.privacy(Adjacency.ZERO_OUT, 100))]
-    [0.8, 0.8]
-    >>> step.layout.size, site.layout.size
-    (32, 8)
+    >>> round(site.privacy(Adjacency.ZERO_OUT, 100).epsilon(1e-5), 1), step.layout.size, site.layout.size
+    (0.8, 32, 8)
     """
 
     inner: Mechanism = field(converter=check_mechanism)

@@ -128,8 +128,7 @@ def calibrate(
         rotate: mix coordinates by a public rotation first (``imvu`` on an L2 ball), by default; False as in the paper.
         keep: how many rotated coordinates a client keeps, a power of two, or ``auto``: as many as make the projection
             cost at most 1 % of the error. By default ``vmvu`` keeps 1,024 or more, and the others keep all.
-        rows: who chooses the kept rows: ``own``, drawn by every release (default), or ``shared`` by all clients of a
-            round, derived from run and round (`Mechanism.for_round`).
+        rows: ``own``, the kept rows are drawn by every release (default), or ``shared`` by all clients of a round.
         account: the guarantee of the most exposed party, where that is not ``releases`` times the mechanism's cost.
 
     A target too small for the mechanism is refused, and so is a choice that it does not use.

@@ -33,8 +33,7 @@ from quietbit.mechanism.family import largest_private
 from quietbit.mechanism.interpolated import MAX_BETA, UNBIASED, Decoder, InterpolatedMVU
 from quietbit.mechanism.projected import Projected
 from quietbit.mechanism.rotation import fewest_kept, rotation_for
-from quietbit.mechanism.rounding import length_upper
-from quietbit.mechanism.skellam import stays_within
+from quietbit.mechanism.skellam import length_upper, stays_within
 from quietbit.privacy.cost import Cost
 from quietbit.privacy.guarantee import Guarantee
 from quietbit.privacy.skellam import skellam_cost
@@ -115,8 +114,7 @@ def calibrate_sum(
         design_epsilon: of each bit; chosen by default. Beta is solved for, and inputs are clamped.
         decoder: which values codes stand for.
         rotate: whether updates in an L2 ball are rotated first: they are unless this is False.
-        keep: how many rotated coordinates all clients keep, a power of two, or ``auto``: the least number whose
-            projection costs at most 1 % of the error; all by default.
+        keep: how many rotated coordinates all clients keep, a power of two, or ``auto``; all by default.
         mean_norm: assumed or measured norm of the mean update, for the projection's error; the radius by default.
         account: the guarantee of all releases together, where it is not that of ``releases`` sums fixed beforehand.
         population: only where nobody learns who took part: how many clients the cohort is drawn from, anew each time.
@@ -171,9 +169,14 @@ def calibrate_sum(
         return InterpolatedMVU(design, ball, beta, True, decoder, turn)
 
     def spent(beta: float) -> float:
+        found, which = build(beta), target.adjacency
         if account is not None:
-            return account(build(beta)).epsilon_upper
-        return (_cost(build(beta), sure, target.adjacency, count, crowd) * target.releases).epsilon(target.delta)
+            return account(found).epsilon_upper
+        cost = found.sum_privacy(sure, which)
+        if crowd is not None:
+            far = found.sum_privacy(sure, Adjacency.REPLACE_ONE)
+            cost = secret_cohort_cost(cost, count, crowd, which, server_learns_cohort=False, replace_one=far)
+        return (cost * target.releases).epsilon(target.delta)
 
     found = build(largest_private(spent, LEAST_BETA, MAX_BETA, target.epsilon, "a sum", MORE, start=guess(each)))
     lost = 0.0 if keep is None else norm**2 / ball.dimension * (1 - ball.dimension / padded_size(whole.dimension))
@@ -195,15 +198,6 @@ def calibrate_sum(
         mean_norm=0.0 if keep is None else norm,
         projection_error=lost,
     )
-
-
-def _cost(mechanism: InterpolatedMVU, honest: int, adjacency: Adjacency, clients: int, population: int | None) -> Cost:
-    """Return the cost of one sum, amplified where the cohort is secret."""
-    cost = mechanism.sum_privacy(honest, adjacency)
-    if population is None:
-        return cost
-    far = mechanism.sum_privacy(honest, Adjacency.REPLACE_ONE)
-    return secret_cohort_cost(cost, clients, population, adjacency, server_learns_cohort=False, replace_one=far)
 
 
 @final

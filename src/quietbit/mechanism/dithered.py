@@ -28,7 +28,7 @@ from quietbit.mechanism.accumulate import code_accumulator
 from quietbit.mechanism.ball import Ball, Norm, check_ball, own_copy
 from quietbit.mechanism.base import Accumulator, Body, Error, Layout, Mechanism, Parts, passed_on
 from quietbit.mechanism.family import Choices, SearchedFamily
-from quietbit.mechanism.rounding import conditional_rounding, length_upper
+from quietbit.mechanism.skellam import conditional_rounding, length_upper
 from quietbit.privacy.conversion import round_up
 from quietbit.privacy.cost import Cost, sampling_slack_upper
 from quietbit.privacy.dithered import dithered_l1_cost, dithered_l2_cost
@@ -87,7 +87,7 @@ class DitheredMVU(Mechanism):
         # Scaling rounds: a value on the outermost level must not land beyond it.
         np.clip(grid, -self._cells / 2, self._cells / 2, out=grid)
         block = rng.draw(grid.size)
-        points = conditional_rounding(grid, self.ball.norm, self._bound, block, offset=self._offset)
+        points = conditional_rounding(grid, self.ball.norm, self._bound, block, offset=self._cells % 2 == 1)
         kernel.sample_packed(self.sampler, points.astype(np.float64), rng, out)
 
     def accumulator(self, kernel: Kernel, max_payloads: int) -> Accumulator:
@@ -125,15 +125,10 @@ class DitheredMVU(Mechanism):
         return self.design.spec.input_levels - 1
 
     @property
-    def _offset(self) -> bool:
-        """Whether the centre lies between two levels."""
-        return self._cells % 2 == 1
-
-    @property
     def _bound(self) -> float:
         """The bound of conditional rounding: on a sum of squares or of magnitudes, in spacings."""
         size, half = self.ball.dimension, self._cells / 2
-        bound = length_upper(self.ball.norm, half, size, offset=self._offset)
+        bound = length_upper(self.ball.norm, half, size, offset=self._cells % 2 == 1)  # the centre is between levels
         return min(bound, size * half**self.ball.norm.order)
 
 

@@ -2,8 +2,7 @@
 
 Idea     a server sees the mean of a cohort plus noise. The length of the noise is given as a multiple of the clip, the
          largest norm of a mean of updates. Over a run the noise of the rounds averages out and what clients agree on
-         does not, so a run is judged by the noise of a round over the root of the number of rounds. rho^2 is then
-         proportional to d over the number of updates, which gives the number needed, or the parameters affordable.
+         does not, so a run is judged by the noise of a round over the root of the number of rounds.
 Symbols  d = dimension; C = clip; m = cohort; T = rounds; e = squared error of a decoded coordinate.
          nu = noise of a round's mean / C: sqrt(d e / m) / C; sqrt(d e) / (m C) where noise is added once, to the sum.
          rho = nu / sqrt(T).
@@ -110,14 +109,9 @@ class Expectation:
 def expectation(
     mechanism: Mechanism, *, cohort: int, rounds: int = 1, clients: int | None = None, trust: Trust | str = Trust.LOCAL
 ) -> Expectation:
-    """Return what to expect of ``rounds`` rounds in which ``cohort`` clients send updates with this mechanism.
+    """Return what to expect of ``rounds`` rounds in which ``cohort`` of ``clients`` clients send updates.
 
-    Args:
-        mechanism: calibrated for all releases of a client together.
-        cohort: clients in a round.
-        rounds: of the run.
-        clients: how many there are in all; the cohort by default.
-        trust: who may see payloads. Under ``central`` trust the mechanism's noise is added once, to the sum.
+    The mechanism is calibrated for all releases of a client; under central trust its noise is added once, to the sum.
     """
     many, times = check_int(cohort, "cohort", 1), check_int(rounds, "rounds", 1)
     crowd = check_int(many if clients is None else clients, "clients", 1)

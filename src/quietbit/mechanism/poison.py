@@ -12,7 +12,6 @@ Source   docs/explanation/poisoned-clients.md; docs/theory/samplers.md, "Lengths
 from __future__ import annotations
 
 import math
-from collections.abc import Iterator
 from typing import TYPE_CHECKING
 
 import numpy as np
@@ -96,20 +95,15 @@ def best_rows(kept: int, padded: int, work: float) -> float:
 
 
 def longest_payload(mechanism: Mechanism, bits: int, count: int, head: int = 0) -> float:
-    """Return how long a payload of ``count`` codes, after ``head`` bytes, decodes at most, in clips."""
+    """Return how long a payload of ``count`` codes, after ``head`` bytes, decodes at most, in clips.
+
+    One of those with all coordinates alike, at an end of their codes, has the longest decoding.
+    """
     ball, kernel = mechanism.domain, default_kernel()
-    longest = 0.0
-    for body in _extremes(mechanism, bits, count, head):
-        accumulator = mechanism.accumulator(kernel, 1)
-        accumulator.add([body])
-        longest = max(longest, float(np.linalg.norm(accumulator.reader(1)(0, ball.dimension), ball.norm.order)))
-    return min(longest, mechanism.honest_length) / (ball.radius * mechanism.error().gain)
-
-
-def _extremes(mechanism: Mechanism, bits: int, count: int, head: int) -> Iterator[Body]:
-    """Yield bodies of which one has the longest decoding: all coordinates alike, at an end of their codes."""
-    kernel = default_kernel()
     accumulator = mechanism.accumulator(kernel, 1)
+
+    def codes(code: int) -> Body:
+        return np.frombuffer(bytes(head) + kernel.pack(np.full(count, code, dtype=np.uint16), bits), dtype=np.uint8)
 
     def floats(value: float) -> Body:
         return np.full(count, value, dtype="<f4").view(np.uint8)
@@ -121,9 +115,13 @@ def _extremes(mechanism: Mechanism, bits: int, count: int, head: int) -> Iterato
             return False
         return True
 
+    def length(body: Body) -> float:
+        sums = mechanism.accumulator(kernel, 1)
+        sums.add([body])
+        return float(np.linalg.norm(sums.reader(1)(0, ball.dimension), ball.norm.order))
+
     if bits == FLOAT_BITS:
-        yield floats(bisect(accepted, LEAST_FLOAT, LARGEST_FLOAT, relative=1e-3, by_ratio=True))
-        return
-    for code in {0, 2**bits - 1, 2 ** (bits - 1), 2 ** (bits - 1) - 1}:  # the last two: for codes that wrap around
-        packed = kernel.pack(np.full(count, code, dtype=np.uint16), bits)
-        yield np.frombuffer(bytes(head) + packed, dtype=np.uint8)
+        longest = length(floats(bisect(accepted, LEAST_FLOAT, LARGEST_FLOAT, relative=1e-3, by_ratio=True)))
+    else:  # the last two are for codes that wrap around
+        longest = max(length(codes(code)) for code in {0, 2**bits - 1, 2 ** (bits - 1), 2 ** (bits - 1) - 1})
+    return min(longest, mechanism.honest_length) / (ball.radius * mechanism.error().gain)

@@ -47,7 +47,7 @@ POINTS = 600
 MOST_MOMENT = 24
 ENDS = (1.0, 2.0, 3.0, 4.0, 6.0)  # up to how many deviations r is held to be a square
 NONCE = 8  # bytes that name rows
-COST = 0.01
+COST = 0.01  # of the error, that a projection may add
 MOST_ROWS = 2**64 - 1
 LARGEST_RADIUS = 2.0**90
 
@@ -147,7 +147,7 @@ class Rowed(Mechanism):
     @property
     def padded(self) -> int:
         """p: the dimension, padded to a power of two by the rotation."""
-        return padded_size(self.ball.dimension)
+        return 1 << (self.ball.dimension - 1).bit_length()
 
     @property
     def shared_rows(self) -> int:
@@ -239,12 +239,12 @@ def check_rows(value: Any) -> int | None:
     return None if value is None else check_int(value, "rows", 0, MOST_ROWS)
 
 
-def fewest_kept(squared_error: float, dimension: int, cost: float = COST) -> int:
-    """Return the smallest power of two k whose projection adds at most ``cost`` of ``squared_error`` (C = 1).
+def fewest_kept(squared_error: float, dimension: int) -> int:
+    """Return the smallest power of two k whose projection adds at most 1 % to ``squared_error`` (C = 1).
 
     >>> fewest_kept(100.0, 10**6), fewest_kept(1e-9, 100)
     (1, 128)
     """
     padded = padded_size(dimension)
-    wanted = 1 / (check_real(cost, "cost") * check_real(squared_error, "squared_error") + 1 / padded)
+    wanted = 1 / (COST * check_real(squared_error, "squared_error") + 1 / padded)
     return min(1 << max(0, math.ceil(math.log2(wanted) - 1e-12)), padded)

@@ -2,17 +2,16 @@
 
 Idea     a public random rotation spreads the update evenly over the coordinates; integers with discrete noise then
          wrap modulo 2^b almost without harm, because values that large hardly ever occur. Noise is the difference of
-         two Poissons, each the number of thresholds floor(2^P F_k) that a P-bit word reaches, F the distribution
-         function; the first 64 bits of the word nearly always decide, so P costs nothing per draw.
+         two Poissons, each the number of thresholds floor(2^P F_k) that a P-bit word reaches; 64 bits nearly always do.
 Symbols  C = radius; D = dimension padded to a power of two; s = `scale`; v = (noise_multiplier C s)^2 the noise's
          variance; D1, D2: largest L1 and L2 length of the rounded vector; P = 64 w bits.
 Source   Agarwal, Kairouz, Liu (NeurIPS 2021), Algorithm 1 and Theorem 3.5; Kairouz, Liu, Steinke (ICML 2021) for the
          rotation and the rounding; docs/theory/rounded-skellam.md; docs/theory/samplers.md for the tables.
 
-Integers. Rounding keeps D2^2 <= `length_upper` for certain; integers satisfy |z| <= z^2, so D1 <= min(D2^2, sqrt(D)
-D2). The zero vector is rounded to itself. Rotation and floating-point work come before the rounding, so the account
-does not depend on their accuracy.
-Samples. Drawing a rounding again divides by a chance that depends on the update, so `Skellam` has no price per sample.
+Rounding. At random it keeps the mean of a coordinate but lengthens the vector; drawing again until D2^2 <=
+`length_upper` makes the bound certain. Privacy rests on that bound, checked in integers, and not on how exact
+probabilities, rotation or floating-point work are. Integers satisfy |z| <= z^2, so D1 <= min(D2^2, sqrt(D) D2).
+Samples. Drawing again divides by a chance that depends on the update, so `Skellam` has no price per sample.
 `IndependentSkellam` has; floating-point work counts there: rotating and scaling in doubles moves each of two updates by
 at most (log2 D + 6) 2^-53 C, less than 2^-47 C.
 """
@@ -35,22 +34,21 @@ from quietbit._typing import FloatVector
 from quietbit.errors import check_int, check_real, require
 from quietbit.kernel.base import Kernel, code_type
 from quietbit.kernel.rng import RandomBits, WordBlock
-from quietbit.kernel.transform import padded_size
 from quietbit.mechanism.accumulate import code_accumulator
 from quietbit.mechanism.ball import Ball, Norm, check_ball, own_copy
 from quietbit.mechanism.base import Accumulator, Body, Error, Layout, Mechanism, Parts, Wrapper, only
 from quietbit.mechanism.family import MAX_MULTIPLIER, MIN_MULTIPLIER, Choices, SearchedFamily, check_multiplier
 from quietbit.mechanism.poison import DOUBT, squares_upper
 from quietbit.mechanism.rotation import check_seed
-from quietbit.mechanism.rounding import ROUNDING_SHIFT, conditional_rounding, independent_rounding, length_upper
 from quietbit.privacy.conversion import round_up
 from quietbit.privacy.cost import Cost, sample_share
 from quietbit.privacy.skellam import rounded_skellam_cost, skellam_cost
 from quietbit.target import Adjacency
 
 __all__ = [
-    "FAMILIES", "IndependentSkellam", "PoissonTable", "Skellam", "poisson_table", "skellam_log2_probability_lower",
-    "skellam_noise", "stays_within", "words_needed",
+    "FAMILIES", "ROUNDING_SHIFT", "IndependentSkellam", "PoissonTable", "Skellam", "conditional_rounding",
+    "independent_rounding", "length_upper", "poisson_table", "skellam_log2_probability_lower", "skellam_noise",
+    "stays_within", "words_needed",
 ]  # fmt: skip
 
 Rounding: TypeAlias = Callable[[FloatVector, WordBlock], NDArray[np.int64]]
@@ -60,6 +58,8 @@ MIN_DEVIATION = 0.5  # of the noise, in units of the integers: below it the boun
 LEAST_ALONE = 1.3  # the same for independent rounding
 MOST_WORDS = 64  # per draw: a table then takes about a second; little noise in many bits needs thousands
 LEAST_FOR_CLIENTS = 0.02  # noise multiplier calibrated for whole clients; less protects nobody
+TRIES = 200  # of conditional rounding; each fails with probability at most e^(-1/2): all of them with less than 1e-43
+ROUNDING_SHIFT = 2.0**-53  # of a step of the grid: independent rounding is exact for a vector moved up by so much
 GUARD = 96
 CHUNK = 1 << 20
 FIRST_STREAM = 1000  # streams below are left to the rounding that comes before the noise
@@ -102,7 +102,7 @@ class Skellam(Mechanism):
     @property
     def code_count(self) -> int:
         """The dimension, padded to a power of two by the rotation."""
-        return padded_size(self.ball.dimension)
+        return 1 << (self.ball.dimension - 1).bit_length()
 
     @property
     def layout(self) -> Layout:
@@ -214,6 +214,51 @@ class IndependentSkellam(Wrapper):
     def sample_cost(self, adjacency: Adjacency, samples: int) -> Cost:
         """Return the cost between two updates that differ in one sample."""
         return self.cost_apart(sample_share(adjacency, samples))
+
+
+def length_upper(norm: Norm, reach: float, dimension: int, *, offset: bool = False) -> float:
+    """Return a bound that a rounded vector of length at most ``reach`` meets with probability at least 1 - e^(-1/2).
+
+    It bounds the sum of squares (L2) or of magnitudes (L1), in grid spacings from the centre. ``offset``: the centre
+    lies midway between grid points.
+    """
+    root, reach = math.sqrt(dimension), reach * (1 + 1e-9)  # inputs are scaled in doubles
+    if norm is Norm.L2:
+        return min((reach + root) ** 2, reach**2 + dimension / 4 + reach + root / 2)
+    return reach + min(float(dimension), dimension / 2 * offset + root / 2)
+
+
+def conditional_rounding(
+    values: FloatVector, norm: Norm, bound: float, block: WordBlock, *, offset: bool = False
+) -> NDArray[np.int64]:
+    """Return twice the grid points chosen beside ``values``, whose length is within the bound.
+
+    Grid points are integers, or with ``offset`` halves of odd integers. Try k reads stream k of the words.
+    """
+    shift = 0.5 if offset else 0.0
+    floor = np.floor(values - shift)
+    part = values - shift - floor
+    low = 2 * floor.astype(np.int64) + int(offset)
+    limit = math.floor(bound * 2**norm.order)
+    for attempt in range(TRIES):
+        uniform = _uniform(block, attempt, values.size)
+        points = low + 2 * (uniform < part)
+        length = points @ points if norm is Norm.L2 else np.abs(points).sum()
+        if int(length) <= limit:
+            return np.asarray(points)
+    inward = 2 * np.floor(np.abs(values) - shift).astype(np.int64) + int(offset)
+    return np.asarray(np.where(values < 0, -1, 1) * np.maximum(inward, int(offset)))
+
+
+def independent_rounding(values: FloatVector, block: WordBlock) -> NDArray[np.int64]:
+    """Round each value down or up at random, so that the mean is the value; reads stream 0 of the words."""
+    floor = np.floor(values)
+    return np.asarray(floor.astype(np.int64) + (_uniform(block, 0, values.size) < values - floor))
+
+
+def _uniform(block: WordBlock, stream: int, count: int) -> FloatVector:
+    """Return uniform multiples of 2^-53 in [0, 1)."""
+    return np.asarray((block.uniform64(stream, 0, count) >> np.uint64(11)) * 2.0**-53)
 
 
 def _write(mechanism: Skellam, rounding: Rounding, update: Parts, rng: RandomBits, kernel: Kernel, out: Body) -> None:

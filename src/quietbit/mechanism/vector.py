@@ -10,18 +10,11 @@ Symbols  d = dimension, p = d padded to a power of two; C = radius; y = sqrt(p/k
          n = `largest`: the largest weight, and the expected number of seeds tried; h_0: the smallest.
 Source   docs/theory/vector-mechanism.md has law, proofs, account and design; Feldman and Talwar (2021) for seeds.
 
-Decoding. z C / m estimates sqrt(p/k) S H D x, and its transpose scattered into the rows and rotated back estimates x,
-without bias but for the second clip. A coordinate's squared error is C^2 / m^2 from the noise, the same at every value,
-plus at most |x|^2 / k from the rows.
-
-What sampling adds to the account of the profile (section "What sampling adds" of that page). A search compares a
-computed t with the edges, within `inner_error_upper(k)`, which is at most the blur that the dominating pair is made
-with; weights are relatively off by 2^-51 + n 2^-64 / h_0, and so is their sum; normals of 64 bits and 2^128 seeds of a
-random function move probabilities of quadrants by e = k 2^-63 and c = sqrt(23 k + 43) 2^-64. So densities are within
-e^s of those of the blurred profile, s = 2 (2^-50 + n 2^-63 / h_0) + n (e + c), which is slack, and hockey-sticks within
-e^s q of e^s H(a e^-2s), q = 5 n (e + c), which is lost mass; a pure account has the slack alone. Where z is drawn
-directly, codes have the law of the exact z but for v = `code_error_upper` in total variation: lost mass
-v (1 + n / h_0), and nothing is claimed at delta = 0.
+What sampling adds to the account of the profile (a section of that page). A search compares t with the edges within the
+blur of the dominating pair; its weights, and its normals and seeds (e + c, `_off`), leave densities within e^s of those
+of the blurred profile, s = 2 (2^-50 + n 2^-63 / h_0) + n (e + c), which is slack, and hockey-sticks within q = 5 n
+(e + c), which is lost mass; a pure account has the slack alone. Where z is drawn directly, lost mass is
+v (1 + n / h_0), v = `code_error_upper`, and nothing is claimed at delta = 0.
 """
 
 from __future__ import annotations
@@ -83,7 +76,6 @@ LEAST_KEPT = 1024
 MOST_KEPT = 65_536  # largest k for which the blur of the account has room
 NONCE_STREAM = 2  # after the streams of candidates and acceptance
 DIRECT_STREAMS = (3, 4)
-PROJECTION_COST = 0.01
 SMALLEST_RATIO = 2.0**-52
 LEAST_EPSILON = 1e-4  # below, rounded accounts depend more on delta than on the profile
 MOST_EPSILON_EACH = 18.0  # zero-out: e^(2 epsilon) lies between the levels of a step, and 2^52 is as far as they may be
@@ -183,7 +175,7 @@ class VectorMVU(Rowed):
         if not self.seeded:
             return None
         slack, _ = self._sampling()
-        error = round_up(1.02 * self.profile.largest * (law_error_upper(self.keep) + self._draws), 1e-14)
+        error = round_up(1.02 * self.profile.largest * self._off, 1e-14)
         return profile_blanket(self.profile, adjacency, BLUR, slack, error)
 
     def error(self) -> Error:
@@ -243,13 +235,13 @@ class VectorMVU(Rowed):
         p^alpha q^(1 - alpha) is at most M = n (n/h_0)^(alpha - 1), convex, and submodular: the worst two updates are
         opposite again, and its mean moves by at most 4 M (e + c).
         """
-        off = math.log(4.04 * self.profile.largest * (law_error_upper(self.keep) + self._draws))
+        off = math.log(4.04 * self.profile.largest * self._off)
         return Cost.renyi(Formula(_searched, pair, slack, off, pure), "a seed of the vector mechanism", pure)
 
     @property
-    def _draws(self) -> float:
-        """c: how far sums over 2^128 seeds are from their means, relative to the largest term."""
-        return math.sqrt(23 * self.keep + 43) * 2.0**-64
+    def _off(self) -> float:
+        """E + c: how far probabilities of quadrants are off, for normals of 64 bits and among 2^128 seeds."""
+        return law_error_upper(self.keep) + math.sqrt(23 * self.keep + 43) * 2.0**-64
 
     def _sampling(self) -> tuple[float, float]:
         """Return slack and lost mass, each rounded up."""
@@ -258,11 +250,9 @@ class VectorMVU(Rowed):
         if not self.seeded:
             error = code_error_upper(self.keep, QUANTISED, largest)
             return 2.0**-49, round_up(1.01 * (1 + largest / smallest) * error, 1e-14)
-        law = law_error_upper(self.keep)
-        draws = self._draws
-        slack = 2 * (2.0**-50 + largest * 2.0**-63 / smallest) + 1.01 * largest * (law + draws)
+        slack = 2 * (2.0**-50 + largest * 2.0**-63 / smallest) + 1.01 * largest * self._off
         # Levels over their mean, and e^slack, are within 1 % of one.
-        return round_up(slack, 1e-14), round_up(5.05 * largest * (law + draws), 1e-14)
+        return round_up(slack, 1e-14), round_up(5.05 * largest * self._off, 1e-14)
 
 
 def _searched(alpha: float, pair: Cost, slack: float, off: float, pure: float) -> float:
@@ -347,15 +337,13 @@ def _cells(profile: Profile) -> tuple[int, ...]:
     return step_cells(profile.edges)
 
 
-def fewest_coordinates(squared_error: float, dimension: int, cost: float = PROJECTION_COST) -> int:
-    """Return a power of two k whose projection adds at most ``cost`` of a noise of ``squared_error`` (radius 1).
-
-    At least 1,024: with fewer, the second clip shortens long updates more.
+def fewest_coordinates(squared_error: float, dimension: int) -> int:
+    """Return `fewest_kept`, but at least 1,024 where there are: with fewer, the second clip shortens updates more.
 
     >>> fewest_coordinates(6.33, 10**6), fewest_coordinates(0.075, 10**6), fewest_coordinates(0.133, 100)
     (1024, 2048, 128)
     """
-    return min(max(fewest_kept(squared_error, dimension, cost), LEAST_KEPT), padded_size(dimension), MOST_KEPT)
+    return min(max(fewest_kept(squared_error, dimension), LEAST_KEPT), padded_size(dimension), MOST_KEPT)
 
 
 def solve_profile(epsilon: float, delta: float, releases: int, adjacency: Adjacency) -> Profile:

@@ -30,7 +30,7 @@ from quietbit.kernel.transform import padded_size, rotate, rotate_back
 from quietbit.mechanism.ball import Ball, Norm
 from quietbit.mechanism.base import Parts
 from quietbit.mechanism.family import largest_private
-from quietbit.mechanism.rounding import conditional_rounding, length_upper
+from quietbit.mechanism.skellam import conditional_rounding, length_upper
 from quietbit.privacy.conversion import round_up
 from quietbit.privacy.cost import Cost
 from quietbit.target import Adjacency, Target, Trust, Unit

@@ -13,8 +13,7 @@ from quietbit.errors import InvalidParameter
 from quietbit.kernel.rng import seeded_rng
 from quietbit.kernel.transform import rotate
 from quietbit.mechanism.registry import build, describe, family_of, identity_of
-from quietbit.mechanism.rounding import conditional_rounding
-from quietbit.mechanism.skellam import IndependentSkellam, skellam_noise
+from quietbit.mechanism.skellam import IndependentSkellam, conditional_rounding, skellam_noise
 from quietbit.privacy.cost import Cost, sample_share
 from quietbit.target import Adjacency
 from unit.mechanism.makers import update
