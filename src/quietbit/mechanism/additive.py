@@ -27,7 +27,7 @@ from quietbit.kernel.base import Kernel
 from quietbit.kernel.rng import RandomBits, WordBlock
 from quietbit.kernel.rounded import NoiseLaw
 from quietbit.mechanism.accumulate import code_accumulator, of_floats
-from quietbit.mechanism.ball import Ball, Norm, clipped_pieces
+from quietbit.mechanism.ball import Ball, Norm, check_ball, clipped_pieces
 from quietbit.mechanism.base import Accumulator, Body, Error, Layout, Mechanism, Parts, only, passed_on
 from quietbit.mechanism.family import MAX_MULTIPLIER, MIN_MULTIPLIER, SearchedFamily, check_multiplier
 from quietbit.mechanism.poison import exponential_length_upper, normal_length_upper
@@ -64,9 +64,8 @@ class Noise(Mechanism):
 
     def __attrs_post_init__(self) -> None:
         """Refuse any other norm."""
-        require(isinstance(self.ball, Ball), "ball", self.ball, "a Ball")
         rule = f"{self.NORM.value} for {type(self).__name__} noise"
-        require(self.ball.norm is self.NORM, "norm of the ball", self.ball.norm.value, rule)
+        require(check_ball(self.ball).norm is self.NORM, "norm of the ball", self.ball.norm.value, rule)
 
     @property
     def layout(self) -> Layout:

@@ -151,11 +151,10 @@ class Mechanism(ABC):
     """A randomised map from a ball to payload bodies, with its cost, its error and its decoder.
 
     A mechanism defines six members: `ball`, a field, `layout`, `write`, `accumulator`, `cost` and `error`. The defaults
-    of the others fit a mechanism that decodes without bias, cannot be summed behind masks, takes a client's whole
-    update and is the same in every round. Callers use `privacy`, `sum_privacy`, `expectation` and `variance`, which
-    validate their arguments; a mechanism implements `cost`, `sample_cost`, `sum_cost` and `decoded`. A frozen class
-    (attrs or dataclass) of numbers, strings, designs or further such classes has an identity on the wire and a
-    description from which it can be rebuilt (`quietbit.mechanism.registry`).
+    of the others fit one that decodes without bias, cannot be summed behind masks, takes a client's whole update and is
+    the same in every round. Callers use `privacy`, `sum_privacy`, `expectation` and `variance`, which validate their
+    arguments; a mechanism implements `cost`, `sample_cost`, `sum_cost` and `decoded`. A frozen class (attrs or
+    dataclass) of numbers, strings, designs or further such classes has an identity on the wire (`registry`).
     """
 
     __slots__ = ()

@@ -257,8 +257,7 @@ def _chosen(ways: Sequence[Alternative], target: Target) -> Calibration:
         raise InvalidParameter(f"No mechanism reaches epsilon {target.epsilon:g} here ({said}).")
     sizes = [found.mechanism.layout.size for _, found in known]
     errors = [expectation(found.mechanism, cohort=1).loudness ** 2 for _, found in known]
-    place = smallest_of_the_best(errors, sizes)
-    word, best = known[place]
+    word, best = known[place := smallest_of_the_best(errors, sizes)]
     against = f", {best.relative_error:.3g} times the Gaussian's" if math.isfinite(best.gaussian_squared_error) else ""
     size, least = sizes[place], errors[place] / min(errors)
     close = "the least error of all" if least <= 1 else f"an error within {100 * (least - 1):.1f} % of the least"

@@ -53,10 +53,9 @@ Decoder: TypeAlias = Literal["alphabet", "unbiased-at-zero"]
 UNBIASED: Decoder = "unbiased-at-zero"
 
 
-def _decoder(value: Any) -> Decoder:
-    choices = get_args(Decoder)
-    require(value in choices, "decoder", value, "one of " + ", ".join(choices))
-    return cast(Decoder, value)
+def _decoder(value: Decoder) -> Decoder:
+    require(value in get_args(Decoder), "decoder", value, "one of " + ", ".join(get_args(Decoder)))
+    return value
 
 
 def _beta(value: float) -> float:
@@ -236,8 +235,7 @@ class InterpolatedMVU(Mechanism):
 
     def mean_from_sum(self, total: NDArray[Any], clients: int) -> FloatVector:
         """Return the mean of the decoded updates from sums of codes; values that are not evenly spaced are refused."""
-        count = check_int(clients, "clients", 1)
-        values = self.values
+        count, values = check_int(clients, "clients", 1), self.values
         even = float(np.ptp(np.diff(values))) <= EVEN * float(np.ptp(values))
         require(even, "alphabet", values.tolist(), "evenly spaced for sums of codes")
         step = float(values[-1] - values[0]) / (len(values) - 1)

@@ -155,10 +155,7 @@ class ProjectedSamples(Wrapper):
 
     def write(self, update: Parts, rng: RandomBits, kernel: Kernel, out: Body) -> None:
         """Refuse: an update is already a mean."""
-        raise InvalidParameter(
-            "update must be given as its samples' gradients (Uplink.send_samples), got their mean: each is projected "
-            "and clipped by itself."
-        )
+        raise InvalidParameter("update must be given as its samples' gradients (Uplink.send_samples), got their mean.")
 
     @property
     def each_sample(self) -> Projected:

@@ -105,9 +105,8 @@ def _loaded(word: str) -> Family:
     try:
         found = entries[places].load()
     except Exception as error:  # anything another package may raise on import
-        raise InvalidParameter(
-            f"mechanism {word!r} cannot be used: importing {places} failed with {type(error).__name__}: {error}"
-        ) from error
+        failed = f"importing {places} failed with {type(error).__name__}: {error}"
+        raise InvalidParameter(f"mechanism {word!r} cannot be used: {failed}") from error
     require(isinstance(found, Family), f"{places}, offered as {word!r}", type(found).__name__, "a Family")
     require(found.name == word, f"name of {places}", found.name, f"{word!r}, as its entry point says")
     return cast(Family, found)
@@ -135,8 +134,7 @@ def canonical_text(mechanism: Mechanism) -> str:
 
 def describe(mechanism: Mechanism) -> dict[str, Any]:
     """Return the mechanism as plain values that JSON can hold and `build` reads, its design in full."""
-    described: dict[str, Any] = _plain(mechanism, "mechanism", in_full=True)
-    return described
+    return cast(dict[str, Any], _plain(mechanism, "mechanism", in_full=True))
 
 
 def build(description: Mapping[str, Any]) -> Mechanism:
@@ -158,19 +156,16 @@ def _plain(value: Any, name: str, *, in_full: bool) -> Any:
         return value.value
     if value is None or isinstance(value, bool | int | float | str):
         return value
-    return {"kind": _kind(value, name)} | {
-        key: _plain(part, f"{name}.{key}", in_full=in_full) for key, part in _public(value)
-    }
+    kind = _kind(value, name)
+    return {"kind": kind} | {key: _plain(part, f"{name}.{key}", in_full=in_full) for key, part in _public(value)}
 
 
 def _kind(value: Any, name: str) -> str:
     """Return the unique name of a class in descriptions."""
     given = type(value)
     if not (attrs.has(given) or dataclasses.is_dataclass(given)):
-        raise InvalidParameter(
-            f"{name} must be a number, a word, a Design, a Profile or a frozen class of these to have an identity, "
-            f"got a {given.__name__}."
-        )
+        rule = "a number, a word, a Design, a Profile or a frozen class of these to have an identity"
+        raise InvalidParameter(f"{name} must be {rule}, got a {given.__name__}.")
     place = given.__module__.removeprefix(HERE), given.__name__
     if given.__module__.startswith(HERE) and place in KIND_OF:
         return KIND_OF[place]
@@ -207,6 +202,5 @@ def _class(kind: str) -> type:
     for made in (made for one in importable(sorted(_packages())) for made in one.kinds):
         if made.__name__ == kind:
             return made
-    raise InvalidParameter.of(
-        "kind of the mechanism", "one of " + ", ".join(KINDS) + ", or an installed package's", kind
-    )
+    rule = "one of " + ", ".join(KINDS) + ", or an installed package's"
+    raise InvalidParameter.of("kind of the mechanism", rule, kind)

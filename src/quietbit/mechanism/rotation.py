@@ -150,6 +150,11 @@ class Rowed(Mechanism):
         return 1 << (self.ball.dimension - 1).bit_length()
 
     @property
+    def missing(self) -> float:
+        """The share of rows that are not kept; at 0 the projection costs nothing."""
+        return 1 - self.keep / self.padded
+
+    @property
     def shared_rows(self) -> int:
         """The number of rows k where all clients of a round keep the same ones, else 0."""
         return 0 if self.rows is None else self.keep
@@ -169,7 +174,7 @@ class Rowed(Mechanism):
 
     def projection_error(self, length: float) -> float:
         """Return the squared error per coordinate that leaving out rows adds, for an update of this length."""
-        return length**2 / self.keep * (1 - self.keep / self.padded)
+        return length**2 / self.keep * self.missing
 
     @property
     def clip_response(self) -> float:
@@ -178,8 +183,8 @@ class Rowed(Mechanism):
         |y|^2 has mean |x|^2 and, as coordinates have fourth moments of at most 3 C^4/p^2, a variance of at most
         3 (1 - k/p) C^4/k; |y| (|y| - 1) <= (|y|^2 - 1)/2 + (|y|^2 - 1)^2/8 where |y| > 1, and E X_+ <= sd(X)/2.
         """
-        missing = (1 - self.keep / self.padded) / self.keep
-        return 1 - math.sqrt(3 * missing) / 4 - 3 * missing / 8
+        each = self.missing / self.keep
+        return 1 - math.sqrt(3 * each) / 4 - 3 * each / 8
 
     @property
     def nonce_size(self) -> int:

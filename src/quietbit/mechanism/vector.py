@@ -98,9 +98,7 @@ class VectorMVU(Rowed):
     keep: int = field(converter=check_keep)
     rotation_seed: int = field(default=0, converter=check_seed)
     rows: int | None = field(default=None, converter=check_rows, metadata=LEFT_OUT)
-    NO_SAMPLE_COST = (
-        "its rows can lengthen the difference of two close updates, so gradients would have to be projected first"
-    )
+    NO_SAMPLE_COST = "its rows can lengthen the difference of two close updates, so gradients must be projected first"
 
     def __attrs_post_init__(self) -> None:
         """Refuse a profile of another type, and a number of rows that cannot be kept."""
@@ -188,14 +186,14 @@ class VectorMVU(Rowed):
         """Return the value, and the variance of such a coordinate in an update that fills the ball."""
         # Rows spread what other coordinates have; along the update t has variance E[t^2 h] - m^2 instead of 1.
         along = (self.profile.second_moment - 1) / self.profile.gain_lower**2 - 1
-        rest = (self.ball.radius**2 - value**2) / self.keep * self._missing
+        rest = (self.ball.radius**2 - value**2) / self.keep * self.missing
         return value, self._noise() + rest + value**2 * along
 
     @property
     def moment_error(self) -> float:
         """The second clip takes up to half of 1/sqrt(k), rows not spread m^2 / k, rounding to codes (m^2 / k) / 20."""
         gain = self.profile.gain_lower
-        rows = self._missing * (0.5 / math.sqrt(self.keep) + gain**2 / self.keep)
+        rows = self.missing * (0.5 / math.sqrt(self.keep) + gain**2 / self.keep)
         return min(0.5, rows + (0.0 if self.seeded else 0.05 * gain**2 / self.keep))
 
     @property
@@ -218,11 +216,6 @@ class VectorMVU(Rowed):
         moments = float(chances @ squares), float(chances @ squares**2), float(squares.max())
         square = squares_upper(self.keep, *moments, doubt=DOUBT + math.log(2.04 * self.profile.largest))
         return math.sqrt(square) * self.ball.radius / self.profile.gain_lower
-
-    @property
-    def _missing(self) -> float:
-        """The share of rows that are not kept; at 0 the projection costs nothing."""
-        return 1.0 - self.keep / self.padded
 
     def _noise(self) -> float:
         """C^2 / m^2, plus what quantising adds where z is sent."""
@@ -428,9 +421,8 @@ class _Family(Family):
             profile = solve_profile(aim, target.delta, target.releases, target.adjacency)
             found = _with_rows(profile, ball, choices)
             reached = account(found)
-            searched = found.seeded or target.delta > 0
             rule = f"above 0 at this epsilon (vmvu would look at {profile.largest:.3g} seeds), or epsilon smaller"
-            require(searched, "delta", target.delta, rule)
+            require(found.seeded or target.delta > 0, "delta", target.delta, rule)
             if math.isinf(reached) and not found.seeded:
                 aim *= SHORTER
                 continue
