@@ -7,7 +7,7 @@ Symbols  G models, K classes, m clients of a cohort, F features; rows (f, 1, 0, 
          rounded up to a multiple of 8. A model is a K x width matrix: weights, bias, unused columns.
 Source   Goodfellow (2015), "Efficient per-example gradient computations"; `task/linear.py` is the same for one model.
 
-Clipping factors are computed in float64 with the margin of `plan/problem.py`. A clipped error is rounded to
+Clipping factors are computed in float64 with the margin of `simulate/problem.py`. A clipped error is rounded to
 float32 once and multiplied by a feature in float32 once, as in `task/linear.py`, so every outer product lies in the
 ball as real numbers.
 """
