@@ -72,7 +72,7 @@ def tasks() -> Tasks:
     kernel: Any = select("cpu")
     home: Any = import_module("quietbit.design.table")
     if not hasattr(home, "exact_row"):  # an older tree
-        home = import_module("quietbit.design.table")
+        home = import_module("quietbit.design.rounding")
     in_blocks = getattr(kernel, "block_rotate", kernel.rotate)
     words, rng, found = Words(LARGE), np.random.default_rng(0), Tasks()
     x = rng.standard_normal(LARGE, dtype=np.float32) / np.float32(np.sqrt(LARGE) / 2)
