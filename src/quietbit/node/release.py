@@ -200,7 +200,10 @@ class SumStep:
         return list(decode(self._secrets[self._run], "kept secrets"))
 
     def _restored(self) -> SumClient:
-        return SumClient.from_bytes(self._plan, self._kept()[1], self._identity)
+        client = SumClient.from_bytes(self._plan, self._kept()[1], self._identity)
+        if client.number != self._part.number:
+            raise ProtocolError("This node is not part of the sum under the number that it is asked by.")
+        return client
 
 
 @final

@@ -72,6 +72,11 @@ class SumClient:
         found = Advertisement(*public, seed_commitment(plan, number, self._secrets[SEED]))
         self._advertised = evolve(found, signature=self._signed(codec.ADVERTISED, found.digest(plan, number)))
 
+    @property
+    def number(self) -> int:
+        """Its number in the plan."""
+        return self._number
+
     def __repr__(self) -> str:
         """Say nothing but the number."""
         return f"SumClient({self._number})"

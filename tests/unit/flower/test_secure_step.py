@@ -225,6 +225,7 @@ def test_shares_that_are_not_genuine_end_the_nodes_part(what):
         ({"step": "more"}, "step of the sum must be one of keys, shares, vector, unmask"),
         ({"version": 2}, "version of the server's quietbit must be 3, got 2"),
         ({"number": 7}, "number of the client"),
+        ({"number": 2}, "not part of the sum under the number that it is asked by"),
         ({"threshold": 2}, "must carry a step of a masked sum"),
         ({"table": "x"}, "table of the step must be bytes"),
     ],
