@@ -175,13 +175,16 @@ def _named_metrics(content: RecordDict | None, names: tuple[str, ...]) -> Record
     """Return one number for each of the names, 0 where there is none; all else, arrays included, is dropped."""
     found: dict[str, float] = {}
     dropped: set[str] = set()
-    for name, record in (content or {}).items():
-        if not isinstance(record, MetricRecord):
-            dropped.add(name)
-            continue
-        dropped |= record.keys() - set(names)
-        numbers = {key: number for key in names if (number := messages.finite(record.get(key))) is not None}
-        found = numbers | found
+    try:
+        for name, record in (content or {}).items():
+            if not isinstance(record, MetricRecord):
+                dropped.add(name)
+                continue
+            dropped |= record.keys() - set(names)
+            numbers = {key: number for key in names if (number := messages.finite(record.get(key))) is not None}
+            found = numbers | found
+    except BaseException as error:  # whatever an app's objects do when they are looked at
+        log(ERROR, "quietbit: the app's metrics cannot be read", exc_info=error)
     if dropped:
         log(INFO, "quietbit: not sent to the server: %s", messages.one_line(", ".join(sorted(dropped))))
     return RecordDict({messages.METRICS: MetricRecord({name: found.get(name, 0.0) for name in names})} if names else {})

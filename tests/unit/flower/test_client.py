@@ -401,6 +401,17 @@ def test_where_nothing_can_leave_the_app_is_not_asked():
     assert dict(SIMULATED(question(kind="evaluate"), context(11), never).content) == {}
 
 
+class Torn(MetricRecord):
+    """Metrics that end the process of whoever looks at them."""
+
+    def keys(self):
+        raise SystemExit("label 7 of patient Ada")
+
+
+def torn(message, _):
+    return Message(RecordDict({"metrics": Torn({"train_loss": 0.5})}), reply_to=message)
+
+
 @pytest.mark.parametrize("kind", ["train", "evaluate", "query"])
 def test_a_metric_that_the_owner_names_is_one_number_whatever_happens(kind, tmp_path):
     own = owned(tmp_path, metrics=["train_loss"])
@@ -408,11 +419,11 @@ def test_a_metric_that_the_owner_names_is_one_number_whatever_happens(kind, tmp_
     listed = app(SHIFT, {"train_loss": [0.5, 1.5]})
     wild = app(SHIFT, {"train_loss": float("nan"), "num-examples": 3})
     huge = app(SHIFT, {"train_loss": 10**400})
-    for number, call in enumerate((app(SHIFT), fails, listed, wild, nothing, huge), 1):
+    for number, call in enumerate((app(SHIFT), fails, listed, wild, nothing, huge, torn), 1):
         reply = PrivateUplink()(question(number, kind=kind), place, call)
         found.append({name: dict(record) for name, record in reply.content.metric_records.items()})
         assert set(reply.content) == {"metrics"} | ({"quietbit"} if kind == "train" else set())
-    assert found == [{"metrics": {"train_loss": value}} for value in (0.25, 0.0, 0.0, 0.0, 0.0, 0.0)]
+    assert found == [{"metrics": {"train_loss": value}} for value in (0.25, 0.0, 0.0, 0.0, 0.0, 0.0, 0.0)]
 
 
 def test_rules_of_a_simulation_are_what_they_say():
