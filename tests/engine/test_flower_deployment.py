@@ -237,7 +237,7 @@ def test_faults_spoil_neither_the_mean_nor_the_ledgers(network, tmp_path):
     report = json.loads((first / "report.json").read_text())
     assert [(entry["answered"], entry["refused"]) for entry in report["rounds"]] == [(4, 1), (3, 2)]
     reasons = " ".join(reason for entry in report["rounds"] for reason in entry["reasons"])
-    assert "length of the release must be at least 32 bytes, got 0." in reasons
+    assert "length of the release must be at least 24 bytes, got 0." in reasons
     assert "mechanism identity of the payload" in reasons
     assert "round of the release must be 2, got 1." in reasons
     assert [releases(network, partition) for partition in everybody] == [2] * 5

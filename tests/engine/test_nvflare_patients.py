@@ -60,4 +60,7 @@ def test_the_afternoons_commands_run_and_the_report_has_the_epsilon_of_a_patient
     # 0.95 when the page was written; five deviations of a binomial of 119 below that, and noise of its own.
     assert float(re.search(r"accuracy on test patients: ([\d.]+)", run)[1]) > 0.8
     assert "anything unpriced would leave   no" in said["quietbit node check"]
-    assert "any sample of biopsies" in said["quietbit node status"]
+    status = said["quietbit node status"]
+    assert re.search(r"adjacency +zero-out", status)
+    assert re.search(r"unit +sample", status)
+    assert re.search(r"data set +biopsies", status)

@@ -8,9 +8,9 @@ from __future__ import annotations
 import secrets
 import time
 from collections.abc import Callable
-from dataclasses import replace
 from pathlib import Path
 
+import attrs
 import numpy as np
 from flwr.app import Array, ArrayRecord, ConfigRecord, Context, Message, MetricRecord, RecordDict
 from flwr.clientapp import ClientApp
@@ -49,7 +49,7 @@ def lie(honest: bytes, disk: Path, message: Message, context: Context) -> bytes:
         return b""
     if told == 1:
         settings, dimension = Plan.from_run_config(context.run_config), int(context.run_config["dimension"])
-        other = Uplink(replace(settings, epsilon=settings.epsilon / 2).mechanism_for(dimension))
+        other = Uplink(attrs.evolve(settings, epsilon=settings.epsilon / 2).mechanism_for(dimension))
         number = int(message.content["quietbit"]["round"])
         return Framed(context.run_id, number, context.node_id, other.send(np.zeros(dimension))).to_bytes()
     if told == 2:
