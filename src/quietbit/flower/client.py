@@ -183,10 +183,10 @@ def _named_metrics(content: RecordDict | None, names: tuple[str, ...]) -> Record
             dropped |= record.keys() - set(names)
             numbers = {key: number for key in names if (number := messages.finite(record.get(key))) is not None}
             found = numbers | found
+        if dropped:
+            log(INFO, "quietbit: not sent to the server: %s", messages.one_line(", ".join(sorted(dropped))))
     except BaseException as error:  # whatever an app's objects do when they are looked at
         log(ERROR, "quietbit: the app's metrics cannot be read", exc_info=error)
-    if dropped:
-        log(INFO, "quietbit: not sent to the server: %s", messages.one_line(", ".join(sorted(dropped))))
     return RecordDict({messages.METRICS: MetricRecord({name: found.get(name, 0.0) for name in names})} if names else {})
 
 

@@ -408,6 +408,17 @@ class Torn(MetricRecord):
         raise SystemExit("label 7 of patient Ada")
 
 
+class Mixed(MetricRecord):
+    """Metrics whose names cannot be put in order."""
+
+    def keys(self):
+        return {1, "train_loss", "patient"}
+
+
+def mixed(message, _):
+    return Message(RecordDict({"metrics": Mixed({"train_loss": 0.5})}), reply_to=message)
+
+
 def torn(message, _):
     return Message(RecordDict({"metrics": Torn({"train_loss": 0.5})}), reply_to=message)
 
@@ -419,11 +430,11 @@ def test_a_metric_that_the_owner_names_is_one_number_whatever_happens(kind, tmp_
     listed = app(SHIFT, {"train_loss": [0.5, 1.5]})
     wild = app(SHIFT, {"train_loss": float("nan"), "num-examples": 3})
     huge = app(SHIFT, {"train_loss": 10**400})
-    for number, call in enumerate((app(SHIFT), fails, listed, wild, nothing, huge, torn), 1):
+    for number, call in enumerate((app(SHIFT), fails, listed, wild, nothing, huge, torn, mixed), 1):
         reply = PrivateUplink()(question(number, kind=kind), place, call)
         found.append({name: dict(record) for name, record in reply.content.metric_records.items()})
         assert set(reply.content) == {"metrics"} | ({"quietbit"} if kind == "train" else set())
-    assert found == [{"metrics": {"train_loss": value}} for value in (0.25, 0.0, 0.0, 0.0, 0.0, 0.0, 0.0)]
+    assert found == [{"metrics": {"train_loss": value}} for value in (0.25, 0.0, 0.0, 0.0, 0.0, 0.0, 0.0, 0.5)]
 
 
 def test_rules_of_a_simulation_are_what_they_say():
