@@ -18,7 +18,8 @@ from quietbit.target import Adjacency
 
 __all__ = ["plot_profile"]
 
-POINTS, EPSILONS = 2001, 32
+POINTS = 2001
+SHARES = np.concatenate((np.linspace(0.0, 0.99, 150), 1 - np.geomspace(0.01, 1e-6, 40), [1.0]))  # of the last epsilon
 REACH = 4.5
 SENT, DELTA, LIMIT = "#2f6fde", "#12805c", "#c2410c"
 
@@ -70,10 +71,12 @@ def _privacy(axes: Axes, profile: Profile, certificate: ProfileCertificate) -> N
     for times in sorted({1, releases}):
         losses = [loss.repeat(times) for loss in profile_losses(profile, certificate.adjacency)]
         pure = max(loss.pure_epsilon_upper() for loss in losses)  # beyond it delta is 0
-        epsilons = np.linspace(0.0, min(right, pure), EPSILONS)
+        epsilons = min(right, pure) * SHARES
         deltas = [max(loss.delta_upper(epsilon) for loss in losses) for epsilon in epsilons.tolist()]
         label = "one release" if times == 1 else f"all {times} releases"
-        axes.plot(epsilons, deltas, linewidth=1.6, color=DELTA if times == releases else GREY, label=label)
+        color = DELTA if times == releases else GREY
+        # Delta never grows with epsilon: steps that fall at the next point show no less than there is.
+        axes.plot(epsilons, deltas, drawstyle="steps-post", linewidth=1.6, color=color, label=label)
     if math.isfinite(limit):
         label = f"epsilon {_shown(limit)} at delta {promised:g}"
         axes.axvline(limit, color=LIMIT, linewidth=1.1, linestyle=(0, (4, 2)), label=label)

@@ -35,6 +35,18 @@ def test_delta_of_one_pure_release_ends_at_its_epsilon():
     assert deltas[-1] < 1e-12
 
 
+def test_the_line_of_delta_is_never_below_it():
+    """Between its points the line stays where it was: straight, on a logarithmic axis, it fell too early."""
+    line = plot_profile(PURE, Adjacency.REPLACE_ONE).axes[2].lines[0]
+    assert line.get_drawstyle() == "steps-post"
+    (epsilons, deltas), ((p, q),) = line.get_data(), PURE.pairs("replace-one")
+    between = np.linspace(0.0, 0.9999, 777)
+    shown = deltas[np.searchsorted(epsilons, between, side="right") - 1]
+    exact = p[-1] - np.exp(between) * q[-1]
+    assert (shown >= exact - 1e-12).all()
+    assert (shown <= exact + 0.01).all()
+
+
 def test_a_profile_without_pure_privacy_is_drawn_too():
     figure = plot_profile(Profile.from_weights([0.0, 1.0], [0.0, 1.0, 2.0]), Adjacency.ZERO_OUT, 1, 1e-3)
     assert "Infinity" in figure.get_suptitle()
