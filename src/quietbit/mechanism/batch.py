@@ -43,7 +43,7 @@ from quietbit.mechanism.base import (
     Wrapper,
     check_mechanism,
     passed_on,
-)  # fmt: skip
+)
 from quietbit.mechanism.poison import WORK, refuse_longer
 from quietbit.mechanism.projected import MOST_SAMPLES, Projected
 from quietbit.mechanism.rotation import Rotation, rotation_for

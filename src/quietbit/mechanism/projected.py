@@ -39,7 +39,7 @@ from quietbit.mechanism.base import (
     check_mechanism,
     only,
     passed_on,
-)  # fmt: skip
+)
 from quietbit.mechanism.poison import WORK, best_rows
 from quietbit.mechanism.rotation import NONCE, Rowed, check_keep, check_rotated, check_rows, check_seed, fewest_kept
 from quietbit.privacy.cost import Cost

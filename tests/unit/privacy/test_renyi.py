@@ -209,21 +209,10 @@ def test_halves_cover_their_cell():
     assert np.allclose(across_r.dc, 0.1)
 
 
-LOW, HIGH = -0.5, 1.5
-
-
-def ratio_of_cross_cells(design, x, other, alpha):
-    return float(renyi(law(design, x), law(design, other), alpha)) / (x - other) ** 2
-
-
-def problem_of_cross_cells(design, alpha):
-    return Problem.of(Segments.over(design, LOW, HIGH), alpha, lipschitz_upper(design, LOW, HIGH))
-
-
 @pytest.mark.parametrize("alpha", [1.02, 4.0, 200.0])
 def test_cross_segment_cells(alpha):
     design = rough(4, 2, 6.0, 0)
-    task = problem_of_cross_cells(design, alpha)
+    task = problem(design, alpha)
     rng = np.random.default_rng(2)
     pairs = [(i, j) for i in range(3) for j in range(3) if i != j] * 8
     first, second = (np.array(side) for side in zip(*pairs, strict=True))
@@ -246,7 +235,7 @@ def test_cross_segment_cells(alpha):
             x = cells.x[k] + cells.dx[k] * rng.uniform(-1, 1)
             y = cells.y[k] + cells.dy[k] * rng.uniform(-1, 1)
             if abs(x - y) > 1e-5:
-                assert ratio_of_cross_cells(design, x, y, alpha) <= upper[k]
+                assert ratio(design, x, y, alpha) <= upper[k]
 
 
 def test_halves_cover_their_cell_of_cross_cells():
