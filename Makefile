@@ -13,10 +13,10 @@ help:            ## this list
 	@grep -hE '^[a-z-]+:.*##' $(MAKEFILE_LIST) | sed -E 's/:[^#]*##/\t/' | expand -t 14
 
 # pip would compile on one core only; kernels are compiled here, so that the first command need not. Some packages hold templates that are no Python: what they say is not heard.
-$(READY): pyproject.toml constraints.txt
+$(READY): pyproject.toml packages/lab/pyproject.toml constraints.txt
 	$(PYTHON) -m venv $(VENV)
 	$(BIN)/python -m pip install --quiet --disable-pip-version-check --no-compile --constraint constraints.txt \
-		--editable '.[dev]'
+		--editable '.[dev]' --editable packages/lab
 	$(BIN)/python -m compileall -qq -j 0 $(VENV)/lib || true
 	$(BIN)/python tests/compile_kernels.py
 	touch $@
@@ -58,6 +58,7 @@ site: $(READY)   ## build the documentation into site/; warnings are errors
 
 package: $(READY)  ## build wheel and sdist into dist/, and try them in an empty environment
 	$(BIN)/python -m build --no-isolation --outdir dist .
+	$(BIN)/python -m build --no-isolation --outdir dist packages/lab
 	$(BIN)/python -m pytest -q tests/packaging
 
 bench: $(READY)  ## run every benchmark and print its table

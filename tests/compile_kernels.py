@@ -18,18 +18,18 @@ import numpy as np
 from platformdirs import user_cache_path
 
 import quietbit
+import quietbit_lab
 from quietbit import Uplink
 from quietbit.kernel.rng import secure_rng, seeded_rng
 from unit.mechanism.makers import MECHANISMS
 
-SOURCES = Path(quietbit.__file__).parent.parent
-FOLDERS = ("quietbit/kernel", "quietbit_lab/cohort")
+FOLDERS = (Path(quietbit.__file__).parent / "kernel", Path(str(quietbit_lab.__file__)).parent / "cohort")
 KEPT = 4  # versions of the sources
 
 
 def store() -> Path:
     """Where machine code of these sources is kept."""
-    files = sorted(file for folder in FOLDERS for kind in ("*.py", "*.bin") for file in (SOURCES / folder).glob(kind))
+    files = sorted(file for folder in FOLDERS for kind in ("*.py", "*.bin") for file in folder.glob(kind))
     digest = hashlib.sha256(sys.version.encode() + b"".join(file.read_bytes() for file in files))
     return user_cache_path("quietbit-tests") / "kernels" / digest.hexdigest()[:16]
 
@@ -39,31 +39,32 @@ def copy(start: Path, end: Path) -> None:
 
     An index numbers its files of code, and two of the same function number them differently: what is there stays.
     """
-    for folder in FOLDERS:
-        (end / folder / "__pycache__").mkdir(parents=True, exist_ok=True)
-        there = {index.stem for index in (end / folder / "__pycache__").glob("*.nbi")}
-        for kind, named in (("*.nbc", lambda file: Path(file.stem).stem), ("*.nbi", lambda file: file.stem)):
-            for file in (start / folder / "__pycache__").glob(kind):
-                if named(file) not in there:
-                    shutil.copy2(file, end / folder / "__pycache__")
+    end.mkdir(parents=True, exist_ok=True)
+    there = {index.stem for index in end.glob("*.nbi")}
+    for kind, named in (("*.nbc", lambda file: Path(file.stem).stem), ("*.nbi", lambda file: file.stem)):
+        for file in start.glob(kind):
+            if named(file) not in there:
+                shutil.copy2(file, end)
 
 
 def keep() -> None:
     """Put what is compiled now in the place of what was kept, whole; of two who do so at once the second may not."""
     kept = store()
     kept.parent.mkdir(parents=True, exist_ok=True)
-    with tempfile.TemporaryDirectory(dir=kept.parent) as folder, contextlib.suppress(OSError):
-        copy(SOURCES, Path(folder, "new"))
+    with tempfile.TemporaryDirectory(dir=kept.parent) as temporary, contextlib.suppress(OSError):
+        for folder in FOLDERS:
+            copy(folder / "__pycache__", Path(temporary, "new", folder.name))
         if kept.exists():
-            kept.rename(Path(folder, "old"))
-        Path(folder, "new").rename(kept)
+            kept.rename(Path(temporary, "old"))
+        Path(temporary, "new").rename(kept)
     for old in sorted(kept.parent.iterdir(), key=lambda folder: folder.stat().st_mtime)[:-KEPT]:
         shutil.rmtree(old, ignore_errors=True)
 
 
 def main() -> None:
     """Release once and receive once with every mechanism, for updates of either width."""
-    copy(store(), SOURCES)
+    for folder in FOLDERS:
+        copy(store() / folder.name, folder / "__pycache__")
     # As people use them: rotated in one block and in several, and codes for sums.
     target = {"epsilon": 4.0, "delta": 1e-5, "adjacency": "zero-out"}
     small, large = (quietbit.Ball("l2", 1.0, dimension) for dimension in (650, 100_000))

@@ -8,12 +8,16 @@ from pathlib import Path
 
 import pytest
 
-SOURCES = Path(__file__).parent.parent / "src"
-WITH_EXAMPLES = sorted(path for path in SOURCES.rglob("*.py") if ">>> " in path.read_text(encoding="utf-8"))
+ROOT = Path(__file__).parent.parent
+SOURCES = (ROOT / "src", ROOT / "packages" / "lab" / "src")
+WITH_EXAMPLES = sorted(
+    path for folder in SOURCES for path in folder.rglob("*.py") if ">>> " in path.read_text(encoding="utf-8")
+)
 
 
 def name(path: Path) -> str:
-    return ".".join(path.relative_to(SOURCES).with_suffix("").parts)
+    folder = next(folder for folder in SOURCES if path.is_relative_to(folder))
+    return ".".join(path.relative_to(folder).with_suffix("").parts)
 
 
 @pytest.mark.parametrize("path", WITH_EXAMPLES, ids=name)

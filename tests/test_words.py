@@ -10,7 +10,7 @@ import pytest
 ROOT = Path(__file__).parent.parent
 READ = [
     ROOT / "README.md",
-    *(path for folder in ("src", "docs") for path in sorted((ROOT / folder).rglob("*")))
+    *(path for folder in ("src", "packages", "docs") for path in sorted((ROOT / folder).rglob("*")))
 ]  # fmt: skip
 KINDS = {".md", ".py", ".pyi", ".js", ".html"}
 THINGS = (

@@ -145,6 +145,8 @@ def refuse_payload(name: str, rule: str, found: object) -> NoReturn:
 def how_to_install(extra: str = "") -> str:
     """Return the command that brings an extra: quietbit is in no package index, and is installed from its folder."""
     what = f"'.[{extra}]'" if extra else "."
+    if extra == "lab":  # a distribution of its own
+        what = ". ./packages/lab"
     return f"pip install {what} in a checkout of quietbit"
 
 

@@ -8,7 +8,7 @@ import pytest
 
 pytest.importorskip("flwr", reason="needs the flower extra: pip install 'quietbit[flower]'")
 pytest.importorskip("ray", reason="needs the flower extra: pip install 'quietbit[flower]'")
-pytest.importorskip("sklearn", reason="needs the lab extra: pip install 'quietbit[lab]'")
+pytest.importorskip("sklearn", reason="needs quietbit-lab: pip install ./packages/lab")
 pytest.importorskip("cryptography", reason="needs the all extra: pip install 'quietbit[all]'")
 
 from engine.simulation import simulate_app

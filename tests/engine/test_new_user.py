@@ -15,7 +15,7 @@ import pytest
 
 pytest.importorskip("flwr", reason="needs the flower extra: pip install 'quietbit[flower]'")
 pytest.importorskip("torch", reason="needs the torch extra: pip install 'quietbit[torch]'")
-pytest.importorskip("sklearn", reason="needs the lab extra: pip install 'quietbit[lab]'")
+pytest.importorskip("sklearn", reason="needs quietbit-lab: pip install ./packages/lab")
 pytest.importorskip("typer", reason="the command line")
 
 import torch

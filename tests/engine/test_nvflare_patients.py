@@ -11,8 +11,8 @@ from pathlib import Path
 import pytest
 
 pytest.importorskip("nvflare", reason="needs the nvflare extra")
-pytest.importorskip("sklearn", reason="needs the lab extra: pip install 'quietbit[lab]'")
-pytest.importorskip("torch", reason="needs the lab extra: pip install 'quietbit[lab]'")
+pytest.importorskip("sklearn", reason="needs quietbit-lab: pip install ./packages/lab")
+pytest.importorskip("torch", reason="needs quietbit-lab: pip install ./packages/lab")
 ROOT = Path(__file__).resolve().parents[2]
 PAGE = ROOT / "docs" / "tutorial" / "hospitals-afternoon.md"
 ELSEWHERE = ("pip ", "nvflare ")  # what changes the machine, or needs a server

@@ -62,6 +62,15 @@ def wheel(dist: Path) -> Path:
 
 
 @pytest.fixture(scope="module")
+def laboratory(tmp_path_factory: pytest.TempPathFactory, checkout: Path) -> Path:
+    """The wheel of the second distribution, built from its sdist."""
+    folder = tmp_path_factory.mktemp("lab")
+    build(checkout / "packages" / "lab", folder)
+    (wheel,) = folder.glob("*.whl")
+    return wheel
+
+
+@pytest.fixture(scope="module")
 def sdist(dist: Path) -> Path:
     (found,) = dist.glob("*.tar.gz")
     return found
@@ -124,7 +133,7 @@ except quietbit.errors.MissingDependency as error:
 
 # One test that goes from step to step: the environment takes half a minute to make, and tests may run in any order.
 @pytest.mark.long
-def test_a_stranger_installs_and_tries_the_wheel(bare: Environment, wheel: Path) -> None:
+def test_a_stranger_installs_and_tries_the_wheel(bare: Environment, wheel: Path, laboratory: Path) -> None:
     refusal = bare.python(NUMPY_AND_SCIPY_ALONE)
     said = "This needs the package cryptography, which is not installed: pip install '.[all]' in a checkout of "
     assert refusal == f"{said}quietbit.\n"
@@ -146,6 +155,8 @@ def test_a_stranger_installs_and_tries_the_wheel(bare: Environment, wheel: Path)
     bare.quietbit("certify", "table.json", "--no-bound")
     wanted = ("--mechanism", "imvu", "--epsilon", 3, "--delta", 1e-5, "--adjacency", "replace-one")
     assert json.loads(bare.quietbit("calibrate", *wanted, "--json").stdout)["epsilon_upper"] <= 3
+    assert "No such command 'figure'" in bare.quietbit("figure", ok=False).stderr
+    bare.install("--no-deps", laboratory)  # brings commands and families by its entry points
     refused = bare.quietbit("figure", "bias-variance", "--out", "figure.png", ok=False)
     assert refused.returncode == 2
     assert "pip install '.[plot]' in a checkout" in refused.stderr
@@ -174,10 +185,7 @@ def test_the_wheel_holds_the_package_and_its_data(wheel: Path, checkout: Path) -
         script = archive.read(info.replace("METADATA", "entry_points.txt")).decode()
     assert "quietbit/py.typed" in names
     assert sum(name.startswith("quietbit/design/catalogue/") and name.endswith(".json") for name in names) == 208
-    assert {Path(name).suffix for name in names if "/page_parts/" in name} >= {".css", ".html", ".js"}
-    sources = checkout / "src"
-    kept = {str(path.relative_to(sources)) for path in sources.glob("quietbit*/**/*") if path.is_file()}
-    assert kept == {name for name in names if ".dist-info/" not in name}
+    assert packed(names) == files_under(checkout / "src")
     assert any(name.endswith("licenses/LICENSE") for name in names)
     assert "quietbit = quietbit.cli.main:main" in script
     assert metadata["Requires-Python"] == ">=3.11"
@@ -190,12 +198,34 @@ def test_the_wheel_holds_the_package_and_its_data(wheel: Path, checkout: Path) -
         "plot",
         "torch",
         "gpu",
-        "lab",
         "flower",
         "nvflare",
         "all",
         "dev",
     }
+
+
+def packed(names: set[str]) -> set[str]:
+    """The files of a wheel that are installed as they are."""
+    return {name for name in names if ".dist-info/" not in name}
+
+
+def files_under(sources: Path) -> set[str]:
+    return {str(path.relative_to(sources)) for path in sources.glob("quietbit*/**/*") if path.is_file()}
+
+
+def test_the_laboratory_is_a_wheel_of_its_own(laboratory: Path, checkout: Path) -> None:
+    with zipfile.ZipFile(laboratory) as archive:
+        names = set(archive.namelist())
+        info = next(name for name in names if name.endswith(".dist-info/METADATA"))
+        metadata = message_from_bytes(archive.read(info))
+        points = archive.read(info.replace("METADATA", "entry_points.txt")).decode()
+    assert packed(names) == files_under(checkout / "packages" / "lab" / "src")
+    assert {Path(name).suffix for name in names if "/page_parts/" in name} >= {".css", ".html", ".js"}
+    assert metadata["Name"] == "quietbit-lab"
+    assert any(line.startswith("quietbit[") for line in metadata.get_all("Requires-Dist"))
+    assert "[quietbit.commands]" in points
+    assert "[quietbit.mechanisms]" in points
 
 
 @pytest.mark.long
@@ -213,7 +243,15 @@ def test_the_sdist_holds_all_that_is_needed_to_build_and_test(sdist: Path, wheel
         "mkdocs.yml",
     ):
         assert (tree / name).is_file(), name
-    for name in ("src/quietbit", "tests/golden/payloads", "docs", "benchmarks", "experiments", "examples"):
+    for name in (
+        "src/quietbit",
+        "packages/lab/src",
+        "tests/golden/payloads",
+        "docs",
+        "benchmarks",
+        "experiments",
+        "examples",
+    ):
         assert any((tree / name).rglob("*")), name
     leaked = [name for name in (".venv", ".git", "demo-output", "site", "dist") if (tree / name).exists()]
     assert leaked == []

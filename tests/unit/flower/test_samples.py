@@ -3,7 +3,7 @@
 import numpy as np
 import pytest
 
-pytest.importorskip("sklearn", reason="needs the lab extra: pip install 'quietbit[lab]'")
+pytest.importorskip("sklearn", reason="needs quietbit-lab: pip install ./packages/lab")
 from flwr.app import Array, ArrayRecord, ConfigRecord, Message, RecordDict
 from flwr.serverapp.strategy import FedAvgM
 

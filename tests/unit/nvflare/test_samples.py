@@ -9,7 +9,7 @@ import numpy as np
 import pytest
 
 pytest.importorskip("nvflare", reason="needs the nvflare extra")
-pytest.importorskip("sklearn", reason="needs the lab extra: pip install 'quietbit[lab]'")
+pytest.importorskip("sklearn", reason="needs quietbit-lab: pip install ./packages/lab")
 from nvflare.apis.dxo import DXO, DataKind
 
 from quietbit.errors import InvalidParameter
