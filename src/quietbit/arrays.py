@@ -8,7 +8,6 @@ Idea     a nested dict, list or tuple is the concatenation of its arrays, dicts 
 from __future__ import annotations
 
 import re
-import sys
 from collections.abc import Callable, Iterable, Mapping
 from typing import Any, final
 
@@ -33,6 +32,7 @@ CHUNK = 1 << 20
 # negative, and the model NaN, in a run that otherwise looks well.
 STATISTICS = {"running_mean", "running_var", "num_batches_tracked", "moving_mean", "moving_variance", "moving_var"}
 COLLECTION = "batch_stats"
+TENSOR_MODULES = ("torch", "torch._tensor")  # what torch.Tensor calls its module when torch is imported, and before
 PARAMETERS = "send model.named_parameters() alone, of quietbit.group_norm(model) where it has BatchNorm"
 
 
@@ -147,9 +147,11 @@ def check_parameters(arrays: Iterable[tuple[str, str]], remedy: str = PARAMETERS
 
 
 def is_tensor(value: Any) -> bool:
-    """Return whether a value is torch's, without importing torch."""
-    torch = sys.modules.get("torch")  # whoever made a tensor has imported it
-    return torch is not None and isinstance(value, torch.Tensor)
+    """Return whether a value is a torch tensor, by the names of its classes alone.
+
+    The module is never looked at: another thread may be importing it, and then has only half of it.
+    """
+    return any(base.__name__ == "Tensor" and base.__module__ in TENSOR_MODULES for base in type(value).__mro__)
 
 
 def dtype_name(leaf: Any) -> str:
