@@ -24,6 +24,7 @@ from quietbit.errors import check_int, check_real
 from quietbit.kernel.rng import RandomBits, check_rng, secure_rng
 from quietbit.mechanism.base import Mechanism
 from quietbit.privacy.conversion import gaussian_epsilon_upper, gaussian_log_delta
+from quietbit.privacy.guarantee import shown_epsilon
 from quietbit.target import Adjacency, check_delta
 from quietbit.wire.uplink import Uplink
 
@@ -69,7 +70,9 @@ class Audit:
         """One sentence per fault found."""
         found = [f"{one.name}: {one.detail}" for one in self.findings if not one.passed]
         if not self.epsilon_lower <= self.epsilon_upper:
-            found.insert(0, f"epsilon: at least {self.epsilon_lower:.4g}, where {self.epsilon_upper:.4g} is claimed")
+            found.insert(
+                0, f"epsilon: at least {self.epsilon_lower:.4g}, where {shown_epsilon(self.epsilon_upper)} is claimed"
+            )
         return tuple(found)
 
 

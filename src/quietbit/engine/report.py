@@ -22,7 +22,7 @@ from quietbit._files import write_json
 from quietbit.plan.costs import spread
 from quietbit.plan.evaluation import Estimate
 from quietbit.plan.plan import Plan
-from quietbit.privacy.guarantee import Guarantee, GuaranteePair
+from quietbit.privacy.guarantee import Guarantee, GuaranteePair, shown_epsilon
 from quietbit.target import Unit
 
 __all__ = ["Counts", "EvaluationReport", "NodeReport", "Report", "RoundReport", "grouped"]
@@ -71,7 +71,7 @@ class RoundReport:
     reasons: tuple[str, ...]
     steps: tuple[int, ...] = ()  # of a masked sum: how many sent keys, shares, their vector, and shares for unmasking
     clip: float | None = None  # where it moves
-    epsilon_upper: float = 0.0  # of the worst client when the round was over
+    epsilon_upper: float = 0.0  # of the worst client when the round, and the evaluation of its model, were over
     resyncs: int = 0  # of those that declined: who could not replay what they were sent, and get the full model next
     crashed: int = 0  # apps, in a simulation: their nodes released a zero update
     outliers: int = 0  # of those refused: longer than noise makes them (`quietbit.mechanism.poison`)
@@ -224,7 +224,8 @@ class Report:
             f"                node  {COUNTS}  releases  epsilon <=",
         ]
         for node in self.nodes[:SHOWN]:
-            lines.append(f"{node.node:20}  {_counts(node)}  {node.releases:8}  {node.epsilon_upper:10.4g}")
+            epsilon = shown_epsilon(node.epsilon_upper)
+            lines.append(f"{node.node:20}  {_counts(node)}  {node.releases:8}  {epsilon:>10}")
         if len(self.nodes) > SHOWN:
             lines.append(f"... and {len(self.nodes) - SHOWN} more nodes")
             counts = [(node.releases, node.epsilon_upper) for node in self.nodes]

@@ -289,8 +289,20 @@ class Run:
         estimates = () if mean is None else asked.estimates(mean, found.answered)
         outcome = EvaluationReport(number, asked.metric, found.asked, found.answered, found.declined, estimates, model)
         self.evaluations.append(outcome)
+        self._charge_rounds(number)
         self._tell(outcome.lines(found.reasons, current.crashes))
         return outcome
+
+    def epsilon_upper(self) -> float:
+        """Return what the run has cost the worst client by now."""
+        return self._worst().epsilon_upper
+
+    def _charge_rounds(self, number: int) -> None:
+        """Add what evaluations have cost by now to round ``number`` and to those after it."""
+        reached = self.epsilon_upper()
+        for place, entry in enumerate(self.rounds):
+            if entry.round >= number and entry.epsilon_upper < reached:
+                self.rounds[place] = replace(entry, epsilon_upper=reached)
 
     def report(self, scores: Iterable[Mapping[str, float]] = ()) -> Report:
         """Return rounds, nodes, bytes and the guarantee of the worst client so far."""

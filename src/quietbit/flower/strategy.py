@@ -71,6 +71,7 @@ NO_NUMBERS = (
     "(evaluate_fn), and save the messages with fraction_evaluate=0.0."
 )
 COUNTS = ("asked", "answered", "declined", "failed", "refused")  # of a round, in Flower's result
+EPSILON = "quietbit-epsilon"  # what the run has cost the worst client so far, in Flower's result
 AnyRound: TypeAlias = OpenRound | SecureRound
 UNSAID = ("Weighted by", "Received %s results and %s failures")  # what is not so when every reply is one private mean
 
@@ -304,14 +305,19 @@ class PrivateStrategy(Strategy):
             self._run.say(WARNING, line)
 
     def _evaluated(self) -> dict[str, MetricRecordValues]:
-        """Close the evaluation that is open, and return its estimates for Flower's result."""
-        current, self._evaluating = self._evaluating, None
-        outcome = None if current is None else self._run.evaluated(current, current.number)
-        if outcome is None or not outcome.estimates:
+        """Close the evaluation that is open, and return its estimates and the cost so far for Flower's result."""
+        current = self._evaluating
+        if current is None:
             return {}
-        parts = {"": "value", "-low": "low", "-high": "high"}
-        values = {end: [getattr(one, name) for one in outcome.estimates] for end, name in parts.items()}
-        return {f"{outcome.metric}{end}": found[0] if len(found) == 1 else found for end, found in values.items()}
+        self._evaluating = None
+        outcome = self._run.evaluated(current, current.number)
+        metrics: dict[str, MetricRecordValues] = {}
+        if outcome.estimates:
+            for end, name in (("", "value"), ("-low", "low"), ("-high", "high")):
+                values = [getattr(estimate, name) for estimate in outcome.estimates]
+                metrics[f"{outcome.metric}{end}"] = values[0] if len(values) == 1 else values
+        metrics[EPSILON] = self._run.epsilon_upper()
+        return metrics
 
     def summary(self) -> None:
         """Log the settings, then the inner strategy's summary."""
@@ -344,7 +350,7 @@ class PrivateStrategy(Strategy):
         if not self._run.crowds.secret:
             more |= {"quietbit-uplink-bytes": outcome.uplink, "quietbit-downlink-bytes": outcome.downlink}
         counts = {f"quietbit-{name}": getattr(outcome, name) for name in COUNTS}
-        return {**more, **counts, "quietbit-epsilon": outcome.epsilon_upper}
+        return {**more, **counts, EPSILON: outcome.epsilon_upper}
 
     def _synthetic(self, arrays: ArrayRecord, metrics: dict[str, float]) -> Message:
         """One reply that stands for the round; its weight is 1."""

@@ -21,7 +21,7 @@ from numpy.typing import NDArray
 from quietbit.errors import QuietbitError, require
 from quietbit.mechanism.base import Mechanism, shuffled_privacy
 from quietbit.privacy.cost import Cost
-from quietbit.privacy.guarantee import Guarantee, GuaranteePair
+from quietbit.privacy.guarantee import Guarantee, GuaranteePair, shown_epsilon
 from quietbit.target import Trust, Unit
 
 if TYPE_CHECKING:
@@ -101,7 +101,7 @@ def spread(clients: Sequence[tuple[int, float]]) -> str:
     'fewest 0 (epsilon 0), median 2 (epsilon 1.5), most 7 (epsilon 3.5)'
     """
     told = zip(("fewest", "median", "most"), _places(sorted(clients)), strict=True)
-    return ", ".join(f"{word} {times} (epsilon {epsilon:.4g})" for word, (times, epsilon) in told)
+    return ", ".join(f"{word} {times} (epsilon {shown_epsilon(epsilon)})" for word, (times, epsilon) in told)
 
 
 def _places(ordered: Any) -> list[Any]:

@@ -16,7 +16,7 @@ from typing import final
 from quietbit.errors import check_int, require
 from quietbit.target import Adjacency, Trust, Unit, check_delta
 
-__all__ = ["Guarantee", "GuaranteePair", "rounded_up"]
+__all__ = ["Guarantee", "GuaranteePair", "rounded_up", "shown_epsilon"]
 
 
 _NEIGHBOUR = {
@@ -60,10 +60,9 @@ zero vector), local trust: the server sees every payload.
 
     def sentence(self) -> str:
         """Return the guarantee in plain English; epsilon and delta are rounded up, to four and six digits."""
-        epsilon = "infinity (no guarantee)"
-        if math.isfinite(self.epsilon_upper):
-            shown = rounded_up(self.epsilon_upper, 4)
-            epsilon = f"{shown.normalize():f}" if shown > Decimal("1e-4") or not shown else f"{shown:e}"
+        epsilon = shown_epsilon(self.epsilon_upper)
+        if not math.isfinite(self.epsilon_upper):
+            epsilon += " (no guarantee)"
         neighbour = _NEIGHBOUR[self.adjacency].format(what=_WHAT[self.unit])
         return (
             f"epsilon <= {epsilon} at delta = {float(rounded_up(self.delta, 6)):g} for one {self.unit.value} "
@@ -74,6 +73,20 @@ zero vector), local trust: the server sees every payload.
 def rounded_up(value: float, digits: int) -> Decimal:
     """Return the shortest decimal of ``value`` rounded up to ``digits`` digits, so that it never reads as less."""
     return Context(prec=digits, rounding=ROUND_CEILING).create_decimal(repr(float(value)))
+
+
+def shown_epsilon(epsilon_upper: float) -> str:
+    """Return an upper bound on epsilon as people read it: four digits, rounded up.
+
+    >>> shown_epsilon(8.00001), shown_epsilon(8.0), shown_epsilon(float("inf"))
+    ('8.001', '8', 'infinity')
+    """
+    if not math.isfinite(epsilon_upper):
+        return "infinity"
+    rounded = rounded_up(epsilon_upper, 4)
+    if rounded > Decimal("1e-4") or not rounded:
+        return f"{rounded.normalize():f}"
+    return f"{rounded:e}"
 
 
 @final

@@ -13,6 +13,7 @@ from flwr.supercore.inflatable.inflatable_object import get_all_nested_objects
 
 from quietbit.flower import PrivateStrategy
 from quietbit.flower.round import wire_sizes
+from quietbit.privacy.guarantee import shown_epsilon
 from unit.flower.kit import CONFIG, DIMENSION, RUN, SIMULATED, HandGrid, app, be_the_server, context, model
 
 pytestmark = pytest.mark.filterwarnings("ignore::quietbit.flower.SeededRngWarning")
@@ -56,7 +57,7 @@ def test_json_and_table():
     text = str(report)
     assert "... and 3 more nodes" in text
     worst = values["nodes"][0]["epsilon_upper"]
-    assert f"Releases per node: fewest 2 (epsilon {worst:.4g}), median 2" in text
+    assert f"Releases per node: fewest 2 (epsilon {shown_epsilon(worst)}), median 2" in text
     assert "Nodes, in this run (what a node released in other runs is in its own ledger)" in text
     assert text.count("asked  answered  declined  failed  refused") == 2
     assert (values["format"], values["version"]) == ("quietbit federated run", 1)

@@ -100,7 +100,7 @@ def test_too_few_answers_are_never_unmasked():
     gone = {("vector", node) for node in NODES[:6]}
     room, strategy = Room(gone, HONEST_BUT_CURIOUS, NODES), strategy_of(HONEST_BUT_CURIOUS, len(NODES))
     _, _, metrics = evaluate(strategy, room)
-    assert metrics is None
+    assert set(metrics) == {"quietbit-epsilon"}
     assert "unmask" not in room.steps()
     outcome = strategy.report().evaluations[0]
     assert not outcome.estimates

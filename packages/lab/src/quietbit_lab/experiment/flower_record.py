@@ -3,7 +3,8 @@
 Idea     the settings of a run name its mechanism completely, so it is built from them again, and accepted if its
          identity is the one that the nodes' releases carried. Points are the rounds that the server's own
          ``evaluate_fn`` scored with an accuracy or, where it scored none, those whose model nodes evaluated privately;
-         what every round had cost by then is in the file. A run without either has no points, and no curve.
+         what every round had cost by then is in the file, and the last point costs what the guarantee says. A run
+         without either has no points, and no curve.
 """
 
 from __future__ import annotations
@@ -18,7 +19,6 @@ from quietbit.engine.report import FORMAT, VERSION
 from quietbit.errors import QuietbitError
 from quietbit.mechanism.registry import describe, identity_of
 from quietbit.plan.plan import Plan
-from quietbit.target import Unit
 
 __all__ = ["FORMAT", "flower_record"]
 
@@ -51,22 +51,28 @@ def _record(saved: Mapping[str, Any]) -> dict[str, Any]:
     sent = sum(int(entry["uplink"]) for entry in rounds)
     replies = sum(int(entry["answered"]) for entry in rounds)
     after = {int(entry["round"]): place for place, entry in enumerate(rounds, 1)}
-    points = []
+    points: list[dict[str, Any]] = []
+    whole = (saved["guarantee"] or {}).get("epsilon_upper")
+    # A report whose rounds do not add up to its guarantee left evaluations out of them: none of them is shown.
+    below = bool(rounds) and rounds[-1]["epsilon_upper"] is not None and rounds[-1]["epsilon_upper"] != whole
     for score in _scores(saved):
         number = int(score["round"])
         if number in after and isinstance(score.get(ACCURACY), int | float):
             passed = rounds[: after[number]]
             loss = score.get("loss")
+            reached = passed[-1]["epsilon_upper"]
             points.append(
                 {
                     "round": number,
                     "accuracy": float(score[ACCURACY]),
                     "loss": loss if isinstance(loss, int | float) and math.isfinite(loss) else None,
-                    "epsilon_upper": passed[-1]["epsilon_upper"],
+                    "epsilon_upper": whole if reached is None or below else reached,
                     "uplink_bytes": sum(int(entry["uplink"]) for entry in passed),
                     "seconds": None,
                 }
             )
+    if points:
+        points[-1]["epsilon_upper"] = whole
     chosen = {name: getattr(settings, name) for name in OF_PLAN}
     cohort = max((int(entry["asked"]) for entry in rounds), default=0)
     return {
@@ -75,7 +81,7 @@ def _record(saved: Mapping[str, Any]) -> dict[str, Any]:
         "task": {"name": f"a federated run of {int(saved['dimension']):,} parameters"},
         "settings": {
             **{name: value.value if isinstance(value, Enum) else value for name, value in chosen.items()},
-            "unit": Unit.CLIENT.value,
+            "unit": settings.unit.value,
             "cohort": cohort,
             "rounds": len(rounds),
         },
