@@ -1,8 +1,8 @@
 """Every epsilon that a person reads is the account's: on the page, in the log, in JSON, and on the command line.
 
-Plans are drawn at random (evaluations, scouts, sums, samples) and run without a network. What they cost is then added
-up from the nodes' own ledgers, or from the schedule, and never from the report that is tested. A number that is shown may
-be larger than that by the rounding to four digits, and never smaller.
+Plans are drawn at random (evaluations, scouts, sums, samples) and run without a network. The cost is then added up from
+the nodes' own ledgers, or from the schedule, and never from the report that is tested. A number that is shown may be
+larger than that by the rounding to four digits, and never smaller.
 """
 
 import json
