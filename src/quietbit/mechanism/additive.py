@@ -286,11 +286,11 @@ def _laplace_divergence(alpha: float, eps: float) -> float:
 DRAW = {NoiseLaw.NORMAL: normal_noise, NoiseLaw.LAPLACE: laplace_noise}  # of unit size
 
 
-def _family(word: str, kinds: tuple[type, ...], build: Callable[[Ball, float], Mechanism], work: str) -> SearchedFamily:
+def _family(word: str, build: Callable[[Ball, float], Mechanism], work: str) -> SearchedFamily:
     """Build a family of noise mechanisms; its multiplier is one over the loss that is searched for."""
     limits = 1 / MAX_MULTIPLIER, 1 / MIN_MULTIPLIER
     return SearchedFamily(
-        word, kinds, (), "noise_multiplier", lambda ball, loss, _: build(ball, 1 / loss), lambda _, __: limits,
+        word, (), "noise_multiplier", lambda ball, loss, _: build(ball, 1 / loss), lambda _, __: limits,
         inverse=True, work=work,
     )  # fmt: skip
 
@@ -300,7 +300,7 @@ def _sign(ball: Ball, multiplier: float) -> Sign:
 
 
 FAMILIES = (
-    _family("gaussian", (Gaussian,), Gaussian, "a normal draw per coordinate"),
-    _family("laplace", (Laplace,), Laplace, "a Laplace draw per coordinate"),
-    _family("sign", (Sign, Gaussian, Laplace), _sign, "a noisy sign per coordinate"),
+    _family("gaussian", Gaussian, "a normal draw per coordinate"),
+    _family("laplace", Laplace, "a Laplace draw per coordinate"),
+    _family("sign", _sign, "a noisy sign per coordinate"),
 )

@@ -153,7 +153,7 @@ def _given(ball: Ball, strength: float, choices: Choices) -> DitheredMVU:
 
 FAMILIES = (
     SearchedFamily(
-        "mvu", (DitheredMVU,), ("bits", "levels"), "design_epsilon", _build, _limits, direct=_given,
+        "mvu", ("bits", "levels"), "design_epsilon", _build, _limits, direct=_given,
         work="a random rounding and a code drawn per coordinate",
     ),
 )  # fmt: skip

@@ -80,13 +80,12 @@ class Choices:
 class Family(ABC):
     """All mechanisms of one name; a subclass is frozen and has these fields.
 
-    ``kinds``: the classes that descriptions of this family name, its main mechanism first; ``uses``: the `Choices` that
-    matter; ``strength``: the name of its strength, ``design_epsilon`` or ``noise_multiplier``.
+    ``uses``: the `Choices` that matter; ``strength``: the name of its strength, ``design_epsilon`` or
+    ``noise_multiplier``.
     """
 
     __slots__ = ()
     name: str
-    kinds: tuple[type, ...]
     uses: tuple[str, ...]
     strength: str
     work: str = ""  # a phrase naming what a client computes
@@ -113,7 +112,6 @@ class SearchedFamily(Family):
     """
 
     name: str
-    kinds: tuple[type, ...]
     uses: tuple[str, ...]
     strength: str
     build: Callable[[Ball, float, Choices], Mechanism]

@@ -351,7 +351,7 @@ def _sharpened(ball: Ball, choices: Choices) -> Choices:
 
 FAMILIES = (
     SearchedFamily(
-        "imvu", (InterpolatedMVU,), ("bits", "levels", "beta", "clamp", "decoder", "design", "rotate"),
+        "imvu", ("bits", "levels", "beta", "clamp", "decoder", "design", "rotate"),
         "design_epsilon", _build, _limits, direct=_given, prepare=_sharpened, summable=True,
         work="a code drawn per coordinate",
     ),

@@ -1,8 +1,15 @@
 """Find mechanisms by name, and describe a mechanism as text from which it can be rebuilt.
 
-Idea     a name leads to a family: the library's, or another package's (entry points of the group
-         ``quietbit.mechanisms``, each a `Family`). A package is imported only when its name, or a class that only it
-         can define, is asked for, so a broken package breaks nothing else. A mechanism's public fields, as plain
+Idea     a name leads to a family: the library's, or another package's. A package offers its families and the classes of
+         its mechanisms by two groups of entry points, so that names are listed, and refused, without an import:
+
+             [project.entry-points."quietbit.mechanisms"]
+             linear-bit = "linear_bit:FAMILY"
+             [project.entry-points."quietbit.kinds"]
+             "linear-bit.LinearBit" = "linear_bit:LinearBit"
+
+         A module is imported when its family is asked for by name, or when a description names one of its classes, and
+         whoever builds from a description may limit which families that can be. A mechanism's public fields, as plain
          values, are its description. The same values, with designs named by their identity, form one canonical text
          whose SHA-256 is the mechanism's identity on the wire: two ends that differ in anything that matters have
          different digests, and their payloads do not mix. Derived fields are left out.
@@ -14,7 +21,7 @@ import dataclasses
 import hashlib
 import importlib
 import json
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Collection, Iterable, Iterator, Mapping
 from contextlib import suppress
 from enum import Enum
 from functools import cache, lru_cache
@@ -29,11 +36,22 @@ from quietbit.errors import InvalidParameter, QuietbitError, check_known, requir
 from quietbit.mechanism.base import Mechanism, check_mechanism
 from quietbit.mechanism.family import Family
 
-__all__ = ["build", "canonical_text", "describe", "families", "family", "family_of", "identity_of", "importable"]
+__all__ = [
+    "build",
+    "canonical_text",
+    "describe",
+    "described_family",
+    "families",
+    "family",
+    "family_of",
+    "identity_of",
+    "importable",
+]
 
 FORMAT = "quietbit-mechanism"
 VERSION = 1
-GROUP = "quietbit.mechanisms"
+FAMILY_GROUP = "quietbit.mechanisms"
+KIND_GROUP = "quietbit.kinds"
 HERE = "quietbit.mechanism."
 # The library's families by name: the file, and the main class of the family.
 OWN = {
@@ -62,6 +80,7 @@ KINDS = {
     "Rotation": ("rotation", "Rotation"),
     "Watched": ("adaptive_clip", "AdaptiveClip"),
 } | {name: (file, name) for file, name in (*OWN.values(), *ASKED.values())}
+WRAPPERS = ("PoissonBatch", "LocalSteps", "Projected", "ProjectedSamples", "Watched")  # kinds with an inner mechanism
 KIND_OF = {place: kind for kind, place in KINDS.items()}
 
 
@@ -76,49 +95,82 @@ def family(name: str) -> Family:
     return _loaded(name)
 
 
-def importable(words: Iterable[str]) -> Iterator[Family]:
+def importable(names: Iterable[str]) -> Iterator[Family]:
     """Yield the families of these names; skip packages that cannot be imported."""
-    for word in words:
+    for name in names:
         with suppress(InvalidParameter):
-            yield _loaded(word)
+            yield _loaded(name)
 
 
 @lru_cache(maxsize=1)
 def _packages() -> dict[str, set[EntryPoint]]:
-    """Return entry points by name; a package cannot take a name of the library's."""
-    found: dict[str, set[EntryPoint]] = {}
-    for entry in entry_points(group=GROUP):
+    """Return the families of other packages by name; a package cannot take a name of the library's."""
+    offers: dict[str, set[EntryPoint]] = {}
+    for entry in entry_points(group=FAMILY_GROUP):
         if entry.name not in OWN:
-            found.setdefault(entry.name, set()).add(entry)
-    return found
+            offers.setdefault(entry.name, set()).add(entry)
+    return offers
+
+
+@lru_cache(maxsize=1)
+def _package_kinds() -> dict[str, dict[str, EntryPoint]]:
+    """Return the classes of other packages by kind and family; a package cannot take a kind of the library's."""
+    kinds: dict[str, dict[str, EntryPoint]] = {}
+    for entry in entry_points(group=KIND_GROUP):
+        name, _, kind = entry.name.rpartition(".")
+        if kind not in KINDS:
+            kinds.setdefault(kind, {})[name] = entry
+    return kinds
 
 
 @cache
-def _loaded(word: str) -> Family:
+def _loaded(name: str) -> Family:
     """Return the family of a name; refuse a package that cannot be imported, by name."""
-    if word in OWN:
-        made: tuple[Family, ...] = importlib.import_module(HERE + OWN[word][0]).FAMILIES
-        return next(one for one in made if one.name == word)
-    entries = {entry.value: entry for entry in _packages()[word]}
+    if name in OWN:
+        made: tuple[Family, ...] = importlib.import_module(HERE + OWN[name][0]).FAMILIES
+        return next(family for family in made if family.name == name)
+    entries = {entry.value: entry for entry in _packages()[name]}
     places = " and ".join(sorted(entries))
-    require(len(entries) == 1, f"packages that offer {word!r}", places, "one")
+    require(len(entries) == 1, f"packages that offer {name!r}", places, "one")
+    offered = _imported(entries[places], f"mechanism {name!r}")
+    require(isinstance(offered, Family), f"{places}, offered as {name!r}", type(offered).__name__, "a Family")
+    require(offered.name == name, f"name of {places}", offered.name, f"{name!r}, as its entry point says")
+    return cast(Family, offered)
+
+
+def _imported(entry: EntryPoint, name: str) -> Any:
     try:
-        found = entries[places].load()
+        return entry.load()
     except Exception as error:  # anything another package may raise on import
-        failed = f"importing {places} failed with {type(error).__name__}: {error}"
-        raise InvalidParameter(f"mechanism {word!r} cannot be used: {failed}") from error
-    require(isinstance(found, Family), f"{places}, offered as {word!r}", type(found).__name__, "a Family")
-    require(found.name == word, f"name of {places}", found.name, f"{word!r}, as its entry point says")
-    return cast(Family, found)
+        reason = f"importing {entry.value} failed with {type(error).__name__}: {error}"
+        raise InvalidParameter(f"{name} cannot be used: {reason}") from error
 
 
 def family_of(mechanism: Mechanism) -> str:
     """Return the name of the family of a mechanism, or of the one inside its wrappers; empty if unknown."""
     kind = type(mechanism.core)
-    for word, (file, name) in (OWN | ASKED).items():
-        if (kind.__module__, kind.__name__) == (HERE + file, name):
-            return word
-    return next((one.name for one in importable(sorted(_packages())) if one.kinds and one.kinds[0] is kind), "")
+    for name, (file, class_name) in (OWN | ASKED).items():
+        if (kind.__module__, kind.__name__) == (HERE + file, class_name):
+            return name
+    for name, entry in _package_kinds().get(kind.__name__, {}).items():
+        if entry.value == f"{kind.__module__}:{kind.__name__}":
+            return name
+    return ""
+
+
+def described_family(description: Any) -> str:
+    """Return the name of the family of a description, or of what its wrappers hold; empty if unknown.
+
+    Nothing is imported and nothing is built: this is what a policy asks first of what a stranger sent.
+    """
+    while isinstance(description, Mapping) and description.get("kind") in WRAPPERS:
+        description = description.get("inner")
+    kind = description.get("kind") if isinstance(description, Mapping) else None
+    for name, (_, class_name) in (OWN | ASKED).items():
+        if kind == class_name:
+            return name
+    offers = _package_kinds().get(kind, {}) if isinstance(kind, str) else {}
+    return next(iter(offers), "")
 
 
 def identity_of(mechanism: Mechanism) -> bytes:
@@ -137,15 +189,18 @@ def describe(mechanism: Mechanism) -> dict[str, Any]:
     return cast(dict[str, Any], _plain(mechanism, "mechanism", in_full=True))
 
 
-def build(description: Mapping[str, Any]) -> Mechanism:
-    """Return the mechanism of a description; refuse a description that is not a mechanism's."""
+def build(description: Mapping[str, Any], allowed: Collection[str] | None = None) -> Mechanism:
+    """Return the mechanism of a description; refuse a description that is not a mechanism's.
+
+    ``allowed`` limits the families of other packages whose modules may be imported for it; None allows all installed.
+    """
     try:
-        found = _built(description)
+        mechanism = _built(description, allowed)
     except QuietbitError as error:
         raise InvalidParameter(f"A description of a mechanism cannot be used: {error}") from error
     except (TypeError, KeyError, ValueError, AttributeError) as error:
         raise InvalidParameter(f"A description of a mechanism is not complete: {str(error).rstrip('.')}.") from error
-    return check_mechanism(found, "description")
+    return check_mechanism(mechanism, "description")
 
 
 def _plain(value: Any, name: str, *, in_full: bool) -> Any:
@@ -184,23 +239,31 @@ def _public(value: Any) -> Iterator[tuple[str, Any]]:
         yield from ((one.name, getattr(value, one.name)) for one in dataclasses.fields(value) if one.init)
 
 
-def _built(value: Any) -> Any:
+def _built(value: Any, allowed: Collection[str] | None) -> Any:
     if not isinstance(value, Mapping):
         return value
     if "kind" not in value and "design" in value:
         return Design.restored(value["design"], "the design of a mechanism")
     if "kind" not in value and "profile" in value:
         return Profile.restored(value["profile"], "the profile of a mechanism")
-    return _class(value["kind"])(**{name: _built(field) for name, field in value.items() if name != "kind"})
+    made = _class(value["kind"], allowed)
+    return made(**{name: _built(field, allowed) for name, field in value.items() if name != "kind"})
 
 
-def _class(kind: str) -> type:
-    """Return the class of a kind: the library's, or else another package's."""
+def _class(kind: str, allowed: Collection[str] | None) -> type:
+    """Return the class of a kind: the library's, or else another package's; no other module is imported."""
     if kind in KINDS:
         file, name = KINDS[kind]
         return cast(type, getattr(importlib.import_module(HERE + file), name))
-    for made in (made for one in importable(sorted(_packages())) for made in one.kinds):
-        if made.__name__ == kind:
-            return made
-    rule = "one of " + ", ".join(KINDS) + ", or an installed package's"
-    raise InvalidParameter.of("kind of the mechanism", rule, kind)
+    offers = _package_kinds().get(kind, {})
+    places = {entry.value: entry for entry in offers.values()}
+    if len(places) != 1:
+        rule = "one of " + ", ".join(KINDS) + ", or of one installed package"
+        raise InvalidParameter.of("kind of the mechanism", rule, kind)
+    (entry,) = places.values()
+    if allowed is not None:
+        modules = {
+            offered.module for kinds in _package_kinds().values() for name, offered in kinds.items() if name in allowed
+        }
+        require(entry.module in modules, "kind of the mechanism", kind, "of a family that is allowed here")
+    return cast(type, _imported(entry, f"kind {kind!r}"))

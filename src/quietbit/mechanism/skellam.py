@@ -404,7 +404,7 @@ def _limits(ball: Ball, choices: Choices) -> tuple[float, float]:
 
 FAMILIES = (
     SearchedFamily(
-        "skellam", (Skellam, IndependentSkellam), ("bits",), "noise_multiplier", _build, _limits, inverse=True,
+        "skellam", ("bits",), "noise_multiplier", _build, _limits, inverse=True,
         work="a rotation, a random rounding and a Skellam draw per coordinate",
         remedy="16 bits, fewer coordinates, fewer releases, or vmvu, which has no integers to round to, would help",
     ),

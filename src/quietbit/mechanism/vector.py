@@ -401,7 +401,6 @@ class _Family(Family):
     """The vector mechanism: its profile is designed for the target, releases and adjacency at once."""
 
     name: str = "vmvu"
-    kinds: tuple[type, ...] = (VectorMVU,)
     uses: tuple[str, ...] = ("keep", "rows")
     strength: str = "design_epsilon"
     work: str = "a rotation, then a search among seeds"

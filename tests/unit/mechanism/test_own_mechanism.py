@@ -27,7 +27,7 @@ GIVEN = {"clip": 1.0, "norm": "l1", "adjacency": "zero-out", "epsilon": 6.0, "de
 
 def forget() -> None:
     """Let the registry read entry points anew."""
-    for kept in (registry._packages, registry._loaded):
+    for kept in (registry._packages, registry._package_kinds, registry._loaded):
         kept.cache_clear()
 
 
@@ -41,7 +41,7 @@ def installed(tmp_path, monkeypatch):
     folder.mkdir()
     (folder / "METADATA").write_text("Metadata-Version: 2.1\nName: linear-bit\nVersion: 1.0\n")
     # pyproject.toml's table, as an installer writes it down
-    points = group.replace('[project.entry-points."quietbit.mechanisms"]', "[quietbit.mechanisms]").replace('"', "")
+    points = group.replace("project.entry-points.", "").replace('"', "")
     (folder / "entry_points.txt").write_text(points)
     monkeypatch.syspath_prepend(str(tmp_path))
     monkeypatch.delitem(sys.modules, "linear_bit", raising=False)
@@ -125,10 +125,11 @@ def test_without_the_package_the_word_is_refused():
         registry.family("linear-bit")
 
 
-def offer(folder, line):
-    """Write one more entry point into the package."""
+def offer(folder, family, kind=""):
+    """Write one more entry point of each group into the package."""
     points = folder / "linear_bit-1.0.dist-info" / "entry_points.txt"
-    points.write_text(points.read_text() + line + "\n")
+    text = points.read_text().replace("[quietbit.mechanisms]", f"[quietbit.mechanisms]\n{family}")
+    points.write_text(f"{text}\n{kind}\n")
     forget()
 
 
@@ -164,9 +165,47 @@ def test_words_are_listed_without_an_import(installed, tmp_path):
     assert not {"linear_bit", "unseen"} & set(sys.modules)
 
 
+UNSEEN = "raise RuntimeError('imported')\n"
+
+
+def test_a_description_imports_the_one_module_that_it_names(installed, tmp_path):
+    """Neither an unknown kind nor one of a family that is not allowed imports a module of any package."""
+    (tmp_path / "unseen.py").write_text(UNSEEN)
+    offer(tmp_path, "unseen = unseen:FAMILY", "unseen.Hidden = unseen:Hidden")
+    sys.modules.pop("linear_bit", None)
+    ball = {"kind": "Ball", "norm": "l1", "radius": 1.0, "dimension": 30}
+    description = {"kind": "LinearBit", "ball": ball, "tilt": 0.5}
+    assert registry.described_family(description) == "linear-bit"
+    assert registry.described_family({"kind": "Watched", "inner": description, "clip": 1.0}) == "linear-bit"
+    assert registry.described_family({"kind": "Hidden"}) == "unseen"
+    assert registry.described_family({"kind": "Nothing"}) == ""
+    for kind, allowed in (
+        ("Nothing", None),
+        ("LinearBit", ()),
+        ("LinearBit", ("imvu", "unseen")),
+        ("Hidden", ("imvu",)),
+    ):
+        with pytest.raises(quietbit.InvalidParameter, match="kind of the mechanism"):
+            registry.build({**description, "kind": kind}, allowed)
+    nested = {**description, "ball": {"kind": "Hidden"}}
+    with pytest.raises(quietbit.InvalidParameter, match="kind of the mechanism"):
+        registry.build(nested, ("linear-bit",))
+    sys.modules.pop("linear_bit", None)
+    laboratory = {name for name in sys.modules if name.startswith("quietbit_lab.baseline")}
+    with pytest.raises(quietbit.InvalidParameter, match="kind of the mechanism"):
+        registry.build({"kind": "Nothing"})
+    assert "linear_bit" not in sys.modules
+    mechanism = registry.build(description, ("linear-bit",))
+    assert registry.family_of(mechanism) == "linear-bit"
+    assert laboratory == {name for name in sys.modules if name.startswith("quietbit_lab.baseline")}
+
+
 def test_a_package_cannot_take_a_word_or_a_kind_of_the_library(installed, tmp_path):
     offer(tmp_path, "imvu = linear_bit:FAMILY")
-    assert registry.family("imvu").kinds[0] is quietbit.InterpolatedMVU
+    assert registry.family("imvu").name == "imvu"
+    offer(tmp_path, "imvu = linear_bit:FAMILY", "imvu.Gaussian = linear_bit:LinearBit")
+    given = quietbit.Gaussian(BALL, 1.0)
+    assert registry.build(registry.describe(given)) == given
     offer(tmp_path, "other = linear_bit:FAMILY")
     with pytest.raises(quietbit.InvalidParameter, match="as its entry point says"):
         registry.family("other")

@@ -63,7 +63,6 @@ class SampledCoefficient(SampledSigns):
 
 FAMILY = searched_family(
     "cldp",
-    SampledCoefficient,
     lambda ball, loss, choices: SampledCoefficient(ball, loss, choices.bits or 1),
     work="a transform, and a few bits",
 )

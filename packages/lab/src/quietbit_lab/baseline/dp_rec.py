@@ -139,6 +139,4 @@ def _build(ball: Ball, loss: float, choices: Choices) -> RelativeEntropyCoding:
     return max(found, key=lambda one: one.gain)
 
 
-FAMILY = searched_family(
-    "dp-rec", RelativeEntropyCoding, _build, work="normal vectors, and inner products with them", least=LEAST_EPSILON
-)
+FAMILY = searched_family("dp-rec", _build, work="normal vectors, and inner products with them", least=LEAST_EPSILON)

@@ -130,7 +130,6 @@ def _usual(ball: Ball, loss: float, choices: Choices) -> float:
 
 FAMILY = TunedFamily(
     "mmrc",
-    (MinimalRandomCoding,),
     uses=("bits",),
     build=lambda ball, loss, share, choices: MinimalRandomCoding(ball, _bits(ball, choices), loss, share),
     usual=_usual,

@@ -137,7 +137,6 @@ def _usual(ball: Ball, loss: float, choices: Choices) -> float:
 
 FAMILY = TunedFamily(
     "privunit",
-    (PrivUnit,),
     uses=(),
     build=lambda ball, loss, share, choices: PrivUnit(ball, loss, share),
     usual=_usual,
@@ -145,7 +144,6 @@ FAMILY = TunedFamily(
 )
 FAMILY_G = TunedFamily(
     "privunit-g",
-    (VectorMVU,),
     uses=(),
     build=_with_step,
     usual=lambda ball, loss, choices: _best_step(loss),

@@ -170,7 +170,6 @@ class _Family(Family):
     """Staircases whose unit is the distance of the neighbours that are meant."""
 
     name: str = "staircase"
-    kinds: tuple[type, ...] = (Staircase,)
     uses: tuple[str, ...] = ()
     strength: str = "design_epsilon"
     work: str = "an exponential number per coordinate"

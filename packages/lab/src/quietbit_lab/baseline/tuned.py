@@ -44,7 +44,6 @@ class TunedFamily(Family):
     """
 
     name: str
-    kinds: tuple[type, ...]
     uses: tuple[str, ...]
     build: Callable[[Ball, float, float, Choices], Mechanism]
     usual: Callable[[Ball, float, Choices], float]
@@ -74,7 +73,6 @@ class TunedFamily(Family):
 
 def searched_family(
     name: str,
-    kind: type,
     build: Callable[[Ball, float, Choices], Mechanism],
     *,
     work: str,
@@ -83,7 +81,6 @@ def searched_family(
     """Return the family of a baseline without a share: its epsilon is searched, and bits may be chosen."""
     return SearchedFamily(
         name,
-        (kind,),
         uses=("bits",),
         strength="design_epsilon",
         build=build,
