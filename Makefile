@@ -8,20 +8,23 @@ LINTED := $(VENV)/lint.log
 # Byte code is written: the engines' processes, which tests start by the dozen, would each compile everything anew.
 export PYTHONDONTWRITEBYTECODE :=
 
-.PHONY: help setup test test-all checked lint demo docs site package bench catalogue clean
+.PHONY: help kernel setup test test-all checked lint demo docs site package bench catalogue clean
 help:            ## this list
 	@grep -hE '^[a-z-]+:.*##' $(MAKEFILE_LIST) | sed -E 's/:[^#]*##/\t/' | expand -t 14
 
-# pip would compile on one core only; kernels are compiled here, so that the first command need not. Some packages hold templates that are no Python: what they say is not heard.
+# pip would compile on one core only. Some packages hold templates that are no Python: what they say is not heard.
 $(READY): pyproject.toml packages/lab/pyproject.toml constraints.txt
 	$(PYTHON) -m venv $(VENV)
 	$(BIN)/python -m pip install --quiet --disable-pip-version-check --no-compile --constraint constraints.txt \
 		--editable '.[dev]' --editable packages/lab
 	$(BIN)/python -m compileall -qq -j 0 $(VENV)/lib || true
-	$(BIN)/python tests/compile_kernels.py
 	touch $@
 
-setup: $(READY)  ## make the virtual environment
+# The library is named by a digest of its sources, so this builds it after a change and does nothing otherwise.
+kernel: $(READY) ## build the C kernel, if its sources changed
+	@$(BIN)/python -m quietbit.kernel.native >/dev/null
+
+setup: kernel    ## make the virtual environment
 
 test:            ## lint, types and the tests, about seven minutes on two cores
 	@$(MAKE) --no-print-directory checked MARKED='not long'
@@ -30,11 +33,11 @@ test-all:        ## the same with the long ones: deployments that fail, power st
 	@$(MAKE) --no-print-directory checked MARKED=''
 
 # Lint and types beside the tests; what they say comes last.
-checked: $(READY)
+checked: kernel
 	@$(MAKE) --no-print-directory lint >$(LINTED) 2>&1 & lint=$$!; \
 	export OPENBLAS_NUM_THREADS=1 OMP_NUM_THREADS=1; \
-	$(BIN)/python tests/compile_kernels.py && $(BIN)/python -m pytest -q -n 3 --dist worksteal -m '$(MARKED)'; \
-	tests=$$?; $(BIN)/python tests/compile_kernels.py keep; wait $$lint; linted=$$?; cat $(LINTED); \
+	$(BIN)/python -m pytest -q -n 3 --dist worksteal -m '$(MARKED)'; \
+	tests=$$?; wait $$lint; linted=$$?; cat $(LINTED); \
 	test $$tests -eq 0 && test $$linted -eq 0
 
 lint: $(READY)   ## ruff and mypy --strict, over the package, its examples and benchmarks, and the pages' examples
@@ -45,7 +48,7 @@ lint: $(READY)   ## ruff and mypy --strict, over the package, its examples and b
 	$(BIN)/python docs/hooks/page_examples.py $(VENV)/page-examples
 	$(BIN)/mypy $(VENV)/page-examples
 
-demo: $(READY)   ## train privately on digits under three trust models, and write a report
+demo: kernel     ## train privately on digits under three trust models, and write a report
 	$(BIN)/quietbit demo --out demo-output
 
 docs: site       ## build the documentation and serve it at http://127.0.0.1:8000 until Ctrl-C
@@ -61,7 +64,7 @@ package: $(READY)  ## build wheel and sdist into dist/, and try them in an empty
 	$(BIN)/python -m build --no-isolation --outdir dist packages/lab
 	$(BIN)/python -m pytest -q tests/packaging
 
-bench: $(READY)  ## run every benchmark and print its table
+bench: kernel    ## run every benchmark and print its table
 	for script in benchmarks/*.py; do echo "== $$script"; $(BIN)/python $$script || exit 1; done
 
 catalogue: $(READY)  ## solve the shipped designs and profiles anew

@@ -2,7 +2,7 @@
 
 Idea     each tree is a process of its own; every task runs once in the one and once in the other, many times over, and
          the best of each counts. Neither the machine nor who else uses it matters then: a ratio above 1 is a loss.
-         Words come from memory, so that no cipher's time covers the kernel's. numpy, scipy, attrs and numba are enough.
+         Words come from memory, so that no cipher's time covers the kernel's. numpy, scipy and attrs are enough.
 
     git worktree add ../before COMMIT
     OMP_NUM_THREADS=1 python benchmarks/before_after.py ../before/src src [--repeats 30]

@@ -9,7 +9,7 @@ Rows     clip + sample = what `send` does before framing (L2 norm, clip factor, 
 
     python benchmarks/uplink_kernels.py [--large] [--repeats 7]
 
-NUMBA_CPU_NAME=haswell with NUMBA_CPU_FEATURES=+avx,+avx2,+fma,+f16c,+bmi2 hides AVX-512.
+QUIETBIT_INSTRUCTION_SET=avx2 (or sse2) hides AVX-512.
 """
 
 from __future__ import annotations

@@ -13,7 +13,7 @@ import quietbit
 
 ROOT = Path(quietbit.__file__).parent
 OPTIONAL = (
-    "numba", "torch", "cryptography", "matplotlib", "typer", "rich", "dp_accounting", "flwr", "nvflare", "mpmath",
+    "torch", "cryptography", "matplotlib", "typer", "rich", "dp_accounting", "flwr", "nvflare", "mpmath",
 )  # fmt: skip
 FILES = sorted(ROOT.rglob("*.py"))
 

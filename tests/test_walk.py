@@ -11,7 +11,6 @@ from quietbit import Ball, calibrate
 sys.path.append(str(Path(__file__).parent.parent / "docs" / "hooks"))
 from walk import LAYERS, ROOT, main, one_receive, one_send
 
-pytest.importorskip("numba", reason="the walk is that of the compiled kernel: pip install 'quietbit[cpu]'")
 ORDER = {name: place for place, name in enumerate((*LAYERS, "ground"))}
 
 

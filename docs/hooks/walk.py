@@ -3,8 +3,8 @@
     python docs/hooks/walk.py
 
 Idea     imports are read from the sources, and calls are noted as they happen (`sys.setprofile`) while one payload is
-         sent and one is received, after a first that compiles and fills caches. Compiled functions count with the
-         kernel that calls them. A test holds the numbers, and the page of the architecture shows them.
+         sent and one is received, after a first that fills caches. The way into C counts with the
+         kernel that calls it. A test holds the numbers, and the page of the architecture shows them.
 """
 
 from __future__ import annotations
@@ -27,7 +27,7 @@ __all__ = ["LAYERS", "Hop", "Walk", "folder_graph", "main", "one_receive", "one_
 
 ROOT = Path(quietbit.__file__).parent
 DIMENSION = 1000
-COMPILED = f"{os.sep}kernel{os.sep}compiled_"  # whether a profiler sees what numba compiled depends on versions
+COMPILED = f"{os.sep}kernel{os.sep}native{os.sep}"  # the way into C counts with the kernel that calls it
 # From the top down: a folder imports what is below it only.
 LAYERS = (
     "cli", "plot", "flower", "nvflare", "engine", "node", "auditor", "simulate", "plan", "secagg", "wire", "mechanism",

@@ -15,7 +15,7 @@ __all__ = ["doctor"]
 
 # Distribution and the extra that brings it; without one it comes with quietbit itself.
 PACKAGES = {
-    "numpy": "", "scipy": "", "cryptography": "", "numba": "cpu", "torch": "torch", "triton": "gpu",
+    "numpy": "", "scipy": "", "cryptography": "", "torch": "torch", "triton": "gpu",
     "matplotlib": "plot", "dp-accounting": "accounting", "quietbit-lab": "lab",
     "flwr": "flower", "nvflare": "nvflare",
 }  # fmt: skip

@@ -143,16 +143,16 @@ class Kernel(ABC):
         """Return the L1 or L2 norm within NORM_ERROR (`norm.py`), the same on every kernel; an overflow is refused."""
         if order not in (1, 2):
             raise InvalidParameter.of("order of the norm", "1 or 2", order)
-        flat, scale = self._flat(inputs), 1.0
-        with np.errstate(over="ignore", under="ignore", invalid="ignore"):
-            total = exact_sum(self._block_sums(flat, order, 1.0).tolist())
-            if not 2.0**-500 < total < 2.0**500:  # squares may have left the range: measure a multiple
-                self._check_finite(flat)
-                peak = self._largest(flat)
-                if peak == 0.0:
-                    return 0.0
-                scale = 2.0 ** max(-1000, min(1000, 1 - math.frexp(peak)[1]))
-                total = exact_sum(self._block_sums(flat, order, scale).tolist())
+        flat = self._flat(inputs)
+        scale = 1.0
+        total = exact_sum(self._block_sums(flat, order, 1.0).tolist())
+        if not 2.0**-500 < total < 2.0**500:  # squares may have left the range: measure a multiple
+            self._check_finite(flat)
+            peak = self._largest(flat)
+            if peak == 0.0:
+                return 0.0
+            scale = 2.0 ** max(-1000, min(1000, 1 - math.frexp(peak)[1]))
+            total = exact_sum(self._block_sums(flat, order, scale).tolist())
         result = (math.sqrt(total) if order == 2 else total) / scale
         if not math.isfinite(result):
             raise InvalidParameter.of("norm of the update", "below the largest double", result)
@@ -273,9 +273,9 @@ class Kernel(ABC):
     def _check_output(self, out: Any, size: int) -> None:
         """Refuse a buffer that does not hold exactly the packed codes."""
         fine = isinstance(out, np.ndarray) and out.shape == (size,) and out.dtype == np.uint8
-        fine = fine and out.flags.c_contiguous and out.flags.writeable
-        found = (getattr(out, "shape", None), str(getattr(out, "dtype", type(out).__name__)))
-        require(fine, "output buffer", found, f"{size} contiguous writable bytes")
+        if not (fine and out.flags.c_contiguous and out.flags.writeable):
+            got = (getattr(out, "shape", None), str(getattr(out, "dtype", type(out).__name__)))
+            raise InvalidParameter.of("output buffer", f"{size} contiguous writable bytes", got)
 
     @abstractmethod
     def _sample(self, job: Job) -> float:
@@ -292,15 +292,15 @@ class Kernel(ABC):
 
     def _check_finite(self, flat: Any) -> None:
         """Refuse an update with a NaN or infinite entry."""
-        with np.errstate(over="ignore", invalid="ignore"):
-            sums = self._block_sums(flat, 1, 1.0)
+        sums = self._block_sums(flat, 1, 1.0)
         if not np.all(np.isfinite(sums)) and not math.isfinite(self._largest(flat)):
             raise InvalidParameter("update must be finite everywhere, got a NaN or infinite entry.")
 
     def _largest(self, flat: Any) -> float:
         """Return the largest absolute value; NaN if there is one."""
         pieces = (flat.piece(start, min(flat.size, start + PIECE)) for start in range(0, flat.size, PIECE))
-        return float(np.max([np.max(np.abs(piece)) for piece in pieces], initial=0.0))
+        with np.errstate(invalid="ignore"):
+            return float(np.max([np.max(np.abs(piece)) for piece in pieces], initial=0.0))
 
     @abstractmethod
     def _accumulate(self, group: list[NDArray[np.uint8]], bits: int, table: NDArray[np.int64], total: Any) -> None:

@@ -104,6 +104,7 @@ class ReferenceKernel(Kernel):
         job.out[:] = np.frombuffer(self._pack(codes, job.sampler.bits), dtype=np.uint8)
         return exact_sum(sums)
 
+    @np.errstate(over="ignore", under="ignore", invalid="ignore")
     def _block_sums(self, flat: Flat, order: int, scale: float) -> FloatVector:
         sums = [np.empty(0)]
         for base, part in zip(flat.starts, flat.parts, strict=True):

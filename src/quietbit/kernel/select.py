@@ -10,6 +10,8 @@ from __future__ import annotations
 
 import platform
 import time
+import warnings
+from functools import lru_cache
 from importlib.util import find_spec
 from pathlib import Path
 from typing import Any
@@ -18,13 +20,21 @@ import numpy as np
 
 from quietbit.errors import MissingDependency, QuietbitError, how_to_install, require, require_module
 from quietbit.kernel.base import Kernel
+from quietbit.kernel.native import library
 from quietbit.kernel.reference import ReferenceKernel
 from quietbit.kernel.rng import secure_rng
 
 __all__ = [
-    "GPU_KERNELS", "KERNELS", "aes_gigabytes_per_second", "aes_instructions", "default_kernel", "gpu_support",
-    "kernel_support", "select",
-]  # fmt: skip
+    "GPU_KERNELS",
+    "KERNELS",
+    "SlowKernelWarning",
+    "aes_gigabytes_per_second",
+    "aes_instructions",
+    "default_kernel",
+    "gpu_support",
+    "kernel_support",
+    "select",
+]
 
 KERNELS = ("cpu", "reference")
 GPU_KERNELS = ("triton",)  # these refuse a machine without a GPU
@@ -32,13 +42,13 @@ CPU_FACTS = Path("/proc/cpuinfo")
 
 
 def select(name: str, *, threads: int = 1) -> Kernel:
-    """Return the named kernel: ``cpu`` (needs numba), ``triton`` (torch, triton and an NVIDIA GPU) or ``reference``.
+    """Return the named kernel: ``cpu`` (in C), ``triton`` (torch, triton and an NVIDIA GPU) or ``reference``.
 
     ``threads`` is the number of threads of the cpu kernel; the others accept only 1.
     """
     require(name in KERNELS + GPU_KERNELS, "kernel", name, "one of " + ", ".join(KERNELS + GPU_KERNELS))
     if name == "cpu":
-        require_module("numba", "cpu")
+        library()
         from quietbit.kernel.cpu import CpuKernel
 
         return CpuKernel(threads)
@@ -54,10 +64,26 @@ def select(name: str, *, threads: int = 1) -> Kernel:
 
 
 def default_kernel(*, threads: int = 1) -> Kernel:
-    """Return ``cpu`` where numba is installed, else ``reference``, which ignores ``threads``."""
-    if find_spec("numba") is not None:
+    """Return ``cpu`` where the C kernel is built or can be, else ``reference``, which ignores ``threads``.
+
+    The second is 100 to 300 times slower, which a `SlowKernelWarning` says once, with the reason.
+    """
+    try:
         return select("cpu", threads=threads)
+    except MissingDependency as error:
+        _warn_slow(str(error))
     return ReferenceKernel()
+
+
+class SlowKernelWarning(UserWarning):
+    """The numpy reference kernel runs in place of the C kernel."""
+
+
+@lru_cache(maxsize=1)
+def _warn_slow(reason: str) -> None:
+    """Say why releases will be slow, once per process."""
+    message = f"{reason} Until then numpy takes its place, 100 to 300 times slower, with the same results."
+    warnings.warn(message, SlowKernelWarning, stacklevel=3)
 
 
 def kernel_support() -> dict[str, str]:

@@ -16,7 +16,7 @@ from quietbit.mechanism.ball import Ball, Norm
 from quietbit.target import Trust
 from quietbit_lab.cohort.law import CodeLaw, code_law
 from quietbit_lab.cohort.means import again_upper, exact_mean, together, way_of
-from quietbit_lab.cohort.outer import mean_codes
+from quietbit_lab.cohort.outer import _compiled, _whole, mean_codes, sum_class_in_numpy
 from unit.simulate.makers import mechanisms
 
 BALL, CPU = Ball(Norm.L2, 0.5, 40), torch.device("cpu")
@@ -65,6 +65,18 @@ def test_means_have_the_mechanisms_mean_and_variance(name, threads):
     assert abs(squares - 1) < Z * math.sqrt(2 / count)
     means, squares, count = off(found + found.std(axis=0).mean(), mechanism, left, right)
     assert means > Z  # the test can fail
+
+
+@pytest.mark.skipif(_compiled() is None, reason="needs a C compiler")
+@pytest.mark.parametrize("name", LAWS)
+def test_compiled_sums_are_those_of_numpy(name):
+    law, (left, right) = code_law(LAWS[name]), factors(1, 50, features=1100)
+    left[0, 0, 3] = float("nan")
+    whole = _whole(law)
+    sums = np.zeros((2, 1100), np.int64)
+    for function, out in zip((_compiled(), sum_class_in_numpy), sums, strict=True):
+        function(left[0, 0].numpy(), right.numpy(), 2**63 + 5, law, whole, out)
+    np.testing.assert_array_equal(sums[0], sums[1])
 
 
 def test_seeds_and_threads():

@@ -2,7 +2,6 @@ from __future__ import annotations
 
 import math
 from fractions import Fraction
-from importlib.util import find_spec
 
 import mpmath
 import numpy as np
@@ -160,16 +159,17 @@ def test_the_inner_product_keeps_its_promise():
     assert inner_error_upper(1024) < 2e-12
 
 
-@pytest.mark.skipif(find_spec("numba") is None, reason="numba is not installed")
 @pytest.mark.parametrize("count", [1, 64, 100, 1024])
 def test_compiled_inner_products_add_in_the_same_order(count):
-    from quietbit.kernel.compiled_expand import _inner
-
-    rng = np.random.default_rng(count)
-    left, right = rng.normal(size=(2, count))
-    padded = np.zeros((2, 1024))
-    padded[:, :count] = left, right
-    assert _inner(padded[0], padded[1], np.empty(64)) == inner(left, right)
+    """A single edge at the reference's own sum: one unit in the last place below it, the candidate is refused."""
+    kernel = select("cpu")
+    direction = unit(np.random.default_rng(count).normal(size=count))[0]
+    seed = bytes(range(16))
+    product = inner(direction, REFERENCE.normals(seed, count))
+    seeds = np.frombuffer(seed, "<u8")
+    limits = acceptance_limits([0.0, 1.0])
+    for edge, accepted in ((product, 0), (np.nextafter(product, np.inf), -1)):
+        assert kernel._first_accepted(seeds, np.zeros(1, np.uint64), direction, np.array([edge]), limits) == accepted
 
 
 def test_extreme_vectors_have_directions():

@@ -1,7 +1,5 @@
 from __future__ import annotations
 
-from importlib.util import find_spec
-
 import mpmath
 import numpy as np
 import pytest
@@ -16,6 +14,9 @@ from quietbit.kernel.expand import (
     normals_of_words,
     quantile_table,
 )
+from quietbit.kernel.reference import ReferenceKernel
+from quietbit.kernel.rounded import NoiseLaw, steps_of
+from quietbit.kernel.select import select
 from statistical.kit import assert_binomial, seed
 from unit.kernel import quantile_maker as maker
 
@@ -98,14 +99,16 @@ def test_kolmogorov_distance_of_the_exact_law():
         law_error_upper(-1)
 
 
-@pytest.mark.skipif(find_spec("numba") is None, reason="numba is not installed")
 def test_compiled_code_has_the_same_bits():
-    from quietbit.kernel.compiled_expand import _normals
-
+    """Words that reach every row of the table, as rounded noise; normals of a seed, as they are."""
     words = np.array(spread_words(2000), dtype=np.uint64)
-    found = np.empty(words.size)
-    _normals(words, quantile_table(), np.empty(words.size, np.int64), found)
-    assert found.tobytes() == normals_of_words(words).tobytes()
+    zeros = np.zeros(words.size)
+    compiled = select("cpu")._noise_steps(zeros, 1.0, NoiseLaw.NORMAL, words)
+    plain = steps_of(zeros, 1.0, NoiseLaw.NORMAL, words)
+    assert compiled[1].tolist() == plain[1].tolist()
+    assert compiled[0][plain[1]].tobytes() == plain[0][plain[1]].tobytes()
+    key = bytes(range(16))
+    assert select("cpu").normals(key, 5000).tobytes() == ReferenceKernel().normals(key, 5000).tobytes()
 
 
 def test_another_table_is_refused(monkeypatch):

@@ -178,10 +178,10 @@ def test_processes_of_a_pool_do_not_share_words() -> None:
     assert len(seen) == 3
 
 
-def test_words_need_neither_numba_nor_torch() -> None:
+def test_words_need_no_torch() -> None:
     code = (
         "import sys; from quietbit.kernel import rng, sampler, reference, select, tables, base\n"
         "rng.secure_rng().draw(3).primary(0, 3)\n"
-        "assert not {'numba', 'torch'} & set(sys.modules)"
+        "assert 'torch' not in sys.modules"
     )
     subprocess.run([sys.executable, "-c", code], check=True)

@@ -2,11 +2,15 @@
 
 from __future__ import annotations
 
+import os
+import shutil
 import subprocess
 import sys
+from pathlib import Path
 
 import pytest
 
+import quietbit
 from quietbit.errors import InvalidParameter
 from quietbit.kernel.select import KERNELS, default_kernel, select
 
@@ -26,18 +30,26 @@ def test_unknown_names_and_threads_are_refused() -> None:
         select("cpu", threads=0)
 
 
-def test_the_default_is_the_cpu_kernel_where_numba_is() -> None:
+def test_the_default_is_the_cpu_kernel() -> None:
     assert default_kernel(threads=2).name == "cpu"
 
 
-@pytest.mark.parametrize(("name", "package"), [("cpu", "numba")])
-def test_a_missing_package_is_one_sentence_and_no_fallback(name: str, package: str) -> None:
-    code = (
-        f"import sys; sys.modules[{package!r}] = None\n"
-        "from quietbit.errors import MissingDependency\n"
-        "from quietbit.kernel.select import select\n"
-        f"try:\n    select({name!r})\nexcept MissingDependency as error:\n    print(error)"
+def test_without_a_compiler_numpy_serves_and_says_so_once(tmp_path: Path) -> None:
+    """A copy of the package without its library, and a path without a compiler."""
+    package = tmp_path / "quietbit"
+    shutil.copytree(
+        Path(quietbit.__file__).parent, package, ignore=shutil.ignore_patterns("_quietbit-*", "__pycache__")
     )
-    run = subprocess.run([sys.executable, "-c", code], check=True, capture_output=True, text=True)
-    said = f"This needs the package {package}, which is not installed: pip install '.[{name}]' in a checkout of "
-    assert run.stdout == f"{said}quietbit.\n"
+    code = (
+        "import sys, warnings; sys.modules['ziglang'] = None\n"
+        "import quietbit; from quietbit.kernel.select import default_kernel, select\n"
+        "from quietbit.errors import MissingDependency\n"
+        "print(default_kernel().name, default_kernel().name)\n"
+        "try:\n    select('cpu')\nexcept MissingDependency as error:\n    print('there is no C compiler' in str(error))"
+    )
+    environment = {**os.environ, "PATH": str(tmp_path), "PYTHONPATH": str(tmp_path)}
+    environment.pop("CC", None)
+    run = subprocess.run([sys.executable, "-c", code], check=True, capture_output=True, text=True, env=environment)
+    assert run.stdout.splitlines() == ["reference reference", "True"]
+    assert run.stderr.count("SlowKernelWarning") == 1
+    assert "python -m quietbit.kernel.native" in run.stderr

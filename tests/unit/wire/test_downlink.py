@@ -210,7 +210,7 @@ contents = [bytes.fromhex(text) for text in {[content.hex() for content in conte
 replay_all(client, contents, found.mechanism, {RUN!r})
 print(client.digest.hex())
 """
-    plain = {"NUMBA_CPU_NAME": "generic", "NUMBA_CPU_FEATURES": "", "NPY_DISABLE_CPU_FEATURES": ""}
+    plain = {"QUIETBIT_INSTRUCTION_SET": "sse2", "NPY_DISABLE_CPU_FEATURES": ""}
     done = subprocess.run(
         [sys.executable, "-"], input=program, env={**os.environ, **plain}, capture_output=True, text=True, check=True
     )

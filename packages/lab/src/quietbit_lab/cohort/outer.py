@@ -12,15 +12,19 @@ bits for each call; equal seeds give equal sums on the same kind of device. Neit
 
 from __future__ import annotations
 
+import ctypes
 from collections.abc import Callable, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from functools import lru_cache
+from pathlib import Path
 from typing import Any, TypeAlias
 
 import numpy as np
 from numpy.typing import NDArray
 
 from quietbit.errors import require, require_module
+from quietbit.kernel.native import address
+from quietbit.kernel.native.build import BuildFailed, build_library
 from quietbit_lab.cohort.law import CodeLaw
 
 __all__ = ["mean_codes"]
@@ -66,13 +70,13 @@ def _on_host(
 ) -> NDArray[np.int64]:
     groups, classes, clients = left.shape
     total = np.zeros((groups, classes, right.shape[1]), dtype=np.int64)
-    sums, wholes = _compiled(), [_whole(law) for law in laws]
+    sum_class = _compiled() or sum_class_in_numpy
+    wholes = [_whole(law) for law in laws]
 
     def work(row: int) -> None:
         g, k = divmod(row, classes)
-        law, start = laws[g], np.uint64((seed + (row + 1) * GOLDEN * 0x632BE59BD9B4E019) % 2**64)
-        numbers = np.float32(law.low), np.float32(law.inverse)
-        sums(left[g, k], right, start, *numbers, law.cumulative, wholes[g], total[g, k])
+        counter = (seed + (row + 1) * GOLDEN * 0x632BE59BD9B4E019) % 2**64
+        sum_class(left[g, k], right, counter, laws[g], wholes[g], total[g, k])
 
     if threads == 1 or total.size * clients < FEW:
         for row in range(groups * classes):
@@ -84,37 +88,70 @@ def _on_host(
 
 
 @lru_cache(maxsize=1)
-def _compiled() -> Callable[..., None]:
-    """Return the compiled loop over clients and features of one class of one model."""
-    from quietbit.kernel.jit import compiled_fast
+def _compiled() -> Callable[..., None] | None:
+    """Return the loop over clients and features of one class of one model in C, or None without a compiler."""
+    source = Path(__file__).with_name("outer.c")
+    try:
+        library = ctypes.CDLL(str(build_library(source, (source.name,))))
+    except (BuildFailed, OSError):
+        return None
+    function = library.sum_codes
+    function.restype = None
+    pointer, size, number = ctypes.c_void_p, ctypes.c_size_t, ctypes.c_float
+    function.argtypes = (
+        *(pointer, size, pointer, size, ctypes.c_uint64, number, number),
+        *(pointer, size, size, pointer, size, pointer),
+    )
 
-    def sum_class(left, right, counter, low, inverse, table, whole, out):  # type: ignore[no-untyped-def]
-        flat, width, half = table.ravel(), table.shape[1], whole.size // 2
-        last = np.float32(table.shape[0] - 1) - np.float32(1e-3)
-        for i in range(left.size):
-            for f in range(right.shape[1]):
-                z = counter + np.uint64(f) * np.uint64(0x9E3779B97F4A7C15)
-                z = (z ^ (z >> np.uint64(30))) * np.uint64(0xBF58476D1CE4E5B9)
-                z = (z ^ (z >> np.uint64(27))) * np.uint64(0x94D049BB133111EB)
-                uniform = np.float32(np.int32(z >> np.uint64(40))) * np.float32(2.0**-24)
-                x = (left[i] * right[i, f] - low) * inverse
-                x = min(x, last) if x > 0 else np.float32(0.0)  # so that a NaN is 0
-                cell = np.int32(x)
-                part, place = x - np.float32(cell), cell * width
-                if half == 1:
-                    here = flat[place]
-                    out[f] += whole[1] * (uniform >= here + part * (flat[place + 1] - here))
-                else:
-                    code, step = 0, half
-                    while step > 0:
-                        here = flat[place + code + step - 1]
-                        line = here + part * (flat[place + width + code + step - 1] - here)
-                        code += step * (uniform >= line)  # no branch, which would be guessed wrong every other time
-                        step >>= 1
-                    out[f] += whole[code]
-            counter += np.uint64(right.shape[1]) * np.uint64(0x9E3779B97F4A7C15)
+    def sum_class(
+        left: NDArray[np.float32], right: NDArray[np.float32], counter: int, law: CodeLaw, whole: Any, out: Any
+    ) -> None:
+        table = np.ascontiguousarray(law.cumulative, np.float32)
+        function(
+            address(left),
+            left.size,
+            address(right),
+            right.shape[1],
+            counter,
+            law.low,
+            law.inverse,
+            address(table),
+            table.shape[0] - 1,
+            table.shape[1],
+            address(whole),
+            whole.size,
+            address(out),
+        )
 
-    return compiled_fast(sum_class)
+    return sum_class
+
+
+def sum_class_in_numpy(
+    left: NDArray[np.float32], right: NDArray[np.float32], counter: int, law: CodeLaw, whole: Any, out: Any
+) -> None:
+    """Do what `outer.c` does, client by client."""
+    features = right.shape[1]
+    table = np.asarray(law.cumulative, np.float32)
+    last = np.float32(np.float32(table.shape[0] - 1) - np.float32(1e-3))
+    steps = np.arange(features, dtype=np.uint64)
+    for i in range(left.size):
+        z = (steps + np.uint64(i * features)) * np.uint64(GOLDEN) + np.uint64(counter)
+        z = (z ^ (z >> np.uint64(30))) * np.uint64(0xBF58476D1CE4E5B9)
+        z = (z ^ (z >> np.uint64(27))) * np.uint64(0x94D049BB133111EB)
+        uniform = (z >> np.uint64(40)).astype(np.float32) * np.float32(2.0**-24)
+        with np.errstate(invalid="ignore", over="ignore"):
+            x = (left[i] * right[i] - np.float32(law.low)) * np.float32(law.inverse)
+        x = np.where(x > 0, np.minimum(x, last), np.float32(0.0))  # so that a NaN is 0
+        cell = x.astype(np.int64)
+        part = x - cell.astype(np.float32)
+        code = np.zeros(features, np.int64)
+        step = whole.size // 2
+        while step > 0:
+            here = table[cell, code + step - 1]
+            line = here + part * (table[cell + 1, code + step - 1] - here)
+            code += step * (uniform >= line)
+            step //= 2
+        out += whole[code]
 
 
 def _on_device(laws: tuple[CodeLaw, ...], left: Tensor, right: Tensor, seed: int) -> Tensor:

@@ -56,7 +56,7 @@ OF_TRAINING = {one.name: one for one in fields(Training)}
 PAPER = {"beta": 1.0, "clamp": False, "rotate": False}  # what sweeps mean unless they say otherwise
 OLD_ALONE = set(RENAMED) - set(RENAMED.values())  # names that no newer record has
 EVERY_CLIENT = "every client"
-PACKAGES = ("quietbit", "numpy", "scipy", "numba", "torch", "kymatio", "scikit-learn", "cryptography")
+PACKAGES = ("quietbit", "numpy", "scipy", "torch", "kymatio", "scikit-learn", "cryptography")
 
 
 @final

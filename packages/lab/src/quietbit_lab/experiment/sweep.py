@@ -108,7 +108,7 @@ def _results(todo: list[Job], make_problem: MakeProblem, workers: int) -> Genera
         for job in todo:
             yield run_job(job, make_problem)
         return
-    # Fresh processes: numba's and torch's threads do not survive a fork.
+    # Fresh processes: torch's threads do not survive a fork.
     pool = ProcessPoolExecutor(
         workers, mp_context=multiprocessing.get_context("spawn"), initializer=_start, initargs=(os.getpid(),)
     )

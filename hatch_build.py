@@ -1,0 +1,55 @@
+"""Build the C kernel when a wheel or an editable installation is made.
+
+Idea     with the system's C compiler, or with the `ziglang` wheel, which is asked for only where there is none. A wheel
+         with the library is for one platform and for every Python; where nothing can compile, or QUIETBIT_NO_NATIVE is
+         set, the wheel is plain Python, and the library says once at run time what it lacks.
+"""
+
+from __future__ import annotations
+
+import importlib.util
+import os
+import sysconfig
+from pathlib import Path
+from typing import Any
+
+from hatchling.builders.hooks.plugin.interface import BuildHookInterface
+
+NATIVE = Path("src", "quietbit", "kernel", "native")
+
+
+def _builder(root: str) -> Any:
+    """Load `build.py` alone: the package cannot be imported before numpy is installed."""
+    spec = importlib.util.spec_from_file_location("quietbit_native_build", Path(root, NATIVE, "build.py"))
+    if spec is None or spec.loader is None:
+        raise RuntimeError(f"{NATIVE / 'build.py'} cannot be loaded.")
+    module = importlib.util.module_from_spec(spec)
+    spec.loader.exec_module(module)
+    return module
+
+
+class NativeKernel(BuildHookInterface[Any]):
+    """The hook that hatchling calls."""
+
+    PLUGIN_NAME = "custom"
+
+    def dependencies(self) -> list[str]:
+        """Return what the build needs besides hatchling: a compiler as a wheel, where the system has none."""
+        wanted = not os.environ.get("QUIETBIT_NO_NATIVE")
+        return ["ziglang"] if wanted and _builder(self.root).find_compiler() is None else []
+
+    def initialize(self, version: str, build_data: dict[str, Any]) -> None:
+        """Build the library and add it to the wheel."""
+        if os.environ.get("QUIETBIT_NO_NATIVE"):
+            self.app.display_warning("QUIETBIT_NO_NATIVE is set: this wheel has no C kernel.")
+            return
+        builder = _builder(self.root)
+        try:
+            library = builder.build_library()
+        except builder.BuildFailed as error:
+            self.app.display_warning(f"This wheel has no C kernel, because {error}.")
+            return
+        build_data["artifacts"].append(library.relative_to(self.root).as_posix())
+        build_data["pure_python"] = False
+        platform = sysconfig.get_platform().replace("-", "_").replace(".", "_")
+        build_data["tag"] = f"py3-none-{platform}"

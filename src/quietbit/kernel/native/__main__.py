@@ -1,0 +1,13 @@
+"""Build the C kernel of this checkout and print where it lies: ``python -m quietbit.kernel.native``."""
+
+from __future__ import annotations
+
+import sys
+
+from quietbit.kernel.native.build import BuildFailed, build_library
+
+if __name__ == "__main__":
+    try:
+        print(build_library())
+    except BuildFailed as error:
+        sys.exit(f"The C kernel was not built: {error}.")

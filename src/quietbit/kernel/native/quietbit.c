@@ -1,0 +1,601 @@
+/* quietbit: portable C11 behind quietbit.h.
+ *
+ * Layout   this file holds what is scalar, and the choice of an instruction set; passes.h holds the loops over
+ *          coordinates and is included once per instruction set, and real_passes.h those over float and double.
+ * Rounding every double is rounded after every operation, in the order of the Python sources named beside a function;
+ *          nothing is fused and no function of a mathematics library is called. Only the decisions in float32 may be
+ *          fused: their margins allow either (docs/theory/kernels.md), and what they leave open goes to the exact law.
+ */
+#include "quietbit.h"
+
+#if defined(__x86_64__) && !defined(QB_PORTABLE)
+#define QB_DISPATCH 1
+#include <cpuid.h>
+#include <immintrin.h>
+#endif
+
+#if defined(__FAST_MATH__)
+#error "fast mathematics changes results: build without -ffast-math"
+#endif
+#if defined(__FLT_EVAL_METHOD__) && __FLT_EVAL_METHOD__ != 0
+#error "doubles must be rounded after every operation: 32-bit x86 needs -msse2 -mfpmath=sse"
+#endif
+#if defined(__BYTE_ORDER__) && __BYTE_ORDER__ != __ORDER_LITTLE_ENDIAN__
+#error "payloads are little-endian, and so must the machine be"
+#endif
+#if defined(__clang__)
+#pragma STDC FP_CONTRACT OFF
+#endif
+
+/* Without a C library (WebAssembly) the compiler still calls these two. */
+#if defined(__wasm__) && !defined(QB_HOSTED)
+static void *copy_bytes(void *to, const void *from, size_t count) { return __builtin_memcpy(to, from, count); }
+static void *fill_bytes(void *to, int value, size_t count) { return __builtin_memset(to, value, count); }
+#define memcpy copy_bytes
+#define memset fill_bytes
+#else
+#include <string.h>
+#endif
+
+#define INLINE static inline __attribute__((always_inline))
+
+typedef uint8_t u8;
+typedef uint16_t u16;
+typedef uint32_t u32;
+typedef uint64_t u64;
+typedef int64_t i64;
+
+enum {
+    PIECE = 2048,    /* coordinates of a pass: inputs, words and results fit the first-level cache */
+    LANES = 256,     /* of a norm's block */
+    PARTIAL_SUMS = 64, /* of an inner product (expand.py, SUMS) */
+    SPAN = 64        /* words of a bit plane counted in one pass */
+};
+
+INLINE u64 bits_of(double value) {
+    u64 bits;
+    memcpy(&bits, &value, 8);
+    return bits;
+}
+
+INLINE double double_of(u64 bits) {
+    double value;
+    memcpy(&value, &bits, 8);
+    return value;
+}
+
+/* ---- ChaCha (rng.py, Cipher) ----------------------------------------------------------------------------------- */
+
+INLINE u32 rotate_word(u32 word, int by) { return word << by | word >> (32 - by); }
+
+/* Written for words and for vectors of words alike: ROTATE is what differs. */
+#define QUARTER_ROUND(a, b, c, d, ROTATE) \
+    a += b; d = ROTATE(d ^ a, 16); \
+    c += d; b = ROTATE(b ^ c, 12); \
+    a += b; d = ROTATE(d ^ a, 8); \
+    c += d; b = ROTATE(b ^ c, 7);
+
+#define DOUBLE_ROUND(x, ROTATE) \
+    QUARTER_ROUND(x[0], x[4], x[8], x[12], ROTATE) \
+    QUARTER_ROUND(x[1], x[5], x[9], x[13], ROTATE) \
+    QUARTER_ROUND(x[2], x[6], x[10], x[14], ROTATE) \
+    QUARTER_ROUND(x[3], x[7], x[11], x[15], ROTATE) \
+    QUARTER_ROUND(x[0], x[5], x[10], x[15], ROTATE) \
+    QUARTER_ROUND(x[1], x[6], x[11], x[12], ROTATE) \
+    QUARTER_ROUND(x[2], x[7], x[8], x[13], ROTATE) \
+    QUARTER_ROUND(x[3], x[4], x[9], x[14], ROTATE)
+
+enum { DEVICE_ROUNDS = 12, EXPANSION_ROUNDS = 20 };
+
+static void chacha_block(const u32 state[16], u64 block, int rounds, u32 out[16]) {
+    u32 start[16], x[16];
+    u64 number = (state[12] | (u64)state[13] << 32) + block;
+    memcpy(start, state, sizeof start);
+    start[12] = (u32)number;
+    start[13] = (u32)(number >> 32);
+    memcpy(x, start, sizeof x);
+    for (int round = 0; round < rounds; round += 2) {
+        DOUBLE_ROUND(x, rotate_word)
+    }
+    for (int i = 0; i < 16; i++) out[i] = x[i] + start[i];
+}
+
+/* The state of a stream with a key of 256 bits, whose nonce is the stream's number. */
+static void device_state(const u32 key[8], u64 stream, u32 state[16]) {
+    static const u32 constants[4] = {0x61707865, 0x3320646e, 0x79622d32, 0x6b206574}; /* "expand 32-byte k" */
+    memcpy(state, constants, 16);
+    memcpy(state + 4, key, 32);
+    state[12] = 0;
+    state[13] = 0;
+    state[14] = (u32)stream;
+    state[15] = (u32)(stream >> 32);
+}
+
+void qb_device_words(const u32 *key, u64 stream, const i64 *index, size_t count, u64 *out) {
+    u32 state[16], block[16];
+    u64 made = UINT64_MAX;
+    device_state(key, stream, state);
+    for (size_t i = 0; i < count; i++) {
+        u64 at = (u64)index[i];
+        if (at / 8 != made) {
+            made = at / 8;
+            chacha_block(state, made, DEVICE_ROUNDS, block);
+        }
+        out[i] = block[2 * (at % 8)] | (u64)block[2 * (at % 8) + 1] << 32;
+    }
+}
+
+/* ---- numpy's Philox4x64 with ten rounds, and the key that its SeedSequence makes: the public signs --------------- */
+
+static u64 multiply_high(u64 a, u64 b, u64 *low) {
+    u64 a_low = (u32)a, a_high = a >> 32, b_low = (u32)b, b_high = b >> 32;
+    u64 first = a_high * b_low + (a_low * b_low >> 32);
+    u64 second = a_low * b_high + (u32)first;
+    *low = a * b;
+    return a_high * b_high + (first >> 32) + (second >> 32);
+}
+
+/* Words start .. start + count - 1: four per step of the counter, which is 1 for the first. */
+void qb_philox(const u64 *key, u64 start, size_t count, u64 *out) {
+    size_t done = 0;
+    while (done < count) {
+        u64 place = start + done, counter[4] = {place / 4 + 1, 0, 0, 0};
+        u64 key0 = key[0], key1 = key[1];
+        for (int round = 0; round < 10; round++) {
+            u64 low0, low1;
+            u64 high0 = multiply_high(0xD2E7470EE14C6C93u, counter[0], &low0);
+            u64 high1 = multiply_high(0xCA5A826395121157u, counter[2], &low1);
+            counter[0] = high1 ^ counter[1] ^ key0;
+            counter[1] = low1;
+            counter[2] = high0 ^ counter[3] ^ key1;
+            counter[3] = low0;
+            key0 += 0x9E3779B97F4A7C15u;
+            key1 += 0xBB67AE8584CAA73Bu;
+        }
+        for (u64 j = place % 4; j < 4 && done < count; j++) out[done++] = counter[j];
+    }
+}
+
+INLINE u32 hash_word(u32 value, u32 *constant) {
+    value ^= *constant;
+    *constant *= 0x931e8875u;
+    value *= *constant;
+    return value ^ value >> 16;
+}
+
+INLINE u32 mix_words(u32 left, u32 right) {
+    u32 mixed = left * 0xca01f9ddu - right * 0x4973f715u;
+    return mixed ^ mixed >> 16;
+}
+
+/* SeedSequence(seed, spawn_key).generate_state(2, uint64). `entropy` is the seed in 32-bit words, lowest first, padded
+ * with zeros to at least four, and then the words of the spawn key, each number without leading zero words. */
+void qb_seed_key(const u32 *entropy, size_t count, u64 *key) {
+    u32 pool[4], state[4], constant = 0x43b0d7e5u, output = 0x8b51f9ddu;
+    for (size_t i = 0; i < 4; i++) pool[i] = hash_word(i < count ? entropy[i] : 0, &constant);
+    for (int from = 0; from < 4; from++) {
+        for (int to = 0; to < 4; to++) {
+            if (from != to) pool[to] = mix_words(pool[to], hash_word(pool[from], &constant));
+        }
+    }
+    for (size_t from = 4; from < count; from++) {
+        for (int to = 0; to < 4; to++) pool[to] = mix_words(pool[to], hash_word(entropy[from], &constant));
+    }
+    for (int i = 0; i < 4; i++) {
+        u32 value = pool[i] ^ output;
+        output *= 0x58f38dedu;
+        value *= output;
+        state[i] = value ^ value >> 16;
+    }
+    key[0] = state[0] | (u64)state[1] << 32;
+    key[1] = state[2] | (u64)state[3] << 32;
+}
+
+/* ---- exact sums and products (sampler.py) -------------------------------------------------------------------------- */
+
+typedef struct {
+    double high, low;
+} pair;
+
+INLINE pair two_sum(double a, double b) {
+    double total = a + b;
+    double shadow = total - a;
+    return (pair){total, (a - (total - shadow)) + (b - shadow)};
+}
+
+INLINE pair two_product(double a, double b) {
+    const double splitter = 134217729.0; /* 2^27 + 1 */
+    double product = a * b;
+    double scaled_a = splitter * a, scaled_b = splitter * b;
+    double a_high = scaled_a - (scaled_a - a), b_high = scaled_b - (scaled_b - b);
+    double a_low = a - a_high, b_low = b - b_high;
+    return (pair){product, a_low * b_low - (((product - a_high * b_high) - a_low * b_high) - a_high * b_low)};
+}
+
+/* e^r for |r| < 0.35: the Taylor polynomial of degree 13. */
+INLINE double exponential(double r) {
+    double q = ((((1.0 / 6227020800.0 * r + 1.0 / 479001600.0) * r + 1.0 / 39916800.0) * r + 1.0 / 3628800.0) * r +
+                1.0 / 362880.0) * r + 1.0 / 40320.0;
+    q = (((((q * r + 1.0 / 5040.0) * r + 1.0 / 720.0) * r + 1.0 / 120.0) * r + 1.0 / 24.0) * r + 1.0 / 6.0) * r +
+        1.0 / 2.0;
+    return 1.0 + (r + (r * r) * q);
+}
+
+/* The nearest whole number, ties to even, of a number below 2^52. */
+INLINE double nearest(double value) {
+    double size = value < 0.0 ? -value : value;
+    double whole = (size + 0x1p52) - 0x1p52;
+    return value < 0.0 ? -whole : whole;
+}
+
+/* log(x) for 2^-63 <= x <= 1 within 2^-46: enough for noise whose doubt allows for 2^-44 (rounded.py, Reach). */
+INLINE double logarithm(double x) {
+    u64 bits = bits_of(x);
+    i64 exponent = (i64)(bits >> 52) - 1023;
+    double mantissa = double_of((bits & 0xFFFFFFFFFFFFFu) | 1023ull << 52);
+    if (mantissa > 1.4142135623730951) {
+        mantissa *= 0.5;
+        exponent += 1;
+    }
+    double s = (mantissa - 1.0) / (mantissa + 1.0), square = s * s; /* |s| < 0.172 */
+    double q = 1.0 / 19;
+    q = q * square + 1.0 / 17;
+    q = q * square + 1.0 / 15;
+    q = q * square + 1.0 / 13;
+    q = q * square + 1.0 / 11;
+    q = q * square + 1.0 / 9;
+    q = q * square + 1.0 / 7;
+    q = q * square + 1.0 / 5;
+    q = q * square + 1.0 / 3;
+    q = q * square + 1.0;
+    return (double)exponent * 0.6931471805599453 + 2.0 * s * q;
+}
+
+/* ---- norm, clip factor and gain (norm.py, sampler.py), in whole numbers where Python uses them ---------------------- */
+
+/* The sum of numbers that are not negative, rounded once, as math.fsum (Shewchuk 1997); a term that is infinite or NaN
+ * makes the sum so. */
+double qb_exact_sum(const double *terms, size_t count) {
+    double part[64], plain = 0.0; /* partial sums do not overlap, so that 2^-1074 to 2^1024 takes at most 40 of them */
+    int parts = 0;
+    for (size_t i = 0; i < count; i++) plain += terms[i];
+    if (!(plain <= 0x1.fffffffffffffp1023)) return plain;
+    for (size_t i = 0; i < count; i++) {
+        double value = terms[i];
+        int left = 0;
+        for (int j = 0; j < parts; j++) {
+            pair sum = two_sum(value, part[j]);
+            if (sum.low != 0.0) part[left++] = sum.low;
+            value = sum.high;
+        }
+        part[left] = value;
+        parts = left + 1;
+    }
+    double high = 0.0, low = 0.0;
+    while (parts > 0) {
+        double before = high, next = part[--parts];
+        high = before + next;
+        low = next - (high - before);
+        if (low != 0.0) break;
+    }
+    /* Half-way cases are decided by the sign of the next part. */
+    if (parts > 0 && ((low < 0.0 && part[parts - 1] < 0.0) || (low > 0.0 && part[parts - 1] > 0.0))) {
+        double twice = low * 2.0, moved = high + twice;
+        if (twice == moved - high) high = moved;
+    }
+    return high;
+}
+
+/* A positive normal double as mantissa * 2^exponent, the mantissa a whole number of 53 bits. */
+INLINE u64 mantissa_of(double value, int *exponent) {
+    u64 bits = bits_of(value);
+    *exponent = (int)(bits >> 52 & 2047) - 1075;
+    return (bits & 0xFFFFFFFFFFFFFu) | 1ull << 52;
+}
+
+INLINE double power_of_two(int exponent) { /* -1022 .. 1023 */
+    return double_of((u64)(exponent + 1023) << 52);
+}
+
+/* The largest double, at most 1, that is not above radius (1 - 2^-room) (1 - 2^-48) / norm; `room` is 1 to 63, 0 for no
+ * such factor. Norm (0, or normal) and radius (normal) are not negative. */
+double qb_clip_factor(double norm, double radius, int room) {
+    if (norm == 0.0) return 1.0;
+    int radius_exponent, norm_exponent;
+    u64 top[3] = {mantissa_of(radius, &radius_exponent), 0, 0};
+    u64 divisor = mantissa_of(norm, &norm_exponent);
+    const int shifts[2] = {room, 48};
+    for (int k = 0; k < 2; k++) { /* times 2^s - 1, in three limbs */
+        int s = shifts[k];
+        if (s == 0) continue;
+        u64 lifted[3] = {top[0] << s, top[1] << s | top[0] >> (64 - s), top[2] << s | top[1] >> (64 - s)};
+        u64 borrow = 0;
+        for (int i = 0; i < 3; i++) {
+            u64 difference = lifted[i] - top[i];
+            u64 borrowed = (lifted[i] < top[i]) | (difference < borrow);
+            top[i] = difference - borrow;
+            borrow = borrowed;
+        }
+    }
+    /* Long division, bit by bit: the first 53 bits of the quotient, cut off. */
+    u64 rest = 0, quotient = 0;
+    int place = 191, digits = 0;
+    while (digits < 53) {
+        u64 next = place >= 0 ? top[place / 64] >> place % 64 & 1 : 0;
+        rest = rest << 1 | next;
+        u64 bit = rest >= divisor;
+        if (bit) rest -= divisor;
+        quotient = quotient << 1 | bit;
+        if (digits > 0 || bit) digits++;
+        place--;
+    }
+    int exponent = radius_exponent - norm_exponent - room - 48 + place + 1;
+    if (exponent >= -52) return 1.0;
+    if (exponent < -1074) { /* subnormal: cut off further */
+        int lost = -1074 - exponent;
+        quotient = lost < 64 ? quotient >> lost : 0;
+        exponent = -1074;
+    }
+    if (exponent >= -1022) return (double)quotient * power_of_two(exponent);
+    return (double)quotient * power_of_two(-1022) * power_of_two(exponent + 1022);
+}
+
+/* factor * scale as 2^e (high + low), high in [1, 2]; the factor is 0 or normal, the scale normal. */
+void qb_gain(double factor, double scale, double gain[4]) {
+    if (factor == 0.0) {
+        gain[0] = 0.0;
+        gain[1] = 0.0;
+        gain[2] = 1.0;
+        gain[3] = 0.0;
+        return;
+    }
+    int factor_exponent, scale_exponent;
+    double a = (double)mantissa_of(factor, &factor_exponent) * 0x1p-52;
+    double b = (double)mantissa_of(scale, &scale_exponent) * 0x1p-52;
+    pair product = two_product(a, b);
+    int exponent = factor_exponent + scale_exponent + 104;
+    if (product.high > 2.0 || (product.high == 2.0 && product.low >= 0.0)) {
+        product.high *= 0.5;
+        product.low *= 0.5;
+        exponent++;
+    }
+    int first = exponent < -1000 ? -1000 : exponent > 1000 ? 1000 : exponent;
+    gain[0] = power_of_two(first);
+    gain[1] = power_of_two(exponent - first);
+    gain[2] = product.high;
+    gain[3] = product.low;
+}
+
+/* ---- the passes, once per instruction set ----------------------------------------------------------------------------- */
+
+#define JOIN_(a, b) a##b
+#define JOIN(a, b) JOIN_(a, b)
+#define SET(name) JOIN(name, INSTRUCTION_SET)
+
+#if defined(QB_DISPATCH)
+
+#if defined(__clang__)
+#define TARGET_BEGIN(features) DO_PRAGMA(clang attribute push(__attribute__((target(features))), apply_to = function))
+#define TARGET_END _Pragma("clang attribute pop")
+#define FULL_WIDTH ""
+#else
+#define TARGET_BEGIN(features) _Pragma("GCC push_options") DO_PRAGMA(GCC target(features))
+#define TARGET_END _Pragma("GCC pop_options")
+#define FULL_WIDTH ",prefer-vector-width=512" /* gcc would use half of a register */
+#endif
+#define DO_PRAGMA(text) DO_PRAGMA_(text)
+#define DO_PRAGMA_(text) _Pragma(#text)
+
+#define INSTRUCTION_SET _sse2
+#define VECTOR_LANES 4
+#include "passes.h"
+#undef INSTRUCTION_SET
+#undef VECTOR_LANES
+
+TARGET_BEGIN("avx2,fma,bmi,bmi2,lzcnt,popcnt")
+#define INSTRUCTION_SET _avx2
+#define VECTOR_LANES 8
+#define HAS_FMA 1
+#include "passes.h"
+#undef INSTRUCTION_SET
+#undef VECTOR_LANES
+TARGET_END
+
+TARGET_BEGIN("avx2,fma,bmi,bmi2,lzcnt,popcnt,avx512f,avx512bw,avx512cd,avx512dq,avx512vl" FULL_WIDTH)
+#define INSTRUCTION_SET _avx512
+#define VECTOR_LANES 16
+#include "passes.h"
+#undef INSTRUCTION_SET
+#undef VECTOR_LANES
+#undef HAS_FMA
+TARGET_END
+
+enum { SET_UNKNOWN = 0, SET_SSE2 = 1, SET_AVX2 = 2, SET_AVX512 = 3 };
+
+/* cpuid itself: __builtin_cpu_supports needs a part of the compiler's runtime that not all of them link. */
+static int best_set(void) {
+    u32 a, b, c, d, features, low = 0, high = 0;
+    if (!__get_cpuid(1, &a, &b, &c, &d) || !(c >> 27 & 1)) return SET_SSE2; /* osxsave */
+    u32 has_fma = c >> 12 & 1;
+    __asm__("xgetbv" : "=a"(low), "=d"(high) : "c"(0));
+    if ((low & 6) != 6 || !has_fma || !__get_cpuid_count(7, 0, &a, &features, &c, &d)) return SET_SSE2;
+    const u32 avx2 = 1u << 3 | 1u << 5 | 1u << 8;                                /* bmi, avx2, bmi2 */
+    const u32 avx512 = 1u << 16 | 1u << 17 | 1u << 28 | 1u << 30 | 1u << 31;     /* f, dq, cd, bw, vl */
+    if ((features & avx2) != avx2) return SET_SSE2;
+    return (low & 0xE6) == 0xE6 && (features & avx512) == avx512 ? SET_AVX512 : SET_AVX2;
+}
+
+static int chosen_set = SET_UNKNOWN;
+
+int qb_instruction_set(int at_most) {
+    int best = best_set();
+    if (at_most > 0 && best > at_most) best = at_most;
+    __atomic_store_n(&chosen_set, best, __ATOMIC_RELAXED);
+    return best;
+}
+
+INLINE int current_set(void) {
+    int set = __atomic_load_n(&chosen_set, __ATOMIC_RELAXED);
+    return set == SET_UNKNOWN ? qb_instruction_set(0) : set;
+}
+
+#define CALL(name, ...) \
+    switch (current_set()) { \
+    case SET_AVX512: return name##_avx512(__VA_ARGS__); \
+    case SET_AVX2: return name##_avx2(__VA_ARGS__); \
+    default: return name##_sse2(__VA_ARGS__); \
+    }
+
+#else /* one instruction set: NEON, WebAssembly, or whatever the compiler was told */
+
+#define INSTRUCTION_SET _only
+#define VECTOR_LANES 4
+#include "passes.h"
+
+int qb_instruction_set(int at_most) {
+    (void)at_most;
+    return 1;
+}
+
+#define CALL(name, ...) return name##_only(__VA_ARGS__)
+
+#endif
+
+void qb_device_primary(const u32 *key, u64 tile, size_t tiles, u16 *out) {
+    CALL(device_primary, key, tile, tiles, out);
+}
+
+void qb_block_sums(const void *x, int wide, size_t count, double scale, int order, double *out) {
+    if (wide) {
+        CALL(block_sums_f64, x, count, scale, order, out);
+    }
+    CALL(block_sums_f32, x, count, scale, order, out);
+}
+
+size_t qb_sample_one_bit(const qb_polynomial *plan, int order, const void *x, int wide, size_t count,
+                         const u16 *words, u8 *out, i64 start, const qb_undecided *undecided, size_t listed,
+                         double *total) {
+    if (wide) {
+        CALL(sample_one_bit_f64, plan, order, x, count, words, out, start, undecided, listed, total);
+    }
+    CALL(sample_one_bit_f32, plan, order, x, count, words, out, start, undecided, listed, total);
+}
+
+size_t qb_sample_cells(const qb_cells *plan, int order, const void *x, int wide, size_t count, const u16 *words,
+                       u8 *out, i64 start, const qb_undecided *undecided, size_t listed, double *total) {
+    if (wide) {
+        CALL(sample_cells_f64, plan, order, x, count, words, out, start, undecided, listed, total);
+    }
+    CALL(sample_cells_f32, plan, order, x, count, words, out, start, undecided, listed, total);
+}
+
+void qb_resolve(const qb_law *law, const qb_undecided *undecided, const u64 *ties, size_t count, u8 *out) {
+    CALL(resolve, law, undecided, ties, count, out);
+}
+
+void qb_pack(const u8 *codes, size_t groups, int bits, u8 *out) { CALL(pack, codes, groups, bits, out); }
+
+void qb_unpack(const u8 *data, size_t groups, int bits, u8 *codes) { CALL(unpack, data, groups, bits, codes); }
+
+void qb_count_ones(const u8 *const *payloads, int payload_count, i64 base, i64 step, void *total, int wide,
+                   size_t count) {
+    CALL(count_ones, payloads, payload_count, base, step, total, wide, count);
+}
+
+void qb_add_values(const void *codes, int bits, const i64 *table, void *total, int wide, size_t count) {
+    CALL(add_values, codes, bits, table, total, wide, count);
+}
+
+void qb_flip(const void *x, int wide, size_t count, double factor, const u32 *signs, void *out, int out_wide) {
+    if (wide) {
+        CALL(flip_f64, x, count, factor, signs, out, out_wide);
+    }
+    CALL(flip_f32, x, count, factor, signs, out, out_wide);
+}
+
+void qb_early_stages(void *x, int wide, size_t count, size_t size, const qb_ending *ending, int sparse) {
+    if (wide) {
+        CALL(early_stages_f64, x, count, size, ending, sparse);
+    }
+    CALL(early_stages_f32, x, count, size, ending, sparse);
+}
+
+void qb_late_stages(void *x, int wide, size_t half, int rows, size_t first, size_t last, const qb_ending *ending) {
+    if (wide) {
+        CALL(late_stages_f64, x, half, rows, first, last, ending);
+    }
+    CALL(late_stages_f32, x, half, rows, first, last, ending);
+}
+
+void qb_expand_words(const u32 *state, size_t tiles, u64 *out) { CALL(expand_words, state, tiles, out); }
+
+void qb_expand_normals(const u32 *state, const double *table, size_t tiles, double *out) {
+    CALL(expand_normals, state, table, tiles, out);
+}
+
+i64 qb_first_accepted(const u32 *seeds, const u64 *words, size_t count, const double *direction, size_t tiles,
+                      const double *edges, size_t edge_count, const u64 *limits, const double *table) {
+    CALL(first_accepted, seeds, words, count, direction, tiles, edges, edge_count, limits, table);
+}
+
+void qb_add_seeds(const u32 *nonces, const u32 *seeds, size_t payloads, const i64 *starts, size_t rows, double scale,
+                  const double *table, i64 *total) {
+    CALL(add_seeds, nonces, seeds, payloads, starts, rows, scale, table, total);
+}
+
+void qb_noise_steps(const double *values, const u64 *words, size_t count, double unit, double grid, int normal,
+                    const double *table, double *steps, u8 *certain) {
+    CALL(noise_steps, values, words, count, unit, grid, normal, table, steps, certain);
+}
+
+int qb_version(void) { return QB_VERSION; }
+
+/* ---- self-test ------------------------------------------------------------------------------------------------------- */
+
+/* The threshold of the law below at 0.1 is 65536 times its probability: a whole part, and 48 bits of the rest. */
+#define SELF_TEST_WORD 29648
+#define SELF_TEST_TIE 37967627100160u
+
+/* Whether this build rounds as it must: 0, or the number of the check that failed. The numbers are volatile, so that
+ * the compiler cannot do at build time what the processor would do otherwise. */
+int qb_self_test(void) {
+    volatile double tenth = 0.1, third = 1.0 / 3.0;
+    /* 1: a fused product minus a rounded one would be what rounding lost, not zero. */
+    double rounded = tenth * third;
+    volatile double kept = rounded;
+    if (tenth * third - kept != 0.0) return 1;
+    /* 2: the exact product, whose last step a fused build computes otherwise. */
+    pair product = two_product(tenth, third);
+    if (bits_of(product.high) != 0x3fa1111111111111u || bits_of(product.low) != 0x3c21111111111110u) return 2;
+    /* 3: sums are not reordered. */
+    volatile double large = 0x1p53, one = 1.0;
+    if ((large + one) - large != 0.0 || two_sum(large, one).low != 1.0) return 3;
+    /* 4: the exponential in its last bit. */
+    if (bits_of(exponential(tenth)) != 0x3ff1aec7b35a00d4u) return 4;
+    /* 5: float is rounded to float. */
+    volatile float wide = 16777216.0f;
+    if ((wide + 1.0f) - wide != 0.0f) return 5;
+    /* 6: ChaCha20 with a key of zeros (RFC 8439, A.1). */
+    u32 state[16] = {0x61707865, 0x3320646e, 0x79622d32, 0x6b206574}, block[16];
+    chacha_block(state, 0, EXPANSION_ROUNDS, block);
+    if (block[0] != 0xade0b876u || block[15] != 0x8665eeb2u) return 6;
+    /* 7: the exact law of the passes that are really called, on both sides of its threshold. */
+    const double knots[2] = {-0.5, 0.5}, zeros[2] = {0.0, 0.0}, base[2] = {0.0, 0.1}, slope[2] = {0.0, 0.7};
+    const qb_law law = {{1.0, 1.0, 1.3, 0.0}, {-0.5, 0.5}, knots, zeros, base, zeros, slope, zeros, 2, 1};
+    int64_t index[2] = {0, 1};
+    u16 words[2] = {SELF_TEST_WORD, SELF_TEST_WORD};
+    double values[2] = {tenth, tenth};
+    const qb_undecided undecided = {index, words, values};
+    const u64 ties[2] = {SELF_TEST_TIE - 1, SELF_TEST_TIE};
+    u8 codes = 0;
+    qb_resolve(&law, &undecided, ties, 2, &codes);
+    if (codes != 2) return 7;
+    /* 8: their sums of squares. */
+    double squares[2 * LANES] = {0.0}, sum;
+    squares[0] = third;
+    squares[LANES] = tenth;
+    qb_block_sums(squares, 1, 2 * LANES, 1.0, 2, &sum);
+    volatile double first = third * third, second = tenth * tenth;
+    if (sum != first + second) return 8;
+    return 0;
+}

@@ -1,0 +1,140 @@
+/* quietbit: the operations of a kernel in portable C11, without a library.
+ *
+ * Every function reads and writes the caller's buffers alone: nothing is allocated, nothing is kept between calls but
+ * the choice of an instruction set, and all of them may run on several threads at once. Results are those of the
+ * reference kernel (reference.py), bit for bit, on every target.
+ *
+ * Build with -ffp-contract=off: results depend on every product and every sum being rounded on its own. A library that
+ * was built otherwise fails `qb_self_test`, which a caller runs once before anything else.
+ *
+ *     cc -std=c11 -O3 -ffp-contract=off -fno-trapping-math -shared -fPIC quietbit.c -o libquietbit.so
+ */
+#ifndef QUIETBIT_H
+#define QUIETBIT_H
+
+#include <stddef.h>
+#include <stdint.h>
+
+#if defined(QB_STATIC)
+#define QB_API
+#elif defined(_WIN32)
+#define QB_API __declspec(dllexport)
+#else
+#define QB_API __attribute__((visibility("default")))
+#endif
+
+#define QB_VERSION 1 /* of this interface: raised when a structure or a signature changes */
+
+enum {
+    QB_TILE = 128,        /* words of a tile of the expansion (expand.py) */
+    QB_DEVICE_TILE = 4096, /* coordinates whose primary words are made together (rng.py, Device) */
+    QB_NORM_BLOCK = 4096, /* values of one partial sum of a norm (norm.py) */
+    QB_GROUP = 15,        /* payloads counted at once: what four bit planes hold */
+    QB_MAX_BITS = 8,      /* of a code that is sampled */
+    QB_MAX_COEFFICIENTS = 18
+};
+
+/* One bit, decided in float32 by a polynomial (tables.py, "One bit"); coefficients from the highest power down. */
+typedef struct {
+    double gain, shift;
+    float low;
+    float coefficient[QB_MAX_COEFFICIENTS];
+    int32_t count;
+    int32_t width;
+} qb_polynomial;
+
+/* One bit or more, decided by straight lines on cells (tables.py, CellTable). */
+typedef struct {
+    double gain, low, high; /* t = gain * value, clamped */
+    double inverse, offset; /* position = t * inverse + offset: the cell, and the place inside it */
+    const float *start, *step;                 /* (cells, 2^bits - 1): the lines */
+    const uint8_t *lowest, *highest, *code;    /* (cells, 256), by the upper byte of the word */
+    float half;                                /* distance from a line at which a word decides */
+    int32_t cells, bits;
+} qb_cells;
+
+/* The exact law of a code (sampler.py): pairs of doubles, one row of 2^bits symbols per segment. */
+typedef struct {
+    double gain[4], clamp[2];
+    const double *knots, *knots_tail;
+    const double *base, *base_tail, *slope, *slope_tail;
+    int32_t levels, bits;
+} qb_law;
+
+/* Coordinates that float32 left undecided; there is room for every coordinate of a call beyond those listed. */
+typedef struct {
+    int64_t *index;
+    uint16_t *word;
+    double *value;
+} qb_undecided;
+
+QB_API int qb_version(void);
+QB_API int qb_self_test(void);                 /* 0, or the number of the check that failed */
+QB_API int qb_instruction_set(int at_most);    /* choose the best set up to a number, 0 for no limit; return it */
+
+/* ---- random words -------------------------------------------------------------------------------------------- */
+QB_API void qb_device_primary(const uint32_t *key, uint64_t tile, size_t tiles, uint16_t *out);
+QB_API void qb_device_words(const uint32_t *key, uint64_t stream, const int64_t *index, size_t count, uint64_t *out);
+QB_API void qb_philox(const uint64_t *key, uint64_t start, size_t count, uint64_t *out);
+QB_API void qb_seed_key(const uint32_t *entropy, size_t count, uint64_t *key);
+
+/* ---- norm, clip factor, gain ------------------------------------------------------------------------------------ */
+/* `wide` says what `x` points to, here and below: 0 for float, 1 for double. */
+QB_API void qb_block_sums(const void *x, int wide, size_t count, double scale, int order, double *out);
+QB_API double qb_exact_sum(const double *terms, size_t count);
+QB_API double qb_clip_factor(double norm, double radius, int room);
+QB_API void qb_gain(double factor, double scale, double gain[4]);
+
+/* ---- sampling and packing ---------------------------------------------------------------------------------------- */
+/* Pack the codes of `count` values into `out`; list undecided ones from `listed` on, numbered from `start` on. Return
+ * how many are listed now. With an order, 1 or 2, private copies are sampled and `*total` is the sum of |value|^order. */
+QB_API size_t qb_sample_one_bit(const qb_polynomial *plan, int order, const void *x, int wide, size_t count,
+                                const uint16_t *words, uint8_t *out, int64_t start, const qb_undecided *undecided,
+                                size_t listed, double *total);
+QB_API size_t qb_sample_cells(const qb_cells *plan, int order, const void *x, int wide, size_t count,
+                              const uint16_t *words, uint8_t *out, int64_t start, const qb_undecided *undecided,
+                              size_t listed, double *total);
+/* Overwrite the packed code of every listed value by that of the exact law, from its 16 primary and 48 tie bits. */
+QB_API void qb_resolve(const qb_law *law, const qb_undecided *undecided, const uint64_t *ties, size_t count,
+                       uint8_t *out);
+/* `groups` times eight codes of one byte, and `bits` bytes for each group; 1 <= bits <= 8. */
+QB_API void qb_pack(const uint8_t *codes, size_t groups, int bits, uint8_t *out);
+QB_API void qb_unpack(const uint8_t *data, size_t groups, int bits, uint8_t *codes);
+/* Add base + step * (number of ones) per coordinate of at most QB_GROUP payloads; total is int32, wide: int64. */
+QB_API void qb_count_ones(const uint8_t *const *payloads, int payload_count, int64_t base, int64_t step, void *total,
+                          int wide, size_t count);
+/* Codes of up to 8 bits are bytes, longer ones uint16_t. */
+QB_API void qb_add_values(const void *codes, int bits, const int64_t *table, void *total, int wide, size_t count);
+
+/* ---- rotation ----------------------------------------------------------------------------------------------------- */
+/* factor * x, a product of doubles rounded once, with the sign changed where a bit of `signs` is set. */
+QB_API void qb_flip(const void *x, int wide, size_t count, double factor, const uint32_t *signs, void *out,
+                    int out_wide);
+/* How a transform ends. Mode 0: more stages follow; 1: multiply by scale; 2: divide by it. Then the sums of squares of
+ * blocks are written to `sums` if it is not null. */
+typedef struct {
+    double scale;
+    double *sums;
+    int32_t mode;
+} qb_ending;
+/* All stages inside each block of `size` <= QB_NORM_BLOCK entries; `sparse` skips blocks of zeros, of public numbers. */
+QB_API void qb_early_stages(void *x, int wide, size_t count, size_t size, const qb_ending *ending, int sparse);
+/* Join `rows` (2, 4 or 8) rows of `half` entries, for chunks `first .. last - 1` of QB_NORM_BLOCK columns. */
+QB_API void qb_late_stages(void *x, int wide, size_t half, int rows, size_t first, size_t last,
+                           const qb_ending *ending);
+
+/* ---- expansion of the vector mechanism ------------------------------------------------------------------------------ */
+/* `table` is quantile.bin, the polynomials of the normal quantile (expand.py). */
+QB_API void qb_expand_words(const uint32_t *state, size_t tiles, uint64_t *out);
+QB_API void qb_expand_normals(const uint32_t *state, const double *table, size_t tiles, double *out);
+/* The first of `count` candidate seeds that is accepted, or -1; `direction` is padded with zeros to whole tiles. */
+QB_API int64_t qb_first_accepted(const uint32_t *seeds, const uint64_t *words, size_t count, const double *direction,
+                                 size_t tiles, const double *edges, size_t edge_count, const uint64_t *limits,
+                                 const double *table);
+QB_API void qb_add_seeds(const uint32_t *nonces, const uint32_t *seeds, size_t payloads, const int64_t *starts,
+                         size_t rows, double scale, const double *table, int64_t *total);
+/* The nearest multiples of a grid to values with noise, and whether doubles make them certain (rounded.py). */
+QB_API void qb_noise_steps(const double *values, const uint64_t *words, size_t count, double unit, double grid,
+                           int normal, const double *table, double *steps, uint8_t *certain);
+
+#endif
