@@ -13,6 +13,8 @@ import signal
 import pytest
 from hypothesis import settings
 
+from owner_log import owner_log as owner_log
+
 settings.register_profile("fixed", derandomize=True)
 settings.register_profile("fresh", derandomize=False)
 settings.load_profile(os.environ.get("HYPOTHESIS_PROFILE", "fixed"))

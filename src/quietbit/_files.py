@@ -25,8 +25,10 @@ def cache_folder(name: str) -> Path:
     return base / name
 
 
-def write_whole(path: Path, write: Callable[[IO[bytes]], object], *, make_folder: bool = True) -> Path:
-    """Let ``write`` fill a file that appears under ``path`` only when it is complete and on disk."""
+def write_whole(
+    path: Path, write: Callable[[IO[bytes]], object], *, make_folder: bool = True, mode: int = 0o644
+) -> Path:
+    """Let ``write`` fill a file that appears under ``path``, with this mode, only when it is complete and on disk."""
     name = None
     try:
         if make_folder:
@@ -36,7 +38,7 @@ def write_whole(path: Path, write: Callable[[IO[bytes]], object], *, make_folder
             write(file)
             file.flush()
             os.fsync(file.fileno())
-        os.chmod(name, 0o644)
+        os.chmod(name, mode)
         os.replace(name, path)
     except OSError as error:
         raise QuietbitError(f"Cannot write {path}: {error.strerror or error}.") from error

@@ -27,9 +27,11 @@ from quietbit.mechanism.additive import Gaussian
 from quietbit.mechanism.ball import Ball, Norm
 from quietbit.mechanism.batch import LocalSteps, PoissonBatch
 from quietbit.node import Policy, init
-from quietbit.node.ledger import AnsweredBefore, FileLedger
+from quietbit.node.budget import account_of
+from quietbit.node.ledger import FileLedger
 from quietbit.node.question import ProposedMechanism, Question, description_of
-from quietbit.node.release import LocalGate, account_of
+from quietbit.node.refusal import AnsweredBefore
+from quietbit.node.release import LocalGate
 from quietbit.privacy.account import Account
 
 DIMENSION, SAMPLES, STEPS, MOMENTS = 42, 40, 3, 70

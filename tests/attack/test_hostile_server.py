@@ -25,18 +25,17 @@ from quietbit.design.solve import solve
 from quietbit.design.table import DesignSpec
 from quietbit.engine.messages import request_of, sum_request
 from quietbit.flower import PrivateUplink
-from quietbit.mechanism.additive import Gaussian
+from quietbit.mechanism.additive import Gaussian, Sign
 from quietbit.mechanism.ball import Ball, Norm
 from quietbit.mechanism.interpolated import InterpolatedMVU
+from quietbit.node.budget import account_of
 from quietbit.node.ledger import FileLedger, LedgerError
 from quietbit.node.policy import Policy
 from quietbit.node.question import STEPS, Framed
-from quietbit.node.release import account_of
 from quietbit.plan import plan
 from quietbit.secagg.codec import encode
 from quietbit.secagg.plan import masked_size
 from quietbit.wire.uplink import Uplink
-from quietbit_lab.baseline.noise import Sign
 from unit.flower.kit import CONFIG, DIMENSION, be_the_server, context, model, trained
 from unit.node.makers import write_policy
 
@@ -402,6 +401,9 @@ def nursery(what, path, cases):
     return [int(line) for line in done.stdout.split()]
 
 
+FILES = {"ledger", "counter", "counter.new", "policy.toml", "ledger.decisions", "ledger.key", "ledger.prices"}
+
+
 def test_kills(tmp_path):
     """A process that is killed at any moment has released no more than its ledger says, and leaves nothing behind."""
     node = Node(tmp_path, epsilon=1e6)
@@ -409,7 +411,7 @@ def test_kills(tmp_path):
     assert len(made) == CASES["kills"]
     assert sum(made) > 0
     assert node.books().releases == sum(made) + 1
-    assert {path.name for path in tmp_path.iterdir()} <= {"ledger", "counter", "counter.new", "policy.toml"}
+    assert {path.name for path in tmp_path.iterdir()} <= FILES
 
 
 def test_full_disks(tmp_path):

@@ -16,7 +16,8 @@ from attrs import evolve
 pytest.importorskip("cryptography", reason="needs the all extra")
 
 from quietbit.errors import InvalidParameter, QuietbitError
-from quietbit.node.policy import NotAllowed, Policy
+from quietbit.node.policy import Policy
+from quietbit.node.refusal import NotAllowed
 from quietbit.secagg import keys
 from quietbit.secagg.client import SumClient, masking_key, pair_mask_key, self_mask_key
 from quietbit.secagg.exposure import exposure_upper

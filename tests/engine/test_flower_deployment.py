@@ -24,9 +24,9 @@ import pytest
 from engine.superlink import EngineFailure, Network, Node
 from engine.wire import PUSHES, Request, replies, total
 from quietbit import Plan
+from quietbit.node.budget import account_of
 from quietbit.node.ledger import FileLedger
 from quietbit.node.policy import Policy
-from quietbit.node.release import account_of
 from quietbit.simulate.collect import seeded_client_rng
 from quietbit.simulate.loop import simulate
 from quietbit.simulate.problem import LocalPlan, Score, Training, clip_rows
@@ -284,7 +284,7 @@ def test_faults_spoil_neither_the_mean_nor_the_ledgers(network, tmp_path):
     assert_models(third, settings, [[KILLED, CUT]])
     report = json.loads((third / "report.json").read_text())
     assert [(entry["answered"], entry["declined"], entry["failed"]) for entry in report["rounds"]] == [(2, 3, 0)]
-    assert "is spent" in " ".join(report["rounds"][0]["reasons"])
+    assert "budget-spent" in " ".join(report["rounds"][0]["reasons"])
     # Nothing was lost in this run, so that the server's count of every node's releases is the node's own.
     counted = {node["node"]: node["releases"] for node in report["nodes"]}
     for partition in everybody:

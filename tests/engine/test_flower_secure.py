@@ -14,8 +14,8 @@ pytest.importorskip("cryptography", reason="needs the all extra: pip install 'qu
 
 from engine.simulation import simulate_app
 from quietbit import Adjacency, Plan
+from quietbit.node.budget import account_of
 from quietbit.node.ledger import StateLedger
-from quietbit.node.release import account_of
 from quietbit.privacy.account import Account
 from quietbit.secagg.plan import masked_size
 from quietbit.simulate.collect import seeded_client_rng

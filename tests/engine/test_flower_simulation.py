@@ -12,8 +12,8 @@ pytest.importorskip("sklearn", reason="needs quietbit-lab: pip install ./package
 
 from engine.simulation import simulate_app
 from quietbit import Plan
+from quietbit.node.budget import account_of
 from quietbit.node.ledger import StateLedger
-from quietbit.node.release import account_of
 from quietbit.simulate.loop import simulate
 from quietbit.simulate.problem import Training
 from quietbit_lab.task.registry import TaskSpec, build_task

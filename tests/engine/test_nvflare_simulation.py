@@ -208,7 +208,9 @@ def test_a_job_that_nobody_answers_fails(tmp_path):
     result = simulate(tmp_path, REPLAYED, "deployed")
     assert result.returncode != 0
     said = result.stdout + result.stderr
-    assert re.search(r"2 nodes \(site-\d, site-\d\) declined: This node has no policy", said)  # who is first is chance
+    assert re.search(
+        r"2 nodes \(site-\d, site-\d\) declined: invalid-request: This node has no policy", said
+    )  # who is first is chance
     assert "No node answered in 4 rounds, and the model has not changed" in said
     assert "Simulation failed with return code 2" in said
 

@@ -153,8 +153,8 @@ def _status(
 
     Example: quietbit node status /var/lib/quietbit/policy.toml
     """
+    from quietbit.node.budget import reached
     from quietbit.node.ledger import FileLedger, Moment
-    from quietbit.node.release import reached
 
     found = Policy.load(policy)
     books = FileLedger(found.ledger, found.counter).read()

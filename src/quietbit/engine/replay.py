@@ -19,25 +19,21 @@ from attrs import frozen
 from numpy.typing import NDArray
 
 from quietbit.engine.layout import ModelLayout
-from quietbit.errors import InvalidParameter, QuietbitError, check_int, require
+from quietbit.errors import InvalidParameter, check_int, require
 from quietbit.mechanism.base import Mechanism
 from quietbit.node.question import ProposedMechanism, Question, run_name
+from quietbit.node.refusal import NeedsModel
 from quietbit.plan.plan import Plan
 from quietbit.plan.rules import APP
 from quietbit.wire.downlink import Downlink, OutOfStep, Replica, ServerStep, replay_all
 
-__all__ = ["NEEDS", "Follower", "Leader", "NeedsModel"]
+__all__ = ["Follower", "Leader"]
 
 VERSION = 1
 FIELDS = {"version", "round", "digest", "broadcasts"}
-NEEDS = "This node needs the full model."
 DIGEST = 32
 FORGETFUL = 2  # full models that a node lost before the next round: from then on it gets no broadcasts
 Arrays = dict[str, NDArray[Any]]
-
-
-class NeedsModel(QuietbitError):
-    """The broadcasts do not lead from the model that this node has to the server's: `NEEDS`, whatever the reason."""
 
 
 @final
@@ -107,6 +103,7 @@ class Follower:
     run: int
     plan: Plan
     start: Callable[[], tuple[str, Mapping[str, Any]]] | None = None  # the model that the app ships with
+    families: tuple[str, ...] | None = None  # of mechanisms that the node's owner allows; None allows all
 
     def full(self, said: Any, record: str, arrays: Mapping[str, Any], speed: Any) -> None:
         """Keep the full model that came; one that is not the announced one is refused."""
@@ -123,7 +120,7 @@ class Follower:
     def replayed(self, said: Any, question: Question) -> tuple[str, Arrays]:
         """Replay what was missed; return the name of the model's record and all its arrays."""
         number, digest, broadcasts = _read(said)
-        mechanism = ProposedMechanism.read(question.mechanism).mechanism
+        mechanism = ProposedMechanism.read(question.mechanism, self.families).mechanism
         size = mechanism.domain.dimension  # of the model that this node has: nothing larger is allocated
         require(sum(map(len, broadcasts)) < 8 * size, "size of the broadcasts", "more", "less than the model's")
         try:
@@ -131,9 +128,9 @@ class Follower:
             before = replica.round
             replay_all(replica, broadcasts, mechanism, run_name(self.run))
             if (replica.round, replica.digest) != (number, digest):
-                raise NeedsModel(NEEDS)
+                raise NeedsModel
         except OutOfStep as error:
-            raise NeedsModel(NEEDS) from error
+            raise NeedsModel from error
         if replica.round != before:
             self._save(replica)
         return _unpack(table, replica.weights)
@@ -145,11 +142,11 @@ class Follower:
         if state is not None and known is not None:
             return Replica.read(io.BytesIO(state), size), known
         if self.start is None:
-            raise NeedsModel(NEEDS)
+            raise NeedsModel
         record, arrays = self.start()
         layout = ModelLayout.of(arrays, self.plan)
         if not layout.single or layout.dimension != size:
-            raise NeedsModel(NEEDS)
+            raise NeedsModel
         table = _pack(record, layout, arrays)
         if self.store is not None:
             self.store[f"{self.run}.layout"] = table
@@ -194,4 +191,4 @@ def _unpack(content: bytes, weights: NDArray[np.float32]) -> tuple[str, Arrays]:
             found[name] = np.frombuffer(values, dtype=np.dtype(kind)).reshape(shape).copy()
         return str(record), {name: found[name] for name, *_ in table}
     except (ValueError, TypeError, cbor2.CBORError) as error:
-        raise NeedsModel(NEEDS) from error
+        raise NeedsModel from error

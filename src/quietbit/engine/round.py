@@ -23,13 +23,14 @@ from quietbit._typing import FloatVector
 from quietbit.engine.crowd import Crowds
 from quietbit.engine.layout import ModelLayout
 from quietbit.engine.messages import evaluation_of, lines_of, one_line
-from quietbit.engine.replay import NEEDS, Leader
+from quietbit.engine.replay import Leader
 from quietbit.engine.report import Counts, EvaluationReport, NodeReport, Report, RoundReport
 from quietbit.errors import InvalidPayload, Outlier, require
 from quietbit.mechanism.base import Mechanism
 from quietbit.mechanism.expectation import Verdict, expectation
 from quietbit.mechanism.registry import identity_of
 from quietbit.node.question import VECTOR, Framed, run_name
+from quietbit.node.refusal import Reason, Refusal
 from quietbit.plan.costs import SCOUTS
 from quietbit.plan.plan import Plan
 from quietbit.privacy.account import Account
@@ -100,7 +101,8 @@ class Round:
         self._say(node, "declined", reason, step)
         if self.waits_for(node, step):
             self._declined.add(node)
-            self.needing |= {node} if reason == NEEDS else set()
+            if Refusal.read_reason(str(reason)) is Reason.NEEDS_MODEL:
+                self.needing.add(node)
             if step in ("", VECTOR):
                 self.counts[node].declined += 1
 

@@ -44,12 +44,11 @@ from quietbit._typing import FloatVector
 from quietbit.arrays import flatten
 from quietbit.errors import InvalidParameter, QuietbitError, require
 from quietbit.kernel.norm import Flat
-from quietbit.node.ledger import AnsweredBefore
-from quietbit.node.policy import NotAllowed, PolicyError
+from quietbit.node.policy import PolicyError
 from quietbit.node.question import Question
-from quietbit.node.release import Accepted, BudgetSpent, LocalGate, Noted, Unusable, public
+from quietbit.node.refusal import Noted, Reason, Refusal, Unusable, error_of, refusal_of
+from quietbit.node.release import Accepted, LocalGate
 from quietbit.node.stores import ModelFolder
-from quietbit.secagg.plan import ProtocolError
 
 __all__ = ["BatchSocket", "Gate", "Gatekeeper", "RemoteGate", "Ticket", "batch_of_parent"]
 
@@ -63,10 +62,6 @@ ASK = 10.0  # seconds from a connection to a whole question
 PATIENCE = 86400.0  # seconds that an app may train, where the policy names no answer time
 WAIT = 600.0  # seconds that an app waits for an answer
 BATCH = "QUIETBIT_BATCH"  # the variable that names a `BatchSocket` to processes that the gate's process starts
-KINDS: dict[str, type[QuietbitError]] = {
-    "answered": AnsweredBefore, "noted": Noted, "spent": BudgetSpent, "unusable": Unusable, "not-allowed": NotAllowed,
-    "protocol": ProtocolError, "refused": InvalidParameter,
-}  # fmt: skip
 
 
 @final
@@ -144,12 +139,11 @@ class Gatekeeper:
             try:
                 self._converse(connection)
             except Exception as error:
-                said = public(error)
-                if isinstance(said, Unusable):
-                    LOGGER.error("quietbit: a question is not answered.", exc_info=error)
-                kind = next((name for name, family in KINDS.items() if isinstance(said, family)), "unusable")
+                refusal = refusal_of(error)
+                if refusal.reason is Reason.UNUSABLE:
+                    LOGGER.error("quietbit: a request is not answered.", exc_info=error)
                 with contextlib.suppress(OSError):
-                    _send(connection, {"refused": str(said), "kind": kind})
+                    _send(connection, {"refused": refusal.reason.value, "detail": refusal.detail})
             finally:
                 with self._guard:
                     self._open.pop(connection, None)
@@ -159,8 +153,13 @@ class Gatekeeper:
         gate, what = self._gate, asked.get("ask")
         if what == "rules":
             models = gate.rules.models and str(Path(gate.rules.models).expanduser())
-            said = {"metrics": list(gate.metrics), "answer-seconds": gate.answer_seconds, "models": models}
-            _send(connection, said)
+            rules = {
+                "metrics": list(gate.metrics),
+                "answer-seconds": gate.answer_seconds,
+                "models": models,
+                "families": gate.families,
+            }
+            _send(connection, rules)
         elif what == "forget":
             gate.forget(int(asked["run"]))
             _send(connection, {})
@@ -202,6 +201,12 @@ class RemoteGate:
     def answer_seconds(self) -> float:
         """How long after a question its answer leaves."""
         return float(self._rules["answer-seconds"])
+
+    @property
+    def families(self) -> tuple[str, ...] | None:
+        """Families of mechanisms that the owner allows; None allows all."""
+        names = self._rules.get("families")
+        return None if names is None else tuple(str(name) for name in names)
 
     @property
     def models(self) -> ModelFolder | None:
@@ -278,10 +283,6 @@ class RemoteTicket:
         said, change = self._asked({"step": True})
         return np.frombuffer(change, dtype="<f8") if said["more"] else None
 
-    def zero(self) -> bytes | None:
-        """Return None: the gatekeeper, which no app can disturb, makes one release and no other."""
-        return None
-
     def release(self, update: Any) -> bytes:
         """Hand the update over, or say that there is none, and get the release."""
         data = b""
@@ -344,7 +345,7 @@ class BatchSocket:
         with connection, contextlib.suppress(OSError, Unusable):
             found = self._current()
             if found is None:
-                _send(connection, {"refused": "There is no round.", "kind": "refused"})
+                _send(connection, {"refused": Reason.INVALID.value, "detail": "There is no round."})
                 return
             _send(connection, {"dimension": found[1]})
             _serve_batches(connection, *found, PATIENCE)
@@ -383,7 +384,7 @@ def _serve_batches(connection: socket.socket, ticket: Ticket, dimension: int, se
             else:
                 return data
         except (QuietbitError, ValueError) as error:  # there is a release all the same, of what came before
-            answer = {"refused": str(error), "kind": "refused"}
+            answer = {"refused": Reason.INVALID.value, "detail": str(error)}
         _send(connection, answer, found)
 
 
@@ -394,7 +395,7 @@ def _new_socket() -> socket.socket:
 def _answered(received: tuple[dict[str, Any], bytes]) -> tuple[dict[str, Any], bytes]:
     answer, _ = received
     if "refused" in answer:
-        raise KINDS.get(str(answer.get("kind")), Unusable)(str(answer["refused"]))
+        raise error_of(Refusal(Reason(answer["refused"]), str(answer.get("detail", ""))))
     return received
 
 
@@ -414,7 +415,7 @@ def _receive(connection: socket.socket, most: int, seconds: float) -> tuple[dict
         with contextlib.suppress(ValueError):
             said = json.loads(_read(connection, letters, ends))
     if not isinstance(said, dict):
-        raise Unusable("The other end of the socket speaks another language.")
+        raise Unusable("Unreadable message from the peer.")
     return said, _read(connection, size, ends)
 
 

@@ -3,7 +3,7 @@
 Idea     what was spent is the one thing a node must not forget. Every line of the file holds the SHA-256 of the line
          before it, so that no line can be changed, taken out or moved. A second file, the counter, says how many
          lines there are and what the last one is; a ledger that is shorter than its counter, or another one, is
-         refused. Both are made by `quietbit node init` and by nothing else: a ledger that is not there was taken away.
+         refused. Both are made by `quietbit node init` and by nothing else: a missing ledger is an error.
 Symbols  head: SHA-256 of a line; count: number of lines, the first (which names the ledger) included.
 
 | line | says |
@@ -31,19 +31,23 @@ import time
 from collections.abc import Callable, Iterable, Iterator, Mapping, MutableMapping
 from functools import cache
 from pathlib import Path
-from typing import Any, NamedTuple, TypeAlias, final
+from typing import Any, ClassVar, NamedTuple, TypeAlias, final
 
 from attrs import define, field, frozen
 
 from quietbit.errors import InvalidParameter, QuietbitError, check_int, require
+from quietbit.node.refusal import AnsweredBefore, BudgetSpent
 
-__all__ = ["AnsweredBefore", "FileLedger", "Ledger", "LedgerError", "LedgerState", "StateLedger", "WatchedLedger"]
+__all__ = ["FileLedger", "Ledger", "LedgerError", "LedgerState", "StateLedger", "WatchedLedger"]
 
 FORMAT, VERSION = "quietbit-ledger", 2
 COUNTER = "quietbit-counter"
 DAY = 86400.0
 MOST_BYTES = 256 * 2**20
 MOST_MECHANISMS = 256
+MOST_OF_RUN = 16  # mechanisms that one run may add: updates, scouts, evaluations, and changes of its plan
+MOST_OF_DAY = 64  # and all runs in 24 hours
+EVALUATIONS = "/evaluations"  # follows a run's number where its evaluations are noted
 MOST_STEPS = 8  # lines of steps for every release that was made, and as many rounds to begin with
 START = bytes(32)
 Entry = dict[str, Any]
@@ -57,10 +61,6 @@ class LedgerError(QuietbitError):
     """A ledger that cannot be read, written or believed: nobody knows what was spent, so nothing more is."""
 
 
-class AnsweredBefore(InvalidParameter):
-    """A question that is answered once, and was, or may have been: what it asks for has left this node."""
-
-
 @final
 class Moment(NamedTuple):
     """When something happened: by the clock, and by how long the machine had then been running since ``boot``.
@@ -71,6 +71,12 @@ class Moment(NamedTuple):
     time: float
     boot: str
     running: float
+
+    def is_within_day(self, now: Moment) -> bool:
+        """Return whether this was less than 24 hours before ``now``, by either clock, or lies in the future."""
+        if now.time - self.time < DAY:
+            return True
+        return now.boot == self.boot and now.running - self.running < DAY
 
     @classmethod
     def now(cls) -> Moment:
@@ -87,6 +93,9 @@ def _boot() -> str:
         return os.urandom(16).hex()
 
 
+Counts: TypeAlias = dict[tuple[str, int, str], int]  # releases by mechanism, k and data set, the first one first
+
+
 @final
 @define(eq=False)
 class LedgerState:
@@ -95,7 +104,9 @@ class LedgerState:
     identity: str = ""
     heads: list[bytes] = field(factory=list)
     mechanisms: dict[str, Any] = field(factory=dict)
-    counts: dict[tuple[str, int, str], int] = field(factory=dict)  # by mechanism, k and data set
+    counts: Counts = field(factory=dict)
+    run_counts: dict[str, Counts] = field(factory=dict)  # the same of each run, its evaluations included
+    first_uses: dict[str, tuple[str, Moment]] = field(factory=dict)  # of a mechanism: by which run, and when
     times: list[Moment] = field(factory=list)
     runs: dict[str, list[tuple[int, float, str]]] = field(factory=dict)
     steps: dict[str, tuple[int, int]] = field(factory=dict)
@@ -128,10 +139,7 @@ class LedgerState:
 
     def last_day(self, now: Moment) -> int:
         """Return the releases of the last 24 hours; those that a clock put into the future are among them."""
-        return sum(
-            now.time - when.time < DAY or (now.boot == when.boot and now.running - when.running < DAY)
-            for when in self.times
-        )
+        return sum(when.is_within_day(now) for when in self.times)
 
     def last_round(self, run: str) -> int:
         """Return the last round of a run that was answered; 0 if none."""
@@ -141,7 +149,7 @@ class LedgerState:
         """Refuse a round that is not later than all that were answered in this run."""
         last = self.last_round(run)
         if not number > last:
-            raise AnsweredBefore(f"round must be above {last}, the last one answered in this run, got {number}.")
+            raise AnsweredBefore(f"round must be above {last}, the last one answered in run {run}, got {number}.")
 
     def step(self, run: str, number: int, step: int) -> Entry:
         """Return the line of a step of a masked sum that is answered now; refused unless later than all of this run.
@@ -149,19 +157,32 @@ class LedgerState:
         Refused, too, after steps of too many sums that came to no release: they would fill the disk.
         """
         if self.step_lines >= MOST_STEPS * (self.releases + 32):
-            raise LedgerError("This node was asked for steps of too many sums that came to nothing.")
-        last = self.steps.get(run, (0, 0))
-        if not (number, step) > last:
+            raise BudgetSpent("This node was asked for steps of too many sums that came to nothing.")
+        last_round, last_step = self.steps.get(run, (0, 0))
+        if not (number, step) > (last_round, last_step):
             raise AnsweredBefore(
-                f"step {step} of the sum of round {number} must come after step {last[1]} of round {last[0]}, the last "
-                "one answered in this run."
+                f"step {step} of the sum of round {number} must come after step {last_step} of round {last_round}, "
+                f"the last one answered in run {run}."
             )
         return {"kind": "step", "run": run, "round": number, "step": step}
 
-    def check_mechanism(self, identity: str) -> None:
-        """Refuse one mechanism more than a ledger holds: each is priced anew in every process that reads it."""
-        if identity not in self.mechanisms and len(self.mechanisms) >= MOST_MECHANISMS:
-            raise LedgerError(f"This node has answered with {MOST_MECHANISMS} different mechanisms, and takes no more.")
+    def check_mechanism(self, identity: str, run: str, now: Moment) -> None:
+        """Refuse a new mechanism beyond what a ledger holds, or what a run or a day may add to it.
+
+        Each is priced in every process that reads the ledger, so nobody may fill it at will.
+        """
+        if identity in self.mechanisms:
+            return
+        base = base_run(run)
+        of_run = sum(user == base for user, _ in self.first_uses.values())
+        of_day = sum(when.is_within_day(now) for _, when in self.first_uses.values())
+        for count, most, where in (
+            (len(self.mechanisms), MOST_MECHANISMS, "in all"),
+            (of_run, MOST_OF_RUN, f"of run {base}"),
+            (of_day, MOST_OF_DAY, "in the last 24 hours"),
+        ):
+            if count >= most:
+                raise BudgetSpent(f"This node has answered with {most} different mechanisms {where}.")
 
     def take(self, line: bytes, origin: str) -> None:
         """Add a line that was read or is about to be written."""
@@ -174,7 +195,13 @@ class LedgerState:
             if (kind == "ledger") == bool(self.heads):
                 raise InvalidParameter.of("kind of the line", "ledger in the first, and no other", kind)
             if kind == "ledger":
-                require(entry["format"] == FORMAT and entry["version"] == VERSION, "format", entry["format"], FORMAT)
+                require(entry["format"] == FORMAT, "format", entry["format"], FORMAT)
+                version = check_int(entry["version"], "version of the ledger", 1)
+                if version != VERSION:
+                    known = f"it has version {version}, and this quietbit reads version {VERSION}"
+                    raise LedgerError(
+                        f"{origin} cannot be used: {known}. Install the quietbit that wrote it, or a newer one."
+                    )
                 self.identity = str(entry["identity"])
             elif kind == "mechanism":
                 self.mechanisms[str(entry["mechanism"])] = entry["description"]
@@ -183,10 +210,14 @@ class LedgerState:
                 number, when = check_int(entry["round"], "round", 1), float(entry["time"])
                 if mechanism not in self.mechanisms:
                     raise InvalidParameter.of("mechanism of a release", "one that was noted", mechanism)
+                run = str(entry["run"])
+                moment = Moment(when, str(entry.get("boot", "")), float(entry.get("running", 0.0)))
                 key = mechanism, honest, str(entry.get("data-set", ""))
-                self.counts[key] = self.counts.get(key, 0) + 1
-                self.times.append(Moment(when, str(entry.get("boot", "")), float(entry.get("running", 0.0))))
-                self.runs.setdefault(str(entry["run"]), []).append((number, when, mechanism))
+                for counts in (self.counts, self.run_counts.setdefault(base_run(run), {})):
+                    counts[key] = counts.get(key, 0) + 1
+                self.times.append(moment)
+                self.first_uses.setdefault(mechanism, (base_run(run), moment))
+                self.runs.setdefault(run, []).append((number, when, mechanism))
             elif kind == "step":
                 place = check_int(entry["round"], "round", 1), check_int(entry["step"], "step", 1)
                 self.steps[str(entry["run"])] = place
@@ -200,6 +231,11 @@ class LedgerState:
 
 
 Change = Callable[[LedgerState], Iterable[Entry]]
+
+
+def base_run(run: str) -> str:
+    """Return the run whose updates or evaluations are noted under this name."""
+    return run.removesuffix(EVALUATIONS)
 
 
 def text_of(value: Any) -> str:
@@ -226,12 +262,12 @@ def first_line() -> Entry:
     return {"kind": "ledger", "format": FORMAT, "version": VERSION, **stamp}
 
 
-def _written(books: LedgerState, entries: Iterable[Entry], origin: str) -> bytes:
-    """Encode the entries as lines, taking each into the books in turn."""
+def _written(state: LedgerState, entries: Iterable[Entry], origin: str) -> bytes:
+    """Encode the entries as lines, adding each to the totals in turn."""
     lines = []
     for entry in entries:
-        line = text_of({**entry, "previous": books.head.hex()}).encode("ascii")
-        books.take(line, origin)
+        line = text_of({**entry, "previous": state.head.hex()}).encode("ascii")
+        state.take(line, origin)
         lines.append(line + b"\n")
     return b"".join(lines)
 
@@ -242,22 +278,23 @@ class StateLedger:
     """A ledger in a mapping, for simulations: lines without a disk below them; an empty mapping begins one."""
 
     state: MutableMapping[str, Any]
+    path: ClassVar[Path | None] = None
 
     def read(self) -> LedgerState:
         """Return the totals."""
-        books, text = LedgerState(), self.state.get("ledger", "")
+        state, text = LedgerState(), self.state.get("ledger", "")
         for line in str(text).encode("ascii").splitlines():
-            books.take(line, "The ledger in the state")
+            state.take(line, "The ledger in the state")
         if not text:
-            self.state["ledger"] = _written(books, [first_line()], "The ledger in the state").decode("ascii")
-        return books
+            self.state["ledger"] = _written(state, [first_line()], "The ledger in the state").decode("ascii")
+        return state
 
     def update(self, change: Change) -> LedgerState:
         """Add the lines that ``change`` makes of what there is; where it raises, nothing is added."""
-        books = self.read()
-        added = _written(books, list(change(books)), "The ledger in the state").decode("ascii")
+        state = self.read()
+        added = _written(state, list(change(state)), "The ledger in the state").decode("ascii")
         self.state["ledger"] = str(self.state["ledger"]) + added
-        return books
+        return state
 
 
 @final
@@ -266,96 +303,114 @@ class FileLedger:
 
     def __init__(self, path: str | os.PathLike[str], counter: str | os.PathLike[str]) -> None:
         """Name the files; they are opened when they are used."""
-        self._path, self._counter = _absolute(path, "ledger"), _absolute(counter, "counter")
-        require(self._path != self._counter, "counter", str(counter), "another file than the ledger")
-        self._books, self._size = LedgerState(), 0
+        self.path = _absolute(path, "ledger")
+        self._counter = _absolute(counter, "counter")
+        require(self.path != self._counter, "counter", str(counter), "another file than the ledger")
+        self._state, self._size = LedgerState(), 0
         self._guard = threading.RLock()
 
     @classmethod
     def create(cls, path: str | os.PathLike[str], counter: str | os.PathLike[str]) -> FileLedger:
         """Begin a ledger; refused where either file is there already."""
         ledger = cls(path, counter)
-        for place in (ledger._path, ledger._counter):
+        for place in (ledger.path, ledger._counter):
             if os.path.lexists(place):
                 raise LedgerError(
                     f"{place} is there already: a ledger is begun once. If this node's past releases may be forgotten, "
                     "move it away first."
                 )
         try:
-            os.close(os.open(ledger._path, os.O_RDWR | os.O_CREAT | os.O_EXCL | os.O_CLOEXEC, 0o600))
-            _force(ledger._path.parent, os.O_RDONLY)
+            os.close(os.open(ledger.path, os.O_RDWR | os.O_CREAT | os.O_EXCL | os.O_CLOEXEC, 0o600))
         except OSError as error:
-            raise LedgerError(f"Cannot make the ledger {ledger._path}: {error.strerror}.") from error
-        with ledger._locked() as handle:
-            books = LedgerState()
-            _append(handle, _written(books, [first_line()], str(ledger._path)), 0, ledger._path)
-            ledger._put_counter(books)
+            raise LedgerError(f"Cannot make the ledger {ledger.path}: {error.strerror}.") from error
+        try:
+            _force(ledger.path.parent, os.O_RDONLY)
+            with locked(ledger.path, "ledger", os.O_RDWR) as handle:
+                state = LedgerState()
+                _append(handle, _written(state, [first_line()], str(ledger.path)), 0, ledger.path)
+                ledger._put_counter(state)
+        except BaseException as error:
+            ledger.remove()  # half a ledger would be refused, and in the way of the next attempt
+            if isinstance(error, OSError):
+                raise LedgerError(f"Cannot make the ledger {ledger.path}: {error.strerror}.") from error
+            raise
         return ledger
+
+    def remove(self) -> None:
+        """Remove a ledger that was begun and not used: nothing was released."""
+        for path in (self.path, self._counter, self._unfinished_counter):
+            with contextlib.suppress(OSError):
+                path.unlink(missing_ok=True)
+
+    @property
+    def _unfinished_counter(self) -> Path:
+        """Where a new counter is written before it replaces the old one; what a crash leaves there is used again."""
+        return self._counter.with_name(self._counter.name + ".new")
 
     def read(self, known: Mapping[str, Any] | None = None) -> LedgerState:
         """Return the totals; refused where the ledger is not what its counter or ``known`` (a `mark`) says."""
-        with self._guard, self._locked() as handle:
+        with self._guard, locked(self.path, "ledger", os.O_RDONLY) as handle:
             return self._read(handle, known or {})
 
     def update(self, change: Change, known: Mapping[str, Any] | None = None) -> LedgerState:
         """Read, change, write and force to disk, the counter too, all under the lock."""
-        with self._guard, self._locked() as handle:
-            books = self._read(handle, known or {})
-            entries, size = list(change(books)), self._size
+        with self._guard, locked(self.path, "ledger", os.O_RDWR) as handle:
+            state = self._read(handle, known or {})
+            entries, size = list(change(state)), self._size
             if not entries:
-                return books
-            self._books, self._size = LedgerState(), 0  # read anew if anything goes wrong from here on
-            lines = _written(books, entries, str(self._path))
+                return state
+            self._state, self._size = LedgerState(), 0  # read anew if anything goes wrong from here on
+            lines = _written(state, entries, str(self.path))
             if size + len(lines) > MOST_BYTES:
-                raise LedgerError(f"The ledger {self._path} would be larger than {MOST_BYTES} bytes.")
-            _append(handle, lines, size, self._path)
-            self._put_counter(books)
-            self._books, self._size = books, size + len(lines)
-            return books
+                raise LedgerError(f"The ledger {self.path} would be larger than {MOST_BYTES} bytes.")
+            _append(handle, lines, size, self.path)
+            self._put_counter(state)
+            self._state, self._size = state, size + len(lines)
+            return state
 
     def _read(self, handle: int, known: Mapping[str, Any]) -> LedgerState:
         size = os.fstat(handle).st_size
         if size > MOST_BYTES:
-            raise LedgerError(f"{self._path} is not a ledger: it is larger than {MOST_BYTES} bytes.")
+            raise LedgerError(f"{self.path} is not a ledger: it is larger than {MOST_BYTES} bytes.")
         if size < self._size:
-            raise LedgerError(f"The ledger {self._path} is shorter than it was. {HELP}.")
+            raise LedgerError(f"The ledger {self.path} is shorter than it was. {HELP}.")
         with open(handle, "rb", closefd=False) as file:
             file.seek(self._size)
             fresh = file.read(size - self._size)
         if len(fresh) < size - self._size:
-            raise LedgerError(f"The ledger {self._path} cannot be read to its end.")
+            raise LedgerError(f"The ledger {self.path} cannot be read to its end.")
         whole, end, _ = fresh.rpartition(b"\n")
         if end:
-            books, start = self._books, self._size
-            self._books, self._size = LedgerState(), 0  # lines that cannot be read leave nothing that looks read
+            state, start = self._state, self._size
+            self._state, self._size = LedgerState(), 0  # lines that cannot be read leave nothing that looks read
             for line in whole.split(b"\n"):
-                books.take(line, f"The ledger {self._path}")
-            self._books, self._size = books, start + len(whole) + 1
-        self._check_counter(self._books)
-        if self._books.behind(known):
+                state.take(line, f"The ledger {self.path}")
+            self._state, self._size = state, start + len(whole) + 1
+        self._check_counter(self._state)
+        if self._state.behind(known):
             raise LedgerError("The ledger is behind what this run has noted in it.")
-        return self._books
+        return self._state
 
-    def _check_counter(self, books: LedgerState) -> None:
+    def _check_counter(self, state: LedgerState) -> None:
         try:
             with _opened(self._counter, "counter", os.O_RDONLY) as handle:
                 said = json.loads(os.read(handle, 4096))
-            own = said["format"] == COUNTER and said["ledger"] == books.identity
-            count, behind = check_int(said["count"], "count", 1), books.behind(said)
+            own = said["format"] == COUNTER and said["ledger"] == state.identity
+            count, behind = check_int(said["count"], "count", 1), state.behind(said)
         except (OSError, ValueError, TypeError, KeyError) as error:
             raise LedgerError(
                 f"{self._counter} is not the counter of a ledger ({type(error).__name__}). {HELP}."
             ) from error
         if not own:
-            raise LedgerError(f"The counter {self._counter} belongs to another ledger than {self._path}. {HELP}.")
+            raise LedgerError(f"The counter {self._counter} belongs to another ledger than {self.path}. {HELP}.")
         if behind:
-            said = f"({books.count} lines; it has seen {count})"
-            raise LedgerError(f"The ledger {self._path} is older than its counter, or another {said}. {HELP}.")
+            said = f"({state.count} lines; it has seen {count})"
+            raise LedgerError(f"The ledger {self.path} is older than its counter, or another {said}. {HELP}.")
 
-    def _put_counter(self, books: LedgerState) -> None:
-        said = {"format": COUNTER, "ledger": books.identity, **books.mark}
+    def _put_counter(self, state: LedgerState) -> None:
+        said = {"format": COUNTER, "ledger": state.identity, **state.mark}
         data = (json.dumps(said, sort_keys=True) + "\n").encode("ascii")
-        beside = self._counter.with_name(self._counter.name + ".new")  # one name: what a crash leaves is used again
+        beside = self._unfinished_counter
         try:
             with contextlib.suppress(FileNotFoundError):
                 os.unlink(beside)
@@ -364,22 +419,6 @@ class FileLedger:
             _force(self._counter.parent, os.O_RDONLY)
         except OSError as error:
             raise LedgerError(f"Cannot write the counter {self._counter}: {error.strerror}.") from error
-
-    @contextlib.contextmanager
-    def _locked(self) -> Iterator[int]:
-        """Open and lock the ledger: the lock is on the file itself, whatever name it was opened by."""
-        try:
-            import fcntl as locks
-        except ImportError as error:
-            raise LedgerError("A ledger needs POSIX file locks, which this system does not have.") from error
-        with _opened(self._path, "ledger", os.O_RDWR) as handle:
-            locks.flock(handle, locks.LOCK_EX)  # given back when it is closed
-            same = False
-            with contextlib.suppress(OSError):
-                same = os.path.samestat(os.fstat(handle), os.stat(self._path))
-            if not same:
-                raise LedgerError(f"The ledger {self._path} was taken away or replaced while it was opened.")
-            yield handle
 
 
 @final
@@ -390,15 +429,20 @@ class WatchedLedger:
     ledger: FileLedger
     record: MutableMapping[str, Any]
 
+    @property
+    def path(self) -> Path:
+        """The ledger's file."""
+        return self.ledger.path
+
     def read(self) -> LedgerState:
         """Return the totals; refused where the ledger went back."""
         return self.ledger.read(self.record)
 
     def update(self, change: Change) -> LedgerState:
         """Add lines, and remember the last."""
-        books = self.ledger.update(change, self.record)
-        self.record.update(books.mark)
-        return books
+        state = self.ledger.update(change, self.record)
+        self.record.update(state.mark)
+        return state
 
 
 Ledger: TypeAlias = FileLedger | StateLedger | WatchedLedger
@@ -409,6 +453,26 @@ def _absolute(path: str | os.PathLike[str], name: str) -> Path:
     # A relative path would be another file when the process is started elsewhere.
     require(place.is_absolute(), name, str(path), "an absolute path")
     return Path(os.path.realpath(place))
+
+
+@contextlib.contextmanager
+def locked(path: Path, name: str, how: int) -> Iterator[int]:
+    """Open and lock a file: the lock is on the file itself, whatever name it was opened by; shared to read it."""
+    try:
+        import fcntl as locks
+    except ImportError as error:
+        raise LedgerError(f"The {name} needs POSIX file locks, which this system does not have.") from error
+    with _opened(path, name, how) as handle:
+        try:
+            locks.flock(handle, locks.LOCK_SH if how == os.O_RDONLY else locks.LOCK_EX)  # until it is closed
+        except OSError as error:
+            raise LedgerError(f"Cannot lock the {name} {path}: {error.strerror}.") from error
+        same = False
+        with contextlib.suppress(OSError):
+            same = os.path.samestat(os.fstat(handle), os.stat(path))
+        if not same:
+            raise LedgerError(f"The {name} {path} was taken away or replaced while it was opened.")
+        yield handle
 
 
 @contextlib.contextmanager

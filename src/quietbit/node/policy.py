@@ -22,8 +22,10 @@ from typing import TYPE_CHECKING, Any, ClassVar, TypeAlias, final
 import attrs
 from attrs import NOTHING, field, frozen
 
+from quietbit._files import write_whole
 from quietbit.errors import InvalidParameter, QuietbitError, check_int, check_known, check_real, require
 from quietbit.node.ledger import FileLedger
+from quietbit.node.refusal import BudgetSpent, NotAllowed
 from quietbit.secagg.identity import OTHERS_WRITE, PUBLIC_SIZE, Directory, Identity, read_file
 from quietbit.target import MOST_CLIENTS, Adjacency, Target, Trust, Unit, check_delta
 
@@ -32,7 +34,7 @@ if TYPE_CHECKING:  # what only a release needs is imported when there is one: `q
     from quietbit.secagg.plan import SumPlan
 
 __all__ = [
-    "NotAllowed", "Policy", "PolicyError", "Rules", "SeededRngWarning", "Simulation", "init", "simulated_directory",
+    "Policy", "PolicyError", "Rules", "SeededRngWarning", "Simulation", "init", "simulated_directory",
 ]  # fmt: skip
 
 MOST_RELEASES = 10**6
@@ -42,12 +44,11 @@ RETIRED = ("pricing-seconds",)  # keys of earlier versions, which mean nothing a
 RESPONSE, SUMMED = ANSWERING = ("response", "summed-response")
 SCOUT = "scout"  # and the one that answers for the clip: an owner names it among mechanisms, or no scout answers
 USUAL = ("imvu", "vmvu", SCOUT)  # of one bit per parameter, of 80 bytes, and answers for a clip that moves
+DIMENSION = 2**25  # parameters of an update, unless the policy says otherwise: 256 MiB in a gatekeeper
+REFUSALS = 10  # runs per day, unless the policy says otherwise
+MOST_REFUSALS = 1000
 LEAST_EPSILON = 0.001  # of a release, in policies that `init` writes
 RISK = 2.0**-40  # the largest chance that a sum with few neighbours can be unmasked
-
-
-class NotAllowed(QuietbitError):
-    """The owner's policy does not allow what was asked; the sentence names the rule and not its number."""
 
 
 class PolicyError(QuietbitError, ValueError):
@@ -134,6 +135,9 @@ class Policy:
         lambda value, _: Unit(value), Unit.CLIENT,
     )  # fmt: skip
     data_set: str = _rule("the data's name: releases of other named data sets do not count here", _name, "")
+    samples: int | None = _rule(
+        "how many samples the data has: batches are drawn from exactly so many", partial(check_int, low=1), None
+    )
     largest_sampling_rate: float = _rule(
         "each sample is in a batch with no more than this probability", partial(check_real, at_most=1.0), 1.0
     )
@@ -141,10 +145,18 @@ class Policy:
     evaluate: float = _rule(
         "what private answers to evaluations may cost, all together, of that epsilon; 0: none are given", _floor, 0.0
     )
+    largest_dimension: int = _rule(
+        "updates have no more parameters than this; a gatekeeper holds 8 bytes of memory for each",
+        partial(check_int, low=1), DIMENSION,
+    )  # fmt: skip
     largest_clip: float = _rule("updates are clipped to a ball no larger than this", _real)
     smallest_clip: float = _rule("nor to one smaller than this, where a run moves its clip", _floor, 0.0)
     releases: int = _rule("how many releases there may be, in all", _count)
     releases_per_day: int = _rule("how many in any 24 hours", _count)
+    refusals_per_day: int = _rule(
+        "how many runs may be refused for this budget in any 24 hours; then all are refused",
+        partial(check_int, low=1, high=MOST_REFUSALS), REFUSALS,
+    )  # fmt: skip
     least_epsilon: float = _rule("a release never counts less than this pure epsilon", _floor, 0.0)
     runs: tuple[str, ...] = _rule("numbers of the runs that are answered; * for all", _words, ("*",))
     trust: tuple[Trust, ...] = _rule("local, secure-aggregation or both", _trusts, (Trust.LOCAL,))
@@ -187,6 +199,9 @@ class Policy:
         require(all(self.evaluate < cap.epsilon for cap in self.caps), "evaluate", self.evaluate, rule)
         if self.unit is Unit.SAMPLE and not self.data_set:
             raise InvalidParameter.of("data_set", "given where samples are protected: whose account this is")
+        if self.samples is not None:
+            rule = "left out unless the unit is sample"
+            require(self.unit is Unit.SAMPLE, "samples", self.samples, rule)
         sums, server = ("min_honest_clients", "local_epsilon"), ("directory", "operator", "own_key")
         given = [name for name in (*sums, *server) if getattr(self, name) is not None]
         for name in (*sums, *server):
@@ -206,6 +221,16 @@ class Policy:
         if self.local_epsilon is None:
             return (local,)
         return attrs.evolve(local, epsilon=self.epsilon, trust=Trust.SECURE_AGGREGATION), local
+
+    @cached_property
+    def mark(self) -> str:
+        """A short digest of all rules, by which refusals under an earlier policy are told apart."""
+        return hashlib.sha256(self.text().encode()).hexdigest()[:16]
+
+    @property
+    def families(self) -> tuple[str, ...]:
+        """The families that a description may name."""
+        return self.mechanisms
 
     @classmethod
     def load(cls, path: str | os.PathLike[str]) -> Policy:
@@ -238,34 +263,42 @@ class Policy:
     def honest_for(self, trust: Trust, threshold: int | None, honest: int | None) -> int:
         """Return the node's own least number, for sums of at least that many; the run's is ignored."""
         if trust not in self.trust:
-            raise NotAllowed(f"This node's policy does not allow {trust.value} trust.")
+            raise NotAllowed(f"The request is for {trust.value} trust.", rule="trust")
         if trust is not Trust.SECURE_AGGREGATION:
             return 0
-        own = self.min_honest_clients or MOST_CLIENTS
-        if threshold is None or not threshold >= own:
-            raise NotAllowed("This node's policy does not allow sums of so few clients.")
-        return own
+        least = self.min_honest_clients or MOST_CLIENTS
+        if threshold is None or not threshold >= least:
+            raise NotAllowed(f"The sum has the threshold {threshold}, below {least}.", rule="min-honest-clients")
+        return least
 
-    def check(self, family: str, clip: float, run: str, rate: float = 1.0) -> None:
-        """Refuse another family, a larger ball or one that is too small, another run, batches that are too large."""
-        rules = [(self.evaluate > 0, "evaluations")]
-        if family not in ANSWERING:
-            rules = [
-                (rate <= self.largest_sampling_rate, "so large a sampling rate"),
-                (family in self.mechanisms, f"the mechanism {family[:40]!r}"),
-                (clip <= self.largest_clip, "so large a clip"),
-                (clip >= self.smallest_clip, "so small a clip"),
-            ]
-        for holds, what in (*rules, ("*" in self.runs or run in self.runs, "this run")):
-            if not holds:
-                raise NotAllowed(f"This node's policy does not allow {what}.")
+    def check_request(self, run: str, dimension: int) -> None:
+        """Refuse a run that is not listed, and more parameters than the owner allows."""
+        if "*" not in self.runs and run not in self.runs:
+            raise NotAllowed(f"The policy does not list run {run}.", rule="runs")
+        if not dimension <= self.largest_dimension:
+            raise NotAllowed(f"{dimension} parameters exceed {self.largest_dimension}.", rule="largest-dimension")
+
+    def check(self, family: str, clip: float, rate: float = 1.0) -> None:
+        """Refuse another family, a ball that is too large or too small, and batches that are too large."""
+        if family in ANSWERING:
+            if not self.evaluate > 0:
+                raise NotAllowed("evaluate is 0.", rule="evaluate")
+            return
+        if not rate <= self.largest_sampling_rate:
+            raise NotAllowed(f"The sampling rate is {rate:g}.", rule="largest-sampling-rate")
+        if family not in self.mechanisms:
+            raise NotAllowed(f"The mechanism is {family[:40]!r}.", rule="mechanisms")
+        if not clip <= self.largest_clip:
+            raise NotAllowed(f"The clip is {clip:g}.", rule="largest-clip")
+        if not clip >= self.smallest_clip:
+            raise NotAllowed(f"The clip is {clip:g}.", rule="smallest-clip")
 
     def check_counts(self, releases: int, today: int) -> None:
         """Refuse a release beyond the number in all, or of any 24 hours."""
         if not releases <= self.releases:
-            raise NotAllowed("This node's policy allows no more releases.")
+            raise BudgetSpent(f"All {self.releases} releases of the policy are made.")
         if not today <= self.releases_per_day:
-            raise NotAllowed("This node's policy allows no more releases today.")
+            raise BudgetSpent(f"The {self.releases_per_day} releases of the last 24 hours are made.")
 
     def identity(self, client: int | None) -> Identity | None:
         """Load the key that the policy names."""
@@ -279,7 +312,7 @@ class Policy:
     def members(self, places: tuple[int, ...]) -> tuple[bytes, ...]:
         """Of the directory that the operator has signed."""
         if self.directory is None:
-            raise NotAllowed("This node's policy names no directory of members, which such sums need.")
+            raise NotAllowed("The policy names no directory of members.", rule="own-key")
         try:
             found = Directory.load(self.directory, bytes.fromhex(self.operator or ""))
         except QuietbitError as error:
@@ -290,11 +323,11 @@ class Policy:
         """Refuse a server that must be believed where there is a directory, and sums that colluders could unmask."""
         honest = min(self.min_honest_clients or MOST_CLIENTS, plan.clients)
         if self.directory is not None and not plan.active:
-            raise NotAllowed("This node's policy does not allow sums whose server must be believed.")
+            raise NotAllowed("The sum trusts the server, and the policy names a directory.", rule="directory")
         if plan.neighbours is not None and not plan.neighbours >= self.min_neighbours:
-            raise NotAllowed("This node's policy does not allow sums in which clients deal with so few others.")
+            raise NotAllowed(f"The sum has {plan.neighbours} neighbours.", rule="min-neighbours")
         if not plan.exposure_upper(self.most_colluders, honest) <= self.largest_exposure:
-            raise NotAllowed("This node's policy does not allow sums that so few colluding clients could unmask.")
+            raise NotAllowed(f"{self.most_colluders} colluders could unmask the sum.", rule="largest-exposure")
 
 
 KEYS = {one.name: one.name.replace("_", "-") for one in attrs.fields(Policy)}
@@ -319,6 +352,10 @@ class Simulation:
     answer_seconds: ClassVar[float] = 0.0
     data_set: ClassVar[str] = ""
     models: ClassVar[str | None] = None
+    refusals_per_day: ClassVar[int | None] = None  # as many as come
+    mark: ClassVar[str] = ""
+    families: ClassVar[tuple[str, ...] | None] = None  # any
+    samples: ClassVar[int | None] = None
     rng = _rng
 
     def honest_for(self, trust: Trust, threshold: int | None, honest: int | None) -> int:
@@ -327,7 +364,10 @@ class Simulation:
             return 0
         return check_int(self.min_honest_clients or honest, "honest clients of the sum", 2)
 
-    def check(self, family: str, clip: float, run: str, rate: float = 1.0) -> None:
+    def check_request(self, run: str, dimension: int) -> None:
+        """Every run, of every size."""
+
+    def check(self, family: str, clip: float, rate: float = 1.0) -> None:
         """Everything may be asked."""
 
     def check_counts(self, releases: int, today: int) -> None:
@@ -384,12 +424,12 @@ def init(
         releases_per_day=releases_per_day, mechanisms=mechanisms, ledger=str(ledger or place.parent / "ledger"),
         counter=str(counter or place.parent / "counter"), **{"least_epsilon": LEAST_EPSILON, **rules},
     )  # fmt: skip
-    FileLedger.create(found.ledger, found.counter)
+    ledger_file = FileLedger.create(found.ledger, found.counter)
     try:
-        with open(os.open(place, os.O_WRONLY | os.O_CREAT | os.O_EXCL, 0o600), "w", encoding="utf-8") as file:
-            file.write(found.text())
-    except OSError as error:
-        raise QuietbitError(f"Cannot write the policy {place}: {error.strerror}.") from error
+        write_whole(place, lambda file: file.write(found.text().encode()), make_folder=False, mode=0o600)
+    except BaseException:
+        ledger_file.remove()
+        raise
     return found
 
 

@@ -23,9 +23,10 @@ from attrs import frozen
 from quietbit.errors import InvalidParameter, QuietbitError, check_int, check_real, refuse_payload, require
 from quietbit.kernel.base import MAX_DIMENSION
 from quietbit.mechanism.base import Mechanism, summable
-from quietbit.mechanism.registry import build, describe, family_of, identity_of
-from quietbit.node.ledger import text_of
+from quietbit.mechanism.registry import build, describe, described_family, family_of, identity_of
+from quietbit.node.ledger import EVALUATIONS, text_of
 from quietbit.node.policy import ANSWERING
+from quietbit.node.refusal import NotAllowed
 from quietbit.privacy.cost import Cost
 from quietbit.secagg.exposure import SPARSE_FROM
 from quietbit.secagg.plan import ServerModel, SumPlan
@@ -43,6 +44,7 @@ KEYS, SHARES, VECTOR, CONFIRM, UNMASK = STEPS = ("keys", "shares", "vector", "co
 MOST_ROUNDS = 2**32 - 1
 MOST_ID = 2**64 - 1
 SAME = ("run", "node", "client", "dimension", "epsilon", "delta", "adjacency", "unit")  # in all rounds of a node's run
+MOST_READ = 256  # mechanisms that a process keeps: as many as a ledger holds
 MOST_DESCRIPTION = 2**18  # characters, and with it the work: the largest took 0.3 s to build and price
 MAGIC, VERSION, FRAME = b"QBR", 2, struct.Struct("<3sBIQQ")  # then round, run and node, little-endian, and the payload
 
@@ -203,13 +205,22 @@ class ProposedMechanism:
     uplink: Uplink
 
     @staticmethod
-    @lru_cache(maxsize=64)
-    def read(text: str) -> ProposedMechanism:
-        """Build it, once in a process; a description of no mechanism we know is refused."""
+    @lru_cache(maxsize=MOST_READ)
+    def read(text: str, allowed: tuple[str, ...] | None = None) -> ProposedMechanism:
+        """Build it, once in a process; a description that is not a known mechanism's is refused.
+
+        With ``allowed``, names of families, any other family is refused before anything of it is imported or built.
+        """
         try:
-            mechanism = build(json.loads(text))
-            identity, uplink = identity_of(mechanism.priced_as).hex(), Uplink(mechanism)
-            return ProposedMechanism(mechanism, identity, family_of(mechanism), uplink)
+            description = json.loads(text)
+            family = described_family(description)
+            if allowed is not None and family not in (*allowed, *ANSWERING):
+                raise NotAllowed(f"The description is of the family {family[:40]!r}.", rule="mechanisms")
+            mechanism = build(description, allowed)
+            identity = identity_of(mechanism.priced_as).hex()
+            return ProposedMechanism(mechanism, identity, family_of(mechanism), Uplink(mechanism))
+        except NotAllowed:
+            raise
         except QuietbitError as error:
             raise InvalidParameter(f"The described mechanism is refused: {error}") from error
         except (ValueError, TypeError, KeyError, AttributeError, RecursionError, ArithmeticError) as error:
@@ -248,7 +259,7 @@ def description_of(mechanism: Mechanism) -> str:
 
 def noted_run(run: int, family: str) -> str:
     """Return what ledgers and sums call a run: an evaluation and an update of one round are two releases."""
-    return f"{run}/evaluations" if family in ANSWERING else str(run)
+    return f"{run}{EVALUATIONS}" if family in ANSWERING else str(run)
 
 
 def sum_plan(question: Question, mechanism: Mechanism, members: tuple[bytes, ...] | None) -> SumPlan:

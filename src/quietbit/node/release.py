@@ -1,14 +1,15 @@
-"""The one way anything leaves a node: a question is accepted and noted, and then exactly one release is made.
+"""The one way anything leaves a node: a request is accepted and noted, and then exactly one release is made.
 
-Idea     everything that can be refused is refused before the data are touched, from the question, the policy and the
-         ledger alone. An accepted question is written into the ledger *before* the app trains. After that one
-         thing happens, whatever the app does: one release of the same size as any other, of the zero update if
-         something went wrong (an app that raised, a NaN, arrays of other shapes). So a refusal tells nothing about
-         the data, and a failure looks like a release. The same code runs in the app's process and in a gatekeeper;
-         without an engine, `PrivateSender` asks it.
+Idea     everything that can be refused is refused before the data are touched, from the request, the policy and the
+         ledger alone. First what needs the request and the policy only, whose refusals may name the fault; then the
+         ledger, whose refusals are bare values (`quietbit.node.refusal`). An accepted request is written into the
+         ledger *before* the app trains. After that one thing happens, whatever the app does: one release of the
+         same size as any other, of the zero update if something went wrong (an app that raised, a NaN, arrays of other
+         shapes). So a refusal tells nothing about the data, and a failure looks like a release. The same code runs
+         in the app's process and in a gatekeeper; without an engine, `PrivateSender` asks it.
 Symbols  k: honest clients that a sum is priced at; 0 where the server sees the release.
-Source   docs/explanation/threat-model.md, "What a node promises"; docs/theory/filters.md for the accounts; Bonawitz et
-         al. (CCS 2017), Figure 4, for the steps of a masked sum.
+Source   docs/explanation/threat-model.md; docs/theory/filters.md for the accounts; Bonawitz et al. (CCS 2017),
+         Figure 4, for the steps of a masked sum.
 """
 
 from __future__ import annotations
@@ -16,12 +17,13 @@ from __future__ import annotations
 import logging
 import os
 import threading
+import time
 from collections.abc import Callable, MutableMapping
-from functools import partial
+from functools import cached_property
 from typing import Any, final
 
 import numpy as np
-from attrs import evolve, frozen
+from attrs import frozen
 from numpy.typing import NDArray
 
 from quietbit._typing import FloatVector
@@ -30,19 +32,11 @@ from quietbit.kernel.rng import RandomBits
 from quietbit.mechanism.base import Batch, Mechanism, summable
 from quietbit.mechanism.batch import draw_batch
 from quietbit.mechanism.registry import family_of, identity_of
-from quietbit.node.ledger import (
-    AnsweredBefore,
-    Entry,
-    FileLedger,
-    Ledger,
-    LedgerError,
-    LedgerState,
-    Moment,
-    mechanism_line,
-    release_line,
-    text_of,
-)
-from quietbit.node.policy import ANSWERING, RESPONSE, SCOUT, SUMMED, NotAllowed, Policy, PolicyError, Rules
+from quietbit.node.budget import SUMMED_ANSWERS, Budget, reached
+from quietbit.node.decisions import ACCEPTED, MOST_LETTERS, Decision, Decisions, decisions_beside
+from quietbit.node.ledger import Entry, FileLedger, Ledger, LedgerState, Moment, mechanism_line, release_line
+from quietbit.node.policy import ANSWERING, SCOUT, SUMMED, Policy, Rules
+from quietbit.node.prices import Prices, prices_beside
 from quietbit.node.question import (
     ALONE,
     CONFIRM,
@@ -61,64 +55,29 @@ from quietbit.node.question import (
     run_name,
     sum_plan,
 )
-from quietbit.privacy.account import Account
-from quietbit.privacy.conversion import round_up
-from quietbit.privacy.cost import Cost
+from quietbit.node.refusal import (
+    AnsweredBefore,
+    BudgetSpent,
+    NotAllowed,
+    Noted,
+    NotInSum,
+    Refused,
+    Unusable,
+    refusal_of,
+)
 from quietbit.privacy.guarantee import Guarantee
 from quietbit.secagg.client import SumClient
 from quietbit.secagg.codec import Roster, decode, encode, read_places, unpack_evidence, unpack_inbox
 from quietbit.secagg.plan import ProtocolError
-from quietbit.target import Target, Trust
 from quietbit.wire.payload import Payload
 from quietbit.wire.uplink import Uplink
 
-__all__ = [
-    "Accepted", "BudgetSpent", "LocalGate", "Noted", "PrivateSender", "SumStep", "Unusable", "account_of",
-    "make_release", "public", "reached",
-]  # fmt: skip
+__all__ = ["Accepted", "LocalGate", "PrivateSender", "SumStep", "make_release"]
 
 LOGGER = logging.getLogger(__name__)
-ANSWERS, SUMMED_ANSWERS = "RandomisedResponse", "SummedResponse"  # kinds, in a ledger's descriptions, of evaluations
-MOST_COSTS = 4096
 MOST_SUMS = 64  # that a gatekeeper remembers at once
-_COSTS: dict[tuple[Any, ...], Cost] = {}
 RACES = 64
 TURNS = 10_000  # numbers that a sender looks through for one of its turn
-RELEASES = "quietbit.releases"  # the key of a run that says how many releases its epsilon is for
-
-
-class BudgetSpent(QuietbitError):
-    """The next release would exceed a budget; what the sentence says may go to a server: it has no total."""
-
-    def __init__(self, said: str, accounts: tuple[Account, Account] | None = None) -> None:
-        """Keep the accounts before the release and after it, for the node's owner."""
-        super().__init__(said)
-        self.accounts = accounts
-
-    def for_owner(self) -> str:
-        """Say how much is spent, and what the release would make of it."""
-        if self.accounts is None:
-            return str(self)
-        cap, (before, after) = self.accounts[0].target, (one.guarantee().epsilon_upper for one in self.accounts)
-        return (
-            f"The budget of this node is epsilon {cap.epsilon:g} at delta {cap.delta:g} ({cap.adjacency.value}) for "
-            f"all releases together: {before:.4g} is spent, and with this release it would be {after:.4g}."
-        )
-
-
-class Noted(QuietbitError):
-    """A release that is in the ledger and cannot be made: it counts."""
-
-
-class Unusable(QuietbitError):
-    """This node cannot keep its books, and answers nothing; why is for its owner."""
-
-
-def public(error: Exception) -> QuietbitError:
-    """Return an error in words that a server may hear: no path, no total, nothing of the data."""
-    if isinstance(error, LedgerError | PolicyError):
-        return Unusable("This node cannot use its policy or its ledger; its owner's log says why.")
-    return error if isinstance(error, QuietbitError) else Unusable("This node cannot answer; its owner's log says why.")
 
 
 def make_release(uplink: Uplink, update: Any, rng: RandomBits) -> bytes:
@@ -149,7 +108,6 @@ class SumStep:
         """Read the question; refused where the sum does not fit the threshold, the mechanism or the owner's rules."""
         part = question.part
         self._part, self._secrets, self._run = part, secrets, str(question.run)
-        self._twin: SumClient | None = None  # before its vector was masked, where zero was beforehand
         self._identity = rules.identity(question.client) if part.active else None
         # Who the members are is said with the first step, and kept: a server cannot say it twice.
         self._places: bytes = b"" if not part.active else part.table if part.step == KEYS else self._kept()[0]
@@ -160,8 +118,15 @@ class SumStep:
     def answer(self, note: Callable[[], object]) -> bytes:
         """Answer a step that needs no training: ``note`` it when it can be answered, before anything is kept or said.
 
-        The first fixes whom this node chooses, so there is one in a round; after the last this node is done.
+        The first fixes whom this node chooses, so there is one in a round; after the last this node is done. Whatever
+        is wrong with a step, seen from the node's secrets, is one refusal.
         """
+        try:
+            return self._answer(note)
+        except (ProtocolError, InvalidParameter) as error:
+            raise NotInSum(str(error)) from error
+
+    def _answer(self, note: Callable[[], object]) -> bytes:
         plan, table, step = self._plan, self._part.table, self._part.step
         client = SumClient(plan, self._part.number, self._identity) if step == KEYS else self._restored()
         if step == KEYS:
@@ -181,27 +146,16 @@ class SumStep:
 
     def check_vector(self) -> None:
         """Refuse, before anything is noted, to send a vector into a sum that this node is not part of."""
-        self._restored().check_shares(*unpack_inbox(self._plan, self._part.table))
+        try:
+            self._restored().check_shares(*unpack_inbox(self._plan, self._part.table))
+        except (ProtocolError, InvalidParameter) as error:
+            raise NotInSum(str(error)) from error
 
     def mask(self, payload: bytes) -> bytes:
         """Return the masked vector of a payload's codes; only when the release is in the ledger."""
-        twin = self._twin
-        client = self._restored() if twin is None else twin
-        codes = Payload.from_bytes(payload).codes()
+        client, codes = self._restored(), Payload.from_bytes(payload).codes()
         masked = client.mask(codes, *unpack_inbox(self._plan, self._part.table))
-        if twin is None:
-            self._keep(client)
-        return masked
-
-    def mask_zero(self, payload: bytes) -> bytes:
-        """Return the masked vector that leaves in place of the one of `mask`, and never beside it.
-
-        Both have the same masks. What is kept of the client does not depend on the codes, and is kept
-        now: the sum goes on with either.
-        """
-        twin = self._restored()
-        masked = self.mask(payload)
-        self._twin = twin
+        self._keep(client)
         return masked
 
     def _keep(self, client: SumClient) -> None:
@@ -212,13 +166,13 @@ class SumStep:
     def _kept(self) -> list[bytes]:
         """Return places of the members and the client; refused where nothing is kept."""
         if self._run not in self._secrets:
-            raise ProtocolError("This node is not part of the sum that is asked about.")
+            raise NotInSum("This node has not begun the sum that is asked about, or has left it.")
         return list(decode(self._secrets[self._run], "kept secrets"))
 
     def _restored(self) -> SumClient:
         client = SumClient.from_bytes(self._plan, self._kept()[1], self._identity)
         if client.number != self._part.number:
-            raise ProtocolError("This node is not part of the sum under the number that it is asked by.")
+            raise NotInSum("This node is not part of the sum under the number that it is asked by.")
         return client
 
 
@@ -241,211 +195,226 @@ class LocalGate:
         return self.rules.metrics
 
     @property
+    def families(self) -> tuple[str, ...] | None:
+        """Families of mechanisms that the owner allows; None allows all."""
+        return self.rules.families
+
+    @property
     def answer_seconds(self) -> float:
-        """How long after a question its answer leaves."""
+        """How long after a request is accepted its answer leaves."""
         return self.rules.answer_seconds
 
-    def accept(self, question: Question) -> Accepted:
-        """Check a question, price it and note its release; a `QuietbitError` is a reason not to answer."""
-        offer, honest = self._offer(question)
+    def accept(self, request: Question) -> Accepted:
+        """Check a request, price it and note its release; a `QuietbitError` is a reason not to answer."""
+        start = time.monotonic()
+        try:
+            accepted = self._accept(request)
+        except Exception as error:
+            self.note_refusal(request, error, time.monotonic() - start)
+            raise
+        self._note(request, ACCEPTED, "", time.monotonic() - start)
+        return accepted
+
+    def _accept(self, request: Question) -> Accepted:
+        proposed, honest = self._propose(request)
         step = None
-        if question.sum is not None and not offer.mechanism.unmasked:
-            require(question.sum.step == VECTOR, "step of the sum", question.sum.step, f"{VECTOR} for a release")
-            step = SumStep(question, summable(offer.mechanism), self.secrets, self.rules)
-            self._following(self.ledger.read(), question, offer, honest)
+        if request.sum is not None and not proposed.mechanism.unmasked:
+            require(request.sum.step == VECTOR, "step of the sum", request.sum.step, f"{VECTOR} for a release")
+            step = SumStep(request, summable(proposed.mechanism), self.secrets, self.rules)
+            # A vector that was sent and lost counts, whatever is left of the sum.
+            self.ledger.read().check_round(noted_run(request.run, proposed.family), request.round)
             step.check_vector()
         # Seeded words of an evaluation are others than those of the update of its round.
-        number = question.round + MOST_ROUNDS * (offer.family in ANSWERING)
-        new_rng = partial(self.rules.rng, number, question.client)
-        rng = new_rng()
-        self.ledger.update(lambda books: self._following(books, question, offer, honest))
-        return Accepted(question, offer.uplink, rng, step, new_rng)
+        seed_round = request.round
+        if proposed.family in ANSWERING:
+            seed_round += MOST_ROUNDS
+        rng = self.rules.rng(seed_round, request.client)
+        self._note_release(request, proposed, honest)
+        return Accepted(request, proposed.uplink, rng, step, self.rules.samples)
 
-    def step(self, question: Question) -> bytes:
+    def step(self, request: Question) -> bytes:
         """Answer a step of a masked sum that needs no training; what hands out or signs something is noted."""
-        part = question.part
+        start = time.monotonic()
+        try:
+            return self._step(request)
+        except Exception as error:
+            self.note_refusal(request, error, time.monotonic() - start)
+            raise
+
+    def _step(self, request: Question) -> bytes:
+        part = request.part
         require(part.step not in (VECTOR, ALONE), "step of the sum", part.step, "one without training")
         if part.step == IDENTITY:
-            identity = self.rules.identity(question.client)
+            identity = self.rules.identity(request.client)
             if identity is None:
-                raise NotAllowed("This node's policy names no identity to take part in such sums with.")
+                raise NotAllowed("The policy names no own-key.", rule="own-key")
             return identity.public
-        offer, honest = self._offer(question)
-        run = noted_run(question.run, offer.family)
-        step = SumStep(question, summable(offer.mechanism), self.secrets, self.rules)
+        proposed, honest = self._propose(request)
+        run = noted_run(request.run, proposed.family)
+        step = SumStep(request, summable(proposed.mechanism), self.secrets, self.rules)
         if part.step == KEYS:  # nobody is kept waiting for a sum that no budget is left for
-            self._following(self.ledger.read(), question, offer, honest)
+            self._check_ledger(self.ledger.read(), request, proposed, honest)
         place = STEPS.index(part.step) + 1
-        return step.answer(lambda: self.ledger.update(lambda books: [books.step(run, question.round, place)]))
+        return step.answer(lambda: self.ledger.update(lambda state: [state.step(run, request.round, place)]))
 
     def forget(self, run: int) -> None:
         """Leave the sum of a run, if there is one: a node that refuses a step has."""
         if str(run) in self.secrets:
             del self.secrets[str(run)]
 
-    def _offer(self, question: Question) -> tuple[ProposedMechanism, int]:
-        """Return the mechanism that is asked for, if it is allowed, and the k it is priced at."""
-        part, rules = question.sum, self.rules
-        honest = rules.honest_for(question.trust, part.threshold if part else None, part.honest if part else None)
-        offer = ProposedMechanism.read(question.mechanism)
-        mechanism = offer.mechanism
-        own = mechanism.domain
-        if question.dimension != own.dimension:
-            rule = f"{own.dimension}, the mechanism's"
-            raise InvalidParameter.of("dimension of the question", rule, question.dimension)
+    def note_refusal(self, request: Question | None, error: Exception, seconds: float = 0.0) -> None:
+        """Tell the owner why a request is not answered: a line of the log, and one of the decisions."""
+        if getattr(error, "is_noted_for_owner", False):
+            return
+        error.is_noted_for_owner = True  # type: ignore[attr-defined]
+        text = error.for_owner if isinstance(error, Refused) else f"{type(error).__name__}: {error}"
+        refused_run = error.refused_run if isinstance(error, BudgetSpent) else ""
+        self._note(request, refusal_of(error).reason.value, text, seconds, refused_run)
+
+    def _note(self, request: Question | None, reason: str, text: str, seconds: float, refused_run: str = "") -> None:
+        run = "?"
+        number = 0
+        if request is not None:
+            run = str(request.run)
+            number = request.round
+        if self._decisions is None:  # a simulated node has no owner
+            LOGGER.debug("quietbit: run %s, round %d: %s. %s", run, number, reason, text)
+            return
+        level = logging.INFO if reason == ACCEPTED else logging.WARNING
+        LOGGER.log(level, "quietbit: run %s, round %d: %s. %s", run, number, reason, text)
+        now = Moment.now()
+        decision = Decision(round(now.time, 3), run, number, reason, text[:MOST_LETTERS])
+        try:
+            self._decisions.add(decision, seconds, refused_run, now)
+        except QuietbitError as error:
+            LOGGER.error("quietbit: the decision is not kept: %s", error)
+
+    @cached_property
+    def _decisions(self) -> Decisions | None:
+        return None if self.ledger.path is None else decisions_beside(self.ledger.path)
+
+    @cached_property
+    def _prices(self) -> Prices | None:
+        return None if self.ledger.path is None else prices_beside(self.ledger.path)
+
+    @property
+    def _budget(self) -> Budget:
+        return Budget(self.rules, self._prices)
+
+    def _propose(self, request: Question) -> tuple[ProposedMechanism, int]:
+        """Return the mechanism that is asked for, if it is allowed and has a price, and the k it is priced at.
+
+        A function of the request and the policy: what it refuses, it may refuse with a sentence.
+        """
+        rules = self.rules
+        part = request.sum
+        threshold = None
+        run_honest = None
+        if part is not None:
+            threshold = part.threshold
+            run_honest = part.honest
+        honest = rules.honest_for(request.trust, threshold, run_honest)
+        rules.check_request(str(request.run), request.dimension)
+        proposed = ProposedMechanism.read(request.mechanism, rules.families)
+        mechanism = proposed.mechanism
+        ball = mechanism.domain
+        if request.dimension != ball.dimension:
+            rule = f"{ball.dimension}, the mechanism's"
+            raise InvalidParameter.of("dimension of the request", rule, request.dimension)
         if mechanism.shared_rows:
-            same = identity_of(mechanism.for_round(run_name(question.run), question.round)) == identity_of(mechanism)
-            require(same, "rows that all clients keep", "others", "this round's")
-        if offer.family in (*ANSWERING, SCOUT) and mechanism.core is not mechanism:
+            of_round = mechanism.for_round(run_name(request.run), request.round)
+            same = identity_of(of_round) == identity_of(mechanism)
+            require(same, "rows that all clients keep", "those of another round", "this round's")
+        if proposed.family in (*ANSWERING, SCOUT) and mechanism.core is not mechanism:
             # The ledger knows answers to evaluations by their kind: one in a wrapper would be in no account of theirs.
             # And what is wrapped around a scout's answer would be priced, in a sum, as if a sum hid it.
             rule = "one that nothing is wrapped around"
             raise InvalidParameter.of("mechanism of an answer", rule, type(mechanism).__name__)
-        if offer.family == SUMMED and part is None:
+        if proposed.family == SUMMED and part is None:
             rule = "in a masked sum, which hides its few lies"
             raise InvalidParameter.of("mechanism of an answer", rule, SUMMED_ANSWERS)
         if part is not None:
             rule = "alone for what goes into no sum, and for nothing else"
             require((part.step == ALONE) is mechanism.unmasked, "step of the sum", part.step, rule)
-        if not mechanism.is_turn_of(run_name(question.run), question.round, question.node):
+        if not mechanism.is_turn_of(run_name(request.run), request.round, request.node):
             rule = "what it is this node's turn for: an update, or the answer of a scout"
-            raise InvalidParameter.of("mechanism", rule, offer.family)
-        rules.check(offer.family, own.radius, str(question.run), mechanism.sampling_rate)
-        return offer, honest
+            raise InvalidParameter.of("mechanism", rule, proposed.family)
+        rules.check(proposed.family, ball.radius, mechanism.sampling_rate)
+        self._budget.price(request, proposed, honest)
+        return proposed, honest
 
-    def _following(self, books: LedgerState, question: Question, offer: ProposedMechanism, honest: int) -> list[Entry]:
-        """Return the lines of one more release; refused where a rule or a budget does not allow it."""
-        run, rules, evaluates = noted_run(question.run, offer.family), self.rules, offer.family == RESPONSE
-        books.check_round(run, question.round)
-        books.check_mechanism(offer.identity)
-        rules.check_counts(books.releases + 1, books.last_day(Moment.now()) + 1)
-        # Every cap that must hold: the run's own, and those of the node, under which a release counts a floor at least.
-        # A question brings the run's cap on updates, or that on evaluations; an owner's is divided here.
-        # Answers that are summed share the account of updates, and have a limit of their own in it.
-        own, least = ANSWERS if evaluates else None, rules.least_epsilon
-        caps = [(question.cap, 0.0, own)]
-        caps += [(_share(books, cap, rules, evaluates), least, own) for cap in rules.caps]
-        if offer.family == SUMMED:
-            for cap in (cap for cap in rules.caps if cap.trust is question.trust):
-                limit = _left(evolve(cap, epsilon=rules.evaluate), _aside(books, cap, rules, least)[1])
-                caps.append((limit, least, SUMMED_ANSWERS))
-        for cap, floor, kind in caps:
-            of_books = books, cap, honest, floor, rules.data_set
-            after = account_of(*of_books, offer, kind=kind)
-            if not after.holds():
-                said = "The budget of this node is spent."
-                if cap is question.cap:
-                    said = (
-                        f"The budget of the run is spent: epsilon {cap.epsilon:g} allows no further release, counting "
-                        f"those that a node made for other runs. Run fewer rounds, or raise {RELEASES}."
-                    )
-                raise BudgetSpent(said, (account_of(*of_books, kind=kind), after))
-        lines = [] if offer.identity in books.mechanisms else [mechanism_line(offer.identity, offer.description)]
-        return [*lines, release_line(offer.identity, honest, run, question.round, rules.data_set)]
+    def _note_release(self, request: Question, proposed: ProposedMechanism, honest: int) -> None:
+        """Check the ledger and write the release into it; nothing is computed while the file is locked."""
+        checked = b""
+        if self.ledger.path is not None:
+            state = self.ledger.read()
+            self._check_ledger(state, request, proposed, honest)
+            checked = state.head
 
+        def lines(state: LedgerState) -> list[Entry]:
+            if state.head != checked:  # another process was quicker, or there is no lock to hold
+                self._check_ledger(state, request, proposed, honest)
+            run = noted_run(request.run, proposed.family)
+            release = release_line(proposed.identity, honest, run, request.round, self.rules.data_set)
+            if proposed.identity in state.mechanisms:
+                return [release]
+            return [mechanism_line(proposed.identity, proposed.description), release]
 
-def _share(books: LedgerState, cap: Target, rules: Rules, evaluates: bool) -> Target:
-    """Return the part of an owner's cap that is for evaluations, or the one for updates.
+        self.ledger.update(lines)
 
-    What was answered while a policy allowed more stays set aside; where updates had more, nothing is answered.
-    """
-    floor = rules.least_epsilon
-    left = _left(cap, _aside(books, cap, rules, floor)[0])
-    if not evaluates:
-        return left
-    if not account_of(books, left, 0, floor, rules.data_set).holds():
-        raise BudgetSpent("The budget of this node is spent.")
-    limit, summed = evolve(cap, epsilon=rules.evaluate), 0.0
-    if cap.trust is Trust.SECURE_AGGREGATION:  # under the other cap sums are dearer than their limit is meant for
-        summed = account_of(books, limit, 0, floor, rules.data_set, kind=SUMMED_ANSWERS).epsilon()
-    return evolve(_left(limit, summed), delta=0.0)
+    def _check_ledger(self, state: LedgerState, request: Question, proposed: ProposedMechanism, honest: int) -> None:
+        """Refuse one more release where a count or a budget does not allow it, in values that name nothing."""
+        now = Moment.now()
+        run = noted_run(request.run, proposed.family)
+        try:
+            state.check_round(run, request.round)
+            state.check_mechanism(proposed.identity, run, now)
+            self.rules.check_counts(state.releases + 1, state.last_day(now) + 1)
+            self._check_refusals(run, now)
+            self._budget.check(state, request, proposed, honest)
+        except BudgetSpent as error:
+            if error.of_node:
+                error.refused_run = f"{run} {self.rules.mark}"
+            raise
+        except InvalidParameter as error:  # a sentence that was made where the ledger is read stays here
+            raise Unusable(str(error)) from error
+        finally:
+            if self._prices is not None:
+                self._prices.save()
 
+    def _check_refusals(self, run: str, now: Moment) -> None:
+        """Refuse a run that the node's budget has refused today, and all runs when too many were.
 
-def _left(cap: Target, aside: float) -> Target:
-    """Return a cap less what is set aside, refused where nothing is left, without a number."""
-    if not aside < cap.epsilon:
-        raise BudgetSpent("The budget of this node is spent.")
-    return cap.without(aside)
-
-
-def reached(books: LedgerState, cap: Target, rules: Rules, honest: int = 0, floor: float = 0.0) -> float:
-    """Return the epsilon of everything in the books under an owner's cap: updates, and answers to evaluations."""
-    aside, answers = _aside(books, cap, rules, floor)
-    updates = account_of(books, cap.without(aside) if aside < cap.epsilon else cap, honest, floor, rules.data_set)
-    return round_up(updates.epsilon() + answers, 4e-16 if answers else 0.0)
-
-
-def _aside(books: LedgerState, cap: Target, rules: Rules, floor: float) -> tuple[float, float]:
-    """Return what is set aside for answers that a server sees, and the pure epsilon of those in the books."""
-    answers = account_of(books, cap, 0, floor, rules.data_set, kind=ANSWERS).total().pure_epsilon()
-    return max(rules.evaluate if Trust.LOCAL in rules.trust else 0.0, answers), answers
-
-
-def account_of(
-    books: LedgerState, cap: Target, honest: int = 0, floor: float = 0.0, data_set: str = "",
-    more: ProposedMechanism | None = None, *, kind: str | None = None,
-) -> Account:  # fmt: skip
-    """Return the account of updates in the books under a cap, sums at no more than ``honest`` clients (0: as noted).
-
-    With ``data_set``, of what may have been released of it: releases of no named one may have been of any. With
-    ``more``, and of one release of that mechanism. The first in the books is the first that was released, which is what
-    an adaptive account goes by. Answers to evaluations that the server sees are left out: docs/theory/filters.md,
-    "Setting aside". With ``kind``, the account is that of this kind alone.
-    """
-    most = (honest or 2**31) if cap.trust is Trust.SECURE_AGGREGATION else 0
-    counts: dict[Cost, int] = {}
-    for (name, own, of), times in books.counts.items():
-        family = books.mechanisms[name].get("kind")
-        if (of in ("", data_set) or not data_set) and (family != ANSWERS if kind is None else family == kind):
-            cost = _cost(books, name, more, cap, min(own, most), floor)
-            counts[cost] = counts.get(cost, 0) + times
-    if more is not None:
-        cost = _cost(books, more.identity, more, cap, min(honest, most), floor)
-        counts[cost] = counts.get(cost, 0) + 1
-    return Account(cap, "adaptive", tuple(counts.items()))
-
-
-def _cost(
-    books: LedgerState, name: str, more: ProposedMechanism | None, cap: Target, honest: int, floor: float
-) -> Cost:
-    """Return what a release of a mechanism, in the books or asked for, costs: a pure epsilon of ``floor`` at least.
-
-    An identity names a mechanism. It is built and priced anew in every process, once: prices are not kept on disk,
-    where a wrong one would outlive the release that corrects it. An account knows a cost by its being one object.
-    """
-    key = name, cap.adjacency, cap.unit, cap.trust, honest, floor
-    found = _COSTS.get(key)
-    if found is None:
-        offer = more
-        if offer is None or offer.identity != name:
-            offer = ProposedMechanism.read(text_of(books.mechanisms[name]))
-        if offer.identity != name:
-            raise LedgerError(f"A mechanism of the ledger is not the one it was noted as ({name[:16]}...).")
-        cost = offer.cost(cap.adjacency, honest, cap.unit).at_least(floor)
-        found = Account(cap, "adaptive").spend(cost).entries[0][0]
-        if len(_COSTS) >= MOST_COSTS:
-            _COSTS.clear()
-        _COSTS[key] = found
-    return found
+        A server that asks for dearer and cheaper releases until one is accepted would learn what is left. An owner
+        who changes the policy begins anew.
+        """
+        most = self.rules.refusals_per_day
+        if self._decisions is None or most is None:
+            return
+        mark = self.rules.mark
+        refused = [name for name in self._decisions.read().recent_refusals(now) if name.endswith(f" {mark}")]
+        if f"{run} {mark}" in refused:
+            raise BudgetSpent(f"Run {run} was refused for the budget of this node in the last 24 hours.")
+        if len(refused) >= most:
+            raise BudgetSpent(f"{most} runs were refused for the budget of this node in the last 24 hours.")
 
 
 @final
 class Accepted:
-    """A question that is in the ledger, and its one release."""
+    """A request that is in the ledger, and its one release."""
 
     def __init__(
-        self,
-        question: Question,
-        uplink: Uplink,
-        rng: RandomBits,
-        step: SumStep | None,
-        new_rng: Callable[[], RandomBits],
+        self, request: Question, uplink: Uplink, rng: RandomBits, step: SumStep | None, samples: int | None = None
     ) -> None:
-        self._question, self._uplink, self._rng, self._step = question, uplink, rng, step
-        self._new_rng = new_rng  # for the zero release: other randomness, unless it is seeded
+        self._request = request
+        self._uplink = uplink
+        self._rng = rng
+        self._step = step
+        self._samples = samples
         self._used = False
         self._sum: Batch | None = None
-        self._left, self._drawn = 0, False
+        self._left = 0
+        self._drawn = False
         self._guard = threading.Lock()  # an app that is late may go on in its own thread
 
     def draw(self, count: int) -> NDArray[np.int64]:
@@ -454,6 +423,8 @@ class Accepted:
         with self._guard:
             fresh = mechanism.batch and not self._drawn and not self._used
             require(fresh, "batch", "another", "drawn once per step, in a run that protects samples")
+            if self._samples is not None:
+                require(count == self._samples, "number of samples", count, f"{self._samples}, the policy's")
             drawn = draw_batch(self._rng, mechanism.sampling_rate, count)
             self._sum = self._sum or self._uplink.batch(self._rng)
             self._left, self._drawn = drawn.size, True
@@ -477,24 +448,10 @@ class Accepted:
             self._left, self._drawn = 0, change is None
             return change
 
-    def zero(self) -> bytes:
-        """Return the release that leaves where that of the app's update is not made in time.
-
-        To be called before the app is: then whatever it does to the process, this one can leave. Only one
-        of the two ever does; this one is of the zero update, with randomness of its own.
-        """
-        payload = make_release(self._uplink, None, self._new_rng())
-        if self._step is not None:
-            payload = self._step.mask_zero(payload)
-        return self._framed(payload)
-
     def release(self, update: Any) -> bytes:
         """Return the frame around the payload, which is masked if it goes into a sum."""
-        return self._framed(self.payload(update))
-
-    def _framed(self, payload: bytes) -> bytes:
-        question = self._question
-        return Framed(question.run, question.round, question.node, payload).to_bytes()
+        request = self._request
+        return Framed(request.run, request.round, request.node, self.payload(update)).to_bytes()
 
     def payload(self, update: Any, uplink: Uplink | None = None) -> bytes:
         """Make the payload, unframed, once; ``uplink`` is one of the same mechanism that knows the update's shape."""
@@ -509,7 +466,7 @@ class Accepted:
                 made = make_release(uplink or self._uplink, update, self._rng)
             return made if self._step is None else self._step.mask(made)
         except Exception as error:
-            LOGGER.error("quietbit: not even zero can be released.", exc_info=error)
+            LOGGER.error("quietbit: encoding the zero update failed.", exc_info=error)
             raise Noted("The release of this round was noted, and cannot be made.") from error
 
 
@@ -538,7 +495,7 @@ class PrivateSender:
             try:
                 return self._gate.accept(self._question()).payload(update, self._uplink)
             except BudgetSpent as error:  # the caller is on the device: the owner may know the totals
-                raise BudgetSpent(error.for_owner()) from None
+                raise error.in_full() from None
             except AnsweredBefore:  # another process of this node was quicker: the next number is ours
                 continue
         raise Unusable("Too many programs send with this policy at once.")

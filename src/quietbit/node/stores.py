@@ -22,9 +22,9 @@ from attrs import frozen
 from quietbit._files import write_whole
 from quietbit.errors import InvalidParameter, QuietbitError
 from quietbit.node.policy import PolicyError
+from quietbit.node.refusal import NotInSum
 from quietbit.secagg import keys
 from quietbit.secagg.identity import PRIVATE, read_file
-from quietbit.secagg.plan import ProtocolError
 
 __all__ = ["ModelFolder", "Vault", "key_file", "simulation_key"]
 
@@ -46,7 +46,7 @@ class Vault(MutableMapping[str, bytes]):
         try:
             return keys.open_sealed(self._fresh_key(data[:NONCE]), data[NONCE:], run.encode())
         except (InvalidParameter, TypeError) as error:
-            raise ProtocolError("What was kept of this client's secrets cannot be read: it leaves the sum.") from error
+            raise NotInSum("What was kept of this client's secrets cannot be read: it leaves the sum.") from error
 
     def __contains__(self, run: object) -> bool:
         return run in self.sealed

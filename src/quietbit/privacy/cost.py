@@ -354,6 +354,18 @@ class Cost:
             return self
         return evolve(self, parts=floor.parts if self.pure_epsilon() <= epsilon else (self.bare() + floor).parts)
 
+    def remembering(self, remember: Callable[[int, Bound], Bound]) -> Cost:
+        """Return the same cost with every Rényi bound that has no closed form replaced by ``remember(place, bound)``.
+
+        What ``remember`` returns must have the values of the bound; it may keep those that it has computed.
+        """
+        parts = []
+        for place, (part, times) in enumerate(self.parts):
+            closed = part.slope < math.inf or part.pair < math.inf or part.losses is not None
+            slow = not closed and part.alone is None
+            parts.append((evolve(part, renyi=remember(place, part.renyi)) if slow else part, times))
+        return evolve(self, parts=tuple(parts))
+
     def rdp(self, alpha: float) -> float:
         """Return an upper bound on the Rényi divergence of order ``alpha > 1`` of the actual releases."""
         return self._sum(alpha, _Part.divergence)

@@ -18,7 +18,7 @@ from flwr.serverapp.strategy import FedAvg
 
 from quietbit import Plan
 from quietbit.flower import PrivateStrategy, PrivateUplink, Simulation, current_batch
-from quietbit.node.release import ANSWERS, account_of
+from quietbit.node.budget import ANSWERS, account_of
 from quietbit.plan.participation import releases_per_client
 from quietbit.simulate.loop import simulate
 from quietbit_lab.cli.train import _rows, _shown

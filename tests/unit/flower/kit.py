@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-from unittest import mock
-
 import numpy as np
 import pytest
 
@@ -18,11 +16,6 @@ from quietbit.flower import PrivateUplink, Simulation
 from quietbit.node.ledger import LedgerState, StateLedger
 
 
-def as_actor():
-    """Let this process look like an actor of Flower's simulation runtime."""
-    return mock.patch("quietbit.flower.client.in_simulation", return_value=True)
-
-
 def simulated(mod: PrivateUplink):
     """The mod as Flower's simulation runtime calls it: by the actor that runs an app, without ray around it."""
 
@@ -30,8 +23,7 @@ def simulated(mod: PrivateUplink):
         def load():
             return lambda message, context: mod(message, context, call_next)
 
-        with as_actor():
-            return VirtualClientEngineActor().run(load, message, "0", place)[1]
+        return VirtualClientEngineActor().run(load, message, "0", place)[1]
 
     return call
 

@@ -13,8 +13,8 @@ from quietbit import Plan
 from quietbit.engine.messages import request_of
 from quietbit.flower import PrivateStrategy, PrivateUplink, Simulation
 from quietbit.mechanism.response import RandomisedResponse
+from quietbit.node.budget import account_of
 from quietbit.node.question import Framed
-from quietbit.node.release import account_of
 from quietbit.wire.uplink import Uplink
 from unit.flower.kit import CONFIG, HandGrid, app, be_the_server, context, ledger, model, simulated
 from unit.node.makers import books, write_policy
@@ -123,7 +123,7 @@ def test_nodes_decline_when_the_evaluations_are_used_up_and_go_on_training():
         federation.evaluate(number, evaluates(0.5))
     _, replies, metrics = federation.evaluate(4, evaluates(0.5))
     assert set(metrics) == {"quietbit-epsilon"}
-    assert all("budget of the run is spent" in reply.error.reason for reply in replies)
+    assert all("budget-spent: " in reply.error.reason for reply in replies)
     assert federation.strategy.report().evaluations[-1].declined == 3
     for number in (1, 2, 3, 4):
         federation.train(number)

@@ -10,8 +10,8 @@ from flwr.app import ConfigRecord
 
 from quietbit import MovingClip, Plan
 from quietbit.errors import InvalidParameter
+from quietbit.node.budget import account_of
 from quietbit.node.question import run_name
-from quietbit.node.release import account_of
 from quietbit.wire.uplink import Uplink
 from unit.flower.kit import CONFIG, DIMENSION, RUN, ledger, model
 from unit.flower.secure_kit import CONFIG as SECURE

@@ -14,10 +14,10 @@ from flwr.app import Array, ArrayRecord, ConfigRecord, Context, RecordDict
 from flwr.serverapp.strategy import FedAdam, FedAvg, FedAvgM
 
 from quietbit.engine.messages import MODEL, SPEED, request_of
-from quietbit.engine.replay import NEEDS
 from quietbit.errors import InvalidParameter
 from quietbit.flower import PrivateStrategy, PrivateUplink, Simulation
 from quietbit.node.question import run_name
+from quietbit.node.refusal import Reason, Refusal
 from quietbit.node.stores import MOST_RUNS, ModelFolder
 from quietbit.wire.downlink import HEAD
 from unit.flower import secure_kit
@@ -174,7 +174,7 @@ def test_a_node_that_lost_its_model_says_so_spends_nothing_and_gets_it():
     spent = ledger(federation.contexts[12]).releases
     replies, metrics = federation.play()
     said = [reply.error.reason for reply in replies if reply.has_error()]
-    assert said == [f"quietbit: {NEEDS}"]
+    assert said == [f"quietbit: {Refusal(Reason.NEEDS_MODEL).to_text()}"]
     assert ledger(federation.contexts[12]).releases == spent
     assert (federation.last.resyncs, federation.last.declined, metrics["quietbit-resyncs"]) == (1, 1, 1)
     federation.play()

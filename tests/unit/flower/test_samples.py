@@ -144,7 +144,7 @@ def test_a_policy_of_samples_counts_over_runs_and_names_its_data_set(digits, tmp
     answered = [entry.answered for entry in strategy.report().rounds]
     assert 1 < sum(answered) < ROUNDS
     assert answered == sorted(answered, reverse=True)
-    assert "budget of this node is spent" in strategy.report().rounds[-1].reasons[0]
+    assert "budget-spent: " in strategy.report().rounds[-1].reasons[0]
 
 
 def test_batches_are_for_train_functions_alone():

@@ -12,8 +12,8 @@ from flwr.serverapp.strategy import FedAvg, Krum
 
 from quietbit.errors import InvalidParameter
 from quietbit.flower import PrivateStrategy
+from quietbit.node.budget import account_of
 from quietbit.node.question import Framed
-from quietbit.node.release import account_of
 from quietbit.privacy.account import Account
 from quietbit.secagg.codec import decode, encode
 from quietbit.secagg.plan import masked_size
@@ -129,7 +129,7 @@ def test_ledger_and_report_name_the_trust_and_whom_they_count_on():
     report = strategy.report()
     assert report.rounds[2].steps == (0, 0, 0, 0)
     assert report.rounds[2].declined == 6
-    assert "The budget of the run is spent: " in report.rounds[2].reasons[0]
+    assert "budget-spent: " in report.rounds[2].reasons[0]
     assert {node.releases for node in report.nodes} == {2}
     values = json.loads(json.dumps(report.to_json()))
     assert values == report.to_json()

@@ -15,7 +15,7 @@ from quietbit import Plan
 from quietbit.errors import InvalidParameter, QuietbitError
 from quietbit.flower import PrivateStrategy, PrivateUplink, Simulation
 from quietbit.flower.strategy import SINGLE
-from quietbit.node.release import account_of
+from quietbit.node.budget import account_of
 from quietbit.wire.uplink import Uplink
 from unit.flower.kit import (
     CONFIG,
@@ -269,7 +269,7 @@ def test_a_node_that_says_it_has_answered_before_is_counted():
     report = federation.strategy.report()
     assert {node.releases for node in report.nodes} == {1}
     assert numbers(federation.strategy) == (4, 3, 0, 0)
-    assert "the last one answered" in report.rounds[0].reasons[0]
+    assert "answered-before: " in report.rounds[0].reasons[0]
 
 
 def test_server_and_nodes_agree_on_the_account():
@@ -642,5 +642,5 @@ def test_a_node_that_keeps_its_number_declines_before_it_releases():
     federation.strategy.aggregate_train(1, federation.ask(1, model(), {"num-examples": 5}))
     report = federation.strategy.report()
     assert report.rounds[0].declined == 4
-    assert "does not let its number of examples out" in report.rounds[0].reasons[0]
+    assert "(metrics)" in report.rounds[0].reasons[0]
     assert report.guarantee.epsilon_upper == 0

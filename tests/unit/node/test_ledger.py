@@ -6,14 +6,17 @@ import shutil
 import signal
 import subprocess
 import sys
+import time
 from pathlib import Path
 
 import pytest
 
 from quietbit.errors import InvalidParameter
+from quietbit.node.budget import account_of
 from quietbit.node.ledger import (
     MOST_MECHANISMS,
-    AnsweredBefore,
+    MOST_OF_DAY,
+    MOST_OF_RUN,
     FileLedger,
     LedgerError,
     LedgerState,
@@ -23,7 +26,7 @@ from quietbit.node.ledger import (
     release_line,
 )
 from quietbit.node.question import ProposedMechanism, description_of
-from quietbit.node.release import account_of
+from quietbit.node.refusal import AnsweredBefore, BudgetSpent
 from quietbit.privacy.account import Account
 from quietbit.target import Adjacency, Target
 from unit.node.makers import MECHANISM
@@ -69,13 +72,16 @@ def test_lines_add_up_and_are_read_by_another_process(ledger, tmp_path):
 def test_a_round_and_a_step_are_answered_once_and_in_order(ledger):
     books = ledger.read()
     for number in (3, 2):
-        with pytest.raises(AnsweredBefore, match="above 3, the last one answered"):
+        with pytest.raises(AnsweredBefore) as refusal:
             books.check_round("7", number)
+        assert "above 3, the last one answered" in refusal.value.for_owner
+        assert "3" not in str(refusal.value)
     books.check_round("8", 1)
     books = ledger.update(lambda books: [books.step("7", 4, 2), books.step("7", 4, 4)])
     for number, step in ((4, 4), (4, 2), (3, 4)):
-        with pytest.raises(AnsweredBefore, match="must come after step 4 of round 4"):
+        with pytest.raises(AnsweredBefore) as refusal:
             books.step("7", number, step)
+        assert "must come after step 4 of round 4" in refusal.value.for_owner
     books.step("7", 5, 2)
 
 
@@ -83,8 +89,8 @@ def test_steps_without_a_release_come_to_an_end(ledger):
     for number in range(1, 10_000):
         try:
             ledger.update(lambda books, n=number: [books.step("7", n, 2)] * 40)
-        except LedgerError as error:
-            assert "too many sums" in str(error)  # noqa: PT017
+        except BudgetSpent as error:
+            assert "too many sums" in error.for_owner  # noqa: PT017
             break
     assert ledger.read().step_lines < 400
 
@@ -234,7 +240,7 @@ def test_hard_links_fifos_devices_and_folders_are_refused(ledger, tmp_path):
             FileLedger(place, tmp_path / "counter").update(release)
         with pytest.raises(LedgerError, match="a regular file with one name"):
             FileLedger(tmp_path / "ledger", place).update(release)
-    with pytest.raises(LedgerError, match="Cannot open"):
+    with pytest.raises(LedgerError, match="a regular file with one name"):
         FileLedger(tmp_path / "folder", tmp_path / "counter").read()
     assert again(tmp_path).read().releases == 4
 
@@ -309,9 +315,40 @@ def test_a_ledger_takes_so_many_mechanisms(tmp_path):
     found = FileLedger.create(tmp_path / "ledger", tmp_path / "counter")
     found.update(lambda _: [mechanism_line(f"{number:064x}", {}) for number in range(MOST_MECHANISMS)])
     books = again(tmp_path).read()
-    books.check_mechanism(f"{7:064x}")
-    with pytest.raises(LedgerError, match="different mechanisms"):
-        books.check_mechanism(OFFER.identity)
+    books.check_mechanism(f"{7:064x}", "7", Moment.now())
+    with pytest.raises(BudgetSpent) as refusal:
+        books.check_mechanism(OFFER.identity, "7", Moment.now())
+    assert f"{MOST_MECHANISMS} different mechanisms in all" in refusal.value.for_owner
+
+
+def test_a_run_and_a_day_add_so_many_mechanisms(tmp_path, monkeypatch):
+    clock = time.time()
+    monkeypatch.setattr(time, "time", lambda: clock)
+    monkeypatch.setattr(time, "clock_gettime", lambda _: clock)
+    found = FileLedger.create(tmp_path / "ledger", tmp_path / "counter")
+    number = 0
+
+    def add(run):
+        nonlocal number
+        number += 1
+        name = f"{number:064x}"
+        found.read().check_mechanism(name, run, Moment.now())
+        found.update(lambda _: [mechanism_line(name, {}), release_line(name, 0, run, number)])
+
+    for run in ("7", "7/evaluations"):
+        for _ in range(MOST_OF_RUN // 2):
+            add(run)
+    for run in ("7", "7/evaluations"):
+        with pytest.raises(BudgetSpent) as refusal:
+            add(run)
+        assert "of run 7" in refusal.value.for_owner
+    for place in range(MOST_OF_DAY - MOST_OF_RUN):
+        add(f"1{place}")
+    with pytest.raises(BudgetSpent) as refusal:
+        add("8")
+    assert "in the last 24 hours" in refusal.value.for_owner
+    clock += 86401
+    add("8")
 
 
 def test_a_ledger_in_a_mapping_has_the_same_lines():

@@ -8,7 +8,8 @@ import attrs
 import pytest
 
 from quietbit.errors import InvalidParameter
-from quietbit.node.policy import NotAllowed, Policy, PolicyError, SeededRngWarning, Simulation
+from quietbit.node.policy import Policy, PolicyError, SeededRngWarning, Simulation
+from quietbit.node.refusal import BudgetSpent, NotAllowed
 from quietbit.simulate.collect import seeded_client_rng
 from quietbit.target import Adjacency, Trust
 from unit.node.makers import policy, write_policy
@@ -24,7 +25,7 @@ def test_it_reads_what_it_writes(tmp_path):
 
 
 def test_every_key_has_a_rule_and_a_word_on_it_in_the_file(tmp_path):
-    text = policy(tmp_path, **SUMS, seed=3, models=str(tmp_path)).text()
+    text = policy(tmp_path, **SUMS, seed=3, models=str(tmp_path), unit="sample", data_set="ward 3", samples=5).text()
     for one in attrs.fields(Policy):
         if one.name not in ("directory", "operator", "own_key"):
             assert f"  # {one.metadata['about']}\n" in text, one.name
@@ -80,27 +81,32 @@ def test_a_file_that_others_may_write_is_no_policy(tmp_path):
 
 def test_what_it_allows(tmp_path):
     own = policy(tmp_path, runs=["7"], releases=3, releases_per_day=2)
-    own.check("imvu", 2.0, "7")
-    for words in (
-        ("mvu", 1.0, "7"),
-        ("imvu", 2.0000001, "7"),
-        ("imvu", math.nan, "7"),
-        ("imvu", 1.0, "8"),
-        ("", 1.0, "7"),
+    own.check("imvu", 2.0)
+    own.check_request("7", own.largest_dimension)
+    for words, rule in (
+        (("mvu", 1.0), "mechanisms"),
+        (("imvu", 2.0000001), "largest-clip"),
+        (("imvu", math.nan), "largest-clip"),
+        (("", 1.0), "mechanisms"),
     ):
         with pytest.raises(NotAllowed) as refusal:
             own.check(*words)
+        assert refusal.value.public.detail == rule
         assert "2.0" not in str(refusal.value)  # the rule is named, its number is not
+    for words, rule in ((("8", 1), "runs"), (("7", own.largest_dimension + 1), "largest-dimension")):
+        with pytest.raises(NotAllowed) as refusal:
+            own.check_request(*words)
+        assert refusal.value.public.detail == rule
     own.check_counts(3, 2)
     for counts in ((4, 1), (2, 3)):
-        with pytest.raises(NotAllowed):
+        with pytest.raises(BudgetSpent):
             own.check_counts(*counts)
 
 
 def test_sums_are_priced_at_the_nodes_own_number_whatever_the_run_says(tmp_path):
     local = policy(tmp_path)
     assert local.honest_for(Trust.LOCAL, None, None) == 0
-    with pytest.raises(NotAllowed, match="secure-aggregation trust"):
+    with pytest.raises(NotAllowed, match="trust"):
         local.honest_for(Trust.SECURE_AGGREGATION, 100, 90)
     sums = policy(tmp_path, **SUMS)
     for honest in (2, 5, 99):
@@ -109,7 +115,7 @@ def test_sums_are_priced_at_the_nodes_own_number_whatever_the_run_says(tmp_path)
         with pytest.raises(NotAllowed, match="so few clients"):
             sums.honest_for(Trust.SECURE_AGGREGATION, threshold, 2)
     only = policy(tmp_path, **SUMS | {"trust": ["secure-aggregation"]})
-    with pytest.raises(NotAllowed, match="local trust"):
+    with pytest.raises(NotAllowed, match="trust"):
         only.honest_for(Trust.LOCAL, None, None)
 
 

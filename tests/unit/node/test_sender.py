@@ -8,8 +8,8 @@ import pytest
 from quietbit.errors import InvalidParameter
 from quietbit.mechanism.adaptive_clip import AdaptiveClip
 from quietbit.node.ledger import LedgerError
-from quietbit.node.policy import NotAllowed
-from quietbit.node.release import BudgetSpent, PrivateSender
+from quietbit.node.refusal import BudgetSpent
+from quietbit.node.release import PrivateSender
 from quietbit.wire.uplink import Uplink
 from unit.node.makers import DIMENSION, MECHANISM, books, policy, write_policy
 
@@ -22,7 +22,7 @@ def test_the_fifty_first_is_refused_also_after_a_restart(tmp_path):
     sender = PrivateSender(uplink, path)
     payloads += [sender.send(UPDATE) for _ in range(48)]
     for again in (sender, PrivateSender(uplink, path, run=3)):
-        with pytest.raises(NotAllowed, match="no more releases"):
+        with pytest.raises(BudgetSpent, match="All 50 releases"):
             again.send(UPDATE)
     mean = uplink.receive(payloads)
     assert mean["weight"].shape == (6, 6)
@@ -33,7 +33,7 @@ def test_the_fifty_first_is_refused_also_after_a_restart(tmp_path):
 def test_a_calibrated_guarantee_stops_at_its_cap(tmp_path):
     path = write_policy(tmp_path, epsilon=6.0)
     sender, sent = PrivateSender(Uplink(MECHANISM), path), 0
-    says = r"The budget of this node is epsilon 6 at delta 1e-05 .*: 5\.\d+ is spent, .* it would be 6\.\d+\."
+    says = r"The budget of run 0 is epsilon 6 at delta 1e-05 .*: 5\.\d+ is spent, .* it would be 6\.\d+\."
     with contextlib.suppress(BudgetSpent):
         while sender.send(np.zeros(DIMENSION)):
             sent += 1

@@ -7,6 +7,8 @@ import threading
 import numpy as np
 import pytest
 
+from quietbit.node.refusal import Reason, Refusal
+
 pytest.importorskip("nvflare", reason="needs the nvflare extra")
 from nvflare.apis.dxo import DXO, DataKind
 from nvflare.apis.dxo_filter import DXOFilter
@@ -227,9 +229,9 @@ def test_a_round_is_answered_once_and_the_runs_budget_ends_it():
         assert release_of(site.does(server.asks(number=number)))
     again = content(site.does(server.asks(number=3)))["quietbit"]
     assert again["noted"] is True
-    assert "above 4" in again["declined"]
+    assert again["declined"] == Refusal(Reason.ANSWERED_BEFORE).to_text()
     over = content(site.does(server.asks(number=4)))["quietbit"]
-    assert over["declined"].startswith("The budget of the run is spent: ")
+    assert over["declined"].startswith("budget-spent: ")
     assert over["noted"] is False
     assert site.app.calls == 4
 
@@ -475,7 +477,7 @@ def test_a_site_answers_within_its_owners_policy(quiet, tmp_path):
         assert release_of(site.does(server.asks(number=number)))
         assert books(tmp_path).releases == number + 1
     said = content(site.does(server.asks(number=2)))["quietbit"]
-    assert said == {"declined": "This node's policy allows no more releases.", "noted": False}
+    assert said == {"declined": Refusal(Reason.BUDGET_SPENT).to_text(), "noted": False}
     assert site.app.calls == 2
     assert books(tmp_path).runs[str(number_of(JOB))][-1][0] == 2
 
@@ -530,9 +532,9 @@ def test_a_server_cannot_ask_for_more_than_the_policy_allows(quiet, tmp_path):
     path = write_policy(tmp_path, largest_clip=0.5)
     site = Site(trained(), simulated=False, properties={"quietbit.policy": path})
     said = content(site.does(Server().asks()))["quietbit"]["declined"]
-    assert said == "This node's policy does not allow so large a clip."
+    assert said == Refusal(Reason.NOT_ALLOWED, "largest-clip").to_text()
     greedy = Server({**CONFIG, "quietbit.clip": 0.5, "quietbit.epsilon": 1e6, "quietbit.releases": 1})
-    assert content(site.does(greedy.asks()))["quietbit"]["declined"] == "The budget of this node is spent."
+    assert content(site.does(greedy.asks()))["quietbit"]["declined"] == Refusal(Reason.BUDGET_SPENT).to_text()
     assert books(tmp_path).releases == 0
 
 
@@ -546,7 +548,7 @@ def test_a_site_that_streams_its_log_releases_nothing(tmp_path):
     path = write_policy(tmp_path)
     site = Site(trained(), simulated=False, properties={"quietbit.policy": path})
     said = content(site.does(Server().asks()))["quietbit"]["declined"]
-    assert said == "This node cannot use its policy or its ledger; its owner's log says why."
+    assert said == Refusal(Reason.UNUSABLE).to_text()
     assert books(tmp_path).releases == 0
 
 

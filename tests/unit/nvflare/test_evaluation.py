@@ -134,7 +134,7 @@ def test_an_owner_who_allows_no_evaluations_sends_updates_all_the_same(quiet, tm
     server = Server(TRUE, tmp_path)
     site = Site(right(1.0), simulated=False, properties=owned(tmp_path))
     reply = site.does(server.asks())
-    assert "does not allow evaluations" in answer_of(reply)["declined"]
+    assert "(evaluate)" in answer_of(reply)["declined"]
     assert FLModelUtils.from_shareable(server.takes(reply)).metrics is None
     found = server.report(tmp_path)
     assert found["rounds"][0]["answered"] == 1

@@ -13,10 +13,10 @@ from nvflare.app_common.abstract.model import make_model_learnable
 from nvflare.app_common.app_event_type import AppEventType
 from nvflare.app_common.workflows.fedavg import FedAvg
 
-from quietbit.engine.replay import NEEDS
 from quietbit.errors import InvalidParameter
 from quietbit.mechanism.registry import build
 from quietbit.node.question import Framed
+from quietbit.node.refusal import Reason, Refusal
 from quietbit.node.stores import ModelFolder
 from quietbit.nvflare import PrivateReceiver
 from quietbit.nvflare.client import number_of
@@ -120,7 +120,7 @@ def test_a_site_that_lost_its_model_says_so_and_gets_it_whole(tmp_path):
         del store[name]
     tasks, replies = workflow.round(1, nodes)
     assert not tasks["site-1"]["DXO"]["data"]
-    assert content(replies["site-1"])["quietbit"] == {"declined": NEEDS, "noted": False}
+    assert content(replies["site-1"])["quietbit"] == {"declined": Refusal(Reason.NEEDS_MODEL).to_text(), "noted": False}
     tasks, replies = workflow.round(2, nodes)
     assert tasks["site-1"]["DXO"]["data"]
     assert not tasks["site-2"]["DXO"]["data"]

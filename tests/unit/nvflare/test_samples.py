@@ -8,6 +8,8 @@ import threading
 import numpy as np
 import pytest
 
+from quietbit.node.refusal import Reason, Refusal
+
 pytest.importorskip("nvflare", reason="needs the nvflare extra")
 pytest.importorskip("sklearn", reason="needs quietbit-lab: pip install ./packages/lab")
 from nvflare.apis.dxo import DXO, DataKind
@@ -164,7 +166,7 @@ def test_a_policy_of_samples_counts_over_jobs_and_names_its_data_set(digits, tmp
     said = [content(site.does(server.asks(number=number, arrays=model)))["quietbit"] for number in range(ROUNDS)]
     made = sum("release" in one for one in said)
     assert 1 < made < ROUNDS
-    assert said[-1] == {"declined": "The budget of this node is spent.", "noted": False}
+    assert said[-1] == {"declined": Refusal(Reason.BUDGET_SPENT).to_text(), "noted": False}
     assert books(tmp_path).releases == made == site.app.calls
     greedy = Server({**CONFIG, "quietbit.sampling-rate": 0.5})
     assert (

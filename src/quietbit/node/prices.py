@@ -1,0 +1,147 @@
+"""Divergences that took long to compute, kept beside the ledger: what a sum costs is found once per node.
+
+Idea     an account of masked sums needs some hundred Rényi divergences per mechanism, each a numerical search. A node
+         that starts a process per message would repeat them. A price is a function of the mechanism, the terms and
+         this code, so the file keeps numbers under the digest of all three: after any change of the package, an
+         upgrade of numpy or scipy included, the old numbers are not found. The file is sealed with a MAC under the
+         node's own key; one that does not verify is ignored, and everything is computed again.
+Source   HMAC: RFC 2104. The key is the one that seals a node's secrets (`quietbit.node.stores`).
+"""
+
+from __future__ import annotations
+
+import hashlib
+import hmac
+import json
+import logging
+import os
+import threading
+from collections.abc import Callable
+from functools import cache
+from importlib.metadata import version
+from pathlib import Path
+from typing import Any, final
+
+from attrs import field, frozen
+
+import quietbit
+from quietbit._files import write_whole
+from quietbit.errors import QuietbitError
+from quietbit.node.stores import KEY, key_file
+from quietbit.privacy.cost import Bound
+from quietbit.secagg.identity import PRIVATE, read_file
+
+__all__ = ["Prices", "prices_beside", "pricing_version"]
+
+LOGGER = logging.getLogger(__name__)
+FORMAT = "quietbit-prices"
+SUFFIX = ".prices"
+MOST_BYTES = 64 * 2**20
+MOST_BOUNDS = 1024  # the oldest make room
+
+
+@cache
+def pricing_version() -> str:
+    """Return the digest of everything that a price depends on beside the mechanism: this package and its arithmetic."""
+    digest = hashlib.sha256()
+    package = Path(quietbit.__file__).parent
+    for file in sorted(package.rglob("*.py")):
+        digest.update(str(file.relative_to(package)).encode())
+        digest.update(hashlib.sha256(file.read_bytes()).digest())
+    for name in ("numpy", "scipy"):
+        digest.update(f"{name} {version(name)}".encode())
+    return digest.hexdigest()
+
+
+@final
+@frozen(eq=True)
+class Remembered:
+    """A Rényi bound whose values are looked up by the order, and computed where they are not there yet."""
+
+    name: str
+    bound: Bound = field(eq=False, repr=False)
+    values: dict[float, float] = field(eq=False, repr=False)
+    changed: Callable[[], None] = field(eq=False, repr=False)
+
+    def __call__(self, alpha: float) -> float:
+        """Return the bound at the order ``alpha``."""
+        value = self.values.get(alpha)
+        if value is None:
+            value = self.bound(alpha)
+            self.values[alpha] = value
+            self.changed()
+        return value
+
+
+@final
+class Prices:
+    """The file of one ledger; ``save`` writes what was computed since it was read."""
+
+    def __init__(self, path: Path, key: str) -> None:
+        """Name the file and the file of the node's key; neither is made before there is something to keep."""
+        self._path = path
+        self._key = key
+        self._guard = threading.Lock()
+        self._values: dict[str, dict[float, float]] | None = None
+        self._is_changed = False
+
+    def remember(self, name: str, bound: Bound) -> Bound:
+        """Return the bound with its known values; ``name`` says which mechanism it is, on which terms."""
+        with self._guard:
+            if self._values is None:
+                self._values = self._read()
+            values = self._values.setdefault(name, {})
+        return Remembered(name, bound, values, self._note_change)
+
+    def save(self) -> None:
+        """Write the file if something is new; a file that cannot be written costs time, and nothing else."""
+        with self._guard:
+            if not self._is_changed or self._values is None:
+                return
+            self._is_changed = False
+            names = list(self._values)[-MOST_BOUNDS:]
+            numbers = {
+                name: {order.hex(): value.hex() for order, value in list(self._values[name].items())}
+                for name in names
+                if self._values[name]
+            }
+        content = {"format": FORMAT, "pricing": pricing_version(), "divergences": numbers}
+        try:
+            seal = self._seal(content, key_file(self._key))
+            text = json.dumps({**content, "mac": seal}).encode("ascii")
+            write_whole(self._path, lambda file: file.write(text), make_folder=False, mode=0o600)
+        except QuietbitError as error:
+            LOGGER.warning("quietbit: prices are not kept, and will be computed again: %s", error)
+
+    def _note_change(self) -> None:
+        self._is_changed = True
+
+    def _read(self) -> dict[str, dict[float, float]]:
+        """Return the values on disk; none where there is no file, or not one that this node wrote with this code."""
+        if not os.path.lexists(self._path) or not os.path.lexists(self._key):
+            return {}
+        try:
+            key = read_file(self._key, KEY, "key", PRIVATE)
+            content = json.loads(read_file(self._path, MOST_BYTES, "prices", PRIVATE))
+            seal = str(content.pop("mac"))
+            if not hmac.compare_digest(seal, self._seal(content, key)):
+                raise ValueError("the file was changed")
+            if content["format"] != FORMAT or content["pricing"] != pricing_version():
+                return {}  # written by other code, whose prices may be others
+            return {
+                name: {float.fromhex(order): float.fromhex(value) for order, value in numbers.items()}
+                for name, numbers in content["divergences"].items()
+            }
+        except (OSError, QuietbitError, ValueError, TypeError, KeyError, AttributeError, RecursionError) as error:
+            LOGGER.warning("quietbit: the prices in %s are ignored: %s", self._path, error)
+            return {}
+
+    def _seal(self, content: dict[str, Any], key: bytes) -> str:
+        text = json.dumps(content, sort_keys=True).encode("ascii")
+        return hmac.new(key, b"quietbit/prices/" + text, hashlib.sha256).hexdigest()
+
+
+@cache
+def prices_beside(ledger: Path) -> Prices:
+    """Return the prices of a ledger, once per process."""
+    return Prices(ledger.with_name(ledger.name + SUFFIX), f"{ledger}.key")

@@ -1,0 +1,350 @@
+"""The other ways out of a client's process, and how they are shut before the app runs.
+
+Idea     NVFlare's filters see the results of tasks, and neither failures nor anything else that a process sends. So
+         the filter, before the first task, puts itself where the rest would leave: around the processing of a task
+         (whatever executors, filters and components did or raised, its one answer leaves, at a moment that was
+         fixed before they began), around every executor (one that fails is started again), on what would end the
+         run, on the auxiliary channel and on the public properties of contexts, which travel with every message.
+         Last comes the cell, through which all messages of the process pass: what is not on its lists of routes is not
+         sent, and not answered with anything but a constant, whoever asks for tracebacks, times or logs.
+Symbols  a route: channel and topic of a message, those of the stream that it is a part of where it is one.
+
+This leans on names of NVFlare 2.9 that are not public: where one is missing `shut` raises, and nothing is released.
+"""
+
+from __future__ import annotations
+
+import contextvars
+import logging
+import threading
+import traceback
+from collections.abc import Callable
+from copy import deepcopy
+from functools import cache, partial
+from typing import Any, final
+
+from nvflare.apis.event_type import EventType
+from nvflare.apis.fl_constant import (
+    AdminCommandNames,
+    FLContextKey,
+    ReservedKey,
+    ReservedTopic,
+    ReturnCode,
+    ServerCommandNames,
+)
+from nvflare.apis.fl_context import FLContext
+from nvflare.apis.shareable import ReservedHeaderKey, Shareable, make_reply
+from nvflare.client import api as client_api
+from nvflare.client.cell.defs import CHANNEL as TRAINER_CHANNEL
+from nvflare.client.in_process.api import TOPIC_ABORT
+from nvflare.fuel.data_event.data_bus import DataBus
+from nvflare.fuel.f3.cellnet import utils as cellnet
+from nvflare.fuel.f3.cellnet.core_cell import _SM_CHANNEL, _SM_TOPIC
+from nvflare.fuel.f3.cellnet.defs import CellChannel, CellChannelTopic, MessageHeaderKey, MessagePropKey, MessageType
+from nvflare.fuel.f3.cellnet.defs import ReturnCode as CellCode
+from nvflare.fuel.f3.message import Message
+from nvflare.fuel.f3.streaming import stream_const as stream
+from nvflare.fuel.f3.streaming.download_service import OBJ_DOWNLOADER_CHANNEL, OBJ_DOWNLOADER_TOPIC
+from nvflare.fuel.f3.streaming.stream_const import STREAM_CHANNEL, StreamHeaderKey
+from nvflare.private.defs import TrainingTopic
+
+from quietbit.engine.batch import share_batches
+from quietbit.nvflare.task import DECIDED, TURN, task_of
+
+__all__ = ["ANSWERED", "SENT", "shut"]
+
+LOGGER = logging.getLogger(__name__)
+Route = tuple[str, str]
+Wrapped = Callable[..., Any]
+# What the engine itself sends on the auxiliary channel: that a client is there, and which task it asks about.
+TOPICS = (ReservedTopic.SYNC_RUNNER, ReservedTopic.JOB_HEART_BEAT, ReservedTopic.TASK_CHECK)
+# Who and where this client is, which the server knows.
+PUBLIC = (
+    ReservedKey.RUN_NUM, ReservedKey.IDENTITY_NAME, ReservedKey.FQSN, ReservedKey.IS_LEAF, FLContextKey.CLIENT_NAME,
+    FLContextKey.CURRENT_RUN, FLContextKey.CURRENT_JOB_ID,
+)  # fmt: skip
+# What the engine writes into the head of a result when it sends it.
+HEAD: tuple[str, ...] = (ReservedHeaderKey.MSG_ROOT_ID, ReservedHeaderKey.MSG_ROOT_TTL)
+CODES = {value for name, value in vars(ReturnCode).items() if name.isupper()}
+# What a stream's ends tell each other, and who they are: neither has anything of the app's.
+TRANSPORT: frozenset[Route] = frozenset(
+    {
+        (STREAM_CHANNEL, stream.STREAM_ACK_TOPIC),
+        (STREAM_CHANNEL, stream.STREAM_ERROR_TOPIC),
+        (CellChannel.CELLNET, CellChannelTopic.Bye),
+        (_SM_CHANNEL, _SM_TOPIC),
+    }
+)
+# Requests of this process: tasks, results, that it is there, and arrays of the server's model.
+SENT = TRANSPORT | {
+    (CellChannel.SERVER_COMMAND, ServerCommandNames.GET_TASK),
+    (CellChannel.SERVER_COMMAND, ServerCommandNames.SUBMIT_UPDATE),
+    *((CellChannel.AUX_COMMUNICATION, topic) for topic in TOPICS),
+    (CellChannel.CLIENT_MAIN, TrainingTopic.NOTIFY_JOB_STATUS),
+    (OBJ_DOWNLOADER_CHANNEL, OBJ_DOWNLOADER_TOPIC),
+}
+# Requests of others that are answered: do a task, and end. Whether a task still runs is not among them.
+ANSWERED = TRANSPORT | {
+    (CellChannel.AUX_COMMUNICATION, ReservedTopic.DO_TASK),
+    (CellChannel.AUX_COMMUNICATION, ReservedTopic.END_RUN),
+    (CellChannel.CLIENT_COMMAND, AdminCommandNames.ABORT),
+    (CellChannel.CLIENT_COMMAND, AdminCommandNames.SHUTDOWN),
+}
+# Between this process and a trainer that it has started, whose cell hangs on this one.
+INSIDE = (TRAINER_CHANNEL, OBJ_DOWNLOADER_CHANNEL)
+# All that is left of an answer that is not on the list.
+ROUTING = (
+    MessageHeaderKey.CHANNEL, MessageHeaderKey.TOPIC, MessageHeaderKey.FROM_CELL, MessageHeaderKey.TO_CELL,
+    MessageHeaderKey.ORIGIN, MessageHeaderKey.DESTINATION, MessageHeaderKey.REQ_ID, MessageHeaderKey.MSG_TYPE,
+    MessageHeaderKey.ROUTE, MessageHeaderKey.SECURE, MessageHeaderKey.OPTIONAL,
+)  # fmt: skip
+STAMP = 60.0  # seconds to which the clock in a message's head is rounded down
+DONE = "_quietbit_gate"
+_ABORTS: list[str] = []  # why the trainer of this process gave up, since its last task
+
+
+def shut(fl_ctx: FLContext) -> bool:
+    """Shut them for this process; return whether they were shut before."""
+    engine, runner = fl_ctx.get_engine(), fl_ctx.get_prop(FLContextKey.RUNNER)
+    before = hasattr(runner, DONE)
+    _hear_aborts()
+    share_batches()
+    _shut_cell(engine.get_cell().core_cell)
+    for executor in runner.task_router.task_table.values():
+        if not hasattr(executor, DONE):
+            executor.execute = partial(_watched, executor, executor.execute, [])
+            setattr(executor, DONE, True)
+    auxiliary, manager = engine.aux_runner, engine.fl_ctx_mgr
+    if not before:
+        auxiliary.send_aux_request = partial(_aux, auxiliary.send_aux_request, 1)
+        auxiliary.multicast_aux_requests = partial(_aux, auxiliary.multicast_aux_requests, 0)
+        runner._process_task = partial(_process, runner._process_task)
+        runner.handle_event = partial(_going_on, runner.handle_event)
+        engine.send_task_result = partial(_send_result, engine.send_task_result)
+        setattr(runner, DONE, True)
+    if not isinstance(manager.public_stickers, _Known):
+        manager.public_stickers = _Known({k: v for k, v in manager.public_stickers.items() if k in PUBLIC})
+    return before
+
+
+def _strip(fl_ctx: FLContext) -> None:
+    """Take every public property out of a context that does not only say who this client is."""
+    for key in fl_ctx.get_all_public_props():
+        if key not in PUBLIC:
+            LOGGER.info("quietbit: not sent to the server: property %s", key)
+            fl_ctx.remove_prop(key, force_removal=True)
+
+
+@final
+class _Known(dict[str, Any]):
+    """Public properties of all contexts to come; no other is taken in, and none is changed."""
+
+    def __setitem__(self, key: str, value: Any) -> None:
+        if key in PUBLIC and key not in self:
+            super().__setitem__(key, value)
+
+
+def _watched(
+    executor: Any, execute: Wrapped, unfinished: list[object],
+    task_name: str, shareable: Shareable, fl_ctx: FLContext, abort_signal: Any,
+) -> Any:  # fmt: skip
+    """Run an executor so that its failures are results like any other, and restart it after one.
+
+    NVFlare starts none again: all later answers would be zero, quick, and paid for. It happens within the time of the
+    next task, so that when that one is fetched says nothing about this one.
+    """
+    turn = task_of(fl_ctx)
+    if turn is None:
+        LOGGER.error("quietbit: task %s has passed no filter of quietbit's, and is not run.", task_name)
+        return make_reply(ReturnCode.TASK_DATA_FILTER_ERROR)
+    if not turn.runs:
+        return Shareable()
+    if unfinished:
+        _restart(executor, fl_ctx)
+    unfinished[:] = [turn]  # until it has answered: one that fails or is abandoned does not
+    try:
+        with turn.serving():
+            result = execute(task_name, shareable, fl_ctx, abort_signal)
+        if isinstance(result, Shareable) and result.get_return_code() == ReturnCode.OK:
+            unfinished[:] = [one for one in unfinished if one is not turn]
+            return result
+        turn.crash = _ABORTS[0] if _ABORTS else "The app answered with no result."
+        LOGGER.error("quietbit: the app answered with no result, and the server is not told.")
+    except BaseException as error:  # panics of native code and cancelled tasks, too: all look the same outside
+        turn.crash = "".join(traceback.format_exception(error))
+        LOGGER.error("quietbit: the app failed, and the server is not told.", exc_info=error)
+    finally:
+        _ABORTS.clear()
+    return Shareable()
+
+
+@cache
+def _hear_aborts() -> None:
+    """Note what a script in a thread of its own gave up with, once per process."""
+    DataBus().subscribe([TOPIC_ABORT], lambda topic, reason, bus: _ABORTS.append(str(reason)))
+
+
+def _restart(executor: Any, fl_ctx: FLContext) -> None:
+    """Start an executor again as at the beginning of a run."""
+    for event in (EventType.END_RUN, EventType.START_RUN):
+        try:
+            with fl_ctx.get_engine().new_context() as context:
+                executor.handle_event(event, context)
+            with client_api.global_context_lock:  # a script that calls init() again would get what was closed
+                client_api.context_dict.clear()
+        except BaseException as error:
+            LOGGER.error("quietbit: the app cannot be started again (%s); zero is released.", event, exc_info=error)
+
+
+def _going_on(handle: Wrapped, event_type: str, fl_ctx: FLContext) -> None:
+    """Pass on the runner's events, except that of a component which gives up: when a run ends would tell why."""
+    if event_type != EventType.FATAL_SYSTEM_ERROR:
+        handle(event_type, fl_ctx)
+        return
+    why = fl_ctx.get_prop(FLContextKey.EVENT_DATA)
+    LOGGER.error("quietbit: a component wants to end the run, which goes on with zero releases: %s", why)
+
+
+def _aux(send: Wrapped, place: int, /, *arguments: Any, **named: Any) -> Any:
+    """Keep the auxiliary channel for the engine's own messages alone; the topic is argument ``place``."""
+    topic = named["topic"] if "topic" in named else arguments[place]
+    if topic not in TOPICS:
+        LOGGER.warning("quietbit: not sent to anybody: a message on %s", topic)
+        return {}
+    for value in (*arguments, *named.values()):
+        if isinstance(value, FLContext):
+            _strip(value)
+    return send(*arguments, **named)
+
+
+def _process(process: Wrapped, task: Any, fl_ctx: FLContext) -> Shareable:
+    """Process a task: whatever happens in it, its answer comes out at its moment, and no task is told.
+
+    The task runs in a thread and a context of its own, the app and all filters and components of the job in it. What
+    is not done in time is abandoned, and answered for as if it had failed; nothing that it does later is seen.
+    """
+    decided, results, own = threading.Event(), list[Any](), fl_ctx.get_engine().new_context()
+    own.props.update(fl_ctx.props)
+    own.set_prop(DECIDED, decided, private=True, sticky=False)
+
+    def work() -> None:
+        try:
+            results.append(process(task, own))
+        except BaseException as error:
+            LOGGER.error("quietbit: the task failed, and the server is not told.", exc_info=error)
+        finally:
+            decided.set()
+
+    worker = threading.Thread(target=contextvars.copy_context().run, args=(work,), daemon=True)
+    worker.start()
+    decided.wait()  # as long as it takes: this depends on what was asked, and on nothing else
+    for key in (TURN, FLContextKey.TASK_ID, FLContextKey.TASK_NAME):
+        fl_ctx.set_prop(key, own.get_prop(key), private=True, sticky=False)
+    turn = task_of(fl_ctx)
+    if turn is None or not turn.runs:
+        worker.join()
+        return _written(results[0] if results else None, fl_ctx)
+    turn.moment.run(worker.join)
+    fl_ctx.set_job_is_unsafe(False)
+    found = _written(results[0] if results else None, fl_ctx)
+    turn.moment.wait()
+    return found
+
+
+def _send_result(send: Wrapped, result: Shareable, fl_ctx: FLContext, *arguments: Any, **named: Any) -> Any:
+    return send(_written(result, fl_ctx), fl_ctx, *arguments, **named)
+
+
+def _written(result: Any, fl_ctx: FLContext) -> Shareable:
+    """Write a result anew: the answer of its task as it was sealed, or else a return code and no content."""
+    _strip(fl_ctx)
+    before = result if isinstance(result, Shareable) else make_reply(ReturnCode.EXECUTION_EXCEPTION)
+    turn, heads = task_of(fl_ctx), HEAD
+    if turn is not None:
+        content = turn.sealed()
+        found = make_reply(ReturnCode.OK, deepcopy(dict(turn.heads)))
+        found.update(content)
+    else:
+        code = before.get_return_code()
+        if code not in CODES or set(before) != {ReservedHeaderKey.HEADERS}:
+            LOGGER.error("quietbit: a result that is not the release of its task is not sent.")
+            code = ReturnCode.TASK_RESULT_FILTER_ERROR
+        found, heads = make_reply(code), (*HEAD, ReservedHeaderKey.TASK_NAME, ReservedHeaderKey.TASK_ID)
+    for key in heads:
+        if before.get_header(key) is not None:
+            found.set_header(key, before.get_header(key))
+    return found
+
+
+def _shut_cell(core: Any) -> None:
+    """Shut every route of a job's cell but those above, once; raise where the cell cannot be watched."""
+    if hasattr(core, DONE):
+        return
+    wire, send, process, name = core.communicator, core._send_to_endpoint, core._process_request, core.my_info.fqcn
+    core._forward, core._add_adhoc_connector, core._create_external_listener  # noqa: B018  (raise where one is missing)
+    wire.send = partial(_stamp, wire.send)
+    core._send_to_endpoint = partial(_send, send, name)
+    core._process_request = partial(_answer, process, name)
+    core._forward = core._add_adhoc_connector = core._create_external_listener = _nothing
+    setattr(core, DONE, True)
+
+
+def _nothing(*arguments: Any, **named: Any) -> None:
+    """Neither carry others' messages nor open ways past the server."""
+
+
+def _route(message: Message) -> tuple[Route, bool]:
+    """Return the route of a message, and whether it answers a request."""
+    route = message.get_header(MessageHeaderKey.CHANNEL, ""), message.get_header(MessageHeaderKey.TOPIC, "")
+    answers = message.get_header(MessageHeaderKey.MSG_TYPE) != MessageType.REQ
+    if route == (STREAM_CHANNEL, stream.STREAM_DATA_TOPIC):
+        route = message.get_header(StreamHeaderKey.CHANNEL, ""), message.get_header(StreamHeaderKey.TOPIC, "")
+        answers = route[0] == CellChannel.RETURN_ONLY
+        if answers:  # its topic is the route of the request
+            channel, _, topic = str(route[1]).partition(":")
+            route = channel, topic
+    return route, answers
+
+
+def _send(send: Wrapped, own: str, to_endpoint: Any, message: Message) -> Any:
+    """Send a message of this process that is on the lists; of an answer that is not, its routing and an error alone."""
+    route, answers = _route(message)
+    mine = message.get_header(MessageHeaderKey.ORIGIN) == own
+    names = to_endpoint.name, message.get_header(MessageHeaderKey.DESTINATION)
+    if mine and (route in (ANSWERED if answers else SENT) or _inside(own, route, *names)):
+        for key in (StreamHeaderKey.ERROR_MSG, StreamHeaderKey.ERROR_TYPE):
+            if key in message.headers:
+                message.set_header(key, "quietbit: not said")
+        return send(to_endpoint, message)
+    LOGGER.warning("quietbit: not sent to anybody: a message on %s", route)
+    if not mine or not answers or message.get_header(MessageHeaderKey.CHANNEL) == STREAM_CHANNEL:
+        return CellCode.FILTER_ERROR
+    blank = Message({key: value for key, value in message.headers.items() if key in ROUTING})
+    blank.set_header(MessageHeaderKey.RETURN_CODE, CellCode.PROCESS_EXCEPTION)
+    return send(to_endpoint, blank)
+
+
+def _answer(process: Wrapped, own: str, origin: str, message: Message) -> Any:
+    """Let no callback run for a request that is not on the list."""
+    route, answers = _route(message)
+    endpoint = message.get_prop(MessagePropKey.ENDPOINT)
+    if answers or route in ANSWERED or _inside(own, route, origin, getattr(endpoint, "name", None)):
+        return process(origin, message)
+    LOGGER.warning("quietbit: not answered: a request of %s on %s", origin, route)
+    streamed = message.get_header(MessageHeaderKey.CHANNEL) == STREAM_CHANNEL
+    return None if streamed else cellnet.make_reply(CellCode.PROCESS_EXCEPTION)
+
+
+def _inside(own: str, route: Route, *names: Any) -> bool:
+    """Whether a message stays between this process and its own trainer."""
+    return route[0] in INSIDE and all(isinstance(name, str) and name.startswith(f"{own}.") for name in names)
+
+
+def _stamp(send: Wrapped, endpoint: Any, app_id: int, message: Message) -> Any:
+    """Round the clocks of a message that is sent: a server must not learn more than when it arrives."""
+    sent, route = MessageHeaderKey.SEND_TIME, message.get_header(MessageHeaderKey.ROUTE)
+    if message.get_header(sent) is not None:
+        message.set_header(sent, message.get_header(sent) // STAMP * STAMP)
+    if route:
+        message.set_header(MessageHeaderKey.ROUTE, [(name, moment // STAMP * STAMP) for name, moment in route])
+    return send(endpoint, app_id, message)

@@ -1,0 +1,173 @@
+"""Prices beside the ledger: found once, sealed, and never those of other code."""
+
+import json
+import math
+import shutil
+import time
+
+import pytest
+
+from quietbit.design.solve import solve
+from quietbit.design.table import DesignSpec
+from quietbit.mechanism.ball import Ball, Norm
+from quietbit.mechanism.interpolated import InterpolatedMVU
+from quietbit.node import budget, prices
+from quietbit.node.budget import account_of
+from quietbit.node.ledger import FileLedger, mechanism_line, release_line
+from quietbit.node.prices import Prices, prices_beside, pricing_version
+from quietbit.node.question import ProposedMechanism, description_of
+from quietbit.privacy import account, aggregate
+from quietbit.target import Target, Trust
+
+HONEST = 1000
+CAP = Target(8.0, 1e-5, "replace-one", trust=Trust.SECURE_AGGREGATION)
+
+
+def mechanism(number=0):
+    return InterpolatedMVU(solve(DesignSpec(2, 1, 0.3 + number / 100)), Ball(Norm.L2, 1.0, 42))
+
+
+@pytest.fixture
+def ledger(tmp_path):
+    """A ledger with two sums."""
+    found = FileLedger.create(tmp_path / "ledger", tmp_path / "counter")
+    for number in range(2):
+        proposed = ProposedMechanism.read(description_of(mechanism(number)))
+        lines = [
+            mechanism_line(proposed.identity, proposed.description),
+            release_line(proposed.identity, HONEST, "7", number + 1),
+        ]
+        found.update(lambda _, lines=lines: lines)
+    return found
+
+
+@pytest.fixture
+def fresh(monkeypatch):
+    """Forget everything that this process has computed, as a new process would have."""
+
+    def forget():
+        budget._COSTS.clear()
+        prices_beside.cache_clear()
+        for cached in (
+            account._shares,
+            account._divergences,
+            account._copies,
+            aggregate._constant,
+            aggregate._response,
+        ):
+            cached.cache_clear()
+
+    forget()
+    yield forget
+    forget()
+
+
+def total(ledger):
+    book = prices_beside(ledger.path)
+    found = account_of(ledger.read(), CAP, HONEST, 0.001, prices=book).epsilon()
+    book.save()
+    return found
+
+
+def computed(monkeypatch):
+    """Count the divergences that are computed, not looked up."""
+    calls = []
+    call = aggregate.AggregateConstant.__call__
+    monkeypatch.setattr(aggregate.AggregateConstant, "__call__", lambda *args: calls.append(args) or call(*args))
+    return calls
+
+
+def test_a_second_process_computes_nothing_and_finds_the_same(ledger, fresh, monkeypatch):
+    calls = computed(monkeypatch)
+    start = time.monotonic()
+    first = total(ledger)
+    slow = time.monotonic() - start
+    assert len(calls) > 50
+    fresh()
+    calls.clear()
+    start = time.monotonic()
+    assert total(ledger) == first  # to the last digit
+    assert calls == []
+    assert time.monotonic() - start < slow / 3
+    fresh()
+    assert account_of(ledger.read(), CAP, HONEST, 0.001).epsilon() == first
+    assert (ledger.path.parent / "ledger.prices").stat().st_mode & 0o777 == 0o600
+
+
+def cheaper(path):
+    content = json.loads(path.read_text())
+    for numbers in content["divergences"].values():
+        for order in numbers:
+            numbers[order] = (0.0).hex()
+    path.write_text(json.dumps(content))
+
+
+def other_mac(path):
+    cheaper(path)
+    content = json.loads(path.read_text())
+    del content["mac"]
+    book = Prices(path, "")
+    path.write_text(json.dumps({**content, "mac": book._seal(content, bytes(32))}))
+
+
+def torn(path):
+    path.write_bytes(path.read_bytes()[:-20])
+
+
+def link(path):
+    path.rename(path.with_name("elsewhere"))
+    path.symlink_to("nowhere")
+
+
+@pytest.mark.parametrize("change", [cheaper, other_mac, torn, link])
+def test_prices_that_somebody_changed_are_ignored(ledger, fresh, change, monkeypatch):
+    first = total(ledger)
+    change(ledger.path.parent / "ledger.prices")
+    fresh()
+    calls = computed(monkeypatch)
+    assert total(ledger) == first
+    assert calls
+
+
+def test_prices_of_another_ledgers_key_are_ignored(ledger, fresh, monkeypatch):
+    first = total(ledger)
+    (ledger.path.parent / "ledger.key").unlink()
+    fresh()
+    calls = computed(monkeypatch)
+    assert total(ledger) == first
+    assert calls
+
+
+def test_prices_do_not_outlive_the_code_that_found_them(ledger, fresh, monkeypatch):
+    first = total(ledger)
+    fresh()
+    monkeypatch.setattr(prices, "pricing_version", lambda: "another")
+    calls = computed(monkeypatch)
+    assert total(ledger) == first
+    assert calls
+
+
+def test_the_pricing_version_is_that_of_every_line_of_the_package(tmp_path, monkeypatch):
+    import quietbit
+
+    package = tmp_path / "quietbit"
+    source = prices.Path(quietbit.__file__).parent
+    shutil.copytree(source, package, ignore=shutil.ignore_patterns("__pycache__"))
+    monkeypatch.setattr(prices.quietbit, "__file__", str(package / "__init__.py"))
+    pricing_version.cache_clear()
+    try:
+        before = pricing_version()
+        file = package / "privacy" / "aggregate.py"
+        file.write_text(file.read_text() + "# a fix\n")
+        pricing_version.cache_clear()
+        assert pricing_version() != before
+    finally:
+        monkeypatch.undo()
+        pricing_version.cache_clear()
+
+
+def test_a_folder_that_cannot_be_written_costs_time_only(ledger, fresh, caplog, monkeypatch):
+    monkeypatch.setattr(prices, "key_file", lambda path: (_ for _ in ()).throw(prices.QuietbitError("read-only")))
+    assert math.isfinite(total(ledger))
+    assert not (ledger.path.parent / "ledger.prices").exists()
+    assert "prices are not kept" in caplog.text
