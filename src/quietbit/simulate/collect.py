@@ -23,6 +23,7 @@ from numpy.typing import NDArray
 from quietbit._typing import FloatVector
 from quietbit.errors import check_int, require
 from quietbit.kernel.rng import RandomBits, secure_rng, seeded_rng
+from quietbit.kernel.select import default_kernel
 from quietbit.mechanism.adaptive_clip import scout_rank
 from quietbit.mechanism.base import Answers, Mechanism
 from quietbit.plan.compare import FLOAT_BYTES, bytes_sent
@@ -193,7 +194,10 @@ class CentralCollector:
             total += part
         if self._mechanism is None:
             return total / clients.size
-        return np.asarray(self._mechanism.noisy(total, self._rng(number, SERVER).draw(size), 0) / self._plan.cohort)
+        noise = self._mechanism
+        block = self._rng(number, SERVER).draw(size)
+        noisy = default_kernel().rounded_noise(total, noise.unit, noise.LAW, block, 0)
+        return np.asarray(noisy / self._plan.cohort)
 
 
 Collector: TypeAlias = UplinkCollector | CentralCollector

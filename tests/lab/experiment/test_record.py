@@ -23,6 +23,7 @@ def test_a_record_says_everything_and_repeats_the_run(run, tmp_path):
     record = read_record(path)
     assert record["status"] == "finished"
     assert record["seeds"] == {"run": 9, "rng": 9}
+    assert record["protects"].startswith("nobody: random bits")
     assert record["mechanism"]["inner"]["noise_multiplier"] == 2.0
     assert record["guarantee"]["sentence"] == run.guarantee.sentence()
     assert {"quietbit", "numpy", "scipy"} <= set(record["versions"])
@@ -37,7 +38,15 @@ def test_without_privacy_there_is_no_epsilon():
     run = simulate(small_problem(), *chosen(mechanism="none", lr=0.1, rounds=2, cohort=20, clip=1.0))
     record = json.loads(json.dumps(run_record(run, {}), allow_nan=False))
     assert record["guarantee"] is None
+    assert record["protects"].startswith("nobody: the run")
     assert record["points"][-1]["epsilon_upper"] is None
+
+
+def test_a_run_with_secret_bits_protects_those_of_its_guarantee():
+    given = {"mechanism": "sign", "noise_multiplier": 2.0, "lr": 0.05, "rounds": 1, "cohort": 20, "clip": 1.0}
+    run = simulate(small_problem(), *chosen(**given, rng="secure"))
+    assert run_record(run, {})["protects"] == "those whom the guarantee is about"
+    assert run_record(run, {}, draws="law of the sum")["protects"].startswith("nobody")
 
 
 @pytest.mark.parametrize("text", ["", "{", "[]", '{"format": "other"}', '{"format": "quietbit run", "version": 99}'])

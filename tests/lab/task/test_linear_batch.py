@@ -193,6 +193,7 @@ def test_records_name_the_device_and_what_was_drawn(data):
     batch.advance(100)
     found = batch_records(batch, batch.runs(), {"name": "clusters"})
     assert [record["draws"] for record in found] == ["law of the sum", "every client"]
+    assert all(record["protects"].startswith("nobody: codes or sums") for record in found)
     assert found[1]["device"] == "cpu"
     assert found[1]["batch"] == {"identity": batch.identity, "runs": 2, "place": 1}
     json.dumps(found, allow_nan=False)

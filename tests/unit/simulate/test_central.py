@@ -3,6 +3,9 @@
 import numpy as np
 import pytest
 
+from quietbit.kernel.rng import secure_rng
+from quietbit.kernel.rounded import grid_of
+from quietbit.simulate.collect import make_collector
 from quietbit.simulate.loop import simulate
 from quietbit.target import Adjacency, Trust
 from unit.simulate.makers import chosen, small_problem
@@ -25,6 +28,23 @@ def test_central_noise_is_added_once_with_the_account_of_the_sum():
     noisy = run(mechanism="gaussian", trust="central", noise_multiplier=300.0, rounds=1, momentum=0.0)
     # 39 coordinates of standard deviation 0.5 * 300 / 60 = 2.5: their norm is 15.6 to within a factor of 1.6
     assert 10 < np.linalg.norm(noisy.parameters - plain.parameters) < 25
+
+
+def test_central_noise_is_that_which_is_accounted():
+    """A server's sum is on the public grid in every world: of floats 7e-5 of the mass was impossible in the other."""
+    problem = small_problem(count=450)
+    plan, training = chosen(
+        lr=0.5, rounds=1, cohort=64, clip=1.0, mechanism="gaussian", trust="central", noise_multiplier=3.0, seed=4
+    )
+    mechanism = plan.mechanism_for(problem.dimension)
+    collector = make_collector(problem, training.local(plan), plan, mechanism, 1)
+    grid = grid_of(mechanism.unit)
+    for number in range(20):
+        mean = collector.mean(problem.initial(0), np.arange(64), number)
+        steps = mean * 64 / grid  # 64 and the grid are powers of two
+        np.testing.assert_array_equal(steps, np.rint(steps))
+    floats = mechanism.noisy(np.zeros(39), secure_rng().draw(39), 0) / grid
+    assert (floats != np.rint(floats)).any()
 
 
 def test_a_target_is_met_by_the_sum():

@@ -164,7 +164,7 @@ def _train(
     elif run.points:
         record(
             f"{spec.name}, {setting.plan.mechanism}, {run.rounds:,} rounds of {setting.plan.cohort:,}",
-            _rows(run, kept["draws"], out),
+            _rows(run, kept["draws"], kept["protects"], out),
             False,
         )
     if run.status == INTERRUPTED:
@@ -204,7 +204,7 @@ def _shown(point: Point) -> str:
     return found + f", {shown_size(point.uplink_bytes)} sent"
 
 
-def _rows(run: Run, draws: str, out: Path | None) -> list[Row]:
+def _rows(run: Run, draws: str, protects: str, out: Path | None) -> list[Row]:
     from quietbit_lab.report.plots import shown_size
 
     last, guarantee = run.points[-1], run.guarantee
@@ -230,6 +230,7 @@ def _rows(run: Run, draws: str, out: Path | None) -> list[Row]:
     words = "seeded: reproducible, NOT private" if run.plan.rng == "seeded" else "the operating system's"
     rows.append(Row("rng", "random bits", run.plan.rng, words))
     rows.append(Row("draws", "drawn at random", draws))
+    rows.append(Row("protects", "whom its numbers protect", protects))
     if out is not None:
         rows.append(Row("saved", "saved as", str(out)))
     return rows

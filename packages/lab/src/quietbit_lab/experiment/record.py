@@ -32,7 +32,7 @@ from quietbit.simulate.loop import Point, Run
 from quietbit.simulate.problem import Training
 
 __all__ = [
-    "EVERY_CLIENT", "FORMAT", "Setting", "commit_of", "modern", "read_json", "read_record", "run_record",
+    "EVERY_CLIENT", "FORMAT", "Setting", "commit_of", "modern", "protects", "read_json", "read_record", "run_record",
     "versions",
 ]  # fmt: skip
 
@@ -151,6 +151,7 @@ def run_record(
         "seconds": run.seconds,
         "device": device,
         "draws": draws,
+        "protects": protects(run, drawn_by_clients=batch is None and draws == EVERY_CLIENT),
         "batch": dict(batch) if batch is not None else None,
         "seeds": {"run": run.plan.seed, "rng": run.plan.seed if run.plan.rng == "seeded" else None},
         "versions": versions(),
@@ -161,6 +162,21 @@ def run_record(
         },
         "commit": commit_of(Path(__file__).parent),
     }
+
+
+def protects(run: Run, *, drawn_by_clients: bool) -> str:
+    """Return whom the random numbers of a run protect: in most simulations nobody.
+
+    The guarantee of a run is about the plan; it holds for what leaves clients if their releases were made by the
+    library's samplers, from bits that nobody can predict.
+    """
+    if run.guarantee is None:
+        return "nobody: the run was not private"
+    if not drawn_by_clients:
+        return "nobody: codes or sums were drawn from their law by a cohort's kernel, not by the samplers of clients"
+    if run.plan.rng == "seeded":
+        return "nobody: random bits come from a seed"
+    return "those whom the guarantee is about"
 
 
 def read_json(path: Path) -> dict[str, Any]:
