@@ -62,7 +62,7 @@ class Network:
 
     def hidden(self, ids: Any, kind: str, rows: Any) -> Any:
         """Return the last norm's output (B, T, H); ``rows`` is (B, d), or (1, d) for all."""
-        count, length = ids.shape
+        length = ids.shape[1]
         parts = rows.reshape(rows.shape[0], -1, 1, self.width) if kind != "lora" else None
         states = F.embedding(ids, self.weights["token_embd.weight"]).float()
         cosine, sine = self._turns(length)
@@ -127,9 +127,7 @@ class Network:
             ids = torch.cat((ids, drawn), dim=1)
         return ids[:, prompts.shape[1] :]
 
-    def _attention(
-        self, states: Any, layer: int, kind: str, rows: Any, parts: Any, cosine: Any, sine: Any
-    ) -> Any:
+    def _attention(self, states: Any, layer: int, kind: str, rows: Any, parts: Any, cosine: Any, sine: Any) -> Any:
         count, length, _ = states.shape
         name = f"blk.{layer}."
         inner = self._norm(states, name + "attn_norm.weight", 2 * layer, kind, parts).to(self.half)

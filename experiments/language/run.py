@@ -1,6 +1,6 @@
 """Run the lines of the language experiments on a GPU, in an order of importance, until the time is up.
 
-    python experiments/language/run.py --data DIR --weights DIR --mechanisms FILE --out DIR --minutes 9 --jobs public lines
+    python experiments/language/run.py --data DIR --weights DIR --mechanisms FILE --out DIR --jobs public lines:main
 
 Idea     a line is a setting; its step is found by doubling and halving on the authors of `choose`, with seed 1, and
          seeds 2 and 3 are then trained with that step. Test authors are looked at once, after that. What is in the
@@ -237,16 +237,14 @@ def samples(run: Run) -> None:
 
 
 def do(run: Run, job: str) -> None:
-    """Do one job; a name with a colon is a group of lines."""
-    given = run.given
+    """Do one job; ``lines:GROUP`` runs a group of lines."""
     if job.startswith("lines:"):
         for line in LINES:
             if line.group == job.removeprefix("lines:"):
                 train_line(run, line)
-        return
-    if job == "named":
+    elif job == "named":
         named = {line.name: line for line in LINES}
-        for name in (Path(__file__).parent / "names.txt").read_text().splitlines():
+        for name in run.given.names.read_text().splitlines():
             train_line(run, named[name])
     elif job == "public":
         zero_shot(run, "bias")
@@ -257,10 +255,6 @@ def do(run: Run, job: str) -> None:
         for kind in ("lora", "gains"):
             zero_shot(run, kind)
             public(run, kind, "volunteers", run.texts.volunteers)
-    elif job == "lines":
-        for line in LINES:
-            if given.groups is None or line.group in given.groups:
-                train_line(run, line)
     elif job == "memory":
         remember(run, say)
     elif job == "votes":
@@ -278,8 +272,8 @@ def main() -> None:
     parser.add_argument("--out", type=Path, required=True)
     parser.add_argument("--known", type=Path, help="folder with results of an earlier program")
     parser.add_argument("--minutes", type=float, default=9.0)
-    parser.add_argument("--jobs", nargs="*", default=["public", "lines", "memory", "votes", "samples"])
-    parser.add_argument("--groups", nargs="*", default=None, help="of lines; all unless given")
+    parser.add_argument("--jobs", nargs="*", default=["public", "lines:main", "votes", "memory", "samples"])
+    parser.add_argument("--names", type=Path, help="lines to run, in this order, for the job `named`")
     parser.add_argument("--length", type=int, default=512)
     parser.add_argument("--most", type=int, default=None, help="texts of a group, for a trial")
     given = parser.parse_args()
@@ -288,7 +282,7 @@ def main() -> None:
     for job in given.jobs:
         try:
             do(run, job)
-        except (KeyError, RuntimeError, ValueError, TypeError, IndexError):
+        except (KeyError, RuntimeError, ValueError, TypeError, IndexError):  # the next job may do
             traceback.print_exc()
         run.save_points()
     say("done" if not run.over else "time is up")

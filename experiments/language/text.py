@@ -7,6 +7,7 @@ Idea     `tokens.npz` has the authors' tokens and their split; `public.npz` (mad
 
 from __future__ import annotations
 
+from itertools import pairwise
 from pathlib import Path
 from typing import Any
 
@@ -69,7 +70,7 @@ def read_texts(folder: Path, device: str, length: int = LENGTH, most: int | None
         ids = file["ids"]
         offsets = file["offsets"]
         split = file["split"]
-    documents = [ids[start:end] for start, end in zip(offsets[:-1], offsets[1:], strict=True)]
+    documents = [ids[start:end] for start, end in pairwise(offsets)]
     train = np.flatnonzero(split == 0)
     order = np.random.default_rng(VOLUNTEER_SEED).permutation(train)
     groups = {
@@ -85,7 +86,7 @@ def read_texts(folder: Path, device: str, length: int = LENGTH, most: int | None
         ids = file["ids"]
         offsets = file["offsets"]
         kinds = file["kind"]
-    documents = [ids[start:end] for start, end in zip(offsets[:-1], offsets[1:], strict=True)]
+    documents = [ids[start:end] for start, end in pairwise(offsets)]
     public = {}
     for kind in MANUALS + LANGUAGES:
         places = np.flatnonzero(kinds == kind)[:most]

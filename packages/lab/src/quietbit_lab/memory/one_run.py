@@ -30,7 +30,7 @@ HALVINGS = 60
 @final
 @frozen
 class LowerBound:
-    """What one training shows: epsilon is at least ``epsilon_lower`` at ``delta``, or a coin of ``doubt`` fell wrong."""
+    """What one training shows: epsilon is at least ``epsilon_lower``, but for an event of chance ``doubt``."""
 
     epsilon_lower: float
     delta: float
