@@ -41,7 +41,7 @@ SETTLE = 4096  # undecided coordinates worth one call of the exact law
 FEW = 1 << 18  # coordinates per thread below which starting a thread does not pay
 SPAN = 1 << 18  # entries transformed before the next are touched: 1 MB of float32
 NO_SUMS = np.empty(0)
-ROTATED = 1 << 16  # coordinates rotated and sampled at once: 256 kB of float32
+ROTATED = 1 << 17  # coordinates rotated and sampled at once: 512 kB of float32
 Bounds: TypeAlias = list[tuple[int, int]]
 
 

@@ -131,7 +131,7 @@ def _factors(words: NDArray[np.uint32], size: int, kind: Any) -> NDArray[Any]:
 def sign_words(size: int, seed: int) -> NDArray[np.uint32]:
     """Return the signs, 32 per word: a set bit is a minus, least significant first."""
     words = np.random.Philox(key=sign_key(size, seed)).random_raw(-(-size // 64))
-    return words.astype("<u8").view("<u4")
+    return words.astype("<u8", copy=False).view("<u4")
 
 
 @lru_cache(maxsize=64)

@@ -500,22 +500,68 @@ static void SET(compare)(const u16 *restrict words, const u16 *restrict floors, 
 #endif
 }
 
+#if VECTOR_LANES == 16
+/* The floors of sixteen values, as one register of 16-bit numbers. A NaN becomes the low end: of two numbers one of
+ * which is none, the maximum is the second. */
+INLINE __m256i SET(floors_of_sixteen)(const float *x, const qb_polynomial *plan, int coefficients) {
+    __m512 z = _mm512_fmadd_ps(_mm512_loadu_ps(x), _mm512_set1_ps((float)plan->gain),
+                               _mm512_set1_ps((float)plan->shift));
+    z = _mm512_min_ps(_mm512_max_ps(z, _mm512_set1_ps(plan->low)), _mm512_set1_ps(1.0f));
+    __m512 q = _mm512_set1_ps(plan->coefficient[0]);
+    for (int k = 1; k < coefficients; k++) q = _mm512_fmadd_ps(q, z, _mm512_set1_ps(plan->coefficient[k]));
+    return _mm512_cvtepi32_epi16(_mm512_cvttps_epi32(q));
+}
+
+/* `polynomial` and `compare` at once, for a multiple of 64 float values: floors never leave the registers. */
+INLINE void SET(decide)(const float *restrict x, const u16 *restrict words, const qb_polynomial *plan, int count,
+                        int coefficients, u64 *restrict codes, u64 *restrict open) {
+    const __m512i limit = _mm512_set1_epi16((short)plan->width);
+    for (int i = 0; i < count; i += 32) {
+        __m512i floor = _mm512_castsi256_si512(SET(floors_of_sixteen)(x + i, plan, coefficients));
+        floor = _mm512_inserti64x4(floor, SET(floors_of_sixteen)(x + i + 16, plan, coefficients), 1);
+        __m512i word = _mm512_loadu_si512(words + i);
+        u32 code_bits = _mm512_cmpge_epu16_mask(word, floor);
+        u32 open_bits = _mm512_cmple_epu16_mask(_mm512_sub_epi16(word, floor), limit);
+        memcpy((u8 *)codes + i / 8, &code_bits, 4);
+        memcpy((u8 *)open + i / 8, &open_bits, 4);
+    }
+}
+
+static void SET(decide_floats)(const float *x, const u16 *words, const qb_polynomial *plan, int count, u64 *codes,
+                               u64 *open) {
+    switch (plan->count) { /* the usual degrees, unrolled */
+    case 4: SET(decide)(x, words, plan, count, 4, codes, open); break;
+    case 6: SET(decide)(x, words, plan, count, 6, codes, open); break;
+    case 8: SET(decide)(x, words, plan, count, 8, codes, open); break;
+    default: SET(decide)(x, words, plan, count, plan->count, codes, open); break;
+    }
+}
+#endif
+
 #define REAL float
 #define REAL_SET(name) SET(name##_f32)
 #define MULTIPLY_ADD MULTIPLY_ADD_F32
 #define REAL_BITS u32
+#define REAL_BYTES 4
+#define REAL_LANES VECTOR_LANES
 #include "real_passes.h"
 #undef REAL
 #undef REAL_SET
 #undef MULTIPLY_ADD
 #undef REAL_BITS
+#undef REAL_BYTES
+#undef REAL_LANES
 
 #define REAL double
 #define REAL_SET(name) SET(name##_f64)
 #define MULTIPLY_ADD MULTIPLY_ADD_F64
 #define REAL_BITS u64
+#define REAL_BYTES 8
+#define REAL_LANES (VECTOR_LANES / 2)
 #include "real_passes.h"
 #undef REAL
 #undef REAL_SET
 #undef MULTIPLY_ADD
 #undef REAL_BITS
+#undef REAL_BYTES
+#undef REAL_LANES

@@ -52,6 +52,13 @@ enum {
     SPAN = 64        /* words of a bit plane counted in one pass */
 };
 
+/* Bit j of a word: a mask, because SSE2 has no shifts by another number in every lane. */
+static const u32 single_bits[32] = {
+    1u << 0,  1u << 1,  1u << 2,  1u << 3,  1u << 4,  1u << 5,  1u << 6,  1u << 7,  1u << 8,  1u << 9,  1u << 10,
+    1u << 11, 1u << 12, 1u << 13, 1u << 14, 1u << 15, 1u << 16, 1u << 17, 1u << 18, 1u << 19, 1u << 20, 1u << 21,
+    1u << 22, 1u << 23, 1u << 24, 1u << 25, 1u << 26, 1u << 27, 1u << 28, 1u << 29, 1u << 30, 1u << 31,
+};
+
 INLINE u64 bits_of(double value) {
     u64 bits;
     memcpy(&bits, &value, 8);
@@ -365,6 +372,24 @@ void qb_gain(double factor, double scale, double gain[4]) {
     gain[2] = product.high;
     gain[3] = product.low;
 }
+
+/* ---- exchanging lanes of a vector: entry i becomes the one of lane i ^ 1, i ^ 2, i ^ 4, i ^ 8 ---------------------------- */
+
+#if defined(__clang__) || __GNUC__ >= 12
+#define SHUFFLE(v, indices, ...) __builtin_shufflevector(v, v, __VA_ARGS__)
+#else
+#define SHUFFLE(v, indices, ...) __builtin_shuffle(v, (indices){__VA_ARGS__})
+#endif
+#define SWAP_2_1(v, t) SHUFFLE(v, t, 1, 0)
+#define SWAP_4_1(v, t) SHUFFLE(v, t, 1, 0, 3, 2)
+#define SWAP_4_2(v, t) SHUFFLE(v, t, 2, 3, 0, 1)
+#define SWAP_8_1(v, t) SHUFFLE(v, t, 1, 0, 3, 2, 5, 4, 7, 6)
+#define SWAP_8_2(v, t) SHUFFLE(v, t, 2, 3, 0, 1, 6, 7, 4, 5)
+#define SWAP_8_4(v, t) SHUFFLE(v, t, 4, 5, 6, 7, 0, 1, 2, 3)
+#define SWAP_16_1(v, t) SHUFFLE(v, t, 1, 0, 3, 2, 5, 4, 7, 6, 9, 8, 11, 10, 13, 12, 15, 14)
+#define SWAP_16_2(v, t) SHUFFLE(v, t, 2, 3, 0, 1, 6, 7, 4, 5, 10, 11, 8, 9, 14, 15, 12, 13)
+#define SWAP_16_4(v, t) SHUFFLE(v, t, 4, 5, 6, 7, 0, 1, 2, 3, 12, 13, 14, 15, 8, 9, 10, 11)
+#define SWAP_16_8(v, t) SHUFFLE(v, t, 8, 9, 10, 11, 12, 13, 14, 15, 0, 1, 2, 3, 4, 5, 6, 7)
 
 /* ---- the passes, once per instruction set ----------------------------------------------------------------------------- */
 

@@ -109,9 +109,16 @@ static size_t REAL_SET(sample_one_bit)(const qb_polynomial *plan, int order, con
             memset(last_words + size, 0, 2 * (size_t)(rounded - size));
             here = last_words;
         }
-        REAL_SET(floors)(piece, plan, size, floors);
-        for (int i = size; i < rounded; i++) floors[i] = 0x8000;
-        SET(compare)(here, floors, (u16)plan->width, rounded, codes, open);
+#if VECTOR_LANES == 16 && REAL_BYTES == 4
+        if (size == rounded) {
+            SET(decide_floats)(piece, here, plan, size, codes, open);
+        } else
+#endif
+        {
+            REAL_SET(floors)(piece, plan, size, floors);
+            for (int i = size; i < rounded; i++) floors[i] = 0x8000;
+            SET(compare)(here, floors, (u16)plan->width, rounded, codes, open);
+        }
         memcpy(out + at / 8, codes, (size_t)(size + 7) / 8);
         for (int i = 0; i < rounded / 64; i++) {
             for (u64 left = open[i]; left != 0; left &= left - 1) {
@@ -197,61 +204,77 @@ static size_t REAL_SET(sample_cells)(const qb_cells *plan, int order, const void
 /* ---- rotation (transform.py) -------------------------------------------------------------------------------------------- */
 
 INLINE void REAL_SET(flip_to_float)(const REAL *restrict x, size_t count, double factor, u32 signs, float *restrict out) {
-    u32 bits[32];
-    float scaled[32];
-    for (size_t j = 0; j < count; j++) scaled[j] = (float)((double)x[j] * factor);
-    memcpy(bits, scaled, 4 * count);
-    for (size_t j = 0; j < count; j++) bits[j] ^= (signs >> j & 1) << 31;
-    memcpy(out, bits, 4 * count);
+    for (size_t j = 0; j < count; j++) {
+        float scaled = (float)((double)x[j] * factor);
+        u32 bits;
+        memcpy(&bits, &scaled, 4);
+        bits ^= signs & single_bits[j] ? 0x80000000u : 0;
+        memcpy(out + j, &bits, 4);
+    }
 }
 
 INLINE void REAL_SET(flip_to_double)(const REAL *restrict x, size_t count, double factor, u32 signs,
                                      double *restrict out) {
     for (size_t j = 0; j < count; j++) {
         double scaled = (double)x[j] * factor;
-        out[j] = double_of(bits_of(scaled) ^ (u64)(signs >> j & 1) << 63);
+        out[j] = double_of(bits_of(scaled) ^ (signs & single_bits[j] ? 1ull << 63 : 0));
     }
 }
 
 static void REAL_SET(flip)(const void *values, size_t count, double factor, const u32 *signs, void *out, int out_wide) {
-    const REAL *x = values;
-    REAL some[32]; /* input and output may be the same numbers */
+    REAL some[32];
     for (size_t at = 0; at < count; at += 32) {
         size_t size = count - at < 32 ? count - at : 32;
-        memcpy(some, x + at, size * sizeof(REAL));
+        const REAL *x = (const REAL *)values + at;
+        if (values == out) { /* in place: read all before anything is written */
+            memcpy(some, x, size * sizeof(REAL));
+            x = some;
+        }
         if (out_wide) {
-            if (size == 32) REAL_SET(flip_to_double)(some, 32, factor, signs[at / 32], (double *)out + at);
-            else REAL_SET(flip_to_double)(some, size, factor, signs[at / 32], (double *)out + at);
+            if (size == 32) REAL_SET(flip_to_double)(x, 32, factor, signs[at / 32], (double *)out + at);
+            else REAL_SET(flip_to_double)(x, size, factor, signs[at / 32], (double *)out + at);
         } else {
-            if (size == 32) REAL_SET(flip_to_float)(some, 32, factor, signs[at / 32], (float *)out + at);
-            else REAL_SET(flip_to_float)(some, size, factor, signs[at / 32], (float *)out + at);
+            if (size == 32) REAL_SET(flip_to_float)(x, 32, factor, signs[at / 32], (float *)out + at);
+            else REAL_SET(flip_to_float)(x, size, factor, signs[at / 32], (float *)out + at);
         }
     }
 }
 
-/* One stage, from neighbours to halves. */
-static void REAL_SET(pair_pass)(const REAL *restrict x, REAL *restrict y, size_t count) {
-    REAL *restrict second = y + count / 2;
-    for (size_t i = 0; i < count / 2; i++) {
-        REAL a = x[2 * i], b = x[2 * i + 1];
-        y[i] = a + b;
-        second[i] = a - b;
-    }
-}
+/* A register of numbers, and of their bits; loads and stores need no alignment. */
+typedef REAL REAL_SET(lanes) __attribute__((vector_size(4 * VECTOR_LANES), aligned(REAL_BYTES), may_alias));
+typedef REAL_BITS REAL_SET(lane_bits) __attribute__((vector_size(4 * VECTOR_LANES)));
 
-/* Two stages, from four neighbours to quarters: loads and stores are the same loops whatever the stage, and after all
- * passes the entries are back in their order. */
-static void REAL_SET(quad_pass)(const REAL *restrict x, REAL *restrict y, size_t count) {
-    const size_t quarter = count / 4;
-    REAL *restrict second = y + quarter, *restrict third = y + 2 * quarter, *restrict fourth = y + 3 * quarter;
-    for (size_t i = 0; i < quarter; i++) {
-        REAL a = x[4 * i] + x[4 * i + 1], b = x[4 * i] - x[4 * i + 1];
-        REAL c = x[4 * i + 2] + x[4 * i + 3], d = x[4 * i + 2] - x[4 * i + 3];
-        y[i] = a + c;
-        second[i] = b + d;
-        third[i] = a - c;
-        fourth[i] = b - d;
-    }
+/* One stage inside a register: lanes whose number has the bit of the stage get the difference, the others the sum.
+ * a - b is a + (-b), and b + a is a + b, to the last bit. */
+#undef LANE_STAGE
+#define LANE_STAGE(v, swapped, bit) \
+    do { \
+        REAL_SET(lane_bits) minus; \
+        for (int lane = 0; lane < REAL_LANES; lane++) { \
+            minus[lane] = lane & (bit) ? (REAL_BITS)1 << (8 * REAL_BYTES - 1) : 0; \
+        } \
+        REAL_SET(lanes) partner = swapped; \
+        (v) = partner + (REAL_SET(lanes))((REAL_SET(lane_bits))(v) ^ minus); \
+    } while (0)
+
+/* All stages inside registers. */
+INLINE REAL_SET(lanes) REAL_SET(inside_register)(REAL_SET(lanes) v) {
+#if REAL_LANES == 2
+    LANE_STAGE(v, SWAP_2_1(v, REAL_SET(lane_bits)), 1);
+#elif REAL_LANES == 4
+    LANE_STAGE(v, SWAP_4_1(v, REAL_SET(lane_bits)), 1);
+    LANE_STAGE(v, SWAP_4_2(v, REAL_SET(lane_bits)), 2);
+#elif REAL_LANES == 8
+    LANE_STAGE(v, SWAP_8_1(v, REAL_SET(lane_bits)), 1);
+    LANE_STAGE(v, SWAP_8_2(v, REAL_SET(lane_bits)), 2);
+    LANE_STAGE(v, SWAP_8_4(v, REAL_SET(lane_bits)), 4);
+#else
+    LANE_STAGE(v, SWAP_16_1(v, REAL_SET(lane_bits)), 1);
+    LANE_STAGE(v, SWAP_16_2(v, REAL_SET(lane_bits)), 2);
+    LANE_STAGE(v, SWAP_16_4(v, REAL_SET(lane_bits)), 4);
+    LANE_STAGE(v, SWAP_16_8(v, REAL_SET(lane_bits)), 8);
+#endif
+    return v;
 }
 
 INLINE int REAL_SET(all_zero)(const REAL *x, size_t count) {
@@ -264,24 +287,82 @@ INLINE int REAL_SET(all_zero)(const REAL *x, size_t count) {
     return any == 0; /* a negative zero is not */
 }
 
-/* All stages of one block of `size` entries. */
+/* Join two, four or eight rows of `count` entries, a multiple of the lanes: one, two or three stages with one pass over
+ * memory. */
+INLINE void REAL_SET(join_two)(REAL *x, size_t half, size_t count) {
+    for (size_t j = 0; j < count; j += REAL_LANES) {
+        REAL_SET(lanes) *a = (void *)(x + j), *b = (void *)(x + j + half);
+        REAL_SET(lanes) p = *a, q = *b;
+        *a = p + q;
+        *b = p - q;
+    }
+}
+
+INLINE void REAL_SET(join_four)(REAL *x, size_t half, size_t count) {
+    for (size_t j = 0; j < count; j += REAL_LANES) {
+        REAL_SET(lanes) *a = (void *)(x + j), *b = (void *)(x + j + half);
+        REAL_SET(lanes) *c = (void *)(x + j + 2 * half), *d = (void *)(x + j + 3 * half);
+        REAL_SET(lanes) p = *a + *b, q = *a - *b, r = *c + *d, s = *c - *d;
+        *a = p + r;
+        *b = q + s;
+        *c = p - r;
+        *d = q - s;
+    }
+}
+
+INLINE void REAL_SET(join_eight)(REAL *x, size_t half, size_t count) {
+    for (size_t j = 0; j < count; j += REAL_LANES) {
+        REAL_SET(lanes) *a = (void *)(x + j), *b = (void *)(x + j + half);
+        REAL_SET(lanes) *c = (void *)(x + j + 2 * half), *d = (void *)(x + j + 3 * half);
+        REAL_SET(lanes) *e = (void *)(x + j + 4 * half), *f = (void *)(x + j + 5 * half);
+        REAL_SET(lanes) *g = (void *)(x + j + 6 * half), *h = (void *)(x + j + 7 * half);
+        REAL_SET(lanes) p = *a + *b, q = *a - *b, r = *c + *d, s = *c - *d;
+        REAL_SET(lanes) t = *e + *f, u = *e - *f, v = *g + *h, w = *g - *h;
+        REAL_SET(lanes) pr = p + r, qs = q + s, rp = p - r, sq = q - s;
+        REAL_SET(lanes) tv = t + v, uw = u + w, vt = t - v, wu = u - w;
+        *a = pr + tv;
+        *b = qs + uw;
+        *c = rp + vt;
+        *d = sq + wu;
+        *e = pr - tv;
+        *f = qs - uw;
+        *g = rp - vt;
+        *h = sq - wu;
+    }
+}
+
+/* A block that is shorter than a register, in the plain order. */
+INLINE void REAL_SET(transform_short)(REAL *x, size_t size) {
+    for (size_t half = 1; half < size; half *= 2) {
+        for (size_t start = 0; start < size; start += 2 * half) {
+            for (size_t j = start; j < start + half; j++) {
+                REAL a = x[j], b = x[j + half];
+                x[j] = a + b;
+                x[j + half] = a - b;
+            }
+        }
+    }
+}
+
+/* All stages of one block of `size` entries: four in a register (sixteen lanes), then three per pass. */
 static void REAL_SET(transform_block)(REAL *x, size_t size) {
-    REAL other[QB_NORM_BLOCK], *from = x, *to = other;
-    size_t done = 1;
-    if (size > 1 && (size & 0x5555555555555555u) == 0) { /* an odd number of stages */
-        REAL_SET(pair_pass)(from, to, size);
-        done = 2;
-        from = other;
-        to = x;
+    if (size < REAL_LANES) {
+        REAL_SET(transform_short)(x, size);
+        return;
     }
-    while (done < size) {
-        REAL_SET(quad_pass)(from, to, size);
-        done *= 4;
-        REAL *swap = from;
-        from = to;
-        to = swap;
+    for (size_t j = 0; j < size; j += REAL_LANES) {
+        REAL_SET(lanes) *register_of = (void *)(x + j);
+        *register_of = REAL_SET(inside_register)(*register_of);
     }
-    if (from != x) memcpy(x, from, size * sizeof(REAL));
+    for (size_t half = REAL_LANES; half < size;) {
+        size_t rows = size / half < 8 ? size / half : 8;
+        for (size_t start = 0; start < size; start += rows * half) {
+            if (rows == 8) REAL_SET(join_eight)(x + start, half, half);
+            else if (rows == 4) REAL_SET(join_four)(x + start, half, half);
+            else REAL_SET(join_two)(x + start, half, half);
+        }
+        half *= rows;
+    }
 }
 
 /* Scale `count` finished entries and add up their squares, whole blocks from number `block` on or less than one. */
@@ -307,56 +388,19 @@ static void REAL_SET(early_stages)(void *values, size_t count, size_t size, cons
     }
 }
 
-/* The later stages combine whole rows, so that memory is read once per two, four or eight of them. */
-INLINE void REAL_SET(join_two)(REAL *restrict a, REAL *restrict b) {
-    for (int j = 0; j < QB_NORM_BLOCK; j++) {
-        REAL p = a[j], q = b[j];
-        a[j] = p + q;
-        b[j] = p - q;
-    }
-}
-
-INLINE void REAL_SET(join_four)(REAL *restrict a, REAL *restrict b, REAL *restrict c, REAL *restrict d) {
-    for (int j = 0; j < QB_NORM_BLOCK; j++) {
-        REAL p = a[j] + b[j], q = a[j] - b[j], r = c[j] + d[j], s = c[j] - d[j];
-        a[j] = p + r;
-        b[j] = q + s;
-        c[j] = p - r;
-        d[j] = q - s;
-    }
-}
-
-INLINE void REAL_SET(join_eight)(REAL *restrict a, REAL *restrict b, REAL *restrict c, REAL *restrict d,
-                                 REAL *restrict e, REAL *restrict f, REAL *restrict g, REAL *restrict h) {
-    for (int j = 0; j < QB_NORM_BLOCK; j++) {
-        REAL p = a[j] + b[j], q = a[j] - b[j], r = c[j] + d[j], s = c[j] - d[j];
-        REAL t = e[j] + f[j], u = e[j] - f[j], v = g[j] + h[j], w = g[j] - h[j];
-        REAL pr = p + r, qs = q + s, rp = p - r, sq = q - s;
-        REAL tv = t + v, uw = u + w, vt = t - v, wu = u - w;
-        a[j] = pr + tv;
-        b[j] = qs + uw;
-        c[j] = rp + vt;
-        d[j] = sq + wu;
-        e[j] = pr - tv;
-        f[j] = qs - uw;
-        g[j] = rp - vt;
-        h[j] = sq - wu;
-    }
-}
-
+/* The later stages, for columns that stay in the cache. */
 static void REAL_SET(late_stages)(void *values, size_t half, int rows, size_t first, size_t last,
                                   const qb_ending *ending) {
     REAL *x = values;
     for (size_t chunk = first; chunk < last; chunk++) {
         size_t column = chunk * QB_NORM_BLOCK;
         size_t start = column / half * (size_t)rows * half + column % half;
-        REAL *row[8];
-        for (int k = 0; k < rows; k++) row[k] = x + start + (size_t)k * half;
-        if (rows == 8) REAL_SET(join_eight)(row[0], row[1], row[2], row[3], row[4], row[5], row[6], row[7]);
-        else if (rows == 4) REAL_SET(join_four)(row[0], row[1], row[2], row[3]);
-        else REAL_SET(join_two)(row[0], row[1]);
+        if (rows == 8) REAL_SET(join_eight)(x + start, half, QB_NORM_BLOCK);
+        else if (rows == 4) REAL_SET(join_four)(x + start, half, QB_NORM_BLOCK);
+        else REAL_SET(join_two)(x + start, half, QB_NORM_BLOCK);
         for (int k = 0; k < rows; k++) {
-            REAL_SET(finish)(row[k], QB_NORM_BLOCK, ending, (start + (size_t)k * half) / QB_NORM_BLOCK);
+            size_t row = start + (size_t)k * half;
+            REAL_SET(finish)(x + row, QB_NORM_BLOCK, ending, row / QB_NORM_BLOCK);
         }
     }
 }
