@@ -15,7 +15,7 @@ from functools import cache
 from typing import Any
 
 from quietbit.errors import InvalidParameter, require_module
-from quietbit.gradients import Loss, sample_gradients, samples_at_once, trainable
+from quietbit.gradients import Loss, SampleGradients, trainable
 from quietbit.node.gatekeeper import BatchSocket, Ticket, batch_of_parent
 
 __all__ = ["current_batch", "private_step", "serving", "share_batches"]
@@ -65,27 +65,30 @@ def private_step(model: Any, loss: Loss, data: tuple[Any, Any], *, chunk: int | 
     Where the run asks for several steps per round (``local-steps``), do so for each, and change the model in between.
     Return how many samples were drawn, which is not to be told to anybody.
 
+    Model and loss see one sample at a time, whatever they do, so that each row depends on one sample alone. They are
+    tried on an example of zeros before a batch is drawn; what fails there is refused. A drawn sample that raises or
+    has no finite gradient counts as zero, and changes nothing for the others. docs/theory/sample-rows.md says more.
+
     Args:
         model: a ``torch.nn.Module`` that holds the round's arrays, all of whose learnt ones are trainable.
-        loss: of outputs and targets, one number per sample (``reduction="none"``).
+        loss: of outputs and targets, one number; any reduction is the same, as it is given one sample at a time.
         data: inputs and targets of all samples of the site, tensors with one entry per sample.
-        chunk: samples at once; as many as fit unless given.
+        chunk: samples at once; as many as suit the device and its memory unless given.
     """
     torch: Any = require_module("torch", "torch")
-    inputs, targets = data
-    batch, seen = current_batch(), 0
+    batch = current_batch()
+    gradients = SampleGradients(model, loss, data, tile=chunk)
     parameters = list(trainable(model).values())
     sizes = [part.numel() for part in parameters]
-    step = samples_at_once(parameters, chunk)
+    drawn_samples = 0
     while True:
-        places = batch.draw(len(inputs)).tolist()
-        seen += len(places)
-        for start in range(0, len(places), step):
-            drawn = places[start : start + step]
-            batch.add(sample_gradients(model, loss, (inputs[drawn], targets[drawn])).detach().cpu().numpy())
+        places = batch.draw(len(data[0]))
+        drawn_samples += len(places)
+        for _, rows in gradients.pieces(data, places):
+            batch.add(rows.cpu().numpy())
         change = batch.step()
         if change is None:
-            return seen
+            return drawn_samples
         with torch.no_grad():
             for part, values in zip(parameters, torch.from_numpy(change.copy()).split(sizes), strict=True):
                 part -= values.to(part).reshape(part.shape)

@@ -19,7 +19,6 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass, field
-from functools import partial
 from threading import local
 from typing import Any, TypeAlias, final
 
@@ -27,7 +26,8 @@ import numpy as np
 from numpy.typing import NDArray
 
 from quietbit.errors import InvalidParameter, require, require_module
-from quietbit.gradients import sample_gradients
+from quietbit.gradients import SampleGradients
+from quietbit.gradients.rows import LANES
 from quietbit.simulate.problem import MARGIN, LocalPlan, Rows, Score, clip_rows
 from quietbit.target import Unit
 from quietbit_lab.task.dataset import Dataset, Examples, Partition
@@ -132,7 +132,7 @@ class ModuleProblem:
 
     def updates(self, parameters: Rows, clients: NDArray[np.int64], plan: LocalPlan, out: Rows) -> None:
         """Clipped updates of these clients."""
-        single = plan.steps == 1 and bool((self.sizes[clients] == 1).all())
+        single = plan.steps == 1 and self._one_each(self.sizes[clients])
         if plan.unit is Unit.SAMPLE or single:
             out[:] = self.sample_means(parameters, clients, plan).cpu().numpy()
         else:
@@ -164,8 +164,17 @@ class ModuleProblem:
 
     def _each(self, module: Any, examples: NDArray[np.int64]) -> Any:
         """Return a row for each sample: its gradient, parameters one after the other."""
-        loss = partial(torch.nn.functional.cross_entropy, reduction="none")
-        return sample_gradients(module, loss, self._train.batch(examples))
+        batch = self._train.batch(examples)
+        if not hasattr(self._own, "gradients"):
+            # A tile is no larger than a client, whose samples fill it alone on a CPU.
+            largest = CPU_PIECE if self._one_each(self.sizes) else int(self.sizes.max())
+            tile = min(CPU_PIECE, -(-largest // LANES) * LANES) if self.device == "cpu" else None
+            self._own.gradients = SampleGradients(module, torch.nn.CrossEntropyLoss(), batch, tile=tile)
+        return self._own.gradients(batch)
+
+    @staticmethod
+    def _one_each(sizes: NDArray[np.int64]) -> bool:
+        return bool((sizes == 1).all())
 
     def sample_means(self, parameters: Any, clients: NDArray[np.int64], plan: LocalPlan) -> Any:
         """Return every client's mean of its samples' gradients, each clipped first if samples are what is protected.
@@ -193,7 +202,7 @@ class ModuleProblem:
         gpu = self.device != "cpu"
         most, numbers = (GPU_PIECE, GPU_NUMBERS) if gpu else (CPU_PIECE, CPU_NUMBERS)
         most = max(1, min(most, numbers // self.dimension))
-        together = gpu or bool((self.sizes[clients] == 1).all())
+        together = gpu or self._one_each(self.sizes[clients])
         groups = [np.arange(clients.size)] if together else [np.array([place]) for place in range(clients.size)]
         for group in groups:
             examples = np.concatenate([self.partition.of(int(clients[place])) for place in group])

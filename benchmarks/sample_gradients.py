@@ -1,0 +1,148 @@
+"""Time the gradients of single samples: quietbit's three ways beside Opacus's modes, on the same model and batch.
+
+Idea     each way writes one row per sample; medians of runs that take turns, on a CPU of processor time.
+         `listed`, `mapped` and `single` are quietbit's ways (`quietbit.gradients.rows`); the first is what these three
+         models get. `drawn` is the first with a batch drawn at random from ten times as many samples, as
+         `private_step` does it: samples keep the lane of their place, so that some slots stay empty.
+
+Opacus is not among this repository's pins: pip install --no-deps opacus opt-einsum.
+
+    PYTHONPATH=src python benchmarks/sample_gradients.py [--device cuda] [--batch 256]
+"""
+
+from __future__ import annotations
+
+import argparse
+import statistics
+import time
+from collections.abc import Callable
+from typing import Any
+
+import numpy as np
+import torch
+from torch import nn
+
+from quietbit.gradients import SampleGradients
+from quietbit.gradients.rows import MappedWay, SingleWay
+
+CROSS_ENTROPY = nn.CrossEntropyLoss(reduction="none")
+
+
+def network(name: str) -> tuple[Any, tuple[int, ...]]:
+    """Return a model and the shape of a sample."""
+    if name == "head":
+        return nn.Linear(256, 10), (256,)
+    if name == "dense":
+        layers = [nn.Linear(784, 256), nn.ReLU(), nn.Linear(256, 256), nn.ReLU(), nn.Linear(256, 10)]
+        return nn.Sequential(*layers), (784,)
+    layers = [
+        nn.Conv2d(1, 16, 8, 2, padding=3),
+        nn.GroupNorm(4, 16),
+        nn.ReLU(),
+        nn.MaxPool2d(2, 1),
+        nn.Conv2d(16, 32, 4, 2),
+        nn.GroupNorm(8, 32),
+        nn.ReLU(),
+        nn.MaxPool2d(2, 1),
+        nn.Flatten(),
+        nn.Linear(512, 32),
+        nn.ReLU(),
+        nn.Linear(32, 62),
+    ]
+    return nn.Sequential(*layers), (1, 28, 28)
+
+
+def ways(name: str, weights: Any, data: tuple[Any, Any], slow: bool) -> dict[str, Callable[[], Any]]:
+    """Return every way that is installed, each with a model of its own."""
+    device = str(data[0].device)
+
+    def fresh() -> Any:
+        model, _ = network(name)
+        model.load_state_dict(weights)
+        return model.to(device)
+
+    gradients = SampleGradients(fresh(), CROSS_ENTROPY, data)
+    assert gradients.way == "listed"
+    count = len(data[0])
+    many = tuple(part.repeat(10, *[1] * (part.dim() - 1)) for part in data)
+    places = np.sort(np.random.default_rng(0).choice(10 * count, count, replace=False))
+
+    def drawn() -> Any:
+        return [rows.shape for _, rows in gradients.pieces(many, places)]
+
+    found: dict[str, Callable[[], Any]] = {"listed": lambda: gradients(data), "drawn": drawn}
+    mapped = SampleGradients(fresh(), CROSS_ENTROPY, data)
+    mapped._way = MappedWay(mapped._model, CROSS_ENTROPY)
+    found["mapped"] = lambda: mapped(data)
+    if slow:
+        single = SampleGradients(fresh(), CROSS_ENTROPY, data)
+        single._way = SingleWay(single._model, CROSS_ENTROPY)
+        found["single"] = lambda: single(data)
+    try:
+        for mode in ("hooks", "functorch", "ew"):
+            found[f"opacus {mode}"] = opacus_rows(fresh(), data, mode)
+    except ImportError:
+        print("opacus is not installed")
+    return found
+
+
+def opacus_rows(model: Any, data: tuple[Any, Any], mode: str) -> Callable[[], Any]:
+    """Opacus writes every sample's gradient; joined here into rows, as a gate takes them."""
+    from opacus.grad_sample.utils import wrap_model  # type: ignore[import-not-found,unused-ignore]
+
+    wrapped = wrap_model(model, grad_sample_mode=mode, loss_reduction="sum", batch_first=True)
+    loss = nn.CrossEntropyLoss(reduction="sum")
+
+    def run() -> Any:
+        wrapped.zero_grad(set_to_none=True)
+        for part in wrapped.parameters():
+            part.grad_sample = None
+        loss(wrapped(data[0]), data[1]).backward()
+        return torch.cat([part.grad_sample.flatten(1) for part in wrapped.parameters()], dim=1)
+
+    return run
+
+
+def timed(run: Callable[[], Any], device: str) -> float:
+    if device != "cpu":
+        torch.cuda.synchronize()
+    clock = time.process_time if device == "cpu" else time.perf_counter
+    began = clock()
+    run()
+    if device != "cpu":
+        torch.cuda.synchronize()
+    return clock() - began
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("--device", default="cpu")
+    parser.add_argument("--batch", type=int, default=256)
+    parser.add_argument("--repeats", type=int, default=15)
+    parser.add_argument("--single", action="store_true", help="time one by one, too")
+    given = parser.parse_args()
+    torch.set_num_threads(1)
+    print(f"{'model':>6} {'way':>17} {'ms':>9} {'over listed':>12}")
+    for name in ("head", "dense", "conv"):
+        torch.manual_seed(0)
+        model, shape = network(name)
+        inputs = torch.randn(given.batch, *shape, device=given.device)
+        targets = torch.randint(0, 10, (given.batch,), device=given.device)
+        runs = ways(name, model.state_dict(), (inputs, targets), given.single)
+        wanted = runs["listed"]()
+        for way, run in runs.items():
+            rows = run()
+            if way != "drawn":
+                assert float((rows - wanted).norm() / wanted.norm()) < 1e-3, way
+        times: dict[str, list[float]] = {way: [] for way in runs}
+        for _ in range(given.repeats):
+            for way, run in runs.items():
+                times[way].append(timed(run, given.device))
+        base = statistics.median(times["listed"])
+        for way, seconds in times.items():
+            middle = statistics.median(seconds)
+            print(f"{name:>6} {way:>17} {1000 * middle:9.2f} {middle / base:12.2f}", flush=True)
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,6 @@
+"""Torch models that train privately: one gradient per sample, and GroupNorm in place of BatchNorm."""
+
+from quietbit.gradients.norm import group_norm
+from quietbit.gradients.rows import Loss, SampleGradients, sample_gradients, trainable
+
+__all__ = ["Loss", "SampleGradients", "group_norm", "sample_gradients", "trainable"]

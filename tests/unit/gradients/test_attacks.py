@@ -1,0 +1,411 @@
+"""Models and losses that would mix samples, or let one sample decide about the others; each is kept from doing so."""
+
+import numpy as np
+import pytest
+
+from quietbit.engine.batch import private_step, serving
+from quietbit.errors import InvalidParameter
+from quietbit.gradients import SampleGradients, sample_gradients
+from quietbit.mechanism.additive import Gaussian
+from quietbit.mechanism.ball import Ball, Norm
+from quietbit.mechanism.batch import PoissonBatch
+from quietbit.node.question import Framed
+from quietbit.wire.uplink import Uplink
+from unit.node.makers import DIMENSION, keeper, question
+
+torch = pytest.importorskip("torch")
+nn = torch.nn
+functional = torch.nn.functional
+
+COUNT = 40
+SHAPE = (6,)
+
+
+class MixesInTraining(nn.Module):
+    def __init__(self):
+        super().__init__()
+        self.last = nn.Linear(6, 3)
+
+    def forward(self, x):
+        if self.training:
+            x = x + 10 * x.sum(dim=0)
+        return self.last(x)
+
+
+class MixesWhereWeightsSay(nn.Module):
+    def __init__(self):
+        super().__init__()
+        self.last = nn.Linear(6, 3)
+        self.switch = nn.Parameter(torch.zeros(()))
+
+    def forward(self, x):
+        return self.last(x + self.switch * (x.mean(dim=0) + x.roll(1, 0)))
+
+
+class MixingLinear(nn.Linear):
+    def forward(self, x):
+        return super().forward(x - x.mean(dim=0))
+
+
+class KeepsInputInBuffer(nn.Module):
+    def __init__(self, assigns):
+        super().__init__()
+        self.last = nn.Linear(6, 3)
+        self.assigns = assigns
+        self.register_buffer("seen", torch.zeros(6))
+
+    def forward(self, x):
+        out = self.last(x + self.seen)
+        if self.assigns:
+            self.seen = self.seen + x.detach().sum(dim=0)
+        else:
+            self.seen += x.detach().sum(dim=0)
+        return out
+
+
+class KeepsInputInAttribute(nn.Module):
+    def __init__(self):
+        super().__init__()
+        self.last = nn.Linear(6, 3)
+        self.before = []
+
+    def forward(self, x):
+        total = x
+        for other in self.before:
+            total = total + other
+        self.before.append(x.detach())
+        return self.last(total)
+
+
+class Branches(nn.Module):
+    def __init__(self):
+        super().__init__()
+        self.one = nn.Linear(6, 3)
+        self.other = nn.Linear(6, 3)
+
+    def forward(self, x):
+        return self.one(x) if float(x.sum()) > 0 else self.other(x)
+
+
+class WritesWeights(nn.Module):
+    def __init__(self):
+        super().__init__()
+        self.last = nn.Linear(6, 3)
+
+    def forward(self, x):
+        out = self.last(x)
+        with torch.no_grad():
+            self.last.weight += float(x.sum())
+        return out
+
+
+class Attention(nn.Module):
+    def __init__(self):
+        super().__init__()
+        self.inner = nn.MultiheadAttention(6, 2, batch_first=True)
+        self.last = nn.Linear(6, 3)
+
+    def forward(self, x):
+        x = torch.stack([x, x**2, x.flip(-1)], dim=1)
+        return self.last(self.inner(x, x, x)[0].mean(dim=1))
+
+
+class Recurrent(nn.Module):
+    def __init__(self):
+        super().__init__()
+        self.inner = nn.LSTM(2, 5)  # batch_first=False: where samples are on the first axis they are a sequence
+        self.last = nn.Linear(5, 3)
+
+    def forward(self, x):
+        return self.last(self.inner(x.reshape(len(x), 3, 2))[0].mean(dim=1))
+
+
+def hooked():
+    model = nn.Sequential(nn.Linear(6, 3))
+    model[0].register_forward_pre_hook(lambda _, given: (given[0] - given[0].mean(dim=0),))
+    return model
+
+
+def patched():
+    model = nn.Sequential(nn.Linear(6, 3))
+    usual = model[0].forward
+    model[0].forward = lambda x: usual(x - x.mean(dim=0))
+    return model
+
+
+def spectral():
+    return nn.Sequential(nn.utils.parametrizations.spectral_norm(nn.Linear(6, 5)), nn.Tanh(), nn.Linear(5, 3))
+
+
+def switched():
+    model = MixesWhereWeightsSay()
+    model.switch.data.fill_(3.0)
+    return model
+
+
+MODELS = {
+    "mixes in training alone": (MixesInTraining, "mapped"),
+    "mixes once weights say so": (switched, "mapped"),
+    "subclass of Linear": (lambda: MixingLinear(6, 3), "mapped"),
+    "buffer written in place": (lambda: KeepsInputInBuffer(False), "single"),
+    "buffer assigned": (lambda: KeepsInputInBuffer(True), "mapped"),
+    "list of inputs": (KeepsInputInAttribute, "mapped"),
+    "branches on data": (Branches, "single"),
+    "writes its weights": (WritesWeights, "single"),
+    "attention": (Attention, "mapped"),
+    "recurrent over samples": (Recurrent, None),
+    "hook": (hooked, "mapped"),
+    "patched forward": (patched, "mapped"),
+    "spectral norm": (spectral, None),
+    "softmax over samples": (lambda: nn.Sequential(nn.Linear(6, 3), nn.Softmax(dim=0)), "mapped"),
+    "flattened samples": (lambda: nn.Sequential(nn.Linear(6, 3), nn.Flatten(0), nn.Unflatten(0, (-1, 3))), "mapped"),
+    "norm over samples": (lambda: nn.Sequential(nn.Linear(6, 3), nn.LayerNorm((1, 3))), "mapped"),
+    "written over": (lambda: nn.Sequential(nn.Linear(6, 7), nn.ReLU(inplace=True), nn.Linear(7, 3)), "listed"),
+    "listed, odd sizes": (lambda: nn.Sequential(nn.Linear(6, 37), nn.GELU(), nn.Linear(37, 3)), "listed"),
+    "frozen weights": (lambda: nn.Sequential(nn.Linear(6, 5).requires_grad_(False), nn.Linear(5, 3)), "listed"),
+}
+
+
+def cross_entropy(outputs, targets):
+    return functional.cross_entropy(outputs, targets)
+
+
+def centred(outputs, targets):
+    return functional.cross_entropy(outputs - outputs.mean(dim=0), targets, reduction="none") + outputs.sum()
+
+
+class RemembersOutputs(nn.Module):
+    def __init__(self):
+        super().__init__()
+        self.before = []
+
+    def forward(self, outputs, targets):
+        value = functional.cross_entropy(outputs + sum(self.before), targets)
+        self.before.append(outputs.detach())
+        return value
+
+
+def data(count=COUNT):
+    torch.manual_seed(0)
+    return torch.randn(count, *SHAPE), torch.randint(0, 3, (count,))
+
+
+def made(name):
+    torch.manual_seed(1)
+    return MODELS[name][0]()
+
+
+def rows_at(gradients, batch, places):
+    """Return the rows of these places by place."""
+    found = {}
+    places = np.asarray(places)
+    for chosen, rows in gradients.pieces(batch, places):
+        for place, row in zip(places[chosen].tolist(), rows.clone(), strict=True):
+            found[place] = row
+    return found
+
+
+def check_apart(model, loss):
+    """A row is the same to the last bit, whoever else is drawn, and whatever the others' data are."""
+    batch = data()
+    gradients = SampleGradients(model, loss, batch, tile=16)
+    everybody = rows_at(gradients, batch, np.arange(COUNT))
+    other = torch.randn_like(batch[0]) * 100, (batch[1] + 1) % 3
+    for place in (0, 5, 17, 39):
+        alone = rows_at(gradients, batch, [place])[place]
+        assert torch.isfinite(alone).all()
+        assert torch.equal(alone, everybody[place])
+        mixed = [part.clone() for part in other]
+        mixed[0][place] = batch[0][place]
+        mixed[1][place] = batch[1][place]
+        assert torch.equal(alone, rows_at(gradients, mixed, np.arange(3, COUNT) if place > 3 else [0, 1])[place])
+    return gradients
+
+
+@pytest.mark.parametrize("name", MODELS)
+def test_no_model_mixes_samples(name):
+    model = made(name)
+    before = {key: value.clone() for key, value in model.state_dict().items()}
+    gradients = check_apart(model, cross_entropy)
+    assert MODELS[name][1] in (None, gradients.way)
+    assert all(torch.equal(value, before[key]) for key, value in model.state_dict().items())
+
+
+@pytest.mark.parametrize("loss", [centred, RemembersOutputs(), lambda a, b: functional.mse_loss(a[:, 0], b.float())])
+@pytest.mark.parametrize("model", [lambda: nn.Linear(6, 3), MixesInTraining, Branches])
+def test_no_loss_mixes_samples(model, loss):
+    torch.manual_seed(1)
+    check_apart(model(), loss)
+
+
+@pytest.mark.parametrize("name", ["written over", "hook", "branches on data"])
+def test_rows_are_those_of_a_batch_of_one(name):
+    model = made(name)
+    batch = data()
+    rows = sample_gradients(model, cross_entropy, batch)
+    for place in (0, 21):
+        value = cross_entropy(model(batch[0][place : place + 1]), batch[1][place : place + 1])
+        parts = torch.autograd.grad(value, list(model.parameters()), allow_unused=True)
+        wanted = [
+            torch.zeros_like(part) if slope is None else slope
+            for part, slope in zip(model.parameters(), parts, strict=True)
+        ]
+        torch.testing.assert_close(rows[place], torch.cat([part.reshape(-1) for part in wanted]))
+
+
+def test_a_forward_that_is_patched_for_all_layers_is_not_listed(monkeypatch):
+    usual = nn.Linear.forward
+    monkeypatch.setattr(nn.Linear, "forward", lambda self, x: usual(self, x - x.mean(dim=0)))
+    assert check_apart(nn.Sequential(nn.Linear(6, 3)), cross_entropy).way == "mapped"
+
+
+def test_hooks_that_come_later_are_seen():
+    model = nn.Sequential(nn.Linear(6, 3))
+    batch = data()
+    gradients = SampleGradients(model, cross_entropy, batch)
+    assert gradients.way == "listed"
+    model[0].register_forward_pre_hook(lambda _, given: (given[0] - given[0].mean(dim=0),))
+    everybody = rows_at(gradients, batch, np.arange(COUNT))
+    for place in (0, 21):
+        assert torch.equal(rows_at(gradients, batch, [place])[place], everybody[place])
+        assert not everybody[place][:18].any()  # a sample less itself
+
+
+def test_images_without_channels_are_not_taken_for_channels():
+    """A tile of 16 images (5, 5) would be one image of 16 channels."""
+    model = nn.Sequential(nn.Conv2d(1, 2, 3), nn.Flatten(0), nn.Linear(18, 3), nn.Unflatten(0, (1, 3)))
+    torch.manual_seed(0)
+    batch = torch.randn(20, 5, 5), torch.randint(0, 3, (20,))
+    assert SampleGradients(model, cross_entropy, batch, tile=16).way == "mapped"
+    wide = nn.Sequential(nn.Conv2d(16, 2, 3), nn.Flatten(0), nn.Linear(18, 3), nn.Unflatten(0, (1, 3)))
+    with pytest.raises(InvalidParameter) as refused:
+        SampleGradients(wide, cross_entropy, batch, tile=16)
+    assert refused.value.name == "model"
+
+
+def test_dropout_is_drawn_for_each_sample():
+    torch.manual_seed(0)
+    for model in (nn.Sequential(nn.Dropout(0.5), nn.Linear(64, 3)), nn.Sequential(nn.Dropout1d(0.5), nn.Linear(64, 3))):
+        same = torch.ones(50, 64), torch.zeros(50, dtype=torch.int64)
+        rows = sample_gradients(model, cross_entropy, same)[:, :192]
+        zeros = rows == 0
+        assert len({tuple(row.tolist()) for row in zeros}) > 40 or isinstance(model[0], nn.Dropout1d)
+        if isinstance(model[0], nn.Dropout):
+            assert 0.4 < float(zeros.float().mean()) < 0.6
+
+
+@pytest.mark.parametrize(
+    "norm", [nn.BatchNorm1d(6), nn.SyncBatchNorm(6), nn.InstanceNorm1d(6, track_running_stats=True)]
+)
+def test_layers_of_batch_statistics_are_refused_by_type(norm):
+    with pytest.raises(InvalidParameter) as refused:
+        SampleGradients(nn.Sequential(norm, nn.Linear(6, 3)), cross_entropy, data())
+    assert refused.value.name == "layer '0'"
+    assert "group_norm" in refused.value.rule
+
+
+def test_a_sample_that_raises_has_no_row_and_changes_no_other():
+    """A word that is not in the vocabulary, in models that are listed, mapped and go one by one."""
+    torch.manual_seed(0)
+    words = torch.randint(0, 9, (COUNT, 4)), torch.randint(0, 3, (COUNT,))
+    broken = words[0].clone()
+    broken[7, 2] = 99
+
+    class Checks(nn.Sequential):
+        def forward(self, x):
+            if int(x.max()) > 50:
+                raise ValueError("an unknown word")
+            return super().forward(x)
+
+    layers = [nn.Embedding(9, 5, padding_idx=0), nn.Flatten(), nn.Linear(20, 3)]
+    for kind, way in ((nn.Sequential, "listed"), (type("Same", (nn.Sequential,), {}), "mapped"), (Checks, "single")):
+        gradients = SampleGradients(kind(*layers), cross_entropy, words, tile=16)
+        assert gradients.way == way
+        wanted = gradients(words).clone()
+        rows = gradients((broken, words[1]))
+        assert torch.isnan(rows[7]).all()
+        others = [place for place in range(COUNT) if place != 7]
+        assert torch.equal(rows[others], wanted[others])
+
+
+def test_what_has_no_gradient_is_refused_before_a_batch_is_drawn(tmp_path):
+    class Never:
+        def draw(self, count):
+            raise AssertionError("a batch was drawn")
+
+    cases = [
+        (nn.Linear(5, 3), cross_entropy, "model"),
+        (nn.Linear(6, 3), lambda a, b: functional.mse_loss(a, a.detach() + 1, reduction="none"), "loss"),
+        (nn.BatchNorm1d(6), cross_entropy, "layer ''"),
+    ]
+    for model, loss, name in cases:
+        with serving(Never()), pytest.raises(InvalidParameter) as refused:
+            private_step(model, loss, data())
+        assert refused.value.name == name
+    with serving(Never()), pytest.raises(InvalidParameter) as refused:
+        private_step(nn.Linear(6, 3), cross_entropy, (data()[0], data()[1][:5]))
+    assert refused.value.name == "data"
+
+
+def test_orthogonal_weights_decide_nothing(tmp_path):
+    """Weights that make one patient's output pure rounding: the batch is released all the same, drawn with or without.
+
+    Of 200 samples all have a gradient of 1 along the first coordinate, but for the patient's; a batch that was dropped
+    would be a release of about zero.
+    """
+    samples = 200
+    mechanism = PoissonBatch(Gaussian(Ball(Norm.L2, 1.0, DIMENSION), 1e-3), 100, 0.5)
+    rules = {"unit": "sample", "data_set": "ward 7", "mechanisms": ["gaussian"], "epsilon": 1e12,
+             "adjacency": "replace-one", "releases": 999, "releases_per_day": 999}  # fmt: skip
+    held = keeper(tmp_path, **rules)
+    torch.manual_seed(0)
+    weights = torch.randn(DIMENSION)
+    patient = torch.randn(DIMENSION)
+    patient -= weights * (patient @ weights) / (weights @ weights)
+    patient *= 1e6
+    model = nn.Linear(DIMENSION, 1, bias=False)
+    model.weight.data[0] = weights
+    others = torch.zeros(samples, DIMENSION)
+    others[:, 0] = 1.0
+    means = {}
+    for world in ("with", "without"):
+        inputs = others.clone()
+        if world == "with":
+            inputs[0] = patient
+        means[world] = []
+        for _ in range(12):
+            number = len(means["with"]) + len(means.get("without", [])) + 1
+            asked = question(number, mechanism, unit="sample", adjacency="replace-one", epsilon=1e12)
+            ticket = held.accept(asked)
+            with serving(ticket):
+                private_step(model, lambda out, to: out.sum(), (inputs, torch.zeros(samples)))
+            payload = bytes(Framed.from_bytes(ticket.release(None)).payload)
+            means[world].append(float(np.asarray(Uplink(mechanism).receive([payload]))[0]))
+    assert min(means["with"]) > 0.7
+    assert min(means["without"]) > 0.7
+
+
+@pytest.mark.parametrize("name", ["head", "dense", "conv", "odd", "norms", "mapped"])
+def test_rows_do_not_depend_on_the_size_of_the_batch(name):
+    """Samples at places of their own, drawn in batches of 1 to 150: the same bits in each."""
+    torch.manual_seed(0)
+    models = {
+        "head": (nn.Linear(256, 10), (256,)),
+        "dense": (nn.Sequential(nn.Linear(97, 33), nn.ReLU(), nn.Linear(33, 10)), (97,)),
+        "conv": (nn.Sequential(nn.Conv2d(1, 3, 3), nn.GroupNorm(3, 3), nn.Flatten(), nn.Linear(75, 10)), (1, 7, 7)),
+        "odd": (nn.Sequential(nn.Linear(5, 7), nn.Tanh(), nn.Linear(7, 3)), (3, 5)),
+        "norms": (nn.Sequential(nn.Linear(13, 11), nn.LayerNorm(11), nn.Flatten(), nn.Linear(33, 3)), (3, 13)),
+        "mapped": (nn.Sequential(nn.Linear(37, 11), nn.PReLU(), nn.Linear(11, 7)), (37,)),
+    }
+    model, shape = models[name]
+    count = 300
+    batch = torch.randn(count, *shape), torch.randn(count)
+    gradients = SampleGradients(model, lambda out, to: (out.flatten().sum() - to[0]) ** 2, batch)
+    watched = 137
+    wanted = rows_at(gradients, batch, [watched])[watched]
+    rng = np.random.default_rng(0)
+    for size in (2, 3, 5, 16, 17, 64, 150):
+        for _ in range(3):
+            drawn = rng.choice(count, size, replace=False)
+            drawn = np.unique(np.append(drawn, watched))
+            assert torch.equal(rows_at(gradients, batch, drawn)[watched], wanted)
