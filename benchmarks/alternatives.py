@@ -28,8 +28,9 @@ import torch
 from numpy.typing import NDArray
 from uplink_kernels import published_way
 
-from quietbit import Adjacency, Ball, InterpolatedMVU, InvalidParameter, Norm, Sign, Uplink, calibrate
+from quietbit import Adjacency, Ball, InterpolatedMVU, InvalidParameter, Norm, Uplink, calibrate
 from quietbit.privacy.conversion import gaussian_epsilon_upper
+from quietbit_lab.baseline.noise import Sign
 
 EPSILON, DELTA, CLIP = 1.0, 1e-5, 1.0
 Vector = NDArray[Any]

@@ -27,15 +27,15 @@ import numpy as np
 from numpy.typing import NDArray
 
 from quietbit import Adjacency, Ball, InvalidParameter, Norm, Uplink, calibrate, calibrate_sum, seeded_rng
-from quietbit.auditor.audit import audit
 from quietbit.mechanism.ball import usual_kernel
-from quietbit.mechanism.central_sum import compare_sums
 from quietbit.mechanism.registry import families, family
 from quietbit.target import Target
+from quietbit_lab.auditor.audit import audit
 from quietbit_lab.baseline.cpsgd import calibrate_cpsgd
 from quietbit_lab.baseline.discrete_gaussian import calibrate_discrete_gaussian
 from quietbit_lab.baseline.poisson_binomial import calibrate_poisson_binomial
 from quietbit_lab.baseline.ppr import calibrate_ppr
+from quietbit_lab.baseline.sum_rows import compare_sums
 
 LOCAL = ("gaussian", "skellam", "imvu", "vmvu", "privunit", "privunit-g", "rrsc", "mmrc", "sqkr", "dp-rec")
 POINTED = ("laplace", "imvu", "cldp", "staircase")

@@ -16,7 +16,7 @@ from pathlib import Path
 import numpy as np
 
 from quietbit import Ball, Norm, Uplink, calibrate
-from quietbit.plot.figure import blank_figure, plain_axes, save_figure
+from quietbit_lab.plot.figure import blank_figure, plain_axes, save_figure
 
 
 def main() -> None:

@@ -16,7 +16,7 @@ import numpy as np
 from quietbit.design.solve import solve
 from quietbit.design.table import DesignSpec
 from quietbit.mechanism.ball import Ball, Norm
-from quietbit.mechanism.central_sum import calibrate_sum, compare_sums
+from quietbit.mechanism.central_sum import calibrate_sum
 from quietbit.privacy.aggregate import AggregateConstant, aggregate_cost
 from quietbit.secagg.client import SumClient
 from quietbit.secagg.codec import encode, pack_evidence, pack_inbox
@@ -25,6 +25,7 @@ from quietbit.secagg.identity import Identity, verified
 from quietbit.secagg.plan import SumPlan, bits_for
 from quietbit.secagg.server import SumServer
 from quietbit.target import Adjacency, Target
+from quietbit_lab.baseline.sum_rows import compare_sums
 
 ORDERS = (2.0, 2.5, 3.0, 4.0, 8.0, 16.0, 32.0, 64.0)
 
@@ -72,24 +73,6 @@ def more_bits() -> None:
             ball=ball, epsilon=1.0, delta=1e-5, adjacency=Adjacency.ZERO_OUT, clients=1000, releases=10, bits=bits
         )
         print(f"| 1000 | {bits} | {found.wire_bits} | {found.squared_error:.3e} | {found.clamped_at:.3f} |")
-
-
-def secret_cohorts() -> None:
-    print("\n| clients of a sum | drawn from | sums | adjacency | squared error of the mean |\n|---|---|---|---|---|")
-    ball = Ball(Norm.L2, 1.0, 100_000)
-    for adjacency in Adjacency:
-        for population in (None, 10_000, 100_000):
-            found = calibrate_sum(
-                ball=ball,
-                epsilon=1.0,
-                delta=1e-5,
-                adjacency=adjacency,
-                clients=1000,
-                releases=100,
-                population=population,
-            )
-            drawn = "not secret" if population is None else f"{population}"
-            print(f"| 1000 | {drawn} | 100 | {adjacency.value} | {found.squared_error:.3e} |")
 
 
 @dataclass
@@ -215,5 +198,4 @@ if __name__ == "__main__":
     curves()
     comparison()
     more_bits()
-    secret_cohorts()
     masked_rounds()

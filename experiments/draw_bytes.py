@@ -11,8 +11,8 @@ from __future__ import annotations
 import sys
 from pathlib import Path
 
-from quietbit.plot.figure import blank_figure, looks, plain_axes, save_figure
 from quietbit.wire.downlink import HEAD
+from quietbit_lab.plot.figure import blank_figure, looks, plain_axes, save_figure
 
 PARAMETERS, ROUNDS, KEEP = 36_500_000, 90, 1024
 MODEL, BROADCAST = 4 * PARAMETERS, HEAD.size + 4 * KEEP

@@ -12,7 +12,7 @@ from typing import Any
 
 import numpy as np
 
-from quietbit.plot.figure import blank_figure, looks, plain_axes, save_figure, shared_legend
+from quietbit_lab.plot.figure import blank_figure, looks, plain_axes, save_figure, shared_legend
 
 NAMES = {
     "vmvu": "vector mechanism, 80 bytes",

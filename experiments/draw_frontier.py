@@ -13,7 +13,7 @@ from typing import Any
 
 import numpy as np
 
-from quietbit.plot.figure import blank_figure, looks, plain_axes, save_figure, shared_legend
+from quietbit_lab.plot.figure import blank_figure, looks, plain_axes, save_figure, shared_legend
 
 RESULTS = Path(__file__).parent / "results"
 NAMES = {

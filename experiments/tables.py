@@ -18,9 +18,9 @@ import math
 from collections.abc import Sequence
 from pathlib import Path
 
-from quietbit.plot.figure import save_figure
 from quietbit_lab.experiment.frontier import Summary, reported, same_point, summarise
 from quietbit_lab.experiment.packed import Result, pack, read_results, unpack
+from quietbit_lab.plot.figure import save_figure
 from quietbit_lab.report.plots import plot_frontier
 
 

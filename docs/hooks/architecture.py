@@ -22,12 +22,11 @@ PAGE, PICTURE = DOCS / "explanation" / "architecture.md", DOCS / "images" / "arc
 BEGIN, END = "<!-- walk -->", "<!-- end of the walk -->"
 WORDS = {
     "cli": "one file per command",
-    "plot": "pictures of designs and sums",
     "flower": "an engine: mod, strategy, rounds",
     "nvflare": "another engine: filters at both ends",
     "engine": "one turn and one round for both engines",
     "node": "the owner's policy, ledger and gatekeeper",
-    "auditor": "does the sampler keep its claim?",
+    "auditor": "a self-test of this machine",
     "simulate": "the round loop without an engine",
     "plan": "all choices of a run, and its account",
     "secagg": "masked sums",

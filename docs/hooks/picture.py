@@ -16,10 +16,11 @@ import numpy as np
 from matplotlib.colors import ListedColormap
 from numpy.typing import NDArray
 
-from quietbit import Adjacency, Ball, InterpolatedMVU, Norm, Sign, Uplink, calibrate, seeded_rng
-from quietbit.plot.figure import MATPLOTLIB, MECHANISMS, blank_figure, save_figure
+from quietbit import Adjacency, Ball, InterpolatedMVU, Norm, Uplink, calibrate, seeded_rng
 from quietbit.simulate.problem import LocalPlan
 from quietbit.wire.payload import Payload
+from quietbit_lab.baseline.noise import Sign
+from quietbit_lab.plot.figure import MATPLOTLIB, MECHANISMS, blank_figure, save_figure
 from quietbit_lab.task.registry import TaskSpec, build_task
 
 FOLDER = Path(__file__).parent.parent / "images"

@@ -1,6 +1,5 @@
 """The public surface: verbs, and what people construct. What is not in this list may change."""
 
-from quietbit.auditor.audit import audit as audit
 from quietbit.design.certify import certify as certify
 from quietbit.design.solve import catalogue as catalogue
 from quietbit.design.solve import solve as solve
@@ -15,18 +14,14 @@ from quietbit.kernel.rng import secure_rng as secure_rng
 from quietbit.kernel.rng import seeded_rng as seeded_rng
 from quietbit.mechanism.adaptive_clip import AdaptiveClip as AdaptiveClip
 from quietbit.mechanism.additive import Gaussian as Gaussian
-from quietbit.mechanism.additive import Laplace as Laplace
-from quietbit.mechanism.additive import Sign as Sign
 from quietbit.mechanism.ball import Ball as Ball
 from quietbit.mechanism.ball import Norm as Norm
 from quietbit.mechanism.base import Mechanism as Mechanism
 from quietbit.mechanism.base import shuffled_privacy as shuffled_privacy
 from quietbit.mechanism.calibrate import calibrate as calibrate
 from quietbit.mechanism.central_sum import calibrate_sum as calibrate_sum
-from quietbit.mechanism.dithered import DitheredMVU as DitheredMVU
 from quietbit.mechanism.expectation import expectation as expectation
 from quietbit.mechanism.interpolated import InterpolatedMVU as InterpolatedMVU
-from quietbit.mechanism.skellam import Skellam as Skellam
 from quietbit.mechanism.vector import VectorMVU as VectorMVU
 from quietbit.plan.clip import MovingClip as MovingClip
 from quietbit.plan.compare import compare as compare

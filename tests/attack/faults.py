@@ -11,10 +11,13 @@ from typing import Any
 
 import numpy as np
 
-from quietbit import Ball, DitheredMVU, Gaussian, InterpolatedMVU, Laplace, Sign, Skellam
+from quietbit import Ball, Gaussian, InterpolatedMVU
 from quietbit.design.table import Design
 from quietbit.kernel.rng import seeded_rng
 from quietbit.wire.uplink import Uplink
+from quietbit_lab.baseline.dithered import DitheredMVU
+from quietbit_lab.baseline.noise import Laplace, Sign
+from quietbit_lab.baseline.skellam import Skellam
 
 
 @dataclass(frozen=True)

@@ -12,13 +12,15 @@ import numpy as np
 import pytest
 
 from attack.faults import RepeatedBits, SharedBits, stronger, swapped, unclipped
-from quietbit import Ball, Gaussian, InterpolatedMVU, Laplace, Norm, Sign, Skellam
-from quietbit.auditor.audit import Audit, audit
+from quietbit import Ball, Gaussian, InterpolatedMVU, Norm
 from quietbit.design.solve import shipped
 from quietbit.design.table import DesignSpec
 from quietbit.kernel.rng import seeded_rng
 from quietbit.target import Adjacency
 from quietbit.wire.uplink import Uplink
+from quietbit_lab.auditor.audit import Audit, audit
+from quietbit_lab.baseline.noise import Laplace, Sign
+from quietbit_lab.baseline.skellam import Skellam
 from statistical.kit import seed
 from unit.mechanism.makers import MECHANISMS
 

@@ -12,9 +12,9 @@ from attrs import evolve
 
 from attack.faults import Tampered
 from lab.baseline.makers import BASELINES
-from quietbit.auditor.audit import Audit, audit
 from quietbit.kernel.rng import seeded_rng
 from quietbit.target import Adjacency
+from quietbit_lab.auditor.audit import Audit, audit
 from statistical.kit import seed
 
 SURE = 1 - 1e-9

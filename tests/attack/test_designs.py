@@ -9,10 +9,11 @@ from fractions import Fraction
 import numpy as np
 import pytest
 
-from quietbit import Ball, Design, DesignSpec, DitheredMVU, InvalidParameter, solve
+from quietbit import Ball, Design, DesignSpec, InvalidParameter, solve
 from quietbit.design.table import exact_row
 from quietbit.errors import InvalidDesignFile
 from quietbit.mechanism.registry import build, describe
+from quietbit_lab.baseline.dithered import DitheredMVU
 
 SPEC = DesignSpec(2, 1, 2.0)
 ALPHABET = [-0.2, 1.2]

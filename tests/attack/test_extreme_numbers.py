@@ -13,8 +13,8 @@ import pytest
 
 from quietbit import Adjacency, Ball, DesignSpec, InterpolatedMVU, Norm, Plan, calibrate, solve
 from quietbit.errors import InvalidParameter, QuietbitError
-from quietbit.mechanism.dithered import DitheredMVU
 from quietbit.node.question import ProposedMechanism, Question, description_of
+from quietbit_lab.baseline.dithered import DitheredMVU
 
 EXTREME = [5e-324, 1e-310, 1e-200, 1e-40, 1e-9, 1e9, 1e38, 3.5e38, 1e154, 1e200, 1.7e308, 2**53, 2**63, 10**30, 10**400,
            1, 2, 0.5, 1 - 1e-16, 700.0, 745.0, 1e4, float("nan"), float("inf")]  # fmt: skip

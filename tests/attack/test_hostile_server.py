@@ -25,7 +25,7 @@ from quietbit.design.solve import solve
 from quietbit.design.table import DesignSpec
 from quietbit.engine.messages import request_of, sum_request
 from quietbit.flower import PrivateUplink
-from quietbit.mechanism.additive import Gaussian, Sign
+from quietbit.mechanism.additive import Gaussian
 from quietbit.mechanism.ball import Ball, Norm
 from quietbit.mechanism.interpolated import InterpolatedMVU
 from quietbit.node.budget import account_of
@@ -36,6 +36,7 @@ from quietbit.plan import plan
 from quietbit.secagg.codec import encode
 from quietbit.secagg.plan import masked_size
 from quietbit.wire.uplink import Uplink
+from quietbit_lab.baseline.noise import Sign
 from unit.flower.kit import CONFIG, DIMENSION, be_the_server, context, model, trained
 from unit.node.makers import write_policy
 

@@ -15,13 +15,13 @@ from attrs import evolve
 
 from attack.faults import RepeatedBits, Tampered
 from quietbit import Ball, Norm
-from quietbit.auditor.audit import Audit, audit
 from quietbit.kernel.base import Kernel
 from quietbit.kernel.rng import seeded_rng
 from quietbit.mechanism import vector as module
 from quietbit.mechanism.vector import VectorMVU, solve_profile
 from quietbit.target import Adjacency
 from quietbit.wire.uplink import Uplink
+from quietbit_lab.auditor.audit import Audit, audit
 from statistical.kit import seed
 
 SURE = 1 - 1e-9

@@ -9,8 +9,9 @@ from typing import Any
 import numpy as np
 import pytest
 
-from quietbit import Ball, DitheredMVU, Norm
+from quietbit import Ball, Norm
 from quietbit.target import Adjacency
+from quietbit_lab.baseline.dithered import DitheredMVU
 from unit.mechanism.makers import design, table
 
 DESIGNS = {"two levels": design(2, 1, 2.0), "three levels": table(3, 1, 2.0), "four levels, two bits": table(4, 2, 1.5)}

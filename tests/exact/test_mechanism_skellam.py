@@ -10,11 +10,11 @@ import numpy as np
 import pytest
 from scipy import stats
 
-from quietbit import Ball, Norm, Skellam
+from quietbit import Ball, Norm
 from quietbit.kernel.transform import rotate, rotate_back
-from quietbit.mechanism.skellam import IndependentSkellam
-from quietbit.privacy.skellam import rounded_skellam_rdp_upper
 from quietbit.target import Adjacency
+from quietbit_lab.baseline.skellam import IndependentSkellam, Skellam
+from quietbit_lab.baseline.skellam_cost import rounded_skellam_rdp_upper
 
 
 def release(mechanism: Skellam, update: Any, *, bounded: bool = True) -> Any:

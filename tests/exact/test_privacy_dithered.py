@@ -6,8 +6,8 @@ import numpy as np
 import pytest
 
 from exact.privacy_kit import one_bit, rough
-from quietbit.privacy.dithered import dithered_l1_cost, dithered_l2_cost, reference_row
 from quietbit.target import Adjacency
+from quietbit_lab.baseline.dithered_cost import dithered_l1_cost, dithered_l2_cost, reference_row
 
 ORDERS = (1.01, 1.5, 2.0, 8.0, 60.0, 1000.0)
 

@@ -12,7 +12,11 @@ import numpy as np
 import pytest
 
 from quietbit import InvalidParameter
-from quietbit.privacy.skellam import curvature_upper, rounded_skellam_cost, rounded_skellam_rdp_upper
+from quietbit_lab.baseline.skellam_cost import (
+    curvature_upper,
+    rounded_skellam_cost,
+    rounded_skellam_rdp_upper,
+)
 
 DIGITS = 40
 VARIANCES = (1.0, 4.0, 25.0, 100.0)

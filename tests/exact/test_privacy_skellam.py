@@ -3,7 +3,7 @@
 import mpmath as mp
 import pytest
 
-from quietbit.privacy.skellam import skellam_cost, skellam_rdp_upper
+from quietbit_lab.baseline.skellam_cost import skellam_cost, skellam_rdp_upper
 
 ORDERS = (1.05, 1.5, 2.0, 2.5, 3.0, 6.4, 17.0)
 

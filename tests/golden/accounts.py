@@ -26,16 +26,17 @@ from quietbit.design.profile import Profile
 from quietbit.design.solve import solve
 from quietbit.design.table import DesignSpec
 from quietbit.mechanism.adaptive_clip import AdaptiveClip
-from quietbit.mechanism.additive import Gaussian, Laplace, Sign
+from quietbit.mechanism.additive import Gaussian
 from quietbit.mechanism.ball import Ball, Norm
 from quietbit.mechanism.base import shuffled_privacy
-from quietbit.mechanism.dithered import DitheredMVU
 from quietbit.mechanism.interpolated import InterpolatedMVU
-from quietbit.mechanism.skellam import IndependentSkellam, Skellam
 from quietbit.mechanism.vector import VectorMVU
 from quietbit.privacy.account import Account
 from quietbit.privacy.cost import Cost
 from quietbit.target import Adjacency, Target, Trust, Unit
+from quietbit_lab.baseline.dithered import DitheredMVU
+from quietbit_lab.baseline.noise import Laplace, Sign
+from quietbit_lab.baseline.skellam import IndependentSkellam, Skellam
 
 SEED, COUNT = 20_261_116, 2000
 MODES = ("planned", "adaptive")

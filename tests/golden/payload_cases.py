@@ -16,14 +16,15 @@ from quietbit.design.profile import Profile
 from quietbit.design.table import Design, DesignSpec
 from quietbit.kernel.rng import seeded_rng
 from quietbit.mechanism.adaptive_clip import AdaptiveClip
-from quietbit.mechanism.additive import Gaussian, Laplace, Sign
+from quietbit.mechanism.additive import Gaussian
 from quietbit.mechanism.ball import Ball, Norm
-from quietbit.mechanism.dithered import DitheredMVU
 from quietbit.mechanism.interpolated import InterpolatedMVU
 from quietbit.mechanism.rotation import Rotation
-from quietbit.mechanism.skellam import Skellam
 from quietbit.mechanism.vector import VectorMVU
 from quietbit.wire.uplink import Uplink
+from quietbit_lab.baseline.dithered import DitheredMVU
+from quietbit_lab.baseline.noise import Laplace, Sign
+from quietbit_lab.baseline.skellam import Skellam
 
 FOLDER = Path(__file__).parent / "payloads"
 DIMENSION = 21

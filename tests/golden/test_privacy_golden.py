@@ -12,8 +12,8 @@ from quietbit.privacy.cost import Cost
 from quietbit.privacy.divergence import lipschitz_upper, zero_out_constant_upper
 from quietbit.privacy.interpolated import interpolated_l2_cost
 from quietbit.privacy.renyi import fisher_supremum_upper
-from quietbit.privacy.skellam import skellam_rdp_upper
 from quietbit.target import Adjacency
+from quietbit_lab.baseline.skellam_cost import skellam_rdp_upper
 
 GOLDEN = tomllib.loads((Path(__file__).parent / "privacy.toml").read_text(encoding="utf-8"))
 FIFTY = Cost.gaussian(1 / 8) * 50

@@ -18,6 +18,8 @@ import quietbit
 from quietbit.mechanism.ball import Ball, Norm
 from quietbit.simulate.collect import UplinkCollector
 from quietbit.simulate.problem import LocalPlan
+from quietbit_lab.baseline.noise import Laplace, Sign
+from quietbit_lab.baseline.skellam import Skellam
 from quietbit_lab.cohort.law import code_law
 from quietbit_lab.cohort.means import together, way_of
 from quietbit_lab.task.linear_device import DeviceProblem, open_device
@@ -36,9 +38,9 @@ def make(name, ball):
     return {
         "imvu": lambda: quietbit.InterpolatedMVU(design(2.0), ball),
         "imvu-3": lambda: quietbit.InterpolatedMVU(design(3.0, 5, 3), ball, 2.0),
-        "sign": lambda: quietbit.Sign(quietbit.Gaussian(ball, 0.2)),
+        "sign": lambda: Sign(quietbit.Gaussian(ball, 0.2)),
         "gaussian": lambda: quietbit.Gaussian(ball, 0.5),
-        "skellam": lambda: quietbit.Skellam(ball, 0.5, 16),
+        "skellam": lambda: Skellam(ball, 0.5, 16),
     }[name]()
 
 
@@ -136,7 +138,7 @@ def test_bits_of_equal_clients_are_binomial(name):
 @pytest.mark.parametrize("clients", [1, 5, 600])
 def test_a_difference_of_gammas_is_a_sum_of_laplace_variables(clients):
     scale = 0.25 * CLIP
-    mechanism = quietbit.Laplace(Ball(Norm.L1, CLIP, 39), 0.25)
+    mechanism = Laplace(Ball(Norm.L1, CLIP, 39), 0.25)
     mean = together([way_of(mechanism, clients)] * 400, clients, CPU)
     found = mean(torch.zeros((400, 3, clients), dtype=torch.float64), torch.zeros((clients, 16)), seed(9))
     noise = found.numpy().astype(np.float64).reshape(-1) * clients / scale

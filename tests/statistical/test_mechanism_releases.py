@@ -15,7 +15,7 @@ from quietbit.kernel.rng import secure_rng, seeded_rng
 from quietbit.kernel.select import select
 from quietbit.kernel.transform import rotate
 from quietbit.mechanism.rotation import ROOM
-from quietbit.mechanism.skellam import skellam_noise
+from quietbit_lab.baseline.skellam import skellam_noise
 from statistical.kit import FALSE_ALARM, StatisticalFailure, assert_binomial, assert_frequencies, assert_mean, seed
 from unit.mechanism.makers import MECHANISMS, WIDTH, update
 

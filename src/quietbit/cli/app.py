@@ -9,15 +9,10 @@ from typing import Annotated, Any
 import typer
 
 import quietbit
-from quietbit.cli.audit import audit
 from quietbit.cli.calibrate import calibrate
-from quietbit.cli.catalogue import catalogue
-from quietbit.cli.certify import certify
 from quietbit.cli.compare import compare
-from quietbit.cli.design import design
 from quietbit.cli.doctor import doctor
 from quietbit.cli.node import node
-from quietbit.cli.privacy import privacy
 
 __all__ = ["COMMANDS", "GROUPS", "app"]
 
@@ -28,7 +23,7 @@ GROUPS = {
     "Study": ("design", "certify", "catalogue", "audit", "figure"),
     "Protect a device": ("node",),  # a group of its own, which typer lists last
 }
-OWN = (compare, calibrate, privacy, doctor, design, certify, catalogue, audit)
+OWN = (compare, calibrate, doctor)
 
 app = typer.Typer(
     name="quietbit",

@@ -2,19 +2,14 @@
 
 from __future__ import annotations
 
-import math
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from attrs import asdict
-
 import quietbit
 from quietbit.cli.console import JsonOption, Row, progress_bar, record, rounded
-from quietbit.cli.design import gaussian_row, profile_rows
 from quietbit.cli.options import check_outputs, chosen, find_design, option, takes, usual
-from quietbit.cli.privacy import guarantee_rows
-from quietbit.errors import InvalidParameter, check_real, require
-from quietbit.target import Target
+from quietbit.cli.rows import gaussian_row, guarantee_rows, profile_rows
+from quietbit.errors import InvalidParameter, require
 
 if TYPE_CHECKING:
     from quietbit.mechanism.central_sum import SumCalibration
@@ -22,7 +17,11 @@ if TYPE_CHECKING:
 __all__ = ["calibrate"]
 
 LABELS = {"noise_multiplier": "noise / radius", "scale_multiplier": "scale / radius"}
-REASONS = {"cohort": "which counts --clients", "samples": "which protects whole clients"}
+REASONS = {
+    "cohort": "which counts --clients",
+    "samples": "which protects whole clients",
+    "sampling_rate": "whose server learns who took part",
+}
 # What says how noise is made under local trust, and is chosen where sums are seen alone.
 OWN = "levels beta clamp decoder design samples local_steps local_rate"
 
@@ -31,7 +30,7 @@ OWN = "levels beta clamp decoder design samples local_steps local_rate"
     option("epsilon", float, "Target for all releases of one party together.", ...),
     usual("delta", ...),
     usual("adjacency", ...),
-    option("mechanism", str, "One of imvu, vmvu, mvu, gaussian, laplace, sign, skellam, or auto, which takes the best; "
+    option("mechanism", str, "One of imvu, vmvu, gaussian, or auto, which takes the best; or another package's; "
            "may be left out for secure aggregation.", metavar="NAME"),
     usual("releases", 1),
     option("bits", int, "Bits per code: 1 unless given, 16 for skellam."),
@@ -49,21 +48,18 @@ OWN = "levels beta clamp decoder design samples local_steps local_rate"
     option("clients", int, "Codes in a sum (secure-aggregation): others' bits are part of the noise."),
     option("min_honest_clients", int,
            "How many of them at least answer and do not collude with the server (all unless given)."),
-    option("sampling_rate", float, "Chance that one of --samples is in a batch that its site draws in secret; for "
-           "secure aggregation that a client is in a cohort (--secret-cohort)."),
+    option("sampling_rate", float, "Chance that one of --samples is in a batch that its site draws in secret."),
     option("local_steps", int, "Private steps on such batches before a site sends the difference of models."),
     option("local_rate", float, "The learning rate of such a step."),
-    option("secret_cohort", bool, "Nobody, the server included, learns who took part.", False),
     option("cohort", int, "Clients in a round, to be told what to expect of it; one unless given."),
-    option("plot", Path, "Draw error and bits over the number of clients (secure-aggregation)."),
     option("out", Path, "Save the design or profile found (imvu, mvu, vmvu)."),
 )  # fmt: skip
 def calibrate(json: JsonOption = False, **given: Any) -> None:
     """Find the most accurate mechanism of its kind within a privacy target.
 
-    With --trust secure-aggregation the server sees sums of codes alone: their account meets the target,
-    releases are the sums a client takes part in, and the answer is compared with the alternatives. With --cohort
-    the answer says what to expect of a round; quietbit compare shows all mechanisms.
+    With --trust secure-aggregation the server sees sums of codes alone: their account meets the target, and releases
+    are the sums a client takes part in. With --cohort the answer says what to expect of a round; quietbit compare shows
+    all mechanisms.
 
     Example: quietbit calibrate --mechanism imvu --bits 1 --epsilon 3 --delta 1e-5 --releases 50
     --adjacency replace-one
@@ -74,7 +70,7 @@ def calibrate(json: JsonOption = False, **given: Any) -> None:
     --releases 50 --adjacency zero-out
 
     Example: quietbit calibrate --trust secure-aggregation --clients 1000 --epsilon 1 --delta 1e-5 --releases 10
-    --adjacency zero-out --dimension 100000 --plot sums.png
+    --adjacency zero-out --dimension 100000
     """
     target = chosen(given, "epsilon delta adjacency releases keep")
     target["ball"] = quietbit.Ball(given["norm"], given["radius"], given["dimension"])
@@ -88,14 +84,10 @@ def _calibrate(target: dict[str, Any], given: dict[str, Any], as_json: bool) -> 
     from quietbit.mechanism.registry import families, family, family_of
     from quietbit.wire.payload import Header
 
-    for name, unused in chosen(given, "clients min_honest_clients plot").items():
+    for name, unused in chosen(given, "clients min_honest_clients").items():
         require(unused is None, name, str(unused), "left out for local trust (it is for secure-aggregation)")
-    if given["secret_cohort"] or (given["sampling_rate"] is not None and given["samples"] is None):
-        raise InvalidParameter(
-            "Subsampling amplifies nothing where the server sees who sent what: leave --sampling-rate and "
-            "--secret-cohort out, say --trust secure-aggregation if only sums are seen and nobody learns the cohort, "
-            "or give --samples beside the rate at which a site draws them in secret."
-        )
+    if given["sampling_rate"] is not None and given["samples"] is None:
+        raise InvalidParameter.of("samples", "given beside the rate at which a site draws them in secret")
     mechanism, out, ball = given["mechanism"], given["out"], target["ball"]
     if mechanism is None:
         raise InvalidParameter.of("mechanism", f"given: one of {', '.join(families())}, or auto")
@@ -166,54 +158,27 @@ def _setting(mechanism: Any) -> list[Row]:
 
 
 def _calibrate_sum(target: dict[str, Any], given: dict[str, Any], as_json: bool) -> None:
-    """Answer for sums of codes behind masks, beside the alternatives, and draw where asked."""
-    from quietbit.mechanism.central_sum import calibrate_sum, compare_calibration
+    """Answer for sums of codes behind masks."""
+    from quietbit.mechanism.central_sum import calibrate_sum
 
-    out, plot, epsilon, ball = given["out"], given["plot"], given["epsilon"], target["ball"]
-    word = given["mechanism"]
-    require(word in (None, "imvu"), "mechanism", word, "imvu, or left out, for secure aggregation")
-    for name, value in chosen(given, f"{OWN} cohort").items():
+    out = given["out"]
+    ball = target["ball"]
+    name = given["mechanism"]
+    require(name in (None, "imvu"), "mechanism", name, "imvu, or left out, for secure aggregation")
+    for name, value in chosen(given, f"{OWN} cohort sampling_rate").items():
         reason = REASONS.get(name, "which chooses it")
         require(value is None, name, value, f"left out for secure aggregation, {reason}")
     if given["clients"] is None:
         raise InvalidParameter.of("clients", "given: how many codes a sum is over")
     require(ball.norm is quietbit.Norm.L2, "norm", ball.norm.value, "l2 for secure aggregation")
-    population = _population(**chosen(given, "clients sampling_rate secret_cohort"))
-    check_outputs(out, figures=(plot,))
+    check_outputs(out)
     bits = 1 if given["bits"] is None else given["bits"]
     with progress_bar("Calibrating", quiet=as_json):
-        found = calibrate_sum(**target, **chosen(given, "clients min_honest_clients"), bits=bits, population=population)
-        lines = compare_calibration(found, epsilon)
-    rows = _sum_rows(found, epsilon)
+        found = calibrate_sum(**target, **chosen(given, "clients min_honest_clients"), bits=bits)
+    rows = _sum_rows(found, given["epsilon"])
     if out is not None:
         rows.append(Row("saved", "saved as", str(found.codes.design.save(out))))
-    if plot is not None:
-        from quietbit.plot.figure import save_figure
-        from quietbit.plot.secure_sums import plot_secure_aggregation
-
-        asked = Target(**chosen(given, "epsilon delta adjacency releases"))
-        share = found.min_honest_clients / found.clients
-        with progress_bar("Drawing", quiet=as_json) as report:
-            picture = plot_secure_aggregation(ball, asked, bits, share, report)
-        rows.append(Row("plot", "drawn as", str(save_figure(picture, plot))))
-    ideal = lines[1].squared_error
-    facts = [asdict(one) | {"over_ideal": one.squared_error / ideal, "trust": one.trust.value} for one in lines]
-    rows.append(Row("comparison", "The same target by other means", facts))
     record(f"secure sums of {found.clients:,} clients, {ball.dimension:,} parameters", rows, as_json)
-
-
-def _population(clients: int, sampling_rate: float | None, secret_cohort: bool) -> int | None:
-    """Return the number of clients that a cohort is drawn from, rounded towards privacy."""
-    if sampling_rate is None:
-        if secret_cohort:
-            raise InvalidParameter.of("sampling_rate", "given with --secret-cohort: how likely a client takes part")
-        return None
-    if not secret_cohort:
-        raise InvalidParameter(
-            "Subsampling amplifies nothing when the server learns who took part, as it does with pairwise masks: say "
-            "--secret-cohort only if nobody learns it."
-        )
-    return max(clients, math.floor(clients / check_real(sampling_rate, "sampling_rate", at_most=1.0) * (1 + 1e-12)))
 
 
 def _sum_rows(found: SumCalibration, epsilon: float) -> list[Row]:
@@ -240,9 +205,6 @@ def _sum_rows(found: SumCalibration, epsilon: float) -> list[Row]:
         Row("min_honest_clients", "counted on", sure, f"{sure:,} that answer and do not collude with the server"),
         Row("releases", "sums per client", found.releases),
     ]
-    if found.population is not None:
-        text = f"drawn from {found.population:,}, secret: the guarantee is void if anybody learns it"
-        rows.append(Row("population", "cohort", found.population, text))
     reach = "met from below" if not found.saturated else "out of reach: the largest beta spends less"
     rows.append(Row("saturated", "target", found.saturated, f"{epsilon:g}, {reach}"))
     return rows + guarantee_rows(guarantee, "all sums")

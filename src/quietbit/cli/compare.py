@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Any
 
 import quietbit
 from quietbit.cli.console import JsonOption, column_table, progress_bar, show_json, shown
-from quietbit.cli.options import check_outputs, option, takes, usual
+from quietbit.cli.options import check_outputs, option, plotter, takes, usual
 
 if TYPE_CHECKING:
     from quietbit.plan.compare import Comparison, ComparisonRow
@@ -59,7 +59,7 @@ WIDTH = 110
     option("dimension", int, "Parameters in an update: what a client trains, and no more.", ...),
     option("clip", float, "Largest norm of an update; every noise is proportional to it.", 1.0),
     usual("norm", "l2"),
-    option("out", Path, "Draw noise over releases and over bytes, as png, svg or pdf."),
+    option("out", Path, "Draw noise over releases and over bytes, as png, svg or pdf (needs quietbit-lab)."),
 )  # fmt: skip
 def compare(dimension: int, clip: float, norm: str, out: Path | None, json: JsonOption = False, **given: Any) -> None:
     """Compare all mechanisms and trust models for a run, before anything is trained.
@@ -76,14 +76,12 @@ def compare(dimension: int, clip: float, norm: str, out: Path | None, json: Json
     --cohort 1000 --releases 1 --trust local --out compare.svg
     """
     check_outputs(figures=(out,))
+    draw = None if out is None else plotter("comparison")
     with progress_bar("Comparing", quiet=json) as report:
         found = quietbit.compare(quietbit.Ball(norm, clip, dimension), **given, report=report)
-    if out is not None:
-        from quietbit.plot.compare import plot_comparison
-        from quietbit.plot.figure import save_figure
-
+    if draw is not None:
         with progress_bar("Drawing", quiet=json) as report:
-            save_figure(plot_comparison(found, report=report), out)
+            draw(found, out, report)
     if json:
         show_json(_plain(found) | ({} if out is None else {"plot": str(out)}))
         return

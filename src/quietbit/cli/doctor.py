@@ -16,7 +16,7 @@ __all__ = ["doctor"]
 # Distribution and the extra that brings it; without one it comes with quietbit itself.
 PACKAGES = {
     "numpy": "", "scipy": "", "cryptography": "", "torch": "torch", "triton": "gpu",
-    "matplotlib": "plot", "dp-accounting": "accounting", "quietbit-lab": "lab",
+    "dp-accounting": "accounting", "quietbit-lab": "lab",
     "flwr": "flower", "nvflare": "nvflare",
 }  # fmt: skip
 FOLDERS = {"designs": "solved designs", "features": "features"}

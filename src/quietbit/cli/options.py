@@ -7,19 +7,31 @@ import os
 import tempfile
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
+from importlib.metadata import entry_points
 from pathlib import Path
-from typing import Annotated, Any
+from typing import Annotated, Any, cast
 
 import typer
 
 import quietbit
-from quietbit.errors import InvalidDesignFile, QuietbitError, require
-from quietbit.plot.figure import FORMATS
+from quietbit.errors import InvalidDesignFile, MissingDependency, QuietbitError, how_to_install, require
 
 __all__ = [
-    "OF_IMVU", "check_folder", "check_outputs", "chosen", "find_design", "find_imvu", "number_or_word", "option",
-    "takes", "usual",
-]  # fmt: skip
+    "FORMATS",
+    "OF_IMVU",
+    "check_folder",
+    "check_outputs",
+    "chosen",
+    "find_design",
+    "find_imvu",
+    "number_or_word",
+    "option",
+    "plotter",
+    "takes",
+    "usual",
+]
+
+FORMATS = ("png", "svg", "pdf")  # of a figure
 
 # What several commands take: kind of value, meaning, and how the help writes the value or the flag.
 USUAL: dict[str, tuple[Any, ...]] = {
@@ -126,6 +138,13 @@ def check_folder(folder: Path) -> None:
     with _refusing(folder):
         folder.mkdir(parents=True, exist_ok=True)
         tempfile.TemporaryFile(dir=folder).close()
+
+
+def plotter(name: str) -> Callable[..., Any]:
+    """Return what draws a figure of this name, which the laboratory offers."""
+    for entry in entry_points(group="quietbit.figures", name=name):
+        return cast(Callable[..., Any], entry.load())
+    raise MissingDependency(f"Figures are drawn by quietbit-lab, which is not installed: {how_to_install('lab')}.")
 
 
 @contextmanager

@@ -47,7 +47,7 @@ from quietbit.mechanism.base import (
 from quietbit.mechanism.poison import WORK, refuse_longer
 from quietbit.mechanism.projected import MOST_SAMPLES, Projected
 from quietbit.mechanism.rotation import Rotation, rotation_for
-from quietbit.mechanism.skellam import independent_rounding
+from quietbit.mechanism.rounding import independent_rounding
 from quietbit.privacy.cost import Cost
 from quietbit.privacy.subsampling import poisson_cost
 from quietbit.target import Adjacency

@@ -57,11 +57,7 @@ HERE = "quietbit.mechanism."
 OWN = {
     "imvu": ("interpolated", "InterpolatedMVU"),
     "vmvu": ("vector", "VectorMVU"),
-    "mvu": ("dithered", "DitheredMVU"),
     "gaussian": ("additive", "Gaussian"),
-    "laplace": ("additive", "Laplace"),
-    "sign": ("additive", "Sign"),
-    "skellam": ("skellam", "Skellam"),
 }
 # The name, in policies and ledgers, of mechanisms that answer questions instead of sending an update.
 ASKED = {
@@ -72,7 +68,6 @@ ASKED = {
 # The library's kinds in descriptions: file and class. An identity keeps the kind it was first written with.
 KINDS = {
     "Ball": ("ball", "Ball"),
-    "IndependentSkellam": ("skellam", "IndependentSkellam"),
     "PoissonBatch": ("batch", "PoissonBatch"),
     "LocalSteps": ("batch", "LocalSteps"),
     "Projected": ("projected", "Projected"),

@@ -7,6 +7,8 @@ import pytest
 
 import quietbit
 from quietbit.mechanism.ball import Ball, Norm
+from quietbit_lab.baseline.dithered import DitheredMVU
+from quietbit_lab.baseline.noise import Laplace, Sign
 from quietbit_lab.cohort.law import code_law
 
 BALL, TAXI, WIDE = Ball(Norm.L2, 0.5, 40), Ball(Norm.L1, 0.5, 40), Ball(Norm.L2, 0.5, 40_000)
@@ -23,10 +25,10 @@ MECHANISMS = {
     "clamped at a tenth": quietbit.InterpolatedMVU(design(1.0), BALL, beta=10.3, clamp=True),
     "three bits": quietbit.InterpolatedMVU(design(3.0, 5, 3), BALL, 2.0),
     "five bits": quietbit.InterpolatedMVU(design(5.0, 4, 5), BALL),
-    "sign": quietbit.Sign(quietbit.Gaussian(BALL, 0.2)),
-    "sharp sign": quietbit.Sign(quietbit.Laplace(TAXI, 0.01)),
-    "mvu": quietbit.DitheredMVU(design(2.0, 65), WIDE),
-    "mvu of two bits": quietbit.DitheredMVU(design(2.0, 5, 2), WIDE),
+    "sign": Sign(quietbit.Gaussian(BALL, 0.2)),
+    "sharp sign": Sign(Laplace(TAXI, 0.01)),
+    "mvu": DitheredMVU(design(2.0, 65), WIDE),
+    "mvu of two bits": DitheredMVU(design(2.0, 5, 2), WIDE),
 }
 
 

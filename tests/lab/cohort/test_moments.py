@@ -8,6 +8,8 @@ import torch
 
 import quietbit
 from quietbit.mechanism.ball import Ball, Norm
+from quietbit_lab.baseline.dithered import DitheredMVU
+from quietbit_lab.baseline.noise import Laplace, Sign
 from quietbit_lab.cohort.means import together, way_of
 from quietbit_lab.cohort.moments import fit_moments, power_sums
 from statistical.kit import FALSE_ALARM
@@ -22,9 +24,9 @@ def interpolated(epsilon, bits=1, ball=BALL, **given):
 CASES = {
     "one bit": (interpolated(5.0, decoder="alphabet"), 0.2),
     "three bits": (interpolated(10.0, 3, TAXI, beta=8.0, clamp=True), 0.004),
-    "sign": (quietbit.Sign(quietbit.Gaussian(BALL, 0.5)), 0.2),
-    "sign of Laplace": (quietbit.Sign(quietbit.Laplace(TAXI, 0.03)), 0.004),
-    "MVU": (quietbit.DitheredMVU(quietbit.solve(quietbit.DesignSpec(65, 1, 3.0)), BALL), 0.2),
+    "sign": (Sign(quietbit.Gaussian(BALL, 0.5)), 0.2),
+    "sign of Laplace": (Sign(Laplace(TAXI, 0.03)), 0.004),
+    "MVU": (DitheredMVU(quietbit.solve(quietbit.DesignSpec(65, 1, 3.0)), BALL), 0.2),
 }
 
 

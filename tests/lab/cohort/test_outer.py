@@ -14,6 +14,9 @@ import torch
 import quietbit
 from quietbit.mechanism.ball import Ball, Norm
 from quietbit.target import Trust
+from quietbit_lab.baseline.dithered import DitheredMVU
+from quietbit_lab.baseline.noise import Laplace, Sign
+from quietbit_lab.baseline.skellam import Skellam
 from quietbit_lab.cohort.law import CodeLaw, code_law
 from quietbit_lab.cohort.means import again_upper, exact_mean, together, way_of
 from quietbit_lab.cohort.outer import _compiled, _whole, mean_codes, sum_class_in_numpy
@@ -31,7 +34,7 @@ def design(epsilon, levels=2, bits=1):
 LAWS = {
     "one bit": quietbit.InterpolatedMVU(design(3.0), BALL),
     "three bits": quietbit.InterpolatedMVU(design(3.0, 5, 3), BALL, 2.0),
-    "sign": quietbit.Sign(quietbit.Gaussian(BALL, 0.3)),
+    "sign": Sign(quietbit.Gaussian(BALL, 0.3)),
 }
 
 
@@ -137,22 +140,22 @@ def test_what_is_drawn_and_what_is_refused():
     assert (found["imvu-1"], found["imvu-3"], found["imvu-l1"]) == ("codes 1", "codes 3", "codes 1")
     assert (found["gaussian"], found["laplace"]) == ("normal", "laplace")
     assert way_of(quietbit.Gaussian(BALL, 1.0), 10, Trust.CENTRAL).deviation == pytest.approx(0.05)
-    assert way_of(quietbit.Laplace(Ball(Norm.L1, 0.5, 40), 1.0), 600, draw="sums").kind == "normal"
+    assert way_of(Laplace(Ball(Norm.L1, 0.5, 40), 1.0), 600, draw="sums").kind == "normal"
     with pytest.raises(quietbit.InvalidParameter, match="more bits"):
-        way_of(quietbit.Skellam(BALL, 2.0, 6), 10)
+        way_of(Skellam(BALL, 2.0, 6), 10)
     for levels in (8, 9):
         with pytest.raises(quietbit.InvalidParameter, match="may draw its dither again"):
-            way_of(quietbit.DitheredMVU(design(2.0, levels=levels), BALL), 10)
+            way_of(DitheredMVU(design(2.0, levels=levels), BALL), 10)
 
 
 def test_mvu_is_drawn_by_coordinates_where_its_dither_is_never_drawn_again():
     """The bound on the chance holds against drawing dithers, for the updates that are longest when dithered."""
-    assert way_of(quietbit.DitheredMVU(design(2.0, levels=65), WIDE), 600).kind == "codes 1"
-    assert again_upper(quietbit.DitheredMVU(design(2.0, levels=65), Ball(Norm.L2, 8.0, 39_700))) < 1e-160
-    assert again_upper(quietbit.DitheredMVU(design(2.0, levels=65), Ball(Norm.L1, 0.5, 40_000))) == 1.0
+    assert way_of(DitheredMVU(design(2.0, levels=65), WIDE), 600).kind == "codes 1"
+    assert again_upper(DitheredMVU(design(2.0, levels=65), Ball(Norm.L2, 8.0, 39_700))) < 1e-160
+    assert again_upper(DitheredMVU(design(2.0, levels=65), Ball(Norm.L1, 0.5, 40_000))) == 1.0
     rng, some = np.random.default_rng(5), 0
     for dimension, levels in ((400, 9), (400, 17), (900, 17), (1600, 9)):
-        mechanism = quietbit.DitheredMVU(design(2.0, levels), Ball(Norm.L2, 1.0, dimension))
+        mechanism = DitheredMVU(design(2.0, levels), Ball(Norm.L2, 1.0, dimension))
         half, upper = (levels - 1) / 2, again_upper(mechanism)
         some += upper < 0.5
         for active in (1, dimension // 4, dimension):  # spread over some coordinates or all

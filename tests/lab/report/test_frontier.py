@@ -1,7 +1,7 @@
 import pytest
 
 import quietbit
-from quietbit.plot.figure import save_figure
+from quietbit_lab.plot.figure import save_figure
 from quietbit_lab.report.plots import plot_frontier
 
 

@@ -4,6 +4,7 @@ import pytest
 import quietbit
 from quietbit.mechanism.ball import Norm
 from quietbit.mechanism.registry import describe
+from quietbit_lab.baseline.dithered import DitheredMVU
 from quietbit_lab.report.page_mechanism import MOST_CELLS, Pictures, rebuild
 from unit.simulate.makers import mechanisms
 
@@ -57,7 +58,7 @@ def test_what_does_not_lead_to_the_mechanism_is_not_drawn():
 def test_large_tables_are_thinned():
     design = quietbit.solve(quietbit.DesignSpec(60, 1, 3.0))
     pictures = Pictures()
-    pictures.place(record_of(quietbit.DitheredMVU(design, quietbit.Ball(Norm.L2, 1.0, 9))))
+    pictures.place(record_of(DitheredMVU(design, quietbit.Ball(Norm.L2, 1.0, 9))))
     table = pictures.found[0]["table"]
     assert len(table["inputs"]) == MOST_CELLS
     assert (table["levels"], table["symbols"]) == (60, 2)

@@ -1,7 +1,7 @@
 import pytest
 
 from quietbit.errors import InvalidParameter
-from quietbit.plot.figure import MECHANISMS
+from quietbit_lab.plot.figure import MECHANISMS
 from quietbit_lab.report.plots import plot_training
 
 LOOKS = {"a": "imvu", "b": "gaussian"}

@@ -2,7 +2,7 @@ import pytest
 
 from lab.report.makers import runs
 from quietbit import InvalidParameter
-from quietbit.plot.figure import save_figure
+from quietbit_lab.plot.figure import save_figure
 from quietbit_lab.report.plots import plot_uplink, shown_size
 from quietbit_lab.report.runs import settings_within
 

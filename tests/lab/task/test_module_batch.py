@@ -6,10 +6,11 @@ import numpy as np
 import pytest
 
 import quietbit
-from quietbit.mechanism.skellam import IndependentSkellam
 from quietbit.plan.participation import releases_per_client
 from quietbit.simulate.collect import make_collector
 from quietbit.simulate.loop import simulate
+from quietbit_lab.baseline.noise import Laplace
+from quietbit_lab.baseline.skellam import IndependentSkellam, Skellam
 from quietbit_lab.experiment.grid import Job, Sweep
 from quietbit_lab.experiment.record import Setting
 from quietbit_lab.experiment.sweep import finished
@@ -179,10 +180,10 @@ def test_a_run_ends_before_a_round_that_its_budget_forbids():
 def test_different_walks_and_unknown_mechanisms_are_refused():
     with pytest.raises(quietbit.InvalidParameter, match="alike"):
         ModuleBatch(problem(), [chosen(mechanism="none"), chosen(mechanism="none", seed=4)])
-    laplace = way_of(quietbit.Laplace(quietbit.Ball("l1", 1.0, 77), 0.5), 3)
+    laplace = way_of(Laplace(quietbit.Ball("l1", 1.0, 77), 0.5), 3)
     with pytest.raises(quietbit.InvalidParameter, match="sums are normal"):
         laplace.rows(torch.zeros((3, 77)), torch.Generator())
-    few = IndependentSkellam(quietbit.Skellam(quietbit.Ball("l2", 1.0, 77), 0.5, bits=6))  # no normal replaces it
+    few = IndependentSkellam(Skellam(quietbit.Ball("l2", 1.0, 77), 0.5, bits=6))  # no normal replaces it
     with pytest.raises(quietbit.InvalidParameter, match="more bits"):
         way_of(few, 3)
 

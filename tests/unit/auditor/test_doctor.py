@@ -28,7 +28,7 @@ NAMES = [
     "shipped designs",
     "privacy account",
     "payload",
-    "audit of releases",
+    "mean and variance of releases",
 ]
 
 
@@ -51,12 +51,12 @@ class Broken:
 
 
 def one_of_each(monkeypatch: pytest.MonkeyPatch) -> None:
-    """One mechanism is audited, one shipped design certified and one kernel asked, instead of all.
+    """One mechanism is sent, one shipped design certified and one kernel asked, instead of all.
 
     Tests of Triton may have left its interpreter in this process, which is right and takes seconds.
     """
     monkeypatch.setattr(module, "kernel_support", dict)
-    monkeypatch.setattr(module, "_audited", lambda: (Gaussian(Ball(Norm.L2, 1.0, 5), 1.0),))
+    monkeypatch.setattr(module, "_released", lambda: (Gaussian(Ball(Norm.L2, 1.0, module.RELEASED), 1.0),))
     monkeypatch.setattr(module, "catalogue", lambda: [shipped(DesignSpec(2, 1, 1.0))])
 
 
@@ -69,7 +69,7 @@ def quick(request, monkeypatch):
 
 def test_a_release_that_is_not_what_is_claimed_is_seen(monkeypatch):
     monkeypatch.setattr(Gaussian, "variance", lambda self, value: 4.0)
-    assert "Releases of Gaussian" in failed(self_test(rng=seeded_rng(1)))["audit of releases"]
+    assert "Releases of Gaussian" in failed(self_test(rng=seeded_rng(1)))["mean and variance of releases"]
 
 
 def failed(outcomes: list[Any]) -> dict[str, str]:

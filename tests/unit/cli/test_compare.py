@@ -11,7 +11,7 @@ QUESTION = (
 
 
 def test_the_table_names_every_trust_and_its_best_way(capsys):
-    result = shell(capsys, *QUESTION, "--rounds", "15")
+    result = shell(capsys, *QUESTION, "--rounds", "15", "--baselines")
     assert result.code == 0
     for words in ("local trust", "secure-aggregation trust", "central trust", "Best under local trust: vmvu"):
         assert words in result.out
@@ -43,7 +43,7 @@ def test_it_says_which_interval_a_budget_for_evaluations_buys(capsys):
 
 
 def test_the_picture_is_written(capsys, tmp_path):
-    pytest.importorskip("matplotlib", reason="needs the extra 'plot'")
+    pytest.importorskip("matplotlib", reason="needs quietbit-lab")
     picture = tmp_path / "compare.svg"
     result = shell(capsys, *QUESTION, "--releases", "5", "--trust", "central", "--json", "--out", picture)
     assert result.json["plot"] == str(picture)

@@ -7,7 +7,7 @@ from typing import Any
 
 import numpy as np
 
-from quietbit import Ball, DitheredMVU, Gaussian, InterpolatedMVU, Laplace, Norm, Sign, Skellam
+from quietbit import Ball, Gaussian, InterpolatedMVU, Norm
 from quietbit.design.profile import Profile
 from quietbit.design.solve import solve
 from quietbit.design.table import Design, DesignSpec, exact_row
@@ -15,8 +15,10 @@ from quietbit.kernel.rng import seeded_rng
 from quietbit.mechanism.adaptive_clip import AdaptiveClip
 from quietbit.mechanism.projected import Projected
 from quietbit.mechanism.rotation import rotation_for
-from quietbit.mechanism.skellam import IndependentSkellam
 from quietbit.mechanism.vector import VectorMVU
+from quietbit_lab.baseline.dithered import DitheredMVU
+from quietbit_lab.baseline.noise import Laplace, Sign
+from quietbit_lab.baseline.skellam import IndependentSkellam, Skellam
 
 WIDTH = 67
 RADIUS = 0.7

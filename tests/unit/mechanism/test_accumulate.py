@@ -15,9 +15,10 @@ from quietbit.kernel.select import select
 from quietbit.mechanism import accumulate as module
 from quietbit.mechanism import additive
 from quietbit.mechanism.adaptive_clip import AdaptiveClip
-from quietbit.mechanism.additive import Gaussian, Laplace
+from quietbit.mechanism.additive import Gaussian
 from quietbit.mechanism.ball import Ball, Norm
 from quietbit.mechanism.projected import Projected
+from quietbit_lab.baseline.noise import Laplace
 from unit.mechanism.makers import MECHANISMS, update
 
 KERNEL = select("cpu")
@@ -90,7 +91,7 @@ def test_no_honest_float_is_refused() -> None:
     """The largest noise that a word can make is within the reach."""
     smallest_tail = 2.0**-64
     assert abs(ndtri(smallest_tail / 2)) < additive.Gaussian.REACH
-    assert abs(np.log(smallest_tail)) < additive.Laplace.REACH
+    assert abs(np.log(smallest_tail)) < Laplace.REACH
     ball, pointed = Ball(Norm.L2, 3.0, 4), Ball(Norm.L1, 3.0, 4)
     for mechanism, noise in ((Gaussian(ball, 2.0), 2.0 * 9.2), (Laplace(pointed, 2.0), 2.0 * 44.4)):
         values = np.full(4, 3.0 * (1 + noise), dtype=np.float32)

@@ -5,9 +5,10 @@ import math
 import numpy as np
 import pytest
 
-from quietbit import Adjacency, Gaussian, InvalidParameter, Laplace, Trust, Unit
+from quietbit import Adjacency, Gaussian, InvalidParameter, Trust, Unit
 from quietbit.mechanism.ball import Ball, Norm
 from quietbit.mechanism.base import Layout, Mechanism, summable
+from quietbit_lab.baseline.noise import Laplace
 from unit.mechanism.makers import MECHANISMS
 
 

@@ -8,13 +8,14 @@ import numpy as np
 import pytest
 from scipy.stats import norm
 
-from quietbit import Adjacency, Ball, Gaussian, InvalidParameter, Laplace, Norm, calibrate, secure_rng, seeded_rng
+from quietbit import Adjacency, Ball, Gaussian, InvalidParameter, Norm, calibrate, secure_rng, seeded_rng
 from quietbit.kernel.select import default_kernel
 from quietbit.mechanism.base import Mechanism
 from quietbit.mechanism.batch import BatchSum, PoissonBatch, draw_batch
 from quietbit.mechanism.registry import build, describe, family_of, identity_of
 from quietbit.privacy.account import ORDERS
 from quietbit.wire.uplink import Uplink
+from quietbit_lab.baseline.noise import Laplace
 
 BALL = Ball(Norm.L2, 1.0, 64)
 ZERO_OUT, REPLACE = Adjacency.ZERO_OUT, Adjacency.REPLACE_ONE

@@ -7,12 +7,15 @@ from typing import Any
 import pytest
 
 from pairs import pairs
-from quietbit import Ball, DitheredMVU, Gaussian, InterpolatedMVU, Laplace, Norm, Sign, Skellam, calibrate
+from quietbit import Ball, Gaussian, InterpolatedMVU, Norm, calibrate
 from quietbit.design.certify import certify
 from quietbit.design.table import Design
 from quietbit.errors import InvalidParameter
 from quietbit.privacy.guarantee import Guarantee
 from quietbit.target import Adjacency, Trust, Unit
+from quietbit_lab.baseline.dithered import DitheredMVU
+from quietbit_lab.baseline.noise import Laplace, Sign
+from quietbit_lab.baseline.skellam import Skellam
 from unit.mechanism.makers import design, table
 
 KINDS = {

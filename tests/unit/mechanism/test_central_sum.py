@@ -57,15 +57,6 @@ def test_a_low_dimension_does_not_end_in_bare_signs() -> None:
     assert found.guarantee.epsilon_upper <= 1.0
 
 
-def test_a_secret_cohort_helps() -> None:
-    given = {"ball": BALL, "epsilon": 1.0, "delta": 1e-5, "adjacency": Adjacency.ZERO_OUT, "clients": 100}
-    known = calibrate_sum(**given, releases=40)
-    secret = calibrate_sum(**given, releases=40, population=1000)
-    assert secret.population == 1000
-    assert secret.guarantee.epsilon_upper <= 1.0
-    assert secret.squared_error < 0.5 * known.squared_error
-
-
 @pytest.mark.parametrize("bits", [1, 2, 4])
 def test_a_sum_of_codes_gives_the_mean_of_what_they_stand_for(bits: int) -> None:
     ball = Ball(Norm.L2, 1.0, 50)
@@ -87,10 +78,6 @@ def test_refusals() -> None:
         calibrate_sum(epsilon=0.0, delta=1e-5, **given)
     with pytest.raises(InvalidParameter, match="min_honest_clients"):
         calibrate_sum(epsilon=1.0, delta=1e-5, min_honest_clients=11, **given)
-    with pytest.raises(InvalidParameter, match="population"):
-        calibrate_sum(epsilon=1.0, delta=1e-5, population=9, **given)
-    with pytest.raises(InvalidParameter, match="min_honest_clients must be left out with a secret cohort"):
-        calibrate_sum(epsilon=1.0, delta=1e-5, population=100, min_honest_clients=9, **given)
     uneven = InterpolatedMVU(solve(DesignSpec(8, 3, 5.0)), BALL)
     with pytest.raises(InvalidParameter, match="evenly spaced"):
         uneven.mean_from_sum(np.zeros(5000), 2)

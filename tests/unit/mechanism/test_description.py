@@ -12,10 +12,11 @@ import pytest
 
 from quietbit.design.table import Design, DesignSpec
 from quietbit.errors import InvalidParameter
-from quietbit.mechanism.additive import Gaussian, Sign
+from quietbit.mechanism.additive import Gaussian
 from quietbit.mechanism.ball import Ball, Norm
 from quietbit.mechanism.interpolated import InterpolatedMVU
 from quietbit.mechanism.registry import canonical_text, identity_of
+from quietbit_lab.baseline.noise import Sign
 from unit.mechanism.makers import MECHANISMS
 
 

@@ -11,7 +11,7 @@ import numpy as np
 import pytest
 from scipy import stats
 
-from quietbit import Ball, Gaussian, Norm, Skellam, Uplink
+from quietbit import Ball, Gaussian, Norm, Uplink
 from quietbit.engine.report import Counts
 from quietbit.engine.round import Round
 from quietbit.errors import InvalidPayload, Outlier
@@ -22,6 +22,7 @@ from quietbit.mechanism.poison import exponential_length_upper, normal_length_up
 from quietbit.mechanism.vector import VectorMVU
 from quietbit.node.question import Framed
 from quietbit.wire.payload import build
+from quietbit_lab.baseline.skellam import Skellam
 from unit.mechanism.makers import CLIFF, MECHANISMS, WIDTH
 
 RISK = 2.0**-40

@@ -19,6 +19,7 @@ from quietbit.cli.main import main
 from quietbit.mechanism import registry
 from quietbit.mechanism.calibrate import alternatives
 from quietbit.simulate import Training, simulate
+from quietbit_lab.auditor.audit import audit
 from unit.simulate.makers import small_problem
 
 PAGE = Path(__file__).parents[3] / "docs" / "how-to" / "add-your-own-mechanism.md"
@@ -68,7 +69,7 @@ def test_uplink_and_audit(installed):
     assert np.abs(mean - update).max() < 7 * (mechanism.variance(0.0) / 2000) ** 0.5  # 30 coordinates: below 1e-9
     with pytest.raises(quietbit.InvalidParameter, match="finite"):
         uplink.send(np.full(30, np.nan))
-    found = quietbit.audit(mechanism, "replace-one", delta=0.0, samples=500, rng=quietbit.seeded_rng(2))
+    found = audit(mechanism, "replace-one", delta=0.0, samples=500, rng=quietbit.seeded_rng(2))
     assert found.passed
 
 

@@ -24,17 +24,17 @@ from quietbit import (
     InterpolatedMVU,
     InvalidParameter,
     Norm,
-    Sign,
     Uplink,
     VectorMVU,
     calibrate,
     calibrate_sum,
     seeded_rng,
-)  # fmt: skip
+)
 from quietbit.design.profile import Profile
 from quietbit.mechanism.ball import usual_kernel
 from quietbit.mechanism.registry import build, describe, identity_of
 from quietbit.mechanism.rotation import Rotation, rotation_for
+from quietbit_lab.baseline.noise import Sign
 from statistical.kit import seed as fresh
 
 SEEDS = range(24)

@@ -9,7 +9,7 @@ import pytest
 
 from quietbit.kernel.rng import seeded_rng
 from quietbit.mechanism.ball import Norm
-from quietbit.mechanism.skellam import TRIES, conditional_rounding, length_upper
+from quietbit_lab.baseline.skellam import TRIES, conditional_rounding, length_upper
 
 
 class UnluckyBlock:

@@ -12,9 +12,10 @@ from quietbit.kernel.reference import ReferenceKernel
 from quietbit.kernel.rng import seeded_rng
 from quietbit.kernel.select import select
 from quietbit.mechanism import additive
-from quietbit.mechanism.additive import Gaussian, Sign
+from quietbit.mechanism.additive import Gaussian
 from quietbit.mechanism.ball import Ball, Norm
 from quietbit.wire.payload import Header, build
+from quietbit_lab.baseline.noise import Sign
 from unit.mechanism.makers import MECHANISMS, update
 
 KERNEL = select("cpu")

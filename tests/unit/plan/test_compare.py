@@ -102,11 +102,8 @@ def test_the_clip_does_to_the_noise_what_is_said(clip):
 def test_every_family_has_its_row_and_says_why_where_there_is_none():
     found = asked(650, 300, 100, 15, 8.0, "zero-out", None)
     local = {row.name: row for row in found.rows if row.trust is Trust.LOCAL}
-    assert set(local) == {word for word in families() if not family(word).baseline}
+    assert set(local) == {word for word in families() if not family(word).baseline} == {"imvu", "vmvu", "gaussian"}
     assert {row.trust for row in found.rows} == {Trust.LOCAL, Trust.SECURE_AGGREGATION, Trust.CENTRAL}
-    assert local["laplace"].mechanism is None
-    assert local["laplace"].noise == math.inf
-    assert "must be l1" in local["laplace"].verdict
     for row in found.rows:
         if row.mechanism is not None:
             assert row.guarantee.epsilon_upper <= found.target.epsilon
@@ -138,13 +135,18 @@ def test_auto_is_the_best_row_of_its_trust():
 
 def test_a_sign_is_never_the_best_row_for_it_has_no_unit():
     """At epsilon 1 and radius 1 its gain is one by chance: what has no unit is not told by a number."""
-    found = compare(100, epsilon=1.0, delta=0.0, adjacency="zero-out", cohort=10, releases=1, norm="l1", trust="local")
+    target = {"epsilon": 1.0, "delta": 0.0, "adjacency": "zero-out"}
+    found = compare(100, **target, cohort=10, releases=1, norm="l1", trust="local", baselines=True)
     sign = next(row for row in found.rows if row.name == "sign")
     best = found.best("local")
     assert sign.mechanism.error().gain == pytest.approx(1.0, rel=1e-4)
     assert sign.noise < best.noise
-    assert best.name == "laplace"  # I-MVU bends an update of one coordinate
-    auto = quietbit.calibrate("auto", ball=quietbit.Ball("l1", 1.0, 100), epsilon=1.0, delta=0.0, adjacency="zero-out")
+    assert best.name == "imvu"
+    vector = next(row for row in found.rows if row.name == "vmvu")
+    assert vector.mechanism is None
+    assert vector.noise == math.inf
+    assert "must be l2" in vector.verdict
+    auto = quietbit.calibrate("auto", ball=quietbit.Ball("l1", 1.0, 100), **target)
     assert identity_of(auto.mechanism) == identity_of(best.mechanism)
 
 
@@ -212,6 +214,7 @@ def test_a_baseline_has_a_row_where_asked_for_and_is_never_the_best(monkeypatch)
     """Even where it is the most accurate of all: here the Gaussian under another word, on the only list there is."""
     known = {word: family(word) for word in families()}
     known["rival"] = attrs.evolve(known["gaussian"], name="rival", baseline=True)
+    known["sign"] = attrs.evolve(known["sign"], baseline=False)
     monkeypatch.setattr("quietbit.mechanism.registry.families", lambda: tuple(known))
     monkeypatch.setattr("quietbit.mechanism.registry._loaded", known.__getitem__)
     monkeypatch.setattr("quietbit.mechanism.calibrate.families", lambda: ("sign", "rival"))

@@ -11,6 +11,9 @@ from quietbit import Plan
 from quietbit.mechanism.ball import Norm
 from quietbit.simulate.problem import LocalPlan, Training
 from quietbit.target import Unit
+from quietbit_lab.baseline.dithered import DitheredMVU
+from quietbit_lab.baseline.noise import Laplace, Sign
+from quietbit_lab.baseline.skellam import Skellam
 from quietbit_lab.experiment.record import Setting
 from quietbit_lab.task.dataset import Dataset, Examples, Partition
 from quietbit_lab.task.linear import LinearSoftmax
@@ -43,11 +46,11 @@ def mechanisms(dimension: int, clip: float = 0.5) -> dict[str, Any]:
         "imvu-1": quietbit.InterpolatedMVU(design, ball),
         "imvu-3": quietbit.InterpolatedMVU(wide, ball, beta=2.0, clamp=True),
         "imvu-l1": quietbit.InterpolatedMVU(design, taxi, beta=8.0),
-        "mvu": quietbit.DitheredMVU(quietbit.solve(quietbit.DesignSpec(9, 1, 2.0)), ball),
+        "mvu": DitheredMVU(quietbit.solve(quietbit.DesignSpec(9, 1, 2.0)), ball),
         "gaussian": quietbit.Gaussian(ball, 2.0),
-        "laplace": quietbit.Laplace(taxi, 0.5),
-        "sign": quietbit.Sign(quietbit.Gaussian(ball, 2.0)),
-        "skellam": quietbit.Skellam(ball, 2.0, 12),
+        "laplace": Laplace(taxi, 0.5),
+        "sign": Sign(quietbit.Gaussian(ball, 2.0)),
+        "skellam": Skellam(ball, 2.0, 12),
     }
 
 

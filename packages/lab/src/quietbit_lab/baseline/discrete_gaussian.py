@@ -29,10 +29,10 @@ from numpy.typing import NDArray
 from quietbit.errors import check_real, require
 from quietbit.kernel.rng import WordBlock
 from quietbit.mechanism.ball import Ball
-from quietbit.mechanism.skellam import PoissonTable
 from quietbit.privacy.conversion import round_up
 from quietbit.privacy.cost import Cost
 from quietbit.target import Adjacency, Target
+from quietbit_lab.baseline.skellam import PoissonTable
 from quietbit_lab.baseline.sums import Grid, NoisySum, calibrate_sums, finest_reach
 
 __all__ = ["DistributedDiscreteGaussian", "calibrate_discrete_gaussian", "gaussian_table", "tau_upper"]

@@ -29,7 +29,6 @@ from quietbit.errors import check_real, require
 from quietbit.kernel.base import Kernel
 from quietbit.kernel.rng import RandomBits
 from quietbit.mechanism.accumulate import of_floats
-from quietbit.mechanism.additive import laplace_noise
 from quietbit.mechanism.ball import Ball, Norm
 from quietbit.mechanism.base import Accumulator, Body, Layout, Mechanism, Parts
 from quietbit.mechanism.family import Choices, EpsilonOf, Family, largest_private
@@ -38,6 +37,7 @@ from quietbit.privacy.cost import Cost
 from quietbit.target import Adjacency, Target
 from quietbit_lab.baseline.base import Baseline, least
 from quietbit_lab.baseline.codebook import check_ball, clipped
+from quietbit_lab.baseline.noise import laplace_noise
 
 __all__ = ["FAMILY", "Staircase", "best_gamma"]
 

@@ -30,12 +30,12 @@ from quietbit.kernel.transform import padded_size, rotate, rotate_back
 from quietbit.mechanism.ball import Ball, Norm
 from quietbit.mechanism.base import Parts
 from quietbit.mechanism.family import largest_private
-from quietbit.mechanism.skellam import conditional_rounding, length_upper
 from quietbit.privacy.conversion import round_up
 from quietbit.privacy.cost import Cost
 from quietbit.target import Adjacency, Target, Trust, Unit
 from quietbit_lab.baseline.base import checked_seed
 from quietbit_lab.baseline.codebook import clipped
+from quietbit_lab.baseline.skellam import conditional_rounding, length_upper
 
 __all__ = ["WRAP", "Distances", "Grid", "NoisySum", "SumBaseline", "calibrate_sums", "finest_reach", "sums_epsilon"]
 

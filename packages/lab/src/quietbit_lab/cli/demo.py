@@ -36,10 +36,10 @@ def demo(
 
     Example: quietbit demo --out demo-output
     """
-    from quietbit.plot.figure import save_figure
+    from quietbit_lab.plot.figure import save_figure
     from quietbit_lab.report.plots import plot_training
 
-    require_module("matplotlib", "plot")  # before anything is computed
+    require_module("matplotlib", "lab")  # before anything is computed
     check_folder(out)
     certified = _designs(json)
     pictures = _pictures([design for design, _ in certified], json)
@@ -91,7 +91,7 @@ def _designs(quiet: bool) -> list[tuple[Design, Certificate]]:
 
 
 def _pictures(designs: list[Design], quiet: bool) -> dict[str, Any]:
-    from quietbit.plot.design import plot_design
+    from quietbit_lab.plot.design import plot_design
     from quietbit_lab.report.bias_variance import plot_bias_variance
 
     with progress_bar("Plots", quiet=quiet, lines=True) as report:

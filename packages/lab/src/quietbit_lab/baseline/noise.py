@@ -1,0 +1,222 @@
+"""Laplace noise, 32 bits per coordinate, and SignSGD, the sign of a Gaussian's or a Laplace's noisy update.
+
+Idea     Laplace noise is sampled as the Gaussian's is (`quietbit.mechanism.additive`). A sign costs what the noisy
+         value under it costs, and what its sampler can be off; coordinates are cut first.
+Symbols  C = radius; S = C for zero-out and 2C for replace-one; scale: of the noise; R: where `Sign` cuts.
+         e = S / scale is the epsilon of a Laplace release.
+Source   Guo et al. (ICML 2023), section "Experiments"; Mironov (2017), Proposition 6; Jin et al. (2020),
+         "Stochastic-sign SGD"; docs/theory/rounded-noise.md and docs/theory/samplers.md.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable
+from typing import final
+
+import numpy as np
+from attrs import field, frozen
+from scipy.special import log_ndtr
+
+from quietbit._typing import FloatVector
+from quietbit.kernel.base import Kernel
+from quietbit.kernel.rng import RandomBits, WordBlock
+from quietbit.kernel.rounded import NoiseLaw
+from quietbit.mechanism.accumulate import code_accumulator
+from quietbit.mechanism.additive import Gaussian, Noise, noise_family, tail_and_sign
+from quietbit.mechanism.ball import Ball, Norm, clipped_pieces
+from quietbit.mechanism.base import Accumulator, Body, Error, Layout, Mechanism, Parts, only, passed_on
+from quietbit.mechanism.family import check_multiplier
+from quietbit.mechanism.poison import exponential_length_upper
+from quietbit.mechanism.rotation import response_lower
+from quietbit.privacy.conversion import round_up
+from quietbit.privacy.cost import Cost, Formula
+from quietbit.target import Adjacency
+
+__all__ = ["LAPLACE_FAMILY", "SIGN_FAMILY", "Laplace", "Sign", "laplace_noise"]
+
+CHUNK = 1 << 18  # a multiple of eight, so that chunks of signs begin at whole bytes
+GRID = 2.0**-63  # how far the tail's grid can move a sign's probability,
+ROUNDINGS = 2.0**-40  # and how far the arithmetic
+SIGNS = np.array([-1.0, 1.0])
+SIGNS.setflags(write=False)
+
+
+def _scale(value: float) -> float:
+    return check_multiplier(value, "scale_multiplier")
+
+
+@final
+@frozen
+class Laplace(Noise):
+    """Laplace noise on an update in an L1 ball, ``scale_multiplier`` radii (1e-6 to 1e7) in scale."""
+
+    ball: Ball
+    scale_multiplier: float = field(converter=_scale)
+    NORM = Norm.L1
+    LAW = NoiseLaw.LAPLACE
+    REACH = 45.0
+    VARIANCE = 2.0
+
+    @property
+    def scale(self) -> float:
+        """The scale of the noise: its mean magnitude."""
+        return self.scale_multiplier * self.ball.radius
+
+    unit = passed_on("scale")
+
+    def cost_apart(self, distance: float) -> Cost:
+        """Return a pure account, with Laplace's own divergences at finite orders."""
+        epsilon = round_up(distance / self.scale_multiplier, 1e-14)
+        return Cost.renyi(Formula(_laplace_divergence, epsilon), f"Laplace, epsilon {epsilon:g}", epsilon)
+
+    @property
+    def honest_length(self) -> float:
+        """A bound from the gamma law of the noise's L1 length."""
+        return exponential_length_upper(self.ball.dimension, self.ball.radius, self.scale)
+
+    def noisy(self, values: FloatVector, block: WordBlock, start: int) -> FloatVector:
+        """Return the values of coordinates ``start ..`` plus Laplace noise, in double precision."""
+        return values + self.scale * laplace_noise(block, start, values.size)
+
+
+@final
+@frozen
+class SignLaw:
+    """The law of a sign's noise, of unit scale: where to cut, the density at 0, and P(noise > value)."""
+
+    cut: float
+    density: float
+    tail: Callable[[float], float]
+
+
+def _normal_tail(value: float) -> float:
+    return math.exp(float(log_ndtr(-value)))
+
+
+def _laplace_tail(value: float) -> float:
+    return math.exp(-value) / 2
+
+
+LAWS = {
+    NoiseLaw.NORMAL: SignLaw(5.0, 1 / math.sqrt(2 * math.pi), _normal_tail),
+    NoiseLaw.LAPLACE: SignLaw(15.0, 0.5, _laplace_tail),
+}
+
+
+@final
+@frozen
+class Sign(Mechanism):
+    """The sign of a Gaussian's or a Laplace's noisy update: code 1 where it is not negative, else 0.
+
+    Codes decode to +1 and -1, which have no unit; dividing by ``slope_at_zero`` restores the units of the update.
+    """
+
+    inner: Noise = field(validator=only(Noise, "a Gaussian or a Laplace"))
+
+    domain = passed_on("inner.ball")
+    values = SIGNS  # the values of codes 0 and 1
+
+    @property
+    def layout(self) -> Layout:
+        """One bit per coordinate."""
+        return Layout.codes(1, self.domain.dimension)
+
+    @property
+    def _law(self) -> SignLaw:
+        return LAWS[self.inner.LAW]
+
+    def tail(self, value: float) -> float:
+        """Return P(noise > value) for a value of at least 0."""
+        return self._law.tail(value / self.inner.unit)
+
+    @property
+    def cut(self) -> float:
+        """The magnitude at which coordinates are clamped: there a sign is all but certain."""
+        return self._law.cut * self.inner.unit
+
+    @property
+    def slope_at_zero(self) -> float:
+        """The derivative of the expectation at 0: sqrt(2/pi)/sigma, or 1/scale for Laplace noise."""
+        return 2 * self._law.density / self.inner.unit
+
+    def write(self, update: Parts, rng: RandomBits, kernel: Kernel, out: Body) -> None:
+        """Write one bit per coordinate."""
+        size = self.domain.dimension
+        piece = clipped_pieces(self.domain, update, kernel)
+        block = rng.draw(size)
+        for start in range(0, size, CHUNK):
+            stop = min(size, start + CHUNK)
+            noisy = self.inner.noisy(np.clip(piece(start, stop), -self.cut, self.cut), block, start)
+            out[start // 8 : (stop + 7) // 8] = np.packbits(noisy >= 0, bitorder="little")
+
+    def accumulator(self, kernel: Kernel, max_payloads: int) -> Accumulator:
+        """Return an accumulator that counts ones."""
+        return code_accumulator(SIGNS, 1, self.domain.dimension, kernel, max_payloads)
+
+    def cost(self, adjacency: Adjacency) -> Cost:
+        """Return the inner mechanism's cost, since taking a sign is post-processing, plus the bit's sampling slack."""
+        return self.inner.cost(adjacency).with_slack(self._slack)
+
+    def sample_cost(self, adjacency: Adjacency, samples: int) -> Cost:
+        """Return the inner mechanism's cost per sample plus the same slack."""
+        return self.inner.sample_cost(adjacency, samples).with_slack(self._slack)
+
+    @property
+    def _slack(self) -> float:
+        missed = ROUNDINGS + GRID / self.tail(min(self.domain.radius, self.cut))
+        return round_up(-self.domain.dimension * math.log1p(-missed), 1e-14)
+
+    def error(self) -> Error:
+        """Return the error after dividing by the slope at zero; a large coordinate keeps only its sign."""
+        ball = self.domain
+        slope = self.slope_at_zero
+        response = self.response(None)
+        missed = (1 - response) * ball.radius**2 / ball.dimension
+        return Error(1 / slope**2 + missed, gain=slope, unitless=True, response=response)
+
+    def response(self, block: int | None) -> float:
+        """Return a lower bound on the share of an update that is decoded, after dividing by the slope."""
+        slope = self.slope_at_zero
+
+        def missing(values: FloatVector) -> FloatVector:
+            return np.array([1 - self.decoded(value)[0] / (slope * value) for value in values.tolist()])
+
+        return response_lower(missing, self.domain.radius, block)
+
+    def decoded(self, value: float) -> tuple[float, float]:
+        """Return P(+1) - P(-1) and the variance, 1 minus its square."""
+        mean = 0.0
+        if value:
+            mean = math.copysign(1 - 2 * self.tail(min(abs(value), self.cut)), value)
+        return mean, 1 - mean**2
+
+    def distribution(self, value: float) -> FloatVector:
+        """Return the probabilities of -1 and +1 for a coordinate of this value."""
+        plus = (1 + self.expectation(value)) / 2
+        return np.array([1 - plus, plus])
+
+
+def laplace_noise(block: WordBlock, start: int, count: int) -> FloatVector:
+    """Return Laplace noise of scale 1, at most 44.4 in magnitude."""
+    tail, sign = tail_and_sign(block, start, count)
+    return np.asarray(np.log(tail) * sign)
+
+
+def _laplace_divergence(alpha: float, eps: float) -> float:
+    """Return D_alpha of two Laplace distributions whose centres are ``eps`` scales apart, rounded up."""
+    # e^((alpha-1) eps) (1 - r (1 - e^(-(2 alpha - 1) eps))), r = (alpha-1)/(2 alpha-1) at most 1/2.
+    share = (alpha - 1) / (2 * alpha - 1)
+    moment = (alpha - 1) * eps + math.log1p(share * math.expm1(-(2 * alpha - 1) * eps))
+    exact = (moment + 1e-15 * (1 + abs(moment))) / (alpha - 1)
+    return min(Cost.pure(eps).rdp(alpha), round_up(exact))
+
+
+def _sign(ball: Ball, multiplier: float) -> Sign:
+    if ball.norm is Norm.L2:
+        return Sign(Gaussian(ball, multiplier))
+    return Sign(Laplace(ball, multiplier))
+
+
+LAPLACE_FAMILY = noise_family("laplace", Laplace, "a Laplace draw per coordinate", baseline=True)
+SIGN_FAMILY = noise_family("sign", _sign, "a noisy sign per coordinate", baseline=True)

@@ -1,0 +1,404 @@
+"""The Skellam mechanism: rotate, scale, round within bounds, add Skellam noise, wrap into b bits.
+
+Idea     a public random rotation spreads the update evenly over the coordinates; integers with discrete noise then
+         wrap modulo 2^b almost without harm, because values that large hardly ever occur. Noise is the difference of
+         two Poissons, each the number of thresholds floor(2^P F_k) that a P-bit word reaches; 64 bits nearly always do.
+Symbols  C = radius; D = dimension padded to a power of two; s = `scale`; v = (noise_multiplier C s)^2 the noise's
+         variance; D1, D2: largest L1 and L2 length of the rounded vector; P = 64 w bits.
+Source   Agarwal, Kairouz, Liu (NeurIPS 2021), Algorithm 1 and Theorem 3.5; Kairouz, Liu, Steinke (ICML 2021) for the
+         rotation and the rounding; docs/theory/rounded-skellam.md; docs/theory/samplers.md for the tables.
+
+Rounding. At random it keeps the mean of a coordinate but lengthens the vector; drawing again until D2^2 <=
+`length_upper` makes the bound certain. Privacy rests on that bound, checked in integers, and not on how exact
+probabilities, rotation or floating-point work are. Integers satisfy |z| <= z^2, so D1 <= min(D2^2, sqrt(D) D2).
+Samples. Drawing again divides by a chance that depends on the update, so `Skellam` has no price per sample.
+`IndependentSkellam` has; floating-point work counts there: rotating and scaling in doubles moves each of two updates by
+at most (log2 D + 6) 2^-53 C, less than 2^-47 C.
+"""
+
+from __future__ import annotations
+
+import math
+from bisect import bisect_right
+from collections.abc import Callable
+from fractions import Fraction
+from functools import lru_cache
+from typing import TypeAlias, final
+
+import numpy as np
+from attrs import field, frozen
+from numpy.typing import NDArray
+
+from quietbit._search import bisect
+from quietbit._typing import FloatVector
+from quietbit.errors import check_int, check_real, require
+from quietbit.kernel.base import Kernel, code_type
+from quietbit.kernel.rng import RandomBits, WordBlock
+from quietbit.mechanism.accumulate import code_accumulator
+from quietbit.mechanism.ball import Ball, Norm, check_ball, own_copy
+from quietbit.mechanism.base import Accumulator, Body, Error, Layout, Mechanism, Parts, Wrapper, only
+from quietbit.mechanism.family import MAX_MULTIPLIER, MIN_MULTIPLIER, Choices, SearchedFamily, check_multiplier
+from quietbit.mechanism.poison import DOUBT, squares_upper
+from quietbit.mechanism.rotation import check_seed
+from quietbit.mechanism.rounding import ROUNDING_SHIFT, independent_rounding, uniform_doubles
+from quietbit.privacy.conversion import round_up
+from quietbit.privacy.cost import Cost, sample_share
+from quietbit.target import Adjacency
+from quietbit_lab.baseline.skellam_cost import rounded_skellam_cost, skellam_cost
+
+__all__ = [
+    "FAMILY", "IndependentSkellam", "PoissonTable", "Skellam", "conditional_rounding",
+    "length_upper", "poisson_table", "skellam_log2_probability_lower", "skellam_noise",
+    "stays_within", "words_needed",
+]  # fmt: skip
+
+Rounding: TypeAlias = Callable[[FloatVector, WordBlock], NDArray[np.int64]]
+
+SLACK = 2.0**-62  # what `words_needed` promises
+MIN_DEVIATION = 0.5  # of the noise, in units of the integers: below it the bound says nothing
+LEAST_ALONE = 1.3  # the same for independent rounding
+MOST_WORDS = 64  # per draw: a table then takes about a second; little noise in many bits needs thousands
+LEAST_FOR_CLIENTS = 0.02  # noise multiplier calibrated for whole clients; less protects nobody
+TRIES = 200  # of conditional rounding; each fails with probability at most e^(-1/2): all of them with less than 1e-43
+GUARD = 96
+CHUNK = 1 << 20
+FIRST_STREAM = 1000  # streams below are left to the rounding that comes before the noise
+FLOATS = 2.0**-46  # of the radius: how far rotating and scaling in doubles can move two updates apart
+
+
+def _bits(value: int) -> int:
+    return check_int(value, "bits", 2, 16)
+
+
+def _wrap(value: float) -> float:
+    return check_real(value, "wrap_probability", at_most=0.5)
+
+
+@final
+@frozen
+class Skellam(Mechanism):
+    """Skellam noise on an update in an L2 ball, in ``code_count`` codes of 2 to 16 bits.
+
+    ``noise_multiplier`` is the noise's standard deviation in units of the radius; ``rotation_seed`` is public.
+    """
+
+    ball: Ball = field(converter=check_ball)
+    noise_multiplier: float = field(converter=check_multiplier)
+    bits: int = field(default=16, converter=_bits)
+    rotation_seed: int = field(default=0, converter=check_seed)
+    wrap_probability: float = field(default=1e-6, converter=_wrap)
+    NO_SAMPLE_COST = "Skellam draws its rounding again until it is within bounds; IndependentSkellam does not"
+
+    def __attrs_post_init__(self) -> None:
+        """Refuse any other norm, and too few bits for the noise."""
+        require(self.ball.norm is Norm.L2, "norm of the ball", self.ball.norm.value, "l2 for Skellam noise")
+        deviation = math.sqrt(self.noise_variance)
+        rule = f"at least {MIN_DEVIATION:g} (more bits make room for it)"
+        require(deviation >= MIN_DEVIATION, "standard deviation of the integer noise", deviation, rule)
+        words = self._words
+        rule = f"so large, or bits so few, that a draw takes at most {MOST_WORDS} random words (here {words:,})"
+        require(words <= MOST_WORDS, "noise_multiplier", self.noise_multiplier, rule)
+
+    @property
+    def code_count(self) -> int:
+        """The dimension, padded to a power of two by the rotation."""
+        return 1 << (self.ball.dimension - 1).bit_length()
+
+    @property
+    def layout(self) -> Layout:
+        """One code per coordinate of the padded vector."""
+        return Layout.codes(self.bits, self.code_count)
+
+    @property
+    def scale(self) -> float:
+        """s: integers per unit of the update."""
+        given = (self.noise_multiplier, self.bits, self.code_count, self.wrap_probability)
+        return _relative_scale(*given) / self.ball.radius
+
+    @property
+    def noise_variance(self) -> float:
+        """v: the variance of the integer noise, (noise_multiplier * radius * scale)^2."""
+        return (self.noise_multiplier * self.ball.radius * self.scale) ** 2
+
+    @property
+    def squared_length(self) -> float:
+        """An upper bound on the sum of squares of a rounded vector; at least 1, as for any nonzero vector."""
+        return max(1.0, length_upper(Norm.L2, self.scale * self.ball.radius, self.code_count))
+
+    def sensitivities(self, adjacency: Adjacency) -> tuple[float, float]:
+        """Return (D1, D2), the largest L1 and L2 distance between two neighbours' rounded vectors, rounded up."""
+        l2 = math.sqrt(self.squared_length)
+        l1 = min(self.squared_length, math.sqrt(self.code_count) * l2)
+        return round_up(adjacency.radii * l1, 1e-15), round_up(adjacency.radii * l2, 1e-15)
+
+    def write(self, update: Parts, rng: RandomBits, kernel: Kernel, out: Body) -> None:
+        """Write ``code_count`` codes: the noisy integers modulo 2^bits."""
+
+        def within_bounds(values: FloatVector, block: WordBlock) -> NDArray[np.int64]:
+            return conditional_rounding(values, Norm.L2, self.squared_length, block) // 2
+
+        _write(self, within_bounds, update, rng, kernel, out)
+
+    def accumulator(self, kernel: Kernel, max_payloads: int) -> Accumulator:
+        """Return an accumulator of centred integers; the mean is scaled, rotated back and stripped of padding."""
+        half = 2 ** (self.bits - 1)
+        centred = ((np.arange(2 * half) + half) % (2 * half) - half).astype(np.float64)
+
+        def finish(mean: FloatVector) -> FloatVector:
+            return np.asarray(kernel.rotate_back(mean / self.scale, self.rotation_seed))[: self.ball.dimension]
+
+        honest = self.honest_length * self.scale
+        return code_accumulator(centred, self.bits, self.code_count, kernel, max_payloads, finish, honest)
+
+    def cost(self, adjacency: Adjacency) -> Cost:
+        """Return the cost by Theorem 3.5 for the integer sensitivities, sampling slack included."""
+        return skellam_cost(*self.sensitivities(adjacency), self.noise_variance).with_slack(SLACK)
+
+    def error(self) -> Error:
+        """Return (v + 1/6)/s^2: rounding adds between 0 (zero vector) and 1/4, 1/6 on average over fractions."""
+        return Error((self.noise_variance + 1 / 6) / self.scale**2)
+
+    @property
+    def honest_length(self) -> float:
+        """A bound for a vector rounded either way plus noise that never exceeds ``largest``; wrapping adds nothing.
+
+        A single noise too large and a noise vector too long have half of the probability each.
+        """
+        size, variance, doubt = self.code_count, self.noise_variance, DOUBT + math.log(2)
+        each = doubt + math.log(2 * size)
+        largest = bisect(lambda room: stays_within(room, variance, each), 2.0**40, 0.0, relative=1e-9)
+        noise = squares_upper(size, variance, variance + 3 * variance**2, largest**2, doubt)
+        return self.ball.radius + (math.sqrt(size) + math.sqrt(noise)) / self.scale
+
+    @property
+    def moment_error(self) -> float:
+        """The largest relative error of ``variance``, which assumes that rounding adds 1/6; it adds 0 to 1/4."""
+        return (1 / 6) / (self.noise_variance + 1 / 6)
+
+    @property
+    def _words(self) -> int:
+        return words_needed(self.noise_variance, 2 ** (self.bits - 1), self.code_count)
+
+
+@final
+@frozen
+class IndependentSkellam(Wrapper):
+    """The noise and codes of ``inner``, with every coordinate rounded independently: for the privacy of samples."""
+
+    inner: Skellam = field(validator=only(Skellam, "a Skellam"))
+
+    def __attrs_post_init__(self) -> None:
+        """Refuse too little noise."""
+        deviation = math.sqrt(self.inner.noise_variance)
+        rule = f"at least {LEAST_ALONE:g} where every coordinate is rounded on its own (more bits make room for it)"
+        require(deviation >= LEAST_ALONE, "standard deviation of the integer noise", deviation, rule)
+
+    def write(self, update: Parts, rng: RandomBits, kernel: Kernel, out: Body) -> None:
+        """Write ``code_count`` codes: the noisy integers modulo 2^bits."""
+        _write(self.inner, independent_rounding, update, rng, kernel, out)
+
+    def grid_steps(self, distance: float) -> float:
+        """Return how many grid steps apart two updates at this many radii are before rounding, rounded up."""
+        inner = self.inner
+        steps = inner.scale * inner.ball.radius * (distance + FLOATS) + math.sqrt(inner.code_count) * ROUNDING_SHIFT
+        return round_up(steps, 1e-14)
+
+    def cost_apart(self, distance: float) -> Cost:
+        """Return c(alpha) times the squared steps between updates this many radii apart, sampling slack included."""
+        return rounded_skellam_cost(self.grid_steps(distance), self.inner.noise_variance).with_slack(SLACK)
+
+    def cost(self, adjacency: Adjacency) -> Cost:
+        """Return the cost between two clients' updates."""
+        return self.cost_apart(adjacency.radii)
+
+    def sample_cost(self, adjacency: Adjacency, samples: int) -> Cost:
+        """Return the cost between two updates that differ in one sample."""
+        return self.cost_apart(sample_share(adjacency, samples))
+
+
+def length_upper(norm: Norm, reach: float, dimension: int, *, offset: bool = False) -> float:
+    """Return a bound that a rounded vector of length at most ``reach`` meets with probability at least 1 - e^(-1/2).
+
+    It bounds the sum of squares (L2) or of magnitudes (L1), in grid spacings from the centre. ``offset``: the centre
+    lies midway between grid points.
+    """
+    root, reach = math.sqrt(dimension), reach * (1 + 1e-9)  # inputs are scaled in doubles
+    if norm is Norm.L2:
+        return min((reach + root) ** 2, reach**2 + dimension / 4 + reach + root / 2)
+    return reach + min(float(dimension), dimension / 2 * offset + root / 2)
+
+
+def conditional_rounding(
+    values: FloatVector, norm: Norm, bound: float, block: WordBlock, *, offset: bool = False
+) -> NDArray[np.int64]:
+    """Return twice the grid points chosen beside ``values``, whose length is within the bound.
+
+    Grid points are integers, or with ``offset`` halves of odd integers. Try k reads stream k of the words.
+    """
+    shift = 0.5 if offset else 0.0
+    floor = np.floor(values - shift)
+    part = values - shift - floor
+    low = 2 * floor.astype(np.int64) + int(offset)
+    limit = math.floor(bound * 2**norm.order)
+    for attempt in range(TRIES):
+        uniform = uniform_doubles(block, attempt, values.size)
+        points = low + 2 * (uniform < part)
+        length = points @ points if norm is Norm.L2 else np.abs(points).sum()
+        if int(length) <= limit:
+            return np.asarray(points)
+    inward = 2 * np.floor(np.abs(values) - shift).astype(np.int64) + int(offset)
+    return np.asarray(np.where(values < 0, -1, 1) * np.maximum(inward, int(offset)))
+
+
+def _write(mechanism: Skellam, rounding: Rounding, update: Parts, rng: RandomBits, kernel: Kernel, out: Body) -> None:
+    """Clip, rotate, scale, round with ``rounding``, add the noise and wrap."""
+    inside = mechanism.ball.clip(own_copy(update))
+    rotated = kernel.rotate(inside, mechanism.rotation_seed, kind=np.float64) * mechanism.scale
+    block = rng.draw(rotated.size)
+    integers = rounding(rotated, block)
+    noise = skellam_noise(mechanism.noise_variance, mechanism._words, block, rotated.size)
+    codes = np.asarray((integers + noise) & (2**mechanism.bits - 1)).astype(code_type(mechanism.bits))
+    out[:] = np.frombuffer(kernel.pack(codes, mechanism.bits), dtype=np.uint8)
+
+
+@lru_cache(maxsize=256)
+def _relative_scale(multiplier: float, bits: int, size: int, wrap: float) -> float:
+    """Find the largest s C at which coordinates stay inside the modulus, by bisection from below.
+
+    A rotated coordinate is sub-Gaussian with variance proxy (s C)^2/D. Wrapping costs accuracy, never privacy.
+    """
+    doubt = math.log(4 * size / wrap)  # two events per coordinate, two sides each: value too large, noise too large
+
+    def fits(reach: float) -> bool:
+        signal = min(1.0, math.sqrt(2 * doubt / size)) * reach + 1
+        return stays_within(2.0 ** (bits - 1) - 1 - signal, (multiplier * reach) ** 2, doubt)
+
+    return bisect(fits, 0.0, 2.0**bits * (1 + 1 / multiplier), halvings=60)
+
+
+def stays_within(room: float, variance: float, doubt: float) -> bool:
+    """Return whether Skellam noise exceeds ``room`` with probability at most e^-doubt, by Chernoff's bound.
+
+    P(noise >= t) <= exp(sqrt(v^2 + t^2) - v - t asinh(t/v)).
+    """
+    if room <= 0 or variance == 0:
+        return room > 0
+    root = math.hypot(variance, room)
+    return room * math.asinh(room / variance) - room * room / (root + variance) >= doubt
+
+
+@final
+@frozen(eq=False)
+class PoissonTable:
+    """Thresholds of a Poisson law; ``first`` is the value drawn when no threshold is reached."""
+
+    first: int
+    words: int
+    thresholds: tuple[int, ...]
+    heads: NDArray[np.uint64]  # the first 64 bits of each threshold
+    guide: NDArray[np.int64] = field(init=False)  # the number of heads before each of 2^16 equal parts, and in all
+
+    @guide.default
+    def _guide(self) -> NDArray[np.int64]:
+        """Return the indices at which a search begins, and nearly always ends."""
+        starts = np.arange(1 << 16, dtype=np.uint64) << np.uint64(48)
+        guide = np.append(np.searchsorted(self.heads, starts), self.heads.size)
+        guide.setflags(write=False)
+        return guide
+
+    def draw(self, block: WordBlock, stream: int, start: int, count: int) -> NDArray[np.int64]:
+        """Return the draws of coordinates ``start ..``, from streams ``stream .. stream + words - 1``."""
+        head = block.uniform64(stream, start, count)
+        place = self._reached(head)
+        tied = np.flatnonzero(self.heads[np.maximum(place, 1) - 1] == head)
+        for k in tied.tolist():
+            place[k] = bisect_right(self.thresholds, self._whole_word(block, stream, start + k))
+        return np.asarray(place + self.first, dtype=np.int64)
+
+    def _reached(self, head: NDArray[np.uint64]) -> NDArray[np.int64]:
+        """Return how many heads each word reaches; most buckets of the guide hold one or none, others are searched."""
+        bucket = (head >> np.uint64(48)).astype(np.int64)
+        first, last = self.guide[bucket], self.guide[bucket + 1]
+        place = first + ((first < last) & (self.heads[np.minimum(first, self.heads.size - 1)] <= head))
+        many = np.flatnonzero(last - first > 1)
+        place[many] = np.searchsorted(self.heads, head[many], side="right")
+        return np.asarray(place)
+
+    def _whole_word(self, block: WordBlock, stream: int, position: int) -> int:
+        parts = [int(block.uniform64(stream + w, position, 1)[0]) for w in range(self.words)]
+        return sum(part << (64 * (self.words - 1 - w)) for w, part in enumerate(parts))
+
+
+@lru_cache(maxsize=8)
+def poisson_table(mean: float, words: int) -> PoissonTable:
+    """Return the table of a Poisson law of this mean, to ``64 * words`` bits."""
+    exact = Fraction(mean)
+    top, bottom = exact.numerator, exact.denominator
+    mode = math.floor(exact)
+    unit = 1 << (64 * words + GUARD)
+    right, k, weight = [], mode, unit
+    while weight:
+        right.append(weight)
+        k += 1
+        weight = weight * top // (bottom * k)
+    left, k, weight = [], mode, unit * mode * bottom // top
+    while weight and k > 0:
+        left.append(weight)
+        k -= 1
+        weight = weight * k * bottom // top
+    weights = left[::-1] + right
+    total, running, thresholds = sum(weights), 0, []
+    for weight in weights[:-1]:
+        running += weight
+        thresholds.append((running << (64 * words)) // total)
+    heads = np.array([value >> (64 * (words - 1)) for value in thresholds], dtype=np.uint64)
+    heads.setflags(write=False)
+    return PoissonTable(mode - len(left), words, tuple(thresholds), heads)
+
+
+def skellam_noise(variance: float, words: int, block: WordBlock, count: int) -> NDArray[np.int64]:
+    """Return Skellam noise of this variance for ``count`` coordinates: the difference of two Poissons."""
+    table = poisson_table(variance / 2, words)
+    noise = np.empty(count, dtype=np.int64)
+    for start in range(0, count, CHUNK):
+        size = min(CHUNK, count - start)
+        plus = table.draw(block, FIRST_STREAM, start, size)
+        noise[start : start + size] = plus - table.draw(block, FIRST_STREAM + words, start, size)
+    return noise
+
+
+def skellam_log2_probability_lower(variance: float, value: int) -> float:
+    """Return a lower bound on log2 P(noise = value): the largest single term of its sum over pairs of Poissons."""
+    mean, size = variance / 2, abs(value)
+    other = max(0, math.floor(math.hypot(size / 2, mean) - size / 2))
+    terms = (k * math.log(mean) - mean - math.lgamma(k + 1) for k in (other + size, other))
+    margin = 1e-12 * (1 + mean + size * (1 + abs(math.log(mean))))
+    return (sum(terms) - margin) / math.log(2)
+
+
+def words_needed(variance: float, largest: int, dimension: int) -> int:
+    """Return how many 64-bit words make the release's law right to a factor e^(2^-62) for values up to ``largest``."""
+    bits = 90 + math.log2(dimension) - skellam_log2_probability_lower(variance, largest)
+    return math.ceil(bits / 64)
+
+
+def _build(ball: Ball, loss: float, choices: Choices) -> Skellam | IndependentSkellam:
+    found = Skellam(ball, 1 / loss, choices.bits or 16)
+    return IndependentSkellam(found) if choices.by_sample else found
+
+
+def _limits(ball: Ball, choices: Choices) -> tuple[float, float]:
+    return 1 / MAX_MULTIPLIER, 1 / (MIN_MULTIPLIER if choices.by_sample else LEAST_FOR_CLIENTS)
+
+
+FAMILY = SearchedFamily(
+    "skellam",
+    ("bits",),
+    "noise_multiplier",
+    _build,
+    _limits,
+    inverse=True,
+    work="a rotation, a random rounding and a Skellam draw per coordinate",
+    remedy="16 bits, fewer coordinates, fewer releases, or vmvu, which has no integers to round to, would help",
+    baseline=True,
+)

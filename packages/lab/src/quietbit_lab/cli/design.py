@@ -1,0 +1,118 @@
+"""``quietbit design``: from a few numbers to a table of probabilities, or a profile, with its certificate."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import quietbit
+from quietbit.cli.console import JsonOption, Row, progress_bar, record, rounded, rounded_up
+from quietbit.cli.options import check_outputs, chosen, number_or_word, option, takes, usual
+from quietbit.cli.rows import gaussian_row, profile_rows
+from quietbit.errors import InvalidParameter, require
+from quietbit.target import Target
+from quietbit_lab.cli.certify import certificate_rows
+
+__all__ = ["design"]
+
+OF_TABLE, OF_PROFILE = "levels bits design_epsilon", "epsilon delta releases adjacency"
+
+
+@takes(
+    option("levels", int, "Input levels, 2 or more."),
+    option("bits", int, "Bits per output symbol, 1 to 8."),
+    option("design_epsilon", float, "The design's own epsilon, in the sense of --privacy."),
+    option("privacy", str, "What it bounds: metric-l1, metric-l2 or strict.", "metric-l1", "KIND"),
+    option("bias", str, "No bias, or a penalty on its square.", "exact", "exact|PENALTY"),
+    option("out", Path, "Save the design as JSON."),
+    option("plot", Path, "Draw it, as .png, .svg or .pdf."),
+    usual("bound", True),
+    option("vector", bool, "Design the profile of the vector mechanism (vmvu) for a target instead.", False),
+    option("epsilon", float, "Target for all releases of one party together (--vector)."),
+    option("delta", float, "Delta of that target; may be 0 (--vector)."),
+    option("releases", int, "How often the same party sends an update, 1 unless given (--vector)."),
+    option("adjacency", str, "What the neighbouring world is (--vector).", metavar="zero-out|replace-one"),
+)
+def design(json: JsonOption = False, **given: Any) -> None:
+    """Solve for the most accurate private table, and certify it; or, with --vector, for a profile.
+
+    A table says with which probability a coordinate becomes which symbol (imvu, mvu). A profile says how a whole update
+    tilts normal noise: h(t) is how much likelier noise becomes that lies t along the update (vmvu). It is made for a
+    target, all releases included, and one that few releases share is far more accurate than Gaussian noise.
+
+    Example: quietbit design --levels 8 --bits 3 --design-epsilon 5 --out table.json --plot table.png
+
+    Example: quietbit design --vector --epsilon 8 --delta 1e-5 --releases 3 --adjacency zero-out --plot profile.png
+    """
+    vector, out, plot = given["vector"], given["out"], given["plot"]
+    words = "left out for --vector, which has none"
+    if not vector:
+        words = "left out without --vector: a table has a --design-epsilon alone"
+    for name, value in chosen(given, OF_TABLE if vector else OF_PROFILE).items():
+        require(value is None, name, value, words)
+    check_outputs(out, figures=(plot,))
+    title, found, rows, draw = _profile(given, json) if vector else _table(given, json)
+    figure = None if plot is None else draw()
+    if out is not None:
+        rows.append(Row("saved", "saved as", str(found.save(out))))
+    if plot is not None:
+        from quietbit_lab.plot.figure import save_figure
+
+        rows.append(Row("plot", "drawn as", str(save_figure(figure, plot))))
+    record(title, rows, json)
+
+
+def _table(given: dict[str, Any], quiet: bool) -> tuple[str, Any, list[Row], Callable[[], Any]]:
+    """Return the title, the design, the rows about it, and how to draw it."""
+    from quietbit_lab.plot.design import plot_design
+
+    privacy, bias = given["privacy"], given["bias"]
+    parts: list[Any] = [*chosen(given, OF_TABLE).values(), privacy, number_or_word(bias)]
+    if None in parts:
+        raise InvalidParameter("levels, bits and design-epsilon must be given, or --vector and a target.")
+    spec = quietbit.DesignSpec(*parts)
+    with progress_bar("Solving", quiet=quiet) as report:
+        found = quietbit.solve(spec, report)
+    rows = certificate_rows(found, quietbit.certify(found), bound=given["bound"], quiet=quiet)
+    title = f"{spec.input_levels} levels, {spec.output_bits} bits, {privacy} epsilon {spec.epsilon:g}, bias {bias}"
+    return title, found, rows, lambda: plot_design(found)
+
+
+def _profile(given: dict[str, Any], quiet: bool) -> tuple[str, Any, list[Row], Callable[[], Any]]:
+    """Return the same of a profile."""
+    from quietbit.design.profile_search import gain_upper
+    from quietbit.mechanism.vector import solve_profile
+    from quietbit.privacy.profile import certify_profile
+    from quietbit_lab.plot.profile import plot_profile
+
+    asked = chosen(given, OF_PROFILE) | {"releases": 1 if given["releases"] is None else given["releases"]}
+    for name, value in asked.items():
+        if value is None:
+            raise InvalidParameter.of(name, "given for --vector: a profile is made for a target")
+    target = Target(**asked)
+    which, delta, releases = target.adjacency, target.delta, target.releases
+    with progress_bar("Solving", quiet=quiet):
+        found = solve_profile(target.epsilon, delta, releases, which)
+        certificate = certify_profile(found, which, releases, delta)
+    best = gain_upper(target, found.largest * (1 + 1e-12))
+    gaussian = math.inf
+    if delta > 0:
+        gaussian = quietbit.calibrate("gaussian", ball=quietbit.Ball("l2", 1.0, 1), **asked).squared_error
+    error, pure = certificate.squared_error_upper, certificate.pure_epsilon_upper
+    rows = [
+        Row("epsilon", "epsilon asked for", target.epsilon),
+        Row("epsilon_upper", "epsilon measured", certificate.epsilon_upper, rounded_up(certificate.epsilon_upper, 12)),
+        Row("delta", "delta", delta),
+        Row("releases", "releases", releases),
+        Row("adjacency", "adjacency", which.value),
+        Row("pure_epsilon_upper", "epsilon at delta 0", pure, rounded_up(pure, 8)),
+        Row("squared_error_upper", "squared error, radius 1", error, rounded_up(error)),
+        gaussian_row(error, gaussian),
+        Row("least_squared_error", "no profile beats", best**-2, rounded(best**-2)),
+        *profile_rows(found),
+    ]
+    many = "1 release" if releases == 1 else f"{releases} releases"
+    title = f"profile for epsilon {target.epsilon:g}, delta {delta:g}, {many}, {which.value}"
+    return title, found, rows, lambda: plot_profile(found, which, releases, delta)

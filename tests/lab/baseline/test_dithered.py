@@ -1,0 +1,62 @@
+from __future__ import annotations
+
+import math
+
+import numpy as np
+import pytest
+
+from path import encode
+from quietbit import Ball, Norm
+from quietbit.errors import InvalidParameter
+from quietbit.kernel.rng import seeded_rng
+from quietbit.target import Adjacency
+from quietbit_lab.baseline.dithered import DitheredMVU
+from quietbit_lab.baseline.dithered_cost import dithered_l1_cost, dithered_l2_cost
+from unit.mechanism.makers import design, table
+
+
+@pytest.mark.parametrize("levels", [2, 3, 4, 9])
+def test_the_mean_is_linear_for_an_unbiased_design(levels: int) -> None:
+    mechanism = DitheredMVU(design(levels, 1, 2.0), Ball(Norm.L2, 1.5, 4))
+    for value in np.linspace(-1.5, 1.5, 11):
+        assert mechanism.expectation(value) == pytest.approx(value, abs=1e-9)
+
+
+def test_at_a_level_the_law_is_the_row() -> None:
+    mechanism = DitheredMVU(table(5, 2, 2.0), Ball(Norm.L1, 1.0, 4))
+    for i, x in enumerate(np.linspace(0, 1, 5)):
+        assert np.allclose(mechanism.distribution(2 * x - 1), mechanism.design.probabilities[i], rtol=1e-12)
+
+
+@pytest.mark.parametrize("norm", Norm)
+@pytest.mark.parametrize("levels", [2, 5])
+def test_the_account_is_the_theorem_at_the_reach(norm: Norm, levels: int) -> None:
+    ball = Ball(norm, 1.0, 50)
+    mechanism = DitheredMVU(table(levels, 2, 2.0), ball)
+    theorem = dithered_l2_cost if norm is Norm.L2 else dithered_l1_cost
+    for adjacency in Adjacency:
+        curve = theorem(mechanism.design, mechanism.reach, adjacency)
+        for alpha in (1.5, 2.0, 30.0):
+            assert curve.rdp(alpha) <= mechanism.privacy(adjacency).rdp(alpha) <= curve.rdp(alpha) * (1 + 1e-7) + 1e-7
+
+
+def test_more_levels_shorten_the_reach() -> None:
+    reaches = [DitheredMVU(design(levels, 1, 2.0), Ball(Norm.L2, 1.0, 1000)).reach for levels in (3, 9, 33)]
+    assert reaches[0] > reaches[1] > reaches[2] > 0.5
+    alone = DitheredMVU(design(3, 1, 2.0), Ball(Norm.L2, 1.0, 1))
+    assert alone.reach == pytest.approx(0.5)  # one coordinate never leaves [0, 1]
+
+
+def test_an_extreme_coordinate_stays_on_the_outermost_level() -> None:
+    """At radius 0.7 scaling rounds; the code of a boundary coordinate must follow the last row."""
+    mechanism = DitheredMVU(design(4, 1, 20.0), Ball(Norm.L2, 0.7, 1))
+    codes = [int(encode(mechanism, np.array([0.7]), rng)[0]) for rng in [seeded_rng(1)] for _ in range(200)]
+    assert set(codes) == {1}  # the other symbol has probability below 1e-3 here
+    assert mechanism.design.probabilities[-1, 0] < 5e-3
+
+
+def test_wrong_fields_are_refused() -> None:
+    with pytest.raises(InvalidParameter, match="design must be a Design"):
+        DitheredMVU(None, Ball(Norm.L2, 1.0, 1))  # type: ignore[arg-type]
+    with pytest.raises(InvalidParameter, match="ball must be a Ball"):
+        DitheredMVU(design(), math.pi)  # type: ignore[arg-type]

@@ -1,0 +1,63 @@
+from __future__ import annotations
+
+from itertools import pairwise
+
+import numpy as np
+import pytest
+from scipy import integrate, stats
+
+from path import decode, encode
+from quietbit import Ball, Norm
+from quietbit.errors import InvalidParameter
+from quietbit.kernel.rng import seeded_rng
+from quietbit.kernel.rounded import grid_of
+from quietbit.privacy.cost import Cost
+from quietbit.target import Adjacency
+from quietbit_lab.baseline.noise import Laplace
+
+BALL = Ball(Norm.L1, 2.0, 5)
+
+
+def divergence(shift: float, alpha: float) -> float:
+    """D_alpha between Laplace laws of scale 1, by quadrature."""
+    density = lambda x: np.exp(alpha * stats.laplace.logpdf(x, shift) + (1 - alpha) * stats.laplace.logpdf(x))  # noqa: E731
+    edges = [-60.0, 0.0, shift, 60.0 + shift]
+    total = sum(integrate.quad(density, a, b, epsabs=1e-13)[0] for a, b in pairwise(edges))
+    return float(np.log(total) / (alpha - 1))
+
+
+@pytest.mark.parametrize("multiplier", [0.3, 1.0, 4.0])
+def test_the_curve_is_pure_and_bounds_the_exact_divergence_tightly(multiplier: float) -> None:
+    mechanism = Laplace(BALL, multiplier)
+    for adjacency, times in ((Adjacency.ZERO_OUT, 1), (Adjacency.REPLACE_ONE, 2)):
+        curve = mechanism.privacy(adjacency)
+        epsilon = times / multiplier
+        assert curve.epsilon(0.0) == pytest.approx(epsilon, rel=1e-12)
+        assert curve.epsilon(0.0) >= epsilon
+        for alpha in (1.1, 2.0, 5.0):
+            exact = divergence(epsilon, alpha)
+            assert exact * (1 - 1e-9) <= curve.rdp(alpha) <= exact * (1 + 1e-6)
+        for alpha in (1.0001, 1.5, 30.0, 1e6):
+            assert curve.rdp(alpha) <= Cost.pure(epsilon * (1 + 1e-13)).rdp(alpha) * (1 + 1e-12)
+
+
+def test_moving_several_coordinates_costs_no_more_than_moving_one_by_their_sum() -> None:
+    for alpha in (1.3, 2.0, 9.0):
+        parts = sum(divergence(shift, alpha) for shift in (0.2, 0.5, 0.9))
+        assert parts <= divergence(1.6, alpha) * (1 + 1e-9)
+
+
+def test_noise_has_the_scale_it_says() -> None:
+    mechanism = Laplace(BALL, 0.5)
+    assert mechanism.scale == 1.0
+    assert mechanism.variance(0.1) == 2.0
+    update = np.array([0.5, -0.5, 0.25, 0.0, 0.0])
+    noisy, noise = (decode(mechanism, encode(mechanism, v, seeded_rng(1))) for v in (update, np.zeros(5)))
+    assert np.allclose(noisy - noise, update, atol=2 * grid_of(mechanism.unit))
+
+
+def test_refusals() -> None:
+    with pytest.raises(InvalidParameter, match="l1 for Laplace"):
+        Laplace(Ball(Norm.L2, 1.0, 5), 1.0)
+    with pytest.raises(InvalidParameter, match="scale_multiplier"):
+        Laplace(BALL, 0.0)

@@ -1,0 +1,78 @@
+import sys
+
+import pytest
+
+from quietbit.errors import InvalidParameter, MissingDependency, QuietbitError
+from quietbit_lab.plot.figure import MECHANISMS, OTHERS, blank_figure, looks, plain_axes, save_figure
+
+STARTS = {"png": b"\x89PNG", "svg": b"<?xml", "pdf": b"%PDF"}
+
+
+@pytest.fixture
+def drawn():
+    figure = blank_figure(2, 2)
+    plain_axes(figure.subplots(), "title", "x", "y").plot([0, 1], [0, 1])
+    return figure
+
+
+@pytest.mark.parametrize("form", STARTS)
+def test_formats(drawn, tmp_path, form):
+    path = save_figure(drawn, tmp_path / f"f.{form.upper()}")
+    assert path.read_bytes().startswith(STARTS[form])
+    assert [entry.name for entry in tmp_path.iterdir()] == [path.name]
+
+
+def test_refusals_write_nothing(drawn, tmp_path):
+    with pytest.raises(InvalidParameter, match="bmp"):
+        save_figure(drawn, tmp_path / "f.bmp")
+    with pytest.raises(QuietbitError, match="Cannot write"):
+        save_figure(drawn, tmp_path / "no" / "f.png")
+    (tmp_path / "f.png").mkdir()
+    with pytest.raises(QuietbitError, match="Cannot write"):
+        save_figure(drawn, tmp_path / "f.png")
+    assert [entry.name for entry in tmp_path.iterdir()] == ["f.png"]
+
+
+def test_pyplot_is_never_loaded(drawn, tmp_path):
+    save_figure(drawn, tmp_path / "f.png")
+    assert "matplotlib.pyplot" not in sys.modules
+
+
+def test_without_matplotlib_the_extra_is_named(monkeypatch):
+    monkeypatch.setitem(sys.modules, "matplotlib.figure", None)
+    with pytest.raises(MissingDependency, match="packages/lab"):
+        blank_figure(1, 1)
+
+
+def luminance(colour):
+    parts = [int(colour[k : k + 2], 16) / 255 for k in (1, 3, 5)]
+    r, g, b = (p / 12.92 if p <= 0.04045 else ((p + 0.055) / 1.055) ** 2.4 for p in parts)
+    return 0.2126 * r + 0.7152 * g + 0.0722 * b
+
+
+def contrast(a, b):
+    high, low = sorted((luminance(a), luminance(b)), reverse=True)
+    return (high + 0.05) / (low + 0.05)
+
+
+@pytest.mark.parametrize("look", [*MECHANISMS.values(), *OTHERS])
+def test_colours_are_seen_on_their_background(look):
+    assert contrast(look.light, "#ffffff") >= 3
+    assert contrast(look.dark, "#191d26") >= 3
+
+
+def test_a_mechanism_keeps_its_look_and_a_second_run_of_it_differs():
+    one, other, again, stranger, second = looks(["imvu", "gaussian", "imvu", "new", "newer"])
+    assert one == MECHANISMS["imvu"]
+    assert looks(["gaussian", "imvu"])[1] == one
+    assert other.marker != one.marker
+    assert (again.light, again.dash) != (one.light, one.dash)
+    assert contrast(again.light, "#ffffff") >= 3
+    assert stranger != second
+    assert looks([]) == []
+    for name in MECHANISMS:
+        four = looks([name] * 4)
+        assert len({look.light for look in four}) == len({look.dark for look in four}) == 4
+        assert min(contrast(look.light, "#ffffff") for look in four) >= 3
+        assert min(contrast(look.dark, "#191d26") for look in four) >= 3
+    assert one.line == {"color": one.light, "linestyle": "solid", "marker": "o"}
