@@ -100,7 +100,8 @@ class Setting:
             noise = draw.standard_normal(weights.shape, dtype=np.float32) * math.sqrt(self.squared[way] / count)
             speed = MOMENTUM * speed + errors[sends].T @ features[sends] / count + noise
             if way != "fixed":
-                moving.move(self._said(norms[~sends], moving.clip, draw))
+                loudness = math.sqrt(data.dimension * self.squared[way] / count)
+                moving.move(self._said(norms[~sends], moving.clip, draw), loudness)
             weights = weights - np.float32(step * (1 - 0.9 * number / rounds)) * speed.astype(np.float32)
         right = (data.test @ weights.T).argmax(axis=1) == data.test_labels
         return 100 * float(right.mean()), moving.history[:: max(1, rounds // 12)]

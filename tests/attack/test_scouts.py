@@ -63,7 +63,7 @@ def test_a_path_tells_a_scout_s_length_no_better_than_its_price(adjacency: str) 
     assert isinstance(collects, UplinkCollector)
 
     def smaller(length: float) -> tuple[float, float]:
-        """How often the next clip is smaller, in an interval; it only ever takes two values."""
+        """How often the answer, which the server pools before it moves, is that the clip is too large."""
         problem.length = length
         paths = []
         for _ in range(TRIALS):
@@ -71,9 +71,9 @@ def test_a_path_tells_a_scout_s_length_no_better_than_its_price(adjacency: str) 
             assert moving is not None
             collects.moving = moving
             collects.mean(np.zeros(problem.dimension, np.float32), np.arange(2), 0)
-            paths.append(moving.clip)
+            paths.append(moving._weighted / moving._precision)
         assert len(set(paths)) == 2
-        return clopper_pearson(sum(clip < 1 for clip in paths), TRIALS, DOUBT)
+        return clopper_pearson(sum(share > 0.5 for share in paths), TRIALS, DOUBT)
 
     one, other = smaller(lengths["short"]), smaller(lengths["long" if adjacency == "replace-one" else "zero"])
     shown = max(math.log(one[0] / other[1]), math.log((1 - other[1]) / (1 - one[0])))

@@ -31,9 +31,13 @@ LEGEND = (
 )
 CLIP = (
     "The clip: noise is proportional to it, so a clip of twice the updates' length doubles the noise beside them; one "
-    "of half their length cuts them in half, noise and all, and gains nothing. Where nobody knows their length, clip = "
-    "auto finds it by scouts, for 5.3 % more squared error (5.2 % behind masks)."
+    "of half their length cuts them in half, noise and all, and gains nothing."
 )
+SCOUTS = (
+    " Where nobody knows their length, clip = auto finds it by scouts, for 5.3 % more squared error (5.2 % behind "
+    "masks)."
+)
+NO_SCOUTS = " Give a number: scouts (clip = auto) would be too few here to find it, or noise too loud."
 POISON = (
     "moved: how far the malicious clients can move the mean of a round along a direction of theirs, in clips (an "
     "honest mean is no longer than one) and in deviations of the noise there: whatever the server decodes, for a seed "
@@ -126,8 +130,12 @@ def _show(found: Comparison) -> None:
             f"all clients that might have been asked, within {lies:.2g} of those that were. Answers share the account "
             "of updates.\n"
         )
-    for text in (LEGEND, POISON, CLIP) if poisoned else (LEGEND, CLIP):
-        _say(text)
+    best_rows = [found.best(trust) for trust in dict.fromkeys(row.trust for row in found.rows)]
+    helps = any(row is not None and found.scouts_help(row) for row in best_rows)
+    _say(LEGEND)
+    if poisoned:
+        _say(POISON)
+    _say(CLIP + (SCOUTS if helps else NO_SCOUTS))
 
 
 def _plain(found: Comparison) -> dict[str, Any]:
@@ -165,6 +173,7 @@ def _facts(found: Comparison, row: ComparisonRow) -> dict[str, Any]:
         "bytes_per_client": found.bytes_per_client(row),
         "bytes_in_all": found.bytes_in_all(row),
         **{name: getattr(expected, name) for name in of_run},
+        "scouts_help": found.scouts_help(row),
         "clip_sensitivity": [{"clip_over_length": one.clip, "noise": one.noise, "cut": one.cut} for one in points],
         "verdict": expected.verdict.value,
         "sentence": expected.sentence(),

@@ -15,7 +15,7 @@ from collections.abc import Callable, Iterable, Iterator, Mapping
 from contextlib import contextmanager
 from dataclasses import asdict, replace
 from logging import INFO, WARNING
-from typing import Any, TypeVar, final
+from typing import Any, TypeVar, cast, final
 
 from attrs import define, field
 
@@ -26,11 +26,13 @@ from quietbit.engine.messages import evaluation_of, lines_of, one_line
 from quietbit.engine.replay import Leader
 from quietbit.engine.report import Counts, EvaluationReport, NodeReport, Report, RoundReport
 from quietbit.errors import InvalidPayload, Outlier, require
+from quietbit.mechanism.adaptive_clip import AdaptiveClip
 from quietbit.mechanism.base import Mechanism
 from quietbit.mechanism.expectation import Verdict, expectation
 from quietbit.mechanism.registry import identity_of
 from quietbit.node.question import VECTOR, Framed, run_name
 from quietbit.node.refusal import Reason, Refusal
+from quietbit.plan.clip import MovingClip, why_it_stays
 from quietbit.plan.costs import SCOUTS
 from quietbit.plan.plan import Plan
 from quietbit.privacy.account import Account
@@ -260,6 +262,10 @@ class Run:
         if plan.threshold is not None and not plan.threshold <= asked <= 2 * plan.threshold - 1:
             needs = f"a sum needs from {plan.threshold} to {2 * plan.threshold - 1}, so there will be none"
             self.say(WARNING, f"quietbit.threshold is {plan.threshold}, and a round asks {asked} nodes: {needs}.")
+        if isinstance(self._mechanism, AdaptiveClip):
+            why = why_it_stays(self._mechanism, found.noise, asked * few)
+            if why is not None:
+                self.say(WARNING, f"{why}. Set quietbit.clip to a number.")
 
     def so_far(self, current: Round) -> RoundReport:
         """Return the counts of a round that late releases may still join."""
@@ -270,7 +276,7 @@ class Run:
         found, parts = current.report(), [current] if current.scouts is None else [current, current.scouts]
         clip = None if self._moving is None else self._moving.clip
         if current.scouts is not None and self._moving is not None:
-            self._moving.move(current.scouts._aggregator.answers())
+            self._move_clip(current, current.scouts)
             found = found.beside(current.scouts.report())
         for node in set[Node]().union(*(one.failed() for one in parts)):
             self.updates[node].failed += 1
@@ -283,6 +289,16 @@ class Run:
         self.crowds.record(outcome.asked, () if found.skipped else current.answered)
         self._tell(outcome.lines([crash for one in parts for crash in one.crashes]))
         return outcome
+
+    def _move_clip(self, current: Round, scouts: Round) -> None:
+        """Move the clip by what the scouts of a round answered; where nobody was asked, it stays."""
+        moving = cast(MovingClip, self._moving)
+        if not scouts.report().asked:
+            moving.stay()
+            return
+        updates = max(1, current.report().answered)
+        noise = expectation(current.mechanism, cohort=updates, trust=self.plan.trust).noise
+        moving.move(scouts._aggregator.answers(), noise)
 
     def evaluated(self, current: Round, number: int, model: str = "") -> EvaluationReport:
         """Count an evaluation that is over; report it as that of round ``number``, and say what it estimates."""

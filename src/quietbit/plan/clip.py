@@ -1,11 +1,14 @@
 """A clip that follows the updates from round to round.
 
 Idea     the server wants a clip that leaves a share q of updates unchanged. From scouts' answers it estimates the share
-         that this round's clip left unchanged, and multiplies the clip by a factor, above 1 where the share is too
-         small. The first steps are long, so that a start ten times off is corrected in six rounds. The answers' noise
-         is public: where it exceeds half a share, steps are shortened by as much.
-Symbols  C <- C exp(-r (share - q) / max(1, 2 s)); s = the estimate's standard deviation from the answers' noise;
-         r = max(rate, 3 / (t + 2)) in round t = 0, 1, ..., as in stochastic approximation.
+         that this clip left unchanged, and multiplies the clip by a factor, above 1 where the share is too small.
+         Answers about the same clip are pooled over rounds, and an interval that contains q moves nothing: few scouts
+         make the clip slow, not wild. The first steps are long: a start ten times off is corrected in six.
+Limits   noise grows with the clip, and updates that undo noise grow with the noise: where noise dominates, a clip that
+         follows lengths would follow its own noise. So the louder a round's mean, the less the clip may rise.
+Symbols  C <- C exp(-r (share - q)) where |share - q| > 2 s; s = the pooled estimate's standard deviation;
+         r = max(rate, 3 / (t + 2)) for step t = 0, 1, ..., as in stochastic approximation; nu = noise of a round's
+         mean, in clips: C stays below 5 / nu^2 times its start, and within 100 times either way.
 Source   Andrew, Thakkar, McMahan, Ramaswamy (NeurIPS 2021), Algorithm 1, geometric updates with a constant rate of 0.2;
          Robbins and Monro (1951) for steps that shorten.
 """
@@ -15,17 +18,59 @@ from __future__ import annotations
 import math
 from typing import final
 
-from attrs import define
+from attrs import define, field
 
 from quietbit.errors import check_real, require
+from quietbit.mechanism.adaptive_clip import AdaptiveClip
 from quietbit.mechanism.base import Answers
 
-__all__ = ["RATE", "MovingClip"]
+__all__ = ["RATE", "MovingClip", "answers_needed", "highest_rise", "why_it_stays"]
 
 RATE = 0.2
 FIRST = 3.0
 LARGEST_RATE = 2.0
-REACH = 1e4  # largest factor between the clip and its start, both ways: updates that shrink to nothing end there
+SURE = 2.0  # standard deviations on either side: a 95 % interval
+MEMORY = 0.95  # weight of an answer after a round: updates shorten as a model learns
+REACH = 100.0  # largest factor between the clip and its start, both ways
+RISE = 5.0  # largest factor upwards where the noise is as long as the clip
+
+
+def answers_needed(truth: float) -> float:
+    """Return how many answers it takes to see that a clip leaves all updates unchanged, or none.
+
+    >>> answers_needed(1.0), answers_needed(0.2)
+    (4.0, 100.0)
+    """
+    return (SURE / truth) ** 2 if truth > 0 else math.inf
+
+
+def highest_rise(noise: float) -> float:
+    """Return the largest factor by which a clip may exceed its start, for the noise of a round's mean in clips.
+
+    >>> highest_rise(0.1), highest_rise(1.0), highest_rise(5.0)
+    (100.0, 5.0, 1.0)
+    """
+    return min(REACH, max(1.0, RISE / noise**2)) if noise > 0 else REACH
+
+
+def why_it_stays(mechanism: AdaptiveClip, noise: float, releases: int) -> str | None:
+    """Return why the clip of a run of this many updates and answers cannot move; None where it can.
+
+    ``noise`` is that of a round's mean, in clips.
+    """
+    if mechanism.every is None or mechanism.truth is None:
+        return None
+    answers = releases / mechanism.every
+    needed = answers_needed(mechanism.truth)
+    if answers < needed:
+        return (
+            f"the clip will hardly move from {mechanism.clip:g}: the run has about {answers:.0f} answers of scouts, "
+            f"and one step takes {math.ceil(needed):,}"
+        )
+    if highest_rise(noise) <= 1:
+        loud = f"the noise in the mean of a round is {noise:.2g} times the clip"
+        return f"the clip will not rise above {mechanism.clip:g}: {loud}"
+    return None
 
 
 @final
@@ -35,19 +80,24 @@ class MovingClip:
 
     >>> moving = MovingClip.from_start(1.0, quantile=0.5)
     >>> moving.move(Answers(share=1.0, deviation=0.1))  # the clip left all updates alone: it is too large
+    >>> moving.move(Answers(share=0.6, deviation=0.1))  # which is as likely as not
     >>> [round(clip, 2) for clip in moving.history]
-    [1.0, 0.47]
+    [1.0, 0.47, 0.47]
     """
 
     quantile: float
     rate: float
     history: list[float]
     _answered: float  # the last clip that scouts answered about
+    _steps: int = field(default=0, init=False)
+    _precision: float = field(default=0.0, init=False)  # of the answers about this clip: 1 / s^2
+    _weighted: float = field(default=0.0, init=False)  # the share that they estimate, times it
 
     @classmethod
     def from_start(cls, clip: float, *, quantile: float, rate: float = RATE) -> MovingClip:
         """Start a run at ``clip``, aiming at the share ``quantile`` of unchanged updates."""
-        start, share = check_real(clip, "clip"), check_real(quantile, "clip_quantile")
+        start = check_real(clip, "clip")
+        share = check_real(quantile, "clip_quantile")
         require(share < 1, "clip_quantile", quantile, "between 0 and 1, both excluded")
         return cls(share, check_real(rate, "clip_rate", at_most=LARGEST_RATE), [start], start)
 
@@ -56,11 +106,40 @@ class MovingClip:
         """The clip of the round that is next or in progress."""
         return self.history[-1]
 
-    def move(self, answers: Answers | None) -> None:
-        """Move on to the next round; without answers, to the clip of the last round with answers."""
-        start, found = self.history[0], self._answered
-        if answers is not None:
-            self._answered = self.clip
-            rate = max(self.rate, FIRST / (len(self.history) + 1)) / max(1.0, 2 * answers.deviation)
-            found = self.clip * math.exp(-rate * (answers.share - self.quantile))
-        self.history.append(min(max(found, start / REACH), start * REACH))
+    def stay(self) -> None:
+        """Move on to the next round at the same clip: nobody was asked about it."""
+        self.history.append(self.clip)
+
+    def move(self, answers: Answers | None, noise: float = 0.0) -> None:
+        """Move on to the next round; without answers, to the clip of the last round with answers.
+
+        ``noise`` is the length of the noise in the mean of this round, in clips (`Expectation.noise`).
+        """
+        if answers is None:
+            self._forget(0.0)
+            self.history.append(self._answered)
+            return
+        self._answered = self.clip
+        self._forget(MEMORY)
+        precision = 1 / max(answers.deviation, 1e-9) ** 2
+        self._precision += precision
+        self._weighted += precision * answers.share
+        excess = self._weighted / self._precision - self.quantile
+        if abs(excess) * math.sqrt(self._precision) <= SURE:
+            self.stay()
+            return
+        excess = min(max(excess, -self.quantile), 1 - self.quantile)
+        rate = max(self.rate, FIRST / (self._steps + 2))
+        self._steps += 1
+        self._forget(0.0)
+        self.history.append(self._within_reach(self.clip * math.exp(-rate * excess), noise))
+
+    def _within_reach(self, clip: float, noise: float) -> float:
+        """Return the nearest clip that may be; one that is beyond it already may stay, and not rise."""
+        start = self.history[0]
+        highest = max(start * highest_rise(noise), min(self.clip, start * REACH))
+        return min(max(clip, start / REACH), highest)
+
+    def _forget(self, memory: float) -> None:
+        self._precision *= memory
+        self._weighted *= memory

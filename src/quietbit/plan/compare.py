@@ -23,11 +23,14 @@ from quietbit.mechanism.central_sum import calibrate_sum
 from quietbit.mechanism.expectation import Expectation, expectation
 from quietbit.mechanism.poison import moved
 from quietbit.mechanism.registry import family
+from quietbit.mechanism.response import RandomisedResponse
 from quietbit.mechanism.rotation import fewest_kept
+from quietbit.plan.clip import answers_needed, highest_rise
 from quietbit.plan.evaluation import Evaluation
+from quietbit.plan.rules import EVERY, EVERY_OF_SUMS
 from quietbit.privacy.guarantee import Guarantee
 from quietbit.secagg.plan import masked_size
-from quietbit.target import Adjacency, Target, Trust
+from quietbit.target import Adjacency, Target, Trust, Unit
 from quietbit.wire.downlink import HEAD
 from quietbit.wire.payload import Header
 
@@ -37,6 +40,7 @@ Report = Callable[[float, str], None]
 FLOAT_BYTES = 4
 CLIPS = (0.25, 0.5, 1.0, 2.0, 4.0)
 CENTRAL, SUMMED = "gaussian", "imvu"
+STEPS = 6  # of a clip that begins ten times off
 LEAST_KEPT = 64  # with fewer, the second clip shortens long updates too much
 
 
@@ -128,6 +132,19 @@ class Comparison:
     def bytes_in_all(self, row: ComparisonRow) -> int:
         """Return the bytes that all clients send in all rounds."""
         return row.payload_bytes * self.cohort * self.rounds
+
+    def scouts_help(self, row: ComparisonRow) -> bool:
+        """Return whether ``clip = auto`` can correct a start ten times off: enough answers, and noise that permits it.
+
+        An answer is taken to be as true as its even share of epsilon makes it, which is less than a plan finds.
+        """
+        if row.expected is None or row.trust is Trust.CENTRAL or self.target.unit is not Unit.CLIENT:
+            return False
+        each = self.target.epsilon / self.target.releases
+        truth = RandomisedResponse.within(each, 2, self.target.adjacency).truth
+        every = EVERY_OF_SUMS if row.trust is Trust.SECURE_AGGREGATION else EVERY
+        answers = self.cohort * self.rounds / every
+        return answers >= STEPS * answers_needed(truth) and highest_rise(row.noise) > 1
 
     def clip_points(self, row: ComparisonRow) -> tuple[ClipPoint, ...]:
         """Return the noise of a round's mean for several ratios of clip to update length."""

@@ -26,6 +26,7 @@ from quietbit.kernel.rng import RandomBits, secure_rng, seeded_rng
 from quietbit.kernel.select import default_kernel
 from quietbit.mechanism.adaptive_clip import scout_rank
 from quietbit.mechanism.base import Answers, Mechanism
+from quietbit.mechanism.expectation import expectation
 from quietbit.plan.compare import FLOAT_BYTES, bytes_sent
 from quietbit.plan.plan import Plan
 from quietbit.simulate.problem import LocalPlan, Problem, Rows, SampleProblem, clip_outside
@@ -123,7 +124,8 @@ class UplinkCollector:
 
         _spread(work, clients, self._problem.dimension, self._threads)
         if self.moving is not None:
-            self.moving.move(said)
+            noise = expectation(uplink.mechanism, cohort=max(1, clients.size), trust=self._plan.trust).noise
+            self.moving.move(said, noise)
         return aggregator
 
     def _scouting(self, clients: Clients, number: int) -> NDArray[np.bool_]:

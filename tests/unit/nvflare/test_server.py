@@ -269,8 +269,10 @@ def test_settings_that_cannot_be_kept_are_refused(given):
         PrivateReceiver(dict(CONFIG), report="../report.json")
 
 
-def test_a_clip_that_moves_moves_as_scouts_say(tmp_path):
+def test_a_clip_that_moves_moves_as_scouts_say(tmp_path, monkeypatch):
     """Three rounds, eight clients: every round's clip follows from the scouts of the one before, who have no weight."""
+    monkeypatch.setattr("quietbit.plan.clip.SURE", 0.0)  # every answer moves it, however few there are
+    monkeypatch.setattr("quietbit.plan.clip.RISE", 1e12)
     config = {**CONFIG, "quietbit.releases": 3, "quietbit.clip-scouts": 3}
     server = Server(config, tmp_path)
     sites = [Site(trained(), f"site-{place}") for place in range(8)]
@@ -289,6 +291,7 @@ def test_a_clip_that_moves_moves_as_scouts_say(tmp_path):
         moving.move(said.answers())
     rounds = server.report(tmp_path)["rounds"]
     np.testing.assert_allclose([entry["clip"] for entry in rounds], moving.history[:3], rtol=1e-12)
+    assert len(set(moving.history)) > 1
     assert [(entry["scouted"], entry["answered"]) for entry in rounds] == scouts
 
 

@@ -226,7 +226,7 @@ def _rows(run: Run, draws: str, protects: str, out: Path | None) -> list[Row]:
         Row("seconds", "time", run.seconds, f"{run.seconds:.1f} s"),
     ]
     if run.clips:
-        rows.append(Row("clips", "clip", run.clips, f"from {run.clips[0]:.3g} to {run.clips[-1]:.3g}"))
+        rows.append(Row("clips", "clip", run.clips, f"from {run.clips[0]:.3g} to {run.clips[-1]:.3g}{_clip_note(run)}"))
     words = "seeded: reproducible, NOT private" if run.plan.rng == "seeded" else "the operating system's"
     rows.append(Row("rng", "random bits", run.plan.rng, words))
     rows.append(Row("draws", "drawn at random", draws))
@@ -234,6 +234,17 @@ def _rows(run: Run, draws: str, protects: str, out: Path | None) -> list[Row]:
     if out is not None:
         rows.append(Row("saved", "saved as", str(out)))
     return rows
+
+
+def _clip_note(run: Run) -> str:
+    """Return why the clip could not move, where it could not."""
+    from quietbit.mechanism.adaptive_clip import AdaptiveClip
+    from quietbit.plan.clip import why_it_stays
+
+    if not isinstance(run.mechanism, AdaptiveClip) or run.expected is None:
+        return ""
+    why = why_it_stays(run.mechanism, run.expected.noise, run.rounds * run.plan.cohort)
+    return "" if why is None else f" ({why})"
 
 
 def _expected(run: Run) -> list[Row]:
