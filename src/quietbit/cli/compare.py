@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING, Any
 import quietbit
 from quietbit.cli.console import JsonOption, column_table, progress_bar, show_json, shown
 from quietbit.cli.options import check_outputs, option, plotter, takes, usual
+from quietbit.errors import require
 
 if TYPE_CHECKING:
     from quietbit.plan.compare import Comparison, ComparisonRow
@@ -38,6 +39,10 @@ SCOUTS = (
     "masks)."
 )
 NO_SCOUTS = " Give a number: scouts (clip = auto) would be too few here to find it, or noise too loud."
+SITES = (
+    "Few sites with many samples each, such as hospitals with patients? Protect the samples instead of the sites: "
+    "--unit sample --samples N needs far less noise."
+)
 POISON = (
     "moved: how far the malicious clients can move the mean of a round along a direction of theirs, in clips (an "
     "honest mean is no longer than one) and in deviations of the noise there: whatever the server decodes, for a seed "
@@ -55,6 +60,11 @@ WIDTH = 110
     option("rounds", int, "Rounds of the run. Say this or --releases."),
     option("releases", int, "How often a client takes part. Say this or --rounds."),
     option("trust", str, "local, secure-aggregation or central; all unless given.", metavar="WORD"),
+    option("unit", str, "Whose data epsilon protects: a client's, or one sample of a site (--samples).", "client",
+           metavar="WORD"),
+    option("samples", int, "About how many samples a site has (--unit sample)."),
+    option("sampling_rate", float, "Probability of a sample to be in a batch (--unit sample)."),
+    option("local_steps", int, "Private steps of a site per release (--unit sample)."),
     option("min_honest_clients", int,
            "Of a cohort, for secure aggregation: who answers and does not collude (all unless given)."),
     option("baselines", bool, "Rows for the field's other mechanisms too, none of which is chosen.", False),
@@ -78,7 +88,11 @@ def compare(dimension: int, clip: float, norm: str, out: Path | None, json: Json
 
     Example: quietbit compare --dimension 1000000 --epsilon 2 --delta 1e-6 --adjacency replace-one --clients 100000
     --cohort 1000 --releases 1 --trust local --out compare.svg
+
+    Example: quietbit compare --unit sample --samples 5000 --sampling-rate 0.1 --dimension 2570 --epsilon 4
+    --delta 1e-5 --adjacency zero-out --cohort 10 --rounds 150
     """
+    require(out is None or given["unit"] == "client", "out", str(out), "left out unless --unit is client")
     check_outputs(figures=(out,))
     draw = None if out is None else plotter("comparison")
     with progress_bar("Comparing", quiet=json) as report:
@@ -97,9 +111,13 @@ def compare(dimension: int, clip: float, norm: str, out: Path | None, json: Json
 def _show(found: Comparison) -> None:
     target, cohort = found.target, found.cohort
     times = "one release" if target.releases == 1 else f"{target.releases:,} releases"
+    who, whose = "clients", "all of a client's"
+    if found.samples is not None:
+        who = "sites"
+        whose = f"one of the {found.samples.count:,} samples of a site, over all of its"
     _say(
-        f"{found.ball.dimension:,} parameters; epsilon {target.epsilon:g} at delta = {target.delta:g} for all of a "
-        f"client's {times} ({target.adjacency.value} adjacency); {cohort:,} of {found.clients:,} clients "
+        f"{found.ball.dimension:,} parameters; epsilon {target.epsilon:g} at delta = {target.delta:g} for {whose} "
+        f"{times} ({target.adjacency.value} adjacency); {cohort:,} of {found.clients:,} {who} "
         f"per round, {found.rounds:,} round{'s' if found.rounds > 1 else ''}.\n"
     )
     poisoned = any(row.moved is not None for row in found.rows)
@@ -130,19 +148,26 @@ def _show(found: Comparison) -> None:
             f"all clients that might have been asked, within {lies:.2g} of those that were. Answers share the account "
             "of updates.\n"
         )
+    if found.samples is None and not any(_is_useful(row) for row in found.rows):
+        _say(SITES + "\n")
     best_rows = [found.best(trust) for trust in dict.fromkeys(row.trust for row in found.rows)]
     helps = any(row is not None and found.scouts_help(row) for row in best_rows)
     _say(LEGEND)
     if poisoned:
         _say(POISON)
-    _say(CLIP + (SCOUTS if helps else NO_SCOUTS))
+    _say(CLIP + (SCOUTS if helps else "" if found.samples is not None else NO_SCOUTS))
+
+
+def _is_useful(row: ComparisonRow) -> bool:
+    """Return whether a run can be expected to learn this way, without a trusted server."""
+    return row.expected is not None and row.trust.value != "central" and row.expected.verdict.value == "useful"
 
 
 def _plain(found: Comparison) -> dict[str, Any]:
     best = {trust.value: found.best(trust) for trust in dict.fromkeys(row.trust for row in found.rows)}
     return {
         "dimension": found.ball.dimension, "clip": found.ball.radius, "norm": found.ball.norm.value,
-        **found.target.keywords(), "adjacency": found.target.adjacency.value,
+        **found.target.keywords(), "adjacency": found.target.adjacency.value, "unit": found.target.unit.value,
         "clients": found.clients, "cohort": found.cohort, "rounds": found.rounds,
         "rows": [_facts(found, row) for row in found.rows],
         "evaluation": _evaluation(found, found.evaluation),

@@ -40,6 +40,7 @@ Report = Callable[[float, str], None]
 FLOAT_BYTES = 4
 CLIPS = (0.25, 0.5, 1.0, 2.0, 4.0)
 CENTRAL, SUMMED = "gaussian", "imvu"
+OF_SAMPLES = ("gaussian", "imvu")  # families whose price a secret batch lowers
 STEPS = 6  # of a clip that begins ten times off
 LEAST_KEPT = 64  # with fewer, the second clip shortens long updates too much
 
@@ -82,6 +83,24 @@ class ComparisonRow:
 
 @final
 @dataclass(frozen=True, slots=True)
+class Samples:
+    """What a site does where its single samples are protected: ``count`` of them, each in a batch at ``rate``.
+
+    With ``local_steps`` a release is the difference of models after so many private steps, else every step is sent.
+    """
+
+    count: int
+    rate: float
+    local_steps: int | None
+
+    def keywords(self) -> dict[str, Any]:
+        """Return what `calibrate` takes; a step of length 1 makes the noise one in clips."""
+        step = {} if self.local_steps is None else {"local_steps": self.local_steps, "local_rate": 1.0}
+        return {"samples": self.count, "sampling_rate": self.rate, **step}
+
+
+@final
+@dataclass(frozen=True, slots=True)
 class ClipPoint:
     """A clip of ``clip`` times the updates' length: the noise relative to what is left, and the part ``cut`` off."""
 
@@ -105,6 +124,7 @@ class Comparison:
     summed_evaluation: Evaluation | None  # the same for sums behind masks, on the account that updates share
     baselines: bool
     malicious: float | None
+    samples: Samples | None = None
     rows: tuple[ComparisonRow, ...] = ()
 
     def best(self, trust: Trust | str) -> ComparisonRow | None:
@@ -162,6 +182,10 @@ def compare(
     rounds: int | None = None,
     releases: int | None = None,
     trust: Trust | str | None = None,
+    unit: Unit | str = Unit.CLIENT,
+    samples: int | None = None,
+    sampling_rate: float | None = None,
+    local_steps: int | None = None,
     clip: float | None = None,
     norm: Norm | str | None = None,
     min_honest_clients: int | None = None,
@@ -183,6 +207,11 @@ def compare(
         rounds: of the run; then a client sends ``ceil(rounds * cohort / clients)`` updates. Or
         releases: how often a client takes part; then there are ``clients * releases / cohort`` rounds. One of the two.
         trust: local, central or secure-aggregation; all of them by default.
+        unit: whose data an epsilon protects: all that a ``client`` has, or one ``sample`` of a site that has many, such
+            as a patient of a hospital; then the server sees every site's releases, and
+        samples: about how many samples a site has,
+        sampling_rate: the probability of each to be in the secret batch of a step; 1 by default,
+        local_steps: private steps of a site per release; by default every step is sent.
         clip: largest norm of an update; 1 by default. Rows depend on it only through the mechanisms.
         norm: l2 by default; sums behind masks support l2 alone.
         min_honest_clients: for secure aggregation, how many of a cohort answer and do not collude; all by default.
@@ -205,15 +234,23 @@ def compare(
     crowd = check_int(many if clients is None else clients, "clients", 1)
     require(crowd >= many, "clients", crowd, f"at least {many}, the cohort")
     times, often = _schedule(rounds, releases, crowd, many)
-    target = Target(epsilon, delta, adjacency, releases=often).limited()
+    sites = _samples(unit, samples, sampling_rate, local_steps)
+    if sites is not None:
+        require(which in (None, Trust.LOCAL), "trust", trust, "local where samples are protected")
+        which = Trust.LOCAL
+    target = Target(epsilon, delta, adjacency, unit=Unit(unit), releases=often).limited()
     answers = summed = None
     if evaluate is not None and which is not Trust.SECURE_AGGREGATION:
-        answers = Evaluation(evaluate, releases=often, adjacency=target.adjacency)
+        answers = Evaluation(evaluate, releases=often, adjacency=target.adjacency, unit=target.unit)
     if evaluate is not None and which in (None, Trust.SECURE_AGGREGATION) and target.delta > 0 and many > 1:
         honest = min_honest_clients or many
         summed = Evaluation(evaluate, releases=often, adjacency=target.adjacency, delta=target.delta, honest=honest)
-    asked = Comparison(ball, target, crowd, many, times, min_honest_clients, answers, summed, baselines, malicious)
+    asked = Comparison(
+        ball, target, crowd, many, times, min_honest_clients, answers, summed, baselines, malicious, sites
+    )
     tell = report or (lambda fraction, message: None)
+    if sites is not None:
+        return replace(asked, rows=tuple(_of_samples(asked, sites, tell)))
     rows = [row for way, found in WAYS.items() if which in (None, way) for row in found(asked, tell)]
     return replace(asked, rows=tuple(rows))
 
@@ -298,6 +335,40 @@ def _local(asked: Comparison, tell: Report) -> list[ComparisonRow]:
         row = _row(asked, way.mechanism, Trust.LOCAL, found.mechanism, found.guarantee, gaussian)
         if way.keep is None or row.keep is not None:
             rows.append(replace(row, baseline=way.baseline))
+    return rows
+
+
+def _samples(
+    unit: Unit | str, samples: int | None, sampling_rate: float | None, local_steps: int | None
+) -> Samples | None:
+    """Return what sites do where samples are protected; refuse their numbers where clients are."""
+    if Unit(unit) is Unit.SAMPLE:
+        if samples is None:
+            raise InvalidParameter.of("samples", "given where samples are protected: about how many a site has")
+        steps = None if local_steps is None else check_int(local_steps, "local_steps", 1)
+        rate = 1.0 if sampling_rate is None else check_real(sampling_rate, "sampling_rate", at_most=1.0)
+        return Samples(check_int(samples, "samples", 1), rate, steps)
+    for name, value in (("samples", samples), ("sampling_rate", sampling_rate), ("local_steps", local_steps)):
+        require(value is None, name, value, "left out unless unit is sample")
+    return None
+
+
+def _of_samples(asked: Comparison, sites: Samples, tell: Report) -> list[ComparisonRow]:
+    """Return a row per family that has a price for a sample of a secret batch; errors are relative to the first."""
+    rows: list[ComparisonRow] = []
+    target = _left(asked)
+    for place, name in enumerate(OF_SAMPLES):
+        tell(place / len(OF_SAMPLES), name)
+        try:
+            found = calibrate(name, ball=asked.ball, **target.keywords(), **sites.keywords())
+        except QuietbitError as error:
+            rows.append(ComparisonRow(name, Trust.LOCAL, refusal=str(error)))
+            continue
+        row = _row(asked, name, Trust.LOCAL, found.mechanism, found.guarantee, None)
+        yardstick = rows[0] if rows else row
+        if yardstick.expected is not None:
+            row = replace(row, relative_error=(row.noise / yardstick.noise) ** 2)
+        rows.append(row)
     return rows
 
 

@@ -14,7 +14,7 @@ from quietbit.mechanism.expectation import Verdict
 from quietbit.mechanism.registry import families, family, identity_of
 from quietbit.plan.compare import compare, dimension_of
 from quietbit.simulate import Training, simulate
-from quietbit.target import Trust
+from quietbit.target import Trust, Unit
 from quietbit_lab.task.vectors import VectorMean
 
 FACTOR = 1.5  # what a simulated error may be off by
@@ -227,3 +227,52 @@ def test_a_baseline_has_a_row_where_asked_for_and_is_never_the_best(monkeypatch)
     assert found.best("local") is None, "a sign has no unit, and the rival is a baseline"
     with pytest.raises(InvalidParameter, match="No mechanism reaches"):
         quietbit.calibrate("auto", ball=quietbit.Ball("l2", 1.0, 17), epsilon=1.0, delta=1e-5, adjacency="zero-out")
+
+
+SITES = {"epsilon": 4.0, "delta": 1e-5, "adjacency": "zero-out", "cohort": 5, "rounds": 40, "unit": "sample"}
+
+
+@pytest.mark.parametrize("steps", [None, 10])
+def test_samples_of_sites_are_compared_by_the_mechanisms_that_a_plan_has_for_them(steps):
+    found = compare(650, **SITES, samples=280, sampling_rate=0.25, local_steps=steps)
+    more = {} if steps is None else {"local_steps": steps, "local_rate": 1.0}
+    for row in found.rows:
+        plan = Plan(row.name, clip=1.0, unit="sample", samples=280, sampling_rate=0.25, releases=40, mode="adaptive",
+                    epsilon=4.0, adjacency="zero-out", **more)  # fmt: skip
+        planned = plan.mechanism_for(650)
+        assert row.mechanism.error().squared == pytest.approx(planned.error().squared, rel=0.05)
+        assert row.guarantee.unit is Unit.SAMPLE
+        assert row.guarantee.epsilon_upper <= 4.0
+        assert row.trust is Trust.LOCAL
+    assert found.best("local").name == "gaussian"
+    assert found.best("local").expected.verdict is Verdict.USEFUL
+    assert not found.scouts_help(found.best("local"))
+    clients = compare(650, **{**SITES, "unit": "client"}, trust="local")
+    assert clients.best("local").noise > 20 * found.best("local").noise  # what a hospital would have been told
+
+
+@pytest.mark.parametrize(
+    ("given", "name"),
+    [
+        ({}, "samples"),
+        ({"samples": 0}, "samples"),
+        ({"samples": 10, "sampling_rate": 1.5}, "sampling_rate"),
+        ({"samples": 10, "local_steps": 0}, "local_steps"),
+        ({"samples": 10, "trust": "central"}, "trust"),
+        ({"unit": "client", "samples": 10}, "samples"),
+        ({"unit": "client", "sampling_rate": 0.1}, "sampling_rate"),
+        ({"unit": "client", "local_steps": 3}, "local_steps"),
+    ],
+)
+def test_numbers_of_samples_that_make_no_sense_are_refused(given, name):
+    with pytest.raises(InvalidParameter) as refused:
+        compare(650, **{**SITES, **given})
+    assert refused.value.name == name
+
+
+def test_scouts_are_recommended_where_there_are_enough_and_noise_permits_it():
+    usual = {"epsilon": 8.0, "delta": 1e-5, "adjacency": "zero-out", "trust": "local"}
+    many = compare(650, **usual, clients=60_000, cohort=1_000, releases=1)
+    few = compare(650, **usual, cohort=20, rounds=40)
+    loud = compare(2_000_000, **usual, clients=60_000, cohort=1_000, releases=1)
+    assert [found.scouts_help(found.best("local")) for found in (many, few, loud)] == [True, False, False]
