@@ -16,7 +16,7 @@ import logging
 from collections.abc import Callable, Iterator, Mapping, MutableMapping
 from functools import lru_cache
 from pathlib import Path
-from typing import Any, final
+from typing import Any, TypeVar, final
 
 import numpy as np
 from attrs import field, frozen
@@ -45,6 +45,7 @@ LOGGER = logging.getLogger(__name__)
 OURS = "quietbit"
 POLICY, GATEKEEPER = NODE_KEYS = ("quietbit.policy", "quietbit.gatekeeper")
 MakeRecord = Callable[[dict[str, Any]], Any]
+Result = TypeVar("Result")
 _ledger = lru_cache(maxsize=8)(FileLedger)  # of which a process reads each line once
 _plan = lru_cache(maxsize=32)(lambda items, kinds: Plan.from_run_config(dict(items)))  # by values and their types
 
@@ -60,10 +61,23 @@ class Turn:
     layout: ModelLayout = field(default=ModelLayout((), ()))  # of the model to update, and
     received: list[FloatVector] = field(factory=list)  # its arrays as they came
     of_samples: bool = False
+    zero: bytes | None = None  # the release that leaves where no other is made in time
 
     @classmethod
-    def accept(cls, gate: Gate, question: Question, arrays: Mapping[str, Any], plan: Plan) -> Turn:
-        """Refuse a model that does not fit the question, before anything is noted; then accept and note it."""
+    def accept(
+        cls,
+        gate: Gate,
+        question: Question,
+        arrays: Mapping[str, Any],
+        plan: Plan,
+        *,
+        with_zero: bool = False,
+    ) -> Turn:
+        """Refuse a model that does not fit the question, before anything is noted; then accept and note it.
+
+        ``with_zero`` makes the zero release beforehand. The clock of the answer starts when all of this is done:
+        what compiles or is priced for the first time costs the app no time.
+        """
         layout = ModelLayout.of(arrays, plan)
         if layout.dimension != question.dimension:
             rule = f"{question.dimension}, the server's mechanism's"
@@ -73,36 +87,43 @@ class Turn:
         require(offer.family not in ANSWERING, "mechanism of an update", offer.family, "another: answers have a cap")
         left_out = (offer.mechanism.steps - 1) * question.dimension
         names = gate.metrics
-        AnswerTime.check(gate.answer_seconds, left_out)
+        seconds = gate.answer_seconds
+        AnswerTime.check(seconds, left_out)
         if plan.most_examples is not None and EXAMPLES not in names:
             raise NotAllowed("The run weights by examples, which the policy's metrics do not name.", rule="metrics")
         ticket = gate.accept(question)
-        moment = AnswerTime(gate.answer_seconds, left_out)  # prices are found by now
-        return cls(names, moment, ticket, layout, received, plan.unit is Unit.SAMPLE)
+        zero = ticket.zero() if with_zero else None
+        moment = AnswerTime(seconds, left_out)
+        of_samples = plan.unit is Unit.SAMPLE
+        return cls(names, moment, ticket, layout, received, of_samples, zero)
 
     @classmethod
-    def evaluate(cls, gate: Gate, question: Question, asked: Evaluation) -> Turn:
+    def evaluate(cls, gate: Gate, question: Question, asked: Evaluation, *, with_zero: bool = False) -> Turn:
         """Refuse a mechanism that is not the plan's own for evaluations; then accept and note the question."""
         found = ProposedMechanism.read(question.mechanism, gate.families).mechanism
         same = identity_of(found) == identity_of(asked.mechanism)
         require(same, "mechanism of the evaluation", type(found).__name__, "the one of quietbit.evaluate")
         names = gate.metrics
+        seconds = gate.answer_seconds
         ticket = gate.accept(question)
-        return cls(names, AnswerTime(gate.answer_seconds), ticket)
+        zero = ticket.zero() if with_zero else None
+        return cls(names, AnswerTime(seconds), ticket, zero=zero)
 
-    def release(self, read: Callable[[], Any], crashes: list[BaseException]) -> bytes:
-        """Return the release of what ``read`` gets from the answer; of zero, or of no cell, where the app crashes.
+    def read(self, reader: Callable[[], Result], crashes: list[BaseException]) -> Result | None:
+        """Return what ``reader`` gets from the app's answer; None where it cannot be read, which is a crash, too.
 
-        Where samples are protected the answer plays no part: the gradients were handed over (`engine.batch`).
+        The app's objects may do anything when they are looked at, and take any time: this belongs into the
+        thread of the app. Where samples are protected the answer plays no part: the gradients were handed over
+        (`engine.batch`).
         """
-        update = None
-        if not self.of_samples and not crashes:
-            try:
-                update = read()
-            except BaseException as error:  # whatever an app's objects do when they are looked at
-                LOGGER.error("quietbit: the app's answer is not what was asked for; zero is released", exc_info=error)
-                crashes.append(error)
-        return self.ticket.release(update)
+        if self.of_samples or crashes:
+            return None
+        try:
+            return reader()
+        except BaseException as error:
+            crashes.append(error)
+            LOGGER.error("quietbit: the app's answer is not what was asked for; zero is released", exc_info=error)
+            return None
 
 
 def plan_of(config: Mapping[str, Any]) -> Plan:

@@ -1,30 +1,42 @@
 """The client's half: a Flower mod that lets one private release out and nothing else.
 
-Idea     a question is checked against the owner's policy and noted in the ledger before the app is called; what leaves
-         afterwards is one release, whatever the app did (`quietbit.engine.turn`), and the numbers that the policy
-         names, 0 where the app has none. Steps of a masked sum that need no update are answered without the app.
-         Evaluations and queries without a price are answered with those numbers, or a constant. A node that will not
-         answer says so in an error reply; it raises nothing, because Flower forgets the context of an app that raised.
+Idea     a question is checked against the owner's policy and noted in the ledger before the app is
+         called. What leaves afterwards is one release, whatever the app does, and the numbers that the
+         policy names, 0 where the app has none. Steps of a masked sum that need no update are answered
+         without the app. Evaluations and queries without a price are answered with those numbers, or a
+         constant. A node that will not answer says so in an error reply.
+Frames   Flower sends the text of whatever this mod raises to the server. So on an owned node the
+         engine's thread only waits (`node.guard`): a worker decides and makes the reply, the app has a
+         thread of its own, and what the app answers is read there, too. The zero release is made before
+         the app begins; it leaves at its moment where no other reply is complete by then.
 
-In Flower's simulation runtime there is no owner, and whoever runs it is the server too: without a policy the rules of
-`Simulation` hold, and an app that crashed is reported with its traceback. On a SuperNode neither is so. A `lifespan`
-of an app runs outside every mod, and Flower tells the server its exceptions: beside this mod it is refused.
+In Flower's simulation runtime there is no owner, and whoever runs it is the server too: without a policy
+the rules of `Simulation` hold, an app that crashed is reported with its traceback, and nothing is guarded.
 """
 
 from __future__ import annotations
 
-import sys
+import copy
 import traceback
 from collections.abc import Callable
 from dataclasses import dataclass, field, replace
 from functools import cache, partial
 from logging import ERROR, INFO
-from types import FrameType
-from typing import Any, TypeAlias, final
+from typing import Any, NamedTuple, TypeAlias, final
 
-from flwr.app import Array, ArrayRecord, ConfigRecord, Context, Error, Message, MessageType, MetricRecord, RecordDict
-from flwr.clientapp import ClientApp
+from flwr.app import (
+    Array,
+    ArrayRecord,
+    ConfigRecord,
+    Context,
+    Error,
+    Message,
+    MessageType,
+    MetricRecord,
+    RecordDict,
+)
 from flwr.common.constant import ErrorCode
+from flwr.common.serde import recorddict_from_proto, recorddict_to_proto
 from flwr.supercore import log
 
 from quietbit._typing import FloatVector
@@ -34,8 +46,10 @@ from quietbit.engine.messages import MODEL, RECORD, SPEED, SUM, question_of
 from quietbit.engine.replay import Follower
 from quietbit.engine.turn import Turn, gate_for, own_keys, plan_of, refusal
 from quietbit.errors import InvalidParameter, QuietbitError, require
+from quietbit.flower.patches import in_simulation, refuse_lifespans
 from quietbit.node.answer_time import AnswerTime
 from quietbit.node.gatekeeper import Gate
+from quietbit.node.guard import Outbox, guarded, quiet_handlers
 from quietbit.node.policy import Simulation
 from quietbit.node.question import ALONE, VECTOR, Question
 from quietbit.plan.evaluation import Evaluation
@@ -44,12 +58,29 @@ from quietbit.plan.plan import Plan
 __all__ = ["PrivateUplink"]
 
 ARRAYS = "arrays"  # where Flower's strategies put the model
+OURS = (RECORD, SUM, MODEL)  # our records in a node's state
 CallNext: TypeAlias = Callable[[Message, Context], Message]
 SIMULATED = (
-    "simulated nodes have no owner: they answer whatever the run asks, within the run's own budget. On a SuperNode the "
-    "policy of its owner decides, and without one nothing is released (`quietbit node init`)."
+    "simulated nodes have no owner: they answer whatever the run asks, within the run's own budget. On "
+    "a SuperNode the policy of its owner decides, and without one nothing is released (`quietbit node "
+    "init`)."
 )
-SIMULATOR = "flwr.simulation.ray_transport.ray_actor"  # where Flower's simulation runtime runs an app
+FAILED = "This node cannot answer; its owner's log says why."
+
+
+class _Answer(NamedTuple):
+    """A reply, and the state that the node is left with when it leaves."""
+
+    message: Message
+    state: RecordDict
+
+
+class _AppResult(NamedTuple):
+    """What was read from an app's answer: plain values, none of which is an object of the app's."""
+
+    update: Any
+    metrics: RecordDict
+    records: RecordDict | None  # of its state
 
 
 @final
@@ -57,10 +88,11 @@ SIMULATOR = "flwr.simulation.ray_transport.ray_actor"  # where Flower's simulati
 class PrivateUplink:
     """A mod for `flwr.clientapp.ClientApp(mods=[PrivateUplink()])`: train replies become private releases.
 
-    The node config names the owner's policy or gatekeeper; without one a SuperNode releases nothing. ``simulation``
-    changes the rules of nodes in Flower's simulation runtime, which have no owner; on a SuperNode it does nothing.
-    Put it first among the mods: it is then the last to touch a reply. ``start`` gives the model of round 0, where the
-    app ships with it and rounds are replayed (`quietbit.downlink-start`).
+    The node config names the owner's policy or gatekeeper; without one a SuperNode releases nothing.
+    ``simulation`` changes the rules of nodes in Flower's simulation runtime, which have no owner; on a
+    SuperNode it does nothing. Put it first among the mods: it is then the last to touch a reply.
+    ``start`` gives the model of round 0, where the app ships with it and rounds are replayed
+    (`quietbit.downlink-start`).
     """
 
     simulation: Simulation = field(default_factory=Simulation, kw_only=True)
@@ -68,86 +100,273 @@ class PrivateUplink:
 
     def __post_init__(self) -> None:
         """Refuse what is not a Simulation."""
-        require(isinstance(self.simulation, Simulation), "simulation", self.simulation, "a Simulation")
+        is_simulation = isinstance(self.simulation, Simulation)
+        require(is_simulation, "simulation", self.simulation, "a Simulation")
 
     def __call__(self, message: Message, context: Context, call_next: CallNext) -> Message:
         """Answer a message of the server."""
-        simulated = not own_keys(context.node_config) and _in_simulation()
-        if simulated:
-            _say_simulated()
-        kind = message.metadata.message_type.partition(".")[0]
-        asks = kind == MessageType.EVALUATE and RECORD in message.content and _evaluates(context)
-        if kind == MessageType.TRAIN or asks:
-            return self._answer(message, context, call_next, simulated, asks)
-        names: tuple[str, ...] = ()
-        moment = AnswerTime(0.0)
         try:
-            gate = self._gate(context, simulated)
-            gate.forget(context.run_id)
-            names, moment = gate.metrics, AnswerTime(gate.answer_seconds)
-        except Exception as error:  # a node without a policy answers with the same constant
-            log(ERROR, "quietbit: this node's gate cannot be asked", exc_info=error)
-        # Where nothing of the app's answer could leave, the app is not asked: not even its time tells anything.
-        if not names:
-            return Message(RecordDict(), reply_to=message)
-        found = _named_metrics(_run(message, context, call_next, moment, [], simulated), names)
-        return _leave(message, Message(found, reply_to=message), moment)
+            exchange = _Exchange.of(self, message, context, call_next)
+            if not exchange.simulated:
+                return exchange.answer_guarded()
+        except BaseException:  # before anything was asked or noted
+            return _error_reply(message, f"{messages.DECLINED}{FAILED}")
+        _say_simulated()
+        exchange.answer(exchange.outbox)
+        context.state = exchange.outbox.reply.state
+        return exchange.outbox.reply.message
 
-    def _gate(self, context: Context, simulated: bool) -> Gate:
-        return gate_for(context.node_config, context.state, ConfigRecord, self.simulation if simulated else None)
 
-    def _answer(
-        self, message: Message, context: Context, call_next: CallNext, simulated: bool, evaluates: bool
-    ) -> Message:
-        """Answer a question with one release: of an update, or of one cell where it ``evaluates`` the model."""
+@dataclass
+class _Exchange:
+    """One message and its answer."""
+
+    mod: PrivateUplink
+    message: Message
+    context: Context
+    call_next: CallNext
+    outbox: Outbox[_Answer]
+    simulated: bool
+
+    @classmethod
+    def of(cls, mod: PrivateUplink, message: Message, context: Context, call_next: CallNext) -> _Exchange:
+        """Prepare an exchange whose reply is a refusal."""
+        refusal_reply = _error_reply(message, f"{messages.DECLINED}{FAILED}")
+        outbox = Outbox(_Answer(refusal_reply, context.state), partial(_leave_state, context))
+        simulated = not own_keys(context.node_config) and in_simulation()
+        return cls(mod, message, context, call_next, outbox, simulated)
+
+    def answer_guarded(self) -> Message:
+        """Answer for a node that has an owner: whatever happens, the outbox's reply leaves."""
+        try:
+            return guarded(self.outbox, self.answer).message
+        except BaseException:
+            return self.outbox.leaving.message
+
+    def answer(self, outbox: Outbox[_Answer]) -> None:
+        """Put the reply into the outbox."""
+        if not self.simulated:
+            quiet_handlers()
+        kind = self.message.metadata.message_type.partition(".")[0]
+        if kind == MessageType.TRAIN:
+            self._answer_question(None)
+        elif kind == MessageType.EVALUATE and RECORD in self.message.content:
+            evaluation = _evaluation(self.context)
+            if evaluation is None:
+                self._answer_unpriced()
+            else:
+                self._answer_question(evaluation)
+        else:
+            self._answer_unpriced()
+
+    def _gate(self) -> Gate:
+        rules = self.mod.simulation if self.simulated else None
+        context = self.context
+        return gate_for(context.node_config, context.state, ConfigRecord, rules)
+
+    def _answer_question(self, evaluation: Evaluation | None) -> None:
+        """Answer a question with one release: of an update, or of one cell of an evaluation."""
         gate: Gate | None = None
         try:
-            settings = plan_of(context.run_config)
-            asked = messages.evaluation_of(settings) if evaluates else None
-            gate = self._gate(context, simulated)
-            partition: Any = context.node_config.get("partition-id")
-            question = question_of(message.content, settings, context.run_id, context.node_id, partition, asked)
+            gate = self._gate()
+            plan = plan_of(self.context.run_config)
+            question = self._question(plan, evaluation)
             if question.sum is not None and question.sum.step not in (VECTOR, ALONE):
                 answer = ConfigRecord({"step": question.sum.step, "answer": gate.step(question)})
-                return Message(RecordDict({SUM: answer}), reply_to=message)
-            if asked is not None:
-                turn = Turn.evaluate(gate, question, asked)
-            else:
-                if MODEL in message.content:
-                    message.content = self._model(message.content, context, gate, question, settings)
-                turn = Turn.accept(gate, question, _only(message.content, "the message"), settings)
+                self._put(Message(RecordDict({SUM: answer}), reply_to=self.message))
+                return
+            turn = self._turn(gate, plan, question, evaluation)
         except Exception as error:
-            return _declined(message, context, gate, error)
-        crashes: list[BaseException] = []  # from here on the question is noted: it has one release
-        with serving(turn.ticket):
-            reply = _run(message, context, call_next, turn.moment, crashes, simulated)
-        try:
-            content = _named_metrics(reply, turn.names)
-            read = partial(_difference, reply, turn) if asked is None else partial(_shares, reply, asked)
-            for name, piece in messages.split_pieces(turn.release(read, crashes)).items():
-                content[name] = ConfigRecord(dict(piece))
-            if crashes and simulated:
-                shown = "".join(traceback.format_exception(crashes[0]))
-                content[messages.CRASHED] = ConfigRecord({"traceback": shown[-messages.MOST_TRACEBACK :]})
-            said = Message(content, reply_to=message)
-        except Exception as error:
-            said = _declined(message, context, gate, error, accepted=True)
-        return _leave(message, said, turn.moment)
+            self._put(self._declined(gate, error))
+            return
+        self._release(gate, turn, evaluation)
 
-    def _model(self, content: RecordDict, context: Context, gate: Gate, question: Question, plan: Plan) -> RecordDict:
-        """Return the message as it would have come with the whole model, which is kept for the next rounds."""
-        started = self.start
-        start = None if started is None else lambda: (ARRAYS, started(context))
-        follower = Follower(gate.models, context.run_id, plan, start, gate.families)
-        said, speed = content[MODEL], content.array_records.get(SPEED)
-        rest = RecordDict({name: record for name, record in content.items() if name not in (MODEL, SPEED)})
-        if rest.array_records:
-            require(len(rest.array_records) == 1, "number of ArrayRecords", len(rest.array_records), "1")
-            name, arrays = next(iter(rest.array_records.items()))
-            follower.full(said, name, arrays, None if speed is None else speed[SPEED].numpy())
-            return rest
-        name, found = follower.replayed(said, question)
-        return RecordDict({name: ArrayRecord({key: Array(value) for key, value in found.items()}), **rest})
+    def _question(self, plan: Plan, evaluation: Evaluation | None) -> Question:
+        context = self.context
+        partition: Any = context.node_config.get("partition-id")
+        content = self.message.content
+        return question_of(content, plan, context.run_id, context.node_id, partition, evaluation)
+
+    def _turn(self, gate: Gate, plan: Plan, question: Question, evaluation: Evaluation | None) -> Turn:
+        """Accept and note a question; from here on it has one release."""
+        with_zero = not self.simulated
+        if evaluation is not None:
+            return Turn.evaluate(gate, question, evaluation, with_zero=with_zero)
+        if MODEL in self.message.content:
+            self.message.content = self._with_model(gate, question, plan)
+        arrays = _only(self.message.content, "the message")
+        return Turn.accept(gate, question, arrays, plan, with_zero=with_zero)
+
+    def _release(self, gate: Gate, turn: Turn, evaluation: Evaluation | None) -> None:
+        """Call the app and put the one release of an accepted question into the outbox."""
+        if turn.zero is not None:
+            self._accept(turn.moment, _content(_zeros(turn.names), turn.zero))
+        elif not self.simulated:
+            noted = f"{messages.ANSWERED}no release was made."
+            reply = self._stamped(_error_reply(self.message, noted), turn.moment)
+            self.outbox.accept(turn.moment, _Answer(reply, self.context.state))
+        crashes: list[BaseException] = []
+
+        def read(content: RecordDict | None) -> Any:
+            if evaluation is None:
+                return turn.read(lambda: _difference(content, turn), crashes)
+            return turn.read(lambda: _shares(content, evaluation), crashes)
+
+        with serving(turn.ticket):
+            result = self._run_app(turn.moment, turn.names, read, crashes)
+        try:
+            if result is None:
+                content = _content(_zeros(turn.names), turn.ticket.release(None))
+            else:
+                content = _content(result.metrics, turn.ticket.release(result.update))
+            if crashes and self.simulated:
+                shown = "".join(traceback.format_exception(crashes[0]))
+                limited = shown[-messages.MOST_TRACEBACK :]
+                content[messages.CRASHED] = ConfigRecord({"traceback": limited})
+            reply = Message(content, reply_to=self.message)
+        except Exception as error:
+            if turn.zero is not None:  # which is in the outbox already
+                log(ERROR, "quietbit: no release but that of zero can be made", exc_info=error)
+                return
+            reply = self._declined(gate, error, accepted=True)
+        self.outbox.put(_Answer(self._stamped(reply, turn.moment), self._state_after(result)))
+
+    def _answer_unpriced(self) -> None:
+        """Answer with the numbers that the owner lets out as they are, or with a constant."""
+        names: tuple[str, ...] = ()
+        seconds = 0.0
+        try:
+            gate = self._gate()
+            gate.forget(self.context.run_id)
+            names = gate.metrics
+            seconds = gate.answer_seconds
+        except Exception as error:  # a node without a policy answers with the same constant
+            log(ERROR, "quietbit: this node's gate cannot be asked", exc_info=error)
+        # Where nothing of the app's answer could leave, the app is not asked: its time tells nothing.
+        if not names:
+            self._put(Message(RecordDict(), reply_to=self.message))
+            return
+        moment = AnswerTime(seconds)
+        self._accept(moment, _zeros(names))
+        result = self._run_app(moment, names, lambda content: None, [])
+        if result is not None:
+            reply = Message(result.metrics, reply_to=self.message)
+            self.outbox.put(_Answer(self._stamped(reply, moment), self._state_after(result)))
+
+    def _run_app(
+        self,
+        moment: AnswerTime,
+        names: tuple[str, ...],
+        read: Callable[[RecordDict | None], Any],
+        crashes: list[BaseException],
+    ) -> _AppResult | None:
+        """Return what the app answers in time; None where it fails, which only the node's log knows.
+
+        The app gets a message and a context of its own: nothing that it does to them is seen here.
+        """
+        message = copy.copy(self.message)
+        message.__dict__["_metadata"] = copy.copy(self.message.metadata)
+        state = {name: record for name, record in self.context.state.items() if name not in OURS}
+        context = replace(
+            self.context,
+            state=RecordDict(state),
+            node_config=dict(self.context.node_config),
+            run_config=dict(self.context.run_config),
+        )
+
+        def call() -> _AppResult:
+            reply: object = self.call_next(message, context)
+            content = None
+            if isinstance(reply, Message) and reply.has_content():
+                content = reply.content
+            else:
+                log(ERROR, "quietbit: the app answered with no content")
+            update = read(content)
+            return _AppResult(update, _named_metrics(content, names), self._records_of(context))
+
+        return moment.run(call, crashes, simulated=self.simulated)
+
+    def _records_of(self, context: Context) -> RecordDict | None:
+        """Return the records of the app's context; None where they cannot be kept."""
+        try:
+            state = context.state
+            if not self.simulated:  # as Flower will write it down: what cannot be is found here
+                state = recorddict_from_proto(recorddict_to_proto(state))
+            return RecordDict(dict(state))
+        except BaseException as error:
+            log(ERROR, "quietbit: the app's state cannot be kept; the last one is", exc_info=error)
+            return None
+
+    def _state_after(self, result: _AppResult | None) -> RecordDict:
+        """Return the node's state: the app's records, and ours as they are now."""
+        before = self.context.state
+        if result is None or result.records is None:
+            return before
+        ours = {name: before[name] for name in OURS if name in before}
+        return RecordDict({**result.records, **ours})
+
+    def _with_model(self, gate: Gate, question: Question, plan: Plan) -> RecordDict:
+        """Return the message as if it had come with the whole model, which is kept for later rounds."""
+        content = self.message.content
+        start = None
+        given = self.mod.start
+        if given is not None:
+            start = partial(_start_model, given, self.context)
+        follower = Follower(gate.models, self.context.run_id, plan, start, gate.families)
+        rounds = content[MODEL]
+        rest = {name: record for name, record in content.items() if name not in (MODEL, SPEED)}
+        sent = RecordDict(rest).array_records
+        if sent:
+            require(len(sent) == 1, "number of ArrayRecords", len(sent), "1")
+            name, arrays = next(iter(sent.items()))
+            speed = content.array_records.get(SPEED)
+            momentum = None if speed is None else speed[SPEED].numpy()
+            follower.full(rounds, name, arrays, momentum)
+            return RecordDict(rest)
+        name, replayed = follower.replayed(rounds, question)
+        arrays = ArrayRecord({key: Array(value) for key, value in replayed.items()})
+        return RecordDict({name: arrays, **rest})
+
+    def _put(self, reply: Message) -> None:
+        """Let a reply leave at once that does not depend on the app."""
+        self.outbox.put(_Answer(reply, self.context.state))
+
+    def _accept(self, moment: AnswerTime, content: RecordDict) -> None:
+        """Let this content leave at the moment, unless another is put in its place."""
+        reply = self._stamped(Message(content, reply_to=self.message), moment)
+        self.outbox.accept(moment, _Answer(reply, self.context.state))
+
+    def _stamped(self, reply: Message, moment: AnswerTime) -> Message:
+        """Return a reply whose stamps say the moment and nothing else."""
+        asked = self.message.metadata
+        reply.metadata.created_at = moment.stamp
+        reply.metadata.ttl = asked.ttl - (reply.metadata.created_at - asked.created_at)
+        return reply
+
+    def _declined(self, gate: Gate | None, error: Exception, *, accepted: bool = False) -> Message:
+        """Refuse in words made from the question alone; this node has then left the sum, if any."""
+        reason, noted = refusal(error, accepted=accepted, gate=gate)
+        if gate is not None:
+            try:
+                gate.forget(self.context.run_id)
+            except Exception as failure:
+                log(ERROR, "quietbit: the sum could not be left", exc_info=failure)
+        # The server must go on counting a release that was made and whose reply may be lost.
+        prefix = messages.ANSWERED if noted else messages.DECLINED
+        return _error_reply(self.message, f"{prefix}{reason}")
+
+
+def _error_reply(message: Message, reason: str) -> Message:
+    error = Error(ErrorCode.MOD_FAILED_PRECONDITION, messages.one_line(reason))
+    return Message(error, reply_to=message)
+
+
+def _leave_state(context: Context, answer: _Answer) -> None:
+    context.state = answer.state
+
+
+def _start_model(start: Callable[[Context], ArrayRecord], context: Context) -> tuple[str, ArrayRecord]:
+    return ARRAYS, start(context)
 
 
 def _only(content: RecordDict | None, where: str) -> ArrayRecord:
@@ -158,22 +377,42 @@ def _only(content: RecordDict | None, where: str) -> ArrayRecord:
     return next(iter(records.values()))
 
 
-def _difference(reply: RecordDict | None, turn: Turn) -> list[FloatVector]:
+def _difference(content: RecordDict | None, turn: Turn) -> list[FloatVector]:
     """Return the update that the app's reply holds."""
-    return turn.layout.difference(turn.received, _only(reply, "the app's reply"))
+    return turn.layout.difference(turn.received, _only(content, "the app's reply"))
 
 
-def _shares(reply: RecordDict | None, asked: Evaluation) -> FloatVector:
+def _shares(content: RecordDict | None, evaluation: Evaluation) -> FloatVector:
     """Return what the app's metric is of cells; one that is not there is refused."""
-    name, records = asked.metric, (reply or RecordDict()).metric_records.values()
-    found = [record[name] for record in records if name in record]
-    require(len(found) == 1, f"number of metrics {name!r} in the app's reply", len(found), "1")
-    return asked.shares(found[0])
+    name = evaluation.metric
+    records = (content or RecordDict()).metric_records.values()
+    values = [record[name] for record in records if name in record]
+    require(len(values) == 1, f"number of metrics {name!r} in the app's reply", len(values), "1")
+    return evaluation.shares(values[0])
+
+
+def _content(metrics: RecordDict, release: bytes) -> RecordDict:
+    """Return what a reply holds: the numbers that the owner lets out, and the release in pieces."""
+    content = RecordDict(dict(metrics))
+    for name, piece in messages.split_pieces(release).items():
+        content[name] = ConfigRecord(dict(piece))
+    return content
+
+
+def _zeros(names: tuple[str, ...]) -> RecordDict:
+    """Return the numbers of an app that has none."""
+    return _metrics(dict.fromkeys(names, 0.0))
+
+
+def _metrics(numbers: dict[str, float]) -> RecordDict:
+    if not numbers:
+        return RecordDict()
+    return RecordDict({messages.METRICS: MetricRecord(dict(numbers))})
 
 
 def _named_metrics(content: RecordDict | None, names: tuple[str, ...]) -> RecordDict:
-    """Return one number for each of the names, 0 where there is none; all else, arrays included, is dropped."""
-    found: dict[str, float] = {}
+    """Return one number for each of the names, 0 where there is none; everything else is dropped."""
+    numbers: dict[str, float] = {}
     dropped: set[str] = set()
     try:
         for name, record in (content or {}).items():
@@ -181,58 +420,24 @@ def _named_metrics(content: RecordDict | None, names: tuple[str, ...]) -> Record
                 dropped.add(name)
                 continue
             dropped |= record.keys() - set(names)
-            numbers = {key: number for key in names if (number := messages.finite(record.get(key))) is not None}
-            found = numbers | found
+            for key in names:
+                number = messages.finite(record.get(key))
+                if number is not None:
+                    numbers.setdefault(key, number)
         if dropped:
-            log(INFO, "quietbit: not sent to the server: %s", messages.one_line(", ".join(sorted(dropped))))
+            listed = messages.one_line(", ".join(sorted(dropped)))
+            log(INFO, "quietbit: not sent to the server: %s", listed)
     except BaseException as error:  # whatever an app's objects do when they are looked at
         log(ERROR, "quietbit: the app's metrics cannot be read", exc_info=error)
-    return RecordDict({messages.METRICS: MetricRecord({name: found.get(name, 0.0) for name in names})} if names else {})
+    return _metrics({name: numbers.get(name, 0.0) for name in names})
 
 
-def _evaluates(context: Context) -> bool:
-    """Whether the run asks for private answers to evaluations; a config that cannot be read does not."""
+def _evaluation(context: Context) -> Evaluation | None:
+    """Return what the run asks about the model; of a config that cannot be read, nothing."""
     try:
-        return plan_of(context.run_config).evaluation is not None
+        return plan_of(context.run_config).evaluation
     except QuietbitError:
-        return False
-
-
-def _run(
-    message: Message, context: Context, call_next: CallNext, moment: AnswerTime, crashes: list[BaseException],
-    simulated: bool,
-) -> RecordDict | None:  # fmt: skip
-    """Return what the app answers in time; None where it fails, which the node's log knows and the server does not."""
-    own = replace(context, state=RecordDict(dict(context.state)))  # what an abandoned app does to it is lost
-    reply: object = moment.run(lambda: call_next(message, own), crashes, simulated=simulated)
-    if reply is None:
         return None
-    ours = {name: context.state[name] for name in (RECORD, SUM, MODEL) if name in context.state}
-    context.state.clear()
-    context.state.update({**own.state, **ours})
-    if isinstance(reply, Message) and reply.has_content():
-        return reply.content
-    log(ERROR, "quietbit: the app answered with no content")
-    return None
-
-
-def _leave(message: Message, reply: Message, moment: AnswerTime) -> Message:
-    """Hold a reply back until its moment, which is all that its stamps say."""
-    asked, meta = message.metadata, reply.metadata
-    meta.created_at = moment.wait()
-    meta.ttl = asked.ttl - (meta.created_at - asked.created_at)
-    return reply
-
-
-def _in_simulation() -> bool:
-    """Whether Flower's simulation runtime is what calls the app: its own frame is among those of this call.
-
-    A SuperNode has no such frame, and neither has a runtime that we do not know: there an owner's policy decides.
-    """
-    frame: FrameType | None = sys._getframe()
-    while frame is not None and frame.f_globals.get("__name__") != SIMULATOR:
-        frame = frame.f_back
-    return frame is not None
 
 
 @cache
@@ -241,31 +446,4 @@ def _say_simulated() -> None:
     log(INFO, "quietbit: %s", SIMULATED)
 
 
-def _refuse_lifespan(register: Callable[[ClientApp], Any]) -> Callable[[ClientApp], Any]:
-    def lifespan(app: ClientApp) -> Any:
-        if any(isinstance(mod, PrivateUplink) for mod in app._mods):
-            raise InvalidParameter(
-                "An app with PrivateUplink among its mods cannot have a lifespan: it runs outside every mod, and "
-                "Flower sends the text of its exceptions to the server. Do its work in the train function."
-            )
-        return register(app)
-
-    return lifespan
-
-
-def _declined(
-    message: Message, context: Context, gate: Gate | None, error: Exception, *, accepted: bool = False
-) -> Message:
-    """Refuse in words made from the question alone; this node has then left the sum, if there was one."""
-    said, noted = refusal(error, accepted=accepted, gate=gate)
-    if gate is not None:
-        try:
-            gate.forget(context.run_id)
-        except Exception as failure:
-            log(ERROR, "quietbit: the sum could not be left", exc_info=failure)
-    # The server must go on counting a release that was made and whose reply may be lost.
-    reason = messages.one_line(f"{messages.ANSWERED if noted else messages.DECLINED}{said}")
-    return Message(Error(ErrorCode.MOD_FAILED_PRECONDITION, reason), reply_to=message)
-
-
-ClientApp.lifespan = _refuse_lifespan(ClientApp.lifespan)  # type: ignore[method-assign, assignment]
+refuse_lifespans(PrivateUplink)

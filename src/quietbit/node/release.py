@@ -19,7 +19,7 @@ import os
 import threading
 import time
 from collections.abc import Callable, MutableMapping
-from functools import cached_property
+from functools import cached_property, partial
 from typing import Any, final
 
 import numpy as np
@@ -108,6 +108,7 @@ class SumStep:
         """Read the question; refused where the sum does not fit the threshold, the mechanism or the owner's rules."""
         part = question.part
         self._part, self._secrets, self._run = part, secrets, str(question.run)
+        self._twin: SumClient | None = None  # before its vector was masked, where zero was beforehand
         self._identity = rules.identity(question.client) if part.active else None
         # Who the members are is said with the first step, and kept: a server cannot say it twice.
         self._places: bytes = b"" if not part.active else part.table if part.step == KEYS else self._kept()[0]
@@ -153,9 +154,23 @@ class SumStep:
 
     def mask(self, payload: bytes) -> bytes:
         """Return the masked vector of a payload's codes; only when the release is in the ledger."""
-        client, codes = self._restored(), Payload.from_bytes(payload).codes()
+        twin = self._twin
+        client = self._restored() if twin is None else twin
+        codes = Payload.from_bytes(payload).codes()
         masked = client.mask(codes, *unpack_inbox(self._plan, self._part.table))
-        self._keep(client)
+        if twin is None:
+            self._keep(client)
+        return masked
+
+    def mask_zero(self, payload: bytes) -> bytes:
+        """Return the masked vector that leaves in place of the one of `mask`, and never beside it.
+
+        Both have the same masks. What is kept of the client does not depend on the codes, and is kept
+        now: the sum goes on with either.
+        """
+        twin = self._restored()
+        masked = self.mask(payload)
+        self._twin = twin
         return masked
 
     def _keep(self, client: SumClient) -> None:
@@ -228,9 +243,10 @@ class LocalGate:
         seed_round = request.round
         if proposed.family in ANSWERING:
             seed_round += MOST_ROUNDS
-        rng = self.rules.rng(seed_round, request.client)
+        new_rng = partial(self.rules.rng, seed_round, request.client)
+        rng = new_rng()
         self._note_release(request, proposed, honest)
-        return Accepted(request, proposed.uplink, rng, step, self.rules.samples)
+        return Accepted(request, proposed.uplink, rng, step, new_rng, self.rules.samples)
 
     def step(self, request: Question) -> bytes:
         """Answer a step of a masked sum that needs no training; what hands out or signs something is noted."""
@@ -404,12 +420,19 @@ class Accepted:
     """A request that is in the ledger, and its one release."""
 
     def __init__(
-        self, request: Question, uplink: Uplink, rng: RandomBits, step: SumStep | None, samples: int | None = None
+        self,
+        request: Question,
+        uplink: Uplink,
+        rng: RandomBits,
+        step: SumStep | None,
+        new_rng: Callable[[], RandomBits],
+        samples: int | None = None,
     ) -> None:
         self._request = request
         self._uplink = uplink
         self._rng = rng
         self._step = step
+        self._new_rng = new_rng  # for the zero release: other randomness, unless it is seeded
         self._samples = samples
         self._used = False
         self._sum: Batch | None = None
@@ -448,10 +471,24 @@ class Accepted:
             self._left, self._drawn = 0, change is None
             return change
 
+    def zero(self) -> bytes:
+        """Return the release that leaves where that of the app's update is not made in time.
+
+        To be called before the app is: then whatever it does to the process, this one can leave. Only one
+        of the two ever does; this one is of the zero update, with randomness of its own.
+        """
+        payload = make_release(self._uplink, None, self._new_rng())
+        if self._step is not None:
+            payload = self._step.mask_zero(payload)
+        return self._framed(payload)
+
     def release(self, update: Any) -> bytes:
         """Return the frame around the payload, which is masked if it goes into a sum."""
+        return self._framed(self.payload(update))
+
+    def _framed(self, payload: bytes) -> bytes:
         request = self._request
-        return Framed(request.run, request.round, request.node, self.payload(update)).to_bytes()
+        return Framed(request.run, request.round, request.node, payload).to_bytes()
 
     def payload(self, update: Any, uplink: Uplink | None = None) -> bytes:
         """Make the payload, unframed, once; ``uplink`` is one of the same mechanism that knows the update's shape."""

@@ -6,7 +6,7 @@ Idea     the same filter stands at both ends of a task. On its way in, the serve
          in it. A question about the model (`quietbit.evaluate`), beside an update's or by itself, is answered with one
          cell of randomised response. Tasks without a question are not run, unless the policy names numbers that may
          leave. What passes here and is not known raises: NVFlare then sends an error without content, where its own
-         base class of filters would pass data on. The other ways out are shut by `ways_out.py`.
+         base class of filters would pass data on. The other ways out are shut by `patches.py`.
 
 Who decides: `properties` of the scope in the site's `privacy.json`, which jobs cannot write, name the owner's policy
 or gatekeeper. Without one nothing is released, but in NVFlare's simulator and where the job says ``simulation``.
@@ -41,8 +41,8 @@ from quietbit.node.answer_time import AnswerTime
 from quietbit.node.gatekeeper import Gate
 from quietbit.node.policy import PolicyError, Simulation
 from quietbit.node.question import Question
+from quietbit.nvflare.patches import shut
 from quietbit.nvflare.task import ANSWER, DECIDED, TURN, NamedArray, Task, as_kind, kind_of, named, refused, task_of
-from quietbit.nvflare.ways_out import shut
 from quietbit.plan.plan import PREFIX, Plan
 from quietbit.plan.rules import APP
 from quietbit.target import Trust
@@ -158,13 +158,14 @@ class PrivateUplink(Filter):  # type: ignore[misc]
         who = number_of(fl_ctx.get_job_id()), number_of(name), int(digits[1]) if digits else None
         if UPDATE in asked:
             question = question_of({RECORD: asked[UPDATE]}, plan, *who)
-            task.turn = Turn.accept(gate, question, _model(shareable, gate, question, plan), plan)
+            model = _model(shareable, gate, question, plan)
+            task.turn = Turn.accept(gate, question, model, plan, with_zero=not task.shows)
             task.moment = task.turn.moment
         if ABOUT in asked:
             try:
                 about = evaluation_of(plan)
                 question = question_of({RECORD: asked[ABOUT]}, plan, *who, about)
-                turn = Turn.evaluate(gate, question, about)
+                turn = Turn.evaluate(gate, question, about, with_zero=not task.shows)
                 task.evaluation, task.moment = (turn, about), turn.moment if task.turn is None else task.moment
             except Exception as error:
                 if task.turn is None:

@@ -65,6 +65,7 @@ class Task:
     shows: bool = False
     crash: str = ""
     reply: Shareable | None = None
+    leaving: Shareable | None = None  # the whole result, once it is final
     _lock: threading.Lock = field(factory=threading.Lock)
     _content: dict[str, Any] = field(factory=dict)
 
@@ -90,6 +91,24 @@ class Task:
             self.answer(None)
         return deepcopy(self._content)
 
+    def zero(self) -> dict[str, Any]:
+        """Return the content that leaves where no other is ready; nothing is computed for it now."""
+        if self.turn is None and self.evaluation is None:
+            self.heads[ReservedHeaderKey.CONTENT_TYPE] = "DXO"
+            numbers = dict.fromkeys(self.names, 0.0)
+            reply = DXO(DataKind.METRICS, data=numbers).to_shareable()
+            return {key: reply[key] for key in reply if key != ReservedHeaderKey.HEADERS}
+        record = dict(self.refused)
+        noted = {"declined": "no release was made.", "noted": True}
+        if self.turn is not None:
+            record |= noted if self.turn.zero is None else {"release": self.turn.zero}
+        if self.evaluation is not None:
+            zero = self.evaluation[0].zero
+            record |= {ANSWER: noted} if zero is None else {ANSWER: zero}
+        if self.names and record.keys() & {"release", ANSWER}:
+            record["metrics"] = dict.fromkeys(self.names, 0.0)
+        return {RECORD: record}
+
     def _made(self, result: Any) -> Shareable:
         turn, evaluation = self.turn, self.evaluation
         if turn is None and evaluation is None and self.runs:
@@ -111,11 +130,14 @@ class Task:
         """Return the one release of a question that was noted, under its key, or why it cannot be made."""
         crashes: list[BaseException] = []
         try:
-            release = turn.release(read, crashes)
+            release = turn.ticket.release(turn.read(read, crashes))
             if crashes and self.shows and not self.crash:
                 self.crash = f"{type(crashes[0]).__name__}: {crashes[0]}"
             return {key: release}
         except Exception as error:
+            if turn.zero is not None:
+                LOGGER.error("quietbit: no release but that of zero can be made.", exc_info=error)
+                return {key: turn.zero}
             return refused(error, accepted=True)
 
 

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from unittest import mock
+
 import numpy as np
 import pytest
 
@@ -16,6 +18,11 @@ from quietbit.flower import PrivateUplink, Simulation
 from quietbit.node.ledger import LedgerState, StateLedger
 
 
+def as_actor():
+    """Let this process look like an actor of Flower's simulation runtime."""
+    return mock.patch("quietbit.flower.client.in_simulation", return_value=True)
+
+
 def simulated(mod: PrivateUplink):
     """The mod as Flower's simulation runtime calls it: by the actor that runs an app, without ray around it."""
 
@@ -23,7 +30,8 @@ def simulated(mod: PrivateUplink):
         def load():
             return lambda message, context: mod(message, context, call_next)
 
-        return VirtualClientEngineActor().run(load, message, "0", place)[1]
+        with as_actor():
+            return VirtualClientEngineActor().run(load, message, "0", place)[1]
 
     return call
 

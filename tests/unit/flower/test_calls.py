@@ -1,5 +1,6 @@
 """One message of a Flower server: how many Python calls of the library it takes, once a run is under way."""
 
+import contextlib
 import sys
 from pathlib import Path
 
@@ -10,27 +11,41 @@ pytest.importorskip("flwr", reason="needs the flower extra")
 sys.path.append(str(Path(__file__).parents[3] / "docs" / "hooks"))
 from walk import _walked
 
-from quietbit.flower import PrivateUplink
-from unit.flower.kit import CONFIG, DIMENSION, SIMULATED, app, context
+from quietbit.flower import PrivateUplink, Simulation
+from quietbit.flower.client import _Exchange
+from unit.flower.kit import CONFIG, DIMENSION, app, as_actor, context
 from unit.flower.test_client import question
 from unit.node.makers import write_policy
 
 pytestmark = pytest.mark.filterwarnings("ignore::quietbit.flower.SeededRngWarning")
 
 
-@pytest.mark.parametrize("owned", [True, False])
-def test_a_message_takes_few_calls(owned, tmp_path):
-    """731 calls in 35 files before plan, policy, ledger and uplink were kept; today some 190 beside the send.
+def sends(walk):
+    """The calls below each `Uplink.send` of a walk, itself among them."""
+    found = []
+    for place, hop in enumerate(walk.hops):
+        if (hop.file, hop.function) == ("wire/uplink.py", "send"):
+            below = [other.depth > hop.depth for other in walk.hops[place + 1 :]]
+            found.append(1 + (below.index(False) if False in below else len(below)))
+    return found
 
-    A third of them keep the owner's record of decisions, and look for a budget before the ledger is locked.
-    """
+
+@pytest.mark.parametrize(("owned", "releases"), [(True, 2), (False, 1)])
+def test_a_message_takes_few_calls(owned, releases, tmp_path):
+    """731 calls in 35 files before plan, policy, ledger and uplink were kept; a node with an owner makes zero, too."""
     config = CONFIG | {"quietbit.epsilon": 1e3}
     own = {"quietbit_policy": write_policy(tmp_path, epsilon=1e6)} if owned else {}
-    place, mod = context(11, config=config, **own), PrivateUplink() if owned else SIMULATED
-    messages = iter([question(number) for number in (1, 2)])
-    walk = _walked(lambda: mod(next(messages), place, app(np.full(DIMENSION, 0.01))))
-    start = next(place for place, hop in enumerate(walk.hops) if (hop.file, hop.function) == ("wire/uplink.py", "send"))
-    rest = (place for place, hop in enumerate(walk.hops[start + 1 :]) if hop.depth <= walk.hops[start].depth)
-    assert walk.calls - (1 + next(rest)) <= 200
-    assert walk.calls <= 310
-    assert len(walk.files) <= 32
+    place, messages = context(11, config=config, **own), iter([question(number) for number in (1, 2)])
+    mod, call = PrivateUplink(simulation=Simulation(seed=7)), app(np.full(DIMENSION, 0.01))
+
+    def answer():  # in this thread, which is the one that is watched
+        exchange = _Exchange.of(mod, next(messages), place, call)
+        exchange.answer(exchange.outbox)
+        place.state = exchange.outbox.reply.state
+
+    with contextlib.nullcontext() if owned else as_actor():
+        walk = _walked(answer)
+    assert len(sends(walk)) == releases
+    assert walk.calls - sum(sends(walk)) <= 200 * releases
+    assert walk.calls <= 310 * releases
+    assert len(walk.files) <= 33

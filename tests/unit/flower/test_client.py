@@ -37,6 +37,7 @@ from unit.flower.kit import (
     SIMULATED,
     SIMULATED_MOD,
     app,
+    as_actor,
     be_the_server,
     context,
     ledger,
@@ -469,7 +470,8 @@ def test_it_works_as_a_mod_of_a_client_app_and_travels():
         return trained(message, SHIFT)
 
     place = context(11)
-    reply = VirtualClientEngineActor().run(lambda: client, question(kind="train"), "0", place)[1]
+    with as_actor():
+        reply = VirtualClientEngineActor().run(lambda: client, question(kind="train"), "0", place)[1]
     assert reply.content == SIMULATED(question(), context(11), app(SHIFT)).content
     assert dict(client(question(kind="evaluate"), place).content) == {}
 
@@ -490,13 +492,30 @@ def test_arrays_that_numpy_chokes_on_are_an_error_reply_and_nothing_is_raised(da
     assert "quietbit" not in place.state
 
 
+def spans(context):
+    yield
+
+
 def test_a_lifespan_beside_the_mod_is_refused_when_the_app_is_made():
     """It runs outside every mod: Flower sent the text of its exception to the server, and no ledger knew."""
     client = ClientApp(mods=[SIMULATED_MOD])
     with pytest.raises(InvalidParameter, match="cannot have a lifespan"):
         client.lifespan()
     plain = ClientApp()
-    plain.lifespan()(lambda context: iter([None]))  # an app without the mod is not ours to judge
+    plain.lifespan()(spans)  # an app without the mod is not ours to judge
+    plain.train()(app(SHIFT))
+
+
+@pytest.mark.parametrize("kind", ["train", "evaluate", "query"])
+def test_a_lifespan_beside_the_mod_of_one_function_is_refused_too(kind):
+    first = ClientApp()
+    getattr(first, kind)(mods=[SIMULATED_MOD])(app(SHIFT))
+    with pytest.raises(InvalidParameter, match="cannot have a lifespan"):
+        first.lifespan()
+    second = ClientApp()
+    second.lifespan()(spans)
+    with pytest.raises(InvalidParameter, match="cannot have a lifespan"):
+        getattr(second, kind)(mods=[SIMULATED_MOD])
 
 
 def test_ctrl_c_is_the_owners():

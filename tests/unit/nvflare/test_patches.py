@@ -14,7 +14,7 @@ from nvflare.fuel.f3.message import Message
 from nvflare.fuel.f3.streaming.stream_const import STREAM_CHANNEL, STREAM_DATA_TOPIC, StreamHeaderKey
 from nvflare.fuel.utils import fobs
 
-from quietbit.nvflare.ways_out import ANSWERED, SENT
+from quietbit.nvflare.patches import ANSWERED, SENT
 from unit.nvflare.kit import JOB, NEARLY_EXACT, Server, Site, content, owned, script_site, trained
 
 PATIENT = "glucose 417.25"

@@ -16,14 +16,16 @@ from __future__ import annotations
 
 import contextvars
 import logging
+import re
 import threading
 import traceback
 from collections.abc import Callable
 from copy import deepcopy
 from functools import cache, partial
-from typing import Any, final
+from typing import Any, NamedTuple, final
 
 from nvflare.apis.event_type import EventType
+from nvflare.apis.filter import ContentBlockedException
 from nvflare.apis.fl_constant import (
     AdminCommandNames,
     FLContextKey,
@@ -33,6 +35,7 @@ from nvflare.apis.fl_constant import (
     ServerCommandNames,
 )
 from nvflare.apis.fl_context import FLContext
+from nvflare.apis.fl_exception import UnsafeJobError
 from nvflare.apis.shareable import ReservedHeaderKey, Shareable, make_reply
 from nvflare.client import api as client_api
 from nvflare.client.cell.defs import CHANNEL as TRAINER_CHANNEL
@@ -47,13 +50,41 @@ from nvflare.fuel.f3.streaming import stream_const as stream
 from nvflare.fuel.f3.streaming.download_service import OBJ_DOWNLOADER_CHANNEL, OBJ_DOWNLOADER_TOPIC
 from nvflare.fuel.f3.streaming.stream_const import STREAM_CHANNEL, StreamHeaderKey
 from nvflare.private.defs import TrainingTopic
+from nvflare.private.fed.client import client_runner
+from nvflare.private.fed.simulator.simulator_app_runner import SimulatorClientRunManager
 
 from quietbit.engine.batch import share_batches
-from quietbit.nvflare.task import DECIDED, TURN, task_of
+from quietbit.node.guard import Outbox, guarded, quiet_handlers
+from quietbit.nvflare.task import DECIDED, TURN, Task, task_of
 
-__all__ = ["ANSWERED", "SENT", "shut"]
+__all__ = ["ANSWERED", "CHECKED", "SENT", "VERSION", "shut"]
 
 LOGGER = logging.getLogger(__name__)
+VERSION = "2.9.0"  # of NVFlare, in which these were read; a test fails when one of them changes
+CHECKED = {
+    "nvflare.apis.fl_context:FLContextManager": "ed1339e109fd5087",
+    "nvflare.apis.utils.task_utils:apply_filters": "c9465a3abac919dc",
+    "nvflare.apis.utils.task_utils:get_filters": "dd8e07977e461fea",
+    "nvflare.app_common.logging.constants:is_log_streaming_allowed": "bd8c7e54b93f4673",
+    "nvflare.fuel.f3.cellnet.core_cell:CoreCell._add_adhoc_connector": "c4224c8a179ee1fe",
+    "nvflare.fuel.f3.cellnet.core_cell:CoreCell._create_external_listener": "68894a3a1f3c4bdf",
+    "nvflare.fuel.f3.cellnet.core_cell:CoreCell._forward": "4bf0172fd346666c",
+    "nvflare.fuel.f3.cellnet.core_cell:CoreCell._process_request": "9fd9dacabcf64aa9",
+    "nvflare.fuel.f3.cellnet.core_cell:CoreCell._send_to_endpoint": "e3f1fac80ee474ca",
+    "nvflare.fuel.f3.communicator:Communicator.send": "4cb94b1a5f5bee76",
+    "nvflare.private.aux_runner:AuxRunner.multicast_aux_requests": "9121db381b157545",
+    "nvflare.private.aux_runner:AuxRunner.send_aux_request": "dc51af56f320c4ae",
+    "nvflare.private.fed.client.client_run_manager:ClientRunManager.send_task_result": "693cc4220c28b839",
+    "nvflare.private.fed.client.client_runner:ClientRunner._do_process_task": "200a1e56e8a2af3f",
+    "nvflare.private.fed.client.client_runner:ClientRunner._do_task": "29888f10e0ed753b",
+    "nvflare.private.fed.client.client_runner:ClientRunner._handle_do_task": "7be2c0ce4c917a83",
+    "nvflare.private.fed.client.client_runner:ClientRunner._process_task": "5a1e3743da3e8e9a",
+    "nvflare.private.fed.client.client_runner:ClientRunner._try_send_result_once": "c3bbb2d8056e386c",
+    "nvflare.private.fed.client.client_runner:ClientRunner.fetch_and_run_one_task": "82bdf8343bff4d0a",
+    "nvflare.private.fed.client.client_runner:ClientRunner.handle_event": "c0c5d830168ec662",
+    "nvflare.private.fed.client.communicator:Communicator.submit_update": "07fa37a830bf5217",
+    "nvflare.private.privacy_manager:Scope": "b526424abfce9f23",
+}
 Route = tuple[str, str]
 Wrapped = Callable[..., Any]
 # What the engine itself sends on the auxiliary channel: that a client is there, and which task it asks about.
@@ -63,8 +94,8 @@ PUBLIC = (
     ReservedKey.RUN_NUM, ReservedKey.IDENTITY_NAME, ReservedKey.FQSN, ReservedKey.IS_LEAF, FLContextKey.CLIENT_NAME,
     FLContextKey.CURRENT_RUN, FLContextKey.CURRENT_JOB_ID,
 )  # fmt: skip
-# What the engine writes into the head of a result when it sends it.
-HEAD: tuple[str, ...] = (ReservedHeaderKey.MSG_ROOT_ID, ReservedHeaderKey.MSG_ROOT_TTL)
+# What the engine writes into the head of a result when it sends it: a number of its own.
+ROOT = re.compile(r"[0-9a-f]{8}(-[0-9a-f]{4}){3}-[0-9a-f]{12}")
 CODES = {value for name, value in vars(ReturnCode).items() if name.isupper()}
 # What a stream's ends tell each other, and who they are: neither has anything of the app's.
 TRANSPORT: frozenset[Route] = frozenset(
@@ -109,6 +140,11 @@ def shut(fl_ctx: FLContext) -> bool:
     before = hasattr(runner, DONE)
     _hear_aborts()
     share_batches()
+    if not isinstance(engine, SimulatorClientRunManager):
+        quiet_handlers()
+    if not hasattr(client_runner.apply_filters, DONE):
+        client_runner.apply_filters = partial(_applied, client_runner.apply_filters)
+        setattr(client_runner.apply_filters, DONE, True)
     _shut_cell(engine.get_cell().core_cell)
     for executor in runner.task_router.task_table.values():
         if not hasattr(executor, DONE):
@@ -218,62 +254,120 @@ def _aux(send: Wrapped, place: int, /, *arguments: Any, **named: Any) -> Any:
 
 
 def _process(process: Wrapped, task: Any, fl_ctx: FLContext) -> Shareable:
-    """Process a task: whatever happens in it, its answer comes out at its moment, and no task is told.
+    """Process a task: whatever happens in it, its one answer comes out, at its moment.
 
-    The task runs in a thread and a context of its own, the app and all filters and components of the job in it. What
-    is not done in time is abandoned, and answered for as if it had failed; nothing that it does later is seen.
+    The runner's thread waits (`node.guard`). The task runs in a thread and a context of its own, with
+    the app and all filters and components of the job in it. What is not done in time is abandoned; what
+    it does later is not seen.
     """
-    decided, results, own = threading.Event(), list[Any](), fl_ctx.get_engine().new_context()
-    own.props.update(fl_ctx.props)
-    own.set_prop(DECIDED, decided, private=True, sticky=False)
+    otherwise = _Result(make_reply(ReturnCode.EXECUTION_EXCEPTION), None)
+    outbox = Outbox(otherwise, _seal, restore_interrupt=False)
+    work = partial(_run_task, process, task, fl_ctx)
+    if isinstance(fl_ctx.get_engine(), SimulatorClientRunManager):  # whose user may interrupt it
+        work(outbox)
+        _seal(outbox.reply)
+        return outbox.reply.reply
+    try:
+        return guarded(outbox, work).reply
+    except BaseException:
+        return outbox.leaving.reply
 
-    def work() -> None:
+
+class _Result(NamedTuple):
+    """A reply, and the task that it answers, if one was decided about."""
+
+    reply: Shareable
+    task: Task | None
+
+
+def _seal(result: _Result) -> None:
+    """Remember what leaves: the engine sends it later, after events of the job's components."""
+    if result.task is not None:
+        result.task.leaving = deepcopy(result.reply)
+
+
+def _run_task(process: Wrapped, task: Any, fl_ctx: FLContext, outbox: Outbox[_Result]) -> None:
+    """Run a task in its own thread, and put its answer into the outbox."""
+    context = fl_ctx.get_engine().new_context()
+    context.props.update(fl_ctx.props)
+    context.set_job_is_unsafe(False)  # by a component, in an earlier task: the next one is answered
+    decided = threading.Event()
+    context.set_prop(DECIDED, decided, private=True, sticky=False)
+    results: list[Any] = []
+
+    def run() -> None:
         try:
-            results.append(process(task, own))
+            results.append(process(task, context))
         except BaseException as error:
             LOGGER.error("quietbit: the task failed, and the server is not told.", exc_info=error)
         finally:
             decided.set()
 
-    worker = threading.Thread(target=contextvars.copy_context().run, args=(work,), daemon=True)
-    worker.start()
+    variables = contextvars.copy_context()
+    thread = threading.Thread(target=variables.run, args=(run,), daemon=True)
+    thread.start()
     decided.wait()  # as long as it takes: this depends on what was asked, and on nothing else
     for key in (TURN, FLContextKey.TASK_ID, FLContextKey.TASK_NAME):
-        fl_ctx.set_prop(key, own.get_prop(key), private=True, sticky=False)
-    turn = task_of(fl_ctx)
-    if turn is None or not turn.runs:
-        worker.join()
-        return _written(results[0] if results else None, fl_ctx)
-    turn.moment.run(worker.join)
+        fl_ctx.set_prop(key, context.get_prop(key), private=True, sticky=False)
+    decision = task_of(fl_ctx)
+    if decision is None or not decision.runs:
+        thread.join()
+        outbox.put(_Result(_written(results, decision), decision))
+        return
+    zero = decision.zero()
+    outbox.accept(decision.moment, _Result(_reply_of(decision, zero), decision))
+    decision.moment.run(thread.join)
+    outbox.put(_Result(_written(results, decision), decision))
     fl_ctx.set_job_is_unsafe(False)
-    found = _written(results[0] if results else None, fl_ctx)
-    turn.moment.wait()
-    return found
+
+
+def _written(results: list[Any], decision: Task | None) -> Shareable:
+    """Write a result anew: the answer of its task, or else a return code and no content."""
+    if decision is not None:
+        return _reply_of(decision, decision.sealed())
+    result = results[0] if results else None
+    code = ReturnCode.EXECUTION_EXCEPTION
+    if isinstance(result, Shareable):
+        code = result.get_return_code()
+        if code not in CODES or set(result) != {ReservedHeaderKey.HEADERS}:
+            LOGGER.error("quietbit: a result that is not the release of its task is not sent.")
+            code = ReturnCode.TASK_RESULT_FILTER_ERROR
+    reply = make_reply(code)
+    if isinstance(result, Shareable):
+        for key in (ReservedHeaderKey.TASK_NAME, ReservedHeaderKey.TASK_ID):
+            if result.get_header(key) is not None:
+                reply.set_header(key, result.get_header(key))
+    return reply
+
+
+def _reply_of(decision: Task, content: dict[str, Any]) -> Shareable:
+    reply = make_reply(ReturnCode.OK, deepcopy(dict(decision.heads)))
+    reply.update(content)
+    return reply
 
 
 def _send_result(send: Wrapped, result: Shareable, fl_ctx: FLContext, *arguments: Any, **named: Any) -> Any:
-    return send(_written(result, fl_ctx), fl_ctx, *arguments, **named)
-
-
-def _written(result: Any, fl_ctx: FLContext) -> Shareable:
-    """Write a result anew: the answer of its task as it was sealed, or else a return code and no content."""
+    """Send the result of a task as it was sealed, whatever a component did to it since."""
     _strip(fl_ctx)
-    before = result if isinstance(result, Shareable) else make_reply(ReturnCode.EXECUTION_EXCEPTION)
-    turn, heads = task_of(fl_ctx), HEAD
-    if turn is not None:
-        content = turn.sealed()
-        found = make_reply(ReturnCode.OK, deepcopy(dict(turn.heads)))
-        found.update(content)
-    else:
-        code = before.get_return_code()
-        if code not in CODES or set(before) != {ReservedHeaderKey.HEADERS}:
-            LOGGER.error("quietbit: a result that is not the release of its task is not sent.")
-            code = ReturnCode.TASK_RESULT_FILTER_ERROR
-        found, heads = make_reply(code), (*HEAD, ReservedHeaderKey.TASK_NAME, ReservedHeaderKey.TASK_ID)
-    for key in heads:
-        if before.get_header(key) is not None:
-            found.set_header(key, before.get_header(key))
-    return found
+    decision = task_of(fl_ctx)
+    leaving = None if decision is None else decision.leaving
+    reply = _written([result], None) if leaving is None else deepcopy(leaving)
+    root = result.get_header(ReservedHeaderKey.MSG_ROOT_ID)
+    if isinstance(root, str) and ROOT.fullmatch(root):  # as the runner has just drawn it
+        reply.set_header(ReservedHeaderKey.MSG_ROOT_ID, root)
+    return send(reply, fl_ctx, *arguments, **named)
+
+
+def _applied(apply: Wrapped, *arguments: Any, **named: Any) -> Any:
+    """Apply a task's filters; one that calls the job unsafe fails like any other.
+
+    NVFlare would end the run, and when a run ends would tell the server why.
+    """
+    try:
+        return apply(*arguments, **named)
+    except UnsafeJobError as error:
+        LOGGER.error("quietbit: a filter calls the job unsafe; zero is released.", exc_info=error)
+        raise ContentBlockedException("quietbit: a filter failed.") from None
 
 
 def _shut_cell(core: Any) -> None:

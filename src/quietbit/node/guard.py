@@ -1,0 +1,303 @@
+"""The outermost frame of an answer: whatever is raised, one reply leaves, at a moment fixed beforehand.
+
+Idea     an engine sends the text of an exception to the server, at once. So the engine's thread does nothing here but
+         wait. A worker thread decides, calls the app and makes the reply; a keeper thread watches the clock. As soon as
+         a question is accepted, the outbox holds a reply that does not depend on the app (the zero release); the worker
+         may replace it, and the keeper closes the outbox at the moment of the answer, whatever the worker is doing.
+
+What an app can do to the engine's thread from its own, and what happens then:
+
+| the app | the engine's thread |
+|---|---|
+| set a signal handler, whose exception Python raises in the main thread | handlers are replaced while it waits |
+| calls `_thread.interrupt_main` | the same |
+| lowers the recursion limit or a resource limit of the process | the keeper puts the old one back |
+| leaves no memory | an exception in here is caught, and the wait goes on; the reply is there already |
+
+A process that ends (`os._exit`, a crash of native code, the system's out-of-memory killer) sends nothing: see
+docs/explanation/threat-model.md, "Time". Signals that ask the process to end wait until the answer has left.
+"""
+
+from __future__ import annotations
+
+import _thread
+import contextlib
+import contextvars
+import importlib
+import logging
+import os
+import signal
+import sys
+import threading
+import time
+from collections.abc import Callable
+from typing import Any, Generic, TypeAlias, TypeVar, final
+
+from quietbit.node.answer_time import AnswerTime
+
+__all__ = ["Outbox", "guarded", "log_quietly", "quiet_handlers"]
+
+LOGGER = logging.getLogger(__name__)
+Reply = TypeVar("Reply")
+Work: TypeAlias = "Callable[[Outbox[Reply]], None]"
+SLICE = 0.05  # seconds between two looks of the keeper at the limits of the process
+GRACE = 30.0  # seconds without a sign of life until a thread of ours is taken for dead
+LIMITS = ("RLIMIT_AS", "RLIMIT_DATA", "RLIMIT_STACK", "RLIMIT_NOFILE", "RLIMIT_NPROC", "RLIMIT_FSIZE", "RLIMIT_CPU")
+
+
+@final
+class Outbox(Generic[Reply]):
+    """The reply that would leave now, and its moment; the worker fills it, the keeper closes it.
+
+    ``leaving`` is the reply that leaves when ``closed`` is true; ``finish`` is called with it before.
+    ``restore_interrupt`` lets Ctrl-C interrupt the engine's thread again when the answer has left: not
+    where the process goes on with other answers, which a late app could interrupt.
+    """
+
+    def __init__(
+        self,
+        otherwise: Reply,
+        finish: Callable[[Reply], None] = lambda reply: None,
+        *,
+        restore_interrupt: bool = True,
+    ) -> None:
+        """Begin with the reply that leaves where nothing is accepted."""
+        self.leaving = otherwise
+        self.closed = False
+        self.moment: AnswerTime | None = None
+        self._reply = otherwise
+        self._finish = finish
+        self._started = False
+        self._abandoned = False  # by the engine's thread, before the keeper entered
+        self._working = False
+        self._worked = False
+        self._begun = time.monotonic()
+        self._beat = self._begun
+        self._entry = _thread.allocate_lock()  # taken by the keeper, and by no second one
+        self._changed = _thread.allocate_lock()  # released when the worker has something to say
+        self._left = _thread.allocate_lock()  # released when the outbox is closed
+        self._changed.acquire()
+        self._left.acquire()
+        self._limits = _Limits()
+        self._signals = _Signals(restore_interrupt)
+
+    @property
+    def reply(self) -> Reply:
+        """What would leave now."""
+        return self._reply
+
+    def accept(self, moment: AnswerTime, reply: Reply) -> None:
+        """Fix the moment, and what leaves then unless something else is put in."""
+        self.moment = moment  # first: a reply that depends on the question must not leave before it
+        self._reply = reply
+        self._wake()
+
+    def put(self, reply: Reply) -> None:
+        """Replace the reply; after the outbox is closed this changes nothing."""
+        self._reply = reply
+
+    def start(self, work: Work[Reply]) -> None:
+        """Start worker and keeper, once, in threads that no hook of `threading` reaches."""
+        if self._started:
+            return
+        self._signals.disarm()
+        variables = contextvars.copy_context()
+        _thread.start_new_thread(self._keep, (variables, work))
+        self._started = True
+
+    def wait(self) -> None:
+        """Wait a while; do the keeper's work where it shows no sign of life."""
+        if self._left.acquire(True, SLICE) or self.closed:
+            return
+        if time.monotonic() - self._beat > GRACE:
+            self._abandoned = True
+            self._watch()
+
+    def recover(self) -> None:
+        """Go on after an exception in the engine's thread, which may have come before the start."""
+        if self._started:
+            return
+        self._abandoned = True  # a worker that begins from now on does nothing
+        self._started = True
+        if not self._entry.locked():
+            self._close()
+
+    def release_signals(self) -> None:
+        """Give the engine back its own signal handlers."""
+        self._signals.rearm()
+
+    def _keep(self, variables: contextvars.Context, work: Work[Reply]) -> None:
+        while not self.closed:
+            try:
+                if self._entry.acquire(False):
+                    _thread.start_new_thread(variables.run, (self._work, work))
+                self._watch()
+            except BaseException:  # noqa: S112  (nothing ends this loop, and nothing is logged here)
+                continue
+
+    def _work(self, work: Work[Reply]) -> None:
+        try:
+            if self._abandoned:
+                return
+            self._working = True
+            work(self)
+        except BaseException as error:
+            log_quietly(logging.ERROR, "an answer failed, and the server is not told", error)
+        finally:
+            self._worked = True
+            self._wake()
+
+    def _watch(self) -> None:
+        """Wait for a decision as long as it takes, then for the moment, and close the outbox."""
+        while not self._worked and (self.moment is None or not self.moment.seconds):
+            self._changed.acquire(True, SLICE)
+            self._live()
+            if not self._working and time.monotonic() - self._begun > GRACE:
+                break
+        moment = self.moment
+        while moment is not None and (left := moment.left()) > 0:
+            time.sleep(min(left, SLICE))
+            self._live()
+        self._close()
+
+    def _live(self) -> None:
+        self._beat = time.monotonic()
+        self._limits.restore()
+
+    def _wake(self) -> None:
+        if self._changed.locked():
+            self._changed.release()
+
+    def _close(self) -> None:
+        if self.closed:
+            return
+        self.leaving = self._reply
+        try:
+            self._finish(self.leaving)
+        finally:
+            self.closed = True
+            if self._left.locked():
+                self._left.release()
+
+
+def guarded(outbox: Outbox[Reply], work: Work[Reply]) -> Reply:
+    """Return the reply that ``work`` leaves in the outbox, at the moment that it names; raise nothing.
+
+    ``work`` decides, and calls `Outbox.accept` before the app is called, then `Outbox.put`; it runs
+    in a thread of its own. Where it returns without having accepted, its reply leaves at once.
+    """
+    try:
+        return _held(outbox, work)
+    except BaseException:  # in between two of its lines: it goes on where it was
+        try:
+            return _held(outbox, work)
+        except BaseException:
+            return outbox.leaving
+
+
+def _held(outbox: Outbox[Reply], work: Work[Reply]) -> Reply:
+    while not outbox.closed:
+        try:
+            outbox.start(work)
+            outbox.wait()
+        except BaseException:
+            outbox.recover()
+    try:
+        outbox.release_signals()
+    except BaseException:
+        return outbox.leaving
+    return outbox.leaving
+
+
+def log_quietly(level: int, text: str, error: BaseException | None = None) -> None:
+    """Write a line to the log; drop whatever a handler, a filter or the error itself raises."""
+    try:
+        LOGGER.log(level, "quietbit: %s.", text, exc_info=error)
+    except BaseException:
+        return
+
+
+def quiet_handlers() -> None:
+    """Let no log handler of this process raise into the code that logs, from now on.
+
+    `logging` catches what the standard library's handlers raise; a handler of an app's may raise into an engine that
+    then reports it to the server.
+    """
+    if not hasattr(logging.Logger.handle, "__wrapped__"):
+        handle = logging.Logger.handle
+
+        def quietly(self: logging.Logger, record: logging.LogRecord) -> None:
+            try:
+                handle(self, record)
+            except BaseException:
+                return
+
+        quietly.__wrapped__ = handle  # type: ignore[attr-defined]
+        logging.Logger.handle = quietly  # type: ignore[method-assign]
+
+
+@final
+class _Limits:
+    """Limits of this process as they were before the app ran."""
+
+    def __init__(self) -> None:
+        self._recursion = sys.getrecursionlimit()
+        self._resource: Any = None
+        self._soft: dict[int, int] = {}
+        try:
+            self._resource = importlib.import_module("resource")
+        except ImportError:  # on Windows
+            return
+        for name in LIMITS:
+            number = getattr(self._resource, name, None)
+            if number is not None:
+                self._soft[number] = self._resource.getrlimit(number)[0]
+
+    def restore(self) -> None:
+        """Put back what was changed, as far as the system allows."""
+        if sys.getrecursionlimit() < self._recursion:
+            sys.setrecursionlimit(self._recursion)
+        for number, soft in self._soft.items():
+            now, hard = self._resource.getrlimit(number)
+            if now != soft:
+                with contextlib.suppress(OSError, ValueError):  # a hard limit stays where it is
+                    self._resource.setrlimit(number, (soft, hard))
+
+
+@final
+class _Signals:
+    """Signal handlers of this process that could raise into the thread that waits."""
+
+    def __init__(self, restore_interrupt: bool) -> None:
+        self._restore_interrupt = restore_interrupt
+        self._before: dict[int, Any] = {}
+        self._process = os.getpid()
+
+    def disarm(self) -> None:
+        """Replace every handler that is Python code; other threads than the main one get no signals."""
+        if threading.current_thread() is not threading.main_thread():
+            return
+        for number in signal.valid_signals():
+            handler = signal.getsignal(number)
+            if callable(handler) and not isinstance(handler, signal.Handlers):
+                self._before[number] = handler
+                signal.signal(number, self._drop)
+
+    def rearm(self) -> None:
+        """Put back what Python itself installed, and the engine's handlers of signals that end a process.
+
+        An app's handlers stay disarmed: their exceptions would be raised in the engine's frames. So does the engine's
+        handler of SIGINT, which an app that is late could still trigger with `_thread.interrupt_main`.
+        """
+        for number, handler in self._before.items():
+            engine = str(getattr(handler, "__module__", "")).partition(".")[0]
+            ends = number != signal.SIGINT and engine in ("flwr", "nvflare")
+            interrupts = handler is signal.default_int_handler and self._restore_interrupt
+            if interrupts or ends:
+                signal.signal(number, handler)
+
+    def _drop(self, number: int, frame: object) -> None:
+        """Do nothing; in a process that was forked from this one, do what the system does by default."""
+        if os.getpid() != self._process:
+            signal.signal(number, signal.SIG_DFL)
+            os.kill(os.getpid(), number)

@@ -1,0 +1,82 @@
+"""Fault injection: an exception at each line of some files, in whichever thread the line runs.
+
+A tracer notes the lines that run in a call and in all threads below it; a second call raises at one of them. Calls run
+side by side, each with a tracer of its own.
+"""
+
+from __future__ import annotations
+
+import _thread
+import contextlib
+import sys
+import threading
+from collections.abc import Callable, Iterator
+from types import FrameType
+from typing import Any, TypeAlias
+
+PATIENT = "glucose of patient 4711"
+Line: TypeAlias = tuple[str, str, int]  # file, function, number
+
+
+class Fault(BaseException):
+    """What nobody expects."""
+
+    def __init__(self) -> None:
+        super().__init__(PATIENT)
+
+
+class Tracer:
+    """Note the lines of the files that run; raise when ``at`` is about to run for the first time."""
+
+    def __init__(self, files: frozenset[str], at: Line | None = None) -> None:
+        self.files = files
+        self.at = at
+        self.raised = False
+        self.seen: dict[Line, str] = {}  # with the name of the thread
+
+    def __call__(self, frame: FrameType, event: str, argument: object) -> Any:
+        code = frame.f_code
+        if code.co_filename not in self.files:
+            return None
+        if event == "line":
+            line = (code.co_filename, code.co_name, frame.f_lineno)
+            self.seen.setdefault(line, threading.current_thread().name)
+            if line == self.at and not self.raised:
+                self.raised = True
+                raise Fault
+        return self
+
+
+@contextlib.contextmanager
+def following() -> Iterator[None]:
+    """Let every thread that is started meanwhile be traced as the thread that starts it."""
+    start = _thread.start_new_thread
+
+    def traced(function: Callable[..., Any], arguments: tuple[Any, ...], *named: Any) -> int:
+        tracer = sys.gettrace()
+
+        def run(*given: Any) -> None:
+            with contextlib.suppress(Fault):
+                sys.settrace(tracer)
+                function(*given)
+
+        return start(run, arguments, *named)
+
+    _thread.start_new_thread = traced
+    threading._start_new_thread = traced  # type: ignore[attr-defined]
+    try:
+        yield
+    finally:
+        _thread.start_new_thread = start
+        threading._start_new_thread = start  # type: ignore[attr-defined]
+
+
+def under(tracer: Tracer, call: Callable[[], Any]) -> Any:
+    """Return what a call returns, or the exception that it raises, under a tracer."""
+    sys.settrace(tracer)
+    try:
+        return call()
+    except BaseException as error:
+        return error
+    finally:
+        sys.settrace(None)

@@ -1,0 +1,110 @@
+"""Every exit of a client: an exception at each of its lines, one answer per line, and what leaves then.
+
+Engines send the text of whatever a mod raises to the server, at once. An app's signal handler, a `MemoryError`, or a
+handler of its log can raise between any two lines. What leaves is a release at its moment, of the update or of zero;
+or, where nothing was noted, a constant.
+"""
+
+from __future__ import annotations
+
+import signal
+import time
+from collections.abc import Callable
+from concurrent.futures import ThreadPoolExecutor
+from itertools import count
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+
+pytest.importorskip("flwr", reason="needs the flower extra")
+from flwr.app import MetricRecord
+
+from attack.every_line import PATIENT, Fault, Line, Tracer, following, under
+from quietbit.engine import turn
+from quietbit.flower import PrivateUplink
+from quietbit.flower import client as flower_client
+from quietbit.node import answer_time, guard
+from quietbit.node.answer_time import GRAIN
+from unit.flower.kit import DIMENSION, app, context
+from unit.flower.test_client import CONFIG, question
+from unit.node.makers import books, write_policy
+
+pytestmark = pytest.mark.filterwarnings("ignore")
+SHIFT = np.linspace(-0.2, 0.3, DIMENSION)
+SECONDS = 0.75
+AT_ONCE = 24  # answers that wait side by side
+FILES = frozenset(str(module.__file__) for module in (flower_client, guard, answer_time, turn))
+CONSTANTS = {
+    "quietbit: This node cannot answer; its owner's log says why.",
+    "quietbit, answered before: no release was made.",
+}
+MAIN_THREAD = ("disarm", "rearm")  # where alone these lines run
+NUMBERS = count()
+MOD = PrivateUplink()
+
+
+def raises(*_: Any) -> None:
+    raise ValueError(PATIENT)
+
+
+def answered(folder: Path, call: Callable[..., Any], at: Line | None = None) -> tuple[Any, float, Tracer, Path]:
+    """Answer the first question of a new node: the reply or what was raised, when it left, and the lines."""
+    home = folder / str(next(NUMBERS))
+    home.mkdir()
+    path = write_policy(home, epsilon=1e6, answer_seconds=SECONDS, metrics=("train_loss",))
+    place = context(11, config=CONFIG, quietbit_policy=path)
+    asked = question()
+    tracer = Tracer(FILES, at)
+    reply = under(tracer, lambda: MOD(asked, place, call))
+    return reply, time.time(), tracer, home
+
+
+def check(reply: Any, left: float, tracer: Tracer, home: Path, size: int) -> str:
+    """Return what kind of answer this is; fail where it is none that may leave."""
+    assert tracer.raised or tracer.at is None, tracer.at
+    if isinstance(reply, Fault):  # at the first line of the mod alone, before its frame has begun
+        assert tracer.at == next(iter(tracer.seen)), tracer.at
+        assert books(home).releases == 0
+        return "not begun"
+    assert not isinstance(reply, BaseException), (tracer.at, reply)
+    if reply.has_error():
+        assert reply.error.reason in CONSTANTS, tracer.at
+        return "declined"
+    stamp = reply.metadata.created_at
+    assert stamp / GRAIN == round(stamp / GRAIN)
+    assert 0 <= left - stamp < 2 * GRAIN, (tracer.at, left - stamp)
+    assert set(reply.content) == {"quietbit", "metrics"}
+    assert len(reply.content["quietbit"]["release"]) == size
+    assert reply.content["metrics"] in (MetricRecord({"train_loss": value}) for value in (0.0, 0.25))
+    assert books(home).releases == 1
+    return "released"
+
+
+@pytest.mark.parametrize("call", [app(SHIFT), raises], ids=["trains", "fails"])
+def test_an_exception_at_any_line_lets_out_a_release_at_its_moment_or_a_constant(tmp_path, monkeypatch, call):
+    monkeypatch.setattr(guard, "GRACE", 2.0)
+    guard.quiet_handlers()  # once per process
+    with following():
+        answered(tmp_path, call)  # fills caches
+        reply, left, first, home = answered(tmp_path, call)
+        size = len(reply.content["quietbit"]["release"])
+        assert check(reply, left, first, home, size) == "released"
+        lines = list(first.seen)
+        assert len(lines) > 200
+        replies = []
+        signals = [line for line in lines if line[1] in MAIN_THREAD]
+        others = [line for line in lines if line[1] not in MAIN_THREAD]
+        for line in signals:
+            signal.signal(signal.SIGINT, signal.default_int_handler)
+            replies.append(answered(tmp_path, call, line))
+        with ThreadPoolExecutor(AT_ONCE) as pool:
+            replies += pool.map(lambda line: answered(tmp_path, call, line), others)
+    kinds = [check(*found, size) for found in replies]
+    assert kinds.count("not begun") == 1
+    assert kinds.count("released") > 80
+    # Once the zero release is in the outbox, a release leaves.
+    names = [name for _, name, _ in others]
+    late = kinds[len(signals) + names.index("_run_app") :]
+    assert "declined" not in late
