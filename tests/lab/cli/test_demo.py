@@ -16,24 +16,27 @@ from unit.cli.kit import assert_refused, shell
 @pytest.mark.slow
 @pytest.mark.parametrize("epsilons", [(4.0,), pytest.param((1.0, 2.0, 4.0), marks=pytest.mark.long)])
 def test_leaves_a_report_runs_designs_and_pictures(capsys, tmp_path, monkeypatch, epsilons):
-    """The whole demo, with one seed instead of three."""
+    """The whole demo, with one seed instead of three, and 2,000 clients instead of 10,000."""
     monkeypatch.setattr(demo_training, "SEEDS", 1)
+    small = [line._replace(clients=min(line.clients, 2_000)) for line in demo_training.LINES]
+    monkeypatch.setattr(demo_training, "LINES", tuple(small))
+    monkeypatch.setattr("quietbit_lab.cli.demo.LINES", tuple(small))
     monkeypatch.setattr(demo_training, "EPSILONS", epsilons)
     trainings = 3 * len(epsilons) + 1
     out = tmp_path / "out"
     result = shell(capsys, "demo", "--out", out)
     assert result.code == 0
-    assert f"Training: {trainings} of {trainings}: without noise" in result.err
+    assert f"Training: {trainings} of {trainings}: No privacy, 1,437 clients" in result.err
     assert result.out.strip().endswith(str(out / "report.html"))
     assert "zero-out adjacency: the neighbour's update is the zero vector" in result.out
-    row = r"(Secure sums|Trusted server|Vector), \d+ b\w+ +(\S+) ± \S+ % +(\S+) +(\S+) +(\S+)"
+    row = r"(Secure sums|Trusted server|Vector), \S+ clients +(\S+) % +(\S+) +(\S+) +(\S+)"
     lines = {match[0]: match for match in re.findall(row, result.out)}
     # At least eight standard deviations below the mean of many runs, whatever the words.
-    for name, least in {"Secure sums": 65, "Trusted server": 70, "Vector": 25}.items():
+    for name, least in {"Vector": 25, "Secure sums": 65, "Trusted server": 70}.items():
         _, accuracy, epsilon, _, _ = lines[name]
         assert 3.9 < float(epsilon) <= 4
         assert float(accuracy) > least
-    assert [line[3:] for line in lines.values()] == [("3", "765"), ("3", "2,600"), ("1", "80")]
+    assert [line[3:] for line in lines.values()] == [("1", "80"), ("3", "765"), ("3", "2,600")]
     assert "secure-aggregation trust" in result.out
     assert "local trust" in result.out
     designs = sorted(out.glob("*.json"))
@@ -52,7 +55,7 @@ def test_leaves_a_report_runs_designs_and_pictures(capsys, tmp_path, monkeypatch
     assert facts["report"] == str(tmp_path / "again" / "report.html")
     assert facts["calibrated"]["epsilon_upper"] <= 3
     assert facts["calibrated"]["payload_bytes"] == 100_000 // 8 + 64  # one bit each, and a header
-    assert [one["bytes_per_client_and_round"] for one in facts["training"]] == [765, 2600, 80, 2600]
+    assert [one["bytes_per_client_and_round"] for one in facts["training"]] == [80, 765, 2600, 2600]
     assert all("zero-out adjacency" in one["guarantee"] for one in facts["training"][:3])
     assert (tmp_path / "again" / "report.html").read_bytes() == (out / "report.html").read_bytes()
     again = shell(capsys, "report", out / "runs", "--out", tmp_path / "again.html", "--json")
@@ -79,14 +82,14 @@ def test_the_closing_table_is_made_from_the_records():
     assert facts[0]["accuracy"] == pytest.approx(0.6)
     assert facts[0]["deviation"] == pytest.approx(0.02**0.5)
     assert facts[0]["epsilon_upper"] == target
-    assert [one["bytes_per_client"] for one in facts] == [300, 300, 100, 800]
+    assert [one["bytes_per_client"] for one in facts] == [100, 300, 300, 800]
     assert facts[3]["guarantee"] is None
     assert facts[0]["second"] is None
     trained[0]["record"]["observers"] = {"result": {"epsilon_upper": 0.5}, "sentence": "of another target"}
     trained[2]["record"]["observers"] = {"result": {"epsilon_upper": 0.5}, "sentence": "less"}
     trained[3]["record"]["observers"] = {"result": {"epsilon_upper": 0.7}, "sentence": "the worst"}
     assert demo_training.headline(trained)[0]["second"] == "the worst"
-    assert demo_training.curves(trained)["Vector, 80 bytes"] == [(1, 0.1), (2, pytest.approx(0.6))]
+    assert demo_training.curves(trained)["Vector, 10,000 clients"] == [(1, 0.1), (2, pytest.approx(0.6))]
 
 
 def test_an_unwritable_folder_is_refused(capsys, tmp_path):

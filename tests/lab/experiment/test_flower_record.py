@@ -11,7 +11,7 @@ from quietbit.engine.report import NodeReport, Report, RoundReport
 from quietbit.errors import QuietbitError
 from quietbit.mechanism.registry import identity_of
 from quietbit.privacy.account import Account
-from quietbit.privacy.guarantee import Guarantee
+from quietbit.privacy.guarantee import Guarantee, shown_epsilon
 from quietbit.target import Adjacency, Trust, Unit
 from quietbit_lab.report.page import render_page
 from quietbit_lab.report.runs import read_placed_runs
@@ -75,8 +75,10 @@ def test_a_mechanism_that_does_not_follow_from_the_settings_is_not_drawn(tmp_pat
 def test_a_run_that_the_server_did_not_score_has_what_nodes_said_or_no_curve(tmp_path, scores):
     (run,) = read_placed_runs([saved(tmp_path, scores=scores)])
     assert run.record["points"] == []
-    with pytest.raises(QuietbitError, match=r"quietbit\.evaluate"):
-        render_page([run])
+    page = render_page([run])
+    assert "A model of 650 parameters was trained in 2 rounds, and its accuracy was not measured" in page
+    assert f"epsilon ≤ {shown_epsilon(run.record['guarantee']['epsilon_upper'])} at delta 1e-05, zero-out" in page
+    assert "not scored: neither the server" in page
     (scored,) = read_placed_runs([saved(tmp_path, "scored.json")])
     assert "650" in render_page([run, scored])  # it is listed beside others
     estimate = {"value": 0.4, "low": 0.3, "high": 0.5, "answers": 90}
@@ -91,7 +93,11 @@ def test_a_run_that_the_server_did_not_score_has_what_nodes_said_or_no_curve(tmp
     ]
     (run,) = read_placed_runs([saved(tmp_path, "asked.json", scores=scores, evaluations=said)])
     assert [(point["round"], point["accuracy"]) for point in run.record["points"]] == [(1, 0.4), (2, 1.0)]
-    assert "650" in render_page([run])
+    page = render_page([run])
+    assert (
+        "is right in 100.0 % of test cases (between 30 and 50 %, 95 % of the time, from the randomised answers" in page
+    )
+    assert "of 90 nodes, which are few)" in page
 
 
 @pytest.mark.parametrize(

@@ -25,6 +25,7 @@ from quietbit_lab.cli.train import _rows, _shown
 from quietbit_lab.experiment.record import run_record
 from quietbit_lab.report.page import render_page
 from quietbit_lab.report.runs import PlacedRun, read_placed_runs
+from unit.cli.kit import shell
 from unit.flower.kit import DIMENSION, HandGrid, app, be_the_server, context, ledger, model, simulated
 from unit.flower.secure_kit import Room
 from unit.flower.test_evaluation import evaluates
@@ -144,7 +145,7 @@ def of_page(page):
 
 
 @pytest.mark.parametrize(("kind", "seed"), DRAWS)
-def test_an_engine_shows_what_the_nodes_ledgers_say(kind, seed, tmp_path):
+def test_an_engine_shows_what_the_nodes_ledgers_say(kind, seed, tmp_path, capsys):
     config, rounds = drawn(kind, seed)
     engine = Engine(config)
     metrics = engine.run(rounds)
@@ -167,10 +168,16 @@ def test_an_engine_shows_what_the_nodes_ledgers_say(kind, seed, tmp_path):
     saved = tmp_path / "report.json"
     scores = [{"round": number, "accuracy": 0.5} for number in range(rounds + 1)]
     saved.write_text(json.dumps(values | {"scores": scores}))
-    data, _ = of_page(render_page(read_placed_runs([saved])))
+    data, sentences = of_page(render_page(read_placed_runs([saved])))
+    check(sentences, cost)
     rows = [dict(zip(data["columns"], row, strict=True)) for row in data["comparisons"][0]["rows"]]
     check([max(rows, key=lambda row: row["rounds"])["epsilon"]], cost)
     check([max(row["epsilon"] for row in rows)], cost)
+    unscored = tmp_path / "unscored.json"
+    unscored.write_text(json.dumps(values | {"scores": [], "evaluations": []}))
+    check(of_page(render_page(read_placed_runs([unscored])))[1], cost)
+    shown = shell(capsys, "report", saved, "--out", tmp_path / "page.html")
+    check(SHOWN.findall(" ".join(shown.out.split())), cost)
 
 
 def test_a_report_of_an_older_version_that_left_evaluations_out_of_its_rounds(tmp_path):

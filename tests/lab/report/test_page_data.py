@@ -108,8 +108,14 @@ def test_versions_commits_and_words_are_kept():
 def test_nothing_to_report_is_refused():
     with pytest.raises(InvalidParameter, match="at least one run"):
         page_data([], "t")
-    with pytest.raises(InvalidParameter, match="score"):
-        page_data([changed(runs()[0], points=[])], "t")
+
+
+def test_a_run_without_a_score_is_listed_and_not_drawn():
+    found = page_data([changed(runs()[0], points=[])], "t")
+    assert "accuracy was not measured" in found["comparisons"][0]["summary"]
+    (row,) = rows_of(found)
+    assert (row["chosen"], row["accuracy"], row["state"].split(":")[0]) == (0, None, "not scored")
+    assert row["epsilon"] is not None
 
 
 def test_the_second_guarantee_is_the_worst_over_seeds_and_stands_at_the_end_of_a_run():

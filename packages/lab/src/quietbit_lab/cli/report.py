@@ -31,6 +31,7 @@ def report(
     Example: quietbit report runs/digits --out report.html
     """
     from quietbit_lab.report.page import render_page, save_page
+    from quietbit_lab.report.page_data import page_data
     from quietbit_lab.report.runs import read_placed_runs, reporting_runs
 
     require(out.suffix.lower() in (".html", ".htm"), "end of the report's file name", str(out), ".html")
@@ -42,8 +43,10 @@ def report(
         found = reporting_runs(read_placed_runs(runs))
         told(0.5, f"{len(found):,} runs")
         path = save_page(render_page(found, title), out)
+        sentences = [comparison["summary"] for comparison in page_data(found, title)["comparisons"]]
     labels = sorted({run.label for run in found})
     rows = [
+        Row("summary", "summary", sentences, " ".join(sentences)),
         Row("runs", "runs", len(found), f"{len(found):,}"),
         Row("mechanisms", "mechanisms", labels, "; ".join(labels)),
         Row("bytes", "size", path.stat().st_size, f"{path.stat().st_size / 1000:,.0f} kB"),

@@ -69,6 +69,7 @@ def _record(saved: Mapping[str, Any]) -> dict[str, Any]:
                     "epsilon_upper": whole if reached is None or below else reached,
                     "uplink_bytes": sum(int(entry["uplink"]) for entry in passed),
                     "seconds": None,
+                    **(_interval(score) if "answers" in score else {}),
                 }
             )
     if points:
@@ -102,5 +103,13 @@ def _scores(saved: Mapping[str, Any]) -> list[Mapping[str, Any]]:
     if scored:
         return scored
     asked = [one for one in saved.get("evaluations", ()) if one["metric"] == ACCURACY and len(one["estimates"]) == 1]
-    found = {int(one["round"]): min(max(float(one["estimates"][0]["value"]), 0.0), 1.0) for one in asked}
-    return [{"round": number, ACCURACY: value} for number, value in sorted(found.items())]
+    found = {int(one["round"]): one["estimates"][0] for one in asked}
+    return [
+        {"round": number, ACCURACY: min(max(float(estimate["value"]), 0.0), 1.0), **_interval(estimate)}
+        for number, estimate in sorted(found.items())
+    ]
+
+
+def _interval(estimate: Mapping[str, Any]) -> dict[str, Any]:
+    """Return what an estimate says of its own precision."""
+    return {name: estimate[name] for name in ("low", "high", "answers")}

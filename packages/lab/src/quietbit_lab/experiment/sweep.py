@@ -92,12 +92,16 @@ def append_result(sweep: Sweep, folder: Path, result: dict[str, Any]) -> None:
     append_line(folder / RESULTS, {"sweep": sweep.name, **use, **result})
 
 
-def run_job(job: Job, make_problem: MakeProblem) -> dict[str, Any]:
-    """One job in this process."""
+def run_job(job: Job, make_problem: MakeProblem, *, fresh: bool = False) -> dict[str, Any]:
+    """Run one job in this process; problems are made once for each task, unless ``fresh``."""
     key = repr((sorted(job.task.items()), job.setting.seed if job.task.get("samples", 1) != 1 else 0))
-    if key not in _problems:
-        _problems[key] = make_problem(job.task, job.setting.seed)
-    run = simulate(_problems[key], job.setting.plan, job.setting.training)
+    if fresh or key not in _problems:
+        problem = make_problem(job.task, job.setting.seed)
+        if not fresh:
+            _problems[key] = problem
+    else:
+        problem = _problems[key]
+    run = simulate(problem, job.setting.plan, job.setting.training)
     if run.status == INTERRUPTED:
         raise KeyboardInterrupt
     return {"job": job.identity, "label": job.label, "record": run_record(run, dict(job.task))}

@@ -43,6 +43,7 @@ def _assembled(data: dict[str, Any]) -> str:
     places = {
         "policy": _policy(style, script),
         "title": html.escape(data["title"]),
+        "summary": html.escape(data["comparisons"][0]["summary"]),
         "lead": html.escape(_lead(data)),
         "style": style,
         "data": _json(data),

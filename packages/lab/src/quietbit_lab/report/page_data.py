@@ -20,6 +20,7 @@ from quietbit_lab.experiment.frontier import Summary, frontier, setting_key, sum
 from quietbit_lab.experiment.record import versions
 from quietbit_lab.plot.figure import looks
 from quietbit_lab.report.page_mechanism import Pictures
+from quietbit_lab.report.page_summary import summary
 from quietbit_lab.report.page_words import (
     guarantee_template,
     setting_words,
@@ -35,14 +36,13 @@ COLUMNS = (
     *("label", "setting", "rounds", "epsilon", "accuracy", "deviation", "seeds"),
     *("bytes", "uplink", "chosen", "mechanism", "state", "second"),
 )
-SCORED = "runs of which one has an accuracy: of the server's evaluate_fn, or of nodes by quietbit.evaluate"
+UNSCORED = "not scored: neither the server's evaluate_fn nor quietbit.evaluate gave an accuracy"
 JUDGED, UNBEATEN = 1, 2  # how a row may be chosen; 0: it is a point of a curve and no more
 
 
 def page_data(runs: Sequence[PlacedRun], title: str) -> dict[str, Any]:
-    """Return the data of a page, as plain values; refuse to make one without a run that has a score."""
+    """Return the data of a page, as plain values; runs without a score are listed, and not drawn."""
     require(runs, "runs", list(runs), "at least one run")
-    require(any(run.record["points"] for run in runs), "runs", "no score", SCORED)
     compared = comparisons(runs)
     labels = sorted({run.label: run.mechanism for one in compared for run in one.runs}.items())
     labels.sort(key=lambda pair: pair[1] == PUBLIC)
@@ -72,9 +72,11 @@ class _Table:
         one = self.comparison
         rows = [*self._ended(), *(self._broken(run) for run in one.runs if not run.ended)]
         common, varying = _split(self.settings)
+        named = [dict(zip(COLUMNS, row, strict=True)) for row in rows]
         trusts = {run.label: run.trust for run in one.runs if run.mechanism != PUBLIC}
         return {
             "task": task_words(one.task),
+            "summary": summary(one, named, self.names),
             "delta": one.delta,
             "delta_words": f"{one.delta:g}",
             "unit": one.unit,
@@ -150,10 +152,10 @@ class _Table:
             0.0,
             1,
             record.get("bytes_per_client"),
-            last.get("uplink_bytes"),
+            last.get("uplink_bytes", record.get("uplink_bytes")),
             0,
             -1,
-            f"{record['status']}: {record.get('reason') or 'no reason was kept'}",
+            UNSCORED if run.unscored else f"{record['status']}: {record.get('reason') or 'no reason was kept'}",
             "",
         ]
 

@@ -69,6 +69,11 @@ class PlacedRun:
         """Whether the run has scores that count: it came to its end, or was dropped by a rule."""
         return self.record["status"] in (*ENDED, DROPPED) and bool(self.record["points"])
 
+    @property
+    def unscored(self) -> bool:
+        """Whether the run came to its end, and nobody said how accurate its model is."""
+        return self.record["status"] in ENDED and not self.record["points"]
+
     def judged(self, rounds: int) -> bool:
         """Scores along the way make a curve; only where a run was to be judged may it be chosen."""
         if rounds in (self.record["settings"].get("evaluate_at") or ()):

@@ -46,11 +46,15 @@ function logTicks(low, high, room) {
     for (const digit of [1, 2, 3, 5, 7]) all.push({ value: Number((digit * 10 ** p).toPrecision(6)), digit });
   }
   const inside = all.filter((t) => t.value >= low * 0.9999 && t.value <= high * 1.0001);
+  // Labels need a share 1 / room of the axis each: decimal steps are uneven, so it is the narrowest that counts.
+  const apart = (ticks) => ticks.every((t, k) => !k || Math.log(t.value / ticks[k - 1].value) * room >= Math.log(high / low));
   for (const kept of [[1, 2, 3, 5, 7], [1, 2, 5], [1, 3], [1]]) {
     const some = inside.filter((t) => kept.includes(t.digit));
-    if (some.length <= room && (some.length >= 2 || kept.length === 1)) return some.map((t) => t.value);
+    if (apart(some) && some.length >= 2) return some.map((t) => t.value);
   }
-  return inside.filter((t, k) => k % Math.ceil(inside.length / room) === 0).map((t) => t.value);
+  const thin = [];
+  for (const tick of inside) if (!thin.length || apart([thin[thin.length - 1], tick])) thin.push(tick);
+  return thin.map((t) => t.value);
 }
 
 function scale(low, high, from, to, log) {

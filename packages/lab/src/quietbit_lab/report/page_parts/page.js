@@ -16,6 +16,9 @@ function choose(index) {
   page.low = found.length ? found.reduce((a, b) => Math.min(a, b)) : 1;
   if (page.low === page.high) page.low = page.high / 2;
   document.querySelector(".control").hidden = !found.length;
+  const scored = page.rows.some((row) => row.chosen);
+  for (const id of ["frontier-card", "bytes-card"]) document.getElementById(id).hidden = !scored;
+  document.getElementById("summary").textContent = page.one.summary;
   describe();
   legend();
   startTable();
