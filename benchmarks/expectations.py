@@ -56,7 +56,8 @@ def accuracy(problem: Problem, cohort: int, rounds: int, noise: float) -> tuple[
             plan = Plan("none", **common)
             if noise > 0:
                 multiplier = noise * math.sqrt(rounds) * cohort / math.sqrt(problem.dimension)
-                plan = Plan("gaussian", trust=Trust.CENTRAL, noise_multiplier=multiplier, **common)
+                chosen = {"name": "gaussian", "noise_multiplier": multiplier}
+                plan = Plan(chosen, trust=Trust.CENTRAL, **common)
             run = simulate(problem, plan, Training(lr=step, rounds=rounds))
             scores.append(run.points[-1].score.accuracy if run.points else 0.0)
         best = max(best, (float(np.mean(scores)), step))

@@ -58,7 +58,7 @@ def setup(cohort: int) -> Bench:
     examples = Examples(inputs, labels)
     problem = LinearSoftmax(Dataset("random", CLASSES, examples, examples), Partition.one_each(EXAMPLES))
     ball = Ball(Norm.L2, CLIP, problem.dimension)
-    plan = Plan("imvu", clip=CLIP, adjacency=Adjacency.ZERO_OUT, design_epsilon=EPSILON, cohort=cohort)
+    plan = Plan({"name": "imvu", "design_epsilon": EPSILON}, clip=CLIP, adjacency=Adjacency.ZERO_OUT, cohort=cohort)
     mechanism = InterpolatedMVU(solve(DesignSpec(2, 1, EPSILON)), ball)
     return Bench(problem, mechanism, plan, LocalPlan(Norm.L2, CLIP))
 

@@ -22,8 +22,8 @@ from typing import Any
 import numpy as np
 
 from quietbit import Ball, Norm, Uplink, calibrate
-from quietbit.plan.costs import ClientCosts
-from quietbit.plan.participation import Schedule
+from quietbit.run.costs import ClientCosts
+from quietbit.run.participation import Schedule
 
 DIMENSION, RELEASES, EPSILON, DELTA, DROPPED = 1024, 10, 8.0, 1e-5, 0.1
 

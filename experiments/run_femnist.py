@@ -35,7 +35,7 @@ from numpy.typing import NDArray
 
 from quietbit import Plan
 from quietbit._search import bisect
-from quietbit.plan.participation import releases_per_client
+from quietbit.run.participation import releases_per_client
 from quietbit_lab.experiment.grid import Job, Sweep, read_sweep
 from quietbit_lab.experiment.packed import pack, read_results, unpack
 from quietbit_lab.experiment.record import Setting
@@ -56,7 +56,7 @@ SHARED = (ONE_BIT, GAUSSIAN)  # lines of both figures
 START = {1.0: 0.005, 3.0: 0.01, 8.0: 0.02, 20.0: 0.04, 0.0: 0.16}  # the step to begin with, by epsilon; 0: no noise
 DESIGNS = {1.0: 0.2, 3.0: 0.5, 8.0: 1.0, 20.0: 2.0}  # of several levels: inputs are cut at about 1/50 of the clip
 BETAS = 4.0, 400.0
-ALIKE = ("cohort", "clip", "unit", "participation", "rng", "adjacency")
+ALIKE = ("cohort", "clip", "samples", "participation", "rng", "adjacency")
 Cell = tuple[str, float]  # label and epsilon
 
 
@@ -100,19 +100,19 @@ class Stage:
     def ready(self, job: Job) -> Job:
         """Return the job with its design's beta, if that has several levels; beta depends on seed and writers."""
         plan, rounds = job.setting.plan, job.setting.training.rounds
-        if plan.levels is None:
+        if plan.mechanism.levels is None:
             return job
         problem = self.together.problem(job)
         counts = releases_per_client(plan.schedule(problem.sizes.size), rounds)
 
         def allowed(beta: float) -> bool:
-            chosen = attrs.evolve(plan, beta=beta)
+            chosen = attrs.evolve(plan, mechanism=attrs.evolve(plan.mechanism, beta=beta))
             account = chosen.account(chosen.mechanism_for(problem.dimension, problem.sizes), problem.sizes)
             account.counts = counts
             return account.worst(plan.delta).epsilon_upper <= budget(job)
 
         beta = float(f"{bisect(allowed, *BETAS, relative=1e-3, by_ratio=True) * (1 - 1e-4):.5g}")
-        return with_plan(job, beta=beta)
+        return with_plan(job, mechanism=attrs.evolve(plan.mechanism, beta=beta))
 
 
 def main() -> None:
@@ -185,8 +185,9 @@ def jobs_of(name: str, rounds: int | None) -> list[Job]:
 
 def of_levels(job: Job) -> Job:
     """Return a job of several bits with MVU's design of as many levels; `Stage.ready` finds its beta."""
-    levels = 2 ** (job.setting.plan.bits or 1)
-    made = with_plan(job, levels=levels, design_epsilon=DESIGNS[budget(job)])
+    levels = 2 ** (job.setting.plan.mechanism.bits or 1)
+    mechanism = attrs.evolve(job.setting.plan.mechanism, levels=levels, design_epsilon=DESIGNS[budget(job)])
+    made = with_plan(job, mechanism=mechanism)
     return replace(made, label=f"{job.label}, {levels} levels")
 
 
@@ -221,7 +222,7 @@ def choose(stage: Stage, jobs: Sequence[Job], chosen: dict[Cell, float]) -> None
 
 def leader(job: Job) -> str:
     """Return the line whose steps a job begins with: its own, unless it is much like another."""
-    if job.setting.plan.levels is not None:
+    if job.setting.plan.mechanism.levels is not None:
         return ONE_BIT
     return GAUSSIAN if job.label == SKELLAM else job.label
 

@@ -66,7 +66,7 @@ class Setting:
             "delta": DELTA, "releases": given.epochs, "cohort": given.cohort,
         }  # fmt: skip
         plans = {
-            "fixed": Plan(**usual), "scouts": Plan(**usual, clip_scouts=EVERY),
+            "fixed": Plan(**usual), "scouts": Plan(**usual, scouts={"every": EVERY}),
         }  # fmt: skip
         made: dict[str, Any] = {way: plan.mechanism_for(data.dimension) for way, plan in plans.items()}
         self.asked: Any = made["scouts"].answer

@@ -43,16 +43,15 @@ def main() -> None:
     )
     recipe.add_client_file("patients.py")
     settings = {
-        "quietbit.unit": "sample",
         "quietbit.mechanism": "gaussian",
         "quietbit.clip": 1.0,
         "quietbit.epsilon": chosen.epsilon,
         "quietbit.adjacency": "zero-out",
         "quietbit.releases": chosen.rounds,
-        "quietbit.samples": 150,
-        "quietbit.sampling-rate": 0.2,
-        "quietbit.local-steps": chosen.steps,
-        "quietbit.local-rate": 1.0,
+        "quietbit.samples.count": 150,
+        "quietbit.samples.sampling-rate": 0.2,
+        "quietbit.samples.steps": chosen.steps,
+        "quietbit.samples.learning-rate": 1.0,
     }
     add_privacy(recipe, settings, simulation=True)
     if jobs is not None:

@@ -25,10 +25,10 @@ from quietbit.mechanism.interpolated import InterpolatedMVU as InterpolatedMVU
 from quietbit.mechanism.vector import VectorMVU as VectorMVU
 from quietbit.plan.clip import MovingClip as MovingClip
 from quietbit.plan.compare import compare as compare
-from quietbit.plan.plan import Plan as Plan
 from quietbit.privacy.account import Account as Account
 from quietbit.privacy.cost import Cost as Cost
 from quietbit.privacy.guarantee import Guarantee as Guarantee
+from quietbit.run.plan import Plan as Plan
 from quietbit.secagg.identity import Directory as Directory
 from quietbit.secagg.identity import Identity as Identity
 from quietbit.secagg.plan import ProtocolError as ProtocolError

@@ -16,7 +16,7 @@ from quietbit.engine.turn import Turn
 from quietbit.flower import PrivateUplink
 from quietbit.mechanism.batch import LocalSteps, PoissonBatch
 from quietbit.node.answer_time import GRAIN, NUMBERS, AnswerTime
-from quietbit.plan.plan import Plan
+from quietbit.run.plan import Plan
 from unit.flower.kit import DIMENSION, app, context
 from unit.flower.test_client import CONFIG, question
 from unit.node.makers import books, keeper, write_policy

@@ -260,9 +260,9 @@ def test_orders_of_messages(tmp_path):
     sums = {"trust": ["local", "secure-aggregation"], "min_honest_clients": 3, "local_epsilon": 40.0}
     node = Node(tmp_path, epsilon=40.0, adjacency="zero-out", **sums)
     secure = {key: value for key, value in CONFIG.items() if key != "quietbit.releases"} | {
-        "quietbit.trust": "secure-aggregation", "quietbit.server": "honest-but-curious",
-        "quietbit.threshold": 4, "quietbit.adjacency": "zero-out",
-        "quietbit.design-epsilon": 0.3, "quietbit.epsilon": 1e6,
+        "quietbit.trust": "secure-aggregation", "quietbit.masks.server": "honest-but-curious",
+        "quietbit.masks.threshold": 4, "quietbit.adjacency": "zero-out",
+        "quietbit.mechanism.design-epsilon": 0.3, "quietbit.epsilon": 1e6,
     }  # fmt: skip
     places = {run: node.context(run, secure if run % 2 else None) for run in (1, 2, 3, 4)}
     answered: set[tuple[object, ...]] = set()

@@ -11,7 +11,8 @@ import numpy as np
 import pytest
 from attrs import evolve
 
-from quietbit import Adjacency, Ball, InvalidParameter, Norm, Plan, QuietbitError
+from plans import flat_plan
+from quietbit import Adjacency, Ball, InvalidParameter, Norm, QuietbitError
 from quietbit.auditor.ratio import clopper_pearson
 from quietbit.engine.turn import Turn
 from quietbit.mechanism.adaptive_clip import AdaptiveClip, Scout
@@ -21,7 +22,7 @@ from quietbit.mechanism.response import RandomisedResponse
 from quietbit.node.budget import account_of
 from quietbit.node.question import ALONE, VECTOR, SumPart, description_of, run_name
 from quietbit.node.refusal import AnsweredBefore, BudgetSpent
-from quietbit.plan.evaluation import Evaluation
+from quietbit.run.parts.evaluation import Evaluation
 from quietbit.simulate import Training
 from quietbit.simulate.collect import UplinkCollector, make_collector
 from quietbit.target import Target
@@ -45,9 +46,7 @@ def test_a_path_tells_a_scout_s_length_no_better_than_its_price(adjacency: str) 
     a sound answer is found to be above its price once in 5e8 runs, and one that is twice as dear as it says always.
     """
     lengths = {"long": 100.0, "short": 0.01, "zero": 0.0}
-    plan = Plan(
-        "vmvu", clip=1.0, adjacency=adjacency, epsilon=1.0, releases=1, cohort=2, clip_quantile=0.5, clip_scouts=2
-    )
+    plan = flat_plan("vmvu", clip=1.0, adjacency=adjacency, epsilon=1.0, releases=1, cohort=2, quantile=0.5, every=2)
 
     class Two(Long):
         sizes = np.ones(2, dtype=np.int64)

@@ -11,7 +11,7 @@ import numpy as np
 import pytest
 
 import quietbit
-from quietbit import Plan
+from plans import flat_plan
 from quietbit.simulate import LocalPlan, Score, Training, simulate
 from quietbit.wire.uplink import Uplink
 
@@ -47,7 +47,7 @@ class Careless:
 
 
 def run(row, kind, **given):
-    plan = Plan(**{"clip": 1.0, "adjacency": "replace-one", "cohort": CLIENTS, "rng": "seeded", **kind, **given})
+    plan = flat_plan(**{"clip": 1.0, "adjacency": "replace-one", "cohort": CLIENTS, "rng": "seeded", **kind, **given})
     return simulate(Careless(row), plan, Training(1.0, 1, momentum=0.0))
 
 

@@ -23,6 +23,7 @@ import pytest
 
 from engine.superlink import EngineFailure, Network, Node
 from engine.wire import PUSHES, Request, replies, total
+from plans import flat_plan
 from quietbit import Plan
 from quietbit.node.budget import account_of
 from quietbit.node.ledger import FileLedger
@@ -134,7 +135,7 @@ def test_the_example_trains_as_the_simulator_does(network, tmp_path):
     problem = DigitsWithoutEngine(module(DIGITS / "flower_digits" / "task.py"), nodes)
     found = ours.mechanism_for(650)
     given = {"design_epsilon": found.design.spec.epsilon, "beta": found.beta, "clamp": found.clamp}
-    plan = Plan("imvu", clip=ours.clip, adjacency="zero-out", cohort=nodes, seed=SEED, rng="seeded", **given)
+    plan = flat_plan("imvu", clip=ours.clip, adjacency="zero-out", cohort=nodes, seed=SEED, rng="seeded", **given)
     training = Training(lr=1.0, rounds=rounds, momentum=0.0, local_steps=10, local_rate=0.5, evaluate_every=1)
     run = simulate(problem, plan, training)
     # The simulator rounds updates to float32 before it clips, the mod does not: no code differs here, and the server

@@ -13,7 +13,8 @@ pytest.importorskip("sklearn", reason="needs quietbit-lab: pip install ./package
 pytest.importorskip("cryptography", reason="needs the all extra: pip install 'quietbit[all]'")
 
 from engine.simulation import simulate_app
-from quietbit import Adjacency, Plan
+from plans import flat_plan
+from quietbit import Adjacency
 from quietbit.node.budget import account_of
 from quietbit.node.ledger import StateLedger
 from quietbit.privacy.account import Account
@@ -28,9 +29,9 @@ APP = Path(__file__).parent / "secure_app"
 sys.path.insert(0, str(APP))
 from secure_digits.task import CLIP, DIMENSION, LOST, UNHEARD, problem, update  # noqa: E402
 
-SETTINGS = Plan(
+SETTINGS = flat_plan(
     mechanism="imvu", clip=CLIP, epsilon=30.0, adjacency="zero-out", releases=4,
-    trust="secure-aggregation", server="active", threshold=7, min_honest_clients=6, timeout=120.0,
+    trust="secure-aggregation", server="active", threshold=7, honest=6, timeout=120.0,
     neighbours=8, share_threshold=5, mode="adaptive",
 )  # fmt: skip
 ROUNDS, FAILED, NODES = 4, 3, range(10)
@@ -113,7 +114,7 @@ def test_ledgers_and_report_name_the_trust_and_the_honest_clients(outcome, mecha
     assert all({honest for _, honest, _ in ledger.counts} == {6} for ledger in last.values())
     report, cap = outcome["report"], SETTINGS.target
     held = report["guarantee"]
-    words = held["trust"], held["min_honest_clients"], report["settings"]["quietbit.threshold"]
+    words = held["trust"], held["honest"], report["settings"]["quietbit.masks.threshold"]
     assert words == ("secure-aggregation", 6, 7)
     assert (
         held["epsilon_upper"] == Account(cap, "adaptive").spend(SETTINGS.release(mechanism), ROUNDS).epsilon() <= 30.0

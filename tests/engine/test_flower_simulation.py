@@ -11,7 +11,7 @@ pytest.importorskip("ray", reason="needs the flower extra: pip install 'quietbit
 pytest.importorskip("sklearn", reason="needs quietbit-lab: pip install ./packages/lab")
 
 from engine.simulation import simulate_app
-from quietbit import Plan
+from plans import flat_plan
 from quietbit.node.budget import account_of
 from quietbit.node.ledger import StateLedger
 from quietbit.simulate.loop import simulate
@@ -21,7 +21,7 @@ from quietbit_lab.task.registry import TaskSpec, build_task
 pytestmark = pytest.mark.long  # test_flower_secure.py has the same runtime, test_flower_deployment.py the same sums
 APP = Path(__file__).parent / "simulation_app"
 NODES, ROUNDS, DIMENSION = 10, 6, 650
-SETTINGS = Plan("imvu", clip=0.3, epsilon=60.0, adjacency="zero-out", releases=ROUNDS, mode="adaptive")
+SETTINGS = flat_plan("imvu", clip=0.3, epsilon=60.0, adjacency="zero-out", releases=ROUNDS, mode="adaptive")
 
 
 @pytest.fixture(scope="module")
@@ -49,7 +49,7 @@ def reference():
         DIMENSION
     )  # nodes stop by an account of their own: the run is calibrated to that
     given = {"design_epsilon": mechanism.design.spec.epsilon, "beta": mechanism.beta, "clamp": mechanism.clamp}
-    plan = Plan("imvu", clip=0.3, adjacency="zero-out", cohort=NODES, rng="seeded", **given)
+    plan = flat_plan("imvu", clip=0.3, adjacency="zero-out", cohort=NODES, rng="seeded", **given)
     training = Training(lr=1.0, momentum=0.0, rounds=ROUNDS)
     return simulate(build_task(TaskSpec("digits", samples=143)), plan, training)
 

@@ -15,6 +15,7 @@ import torch
 from scipy import stats
 
 import quietbit
+from plans import flat_plan
 from quietbit.mechanism.ball import Ball, Norm
 from quietbit.simulate.collect import UplinkCollector
 from quietbit.simulate.problem import LocalPlan
@@ -94,7 +95,7 @@ def test_mean_and_variance_are_those_of_the_per_client_path(digits, name, rounds
     if name in ("gaussian", "skellam"):
         largest = 0.0  # sums of normals: Bernstein without its linear part
     assert_sums(mine.sum(axis=0), DRAWS * means, DRAWS * spread, largest)
-    plan = quietbit.Plan(
+    plan = flat_plan(
         "imvu", clip=CLIP, adjacency="zero-out", design_epsilon=1.0, cohort=COHORT, rng="seeded", seed=seed(42)
     )
     collector = UplinkCollector(problem, LocalPlan(Norm.L2, CLIP), plan, mechanism)

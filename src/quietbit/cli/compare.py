@@ -13,7 +13,7 @@ from quietbit.errors import require
 
 if TYPE_CHECKING:
     from quietbit.plan.compare import Comparison, ComparisonRow
-    from quietbit.plan.evaluation import Evaluation
+    from quietbit.run.parts.evaluation import Evaluation
 
 __all__ = ["compare"]
 

@@ -20,9 +20,9 @@ from attrs import define, field
 
 from quietbit.errors import QuietbitError, check_int, require
 from quietbit.mechanism.base import Mechanism, shuffled_privacy
-from quietbit.plan.participation import secret_order
 from quietbit.privacy.account import Account
 from quietbit.privacy.guarantee import Guarantee, GuaranteePair
+from quietbit.run.participation import secret_order
 from quietbit.target import Target, Trust, Unit
 
 __all__ = ["Crowds", "level"]

@@ -21,7 +21,7 @@ from numpy.typing import NDArray
 from quietbit._typing import FloatVector
 from quietbit.arrays import NUMPY_FLOATS, check_parameters
 from quietbit.errors import InvalidParameter, require
-from quietbit.plan.plan import Plan
+from quietbit.run.plan import Plan
 
 __all__ = ["ModelLayout", "NotFinite"]
 

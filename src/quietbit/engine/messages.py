@@ -18,8 +18,8 @@ from attrs import evolve
 from quietbit.errors import InvalidParameter, InvalidPayload, check_int, refuse_payload, require
 from quietbit.mechanism.base import Mechanism
 from quietbit.node.question import MOST_ROUNDS, Question, SumPart, description_of
-from quietbit.plan.evaluation import Evaluation
-from quietbit.plan.plan import Plan
+from quietbit.run.parts.evaluation import Evaluation
+from quietbit.run.plan import Plan
 
 __all__ = [
     "ANSWERED", "CRASHED", "DECLINED", "METRICS", "MODEL", "MOST_TRACEBACK", "RECORD", "SPEED", "SUM", "answer_of",
@@ -77,20 +77,27 @@ def question_of(
         "The server's message must carry quietbit's settings, and does not: is its strategy a PrivateStrategy?",
     )
     part = None
-    if settings.secure:
+    masks = settings.masks
+    if masks is not None:
         step = _fields(
             records.get(SUM),
             {"version", "step", "clients", "number", "table"},
             "The server's message must carry a step of a masked sum, and does not: is its strategy a PrivateStrategy "
-            "with quietbit.trust = secure-aggregation?",
+            "with quietbit.masks?",
         )
-        threshold = check_int(settings.threshold, "quietbit.threshold", 2)
-        honest = check_int(settings.min_honest_clients, "quietbit.min-honest-clients", 2)
-        near = settings.neighbours, settings.share_threshold
-        words = threshold, honest, str(settings.server), *near
-        part = SumPart(step["step"], step["clients"], step["number"], *words, step["table"])
+        part = SumPart(
+            step=step["step"],
+            clients=step["clients"],
+            number=step["number"],
+            threshold=check_int(masks.threshold, "quietbit.masks.threshold", 2),
+            honest=check_int(masks.honest, "quietbit.masks.honest", 2),
+            server=str(masks.server),
+            neighbours=masks.neighbours,
+            share_threshold=masks.share_threshold,
+            table=step["table"],
+        )
     cap = settings.update_target  # what the run's updates may cost, or its answers that the server sees
-    if evaluation is not None and not settings.secure:
+    if evaluation is not None and masks is None:
         cap = evolve(cap, epsilon=evaluation.spends, delta=0.0)
     return Question(
         run=run, round=asked["round"], node=node, dimension=asked["dimension"], mechanism=asked["mechanism"],

@@ -10,7 +10,7 @@ from __future__ import annotations
 
 import io
 from collections import Counter
-from collections.abc import Callable, Iterable, Mapping, MutableMapping
+from collections.abc import Iterable, Mapping, MutableMapping
 from typing import Any, final
 
 import cbor2
@@ -23,8 +23,7 @@ from quietbit.errors import InvalidParameter, check_int, require
 from quietbit.mechanism.base import Mechanism
 from quietbit.node.question import ProposedMechanism, Question, run_name
 from quietbit.node.refusal import NeedsModel
-from quietbit.plan.plan import Plan
-from quietbit.plan.rules import APP
+from quietbit.run.plan import Plan
 from quietbit.wire.downlink import Downlink, OutOfStep, Replica, ServerStep, replay_all
 
 __all__ = ["Follower", "Leader"]
@@ -40,13 +39,10 @@ Arrays = dict[str, NDArray[Any]]
 class Leader:
     """The server's half: its downlink, and which node has the model of which round."""
 
-    def __init__(
-        self, layout: ModelLayout, arrays: Mapping[str, Any], plan: Plan, step: ServerStep, round: int
-    ) -> None:
+    def __init__(self, layout: ModelLayout, arrays: Mapping[str, Any], step: ServerStep, round: int) -> None:
         """Start from the model as it is after ``round``; only float32 models can be replayed."""
         self._layout = layout
-        self._downlink = Downlink(layout.flat(arrays), step, bits=plan.downlink_bits or 32, round=round)
-        self._first = 0 if plan.downlink_start == APP else None  # what a node has that never answered
+        self._downlink = Downlink(layout.flat(arrays), step, round=round)
         self._known: dict[Any, int | None] = {}
         self._whole: set[Any] = set()  # nodes whose last model came in full
         self._lost: Counter[Any] = Counter()
@@ -58,7 +54,7 @@ class Leader:
 
     def missed(self, node: Any) -> list[bytes] | None:
         """Return the broadcasts to send to a node, or None for the full model; what is sent is remembered."""
-        known = self._known.get(node, self._first)
+        known = self._known.get(node)
         found = None if known is None or self._lost[node] >= FORGETFUL else self._downlink.since(known)
         self._sent[node] = self._downlink.replica.round, found is None
         return found
@@ -102,7 +98,6 @@ class Follower:
     store: MutableMapping[str, bytes] | None
     run: int
     plan: Plan
-    start: Callable[[], tuple[str, Mapping[str, Any]]] | None = None  # the model that the app ships with
     families: tuple[str, ...] | None = None  # of mechanisms that the node's owner allows; None allows all
 
     def full(self, said: Any, record: str, arrays: Mapping[str, Any], speed: Any) -> None:
@@ -136,21 +131,12 @@ class Follower:
         return _unpack(table, replica.weights)
 
     def _kept(self, size: int) -> tuple[Replica, bytes]:
-        """Return the model of this run and its layout: the kept one, or the app's."""
+        """Return the model of this run and its layout, as they were kept."""
         store: Mapping[str, bytes] = {} if self.store is None else self.store
         state, known = (store.get(f"{self.run}.{part}") for part in ("state", "layout"))
-        if state is not None and known is not None:
-            return Replica.read(io.BytesIO(state), size), known
-        if self.start is None:
+        if state is None or known is None:
             raise NeedsModel
-        record, arrays = self.start()
-        layout = ModelLayout.of(arrays, self.plan)
-        if not layout.single or layout.dimension != size:
-            raise NeedsModel
-        table = _pack(record, layout, arrays)
-        if self.store is not None:
-            self.store[f"{self.run}.layout"] = table
-        return Replica(layout.flat(arrays)), table
+        return Replica.read(io.BytesIO(state), size), known
 
     def _save(self, replica: Replica) -> None:
         if self.store is not None:

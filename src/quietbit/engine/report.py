@@ -19,10 +19,10 @@ from pathlib import Path
 from typing import Any, final
 
 from quietbit._files import write_json
-from quietbit.plan.costs import spread
-from quietbit.plan.evaluation import Estimate
-from quietbit.plan.plan import Plan
 from quietbit.privacy.guarantee import Guarantee, GuaranteePair, shown_epsilon
+from quietbit.run.costs import spread
+from quietbit.run.parts.evaluation import Estimate
+from quietbit.run.plan import Plan
 from quietbit.target import Unit
 
 __all__ = ["Counts", "EvaluationReport", "NodeReport", "Report", "RoundReport", "grouped"]
@@ -186,7 +186,8 @@ class Report:
         values["guarantee"] = None if held is None else {
             "epsilon_upper": held.epsilon_upper, "delta": held.delta, "unit": held.unit.value,
             "adjacency": held.adjacency.value, "trust": held.trust.value,
-            "min_honest_clients": self.settings.min_honest_clients, "sentence": held.sentence(),
+            "min_honest_clients": None if self.settings.masks is None else self.settings.masks.honest,
+            "sentence": held.sentence(),
         }  # fmt: skip
         values["observers"] = None if pair is None else {
             "server_epsilon_upper": pair.server.epsilon_upper,
@@ -241,8 +242,8 @@ class Report:
         """Return the guarantee of the worst client in words; a run that has not begun has none."""
         if self.guarantee is None:
             return "Nothing was released."
-        honest = self.settings.min_honest_clients
-        counted = f" It counts on {honest} honest clients in every sum." if honest else ""
+        masks = self.settings.masks
+        counted = "" if masks is None else f" It counts on {masks.honest} honest clients in every sum."
         who = "The worst client" if self.guarantee.unit is Unit.CLIENT else "Any sample of the worst site"
         return f"{who}, in this run: {self.guarantee.sentence()}{counted}"
 

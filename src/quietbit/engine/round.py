@@ -33,11 +33,11 @@ from quietbit.mechanism.registry import identity_of
 from quietbit.node.question import VECTOR, Framed, run_name
 from quietbit.node.refusal import Reason, Refusal
 from quietbit.plan.clip import MovingClip, why_it_stays
-from quietbit.plan.costs import SCOUTS
-from quietbit.plan.plan import Plan
 from quietbit.privacy.account import Account
 from quietbit.privacy.cost import Cost
 from quietbit.privacy.guarantee import Guarantee, GuaranteePair
+from quietbit.run.costs import SCOUTS
+from quietbit.run.plan import Plan
 from quietbit.wire.downlink import ServerStep
 from quietbit.wire.uplink import Aggregator, Uplink, effective, weight_of
 
@@ -224,7 +224,8 @@ class Run:
     ) -> SomeRound:
         """Return an empty round of updates, of scouts, or of answers where it ``evaluates`` the model."""
         counts, weighted = (self.answers, False) if evaluates else (self.updates, not mechanism.unmasked)
-        most = self.plan.most_examples if weighted else None
+        weights = self.plan.weights if weighted else None
+        most = None if weights is None else weights.most_examples
         return kind(run=self.number, number=number, mechanism=mechanism, counts=counts, most_examples=most, **fields)
 
     def scouts(self, mechanism: Mechanism, number: int, node: int) -> bool:
@@ -236,11 +237,11 @@ class Run:
     ) -> None:
         """Follow the model that nodes replay, or one that was put in its place; say why, where there is no ``step``."""
         if step is None or not layout.single:
-            if self.plan.replayed and not self.rounds:
+            if self.plan.replay is not None and not self.rounds:
                 why = other if step is None else "not everything that is learnt is float32"
                 self.say(WARNING, KEEPS_FULL.format(why))
         elif self.leader is None or not self.leader.holds(arrays):
-            self.leader = Leader(layout, arrays, self.plan, step, number - 1)
+            self.leader = Leader(layout, arrays, step, number - 1)
 
     def outlook(self, *, asked: int, nodes: int, rounds: int) -> None:
         """Say what to expect of a run that asks ``asked`` of ``nodes`` nodes in each round, and what would help it."""
@@ -259,9 +260,10 @@ class Run:
         elif releases is not None and turns <= FAR_BELOW * releases:
             less = f"with quietbit.releases = {math.ceil(turns)} the same epsilon would need less noise"
             self.say(WARNING, f"{said}: {less}.")
-        if plan.threshold is not None and not plan.threshold <= asked <= 2 * plan.threshold - 1:
-            needs = f"a sum needs from {plan.threshold} to {2 * plan.threshold - 1}, so there will be none"
-            self.say(WARNING, f"quietbit.threshold is {plan.threshold}, and a round asks {asked} nodes: {needs}.")
+        threshold = None if plan.masks is None else plan.masks.threshold
+        if threshold is not None and not threshold <= asked <= 2 * threshold - 1:
+            needs = f"a sum needs from {threshold} to {2 * threshold - 1}, so there will be none"
+            self.say(WARNING, f"quietbit.masks.threshold is {threshold}, and a round asks {asked} nodes: {needs}.")
         if isinstance(self._mechanism, AdaptiveClip):
             why = why_it_stays(self._mechanism, found.noise, asked * few)
             if why is not None:
@@ -337,9 +339,9 @@ class Run:
             pair = self.crowds.observers(guarantee, mechanism, _most(self.updates))
             reasons = {
                 "evaluations": bool(self.answers),
-                "weights, which tell whose release is which": self.plan.most_examples is not None,
+                "weights, which tell whose release is which": self.plan.weights is not None,
                 "releases that come when they like": self.plan.arrivals is not None,
-                SCOUTS: self.plan.clip_scouts is not None,
+                SCOUTS: self.plan.scouts is not None,
             }
             for lacks in (what for what, there in reasons.items() if there):
                 pair = GuaranteePair(guarantee, None, reason=f"the account of the crowd does not have {lacks}")

@@ -34,8 +34,8 @@ from quietbit.node.question import ProposedMechanism, Question
 from quietbit.node.refusal import NotAllowed, Noted, refusal_of
 from quietbit.node.release import LocalGate
 from quietbit.node.stores import ModelFolder, Vault, key_file, simulation_key
-from quietbit.plan.evaluation import Evaluation
-from quietbit.plan.plan import Plan
+from quietbit.run.parts.evaluation import Evaluation
+from quietbit.run.plan import Plan
 from quietbit.target import Unit
 from quietbit.wire.uplink import EXAMPLES
 
@@ -89,7 +89,7 @@ class Turn:
         names = gate.metrics
         seconds = gate.answer_seconds
         AnswerTime.check(seconds, left_out)
-        if plan.most_examples is not None and EXAMPLES not in names:
+        if plan.weights is not None and EXAMPLES not in names:
             raise NotAllowed("The run weights by examples, which the policy's metrics do not name.", rule="metrics")
         ticket = gate.accept(question)
         zero = ticket.zero() if with_zero else None

@@ -3,7 +3,6 @@
 from quietbit.engine.batch import current_batch as current_batch
 from quietbit.engine.batch import private_step as private_step
 from quietbit.engine.report import Report as Report
-from quietbit.flower.accountant import GaussianAccountant as GaussianAccountant
 from quietbit.flower.client import PrivateUplink as PrivateUplink
 from quietbit.flower.strategy import PrivateStrategy as PrivateStrategy
 from quietbit.node.policy import SeededRngWarning as SeededRngWarning

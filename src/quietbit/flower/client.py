@@ -52,12 +52,11 @@ from quietbit.node.gatekeeper import Gate
 from quietbit.node.guard import Outbox, guarded, quiet_handlers
 from quietbit.node.policy import Simulation
 from quietbit.node.question import ALONE, VECTOR, Question
-from quietbit.plan.evaluation import Evaluation
-from quietbit.plan.plan import Plan
+from quietbit.run.parts.evaluation import Evaluation
+from quietbit.run.plan import Plan
 
 __all__ = ["PrivateUplink"]
 
-ARRAYS = "arrays"  # where Flower's strategies put the model
 OURS = (RECORD, SUM, MODEL)  # our records in a node's state
 CallNext: TypeAlias = Callable[[Message, Context], Message]
 SIMULATED = (
@@ -91,12 +90,9 @@ class PrivateUplink:
     The node config names the owner's policy or gatekeeper; without one a SuperNode releases nothing.
     ``simulation`` changes the rules of nodes in Flower's simulation runtime, which have no owner; on a
     SuperNode it does nothing. Put it first among the mods: it is then the last to touch a reply.
-    ``start`` gives the model of round 0, where the app ships with it and rounds are replayed
-    (`quietbit.downlink-start`).
     """
 
     simulation: Simulation = field(default_factory=Simulation, kw_only=True)
-    start: Callable[[Context], ArrayRecord] | None = field(default=None, kw_only=True)
 
     def __post_init__(self) -> None:
         """Refuse what is not a Simulation."""
@@ -308,11 +304,7 @@ class _Exchange:
     def _with_model(self, gate: Gate, question: Question, plan: Plan) -> RecordDict:
         """Return the message as if it had come with the whole model, which is kept for later rounds."""
         content = self.message.content
-        start = None
-        given = self.mod.start
-        if given is not None:
-            start = partial(_start_model, given, self.context)
-        follower = Follower(gate.models, self.context.run_id, plan, start, gate.families)
+        follower = Follower(gate.models, self.context.run_id, plan, gate.families)
         rounds = content[MODEL]
         rest = {name: record for name, record in content.items() if name not in (MODEL, SPEED)}
         sent = RecordDict(rest).array_records
@@ -363,10 +355,6 @@ def _error_reply(message: Message, reason: str) -> Message:
 
 def _leave_state(context: Context, answer: _Answer) -> None:
     context.state = answer.state
-
-
-def _start_model(start: Callable[[Context], ArrayRecord], context: Context) -> tuple[str, ArrayRecord]:
-    return ARRAYS, start(context)
 
 
 def _only(content: RecordDict | None, where: str) -> ArrayRecord:

@@ -31,8 +31,9 @@ from quietbit.engine.round import Round
 from quietbit.errors import InvalidParameter, QuietbitError, require
 from quietbit.mechanism.base import summable
 from quietbit.node.question import CONFIRM, IDENTITY, KEYS, SHARES, STEPS, UNMASK, VECTOR, Framed, sum_plan
-from quietbit.plan.evaluation import Evaluation
-from quietbit.plan.plan import Plan
+from quietbit.run.parts.evaluation import Evaluation
+from quietbit.run.parts.masks import Masks
+from quietbit.run.plan import Plan
 from quietbit.secagg.codec import Advertisement, Unmasking, pack_evidence, pack_inbox, unpack_dealt, write_places
 from quietbit.secagg.identity import PUBLIC_SIZE, SIGNATURE_SIZE, Directory
 from quietbit.secagg.plan import SumPlan
@@ -164,7 +165,7 @@ class SecureRound(FlowerRound):
             members, table = self._members()
             self._numbers = _numbered(self._left)
             count = len(self._left)
-            rule = f"at least the threshold, {self.settings.threshold}, with an identity"
+            rule = f"at least the threshold, {cast(Masks, self.settings.masks).threshold}, with an identity"
             require(count >= 2, "clients of the sum", count, rule)
             # The question as the first client reads it: the plan follows from what all are asked alike.
             records = {RECORD: self._settings, SUM: messages.sum_request(KEYS, count, 1)}
@@ -234,13 +235,15 @@ class SecureRound(FlowerRound):
 
     def report(self) -> RoundReport:
         """Return the counts; ``answered`` are the clients in the sum."""
-        steps = tuple(len(self._done[step]) for step in STEPS if step != CONFIRM or self.settings.active)
+        steps = tuple(
+            len(self._done[step]) for step in STEPS if step != CONFIRM or cast(Masks, self.settings.masks).active
+        )
         clients = len(self._numbers) or len(self._left)
         return replace(super().report(), asked=clients, skipped=self._failed, steps=steps)
 
     def _members(self) -> tuple[tuple[bytes, ...] | None, bytes]:
         """Return the members' public keys, in order, and their places; none unless the server is active."""
-        if not self.settings.active:
+        if not cast(Masks, self.settings.masks).active:
             return None, b""
         if self.directory is None:
             raise InvalidParameter("PrivateStrategy must be given the directory of members for an active server.")
@@ -299,7 +302,7 @@ class SecureRound(FlowerRound):
         def answer(reply: Message, node: int) -> Any:
             return read(messages.answer_of(reply.content.config_records.get(SUM), step), node)
 
-        for reply in self.grid.send_and_receive(questions, timeout=self.settings.timeout):
+        for reply in self.grid.send_and_receive(questions, timeout=cast(Masks, self.settings.masks).timeout):
             value = self._read(step, reply, answer)
             if value is not None:
                 found[self._numbers[reply.metadata.src_node_id]] = value

@@ -44,9 +44,8 @@ from quietbit.flower.arriving import ArrivingGrid
 from quietbit.flower.round import OpenRound, SecureRound, metrics_of
 from quietbit.mechanism.base import Mechanism
 from quietbit.node.question import ALONE
-from quietbit.plan.evaluation import Evaluation
-from quietbit.plan.plan import KEYS, Plan
-from quietbit.plan.rules import OF_STEP
+from quietbit.run.parts.evaluation import Evaluation
+from quietbit.run.plan import Plan
 from quietbit.secagg.identity import Directory
 from quietbit.wire.downlink import Diverged, ServerStep
 from quietbit.wire.uplink import pooled
@@ -91,8 +90,9 @@ class PrivateStrategy(Strategy):
         found = sorted(kinds & set(SINGLE))
         require(not found, "inner strategy", type(inner).__name__, "one that works on the mean of clients alone")
         self.inner, self.settings = inner, Plan.from_run_config(run_config)
-        fine = isinstance(directory, Directory) if self.settings.active else directory is None
-        rule = "a Directory where quietbit.server is active, and left out elsewhere"
+        self._active = self.settings.masks is not None and self.settings.masks.active
+        fine = isinstance(directory, Directory) if self._active else directory is None
+        rule = "a Directory where quietbit.masks.server is active, and left out elsewhere"
         require(fine, "directory", type(directory).__name__, rule)
         self._directory, self._places = directory, dict[int, int]()
         self._run = Run(self.settings, 0, lambda level, line: log(level, "quietbit: %s", line))
@@ -129,9 +129,9 @@ class PrivateStrategy(Strategy):
             self._scores += [{"round": number, **numbers}] if numbers else []
             return found
 
-        plan = self.settings
-        if plan.arrivals is not None:
-            grid = self._arriving = ArrivingGrid(grid, plan.arrivals, plan.staleness or 0)
+        arrivals = self.settings.arrivals
+        if arrivals is not None:
+            grid = self._arriving = ArrivingGrid(grid, arrivals.enough, arrivals.staleness)
         result = super().start(
             grid, initial_arrays, num_rounds, timeout, train_config, evaluate_config, scored if evaluate_fn else None
         )
@@ -163,23 +163,25 @@ class PrivateStrategy(Strategy):
             _shorten(messages, arrays, run.leader)
         if first:
             rounds = self._planned or self.settings.releases or 1
-            many = min(len(messages), self.settings.arrivals or len(messages))
-            run.outlook(asked=many, nodes=len(list(grid.get_node_ids())), rounds=rounds)
+            asked = len(messages)
+            if self.settings.arrivals is not None:
+                asked = min(asked, self.settings.arrivals.enough)
+            run.outlook(asked=asked, nodes=len(list(grid.get_node_ids())), rounds=rounds)
         apart: tuple[list[Message], list[Message]] = [], []
         for message in messages:
             apart[run.scouts(mechanism, server_round, message.metadata.dst_node_id)].append(message)
         self._open = self._round(grid, server_round, arrays, layout, mechanism)
-        asked = self._open.ask(apart[0])
+        questions = self._open.ask(apart[0])
         if not apart[1]:
-            return asked
+            return questions
         scouts = self._open.scouts = run.open(OpenRound, server_round, mechanism.scout(), arrays={}, layout=layout)
         told = {RECORD: ConfigRecord(request_of(server_round, scouts.mechanism))}
-        if self.settings.secure:
+        if self.settings.masks is not None:
             told[SUM] = ConfigRecord(sum_request(ALONE, len(messages), 1))
         contents = {id(message.content): RecordDict({**message.content, **told}) for message in apart[1]}
         for message in apart[1]:
             message.content = contents[id(message.content)]
-        return [*asked, *scouts.ask(apart[1])]
+        return [*questions, *scouts.ask(apart[1])]
 
     def aggregate_train(
         self, server_round: int, replies: Iterable[Message]
@@ -208,11 +210,12 @@ class PrivateStrategy(Strategy):
 
     def _over(self, current: AnyRound) -> RoundReport:
         """Close a round, or leave it open for as many rounds as its releases may be late."""
-        if not self.settings.staleness:
+        arrivals = self.settings.arrivals
+        if arrivals is None or not arrivals.staleness:
             return self._run.close(current)
         current.drained()
         self._late.append(current)
-        self._close_late(self.settings.staleness)
+        self._close_late(arrivals.staleness)
         return self._run.so_far(current)
 
     def _close_late(self, keep: int) -> None:
@@ -259,7 +262,7 @@ class PrivateStrategy(Strategy):
         """Open a round of updates or, where something is ``asked`` about the model, of answers."""
         plan, self._run.number = self.settings, grid.run.run_id
         common: Any = {"arrays": dict(arrays), "layout": layout, "evaluates": asked is not None}
-        if not plan.secure:
+        if plan.masks is None:
             return self._run.open(OpenRound, number, mechanism, **common)
         common |= {"settings": plan, "grid": grid, "directory": self._directory, "places": self._places}
         return self._run.open(SecureRound, number, mechanism, evaluation=asked, **common)
@@ -363,14 +366,11 @@ class PrivateStrategy(Strategy):
 def _server_step(inner: Strategy, plan: Plan) -> ServerStep | None:
     """Return the step that nodes replay; None if there is none or the strategy does anything else with a mean."""
     how = type(inner).aggregate_train
-    plain = plan.replayed and how is FedAvg.aggregate_train
-    for name in OF_STEP:
-        value = getattr(plan, name)
-        rule = f"left out: {type(inner).__name__} steps by itself"
-        require(plain or value is None, f"quietbit.{KEYS[name]}", value, rule)
-    if plan.replayed and how is FedAvgM.aggregate_train:
+    if plan.replay is None:
+        return None
+    if how is FedAvgM.aggregate_train:
         return ServerStep(inner.server_learning_rate, inner.server_momentum)  # type: ignore[attr-defined]
-    return plan.server_step if plain else None
+    return ServerStep(1.0, 0.0) if how is FedAvg.aggregate_train else None
 
 
 def _ask_for(messages: list[Message], server_round: int, mechanism: Mechanism) -> None:

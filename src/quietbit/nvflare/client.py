@@ -43,8 +43,7 @@ from quietbit.node.policy import PolicyError, Simulation
 from quietbit.node.question import Question
 from quietbit.nvflare.patches import shut
 from quietbit.nvflare.task import ANSWER, DECIDED, TURN, NamedArray, Task, as_kind, kind_of, named, refused, task_of
-from quietbit.plan.plan import PREFIX, Plan
-from quietbit.plan.rules import APP
+from quietbit.run.plan import PREFIX, Plan
 from quietbit.target import Trust
 
 __all__ = ["ABOUT", "TABLE", "UPDATE", "PrivateUplink", "local_settings", "number_of"]
@@ -75,10 +74,8 @@ def local_settings(values: Mapping[str, Any]) -> Plan:
     )
     rule = f"{Trust.LOCAL.value}: over NVFlare the server sees every release"
     require(settings.trust is Trust.LOCAL, "quietbit.trust", settings.trust.value, rule)
-    rule = "server: over NVFlare the first model comes in full"
-    require(settings.downlink_start != APP, "quietbit.downlink-start", settings.downlink_start, rule)
     rule = "left out: over NVFlare the controller says when a round ends, and late results are in no mean"
-    require(settings.arrivals is None, "quietbit.arrivals", settings.arrivals, rule)
+    require(settings.arrivals is None, "quietbit.arrivals", True, rule)
     rule = "left out: the controller chooses the clients over NVFlare"
     require(not settings.secret_order, "quietbit.participation", settings.participation, rule)
     return settings

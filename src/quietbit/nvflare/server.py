@@ -42,9 +42,9 @@ from quietbit.engine.round import Round, Run
 from quietbit.errors import InvalidPayload, check_int, refuse_payload, require
 from quietbit.nvflare.client import ABOUT, TABLE, UPDATE, PrivateUplink, local_settings, number_of
 from quietbit.nvflare.task import ANSWER, CRASHED, as_kind, kind_of, named
-from quietbit.plan.evaluation import Evaluation
-from quietbit.plan.plan import PREFIX
-from quietbit.wire.downlink import Diverged
+from quietbit.run.parts.evaluation import Evaluation
+from quietbit.run.plan import PREFIX
+from quietbit.wire.downlink import Diverged, ServerStep
 from quietbit.wire.uplink import EXAMPLES
 
 __all__ = ["NO_WEIGHT", "PrivateReceiver", "add_privacy"]
@@ -186,9 +186,9 @@ class _Job:
             run, plan = self.run, self.run.plan
             mechanism = run.mechanism(layout.dimension, number)
             self.current = run.open(Round, number, mechanism)
-            if plan.clip_scouts is not None:
+            if plan.scouts is not None:
                 self.current.scouts = run.open(Round, number, mechanism.scout())
-            step = plan.server_step if plan.replayed and plain else None
+            step = ServerStep(1.0, 0.0) if plan.replay is not None and plain else None
             run.lead(number, model, layout, step, "the workflow is not NVFlare's plain FedAvg")
         return self.current
 

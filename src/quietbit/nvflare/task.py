@@ -31,7 +31,7 @@ from quietbit.engine.messages import MOST_TRACEBACK, RECORD, finite
 from quietbit.engine.turn import Turn, refusal
 from quietbit.errors import require, require_module
 from quietbit.node.answer_time import AnswerTime
-from quietbit.plan.evaluation import Evaluation
+from quietbit.run.parts.evaluation import Evaluation
 
 __all__ = [
     "ANSWER", "CRASHED", "DECIDED", "TURN", "NamedArray", "Task", "as_kind", "kind_of", "named", "refused", "task_of",

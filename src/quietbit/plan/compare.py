@@ -26,9 +26,9 @@ from quietbit.mechanism.registry import family
 from quietbit.mechanism.response import RandomisedResponse
 from quietbit.mechanism.rotation import fewest_kept
 from quietbit.plan.clip import answers_needed, highest_rise
-from quietbit.plan.evaluation import Evaluation
-from quietbit.plan.rules import EVERY, EVERY_OF_SUMS
 from quietbit.privacy.guarantee import Guarantee
+from quietbit.run.parts.evaluation import Evaluation
+from quietbit.run.parts.scouts import EVERY, EVERY_OF_SUMS
 from quietbit.secagg.plan import masked_size
 from quietbit.target import Adjacency, Target, Trust, Unit
 from quietbit.wire.downlink import HEAD

@@ -11,7 +11,6 @@ Source   Abadi et al. (2016) without amplification by sampling and McMahan et al
 
 from __future__ import annotations
 
-from collections import defaultdict
 from collections.abc import Callable
 from concurrent.futures import ThreadPoolExecutor
 from threading import Lock
@@ -28,10 +27,10 @@ from quietbit.mechanism.adaptive_clip import scout_rank
 from quietbit.mechanism.base import Answers, Mechanism
 from quietbit.mechanism.expectation import expectation
 from quietbit.plan.compare import FLOAT_BYTES, bytes_sent
-from quietbit.plan.plan import Plan
+from quietbit.run.plan import Plan
 from quietbit.simulate.problem import LocalPlan, Problem, Rows, SampleProblem, clip_outside
 from quietbit.target import Trust
-from quietbit.wire.uplink import Aggregator, Uplink, pooled, weight_of
+from quietbit.wire.uplink import Aggregator, Uplink, weight_of
 
 __all__ = ["CentralCollector", "Collector", "UplinkCollector", "client_rng", "make_collector", "seeded_client_rng"]
 
@@ -70,8 +69,7 @@ class UplinkCollector:
 
     Behind secure aggregation codes travel masked. Masks cancel exactly, so the mean is computed without them.
     A clip that is ``moving`` is asked for in every round, and told what the scouts of the round said: the clients of
-    lowest rank in a run of the plan's seed, who answer instead of sending an update. A release arrives up to the plan's
-    staleness rounds late, all equally likely, and is decoded as one of the round it was asked for in.
+    lowest rank in a run of the plan's seed, who answer instead of sending an update.
     """
 
     def __init__(self, problem: Problem, steps: LocalPlan, plan: Plan, mechanism: Mechanism, threads: int = 1) -> None:
@@ -80,7 +78,6 @@ class UplinkCollector:
         self._problem, self._steps, self._plan = problem, steps, plan
         self._rng, self._threads = client_rng(plan.rng, plan.seed), check_int(threads, "threads", 1, MOST_THREADS)
         self._uplink = Uplink(mechanism, max_payloads=plan.cohort, unit=plan.unit)
-        self._coming: dict[int, list[Aggregator]] = defaultdict(list)  # by the round that they arrive in
         ball = mechanism.domain
         require(ball.dimension == problem.dimension, "dimension of the ball", ball.dimension, "the problem's")
         # Only the mechanism clips to a clip that moves: scouts answer for the update as it was.
@@ -92,16 +89,8 @@ class UplinkCollector:
         require(shown, "problem", problem.name, rule)
 
     def mean(self, parameters: Rows, clients: Clients, number: int) -> FloatVector:
-        """Return what the server makes of the payloads that have arrived; zero where none have."""
-        late = self._plan.staleness or 0
-        if not late:
-            return np.asarray(self._collected(self._of_round(number), parameters, clients, number).mean())
-        delays = np.random.default_rng([self._plan.seed, number, 3]).integers(0, late + 1, clients.size)
-        for delay in np.unique(delays).tolist():
-            found = self._collected(self._of_round(number), parameters, clients[delays == delay], number)
-            self._coming[number + delay].append(found)
-        mean = pooled(self._coming.pop(number, []))
-        return np.zeros(self._problem.dimension) if mean is None else np.asarray(mean)
+        """Return what the server makes of the cohort's payloads."""
+        return np.asarray(self._collected(self._of_round(number), parameters, clients, number).mean())
 
     def kept(self, parameters: Rows, clients: Clients, number: int) -> tuple[FloatVector, Mechanism]:
         """Return the mean among the rows that all clients kept, and the mechanism of the round, which knows them."""
@@ -113,7 +102,8 @@ class UplinkCollector:
             chosen = self._scouting(clients, number)
             said = self._answers(uplink.mechanism, parameters, clients[chosen], number)
             clients = clients[~chosen]
-        aggregator, lock, most = uplink.aggregator(), Lock(), self._plan.most_examples
+        aggregator, lock = uplink.aggregator(), Lock()
+        most = None if self._plan.weights is None else self._plan.weights.most_examples
 
         def work(chunk: Clients) -> None:
             payloads = self._payloads(uplink, parameters, chunk, number)
@@ -172,7 +162,7 @@ class UplinkCollector:
 class CentralCollector:
     """The mean of clipped updates, which clients trust the server with: with noise added once, or without privacy.
 
-    ``mechanism`` adds Gaussian noise, as a plan has no other under central trust (`quietbit.plan.rules`), or is None.
+    ``mechanism`` adds Gaussian noise, as a plan has no other under central trust (`quietbit.run.plan`), or is None.
     """
 
     def __init__(self, problem: Problem, steps: LocalPlan, plan: Plan, mechanism: Any, threads: int = 1) -> None:

@@ -21,14 +21,13 @@ from quietbit.errors import QuietbitError, require
 from quietbit.mechanism.base import Mechanism
 from quietbit.mechanism.expectation import Expectation, expectation
 from quietbit.plan.compare import FLOAT_BYTES
-from quietbit.plan.costs import ClientCosts, observers
-from quietbit.plan.participation import releases_per_client
-from quietbit.plan.plan import Plan
-from quietbit.plan.rules import APP
 from quietbit.privacy.guarantee import Guarantee, GuaranteePair
+from quietbit.run.costs import ClientCosts, observers
+from quietbit.run.participation import releases_per_client
+from quietbit.run.plan import Plan
 from quietbit.simulate.collect import Collector, UplinkCollector, make_collector, round_bytes
 from quietbit.simulate.problem import Problem, Rows, Score, Training
-from quietbit.wire.downlink import BITS, Diverged, Downlink, ServerStep
+from quietbit.wire.downlink import Diverged, Downlink, ServerStep
 from quietbit.wire.uplink import effective, weight_of
 
 __all__ = ["Point", "Progress", "Run", "simulate"]
@@ -95,8 +94,8 @@ class Run:
             return None
         plan, sizes, clients = self.plan, self.account.sizes, int(self.account.sizes.size)
         cohort = plan.updates
-        if plan.most_examples is not None:
-            weights = (weight_of(size, plan.most_examples) for size in sizes.tolist())
+        if plan.weights is not None:
+            weights = (weight_of(size, plan.weights.most_examples) for size in sizes.tolist())
             cohort = max(1, round(cohort * effective(weights) / clients))
         return expectation(self.mechanism, cohort=cohort, rounds=self.rounds, clients=clients, trust=plan.trust)
 
@@ -131,7 +130,7 @@ def simulate(
     if isinstance(collects, UplinkCollector) and collects.moving is not None:
         run.clips = collects.moving.history
     a_round = round_bytes(plan, mechanism, collects.bytes_per_client)
-    replay = _Replay(w, plan, training, collects, problem.sizes.size) if plan.replayed else None
+    replay = _Replay(w, plan, training, collects, problem.sizes.size) if plan.replay is not None else None
     try:
         # One thread per library call: the cohort is what is spread over threads.
         with one_thread():
@@ -183,10 +182,10 @@ class _Replay:
     """Rounds that clients replay: the step is the one that they will take, and the bytes are those that each missed."""
 
     def __init__(self, w: Rows, plan: Plan, training: Training, collects: Collector, clients: int) -> None:
-        require(isinstance(collects, UplinkCollector), "downlink", plan.downlink, "full with another collector")
+        require(isinstance(collects, UplinkCollector), "replay", True, "left out with another collector")
         self._collects = cast(UplinkCollector, collects)
-        self._downlink = Downlink(w, ServerStep(training.lr, training.momentum), bits=plan.downlink_bits or BITS[0])
-        self._has = np.full(clients, 0 if plan.downlink_start == APP else -1)  # the round whose model a client has
+        self._downlink = Downlink(w, ServerStep(training.lr, training.momentum))
+        self._has = np.full(clients, -1)  # the round whose model a client has
         self.sent = 0
 
     def step(self, clients: NDArray[np.int64], number: int, unit: float) -> Rows:
@@ -209,7 +208,7 @@ def _priced(problem: Problem, plan: Plan, training: Training) -> tuple[Mechanism
     if not plan.private:
         return None, None
     releases = None
-    if plan.calibrated and plan.releases is None:
+    if plan.mechanism.calibrated and plan.releases is None:
         releases = releases_per_client(plan.schedule(problem.sizes.size), training.rounds)
     mechanism = plan.mechanism_for(problem.dimension, problem.sizes, releases)
     return mechanism, plan.account(mechanism, problem.sizes)

@@ -21,7 +21,7 @@ from numpy.typing import NDArray
 from quietbit._typing import FloatVector
 from quietbit.errors import InvalidParameter, check_int, check_real, require
 from quietbit.mechanism.ball import Norm
-from quietbit.plan.plan import Plan
+from quietbit.run.plan import Plan
 from quietbit.target import Unit
 
 __all__ = ["LocalPlan", "Problem", "SampleProblem", "Score", "Training", "clip_factors", "clip_outside", "clip_rows"]
@@ -93,8 +93,8 @@ class Training:
     def local(self, plan: Plan) -> LocalPlan:
         """Return what clients do with their data before anything is randomised."""
         # A clip that moves is the mechanism's own to apply, which must see how long the update was.
-        clip = plan.clip if plan.clip_quantile is None else MAX_CLIP
-        return LocalPlan(plan.norm, clip, plan.unit, self.local_steps, self.local_rate)
+        clip = plan.clip if plan.scouts is None else MAX_CLIP
+        return LocalPlan(plan.mechanism.norm, clip, plan.unit, self.local_steps, self.local_rate)
 
     def evaluated(self, number: int) -> bool:
         """Return whether the model is scored after ``number`` rounds: at the end, and where asked for."""

@@ -6,7 +6,7 @@ import json
 
 import pytest
 
-from quietbit import Plan
+from plans import flat_plan
 from quietbit.engine.report import NodeReport, Report, RoundReport
 from quietbit.errors import QuietbitError
 from quietbit.mechanism.registry import identity_of
@@ -16,7 +16,7 @@ from quietbit.target import Adjacency, Trust, Unit
 from quietbit_lab.report.page import render_page
 from quietbit_lab.report.runs import read_placed_runs
 
-SETTINGS = Plan("imvu", clip=0.5, epsilon=20.0, adjacency="zero-out", releases=2, mode="adaptive")
+SETTINGS = flat_plan("imvu", clip=0.5, epsilon=20.0, adjacency="zero-out", releases=2, mode="adaptive")
 DIMENSION = 650
 
 
@@ -59,7 +59,7 @@ def test_a_saved_flower_run_becomes_a_page(tmp_path):
 
 
 def test_two_flower_runs_are_compared_where_epsilon_means_the_same(tmp_path):
-    other = Plan("gaussian", clip=0.5, epsilon=20.0, adjacency="zero-out", releases=2, mode="adaptive")
+    other = flat_plan("gaussian", clip=0.5, epsilon=20.0, adjacency="zero-out", releases=2, mode="adaptive")
     runs = read_placed_runs([saved(tmp_path), saved(tmp_path, "other.json", other, accuracies=(0.1, 0.6, 0.8))])
     assert {run.label for run in runs} == {"I-MVU, 1 bit", "Gaussian, 32 bits"}
     assert "2 runs of 2 mechanisms" in render_page(runs)

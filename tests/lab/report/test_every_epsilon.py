@@ -19,7 +19,7 @@ from flwr.serverapp.strategy import FedAvg
 from quietbit import Plan
 from quietbit.flower import PrivateStrategy, PrivateUplink, Simulation, current_batch
 from quietbit.node.budget import ANSWERS, account_of
-from quietbit.plan.participation import releases_per_client
+from quietbit.run.participation import releases_per_client
 from quietbit.simulate.loop import simulate
 from quietbit_lab.cli.train import _rows, _shown
 from quietbit_lab.experiment.record import run_record
@@ -54,17 +54,16 @@ def drawn(kind: str, seed: int) -> tuple[dict, int]:
         "quietbit.releases": rng.randint(rounds, rounds + 2),
     }
     if kind == "scouts":
-        config |= {"quietbit.clip-scouts": 2, "quietbit.epsilon": 15.0, "quietbit.mechanism": "gaussian"}
+        config |= {"quietbit.scouts.every": 2, "quietbit.epsilon": 15.0, "quietbit.mechanism": "gaussian"}
     if kind == "samples":
         config |= {
-            "quietbit.unit": "sample",
-            "quietbit.samples": rng.randint(30, 300),
+            "quietbit.samples.count": rng.randint(30, 300),
             "quietbit.mechanism": "gaussian",
         }
-        config |= {"quietbit.sampling-rate": rng.choice([0.1, 0.5]), "quietbit.adjacency": "zero-out"}
+        config |= {"quietbit.samples.sampling-rate": rng.choice([0.1, 0.5]), "quietbit.adjacency": "zero-out"}
     if kind in ("sums", "both"):
-        config |= {"quietbit.mechanism": "imvu", "quietbit.trust": "secure-aggregation", "quietbit.threshold": 4}
-        config |= {"quietbit.server": "honest-but-curious", "quietbit.min-honest-clients": 3}
+        config |= {"quietbit.mechanism": "imvu", "quietbit.trust": "secure-aggregation", "quietbit.masks.threshold": 4}
+        config |= {"quietbit.masks.server": "honest-but-curious", "quietbit.masks.honest": 3}
         config |= {"quietbit.adjacency": "zero-out"}
     if kind in ("evaluated", "both") or (kind == "samples" and rng.random() < 0.5):
         answers = rng.randint(1, rounds)

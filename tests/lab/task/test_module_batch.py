@@ -6,7 +6,7 @@ import numpy as np
 import pytest
 
 import quietbit
-from quietbit.plan.participation import releases_per_client
+from quietbit.run.participation import releases_per_client
 from quietbit.simulate.collect import make_collector
 from quietbit.simulate.loop import simulate
 from quietbit_lab.baseline.noise import Laplace

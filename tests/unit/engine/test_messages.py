@@ -2,7 +2,7 @@
 
 import pytest
 
-from quietbit import Plan
+from plans import flat_plan
 from quietbit.engine import messages as module
 from quietbit.engine.messages import answer_of, join_pieces, question_of, request_of, split_pieces, sum_request
 from quietbit.errors import InvalidParameter, InvalidPayload
@@ -60,8 +60,8 @@ def test_records_of_another_kind_are_refused(records):
 
 
 GIVEN = {"clip": 1.0, "epsilon": 3.0, "adjacency": "zero-out", "releases": 1, "mode": "adaptive"}
-LOCAL = Plan("imvu", **GIVEN)
-SUMS = Plan("imvu", **GIVEN, trust="secure-aggregation", threshold=4, server="honest-but-curious")
+LOCAL = flat_plan("imvu", **GIVEN)
+SUMS = flat_plan("imvu", **GIVEN, trust="secure-aggregation", threshold=4, server="honest-but-curious")
 RECORDS = {
     "quietbit": request_of(4, MECHANISM),
     "quietbit-sum": sum_request("shares", 6, 2, b"abc"),

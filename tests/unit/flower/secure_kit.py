@@ -27,11 +27,11 @@ CONFIG = {
     "quietbit.adjacency": "zero-out",
     "quietbit.releases": 2,
     "quietbit.trust": "secure-aggregation",
-    "quietbit.server": "honest-but-curious",
-    "quietbit.threshold": 4,
-    "quietbit.min-honest-clients": 3,
+    "quietbit.masks.server": "honest-but-curious",
+    "quietbit.masks.threshold": 4,
+    "quietbit.masks.honest": 3,
 }
-ACTIVE = CONFIG | {"quietbit.server": "active", "quietbit.threshold": 5}
+ACTIVE = CONFIG | {"quietbit.masks.server": "active", "quietbit.masks.threshold": 5}
 NODES = list(range(101, 107))
 SETTINGS = Plan.from_run_config(CONFIG)
 
@@ -57,7 +57,7 @@ class Room(HandGrid):
         self.contexts = {n: context(n, place, config, **node_config) for place, n in enumerate(nodes)}
 
     def send_and_receive(self, messages, *, timeout=None):
-        assert timeout is None or timeout == SETTINGS.timeout
+        assert timeout is None or timeout == SETTINGS.masks.timeout
         return [reply for message in messages if (reply := self.carry(message)) is not None]
 
     def carry(self, message, app_of=None):
@@ -77,7 +77,7 @@ class Room(HandGrid):
 
 def strategy_of(config=CONFIG, nodes=6):
     be_the_server()
-    members = simulated_directory(nodes) if config["quietbit.server"] == "active" else None
+    members = simulated_directory(nodes) if config["quietbit.masks.server"] == "active" else None
     return PrivateStrategy(FedAvg(min_train_nodes=nodes, min_available_nodes=nodes), config, directory=members)
 
 

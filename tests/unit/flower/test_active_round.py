@@ -29,7 +29,7 @@ from unit.flower.secure_kit import ACTIVE, CONFIG, NODES, SUM, Room, asking, fla
 from unit.node.makers import write_policy
 
 pytestmark = pytest.mark.filterwarnings("ignore::quietbit.flower.SeededRngWarning")
-NEAR = ACTIVE | {"quietbit.neighbours": 4, "quietbit.share-threshold": 3}
+NEAR = ACTIVE | {"quietbit.masks.neighbours": 4, "quietbit.masks.share-threshold": 3}
 
 
 def plain(before, stayed, number=1, config=ACTIVE):
@@ -243,7 +243,7 @@ def test_the_directory_goes_with_the_setting():
 
 
 KEPT = {name: value for name, value in ACTIVE.items() if name != "quietbit.releases"} | {
-    "quietbit.keep": 16, "quietbit.design-epsilon": 0.5, "quietbit.epsilon": 50.0,
+    "quietbit.mechanism.keep": 16, "quietbit.mechanism.design-epsilon": 0.5, "quietbit.epsilon": 50.0,
 }  # fmt: skip
 
 

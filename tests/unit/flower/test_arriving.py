@@ -9,15 +9,13 @@ pytest.importorskip("flwr", reason="needs the flower extra")
 from flwr.app import ArrayRecord, ConfigRecord, Message, MessageType, RecordDict
 from flwr.serverapp.strategy import FedAvg
 
-from quietbit import Plan
-from quietbit.errors import InvalidParameter
 from quietbit.flower import PrivateStrategy
 from quietbit.flower.arriving import ArrivingGrid
 from quietbit.wire.uplink import Uplink
 from unit.flower.kit import CONFIG, DIMENSION, SIMULATED, HandGrid, app, be_the_server, context, ledger, model
 
 NODES = (11, 12, 13, 14, 15, 16)
-ASYNC = {**CONFIG, "quietbit.arrivals": 2, "quietbit.staleness": 2, "quietbit.releases": 6}
+ASYNC = {**CONFIG, "quietbit.arrivals.enough": 2, "quietbit.arrivals.staleness": 2, "quietbit.releases": 6}
 pytestmark = pytest.mark.filterwarnings("ignore::quietbit.flower.SeededRngWarning")
 
 
@@ -50,7 +48,9 @@ class SlowGrid(HandGrid):
 def run(late, rounds=4, config=ASYNC, **given):
     be_the_server()
     strategy, grid = PrivateStrategy(FedAvg(fraction_train=1.0, fraction_evaluate=0.0, **given), config), SlowGrid(late)
-    found = ArrivingGrid(grid, strategy.settings.arrivals, strategy.settings.staleness, sleep=lambda _: None)
+    found = ArrivingGrid(
+        grid, strategy.settings.arrivals.enough, strategy.settings.arrivals.staleness, sleep=lambda _: None
+    )
     strategy._arriving = found
     models = [model()]
     for number in range(1, rounds + 1):
@@ -75,7 +75,7 @@ def test_a_round_ends_with_enough_replies_and_late_ones_join_the_next():
 
 def test_late_releases_are_decoded_as_those_of_their_round():
     """With shared rows a payload says nothing without its round: the step is the mean of what each round's rows say."""
-    config = {**ASYNC, "quietbit.mechanism": "vmvu", "quietbit.keep": 8, "quietbit.rows": "shared"}
+    config = {**ASYNC, "quietbit.mechanism": "vmvu", "quietbit.mechanism.keep": 8, "quietbit.mechanism.rows": "shared"}
     be_the_server()
     strategy = PrivateStrategy(FedAvg(fraction_train=1.0, fraction_evaluate=0.0), config)
     grid = SlowGrid(lambda node, _: 1 if node < 13 else 4, config)
@@ -130,21 +130,6 @@ def test_a_release_of_another_round_or_a_second_one_is_refused():
     assert (entries[0].answered, entries[0].refused) == (6, 1)
     assert (entries[1].answered, entries[1].refused, entries[1].skipped) == (0, 6, True)
     assert all(np.array_equal(after[name].numpy(), arrays[name].numpy()) for name in arrays)
-
-
-def test_what_needs_whole_rounds_is_refused():
-    for more, rule in (
-        ({"quietbit.clip-quantile": 0.5}, "local where rounds do not wait"),
-        ({"quietbit.participation": "secret-order"}, "local where rounds do not wait"),
-        (
-            {"quietbit.mechanism": "vmvu", "quietbit.keep": 8, "quietbit.downlink": "replay"},
-            "0 where rounds are replayed",
-        ),
-    ):
-        with pytest.raises(InvalidParameter, match=rule):
-            Plan.from_run_config({**ASYNC, **more})
-    with pytest.raises(InvalidParameter, match="arrivals must be given beside a staleness"):
-        Plan.from_run_config({**CONFIG, "quietbit.staleness": 2})
 
 
 def test_the_last_round_waits_for_everybody():

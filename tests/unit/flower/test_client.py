@@ -89,10 +89,10 @@ def test_an_answer_is_one_release_and_nothing_else():
 
 def test_the_codes_follow_the_sign_of_received_minus_trained():
     config = CONFIG | {
-        "quietbit.design-epsilon": 10.0,
-        "quietbit.beta": 3.0,
+        "quietbit.mechanism.design-epsilon": 10.0,
+        "quietbit.mechanism.beta": 3.0,
         "quietbit.epsilon": 1e6,
-        "quietbit.rotate": False,
+        "quietbit.mechanism.rotate": False,
     }
     del config["quietbit.releases"]
     mechanism = Plan.from_run_config(config).mechanism_for(DIMENSION)
@@ -281,7 +281,7 @@ def test_a_cap_of_the_node_is_not_raised_by_the_run(tmp_path):
     own = owned(tmp_path, epsilon=8.0)
     mod, answers = PrivateUplink(), 0
     for run in range(10, 40):  # every run is a new one, with a new context and a budget of a million
-        config = CONFIG | {"quietbit.epsilon": 1e6, "quietbit.design-epsilon": 0.5 + run / 100}
+        config = CONFIG | {"quietbit.epsilon": 1e6, "quietbit.mechanism.design-epsilon": 0.5 + run / 100}
         del config["quietbit.releases"]
         mechanism = Plan.from_run_config(config).mechanism_for(DIMENSION)
         place = context(11, config=config, run=run, **own)

@@ -14,7 +14,6 @@ from flwr.app import Array, ArrayRecord, ConfigRecord, Context, RecordDict
 from flwr.serverapp.strategy import FedAdam, FedAvg, FedAvgM
 
 from quietbit.engine.messages import MODEL, SPEED, request_of
-from quietbit.errors import InvalidParameter
 from quietbit.flower import PrivateStrategy, PrivateUplink, Simulation
 from quietbit.node.question import run_name
 from quietbit.node.refusal import Reason, Refusal
@@ -30,9 +29,9 @@ CONFIG = {
     "quietbit.clip": 1.0,
     "quietbit.epsilon": 1000.0,
     "quietbit.adjacency": "zero-out",
-    "quietbit.design-epsilon": 2.0,
-    "quietbit.keep": 64,
-    "quietbit.downlink": "replay",
+    "quietbit.mechanism.design-epsilon": 2.0,
+    "quietbit.mechanism.keep": 64,
+    "quietbit.replay": True,
     "quietbit.local-arrays": "counter",
 }
 MOD = simulated(PrivateUplink(simulation=Simulation(seed=7)))
@@ -108,9 +107,8 @@ def same(one, two):
     ("inner", "more"),
     [
         (FedAvg(), {}),
-        (FedAvg(), {"quietbit.server-rate": 0.5, "quietbit.server-momentum": 0.9, "quietbit.downlink-bits": 16}),
-        (FedAvgM(server_learning_rate=0.5, server_momentum=0.9), {"quietbit.downlink-bits": 8}),
-        (FedAvg(), {"quietbit.design-epsilon": None, "quietbit.releases": 4, "quietbit.clip-scouts": 2}),
+        (FedAvgM(server_learning_rate=0.5, server_momentum=0.9), {}),
+        (FedAvg(), {"quietbit.mechanism.design-epsilon": None, "quietbit.releases": 4, "quietbit.scouts.every": 2}),
     ],
 )
 def test_nodes_get_rounds_and_the_app_sees_the_whole_model(inner, more):
@@ -131,9 +129,9 @@ def test_nodes_get_rounds_and_the_app_sees_the_whole_model(inner, more):
 def test_the_step_is_the_inner_strategys():
     """Replayed and full models move alike, to the rounding of single precision."""
     moved = []
-    for downlink in ("replay", "full"):
+    for replay in (True, False):
         inner = FedAvgM(server_learning_rate=0.5, server_momentum=0.9)
-        federation = Federation(inner=inner, more={"quietbit.downlink": downlink, "quietbit.rows": "shared"})
+        federation = Federation(inner=inner, more={"quietbit.replay": replay, "quietbit.mechanism.rows": "shared"})
         for _ in range(4):
             federation.play()
         moved.append(federation.arrays["weight"].numpy())
@@ -143,7 +141,7 @@ def test_the_step_is_the_inner_strategys():
 
 @pytest.mark.parametrize("rounds", [25, pytest.param(100, marks=pytest.mark.long)])
 def test_dropouts_restarts_and_late_joiners_end_in_one_model(rounds):
-    federation = Federation(range(11, 17), more={"quietbit.downlink-bits": 16})
+    federation = Federation(range(11, 17))
     rng, resyncs, restarted = np.random.default_rng(3), 0, 0
     for number in range(1, rounds + 1):
         if number in (10, 17):
@@ -194,21 +192,6 @@ def test_a_node_that_keeps_nothing_is_asked_twice_and_then_gets_the_model_always
     assert resyncs == [0, 1, 0, 1, 0, 0, 0, 0]
 
 
-def test_who_has_the_start_from_the_app_never_gets_the_model():
-    mod = simulated(PrivateUplink(simulation=Simulation(seed=7), start=start))
-    federation = Federation(mod=mod, more={"quietbit.downlink-start": "app"})
-    federation.play(among=[11, 12])
-    federation.play(among=[11, 12])
-    federation.play()
-    assert federation.full == {11: False, 12: False, 13: False}
-    assert federation.last.answered == 3
-    other = Federation(more={"quietbit.downlink-start": "app"})  # and no app that has it
-    other.play()
-    assert other.last.resyncs == 3
-    other.play()
-    assert other.last.answered == 3
-
-
 def test_a_skipped_round_leaves_no_gap():
     federation = Federation()
     federation.play()
@@ -245,8 +228,6 @@ def test_other_strategies_and_other_types_keep_the_full_model_and_say_so_once(ca
         half.play()
     assert all(half.full.values())
     assert caplog.text.count("not everything that is learnt is float32") == 1
-    with pytest.raises(InvalidParameter, match=r"quietbit\.server-rate must be left out: FedAdam steps by itself"):
-        Federation(inner=FedAdam(), more={"quietbit.server-rate": 0.5})
 
 
 def put(message, **values):
@@ -383,7 +364,7 @@ def test_a_broadcast_is_as_long_as_it_says():
 
 @pytest.mark.parametrize("config", [secure_kit.CONFIG, pytest.param(secure_kit.ACTIVE, marks=pytest.mark.long)])
 def test_masked_sums_are_replayed_too(config):
-    config = config | {"quietbit.keep": 16, "quietbit.downlink": "replay", "quietbit.downlink-bits": 8}
+    config = config | {"quietbit.mechanism.keep": 16, "quietbit.replay": True}
     config["quietbit.epsilon"] = 20.0  # to calibrate sums to a small one takes seconds
     room, seen = secure_kit.Room(config=config), {}
     shown = room.carry

@@ -9,16 +9,16 @@ from flwr.serverapp.strategy import FedAvgM
 
 from quietbit.errors import InvalidParameter
 from quietbit.flower import PrivateStrategy, PrivateUplink, Simulation, current_batch, private_step
-from quietbit.plan.plan import Plan
+from quietbit.run.plan import Plan
 from quietbit.target import Unit
 from unit.flower.kit import RUN, HandGrid, be_the_server, context, ledger, simulated
 from unit.node.makers import write_policy
 
 SITES, ROUNDS, DIMENSION = 5, 25, 650
 CONFIG = {
-    "quietbit.unit": "sample", "quietbit.mechanism": "gaussian", "quietbit.clip": 1.0, "quietbit.epsilon": 4.0,
-    "quietbit.adjacency": "zero-out", "quietbit.releases": ROUNDS, "quietbit.samples": 280,
-    "quietbit.sampling-rate": 0.25,
+    "quietbit.mechanism": "gaussian", "quietbit.clip": 1.0, "quietbit.epsilon": 4.0,
+    "quietbit.adjacency": "zero-out", "quietbit.releases": ROUNDS, "quietbit.samples.count": 280,
+    "quietbit.samples.sampling-rate": 0.25,
 }  # fmt: skip
 FEWEST = {"min_train_nodes": 1, "min_evaluate_nodes": 1, "min_available_nodes": 1}
 MOD = simulated(PrivateUplink(simulation=Simulation()))
@@ -95,7 +95,7 @@ def test_digits_are_learnt_and_the_report_names_the_sample(digits):
 
 
 def test_an_app_that_fails_or_returns_a_trained_model_lets_zero_out():
-    loud = {**CONFIG, "quietbit.noise-multiplier": 0.01, "quietbit.epsilon": 1e6}
+    loud = {**CONFIG, "quietbit.mechanism.noise-multiplier": 0.01, "quietbit.epsilon": 1e6}
     del loud["quietbit.releases"]
 
     def failing(message, _):
@@ -113,7 +113,12 @@ def test_an_app_that_fails_or_returns_a_trained_model_lets_zero_out():
 
 def test_a_torch_model_hands_over_the_gradients_of_its_batch():
     torch = pytest.importorskip("torch", reason="needs torch")
-    loud = {**CONFIG, "quietbit.noise-multiplier": 0.01, "quietbit.epsilon": 1e6, "quietbit.sampling-rate": 1.0}
+    loud = {
+        **CONFIG,
+        "quietbit.mechanism.noise-multiplier": 0.01,
+        "quietbit.epsilon": 1e6,
+        "quietbit.samples.sampling-rate": 1.0,
+    }
     del loud["quietbit.releases"]
     torch.manual_seed(0)
     model, x, y = torch.nn.Linear(64, 10), torch.randn(280, 64), torch.randint(0, 10, (280,))
@@ -153,21 +158,30 @@ def test_batches_are_for_train_functions_alone():
 
 
 @pytest.mark.parametrize(
-    ("change", "said"),
-    [({"quietbit.samples": None}, "samples must be given"), ({"quietbit.unit": "client"}, "unless the unit is"),
-     ({"quietbit.sampling-rate": 1.5}, "at most 1"), ({"quietbit.mechanism": "skellam"}, "imvu with two levels"),
-     ({"quietbit.participation": "secret-order"}, "it hides clients"), ({"quietbit.norm": "l1"}, "l2"),
-     ({"quietbit.trust": "secure-aggregation"}, "imvu|client under"),
-     ({"quietbit.local-steps": 3}, "quietbit.local-rate must be given"),
-     ({"quietbit.local-rate": 1.0}, "unless sites take local steps"),
-     ({"quietbit.local-steps": 0, "quietbit.local-rate": 1.0}, "quietbit.local-steps must be"),
-     ({"quietbit.local-steps": 2, "quietbit.local-rate": -1.0}, "quietbit.local-rate must be"),
-     ({"quietbit.local-steps": 2, "quietbit.local-rate": 1.0, "quietbit.local-bits": 9}, "quietbit.local-bits must")],
-)  # fmt: skip
-def test_plans_of_samples_are_whole_or_refused(change, said):
-    config = {key: value for key, value in {**CONFIG, **change}.items() if value is not None}
-    with pytest.raises(InvalidParameter, match=said):
+    ("change", "name"),
+    [
+        ({"samples.count": None}, "samples.count"),
+        ({"samples.sampling-rate": 1.5}, "samples.sampling-rate"),
+        ({"participation": "secret-order"}, "samples"),
+        ({"mechanism.norm": "l1"}, "mechanism.norm"),
+        ({"trust": "secure-aggregation"}, "samples"),
+        ({"samples.steps": 3}, "samples.learning-rate"),
+        ({"samples.learning-rate": 1.0}, "samples.learning-rate"),
+        ({"samples.bits": 2}, "samples.bits"),
+        ({"samples.steps": 2, "samples.learning-rate": 1.0, "samples.bits": 9}, "samples.bits"),
+    ],
+)
+def test_plans_of_samples_are_complete_or_refused(change, name):
+    changes = {f"quietbit.{key}": value for key, value in change.items()}
+    config = {key: value for key, value in {**CONFIG, **changes}.items() if value is not None}
+    with pytest.raises(InvalidParameter) as refusal:
         Plan.from_run_config(config).mechanism_for(DIMENSION)
+    assert refusal.value.name == f"quietbit.{name}"
+
+
+def test_a_family_that_has_no_batches_is_refused():
+    with pytest.raises(InvalidParameter, match="imvu with two levels"):
+        Plan.from_run_config({**CONFIG, "quietbit.mechanism": "skellam"}).mechanism_for(DIMENSION)
 
 
 def test_a_plan_of_samples_survives_its_config():
@@ -180,7 +194,7 @@ def test_several_steps_per_round_learn_in_few_rounds_of_few_bytes(digits):
     """Five rounds of ten private steps, the difference in four bits; an app that stops early sends as many bytes."""
     torch = pytest.importorskip("torch", reason="needs torch")
     data, (x, y) = digits
-    config = {**CONFIG, "quietbit.releases": 5, "quietbit.local-steps": 10, "quietbit.local-rate": 3.0}
+    config = {**CONFIG, "quietbit.releases": 5, "quietbit.samples.steps": 10, "quietbit.samples.learning-rate": 3.0}
     sizes = []
 
     def steps(site):

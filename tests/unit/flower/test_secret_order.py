@@ -9,7 +9,6 @@ pytest.importorskip("flwr", reason="needs the flower extra")
 from flwr.app import ConfigRecord, Message, RecordDict
 from flwr.serverapp.strategy import FedAvg
 
-from quietbit import Plan
 from quietbit.errors import InvalidParameter
 from quietbit.flower import PrivateStrategy, PrivateUplink, Simulation
 from unit.flower.kit import CONFIG, DIMENSION, SIMULATED, HandGrid, app, be_the_server, context, model, simulated
@@ -18,7 +17,7 @@ pytestmark = pytest.mark.filterwarnings("ignore::quietbit.flower.SeededRngWarnin
 NODES = range(1, 25)
 VECTOR = {key: value for key, value in CONFIG.items() if key != "quietbit.releases"} | {
     "quietbit.mechanism": "vmvu",
-    "quietbit.design-epsilon": 1.0,
+    "quietbit.mechanism.design-epsilon": 1.0,
 }
 SECRET = {**VECTOR, "quietbit.participation": "secret-order"}
 
@@ -105,17 +104,3 @@ def test_questions_that_differ_by_node_are_refused():
     strategy = PrivateStrategy(Personal(), SECRET)
     with pytest.raises(InvalidParameter, match="asks all nodes alike"):
         strategy.configure_train(1, model(), ConfigRecord(), HandGrid(NODES))
-
-
-def test_sums_have_an_account_of_their_own():
-    with pytest.raises(InvalidParameter, match=r"quietbit\.participation"):
-        Plan.from_run_config(
-            {
-                **CONFIG,
-                "quietbit.participation": "secret-order",
-                "quietbit.trust": "secure-aggregation",
-                "quietbit.threshold": 5,
-            }
-        )
-    with pytest.raises(InvalidParameter, match=r"quietbit\.participation"):
-        Plan.from_run_config({**CONFIG, "quietbit.participation": "random"})

@@ -396,9 +396,9 @@ def test_the_summary_names_the_settings(caplog):
 
 @pytest.mark.parametrize("name", ["mvu", "vmvu", "gaussian", "laplace", "sign", "skellam"])
 def test_every_mechanism_goes_through(name):
-    config = CONFIG | {"quietbit.mechanism": name, "quietbit.norm": "l1" if name == "laplace" else "l2"}
+    config = CONFIG | {"quietbit.mechanism": name, "quietbit.mechanism.norm": "l1" if name == "laplace" else "l2"}
     if name == "skellam":
-        config |= {"quietbit.bits": 16}
+        config |= {"quietbit.mechanism.bits": 16}
     federation, old = Federation(config=config), model()
     found, metrics = federation.strategy.aggregate_train(1, federation.ask(1, old))
     assert metrics["quietbit-answered"] == 4
@@ -612,7 +612,7 @@ def test_a_step_that_would_spoil_the_model_is_not_taken(caplog):
     assert federation.strategy.report().rounds[0].skipped
 
 
-WEIGHTED = {**CONFIG, "quietbit.most-examples": 1000}
+WEIGHTED = {**CONFIG, "quietbit.weights.most-examples": 1000}
 TELLS = simulated(PrivateUplink(simulation=Simulation(seed=7, metrics=("num-examples",))))
 
 

@@ -18,7 +18,7 @@ from unit.flower.secure_kit import ACTIVE, CONFIG, SUM, Room, asking, run
 from unit.flower.test_evaluation import evaluates
 
 pytestmark = pytest.mark.filterwarnings("ignore::quietbit.node.policy.SeededRngWarning")
-MANY = {"quietbit.threshold": 20, "quietbit.min-honest-clients": 16, "quietbit.epsilon": 8.0}
+MANY = {"quietbit.masks.threshold": 20, "quietbit.masks.honest": 16, "quietbit.epsilon": 8.0}
 ASKS = {"quietbit.evaluate.epsilon": 1.5, "quietbit.evaluate.releases": 2}
 NODES = list(range(101, 125))
 FEW = CONFIG | {"quietbit.evaluate.epsilon": 0.5, "quietbit.evaluate.releases": 2}
@@ -27,7 +27,7 @@ HONEST_BUT_CURIOUS, LYING = CONFIG | MANY | ASKS, ACTIVE | MANY | ASKS
 
 def strategy_of(config, nodes):
     be_the_server()
-    members = simulated_directory(nodes) if config["quietbit.server"] == "active" else None
+    members = simulated_directory(nodes) if config["quietbit.masks.server"] == "active" else None
     inner = FedAvg(min_train_nodes=nodes, min_available_nodes=nodes, min_evaluate_nodes=nodes)
     return PrivateStrategy(inner, config, directory=members)
 

@@ -14,6 +14,7 @@ import pytest
 
 import quietbit
 import quietbit.target
+from plans import flat_plan
 from quietbit import Plan
 from quietbit.cli.main import main
 from quietbit.mechanism import registry
@@ -77,33 +78,37 @@ def test_calibrate_and_plan_meet_the_same_target(installed):
     ball = quietbit.Ball("l1", 1.0, 39)
     found = quietbit.calibrate("linear-bit", ball=ball, epsilon=6.0, delta=0.0, adjacency="zero-out", releases=4)
     assert 6 * (1 - 1e-4) < found.guarantee.epsilon_upper <= 6
-    assert Plan("linear-bit", **GIVEN, releases=4).mechanism_for(39) == found.mechanism
-    by_hand = Plan("linear-bit", **{**GIVEN, "epsilon": None}, design_epsilon=1.5)
+    assert flat_plan("linear-bit", **GIVEN, releases=4).mechanism_for(39) == found.mechanism
+    by_hand = flat_plan("linear-bit", **{**GIVEN, "epsilon": None}, design_epsilon=1.5)
     assert by_hand.release(by_hand.mechanism_for(39)).epsilon(0.0) == pytest.approx(1.5, rel=1e-9)
     with pytest.raises(quietbit.InvalidParameter, match="bits must be left out for linear-bit"):
-        Plan("linear-bit", **GIVEN, bits=2)
+        flat_plan("linear-bit", **GIVEN, bits=2)
     with pytest.raises(quietbit.InvalidParameter, match="mechanism must be imvu under secure-aggregation"):
-        Plan("linear-bit", **GIVEN, trust="secure-aggregation")
+        flat_plan("linear-bit", **GIVEN, trust="secure-aggregation")
 
 
 def test_simulate(installed):
-    run = simulate(small_problem(), Plan("linear-bit", **GIVEN, rng="seeded"), Training(0.1, 6))
+    run = simulate(small_problem(), flat_plan("linear-bit", **GIVEN, rng="seeded"), Training(0.1, 6))
     assert run.status == "finished"
     assert isinstance(run.mechanism, installed.LinearBit)
     assert 6 * (1 - 1e-4) < run.guarantee.epsilon_upper <= 6
     assert run.bytes_per_client == quietbit.Uplink(run.mechanism).header.size
-    same = simulate(small_problem(), Plan("linear-bit", **GIVEN, rng="seeded"), Training(0.1, 6))
+    same = simulate(small_problem(), flat_plan("linear-bit", **GIVEN, rng="seeded"), Training(0.1, 6))
     np.testing.assert_array_equal(run.parameters, same.parameters)
 
 
 def test_flower(installed):
     pytest.importorskip("flwr", reason="needs the flower extra: pip install 'quietbit[flower]'")
-    from quietbit import Plan
 
     config = {
-        "quietbit.mechanism": "linear-bit", "quietbit.clip": 1.0, "quietbit.norm": "l1", "quietbit.epsilon": 6.0,
-        "quietbit.delta": 1e-6, "quietbit.adjacency": "zero-out", "quietbit.releases": 4,
-    }  # fmt: skip
+        "quietbit.mechanism": "linear-bit",
+        "quietbit.mechanism.norm": "l1",
+        "quietbit.clip": 1.0,
+        "quietbit.epsilon": 6.0,
+        "quietbit.delta": 1e-6,
+        "quietbit.adjacency": "zero-out",
+        "quietbit.releases": 4,
+    }
     mechanism = Plan.from_run_config(config).mechanism_for(39)
     assert isinstance(mechanism, installed.LinearBit)
     assert (mechanism.privacy(quietbit.Adjacency.ZERO_OUT) * 4).epsilon(1e-6) <= 6
@@ -148,7 +153,7 @@ def test_a_broken_package_breaks_nothing_else(installed, tmp_path):
     stranger = installed.LinearBit(quietbit.Ball("l1", 1.0, 30), 0.5)
     assert registry.build(registry.describe(stranger)) == stranger
     assert (registry.family_of(found), registry.family_of(stranger)) == ("imvu", "linear-bit")
-    Plan("imvu", clip=1.0, adjacency="zero-out", epsilon=1.0, releases=1)
+    flat_plan("imvu", clip=1.0, adjacency="zero-out", epsilon=1.0, releases=1)
     with pytest.raises(quietbit.InvalidParameter, match=r"broken:FAMILY failed with RuntimeError: half installed"):
         registry.family("broken")
     ways = alternatives(quietbit.Ball("l1", 1.0, 30), quietbit.target.Target(1.0, 0.0, "zero-out"))

@@ -7,7 +7,8 @@ from typing import Any
 import numpy as np
 import pytest
 
-from quietbit import Adjacency, Ball, Gaussian, InvalidParameter, Norm, Plan, Uplink, calibrate, seeded_rng
+from plans import flat_plan
+from quietbit import Adjacency, Ball, Gaussian, InvalidParameter, Norm, Uplink, calibrate, seeded_rng
 from quietbit.kernel.reference import ReferenceKernel
 from quietbit.kernel.transform import rotate_back
 from quietbit.mechanism.ball import usual_kernel
@@ -107,8 +108,8 @@ def test_the_mean_of_gradients_is_received() -> None:
 
 def test_a_run_protects_samples_on_kept_coordinates() -> None:
     problem = small_problem(samples=4)
-    plan = Plan(
-        "gaussian", clip=1.0, adjacency=Adjacency.ZERO_OUT, epsilon=8.0, unit=Unit.SAMPLE, cohort=5, keep=16,
+    plan = flat_plan(
+        "gaussian", clip=1.0, adjacency=Adjacency.ZERO_OUT, epsilon=8.0, samples=True, cohort=5, keep=16,
         rng="seeded",
     )  # fmt: skip
     run = simulate(problem, plan, Training(0.5, 6))
@@ -118,8 +119,8 @@ def test_a_run_protects_samples_on_kept_coordinates() -> None:
     assert run.guarantee.unit is Unit.SAMPLE
     assert run.guarantee.epsilon_upper <= 8.0
     assert run.bytes_per_client == 56 + 8 + 4 * 16
-    by_hand = Plan(
-        "gaussian", clip=1.0, adjacency=Adjacency.ZERO_OUT, noise_multiplier=2.0, unit=Unit.SAMPLE, keep=16
+    by_hand = flat_plan(
+        "gaussian", clip=1.0, adjacency=Adjacency.ZERO_OUT, noise_multiplier=2.0, samples=True, keep=16
     ).mechanism_for(39, problem.sizes)
     assert isinstance(by_hand, ProjectedSamples)
 
@@ -132,6 +133,6 @@ def test_a_problem_that_shows_no_samples_is_refused() -> None:
             for name in ("name", "dimension", "sizes", "initial", "updates", "evaluate"):
                 setattr(self, name, getattr(problem, name))
 
-    plan = Plan("gaussian", clip=1.0, adjacency=Adjacency.ZERO_OUT, noise_multiplier=2.0, unit=Unit.SAMPLE, keep=16)
+    plan = flat_plan("gaussian", clip=1.0, adjacency=Adjacency.ZERO_OUT, noise_multiplier=2.0, samples=True, keep=16)
     with pytest.raises(InvalidParameter, match="problem must be one with `gradients`"):
         simulate(Closed(small_problem(samples=4)), plan, Training(0.5, 1))

@@ -62,7 +62,7 @@ CONFIG = {
 NEARLY_EXACT = {
     "quietbit.mechanism": "gaussian",
     "quietbit.clip": 1.0,
-    "quietbit.noise-multiplier": 0.01,
+    "quietbit.mechanism.noise-multiplier": 0.01,
     "quietbit.epsilon": 1e7,
     "quietbit.adjacency": "replace-one",
 }

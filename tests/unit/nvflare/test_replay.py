@@ -13,12 +13,10 @@ from nvflare.app_common.abstract.model import make_model_learnable
 from nvflare.app_common.app_event_type import AppEventType
 from nvflare.app_common.workflows.fedavg import FedAvg
 
-from quietbit.errors import InvalidParameter
 from quietbit.mechanism.registry import build
 from quietbit.node.question import Framed
 from quietbit.node.refusal import Reason, Refusal
 from quietbit.node.stores import ModelFolder
-from quietbit.nvflare import PrivateReceiver
 from quietbit.nvflare.client import number_of
 from quietbit.wire.downlink import HEAD, Replica
 from quietbit.wire.uplink import Uplink
@@ -27,8 +25,7 @@ from unit.nvflare.kit import JOB, Server, Site, carried, content, owned, release
 DIMENSION, KEEP, ROUNDS = 5_000, 64, 5
 CONFIG = {
     "quietbit.mechanism": "vmvu", "quietbit.clip": 1.0, "quietbit.epsilon": 60.0, "quietbit.adjacency": "zero-out",
-    "quietbit.releases": ROUNDS, "quietbit.keep": KEEP, "quietbit.downlink": "replay", "quietbit.server-rate": 0.5,
-    "quietbit.server-momentum": 0.5,
+    "quietbit.releases": ROUNDS, "quietbit.mechanism.keep": KEEP, "quietbit.replay": True,
 }  # fmt: skip
 NAMES = ("site-1", "site-2")
 
@@ -89,7 +86,7 @@ def test_the_model_goes_down_once_and_every_site_has_the_servers_bits(tmp_path):
         return trained()(task_name, {"DXO": {"data": {"weight": seen[-1]["weight"]}}}, fl_ctx)
 
     workflow, nodes = Workflow(local(), folder=tmp_path), sites(tmp_path, looks)
-    speed, momentum, rate = 0.0, np.float32(0.5), np.float32(0.5)
+    speed, momentum, rate = 0.0, np.float32(0.0), np.float32(1.0)
     for number in range(ROUNDS):
         before = workflow.model["weight"].copy()
         tasks, replies = workflow.round(number, nodes)
@@ -194,8 +191,3 @@ def test_tensors_are_replayed_as_tensors(tmp_path):
         workflow.server.hears(AppEventType.AFTER_SHAREABLE_TO_LEARNABLE, global_model=learnt)
         assert isinstance(seen[-1], torch.Tensor)
         assert isinstance(model["weight"], torch.Tensor)
-
-
-def test_a_start_in_the_app_is_refused():
-    with pytest.raises(InvalidParameter, match="comes in full"):
-        PrivateReceiver({**CONFIG, "quietbit.downlink-start": "app"})

@@ -25,14 +25,17 @@ from unit.nvflare.kit import Server, Site, content, owned, release_of, script_si
 
 SITES, ROUNDS = 4, 15
 CONFIG = {
-    "quietbit.unit": "sample", "quietbit.mechanism": "gaussian", "quietbit.clip": 2.0, "quietbit.epsilon": 4.0,
-    "quietbit.adjacency": "zero-out", "quietbit.releases": ROUNDS, "quietbit.samples": 350,
-    "quietbit.sampling-rate": 0.25,
+    "quietbit.mechanism": "gaussian", "quietbit.clip": 2.0, "quietbit.epsilon": 4.0,
+    "quietbit.adjacency": "zero-out", "quietbit.releases": ROUNDS, "quietbit.samples.count": 350,
+    "quietbit.samples.sampling-rate": 0.25,
 }  # fmt: skip
 LOUD = {
     **{key: value for key, value in CONFIG.items() if key != "quietbit.releases"},
-    "quietbit.noise-multiplier": 0.01, "quietbit.epsilon": 1e6, "quietbit.sampling-rate": 1.0, "quietbit.samples": 10,
-}  # fmt: skip
+    "quietbit.mechanism.noise-multiplier": 0.01,
+    "quietbit.epsilon": 1e6,
+    "quietbit.samples.sampling-rate": 1.0,
+    "quietbit.samples.count": 10,
+}
 
 
 @pytest.fixture(scope="module")
@@ -168,7 +171,7 @@ def test_a_policy_of_samples_counts_over_jobs_and_names_its_data_set(digits, tmp
     assert 1 < made < ROUNDS
     assert said[-1] == {"declined": Refusal(Reason.BUDGET_SPENT).to_text(), "noted": False}
     assert books(tmp_path).releases == made == site.app.calls
-    greedy = Server({**CONFIG, "quietbit.sampling-rate": 0.5})
+    greedy = Server({**CONFIG, "quietbit.samples.sampling-rate": 0.5})
     assert (
         "so large a sampling rate" in content(site.does(greedy.asks(number=20, arrays=model)))["quietbit"]["declined"]
     )

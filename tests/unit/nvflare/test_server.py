@@ -257,7 +257,7 @@ def test_another_model_in_mid_run_is_refused():
     "given",
     [
         {},
-        {**CONFIG, "quietbit.trust": "secure-aggregation", "quietbit.threshold": 2},
+        {**CONFIG, "quietbit.trust": "secure-aggregation", "quietbit.masks.threshold": 2},
         {**CONFIG, "quietbit.odd": 1},
         {**CONFIG, "quietbit.participation": "secret-order"},
     ],
@@ -273,7 +273,7 @@ def test_a_clip_that_moves_moves_as_scouts_say(tmp_path, monkeypatch):
     """Three rounds, eight clients: every round's clip follows from the scouts of the one before, who have no weight."""
     monkeypatch.setattr("quietbit.plan.clip.SURE", 0.0)  # every answer moves it, however few there are
     monkeypatch.setattr("quietbit.plan.clip.RISE", 1e12)
-    config = {**CONFIG, "quietbit.releases": 3, "quietbit.clip-scouts": 3}
+    config = {**CONFIG, "quietbit.releases": 3, "quietbit.scouts.every": 3}
     server = Server(config, tmp_path)
     sites = [Site(trained(), f"site-{place}") for place in range(8)]
     moving, scouts = MovingClip.from_start(1.0, quantile=0.5), []
@@ -355,7 +355,7 @@ def test_the_report_says_what_each_round_has_cost_so_far(tmp_path):
 
 def test_public_numbers_of_examples_are_weights(tmp_path):
     """The workflow's own mean takes them; a site that keeps its number declines, and one without any is refused."""
-    server = Server({**CONFIG, "quietbit.most-examples": 1000}, folder=tmp_path)
+    server = Server({**CONFIG, "quietbit.weights.most-examples": 1000}, folder=tmp_path)
     told, seen = {"site-1": 250, "site-2": 10**9, "site-3": 0}, {}
     for client, examples in told.items():
         site = Site(trained(initial_metrics={"num-examples": examples}), client, metrics=["num-examples"])
@@ -407,6 +407,6 @@ def test_patterns_are_refused(recipe, tasks):
 
 
 def test_masked_sums_are_refused(recipe):
-    sums = {"trust": "secure-aggregation", "threshold": 2, "server": "honest-but-curious"}
+    sums = {"masks.threshold": 2, "masks.server": "honest-but-curious"}
     with pytest.raises(InvalidParameter, match="sees every release"):
         add_privacy(recipe, CONFIG | {f"quietbit.{key}": value for key, value in sums.items()})

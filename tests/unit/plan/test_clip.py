@@ -1,22 +1,14 @@
-"""How a clip moves, by hand; what its scouts may cost; and plans that it has no part in."""
+"""How a clip moves, by hand."""
 
 from __future__ import annotations
 
 import math
-from typing import Any
 
 import numpy as np
 import pytest
-from attrs import evolve
 
-from quietbit import Adjacency, InvalidParameter, Plan
-from quietbit.engine.round import Run
 from quietbit.mechanism.base import Answers
-from quietbit.mechanism.response import RandomisedResponse
 from quietbit.plan.clip import MovingClip
-from quietbit.privacy.account import Account
-
-MOVES: Any = {"clip": 2.0, "adjacency": "zero-out", "epsilon": 8.0, "releases": 10, "clip_quantile": 0.5}
 
 
 def after(answers: Answers, steps: int, **given: float) -> float:
@@ -147,109 +139,3 @@ def test_the_clip_stays_within_reach_of_its_start() -> None:
     for _ in range(100):
         moving.move(Answers(-30.0, 0.0))
     assert moving.clip == 100.0
-
-
-@pytest.mark.parametrize(
-    ("dimension", "asked", "rounds", "says"),
-    [
-        (650, 20, 10, "will hardly move from 2: the run has about 10 answers"),
-        (20_000, 400, 40, "will not rise above 2: the noise"),
-        (100, 1000, 40, None),
-    ],
-)
-def test_an_engine_says_when_scouts_cannot_move_the_clip(
-    dimension: int, asked: int, rounds: int, says: str | None
-) -> None:
-    said: list[str] = []
-    plan = Plan("gaussian", **{**MOVES, "epsilon": 20.0, "releases": 20}, mode="adaptive")
-    run = Run(plan, 7, lambda level, line: said.append(line))
-    run.mechanism(dimension, 1)
-    run.outlook(asked=asked, nodes=asked, rounds=rounds)
-    about = [line for line in said if line.startswith("the clip")]
-    assert len(about) == (says is not None)
-    assert says is None or says in about[0]
-
-
-@pytest.mark.parametrize("word", ["gaussian", "vmvu", "skellam"])
-@pytest.mark.parametrize("adjacency", list(Adjacency))
-@pytest.mark.parametrize("mode", ["planned", "adaptive"])
-def test_any_list_of_updates_and_answers_stays_in_the_budget(word: str, adjacency: Adjacency, mode: Any) -> None:
-    """On the account that is enforced: an answer is as true as the budget allows, and no truer."""
-    cohort = {"cohort": 100} if mode == "planned" else {}
-    plan = Plan(word, **{**MOVES, "adjacency": adjacency, "releases": 5}, **cohort, mode=mode)
-    mechanism: Any = plan.mechanism_for(40)
-    assert (mechanism.clip, mechanism.every) == (2.0, 20)
-    account = Account(plan.target, mode)
-    assert account.spend(plan.release(mechanism), 5).epsilon() <= 8.0
-    truer = evolve(mechanism, truth=min(mechanism.truth * 1.001, 1 - 1e-10))
-    assert account.spend(plan.release(truer), 5).epsilon() > 8.0
-    assert 0.2 < mechanism.truth < 1
-
-
-def test_updates_err_as_without_scouts_but_for_those_that_are_missing() -> None:
-    still = Plan("vmvu", **{**MOVES, "clip_quantile": None}).mechanism_for(40)
-    plan = Plan("vmvu", **MOVES, cohort=1000)
-    moved = plan.mechanism_for(40)
-    assert moved.layout == still.layout
-    for clip in (0.01, 2.0, 300.0):
-        assert moved.at_clip(clip).error().squared == pytest.approx(still.error().squared * (clip / 2) ** 2)
-    assert 1000 / plan.updates < 1.06
-    sums = Plan("imvu", **MOVES, cohort=1000, trust="secure-aggregation")
-    assert (sums.clip_scouts, sums.updates, sums.summed_clients) == (40, 975, 975)
-    assert (1000 / sums.updates) ** 2 < 1.06  # the noise is that of the whole sum
-
-
-def test_sums_are_priced_for_answers_that_the_server_sees() -> None:
-    plan = Plan("imvu", **MOVES, cohort=100, trust="secure-aggregation")
-    mechanism: Any = plan.mechanism_for(40)
-    within, answer = mechanism.inner.sum_privacy(98, plan.adjacency), mechanism.truth
-    found = mechanism.sum_privacy(98, plan.adjacency)
-    assert found.pure_epsilon() >= RandomisedResponse(2, answer).epsilon_upper(plan.adjacency)
-    for alpha in (1.5, 3.0, 20.0):
-        assert found.rdp(alpha) >= within.rdp(alpha)
-    assert (found * 10).epsilon(1e-5) <= 8.0
-
-
-@pytest.mark.parametrize(
-    ("given", "found"),
-    [
-        ({"clip_quantile": 0.3}, (2.0, 0.3, 20)),
-        ({"clip_scouts": 5}, (2.0, 0.5, 5)),
-        ({"clip": "auto"}, (1.0, 0.5, 20)),
-        ({"clip": "auto", "clip_scouts": 7, "clip_quantile": 0.4}, (1.0, 0.4, 7)),
-        ({}, (2.0, None, None)),
-    ],
-)
-def test_each_word_brings_the_others(given: dict[str, Any], found: tuple[Any, ...]) -> None:
-    plan = Plan("vmvu", **{**MOVES, "cohort": 100, "clip_quantile": None, **given})
-    assert (plan.clip, plan.clip_quantile, plan.clip_scouts) == found
-    assert (plan.moving_clip() is None) is (found[2] is None)
-
-
-@pytest.mark.parametrize(
-    ("changes", "sentence"),
-    [
-        ({"clip_quantile": 1.0}, "clip_quantile must be between 0 and 1"),
-        ({"clip_quantile": 0.0}, "clip_quantile must be"),
-        ({"clip_quantile": math.nan}, "clip_quantile must be"),
-        ({"clip_rate": 0.0}, "clip_rate must be"),
-        ({"clip_rate": 3.0}, "clip_rate must be"),
-        ({"clip_quantile": None, "clip_rate": 0.2}, "clip_rate must be left out unless the clip moves"),
-        ({"unit": "sample"}, "unit must be client where the clip moves"),
-        ({"cohort": 19}, "clip_scouts must be at most 19"),
-        ({"clip_scouts": 1}, "clip_scouts must be"),
-        ({"clip": "automatic"}, "clip must be"),
-        ({"participation": "secret-order"}, "participation must be left out where scouts answer"),
-        ({"design_epsilon": 1.0, "releases": None}, "clip_scouts must be left out where the mechanism's strength"),
-    ],
-)
-def test_a_clip_that_cannot_move_so_is_refused(changes: dict[str, Any], sentence: str) -> None:
-    with pytest.raises(InvalidParameter, match=sentence):
-        Plan("imvu", **{**MOVES, "cohort": 100, **changes}).mechanism_for(50)
-
-
-def test_without_privacy_and_under_central_trust_the_clip_stays() -> None:
-    with pytest.raises(InvalidParameter, match="trust must be local or secure-aggregation where the clip moves"):
-        Plan("gaussian", **MOVES, cohort=100, trust="central")
-    with pytest.raises(InvalidParameter, match="clip_quantile must be left out without privacy"):
-        Plan("none", clip=1.0, adjacency="zero-out", clip_quantile=0.5)

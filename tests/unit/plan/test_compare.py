@@ -8,7 +8,7 @@ import numpy as np
 import pytest
 
 import quietbit
-from quietbit import Plan
+from plans import flat_plan
 from quietbit.errors import InvalidParameter
 from quietbit.mechanism.expectation import Verdict
 from quietbit.mechanism.registry import families, family, identity_of
@@ -41,7 +41,7 @@ def asked(dimension, clients, cohort, rounds, epsilon, adjacency, trust):
 @lru_cache(maxsize=8)
 def simulated(dimension, clients, cohort, rounds, epsilon, adjacency, trust, mechanism, length=0.9 * CLIP):
     """The run in which every update is sent, and how far what it learnt is from the clipped vectors' mean, in clips."""
-    plan = Plan(
+    plan = flat_plan(
         mechanism, clip=CLIP, adjacency=adjacency, epsilon=epsilon, delta=1e-5, trust=trust, cohort=cohort,
         rng="seeded", seed=7,
     )  # fmt: skip
@@ -126,7 +126,7 @@ def test_auto_is_the_best_row_of_its_trust():
         best = found.best(trust)
         if best is None:
             continue
-        plan = Plan(
+        plan = flat_plan(
             "auto", clip=CLIP, adjacency="zero-out", epsilon=8.0, trust=trust, cohort=100, releases=5,
             keep=best.keep if trust is Trust.SECURE_AGGREGATION else None,
         )  # fmt: skip
@@ -235,10 +235,17 @@ SITES = {"epsilon": 4.0, "delta": 1e-5, "adjacency": "zero-out", "cohort": 5, "r
 @pytest.mark.parametrize("steps", [None, 10])
 def test_samples_of_sites_are_compared_by_the_mechanisms_that_a_plan_has_for_them(steps):
     found = compare(650, **SITES, samples=280, sampling_rate=0.25, local_steps=steps)
-    more = {} if steps is None else {"local_steps": steps, "local_rate": 1.0}
+    more = {} if steps is None else {"steps": steps, "learning_rate": 1.0}
     for row in found.rows:
-        plan = Plan(row.name, clip=1.0, unit="sample", samples=280, sampling_rate=0.25, releases=40, mode="adaptive",
-                    epsilon=4.0, adjacency="zero-out", **more)  # fmt: skip
+        plan = flat_plan(
+            row.name,
+            clip=1.0,
+            samples={"count": 280, "sampling_rate": 0.25, **more},
+            releases=40,
+            mode="adaptive",
+            epsilon=4.0,
+            adjacency="zero-out",
+        )
         planned = plan.mechanism_for(650)
         assert row.mechanism.error().squared == pytest.approx(planned.error().squared, rel=0.05)
         assert row.guarantee.unit is Unit.SAMPLE

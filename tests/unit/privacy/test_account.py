@@ -8,7 +8,8 @@ import mpmath
 import numpy as np
 import pytest
 
-from quietbit import Adjacency, Ball, Norm, Plan, Target, Trust, Unit, calibrate
+from plans import flat_plan
+from quietbit import Adjacency, Ball, Norm, Target, Trust, Unit, calibrate
 from quietbit.errors import InvalidParameter
 from quietbit.privacy import account as module
 from quietbit.privacy.account import FEW, LOST, MAIN, ORDERS, SECOND, Account
@@ -281,7 +282,7 @@ def test_calibration_for_a_node_costs_two_per_cent_of_the_error_at_most(word, no
     assert Account(target).spend(cost, releases).epsilon() == fixed.guarantee.epsilon_upper <= 8.0
     spent = Account(target, "adaptive").spend(cost, releases).epsilon()
     assert fixed.guarantee.epsilon_upper <= spent <= fixed.guarantee.epsilon_upper * (1.008 if delta else 1)
-    plan = Plan(word, clip=1.0, norm=norm, epsilon=8.0, delta=delta, adjacency=adjacency, releases=releases,
+    plan = flat_plan(word, clip=1.0, norm=norm, epsilon=8.0, delta=delta, adjacency=adjacency, releases=releases,
                 mode="adaptive")  # fmt: skip
     chosen = plan.mechanism_for(256)
     enforced = Account(target, "adaptive")

@@ -2,7 +2,7 @@ import numpy as np
 import pytest
 
 import quietbit
-from quietbit.plan.participation import Schedule, releases_per_client
+from quietbit.run.participation import Schedule, releases_per_client
 from quietbit.simulate.loop import simulate
 from quietbit.target import Adjacency
 from unit.simulate.makers import chosen, small_problem

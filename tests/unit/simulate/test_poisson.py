@@ -3,8 +3,9 @@
 import numpy as np
 import pytest
 
-from quietbit import Adjacency, Ball, Gaussian, InvalidParameter, Plan
-from quietbit.plan.participation import POISSON, Schedule, releases_per_client
+from plans import flat_plan
+from quietbit import Adjacency, Ball, Gaussian, InvalidParameter
+from quietbit.run.participation import POISSON, Schedule, releases_per_client
 from quietbit.simulate.loop import simulate
 from unit.simulate.makers import chosen, small_problem
 
@@ -14,7 +15,7 @@ SIZES = np.ones(CLIENTS, dtype=np.int64)
 
 
 def plan(**changes):
-    return Plan(**{**CHOSEN, "participation": POISSON, "noise_multiplier": 2.0, **changes})
+    return flat_plan(**{**CHOSEN, "participation": POISSON, "noise_multiplier": 2.0, **changes})
 
 
 def test_everybody_is_drawn_by_itself_and_charged_in_every_round():

@@ -2,12 +2,11 @@ import numpy as np
 import pytest
 
 import quietbit
-from quietbit import Plan
+from plans import flat_plan
 from quietbit.mechanism.ball import Ball, Norm
 from quietbit.simulate.problem import LocalPlan, Training, clip_factors, clip_rows
-from quietbit.target import Unit
 
-PLAN = Plan("none", clip=1.0, adjacency="zero-out", norm="l1")
+PLAN = flat_plan("none", clip=1.0, adjacency="zero-out", norm="l1")
 
 
 @pytest.mark.parametrize("norm", list(Norm))
@@ -44,7 +43,7 @@ def test_rows_that_are_not_finite_are_refused(bad):
 
 @pytest.mark.parametrize(
     "given",
-    [{"clip": 0.0}, {"clip": np.nan}, {"clip": 1e-30}, {"steps": 0}, {"rate": -1.0}, {"unit": Unit.SAMPLE, "steps": 2}],
+    [{"clip": 0.0}, {"clip": np.nan}, {"clip": 1e-30}, {"steps": 0}, {"rate": -1.0}, {"unit": "sample", "steps": 2}],
 )
 def test_plans_that_make_no_sense_are_refused(given):
     with pytest.raises(quietbit.InvalidParameter):
@@ -82,4 +81,4 @@ def test_refusals(given, mention):
 
 def test_several_steps_have_no_account_at_sample_level():
     with pytest.raises(quietbit.InvalidParameter, match="local steps"):
-        Training(0.1, 10, local_steps=2).local(Plan("none", clip=1.0, adjacency="zero-out", unit="sample"))
+        Training(0.1, 10, local_steps=2).local(flat_plan("none", clip=1.0, adjacency="zero-out", samples=True))

@@ -6,9 +6,8 @@ import tracemalloc
 from typing import Any
 
 import numpy as np
-import pytest
 
-from quietbit import Plan
+from plans import flat_plan
 from quietbit.simulate import Score, Training, simulate
 
 GIVEN: dict[str, Any] = {"clip": 1.0, "adjacency": "zero-out", "rng": "seeded", "seed": 3}
@@ -33,7 +32,7 @@ class Flat:
 
 
 def run(nodes: int, rounds: int = 20) -> Any:
-    plan = Plan("vmvu", **GIVEN, epsilon=8.0, releases=3, cohort=100, participation="zipf")
+    plan = flat_plan("vmvu", **GIVEN, epsilon=8.0, releases=3, cohort=100, participation="zipf")
     return simulate(Flat(nodes), plan, Training(lr=0.3, rounds=rounds, momentum=0.0))
 
 
@@ -67,33 +66,3 @@ def test_memory_grows_by_some_bytes_per_node() -> None:
         peaks.append(tracemalloc.get_traced_memory()[1])
         tracemalloc.stop()
     assert (peaks[1] - peaks[0]) / 80_000 < 200
-
-
-def test_releases_that_come_late_are_those_of_an_older_model() -> None:
-    """By hand, with next to no noise: whoever is two rounds late answers for the model of two rounds before."""
-    plan = Plan("gaussian", **GIVEN, noise_multiplier=1e-6, cohort=50, staleness=2)
-    found = simulate(Flat(200), plan, Training(lr=0.5, rounds=6, momentum=0.0))
-    prompt = simulate(
-        Flat(200),
-        Plan("gaussian", **GIVEN, noise_multiplier=1e-6, cohort=50),
-        Training(lr=0.5, rounds=6, momentum=0.0),
-    )
-    models, coming = [np.zeros(8)], {}
-    for number in range(6):
-        late = np.random.default_rng([3, number, 3]).integers(0, 3, 50)
-        for one in late.tolist():
-            coming.setdefault(number + one, []).append(0.3 * np.clip(models[-1] - 1.0, -1, 1))
-        models.append(models[-1] - 0.5 * np.mean(coming[number], axis=0))
-    np.testing.assert_allclose(found.parameters, models[-1], atol=1e-4)
-    assert np.abs(found.parameters - prompt.parameters).max() > 1e-3
-    assert found.guarantee == prompt.guarantee  # everybody pays when it releases, used or not
-    np.testing.assert_array_equal(found.account.counts, prompt.account.counts)
-    assert found.observers.result is None
-
-
-@pytest.mark.parametrize("rows", ["shared", "own"])
-def test_late_releases_are_decoded_with_the_rows_of_their_round(rows: str) -> None:
-    """A payload is refused by the mechanism of any round but its own, whose four of eight rows it has."""
-    plan = Plan("vmvu", **GIVEN, epsilon=1000.0, releases=60, cohort=100, staleness=2, rows=rows, keep=4, delta=1e-2)
-    found = simulate(Flat(100), plan, Training(lr=1.0, rounds=10, momentum=0.0))
-    assert found.points[-1].score.loss < 0.2

@@ -8,8 +8,9 @@ from typing import Any
 import numpy as np
 import pytest
 
-from quietbit import Ball, Gaussian, Norm, Plan, Uplink
-from quietbit.errors import InvalidParameter, InvalidPayload
+from plans import flat_plan
+from quietbit import Ball, Gaussian, Norm, Uplink
+from quietbit.errors import InvalidPayload
 from quietbit.kernel.rng import seeded_rng
 from quietbit.simulate import Training, simulate
 from quietbit.wire.uplink import effective, weight_of
@@ -66,7 +67,7 @@ def test_a_simulation_weights_by_sizes_and_says_what_to_expect() -> None:
     problem.sizes = np.where(np.arange(400) < 40, 1000, 10)
     given: dict[str, Any] = {"clip": 1.0, "adjacency": "zero-out", "rng": "seeded", "seed": 3, "noise_multiplier": 0.5}
     runs = [
-        simulate(problem, Plan("gaussian", cohort=100, most_examples=most, **given), Training(lr=0.1, rounds=4))
+        simulate(problem, flat_plan("gaussian", cohort=100, most_examples=most, **given), Training(lr=0.1, rounds=4))
         for most in (None, 1000)
     ]
     plain, weighted = (run.expected for run in runs)
@@ -77,16 +78,3 @@ def test_a_simulation_weights_by_sizes_and_says_what_to_expect() -> None:
     assert runs[1].observers is not None
     assert runs[1].observers.result is None
     assert "weights tell whose release is which" in runs[1].observers.reason
-
-
-@pytest.mark.parametrize(
-    "more",
-    [
-        {"mechanism": "imvu", "trust": "secure-aggregation", "cohort": 100},
-        {"mechanism": "gaussian", "trust": "central", "cohort": 10},
-        {"mechanism": "vmvu", "participation": "secret-order"},
-    ],
-)
-def test_what_cannot_be_weighted_is_refused(more: Any) -> None:
-    with pytest.raises(InvalidParameter, match="most_examples must be left out unless the server sees every release"):
-        Plan(**more, clip=1.0, adjacency="zero-out", epsilon=4.0, releases=2, most_examples=10)

@@ -100,7 +100,7 @@ def _problem(clients: int) -> MakeProblem:
 
 
 def _jobs(first: int) -> list[Job]:
-    from quietbit.plan.plan import Plan
+    from quietbit.run.plan import Plan
     from quietbit.simulate.problem import Training
     from quietbit.target import Adjacency, Trust
     from quietbit_lab.experiment.grid import Job

@@ -124,7 +124,6 @@ def _settings(given: dict[str, Any]) -> dict[str, Any]:
     values["rng"] = given["rng"] or ("secure" if given["seed"] is None else "seeded")
     values["seed"] = secrets.randbits(32) if given["seed"] is None else given["seed"]
     values["clip"], values["clip_quantile"] = number_or_word(given["clip"]), given["adaptive_clip"]
-    values["downlink_start"] = "app" if given["downlink"] == "replay" else None
     values["evaluate_every"] = given["evaluate_every"] or max(1, given["rounds"] // LOOKS)
     return values
 
@@ -163,7 +162,7 @@ def _train(
         show_json(kept)
     elif run.points:
         record(
-            f"{spec.name}, {setting.plan.mechanism}, {run.rounds:,} rounds of {setting.plan.cohort:,}",
+            f"{spec.name}, {setting.plan.mechanism.name}, {run.rounds:,} rounds of {setting.plan.cohort:,}",
             _rows(run, kept["draws"], kept["protects"], out),
             False,
         )
@@ -255,7 +254,7 @@ def _expected(run: Run) -> list[Row]:
     if run.mechanism is None or run.expected is None:
         return []
     rows, gain = [Row("expectation", "to be expected", run.expected.sentence())], run.mechanism.error().gain
-    if run.plan.mechanism == AUTO:
+    if run.plan.mechanism.name == AUTO:
         rows.insert(
             0, Row("mechanism", "auto took", family_of(run.mechanism), f"{family_of(run.mechanism)}: {AUTO_RULE}")
         )

@@ -11,14 +11,14 @@ from __future__ import annotations
 
 import math
 from collections.abc import Mapping
-from enum import Enum
 from pathlib import Path
 from typing import Any
 
 from quietbit.engine.report import FORMAT, VERSION
 from quietbit.errors import QuietbitError
 from quietbit.mechanism.registry import describe, identity_of
-from quietbit.plan.plan import Plan
+from quietbit.run.plan import Plan
+from quietbit_lab.experiment.record import plan_table
 
 __all__ = ["FORMAT", "flower_record"]
 
@@ -74,14 +74,15 @@ def _record(saved: Mapping[str, Any]) -> dict[str, Any]:
             )
     if points:
         points[-1]["epsilon_upper"] = whole
-    chosen = {name: getattr(settings, name) for name in OF_PLAN}
+    table = plan_table(settings)
+    chosen = {name: table[name] for name in OF_PLAN}
     cohort = max((int(entry["asked"]) for entry in rounds), default=0)
     return {
         "status": "finished",
         "reason": None,
         "task": {"name": f"a federated run of {int(saved['dimension']):,} parameters"},
         "settings": {
-            **{name: value.value if isinstance(value, Enum) else value for name, value in chosen.items()},
+            **chosen,
             "unit": settings.unit.value,
             "cohort": cohort,
             "rounds": len(rounds),

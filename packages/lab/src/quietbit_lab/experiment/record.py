@@ -23,16 +23,16 @@ from typing import Any, final
 
 import attrs
 
-from quietbit.errors import InvalidParameter, QuietbitError, check_known
+from quietbit.errors import InvalidParameter, QuietbitError, check_known, require
 from quietbit.mechanism.registry import describe
-from quietbit.plan.plan import Plan
-from quietbit.plan.rules import OF_ENGINE
 from quietbit.privacy.guarantee import Guarantee, GuaranteePair
+from quietbit.run.plan import Plan
 from quietbit.simulate.loop import Point, Run
 from quietbit.simulate.problem import Training
 
 __all__ = [
-    "EVERY_CLIENT", "FORMAT", "Setting", "commit_of", "modern", "protects", "read_json", "read_record", "run_record",
+    "EVERY_CLIENT", "FORMAT", "Setting", "commit_of", "modern", "plan_table", "protects",
+    "read_json", "read_record", "run_record",
     "versions",
 ]  # fmt: skip
 
@@ -51,7 +51,32 @@ FIRST = (
     *("min_honest_clients", "design_epsilon", "noise_multiplier", "bits", "levels", "beta", "clamp", "decoder"),
     *("rng", "seed"),
 )
-OF_PLAN = {one.name: one for one in attrs.fields(Plan) if one.name not in (*OF_ENGINE, "mode")}
+# Settings of a plan, in a record's flat table: the key in a plan, and what holds where nobody says otherwise.
+OF_MECHANISM = ("design_epsilon", "noise_multiplier", "bits", "levels", "beta", "clamp", "decoder", "rotate")
+KEYS = {
+    "mechanism": ("mechanism.name", attrs.NOTHING),
+    "clip": ("clip", attrs.NOTHING),
+    "adjacency": ("adjacency", attrs.NOTHING),
+    "norm": ("mechanism.norm", "l2"),
+    "epsilon": ("epsilon", None),
+    "delta": ("delta", 1e-5),
+    "unit": ("samples", "client"),
+    "trust": ("trust", "local"),
+    "releases": ("releases", None),
+    "cohort": ("cohort", 1),
+    "most_examples": ("weights.most_examples", None),
+    "participation": ("participation", "each-once"),
+    "min_honest_clients": ("masks.honest", None),
+    **{name: (f"mechanism.{name}", None) for name in OF_MECHANISM},
+    "rng": ("rng", "secure"),
+    "seed": ("seed", 0),
+    "keep": ("mechanism.keep", None),
+    "rows": ("mechanism.rows", None),
+    "downlink": ("replay", "full"),
+    "clip_quantile": ("scouts.quantile", None),
+    "clip_scouts": ("scouts.every", None),
+}
+SWITCHES = {"unit": "sample", "downlink": "replay"}  # what a section that is there means in the flat table
 OF_TRAINING = {one.name: one for one in fields(Training)}
 PAPER = {"beta": 1.0, "clamp": False, "rotate": False}  # what sweeps mean unless they say otherwise
 OLD_ALONE = set(RENAMED) - set(RENAMED.values())  # names that no newer record has
@@ -82,30 +107,56 @@ class Setting:
 
     def to_json(self) -> dict[str, Any]:
         """One flat table of plain values for a record."""
-        values = {**{name: getattr(self.plan, name) for name in OF_PLAN}, **asdict(self.training)}
+        values = {**plan_table(self.plan), **asdict(self.training)}
         values = {name: value.value if isinstance(value, Enum) else value for name, value in values.items()}
-        unsaid = {name: PAPER.get(name, one.default) for name, one in OF_PLAN.items() if name not in FIRST}
+        unsaid = {name: PAPER.get(name, default) for name, (_, default) in KEYS.items() if name not in FIRST}
         return {name: value for name, value in values.items() if name not in unsaid or value != unsaid[name]}
 
     @classmethod
     def from_json(cls, values: Mapping[str, Any]) -> Setting:
         """From a record or a sweep; an unknown name is refused."""
-        known: dict[str, Any] = {**OF_PLAN, **OF_TRAINING}
         for name in values:
-            check_known(name, known, "setting")
-        missing = [
-            name for name, one in known.items() if one.default in (MISSING, attrs.NOTHING) and name not in values
-        ]
+            check_known(name, [*KEYS, *OF_TRAINING], "setting")
+        missing = [name for name, (_, default) in KEYS.items() if default is attrs.NOTHING and name not in values]
+        missing += [name for name, one in OF_TRAINING.items() if one.default is MISSING and name not in values]
         if missing:
             raise InvalidParameter(f"settings are not complete: {' and '.join(missing)} must be given.")
         given = {**PAPER, **values, "evaluate_at": tuple(values.get("evaluate_at", ()))}
-        plan, training = ({name: given[name] for name in kind if name in given} for kind in (OF_PLAN, OF_TRAINING))
-        return cls(Plan(**plan), Training(**training))
+        training = {name: given[name] for name in OF_TRAINING if name in given}
+        return cls(_plan(given), Training(**training))
 
     def first_words(self) -> dict[str, Any]:
         """Return the table under version 1's names, from which digests are taken: a job that has a name keeps it."""
         old = {new: name for name, new in RENAMED.items()}
         return {old.get(name, name): value for name, value in self.to_json().items()}
+
+
+def plan_table(plan: Plan) -> dict[str, Any]:
+    """Return the settings of a plan as one flat table of plain values."""
+    values: dict[str, Any] = {}
+    for name, (key, default) in KEYS.items():
+        value: Any = plan
+        for part in key.split("."):
+            value = None if value is None else getattr(value, part)
+        if name in SWITCHES:
+            value = default if value is None else SWITCHES[name]
+        values[name] = value.value if isinstance(value, Enum) else value
+    return values
+
+
+def _plan(values: Mapping[str, Any]) -> Plan:
+    """Return the plan of a flat table."""
+    table: dict[str, Any] = {}
+    for name, (key, default) in KEYS.items():
+        value = values.get(name)
+        if name in SWITCHES:
+            known = (None, default, SWITCHES[name])
+            require(value in known, name, value, f"{default} or {SWITCHES[name]}")
+            if value == SWITCHES[name]:
+                table[key] = True
+        elif value is not None:
+            table[key.replace("_", "-")] = value
+    return Plan.read(table)
 
 
 def modern(record: Mapping[str, Any]) -> dict[str, Any]:

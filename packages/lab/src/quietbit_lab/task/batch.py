@@ -33,10 +33,10 @@ from quietbit.errors import require, require_module
 from quietbit.mechanism.ball import Norm
 from quietbit.mechanism.base import Mechanism
 from quietbit.plan.compare import bytes_sent
-from quietbit.plan.costs import ClientCosts
-from quietbit.plan.participation import EACH_ONCE, SAMPLED, Schedule, releases_per_client
-from quietbit.plan.plan import Plan
 from quietbit.privacy.guarantee import Guarantee
+from quietbit.run.costs import ClientCosts
+from quietbit.run.participation import EACH_ONCE, SAMPLED, Schedule, releases_per_client
+from quietbit.run.plan import Plan
 from quietbit.simulate.loop import DIVERGED, FINISHED, LARGEST, TARGET, Point, Run
 from quietbit.simulate.problem import Rows, Score
 from quietbit_lab.cohort.means import Way, way_of
@@ -55,13 +55,13 @@ SCORED = 1000  # examples at once
 def shared_walk(setting: Setting) -> tuple[Any, ...]:
     """Return what runs of one batch have in common."""
     plan = setting.plan
-    return (plan.seed, plan.cohort, plan.participation, plan.norm.value, plan.rng)
+    return (plan.seed, plan.cohort, plan.participation, plan.mechanism.norm.value, plan.rng)
 
 
 def mechanism_of(setting: Setting, problem: Any) -> Mechanism:
     """Return the mechanism of a private run, calibrated to the releases of its rounds where it is."""
     plan, rounds = setting.plan, setting.training.rounds
-    releases = releases_per_client(plan.schedule(problem.sizes.size), rounds if plan.calibrated else 0)
+    releases = releases_per_client(plan.schedule(problem.sizes.size), rounds if plan.mechanism.calibrated else 0)
     return plan.mechanism_for(problem.dimension, problem.sizes, releases)
 
 
@@ -150,14 +150,16 @@ class Batch:
             data.check(setting)
         rule = "each-once or sampled: runs side by side are continued from checkpoints, and what is secret is not kept"
         require(first.plan.participation in (EACH_ONCE, SAMPLED), "participation", first.plan.participation, rule)
-        replayed = any(one.plan.replayed for one in settings)
-        require(not replayed, "downlink", "replay", "full for runs that are trained together")
+        replayed = any(one.plan.replay is not None for one in settings)
+        require(not replayed, "replay", True, "left out for runs that are trained together")
         self.data, self.drop_behind, self.plan = data, drop_behind, first.plan
         self.number, self.seconds = 0, 0.0
         self.rounds = max(setting.training.rounds for setting in settings)
         self._schedule = first.plan.schedule(problem.sizes.size)
         self.counts = np.zeros(problem.sizes.size, dtype=np.int64)
-        self.lanes = make_lanes(settings, problem, self.counts, self._schedule, data.share(first.plan.norm), draw)
+        self.lanes = make_lanes(
+            settings, problem, self.counts, self._schedule, data.share(first.plan.mechanism.norm), draw
+        )
         text = json.dumps([setting.first_words() for setting in settings], sort_keys=True)
         text += "" if draw == "clients" else draw
         self.identity = hashlib.sha256(text.encode()).hexdigest()[:24]
@@ -225,7 +227,7 @@ class Batch:
         clients = self._schedule.cohort(self.number)
         self.counts[clients] += 1
         drawn = [(start, stop, mean, self._seed(kind)) for kind, start, stop, mean in self._means]
-        found = self.data.means(self.w, clients, self.plan.norm, self._clips, drawn)
+        found = self.data.means(self.w, clients, self.plan.mechanism.norm, self._clips, drawn)
         self.v.mul_(self._momentum).add_(found)
         self.w.addcmul_(self.v, self._rates, value=-1)
 

@@ -138,7 +138,7 @@ class BatchTogether:
         if isinstance(problem, ModuleProblem):
             return (repr(sorted(job.task.items())), *shared_walk(job.setting)) if fits_networks(job.setting) else None
         fits = isinstance(problem, LinearSoftmax) and int(problem.sizes.max()) == 1 and fits_together(job.setting)
-        if fits and plan.mechanism == "mvu":
+        if fits and plan.mechanism.name == "mvu":
             try:
                 way_of(mechanism_of(job.setting, problem), plan.cohort)
             except InvalidParameter:

@@ -32,9 +32,9 @@ Tensor: TypeAlias = Any
 def fits_networks(setting: Setting) -> bool:
     """Return whether samples are protected, locally, in one step on an L2 ball, and in a public order."""
     plan = setting.plan
-    plain = plan.trust is Trust.LOCAL and plan.keep is None and plan.clip_quantile is None
+    plain = plan.trust is Trust.LOCAL and plan.mechanism.keep is None and plan.scouts is None
     public = plan.participation != "secret-order"
-    sample = plan.unit is Unit.SAMPLE and plan.norm is Norm.L2 and setting.training.local_steps == 1
+    sample = plan.unit is Unit.SAMPLE and plan.mechanism.norm is Norm.L2 and setting.training.local_steps == 1
     return plain and public and sample
 
 

@@ -11,8 +11,8 @@ import pytest
 from scipy import stats
 
 from quietbit import Adjacency, InvalidParameter, Plan
-from quietbit.plan.evaluation import Evaluation
 from quietbit.privacy.account import Account
+from quietbit.run.parts.evaluation import Evaluation
 from quietbit.target import Unit
 from statistical.kit import assert_binomial, seed
 
@@ -134,13 +134,13 @@ def test_without_it_nothing_changes() -> None:
 @pytest.mark.parametrize(
     ("changes", "word"),
     [
-        ({"quietbit.evaluate.metric": "loss"}, "evaluate.metric"),
+        ({"quietbit.evaluate.metric": "loss"}, "quietbit.evaluate.epsilon must be given"),
         ({"quietbit.evaluate.epsilon": 2.0}, "quietbit.epsilon must be above 4.0"),
         ({"quietbit.evaluate.epsilon": 0.5, "quietbit.evaluate.most": 0.0}, "quietbit.evaluate.most"),
         ({"quietbit.evaluate.epsilon": 0.5, "quietbit.evaluate.cells": 1}, "quietbit.evaluate.cells"),
         ({"quietbit.evaluate.epsilon": 0.5, "quietbit.evaluate.releases": 0}, "releases"),
         ({"quietbit.evaluate.epsilon": -1.0}, "quietbit.evaluate.epsilon"),
-        ({"quietbit.evaluate.epsilon": 0.1, "quietbit.participation": "secret-order"}, "participation"),
+        ({"quietbit.evaluate.epsilon": 0.1, "quietbit.participation": "secret-order"}, "quietbit.evaluate must"),
         ({"quietbit.evaluate.rate": 0.1}, "evaluate.rate"),
     ],
 )

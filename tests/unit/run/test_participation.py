@@ -3,7 +3,7 @@ import pytest
 from scipy import stats
 
 import quietbit
-from quietbit.plan.participation import Schedule, releases_per_client
+from quietbit.run.participation import Schedule, releases_per_client
 
 
 def test_each_once_is_fair_to_the_round():

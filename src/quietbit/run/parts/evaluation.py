@@ -18,7 +18,7 @@ import math
 from collections.abc import Sequence
 from dataclasses import dataclass
 from functools import lru_cache
-from typing import Any, final
+from typing import TYPE_CHECKING, Any, ClassVar, final
 
 import numpy as np
 from attrs import field, frozen
@@ -28,9 +28,13 @@ from quietbit.auditor.ratio import clopper_pearson
 from quietbit.errors import check_int, check_real, require
 from quietbit.mechanism.response import MOST_CELLS, RandomisedResponse, SummedResponse
 from quietbit.privacy.cost import Cost
-from quietbit.target import Adjacency, Unit, check_delta, check_releases
+from quietbit.run.section import Real, Section, Whole, choice, needed
+from quietbit.target import MAX_RELEASES, Adjacency, Unit, check_delta, check_releases
 
-__all__ = ["Estimate", "Evaluation"]
+if TYPE_CHECKING:
+    from quietbit.run.plan import Plan
+
+__all__ = ["Estimate", "Evaluate", "Evaluation"]
 
 DOUBT = 0.05
 MOST_LETTERS = 100
@@ -38,11 +42,49 @@ _summed = lru_cache(maxsize=16)(SummedResponse.within)  # a plan asks for it rep
 
 
 def _epsilon(value: float) -> float:
-    return check_real(value, "evaluate_epsilon")
+    return check_real(value, "evaluate.epsilon")
 
 
 def _most(value: float) -> float:
-    return check_real(value, "evaluate_most")
+    return check_real(value, "evaluate.most")
+
+
+@final
+@frozen
+class Evaluate(Section):
+    """``[evaluate]``: nodes answer evaluations with one randomised cell each, at ``epsilon`` per answer.
+
+    ``metric`` is the app's, a number from 0 to ``most``, or with ``cells`` a list of that many counts. A client answers
+    ``releases`` evaluations, as many as it makes updates unless given.
+    """
+
+    title: ClassVar[str] = "evaluate"
+
+    epsilon: float = needed(Real())
+    metric: str = "accuracy"
+    most: float = choice(Real(), 1.0)
+    cells: int | None = choice(Whole(2, MOST_CELLS))
+    releases: int | None = choice(Whole(1, MAX_RELEASES))
+
+    def check(self) -> None:
+        """Refuse a metric without a name."""
+        named = isinstance(self.metric, str) and 0 < len(self.metric) <= MOST_LETTERS
+        require(named, "evaluate.metric", self.metric, "a name")
+
+    def question(self, plan: Plan) -> Evaluation:
+        """Return the question of a run: at the plan's adjacency and unit, of sums where it has masks."""
+        releases = plan.releases if self.releases is None else self.releases
+        return Evaluation(
+            self.epsilon,
+            self.metric,
+            self.most,
+            self.cells,
+            1 if releases is None else releases,
+            adjacency=plan.adjacency,
+            unit=plan.unit,
+            delta=0.0 if plan.masks is None else plan.delta,
+            honest=None if plan.masks is None else plan.masks.honest,
+        )
 
 
 @final
@@ -91,8 +133,8 @@ class Evaluation:
         """Return the most truthful response; a changed sample can change the answer, whatever the neighbour."""
         which = Adjacency.REPLACE_ONE if self.unit is Unit.SAMPLE else self.adjacency
         named = isinstance(self.metric, str) and 0 < len(self.metric) <= MOST_LETTERS
-        require(named, "evaluate_metric", self.metric, "a name")
-        cells = 2 if self.cells is None else check_int(self.cells, "evaluate_cells", 2, MOST_CELLS)
+        require(named, "evaluate.metric", self.metric, "a name")
+        cells = 2 if self.cells is None else check_int(self.cells, "evaluate.cells", 2, MOST_CELLS)
         if self.honest is None:
             return RandomisedResponse.within(self.epsilon, cells, which)
         return _summed(self.epsilon, self.delta, cells, which, self.honest)

@@ -2,9 +2,9 @@ import numpy as np
 import pytest
 
 import quietbit
-from quietbit import Plan
-from quietbit.plan.costs import ClientCosts
+from plans import flat_plan
 from quietbit.privacy.cost import ROUNDING
+from quietbit.run.costs import ClientCosts
 from quietbit.target import Adjacency, Trust, Unit
 from unit.simulate.makers import mechanisms
 
@@ -12,9 +12,9 @@ ZERO, ONE = Adjacency.ZERO_OUT, Adjacency.REPLACE_ONE
 
 
 def account_of(mechanism, sizes, unit=Unit.CLIENT, trust=Trust.LOCAL, honest=None):
-    plan = Plan(
-        "imvu", clip=1.0, adjacency=ZERO, design_epsilon=1.0, unit=unit, trust=trust, cohort=8,
-        min_honest_clients=honest,
+    plan = flat_plan(
+        "imvu", clip=1.0, adjacency=ZERO, design_epsilon=1.0, samples=unit is Unit.SAMPLE, trust=trust, cohort=8,
+        honest=honest,
     )  # fmt: skip
     return plan.account(mechanism, np.asarray(sizes, dtype=np.int64))
 

@@ -4,17 +4,18 @@ import numpy as np
 import pytest
 
 import quietbit
-from quietbit import Adjacency, Plan, Trust
+from plans import flat_plan
+from quietbit import Adjacency, Trust
 from quietbit.mechanism.base import shuffled_privacy
-from quietbit.plan.costs import observers
-from quietbit.plan.participation import SECRET, Schedule, releases_per_client, secret_order
+from quietbit.run.costs import observers
+from quietbit.run.participation import SECRET, Schedule, releases_per_client, secret_order
 
 CLIENTS, COHORT = 400, 50
 
 
 def plan(**changes):
     given = {"clip": 1.0, "adjacency": "replace-one", "design_epsilon": 1.0, "cohort": COHORT, "delta": 1e-5}
-    return Plan(**{"mechanism": "vmvu", **given, **changes})
+    return flat_plan(**{"mechanism": "vmvu", **given, **changes})
 
 
 def pair(rounds, **changes):

@@ -25,7 +25,7 @@ from quietbit.privacy.guarantee import Guarantee, GuaranteePair, shown_epsilon
 from quietbit.target import Trust, Unit
 
 if TYPE_CHECKING:
-    from quietbit.plan.plan import Plan
+    from quietbit.run.plan import Plan
 
 __all__ = ["SCOUTS", "ClientCosts", "observers", "spread"]
 
@@ -113,9 +113,9 @@ def observers(plan: Plan, mechanism: Mechanism, account: ClientCosts) -> Guarant
     server, secret = account.worst(plan.delta), plan.secret_order
     refused = {
         f"shuffling is accounted beside local trust, not {plan.trust.value}": plan.trust is not Trust.LOCAL,
-        f"the account of the crowd does not have {SCOUTS}": plan.clip_scouts is not None,
-        "releases are weighted, and weights tell whose release is which": plan.most_examples is not None,
-        "releases come when they like, and not with those of their round": plan.staleness,
+        f"the account of the crowd does not have {SCOUTS}": plan.scouts is not None,
+        "releases are weighted, and weights tell whose release is which": plan.weights is not None,
+        "releases come when they like, and not with those of their round": plan.late,
         "shuffling is accounted for clients, not for single samples": plan.unit is Unit.SAMPLE,
     }
     reason = next((why for why, holds in refused.items() if holds), None)

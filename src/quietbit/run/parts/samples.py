@@ -1,0 +1,56 @@
+"""Privacy of single samples: a site draws a batch in secret, and its gate clips and randomises what comes of it.
+
+Idea     where this section is present the privacy unit is one sample of a site's data, not the client. The gate draws
+         the batch; the app computes one gradient per drawn sample and hands them over (`quietbit.run.batch`).
+Source   docs/explanation/threat-model.md says what no gate can check of an app's rows.
+"""
+
+from __future__ import annotations
+
+from typing import Any, ClassVar, final
+
+from attrs import frozen
+
+from quietbit.errors import require
+from quietbit.mechanism.projected import MOST_SAMPLES
+from quietbit.run.section import Real, Section, Whole, choice
+
+__all__ = ["Samples"]
+
+
+@final
+@frozen
+class Samples(Section):
+    """``[samples]``: about how many a site has (``count``), and the share of them in a batch (``sampling_rate``).
+
+    With ``steps`` a site takes that many private steps of ``learning_rate`` per round, and sends the difference of
+    models with ``bits`` bits per coordinate. A simulation knows the samples of its clients and needs no field.
+    """
+
+    title: ClassVar[str] = "samples"
+
+    count: int | None = choice(Whole(1, MOST_SAMPLES))
+    sampling_rate: float | None = choice(Real(at_most=1.0))
+    steps: int | None = choice(Whole(1))
+    learning_rate: float | None = choice(Real())
+    bits: int | None = choice(Whole(1, 8))
+
+    def check(self) -> None:
+        """Refuse options of local steps without them, and steps without a learning rate."""
+        if self.steps is None:
+            rule = "left out unless sites take local steps, by samples.steps"
+            require(self.learning_rate is None, "samples.learning_rate", self.learning_rate, rule)
+            require(self.bits is None, "samples.bits", self.bits, rule)
+            return
+        rule = "given where sites take local steps: the learning rate of each"
+        require(self.learning_rate is not None, "samples.learning_rate", self.learning_rate, rule)
+
+    def options(self) -> dict[str, Any]:
+        """Return the batch options as `calibrate` and `site_release` call them."""
+        known = {
+            "sampling_rate": self.sampling_rate,
+            "local_steps": self.steps,
+            "local_rate": self.learning_rate,
+            "local_bits": self.bits,
+        }
+        return {name: value for name, value in known.items() if value is not None}

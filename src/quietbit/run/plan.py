@@ -1,0 +1,591 @@
+"""The plan of a run: what may leave a client, what it may cost, and which capabilities the run has.
+
+Idea     a plan is a target (epsilon, delta, adjacency, trust, releases), a mechanism, a clip, and sections. A section
+         that is absent is off; each checks itself, and what two may not do together is one list (`PAIRS`). A choice
+         without effect is refused, so that no record claims a number that was not used. A plan is made in Python, or
+         read from a table: TOML, or the flat config of Flower or NVFlare (docs/reference/plan.md has the keys).
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping
+from contextlib import contextmanager
+from fnmatch import fnmatchcase
+from functools import cached_property, lru_cache
+from typing import Any, TypeAlias, cast, final
+
+import attrs
+import numpy as np
+from attrs import converters, field, frozen
+from numpy.typing import NDArray
+
+from quietbit.errors import InvalidParameter, QuietbitError, check_known, check_real, require
+from quietbit.mechanism.base import Mechanism
+from quietbit.mechanism.calibrate import AUTO
+from quietbit.mechanism.registry import families, importable
+from quietbit.plan.clip import MovingClip
+from quietbit.privacy.account import Mode
+from quietbit.privacy.cost import Cost
+from quietbit.run.costs import ClientCosts
+from quietbit.run.mechanism import CENTRAL, MechanismChoice, account_of_run, mechanism_of, release_cost
+from quietbit.run.participation import EACH_ONCE, KINDS, POISSON, SECRET, Schedule
+from quietbit.run.parts.arrivals import Arrivals
+from quietbit.run.parts.evaluation import Evaluate, Evaluation
+from quietbit.run.parts.masks import Masks
+from quietbit.run.parts.replay import Replay
+from quietbit.run.parts.samples import Samples
+from quietbit.run.parts.scouts import EVERY, EVERY_OF_SUMS, Scouts
+from quietbit.run.parts.weights import Weights
+from quietbit.run.section import Real, Section, Whole, Word, check_fields, choice
+from quietbit.target import MOST_CLIENTS, Adjacency, Target, Trust, Unit, check_delta, check_releases
+
+__all__ = ["KEYS", "PAIRS", "PREFIX", "SECTIONS", "Pair", "Plan"]
+
+PREFIX = "quietbit."  # prefix of the keys in an engine's config
+OF_SIMULATION = ("cohort", "rng", "seed", "mode")  # fields that an engine does not read
+START = 1.0  # the first clip, where it follows scouts
+OF_SUMS = "imvu"  # the family that is calibrated for sums
+SECTIONS: tuple[type[Section], ...] = (
+    MechanismChoice,
+    Masks,
+    Samples,
+    Scouts,
+    Evaluate,
+    Replay,
+    Weights,
+    Arrivals,
+)
+# Names that the layers below use for a key's value.
+BELOW = {
+    "radius": "clip",
+    "norm of the ball": "mechanism.norm",
+    "norm": "mechanism.norm",
+    "output_bits": "mechanism.bits",
+    "input_levels": "mechanism.levels",
+}
+
+Value: TypeAlias = bool | float | int | str
+Table: TypeAlias = Section | Mapping[str, Any] | bool | str  # what a section is read from
+
+
+def _clip(value: float | str) -> float:
+    if value != AUTO:
+        check_real(value, "clip")
+    return cast(float, value)  # as it is given, by which stored runs are named
+
+
+def _names(value: str | list[str] | tuple[str, ...]) -> str:
+    names: Any = value
+    if isinstance(value, list | tuple) and all(isinstance(name, str) for name in value):
+        names = ", ".join(value)
+    require(isinstance(names, str), "local_arrays", value, "text: names with commas between them")
+    return str(names)
+
+
+def _mechanism(value: Table) -> MechanismChoice:
+    return MechanismChoice.read(value)
+
+
+def _masks(value: Table | None) -> Masks | None:
+    return Masks.optional(value)
+
+
+def _samples(value: Table | None) -> Samples | None:
+    return Samples.optional(value)
+
+
+def _scouts(value: Table | None) -> Scouts | None:
+    return Scouts.optional(value)
+
+
+def _evaluate(value: Table | None) -> Evaluate | None:
+    return Evaluate.optional(value)
+
+
+def _replay(value: Table | None) -> Replay | None:
+    return Replay.optional(value)
+
+
+def _weights(value: Table | None) -> Weights | None:
+    return Weights.optional(value)
+
+
+def _arrivals(value: Table | None) -> Arrivals | None:
+    return Arrivals.optional(value)
+
+
+@final
+@frozen
+class Plan:
+    """All choices of a run, fixed before data is seen; docs/reference/plan.md explains every key.
+
+    ``mechanism`` is the name of a family, ``auto``, ``none``, or a `MechanismChoice`. Without a strength it is
+    calibrated so that all releases of the most frequent client together meet the budget; with one, a run stops before
+    it exceeds the budget. ``clip="auto"`` starts at 1 and follows scouts.
+
+    ``mode`` is the account that is enforced and calibrated on: ``planned``, where all releases are of one mechanism
+    fixed beforehand, as in a simulation; or ``adaptive``, as nodes keep it, who do not trust a server that the next
+    mechanism will be the same. A plan that is read from an engine's config is adaptive.
+
+    >>> plan = Plan("gaussian", clip=1.0, adjacency="zero-out", epsilon=2.0, releases=7)
+    >>> plan.target.delta, round(plan.mechanism_for(dimension=30).noise_multiplier, 2)
+    (1e-05, 5.28)
+    """
+
+    mechanism: MechanismChoice = field(converter=_mechanism)
+    clip: float = field(converter=_clip)
+    adjacency: Adjacency = field(converter=Adjacency)
+    epsilon: float | None = choice(Real())
+    delta: float = field(default=1e-5, converter=check_delta)
+    trust: Trust = field(default=Trust.LOCAL, converter=Trust)
+    releases: int | None = field(default=None, converter=converters.optional(check_releases))
+    participation: str = choice(Word(*KINDS), EACH_ONCE)
+    cohort: int = choice(Whole(1), 1)
+    rng: str = choice(Word("secure", "seeded"), "secure")
+    seed: int = choice(Whole(0), 0)
+    local_arrays: str = field(default="", converter=_names)
+    masks: Masks | None = field(default=None, converter=_masks)
+    samples: Samples | None = field(default=None, converter=_samples)
+    scouts: Scouts | None = field(default=None, converter=_scouts)
+    evaluate: Evaluate | None = field(default=None, converter=_evaluate)
+    replay: Replay | None = field(default=None, converter=_replay)
+    weights: Weights | None = field(default=None, converter=_weights)
+    arrivals: Arrivals | None = field(default=None, converter=_arrivals)
+    mode: Mode = cast(Mode, choice(Word("planned", "adaptive"), "planned"))  # noqa: RUF009
+
+    def __attrs_post_init__(self) -> None:
+        """Check every field, fill in what follows from others, and refuse what does not fit together."""
+        check_fields(self)
+        self._complete()
+        _check_pairs(self)
+        if self.mode == "planned":
+            _check_simulation(self)
+        else:
+            _check_engine(self)
+        _check_strength(self)
+        _check_trust(self)
+        _check_sums(self)
+        _check_rows(self)
+        _check_evaluations(self)
+
+    def _complete(self) -> None:
+        """Fill in what is left out and follows from other choices."""
+
+        def put(name: str, value: Any) -> None:
+            object.__setattr__(self, name, value)
+
+        if cast(Any, self.clip) == AUTO:
+            put("clip", START)
+            if self.scouts is None:
+                put("scouts", Scouts())
+        if self.masks is not None and self.trust is Trust.LOCAL:
+            put("trust", Trust.SECURE_AGGREGATION)
+        if self.masks is None and self.trust is Trust.SECURE_AGGREGATION:
+            put("masks", Masks())
+        if self.scouts is not None and self.scouts.every is None:
+            every = EVERY if self.masks is None else EVERY_OF_SUMS
+            put("scouts", attrs.evolve(self.scouts, every=every))
+        if self.masks is not None and self.masks.honest is None and self.summed_clients >= 2:
+            put("masks", attrs.evolve(self.masks, honest=self.summed_clients))
+        if self.mode == "adaptive" and self.samples is not None and self.samples.sampling_rate is None:
+            put("samples", attrs.evolve(self.samples, sampling_rate=1.0))
+
+    @classmethod
+    def read(cls, table: Mapping[str, Any], prefix: str = "", **fixed: Any) -> Plan:
+        """Read a table of keys, nested or flat, each after ``prefix``; an unknown or a missing key is refused.
+
+        With a prefix, keys without it are ignored. ``fixed`` gives fields that the table does not contain.
+        """
+        values: dict[str, Any] = {}
+        for key, value in _flat(table):
+            if prefix and not key.lower().startswith(prefix[:-1]):
+                continue
+            known = [prefix + name for name in KEYS]
+            check_known(key, known, "run-config key" if prefix else "key of the plan", prefix)
+            name, _, inner = key.removeprefix(prefix).replace("-", "_").partition(".")
+            _put(values, name, inner, value, key)
+        missing = []
+        for known_field in attrs.fields(cls):
+            if known_field.default is attrs.NOTHING and known_field.name not in values:
+                missing.append(prefix + known_field.name)
+        if missing:
+            raise InvalidParameter(f"{', '.join(missing)} must be given.", name=missing[0], rule="given")
+        with _spelt(prefix):
+            return cls(**values, **fixed)
+
+    @classmethod
+    def from_run_config(cls, config: Mapping[str, Any]) -> Plan:
+        """Read the keys of an engine's config that start with ``quietbit.``: a plan that nodes enforce."""
+        return cls.read(config, PREFIX, mode="adaptive")
+
+    def to_run_config(self) -> dict[str, Value]:
+        """Return the flat config from which an engine reads this plan; what is left out has its default."""
+        config: dict[str, Value] = {}
+        for known in attrs.fields(type(self)):
+            value = getattr(self, known.name)
+            if value is None or known.name in OF_SIMULATION:
+                continue
+            key = PREFIX + known.name.replace("_", "-")
+            if not isinstance(value, Section):
+                config[key] = getattr(value, "value", value)
+                continue
+            inner = value.table()
+            if set(inner) == {value.main}:
+                config[key] = inner[value.main]
+            elif not inner:
+                config[key] = True
+            else:
+                for name, part in inner.items():
+                    config[f"{key}.{name.replace('_', '-')}"] = part
+        return config
+
+    @property
+    def evaluation(self) -> Evaluation | None:
+        """The question asked about the model, or None."""
+        return None if self.evaluate is None else self.evaluate.question(self)
+
+    @cached_property
+    def update_target(self) -> Target:
+        """The budget of all updates of a client: the run's, less what is set aside for evaluations."""
+        evaluation = self.evaluation
+        return self.target if evaluation is None else self.target.without(evaluation.spends)
+
+    @property
+    def target(self) -> Target:
+        """The target of the run; unlimited without a budget."""
+        return Target(
+            float("inf") if self.epsilon is None else self.epsilon,
+            self.delta,
+            self.adjacency,
+            unit=self.unit,
+            trust=self.trust,
+            releases=self.releases or 1,
+        )
+
+    @property
+    def unit(self) -> Unit:
+        """Whose data is protected: a sample's where there is a section of samples, else a client's."""
+        return Unit.CLIENT if self.samples is None else Unit.SAMPLE
+
+    @property
+    def private(self) -> bool:
+        """Whether there is a mechanism."""
+        return self.mechanism.private
+
+    @property
+    def public(self) -> bool:
+        """Whether there is none."""
+        return not self.mechanism.private
+
+    @property
+    def central(self) -> bool:
+        """Whether clients trust the server with their updates."""
+        return self.trust is Trust.CENTRAL
+
+    @property
+    def late(self) -> bool:
+        """Whether releases of earlier rounds may join a round."""
+        return self.arrivals is not None and self.arrivals.staleness > 0
+
+    @property
+    def shared_rows(self) -> bool:
+        """Whether all clients of a round keep the same rows."""
+        few = self.masks is not None and self.mechanism.keep is not None
+        return self.replay is not None or self.mechanism.rows == "shared" or few
+
+    @property
+    def secret_order(self) -> bool:
+        """Whether every client takes part once per epoch, in a secret order."""
+        return self.participation == SECRET
+
+    @property
+    def updates(self) -> int:
+        """The number of updates per round of a simulation: the cohort without its scouts."""
+        if self.scouts is None or self.scouts.every is None:
+            return self.cohort
+        return self.cohort - self.cohort // self.scouts.every
+
+    @property
+    def summed_clients(self) -> int:
+        """The number of clients in a sum: the smallest possible in an engine, where one is given."""
+        if self.masks is None or self.masks.threshold is None:
+            return self.updates
+        return self.masks.threshold
+
+    def stays_local(self, name: str) -> bool:
+        """Return whether an array of this name is never sent."""
+        patterns = [pattern.strip() for pattern in self.local_arrays.split(",")]
+        return any(fnmatchcase(name, pattern) for pattern in patterns if pattern)
+
+    def moving_clip(self) -> MovingClip | None:
+        """Return the moving clip at the start of a run; None where the clip is fixed."""
+        return None if self.scouts is None else self.scouts.moving(self.clip)
+
+    def schedule(self, clients: int) -> Schedule:
+        """Return the participation of ``clients`` clients: who takes part in which round."""
+        return Schedule(self.participation, clients, self.cohort, self.seed, self.releases)
+
+    def mechanism_for(
+        self,
+        dimension: int,
+        sizes: NDArray[np.int64] | None = None,
+        releases: int | NDArray[np.int64] | None = None,
+    ) -> Mechanism:
+        """Return the mechanism for updates of ``dimension`` entries.
+
+        ``sizes`` are the samples of each client, needed where the privacy unit is a sample; ``releases`` is how often
+        each client takes part, or one number for all, the plan's by default.
+        """
+        if self.mode == "adaptive":
+            return _remembered(self, dimension)
+        return mechanism_of(self, dimension, sizes, releases)
+
+    def release(self, mechanism: Mechanism, samples: int | None = None) -> Cost:
+        """Return the cost of one release under the plan's trust, to a client or to one of its ``samples`` samples."""
+        return release_cost(self, mechanism, samples)
+
+    def account(self, mechanism: Mechanism, sizes: NDArray[np.int64]) -> ClientCosts:
+        """Return the account of a run with clients of these sizes; refuse a mechanism without one."""
+        return account_of_run(self, mechanism, sizes)
+
+
+@final
+@frozen
+class Pair:
+    """Two choices that a plan may not make together: where ``first`` holds, all of ``others`` must be left out."""
+
+    first: str
+    others: tuple[str, ...]
+    sentence: str
+
+
+# What two choices may not do together; each name is a section, or a property of a plan.
+PAIRS = (
+    Pair(
+        "secret_order",
+        ("masks", "samples", "scouts", "evaluate", "weights", "arrivals"),
+        "the account of a secret order has equal updates of clients alone",
+    ),
+    Pair("masks", ("samples",), "a masked sum hides clients, not samples"),
+    Pair("masks", ("weights",), "a masked sum has no weights"),
+    Pair("masks", ("arrivals",), "a masked sum needs all its clients at once"),
+    Pair("scouts", ("samples",), "samples are clipped one by one, and a client has no one length"),
+    Pair("scouts", ("arrivals",), "a clip that moves needs all releases of a round"),
+    Pair("central", ("samples",), "central trust protects clients"),
+    Pair("central", ("scouts",), "a trusted server's noise has one clip"),
+    Pair("central", ("replay", "weights"), "a trusted server publishes its model, and a plain mean"),
+    Pair("public", ("scouts", "weights", "replay"), "a run without privacy has no releases"),
+    Pair("replay", ("late",), "a broadcast has the rows of its own round alone"),
+)
+# How a choice that is not a section is spelt, and which key it is about.
+SPELT = {
+    "secret_order": ("participation", "participation = secret-order"),
+    "central": ("trust", "trust = central"),
+    "public": ("mechanism", "mechanism = none"),
+    "late": ("arrivals.staleness", "arrivals.staleness"),
+}
+
+
+def _check_pairs(plan: Plan) -> None:
+    for pair in PAIRS:
+        for other in pair.others:
+            if getattr(plan, pair.first) and getattr(plan, other):
+                name = SPELT.get(other, (other, other))[0]
+                first = SPELT.get(pair.first, (pair.first, pair.first))[1]
+                raise InvalidParameter.of(name, f"left out beside {first}: {pair.sentence}")
+
+
+def _left_out(plan: Plan, names: tuple[str, ...], rule: str) -> None:
+    """Refuse fields, of the plan or ``section.field``, that differ from their defaults."""
+    for name in names:
+        outer, _, inner = name.partition(".")
+        owner: Any = getattr(plan, outer) if inner else plan
+        if owner is None:
+            continue
+        value = getattr(owner, inner or outer)
+        default = getattr(attrs.fields(type(owner)), inner or outer).default
+        if value != default:
+            raise InvalidParameter.of(name, f"left out {rule}", getattr(value, "value", value))
+
+
+def _given(plan: Plan, name: str, rule: str) -> None:
+    outer, _, inner = name.partition(".")
+    value = getattr(plan, outer)
+    if inner:
+        value = getattr(value, inner)
+    if value is None:
+        raise InvalidParameter.of(name, f"given{rule}")
+
+
+def _check_simulation(plan: Plan) -> None:
+    """Refuse what only an engine reads."""
+    sums = tuple(f"masks.{name}" for name in ("threshold", "server", "neighbours", "share_threshold", "timeout"))
+    batches = tuple(f"samples.{name}" for name in ("count", "sampling_rate", "steps", "learning_rate", "bits"))
+    names = ("evaluate", "arrivals", "local_arrays", *sums, *batches)
+    _left_out(plan, names, "of a simulation, which has no nodes")
+    if plan.scouts is not None:
+        rule = f"at most {plan.cohort}, the cohort, so that somebody scouts"
+        require(cast(int, plan.scouts.every) <= plan.cohort, "scouts.every", plan.scouts.every, rule)
+
+
+def _check_engine(plan: Plan) -> None:
+    """Refuse what only a simulation reads; an engine's run needs a budget, and the numbers of its sections."""
+    rule = "of an engine's run: its strategy chooses clients, and nodes their randomness"
+    _left_out(plan, OF_SIMULATION[:-1], rule)
+    require(plan.private, "mechanism", plan.mechanism.name, "a private mechanism")
+    fits = plan.participation in (EACH_ONCE, SECRET)
+    require(fits, "participation", plan.participation, "left out, or secret-order")
+    fits = plan.trust in (Trust.LOCAL, Trust.SECURE_AGGREGATION)
+    require(fits, "trust", plan.trust.value, "local or secure-aggregation")
+    _given(plan, "epsilon", ": what all releases of one client together may cost")
+    if plan.mechanism.calibrated:
+        _given(plan, "releases", " (how often a client may answer), or the strength of the mechanism by hand")
+    else:
+        _left_out(plan, ("releases",), "where the mechanism's strength is given")
+    if plan.samples is not None:
+        _given(plan, "samples.count", " where samples are protected: about how many a site has")
+        norm = plan.mechanism.norm.value
+        require(norm == "l2", "mechanism.norm", norm, "l2 where samples are protected")
+    if plan.masks is not None:
+        _given(plan, "masks.threshold", " for sums: the fewest clients that a sum is made of")
+        rule = " for sums: active (the server may lie, and nodes have identities), or honest-but-curious"
+        _given(plan, "masks.server", rule)
+
+
+def _check_strength(plan: Plan) -> None:
+    """Require a strength, or a budget to derive it from."""
+    chosen = plan.mechanism
+    if not chosen.private:
+        _left_out(plan, ("epsilon", "releases"), "without privacy")
+    if chosen.calibrated and plan.epsilon is None:
+        raise InvalidParameter.of("epsilon", f"given for {chosen.name}, or the strength of the mechanism by hand")
+    if plan.scouts is not None:
+        rule = "left out where the mechanism's strength is given: an answer costs what the budget leaves"
+        require(chosen.calibrated, "scouts", plan.scouts.table(), rule)
+
+
+def _check_trust(plan: Plan) -> None:
+    """Refuse a mechanism or a participation without an account under the trust model."""
+    secret = plan.participation in (SECRET, POISSON)
+    rule = "secure where it is secret who takes part: nobody must be able to draw it again"
+    require(not secret or plan.rng == "secure", "rng", plan.rng, rule)
+    rule = "another without central trust: poisson participation hides nothing from a server that sees who answers"
+    require(plan.participation != POISSON or plan.central, "participation", plan.participation, rule)
+    rule = "local: what a crowd hides from others than the server is reported beside it"
+    require(plan.trust is not Trust.SHUFFLED, "trust", plan.trust.value, rule)
+    if plan.trust is Trust.LOCAL:
+        return
+    names = [CENTRAL]
+    if plan.masks is not None:
+        names = [kind.name for kind in importable(families()) if kind.summable]
+    rule = f"{' or '.join(names)} under {plan.trust.value} trust"
+    require(plan.mechanism.name in (*names, AUTO), "mechanism", plan.mechanism.name, rule)
+
+
+def _check_sums(plan: Plan) -> None:
+    """Refuse sums of too few or too many clients, and mechanisms that are not calibrated for sums."""
+    if plan.masks is None:
+        return
+    if plan.mode == "planned":
+        rule = f"from 2 to {MOST_CLIENTS} for sums"
+        require(2 <= plan.cohort <= MOST_CLIENTS, "cohort", plan.cohort, rule)
+    most = plan.summed_clients
+    honest = plan.masks.honest
+    require(honest is not None and honest <= most, "masks.honest", honest, f"a whole number from 2 to {most}")
+    chosen = plan.mechanism
+    require(chosen.bits in (None, 1), "mechanism.bits", chosen.bits, "1 or left out for sums")
+    if chosen.calibrated:
+        rule = "left out: for a budget under secure aggregation it is chosen"
+        require(chosen.beta in (None, 1.0), "mechanism.beta", chosen.beta, rule)
+        require(not chosen.clamp, "mechanism.clamp", chosen.clamp, rule)
+        rule = f"{OF_SUMS} to meet a budget by sums"
+        require(chosen.name in (OF_SUMS, AUTO), "mechanism", chosen.name, rule)
+
+
+def _check_rows(plan: Plan) -> None:
+    """Require rows that all clients share, of a mechanism that keeps few, for a replay."""
+    chosen = plan.mechanism
+    rule = "left out unless few coordinates are kept: for vmvu, or where mechanism.keep is given"
+    few = chosen.keeps_few and not plan.central
+    require(plan.replay is None or few, "replay", plan.replay is not None, rule)
+    require(chosen.rows is None or few, "mechanism.rows", chosen.rows, rule)
+    together = plan.replay is not None or plan.masks is not None
+    rule = "shared, or left out, for sums and replayed rounds"
+    require(chosen.rows != "own" or not together, "mechanism.rows", chosen.rows, rule)
+
+
+def _check_evaluations(plan: Plan) -> None:
+    """Require a number of evaluations, and a budget that leaves something to updates."""
+    if plan.evaluate is None:
+        return
+    if plan.releases is None:
+        _given(plan, "evaluate.releases", " where the mechanism's strength is")
+    plan.update_target  # noqa: B018 - refused now, if the budget is too small
+
+
+def _flat(table: Mapping[str, Any], outer: str = "") -> Iterator[tuple[str, Any]]:
+    """Return the keys of nested tables with dots between them."""
+    for key, value in table.items():
+        if isinstance(value, Mapping):
+            yield from _flat(value, f"{outer}{key}.")
+        else:
+            yield f"{outer}{key}", value
+
+
+def _put(values: dict[str, Any], name: str, inner: str, value: Any, key: str) -> None:
+    """Add one key to the fields of a plan; a section grows by one of its own."""
+    sections = {section.title: section for section in SECTIONS}
+    if name not in sections:
+        values[name] = value
+        return
+    if not inner:
+        inner = sections[name].main
+    if not inner:
+        require(isinstance(value, bool), key, value, "true, false, or a table of its keys")
+        values.setdefault(name, value)
+        return
+    known = values.get(name)
+    values[name] = {**(known if isinstance(known, dict) else {}), inner: value}
+
+
+def _keys() -> dict[str, str]:
+    """Return every key of a plan, and the field or ``section.field`` that it sets."""
+    sections = {section.title: section for section in SECTIONS}
+    keys = {}
+    for known in attrs.fields(Plan):
+        if known.name == "mode":
+            continue
+        keys[known.name.replace("_", "-")] = known.name
+        if known.name in sections:
+            for inner in attrs.fields(sections[known.name]):
+                keys[f"{known.name}.{inner.name.replace('_', '-')}"] = f"{known.name}.{inner.name}"
+    return keys
+
+
+KEYS = _keys()
+_OF_MECHANISM = {known.name: f"mechanism.{known.name}" for known in attrs.fields(MechanismChoice)}
+
+
+@lru_cache(maxsize=8)
+def _remembered(plan: Plan, dimension: int) -> Mechanism:
+    """Return the mechanism of an engine's plan, cached because callers ask for it repeatedly."""
+    with _spelt(PREFIX):
+        return mechanism_of(plan, dimension, None, None)
+
+
+@contextmanager
+def _spelt(prefix: str) -> Iterator[None]:
+    """Make a refusal name the key as it is spelt in the table."""
+    try:
+        yield
+    except InvalidParameter as error:
+        name = BELOW.get(error.name, error.name)
+        name = _OF_MECHANISM.get(name, name)
+        key = name.replace("_", "-")
+        if key not in KEYS:
+            raise
+        raise error.renamed(prefix + key) from None
+    except QuietbitError:
+        raise
+    except (ArithmeticError, ValueError) as error:  # numbers so large or small that no account can hold them
+        raise InvalidParameter(f"No mechanism can be found for these numbers ({type(error).__name__}).") from error

@@ -1,0 +1,146 @@
+"""A section of a plan: one table of choices, whose fields check themselves.
+
+Idea     a section that is absent is off. Each field carries its rule (`Whole`, `Real`, `Word`), by which a value is
+         checked when the section is made, and refused by the name it has in a table: ``masks.threshold``. Tests make
+         their tables of bad input from the same rules.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable, Mapping
+from typing import Any, ClassVar, TypeAlias, TypeVar, final
+
+import attrs
+from attrs import field, frozen
+
+from quietbit.errors import InvalidParameter, check_int, check_real, require
+
+__all__ = ["Flag", "Real", "Section", "Whole", "Word", "choice", "needed"]
+
+Rule: TypeAlias = Callable[[Any, str], Any]
+Kind = TypeVar("Kind", bound="Section")
+RULE = "rule"  # the key of a field's rule in its metadata
+
+
+@final
+@frozen
+class Whole:
+    """A whole number from ``low`` to ``high``."""
+
+    low: int
+    high: int | None = None
+
+    def __call__(self, value: Any, name: str) -> int:
+        """Return the number; refuse anything else."""
+        return check_int(value, name, self.low, self.high)
+
+
+@final
+@frozen
+class Real:
+    """A finite number above ``above`` (or from ``at_least`` on), and at most ``at_most``."""
+
+    above: float = 0.0
+    at_least: float | None = None
+    at_most: float = math.inf
+
+    def __call__(self, value: Any, name: str) -> float:
+        """Return the number; refuse anything else."""
+        return check_real(value, name, above=self.above, at_least=self.at_least, at_most=self.at_most)
+
+
+@final
+@frozen(init=False)
+class Word:
+    """One of a few words."""
+
+    words: tuple[str, ...]
+
+    def __init__(self, *words: str) -> None:
+        """List the words that are known."""
+        self.__attrs_init__(words)
+
+    def __call__(self, value: Any, name: str) -> str:
+        """Return the word; refuse anything else."""
+        require(value in self.words, name, value, "one of " + ", ".join(self.words))
+        return str(value)
+
+
+@final
+@frozen
+class Flag:
+    """True or false."""
+
+    def __call__(self, value: Any, name: str) -> bool:
+        """Return the truth value; refuse anything else."""
+        require(isinstance(value, bool), name, value, "true or false")
+        return bool(value)
+
+
+def choice(rule: Rule, default: Any = None) -> Any:
+    """Return a field that is checked by ``rule``; None is left as it is, where it is the default."""
+    return field(default=default, metadata={RULE: rule})
+
+
+def needed(rule: Rule) -> Any:
+    """Return a field that must be given, and is checked by ``rule``."""
+    return field(metadata={RULE: rule})
+
+
+def check_fields(owner: Any, prefix: str = "") -> None:
+    """Check every field that has a rule, and keep what the rule returns."""
+    for known in attrs.fields(type(owner)):
+        rule = known.metadata.get(RULE)
+        value = getattr(owner, known.name)
+        left_out = value is None and known.default is None
+        if rule is not None and not left_out:
+            object.__setattr__(owner, known.name, rule(value, prefix + known.name))
+
+
+@frozen
+class Section:
+    """A table of choices; ``title`` is its key in a plan, and ``main`` the field that a bare value gives."""
+
+    title: ClassVar[str] = ""
+    main: ClassVar[str] = ""
+
+    def __attrs_post_init__(self) -> None:
+        """Check every field by its rule, then what the fields must be together."""
+        check_fields(self, f"{self.title}.")
+        self.check()
+
+    def check(self) -> None:
+        """Refuse fields that do not fit together."""
+
+    def table(self) -> dict[str, Any]:
+        """Return the fields that differ from their defaults, as plain values."""
+        values = {}
+        for known in attrs.fields(type(self)):
+            value = getattr(self, known.name)
+            if value != known.default:
+                values[known.name] = getattr(value, "value", value)
+        return values
+
+    @classmethod
+    def read(cls: type[Kind], value: Any) -> Kind:
+        """Return the section that a table, a bare value or ``True`` describes."""
+        if isinstance(value, cls):
+            return value
+        if isinstance(value, Mapping):
+            for known in attrs.fields(cls):
+                if known.default is attrs.NOTHING and known.name not in value:
+                    raise InvalidParameter.of(f"{cls.title}.{known.name}", "given")
+            return cls(**value)
+        if value is True and not cls.main:
+            return cls()
+        if cls.main and value is not True:
+            return cls(**{cls.main: value})
+        raise InvalidParameter.of(cls.title, "a table of its keys", value)
+
+    @classmethod
+    def optional(cls: type[Kind], value: Any) -> Kind | None:
+        """Return the section likewise; None and False leave it out."""
+        if value is None or value is False:
+            return None
+        return cls.read(value)
