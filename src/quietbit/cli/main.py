@@ -92,7 +92,7 @@ def with_options(error: Exception, command: Callable[..., Any] | None) -> str:
 
     if not isinstance(error, InvalidParameter) or command is None:
         return str(error)
-    name = LIBRARY.get(error.name, error.name).replace("-", "_")
+    name = LIBRARY.get(error.name, error.name.removeprefix("mechanism.")).replace("-", "_")
     known = inspect.signature(command, eval_str=True).parameters.get(name)
     if known is None:
         return str(error)

@@ -75,7 +75,7 @@ def test_a_target_is_kept(capsys):
     [
         (("--task", "imagenet"), "imagenet"),
         (("--mechanism", "rappor"), "rappor"),
-        (("--mechanism", "gaussian"), "--noise-multiplier"),
+        (("--mechanism", "gaussian"), "--epsilon"),
         (("--epsilon", 3, "--cohort", 5000), "cohort"),
         (("--clip", "nan"), "clip"),
         (("--adjacency", "bounded"), "adjacency"),

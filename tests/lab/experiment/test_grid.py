@@ -48,7 +48,10 @@ def test_jobs_are_the_product_of_all_lists(file):
 
 def test_the_reduced_grid_is_smaller_and_a_part_of_the_whole(file):
     whole, reduced = read_sweep(file), read_sweep(file, reduced=True)
-    assert [(j.label, j.setting.plan.design_epsilon, j.setting.plan.noise_multiplier) for j in reduced.jobs] == [
+    assert [
+        (j.label, j.setting.plan.mechanism.design_epsilon, j.setting.plan.mechanism.noise_multiplier)
+        for j in reduced.jobs
+    ] == [
         ("I-MVU", 1.0, None),
         ("Gaussian", None, 1.0),
         ("Gaussian", None, 2.0),

@@ -65,7 +65,7 @@ def test_a_file_with_choosing_seeds(sweep, tmp_path):
     assert (sweep.race.draw, sweep.race.report_draw) == ("sums", "clients")
     assert read_sweep(tmp_path / "small.toml", reduced=True).race.seeds == (5,)
     # Runs of one strength stand side by side.
-    assert [(job.setting.plan.noise_multiplier, job.setting.training.lr) for job in sweep.jobs[:4]] == [
+    assert [(job.setting.plan.mechanism.noise_multiplier, job.setting.training.lr) for job in sweep.jobs[:4]] == [
         (1, 0.02),
         (1, 0.3),
         (4, 0.02),

@@ -91,13 +91,13 @@ class Engine:
         fewest = {"min_train_nodes": NODES, "min_available_nodes": NODES, "min_evaluate_nodes": NODES}
         self.strategy = PrivateStrategy(FedAvg(**fewest), config)
         nodes = list(range(101, 101 + NODES))
-        self.grid = Room(config=config, nodes=nodes) if self.plan.secure else HandGrid(nodes)
+        self.grid = Room(config=config, nodes=nodes) if self.plan.masks is not None else HandGrid(nodes)
         self.contexts = {node: context(node, place, config) for place, node in enumerate(nodes)}
-        if self.plan.secure:
+        if self.plan.masks is not None:
             self.contexts = self.grid.contexts
 
     def carry(self, message, call):
-        if self.plan.secure:
+        if self.plan.masks is not None:
             return self.grid.carry(message, call)
         return MOD(message, self.contexts[message.metadata.dst_node_id], call)
 
@@ -118,8 +118,10 @@ class Engine:
         costs = []
         for place in self.contexts.values():
             books = ledger(place)
-            epsilon = account_of(books, self.plan.update_target, self.plan.min_honest_clients or 0).epsilon()
-            if self.plan.evaluation is not None and not self.plan.secure:
+            epsilon = account_of(
+                books, self.plan.update_target, self.plan.masks.honest if self.plan.masks else 0
+            ).epsilon()
+            if self.plan.evaluation is not None and self.plan.masks is None:
                 answers = sum(
                     times
                     for (name, _, _), times in books.counts.items()

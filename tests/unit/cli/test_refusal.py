@@ -19,7 +19,7 @@ from unit.cli.kit import assert_refused, shell
         (("certify",), "Missing argument 'FILE'."),
         (("demo", "more"), "Got unexpected extra argument (more)."),
         (("design", "--levels", "1", "--bits", "1", "--design-epsilon", "1"), "--levels must be a whole number from 2"),
-        (("train", "--mechanism", "gaussian", "--adjacency", "zero-out"), "--noise-multiplier must be given for"),
+        (("train", "--mechanism", "gaussian", "--adjacency", "zero-out"), "--epsilon must be given for"),
         (("train", "--epsilon", "-1", "--mechanism", "sign", "--adjacency", "zero-out"), "--epsilon must be a finite"),
     ],
 )  # fmt: skip
