@@ -137,6 +137,7 @@ void qb_device_words(const u32 *key, u64 stream, const i64 *index, size_t count,
 static u64 multiply_high(u64 a, u64 b, u64 *low) {
     u64 a_low = (u32)a, a_high = a >> 32, b_low = (u32)b, b_high = b >> 32;
     u64 first = a_high * b_low + (a_low * b_low >> 32);
+    __asm__("" : "+r"(first)); /* clang would make of all this one product of 128 bits, a call of its runtime on wasm */
     u64 second = a_low * b_high + (u32)first;
     *low = a * b;
     return a_high * b_high + (first >> 32) + (second >> 32);

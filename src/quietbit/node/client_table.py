@@ -1,0 +1,206 @@
+"""What a client without Python may release: mechanisms, their prices and their tables, in one file.
+
+Idea     a device in C or in a browser cannot price a mechanism, and must not believe a server that does. So its owner
+         writes a table once: each mechanism by the SHA-256 of its text, its price in whole units, the budget in the
+         same units, and the numbers that the client draws from. The client looks a server's text up and refuses what it
+         does not find; it interprets nothing that a server sends.
+Price    of one mechanism: a unit is a release, and the budget the number of releases that the target allows. Of
+         several: Rényi divergences at one order add up, whatever was chosen along the way; the order is the one at
+         which the first mechanism may be released most often, and prices are rounded up.
+Layout   docs/how-to/write-a-client.md; `kernel/native/quietbit_client.h` reads it.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import math
+import struct
+from collections.abc import Sequence
+from functools import singledispatch
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from quietbit._search import bisect
+from quietbit.errors import InvalidParameter, check_int, require
+from quietbit.kernel.expand import quantile_table, tries_upper
+from quietbit.kernel.norm import Clip
+from quietbit.kernel.sampler import level_knots
+from quietbit.kernel.tables import cell_table, threshold_plan
+from quietbit.mechanism.base import Mechanism
+from quietbit.mechanism.interpolated import InterpolatedMVU
+from quietbit.mechanism.registry import identity_of
+from quietbit.mechanism.vector import VectorMVU
+from quietbit.node.question import description_of
+from quietbit.privacy.conversion import epsilon_from_rdp
+from quietbit.privacy.cost import Cost
+from quietbit.target import Target
+
+__all__ = ["client_table", "ledger_begin", "ledger_line"]
+
+MAGIC = b"QBTABLE\x01"
+HEAD = struct.Struct("<8sQQI12x")
+ENTRY = struct.Struct("<32s32sQIIQdIIdddd2Qdd18f4Iddf1I4Qd6Q5Q3Q")
+CODES, SEED = 1, 2  # kinds
+UNITS = 2**40  # of a budget in several mechanisms
+MOST_RELEASES = 10**6
+ORDERS = (1.5, 2.0, 3.0, 4.0, 6.0, 8.0, 12.0, 16.0, 24.0, 32.0, 48.0, 64.0, 96.0, 128.0, 256.0)
+MARGIN = 1e-9  # relative, beyond any rounding of a price
+MOST_SEED = 2**64 - 1
+LEAST_DIVERGENCE = 1e-12
+
+
+class _Arrays:
+    """The arrays of a table, each once, at multiples of eight bytes."""
+
+    def __init__(self, begin: int) -> None:
+        self.begin = begin
+        self.data = bytearray()
+        self.places: dict[bytes, int] = {}
+
+    def add(self, array: NDArray[Any]) -> int:
+        """Return the place of an array."""
+        content = np.ascontiguousarray(array).tobytes()
+        if content not in self.places:
+            self.places[content] = self.begin + len(self.data)
+            self.data += content + bytes(-len(content) % 8)
+        return self.places[content]
+
+
+def client_table(mechanisms: Sequence[Mechanism], target: Target) -> bytes:
+    """Return the table of clients that may release these mechanisms until ``target`` is reached.
+
+    Mechanisms are one-coordinate codes (`InterpolatedMVU`, rotated in single precision or not) and seeds (`VectorMVU`);
+    others are refused, and so is a target that does not allow a single release of the first.
+    """
+    require(len(mechanisms) > 0, "mechanisms", len(mechanisms), "at least one")
+    budget, prices = _prices(mechanisms, target)
+    arrays = _Arrays(HEAD.size + ENTRY.size * len(mechanisms))
+    entries = [_entry(mechanism, price, arrays) for mechanism, price in zip(mechanisms, prices, strict=True)]
+    size = arrays.begin + len(arrays.data) + 32
+    content = HEAD.pack(MAGIC, size, budget, len(entries)) + b"".join(entries) + bytes(arrays.data)
+    return content + hashlib.sha256(content).digest()
+
+
+def ledger_begin(table: bytes) -> str:
+    """Return the first line of the ledger of a table."""
+    return f"quietbit-ledger 1 {table[-32:].hex()}\n"
+
+
+def ledger_line(mechanism: Mechanism, cost: int, spent: int) -> str:
+    """Return the line of one release, ``spent`` units having been spent before."""
+    return f"{identity_of(mechanism).hex()} {cost} {spent + cost}\n"
+
+
+def _prices(mechanisms: Sequence[Mechanism], target: Target) -> tuple[int, list[int]]:
+    """Return the budget and the price of each mechanism, in units."""
+    costs = [mechanism.cost(target.adjacency) for mechanism in mechanisms]
+    if len({mechanism.priced_as for mechanism in mechanisms}) == 1:
+        return _releases(costs[0], target), [1] * len(costs)
+    choices = [(order, _allowed_divergence(order, target)) for order in ORDERS]
+    order, allowed = max(choices, key=lambda choice: choice[1] / costs[0].rdp(choice[0]))
+    require(allowed > 0, "epsilon", target.epsilon, "large enough for the mechanisms together")
+    unit = allowed / UNITS
+    prices = [math.floor(cost.rdp(order) * (1 + MARGIN) / unit) + 1 for cost in costs]
+    require(prices[0] <= UNITS, "epsilon", target.epsilon, "large enough for one release of the first mechanism")
+    return UNITS, prices
+
+
+def _releases(cost: Cost, target: Target) -> int:
+    """Return how often one mechanism may be released."""
+
+    def fits(count: int) -> bool:
+        return (cost * count).epsilon(target.delta) <= target.epsilon
+
+    require(fits(1), "epsilon", target.epsilon, "large enough for one release")
+    low = 1
+    while low < MOST_RELEASES and fits(2 * low):
+        low *= 2
+    high = 2 * low
+    while high - low > 1:
+        middle = (low + high) // 2
+        if fits(middle):
+            low = middle
+        else:
+            high = middle
+    return min(low, MOST_RELEASES)
+
+
+def _allowed_divergence(order: float, target: Target) -> float:
+    """Return the largest Rényi divergence of an order under which the target is kept, or 0."""
+
+    def fits(divergence: float) -> bool:
+        return epsilon_from_rdp(lambda _: divergence, target.delta, [order]) <= target.epsilon
+
+    if not fits(LEAST_DIVERGENCE):
+        return 0.0
+    return bisect(fits, LEAST_DIVERGENCE, target.epsilon + 1.0) * (1 - MARGIN)
+
+
+@singledispatch
+def _entry(mechanism: Mechanism, price: int, arrays: _Arrays) -> bytes:
+    rule = "an InterpolatedMVU or a VectorMVU: no other client exists in C"
+    raise InvalidParameter.of("mechanism", rule, type(mechanism).__name__)
+
+
+def _names(mechanism: Mechanism) -> tuple[bytes, bytes]:
+    return identity_of(mechanism), hashlib.sha256(description_of(mechanism).encode()).digest()
+
+
+@_entry.register
+def _codes(mechanism: InterpolatedMVU, price: int, arrays: _Arrays) -> bytes:
+    sampler = mechanism.sampler
+    rotation = mechanism.rotation
+    block = 0
+    seed = 0
+    limit = 0.0
+    if rotation is not None:
+        require(not rotation.exact, "rotation", "exact", "in single precision: this client protects no samples")
+        block = rotation.block
+        seed = check_int(rotation.seed, "seed of the rotation", 0, MOST_SEED)
+        limit = Clip.of(0.0, mechanism.ball.radius, 2).limit or 0.0
+    require(2.0**-200 <= mechanism.ball.radius <= 2.0**200, "radius", mechanism.ball.radius, "from 2^-200 to 2^200")
+    plan = threshold_plan(sampler) if sampler.bits == 1 else None
+    coefficients = [0.0] * 18
+    numbers = (0.0, 0.0)
+    shape = (0, 0, 0)
+    cells: tuple[Any, ...] = (0, 0.0, 0.0, 0.5)
+    table = [0] * 5
+    if plan is not None and plan.lowered is not None:
+        falling = [*plan.coefficients[:0:-1, 0, 0].tolist(), float(np.float32(plan.lowered + 0.5))]
+        coefficients[: len(falling)] = falling
+        numbers = (plan.rate, plan.offset)
+        shape = (len(falling), plan.width, int(plan.centred))
+    else:
+        lines = cell_table(sampler)
+        cells = (len(lines.code), lines.inverse, lines.offset, lines.half)
+        table = [arrays.add(part) for part in (lines.start, lines.step, lines.lowest, lines.highest, lines.code)]
+    tables = (sampler.base, sampler.base_tail, sampler.slope, sampler.slope_tail)
+    law = [arrays.add(array) for array in (*level_knots(sampler.levels), *tables)]
+    return ENTRY.pack(
+        *_names(mechanism),
+        price,
+        *(CODES, mechanism.ball.norm.order, mechanism.ball.dimension, mechanism.ball.radius),
+        *(sampler.bits, sampler.levels, sampler.scale, *sampler.t_range, limit),
+        *(block, seed, *numbers, *coefficients, *shape, *cells),
+        *(0, 0, 0, 0, 0, 0.0, *law, *table, 0, 0, 0),
+    )
+
+
+@_entry.register
+def _seed(mechanism: VectorMVU, price: int, arrays: _Arrays) -> bytes:
+    require(mechanism.seeded, "mechanism", "one that sends normals", "one that sends a seed")
+    profile = mechanism.profile
+    seed = check_int(mechanism.rotation_seed, "rotation_seed", 0, MOST_SEED)
+    rows = mechanism.rows
+    return ENTRY.pack(
+        *_names(mechanism),
+        price,
+        *(SEED, mechanism.ball.norm.order, mechanism.ball.dimension, mechanism.ball.radius),
+        *(0, 0, 0.0, 0.0, 0.0, 0.0),
+        *(0, seed, 0.0, 0.0, *([0.0] * 18), 0, 0, 0, 0, 0.0, 0.0, 0.0),
+        *(int(rows is not None), mechanism.keep, rows or 0, tries_upper(0.999 / profile.largest), profile.edges.size),
+        *(profile.largest, *([0] * 11), arrays.add(profile.edges), arrays.add(profile.levels)),
+        arrays.add(quantile_table()),
+    )
