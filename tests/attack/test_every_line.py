@@ -35,6 +35,7 @@ pytestmark = pytest.mark.filterwarnings("ignore")
 SHIFT = np.linspace(-0.2, 0.3, DIMENSION)
 SECONDS = 0.75
 AT_ONCE = 24  # answers that wait side by side
+LOAD = 2.0  # seconds that a busy machine may be late
 FILES = frozenset(str(module.__file__) for module in (flower_client, guard, answer_time, turn))
 CONSTANTS = {
     "quietbit: This node cannot answer; its owner's log says why.",
@@ -74,7 +75,7 @@ def check(reply: Any, left: float, tracer: Tracer, home: Path, size: int) -> str
         return "declined"
     stamp = reply.metadata.created_at
     assert stamp / GRAIN == round(stamp / GRAIN)
-    assert 0 <= left - stamp < 2 * GRAIN, (tracer.at, left - stamp)
+    assert 0 <= left - stamp < LOAD, (tracer.at, left - stamp)
     assert set(reply.content) == {"quietbit", "metrics"}
     assert len(reply.content["quietbit"]["release"]) == size
     assert reply.content["metrics"] in (MetricRecord({"train_loss": value}) for value in (0.0, 0.25))
@@ -82,9 +83,11 @@ def check(reply: Any, left: float, tracer: Tracer, home: Path, size: int) -> str
     return "released"
 
 
-@pytest.mark.parametrize("call", [app(SHIFT), raises], ids=["trains", "fails"])
-def test_an_exception_at_any_line_lets_out_a_release_at_its_moment_or_a_constant(tmp_path, monkeypatch, call):
+@pytest.mark.slow
+@pytest.mark.parametrize("call", [app(SHIFT), pytest.param(raises, marks=pytest.mark.long)], ids=["trains", "fails"])
+def test_an_exception_at_any_line_lets_out_a_release_at_its_moment_or_a_constant(tmp_path, monkeypatch, request, call):
     monkeypatch.setattr(guard, "GRACE", 2.0)
+    request.addfinalizer(lambda: signal.signal(signal.SIGINT, signal.default_int_handler))
     guard.quiet_handlers()  # once per process
     with following():
         answered(tmp_path, call)  # fills caches

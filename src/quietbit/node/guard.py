@@ -67,8 +67,8 @@ class Outbox(Generic[Reply]):
         self.moment: AnswerTime | None = None
         self._reply = otherwise
         self._finish = finish
-        self._started = False
-        self._abandoned = False  # by the engine's thread, before the keeper entered
+        self.started = False
+        self.abandoned = False  # before the worker has begun: it does nothing then
         self._working = False
         self._worked = False
         self._begun = time.monotonic()
@@ -98,29 +98,20 @@ class Outbox(Generic[Reply]):
 
     def start(self, work: Work[Reply]) -> None:
         """Start worker and keeper, once, in threads that no hook of `threading` reaches."""
-        if self._started:
+        if self.started:
             return
         self._signals.disarm()
         variables = contextvars.copy_context()
         _thread.start_new_thread(self._keep, (variables, work))
-        self._started = True
+        self.started = True
 
     def wait(self) -> None:
         """Wait a while; do the keeper's work where it shows no sign of life."""
         if self._left.acquire(True, SLICE) or self.closed:
             return
         if time.monotonic() - self._beat > GRACE:
-            self._abandoned = True
+            self.abandoned = True
             self._watch()
-
-    def recover(self) -> None:
-        """Go on after an exception in the engine's thread, which may have come before the start."""
-        if self._started:
-            return
-        self._abandoned = True  # a worker that begins from now on does nothing
-        self._started = True
-        if not self._entry.locked():
-            self._close()
 
     def release_signals(self) -> None:
         """Give the engine back its own signal handlers."""
@@ -129,6 +120,7 @@ class Outbox(Generic[Reply]):
     def _keep(self, variables: contextvars.Context, work: Work[Reply]) -> None:
         while not self.closed:
             try:
+                self._limits.restore_recursion()
                 if self._entry.acquire(False):
                     _thread.start_new_thread(variables.run, (self._work, work))
                 self._watch()
@@ -137,7 +129,7 @@ class Outbox(Generic[Reply]):
 
     def _work(self, work: Work[Reply]) -> None:
         try:
-            if self._abandoned:
+            if self.abandoned:
                 return
             self._working = True
             work(self)
@@ -174,6 +166,8 @@ class Outbox(Generic[Reply]):
         self.leaving = self._reply
         try:
             self._finish(self.leaving)
+        except BaseException:
+            self._finish(self.leaving)
         finally:
             self.closed = True
             if self._left.locked():
@@ -188,20 +182,24 @@ def guarded(outbox: Outbox[Reply], work: Work[Reply]) -> Reply:
     """
     try:
         return _held(outbox, work)
-    except BaseException:  # in between two of its lines: it goes on where it was
-        try:
-            return _held(outbox, work)
-        except BaseException:
-            return outbox.leaving
+    except BaseException:  # between two of its lines: it goes on where it was
+        return _held(outbox, work)
 
 
 def _held(outbox: Outbox[Reply], work: Work[Reply]) -> Reply:
+    """Hold the engine's thread until the outbox is closed.
+
+    Where an app has lowered the recursion limit, no function can be called from here until the keeper
+    has put it back; so what follows an exception is free of calls.
+    """
     while not outbox.closed:
         try:
             outbox.start(work)
             outbox.wait()
         except BaseException:
-            outbox.recover()
+            if not outbox.started:
+                outbox.abandoned = True  # a worker that begins from now on does nothing
+                return outbox.leaving
     try:
         outbox.release_signals()
     except BaseException:
@@ -253,10 +251,14 @@ class _Limits:
             if number is not None:
                 self._soft[number] = self._resource.getrlimit(number)[0]
 
-    def restore(self) -> None:
-        """Put back what was changed, as far as the system allows."""
+    def restore_recursion(self) -> None:
+        """Put back the recursion limit, where it was lowered."""
         if sys.getrecursionlimit() < self._recursion:
             sys.setrecursionlimit(self._recursion)
+
+    def restore(self) -> None:
+        """Put back what was changed, as far as the system allows."""
+        self.restore_recursion()
         for number, soft in self._soft.items():
             now, hard = self._resource.getrlimit(number)
             if now != soft:

@@ -115,9 +115,10 @@ class PrivateUplink(Filter):  # type: ignore[misc]
         if where == (FilterChainType.TASK_DATA_CHAIN, FilterKey.IN):
             if task is None:
                 _check_way_out(fl_ctx)
-                if not fl_ctx.set_prop(TURN, self._decide(shareable, fl_ctx), private=True, sticky=False):
+                task = self._decide(shareable, fl_ctx)
+                if not fl_ctx.set_prop(TURN, task, private=True, sticky=False):
                     raise ContentBlockedException("quietbit: what was decided about this task cannot be remembered.")
-                fl_ctx.get_prop(DECIDED).set()
+                fl_ctx.get_prop(DECIDED)(task)
             return shareable
         if where != (FilterChainType.TASK_RESULT_CHAIN, FilterKey.OUT):
             raise ContentBlockedException(f"quietbit: nothing is sent this way: {where[0]} going {where[1]}.")

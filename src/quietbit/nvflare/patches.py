@@ -242,15 +242,23 @@ def _going_on(handle: Wrapped, event_type: str, fl_ctx: FLContext) -> None:
 
 
 def _aux(send: Wrapped, place: int, /, *arguments: Any, **named: Any) -> Any:
-    """Keep the auxiliary channel for the engine's own messages alone; the topic is argument ``place``."""
+    """Keep the auxiliary channel for the engine's own messages; the topic is argument ``place``."""
+    try:
+        allowed = _is_engines(place, arguments, named)
+    except BaseException:  # once more: the engine's thread must not end because of a line of ours
+        allowed = _is_engines(place, arguments, named)
+    return send(*arguments, **named) if allowed else {}
+
+
+def _is_engines(place: int, arguments: tuple[Any, ...], named: dict[str, Any]) -> bool:
     topic = named["topic"] if "topic" in named else arguments[place]
     if topic not in TOPICS:
         LOGGER.warning("quietbit: not sent to anybody: a message on %s", topic)
-        return {}
+        return False
     for value in (*arguments, *named.values()):
         if isinstance(value, FLContext):
             _strip(value)
-    return send(*arguments, **named)
+    return True
 
 
 def _process(process: Wrapped, task: Any, fl_ctx: FLContext) -> Shareable:
@@ -260,17 +268,28 @@ def _process(process: Wrapped, task: Any, fl_ctx: FLContext) -> Shareable:
     the app and all filters and components of the job in it. What is not done in time is abandoned; what
     it does later is not seen.
     """
-    otherwise = _Result(make_reply(ReturnCode.EXECUTION_EXCEPTION), None)
-    outbox = Outbox(otherwise, _seal, restore_interrupt=False)
-    work = partial(_run_task, process, task, fl_ctx)
-    if isinstance(fl_ctx.get_engine(), SimulatorClientRunManager):  # whose user may interrupt it
-        work(outbox)
-        _seal(outbox.reply)
-        return outbox.reply.reply
+    try:
+        outbox = _new_outbox()
+        work = partial(_run_task, process, task, fl_ctx)
+        if not isinstance(fl_ctx.get_engine(), SimulatorClientRunManager):
+            return _answered(outbox, work)
+    except BaseException:  # before anything was asked or noted
+        return make_reply(ReturnCode.EXECUTION_EXCEPTION)
+    work(outbox)  # whose user may interrupt it
+    _seal(outbox.reply)
+    return outbox.reply.reply
+
+
+def _answered(outbox: Outbox[_Result], work: Callable[[Outbox[_Result]], None]) -> Shareable:
     try:
         return guarded(outbox, work).reply
     except BaseException:
         return outbox.leaving.reply
+
+
+def _new_outbox() -> Outbox[_Result]:
+    otherwise = _Result(make_reply(ReturnCode.EXECUTION_EXCEPTION), None)
+    return Outbox(otherwise, _seal, restore_interrupt=False)
 
 
 class _Result(NamedTuple):
@@ -292,7 +311,8 @@ def _run_task(process: Wrapped, task: Any, fl_ctx: FLContext, outbox: Outbox[_Re
     context.props.update(fl_ctx.props)
     context.set_job_is_unsafe(False)  # by a component, in an earlier task: the next one is answered
     decided = threading.Event()
-    context.set_prop(DECIDED, decided, private=True, sticky=False)
+    decide = partial(_accept, outbox, decided)
+    context.set_prop(DECIDED, decide, private=True, sticky=False)
     results: list[Any] = []
 
     def run() -> None:
@@ -306,7 +326,8 @@ def _run_task(process: Wrapped, task: Any, fl_ctx: FLContext, outbox: Outbox[_Re
     variables = contextvars.copy_context()
     thread = threading.Thread(target=variables.run, args=(run,), daemon=True)
     thread.start()
-    decided.wait()  # as long as it takes: this depends on what was asked, and on nothing else
+    while not decided.wait(1.0) and thread.is_alive():
+        continue  # as long as it takes: this depends on what was asked, and on nothing else
     for key in (TURN, FLContextKey.TASK_ID, FLContextKey.TASK_NAME):
         fl_ctx.set_prop(key, context.get_prop(key), private=True, sticky=False)
     decision = task_of(fl_ctx)
@@ -314,11 +335,19 @@ def _run_task(process: Wrapped, task: Any, fl_ctx: FLContext, outbox: Outbox[_Re
         thread.join()
         outbox.put(_Result(_written(results, decision), decision))
         return
-    zero = decision.zero()
-    outbox.accept(decision.moment, _Result(_reply_of(decision, zero), decision))
+    if outbox.moment is None:
+        decide(decision)
     decision.moment.run(thread.join)
     outbox.put(_Result(_written(results, decision), decision))
     fl_ctx.set_job_is_unsafe(False)
+
+
+def _accept(outbox: Outbox[_Result], decided: threading.Event, decision: Task) -> None:
+    """Let the zero release leave at its moment, unless another is ready; then the app may begin."""
+    if decision.runs:
+        reply = _reply_of(decision, decision.zero())
+        outbox.accept(decision.moment, _Result(reply, decision))
+    decided.set()
 
 
 def _written(results: list[Any], decision: Task | None) -> Shareable:
@@ -348,6 +377,14 @@ def _reply_of(decision: Task, content: dict[str, Any]) -> Shareable:
 
 def _send_result(send: Wrapped, result: Shareable, fl_ctx: FLContext, *arguments: Any, **named: Any) -> Any:
     """Send the result of a task as it was sealed, whatever a component did to it since."""
+    try:
+        reply = _sealed(result, fl_ctx)
+    except BaseException:
+        reply = _sealed(result, fl_ctx)
+    return send(reply, fl_ctx, *arguments, **named)
+
+
+def _sealed(result: Shareable, fl_ctx: FLContext) -> Shareable:
     _strip(fl_ctx)
     decision = task_of(fl_ctx)
     leaving = None if decision is None else decision.leaving
@@ -355,7 +392,7 @@ def _send_result(send: Wrapped, result: Shareable, fl_ctx: FLContext, *arguments
     root = result.get_header(ReservedHeaderKey.MSG_ROOT_ID)
     if isinstance(root, str) and ROOT.fullmatch(root):  # as the runner has just drawn it
         reply.set_header(ReservedHeaderKey.MSG_ROOT_ID, root)
-    return send(reply, fl_ctx, *arguments, **named)
+    return reply
 
 
 def _applied(apply: Wrapped, *arguments: Any, **named: Any) -> Any:

@@ -78,9 +78,9 @@ class Task:
         """Return the one thing that leaves for this task; the very same object passes a second time."""
         with self._lock:
             if self.reply is None:
-                self.reply = self._made(result)
-                content = {key: self.reply[key] for key in self.reply if key != ReservedHeaderKey.HEADERS}
-                self._content = deepcopy(content)
+                reply = self._made(result)
+                self._content = deepcopy(_without_head(reply))
+                self.reply = reply
             elif result is not self.reply:
                 raise ContentBlockedException("quietbit: this task was answered, and what came after it is not sent.")
             return self.reply
@@ -97,7 +97,7 @@ class Task:
             self.heads[ReservedHeaderKey.CONTENT_TYPE] = "DXO"
             numbers = dict.fromkeys(self.names, 0.0)
             reply = DXO(DataKind.METRICS, data=numbers).to_shareable()
-            return {key: reply[key] for key in reply if key != ReservedHeaderKey.HEADERS}
+            return _without_head(reply)
         record = dict(self.refused)
         noted = {"declined": "no release was made.", "noted": True}
         if self.turn is not None:
@@ -139,6 +139,10 @@ class Task:
                 LOGGER.error("quietbit: no release but that of zero can be made.", exc_info=error)
                 return {key: turn.zero}
             return refused(error, accepted=True)
+
+
+def _without_head(reply: Shareable) -> dict[str, Any]:
+    return {key: value for key, value in reply.items() if key != ReservedHeaderKey.HEADERS}
 
 
 def task_of(fl_ctx: FLContext) -> Task | None:

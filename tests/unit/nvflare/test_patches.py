@@ -6,8 +6,10 @@ import numpy as np
 import pytest
 
 pytest.importorskip("nvflare", reason="needs the nvflare extra")
+from nvflare.apis.filter import Filter
 from nvflare.apis.fl_constant import AdminCommandNames, ReservedTopic
-from nvflare.apis.shareable import Shareable
+from nvflare.apis.fl_exception import UnsafeJobError
+from nvflare.apis.shareable import ReservedHeaderKey, Shareable
 from nvflare.fuel.f3.cellnet.defs import CellChannel, MessageHeaderKey, ReturnCode
 from nvflare.fuel.f3.endpoint import Endpoint
 from nvflare.fuel.f3.message import Message
@@ -243,3 +245,54 @@ def test_a_component_that_gives_up_does_not_end_the_run(tmp_path):
     for number in range(2):
         assert set(content(site.does(server.asks(number=number)))["quietbit"]) == {"release"}
     assert not site.runner.run_abort_signal.triggered
+
+
+class Unsafe(Filter):
+    """A job's filter that calls the job unsafe, as one may that has looked at the data."""
+
+    def process(self, shareable, fl_ctx):
+        raise UnsafeJobError(PATIENT)
+
+
+@pytest.mark.parametrize(("chain", "place"), [("task_data_filters", 1), ("task_result_filters", 0)])
+def test_a_filter_that_calls_the_job_unsafe_does_not_end_the_run(tmp_path, chain, place):
+    """NVFlare ends it, and when a run ends would tell the server that the filter saw something."""
+    site, server = Site(trained(), properties=owned(tmp_path)), Server()
+    direction = "in" if "data" in chain else "out"
+    getattr(site.runner, chain)[f"train/{direction}"].insert(place, Unsafe())
+    for number in range(2):
+        reply = site.does(server.asks(number=number))
+        assert reply.get_return_code() == "OK"
+        assert set(content(reply)["quietbit"]) == {"release"}
+    assert not site.runner.run_abort_signal.triggered
+    assert not site.engine.new_context().is_job_unsafe()
+
+
+def test_a_component_that_calls_the_job_unsafe_does_not_end_the_run(tmp_path):
+    def calls(task_name, shareable, fl_ctx):
+        fl_ctx.set_job_is_unsafe()
+        return trained()(task_name, shareable, fl_ctx)
+
+    site, server = Site(calls, properties=owned(tmp_path)), Server()
+    for number in range(2):
+        assert set(content(site.does(server.asks(number=number)))["quietbit"]) == {"release"}
+
+
+def test_headers_of_a_result_are_the_engines_and_not_a_components(tmp_path):
+    """How long a result is kept (``__msg_root_ttl__``) left as a component had set it."""
+    numbers = (ReservedHeaderKey.MSG_ROOT_TTL, ReservedHeaderKey.MSG_ROOT_ID, "glucose")
+
+    def marked(task_name, shareable, fl_ctx):
+        result = trained()(task_name, shareable, fl_ctx)
+        for key in numbers:
+            result.set_header(key, 417.25)
+        return result
+
+    site, plain = Site(marked, properties=owned(tmp_path)), Site(trained())
+    for one in (site.does, site.is_pushed):
+        reply = one(Server().asks(number=0 if one == site.does else 1))
+        assert b"417.25" not in str(dict(reply["__headers__"])).encode()
+        assert ReservedHeaderKey.MSG_ROOT_TTL not in reply["__headers__"]
+    found, usual = site.does(Server().asks(number=2)), plain.does(Server().asks())
+    assert set(found["__headers__"]) == set(usual["__headers__"])
+    assert len(found.get_header(ReservedHeaderKey.MSG_ROOT_ID)) == 36
