@@ -6,6 +6,7 @@ The node config says how, as ``behaviour``; ``disk`` is the node's folder.
 from __future__ import annotations
 
 import secrets
+import signal
 import time
 from collections.abc import Callable
 from pathlib import Path
@@ -26,7 +27,7 @@ def misbehave(message: Message, context: Context, call_next: Callable[[Message, 
     """Let the honest reply be made, then send something else."""
     reply = call_next(message, context)
     behaviour, disk = str(context.node_config["behaviour"]), Path(str(context.node_config["disk"]))
-    if reply.has_error() or behaviour == "honest":
+    if reply.has_error() or behaviour in ("honest", "alarm"):
         return reply
     honest = bytes(reply.content["quietbit"]["release"])
     sent = replayed(honest, disk) if behaviour == "replay" else lie(honest, disk, message, context)
@@ -62,6 +63,12 @@ def first_model(context: Context) -> ArrayRecord:
     return ArrayRecord({"model": Array(np.zeros(int(context.run_config["dimension"]), np.float32))})
 
 
+def times_out(number: int, frame: object) -> None:
+    """Fail as a data loader does that waits too long, with the name of what it waits for."""
+    raise TimeoutError("record of patient 4711 did not load")
+
+
+signal.signal(signal.SIGALRM, times_out)  # in the main thread, where alone a handler can be installed
 app = ClientApp(mods=[misbehave, PrivateUplink(start=first_model)])
 
 
@@ -73,6 +80,10 @@ def train(message: Message, context: Context) -> Message:
     if (partition, number) == (context.run_config["slow"], context.run_config["slow-round"]) and not started.exists():
         started.touch()
         time.sleep(60)
+    if context.node_config["behaviour"] == "alarm":
+        started.write_text(str(time.time()))
+        signal.setitimer(signal.ITIMER_REAL, 0.3, 0.05)
+        time.sleep(0.6)
     received = message.content["arrays"]["model"].numpy()
     model = trained(received, partition, number)
     content = {"arrays": ArrayRecord({"model": Array(model)}), "metrics": MetricRecord({"num-examples": 1})}
