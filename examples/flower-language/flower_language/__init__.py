@@ -1,0 +1,1 @@
+"""A causal language model over Flower, taught by private updates of a few of its numbers."""
