@@ -29,7 +29,7 @@ def blocks(model: nn.Module) -> list[nn.Module]:
     lists = [module for module in model.modules() if isinstance(module, nn.ModuleList)]
     if not lists:
         raise ValueError("The model has no list of blocks: add adapters to modules of your own instead.")
-    return list(max(lists, key=len))
+    return list(max(lists, key=lambda modules: len(list(modules))))
 
 
 def add_biases(model: nn.Module) -> None:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 from flwr.app import Array, ArrayRecord, Context, MetricRecord
@@ -49,5 +50,6 @@ def main(grid: Grid, context: Context) -> None:
     print(f"  beside {4 * numbers:,} each way for the {numbers:,} trained numbers and {whole:,} for the model")
     if config["output"]:
         folder = Path(str(config["output"]))
-        np.savez(folder / "adapters.npz", **{name: array.numpy() for name, array in result.arrays.items()})
+        trained: dict[str, Any] = {name: array.numpy() for name, array in result.arrays.items()}
+        np.savez(folder / "adapters.npz", **trained)
         report.save(folder / "run.json")

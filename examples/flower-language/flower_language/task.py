@@ -96,7 +96,7 @@ def train(choice: Choice, arrays: Mapping[str, Any], ids: torch.Tensor, rate: fl
         gradients = torch.autograd.grad(model(ids, labels=ids).loss, parameters)
         with torch.no_grad():
             for parameter, gradient in zip(parameters, gradients, strict=True):
-                parameter -= rate * gradient
+                parameter.sub_(rate * gradient)
     return trained_arrays(model)
 
 

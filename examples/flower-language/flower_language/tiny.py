@@ -60,7 +60,8 @@ class Block(nn.Module):
         mixed = nn.functional.scaled_dot_product_attention(query, key, value, is_causal=True)
         states = states + self.o_proj(mixed.transpose(1, 2).reshape(count, length, WIDTH))
         inner = nn.functional.gelu(self.up_proj(self.post_attention_layernorm(states)))
-        return states + self.down_proj(inner)
+        after: torch.Tensor = states + self.down_proj(inner)
+        return after
 
 
 class TinyCausalLM(nn.Module):
