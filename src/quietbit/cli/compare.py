@@ -44,9 +44,9 @@ SITES = (
     "--unit sample --samples N needs far less noise."
 )
 POISON = (
-    "moved: how far the malicious clients can move the mean of a round along a direction of theirs, in clips (an "
-    "honest mean is no longer than one) and in deviations of the noise there: whatever the server decodes, for a seed "
-    "the best of 2^30. Behind masks one client is enough, and only the range of the mean bounds it."
+    "moved: how far the malicious clients can move the mean of a round along the direction that suits them "
+    "best, in clips (an honest mean is no longer than one) and in deviations of the noise there: whatever the server "
+    "decodes, for a seed the best of 2^30. Behind masks one client is enough, and only the range of the mean bounds it."
 )
 WIDTH = 110
 

@@ -328,7 +328,7 @@ class Mechanism(ABC):
         return math.inf
 
     def poisoned(self, work: float = WORK) -> float:
-        """Return how far an attacker's payload, or the best of 2^``work`` seeds, lies along its direction, in clips."""
+        """Return how far a payload, or the best of 2^``work`` seeds, lies along the attacker's direction, in clips."""
         return longest_payload(self, self.layout.bits, self.layout.count)
 
     @property

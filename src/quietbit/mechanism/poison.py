@@ -4,7 +4,8 @@ Idea     an attacker is not bound to the clip: it sends any payload that the ser
          payload longer than noise makes it, except with probability 2^-40: post-processing, which costs no privacy and,
          but for that probability, no honest client. This helps where payloads differ in length, as floats and wide
          codes do. Where a seed is sent, each stands for pure noise, and searching 2^b of them buys the largest of 2^b
-         normals along the attacker's direction.
+         normals along the attacker's direction. Where k of p rows of a public rotation are kept, the attacker picks
+         a direction among them, along which everything is sqrt(p/k) longer.
 Symbols  d coordinates; C: radius; T = log 2^40; b: work; m: gain of the profile, z/m is decoded; k: kept of p.
 Source   docs/explanation/poisoned-clients.md; docs/theory/samplers.md, "Lengths of honest payloads".
 """
@@ -26,8 +27,8 @@ if TYPE_CHECKING:
     from quietbit.mechanism.base import Body, Mechanism
 
 __all__ = [
-    "DOUBT", "WORK", "best_rows", "exponential_length_upper", "longest_payload", "moved", "normal_length_upper",
-    "refuse_longer", "seed_maximum", "squares_upper",
+    "DOUBT", "WORK", "exponential_length_upper", "longest_payload", "moved", "normal_length_upper",
+    "refuse_longer", "seed_maximum", "squares_upper", "worst_direction",
 ]  # fmt: skip
 
 DOUBT = 40 * math.log(2)  # T: an honest payload is refused with probability at most 2^-40
@@ -77,7 +78,7 @@ def seed_maximum(work: float, dimensions: int = 1) -> float:
 
 
 def moved(mechanism: Mechanism, share: float, trust: Trust, work: float = WORK) -> float:
-    """Return how far a ``share`` of all clients moves the mean of a round along its direction, in clips.
+    """Return how far a ``share`` of all clients moves the mean of a round along the worst direction, in clips.
 
     A trusted server clips what it receives; behind masks only the range of the decoded mean bounds one client.
     """
@@ -87,11 +88,13 @@ def moved(mechanism: Mechanism, share: float, trust: Trust, work: float = WORK) 
     return mechanism.poisoned(work) * (1.0 if trust is Trust.SECURE_AGGREGATION else part)
 
 
-def best_rows(kept: int, padded: int, work: float) -> float:
-    """Return |w| for the best of 2^work choices of rows."""
-    if kept == padded:
-        return 1.0
-    return math.sqrt(min(float(chdtri(kept, 2.0**-work)) / kept, padded / kept))
+def worst_direction(kept: int, padded: int) -> float:
+    """Return how much longer a payload of kept rows is along the worst direction than on the rows themselves.
+
+    The rotation is public. Along one of its rows, or a combination of rows that one release keeps, the server's
+    scaling by sqrt(p/k) is the attacker's: other directions lose to the rows that are not kept.
+    """
+    return math.sqrt(padded / kept)
 
 
 def longest_payload(mechanism: Mechanism, bits: int, count: int, head: int = 0) -> float:

@@ -40,7 +40,7 @@ from quietbit.mechanism.base import (
     only,
     passed_on,
 )
-from quietbit.mechanism.poison import WORK, best_rows
+from quietbit.mechanism.poison import WORK, worst_direction
 from quietbit.mechanism.rotation import NONCE, Rowed, check_keep, check_rotated, check_rows, check_seed, fewest_kept
 from quietbit.privacy.cost import Cost
 from quietbit.target import Adjacency
@@ -142,8 +142,8 @@ class Projected(Rowed, Wrapper):
         return self.inner.honest_length * math.sqrt(self.padded / self.keep)
 
     def poisoned(self, work: float = WORK) -> float:
-        """Return the inner mechanism's reach, times that of the best rows."""
-        return best_rows(self.keep, self.padded, work) * self.inner.poisoned(work)
+        """Return the inner mechanism's reach along the worst direction, one of kept rows."""
+        return worst_direction(self.keep, self.padded) * self.inner.poisoned(work)
 
 
 @final

@@ -53,11 +53,11 @@ from quietbit.mechanism.family import FEWER, SHARED, Choices, EpsilonOf, Family
 from quietbit.mechanism.poison import (
     DOUBT,
     WORK,
-    best_rows,
     longest_payload,
     refuse_longer,
     seed_maximum,
     squares_upper,
+    worst_direction,
 )
 from quietbit.mechanism.rotation import NONCE, Rowed, check_keep, check_rotated, check_rows, check_seed, fewest_kept
 from quietbit.privacy.conversion import round_up
@@ -202,11 +202,10 @@ class VectorMVU(Rowed):
         return math.inf if self.seeded else self._honest_kept * math.sqrt(self.padded / self.keep)
 
     def poisoned(self, work: float = WORK) -> float:
-        """Return the reach of the best of 2^``work`` seeds; where z itself is sent, that of the longest z."""
+        """Return the reach of the best of 2^``work`` seeds along the worst direction, or that of the longest z."""
         if not self.seeded:
             return longest_payload(self, QUANTISED, self.keep, self.nonce_size)
-        rows = 1.0 if self.shared_rows else best_rows(self.keep, self.padded, work)
-        return rows * seed_maximum(work) / self.profile.gain_lower
+        return worst_direction(self.keep, self.padded) * seed_maximum(work) / self.profile.gain_lower
 
     @property
     def _honest_kept(self) -> float:

@@ -98,13 +98,44 @@ def test_floats_just_below_the_bound_are_taken_and_just_above_refused() -> None:
         decoded(mechanism, np.full(SIZE, each * 1.01, dtype="<f4").tobytes())
 
 
-def test_kept_rows_are_searched_too() -> None:
+@pytest.mark.parametrize("rows", [None, "shared"])
+def test_a_search_along_rows_of_the_rotation_reaches_as_far_as_stated(
+    draws: tuple[list[bytes], Any], rows: str
+) -> None:
+    """The rotation is public: along each row that is kept, and between two of them, 8 times as far as on all rows."""
+    mechanism = found("vmvu", 4096, keep=SIZE, **({} if rows is None else {"rows": rows}))
+    if rows is not None:
+        mechanism = mechanism.for_round(b"run", 1)
+    seeds, normals = draws
+    nonce = mechanism.nonce(None) if rows is not None else bytes(mechanism.nonce_size)
+    places = KERNEL.rows(nonce, SIZE, mechanism.padded)
+    reached = []
+    for among in ([0], [5], [63], [7, 40]):
+        turned = np.zeros(mechanism.padded)
+        turned[places[among]] = 1 / len(among) ** 0.5
+        aim = turned.copy()
+        KERNEL.rotate_back(aim, mechanism.rotation_seed)
+        scores = normals[:, among].sum(axis=1) / len(among) ** 0.5
+        best = seeds[int(scores.argmax())]
+        reached.append(float(decoded(mechanism, nonce[: mechanism.nonce_size] + best) @ aim) / mechanism.ball.radius)
+    assert min(reached) > 3 * seed_maximum(WORK) / mechanism.profile.gain_lower  # what a random direction would reach
+    assert mechanism.poisoned(WORK - 5) < min(reached)
+    assert max(reached) < mechanism.poisoned(WORK + 27)
+
+
+def test_the_rows_of_few_codes_are_a_direction_too() -> None:
+    """All bits alike, on 64 of 4,096 rows: decoded along the rows themselves."""
+    mechanism = found("imvu", 4096, keep=SIZE)
+    body = bytes(mechanism.layout.size - SIZE // 8) + bytes([255]) * (SIZE // 8)
+    vector = decoded(mechanism, body)
+    assert float(np.linalg.norm(vector)) <= mechanism.poisoned() * 2.0 * (1 + 1e-6)
+    assert float(np.linalg.norm(vector)) >= 0.9 * mechanism.poisoned() * 2.0
+
+
+def test_fewer_rows_are_longer() -> None:
     few, all_rows = found("vmvu", 4096, keep=64), found("vmvu", 4096, keep=4096)
-    assert few.poisoned(30) > all_rows.poisoned(30)
-    assert few.poisoned(30) < 1.6 * seed_maximum(30) / few.profile.gain_lower
-    assert found("vmvu", 4096, keep=64, rows="shared").for_round(b"run", 1).poisoned(30) == pytest.approx(
-        seed_maximum(30) / few.profile.gain_lower
-    )
+    ratio = few.poisoned() * few.profile.gain_lower / (all_rows.poisoned() * all_rows.profile.gain_lower)
+    assert ratio == pytest.approx(8)
 
 
 def test_a_share_of_clients_moves_a_mean_by_its_share_unless_masks_hide_it() -> None:
