@@ -16,7 +16,8 @@ from attrs import NOTHING, Attribute, asdict, fields
 from quietbit._files import write_text
 from quietbit.cli.console import JsonOption, Row, record, show_json
 from quietbit.cli.options import option, takes
-from quietbit.errors import QuietbitError, require, require_module
+from quietbit.errors import QuietbitError, check_known, require, require_module
+from quietbit.node.decisions import ACCEPTED
 from quietbit.node.policy import Policy
 
 __all__ = ["node"]
@@ -40,6 +41,7 @@ def _absolute(text: str) -> Path:
 
 PolicyArgument = Annotated[Path, _file("POLICY", "The policy file.")]
 SKIPPED = ("trust", "largest_exposure", "min_neighbours", "seed")  # for those who edit the file
+LEVELS = ("debug", "info", "warning", "error")
 USUAL = {"delta": 1e-5, "mechanisms": "imvu,vmvu,scout", "runs": "*", "metrics": "", "least_epsilon": 0.001,
          "ledger": None, "counter": None}  # fmt: skip
 
@@ -146,31 +148,43 @@ def _check_privacy_file(path: Path, as_json: bool) -> int:
 @node.command("status")
 def _status(
     policy: PolicyArgument,
-    last: Annotated[int, typer.Option(help="How many runs to list, the latest last.")] = 20,
+    last: Annotated[int, typer.Option(help="How many runs and refusals to list, the latest last.")] = 20,
     json: JsonOption = False,
 ) -> None:
-    """Say what was released, when, to which run, and what is left.
+    """Say what was released, when, to which run, what is left, and which requests were refused.
 
     Example: quietbit node status /var/lib/quietbit/policy.toml
     """
     from quietbit.node.budget import reached
+    from quietbit.node.decisions import decisions_beside
     from quietbit.node.ledger import FileLedger, Moment
+    from quietbit.node.prices import prices_beside
 
     found = Policy.load(policy)
-    books = FileLedger(found.ledger, found.counter).read()
+    ledger = FileLedger(found.ledger, found.counter)
+    state = ledger.read()
+    history = decisions_beside(ledger.path).read()
+    prices = prices_beside(ledger.path)
     caps: list[dict[str, Any]] = []
     for cap in found.caps:
-        upper = reached(books, cap, found, found.min_honest_clients or 0, found.least_epsilon)
+        upper = reached(state, cap, found, found.min_honest_clients or 0, found.least_epsilon, prices)
         caps.append({"trust": cap.trust.value, "epsilon_upper": upper, "epsilon": cap.epsilon, "delta": cap.delta})
     runs: list[dict[str, Any]] = []
-    for run, made in books.runs.items():
-        first, latest = (time.strftime("%Y-%m-%d %H:%M", time.localtime(one[1])) for one in (made[0], made[-1]))
+    for run, made in state.runs.items():
+        first = _clock(made[0][1])
+        latest = _clock(made[-1][1])
         names = sorted({name[:16] for _, _, name in made})
         runs.append({"run": run, "releases": len(made), "first": first, "last": latest, "mechanisms": names})
-    today = books.last_day(Moment.now())
+    refusals = [
+        {"when": _clock(decision.time), "run": decision.run, "round": decision.round,
+         "reason": decision.reason, "in full": decision.text}
+        for decision in history.last
+        if decision.reason != ACCEPTED
+    ]  # fmt: skip
+    today = state.last_day(Moment.now())
     rows = [
-        Row("releases", "releases", books.releases, f"{books.releases} of {found.releases}"),
-        Row("releases_left", "left", max(0, found.releases - books.releases)),
+        Row("releases", "releases", state.releases, f"{state.releases} of {found.releases}"),
+        Row("releases_left", "left", max(0, found.releases - state.releases)),
         Row("today", "in the last 24 hours", today, f"{today} of {found.releases_per_day}"),
         Row("today_left", "left today", max(0, found.releases_per_day - today)),
         Row("adjacency", "adjacency", found.adjacency.value),
@@ -178,8 +192,30 @@ def _status(
         Row("data_set", "data set", found.data_set, found.data_set or "none named"),
         Row("caps", "Cost so far (epsilon upper) and cap (epsilon)", caps),
         Row("runs", "To whom", runs if json else runs[-last:], "nobody yet"),
+        Row("refusals", "Requests refused", refusals if json else refusals[-last:], "none"),
     ]
     record("What this node has released", rows, json)
+
+
+def _clock(seconds: float) -> str:
+    return time.strftime("%Y-%m-%d %H:%M", time.localtime(seconds))
+
+
+@node.command("metrics")
+def _metrics(policy: PolicyArgument) -> None:
+    """Print what is spent, left and decided in the Prometheus text format; nothing of it depends on data.
+
+    Example: quietbit node metrics /var/lib/quietbit/policy.toml > /var/lib/node_exporter/quietbit.prom
+    """
+    from quietbit.node.decisions import decisions_beside
+    from quietbit.node.ledger import FileLedger
+    from quietbit.node.metrics import metrics_text
+    from quietbit.node.prices import prices_beside
+
+    found = Policy.load(policy)
+    ledger = FileLedger(found.ledger, found.counter)
+    history = decisions_beside(ledger.path).read()
+    print(metrics_text(found, ledger.read(), history, prices_beside(ledger.path)), end="")
 
 
 @node.command("serve")
@@ -187,6 +223,7 @@ def _serve(
     policy: PolicyArgument,
     socket: Annotated[str, typer.Option(help="The socket to make, an absolute path.")],
     mode: Annotated[str, typer.Option(help="Its permissions, octal: with 660 its group can connect too.")] = "600",
+    log_level: Annotated[str, typer.Option(help="Decisions to log: info (all), warning (refusals), error.")] = "info",
     json: JsonOption = False,
 ) -> None:
     """Be this node's gatekeeper: hold policy, ledger and keys, and hand out nothing but releases.
@@ -203,7 +240,8 @@ def _serve(
     from quietbit.node.ledger import FileLedger
     from quietbit.node.release import LocalGate
 
-    logging.basicConfig(level=logging.INFO, format="%(asctime)s %(message)s")
+    check_known(log_level, LEVELS, "log-level")
+    logging.basicConfig(level=log_level.upper(), format="%(asctime)s %(levelname)s %(message)s")
     found = Policy.load(policy)
     ledger = FileLedger(found.ledger, found.counter)
     ledger.read()  # what is wrong with it is said now

@@ -31,7 +31,7 @@ from quietbit.node.gatekeeper import Gate, RemoteGate, Ticket
 from quietbit.node.ledger import FileLedger, StateLedger, WatchedLedger
 from quietbit.node.policy import ANSWERING, Policy, PolicyError, Simulation
 from quietbit.node.question import ProposedMechanism, Question
-from quietbit.node.refusal import NotAllowed, Noted, refusal_of
+from quietbit.node.refusal import NotAllowed, Reason, Refusal, refusal_of
 from quietbit.node.release import LocalGate
 from quietbit.node.stores import ModelFolder, Vault, key_file, simulation_key
 from quietbit.run.parts.evaluation import Evaluation
@@ -142,9 +142,9 @@ def refusal(
 
     The owner's log has the reason in full; with ``gate``, so have the node's decisions.
     """
-    if accepted and not isinstance(error, Noted):
+    if accepted:  # no decision: what happens from here on may depend on data, and is in no count
         LOGGER.error("quietbit: a release that was noted cannot be made", exc_info=error)
-        error = Noted("no release was made.")
+        return Refusal(Reason.NOTED).to_text(), True
     public = refusal_of(error)
     if isinstance(gate, LocalGate):
         gate.note_refusal(request, error)

@@ -13,6 +13,7 @@ from __future__ import annotations
 import contextlib
 import hashlib
 import os
+import stat
 from collections.abc import Callable, Iterator, MutableMapping
 from pathlib import Path
 from typing import final
@@ -24,7 +25,7 @@ from quietbit.errors import InvalidParameter, QuietbitError
 from quietbit.node.policy import PolicyError
 from quietbit.node.refusal import NotInSum
 from quietbit.secagg import keys
-from quietbit.secagg.identity import PRIVATE, read_file
+from quietbit.secagg.identity import OTHERS_WRITE, PRIVATE, read_file
 
 __all__ = ["ModelFolder", "Vault", "key_file", "simulation_key"]
 
@@ -99,22 +100,38 @@ class ModelFolder(MutableMapping[str, bytes]):
 
     def __getitem__(self, name: str) -> bytes:
         try:
-            return self._file(name).read_bytes()
+            handle = os.open(self._file(name), os.O_RDONLY | os.O_NOFOLLOW | os.O_NONBLOCK | os.O_CLOEXEC)
         except OSError as error:
             raise KeyError(name) from error
+        with open(handle, "rb") as file:
+            if not stat.S_ISREG(os.fstat(handle).st_mode):
+                raise KeyError(name)
+            return file.read()
 
     def __setitem__(self, name: str, value: bytes) -> None:
+        self._make_folder()
         for torn in self.path.glob(f".{name}{SUFFIX}.*"):  # what a killed process left
             torn.unlink(missing_ok=True)
-        write_whole(self._file(name), lambda file: file.write(value))
+        write_whole(self._file(name), lambda file: file.write(value), make_folder=False, mode=0o600)
         ages: dict[str, float] = {}
-        for file in self.path.glob(f"*{SUFFIX}"):
+        for model in self.path.glob(f"*{SUFFIX}"):
             with contextlib.suppress(FileNotFoundError):
-                run = file.name.partition(".")[0]
-                ages[run] = max(ages.get(run, 0.0), file.stat().st_mtime)
-        for run in sorted(ages, key=lambda one: ages[one], reverse=True)[MOST_RUNS:]:
-            for file in self.path.glob(f"{run}.*{SUFFIX}"):
-                file.unlink(missing_ok=True)
+                run = model.name.partition(".")[0]
+                ages[run] = max(ages.get(run, 0.0), model.lstat().st_mtime)
+        for run in sorted(ages, key=lambda name: ages[name], reverse=True)[MOST_RUNS:]:
+            for model in self.path.glob(f"{run}.*{SUFFIX}"):
+                model.unlink(missing_ok=True)
+
+    def _make_folder(self) -> None:
+        """Make the folder for this user alone; refuse one that is a link, or that others may write in."""
+        try:
+            self.path.mkdir(mode=0o700, parents=True, exist_ok=True)
+            found = self.path.lstat()
+        except OSError as error:
+            raise PolicyError(f"Cannot use the folder of models {self.path}: {error.strerror}.") from error
+        if not stat.S_ISDIR(found.st_mode) or found.st_mode & OTHERS_WRITE:
+            rule = "a folder, and no link to one, that only its owner can write in (chmod go-w)"
+            raise PolicyError(f"models must be {rule}, got {self.path}.")
 
     def __delitem__(self, name: str) -> None:
         try:

@@ -1,5 +1,6 @@
 """``quietbit node``: written once, checked, shown, served; and refusals in one sentence."""
 
+import os
 import shutil
 import signal
 import socket
@@ -11,12 +12,14 @@ import numpy as np
 import pytest
 
 from quietbit.node.gatekeeper import RemoteGate
+from quietbit.node.ledger import FileLedger
 from quietbit.node.policy import Policy
 from quietbit.node.question import Framed
-from quietbit.node.release import PrivateSender
+from quietbit.node.refusal import NotAllowed
+from quietbit.node.release import LocalGate, PrivateSender
 from quietbit.wire.uplink import Uplink
 from unit.cli.kit import assert_refused, shell
-from unit.node.makers import DIMENSION, MECHANISM, question
+from unit.node.makers import DIMENSION, MECHANISM, NOISY, question
 
 
 def init(capsys, folder, *more):
@@ -191,3 +194,27 @@ def test_keys_and_a_directory_that_a_node_pins(capsys, tmp_path):
     (tmp_path / "more").mkdir()
     refused = init(capsys, tmp_path / "more", *sums, "--operator", made[0]["public"])
     assert_refused(refused, "must be given")
+
+
+def test_status_and_metrics_show_refusals_and_need_no_write_access(capsys, tmp_path, monkeypatch):
+    init(capsys, tmp_path, "--mechanisms", "imvu")
+    path = tmp_path / "policy.toml"
+    sender = PrivateSender(Uplink(MECHANISM), path)
+    sender.send(np.zeros(DIMENSION))
+    gate = LocalGate(Policy.load(path), FileLedger(tmp_path / "ledger", tmp_path / "counter"), {})
+    with pytest.raises(NotAllowed):
+        gate.accept(question(1, NOISY))
+    opened = os.open
+
+    def read_only(path, flags, *args, **words):
+        assert not flags & (os.O_RDWR | os.O_WRONLY | os.O_CREAT), path
+        return opened(path, flags, *args, **words)
+
+    monkeypatch.setattr(os, "open", read_only)
+    (refusal,) = shell(capsys, "node", "status", path, "--json").json["refusals"]
+    assert (refusal["run"], refusal["reason"]) == ("7", "not-allowed")
+    assert "gaussian" in refusal["in full"]  # which the server is not told
+    assert shell(capsys, "node", "check", path).code == 0
+    text = shell(capsys, "node", "metrics", path).out
+    assert "quietbit_releases_total 1.0" in text
+    assert 'quietbit_decisions_total{reason="not-allowed"} 1.0' in text

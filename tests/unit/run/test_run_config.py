@@ -74,6 +74,7 @@ def test_the_page_of_keys_has_every_key():
         ({"samples.count": 5, "mechanism.norm": "l1"}, "mechanism.norm"),
         ({"participation": "sampled"}, "participation"),
         ({"local_arrays": 3}, "local-arrays"),
+        ({"local_arrays": [1]}, "local-arrays"),
         ({"trust": "central"}, "trust"),
         ({"masks.server": "active"}, "masks.threshold"),
         ({"masks.threshold": 5}, "masks.server"),
