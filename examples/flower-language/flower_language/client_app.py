@@ -5,16 +5,10 @@ from __future__ import annotations
 from flwr.app import Array, ArrayRecord, Context, Message, RecordDict
 from flwr.clientapp import ClientApp
 
-from flower_language.task import Choice, author, start, train
+from flower_language.task import Choice, author, train
 from quietbit.flower import PrivateUplink
 
-
-def initial_arrays(context: Context) -> ArrayRecord:
-    """Return the numbers of round 0, which follow from the app: the server need not send them."""
-    return ArrayRecord({name: Array(values) for name, values in start(Choice.of(context.run_config)).items()})
-
-
-app = ClientApp(mods=[PrivateUplink(start=initial_arrays)])
+app = ClientApp(mods=[PrivateUplink()])
 
 
 @app.train()

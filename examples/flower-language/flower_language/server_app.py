@@ -1,4 +1,4 @@
-"""What the server does: FedAvg on the few trained numbers. One line lets it read private updates."""
+"""What the server does: FedAvgM on the few trained numbers. One line lets it read private updates."""
 
 from __future__ import annotations
 
@@ -8,7 +8,7 @@ from typing import Any
 import numpy as np
 from flwr.app import Array, ArrayRecord, Context, MetricRecord
 from flwr.serverapp import Grid, ServerApp
-from flwr.serverapp.strategy import FedAvg
+from flwr.serverapp.strategy import FedAvgM
 
 from flower_language.adapters import frozen_bytes
 from flower_language.task import Choice, load, loss, start, test_authors
@@ -29,7 +29,9 @@ def main(grid: Grid, context: Context) -> None:
     def score(number: int, arrays: ArrayRecord) -> MetricRecord:
         return MetricRecord({"loss": loss(choice, {name: array.numpy() for name, array in arrays.items()}, texts)})
 
-    strategy = PrivateStrategy(FedAvg(fraction_evaluate=0.0, min_train_nodes=nodes, min_available_nodes=nodes), config)
+    rate = float(config["server-rate"])
+    inner = FedAvgM(fraction_evaluate=0.0, min_train_nodes=nodes, min_available_nodes=nodes, server_learning_rate=rate)
+    strategy = PrivateStrategy(inner, config)
     result = strategy.start(
         grid=grid,
         initial_arrays=ArrayRecord({name: Array(values) for name, values in initial.items()}),
