@@ -8,7 +8,7 @@ LINTED := $(VENV)/lint.log
 # Byte code is written: the engines' processes, which tests start by the dozen, would each compile everything anew.
 export PYTHONDONTWRITEBYTECODE :=
 
-.PHONY: help kernel setup test test-all checked lint demo docs site package bench catalogue clean
+.PHONY: help kernel setup test test-all checked lint demo docs site package lock bench catalogue clean
 help:            ## this list
 	@grep -hE '^[a-z-]+:.*##' $(MAKEFILE_LIST) | sed -E 's/:[^#]*##/\t/' | expand -t 14
 
@@ -63,6 +63,9 @@ package: $(READY)  ## build wheel and sdist into dist/, and try them in an empty
 	$(BIN)/python -m build --no-isolation --outdir dist .
 	$(BIN)/python -m build --no-isolation --outdir dist packages/lab
 	$(BIN)/python -m pytest -q tests/packaging
+
+lock: $(READY)   ## pin and hash what each role installs, into supply/locks
+	UV=$(BIN)/uv supply/lock.sh
 
 bench: kernel    ## run every benchmark and print its table
 	for script in benchmarks/*.py; do echo "== $$script"; $(BIN)/python $$script || exit 1; done

@@ -1,4 +1,4 @@
-"""Build the C kernel when a wheel or an editable installation is made.
+"""Build the C kernel, and write the bill of materials, when a wheel or an editable installation is made.
 
 Idea     with the system's C compiler, or with the `ziglang` wheel, which is asked for only where there is none. A wheel
          with the library is for one platform and for every Python; where nothing can compile, or QUIETBIT_NO_NATIVE is
@@ -10,6 +10,7 @@ from __future__ import annotations
 import importlib.util
 import os
 import sysconfig
+import tempfile
 from pathlib import Path
 from typing import Any
 
@@ -18,14 +19,18 @@ from hatchling.builders.hooks.plugin.interface import BuildHookInterface
 NATIVE = Path("src", "quietbit", "kernel", "native")
 
 
-def _builder(root: str) -> Any:
-    """Load `build.py` alone: the package cannot be imported before numpy is installed."""
-    spec = importlib.util.spec_from_file_location("quietbit_native_build", Path(root, NATIVE, "build.py"))
+def _loaded(path: Path) -> Any:
+    """Load a file alone: the package cannot be imported before numpy is installed."""
+    spec = importlib.util.spec_from_file_location(f"quietbit_{path.stem}", path)
     if spec is None or spec.loader is None:
-        raise RuntimeError(f"{NATIVE / 'build.py'} cannot be loaded.")
+        raise RuntimeError(f"{path} cannot be loaded.")
     module = importlib.util.module_from_spec(spec)
     spec.loader.exec_module(module)
     return module
+
+
+def _builder(root: str) -> Any:
+    return _loaded(Path(root, NATIVE, "build.py"))
 
 
 class NativeKernel(BuildHookInterface[Any]):
@@ -39,7 +44,13 @@ class NativeKernel(BuildHookInterface[Any]):
         return ["ziglang"] if wanted and _builder(self.root).find_compiler() is None else []
 
     def initialize(self, version: str, build_data: dict[str, Any]) -> None:
-        """Build the library and add it to the wheel."""
+        """Build the library, and add it and the bill of materials to the wheel."""
+        core = self.metadata.core
+        self._folder = tempfile.TemporaryDirectory()
+        bill = _loaded(Path(self.root, "supply", "sbom.py")).write(
+            Path(self._folder.name), Path(self.root), core.raw_name, core.version, core.dependencies
+        )
+        build_data["sbom_files"].append(str(bill))
         if os.environ.get("QUIETBIT_NO_NATIVE"):
             self.app.display_warning("QUIETBIT_NO_NATIVE is set: this wheel has no C kernel.")
             return
@@ -53,3 +64,7 @@ class NativeKernel(BuildHookInterface[Any]):
         build_data["pure_python"] = False
         platform = sysconfig.get_platform().replace("-", "_").replace(".", "_")
         build_data["tag"] = f"py3-none-{platform}"
+
+    def finalize(self, version: str, build_data: dict[str, Any], artifact_path: str) -> None:
+        """Remove what was written for the wheel."""
+        self._folder.cleanup()

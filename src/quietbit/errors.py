@@ -10,6 +10,7 @@ import importlib
 import re
 from collections.abc import Iterable
 from enum import Enum
+from pathlib import Path
 from types import ModuleType
 from typing import Any, NoReturn, Self
 
@@ -143,11 +144,17 @@ def refuse_payload(name: str, rule: str, found: object) -> NoReturn:
 
 
 def how_to_install(extra: str = "") -> str:
-    """Return the command that brings an extra: quietbit is in no package index, and is installed from its folder."""
-    what = f"'.[{extra}]'" if extra else "."
-    if extra == "lab":  # a distribution of its own
-        what = ". ./packages/lab"
-    return f"pip install {what} in a checkout of quietbit"
+    """Return the command that brings an extra, in a checkout or where a wheel is installed.
+
+    Quietbit is in no package index: a command that made pip look for it there would install a stranger's package. pip
+    does not look for what is installed already.
+    """
+    if (Path(__file__).parents[2] / "pyproject.toml").is_file():
+        what = ". ./packages/lab" if extra == "lab" else f"'.[{extra}]'" if extra else "."
+        return f"pip install {what} in a checkout of quietbit"
+    if extra == "lab":
+        return "install the wheel of quietbit-lab that was built with this one"
+    return f"pip install 'quietbit[{extra}]'" if extra else "install the wheel of quietbit again"
 
 
 def require_module(name: str, extra: str) -> ModuleType:

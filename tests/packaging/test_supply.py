@@ -1,0 +1,62 @@
+"""What is pinned: locks hold what the package asks for, every line has digests, and nobody's address is in them."""
+
+from __future__ import annotations
+
+import importlib.util
+import re
+import tomllib
+from pathlib import Path
+
+import pytest
+
+ROOT = Path(__file__).parent.parent.parent
+LOCKS = {"base": (), "flower": ("flower",), "nvflare": ("nvflare",)}
+PROJECT = tomllib.loads((ROOT / "pyproject.toml").read_text())["project"]
+
+
+def sbom():
+    spec = importlib.util.spec_from_file_location("sbom", ROOT / "supply" / "sbom.py")
+    module = importlib.util.module_from_spec(spec)
+    spec.loader.exec_module(module)
+    return module
+
+
+def lock(name: str) -> str:
+    return (ROOT / "supply" / "locks" / f"{name}.txt").read_text()
+
+
+@pytest.mark.parametrize("name", LOCKS)
+def test_every_package_is_pinned_and_has_digests(name):
+    entries = re.split(r"\n(?=[a-z])", lock(name).split("\n", 1)[1].strip())
+    for entry in entries:
+        assert re.match(r"[a-z0-9.-]+==\S+", entry), entry[:60]
+        assert len(re.findall(r"--hash=sha256:[0-9a-f]{64}", entry)) >= 1, entry[:60]
+    assert len(entries) == len({re.match(r"[^=]+==[^ ]+ ?[^\\]*", entry)[0] for entry in entries})
+    assert not re.search(r"https?://|file:|--index|--find", lock(name))
+
+
+@pytest.mark.parametrize(("name", "extras"), LOCKS.items())
+def test_a_lock_has_what_the_package_asks_for_in_the_versions_that_are_tested(name, extras):
+    found = sbom().locked(lock(name))
+    asked = list(PROJECT["dependencies"])
+    for extra in extras:
+        asked += PROJECT["optional-dependencies"][extra]
+    for line in asked:
+        assert re.match(r"[a-z0-9-]+", line)[0] in found, line
+    pins = dict(re.findall(r"^([\w.-]+)==(\S+)", (ROOT / "constraints.txt").read_text(), re.MULTILINE))
+    assert {package: found[package] for package in found if package in pins} == {
+        package: pins[package] for package in found if package in pins
+    }
+    assert "torch" not in found  # its wheels differ by accelerator: docs/how-to/go-to-production.md
+
+
+def test_a_bill_changes_with_what_it_lists_and_with_nothing_else(monkeypatch):
+    bill = sbom().bill
+    first = bill(ROOT, "quietbit", "1.0", PROJECT["dependencies"])
+    assert bill(ROOT, "quietbit", "1.0", PROJECT["dependencies"]) == first
+    assert bill(ROOT, "quietbit", "1.1", PROJECT["dependencies"])["serialNumber"] != first["serialNumber"]
+    assert "timestamp" not in first["metadata"]
+    monkeypatch.setenv("SOURCE_DATE_EPOCH", "1700000000")
+    assert bill(ROOT, "quietbit", "1.0", [])["metadata"]["timestamp"] == "2023-11-14T22:13:20Z"
+    with pytest.raises(KeyError):
+        bill(ROOT, "quietbit", "1.0", ["a-package-that-is-not-locked>=1"])
