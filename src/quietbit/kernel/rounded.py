@@ -16,17 +16,16 @@ Source   Knuth and Yao (1976) for deciding with as many random bits as needed; M
 from __future__ import annotations
 
 import math
-from decimal import Context, Decimal
+from decimal import MAX_EMAX, MIN_EMIN, Context, Decimal
 from enum import Enum
 from fractions import Fraction
+from functools import lru_cache
 
 import numpy as np
 from numpy.typing import NDArray
-from scipy.special import ndtri
+from scipy.special import ndtri_exp
 
 from quietbit._typing import FloatVector
-from quietbit.design.normal import LARGEST as FARTHEST
-from quietbit.design.normal import distribution
 from quietbit.errors import require
 from quietbit.kernel.expand import normals_of_words
 from quietbit.kernel.rng import WordBlock
@@ -46,7 +45,7 @@ class NoiseLaw(Enum):
     LAPLACE = "laplace"
 
 
-MOST_WORDS = {NoiseLaw.NORMAL: 4, NoiseLaw.LAPLACE: 16}
+MOST_WORDS = 2**14  # of one coordinate, all of them zero: with probability 2^-1,000,000, or from a broken source
 
 
 def grid_of(unit: float) -> float:
@@ -75,22 +74,36 @@ def steps_of(
 
 def settle(value: float, unit: float, law: NoiseLaw, block: WordBlock, place: int) -> float:
     """Return the multiple of one coordinate, from as many words as needed."""
-    x, a, h = (Fraction(one) for one in (value, unit, grid_of(unit)))
+    x = Fraction(value)
+    a = Fraction(unit)
+    h = Fraction(grid_of(unit))
     word = int(block.uniform64(0, place, 1)[0])
-    negative, number, length = word >= 2**63, ((word & (2**63 - 1)) | 1) - 1, 1
+    negative = word >= 2**63
+    number = ((word & (2**63 - 1)) | 1) - 1
+    length = 1
     while True:
-        number, length = (number << 64) + 2 * int(block.uniform64(length, place, 1)[0]), length + 1
+        number = (number << 64) + 2 * int(block.uniform64(length, place, 1)[0])
+        length += 1
+        if number == 0 and length < MOST_WORDS:
+            continue  # farther out than this many words can say
         # The tail probability q lies between number and number + 2, over 2^(64 length).
         cell = Fraction(number, 2 ** (64 * length)), Fraction(number + 2, 2 ** (64 * length))
-        middle = min((number + 1) / 2 ** (64 * length), 0.5)
-        size = Fraction(-math.log(2 * middle) if law is NoiseLaw.LAPLACE else -float(ndtri(middle)))
+        size = Fraction(_size(math.log(number + 1) - 64 * length * math.log(2), law))
         near = math.floor((x + (-a if negative else a) * size) / h + Fraction(1, 2))
-        if length >= MOST_WORDS[law]:
+        if length >= MOST_WORDS:
             return float(near)
         for step in (near, near - 1, near + 1):
             edges = (((step + offset) * h - x) / a for offset in (Fraction(-1, 2), Fraction(1, 2)))
             if [_above(edge, cell, negative, length, law) for edge in edges] == [True, False]:
                 return float(step)
+
+
+def _size(log_tail: float, law: NoiseLaw) -> float:
+    """Return the magnitude of noise with this tail probability on one side, nearly."""
+    below_half = min(log_tail, -math.log(2))
+    if law is NoiseLaw.LAPLACE:
+        return -(below_half + math.log(2))
+    return -float(ndtri_exp(below_half))
 
 
 def _above(edge: Fraction, cell: tuple[Fraction, Fraction], negative: bool, length: int, law: NoiseLaw) -> bool | None:
@@ -107,14 +120,57 @@ def _above(edge: Fraction, cell: tuple[Fraction, Fraction], negative: bool, leng
 
 def _tail(size: Fraction, length: int, law: NoiseLaw) -> tuple[Fraction, Fraction]:
     """Return bounds on the tail probability of a magnitude, close enough for cells of ``length`` words."""
-    digits = Context(prec=130 if law is NoiseLaw.NORMAL else 40 + 20 * length)
+    if law is NoiseLaw.NORMAL:
+        return _normal_tail(size, length)
+    digits = Context(prec=40 + 20 * length)
     exact = digits.divide(Decimal(size.numerator), Decimal(size.denominator))
-    if law is NoiseLaw.LAPLACE:
-        # The argument is off by a unit in the last place, times its size; a unit more for the exponential.
-        found = Fraction(digits.exp(exact.copy_negate())) / 2
-        off = found * (Fraction(size) + 2) * Fraction(1, 10 ** (digits.prec - 1))
-        return found - off, found + off
-    if size > Fraction(FARTHEST):
-        return Fraction(0), Fraction(1, 10**56)
-    found = Fraction(distribution(exact.copy_negate()))
-    return found - Fraction(1, 10**89), found + Fraction(1, 10**89)
+    # The argument is off by a unit in the last place, times its size; a unit more for the exponential.
+    probability = Fraction(digits.exp(exact.copy_negate())) / 2
+    off = probability * (Fraction(size) + 2) * Fraction(1, 10 ** (digits.prec - 1))
+    return probability - off, probability + off
+
+
+def _normal_tail(size: Fraction, length: int) -> tuple[Fraction, Fraction]:
+    """Return the bounds for the normal law, by the series of `design.normal` with as many digits as it takes.
+
+    Each of n terms is off by at most 5 n units in its last place, and what the series leaves out is below the last
+    term; n is below 10^5 for all that is computed, as is the exponent.
+    """
+    bits = 64 * length
+    if size * size * Fraction(18, 25) > bits + 80:  # Q(s) <= e^(-s^2/2) / 2, and 18/25 < log2(e) / 2
+        return Fraction(0), Fraction(1, 2 ** (bits + 80))
+    digits = Context(prec=40 + 20 * length, Emin=MIN_EMIN, Emax=MAX_EMAX)
+    exact = digits.divide(Decimal(size.numerator), Decimal(size.denominator))
+    square = digits.multiply(exact, exact)
+    least = Decimal(10) ** -digits.prec
+    term = exact
+    total = exact
+    n = 1
+    while term > digits.multiply(total, least) or n < 2 * square:
+        n += 2
+        term = digits.divide(digits.multiply(term, square), Decimal(n))
+        total = digits.add(total, term)
+    density = digits.divide(digits.exp(digits.divide(square, Decimal(-2))), _root_of_two_pi(digits.prec))
+    probability = Fraction(1, 2) - Fraction(digits.multiply(density, total))
+    off = Fraction(1, 10 ** (digits.prec - 12))
+    return probability - off, probability + off
+
+
+@lru_cache(maxsize=64)
+def _root_of_two_pi(precision: int) -> Decimal:
+    """Return sqrt(2 pi) to this many digits, from Machin's formula."""
+    one = 10 ** (precision + 10)
+
+    def inverse_tangent(cotangent: int) -> int:
+        power = one // cotangent
+        total = power
+        divisor = 1
+        while power:
+            power //= -cotangent * cotangent
+            divisor += 2
+            total += power // divisor
+        return total
+
+    two_pi = 8 * (4 * inverse_tangent(5) - inverse_tangent(239))
+    digits = Context(prec=precision + 5, Emin=MIN_EMIN, Emax=MAX_EMAX)
+    return digits.sqrt(digits.divide(Decimal(two_pi), Decimal(one)))
