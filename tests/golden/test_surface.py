@@ -1,0 +1,28 @@
+"""What others build on stays: a name, a key, an option or a field that is gone fails here."""
+
+import json
+
+import pytest
+
+from golden.surface import STORED, surface
+
+pytest.importorskip("flwr", reason="needs the flower extra")
+pytest.importorskip("nvflare", reason="needs the nvflare extra")
+
+
+def leaves(value, path=()):
+    """Every word of the surface with its place."""
+    if isinstance(value, dict):
+        return {leaf for key, inner in value.items() for leaf in leaves(inner, (*path, key))}
+    return {(*path, word) for word in value}
+
+
+def test_nothing_that_others_name_is_gone():
+    stored = leaves(json.loads(STORED.read_text()))
+    missing = sorted(stored - leaves(surface()))
+    assert not missing, f"gone without a deprecation (docs/reference/stability.md): {missing}"
+
+
+def test_the_stored_surface_is_all_there_is():
+    added = sorted(leaves(surface()) - leaves(json.loads(STORED.read_text())))
+    assert not added, f"new, and to be kept from now on: run tests/golden/surface.py ({added})"
