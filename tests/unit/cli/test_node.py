@@ -218,3 +218,24 @@ def test_status_and_metrics_show_refusals_and_need_no_write_access(capsys, tmp_p
     text = shell(capsys, "node", "metrics", path).out
     assert "quietbit_releases_total 1.0" in text
     assert 'quietbit_decisions_total{reason="not-allowed"} 1.0' in text
+
+
+def test_backup_while_the_node_works_and_rotation_of_its_key(capsys, tmp_path):
+    """As docs/how-to/operate-a-node.md says: the counter is copied first, between any two writes."""
+    init(capsys, tmp_path)
+    path = tmp_path / "policy.toml"
+    sender = PrivateSender(Uplink(MECHANISM), path)
+    backup = tmp_path / "backup"
+    backup.mkdir()
+    sender.send(np.zeros(DIMENSION))
+    shutil.copy(tmp_path / "counter", backup / "counter")
+    sender.send(np.zeros(DIMENSION))
+    shutil.copy(tmp_path / "ledger", backup / "ledger")
+    sender.send(np.zeros(DIMENSION))
+    assert FileLedger(backup / "ledger", backup / "counter").read().releases == 2
+    shutil.copy(backup / "ledger", tmp_path / "ledger")  # an old copy, beside the counter that was there
+    assert shell(capsys, "node", "check", path).code == 1
+    shutil.copy(tmp_path / "backup" / "counter", tmp_path / "counter")  # both: nothing can notice this
+    assert shell(capsys, "node", "check", path).code == 0
+    (tmp_path / "ledger.key").unlink(missing_ok=True)
+    assert PrivateSender(Uplink(MECHANISM), path).send(np.zeros(DIMENSION))
