@@ -49,6 +49,7 @@ from quietbit.node.question import Question
 from quietbit.node.refusal import Noted, Reason, Refusal, Unusable, error_of, refusal_of
 from quietbit.node.release import Accepted, LocalGate
 from quietbit.node.stores import ModelFolder
+from quietbit.secagg.identity import OTHERS_WRITE
 
 __all__ = ["BatchSocket", "Gate", "Gatekeeper", "RemoteGate", "Ticket", "batch_of_parent"]
 
@@ -73,6 +74,9 @@ class Gatekeeper:
         self._gate, self._path = gate, Path(path).expanduser()
         require(self._path.is_absolute(), "socket", str(path), "an absolute path")
         require(0 <= mode <= 0o777, "mode of the socket", mode, "the permission bits of a file")
+        if _is_shared(self._path):
+            rule = "in a folder that only its owner can write in (chmod go-w): others could put a socket in its place"
+            raise InvalidParameter.of("socket", rule, str(path))
         self._stopped, self._guard = threading.Event(), threading.Lock()
         self._open: dict[socket.socket, bool] = {}  # in the order they came: whether a release was noted for it
         self._clear()
@@ -239,7 +243,10 @@ class RemoteGate:
             return _answered(_receive(connection, MOST_BYTES, WAIT))
 
     def _connect(self) -> socket.socket:
-        connection, ends = _new_socket(), time.monotonic() + ASK
+        if _is_shared(self._path):  # somebody else's socket would be handed the update as it is
+            raise Unusable(f"Others can write in the folder of the gatekeeper's socket {self._path}: chmod go-w.")
+        connection = _new_socket()
+        ends = time.monotonic() + ASK
         connection.settimeout(WAIT)
         while True:
             try:
@@ -390,6 +397,14 @@ def _serve_batches(connection: socket.socket, ticket: Ticket, dimension: int, se
         except (QuietbitError, ValueError) as error:  # there is a release all the same, of what came before
             answer = {"refused": Reason.INVALID.value, "detail": str(error)}
         _send(connection, answer, found)
+
+
+def _is_shared(path: Path) -> bool:
+    """Return whether others than its owner may put files into the folder of a path, a sticky one included."""
+    try:
+        return bool(os.stat(path.parent).st_mode & OTHERS_WRITE)
+    except OSError:
+        return False  # then there is no socket either
 
 
 def _new_socket() -> socket.socket:

@@ -1,0 +1,317 @@
+"""Campaigns against a node that nobody had run: what each tries, and how often, is in `CASES`.
+
+Broadcast logs that are forked or rolled back, different models for different nodes, weights by examples, releases that
+arrive late, twice or from strangers, locks that fail, other users at the gatekeeper's socket, and families that hang.
+"""
+
+import errno
+import fcntl
+import json
+import math
+import os
+import random
+import socket
+import threading
+
+import numpy as np
+import pytest
+
+from quietbit.errors import InvalidPayload, QuietbitError
+from quietbit.mechanism.interpolated import InterpolatedMVU
+from quietbit.node import budget
+from quietbit.node.gatekeeper import HEAD, MAGIC, Gatekeeper, RemoteGate
+from quietbit.node.ledger import LedgerError
+from quietbit.node.question import Framed, ProposedMechanism
+from quietbit.node.refusal import Unusable
+from quietbit.wire.uplink import Uplink, weight_of
+from unit.node.makers import BALL, DIMENSION, MECHANISM, NOISY, books, keeper, question
+
+pytestmark = pytest.mark.filterwarnings("ignore::quietbit.node.policy.SeededRngWarning")
+CASES = {"broadcast logs": 90, "weights": 3000, "frames": 2000, "socket messages": 300, "locks": 40}
+UPDATE = np.linspace(-0.2, 0.3, DIMENSION)
+
+
+def test_forked_and_rolled_back_broadcast_logs(monkeypatch):
+    """A node trains on the announced model or not at all, answers a round once, and pays for what it answers."""
+    pytest.importorskip("flwr", reason="needs the flower extra")
+    from quietbit.engine.messages import MODEL
+    from quietbit.wire.downlink import HEAD as BROADCAST
+    from unit.flower import test_replay as kit
+    from unit.flower.kit import ledger
+
+    rng = random.Random(40)  # noqa: S311
+    logs = {}
+    outcomes = {"same": 0, "declined": 0}
+
+    def distort(message):
+        """Send some nodes another log: of an earlier round, of another node, cut, doubled, reordered or changed."""
+        node = message.metadata.dst_node_id
+        said = message.content.config_records.get(MODEL)
+        if said is None or not said.get("broadcasts"):
+            return
+        broadcasts = list(said["broadcasts"])
+        logs.setdefault(node, []).append(broadcasts)
+        way = rng.randrange(8)
+        if way == 0:
+            said["broadcasts"] = broadcasts[:-1]
+        elif way == 1:
+            said["broadcasts"] = broadcasts + broadcasts[-1:]
+        elif way == 2:
+            said["broadcasts"] = rng.choice(logs[node])  # rolled back
+        elif way == 3:
+            said["broadcasts"] = broadcasts[::-1]
+        elif way == 4:
+            last = bytearray(broadcasts[-1])
+            last[rng.randrange(BROADCAST.size, len(last))] ^= 1 << rng.randrange(8)  # a fork
+            said["broadcasts"] = [*broadcasts[:-1], bytes(last)]
+        elif way == 5:
+            said["round"] = max(0, said["round"] - rng.randrange(1, 3))
+        elif way == 6:
+            said["digest"] = rng.randbytes(32)
+
+    played = 0
+    while played < CASES["broadcast logs"]:
+        if played % 15 == 0:  # a server that saw a node lose its model twice sends it whole from then on
+            room = kit.Federation(nodes=(11, 12, 13))
+            logs.clear()
+        room.seen.clear()
+        before = {node: ledger(room.contexts[node]).releases for node in room.contexts}
+        model = room.arrays
+        replies, _ = room.play(change=distort)
+        for reply in replies:
+            played += 1
+            node = reply.metadata.src_node_id
+            made = ledger(room.contexts[node]).releases - before[node]
+            if reply.has_error():
+                outcomes["declined"] += 1
+                assert made == 0
+                assert node not in room.seen
+            else:
+                outcomes["same"] += 1
+                assert made == 1
+                assert kit.same(room.seen[node], model)  # whoever is told what: the model that was announced
+    assert min(outcomes.values()) > 10
+
+
+def test_different_models_for_different_nodes_under_replay():
+    """A server may lead nodes to models of its choice; what leaves is one release per round, and none twice."""
+    pytest.importorskip("flwr", reason="needs the flower extra")
+    from unit.flower import test_replay as kit
+    from unit.flower.kit import ledger
+
+    room = kit.Federation(nodes=(11, 12))
+    room.play()
+    made = 0
+    for number in range(2, 8):
+        grid = kit.HandGrid((11, 12))
+        first, second = room.strategy.configure_train(number, room.arrays, kit.ConfigRecord(), grid)
+        contents = first.content, second.content
+        second.content, first.content = contents
+        for message in (first, second, first):
+            node = message.metadata.dst_node_id
+            made += not room.mod(message, room.contexts[node], room._app(node)).has_error()
+    rounds = []
+    for node in (11, 12):
+        state = ledger(room.contexts[node])
+        rounds += [(node, number) for answers in state.runs.values() for number, _, _ in answers]
+    assert len(rounds) == len(set(rounds)) == made + 2
+    assert made >= 6
+
+
+def test_weights_by_examples():
+    """Whatever a client says about its examples: a weight is a number above 0 and at most 1, or it is refused."""
+    rng = random.Random(41)  # noqa: S311
+    odd = [math.nan, math.inf, -math.inf, -1, 0, 1e308, 10**400, True, None, "9", b"9", [3], 2**70, -0.0, 5e-324]
+    refused = 0
+    for _ in range(CASES["weights"]):
+        most = rng.choice([1, 10, 1000, 10**6])
+        said = rng.choice([*odd, rng.randrange(-5, 2 * most), rng.uniform(-1, 2 * most)])
+        try:
+            weight = weight_of(said, most)
+        except QuietbitError:
+            refused += 1
+            continue
+        assert 0 < weight <= 1
+    assert 0 < refused < CASES["weights"]
+
+
+def test_frames_of_rounds_that_do_not_wait():
+    """A release is counted for the run, round and node that it was made for, and for no other."""
+    rng = random.Random(42)  # noqa: S311
+    payload = Uplink(MECHANISM).send(UPDATE)
+    taken = 0
+    for _ in range(CASES["frames"]):
+        made = [rng.choice([0, 1, 2**64 - 1]), rng.randrange(1, 4), rng.choice([0, 11, 2**64 - 1])]
+        asked = [value if rng.random() < 0.7 else rng.choice([0, 1, 2, 3, 11]) for value in made]
+        data = bytearray(Framed(made[0], made[1], made[2], payload).to_bytes())
+        if rng.random() < 0.3:
+            data[rng.randrange(24)] ^= 1 << rng.randrange(8)
+        original = bytes(data) == Framed(made[0], made[1], made[2], payload).to_bytes()
+        try:
+            Framed.from_bytes(bytes(data)).expect(*asked)
+        except InvalidPayload:
+            continue
+        taken += 1
+        assert made == asked or not original
+    assert taken > 100
+
+
+def test_late_releases_that_come_twice_count_once():
+    pytest.importorskip("flwr", reason="needs the flower extra")
+    from unit.flower import test_arriving as kit
+    from unit.flower.kit import ledger
+
+    rng = random.Random(43)  # noqa: S311
+
+    class Doubling(kit.SlowGrid):
+        """Every reply is delivered again with later ones."""
+
+        def pull_messages(self, message_ids):
+            replies = super().pull_messages(message_ids)
+            return [*replies, *rng.sample(replies, len(replies) // 2)]
+
+    original = kit.SlowGrid
+    kit.SlowGrid = Doubling
+    try:
+        strategy, grid, _ = kit.run(lambda node, message: rng.randrange(3), rounds=6)
+    finally:
+        kit.SlowGrid = original
+    made = sum(ledger(context).releases for context in grid.contexts.values())
+    report = strategy.report()
+    counted = sum(entry.answered for entry in report.rounds)
+    assert 0 < counted <= made
+
+
+@pytest.mark.parametrize("code", [errno.ENOLCK, errno.EINTR, errno.EIO])
+def test_locks_that_fail(tmp_path, monkeypatch, code):
+    """Without the lock nothing is read, noted or released."""
+    gate = keeper(tmp_path)
+    gate.accept(question(1))
+    flock = fcntl.flock
+    rng = random.Random(code)  # noqa: S311
+    failures = 0
+
+    def sometimes(handle, how):
+        if rng.random() < 0.3:
+            raise OSError(code, os.strerror(code))
+        return flock(handle, how)
+
+    monkeypatch.setattr(fcntl, "flock", sometimes)
+    number = 2
+    accepted = 1
+    for _ in range(CASES["locks"]):
+        try:
+            gate.accept(question(number))
+        except LedgerError:
+            failures += 1
+            continue
+        except QuietbitError:
+            break
+        accepted += 1
+        number += 1
+    monkeypatch.setattr(fcntl, "flock", flock)
+    assert failures > 0
+    assert books(tmp_path).releases == accepted
+
+
+def serve(folder, **changes):
+    gate = keeper(folder, **{"epsilon": 1e4, "releases": 1000, "releases_per_day": 1000} | changes)
+    served = Gatekeeper(gate, folder / "gate")
+    thread = threading.Thread(target=served.serve, daemon=True)
+    thread.start()
+    return served, thread
+
+
+def test_other_users_at_the_socket(tmp_path):
+    """Whatever bytes come, in whatever pieces: nothing leaves for them, and the next honest client is answered."""
+    served, thread = serve(tmp_path)
+    rng = random.Random(44)  # noqa: S311
+    request = {"ask": "release", "question": question(1).to_json()}
+    good = json.dumps(request).encode()
+    for _ in range(CASES["socket messages"]):
+        with socket.socket(socket.AF_UNIX, socket.SOCK_STREAM) as raw:
+            raw.settimeout(5)
+            raw.connect(str(tmp_path / "gate"))
+            text = bytearray(good)
+            for _ in range(rng.randrange(1, 4)):
+                text[rng.randrange(len(text))] = rng.randrange(256)
+            way = rng.randrange(4)
+            if way == 0:
+                data = rng.randbytes(rng.randrange(64))
+            elif way == 1:
+                data = HEAD.pack(MAGIC, rng.choice([0, 2**32 - 1, len(text)]), rng.choice([0, 2**63, 8])) + text
+            elif way == 2:
+                data = HEAD.pack(MAGIC, len(text), 0) + text[: rng.randrange(len(text))]
+            else:
+                data = HEAD.pack(MAGIC, 2, 0) + rng.choice([b"{}", b"[]", b"3 ", b'""'])
+            raw.sendall(data)
+            if rng.random() < 0.5:
+                raw.shutdown(socket.SHUT_WR)
+                raw.recv(4096)
+    before = books(tmp_path).releases
+    assert before <= 40  # changed bytes that are a request all the same are noted, and cost a release at most
+    answer = RemoteGate(tmp_path / "gate").accept(question(9, run=77)).release([UPDATE])
+    assert Framed.from_bytes(answer).run == 77
+    served.stop()
+    thread.join(5)
+
+
+@pytest.mark.parametrize("mode", [0o777, 0o1777, 0o770])
+def test_nobody_can_put_a_socket_in_the_gatekeepers_place(tmp_path, mode):
+    """A stranger's socket would be handed the update as it is."""
+    folder = tmp_path / "shared"
+    folder.mkdir()
+    folder.chmod(mode)
+    with pytest.raises(QuietbitError, match="only its owner can write in"):
+        Gatekeeper(keeper(tmp_path), folder / "gate")
+    heard = []
+    stranger = socket.socket(socket.AF_UNIX, socket.SOCK_STREAM)
+    stranger.bind(str(folder / "gate"))
+    stranger.listen()
+    stranger.settimeout(0.2)
+    with pytest.raises(Unusable):
+        RemoteGate(folder / "gate").accept(question())
+    with pytest.raises(TimeoutError):
+        heard.append(stranger.accept())
+    stranger.close()
+    assert heard == []
+
+
+def test_a_family_that_hangs_keeps_nobody_else_waiting(tmp_path, monkeypatch):
+    """It is priced before the ledger is locked. Before, one that hung held the lock for ever."""
+    gate = keeper(tmp_path)
+    hangs = threading.Event()
+    goes_on = threading.Event()
+    cost = InterpolatedMVU.cost
+
+    def slow(self, adjacency):
+        hangs.set()
+        goes_on.wait(30)
+        return cost(self, adjacency)
+
+    budget._COSTS.clear()
+    ProposedMechanism.read.cache_clear()
+    monkeypatch.setattr(InterpolatedMVU, "cost", slow)
+    thread = threading.Thread(target=lambda: gate.accept(question(1)), daemon=True)
+    thread.start()
+    assert hangs.wait(10)
+    gate.accept(question(1, NOISY, run=8)).release(None)
+    assert books(tmp_path).releases == 1
+    goes_on.set()
+    thread.join(10)
+    assert books(tmp_path).releases == 2
+
+
+@pytest.mark.parametrize("fault", [MemoryError, RecursionError, ZeroDivisionError, SystemError, KeyboardInterrupt])
+def test_a_family_that_raises_releases_nothing(tmp_path, monkeypatch, fault):
+    gate = keeper(tmp_path)
+    budget._COSTS.clear()
+
+    def broken(self, adjacency):
+        raise fault
+
+    monkeypatch.setattr(InterpolatedMVU, "cost", broken)
+    with pytest.raises((QuietbitError, fault)):
+        gate.accept(question(1))
+    assert books(tmp_path).releases == 0
+    assert BALL.dimension == DIMENSION
