@@ -136,7 +136,7 @@ class Policy:
     )  # fmt: skip
     data_set: str = _rule("the data's name: releases of other named data sets do not count here", _name, "")
     samples: int | None = _rule(
-        "how many samples the data has: batches are drawn from exactly so many", partial(check_int, low=1), None
+        "how many samples the data has: batches are drawn from exactly that number", partial(check_int, low=1), None
     )
     largest_sampling_rate: float = _rule(
         "each sample is in a batch with no more than this probability", partial(check_real, at_most=1.0), 1.0
