@@ -37,7 +37,11 @@ static void *fill_bytes(void *to, int value, size_t count) { return __builtin_me
 #include <string.h>
 #endif
 
+#if defined(QB_SMALL) /* one copy of every function: half of the bytes, and some of the speed */
+#define INLINE static
+#else
 #define INLINE static inline __attribute__((always_inline))
+#endif
 
 typedef uint8_t u8;
 typedef uint16_t u16;

@@ -15,7 +15,8 @@
 #include <stddef.h>
 #include <stdint.h>
 
-#if defined(QB_STATIC)
+#if defined(QB_API) /* chosen by whoever includes this: `static` where a single file is compiled */
+#elif defined(QB_STATIC)
 #define QB_API
 #elif defined(_WIN32)
 #define QB_API __declspec(dllexport)

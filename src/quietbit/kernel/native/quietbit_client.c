@@ -7,6 +7,8 @@
 #if !defined(__wasm__) || defined(QB_HOSTED)
 #include <string.h>
 #else
+#undef memcpy
+#undef memset
 #define memcpy __builtin_memcpy
 #define memset __builtin_memset
 #define memcmp compare_bytes

@@ -17,6 +17,10 @@
 
 #include "quietbit.h"
 
+#if !defined(QB_CLIENT_API)
+#define QB_CLIENT_API QB_API
+#endif
+
 enum {
     QB_KEY_BYTES = 32,  /* of one release, fresh from the operating system */
     QB_LINE_BYTES = 128 /* of a line of the ledger, its newline included */
@@ -71,21 +75,21 @@ typedef struct {
 } qb_table;
 
 /* Check a table, whose bytes begin at a multiple of eight and stay where they are. */
-QB_API qb_status qb_table_open(const void *bytes, size_t size, qb_table *table);
+QB_CLIENT_API qb_status qb_table_open(const void *bytes, size_t size, qb_table *table);
 /* The mechanism of a text, or null: the canonical text, or the description of an engine's server. */
-QB_API const qb_entry *qb_find(const qb_table *table, const char *text, size_t length);
+QB_CLIENT_API const qb_entry *qb_find(const qb_table *table, const char *text, size_t length);
 /* Check a ledger, which begins with `qb_ledger_begin`, and add up what it says was spent. */
-QB_API size_t qb_ledger_begin(const qb_table *table, char line[QB_LINE_BYTES]);
-QB_API qb_status qb_ledger_spent(const qb_table *table, const char *text, size_t length, uint64_t *spent);
+QB_CLIENT_API size_t qb_ledger_begin(const qb_table *table, char line[QB_LINE_BYTES]);
+QB_CLIENT_API qb_status qb_ledger_spent(const qb_table *table, const char *text, size_t length, uint64_t *spent);
 /* Write the line of one release; `*length` is its size. Refused if the budget does not allow the release. */
-QB_API qb_status qb_ledger_line(const qb_table *table, const qb_entry *entry, uint64_t spent, char line[QB_LINE_BYTES],
+QB_CLIENT_API qb_status qb_ledger_line(const qb_table *table, const qb_entry *entry, uint64_t spent, char line[QB_LINE_BYTES],
                                 size_t *length);
-QB_API size_t qb_payload_size(const qb_entry *entry);
-QB_API size_t qb_workspace_size(const qb_entry *entry);
+QB_CLIENT_API size_t qb_payload_size(const qb_entry *entry);
+QB_CLIENT_API size_t qb_workspace_size(const qb_entry *entry);
 /* Clip, randomise and pack `count` float values into a payload. The workspace begins at a multiple of eight, and holds
  * the clipped update afterwards: keep it as private as the update. */
-QB_API qb_status qb_release(const qb_table *table, const qb_entry *entry, const float *update, size_t count,
+QB_CLIENT_API qb_status qb_release(const qb_table *table, const qb_entry *entry, const float *update, size_t count,
                             const uint8_t key[QB_KEY_BYTES], void *workspace, uint8_t *payload);
-QB_API void qb_sha256(const void *data, size_t size, uint8_t digest[32]);
+QB_CLIENT_API void qb_sha256(const void *data, size_t size, uint8_t digest[32]);
 
 #endif
