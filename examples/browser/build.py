@@ -1,7 +1,7 @@
 """Build quietbit.wasm beside this file, with the `ziglang` wheel: ``python examples/browser/build.py``.
 
-The module is kept in the repository because it is small (26 kB) and anybody can make the same bytes: zig 0.17.0 is what
-they were made with. `quietbit.wasm.json` names the sources; a test compares them, and a long one builds the module anew.
+The module is kept in the repository because it is small (26 kB) and anybody can make the same bytes, with zig 0.17.0.
+`quietbit.wasm.json` names the sources; a test compares them, and a long one builds the module anew.
 """
 
 from __future__ import annotations
@@ -38,10 +38,8 @@ def build(target: Path) -> None:
 
 
 if __name__ == "__main__":
-    build(HERE / "quietbit.wasm")
-    note = {
-        "sources": sources_digest(),
-        "zig": ZIG,
-        "sha256": hashlib.sha256((HERE / "quietbit.wasm").read_bytes()).hexdigest(),
-    }
+    module = HERE / "quietbit.wasm"
+    build(module)
+    digest = hashlib.sha256(module.read_bytes()).hexdigest()
+    note = {"sources": sources_digest(), "zig": ZIG, "sha256": digest}
     (HERE / "quietbit.wasm.json").write_text(json.dumps(note, indent=1) + "\n")
