@@ -23,7 +23,7 @@ from typing import Any
 import numpy as np
 
 from quietbit import Ball, Norm, calibrate, calibrate_sum
-from quietbit.mechanism.poison import WORK, seed_maximum
+from quietbit.mechanism.poison import WORK, poisoned, seed_maximum
 from quietbit_lab.task.registry import TaskSpec, build_task
 
 EPSILON, DELTA, ADJACENCY, COHORT, ROUNDS, CLASSES, CLIP = 4.0, 1e-5, "zero-out", 1000, 60, 10, 8.0
@@ -49,10 +49,10 @@ class Lines:
         }
         # PrivUnit's vectors all have one length, which a server can check: that of the same noise in all coordinates.
         far = {
-            "vmvu": vector.poisoned(),
+            "vmvu": poisoned(vector),
             "privunit floats": noise["privunit floats"] * math.sqrt(dimension),
-            "gaussian": gaussian.poisoned(),
-            "one-bit sums": sums.poisoned() * math.sqrt(2 / math.pi),  # bits by the signs of a direction: |v|_1 of it
+            "gaussian": poisoned(gaussian),
+            "one-bit sums": poisoned(sums) * math.sqrt(2 / math.pi),  # bits by the signs of a direction: |v|_1 of it
         }
         self.noise, self.far, self.names = noise, far, tuple(noise)
         self.seeds = seed_maximum(WORK)

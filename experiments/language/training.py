@@ -21,6 +21,7 @@ from network import Network
 from text import Rows, Texts
 
 from quietbit import Uplink
+from quietbit.mechanism.base import core_of
 from quietbit_lab.cohort.means import gaussian_mean, unit_mean
 from quietbit_lab.cohort.releases import vector_mean
 
@@ -104,7 +105,7 @@ def mean_of(task: Task, mechanism: str, epsilon: float, dimension: int, cohort: 
         each = sigma if mechanism == "gaussian" else sigma / math.sqrt(cohort)
         return lambda rows, generator: gaussian_mean(rows, each, generator)
     wide = dimension if dimension > max(WIDE.values()) else WIDE[epsilon]
-    codes = known["sum", wide, epsilon, cohort, None][0].core
+    codes = core_of(known["sum", wide, epsilon, cohort, None][0])
 
     def summed(rows: Any, generator: Any) -> Any:
         spread = torch.zeros((rows.shape[0], wide), device=rows.device)

@@ -56,7 +56,7 @@ def stronger(honest: Any, factor: float = 1.1) -> Tampered:
         rows = np.exp(middle + factor * (logs - middle))
         design = Design(honest.design.spec, rows / rows.sum(axis=1, keepdims=True), honest.design.alphabet)
         return Tampered(honest, DitheredMVU(design, honest.ball))
-    return Tampered(honest, _louder(honest, factor, honest.domain))
+    return Tampered(honest, _louder(honest, factor, honest.ball))
 
 
 def _louder(honest: Any, factor: float, ball: Ball) -> Any:
@@ -84,7 +84,7 @@ def swapped(honest: Any, first: int, second: int) -> Tampered:
 
 def unclipped(honest: Any, factor: float = 4.0) -> Tampered:
     """Updates are clipped to a ball that is too large."""
-    ball = Ball(honest.domain.norm, factor * honest.domain.radius, honest.domain.dimension)
+    ball = Ball(honest.ball.norm, factor * honest.ball.radius, honest.ball.dimension)
     if isinstance(honest, InterpolatedMVU):
         wide = InterpolatedMVU(honest.design, ball, factor * honest.beta, honest.clamp)
         return Tampered(honest, _with(honest, sampler=wide.sampler, ball=ball))

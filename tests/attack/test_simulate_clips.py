@@ -103,7 +103,7 @@ def test_what_leaves_costs_no_more_than_is_claimed():
     plan = {"mechanism": "imvu", "design_epsilon": 1.0, "delta": 0.0, "norm": "l1"}
     found = run(np.full(D, 9.0), plan)
     mechanism, claim = found.mechanism, found.guarantee.epsilon_upper
-    sent = Uplink(mechanism).mechanism.domain.clip(np.full(D, 9.0))
+    sent = Uplink(mechanism).mechanism.ball.clip(np.full(D, 9.0))
     ones = [mechanism.distribution(float(sign * sent[0]))[1] for sign in (1, -1)]
     loss = D * math.log(ones[0] / ones[1])
     assert loss <= claim

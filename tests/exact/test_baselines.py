@@ -83,7 +83,7 @@ def law(mechanism: Any, update: Any, seed: int, turned: bool = False) -> Any:
 
 
 def updates(mechanism: Any) -> list[Any]:
-    ball = mechanism.domain
+    ball = mechanism.ball
     first = ball.clip(100 * np.random.default_rng(4).normal(size=DIMENSION))
     return [first, -first, 0.4 * first, np.zeros(DIMENSION)]
 

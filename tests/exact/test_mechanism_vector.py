@@ -86,8 +86,8 @@ def worst_excess(mechanism: Any, adjacency: Adjacency, sampled: Any = None) -> f
     release = mechanism.privacy(adjacency)
     ratios = [(delta, math.exp(release.epsilon(delta))) for delta in DELTAS]
     sampler = mechanism if sampled is None else sampled
-    laws = [caught(sampler, update) for update in updates(mechanism.domain.dimension)]
-    zero = caught(sampler, np.zeros(mechanism.domain.dimension))
+    laws = [caught(sampler, update) for update in updates(mechanism.ball.dimension)]
+    zero = caught(sampler, np.zeros(mechanism.ball.dimension))
     pairs = [(p, q) for p in laws for q in laws]
     if adjacency is Adjacency.ZERO_OUT:
         pairs = [pair for law in laws for pair in ((law, zero), (zero, law))]

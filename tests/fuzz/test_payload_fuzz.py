@@ -28,7 +28,7 @@ FIELDS = [(0, 4), (4, 2), (6, 2), (8, 8), (16, 8), (24, 32), (56, 4), (60, 4)]
 def good(name: str) -> list[bytes]:
     """Three payloads."""
     uplink = UPLINKS[name]
-    return [uplink.send(update(uplink.mechanism.domain, seed), seeded_rng(seed)) for seed in range(3)]
+    return [uplink.send(update(uplink.mechanism.ball, seed), seeded_rng(seed)) for seed in range(3)]
 
 
 quietly = settings(deadline=None, derandomize=True, max_examples=150)

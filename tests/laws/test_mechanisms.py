@@ -25,32 +25,32 @@ def mechanism(request: pytest.FixtureRequest) -> Any:
 
 def test_it_is_a_mechanism(mechanism: Any) -> None:
     assert isinstance(mechanism, Mechanism)
-    assert mechanism.domain.dimension == WIDTH
+    assert mechanism.ball.dimension == WIDTH
     assert 0 <= mechanism.layout.bits <= 32
     assert mechanism.layout.size == -(-many(mechanism) * width(mechanism) // 8)
 
 
 def test_the_same_seed_gives_the_same_codes_and_another_does_not(mechanism: Any) -> None:
-    vector = update(mechanism.domain)
+    vector = update(mechanism.ball)
     first, again, other = (encode(mechanism, vector, seeded_rng(seed)) for seed in (3, 3, 4))
     assert np.array_equal(first, again)
     assert not np.array_equal(first, other)
 
 
 def test_two_secure_encodings_differ(mechanism: Any) -> None:
-    vector = update(mechanism.domain)
+    vector = update(mechanism.ball)
     assert not np.array_equal(encode(mechanism, vector, secure_rng()), encode(mechanism, vector, secure_rng()))
 
 
 def test_codes_are_unsigned_and_fit_their_bits(mechanism: Any) -> None:
-    codes = encode(mechanism, update(mechanism.domain), seeded_rng(1))
+    codes = encode(mechanism, update(mechanism.ball), seeded_rng(1))
     assert codes.dtype.kind == "u"
     assert codes.size == many(mechanism)
     assert int(codes.max()) < 2 ** width(mechanism)
 
 
 def test_the_update_is_not_changed(mechanism: Any) -> None:
-    vector = update(mechanism.domain)
+    vector = update(mechanism.ball)
     kept = vector.copy()
     vector.setflags(write=False)
     encode(mechanism, vector, seeded_rng(1))
@@ -59,7 +59,7 @@ def test_the_update_is_not_changed(mechanism: Any) -> None:
 
 @pytest.mark.parametrize("kind", [np.float16, np.float32, np.float64])
 def test_every_float_type_and_layout_is_taken(mechanism: Any, kind: Any) -> None:
-    vector = update(mechanism.domain).astype(kind)
+    vector = update(mechanism.ball).astype(kind)
     spread = np.zeros(3 * WIDTH, dtype=kind)
     spread[::3] = vector
     plain = encode(mechanism, vector, seeded_rng(1)).reshape(-1)
@@ -71,7 +71,7 @@ def test_every_float_type_and_layout_is_taken(mechanism: Any, kind: Any) -> None
 
 
 def test_decoding_needs_nothing_but_codes(mechanism: Any) -> None:
-    codes = encode(mechanism, update(mechanism.domain), seeded_rng(1))
+    codes = encode(mechanism, update(mechanism.ball), seeded_rng(1))
     copied = np.frombuffer(codes.tobytes(), dtype=codes.dtype)
     decoded = decode(mechanism, copied)
     assert decoded.shape == (WIDTH,)
@@ -80,7 +80,7 @@ def test_decoding_needs_nothing_but_codes(mechanism: Any) -> None:
 
 
 def test_decoding_refuses_what_are_not_its_codes(mechanism: Any) -> None:
-    codes = encode(mechanism, update(mechanism.domain), seeded_rng(1)).astype(np.int64)
+    codes = encode(mechanism, update(mechanism.ball), seeded_rng(1)).astype(np.int64)
     wrong = [codes[:-1], np.append(codes, 0)]
     if 0 < mechanism.layout.bits < 32:
         fifth = np.arange(codes.size) == 5
@@ -111,7 +111,7 @@ def test_a_refusal_is_one_sentence_and_draws_no_word(mechanism: Any) -> None:
     for case, make in REFUSED.items():
         rng = CountingWords()
         try:
-            encode(mechanism, make(mechanism.domain), rng)
+            encode(mechanism, make(mechanism.ball), rng)
         except InvalidParameter as refusal:
             sentence = str(refusal)
         else:
@@ -124,11 +124,11 @@ def test_a_refusal_is_one_sentence_and_draws_no_word(mechanism: Any) -> None:
 
 def test_a_seed_is_not_random_words(mechanism: Any) -> None:
     with pytest.raises(InvalidParameter, match="rng must be a source of random bits"):
-        encode(mechanism, update(mechanism.domain), 7)
+        encode(mechanism, update(mechanism.ball), 7)
 
 
 def test_the_boundary_itself_is_inside(mechanism: Any) -> None:
-    ball = mechanism.domain
+    ball = mechanism.ball
     for sign in (1.0, -1.0):
         encode(mechanism, sign * ball.radius * np.eye(1, WIDTH)[0], seeded_rng(1))
     encode(mechanism, ball.clip(100 * update(ball)), seeded_rng(1))
@@ -173,7 +173,7 @@ def test_an_adjacency_must_be_named(mechanism: Any) -> None:
 
 
 def test_moments_are_those_of_a_coordinate_in_the_ball(mechanism: Any) -> None:
-    radius = mechanism.domain.radius
+    radius = mechanism.ball.radius
     means = [mechanism.expectation(value) for value in np.linspace(-radius, radius, 9)]
     assert means[0] < means[-1]  # flat where a clamp cuts
     assert all(a <= b for a, b in pairwise(means))
@@ -185,6 +185,6 @@ def test_moments_are_those_of_a_coordinate_in_the_ball(mechanism: Any) -> None:
 
 def test_a_repr_shows_public_choices_only(mechanism: Any) -> None:
     before = repr(mechanism)
-    encode(mechanism, update(mechanism.domain), seeded_rng(1))
+    encode(mechanism, update(mechanism.ball), seeded_rng(1))
     assert repr(mechanism) == before
     assert "radius=0.7" in before

@@ -60,7 +60,7 @@ def client(library: Any) -> Client:
 def compare(client: Client, name: str, count: int, seed: int) -> int:
     mechanism = KNOWN[name]
     keys = np.random.default_rng(seed).bytes(32 * count)
-    for number, update in enumerate(updates(mechanism.domain.dimension, count, seed)):
+    for number, update in enumerate(updates(mechanism.ball.dimension, count, seed)):
         key = keys[32 * number : 32 * number + 32]
         text = canonical_text(mechanism) if number % 2 else description_of(mechanism)
         status, payload = client.release(text, update, key)
@@ -130,7 +130,7 @@ def test_ten_thousand_refusals(client: Client) -> None:
 def test_updates_that_cannot_be_clipped_are_refused_as_in_python(client: Client) -> None:
     for mechanism in KNOWN.values():
         text = canonical_text(mechanism)
-        update = np.zeros(mechanism.domain.dimension, np.float32)
+        update = np.zeros(mechanism.ball.dimension, np.float32)
         assert client.release(text, update[:-1], bytes(32))[0] == DIMENSION
         for bad in (np.nan, np.inf, -np.inf):
             update[-1] = bad
@@ -215,7 +215,7 @@ def test_a_forged_table_reads_nothing_beyond_its_bytes(library: Any) -> None:
         opened = Client(library, bytes(changed) + hashlib.sha256(changed).digest())
         if opened.status == OK:
             for mechanism in known:
-                opened.release(canonical_text(mechanism), np.zeros(mechanism.domain.dimension, np.float32), bytes(32))
+                opened.release(canonical_text(mechanism), np.zeros(mechanism.ball.dimension, np.float32), bytes(32))
 
 
 def test_other_mechanisms_have_no_client_in_c() -> None:

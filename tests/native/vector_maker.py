@@ -36,7 +36,7 @@ WRITTEN = (
 
 def vectors(name: str, mechanism: Mechanism) -> dict[str, Any]:
     """The vectors of one mechanism, from the reference kernel."""
-    dimension = mechanism.domain.dimension
+    dimension = mechanism.ball.dimension
     keys = [bytes(range(32)), b"\xff" * 32, *(np.random.default_rng(1).bytes(32) for _ in range(4))]
     text = canonical_text(mechanism)
     releases = [

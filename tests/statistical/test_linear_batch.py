@@ -63,7 +63,7 @@ def digits():
 
 def batch_draws(data, mechanism, parameters, clients, first):
     """DRAWS means of one cohort, as a batch of equal runs draws them: (DRAWS, 650)."""
-    cohort, norm = torch.from_numpy(clients), mechanism.domain.norm
+    cohort, norm = torch.from_numpy(clients), mechanism.ball.norm
     features = data.cohort(cohort)
     clip = torch.full((1,), CLIP, dtype=torch.float64)
     errors = data.clipped_errors(data.models(parameters, 1), features, cohort, norm, clip)

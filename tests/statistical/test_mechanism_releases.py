@@ -29,7 +29,7 @@ SKELLAMS = [name for name in MECHANISMS if name.startswith("skellam")]
 
 def vector(name: str) -> Any:
     """A short update for MVU: its rejections (which the stated law leaves out) are then below 1e-6."""
-    return update(MECHANISMS[name].domain, share=0.2 if name.startswith("mvu") else 0.9)
+    return update(MECHANISMS[name].ball, share=0.2 if name.startswith("mvu") else 0.9)
 
 
 @cache

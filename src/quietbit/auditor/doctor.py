@@ -221,7 +221,7 @@ def releases_hold(rng: RandomBits | None) -> str:
     for mechanism in mechanisms:
         name = type(mechanism).__name__
         uplink = Uplink(mechanism)
-        update = mechanism.domain.clip(np.linspace(-0.1, 0.1, RELEASED))
+        update = mechanism.ball.clip(np.linspace(-0.1, 0.1, RELEASED))
         values = np.array([uplink.receive([uplink.send(update, rng)]) for _ in range(RELEASES)])
         expected = np.array([mechanism.expectation(value) for value in update.tolist()])
         variance = np.array([mechanism.variance(value) for value in update.tolist()])

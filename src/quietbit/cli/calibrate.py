@@ -81,6 +81,7 @@ def calibrate(json: JsonOption = False, **given: Any) -> None:
 
 def _calibrate(target: dict[str, Any], given: dict[str, Any], as_json: bool) -> None:
     """Answer for one client's release, under local trust."""
+    from quietbit.mechanism.abilities import Designed
     from quietbit.mechanism.registry import families, family, family_of
     from quietbit.wire.payload import Header
 
@@ -91,8 +92,8 @@ def _calibrate(target: dict[str, Any], given: dict[str, Any], as_json: bool) -> 
     mechanism, out, ball = given["mechanism"], given["out"], target["ball"]
     if mechanism is None:
         raise InvalidParameter.of("mechanism", f"given: one of {', '.join(families())}, or auto")
-    designed = mechanism in families() and family(mechanism).strength == "design_epsilon"
-    require(out is None or designed, "out", str(out), f"left out for {mechanism}, which has no design to save")
+    has_design = mechanism in families() and family(mechanism).strength == "design_epsilon"
+    require(out is None or has_design, "out", str(out), f"left out for {mechanism}, which has no design to save")
     target |= chosen(given, f"{OWN} bits sampling_rate")
     if given["design"] is not None:
         target["design"] = find_design(given["design"])
@@ -125,8 +126,9 @@ def _calibrate(target: dict[str, Any], given: dict[str, Any], as_json: bool) -> 
         Row("saturated", "target", found.saturated, f"{given['epsilon']:g}, {reach}"),
         *guarantee_rows(found.guarantee),
     ]
-    if out is not None and made.designed is not None:
-        rows.append(Row("saved", "saved as", str(made.designed.save(out))))
+    designed = Designed.nearest(made)
+    if out is not None and designed is not None:
+        rows.append(Row("saved", "saved as", str(designed.designed.save(out))))
     title = f"{mechanism} on an {ball.norm.value} ball of radius {ball.radius:g}, dimension {ball.dimension}"
     record(title, rows, as_json)
 
@@ -141,17 +143,19 @@ def _design(design: quietbit.Design, note: str = "") -> list[Row]:
 
 def _setting(mechanism: Any) -> list[Row]:
     """Make rows of the mechanism's public numbers beside its ball, the calibrated one among them."""
+    from quietbit.mechanism.abilities import Designed
     from quietbit.mechanism.registry import describe
 
     described = describe(mechanism)
     while "inner" in described:
         described |= described.pop("inner")
     rows = []
+    designed: Any = Designed.nearest(mechanism)
     for name, value in described.items():
         if name == "design":
-            rows += _design(mechanism.designed)
+            rows += _design(designed.designed)
         elif name == "profile":
-            rows += profile_rows(mechanism.designed)
+            rows += profile_rows(designed.designed)
         elif name not in ("kind", "ball"):
             rows.append(Row(name, LABELS.get(name, name.replace("_", " ")), value))
     return rows
@@ -196,7 +200,7 @@ def _sum_rows(found: SumCalibration, epsilon: float) -> list[Row]:
         Row("noise", "noise / clip", expected.noise, rounded(expected.noise, 3)),
         Row("expectation", "what to expect", expected.sentence()),
     ]
-    if kept < found.mechanism.domain.dimension:
+    if kept < found.mechanism.ball.dimension:
         lost = found.projection_error
         text = f"{rounded(lost)} of it, from a mean of norm {found.mean_norm:g} on {kept:,} coordinates, shared by all"
         rows += [Row("keep", "kept coordinates", kept), Row("projection_error", "projection", lost, text)]

@@ -46,7 +46,7 @@ MOST_LINES = 60  # and lines
 def request_of(number: int, mechanism: Mechanism) -> dict[str, Any]:
     """Return what the server asks in round ``number``, from 1 on: the values of a ConfigRecord."""
     number = check_int(number, "round", 1, MOST_ROUNDS)
-    described = {"dimension": mechanism.domain.dimension, "mechanism": description_of(mechanism)}
+    described = {"dimension": mechanism.ball.dimension, "mechanism": description_of(mechanism)}
     return {"version": VERSION, "round": number, **described}
 
 

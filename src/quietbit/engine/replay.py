@@ -116,7 +116,7 @@ class Follower:
         """Replay what was missed; return the name of the model's record and all its arrays."""
         number, digest, broadcasts = _read(said)
         mechanism = ProposedMechanism.read(question.mechanism, self.families).mechanism
-        size = mechanism.domain.dimension  # of the model that this node has: nothing larger is allocated
+        size = mechanism.ball.dimension  # of the model that this node has: nothing larger is allocated
         require(sum(map(len, broadcasts)) < 8 * size, "size of the broadcasts", "more", "less than the model's")
         try:
             replica, table = self._kept(size)

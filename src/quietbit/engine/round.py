@@ -26,6 +26,7 @@ from quietbit.engine.messages import evaluation_of, lines_of, one_line
 from quietbit.engine.replay import Leader
 from quietbit.engine.report import Counts, EvaluationReport, NodeReport, Report, RoundReport
 from quietbit.errors import InvalidPayload, Outlier, require
+from quietbit.mechanism.abilities import ClipMoves, is_turn_of, is_unmasked
 from quietbit.mechanism.adaptive_clip import AdaptiveClip
 from quietbit.mechanism.base import Mechanism
 from quietbit.mechanism.expectation import Verdict, expectation
@@ -214,23 +215,23 @@ class Run:
         if self._mechanism is None:
             self._mechanism = self.plan.mechanism_for(dimension)
             self._cost = self.plan.release(self._mechanism)
-        known = self._mechanism.domain.dimension
+        known = self._mechanism.ball.dimension
         require(dimension == known, "number of parameters", dimension, f"{known}, as in earlier rounds")
         found = self._mechanism.for_round(run_name(self.number), number)
-        return found if self._moving is None else found.at_clip(self._moving.clip)
+        return found if self._moving is None else ClipMoves.of(found).at_clip(self._moving.clip)
 
     def open(
         self, kind: type[SomeRound], number: int, mechanism: Mechanism, *, evaluates: bool = False, **fields: Any
     ) -> SomeRound:
         """Return an empty round of updates, of scouts, or of answers where it ``evaluates`` the model."""
-        counts, weighted = (self.answers, False) if evaluates else (self.updates, not mechanism.unmasked)
+        counts, weighted = (self.answers, False) if evaluates else (self.updates, not is_unmasked(mechanism))
         weights = self.plan.weights if weighted else None
         most = None if weights is None else weights.most_examples
         return kind(run=self.number, number=number, mechanism=mechanism, counts=counts, most_examples=most, **fields)
 
     def scouts(self, mechanism: Mechanism, number: int, node: int) -> bool:
         """Return whether a node, by its number in frames, scouts in this round of this mechanism."""
-        return self._moving is not None and not mechanism.is_turn_of(run_name(self.number), number, node)
+        return self._moving is not None and not is_turn_of(mechanism, run_name(self.number), number, node)
 
     def lead(
         self, number: int, arrays: Mapping[str, Any], layout: ModelLayout, step: ServerStep | None, other: str
@@ -349,7 +350,7 @@ class Run:
             settings=self.plan,
             run=self.number,
             identity=identity_of(mechanism).hex() if mechanism is not None else "",
-            dimension=mechanism.domain.dimension if mechanism is not None else 0,
+            dimension=mechanism.ball.dimension if mechanism is not None else 0,
             rounds=tuple(self.rounds),
             nodes=tuple(nodes),
             guarantee=guarantee,

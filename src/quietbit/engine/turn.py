@@ -25,6 +25,7 @@ from quietbit._typing import FloatVector
 from quietbit.engine.layout import ModelLayout
 from quietbit.engine.messages import MODEL, RECORD, SUM
 from quietbit.errors import InvalidParameter, require
+from quietbit.mechanism.abilities import steps_of
 from quietbit.mechanism.registry import identity_of
 from quietbit.node.answer_time import AnswerTime
 from quietbit.node.gatekeeper import Gate, RemoteGate, Ticket
@@ -85,7 +86,7 @@ class Turn:
         received = [np.array(part) for part in layout.values(arrays)]  # an app may train in the arrays that came
         offer = ProposedMechanism.read(question.mechanism, gate.families)
         require(offer.family not in ANSWERING, "mechanism of an update", offer.family, "another: answers have a cap")
-        left_out = (offer.mechanism.steps - 1) * question.dimension
+        left_out = (steps_of(offer.mechanism) - 1) * question.dimension
         names = gate.metrics
         seconds = gate.answer_seconds
         AnswerTime.check(seconds, left_out)

@@ -29,6 +29,7 @@ from quietbit.engine.messages import RECORD, SUM, numbers_of
 from quietbit.engine.report import RoundReport
 from quietbit.engine.round import Round
 from quietbit.errors import InvalidParameter, QuietbitError, require
+from quietbit.mechanism.abilities import Summable, SummableRows
 from quietbit.mechanism.base import summable
 from quietbit.node.question import CONFIRM, IDENTITY, KEYS, SHARES, STEPS, UNMASK, VECTOR, Framed, sum_plan
 from quietbit.run.parts.evaluation import Evaluation
@@ -202,11 +203,11 @@ class SecureRound(FlowerRound):
 
     def mean(self) -> FloatVector | None:
         """Unmask the sum over U2 and decode it; None where there is no sum."""
-        return self._decoded(summable(self.mechanism).mean_from_sum)
+        return self._decoded(Summable.of(self.mechanism).mean_from_sum)
 
     def kept(self) -> FloatVector | None:
         """Return the same among the rows that all nodes kept."""
-        return self._decoded(summable(self.mechanism).kept_from_sum)
+        return self._decoded(SummableRows.of(self.mechanism).kept_from_sum)
 
     def _decoded(self, decode: Callable[[Any, int], FloatVector]) -> FloatVector | None:
         if self._failed:

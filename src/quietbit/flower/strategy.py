@@ -42,6 +42,7 @@ from quietbit.engine.round import Run
 from quietbit.errors import QuietbitError, check_int, require
 from quietbit.flower.arriving import ArrivingGrid
 from quietbit.flower.round import OpenRound, SecureRound, metrics_of
+from quietbit.mechanism.abilities import Scouted
 from quietbit.mechanism.base import Mechanism
 from quietbit.node.question import ALONE
 from quietbit.run.parts.evaluation import Evaluation
@@ -174,7 +175,8 @@ class PrivateStrategy(Strategy):
         questions = self._open.ask(apart[0])
         if not apart[1]:
             return questions
-        scouts = self._open.scouts = run.open(OpenRound, server_round, mechanism.scout(), arrays={}, layout=layout)
+        scout = Scouted.of(mechanism).scout()
+        scouts = self._open.scouts = run.open(OpenRound, server_round, scout, arrays={}, layout=layout)
         told = {RECORD: ConfigRecord(request_of(server_round, scouts.mechanism))}
         if self.settings.masks is not None:
             told[SUM] = ConfigRecord(sum_request(ALONE, len(messages), 1))

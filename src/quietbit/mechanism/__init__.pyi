@@ -1,6 +1,12 @@
 """Mechanisms, and what a mechanism of one's own is made of: these names are public; modules below are not."""
 
 from quietbit.kernel.base import Kernel as Kernel
+from quietbit.mechanism.abilities import Ability as Ability
+from quietbit.mechanism.abilities import Batches as Batches
+from quietbit.mechanism.abilities import LengthBounded as LengthBounded
+from quietbit.mechanism.abilities import SamplePriced as SamplePriced
+from quietbit.mechanism.abilities import SharedRows as SharedRows
+from quietbit.mechanism.abilities import Summable as Summable
 from quietbit.mechanism.accumulate import code_accumulator as code_accumulator
 from quietbit.mechanism.ball import clipped_pieces as clipped_pieces
 from quietbit.mechanism.base import Accumulator as Accumulator

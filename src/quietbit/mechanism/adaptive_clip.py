@@ -29,22 +29,36 @@ from quietbit.errors import InvalidParameter, check_int, require
 from quietbit.kernel.base import Kernel
 from quietbit.kernel.norm import clip_factor
 from quietbit.kernel.rng import RandomBits
+from quietbit.mechanism.abilities import (
+    Ability,
+    ClipMoves,
+    LengthBounded,
+    SamplePriced,
+    Scouted,
+    SharedRows,
+    Summable,
+    SummableRows,
+)
 from quietbit.mechanism.ball import Ball, own_parts, scaled
 from quietbit.mechanism.base import (
     LEFT_OUT,
     Accumulator,
     Answers,
+    AnswersAccumulator,
     Body,
     Error,
     Layout,
     Mechanism,
     Parts,
     Reader,
+    RowsAccumulator,
     Wrapper,
     check_mechanism,
     only,
     passed_on,
+    rows_accumulator,
 )
+from quietbit.mechanism.poison import honest_length
 from quietbit.mechanism.response import CellCounts, RandomisedResponse
 from quietbit.privacy.conversion import round_up
 from quietbit.privacy.cost import Cost
@@ -68,7 +82,7 @@ def _every(value: int | None) -> int | None:
 
 @final
 @frozen
-class AdaptiveClip(Wrapper):
+class AdaptiveClip(Wrapper, Scouted, SummableRows, SamplePriced, LengthBounded):
     """Any mechanism on updates clipped to ``clip``, which may differ from round to round.
 
     One client in ``every`` answers instead (`Scout`), truly with probability ``truth``; both are None without scouts.
@@ -78,22 +92,23 @@ class AdaptiveClip(Wrapper):
     clip: float = field()
     every: int | None = field(default=None, converter=_every, metadata=LEFT_OUT)
     truth: float | None = field(default=None, metadata=LEFT_OUT)
-    domain: Ball = field(init=False, repr=False, eq=False)  # the ball of this round's clip
+    ball: Ball = field(init=False, repr=False, eq=False)  # of this round's clip
     answer: RandomisedResponse | None = field(init=False, repr=False, eq=False)
 
     @inner.validator
     def _check_inner(self, attribute: object, value: Mechanism) -> None:
         """Refuse a moving clip inside a moving clip."""
-        require(not value.clip_moves, "inner", type(value).__name__, "a mechanism whose clip does not move")
+        fixed = ClipMoves.nearest(value) is None
+        require(fixed, "inner", type(value).__name__, "a mechanism whose clip does not move")
 
     @truth.validator
     def _check_truth(self, attribute: object, value: float | None) -> None:
         """Refuse scouts without answers, and answers without scouts."""
         require((value is None) == (self.every is None), "truth", value, "given where clients scout, and only there")
 
-    @domain.default
-    def _domain(self) -> Ball:
-        return evolve(self.inner.domain, radius=self.clip)
+    @ball.default
+    def _ball(self) -> Ball:
+        return evolve(self.inner.ball, radius=self.clip)
 
     @answer.default
     def _answer(self) -> RandomisedResponse | None:
@@ -102,9 +117,18 @@ class AdaptiveClip(Wrapper):
     @property
     def priced_as(self) -> AdaptiveClip:
         """The same at the inner mechanism's radius, whose cost is that of every clip."""
-        return evolve(self, inner=self.inner.priced_as, clip=self.inner.domain.radius)
+        return evolve(self, inner=self.inner.priced_as, clip=self.inner.ball.radius)
 
-    clip_moves = True
+    unmasked = False
+    shared_rows = passed_on("inner.shared_rows")
+    row_places = passed_on("inner.row_places")
+    unproject = passed_on("inner.unproject")
+
+    def offers(self, ability: type[Ability]) -> bool:
+        """Return whether clients scout, for scouts; whether the inner mechanism has it, for sums, rows and samples."""
+        if ability is Scouted:
+            return self.every is not None
+        return ability in (ClipMoves, LengthBounded) or ability.find(self.inner) is not None
 
     def at_clip(self, clip: float) -> AdaptiveClip:
         """Return the same mechanism for a round with another clip, at the same cost."""
@@ -121,7 +145,7 @@ class AdaptiveClip(Wrapper):
     def write(self, update: Parts, rng: RandomBits, kernel: Kernel, out: Body) -> None:
         """Write the inner mechanism's release of the clipped and rescaled update."""
         kept = own_parts(update)
-        length = kernel.norm(kept, self.inner.domain.norm.order)
+        length = kernel.norm(kept, self.inner.ball.norm.order)
         self.inner.write(scaled(kept, clip_factor(length, self.clip) * self._ratio), rng, kernel, out)
 
     def accumulator(self, kernel: Kernel, max_payloads: int) -> Accumulator:
@@ -134,21 +158,20 @@ class AdaptiveClip(Wrapper):
 
     def sample_cost(self, adjacency: Adjacency, samples: int) -> Cost:
         """Return the same for one sample, which can change an answer as much as all can."""
-        return self._with_answer(self.inner.sample_cost(adjacency, samples), Adjacency.REPLACE_ONE)
-
-    summable = passed_on("inner.summable")
+        cost = SamplePriced.of(self.inner).sample_cost(adjacency, samples)
+        return self._with_answer(cost, Adjacency.REPLACE_ONE)
 
     def sum_cost(self, clients: int, adjacency: Adjacency) -> Cost:
         """Return the larger cost of an update in a sum and of an answer, which the server sees unmasked."""
-        return self._with_answer(self.inner.sum_cost(clients, adjacency), adjacency)
+        return self._with_answer(Summable.of(self.inner).sum_cost(clients, adjacency), adjacency)
 
     def mean_from_sum(self, total: NDArray[Any], clients: int) -> FloatVector:
         """Return the inner mechanism's mean, in units of this clip."""
-        return self.inner.mean_from_sum(total, clients) / self._ratio
+        return Summable.of(self.inner).mean_from_sum(total, clients) / self._ratio
 
     def kept_from_sum(self, total: NDArray[Any], clients: int) -> FloatVector:
         """Return the inner mechanism's kept mean, in units of this clip."""
-        return self.inner.kept_from_sum(total, clients) / self._ratio
+        return SummableRows.of(self.inner).kept_from_sum(total, clients) / self._ratio
 
     def _with_answer(self, cost: Cost, adjacency: Adjacency) -> Cost:
         return cost if self.answer is None else cost.either(_answer_cost(self.answer, adjacency))
@@ -160,34 +183,34 @@ class AdaptiveClip(Wrapper):
 
     def decoded(self, value: float) -> tuple[float, float]:
         """Return the inner moments in units of this clip; rounding never pushes a value out of its ball."""
-        radius = self.inner.domain.radius
+        radius = self.inner.ball.radius
         mean, variance = self.inner.decoded(max(-radius, min(radius, value * self._ratio)))
         return mean / self._ratio, variance / self._ratio**2
 
     @property
     def honest_length(self) -> float:
         """The inner mechanism's bound, in units of this clip."""
-        return self.inner.honest_length / self._ratio
+        return honest_length(self.inner) / self._ratio
 
     @property
     def _ratio(self) -> float:
         """R / C."""
-        return self.inner.domain.radius / self.clip
+        return self.inner.ball.radius / self.clip
 
 
 @final
 @frozen
-class Scout(Mechanism):
+class Scout(Mechanism, ClipMoves, SharedRows):
     """A scout's answer: whether its update is no longer than the clip of ``moving``, whose cost covers both."""
 
     moving: AdaptiveClip = field(validator=only(AdaptiveClip, "an AdaptiveClip"))
-    domain = passed_on("moving.domain")
+    ball = passed_on("moving.ball")
     shared_rows = passed_on("moving.shared_rows")  # scouts replay rounds like other clients
     row_places = passed_on("moving.row_places")
     unproject = passed_on("moving.unproject")
     priced_as = passed_on("moving.priced_as")
     cost = passed_on("moving.cost")
-    clip_moves, unmasked = True, True
+    unmasked = True
 
     def __attrs_post_init__(self) -> None:
         """Refuse a clip without scouts."""
@@ -196,7 +219,11 @@ class Scout(Mechanism):
     @property
     def layout(self) -> Layout:
         """One byte: 0 for an update no longer than the clip, else 1."""
-        return Layout.opaque(self.domain.dimension, 1)
+        return Layout.opaque(self.ball.dimension, 1)
+
+    def offers(self, ability: type[Ability]) -> bool:
+        """Return whether the mechanism that it scouts for has shared rows, for these."""
+        return ability is ClipMoves or ability.find(self.moving) is not None
 
     def for_round(self, run: bytes, number: int) -> Scout:
         """Return the scout of the round's mechanism."""
@@ -212,9 +239,9 @@ class Scout(Mechanism):
 
     def write(self, update: Parts, rng: RandomBits, kernel: Kernel, out: Body) -> None:
         """Write the answer or a coin; always a coin for an update without a length."""
-        length = kernel.norm(update, self.domain.norm.order)
+        length = kernel.norm(update, self.ball.norm.order)
         honest, coin = (int(word) for word in rng.draw(2).uniform64(0, 0, 2))
-        out[0] = length > self.domain.radius if length > 0 and honest < self._response.threshold else coin >> 63
+        out[0] = length > self.ball.radius if length > 0 and honest < self._response.threshold else coin >> 63
 
     def accumulator(self, kernel: Kernel, max_payloads: int) -> Accumulator:
         """Return a counter of the answers."""
@@ -222,7 +249,7 @@ class Scout(Mechanism):
 
     def error(self) -> Error:
         """Refuse: an answer reveals only the length of an update."""
-        self._lacks("updates to decode")
+        raise InvalidParameter.of("mechanism", "one with updates to decode", "a Scout")
 
     @property
     def _response(self) -> RandomisedResponse:
@@ -231,7 +258,7 @@ class Scout(Mechanism):
 
 @final
 @define(eq=False)
-class _Tally(CellCounts):
+class _Tally(CellCounts, AnswersAccumulator):
     """How many scouts answer that the clip left their update unchanged, and how many that it did not."""
 
     def reader(self, count: int) -> Reader:
@@ -245,7 +272,7 @@ class _Tally(CellCounts):
 
 @final
 @define(eq=False)
-class _Rescaled(Accumulator):
+class _Rescaled(RowsAccumulator):
     """The inner mechanism's accumulator, in units of the clip."""
 
     sums: Accumulator
@@ -259,7 +286,7 @@ class _Rescaled(Accumulator):
 
     def kept(self, count: int) -> FloatVector:
         """Return the inner mechanism's kept mean, in units of this clip, so that replaying needs no clip."""
-        return self.sums.kept(count) / self.ratio
+        return rows_accumulator(self.sums).kept(count) / self.ratio
 
 
 def _answer_cost(response: RandomisedResponse, adjacency: Adjacency) -> Cost:

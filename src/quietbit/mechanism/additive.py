@@ -22,6 +22,7 @@ from quietbit.errors import require
 from quietbit.kernel.base import Kernel
 from quietbit.kernel.rng import RandomBits, WordBlock
 from quietbit.kernel.rounded import NoiseLaw
+from quietbit.mechanism.abilities import LengthBounded, SamplePriced
 from quietbit.mechanism.accumulate import of_floats
 from quietbit.mechanism.ball import Ball, Norm, check_ball, clipped_pieces
 from quietbit.mechanism.base import Accumulator, Body, Error, Layout, Mechanism, Parts, passed_on
@@ -37,7 +38,7 @@ CHUNK = 1 << 18
 TOP = np.uint64(1 << 63)
 
 
-class Noise(Mechanism):
+class Noise(Mechanism, SamplePriced, LengthBounded):
     """An update plus noise of one law, sent as 32-bit floats; subclasses differ in the law alone."""
 
     __slots__ = ()

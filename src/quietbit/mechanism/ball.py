@@ -108,6 +108,12 @@ class Ball:
         outward = np.abs(result.astype(np.float64)) > np.abs(product)
         return np.where(outward, np.nextafter(result, np.zeros_like(result)), result)
 
+    def check_coordinate(self, value: float) -> float:
+        """Return the value of one coordinate; refuse it outside the ball."""
+        number = float(value)
+        require(abs(number) <= self.radius, "value of a coordinate", value, f"at most {self.radius!r} in magnitude")
+        return number
+
     def _locate(self, checked: AnyFloats) -> tuple[float, bool]:
         """Return the measured norm, and whether the true norm is at most the radius."""
         measured = usual_kernel().norm(checked, self.norm.order)

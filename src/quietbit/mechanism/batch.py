@@ -20,7 +20,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Sequence
-from typing import cast, final
+from typing import final
 
 import numpy as np
 from attrs import field, frozen
@@ -30,6 +30,17 @@ from quietbit._typing import FloatVector
 from quietbit.errors import InvalidParameter, check_int, check_real, refuse_payload, require
 from quietbit.kernel.base import Kernel, packed_size
 from quietbit.kernel.rng import RandomBits
+from quietbit.mechanism.abilities import (
+    Ability,
+    Batches,
+    EachSample,
+    LengthBounded,
+    PoisonBounded,
+    SampleGradients,
+    SamplePriced,
+    SharedRows,
+    kept_coordinates,
+)
 from quietbit.mechanism.ball import Norm
 from quietbit.mechanism.base import (
     Accumulator,
@@ -44,7 +55,7 @@ from quietbit.mechanism.base import (
     check_mechanism,
     passed_on,
 )
-from quietbit.mechanism.poison import WORK, refuse_longer
+from quietbit.mechanism.poison import honest_length, refuse_longer
 from quietbit.mechanism.projected import MOST_SAMPLES, Projected
 from quietbit.mechanism.rotation import Rotation, rotation_for
 from quietbit.mechanism.rounding import independent_rounding
@@ -79,10 +90,15 @@ def _bits(value: int) -> int:
     return check_int(value, "local_bits", 1, 8)
 
 
-class _OfBatches(Wrapper):
+class _OfBatches(Wrapper, Batches, SamplePriced):
     """A mechanism that releases only batches of sample gradients (`begin`)."""
 
     __slots__ = ()
+
+    def offers(self, ability: type[Ability]) -> bool:
+        """Return whether the inner mechanism has it, but for batches, which are its own."""
+        own = (Batches, SampleGradients, LengthBounded, PoisonBounded)
+        return ability in own or ability.find(self.inner) is not None
 
     def write(self, update: Parts, rng: RandomBits, kernel: Kernel, out: Body) -> None:
         """Refuse: an update is already a mean, or a difference of models."""
@@ -98,7 +114,7 @@ class _OfBatches(Wrapper):
 
 @final
 @frozen
-class PoissonBatch(_OfBatches):
+class PoissonBatch(_OfBatches, SharedRows):
     """A mechanism that is given the gradients of a batch drawn with ``rate``, and releases their sum over ``expected``.
 
     >>> from quietbit import Ball, Gaussian
@@ -114,12 +130,18 @@ class PoissonBatch(_OfBatches):
     def __attrs_post_init__(self) -> None:
         """Refuse a mechanism that projects and clips a mean, and balls where clipping can move two sums apart."""
         inner = self.inner
-        whole = inner.kept == inner.domain.dimension or inner.each_sample is not None
-        require(whole and not inner.batch, "inner", type(self.inner).__name__, "a mechanism or a ProjectedSamples")
-        require(self.domain.norm is Norm.L2, "norm of the ball", self.domain.norm.value, "l2 for batches of samples")
+        whole = kept_coordinates(inner) == inner.ball.dimension or EachSample.find(inner) is not None
+        plain = Batches.find(inner) is None
+        require(whole and plain, "inner", type(inner).__name__, "a mechanism or a ProjectedSamples")
+        require(self.ball.norm is Norm.L2, "norm of the ball", self.ball.norm.value, "l2 for batches of samples")
 
     batch = passed_on("expected")
     sampling_rate = passed_on("rate")
+    steps = 1
+    longest_update = passed_on("ball.radius")
+    shared_rows = passed_on("inner.shared_rows")
+    row_places = passed_on("inner.row_places")
+    unproject = passed_on("inner.unproject")
 
     def begin(self, rng: RandomBits, kernel: Kernel) -> Batch:
         """Return an empty batch."""
@@ -142,16 +164,21 @@ class BatchSum(Batch):
 
     def __init__(self, mechanism: PoissonBatch, rng: RandomBits, kernel: Kernel) -> None:
         """Begin with an empty batch, whose sum is zero."""
-        self._mechanism, self._rng, self._kernel = mechanism, rng, kernel
-        self._projected = cast(Projected | None, mechanism.inner.each_sample)
+        self._mechanism = mechanism
+        self._rng = rng
+        self._kernel = kernel
+        self._projected: Projected | None = None
+        each = EachSample.find(mechanism.inner)
+        if each is not None:
+            self._projected = each.each_sample
         self._nonce = b"" if self._projected is None else self._projected.drawn(rng)
-        self._ball = mechanism.domain if self._projected is None else self._projected.inner.domain
+        self._ball = mechanism.ball if self._projected is None else self._projected.inner.ball
         self._total, self._missed = np.zeros(self._ball.dimension), np.zeros(self._ball.dimension)
         self.count = 0
 
     def add(self, rows: NDArray[np.floating]) -> None:
         """Clip each row to the ball and add it; a row that is not finite counts as zero."""
-        whole = self._mechanism.domain
+        whole = self._mechanism.ball
         fits = rows.ndim == 2 and rows.shape[1] == whole.dimension
         require(fits, "gradients", rows.shape, f"rows of {whole.dimension} entries")
         require(self.count + len(rows) <= MOST_SAMPLES, "number of gradients", "more", f"at most {MOST_SAMPLES}")
@@ -165,7 +192,7 @@ class BatchSum(Batch):
 
     def _clipped(self, row: FloatVector) -> FloatVector:
         try:
-            clipped = self._mechanism.domain.clip(row)
+            clipped = self._mechanism.ball.clip(row)
             if self._projected is not None:
                 clipped = self._ball.clip(self._projected.project([clipped], 1.0, self._nonce, self._kernel))
             return np.asarray(clipped, dtype=np.float64)
@@ -192,7 +219,7 @@ def draw_batch(rng: RandomBits, rate: float, count: int) -> NDArray[np.int64]:
 
 @final
 @frozen
-class LocalSteps(_OfBatches):
+class LocalSteps(_OfBatches, LengthBounded, PoisonBounded):
     """``steps`` releases of ``inner``, a `PoissonBatch`, each followed by a step of the site's model.
 
     >>> from quietbit import Ball, Gaussian
@@ -209,17 +236,17 @@ class LocalSteps(_OfBatches):
 
     def __attrs_post_init__(self) -> None:
         """Refuse an inner mechanism that does not release batches, and shared rows: a site's model needs all rows."""
-        plain = self.inner.batch and self.inner.steps == 1
-        require(plain, "inner", type(self.inner).__name__, "a PoissonBatch")
-        size = self.domain.dimension
+        require(Batches.of(self.inner).steps == 1, "inner", type(self.inner).__name__, "a PoissonBatch")
+        size = self.ball.dimension
         most = MOST_NUMBERS // size
         require(self.steps <= most, "local_steps", self.steps, f"at most {most} for {size} coordinates")
-        require(not self.inner.shared_rows, "rows", "shared", "left out where sites take steps of their own")
+        own = SharedRows.find(self.inner) is None
+        require(own, "rows", "shared", "left out where sites take steps of their own")
 
     @property
     def layout(self) -> Layout:
         """The largest coordinate, then one code per coordinate."""
-        size = self.domain.dimension
+        size = self.ball.dimension
         return Layout.opaque(size, SCALE + packed_size(self.bits, size))
 
     batch, sampling_rate = passed_on("inner.batch"), passed_on("inner.sampling_rate")
@@ -227,7 +254,7 @@ class LocalSteps(_OfBatches):
     @property
     def longest_update(self) -> float:
         """The length of ``steps`` clipped steps in one direction."""
-        return float(self.steps * self.step_size * self.domain.radius)
+        return float(self.steps * self.step_size * self.ball.radius)
 
     def begin(self, rng: RandomBits, kernel: Kernel) -> Batch:
         """Return the first batch, empty."""
@@ -235,7 +262,7 @@ class LocalSteps(_OfBatches):
 
     def accumulator(self, kernel: Kernel, max_payloads: int) -> Accumulator:
         """Return an accumulator of the differences on rotated coordinates."""
-        return _Differences(self, kernel, np.zeros(self.domain.dimension))
+        return _Differences(self, kernel, np.zeros(self.ball.dimension))
 
     def cost(self, adjacency: Adjacency) -> Cost:
         """Return the cost of all steps, as if each were observed."""
@@ -243,7 +270,7 @@ class LocalSteps(_OfBatches):
 
     def sample_cost(self, adjacency: Adjacency, samples: int) -> Cost:
         """Return the cost of all steps to one sample, as if each were observed."""
-        return self.inner.sample_cost(adjacency, samples) * self.steps
+        return SamplePriced.of(self.inner).sample_cost(adjacency, samples) * self.steps
 
     def error(self) -> Error:
         """Return the error of the steps' noise and of the rounding, for a difference that is mostly noise.
@@ -251,23 +278,23 @@ class LocalSteps(_OfBatches):
         The largest of d normal coordinates is about sqrt(2 log 2d) deviations; larger signals are rounded coarser.
         """
         noise = self.steps * self.step_size**2 * self.inner.error().squared
-        largest = 2 * math.log(2 * self.domain.dimension)
+        largest = 2 * math.log(2 * self.ball.dimension)
         return Error(noise * (1 + 4 * largest / (6 * self._levels**2)))
 
     @property
     def _longest(self) -> float:
         """A bound on the length of an honest difference, except with probability 2^-40 per step."""
-        noise = math.sqrt(self.domain.dimension * self.inner.error().squared)
-        step = min(self.domain.radius + 10 * noise, self.inner.honest_length)
+        noise = math.sqrt(self.ball.dimension * self.inner.error().squared)
+        step = min(self.ball.radius + 10 * noise, honest_length(self.inner))
         return float(self.steps * self.step_size * step + SMALLEST)
 
     @property
     def honest_length(self) -> float:
         """The longest difference that a server accepts, for any codes of an honest largest coordinate."""
-        root = math.sqrt(self.domain.dimension)
+        root = math.sqrt(self.ball.dimension)
         return self._longest * min(root, 1 + 2 * root / self._levels)
 
-    def poisoned(self, work: float = WORK) -> float:
+    def poisoned(self, work: float) -> float:
         """Return how long the longest accepted difference is, in the clips of all steps."""
         return self.honest_length / self.longest_update
 
@@ -277,7 +304,7 @@ class LocalSteps(_OfBatches):
 
     @property
     def _rotation(self) -> Rotation:
-        return rotation_for(self.domain.dimension, exact=True)
+        return rotation_for(self.ball.dimension, exact=True)
 
 
 @final
@@ -286,9 +313,9 @@ class _Steps(Batch):
 
     def __init__(self, mechanism: LocalSteps, rng: RandomBits, kernel: Kernel) -> None:
         self._mechanism, self._rng, self._kernel = mechanism, rng, kernel
-        self._difference = np.zeros(mechanism.domain.dimension)
+        self._difference = np.zeros(mechanism.ball.dimension)
         self._left = mechanism.steps
-        self._batch = mechanism.inner.begin(rng, kernel)
+        self._batch = Batches.of(mechanism.inner).begin(rng, kernel)
 
     def add(self, rows: FloatVector) -> None:
         self._batch.add(rows)
@@ -303,7 +330,7 @@ class _Steps(Batch):
         change = self._mechanism.step_size * seen.reader(1)(0, self._difference.size)
         self._difference += change
         self._left -= 1
-        self._batch = inner.begin(self._rng, kernel)
+        self._batch = Batches.of(inner).begin(self._rng, kernel)
         return change if self._left else None
 
     def write(self, out: Body) -> None:

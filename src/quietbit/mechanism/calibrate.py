@@ -16,6 +16,7 @@ from attrs import evolve, frozen
 
 from quietbit.design.table import Design
 from quietbit.errors import InvalidParameter, QuietbitError, require
+from quietbit.mechanism.abilities import Batches
 from quietbit.mechanism.ball import Ball, Norm
 from quietbit.mechanism.base import Error, Mechanism
 from quietbit.mechanism.batch import site_release
@@ -165,7 +166,9 @@ def calibrate(
         sent = whole(found)
         if account is not None:
             return account(sent)
-        return (sent.privacy(target.adjacency, sent.batch or samples) * target.releases).guarantee(target.delta)
+        batches = Batches.find(sent)
+        many = samples if batches is None else batches.batch
+        return (sent.privacy(target.adjacency, many) * target.releases).guarantee(target.delta)
 
     def measured(found: Mechanism) -> float:
         return priced(found).epsilon_upper

@@ -24,7 +24,7 @@ from quietbit.design.table import DesignSpec
 from quietbit.errors import check_int, check_real, require
 from quietbit.kernel.transform import padded_size
 from quietbit.mechanism.ball import Ball, Norm
-from quietbit.mechanism.base import Mechanism
+from quietbit.mechanism.base import Mechanism, core_of
 from quietbit.mechanism.family import largest_private
 from quietbit.mechanism.interpolated import MAX_BETA, UNBIASED, Decoder, InterpolatedMVU
 from quietbit.mechanism.projected import Projected
@@ -53,7 +53,7 @@ class SumCalibration:
     part of the error that the projection of a mean of norm ``mean_norm`` makes up.
     """
 
-    mechanism: Mechanism
+    mechanism: InterpolatedMVU | Projected
     guarantee: Guarantee
     clients: int
     min_honest_clients: int
@@ -69,7 +69,7 @@ class SumCalibration:
     @property
     def codes(self) -> InterpolatedMVU:
         """The mechanism that makes the codes, which acts on the kept coordinates where only some are kept."""
-        return cast(InterpolatedMVU, self.mechanism.core)
+        return cast(InterpolatedMVU, core_of(self.mechanism))
 
 
 def calibrate_sum(

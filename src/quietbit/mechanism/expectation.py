@@ -18,6 +18,7 @@ from typing import final
 from attrs import frozen
 
 from quietbit.errors import check_int, require
+from quietbit.mechanism.abilities import Batches
 from quietbit.mechanism.base import Mechanism, check_mechanism
 from quietbit.target import Trust
 
@@ -116,11 +117,13 @@ def expectation(
     many, times = check_int(cohort, "cohort", 1), check_int(rounds, "rounds", 1)
     crowd = check_int(many if clients is None else clients, "clients", 1)
     require(crowd >= many, "clients", crowd, f"at least {many}, the cohort")
-    which, ball = Trust(trust), check_mechanism(mechanism).domain
+    which, ball = Trust(trust), check_mechanism(mechanism).ball
     found = mechanism.error()
     error, shared = found.squared, found.shared
     squared = error / many**2 if which is Trust.CENTRAL else (error - shared) / many + shared
-    noise = math.sqrt(ball.dimension * squared) / mechanism.longest_update
+    batches = Batches.find(mechanism)
+    longest = ball.radius if batches is None else batches.longest_update
+    noise = math.sqrt(ball.dimension * squared) / longest
     return Expectation(noise, ball.dimension, many, times, crowd, which, found.response)
 
 

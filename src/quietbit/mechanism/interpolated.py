@@ -28,6 +28,7 @@ from quietbit.errors import check_int, check_real, require
 from quietbit.kernel.base import Kernel
 from quietbit.kernel.rng import RandomBits
 from quietbit.kernel.sampler import SAMPLING_ERROR, Sampler
+from quietbit.mechanism.abilities import Designed, Rotating, RoughMoments, SamplePriced, Shortening, Summable
 from quietbit.mechanism.accumulate import code_accumulator
 from quietbit.mechanism.ball import Ball, Norm, check_ball
 from quietbit.mechanism.base import LEFT_OUT, Accumulator, Body, Error, Layout, Mechanism, Parts, passed_on
@@ -69,7 +70,7 @@ def _clamp(value: bool) -> bool:
 
 @final
 @frozen
-class InterpolatedMVU(Mechanism):
+class InterpolatedMVU(Mechanism, SamplePriced, Summable, Designed, Rotating, RoughMoments, Shortening):
     """I-MVU of a design on updates in an L1 or L2 ball.
 
     ``beta``, above 0 and up to 65,536, spreads small coordinates over the design's range; ``clamp`` clamps inputs to
@@ -101,7 +102,6 @@ class InterpolatedMVU(Mechanism):
         return values
 
     bits, designed = passed_on("design.spec.output_bits"), passed_on("design")
-    summable = True
 
     @property
     def input_range(self) -> tuple[float, float]:
@@ -192,7 +192,7 @@ class InterpolatedMVU(Mechanism):
 
     def distribution(self, value: float) -> FloatVector:
         """Return the probabilities of all symbols for a coordinate, rotated or not, of this value."""
-        offset = float(np.clip(self.sampler.scale * self._value(value), *self.sampler.t_range))
+        offset = float(np.clip(self.sampler.scale * self.ball.check_coordinate(value), *self.sampler.t_range))
         return np.asarray(_laws(self.design, np.array([offset]))[0])
 
     def decoded(self, value: float) -> tuple[float, float]:

@@ -13,7 +13,6 @@ Source   docs/explanation/poisoned-clients.md; docs/theory/samplers.md, "Lengths
 from __future__ import annotations
 
 import math
-from typing import TYPE_CHECKING
 
 import numpy as np
 from scipy.special import chdtri, ndtri
@@ -21,15 +20,24 @@ from scipy.special import chdtri, ndtri
 from quietbit._search import bisect
 from quietbit.errors import Outlier, check_int, check_real
 from quietbit.kernel.select import default_kernel
+from quietbit.mechanism.abilities import LengthBounded, PoisonBounded
+from quietbit.mechanism.base import Body, Mechanism, core_of
 from quietbit.target import Trust
 
-if TYPE_CHECKING:
-    from quietbit.mechanism.base import Body, Mechanism
-
 __all__ = [
-    "DOUBT", "WORK", "exponential_length_upper", "longest_payload", "moved", "normal_length_upper",
-    "refuse_longer", "seed_maximum", "squares_upper", "worst_direction",
-]  # fmt: skip
+    "DOUBT",
+    "WORK",
+    "exponential_length_upper",
+    "honest_length",
+    "longest_payload",
+    "moved",
+    "normal_length_upper",
+    "poisoned",
+    "refuse_longer",
+    "seed_maximum",
+    "squares_upper",
+    "worst_direction",
+]
 
 DOUBT = 40 * math.log(2)  # T: an honest payload is refused with probability at most 2^-40
 ROUNDING = 1 + 2.0**-16  # more than the roundings of noise to its grid and to 32 bits, and of sums of squares
@@ -85,7 +93,24 @@ def moved(mechanism: Mechanism, share: float, trust: Trust, work: float = WORK) 
     part = check_real(share, "malicious", at_most=1.0)
     if trust is Trust.CENTRAL:
         return part
-    return mechanism.poisoned(work) * (1.0 if trust is Trust.SECURE_AGGREGATION else part)
+    if trust is Trust.SECURE_AGGREGATION:
+        part = 1.0
+    return poisoned(mechanism, work) * part
+
+
+def honest_length(mechanism: Mechanism) -> float:
+    """Return a bound that an honest decoded payload exceeds with probability at most 2^-40; infinite for none."""
+    bounded = LengthBounded.nearest(mechanism)
+    return math.inf if bounded is None else bounded.honest_length
+
+
+def poisoned(mechanism: Mechanism, work: float = WORK) -> float:
+    """Return how far an attacker's payload, or the best of 2^``work`` seeds, lies along its direction, in clips."""
+    bounded = PoisonBounded.nearest(mechanism)
+    if bounded is not None:
+        return bounded.poisoned(work)
+    core = core_of(mechanism)
+    return longest_payload(core, honest_length(core), core.layout.bits, core.layout.count)
 
 
 def worst_direction(kept: int, padded: int) -> float:
@@ -97,12 +122,14 @@ def worst_direction(kept: int, padded: int) -> float:
     return math.sqrt(padded / kept)
 
 
-def longest_payload(mechanism: Mechanism, bits: int, count: int, head: int = 0) -> float:
+def longest_payload(mechanism: Mechanism, honest: float, bits: int, count: int, head: int = 0) -> float:
     """Return how long a payload of ``count`` codes, after ``head`` bytes, decodes at most, in clips.
+
+    A server refuses those longer than ``honest``.
 
     One of those with all coordinates alike, at an end of their codes, has the longest decoding.
     """
-    ball, kernel = mechanism.domain, default_kernel()
+    ball, kernel = mechanism.ball, default_kernel()
     accumulator = mechanism.accumulator(kernel, 1)
 
     def codes(code: int) -> Body:
@@ -127,4 +154,4 @@ def longest_payload(mechanism: Mechanism, bits: int, count: int, head: int = 0) 
         longest = length(floats(bisect(accepted, LEAST_FLOAT, LARGEST_FLOAT, relative=1e-3, by_ratio=True)))
     else:  # the last two are for codes that wrap around
         longest = max(length(codes(code)) for code in {0, 2**bits - 1, 2 ** (bits - 1), 2 ** (bits - 1) - 1})
-    return min(longest, mechanism.honest_length) / (ball.radius * mechanism.error().gain)
+    return min(longest, honest) / (ball.radius * mechanism.error().gain)

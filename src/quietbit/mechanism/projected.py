@@ -26,6 +26,19 @@ from quietbit.kernel.base import Kernel
 from quietbit.kernel.norm import clip_factor
 from quietbit.kernel.rng import RandomBits
 from quietbit.kernel.transform import padded_size
+from quietbit.mechanism.abilities import (
+    Ability,
+    EachSample,
+    Keeping,
+    LengthBounded,
+    PoisonBounded,
+    Rotating,
+    SamplePriced,
+    SharedRows,
+    Shortening,
+    Summable,
+    SummableRows,
+)
 from quietbit.mechanism.ball import Ball, Norm
 from quietbit.mechanism.base import (
     Accumulator,
@@ -35,12 +48,13 @@ from quietbit.mechanism.base import (
     Mechanism,
     Parts,
     Reader,
+    RowsAccumulator,
     Wrapper,
     check_mechanism,
     only,
     passed_on,
 )
-from quietbit.mechanism.poison import WORK, worst_direction
+from quietbit.mechanism.poison import honest_length, poisoned, worst_direction
 from quietbit.mechanism.rotation import NONCE, Rowed, check_keep, check_rotated, check_rows, check_seed, fewest_kept
 from quietbit.privacy.cost import Cost
 from quietbit.target import Adjacency
@@ -52,7 +66,7 @@ MOST_SAMPLES = 2**24  # limit at which the rounding of a sum of doubles is below
 
 @final
 @frozen
-class Projected(Rowed, Wrapper):
+class Projected(Rowed, Wrapper, SummableRows, Rotating, Shortening, LengthBounded, PoisonBounded):
     """Any mechanism of dimension k on k rotated coordinates of updates in an L2 ball of dimension d."""
 
     inner: Mechanism = field(converter=check_mechanism)
@@ -60,11 +74,10 @@ class Projected(Rowed, Wrapper):
     rotation_seed: int = field(default=0, converter=check_seed)
     rows: int | None = field(default=None, converter=check_rows)
     prepares = "a rotation"
-    NO_SAMPLE_COST = "projecting can lengthen the difference of two close updates (see ProjectedSamples)"
 
     def __attrs_post_init__(self) -> None:
         """Refuse an inner mechanism with another radius or norm, or whose dimension is not a power of two."""
-        inside = self.inner.domain
+        inside = self.inner.ball
         fits = inside.norm is Norm.L2 and inside.radius == self.ball.radius
         require(fits, "ball of the inner mechanism", inside, f"an L2 ball of radius {self.ball.radius!r}")
         check_keep(inside.dimension, self.padded)
@@ -72,13 +85,25 @@ class Projected(Rowed, Wrapper):
     @property
     def keep(self) -> int:
         """k: the number of coordinates that a client keeps."""
-        return self.inner.domain.dimension
+        return self.inner.ball.dimension
 
     @property
     def layout(self) -> Layout:
         """The inner body, after the nonce of the rows where the release draws them."""
         within = self.inner.layout
-        return within if self.shared_rows else Layout.opaque(self.ball.dimension, NONCE + within.size)
+        if self.rows is not None:
+            return within
+        return Layout.opaque(self.ball.dimension, NONCE + within.size)
+
+    def offers(self, ability: type[Ability]) -> bool:
+        """Return whether rows are shared, for what needs that, and whether the inner mechanism has the rest."""
+        if ability in (Keeping, Rotating, Shortening, LengthBounded, PoisonBounded):
+            return True
+        if issubclass(ability, Summable):
+            return self.rows is not None and Summable.find(self.inner) is not None
+        if ability is SharedRows:
+            return self.rows is not None
+        return ability.find(self.inner) is not None
 
     def write(self, update: Parts, rng: RandomBits, kernel: Kernel, out: Body) -> None:
         """Rotate, keep k rows, and pass them to the inner mechanism, which clips them again."""
@@ -97,7 +122,7 @@ class Projected(Rowed, Wrapper):
 
     def accumulator(self, kernel: Kernel, max_payloads: int) -> Accumulator:
         """Return an accumulator that adds decoded inner bodies at their rows and rotates back once per mean."""
-        if self.shared_rows:
+        if self.rows is not None:
             return _Shared(self, self.inner.accumulator(kernel, max_payloads))
         return _Scattered(self, kernel, np.zeros(self.padded))
 
@@ -105,12 +130,9 @@ class Projected(Rowed, Wrapper):
         """Return the inner mechanism's cost: a public map before the last clip does not change it."""
         return self.inner.cost(adjacency)
 
-    summable = passed_on("inner.summable")  # all clients must keep the same rows
-
     def sum_cost(self, clients: int, adjacency: Adjacency) -> Cost:
         """Return the inner mechanism's cost of a sum over clients that keep the same rows."""
-        require(self.shared_rows, "rows", self.rows, "named, and the same for all, in a sum of codes")
-        return self.inner.sum_cost(clients, adjacency)
+        return Summable.of(self.inner).sum_cost(clients, adjacency)
 
     def mean_from_sum(self, total: NDArray[Any], clients: int) -> FloatVector:
         """Return the mean of the decoded updates from the sums of their codes, rotated back."""
@@ -118,19 +140,21 @@ class Projected(Rowed, Wrapper):
 
     def kept_from_sum(self, total: NDArray[Any], clients: int) -> FloatVector:
         """Return the inner mechanism's mean."""
-        return self.inner.mean_from_sum(total, clients)
+        return Summable.of(self.inner).mean_from_sum(total, clients)
 
     def error(self) -> Error:
         """Return the inner mechanism's error plus that of projecting an update on the sphere."""
         inner, response = self.inner.error(), self.response(None)
         missed = (inner.response - response) * self.ball.radius**2 / self.ball.dimension
         projection = self.projection_error(self.ball.radius)
-        squared, shared = inner.squared + projection + max(0.0, missed), projection if self.shared_rows else 0.0
+        squared = inner.squared + projection + max(0.0, missed)
+        shared = 0.0 if self.rows is None else projection
         return evolve(inner, squared=squared, response=response, shared=shared)
 
     def response(self, block: int | None) -> float:
         """Return the share that the second clip and the inner mechanism, on coordinates rotated in one block, leave."""
-        return self.clip_response * self.inner.response(self.keep)
+        inner = Shortening.nearest(self.inner)
+        return self.clip_response * (1.0 if inner is None else inner.response(self.keep))
 
     def decoded(self, value: float) -> tuple[float, float]:
         """Return the mean, unbiased but for the second clip, and the variance of one coordinate."""
@@ -139,16 +163,16 @@ class Projected(Rowed, Wrapper):
     @property
     def honest_length(self) -> float:
         """The inner mechanism's bound, spread over all coordinates."""
-        return self.inner.honest_length * math.sqrt(self.padded / self.keep)
+        return honest_length(self.inner) * math.sqrt(self.padded / self.keep)
 
-    def poisoned(self, work: float = WORK) -> float:
+    def poisoned(self, work: float) -> float:
         """Return the inner mechanism's reach along the worst direction, one of kept rows."""
-        return worst_direction(self.keep, self.padded) * self.inner.poisoned(work)
+        return worst_direction(self.keep, self.padded) * poisoned(self.inner, work)
 
 
 @final
 @frozen
-class ProjectedSamples(Wrapper):
+class ProjectedSamples(Wrapper, SamplePriced, EachSample, SharedRows):
     """A `Projected` whose privacy unit is one sample: it takes gradients one by one, never their mean."""
 
     inner: Projected = field(validator=only(Projected, "a Projected"))
@@ -157,19 +181,27 @@ class ProjectedSamples(Wrapper):
         """Refuse: an update is already a mean."""
         raise InvalidParameter("update must be given as its samples' gradients (Uplink.send_samples), got their mean.")
 
-    @property
-    def each_sample(self) -> Projected:
-        """The projection."""
-        return self.inner
+    each_sample = passed_on("inner")
+    shared_rows = passed_on("inner.shared_rows")
+    row_places = passed_on("inner.row_places")
+    unproject = passed_on("inner.unproject")
+
+    def offers(self, ability: type[Ability]) -> bool:
+        """Return whether rows are shared; gradients one by one are what it is for."""
+        if issubclass(EachSample, ability):
+            return True
+        if ability is SamplePriced:
+            return SamplePriced.find(self.inner.inner) is not None
+        return ability.find(self.inner) is not None
 
     def write_samples(self, gradients: Sequence[Parts], rng: RandomBits, kernel: Kernel, out: Body) -> None:
         """Project and clip every gradient separately, and release the mean."""
-        count, inner, ball = check_int(len(gradients), "number of gradients", 1, MOST_SAMPLES), self.inner, self.domain
+        count, inner, ball = check_int(len(gradients), "number of gradients", 1, MOST_SAMPLES), self.inner, self.ball
         # Refuse bad gradients before any draw.
         factors = [clip_factor(kernel.norm(one, ball.norm.order), ball.radius) for one in gradients]
         nonce, total = inner.drawn(rng), np.zeros(inner.keep)
         for one, factor in zip(gradients, factors, strict=True):
-            total += inner.inner.domain.clip(inner.project(one, factor, nonce, kernel))
+            total += inner.inner.ball.clip(inner.project(one, factor, nonce, kernel))
         inner.close(nonce, total / count, rng, kernel, out)
 
     def cost(self, adjacency: Adjacency) -> Cost:
@@ -178,7 +210,7 @@ class ProjectedSamples(Wrapper):
 
     def sample_cost(self, adjacency: Adjacency, samples: int) -> Cost:
         """Return the inner cost to one sample; ``samples`` must be the number of gradients that were projected."""
-        return self.inner.inner.sample_cost(adjacency, samples)
+        return SamplePriced.of(self.inner.inner).sample_cost(adjacency, samples)
 
 
 @final
@@ -210,7 +242,7 @@ class _Scattered(Accumulator):
 
 @final
 @frozen(eq=False)
-class _Shared(Accumulator):
+class _Shared(RowsAccumulator):
     """Shared rows: the inner mechanism's mean, spread over the rows and rotated back."""
 
     mechanism: Projected

@@ -33,7 +33,7 @@ import attrs
 from quietbit.design.profile import Profile
 from quietbit.design.table import Design
 from quietbit.errors import InvalidParameter, QuietbitError, check_known, require
-from quietbit.mechanism.base import Mechanism, check_mechanism
+from quietbit.mechanism.base import Mechanism, check_mechanism, core_of
 from quietbit.mechanism.family import Family
 
 __all__ = [
@@ -143,7 +143,7 @@ def _imported(entry: EntryPoint, name: str) -> Any:
 
 def family_of(mechanism: Mechanism) -> str:
     """Return the name of the family of a mechanism, or of the one inside its wrappers; empty if unknown."""
-    kind = type(mechanism.core)
+    kind = type(core_of(mechanism))
     for name, (file, class_name) in (OWN | ASKED).items():
         if (kind.__module__, kind.__name__) == (HERE + file, class_name):
             return name

@@ -25,9 +25,10 @@ from quietbit._typing import FloatVector
 from quietbit.errors import check_int, check_real, refuse_payload, require
 from quietbit.kernel.base import Kernel
 from quietbit.kernel.rng import RandomBits
+from quietbit.mechanism.abilities import SamplePriced, Summable
 from quietbit.mechanism.accumulate import code_accumulator
 from quietbit.mechanism.ball import Ball, Norm, own_copy
-from quietbit.mechanism.base import Accumulator, Body, Error, Layout, Mechanism, Parts, Reader
+from quietbit.mechanism.base import Accumulator, Body, Error, Layout, Mechanism, Parts, Reader, passed_on
 from quietbit.privacy.account import Account
 from quietbit.privacy.aggregate import response_sum_cost
 from quietbit.privacy.conversion import round_up
@@ -60,15 +61,17 @@ class Response(Mechanism):
     __slots__ = ()
     cells: int
 
+    ball = passed_on("shares")
+
     @property
-    def domain(self) -> Ball:
+    def shares(self) -> Ball:
         """The unit L1 ball: shares of cells."""
         return Ball(Norm.L1, 1.0, self.cells)
 
     def _ends(self, update: Parts, kernel: Kernel) -> FloatVector:
         """Return where cells end on [0, 1], each as wide as its share; values that are not finite are refused."""
         values = own_copy(update).astype(np.float64)
-        size = kernel.norm([values], self.domain.norm.order)
+        size = kernel.norm([values], self.ball.norm.order)
         return np.cumsum(np.maximum(values, 0.0) / max(size, 1.0))
 
 
@@ -80,7 +83,7 @@ def _drawn(ends: FloatVector, place: int) -> int | None:
 
 @final
 @frozen
-class RandomisedResponse(Response):
+class RandomisedResponse(Response, SamplePriced):
     """One of ``cells`` cells, answered truthfully with probability ``truth`` and else drawn from all of them."""
 
     cells: int = field(converter=check_cells)
@@ -188,12 +191,11 @@ def _lie(value: float) -> float:
 
 @final
 @frozen
-class SummedResponse(Response):
+class SummedResponse(Response, Summable):
     """One bit per cell (one for two cells), set where the client is in it and flipped with probability ``lie``."""
 
     cells: int = field(converter=check_cells)
     lie: float = field(converter=_lie)
-    summable = True
 
     @classmethod
     def within(cls, epsilon: float, delta: float, cells: int, adjacency: Adjacency, honest: int) -> SummedResponse:

@@ -32,8 +32,9 @@ from quietbit.kernel.base import Kernel
 from quietbit.kernel.norm import clip_factor
 from quietbit.kernel.rng import WordBlock
 from quietbit.kernel.transform import padded_size
+from quietbit.mechanism.abilities import Ability, Keeping, SharedRows
 from quietbit.mechanism.ball import Ball, Norm, check_ball, usual_kernel
-from quietbit.mechanism.base import Mechanism, Parts, passed_on
+from quietbit.mechanism.base import Mechanism, Parts
 
 __all__ = [
     "NONCE", "Rotation", "Rowed", "check_keep", "check_rotated", "check_rows", "check_seed", "fewest_kept",
@@ -125,14 +126,13 @@ def response_lower(missing: Callable[[FloatVector], FloatVector], radius: float,
     return 1.0 - min(bounds)
 
 
-class Rowed(Mechanism):
+class Rowed(Mechanism, SharedRows, Keeping):
     """A mechanism that keeps k rotated coordinates: those that ``rows`` identifies, or, if None, a release's own."""
 
     __slots__ = ()
     ball: Ball
     rotation_seed: int
     rows: int | None
-    domain = passed_on("ball")  # also for a wrapper, whose inner mechanism has a ball of k coordinates
 
     @property
     @abstractmethod
@@ -156,8 +156,12 @@ class Rowed(Mechanism):
 
     @property
     def shared_rows(self) -> int:
-        """The number of rows k where all clients of a round keep the same ones, else 0."""
-        return 0 if self.rows is None else self.keep
+        """The number of rows k."""
+        return self.keep
+
+    def offers(self, ability: type[Ability]) -> bool:
+        """Return whether rows are shared, for the abilities that need it."""
+        return self.rows is not None or not issubclass(ability, SharedRows)
 
     def at(self, rows: int) -> Self:
         """Return the same mechanism on the rows with this number."""
@@ -206,8 +210,6 @@ class Rowed(Mechanism):
 
     def row_places(self) -> NDArray[np.int64]:
         """Return the indices of the shared rows among the p rotated coordinates."""
-        if self.rows is None:
-            return super().row_places()
         return usual_kernel().rows(self.nonce(), self.keep, self.padded)
 
     def unproject(self, kept: FloatVector) -> NDArray[Any]:

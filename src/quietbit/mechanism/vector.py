@@ -46,13 +46,32 @@ from quietbit.kernel.expand import (
 from quietbit.kernel.norm import clip_factor
 from quietbit.kernel.rng import RandomBits
 from quietbit.kernel.transform import padded_size
+from quietbit.mechanism.abilities import (
+    Ability,
+    Blanketed,
+    Designed,
+    LengthBounded,
+    PoisonBounded,
+    RoughMoments,
+    SharedRows,
+)
 from quietbit.mechanism.ball import Ball, Norm
-from quietbit.mechanism.base import LEFT_OUT, Accumulator, Body, Error, Layout, Mechanism, Parts, Reader, passed_on
+from quietbit.mechanism.base import (
+    LEFT_OUT,
+    Accumulator,
+    Body,
+    Error,
+    Layout,
+    Mechanism,
+    Parts,
+    Reader,
+    RowsAccumulator,
+    passed_on,
+)
 from quietbit.mechanism.direct import code_error_upper, draw_codes, step_cells, step_limits
 from quietbit.mechanism.family import FEWER, SHARED, Choices, EpsilonOf, Family
 from quietbit.mechanism.poison import (
     DOUBT,
-    WORK,
     longest_payload,
     refuse_longer,
     seed_maximum,
@@ -87,7 +106,7 @@ SHORTER = 0.93  # factor on the epsilon aimed at, where the account of coded nor
 
 @final
 @frozen
-class VectorMVU(Rowed):
+class VectorMVU(Rowed, Blanketed, Designed, RoughMoments, LengthBounded, PoisonBounded):
     """The vector mechanism of a profile on updates in an L2 ball, k = ``keep`` coordinates per client, a power of two.
 
     ``rotation_seed`` is public. Rows are drawn by every release, unless ``rows`` names those that all clients keep.
@@ -98,7 +117,6 @@ class VectorMVU(Rowed):
     keep: int = field(converter=check_keep)
     rotation_seed: int = field(default=0, converter=check_seed)
     rows: int | None = field(default=None, converter=check_rows, metadata=LEFT_OUT)
-    NO_SAMPLE_COST = "its rows can lengthen the difference of two close updates, so gradients must be projected first"
 
     def __attrs_post_init__(self) -> None:
         """Refuse a profile of another type, and a number of rows that cannot be kept."""
@@ -152,7 +170,7 @@ class VectorMVU(Rowed):
 
     def accumulator(self, kernel: Kernel, max_payloads: int) -> Accumulator:
         """Return an accumulator of k integers per payload: at their rows, or in order where rows are shared."""
-        size = self.keep if self.shared_rows else self.padded
+        size = self.padded if self.rows is None else self.keep
         honest = math.inf if self.seeded else self._honest_kept
         return _Normals(self, kernel, finest_shift(max_payloads), np.zeros(size, dtype=np.int64), honest)
 
@@ -163,15 +181,19 @@ class VectorMVU(Rowed):
         everywhere = self._everywhere(pair, slack, curve.pure_epsilon()) if self.seeded else None
         return curve.with_lost(lost, everywhere=everywhere)
 
-    def blanket(self, adjacency: Adjacency) -> BlanketPair | None:
-        """Return the blanket that hides a release among others: N(0, I), as every weight is at least the smallest.
+    def offers(self, ability: type[Ability]) -> bool:
+        """Return whether a seed is sent, for a blanket; whether rows are shared, for shared rows."""
+        if ability is Blanketed:
+            return self.seeded
+        return super().offers(ability)
 
-        None where z itself is sent. A convex function of U - a V that does not decrease, with slope at most 1, is
+    def blanket(self, adjacency: Adjacency) -> BlanketPair | None:
+        """Return the blanket that hides a seed among others: N(0, I), as every weight is at least the smallest.
+
+        A convex function of U - a V that does not decrease, with slope at most 1, is
         submodular in (t, t'): summed by parts, its mean moves by at most (2 + a) n (e + c), its worst pair is t' = -t
         again, and the corners of a rectangle bound what lies inside.
         """
-        if not self.seeded:
-            return None
         slack, _ = self._sampling()
         error = round_up(1.02 * self.profile.largest * self._off, 1e-14)
         return profile_blanket(self.profile, adjacency, BLUR, slack, error)
@@ -179,7 +201,7 @@ class VectorMVU(Rowed):
     def error(self) -> Error:
         """Return the error from noise and projection for an update on the sphere; shorter updates have less."""
         projection = self.projection_error(self.ball.radius)
-        shared = projection if self.shared_rows else 0.0
+        shared = 0.0 if self.rows is None else projection
         return Error(self._noise() + projection, response=self.clip_response, shared=shared)
 
     def decoded(self, value: float) -> tuple[float, float]:
@@ -201,10 +223,10 @@ class VectorMVU(Rowed):
         """Where z itself is sent, a bound on its length; infinite for seeds, none of which is longer than noise."""
         return math.inf if self.seeded else self._honest_kept * math.sqrt(self.padded / self.keep)
 
-    def poisoned(self, work: float = WORK) -> float:
+    def poisoned(self, work: float) -> float:
         """Return the reach of the best of 2^``work`` seeds along the worst direction, or that of the longest z."""
         if not self.seeded:
-            return longest_payload(self, QUANTISED, self.keep, self.nonce_size)
+            return longest_payload(self, self.honest_length, QUANTISED, self.keep, self.nonce_size)
         return worst_direction(self.keep, self.padded) * seed_maximum(work) / self.profile.gain_lower
 
     @property
@@ -256,7 +278,7 @@ def _searched(alpha: float, pair: Cost, slack: float, off: float, pure: float) -
 
 @final
 @frozen(eq=False)
-class _Normals(Accumulator):
+class _Normals(RowsAccumulator):
     """Sums of normals in fixed point; shared rows are added as if there were k rows and all of them were kept."""
 
     mechanism: VectorMVU
@@ -302,12 +324,13 @@ class _Normals(Accumulator):
 
     def kept(self, count: int) -> FloatVector:
         """Return the mean on the shared rows, in units of the update."""
-        return self._scaled(count) if self.mechanism.shared_rows else super().kept(count)
+        SharedRows.of(self.mechanism)
+        return self._scaled(count)
 
     def reader(self, count: int) -> Reader:
         """Return a reader of the mean, rotated back."""
         found = self.mechanism
-        if found.shared_rows:
+        if found.rows is not None:
             mean = found.unproject(self._scaled(count))
         else:
             # Rows are scaled once where they are kept and once where they are put back: sqrt(p/k) each way, and each

@@ -14,6 +14,7 @@ from typing import final
 
 from attrs import evolve, frozen
 
+from quietbit.mechanism.base import core_of
 from quietbit.node.ledger import Counts, LedgerError, LedgerState, text_of
 from quietbit.node.policy import RESPONSE, SUMMED, Rules
 from quietbit.node.prices import Prices
@@ -200,7 +201,7 @@ def _cost(
     if proposed.identity != name:
         raise LedgerError(f"A mechanism of the ledger is not the one it was noted as ({name[:16]}...).")
     cost = proposed.cost(cap.adjacency, honest, cap.unit)
-    if prices is not None and type(proposed.mechanism.core).__module__.startswith(PACKAGE):
+    if prices is not None and type(core_of(proposed.mechanism)).__module__.startswith(PACKAGE):
         book = prices
         terms = f"{name} {cap.adjacency.value} {cap.unit.value} {honest}"
 

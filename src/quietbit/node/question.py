@@ -22,7 +22,8 @@ from attrs import frozen
 
 from quietbit.errors import InvalidParameter, QuietbitError, check_int, check_real, refuse_payload, require
 from quietbit.kernel.base import MAX_DIMENSION
-from quietbit.mechanism.base import Mechanism, summable
+from quietbit.mechanism.abilities import Batches, Summable
+from quietbit.mechanism.base import Mechanism
 from quietbit.mechanism.registry import build, describe, described_family, family_of, identity_of
 from quietbit.node.ledger import EVALUATIONS, text_of
 from quietbit.node.policy import ANSWERING
@@ -239,10 +240,13 @@ class ProposedMechanism:
         """
         mechanism = self.mechanism.priced_as
         try:
-            if unit is Unit.SAMPLE and mechanism.batch and not honest:
-                return mechanism.privacy(adjacency, mechanism.batch)
+            batches = Batches.find(mechanism)
+            if unit is Unit.SAMPLE and batches is not None and not honest:
+                return mechanism.privacy(adjacency, batches.batch)
             which = adjacency if unit is Unit.CLIENT else Adjacency.REPLACE_ONE
-            whole = summable(mechanism).sum_privacy(honest, which) if honest else mechanism.privacy(which)
+            whole = mechanism.privacy(which)
+            if honest:
+                whole = Summable.of(mechanism).sum_privacy(honest, which)
             if unit is Unit.CLIENT:
                 return whole
             return whole.bare().of(which, Unit.SAMPLE, Trust.SECURE_AGGREGATION if honest else Trust.LOCAL, 1)

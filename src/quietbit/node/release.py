@@ -29,7 +29,8 @@ from numpy.typing import NDArray
 from quietbit._typing import FloatVector
 from quietbit.errors import InvalidParameter, QuietbitError, require
 from quietbit.kernel.rng import RandomBits
-from quietbit.mechanism.base import Batch, Mechanism, summable
+from quietbit.mechanism.abilities import Batches, SharedRows, is_turn_of, is_unmasked, sampling_rate_of
+from quietbit.mechanism.base import Batch, Mechanism, core_of, summable
 from quietbit.mechanism.batch import draw_batch
 from quietbit.mechanism.registry import family_of, identity_of
 from quietbit.node.budget import SUMMED_ANSWERS, Budget, reached
@@ -87,9 +88,9 @@ def make_release(uplink: Uplink, update: Any, rng: RandomBits) -> bytes:
             return uplink.send(update, rng)
         except Exception as error:
             LOGGER.error("quietbit: the update cannot be sent; zero is released in its place.", exc_info=error)
-    if uplink.mechanism.batch:
+    if Batches.find(uplink.mechanism) is not None:
         return uplink.send_batch(uplink.batch(rng))
-    zeros = np.zeros(uplink.mechanism.domain.dimension, dtype=np.float32)
+    zeros = np.zeros(uplink.mechanism.ball.dimension, dtype=np.float32)
     return Uplink(uplink.mechanism).send(zeros, rng)
 
 
@@ -233,7 +234,7 @@ class LocalGate:
     def _accept(self, request: Question) -> Accepted:
         proposed, honest = self._propose(request)
         step = None
-        if request.sum is not None and not proposed.mechanism.unmasked:
+        if request.sum is not None and not is_unmasked(proposed.mechanism):
             require(request.sum.step == VECTOR, "step of the sum", request.sum.step, f"{VECTOR} for a release")
             step = SumStep(request, summable(proposed.mechanism), self.secrets, self.rules)
             # A vector that was sent and lost counts, whatever is left of the sum.
@@ -333,15 +334,15 @@ class LocalGate:
         rules.check_request(str(request.run), request.dimension)
         proposed = ProposedMechanism.read(request.mechanism, rules.families)
         mechanism = proposed.mechanism
-        ball = mechanism.domain
+        ball = mechanism.ball
         if request.dimension != ball.dimension:
             rule = f"{ball.dimension}, the mechanism's"
             raise InvalidParameter.of("dimension of the request", rule, request.dimension)
-        if mechanism.shared_rows:
+        if SharedRows.find(mechanism) is not None:
             of_round = mechanism.for_round(run_name(request.run), request.round)
             same = identity_of(of_round) == identity_of(mechanism)
             require(same, "rows that all clients keep", "those of another round", "this round's")
-        if proposed.family in (*ANSWERING, SCOUT) and mechanism.core is not mechanism:
+        if proposed.family in (*ANSWERING, SCOUT) and core_of(mechanism) is not mechanism:
             # The ledger knows answers to evaluations by their kind: one in a wrapper would be in no account of theirs.
             # And what is wrapped around a scout's answer would be priced, in a sum, as if a sum hid it.
             rule = "one that nothing is wrapped around"
@@ -351,11 +352,11 @@ class LocalGate:
             raise InvalidParameter.of("mechanism of an answer", rule, SUMMED_ANSWERS)
         if part is not None:
             rule = "alone for what goes into no sum, and for nothing else"
-            require((part.step == ALONE) is mechanism.unmasked, "step of the sum", part.step, rule)
-        if not mechanism.is_turn_of(run_name(request.run), request.round, request.node):
+            require((part.step == ALONE) is is_unmasked(mechanism), "step of the sum", part.step, rule)
+        if not is_turn_of(mechanism, run_name(request.run), request.round, request.node):
             rule = "what it is this node's turn for: an update, or the answer of a scout"
             raise InvalidParameter.of("mechanism", rule, proposed.family)
-        rules.check(proposed.family, ball.radius, mechanism.sampling_rate)
+        rules.check(proposed.family, ball.radius, sampling_rate_of(mechanism))
         self._budget.price(request, proposed, honest)
         return proposed, honest
 
@@ -444,11 +445,11 @@ class Accepted:
         """Draw a batch with this node's randomness; once for each step of the release."""
         mechanism = self._uplink.mechanism
         with self._guard:
-            fresh = mechanism.batch and not self._drawn and not self._used
+            fresh = Batches.find(mechanism) is not None and not self._drawn and not self._used
             require(fresh, "batch", "another", "drawn once per step, in a run that protects samples")
             if self._samples is not None:
                 require(count == self._samples, "number of samples", count, f"{self._samples}, the policy's")
-            drawn = draw_batch(self._rng, mechanism.sampling_rate, count)
+            drawn = draw_batch(self._rng, sampling_rate_of(mechanism), count)
             self._sum = self._sum or self._uplink.batch(self._rng)
             self._left, self._drawn = drawn.size, True
         return drawn
@@ -541,9 +542,9 @@ class PrivateSender:
         cap, mechanism = self._policy.caps[-1], self._uplink.mechanism
         first = self._ledger.read().last_round(noted_run(self._run, family_of(mechanism))) + 1
         # Rounds are the sender's own numbers: where some clients scout, the next one of its turn.
-        turns = (one for one in range(first, first + TURNS) if mechanism.is_turn_of(run_name(self._run), one, 0))
+        turns = (one for one in range(first, first + TURNS) if is_turn_of(mechanism, run_name(self._run), one, 0))
         return Question(
-            run=self._run, round=next(turns, first), node=0, client=0, dimension=mechanism.domain.dimension,
+            run=self._run, round=next(turns, first), node=0, client=0, dimension=mechanism.ball.dimension,
             mechanism=description_of(mechanism), epsilon=cap.epsilon, delta=cap.delta,
             adjacency=cap.adjacency.value, unit=cap.unit.value,
         )  # fmt: skip

@@ -40,6 +40,7 @@ from quietbit.engine.layout import ModelLayout
 from quietbit.engine.messages import MODEL, RECORD, SPEED, evaluation_of, numbers_of, one_line, request_of
 from quietbit.engine.round import Round, Run
 from quietbit.errors import InvalidPayload, check_int, refuse_payload, require
+from quietbit.mechanism.abilities import Scouted, is_unmasked
 from quietbit.nvflare.client import ABOUT, TABLE, UPDATE, PrivateUplink, local_settings, number_of
 from quietbit.nvflare.task import ANSWER, CRASHED, as_kind, kind_of, named
 from quietbit.run.parts.evaluation import Evaluation
@@ -119,9 +120,9 @@ class _Question:
         """Take a release in; return the estimate that it is by itself, or zero: of a scout, or of a mean taken here."""
         current, layout = cast(Round, self.round), cast(ModelLayout, self.layout)
         release = self.client, number_of(self.client), data, examples
-        if current.mechanism.unmasked:
+        if is_unmasked(current.mechanism):
             self.weight = NO_WEIGHT
-        if self.replayed or current.mechanism.unmasked:
+        if self.replayed or is_unmasked(current.mechanism):
             current.add(*release)
             return np.zeros(layout.dimension)
         flat, self.weight = current.decode(*release)
@@ -187,7 +188,7 @@ class _Job:
             mechanism = run.mechanism(layout.dimension, number)
             self.current = run.open(Round, number, mechanism)
             if plan.scouts is not None:
-                self.current.scouts = run.open(Round, number, mechanism.scout())
+                self.current.scouts = run.open(Round, number, Scouted.of(mechanism).scout())
             step = ServerStep(1.0, 0.0) if plan.replay is not None and plain else None
             run.lead(number, model, layout, step, "the workflow is not NVFlare's plain FedAvg")
         return self.current

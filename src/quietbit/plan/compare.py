@@ -16,6 +16,7 @@ from typing import Any, cast, final
 
 from quietbit.arrays import Structure
 from quietbit.errors import InvalidParameter, QuietbitError, check_int, check_real, require
+from quietbit.mechanism.abilities import Rotating, Summable, kept_coordinates
 from quietbit.mechanism.ball import Ball, Norm
 from quietbit.mechanism.base import Mechanism
 from quietbit.mechanism.calibrate import Calibration, alternatives, calibrate, smallest_of_the_best
@@ -277,7 +278,7 @@ def bytes_sent(mechanism: Mechanism, trust: Trust, cohort: int) -> int:
     grow with the update, are not counted. A trusted server gets 32-bit floats.
     """
     if trust is Trust.CENTRAL:
-        return FLOAT_BYTES * mechanism.domain.dimension
+        return FLOAT_BYTES * mechanism.ball.dimension
     if trust is Trust.SECURE_AGGREGATION:
         layout = mechanism.layout
         return masked_size(cohort, layout.count, 2**layout.bits - 1)
@@ -304,7 +305,8 @@ def _row(
     expected = expectation(mechanism, cohort=cohort, rounds=asked.rounds, clients=asked.clients, trust=trust)
     squared = (expected.noise * ball.radius) ** 2 / ball.dimension  # per coordinate of the mean
     model = FLOAT_BYTES * ball.dimension
-    kept = mechanism.kept if mechanism.kept < ball.dimension else None
+    coordinates = kept_coordinates(mechanism)
+    kept = coordinates if coordinates < ball.dimension else None
     return ComparisonRow(
         name=name,
         trust=trust,
@@ -379,7 +381,7 @@ def _summed(asked: Comparison, tell: Report) -> list[ComparisonRow]:
     def together(mechanism: Mechanism) -> Guarantee:
         """Account for all sums of a client, answers included."""
         ((answer, times),) = cast(Evaluation, answers).shared()
-        updates = mechanism.sum_privacy(cast(int, cast(Evaluation, answers).honest), target.adjacency)
+        updates = Summable.of(mechanism).sum_privacy(cast(int, cast(Evaluation, answers).honest), target.adjacency)
         return (updates * target.releases + answer * times).guarantee(target.delta)
 
     common = {**target.keywords(), "clients": asked.cohort, "min_honest_clients": asked.min_honest_clients}
@@ -441,6 +443,7 @@ def _work(name: str, trust: Trust, mechanism: Mechanism) -> str:
     if trust is Trust.CENTRAL:
         return "nothing, for the server adds the noise"
     own = family(name).work or "not said"
-    if mechanism.prepares:
-        own = f"{mechanism.prepares}, then {own}"
+    rotating = Rotating.nearest(mechanism)
+    if rotating is not None and rotating.prepares:
+        own = f"{rotating.prepares}, then {own}"
     return f"{own}, and masks" if trust is Trust.SECURE_AGGREGATION else own

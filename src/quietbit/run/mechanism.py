@@ -18,8 +18,9 @@ from attrs import field, frozen
 from numpy.typing import NDArray
 
 from quietbit.errors import InvalidParameter, check_known, require
+from quietbit.mechanism.abilities import Batches, Summable
 from quietbit.mechanism.ball import Ball, Norm
-from quietbit.mechanism.base import Mechanism, summable
+from quietbit.mechanism.base import Mechanism
 from quietbit.mechanism.batch import site_release
 from quietbit.mechanism.calibrate import AUTO, calibrate
 from quietbit.mechanism.central_sum import calibrate_sum
@@ -177,9 +178,9 @@ def mechanism_of(plan: Plan, dimension: int, sizes: Counts | None, releases: int
 def release_cost(plan: Plan, mechanism: Mechanism, samples: int | None = None) -> Cost:
     """Return the cost of one release under the plan's trust, to a client or to one of its ``samples`` samples."""
     if plan.samples is not None and plan.samples.count is not None:
-        samples = mechanism.batch
+        samples = Batches.of(mechanism).batch
     if plan.masks is not None:
-        return summable(mechanism).sum_privacy(cast(int, plan.masks.honest), plan.adjacency)
+        return Summable.of(mechanism).sum_privacy(cast(int, plan.masks.honest), plan.adjacency)
     return mechanism.privacy(plan.adjacency, samples).under(trust=plan.trust)
 
 

@@ -23,6 +23,7 @@ from quietbit._typing import FloatVector
 from quietbit.errors import check_int, require
 from quietbit.kernel.rng import RandomBits, secure_rng, seeded_rng
 from quietbit.kernel.select import default_kernel
+from quietbit.mechanism.abilities import ClipMoves, SampleGradients, Scouted
 from quietbit.mechanism.adaptive_clip import scout_rank
 from quietbit.mechanism.base import Answers, Mechanism
 from quietbit.mechanism.expectation import expectation
@@ -59,7 +60,9 @@ def seeded_client_rng(seed: int) -> ClientRng:
 def round_bytes(plan: Plan, mechanism: Mechanism | None, each: int) -> int:
     """Return what all clients of a round send, ``each`` an update; scouts send their answers instead."""
     scouts = plan.cohort - plan.updates  # who takes part is an expectation where that is secret
-    answers = 0 if mechanism is None or not scouts else scouts * bytes_sent(mechanism.scout(), Trust.LOCAL, 1)
+    answers = (
+        0 if mechanism is None or not scouts else scouts * bytes_sent(Scouted.of(mechanism).scout(), Trust.LOCAL, 1)
+    )
     return plan.updates * each + answers
 
 
@@ -78,13 +81,13 @@ class UplinkCollector:
         self._problem, self._steps, self._plan = problem, steps, plan
         self._rng, self._threads = client_rng(plan.rng, plan.seed), check_int(threads, "threads", 1, MOST_THREADS)
         self._uplink = Uplink(mechanism, max_payloads=plan.cohort, unit=plan.unit)
-        ball = mechanism.domain
+        ball = mechanism.ball
         require(ball.dimension == problem.dimension, "dimension of the ball", ball.dimension, "the problem's")
         # Only the mechanism clips to a clip that moves: scouts answer for the update as it was.
         wide = self.moving is not None or ball.radius >= steps.clip
         require(wide, "radius of the ball", ball.radius, "at least the clip")
         require(ball.norm is steps.norm, "norm of the ball", ball.norm.value, f"{steps.norm.value}, the clip's")
-        shown = not mechanism.takes_samples or isinstance(problem, SampleProblem)
+        shown = SampleGradients.find(mechanism) is None or isinstance(problem, SampleProblem)
         rule = "one with `gradients`, where samples are protected and few rows kept"
         require(shown, "problem", problem.name, rule)
 
@@ -128,7 +131,7 @@ class UplinkCollector:
 
     def _answers(self, mechanism: Mechanism, parameters: Rows, clients: Clients, number: int) -> Answers | None:
         """Return what the scouts of a round say of its clip."""
-        uplink = Uplink(mechanism.scout())
+        uplink = Uplink(Scouted.of(mechanism).scout())
         aggregator = uplink.aggregator()
 
         def work(chunk: Clients) -> None:
@@ -139,7 +142,7 @@ class UplinkCollector:
 
     def _payloads(self, uplink: Uplink, parameters: Rows, chunk: Clients, number: int) -> list[bytes]:
         """Return what these clients send."""
-        if uplink.mechanism.takes_samples:
+        if SampleGradients.find(uplink.mechanism) is not None:
             shown = cast(SampleProblem, self._problem).gradients
             return [uplink.send_samples(shown(parameters, one), self._rng(number, one)) for one in chunk.tolist()]
         rows = np.zeros((chunk.size, self._problem.dimension), dtype=np.float32)
@@ -152,7 +155,7 @@ class UplinkCollector:
         uplink = self._uplink
         mechanism = uplink.mechanism.for_round(b"simulation", number)
         if self.moving is not None:
-            mechanism = mechanism.at_clip(self.moving.clip)
+            mechanism = ClipMoves.of(mechanism).at_clip(self.moving.clip)
         if mechanism is uplink.mechanism:
             return uplink
         return Uplink(mechanism, max_payloads=uplink.max_payloads, unit=uplink.unit)

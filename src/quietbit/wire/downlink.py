@@ -9,7 +9,7 @@ Symbols  d parameters w, momentum buffer v; g: the mean of a round put back into
 Source   docs/theory/shared-rows.md: why sharing rows does not change the account, and how it changes the error.
 
 State is float32, and a step is a fixed sequence of float32 operations, one rounding each, so that it has the same bits
-with any number of threads and any instruction set; so has `Mechanism.unproject`, the map from k numbers to d. A client
+with any number of threads and any instruction set; so has `SharedRows.unproject`, the map from k numbers to d. A client
 does not trust a broadcast: its length follows from the mechanism and is checked before anything is read, and a state
 whose digest is not the one announced is reported instead of used, so that the full model is sent.
 """
@@ -29,6 +29,7 @@ from numpy.typing import NDArray
 
 from quietbit.errors import InvalidParameter, InvalidPayload, check_int, check_real, refuse_payload, require
 from quietbit.kernel.transform import padded_size
+from quietbit.mechanism.abilities import SharedRows
 from quietbit.mechanism.base import Mechanism
 
 __all__ = ["Broadcast", "Diverged", "Downlink", "OutOfStep", "Replica", "ServerStep", "replay_all"]
@@ -139,7 +140,7 @@ class Replica:
             OutOfStep: this is another state than the broadcast's, or the step led to another one. In the second case
                 the replica must not be used any more: its ``digest`` is empty.
         """
-        found = Broadcast.from_bytes(content, mechanism.shared_rows)
+        found = Broadcast.from_bytes(content, SharedRows.of(mechanism).shared_rows)
         if found.round <= self.round or found.before != self.digest:
             raise OutOfStep(f"A broadcast of round {found.round} needs the state before it, got round {self.round}.")
         self.take(found, mechanism)
@@ -149,7 +150,7 @@ class Replica:
 
     def take(self, broadcast: Broadcast, mechanism: Mechanism) -> None:
         """Take a broadcast's step without comparing digests, as the server does with its own."""
-        mean = np.asarray(mechanism.unproject(broadcast.values().astype(np.float64)), dtype=np.float32)
+        mean = np.asarray(SharedRows.of(mechanism).unproject(broadcast.values().astype(np.float64)), dtype=np.float32)
         require(mean.size == self.weights.size, "size of the model", self.weights.size, f"{mean.size}, the mechanism's")
         rate, momentum = np.float32(broadcast.step.rate), np.float32(broadcast.step.momentum)
         if broadcast.step.momentum and self.speed is None:
@@ -254,7 +255,8 @@ class Downlink:
         model infinite or NaN is refused and not taken.
         """
         mean = np.asarray(kept, dtype=np.float32)
-        require(mean.shape == (mechanism.shared_rows,), "shape of the mean", mean.shape, f"({mechanism.shared_rows},)")
+        rows = SharedRows.of(mechanism).shared_rows
+        require(mean.shape == (rows,), "shape of the mean", mean.shape, f"({rows},)")
         require(bool((np.abs(mean) <= LARGEST).all()), "mean of the round", "others", "at most 2^64 in magnitude")
         scale, codes = 0.0, mean
         if self.bits < 32:
@@ -282,7 +284,7 @@ class Downlink:
         return found if known and sum(map(len, found)) < self.replica.nbytes else None
 
     def _quantised(self, mean: NDArray[np.float32], mechanism: Mechanism) -> tuple[float, NDArray[Any]]:
-        places = mechanism.row_places()
+        places = SharedRows.of(mechanism).row_places()
         if self._left is None:
             self._left = np.zeros(padded_size(self.replica.weights.size), dtype=np.float32)
         wanted = self._left[places] + mean
@@ -299,7 +301,7 @@ class Downlink:
 def replay_all(replica: Replica, broadcasts: Iterable[bytes], mechanism: Mechanism, run: bytes) -> None:
     """Bring a replica up to date from the broadcasts that it missed, in order; skip those that it has."""
     for content in broadcasts:
-        number = Broadcast.from_bytes(content, mechanism.shared_rows).round
+        number = Broadcast.from_bytes(content, SharedRows.of(mechanism).shared_rows).round
         if number > replica.round:
             replica.replay(content, mechanism.for_round(run, number))
 

@@ -27,7 +27,18 @@ from quietbit.errors import InvalidParameter, InvalidPayload, check_int, refuse_
 from quietbit.kernel.base import Kernel
 from quietbit.kernel.rng import RandomBits, check_rng, device_rng, secure_rng
 from quietbit.kernel.select import default_kernel, select
-from quietbit.mechanism.base import Accumulator, Answers, Batch, Body, Mechanism, Parts, check_mechanism
+from quietbit.mechanism.abilities import Batches, SampleGradients
+from quietbit.mechanism.base import (
+    Accumulator,
+    Answers,
+    Batch,
+    Body,
+    Mechanism,
+    Parts,
+    answers_accumulator,
+    check_mechanism,
+    rows_accumulator,
+)
 from quietbit.target import Unit
 from quietbit.wire.payload import Header, build, read_body
 
@@ -83,7 +94,7 @@ class Uplink:
         unit: Unit = Unit.CLIENT,
     ) -> None:
         """Refuse anything but a mechanism, and a structure of another dimension."""
-        dimension = check_mechanism(mechanism).domain.dimension
+        dimension = check_mechanism(mechanism).ball.dimension
         given = None if like is None else Structure.of(like)
         structure = Structure.flat(dimension) if given is None else given
         require(structure.size == dimension, "number of entries of `like`", structure.size, f"{dimension}")
@@ -116,11 +127,12 @@ class Uplink:
         require(here, "gradients", "tensors on a GPU", "arrays or tensors on the host")
         parts, chosen = [part for part, _ in found], rng if rng is not None else secure_rng()
         check_rng(chosen)
-        return build(self.header, partial(self.mechanism.write_samples, parts, chosen, self._kernel), self.threads)
+        write = SampleGradients.of(self.mechanism).write_samples
+        return build(self.header, partial(write, parts, chosen, self._kernel), self.threads)
 
     def batch(self, rng: RandomBits) -> Batch:
         """Return an empty batch that clips gradients as they arrive; for a mechanism of batches."""
-        return self.mechanism.begin(rng, self._kernel)
+        return Batches.of(self.mechanism).begin(rng, self._kernel)
 
     def send_batch(self, total: Batch) -> bytes:
         """Randomise, pack and frame the sum of a batch."""
@@ -242,12 +254,15 @@ class Aggregator:
 
     def kept(self) -> FloatVector:
         """Return the mean on the rows that all clients of the round keep, for a broadcast (`Downlink`)."""
-        means = [(share, part.settled().kept(part.count)) for share, part in self._shares()]
+        means = [(share, rows_accumulator(part.settled()).kept(part.count)) for share, part in self._shares()]
         return means[0][1] if len(means) == 1 else np.asarray(sum(share * mean for share, mean in means))
 
     def answers(self) -> Answers | None:
         """Return what scouts, who all weigh alike, answered about the clip; None without answers."""
-        return next((part.settled().answers(part.count) for part in self._sums.values() if part.count), None)
+        for part in self._sums.values():
+            if part.count:
+                return answers_accumulator(part.settled()).answers(part.count)
+        return None
 
     def _shares(self) -> list[tuple[float, _Sum]]:
         """Return every sum with its share of the mean; refuse if there are none."""

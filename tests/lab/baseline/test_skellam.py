@@ -68,7 +68,7 @@ def test_the_scale_leaves_room_for_signal_and_noise(bits: int, multiplier: float
 def test_wrapping_is_as_rare_as_promised() -> None:
     """The same words, followed by hand: how often a release leaves the modulus, and that codes are its rest."""
     mechanism = Skellam(Ball(Norm.L2, 1.0, 64), 0.5, bits=8, wrap_probability=0.1)
-    vector, rng, again = update(mechanism.domain), seeded_rng(3), seeded_rng(3)
+    vector, rng, again = update(mechanism.ball), seeded_rng(3), seeded_rng(3)
     wrapped = 0
     for _ in range(400):
         codes, block = encode(mechanism, vector, rng), again.draw(64)

@@ -43,7 +43,7 @@ def table_law(law, value):
 def test_the_table_is_the_mechanisms_law(name):
     """At 400 values that are no points of the table: probabilities to 4e-6, so that no training could tell."""
     mechanism = MECHANISMS[name]
-    law, radius = code_law(mechanism), mechanism.domain.radius
+    law, radius = code_law(mechanism), mechanism.ball.radius
     values = np.random.default_rng(0).uniform(-radius, radius, 400)
     worst = max(np.abs(table_law(law, value) - mechanism.distribution(value)).max() for value in (*values, radius, 0))
     assert worst < (2e-5 if law.bits > 4 else 4e-6)

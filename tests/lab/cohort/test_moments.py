@@ -34,7 +34,7 @@ CASES = {
 def test_polynomials_are_the_mechanisms_mean_and_variance(name):
     """On points of both signs that no fit has seen."""
     mechanism, share = CASES[name]
-    moments, radius = fit_moments(mechanism, share, 500), mechanism.domain.radius
+    moments, radius = fit_moments(mechanism, share, 500), mechanism.ball.radius
     for z in np.random.default_rng(1).uniform(-1, 1, size=200):
         mean = radius * sum(c * abs(z) ** k for c, k in zip(moments.mean, moments.odd, strict=True)) * np.sign(z)
         variance = radius**2 * sum(c * abs(z) ** k for c, k in zip(moments.variance, (0, *moments.even), strict=True))
@@ -46,7 +46,7 @@ def test_polynomials_are_the_mechanisms_mean_and_variance(name):
 class Lopsided:
     """Whose mean is 0.2 more than the update."""
 
-    values, domain = np.array([-10.0, 10.0]), BALL
+    values, ball = np.array([-10.0, 10.0]), BALL
 
     def distribution(self, value):
         one = 0.5 + (value + 0.2) / 20
@@ -83,7 +83,7 @@ def test_draws_have_the_mean_and_variance_of_the_clients_codes(name):
     assert way.kind.startswith("moments ")
     assert way.draws == "normal in place of the sum"
     features = rng.uniform(-1, 1, (clients, 8)).astype(np.float32)
-    errors = rng.uniform(-1, 1, (1, 3, clients)) * mechanism.domain.radius * share
+    errors = rng.uniform(-1, 1, (1, 3, clients)) * mechanism.ball.radius * share
     groups = 200
     mean = together([way] * groups, clients, torch.device("cpu"))
     drawn = mean(torch.tensor(errors).expand(groups, 3, clients), torch.from_numpy(features), len(name)).numpy()

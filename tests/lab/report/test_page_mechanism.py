@@ -17,7 +17,7 @@ def record_of(mechanism):
 def test_a_mechanism_is_rebuilt_from_its_record_and_drawn_with_its_own_numbers(name):
     mechanism = mechanisms(40)[name]
     again = rebuild(record_of(mechanism))
-    clip = mechanism.domain.radius
+    clip = mechanism.ball.radius
     for u in (-clip, 0.0, 0.3 * clip):
         assert again.expectation(u) == pytest.approx(mechanism.expectation(u))
         assert again.variance(u) == pytest.approx(mechanism.variance(u))

@@ -14,6 +14,7 @@ from quietbit.kernel.rng import seeded_rng
 from quietbit.kernel.select import select
 from quietbit.mechanism import accumulate as module
 from quietbit.mechanism import additive
+from quietbit.mechanism.abilities import SharedRows
 from quietbit.mechanism.adaptive_clip import AdaptiveClip
 from quietbit.mechanism.additive import Gaussian
 from quietbit.mechanism.ball import Ball, Norm
@@ -27,7 +28,7 @@ NAMES = list(MECHANISMS)
 
 def many_codes(mechanism: Any, count: int) -> list[Any]:
     rng = seeded_rng(5)
-    return [encode(mechanism, update(mechanism.domain, seed), rng) for seed in range(count)]
+    return [encode(mechanism, update(mechanism.ball, seed), rng) for seed in range(count)]
 
 
 @pytest.mark.parametrize("name", NAMES)
@@ -39,12 +40,12 @@ def test_the_mean_is_the_mean_of_decoded_codes(name: str, count: int) -> None:
     sums.add([body(mechanism, code) for code in codes])
     decoded = np.array([np.asarray(decode(mechanism, code), dtype=np.float64).reshape(-1) for code in codes])
     expected = decoded.mean(axis=0)
-    found = sums.reader(count)(0, mechanism.domain.dimension)
+    found = sums.reader(count)(0, mechanism.ball.dimension)
     assert found.shape == expected.shape
     floats = sums.sums if isinstance(mechanism, AdaptiveClip) else sums  # a watch passes the inner sums on
     largest = floats.reach if mechanism.layout.bits == 32 else max(1.0, float(np.abs(expected).max()))
     exact = 2.0**-36 * largest
-    if mechanism.shared_rows:
+    if SharedRows.find(mechanism):
         # Spread and rotated back in single precision, so that clients who replay a round get the same bits: a product
         # and seven stages of sums (67 is padded to 128), each rounded by 2^-24 of a number of about this size.
         exact = 2.0**-21 * float(np.abs(decoded).max())
@@ -59,7 +60,7 @@ def test_neither_order_nor_grouping_matters(name: str) -> None:
     together.add(bodies)
     for found in reversed(bodies):
         apart.add([found])
-    ends = 0, mechanism.domain.dimension
+    ends = 0, mechanism.ball.dimension
     found, other = together.reader(20)(*ends), apart.reader(20)(*ends)
     if isinstance(mechanism, AdaptiveClip) and isinstance(
         mechanism.inner, Projected

@@ -12,6 +12,7 @@ from attrs import evolve
 from scipy import stats
 
 from quietbit import Adjacency, Ball, InvalidParameter, InvalidPayload, Norm, Uplink, seeded_rng
+from quietbit.mechanism.abilities import Scouted
 from quietbit.mechanism.adaptive_clip import AdaptiveClip, Scout, _answer_cost, scout_rank
 from quietbit.mechanism.ball import own_parts, scaled
 from quietbit.mechanism.projected import Projected
@@ -127,8 +128,8 @@ def test_who_scouts_follows_from_run_round_and_number_alone_and_is_checked_both_
 def test_the_release_is_the_inner_one_of_the_rescaled_update(name: str) -> None:
     """Bit for bit, with the same words, whether or not others scout."""
     inner, words, few = MECHANISMS[name], CountingWords(5), CountingWords(5)
-    mechanism = AdaptiveClip(inner, 4 * inner.domain.radius, 20, 0.4)  # a power of two: rescaling is exact
-    vector = update(inner.domain, share=0.9)
+    mechanism = AdaptiveClip(inner, 4 * inner.ball.radius, 20, 0.4)  # a power of two: rescaling is exact
+    vector = update(inner.ball, share=0.9)
     sent, plain = Uplink(mechanism).send(4 * vector, words), Uplink(inner).send(vector, few)
     assert words.draws == few.draws
     assert np.array_equal(Payload.from_bytes(sent).body, Payload.from_bytes(plain).body)
@@ -237,4 +238,4 @@ def test_only_a_mechanism_has_a_clip_that_moves_and_only_one() -> None:
     with pytest.raises(InvalidParameter, match="that clients scout for"):
         AdaptiveClip(INNER, 1.0).scout()
     with pytest.raises(InvalidParameter, match="a clip that clients scout for"):
-        INNER.scout()
+        Scouted.of(INNER)

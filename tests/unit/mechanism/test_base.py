@@ -47,7 +47,7 @@ def test_prices_wear_their_words_and_take_no_others(name: str) -> None:
 def test_sums_are_for_mechanisms_with_an_account_of_sums() -> None:
     one = MECHANISMS["imvu one bit l2"]
     assert summable(one) is one
-    with pytest.raises(InvalidParameter, match=r"account for sums of codes .imvu has., got Gaussian"):
+    with pytest.raises(InvalidParameter, match="account for sums of codes"):
         summable(Gaussian(Ball("l2", 1.0, 3), 1.0))
 
 

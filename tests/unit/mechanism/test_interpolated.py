@@ -98,7 +98,7 @@ def test_a_decoder_changes_no_code_and_no_account() -> None:
 @pytest.mark.parametrize("name", ["reference", "cpu"])
 def test_every_kernel_gives_the_same_codes(name: str) -> None:
     mechanism = MECHANISMS["imvu three bits five levels"]
-    vector = update(mechanism.domain).astype(np.float32)
+    vector = update(mechanism.ball).astype(np.float32)
     default = encode(mechanism, vector, seeded_rng(8))
     assert np.array_equal(default, encode(mechanism, vector, seeded_rng(8), kernel=name))
 

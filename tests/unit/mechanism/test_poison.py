@@ -12,7 +12,7 @@ from quietbit import Ball, Gaussian, Norm, Uplink, calibrate
 from quietbit.errors import InvalidParameter, Outlier
 from quietbit.kernel.select import default_kernel
 from quietbit.mechanism.batch import LocalSteps, PoissonBatch
-from quietbit.mechanism.poison import moved, seed_maximum
+from quietbit.mechanism.poison import honest_length, moved, poisoned, seed_maximum
 from quietbit.plan.compare import compare
 from quietbit.target import Trust
 from quietbit.wire.payload import build
@@ -69,13 +69,13 @@ def test_an_attacker_who_searches_moves_the_server_as_far_as_stated(draws: tuple
     best = seeds[int(scores.argmax())]
     along = float(decoded(mechanism, bytes(mechanism.nonce_size) + best) @ aim) / mechanism.ball.radius
     assert along == pytest.approx(float(scores.max()) / mechanism.profile.gain_lower, rel=1e-3)
-    assert mechanism.poisoned(WORK - 5) < along < mechanism.poisoned(WORK + 27)
+    assert poisoned(mechanism, WORK - 5) < along < poisoned(mechanism, WORK + 27)
 
 
 @pytest.mark.parametrize("word", ["imvu", "gaussian", "sign", "skellam", "mvu"])
 def test_no_payload_that_the_server_takes_is_longer_than_stated(word: str) -> None:
     mechanism, rng = found(word), np.random.default_rng(seed(7))
-    most = mechanism.poisoned() * mechanism.ball.radius if hasattr(mechanism, "ball") else mechanism.poisoned() * 2.0
+    most = poisoned(mechanism) * mechanism.ball.radius
     longest = 0.0
     for _ in range(200):
         body = rng.bytes(mechanism.layout.size)
@@ -91,7 +91,7 @@ def test_no_payload_that_the_server_takes_is_longer_than_stated(word: str) -> No
 
 def test_floats_just_below_the_bound_are_taken_and_just_above_refused() -> None:
     mechanism = found("gaussian")
-    each = mechanism.poisoned() * 2.0 / SIZE**0.5
+    each = poisoned(mechanism) * 2.0 / SIZE**0.5
     vector = decoded(mechanism, np.full(SIZE, each * 0.999, dtype="<f4").tobytes())
     assert np.linalg.norm(vector) == pytest.approx(each * 0.999 * SIZE**0.5, rel=1e-4)
     with pytest.raises(ValueError, match="length of the payload"):
@@ -119,8 +119,8 @@ def test_a_search_along_rows_of_the_rotation_reaches_as_far_as_stated(
         best = seeds[int(scores.argmax())]
         reached.append(float(decoded(mechanism, nonce[: mechanism.nonce_size] + best) @ aim) / mechanism.ball.radius)
     assert min(reached) > 3 * seed_maximum(WORK) / mechanism.profile.gain_lower  # what a random direction would reach
-    assert mechanism.poisoned(WORK - 5) < min(reached)
-    assert max(reached) < mechanism.poisoned(WORK + 27)
+    assert poisoned(mechanism, WORK - 5) < min(reached)
+    assert max(reached) < poisoned(mechanism, WORK + 27)
 
 
 def test_the_rows_of_few_codes_are_a_direction_too() -> None:
@@ -128,19 +128,19 @@ def test_the_rows_of_few_codes_are_a_direction_too() -> None:
     mechanism = found("imvu", 4096, keep=SIZE)
     body = bytes(mechanism.layout.size - SIZE // 8) + bytes([255]) * (SIZE // 8)
     vector = decoded(mechanism, body)
-    assert float(np.linalg.norm(vector)) <= mechanism.poisoned() * 2.0 * (1 + 1e-6)
-    assert float(np.linalg.norm(vector)) >= 0.9 * mechanism.poisoned() * 2.0
+    assert float(np.linalg.norm(vector)) <= poisoned(mechanism) * 2.0 * (1 + 1e-6)
+    assert float(np.linalg.norm(vector)) >= 0.9 * poisoned(mechanism) * 2.0
 
 
 def test_fewer_rows_are_longer() -> None:
     few, all_rows = found("vmvu", 4096, keep=64), found("vmvu", 4096, keep=4096)
-    ratio = few.poisoned() * few.profile.gain_lower / (all_rows.poisoned() * all_rows.profile.gain_lower)
+    ratio = poisoned(few) * few.profile.gain_lower / (poisoned(all_rows) * all_rows.profile.gain_lower)
     assert ratio == pytest.approx(8)
 
 
 def test_a_share_of_clients_moves_a_mean_by_its_share_unless_masks_hide_it() -> None:
     mechanism = found("imvu")
-    one = mechanism.poisoned()
+    one = poisoned(mechanism)
     assert moved(mechanism, 0.01, Trust.LOCAL) == pytest.approx(0.01 * one)
     assert moved(mechanism, 0.01, Trust.CENTRAL) == 0.01
     assert moved(mechanism, 0.01, Trust.SECURE_AGGREGATION) == one
@@ -158,11 +158,11 @@ def test_compare_has_the_column_only_where_it_was_asked_for() -> None:
 
 def test_several_steps_reach_as_far_as_a_server_takes_their_difference() -> None:
     site = LocalSteps(PoissonBatch(Gaussian(Ball(Norm.L2, 2.0, SIZE), 0.01), 10, 0.5), 5, 0.1, 1)
-    clips = site.poisoned() * 5 * 0.1 * 2.0
-    scale = np.float32(0.999 * site.honest_length / np.sqrt(SIZE))
+    clips = poisoned(site) * 5 * 0.1 * 2.0
+    scale = np.float32(0.999 * honest_length(site) / np.sqrt(SIZE))
     longest = decoded(site, scale.tobytes() + bytes([255]) * (site.layout.size - 4))
     assert 0.99 * clips <= np.linalg.norm(longest) <= clips
     finer = evolve(site, bits=4)
-    assert finer.poisoned() < site.poisoned()
+    assert poisoned(finer) < poisoned(site)
     with pytest.raises(Outlier, match="length of the payload"):
         decoded(finer, scale.tobytes() + bytes([255]) * (finer.layout.size - 4))

@@ -92,7 +92,7 @@ def test_what_the_inner_mechanism_releases_lies_in_its_ball_whatever_the_update(
 
 
 def test_a_sample_s_price_is_refused_with_the_reason() -> None:
-    with pytest.raises(InvalidParameter, match="lengthen the difference of two close updates"):
+    with pytest.raises(InvalidParameter, match="no known cost to one sample"):
         projected().privacy(Adjacency.ZERO_OUT, 10)
 
 
@@ -155,7 +155,7 @@ def test_sums_of_kept_coordinates_have_the_account_of_the_sum_and_decode_to_the_
     missed = (1 - found.response) * 0.5**2 / DIMENSION
     assert found.squared_error == pytest.approx(noise + found.projection_error + missed)
     mechanism: Any = found.mechanism.at(3)
-    with pytest.raises(InvalidParameter, match="rows must be named"):
+    with pytest.raises(InvalidParameter, match="the same rows for all clients"):
         Projected(mechanism.inner, BALL).sum_privacy(100, Adjacency.ZERO_OUT)
     zeros = mechanism.mean_from_sum(np.full(256, 50), 100)
     assert np.allclose(zeros, 0, atol=1e-9)

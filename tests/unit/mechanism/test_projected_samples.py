@@ -87,7 +87,7 @@ def test_gradients_come_one_by_one_and_means_are_refused() -> None:
         with pytest.raises(InvalidParameter):
             uplink.send_samples(wrong, words)
     assert words.draws == 0
-    with pytest.raises(InvalidParameter, match="take gradients one by one"):
+    with pytest.raises(InvalidParameter, match="gradients one by one"):
         Uplink(calibrate("gaussian", **GIVEN, keep=KEEP).mechanism).send_samples([aligned()])
     with pytest.raises(InvalidParameter, match="sample-level privacy"):
         calibrate("mvu", **GIVEN, keep=KEEP, samples=2)

@@ -69,7 +69,7 @@ def rotated(size: int, epsilon: float) -> Any:
 
 def gains(mechanism: Any, update: Any, seeds: Any = SEEDS) -> Any:
     """<x, mean of what is decoded> / |x|^2, for rotations of these seeds."""
-    unit = mechanism.domain.clip(np.asarray(update) * (mechanism.domain.radius / np.linalg.norm(update)))
+    unit = mechanism.ball.clip(np.asarray(update) * (mechanism.ball.radius / np.linalg.norm(update)))
     length, found = float(unit @ unit), []
     for seed in seeds:
         y = usual_kernel().rotate([unit], seed, mechanism.rotation.block, kind=np.float64)

@@ -7,6 +7,7 @@ import pytest
 import quietbit
 from quietbit import Adjacency, Ball, Norm, Trust, VectorMVU, calibrate
 from quietbit.design.profile import Profile
+from quietbit.mechanism.abilities import Blanketed
 from quietbit.mechanism.base import shuffled_privacy
 from quietbit.privacy.profile import profile_blanket
 from quietbit.privacy.shuffle import Shuffle, clones
@@ -65,6 +66,6 @@ def test_others_are_refused(name):
 def test_drawn_directly_there_is_no_blanket():
     mechanism = VectorMVU(Profile.from_weights([4.3], [1.0, 4e6]), BALL, 1024)
     assert not mechanism.seeded
-    assert mechanism.blanket(REPLACE) is None
+    assert Blanketed.find(mechanism) is None
     with pytest.raises(quietbit.InvalidParameter, match="delta = 0"):
         shuffled_privacy(mechanism, REPLACE, 1000)

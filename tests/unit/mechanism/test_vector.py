@@ -173,14 +173,14 @@ def by_the_book(mechanism: Any, body: bytes) -> Any:
 def test_a_seed_decodes_by_the_book() -> None:
     for name in ("vmvu seed", "vmvu seed all rows"):
         mechanism = MECHANISMS[name]
-        payload = Uplink(mechanism).send(update(mechanism.domain), seeded_rng(3))
+        payload = Uplink(mechanism).send(update(mechanism.ball), seeded_rng(3))
         found = Uplink(mechanism).receive([payload])
         assert found == pytest.approx(by_the_book(mechanism, payload[56:]), abs=1e-9)
 
 
 def test_the_seed_that_is_sent_is_the_first_accepted() -> None:
     """Candidates, acceptance words and nonce from the streams that the reference names, looked at one by one."""
-    mechanism, vector = SEEDED, update(SEEDED.domain, share=0.8)
+    mechanism, vector = SEEDED, update(SEEDED.ball, share=0.8)
     for seed in range(20):
         body = Uplink(mechanism).send(vector, seeded_rng(seed))[56:]
         block = seeded_rng(seed).draw(mechanism.keep)
@@ -225,7 +225,7 @@ def test_padding_of_a_single_code_is_refused() -> None:
 def test_every_kind_of_update_is_the_same_vector() -> None:
     """Half precision, bfloat16, dictionaries and tensors: the seed depends on the numbers alone."""
     torch = pytest.importorskip("torch")
-    vector = torch.from_numpy(update(SEEDED.domain).astype(np.float32))
+    vector = torch.from_numpy(update(SEEDED.ball).astype(np.float32))
     for kind in (torch.float16, torch.bfloat16, torch.float32, torch.float64):
         tensor = vector.to(kind)
         plain = tensor.to(torch.float64).numpy()
@@ -238,7 +238,7 @@ def test_every_kind_of_update_is_the_same_vector() -> None:
 def test_one_draw_a_release_and_none_for_a_refusal() -> None:
     for mechanism in (SEEDED, DIRECT):
         rng = CountingWords()
-        Uplink(mechanism).send(update(mechanism.domain), rng)
+        Uplink(mechanism).send(update(mechanism.ball), rng)
         assert rng.draws == 1
         with pytest.raises(InvalidParameter):
             Uplink(mechanism).send(np.full(67, np.nan), rng)

@@ -51,7 +51,7 @@ def books(folder):
 
 def question(number=1, mechanism=MECHANISM, **changes) -> Question:
     given = {
-        "run": 7, "round": number, "node": 11, "dimension": mechanism.domain.dimension,
+        "run": 7, "round": number, "node": 11, "dimension": mechanism.ball.dimension,
         "mechanism": description_of(mechanism), "epsilon": 1e6, "delta": 1e-5, "adjacency": "replace-one", "client": 0,
     }  # fmt: skip
     return Question(**given | changes)

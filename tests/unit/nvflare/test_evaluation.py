@@ -175,7 +175,7 @@ def test_a_server_that_asks_about_the_model_in_other_words_gets_no_answer(name, 
     site = Site(right(1.0), simulated=False, properties=owned(tmp_path, evaluate=50.0))
     task = server.asks()
     task["quietbit"]["evaluation"] |= {
-        "mechanism": description_of(QUESTIONS[name]), "dimension": QUESTIONS[name].domain.dimension,
+        "mechanism": description_of(QUESTIONS[name]), "dimension": QUESTIONS[name].ball.dimension,
     }  # fmt: skip
     record = content(site.does(task))["quietbit"]
     assert isinstance(record["release"], bytes)

@@ -21,6 +21,7 @@ from nvflare.app_common.utils.fl_model_utils import FLModelUtils
 from nvflare.app_common.workflows.base_fedavg import _get_num_steps_weight
 
 from quietbit.errors import InvalidParameter
+from quietbit.mechanism.abilities import is_unmasked
 from quietbit.mechanism.registry import build
 from quietbit.node.question import Framed
 from quietbit.nvflare import PrivateReceiver, add_privacy
@@ -281,10 +282,10 @@ def test_a_clip_that_moves_moves_as_scouts_say(tmp_path, monkeypatch):
         tasks = [server.asks(site.name, number) for site in sites]
         kinds = [build(json.loads(task["quietbit"]["request"]["mechanism"])) for task in tasks]
         replies = [site.does(task) for site, task in zip(sites, tasks, strict=True)]
-        ways = {kind.unmasked: Uplink(kind).aggregator() for kind in kinds}
+        ways = {is_unmasked(kind): Uplink(kind).aggregator() for kind in kinds}
         said, sums = ways[True], ways[False]
         for kind, reply in zip(kinds, replies, strict=True):
-            (said if kind.unmasked else sums).add(bytes(Framed.from_bytes(release_of(reply)).payload))
+            (said if is_unmasked(kind) else sums).add(bytes(Framed.from_bytes(release_of(reply)).payload))
         seen = [server.takes(reply, site.name, number) for reply, site in zip(replies, sites, strict=True)]
         np.testing.assert_allclose(averaged(seen), -sums.mean(), rtol=1e-4, atol=1e-5)
         scouts.append((said.count, 8 - said.count))

@@ -237,9 +237,7 @@ def test_engines_take_what_calibrate_saturates_at(epsilon, releases):
     found = read(mechanism="vmvu", epsilon=epsilon, releases=releases)
     mechanism = found.mechanism_for(100)
     assert fits(found, mechanism, releases)
-    same = calibrate(
-        "vmvu", ball=mechanism.domain, epsilon=epsilon, delta=1e-5, adjacency="zero-out", releases=releases
-    )
+    same = calibrate("vmvu", ball=mechanism.ball, epsilon=epsilon, delta=1e-5, adjacency="zero-out", releases=releases)
     assert same.saturated
     assert mechanism.error().squared <= 1.1 * same.squared_error
 

@@ -56,7 +56,7 @@ def mechanisms(dimension: int, clip: float = 0.5) -> dict[str, Any]:
 
 def steps_for(mechanism: Any, unit: Unit = Unit.CLIENT, **given: Any) -> LocalPlan:
     """What clients do before such a mechanism."""
-    return LocalPlan(mechanism.domain.norm, mechanism.domain.radius, unit, **given)
+    return LocalPlan(mechanism.ball.norm, mechanism.ball.radius, unit, **given)
 
 
 def setting(**given: Any) -> Setting:

@@ -11,6 +11,7 @@ import pytest
 
 from plans import flat_plan
 from quietbit import Plan
+from quietbit.mechanism.abilities import is_unmasked
 from quietbit.simulate import Score, Training, simulate
 from quietbit.wire.payload import Header
 from quietbit.wire.uplink import Uplink
@@ -98,7 +99,7 @@ def test_a_scout_sends_no_update() -> None:
     plain = Uplink.send
 
     def noted(self: Uplink, update: Any, rng: Any = None) -> bytes:
-        asked[self.mechanism.unmasked].append(int(np.searchsorted(LENGTHS, np.float32(update[0]))))
+        asked[is_unmasked(self.mechanism)].append(int(np.searchsorted(LENGTHS, np.float32(update[0]))))
         return plain(self, update, rng)
 
     with pytest.MonkeyPatch.context() as patch:
@@ -139,7 +140,7 @@ def test_payloads_of_the_round_before_are_of_another_clip(monkeypatch: pytest.Mo
 
     def noted(self: Uplink, update: Any, rng: Any = None) -> bytes:
         data = plain(self, update, rng)
-        sent.append((self.mechanism.domain.radius, data[24:56]))
+        sent.append((self.mechanism.ball.radius, data[24:56]))
         return data
 
     monkeypatch.setattr(Uplink, "send", noted)

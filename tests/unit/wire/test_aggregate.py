@@ -17,8 +17,8 @@ from unit.mechanism.makers import MECHANISMS, update
 MECHANISM = MECHANISMS["imvu one bit l2"]
 UPLINK = Uplink(MECHANISM)
 WORDS = seeded_rng(3)
-GOOD = [UPLINK.send(update(MECHANISM.domain, seed), WORDS) for seed in range(40)]
-OTHER = Uplink(MECHANISMS["imvu one bit l1 beta 8"]).send(update(MECHANISMS["imvu one bit l1 beta 8"].domain), WORDS)
+GOOD = [UPLINK.send(update(MECHANISM.ball, seed), WORDS) for seed in range(40)]
+OTHER = Uplink(MECHANISMS["imvu one bit l1 beta 8"]).send(update(MECHANISMS["imvu one bit l1 beta 8"].ball), WORDS)
 
 
 def flipped(data: bytes, place: int) -> bytes:

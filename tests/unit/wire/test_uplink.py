@@ -14,6 +14,7 @@ import quietbit
 from path import codes_of, decode, many, width
 from quietbit.errors import InvalidParameter, InvalidPayload
 from quietbit.kernel.rng import seeded_rng
+from quietbit.mechanism.abilities import SharedRows
 from quietbit.mechanism.additive import Gaussian
 from quietbit.mechanism.ball import Ball, Norm
 from quietbit.mechanism.interpolated import InterpolatedMVU
@@ -31,24 +32,24 @@ def mechanism(request: pytest.FixtureRequest) -> Any:
 
 
 def test_a_payload_is_bytes_of_the_promised_size(mechanism: Any) -> None:
-    payload = Uplink(mechanism).send(update(mechanism.domain))
+    payload = Uplink(mechanism).send(update(mechanism.ball))
     assert isinstance(payload, bytes)
     assert len(payload) == -(-width(mechanism) * many(mechanism) // 8) + (64 if mechanism.layout.bits else 56)
 
 
 def test_the_mean_is_that_of_the_decoded_payloads(mechanism: Any) -> None:
     uplink = Uplink(mechanism)
-    payloads = [uplink.send(update(mechanism.domain, seed)) for seed in range(17)]
+    payloads = [uplink.send(update(mechanism.ball, seed)) for seed in range(17)]
     decoded = [np.asarray(decode(mechanism, codes_of(data)), np.float64) for data in payloads]
     expected = np.mean(decoded, axis=0).reshape(-1)
     found = uplink.receive(iter(payloads))
     assert found.dtype == np.float64
-    most = 1e-6 if mechanism.shared_rows else 1e-9  # shared rows are rotated back in single precision
+    most = 1e-6 if SharedRows.find(mechanism) else 1e-9  # shared rows are rotated back in single precision
     assert np.abs(found - expected).max() <= most
 
 
 def test_two_sendings_share_no_words(mechanism: Any) -> None:
-    uplink, vector = Uplink(mechanism), update(mechanism.domain)
+    uplink, vector = Uplink(mechanism), update(mechanism.ball)
     assert uplink.send(vector) != uplink.send(vector)
     assert uplink.send(vector, seeded_rng(2)) == uplink.send(vector, seeded_rng(2))
 
@@ -66,7 +67,7 @@ def test_threads_change_no_byte() -> None:
 
 def test_a_tree_is_clipped_under_one_norm_and_restored() -> None:
     mechanism = MECHANISMS["imvu three bits five levels"]
-    flat = 3 * update(mechanism.domain).astype(np.float32)
+    flat = 3 * update(mechanism.ball).astype(np.float32)
     tree = {
         "head": {"weight": torch.from_numpy(flat[:20].copy()).reshape(4, 5), "bias": flat[20:24]},
         "body": [flat[24:40].reshape(2, 8), (flat[40:],)],
@@ -87,7 +88,7 @@ def test_a_tree_is_clipped_under_one_norm_and_restored() -> None:
 @pytest.mark.parametrize("kind", ["float16", "bfloat16", "float32", "float64"])
 def test_every_float_type_is_sent_and_restored(kind: str) -> None:
     mechanism = MECHANISMS["imvu one bit l2"]
-    vector = torch.from_numpy(update(mechanism.domain)).to(getattr(torch, kind))
+    vector = torch.from_numpy(update(mechanism.ball)).to(getattr(torch, kind))
     exact = vector.to(torch.float64).numpy()
     payload = Uplink(mechanism, like=vector).send(vector, seeded_rng(1))
     assert payload == Uplink(mechanism).send(exact, seeded_rng(1))
@@ -95,7 +96,7 @@ def test_every_float_type_is_sent_and_restored(kind: str) -> None:
 
 
 def test_the_update_is_not_changed(mechanism: Any) -> None:
-    vector = 5 * update(mechanism.domain)
+    vector = 5 * update(mechanism.ball)
     kept = vector.copy()
     vector.setflags(write=False)
     Uplink(mechanism).send(vector)
@@ -103,7 +104,7 @@ def test_the_update_is_not_changed(mechanism: Any) -> None:
 
 
 def test_nothing_is_drawn_for_an_update_that_is_refused(mechanism: Any) -> None:
-    good = update(mechanism.domain)
+    good = update(mechanism.ball)
     with_nan, with_infinity = good.copy(), good.copy()
     with_nan[-1], with_infinity[0] = np.nan, -np.inf
     rng = CountingWords()
@@ -117,13 +118,13 @@ def test_nothing_is_drawn_for_an_update_that_is_refused(mechanism: Any) -> None:
 
 def test_a_seed_in_place_of_words_is_refused(mechanism: Any) -> None:
     with pytest.raises(InvalidParameter, match="rng must be a source of random bits"):
-        Uplink(mechanism).send(update(mechanism.domain), 7)  # type: ignore[arg-type]
+        Uplink(mechanism).send(update(mechanism.ball), 7)  # type: ignore[arg-type]
 
 
 def test_zero_and_strided_updates_are_sent(mechanism: Any) -> None:
     uplink = Uplink(mechanism)
     assert len(uplink.send(np.zeros(WIDTH))) == len(uplink.send(np.zeros(2 * WIDTH)[::2]))
-    wide = np.repeat(update(mechanism.domain), 2)
+    wide = np.repeat(update(mechanism.ball), 2)
     assert uplink.send(wide[::2], seeded_rng(0)) == uplink.send(wide[::2].copy(), seeded_rng(0))
 
 
@@ -144,7 +145,7 @@ def test_impossible_uplinks_are_refused(arguments: dict[str, Any], sentence: str
 
 
 def test_payloads_of_other_mechanisms_are_refused() -> None:
-    sent = {name: Uplink(found).send(update(found.domain)) for name, found in MECHANISMS.items()}
+    sent = {name: Uplink(found).send(update(found.ball)) for name, found in MECHANISMS.items()}
     for name, found in MECHANISMS.items():
         for other, payload in sent.items():
             if other == name:
@@ -162,7 +163,7 @@ def test_a_repr_shows_no_update() -> None:
 def test_files_are_received(tmp_path: Path) -> None:
     mechanism = MECHANISMS["imvu one bit l2"]
     uplink = Uplink(mechanism)
-    payloads = [uplink.send(update(mechanism.domain, seed)) for seed in range(5)]
+    payloads = [uplink.send(update(mechanism.ball, seed)) for seed in range(5)]
     for place, payload in enumerate(payloads):
         (tmp_path / f"{place}.payload").write_bytes(payload)
     assert np.array_equal(uplink.receive(sorted(tmp_path.iterdir())), uplink.receive(payloads))
@@ -177,9 +178,9 @@ def test_many_payloads_average_to_the_clipped_update() -> None:
     """
     mechanism = InterpolatedMVU(design(2, 1, 3.0), Ball(Norm.L2, 1.0, WIDTH), decoder="unbiased-at-zero")
     uplink, rng, count = Uplink(mechanism), seeded_rng(11), 4000
-    vector = 4 * update(mechanism.domain, share=1.0)
+    vector = 4 * update(mechanism.ball, share=1.0)
     found = uplink.receive(uplink.send(vector, rng) for _ in range(count))
-    clipped = mechanism.domain.clip(vector)
+    clipped = mechanism.ball.clip(vector)
     expected = np.array([mechanism.expectation(value) for value in clipped])
     spread = np.sqrt([mechanism.variance(value) for value in clipped])
     assert np.all(np.abs(found - expected) <= 7 * spread / np.sqrt(count))

@@ -26,6 +26,7 @@ from attrs import field, frozen
 from quietbit._typing import FloatVector
 from quietbit.auditor.ratio import clopper_pearson
 from quietbit.errors import check_int, check_real, require
+from quietbit.mechanism.abilities import Summable
 from quietbit.mechanism.response import MOST_CELLS, RandomisedResponse, SummedResponse
 from quietbit.privacy.cost import Cost
 from quietbit.run.section import Real, Section, Whole, choice, needed
@@ -153,7 +154,7 @@ class Evaluation:
         times = self.releases if answers is None else answers
         if self.honest is None or not times:
             return ()
-        return ((self.mechanism.sum_privacy(self.honest, self.adjacency), times),)
+        return ((Summable.of(self.mechanism).sum_privacy(self.honest, self.adjacency), times),)
 
     def due(self, number: int, rounds: int | None) -> bool:
         """Return whether round ``number`` of ``rounds`` asks about its model: all answers, spread over the rounds.

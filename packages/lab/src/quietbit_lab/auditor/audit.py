@@ -19,6 +19,7 @@ from quietbit._search import bisect
 from quietbit._typing import FloatVector
 from quietbit.errors import check_int, check_real
 from quietbit.kernel.rng import RandomBits, check_rng, secure_rng
+from quietbit.mechanism.abilities import SharedRows
 from quietbit.mechanism.base import Mechanism
 from quietbit.privacy.conversion import gaussian_epsilon_upper, gaussian_log_delta
 from quietbit.privacy.guarantee import shown_epsilon
@@ -116,7 +117,9 @@ def _path(target: Any) -> Path:
             return cast(Path, target)
         target = Uplink(target)
     found = Uplink(target.mechanism, threads=target.threads)
-    return _Rounds(found) if found.mechanism.shared_rows else found
+    if SharedRows.find(found.mechanism) is not None:
+        return _Rounds(found)
+    return found
 
 
 @final

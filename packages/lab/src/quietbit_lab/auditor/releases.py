@@ -25,6 +25,7 @@ from scipy import fft
 
 from quietbit._typing import FloatMatrix, FloatVector
 from quietbit.errors import require
+from quietbit.mechanism.abilities import RoughMoments
 from quietbit.mechanism.ball import Ball
 from quietbit.mechanism.base import Mechanism
 
@@ -174,7 +175,9 @@ class Releases:
 def release(path: Path, rng: Any, samples: int, progress: Progress) -> Releases:
     """Send every update as often as its probe asks for, the main ones ``samples`` times."""
     mechanism = path.mechanism
-    ball, error = mechanism.domain, float(mechanism.moment_error)
+    ball = mechanism.ball
+    rough = RoughMoments.nearest(mechanism)
+    error = 0.0 if rough is None else float(rough.moment_error)
     require(0 <= error < 1, "moment_error of the mechanism", error, "from 0 to below 1")
     decoded = cache(lambda value: (float(mechanism.expectation(value)), float(mechanism.variance(value))))
     probes = _probes(ball, samples)
@@ -187,7 +190,7 @@ def release(path: Path, rng: Any, samples: int, progress: Progress) -> Releases:
 
 
 def _record(path: Path, rng: Any, probe: _Probe, claimed: Any, found: Releases, progress: Progress) -> Record:
-    ball = path.mechanism.domain
+    ball = path.mechanism.ball
     target = np.asarray(ball.clip(probe.update), dtype=np.float64)
     # The mean, and what it is for an update shorter by one step of a tenth, and by two.
     mean, less, least = (_claims(claimed, target / STRETCH**step)[0] for step in range(3))

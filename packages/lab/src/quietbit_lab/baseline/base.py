@@ -20,6 +20,7 @@ from quietbit._typing import FloatVector
 from quietbit.errors import check_int, check_real
 from quietbit.kernel.base import Kernel
 from quietbit.kernel.rng import RandomBits
+from quietbit.mechanism.abilities import RoughMoments
 from quietbit.mechanism.ball import Ball
 from quietbit.mechanism.base import Accumulator, Body, Error, Layout, Mechanism, Parts
 from quietbit.privacy.cost import Cost
@@ -62,7 +63,6 @@ class Baseline(Mechanism):
     """A mechanism of the field on updates in a ball, decoded without bias and priced as a whole."""
 
     ball: Ball
-    NO_SAMPLE_COST = "it looks at the direction of the whole update"
 
     @abstractmethod
     def noise_at(self, value: float) -> float:
@@ -78,7 +78,7 @@ class Baseline(Mechanism):
 
 
 @frozen
-class Directional(Baseline):
+class Directional(Baseline, RoughMoments):
     """A mechanism that releases a random vector along the update's direction; ``moments`` are E[t] and E[t^2]."""
 
     @property

@@ -24,6 +24,7 @@ from quietbit.design.table import Design, DesignSpec
 from quietbit.kernel.base import Kernel
 from quietbit.kernel.rng import RandomBits
 from quietbit.kernel.sampler import SAMPLING_ERROR, Sampler
+from quietbit.mechanism.abilities import Designed
 from quietbit.mechanism.accumulate import code_accumulator
 from quietbit.mechanism.ball import Ball, Norm, check_ball, own_copy
 from quietbit.mechanism.base import Accumulator, Body, Error, Layout, Mechanism, Parts, passed_on
@@ -42,7 +43,7 @@ MOST_LEVELS = 65
 
 @final
 @frozen
-class DitheredMVU(Mechanism):
+class DitheredMVU(Mechanism, Designed):
     """MVU on updates in an L1 or L2 ball; its moments are those before rejection, which changes them slightly.
 
     Dithering makes a vector longer by about h sqrt(d)/2, so few levels in many dimensions cost privacy: see ``reach``.
@@ -52,7 +53,6 @@ class DitheredMVU(Mechanism):
     ball: Ball = field(converter=check_ball)
     sampler: Sampler = field(init=False, repr=False, eq=False)
     values: FloatVector = field(init=False, repr=False, eq=False)
-    NO_SAMPLE_COST = "MVU rounds at random before it samples, and two close updates may round far apart"
 
     @sampler.default
     def _sampler(self) -> Sampler:
@@ -66,7 +66,8 @@ class DitheredMVU(Mechanism):
         values.setflags(write=False)
         return values
 
-    bits, designed = passed_on("design.spec.output_bits"), passed_on("design")
+    bits = passed_on("design.spec.output_bits")
+    designed = passed_on("design")
 
     @property
     def layout(self) -> Layout:
@@ -101,7 +102,7 @@ class DitheredMVU(Mechanism):
 
     def distribution(self, value: float) -> FloatVector:
         """Return the probabilities of all symbols for a coordinate of this value, before rejection."""
-        place = (self._value(value) / (2 * self.ball.radius) + 0.5) * self._cells
+        place = (self.ball.check_coordinate(value) / (2 * self.ball.radius) + 0.5) * self._cells
         index = int(min(math.floor(place), self._cells - 1))
         part = place - index
         table = self.design.probabilities

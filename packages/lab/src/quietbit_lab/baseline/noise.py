@@ -22,6 +22,7 @@ from quietbit._typing import FloatVector
 from quietbit.kernel.base import Kernel
 from quietbit.kernel.rng import RandomBits, WordBlock
 from quietbit.kernel.rounded import NoiseLaw
+from quietbit.mechanism.abilities import SamplePriced, Shortening
 from quietbit.mechanism.accumulate import code_accumulator
 from quietbit.mechanism.additive import Gaussian, Noise, noise_family, tail_and_sign
 from quietbit.mechanism.ball import Ball, Norm, clipped_pieces
@@ -106,7 +107,7 @@ LAWS = {
 
 @final
 @frozen
-class Sign(Mechanism):
+class Sign(Mechanism, SamplePriced, Shortening):
     """The sign of a Gaussian's or a Laplace's noisy update: code 1 where it is not negative, else 0.
 
     Codes decode to +1 and -1, which have no unit; dividing by ``slope_at_zero`` restores the units of the update.
@@ -114,13 +115,13 @@ class Sign(Mechanism):
 
     inner: Noise = field(validator=only(Noise, "a Gaussian or a Laplace"))
 
-    domain = passed_on("inner.ball")
+    ball = passed_on("inner.ball")
     values = SIGNS  # the values of codes 0 and 1
 
     @property
     def layout(self) -> Layout:
         """One bit per coordinate."""
-        return Layout.codes(1, self.domain.dimension)
+        return Layout.codes(1, self.ball.dimension)
 
     @property
     def _law(self) -> SignLaw:
@@ -142,8 +143,8 @@ class Sign(Mechanism):
 
     def write(self, update: Parts, rng: RandomBits, kernel: Kernel, out: Body) -> None:
         """Write one bit per coordinate."""
-        size = self.domain.dimension
-        piece = clipped_pieces(self.domain, update, kernel)
+        size = self.ball.dimension
+        piece = clipped_pieces(self.ball, update, kernel)
         block = rng.draw(size)
         for start in range(0, size, CHUNK):
             stop = min(size, start + CHUNK)
@@ -152,7 +153,7 @@ class Sign(Mechanism):
 
     def accumulator(self, kernel: Kernel, max_payloads: int) -> Accumulator:
         """Return an accumulator that counts ones."""
-        return code_accumulator(SIGNS, 1, self.domain.dimension, kernel, max_payloads)
+        return code_accumulator(SIGNS, 1, self.ball.dimension, kernel, max_payloads)
 
     def cost(self, adjacency: Adjacency) -> Cost:
         """Return the inner mechanism's cost, since taking a sign is post-processing, plus the bit's sampling slack."""
@@ -164,12 +165,12 @@ class Sign(Mechanism):
 
     @property
     def _slack(self) -> float:
-        missed = ROUNDINGS + GRID / self.tail(min(self.domain.radius, self.cut))
-        return round_up(-self.domain.dimension * math.log1p(-missed), 1e-14)
+        missed = ROUNDINGS + GRID / self.tail(min(self.ball.radius, self.cut))
+        return round_up(-self.ball.dimension * math.log1p(-missed), 1e-14)
 
     def error(self) -> Error:
         """Return the error after dividing by the slope at zero; a large coordinate keeps only its sign."""
-        ball = self.domain
+        ball = self.ball
         slope = self.slope_at_zero
         response = self.response(None)
         missed = (1 - response) * ball.radius**2 / ball.dimension
@@ -182,7 +183,7 @@ class Sign(Mechanism):
         def missing(values: FloatVector) -> FloatVector:
             return np.array([1 - self.decoded(value)[0] / (slope * value) for value in values.tolist()])
 
-        return response_lower(missing, self.domain.radius, block)
+        return response_lower(missing, self.ball.radius, block)
 
     def decoded(self, value: float) -> tuple[float, float]:
         """Return P(+1) - P(-1) and the variance, 1 minus its square."""

@@ -23,6 +23,7 @@ from quietbit.errors import require
 from quietbit.kernel.base import Kernel
 from quietbit.kernel.expand import strata
 from quietbit.kernel.rng import RandomBits
+from quietbit.mechanism.abilities import RoughMoments
 from quietbit.mechanism.ball import usual_kernel
 from quietbit.mechanism.base import Accumulator, Body, Layout, Parts
 from quietbit.privacy.cost import Cost
@@ -43,13 +44,12 @@ def sign_gain(bits: int, epsilon: float) -> float:
 
 
 @frozen
-class SampledSigns(Baseline):
+class SampledSigns(Baseline, RoughMoments):
     """``bits`` signs of an update's coefficients by one randomised response of ``design_epsilon``."""
 
     design_epsilon: float = field(converter=checked_loss)
     bits: int = field(converter=checked_bits)
     rotation_seed: int = field(default=0, converter=checked_seed)
-    NO_SAMPLE_COST = "it rounds at random before its randomised response"
 
     @property
     @abstractmethod

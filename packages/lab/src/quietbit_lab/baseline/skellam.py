@@ -34,6 +34,7 @@ from quietbit._typing import FloatVector
 from quietbit.errors import check_int, check_real, require
 from quietbit.kernel.base import Kernel, code_type
 from quietbit.kernel.rng import RandomBits, WordBlock
+from quietbit.mechanism.abilities import Ability, LengthBounded, RoughMoments, SamplePriced
 from quietbit.mechanism.accumulate import code_accumulator
 from quietbit.mechanism.ball import Ball, Norm, check_ball, own_copy
 from quietbit.mechanism.base import Accumulator, Body, Error, Layout, Mechanism, Parts, Wrapper, only
@@ -76,7 +77,7 @@ def _wrap(value: float) -> float:
 
 @final
 @frozen
-class Skellam(Mechanism):
+class Skellam(Mechanism, LengthBounded, RoughMoments):
     """Skellam noise on an update in an L2 ball, in ``code_count`` codes of 2 to 16 bits.
 
     ``noise_multiplier`` is the noise's standard deviation in units of the radius; ``rotation_seed`` is public.
@@ -87,7 +88,6 @@ class Skellam(Mechanism):
     bits: int = field(default=16, converter=_bits)
     rotation_seed: int = field(default=0, converter=check_seed)
     wrap_probability: float = field(default=1e-6, converter=_wrap)
-    NO_SAMPLE_COST = "Skellam draws its rounding again until it is within bounds; IndependentSkellam does not"
 
     def __attrs_post_init__(self) -> None:
         """Refuse any other norm, and too few bits for the noise."""
@@ -182,10 +182,14 @@ class Skellam(Mechanism):
 
 @final
 @frozen
-class IndependentSkellam(Wrapper):
+class IndependentSkellam(Wrapper, SamplePriced):
     """The noise and codes of ``inner``, with every coordinate rounded independently: for the privacy of samples."""
 
     inner: Skellam = field(validator=only(Skellam, "a Skellam"))
+
+    def offers(self, ability: type[Ability]) -> bool:
+        """Return True: a price per sample is what it is for."""
+        return True
 
     def __attrs_post_init__(self) -> None:
         """Refuse too little noise."""

@@ -71,7 +71,6 @@ class Staircase(Baseline):
     design_epsilon: float = field(converter=_design_epsilon)
     width: float = field(default=2.0, converter=_width)
     gamma: float = field(default=0.5, converter=_gamma)
-    NO_SAMPLE_COST = "a staircase charges a whole step for any distance"
 
     def __attrs_post_init__(self) -> None:
         """Refuse another norm, and more rings than a table has room for."""

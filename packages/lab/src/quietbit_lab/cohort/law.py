@@ -48,7 +48,7 @@ class CodeLaw:
 @lru_cache(maxsize=256)
 def code_law(mechanism: Any, share: float = 1.0) -> CodeLaw:
     """Return the table of a mechanism; ``share`` is the largest part of the radius that a coordinate can have."""
-    reach, law = min(share, 1.0) * mechanism.domain.radius, mechanism.distribution
+    reach, law = min(share, 1.0) * mechanism.ball.radius, mechanism.distribution
     first, last = law(-reach), law(reach)
 
     def still(value: float) -> bool:

@@ -25,6 +25,7 @@ from attrs import evolve, field, frozen
 
 from quietbit.errors import InvalidParameter, require, require_module
 from quietbit.mechanism.ball import Norm
+from quietbit.mechanism.base import core_of
 from quietbit.mechanism.rotation import Rotation
 from quietbit.target import Trust
 from quietbit_lab.baseline.skellam import length_upper
@@ -107,7 +108,8 @@ def _normal(mechanism: Any, cohort: int, draws: str = NORMAL_FOR_THE_SUM) -> Way
 
 
 def _skellam(mechanism: Any, cohort: int, share: float) -> Way:
-    variance = cohort * mechanism.core.noise_variance
+    core: Any = core_of(mechanism)
+    variance = cohort * core.noise_variance
     if variance < LEAST_VARIANCE:
         raise InvalidParameter(
             f"Skellam noise of many models at once needs a cohort's variance of {LEAST_VARIANCE:g} in units of its "
@@ -195,7 +197,7 @@ def together(ways: Sequence[Way], cohort: int, device: Any) -> OuterMean:
         return laplace
     if kind.startswith("moments"):
         fits = [way.moments for way in ways if way.moments is not None]
-        radii = np.array([way.mechanism.domain.radius for way in ways])
+        radii = np.array([way.mechanism.ball.radius for way in ways])
         unit = column([1 / (radius * way.deviation) for radius, way in zip(radii, ways, strict=True)], torch.float64)
         scaled = np.array([fit.mean for fit in fits]) * (radii / cohort)[:, None]
         spreads = np.array([fit.variance for fit in fits]) * (radii[:, None] / cohort) ** 2
@@ -249,7 +251,7 @@ def codes_mean(rows: Tensor, law: CodeLaw, generator: Any) -> Tensor:
 
 def unit_mean(rows: Tensor, mechanism: Any, generator: Any) -> Tensor:
     """Return the mean of releases of rows in the unit ball, in radii; signs are divided by their slope."""
-    radius = mechanism.domain.radius
+    radius = mechanism.ball.radius
     return way_of(mechanism, rows.shape[-2]).rows(rows * radius, generator) / (radius * _slope(mechanism))
 
 

@@ -55,7 +55,7 @@ def fit_moments(mechanism: Any, share: float, cohort: int) -> Moments | None:
     """
     fitted = np.cos((np.arange(NODES) + 0.5) * np.pi / (2 * NODES))
     other = np.linspace(0.0, 1.0, NODES + 1)[1:]
-    values, radius = np.asarray(mechanism.values, dtype=np.float64), mechanism.domain.radius
+    values, radius = np.asarray(mechanism.values, dtype=np.float64), mechanism.ball.radius
     table = np.array([mechanism.distribution(z * radius * share) for z in (*fitted, *other, 0.0, -1.0)])
     mean = table @ values
     spread = values - mean[:, None]

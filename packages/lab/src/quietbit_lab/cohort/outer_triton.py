@@ -28,7 +28,7 @@ def _drawn(  # type: ignore[no-untyped-def]
         threshold = row + code + (2 ** (BITS - 1 - bit) - 1)
         here, there = tl.load(threshold), tl.load(threshold + (2**BITS - 1))
         code = tl.where(uniform >= here + part * (there - here), code + 2 ** (BITS - 1 - bit), code)
-    if BITS == 1:  # noqa: SIM108 - of two values the first counts nothing: a product is quicker than a table
+    if BITS == 1:
         found = code * tl.load(whole + 1)
     else:
         found = tl.load(whole + code)

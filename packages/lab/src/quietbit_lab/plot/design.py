@@ -16,6 +16,7 @@ from quietbit._typing import FloatVector
 from quietbit.design.table import Design
 from quietbit.errors import require, require_module
 from quietbit.mechanism.ball import Ball, Norm
+from quietbit.mechanism.base import Mechanism
 from quietbit.mechanism.interpolated import InterpolatedMVU
 from quietbit_lab.baseline.dithered import DitheredMVU
 from quietbit_lab.plot.figure import (
@@ -113,7 +114,10 @@ class Moments(NamedTuple):
 
 def moments(design: Design, x: FloatVector) -> dict[str, Moments]:
     """Return those of MVU, dithered between the levels, and of I-MVU, whose log-probabilities are interpolated."""
-    kinds = {"mvu": DitheredMVU(design, UNIT), "imvu": InterpolatedMVU(design, UNIT, decoder="alphabet")}
+    kinds: dict[str, Mechanism] = {
+        "mvu": DitheredMVU(design, UNIT),
+        "imvu": InterpolatedMVU(design, UNIT, decoder="alphabet"),
+    }
     updates, found = np.clip(x - 0.5, -0.5, 0.5).tolist(), {}
     for name, mechanism in kinds.items():
         mean = np.array([0.5 + mechanism.expectation(u) for u in updates])

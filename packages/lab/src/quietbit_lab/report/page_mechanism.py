@@ -61,7 +61,7 @@ def rebuild(record: Mapping[str, Any]) -> Mechanism | None:
 
 
 def _picture(mechanism: Mechanism, described: Mapping[str, Any], expected: Any) -> dict[str, Any]:
-    clip, error = mechanism.domain.radius, mechanism.error()
+    clip, error = mechanism.ball.radius, mechanism.error()
     unit = clip * (error.gain if error.unitless else 1.0)  # a sign is brought to the unit of an update by its slope
     x = np.linspace(-1.0, 1.0, POINTS)
     mean = np.array([mechanism.expectation(float(clip * u)) for u in x]) / unit
@@ -72,7 +72,7 @@ def _picture(mechanism: Mechanism, described: Mapping[str, Any], expected: Any) 
         "x": _digits(x, 4),
         "bias": _digits(mean - x),
         "variance": _digits(variance),
-        "typical": float(f"{mechanism.domain.dimension**-0.5:.4g}"),
+        "typical": float(f"{mechanism.ball.dimension**-0.5:.4g}"),
         "table": _table(mechanism, described, unit),
     }
 
@@ -105,10 +105,10 @@ def _table(mechanism: Any, described: Mapping[str, Any], unit: float) -> dict[st
     if "design" in described:
         design = mechanism.design
         inputs = (2 * design.spec.levels - 1) / described.get("beta", 1.0)
-        return _thinned(inputs, mechanism.values / mechanism.domain.radius, design.probabilities)
+        return _thinned(inputs, mechanism.values / mechanism.ball.radius, design.probabilities)
     if described["kind"] == "Sign":
         inputs = np.array([-1.0, -0.5, 0.0, 0.5, 1.0])
-        table = np.stack([mechanism.distribution(float(mechanism.domain.radius * u)) for u in inputs])
+        table = np.stack([mechanism.distribution(float(mechanism.ball.radius * u)) for u in inputs])
         return _thinned(inputs, mechanism.values / unit, table)
     return None
 
