@@ -109,6 +109,20 @@ def test_a_step_on_an_authors_text_helps_with_it_and_leaves_frozen_weights_alone
     assert np.all([not values.any() for values in task.start(BIASES).values()])  # the start is the app's, again
 
 
+def test_in_a_subspace_a_few_coordinates_travel_and_a_step_helps():
+    few = BIASES._replace(subspace=8)
+    start = task.start(few)
+    assert {name: values.shape for name, values in start.items()} == {task.COORDINATES: (8,)}
+    texts = [task.author(few, number) for number in range(12)]
+    assert task.loss(few, start, texts) == task.loss(BIASES, task.start(BIASES), texts)
+    steps = [task.train(few, start, ids, rate=8.0, steps=1)[task.COORDINATES] for ids in texts]
+    after = {task.COORDINATES: np.mean(steps, axis=0)}
+    assert task.loss(few, after, texts) < task.loss(few, start, texts)
+    whole = [task.train(BIASES, task.start(BIASES), ids, rate=8.0, steps=1) for ids in texts[:2]]
+    inside = task.directions(few).coordinates(task.flat(whole[0]))
+    assert steps[0] == pytest.approx(inside, abs=1e-5)  # the coordinates of the step in all numbers
+
+
 def test_the_settings_in_the_readme_are_those_of_the_app():
     readme = (EXAMPLE / "README.md").read_text(encoding="utf-8")
     app = tomllib.loads((EXAMPLE / "pyproject.toml").read_text(encoding="utf-8"))

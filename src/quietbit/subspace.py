@@ -1,0 +1,190 @@
+"""Coordinates of an update in a few public directions, before any mechanism.
+
+Idea     gradients of people who do alike lie near a few directions, and public gradients show which. A client sends
+         the k coordinates of its update in them; the mechanism has dimension k, and so have its noise and its account.
+         To an engine the k coordinates *are* the model: an app trains and returns one array of k numbers, and both
+         sides lift it to d. Nothing below this file knows that there is a subspace.
+Symbols  d numbers are trained; B: k x d, orthonormal rows; c = B u, the coordinates; B^T c, the lifted update.
+         v: squared error per number of one release in squared clips; n: releases of a round.
+
+The hypothesis: B is fixed before a client's data is looked at, from public data or a seed. Nobody need enforce it for
+privacy's sake: a release is a mechanism's release of k numbers that it clips itself, whatever map made them, so a basis
+that a server chooses badly, or out of malice, costs accuracy and no epsilon. What the basis itself reveals is of the
+data that it was made from, which is why that must be public.
+Bytes    k x d floats once to every client that cannot make B itself; none where it follows from a seed, or from public
+         data that the app brings. Then k numbers per round, both ways.
+"""
+
+from __future__ import annotations
+
+import hashlib
+from collections.abc import Sequence
+from typing import final
+
+import numpy as np
+from attrs import field, frozen
+from numpy.typing import ArrayLike, NDArray
+
+from quietbit._typing import FloatVector
+from quietbit.errors import check_int, check_real, require
+
+__all__ = ["Subspace", "best_size"]
+
+FLOAT_BYTES = 4
+NEARLY = 1e-5  # how far rows of single precision may be from orthonormal
+SMALLEST = 1e-6  # of the largest singular value: directions below are roundings
+SIZES = (1, 2, 4, 8, 16, 32, 64, 128, 256, 512, 1024)
+
+
+def _rows(value: ArrayLike) -> NDArray[np.float32]:
+    rows = np.ascontiguousarray(value, dtype=np.float32)
+    require(rows.ndim == 2 and 0 < rows.shape[0] <= rows.shape[1], "directions", rows.shape, "k rows of d, k <= d")
+    require(bool(np.isfinite(rows).all()), "directions", "not finite", "finite numbers")
+    product = rows.astype(np.float64) @ rows.T.astype(np.float64)
+    off = float(np.abs(product - np.eye(rows.shape[0])).max())
+    require(off <= NEARLY, "directions", f"{off:.2g} off", f"orthonormal rows, to {NEARLY:g}")
+    rows.setflags(write=False)
+    return rows
+
+
+@final
+@frozen(eq=False)
+class Subspace:
+    """K public directions among d numbers: orthonormal rows in single precision, the same at both ends.
+
+    >>> plane = Subspace([[1.0, 0.0, 0.0], [0.0, 0.6, 0.8]])
+    >>> plane.lift(plane.coordinates([2.0, 3.0, 4.0])).round(6).tolist()
+    [2.0, 3.0, 4.0]
+    """
+
+    directions: NDArray[np.float32] = field(converter=_rows, repr=False)
+
+    @classmethod
+    def of_gradients(cls, gradients: ArrayLike, size: int) -> Subspace:
+        """Return the ``size`` leading directions of public gradients (n, d), each of which counts with length 1.
+
+        Zero rows count for nothing. Fewer independent gradients than ``size`` are refused.
+        """
+        rows = _public(gradients)
+        count = check_int(size, "size", 1, rows.shape[1])
+        values, vectors = np.linalg.eigh(rows @ rows.T)
+        order = np.argsort(values)[::-1]
+        independent = int((values > (SMALLEST**2) * max(float(values.max()), np.finfo(float).tiny)).sum())
+        require(count <= independent, "size", count, f"at most {independent}, the independent public gradients")
+        leading = order[:count]
+        spanned = (vectors[:, leading] / np.sqrt(values[leading])).T @ rows
+        return cls(_orthonormal(spanned))
+
+    @classmethod
+    def of_seed(cls, seed: int, size: int, dimension: int) -> Subspace:
+        """Return ``size`` random directions that follow from a seed: no public data and no bytes, and no knowledge."""
+        largest = check_int(dimension, "dimension", 1)
+        count = check_int(size, "size", 1, largest)
+        rng = np.random.default_rng(check_int(seed, "seed", 0))
+        return cls(_orthonormal(rng.standard_normal((count, largest))))
+
+    @property
+    def size(self) -> int:
+        """K, the dimension of the mechanism."""
+        return int(self.directions.shape[0])
+
+    @property
+    def dimension(self) -> int:
+        """D, the number of trained numbers."""
+        return int(self.directions.shape[1])
+
+    @property
+    def bytes_once(self) -> int:
+        """What a client that cannot make the basis itself downloads, once."""
+        return FLOAT_BYTES * self.size * self.dimension
+
+    @property
+    def digest(self) -> str:
+        """A name by which both sides can see that they have the same directions."""
+        return hashlib.sha256(self.directions.astype("<f4").tobytes()).hexdigest()[:16]
+
+    def coordinates(self, update: ArrayLike) -> FloatVector:
+        """Return the k coordinates of an update of d numbers, or of every row of a table; never longer than it."""
+        values = np.asarray(update, dtype=np.float64)
+        require(values.shape[-1:] == (self.dimension,), "update", values.shape, f"of {self.dimension} numbers")
+        return np.asarray(values @ self.directions.T.astype(np.float64))
+
+    def lift(self, coordinates: ArrayLike) -> FloatVector:
+        """Return the update of d numbers that has these k coordinates, and nothing outside the subspace."""
+        values = np.asarray(coordinates, dtype=np.float64)
+        require(values.shape[-1:] == (self.size,), "coordinates", values.shape, f"{self.size} numbers")
+        return np.asarray(values @ self.directions.astype(np.float64))
+
+    def held(self, gradients: ArrayLike) -> float:
+        """Return the share of the squared length of the mean gradient that the subspace holds, 0 to 1.
+
+        Give it public gradients that the directions were not made from: of their own they hold too much.
+        """
+        mean = np.asarray(gradients, dtype=np.float64).mean(axis=0)
+        whole = float(mean @ mean)
+        inside = self.coordinates(mean)
+        return min(1.0, float(inside @ inside) / whole) if whole > 0 else 0.0
+
+
+def best_size(
+    gradients: ArrayLike, *, squared_error: float, clients: int, clip: float, sizes: Sequence[int] = SIZES
+) -> int:
+    """Return how many directions to take, from public gradients alone; d where a subspace would not pay.
+
+    Directions of one half of the gradients are held against the mean of the other half, both ways. What they miss of
+    that mean, and the noise of ``clients`` releases in k dimensions, add up to the expected squared error of a round.
+
+    Args:
+        gradients: public ones, a row each, of the model that clients will get.
+        squared_error: of a release per number, for clip 1 (`Calibration.squared_error`); nearly the same for every k.
+        clients: the number of releases of a round.
+        clip: that gradients are clipped to.
+        sizes: which to try; those above half of the gradients are left out.
+
+    >>> rng = np.random.default_rng(0)
+    >>> rows = 1.0 + 0.1 * rng.normal(size=(40, 500))
+    >>> best_size(rows, squared_error=1.7, clients=100, clip=20.0)
+    1
+    """
+    rows = np.asarray(gradients, dtype=np.float64)
+    _public(rows)
+    radius = check_real(clip, "clip")
+    noise = check_real(squared_error, "squared_error", at_least=0.0) * radius**2
+    many = check_int(clients, "clients", 1)
+    require(rows.shape[0] >= 2, "gradients", rows.shape[0], "at least two")
+    lengths = np.linalg.norm(rows, axis=1, keepdims=True)
+    clipped = rows * np.minimum(1.0, radius / np.maximum(lengths, np.finfo(float).tiny))
+    halves = (clipped[0::2], clipped[1::2])
+    smallest = min(half.shape[0] for half in halves)
+    best = (rows.shape[1] * noise / many, rows.shape[1])
+    for size in sizes:
+        if size > min(smallest, rows.shape[1]):
+            continue
+        missed = []
+        for public, others in (halves, halves[::-1]):
+            mean = others.mean(axis=0)
+            share = Subspace.of_gradients(public, size).held(others)
+            missed.append((1 - share) * float(mean @ mean))
+        expected = float(np.mean(missed)) + size * noise / many
+        if expected < best[0]:
+            best = (expected, size)
+    return best[1]
+
+
+def _public(gradients: ArrayLike) -> NDArray[np.float64]:
+    """Return public gradients with length 1 each."""
+    rows = np.asarray(gradients, dtype=np.float64)
+    require(rows.ndim == 2 and rows.size > 0, "gradients", rows.shape, "a row for each public text or image")
+    require(bool(np.isfinite(rows).all()), "gradients", "not finite", "finite numbers")
+    lengths = np.linalg.norm(rows, axis=1, keepdims=True)
+    require(bool((lengths > 0).any()), "gradients", "zeros", "not all zero")
+    return np.asarray(rows / np.where(lengths > 0, lengths, 1.0))
+
+
+def _orthonormal(rows: NDArray[np.float64]) -> NDArray[np.float64]:
+    """Return orthonormal rows of the same span, with signs that do not depend on the machine's library."""
+    columns, triangle = np.linalg.qr(rows.T)
+    signs = np.where(np.diag(triangle) < 0, -1.0, 1.0)
+    directions = (columns * signs).T
+    leading = directions[np.arange(directions.shape[0]), np.abs(directions).argmax(axis=1)]
+    return np.asarray(directions * np.where(leading < 0, -1.0, 1.0)[:, None])
