@@ -156,7 +156,8 @@ def best_size(
     clipped = rows * np.minimum(1.0, radius / np.maximum(lengths, np.finfo(float).tiny))
     halves = (clipped[0::2], clipped[1::2])
     smallest = min(half.shape[0] for half in halves)
-    best = (rows.shape[1] * noise / many, rows.shape[1])
+    least = rows.shape[1] * noise / many
+    best = int(rows.shape[1])
     for size in sizes:
         if size > min(smallest, rows.shape[1]):
             continue
@@ -166,9 +167,10 @@ def best_size(
             share = Subspace.of_gradients(public, size).held(others)
             missed.append((1 - share) * float(mean @ mean))
         expected = float(np.mean(missed)) + size * noise / many
-        if expected < best[0]:
-            best = (expected, size)
-    return best[1]
+        if expected < least:
+            least = expected
+            best = size
+    return best
 
 
 def _public(gradients: ArrayLike) -> NDArray[np.float64]:

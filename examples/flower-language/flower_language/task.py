@@ -51,8 +51,13 @@ class Choice(NamedTuple):
     @classmethod
     def of(cls, config: Mapping[str, Any]) -> Choice:
         """Read a run config."""
-        words = [str(config[name]) for name in ("model", "train", "lora", "data")]
-        return cls(*words, int(config["subspace"]))
+        return cls(
+            model=str(config["model"]),
+            train=str(config["train"]),
+            lora=str(config["lora"]),
+            data=str(config["data"]),
+            subspace=int(config["subspace"]),
+        )
 
 
 @lru_cache(maxsize=2)
