@@ -1,9 +1,10 @@
-"""Time the gradients of single samples: quietbit's three ways beside Opacus's modes, on the same model and batch.
+"""Time the gradients of single samples: quietbit's ways beside Opacus's modes, on the same model and batch.
 
-Idea     each way writes one row per sample; medians of runs that take turns, on a CPU of processor time.
-         `listed`, `mapped` and `single` are quietbit's ways (`quietbit.gradients.rows`); the first is what these three
-         models get. `drawn` is the first with a batch drawn at random from ten times as many samples, as
-         `private_step` does it: samples keep the lane of their place, so that some slots stay empty.
+Idea     each way makes one gradient per sample; medians of runs that take turns, on a CPU of processor time. `listed`
+         and `mapped` are quietbit's ways (`quietbit.gradients.rows`), a tile at a time as a gate takes them; the first
+         is what these three models get. `drawn` is the first with a batch drawn at random from ten times as many
+         samples, as `private_step` does it: samples keep the lane of their place, so that some slots stay empty.
+         Opacus leaves gradients with their parameters; they are joined to rows only to be compared.
 
 Opacus is not among this repository's pins: pip install --no-deps opacus opt-einsum.
 
@@ -67,17 +68,22 @@ def ways(name: str, weights: Any, data: tuple[Any, Any], slow: bool) -> dict[str
     many = tuple(part.repeat(10, *[1] * (part.dim() - 1)) for part in data)
     places = np.sort(np.random.default_rng(0).choice(10 * count, count, replace=False))
 
-    def drawn() -> Any:
-        return [rows.shape for _, rows in gradients.pieces(many, places)]
+    everybody = np.arange(count)
 
-    found: dict[str, Callable[[], Any]] = {"listed": lambda: gradients(data), "drawn": drawn}
+    def taken(made: SampleGradients, of: tuple[Any, Any], where: Any) -> int:
+        return sum(len(rows) for _, rows in made.pieces(of, where))
+
+    found: dict[str, Callable[[], Any]] = {
+        "listed": lambda: taken(gradients, data, everybody),
+        "drawn": lambda: taken(gradients, (many[0], many[1]), places),
+    }
     mapped = SampleGradients(fresh(), CROSS_ENTROPY, data)
     mapped._way = MappedWay(mapped._model, CROSS_ENTROPY)
-    found["mapped"] = lambda: mapped(data)
+    found["mapped"] = lambda: taken(mapped, data, everybody)
     if slow:
         single = SampleGradients(fresh(), CROSS_ENTROPY, data)
         single._way = SingleWay(single._model, CROSS_ENTROPY)
-        found["single"] = lambda: single(data)
+        found["single"] = lambda: taken(single, data, everybody)
     try:
         for mode in ("hooks", "functorch", "ew"):
             found[f"opacus {mode}"] = opacus_rows(fresh(), data, mode)
@@ -98,7 +104,7 @@ def opacus_rows(model: Any, data: tuple[Any, Any], mode: str) -> Callable[[], An
         for part in wrapped.parameters():
             part.grad_sample = None
         loss(wrapped(data[0]), data[1]).backward()
-        return torch.cat([part.grad_sample.flatten(1) for part in wrapped.parameters()], dim=1)
+        return wrapped
 
     return run
 
@@ -129,10 +135,12 @@ def main() -> None:
         inputs = torch.randn(given.batch, *shape, device=given.device)
         targets = torch.randint(0, 10, (given.batch,), device=given.device)
         runs = ways(name, model.state_dict(), (inputs, targets), given.single)
-        wanted = runs["listed"]()
+        model = model.to(given.device)
+        wanted = SampleGradients(model, CROSS_ENTROPY, (inputs, targets))((inputs, targets))
         for way, run in runs.items():
-            rows = run()
-            if way != "drawn":
+            result = run()
+            if way.startswith("opacus"):
+                rows = torch.cat([part.grad_sample.flatten(1) for part in result.parameters()], dim=1)
                 assert float((rows - wanted).norm() / wanted.norm()) < 1e-3, way
         times: dict[str, list[float]] = {way: [] for way in runs}
         for _ in range(given.repeats):

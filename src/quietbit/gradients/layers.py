@@ -25,6 +25,7 @@ __all__ = ["ListedModel", "NotListed", "is_plain"]
 
 Tensor: TypeAlias = Any
 Apart: TypeAlias = Callable[[Any, int], bool]  # of a layer and the number of axes of its input
+Closing: TypeAlias = Callable[[Tensor], tuple[Tensor, Tensor | None]]
 Outputs: TypeAlias = dict[str, Tensor]  # where the gradients of a layer's parameters are written
 Products: TypeAlias = Callable[[Any, Tensor, Tensor, Outputs], None]
 
@@ -63,12 +64,12 @@ class ListedModel:
         if len(set(owned)) < len(owned):
             raise NotListed("a parameter that is used twice")
 
-    def write(self, inputs: Tensor, gradient_of_loss: Callable[[Tensor], Tensor], out: Outputs) -> None:
+    def write(self, inputs: Tensor, closing: Closing, out: Outputs) -> None:
         """Write the sample gradients of each trainable parameter.
 
         Args:
             inputs: one entry per sample.
-            gradient_of_loss: from outputs to the gradients of the losses there, sample by sample.
+            closing: from outputs to what is differentiated, and its gradient where it is not one number.
             out: where to, by the names of the parameters.
         """
         torch = self._torch
@@ -83,9 +84,9 @@ class ListedModel:
                     # The place in the graph, because the tensor itself would stay in memory.
                     edge = torch.autograd.graph.get_gradient_edge(value)
                     seen.append((name, layer, given.detach(), edge))
-            at_output = gradient_of_loss(value.detach())
+            end, gradient = closing(value)
             edges = [edge for _, _, _, edge in seen]
-            slopes = torch.autograd.grad(value, edges, at_output)
+            slopes = torch.autograd.grad(end, edges, gradient)
         for (name, layer, given, _), slope in zip(seen, slopes, strict=True):
             products = _kinds()[type(layer)].products
             if products is None:

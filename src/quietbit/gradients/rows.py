@@ -96,17 +96,17 @@ class SampleGradients:
         """
         self._check_data(data)
         for chosen, slots in arranged(places, self._tile):
-            tiles = [self._filled(part, places[chosen], slots) for part in data]
-            yield chosen, self._safe_rows(tiles[0], tiles[1], slots, self._buffer)
+            inputs, targets = self._filled(data, places[chosen], slots)
+            yield chosen, self._safe_rows(inputs, targets, slots, self._buffer)
 
     def __call__(self, data: tuple[Any, Any]) -> Tensor:
         """Return the rows of all samples of ``data``, float32, in their order."""
         count = len(data[0])
         rows = self._new_rows(-(-count // self._tile) * self._tile)
-        for start in range(0, count, self._tile):  # what `arranged` does with all places
-            slots = np.arange(min(self._tile, count - start))
-            tiles = [self._filled(part, start + slots, slots) for part in data]
-            self._safe_rows(tiles[0], tiles[1], slots, rows[start : start + self._tile])
+        for chosen, slots in arranged(np.arange(count), self._tile):
+            inputs, targets = self._filled(data, chosen, slots)
+            start = int(chosen[0])
+            self._safe_rows(inputs, targets, slots, rows[start : start + self._tile])
         return rows[:count]
 
     def _new_rows(self, count: int) -> Tensor:
@@ -121,7 +121,8 @@ class SampleGradients:
         else:
             size = max(CPU_LEAST, min(CPU_TILE, CPU_CACHE // self._dimension))
             size = min(size, CPU_NUMBERS // self._dimension)
-        size = max(1, size)
+        if tile is None:
+            size = 1 << (max(1, size).bit_length() - 1)  # batches are often of 2^n samples
         return size // LANES * LANES if size > LANES else size
 
     def _check_data(self, data: tuple[Any, Any]) -> None:
@@ -154,13 +155,21 @@ class SampleGradients:
         shape = (self._tile, *part.shape[1:])
         return self._torch.zeros(shape, dtype=part.dtype, device=self._device)
 
-    def _filled(self, part: Tensor, places: Places, slots: Places) -> Tensor:
-        samples = part[self._torch.from_numpy(places).to(part.device)].to(self._device)
+    def _filled(self, data: tuple[Any, Any], places: Places, slots: Places) -> list[Tensor]:
+        """Return a tile of inputs and one of targets, with the samples at these places in these slots."""
+        device = self._device
+        if len(slots) == self._tile and bool((np.diff(places) == 1).all()):
+            first = int(places[0])
+            return [part[first : first + self._tile].to(device, copy=True) for part in data]
+        chosen = self._torch.from_numpy(places)
+        samples = [part[chosen.to(part.device)].to(device) for part in data]
         if len(slots) == self._tile:
             return samples
-        tile = self._empty(part)
-        tile[self._torch.from_numpy(slots).to(self._device)] = samples
-        return tile
+        tiles = [self._empty(part) for part in data]
+        where = self._torch.from_numpy(slots).to(device)
+        for tile, part in zip(tiles, samples, strict=True):
+            tile[where] = part
+        return tiles
 
     def _safe_rows(self, inputs: Tensor, targets: Tensor, slots: Places, out: Tensor) -> Tensor:
         """Return the rows of these slots; a sample that raises has NaN in its own row."""
@@ -239,6 +248,11 @@ def arranged(places: Places, tile: int) -> Iterator[tuple[Places, Places]]:
     [([1, 2, 0, 3], [0, 1, 3, 16])]
     """
     lanes = min(LANES, tile)
+    if len(places) and places[0] % lanes == 0 and bool((np.diff(places) == 1).all()):
+        for start in range(0, len(places), tile):  # what comes below, in short
+            slots = np.arange(min(tile, len(places) - start))
+            yield start + slots, slots
+        return
     lane = places % lanes
     order = np.argsort(lane, kind="stable")
     starts = np.searchsorted(lane[order], np.arange(lanes))
@@ -309,19 +323,18 @@ class ListedWay:
             return
         listed.write(inputs, lambda output: self._slopes(output, targets), out)
 
-    def _slopes(self, outputs: Tensor, targets: Tensor) -> Tensor:
-        """Return the gradient of each sample's loss at its output."""
+    def _slopes(self, outputs: Tensor, targets: Tensor) -> tuple[Tensor, Tensor | None]:
+        """Return what to differentiate and its gradient: losses, or outputs with that of each sample's loss."""
         torch = self._torch
-        outputs.requires_grad_()
         losses = listed_losses(self._loss, outputs, targets)
         if losses is not None:
-            return torch.autograd.grad(losses.sum(), outputs)[0]
+            return losses.sum(), None
         loss = copy.deepcopy(self._loss)
 
         def slope(output: Tensor, target: Tensor) -> Tensor:
             return torch.func.grad(lambda value: loss_of_one(loss, value[None], target[None]))(output)
 
-        return torch.func.vmap(slope, randomness="different")(outputs.detach(), targets)
+        return outputs, torch.func.vmap(slope, randomness="different")(outputs.detach(), targets)
 
 
 @final

@@ -159,7 +159,7 @@ def _normal_tail(size: Fraction, length: int) -> tuple[Fraction, Fraction]:
 @lru_cache(maxsize=64)
 def _root_of_two_pi(precision: int) -> Decimal:
     """Return sqrt(2 pi) to this many digits, from Machin's formula."""
-    one = 10 ** (precision + 10)
+    one: int = 10 ** (precision + 10)
 
     def inverse_tangent(cotangent: int) -> int:
         power = one // cotangent
