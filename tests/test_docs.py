@@ -251,3 +251,14 @@ def test_every_numbered_statement_of_the_paper_is_listed():
         "Appendix, algorithm",
     ):
         assert statement in text
+
+
+def test_every_public_name_is_on_one_page_of_the_reference():
+    module = hook("reference")
+    pages = ["start", *module.PAGES]
+    shown = [path for page in pages for paths in module.page_names(page).values() for path in paths]
+    known = [path for paths in module.public_names().values() for path in paths]
+    assert sorted(shown) == sorted(known)
+    written = {page: (ROOT / "docs" / "reference" / f"api-{page}.md").read_text() for page in module.PAGES}
+    written["start"] = (ROOT / "docs" / "reference" / "api.md").read_text()
+    assert {page: module.MARKER.findall(text) for page, text in written.items()} == {page: [page] for page in pages}

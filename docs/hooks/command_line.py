@@ -44,7 +44,7 @@ def _section(name: str, command: Any) -> str:
 
 
 def _command(name: str, command: Any) -> str:
-    text, *examples = " ".join(command.help.split()).split("Example: ")
+    text, *examples = " ".join(command.help.replace("\\[", "[").split()).split("Example: ")
     shown = [one for one in command.params if one.name not in ("help", "json")]
     arguments = [one for one in shown if one.param_type_name == "argument"]
     options = [one for one in shown if one.param_type_name == "option"]

@@ -1,9 +1,10 @@
 """What MkDocs does with pages before it renders them: the API reference, and links that leave the documentation.
 
-Idea     ``reference/api.md`` holds one line, ``<!-- public names -->``; MkDocs calls this hook, which puts a directive
-         of mkdocstrings per public name in its place, grouped by the folder the name lives in. A name that is
-         exported is documented; there is no second list to keep. A link to a file outside of docs/, which works in
-         the repository and not on the site, becomes the file's path in words.
+Idea     the pages ``reference/api*.md`` hold a line each, ``<!-- public names: mechanisms -->``; MkDocs calls this,
+         which puts a directive of mkdocstrings per public name of that page in its place. `PAGES` says which folder is
+         on which page, and a folder that it does not name is on the first. A name that is exported is documented; there
+         is no second list to keep. A link to a file outside of docs/, which works in the repository and not on the
+         site, becomes the file's path in words.
 """
 
 from __future__ import annotations
@@ -19,9 +20,16 @@ import quietbit.flower
 import quietbit.node
 import quietbit.nvflare
 
-__all__ = ["on_page_markdown", "public_names"]
+__all__ = ["PAGES", "on_page_markdown", "page_names", "public_names"]
 
-MARKER = "<!-- public names -->"
+MARKER = re.compile(r"<!-- public names: (?P<page>[a-z]+) -->")
+PAGES = {
+    "mechanisms": ("design", "mechanism", "kernel", "gradients"),
+    "privacy": ("privacy", "target", "errors"),
+    "runs": ("run", "plan", "simulate", "engine", "auditor", "local"),
+    "sums": ("secagg",),
+    "engines": ("flower", "nvflare", "node"),
+}
 LINK = re.compile(r"\[([^\]]+)\]\(([^)#\s]+)(?:#[^)\s]+)?\)")
 FIRST = ("quietbit.wire.uplink.Uplink", "quietbit.mechanism.calibrate.calibrate")
 # Folders in the order a reader meets them, with what they hold; a folder that is not listed comes last.
@@ -34,6 +42,7 @@ FOLDERS = {
     "kernel": "Random bits",
     "auditor": "Auditing",
     "secagg": "Secure aggregation",
+    "run": "Runs",
     "plan": "Plans",
     "simulate": "Training",
     "node": "What a node's owner controls",
@@ -68,12 +77,24 @@ def on_page_markdown(markdown: str, page: Any, **_: Any) -> str:
         return f"{link[1]} (`{path}`)" if outside else link[0]
 
     settled = LINK.sub(settle, markdown)
-    return settled.replace(MARKER, _directives()) if MARKER in settled else settled
+    return MARKER.sub(lambda marker: _directives(marker["page"]), settled)
 
 
-def _directives() -> str:
+def page_names(page: str) -> dict[str, list[str]]:
+    """Return the public names of one page by heading; ``start`` has the two for everybody, and what has no page."""
+    names = public_names()
+    headings = {FOLDERS.get(folder, folder) for folder in PAGES.get(page, ())}
+    elsewhere = {FOLDERS.get(folder, folder) for folders in PAGES.values() for folder in folders}
+    return {
+        heading: paths
+        for heading, paths in names.items()
+        if paths and (heading in headings if page in PAGES else heading not in elsewhere)
+    }
+
+
+def _directives(page: str) -> str:
     lines: list[str] = []
-    for heading, paths in public_names().items():
+    for heading, paths in page_names(page).items():
         lines.append(f"## {heading}\n")
         lines.extend(f"::: {path}\n    options:\n      heading_level: 3\n" for path in paths)
     return "\n".join(lines)

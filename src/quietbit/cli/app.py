@@ -13,6 +13,7 @@ from quietbit.cli.calibrate import calibrate
 from quietbit.cli.compare import compare
 from quietbit.cli.doctor import doctor
 from quietbit.cli.node import node
+from quietbit.cli.options import help_text
 
 __all__ = ["COMMANDS", "GROUPS", "app"]
 
@@ -40,7 +41,10 @@ def _add_commands() -> None:
     found |= {entry.name: entry.load() for entry in entry_points(group="quietbit.commands")}
     groups = {name: group for group, names in GROUPS.items() for name in names}
     for name in sorted(found, key=lambda name: (list(groups).index(name) if name in groups else len(groups), name)):
-        app.command(name, rich_help_panel=groups.get(name, "Added by other packages"))(found[name])
+        panel = groups.get(name, "Added by other packages")
+        app.command(name, help=help_text(found[name]), rich_help_panel=panel)(found[name])
+    for command in node.registered_commands:
+        command.help = help_text(command.callback)
     app.add_typer(node, rich_help_panel=groups["node"])
 
 

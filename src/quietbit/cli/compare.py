@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import shutil
+import sys
 from pathlib import Path
 from textwrap import fill
 from typing import TYPE_CHECKING, Any
@@ -208,7 +210,8 @@ def _facts(found: Comparison, row: ComparisonRow) -> dict[str, Any]:
 
 
 def _say(text: str) -> None:
-    print("\n".join(fill(line, WIDTH) for line in text.split("\n")))
+    width = min(WIDTH, shutil.get_terminal_size().columns) if sys.stdout.isatty() else WIDTH
+    print("\n".join(fill(line, width) for line in text.split("\n")))
 
 
 def _cell(value: Any) -> str:

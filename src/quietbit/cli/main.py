@@ -19,7 +19,7 @@ __all__ = ["main", "with_options"]
 
 OK, BAD_INPUT, INTERRUPTED = 0, 2, 130
 # What the library calls the value of an option of another name.
-LIBRARY = {"input_levels": "levels", "output_bits": "bits", "norm of the ball": "norm"}
+LIBRARY = {"input_levels": "levels", "output_bits": "bits", "norm of the ball": "norm", "rate": "sampling_rate"}
 
 
 def main(arguments: Sequence[str] | None = None) -> int:

@@ -39,6 +39,9 @@ def _absolute(text: str) -> Path:
     return Path(text).expanduser().absolute()
 
 
+_absolute.__name__ = "file"  # what help calls the type
+
+
 PolicyArgument = Annotated[Path, _file("POLICY", "The policy file.")]
 SKIPPED = ("trust", "largest_exposure", "min_neighbours", "seed")  # for those who edit the file
 LEVELS = ("debug", "info", "warning", "error")

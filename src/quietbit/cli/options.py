@@ -49,6 +49,16 @@ USUAL: dict[str, tuple[Any, ...]] = {
 }  # fmt: skip
 
 
+def help_text(command: Callable[..., Any] | None) -> str:
+    """Return a command's docstring with one line per paragraph, which a terminal folds where it ends.
+
+    Brackets are escaped: Rich would read ``[choose]`` as a style and leave it out.
+    """
+    text = inspect.getdoc(command) or ""
+    paragraphs = [" ".join(paragraph.split()) for paragraph in text.split("\n\n")]
+    return "\n\n".join(paragraphs).replace("[", "\\[")
+
+
 def option(
     name: str, kind: Any, about: str, default: Any = None, metavar: str | None = None, flag: str = ""
 ) -> inspect.Parameter:

@@ -14,6 +14,10 @@ if TYPE_CHECKING:
 __all__ = ["gaussian_row", "guarantee_rows", "profile_rows"]
 
 
+LARGEST_EPSILON = 50.0
+NO_PRIVACY = "such an epsilon protects nobody: an observer may be all but certain of what a client sent"
+
+
 def guarantee_rows(guarantee: quietbit.Guarantee, what: str = "all releases") -> list[Row]:
     """Make the rows of an epsilon with all the words that it needs."""
     epsilon = guarantee.epsilon_upper
@@ -22,6 +26,7 @@ def guarantee_rows(guarantee: quietbit.Guarantee, what: str = "all releases") ->
         Row("delta", "delta", guarantee.delta),
         *(Row(key, key, getattr(guarantee, key).value) for key in ("adjacency", "unit", "trust")),
         Row("guarantee", "guarantee", guarantee.sentence()),
+        *([Row("warning", "warning", NO_PRIVACY)] if epsilon > LARGEST_EPSILON else []),
     ]
 
 

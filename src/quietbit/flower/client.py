@@ -414,7 +414,7 @@ def _named_metrics(content: RecordDict | None, names: tuple[str, ...]) -> Record
                     numbers.setdefault(key, number)
         if dropped:
             listed = messages.one_line(", ".join(sorted(dropped)))
-            log(INFO, "quietbit: not sent to the server: %s", listed)
+            log(INFO, "quietbit: kept on this node, as they should be: %s", listed)
     except BaseException as error:  # whatever an app's objects do when they are looked at
         log(ERROR, "quietbit: the app's metrics cannot be read", exc_info=error)
     return _metrics({name: numbers.get(name, 0.0) for name in names})

@@ -3,7 +3,7 @@ from pathlib import Path
 import pytest
 
 import quietbit
-from quietbit.cli.options import check_folder, check_outputs, find_design, number_or_word
+from quietbit.cli.options import check_folder, check_outputs, find_design, help_text, number_or_word
 from quietbit.errors import InvalidDesignFile, QuietbitError
 from unit.cli.kit import ONE_BIT, assert_refused, shell
 
@@ -58,3 +58,49 @@ def test_a_folder_in_a_file_is_refused(tmp_path):
     (tmp_path / "file").write_text("x")
     with pytest.raises(QuietbitError, match="Cannot write"):
         check_folder(Path(tmp_path / "file"))
+
+
+def test_help_is_folded_where_the_terminal_ends_and_says_every_word(capsys, monkeypatch):
+    monkeypatch.setenv("COLUMNS", "80")
+    monkeypatch.setenv("TERMINAL_WIDTH", "80")
+    init = shell(capsys, "node", "init", "--help").out
+    assert "_ABSOLUTE" not in init
+    lines = [line.strip() for line in init.split("Arguments")[0].splitlines()]
+    place = next(k for k, line in enumerate(lines) if line.startswith("A run can ask"))
+    assert all(len(line) > 60 for line in lines[place : place + 3])  # a paragraph, not a line of the source
+
+
+def test_brackets_are_words_and_not_styles():
+    def command():
+        """Read a table [choose].
+
+        Over two
+        lines.
+        """
+
+    assert help_text(command) == "Read a table \\[choose].\n\nOver two lines."
+    assert help_text(None) == ""
+
+
+@pytest.mark.parametrize(
+    ("words", "named"),
+    [
+        (("design", "--levels", 4, "--bits", 2, "--design-epsilon", -3), "--design-epsilon must be"),
+        (("data", "imagenet"), "ACTION must be get, and then the name of a data set: mnist"),
+        (
+            ("calibrate", "--mechanism", "gaussian", "--samples", 10, "--sampling-rate", 2, "--epsilon", 3,
+             "--delta", 1e-5, "--adjacency", "zero-out"),
+            "--sampling-rate must be",
+        ),
+    ],
+)  # fmt: skip
+def test_a_refusal_names_the_option_that_was_typed(capsys, words, named):
+    result = shell(capsys, *words)
+    assert result.code == 2
+    assert result.err.startswith(named)
+
+
+def test_an_epsilon_that_protects_nobody_is_said(capsys):
+    asked = ("--mechanism", "gaussian", "--delta", 1e-5, "--adjacency", "zero-out")
+    assert "protects nobody" in shell(capsys, "calibrate", *asked, "--epsilon", 1e300).out
+    assert "protects nobody" not in shell(capsys, "calibrate", *asked, "--epsilon", 8).out

@@ -16,7 +16,9 @@ __all__ = ["data"]
 
 def data(
     action: Annotated[str, typer.Argument(metavar="ACTION", help="What to do: get.")],
-    name: Annotated[str, typer.Argument(metavar="NAME", help="mnist, cifar10, fashion-mnist or efficientnet_lite0.")],
+    name: Annotated[
+        str, typer.Argument(metavar="NAME", help="mnist, cifar10, fashion-mnist or efficientnet_lite0.")
+    ] = "",
     folder: Annotated[Path | None, typer.Option("--data", metavar="DIR", help="Where data sets are kept.")] = None,
     json: JsonOption = False,
 ) -> None:
@@ -27,7 +29,7 @@ def data(
     from quietbit_lab.task.dataset import FETCHED, data_folder
     from quietbit_lab.task.fetch import fetch
 
-    require(action == "get", "action", action, "get")
+    require(action == "get", "action", action, f"get, and then the name of a data set: {', '.join(FETCHED)}")
     require(name in FETCHED, "data set", name, "one of " + ", ".join(FETCHED))
     place = data_folder(folder)
     check_folder(place)

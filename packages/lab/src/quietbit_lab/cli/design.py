@@ -72,7 +72,10 @@ def _table(given: dict[str, Any], quiet: bool) -> tuple[str, Any, list[Row], Cal
     parts: list[Any] = [*chosen(given, OF_TABLE).values(), privacy, number_or_word(bias)]
     if None in parts:
         raise InvalidParameter("levels, bits and design-epsilon must be given, or --vector and a target.")
-    spec = quietbit.DesignSpec(*parts)
+    try:
+        spec = quietbit.DesignSpec(*parts)
+    except InvalidParameter as error:
+        raise error.renamed("design_epsilon") if error.name == "epsilon" else error from error
     with progress_bar("Solving", quiet=quiet) as report:
         found = quietbit.solve(spec, report)
     rows = certificate_rows(found, quietbit.certify(found), bound=given["bound"], quiet=quiet)
