@@ -262,3 +262,9 @@ def test_every_public_name_is_on_one_page_of_the_reference():
     written = {page: (ROOT / "docs" / "reference" / f"api-{page}.md").read_text() for page in module.PAGES}
     written["start"] = (ROOT / "docs" / "reference" / "api.md").read_text()
     assert {page: module.MARKER.findall(text) for page, text in written.items()} == {page: [page] for page in pages}
+
+
+def test_the_diagrams_are_what_their_hook_draws():
+    module = hook("diagrams")
+    for name, text in module.diagrams().items():
+        assert (module.FOLDER / name).read_text(encoding="utf-8") == text, f"run docs/hooks/diagrams.py ({name})"
