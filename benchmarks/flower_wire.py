@@ -30,11 +30,11 @@ from flwr.supercore.task_identity import TaskIdentity
 from quietbit import Plan
 from quietbit.flower import PrivateStrategy, PrivateUplink, Simulation
 from quietbit.flower.round import wire_sizes
+from quietbit.local.problem import MAX_CLIP, LocalPlan
 from quietbit.mechanism.additive import Gaussian
 from quietbit.mechanism.ball import Ball, Norm
 from quietbit.mechanism.calibrate import calibrate
 from quietbit.privacy.cost import Cost
-from quietbit.simulate.problem import MAX_CLIP, LocalPlan
 from quietbit.target import Adjacency
 from quietbit_lab.task.dataset import Partition
 from quietbit_lab.task.images import load_digits

@@ -25,10 +25,10 @@ from quietbit import Plan
 from quietbit.kernel.base import packed_size
 from quietbit.kernel.rng import secure_rng
 from quietbit.kernel.select import select
+from quietbit.local.collect import Collector, make_collector
+from quietbit.local.problem import LocalPlan
 from quietbit.mechanism.ball import Ball, Norm
 from quietbit.mechanism.interpolated import InterpolatedMVU
-from quietbit.simulate.collect import Collector, make_collector
-from quietbit.simulate.problem import LocalPlan
 from quietbit.target import Adjacency
 from quietbit_lab.task.dataset import Dataset, Examples, Partition
 from quietbit_lab.task.linear import LinearSoftmax

@@ -18,9 +18,9 @@ from typing import Any
 import numpy as np
 
 from quietbit import Plan, Uplink
+from quietbit.local.problem import LocalPlan
 from quietbit.mechanism.ball import Norm
 from quietbit.mechanism.expectation import expectation
-from quietbit.simulate.problem import LocalPlan
 from quietbit_lab.task.registry import TaskSpec, build_task
 
 CLIENTS, ROUNDS, SEEDS = 20, 40, (1, 2, 3, 4, 5)

@@ -17,7 +17,7 @@ from matplotlib.colors import ListedColormap
 from numpy.typing import NDArray
 
 from quietbit import Adjacency, Ball, InterpolatedMVU, Norm, Uplink, calibrate, seeded_rng
-from quietbit.simulate.problem import LocalPlan
+from quietbit.local.problem import LocalPlan
 from quietbit.wire.payload import Payload
 from quietbit_lab.baseline.noise import Sign
 from quietbit_lab.plot.figure import MATPLOTLIB, MECHANISMS, blank_figure, save_figure

@@ -30,7 +30,7 @@ DIMENSION = 1000
 COMPILED = f"{os.sep}kernel{os.sep}native{os.sep}"  # the way into C counts with the kernel that calls it
 # From the top down: a folder imports what is below it only.
 LAYERS = (
-    "cli", "flower", "nvflare", "engine", "node", "auditor", "simulate", "plan", "secagg", "wire", "mechanism",
+    "cli", "flower", "nvflare", "local", "run", "plan", "node", "auditor", "secagg", "wire", "mechanism",
     "privacy", "kernel", "design",
 )  # fmt: skip
 

@@ -22,11 +22,11 @@ pytest.importorskip("flwr", reason="needs the flower extra")
 from flwr.app import MetricRecord
 
 from attack.every_line import PATIENT, Fault, Line, Tracer, following, under
-from quietbit.engine import turn
 from quietbit.flower import PrivateUplink
 from quietbit.flower import client as flower_client
 from quietbit.node import answer_time, guard
 from quietbit.node.answer_time import GRAIN
+from quietbit.run import turn
 from unit.flower.kit import DIMENSION, app, context
 from unit.flower.test_client import CONFIG, question
 from unit.node.makers import books, write_policy

@@ -16,10 +16,10 @@ from nvflare.apis.fl_constant import ReturnCode
 from nvflare.fuel.utils import fobs
 
 from attack.every_line import PATIENT, Fault, Line, Tracer, following, under
-from quietbit.engine import turn
 from quietbit.node import answer_time, guard
 from quietbit.node.answer_time import GRAIN
 from quietbit.nvflare import client, patches, task
+from quietbit.run import turn
 from unit.node.makers import books, write_policy
 from unit.nvflare.kit import CONFIG, Server, Site, content, public_names, trained
 

@@ -12,10 +12,10 @@ import pytest
 
 pytest.importorskip("flwr", reason="needs the flower extra")
 from quietbit import Ball, Gaussian, InvalidParameter
-from quietbit.engine.turn import Turn
 from quietbit.flower import PrivateUplink
 from quietbit.mechanism.batch import LocalSteps, PoissonBatch
 from quietbit.node.answer_time import GRAIN, NUMBERS, AnswerTime
+from quietbit.run.client import Turn
 from quietbit.run.plan import Plan
 from unit.flower.kit import DIMENSION, app, context
 from unit.flower.test_client import CONFIG, question

@@ -23,7 +23,6 @@ from flwr.app import Array, ArrayRecord, ConfigRecord, Error, Message, MetricRec
 
 from quietbit.design.solve import solve
 from quietbit.design.table import DesignSpec
-from quietbit.engine.messages import request_of, sum_request
 from quietbit.flower import PrivateUplink
 from quietbit.mechanism.additive import Gaussian
 from quietbit.mechanism.ball import Ball, Norm
@@ -33,6 +32,7 @@ from quietbit.node.ledger import FileLedger, LedgerError
 from quietbit.node.policy import Policy
 from quietbit.node.question import STEPS, Framed
 from quietbit.plan import plan
+from quietbit.run.messages import request_of, sum_request
 from quietbit.secagg.codec import encode
 from quietbit.secagg.plan import masked_size
 from quietbit.wire.uplink import Uplink

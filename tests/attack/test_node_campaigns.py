@@ -34,7 +34,7 @@ UPDATE = np.linspace(-0.2, 0.3, DIMENSION)
 def test_forked_and_rolled_back_broadcast_logs(monkeypatch):
     """A node trains on the announced model or not at all, answers a round once, and pays for what it answers."""
     pytest.importorskip("flwr", reason="needs the flower extra")
-    from quietbit.engine.messages import MODEL
+    from quietbit.run.messages import MODEL
     from quietbit.wire.downlink import HEAD as BROADCAST
     from unit.flower import test_replay as kit
     from unit.flower.kit import ledger

@@ -14,7 +14,8 @@ from attrs import evolve
 from plans import flat_plan
 from quietbit import Adjacency, Ball, InvalidParameter, Norm, QuietbitError
 from quietbit.auditor.ratio import clopper_pearson
-from quietbit.engine.turn import Turn
+from quietbit.local import Training
+from quietbit.local.collect import UplinkCollector, make_collector
 from quietbit.mechanism.adaptive_clip import AdaptiveClip, Scout
 from quietbit.mechanism.batch import PoissonBatch
 from quietbit.mechanism.projected import Projected
@@ -22,12 +23,11 @@ from quietbit.mechanism.response import RandomisedResponse
 from quietbit.node.budget import account_of
 from quietbit.node.question import ALONE, VECTOR, SumPart, description_of, run_name
 from quietbit.node.refusal import AnsweredBefore, BudgetSpent
+from quietbit.run.client import Turn
 from quietbit.run.parts.evaluation import Evaluation
-from quietbit.simulate import Training
-from quietbit.simulate.collect import UplinkCollector, make_collector
 from quietbit.target import Target
+from unit.local.test_moving_clip import Long
 from unit.node.makers import DIMENSION, MECHANISM, books, keeper, question
-from unit.simulate.test_moving_clip import Long
 
 BOTH = ("imvu", "scout", "response")
 MOVING = AdaptiveClip(MECHANISM, 1.0, 2, 0.2)

@@ -25,12 +25,12 @@ from engine.superlink import EngineFailure, Network, Node
 from engine.wire import PUSHES, Request, replies, total
 from plans import flat_plan
 from quietbit import Plan
+from quietbit.kernel.client_rng import seeded_client_rng
+from quietbit.local.loop import simulate
+from quietbit.local.problem import LocalPlan, Score, Training, clip_rows
 from quietbit.node.budget import account_of
 from quietbit.node.ledger import FileLedger
 from quietbit.node.policy import Policy
-from quietbit.simulate.collect import seeded_client_rng
-from quietbit.simulate.loop import simulate
-from quietbit.simulate.problem import LocalPlan, Score, Training, clip_rows
 from quietbit.target import Adjacency, Target
 from quietbit.wire.uplink import Uplink
 

@@ -15,10 +15,7 @@ from engine.simulation import simulate_app
 
 APP = Path(__file__).parent / "simulation_app"
 SUMMED = """releases = 1
-trust = "secure-aggregation"
-server = "honest-but-curious"
-threshold = 7
-min-honest-clients = 6
+masks = {server = "honest-but-curious", threshold = 7, honest = 6}
 evaluate = {epsilon = 6.0, metric = "loss", most = 3.0}
 """
 

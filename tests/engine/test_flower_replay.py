@@ -49,17 +49,21 @@ def finished(network: Network, run: str) -> bool:
     return status == "finished:completed"
 
 
-def replaying(folder: Path, more: str = "") -> Path:
+def replaying(folder: Path, start: str = "server") -> Path:
     """The app, with rounds that are replayed."""
     shutil.copytree(APP, folder)
-    with (folder / "pyproject.toml").open("a", encoding="utf-8") as file:  # its last table is quietbit's
-        file.write(f'keep = {KEEP}\ndownlink = "replay"\n{more}')
+    project = folder / "pyproject.toml"
+    lines = project.read_text(encoding="utf-8").splitlines()
+    name = next(line for line in lines if line.startswith("mechanism = "))
+    lines[lines.index(name)] = f"mechanism = {{name = {name.removeprefix('mechanism = ')}, keep = {KEEP}}}"
+    lines.append(f'replay = {{start = "{start}"}}')  # the last table is quietbit's
+    project.write_text("\n".join(lines) + "\n", encoding="utf-8")
     return folder
 
 
 def test_a_killed_node_replays_what_it_missed(tmp_path):
     """Killed while it trains, it comes back under another number, as SuperNodes do, with the model that it kept."""
-    output, app, rounds, size = tmp_path / "output", replaying(tmp_path / "app", 'downlink-start = "app"\n'), 5, 20_000
+    output, app, rounds, size = tmp_path / "output", replaying(tmp_path / "app", "app"), 5, 20_000
     own = {"num-server-rounds": rounds, "dimension": size, "slow": 0, "slow-round": 2, "output": str(output)}
     with Network(tmp_path / "network") as network:
         for partition in range(NODES):

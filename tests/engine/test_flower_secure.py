@@ -15,11 +15,11 @@ pytest.importorskip("cryptography", reason="needs the all extra: pip install 'qu
 from engine.simulation import simulate_app
 from plans import flat_plan
 from quietbit import Adjacency
+from quietbit.kernel.client_rng import seeded_client_rng
 from quietbit.node.budget import account_of
 from quietbit.node.ledger import StateLedger
 from quietbit.privacy.account import Account
 from quietbit.secagg.plan import masked_size
-from quietbit.simulate.collect import seeded_client_rng
 from quietbit.target import Target
 from quietbit.wire.payload import Payload
 from quietbit.wire.uplink import Uplink

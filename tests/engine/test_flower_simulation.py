@@ -12,10 +12,10 @@ pytest.importorskip("sklearn", reason="needs quietbit-lab: pip install ./package
 
 from engine.simulation import simulate_app
 from plans import flat_plan
+from quietbit.local.loop import simulate
+from quietbit.local.problem import Training
 from quietbit.node.budget import account_of
 from quietbit.node.ledger import StateLedger
-from quietbit.simulate.loop import simulate
-from quietbit.simulate.problem import Training
 from quietbit_lab.task.registry import TaskSpec, build_task
 
 pytestmark = pytest.mark.long  # test_flower_secure.py has the same runtime, test_flower_deployment.py the same sums

@@ -11,7 +11,7 @@ import numpy as np
 import pytest
 
 from quietbit import Plan
-from quietbit.simulate.collect import seeded_client_rng
+from quietbit.kernel.client_rng import seeded_client_rng
 from quietbit.wire.uplink import Uplink
 
 pytest.importorskip("nvflare", reason="needs the nvflare extra")

@@ -16,9 +16,9 @@ from scipy import stats
 
 import quietbit
 from plans import flat_plan
+from quietbit.local.collect import UplinkCollector
+from quietbit.local.problem import LocalPlan
 from quietbit.mechanism.ball import Ball, Norm
-from quietbit.simulate.collect import UplinkCollector
-from quietbit.simulate.problem import LocalPlan
 from quietbit_lab.baseline.noise import Laplace, Sign
 from quietbit_lab.baseline.skellam import Skellam
 from quietbit_lab.cohort.law import code_law

@@ -40,11 +40,6 @@ from flwr.common.serde import recorddict_from_proto, recorddict_to_proto
 from flwr.supercore import log
 
 from quietbit._typing import FloatVector
-from quietbit.engine import messages
-from quietbit.engine.batch import serving
-from quietbit.engine.messages import MODEL, RECORD, SPEED, SUM, question_of
-from quietbit.engine.replay import Follower
-from quietbit.engine.turn import Turn, gate_for, own_keys, plan_of, refusal
 from quietbit.errors import InvalidParameter, QuietbitError, require
 from quietbit.flower.patches import in_simulation, refuse_lifespans
 from quietbit.node.answer_time import AnswerTime
@@ -52,11 +47,17 @@ from quietbit.node.gatekeeper import Gate
 from quietbit.node.guard import Outbox, guarded, quiet_handlers
 from quietbit.node.policy import Simulation
 from quietbit.node.question import ALONE, VECTOR, Question
+from quietbit.run import messages
+from quietbit.run.batch import serving
+from quietbit.run.client import Turn, gate_for, own_keys, plan_of, refusal
+from quietbit.run.messages import MODEL, RECORD, SPEED, SUM, question_of
 from quietbit.run.parts.evaluation import Evaluation
+from quietbit.run.parts.replay import Follower
 from quietbit.run.plan import Plan
 
 __all__ = ["PrivateUplink"]
 
+ARRAYS = "arrays"  # where Flower's strategies put the model
 OURS = (RECORD, SUM, MODEL)  # our records in a node's state
 CallNext: TypeAlias = Callable[[Message, Context], Message]
 SIMULATED = (
@@ -90,9 +91,11 @@ class PrivateUplink:
     The node config names the owner's policy or gatekeeper; without one a SuperNode releases nothing.
     ``simulation`` changes the rules of nodes in Flower's simulation runtime, which have no owner; on a
     SuperNode it does nothing. Put it first among the mods: it is then the last to touch a reply.
+    ``start`` gives the model of round 0, where the app ships with it (`quietbit.replay.start`).
     """
 
     simulation: Simulation = field(default_factory=Simulation, kw_only=True)
+    start: Callable[[Context], ArrayRecord] | None = field(default=None, kw_only=True)
 
     def __post_init__(self) -> None:
         """Refuse what is not a Simulation."""
@@ -304,7 +307,11 @@ class _Exchange:
     def _with_model(self, gate: Gate, question: Question, plan: Plan) -> RecordDict:
         """Return the message as if it had come with the whole model, which is kept for later rounds."""
         content = self.message.content
-        follower = Follower(gate.models, self.context.run_id, plan, gate.families)
+        start = None
+        given = self.mod.start
+        if given is not None:
+            start = partial(_start_model, given, self.context)
+        follower = Follower(gate.models, self.context.run_id, plan, start, gate.families)
         rounds = content[MODEL]
         rest = {name: record for name, record in content.items() if name not in (MODEL, SPEED)}
         sent = RecordDict(rest).array_records
@@ -346,6 +353,10 @@ class _Exchange:
         # The server must go on counting a release that was made and whose reply may be lost.
         prefix = messages.ANSWERED if noted else messages.DECLINED
         return _error_reply(self.message, f"{prefix}{reason}")
+
+
+def _start_model(start: Callable[[Context], ArrayRecord], context: Context) -> tuple[str, ArrayRecord]:
+    return ARRAYS, start(context)
 
 
 def _error_reply(message: Message, reason: str) -> Message:

@@ -23,18 +23,18 @@ from flwr.serverapp import Grid
 from flwr.supercore.inflatable.inflatable_object import get_all_nested_objects
 
 from quietbit._typing import FloatVector
-from quietbit.engine import messages
-from quietbit.engine.layout import ModelLayout
-from quietbit.engine.messages import RECORD, SUM, numbers_of
-from quietbit.engine.report import RoundReport
-from quietbit.engine.round import Round
 from quietbit.errors import InvalidParameter, QuietbitError, require
 from quietbit.mechanism.abilities import Summable, SummableRows
 from quietbit.mechanism.base import summable
 from quietbit.node.question import CONFIRM, IDENTITY, KEYS, SHARES, STEPS, UNMASK, VECTOR, Framed, sum_plan
+from quietbit.run import messages
+from quietbit.run.layout import ModelLayout
+from quietbit.run.messages import RECORD, SUM, numbers_of
 from quietbit.run.parts.evaluation import Evaluation
 from quietbit.run.parts.masks import Masks
 from quietbit.run.plan import Plan
+from quietbit.run.report import RoundReport
+from quietbit.run.server import Round
 from quietbit.secagg.codec import Advertisement, Unmasking, pack_evidence, pack_inbox, unpack_dealt, write_places
 from quietbit.secagg.identity import PUBLIC_SIZE, SIGNATURE_SIZE, Directory
 from quietbit.secagg.plan import SumPlan

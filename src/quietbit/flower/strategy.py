@@ -34,19 +34,19 @@ from flwr.serverapp.strategy import FedAvg, FedAvgM, Result, Strategy
 from flwr.supercore import log
 
 from quietbit._typing import FloatVector
-from quietbit.engine.layout import ModelLayout, NotFinite
-from quietbit.engine.messages import METRICS, MODEL, RECORD, SPEED, SUM, request_of, sum_request
-from quietbit.engine.replay import Leader
-from quietbit.engine.report import Report, RoundReport
-from quietbit.engine.round import Run
 from quietbit.errors import QuietbitError, check_int, require
 from quietbit.flower.arriving import ArrivingGrid
 from quietbit.flower.round import OpenRound, SecureRound, metrics_of
 from quietbit.mechanism.abilities import Scouted
 from quietbit.mechanism.base import Mechanism
 from quietbit.node.question import ALONE
+from quietbit.run.layout import ModelLayout, NotFinite
+from quietbit.run.messages import METRICS, MODEL, RECORD, SPEED, SUM, request_of, sum_request
 from quietbit.run.parts.evaluation import Evaluation
+from quietbit.run.parts.replay import Leader
 from quietbit.run.plan import Plan
+from quietbit.run.report import Report, RoundReport
+from quietbit.run.server import Run
 from quietbit.secagg.identity import Directory
 from quietbit.wire.downlink import Diverged, ServerStep
 from quietbit.wire.uplink import pooled
@@ -370,9 +370,12 @@ def _server_step(inner: Strategy, plan: Plan) -> ServerStep | None:
     how = type(inner).aggregate_train
     if plan.replay is None:
         return None
+    own = plan.replay.step == ServerStep(1.0, 0.0) or how is FedAvg.aggregate_train
+    rule = f"left out: {type(inner).__name__} steps by itself"
+    require(own, "quietbit.replay.learning-rate", plan.replay.learning_rate, rule)
     if how is FedAvgM.aggregate_train:
         return ServerStep(inner.server_learning_rate, inner.server_momentum)  # type: ignore[attr-defined]
-    return ServerStep(1.0, 0.0) if how is FedAvg.aggregate_train else None
+    return plan.replay.step if how is FedAvg.aggregate_train else None
 
 
 def _ask_for(messages: list[Message], server_round: int, mechanism: Mechanism) -> None:

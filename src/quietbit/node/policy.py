@@ -111,8 +111,8 @@ def _read(cls: type, fields: list[attrs.Attribute[Any]]) -> list[attrs.Attribute
 
 def _rng(rules: Rules, number: int, client: int | None) -> RandomBits:
     """Return the operating system's randomness, unless there is a seed: then the simulator's."""
+    from quietbit.kernel.client_rng import CLIENT_BITS, seeded_client_rng
     from quietbit.kernel.rng import secure_rng
-    from quietbit.simulate.collect import CLIENT_BITS, seeded_client_rng
 
     if rules.seed is None:
         return secure_rng()

@@ -19,12 +19,12 @@ from attrs import frozen
 from nvflare.apis.fl_constant import FilterKey, WorkspaceConstants
 from nvflare.private.fed.app.fl_conf import PrivacyConfiger
 
-from quietbit.engine.turn import GATEKEEPER, NODE_KEYS, POLICY
 from quietbit.errors import QuietbitError
 from quietbit.node.gatekeeper import RemoteGate
 from quietbit.node.ledger import FileLedger
 from quietbit.node.policy import Policy
 from quietbit.nvflare.client import PrivateUplink
+from quietbit.run.client import GATEKEEPER, NODE_KEYS, POLICY
 
 __all__ = ["PrivacyCheck", "ScopeCheck", "check_privacy"]
 

@@ -2,7 +2,7 @@
 
 Idea     the same filter stands at both ends of a task. On its way in, the server's question is checked against the
          owner's policy and noted in the ledger, before the app is called; on its way out, whatever the app answered
-         becomes one release (`quietbit.engine.turn`), in a reply that is written anew: nothing of the app's own is left
+         becomes one release (`quietbit.run.client`), in a reply that is written anew: nothing of the app's own is left
          in it. A question about the model (`quietbit.evaluate`), beside an update's or by itself, is answered with one
          cell of randomised response. Tasks without a question are not run, unless the policy names numbers that may
          leave. What passes here and is not known raises: NVFlare then sends an error without content, where its own
@@ -33,9 +33,6 @@ from nvflare.app_common.logging.constants import is_log_streaming_allowed
 from nvflare.private.fed.simulator.simulator_app_runner import SimulatorClientRunManager
 from nvflare.private.privacy_manager import Scope
 
-from quietbit.engine.messages import MODEL, RECORD, SPEED, evaluation_of, question_of
-from quietbit.engine.replay import Follower
-from quietbit.engine.turn import Turn, gate_for, own_keys, plan_of
 from quietbit.errors import InvalidParameter, require
 from quietbit.node.answer_time import AnswerTime
 from quietbit.node.gatekeeper import Gate
@@ -43,6 +40,9 @@ from quietbit.node.policy import PolicyError, Simulation
 from quietbit.node.question import Question
 from quietbit.nvflare.patches import shut
 from quietbit.nvflare.task import ANSWER, DECIDED, TURN, NamedArray, Task, as_kind, kind_of, named, refused, task_of
+from quietbit.run.client import Turn, gate_for, own_keys, plan_of
+from quietbit.run.messages import MODEL, RECORD, SPEED, evaluation_of, question_of
+from quietbit.run.parts.replay import APP, Follower
 from quietbit.run.plan import PREFIX, Plan
 from quietbit.target import Trust
 
@@ -74,6 +74,8 @@ def local_settings(values: Mapping[str, Any]) -> Plan:
     )
     rule = f"{Trust.LOCAL.value}: over NVFlare the server sees every release"
     require(settings.trust is Trust.LOCAL, "quietbit.trust", settings.trust.value, rule)
+    given = settings.replay is not None and settings.replay.start == APP
+    require(not given, "quietbit.replay.start", APP, "server: over NVFlare the first model comes in full")
     rule = "left out: over NVFlare the controller says when a round ends, and late results are in no mean"
     require(settings.arrivals is None, "quietbit.arrivals", True, rule)
     rule = "left out: the controller chooses the clients over NVFlare"

@@ -53,9 +53,9 @@ from nvflare.private.defs import TrainingTopic
 from nvflare.private.fed.client import client_runner
 from nvflare.private.fed.simulator.simulator_app_runner import SimulatorClientRunManager
 
-from quietbit.engine.batch import share_batches
 from quietbit.node.guard import Outbox, guarded, quiet_handlers
 from quietbit.nvflare.task import DECIDED, TURN, Task, task_of
+from quietbit.run.batch import share_batches
 
 __all__ = ["ANSWERED", "CHECKED", "SENT", "VERSION", "shut"]
 

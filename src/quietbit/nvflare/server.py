@@ -1,8 +1,8 @@
 """The server's half: a filter that puts quietbit's question beside the model, and makes differences of releases.
 
-Idea     a release that comes back for a task is taken once, as `engine.round` takes it, and becomes its own unbiased
+Idea     a release that comes back for a task is taken once, as `run.server` takes it, and becomes its own unbiased
          estimate: a difference of weights, of weight one, which any workflow that averages takes as it is. So does an
-         answer about the model, asked for beside an update or by itself. Where rounds are replayed (`engine.replay`)
+         answer about the model, asked for beside an update or by itself. Where rounds are replayed (`run.parts.replay`)
          the step is taken here, as clients will take it; the workflow, NVFlare's own FedAvg, adds zeros.
 
 A client that declines, fails or is refused has no difference. NVFlare's averaging ends a job, or empties its model,
@@ -36,16 +36,16 @@ from nvflare.app_common.workflows.fedavg import FedAvg
 from nvflare.fuel.utils import fobs
 
 from quietbit._typing import FloatVector
-from quietbit.engine.layout import ModelLayout
-from quietbit.engine.messages import MODEL, RECORD, SPEED, evaluation_of, numbers_of, one_line, request_of
-from quietbit.engine.round import Round, Run
 from quietbit.errors import InvalidPayload, check_int, refuse_payload, require
 from quietbit.mechanism.abilities import Scouted, is_unmasked
 from quietbit.nvflare.client import ABOUT, TABLE, UPDATE, PrivateUplink, local_settings, number_of
 from quietbit.nvflare.task import ANSWER, CRASHED, as_kind, kind_of, named
+from quietbit.run.layout import ModelLayout
+from quietbit.run.messages import MODEL, RECORD, SPEED, evaluation_of, numbers_of, one_line, request_of
 from quietbit.run.parts.evaluation import Evaluation
 from quietbit.run.plan import PREFIX
-from quietbit.wire.downlink import Diverged, ServerStep
+from quietbit.run.server import Round, Run
+from quietbit.wire.downlink import Diverged
 from quietbit.wire.uplink import EXAMPLES
 
 __all__ = ["NO_WEIGHT", "PrivateReceiver", "add_privacy"]
@@ -189,7 +189,7 @@ class _Job:
             self.current = run.open(Round, number, mechanism)
             if plan.scouts is not None:
                 self.current.scouts = run.open(Round, number, Scouted.of(mechanism).scout())
-            step = ServerStep(1.0, 0.0) if plan.replay is not None and plain else None
+            step = plan.replay.step if plan.replay is not None and plain else None
             run.lead(number, model, layout, step, "the workflow is not NVFlare's plain FedAvg")
         return self.current
 

@@ -25,12 +25,12 @@ from nvflare.apis.shareable import ReservedHeaderKey, Shareable
 
 from quietbit._typing import FloatVector
 from quietbit.arrays import dtype_name, is_tensor
-from quietbit.engine.batch import serving
-from quietbit.engine.layout import STYPE
-from quietbit.engine.messages import MOST_TRACEBACK, RECORD, finite
-from quietbit.engine.turn import Turn, refusal
 from quietbit.errors import require, require_module
 from quietbit.node.answer_time import AnswerTime
+from quietbit.run.batch import serving
+from quietbit.run.client import Turn, refusal
+from quietbit.run.layout import STYPE
+from quietbit.run.messages import MOST_TRACEBACK, RECORD, finite
 from quietbit.run.parts.evaluation import Evaluation
 
 __all__ = [

@@ -7,11 +7,11 @@ import json
 import pytest
 
 from plans import flat_plan
-from quietbit.engine.report import NodeReport, Report, RoundReport
 from quietbit.errors import QuietbitError
 from quietbit.mechanism.registry import identity_of
 from quietbit.privacy.account import Account
 from quietbit.privacy.guarantee import Guarantee, shown_epsilon
+from quietbit.run.report import NodeReport, Report, RoundReport
 from quietbit.target import Adjacency, Trust, Unit
 from quietbit_lab.report.page import render_page
 from quietbit_lab.report.runs import read_placed_runs

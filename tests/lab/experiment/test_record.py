@@ -6,10 +6,10 @@ import pytest
 
 import quietbit
 from quietbit._files import write_json
-from quietbit.simulate.loop import simulate
+from quietbit.local.loop import simulate
 from quietbit_lab.experiment.grid import Job
 from quietbit_lab.experiment.record import Setting, commit_of, modern, read_record, run_record
-from unit.simulate.makers import chosen, small_problem
+from unit.local.makers import chosen, small_problem
 
 
 @pytest.fixture(scope="module")

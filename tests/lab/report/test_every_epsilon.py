@@ -18,9 +18,9 @@ from flwr.serverapp.strategy import FedAvg
 
 from quietbit import Plan
 from quietbit.flower import PrivateStrategy, PrivateUplink, Simulation, current_batch
+from quietbit.local.loop import simulate
 from quietbit.node.budget import ANSWERS, account_of
 from quietbit.run.participation import releases_per_client
-from quietbit.simulate.loop import simulate
 from quietbit_lab.cli.train import _rows, _shown
 from quietbit_lab.experiment.record import run_record
 from quietbit_lab.report.page import render_page
@@ -29,7 +29,7 @@ from unit.cli.kit import shell
 from unit.flower.kit import DIMENSION, HandGrid, app, be_the_server, context, ledger, model, simulated
 from unit.flower.secure_kit import Room
 from unit.flower.test_evaluation import evaluates
-from unit.simulate.makers import chosen, small_problem
+from unit.local.makers import chosen, small_problem
 
 pytestmark = pytest.mark.filterwarnings("ignore::quietbit.flower.SeededRngWarning")
 SHOWN = re.compile(r"epsilon (?:<=|≤|at most|is) ?([0-9.e+-]*[0-9])")

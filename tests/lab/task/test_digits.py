@@ -1,8 +1,8 @@
 import numpy as np
 
-from quietbit.simulate.loop import simulate
+from quietbit.local.loop import simulate
 from quietbit_lab.task.registry import TaskSpec, build_task
-from unit.simulate.makers import chosen
+from unit.local.makers import chosen
 
 
 def test_digits_are_learnt_privately():

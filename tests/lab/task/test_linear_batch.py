@@ -5,12 +5,12 @@ import pytest
 import torch
 
 import quietbit
-from quietbit.simulate.loop import simulate
-from quietbit.simulate.problem import Score
+from quietbit.local.loop import simulate
+from quietbit.local.problem import Score
 from quietbit_lab.task.batch import Batch
 from quietbit_lab.task.batch_sweep import restore, save
 from quietbit_lab.task.linear_device import DeviceProblem, open_device
-from unit.simulate.makers import setting, small_problem
+from unit.local.makers import setting, small_problem
 
 COMMON = {"rounds": 6, "cohort": 20, "clip": 1.0, "seed": 3, "rng": "seeded", "evaluate_at": (2, 6)}
 

@@ -6,9 +6,9 @@ import numpy as np
 import pytest
 
 import quietbit
+from quietbit.local.collect import make_collector
+from quietbit.local.loop import simulate
 from quietbit.run.participation import releases_per_client
-from quietbit.simulate.collect import make_collector
-from quietbit.simulate.loop import simulate
 from quietbit_lab.baseline.noise import Laplace
 from quietbit_lab.baseline.skellam import IndependentSkellam, Skellam
 from quietbit_lab.experiment.grid import Job, Sweep

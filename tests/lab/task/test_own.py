@@ -12,7 +12,7 @@ from quietbit_lab.task.registry import TaskSpec
 
 MODULE = '''
 import numpy as np
-from quietbit.simulate import LocalPlan, Score
+from quietbit.local import LocalPlan, Score
 
 
 class Mean:

@@ -13,8 +13,8 @@ from flwr.serverapp.strategy import FedAvg
 
 from quietbit import Plan
 from quietbit.flower import PrivateStrategy
+from quietbit.kernel.client_rng import seeded_client_rng
 from quietbit.node.policy import simulated_directory
-from quietbit.simulate.collect import seeded_client_rng
 from quietbit.wire.payload import Payload
 from quietbit.wire.uplink import Uplink
 from unit.flower.kit import DIMENSION, SIMULATED, HandGrid, app, be_the_server, context, model

@@ -15,13 +15,13 @@ from flwr.serverapp.strategy import FedAvg
 from quietbit import Plan
 from quietbit.errors import InvalidParameter
 from quietbit.flower import PrivateStrategy, PrivateUplink
+from quietbit.kernel.client_rng import seeded_client_rng
 from quietbit.mechanism.rotation import round_number
 from quietbit.node.policy import simulated_directory
 from quietbit.node.question import Framed, run_name
 from quietbit.secagg.codec import encode
 from quietbit.secagg.identity import Directory, Identity
 from quietbit.secagg.plan import masked_size
-from quietbit.simulate.collect import seeded_client_rng
 from quietbit.wire.payload import Payload
 from quietbit.wire.uplink import Uplink
 from unit.flower.kit import DIMENSION, RUN, be_the_server, ledger, model

@@ -17,17 +17,17 @@ from flwr.clientapp import ClientApp
 from flwr.simulation.ray_transport.ray_actor import VirtualClientEngineActor
 
 from quietbit import Plan
-from quietbit.engine.messages import request_of
 from quietbit.errors import InvalidParameter
 from quietbit.flower import PrivateUplink, SeededRngWarning, Simulation
 from quietbit.flower import client as client_module
+from quietbit.kernel.client_rng import seeded_client_rng
 from quietbit.node.budget import account_of
 from quietbit.node.gatekeeper import Gatekeeper
 from quietbit.node.ledger import FileLedger
 from quietbit.node.policy import Policy
 from quietbit.node.question import Framed
 from quietbit.node.release import LocalGate
-from quietbit.simulate.collect import seeded_client_rng
+from quietbit.run.messages import request_of
 from quietbit.target import Adjacency, Target
 from quietbit.wire.uplink import Uplink
 from unit.flower.kit import (

@@ -10,11 +10,11 @@ from flwr.app import ConfigRecord, Message, MetricRecord, RecordDict
 from flwr.serverapp.strategy import FedAvg
 
 from quietbit import Plan
-from quietbit.engine.messages import request_of
 from quietbit.flower import PrivateStrategy, PrivateUplink, Simulation
 from quietbit.mechanism.response import RandomisedResponse
 from quietbit.node.budget import account_of
 from quietbit.node.question import Framed
+from quietbit.run.messages import request_of
 from quietbit.wire.uplink import Uplink
 from unit.flower.kit import CONFIG, HandGrid, app, be_the_server, context, ledger, model, simulated
 from unit.node.makers import books, write_policy

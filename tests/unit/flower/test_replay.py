@@ -13,11 +13,12 @@ pytest.importorskip("flwr", reason="needs the flower extra")
 from flwr.app import Array, ArrayRecord, ConfigRecord, Context, RecordDict
 from flwr.serverapp.strategy import FedAdam, FedAvg, FedAvgM
 
-from quietbit.engine.messages import MODEL, SPEED, request_of
+from quietbit.errors import InvalidParameter
 from quietbit.flower import PrivateStrategy, PrivateUplink, Simulation
 from quietbit.node.question import run_name
 from quietbit.node.refusal import Reason, Refusal
 from quietbit.node.stores import MOST_RUNS, ModelFolder
+from quietbit.run.messages import MODEL, SPEED, request_of
 from quietbit.wire.downlink import HEAD
 from unit.flower import secure_kit
 from unit.flower.kit import RUN, HandGrid, be_the_server, context, ledger, simulated, trained
@@ -107,6 +108,7 @@ def same(one, two):
     ("inner", "more"),
     [
         (FedAvg(), {}),
+        (FedAvg(), {"quietbit.replay.learning-rate": 0.5, "quietbit.replay.momentum": 0.9}),
         (FedAvgM(server_learning_rate=0.5, server_momentum=0.9), {}),
         (FedAvg(), {"quietbit.mechanism.design-epsilon": None, "quietbit.releases": 4, "quietbit.scouts.every": 2}),
     ],
@@ -192,6 +194,21 @@ def test_a_node_that_keeps_nothing_is_asked_twice_and_then_gets_the_model_always
     assert resyncs == [0, 1, 0, 1, 0, 0, 0, 0]
 
 
+def test_who_has_the_start_from_the_app_never_gets_the_model():
+    mod = simulated(PrivateUplink(simulation=Simulation(seed=7), start=start))
+    federation = Federation(mod=mod, more={"quietbit.replay.start": "app"})
+    federation.play(among=[11, 12])
+    federation.play(among=[11, 12])
+    federation.play()
+    assert federation.full == {11: False, 12: False, 13: False}
+    assert federation.last.answered == 3
+    other = Federation(more={"quietbit.replay.start": "app"})  # and no app that has it
+    other.play()
+    assert other.last.resyncs == 3
+    other.play()
+    assert other.last.answered == 3
+
+
 def test_a_skipped_round_leaves_no_gap():
     federation = Federation()
     federation.play()
@@ -228,6 +245,9 @@ def test_other_strategies_and_other_types_keep_the_full_model_and_say_so_once(ca
         half.play()
     assert all(half.full.values())
     assert caplog.text.count("not everything that is learnt is float32") == 1
+    with pytest.raises(InvalidParameter) as refusal:
+        Federation(inner=FedAdam(), more={"quietbit.replay.learning-rate": 0.5})
+    assert refusal.value.name == "quietbit.replay.learning-rate"
 
 
 def put(message, **values):

@@ -3,13 +3,13 @@
 import numpy as np
 import pytest
 
-from quietbit.engine.batch import private_step, serving
 from quietbit.errors import InvalidParameter
 from quietbit.gradients import SampleGradients, sample_gradients
 from quietbit.mechanism.additive import Gaussian
 from quietbit.mechanism.ball import Ball, Norm
 from quietbit.mechanism.batch import PoissonBatch
 from quietbit.node.question import Framed
+from quietbit.run.batch import private_step, serving
 from quietbit.wire.uplink import Uplink
 from unit.node.makers import DIMENSION, keeper, question
 

@@ -12,8 +12,6 @@ import pytest
 from scipy import stats
 
 from quietbit import Ball, Gaussian, Norm, Uplink
-from quietbit.engine.report import Counts
-from quietbit.engine.round import Round
 from quietbit.errors import InvalidPayload, Outlier
 from quietbit.kernel.expand import normal_quantiser
 from quietbit.kernel.rng import seeded_rng
@@ -21,6 +19,8 @@ from quietbit.mechanism.batch import LocalSteps, PoissonBatch
 from quietbit.mechanism.poison import exponential_length_upper, honest_length, normal_length_upper
 from quietbit.mechanism.vector import VectorMVU
 from quietbit.node.question import Framed
+from quietbit.run.report import Counts
+from quietbit.run.server import Round
 from quietbit.wire.payload import build
 from quietbit_lab.baseline.skellam import Skellam
 from unit.mechanism.makers import CLIFF, MECHANISMS, WIDTH

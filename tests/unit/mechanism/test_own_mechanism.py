@@ -17,11 +17,11 @@ import quietbit.target
 from plans import flat_plan
 from quietbit import Plan
 from quietbit.cli.main import main
+from quietbit.local import Training, simulate
 from quietbit.mechanism import registry
 from quietbit.mechanism.calibrate import alternatives
-from quietbit.simulate import Training, simulate
 from quietbit_lab.auditor.audit import audit
-from unit.simulate.makers import small_problem
+from unit.local.makers import small_problem
 
 PAGE = Path(__file__).parents[3] / "docs" / "how-to" / "add-your-own-mechanism.md"
 GIVEN = {"clip": 1.0, "norm": "l1", "adjacency": "zero-out", "epsilon": 6.0, "delta": 0.0, "cohort": 20}

@@ -11,15 +11,15 @@ from plans import flat_plan
 from quietbit import Adjacency, Ball, Gaussian, InvalidParameter, Norm, Uplink, calibrate, seeded_rng
 from quietbit.kernel.reference import ReferenceKernel
 from quietbit.kernel.transform import rotate_back
+from quietbit.local import Training, simulate
 from quietbit.mechanism.ball import usual_kernel
 from quietbit.mechanism.projected import Projected, ProjectedSamples
 from quietbit.mechanism.registry import build, describe, family_of, identity_of
 from quietbit.privacy.cost import sample_share
-from quietbit.simulate import Training, simulate
 from quietbit.target import Unit
+from unit.local.makers import small_problem
 from unit.mechanism.makers import CountingWords
 from unit.mechanism.test_projected import Spy
-from unit.simulate.makers import small_problem
 
 DIMENSION, KEEP, RADIUS, ROWS = 900, 64, 2.0, 5
 BALL = Ball(Norm.L2, RADIUS, DIMENSION)

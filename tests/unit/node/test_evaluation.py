@@ -149,7 +149,7 @@ def test_the_runs_own_budget_for_evaluations_is_held_too(tmp_path):
 
 @pytest.mark.filterwarnings("ignore::quietbit.node.policy.SeededRngWarning")
 def test_seeded_words_of_an_update_and_an_answer_are_not_the_same(tmp_path):
-    from quietbit.simulate.collect import seeded_client_rng
+    from quietbit.kernel.client_rng import seeded_client_rng
 
     held = keeper(tmp_path, evaluate=4.0, seed=5)
     wide = RandomisedResponse.within(0.01, 2**16, "replace-one")

@@ -11,6 +11,7 @@ import numpy as np
 import pytest
 
 from quietbit.errors import InvalidParameter, QuietbitError
+from quietbit.kernel.client_rng import seeded_client_rng
 from quietbit.mechanism.additive import Gaussian
 from quietbit.mechanism.ball import Ball, Norm
 from quietbit.node import gatekeeper
@@ -18,7 +19,6 @@ from quietbit.node.gatekeeper import HEAD, MAGIC, Gatekeeper, RemoteGate, Remote
 from quietbit.node.policy import PolicyError
 from quietbit.node.question import Framed
 from quietbit.node.refusal import AnsweredBefore, BudgetSpent, NotAllowed, Noted, Unusable
-from quietbit.simulate.collect import seeded_client_rng
 from quietbit.wire.uplink import Uplink
 from unit.node.makers import DIMENSION, MECHANISM, books, keeper, question
 

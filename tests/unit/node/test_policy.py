@@ -8,9 +8,9 @@ import attrs
 import pytest
 
 from quietbit.errors import InvalidParameter
+from quietbit.kernel.client_rng import seeded_client_rng
 from quietbit.node.policy import Policy, PolicyError, SeededRngWarning, Simulation
 from quietbit.node.refusal import BudgetSpent, NotAllowed
-from quietbit.simulate.collect import seeded_client_rng
 from quietbit.target import Adjacency, Trust
 from unit.node.makers import policy, write_policy
 

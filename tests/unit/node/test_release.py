@@ -11,6 +11,7 @@ from attrs import evolve
 from quietbit.design.solve import solve
 from quietbit.design.table import DesignSpec
 from quietbit.errors import InvalidParameter
+from quietbit.kernel.client_rng import seeded_client_rng
 from quietbit.mechanism.ball import Ball, Norm
 from quietbit.mechanism.interpolated import InterpolatedMVU
 from quietbit.node import ledger
@@ -22,7 +23,6 @@ from quietbit.node.question import Framed, Question
 from quietbit.node.refusal import AnsweredBefore, BudgetSpent, NotAllowed, Noted, Reason, Refusal, refusal_of
 from quietbit.node.release import LocalGate
 from quietbit.privacy.account import Account
-from quietbit.simulate.collect import seeded_client_rng
 from quietbit.target import Adjacency, Target
 from quietbit.wire.uplink import Uplink
 from unit.node.makers import DIMENSION, MECHANISM, NOISY, books, keeper, policy, question

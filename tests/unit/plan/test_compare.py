@@ -10,10 +10,10 @@ import pytest
 import quietbit
 from plans import flat_plan
 from quietbit.errors import InvalidParameter
+from quietbit.local import Training, simulate
 from quietbit.mechanism.expectation import Verdict
 from quietbit.mechanism.registry import families, family, identity_of
 from quietbit.plan.compare import compare, dimension_of
-from quietbit.simulate import Training, simulate
 from quietbit.target import Trust, Unit
 from quietbit_lab.task.vectors import VectorMean
 

@@ -6,7 +6,7 @@ from plans import flat_plan
 from quietbit.privacy.cost import ROUNDING
 from quietbit.run.costs import ClientCosts
 from quietbit.target import Adjacency, Trust, Unit
-from unit.simulate.makers import mechanisms
+from unit.local.makers import mechanisms
 
 ZERO, ONE = Adjacency.ZERO_OUT, Adjacency.REPLACE_ONE
 

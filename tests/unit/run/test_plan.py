@@ -111,7 +111,14 @@ RULED = [
 ]
 BAD = {
     Whole: lambda rule: [rule.low - 1, True, "3", 1.5, float("nan")] + ([] if rule.high is None else [rule.high + 1]),
-    Real: lambda rule: [0.0, -1.0, True, "3", float("nan"), float("inf")],
+    Real: lambda rule: [
+        0.0 if rule.at_least is None else rule.at_least - 1,
+        -1.0,
+        True,
+        "3",
+        float("nan"),
+        float("inf"),
+    ],
     Word: lambda rule: ["another", 3, ""],
     Flag: lambda rule: ["yes", 1, "true"],
 }

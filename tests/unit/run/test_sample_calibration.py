@@ -4,11 +4,11 @@ import numpy as np
 import pytest
 
 import quietbit
+from quietbit.local.loop import simulate
 from quietbit.run.participation import Schedule, releases_per_client
-from quietbit.simulate.loop import simulate
 from quietbit.target import Adjacency, Unit
 from quietbit_lab.baseline.skellam import IndependentSkellam, Skellam
-from unit.simulate.makers import chosen, small_problem
+from unit.local.makers import chosen, small_problem
 
 SIZES = np.array([30, 12, 12, 90, 45, 17], dtype=np.int64)
 KINDS = [

@@ -9,10 +9,10 @@ from attrs import evolve
 
 from plans import flat_plan
 from quietbit import Adjacency, InvalidParameter
-from quietbit.engine.round import Run
 from quietbit.mechanism.response import RandomisedResponse
 from quietbit.privacy.account import Account
 from quietbit.run.parts.scouts import Scouts
+from quietbit.run.server import Run
 
 MOVES: Any = {"clip": 2.0, "adjacency": "zero-out", "epsilon": 8.0, "releases": 10, "quantile": 0.5}
 

@@ -12,10 +12,10 @@ from plans import flat_plan
 from quietbit import Ball, Gaussian, Norm, Uplink
 from quietbit.errors import InvalidPayload
 from quietbit.kernel.rng import seeded_rng
-from quietbit.simulate import Training, simulate
+from quietbit.local import Training, simulate
 from quietbit.wire.uplink import effective, weight_of
+from unit.local.test_uneven import Flat
 from unit.mechanism.makers import MECHANISMS, WIDTH
-from unit.simulate.test_uneven import Flat
 
 
 @pytest.mark.parametrize("name", ["imvu one bit l2", "gaussian", "vmvu seed", "vmvu shared rows", "watched gaussian"])

@@ -1,19 +1,228 @@
-"""Rounds that nodes replay: broadcasts of past rounds in place of the model."""
+"""Rounds that nodes replay: what a server sends a node in place of the model, and what the node makes of it.
+
+Idea     the server knows of every node which round's model it has, because the node answered a question about it. It
+         sends the broadcasts since then, or the full model: to a node that has none, where that is smaller, and where
+         the log has lost the rounds between. The node replays, compares digests, and hands the app whole arrays.
+         Where it cannot, it says so in a constant sentence, before anything is noted, and gets the full model next.
+"""
 
 from __future__ import annotations
 
-from typing import ClassVar, final
+import importlib
+import io
+from collections import Counter
+from collections.abc import Callable, Iterable, Mapping, MutableMapping
+from typing import TYPE_CHECKING, Any, ClassVar, final
 
+import numpy as np
 from attrs import frozen
+from numpy.typing import NDArray
 
-from quietbit.run.section import Section
+from quietbit.errors import InvalidParameter, check_int, require
+from quietbit.mechanism.base import Mechanism
+from quietbit.node.question import ProposedMechanism, Question, run_name
+from quietbit.node.refusal import NeedsModel
+from quietbit.run.layout import ModelLayout
+from quietbit.run.section import Real, Section, Word, choice
+from quietbit.wire.downlink import Downlink, OutOfStep, Replica, ServerStep, replay_all
 
-__all__ = ["Replay"]
+if TYPE_CHECKING:
+    from quietbit.run.plan import Plan
+
+__all__ = ["Follower", "Leader", "Replay"]
+
+VERSION = 1
+SERVER = "server"
+APP = "app"
+FIELDS = {"version", "round", "digest", "broadcasts"}
+DIGEST = 32
+FORGETFUL = 2  # full models that a node lost before the next round: from then on it gets no broadcasts
+Arrays = dict[str, NDArray[Any]]
 
 
 @final
 @frozen
 class Replay(Section):
-    """``replay = true``: clients of a round keep the same rows, and download rounds they missed, not the model."""
+    """``[replay]``: clients of a round keep the same rows, and download rounds they missed, not the model.
+
+    ``start`` says who provides the model of round 0: the ``server``, or the ``app`` that nodes run. The server steps on
+    the mean with ``learning_rate`` and ``momentum``, unless the engine's strategy defines the step.
+    """
 
     title: ClassVar[str] = "replay"
+
+    start: str = choice(Word(SERVER, APP), SERVER)
+    learning_rate: float = choice(Real(), 1.0)
+    momentum: float = choice(Real(at_least=0.0), 0.0)
+
+    def check(self) -> None:
+        """Refuse a momentum under which a step never ends."""
+        require(self.momentum < 1, "replay.momentum", self.momentum, "at least 0 and below 1")
+
+    @property
+    def step(self) -> ServerStep:
+        """The server's step on the mean."""
+        return ServerStep(self.learning_rate, self.momentum)
+
+
+@final
+class Leader:
+    """The server's half: its downlink, and which node has the model of which round."""
+
+    def __init__(
+        self, layout: ModelLayout, arrays: Mapping[str, Any], replay: Replay, step: ServerStep, round: int
+    ) -> None:
+        """Start from the model as it is after ``round``; only float32 models can be replayed."""
+        self._layout = layout
+        self._downlink = Downlink(layout.flat(arrays), step, round=round)
+        self._first = 0 if replay.start == APP else None  # what a node has that never answered
+        self._known: dict[Any, int | None] = {}
+        self._whole: set[Any] = set()  # nodes whose last model came in full
+        self._lost: Counter[Any] = Counter()
+        self._sent: dict[Any, tuple[int, bool]] = {}
+
+    def holds(self, arrays: Mapping[str, Any]) -> bool:
+        """Return whether this is the model that the broadcasts lead to."""
+        return bool(np.array_equal(self._layout.flat(arrays), self._downlink.replica.weights))
+
+    def missed(self, node: Any) -> list[bytes] | None:
+        """Return the broadcasts to send to a node, or None for the full model; what is sent is remembered."""
+        known = self._known.get(node, self._first)
+        found = None if known is None or self._lost[node] >= FORGETFUL else self._downlink.since(known)
+        self._sent[node] = self._downlink.replica.round, found is None
+        return found
+
+    def record(self, broadcasts: list[bytes] | None) -> dict[str, Any]:
+        """Return what stands beside a question: of the full model, or of the broadcasts in its place."""
+        state = self._downlink.replica
+        return {"version": VERSION, "round": state.round, "digest": state.digest, "broadcasts": broadcasts or []}
+
+    @property
+    def speed(self) -> NDArray[np.float32] | None:
+        """The momentum that goes with the full model, where there is any."""
+        return self._downlink.replica.speed
+
+    def heard(self, answered: Iterable[Any], needing: Iterable[Any]) -> None:
+        """Note at the end of a round which nodes have its model now, and which have none."""
+        for node in answered:
+            if node in self._sent:
+                self._known[node], whole = self._sent[node]
+                (self._whole.add if whole else self._whole.discard)(node)
+        for node in needing:
+            self._lost[node] += node in self._whole
+            self._known[node] = None
+        self._sent.clear()
+
+    def advance(self, kept: Any, mechanism: Mechanism, number: int) -> Arrays:
+        """Take a round's step and return the learnt arrays after it."""
+        self._downlink.advance(kept, mechanism, number)
+        return self.arrays()
+
+    def arrays(self) -> Arrays:
+        """Return the learnt arrays as clients have them; they are views."""
+        return self._layout.shaped(self._downlink.replica.weights)
+
+
+@final
+@frozen(eq=False)
+class Follower:
+    """The node's half: the model of a run, kept in ``store`` between rounds; without one every round starts anew."""
+
+    store: MutableMapping[str, bytes] | None
+    run: int
+    plan: Plan
+    start: Callable[[], tuple[str, Mapping[str, Any]]] | None = None  # the model that the app ships with
+    families: tuple[str, ...] | None = None  # of mechanisms that the node's owner allows; None allows all
+
+    def full(self, said: Any, record: str, arrays: Mapping[str, Any], speed: Any) -> None:
+        """Keep the full model that came; one that is not the announced one is refused."""
+        number, digest, broadcasts = _read(said)
+        require(not broadcasts, "broadcasts beside the full model", len(broadcasts), "none")
+        if self.store is None:
+            return
+        layout = ModelLayout.of(arrays, self.plan)
+        replica = Replica(layout.flat(arrays), round=number, speed=speed)
+        require(replica.digest == digest, "digest of the model", "another", "the announced one")
+        self.store[f"{self.run}.layout"] = _pack(record, layout, arrays)
+        self._save(replica)
+
+    def replayed(self, said: Any, question: Question) -> tuple[str, Arrays]:
+        """Replay what was missed; return the name of the model's record and all its arrays."""
+        number, digest, broadcasts = _read(said)
+        mechanism = ProposedMechanism.read(question.mechanism, self.families).mechanism
+        size = mechanism.ball.dimension  # of the model that this node has: nothing larger is allocated
+        require(sum(map(len, broadcasts)) < 8 * size, "size of the broadcasts", "more", "less than the model's")
+        try:
+            replica, table = self._kept(size)
+            before = replica.round
+            replay_all(replica, broadcasts, mechanism, run_name(self.run))
+            if (replica.round, replica.digest) != (number, digest):
+                raise NeedsModel
+        except OutOfStep as error:
+            raise NeedsModel from error
+        if replica.round != before:
+            self._save(replica)
+        return _unpack(table, replica.weights)
+
+    def _kept(self, size: int) -> tuple[Replica, bytes]:
+        """Return the model of this run and its layout: the kept one, or the app's."""
+        store: Mapping[str, bytes] = {} if self.store is None else self.store
+        state, known = (store.get(f"{self.run}.{part}") for part in ("state", "layout"))
+        if state is not None and known is not None:
+            return Replica.read(io.BytesIO(state), size), known
+        if self.start is None:
+            raise NeedsModel
+        record, arrays = self.start()
+        layout = ModelLayout.of(arrays, self.plan)
+        if not layout.single or layout.dimension != size:
+            raise NeedsModel
+        table = _pack(record, layout, arrays)
+        if self.store is not None:
+            self.store[f"{self.run}.layout"] = table
+        return Replica(layout.flat(arrays)), table
+
+    def _save(self, replica: Replica) -> None:
+        if self.store is not None:
+            file = io.BytesIO()
+            replica.write(file)
+            self.store[f"{self.run}.state"] = file.getvalue()
+
+
+def _read(said: Any) -> tuple[int, bytes, list[bytes]]:
+    """Return round, digest and broadcasts of a record; anything else is refused."""
+    if not isinstance(said, Mapping) or set(said) != FIELDS or said["version"] != VERSION:
+        raise InvalidParameter(f"The server's message must carry replayed rounds of version {VERSION}, and does not.")
+    number = check_int(said["round"], "round of the model", 0, 2**32 - 1)
+    digest, found = said["digest"], said["broadcasts"]
+    require(isinstance(digest, bytes) and len(digest) == DIGEST, "digest of the model", "others", f"{DIGEST} bytes")
+    fine = isinstance(found, list) and all(isinstance(one, bytes) for one in found)
+    require(fine, "broadcasts", "others", "a list of bytes")
+    return number, digest, found
+
+
+def _cbor() -> Any:
+    """Return the package that writes tables; it is imported where a node keeps a model."""
+    return importlib.import_module("cbor2")
+
+
+def _pack(record: str, layout: ModelLayout, arrays: Mapping[str, Any]) -> bytes:
+    """Return the names, in order, with the shapes of what is learnt, and with type and values of what is not."""
+    entries: dict[str, list[Any]] = {name: [name, list(shape)] for name, shape, _ in layout.learnt}
+    for name in layout.kept:
+        value = arrays[name].numpy()
+        entries[name] = [name, list(value.shape), value.dtype.str, value.tobytes()]
+    return bytes(_cbor().dumps([record, [entries[name] for name in arrays]]))
+
+
+def _unpack(content: bytes, weights: NDArray[np.float32]) -> tuple[str, Arrays]:
+    """Return the record's name and all arrays, the learnt ones from ``weights``; a damaged table asks for the model."""
+    try:
+        record, table = _cbor().loads(content)
+        layout = ModelLayout(tuple((name, tuple(shape), "float32") for name, shape, *kept in table if not kept), ())
+        require(layout.dimension == weights.size, "number of learnt parameters", layout.dimension, f"{weights.size}")
+        found = layout.shaped(weights)
+        for name, shape, kind, values in (entry for entry in table if entry[2:]):
+            found[name] = np.frombuffer(values, dtype=np.dtype(kind)).reshape(shape).copy()
+        return str(record), {name: found[name] for name, *_ in table}
+    except (ValueError, TypeError, _cbor().CBORError) as error:
+        raise NeedsModel from error

@@ -5,8 +5,8 @@ from functools import lru_cache
 import numpy as np
 from flwr.app import Array, ArrayRecord
 
+from quietbit.local.problem import LocalPlan
 from quietbit.mechanism.ball import Norm
-from quietbit.simulate.problem import LocalPlan
 from quietbit_lab.task.registry import TaskSpec, build_task
 
 CLASSES, FEATURES, DIMENSION, CLIP = 10, 64, 650, 0.3

@@ -12,8 +12,8 @@ from flwr.supercore.inflatable.inflatable_object import get_all_nested_objects
 
 from private_digits.task import problem, to_vector
 from quietbit.flower import PrivateUplink, Simulation
+from quietbit.local.problem import LocalPlan
 from quietbit.mechanism.ball import Norm
-from quietbit.simulate.problem import LocalPlan
 
 
 class Listener(logging.Handler):

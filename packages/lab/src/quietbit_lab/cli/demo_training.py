@@ -17,7 +17,7 @@ from typing import TYPE_CHECKING, Any, NamedTuple, cast
 
 if TYPE_CHECKING:
     from quietbit.cli.console import Report
-    from quietbit.simulate.problem import Problem
+    from quietbit.local.problem import Problem
     from quietbit_lab.experiment.grid import Job
     from quietbit_lab.experiment.sweep import MakeProblem
 
@@ -62,7 +62,7 @@ LINES = (
 def train_all(report: Report) -> list[dict[str, Any]]:
     """Train every mechanism at every epsilon with every seed, as results of a sweep; an interrupt ends all of it."""
     from quietbit.errors import QuietbitError
-    from quietbit.simulate.loop import FINISHED
+    from quietbit.local.loop import FINISHED
     from quietbit_lab.experiment.sweep import run_job
 
     jobs, found, last = _jobs(secrets.randbits(32)), [], ""
@@ -100,8 +100,8 @@ def _problem(clients: int) -> MakeProblem:
 
 
 def _jobs(first: int) -> list[Job]:
+    from quietbit.local.problem import Training
     from quietbit.run.plan import Plan
-    from quietbit.simulate.problem import Training
     from quietbit.target import Adjacency, Trust
     from quietbit_lab.experiment.grid import Job
     from quietbit_lab.experiment.record import Setting

@@ -13,7 +13,7 @@ from quietbit.cli.options import check_outputs, number_or_word, option, takes, u
 from quietbit.errors import InvalidParameter, QuietbitError
 
 if TYPE_CHECKING:
-    from quietbit.simulate.loop import Point, Run
+    from quietbit.local.loop import Point, Run
     from quietbit_lab.experiment.record import Setting
     from quietbit_lab.task.registry import TaskSpec
 
@@ -132,7 +132,7 @@ def _train(
     spec: TaskSpec, setting: Setting, data: Path | None, device: str | None, threads: int, out: Path | None, json: bool
 ) -> None:
     from quietbit._files import write_json
-    from quietbit.simulate.loop import INTERRUPTED, TARGET, simulate
+    from quietbit.local.loop import INTERRUPTED, TARGET, simulate
     from quietbit_lab.experiment.record import run_record
     from quietbit_lab.task.linear import LinearSoftmax
     from quietbit_lab.task.registry import build_task
@@ -175,7 +175,7 @@ def _train(
 
 def _as_a_whole(problem: Any, setting: Setting, spec: TaskSpec, device: str, show: Any) -> tuple[Run, dict[str, Any]]:
     """Train a linear model on a device, as a batch of one."""
-    from quietbit.simulate.loop import INTERRUPTED
+    from quietbit.local.loop import INTERRUPTED
     from quietbit_lab.task.batch import Batch
     from quietbit_lab.task.batch_sweep import batch_records
     from quietbit_lab.task.linear_device import DeviceProblem, open_device

@@ -14,10 +14,10 @@ from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
-from quietbit.engine.report import FORMAT, VERSION
 from quietbit.errors import QuietbitError
 from quietbit.mechanism.registry import describe, identity_of
 from quietbit.run.plan import Plan
+from quietbit.run.report import FORMAT, VERSION
 from quietbit_lab.experiment.record import plan_table
 
 __all__ = ["FORMAT", "flower_record"]

@@ -24,11 +24,11 @@ from typing import Any, final
 import attrs
 
 from quietbit.errors import InvalidParameter, QuietbitError, check_known, require
+from quietbit.local.loop import Point, Run
+from quietbit.local.problem import Training
 from quietbit.mechanism.registry import describe
 from quietbit.privacy.guarantee import Guarantee, GuaranteePair
 from quietbit.run.plan import Plan
-from quietbit.simulate.loop import Point, Run
-from quietbit.simulate.problem import Training
 
 __all__ = [
     "EVERY_CLIENT", "FORMAT", "Setting", "commit_of", "modern", "plan_table", "protects",

@@ -30,6 +30,8 @@ import numpy as np
 from numpy.typing import NDArray
 
 from quietbit.errors import require, require_module
+from quietbit.local.loop import DIVERGED, FINISHED, LARGEST, TARGET, Point, Run
+from quietbit.local.problem import Rows, Score
 from quietbit.mechanism.ball import Norm
 from quietbit.mechanism.base import Mechanism
 from quietbit.plan.compare import bytes_sent
@@ -37,8 +39,6 @@ from quietbit.privacy.guarantee import Guarantee
 from quietbit.run.costs import ClientCosts
 from quietbit.run.participation import EACH_ONCE, SAMPLED, Schedule, releases_per_client
 from quietbit.run.plan import Plan
-from quietbit.simulate.loop import DIVERGED, FINISHED, LARGEST, TARGET, Point, Run
-from quietbit.simulate.problem import Rows, Score
 from quietbit_lab.cohort.means import Way, way_of
 from quietbit_lab.experiment.record import Setting
 

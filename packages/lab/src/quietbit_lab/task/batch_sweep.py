@@ -22,9 +22,9 @@ import numpy as np
 
 from quietbit._files import write_json, write_whole
 from quietbit.errors import InvalidParameter, QuietbitError, check_real, require_module
+from quietbit.local.loop import Point, Run
+from quietbit.local.problem import Problem, Score
 from quietbit.privacy.guarantee import Guarantee
-from quietbit.simulate.loop import Point, Run
-from quietbit.simulate.problem import Problem, Score
 from quietbit.target import Adjacency, Trust, Unit
 from quietbit_lab.cohort.means import way_of
 from quietbit_lab.experiment.grid import Job, Race, Sweep

@@ -21,8 +21,8 @@ import numpy as np
 from numpy.typing import NDArray
 
 from quietbit.errors import InvalidParameter, QuietbitError, require_module
+from quietbit.local.problem import MARGIN, Rows
 from quietbit.mechanism.ball import Norm
-from quietbit.simulate.problem import MARGIN, Rows
 from quietbit.target import Unit
 from quietbit_lab.cohort.means import OuterMean, Way, together
 from quietbit_lab.experiment.record import Setting

@@ -28,7 +28,7 @@ from numpy.typing import NDArray
 from quietbit.errors import InvalidParameter, require, require_module
 from quietbit.gradients import SampleGradients
 from quietbit.gradients.rows import LANES
-from quietbit.simulate.problem import MARGIN, LocalPlan, Rows, Score, clip_rows
+from quietbit.local.problem import MARGIN, LocalPlan, Rows, Score, clip_rows
 from quietbit.target import Unit
 from quietbit_lab.task.dataset import Dataset, Examples, Partition
 

@@ -15,8 +15,8 @@ import numpy as np
 from numpy.typing import NDArray
 
 from quietbit.errors import require, require_module
+from quietbit.local.problem import LocalPlan, Rows
 from quietbit.mechanism.ball import Norm
-from quietbit.simulate.problem import LocalPlan, Rows
 from quietbit.target import Trust, Unit
 from quietbit_lab.cohort.means import Way
 from quietbit_lab.experiment.record import Setting

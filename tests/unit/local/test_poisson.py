@@ -5,9 +5,9 @@ import pytest
 
 from plans import flat_plan
 from quietbit import Adjacency, Ball, Gaussian, InvalidParameter
+from quietbit.local.loop import simulate
 from quietbit.run.participation import POISSON, Schedule, releases_per_client
-from quietbit.simulate.loop import simulate
-from unit.simulate.makers import chosen, small_problem
+from unit.local.makers import chosen, small_problem
 
 CLIENTS, COHORT, ROUNDS, DIMENSION = 1000, 50, 40, 20
 CHOSEN = {"mechanism": "gaussian", "clip": 1.0, "adjacency": "zero-out", "trust": "central", "cohort": COHORT}

@@ -5,9 +5,9 @@ import pytest
 
 from plans import flat_plan
 from quietbit.errors import InvalidParameter
-from quietbit.simulate import Training, simulate
+from quietbit.local import Training, simulate
 from quietbit.wire.downlink import HEAD
-from unit.simulate.makers import small_problem
+from unit.local.makers import small_problem
 
 GIVEN = {
     "clip": 1.0,

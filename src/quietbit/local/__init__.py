@@ -1,6 +1,6 @@
 """Private federated training without an engine: the readable reference that engines are held against."""
 
-from quietbit.simulate.loop import Point, Run, simulate
-from quietbit.simulate.problem import LocalPlan, Problem, Score, Training
+from quietbit.local.loop import Point, Run, simulate
+from quietbit.local.problem import LocalPlan, Problem, Score, Training
 
 __all__ = ["LocalPlan", "Point", "Problem", "Run", "Score", "Training", "simulate"]

@@ -4,10 +4,10 @@ import numpy as np
 
 from quietbit.kernel.rng import secure_rng
 from quietbit.kernel.rounded import grid_of
-from quietbit.simulate.collect import make_collector
-from quietbit.simulate.loop import simulate
+from quietbit.local.collect import make_collector
+from quietbit.local.loop import simulate
 from quietbit.target import Adjacency, Trust
-from unit.simulate.makers import chosen, small_problem
+from unit.local.makers import chosen, small_problem
 
 
 def run(**given):

@@ -4,8 +4,8 @@ import pytest
 
 import quietbit
 from quietbit import Adjacency, Ball, Guarantee, Norm, Trust, Unit, calibrate
-from quietbit.engine.crowd import Crowds, level
 from quietbit.mechanism.base import shuffled_privacy
+from quietbit.run.crowd import Crowds, level
 
 REPLACE = Adjacency.REPLACE_ONE
 SERVER = Guarantee(3.0, 1e-5, Unit.CLIENT, REPLACE, Trust.LOCAL)

@@ -20,11 +20,6 @@ from typing import Any, TypeVar, cast, final
 from attrs import define, field
 
 from quietbit._typing import FloatVector
-from quietbit.engine.crowd import Crowds
-from quietbit.engine.layout import ModelLayout
-from quietbit.engine.messages import evaluation_of, lines_of, one_line
-from quietbit.engine.replay import Leader
-from quietbit.engine.report import Counts, EvaluationReport, NodeReport, Report, RoundReport
 from quietbit.errors import InvalidPayload, Outlier, require
 from quietbit.mechanism.abilities import ClipMoves, is_turn_of, is_unmasked
 from quietbit.mechanism.adaptive_clip import AdaptiveClip
@@ -38,7 +33,12 @@ from quietbit.privacy.account import Account
 from quietbit.privacy.cost import Cost
 from quietbit.privacy.guarantee import Guarantee, GuaranteePair
 from quietbit.run.costs import SCOUTS
+from quietbit.run.crowd import Crowds
+from quietbit.run.layout import ModelLayout
+from quietbit.run.messages import evaluation_of, lines_of, one_line
+from quietbit.run.parts.replay import Leader
 from quietbit.run.plan import Plan
+from quietbit.run.report import Counts, EvaluationReport, NodeReport, Report, RoundReport
 from quietbit.wire.downlink import ServerStep
 from quietbit.wire.uplink import Aggregator, Uplink, effective, weight_of
 
@@ -241,8 +241,8 @@ class Run:
             if self.plan.replay is not None and not self.rounds:
                 why = other if step is None else "not everything that is learnt is float32"
                 self.say(WARNING, KEEPS_FULL.format(why))
-        elif self.leader is None or not self.leader.holds(arrays):
-            self.leader = Leader(layout, arrays, step, number - 1)
+        elif self.plan.replay is not None and (self.leader is None or not self.leader.holds(arrays)):
+            self.leader = Leader(layout, arrays, self.plan.replay, step, number - 1)
 
     def outlook(self, *, asked: int, nodes: int, rounds: int) -> None:
         """Say what to expect of a run that asks ``asked`` of ``nodes`` nodes in each round, and what would help it."""

@@ -7,8 +7,8 @@ pytest.importorskip("flwr", reason="needs the flower extra")
 from flwr.app import Array
 
 from quietbit import Plan
-from quietbit.engine.layout import ModelLayout
 from quietbit.errors import InvalidParameter
+from quietbit.run.layout import ModelLayout
 
 GIVEN = {"clip": 1.0, "epsilon": 3.0, "adjacency": "zero-out", "releases": 1, "mode": "adaptive"}
 SETTINGS = Plan("imvu", **GIVEN, local_arrays="*.count")

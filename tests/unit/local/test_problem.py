@@ -3,8 +3,8 @@ import pytest
 
 import quietbit
 from plans import flat_plan
+from quietbit.local.problem import LocalPlan, Training, clip_factors, clip_rows
 from quietbit.mechanism.ball import Ball, Norm
-from quietbit.simulate.problem import LocalPlan, Training, clip_factors, clip_rows
 
 PLAN = flat_plan("none", clip=1.0, adjacency="zero-out", norm="l1")
 

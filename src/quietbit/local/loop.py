@@ -18,6 +18,8 @@ from numpy.typing import NDArray
 
 from quietbit._threads import one_thread
 from quietbit.errors import QuietbitError, require
+from quietbit.local.collect import Collector, UplinkCollector, make_collector, round_bytes
+from quietbit.local.problem import Problem, Rows, Score, Training
 from quietbit.mechanism.base import Mechanism
 from quietbit.mechanism.expectation import Expectation, expectation
 from quietbit.plan.compare import FLOAT_BYTES
@@ -25,8 +27,6 @@ from quietbit.privacy.guarantee import Guarantee, GuaranteePair
 from quietbit.run.costs import ClientCosts, observers
 from quietbit.run.participation import releases_per_client
 from quietbit.run.plan import Plan
-from quietbit.simulate.collect import Collector, UplinkCollector, make_collector, round_bytes
-from quietbit.simulate.problem import Problem, Rows, Score, Training
 from quietbit.wire.downlink import Diverged, Downlink, ServerStep
 from quietbit.wire.uplink import effective, weight_of
 

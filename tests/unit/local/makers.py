@@ -8,8 +8,8 @@ import numpy as np
 
 import quietbit
 from quietbit import Plan
+from quietbit.local.problem import LocalPlan, Training
 from quietbit.mechanism.ball import Norm
-from quietbit.simulate.problem import LocalPlan, Training
 from quietbit.target import Unit
 from quietbit_lab.baseline.dithered import DitheredMVU
 from quietbit_lab.baseline.noise import Laplace, Sign

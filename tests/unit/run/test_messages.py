@@ -3,10 +3,10 @@
 import pytest
 
 from plans import flat_plan
-from quietbit.engine import messages as module
-from quietbit.engine.messages import answer_of, join_pieces, question_of, request_of, split_pieces, sum_request
 from quietbit.errors import InvalidParameter, InvalidPayload
 from quietbit.node.question import Framed
+from quietbit.run import messages as module
+from quietbit.run.messages import answer_of, join_pieces, question_of, request_of, split_pieces, sum_request
 from unit.node.makers import DIMENSION, MECHANISM
 
 SAMPLE = Framed(2**64 - 1, 3, 2**63, b"payload")

@@ -21,40 +21,27 @@ from numpy.typing import NDArray
 
 from quietbit._typing import FloatVector
 from quietbit.errors import check_int, require
-from quietbit.kernel.rng import RandomBits, secure_rng, seeded_rng
+from quietbit.kernel.client_rng import CLIENT_BITS, client_rng
 from quietbit.kernel.select import default_kernel
+from quietbit.local.problem import LocalPlan, Problem, Rows, SampleProblem, clip_outside
 from quietbit.mechanism.abilities import ClipMoves, SampleGradients, Scouted
 from quietbit.mechanism.adaptive_clip import scout_rank
 from quietbit.mechanism.base import Answers, Mechanism
 from quietbit.mechanism.expectation import expectation
 from quietbit.plan.compare import FLOAT_BYTES, bytes_sent
 from quietbit.run.plan import Plan
-from quietbit.simulate.problem import LocalPlan, Problem, Rows, SampleProblem, clip_outside
 from quietbit.target import Trust
 from quietbit.wire.uplink import Aggregator, Uplink, weight_of
 
-__all__ = ["CentralCollector", "Collector", "UplinkCollector", "client_rng", "make_collector", "seeded_client_rng"]
+__all__ = ["CentralCollector", "Collector", "UplinkCollector", "make_collector"]
 
 CHUNK_COORDINATES = 1 << 21
 MOST_THREADS = 1024
 MOST_ROWS = 45  # three groups of the one-bit counter
-ROUND_BITS = CLIENT_BITS = 48
 SERVER = 2**CLIENT_BITS - 1  # whose random bits the server's noise takes: no client has this number
 
 Clients: TypeAlias = NDArray[np.int64]
-ClientRng: TypeAlias = Callable[[int, int], RandomBits]  # of a round and a client
 Found = TypeVar("Found")
-
-
-def client_rng(kind: str, seed: int) -> ClientRng:
-    """Return what a plan asks for: ``seeded``, else bits nobody can predict, with a fresh key for every release."""
-    return seeded_client_rng(seed) if kind == "seeded" else lambda number, client: secure_rng()
-
-
-def seeded_client_rng(seed: int) -> ClientRng:
-    """Return reproducible bits that protect nobody: seed, round and client make the seed of a release."""
-    base = check_int(seed, "seed", 0) << (ROUND_BITS + CLIENT_BITS)
-    return lambda number, client: seeded_rng(base | (number << CLIENT_BITS) | client)
 
 
 def round_bytes(plan: Plan, mechanism: Mechanism | None, each: int) -> int:

@@ -22,8 +22,6 @@ import numpy as np
 from attrs import field, frozen
 
 from quietbit._typing import FloatVector
-from quietbit.engine.layout import ModelLayout
-from quietbit.engine.messages import MODEL, RECORD, SUM
 from quietbit.errors import InvalidParameter, require
 from quietbit.mechanism.abilities import steps_of
 from quietbit.mechanism.registry import identity_of
@@ -35,6 +33,8 @@ from quietbit.node.question import ProposedMechanism, Question
 from quietbit.node.refusal import NotAllowed, Reason, Refusal, refusal_of
 from quietbit.node.release import LocalGate
 from quietbit.node.stores import ModelFolder, Vault, key_file, simulation_key
+from quietbit.run.layout import ModelLayout
+from quietbit.run.messages import MODEL, RECORD, SUM
 from quietbit.run.parts.evaluation import Evaluation
 from quietbit.run.plan import Plan
 from quietbit.target import Unit
@@ -115,7 +115,7 @@ class Turn:
 
         The app's objects may do anything when they are looked at, and take any time: this belongs into the
         thread of the app. Where samples are protected the answer plays no part: the gradients were handed over
-        (`engine.batch`).
+        (`run.batch`).
         """
         if self.of_samples or crashes:
             return None

@@ -1,7 +1,7 @@
 import pytest
 
 import quietbit
-from quietbit.simulate.collect import client_rng, seeded_client_rng
+from quietbit.kernel.client_rng import client_rng, seeded_client_rng
 
 
 def test_seeds_do_not_collide():

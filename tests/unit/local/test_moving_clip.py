@@ -11,12 +11,12 @@ import pytest
 
 from plans import flat_plan
 from quietbit import Plan
+from quietbit.local import Score, Training, simulate
 from quietbit.mechanism.abilities import is_unmasked
-from quietbit.simulate import Score, Training, simulate
 from quietbit.wire.payload import Header
 from quietbit.wire.uplink import Uplink
 from quietbit_lab.experiment.record import Setting, run_record
-from unit.simulate.makers import small_problem
+from unit.local.makers import small_problem
 
 D, CLIENTS, ROUNDS = 5, 100, 15
 SUMS = {"trust": "secure-aggregation", "mechanism": "imvu", "epsilon": 0.5, "adjacency": "zero-out"}

@@ -8,7 +8,7 @@ from typing import Any
 import numpy as np
 
 from plans import flat_plan
-from quietbit.simulate import Score, Training, simulate
+from quietbit.local import Score, Training, simulate
 
 GIVEN: dict[str, Any] = {"clip": 1.0, "adjacency": "zero-out", "rng": "seeded", "seed": 3}
 

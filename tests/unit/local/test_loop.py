@@ -2,10 +2,10 @@ import numpy as np
 import pytest
 
 import quietbit
+from quietbit.local.loop import simulate
 from quietbit.run.participation import Schedule, releases_per_client
-from quietbit.simulate.loop import simulate
 from quietbit.target import Adjacency
-from unit.simulate.makers import chosen, small_problem
+from unit.local.makers import chosen, small_problem
 
 
 def planned(**given):

@@ -12,7 +12,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from functools import cached_property, lru_cache
-from typing import Any, final
+from typing import TYPE_CHECKING, Any, final
 
 import numpy as np
 from attrs import frozen
@@ -21,7 +21,9 @@ from numpy.typing import NDArray
 from quietbit._typing import FloatVector
 from quietbit.arrays import NUMPY_FLOATS, check_parameters
 from quietbit.errors import InvalidParameter, require
-from quietbit.run.plan import Plan
+
+if TYPE_CHECKING:
+    from quietbit.run.plan import Plan
 
 __all__ = ["ModelLayout", "NotFinite"]
 

@@ -1,1 +1,0 @@
-"""What Flower and NVFlare have in common: one client turn."""
