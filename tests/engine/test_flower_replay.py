@@ -52,12 +52,8 @@ def finished(network: Network, run: str) -> bool:
 def replaying(folder: Path, start: str = "server") -> Path:
     """The app, with rounds that are replayed."""
     shutil.copytree(APP, folder)
-    project = folder / "pyproject.toml"
-    lines = project.read_text(encoding="utf-8").splitlines()
-    name = next(line for line in lines if line.startswith("mechanism = "))
-    lines[lines.index(name)] = f"mechanism = {{name = {name.removeprefix('mechanism = ')}, keep = {KEEP}}}"
-    lines.append(f'replay = {{start = "{start}"}}')  # the last table is quietbit's
-    project.write_text("\n".join(lines) + "\n", encoding="utf-8")
+    with (folder / "pyproject.toml").open("a", encoding="utf-8") as file:  # its last table is quietbit's
+        file.write(f'"mechanism.keep" = {KEEP}\nreplay = {{start = "{start}"}}\n')
     return folder
 
 
