@@ -114,7 +114,7 @@ def test_ledgers_and_report_name_the_trust_and_the_honest_clients(outcome, mecha
     assert all({honest for _, honest, _ in ledger.counts} == {6} for ledger in last.values())
     report, cap = outcome["report"], SETTINGS.target
     held = report["guarantee"]
-    words = held["trust"], held["honest"], report["settings"]["quietbit.masks.threshold"]
+    words = held["trust"], held["min_honest_clients"], report["settings"]["quietbit.masks.threshold"]
     assert words == ("secure-aggregation", 6, 7)
     assert (
         held["epsilon_upper"] == Account(cap, "adaptive").spend(SETTINGS.release(mechanism), ROUNDS).epsilon() <= 30.0

@@ -29,7 +29,7 @@ from typer.testing import CliRunner
 from quietbit import InvalidParameter, group_norm
 from quietbit.cli.app import app as command
 from quietbit.flower import PrivateStrategy, PrivateUplink, Simulation
-from unit.flower.kit import RUN, HandGrid, be_the_server
+from unit.flower.kit import RUN, HandGrid, as_actor, be_the_server
 
 NODES, ROUNDS = 30, 8
 CONFIG = {
@@ -65,9 +65,10 @@ class Nodes(HandGrid):
         self.contexts = {n: Context(RUN, n, {"partition-id": n - 1}, RecordDict(), dict(CONFIG)) for n in self.nodes}
 
     def send_and_receive(self, messages, *, timeout=None):
-        actor = VirtualClientEngineActor()  # which is how the mod knows that this is a simulation
+        actor = VirtualClientEngineActor()
         contexts = self.contexts
-        return [actor.run(lambda: self.app, one, "0", contexts[one.metadata.dst_node_id])[1] for one in messages]
+        with as_actor():  # which is how the mod knows that this is a simulation
+            return [actor.run(lambda: self.app, one, "0", contexts[one.metadata.dst_node_id])[1] for one in messages]
 
 
 def federation(make, digits):

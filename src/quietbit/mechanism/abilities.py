@@ -246,9 +246,12 @@ class ClipMoves(Ability):
 
 
 class Scouted(ClipMoves):
-    """A moving clip that some clients scout for."""
+    """A moving clip that one client in ``every`` scouts for, truly with probability ``truth``."""
 
     __slots__ = ()
+    clip: float
+    every: int | None
+    truth: float | None
     RULE = "one with a clip that clients scout for (AdaptiveClip)"
 
     @abstractmethod

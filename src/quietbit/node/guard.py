@@ -40,7 +40,7 @@ __all__ = ["Outbox", "guarded", "log_quietly", "quiet_handlers"]
 LOGGER = logging.getLogger(__name__)
 Reply = TypeVar("Reply")
 Work: TypeAlias = "Callable[[Outbox[Reply]], None]"
-SLICE = 0.05  # seconds between two looks of the keeper at the limits of the process
+SLICE = 0.05  # seconds between two checks of the limits of the process
 GRACE = 30.0  # seconds without a sign of life until a thread of ours is taken for dead
 LIMITS = ("RLIMIT_AS", "RLIMIT_DATA", "RLIMIT_STACK", "RLIMIT_NOFILE", "RLIMIT_NPROC", "RLIMIT_FSIZE", "RLIMIT_CPU")
 

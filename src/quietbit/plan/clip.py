@@ -21,7 +21,7 @@ from typing import final
 from attrs import define, field
 
 from quietbit.errors import check_real, require
-from quietbit.mechanism.adaptive_clip import AdaptiveClip
+from quietbit.mechanism.abilities import Scouted
 from quietbit.mechanism.base import Answers
 
 __all__ = ["RATE", "MovingClip", "answers_needed", "highest_rise", "why_it_stays"]
@@ -53,7 +53,7 @@ def highest_rise(noise: float) -> float:
     return min(REACH, max(1.0, RISE / noise**2)) if noise > 0 else REACH
 
 
-def why_it_stays(mechanism: AdaptiveClip, noise: float, releases: int) -> str | None:
+def why_it_stays(mechanism: Scouted, noise: float, releases: int) -> str | None:
     """Return why the clip of a run of this many updates and answers cannot move; None where it can.
 
     ``noise`` is that of a round's mean, in clips.

@@ -87,7 +87,8 @@ class ComparisonRow:
 class Samples:
     """What a site does where its single samples are protected: ``count`` of them, each in a batch at ``rate``.
 
-    With ``local_steps`` a release is the difference of models after so many private steps, else every step is sent.
+    With ``local_steps`` a release is the difference of models after that number of private steps; without, every
+    step is sent.
     """
 
     count: int

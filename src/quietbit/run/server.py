@@ -21,8 +21,7 @@ from attrs import define, field
 
 from quietbit._typing import FloatVector
 from quietbit.errors import InvalidPayload, Outlier, require
-from quietbit.mechanism.abilities import ClipMoves, is_turn_of, is_unmasked
-from quietbit.mechanism.adaptive_clip import AdaptiveClip
+from quietbit.mechanism.abilities import ClipMoves, Scouted, is_turn_of, is_unmasked
 from quietbit.mechanism.base import Mechanism
 from quietbit.mechanism.expectation import Verdict, expectation
 from quietbit.mechanism.registry import identity_of
@@ -265,8 +264,9 @@ class Run:
         if threshold is not None and not threshold <= asked <= 2 * threshold - 1:
             needs = f"a sum needs from {threshold} to {2 * threshold - 1}, so there will be none"
             self.say(WARNING, f"quietbit.masks.threshold is {threshold}, and a round asks {asked} nodes: {needs}.")
-        if isinstance(self._mechanism, AdaptiveClip):
-            why = why_it_stays(self._mechanism, found.noise, asked * few)
+        scouted = Scouted.find(self._mechanism)
+        if scouted is not None:
+            why = why_it_stays(scouted, found.noise, asked * few)
             if why is not None:
                 self.say(WARNING, f"{why}. Set quietbit.clip to a number.")
 

@@ -88,7 +88,7 @@ def test_one_round_has_the_moments_of_real_releases(name):
     batch._round()
     law = batch.v.numpy().astype(np.float64)
     schedule = setting.plan.schedule(made.sizes.size)
-    releases = releases_per_client(schedule, 4) if setting.plan.calibrated else None
+    releases = releases_per_client(schedule, 4) if setting.plan.mechanism.calibrated else None
     mechanism = setting.plan.mechanism_for(made.dimension, made.sizes, releases)
     collects = make_collector(made, setting.training.local(setting.plan), setting.plan, mechanism, 1)
     start = made.initial(setting.seed)

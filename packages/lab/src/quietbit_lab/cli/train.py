@@ -237,12 +237,13 @@ def _rows(run: Run, draws: str, protects: str, out: Path | None) -> list[Row]:
 
 def _clip_note(run: Run) -> str:
     """Return why the clip could not move, where it could not."""
-    from quietbit.mechanism.adaptive_clip import AdaptiveClip
+    from quietbit.mechanism.abilities import Scouted
     from quietbit.plan.clip import why_it_stays
 
-    if not isinstance(run.mechanism, AdaptiveClip) or run.expected is None:
+    scouted = None if run.mechanism is None else Scouted.find(run.mechanism)
+    if scouted is None or run.expected is None:
         return ""
-    why = why_it_stays(run.mechanism, run.expected.noise, run.rounds * run.plan.cohort)
+    why = why_it_stays(scouted, run.expected.noise, run.rounds * run.plan.cohort)
     return "" if why is None else f" ({why})"
 
 
