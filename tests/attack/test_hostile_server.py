@@ -9,7 +9,6 @@ Idea     what a server can choose is drawn at random from fixed seeds (run confi
 from __future__ import annotations
 
 import json
-import re
 import shutil
 import subprocess
 import sys
