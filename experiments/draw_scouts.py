@@ -9,7 +9,9 @@ import json
 import sys
 from pathlib import Path
 
-from quietbit_lab.plot.figure import blank_figure, looks, plain_axes, save_figure
+from quietbit_lab.plot.figure import blank_figure, plain_axes, save_figure
+
+COLOURS = ("#2f6fb5", "#2c7a4b", "#b58a1e", "#b5492f", "#6b3fa0")  # of the five starts
 
 
 def main(results: Path, out: Path) -> None:
@@ -19,10 +21,10 @@ def main(results: Path, out: Path) -> None:
     figure = blank_figure(8.0, 3.4)
     title = "MNIST, 1,000 clients per round of whom 50 scout: the clip of each round, from five starts"
     axes = plain_axes(figure.add_subplot(1, 1, 1), title, "round", "clip")
-    for line, look in zip(lines, looks([f"start {line['factor']}" for line in lines]), strict=True):
+    for line, colour in zip(lines, COLOURS, strict=True):
         rounds = [5 * place for place in range(len(line["clips"]))]
         name = f"from {line['clip']:g}: {line['mean']:.1f} %"
-        axes.plot(rounds, line["clips"], color=look.line["color"], marker="o", markersize=3, label=name)
+        axes.plot(rounds, line["clips"], color=colour, marker="o", markersize=3, label=name)
     axes.set_yscale("log")
     axes.legend(frameon=False, title="test accuracy")
     save_figure(figure, out)

@@ -30,6 +30,7 @@ __all__ = ["Counts", "EvaluationReport", "NodeReport", "Report", "RoundReport", 
 FORMAT, VERSION = "quietbit federated run", 1  # of the saved JSON
 SHOWN = 12  # nodes and reasons in the table; the JSON has them all
 NAMED = 3  # nodes in a line about several
+FEW_ANSWERS = 100  # to an evaluation: fewer leave an interval of a third of its range and more
 NODE = re.compile(r"(?:node )?(?P<node>\S+) (?P<said>(?:declined|did not answer|was refused)\b.+)", re.DOTALL)
 COUNTS = "asked  answered  declined  failed  refused"
 CRASHES = "the apps of {} simulated nodes crashed, and zero was released in place of their updates. The first:\n{}"
@@ -122,7 +123,10 @@ class EvaluationReport:
         """Return what became of it, sentences with levels of logging; the first traceback among them."""
         said = [(WARNING, reason) for reason in grouped(reasons)]
         said += [(ERROR, NO_METRIC.format(len(crashes), self.metric, crashes[0]))] if crashes else []
-        return [(level, f"evaluation of round {self.round}: {line}") for level, line in [*said, (INFO, str(self))]]
+        said.append((INFO, str(self)))
+        if 0 < self.answered < FEW_ANSWERS:
+            said.append((WARNING, f"{self.answered} randomised answers are few: the estimate is a rough one."))
+        return [(level, f"evaluation of round {self.round}: {line}") for level, line in said]
 
 
 @final
@@ -206,7 +210,7 @@ class Report:
         lines = [
             f"quietbit: run {self.run}, {self.dimension:,} parameters, mechanism {self.identity[:16]}",
             "Rounds, with the bytes of whole messages",
-            f"round  {COUNTS}      uplink    downlink",
+            f"round  {COUNTS}      uplink    downlink  notes",
         ]
         for entry in self.rounds:
             note = f"  {' > '.join(map(str, entry.steps))}" if entry.steps else ""

@@ -205,3 +205,15 @@ def test_a_confusion_matrix_is_a_list_of_estimates():
     assert len(metrics["confusion"]) == 4
     assert sum(metrics["confusion"]) == pytest.approx(1.0)
     assert metrics["confusion"][0] > metrics["confusion"][1]
+
+
+def test_few_answers_are_said_to_be_few_and_no_share_is_above_one(caplog):
+    """Twenty nodes who all say yes: the unbiased estimate is above 1, and what people read is not."""
+    with caplog.at_level("INFO"):
+        federation = Federation(20, config=ASKS | {"quietbit.evaluate.epsilon": 0.5})
+        federation.evaluate(1, evaluates(1.0))
+    assert "20 randomised answers are few" in caplog.text
+    report = federation.strategy.report()
+    estimate = report.evaluations[0].estimates[0]
+    shown = float(str(estimate).split()[0])
+    assert estimate.low - 1e-3 <= shown <= 1.0

@@ -99,7 +99,8 @@ class Estimate:
     answers: int
 
     def __str__(self) -> str:
-        return f"{self.value:.4g} ({self.low:.4g} to {self.high:.4g})"
+        value = min(max(self.value, self.low), self.high)  # unbiased estimates of few answers leave the range of shares
+        return f"{value:.4g} ({self.low:.4g} to {self.high:.4g})"
 
 
 @final
