@@ -41,9 +41,12 @@ Progress: TypeAlias = Callable[[float, str], None]
 
 FALSE_ALARM = 1e-9  # probability that a correct sampler fails a check
 # The chi-square law is a limit; at 10,000 expected counts and more its tail is off by far less than this margin.
-DRAWS, LEAST_EXPECTED, ASYMPTOTIC_MARGIN = 400_000, 10_000, 1000
+DRAWS = 400_000
+LEAST_EXPECTED = 10_000
+ASYMPTOTIC_MARGIN = 1000
 SEED = 20230723
-DIMENSION, FEW = 50_003, 2_003  # not multiples of 8
+DIMENSION = 50_003  # not multiples of 8
+FEW = 2_003
 RELEASED = 35  # coordinates
 RELEASES = 400
 DEVIATIONS = 9.0
@@ -90,10 +93,15 @@ def run_checks(checks: Mapping[str, Callable[[], str]], report: Progress = lambd
         report(place / len(checks), name)
         start = time.perf_counter()
         try:
-            detail, passed = check(), True
+            detail = check()
+            passed = True
         except Exception as error:  # report anything that a broken installation raises
             own = isinstance(error, QuietbitError)
-            detail, passed = str(error) if own else f"{type(error).__name__}: {error}", False
+            if own:
+                detail = str(error)
+            else:
+                detail = f"{type(error).__name__}: {error}"
+            passed = False
         outcomes.append(Outcome(name, passed, detail, time.perf_counter() - start))
     report(1.0, "done")
     return outcomes
@@ -106,7 +114,8 @@ def _expect(condition: object, sentence: str) -> None:
 
 def kernels_agree() -> str:
     """Compare codes and bytes of every kernel with those of the reference, from the same words."""
-    reference, default = ReferenceKernel(), default_kernel()
+    reference = ReferenceKernel()
+    default = default_kernel()
     others = (name for name, reason in kernel_support().items() if not reason)
     kernels = [default, *(select(name) for name in others if name not in (default.name, reference.name))]
     inputs = np.random.default_rng(SEED).normal(scale=0.4, size=DIMENSION).astype(np.float32)
@@ -142,10 +151,14 @@ def frequencies(rng: RandomBits) -> str:
     """Compare codes drawn at every level with the rows of the table, by Pearson's chi-square."""
     from scipy.stats import chi2  # slow to import, and needed here alone
 
-    kernel, worst, cells = default_kernel(), 0.0, 0
+    kernel = default_kernel()
+    worst = 0.0
+    cells = 0
     for spec in (DesignSpec(2, 1, 1.0), DesignSpec(8, 2, 3.0)):
-        design, statistic = _shipped(spec), 0.0
-        sampler, expected = Sampler.from_design(design, 1.0, 0.0, 1.0), DRAWS * design.probabilities
+        design = _shipped(spec)
+        statistic = 0.0
+        sampler = Sampler.from_design(design, 1.0, 0.0, 1.0)
+        expected = DRAWS * design.probabilities
         _expect(expected.min() >= LEAST_EXPECTED, "Counts are too small for the chi-square law.")
         for level, row in zip(spec.levels.tolist(), expected, strict=True):
             codes = kernel.sample(sampler, np.full(DRAWS, level - 0.5), rng)
@@ -156,7 +169,8 @@ def frequencies(rng: RandomBits) -> str:
         limit = float(chi2.isf(FALSE_ALARM / (2 * ASYMPTOTIC_MARGIN), freedom))
         sentence = f"Codes of {spec.output_bits} bits do not follow the table: chi-square {statistic:.1f}"
         _expect(statistic <= limit, f"{sentence}, above {limit:.1f}, with {freedom} degrees of freedom.")
-        worst, cells = max(worst, statistic / limit), cells + freedom
+        worst = max(worst, statistic / limit)
+        cells = cells + freedom
     return f"chi-square at most {worst:.2f} of its limit, {cells} degrees of freedom, false alarm below {FALSE_ALARM:g}"
 
 
@@ -164,7 +178,8 @@ def designs_hold() -> str:
     """Certify that every design meets its epsilon and has exactly the bias it states."""
     designs = list(catalogue())
     for design in designs:
-        measured, spec = certify(design), design.spec
+        measured = certify(design)
+        spec = design.spec
         name = f"{spec.input_levels} levels, {spec.output_bits} bits, epsilon {spec.epsilon:g}"
         _expect(measured.meets_spec, f"The design for {name} has a measured epsilon of {measured.epsilon_upper!r}.")
         exact = spec.bias != "exact" or measured.bias_upper <= 1e-9

@@ -89,7 +89,9 @@ def _calibrate(target: dict[str, Any], given: dict[str, Any], as_json: bool) -> 
         require(unused is None, name, str(unused), "left out for local trust (it is for secure-aggregation)")
     if given["sampling_rate"] is not None and given["samples"] is None:
         raise InvalidParameter.of("samples", "given beside the rate at which a site draws them in secret")
-    mechanism, out, ball = given["mechanism"], given["out"], target["ball"]
+    mechanism = given["mechanism"]
+    out = given["out"]
+    ball = target["ball"]
     if mechanism is None:
         raise InvalidParameter.of("mechanism", f"given: one of {', '.join(families())}, or auto")
     has_design = mechanism in families() and family(mechanism).strength == "design_epsilon"
@@ -100,8 +102,13 @@ def _calibrate(target: dict[str, Any], given: dict[str, Any], as_json: bool) -> 
     check_outputs(out)
     with progress_bar("Calibrating", quiet=as_json):
         found = quietbit.calibrate(mechanism, **target)
-    made, layout, gain = found.mechanism, found.mechanism.layout, found.error.gain
-    cohort = 1 if given["cohort"] is None else given["cohort"]
+    made = found.mechanism
+    layout = found.mechanism.layout
+    gain = found.error.gain
+    if given["cohort"] is None:
+        cohort = 1
+    else:
+        cohort = given["cohort"]
     expected = quietbit.expectation(made, cohort=cohort, rounds=found.releases)
     per_parameter = (8 * layout.size if layout.bits == 0 else layout.bits * layout.count) / ball.dimension
     reach = "met from below to 1 part in 10,000"
@@ -176,7 +183,10 @@ def _calibrate_sum(target: dict[str, Any], given: dict[str, Any], as_json: bool)
         raise InvalidParameter.of("clients", "given: how many codes a sum is over")
     require(ball.norm is quietbit.Norm.L2, "norm", ball.norm.value, "l2 for secure aggregation")
     check_outputs(out)
-    bits = 1 if given["bits"] is None else given["bits"]
+    if given["bits"] is None:
+        bits = 1
+    else:
+        bits = given["bits"]
     with progress_bar("Calibrating", quiet=as_json):
         found = calibrate_sum(**target, **chosen(given, "clients min_honest_clients"), bits=bits)
     rows = _sum_rows(found, given["epsilon"])
@@ -186,10 +196,14 @@ def _calibrate_sum(target: dict[str, Any], given: dict[str, Any], as_json: bool)
 
 
 def _sum_rows(found: SumCalibration, epsilon: float) -> list[Row]:
-    codes, guarantee, sure = found.codes, found.guarantee, found.min_honest_clients
-    spec, kept = codes.design.spec, codes.ball.dimension
+    codes = found.codes
+    guarantee = found.guarantee
+    sure = found.min_honest_clients
+    spec = codes.design.spec
+    kept = codes.ball.dimension
     expected = quietbit.expectation(found.mechanism, cohort=found.clients, rounds=found.releases, trust=guarantee.trust)
-    cut, error = rounded(found.clamped_at, 3), found.squared_error
+    cut = rounded(found.clamped_at, 3)
+    error = found.squared_error
     rows = [
         *_design(codes.design, "" if spec.output_bits == 1 else f": sums of {spec.outputs - 1} equal bits"),
         Row("beta", "beta", codes.beta),

@@ -73,7 +73,9 @@ def column_table(title: str, heads: Sequence[str], lines: Sequence[Sequence[str]
 def shown(key: str, value: Any) -> str:
     """Show a value to people: an upper bound is rounded up, a number has six digits, and None is blank."""
     if isinstance(value, float):
-        return rounded_up(value) if key.endswith("_upper") else rounded(value)
+        if key.endswith("_upper"):
+            return rounded_up(value)
+        return rounded(value)
     if isinstance(value, bool):
         return "yes" if value else "no"
     if isinstance(value, list):
@@ -98,7 +100,8 @@ def progress_bar(what: str, quiet: bool = False, lines: bool = False, every: flo
     hidden = quiet or not console.is_terminal
     with Progress(*columns, console=console, transient=True, disable=hidden) as progress:
         task = progress.add_task(what, total=1.0)
-        furthest, last = 0.0, -math.inf
+        furthest = 0.0
+        last = -math.inf
 
         def report(fraction: float, message: str) -> None:
             nonlocal furthest, last
@@ -119,9 +122,13 @@ def rounded(value: float, digits: int = 6) -> str:
 def rounded_up(value: float, digits: int = 6) -> str:
     """Show a bound: never below the value."""
     if not math.isfinite(value):
-        return "infinite" if value > 0 else str(value)
+        if value > 0:
+            return "infinite"
+        return str(value)
     up = decimal_above(value, digits).normalize()
-    return f"{up:f}" if up == 0 or Decimal("1e-4") <= abs(up) < Decimal("1e9") else f"{up:e}"
+    if up == 0 or Decimal("1e-4") <= abs(up) < Decimal("1e9"):
+        return f"{up:f}"
+    return f"{up:e}"
 
 
 def _print(title: str, table: Table) -> None:

@@ -84,7 +84,10 @@ def _machine_rows(folders: Any, kernels: Any, default_kernel: str, gpu: Any, aes
         usual = "available, the default" if name == default_kernel else "available"
         rows.append(Row(name, f"kernel {name}", kernel["available"], kernel["reason"] or usual))
     speed = aes["gigabytes_per_second"]
-    measured = "cryptography is not installed" if speed is None else f"{speed:.1f} GB/s measured on one thread"
+    if speed is None:
+        measured = "cryptography is not installed"
+    else:
+        measured = f"{speed:.1f} GB/s measured on one thread"
     return [
         *rows,
         Row("aes", "AES", aes, f"{AES[aes['instructions']]}; {measured}"),

@@ -56,7 +56,9 @@ class Certificate:
     @property
     def gap(self) -> float:
         """The excess of the objective over the lower bound, as a fraction of the bound."""
-        return self.objective / self.lower_bound - 1 if self.lower_bound > 0 else math.inf
+        if self.lower_bound > 0:
+            return self.objective / self.lower_bound - 1
+        return math.inf
 
     @property
     def meets_spec(self) -> bool:
@@ -81,18 +83,21 @@ def certify(design: Design) -> Certificate:
     objective = mse
     if math.isfinite(spec.penalty):
         objective += Fraction(spec.penalty) * sum(b * b for b in biases) / len(biases)
-    epsilon, bias = _epsilon_upper(design, table), _round_up(max(abs(b) for b in biases))
+    epsilon = _epsilon_upper(design, table)
+    bias = _round_up(max(abs(b) for b in biases))
     return Certificate(epsilon, bias, float(mse), float(objective), spec, tuple(design.alphabet.tolist()))
 
 
 def _epsilon_upper(design: Design, table: list[list[Fraction]]) -> float:
     """Return the largest log-ratio per unit of distance; rows sum to one, as they are sampled."""
     # Doubles, good to 1e-13 here, only nominate candidates within 1e-11, which are then compared exactly.
-    spec, logs = design.spec, np.log(design.probabilities)
+    spec = design.spec
+    logs = np.log(design.probabilities)
     if spec.privacy == "strict":
         span = np.ptp(logs, axis=0)
         columns = [[row[j] for row in table] for j in np.flatnonzero(span >= span.max() - 1e-11)]
-        ratio, distance = max(max(column) / min(column) for column in columns), Fraction(1)
+        ratio = max(max(column) / min(column) for column in columns)
+        distance = Fraction(1)
     else:
         size = np.abs(np.diff(logs, axis=0))
         steps = [table[i + 1][j] / table[i][j] for i, j in np.argwhere(size >= size.max() - 1e-11)]
@@ -104,7 +109,9 @@ def _epsilon_upper(design: Design, table: list[list[Fraction]]) -> float:
 
 def _round_up(value: Fraction) -> float:
     rounded = float(value)
-    return rounded if Fraction(rounded) >= value else math.nextafter(rounded, math.inf)
+    if Fraction(rounded) >= value:
+        return rounded
+    return math.nextafter(rounded, math.inf)
 
 
 CANDIDATES = 16
@@ -137,13 +144,15 @@ def objective_lower_bound(spec: DesignSpec, hint: tuple[float, ...] = ()) -> flo
                     break
         if found is None:
             break
-        sums, means = found.sum_multipliers, found.mean_multipliers
+        sums = found.sum_multipliers
+        means = found.mean_multipliers
         dual = float(sums.sum() + means @ spec.levels)
         if math.isfinite(spec.penalty):
             dual -= spec.input_levels / (4 * spec.penalty) * float(means @ means)
         tolerance = target * abs(dual) / spec.input_levels
         violation, offenders = _violation(spec, sums, means, tolerance)
-        previous, best = best, max(best, dual - spec.input_levels * violation)
+        previous = best
+        best = max(best, dual - spec.input_levels * violation)
         if violation <= 2 * tolerance or 0 < best < previous * (1 + 10 * target):
             break
         # The exchange step for semi-infinite programs: add the worst offenders to the candidates.
@@ -153,20 +162,26 @@ def objective_lower_bound(spec: DesignSpec, hint: tuple[float, ...] = ()) -> flo
 
 def _violation(spec: DesignSpec, sums: FloatVector, means: FloatVector, tolerance: float) -> tuple[float, FloatVector]:
     """Bound -min V over every real output value from above; return it with the local minima of V below zero."""
-    n, x = spec.input_levels, spec.levels
+    n = spec.input_levels
+    x = spec.levels
     # Outside the outermost roots of the n parabolas c_i every c_i is positive, so every V is too.
-    centre, constant = x + n * means / 2, x**2 - n * sums
+    centre = x + n * means / 2
+    constant = x**2 - n * sums
     roots = np.sqrt(np.maximum(centre**2 - constant, 0.0))
     edges = np.linspace((centre - roots).min() - 1e-9, (centre + roots).max() + 1e-9, CELLS + 1)
     values = _worst_columns(spec, sums, means, edges)
     lowest = np.flatnonzero((values[1:-1] <= values[:-2]) & (values[1:-1] < values[2:]) & (values[1:-1] < 0)) + 1
-    left, right = edges[lowest - 1], edges[lowest + 1]
+    left = edges[lowest - 1]
+    right = edges[lowest + 1]
     for _ in range(5):  # every local minimum is narrowed to its own cell
         inside = np.linspace(left, right, 17)
         heights = _worst_columns(spec, sums, means, inside.ravel()).reshape(inside.shape)
-        k, columns = np.clip(heights.argmin(axis=0), 1, 15), np.arange(len(lowest))
-        left, right = inside[k - 1, columns], inside[k + 1, columns]
-    ends, heights = np.stack([edges[:-1], edges[1:]]), np.stack([values[:-1], values[1:]])
+        k = np.clip(heights.argmin(axis=0), 1, 15)
+        columns = np.arange(len(lowest))
+        left = inside[k - 1, columns]
+        right = inside[k + 1, columns]
+    ends = np.stack([edges[:-1], edges[1:]])
+    heights = np.stack([values[:-1], values[1:]])
     settled = 0.0
     for split in range(SPLITS + 1):
         width = ends[1] - ends[0]
@@ -187,7 +202,8 @@ def _violation(spec: DesignSpec, sums: FloatVector, means: FloatVector, toleranc
 
 def _worst_columns(spec: DesignSpec, sums: FloatVector, means: FloatVector, outputs: FloatVector) -> FloatVector:
     """Bound V at each output value from below, by Dinkelbach's iteration on the ratio sum p c / sum p."""
-    n, ratio = spec.input_levels, math.exp(spec.log_ratio_step * (1 + 1e-12))
+    n = spec.input_levels
+    ratio = math.exp(spec.log_ratio_step * (1 + 1e-12))
     cost = (outputs[None, :] - spec.levels[:, None]) ** 2 / n - sums[:, None] - means[:, None] * outputs
     value = cost.mean(axis=0)  # the constant column
     worst = _hub_column if spec.privacy == "strict" else _chain_column
@@ -204,7 +220,8 @@ def _worst_columns(spec: DesignSpec, sums: FloatVector, means: FloatVector, outp
 
 def _chain_column(cost: FloatMatrix, value: FloatVector, ratio: float) -> tuple[FloatVector, FloatVector]:
     """Return sum p c and sum p for the column minimising sum p (c - value) along a chain with p_1 = 1."""
-    weighted, total = cost[-1].copy(), np.ones_like(value)
+    weighted = cost[-1].copy()
+    total = np.ones_like(value)
     for row in cost[-2::-1]:
         factor = np.where(weighted > value * total, 1 / ratio, ratio)
         weighted = row + factor * weighted

@@ -62,7 +62,10 @@ def _table(rare: FloatVector, z: float, spec: DesignSpec) -> tuple[FloatMatrix, 
     half = spec.outputs // 2
     grid = 2.0**-52 * half
     rare = np.ceil(rare / grid) * grid
-    middle = [0.5] if spec.input_levels % 2 else []
+    if spec.input_levels % 2:
+        middle = [0.5]
+    else:
+        middle = []
     upper = np.concatenate([rare, middle, 1.0 - rare[::-1]])
     table = np.repeat(np.stack([upper[::-1], upper], axis=1) / half, half, axis=1)
     top = 0.5 + z

@@ -26,7 +26,8 @@ from quietbit.design.table import DesignSpec
 
 __all__ = ["CentralPath", "Infeasible", "Optimum"]
 
-STEPS, PATIENCE = 60, 12  # the most Newton steps of a solve, and those at the requested weight before it settles
+STEPS = 60  # the most Newton steps of a solve, and those at the requested weight before it settles
+PATIENCE = 12
 
 
 class Infeasible(ArithmeticError):
@@ -52,7 +53,9 @@ class _Chain:
     """Neighbouring levels within a factor r: tridiagonal in the level for each symbol, hence banded."""
 
     def __init__(self, levels: int, symbols: int, ratio: float) -> None:
-        self.n, self.b, self.r = levels, symbols, ratio
+        self.n = levels
+        self.b = symbols
+        self.r = ratio
 
     def slacks(self, table: FloatMatrix, hub: FloatVector) -> FloatMatrix:
         return np.stack([self.r * table[1:] - table[:-1], self.r * table[:-1] - table[1:]])
@@ -66,7 +69,9 @@ class _Chain:
     def newton(
         self, weight: FloatMatrix, rows: FloatMatrix, relax: float, rhs: FloatMatrix, hub_rhs: FloatVector
     ) -> tuple[FloatMatrix, FloatVector]:
-        n, b, r = self.n, self.b, self.r
+        n = self.n
+        b = self.b
+        r = self.r
         m = b + 2  # unknowns of one level: its probabilities, then the multipliers of sum and mean
         band = np.zeros((2 * m + 1, n, m))
         diagonal = np.zeros((n, b))
@@ -91,7 +96,9 @@ class _Hub:
     """All levels within a factor r of each other: rows meet only in the column minima l_j."""
 
     def __init__(self, levels: int, symbols: int, ratio: float) -> None:
-        self.n, self.b, self.r = levels, symbols, ratio
+        self.n = levels
+        self.b = symbols
+        self.r = ratio
 
     def slacks(self, table: FloatMatrix, hub: FloatVector) -> FloatMatrix:
         return np.stack([table - hub, self.r * hub - table])
@@ -102,7 +109,9 @@ class _Hub:
     def newton(
         self, weight: FloatMatrix, rows: FloatMatrix, relax: float, rhs: FloatMatrix, hub_rhs: FloatVector
     ) -> tuple[FloatMatrix, FloatVector]:
-        n, b, r = self.n, self.b, self.r
+        n = self.n
+        b = self.b
+        r = self.r
         blocks = np.zeros((n, b + 2, b + 2))
         symbol = np.arange(b)
         blocks[:, symbol, symbol] = weight[0] + weight[1]
@@ -126,8 +135,10 @@ class CentralPath:
 
     def __init__(self, spec: DesignSpec, symbols: int | None = None) -> None:
         """Prepare for ``symbols`` outputs; the spec's own number by default, more for a lower bound."""
-        self.n, self.b = spec.input_levels, spec.outputs if symbols is None else symbols
-        self.x, self.penalty = spec.levels, spec.penalty
+        self.n = spec.input_levels
+        self.b = spec.outputs if symbols is None else symbols
+        self.x = spec.levels
+        self.penalty = spec.penalty
         kind: type[_Chain] | type[_Hub] = _Hub if spec.privacy == "strict" else _Chain
         # One part in 10^8 is reserved for the rounding of the stored table.
         self.privacy: _Chain | _Hub = kind(self.n, self.b, math.exp(spec.log_ratio_step * (1 - 1e-8)))
@@ -139,14 +150,16 @@ class CentralPath:
         middle = self.table.mean(axis=0) * (2 / (1 + self.privacy.r))
         self.hub: FloatVector = middle if isinstance(self.privacy, _Hub) else np.empty(0)
         self.y: NDArray[np.float64] | None = None
-        self.nu, self.eta = np.zeros(self.n), np.zeros(self.n)
+        self.nu = np.zeros(self.n)
+        self.eta = np.zeros(self.n)
 
     def solve(self, alphabet: FloatVector, gap: float) -> Optimum:
         """Go to the point whose duality gap is ``gap``, in units of the alphabet's squared width.
 
         Raises ``Infeasible`` when the steps stall, as they do for an alphabet too narrow to be unbiased.
         """
-        n, b = self.n, self.b
+        n = self.n
+        b = self.b
         width = float(np.abs(alphabet - 0.5).max())
         t = (alphabet - 0.5) / width  # the problem in units where the alphabet fills [-1, 1]
         x = (self.x - 0.5) / width
@@ -189,7 +202,8 @@ class CentralPath:
             d_table = step[:, :b]
             d_slack = self.privacy.slacks(d_table, hub_step)
             d_y = current / slack - y - weight * d_slack
-            primal, dual_reach = _reach(slack, d_slack), _reach(y, d_y)
+            primal = _reach(slack, d_slack)
+            dual_reach = _reach(y, d_y)
             if not (np.isfinite(primal) and np.isfinite(dual_reach)) or primal < 1e-10:
                 raise Infeasible("the Newton steps stalled")
             if relax > 0:  # a penalty ties the means to their multipliers: both move by the same step
@@ -204,7 +218,8 @@ class CentralPath:
                 raise Infeasible("the table left the privacy constraints")
         else:
             raise Infeasible("the Newton steps did not converge")
-        table, nu = self.table.copy(), self.nu * width
+        table = self.table.copy()
+        nu = self.nu * width
         bias = table @ alphabet - self.x
         mse = float((table * (alphabet[None, :] - self.x[:, None]) ** 2).sum() / n)
         objective = mse + (self.penalty * float(np.mean(bias**2)) if math.isfinite(self.penalty) else 0.0)
@@ -217,4 +232,6 @@ class CentralPath:
 def _reach(value: NDArray[np.float64], step: NDArray[np.float64]) -> float:
     """Return the longest step, at most one, that goes at most 99 % of the way to where ``value`` reaches zero."""
     ratio = float((-step / value).max())
-    return min(1.0, 0.99 / ratio) if ratio > 0 else 1.0
+    if ratio > 0:
+        return min(1.0, 0.99 / ratio)
+    return 1.0

@@ -76,9 +76,13 @@ def float_lower(value: Decimal, error: Decimal = ERROR) -> float:
     """Return the largest double that is certainly at most a value known within ``error``."""
     bound = Context(prec=130, rounding=ROUND_FLOOR).subtract(value, error)
     rounded = float(bound)
-    return rounded if Decimal(rounded) <= bound else math.nextafter(rounded, -math.inf)
+    if Decimal(rounded) <= bound:
+        return rounded
+    return math.nextafter(rounded, -math.inf)
 
 
 def _checked(x: float | Decimal) -> Decimal:
     require(abs(float(x)) <= LARGEST, "x", x, f"within {LARGEST:g} of zero")
-    return x if isinstance(x, Decimal) else Decimal(float(x))
+    if isinstance(x, Decimal):
+        return x
+    return Decimal(float(x))

@@ -70,7 +70,8 @@ class Profile(Stored):
     _identity: str = field(init=False, repr=False)
 
     def __attrs_post_init__(self) -> None:
-        edges, levels = _vector(self.edges, "edges"), _vector(self.levels, "levels")
+        edges = _vector(self.edges, "edges")
+        levels = _vector(self.levels, "levels")
         wanted = edges.size + 1
         require(2 <= wanted <= MOST_LEVELS, "number of edges", edges.size, f"from 1 to {MOST_LEVELS - 1}")
         require(levels.size == wanted, "number of levels", levels.size, f"{wanted}, one above the edges")
@@ -89,7 +90,8 @@ class Profile(Stored):
     @classmethod
     def from_weights(cls, edges: Any, weights: Any) -> Profile:
         """Return the profile proportional to ``weights``: divided by their mean, so Z is within rounding of one."""
-        checked, values = _vector(edges, "edges"), _vector(weights, "weights")
+        checked = _vector(edges, "edges")
+        values = _vector(weights, "weights")
         usable = values.size == checked.size + 1 and bool(np.all(np.isfinite(values) & (values >= 0)))
         require(usable, "weights", values.tolist(), f"{checked.size + 1} numbers of at least 0")
         _check_edges(checked)
@@ -133,13 +135,21 @@ class Profile(Stored):
         """
         require(0 <= blur <= 0.01, "blur", blur, "at least 0 and at most 0.01")
         # h(t + blur) has its edges earlier, h(t - blur) later; one more unit covers the rounding of the difference.
-        early = np.nextafter(self.edges - blur, -np.inf) if blur else self.edges
-        late = np.nextafter(self.edges + blur, np.inf) if blur else self.edges
+        if blur:
+            early = np.nextafter(self.edges - blur, -np.inf)
+        else:
+            early = self.edges
+        if blur:
+            late = np.nextafter(self.edges + blur, np.inf)
+        else:
+            late = self.edges
         apart = bool(np.all(np.diff(early) > 0) and np.all(np.diff(late) > 0))
         apart &= np.abs([early[0], late[-1]]).max() <= LARGEST
         require(apart, "blur", blur, "smaller than the gaps of the edges")
-        early_cells, late_cells = cell_masses(early.tolist()), cell_masses(late.tolist())
-        most, least = _weighted(self.levels.tolist(), early_cells), _weighted(self.levels.tolist(), late_cells)
+        early_cells = cell_masses(early.tolist())
+        late_cells = cell_masses(late.tolist())
+        most = _weighted(self.levels.tolist(), early_cells)
+        least = _weighted(self.levels.tolist(), late_cells)
         every = list(range(self.levels.size))
         if Adjacency(adjacency) is Adjacency.ZERO_OUT:
             higher, _ = self._rounded(every, early_cells, least)
@@ -168,7 +178,8 @@ class Profile(Stored):
     def _rounded(self, index: list[int], masses: list[Decimal], mean: Decimal) -> tuple[FloatVector, FloatVector]:
         """Return masses times the levels at ``index`` over their mean: rounded up, and rounded down."""
         levels = [Decimal(level) for level in self.levels.tolist()]
-        ups, downs = np.empty(len(masses)), np.empty(len(masses))
+        ups = np.empty(len(masses))
+        downs = np.empty(len(masses))
         for place, (j, mass) in enumerate(zip(index, masses, strict=True)):
             value = _DIGITS.divide(_DIGITS.multiply(levels[j], mass), mean)
             # The mean is known within 1e-26, a mass within 2e-90: a relative 1e-25 and 1e-89 levels cover both.
@@ -193,7 +204,9 @@ def _check_edges(edges: FloatVector) -> None:
 def shipped_profile(target: Target) -> Profile | None:
     """Return the shipped profile for exactly this target, or ``None``."""
     entry = _catalogue(target.adjacency).get((target.epsilon, target.delta, target.releases))
-    return None if entry is None else Profile.restored(entry, f"the catalogue's profile for {target}")
+    if entry is None:
+        return None
+    return Profile.restored(entry, f"the catalogue's profile for {target}")
 
 
 @lru_cache(maxsize=len(Adjacency))

@@ -37,7 +37,8 @@ SLACK = 1e-12  # relative, for a dozen operations in doubles
 WHOLE = 4096  # lattice points up to which a convolution is computed whole; beyond, within 14 deviations
 FAINTEST = 1e-12  # a smaller delta is lost in the rounding of the transforms: the proposal is made for this one
 SHARPNESS = 4.0  # order of the norm that replaces the larger of the two deltas of zero-out while edges move
-NARROWEST, WIDEST = -14.0, 3.0  # logarithm of a gap between edges
+NARROWEST = -14.0  # logarithm of a gap between edges
+WIDEST = 3.0
 FARTHEST = 9.0
 COARSE = 32  # levels of the search; for many releases the lattice is halved afterwards
 FINE = 400  # levels of nearly a Gaussian, where design still gains
@@ -101,7 +102,10 @@ def _pure_gain_upper(epsilon: float, adjacency: Adjacency) -> float:
 
 
 def _tail_upper(delta: float, cap: float) -> float:
-    tau = -float(ndtri(delta / cap)) if delta < cap else 0.0
+    if delta < cap:
+        tau = -float(ndtri(delta / cap))
+    else:
+        tau = 0.0
     tau = min(max(tau, 0.0), LARGEST)
     return delta * tau + cap * _above(tau)
 
@@ -162,7 +166,8 @@ def _candidates(account: _Account, releases: int, pure: float) -> Iterator[Propo
         best = _ascend(account, account.fit(_halved(best.edges)), evaluations=60)
         while releases >= 100 and best.edges.size < FINE / 2:
             finer = account.fit(_halved(best.edges))
-            gained, best = finer.gain / best.gain - 1, finer
+            gained = finer.gain / best.gain - 1
+            best = finer
             if gained < FINER:
                 break
         middle = float(best.edges.mean())
@@ -198,7 +203,9 @@ def _simplex(account: _Account, shape: FloatVector, start: tuple[float, float], 
     def cost(y: FloatVector) -> float:
         proposed = edges(y)
         rising = bool(np.all(np.diff(proposed) > 0))
-        return -account.fit(proposed).gain if rising and np.abs(proposed).max() < FARTHEST else 0.0
+        if rising and np.abs(proposed).max() < FARTHEST:
+            return -account.fit(proposed).gain
+        return 0.0
 
     near = 0.2 if evaluations > 100 else 0.02
     first = np.array([start[0], start[1], 0.0, 0.0])
@@ -258,8 +265,12 @@ class _Account:
         return Proposal(edges, step, self._gain(self._cells(edges), step))
 
     def _cells(self, edges: FloatVector) -> _Cells:
-        cuts = np.sort(np.concatenate((edges, -edges))) if self.mirrored else edges
-        left, right = np.concatenate(([-np.inf], cuts)), np.concatenate((cuts, [np.inf]))
+        if self.mirrored:
+            cuts = np.sort(np.concatenate((edges, -edges)))
+        else:
+            cuts = edges
+        left = np.concatenate(([-np.inf], cuts))
+        right = np.concatenate((cuts, [np.inf]))
         # On the right half use a difference of small tails, not of numbers near one.
         mass = np.where(left + right < 0, ndtr(right) - ndtr(left), ndtr(-left) - ndtr(-right))
         level = np.arange(edges.size + 1)
@@ -282,12 +293,20 @@ class _Account:
 
         least = math.log(self.epsilon / self.times / cells.edges.size)
         guess = self.guess.get(cells.edges.size)
-        low, stride = (least, 0.4) if guess is None else (max(guess - 0.01, least), 0.02)
+        if guess is None:
+            low = least
+            stride = 0.4
+        else:
+            low = max(guess - 0.01, least)
+            stride = 0.02
         while low > least and excess(low) > 0:
-            low, stride = max(low - stride, least), 2 * stride
+            low = max(low - stride, least)
+            stride = 2 * stride
         high = low + stride
         while excess(high) <= 0:
-            low, high, stride = high, high + stride, 1.5 * stride
+            low = high
+            high = high + stride
+            stride = 1.5 * stride
             if high > 60:
                 return math.exp(low)
         root = float(brentq(excess, low, high, xtol=1e-9))
@@ -327,13 +346,16 @@ class _Account:
         h = height / total
         flow = np.diff(h) * cells.density
         gain = float(np.sum(flow))
-        deltas, slopes = [], []
+        deltas = []
+        slopes = []
         for mass, losses, sign in self._losses(cells, step):
             p, q = self._marginals(mass, losses, step)
             deltas.append(max(float(np.sum(mass * (p - q * np.exp(-losses)))) / self.times, 1e-30))
             if self.mirrored:
                 j = np.searchsorted(edges, -edges)  # the level at the mirror image of each edge
-                here, there, o = i - j, j - i, edges.size
+                here = i - j
+                there = j - i
+                o = edges.size
                 change = h[i] * p[here + o] - h[i + 1] * p[here + 1 + o] + h[j] * (p[there + o] - p[there - 1 + o])
                 change -= h[j] * (q[here + o] - q[here + 1 + o]) + h[i] * q[there + o] - h[i + 1] * q[there - 1 + o]
                 rescale = self.times * deltas[-1]
@@ -341,13 +363,15 @@ class _Account:
                 change = h[i] * p[i] - h[i + 1] * p[i + 1] - (q[i] - q[i + 1])
                 rescale = float(np.sum(mass * p))
             else:
-                p, q = p[::-1], q[::-1]
+                p = p[::-1]
+                q = q[::-1]
                 change = p[i] - p[i + 1] - (h[i] * q[i] - h[i + 1] * q[i + 1])
                 rescale = -float(np.sum(cells.mass * h * q))
             slopes.append(cells.density * change + rescale * flow)
         powers = (np.array(deltas) / max(deltas)) ** SHARPNESS
         log_delta = np.sum([w / d * s for w, d, s in zip(powers / powers.sum(), deltas, slopes, strict=True)], axis=0)
-        up, down = step * (1 + 1e-4), step * (1 - 1e-4)
+        up = step * (1 + 1e-4)
+        down = step * (1 - 1e-4)
         more, less = (max(self._delta(cells, nudged, SHARPNESS), 1e-30) for nudged in (up, down))
         by_step = math.log(more / less)
         gained = math.log(self._gain(cells, up) / self._gain(cells, down))

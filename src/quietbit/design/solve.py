@@ -35,7 +35,8 @@ __all__ = [
 ]  # fmt: skip
 
 EPSILONS = (0.25, 0.5, 0.75, 1.0, 2.0, 3.0, 5.0, 6.0, 7.0, 8.0, 9.0, 10.0, 20.0)
-BITS, LEVELS = (1, 2, 3, 4), (2, 8)
+BITS = (1, 2, 3, 4)
+LEVELS = (2, 8)
 BIASES: tuple[Bias, ...] = ("exact", 100.0)
 Progress = Callable[[float, str], None]
 Found: TypeAlias = tuple[Optimum, FloatVector]  # a table with its facts, and the shape of its alphabet
@@ -77,7 +78,10 @@ def solve(spec: DesignSpec, progress: Progress | None = None, *, cache: bool = T
 def _solved(spec: DesignSpec, progress: Progress | None) -> Design:
     formula = closed_form(spec)
     try:
-        table, alphabet = formula if formula is not None else search(spec, progress)
+        if formula is not None:
+            table, alphabet = formula
+        else:
+            table, alphabet = search(spec, progress)
     except Infeasible as error:
         raise InvalidParameter(
             f"No design was found for {spec}: with log-ratios of {spec.log_ratio_step:.1e} between neighbouring "
@@ -130,7 +134,9 @@ def specs() -> Iterator[DesignSpec]:
 
 def file_name(spec: DesignSpec) -> str:
     """Return the name of the file that holds the shipped design for a spec."""
-    bias = spec.bias if spec.bias == "exact" else f"penalty-{spec.bias:g}"
+    bias = "exact"
+    if spec.bias != "exact":
+        bias = f"penalty-{spec.bias:g}"
     return f"{spec.privacy}_levels-{spec.input_levels}_bits-{spec.output_bits}_eps-{spec.epsilon:g}_{bias}.json"
 
 
@@ -222,7 +228,10 @@ class _Descent:
         self.half = spec.outputs // 2
         # A grid that inherits its alphabet from a coarse one only polishes it.
         self.steps = 60 if spec.input_levels <= DIRECT_LEVELS else 10
-        outermost = 1 + margin * (1 - 0.5 / self.unit) if spec.bias == "exact" else 1e-3
+        if spec.bias == "exact":
+            outermost = 1 + margin * (1 - 0.5 / self.unit)
+        else:
+            outermost = 1e-3
         self.bounds = [(0.0, None)] * (self.half - 1) + [(outermost, None)]
 
     def follow(self, shape: FloatVector, gap: float, accuracy: float) -> Found:
@@ -245,7 +254,8 @@ class _Descent:
         with contextlib.suppress(Infeasible):  # close the gap further for the final alphabet, as far as rounding allows
             for _ in range(2):
                 finer = self.path.solve(symmetric(shape * self.unit), gap)
-                best, gap = finer if finer.objective < best.objective else best, gap / SHRINK
+                best = finer if finer.objective < best.objective else best
+                gap = gap / SHRINK
         return best, shape
 
     def _value(self, shape: FloatVector, gap: float) -> tuple[float, FloatVector]:

@@ -85,7 +85,10 @@ class Stored(ABC):
         """Return the object that a file's text describes; ``origin`` names the file in a refusal."""
         # Old profiles have their identity on a separate line.
         lines = text.splitlines()
-        stated = {"identity": lines[1]} if len(lines) == 2 and len(lines[1]) == 64 else {}
+        if len(lines) == 2 and len(lines[1]) == 64:
+            stated = {"identity": lines[1]}
+        else:
+            stated = {}
         try:
             content = json.loads(lines[0] if stated else text)
         except (ValueError, RecursionError) as error:
@@ -104,7 +107,10 @@ class Stored(ABC):
         try:
             made = cls._of_values(content)
         except (QuietbitError, KeyError, TypeError, ValueError, OverflowError) as error:
-            reason = f"{error} is missing" if isinstance(error, KeyError) else str(error).rstrip(".")
+            if isinstance(error, KeyError):
+                reason = f"{error} is missing"
+            else:
+                reason = str(error).rstrip(".")
             raise InvalidDesignFile(f"{origin} is not a usable {cls.WORD}: {reason}.") from error
         stated = content.get("identity")
         if made.identity() != stated or set(content) != {*json.loads(made.canonical()), "identity"}:

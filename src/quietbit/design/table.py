@@ -98,7 +98,9 @@ class DesignSpec:
     @property
     def penalty(self) -> float:
         """Lambda of the bias penalty; infinite when the bias must be zero."""
-        return math.inf if self.bias == "exact" else float(self.bias)
+        if self.bias == "exact":
+            return math.inf
+        return float(self.bias)
 
 
 @final
@@ -121,7 +123,8 @@ class Design(Stored):
 
     def __attrs_post_init__(self) -> None:
         shape = (self.spec.input_levels, self.spec.outputs)
-        table, alphabet = self.probabilities, self.alphabet
+        table = self.probabilities
+        alphabet = self.alphabet
         require(table.shape == shape, "shape of the probabilities", table.shape, f"{shape}")
         require(alphabet.shape == shape[1:], "shape of the alphabet", alphabet.shape, f"{shape[1:]}")
         require(bool(np.all(np.isfinite(alphabet))), "alphabet", alphabet.tolist(), "finite")
@@ -160,7 +163,8 @@ def exact_row(row: FloatVector) -> FloatVector:
     ascending = [Fraction(value) for value in row[order].tolist()]
     whole = sum(ascending)
     result: FloatVector = np.empty(len(row))
-    before, exact = 0.0, Fraction(0)
+    before = 0.0
+    exact = Fraction(0)
     for k, value in enumerate(ascending[:-1]):
         # Snap the exact partial sum, not the snapped one plus the next entry: errors do not add up.
         exact += value

@@ -158,7 +158,8 @@ class _Floats(Accumulator):
 
     def check(self, body: Body) -> None:
         """Refuse a float beyond ``reach`` and a payload whose norm exceeds the honest bound."""
-        values, length = body.view("<f4"), 0.0
+        values = body.view("<f4")
+        length = 0.0
         for start in range(0, values.size, CHUNK):
             piece = np.abs(values[start : start + CHUNK].astype(np.float64))
             largest = float(piece.max())

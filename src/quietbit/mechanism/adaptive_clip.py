@@ -77,7 +77,9 @@ def scout_rank(run: bytes, number: int, node: int) -> int:
 
 
 def _every(value: int | None) -> int | None:
-    return None if value is None else check_int(value, "every", 2)  # 2 at least, so that updates are left
+    if value is None:  # 2 at least, so that updates are left
+        return None
+    return check_int(value, "every", 2)
 
 
 @final
@@ -112,7 +114,9 @@ class AdaptiveClip(Wrapper, Scouted, SummableRows, SamplePriced, LengthBounded):
 
     @answer.default
     def _answer(self) -> RandomisedResponse | None:
-        return None if self.truth is None else RandomisedResponse(2, self.truth)
+        if self.truth is None:
+            return None
+        return RandomisedResponse(2, self.truth)
 
     @property
     def priced_as(self) -> AdaptiveClip:
@@ -174,11 +178,14 @@ class AdaptiveClip(Wrapper, Scouted, SummableRows, SamplePriced, LengthBounded):
         return SummableRows.of(self.inner).kept_from_sum(total, clients) / self._ratio
 
     def _with_answer(self, cost: Cost, adjacency: Adjacency) -> Cost:
-        return cost if self.answer is None else cost.either(_answer_cost(self.answer, adjacency))
+        if self.answer is None:
+            return cost
+        return cost.either(_answer_cost(self.answer, adjacency))
 
     def error(self) -> Error:
         """Return the inner mechanism's error, in units of this clip."""
-        found, ratio = self.inner.error(), 1 / self._ratio
+        found = self.inner.error()
+        ratio = 1 / self._ratio
         return evolve(found, squared=found.squared * ratio**2, bias=found.bias * ratio, shared=found.shared * ratio**2)
 
     def decoded(self, value: float) -> tuple[float, float]:
@@ -241,7 +248,10 @@ class Scout(Mechanism, ClipMoves, SharedRows):
         """Write the answer or a coin; always a coin for an update without a length."""
         length = kernel.norm(update, self.ball.norm.order)
         honest, coin = (int(word) for word in rng.draw(2).uniform64(0, 0, 2))
-        out[0] = length > self.ball.radius if length > 0 and honest < self._response.threshold else coin >> 63
+        if length > 0 and honest < self._response.threshold:
+            out[0] = length > self.ball.radius
+        else:
+            out[0] = coin >> 63
 
     def accumulator(self, kernel: Kernel, max_payloads: int) -> Accumulator:
         """Return a counter of the answers."""
@@ -266,7 +276,8 @@ class _Tally(CellCounts, AnswersAccumulator):
 
     def answers(self, count: int) -> Answers:
         """Return the share that the clip leaves unchanged; its deviation includes the coins and the draw of scouts."""
-        share, truth = self.mechanism.share(int(self.counts[0]) / count), self.mechanism.truth
+        share = self.mechanism.share(int(self.counts[0]) / count)
+        truth = self.mechanism.truth
         return Answers(share, 0.5 / (truth * math.sqrt(count)))
 
 
@@ -278,7 +289,9 @@ class _Rescaled(RowsAccumulator):
     sums: Accumulator
     ratio: float
 
-    group, check, add = passed_on("sums.group"), passed_on("sums.check"), passed_on("sums.add")
+    group = passed_on("sums.group")
+    check = passed_on("sums.check")
+    add = passed_on("sums.add")
 
     def reader(self, count: int) -> Reader:
         read = self.sums.reader(count)
@@ -292,9 +305,13 @@ class _Rescaled(RowsAccumulator):
 def _answer_cost(response: RandomisedResponse, adjacency: Adjacency) -> Cost:
     """Return the bare cost of an answer: its laws, and the Gaussian pair whose signs have these laws."""
     lie = (1 - Fraction(response.threshold, WORDS)) / 2
-    truth, lies = float(1 - 2 * lie), float(lie)
+    truth = float(1 - 2 * lie)
+    lies = float(lie)
     normal = math.sqrt(2) * float(erfinv(truth) if truth < 0.5 else erfcinv(2 * lies))
     near = adjacency is Adjacency.ZERO_OUT
     slope = round_up((normal if near else 2 * normal) ** 2 / 2, 1e-12)
-    neighbour = [0.5, 0.5] if near else [lies, 1 - lies]
+    if near:
+        neighbour = [0.5, 0.5]
+    else:
+        neighbour = [lies, 1 - lies]
     return Cost.from_masses([1 - lies, lies], neighbour, relative_error=1e-15, pair=slope)

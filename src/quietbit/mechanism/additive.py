@@ -81,8 +81,10 @@ class Noise(Mechanism, SamplePriced, LengthBounded):
 
     def write(self, update: Parts, rng: RandomBits, kernel: Kernel, out: Body) -> None:
         """Write the noisy update, rounded to the public grid and then to 32-bit floats."""
-        piece, size = clipped_pieces(self.ball, update, kernel), self.ball.dimension
-        block, most = rng.draw(size), self.ball.radius + (self.REACH - 0.25) * self.unit
+        piece = clipped_pieces(self.ball, update, kernel)
+        size = self.ball.dimension
+        block = rng.draw(size)
+        most = self.ball.radius + (self.REACH - 0.25) * self.unit
         for start in range(0, size, CHUNK):
             stop = min(size, start + CHUNK)
             noisy = kernel.rounded_noise(piece(start, stop), self.unit, self.LAW, block, start)
@@ -91,7 +93,8 @@ class Noise(Mechanism, SamplePriced, LengthBounded):
 
     def accumulator(self, kernel: Kernel, max_payloads: int) -> Accumulator:
         """Sum floats as fixed-point numbers."""
-        reach, ball = self.ball.radius + self.REACH * self.unit, self.ball
+        reach = self.ball.radius + self.REACH * self.unit
+        ball = self.ball
         return of_floats(reach, ball.dimension, max_payloads, self.honest_length, ball.norm.order)
 
 

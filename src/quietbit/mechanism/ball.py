@@ -141,7 +141,8 @@ def _checked(update: Any, dimension: int) -> AnyFloats:
 def _exactly_inside(values: FloatVector, norm: Norm, radius: float) -> bool:
     """Compare the exact norm with the radius: `math.fsum` rounds once, so the sign of its result is exact."""
     shift = 2.0 ** -math.frexp(radius)[1]  # a power of two: scaling is exact while nothing underflows
-    scaled, bound = np.abs(values) * shift, radius * shift
+    scaled = np.abs(values) * shift
+    bound = radius * shift
     small = (scaled < TINY) & (values != 0)
     scaled[small] = TINY  # rounded away from the ball
     if norm is Norm.L1:
@@ -178,7 +179,9 @@ def _from_device(tensor: Any) -> AnyFloats:
 
 def own_parts(parts: Sequence[Any]) -> list[Any]:
     """Return the update as one private part (`own_copy`); tensors on a GPU stay there, unchanged."""
-    return list(parts) if any(hasattr(part, "is_cuda") for part in parts) else [own_copy(parts)]
+    if any(hasattr(part, "is_cuda") for part in parts):
+        return list(parts)
+    return [own_copy(parts)]
 
 
 def scaled(parts: Sequence[Any], factor: float) -> list[Any]:
@@ -189,7 +192,9 @@ def scaled(parts: Sequence[Any], factor: float) -> list[Any]:
 def _scaled(part: Any, factor: float) -> Any:
     if hasattr(part, "is_cuda"):
         wide = part.double() * factor
-        return wide if part.element_size() == 8 else wide.float()
+        if part.element_size() == 8:
+            return wide
+        return wide.float()
     out = np.empty(part.shape, dtype=np.float64 if part.dtype == np.float64 else np.float32)
     return np.multiply(part, factor, out=out, dtype=np.float64, casting="same_kind")
 

@@ -274,7 +274,10 @@ def shuffled_privacy(mechanism: Mechanism, adjacency: Adjacency, crowd: int) -> 
     far = mechanism.privacy(Adjacency.REPLACE_ONE)
     near = mechanism.privacy(Adjacency.ZERO_OUT)
     blanketed = Blanketed.find(mechanism)
-    blanket = None if blanketed is None else blanketed.blanket(which)
+    if blanketed is None:
+        blanket = None
+    else:
+        blanket = blanketed.blanket(which)
     cost = shuffled_cost(which, crowd, replace_one=far, zero_out=near, own=blanket)
     return cost.of(which, Unit.CLIENT, Trust.SHUFFLED)
 

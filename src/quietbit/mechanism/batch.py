@@ -65,7 +65,8 @@ from quietbit.target import Adjacency
 
 __all__ = ["BatchSum", "LocalSteps", "PoissonBatch", "draw_batch", "site_release"]
 
-MOST_STEPS, MOST_NUMBERS = 10_000, 2**34  # limits on what a gate can be asked to draw for one release
+MOST_STEPS = 10_000  # limits on what a gate can be asked to draw for one release
+MOST_NUMBERS = 2**34
 SCALE = 4  # bytes that hold the largest coordinate
 SMALLEST = np.finfo(np.float32).tiny
 
@@ -171,9 +172,13 @@ class BatchSum(Batch):
         each = EachSample.find(mechanism.inner)
         if each is not None:
             self._projected = each.each_sample
-        self._nonce = b"" if self._projected is None else self._projected.drawn(rng)
+        if self._projected is None:
+            self._nonce = b""
+        else:
+            self._nonce = self._projected.drawn(rng)
         self._ball = mechanism.ball if self._projected is None else self._projected.inner.ball
-        self._total, self._missed = np.zeros(self._ball.dimension), np.zeros(self._ball.dimension)
+        self._total = np.zeros(self._ball.dimension)
+        self._missed = np.zeros(self._ball.dimension)
         self.count = 0
 
     def add(self, rows: NDArray[np.floating]) -> None:
@@ -249,7 +254,8 @@ class LocalSteps(_OfBatches, LengthBounded, PoisonBounded):
         size = self.ball.dimension
         return Layout.opaque(size, SCALE + packed_size(self.bits, size))
 
-    batch, sampling_rate = passed_on("inner.batch"), passed_on("inner.sampling_rate")
+    batch = passed_on("inner.batch")
+    sampling_rate = passed_on("inner.sampling_rate")
 
     @property
     def longest_update(self) -> float:
@@ -312,7 +318,9 @@ class _Steps(Batch):
     """The successive batches of one release, and the sum of their releases."""
 
     def __init__(self, mechanism: LocalSteps, rng: RandomBits, kernel: Kernel) -> None:
-        self._mechanism, self._rng, self._kernel = mechanism, rng, kernel
+        self._mechanism = mechanism
+        self._rng = rng
+        self._kernel = kernel
         self._difference = np.zeros(mechanism.ball.dimension)
         self._left = mechanism.steps
         self._batch = Batches.of(mechanism.inner).begin(rng, kernel)
@@ -321,7 +329,8 @@ class _Steps(Batch):
         self._batch.add(rows)
 
     def step(self) -> FloatVector | None:
-        inner, kernel = self._mechanism.inner, self._kernel
+        inner = self._mechanism.inner
+        kernel = self._kernel
         require(self._left, "step", "another", f"one of {self._mechanism.steps}")
         body = np.zeros(inner.layout.size, dtype=np.uint8)
         self._batch.write(body)
@@ -336,7 +345,8 @@ class _Steps(Batch):
     def write(self, out: Body) -> None:
         while self._left:
             self.step()
-        mechanism, rotation = self._mechanism, self._mechanism._rotation
+        mechanism = self._mechanism
+        rotation = self._mechanism._rotation
         turned = self._kernel.rotate([self._difference], rotation.seed, rotation.block, kind=np.float64)
         largest = np.float32(max(float(np.abs(turned).max()), float(SMALLEST)))
         scale = np.nextafter(largest, np.float32(np.inf))  # keeps every coordinate at or below the highest level
@@ -358,7 +368,8 @@ class _Differences(Accumulator):
 
     def check(self, body: Body) -> None:
         """Refuse a difference longer than steps, noise and rounding allow, and padding that is not zero."""
-        scale, most = float(body[:SCALE].view("<f4")[0]), self.mechanism._longest
+        scale = float(body[:SCALE].view("<f4")[0])
+        most = self.mechanism._longest
         if not 0 < scale <= most:
             refuse_payload("largest coordinate of the payload", f"above 0 and at most {most:g}", f"{scale:g}")
         used = self.mechanism.bits * self.total.size % 8

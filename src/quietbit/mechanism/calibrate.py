@@ -180,8 +180,14 @@ def calibrate(
         found = chosen.calibrated(ball, choices, target, measured)
     else:
         projected = project(ball, keep, rotated)
-        shown = projected.at(0) if rows == SHARED else projected
-        found = shown if samples is None else ProjectedSamples(shown)
+        if rows == SHARED:
+            shown = projected.at(0)
+        else:
+            shown = projected
+        if samples is None:
+            found = shown
+        else:
+            found = ProjectedSamples(shown)
     guarantee = priced(found)
     return Calibration(
         mechanism=whole(found),
@@ -261,9 +267,16 @@ def _chosen(ways: Sequence[Alternative], target: Target) -> Calibration:
     sizes = [found.mechanism.layout.size for _, found in known]
     errors = [expectation(found.mechanism, cohort=1).loudness ** 2 for _, found in known]
     word, best = known[place := smallest_of_the_best(errors, sizes)]
-    against = f", {best.relative_error:.3g} times the Gaussian's" if math.isfinite(best.gaussian_squared_error) else ""
-    size, least = sizes[place], errors[place] / min(errors)
-    close = "the least error of all" if least <= 1 else f"an error within {100 * (least - 1):.1f} % of the least"
+    if math.isfinite(best.gaussian_squared_error):
+        against = f", {best.relative_error:.3g} times the Gaussian's"
+    else:
+        against = ""
+    size = sizes[place]
+    least = errors[place] / min(errors)
+    if least <= 1:
+        close = "the least error of all"
+    else:
+        close = f"an error within {100 * (least - 1):.1f} % of the least"
     reason = f"auto took {word}: {close}{against}, and with {size:,} bytes no more to send than any other as accurate."
     return evolve(best, reason=reason)
 

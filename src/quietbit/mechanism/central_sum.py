@@ -36,7 +36,9 @@ from quietbit.target import MOST_CLIENTS, Adjacency, Target, Trust, Unit
 __all__ = ["SumCalibration", "calibrate_sum"]
 
 LEAST_BETA = 1e-6
-DESIGN_EPSILON, MOST_DESIGN_EPSILON, GROWTH = 0.5, 3.0, 1.5
+DESIGN_EPSILON = 0.5
+MOST_DESIGN_EPSILON = 3.0
+GROWTH = 1.5
 DEVIATIONS = 4.0  # of a rotated coordinate; nothing is clamped within them
 MORE = "more clients in a sum or fewer releases would help"
 
@@ -116,7 +118,10 @@ def calibrate_sum(
     many = 2**width - 1
 
     whole = ball
-    norm = ball.radius if mean_norm is None else check_real(mean_norm, "mean_norm", at_most=ball.radius)
+    if mean_norm is None:
+        norm = ball.radius
+    else:
+        norm = check_real(mean_norm, "mean_norm", at_most=ball.radius)
     if keep is not None:
         require(ball.norm is Norm.L2, "norm of the ball", ball.norm.value, "l2 where coordinates are kept")
         if keep == "auto":
@@ -139,29 +144,42 @@ def calibrate_sum(
 
     round_ball = ball.norm is Norm.L2
     require(round_ball or not rotate, "rotate", rotate, "False on an l1 ball, whose norm no rotation keeps")
-    turn = rotation_for(ball.dimension, whole=True) if keep is None and round_ball and rotate is not False else None
+    if keep is None and round_ball and rotate is not False:
+        turn = rotation_for(ball.dimension, whole=True)
+    else:
+        turn = None
     size = ball.dimension if turn is None else turn.block
     mixed = keep is not None or turn is not None
     farthest = max(1.0, math.sqrt(size) / (DEVIATIONS if mixed else 2))
-    each = DESIGN_EPSILON if design_epsilon is None else check_real(design_epsilon, "design_epsilon")
+    if design_epsilon is None:
+        each = DESIGN_EPSILON
+    else:
+        each = check_real(design_epsilon, "design_epsilon")
     while design_epsilon is None and each < MOST_DESIGN_EPSILON and guess(each) > farthest:
         each *= GROWTH
     one = DesignSpec(2, 1, each)
-    design = solve(one, cache=False) if width == 1 else binomial_design(width, each * many)
+    if width == 1:
+        design = solve(one, cache=False)
+    else:
+        design = binomial_design(width, each * many)
 
     def build(beta: float) -> InterpolatedMVU:
         return InterpolatedMVU(design, ball, beta, True, decoder, turn)
 
     def spent(beta: float) -> float:
-        found, which = build(beta), target.adjacency
+        found = build(beta)
+        which = target.adjacency
         if account is not None:
             return account(found).epsilon_upper
         cost = found.sum_privacy(sure, which)
         return (cost * target.releases).epsilon(target.delta)
 
     found = build(largest_private(spent, LEAST_BETA, MAX_BETA, target.epsilon, "a sum", MORE, start=guess(each)))
-    lost = 0.0 if keep is None else norm**2 / ball.dimension * (1 - ball.dimension / padded_size(whole.dimension))
-    mechanism = found if keep is None else Projected(found, whole, rows=0)
+    lost = 0.0
+    mechanism: InterpolatedMVU | Projected = found
+    if keep is not None:
+        lost = norm**2 / ball.dimension * (1 - ball.dimension / padded_size(whole.dimension))
+        mechanism = Projected(found, whole, rows=0)
     response = mechanism.error().response
     missed = (1 - response) * norm**2 / whole.dimension
     return SumCalibration(

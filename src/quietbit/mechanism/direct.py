@@ -74,7 +74,9 @@ def step_limits(cells: Sequence[int], weights: Sequence[float] | FloatVector) ->
     ratios = [weight.as_integer_ratio() for weight in heights]
     common = max(denominator for _, denominator in ratios)
     exact = [n * (common // d) * width for (n, d), width in zip(ratios, widths, strict=True)]
-    total, running, found = sum(exact), 0, []
+    total = sum(exact)
+    running = 0
+    found = []
     require(total > 0, "weights", "zeros", "positive somewhere")
     for part in exact[:-1]:
         running += part
@@ -126,7 +128,8 @@ def code_error_upper(count: int, bits: int, largest: float) -> float:
 def _place(cells: Sequence[int], limits: Sequence[int], words: Sequence[int]) -> int:
     """Draw a cell: the first two words choose the step, the next two the cell within it."""
     step = bisect_right(limits, (words[0] << 64) | words[1])
-    low, high = cells[step], cells[step + 1]
+    low = cells[step]
+    high = cells[step + 1]
     return low + ((((words[2] << 64) | words[3]) * (high - low)) >> 128)
 
 

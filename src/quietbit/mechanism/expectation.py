@@ -24,7 +24,8 @@ from quietbit.target import Trust
 
 __all__ = ["HOPELESS_ABOVE", "USEFUL_UP_TO", "Expectation", "Verdict", "about", "expectation"]
 
-USEFUL_UP_TO, HOPELESS_ABOVE = 0.1, 3.0
+USEFUL_UP_TO = 0.1
+HOPELESS_ABOVE = 3.0
 SHORTENED = 0.97  # responses below are mentioned
 LEAST_MODEL = 100  # parameters of the smallest part of a model worth suggesting
 WORDS = ((1e12, "trillion"), (1e9, "billion"), (1e6, "million"))
@@ -59,7 +60,9 @@ class Expectation:
     @property
     def loudness(self) -> float:
         """The noise of the run over the response, which decides the verdict."""
-        return self.run_noise / self.response if self.response > 0 else math.inf
+        if self.response > 0:
+            return self.run_noise / self.response
+        return math.inf
 
     @property
     def verdict(self) -> Verdict:
@@ -77,7 +80,9 @@ class Expectation:
     @property
     def parameters_allowed(self) -> float:
         """The approximate number of parameters for which a run of these clients is useful."""
-        return self.dimension * (USEFUL_UP_TO / self.loudness) ** 2 if self.loudness > 0 else math.inf
+        if self.loudness > 0:
+            return self.dimension * (USEFUL_UP_TO / self.loudness) ** 2
+        return math.inf
 
     @property
     def _once(self) -> bool:
@@ -86,7 +91,10 @@ class Expectation:
 
     def sentence(self) -> str:
         """Return the verdict in one sentence, and what would help."""
-        many = "" if self.rounds == 1 else f", and {_short(self.run_noise)} times over {self.rounds:,} rounds"
+        if self.rounds == 1:
+            many = ""
+        else:
+            many = f", and {_short(self.run_noise)} times over {self.rounds:,} rounds"
         if self.cohort == 1:  # not a run that could be judged
             start = f"the noise in one update is {_short(self.noise)} times the clip{many}"
         else:
@@ -94,13 +102,22 @@ class Expectation:
             start = f"{self.verdict.value}: {what}{many}"
         if self.response < SHORTENED:
             start += f" (an update may come out up to {100 * (1 - self.response):.0f} % too short)"
-        return f"{start}." if self.verdict is Verdict.USEFUL else f"{start}; {self._help()}."
+        if self.verdict is Verdict.USEFUL:
+            return f"{start}."
+        return f"{start}; {self._help()}."
 
     def _help(self) -> str:
-        least, fewer = about(self.clients_needed), self.parameters_allowed
-        small = f"a head or LoRA of at most {about(fewer)} parameters" if fewer >= LEAST_MODEL else ""
+        least = about(self.clients_needed)
+        fewer = self.parameters_allowed
+        if fewer >= LEAST_MODEL:
+            small = f"a head or LoRA of at most {about(fewer)} parameters"
+        else:
+            small = ""
         # Behind masks the noise of a cohort's sum is about that of one client.
-        summed = self.loudness / math.sqrt(self.cohort) if self.cohort > 1 and not self._once else math.inf
+        if self.cohort > 1 and not self._once:
+            summed = self.loudness / math.sqrt(self.cohort)
+        else:
+            summed = math.inf
         masks = "secure aggregation" if summed <= USEFUL_UP_TO else ""
         words = ", or ".join(word for word in (f"about {least} clients", small, masks) if word)
         near = self.verdict is Verdict.HOPELESS and USEFUL_UP_TO < summed <= HOPELESS_ABOVE
@@ -114,13 +131,19 @@ def expectation(
 
     The mechanism is calibrated for all releases of a client; under central trust its noise is added once, to the sum.
     """
-    many, times = check_int(cohort, "cohort", 1), check_int(rounds, "rounds", 1)
+    many = check_int(cohort, "cohort", 1)
+    times = check_int(rounds, "rounds", 1)
     crowd = check_int(many if clients is None else clients, "clients", 1)
     require(crowd >= many, "clients", crowd, f"at least {many}, the cohort")
-    which, ball = Trust(trust), check_mechanism(mechanism).ball
+    which = Trust(trust)
+    ball = check_mechanism(mechanism).ball
     found = mechanism.error()
-    error, shared = found.squared, found.shared
-    squared = error / many**2 if which is Trust.CENTRAL else (error - shared) / many + shared
+    error = found.squared
+    shared = found.shared
+    if which is Trust.CENTRAL:
+        squared = error / many**2
+    else:
+        squared = (error - shared) / many + shared
     batches = Batches.find(mechanism)
     longest = ball.radius if batches is None else batches.longest_update
     noise = math.sqrt(ball.dimension * squared) / longest

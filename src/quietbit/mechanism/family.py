@@ -30,10 +30,12 @@ __all__ = [
 ACCURACY = 2e-5
 FEWER = "fewer releases or another mechanism would help"
 
-OWN, SHARED = "own", "shared"  # who chooses the kept rows: every release, or all clients of a round together
+OWN = "own"  # who chooses the kept rows: every release, or all clients of a round together
+SHARED = "shared"
 FACTS = ("rotated", "by_sample")  # fields of `Choices` that are known, not chosen
 
-MIN_MULTIPLIER, MAX_MULTIPLIER = 1e-6, 1e7  # of noise, in units of the radius
+MIN_MULTIPLIER = 1e-6  # of noise, in units of the radius
+MAX_MULTIPLIER = 1e7
 
 EpsilonOf: TypeAlias = Callable[[Mechanism], float]  # the epsilon of a mechanism for the most exposed party
 
@@ -161,11 +163,21 @@ def largest_private(
         except QuietbitError:  # what cannot be built or certified counts as infinite
             return math.inf
 
-    private, stride = (low, 4.0) if start is None else (min(max(low, start), high), 1.05)
-    value, revealing, above = account(private), high, math.inf
+    if start is None:
+        private = low
+        stride = 4.0
+    else:
+        private = min(max(low, start), high)
+        stride = 1.05
+    value = account(private)
+    revealing = high
+    above = math.inf
     while value > target and private > low:
-        revealing, above, private = private, value, max(low, private / stride)
-        value, stride = account(private), 2 * stride
+        revealing = private
+        above = value
+        private = max(low, private / stride)
+        value = account(private)
+        stride = 2 * stride
     if math.isinf(value):
         raise InvalidParameter.of("delta", f"above 0 here: {name} has no account at delta 0 for this ball")
     require(value <= target, "epsilon", target, f"at least {value:.4g}, the least that {name} reaches here ({remedy})")
@@ -179,9 +191,11 @@ def largest_private(
         middle = _between(private, value, revealing, above, target * (1 - accuracy / 2), step)
         there = safe(middle)
         if there <= target:
-            private, value = middle, there
+            private = middle
+            value = there
         else:
-            revealing, above = middle, there
+            revealing = middle
+            above = there
     return private
 
 
@@ -200,7 +214,8 @@ def _first_above(
 
 def _between(private: float, value: float, revealing: float, above: float, aim: float, step: int) -> float:
     """Return a loss inside the bracket: by log-log interpolation, and by bisection at every third step."""
-    left, right = math.log(private), math.log(revealing)
+    left = math.log(private)
+    right = math.log(revealing)
     share = 0.5
     if value > 0 and above < math.inf and step % 3 < 2:
         share = math.log(aim / value) / math.log(above / value)

@@ -43,13 +43,15 @@ from quietbit.target import Adjacency
 
 __all__ = ["FAMILIES", "MAX_BETA", "UNBIASED", "Decoder", "InterpolatedMVU"]
 
-MIN_BETA, MAX_BETA = 1e-6, 2.0**16
+MIN_BETA = 1e-6
+MAX_BETA = 2.0**16
 CUTS = tuple(2**k for k in range(1, 21))
 ROUNDING = 2.0**-50  # more than the sampler's range can move when its ends are rounded to doubles
 EVEN = 1e-9
 FAR = 7.0  # deviations: at most one in 10^10 sign choices puts a rotated coordinate beyond
 POINTS = 64
-LEAST_SHARE, MOST_SHARE = 0.1, 0.3
+LEAST_SHARE = 0.1
+MOST_SHARE = 0.3
 Decoder: TypeAlias = Literal["alphabet", "unbiased-at-zero"]
 UNBIASED: Decoder = "unbiased-at-zero"
 
@@ -96,18 +98,25 @@ class InterpolatedMVU(Mechanism, SamplePriced, Summable, Designed, Rotating, Rou
     @values.default
     def _values(self) -> FloatVector:
         """Return the decoded value of each symbol."""
-        alphabet = _unbiased_at_centre(self.design) if self.decoder == UNBIASED else self.design.alphabet
+        if self.decoder == UNBIASED:
+            alphabet = _unbiased_at_centre(self.design)
+        else:
+            alphabet = self.design.alphabet
         values = (2 * alphabet - 1) * (self.ball.radius / self.beta)
         values.setflags(write=False)
         return values
 
-    bits, designed = passed_on("design.spec.output_bits"), passed_on("design")
+    bits = passed_on("design.spec.output_bits")
+    designed = passed_on("design")
 
     @property
     def input_range(self) -> tuple[float, float]:
         """The smallest and the largest input x."""
-        low, high = (1 - self.beta) / 2, (1 + self.beta) / 2
-        return (max(low, 0.0), min(high, 1.0)) if self.clamp else (low, high)
+        low = (1 - self.beta) / 2
+        high = (1 + self.beta) / 2
+        if self.clamp:
+            return (max(low, 0.0), min(high, 1.0))
+        return (low, high)
 
     @property
     def certified_range(self) -> tuple[float, float]:
@@ -137,7 +146,9 @@ class InterpolatedMVU(Mechanism, SamplePriced, Summable, Designed, Rotating, Rou
 
     def write(self, update: Parts, rng: RandomBits, kernel: Kernel, out: Body) -> None:
         """Clip, rotate, sample and pack one symbol per coordinate in one pass of the kernel."""
-        order, radius, turn = self.ball.norm.order, self.ball.radius, self.rotation
+        order = self.ball.norm.order
+        radius = self.ball.radius
+        turn = self.rotation
         if turn is None:
             kernel.sample_clipped(self.sampler, update, order, radius, rng, out)
         elif turn.exact:
@@ -160,9 +171,13 @@ class InterpolatedMVU(Mechanism, SamplePriced, Summable, Designed, Rotating, Rou
 
         The squared biases of an update of length C add up to at most its missing part, C^2 (1 - response).
         """
-        block, radius = None if self.rotation is None else self.rotation.block, self.ball.radius
+        block = None if self.rotation is None else self.rotation.block
+        radius = self.ball.radius
         (bias,), gain = self._moments(np.zeros(1))[0], self.gain
-        largest = radius if block is None else min(radius, FAR * radius / math.sqrt(block))
+        if block is None:
+            largest = radius
+        else:
+            largest = min(radius, FAR * radius / math.sqrt(block))
         noise = float(self._moments(np.linspace(0.0, largest, POINTS))[1].max())
         response = self.response(block)
         missed = (1 - response) * radius**2 / self.ball.dimension
@@ -203,7 +218,9 @@ class InterpolatedMVU(Mechanism, SamplePriced, Summable, Designed, Rotating, Rou
     @property
     def moment_error(self) -> float:
         """A bound on the error of a rotated update's moments: three times the missing share of the mean."""
-        return 0.0 if self.rotation is None else min(0.5, 3 * (1 - self.response(self.rotation.block)))
+        if self.rotation is None:
+            return 0.0
+        return min(0.5, 3 * (1 - self.response(self.rotation.block)))
 
     def cost(self, adjacency: Adjacency) -> Cost:
         """Return the cost of one release, sampling slack included.
@@ -228,14 +245,16 @@ class InterpolatedMVU(Mechanism, SamplePriced, Summable, Designed, Rotating, Rou
         more bits whose codes are not sums of equal bits (`binomial_design`) are refused.
         """
         distance, (low, high) = self.distance(adjacency), self.certified_range
-        alone, slack = self._exact_cost(adjacency), self._slack
+        alone = self._exact_cost(adjacency)
+        slack = self._slack
         if self.bits > 1:
             slack = round_up(slack + self.ball.dimension * codes_deviation_upper(self.design, low, high))
         return aggregate_cost(self.design, distance, clients, adjacency, low, high, alone=alone).with_slack(slack)
 
     def mean_from_sum(self, total: NDArray[Any], clients: int) -> FloatVector:
         """Return the mean of the decoded updates from sums of codes; values that are not evenly spaced are refused."""
-        count, values = check_int(clients, "clients", 1), self.values
+        count = check_int(clients, "clients", 1)
+        values = self.values
         even = float(np.ptp(np.diff(values))) <= EVEN * float(np.ptp(values))
         require(even, "alphabet", values.tolist(), "evenly spaced for sums of codes")
         step = float(values[-1] - values[0]) / (len(values) - 1)
@@ -244,7 +263,9 @@ class InterpolatedMVU(Mechanism, SamplePriced, Summable, Designed, Rotating, Rou
         inside = bool(np.all((sums >= 0) & (sums <= largest)))
         require(inside, "sums of codes", (float(sums.min()), float(sums.max())), f"from 0 to {largest}")
         mean = np.asarray(float(values[0]) + step * (sums / count))
-        return mean if self.rotation is None else self.rotation.back(mean)
+        if self.rotation is None:
+            return mean
+        return self.rotation.back(mean)
 
     @property
     def _slack(self) -> float:
@@ -269,7 +290,10 @@ class InterpolatedMVU(Mechanism, SamplePriced, Summable, Designed, Rotating, Rou
         if self.ball.norm is Norm.L1:
             return interpolated_l1_cost(self.design, distance, adjacency, low, high, in_ball=not one)
         if self.design.spec.input_levels == 2:
-            single = distance if one else (high - low) / 2 * adjacency.radii
+            if one:
+                single = distance
+            else:
+                single = (high - low) / 2 * adjacency.radii
             return dominated_l2_cost(self.design, distance, single, low, high, together=one)
         return interpolated_l2_cost(self.design, distance, adjacency, low, high)
 
@@ -288,7 +312,8 @@ def _laws(design: Design, offsets: FloatVector) -> FloatMatrix:
 def _unbiased_at_centre(design: Design) -> FloatVector:
     """Shift and stretch the alphabet so that its mean is x to first order at x = 1/2."""
     cells = design.spec.input_levels - 1
-    law, eta = _laws(design, np.zeros(1))[0], np.log(design.probabilities)
+    law = _laws(design, np.zeros(1))[0]
+    eta = np.log(design.probabilities)
     # At a level the two sides have different slopes: take their average.
     sides = {min(max(cells // 2, 0), cells - 1), (cells - 1) // 2}
     theta = np.mean([(eta[i + 1] - eta[i]) * cells for i in sides], axis=0)
@@ -299,7 +324,9 @@ def _unbiased_at_centre(design: Design) -> FloatVector:
 
 
 def _build(ball: Ball, loss: float, choices: Choices) -> InterpolatedMVU:
-    clamp, decoder, turn = bool(choices.clamp), cast(Decoder, choices.decoder or UNBIASED), _rotation(ball, choices)
+    clamp = bool(choices.clamp)
+    decoder = cast(Decoder, choices.decoder or UNBIASED)
+    turn = _rotation(ball, choices)
     if choices.design is not None:
         return InterpolatedMVU(choices.design, ball, loss, clamp, decoder, turn)
     design = closed_design(DesignSpec(choices.levels or 2, choices.bits or 1, loss))
@@ -308,9 +335,14 @@ def _build(ball: Ball, loss: float, choices: Choices) -> InterpolatedMVU:
 
 def _rotation(ball: Ball, choices: Choices) -> Rotation | None:
     """Return the rotation of updates in an L2 ball; None if it is switched off or updates arrive rotated."""
-    wanted = ball.norm is Norm.L2 if choices.rotate is None else choices.rotate
+    if choices.rotate is None:
+        wanted = ball.norm is Norm.L2
+    else:
+        wanted = choices.rotate
     require(ball.norm is Norm.L2 or not wanted, "rotate", wanted, "False on an l1 ball, whose norm no rotation keeps")
-    return rotation_for(ball.dimension, exact=choices.by_sample) if wanted and not choices.rotated else None
+    if wanted and not choices.rotated:
+        return rotation_for(ball.dimension, exact=choices.by_sample)
+    return None
 
 
 def _share(ball: Ball, block: int | None) -> float | None:
@@ -319,7 +351,10 @@ def _share(ball: Ball, block: int | None) -> float | None:
     At a tenth a dominating pair has 1.9 % more variance than Gaussian noise. A cut at three deviations of a rotated
     coordinate takes 0.6 % of an update at most; without a rotation an evenly spread one is eight times below the cut.
     """
-    share = 8 / math.sqrt(ball.dimension) if block is None else 3 / math.sqrt(block)
+    if block is None:
+        share = 8 / math.sqrt(ball.dimension)
+    else:
+        share = 3 / math.sqrt(block)
     share = max(LEAST_SHARE, min(share, 1.0))
     return share if ball.norm is Norm.L2 and share <= MOST_SHARE else None
 

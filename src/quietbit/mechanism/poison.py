@@ -44,7 +44,8 @@ ROUNDING = 1 + 2.0**-16  # more than the roundings of noise to its grid and to 3
 WORK = 30  # bits: a billion seeds, a few hours on one core
 MOST_WORK = 120
 FLOAT_BITS = 32
-LEAST_FLOAT, LARGEST_FLOAT = 1e-37, 3e38
+LEAST_FLOAT = 1e-37
+LARGEST_FLOAT = 3e38
 
 
 def normal_length_upper(dimension: int, radius: float, deviation: float, doubt: float = DOUBT) -> float:
@@ -53,7 +54,8 @@ def normal_length_upper(dimension: int, radius: float, deviation: float, doubt: 
     >>> round(normal_length_upper(1000, 1.0, 1.0), 1), 1000**0.5
     (37.3, 31.622776601683793)
     """
-    each, signal = dimension * deviation**2, radius**2
+    each = dimension * deviation**2
+    signal = radius**2
     square = each + signal + 2 * deviation * math.sqrt((each + 2 * signal) * doubt) + 2 * deviation**2 * doubt
     return math.sqrt(square) * ROUNDING
 
@@ -129,7 +131,8 @@ def longest_payload(mechanism: Mechanism, honest: float, bits: int, count: int, 
 
     One of those with all coordinates alike, at an end of their codes, has the longest decoding.
     """
-    ball, kernel = mechanism.ball, default_kernel()
+    ball = mechanism.ball
+    kernel = default_kernel()
     accumulator = mechanism.accumulator(kernel, 1)
 
     def codes(code: int) -> Body:

@@ -144,7 +144,8 @@ class Projected(Rowed, Wrapper, SummableRows, Rotating, Shortening, LengthBounde
 
     def error(self) -> Error:
         """Return the inner mechanism's error plus that of projecting an update on the sphere."""
-        inner, response = self.inner.error(), self.response(None)
+        inner = self.inner.error()
+        response = self.response(None)
         missed = (inner.response - response) * self.ball.radius**2 / self.ball.dimension
         projection = self.projection_error(self.ball.radius)
         squared = inner.squared + projection + max(0.0, missed)
@@ -196,10 +197,13 @@ class ProjectedSamples(Wrapper, SamplePriced, EachSample, SharedRows):
 
     def write_samples(self, gradients: Sequence[Parts], rng: RandomBits, kernel: Kernel, out: Body) -> None:
         """Project and clip every gradient separately, and release the mean."""
-        count, inner, ball = check_int(len(gradients), "number of gradients", 1, MOST_SAMPLES), self.inner, self.ball
+        count = check_int(len(gradients), "number of gradients", 1, MOST_SAMPLES)
+        inner = self.inner
+        ball = self.ball
         # Refuse bad gradients before any draw.
         factors = [clip_factor(kernel.norm(one, ball.norm.order), ball.radius) for one in gradients]
-        nonce, total = inner.drawn(rng), np.zeros(inner.keep)
+        nonce = inner.drawn(rng)
+        total = np.zeros(inner.keep)
         for one, factor in zip(gradients, factors, strict=True):
             total += inner.inner.ball.clip(inner.project(one, factor, nonce, kernel))
         inner.close(nonce, total / count, rng, kernel, out)
@@ -248,7 +252,9 @@ class _Shared(RowsAccumulator):
     mechanism: Projected
     sums: Accumulator
 
-    group, check, add = passed_on("sums.group"), passed_on("sums.check"), passed_on("sums.add")
+    group = passed_on("sums.group")
+    check = passed_on("sums.check")
+    add = passed_on("sums.add")
 
     def kept(self, count: int) -> FloatVector:
         return self.sums.reader(count)(0, self.mechanism.keep)

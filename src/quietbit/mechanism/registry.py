@@ -160,11 +160,17 @@ def described_family(description: Any) -> str:
     """
     while isinstance(description, Mapping) and description.get("kind") in WRAPPERS:
         description = description.get("inner")
-    kind = description.get("kind") if isinstance(description, Mapping) else None
+    if isinstance(description, Mapping):
+        kind = description.get("kind")
+    else:
+        kind = None
     for name, (_, class_name) in (OWN | ASKED).items():
         if kind == class_name:
             return name
-    offers = _package_kinds().get(kind, {}) if isinstance(kind, str) else {}
+    if isinstance(kind, str):
+        offers = _package_kinds().get(kind, {})
+    else:
+        offers = {}
     return next(iter(offers), "")
 
 
@@ -200,7 +206,8 @@ def build(description: Mapping[str, Any], allowed: Collection[str] | None = None
 
 def _plain(value: Any, name: str, *, in_full: bool) -> Any:
     if isinstance(value, Design | Profile):
-        word, named = "design" if isinstance(value, Design) else "profile", {"identity": value.identity()}
+        word = "design" if isinstance(value, Design) else "profile"
+        named = {"identity": value.identity()}
         return {word: {**json.loads(value.canonical()), **named} if in_full else value.identity()}
     if isinstance(value, Enum):
         return value.value

@@ -39,11 +39,14 @@ __all__ = ["MOST_CELLS", "CellCounts", "RandomisedResponse", "SummedResponse", "
 
 WORDS = 2**64
 MOST_CELLS = 2**16
-LEAST_TRUTH, MOST_TRUTH = 1e-9, 1 - 1e-12
+LEAST_TRUTH = 1e-9
+MOST_TRUTH = 1 - 1e-12
 GRAIN = 2.0**40
-LEAST_LIE, MOST_LIE = 2.0**-30, 0.5 - 2.0**-20
+LEAST_LIE = 2.0**-30
+MOST_LIE = 0.5 - 2.0**-20
 SHARE = 0.97  # of delta, in a node's account of a sum (`privacy.account`)
-LEAST_ODDS, MOST_ODDS = 1e-4, 20.0  # log((1 - p)/p)
+LEAST_ODDS = 1e-4  # log((1 - p)/p)
+MOST_ODDS = 20.0
 
 
 def check_cells(value: int) -> int:
@@ -101,8 +104,10 @@ class RandomisedResponse(Response, SamplePriced):
         >>> round(RandomisedResponse.within(2.0, 2, "replace-one").truth, 4)
         0.7616
         """
-        budget, which = check_real(epsilon, "epsilon"), Adjacency(adjacency)
-        many, odds = check_cells(cells), math.expm1(min(budget, 40.0))
+        budget = check_real(epsilon, "epsilon")
+        which = Adjacency(adjacency)
+        many = check_cells(cells)
+        odds = math.expm1(min(budget, 40.0))
         truth = odds / (odds + many)
         if which is Adjacency.ZERO_OUT:
             truth = min(-math.expm1(-budget), odds / (many - 1))
@@ -140,7 +145,8 @@ class RandomisedResponse(Response, SamplePriced):
 
     def epsilon_upper(self, adjacency: Adjacency) -> float:
         """Return the cost of an answer: exact fractions of what is sampled, their logarithm rounded up."""
-        truth, other = Fraction(self.threshold, WORDS), Fraction(WORDS // self.cells, WORDS)
+        truth = Fraction(self.threshold, WORDS)
+        other = Fraction(WORDS // self.cells, WORDS)
         if adjacency is Adjacency.REPLACE_ONE:
             return round_up(math.log1p(truth / ((1 - truth) * other)), 1e-14)
         return round_up(max(math.log1p(truth / other - truth), math.log1p(truth / (1 - truth))), 1e-14)
@@ -205,7 +211,8 @@ class SummedResponse(Response, Summable):
         0.068
         """
         target = Target(epsilon, delta, adjacency, trust=Trust.SECURE_AGGREGATION).limited()
-        account, many = Account(target, "adaptive"), check_int(honest, "honest", 2, MOST_CLIENTS)
+        account = Account(target, "adaptive")
+        many = check_int(honest, "honest", 2, MOST_CLIENTS)
 
         def at(odds: float) -> SummedResponse:
             return cls(cells, math.ceil(GRAIN / (1 + math.exp(odds))) / GRAIN)
@@ -214,7 +221,10 @@ class SummedResponse(Response, Summable):
             return at(odds).sum_privacy(many, adjacency).epsilon(delta * SHARE) <= target.epsilon
 
         require(holds(LEAST_ODDS), "epsilon", epsilon, "large enough that an answer says something")
-        odds = MOST_ODDS if holds(MOST_ODDS) else bisect(holds, LEAST_ODDS, MOST_ODDS, relative=2e-4)
+        if holds(MOST_ODDS):
+            odds = MOST_ODDS
+        else:
+            odds = bisect(holds, LEAST_ODDS, MOST_ODDS, relative=2e-4)
         while not account.allows(at(odds).sum_privacy(many, adjacency)):  # an account settles on one order beforehand
             odds *= 1 - 1e-3
         return at(odds)
@@ -226,7 +236,8 @@ class SummedResponse(Response, Summable):
 
     def write(self, update: Parts, rng: RandomBits, kernel: Kernel, out: Body) -> None:
         """Draw a cell by its share, and flip each bit with probability ``lie``."""
-        ends, count = self._ends(update, kernel), self.layout.count
+        ends = self._ends(update, kernel)
+        count = self.layout.count
         words = np.asarray(rng.draw(count + 2).uniform64(0, 0, count + 2), dtype=np.uint64)
         cell = _drawn(ends, int(words[0]))
         if self.cells == 2:
@@ -243,7 +254,10 @@ class SummedResponse(Response, Summable):
     def cost(self, adjacency: Adjacency) -> Cost:
         """Return the cost of one answer seen alone: log((1 - p)/p) per bit, or log(1/(2p)) against a coin."""
         coin, bits = self._apart(adjacency)
-        each = math.log(0.5 / self.lie) if coin else math.log((1 - self.lie) / self.lie)
+        if coin:
+            each = math.log(0.5 / self.lie)
+        else:
+            each = math.log((1 - self.lie) / self.lie)
         return Cost.pure(round_up(bits * each, 1e-14))
 
     def sum_cost(self, clients: int, adjacency: Adjacency) -> Cost:
@@ -259,14 +273,17 @@ class SummedResponse(Response, Summable):
 
     def mean_from_sum(self, total: NDArray[Any], clients: int) -> FloatVector:
         """Return the share of each cell from its number of ones."""
-        count, sums = check_int(clients, "clients", 1), np.asarray(total, dtype=np.float64)
+        count = check_int(clients, "clients", 1)
+        sums = np.asarray(total, dtype=np.float64)
         inside = bool(np.all((sums >= 0) & (sums <= count)))
         require(inside, "sums of bits", (float(sums.min()), float(sums.max())), f"from 0 to {count}")
         return self._shares(sums / count)
 
     def _shares(self, frequencies: FloatVector) -> FloatVector:
         found = np.asarray(self.share(frequencies))
-        return np.array([1 - found[0], found[0]]) if self.cells == 2 else found
+        if self.cells == 2:
+            return np.array([1 - found[0], found[0]])
+        return found
 
     def error(self) -> Error:
         """Return the error per cell due to lies alone; with no cell at all, two cells decode to a half each."""

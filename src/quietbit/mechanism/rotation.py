@@ -86,7 +86,9 @@ class Rotation:
         """Undo the rotation; a server does so once per mean."""
         turned = np.array(values, dtype=np.float64)
         usual_kernel().rotate_back(turned, self.seed, self.block)
-        return turned / (1 - ROOM) if self.exact else turned
+        if self.exact:
+            return turned / (1 - ROOM)
+        return turned
 
 
 def rotation_for(dimension: int, *, whole: bool = False, exact: bool = False) -> Rotation:
@@ -114,11 +116,13 @@ def response_lower(missing: Callable[[FloatVector], FloatVector], radius: float,
     points = np.geomspace(least, radius, POINTS)
     lost = np.maximum(missing(points), 0.0)
     # Between two points r is at most what it is at the upper one.
-    ratios, upper = points[:-1] / deviation, lost[1:]
+    ratios = points[:-1] / deviation
+    upper = lost[1:]
     bounds = [float(lost[-1])]
     for end in ENDS:
         curvature = float(np.max(np.where(ratios <= end, upper / ratios**2, 0.0), initial=0.0))
-        rest, moment = np.maximum(upper - curvature * ratios**2, 0.0), 3.0
+        rest = np.maximum(upper - curvature * ratios**2, 0.0)
+        moment = 3.0
         for k in range(3, MOST_MOMENT):
             moment *= 2 * k - 1
             clamped = moment * float(np.max(rest * ratios ** (2 - 2 * k), initial=0.0))
@@ -169,12 +173,16 @@ class Rowed(Mechanism, SharedRows, Keeping):
 
     def for_round(self, run: bytes, number: int) -> Mechanism:
         """Return the mechanism on the rows of this round, where rows are shared."""
-        return self if self.rows is None else self.at(round_number(run, number))
+        if self.rows is None:
+            return self
+        return self.at(round_number(run, number))
 
     @property
     def priced_as(self) -> Mechanism:
         """The mechanism that a ledger records: the cost does not depend on which rows are shared."""
-        return self if self.rows is None else self.at(0)
+        if self.rows is None:
+            return self
+        return self.at(0)
 
     def projection_error(self, length: float) -> float:
         """Return the squared error per coordinate that leaving out rows adds, for an update of this length."""
@@ -243,7 +251,9 @@ def check_keep(value: Any, most: int = MOST_ROWS) -> int:
 
 def check_rows(value: Any) -> int | None:
     """Return the number of the shared rows, or None."""
-    return None if value is None else check_int(value, "rows", 0, MOST_ROWS)
+    if value is None:
+        return None
+    return check_int(value, "rows", 0, MOST_ROWS)
 
 
 def fewest_kept(squared_error: float, dimension: int) -> int:

@@ -123,12 +123,16 @@ class VectorMVU(Rowed, Blanketed, Designed, RoughMoments, LengthBounded, PoisonB
         require(isinstance(self.profile, Profile), "profile", self.profile, "a Profile")
         check_int(self.keep, "keep", 1, min(MOST_KEPT, self.padded))
         require(self.profile.gain_lower > 0, "gain of the profile", self.profile.gain_lower, "positive")
-        smallest, least = float(self.profile.levels[0]), self.profile.largest * SMALLEST_RATIO
+        smallest = float(self.profile.levels[0])
+        least = self.profile.largest * SMALLEST_RATIO
         rule = f"at least {least:.3g}, 2^-52 of the largest"
         require(smallest >= least, "smallest level of the profile", smallest, rule)
         if not self.seeded:
             _cells(self.profile)  # raises now, if at all
-        work = self.keep * self.profile.largest if self.seeded else 0.0
+        if self.seeded:
+            work = self.keep * self.profile.largest
+        else:
+            work = 0.0
         rule = f"small enough for {MOST_NORMALS:,} normals a release ({self.profile.largest:.0f} seeds are looked at)"
         require(work <= MOST_NORMALS, "keep", self.keep, rule)
 
@@ -142,7 +146,10 @@ class VectorMVU(Rowed, Blanketed, Designed, RoughMoments, LengthBounded, PoisonB
     @property
     def layout(self) -> Layout:
         """A seed or k quantised numbers, after the nonce of the rows unless these are shared."""
-        tail = SEED if self.seeded else -(-self.keep * QUANTISED // 8)
+        if self.seeded:
+            tail = SEED
+        else:
+            tail = -(-self.keep * QUANTISED // 8)
         return Layout.opaque(self.ball.dimension, self.nonce_size + tail)
 
     def write(self, update: Parts, rng: RandomBits, kernel: Kernel, out: Body) -> None:
@@ -155,16 +162,19 @@ class VectorMVU(Rowed, Blanketed, Designed, RoughMoments, LengthBounded, PoisonB
         kept /= self.ball.radius
         direction, length = unit(kept)
         share = min(length, 1.0)
-        head, tail = out[: self.nonce_size], out[self.nonce_size :]
+        head = out[: self.nonce_size]
+        tail = out[self.nonce_size :]
         head[:] = np.frombuffer(nonce[: head.size], dtype=np.uint8)
         largest = self.profile.largest
         weights = (1.0 - share) + share * self.profile.levels
         if largest <= MOST_TRIES:
-            limits, chance = acceptance_limits(np.minimum(weights / largest, 1.0)), 0.999 / largest
+            limits = acceptance_limits(np.minimum(weights / largest, 1.0))
+            chance = 0.999 / largest
             seed, _ = kernel.search(direction, self.profile.edges, limits, block, acceptance_lower=chance)
             tail[:] = np.frombuffer(seed, dtype=np.uint8)
             return
-        cells, quantiser = _cells(self.profile), normal_quantiser(QUANTISED)
+        cells = _cells(self.profile)
+        quantiser = normal_quantiser(QUANTISED)
         codes = draw_codes(kept, cells, step_limits(cells, weights), quantiser, block, kernel, streams=DIRECT_STREAMS)
         tail[:] = np.frombuffer(kernel.pack(codes, QUANTISED), dtype=np.uint8)
 
@@ -178,7 +188,10 @@ class VectorMVU(Rowed, Blanketed, Designed, RoughMoments, LengthBounded, PoisonB
         """Return the dominating pair of the profile, plus what sampling adds to it (see the module header)."""
         (slack, lost), pair = self._sampling(), profile_cost(self.profile, adjacency, BLUR)
         curve = pair.with_slack(slack)
-        everywhere = self._everywhere(pair, slack, curve.pure_epsilon()) if self.seeded else None
+        if self.seeded:
+            everywhere = self._everywhere(pair, slack, curve.pure_epsilon())
+        else:
+            everywhere = None
         return curve.with_lost(lost, everywhere=everywhere)
 
     def offers(self, ability: type[Ability]) -> bool:
@@ -221,7 +234,9 @@ class VectorMVU(Rowed, Blanketed, Designed, RoughMoments, LengthBounded, PoisonB
     @property
     def honest_length(self) -> float:
         """Where z itself is sent, a bound on its length; infinite for seeds, none of which is longer than noise."""
-        return math.inf if self.seeded else self._honest_kept * math.sqrt(self.padded / self.keep)
+        if self.seeded:
+            return math.inf
+        return self._honest_kept * math.sqrt(self.padded / self.keep)
 
     def poisoned(self, work: float) -> float:
         """Return the reach of the best of 2^``work`` seeds along the worst direction, or that of the longest z."""
@@ -233,14 +248,18 @@ class VectorMVU(Rowed, Blanketed, Designed, RoughMoments, LengthBounded, PoisonB
     def _honest_kept(self) -> float:
         """The same bound on the kept rows, for a density of at most n times that of rounded normals."""
         levels = normal_quantiser(QUANTISED)
-        squares, chances = levels.levels**2, np.diff(ndtr([-math.inf, *levels.thresholds, math.inf]))
+        squares = levels.levels**2
+        chances = np.diff(ndtr([-math.inf, *levels.thresholds, math.inf]))
         moments = float(chances @ squares), float(chances @ squares**2), float(squares.max())
         square = squares_upper(self.keep, *moments, doubt=DOUBT + math.log(2.04 * self.profile.largest))
         return math.sqrt(square) * self.ball.radius / self.profile.gain_lower
 
     def _noise(self) -> float:
         """C^2 / m^2, plus what quantising adds where z is sent."""
-        cost = 0.0 if self.seeded else normal_quantiser(QUANTISED).cost
+        if self.seeded:
+            cost = 0.0
+        else:
+            cost = normal_quantiser(QUANTISED).cost
         return (1 + cost) * (self.ball.radius / self.profile.gain_lower) ** 2
 
     def _everywhere(self, pair: Cost, slack: float, pure: float) -> Cost:
@@ -260,7 +279,8 @@ class VectorMVU(Rowed, Blanketed, Designed, RoughMoments, LengthBounded, PoisonB
     def _sampling(self) -> tuple[float, float]:
         """Return slack and lost mass, each rounded up."""
         require(inner_error_upper(self.keep) <= BLUR, "keep", self.keep, "small enough for the account's blur")
-        largest, smallest = self.profile.largest, float(self.profile.levels[0])
+        largest = self.profile.largest
+        smallest = float(self.profile.levels[0])
         if not self.seeded:
             error = code_error_upper(self.keep, QUANTISED, largest)
             return 2.0**-49, round_up(1.01 * (1 + largest / smallest) * error, 1e-14)
@@ -303,12 +323,17 @@ class _Normals(RowsAccumulator):
 
     def add(self, bodies: Sequence[Body]) -> None:
         """Expand seeds, or decode numbers, and add them."""
-        keep, head, given = self.mechanism.keep, self.mechanism.nonce_size, [np.asarray(body) for body in bodies]
+        keep = self.mechanism.keep
+        head = self.mechanism.nonce_size
+        given = [np.asarray(body) for body in bodies]
         if not given:
             return
         if self.mechanism.seeded:
             stacked = np.stack(given)
-            nonces = np.ascontiguousarray(stacked[:, :head]) if head else np.zeros((len(given), NONCE), np.uint8)
+            if head:
+                nonces = np.ascontiguousarray(stacked[:, :head])
+            else:
+                nonces = np.zeros((len(given), NONCE), np.uint8)
             seeds = np.ascontiguousarray(stacked[:, head:])
             self.kernel.add_seeds(nonces, seeds, self.total, count=keep, shift=self.shift)
             return
@@ -406,12 +431,16 @@ def _certified(proposal: Proposal, target: Target) -> Profile:
     A step of x costs a fraction x of the gain and lowers epsilon by about x times the smaller of epsilon and releases.
     """
     profile = proposed = Profile.from_weights(proposal.edges, proposal.weights())
-    wanted, mixed = target.epsilon * (1 - ROOM), 0.0
+    wanted = target.epsilon * (1 - ROOM)
+    mixed = 0.0
     for _ in range(TRIES):
         found = certify_profile(profile, target.adjacency, target.releases, target.delta).epsilon_upper
         if found <= wanted:
             return profile
-        excess = found - wanted if math.isfinite(found) else 0.1 * wanted
+        if math.isfinite(found):
+            excess = found - wanted
+        else:
+            excess = 0.1 * wanted
         mixed = min(0.9, mixed + (1 + ROOM) * excess / min(wanted, target.releases))
         profile = Profile.from_weights(proposal.edges, mixed + (1 - mixed) * proposed.levels)
     raise QuietbitError(f"No profile was certified for {target}: after {TRIES} attempts epsilon was still {found:.6g}.")
@@ -437,7 +466,9 @@ class _Family(Family):
         require(ball.norm is Norm.L2, "norm of the ball", ball.norm.value, "l2 for the vector mechanism")
         require(target.epsilon >= LEAST_EPSILON, "epsilon", target.epsilon, f"at least {LEAST_EPSILON:g} for vmvu")
         farthest = MOST_EPSILON_EACH * target.adjacency.radii * target.releases
-        aim, slope, before = min(target.epsilon, farthest), 1.0, (math.nan, math.nan)
+        aim = min(target.epsilon, farthest)
+        slope = 1.0
+        before = (math.nan, math.nan)
         for number in range(8):
             profile = solve_profile(aim, target.delta, target.releases, target.adjacency)
             found = _with_rows(profile, ball, choices)
@@ -449,7 +480,10 @@ class _Family(Family):
                 continue
             if reached <= target.epsilon:
                 return found
-            over = reached - target.epsilon if math.isfinite(reached) else 1e-6 * target.epsilon
+            if math.isfinite(reached):
+                over = reached - target.epsilon
+            else:
+                over = 1e-6 * target.epsilon
             if before[0] > aim and before[1] > reached:
                 slope = min(max((before[1] - reached) / (before[0] - aim), 0.25), 1.0)
             before = aim, reached

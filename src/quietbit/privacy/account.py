@@ -33,7 +33,10 @@ __all__ = ["FEW", "LOST", "MAIN", "ORDERS", "SECOND", "Account", "Mode"]
 
 Mode = Literal["planned", "adaptive"]
 ORDERS = tuple(1.0 + 2.0 ** (place / 3) for place in range(-12, 37))
-MAIN, SECOND, FEW, LOST = 0.90, 0.07, 0.01, 0.01  # shares of delta: MAIN + SECOND + 2 FEW + LOST = 1
+MAIN = 0.90  # shares of delta: MAIN + SECOND + 2 FEW + LOST = 1
+SECOND = 0.07
+FEW = 0.01
+LOST = 0.01
 SLACK_RATE = 1e-4  # of mu^2 / 2
 _ORDERS = np.array(ORDERS)
 
@@ -79,7 +82,8 @@ class Account:
         require(own.unit is words.unit, "unit of the cost", own.unit, f"{words.unit.value}, the account's")
         if times == 0:
             return self
-        bare, counts = own.bare(), dict(self.entries)
+        bare = own.bare()
+        counts = dict(self.entries)
         counts[bare] = counts.get(bare, 0) + times
         return evolve(self, entries=tuple(counts.items()))
 
@@ -102,7 +106,8 @@ class Account:
 
     def epsilon(self) -> float:
         """Return the smallest epsilon proved at the target's delta."""
-        whole, delta = self.total(), self.target.delta
+        whole = self.total()
+        delta = self.target.delta
         if self.mode == "planned":
             return whole.epsilon(delta)
         found = [whole.pure_epsilon()]
@@ -139,7 +144,9 @@ class _Shares:
 @lru_cache(maxsize=256)
 def _shares(first: Cost, epsilon: float, delta: float) -> _Shares:
     """Share out delta: a function of the first cost and the target, so it is fixed before the first output."""
-    main, few, each = delta * MAIN, delta * FEW, delta * FEW / len(ORDERS) * (1 - 1e-12)
+    main = delta * MAIN
+    few = delta * FEW
+    each = delta * FEW / len(ORDERS) * (1 - 1e-12)
     exact = False  # whether the Gaussian pair allows more releases like the first than a line of divergences does
     if 0 < first.pair_slope < math.inf:
         pair, line = _budgets(epsilon, main)
@@ -174,8 +181,11 @@ def _best_order(divergence: Callable[[float], float], epsilon: float, delta: flo
     """Return the order at which the most copies of these divergences stay within epsilon at ``delta``."""
 
     def copies(alpha: float) -> float:
-        left, each = epsilon - float(_conversion(np.array([alpha]), delta)[0]), divergence(alpha)
-        return left / each if 0 < each < math.inf else -math.inf
+        left = epsilon - float(_conversion(np.array([alpha]), delta)[0])
+        each = divergence(alpha)
+        if 0 < each < math.inf:
+            return left / each
+        return -math.inf
 
     steps = _ORDERS - 1
     for _ in range(3):
@@ -203,7 +213,8 @@ def _renyi(entries: tuple[tuple[Cost, int], ...], shares: _Shares, epsilon: floa
     total = np.sum(sums, axis=0) * (1 + 4e-16 * (len(entries) + 1))
     orders = np.append(shares.order, _ORDERS)
     at_share = (total + _conversion(orders, shares.at_order)) * (1 + ROUNDING_MARGIN)
-    one, best = float(at_share[0]), float(np.min(at_share))
+    one = float(at_share[0])
+    best = float(np.min(at_share))
     if best <= epsilon < one:  # other orders count only on the same side of the target as the fixed one
         best = one
     return max(0.0, min(best, float(np.min(total[1:] + _conversion(_ORDERS, shares.each)))))
@@ -214,8 +225,10 @@ class _Copies:
     """The number of releases of one cost that an adaptive account allows, found on demand and cached."""
 
     def __init__(self, cost: Cost, target: Target) -> None:
-        self._cost, self._target = cost, target
-        self._fit, self._too_many = 0, 2**62
+        self._cost = cost
+        self._target = target
+        self._fit = 0
+        self._too_many = 2**62
 
     def allow(self, many: int) -> bool:
         """Return whether that many fit; searches ahead, so that a run builds few accounts in all."""

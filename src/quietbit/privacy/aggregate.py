@@ -46,7 +46,9 @@ _LEAST_STEP = 2.0**-4
 MOST_REACH = 690.0  # e^-690 is still a normal double
 _REACHES = (150.0, 300.0, MOST_REACH - 40)
 _FEW = 64  # clients: so few that nodes are cheap and expansions in 1/n are loose
-_NODES, _MOST_NODES, _MOST_NUMBERS = (5, 9, 17, 33, 65, 129, 257), 257, 1 << 14
+_NODES = (5, 9, 17, 33, 65, 129, 257)
+_MOST_NODES = 257
+_MOST_NUMBERS = 1 << 14
 _ACCURACY = 1e-3  # of the supremum over pairs of inputs
 _CHUNK = 64
 _STACK = 1 << 19  # logarithms at once: small enough for the cache of most machines
@@ -147,10 +149,16 @@ class AggregateConstant(OrderConstant):
         nodes = 1 / (1 + np.exp(-odds))
         nodes[[0, half - 1, -1]] = least, self._middle, most
         # Qbar is log-convex in the order; between orders 2 and 3 it need not be convex in p.
-        parts = [(2.0, 3 - alpha), (3.0, alpha - 2)] if 2 < alpha < 3 else [(alpha, 1.0)]
+        if 2 < alpha < 3:
+            parts = [(2.0, 3 - alpha), (3.0, alpha - 2)]
+        else:
+            parts = [(alpha, 1.0)]
         tables = [(self._table(order, nodes) * (alpha * (alpha - 1) / 2), power) for order, power in parts]
         cells = 1_500_000 if self._clients < _FEW else 100_000
-        centre = half - 1 if self._zero_out else None
+        if self._zero_out:
+            centre = half - 1
+        else:
+            centre = None
         return pair_supremum_upper(nodes, tables, alpha, centre, cells) / (alpha - 1)
 
     def _table(self, alpha: float, nodes: FloatVector) -> FloatMatrix:
@@ -175,7 +183,8 @@ class AggregateConstant(OrderConstant):
     def _laws(self, alpha: float) -> SumMoments:
         reach = next(reach for reach in _REACHES if alpha * self._loss + _TAIL <= reach)
         if reach not in self._stacks:
-            least, most = self._range[0] - OTHERS_ERROR, self._range[1] + OTHERS_ERROR
+            least = self._range[0] - OTHERS_ERROR
+            most = self._range[1] + OTHERS_ERROR
             self._stacks[reach] = SumMoments.of_others(self._clients - 1, least, most, reach, half=self._symmetric)
         return self._stacks[reach]
 
@@ -201,19 +210,24 @@ def aggregate_cost(
     """
     distance = check_real(distance, "distance")
     # Rounded outwards, so that ranges which differ in their last bits share the computation.
-    low, high = math.floor(low * GRAIN) / GRAIN, math.ceil(high * GRAIN) / GRAIN
+    low = math.floor(low * GRAIN) / GRAIN
+    high = math.ceil(high * GRAIN) / GRAIN
     given = (design, low, high, clients, adjacency)
-    kappa = _constant(*given) if design.spec.output_bits == 1 else _codes(*given)
+    kappa: AggregateConstant | Formula = _codes(*given) if design.spec.output_bits > 1 else _constant(*given)
     label = f"sum of {clients} codes, {adjacency.value}"
     whole = Cost.per_square(kappa, distance, label)
-    return whole if alone is None else whole.or_else(alone, label)
+    if alone is None:
+        return whole
+    return whole.or_else(alone, label)
 
 
 _constant = lru_cache(maxsize=16)(AggregateConstant)
 
 
 def _sigmoid(value: float) -> float:
-    return 1 / (1 + math.exp(-value)) if value > -700 else 0.0
+    if value > -700:
+        return 1 / (1 + math.exp(-value))
+    return 0.0
 
 
 def codes_deviation_upper(design: Design, low: float, high: float) -> float:
@@ -275,9 +289,15 @@ class _ResponseDivergence(OrderConstant):
     def __init__(self, lie: float, clients: int, coin: bool) -> None:
         super().__init__(lie, clients, coin)
         # One end against the other, or each end against the middle; both ways round.
-        pairs = [(lie, 0.5), (1 - lie, 0.5)] if coin else [(lie, 1 - lie)]
+        if coin:
+            pairs = [(lie, 0.5), (1 - lie, 0.5)]
+        else:
+            pairs = [(lie, 1 - lie)]
         self._pairs = [*pairs, *((other, one) for one, other in pairs)]
-        one = math.log(0.5 / lie) if coin else math.log((1 - lie) / lie)
+        if coin:
+            one = math.log(0.5 / lie)
+        else:
+            one = math.log((1 - lie) / lie)
         self.loss = one * (1 + 1e-12)  # of one client alone; against a coin, a lie has the larger loss
         # As many others at the other end are the mirror image.
         self._laws = SumMoments.of_others(clients - 1, lie, 1 - lie, _REACHES[-1], half=True)
@@ -287,7 +307,8 @@ class _ResponseDivergence(OrderConstant):
         if order * self.loss + _TAIL > _REACHES[-1]:
             return self.loss
         tables = [self._laws.table(order, np.array([p]), np.array([q]), self.loss) for p, q in self._pairs]
-        worst, gap = max(float(table[0, 0]) for table in tables), self._pairs[0][1] - self._pairs[0][0]
+        worst = max(float(table[0, 0]) for table in tables)
+        gap = self._pairs[0][1] - self._pairs[0][0]
         return min(math.log1p(gap * gap * worst * order * (order - 1) / 2) / (order - 1) * (1 + 1e-9), self.loss)
 
 
@@ -323,13 +344,16 @@ class BitSum:
 def bit_sum(many: int, probability: float, others: int, other_probability: float, reach: float) -> BitSum:
     """Return the law of Bin(many, probability) + Bin(others, other_probability), to a tail of about e^-reach."""
     # Both parts are kept further out than the sum, so that what they lack does not show inside the sum's window.
-    a, b = _binomial(many, probability, reach + 40), _binomial(others, other_probability, reach + 40)
+    a = _binomial(many, probability, reach + 40)
+    b = _binomial(others, other_probability, reach + 40)
     law = np.convolve(a.law, b.law)
     error = a.error + b.error + (min(len(a.law), len(b.law)) + 2) * _UNIT + 1e-16
     missing = a.tail + b.tail
     kept = np.flatnonzero(law >= max(missing * 1e16, math.exp(-reach - 10)))
-    low, high = int(kept[0]), int(kept[-1])
-    first, size = a.first + b.first + low, many + others
+    low = int(kept[0])
+    high = int(kept[-1])
+    first = a.first + b.first + low
+    size = many + others
     tail = missing
     if first > 0:
         tail += _beyond(law[low], law[low] / law[low + 1])
@@ -341,7 +365,9 @@ def bit_sum(many: int, probability: float, others: int, other_probability: float
 def _beyond(edge: float, ratio: float) -> float:
     """Bound the mass beyond the edge of a law that falls there by ``ratio`` at least: edge (r + r^2 + ...)."""
     ratio = float(ratio) * (1 + 1e-9)
-    return float(edge) * ratio / (1 - ratio) if ratio < 1 else math.inf
+    if ratio < 1:
+        return float(edge) * ratio / (1 - ratio)
+    return math.inf
 
 
 def _binomial(count: int, probability: float, reach: float) -> BitSum:
@@ -356,11 +382,16 @@ def _binomial(count: int, probability: float, reach: float) -> BitSum:
     above = np.cumprod((count - up) / (up + 1) * odds)
     below = np.cumprod(down / ((count - down + 1) * odds))
     floor = math.exp(-reach)
-    above, below = above[above >= floor], below[below >= floor]
+    above = above[above >= floor]
+    below = below[below >= floor]
     law = np.concatenate((below[::-1], [1.0], above))
     law /= law.sum()
-    first, last = mode - len(below), mode + len(above)
-    tail = _beyond(law[0], first / ((count - first + 1) * odds)) if first > 0 else 0.0
+    first = mode - len(below)
+    last = mode + len(above)
+    if first > 0:
+        tail = _beyond(law[0], first / ((count - first + 1) * odds))
+    else:
+        tail = 0.0
     if last < count:
         tail += _beyond(law[-1], (count - last) / (last + 1) * odds)
     steps = max(len(above), len(below), 1)
@@ -381,14 +412,20 @@ class SumMoments:
     @classmethod
     def of(cls, laws: list[BitSum]) -> SumMoments:
         """Build the rows; leave out values of a sum whose probability needs a dropped one."""
-        rows, outside = [], []
+        rows = []
+        outside = []
         for sums in laws:
-            q_0, q_1 = np.append(sums.law, 0.0), np.concatenate(([0.0], sums.law))
+            q_0 = np.append(sums.law, 0.0)
+            q_1 = np.concatenate(([0.0], sums.law))
             beyond = sums.tail
             if sums.first > 0:
-                beyond, q_0, q_1 = beyond + float(q_0[0]), q_0[1:], q_1[1:]
+                beyond = beyond + float(q_0[0])
+                q_0 = q_0[1:]
+                q_1 = q_1[1:]
             if sums.first + len(sums.law) <= sums.size:
-                beyond, q_0, q_1 = beyond + float(q_1[-1]), q_0[:-1], q_1[:-1]
+                beyond = beyond + float(q_1[-1])
+                q_0 = q_0[:-1]
+                q_1 = q_1[:-1]
             rows.append((q_0, q_1 - q_0))
             outside.append(beyond * (1 + 1e-9))
         length = -(-max(len(row[0]) for row in rows) // _CHUNK) * _CHUNK
@@ -402,7 +439,11 @@ class SumMoments:
     def of_others(cls, others: int, low: float, high: float, reach: float, *, half: bool) -> SumMoments:
         """Build laws that together dominate every k others at ``high``, the rest ``low``; ``half``: k up to half."""
         # A block of k counts as if its width were absent: fewer others are worse (data processing).
-        width, stop = math.floor(_BLOCK * (others + 1)), others // 2 if half else others
+        width = math.floor(_BLOCK * (others + 1))
+        if half:
+            stop = others // 2
+        else:
+            stop = others
         blocks = [(first, min(first + width, stop)) for first in range(0, stop + 1, width + 1)]
         return cls.of([bit_sum(first, high, others - last, low, reach) for first, last in blocks])
 
@@ -438,7 +479,8 @@ class SumMoments:
 
     def _local(self, nodes: FloatVector) -> FloatMatrix:
         """Return Qbar on the diagonal: sum delta^2 / P, the same at all orders."""
-        q_0, delta = self.q_0[:, None, :], self.delta[:, None, :]
+        q_0 = self.q_0[:, None, :]
+        delta = self.delta[:, None, :]
         law = q_0 + nodes[:, None] * delta
         terms = np.divide(delta**2, law, out=np.zeros_like(law), where=law > 0)
         return np.asarray(terms.sum(axis=-1) * (1 + 1e-13))
@@ -480,16 +522,22 @@ class _Cells(Cells[_Surfaces]):
 
     def halves(self, split: Any) -> _Cells:
         """Split every cell, across p where the mask is set."""
-        x, y = (self.a + self.b) / 2, (self.c + self.d) / 2
+        x = (self.a + self.b) / 2
+        y = (self.c + self.d) / 2
         lower = (self.a, np.where(split, x, self.b), self.c, np.where(split, self.d, y))
         upper = (np.where(split, x, self.a), self.b, np.where(split, self.c, y), self.d)
         return self.joined((self.row, self.column, *lower), (self.row, self.column, *upper))
 
     def bounds(self, problem: _Surfaces) -> tuple[FloatVector, FloatVector, Any]:
         """Return the quotient at the middles, by the interpolated tables, a bound on each cell, and its longer side."""
-        a, b, c, d = self.a, self.b, self.c, self.d
-        x, y = (a + b) / 2, (c + d) / 2
-        most, middle = np.ones(len(a)), np.ones(len(a))
+        a = self.a
+        b = self.b
+        c = self.c
+        d = self.d
+        x = (a + b) / 2
+        y = (c + d) / 2
+        most = np.ones(len(a))
+        middle = np.ones(len(a))
         for surface, power in problem:
             corners = [surface.upper(self.row, self.column, p, r) for p in (a, b) for r in (c, d)]
             most *= np.maximum.reduce(corners) ** power
@@ -503,11 +551,13 @@ class _Cells(Cells[_Surfaces]):
 def _first(centre: int | None, nodes: FloatVector) -> _Cells:
     """Return the table's own cells, or their slices through the centre."""
     index = np.arange(len(nodes) - 1)
-    low, high = nodes[:-1], nodes[1:]
+    low = nodes[:-1]
+    high = nodes[1:]
     if centre is None:
         row, column = (grid.ravel() for grid in np.meshgrid(index, index, indexing="ij"))
         return _Cells(row, column, low[row], high[row], low[column], high[column])
-    fixed, at = np.full_like(index, min(centre, index[-1])), np.full(len(index), nodes[centre])
+    fixed = np.full_like(index, min(centre, index[-1]))
+    at = np.full(len(index), nodes[centre])
     return _Cells.joined((index, fixed, low, high, at, at), (fixed, index, at, at, low, high))
 
 
@@ -523,7 +573,8 @@ class _Surface:
 
     def upper(self, row: Any, column: Any, x: FloatVector, y: FloatVector) -> Any:
         """Return a bound on Q at points (x, y) of the table's cells."""
-        nodes, table = self.nodes, self.table
+        nodes = self.nodes
+        table = self.table
         right = (x - nodes[row]) / (nodes[row + 1] - nodes[row])
         up = (y - nodes[column]) / (nodes[column + 1] - nodes[column])
         below = (1 - right) * table[row, column] + right * table[row + 1, column]
@@ -535,10 +586,14 @@ class _Surface:
         large = (square * bilinear > 0.1) & (np.abs(x - y) > 1e-9)
         if not large.any():
             return bilinear
-        row, column, right, up = row[large], column[large], right[large], up[large]
+        row = row[large]
+        column = column[large]
+        right = right[large]
+        up = up[large]
         sides = []
         for beside in (column, column + 1):
-            left, other = self.moment[row, beside] / self.alpha, self.moment[row + 1, beside] / self.alpha
+            left = self.moment[row, beside] / self.alpha
+            other = self.moment[row + 1, beside] / self.alpha
             norm = np.log((1 - right) * np.exp(left) + right * np.exp(other))
             sides.append(np.exp(-norm * self.alpha / (self.alpha - 1)))
         logarithm = -(self.alpha - 1) * np.log((1 - up) * sides[0] + up * sides[1])

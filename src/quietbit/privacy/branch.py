@@ -74,7 +74,8 @@ def supremum_upper(
             upper = cells.crude(problem)
             hopeful = upper > max(best * (1 + accuracy), negligible)
             settled = max(settled, float(upper[~hopeful].max(initial=0.0)))
-            cells, upper = cells.take(hopeful), upper[hopeful]
+            cells = cells.take(hopeful)
+            upper = upper[hopeful]
             split = np.zeros(len(cells), dtype=np.bool_)
             for first in range(0, len(cells), chunk):
                 part = slice(first, first + chunk)

@@ -31,7 +31,8 @@ __all__ = [
 ]  # fmt: skip
 
 ROUNDING_MARGIN = 1e-12
-_SMALLEST_STEP, _LARGEST_STEP = 1e-5, 1e9  # alpha - 1: below, the term ell/z alone exceeds any epsilon worth reporting
+_SMALLEST_STEP = 1e-5  # alpha - 1: below, the term ell/z alone exceeds any epsilon worth reporting
+_LARGEST_STEP = 1e9
 _GOLDEN = (math.sqrt(5) - 1) / 2
 _LOG_SQRT_TAU = 0.5 * math.log(2 * math.pi)
 _NODES, _WEIGHTS = np.polynomial.legendre.leggauss(12)
@@ -48,7 +49,10 @@ def round_up(value: float, margin: float = ROUNDING_MARGIN) -> float:
 def chord_upper(upper: Callable[[float], float], alpha: float, below: float, above: float) -> float:
     """Bound D_alpha from ``upper`` at two orders around alpha: (alpha - 1) D_alpha is convex in alpha, and 0 at 1."""
     part = min(max((alpha - below) / (above - below), 0.0), 1.0)
-    moment = (1 - part) * (below - 1) * upper(below) if below > 1 else 0.0
+    if below > 1:
+        moment = (1 - part) * (below - 1) * upper(below)
+    else:
+        moment = 0.0
     if part > 0:
         moment += part * (above - 1) * upper(above)
     return round_up(moment / (alpha - 1))
@@ -130,11 +134,16 @@ def epsilon_from_linear(slope: float, delta: float) -> float:
     # Both terms of a z^2 + log(1+z) are increasing; either alone gives a start above the root.
     step = min(math.sqrt(ell / slope), math.expm1(min(ell, 700.0)))
     if step <= 0 or 1 - delta < 1e-12:
-        return 0.0 if _vanishes(slope, delta) else round_up(slope * (1 + _SMALLEST_STEP) + ell / _SMALLEST_STEP)
+        if _vanishes(slope, delta):
+            return 0.0
+        return round_up(slope * (1 + _SMALLEST_STEP) + ell / _SMALLEST_STEP)
     for _ in range(60):
         value = slope * step * step + math.log1p(step) - ell
         change = value / (2 * slope * step + 1 / (1 + step))
-        new = step - change if change < step else step / 2
+        if change < step:
+            new = step - change
+        else:
+            new = step / 2
         if abs(new - step) <= 1e-14 * step:
             break
         step = new
@@ -159,29 +168,35 @@ def _at(divergence: float, step: float, ell: float, delta: float) -> float:
 
 def _bracket(bound: Callable[[float], float], start: float) -> tuple[float, float]:
     """Return two log-steps around the minimum, by walking downhill with growing strides."""
-    floor, ceiling = math.log(_SMALLEST_STEP), math.log(_LARGEST_STEP)
+    floor = math.log(_SMALLEST_STEP)
+    ceiling = math.log(_LARGEST_STEP)
     middle = min(max(start, floor + 1), ceiling - 1)
     stride = 0.7
     direction = 1.0 if bound(middle + stride) < bound(middle) else -1.0
-    here, behind = middle, middle - direction * stride
+    here = middle
+    behind = middle - direction * stride
     while True:
         ahead = min(max(here + direction * stride, floor), ceiling)
         if ahead == here or bound(ahead) > bound(here):
             return min(behind, ahead), max(behind, ahead)
-        behind, here = here, ahead
+        behind = here
+        here = ahead
         stride *= 1.5
 
 
 def _golden(bound: Callable[[float], float], low: float, high: float) -> float:
     """Minimise by golden section on [low, high]; the bound is flat there, so 1e-5 in log z is plenty."""
-    left, right = high - _GOLDEN * (high - low), low + _GOLDEN * (high - low)
+    left = high - _GOLDEN * (high - low)
+    right = low + _GOLDEN * (high - low)
     best = min(bound(left), bound(right))
     while high - low > 1e-5:
         if bound(left) <= bound(right):
-            high, right = right, left
+            high = right
+            right = left
             left = high - _GOLDEN * (high - low)
         else:
-            low, left = left, right
+            low = left
+            left = right
             right = low + _GOLDEN * (high - low)
         best = min(best, bound(left), bound(right))
     return best
@@ -193,7 +208,8 @@ def gaussian_log_delta(epsilon: float, mu: float) -> float:
     delta = phi(a) (m(-a) - m(-b)) with m the Mills ratio, without cancellation of large numbers; where mu is small, the
     difference is the integral of -m'(x) = 1 - x m(x) over an interval of length mu, by Gauss and Legendre.
     """
-    top, bottom = epsilon / mu - mu / 2, epsilon / mu + mu / 2
+    top = epsilon / mu - mu / 2
+    bottom = epsilon / mu + mu / 2
     if mu < 0.5:
         points = epsilon / mu + _NODES * (mu / 2)
         falls = 1 - points * math.sqrt(math.pi / 2) * erfcx(points / math.sqrt(2))
@@ -204,7 +220,9 @@ def gaussian_log_delta(epsilon: float, mu: float) -> float:
         return -0.5 * top * top - _LOG_SQRT_TAU + (math.log(mills) if mills > 0 else -math.inf)
     first = float(log_ndtr(-top))
     share = math.exp(min(0.0, epsilon + float(log_ndtr(-bottom)) - first))
-    return first + math.log1p(-share) if share < 1 else first  # no digits are left: at most the first term
+    if share < 1:  # no digits are left: at most the first term
+        return first + math.log1p(-share)
+    return first
 
 
 def gaussian_epsilon_upper(slope: float, delta: float) -> float:

@@ -95,18 +95,24 @@ class _Part:
     def divergence(self, alpha: float) -> float:
         """Return D_alpha of the actual release; infinite where mass is lost and no bound covers it."""
         if self.lost > 0:
-            return self.everywhere.rdp(alpha) if self.everywhere is not None else math.inf
+            if self.everywhere is not None:
+                return self.everywhere.rdp(alpha)
+            return math.inf
         return self.certified(alpha)
 
     def certified(self, alpha: float) -> float:
         """Return D_alpha outside the outputs of lost mass: the moment grows by e^((2 alpha - 1) slack) at most."""
         bound = self.renyi(alpha)
-        return round_up(bound + (2 * alpha - 1) / (alpha - 1) * self.slack, 4e-16) if self.slack else bound
+        if self.slack:
+            return round_up(bound + (2 * alpha - 1) / (alpha - 1) * self.slack, 4e-16)
+        return bound
 
     def pairs(self) -> LossPair | None:
         """Return the losses of the certified law, where a dominating pair is known."""
         if self.losses is not None:
-            return self.losses() if callable(self.losses) else self.losses
+            if callable(self.losses):
+                return self.losses()
+            return self.losses
         if self.pair > MOST_SLOPE:
             return None
         one = LossDistribution.gaussian(math.nextafter(math.sqrt(2 * self.pair), math.inf) if self.pair > 0 else 0.0)
@@ -134,7 +140,10 @@ class Cost:
     def pure(cls, epsilon: float) -> Cost:
         """Return epsilon-DP with the Rényi divergences that it implies, attained by randomised response."""
         value = _size(epsilon, "epsilon")
-        losses = (LossDistribution.pure(value),) * 2 if value <= MOST_PURE else None
+        if value <= MOST_PURE:
+            losses = (LossDistribution.pure(value),) * 2
+        else:
+            losses = None
         return cls._one(_Part(Formula(_response, value), f"{value:g}-DP", value, losses=losses) if value else None)
 
     @classmethod
@@ -172,7 +181,10 @@ class Cost:
         Su 2022). ``pair_slope`` is infinite where no pair is known. ``largest``: the release is a product of bits of
         the budget 2 ``slope``, none above this, so that several are priced as one product.
         """
-        pair = math.inf if pair_slope == math.inf else _size(pair_slope, "pair_slope")
+        if pair_slope == math.inf:
+            pair = math.inf
+        else:
+            pair = _size(pair_slope, "pair_slope")
         line = min(pair, math.inf if slope == math.inf else _size(slope, "slope"))
         require(line < math.inf, "pair_slope", pair_slope, "finite where no slope is given")
         label = f"slope {line:g}"
@@ -254,7 +266,9 @@ class Cost:
         both = [part for one in (self, other) for part, times in one.parts if times == 1 and len(one.parts) == 1]
         require(len(both) == 2, "cost", "of several releases", "that of one release, to be of one of two kinds")
         one, two = both
-        losses, left, right = None, one.pairs(), two.pairs()
+        losses = None
+        left = one.pairs()
+        right = two.pairs()
         if left is not None and right is not None and max(one.pair, two.pair) == math.inf:
             losses = left[0].larger(right[0]), left[1].larger(right[1])
         wholes = [part.everywhere if part.lost else Cost._one(part) for part in both]
@@ -274,7 +288,8 @@ class Cost:
     def under(self, *, adjacency: Adjacency | None = None, trust: Trust | None = None) -> Cost:
         """Return the same cost under another adjacency or trust, where it holds there too."""
         own, seen_by = self._words()[::2]
-        near, seen = own if adjacency is None else adjacency, seen_by if trust is None else trust
+        near = own if adjacency is None else adjacency
+        seen = seen_by if trust is None else trust
         require(isinstance(near, Adjacency), "adjacency", near, "an Adjacency")
         require(isinstance(seen, Trust), "trust", seen, "a Trust")
         covered = near is own or own is Adjacency.REPLACE_ONE
@@ -294,7 +309,8 @@ class Cost:
         if other.adjacency is None and not other.parts:
             return self
         for name in ("unit", "adjacency", "trust"):
-            mine, theirs = getattr(self, name), getattr(other, name)
+            mine = getattr(self, name)
+            theirs = getattr(other, name)
             rule = f"{mine and mine.value}, as in this cost: two kinds of costs do not add up"
             require(theirs is mine, f"{name} of the other cost", theirs and theirs.value, rule)
         counts = dict(self.parts)
@@ -311,7 +327,9 @@ class Cost:
         """Return the cost of a sampler whose law is, output by output, within e^(+-slack) of the certified one."""
         value = _size(slack, "slack")
         if not value or not self.parts:
-            return self if not value else evolve(self, parts=Cost.pure(2 * value).parts)
+            if not value:
+                return self
+            return evolve(self, parts=Cost.pure(2 * value).parts)
         part, others = self._apart()
         rule = "0 where slack is added to several releases at once"
         require(not others or not self.lost, "lost mass", self.lost, rule)
@@ -336,7 +354,10 @@ class Cost:
         if not value or not self.parts:
             return self
         part, others = self._apart()
-        whole = math.inf if everywhere is None else everywhere.pure_epsilon()
+        if everywhere is None:
+            whole = math.inf
+        else:
+            whole = everywhere.pure_epsilon()
         inside = part.inside if part.lost else part.pure
         lost = _total([(part.lost, 1), (value, 1)])
         lossy = evolve(part, lost=lost, pure=whole, everywhere=everywhere, inside=inside, alone=None)
@@ -431,12 +452,14 @@ class Cost:
 
     def losses(self) -> LossPair | None:
         """Return the losses of the certified laws, both ways round, where every part has a dominating pair."""
-        forward, backward = LossDistribution(), LossDistribution()
+        forward = LossDistribution()
+        backward = LossDistribution()
         for part, times in self.parts:
             own = part.pairs()
             if own is None:
                 return None
-            forward, backward = forward.compose(own[0].repeat(times)), backward.compose(own[1].repeat(times))
+            forward = forward.compose(own[0].repeat(times))
+            backward = backward.compose(own[1].repeat(times))
         return forward, backward
 
     def epsilon(self, delta: float) -> float:
@@ -449,8 +472,13 @@ class Cost:
 
     def accounts(self, delta: float) -> dict[str, float]:
         """Return the epsilon of every account that holds for all parts at ``delta``."""
-        delta, slack, lost = check_delta(delta), self.slack, self.lost
-        left = math.nextafter(delta - lost, 0.0) if lost else delta
+        delta = check_delta(delta)
+        slack = self.slack
+        lost = self.lost
+        if lost:
+            left = math.nextafter(delta - lost, 0.0)
+        else:
+            left = delta
         found = {"pure": self.pure_epsilon()}
         if left > 0:
             left *= math.exp(-slack) * (1 - 4e-16) if slack else 1.0
@@ -467,7 +495,8 @@ class Cost:
         """Return the accounts of the certified laws, delta > 0."""
         if len(self.parts) == 1 and self.parts[0][1] == 1 and self.parts[0][0].alone is not None:
             return {"shuffle": self.parts[0][0].alone(delta)}
-        pair, slope = self._planned_pair(), self.slope
+        pair = self._planned_pair()
+        slope = self.slope
         found = {}
         if pair < math.inf:
             found["exact Gaussian"] = gaussian_epsilon_upper(pair, delta)
@@ -550,8 +579,12 @@ def _total(terms: Iterable[tuple[float, int]]) -> float:
             return math.inf
         whole += Fraction(number) * times
     near = float(whole)
-    return near if Fraction(near) >= whole else math.nextafter(near, math.inf)
+    if Fraction(near) >= whole:
+        return near
+    return math.nextafter(near, math.inf)
 
 
 def _size(value: float, name: str) -> float:
-    return 0.0 if not isinstance(value, bool | str) and value == 0 else check_real(value, name)
+    if not isinstance(value, bool | str) and value == 0:
+        return 0.0
+    return check_real(value, name)

@@ -50,13 +50,17 @@ class Segments:
         """Return the pieces of a design's interpolation over the range, the end pieces extended to it."""
         low, high = check_range(low, high)
         eta = np.log(design.probabilities)
-        levels, cells = exact_levels(design), design.spec.input_levels - 1
+        levels = exact_levels(design)
+        cells = design.spec.input_levels - 1
         slope = np.diff(eta, axis=0) * cells
-        left, right = levels[:-1].copy(), levels[1:].copy()
+        left = levels[:-1].copy()
+        right = levels[1:].copy()
         left[0], right[-1] = min(low, 0.0), max(high, 1.0)
         used = (np.minimum(right, high) > np.maximum(left, low)) | ((left == low) & (right == high))
-        anchor, start = levels[:-1][used], eta[:-1][used]
-        left, right = np.maximum(left[used], low), np.minimum(right[used], high)
+        anchor = levels[:-1][used]
+        start = eta[:-1][used]
+        left = np.maximum(left[used], low)
+        right = np.minimum(right[used], high)
         slope = slope[used]
         start = start + slope * (left - anchor)[:, None]
         columns, place = np.unique(slope, axis=1, return_inverse=True)
@@ -64,7 +68,8 @@ class Segments:
             whole = np.full((start.shape[0], columns.shape[1]), -np.inf)
             for column, target in enumerate(np.ravel(place)):
                 whole[:, target] = np.logaddexp(whole[:, target], start[:, column])
-            start, slope = whole, columns
+            start = whole
+            slope = columns
         ends = start + slope * (right - left)[:, None]
         largest = float(max(np.abs(start).max(), np.abs(ends).max()))
         slope_error = 2.0**-50 * cells * (1.0 + float(np.abs(eta).max()))
@@ -88,7 +93,8 @@ def exact_levels(design: Design) -> FloatVector:
 
 def check_range(low: float, high: float) -> tuple[float, float]:
     """Return a range of inputs as floats; refuse one that is not finite and of positive length."""
-    low, high = float(low), float(high)
+    low = float(low)
+    high = float(high)
     require(math.isfinite(low) and math.isfinite(high), "input range", (low, high), "finite")
     require(low < high, "input range", (low, high), "increasing")
     return low, high
@@ -136,8 +142,14 @@ def _gain_and_loss(design: Design, low: float, high: float) -> tuple[float, floa
     low, high = check_range(low, high)
     require(low <= CENTRE <= high, "input range", (low, high), "around 1/2 for zero-out adjacency")
     # From the centre upwards, then downwards: the same piece of code on the mirrored lines.
-    above = _one_sided(Segments.over(design, CENTRE, high), False) if high > CENTRE else (0.0, 0.0)
-    below = _one_sided(Segments.over(design, low, CENTRE), True) if low < CENTRE else (0.0, 0.0)
+    if high > CENTRE:
+        above = _one_sided(Segments.over(design, CENTRE, high), False)
+    else:
+        above = (0.0, 0.0)
+    if low < CENTRE:
+        below = _one_sided(Segments.over(design, low, CENTRE), True)
+    else:
+        below = (0.0, 0.0)
     return max(above[0], below[0]), max(above[1], below[1])
 
 
@@ -151,9 +163,12 @@ def smallest_probability_lower(design: Design, low: float = 0.0, high: float = 1
 
 def _constants(segments: Segments) -> tuple[float, float]:
     """Return L and the paper's eps + eps', from the means m_i at both ends of every segment."""
-    slope, noise, slope_error = segments.slope, segments.noise, 2 * segments.slope_error
+    slope = segments.slope
+    noise = segments.noise
+    slope_error = 2 * segments.slope_error
     ends = segments.start + slope * (segments.right - segments.left)[:, None]
-    at_left, at_right = mean_and_law(segments.start, slope)[0], mean_and_law(ends, slope)[0]
+    at_left = mean_and_law(segments.start, slope)[0]
+    at_right = mean_and_law(ends, slope)[0]
     steepest = np.maximum(slope.max(axis=1) - at_left, at_right - slope.min(axis=1)).max()
     drift = max(float(np.abs(at_left).max()), float(np.abs(at_right).max()))
     paper = (float(np.abs(slope).max()) + drift) * (1 + 8 * noise) + slope_error
@@ -162,8 +177,10 @@ def _constants(segments: Segments) -> tuple[float, float]:
 
 def _one_sided(segments: Segments, mirrored: bool) -> tuple[float, float]:
     """Return c_up and c_down of the segments on one side of the centre, as lines in t = |x - 1/2|."""
-    start, slope = segments.start, segments.slope
-    near, far = segments.left - CENTRE, segments.right - CENTRE
+    start = segments.start
+    slope = segments.slope
+    near = segments.left - CENTRE
+    far = segments.right - CENTRE
     if mirrored:
         start = (start + slope * (far - near)[:, None])[::-1]
         slope = -slope[::-1]
@@ -192,12 +209,15 @@ def _one_sided(segments: Segments, mirrored: bool) -> tuple[float, float]:
         inside[0] = False
         rows, symbols = np.nonzero(inside)
         if len(rows):  # bisect on psi; the tangent at the lower end is a bound
-            own, low, high = np.arange(len(rows)), near[rows], far[rows]
+            own = np.arange(len(rows))
+            low = near[rows]
+            high = far[rows]
             for _ in range(_BISECTIONS):
                 middle = 0.5 * (low + high)
                 value, rate = gain(rows, middle)
                 before = value[own, symbols] < middle * rate[own, symbols]
-                low, high = np.where(before, middle, low), np.where(before, high, middle)
+                low = np.where(before, middle, low)
+                high = np.where(before, high, middle)
             value, rate = gain(rows, low)
             tangent = value[own, symbols] + rate[own, symbols] * (high - low)
             up = max(up, float(((tangent + error) / high).max()))

@@ -135,7 +135,10 @@ class GuaranteePair:
         if self.result is None:
             return f"Against those who see the result alone: no less is promised, because {self.reason}."
         among = "in a secret order" if self.secret_order else "in the same round"
-        times = "once" if self.shuffles == 1 else f"{self.shuffles:,} times"
+        if self.shuffles == 1:
+            times = "once"
+        else:
+            times = f"{self.shuffles:,} times"
         crowd = f"It counts on {self.crowd:,} clients that release {among}, {times}."
         if self.leavers:
             crowd += f" {self.leavers:,} that were away for a part of an epoch are hidden among no more than that."

@@ -85,9 +85,11 @@ def dominated_l2_cost(
     ``together``: one-bit releases of a fixed list are priced as one product. A design has one output bit or two levels,
     or is refused. Besides the pair the curve has Theorem 2's Rényi bound, used where coordinates are not clamped.
     """
-    one_bit, levels = design.spec.output_bits == 1, design.spec.input_levels
+    one_bit = design.spec.output_bits == 1
+    levels = design.spec.input_levels
     require(one_bit or levels == 2, "input_levels", levels, "2 where codes have more than one bit")
-    distance, largest = check_real(distance, "distance"), check_real(largest, "largest")
+    distance = check_real(distance, "distance")
+    largest = check_real(largest, "largest")
     low, high = check_range(low, high)
     steepest = _steepest_upper(design, low, high)
     reach = round_up(steepest * distance, _ROUNDING)

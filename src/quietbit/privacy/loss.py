@@ -37,7 +37,8 @@ LEAST_POINTS = 2**12
 _UNIT = 2.0**-53
 _NEGLIGIBLE = 36.0  # tails of e^-36 = 2e-16 of delta are cut, and added
 _GAUSSIAN_REACH = 13.0  # standard deviations; beyond lie 6e-39, which count as infinite loss
-_LEAST_TILT, _MOST_TILT = 1e-6, 1e9
+_LEAST_TILT = 1e-6
+_MOST_TILT = 1e9
 _SUM_MARGIN = 1e-12  # relative error of a sum of up to 2^20 positive numbers and of their exponentials
 
 
@@ -89,7 +90,8 @@ class LossDistribution:
         Masses of P are rounded up where they are not exact, to a sum of at least 1, up to 1e-12; those of Q down. Where
         one of Q is 0 and its P is not, the loss is infinite.
         """
-        top, bottom = _masses(upper, "upper"), _masses(lower, "lower")
+        top = _masses(upper, "upper")
+        bottom = _masses(lower, "lower")
         require(top.size == bottom.size, "lower", bottom.size, f"as many masses as upper has, {top.size}")
         whole = math.fsum(top)
         require(-1e-12 <= whole - 1 <= 1e-6, "sum of upper", whole, "1, up to rounding")
@@ -113,7 +115,8 @@ class LossDistribution:
         where P(O) - e^epsilon Q(O) <= delta as well. ``symmetric``: the points hold both ways round, and so
         1 - e^-eps + e^-eps delta(eps) at -eps.
         """
-        nodes, heights = np.array(epsilons, dtype=np.float64), np.array(deltas, dtype=np.float64)
+        nodes = np.array(epsilons, dtype=np.float64)
+        heights = np.array(deltas, dtype=np.float64)
         require(nodes.ndim == 1 and nodes.size >= 1, "epsilons", nodes.shape, "a list of at least one number")
         require(nodes.shape == heights.shape, "deltas", heights.shape, "as many as epsilons")
         rising = bool(np.all(np.abs(nodes) < 700) and np.all(np.diff(nodes) > 0))
@@ -139,7 +142,9 @@ class LossDistribution:
     @classmethod
     def gaussian(cls, mu: float) -> LossDistribution:
         """Return N(mu, 1) against N(0, 1); ``mu`` is the sensitivity in standard deviations."""
-        return cls() if mu == 0 else cls((), math.nextafter(check_real(mu, "mu", at_most=1e6) ** 2, math.inf))
+        if mu == 0:
+            return cls()
+        return cls((), math.nextafter(check_real(mu, "mu", at_most=1e6) ** 2, math.inf))
 
     def repeat(self, times: int) -> LossDistribution:
         """Return the losses of ``times`` independent releases."""
@@ -166,7 +171,9 @@ class LossDistribution:
 
     def pure_epsilon_upper(self) -> float:
         """Return the largest loss; infinite where a mass has no counterpart."""
-        return math.inf if self._infinite() > 0 else max(0.0, self._largest())
+        if self._infinite() > 0:
+            return math.inf
+        return max(0.0, self._largest())
 
     def rdp_upper(self, alpha: float) -> float:
         """Return an upper bound on the Rényi divergence of order ``alpha`` of P from Q."""
@@ -210,14 +217,18 @@ class LossDistribution:
         if self.squared_mu > 0:
             return math.inf
         terms = [times * float(atoms.losses.max(initial=-math.inf)) for atoms, times in self.parts]
-        return math.fsum(terms) + 4 * _UNIT * math.fsum(abs(term) for term in terms) if terms else 0.0
+        if terms:
+            return math.fsum(terms) + 4 * _UNIT * math.fsum(abs(term) for term in terms)
+        return 0.0
 
     def log_moment(self, theta: float) -> tuple[float, float]:
         """Return K and K' of the sum of finite losses at ``theta``; they guide the search, no bound depends on them."""
-        moment, slope = theta * (theta + 1) * self.squared_mu / 2, (theta + 0.5) * self.squared_mu
+        moment = theta * (theta + 1) * self.squared_mu / 2
+        slope = (theta + 0.5) * self.squared_mu
         for atoms, times in self.parts:
             own, its_slope = atoms.log_moment(theta)
-            moment, slope = moment + times * own, slope + times * its_slope
+            moment = moment + times * own
+            slope = slope + times * its_slope
         return moment, slope
 
 
@@ -245,7 +256,8 @@ class _Window:
 
     def epsilon_upper(self, delta: float, guess: float) -> float:
         """Return the least epsilon >= 0 found with `delta_upper` at most ``delta``; infinite if there is none."""
-        low, high = 0.0, float(self.losses[-1])
+        low = 0.0
+        high = float(self.losses[-1])
 
         def excess(epsilon: float) -> float:
             found = self.delta_upper(epsilon) / delta
@@ -256,11 +268,17 @@ class _Window:
         if high <= 0 or not excess(high) <= 0:
             return math.inf
         if low < guess < high:
-            low, high = (low, guess) if excess(guess) <= 0 else (guess, high)
+            if excess(guess) <= 0:
+                low = low
+                high = guess
+            else:
+                low = guess
+                high = high
         found = float(brentq(excess, low, high, xtol=1e-13 * high, rtol=1e-13))
         step = 1e-13 * high
         while excess(found) > 0:
-            found, step = min(found + step, high), 2 * step
+            found = min(found + step, high)
+            step = 2 * step
         return found
 
 
@@ -273,9 +291,11 @@ def _masses(values: ArrayLike, name: str) -> FloatVector:
 
 def _atoms(losses: FloatVector, masses: FloatVector, infinite: float) -> _Atoms:
     """Return the atoms sorted by loss."""
-    losses, masses = losses[masses > 0], masses[masses > 0]
+    losses = losses[masses > 0]
+    masses = masses[masses > 0]
     order = np.argsort(losses, kind="stable")
-    losses, masses = np.ascontiguousarray(losses[order]), np.ascontiguousarray(masses[order])
+    losses = np.ascontiguousarray(losses[order])
+    masses = np.ascontiguousarray(masses[order])
     losses.setflags(write=False)
     masses.setflags(write=False)
     identity = hashlib.sha256(losses.tobytes() + masses.tobytes() + np.float64(infinite).tobytes()).digest()
@@ -290,8 +310,14 @@ def _joined(releases: Iterable[tuple[LossDistribution, int]]) -> LossDistributio
             if times:
                 counts[atoms] = counts.get(atoms, 0) + times * count
         if one.squared_mu > 0 and times:
-            own = one.squared_mu if times == 1 else math.nextafter(times * one.squared_mu, math.inf)
-            squared = own if squared == 0 else math.nextafter(squared + own, math.inf)
+            if times == 1:
+                own = one.squared_mu
+            else:
+                own = math.nextafter(times * one.squared_mu, math.inf)
+            if squared == 0:
+                squared = own
+            else:
+                squared = math.nextafter(squared + own, math.inf)
     return LossDistribution(tuple(counts.items()), squared)
 
 
@@ -302,7 +328,8 @@ def _connected(nodes: FloatVector, heights: FloatVector) -> tuple[FloatVector, F
     are raised by twice that, and the largest deficit left at a node becomes infinite mass, which only raises delta.
     """
     hull = _hull(nodes, heights)
-    nodes, heights = nodes[hull], heights[hull]
+    nodes = nodes[hull]
+    heights = heights[hull]
     widths = np.diff(nodes)
     # fall[k]: minus the slope after node k times e^node; before the first node the line comes from (0, 1).
     fall = np.append(np.maximum(-np.diff(heights), 0) / np.expm1(widths), 0.0)
@@ -310,7 +337,9 @@ def _connected(nodes: FloatVector, heights: FloatVector) -> tuple[FloatVector, F
     doubt = 16 * nodes.size * _UNIT
     masses = np.maximum(before - fall, 0.0) * (1 + 2 * doubt + 8 * _UNIT)
     # reached: delta of these masses at every node, from the last one down; beyond: e^node Q(ratio above it).
-    reached, beyond, deficit = float(heights[-1]), 0.0, 0.0
+    reached = float(heights[-1])
+    beyond = 0.0
+    deficit = 0.0
     for k in range(nodes.size - 2, -1, -1):
         beyond = (beyond + masses[k + 1]) * math.exp(-widths[k])
         reached += math.expm1(widths[k]) * beyond
@@ -357,7 +386,8 @@ def _on_grid(losses: FloatVector, masses: FloatVector, step: float) -> tuple[NDA
 
 def _gaussian_on_grid(squared_mu: float, step: float) -> tuple[NDArray[np.int64], FloatVector, float]:
     """Put the Gaussian's loss, N(mu^2/2, mu^2), on a grid: places, masses, and the mass beyond."""
-    mu, mean = math.sqrt(squared_mu), squared_mu / 2
+    mu = math.sqrt(squared_mu)
+    mean = squared_mu / 2
     reach = _GAUSSIAN_REACH * mu
     places = np.arange(math.floor((mean - reach) / step), math.ceil((mean + reach) / step) + 1)
     edges = (places * step - mean) / mu
@@ -404,10 +434,16 @@ def _tilt(releases: LossDistribution, rising: Callable[[float, float, float], fl
 
     low = high = _LEAST_TILT
     while high < _MOST_TILT and not enough(high):
-        low, high = high, 4 * high
+        low = high
+        high = 4 * high
     for _ in range(16 if low < high else 0):
         middle = math.sqrt(low * high)
-        low, high = (low, middle) if enough(middle) else (middle, high)
+        if enough(middle):
+            low = low
+            high = middle
+        else:
+            low = middle
+            high = high
     return high
 
 
@@ -433,14 +469,18 @@ def _window(releases: LossDistribution, theta: float, goal: float) -> _Window:
     first = math.floor(low / step) - room
     losses = (first + np.arange(points)) * step
 
-    grids, lost = [(*_on_grid(atoms.losses, atoms.masses, step), times) for atoms, times in releases.parts], 0.0
+    grids = [(*_on_grid(atoms.losses, atoms.masses, step), times) for atoms, times in releases.parts]
+    lost = 0.0
     if releases.squared_mu > 0:
         places, masses, lost = _gaussian_on_grid(releases.squared_mu, step)
         grids.append((places, masses, 1))
 
     rounding = 10 * math.log2(points) * _UNIT
     spectrum = np.ones(points // 2 + 1, dtype=np.complex128)
-    constant, magnitude, growth, error = 0.0, 0.0, 0.0, 0.0
+    constant = 0.0
+    magnitude = 0.0
+    growth = 0.0
+    error = 0.0
     offset = least = last = 0
     above = -phi * (float(losses[-1]) + step)
     below_tilt = 2 * _NEGLIGIBLE / max(slope - low, step)
@@ -454,7 +494,8 @@ def _window(releases: LossDistribution, theta: float, goal: float) -> _Window:
         slots = (places - start) % points
         crowd = int(np.bincount(slots).max())
         law = np.bincount(slots, tilted, minlength=points) * (1 + 2 * crowd * _UNIT)
-        norm, size = math.sqrt(float(law @ law)) * (1 + 1e-9), float(law.sum()) * (1 + 1e-13)
+        norm = math.sqrt(float(law @ law)) * (1 + 1e-9)
+        size = float(law.sum()) * (1 + 1e-13)
         spectrum *= _power(np.asarray(fft.rfft(law)), times)
         constant += times * kappa
         magnitude += times * abs(kappa)
@@ -475,7 +516,10 @@ def _window(releases: LossDistribution, theta: float, goal: float) -> _Window:
         scale = np.exp(np.minimum(exponents, 690.0))
     margin = _SUM_MARGIN + 16 * _UNIT * (magnitude + theta * float(np.abs(losses[[0, -1]]).max()))
     beyond = (math.exp(min(above + 1e-9, 0.0)) if last >= first + points else 0.0) + lost
-    missing = math.exp(min(below + 1e-9, 0.0)) * (1 + 1e-6) if least < first else 0.0
+    if least < first:
+        missing = math.exp(min(below + 1e-9, 0.0)) * (1 + 1e-6)
+    else:
+        missing = 0.0
     return _Window(losses, np.maximum(found, 0.0), scale, margin, error, beyond, missing)
 
 
@@ -484,7 +528,10 @@ def _power(values: NDArray[np.complex128], times: int) -> NDArray[np.complex128]
     result: NDArray[np.complex128] | None = None
     while True:
         if times & 1:
-            result = values.copy() if result is None else result * values
+            if result is None:
+                result = values.copy()
+            else:
+                result = result * values
         times >>= 1
         if not times:
             return values if result is None else result

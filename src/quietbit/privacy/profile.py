@@ -66,7 +66,8 @@ def certify_profile(
     profile: Profile, adjacency: Adjacency, releases: int = 1, delta: float = 0.0, blur: float = BLUR
 ) -> ProfileCertificate:
     """Measure a profile from its stored numbers: privacy of ``releases`` releases at ``delta``, and its error."""
-    releases, delta = check_int(releases, "releases", 1), check_delta(delta)
+    releases = check_int(releases, "releases", 1)
+    delta = check_delta(delta)
     composed = [loss.repeat(releases) for loss in profile_losses(profile, adjacency, blur)]
     epsilon, pure = (max(one.epsilon_upper(at) for one in composed) for at in (delta, 0.0))
     gain = profile.gain_lower
@@ -84,10 +85,12 @@ def profile_blanket(
     require(isinstance(adjacency, Adjacency), "adjacency", adjacency, "an Adjacency")
     require(0 <= blur <= MOST_BLUR, "blur", blur, "at least 0 and at most 2^-26")
     levels = profile.levels
-    low, high = float(levels[0]), float(levels[-1])
+    low = float(levels[0])
+    high = float(levels[-1])
     if low == 0:
         return None
-    early, late = np.nextafter(profile.edges - blur, -np.inf), np.nextafter(profile.edges + blur, np.inf)
+    early = np.nextafter(profile.edges - blur, -np.inf)
+    late = np.nextafter(profile.edges + blur, np.inf)
     share = (levels - low) / (high - low)
 
     def masses(cuts: list[float]) -> FloatVector:
@@ -98,7 +101,8 @@ def profile_blanket(
     behind = low * math.exp(-slack) * (1 - 1e-15)
     if adjacency is Adjacency.ZERO_OUT:
         above, below = (float(share @ masses(edges.tolist())) for edges in (early, late))
-        above, below = min(1.0, above * (1 + _CELLS)), below * (1 - _CELLS)
+        above = min(1.0, above * (1 + _CELLS))
+        below = below * (1 - _CELLS)
         ones = (1.0, 1.0, 1.0)
         forward = Blanket(behind, (above, 1 - above, 0.0), (high, low, 1.0), ones, slack, error)
         return BlanketPair(forward, Blanket(behind, (1 - below, below, 0.0), ones, (low, high, 1.0), slack, error))

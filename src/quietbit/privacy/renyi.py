@@ -42,7 +42,8 @@ __all__ = [
     "kappa_upper", "variance_supremum_upper",
 ]  # fmt: skip
 
-FISHER_ACCURACY, RENYI_ACCURACY = 1e-6, 1e-3
+FISHER_ACCURACY = 1e-6
+RENYI_ACCURACY = 1e-3
 MOST_SEGMENTS = 256  # beyond, there are too many pairs of segments
 ULP = 2.0**-50
 _MOST_CELLS = 200_000  # then the best bound so far is returned: valid, only less tight
@@ -64,7 +65,9 @@ def line_supremum_upper(segments: Segments) -> float:
     """Bound the supremum over all real x of the Fisher information of a single segment's line, from above."""
     found = variance_supremum_upper(segments.start[0], segments.slope[0])
     # A slope off by e moves a standard deviation by at most e.
-    return (math.sqrt(found) + segments.slope_error) ** 2 if found > 0 else 0.0
+    if found > 0:
+        return (math.sqrt(found) + segments.slope_error) ** 2
+    return 0.0
 
 
 def variance_supremum_upper(start: FloatVector, slope: FloatVector) -> float:
@@ -134,14 +137,21 @@ def _search_range(family: _Family) -> tuple[float, float, float]:
     """Return a bounded range outside which nothing exceeds the value found, and that value."""
     ends = []
     for sign in (-1.0, 1.0):
-        end, step = 0.0, 1.0
+        end = 0.0
+        step = 1.0
         while sign * (family.mean(end) - 0.5) < 0:
-            end, step = end + sign * step, 2 * step
+            end = end + sign * step
+            step = 2 * step
         ends.append(end)
     left, right = ends
     while right - left > 0.5:
         middle = 0.5 * (left + right)
-        left, right = (left, middle) if family.mean(middle) > 0.5 else (middle, right)
+        if family.mean(middle) > 0.5:
+            left = left
+            right = middle
+        else:
+            left = middle
+            right = right
     centre = 0.5 * (left + right)  # about where m = 1/2
     best = float(family.moments(centre + np.linspace(-8.0, 8.0, 33))[2].max())
     ends = []
@@ -149,7 +159,8 @@ def _search_range(family: _Family) -> tuple[float, float, float]:
         step = 0.0
         while True:
             found = family.moments(np.array([centre + sign * step]))
-            best, beyond = max(best, float(found[2][0])), float(found[tail][0])
+            best = max(best, float(found[2][0]))
+            beyond = float(found[tail][0])
             if beyond <= 0.5 and beyond * (1 - beyond) <= best:
                 break
             step = 2 * step or 1.0
@@ -188,7 +199,10 @@ class RenyiConstant(OrderConstant):
             found = max(found, _search(problem, sign, found, simple))
         # Slopes off by e move a chord's standard deviation by at most e: see the chord identity.
         slack = math.sqrt(alpha / 2) * max(segments.slope_error for segments, _ in self._parts)
-        found = (math.sqrt(found) + slack) ** 2 if found > 0 else 0.0
+        if found > 0:
+            found = (math.sqrt(found) + slack) ** 2
+        else:
+            found = 0.0
         return min(found * (1 + 1e-12), simple)
 
 
@@ -203,7 +217,8 @@ def _search(problem: Problem, sign: float, best: float, ceiling: float) -> float
         return ceiling  # too many pairs of segments: the simple bounds alone
     symbols = problem.segments.slope.shape[1]
     pools = _first_same(problem, sign), _first_cross(problem, sign)
-    budget, chunk = min(_MOST_CELLS, _MOST_NUMBERS // symbols), max(1, _CHUNK // symbols)
+    budget = min(_MOST_CELLS, _MOST_NUMBERS // symbols)
+    chunk = max(1, _CHUNK // symbols)
     negligible = _NEGLIGIBLE * problem.alpha * float(problem.span.max()) ** 2
     return supremum_upper(problem, pools, RENYI_ACCURACY, budget, best=best, negligible=negligible, chunk=chunk)
 
@@ -211,11 +226,13 @@ def _search(problem: Problem, sign: float, best: float, ceiling: float) -> float
 def _first_same(problem: Problem, sign: float) -> SameCells:
     """Return pairs within a segment: r in growing steps from 0, c in steps of about 2/R (or fixed at the centre)."""
     rows: list[tuple[float, ...]] = []
-    segments, alpha = problem.segments, problem.alpha
+    segments = problem.segments
+    alpha = problem.alpha
     for index, span in enumerate(problem.span):
         if span == 0:
             continue
-        left, right = float(segments.left[index]), float(segments.right[index])
+        left = float(segments.left[index])
+        right = float(segments.right[index])
         steps = _graded(right - left, 0.5 / (max(1.0, alpha - 1) * float(span)), 3.0)
         if sign == 0:
             count = min(max(math.ceil((right - left) * float(span) / 2), 1), 256)
@@ -235,12 +252,19 @@ def _first_same(problem: Problem, sign: float) -> SameCells:
 def _first_cross(problem: Problem, sign: float) -> CrossCells:
     """Return pairs in two segments: graded towards the kink between neighbours, one cell for the others."""
     segments = problem.segments
-    left, right = segments.left, segments.right
+    left = segments.left
+    right = segments.right
     count = len(left)
-    middle, half = 0.5 * (left + right), 0.5 * (right - left) * (1 + 1e-12)
+    middle = 0.5 * (left + right)
+    half = 0.5 * (right - left) * (1 + 1e-12)
     rows: list[tuple[float, ...]] = []
     if sign != 0:
-        anchor, centre = (0, left[0]) if sign > 0 else (count - 1, right[-1])
+        if sign > 0:
+            anchor = 0
+            centre = left[0]
+        else:
+            anchor = count - 1
+            centre = right[-1]
         for index in range(count):
             if index != anchor:
                 rows.append((index, anchor, middle[index], half[index], centre, 0.0))
@@ -252,7 +276,8 @@ def _first_cross(problem: Problem, sign: float) -> CrossCells:
             above = left[low + 1] + _graded(float(right[low + 1] - left[low + 1]), finest, 4.0)
             for b, a in pairwise(below):
                 for c, d in pairwise(above):
-                    lower, upper = ((a + b) / 2, (b - a) / 2), ((c + d) / 2, (d - c) / 2)
+                    lower = ((a + b) / 2, (b - a) / 2)
+                    upper = ((c + d) / 2, (d - c) / 2)
                     rows += [(low, low + 1, *lower, *upper), (low + 1, low, *upper, *lower)]
         first, second = np.nonzero(np.abs(np.subtract.outer(np.arange(count), np.arange(count))) > 1)
         far = np.stack((first, second, middle[first], half[first], middle[second], half[second]), axis=1)
@@ -292,7 +317,8 @@ class Problem:
         products = (lower * lower, lower * upper, upper * upper)
         third = (products[0] * lower, products[0] * upper, products[2] * lower, products[2] * upper)
         kinks = np.stack([dot(law, product) for product in (*products, *third)], axis=1)
-        span, count = segments.span, len(segments.left)
+        span = segments.span
+        count = len(segments.left)
         hull = np.zeros((0, 0))
         if count <= MOST_SEGMENTS:
             hull = np.maximum.accumulate(np.triu(np.broadcast_to(span, (count, count))), axis=1)
@@ -322,8 +348,10 @@ def chord(
     """Return F, a bound on its rounding error, and p_0, p_1, q, from log p_0 and the chord's direction."""
     p_0 = np.exp(law)
     u = (v - dot(p_0, v)[:, None]) * r[:, None]
-    p_0, scale = p_0 / p_0.sum(axis=1)[:, None], alpha * np.abs(u).max(axis=1)
-    logs, laws = [], []
+    p_0 = p_0 / p_0.sum(axis=1)[:, None]
+    scale = alpha * np.abs(u).max(axis=1)
+    logs = []
+    laws = []
     for s in (1.0, alpha):
         exponent = law + s * u
         top = exponent.max(axis=1)
@@ -367,7 +395,8 @@ class SameCells(Cells[Problem]):
 
     def crude(self, problem: Problem) -> FloatVector:
         """Return a bound that needs no evaluation; minus infinity for a cell without a possible pair."""
-        left, right = problem.segments.left[self.index], problem.segments.right[self.index]
+        left = problem.segments.left[self.index]
+        right = problem.segments.right[self.index]
         ahead = np.where(self.sign > 0, self.c - left, right - self.c) + self.dc
         possible = (self.near <= ahead * (1 + 1e-9)) | (self.pivot == 0)
         return np.where(possible, simple_bound(problem, problem.span[self.index], self.near), -np.inf)
@@ -384,17 +413,20 @@ class SameCells(Cells[Problem]):
 
     def bounds(self, problem: Problem) -> tuple[FloatVector, FloatVector, Any]:
         """Return F at a pair of each cell (-inf where it is not possible), a bound on the cell, whether to split r."""
-        alpha, segments = problem.alpha, problem.segments
+        alpha = problem.alpha
+        segments = problem.segments
         bottom = self.near == 0
         r = np.where(bottom, 0.0, 0.5 * (self.near + self.far))
         dr = np.where(bottom, self.far, 0.5 * (self.far - self.near))
-        slope, span = segments.slope[self.index], problem.span[self.index]
+        slope = segments.slope[self.index]
+        span = problem.span[self.index]
         other = self.c - self.sign * self.pivot * r  # x' = y_0
         law = log_softmax(segments.eta(self.index, other))
         safe = np.where(bottom, 1.0, r)
         value, error, p_0, p_1, q = chord(law, self.sign[:, None] * slope, safe, alpha, span)
         centred = slope - dot(p_0, slope)[:, None]
-        m_1, m_q = dot(p_1, centred), dot(q, centred)  # and m_0 = 0
+        m_1 = dot(p_1, centred)  # and m_0 = 0
+        m_q = dot(q, centred)
         by_c = (m_q - alpha * m_1) / (alpha - 1) / safe**2
         by_r = ((alpha - self.pivot) * m_q - alpha * (1 - self.pivot) * m_1) / (alpha - 1) / safe**2
         by_r = np.abs(self.sign * by_r - 2 * value / safe)
@@ -436,8 +468,12 @@ class CrossCells(Cells[Problem]):
     def crude(self, problem: Problem) -> FloatVector:
         """Return a cheap bound: the simple ones, and the kink's for neighbouring segments."""
         nearest = np.abs(self.x - self.y) - self.dx - self.dy
-        low, high = np.minimum(self.first, self.second), np.maximum(self.first, self.second)
-        span = problem.hull[low, high] if len(problem.hull) else np.full(len(low), problem.span.max())
+        low = np.minimum(self.first, self.second)
+        high = np.maximum(self.first, self.second)
+        if len(problem.hull):
+            span = problem.hull[low, high]
+        else:
+            span = np.full(len(low), problem.span.max())
         bound = simple_bound(problem, span, np.maximum(nearest, 0.0))
         touching = high - low == 1
         if touching.any():
@@ -446,7 +482,8 @@ class CrossCells(Cells[Problem]):
 
     def _kink(self, problem: Problem) -> FloatVector:
         """Return the bound around the kink, for cells of neighbouring segments."""
-        segments, alpha = problem.segments, problem.alpha
+        segments = problem.segments
+        alpha = problem.alpha
         upward = self.first > self.second
         g = np.where(upward, segments.left[self.first], segments.right[self.first])
         moments = problem.kinks[np.minimum(self.first, self.second)]
@@ -455,7 +492,8 @@ class CrossCells(Cells[Problem]):
         var_y, both, var_x, yyy, yyx, yxx, xxx = moments.T
         least_x = np.maximum(np.abs(self.x - g) - self.dx, 0.0)
         least_y = np.maximum(np.abs(self.y - g) - self.dy, 0.0)
-        most_x, most_y = np.abs(self.x - g) + self.dx, np.abs(self.y - g) + self.dy
+        most_x = np.abs(self.x - g) + self.dx
+        most_y = np.abs(self.y - g) + self.dy
         ends = (least_x / (least_x + most_y), most_x / (most_x + least_y))
         inner = [a * a * var_x + 2 * a * (1 - a) * both + (1 - a) ** 2 * var_y for a in ends]
         farthest = most_x + most_y
@@ -477,16 +515,20 @@ class CrossCells(Cells[Problem]):
 
     def halves(self, split: Any) -> CrossCells:
         """Split every cell, across x where the mask is set, else across x'."""
-        dx, dy = np.where(split, self.dx / 2, self.dx), np.where(split, self.dy, self.dy / 2)
-        sx, sy = np.where(split, dx, 0.0), np.where(split, 0.0, dy)
+        dx = np.where(split, self.dx / 2, self.dx)
+        dy = np.where(split, self.dy, self.dy / 2)
+        sx = np.where(split, dx, 0.0)
+        sy = np.where(split, 0.0, dy)
         lower = (self.first, self.second, self.x - sx, dx, self.y - sy, dy)
         upper = (self.first, self.second, self.x + sx, dx, self.y + sy, dy)
         return self.joined(lower, upper)
 
     def bounds(self, problem: Problem) -> tuple[FloatVector, FloatVector, Any]:
         """Return F at the centre of each cell, a bound on the cell, and whether to split it across x."""
-        alpha, segments = problem.alpha, problem.segments
-        tau_x, tau_y = segments.slope[self.first], segments.slope[self.second]
+        alpha = problem.alpha
+        segments = problem.segments
+        tau_x = segments.slope[self.first]
+        tau_y = segments.slope[self.second]
         r = np.abs(self.x - self.y)
         sign = np.where(self.x > self.y, 1.0, -1.0)
         v = self._direction(segments, tau_x, tau_y, r)
@@ -495,9 +537,12 @@ class CrossCells(Cells[Problem]):
         value, error, p_0, p_1, q = chord(law, v, r, alpha, v_span)
         by_x = alpha / (alpha - 1) * (dot(q, tau_x) - dot(p_1, tau_x))
         by_y = dot(p_0, tau_y) - dot(q, tau_y)
-        span_x, span_y = problem.span[self.first], problem.span[self.second]
-        move_x, move_y = span_x * self.dx, span_y * self.dy
-        grown, around = value + error, self.dx + self.dy
+        span_x = problem.span[self.first]
+        span_y = problem.span[self.second]
+        move_x = span_x * self.dx
+        move_y = span_y * self.dy
+        grown = value + error
+        around = self.dx + self.dy
         fits = around < 0.9 * r  # cells too wide for their distance are only split
         nearest = np.where(fits, r - around, r)
 

@@ -38,10 +38,12 @@ __all__ = ["Blanket", "BlanketPair", "Shuffle", "clones", "shuffled_cost", "thro
 
 MOST_CROWD = 10**9
 _UNIT = 2.0**-53
-_REACH, _MORE = 10.5, 20  # half a window: standard deviations, plus a constant
+_REACH = 10.5  # half a window: standard deviations, plus a constant
+_MORE = 20
 _FINE = 16  # rows per standard deviation
 _COARSE = 1e-4  # or rows of this share of C, if more
-_STEPS, _FEW = 4, 32  # ranges of N_3 per standard deviation; where that is large, of all of it but this
+_STEPS = 4  # ranges of N_3 per standard deviation; where that is large, of all of it but this
+_FEW = 32
 _SUM_MARGIN = 1e-11  # relative error of sums of positive numbers
 _NODES = 160  # at which delta is computed for compositions
 _LEAST_DELTA = 1e-20  # smallest delta of these points
@@ -87,7 +89,8 @@ class Blanket:
         """Return an upper bound on delta at ``epsilon >= 0``, for one release among ``crowd``."""
         crowd = check_int(crowd, "crowd", 1, MOST_CROWD)
         require(0 <= epsilon < math.inf, "epsilon", epsilon, "a finite number of at least 0")
-        inner, short = max(0.0, epsilon - 2 * self.slack), max(0.0, 2 * self.slack - epsilon)
+        inner = max(0.0, epsilon - 2 * self.slack)
+        short = max(0.0, 2 * self.slack - epsilon)
         growth = math.exp(min(inner, 700.0)) * (1 - 4 * _UNIT)
         lost = self.error * (2 + math.exp(min(epsilon, 700.0)))
         # Below a = 1 the sum grows by at most (1 - a) E V.
@@ -112,13 +115,16 @@ class BlanketPair:
     def delta_upper(self, crowd: int, epsilon: float) -> float:
         """Return the larger delta of the two directions."""
         found = self.forward.delta_upper(crowd, epsilon)
-        return found if self.backward == self.forward else max(found, self.backward.delta_upper(crowd, epsilon))
+        if self.backward == self.forward:
+            return found
+        return max(found, self.backward.delta_upper(crowd, epsilon))
 
 
 def clones(epsilon: float) -> BlanketPair:
     """Return the blanket for releases that are epsilon-private between any two updates, and replace-one neighbours."""
     share = _share(epsilon)
-    high, low = 2 / (1 + math.exp(-epsilon)) * (1 + 4 * _UNIT), 2 / (1 + math.exp(epsilon)) * (1 - 4 * _UNIT)
+    high = 2 / (1 + math.exp(-epsilon)) * (1 + 4 * _UNIT)
+    low = 2 / (1 + math.exp(epsilon)) * (1 - 4 * _UNIT)
     one = Blanket(share, (0.5, 0.5, 0.0), (high, low, 1.0), (low, high, 1.0))
     return BlanketPair(one, one)
 
@@ -126,13 +132,16 @@ def clones(epsilon: float) -> BlanketPair:
 def through_zero(epsilon: float, adjacency: Adjacency) -> BlanketPair:
     """Return the blanket for releases that are epsilon-private against the zero update."""
     share = low = _share(epsilon)
-    high, rare = math.exp(epsilon) * (1 + 4 * _UNIT), 1 / (1 + math.exp(epsilon))
+    high = math.exp(epsilon) * (1 + 4 * _UNIT)
+    rare = 1 / (1 + math.exp(epsilon))
     if adjacency is Adjacency.REPLACE_ONE:
-        rare_up, rare_down = rare * (1 + 4 * _UNIT), rare * (1 - 4 * _UNIT)
+        rare_up = rare * (1 + 4 * _UNIT)
+        rare_down = rare * (1 - 4 * _UNIT)
         masses = rare_up, rare_down, 1 - rare_up - rare_down
         one = Blanket(share, masses, (high, low, low), (low, high, low))
         return BlanketPair(one, one)
-    rare_up, often_up = rare * (1 + 4 * _UNIT), (1 - rare) * (1 + 4 * _UNIT)
+    rare_up = rare * (1 + 4 * _UNIT)
+    often_up = (1 - rare) * (1 + 4 * _UNIT)
     forward = Blanket(share, (rare_up, 1 - rare_up, 0.0), (high, low, 1.0), (1.0, 1.0, 1.0))
     backward = Blanket(share, (often_up, 1 - often_up, 0.0), (1.0, 1.0, 1.0), (low, high, 1.0))
     return BlanketPair(forward, backward)
@@ -190,7 +199,10 @@ def shuffled_cost(
     local = far if adjacency is Adjacency.REPLACE_ONE else near
     if local == 0 or local > MOST_EPSILON:
         return Cost.pure(local)
-    found = [own] if own is not None else []
+    if own is not None:
+        found = [own]
+    else:
+        found = []
     found.append(through_zero(near, adjacency))
     if adjacency is Adjacency.REPLACE_ONE:
         found.append(clones(far))
@@ -212,7 +224,8 @@ def _epsilon(delta: float, shuffle: Shuffle) -> float:
         return 0.0
     high = low = shuffle.local
     while holds(low):
-        high, low = low, low / 4
+        high = low
+        low = low / 4
     return bisect(holds, high, low, relative=_CLOSE)
 
 
@@ -272,7 +285,8 @@ class _Table:
 @lru_cache(maxsize=8)
 def _table(crowd: int, share: float, masses: tuple[float, float, float]) -> _Table:
     both = masses[0] + masses[1]
-    rate, chance = min(1.0, share * both), masses[0] / both
+    rate = min(1.0, share * both)
+    chance = masses[0] / both
     low, high = _window(crowd, rate)
     spread = math.sqrt(crowd * rate * (1 - rate))
     step = max(1, math.floor(spread / _FINE), math.floor(_COARSE * crowd * rate))
@@ -281,8 +295,14 @@ def _table(crowd: int, share: float, masses: tuple[float, float, float]) -> _Tab
     tops = np.minimum(low + begins + step - 1, high)
     spans = tops - (low + begins)
     weights = np.add.reduceat(pmf, begins)
-    below = low * _chernoff(crowd, rate, low - 1) if low and rate < 1 else 0.0
-    above = crowd * rate * _chernoff(crowd - 1, rate, high) if high < crowd else 0.0
+    if low and rate < 1:
+        below = low * _chernoff(crowd, rate, low - 1)
+    else:
+        below = 0.0
+    if high < crowd:
+        above = crowd * rate * _chernoff(crowd - 1, rate, high)
+    else:
+        above = 0.0
 
     ends = [_window(int(top), chance) for top in tops]
     starts = np.array([start for start, _ in ends], dtype=np.int64)
@@ -311,7 +331,10 @@ def _ranges(number: int, chance: float) -> tuple[NDArray[np.int64], FloatVector]
     pmf = _pmf(number, chance, np.arange(low, high + 1))
     begins = np.arange(0, pmf.size, step)
     shares = np.add.reduceat(pmf, begins)
-    outside = _chernoff(number, chance, low - 1) if low and chance < 1 else 0.0
+    if low and chance < 1:
+        outside = _chernoff(number, chance, low - 1)
+    else:
+        outside = 0.0
     outside += _chernoff(number, chance, high + 1)
     return np.concatenate([[0], low + begins]), np.concatenate([[outside], shares])
 
@@ -327,7 +350,8 @@ def _pmf(number: NDArray[np.int64] | int, chance: float, counts: NDArray[np.int6
     """Return binomial probabilities, to the relative error that `_table` adds as its margin."""
     if chance >= 1:
         return np.where(counts == number, 1.0, 0.0)
-    trials, hits = np.asarray(number, dtype=np.float64), np.asarray(counts, dtype=np.float64)
+    trials = np.asarray(number, dtype=np.float64)
+    hits = np.asarray(counts, dtype=np.float64)
     choose = gammaln(trials + 1) - gammaln(hits + 1) - gammaln(trials - hits + 1)
     with np.errstate(under="ignore"):
         found: FloatVector = np.exp(choose + hits * math.log(chance) + (trials - hits) * math.log1p(-chance))
@@ -341,6 +365,12 @@ def _chernoff(number: int, chance: float, count: int) -> float:
     if number < 1 or chance >= 1:
         return 1.0
     share = count / number
-    upper = share * math.log(share / chance) if share > 0 else 0.0
-    lower = (1 - share) * (math.log1p(-share) - math.log1p(-chance)) if share < 1 else 0.0
+    if share > 0:
+        upper = share * math.log(share / chance)
+    else:
+        upper = 0.0
+    if share < 1:
+        lower = (1 - share) * (math.log1p(-share) - math.log1p(-chance))
+    else:
+        lower = 0.0
     return math.exp(min(0.0, -number * (upper + lower) * (1 - 1e-9) + 1e-4))

@@ -26,7 +26,8 @@ from quietbit.target import Adjacency
 __all__ = ["poisson_cost", "poisson_gaussian"]
 
 NODES = 4000
-MOST_MU, MOST_TERMS = 1e3, 1024
+MOST_MU = 1e3
+MOST_TERMS = 1024
 REACH = 12.0  # standard deviations; the mass beyond is in the last node's delta
 MARGIN = 1e-9  # relative error of a delta, from `gaussian_log_delta` and a few roundings; of a moment less one
 
@@ -49,7 +50,10 @@ def poisson_cost(near: Cost, far: Cost, rate: float) -> Cost:
         round_up(math.sqrt(max(2 * one, 2 * two / 4 if replaced else 0.0)), 1e-15)
         for one, two in ((near.slope, far.slope), (near.pair_slope, far.pair_slope))
     )
-    losses = Formula(poisson_gaussian, pair, q, far.adjacency) if pair <= MOST_MU else None
+    if pair <= MOST_MU:
+        losses = Formula(poisson_gaussian, pair, q, far.adjacency)
+    else:
+        losses = None
     bare = Cost.renyi(
         Formula(_batch_divergence, line, pair, q, replaced), f"Poisson batch of rate {q:g}", losses=losses
     )
@@ -83,7 +87,10 @@ def _back(alpha: float, mu: float, q: float) -> float:
         return (power + mu * mu) * (1 + MARGIN)
     # Where c would lose its digits: -log(1-q) - q <= q^2 / (2 (1-q)), and e^p - 1 - p <= p^2 (1/2 + p).
     small = times * q * q / (2 * (1 - q)) + power * power * (0.5 + power)
-    c = math.expm1(power) - times * q if power > 1e-3 else small
+    if power > 1e-3:
+        c = math.expm1(power) - times * q
+    else:
+        c = small
     return math.log1p(c * math.expm1(mu * mu)) * (1 + MARGIN)
 
 

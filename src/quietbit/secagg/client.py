@@ -34,7 +34,8 @@ __all__ = [
 ]  # fmt: skip
 
 STEPS = ("advertise", "share", "mask", "confirm", "unmask")
-PAIR, SEED = b"pair", b"seed"  # the two secrets of a client
+PAIR = b"pair"  # the two secrets of a client
+SEED = b"seed"
 
 
 @final
@@ -62,9 +63,13 @@ class SumClient:
 
     def __attrs_post_init__(self) -> None:
         """Draw fresh secrets; an identity that is not the plan's is refused."""
-        plan, number = self._plan, check_int(self._number, "number of the client", 1, self._plan.clients)
+        plan = self._plan
+        number = check_int(self._number, "number of the client", 1, self._plan.clients)
         own = self._identity.public if self._identity is not None else None
-        expected = plan.members[number - 1] if plan.members is not None else None
+        if plan.members is not None:
+            expected = plan.members[number - 1]
+        else:
+            expected = None
         rule = "the one that the plan names for this client" if plan.active else "left out: the plan names no members"
         require(own == expected, "identity", "another" if own else None, rule)
         self._secrets = {kind: bytearray(keys.new_secret()) for kind in (PAIR, SEED)}
@@ -94,12 +99,15 @@ class SumClient:
     def share(self, roster: Roster) -> dict[int, bytes]:
         """Step 2: for every chosen client that advertised, sealed shares of both secrets, and commitments to them."""
         self._check_next("share")
-        plan, number = self._plan, self._number
+        plan = self._plan
+        number = self._number
         mine, dealers = self._checked(roster)
         holders = sorted(mine | {number})
         check_enough(len(holders), plan.shares_needed, "holders of this client's shares published keys")
         self._step += 1
-        self._u0, self._near, self._dealers = frozenset(roster.choices), dict(roster.near), dealers
+        self._u0 = frozenset(roster.choices)
+        self._near = dict(roster.near)
+        self._dealers = dealers
         self._description = plan.roster_digest(roster.choices)
         shares = {kind: keys.share(self._secrets[kind], holders, plan.shares_needed) for kind in (PAIR, SEED)}
         self._received[number] = shares[PAIR][number], shares[SEED][number]
@@ -113,7 +121,8 @@ class SumClient:
     def check_shares(self, u1: Collection[int], dealt: Mapping[int, bytes]) -> dict[int, tuple[bytes, bytes]]:
         """Return what was dealt, without taking step 3; lists and shares that are not this client's are refused."""
         self._check_next("mask")
-        number, listed = self._number, frozenset(u1)
+        number = self._number
+        listed = frozenset(u1)
         if not listed <= self._u0 or number not in listed:
             raise ProtocolError("The list of clients that dealt shares has unknown ones or lacks this one.")
         if set(dealt) != (self._dealers & listed):
@@ -129,7 +138,8 @@ class SumClient:
 
         ``u1`` are all clients that dealt shares, ``dealt`` is what this client was dealt.
         """
-        plan, number = self._plan, self._number
+        plan = self._plan
+        number = self._number
         array = np.asarray(codes)
         require(array.dtype.kind in "iu", "type of the codes", str(array.dtype), "whole numbers")
         require(array.size == plan.dimension, "number of codes", array.size, f"{plan.dimension}")
@@ -145,11 +155,15 @@ class SumClient:
         for other in self._u1 & set(self._near):
             public = self._advertised.masking, self._near[other].masking
             mask = keys.expand(pair_mask_key(self._description, number, other, private, *public), plan.width)
-            total = total + mask if number < other else total - mask
+            if number < other:
+                total = total + mask
+            else:
+                total = total - mask
         # Nothing needs them from here on, and whoever found them beside the masked vector could unmask it.
         for secret in (self._sealing, *self._secrets.values()):
             secret[:] = bytes(len(secret))
-        self._sealing, self._secrets = bytearray(), {PAIR: bytearray(), SEED: bytearray()}
+        self._sealing = bytearray()
+        self._secrets = {PAIR: bytearray(), SEED: bytearray()}
         self._near = {}
         signature = self._signed(codec.MASKED, shares_digest(plan, self._description, self._u1))
         return plan.pack(number, plan.reduce(total)) + signature
@@ -221,11 +235,16 @@ class SumClient:
         return client
 
     def _signed(self, purpose: bytes, message: bytes) -> bytes:
-        return b"" if self._identity is None else self._identity.sign(purpose, message)
+        if self._identity is None:
+            return b""
+        return self._identity.sign(purpose, message)
 
     def _checked(self, roster: Roster) -> tuple[frozenset[int], frozenset[int]]:
         """Return whom this client chose and who chose it; a roster without exactly these near it is refused."""
-        plan, number, choices, near = self._plan, self._number, roster.choices, roster.near
+        plan = self._plan
+        number = self._number
+        choices = roster.choices
+        near = roster.near
         if not all(1 <= other <= plan.clients for other in choices) or not set(near) <= set(choices) - {number}:
             raise ProtocolError("The list of advertisements has unknown clients, or this one.")
         every = [key for one in (*near.values(), self._advertised) for key in (one.sealing, one.masking)]
@@ -271,7 +290,8 @@ class SumClient:
 
     def _opened(self, other: int, data: bytes) -> tuple[bytes, bytes]:
         """Return both shares that another client dealt this one; refused unless they are those it committed to."""
-        sealed, committed = data[:SEALED_SIZE], data[SEALED_SIZE:]
+        sealed = data[:SEALED_SIZE]
+        committed = data[SEALED_SIZE:]
         way = f"client {other} dealt to client {self._number}"
         try:
             plain = keys.open_sealed(self._sealing_key(other, self._number), sealed, as_bytes(other, self._number))

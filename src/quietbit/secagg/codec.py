@@ -34,7 +34,9 @@ __all__ = [
     "unpack_inbox", "write_places",
 ]  # fmt: skip
 
-ADVERTISED, MASKED, CONFIRMED = b"advertisement", b"masked", b"lists"  # what is signed
+ADVERTISED = b"advertisement"  # what is signed
+MASKED = b"masked"
+CONFIRMED = b"lists"
 
 
 def as_bytes(*numbers: int) -> bytes:
@@ -67,7 +69,8 @@ class Advertisement:
     @classmethod
     def read(cls, plan: SumPlan, data: bytes) -> Advertisement:
         """Read `to_bytes`; another length than the plan's is refused."""
-        size, key = plan.advertisement_size, KEY_SIZE
+        size = plan.advertisement_size
+        key = KEY_SIZE
         require(len(data) == size, "length of the advertisement", len(data), f"{size} bytes")
         end = 2 * key + SEED_COMMITMENT_SIZE
         return cls(data[:key], data[key : 2 * key], data[2 * key : end], data[end:])
@@ -76,7 +79,8 @@ class Advertisement:
         """Refuse one that is not client ``number``'s own for this plan, or whose keys are not canonical."""
         for key in (self.sealing, self.masking):
             check_public(key)
-        sizes, expected = (len(self.seed), len(self.signature)), (SEED_COMMITMENT_SIZE, SIGNATURE_SIZE * plan.active)
+        sizes = (len(self.seed), len(self.signature))
+        expected = (SEED_COMMITMENT_SIZE, SIGNATURE_SIZE * plan.active)
         require(sizes == expected, "length of the advertisement", sizes, "that of a commitment and a signature")
         if plan.active:
             check_signature(plan, number, ADVERTISED, self.digest(plan, number), self.signature)
@@ -209,7 +213,9 @@ def _plain(value: Any) -> bool:
     """Whether there is nothing in a value but numbers, byte strings, lists and maps."""
     if type(value) is dict:
         return all(type(key) is int and _plain(one) for key, one in value.items())
-    return all(map(_plain, value)) if type(value) is list else type(value) in (int, bytes)
+    if type(value) is list:
+        return all(map(_plain, value))
+    return type(value) in (int, bytes)
 
 
 def _parts(data: bytes, count: int, what: str) -> list[Any]:

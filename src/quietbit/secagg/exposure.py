@@ -38,7 +38,10 @@ def exposure_upper(clients: int, threshold: int, neighbours: int, needed: int, c
 
     For a set A of a honest clients, ``cut`` and ``held`` are two bounds on the chance that it is exposed.
     """
-    n, m, r, k = clients, clients - colluders, clients - threshold, neighbours
+    n = clients
+    m = clients - colluders
+    r = clients - threshold
+    k = neighbours
     every = _log_choose(n - 1, k)
     captured = math.log(m) + _log_tail(n - 1, np.array([float(colluders)]), k, needed)
     a = np.arange(1, honest, dtype=np.float64)
@@ -53,7 +56,9 @@ def exposure_upper(clients: int, threshold: int, neighbours: int, needed: int, c
     cut = _log_choose(m - a, gone) + a * within + apart
     held = a * _log_tail(n - 1, inside, k, least)
     total = float(logsumexp(np.concatenate([captured, _log_choose(m, a) + np.minimum(cut, held)])))
-    return math.exp(min(0.0, total + 3 * SLACK)) if total > -math.inf else 0.0
+    if total > -math.inf:
+        return math.exp(min(0.0, total + 3 * SLACK))
+    return 0.0
 
 
 def neighbours_for(
@@ -70,16 +75,24 @@ def neighbours_for(
     (25, 17)
     """
     count = check_int(clients, "clients", 2)
-    missing, bad = check_int(gone, "gone", 0, count), check_int(colluders, "colluders", 0, count)
+    missing = check_int(gone, "gone", 0, count)
+    bad = check_int(colluders, "colluders", 0, count)
     left = count - missing - bad
-    counted = max(2, 9 * left // 10) if honest is None else honest
-    fits = bad < count - 2 * missing if active else bad < count - missing
+    if honest is None:
+        counted = max(2, 9 * left // 10)
+    else:
+        counted = honest
+    if active:
+        fits = bad < count - 2 * missing
+    else:
+        fits = bad < count - missing
     if count < SPARSE_FROM or not fits or counted > left:
         return None
     for near in range(2, count // 2):
         for needed in range(least_share_threshold(near), near + 2):
             # A client that has left holds its own share no more, and its pair key is needed all the same.
-            few, marked = near + 2 - needed, np.array([float(missing), max(missing - 1.0, 0.0)])
+            few = near + 2 - needed
+            marked = np.array([float(missing), max(missing - 1.0, 0.0)])
             stays, leaves = (_log_tail(count - 1, marked, near, few - place)[place] for place in (0, 1))
             if (count - missing) * math.exp(stays) + missing * math.exp(leaves) > failures:
                 break  # a larger threshold only makes failures likelier
@@ -92,7 +105,8 @@ def _log_choose(many: Logs | float, few: Logs | float) -> Logs:
     """Return the logarithm of C(many, few), -inf where there is no way."""
     n, k = np.broadcast_arrays(np.asarray(many, dtype=np.float64), np.asarray(few, dtype=np.float64))
     fine = (k >= 0) & (k <= n)
-    n, k = np.where(fine, n, 0.0), np.where(fine, k, 0.0)
+    n = np.where(fine, n, 0.0)
+    k = np.where(fine, k, 0.0)
     return np.where(fine, gammaln(n + 1) - gammaln(k + 1) - gammaln(n - k + 1), -np.inf)
 
 

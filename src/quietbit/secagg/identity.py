@@ -25,11 +25,14 @@ from quietbit.errors import InvalidParameter, QuietbitError, require
 
 __all__ = ["PUBLIC_SIZE", "SIGNATURE_SIZE", "Directory", "Identity", "Member", "primitive", "read_file", "verified"]
 
-FORMAT, VERSION = "quietbit-directory", 1
+FORMAT = "quietbit-directory"
+VERSION = 1
 MOST_MEMBERS = 100_000
 MOST_BYTES = 32 * 2**20
-PUBLIC_SIZE, SIGNATURE_SIZE = 32, 64
-PRIVATE, OTHERS_WRITE = 0o077, 0o022  # permission bits
+PUBLIC_SIZE = 32
+SIGNATURE_SIZE = 64
+PRIVATE = 0o077  # permission bits
+OTHERS_WRITE = 0o022
 DOMAIN = b"quietbit/identity/1/"
 
 

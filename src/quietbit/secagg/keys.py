@@ -84,7 +84,8 @@ def derive(secret: Secret, purpose: bytes, context: bytes) -> bytes:
 
 def expand(key: bytes, dimension: int) -> Mask:
     """Return the mask of a key: ``dimension`` words of 32 bits."""
-    cipher, mode = primitive("ciphers.algorithms").AES(key), primitive("ciphers.modes").CTR(bytes(16))
+    cipher = primitive("ciphers.algorithms").AES(key)
+    mode = primitive("ciphers.modes").CTR(bytes(16))
     words = primitive("ciphers").Cipher(cipher, mode).encryptor().update(bytes(4 * dimension))
     return np.frombuffer(words, dtype="<u4").astype(np.uint32, copy=False)
 
@@ -143,9 +144,11 @@ def _at_zero(holders: tuple[int, ...]) -> tuple[int, ...]:
     """Lagrange's coefficients at 0: the same for many secrets."""
     found = []
     for i in holders:
-        above, below = 1, 1
+        above = 1
+        below = 1
         for j in holders:
             if j != i:
-                above, below = above * -j % PRIME, below * (i - j) % PRIME
+                above = above * -j % PRIME
+                below = below * (i - j) % PRIME
         found.append(above * pow(below, -1, PRIME) % PRIME)
     return tuple(found)

@@ -89,7 +89,9 @@ def digest_of(purpose: bytes, *parts: bytes) -> bytes:
 
 
 def _members(found: Iterable[bytes] | None) -> tuple[bytes, ...] | None:
-    return None if found is None else tuple(found)
+    if found is None:
+        return None
+    return tuple(found)
 
 
 @final
@@ -119,7 +121,10 @@ class SumPlan:
     def __attrs_post_init__(self) -> None:
         """Refuse thresholds that cannot protect, members that are not distinct, and names that are none."""
         clients = check_int(self.clients, "clients", 2, MOST_CLIENTS)
-        least = clients // 2 + 1 if self.members is None else 2 * clients // 3 + 1
+        if self.members is None:
+            least = clients // 2 + 1
+        else:
+            least = 2 * clients // 3 + 1
         check_int(self.threshold, f"threshold ({self.server.value} server)", least, clients)
         check_int(self.dimension, "dimension", 1, 2**40)
         check_int(self.largest_code, "largest_code", 1, MOST_CODE)
@@ -180,7 +185,10 @@ class SumPlan:
     @property
     def uplink_size(self) -> int:
         """Bytes that a client sends in all, where everybody stays; with neighbours the mean over clients."""
-        others = self.clients - 1 if self.neighbours is None else self.neighbours
+        if self.neighbours is None:
+            others = self.clients - 1
+        else:
+            others = self.neighbours
         shares = DEALT_SIZE * others + SHARE_SIZE * (others + 1)  # that are dealt, and given up in the end
         return self.advertisement_size + shares + self.payload_size + 2 * SIGNATURE_SIZE * self.active
 
@@ -196,14 +204,17 @@ class SumPlan:
         Two sets of t that signed different lists have more members in common, and an honest client signs one list; of a
         server that follows the protocol t - 1 hold too few shares.
         """
-        return 2 * self.threshold - self.clients - 1 if self.active else self.threshold - 1
+        if self.active:
+            return 2 * self.threshold - self.clients - 1
+        return self.threshold - 1
 
     def exposure_upper(self, colluders: int, honest: int) -> float:
         """Bound from above the chance that both secrets of a client, or a sum of fewer honest clients, are exposed.
 
         Without neighbours it is 0 up to `most_colluders` and t - C honest clients, and 1 beyond.
         """
-        bad, good = check_int(colluders, "colluders", 0, self.clients), check_int(honest, "honest", 2, self.clients)
+        bad = check_int(colluders, "colluders", 0, self.clients)
+        good = check_int(honest, "honest", 2, self.clients)
         if bad > self.most_colluders or good > self.threshold - bad:
             return 1.0
         if self.neighbours is None:
@@ -249,7 +260,8 @@ class SumPlan:
 
     def pack(self, client: int, values: Mask) -> bytes:
         """Write a masked vector: coordinate i has bits [i b, (i+1) b), least significant first."""
-        parts, words = [self._header(client)], values.astype("<u4", copy=False).view(np.uint8).reshape(-1, 4)
+        parts = [self._header(client)]
+        words = values.astype("<u4", copy=False).view(np.uint8).reshape(-1, 4)
         for first in range(0, self.width, CHUNK):
             spread = np.unpackbits(words[first : first + CHUNK], axis=1, count=self.bits, bitorder="little")
             parts.append(np.packbits(spread, bitorder="little").tobytes())
@@ -265,7 +277,8 @@ class SumPlan:
         require(not used or int(body[-1]) >> used == 0, "padding of the masked vector", int(body[-1]), "zero")
         out = np.zeros(self.width, dtype=np.uint32)
         for first in range(0, self.width, CHUNK):
-            count, start = min(CHUNK, self.width - first), first * self.bits // 8
+            count = min(CHUNK, self.width - first)
+            start = first * self.bits // 8
             spread = np.unpackbits(body[start:], count=count * self.bits, bitorder="little").reshape(count, self.bits)
             for bit in range(self.bits):
                 out[first : first + count] |= spread[:, bit].astype(np.uint32) << np.uint32(bit)
@@ -279,7 +292,9 @@ class SumPlan:
 def _chosen(context: bytes, clients: int, neighbours: int, number: int, choice: bytes) -> frozenset[int]:
     """Draw without replacement from words of SHAKE-256; words that would favour some are passed over."""
     name = digest_of(b"neighbours", context, number.to_bytes(4, "big"), choice)
-    others, found, block = clients - 1, set[int](), 0
+    others = clients - 1
+    found = set[int]()
+    block = 0
     top = 2**64 - 2**64 % others
     while len(found) < neighbours:
         words = hashlib.shake_256(name + block.to_bytes(4, "big")).digest(16 * neighbours)

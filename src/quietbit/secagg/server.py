@@ -74,7 +74,9 @@ class SumServer:
 
     def advertise(self, published: Mapping[int, Advertisement]) -> dict[int, Roster]:
         """Return, to forward to each, all choices and its neighbours' advertisements; refuse below the threshold."""
-        plan, good, seen = self._plan, dict[int, Advertisement](), set[bytes]()
+        plan = self._plan
+        good = dict[int, Advertisement]()
+        seen = set[bytes]()
         for number, one in published.items():
             try:
                 one.check(plan, number)
@@ -166,7 +168,8 @@ class SumServer:
         u2 = self.arrived()
         require(set(answers) <= u2, "clients that answered", sorted(answers), "among those whose vectors arrived")
         self._enough(len(answers), "helped to unmask")
-        plan, total = self._plan, self._total.copy()
+        plan = self._plan
+        total = self._total.copy()
         seeds = {holder: answer.seeds for holder, answer in answers.items()}
         for client in sorted(u2):
             seed = self._recover(seeds, client, SEED)
@@ -184,7 +187,10 @@ class SumServer:
                     key = pair_mask_key(self.description, gone, client, private, own, self._advertised[client].masking)
                     mask = keys.expand(key, plan.width)
                     # The client added this mask if its number is the smaller one, and subtracted it otherwise.
-                    total = total - mask if client < gone else total + mask
+                    if client < gone:
+                        total = total - mask
+                    else:
+                        total = total + mask
         found = plan.reduce(total)
         if found[plan.dimension :].any():
             raise ProtocolError("The guard of the sum is not zero: a vector was not masked as the protocol says.")
@@ -192,7 +198,8 @@ class SumServer:
 
     def _recover(self, shares: Mapping[int, Mapping[int, bytes]], dealer: int, kind: bytes) -> bytes:
         """Recover a secret from shares that its dealer committed to; whoever gave another is named and not counted."""
-        plan, found = self._plan, {}
+        plan = self._plan
+        found = {}
         for holder, parts in shares.items():
             if dealer not in parts:
                 continue
