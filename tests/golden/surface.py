@@ -1,6 +1,6 @@
 """What other people's files and programs name: public Python names, keys of a plan, commands and options, JSON reports.
 
-    PYTHONPATH=tests python tests/golden/surface.py      # writes surface.json after something was added on purpose
+    PYTHONPATH=tests python tests/golden/surface.py      # at every release: writes surface.json
 
 Nothing in the file may go away without a minor version in which the old spelling still works and warns
 (docs/reference/stability.md).
