@@ -133,6 +133,9 @@ class Outbox(Generic[Reply]):
                 return
             self._working = True
             work(self)
+            if self.closed:
+                text = "an answer was not ready at its moment: answer-seconds of the policy is short"
+                log_quietly(logging.WARNING, text)
         except BaseException as error:
             log_quietly(logging.ERROR, "an answer failed, and the server is not told", error)
         finally:
