@@ -9,6 +9,7 @@ import gc
 import logging
 import os
 import signal
+from collections.abc import Iterator
 
 import pytest
 from hypothesis import settings
@@ -56,3 +57,12 @@ def heard() -> None:
     flower = logging.getLogger("flwr")
     flower.disabled, flower.propagate = False, True
     flower.setLevel(logging.DEBUG)
+
+
+@pytest.fixture(autouse=True)
+def interruptible() -> Iterator[None]:
+    """Let Ctrl-C end the tests: NVFlare's client keeps it from the engine's thread."""
+    handler = signal.getsignal(signal.SIGINT)
+    yield
+    if signal.getsignal(signal.SIGINT) is not handler:
+        signal.signal(signal.SIGINT, handler)

@@ -68,10 +68,10 @@ def number_of(name: str) -> int:
 
 def local_settings(values: Mapping[str, Any]) -> Plan:
     """Return the settings of a job; refuse those that count on anybody but the client itself."""
-    inner = values.get(TABLE)  # NVFlare's servers take a dot in a key for a table in a table
-    settings = plan_of(
-        {f"{PREFIX}{key}": value for key, value in inner.items()} if isinstance(inner, Mapping) else values
-    )
+    table = values.get(TABLE)  # NVFlare's servers take a dot in a key for a table in a table
+    if isinstance(table, Mapping):
+        values = {f"{PREFIX}{key}": value for key, value in table.items()}
+    settings = plan_of(values)
     rule = f"{Trust.LOCAL.value}: over NVFlare the server sees every release"
     require(settings.trust is Trust.LOCAL, "quietbit.trust", settings.trust.value, rule)
     given = settings.replay is not None and settings.replay.start == APP
@@ -94,11 +94,15 @@ class PrivateUplink(Filter):  # type: ignore[misc]
     def __init__(self, simulation: bool = False, seed: int | None = None, metrics: list[str] | None = None) -> None:
         """Refuse rules that do not fit together; the names are those that NVFlare writes into the job."""
         super().__init__()
-        self.simulation, self.seed, self.metrics = simulation, seed, metrics
+        self.simulation = simulation
+        self.seed = seed
+        self.metrics = metrics
         require(isinstance(simulation, bool), "simulation", simulation, "true or false")
-        fine = simulation or (seed is None and not metrics)
-        require(fine, "seed and metrics", [seed, metrics], "left out unless it is a simulation")
-        self._rules = Simulation(seed=seed, metrics=tuple(metrics or ())) if simulation else None
+        fits = simulation or (seed is None and not metrics)
+        require(fits, "seed and metrics", [seed, metrics], "left out unless it is a simulation")
+        self._rules: Simulation | None = None
+        if simulation:
+            self._rules = Simulation(seed=seed, metrics=tuple(metrics or ()))
 
     def handle_event(self, event_type: str, fl_ctx: FLContext) -> None:
         """Shut the other ways out when a run starts; `process` raises where that did not happen."""
@@ -110,63 +114,78 @@ class PrivateUplink(Filter):  # type: ignore[misc]
 
     def process(self, shareable: Shareable, fl_ctx: FLContext) -> Shareable:
         """Decide about a task that comes in; answer for one that goes out. Whatever else passes here raises."""
-        where = self.get_prop(FilterContextKey.CHAIN_TYPE), fl_ctx.get_prop(FLContextKey.FILTER_DIRECTION)
+        chain = self.get_prop(FilterContextKey.CHAIN_TYPE)
+        direction = fl_ctx.get_prop(FLContextKey.FILTER_DIRECTION)
         if not shut(fl_ctx):
             raise ContentBlockedException(f"quietbit: {LATE}")
         task = task_of(fl_ctx)
-        if where == (FilterChainType.TASK_DATA_CHAIN, FilterKey.IN):
+        if (chain, direction) == (FilterChainType.TASK_DATA_CHAIN, FilterKey.IN):
             if task is None:
-                _check_way_out(fl_ctx)
-                task = self._decide(shareable, fl_ctx)
-                if not fl_ctx.set_prop(TURN, task, private=True, sticky=False):
-                    raise ContentBlockedException("quietbit: what was decided about this task cannot be remembered.")
-                fl_ctx.get_prop(DECIDED)(task)
+                self._take(shareable, fl_ctx)
             return shareable
-        if where != (FilterChainType.TASK_RESULT_CHAIN, FilterKey.OUT):
-            raise ContentBlockedException(f"quietbit: nothing is sent this way: {where[0]} going {where[1]}.")
+        if (chain, direction) != (FilterChainType.TASK_RESULT_CHAIN, FilterKey.OUT):
+            raise ContentBlockedException(f"quietbit: nothing is sent this way: {chain} going {direction}.")
         if task is None:
             raise ContentBlockedException(f"quietbit: {TOO.format('data')}")
         return task.answer(shareable)
 
+    def _take(self, shareable: Any, fl_ctx: FLContext) -> None:
+        """Decide about a task, and let the engine know before the app is called."""
+        _check_way_out(fl_ctx)
+        task = self._decide(shareable, fl_ctx)
+        if not fl_ctx.set_prop(TURN, task, private=True, sticky=False):
+            raise ContentBlockedException("quietbit: what was decided about this task cannot be remembered.")
+        fl_ctx.get_prop(DECIDED)(task)
+
     def _decide(self, shareable: Any, fl_ctx: FLContext) -> Task:
-        """Decide about a task: accepted and noted, or declined with a reason that tells nothing of the data."""
+        """Decide about a task: accepted and noted, or declined for a reason that tells nothing of the data."""
+        number = fl_ctx.get_prop(FLContextKey.TASK_ID)
+        heads = {
+            ReservedHeaderKey.TASK_NAME: fl_ctx.get_prop(FLContextKey.TASK_NAME),
+            ReservedHeaderKey.TASK_ID: number,
+        }
         cookies = shareable.get_cookie_jar() if isinstance(shareable, Shareable) else None
-        number, name = fl_ctx.get_prop(FLContextKey.TASK_ID), fl_ctx.get_prop(FLContextKey.TASK_NAME)
-        heads = {ReservedHeaderKey.TASK_NAME: name, ReservedHeaderKey.TASK_ID: number}
-        task = Task(str(number), heads | ({ReservedHeaderKey.COOKIE_JAR: deepcopy(cookies)} if cookies else {}))
+        if cookies:
+            heads[ReservedHeaderKey.COOKIE_JAR] = deepcopy(cookies)
+        task = Task(str(number), heads)
         try:
             gate, task.shows = self._gate(fl_ctx)
-            asked, task.names = shareable.get(RECORD), gate.metrics
-            if asked is None and task.names:
+            task.names = gate.metrics
+            request = shareable.get(RECORD)
+            if request is None and task.names:
                 task.moment = AnswerTime(gate.answer_seconds)
             else:
-                self._accept(task, gate, asked, shareable, fl_ctx)
+                self._accept(task, gate, request, shareable, fl_ctx)
             task.runs = True
         except Exception as error:
             task.refused = refused(error)
         return task
 
-    def _accept(self, task: Task, gate: Gate, asked: Any, shareable: Shareable, fl_ctx: FLContext) -> None:
+    def _accept(self, task: Task, gate: Gate, request: Any, shareable: Shareable, fl_ctx: FLContext) -> None:
         """Accept and note what is asked: an update, which fixes the answer's moment, or an answer about the model."""
-        whole = isinstance(asked, Mapping) and set(asked) <= KNOWN and bool(asked.keys() & {UPDATE, ABOUT})
-        if not whole or not isinstance(asked.get("settings"), Mapping):
+        if not _is_request(request):
             raise InvalidParameter(
                 "The server's task must carry quietbit's question, and does not: is PrivateReceiver among its filters?"
             )
-        plan = local_settings(asked["settings"])
-        name, digits = fl_ctx.get_identity_name(), re.search(r"(\d+)$", fl_ctx.get_identity_name())
-        who = number_of(fl_ctx.get_job_id()), number_of(name), int(digits[1]) if digits else None
-        if UPDATE in asked:
-            question = question_of({RECORD: asked[UPDATE]}, plan, *who)
+        plan = local_settings(request["settings"])
+        name = fl_ctx.get_identity_name()
+        digits = re.search(r"(\d+)$", name)
+        partition = int(digits[1]) if digits else None
+        node = (number_of(fl_ctx.get_job_id()), number_of(name), partition)
+        with_zero = not task.shows
+        if UPDATE in request:
+            question = question_of({RECORD: request[UPDATE]}, plan, *node)
             model = _model(shareable, gate, question, plan)
-            task.turn = Turn.accept(gate, question, model, plan, with_zero=not task.shows)
+            task.turn = Turn.accept(gate, question, model, plan, with_zero=with_zero)
             task.moment = task.turn.moment
-        if ABOUT in asked:
+        if ABOUT in request:
             try:
-                about = evaluation_of(plan)
-                question = question_of({RECORD: asked[ABOUT]}, plan, *who, about)
-                turn = Turn.evaluate(gate, question, about, with_zero=not task.shows)
-                task.evaluation, task.moment = (turn, about), turn.moment if task.turn is None else task.moment
+                evaluation = evaluation_of(plan)
+                question = question_of({RECORD: request[ABOUT]}, plan, *node, evaluation)
+                turn = Turn.evaluate(gate, question, evaluation, with_zero=with_zero)
+                task.evaluation = (turn, evaluation)
+                if task.turn is None:
+                    task.moment = turn.moment
             except Exception as error:
                 if task.turn is None:
                     raise
@@ -187,11 +206,19 @@ class PrivateUplink(Filter):  # type: ignore[misc]
         return gate, simulated and not own_keys(owner)
 
 
+def _is_request(request: Any) -> bool:
+    """Return whether a task's record has the fields of a question, and no others."""
+    if not isinstance(request, Mapping) or not isinstance(request.get("settings"), Mapping):
+        return False
+    return set(request) <= KNOWN and (UPDATE in request or ABOUT in request)
+
+
 def _check_way_out(fl_ctx: FLContext) -> None:
     """Refuse a task whose result no filter of ours would see."""
-    table, task = fl_ctx.get_prop(FLContextKey.RUNNER).task_result_filters, fl_ctx.get_prop(FLContextKey.TASK_NAME)
-    ahead = get_filters(Scope.TASK_RESULT_FILTERS_NAME, fl_ctx, table, task, FilterKey.OUT)
-    if not any(isinstance(one, PrivateUplink) for one in ahead):
+    table = fl_ctx.get_prop(FLContextKey.RUNNER).task_result_filters
+    task_name = fl_ctx.get_prop(FLContextKey.TASK_NAME)
+    filters = get_filters(Scope.TASK_RESULT_FILTERS_NAME, fl_ctx, table, task_name, FilterKey.OUT)
+    if not any(isinstance(member, PrivateUplink) for member in filters):
         raise ContentBlockedException(f"quietbit: {TOO.format('result')}")
 
 
@@ -199,13 +226,14 @@ def _model(shareable: Any, gate: Gate, question: Question, plan: Plan) -> dict[s
     """Return the round's arrays; where rounds came in their place, replay these and let the app see whole arrays."""
     dxo = from_shareable(shareable)
     require(dxo.data_kind == DataKind.WEIGHTS, "kind of the server's data", dxo.data_kind, "weights")
-    said, speed = (shareable[RECORD].get(name) for name in (MODEL, SPEED))
-    if said is not None:
+    rounds = shareable[RECORD].get(MODEL)
+    if rounds is not None:
         follower = Follower(gate.models, question.run, plan, families=gate.families)
         if dxo.data:
-            follower.full(said, kind_of(dxo.data), named(dxo.data), speed)
+            momentum = shareable[RECORD].get(SPEED)
+            follower.full(rounds, kind_of(dxo.data), named(dxo.data), momentum)
         else:
-            kind, found = follower.replayed(said, question)
-            dxo.data = {name: as_kind(array, kind) for name, array in found.items()}
+            kind, arrays = follower.replayed(rounds, question)
+            dxo.data = {name: as_kind(array, kind) for name, array in arrays.items()}
             dxo.update_shareable(shareable)
     return named(dxo.data)

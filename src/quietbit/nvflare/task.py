@@ -34,14 +34,26 @@ from quietbit.run.messages import MOST_TRACEBACK, RECORD, finite
 from quietbit.run.parts.evaluation import Evaluation
 
 __all__ = [
-    "ANSWER", "CRASHED", "DECIDED", "TURN", "NamedArray", "Task", "as_kind", "kind_of", "named", "refused", "task_of",
-]  # fmt: skip
+    "ANSWER",
+    "CRASHED",
+    "DECIDED",
+    "TURN",
+    "NamedArray",
+    "Task",
+    "as_kind",
+    "kind_of",
+    "named",
+    "refused",
+    "task_of",
+]
 
 LOGGER = logging.getLogger(__name__)
-TURN, DECIDED = "quietbit.turn", "quietbit.decided"  # properties of a task's context
+TURN = "quietbit.turn"  # the property of a context that holds its task
+DECIDED = "quietbit.decided"  # and the one that is called when it is decided about
 ANSWER = "answer"  # about the model, or why there is none
 CRASHED = "crashed"  # of simulated sites alone: why an app has no update
-NUMPY, TORCH = "numpy", "torch"
+NUMPY = "numpy"
+TORCH = "torch"
 
 
 @final
@@ -69,10 +81,17 @@ class Task:
     _lock: threading.Lock = field(factory=threading.Lock)
     _content: dict[str, Any] = field(factory=dict)
 
+    @property
+    def props(self) -> dict[str, Any]:
+        """What a context must have for `task_of` to find this task."""
+        name = self.heads[ReservedHeaderKey.TASK_NAME]
+        return {TURN: self, FLContextKey.TASK_ID: self.number, FLContextKey.TASK_NAME: name}
+
     def serving(self) -> contextlib.AbstractContextManager[None]:
         """Let the app find the batch of its round, in whichever thread, or process that this one started, it runs."""
-        turn = self.turn
-        return contextlib.nullcontext() if turn is None else serving(turn.ticket, dimension=turn.layout.dimension)
+        if self.turn is None:
+            return contextlib.nullcontext()
+        return serving(self.turn.ticket, dimension=self.turn.layout.dimension)
 
     def answer(self, result: Any) -> Shareable:
         """Return the one thing that leaves for this task; the very same object passes a second time."""
@@ -110,16 +129,16 @@ class Task:
         return {RECORD: record}
 
     def _made(self, result: Any) -> Shareable:
-        turn, evaluation = self.turn, self.evaluation
-        if turn is None and evaluation is None and self.runs:
+        if self.turn is None and self.evaluation is None and self.runs:
             self.heads[ReservedHeaderKey.CONTENT_TYPE] = "DXO"
             return DXO(DataKind.METRICS, data=_numbers(result, self.names)).to_shareable()
         record = dict(self.refused)
-        if turn is not None:
-            record |= self._released("release", turn, partial(_update, result, turn))
-        if evaluation is not None:
-            made = self._released(ANSWER, evaluation[0], partial(_shares, result, evaluation[1]))
-            record |= made if ANSWER in made else {ANSWER: made}
+        if self.turn is not None:
+            record |= self._released("release", self.turn, partial(_update, result, self.turn))
+        if self.evaluation is not None:
+            turn, evaluation = self.evaluation
+            answer = self._released(ANSWER, turn, partial(_shares, result, evaluation))
+            record |= answer if ANSWER in answer else {ANSWER: answer}
         if self.names and record.keys() & {"release", ANSWER}:
             record["metrics"] = _numbers(result, self.names)
         if self.shows and self.crash:
@@ -147,15 +166,16 @@ def _without_head(reply: Shareable) -> dict[str, Any]:
 
 def task_of(fl_ctx: FLContext) -> Task | None:
     """Return what was decided about the task of a context, if it was."""
-    found = fl_ctx.get_prop(TURN)
-    same = isinstance(found, Task) and found.number == str(fl_ctx.get_prop(FLContextKey.TASK_ID))
-    return found if same else None
+    task = fl_ctx.get_prop(TURN)
+    if not isinstance(task, Task) or task.number != str(fl_ctx.get_prop(FLContextKey.TASK_ID)):
+        return None
+    return task
 
 
 def refused(error: Exception, *, accepted: bool = False) -> dict[str, Any]:
     """Return why there is no release, as it is sent."""
-    said, noted = refusal(error, accepted=accepted)
-    return {"declined": said, "noted": noted}
+    reason, noted = refusal(error, accepted=accepted)
+    return {"declined": reason, "noted": noted}
 
 
 def _answered(result: Any) -> DXO:
@@ -168,7 +188,8 @@ def _answered(result: Any) -> DXO:
 def _update(result: Any, turn: Turn) -> list[FloatVector]:
     """Return *received minus trained* of the app's answer, weights or NVFlare's differences."""
     dxo = _answered(result)
-    arrays: dict[str, Any] = {**dict.fromkeys(turn.layout.kept), **named(dxo.data)}  # kept ones are never read
+    arrays: dict[str, Any] = dict.fromkeys(turn.layout.kept)  # which are never read
+    arrays |= named(dxo.data)
     if dxo.data_kind == DataKind.WEIGHTS:
         return turn.layout.difference(turn.received, arrays)
     require(dxo.data_kind == DataKind.WEIGHT_DIFF, "kind of the app's answer", dxo.data_kind, "weights")
@@ -178,14 +199,17 @@ def _update(result: Any, turn: Turn) -> list[FloatVector]:
 
 def _shares(result: Any, asked: Evaluation) -> FloatVector:
     """Return what the app's metric, alone or beside the weights, is of cells; one that is not there is refused."""
-    found = _metrics(_answered(result))
-    require(asked.metric in found, f"metric {asked.metric!r} of the app", "missing", "in what it answers")
-    return asked.shares(found[asked.metric])
+    metrics = _metrics(_answered(result))
+    name = asked.metric
+    require(name in metrics, f"metric {name!r} of the app", "missing", "in what it answers")
+    return asked.shares(metrics[name])
 
 
 def _metrics(dxo: DXO) -> Mapping[str, Any]:
-    found: Any = dxo.data if dxo.data_kind == DataKind.METRICS else dxo.get_meta_prop(MetaKey.INITIAL_METRICS, {})
-    return found if isinstance(found, Mapping) else {}
+    metrics: Any = dxo.get_meta_prop(MetaKey.INITIAL_METRICS, {})
+    if dxo.data_kind == DataKind.METRICS:
+        metrics = dxo.data
+    return metrics if isinstance(metrics, Mapping) else {}
 
 
 def _numbers(result: Any, names: tuple[str, ...]) -> dict[str, float]:
@@ -211,19 +235,22 @@ class NamedArray:
 
     def numpy(self) -> Any:
         """Return the entries as a numpy array."""
-        return self.value.detach().cpu().numpy() if is_tensor(self.value) else np.asarray(self.value)
+        if is_tensor(self.value):
+            return self.value.detach().cpu().numpy()
+        return np.asarray(self.value)
 
 
 def named(weights: Any) -> dict[str, NamedArray]:
     """Return the arrays of a model by name."""
     require(isinstance(weights, Mapping), "weights", type(weights).__name__, "a dict of arrays")
-    found = {}
+    arrays = {}
     for name, value in weights.items():
         require(isinstance(name, str), "name of an array", type(name).__name__, "text")
-        array = isinstance(value, np.ndarray) or is_tensor(value)
-        kind = dtype_name(value) if array else type(value).__name__
-        found[name] = NamedArray(value, kind, tuple(value.shape) if array else ())
-    return found
+        if isinstance(value, np.ndarray) or is_tensor(value):
+            arrays[name] = NamedArray(value, dtype_name(value), tuple(value.shape))
+        else:
+            arrays[name] = NamedArray(value, type(value).__name__, ())
+    return arrays
 
 
 def kind_of(weights: Mapping[str, Any]) -> str:
@@ -233,4 +260,7 @@ def kind_of(weights: Mapping[str, Any]) -> str:
 
 def as_kind(array: Any, kind: str) -> Any:
     """Return an array as the kind that the server's model has, in memory of its own."""
-    return require_module("torch", "torch").from_numpy(np.array(array)) if kind == TORCH else np.array(array)
+    copied = np.array(array)
+    if kind == TORCH:
+        return require_module("torch", "torch").from_numpy(copied)
+    return copied
