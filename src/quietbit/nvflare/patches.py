@@ -166,8 +166,8 @@ def shut(fl_ctx: FLContext) -> bool:
         if not hasattr(executor, DONE):
             executor.execute = partial(execute_task, executor, executor.execute, [])
             setattr(executor, DONE, True)
+    auxiliary = engine.aux_runner  # raises where it is missing, each time
     if not before:
-        auxiliary = engine.aux_runner
         auxiliary.send_aux_request = partial(_aux, auxiliary.send_aux_request, 1)
         auxiliary.multicast_aux_requests = partial(_aux, auxiliary.multicast_aux_requests, 0)
         runner._process_task = partial(process_task, runner._process_task)
