@@ -45,8 +45,15 @@ _absolute.__name__ = "file"  # what help calls the type
 PolicyArgument = Annotated[Path, _file("POLICY", "The policy file.")]
 SKIPPED = ("trust", "largest_exposure", "min_neighbours", "seed")  # for those who edit the file
 LEVELS = ("debug", "info", "warning", "error")
-USUAL = {"delta": 1e-5, "mechanisms": "imvu,vmvu,scout", "runs": "*", "metrics": "", "least_epsilon": 0.001,
-         "ledger": None, "counter": None}  # fmt: skip
+USUAL = {
+    "delta": 1e-5,
+    "mechanisms": "imvu,vmvu,scout",
+    "runs": "*",
+    "metrics": "",
+    "least_epsilon": 0.001,
+    "ledger": None,
+    "counter": None,
+}
 
 
 def _rule_options() -> list[inspect.Parameter]:
@@ -179,11 +186,16 @@ def _status(
         names = sorted({name[:16] for _, _, name in made})
         runs.append({"run": run, "releases": len(made), "first": first, "last": latest, "mechanisms": names})
     refusals = [
-        {"when": _clock(decision.time), "run": decision.run, "round": decision.round,
-         "reason": decision.reason, "in full": decision.text}
+        {
+            "when": _clock(decision.time),
+            "run": decision.run,
+            "round": decision.round,
+            "reason": decision.reason,
+            "in full": decision.text,
+        }
         for decision in history.last
         if decision.reason != ACCEPTED
-    ]  # fmt: skip
+    ]
     today = state.last_day(Moment.now())
     rows = [
         Row("releases", "releases", state.releases, f"{state.releases} of {found.releases}"),

@@ -27,7 +27,8 @@ from quietbit.target import Target, Trust
 
 __all__ = ["ANSWERS", "SUMMED_ANSWERS", "Budget", "account_of", "reached"]
 
-ANSWERS, SUMMED_ANSWERS = "RandomisedResponse", "SummedResponse"  # kinds, in a ledger's descriptions, of evaluations
+ANSWERS = "RandomisedResponse"  # kinds, in a ledger's descriptions, of evaluations
+SUMMED_ANSWERS = "SummedResponse"
 PACKAGE = "quietbit."  # the code that `pricing_version` is the digest of
 MOST_COSTS = 4096
 _COSTS: dict[tuple[object, ...], Cost] = {}

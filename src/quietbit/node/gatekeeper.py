@@ -54,7 +54,8 @@ from quietbit.secagg.identity import OTHERS_WRITE
 __all__ = ["BatchSocket", "Gate", "Gatekeeper", "RemoteGate", "Ticket", "batch_of_parent"]
 
 LOGGER = logging.getLogger(__name__)
-MAGIC, HEAD = b"QBG1", struct.Struct("<4sIQ")
+MAGIC = b"QBG1"
+HEAD = struct.Struct("<4sIQ")
 MOST_JSON = 2**22
 PIECE = 2**24  # bytes of gradients in one message
 MOST_BYTES = 2**40  # of an answer: the app believes the gatekeeper
@@ -71,13 +72,15 @@ class Gatekeeper:
 
     def __init__(self, gate: LocalGate, path: str | os.PathLike[str], *, mode: int = 0o600) -> None:
         """Bind the socket; one that somebody listens on is refused, what a crash left is replaced."""
-        self._gate, self._path = gate, Path(path).expanduser()
+        self._gate = gate
+        self._path = Path(path).expanduser()
         require(self._path.is_absolute(), "socket", str(path), "an absolute path")
         require(0 <= mode <= 0o777, "mode of the socket", mode, "the permission bits of a file")
         if _is_shared(self._path):
             rule = "in a folder that only its owner can write in (chmod go-w): others could put a socket in its place"
             raise InvalidParameter.of("socket", rule, str(path))
-        self._stopped, self._guard = threading.Event(), threading.Lock()
+        self._stopped = threading.Event()
+        self._guard = threading.Lock()
         self._open: dict[socket.socket, bool] = {}  # in the order they came: whether a release was noted for it
         self._clear()
         self._socket = _new_socket()
@@ -125,10 +128,10 @@ class Gatekeeper:
 
     def _clear(self) -> None:
         try:
-            found = os.lstat(self._path)
+            status = os.lstat(self._path)
         except FileNotFoundError:
             return
-        if not stat.S_ISSOCK(found.st_mode):
+        if not stat.S_ISSOCK(status.st_mode):
             raise QuietbitError(f"Cannot serve on {self._path}: there is something that is not a socket.")
         with _new_socket() as probe:
             try:
@@ -154,7 +157,8 @@ class Gatekeeper:
 
     def _converse(self, connection: socket.socket) -> None:
         asked, _ = _receive(connection, 0, ASK)
-        gate, what = self._gate, asked.get("ask")
+        gate = self._gate
+        what = asked.get("ask")
         if what == "rules":
             models = gate.rules.models and str(Path(gate.rules.models).expanduser())
             rules = {
@@ -270,8 +274,10 @@ class RemoteTicket:
     """
 
     def __init__(self, connection: socket.socket, dimension: int) -> None:
-        self._connection, self._dimension = connection, dimension
-        self._guard, self._used = threading.Lock(), False
+        self._connection = connection
+        self._dimension = dimension
+        self._guard = threading.Lock()
+        self._used = False
 
     def draw(self, count: int) -> NDArray[np.int64]:
         """Have the batch drawn."""
@@ -318,11 +324,11 @@ class RemoteTicket:
             self._used = last
             try:
                 _send(self._connection, said, data)
-                found = _receive(self._connection, MOST_BYTES, WAIT)
-            except BaseException:  # an answer that was not waited for must not be taken for that to another question
+                answer = _receive(self._connection, MOST_BYTES, WAIT)
+            except BaseException:  # an answer that was not waited for must not be taken for that to another request
                 self._connection.close()
                 raise
-        return _answered(found)
+        return _answered(answer)
 
 
 Gate: TypeAlias = LocalGate | RemoteGate  # who holds policy, ledger and keys: in this process, or behind a socket
@@ -338,7 +344,8 @@ class BatchSocket:
 
     def __init__(self, current: Callable[[], tuple[Ticket, int] | None]) -> None:
         """Listen from now on, and tell all processes that this one will start."""
-        self._current, folder = current, Path(tempfile.mkdtemp(prefix="quietbit-"))
+        self._current = current
+        folder = Path(tempfile.mkdtemp(prefix="quietbit-"))
         atexit.register(shutil.rmtree, folder, ignore_errors=True)
         self._socket = _new_socket()
         self._socket.bind(str(folder / "batch"))
@@ -354,12 +361,13 @@ class BatchSocket:
     def _answer(self, connection: socket.socket) -> None:
         """Answer one trainer for one round; when it goes, nothing is left to do."""
         with connection, contextlib.suppress(OSError, Unusable):
-            found = self._current()
-            if found is None:
+            current = self._current()
+            if current is None:
                 _send(connection, {"refused": Reason.INVALID.value, "detail": "There is no round."})
                 return
-            _send(connection, {"dimension": found[1]})
-            _serve_batches(connection, *found, PATIENCE)
+            ticket, dimension = current
+            _send(connection, {"dimension": dimension})
+            _serve_batches(connection, ticket, dimension, PATIENCE)
 
 
 def batch_of_parent() -> RemoteTicket | None:
@@ -381,22 +389,24 @@ def _serve_batches(connection: socket.socket, ticket: Ticket, dimension: int, se
     ends = time.monotonic() + seconds
     most = max(8 * dimension, PIECE)  # no more is read than an update, or a piece of gradients
     while True:
-        said, data = _receive(connection, most, ends - time.monotonic())
+        message, data = _receive(connection, most, ends - time.monotonic())
         answer: dict[str, Any] = {}
-        found = b""
+        content = b""
         try:
-            if "draw" in said:
-                found = ticket.draw(said["draw"]).astype("<i8").tobytes()
-            elif "rows" in said:
+            if "draw" in message:
+                content = ticket.draw(message["draw"]).astype("<i8").tobytes()
+            elif "rows" in message:
                 ticket.add(np.frombuffer(data, dtype="<f4").reshape(-1, dimension))
-            elif "step" in said:
+            elif "step" in message:
                 change = ticket.step()
-                answer, found = {"more": change is not None}, b"" if change is None else change.astype("<f8").tobytes()
+                answer = {"more": change is not None}
+                if change is not None:
+                    content = change.astype("<f8").tobytes()
             else:
                 return data
         except (QuietbitError, ValueError) as error:  # there is a release all the same, of what came before
             answer = {"refused": Reason.INVALID.value, "detail": str(error)}
-        _send(connection, answer, found)
+        _send(connection, answer, content)
 
 
 def _is_shared(path: Path) -> bool:
@@ -440,11 +450,11 @@ def _receive(connection: socket.socket, most: int, seconds: float) -> tuple[dict
 
 def _read(connection: socket.socket, size: int, ends: float) -> bytes:
     """Read exactly ``size`` bytes; a connection that ends before, or is not done at ``ends``, is an error."""
-    found = bytearray()
-    while len(found) < size:
+    data = bytearray()
+    while len(data) < size:
         connection.settimeout(max(1e-3, ends - time.monotonic()))
-        piece = connection.recv(min(size - len(found), 2**20))
+        piece = connection.recv(min(size - len(data), 2**20))
         if not piece:
             raise Unusable("The connection ended before its message did.")
-        found += piece
-    return bytes(found)
+        data += piece
+    return bytes(data)

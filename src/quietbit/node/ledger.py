@@ -40,7 +40,8 @@ from quietbit.node.refusal import AnsweredBefore, BudgetSpent
 
 __all__ = ["FileLedger", "Ledger", "LedgerError", "LedgerState", "StateLedger", "WatchedLedger"]
 
-FORMAT, VERSION = "quietbit-ledger", 2
+FORMAT = "quietbit-ledger"
+VERSION = 2
 COUNTER = "quietbit-counter"
 DAY = 86400.0
 MOST_BYTES = 256 * 2**20
@@ -206,8 +207,10 @@ class LedgerState:
             elif kind == "mechanism":
                 self.mechanisms[str(entry["mechanism"])] = entry["description"]
             elif kind == "release":
-                mechanism, honest = str(entry["mechanism"]), check_int(entry["honest"], "honest", 0)
-                number, when = check_int(entry["round"], "round", 1), float(entry["time"])
+                mechanism = str(entry["mechanism"])
+                honest = check_int(entry["honest"], "honest", 0)
+                number = check_int(entry["round"], "round", 1)
+                when = float(entry["time"])
                 if mechanism not in self.mechanisms:
                     raise InvalidParameter.of("mechanism of a release", "one that was noted", mechanism)
                 run = str(entry["run"])
@@ -282,7 +285,8 @@ class StateLedger:
 
     def read(self) -> LedgerState:
         """Return the totals."""
-        state, text = LedgerState(), self.state.get("ledger", "")
+        state = LedgerState()
+        text = self.state.get("ledger", "")
         for line in str(text).encode("ascii").splitlines():
             state.take(line, "The ledger in the state")
         if not text:
@@ -306,7 +310,8 @@ class FileLedger:
         self.path = _absolute(path, "ledger")
         self._counter = _absolute(counter, "counter")
         require(self.path != self._counter, "counter", str(counter), "another file than the ledger")
-        self._state, self._size = LedgerState(), 0
+        self._state = LedgerState()
+        self._size = 0
         self._guard = threading.RLock()
 
     @classmethod
@@ -356,16 +361,19 @@ class FileLedger:
         """Read, change, write and force to disk, the counter too, all under the lock."""
         with self._guard, locked(self.path, "ledger", os.O_RDWR) as handle:
             state = self._read(handle, known or {})
-            entries, size = list(change(state)), self._size
+            entries = list(change(state))
+            size = self._size
             if not entries:
                 return state
-            self._state, self._size = LedgerState(), 0  # read anew if anything goes wrong from here on
+            self._state = LedgerState()  # read anew if anything goes wrong from here on
+            self._size = 0
             lines = _written(state, entries, str(self.path))
             if size + len(lines) > MOST_BYTES:
                 raise LedgerError(f"The ledger {self.path} would be larger than {MOST_BYTES} bytes.")
             _append(handle, lines, size, self.path)
             self._put_counter(state)
-            self._state, self._size = state, size + len(lines)
+            self._state = state
+            self._size = size + len(lines)
             return state
 
     def _read(self, handle: int, known: Mapping[str, Any]) -> LedgerState:
@@ -381,11 +389,14 @@ class FileLedger:
             raise LedgerError(f"The ledger {self.path} cannot be read to its end.")
         whole, end, _ = fresh.rpartition(b"\n")
         if end:
-            state, start = self._state, self._size
-            self._state, self._size = LedgerState(), 0  # lines that cannot be read leave nothing that looks read
+            state = self._state
+            start = self._size
+            self._state = LedgerState()  # lines that cannot be read leave nothing that looks read
+            self._size = 0
             for line in whole.split(b"\n"):
                 state.take(line, f"The ledger {self.path}")
-            self._state, self._size = state, start + len(whole) + 1
+            self._state = state
+            self._size = start + len(whole) + 1
         self._check_counter(self._state)
         if self._state.behind(known):
             raise LedgerError("The ledger is behind what this run has noted in it.")
@@ -396,7 +407,8 @@ class FileLedger:
             with _opened(self._counter, "counter", os.O_RDONLY) as handle:
                 said = json.loads(os.read(handle, 4096))
             own = said["format"] == COUNTER and said["ledger"] == state.identity
-            count, behind = check_int(said["count"], "count", 1), state.behind(said)
+            count = check_int(said["count"], "count", 1)
+            behind = state.behind(said)
         except (OSError, ValueError, TypeError, KeyError) as error:
             raise LedgerError(
                 f"{self._counter} is not the counter of a ledger ({type(error).__name__}). {HELP}."

@@ -34,8 +34,14 @@ if TYPE_CHECKING:  # what only a release needs is imported when there is one: `q
     from quietbit.secagg.plan import SumPlan
 
 __all__ = [
-    "Policy", "PolicyError", "Rules", "SeededRngWarning", "Simulation", "init", "simulated_directory",
-]  # fmt: skip
+    "Policy",
+    "PolicyError",
+    "Rules",
+    "SeededRngWarning",
+    "Simulation",
+    "init",
+    "simulated_directory",
+]
 
 MOST_RELEASES = 10**6
 MOST_BYTES = 2**16
@@ -59,8 +65,10 @@ class SeededRngWarning(UserWarning):
     """Releases are made with random bits that anyone can repeat."""
 
 
-_real, _floor = check_real, partial(check_real, at_least=0.0)
-_count, _clients = partial(check_int, low=1, high=MOST_RELEASES), partial(check_int, low=2, high=MOST_CLIENTS)
+_real = check_real
+_floor = partial(check_real, at_least=0.0)
+_count = partial(check_int, low=1, high=MOST_RELEASES)
+_clients = partial(check_int, low=2, high=MOST_CLIENTS)
 
 
 def _words(value: Any, name: str) -> tuple[str, ...]:
@@ -77,7 +85,8 @@ def _name(value: Any, name: str) -> str:
 def _trusts(value: Any, name: str) -> tuple[Trust, ...]:
     rule = "a list of local, secure-aggregation or both"
     require(isinstance(value, list | tuple) and len(value) > 0, name, value, rule)
-    words, known = [getattr(word, "value", word) for word in value], ("local", "secure-aggregation")
+    words = [getattr(word, "value", word) for word in value]
+    known = ("local", "secure-aggregation")
     require(all(word in known for word in words), name, words, rule)
     return tuple(Trust(word) for word in words)
 
@@ -132,8 +141,9 @@ class Policy:
     adjacency: Adjacency = _rule("the neighbouring world: zero-out or replace-one", lambda value, _: Adjacency(value))  # noqa: RUF009
     unit: Unit = _rule(  # noqa: RUF009
         "whose privacy this budget protects: the client, or any one sample (patient) of its data",
-        lambda value, _: Unit(value), Unit.CLIENT,
-    )  # fmt: skip
+        lambda value, _: Unit(value),
+        Unit.CLIENT,
+    )
     data_set: str = _rule("the data's name: releases of other named data sets do not count here", _name, "")
     samples: int | None = _rule(
         "how many samples the data has: batches are drawn from exactly that number", partial(check_int, low=1), None
@@ -147,16 +157,18 @@ class Policy:
     )
     largest_dimension: int = _rule(
         "updates have no more parameters than this; a gatekeeper holds 8 bytes of memory for each",
-        partial(check_int, low=1), DIMENSION,
-    )  # fmt: skip
+        partial(check_int, low=1),
+        DIMENSION,
+    )
     largest_clip: float = _rule("updates are clipped to a ball no larger than this", _real)
     smallest_clip: float = _rule("nor to one smaller than this, where a run moves its clip", _floor, 0.0)
     releases: int = _rule("how many releases there may be, in all", _count)
     releases_per_day: int = _rule("how many in any 24 hours", _count)
     refusals_per_day: int = _rule(
         "how many runs may be refused for this budget in any 24 hours; then all are refused",
-        partial(check_int, low=1, high=MOST_REFUSALS), REFUSALS,
-    )  # fmt: skip
+        partial(check_int, low=1, high=MOST_REFUSALS),
+        REFUSALS,
+    )
     least_epsilon: float = _rule("a release never counts less than this pure epsilon", _floor, 0.0)
     runs: tuple[str, ...] = _rule("numbers of the runs that are answered; * for all", _words, ("*",))
     trust: tuple[Trust, ...] = _rule("local, secure-aggregation or both", _trusts, (Trust.LOCAL,))
@@ -202,7 +214,8 @@ class Policy:
         if self.samples is not None:
             rule = "left out unless the unit is sample"
             require(self.unit is Unit.SAMPLE, "samples", self.samples, rule)
-        sums, server = ("min_honest_clients", "local_epsilon"), ("directory", "operator", "own_key")
+        sums = ("min_honest_clients", "local_epsilon")
+        server = ("directory", "operator", "own_key")
         given = [name for name in (*sums, *server) if getattr(self, name) is not None]
         for name in (*sums, *server):
             if Trust.SECURE_AGGREGATION not in self.trust:
@@ -239,8 +252,8 @@ class Policy:
         try:
             if not place.is_absolute():
                 raise InvalidParameter.of("path of the policy", "an absolute path", str(path))
-            found = os.stat(place)
-            return _loaded(place, (found.st_ino, found.st_mtime_ns, found.st_ctime_ns, found.st_size))
+            status = os.stat(place)
+            return _loaded(place, (status.st_ino, status.st_mtime_ns, status.st_ctime_ns, status.st_size))
         except OSError as error:
             raise PolicyError(f"Cannot read the policy {place}: {error.strerror}.") from error
         except (UnicodeDecodeError, tomllib.TOMLDecodeError) as error:
@@ -314,10 +327,10 @@ class Policy:
         if self.directory is None:
             raise NotAllowed("The policy names no directory of members.", rule="own-key")
         try:
-            found = Directory.load(self.directory, bytes.fromhex(self.operator or ""))
+            directory = Directory.load(self.directory, bytes.fromhex(self.operator or ""))
         except QuietbitError as error:
             raise PolicyError(str(error)) from error
-        return found.keys(places)
+        return directory.keys(places)
 
     def check_sum(self, plan: SumPlan) -> None:
         """Refuse a server that must be believed where there is a directory, and sums that colluders could unmask."""
@@ -419,18 +432,25 @@ def init(
         check_known(name, KEYS, "rule of the policy")
     for name in mechanisms:
         check_known(name, (*families(), SCOUT), "mechanisms")
-    found = Policy(
-        epsilon=epsilon, adjacency=Adjacency(adjacency), largest_clip=largest_clip, releases=releases, delta=delta,
-        releases_per_day=releases_per_day, mechanisms=mechanisms, ledger=str(ledger or place.parent / "ledger"),
-        counter=str(counter or place.parent / "counter"), **{"least_epsilon": LEAST_EPSILON, **rules},
-    )  # fmt: skip
-    ledger_file = FileLedger.create(found.ledger, found.counter)
+    policy = Policy(
+        epsilon=epsilon,
+        adjacency=Adjacency(adjacency),
+        largest_clip=largest_clip,
+        releases=releases,
+        delta=delta,
+        releases_per_day=releases_per_day,
+        mechanisms=mechanisms,
+        ledger=str(ledger or place.parent / "ledger"),
+        counter=str(counter or place.parent / "counter"),
+        **{"least_epsilon": LEAST_EPSILON, **rules},
+    )
+    ledger_file = FileLedger.create(policy.ledger, policy.counter)
     try:
-        write_whole(place, lambda file: file.write(found.text().encode()), make_folder=False, mode=0o600)
+        write_whole(place, lambda file: file.write(policy.text().encode()), make_folder=False, mode=0o600)
     except BaseException:
         ledger_file.remove()
         raise
-    return found
+    return policy
 
 
 def simulated_directory(nodes: int) -> Directory:

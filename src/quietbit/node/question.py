@@ -35,9 +35,23 @@ from quietbit.target import MOST_CLIENTS, Adjacency, Target, Trust, Unit, check_
 from quietbit.wire.uplink import Uplink
 
 __all__ = [
-    "ALONE", "CONFIRM", "IDENTITY", "KEYS", "SHARES", "STEPS", "UNMASK", "VECTOR", "Framed", "ProposedMechanism",
-    "Question", "SumPart", "description_of", "noted_run", "run_name", "sum_plan",
-]  # fmt: skip
+    "ALONE",
+    "CONFIRM",
+    "IDENTITY",
+    "KEYS",
+    "SHARES",
+    "STEPS",
+    "UNMASK",
+    "VECTOR",
+    "Framed",
+    "ProposedMechanism",
+    "Question",
+    "SumPart",
+    "description_of",
+    "noted_run",
+    "run_name",
+    "sum_plan",
+]
 
 IDENTITY = "identity"
 ALONE = "alone"  # no step of the sum: a release beside it, which the server sees
@@ -47,7 +61,9 @@ MOST_ID = 2**64 - 1
 SAME = ("run", "node", "client", "dimension", "epsilon", "delta", "adjacency", "unit")  # in all rounds of a node's run
 MOST_READ = 256  # mechanisms that a process keeps: as many as a ledger holds
 MOST_DESCRIPTION = 2**18  # characters, and with it the work: the largest took 0.3 s to build and price
-MAGIC, VERSION, FRAME = b"QBR", 2, struct.Struct("<3sBIQQ")  # then round, run and node, little-endian, and the payload
+MAGIC = b"QBR"  # then round, run and node, little-endian, and the payload
+VERSION = 2
+FRAME = struct.Struct("<3sBIQQ")
 
 
 @final
@@ -178,12 +194,15 @@ def _terms(
     run: Any, node: Any, client: Any, dimension: Any, epsilon: Any, delta: Any, adjacency: Any, unit: Any
 ) -> tuple[Any, ...]:
     return (
-        check_int(run, "run", 0, MOST_ID), check_int(node, "node", 0, MOST_ID),
+        check_int(run, "run", 0, MOST_ID),
+        check_int(node, "node", 0, MOST_ID),
         None if client is None else check_int(client, "partition-id", 0),
-        check_int(dimension, "dimension", 1, MAX_DIMENSION), check_real(epsilon, "epsilon of the run"),
-        check_delta(delta), Adjacency(adjacency).value,
+        check_int(dimension, "dimension", 1, MAX_DIMENSION),
+        check_real(epsilon, "epsilon of the run"),
+        check_delta(delta),
+        Adjacency(adjacency).value,
         Unit(unit).value,
-    )  # fmt: skip
+    )
 
 
 @lru_cache(maxsize=64)

@@ -108,7 +108,9 @@ class SumStep:
     ) -> None:
         """Read the question; refused where the sum does not fit the threshold, the mechanism or the owner's rules."""
         part = question.part
-        self._part, self._secrets, self._run = part, secrets, str(question.run)
+        self._part = part
+        self._secrets = secrets
+        self._run = str(question.run)
         self._twin: SumClient | None = None  # before its vector was masked, where zero was beforehand
         self._identity = rules.identity(question.client) if part.active else None
         # Who the members are is said with the first step, and kept: a server cannot say it twice.
@@ -129,7 +131,9 @@ class SumStep:
             raise NotInSum(str(error)) from error
 
     def _answer(self, note: Callable[[], object]) -> bytes:
-        plan, table, step = self._plan, self._part.table, self._part.step
+        plan = self._plan
+        table = self._part.table
+        step = self._part.step
         client = SumClient(plan, self._part.number, self._identity) if step == KEYS else self._restored()
         if step == KEYS:
             answer = client.advertise().to_bytes()
@@ -451,7 +455,8 @@ class Accepted:
                 require(count == self._samples, "number of samples", count, f"{self._samples}, the policy's")
             drawn = draw_batch(self._rng, sampling_rate_of(mechanism), count)
             self._sum = self._sum or self._uplink.batch(self._rng)
-            self._left, self._drawn = drawn.size, True
+            self._left = drawn.size
+            self._drawn = True
         return drawn
 
     def add(self, rows: NDArray[Any]) -> None:
@@ -469,7 +474,8 @@ class Accepted:
             if self._sum is None or self._used or not self._drawn:
                 raise InvalidParameter("step must come after a batch is drawn and before the release.")
             change = self._sum.step()
-            self._left, self._drawn = 0, change is None
+            self._left = 0
+            self._drawn = change is None
             return change
 
     def zero(self) -> bytes:
@@ -521,7 +527,8 @@ class PrivateSender:
     def __init__(self, uplink: Uplink, policy: str | os.PathLike[str] | Policy, run: int = 0) -> None:
         """Read the policy; the ledger must have been made by `quietbit node init`."""
         require(isinstance(uplink, Uplink), "uplink", type(uplink).__name__, "an Uplink")
-        self._uplink, self._run = uplink, run
+        self._uplink = uplink
+        self._run = run
         self._policy = policy if isinstance(policy, Policy) else Policy.load(policy)
         self._ledger = FileLedger(self._policy.ledger, self._policy.counter)
         self._gate = LocalGate(self._policy, self._ledger, {})
@@ -539,15 +546,23 @@ class PrivateSender:
         raise Unusable("Too many programs send with this policy at once.")
 
     def _question(self) -> Question:
-        cap, mechanism = self._policy.caps[-1], self._uplink.mechanism
+        cap = self._policy.caps[-1]
+        mechanism = self._uplink.mechanism
         first = self._ledger.read().last_round(noted_run(self._run, family_of(mechanism))) + 1
         # Rounds are the sender's own numbers: where some clients scout, the next one of its turn.
         turns = (one for one in range(first, first + TURNS) if is_turn_of(mechanism, run_name(self._run), one, 0))
         return Question(
-            run=self._run, round=next(turns, first), node=0, client=0, dimension=mechanism.ball.dimension,
-            mechanism=description_of(mechanism), epsilon=cap.epsilon, delta=cap.delta,
-            adjacency=cap.adjacency.value, unit=cap.unit.value,
-        )  # fmt: skip
+            run=self._run,
+            round=next(turns, first),
+            node=0,
+            client=0,
+            dimension=mechanism.ball.dimension,
+            mechanism=description_of(mechanism),
+            epsilon=cap.epsilon,
+            delta=cap.delta,
+            adjacency=cap.adjacency.value,
+            unit=cap.unit.value,
+        )
 
     def guarantee(self) -> Guarantee:
         """Return what this node's releases have cost so far, all runs together, as if the server saw each."""

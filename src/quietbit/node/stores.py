@@ -29,7 +29,8 @@ from quietbit.secagg.identity import OTHERS_WRITE, PRIVATE, read_file
 
 __all__ = ["ModelFolder", "Vault", "key_file", "simulation_key"]
 
-NONCE, KEY = 16, 32
+NONCE = 16
+KEY = 32
 MOST_RUNS = 4
 SUFFIX = ".qbmodel"
 
