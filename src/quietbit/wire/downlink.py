@@ -34,7 +34,8 @@ from quietbit.mechanism.base import Mechanism
 
 __all__ = ["Broadcast", "Diverged", "Downlink", "OutOfStep", "Replica", "ServerStep", "replay_all"]
 
-MAGIC, VERSION = b"qbdn", 1
+MAGIC = b"qbdn"
+VERSION = 1
 HEAD = struct.Struct("<4sBBHIIfff32s32s")  # magic, version, bits, zero, round, k, step size, momentum, scale, digests
 FILE_HEAD = struct.Struct("<4sBBHIQ32s")  # magic, version, has momentum, zero, round, d, digest
 KINDS = {32: "<f4", 16: "<i2", 8: "<i1"}  # dtypes of broadcast numbers by bits
@@ -92,7 +93,8 @@ class Broadcast:
 
     def to_bytes(self) -> bytes:
         """Return the header and the k numbers, little-endian."""
-        step, count = self.step, self.codes.size
+        step = self.step
+        count = self.codes.size
         given = (self.round, count, step.rate, step.momentum, self.scale, self.before, self.after)
         return HEAD.pack(MAGIC, VERSION, self.bits, 0, *given) + self.codes.astype(KINDS[self.bits]).tobytes()
 
@@ -123,7 +125,10 @@ class Replica:
     def __init__(self, weights: Any, *, round: int = 0, speed: Any = None) -> None:
         """Start from a copy of a flat float32 model; ``round`` is the last round that changed it, 0 for none."""
         self.weights = _flat(weights, "weights")
-        self.speed = None if speed is None else _flat(speed, "speed")
+        if speed is None:
+            self.speed = None
+        else:
+            self.speed = _flat(speed, "speed")
         if self.speed is not None:
             require(self.speed.size == self.weights.size, "size of speed", self.speed.size, f"{self.weights.size}")
         self.round = check_int(round, "round", 0, 2**32 - 1)
@@ -152,7 +157,8 @@ class Replica:
         """Take a broadcast's step without comparing digests, as the server does with its own."""
         mean = np.asarray(SharedRows.of(mechanism).unproject(broadcast.values().astype(np.float64)), dtype=np.float32)
         require(mean.size == self.weights.size, "size of the model", self.weights.size, f"{mean.size}, the mechanism's")
-        rate, momentum = np.float32(broadcast.step.rate), np.float32(broadcast.step.momentum)
+        rate = np.float32(broadcast.step.rate)
+        momentum = np.float32(broadcast.step.momentum)
         if broadcast.step.momentum and self.speed is None:
             self.speed = np.zeros_like(self.weights)
         hashes = [hashlib.sha256() for _ in self._parts()]
@@ -173,7 +179,8 @@ class Replica:
     def copy(self) -> Replica:
         """Return a copy of the state."""
         found = copy(self)
-        found.weights, found.speed = self.weights.copy(), None if self.speed is None else self.speed.copy()
+        found.weights = self.weights.copy()
+        found.speed = None if self.speed is None else self.speed.copy()
         return found
 
     def write(self, file: IO[bytes]) -> None:
@@ -213,7 +220,10 @@ class Replica:
 
     def _digest(self, hashes: list[Any] | None = None) -> bytes:
         """Hash the round, the size and the hashes of weights and momentum, as little-endian bytes."""
-        parts = [hashlib.sha256(part.data) for part in self._parts()] if hashes is None else hashes
+        if hashes is None:
+            parts = [hashlib.sha256(part.data) for part in self._parts()]
+        else:
+            parts = hashes
         head = FILE_HEAD.pack(MAGIC, VERSION, len(parts) - 1, 0, self.round, self.weights.size, bytes(32))
         return hashlib.sha256(head + b"".join(part.digest() for part in parts)).digest()
 
@@ -242,10 +252,13 @@ class Downlink:
     ) -> None:
         """Start a run."""
         require(bits in KINDS, "bits", bits, "32, 16 or 8")
-        self.replica, self.step, self.bits = Replica(weights, round=round), step or ServerStep(), bits
+        self.replica = Replica(weights, round=round)
+        self.step = step or ServerStep()
+        self.bits = bits
         self._log: deque[tuple[int, bytes]] = deque()
         self._room = check_int(log_bytes, "log_bytes", 0)
-        self._held, self._lost = 0, self.replica.round  # bytes in the log; the last round that is not in it
+        self._held = 0  # bytes in the log; the last round that is not in it
+        self._lost = self.replica.round
         self._left: NDArray[np.float32] | None = None
 
     def advance(self, kept: Any, mechanism: Mechanism, number: int | None = None) -> bytes:
@@ -258,7 +271,8 @@ class Downlink:
         rows = SharedRows.of(mechanism).shared_rows
         require(mean.shape == (rows,), "shape of the mean", mean.shape, f"({rows},)")
         require(bool((np.abs(mean) <= LARGEST).all()), "mean of the round", "others", "at most 2^64 in magnitude")
-        scale, codes = 0.0, mean
+        scale = 0.0
+        codes = mean
         if self.bits < 32:
             scale, codes = self._quantised(mean, mechanism)
         state = self.replica

@@ -37,7 +37,8 @@ __all__ = [
 ]  # fmt: skip
 
 MAGIC = b"QBIT"
-CODES, OPAQUE = 1, 2  # versions: a body of packed codes, a body that only its mechanism reads
+CODES = 1  # versions: a body of packed codes, a body that only its mechanism reads
+OPAQUE = 2
 VERSIONS = (CODES, OPAQUE)
 START = struct.Struct("<4sHHQQ")  # magic, version, bits, dimension, length; then the identity
 SEALS = struct.Struct("<II")  # checksum of the body, checksum of all header bytes before this one
@@ -71,7 +72,8 @@ class Header:
 
     @fields.default
     def _fields(self) -> bytes:
-        layout, version = self.layout, _version(self.layout)
+        layout = self.layout
+        version = _version(self.layout)
         fine = isinstance(self.identity, bytes) and len(self.identity) == NAMES[version]
         require(fine, "identity", self.identity, f"{NAMES[version]} bytes")
         return START.pack(MAGIC, version, layout.bits, layout.count, layout.size) + self.identity
@@ -116,14 +118,20 @@ class Header:
         body_checksum, header_checksum = SEALS.unpack_from(data, end)
         if zlib.crc32(memoryview(data)[: end + 4]) != header_checksum:
             refuse_payload("checksum of the header", "that of the bytes before it", f"{header_checksum:#010x}")
-        widths = WIDTHS if version == CODES else (0,)
+        if version == CODES:
+            widths = WIDTHS
+        else:
+            widths = (0,)
         if bits not in widths:
             refuse_payload("bits of the payload", "1 to 16, or 32" if version == CODES else "0", bits)
         if not 1 <= count <= MAX_DIMENSION:
             refuse_payload("dimension of the payload", f"from 1 to {MAX_DIMENSION}", count)
         if version == OPAQUE and not 1 <= length <= LONGEST_OPAQUE:
             refuse_payload("length written in the payload", f"from 1 to {LONGEST_OPAQUE} bytes", length)
-        layout = Layout.codes(bits, count) if version == CODES else Layout.opaque(count, length)
+        if version == CODES:
+            layout = Layout.codes(bits, count)
+        else:
+            layout = Layout.opaque(count, length)
         if length != layout.size:
             refuse_payload("length written in the payload", f"{layout.size} bytes", length)
         return cls(layout, name), body_checksum
@@ -137,7 +145,8 @@ class Header:
                 return int(body_checksum)
         # The header is wrong: find out why.
         found, body_checksum = Header.parse(head)
-        mine, theirs = self.layout, found.layout
+        mine = self.layout
+        theirs = found.layout
         other = " (it is a payload of another mechanism)" if found.identity != self.identity else ""
         for what, wanted, got in (
             ("bits of the payload", mine.bits, theirs.bits),
@@ -207,7 +216,10 @@ def check_body(header: Header, body: Body, expected: int, threads: int = 1) -> N
     used = header.layout.bits * header.layout.count % 8
     if used and int(body[-1]) >> used:
         refuse_payload("padding bits of the payload", "zero", int(body[-1]) >> used)
-    floats = body.view("<f4") if header.layout.bits == FLOAT_BITS else body[:0]
+    if header.layout.bits == FLOAT_BITS:
+        floats = body.view("<f4")
+    else:
+        floats = body[:0]
     for start in range(0, floats.size, CHUNK):
         if not np.isfinite(floats[start : start + CHUNK]).all():
             refuse_payload("floats of the payload", "finite", "a NaN or an infinity")
@@ -240,7 +252,10 @@ def read_body(source: Any, header: Header, threads: int = 1) -> Body:
         expected = header.expect(view[:HEADER_SIZE])  # of either version, to name what another mechanism sent
         body = view[header.head :]
     if len(body) != header.layout.size:
-        found = "more" if len(body) > header.layout.size else f"{header.head + len(body)} (it is truncated)"
+        if len(body) > header.layout.size:
+            found = "more"
+        else:
+            found = f"{header.head + len(body)} (it is truncated)"
         refuse_payload("size of the payload", f"{header.size} bytes", found)
     own = isinstance(body, bytes) or isinstance(body.obj, bytes)
     kept = np.frombuffer(body if own else bytes(body), dtype=np.uint8)  # immutable, or a private copy
@@ -270,7 +285,8 @@ def checksum(data: memoryview | bytes, threads: int = 1) -> int:
     workers = max(1, min(threads, len(data) // WORTHWHILE))
     if workers == 1:
         return zlib.crc32(data)
-    width, view = -(-len(data) // workers), memoryview(data)
+    width = -(-len(data) // workers)
+    view = memoryview(data)
     pieces = [view[start : start + width] for start in range(0, len(data), width)]
     with ThreadPoolExecutor(workers) as pool:
         found = list(pool.map(zlib.crc32, pieces))
@@ -286,11 +302,14 @@ def joined(first: int, second: int, length: int) -> int:
     >>> joined(zlib.crc32(b"quiet"), zlib.crc32(b"bit"), 3) == zlib.crc32(b"quietbit")
     True
     """
-    power, base, exponent = ONE, ONE >> 1, 8 * length
+    power = ONE
+    base = ONE >> 1
+    exponent = 8 * length
     while exponent:
         if exponent & 1:
             power = _product(power, base)
-        base, exponent = _product(base, base), exponent >> 1
+        base = _product(base, base)
+        exponent = exponent >> 1
     return _product(first, power) ^ second
 
 

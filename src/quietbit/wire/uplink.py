@@ -47,7 +47,8 @@ __all__ = ["EXAMPLES", "Aggregator", "OnError", "Received", "Uplink", "effective
 OnError: TypeAlias = Literal["raise", "skip"]
 MAX_PAYLOADS = 2**24
 EXAMPLES = "num-examples"  # the metric by which Flower's apps report their number, and policies name it
-STEPS, SMALLEST = 4, -10  # weights per power of two, and the least power
+STEPS = 4  # weights per power of two, and the least power
+SMALLEST = -10
 
 
 @final
@@ -95,11 +96,21 @@ class Uplink:
     ) -> None:
         """Refuse anything but a mechanism, and a structure of another dimension."""
         dimension = check_mechanism(mechanism).ball.dimension
-        given = None if like is None else Structure.of(like)
-        structure = Structure.flat(dimension) if given is None else given
+        if like is None:
+            given = None
+        else:
+            given = Structure.of(like)
+        if given is None:
+            structure = Structure.flat(dimension)
+        else:
+            structure = given
         require(structure.size == dimension, "number of entries of `like`", structure.size, f"{dimension}")
-        workers, most = check_int(threads, "threads", 1, 1024), check_int(max_payloads, "max_payloads", 1, 2**31 - 1)
-        code = select(kernel, threads=workers) if kernel else default_kernel(threads=workers)
+        workers = check_int(threads, "threads", 1, 1024)
+        most = check_int(max_payloads, "max_payloads", 1, 2**31 - 1)
+        if kernel:
+            code = select(kernel, threads=workers)
+        else:
+            code = default_kernel(threads=workers)
         self.__attrs_init__(mechanism, workers, most, kernel, Unit(unit), Header.of(mechanism), structure, given, code)
 
     def send(self, update: Any, rng: RandomBits | None = None) -> bytes:
@@ -111,7 +122,10 @@ class Uplink:
         that the GPU expands from a key of the operating system's; only the payload leaves it.
         """
         parts, there = self._parts(update)
-        kernel = _device_kernel() if there else self._kernel
+        if there:
+            kernel = _device_kernel()
+        else:
+            kernel = self._kernel
         chosen = rng if rng is not None else device_rng() if there else secure_rng()
         check_rng(chosen)
         return build(self.header, partial(self.mechanism.write, parts, chosen, kernel), self.threads)
@@ -125,7 +139,8 @@ class Uplink:
         found = [self._parts(one) for one in gradients]
         here = not any(there for _, there in found)
         require(here, "gradients", "tensors on a GPU", "arrays or tensors on the host")
-        parts, chosen = [part for part, _ in found], rng if rng is not None else secure_rng()
+        parts = [part for part, _ in found]
+        chosen = rng if rng is not None else secure_rng()
         check_rng(chosen)
         write = SampleGradients.of(self.mechanism).write_samples
         return build(self.header, partial(write, parts, chosen, self._kernel), self.threads)
@@ -197,7 +212,8 @@ class Aggregator:
 
     def __init__(self, uplink: Uplink) -> None:
         """Start empty; ``count`` is the number of payloads in the mean, ``refused`` that of invalid ones."""
-        self._uplink, self._sums = uplink, dict[float, _Sum]()
+        self._uplink = uplink
+        self._sums = dict[float, _Sum]()
         self.count = self.refused = 0
 
     @property
@@ -210,7 +226,8 @@ class Aggregator:
 
         ``payload`` is bytes, a buffer, a path, or a file open for reading bytes.
         """
-        uplink, most = self._uplink, self._uplink.max_payloads
+        uplink = self._uplink
+        most = self._uplink.max_payloads
         require(self.count < most, "number of payloads", self.count + 1, f"at most {most}")
         part = self._sums.get(weight)
         if part is None:
@@ -255,7 +272,9 @@ class Aggregator:
     def kept(self) -> FloatVector:
         """Return the mean on the rows that all clients of the round keep, for a broadcast (`Downlink`)."""
         means = [(share, rows_accumulator(part.settled()).kept(part.count)) for share, part in self._shares()]
-        return means[0][1] if len(means) == 1 else np.asarray(sum(share * mean for share, mean in means))
+        if len(means) == 1:
+            return means[0][1]
+        return np.asarray(sum(share * mean for share, mean in means))
 
     def answers(self) -> Answers | None:
         """Return what scouts, who all weigh alike, answered about the clip; None without answers."""
@@ -288,7 +307,9 @@ def weight_of(examples: Any, most: int | None) -> float:
 def effective(weights: Iterable[float]) -> float:
     """Return the effective cohort: the number of equal weights whose mean is as noisy."""
     known = np.fromiter(weights, dtype=np.float64)
-    return float(known.sum() ** 2 / np.square(known).sum()) if known.size else 0.0
+    if known.size:
+        return float(known.sum() ** 2 / np.square(known).sum())
+    return 0.0
 
 
 def pooled(means: Iterable[Aggregator]) -> Any:
@@ -297,7 +318,9 @@ def pooled(means: Iterable[Aggregator]) -> Any:
     total = sum(mean.weight for mean in known)
     if len(known) == 1:
         return known[0].mean()
-    return sum(mean.weight / total * mean.mean() for mean in known) if known else None
+    if known:
+        return sum(mean.weight / total * mean.mean() for mean in known)
+    return None
 
 
 @lru_cache(maxsize=1)

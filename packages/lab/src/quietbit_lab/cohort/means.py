@@ -154,7 +154,7 @@ def again_upper(mechanism: Any) -> float:
 
     In spacings, with zero a level and updates of length R at most: a rounded square exceeds y^2 by min(1/4, |y|) or
     less on average, so that the sum of squares has mean R^2 + min(d/4, sqrt(d) R) at most; and Hoeffding's inequality
-    with the ranges of `quietbit/mechanism/skellam.py`.
+    with the ranges of `quietbit_lab/baseline/skellam.py`.
     """
     ball, cells = mechanism.ball, mechanism.design.spec.input_levels - 1
     if ball.norm is not Norm.L2 or cells % 2 == 1:
