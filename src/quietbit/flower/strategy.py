@@ -214,11 +214,22 @@ class PrivateStrategy(Strategy):
         """Close a round, or leave it open for as many rounds as its releases may be late."""
         arrivals = self.settings.arrivals
         if arrivals is None or not arrivals.staleness:
-            return self._run.close(current)
+            outcome = self._run.close(current)
+            self._stop_where_all_crash()
+            return outcome
         current.drained()
         self._late.append(current)
         self._close_late(arrivals.staleness)
         return self._run.so_far(current)
+
+    def _stop_where_all_crash(self) -> None:
+        """End a simulation in which every app crashed in two rounds in a row: it would learn from zeros to its end."""
+        last = self._run.rounds[-2:]
+        if len(last) == 2 and all(entry.asked and entry.crashed == entry.asked for entry in last):
+            raise QuietbitError(
+                f"The apps of all {last[-1].asked} simulated nodes crashed in rounds {last[0].round} and "
+                f"{last[1].round}: the log has the first traceback."
+            )
 
     def _close_late(self, keep: int) -> None:
         """Close all rounds that releases may still join but the last ``keep``."""

@@ -587,6 +587,8 @@ def test_apps_that_crash_in_a_simulation_are_counted_and_the_first_is_shown(capl
     assert "the apps of 4 simulated nodes crashed" in caplog.text
     assert caplog.text.count("in crashes\n") >= 1
     assert "4 apps crashed" in str(federation.strategy.report())
+    with pytest.raises(QuietbitError, match="all 4 simulated nodes crashed in rounds 1 and 2: the log has"):
+        start(Federation(mod=federation.mod), caplog, rounds=5)
 
 
 def test_a_step_that_would_spoil_the_model_is_not_taken(caplog):
