@@ -298,6 +298,7 @@ class LocalGate:
         if request is not None:
             run = str(request.run)
             number = request.round
+        LOGGER.disabled = False  # an engine that reads a logging config file disables every other logger
         if self._decisions is None:  # a simulated node has no owner
             LOGGER.debug("quietbit: run %s, round %d: %s. %s", run, number, reason, text)
             return

@@ -17,6 +17,7 @@ from attack.faults import stronger
 from quietbit import Ball, Gaussian, InterpolatedMVU, Norm
 from quietbit.errors import InvalidParameter
 from quietbit.kernel.rng import seeded_rng
+from quietbit.mechanism.abilities import RoughMoments
 from quietbit.mechanism.base import Wrapper
 from quietbit.target import Adjacency
 from quietbit.wire.uplink import Uplink
@@ -133,13 +134,16 @@ def test_refusals(changed: dict[str, Any]) -> None:
 
 
 @frozen
-class Claiming(Wrapper):
+class Claiming(Wrapper, RoughMoments):
     """A Gaussian that claims something else of its decoded values."""
 
     inner: Gaussian
     mean: float = 0.0
     spread: float = 1.0
-    moment_error: float = 0.0
+    moment_error: float = 0.0  # type: ignore[assignment]
+
+    def offers(self, ability: Any) -> bool:
+        return True
 
     def cost(self, adjacency: Adjacency) -> Any:
         return self.inner.cost(adjacency)

@@ -197,3 +197,12 @@ def test_models_are_for_this_user_alone_and_no_link_is_followed(tmp_path):
     (tmp_path / "elsewhere").mkdir(mode=0o700)
     with pytest.raises(PolicyError, match="no link to one"):
         ModelFolder(tmp_path / "link")["7.state"] = b"weights"
+
+
+def test_a_logger_that_an_engine_disabled_still_tells_the_owner(tmp_path, owner_log):
+    """`logging.config.fileConfig`, as a database migration calls it, disables all loggers there are."""
+    gate = keeper(tmp_path)
+    logging.getLogger("quietbit.node.release").disabled = True
+    with pytest.raises(NotAllowed):
+        gate.accept(replace(question(1), mechanism="{}"))
+    assert "not-allowed" in owner_log.last()
