@@ -87,7 +87,7 @@ class FlowerRound(Round):
     def read(self, reply: Message, read: Callable[[Message, int], Found], step: str = "") -> Found | None:
         """Return what ``read`` makes of a node's reply; None, and a reason in the report, where there is none."""
         node = reply.metadata.src_node_id
-        self.uplink += sum(wire_sizes([reply]))
+        self.arrived(node, sum(wire_sizes([reply])))
         if reply.has_error():
             reason = reply.error.reason or f"error {reply.error.code}"
             # An engine's error may hide a release, and a node that has answered before (`ANSWERED`) has made one.

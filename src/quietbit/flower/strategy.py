@@ -13,7 +13,7 @@ step that would leave a model that is not finite is not taken either. Strategies
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Callable, Iterable, Iterator, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from logging import INFO, WARNING, LogRecord, getLogger
 from typing import Any, TypeAlias, cast, final
@@ -42,6 +42,7 @@ from quietbit.mechanism.base import Mechanism
 from quietbit.node.question import ALONE
 from quietbit.run.layout import ModelLayout, NotFinite
 from quietbit.run.messages import METRICS, MODEL, RECORD, SPEED, SUM, request_of, sum_request
+from quietbit.run.part import Part
 from quietbit.run.parts.evaluation import Evaluation
 from quietbit.run.parts.replay import Leader
 from quietbit.run.plan import Plan
@@ -81,10 +82,17 @@ class PrivateStrategy(Strategy):
     """``PrivateStrategy(FedAvg(...), context.run_config)``: use it as the strategy it wraps.
 
     The settings come from the run config (docs/reference/plan.md has the keys). ``directory`` says who the members of
-    masked sums are, where the server may lie. `report` says what happened.
+    masked sums are, where the server may lie. ``parts`` are capabilities of your own. `report` says what happened.
     """
 
-    def __init__(self, inner: Strategy, run_config: Mapping[str, Any], *, directory: Directory | None = None) -> None:
+    def __init__(
+        self,
+        inner: Strategy,
+        run_config: Mapping[str, Any],
+        *,
+        directory: Directory | None = None,
+        parts: Sequence[Part] = (),
+    ) -> None:
         """Read the settings; refuse what is not a strategy, and those that need single clients' replies."""
         require(isinstance(inner, Strategy), "inner strategy", type(inner).__name__, "a Flower strategy")
         kinds = {kind.__name__ for kind in type(inner).__mro__}
@@ -96,7 +104,7 @@ class PrivateStrategy(Strategy):
         rule = "a Directory where quietbit.masks.server is active, and left out elsewhere"
         require(fine, "directory", type(directory).__name__, rule)
         self._directory, self._places = directory, dict[int, int]()
-        self._run = Run(self.settings, 0, lambda level, line: log(level, "quietbit: %s", line))
+        self._run = Run(self.settings, 0, lambda level, line: log(level, "quietbit: %s", line), tuple(parts))
         self._open: AnyRound | None = None
         self._evaluating: AnyRound | None = None
         self._planned = 0
@@ -208,6 +216,9 @@ class PrivateStrategy(Strategy):
             current.reasons.append(f"the step was not taken: {error}")
         current.skipped = arrays is None
         numbers = MetricRecord({**metrics, **self._numbers(self._over(current))})
+        crashed = self._run.all_crashed()
+        if crashed is not None:
+            raise QuietbitError(crashed)
         return ArrayRecord(current.arrays) if arrays is None else arrays, numbers
 
     def _over(self, current: AnyRound) -> RoundReport:

@@ -9,9 +9,9 @@ Source   Guo et al. (ICML 2023), section "Federated Learning with Differential P
 from __future__ import annotations
 
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
-from typing import TypeAlias, cast, final
+from typing import Any, TypeAlias, cast, final
 
 import numpy as np
 from numpy.typing import NDArray
@@ -25,6 +25,7 @@ from quietbit.mechanism.expectation import Expectation, expectation
 from quietbit.plan.compare import FLOAT_BYTES
 from quietbit.privacy.guarantee import Guarantee, GuaranteePair
 from quietbit.run.costs import ClientCosts, observers
+from quietbit.run.part import Asked, Part, Reply
 from quietbit.run.participation import releases_per_client
 from quietbit.run.plan import Plan
 from quietbit.wire.downlink import Diverged, Downlink, ServerStep
@@ -67,6 +68,7 @@ class Run:
     parameters: Rows
     bytes_per_client: int
     seconds: float
+    records: list[dict[str, Any]] = field(default_factory=list)  # of parts of your own, per round
     clips: list[float] = field(default_factory=list)  # of a clip that moves: where it began, and after every round
     uplink_bytes: int = 0  # sent up by all clients, scouts among them
     replayed_bytes: int | None = None  # sent down to clients that replay rounds
@@ -114,8 +116,9 @@ def simulate(
     *,
     threads: int = 1,
     progress: Progress | None = None,
+    parts: Sequence[Part] = (),
 ) -> Run:
-    """Train as planned and return what came of it.
+    """Train as planned and return what came of it; ``parts`` are capabilities of your own.
 
     Every update goes through `Uplink.send`, which clips it or refuses it. A run that diverges, meets an update that is
     not finite, is interrupted (Ctrl-C) or reaches its budget returns too, with its status and every point it has; plans
@@ -153,6 +156,8 @@ def simulate(
                         mean = mean / run.clips[number]
                     v = training.momentum * v + mean
                     w = (w - training.lr * v).astype(np.float32)
+                if parts:
+                    run.records.append(_records(parts, number + 1, clients, run))
                 largest = float(np.abs(w).max())
                 if not largest < LARGEST:
                     raise Diverged(
@@ -198,6 +203,31 @@ class _Replay:
         kept, mechanism = self._collects.kept(state.weights, clients, number)
         self._downlink.advance(kept / unit, mechanism, number + 1)
         return self._downlink.replica.weights.copy()
+
+
+@final
+@dataclass(frozen=True, slots=True)
+class LocalRound:
+    """What parts know of a round in one process."""
+
+    number: int
+
+
+def _records(parts: Sequence[Part], number: int, clients: NDArray[np.int64], run: Run) -> dict[str, Any]:
+    """Show a round to parts, the messages of its clients out and in, and return their records."""
+    current = LocalRound(number)
+    model = FLOAT_BYTES * run.parameters.size
+    for client in clients.tolist():
+        for part in parts:
+            part.ask(current, Asked(client, model))
+        for part in reversed(parts):
+            part.take(current, Reply(client, run.bytes_per_client))
+    records = {}
+    for part in reversed(parts):
+        record = part.close(current)
+        if record:
+            records[part.section] = dict(record)
+    return records
 
 
 def _priced(problem: Problem, plan: Plan, training: Training) -> tuple[Mechanism | None, ClientCosts | None]:

@@ -36,12 +36,13 @@ from nvflare.app_common.workflows.fedavg import FedAvg
 from nvflare.fuel.utils import fobs
 
 from quietbit._typing import FloatVector
-from quietbit.errors import InvalidPayload, check_int, refuse_payload, require
+from quietbit.errors import InvalidPayload, QuietbitError, check_int, refuse_payload, require
 from quietbit.mechanism.abilities import Scouted, is_unmasked
 from quietbit.nvflare.client import ABOUT, TABLE, UPDATE, PrivateUplink, local_settings, number_of
 from quietbit.nvflare.task import ANSWER, CRASHED, as_kind, kind_of, named
 from quietbit.run.layout import ModelLayout
 from quietbit.run.messages import MODEL, RECORD, SPEED, evaluation_of, numbers_of, one_line, request_of
+from quietbit.run.part import Part
 from quietbit.run.parts.evaluation import Evaluation
 from quietbit.run.plan import PREFIX
 from quietbit.run.server import Round, Run
@@ -185,6 +186,9 @@ class _Job:
         if self.current is None or self.current.number != number:
             self.close()
             run, plan = self.run, self.run.plan
+            crashed = run.all_crashed()
+            if crashed is not None:
+                raise QuietbitError(crashed)
             mechanism = run.mechanism(layout.dimension, number)
             self.current = run.open(Round, number, mechanism)
             if plan.scouts is not None:
@@ -236,9 +240,13 @@ class PrivateReceiver(Filter):  # type: ignore[misc]
         super().__init__()
         self.settings, self.report, self.validations = dict(settings), report, validations
         self._settings = local_settings(settings)
+        self.parts: tuple[Part, ...] = ()  # capabilities of your own, given before the job starts
         require(Path(report).name == report, "report", report, "the name of a file")
         rule = "left out unless quietbit.evaluate is set"
         require(not validations or self._settings.evaluation is not None, "validations", validations, rule)
+
+    def _say(self, level: int, line: str) -> None:
+        self.logger.log(level, "quietbit: %s", line)
 
     def process(self, shareable: Shareable, fl_ctx: FLContext) -> Shareable:
         """Ask with a task that goes out, decode one that comes back; anything else raises."""
@@ -333,7 +341,7 @@ class PrivateReceiver(Filter):  # type: ignore[misc]
         engine = fl_ctx.get_engine()
         if engine not in _JOBS:
             name = str(fl_ctx.get_job_id())
-            run = Run(self._settings, number_of(name), lambda level, line: self.logger.log(level, "quietbit: %s", line))
+            run = Run(self._settings, number_of(name), self._say, self.parts)
             if dimension is not None:
                 run.mechanism(dimension, 1)
             clients, planned = len(engine.get_clients()), rounds if isinstance(rounds, int) else self._settings.releases
@@ -350,7 +358,7 @@ class PrivateReceiver(Filter):  # type: ignore[misc]
         flat, metrics, late = None, dict[str, Any](), job.late(question)
         try:
             first = question.rounds()[0]
-            first.uplink += _size(result)
+            first.arrived(question.client, _size(result))
             record = _record(question, result, _peer(fl_ctx))
             refusal = {name: record[name] for name in ("declined", "noted") if name in record}
             told, about = numbers_of(record.get("metrics")), None

@@ -1,1 +1,5 @@
 """One run of a federation, without an engine: its plan, its server's half, its client's half, and its report."""
+
+from quietbit._lazy import attach
+
+__getattr__, __dir__, __all__ = attach(__name__, __file__)

@@ -30,19 +30,21 @@ from quietbit.node.gatekeeper import Gate, RemoteGate, Ticket
 from quietbit.node.ledger import FileLedger, StateLedger, WatchedLedger
 from quietbit.node.policy import ANSWERING, Policy, PolicyError, Simulation
 from quietbit.node.question import ProposedMechanism, Question
-from quietbit.node.refusal import NotAllowed, Reason, Refusal, refusal_of
+from quietbit.node.refusal import Reason, Refusal, refusal_of
 from quietbit.node.release import LocalGate
 from quietbit.node.stores import ModelFolder, Vault, key_file, simulation_key
 from quietbit.run.layout import ModelLayout
 from quietbit.run.messages import MODEL, RECORD, SUM
+from quietbit.run.part import Part
 from quietbit.run.parts.evaluation import Evaluation
+from quietbit.run.parts.weights import Weighting
 from quietbit.run.plan import Plan
 from quietbit.target import Unit
-from quietbit.wire.uplink import EXAMPLES
 
 __all__ = ["Turn", "gate_for", "own_keys", "plan_of", "refusal"]
 
 LOGGER = logging.getLogger(__name__)
+PARTS: tuple[Part, ...] = (Weighting(),)  # that have a say before a question is accepted
 OURS = "quietbit"
 POLICY, GATEKEEPER = NODE_KEYS = ("quietbit.policy", "quietbit.gatekeeper")
 MakeRecord = Callable[[dict[str, Any]], Any]
@@ -90,8 +92,8 @@ class Turn:
         names = gate.metrics
         seconds = gate.answer_seconds
         AnswerTime.check(seconds, left_out)
-        if plan.weights is not None and EXAMPLES not in names:
-            raise NotAllowed("The run weights by examples, which the policy's metrics do not name.", rule="metrics")
+        for part in PARTS:
+            part.accept(question, plan, names)
         ticket = gate.accept(question)
         zero = ticket.zero() if with_zero else None
         moment = AnswerTime(seconds, left_out)

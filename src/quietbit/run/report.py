@@ -13,7 +13,7 @@ import math
 import os
 import re
 from collections.abc import Iterable, Mapping, Sequence
-from dataclasses import asdict, dataclass, replace
+from dataclasses import asdict, dataclass, field, replace
 from logging import ERROR, INFO, WARNING
 from pathlib import Path
 from typing import Any, final
@@ -79,6 +79,7 @@ class RoundReport:
     effective: float | None = None  # where releases are weighted: how many of equal weight are as noisy
     scouts: int = 0  # asked about the clip, and in none of the counts above; their bytes and reasons are added
     scouted: int = 0  # of these: who answered
+    records: Mapping[str, Mapping[str, Any]] = field(default_factory=dict)  # of other parts, by their sections
 
     def beside(self, scouts: RoundReport) -> RoundReport:
         """Return this round with what became of its scouts."""
@@ -184,6 +185,9 @@ class Report:
     def to_json(self) -> dict[str, Any]:
         """Return plain values; ids are words, being too long for JSON's numbers, and what is not finite is null."""
         values: dict[str, Any] = {"format": FORMAT, "version": VERSION, **asdict(self)}
+        for entry in values["rounds"]:
+            if not entry["records"]:
+                del entry["records"]
         values |= {"run": str(self.run), "settings": self.settings.to_run_config()}
         values["nodes"] = [asdict(entry) | {"node": str(entry.node)} for entry in self.nodes]
         held, pair = self.guarantee, self.observers

@@ -15,19 +15,19 @@ from collections.abc import Callable, Iterable, Iterator, Mapping
 from contextlib import contextmanager
 from dataclasses import asdict, replace
 from logging import INFO, WARNING
-from typing import Any, TypeVar, cast, final
+from typing import Any, TypeVar, final
 
 from attrs import define, field
 
 from quietbit._typing import FloatVector
 from quietbit.errors import InvalidPayload, Outlier, require
-from quietbit.mechanism.abilities import ClipMoves, Scouted, is_turn_of, is_unmasked
-from quietbit.mechanism.base import Mechanism
+from quietbit.mechanism.abilities import Scouted, is_unmasked
+from quietbit.mechanism.base import Answers, Mechanism
 from quietbit.mechanism.expectation import Verdict, expectation
 from quietbit.mechanism.registry import identity_of
 from quietbit.node.question import VECTOR, Framed, run_name
 from quietbit.node.refusal import Reason, Refusal
-from quietbit.plan.clip import MovingClip, why_it_stays
+from quietbit.plan.clip import why_it_stays
 from quietbit.privacy.account import Account
 from quietbit.privacy.cost import Cost
 from quietbit.privacy.guarantee import Guarantee, GuaranteePair
@@ -35,7 +35,9 @@ from quietbit.run.costs import SCOUTS
 from quietbit.run.crowd import Crowds
 from quietbit.run.layout import ModelLayout
 from quietbit.run.messages import evaluation_of, lines_of, one_line
-from quietbit.run.parts.replay import Leader
+from quietbit.run.part import Asked, Node, Part, Reply
+from quietbit.run.parts.replay import Leader, Replaying
+from quietbit.run.parts.scouts import Scouting
 from quietbit.run.plan import Plan
 from quietbit.run.report import Counts, EvaluationReport, NodeReport, Report, RoundReport
 from quietbit.wire.downlink import ServerStep
@@ -43,9 +45,7 @@ from quietbit.wire.uplink import Aggregator, Uplink, effective, weight_of
 
 __all__ = ["Round", "Run"]
 
-Node = int | str
 FAR_BELOW = 0.5  # of the releases: noise for more than twice as many as there will be
-KEEPS_FULL = "nodes get the full model in every round, and not rounds to replay: {}."
 
 
 @define(eq=False, kw_only=True)
@@ -58,6 +58,7 @@ class Round:
     counts: defaultdict[Node, Counts]  # of the run so far
     most_examples: int | None = None  # up to which releases are weighted by public numbers of examples
     scouts: Round | None = None  # what others are asked in this round, about the clip
+    parts: tuple[Part, ...] = ()
     skipped: bool | None = field(default=None, init=False)  # whether the model stayed, as whoever steps has said
     uplink: int = field(default=0, init=False)
     downlink: int = field(default=0, init=False)
@@ -83,9 +84,17 @@ class Round:
     def sent(self, node: Node, size: int) -> None:
         """Note a question before it is sent; one that is sent again is the same question."""
         self.downlink += size
+        for part in self.parts:
+            part.ask(self, Asked(node, size))
         if node not in self._asked:
             self._asked.add(node)
             self.counts[node].asked += 1
+
+    def arrived(self, node: Node, size: int) -> None:
+        """Note a reply that came, before it is looked at."""
+        self.uplink += size
+        for part in reversed(self.parts):
+            part.take(self, Reply(node, size))
 
     def add(self, node: Node, name: int, data: bytes, examples: Any = None) -> None:
         """Add a release to the mean; ``name`` is what the frame calls the node, ``examples`` the number it told."""
@@ -140,6 +149,10 @@ class Round:
     def kept(self) -> FloatVector | None:
         """Return the same among the rows that all nodes kept."""
         return self._aggregator.kept() if self.answered else None
+
+    def answers(self) -> Answers | None:
+        """Return what scouts, where this is their round, answered about the clip."""
+        return self._aggregator.answers()
 
     def drained(self) -> Aggregator:
         """Return the mean of the releases since it was last asked for, where a round does not wait for all of them."""
@@ -196,18 +209,32 @@ SomeRound = TypeVar("SomeRound", bound=Round)
 class Run:
     """All rounds of a run: the mechanism of each, what every node released, and the report."""
 
-    def __init__(self, plan: Plan, number: int, say: Callable[[int, str], None]) -> None:
-        """Begin with nobody asked; ``number`` is what frames call the run, ``say`` takes a level and a sentence."""
-        self.plan, self.number, self.say, self.evaluation = plan, number, say, plan.evaluation
-        self.updates, self.answers = defaultdict[Node, Counts](Counts), defaultdict[Node, Counts](Counts)
+    def __init__(self, plan: Plan, number: int, say: Callable[[int, str], None], parts: tuple[Part, ...] = ()) -> None:
+        """Start a run; ``number`` is what frames call it, ``say`` takes a level of logging and a sentence.
+
+        ``parts`` come after those of the plan's own sections.
+        """
+        self.plan = plan
+        self.number = number
+        self.say = say
+        self.evaluation = plan.evaluation
+        self.updates = defaultdict[Node, Counts](Counts)
+        self.answers = defaultdict[Node, Counts](Counts)
         self.crowds = Crowds(plan.secret_order)
         self.rounds: list[RoundReport] = []
         self.evaluations: list[EvaluationReport] = []
-        self.leader: Leader | None = None  # of the model that nodes replay
+        self.scouting = None if plan.scouts is None else Scouting(plan, plan.scouts)
+        self.replaying = None if plan.replay is None else Replaying(plan.replay, say)
+        own: tuple[Part | None, ...] = (self.scouting, self.replaying)
+        self.parts: tuple[Part, ...] = (*(part for part in own if part is not None), *parts)
         self._account = Account(plan.update_target, "adaptive")
-        self._moving = plan.moving_clip()
         self._mechanism: Mechanism | None = None
         self._cost = Cost()
+
+    @property
+    def leader(self) -> Leader | None:
+        """The model that nodes replay, where there is one."""
+        return None if self.replaying is None else self.replaying.leader
 
     def mechanism(self, dimension: int, number: int) -> Mechanism:
         """Return the mechanism of a round: its rows where all keep the same ones, its clip where the clip moves."""
@@ -216,8 +243,10 @@ class Run:
             self._cost = self.plan.release(self._mechanism)
         known = self._mechanism.ball.dimension
         require(dimension == known, "number of parameters", dimension, f"{known}, as in earlier rounds")
-        found = self._mechanism.for_round(run_name(self.number), number)
-        return found if self._moving is None else ClipMoves.of(found).at_clip(self._moving.clip)
+        mechanism = self._mechanism.for_round(run_name(self.number), number)
+        for part in self.parts:
+            mechanism = part.prepare(mechanism, number)
+        return mechanism
 
     def open(
         self, kind: type[SomeRound], number: int, mechanism: Mechanism, *, evaluates: bool = False, **fields: Any
@@ -226,22 +255,26 @@ class Run:
         counts, weighted = (self.answers, False) if evaluates else (self.updates, not is_unmasked(mechanism))
         weights = self.plan.weights if weighted else None
         most = None if weights is None else weights.most_examples
-        return kind(run=self.number, number=number, mechanism=mechanism, counts=counts, most_examples=most, **fields)
+        return kind(
+            run=self.number,
+            number=number,
+            mechanism=mechanism,
+            counts=counts,
+            most_examples=most,
+            parts=self.parts,
+            **fields,
+        )
 
     def scouts(self, mechanism: Mechanism, number: int, node: int) -> bool:
         """Return whether a node, by its number in frames, scouts in this round of this mechanism."""
-        return self._moving is not None and not is_turn_of(mechanism, run_name(self.number), number, node)
+        return self.scouting is not None and self.scouting.scouts(mechanism, run_name(self.number), number, node)
 
     def lead(
         self, number: int, arrays: Mapping[str, Any], layout: ModelLayout, step: ServerStep | None, other: str
     ) -> None:
-        """Follow the model that nodes replay, or one that was put in its place; say why, where there is no ``step``."""
-        if step is None or not layout.single:
-            if self.plan.replay is not None and not self.rounds:
-                why = other if step is None else "not everything that is learnt is float32"
-                self.say(WARNING, KEEPS_FULL.format(why))
-        elif self.plan.replay is not None and (self.leader is None or not self.leader.holds(arrays)):
-            self.leader = Leader(layout, arrays, self.plan.replay, step, number - 1)
+        """Follow the model that nodes replay, where they do."""
+        if self.replaying is not None:
+            self.replaying.lead(number, arrays, layout, step, other)
 
     def outlook(self, *, asked: int, nodes: int, rounds: int) -> None:
         """Say what to expect of a run that asks ``asked`` of ``nodes`` nodes in each round, and what would help it."""
@@ -275,33 +308,33 @@ class Run:
         return replace(current.report(), epsilon_upper=self._worst().epsilon_upper)
 
     def close(self, current: Round) -> RoundReport:
-        """Count a round that is over, and its scouts, by whom the clip moves; say what became of it."""
-        found, parts = current.report(), [current] if current.scouts is None else [current, current.scouts]
-        clip = None if self._moving is None else self._moving.clip
-        if current.scouts is not None and self._moving is not None:
-            self._move_clip(current, current.scouts)
-            found = found.beside(current.scouts.report())
-        for node in set[Node]().union(*(one.failed() for one in parts)):
+        """Count a round that is over, and its scouts; say what became of it."""
+        rounds = [current]
+        report = current.report()
+        records: dict[str, Any] = {}
+        fields: dict[str, Any] = {}
+        for part in reversed(self.parts):
+            record = part.close(current)
+            if part in (self.scouting, self.replaying):
+                fields.update(record)
+            elif record:
+                records[part.section] = dict(record)
+        if current.scouts is not None:
+            rounds.append(current.scouts)
+            report = report.beside(current.scouts.report())
+        for node in set[Node]().union(*(one.failed() for one in rounds)):
             self.updates[node].failed += 1
-        if self.leader is not None:
-            heard = [node for one in parts for node in one.answered]
-            self.leader.heard(heard, [node for one in parts for node in one.needing])
-        reached, skipped = self._worst().epsilon_upper, found.skipped if current.skipped is None else current.skipped
-        outcome = replace(found, skipped=skipped, epsilon_upper=reached, clip=clip)
+        outcome = replace(
+            report,
+            **fields,
+            skipped=report.skipped if current.skipped is None else current.skipped,
+            epsilon_upper=self._worst().epsilon_upper,
+            records=records,
+        )
         self.rounds.append(outcome)
-        self.crowds.record(outcome.asked, () if found.skipped else current.answered)
-        self._tell(outcome.lines([crash for one in parts for crash in one.crashes]))
+        self.crowds.record(outcome.asked, () if report.skipped else current.answered)
+        self._tell(outcome.lines([crash for one in rounds for crash in one.crashes]))
         return outcome
-
-    def _move_clip(self, current: Round, scouts: Round) -> None:
-        """Move the clip by what the scouts of a round answered; where nobody was asked, it stays."""
-        moving = cast(MovingClip, self._moving)
-        if not scouts.report().asked:
-            moving.stay()
-            return
-        updates = max(1, current.report().answered)
-        noise = expectation(current.mechanism, cohort=updates, trust=self.plan.trust).noise
-        moving.move(scouts._aggregator.answers(), noise)
 
     def evaluated(self, current: Round, number: int, model: str = "") -> EvaluationReport:
         """Count an evaluation that is over; report it as that of round ``number``, and say what it estimates."""
@@ -312,7 +345,21 @@ class Run:
         self.evaluations.append(outcome)
         self._charge_rounds(number)
         self._tell(outcome.lines(found.reasons, current.crashes))
+        if asked.says_little(estimates):
+            few = f"{found.answered} answers are too few: the interval covers more than half of what is possible"
+            self.say(WARNING, f"evaluation of round {number}: {few}.")
         return outcome
+
+    def all_crashed(self) -> str | None:
+        """Return a sentence where all apps crashed in each of the last two rounds; None otherwise."""
+        last = self.rounds[-2:]
+        if len(last) < 2:
+            return None
+        for entry in last:
+            released = entry.answered + entry.scouted
+            if not released or entry.crashed < released:
+                return None
+        return "All apps crashed in two rounds, and released zeros; the log has a traceback. Nothing can be learnt."
 
     def epsilon_upper(self) -> float:
         """Return what the run has cost the worst client by now."""

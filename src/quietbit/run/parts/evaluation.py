@@ -91,7 +91,7 @@ class Evaluate(Section):
 @final
 @dataclass(frozen=True, slots=True)
 class Estimate:
-    """An unbiased estimate from ``answers`` clients, and the ends of its 95 % interval."""
+    """An estimate from ``answers`` clients, within what is possible, and the ends of its 95 % interval."""
 
     value: float
     low: float
@@ -188,6 +188,11 @@ class Evaluation:
         cells = range(1, 2) if self.cells is None else range(self.cells)
         return tuple(self._estimate(float(mean[cell]), answers) for cell in cells)
 
+    def says_little(self, estimates: Sequence[Estimate]) -> bool:
+        """Return whether an interval covers more than half of what is possible."""
+        unit = self.most if self.cells is None else 1.0
+        return any(estimate.high - estimate.low > unit / 2 for estimate in estimates)
+
     def margin(self, answers: int, share: float = 0.5) -> float:
         """Return half the length of the interval from ``answers`` answers, for a cell of this share."""
         found = self._estimate(share, check_int(answers, "answers", 1))
@@ -198,4 +203,5 @@ class Evaluation:
         named = self.mechanism.frequency(share) * answers
         low, high = clopper_pearson(min(max(named, 0.0), answers), answers, DOUBT / 2)
         ends = [unit * min(max(self.mechanism.share(end), 0.0), 1.0) for end in (low, high)]
-        return Estimate(unit * share, ends[0], ends[1], answers)
+        value = unit * min(max(share, 0.0), 1.0)  # noise may lead outside of what is possible
+        return Estimate(value, ends[0], ends[1], answers)

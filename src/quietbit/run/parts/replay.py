@@ -12,6 +12,7 @@ import importlib
 import io
 from collections import Counter
 from collections.abc import Callable, Iterable, Mapping, MutableMapping
+from logging import WARNING
 from typing import TYPE_CHECKING, Any, ClassVar, final
 
 import numpy as np
@@ -23,15 +24,17 @@ from quietbit.mechanism.base import Mechanism
 from quietbit.node.question import ProposedMechanism, Question, run_name
 from quietbit.node.refusal import NeedsModel
 from quietbit.run.layout import ModelLayout
+from quietbit.run.part import Part
 from quietbit.run.section import Real, Section, Word, choice
 from quietbit.wire.downlink import Downlink, OutOfStep, Replica, ServerStep, replay_all
 
 if TYPE_CHECKING:
     from quietbit.run.plan import Plan
 
-__all__ = ["Follower", "Leader", "Replay"]
+__all__ = ["Follower", "Leader", "Replay", "Replaying"]
 
 VERSION = 1
+KEEPS_FULL = "nodes get the full model in every round, and not rounds to replay: {}."
 SERVER = "server"
 APP = "app"
 FIELDS = {"version", "round", "digest", "broadcasts"}
@@ -121,6 +124,41 @@ class Leader:
     def arrays(self) -> Arrays:
         """Return the learnt arrays as clients have them; they are views."""
         return self._layout.shaped(self._downlink.replica.weights)
+
+
+@final
+class Replaying(Part):
+    """The server's half in a run: which model nodes replay, and who has which round of it."""
+
+    section: ClassVar[str] = "replay"
+
+    def __init__(self, replay: Replay, say: Callable[[int, str], None]) -> None:
+        """Start without a model; ``say`` takes a level of logging and a sentence."""
+        self._replay = replay
+        self._say = say
+        self._said = False
+        self.leader: Leader | None = None
+
+    def lead(
+        self, number: int, arrays: Mapping[str, Any], layout: ModelLayout, step: ServerStep | None, other: str
+    ) -> None:
+        """Follow the model that nodes replay, or one that was put in its place; say once why there is no ``step``."""
+        if step is not None and layout.single:
+            if self.leader is None or not self.leader.holds(arrays):
+                self.leader = Leader(layout, arrays, self._replay, step, number - 1)
+        elif not self._said:
+            self._said = True
+            why = other if step is None else "not everything that is learnt is float32"
+            self._say(WARNING, KEEPS_FULL.format(why))
+
+    def close(self, round: Any) -> Mapping[str, Any]:
+        """Note which nodes have the round's model now, and which could not replay what they were sent."""
+        if self.leader is not None:
+            rounds = [round] if round.scouts is None else [round, round.scouts]
+            answered = [node for part in rounds for node in part.answered]
+            needing = [node for part in rounds for node in part.needing]
+            self.leader.heard(answered, needing)
+        return {}
 
 
 @final

@@ -8,19 +8,26 @@ Source   Andrew, Thakkar, McMahan, Ramaswamy (NeurIPS 2021); the rule of movemen
 
 from __future__ import annotations
 
-from collections.abc import Callable
-from typing import ClassVar, final
+from collections.abc import Callable, Mapping
+from typing import TYPE_CHECKING, Any, ClassVar, final
 
 from attrs import frozen
 
 from quietbit._search import bisect
 from quietbit.errors import require
+from quietbit.mechanism.abilities import ClipMoves, is_turn_of
 from quietbit.mechanism.adaptive_clip import AdaptiveClip
 from quietbit.mechanism.base import Mechanism
+from quietbit.mechanism.expectation import expectation
 from quietbit.plan.clip import MovingClip
+from quietbit.run.part import Part
 from quietbit.run.section import Real, Section, Whole, choice
 
-__all__ = ["Scouts", "most_truthful"]
+if TYPE_CHECKING:
+    from quietbit.run.plan import Plan
+    from quietbit.run.server import Round
+
+__all__ = ["Scouting", "Scouts", "most_truthful"]
 
 MEDIAN = 0.5
 EVERY = 20  # one client of these scouts: 5.3 % more squared error
@@ -62,3 +69,37 @@ def most_truthful(
     if not allowed(LEAST_TRUTH):
         return None
     return moving(bisect(allowed, LEAST_TRUTH, MOST_TRUTH, relative=1e-4))
+
+
+@final
+class Scouting(Part):
+    """The server's half: every round has the clip that scouts of earlier rounds led to."""
+
+    section: ClassVar[str] = "scouts"
+
+    def __init__(self, plan: Plan, scouts: Scouts) -> None:
+        """Start at the plan's clip."""
+        self._trust = plan.trust
+        self.moving = scouts.moving(plan.clip)
+
+    def prepare(self, mechanism: Mechanism, number: int) -> Mechanism:
+        """Return the mechanism at the clip of the round."""
+        return ClipMoves.of(mechanism).at_clip(self.moving.clip)
+
+    def scouts(self, mechanism: Mechanism, run: bytes, number: int, node: int) -> bool:
+        """Return whether a node, by its number in frames, scouts in this round of this mechanism."""
+        return not is_turn_of(mechanism, run, number, node)
+
+    def close(self, round: Any) -> Mapping[str, Any]:
+        """Move the clip by what the scouts answered; where nobody was asked, it stays."""
+        record = {"clip": self.moving.clip}
+        scouts: Round | None = round.scouts
+        if scouts is None:
+            return record
+        if not scouts.report().asked:
+            self.moving.stay()
+            return record
+        updates = max(1, round.report().answered)
+        noise = expectation(round.mechanism, cohort=updates, trust=self._trust).noise
+        self.moving.move(scouts.answers(), noise)
+        return record

@@ -6,13 +6,18 @@ Idea     the payload does not say so: the number is named by the owner's policy,
 
 from __future__ import annotations
 
-from typing import ClassVar, final
+from typing import TYPE_CHECKING, ClassVar, final
 
 from attrs import frozen
 
+from quietbit.run.part import Part
 from quietbit.run.section import Section, Whole, needed
 
-__all__ = ["Weights"]
+if TYPE_CHECKING:
+    from quietbit.node.question import Question
+    from quietbit.run.plan import Plan
+
+__all__ = ["Weighting", "Weights"]
 
 
 @final
@@ -23,3 +28,18 @@ class Weights(Section):
     title: ClassVar[str] = "weights"
 
     most_examples: int = needed(Whole(1))
+
+
+@final
+class Weighting(Part):
+    """The client's half: a node whose owner keeps the number of examples secret does not take part."""
+
+    section: ClassVar[str] = "weights"
+
+    def accept(self, question: Question, plan: Plan, names: tuple[str, ...]) -> None:
+        """Refuse a run that weights by examples, unless the policy lets their number out."""
+        from quietbit.node.refusal import NotAllowed
+        from quietbit.wire.uplink import EXAMPLES
+
+        if plan.weights is not None and EXAMPLES not in names:
+            raise NotAllowed("The run weights by examples, which the policy's metrics do not name.", rule="metrics")

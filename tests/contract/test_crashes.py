@@ -1,0 +1,31 @@
+"""A run whose apps all crash ends after the second round, with a sentence that says so."""
+
+from __future__ import annotations
+
+import pytest
+
+from plans import flat_plan
+from quietbit.run.report import RoundReport
+from quietbit.run.server import Run
+
+
+def entry(number: int, answered: int, crashed: int, scouted: int = 0) -> RoundReport:
+    counts = (answered, answered, 0, 0, 0)
+    return RoundReport(number, *counts, False, 0, 0, 0, (), crashed=crashed, scouted=scouted)
+
+
+@pytest.mark.parametrize(
+    ("rounds", "ends"),
+    [
+        ([(3, 3)], False),
+        ([(3, 3), (3, 3)], True),
+        ([(3, 2), (3, 3)], False),
+        ([(3, 3), (0, 0)], False),
+        ([(3, 0), (3, 3), (3, 3)], True),
+    ],
+)
+def test_two_rounds_of_crashes_end_a_run(rounds: list[tuple[int, int]], ends: bool) -> None:
+    plan = flat_plan("gaussian", clip=1.0, adjacency="zero-out", epsilon=4.0, releases=5, mode="adaptive")
+    run = Run(plan, 7, lambda level, line: None)
+    run.rounds += [entry(number, answered, crashed) for number, (answered, crashed) in enumerate(rounds, 1)]
+    assert (run.all_crashed() is not None) is ends
