@@ -203,7 +203,8 @@ def test_a_confusion_matrix_is_a_list_of_estimates():
     federation = Federation(300, config, simulated(PrivateUplink(simulation=Simulation())))
     _, _, metrics = federation.evaluate(1, evaluates([3, 0, 0, 1], "confusion"))
     assert len(metrics["confusion"]) == 4
-    assert sum(metrics["confusion"]) == pytest.approx(1.0)
+    assert all(0.0 <= share <= 1.0 for share in metrics["confusion"])  # noise is cut off at what is possible
+    assert sum(metrics["confusion"]) == pytest.approx(1.0, abs=0.2)
     assert metrics["confusion"][0] > metrics["confusion"][1]
 
 
