@@ -218,7 +218,7 @@ class CpuKernel(Kernel):
         size = check_int(count, "count", 0, MAX_COUNT)
         out = np.empty(whole_tiles(size))
         state = seed_state(seed)
-        native.library().qb_expand_normals(address(state), address(quantile_table()), out.size // TILE, address(out))
+        native.library().qb_expand_normals(address(state), _quantiles()[0], out.size // TILE, address(out))
         return out[:size]
 
     def _first_accepted(self, seeds: Any, words: Any, direction: FloatVector, edges: Any, limits: Any) -> int:
@@ -237,7 +237,7 @@ class CpuKernel(Kernel):
             address(own_edges),
             own_edges.size,
             address(own_limits),
-            address(quantile_table()),
+            _quantiles()[0],
         )
         return accepted
 
@@ -254,7 +254,7 @@ class CpuKernel(Kernel):
             unit,
             grid_of(unit),
             law is NoiseLaw.NORMAL,
-            address(quantile_table()),
+            _quantiles()[0],
             address(steps),
             address(certain),
         )
@@ -269,7 +269,7 @@ class CpuKernel(Kernel):
             address(starts),
             starts.size - 1,
             scale,
-            address(quantile_table()),
+            _quantiles()[0],
             address(total),
         )
 
@@ -282,6 +282,13 @@ class CpuKernel(Kernel):
         width = -(-size // (workers * multiple)) * multiple
         with ThreadPoolExecutor(workers) as pool:
             list(pool.map(task, *zip(*_bounds(size, width), strict=True)))
+
+
+@lru_cache(maxsize=1)
+def _quantiles() -> tuple[int, Any]:
+    """Return where the table of quantiles begins, and the table, which must outlive the address."""
+    table = quantile_table()
+    return address(table), table
 
 
 def _bounds(size: int, chunk: int, first: int = 0) -> Bounds:

@@ -12,12 +12,10 @@ from __future__ import annotations
 
 import ctypes
 import os
-from ctypes import c_double, c_float, c_int, c_int32, c_int64, c_size_t, c_uint64, c_void_p
+from ctypes import c_char, c_double, c_float, c_int, c_int32, c_int64, c_size_t, c_uint64, c_void_p
 from functools import lru_cache
 from pathlib import Path
 from typing import Any
-
-from numpy.typing import NDArray
 
 from quietbit.errors import MissingDependency, check_known
 from quietbit.kernel.native.build import BuildFailed, build_library
@@ -119,10 +117,16 @@ SIGNATURES: dict[str, tuple[Any, tuple[Any, ...]]] = {
 }
 
 
-def address(array: NDArray[Any]) -> int:
-    """Return where an array's numbers begin; the caller has checked that they are contiguous."""
-    place: int = array.__array_interface__["data"][0]  # a third of the time of `array.ctypes.data`
-    return place
+_NOTHING = c_char * 0
+
+
+def address(array: Any) -> int:
+    """Return where the numbers of a numpy array begin; the caller has checked that they are contiguous."""
+    try:
+        return ctypes.addressof(_NOTHING.from_buffer(array))  # half of the time of the other way
+    except (TypeError, ValueError):  # it is read-only
+        place: int = array.__array_interface__["data"][0]
+        return place
 
 
 def load(path: Path) -> Any:

@@ -1,0 +1,142 @@
+/* Run the C library on random input in buffers of exactly the size that it may touch, under sanitizers.
+ *
+ *     fuzz SEED ITERATIONS TABLE...
+ *
+ * Tables are changed at random, with a digest that fits: what still opens is released from, with random updates.
+ */
+#include "quietbit_client.h"
+
+#include <math.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+
+static uint64_t state;
+
+static uint64_t word(void) { /* SplitMix64 */
+    uint64_t z = state += 0x9E3779B97F4A7C15u;
+    z = (z ^ z >> 30) * 0xBF58476D1CE4E5B9u;
+    z = (z ^ z >> 27) * 0x94D049BB133111EBu;
+    return z ^ z >> 31;
+}
+
+static size_t below(size_t limit) { return (size_t)(word() % limit); }
+
+/* Memory of exactly this size, filled at random. */
+static void *random_bytes(size_t size) {
+    uint8_t *memory = malloc(size > 0 ? size : 1);
+    if (!memory) abort();
+    for (size_t i = 0; i < size; i++) memory[i] = (uint8_t)word();
+    return memory;
+}
+
+static float *random_update(size_t count) {
+    static const float special[] = {0.0f, -0.0f, 1e-45f, 3.4e38f, -3.4e38f, INFINITY, NAN};
+    float *update = random_bytes(4 * count);
+    int mode = (int)below(4);
+    for (size_t i = 0; mode > 0 && i < count; i++) {
+        update[i] = (float)((double)(int64_t)word() * 0x1p-63);
+        if (mode == 1 && below(50) == 0) update[i] = special[below(7)];
+    }
+    return update; /* mode 0: any bits */
+}
+
+static void release_all(const qb_table *table) {
+    for (uint32_t i = 0; i < table->count; i++) {
+        const qb_entry *entry = table->entries + i;
+        if (entry->dimension > 100000 || entry->tries > 1000000 || qb_workspace_size(entry) > 1u << 26) continue;
+        size_t count = (size_t)entry->dimension;
+        float *update = random_update(count);
+        void *workspace = random_bytes(qb_workspace_size(entry));
+        uint8_t *payload = random_bytes(qb_payload_size(entry)), key[QB_KEY_BYTES];
+        for (int k = 0; k < QB_KEY_BYTES; k++) key[k] = (uint8_t)word();
+        qb_release(table, entry, update, count, key, workspace, payload);
+        free(update);
+        free(workspace);
+        free(payload);
+    }
+}
+
+static void change_table(const uint8_t *original, size_t size) {
+    uint8_t *bytes = malloc(size);
+    if (!bytes) abort();
+    memcpy(bytes, original, size);
+    uint32_t entries;
+    memcpy(&entries, bytes + 24, 4);
+    size_t end = 40 + entries * sizeof(qb_entry);
+    for (size_t changes = below(3); changes > 0; changes--) {
+        size_t reach = below(4) == 0 ? size - 32 : end, place = below(reach / 4) * 4;
+        uint64_t value = below(3) == 0 ? word() : below(3) == 0 ? UINT64_MAX >> below(64) : below(100);
+        memcpy(bytes + place, &value, place + 8 <= size - 32 ? 1 + below(8) : 4);
+    }
+    qb_sha256(bytes, size - 32, bytes + size - 32);
+    qb_table table;
+    if (qb_table_open(bytes, size, &table) == QB_OK) {
+        char *ledger = random_bytes(200), line[QB_LINE_BYTES];
+        uint64_t spent;
+        size_t begin = qb_ledger_begin(&table, line);
+        memcpy(ledger, line, begin < 200 ? begin : 200);
+        qb_ledger_spent(&table, ledger, below(201), &spent);
+        qb_find(&table, ledger, below(201));
+        free(ledger);
+        release_all(&table);
+    }
+    free(bytes);
+}
+
+static void run_kernel(void) {
+    size_t count = below(5000), groups = (count + 7) / 8;
+    int bits = 1 + (int)below(8), wide = (int)below(2);
+    uint8_t *codes = random_bytes(8 * groups), *packed = random_bytes(groups * (size_t)bits), *again = malloc(8 * groups + 1);
+    for (size_t i = 0; i < 8 * groups; i++) codes[i] &= (uint8_t)((1 << bits) - 1);
+    qb_pack(codes, groups, bits, packed);
+    qb_unpack(packed, groups, bits, again);
+    if (groups > 0 && memcmp(codes, again, 8 * groups) != 0) abort();
+    const uint8_t *rows[QB_GROUP];
+    int payloads = 1 + (int)below(QB_GROUP);
+    for (int p = 0; p < payloads; p++) rows[p] = random_bytes((count + 7) / 8);
+    void *total = calloc(count + 1, wide ? 8 : 4);
+    qb_count_ones(rows, payloads, -3, 2, total, wide, count);
+    for (int p = 0; p < payloads; p++) free((void *)rows[p]);
+    void *x = random_bytes(count * (wide ? 8 : 4)), *out = random_bytes(count * 4);
+    uint32_t *signs = random_bytes((count + 31) / 32 * 4);
+    double *sums = random_bytes((count + QB_NORM_BLOCK - 1) / QB_NORM_BLOCK * 8);
+    qb_flip(x, wide, count, 0.5, signs, out, 0);
+    qb_block_sums(x, wide, count, 1.0, 1 + (int)below(2), sums);
+    qb_exact_sum(sums, (count + QB_NORM_BLOCK - 1) / QB_NORM_BLOCK);
+    size_t block = (size_t)1 << below(13), blocks = 1 + below(3);
+    float *rotated = random_update(block * blocks);
+    const qb_ending ending = {2.0, 0, (int32_t)below(3)};
+    qb_early_stages(rotated, 0, block * blocks, block, &ending, (int)below(2));
+    uint16_t *words = random_bytes(2 * count), *word_list = malloc(2 * count + 2);
+    int64_t *index = malloc(8 * count + 8);
+    double *value = malloc(8 * count + 8), looked;
+    qb_polynomial plan = {0.25, 0.5, 0.0f, {100.0f, -200.0f, 3000.0f, 30000.0f}, 4, 18};
+    const qb_undecided undecided = {index, word_list, value};
+    uint8_t *coded = random_bytes((count + 7) / 8);
+    size_t listed = qb_sample_one_bit(&plan, (int)below(3), x, wide, count, words, coded, 0, &undecided, 0, &looked);
+    if (listed > count) abort();
+    void *all[] = {codes, packed, again, total, x, out, signs, sums, rotated, words, word_list, index, value, coded};
+    for (size_t i = 0; i < sizeof all / sizeof *all; i++) free(all[i]);
+}
+
+int main(int count, char **arguments) {
+    if (count < 4) return 2;
+    state = strtoull(arguments[1], 0, 10);
+    long iterations = strtol(arguments[2], 0, 10);
+    if (qb_self_test() != 0) return 3;
+    for (long i = 0; i < iterations; i++) {
+        FILE *file = fopen(arguments[3 + below((size_t)count - 3)], "rb");
+        if (!file) return 4;
+        fseek(file, 0, SEEK_END);
+        size_t size = (size_t)ftell(file);
+        uint8_t *table = malloc(size);
+        rewind(file);
+        if (!table || fread(table, 1, size, file) != size) return 4;
+        fclose(file);
+        change_table(table, size);
+        free(table);
+        run_kernel();
+    }
+    return 0;
+}
