@@ -93,7 +93,8 @@ class Turn:
         seconds = gate.answer_seconds
         AnswerTime.check(seconds, left_out)
         for part in PARTS:
-            part.accept(question, plan, names)
+            if getattr(plan, part.section) is not None:  # a section that is absent is off
+                part.accept(question, plan, names)
         ticket = gate.accept(question)
         zero = ticket.zero() if with_zero else None
         moment = AnswerTime(seconds, left_out)
