@@ -3,7 +3,6 @@
 import json
 import math
 import shutil
-import time
 
 import pytest
 
@@ -19,25 +18,24 @@ from quietbit.node.question import ProposedMechanism, description_of
 from quietbit.privacy import account, aggregate
 from quietbit.target import Target, Trust
 
-HONEST = 1000
+HONEST = 10
 CAP = Target(8.0, 1e-5, "replace-one", trust=Trust.SECURE_AGGREGATION)
 
 
-def mechanism(number=0):
-    return InterpolatedMVU(solve(DesignSpec(2, 1, 0.3 + number / 100)), Ball(Norm.L2, 1.0, 42))
+def mechanism():
+    return InterpolatedMVU(solve(DesignSpec(2, 1, 0.3)), Ball(Norm.L2, 1.0, 42))
 
 
 @pytest.fixture
 def ledger(tmp_path):
-    """A ledger with two sums."""
+    """A ledger with a sum."""
     found = FileLedger.create(tmp_path / "ledger", tmp_path / "counter")
-    for number in range(2):
-        proposed = ProposedMechanism.read(description_of(mechanism(number)))
-        lines = [
-            mechanism_line(proposed.identity, proposed.description),
-            release_line(proposed.identity, HONEST, "7", number + 1),
-        ]
-        found.update(lambda _, lines=lines: lines)
+    proposed = ProposedMechanism.read(description_of(mechanism()))
+    lines = [
+        mechanism_line(proposed.identity, proposed.description),
+        release_line(proposed.identity, HONEST, "7", 1),
+    ]
+    found.update(lambda _: lines)
     return found
 
 
@@ -79,16 +77,12 @@ def computed(monkeypatch):
 
 def test_a_second_process_computes_nothing_and_finds_the_same(ledger, fresh, monkeypatch):
     calls = computed(monkeypatch)
-    start = time.monotonic()
     first = total(ledger)
-    slow = time.monotonic() - start
     assert len(calls) > 50
     fresh()
     calls.clear()
-    start = time.monotonic()
     assert total(ledger) == first  # to the last digit
     assert calls == []
-    assert time.monotonic() - start < slow / 3
     fresh()
     assert account_of(ledger.read(), CAP, HONEST, 0.001).epsilon() == first
     assert (ledger.path.parent / "ledger.prices").stat().st_mode & 0o777 == 0o600
@@ -119,7 +113,10 @@ def link(path):
     path.symlink_to("nowhere")
 
 
-@pytest.mark.parametrize("change", [cheaper, other_mac, torn, link])
+LONG = pytest.mark.long  # each prices a sum twice
+
+
+@pytest.mark.parametrize("change", [cheaper, *(pytest.param(change, marks=LONG) for change in (other_mac, torn, link))])
 def test_prices_that_somebody_changed_are_ignored(ledger, fresh, change, monkeypatch):
     first = total(ledger)
     change(ledger.path.parent / "ledger.prices")
