@@ -89,6 +89,10 @@ def test_an_exception_at_any_line_lets_out_a_release_at_its_moment_or_a_constant
         lines = [line for line in first.seen if line[1] not in MAIN_THREAD]
         with ThreadPoolExecutor(AT_ONCE) as pool:
             results = list(pool.map(lambda line: answered(tmp_path, app, line), lines))
+        # CPython's parser, which formats tracebacks, fails now and then where a tracer raises in another thread.
+        for place, result in enumerate(results):
+            if isinstance(result[0], SystemError) and "AST constructor" in str(result[0]):
+                results[place] = answered(tmp_path, app, lines[place])
     # Which lines a thread passes depends, for a few, on when it wakes: nearly all were reached again.
     assert sum(result[2].raised for result in results) > 0.95 * len(results)
     kinds = [check(*result, size) for result in results]
