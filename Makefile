@@ -26,7 +26,7 @@ kernel: $(READY) ## build the C kernel, if its sources changed
 
 setup: kernel    ## make the virtual environment
 
-test:            ## lint, types and the tests, about seven minutes on two cores
+test:            ## lint, types and the tests, about eight minutes on two cores
 	@$(MAKE) --no-print-directory checked MARKED='not long'
 
 test-all:        ## the same with the long ones: deployments that fail, power studies, packages, the browser
