@@ -1,8 +1,9 @@
 """Build the C kernel, and write the bill of materials, when a wheel or an editable installation is made.
 
-Idea     with the system's C compiler, or with the `ziglang` wheel, which is asked for only where there is none. A wheel
-         with the library is for one platform and for every Python; where nothing can compile, or QUIETBIT_NO_NATIVE is
-         set, the wheel is plain Python, and the library says once at run time what it lacks.
+Idea     with the system's C compiler, or with the `ziglang` wheel, which is asked for only where
+         there is none. A wheel with the library is for one platform and for every Python; where
+         nothing can compile, or QUIETBIT_NO_NATIVE is set, the wheel is plain Python, and the
+         library says once at run time what it lacks.
 """
 
 from __future__ import annotations

@@ -1,11 +1,13 @@
 """One private update, sent in every way one could send it: bytes, time and error at one guarantee.
 
-Idea     the same float32 update of a million parameters, clipped to the same length, leaves a client once, each way
-         calibrated by its own rule to epsilon 1 at delta 1e-5 (zero-out adjacency: the neighbour's update is zero).
-         Ways that are not installed are left out, and said to be.
-Rows     time: processor seconds of one thread, best of several turns, relative to one-bit I-MVU; error: measured
-         squared error per coordinate, relative to Gaussian noise with the smallest variance that the exact account
-         allows (Balle and Wang 2018); bytes: what is sent, with headers where there are any.
+Idea     the same float32 update of a million parameters, clipped to the same length, leaves a
+         client once, each way calibrated by its own rule to epsilon 1 at delta 1e-5 (zero-out
+         adjacency: the neighbour's update is zero). Ways that are not installed are left out, and
+         said to be.
+Rows     time: processor seconds of one thread, best of several turns, relative to one-bit I-MVU;
+         error: measured squared error per coordinate, relative to Gaussian noise with the smallest
+         variance that the exact account allows (Balle and Wang 2018); bytes: what is sent, with
+         headers where there are any.
 
     python benchmarks/alternatives.py [--dimension 1000000] [--repeats 5]
 
@@ -49,10 +51,14 @@ class Way:
 
 def ours(name: str, label: str, dimension: int, remark: str, **options: Any) -> Way:
     ball = Ball(Norm.L2, CLIP, dimension)
-    found = calibrate(name, ball=ball, epsilon=EPSILON, delta=DELTA, adjacency=Adjacency.ZERO_OUT, **options)
+    found = calibrate(
+        name, ball=ball, epsilon=EPSILON, delta=DELTA, adjacency=Adjacency.ZERO_OUT, **options
+    )
     uplink, mechanism = Uplink(found.mechanism), found.mechanism
     unit = mechanism.slope_at_zero if isinstance(mechanism, Sign) else 1.0  # +1 and -1 have no unit
-    return Way(label, uplink.send, len, lambda data: np.asarray(uplink.receive([data])) / unit, remark)
+    return Way(
+        label, uplink.send, len, lambda data: np.asarray(uplink.receive([data])) / unit, remark
+    )
 
 
 def published(dimension: int) -> Way:
@@ -72,7 +78,13 @@ def published(dimension: int) -> Way:
     def size(codes: torch.Tensor) -> int:
         return codes.numel() * codes.element_size()
 
-    return Way("published code's way", encode, size, lambda codes: mechanism.values[codes.numpy()], "torch's generator")
+    return Way(
+        "published code's way",
+        encode,
+        size,
+        lambda codes: mechanism.values[codes.numpy()],
+        "torch's generator",
+    )
 
 
 def flower(dimension: int) -> Way:
@@ -83,14 +95,24 @@ def flower(dimension: int) -> Way:
     from flwr.supercore.task_identity import TaskIdentity
 
     logging.getLogger("flwr").setLevel(logging.ERROR)
-    TaskIdentity.task_id, TaskIdentity.run_id, TaskIdentity.node_id = 1, 1, 1  # a message outside of any run
+    TaskIdentity.task_id, TaskIdentity.run_id, TaskIdentity.node_id = (
+        1,
+        1,
+        1,
+    )  # a message outside of any run
     mod = LocalDpMod(clipping_norm=CLIP, sensitivity=CLIP, epsilon=EPSILON, delta=DELTA)
     start = np.zeros(dimension, dtype=np.float32)
-    asked = Message(RecordDict({"arrays": ArrayRecord({"w": Array(start)})}), dst_node_id=1, message_type="train")
+    asked = Message(
+        RecordDict({"arrays": ArrayRecord({"w": Array(start)})}),
+        dst_node_id=1,
+        message_type="train",
+    )
 
     def encode(update: Vector) -> Any:
         def train(message: Any, context: Any) -> Any:
-            return Message(RecordDict({"arrays": ArrayRecord({"w": Array(start + update)})}), reply_to=message)
+            return Message(
+                RecordDict({"arrays": ArrayRecord({"w": Array(start + update)})}), reply_to=message
+            )
 
         return mod(asked, None, train)  # type: ignore[arg-type]
 
@@ -100,7 +122,9 @@ def flower(dimension: int) -> Way:
     def size(message: Any) -> int:
         return len(recorddict_to_proto(message.content).SerializeToString())
 
-    return Way("Flower's LocalDpMod", encode, size, decode, "numpy's generator; classical Gaussian rule")
+    return Way(
+        "Flower's LocalDpMod", encode, size, decode, "numpy's generator; classical Gaussian rule"
+    )
 
 
 def opacus(dimension: int) -> Way:
@@ -109,11 +133,18 @@ def opacus(dimension: int) -> Way:
     from opacus.optimizers import DPOptimizer  # type: ignore[import-not-found,unused-ignore]
 
     multiplier = get_noise_multiplier(
-        target_epsilon=EPSILON, target_delta=DELTA, sample_rate=1.0, steps=1, accountant="prv", epsilon_tolerance=1e-3
+        target_epsilon=EPSILON,
+        target_delta=DELTA,
+        sample_rate=1.0,
+        steps=1,
+        accountant="prv",
+        epsilon_tolerance=1e-3,
     )
     parameter = torch.nn.Parameter(torch.zeros(dimension))
     inner = torch.optim.SGD([parameter], lr=1.0)
-    optimizer = DPOptimizer(inner, noise_multiplier=multiplier, max_grad_norm=CLIP, expected_batch_size=1)
+    optimizer = DPOptimizer(
+        inner, noise_multiplier=multiplier, max_grad_norm=CLIP, expected_batch_size=1
+    )
 
     def encode(update: Vector) -> torch.Tensor:
         optimizer.zero_grad()
@@ -124,7 +155,13 @@ def opacus(dimension: int) -> Way:
     def size(gradient: torch.Tensor) -> int:
         return gradient.numel() * gradient.element_size()
 
-    return Way("Opacus, noise on the client", encode, size, lambda found: found.numpy(), "torch's generator")
+    return Way(
+        "Opacus, noise on the client",
+        encode,
+        size,
+        lambda found: found.numpy(),
+        "torch's generator",
+    )
 
 
 def ways(dimension: int) -> list[Way]:
@@ -161,7 +198,9 @@ def best_gaussian() -> float:
 
 def main() -> None:
     """Measure everything in one run and print a table."""
-    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser = argparse.ArgumentParser(
+        description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
+    )
     parser.add_argument("--dimension", type=int, default=1_000_000)
     parser.add_argument("--repeats", type=int, default=5)
     chosen = parser.parse_args()
@@ -184,11 +223,16 @@ def main() -> None:
             sizes[way.name] = way.size(sent)
             errors[way.name] = float(np.mean(np.square(way.decode(sent) - truth)))
     first = best[found[0].name]
-    print(f"d = {dimension:,}, epsilon {EPSILON:g} at delta {DELTA:g} for one release, zero-out, clip {CLIP:g}")
+    print(
+        f"d = {dimension:,}, epsilon {EPSILON:g} at delta {DELTA:g} for one release, zero-out, clip {CLIP:g}"
+    )
     print(f"{'':30} {'bytes':>10} {'milliseconds':>13} {'x I-MVU':>8} {'error':>7}  remark")
     for way in found:
         seconds, error = best[way.name], errors[way.name] / ideal
-        print(f"{way.name:30} {sizes[way.name]:10,} {1e3 * seconds:13.2f} {seconds / first:8.1f} {error:7.2f}", end="")
+        print(
+            f"{way.name:30} {sizes[way.name]:10,} {1e3 * seconds:13.2f} {seconds / first:8.1f} {error:7.2f}",
+            end="",
+        )
         print(f"  {way.remark}")
 
 

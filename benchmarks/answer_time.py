@@ -1,11 +1,13 @@
 """What a server can tell from the time of an answer: bits per release about what a node's app did.
 
-Idea     Flower's mod with an owner's policy, once per process, as a SuperNode runs it. The app does one of several
-         things, drawn at random; the reply is serialised as Flower does it, and the time is taken when it is bytes,
-         on the node itself: nearer than any server. Between what the app did and that time there is mutual information.
-         Several nodes run at once, and programs that only compute beside them: a busy machine.
-Symbols  I: plug-in estimate from equally frequent bins of the times. It is too large by about
-         (bins - 1)(kinds - 1) / (2 N ln 2) bits: the mean over shuffled labels measures that bias, and is subtracted.
+Idea     Flower's mod with an owner's policy, once per process, as a SuperNode runs it. The app does
+         one of several things, drawn at random; the reply is serialised as Flower does it, and the
+         time is taken when it is bytes, on the node itself: nearer than any server. Between what
+         the app did and that time there is mutual information. Several nodes run at once, and
+         programs that only compute beside them: a busy machine.
+Symbols  I: plug-in estimate from equally frequent bins of the times. It is too large by about (bins
+         - 1)(kinds - 1) / (2 N ln 2) bits: the mean over shuffled labels measures that bias, and is
+         subtracted.
 
     python benchmarks/answer_time.py [--releases 1000] [--seconds 0.75] [--beside 2] [--kinds 2 4]
 """
@@ -28,7 +30,9 @@ from typing import Any
 
 import numpy as np
 
-sys.path.insert(0, str(Path(__file__).parent.parent / "tests"))  # messages and contexts without an engine
+sys.path.insert(
+    0, str(Path(__file__).parent.parent / "tests")
+)  # messages and contexts without an engine
 
 BINS, SHUFFLES = 10, 200
 SEEN = struct.Struct("<ddd")
@@ -82,25 +86,37 @@ def information(kinds: Any, times: Any, rng: np.random.Generator) -> tuple[float
 def node(releases: int, seconds: float, apps: int, seed: int, out: Any) -> None:
     """One node: as many releases as told, each in a process of its own; send (what the app did, when) of all."""
     logging.disable(logging.CRITICAL)
-    makers, kit = importlib.import_module("unit.node.makers"), importlib.import_module("unit.flower.kit")
+    makers, kit = (
+        importlib.import_module("unit.node.makers"),
+        importlib.import_module("unit.flower.kit"),
+    )
     asking = importlib.import_module("unit.flower.test_client")
     from flwr.supercore.inflatable.inflatable_object import get_all_nested_objects
 
     from quietbit.flower import PrivateUplink
 
     train, budget = kit.app(np.linspace(-0.2, 0.3, kit.DIMENSION)), 0.75 * seconds
-    table = [raises, working(0.6 * budget, train), working(4 * seconds, train), spinning(4 * seconds, train)][:apps]
+    table = [
+        raises,
+        working(0.6 * budget, train),
+        working(4 * seconds, train),
+        spinning(4 * seconds, train),
+    ][:apps]
     rng, found = np.random.default_rng(seed), []
     with tempfile.TemporaryDirectory() as folder:
         limits = {"epsilon": 1e6, "releases": 10**6, "releases_per_day": 10**6}
         path = makers.write_policy(Path(folder), answer_seconds=seconds, **limits)
         config = kit.CONFIG | {"quietbit.epsilon": 1e6}
         (Path(folder) / "first").mkdir()
-        first = makers.write_policy(Path(folder) / "first", **limits)  # one release fills what processes share
-        PrivateUplink()(asking.question(1), kit.context(11, config=config, quietbit_policy=first), train)
+        first = makers.write_policy(
+            Path(folder) / "first", **limits
+        )  # one release fills what processes share
+        PrivateUplink()(
+            asking.request(1), kit.context(11, config=config, quietbit_policy=first), train
+        )
         for number in range(1, releases + 1):
             kind, start = int(rng.integers(apps)), rng.uniform(0, 0.25)
-            message = asking.question(number)
+            message = asking.request(number)
             ours, theirs = os.pipe()
             if os.fork() == 0:
                 time.sleep(start)
@@ -128,7 +144,9 @@ def measure(releases: int, seconds: float, apps: int, beside: int) -> dict[str, 
     ends, nodes = [], []
     for place in range(4):
         mine, theirs = multiprocessing.Pipe(duplex=False)
-        one = multiprocessing.Process(target=node, args=(releases // 4, seconds, apps, place, theirs))
+        one = multiprocessing.Process(
+            target=node, args=(releases // 4, seconds, apps, place, theirs)
+        )
         one.start()
         ends.append(mine)
         nodes.append(one)
@@ -139,11 +157,20 @@ def measure(releases: int, seconds: float, apps: int, beside: int) -> dict[str, 
         one.join()
     kinds, rng = np.array([entry[0] for entry in found]), np.random.default_rng(1)
     late = np.array([entry[2] for entry in found]) * 1e3
-    said: dict[str, Any] = {"releases": len(found), "kinds": apps, "answer_seconds": seconds, "programs_beside": beside}
+    said: dict[str, Any] = {
+        "releases": len(found),
+        "kinds": apps,
+        "answer_seconds": seconds,
+        "programs_beside": beside,
+    }
     for name, column in (("moment", 1), ("after_moment", 2)):
         plain, bias, most = information(kinds, np.array([entry[column] for entry in found]), rng)
-        said[name] = {"bits": round(plain, 4), "bias": round(bias, 4), "corrected": round(plain - bias, 4),
-                      "shuffled_99": round(most, 4)}  # fmt: skip
+        said[name] = {
+            "bits": round(plain, 4),
+            "bias": round(bias, 4),
+            "corrected": round(plain - bias, 4),
+            "shuffled_99": round(most, 4),
+        }
     said["ms_after_moment"] = {
         str(kind): [round(float(np.quantile(late[kinds == kind], q)), 2) for q in (0.5, 0.9, 0.99)]
         for kind in range(apps)

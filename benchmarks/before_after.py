@@ -1,8 +1,9 @@
 """The CPU kernel of two source trees, in turns: processor time of one as a share of the other's.
 
-Idea     each tree is a process of its own; every task runs once in the one and once in the other, many times over, and
-         the best of each counts. Neither the machine nor who else uses it matters then: a ratio above 1 is a loss.
-         Words come from memory, so that no cipher's time covers the kernel's. numpy, scipy and attrs are enough.
+Idea     each tree is a process of its own; every task runs once in the one and once in the other,
+         many times over, and the best of each counts. Neither the machine nor who else uses it
+         matters then: a ratio above 1 is a loss. Words come from memory, so that no cipher's time
+         covers the kernel's. numpy, scipy and attrs are enough.
 
     git worktree add ../before COMMIT
     OMP_NUM_THREADS=1 python benchmarks/before_after.py ../before/src src [--repeats 30]
@@ -84,16 +85,60 @@ def tasks() -> Tasks:
     add("norm, float64", kernel.norm, x.astype(np.float64), 2)
     for levels, bits in ((2, 1), (2, 2), (8, 3), (2, 4), (2, 8)):
         ends = np.linspace(0.0, 1.0, levels)[:, None]
-        weights = np.exp((ends - 0.5) * np.linspace(-1, 1, 2**bits) + 0.1 * np.cos(3 * np.arange(2**bits)) * ends**2)
+        weights = np.exp(
+            (ends - 0.5) * np.linspace(-1, 1, 2**bits)
+            + 0.1 * np.cos(3 * np.arange(2**bits)) * ends**2
+        )
         table = np.stack([home.exact_row(row / row.sum()) for row in weights])
         design = Design(DesignSpec(levels, bits, 2.0), table, np.linspace(0, 1, 2**bits))
-        sampler, out = Sampler.from_design(design, 0.5, 0.0, 1.0), np.empty(packed_size(bits, LARGE), np.uint8)
-        add(f"clip and sample, {bits} bits, {levels} levels", kernel.sample_clipped, sampler, x, 2, 1.0, words, out)
+        sampler, out = (
+            Sampler.from_design(design, 0.5, 0.0, 1.0),
+            np.empty(packed_size(bits, LARGE), np.uint8),
+        )
+        add(
+            f"clip and sample, {bits} bits, {levels} levels",
+            kernel.sample_clipped,
+            sampler,
+            x,
+            2,
+            1.0,
+            words,
+            out,
+        )
         if bits == 1:
             few = np.empty(packed_size(1, SMALL), np.uint8)
-            add("clip and sample, 1,000", kernel.sample_clipped, sampler, x[:SMALL], 2, 1.0, words, few, times=200)
-            add("clip and sample, float64", kernel.sample_clipped, sampler, x.astype(np.float64), 2, 1.0, words, out)
-            add("clip, rotate and sample", kernel.sample_rotated, sampler, x, 3, 4096, 1.0, words, out)
+            add(
+                "clip and sample, 1,000",
+                kernel.sample_clipped,
+                sampler,
+                x[:SMALL],
+                2,
+                1.0,
+                words,
+                few,
+                times=200,
+            )
+            add(
+                "clip and sample, float64",
+                kernel.sample_clipped,
+                sampler,
+                x.astype(np.float64),
+                2,
+                1.0,
+                words,
+                out,
+            )
+            add(
+                "clip, rotate and sample",
+                kernel.sample_rotated,
+                sampler,
+                x,
+                3,
+                4096,
+                1.0,
+                words,
+                out,
+            )
             some = np.empty(packed_size(1, 100_000), np.uint8)
             add(
                 "clip, rotate and sample, 100,000",
@@ -126,12 +171,25 @@ def tasks() -> Tasks:
             3,
         )
     direction = rng.normal(size=K)
-    given = (direction / np.linalg.norm(direction), np.array([1.2816]), acceptance_limits([1e-3, 1.0]), words)
+    given = (
+        direction / np.linalg.norm(direction),
+        np.array([1.2816]),
+        acceptance_limits([1e-3, 1.0]),
+        words,
+    )
     add("search for a seed", kernel.search, *given, acceptance_lower=0.1, times=20)
     add("rows", kernel.rows, bytes(8), K, 1 << 20, times=50)
     add("normals of a seed", kernel.normals, bytes(16), K, times=50)
     seeds, nonces = (rng.integers(0, 256, (500, n), dtype=np.uint8) for n in (16, 8))
-    add("add 500 seeds", kernel.add_seeds, nonces, seeds, np.zeros(1 << 20, np.int64), count=K, shift=40)
+    add(
+        "add 500 seeds",
+        kernel.add_seeds,
+        nonces,
+        seeds,
+        np.zeros(1 << 20, np.int64),
+        count=K,
+        shift=40,
+    )
     values = rng.normal(size=1 << 18)
     for law in NoiseLaw:
         add(f"noise, {law.value}", kernel.rounded_noise, values, 1.3, law, words, 0)
@@ -150,7 +208,9 @@ def work() -> None:
 
 def main() -> None:
     """Take turns and show the ratios."""
-    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser = argparse.ArgumentParser(
+        description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
+    )
     parser.add_argument("trees", nargs="*", help="folders to import quietbit from: before, after")
     parser.add_argument("--repeats", type=int, default=30)
     parser.add_argument("--only", default="", help="what names of operations contain")
@@ -171,7 +231,10 @@ def main() -> None:
                 worker.stdin.write(name + "\n")
                 worker.stdin.flush()
                 best[place] = min(best[place], float(worker.stdout.readline()))
-        print(f"{name:42} {1e3 * best[0]:10.3f} {1e3 * best[-1]:10.3f} {best[-1] / best[0]:7.3f}", flush=True)
+        print(
+            f"{name:42} {1e3 * best[0]:10.3f} {1e3 * best[-1]:10.3f} {best[-1] / best[0]:7.3f}",
+            flush=True,
+        )
     for worker in workers:
         worker.stdin.close()
         worker.wait()

@@ -1,8 +1,8 @@
 """How long a design takes, how that grows with its size, and how good the result is.
 
-Run on one core:  python benchmarks/design.py [--quick]
-The published solver's times, from its authors' code on comparable hardware, are 43 s for (128 levels, 3 bits),
-295 s for (256, 3) and 124 s for (512, 1). The peer measured in the same run is HiGHS on the inner linear program.
+Run on one core:  python benchmarks/design.py [--quick] The published solver's times, from its
+authors' code on comparable hardware, are 43 s for (128 levels, 3 bits), 295 s for (256, 3) and 124
+s for (512, 1). The peer measured in the same run is HiGHS on the inner linear program.
 """
 
 from __future__ import annotations
@@ -53,7 +53,9 @@ def highs_seconds(design: Design) -> float:
     row = np.arange(count)
     rows = np.concatenate([row, row, row + count, row + count])
     columns = np.concatenate([lower, upper, upper, lower])
-    values = np.concatenate([np.ones(count), np.full(count, -ratio), np.ones(count), np.full(count, -ratio)])
+    values = np.concatenate(
+        [np.ones(count), np.full(count, -ratio), np.ones(count), np.full(count, -ratio)]
+    )
     inequalities = coo_matrix((values, (rows, columns)), shape=(2 * count, n * b)).tocsr()
     level = np.repeat(np.arange(n), b)
     equalities = coo_matrix(
@@ -85,7 +87,14 @@ def inner_seconds(design: Design) -> float:
 
 def growth(console: Console, sizes: list[tuple[int, int]]) -> None:
     table = Table(title="Whole solve, metric-l1, epsilon 5, one core")
-    for heading in ("levels", "bits", "exact, s", "penalty 100, s", "s per 1000 cells", "HiGHS / ours, one alphabet"):
+    for heading in (
+        "levels",
+        "bits",
+        "exact, s",
+        "penalty 100, s",
+        "s per 1000 cells",
+        "HiGHS / ours, one alphabet",
+    ):
         table.add_column(heading, justify="right")
     for levels, bits in sizes:
         exact, design = timed_design(DesignSpec(levels, bits, 5.0))
@@ -93,13 +102,28 @@ def growth(console: Console, sizes: list[tuple[int, int]]) -> None:
         cells = levels * 2**bits / 1000
         # HiGHS takes minutes beyond this size.
         peer = f"{highs_seconds(design) / inner_seconds(design):.0f}" if levels <= 256 else "-"
-        table.add_row(str(levels), str(bits), f"{exact:.1f}", f"{penalty:.1f}", f"{exact / cells:.2f}", peer)
+        table.add_row(
+            str(levels), str(bits), f"{exact:.1f}", f"{penalty:.1f}", f"{exact / cells:.2f}", peer
+        )
     console.print(table)
 
 
 def quality(console: Console) -> None:
-    table = Table(title="Objective against what was known, and against the any-alphabet lower bound")
-    for heading in ("levels", "bits", "epsilon", "privacy", "bias", "known", "ours", "lower bound", "gap", "seconds"):
+    table = Table(
+        title="Objective against what was known, and against the any-alphabet lower bound"
+    )
+    for heading in (
+        "levels",
+        "bits",
+        "epsilon",
+        "privacy",
+        "bias",
+        "known",
+        "ours",
+        "lower bound",
+        "gap",
+        "seconds",
+    ):
         table.add_column(heading, justify="right")
     for levels, bits, epsilon, privacy, bias, known in QUALITY:
         seconds, design = timed_design(DesignSpec(levels, bits, epsilon, privacy, bias))  # type: ignore[arg-type]

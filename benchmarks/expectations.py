@@ -1,14 +1,17 @@
 """What the verdicts of `quietbit compare` are worth: accuracy over noise, and errors that were promised and found.
 
-    python benchmarks/expectations.py                # thresholds on digits, and the situations: a few minutes
-    python benchmarks/expectations.py --mnist DATA   # thresholds on MNIST too: a linear model on pixels
+    python benchmarks/expectations.py                # thresholds on digits, and the situations: a
+    few minutes python benchmarks/expectations.py --mnist DATA   # thresholds on MNIST too: a linear
+    model on pixels
 
-Thresholds. A linear model is trained with Gaussian noise added to the mean of each round, so loud that the noise over
-the run (`Expectation.run_noise`, rho) is the one wanted; the accuracy is that of the best step size.
+Thresholds. A linear model is trained with Gaussian noise added to the mean of each round, so loud
+that the noise over the run (`Expectation.run_noise`, rho) is the one wanted; the accuracy is that
+of the best step size.
 
-Situations. `compare` is asked, and its answer held against the mean of vectors that a simulation finds, every update
-sent and received: the noise over the run, and what codes that saturate take off the mean (`Expectation.response`).
-Promised and found errors must agree within a factor 1.5, or the script says NO and exits with 1.
+Situations. `compare` is asked, and its answer held against the mean of vectors that a simulation
+finds, every update sent and received: the noise over the run, and what codes that saturate take off
+the mean (`Expectation.response`). Promised and found errors must agree within a factor 1.5, or the
+script says NO and exits with 1.
 """
 
 from __future__ import annotations
@@ -50,9 +53,13 @@ def accuracy(problem: Problem, cohort: int, rounds: int, noise: float) -> tuple[
         scores = []
         for seed in SEEDS:
             common: dict[str, Any] = {
-                "clip": 1.0, "adjacency": "zero-out", "cohort": cohort, "rng": "seeded", "seed": seed,
+                "clip": 1.0,
+                "adjacency": "zero-out",
+                "cohort": cohort,
+                "rng": "seeded",
+                "seed": seed,
                 "participation": "sampled",
-            }  # fmt: skip
+            }
             plan = Plan("none", **common)
             if noise > 0:
                 multiplier = noise * math.sqrt(rounds) * cohort / math.sqrt(problem.dimension)
@@ -68,16 +75,28 @@ def thresholds(mnist: Path | None) -> None:
     """A table: accuracy over the noise of the run, for tasks, rounds, and samples of a client."""
     tasks: list[tuple[str, Problem, int, int]] = []
     digits = build_task(TaskSpec("digits"))
-    tasks += [("digits, 1 sample, 30 rounds", digits, 143, 30), ("digits, 1 sample, 120 rounds", digits, 143, 120)]
+    tasks += [
+        ("digits, 1 sample, 30 rounds", digits, 143, 30),
+        ("digits, 1 sample, 120 rounds", digits, 143, 120),
+    ]
     if mnist is not None:
         for samples, cohort in ((1, 600), (10, 200)):
             problem = build_task(TaskSpec("mnist", "linear", samples=samples), data=mnist)
-            tasks.append((f"MNIST, {samples} sample{'s' if samples > 1 else ''}, 100 rounds", problem, cohort, 100))
+            tasks.append(
+                (
+                    f"MNIST, {samples} sample{'s' if samples > 1 else ''}, 100 rounds",
+                    problem,
+                    cohort,
+                    100,
+                )
+            )
     print("| noise over the run / clip | " + " | ".join(f"{noise:g}" for noise in NOISES) + " |")
     print("|---" * (len(NOISES) + 1) + "|")
     for name, problem, cohort, rounds in tasks:
         found = [accuracy(problem, cohort, rounds, noise)[0] for noise in NOISES]
-        print(f"| {name} | " + " | ".join(f"{100 * score:.0f}" for score in found) + " |", flush=True)
+        print(
+            f"| {name} | " + " | ".join(f"{100 * score:.0f}" for score in found) + " |", flush=True
+        )
 
 
 def situations() -> bool:
@@ -89,24 +108,39 @@ def situations() -> bool:
     agree = True
     for dimension, clients, cohort, rounds, epsilon, adjacency, trust, mechanism in SITUATIONS:
         answer = compare(
-            dimension, epsilon=epsilon, delta=1e-5, adjacency=adjacency, clients=clients, cohort=cohort,
-            rounds=rounds, trust=trust,
-        )  # fmt: skip
+            dimension,
+            epsilon=epsilon,
+            delta=1e-5,
+            adjacency=adjacency,
+            clients=clients,
+            cohort=cohort,
+            rounds=rounds,
+            trust=trust,
+        )
         row = next(row for row in answer.rows if row.name == mechanism)
         expected = row.expected
         if expected is None:
             raise SystemExit(f"{mechanism} does not reach the target: {row.refusal}")
         plan = Plan(
-            mechanism, clip=1.0, adjacency=answer.target.adjacency, epsilon=epsilon, trust=row.trust, cohort=cohort,
+            mechanism,
+            clip=1.0,
+            adjacency=answer.target.adjacency,
+            epsilon=epsilon,
+            trust=row.trust,
+            cohort=cohort,
             rng="seeded",
-        )  # fmt: skip
+        )
         problem = VectorMean(dimension, clients, length=0.9)
-        run = simulate(problem, plan, Training(lr=1 / rounds, rounds=rounds, momentum=0.0), threads=2)
+        run = simulate(
+            problem, plan, Training(lr=1 / rounds, rounds=rounds, momentum=0.0), threads=2
+        )
         exact = np.zeros(dimension)
         for number in range(rounds):  # those who took part: an epoch may leave a few out
             exact += problem.vectors[plan.schedule(clients).cohort(number)].mean(axis=0) / rounds
         found = float(np.linalg.norm(run.parameters - exact))
-        promised = math.hypot(expected.run_noise, (1 - expected.response) * float(np.linalg.norm(exact)))
+        promised = math.hypot(
+            expected.run_noise, (1 - expected.response) * float(np.linalg.norm(exact))
+        )
         close = promised / FACTOR <= found <= promised * FACTOR
         agree = agree and close
         print(
@@ -119,8 +153,12 @@ def situations() -> bool:
 
 def main() -> int:
     """Both tables."""
-    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument("--mnist", type=Path, metavar="DATA", help="the folder of data sets: train on MNIST too")
+    parser = argparse.ArgumentParser(
+        description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
+    )
+    parser.add_argument(
+        "--mnist", type=Path, metavar="DATA", help="the folder of data sets: train on MNIST too"
+    )
     given = parser.parse_args()
     thresholds(given.mnist)
     return 0 if situations() else 1

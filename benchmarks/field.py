@@ -1,15 +1,17 @@
 """The field at one guarantee: error, bytes, client and server time of the library's mechanisms and of baselines.
 
-Idea     every mechanism is calibrated to the same (epsilon, delta) and number of releases by the same ledger, sends
-         the same update through the same uplink, and is decoded by the same server. Sums are compared among
-         themselves: their codes are made and added, the masks are not.
-Rows     error: squared error per coordinate of one release (of the mean, for sums); relative: over that of Gaussian
-         noise with its exact account, or of the ideal distributed Gaussian; measured: over what the mechanism
-         claims, mean of `--samples` releases; bytes: payload with its header; bits: of a code in a masked sum;
-         client, server: processor time of one thread per update, medians.
+Idea     every mechanism is calibrated to the same (epsilon, delta) and number of releases by the
+         same ledger, sends the same update through the same uplink, and is decoded by the same
+         server. Sums are compared among themselves: their codes are made and added, the masks are
+         not.
+Rows     error: squared error per coordinate of one release (of the mean, for sums); relative: over
+         that of Gaussian noise with its exact account, or of the ideal distributed Gaussian;
+         measured: over what the mechanism claims, mean of `--samples` releases; bytes: payload with
+         its header; bits: of a code in a masked sum; client, server: processor time of one thread
+         per update, medians.
 
-    OMP_NUM_THREADS=1 python benchmarks/field.py [--quick] [--out FILE.json]
-    OMP_NUM_THREADS=1 python benchmarks/field.py --audit      # the auditor on every baseline, 1,000 releases each
+    OMP_NUM_THREADS=1 python benchmarks/field.py [--quick] [--out FILE.json] OMP_NUM_THREADS=1
+    python benchmarks/field.py --audit      # the auditor on every baseline, 1,000 releases each
 """
 
 from __future__ import annotations
@@ -26,7 +28,16 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from quietbit import Adjacency, Ball, InvalidParameter, Norm, Uplink, calibrate, calibrate_sum, seeded_rng
+from quietbit import (
+    Adjacency,
+    Ball,
+    InvalidParameter,
+    Norm,
+    Uplink,
+    calibrate,
+    calibrate_sum,
+    seeded_rng,
+)
 from quietbit.mechanism.ball import usual_kernel
 from quietbit.mechanism.registry import families, family
 from quietbit.target import Target
@@ -37,7 +48,18 @@ from quietbit_lab.baseline.poisson_binomial import calibrate_poisson_binomial
 from quietbit_lab.baseline.ppr import calibrate_ppr
 from quietbit_lab.baseline.sum_rows import compare_sums
 
-LOCAL = ("gaussian", "skellam", "imvu", "vmvu", "privunit", "privunit-g", "rrsc", "mmrc", "sqkr", "dp-rec")
+LOCAL = (
+    "gaussian",
+    "skellam",
+    "imvu",
+    "vmvu",
+    "privunit",
+    "privunit-g",
+    "rrsc",
+    "mmrc",
+    "sqkr",
+    "dp-rec",
+)
 POINTED = ("laplace", "imvu", "cldp", "staircase")
 Row = dict[str, Any]
 
@@ -71,7 +93,9 @@ def local_row(word: str, ball: Ball, target: dict[str, Any], samples: int) -> Ro
     sent = [uplink.send(update, rng) for _ in range(samples)]
     errors = [float(np.mean((np.asarray(uplink.receive([one])) - update) ** 2)) for one in sent]
     law = found.mechanism
-    claimed = np.mean([law.variance(v) + (law.expectation(v) - v) ** 2 for v in update.astype(float).tolist()])
+    claimed = np.mean(
+        [law.variance(v) + (law.expectation(v) - v) ** 2 for v in update.astype(float).tolist()]
+    )
     batch = sent[: min(50, samples)]
     return {
         "name": word,
@@ -90,27 +114,45 @@ def ppr_row(ball: Ball, target: dict[str, Any], gaussian: float) -> Row:
     found = calibrate_ppr(ball, Target(**target))
     guarantee = (found.privacy(target["adjacency"]) * target["releases"]).epsilon(target["delta"])
     error = found.error().squared
-    return {"name": "ppr", "epsilon": guarantee, "squared_error": error, "relative": error / gaussian,
-            "bytes": -(-int(found.bits_upper() + 1) // 8)}  # fmt: skip
+    return {
+        "name": "ppr",
+        "epsilon": guarantee,
+        "squared_error": error,
+        "relative": error / gaussian,
+        "bytes": -(-int(found.bits_upper() + 1) // 8),
+    }
 
 
 def sum_rows(ball: Ball, target: dict[str, Any], clients: int) -> list[Row]:
     """Mechanisms for sums: the ideal, Skellam (its account alone), one bit, and the baselines."""
     sums = compare_sums(ball=ball, clients=clients, target=Target(**target))
-    ideal, skellam = (next(row for row in sums if row.name.startswith(word)) for word in ("ideal", "Skellam"))
+    ideal, skellam = (
+        next(row for row in sums if row.name.startswith(word)) for word in ("ideal", "Skellam")
+    )
     rows: list[Row] = [
-        {"name": row.name, "epsilon": row.epsilon_upper, "squared_error": row.squared_error, "wire_bits": row.bits,
-         "relative": row.squared_error / ideal.squared_error} for row in (ideal, skellam)
-    ]  # fmt: skip
+        {
+            "name": row.name,
+            "epsilon": row.epsilon_upper,
+            "squared_error": row.squared_error,
+            "wire_bits": row.bits,
+            "relative": row.squared_error / ideal.squared_error,
+        }
+        for row in (ideal, skellam)
+    ]
     update = filling(ball)
     rng, kernel = seeded_rng(2), usual_kernel()
     own = calibrate_sum(ball=ball, clients=clients, **target)
     uplink = Uplink(own.mechanism)
     rows.append(
-        {"name": "imvu, one bit", "epsilon": own.guarantee.epsilon_upper, "squared_error": own.squared_error,
-         "wire_bits": own.wire_bits, "relative": own.squared_error / ideal.squared_error,
-         "client_seconds": timed(lambda: uplink.send(update, rng), 9)}
-    )  # fmt: skip
+        {
+            "name": "imvu, one bit",
+            "epsilon": own.guarantee.epsilon_upper,
+            "squared_error": own.squared_error,
+            "wire_bits": own.wire_bits,
+            "relative": own.squared_error / ideal.squared_error,
+            "client_seconds": timed(lambda: uplink.send(update, rng), 9),
+        }
+    )
     makers: dict[str, Callable[..., Any]] = {
         "poisson binomial": calibrate_poisson_binomial,
         "discrete gaussian": calibrate_discrete_gaussian,
@@ -123,14 +165,22 @@ def sum_rows(ball: Ball, target: dict[str, Any], clients: int) -> list[Row]:
             rows.append({"name": name, "refused": str(error)})
             continue
         codes = [found.encode([update], rng, kernel) for _ in range(min(clients, 50))]
-        total = sum(codes[i % len(codes)] for i in range(clients))  # as large as a real sum; its error is not measured
+        total = sum(
+            codes[i % len(codes)] for i in range(clients)
+        )  # as large as a real sum; its error is not measured
         release = found.sum_privacy(target["adjacency"]) * target["releases"]
         rows.append(
-            {"name": name, "epsilon": release.epsilon(target["delta"]), "squared_error": found.squared_error,
-             "wire_bits": found.wire_bits, "relative": found.squared_error / ideal.squared_error,
-             "client_seconds": timed(partial(found.encode, [update], rng, kernel), 5),
-             "server_seconds": timed(partial(found.mean_from_sum, np.asarray(total)), 5) / clients}
-        )  # fmt: skip
+            {
+                "name": name,
+                "epsilon": release.epsilon(target["delta"]),
+                "squared_error": found.squared_error,
+                "wire_bits": found.wire_bits,
+                "relative": found.squared_error / ideal.squared_error,
+                "client_seconds": timed(partial(found.encode, [update], rng, kernel), 5),
+                "server_seconds": timed(partial(found.mean_from_sum, np.asarray(total)), 5)
+                / clients,
+            }
+        )
     return rows
 
 
@@ -144,10 +194,19 @@ def show(title: str, rows: list[Row]) -> None:
             print(f"{row['name']:28} refused: {row['refused']}")
             continue
         numbers = (
-            row["squared_error"], row.get("relative"), row.get("measured"), row.get("bytes"), row.get("wire_bits"),
-            _micro(row.get("client_seconds")), _micro(row.get("server_seconds")), row["epsilon"],
-        )  # fmt: skip
-        print(f"{row['name']:28}" + "".join(f"{'-' if one is None else format(one, '.4g'):>11}" for one in numbers))
+            row["squared_error"],
+            row.get("relative"),
+            row.get("measured"),
+            row.get("bytes"),
+            row.get("wire_bits"),
+            _micro(row.get("client_seconds")),
+            _micro(row.get("server_seconds")),
+            row["epsilon"],
+        )
+        print(
+            f"{row['name']:28}"
+            + "".join(f"{'-' if one is None else format(one, '.4g'):>11}" for one in numbers)
+        )
 
 
 def _micro(seconds: float | None) -> float | None:
@@ -161,18 +220,28 @@ def audit_all(samples: int) -> None:
             continue
         for norm in (Norm.L2, Norm.L1):
             try:
-                found = calibrate(word, ball=Ball(norm, 1.0, 100), epsilon=2.0, delta=0.0, adjacency="replace-one")
+                found = calibrate(
+                    word, ball=Ball(norm, 1.0, 100), epsilon=2.0, delta=0.0, adjacency="replace-one"
+                )
             except InvalidParameter:
                 continue
-            said = audit(found.mechanism, Adjacency.REPLACE_ONE, rng=seeded_rng(3), samples=samples, delta=0.0,
-                         confidence=1 - 1e-9)  # fmt: skip
+            said = audit(
+                found.mechanism,
+                Adjacency.REPLACE_ONE,
+                rng=seeded_rng(3),
+                samples=samples,
+                delta=0.0,
+                confidence=1 - 1e-9,
+            )
             span = f"at least {said.epsilon_lower:.3f} of {said.epsilon_upper:.3f}"
             print(f"{word:12} {norm.value} {said.verdict:14} {span}")
 
 
 def main() -> None:
     """Every table, and a file of all numbers."""
-    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser = argparse.ArgumentParser(
+        description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
+    )
     parser.add_argument("--dimension", type=int, default=1000)
     parser.add_argument("--clients", type=int, default=1000, help="in a secure sum")
     parser.add_argument("--samples", type=int, default=200)
@@ -191,24 +260,31 @@ def main() -> None:
         tables.append({"title": title, "rows": rows})
         if chosen.out is not None:
             chosen.out.parent.mkdir(parents=True, exist_ok=True)
-            chosen.out.write_text(json.dumps({"dimension": size, "tables": tables}, indent=1) + "\n", encoding="utf-8")
+            chosen.out.write_text(
+                json.dumps({"dimension": size, "tables": tables}, indent=1) + "\n", encoding="utf-8"
+            )
 
     ball = Ball(Norm.L2, 1.0, size)
-    for epsilon, releases in ((4.0, 1),) if chosen.quick else ((1.0, 1), (4.0, 1), (8.0, 1), (8.0, 10), (8.0, 50)):
+    for epsilon, releases in (
+        ((4.0, 1),) if chosen.quick else ((1.0, 1), (4.0, 1), (8.0, 1), (8.0, 10), (8.0, 50))
+    ):
         target = {"epsilon": epsilon, "delta": 1e-5, "adjacency": far, "releases": releases}
         rows = [local_row(word, ball, target, chosen.samples) for word in LOCAL]
         rows.append(ppr_row(ball, target, float(rows[0]["squared_error"])))
-        table(f"local, L2, d = {size:,}, epsilon {epsilon:g}, delta 1e-5, replace-one, {releases} release(s)", rows)
+        table(
+            f"local, L2, d = {size:,}, epsilon {epsilon:g}, delta 1e-5, replace-one, {releases} release(s)",
+            rows,
+        )
     for epsilon, few in ((4.0, 1), (4.0, size)):
         pointed = Ball(Norm.L1, 1.0, few)
         target = {"epsilon": epsilon, "delta": 0.0, "adjacency": far, "releases": 1}
         rows = [local_row(word, pointed, target, chosen.samples) for word in POINTED]
-        table(f"local, L1, d = {few:,}, epsilon {epsilon:g}, delta 0, replace-one, one release", rows)
+        table(
+            f"local, L1, d = {few:,}, epsilon {epsilon:g}, delta 0, replace-one, one release", rows
+        )
     for releases in (1,) if chosen.quick else (1, 10):
         target = {"epsilon": 1.0, "delta": 1e-5, "adjacency": near, "releases": releases}
-        title = (
-            f"sums of {chosen.clients:,} clients, d = {size:,}, epsilon 1, delta 1e-5, zero-out, {releases} release(s)"
-        )
+        title = f"sums of {chosen.clients:,} clients, d = {size:,}, epsilon 1, delta 1e-5, zero-out, {releases} release(s)"
         table(title, sum_rows(ball, target, chosen.clients))
 
 

@@ -1,9 +1,10 @@
 """What a large cohort costs in Flower's simulation: memory of all its processes, time, and bytes per client.
 
-Run:  python benchmarks/flower_scale.py [--nodes 1000] [--parameters 1000000] [--rounds 3] [--workers 2]
-A SuperLink in simulation mode runs an app whose clients move every parameter a little. All processes below it (ray's
-workers, its object store and its daemons included) are looked at twice a second: the sum of their resident memory
-counts pages that several of them share several times, the proportional sum counts them once.
+Run:  python benchmarks/flower_scale.py [--nodes 1000] [--parameters 1000000] [--rounds 3]
+[--workers 2] A SuperLink in simulation mode runs an app whose clients move every parameter a
+little. All processes below it (ray's workers, its object store and its daemons included) are looked
+at twice a second: the sum of their resident memory counts pages that several of them share several
+times, the proportional sum counts them once.
 """
 
 from __future__ import annotations
@@ -19,7 +20,9 @@ import time
 import uuid
 from pathlib import Path
 
-sys.path.insert(0, str(Path(__file__).parent.parent / "tests"))  # the harness that starts and ends the engine
+sys.path.insert(
+    0, str(Path(__file__).parent.parent / "tests")
+)  # the harness that starts and ends the engine
 
 PROJECT = """[project]
 name = "flower-scale"
@@ -110,7 +113,13 @@ def _memory(process: int) -> tuple[int, int]:
 
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__)
-    for option, usual in (("nodes", 1000), ("parameters", 10**6), ("rounds", 3), ("workers", 2), ("within", 3600)):
+    for option, usual in (
+        ("nodes", 1000),
+        ("parameters", 10**6),
+        ("rounds", 3),
+        ("workers", 2),
+        ("within", 3600),
+    ):
         parser.add_argument(f"--{option}", type=int, default=usual)
     asked = parser.parse_args()
     simulate_app = importlib.import_module("engine.simulation").simulate_app
@@ -127,12 +136,21 @@ def main() -> None:
             "rounds": asked.rounds,
         }
         with Watcher(name) as seen:
-            shape = {"nodes": asked.nodes, "workers": asked.workers, "within": float(asked.within), "name": name}
+            shape = {
+                "nodes": asked.nodes,
+                "workers": asked.workers,
+                "within": float(asked.within),
+                "name": name,
+            }
             simulate_app(folder / "app", folder, **shape, config=config)
         seconds, report = time.perf_counter() - began, json.loads(results.read_text())
     answered = [entry["answered"] for entry in report["rounds"]]
-    print(f"{asked.nodes:,} nodes, {asked.parameters:,} parameters, {asked.workers} workers; answered: {answered}")
-    print(f"peak memory of {seen.most} processes: {seen.resident / 2**30:.2f} GiB resident (shared pages counted")
+    print(
+        f"{asked.nodes:,} nodes, {asked.parameters:,} parameters, {asked.workers} workers; answered: {answered}"
+    )
+    print(
+        f"peak memory of {seen.most} processes: {seen.resident / 2**30:.2f} GiB resident (shared pages counted"
+    )
     print(f"  in each), {seen.proportional / 2**30:.2f} GiB proportional; {seconds:.0f} s in all")
     print(
         f"uplink {report['uplink'] / sum(answered):,.0f} bytes and downlink {report['downlink'] / sum(answered):,.0f}"

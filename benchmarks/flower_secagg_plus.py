@@ -1,8 +1,9 @@
 """Flower's own SecAgg+ beside masked sums: the same clients and the same vector, all in one process.
 
-Idea     Flower's workflow and mod run as they are; only the grid is replaced by one that calls the mod of each
-         simulated node and counts bytes as Flower would send them. Its vectors are numbers modulo 2^32, its server is
-         honest but curious, and there are no identities. Everybody stays.
+Idea     Flower's workflow and mod run as they are; only the grid is replaced by one that calls the
+         mod of each simulated node and counts bytes as Flower would send them. Its vectors are
+         numbers modulo 2^32, its server is honest but curious, and there are no identities.
+         Everybody stays.
 """
 
 from __future__ import annotations
@@ -87,10 +88,14 @@ def one_round(count: int, dimension: int, shares: int, threshold: int) -> None:
     nodes = Nodes({node: rng.random(dimension, dtype=np.float32) for node in range(1, count + 1)})
     strategy: Any = Strategy(nodes, dimension)
     manager: Any = SimpleNamespace(num_available=lambda: count)
-    place = LegacyContext(Context(1, 0, {}, RecordDict(), {}), strategy=strategy, client_manager=manager)
+    place = LegacyContext(
+        Context(1, 0, {}, RecordDict(), {}), strategy=strategy, client_manager=manager
+    )
     place.state.config_records[MAIN_CONFIGS_RECORD] = ConfigRecord({WorkflowKey.CURRENT_ROUND: 1})
     start_model = ndarrays_to_parameters([np.zeros(1, dtype=np.float32)])
-    place.state.array_records[MAIN_PARAMS_RECORD] = compat.parameters_to_arrayrecord(start_model, keep_input=True)
+    place.state.array_records[MAIN_PARAMS_RECORD] = compat.parameters_to_arrayrecord(
+        start_model, keep_input=True
+    )
     start = time.process_time()
     grid: Any = nodes
     SecAggPlusWorkflow(shares, threshold, max_weight=1)(grid, place)
@@ -99,14 +104,19 @@ def one_round(count: int, dimension: int, shares: int, threshold: int) -> None:
     if strategy.mean is None or not np.allclose(strategy.mean, expected, atol=1e-3):
         raise RuntimeError("SecAgg+ gave no mean, or another")
     numbers = f"{nodes.up / count:,.0f} | {nodes.down / count:,.0f} | {nodes.seconds / count:.3f}"
-    print(f"| {count} | {shares}, {threshold} recover | {numbers} | {total - nodes.seconds:.2f} |", flush=True)
+    print(
+        f"| {count} | {shares}, {threshold} recover | {numbers} | {total - nodes.seconds:.2f} |",
+        flush=True,
+    )
 
 
 def main() -> None:
     """Against n, with about as many neighbours as masked sums take."""
     logging.getLogger("flwr").setLevel(logging.ERROR)
     TaskIdentity.task_id, TaskIdentity.run_id, TaskIdentity.node_id = 1, 1, 1
-    print("| clients | shares | up, bytes | down, bytes | a client, s | the server, s |\n|---|---|---|---|---|---|")
+    print(
+        "| clients | shares | up, bytes | down, bytes | a client, s | the server, s |\n|---|---|---|---|---|---|"
+    )
     sizes = [(10, 9, 7), (30, 29, 20), (100, 13, 7), (300, 23, 14), (1000, 27, 17)]
     for count, shares, threshold in sizes[: int(sys.argv[1]) if len(sys.argv) > 1 else 4]:
         one_round(count, 100_000, shares, threshold)

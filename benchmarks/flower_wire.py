@@ -1,10 +1,12 @@
 """Flower's uplink three ways: plain FedAvg, Flower's own local DP mod, and quietbit's one bit, under the same clip.
 
-Idea     the same app (digits, linear softmax, 50 nodes, 20 rounds, all in one process) is run with each; messages are
-         the engine's own, and their bytes are those of every object that Flower would send. Epsilons are counted by
-         quietbit's account for all of them: per release and for a client's 20 releases, at delta 1e-5, zero-out.
-Source   flwr.clientapp.mod.LocalDpMod: noise sensitivity * sqrt(2 ln(1.25 / delta)) / epsilon, which is proved for
-         an epsilon below 1 and for one release (Dwork and Roth 2014, theorem A.1).
+Idea     the same app (digits, linear softmax, 50 nodes, 20 rounds, all in one process) is run with
+         each; messages are the engine's own, and their bytes are those of every object that Flower
+         would send. Epsilons are counted by quietbit's account for all of them: per release and for
+         a client's 20 releases, at delta 1e-5, zero-out.
+Source   flwr.clientapp.mod.LocalDpMod: noise sensitivity * sqrt(2 ln(1.25 / delta)) / epsilon,
+         which is proved for an epsilon below 1 and for one release (Dwork and Roth 2014, theorem
+         A.1).
 
     python benchmarks/flower_wire.py
 """
@@ -79,9 +81,12 @@ class InProcess(Grid):
 
     set_run = create_message = push_messages = pull_messages = _unused
 
-    def send_and_receive(self, messages: Iterable[Message], *, timeout: float | None = None) -> Iterable[Message]:
+    def send_and_receive(
+        self, messages: Iterable[Message], *, timeout: float | None = None
+    ) -> Iterable[Message]:
         """Ask every node in turn."""
-        # As the simulation runtime calls an app: elsewhere a node without a policy releases nothing.
+        # As the simulation runtime calls an app: elsewhere a node without a policy releases
+        # nothing.
         actor = VirtualClientEngineActor()
         places = ((message, self.contexts[message.metadata.dst_node_id]) for message in messages)
         replies = [actor.run(lambda: self.app, message, "0", place)[1] for message, place in places]
@@ -89,7 +94,9 @@ class InProcess(Grid):
         return replies
 
 
-def federate(way: Way, train: Train, initial: ArrayRecord, nodes: int, rounds: int) -> tuple[ArrayRecord, int]:
+def federate(
+    way: Way, train: Train, initial: ArrayRecord, nodes: int, rounds: int
+) -> tuple[ArrayRecord, int]:
     """The final model, and the bytes of a reply on average."""
     app = ClientApp(mods=way.mods)
     app.train()(train)
@@ -104,7 +111,13 @@ def federate(way: Way, train: Train, initial: ArrayRecord, nodes: int, rounds: i
 
 
 SETTINGS = Plan(
-    "imvu", clip=CLIP, epsilon=EPSILON, adjacency=ADJACENCY, delta=DELTA, releases=ROUNDS, mode="adaptive"
+    "imvu",
+    clip=CLIP,
+    epsilon=EPSILON,
+    adjacency=ADJACENCY,
+    delta=DELTA,
+    releases=ROUNDS,
+    mode="adaptive",
 ).to_run_config()
 
 
@@ -120,9 +133,23 @@ def ways(nodes: int) -> list[Way]:
     told = CLASSIC / fitting
     return [
         Way("FedAvg, nothing private", [], fedavg),
-        Way(f"LocalDpMod(epsilon={EPSILON:g})", [LocalDpMod(CLIP, CLIP, EPSILON, DELTA)], fedavg, CLASSIC / EPSILON),
-        Way(f"LocalDpMod(epsilon={told:.3f})", [LocalDpMod(CLIP, CLIP, told, DELTA)], fedavg, fitting),
-        Way("quietbit, one bit", [PrivateUplink(simulation=Simulation())], lambda: PrivateStrategy(fedavg(), SETTINGS)),
+        Way(
+            f"LocalDpMod(epsilon={EPSILON:g})",
+            [LocalDpMod(CLIP, CLIP, EPSILON, DELTA)],
+            fedavg,
+            CLASSIC / EPSILON,
+        ),
+        Way(
+            f"LocalDpMod(epsilon={told:.3f})",
+            [LocalDpMod(CLIP, CLIP, told, DELTA)],
+            fedavg,
+            fitting,
+        ),
+        Way(
+            "quietbit, one bit",
+            [PrivateUplink(simulation=Simulation())],
+            lambda: PrivateStrategy(fedavg(), SETTINGS),
+        ),
     ]
 
 
@@ -157,7 +184,9 @@ def digits() -> None:
         return Message(RecordDict({"arrays": arrays, "metrics": metrics}), reply_to=message)
 
     print(f"Digits, 650 parameters, {NODES} nodes, {ROUNDS} rounds, clip {CLIP}\n")
-    print("| | bytes per client and round | epsilon of one release | of all 20 | squared error / clip^2 | accuracy |")
+    print(
+        "| | bytes per client and round | epsilon of one release | of all 20 | squared error / clip^2 | accuracy |"
+    )
     print("|---|---:|---:|---:|---:|---:|")
     for way in ways(NODES):
         scores, size = [], 0
@@ -174,10 +203,17 @@ def sizes() -> None:
     """The same mods on models of other sizes; what is sent does not depend on what was learnt."""
 
     def train(message: Message, context: Context) -> Message:
-        arrays = ArrayRecord({"model": Array(message.content.array_records["arrays"]["model"].numpy() + 1)})
-        return Message(RecordDict({"arrays": arrays, "metrics": MetricRecord({"num-examples": 1})}), reply_to=message)
+        arrays = ArrayRecord(
+            {"model": Array(message.content.array_records["arrays"]["model"].numpy() + 1)}
+        )
+        return Message(
+            RecordDict({"arrays": arrays, "metrics": MetricRecord({"num-examples": 1})}),
+            reply_to=message,
+        )
 
-    print("\n| bytes per client and round | d = 650 | d = 100,000 | d = 1,000,000 |\n|---|---:|---:|---:|")
+    print(
+        "\n| bytes per client and round | d = 650 | d = 100,000 | d = 1,000,000 |\n|---|---:|---:|---:|"
+    )
     for way in ways(2):
         found = []
         for dimension in (650, 100_000, 1_000_000):

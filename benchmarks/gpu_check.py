@@ -1,9 +1,11 @@
 """Every operation of the GPU's kernel: right first, bit for bit as the reference, then timed beside a copy.
 
-Idea     one command on a machine with an NVIDIA GPU; torch, triton, numpy, scipy and attrs are enough. What is wrong is
-         said, and ends in exit status 1. Ratios to a copy of as many float32 are what to read.
-Rows     copy = one tensor into another; clipped = norm, clip, sampling, packing of one bit with `device_rng`; rotated =
-         the same of the update rotated in blocks of 4,096; rotate whole = all stages into another tensor.
+Idea     one command on a machine with an NVIDIA GPU; torch, triton, numpy, scipy and attrs are
+         enough. What is wrong is said, and ends in exit status 1. Ratios to a copy of as many
+         float32 are what to read.
+Rows     copy = one tensor into another; clipped = norm, clip, sampling, packing of one bit with
+         `device_rng`; rotated = the same of the update rotated in blocks of 4,096; rotate whole =
+         all stages into another tensor.
 
     PYTHONPATH=src python benchmarks/gpu_check.py [--sizes 24 28]
 """
@@ -65,7 +67,8 @@ def check_sampling(kernel: Kernel, device: str) -> None:
     """Codes of plain, clipped and rotated updates, all types, words of a seed and words made on the device."""
     rng = np.random.default_rng(1)
     size = 70_003
-    # Every law in float32 and every type with one bit: each combination is compiled anew, which is what takes time.
+    # Every law in float32 and every type with one bit: each combination is compiled anew, which is
+    # what takes time.
     cases = [(bits, levels, torch.float32) for bits, levels in ((1, 2), (2, 2), (3, 8), (8, 2))]
     cases += [(1, 2, kind) for kind in (torch.float64, torch.bfloat16, torch.float16)]
     for bits, levels, kind in cases:
@@ -96,11 +99,19 @@ def check_rotations(kernel: Kernel, device: str) -> None:
             given = torch.from_numpy(vector.astype(kind)).to(device)
             for name, chosen in (("rotate", (5,)), ("rotate", (5, block))):
                 for factor in (1.0, 0.37):
-                    expected = getattr(REFERENCE, name)(vector.astype(kind), *chosen, factor=factor, kind=kind)
+                    expected = getattr(REFERENCE, name)(
+                        vector.astype(kind), *chosen, factor=factor, kind=kind
+                    )
                     found = getattr(kernel, name)(given, *chosen, factor=factor, kind=kind)
-                    check(f"{name} {size} in {block}, {kind.__name__}, factor {factor}", found, expected)
+                    check(
+                        f"{name} {size} in {block}, {kind.__name__}, factor {factor}",
+                        found,
+                        expected,
+                    )
                 back = getattr(REFERENCE, name + "_back")(expected.copy(), *chosen)
-                check(f"{name}_back {size}", getattr(kernel, name + "_back")(expected, *chosen), back)
+                check(
+                    f"{name}_back {size}", getattr(kernel, name + "_back")(expected, *chosen), back
+                )
 
 
 def check_expansion(kernel: Kernel) -> None:
@@ -109,14 +120,28 @@ def check_expansion(kernel: Kernel) -> None:
     for count in (1, 130, K, 5000):
         seed, nonce = rng.bytes(16), rng.bytes(8)
         check(f"normals {count}", kernel.normals(seed, count), REFERENCE.normals(seed, count))
-        check(f"rows {count}", kernel.rows(nonce, count, 1 << 20), REFERENCE.rows(nonce, count, 1 << 20))
+        check(
+            f"rows {count}",
+            kernel.rows(nonce, count, 1 << 20),
+            REFERENCE.rows(nonce, count, 1 << 20),
+        )
     direction = rng.normal(size=K)
     direction /= np.linalg.norm(direction)
     given = (direction, np.array([1.2816]), acceptance_limits([1e-3, 1.0]))
     for start in range(5):
-        found = [one.search(*given, seeded_rng(start).draw(1), acceptance_lower=0.1) for one in (kernel, REFERENCE)]
-        check(f"search {start}", np.frombuffer(found[0][0], np.uint8), np.frombuffer(found[1][0], np.uint8))
-    seeds, nonces = rng.integers(0, 256, (50, 16), dtype=np.uint8), rng.integers(0, 256, (50, 8), dtype=np.uint8)
+        found = [
+            one.search(*given, seeded_rng(start).draw(1), acceptance_lower=0.1)
+            for one in (kernel, REFERENCE)
+        ]
+        check(
+            f"search {start}",
+            np.frombuffer(found[0][0], np.uint8),
+            np.frombuffer(found[1][0], np.uint8),
+        )
+    seeds, nonces = (
+        rng.integers(0, 256, (50, 16), dtype=np.uint8),
+        rng.integers(0, 256, (50, 8), dtype=np.uint8),
+    )
     expected, total = np.zeros((2, 1 << 14), np.int64)
     REFERENCE.add_seeds(nonces, seeds, expected, count=K, shift=44)
     kernel.add_seeds(nonces, seeds, total, count=K, shift=44)
@@ -157,13 +182,20 @@ def timings(kernel: Kernel, power: int) -> None:
     times = {name: best(task) for name, task in tasks.items()}
     print(f"\n2^{power} float32")
     for name, seconds in times.items():
-        print(f"  {name:28} {1e6 * seconds:10.1f} us {seconds / times['copy']:8.2f} copies", flush=True)
+        print(
+            f"  {name:28} {1e6 * seconds:10.1f} us {seconds / times['copy']:8.2f} copies",
+            flush=True,
+        )
 
 
 def main() -> None:
     """Check everything, then time it."""
-    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument("--sizes", type=int, nargs="*", default=[20, 24, 28], help="powers of two to time")
+    parser = argparse.ArgumentParser(
+        description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
+    )
+    parser.add_argument(
+        "--sizes", type=int, nargs="*", default=[20, 24, 28], help="powers of two to time"
+    )
     arguments = parser.parse_args()
     kernel = select("triton")
     device = "cuda" if torch.cuda.is_available() else "cpu"

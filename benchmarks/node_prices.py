@@ -2,7 +2,8 @@
 
     python benchmarks/node_prices.py [mechanisms] [honest clients]
 
-Every process reads the same ledger; the first has no prices beside it, the second finds those of the first.
+Every process reads the same ledger; the first has no prices beside it, the second finds those of
+the first.
 """
 
 from __future__ import annotations
@@ -14,7 +15,7 @@ from pathlib import Path
 
 PREPARE = """
 from quietbit.node.ledger import FileLedger, mechanism_line, release_line
-from quietbit.node.question import ProposedMechanism
+from quietbit.node.request import ProposedMechanism
 ledger = FileLedger.create(policy.ledger, policy.counter)
 for number in range({mechanisms}):
     proposed = ProposedMechanism.read(description_of(mechanism(number)))
@@ -25,11 +26,11 @@ for number in range({mechanisms}):
 ACCEPT = """
 import os, time
 from quietbit.node.ledger import FileLedger
-from quietbit.node.question import Question, SumPart
+from quietbit.node.request import Request, SumPart
 from quietbit.node.release import LocalGate
 gate = LocalGate(policy, FileLedger(policy.ledger, policy.counter), {{}})
 part = SumPart("keys", {honest} + 100, 1, {honest} + 100, {honest}, "honest-but-curious")
-request = Question(run=os.getpid(), round=1, node=1, dimension=42, mechanism=description_of(mechanism(0)), epsilon=1e6,
+request = Request(run=os.getpid(), round=1, node=1, dimension=42, mechanism=description_of(mechanism(0)), epsilon=1e6,
                    delta=1e-5, adjacency="replace-one", client=0, sum=part)
 start = time.process_time()
 gate.step(request)
@@ -41,7 +42,7 @@ from quietbit.design.table import DesignSpec
 from quietbit.mechanism.ball import Ball, Norm
 from quietbit.mechanism.interpolated import InterpolatedMVU
 from quietbit.node.policy import Policy
-from quietbit.node.question import description_of
+from quietbit.node.request import description_of
 policy = Policy(epsilon=1e4, delta=1e-5, adjacency="replace-one", mechanisms=("imvu",), largest_clip=2.0, releases=1000,
                 releases_per_day=1000, ledger="{folder}/ledger", counter="{folder}/counter", answer_seconds=0.0,
                 trust=("local", "secure-aggregation"), min_honest_clients={honest}, local_epsilon=1e5)

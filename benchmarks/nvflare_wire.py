@@ -1,8 +1,9 @@
 """NVFlare's uplink: plain FedAvg and quietbit's one bit, in bytes of a result as NVFlare serialises it.
 
-Idea     a client's runner, engine and filters are NVFlare's own, without its network (the harness of the unit tests);
-         the result is taken where NVFlare hands it to its messenger, context included, and serialised as it is there.
-         Large arrays travel beside their message, in messages of their own: here they count with it, heads not.
+Idea     a client's runner, engine and filters are NVFlare's own, without its network (the harness
+         of the unit tests); the result is taken where NVFlare hands it to its messenger, context
+         included, and serialised as it is there. Large arrays travel beside their message, in
+         messages of their own: here they count with it, heads not.
 
     python benchmarks/nvflare_wire.py
 """

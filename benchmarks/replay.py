@@ -1,7 +1,8 @@
 """A round replayed by a node, against copying its model: time and bytes.
 
-Idea     replaying is one rotation of p = 2^ceil(log2 d) numbers, one step over d, and one digest of the state. The
-         yardstick is copying the model's d float32 numbers ten times on the same core.
+Idea     replaying is one rotation of p = 2^ceil(log2 d) numbers, one step over d, and one digest of
+         the state. The yardstick is copying the model's d float32 numbers ten times on the same
+         core.
 
     python benchmarks/replay.py
 """
@@ -37,7 +38,11 @@ def measure(dimension: int, momentum: float) -> str:
     ).mechanism
     rng = np.random.default_rng(0)
     start = rng.normal(size=dimension).astype(np.float32)
-    server, client, target = Downlink(start, ServerStep(0.5, momentum)), Replica(start), np.empty_like(start)
+    server, client, target = (
+        Downlink(start, ServerStep(0.5, momentum)),
+        Replica(start),
+        np.empty_like(start),
+    )
     copies = 10 * least(lambda: np.copyto(target, start))
     contents = [
         server.advance(rng.normal(size=KEEP) / 100, mechanism.for_round(RUN, number), number)
@@ -57,7 +62,9 @@ def measure(dimension: int, momentum: float) -> str:
 
 
 if __name__ == "__main__":
-    print("| parameters | momentum | replay, ms | ten copies, ms | ratio | bytes of a round | bytes of the state |")
+    print(
+        "| parameters | momentum | replay, ms | ten copies, ms | ratio | bytes of a round | bytes of the state |"
+    )
     print("|---:|---:|---:|---:|---:|---:|---:|")
     with one_thread():
         for size in (1_000_000, 10_000_000, 36_500_000):

@@ -1,10 +1,11 @@
 """Time the gradients of single samples: quietbit's ways beside Opacus's modes, on the same model and batch.
 
-Idea     each way makes one gradient per sample; medians of runs that take turns, on a CPU of processor time. `listed`
-         and `mapped` are quietbit's ways (`quietbit.gradients.rows`), a tile at a time as a gate takes them; the first
-         is what these three models get. `drawn` is the first with a batch drawn at random from ten times as many
-         samples, as `private_step` does it: samples keep the lane of their place, so that some slots stay empty.
-         Opacus leaves gradients with their parameters; they are joined to rows only to be compared.
+Idea     each way makes one gradient per sample; medians of runs that take turns, on a CPU of
+         processor time. `listed` and `mapped` are quietbit's ways (`quietbit.gradients.rows`), a
+         tile at a time as a gate takes them; the first is what these three models get. `drawn` is
+         the first with a batch drawn at random from ten times as many samples, as `private_step`
+         does it: samples keep the lane of their place, so that some slots stay empty. Opacus leaves
+         gradients with their parameters; they are joined to rows only to be compared.
 
 Opacus is not among this repository's pins: pip install --no-deps opacus opt-einsum.
 
@@ -34,7 +35,13 @@ def network(name: str) -> tuple[Any, tuple[int, ...]]:
     if name == "head":
         return nn.Linear(256, 10), (256,)
     if name == "dense":
-        layers = [nn.Linear(784, 256), nn.ReLU(), nn.Linear(256, 256), nn.ReLU(), nn.Linear(256, 10)]
+        layers = [
+            nn.Linear(784, 256),
+            nn.ReLU(),
+            nn.Linear(256, 256),
+            nn.ReLU(),
+            nn.Linear(256, 10),
+        ]
         return nn.Sequential(*layers), (784,)
     layers = [
         nn.Conv2d(1, 16, 8, 2, padding=3),
@@ -53,7 +60,9 @@ def network(name: str) -> tuple[Any, tuple[int, ...]]:
     return nn.Sequential(*layers), (1, 28, 28)
 
 
-def ways(name: str, weights: Any, data: tuple[Any, Any], slow: bool) -> dict[str, Callable[[], Any]]:
+def ways(
+    name: str, weights: Any, data: tuple[Any, Any], slow: bool
+) -> dict[str, Callable[[], Any]]:
     """Return every way that is installed, each with a model of its own."""
     device = str(data[0].device)
 
@@ -121,7 +130,9 @@ def timed(run: Callable[[], Any], device: str) -> float:
 
 
 def main() -> None:
-    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser = argparse.ArgumentParser(
+        description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
+    )
     parser.add_argument("--device", default="cpu")
     parser.add_argument("--batch", type=int, default=256)
     parser.add_argument("--repeats", type=int, default=15)
@@ -140,7 +151,9 @@ def main() -> None:
         for way, run in runs.items():
             result = run()
             if way.startswith("opacus"):
-                rows = torch.cat([part.grad_sample.flatten(1) for part in result.parameters()], dim=1)
+                rows = torch.cat(
+                    [part.grad_sample.flatten(1) for part in result.parameters()], dim=1
+                )
                 assert float((rows - wanted).norm() / wanted.norm()) < 1e-3, way
         times: dict[str, list[float]] = {way: [] for way in runs}
         for _ in range(given.repeats):

@@ -1,8 +1,9 @@
 """Secure aggregation of one-bit updates: tightness and time of the account, the comparison, and a masked round.
 
-Idea     prints tables of (1) n kappa(n)/kappa(1) over orders 2 to 64, (2) seconds for a whole curve, conversion to
-         epsilon included, (3) bits, epsilon and error against the alternatives, (4) codes of more bits, (5) secret
-         cohorts, (6) time and bytes of masked rounds.
+Idea     prints tables of (1) n kappa(n)/kappa(1) over orders 2 to 64, (2) seconds for a whole
+         curve, conversion to epsilon included, (3) bits, epsilon and error against the
+         alternatives, (4) codes of more bits, (5) secret cohorts, (6) time and bytes of masked
+         rounds.
 """
 
 from __future__ import annotations
@@ -31,7 +32,9 @@ ORDERS = (2.0, 2.5, 3.0, 4.0, 8.0, 16.0, 32.0, 64.0)
 
 
 def tightness() -> None:
-    print("| epsilon | clients | adjacency | worst n kappa(n)/kappa(1), orders 2-64 | s |\n|---|---|---|---|---|")
+    print(
+        "| epsilon | clients | adjacency | worst n kappa(n)/kappa(1), orders 2-64 | s |\n|---|---|---|---|---|"
+    )
     for epsilon in (0.25, 0.5, 1.0, 2.0):
         design = solve(DesignSpec(2, 1, epsilon), cache=False)
         for clients in (10, 100, 1000, 100_000):
@@ -40,7 +43,9 @@ def tightness() -> None:
                 constant = AggregateConstant(design, 0.0, 1.0, clients, adjacency)
                 worst = max(clients * constant.upper(a) / (a * epsilon**2 / 2) for a in ORDERS)
                 seconds = time.perf_counter() - start
-                print(f"| {epsilon} | {clients} | {adjacency.value} | {worst:.4f} | {seconds:.2f} |")
+                print(
+                    f"| {epsilon} | {clients} | {adjacency.value} | {worst:.4f} | {seconds:.2f} |"
+                )
 
 
 def curves() -> None:
@@ -54,25 +59,39 @@ def curves() -> None:
 
 
 def comparison() -> None:
-    print("\n| clients | releases | mechanism | bits per parameter | epsilon | squared error of the mean |")
+    print(
+        "\n| clients | releases | mechanism | bits per parameter | epsilon | squared error of the mean |"
+    )
     print("|---|---|---|---|---|---|")
     for clients, releases in ((100, 10), (1000, 1), (1000, 100), (10_000, 100)):
         ball = Ball(Norm.L2, 1.0, 100_000)
-        rows = compare_sums(ball=ball, target=Target(1.0, 1e-5, "zero-out", releases=releases), clients=clients)
+        rows = compare_sums(
+            ball=ball, target=Target(1.0, 1e-5, "zero-out", releases=releases), clients=clients
+        )
         for row in rows:
             numbers = f"{row.bits} | {row.epsilon_upper:.4f} | {row.squared_error:.3e}"
             print(f"| {clients} | {releases} | {row.name} | {numbers} |")
 
 
 def more_bits() -> None:
-    print("\n| clients | bits of a code | bits on the wire | squared error of the mean | clamped at |")
+    print(
+        "\n| clients | bits of a code | bits on the wire | squared error of the mean | clamped at |"
+    )
     print("|---|---|---|---|---|")
     ball = Ball(Norm.L2, 1.0, 100_000)
     for bits in (1, 2, 3, 4):
         found = calibrate_sum(
-            ball=ball, epsilon=1.0, delta=1e-5, adjacency=Adjacency.ZERO_OUT, clients=1000, releases=10, bits=bits
+            ball=ball,
+            epsilon=1.0,
+            delta=1e-5,
+            adjacency=Adjacency.ZERO_OUT,
+            clients=1000,
+            releases=10,
+            bits=bits,
         )
-        print(f"| 1000 | {bits} | {found.wire_bits} | {found.squared_error:.3e} | {found.clamped_at:.3f} |")
+        print(
+            f"| 1000 | {bits} | {found.wire_bits} | {found.squared_error:.3e} | {found.clamped_at:.3f} |"
+        )
 
 
 @dataclass
@@ -143,7 +162,9 @@ def masked_round(count: int, dimension: int, near: tuple[int, int] | None, activ
         start = clock()
         proof = server.confirm(signed)
         cost.server += clock() - start
-    late = set(left[:: len(left) // max(1, count // 100)][: count // 100]) if count >= 100 else set()
+    late = (
+        set(left[:: len(left) // max(1, count // 100)][: count // 100]) if count >= 100 else set()
+    )
     answers, spent, masked = {}, [], {i: server.masked(i) for i in left}
     for i in sorted(set(left) - late):
         if i in watched:
@@ -161,7 +182,10 @@ def masked_round(count: int, dimension: int, near: tuple[int, int] | None, activ
     cost.client = sum(times)
     stay = sorted(answers)
     confirmation, list_size = (64, (count + 7) // 8) if active else (0, 0)
-    up = [plan.advertisement_size + len(encode(parts[i])) + len(vectors[i]) + confirmation for i in stay]
+    up = [
+        plan.advertisement_size + len(encode(parts[i])) + len(vectors[i]) + confirmation
+        for i in stay
+    ]
     cost.up = float(np.mean(up) + np.mean([len(answers[i].to_bytes()) for i in stay]))
     down = [len(near_each[i].to_bytes(plan)) + len(pack_inbox(plan, u1, inboxes[i])) for i in stay]
     told = [len(pack_evidence(plan, u2, proof, masked[i])) for i in stay]
@@ -171,7 +195,9 @@ def masked_round(count: int, dimension: int, near: tuple[int, int] | None, activ
 
 def masked_rounds() -> None:
     """Against n, in both models of the server; bytes are those of the protocol, the model's own not counted."""
-    print("\n| clients | server | deals with | vector | up, bytes | down, bytes | a client, s | the server, s |")
+    print(
+        "\n| clients | server | deals with | vector | up, bytes | down, bytes | a client, s | the server, s |"
+    )
     print("|---|---|---|---|---|---|---|---|")
     for count, dimension in (
         (10, 100_000),
@@ -181,13 +207,20 @@ def masked_rounds() -> None:
         (1000, 100_000),
         (1000, 1024),
     ):
-        near = neighbours_for(count, count // 20, count // 20 + count // 100 + 1) if count >= 100 else None
+        near = (
+            neighbours_for(count, count // 20, count // 20 + count // 100 + 1)
+            if count >= 100
+            else None
+        )
         for active in (False, True):
             cost = masked_round(count, dimension, near, active)
             pairs = "all" if near is None else f"{near[0]}, {near[1]} recover"
             model = "active" if active else "honest but curious"
             print(f"| {count} | {model} | {pairs} | {dimension} x {bits_for(count)} bits |", end="")
-            print(f" {cost.up:,.0f} | {cost.down:,.0f} | {cost.client:.3f} | {cost.server:.2f} |", flush=True)
+            print(
+                f" {cost.up:,.0f} | {cost.down:,.0f} | {cost.client:.3f} | {cost.server:.2f} |",
+                flush=True,
+            )
 
 
 if __name__ == "__main__":

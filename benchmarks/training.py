@@ -1,10 +1,10 @@
 """How fast a private training goes, and where its time goes.
 
-Idea     a round on MNIST's ScatterNet dimensions (39,700 parameters, 600 clients of one example, random
-         features: the arithmetic does not look at them) is timed whole, beside the kernel on
-         its own, and beside the published way of doing the same round: materialise every gradient, softmax
-         over natural parameters, torch.bernoulli, 64-bit codes, decode, mean. With a device, many trainings at once
-         are timed instead, mechanism by mechanism.
+Idea     a round on MNIST's ScatterNet dimensions (39,700 parameters, 600 clients of one example,
+         random features: the arithmetic does not look at them) is timed whole, beside the kernel on
+         its own, and beside the published way of doing the same round: materialise every gradient,
+         softmax over natural parameters, torch.bernoulli, 64-bit codes, decode, mean. With a
+         device, many trainings at once are timed instead, mechanism by mechanism.
 
     python benchmarks/training.py [--rounds 5] [--cohort 600] [--threads 1]
     python benchmarks/training.py --device cuda [--runs 36]
@@ -56,9 +56,16 @@ def setup(cohort: int) -> Bench:
     inputs = rng.standard_normal((EXAMPLES, FEATURES), dtype=np.float32)
     labels = rng.integers(0, CLASSES, EXAMPLES)
     examples = Examples(inputs, labels)
-    problem = LinearSoftmax(Dataset("random", CLASSES, examples, examples), Partition.one_each(EXAMPLES))
+    problem = LinearSoftmax(
+        Dataset("random", CLASSES, examples, examples), Partition.one_each(EXAMPLES)
+    )
     ball = Ball(Norm.L2, CLIP, problem.dimension)
-    plan = Plan({"name": "imvu", "design_epsilon": EPSILON}, clip=CLIP, adjacency=Adjacency.ZERO_OUT, cohort=cohort)
+    plan = Plan(
+        {"name": "imvu", "design_epsilon": EPSILON},
+        clip=CLIP,
+        adjacency=Adjacency.ZERO_OUT,
+        cohort=cohort,
+    )
     mechanism = InterpolatedMVU(solve(DesignSpec(2, 1, EPSILON)), ball)
     return Bench(problem, mechanism, plan, LocalPlan(Norm.L2, CLIP))
 
@@ -76,7 +83,9 @@ def whole_rounds(bench: Bench, collector: Collector, rounds: int, cohort: int) -
 def kernel_alone(bench: Bench, rounds: int) -> float:
     """Seconds per client of the kernel on one long update."""
     count = ROWS * bench.problem.dimension
-    x = np.random.default_rng(1).standard_normal(count, dtype=np.float32) / np.float32(np.sqrt(count))
+    x = np.random.default_rng(1).standard_normal(count, dtype=np.float32) / np.float32(
+        np.sqrt(count)
+    )
     out, kernel, best = np.empty(packed_size(1, count), dtype=np.uint8), select("cpu"), float("inf")
     for _ in range(4 * rounds):
         began = time.perf_counter()
@@ -95,7 +104,9 @@ def published_round(bench: Bench, rounds: int, cohort: int) -> float:
     weight, best = torch.zeros(CLASSES, FEATURES), float("inf")
 
     def once() -> Any:
-        errors = torch.softmax(inputs @ weight.T, dim=1) - torch.nn.functional.one_hot(labels, CLASSES)
+        errors = torch.softmax(inputs @ weight.T, dim=1) - torch.nn.functional.one_hot(
+            labels, CLASSES
+        )
         gradients = torch.einsum("nc,nf->ncf", errors, inputs).reshape(cohort, -1)
         lengths = gradients.norm(dim=1, keepdim=True)
         gradients = gradients * torch.clamp(CLIP / lengths, max=1.0)
@@ -120,7 +131,10 @@ TOGETHER: tuple[tuple[str, dict[str, Any]], ...] = (
     ("Skellam, 16 bits", {"mechanism": "skellam", "noise_multiplier": 2.0}),
     ("I-MVU, 1 bit, epsilon 0.25", {"mechanism": "imvu", "design_epsilon": 0.25}),
     ("I-MVU, 1 bit, epsilon 5", {"mechanism": "imvu", "design_epsilon": 5.0}),
-    ("I-MVU, 3 bits, 8 levels", {"mechanism": "imvu", "design_epsilon": 5.0, "bits": 3, "levels": 8}),
+    (
+        "I-MVU, 3 bits, 8 levels",
+        {"mechanism": "imvu", "design_epsilon": 5.0, "bits": 3, "levels": 8},
+    ),
     ("SignSGD, noise 0.5", {"mechanism": "sign", "noise_multiplier": 0.5}),
     ("SignSGD, noise 5", {"mechanism": "sign", "noise_multiplier": 5.0}),
     ("MVU, 1 bit", {"mechanism": "mvu", "design_epsilon": 1.0, "bits": 1}),
@@ -140,24 +154,39 @@ def together(device: str, runs: int, rounds: int, cohort: int) -> None:
             torch.cuda.synchronize()
 
     common: dict[str, Any] = {
-        "rounds": 100 * rounds, "cohort": cohort, "clip": CLIP, "adjacency": "zero-out", "seed": 1, "rng": "seeded",
-    }  # fmt: skip
-    print(f"{cohort} clients x {data.problem.dimension:,} parameters on {device}, {runs} trainings at once")
+        "rounds": 100 * rounds,
+        "cohort": cohort,
+        "clip": CLIP,
+        "adjacency": "zero-out",
+        "seed": 1,
+        "rng": "seeded",
+    }
+    print(
+        f"{cohort} clients x {data.problem.dimension:,} parameters on {device}, {runs} trainings at once"
+    )
     print(f"{'':34} {'us per round':>14} {'G coordinates/s':>16}")
     for name, given in TOGETHER:
         count = runs if given["mechanism"] != "mvu" else max(1, runs // 9)
-        batch = Batch(data, [Setting.from_json({"lr": 1e-4 * (k + 1), **given, **common}) for k in range(count)])
+        batch = Batch(
+            data,
+            [Setting.from_json({"lr": 1e-4 * (k + 1), **given, **common}) for k in range(count)],
+        )
         batch.advance(1)
         wait()
         began = time.perf_counter()
         batch.advance(rounds)
         wait()
         seconds = (time.perf_counter() - began) / (rounds * count)
-        print(f"{name:34} {1e6 * seconds:14.1f} {cohort * data.problem.dimension / seconds / 1e9:16.2f}", flush=True)
+        print(
+            f"{name:34} {1e6 * seconds:14.1f} {cohort * data.problem.dimension / seconds / 1e9:16.2f}",
+            flush=True,
+        )
 
 
 def main() -> None:
-    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser = argparse.ArgumentParser(
+        description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
+    )
     parser.add_argument("--rounds", type=int, default=5)
     parser.add_argument("--cohort", type=int, default=600)
     parser.add_argument("--threads", type=int, default=1)
@@ -175,7 +204,9 @@ def main() -> None:
         whole = whole_rounds(bench, make_collector(*ways), arguments.rounds, arguments.cohort)
         alone = kernel_alone(bench, arguments.rounds)
         published = published_round(bench, max(1, arguments.rounds // 2), arguments.cohort)
-    print(f"{arguments.cohort} clients x {size:,} parameters, one bit, threads = {arguments.threads}; best of several")
+    print(
+        f"{arguments.cohort} clients x {size:,} parameters, one bit, threads = {arguments.threads}; best of several"
+    )
     print(f"{'':34} {'us per client':>14} {'G coordinates/s':>16}")
     per_client = whole / arguments.cohort
     for name, seconds in (
@@ -184,7 +215,9 @@ def main() -> None:
         ("published way, whole round", published / arguments.cohort),
     ):
         print(f"{name:34} {1e6 * seconds:14.1f} {size / seconds / 1e9:16.3f}")
-    print(f"An MNIST epoch (60,000 clients) takes {60000 * per_client:.1f} s; published way {100 * published:.0f} s.")
+    print(
+        f"An MNIST epoch (60,000 clients) takes {60000 * per_client:.1f} s; published way {100 * published:.0f} s."
+    )
 
 
 if __name__ == "__main__":

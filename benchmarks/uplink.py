@@ -1,13 +1,15 @@
 """How fast whole updates leave a client and arrive at a server, beside what else one could do with them.
 
-Idea     everything is timed in one run and takes turns, the best of several repeats counts, and the ratios are
-         what to read. One thread is timed in seconds of processor time, so that whoever else uses the machine
-         hardly matters; several threads by the clock on the wall. Designs are the shipped
-         ones (two levels, epsilon 1), words are cryptographic, updates are float32 and three times too long,
-         so that clipping has something to do. `benchmarks/uplink_kernels.py` times the parts.
-Rows     send = all of it: norm, clipping, words, sampling, packing, checksums, header; receive = checks and
-         exact sums, per payload added; torch noise = x + randn_like(x); published = softmax over natural
-         parameters, bernoulli (one bit) or multinomial, int64; AES = the words alone; read = memory read.
+Idea     everything is timed in one run and takes turns, the best of several repeats counts, and the
+         ratios are what to read. One thread is timed in seconds of processor time, so that whoever
+         else uses the machine hardly matters; several threads by the clock on the wall. Designs are
+         the shipped ones (two levels, epsilon 1), words are cryptographic, updates are float32 and
+         three times too long, so that clipping has something to do. `benchmarks/uplink_kernels.py`
+         times the parts.
+Rows     send = all of it: norm, clipping, words, sampling, packing, checksums, header; receive =
+         checks and exact sums, per payload added; torch noise = x + randn_like(x); published =
+         softmax over natural parameters, bernoulli (one bit) or multinomial, int64; AES = the words
+         alone; read = memory read.
 
     python benchmarks/uplink.py [--large] [--linear] [--huge] [--memory] [--repeats 7]
 """
@@ -92,12 +94,18 @@ def tasks_for(x: np.ndarray[Any, Any], threads: int) -> tuple[Timed, dict[str, i
     sizes = dict.fromkeys(tasks, x.size)
     for bits in (1, 2, 3, 4):
         uplink = uplink_of(x.size, bits, threads)
-        natural = torch.log(torch.tensor(uplink.mechanism.design.probabilities, dtype=torch.float32))  # type: ignore[attr-defined]
+        design = uplink.mechanism.design  # type: ignore[attr-defined]
+        natural = torch.log(torch.tensor(design.probabilities, dtype=torch.float32))
         part = tensor[: min(x.size, PUBLISHED if bits == 1 else SLICE)]
         way = partial(published_way, beta=1.0, radius=1.0) if bits == 1 else published_symbols
-        tasks[f"published, {bits} bit"], sizes[f"published, {bits} bit"] = partial(way, part, natural), part.numel()
+        tasks[f"published, {bits} bit"], sizes[f"published, {bits} bit"] = (
+            partial(way, part, natural),
+            part.numel(),
+        )
         tasks[f"send, {bits} bit"], sizes[f"send, {bits} bit"] = partial(uplink.send, x), x.size
-        payloads = [uplink.send(x) for _ in range(15 if bits == 1 else 1)] * (PAYLOADS // 15 if bits == 1 else 1)
+        payloads = [uplink.send(x) for _ in range(15 if bits == 1 else 1)] * (
+            PAYLOADS // 15 if bits == 1 else 1
+        )
         aggregator = uplink.aggregator()
         tasks[f"receive, {bits} bit"] = partial(aggregator.add_all, payloads)
         sizes[f"receive, {bits} bit"] = x.size * len(payloads)
@@ -109,12 +117,17 @@ def compare(dimension: int, threads: int, repeats: int) -> None:
     torch.set_num_threads(threads)
     x = update_of(dimension)
     tasks, sizes = tasks_for(x, threads)
-    speed = {name: sizes[name] / seconds / 1e9 for name, seconds in best_times(tasks, repeats, threads).items()}
+    speed = {
+        name: sizes[name] / seconds / 1e9
+        for name, seconds in best_times(tasks, repeats, threads).items()
+    }
     print(f"\nd = {dimension:,}, float32, threads = {threads}")
     print(f"| {'':18} | G coordinates/s | x torch noise | x published |\n|---|---:|---:|---:|")
     for name, value in speed.items():
         rival = speed.get("published, " + name.split(", ")[-1], speed["published, 1 bit"])
-        print(f"| {name:18} | {value:15.3f} | {value / speed['torch noise']:13.2f} | {value / rival:11.1f} |")
+        print(
+            f"| {name:18} | {value:15.3f} | {value / speed['torch noise']:13.2f} | {value / rival:11.1f} |"
+        )
 
 
 def linear(dimensions: list[int], repeats: int) -> None:
@@ -139,7 +152,9 @@ def memory(dimension: int) -> None:
     before = peak()
     payload = uplink.send(x)
     extra = (peak() - before - len(payload)) / 2**20
-    print(f"d = {dimension:,}: payload {len(payload):,} bytes, send took {extra:.1f} MB more than that at its peak")
+    print(
+        f"d = {dimension:,}: payload {len(payload):,} bytes, send took {extra:.1f} MB more than that at its peak"
+    )
 
 
 def warm_start() -> None:
@@ -159,11 +174,19 @@ def warm_start() -> None:
 
 
 def main() -> None:
-    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument("--large", action="store_true", help="also 256 million coordinates (about 8 GB)")
-    parser.add_argument("--linear", action="store_true", help="only cost against dimension, 1e3 to 1e8")
+    parser = argparse.ArgumentParser(
+        description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
+    )
+    parser.add_argument(
+        "--large", action="store_true", help="also 256 million coordinates (about 8 GB)"
+    )
+    parser.add_argument(
+        "--linear", action="store_true", help="only cost against dimension, 1e3 to 1e8"
+    )
     parser.add_argument("--huge", action="store_true", help="with --linear: also 1e9 (about 5 GB)")
-    parser.add_argument("--memory", action="store_true", help="only peak memory and warm start, in new processes")
+    parser.add_argument(
+        "--memory", action="store_true", help="only peak memory and warm start, in new processes"
+    )
     parser.add_argument("--child", choices=["memory", "warm"], help=argparse.SUPPRESS)
     parser.add_argument("--repeats", type=int, default=7)
     given = parser.parse_args()

@@ -1,11 +1,12 @@
 """How fast updates become private bits, beside what else one could do with them.
 
-Idea     everything is timed in one run and interleaved, the best of several repeats counts, and the ratios
-         are what to read: absolute speeds depend on the machine and on who else uses it.
-Rows     clip + sample = what `send` does before framing (L2 norm, clip factor, cryptographic words, sampling,
-         packing, and the check that nobody wrote to the update meanwhile); rotate = in blocks of 4,096, fused with it;
-         torch noise = x + randn_like(x); published = softmax over natural parameters,
-         torch.bernoulli, int64; AES = the words alone; read = summing the update, i.e. reading memory.
+Idea     everything is timed in one run and interleaved, the best of several repeats counts, and the
+         ratios are what to read: absolute speeds depend on the machine and on who else uses it.
+Rows     clip + sample = what `send` does before framing (L2 norm, clip factor, cryptographic words,
+         sampling, packing, and the check that nobody wrote to the update meanwhile); rotate = in
+         blocks of 4,096, fused with it; torch noise = x + randn_like(x); published = softmax over
+         natural parameters, torch.bernoulli, int64; AES = the words alone; read = summing the
+         update, i.e. reading memory.
 
     python benchmarks/uplink_kernels.py [--large] [--repeats 7]
 
@@ -31,7 +32,9 @@ from quietbit.kernel.sampler import Sampler
 from quietbit.kernel.select import select
 
 BLOCK = 4096
-PUBLISHED = 1 << 24  # coordinates for the published way, which needs 40 bytes of temporaries for each
+PUBLISHED = (
+    1 << 24
+)  # coordinates for the published way, which needs 40 bytes of temporaries for each
 Timed = dict[str, Callable[[], Any]]
 
 
@@ -62,7 +65,9 @@ def best_times(tasks: Timed, repeats: int) -> dict[str, float]:
     return best
 
 
-def published_way(x: torch.Tensor, natural: torch.Tensor, beta: float, radius: float) -> torch.Tensor:
+def published_way(
+    x: torch.Tensor, natural: torch.Tensor, beta: float, radius: float
+) -> torch.Tensor:
     """One bit as in the published code: probabilities by softmax, bernoulli, whole numbers of 64 bits."""
     place = (0.5 + beta * x / (2 * radius)).unsqueeze(-1)
     probabilities = torch.softmax((1 - place) * natural[0] + place * natural[1], dim=-1)
@@ -85,7 +90,9 @@ def tasks_for(x: np.ndarray[Any, Any], threads: int, epsilon: float) -> Timed:
         "norm": lambda: kernel.norm(x, 2),
         "torch noise": lambda: tensor + torch.randn_like(tensor),
     }
-    natural = torch.log(torch.tensor(interpolated_design(2, 1, epsilon).probabilities, dtype=torch.float32))
+    natural = torch.log(
+        torch.tensor(interpolated_design(2, 1, epsilon).probabilities, dtype=torch.float32)
+    )
     tasks["published"] = lambda: published_way(slice_of, natural, 1.0, 1.0)
     for levels in (2, 8):
         for bits in (1, 2, 3, 4):
@@ -100,7 +107,9 @@ def tasks_for(x: np.ndarray[Any, Any], threads: int, epsilon: float) -> Timed:
                 tasks["clip + rotate + sample, 1 bit"] = partial(
                     kernel.sample_rotated, sampler, x, 3, BLOCK, 1.0, rng, out
                 )
-                tasks["sample only, 1 bit, 2 levels"] = partial(kernel.sample_packed, sampler, x, rng, out)
+                tasks["sample only, 1 bit, 2 levels"] = partial(
+                    kernel.sample_packed, sampler, x, rng, out
+                )
     for bits in (1, 2, 4):
         random = np.random.default_rng(bits)
         payload = random.integers(0, 256, packed_size(bits, x.size), dtype=np.uint8)
@@ -120,8 +129,12 @@ def work(name: str, dimension: int) -> int:
 
 
 def main() -> None:
-    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument("--large", action="store_true", help="also 256 million coordinates (about 4 GB)")
+    parser = argparse.ArgumentParser(
+        description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
+    )
+    parser.add_argument(
+        "--large", action="store_true", help="also 256 million coordinates (about 4 GB)"
+    )
     parser.add_argument("--repeats", type=int, default=7)
     parser.add_argument("--epsilon", type=float, default=1.0)
     arguments = parser.parse_args()
@@ -134,7 +147,9 @@ def main() -> None:
             times = best_times(tasks_for(x, threads, arguments.epsilon), repeats)
             speed = {name: work(name, dimension) / seconds / 1e9 for name, seconds in times.items()}
             noise, published = speed["torch noise"], speed["published"]
-            print(f"\nd = {dimension:,}, float32, threads = {threads}, epsilon = {arguments.epsilon:g}")
+            print(
+                f"\nd = {dimension:,}, float32, threads = {threads}, epsilon = {arguments.epsilon:g}"
+            )
             print(f"{'':34} {'G coordinates/s':>16} {'x torch noise':>14} {'x published':>12}")
             for name, value in speed.items():
                 print(f"{name:34} {value:16.3f} {value / noise:14.2f} {value / published:12.1f}")

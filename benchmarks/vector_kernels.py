@@ -1,10 +1,12 @@
 """How fast updates are rotated and seeds become vectors, beside a copy and beside torch's noise; one core.
 
-Idea     everything is timed in one run and interleaved; processor time, the best of several repeats counts, and the
-         ratios are what to read: absolute speeds depend on the machine and on who else uses it.
-Rows     copy = np.copyto of as many float32; rotate = signs, scaling and transform of an update of 10^6 float32;
-         search = the first accepted seed for k = 1,024 at one chance in ten; noise = x + randn_like(x) on 10^6
-         float32; payloads = 10,000 seeds and nonces of k = 1,024 added into 2^20 rotated coordinates.
+Idea     everything is timed in one run and interleaved; processor time, the best of several repeats
+         counts, and the ratios are what to read: absolute speeds depend on the machine and on who
+         else uses it.
+Rows     copy = np.copyto of as many float32; rotate = signs, scaling and transform of an update of
+         10^6 float32; search = the first accepted seed for k = 1,024 at one chance in ten; noise =
+         x + randn_like(x) on 10^6 float32; payloads = 10,000 seeds and nonces of k = 1,024 added
+         into 2^20 rotated coordinates.
 
     OMP_NUM_THREADS=1 python benchmarks/vector_kernels.py [--repeats 9] [--large]
 """
@@ -61,7 +63,10 @@ def transforms(size: int, repeats: int) -> None:
 def client(repeats: int) -> None:
     update = np.random.default_rng(1).standard_normal(DIMENSION, dtype=np.float32)
     tensor, words = torch.from_numpy(update), secure_rng()
-    edges, limits = np.array([1.2816]), acceptance_limits([1e-3, 1.0])  # the upper tenth, nearly always
+    edges, limits = (
+        np.array([1.2816]),
+        acceptance_limits([1e-3, 1.0]),
+    )  # the upper tenth, nearly always
     direction = unit(KERNEL.rotated_rows(update, 3, 1.0, KERNEL.rows(bytes(8), K, SIZE)))[0]
     tasks: Timed = {
         "noise": lambda: tensor + torch.randn_like(tensor),
@@ -69,12 +74,15 @@ def client(repeats: int) -> None:
         "rows": lambda: KERNEL.rows(bytes(8), K, SIZE),
         "normals of one seed": lambda: KERNEL.normals(bytes(16), K),
         "search, 1 in 10, mean of 50": lambda: [
-            KERNEL.search(direction, edges, limits, words.draw(1), acceptance_lower=0.1) for _ in range(50)
+            KERNEL.search(direction, edges, limits, words.draw(1), acceptance_lower=0.1)
+            for _ in range(50)
         ],
     }
     times = best_times(tasks, repeats)
     times["search, 1 in 10, mean of 50"] /= 50
-    times["rotate + rows + search"] = times["rotate"] + times["rows"] + times["search, 1 in 10, mean of 50"]
+    times["rotate + rows + search"] = (
+        times["rotate"] + times["rows"] + times["search, 1 in 10, mean of 50"]
+    )
     show(f"a client: d = {DIMENSION:,}, k = {K:,}", times, "noise")
 
 
@@ -86,7 +94,9 @@ def server(repeats: int) -> None:
     shift = finest_shift(1000 * PAYLOADS)
     tasks: Timed = {
         "copy": lambda: np.copyto(other, values),
-        f"add {PAYLOADS:,} payloads": lambda: KERNEL.add_seeds(nonces, seeds, total, count=K, shift=shift),
+        f"add {PAYLOADS:,} payloads": lambda: KERNEL.add_seeds(
+            nonces, seeds, total, count=K, shift=shift
+        ),
         "rotate back, float64": lambda: KERNEL.rotate_back(values, 3),
     }
     times = best_times(tasks, repeats)
@@ -96,7 +106,9 @@ def server(repeats: int) -> None:
 
 
 def main() -> None:
-    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser = argparse.ArgumentParser(
+        description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
+    )
     parser.add_argument("--repeats", type=int, default=9)
     parser.add_argument("--large", action="store_true", help="also 2^27 numbers (about 3 GB)")
     arguments = parser.parse_args()

@@ -1,10 +1,12 @@
 """The vector mechanism end to end: a client's update of a million parameters to 80 bytes, a server's mean of 10,000.
 
-Idea     everything is timed in one run on one core and takes turns; processor time, the best of several repeats
-         counts, and the ratios are what to read. Then what is claimed is measured at full size: squared error and
-         bias of `receive(send(x))`. `benchmarks/vector_kernels.py` times the parts.
-Rows     noise = x + randn_like(x); send = all of it: norm, rotation, rows, search, header, at epsilon 4, replace-one,
-         one release, k = 1,024; receive = 10,000 payloads to a mean, checks and the inverse transform included.
+Idea     everything is timed in one run on one core and takes turns; processor time, the best of
+         several repeats counts, and the ratios are what to read. Then what is claimed is measured
+         at full size: squared error and bias of `receive(send(x))`. `benchmarks/vector_kernels.py`
+         times the parts.
+Rows     noise = x + randn_like(x); send = all of it: norm, rotation, rows, search, header, at
+         epsilon 4, replace-one, one release, k = 1,024; receive = 10,000 payloads to a mean, checks
+         and the inverse transform included.
 
     OMP_NUM_THREADS=1 python benchmarks/vector_uplink.py [--repeats 7] [--large] [--error]
 """
@@ -30,7 +32,9 @@ K, SIZE, DIMENSION, PAYLOADS = 1024, 1 << 20, 1_000_000, 10_000
 def uplink_of(dimension: int, epsilon: float = 4.0) -> Uplink:
     """Purely private at epsilon for one release, replace-one."""
     ball = Ball(Norm.L2, 1.0, dimension)
-    found = calibrate("vmvu", ball=ball, epsilon=epsilon, delta=0.0, adjacency=Adjacency.REPLACE_ONE, keep=K)
+    found = calibrate(
+        "vmvu", ball=ball, epsilon=epsilon, delta=0.0, adjacency=Adjacency.REPLACE_ONE, keep=K
+    )
     return Uplink(found.mechanism, max_payloads=PAYLOADS)
 
 
@@ -49,12 +53,16 @@ def speed(repeats: int) -> None:
     }
     best = best_times(tasks, repeats)
     best |= best_times({"receive": lambda: uplink.receive(payloads)}, max(2, repeats // 3))
-    print(f"d = {DIMENSION:,}, k = {K:,}, epsilon 4, one release, {len(payloads[0])} bytes a payload")
+    print(
+        f"d = {DIMENSION:,}, k = {K:,}, epsilon 4, one release, {len(payloads[0])} bytes a payload"
+    )
     print(f"  x + randn_like(x)        {1e3 * best['noise']:9.2f} ms")
     print(
         f"  send                     {1e3 * best['send']:9.2f} ms   {best['send'] / best['noise']:.2f} of the noise's"
     )
-    print(f"  receive {PAYLOADS:,} payloads  {best['receive']:9.3f} s    the inverse transform included")
+    print(
+        f"  receive {PAYLOADS:,} payloads  {best['receive']:9.3f} s    the inverse transform included"
+    )
     ratio = best["transform"] / best["copy"]
     print(f"  transform of 2^20 float32 {1e3 * best['transform']:8.2f} ms   {ratio:.1f} copies")
 
@@ -81,7 +89,8 @@ def error(clients: int = 2000) -> None:
     spiky[:3] = 0.8, -0.5, 0.33
     structured = np.sin(np.arange(DIMENSION) / 1e4).astype(np.float32)
     kinds = {
-        "flat": np.ones(DIMENSION, np.float32) * plain.choice([-1, 1], DIMENSION).astype(np.float32),
+        "flat": np.ones(DIMENSION, np.float32)
+        * plain.choice([-1, 1], DIMENSION).astype(np.float32),
         "spiky": spiky,
         "structured": structured,
     }
@@ -99,17 +108,25 @@ def error(clients: int = 2000) -> None:
             expected = claim - (1 - norm**2) / K * (1 - K / SIZE)
             line = f"  norm {norm:3.1f} {name:10}  error / claim {found / expected:.4f}"
             if norm > 0:
-                spread = math.sqrt(mechanism.profile.second_moment / clients) / mechanism.profile.gain_lower / norm
+                spread = (
+                    math.sqrt(mechanism.profile.second_moment / clients)
+                    / mechanism.profile.gain_lower
+                    / norm
+                )
                 line += f"   response {float(mean @ update) / norm**2:.4f} +- {spread:.4f}"
             print(line)
 
 
 def main() -> None:
     """Parse the arguments and run what they ask for."""
-    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser = argparse.ArgumentParser(
+        description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
+    )
     parser.add_argument("--repeats", type=int, default=7)
     parser.add_argument("--large", action="store_true", help="d = 10^8 as well (about 2 GB)")
-    parser.add_argument("--error", action="store_true", help="error and bias at d = 10^6 (a minute)")
+    parser.add_argument(
+        "--error", action="store_true", help="error and bias at d = 10^6 (a minute)"
+    )
     arguments = parser.parse_args()
     torch.set_num_threads(1)
     speed(arguments.repeats)

@@ -1,11 +1,12 @@
 r"""Gradients of single clients of a wide network, a cohort at once, in rows of 36 million numbers.
 
-Idea     every layer runs through a function of its own, whose backward pass writes the layer's part of every client's
-         row where it belongs: one product of matrices a convolution (the gradient at its output with the patches of
-         its input) straight into the rows, sums over places for a normalisation. Lengths are taken once, at the end.
-         Weights are parts of one vector, which is rounded once a round.
-Symbols  n clients, d parameters; P places of an image, O and C channels out and in, G groups. Images are (n, P, C) in
-         memory. A convolution's part of a row is (O, 3, 3, C).
+Idea     every layer runs through a function of its own, whose backward pass writes the layer's part
+         of every client's row where it belongs: one product of matrices a convolution (the gradient
+         at its output with the patches of its input) straight into the rows, sums over places for a
+         normalisation. Lengths are taken once, at the end. Weights are parts of one vector, which
+         is rounded once a round.
+Symbols  n clients, d parameters; P places of an image, O and C channels out and in, G groups.
+         Images are (n, P, C) in memory. A convolution's part of a row is (O, 3, 3, C).
 Source   Goodfellow (2015) for gradients of single examples from one pass.
 """
 
@@ -25,18 +26,26 @@ SLICE = 1 << 21  # columns whose lengths are taken at once, so that an index fit
 class Rows:
     """A network of convolutions, group normalisations and one dense layer whose backward pass fills rows."""
 
-    def __init__(self, network: Wide, device: str, most: int, *, kind: Any = None, compiled: bool = False) -> None:
+    def __init__(
+        self, network: Wide, device: str, most: int, *, kind: Any = None, compiled: bool = False
+    ) -> None:
         self.network, self.device, self.most = network, device, most
         self.kind = kind or (torch.bfloat16 if device == "cuda" else torch.float32)
         self.normed = torch.compile(normed, dynamic=False) if compiled else normed
         self.unnormed = torch.compile(unnormed, dynamic=False) if compiled else unnormed
         kinds = (nn.Conv2d, nn.GroupNorm, nn.Linear)
         self.layers = [module for module in network.modules() if isinstance(module, kinds)]
-        ends = list(itertools.accumulate(sum(p.numel() for p in layer.parameters()) for layer in self.layers))
+        ends = list(
+            itertools.accumulate(
+                sum(p.numel() for p in layer.parameters()) for layer in self.layers
+            )
+        )
         self.places, self.dimension = [0, *ends[:-1]], ends[-1]
         stride = -(-self.dimension // ALIGNED) * ALIGNED
         self.buffer = torch.zeros((most, stride), dtype=self.kind, device=device)
-        self.watched = torch.zeros((), device=device, requires_grad=True)  # what makes autograd come by every layer
+        self.watched = torch.zeros(
+            (), device=device, requires_grad=True
+        )  # what makes autograd come by every layer
         for place, layer in enumerate(self.layers):
             self._lead(place, layer)
         self.load(self.flat())
@@ -48,7 +57,9 @@ class Rows:
     def flat(self) -> Any:
         """Return the network's parameters in one vector, in the rows' order."""
         parts = [parameter for layer in self.layers for parameter in layer.parameters()]
-        return torch.cat([turned(part.detach()).reshape(-1) for part in parts]).to(self.device, _finer(self.kind))
+        return torch.cat([turned(part.detach()).reshape(-1) for part in parts]).to(
+            self.device, _finer(self.kind)
+        )
 
     def load(self, flat: Any) -> None:
         """Run with these parameters from now on."""
@@ -69,14 +80,19 @@ class Rows:
         count, finer = labels.numel(), _finer(self.kind)
         loss = nn.functional.cross_entropy(self.scores(images).to(finer), labels, reduction="sum")
         torch.autograd.backward(loss)
-        rows, squares = self.buffer[:count, : self.dimension], torch.zeros(count, dtype=finer, device=self.device)
+        rows, squares = (
+            self.buffer[:count, : self.dimension],
+            torch.zeros(count, dtype=finer, device=self.device),
+        )
         for part in rows.split(SLICE, dim=1):
             squares += torch.linalg.vector_norm(part, dim=1, dtype=finer).square()
         return rows, squares.sqrt()
 
     def scores(self, images: Any) -> Any:
         """Of bytes."""
-        return self.network(scaled(images).to(self.kind).contiguous(memory_format=torch.channels_last))
+        return self.network(
+            scaled(images).to(self.kind).contiguous(memory_format=torch.channels_last)
+        )
 
     def here(self, place: int, count: int, numbers: int, skip: int = 0) -> Any:
         """Return a layer's part of the first ``count`` rows."""
@@ -99,7 +115,11 @@ def patches(x: Any, side: int, stride: int, padding: int) -> Any:
     down, across = (height - side) // stride + 1, (width - side) // stride + 1
     image, row, column, _ = padded.stride()
     strides = (image, stride * row, stride * column, row, column, 1)
-    found = padded.as_strided((count, down, across, side, side, inner), strides).contiguous().view(x.dtype)
+    found = (
+        padded.as_strided((count, down, across, side, side, inner), strides)
+        .contiguous()
+        .view(x.dtype)
+    )
     return found.reshape(count, down * across, side * side * channels)
 
 
@@ -117,12 +137,24 @@ class _Convolved(torch.autograd.Function):
         layer, (outs, _, side, _) = ctx.rows.layers[ctx.place], ctx.weights.shape
         seen = patches(x.permute(0, 2, 3, 1), side, layer.stride[0], layer.padding[0])
         slopes = g.permute(0, 2, 3, 1).reshape(x.shape[0], -1, outs)
-        out = ctx.rows.here(ctx.place, x.shape[0], outs * seen.shape[2]).view(x.shape[0], outs, seen.shape[2])
+        out = ctx.rows.here(ctx.place, x.shape[0], outs * seen.shape[2]).view(
+            x.shape[0], outs, seen.shape[2]
+        )
         torch.bmm(slopes.transpose(1, 2), seen, out=out)
         if not ctx.needs_input_grad[0]:
             return None, None, None, None
         back = torch.ops.aten.convolution_backward(
-            g, x, ctx.weights, None, layer.stride, layer.padding, (1, 1), False, (0, 0), 1, (True, False, False)
+            g,
+            x,
+            ctx.weights,
+            None,
+            layer.stride,
+            layer.padding,
+            (1, 1),
+            False,
+            (0, 0),
+            1,
+            (True, False, False),
         )
         return back[0], None, None, None
 
@@ -188,8 +220,12 @@ def unnormed(x: Any, g: Any, scale: Any, shift: Any, middle: Any, inverse: Any) 
     by_scale, by_shift = (slope * normal).sum(dim=(1, 2)), slope.sum(dim=(1, 2))
     share = 1 / (height * width * (channels // GROUPS))
     each = (count, GROUPS, channels // GROUPS)
-    tilt = (by_scale * scale).reshape(each).sum(dim=2, keepdim=True).expand(each).reshape(places) * share
-    lift = (by_shift * scale).reshape(each).sum(dim=2, keepdim=True).expand(each).reshape(places) * share
+    tilt = (by_scale * scale).reshape(each).sum(dim=2, keepdim=True).expand(each).reshape(
+        places
+    ) * share
+    lift = (by_shift * scale).reshape(each).sum(dim=2, keepdim=True).expand(each).reshape(
+        places
+    ) * share
     back = inverse.reshape(places) * (slope * scale - lift - normal * tilt)
     return back.to(x.dtype), torch.cat((by_scale, by_shift), dim=1)
 

@@ -1,7 +1,8 @@
 """The picture of "small both ways": bytes that one client sends and gets over a whole training.
 
-Idea     a WideResNet-28-10 (36.5 million parameters), 90 rounds, a client that takes part in all. Sizes are those
-         of the code; FedKSeed's are published: 18 kB per round, both ways together, without privacy (Qin et al., 2024).
+Idea     a WideResNet-28-10 (36.5 million parameters), 90 rounds, a client that takes part in all.
+         Sizes are those of the code; FedKSeed's are published: 18 kB per round, both ways together,
+         without privacy (Qin et al., 2024).
 
     python experiments/draw_bytes.py docs/images/bytes-both-ways.svg
 """
@@ -39,7 +40,9 @@ def main(out: Path) -> None:
     axes.barh(-len(WAYS), FEDKSEED, 0.36, color="0.6", label="both together")
     axes.set_xscale("log")
     axes.set_xlim(1e3, 1e11)
-    axes.set_yticks([-place for place in range(len(WAYS) + 1)], [*WAYS, "FedKSeed, published (no privacy)"])
+    axes.set_yticks(
+        [-place for place in range(len(WAYS) + 1)], [*WAYS, "FedKSeed, published (no privacy)"]
+    )
     axes.legend(loc="lower right", frameon=False)
     save_figure(figure, out)
 

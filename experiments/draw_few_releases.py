@@ -1,6 +1,7 @@
 """The picture and the table of `few_releases.py`: accuracy over epsilon where every client takes part once.
 
-python experiments/draw_few_releases.py experiments/results/few-releases-mnist.json docs/images/few-releases.svg
+python experiments/draw_few_releases.py experiments/results/few-releases-mnist.json
+docs/images/few-releases.svg
 """
 
 from __future__ import annotations
@@ -23,19 +24,34 @@ NAMES = {
 
 def main(source: Path, out: Path) -> None:
     """Draw one panel per adjacency and print the table."""
-    found: list[dict[str, Any]] = [one for one in json.loads(source.read_text()) if one["releases"] == 1]
+    found: list[dict[str, Any]] = [
+        one for one in json.loads(source.read_text()) if one["releases"] == 1
+    ]
     figure = blank_figure(9.0, 3.6)
     adjacencies = ("zero-out", "replace-one")
     for place, adjacency in enumerate(adjacencies):
-        axes = plain_axes(figure.add_subplot(1, 2, place + 1), f"{adjacency}, one release a client", "epsilon", "")
+        axes = plain_axes(
+            figure.add_subplot(1, 2, place + 1), f"{adjacency}, one release a client", "epsilon", ""
+        )
         for (name, label), look in zip(NAMES.items(), looks([*NAMES]), strict=True):
             rows = sorted(
-                (row for row in found if row["mechanism"] == name and row["adjacency"] == adjacency),
+                (
+                    row
+                    for row in found
+                    if row["mechanism"] == name and row["adjacency"] == adjacency
+                ),
                 key=lambda row: row["epsilon"],
             )
             values = 100 * np.array([row["accuracies"] for row in rows])
             epsilons = [row["epsilon"] for row in rows]
-            axes.errorbar(epsilons, values.mean(axis=1), yerr=values.std(axis=1), label=label, capsize=2, **look.line)
+            axes.errorbar(
+                epsilons,
+                values.mean(axis=1),
+                yerr=values.std(axis=1),
+                label=label,
+                capsize=2,
+                **look.line,
+            )
             cells = ", ".join(f"{row.mean():.1f} +- {row.std():.1f}" for row in values)
             print(f"{adjacency:12} {name:9} {cells}")
         axes.set_xscale("log", base=2)

@@ -32,7 +32,9 @@ def read(name: str) -> list[Row]:
     return found
 
 
-def curves(axes: Any, rows: list[Row], names: dict[str, str], across: Callable[[Row], float], **style: Any) -> None:
+def curves(
+    axes: Any, rows: list[Row], names: dict[str, str], across: Callable[[Row], float], **style: Any
+) -> None:
     """Mean and deviation over seeds of every mechanism, over epsilon or whatever ``across`` says."""
     for (name, label), look in zip(names.items(), looks([*names]), strict=True):
         mine = sorted((row for row in rows if row["mechanism"] == name), key=across)
@@ -40,7 +42,12 @@ def curves(axes: Any, rows: list[Row], names: dict[str, str], across: Callable[[
             values = [100 * np.array(row["accuracies"]) for row in mine]
             middle, spread = [value.mean() for value in values], [value.std() for value in values]
             axes.errorbar(
-                [across(row) for row in mine], middle, yerr=spread, label=label, capsize=2, **(look.line | style)
+                [across(row) for row in mine],
+                middle,
+                yerr=spread,
+                label=label,
+                capsize=2,
+                **(look.line | style),
             )
 
 
@@ -51,7 +58,14 @@ def ceiling(axes: Any, rows: list[Row]) -> None:
         axes.axhline(100 * max(plain), linestyle=":", color="grey", linewidth=1)
 
 
-def panel(figure: Any, place: tuple[int, int, int], title: str, ticks: list[float], low: float, high: float) -> Any:
+def panel(
+    figure: Any,
+    place: tuple[int, int, int],
+    title: str,
+    ticks: list[float],
+    low: float,
+    high: float,
+) -> Any:
     """Axes with accuracy upwards and epsilon, by powers, to the right."""
     axes = plain_axes(figure.add_subplot(*place), title, "epsilon", "test accuracy, %")
     axes.set_xscale("log")
@@ -69,10 +83,21 @@ def head(rows: list[Row], published: list[Row], out: Path) -> None:
         title = f"{adjacency}, {'public start' if started else 'from zero'}"
         axes = panel(figure, (1, 3, place + 1), title, [1, 2, 4, 8], 65 if started else 10, 95)
         before = [row for row in published if row["mechanism"] == "vmvu"]
-        for part, names in ((rows, NAMES), (before, {"vmvu": "vector mechanism, network as published"})):
-            mine = [row for row in part if (row["adjacency"], row["started"]) == (adjacency, started)]
+        for part, names in (
+            (rows, NAMES),
+            (before, {"vmvu": "vector mechanism, network as published"}),
+        ):
+            mine = [
+                row for row in part if (row["adjacency"], row["started"]) == (adjacency, started)
+            ]
             dash = {"alpha": 0.45, "linestyle": "dashed"} if part is before else {}
-            curves(axes, [row for row in mine if row["releases"] == 1], names, lambda row: row["epsilon"], **dash)
+            curves(
+                axes,
+                [row for row in mine if row["releases"] == 1],
+                names,
+                lambda row: row["epsilon"],
+                **dash,
+            )
         ceiling(axes, rows)
     shared_legend(figure, figure.axes[0], "outside lower center")
     save_figure(figure, out / "head-cifar10.svg")
@@ -83,7 +108,14 @@ def releases(rows: list[Row], out: Path) -> None:
     figure = blank_figure(11.0, 3.8)
     names = {name: NAMES[name] for name in ("vmvu", "gaussian", "imvu")} | TRUSTING
     for place, count in enumerate((1, 3, 10, 50)):
-        axes = panel(figure, (1, 4, place + 1), f"{count} release{'s' if count > 1 else ''}", [1, 4, 8], 10, 95)
+        axes = panel(
+            figure,
+            (1, 4, place + 1),
+            f"{count} release{'s' if count > 1 else ''}",
+            [1, 4, 8],
+            10,
+            95,
+        )
         mine = [row for row in rows if row["releases"] == count and row["adjacency"] == "zero-out"]
         curves(axes, [row for row in mine if not row["started"]], names, lambda row: row["epsilon"])
     shared_legend(figure, figure.axes[0], "outside lower center")
@@ -101,8 +133,17 @@ def sizes(rows: list[Row], out: Path) -> None:
             "test accuracy, %",
         )
         mine = [row for row in rows if row["epsilon"] == epsilon and row["adjacency"] == "zero-out"]
-        mine = [{**row, "mechanism": row["mechanism"].partition("-")[0]} for row in mine if not row["started"]]
-        curves(axes, [row for row in mine if row["releases"] == 1], NAMES | TRUSTING, lambda row: row["bytes"])
+        mine = [
+            {**row, "mechanism": row["mechanism"].partition("-")[0]}
+            for row in mine
+            if not row["started"]
+        ]
+        curves(
+            axes,
+            [row for row in mine if row["releases"] == 1],
+            NAMES | TRUSTING,
+            lambda row: row["bytes"],
+        )
         axes.set_xscale("log")
         axes.set_ylim(10, 95)
     shared_legend(figure, figure.axes[0], "outside lower center")
@@ -112,13 +153,24 @@ def sizes(rows: list[Row], out: Path) -> None:
 def crowds(rows: list[Row], out: Path) -> None:
     """Draw the vector mechanism over the number of clients, a line per epsilon; all 50,000 are in the other file."""
     figure = blank_figure(5.6, 3.8)
-    axes = panel(figure, (1, 1, 1), "one release a client, zero-out", [1000, 5000, 15000, 50000], 10, 95)
+    axes = panel(
+        figure, (1, 1, 1), "one release a client, zero-out", [1000, 5000, 15000, 50000], 10, 95
+    )
     axes.set_xlabel("clients")
     for epsilon, look in zip((8, 4, 2, 1), looks([*NAMES]), strict=True):
-        mine = sorted((row["clients"], row["accuracies"]) for row in rows if row["epsilon"] == epsilon)
+        mine = sorted(
+            (row["clients"], row["accuracies"]) for row in rows if row["epsilon"] == epsilon
+        )
         values = [100 * np.array(found) for _, found in mine]
         middle, spread = [value.mean() for value in values], [value.std() for value in values]
-        axes.errorbar([n for n, _ in mine], middle, yerr=spread, label=f"epsilon {epsilon}", capsize=2, **look.line)
+        axes.errorbar(
+            [n for n, _ in mine],
+            middle,
+            yerr=spread,
+            label=f"epsilon {epsilon}",
+            capsize=2,
+            **look.line,
+        )
     shared_legend(figure, axes, "outside lower center")
     save_figure(figure, out / "head-cifar10-clients.svg")
 
@@ -131,7 +183,11 @@ def chosen(runs: list[Row]) -> list[Row]:
         if run["seed"] == 1 and run["held_out"] > found.get(cell, {"held_out": -1.0})["held_out"]:
             found[cell] = run
     return [
-        row | {"accuracies": [run["test"] for run in runs if same_training(run, row)], "tried": tried(runs, row)}
+        row
+        | {
+            "accuracies": [run["test"] for run in runs if same_training(run, row)],
+            "tried": tried(runs, row),
+        }
         for row in found.values()
     ]
 
@@ -143,7 +199,11 @@ def same_training(run: Row, row: Row) -> bool:
 
 def tried(runs: list[Row], row: Row) -> list[tuple[float, float]]:
     """Return the steps of a cell and what they reached on the held-out images."""
-    mine = [run for run in runs if (run["mechanism"], run["epsilon"]) == (row["mechanism"], row["epsilon"])]
+    mine = [
+        run
+        for run in runs
+        if (run["mechanism"], run["epsilon"]) == (row["mechanism"], row["epsilon"])
+    ]
     return sorted((run["step"], run["held_out"]) for run in mine if run["seed"] == 1)
 
 
@@ -158,7 +218,10 @@ def fig3(out: Path) -> None:
             f"{row['mechanism']:>10} {row['epsilon']:>4g}: {values.mean():.1f} +- {values.std():.1f}, "
             f"{values.size} seeds, step {row['step']:g} of {steps}; {row.get('bytes', 0):,} bytes"
         )
-    panels = {"the head alone, 6,410 parameters": read("fig3-head.json"), "all 36,479,194 parameters": whole}
+    panels = {
+        "the head alone, 6,410 parameters": read("fig3-head.json"),
+        "all 36,479,194 parameters": whole,
+    }
     for place, (title, rows) in enumerate(panels.items()):
         axes = panel(figure, (1, 2, place + 1), title, [1, 3, 10, 30, 100], 10, 85)
         private = [row | {"mechanism": row["mechanism"].partition("*")[0]} for row in rows]

@@ -19,7 +19,9 @@ def main(results: Path, out: Path) -> None:
     record = json.loads(results.read_text(encoding="utf-8"))
     lines = [line for line in record["lines"] if line["way"] == "scouts"]
     figure = blank_figure(8.0, 3.4)
-    title = "MNIST, 1,000 clients per round of whom 50 scout: the clip of each round, from five starts"
+    title = (
+        "MNIST, 1,000 clients per round of whom 50 scout: the clip of each round, from five starts"
+    )
     axes = plain_axes(figure.add_subplot(1, 1, 1), title, "round", "clip")
     for line, colour in zip(lines, COLOURS, strict=True):
         rounds = [5 * place for place in range(len(line["clips"]))]

@@ -1,11 +1,11 @@
 r"""Accuracy where a client takes part a few times: the vector mechanism, I-MVU and the Gaussian at equal budgets.
 
-Idea     linear models on fixed features, a client per example, every client once per epoch; a cohort's releases are
-         drawn from the mechanisms' laws on one device (`quietbit_lab.cohort`). Two seeds choose step and clip
-         of every line, five others report.
+Idea     linear models on fixed features, a client per example, every client once per epoch; a
+         cohort's releases are drawn from the mechanisms' laws on one device
+         (`quietbit_lab.cohort`). Two seeds choose step and clip of every line, five others report.
 
-    PYTHONPATH=src:extra QUIETBIT_DATA=data python experiments/few_releases.py --task mnist --device cuda --minutes 8 \
-        --out back/few-releases-mnist.json
+    PYTHONPATH=src:extra QUIETBIT_DATA=data python experiments/few_releases.py --task mnist --device
+        cuda --minutes 8 \ --out back/few-releases-mnist.json
 """
 
 from __future__ import annotations
@@ -81,7 +81,9 @@ def mean_of(mechanism: Any, name: str) -> Any:
     return projected
 
 
-def train(model: Linear, mean: Any, step: float, clip: float, epochs: int, cohort: int, seed: int) -> float:
+def train(
+    model: Linear, mean: Any, step: float, clip: float, epochs: int, cohort: int, seed: int
+) -> float:
     """Accuracy after every client has sent ``epochs`` updates; the step falls linearly to a tenth."""
     generator = torch.Generator(model.device).manual_seed(seed)
     weights = model.start.clone()
@@ -110,7 +112,10 @@ def line(model: Linear, name: str, cell: dict[str, Any], cohort: int) -> dict[st
         ball = Ball("l2", 1.0, model.dimension)
         found = calibrate(kind, ball=ball, delta=DELTA, keep=int(keep) if keep else None, **cell)
         mechanism = found.mechanism.inner if keep else found.mechanism
-        facts = {"squared_error": found.squared_error, "epsilon_upper": found.guarantee.epsilon_upper}
+        facts = {
+            "squared_error": found.squared_error,
+            "epsilon_upper": found.guarantee.epsilon_upper,
+        }
         facts["body_bytes"] = mechanism.layout.size
     return _chosen(model, name, cell, cohort, mean_of(mechanism, name), facts)
 
@@ -120,8 +125,17 @@ def _trusting(model: Linear, name: str, cell: dict[str, Any], cohort: int) -> di
     ball = Ball("l2", 1.0, model.dimension)
     if name == "central":
         found = calibrate("gaussian", ball=ball, delta=DELTA, **cell)
-        deviation = found.mechanism.noise_multiplier / math.sqrt(cohort)  # noise once for the whole sum
-        return _chosen(model, name, cell, cohort, lambda rows, generator: gaussian_mean(rows, deviation, generator), {})
+        deviation = found.mechanism.noise_multiplier / math.sqrt(
+            cohort
+        )  # noise once for the whole sum
+        return _chosen(
+            model,
+            name,
+            cell,
+            cohort,
+            lambda rows, generator: gaussian_mean(rows, deviation, generator),
+            {},
+        )
     keep = int(name.partition("-")[2]) if "-" in name else None
     summed = calibrate_sum(ball=ball, delta=DELTA, clients=cohort, keep=keep, **cell)
     facts = {"squared_error": summed.squared_error, "epsilon_upper": summed.guarantee.epsilon_upper}
@@ -154,12 +168,22 @@ def _chosen(
     clip, step = max(tried, key=lambda pair: tried[pair])
     reported = [train(model, mean, step, clip, epochs, cohort, seed) for seed in REPORTING]
     grid = [[*pair, value] for pair, value in tried.items()]
-    return {"mechanism": name, **cell, **facts, "clip": clip, "step": step, "accuracies": reported, "chosen_on": grid}
+    return {
+        "mechanism": name,
+        **cell,
+        **facts,
+        "clip": clip,
+        "step": step,
+        "accuracies": reported,
+        "chosen_on": grid,
+    }
 
 
 def main() -> None:
     """Every line of the grid until the time is up; what is in the file already is kept."""
-    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser = argparse.ArgumentParser(
+        description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
+    )
     parser.add_argument("--task", default="mnist")
     parser.add_argument("--device", default="cpu")
     parser.add_argument("--minutes", type=float, default=8.0)
@@ -177,7 +201,10 @@ def main() -> None:
         given.releases, given.adjacency, given.epsilon, given.mechanism
     ):
         cell = {"epsilon": epsilon, "adjacency": adjacency, "releases": releases}
-        if any(all(one[key] == value for key, value in {**cell, "mechanism": name}.items()) for one in done):
+        if any(
+            all(one[key] == value for key, value in {**cell, "mechanism": name}.items())
+            for one in done
+        ):
             continue
         if time.monotonic() - BEGAN > 60 * given.minutes:
             say("time is up")
@@ -186,7 +213,9 @@ def main() -> None:
         given.out.parent.mkdir(parents=True, exist_ok=True)
         given.out.write_text(json.dumps(done, indent=1))
         got = 100 * np.array(done[-1]["accuracies"])
-        say(f"{name} {cell}: {got.mean():.1f} +- {got.std():.1f} (step {done[-1]['step']}, clip {done[-1]['clip']})")
+        say(
+            f"{name} {cell}: {got.mean():.1f} +- {got.std():.1f} (step {done[-1]['step']}, clip {done[-1]['clip']})"
+        )
 
 
 def say(words: str) -> None:

@@ -1,19 +1,22 @@
 r"""Figure 3: a pre-trained WideResNet-28-10, all of whose parameters are fine-tuned on CIFAR-10 in private.
 
-Idea     a client per image, 90 rounds of 500, each client once: 45,000 train, and 5,000 held-out training images choose
-         step sizes. `client_rows` makes a cohort's gradients, `row_passes` what a mechanism needs of them, and the
-         mean of the releases is drawn from the mechanism's law: sums of Gaussian noise are Gaussian, and a coordinate's
-         sum of 500 bits is drawn as a normal of its own mean and variance (its excess kurtosis is -0.004). Every
-         training is a line of the results; a job that is there is not run again.
+Idea     a client per image, 90 rounds of 500, each client once: 45,000 train, and 5,000 held-out
+         training images choose step sizes. `client_rows` makes a cohort's gradients, `row_passes`
+         what a mechanism needs of them, and the mean of the releases is drawn from the mechanism's
+         law: sums of Gaussian noise are Gaussian, and a coordinate's sum of 500 bits is drawn as a
+         normal of its own mean and variance (its excess kurtosis is -0.004). Every training is a
+         line of the results; a job that is there is not run again.
 Symbols  n clients of a chunk, d parameters; k kept coordinates of p = d padded.
 
     PYTHONPATH=src python experiments/fig3_finetune.py wide --data data --device cuda --minutes 7 \
-        --jobs none:0:0.4,0.8 vmvu:10:0.1,0.2 gaussian:10:0.1,0.2 --out experiments/results/fig3-whole.json
+        --jobs none:0:0.4,0.8 vmvu:10:0.1,0.2 gaussian:10:0.1,0.2 --out
+        experiments/results/fig3-whole.json
 
-A job is MECHANISM:EPSILON:STEP,STEP.. or MECHANISM:EPSILON:best:SEED,SEED.., which repeats the step that was best on
-the held-out images. ``imvu`` and ``sign`` rotate updates in blocks of 4,096 coordinates, ``imvu-plain`` and
-``sign-plain`` do not; ``imvu@4096`` keeps 4,096 rotated coordinates per client, and ``vmvu*3`` sends three releases of
-every update, within the budget together, whose mean is used.
+A job is MECHANISM:EPSILON:STEP,STEP.. or MECHANISM:EPSILON:best:SEED,SEED.., which repeats the step
+that was best on the held-out images. ``imvu`` and ``sign`` rotate updates in blocks of 4,096
+coordinates, ``imvu-plain`` and ``sign-plain`` do not; ``imvu@4096`` keeps 4,096 rotated coordinates
+per client, and ``vmvu*3`` sends three releases of every update, within the budget together, whose
+mean is used.
 """
 
 from __future__ import annotations
@@ -46,7 +49,9 @@ BEGAN = time.monotonic()
 class Sum:
     """The decoded mean of a cohort's releases, in units of the clip, from its rows a chunk at a time."""
 
-    def __init__(self, name: str, epsilon: float, dimension: int, device: str, *, plain: bool) -> None:
+    def __init__(
+        self, name: str, epsilon: float, dimension: int, device: str, *, plain: bool
+    ) -> None:
         self.dimension, self.device, self.plain, self.facts = dimension, device, plain, {}
         self.name, _, choice = name.partition("*")[0].replace("@", "-").partition("-")
         self.times = int(name.partition("*")[2] or 1)
@@ -54,7 +59,12 @@ class Sum:
         if name == "none":
             return
         choices: dict[str, Any] = {"keep": int(choice)} if choice.isdigit() else {}
-        target = {"epsilon": epsilon, "delta": DELTA, "adjacency": "zero-out", "releases": self.times}
+        target = {
+            "epsilon": epsilon,
+            "delta": DELTA,
+            "adjacency": "zero-out",
+            "releases": self.times,
+        }
         found = calibrate(self.name, ball=Ball("l2", 1.0, dimension), **target, **choices)  # type: ignore[arg-type]
         whole: Any = found.mechanism
         size = self.times * (56 + whole.layout.size)
@@ -62,7 +72,9 @@ class Sum:
         self.mechanism: Any = whole.inner if isinstance(whole, Projected) else whole
         if self.name == "vmvu" or isinstance(whole, Projected):
             self.keep, self.seed = whole.keep, whole.rotation_seed
-            self.signs = torch.tensor(signs(whole.padded, self.seed), dtype=torch.int8, device=device)
+            self.signs = torch.tensor(
+                signs(whole.padded, self.seed), dtype=torch.int8, device=device
+            )
         if self.name == "gaussian":
             self.spread = self.mechanism.noise_multiplier
         elif self.name == "sign":
@@ -70,14 +82,19 @@ class Sum:
             self.law = Law("normal", 1 / (noise * math.sqrt(2)), self.mechanism.cut)
             self.spread = noise * math.sqrt(math.pi / 2)
         elif self.name == "imvu":
-            odds = np.log(self.mechanism.design.probabilities[:, 1] / self.mechanism.design.probabilities[:, 0])
+            odds = np.log(
+                self.mechanism.design.probabilities[:, 1]
+                / self.mechanism.design.probabilities[:, 0]
+            )
             most = 1 / self.mechanism.beta if self.mechanism.clamp else math.inf
             self.law = Law("logistic", float(odds[1] - odds[0]) * self.mechanism.beta / 2, most)
             self.spread = float(self.mechanism.values[1])
         if not self.keep and choice != "plain" and self.name in ("imvu", "sign"):
             blocks = -(-dimension // SIDE**2)
             self.law = replace(self.law, rotated=True)
-            self.signs = torch.tensor(signs(blocks * SIDE**2, ROTATION), dtype=torch.int8, device=device)
+            self.signs = torch.tensor(
+                signs(blocks * SIDE**2, ROTATION), dtype=torch.int8, device=device
+            )
 
     def of(self, rows: Any, factors: Any, generator: Any) -> Any:
         """Return what a chunk adds: (d,), or where coordinates are kept their places and values."""
@@ -85,10 +102,16 @@ class Sum:
             found = [self._kept(rows, factors, generator) for _ in range(self.times)]
             return tuple(torch.cat(parts) for parts in zip(*found, strict=True))
         total, squares = sums(rows, factors, self.law, self.signs, plain=self.plain)
-        noise = torch.randn(total.shape, generator=generator, device=self.device) if self.spread else 0.0
+        noise = (
+            torch.randn(total.shape, generator=generator, device=self.device)
+            if self.spread
+            else 0.0
+        )
         if self.law.name == "sum":
             return total + self.spread * math.sqrt(rows.shape[0]) * noise
-        return 2 * self.spread * (total + (rows.shape[0] / 4 - squares).clamp(min=0.0).sqrt() * noise)
+        return (
+            2 * self.spread * (total + (rows.shape[0] / 4 - squares).clamp(min=0.0).sqrt() * noise)
+        )
 
     def _kept(self, rows: Any, factors: Any, generator: Any) -> tuple[Any, Any]:
         size = padded_size(self.dimension)
@@ -103,7 +126,9 @@ class Sum:
             return places, self.spread * (2.0 * ones - 1)
         length = y.norm(dim=1, keepdim=True)
         direction = y / length.clamp(min=1e-30)
-        along = along_of(self.mechanism, length.clamp(max=1.0)[:, 0].double(), generator).to(y.dtype)
+        along = along_of(self.mechanism, length.clamp(max=1.0)[:, 0].double(), generator).to(
+            y.dtype
+        )
         z = torch.randn(shape, generator=generator, device=self.device)
         z += (along - (z * direction).sum(dim=1))[:, None] * direction
         return places, z / self.mechanism.profile.gain_lower
@@ -111,13 +136,17 @@ class Sum:
     def mean(self, parts: list[Any], clients: int) -> Any:
         """Of a cohort, from what its chunks added."""
         if not self.keep:
-            whole = torch.stack(parts).sum(dim=0) / clients if len(parts) > 1 else parts[0] / clients
+            whole = (
+                torch.stack(parts).sum(dim=0) / clients if len(parts) > 1 else parts[0] / clients
+            )
             return unrotate(whole, self.signs, self.dimension) if self.law.rotated else whole
         places, values = (torch.cat(found) for found in zip(*parts, strict=True))
         return put_back(values, places, self.dimension, self.seed)[0]
 
 
-def train(rows: Rows, start: Any, data: dict[str, Any], summed: Sum, step: float, seed: int, given: Any) -> None:
+def train(
+    rows: Rows, start: Any, data: dict[str, Any], summed: Sum, step: float, seed: int, given: Any
+) -> None:
     """Fine-tune from ``start``; the step falls linearly to a tenth."""
     generator = torch.Generator(given.device).manual_seed(seed)
     weights, speed, clients = start.clone(), torch.zeros_like(start), data["clients"]
@@ -145,7 +174,9 @@ def accuracy(rows: Rows, images: Any, labels: Any) -> float:
 
 def best_step(done: list[dict[str, Any]], name: str, epsilon: float) -> float:
     """Of the trainings of a cell's first seed the step with the highest accuracy on the held-out images."""
-    tried = [one for one in done if (one["mechanism"], one["epsilon"], one["seed"]) == (name, epsilon, 1)]
+    tried = [
+        one for one in done if (one["mechanism"], one["epsilon"], one["seed"]) == (name, epsilon, 1)
+    ]
     if not tried:
         raise SystemExit(f"{name}:{epsilon:g} has no first training yet, so that no step is best")
     return float(max(tried, key=lambda one: one["held_out"])["step"])
@@ -153,7 +184,9 @@ def best_step(done: list[dict[str, Any]], name: str, epsilon: float) -> float:
 
 def main() -> None:
     """Jobs in the order given, until the time is up."""
-    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser = argparse.ArgumentParser(
+        description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
+    )
     parser.add_argument("weights", type=Path, help="wide.npz, or the folder of the parts of 8 bits")
     parser.add_argument("--data", type=Path, required=True)
     parser.add_argument("--device", default="cpu")
@@ -175,12 +208,20 @@ def main() -> None:
     done = json.loads(given.out.read_text()) if given.out.exists() else []
     network = restored(given.weights, 10, blocks=given.blocks, width=given.width)
     rows = Rows(
-        network.to(given.device), given.device, min(given.chunk, given.cohort), compiled=not (plain or given.eager)
+        network.to(given.device),
+        given.device,
+        min(given.chunk, given.cohort),
+        compiled=not (plain or given.eager),
     )
     start, dataset = rows.flat(), load_cifar10(given.data)
     images, labels, test, test_labels = (
         torch.from_numpy(np.ascontiguousarray(part[: given.most])).to(given.device)
-        for part in (dataset.train.inputs, dataset.train.labels, dataset.test.inputs, dataset.test.labels)
+        for part in (
+            dataset.train.inputs,
+            dataset.train.labels,
+            dataset.test.inputs,
+            dataset.test.labels,
+        )
     )
     held = min(HELD_OUT, labels.numel() // 10)
     data = {"images": images, "labels": labels, "clients": labels.numel() - held}
@@ -207,7 +248,10 @@ def main() -> None:
                 }
                 longest = max(longest, time.monotonic() - began)
                 done.append(
-                    cell | {"adjacency": "zero-out", "releases": summed.times, "clip": CLIP} | summed.facts | scored
+                    cell
+                    | {"adjacency": "zero-out", "releases": summed.times, "clip": CLIP}
+                    | summed.facts
+                    | scored
                 )
                 given.out.parent.mkdir(parents=True, exist_ok=True)
                 given.out.write_text(json.dumps(done, indent=1))

@@ -1,12 +1,14 @@
 r"""What privacy costs small groups: FEMNIST's 62 classes, from the rarest to the most frequent.
 
-Idea     every image is a client that takes part once. A linear model learns 62 classes whose sizes differ by a factor
-         of twenty, so the rare ones show what noise does to a small group. Steps are chosen on held-out writers by
-         overall accuracy, as somebody who does not look at groups would; other seeds report on test writers.
-         Releases are drawn from the mechanisms' laws (`quietbit_lab.cohort`), which protect nobody.
+Idea     every image is a client that takes part once. A linear model learns 62 classes whose sizes
+         differ by a factor of twenty, so the rare ones show what noise does to a small group. Steps
+         are chosen on held-out writers by overall accuracy, as somebody who does not look at groups
+         would; other seeds report on test writers. Releases are drawn from the mechanisms' laws
+         (`quietbit_lab.cohort`), which protect nobody.
 Symbols  d = 62 x 785 parameters; rounds of 500; the step falls linearly to a tenth; momentum 0.5.
 
-    PYTHONPATH=src:packages/lab/src python experiments/group_accuracy.py --data data --device cuda --out groups.json
+    PYTHONPATH=src:packages/lab/src python experiments/group_accuracy.py --data data --device cuda
+    --out groups.json
 """
 
 from __future__ import annotations
@@ -45,15 +47,24 @@ class Images:
         dataset = load_femnist(folder)
         writer = np.asarray(dataset.writers)
         writers = np.unique(writer)
-        held = np.random.default_rng(0).choice(writers, int(HELD_OUT_SHARE * writers.size), replace=False)
+        held = np.random.default_rng(0).choice(
+            writers, int(HELD_OUT_SHARE * writers.size), replace=False
+        )
         is_held = np.isin(writer, held)
-        self.train = self._move(dataset.train.inputs[~is_held][:most], dataset.train.labels[~is_held][:most], device)
+        self.train = self._move(
+            dataset.train.inputs[~is_held][:most], dataset.train.labels[~is_held][:most], device
+        )
         self.held = self._move(dataset.train.inputs[is_held], dataset.train.labels[is_held], device)
         self.test = self._move(dataset.test.inputs, dataset.test.labels, device)
 
     @staticmethod
     def _move(images: Any, labels: Any, device: str) -> tuple[Any, Any]:
-        pixels = torch.from_numpy(np.ascontiguousarray(images)).to(device).reshape(len(images), -1).float()
+        pixels = (
+            torch.from_numpy(np.ascontiguousarray(images))
+            .to(device)
+            .reshape(len(images), -1)
+            .float()
+        )
         unit = pixels / pixels.norm(dim=1, keepdim=True).clamp(min=1.0)
         bias = torch.full((len(images), 1), 0.3, device=device)
         return torch.cat((unit, bias), dim=1), torch.from_numpy(np.asarray(labels)).to(device)
@@ -65,7 +76,9 @@ def mean_of(mechanism: str, epsilon: float, dimension: int) -> Mean:
         return lambda rows, _: rows.mean(dim=0)
     ball = Ball("l2", 1.0, dimension)
     name = "vmvu" if mechanism == "vmvu" else "gaussian"
-    result = calibrate(name, ball=ball, epsilon=epsilon, delta=DELTA, releases=1, adjacency="zero-out")
+    result = calibrate(
+        name, ball=ball, epsilon=epsilon, delta=DELTA, releases=1, adjacency="zero-out"
+    )
     calibrated: Any = result.mechanism
     if mechanism == "vmvu":
         return lambda rows, generator: vector_mean(rows, calibrated, generator)
@@ -100,13 +113,17 @@ def accuracies(weights: Any, part: tuple[Any, Any]) -> tuple[float, list[float]]
     inputs, labels = part
     right = ((inputs @ weights.T).argmax(dim=1) == labels).double()
     counts = torch.bincount(labels, minlength=CLASSES).double()
-    hits = torch.zeros(CLASSES, dtype=torch.float64, device=right.device).index_add_(0, labels, right)
+    hits = torch.zeros(CLASSES, dtype=torch.float64, device=right.device).index_add_(
+        0, labels, right
+    )
     return float(right.mean()), (hits / counts).tolist()
 
 
 def main() -> None:
     """Choose steps, train, and write accuracies by class."""
-    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser = argparse.ArgumentParser(
+        description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
+    )
     parser.add_argument("--data", type=Path, required=True)
     parser.add_argument("--device", default="cpu")
     parser.add_argument("--most", type=int, help="training images, for a trial")
@@ -116,15 +133,29 @@ def main() -> None:
     images = Images(given.data, given.device, given.most)
     train_counts = torch.bincount(images.train[1], minlength=CLASSES).tolist()
     dimension = CLASSES * images.train[0].shape[1]
-    lines = ["none:0", "vmvu:8", "vmvu:4", "vmvu:1", "trusted-server:1", "gaussian:8", "gaussian:4", "gaussian:1"]
+    lines = [
+        "none:0",
+        "vmvu:8",
+        "vmvu:4",
+        "vmvu:1",
+        "trusted-server:1",
+        "gaussian:8",
+        "gaussian:4",
+        "gaussian:1",
+    ]
     results = []
     for line in given.lines or lines:
         mechanism, _, epsilon = line.partition(":")
         began = time.monotonic()
         mean = mean_of(mechanism, float(epsilon), dimension)
-        scores = {step: accuracies(train(images, mean, step, CHOOSING_SEED), images.held)[0] for step in STEPS}
+        scores = {
+            step: accuracies(train(images, mean, step, CHOOSING_SEED), images.held)[0]
+            for step in STEPS
+        }
         step = max(scores, key=lambda candidate: scores[candidate])
-        runs = [accuracies(train(images, mean, step, seed), images.test) for seed in REPORTING_SEEDS]
+        runs = [
+            accuracies(train(images, mean, step, seed), images.test) for seed in REPORTING_SEEDS
+        ]
         results.append(
             {
                 "mechanism": mechanism,
@@ -135,7 +166,12 @@ def main() -> None:
                 "by_class": [classes for _, classes in runs],
             }
         )
-        record = {"train_counts": train_counts, "seeds": REPORTING_SEEDS, "delta": DELTA, "lines": results}
+        record = {
+            "train_counts": train_counts,
+            "seeds": REPORTING_SEEDS,
+            "delta": DELTA,
+            "lines": results,
+        }
         given.out.write_text(json.dumps(record), encoding="utf-8")
         overall = 100 * np.array(results[-1]["accuracy"])
         order = np.argsort(train_counts)

@@ -1,8 +1,10 @@
 r"""What the task `efficientnet-head` needs beside the published weights, in one small file.
 
-Idea     directions in six bits an entry, changes of scales and shifts in eight, each array with a step of its own.
+Idea     directions in six bits an entry, changes of scales and shifts in eight, each array with a
+         step of its own.
 
-    PYTHONPATH=src python experiments/pack_public.py small.npz tuned.npz --data data --out efficientnet_public.npz
+    PYTHONPATH=src python experiments/pack_public.py small.npz tuned.npz --data data --out
+    efficientnet_public.npz
 
 ``small.npz`` is made by ``public_features.py --small``, ``tuned.npz`` by ``tune_normalisation.py``.
 """
@@ -28,7 +30,9 @@ def rounded(values: Any, most: int) -> tuple[Any, Any]:
 
 def main() -> None:
     """Read both files, round, write."""
-    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser = argparse.ArgumentParser(
+        description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
+    )
     parser.add_argument("small", type=Path)
     parser.add_argument("tuned", type=Path)
     parser.add_argument("--data", type=Path, required=True)

@@ -1,14 +1,17 @@
 r"""Accuracy with poisoned clients: seeds of the vector mechanism, floats of PrivUnit and Gaussian noise, one-bit sums.
 
-Idea     softmax regression on MNIST, a client per image, every client once, 60 rounds of 1,000. Of every cohort a share
-         is malicious. *flip*: labels become 9 - label. *reverse*: the client sends its update turned round and scaled
-         by 100, through the honest mechanism, which clips it. *payload*: it writes the payload that moves the mean
-         furthest against the honest mean, which it knows (`quietbit.mechanism.poison`): the best of 2^30 seeds, the
-         longest float vector that a server takes, or bits of its choice.
-Law      a cohort's mean is drawn as its exact mean with normal noise of the mechanism's variance; codes that saturate
-         are not modelled. One seed chooses the step without attackers, five others report.
+Idea     softmax regression on MNIST, a client per image, every client once, 60 rounds of 1,000. Of
+         every cohort a share is malicious. *flip*: labels become 9 - label. *reverse*: the client
+         sends its update turned round and scaled by 100, through the honest mechanism, which clips
+         it. *payload*: it writes the payload that moves the mean furthest against the honest mean,
+         which it knows (`quietbit.mechanism.poison`): the best of 2^30 seeds, the longest float
+         vector that a server takes, or bits of its choice.
+Law      a cohort's mean is drawn as its exact mean with normal noise of the mechanism's variance;
+         codes that saturate are not modelled. One seed chooses the step without attackers, five
+         others report.
 
-    QUIETBIT_DATA=data python experiments/poisoned_clients.py --out experiments/results/poisoned-clients.json
+    QUIETBIT_DATA=data python experiments/poisoned_clients.py --out
+    experiments/results/poisoned-clients.json
 """
 
 from __future__ import annotations
@@ -37,7 +40,12 @@ class Lines:
 
     def __init__(self, dimension: int) -> None:
         ball = Ball(Norm.L2, 1.0, dimension)
-        target: dict[str, Any] = {"epsilon": EPSILON, "delta": DELTA, "adjacency": ADJACENCY, "releases": 1}
+        target: dict[str, Any] = {
+            "epsilon": EPSILON,
+            "delta": DELTA,
+            "adjacency": ADJACENCY,
+            "releases": 1,
+        }
         vector = calibrate("vmvu", ball=ball, **target).mechanism
         gaussian = calibrate("gaussian", ball=ball, **target).mechanism
         sums = calibrate_sum(ball=ball, clients=COHORT, **target).mechanism
@@ -47,18 +55,22 @@ class Lines:
             "gaussian": math.sqrt(gaussian.error().squared),
             "one-bit sums": math.sqrt(sums.error().squared),
         }
-        # PrivUnit's vectors all have one length, which a server can check: that of the same noise in all coordinates.
+        # PrivUnit's vectors all have one length, which a server can check: that of the same noise
+        # in all coordinates.
         far = {
             "vmvu": poisoned(vector),
             "privunit floats": noise["privunit floats"] * math.sqrt(dimension),
             "gaussian": poisoned(gaussian),
-            "one-bit sums": poisoned(sums) * math.sqrt(2 / math.pi),  # bits by the signs of a direction: |v|_1 of it
+            "one-bit sums": poisoned(sums)
+            * math.sqrt(2 / math.pi),  # bits by the signs of a direction: |v|_1 of it
         }
         self.noise, self.far, self.names = noise, far, tuple(noise)
         self.seeds = seed_maximum(WORK)
 
 
-def run(data: Any, lines: Lines, name: str, step: float, seed: int, attack: str, share: float) -> float:
+def run(
+    data: Any, lines: Lines, name: str, step: float, seed: int, attack: str, share: float
+) -> float:
     """Return the test accuracy in percent after the last round."""
     inputs, labels, test, test_labels = data
     rng = np.random.default_rng(seed)
@@ -93,7 +105,9 @@ def run(data: Any, lines: Lines, name: str, step: float, seed: int, attack: str,
 
 def main() -> None:
     """Run all lines and write the accuracies."""
-    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser = argparse.ArgumentParser(
+        description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
+    )
     parser.add_argument("--out", type=Path, required=True)
     out, began = parser.parse_args().out, time.monotonic()
     found = build_task(TaskSpec("mnist", model="linear")).dataset
@@ -102,20 +116,52 @@ def main() -> None:
         flat = part.inputs.reshape(len(part.labels), -1).astype(np.float32)
         return np.hstack([flat / flat.max(), np.ones((len(flat), 1), dtype=np.float32)])
 
-    data = features(found.train), found.train.labels.astype(np.int64), features(found.test), found.test.labels
+    data = (
+        features(found.train),
+        found.train.labels.astype(np.int64),
+        features(found.test),
+        found.test.labels,
+    )
     lines = Lines(CLASSES * data[0].shape[1])
     rows: list[dict[str, Any]] = []
     for name in lines.names:
         scores = {step: run(data, lines, name, step, CHOOSING, "none", 0.0) for step in STEPS}
         step = max(scores, key=lambda one: scores[one])
-        for attack, share in (("none", 0.0), *((attack, share) for attack in ATTACKS for share in SHARES)):
-            reached = [round(run(data, lines, name, step, seed, attack, share), 2) for seed in REPORTING]
-            row = {"mechanism": name, "attack": attack, "share": share, "step": step, "accuracy": reached}
+        for attack, share in (
+            ("none", 0.0),
+            *((attack, share) for attack in ATTACKS for share in SHARES),
+        ):
+            reached = [
+                round(run(data, lines, name, step, seed, attack, share), 2) for seed in REPORTING
+            ]
+            row = {
+                "mechanism": name,
+                "attack": attack,
+                "share": share,
+                "step": step,
+                "accuracy": reached,
+            }
             rows.append(row)
-            print(f"{name:16} {attack:8} {share:5.0%} {np.mean(reached):6.1f} +- {np.std(reached):.1f}", flush=True)
-    settings = {"epsilon": EPSILON, "delta": DELTA, "adjacency": ADJACENCY, "cohort": COHORT, "rounds": ROUNDS}
-    record = {"settings": settings | {"clip": CLIP, "work": WORK}, "noise": lines.noise, "reach": lines.far}
-    out.write_text(json.dumps(record | {"seconds": round(time.monotonic() - began, 1), "rows": rows}, indent=1) + "\n")
+            print(
+                f"{name:16} {attack:8} {share:5.0%} {np.mean(reached):6.1f} +- {np.std(reached):.1f}",
+                flush=True,
+            )
+    settings = {
+        "epsilon": EPSILON,
+        "delta": DELTA,
+        "adjacency": ADJACENCY,
+        "cohort": COHORT,
+        "rounds": ROUNDS,
+    }
+    record = {
+        "settings": settings | {"clip": CLIP, "work": WORK},
+        "noise": lines.noise,
+        "reach": lines.far,
+    }
+    out.write_text(
+        json.dumps(record | {"seconds": round(time.monotonic() - began, 1), "rows": rows}, indent=1)
+        + "\n"
+    )
 
 
 if __name__ == "__main__":

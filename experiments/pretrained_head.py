@@ -1,12 +1,13 @@
 r"""A linear head on public features, learnt in private: many trainings side by side on one device.
 
-Idea     a client per image, each takes part ``releases`` times. Step, clip and whether late models are averaged are
-         chosen on a validation split (45,000 clients train, 5,000 images of the training set score); then all 50,000
-         train and the test set is looked at once, with other seeds. Releases are drawn from the mechanisms' laws
-         (`quietbit_lab.cohort`).
+Idea     a client per image, each takes part ``releases`` times. Step, clip and whether late models
+         are averaged are chosen on a validation split (45,000 clients train, 5,000 images of the
+         training set score); then all 50,000 train and the test set is looked at once, with other
+         seeds. Releases are drawn from the mechanisms' laws (`quietbit_lab.cohort`).
 Symbols  G trainings at a time; K classes; F features of length LENGTH; W (G, K, F + 1).
 
-    PYTHONPATH=src python experiments/pretrained_head.py eff.npz --turn lda --features 128 --device cuda --out head.json
+    PYTHONPATH=src python experiments/pretrained_head.py eff.npz --turn lda --features 128 --device
+    cuda --out head.json
 """
 
 from __future__ import annotations
@@ -28,11 +29,16 @@ from quietbit_lab.cohort.means import gaussian_mean, unit_mean
 from quietbit_lab.cohort.releases import kept_rows, put_back, vector_mean
 
 DELTA, MOMENTUM, COHORT, ROUNDS, CLASSES, LENGTH = 1e-5, 0.5, 500, 100, 10, 6.0
-HELD_OUT, HEADER, SEED = 5000, 56, 8  # images that choose; bytes of a payload's head, and of a client's places
+HELD_OUT, HEADER, SEED = (
+    5000,
+    56,
+    8,
+)  # images that choose; bytes of a payload's head, and of a client's places
 STEPS = tuple(0.02 * 2**place for place in range(10))
 CLIPS = (1.0, 2.0, 4.0)  # for features of length 6
 STARTS = (2.0, 5.0, 12.0)  # lengths of a public start
-SOFT = 0.25  # the power of a direction's public variance that it is divided by, for the turns named soft
+# the power of a direction's public variance that it is divided by, for the turns named soft
+SOFT = 0.25
 CHOOSING, REPORTING = 2, 5  # trainings per setting
 MOST = (16.0, 30.0)  # of epsilon that the vector mechanism is designed for: one release, several
 ENTRIES = 3e8  # numbers in a batch of rows
@@ -42,17 +48,30 @@ BEGAN = time.monotonic()
 class Heads:
     """Softmax regression on features, G of them at once."""
 
-    def __init__(self, path: Path, turn: str, features: int, device: str, start: bool = False) -> None:
+    def __init__(
+        self, path: Path, turn: str, features: int, device: str, start: bool = False
+    ) -> None:
         with np.load(path) as kept:
             found = {name: torch.from_numpy(kept[name]).to(device) for name in kept.files}
         self.device = device
-        self.train, self.labels = self._turned(found, "train", turn, features), found["train_labels"].long()
-        self.test, self.test_labels = self._turned(found, "test", turn, features), found["test_labels"].long()
-        self.width, self.start = self.train.shape[1], torch.zeros((CLASSES, self.train.shape[1]), device=device)
+        self.train, self.labels = (
+            self._turned(found, "train", turn, features),
+            found["train_labels"].long(),
+        )
+        self.test, self.test_labels = (
+            self._turned(found, "test", turn, features),
+            found["test_labels"].long(),
+        )
+        self.width, self.start = (
+            self.train.shape[1],
+            torch.zeros((CLASSES, self.train.shape[1]), device=device),
+        )
         if start:
             rows = found["start"] - found["start"].mean(dim=0)
             basis = self._basis(found, turn, features, SOFT)
-            rows = torch.linalg.lstsq(basis, rows.T).solution.T  # what scores these features as the rows would channels
+            rows = torch.linalg.lstsq(
+                basis, rows.T
+            ).solution.T  # what scores these features as the rows would channels
             self.start[:, :-1] = rows / rows.norm()
         self.dimension = CLASSES * self.width
 
@@ -88,7 +107,9 @@ class Heads:
         """Return the factors of clipped gradients: (G, n, K) and (G, n, F + 1)."""
         x = self.train[clients]
         errors = torch.softmax(x @ weights.transpose(1, 2), dim=2)
-        errors.scatter_add_(2, self.labels[clients][:, :, None], torch.full_like(errors[:, :, :1], -1.0))
+        errors.scatter_add_(
+            2, self.labels[clients][:, :, None], torch.full_like(errors[:, :, :1], -1.0)
+        )
         norms = errors.norm(dim=2) * x.norm(dim=2)
         return errors / torch.maximum(norms, clips[:, None])[:, :, None], x
 
@@ -98,7 +119,9 @@ class Heads:
         return (scores.argmax(dim=2) == labels).float().mean(dim=1).cpu().numpy()
 
 
-def mean_of(name: str, cell: dict[str, Any], dimension: int, cohort: int) -> tuple[Any, dict[str, Any]]:
+def mean_of(
+    name: str, cell: dict[str, Any], dimension: int, cohort: int
+) -> tuple[Any, dict[str, Any]]:
     """(rows, generator) -> decoded means in units of the clip, and what is known about the mechanism."""
     if name == "none":
         return (lambda rows, generator: rows.mean(dim=-2)), {"bytes": HEADER + 4 * dimension}
@@ -106,10 +129,17 @@ def mean_of(name: str, cell: dict[str, Any], dimension: int, cohort: int) -> tup
     if kind in ("sum", "central"):
         return trusting(kind, int(keep) if keep else None, cell, dimension, cohort)
     ball = Ball("l2", 1.0, int(keep) if keep else dimension)
-    aim = {**cell, "epsilon": min(cell["epsilon"], MOST[cell["releases"] > 1])} if kind == "vmvu" else cell
+    aim = (
+        {**cell, "epsilon": min(cell["epsilon"], MOST[cell["releases"] > 1])}
+        if kind == "vmvu"
+        else cell
+    )
     found = calibrate(kind, ball=ball, delta=DELTA, **aim)
     mechanism: Any = found.mechanism
-    facts = {"epsilon_upper": found.guarantee.epsilon_upper, "bytes": HEADER + mechanism.layout.size}
+    facts = {
+        "epsilon_upper": found.guarantee.epsilon_upper,
+        "bytes": HEADER + mechanism.layout.size,
+    }
     facts["bytes"] += SEED if keep else 0
     if kind == "vmvu":
         return (lambda rows, generator: vector_mean(rows, mechanism, generator)), facts
@@ -132,8 +162,14 @@ def trusting(
     ball = Ball("l2", 1.0, dimension)
     if kind == "central":
         central = calibrate("gaussian", ball=ball, delta=DELTA, **cell)
-        noise = cast("Any", central.mechanism).noise_multiplier / math.sqrt(cohort)  # once for the whole sum
-        facts = {"epsilon_upper": central.guarantee.epsilon_upper, "bytes": 4 * dimension, "trust": "central"}
+        noise = cast("Any", central.mechanism).noise_multiplier / math.sqrt(
+            cohort
+        )  # once for the whole sum
+        facts = {
+            "epsilon_upper": central.guarantee.epsilon_upper,
+            "bytes": 4 * dimension,
+            "trust": "central",
+        }
         return (lambda rows, generator: gaussian_mean(rows, noise, generator)), facts
     summed = calibrate_sum(ball=ball, delta=DELTA, clients=cohort, keep=keep, **cell)
     facts = {"epsilon_upper": summed.guarantee.epsilon_upper, "trust": "central"}
@@ -151,14 +187,18 @@ def trusting(
     return mean, facts
 
 
-def train(heads: Heads, mean: Any, settings: list[Any], epochs: int, seed: int, clients: int, cohort: int) -> Any:
+def train(
+    heads: Heads, mean: Any, settings: list[Any], epochs: int, seed: int, clients: int, cohort: int
+) -> Any:
     """Weights at the end and their mean over the last half, (2, G, K, F + 1); the step falls to a tenth.
 
     ``mean`` makes releases of rows, or is the deviation of normal noise in their mean.
     """
     device, count = heads.device, len(settings)
     generator = torch.Generator(device).manual_seed(seed)
-    clips, steps, starts = (torch.tensor(part, device=device) for part in zip(*settings, strict=True))
+    clips, steps, starts = (
+        torch.tensor(part, device=device) for part in zip(*settings, strict=True)
+    )
     weights = starts[:, None, None] * heads.start
     speed, late = torch.zeros_like(weights), torch.zeros_like(weights)
     each = clients // cohort
@@ -207,7 +247,9 @@ def line(
     triples *= tries
     scores = []
     for start in range(0, len(triples), most):
-        found = train(heads, chooser, triples[start : start + most], epochs, 1000 + start, choosing, cohort)
+        found = train(
+            heads, chooser, triples[start : start + most], epochs, 1000 + start, choosing, cohort
+        )
         inputs, labels = heads.train[everyone - held :], heads.labels[everyone - held :]
         scores.append(np.stack([heads.accuracies(part, inputs, labels) for part in found]))
     table = np.concatenate(scores, axis=1).reshape(2, tries, -1).mean(axis=1)
@@ -216,25 +258,48 @@ def line(
     reporter = chooser if normal == "all" else mean
     found = train(heads, reporter, [triples[place]] * REPORTING, epochs, 1, reporting, cohort)
     got = heads.accuracies(found[averaged], heads.test, heads.test_labels)
-    chosen = {"clip": clip, "step": step, "start": begin, "averaged": bool(averaged), "validation": float(table.max())}
+    chosen = {
+        "clip": clip,
+        "step": step,
+        "start": begin,
+        "averaged": bool(averaged),
+        "validation": float(table.max()),
+    }
     edge = step in (steps[0], steps[-1])
     how = {"chosen_with": "normal noise"} if normal else {}
     how |= {"reported_with": "normal noise"} if normal == "all" else {}
-    return {"mechanism": name, **cell, **facts, **chosen, "edge": edge, **how, "accuracies": got.tolist()}
+    return {
+        "mechanism": name,
+        **cell,
+        **facts,
+        **chosen,
+        "edge": edge,
+        **how,
+        "accuracies": got.tolist(),
+    }
 
 
 def main() -> None:
     """Every line until the time is up; what is in the file already is kept."""
-    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser = argparse.ArgumentParser(
+        description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
+    )
     parser.add_argument("file", type=Path)
     parser.add_argument(
-        "--turn", nargs="*", default=["lda"], help="none, lda, pca, pca-soft, classifier or classifier-soft"
+        "--turn",
+        nargs="*",
+        default=["lda"],
+        help="none, lda, pca, pca-soft, classifier or classifier-soft",
     )
     parser.add_argument("--features", type=int, nargs="*", default=[128])
     parser.add_argument("--device", default="cpu")
     parser.add_argument("--minutes", type=float, default=8.0)
-    parser.add_argument("--clips", type=float, nargs="*", default=list(CLIPS), help="to choose from")
-    parser.add_argument("--starts", type=float, nargs="*", default=list(STARTS), help="lengths of a public start")
+    parser.add_argument(
+        "--clips", type=float, nargs="*", default=list(CLIPS), help="to choose from"
+    )
+    parser.add_argument(
+        "--starts", type=float, nargs="*", default=list(STARTS), help="lengths of a public start"
+    )
     parser.add_argument("--epsilon", type=float, nargs="*", default=[1, 2, 4, 8])
     parser.add_argument("--releases", type=int, nargs="*", default=[1])
     parser.add_argument("--mechanism", nargs="*", default=["vmvu", "gaussian", "imvu"])
@@ -246,9 +311,15 @@ def main() -> None:
         choices=["choosing", "all"],
         help="choose, or choose and report, with normal noise of the releases' variance: quick",
     )
-    parser.add_argument("--start", action="store_true", help="begin with the public classifier's rows of the names")
-    parser.add_argument("--clients", type=int, nargs="*", default=[None], help="how many images; all unless given")
-    parser.add_argument("--steps", type=float, nargs="*", default=list(STEPS), help="to choose from, increasing")
+    parser.add_argument(
+        "--start", action="store_true", help="begin with the public classifier's rows of the names"
+    )
+    parser.add_argument(
+        "--clients", type=int, nargs="*", default=[None], help="how many images; all unless given"
+    )
+    parser.add_argument(
+        "--steps", type=float, nargs="*", default=list(STEPS), help="to choose from, increasing"
+    )
     parser.add_argument("--out", type=Path, required=True)
     given = parser.parse_args()
     torch.set_float32_matmul_precision("high")
@@ -265,13 +336,24 @@ def main() -> None:
             if name == "none" and (epsilon, adjacency) != (given.epsilon[0], given.adjacency[0]):
                 continue
             if any(
-                all(one[key] == value for key, value in {**cell, **what, "mechanism": name}.items()) for one in done
+                all(one[key] == value for key, value in {**cell, **what, "mechanism": name}.items())
+                for one in done
             ):
                 continue
             if time.monotonic() - BEGAN > 60 * given.minutes:
                 say("time is up")
                 return
-            done.append(what | line(heads, name, cell, (given.clips, given.steps, given.starts), clients, given.normal))
+            done.append(
+                what
+                | line(
+                    heads,
+                    name,
+                    cell,
+                    (given.clips, given.steps, given.starts),
+                    clients,
+                    given.normal,
+                )
+            )
             given.out.parent.mkdir(parents=True, exist_ok=True)
             given.out.write_text(json.dumps(done, indent=1))
             last, got = done[-1], 100 * np.array(done[-1]["accuracies"])

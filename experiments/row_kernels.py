@@ -1,8 +1,9 @@
 """The passes of `row_passes` as Triton kernels: every row is read once, nothing of its size is written.
 
-Idea     sums: a program owns some columns and walks through the clients. Kept coordinates: a program owns a few columns
-         of one client's row, laid out as k strata of width w: two products with small Hadamard matrices turn the
-         strata, the signs of row `offset` of the large matrix turn the columns, and sums over columns are added up.
+Idea     sums: a program owns some columns and walks through the clients. Kept coordinates: a
+         program owns a few columns of one client's row, laid out as k strata of width w: two
+         products with small Hadamard matrices turn the strata, the signs of row `offset` of the
+         large matrix turn the columns, and sums over columns are added up.
 """
 
 from __future__ import annotations
@@ -24,7 +25,16 @@ TILES = 8  # steps of columns of a program that keeps coordinates
 
 @triton.jit
 def _sums(
-    rows, factors, first, second, stride, scale, most, count: tl.constexpr, law: tl.constexpr, block: tl.constexpr
+    rows,
+    factors,
+    first,
+    second,
+    stride,
+    scale,
+    most,
+    count: tl.constexpr,
+    law: tl.constexpr,
+    block: tl.constexpr,
 ):
     place = tl.program_id(0).to(tl.int64) * block + tl.arange(0, block)
     inside = place < stride
@@ -47,9 +57,20 @@ def _sums(
 
 @triton.jit
 def _rotated_sums(
-    rows, flips, factors, turns, first, second, columns, stride, scale, most,
-    count: tl.constexpr, law: tl.constexpr, side: tl.constexpr,
-):  # fmt: skip
+    rows,
+    flips,
+    factors,
+    turns,
+    first,
+    second,
+    columns,
+    stride,
+    scale,
+    most,
+    count: tl.constexpr,
+    law: tl.constexpr,
+    side: tl.constexpr,
+):
     within = tl.arange(0, side)[:, None] * side + tl.arange(0, side)[None, :]
     place = tl.program_id(0).to(tl.int64) * side * side + within
     inside = place < columns
@@ -61,7 +82,9 @@ def _rotated_sums(
     here = rows + place
     for client in range(count):
         x = tl.load(here, mask=inside, other=0.0) * flip
-        x = tl.dot(tl.dot(half, x), turn, input_precision="tf32") * (tl.load(factors + client) / side)
+        x = tl.dot(tl.dot(half, x), turn, input_precision="tf32") * (
+            tl.load(factors + client) / side
+        )
         x = tl.minimum(tl.maximum(x, -most), most) * scale
         if law == LOGISTIC:
             x = 1.0 / (1.0 + tl.exp(-x)) - 0.5
@@ -76,13 +99,25 @@ def _rotated_sums(
 
 @triton.jit
 def _kept(
-    rows, signs, offsets, left, right, out, stride, width,
-    major: tl.constexpr, minor: tl.constexpr, step: tl.constexpr, tiles: tl.constexpr,
-):  # fmt: skip
+    rows,
+    signs,
+    offsets,
+    left,
+    right,
+    out,
+    stride,
+    width,
+    major: tl.constexpr,
+    minor: tl.constexpr,
+    step: tl.constexpr,
+    tiles: tl.constexpr,
+):
     client = tl.program_id(0).to(tl.int64)
     keep: tl.constexpr = major * minor
     strata = tl.arange(0, keep)
-    turn_minor = tl.load(right + tl.arange(0, minor)[:, None] * minor + tl.arange(0, minor)[None, :])
+    turn_minor = tl.load(
+        right + tl.arange(0, minor)[:, None] * minor + tl.arange(0, minor)[None, :]
+    )
     turn_major = tl.load(left + tl.arange(0, major)[:, None] * major + tl.arange(0, major)[None, :])
     stratum = tl.arange(0, minor)[:, None] + tl.arange(0, major)[None, :] * minor
     offset = tl.load(offsets + client * keep + stratum)
@@ -96,8 +131,11 @@ def _kept(
         x = tl.permute(tl.reshape(x, (major, minor, step)), (0, 2, 1))
         y = tl.dot(tl.reshape(x, (major * step, minor)), turn_minor).to(x.dtype)
         y = tl.permute(tl.reshape(y, (major, step, minor)), (1, 2, 0))
-        z = tl.reshape(tl.dot(tl.reshape(y, (step * minor, major)), turn_major), (step, minor, major))
-        # The sign of row `offset` at a column is the parity of their common bits: of the last four a table knows it.
+        z = tl.reshape(
+            tl.dot(tl.reshape(y, (step * minor, major)), turn_major), (step, minor, major)
+        )
+        # The sign of row `offset` at a column is the parity of their common bits: of the last four
+        # a table knows it.
         low = offset[None, :, :] & (column & 15)[:, None, None]
         z = tl.sum(tl.where(((0x6996 >> low) & 1) == 1, -z, z), axis=0)
         high = offset & (((tl.program_id(1) * tiles + tile) * step) >> 4 << 4)
@@ -124,8 +162,21 @@ def rotated_sums_on_device(rows: Any, factors: Any, law: Any, signs: Any) -> tup
     first, second = torch.empty((2, signs.numel()), dtype=torch.float32, device=rows.device)
     number = {"sum": SUM, "logistic": LOGISTIC, "normal": NORMAL}[law.name].value
     turns = hadamard_matrix(SIDE, str(rows.device)).to(torch.float32) * math.sqrt(SIDE)
-    given = (rows, signs, factors, turns, first, second, rows.shape[1], rows.stride(0), law.scale, min(law.most, 3e38))
-    _rotated_sums[(signs.numel() // SIDE**2,)](*given, count=rows.shape[0], law=number, side=SIDE, num_warps=4)
+    given = (
+        rows,
+        signs,
+        factors,
+        turns,
+        first,
+        second,
+        rows.shape[1],
+        rows.stride(0),
+        law.scale,
+        min(law.most, 3e38),
+    )
+    _rotated_sums[(signs.numel() // SIDE**2,)](
+        *given, count=rows.shape[0], law=number, side=SIDE, num_warps=4
+    )
     return first, second
 
 
@@ -138,7 +189,8 @@ def kept_on_device(rows: Any, signs: Any, offsets: Any) -> Any:
     step = min(max(16384 // keep, 4), 16, width)
     tiles = min(TILES, width // step)
     left, right = (
-        (hadamard_matrix(each, str(rows.device)) * math.sqrt(each)).to(rows.dtype) for each in (major, minor)
+        (hadamard_matrix(each, str(rows.device)) * math.sqrt(each)).to(rows.dtype)
+        for each in (major, minor)
     )
     out = torch.zeros((count, keep), dtype=torch.float32, device=rows.device)
     grid = (count, width // (step * tiles))

@@ -1,9 +1,11 @@
 r"""Compute what mechanisms need of a cohort's rows in one pass over them: sums over clients, and kept coordinates.
 
-Idea     sums over clients of the rows, or of the chances of their bits and the squares of those; and of every rotated
-         row one coordinate of each of k strata, for which small Hadamard matrices do: index = stratum x width + offset,
-         and the signs of a sum of bits multiply. The plain way is here; on a GPU `row_kernels` reads every row once.
-Symbols  rows (n, d) and factors (n,): clipped rows are rows * factors. t = chance - 1/2. p = d padded, w = p / k.
+Idea     sums over clients of the rows, or of the chances of their bits and the squares of those;
+         and of every rotated row one coordinate of each of k strata, for which small Hadamard
+         matrices do: index = stratum x width + offset, and the signs of a sum of bits multiply. The
+         plain way is here; on a GPU `row_kernels` reads every row once.
+Symbols  rows (n, d) and factors (n,): clipped rows are rows * factors. t = chance - 1/2. p = d
+         padded, w = p / k.
 """
 
 from __future__ import annotations
@@ -17,7 +19,9 @@ import torch
 from quietbit_lab.cohort.releases import hadamard_matrix
 
 COLUMNS = 1 << 18  # at once
-SIDE = 64  # a rotated block has SIDE x SIDE coordinates, so that H of the block is two products with H of the side
+# a rotated block has SIDE x SIDE coordinates, so that H of the block is two products with H of the
+# side
+SIDE = 64
 
 
 @dataclass(frozen=True)
@@ -58,11 +62,19 @@ def sums(rows: Any, factors: Any, law: Law, signs: Any = None, *, plain: bool) -
     if not plain:
         from row_kernels import rotated_sums_on_device, sums_on_device
 
-        return rotated_sums_on_device(rows, factors, law, signs) if law.rotated else sums_on_device(rows, factors, law)
+        return (
+            rotated_sums_on_device(rows, factors, law, signs)
+            if law.rotated
+            else sums_on_device(rows, factors, law)
+        )
     if law.rotated:
         rows = rotate(rows.to(factors.dtype), signs)
-    parts = [law.of(part.to(factors.dtype) * factors[:, None]) for part in rows.split(COLUMNS, dim=1)]
-    return torch.cat([t.sum(dim=0) for t in parts]), torch.cat([t.square().sum(dim=0) for t in parts])
+    parts = [
+        law.of(part.to(factors.dtype) * factors[:, None]) for part in rows.split(COLUMNS, dim=1)
+    ]
+    return torch.cat([t.sum(dim=0) for t in parts]), torch.cat(
+        [t.square().sum(dim=0) for t in parts]
+    )
 
 
 def kept(rows: Any, signs: Any, offsets: Any, *, plain: bool) -> Any:
@@ -86,4 +98,6 @@ def _kept_of(row: Any, signs: Any, offsets: Any) -> Any:
     outer = hadamard_matrix(left, device)[offsets // (width // left)].to(row.dtype)  # (keep, left)
     inner = hadamard_matrix(width // left, device)[offsets % (width // left)].to(row.dtype)
     half = torch.bmm(mixed.reshape(keep, left, width // left), inner[:, :, None])[:, :, 0]
-    return (half * outer).sum(dim=1, dtype=torch.float64 if row.dtype == torch.float64 else torch.float32)
+    return (half * outer).sum(
+        dim=1, dtype=torch.float64 if row.dtype == torch.float64 else torch.float32
+    )

@@ -1,23 +1,27 @@
 r"""Figures 5 and 6 with the network: steps chosen on held-out writers, the chosen ones repeated with five seeds.
 
-Idea     1. For every mechanism and epsilon of `fig5-femnist.toml` and `fig6-femnist.toml`, reduced, a tenth of the
-            training writers is held out: the others train, under a seed of their own, with a step that goes with the
-            noise; then, again and again, with half and twice the best step so far, until both are known. The best on
-            the held-out writers is chosen.
-         2. The chosen step with all training writers, seeds 1 to 5, scored on the test writers at the end.
-         Figure 6 comes first, then what else is in Figure 5, then what else there is at epsilon 1.
-         I-MVU of b > 1 bits has MVU's design of 2^b levels, with the largest beta that the epsilon allows. Its steps
-         are those of one bit and half of them, as Skellam's are the Gaussian's: their noise is much the same.
+Idea     1. For every mechanism and epsilon of `fig5-femnist.toml` and `fig6-femnist.toml`, reduced,
+         a tenth of the training writers is held out: the others train, under a seed of their own,
+         with a step that goes with the noise; then, again and again, with half and twice the best
+         step so far, until both are known. The best on the held-out writers is chosen.
+         2. The chosen step with all training writers, seeds 1 to 5, scored on the test writers at
+            the end. Figure 6 comes first, then what else is in Figure 5, then what else there is at
+            epsilon 1. I-MVU of b > 1 bits has MVU's design of 2^b levels, with the largest beta
+            that the epsilon allows. Its steps are those of one bit and half of them, as Skellam's
+            are the Gaussian's: their noise is much the same.
 
-    PYTHONPATH=src python experiments/run_femnist.py --data data --out runs/femnist --device cuda --minutes 9
+    PYTHONPATH=src python experiments/run_femnist.py --data data --out runs/femnist --device cuda
+    --minutes 9
 
-    python experiments/run_femnist.py --out runs/femnist --back femnist.jsonl.gz --keep experiments/results
+    python experiments/run_femnist.py --out runs/femnist --back femnist.jsonl.gz --keep
+    experiments/results
 
-Needed are numpy, scipy and torch alone. All runs of a seed are trained side by side (`quietbit_lab.task.batch`).
-A call continues where an earlier one was stopped; `--back` is one file with all results, all that has to travel:
-where it is there already, its results are not run again, nor those of other files named after it. `--keep` makes of
-them what tables and figures are drawn from. `--epsilon`, `--labels`, `--seeds` and `--rounds` cut the experiment down,
-to try it or to share it among processes; lines that lead others (one bit, Gaussian) must be in the same process.
+Needed are numpy, scipy and torch alone. All runs of a seed are trained side by side
+(`quietbit_lab.task.batch`). A call continues where an earlier one was stopped; `--back` is one file
+with all results, all that has to travel: where it is there already, its results are not run again,
+nor those of other files named after it. `--keep` makes of them what tables and figures are drawn
+from. `--epsilon`, `--labels`, `--seeds` and `--rounds` cut the experiment down, to try it or to
+share it among processes; lines that lead others (one bit, Gaussian) must be in the same process.
 """
 
 from __future__ import annotations
@@ -51,10 +55,26 @@ CHOOSING, HELD_OUT = 101, 10  # the seed that chooses; one writer in so many is 
 BACK_EVERY = 5.0  # seconds between writings of the one file
 MOST_STEPS = 9  # tried for one mechanism and epsilon
 CHOICE, FIG5, FIG6 = FOLDERS = ("femnist-choice", "fig5-femnist", "fig6-femnist")
-ONE_BIT, GAUSSIAN, SKELLAM, NOISELESS = "I-MVU, 1 bit", "Gaussian, 32 bits", "Skellam, 16 bits", "without noise"
+ONE_BIT, GAUSSIAN, SKELLAM, NOISELESS = (
+    "I-MVU, 1 bit",
+    "Gaussian, 32 bits",
+    "Skellam, 16 bits",
+    "without noise",
+)
 SHARED = (ONE_BIT, GAUSSIAN)  # lines of both figures
-START = {1.0: 0.005, 3.0: 0.01, 8.0: 0.02, 20.0: 0.04, 0.0: 0.16}  # the step to begin with, by epsilon; 0: no noise
-DESIGNS = {1.0: 0.2, 3.0: 0.5, 8.0: 1.0, 20.0: 2.0}  # of several levels: inputs are cut at about 1/50 of the clip
+START = {
+    1.0: 0.005,
+    3.0: 0.01,
+    8.0: 0.02,
+    20.0: 0.04,
+    0.0: 0.16,
+}  # the step to begin with, by epsilon; 0: no noise
+DESIGNS = {
+    1.0: 0.2,
+    3.0: 0.5,
+    8.0: 1.0,
+    20.0: 2.0,
+}  # of several levels: inputs are cut at about 1/50 of the clip
 BETAS = 4.0, 400.0
 ALIKE = ("cohort", "clip", "samples", "participation", "rng", "adjacency")
 Cell = tuple[str, float]  # label and epsilon
@@ -107,7 +127,9 @@ class Stage:
 
         def allowed(beta: float) -> bool:
             chosen = attrs.evolve(plan, mechanism=attrs.evolve(plan.mechanism, beta=beta))
-            account = chosen.account(chosen.mechanism_for(problem.dimension, problem.sizes), problem.sizes)
+            account = chosen.account(
+                chosen.mechanism_for(problem.dimension, problem.sizes), problem.sizes
+            )
             account.counts = counts
             return account.worst(plan.delta).epsilon_upper <= budget(job)
 
@@ -117,17 +139,27 @@ class Stage:
 
 def main() -> None:
     """Choose and report, as far as time allows."""
-    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument("--data", type=Path, default=Path("data"), help="folder that holds femnist/")
-    parser.add_argument("--out", type=Path, required=True, help="where results go, a folder for each figure")
+    parser = argparse.ArgumentParser(
+        description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
+    )
+    parser.add_argument(
+        "--data", type=Path, default=Path("data"), help="folder that holds femnist/"
+    )
+    parser.add_argument(
+        "--out", type=Path, required=True, help="where results go, a folder for each figure"
+    )
     parser.add_argument("--device", default="cpu")
     parser.add_argument("--minutes", type=float, help="stop after so long; the same call continues")
     parser.add_argument("--epsilon", type=float, nargs="*", help="only these")
     parser.add_argument("--labels", nargs="*", help="only lines whose label begins so")
     parser.add_argument("--seeds", type=int, nargs="*", default=[1, 2, 3, 4, 5])
     parser.add_argument("--rounds", type=int, help="fewer than the files say, to try it")
-    parser.add_argument("--back", type=Path, nargs="*", default=[], help="files with results; the first is written")
-    parser.add_argument("--keep", type=Path, help="only make the small files of tables and figures, in this folder")
+    parser.add_argument(
+        "--back", type=Path, nargs="*", default=[], help="files with results; the first is written"
+    )
+    parser.add_argument(
+        "--keep", type=Path, help="only make the small files of tables and figures, in this folder"
+    )
     given = parser.parse_args()
     known = [line for path in given.back if path.exists() for line in read_results(path)]
     for name in FOLDERS:
@@ -143,7 +175,9 @@ def main() -> None:
         for group in groups(given.epsilon, given.labels, given.rounds):
             choose(stage, [job for job, _ in group], chosen)
             for name in (FIG5, FIG6):
-                asked = reported([job for job, folder in group if folder == name], chosen, given.seeds)
+                asked = reported(
+                    [job for job, folder in group if folder == name], chosen, given.seeds
+                )
                 if asked:
                     stage.run(name, [stage.ready(job) for job in asked])
     except OutOfTime:
@@ -179,14 +213,18 @@ def jobs_of(name: str, rounds: int | None) -> list[Job]:
         last = min(job.setting.training.rounds, rounds or job.setting.training.rounds)
         training = replace(job.setting.training, rounds=last, evaluate_at=())
         start = START[budget(job)] / START[8.0] * training.lr
-        found.append(with_step(replace(job, setting=replace(job.setting, training=training)), start))
+        found.append(
+            with_step(replace(job, setting=replace(job.setting, training=training)), start)
+        )
     return found
 
 
 def of_levels(job: Job) -> Job:
     """Return a job of several bits with MVU's design of as many levels; `Stage.ready` finds its beta."""
     levels = 2 ** (job.setting.plan.mechanism.bits or 1)
-    mechanism = attrs.evolve(job.setting.plan.mechanism, levels=levels, design_epsilon=DESIGNS[budget(job)])
+    mechanism = attrs.evolve(
+        job.setting.plan.mechanism, levels=levels, design_epsilon=DESIGNS[budget(job)]
+    )
     made = with_plan(job, mechanism=mechanism)
     return replace(made, label=f"{job.label}, {levels} levels")
 
@@ -201,20 +239,29 @@ def without_noise(job: Job) -> Job:
 def choose(stage: Stage, jobs: Sequence[Job], chosen: dict[Cell, float]) -> None:
     """Add the best step of every cell on the held-out writers.
 
-    The given step, then half and twice the best until both are known; where a line leads, its step and half of it.
+    The given step, then half and twice the best until both are known; where a line leads, its step
+    and half of it.
     """
     known = {job.label for job in jobs} | {label for label, _ in chosen}
     leads = [job for job in jobs if leader(job) == job.label or leader(job) not in known]
     asked = {job.identity: job for job in (stage.ready(on_held_out(job)) for job in leads)}
     while asked:
         tried = scores(stage, asked)
-        more = [with_step(job, step) for job in one_each(asked.values()) for step in beside(tried[cell(job)])]
+        more = [
+            with_step(job, step)
+            for job in one_each(asked.values())
+            for step in beside(tried[cell(job)])
+        ]
         if not more:
             chosen |= {key: best(steps) for key, steps in tried.items()}
             break
         asked |= {job.identity: job for job in more}
     following = [stage.ready(on_held_out(job)) for job in jobs if cell(job) not in chosen]
-    steps = [with_step(job, chosen[leader(job), budget(job)] * part) for job in following for part in (0.5, 1)]
+    steps = [
+        with_step(job, chosen[leader(job), budget(job)] * part)
+        for job in following
+        for part in (0.5, 1)
+    ]
     if steps:
         tried = scores(stage, {job.identity: job for job in steps})
         chosen |= {key: best(steps) for key, steps in tried.items()}
@@ -284,12 +331,16 @@ def budget(job: Job) -> float:
 
 def with_step(job: Job, step: float) -> Job:
     """Return the same job with another step."""
-    return replace(job, setting=replace(job.setting, training=replace(job.setting.training, lr=step)))
+    return replace(
+        job, setting=replace(job.setting, training=replace(job.setting.training, lr=step))
+    )
 
 
 def with_plan(job: Job, **changes: Any) -> Job:
     """Return the same job with another plan."""
-    return replace(job, setting=replace(job.setting, plan=attrs.evolve(job.setting.plan, **changes)))
+    return replace(
+        job, setting=replace(job.setting, plan=attrs.evolve(job.setting.plan, **changes))
+    )
 
 
 class Problems:
@@ -306,7 +357,9 @@ class Problems:
             dataset = held_out(dataset, int(task["held_out"]))
         partition = Partition.by_owner(owners(dataset), least)
         problem = ModuleProblem(dataset, partition, femnist_network, device=self.device)
-        say(f"{problem.sizes.size} writers train on {dataset.train.count:,} images, {dataset.test.count:,} are scored")
+        say(
+            f"{problem.sizes.size} writers train on {dataset.train.count:,} images, {dataset.test.count:,} are scored"
+        )
         return problem
 
 
@@ -315,7 +368,9 @@ def held_out(dataset: Dataset, one_in: int) -> Dataset:
     writers = np.unique(owners(dataset))
     scoring = np.random.default_rng(1).permutation(writers)[: -(-writers.size // one_in)]
     apart = np.isin(owners(dataset), scoring)
-    train, test = (Examples(dataset.train.inputs[half], dataset.train.labels[half]) for half in (~apart, apart))
+    train, test = (
+        Examples(dataset.train.inputs[half], dataset.train.labels[half]) for half in (~apart, apart)
+    )
     return Dataset(dataset.name, dataset.classes, train, test, owners(dataset)[~apart])
 
 
@@ -329,10 +384,13 @@ def owners(dataset: Dataset) -> NDArray[np.int64]:
 def keep(out: Path, folder: Path) -> None:
     """Pack the results that tables and figures are drawn from; Figure 6 shows two lines of Figure 5 as well."""
     choice, fig5, fig6 = (finished(out / name) for name in FOLDERS)
-    for line in fig6:  # found for each seed's writers from the epsilon, as the others' noise is: no setting of its own
+    # found for each seed's writers from the epsilon, as the others' noise is: no setting of its own
+    for line in fig6:
         record = line["record"]
         record["settings"]["beta"] = None
-        line["job"] = Job(Setting.from_json(record["settings"]), record["task"], line["label"]).identity
+        line["job"] = Job(
+            Setting.from_json(record["settings"]), record["task"], line["label"]
+        ).identity
     fig6 += [{**line, "sweep": FIG6} for line in fig5 if line["label"] in SHARED]
     for name, results in zip(FOLDERS, (choice, fig5, fig6), strict=True):
         pack(results, folder / f"{name}.jsonl.gz")

@@ -1,12 +1,14 @@
 r"""A sweep on a GPU machine that has numpy, scipy, torch and triton, and nothing else.
 
-Idea     what `quietbit sweep FILE.toml --device cuda` does, without the packages that the command line needs. Pieces
-         of any length: `--minutes` stops cleanly, and `--out` with the same folder continues, from packed results where
-         `--packed` names some and the folder has none. Results are also written, packed, to `--back`, batch by
-         batch, which is all that has to travel back.
+Idea     what `quietbit sweep FILE.toml --device cuda` does, without the packages that the command
+         line needs. Pieces of any length: `--minutes` stops cleanly, and `--out` with the same
+         folder continues, from packed results where `--packed` names some and the folder has none.
+         Results are also written, packed, to `--back`, batch by batch, which is all that has to
+         travel back.
 
-    PYTHONPATH=src:extra QUIETBIT_DATA=data python experiments/run_on_gpu.py experiments/fig2-mnist.toml \
-        --packed experiments/results/fig2-mnist.jsonl.gz --out runs/fig2-mnist --minutes 9 --back back
+    PYTHONPATH=src:extra QUIETBIT_DATA=data python experiments/run_on_gpu.py
+        experiments/fig2-mnist.toml \ --packed experiments/results/fig2-mnist.jsonl.gz --out
+        runs/fig2-mnist --minutes 9 --back back
 
 `extra` holds a copy of kymatio where the machine lacks it.
 """
@@ -35,7 +37,9 @@ PACKED_EVERY = 20.0  # seconds between packed files, at the least
 
 def main() -> None:
     """Run what is left of a sweep."""
-    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser = argparse.ArgumentParser(
+        description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
+    )
     parser.add_argument("file", type=Path)
     parser.add_argument("--out", type=Path, required=True)
     parser.add_argument("--packed", type=Path, help="earlier results to continue from")
@@ -43,19 +47,28 @@ def main() -> None:
     parser.add_argument("--device", default="cuda")
     parser.add_argument("--minutes", type=float)
     parser.add_argument("--reduced", action="store_true")
-    parser.add_argument("--only", nargs="*", metavar="LABEL", help="grids of the file to run; all unless given")
+    parser.add_argument(
+        "--only", nargs="*", metavar="LABEL", help="grids of the file to run; all unless given"
+    )
     given = parser.parse_args()
     sweep = read_sweep(given.file, reduced=given.reduced)
     if given.only:
         sweep = replace(sweep, jobs=tuple(job for job in sweep.jobs if job.label in given.only))
     if given.packed is not None and given.packed.exists():
         unpack(read_results(given.packed), given.out)
-    together, packer = BatchTogether(given.device, make_problem(given.device), note=Thinned()), Packer(sweep, given)
+    together, packer = (
+        BatchTogether(given.device, make_problem(given.device), note=Thinned()),
+        Packer(sweep, given),
+    )
 
     def run(stage: Sweep, resume: bool, minutes: float | None) -> int:
-        say(f"{stage.name}: {len(stage.jobs):,} trainings that {'choose' if stage.race is not None else 'report'}")
+        say(
+            f"{stage.name}: {len(stage.jobs):,} trainings that {'choose' if stage.race is not None else 'report'}"
+        )
         together.prepare(sweep.race, chooses=stage.race is not None)
-        return run_batches(stage, given.out, together, resume=True, minutes=minutes, told=packer.told)
+        return run_batches(
+            stage, given.out, together, resume=True, minutes=minutes, told=packer.told
+        )
 
     ran, left = run_stages(sweep, given.out, run, resume=True, minutes=given.minutes)
     packer.pack()

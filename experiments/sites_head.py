@@ -1,10 +1,12 @@
 r"""A linear head on public features over ten sites whose patients (images) are protected, with batches drawn in secret.
 
-Idea     every site takes 150 private steps in all, each on a tenth of its 5,000 images, and clips each gradient. Either
-         every step is sent (`PoissonBatch`), or 30 of them are taken between two rounds and the difference of models is
-         sent in a few bits (`LocalSteps`), at the same epsilon. Learning rates are chosen on one site, for which the
-         other nine train; then all ten train, with other seeds, and the test set is looked at. Noise and rounding are
-         drawn from their laws; `--real EPSILON` makes one training with the payloads that the library sends.
+Idea     every site takes 150 private steps in all, each on a tenth of its 5,000 images, and clips
+         each gradient. Either every step is sent (`PoissonBatch`), or 30 of them are taken between
+         two rounds and the difference of models is sent in a few bits (`LocalSteps`), at the same
+         epsilon. Learning rates are chosen on one site, for which the other nine train; then all
+         ten train, with other seeds, and the test set is looked at. Noise and rounding are drawn
+         from their laws; `--real EPSILON` makes one training with the payloads that the library
+         sends.
 Symbols  q: sampling rate; m: expected samples of a batch; W (10, 257): weights and biases.
 
     PYTHONPATH=src python experiments/sites_head.py FOLDER --out experiments/results/sites_head.json
@@ -65,7 +67,9 @@ def read(path: Path) -> tuple[Any, Any, Any]:
     with np.load(path) as kept:
         x = kept["features"].astype(np.float32) * kept["steps"]
         x *= LENGTH / np.linalg.norm(x, axis=1, keepdims=True)
-        start = np.concatenate([kept["start"][:2560].reshape(10, 256), kept["start"][2560:, None]], axis=1)
+        start = np.concatenate(
+            [kept["start"][:2560].reshape(10, 256), kept["start"][2560:, None]], axis=1
+        )
         return np.concatenate([x, np.ones((len(x), 1), np.float32)], axis=1), kept["labels"], start
 
 
@@ -73,13 +77,21 @@ def noise(line: Line, epsilon: float, expected: int, dimension: int) -> tuple[An
     """Return the Gaussian mechanism that meets epsilon, and what is proved of it."""
 
     def account(mechanism: Any) -> Any:
-        cost = line.mechanism(mechanism, expected).privacy(Adjacency.ZERO_OUT, expected) * line.rounds
+        cost = (
+            line.mechanism(mechanism, expected).privacy(Adjacency.ZERO_OUT, expected) * line.rounds
+        )
         return cost.guarantee(DELTA)
 
     found = calibrate(
-        "gaussian", ball=Ball("l2", CLIP, dimension), epsilon=epsilon, delta=DELTA, adjacency="zero-out",
-        releases=line.rounds, samples=expected, account=account,
-    )  # fmt: skip
+        "gaussian",
+        ball=Ball("l2", CLIP, dimension),
+        epsilon=epsilon,
+        delta=DELTA,
+        adjacency="zero-out",
+        releases=line.rounds,
+        samples=expected,
+        account=account,
+    )
     return found.mechanism, found.guarantee.epsilon_upper
 
 
@@ -95,7 +107,11 @@ def residuals(weights: Any, rows: Any, labels: Any) -> Any:
 
 def rounded(difference: Any, bits: int, rng: np.random.Generator) -> Any:
     """Return a difference as it is decoded, from the law of `LocalSteps`."""
-    kernel, rotation, levels = default_kernel(), rotation_for(difference.size, exact=True), 2**bits - 1
+    kernel, rotation, levels = (
+        default_kernel(),
+        rotation_for(difference.size, exact=True),
+        2**bits - 1,
+    )
     turned = kernel.rotate([difference.reshape(-1)], rotation.seed, rotation.block, kind=np.float64)
     largest = np.abs(turned).max()
     codes = np.floor((turned / largest + 1) / 2 * levels + rng.random(turned.size))
@@ -104,9 +120,15 @@ def rounded(difference: Any, bits: int, rng: np.random.Generator) -> Any:
     return values.reshape(difference.shape)
 
 
-def train(line: Line, sites: list[tuple[Any, Any]], start: Any, sigma: float, step: float, seed: int) -> Any:
+def train(
+    line: Line, sites: list[tuple[Any, Any]], start: Any, sigma: float, step: float, seed: int
+) -> Any:
     """Return the weights after all rounds."""
-    rng, weights, speed = np.random.default_rng(seed), start.astype(np.float64), np.zeros(start.shape)
+    rng, weights, speed = (
+        np.random.default_rng(seed),
+        start.astype(np.float64),
+        np.zeros(start.shape),
+    )
     expected = int(len(sites[0][0]) * RATE)
     for _ in range(line.rounds):
         total = np.zeros_like(weights)
@@ -123,7 +145,9 @@ def train(line: Line, sites: list[tuple[Any, Any]], start: Any, sigma: float, st
     return weights
 
 
-def train_with_payloads(line: Line, sites: list[tuple[Any, Any]], start: Any, inner: Any, step: float) -> Any:
+def train_with_payloads(
+    line: Line, sites: list[tuple[Any, Any]], start: Any, inner: Any, step: float
+) -> Any:
     """Return the weights, every gradient clipped and every payload made and read by the library."""
     expected = int(len(sites[0][0]) * RATE)
     uplink, weights = Uplink(line.mechanism(inner, expected, step)), start.astype(np.float64)
@@ -153,10 +177,14 @@ def score(weights: Any, x: Any, labels: Any) -> float:
 
 def main() -> None:
     """Choose learning rates, train, and write the results."""
-    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser = argparse.ArgumentParser(
+        description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
+    )
     parser.add_argument("folder", type=Path)
     parser.add_argument("--out", type=Path)
-    parser.add_argument("--real", type=float, help="one training of the second line at this epsilon, with payloads")
+    parser.add_argument(
+        "--real", type=float, help="one training of the second line at this epsilon, with payloads"
+    )
     given = parser.parse_args()
     x, labels, start = read(given.folder / "train.npz")
     test, answers, _ = read(given.folder / "test.npz")
@@ -173,16 +201,30 @@ def main() -> None:
         for epsilon in EPSILONS:
             inner, proved = noise(line, epsilon, expected, start.size)
             sigma = inner.noise_multiplier
-            tried = {step: score(train(line, sites[:-1], start, sigma, step, 100), *sites[-1]) for step in line.rates}
+            tried = {
+                step: score(train(line, sites[:-1], start, sigma, step, 100), *sites[-1])
+                for step in line.rates
+            }
             step = max(tried, key=lambda one: tried[one])
-            found = [score(train(line, sites, start, sigma, step, seed), test, answers) for seed in range(SEEDS)]
+            found = [
+                score(train(line, sites, start, sigma, step, seed), test, answers)
+                for seed in range(SEEDS)
+            ]
             payload = Uplink(line.mechanism(inner, expected, step)).header.size
             entry = {
-                "label": line.label, "epsilon": epsilon, "epsilon_upper": proved, "noise_clips": sigma, "step": step,
-                "held_out": tried, "accuracy": found, "mean": float(np.mean(found)),
-                "deviation": float(np.std(found, ddof=1)), "rounds": line.rounds, "bytes_up": line.rounds * payload,
+                "label": line.label,
+                "epsilon": epsilon,
+                "epsilon_upper": proved,
+                "noise_clips": sigma,
+                "step": step,
+                "held_out": tried,
+                "accuracy": found,
+                "mean": float(np.mean(found)),
+                "deviation": float(np.std(found, ddof=1)),
+                "rounds": line.rounds,
+                "bytes_up": line.rounds * payload,
                 "bytes_down": line.rounds * 4 * start.size,
-            }  # fmt: skip
+            }
             lines.append(entry)
             print(entry, flush=True)
     words = {
@@ -194,7 +236,9 @@ def main() -> None:
         "adjacency": "zero-out",
     }
     if given.out is not None:
-        given.out.write_text(json.dumps({**words, "adjacency": "zero-out", "lines": lines}, indent=1) + "\n")
+        given.out.write_text(
+            json.dumps({**words, "adjacency": "zero-out", "lines": lines}, indent=1) + "\n"
+        )
 
 
 if __name__ == "__main__":

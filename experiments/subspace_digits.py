@@ -2,11 +2,12 @@
 
     python experiments/subspace_digits.py --data DIR --out experiments/results/subspace-digits.json
 
-Idea     clients are MNIST's training images but 5,000, one each, once, in 110 rounds of 500; the model is linear on
-         pixels, 7,850 numbers. Public are digits of FEMNIST's writers, cut out and centred. A line starts from zero or
-         from what public digits taught, and sends all numbers, or coordinates in k directions of public gradients at
-         that start. Releases are drawn from the law of the vector mechanism. Steps are chosen on the 5,000 images, one
-         seed; five seeds are reported on test images, which choose nothing.
+Idea     clients are MNIST's training images but 5,000, one each, once, in 110 rounds of 500; the
+         model is linear on pixels, 7,850 numbers. Public are digits of FEMNIST's writers, cut out
+         and centred. A line starts from zero or from what public digits taught, and sends all
+         numbers, or coordinates in k directions of public gradients at that start. Releases are
+         drawn from the law of the vector mechanism. Steps are chosen on the 5,000 images, one seed;
+         five seeds are reported on test images, which choose nothing.
 """
 
 from __future__ import annotations
@@ -70,10 +71,17 @@ def centred(images: Any) -> Any:
         scale = 20 / max(part.shape)
         shape = [max(1, round(scale * side)) for side in part.shape]
         tensor = torch.from_numpy(part.astype(np.float32))[None, None]
-        scaled = torch.nn.functional.interpolate(tensor, size=shape, mode="bilinear", antialias=True)[0, 0].numpy()
+        scaled = torch.nn.functional.interpolate(
+            tensor, size=shape, mode="bilinear", antialias=True
+        )[0, 0].numpy()
         mass = scaled.sum()
-        middle = [float((scaled.sum(axis=1 - axis) * np.arange(shape[axis])).sum() / mass) for axis in (0, 1)]
-        top, left = (min(max(round(13.5 - at), 0), 28 - side) for at, side in zip(middle, shape, strict=True))
+        middle = [
+            float((scaled.sum(axis=1 - axis) * np.arange(shape[axis])).sum() / mass)
+            for axis in (0, 1)
+        ]
+        top, left = (
+            min(max(round(13.5 - at), 0), 28 - side) for at, side in zip(middle, shape, strict=True)
+        )
         result[place, top : top + shape[0], left : left + shape[1]] = scaled.clip(0, 255)
     return result
 
@@ -97,12 +105,16 @@ class Digits:
     def __init__(self, folder: Path) -> None:
         """Read and prepare everything."""
         images = idx(folder / "mnist" / "train-images-idx3-ubyte.gz")
-        labels = torch.from_numpy(idx(folder / "mnist" / "train-labels-idx1-ubyte.gz").astype(np.int64))
+        labels = torch.from_numpy(
+            idx(folder / "mnist" / "train-labels-idx1-ubyte.gz").astype(np.int64)
+        )
         x = inputs(images)
         self.x, self.labels = x[:-HELD_OUT], labels[:-HELD_OUT]
         self.held, self.held_labels = x[-HELD_OUT:], labels[-HELD_OUT:]
         self.test = inputs(idx(folder / "mnist" / "t10k-images-idx3-ubyte.gz"))
-        self.test_labels = torch.from_numpy(idx(folder / "mnist" / "t10k-labels-idx1-ubyte.gz").astype(np.int64))
+        self.test_labels = torch.from_numpy(
+            idx(folder / "mnist" / "t10k-labels-idx1-ubyte.gz").astype(np.int64)
+        )
         with lzma.open(folder / "femnist" / "images.npy.xz") as file:
             public = np.load(file)
         kinds = np.load(folder / "femnist" / "meta.npz")["labels"]
@@ -125,7 +137,9 @@ def public_alone(digits: Digits) -> tuple[Any, float]:
     for number in range(1, 1501):
         here = torch.randint(len(digits.public), (200,), generator=generator)
         x = digits.public[here]
-        weights = weights - 0.05 * errors_of(weights, x, digits.public_labels[here]).T @ x / len(here)
+        weights = weights - 0.05 * errors_of(weights, x, digits.public_labels[here]).T @ x / len(
+            here
+        )
         if number % 50 == 0:
             score = digits.accuracy(weights, False)
             if score > best[1]:
@@ -175,7 +189,9 @@ def noisy_mean(errors: Any, x: Any, basis: Any, mechanism: Any, generator: Any) 
 
 def main() -> None:
     """Run every line and write them."""
-    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser = argparse.ArgumentParser(
+        description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
+    )
     parser.add_argument("--data", type=Path, required=True)
     parser.add_argument("--out", type=Path, required=True)
     given = parser.parse_args()
@@ -192,7 +208,12 @@ def main() -> None:
                 mechanism: Any = None
                 if epsilon is not None:
                     ball = Ball("l2", 1.0, dimension)
-                    target = {"epsilon": epsilon, "delta": DELTA, "releases": 1, "adjacency": "zero-out"}
+                    target = {
+                        "epsilon": epsilon,
+                        "delta": DELTA,
+                        "releases": 1,
+                        "adjacency": "zero-out",
+                    }
                     mechanism = calibrate("vmvu", ball=ball, **target).mechanism
                 basis = directions(digits, start, size) if size else None
                 tries = {}
@@ -202,8 +223,16 @@ def main() -> None:
                 best = max(tries, key=lambda value: tries[value])
                 scores = []
                 for seed in SEEDS:
-                    scores.append(digits.accuracy(train(digits, start, basis, mechanism, best, seed), True))
-                result = {"line": f"{name} start", "epsilon": epsilon, "k": size, "step": best, "tries": tries}
+                    scores.append(
+                        digits.accuracy(train(digits, start, basis, mechanism, best, seed), True)
+                    )
+                result = {
+                    "line": f"{name} start",
+                    "epsilon": epsilon,
+                    "k": size,
+                    "step": best,
+                    "tries": tries,
+                }
                 results.append({**result, "test": scores})
                 say(results[-1])
                 given.out.write_text(json.dumps(results, indent=1))

@@ -1,12 +1,14 @@
 r"""EfficientNet-Lite0's normalisations fitted to small public images, so that it sees what CIFAR-10's look like.
 
-Idea     the network learnt from large photographs; an image of 32 x 32 pixels, enlarged, is blurred to it. Its 42,016
-         scales and shifts are trained on Tiny-ImageNet at 32 x 32, enlarged alike, so that the network's own
-         classifier names these images right; classifier and convolutions stay as they are. CIFAR-10 is not looked at.
-         The 200 classes are some of ImageNet's 1,000 in the same order, and which ones is found by the network itself.
+Idea     the network learnt from large photographs; an image of 32 x 32 pixels, enlarged, is blurred
+         to it. Its 42,016 scales and shifts are trained on Tiny-ImageNet at 32 x 32, enlarged
+         alike, so that the network's own classifier names these images right; classifier and
+         convolutions stay as they are. CIFAR-10 is not looked at. The 200 classes are some of
+         ImageNet's 1,000 in the same order, and which ones is found by the network itself.
 Source   Frankle, Schwab, Morcos (ICLR 2021): what scales and shifts alone can learn.
 
-    PYTHONPATH=src python experiments/tune_normalisation.py --data data --device cuda --out tuned.npz
+    PYTHONPATH=src python experiments/tune_normalisation.py --data data --device cuda --out
+    tuned.npz
 """
 
 from __future__ import annotations
@@ -21,7 +23,14 @@ import numpy as np
 import torch
 from wide_network import tiny_images
 
-from quietbit_lab.task.efficientnet import BLOCKS, STABLE, EfficientNetLite0, convolved, enlarged, read_efficientnet
+from quietbit_lab.task.efficientnet import (
+    BLOCKS,
+    STABLE,
+    EfficientNetLite0,
+    convolved,
+    enlarged,
+    read_efficientnet,
+)
 
 BEGAN = time.monotonic()
 BATCH, RATE, SMOOTH, SHIFT, WARM = 256, 1e-3, 0.1, 3, 50
@@ -36,8 +45,13 @@ class Tuned:
         self.fixed: dict[str, Any] = {}
         self.trained: dict[str, Any] = {}
         for convolution, norm, _, _ in itertools.chain(*BLOCKS):
-            found = {name: self._tensor(f"{norm}.{name}") for name in ("weight", "bias", "running_mean", "running_var")}
-            weight = self._tensor(f"{convolution}.weight").to(kind, memory_format=torch.channels_last)
+            found = {
+                name: self._tensor(f"{norm}.{name}")
+                for name in ("weight", "bias", "running_mean", "running_var")
+            }
+            weight = self._tensor(f"{convolution}.weight").to(
+                kind, memory_format=torch.channels_last
+            )
             self.fixed[convolution] = weight
             self.fixed[norm] = (found["running_mean"], (found["running_var"] + STABLE).rsqrt())
             self.trained[f"{norm}.weight"] = found["weight"].requires_grad_()
@@ -77,27 +91,41 @@ def named(likelihoods: Any) -> Any:
 
 def main() -> None:
     """Names of the classes, then training until the epochs or the seconds are over."""
-    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser = argparse.ArgumentParser(
+        description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
+    )
     parser.add_argument("--data", type=Path, required=True)
     parser.add_argument("--device", default="cpu")
     parser.add_argument("--epochs", type=float, default=3.0)
     parser.add_argument("--seconds", type=float, default=120.0, help="of training")
-    parser.add_argument("--naming", type=int, default=NAMING, help="images of a class that find its name")
+    parser.add_argument(
+        "--naming", type=int, default=NAMING, help="images of a class that find its name"
+    )
     parser.add_argument("--batch", type=int, default=BATCH)
     parser.add_argument("--scored", type=int, default=10_000, help="validation images")
     parser.add_argument("--out", type=Path, required=True)
     given = parser.parse_args()
     device = given.device
     images, labels, other, other_labels = (
-        torch.from_numpy(np.ascontiguousarray(part)) for part in tiny_images(given.data / "tiny-imagenet-32")
+        torch.from_numpy(np.ascontiguousarray(part))
+        for part in tiny_images(given.data / "tiny-imagenet-32")
     )
     images, labels = images.to(device), labels.to(device).long()
-    other, other_labels = other[: given.scored].to(device), other_labels[: given.scored].to(device).long()
-    tuned = Tuned(read_efficientnet(given.data, device), device, torch.bfloat16 if device == "cuda" else torch.float32)
+    other, other_labels = (
+        other[: given.scored].to(device),
+        other_labels[: given.scored].to(device).long(),
+    )
+    tuned = Tuned(
+        read_efficientnet(given.data, device),
+        device,
+        torch.bfloat16 if device == "cuda" else torch.float32,
+    )
     say("images read")
     order = labels.argsort(stable=True).reshape(int(labels.max()) + 1, -1)[:, : given.naming]
     with torch.no_grad():
-        means = [tuned.scores(images[row]).log_softmax(dim=1).mean(dim=0).cpu().numpy() for row in order]
+        means = [
+            tuned.scores(images[row]).log_softmax(dim=1).mean(dim=0).cpu().numpy() for row in order
+        ]
     places = torch.from_numpy(named(np.stack(means))).to(device)
     say("names: " + " ".join(str(place) for place in places.tolist()))
 
@@ -129,7 +157,9 @@ def main() -> None:
             say(f"step {step} of {steps}: {float(loss.detach()):.3f}")
     say(f"{100 * right():.1f} % of the validation images after {step + 1} steps of {given.batch}")
     given.out.parent.mkdir(parents=True, exist_ok=True)
-    np.savez(given.out, **{name: value.detach().cpu().numpy() for name, value in tuned.trained.items()})
+    np.savez(
+        given.out, **{name: value.detach().cpu().numpy() for name, value in tuned.trained.items()}
+    )
     say(f"kept in {given.out}")
 
 

@@ -1,13 +1,15 @@
 r"""Figure 3's network: a WideResNet-28-10, pre-trained on public images.
 
-Idea     group normalisation (16 groups) sees one sample at a time, so that a client of one image has a gradient of its
-         own. Convolutions are pre-trained with standardised weights; afterwards the standardised weights are what is
-         kept, and the network that is fine-tuned has plain convolutions.
-Source   Zagoruyko and Komodakis (2016); Wu and He (2018); Qiao et al. (2019) for standardised weights. Figure 3 of Guo
-         et al. (ICML 2023) is pre-trained on ImageNet; here it is Tiny-ImageNet at 32 x 32 (100,000 images of 200
-         classes).
+Idea     group normalisation (16 groups) sees one sample at a time, so that a client of one image
+         has a gradient of its own. Convolutions are pre-trained with standardised weights;
+         afterwards the standardised weights are what is kept, and the network that is fine-tuned
+         has plain convolutions.
+Source   Zagoruyko and Komodakis (2016); Wu and He (2018); Qiao et al. (2019) for standardised
+         weights. Figure 3 of Guo et al. (ICML 2023) is pre-trained on ImageNet; here it is
+         Tiny-ImageNet at 32 x 32 (100,000 images of 200 classes).
 
-    PYTHONPATH=src python experiments/wide_network.py --images data/tiny-imagenet-32 --device cuda --out wide
+    PYTHONPATH=src python experiments/wide_network.py --images data/tiny-imagenet-32 --device cuda
+    --out wide
 """
 
 from __future__ import annotations
@@ -113,7 +115,9 @@ def plain_weights(network: Wide) -> dict[str, np.ndarray[Any, Any]]:
     return {name: value.detach().float().cpu().numpy() for name, value in found.items()}
 
 
-def keep_in_bytes(folder: Path, weights: dict[str, np.ndarray[Any, Any]]) -> dict[str, np.ndarray[Any, Any]]:
+def keep_in_bytes(
+    folder: Path, weights: dict[str, np.ndarray[Any, Any]]
+) -> dict[str, np.ndarray[Any, Any]]:
     """Write filters as 8-bit numbers with a scale each, in files below 16 MiB; what is read back is returned.
 
     Numbers of one dimension (scales and shifts of normalisations) are kept as they are.
@@ -126,7 +130,9 @@ def keep_in_bytes(folder: Path, weights: dict[str, np.ndarray[Any, Any]]) -> dic
             whole = np.rint(value / np.maximum(scale, 1e-30)).astype(np.int8)
             found = {f"{name}:bytes": whole, f"{name}:scale": scale.astype(np.float32)}
         size = sum(each.nbytes for each in (parts[-1] | found).values())
-        parts = [*parts, found] if size > MOST_BYTES and parts[-1] else [*parts[:-1], parts[-1] | found]
+        parts = (
+            [*parts, found] if size > MOST_BYTES and parts[-1] else [*parts[:-1], parts[-1] | found]
+        )
     folder.mkdir(parents=True, exist_ok=True)
     for place, part in enumerate(parts):
         np.savez(folder / f"wide-{place}.npz", **part)  # type: ignore[arg-type]
@@ -140,8 +146,13 @@ def kept_weights(path: Path) -> dict[str, np.ndarray[Any, Any]]:
         with np.load(file) as kept:
             found |= {name: kept[name] for name in kept.files}
     whole = {name.removesuffix(":bytes"): name for name in found if name.endswith(":bytes")}
-    filters = {name: found[marked].astype(np.float32) * found[f"{name}:scale"] for name, marked in whole.items()}
-    return filters | {name: value.astype(np.float32) for name, value in found.items() if ":" not in name}
+    filters = {
+        name: found[marked].astype(np.float32) * found[f"{name}:scale"]
+        for name, marked in whole.items()
+    }
+    return filters | {
+        name: value.astype(np.float32) for name, value in found.items() if ":" not in name
+    }
 
 
 def restored(path: Path, classes: int, **sizes: int) -> Wide:
@@ -186,7 +197,9 @@ def varied(images: Any, generator: Any) -> Any:
     turned = torch.rand(count, generator=generator, device=device) < 0.5
     columns = torch.where(turned[:, None], columns.flip(1), columns)
     first = torch.arange(count, device=device)[:, None, None]
-    return padded.permute(0, 2, 3, 1)[first, rows[:, :, None], columns[:, None, :]].permute(0, 3, 1, 2)
+    return padded.permute(0, 2, 3, 1)[first, rows[:, :, None], columns[:, None, :]].permute(
+        0, 3, 1, 2
+    )
 
 
 def accuracy(network: Any, images: Any, labels: Any, half: Any) -> float:
@@ -201,7 +214,9 @@ def accuracy(network: Any, images: Any, labels: Any, half: Any) -> float:
 
 def main() -> None:
     """Pre-train, and keep the plain weights in 8 bits."""
-    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser = argparse.ArgumentParser(
+        description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
+    )
     parser.add_argument("--images", type=Path, required=True)
     parser.add_argument("--device", default="cpu")
     parser.add_argument("--epochs", type=int, default=24)
@@ -219,31 +234,51 @@ def main() -> None:
     )
     say(f"{labels.numel():,} images")
     sizes = {"blocks": given.blocks, "width": given.width}
-    network = Wide(int(labels.max()) + 1, plain=False, **sizes).to(given.device).to(memory_format=torch.channels_last)
+    network = (
+        Wide(int(labels.max()) + 1, plain=False, **sizes)
+        .to(given.device)
+        .to(memory_format=torch.channels_last)
+    )
     model: Any = torch.compile(network) if given.device == "cuda" else network
     steps = labels.numel() // given.batch
-    optimiser = torch.optim.SGD(network.parameters(), lr=0.1, momentum=0.9, weight_decay=5e-4, nesterov=True)
+    optimiser = torch.optim.SGD(
+        network.parameters(), lr=0.1, momentum=0.9, weight_decay=5e-4, nesterov=True
+    )
     plan = torch.optim.lr_scheduler.OneCycleLR(optimiser, 0.2, total_steps=steps * given.epochs)
     half = torch.autocast(given.device, torch.bfloat16)
     for epoch in range(given.epochs):
         order = torch.randperm(labels.numel(), generator=generator, device=given.device)
         for step in range(steps):
             chosen = order[step * given.batch : (step + 1) * given.batch]
-            batch = varied(scaled(images[chosen]), generator).contiguous(memory_format=torch.channels_last)
+            batch = varied(scaled(images[chosen]), generator).contiguous(
+                memory_format=torch.channels_last
+            )
             with half:
-                loss = nn.functional.cross_entropy(model(batch), labels[chosen], label_smoothing=0.1)
+                loss = nn.functional.cross_entropy(
+                    model(batch), labels[chosen], label_smoothing=0.1
+                )
             optimiser.zero_grad(set_to_none=True)
             loss.backward()
             optimiser.step()
             plan.step()
         say(f"epoch {epoch + 1}: loss {loss.item():.3f}")
         if (epoch + 1) % 4 == 0 or epoch + 1 == given.epochs:
-            say(f"epoch {epoch + 1}: {100 * accuracy(network, test, test_labels, half):.1f} % of the validation images")
+            say(
+                f"epoch {epoch + 1}: {100 * accuracy(network, test, test_labels, half):.1f} % of the validation images"
+            )
     kept = keep_in_bytes(given.out, plain_weights(network))
-    rounded = Wide(int(labels.max()) + 1, plain=True, **sizes).to(given.device).to(memory_format=torch.channels_last)
-    rounded.load_state_dict({name: torch.from_numpy(value) for name, value in kept.items()}, strict=False)
+    rounded = (
+        Wide(int(labels.max()) + 1, plain=True, **sizes)
+        .to(given.device)
+        .to(memory_format=torch.channels_last)
+    )
+    rounded.load_state_dict(
+        {name: torch.from_numpy(value) for name, value in kept.items()}, strict=False
+    )
     rounded.head.load_state_dict(network.head.state_dict())
-    say(f"kept in {given.out}: {100 * accuracy(rounded, test, test_labels, half):.1f} % with weights of 8 bits")
+    say(
+        f"kept in {given.out}: {100 * accuracy(rounded, test, test_labels, half):.1f} % with weights of 8 bits"
+    )
 
 
 def say(words: str) -> None:

@@ -1,8 +1,9 @@
 """Write the software bill of materials that a wheel carries: CycloneDX 1.6, as JSON, in its ``.dist-info/sboms``.
 
-Idea     the build hook calls this. It lists what the wheel asks for, pinned as in `supply/locks/base.txt`, and the C
-         sources of the kernel with their digests. Nothing depends on the machine or the moment, so that two builds are
-         equal byte by byte; a time is given only where SOURCE_DATE_EPOCH says one. Extras are in the other locks.
+Idea     the build hook calls this. It lists what the wheel asks for, pinned as in
+         `supply/locks/base.txt`, and the C sources of the kernel with their digests. Nothing
+         depends on the machine or the moment, so that two builds are equal byte by byte; a time is
+         given only where SOURCE_DATE_EPOCH says one. Extras are in the other locks.
 """
 
 from __future__ import annotations
@@ -23,7 +24,9 @@ NAME = "quietbit.cdx.json"
 LOCK = Path("supply", "locks", "base.txt")
 NATIVE = Path("src", "quietbit", "kernel", "native")
 PINNED = re.compile(r"^([A-Za-z0-9._-]+)==([^\s;\\]+)", re.MULTILINE)
-SPACE = uuid.UUID("6f1b8f9e-1d6c-5b0a-9a54-3f0f6f0f8a11")  # of serial numbers: any constant would do
+SPACE = uuid.UUID(
+    "6f1b8f9e-1d6c-5b0a-9a54-3f0f6f0f8a11"
+)  # of serial numbers: any constant would do
 
 
 def locked(text: str) -> dict[str, str]:
@@ -36,20 +39,34 @@ def bill(root: Path, name: str, version: str, requirements: Iterable[str]) -> di
     lock = (root / LOCK).read_text(encoding="utf-8")
     packages = locked(lock)
     own = f"pkg:pypi/{name}@{version}"
-    references = {package: f"pkg:pypi/{package}@{pinned}" for package, pinned in sorted(packages.items())}
+    references = {
+        package: f"pkg:pypi/{package}@{pinned}" for package, pinned in sorted(packages.items())
+    }
     direct = sorted(references[_name(line)] for line in requirements)
     components: list[dict[str, Any]] = [
-        {"type": "library", "bom-ref": reference, "name": package, "version": packages[package], "purl": reference}
+        {
+            "type": "library",
+            "bom-ref": reference,
+            "name": package,
+            "version": packages[package],
+            "purl": reference,
+        }
         for package, reference in references.items()
     ]
     components += [_source(root, path) for path in sorted((root / NATIVE).glob("*.[ch]"))]
     metadata: dict[str, Any] = {
         "component": {
-            "type": "library", "bom-ref": own, "name": name, "version": version, "purl": own,
+            "type": "library",
+            "bom-ref": own,
+            "name": name,
+            "version": version,
+            "purl": own,
             "licenses": [{"license": {"id": "Apache-2.0"}}],
         },
-        "properties": [{"name": "quietbit:lock:sha256", "value": hashlib.sha256(lock.encode()).hexdigest()}],
-    }  # fmt: skip
+        "properties": [
+            {"name": "quietbit:lock:sha256", "value": hashlib.sha256(lock.encode()).hexdigest()}
+        ],
+    }
     if os.environ.get("SOURCE_DATE_EPOCH"):
         moment = datetime.fromtimestamp(int(os.environ["SOURCE_DATE_EPOCH"]), UTC)
         metadata["timestamp"] = moment.strftime("%Y-%m-%dT%H:%M:%SZ")
@@ -59,7 +76,12 @@ def bill(root: Path, name: str, version: str, requirements: Iterable[str]) -> di
         "dependencies": [{"ref": own, "dependsOn": direct}],
     }
     serial = uuid.uuid5(SPACE, json.dumps(content, sort_keys=True))
-    head = {"bomFormat": "CycloneDX", "specVersion": "1.6", "serialNumber": f"urn:uuid:{serial}", "version": 1}
+    head = {
+        "bomFormat": "CycloneDX",
+        "specVersion": "1.6",
+        "serialNumber": f"urn:uuid:{serial}",
+        "version": 1,
+    }
     return {**head, **content}
 
 
@@ -82,4 +104,9 @@ def _name(requirement: str) -> str:
 def _source(root: Path, path: Path) -> dict[str, Any]:
     name = path.relative_to(root / "src").as_posix()
     digest = hashlib.sha256(path.read_bytes()).hexdigest()
-    return {"type": "file", "bom-ref": name, "name": name, "hashes": [{"alg": "SHA-256", "content": digest}]}
+    return {
+        "type": "file",
+        "bom-ref": name,
+        "name": name,
+        "hashes": [{"alg": "SHA-256", "content": digest}],
+    }

@@ -9,7 +9,8 @@ from dataclasses import replace
 def interpret() -> None:
     """Call it before anything imports triton.
 
-    The interpreter computes whether sums overflow and drops the answer: up to a third of its time, left out here.
+    The interpreter computes whether sums overflow and drops the answer: up to a third of its time,
+    left out here.
     """
     os.environ["TRITON_INTERPRET"] = "1"
     from triton.runtime.interpreter import interpreter_builder

@@ -1,7 +1,7 @@
 """Fewer cases than a full product: every value of every parameter meets every value of every other one at least once.
 
-A fault that one value causes, or two together, is found as surely as with all combinations; one that needs three values
-at the same time may not be.
+A fault that one value causes, or two together, is found as surely as with all combinations; one
+that needs three values at the same time may not be.
 """
 
 from __future__ import annotations

@@ -11,8 +11,12 @@ from quietbit.run.mechanism import MechanismChoice
 
 __all__ = ["flat_plan"]
 
-SECTIONS = {field.name: "mechanism" for field in attrs.fields(MechanismChoice) if field.name != "name"}
-SECTIONS |= dict.fromkeys(("threshold", "server", "honest", "neighbours", "share_threshold", "timeout"), "masks")
+SECTIONS = {
+    field.name: "mechanism" for field in attrs.fields(MechanismChoice) if field.name != "name"
+}
+SECTIONS |= dict.fromkeys(
+    ("threshold", "server", "honest", "neighbours", "share_threshold", "timeout"), "masks"
+)
 SECTIONS |= {"every": "scouts", "quantile": "scouts", "most_examples": "weights"}
 
 

@@ -37,7 +37,14 @@ def hook(file: str) -> ModuleType:
 PAGE_EXAMPLES = hook("page_examples")
 PAGES, BLOCK, name = PAGE_EXAMPLES.PAGES, PAGE_EXAMPLES.BLOCK, PAGE_EXAMPLES.name
 EVERYWHERE = sorted(
-    {*PAGES, *(page for folder in ("experiments", "benchmarks", "examples") for page in (ROOT / folder).rglob("*.md"))}
+    {
+        *PAGES,
+        *(
+            page
+            for folder in ("experiments", "benchmarks", "examples")
+            for page in (ROOT / folder).rglob("*.md")
+        ),
+    }
 )
 CLAIMS = ROOT / "docs" / "theory" / "claims.md"
 ROW = re.compile(r"^\| (.+) \| `(quietbit(?:_lab)?\.[\w.]+)` \| `(tests/[\w/]+\.py)::(\w+)` \|$")
@@ -61,7 +68,8 @@ def commands(block: str) -> list[list[str]]:
 def test_examples_run(page, tmp_path, monkeypatch):
     """In the order of the page, in one folder that has the checkout's examples and experiments, and one namespace.
 
-    On several pages stands `quietbit doctor`, which looks at one of each here; its own tests look at everything.
+    On several pages stands `quietbit doctor`, which looks at one of each here; its own tests look
+    at everything.
     """
     one_of_each(monkeypatch)
     monkeypatch.chdir(tmp_path)
@@ -88,7 +96,9 @@ def test_flower_finds_the_apps_of_the_readme():
     """`flwr run` looks for them without running the file, and sees plain assignments alone."""
     blocks = BLOCK.findall((ROOT / "README.md").read_text(encoding="utf-8"))
     (app,) = (block for language, block in blocks if language == "python" and "ClientApp" in block)
-    plain = {ast.unparse(node.targets[0]) for node in ast.parse(app).body if isinstance(node, ast.Assign)}
+    plain = {
+        ast.unparse(node.targets[0]) for node in ast.parse(app).body if isinstance(node, ast.Assign)
+    }
     assert {"client_app", "server_app"} <= plain
 
 
@@ -106,7 +116,9 @@ def dead_links(page: Path) -> list[str]:
             continue
         aim = page.parent / target if target else page
         headings = (
-            re.findall(r"^#+ (.+)$", aim.read_text(encoding="utf-8"), re.MULTILINE) if aim.suffix == ".md" else []
+            re.findall(r"^#+ (.+)$", aim.read_text(encoding="utf-8"), re.MULTILINE)
+            if aim.suffix == ".md"
+            else []
         )
         if not aim.exists() or (anchor and anchor not in map(slug, headings)):
             found.append(f"{target}#{anchor}")
@@ -121,7 +133,9 @@ def test_links_lead_somewhere(page):
 
 def test_a_dead_link_is_noticed(tmp_path):
     page = tmp_path / "page.md"
-    page.write_text('# A heading\n[here](#a-heading) [there](nowhere.png) [no](#no-heading) <img src="none.svg">')
+    page.write_text(
+        '# A heading\n[here](#a-heading) [there](nowhere.png) [no](#no-heading) <img src="none.svg">'
+    )
     assert dead_links(page) == ["nowhere.png#", "#no-heading", "none.svg"]
 
 
@@ -150,18 +164,28 @@ def test_formulas_become_mathml_and_a_broken_one_stops_the_build():
 
 def test_links_that_leave_the_documentation_become_paths():
     page = SimpleNamespace(file=SimpleNamespace(src_uri="how-to/page.md"))
-    text = (
-        "[all](../../examples/a/README.md#top), [here](calibrate.md), [there](../theory/claims.md), [web](https://x.y)"
-    )
+    text = "[all](../../examples/a/README.md#top), [here](calibrate.md), [there](../theory/claims.md), [web](https://x.y)"
     settled = hook("reference").on_page_markdown(text, page=page)
-    assert settled == text.replace("[all](../../examples/a/README.md#top)", "all (`examples/a/README.md`)")
+    assert settled == text.replace(
+        "[all](../../examples/a/README.md#top)", "all (`examples/a/README.md`)"
+    )
 
 
 @pytest.mark.slow
 def test_the_site_builds_without_a_warning_and_fetches_nothing(tmp_path):
-    words = [sys.executable, "-m", "mkdocs", "build", "--strict", "--site-dir", str(tmp_path / "site")]
+    words = [
+        sys.executable,
+        "-m",
+        "mkdocs",
+        "build",
+        "--strict",
+        "--site-dir",
+        str(tmp_path / "site"),
+    ]
     environment = {**os.environ, "NO_MKDOCS_2_WARNING": "1"}
-    built = subprocess.run(words, cwd=ROOT, env=environment, capture_output=True, text=True, timeout=300)
+    built = subprocess.run(
+        words, cwd=ROOT, env=environment, capture_output=True, text=True, timeout=300
+    )
     assert built.returncode == 0, built.stdout + built.stderr
     assert "WARNING" not in built.stdout + built.stderr
     pages = sorted((tmp_path / "site" / "reference").glob("api*.html"))
@@ -170,11 +194,14 @@ def test_the_site_builds_without_a_warning_and_fetches_nothing(tmp_path):
         for path in paths:
             assert f'id="{path}"' in reference, path
     assert 'id="quietbit.wire.uplink.Uplink.send"' in reference
-    assert "<blockquote>" not in reference  # three angle brackets are an example, not three quotations
+    assert (
+        "<blockquote>" not in reference
+    )  # three angle brackets are an example, not three quotations
     for page in (tmp_path / "site").rglob("*.html"):
         text = page.read_text(encoding="utf-8")
         fetched = re.findall(
-            r'<(?:script|img|iframe)[^>]*src="(?:https?:)?//[^"]*"|<link[^>]*href="(?:https?:)?//[^"]*"', text
+            r'<(?:script|img|iframe)[^>]*src="(?:https?:)?//[^"]*"|<link[^>]*href="(?:https?:)?//[^"]*"',
+            text,
         )
         assert fetched == [], page
 
@@ -183,10 +210,17 @@ def test_lint_gets_every_example_as_the_page_has_it(tmp_path):
     """`make lint` checks their types; `tests/packaging` that a user's mypy sees the package's."""
     (tmp_path / "modules").mkdir()
     (tmp_path / "modules" / "stale.py").touch()
-    written = {path.name: path.read_text(encoding="utf-8") for path in PAGE_EXAMPLES.write(tmp_path / "modules")}
+    written = {
+        path.name: path.read_text(encoding="utf-8")
+        for path in PAGE_EXAMPLES.write(tmp_path / "modules")
+    }
     assert {path.name for path in (tmp_path / "modules").iterdir()} == written.keys()
     for page in PAGES:
-        blocks = [block for language, block in BLOCK.findall(page.read_text(encoding="utf-8")) if language == "python"]
+        blocks = [
+            block
+            for language, block in BLOCK.findall(page.read_text(encoding="utf-8"))
+            if language == "python"
+        ]
         if blocks and name(page) not in GIVEN:
             assert all(block in written[re.sub(r"\W", "_", name(page)) + ".py"] for block in blocks)
     assert len(written) >= 8
@@ -194,7 +228,9 @@ def test_lint_gets_every_example_as_the_page_has_it(tmp_path):
 
 def claims() -> list[tuple[str, str, str, str]]:
     lines = CLAIMS.read_text(encoding="utf-8").splitlines()
-    table = [line for line in lines if line.startswith("|") and not line.startswith(("| Claim", "|---"))]
+    table = [
+        line for line in lines if line.startswith("|") and not line.startswith(("| Claim", "|---"))
+    ]
     found = [ROW.match(line) for line in table]
     assert all(found), [line for line, match in zip(table, found, strict=True) if not match]
     return [match.groups() for match in found if match]  # type: ignore[misc]
@@ -257,12 +293,18 @@ def test_every_public_name_is_on_one_page_of_the_reference():
     shown = [path for page in pages for paths in module.page_names(page).values() for path in paths]
     known = [path for paths in module.public_names().values() for path in paths]
     assert sorted(shown) == sorted(known)
-    written = {page: (ROOT / "docs" / "reference" / f"api-{page}.md").read_text() for page in module.PAGES}
+    written = {
+        page: (ROOT / "docs" / "reference" / f"api-{page}.md").read_text() for page in module.PAGES
+    }
     written["start"] = (ROOT / "docs" / "reference" / "api.md").read_text()
-    assert {page: module.MARKER.findall(text) for page, text in written.items()} == {page: [page] for page in pages}
+    assert {page: module.MARKER.findall(text) for page, text in written.items()} == {
+        page: [page] for page in pages
+    }
 
 
 def test_the_diagrams_are_what_their_hook_draws():
     module = hook("diagrams")
     for name, text in module.diagrams().items():
-        assert (module.FOLDER / name).read_text(encoding="utf-8") == text, f"run docs/hooks/diagrams.py ({name})"
+        assert (module.FOLDER / name).read_text(encoding="utf-8") == text, (
+            f"run docs/hooks/diagrams.py ({name})"
+        )

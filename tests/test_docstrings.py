@@ -11,7 +11,10 @@ import pytest
 ROOT = Path(__file__).parent.parent
 SOURCES = (ROOT / "src", ROOT / "packages" / "lab" / "src")
 WITH_EXAMPLES = sorted(
-    path for folder in SOURCES for path in folder.rglob("*.py") if ">>> " in path.read_text(encoding="utf-8")
+    path
+    for folder in SOURCES
+    for path in folder.rglob("*.py")
+    if ">>> " in path.read_text(encoding="utf-8")
 )
 
 

@@ -13,8 +13,16 @@ import quietbit
 
 ROOT = Path(quietbit.__file__).parent
 OPTIONAL = (
-    "torch", "cryptography", "matplotlib", "typer", "rich", "dp_accounting", "flwr", "nvflare", "mpmath",
-)  # fmt: skip
+    "torch",
+    "cryptography",
+    "matplotlib",
+    "typer",
+    "rich",
+    "dp_accounting",
+    "flwr",
+    "nvflare",
+    "mpmath",
+)
 FILES = sorted(ROOT.rglob("*.py"))
 
 
@@ -45,7 +53,9 @@ def test_the_surface_stays_small():
 
 def test_every_list_of_names_in_the_package_holds():
     for path in FILES:
-        module = ".".join(path.relative_to(ROOT.parent).with_suffix("").parts).removesuffix(".__init__")
+        module = ".".join(path.relative_to(ROOT.parent).with_suffix("").parts).removesuffix(
+            ".__init__"
+        )
         if path.stem == "__main__" or "triton" in path.stem:
             continue
         engine = {"flower": "flwr", "nvflare": "nvflare"}.get(path.parent.name)
@@ -60,11 +70,15 @@ def test_every_list_of_names_in_the_package_holds():
             [],
         )
         found = __import__(module, fromlist=["_"]) if listed else None
-        assert [name for name in listed if not hasattr(found, name)] == [], module  # some are imported when asked for
+        assert [name for name in listed if not hasattr(found, name)] == [], (
+            module
+        )  # some are imported when asked for
 
 
 def run(code: str) -> str:
-    result = subprocess.run([sys.executable, "-W", "error", "-c", code], capture_output=True, text=True, timeout=120)
+    result = subprocess.run(
+        [sys.executable, "-W", "error", "-c", code], capture_output=True, text=True, timeout=120
+    )
     assert result.returncode == 0, result.stderr
     return result.stdout
 
@@ -97,13 +111,22 @@ def test_nobody_asks_which_mechanism_it_has():
     trees = {path: ast.parse(path.read_text(encoding="utf-8")) for path in FILES}
     kinds, found = {"Mechanism"}, []
     for _ in range(4):  # subclasses of subclasses
-        classes = (node for tree in trees.values() for node in ast.walk(tree) if isinstance(node, ast.ClassDef))
+        classes = (
+            node
+            for tree in trees.values()
+            for node in ast.walk(tree)
+            if isinstance(node, ast.ClassDef)
+        )
         kinds |= {one.name for one in classes if {ast.unparse(base) for base in one.bases} & kinds}
     assert {"InterpolatedMVU", "Projected", "LocalSteps"} <= kinds
     for path, tree in trees.items():
         calls = (
-            node for node in ast.walk(tree) if isinstance(node, ast.Call) and ast.unparse(node.func) == "isinstance"
+            node
+            for node in ast.walk(tree)
+            if isinstance(node, ast.Call) and ast.unparse(node.func) == "isinstance"
         )
-        asked = {name for call in calls for name in ast.walk(call.args[1]) if isinstance(name, ast.Name)}
+        asked = {
+            name for call in calls for name in ast.walk(call.args[1]) if isinstance(name, ast.Name)
+        }
         found += [f"{path.name}: {name.id}" for name in asked if name.id in kinds - {"Mechanism"}]
     assert found == []

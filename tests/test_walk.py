@@ -50,8 +50,12 @@ def test_the_walk_goes_down_and_meets_nothing_else():
 
 
 def test_the_page_shows_the_walk_as_it_is(hook):
-    assert hook.PAGE.read_text(encoding="utf-8") == hook.page(), "run python docs/hooks/architecture.py"
-    assert hook.PICTURE.read_text(encoding="utf-8") == hook.picture(), "run python docs/hooks/architecture.py"
+    assert hook.PAGE.read_text(encoding="utf-8") == hook.page(), (
+        "run python docs/hooks/architecture.py"
+    )
+    assert hook.PICTURE.read_text(encoding="utf-8") == hook.picture(), (
+        "run python docs/hooks/architecture.py"
+    )
 
 
 def test_all_of_it_is_printed(capsys):

@@ -10,8 +10,12 @@ import pytest
 ROOT = Path(__file__).parent.parent
 READ = [
     ROOT / "README.md",
-    *(path for folder in ("src", "packages", "docs") for path in sorted((ROOT / folder).rglob("*")))
-]  # fmt: skip
+    *(
+        path
+        for folder in ("src", "packages", "docs")
+        for path in sorted((ROOT / folder).rglob("*"))
+    ),
+]
 KINDS = {".md", ".py", ".pyi", ".js", ".html"}
 THINGS = (
     "archive|array|axis|ball|bound|cap|cipher|cost|curve|design|dict|dtype|file|float|frame|gradient|int|integer|"
@@ -51,18 +55,29 @@ def found_in(text: str) -> list[tuple[str, str]]:
 def test_no_banned_turn_of_phrase_is_left():
     files = [path for path in READ if path.suffix in KINDS and "__pycache__" not in path.parts]
     assert len(files) > 200
-    wrong = {str(path.relative_to(ROOT)): hits for path in files if (hits := found_in(path.read_text("utf-8")))}
+    wrong = {
+        str(path.relative_to(ROOT)): hits
+        for path in files
+        if (hits := found_in(path.read_text("utf-8")))
+    }
     assert wrong == {}
 
 
 @pytest.mark.parametrize(
     "text",
     [
-        "all unless\n    said", "80 bytes a client\n# and round", "80 a client and round", "2 arrays are no parameters",
-        "a value that is no number", "What it amounts to.", "at most so many bytes", "## What they come to",
-        "is no valid payload", "bytes a round",
+        "all unless\n    said",
+        "80 bytes a client\n# and round",
+        "80 a client and round",
+        "2 arrays are no parameters",
+        "a value that is no number",
+        "What it amounts to.",
+        "at most so many bytes",
+        "## What they come to",
+        "is no valid payload",
+        "bytes a round",
     ],
-)  # fmt: skip
+)
 def test_a_banned_turn_is_noticed(text):
     assert found_in(text)
 

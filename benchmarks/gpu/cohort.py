@@ -1,7 +1,7 @@
 """A cohort's codes, drawn and summed without ever being written: billions of codes a second, on a GPU or one CPU core.
 
-Idea     600 clients x 10 classes x 3,970 features (MNIST's shape), one model or many at once; beside it the same in
-         plain torch, which writes gradients and uniform numbers.
+Idea     600 clients x 10 classes x 3,970 features (MNIST's shape), one model or many at once;
+         beside it the same in plain torch, which writes gradients and uniform numbers.
 
     PYTHONPATH=src python benchmarks/gpu/cohort.py --device cuda
     PYTHONPATH=src python benchmarks/gpu/cohort.py --device cpu
@@ -36,7 +36,9 @@ def seconds(task: Callable[[], Any], device: str) -> float:
 
 
 def main() -> None:
-    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser = argparse.ArgumentParser(
+        description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
+    )
     parser.add_argument("--device", default="cpu", choices=("cpu", "cuda"))
     device = parser.parse_args().device
     torch.set_num_threads(1)
@@ -45,17 +47,23 @@ def main() -> None:
         left = torch.rand((models, CLASSES, CLIENTS), device=device) - 0.5
         count = models * CLIENTS * CLASSES * FEATURES
         for levels, bits in ((2, 1), (4, 2), (8, 3), (16, 4)):
-            mechanism = InterpolatedMVU(solve(DesignSpec(levels, bits, 3.0)), Ball(Norm.L2, 1.0, CLASSES * FEATURES))
+            mechanism = InterpolatedMVU(
+                solve(DesignSpec(levels, bits, 3.0)), Ball(Norm.L2, 1.0, CLASSES * FEATURES)
+            )
             laws = [code_law(mechanism)] * models
             spent = seconds(lambda laws=laws, left=left: mean_codes(laws, left, right, 1), device)  # type: ignore[misc]
-            print(f"{device}, {models:3d} models, {bits} bits: {count / spent / 1e9:8.2f} billion codes a second")
+            print(
+                f"{device}, {models:3d} models, {bits} bits: {count / spent / 1e9:8.2f} billion codes a second"
+            )
     left = (torch.rand((CLASSES, CLIENTS), device=device) - 0.5).T
 
     def plain() -> Any:
         rows = left[:, :, None] * right[:, None, :]
         return (torch.rand_like(rows) < torch.sigmoid(3 * rows)).sum(dim=0)
 
-    print(f"{device}, plain torch, 1 bit: {CLIENTS * CLASSES * FEATURES / seconds(plain, device) / 1e9:8.2f} billion")
+    print(
+        f"{device}, plain torch, 1 bit: {CLIENTS * CLASSES * FEATURES / seconds(plain, device) / 1e9:8.2f} billion"
+    )
 
 
 if __name__ == "__main__":

@@ -36,9 +36,18 @@ def send(uplink: Uplink, update: Any) -> float:
 def main() -> None:
     for kind in (torch.float32, torch.bfloat16, torch.float64):
         for name in ("imvu", "vmvu", "gaussian", "sign", "skellam"):
-            found = calibrate(name, ball=Ball(Norm.L2, 1.0, 5_003), epsilon=4.0, delta=1e-5, adjacency="replace-one")
+            found = calibrate(
+                name,
+                ball=Ball(Norm.L2, 1.0, 5_003),
+                epsilon=4.0,
+                delta=1e-5,
+                adjacency="replace-one",
+            )
             uplink = Uplink(found.mechanism)
-            here = {"a": torch.randn(5_000, dtype=torch.float64).to(kind) / 50, "b": torch.zeros(3, dtype=kind)}
+            here = {
+                "a": torch.randn(5_000, dtype=torch.float64).to(kind) / 50,
+                "b": torch.zeros(3, dtype=kind),
+            }
             there = {key: value.cuda() for key, value in here.items()}
             pair = [uplink.send(update, FixedKey()) for update in (here, there)]
             print("right" if pair[0] == pair[1] else "WRONG", name, kind, len(pair[0]), "bytes")
@@ -48,7 +57,13 @@ def main() -> None:
     for power in (20, 24, 28):
         update = torch.randn(2**power, device="cuda") / 2 ** (power / 2)
         for name in ("imvu", "vmvu"):
-            found = calibrate(name, ball=Ball(Norm.L2, 1.0, 2**power), epsilon=4.0, delta=1e-5, adjacency="replace-one")
+            found = calibrate(
+                name,
+                ball=Ball(Norm.L2, 1.0, 2**power),
+                epsilon=4.0,
+                delta=1e-5,
+                adjacency="replace-one",
+            )
             seconds = send(Uplink(found.mechanism), update)
             print(
                 f"{name} 2^{power}: {1e3 * seconds:.2f} ms, {2**power / seconds / 1e9:.1f} billion coordinates/s",

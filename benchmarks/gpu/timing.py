@@ -1,6 +1,7 @@
 """Time on a GPU: medians of CUDA events around replays of a captured graph.
 
-Idea     a graph leaves Python's launch overhead out; what cannot be captured is timed as it is called.
+Idea     a graph leaves Python's launch overhead out; what cannot be captured is timed as it is
+         called.
 """
 
 from __future__ import annotations

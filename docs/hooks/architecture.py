@@ -2,9 +2,10 @@
 
     python docs/hooks/architecture.py
 
-Idea     the page is prose but for what stands between two markers, which this writes from the walk itself: the files
-         that one send and one receive pass, each with the first line of its docstring. The picture shows the folders
-         from the top down, with both ways through them. A test fails when the page is not what this would write.
+Idea     the page is prose but for what stands between two markers, which this writes from the walk
+         itself: the files that one send and one receive pass, each with the first line of its
+         docstring. The picture shows the folders from the top down, with both ways through them. A
+         test fails when the page is not what this would write.
 """
 
 from __future__ import annotations
@@ -90,7 +91,9 @@ def _tables() -> str:
 
 
 def _rows(walk: Walk) -> list[str]:
-    return [f"| {place} | `{file}` | {_headline(file)} |" for place, file in enumerate(walk.files, 1)]
+    return [
+        f"| {place} | `{file}` | {_headline(file)} |" for place, file in enumerate(walk.files, 1)
+    ]
 
 
 def _headline(file: str) -> str:

@@ -2,7 +2,8 @@
 
     python docs/hooks/command_line.py
 
-A test fails when the page is not what this would write, so the page cannot fall behind the commands.
+A test fails when the page is not what this would write, so the page cannot fall behind the
+commands.
 """
 
 from __future__ import annotations
@@ -32,7 +33,9 @@ and the answer is no; 2 bad input, with one sentence on stderr and nothing writt
 def page() -> str:
     """Return the whole page."""
     group: Any = typer.main.get_command(app)
-    return "\n".join([OPENING, *(_section(name, command) for name, command in group.commands.items())])
+    return "\n".join(
+        [OPENING, *(_section(name, command) for name, command in group.commands.items())]
+    )
 
 
 def _section(name: str, command: Any) -> str:
@@ -48,7 +51,14 @@ def _command(name: str, command: Any) -> str:
     shown = [one for one in command.params if one.name not in ("help", "json")]
     arguments = [one for one in shown if one.param_type_name == "argument"]
     options = [one for one in shown if one.param_type_name == "option"]
-    words = " ".join(["quietbit", name, *(_metavar(one) for one in arguments), *(["[OPTIONS]"] if options else [])])
+    words = " ".join(
+        [
+            "quietbit",
+            name,
+            *(_metavar(one) for one in arguments),
+            *(["[OPTIONS]"] if options else []),
+        ]
+    )
     lines = [
         f"## quietbit {name}",
         "",
@@ -83,7 +93,11 @@ def _row(one: Any) -> str:
     elif one.is_flag if one.param_type_name == "option" else False:
         default = {"True": "on", "False": "off"}.get(default, default)
     shown = f"`{default}`" if default not in ("", "required", "on", "off") else default
-    return "| " + " | ".join(cell.replace("|", "/") for cell in (f"`{name}`", one.help or "", shown)) + " |"
+    return (
+        "| "
+        + " | ".join(cell.replace("|", "/") for cell in (f"`{name}`", one.help or "", shown))
+        + " |"
+    )
 
 
 def _metavar(one: Any) -> str:

@@ -2,8 +2,8 @@
 
     python docs/hooks/diagrams.py
 
-Idea     boxes and arrows as plain SVG, whose colours follow the reader's light or dark setting. A test compares the
-         stored files with what this writes.
+Idea     boxes and arrows as plain SVG, whose colours follow the reader's light or dark setting. A
+         test compares the stored files with what this writes.
 """
 
 from __future__ import annotations
@@ -36,9 +36,13 @@ class Drawing:
         self.width, self.height, self.title = width, height, title
         self.shapes: list[str] = []
 
-    def box(self, x: int, y: int, width: int, height: int, lines: list[str], kind: str = "") -> None:
+    def box(
+        self, x: int, y: int, width: int, height: int, lines: list[str], kind: str = ""
+    ) -> None:
         """Add a box with centred lines; the first is bold, the others are small."""
-        self.shapes.append(f'<rect class="{kind}" x="{x}" y="{y}" width="{width}" height="{height}" rx="7"/>')
+        self.shapes.append(
+            f'<rect class="{kind}" x="{x}" y="{y}" width="{width}" height="{height}" rx="7"/>'
+        )
         first = y + height / 2 - 9 * (len(lines) - 1) + 5
         for place, line in enumerate(lines):
             style = "small" if place else "bold"
@@ -46,12 +50,18 @@ class Drawing:
 
     def frame(self, x: int, y: int, width: int, height: int, label: str, kind: str = "own") -> None:
         """Add a large box with a label on top."""
-        self.shapes.append(f'<rect class="{kind}" x="{x}" y="{y}" width="{width}" height="{height}" rx="11"/>')
+        self.shapes.append(
+            f'<rect class="{kind}" x="{x}" y="{y}" width="{width}" height="{height}" rx="11"/>'
+        )
         self.text(x + 12, y + 22, label, "small", "start")
 
-    def text(self, x: float, y: float, words: str, style: str = "small", anchor: str = "middle") -> None:
+    def text(
+        self, x: float, y: float, words: str, style: str = "small", anchor: str = "middle"
+    ) -> None:
         """Add words."""
-        self.shapes.append(f'<text class="{style}" x="{x:g}" y="{y:g}" text-anchor="{anchor}">{escape(words)}</text>')
+        self.shapes.append(
+            f'<text class="{style}" x="{x:g}" y="{y:g}" text-anchor="{anchor}">{escape(words)}</text>'
+        )
 
     def arrow(self, x: int, y: int, to_x: int, to_y: int, label: str = "", above: int = 8) -> None:
         """Add an arrow to the right, with words above its middle."""
@@ -64,18 +74,29 @@ class Drawing:
         """Return the file."""
         head = f'<svg xmlns="http://www.w3.org/2000/svg" viewBox="0 0 {self.width} {self.height}" role="img">'
         body = "\n".join(self.shapes)
-        return f"{head}\n<title>{escape(self.title)}</title>\n<style>{STYLE}</style>\n{body}\n</svg>\n"
+        return (
+            f"{head}\n<title>{escape(self.title)}</title>\n<style>{STYLE}</style>\n{body}\n</svg>\n"
+        )
 
 
 def node() -> Drawing:
     """Draw a node of an engine: the app trains, the gate decides, one release leaves."""
     drawing = Drawing(
-        940, 250, "A node: the app trains on the data, the gate clips, notes and randomises, one release leaves"
+        940,
+        250,
+        "A node: the app trains on the data, the gate clips, notes and randomises, one release leaves",
     )
     drawing.frame(10, 20, 610, 215, "the owner's node")
     drawing.box(30, 70, 110, 70, ["data"], "")
     drawing.box(190, 70, 140, 70, ["your app", "trains as ever"])
-    drawing.box(400, 55, 200, 100, ["quietbit's gate", "clips, notes the cost,", "randomises, packs"], "gate")
+    drawing.box(
+        400,
+        55,
+        200,
+        100,
+        ["quietbit's gate", "clips, notes the cost,", "randomises, packs"],
+        "gate",
+    )
     drawing.box(400, 175, 90, 42, ["policy"])
     drawing.box(510, 175, 90, 42, ["ledger"])
     drawing.arrow(140, 105, 190, 105)
@@ -90,7 +111,9 @@ def node() -> Drawing:
 def sums() -> Drawing:
     """Draw masked sums: single vectors are noise to the server, the sum is not."""
     drawing = Drawing(
-        940, 300, "Secure aggregation: clients send masked codes, and the server can read their sum alone"
+        940,
+        300,
+        "Secure aggregation: clients send masked codes, and the server can read their sum alone",
     )
     for place, name in enumerate(("client 1", "client 2", "client 3")):
         top = 20 + 92 * place
@@ -109,7 +132,9 @@ def sums() -> Drawing:
 def threats() -> Drawing:
     """Draw where each thing can be seen."""
     drawing = Drawing(
-        940, 250, "What each party sees: the app sees data, the gate updates, the server releases, everybody the model"
+        940,
+        250,
+        "What each party sees: the app sees data, the gate updates, the server releases, everybody the model",
     )
     columns = [
         ("data", "own", ["your app", "and the owner"]),
@@ -146,13 +171,20 @@ def hospitals() -> Drawing:
         drawing.box(300, top + 14, 200, 56, ["gate", "secret batch, clip, noise"], "gate")
         drawing.arrow(240, top + 42, 300, top + 42)
         drawing.arrow(500, top + 42, 690, 150 + 18 * (place - 1), "76 bytes" if place == 1 else "")
-    drawing.box(690, 96, 180, 108, ["server", "one model for all;", "epsilon 4 of any patient"], "far")
+    drawing.box(
+        690, 96, 180, 108, ["server", "one model for all;", "epsilon 4 of any patient"], "far"
+    )
     return drawing
 
 
 def diagrams() -> dict[str, str]:
     """Return every file by its name."""
-    made = {"node": node(), "masked-sums": sums(), "who-sees-what": threats(), "hospitals": hospitals()}
+    made = {
+        "node": node(),
+        "masked-sums": sums(),
+        "who-sees-what": threats(),
+        "hospitals": hospitals(),
+    }
     return {f"{name}.svg": drawing.svg() for name, drawing in made.items()}
 
 

@@ -25,4 +25,6 @@ class Doctests(griffe.Extension):
 def fenced(text: str) -> str:
     """Return the text with every paragraph that begins with ``>>>`` between fences."""
     paragraphs = text.split("\n\n")
-    return "\n\n".join(f"```pycon\n{one}\n```" if one.lstrip().startswith(">>>") else one for one in paragraphs)
+    return "\n\n".join(
+        f"```pycon\n{one}\n```" if one.lstrip().startswith(">>>") else one for one in paragraphs
+    )

@@ -1,8 +1,8 @@
 """Formulas as MathML: what is between dollars becomes a formula when the site is built.
 
-Idea     browsers draw MathML by themselves, so the site needs no script and fetches nothing. Arithmatex finds the
-         formulas in the Markdown (where GitHub finds them too); this hook turns each into MathML, and a formula that
-         cannot be read stops the build.
+Idea     browsers draw MathML by themselves, so the site needs no script and fetches nothing.
+         Arithmatex finds the formulas in the Markdown (where GitHub finds them too); this hook
+         turns each into MathML, and a formula that cannot be read stops the build.
 """
 
 from __future__ import annotations
@@ -31,5 +31,7 @@ def _formula(found: re.Match[str]) -> str:
     written = convert(latex, display="block" if display else "inline")
     bare = latex.replace(r"\{", "").replace(r"\}", "")
     if bare.count("{") != bare.count("}") or "\\" in re.sub(r"<[^>]*>", "", written):
-        raise ValueError(f"this formula cannot be read: {latex}")  # the converter passes on what it does not know
+        raise ValueError(
+            f"this formula cannot be read: {latex}"
+        )  # the converter passes on what it does not know
     return f'<div class="formula">{written}</div>' if display else written

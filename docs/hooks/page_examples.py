@@ -31,7 +31,11 @@ def write(folder: Path) -> list[Path]:
     folder.mkdir(parents=True)
     written = []
     for page in PAGES:
-        blocks = [block for language, block in BLOCK.findall(page.read_text(encoding="utf-8")) if language == "python"]
+        blocks = [
+            block
+            for language, block in BLOCK.findall(page.read_text(encoding="utf-8"))
+            if language == "python"
+        ]
         if blocks and name(page) not in UNTYPED:
             written.append(folder / (re.sub(r"\W", "_", name(page)) + ".py"))
             written[-1].write_text("\n".join(blocks), encoding="utf-8")

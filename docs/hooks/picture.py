@@ -2,9 +2,10 @@
 
     python docs/hooks/picture.py
 
-Idea     the first three panels follow one real update (a gradient on the embedded digits) through one-bit I-MVU; the
-         last measures the error of a private mean over what a client sends, with every mechanism at the same
-         guarantee. Seeds are fixed, so the same picture can be drawn again.
+Idea     the first three panels follow one real update (a gradient on the embedded digits) through
+         one-bit I-MVU; the last measures the error of a private mean over what a client sends, with
+         every mechanism at the same guarantee. Seeds are fixed, so the same picture can be drawn
+         again.
 """
 
 from __future__ import annotations
@@ -46,15 +47,30 @@ class Measured(NamedTuple):
 def measure(name: str) -> Measured:
     """Send the updates of some clients, take the mean, and compare it with the truth."""
     ball = Ball(Norm.L2, 1.0, DIMENSION)
-    found = calibrate(name, ball=ball, epsilon=EPSILON, delta=DELTA, releases=RELEASES, adjacency=Adjacency.REPLACE_ONE)
+    found = calibrate(
+        name,
+        ball=ball,
+        epsilon=EPSILON,
+        delta=DELTA,
+        releases=RELEASES,
+        adjacency=Adjacency.REPLACE_ONE,
+    )
     uplink, rng = Uplink(found.mechanism), seeded_rng(1)
-    updates = np.random.default_rng(1).normal(size=(CLIENTS, DIMENSION)) / (1.1 * np.sqrt(DIMENSION))
+    updates = np.random.default_rng(1).normal(size=(CLIENTS, DIMENSION)) / (
+        1.1 * np.sqrt(DIMENSION)
+    )
     payloads = [uplink.send(update, rng) for update in updates]
     mean = uplink.receive(payloads)
     if isinstance(found.mechanism, Sign):  # +1 and -1 have no unit
         mean = mean / found.mechanism.slope_at_zero
-    error = float(np.mean(np.square(mean - updates.mean(axis=0)))) * CLIENTS / found.gaussian_squared_error
-    print(f"{NAMES[name]}: {len(payloads[0]):,} bytes, squared error {error:.3f} times Gaussian noise's")
+    error = (
+        float(np.mean(np.square(mean - updates.mean(axis=0))))
+        * CLIENTS
+        / found.gaussian_squared_error
+    )
+    print(
+        f"{NAMES[name]}: {len(payloads[0]):,} bytes, squared error {error:.3f} times Gaussian noise's"
+    )
     return Measured(len(payloads[0]), error)
 
 
@@ -64,13 +80,20 @@ def one_update() -> tuple[NDArray[np.float32], InterpolatedMVU]:
     rows = np.empty((1, problem.dimension), dtype=np.float32)
     problem.updates(problem.initial(1), np.array([7]), LocalPlan(Norm.L2, 1.0), rows)
     ball = Ball(Norm.L2, 1.0, problem.dimension)
-    found = calibrate("imvu", ball=ball, epsilon=10.0, delta=DELTA, releases=8, adjacency=Adjacency.ZERO_OUT)
+    found = calibrate(
+        "imvu", ball=ball, epsilon=10.0, delta=DELTA, releases=8, adjacency=Adjacency.ZERO_OUT
+    )
     if not isinstance(found.mechanism, InterpolatedMVU):
         raise TypeError(found.mechanism)
     return rows[0], found.mechanism
 
 
-def draw(theme: str, update: NDArray[np.float32], mechanism: InterpolatedMVU, measured: dict[str, Measured]) -> Path:
+def draw(
+    theme: str,
+    update: NDArray[np.float32],
+    mechanism: InterpolatedMVU,
+    measured: dict[str, Measured],
+) -> Path:
     """One file per theme."""
     ink, faint = INKS[theme]
     colour = {name: getattr(look, theme) for name, look in MECHANISMS.items()}
@@ -85,7 +108,9 @@ def draw(theme: str, update: NDArray[np.float32], mechanism: InterpolatedMVU, me
     )
     for place, (one, title) in enumerate(zip(axes, titles, strict=True)):
         one.set_facecolor("none")
-        one.set_title(f"{place + 1}. {title}", loc="left", fontsize=11, color=ink, fontweight="bold")
+        one.set_title(
+            f"{place + 1}. {title}", loc="left", fontsize=11, color=ink, fontweight="bold"
+        )
         one.tick_params(colors=ink, labelsize=9, length=3)
         for side, spine in one.spines.items():
             spine.set_visible(side in ("left", "bottom") and place != 2)
@@ -104,22 +129,48 @@ def draw(theme: str, update: NDArray[np.float32], mechanism: InterpolatedMVU, me
     axes[1].axhline(0.5, color=faint, linewidth=1)
     axes[1].fill_between(grid, 0.5, law, color=colour["imvu"], alpha=0.2, linewidth=0)
     axes[1].plot(grid, law, color=colour["imvu"], linewidth=2.4)
-    axes[1].set(xlabel="value of the coordinate", ylim=(0, 1), yticks=[0, 0.5, 1], ylabel="probability of a 1")
+    axes[1].set(
+        xlabel="value of the coordinate",
+        ylim=(0, 1),
+        yticks=[0, 0.5, 1],
+        ylabel="probability of a 1",
+    )
 
     codes = Payload.from_bytes(Uplink(mechanism).send(update, seeded_rng(11))).codes()
     side = int(np.ceil(np.sqrt(codes.size)))
     square = np.full(side * side, np.nan)
     square[: codes.size] = codes
-    axes[2].imshow(square.reshape(side, side), cmap=ListedColormap([faint, colour["imvu"]]), interpolation="nearest")
+    axes[2].imshow(
+        square.reshape(side, side),
+        cmap=ListedColormap([faint, colour["imvu"]]),
+        interpolation="nearest",
+    )
     axes[2].set(xticks=[], yticks=[], xlabel=f"{codes.size} bits", aspect="auto")
 
     for name, (size, error) in measured.items():
-        axes[3].plot(size, error, MATPLOTLIB[MECHANISMS[name].marker], color=colour[name], markersize=9)
+        axes[3].plot(
+            size, error, MATPLOTLIB[MECHANISMS[name].marker], color=colour[name], markersize=9
+        )
         align = "left" if PLACES[name][0] > 6 else "right"
-        options: dict[str, Any] = {"textcoords": "offset points", "color": colour[name], "fontsize": 9.5, "ha": align}
+        options: dict[str, Any] = {
+            "textcoords": "offset points",
+            "color": colour[name],
+            "fontsize": 9.5,
+            "ha": align,
+        }
         axes[3].annotate(NAMES[name], (size, error), PLACES[name], **options)
-    axes[3].set(xscale="log", xlim=(6e3, 1e6), ylim=(0, 4.4), yticks=range(5), ylabel="squared error, relative")
-    axes[3].set(xlabel="bytes a client sends", xticks=[1e4, 1e5, 1e6], xticklabels=["10 kB", "100 kB", "1 MB"])
+    axes[3].set(
+        xscale="log",
+        xlim=(6e3, 1e6),
+        ylim=(0, 4.4),
+        yticks=range(5),
+        ylabel="squared error, relative",
+    )
+    axes[3].set(
+        xlabel="bytes a client sends",
+        xticks=[1e4, 1e5, 1e6],
+        xticklabels=["10 kB", "100 kB", "1 MB"],
+    )
     axes[3].grid(True, color=faint, linewidth=0.6, alpha=0.6)
     axes[3].set_axisbelow(True)
     return save_figure(figure, FOLDER / f"one-bit-{theme}.svg")

@@ -1,10 +1,11 @@
 """What MkDocs does with pages before it renders them: the API reference, and links that leave the documentation.
 
-Idea     the pages ``reference/api*.md`` hold a line each, ``<!-- public names: mechanisms -->``; MkDocs calls this,
-         which puts a directive of mkdocstrings per public name of that page in its place. `PAGES` says which folder is
-         on which page, and a folder that it does not name is on the first. A name that is exported is documented; there
-         is no second list to keep. A link to a file outside of docs/, which works in the repository and not on the
-         site, becomes the file's path in words.
+Idea     the pages ``reference/api*.md`` hold a line each, ``<!-- public names: mechanisms -->``;
+         MkDocs calls this, which puts a directive of mkdocstrings per public name of that page in
+         its place. `PAGES` says which folder is on which page, and a folder that it does not name
+         is on the first. A name that is exported is documented; there is no second list to keep. A
+         link to a file outside of docs/, which works in the repository and not on the site, becomes
+         the file's path in words.
 """
 
 from __future__ import annotations
@@ -32,7 +33,8 @@ PAGES = {
 }
 LINK = re.compile(r"\[([^\]]+)\]\(([^)#\s]+)(?:#[^)\s]+)?\)")
 FIRST = ("quietbit.wire.uplink.Uplink", "quietbit.mechanism.calibrate.calibrate")
-# Folders in the order a reader meets them, with what they hold; a folder that is not listed comes last.
+# Folders in the order a reader meets them, with what they hold; a folder that is not listed comes
+# last.
 FOLDERS = {
     "design": "Designs",
     "mechanism": "Mechanisms",
@@ -57,12 +59,22 @@ def public_names() -> dict[str, list[str]]:
     """Return the full path of every public name but the version, by heading; the two that everybody needs first."""
     found: dict[str, list[str]] = {}
     for package in (quietbit, quietbit.node, quietbit.flower, quietbit.nvflare):
-        for line in ast.parse(Path(str(package.__file__)).with_suffix(".pyi").read_text(encoding="utf-8")).body:
+        for line in ast.parse(
+            Path(str(package.__file__)).with_suffix(".pyi").read_text(encoding="utf-8")
+        ).body:
             if isinstance(line, ast.ImportFrom):
                 paths = found.setdefault(str(line.module).split(".")[1], [])
-                paths.extend(path for name in line.names if (path := f"{line.module}.{name.name}") not in paths)
+                paths.extend(
+                    path
+                    for name in line.names
+                    if (path := f"{line.module}.{name.name}") not in paths
+                )
     order = [*FOLDERS, *sorted(set(found) - set(FOLDERS))]
-    rest = {FOLDERS.get(one, one): [path for path in found[one] if path not in FIRST] for one in order if one in found}
+    rest = {
+        FOLDERS.get(one, one): [path for path in found[one] if path not in FIRST]
+        for one in order
+        if one in found
+    }
     return {"Where to start": list(FIRST), **rest}
 
 

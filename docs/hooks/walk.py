@@ -2,9 +2,10 @@
 
     python docs/hooks/walk.py
 
-Idea     imports are read from the sources, and calls are noted as they happen (`sys.setprofile`) while one payload is
-         sent and one is received, after a first that fills caches. The way into C counts with the
-         kernel that calls it. A test holds the numbers, and the page of the architecture shows them.
+Idea     imports are read from the sources, and calls are noted as they happen (`sys.setprofile`)
+         while one payload is sent and one is received, after a first that fills caches. The way
+         into C counts with the kernel that calls it. A test holds the numbers, and the page of the
+         architecture shows them.
 """
 
 from __future__ import annotations
@@ -27,12 +28,26 @@ __all__ = ["LAYERS", "Hop", "Walk", "folder_graph", "main", "one_receive", "one_
 
 ROOT = Path(quietbit.__file__).parent
 DIMENSION = 1000
-COMPILED = f"{os.sep}kernel{os.sep}native{os.sep}"  # the way into C counts with the kernel that calls it
+COMPILED = (
+    f"{os.sep}kernel{os.sep}native{os.sep}"  # the way into C counts with the kernel that calls it
+)
 # From the top down: a folder imports what is below it only.
 LAYERS = (
-    "cli", "flower", "nvflare", "local", "run", "plan", "node", "auditor", "secagg", "wire", "mechanism",
-    "privacy", "kernel", "design",
-)  # fmt: skip
+    "cli",
+    "flower",
+    "nvflare",
+    "local",
+    "run",
+    "plan",
+    "node",
+    "auditor",
+    "secagg",
+    "wire",
+    "mechanism",
+    "privacy",
+    "kernel",
+    "design",
+)
 
 
 @final
@@ -82,7 +97,9 @@ def folder_graph(root: Path = ROOT) -> dict[str, set[str]]:
             for name in names:
                 parts = name.split(".")
                 if parts[0] == root.name and len(parts) > 1 and parts[1] != here:
-                    found.setdefault(here, set()).add(parts[1] if (root / parts[1]).is_dir() else "ground")
+                    found.setdefault(here, set()).add(
+                        parts[1] if (root / parts[1]).is_dir() else "ground"
+                    )
     return found
 
 
@@ -154,7 +171,9 @@ def _walked(errand: Callable[[], Any]) -> Walk:
             return
         if event == "call":
             inner = frame.f_code.co_name
-            if not inner.startswith("<") or inner == "<lambda>":  # comprehensions are not calls of anybody's
+            if (
+                not inner.startswith("<") or inner == "<lambda>"
+            ):  # comprehensions are not calls of anybody's
                 hops.append(Hop(str(Path(name).relative_to(ROOT)), inner, depth))
             depth += 1
         elif event == "return":

@@ -1,7 +1,8 @@
 """Build quietbit.wasm beside this file, with the `ziglang` wheel: ``python examples/browser/build.py``.
 
-The module is kept in the repository because it is small (26 kB) and anybody can make the same bytes, with zig 0.17.0.
-`quietbit.wasm.json` names the sources; a test compares them, and a long one builds the module anew.
+The module is kept in the repository because it is small (26 kB) and anybody can make the same
+bytes, with zig 0.17.0. `quietbit.wasm.json` names the sources; a test compares them, and a long one
+builds the module anew.
 """
 
 from __future__ import annotations
@@ -15,11 +16,33 @@ from pathlib import Path
 from quietbit.kernel.native.build import FOLDER as NATIVE
 
 HERE = Path(__file__).parent
-SOURCES = ("quietbit.h", "passes.h", "real_passes.h", "quietbit.c", "quietbit_client.h", "quietbit_client.c", "wasm.c")
+SOURCES = (
+    "quietbit.h",
+    "passes.h",
+    "real_passes.h",
+    "quietbit.c",
+    "quietbit_client.h",
+    "quietbit_client.c",
+    "wasm.c",
+)
 ZIG = "0.17.0"
 FLAGS = (
-    *("-target", "wasm32-freestanding", "-msimd128", "-mbulk-memory", "-Oz", "-std=c11", "-ffp-contract=off"),
-    *("-fno-math-errno", "-nostdlib", "-Wl,--no-entry", "-Wl,--strip-all", "-Wl,-z,stack-size=262144"),
+    *(
+        "-target",
+        "wasm32-freestanding",
+        "-msimd128",
+        "-mbulk-memory",
+        "-Oz",
+        "-std=c11",
+        "-ffp-contract=off",
+    ),
+    *(
+        "-fno-math-errno",
+        "-nostdlib",
+        "-Wl,--no-entry",
+        "-Wl,--strip-all",
+        "-Wl,-z,stack-size=262144",
+    ),
 )
 
 
@@ -33,7 +56,16 @@ def sources_digest() -> str:
 
 def build(target: Path) -> None:
     """Compile the module."""
-    command = [sys.executable, "-m", "ziglang", "cc", *FLAGS, str(NATIVE / "wasm.c"), "-o", str(target)]
+    command = [
+        sys.executable,
+        "-m",
+        "ziglang",
+        "cc",
+        *FLAGS,
+        str(NATIVE / "wasm.c"),
+        "-o",
+        str(target),
+    ]
     subprocess.run(command, check=True)  # noqa: S603
 
 

@@ -1,10 +1,11 @@
-"""A server for the page beside this file: digits, questions, and a mean of payloads. Not an engine.
+"""A server for the page beside this file: digits, requests, and a mean of payloads. Not an engine.
 
-    python examples/browser/server.py        # then open http://127.0.0.1:8001/?client=0 and /?client=1
+    python examples/browser/server.py        # then open http://127.0.0.1:8001/?client=0 and
+    /?client=1
 
-It hands payloads to an `Aggregator` and nothing else: no accounts, no TLS, no state on a disk. Engines are Flower and
-NVFlare. 50 clients hold 30 digits each: two of them are tabs, the others are simulated here, so that a mean of private
-updates teaches anything at all.
+It hands payloads to an `Aggregator` and nothing else: no accounts, no TLS, no state on a disk.
+Engines are Flower and NVFlare. 50 clients hold 30 digits each: two of them are tabs, the others are
+simulated here, so that a mean of private updates teaches anything at all.
 """
 
 from __future__ import annotations
@@ -68,7 +69,11 @@ class Run:
     def __init__(self, tabs: int = TABS, rounds: int = ROUNDS) -> None:
         """Fix everything before data is seen."""
         ball = Ball(Norm.L2, CLIP, PARAMETERS)
-        terms: dict[str, Any] = {"epsilon": TARGET.epsilon, "delta": TARGET.delta, "adjacency": TARGET.adjacency}
+        terms: dict[str, Any] = {
+            "epsilon": TARGET.epsilon,
+            "delta": TARGET.delta,
+            "adjacency": TARGET.adjacency,
+        }
         self.mechanism = calibrate("vmvu", ball=ball, releases=rounds, **terms).mechanism
         self.text = canonical_text(self.mechanism)
         self.table = client_table([self.mechanism], TARGET)
@@ -120,7 +125,7 @@ class Run:
         if self.round < self.rounds:
             self._begin_round()
 
-    def question(self) -> dict[str, Any]:
+    def request(self) -> dict[str, Any]:
         """Return what a tab is asked."""
         with self.lock:
             return {
@@ -137,7 +142,7 @@ def handler_of(run: Run) -> type[BaseHTTPRequestHandler]:
 
     class Handler(BaseHTTPRequestHandler):
         def do_GET(self) -> None:
-            """Answer with a file of the page, the table, digits, or the question of the round."""
+            """Answer with a file of the page, the table, digits, or the request of the round."""
             address = urlparse(self.path)
             if address.path in FILES:
                 name, kind = FILES[address.path]
@@ -145,10 +150,13 @@ def handler_of(run: Run) -> type[BaseHTTPRequestHandler]:
             elif address.path == "/table":
                 self.reply(run.table, "application/octet-stream")
             elif address.path == "/round":
-                self.reply(json.dumps(run.question()).encode(), "application/json")
+                self.reply(json.dumps(run.request()).encode(), "application/json")
             elif address.path == "/data":
                 features, labels = run.digits(int(parse_qs(address.query)["client"][0]) % run.tabs)
-                content = {"features": base64.b64encode(features.tobytes()).decode(), "labels": labels.tolist()}
+                content = {
+                    "features": base64.b64encode(features.tobytes()).decode(),
+                    "labels": labels.tolist(),
+                }
                 self.reply(json.dumps(content).encode(), "application/json")
             else:
                 self.reply(b"not found", "text/plain", HTTPStatus.NOT_FOUND)
@@ -172,7 +180,10 @@ def handler_of(run: Run) -> type[BaseHTTPRequestHandler]:
             self.send_response(status)
             self.send_header("Content-Type", kind)
             self.send_header("Content-Length", str(len(body)))
-            self.send_header("Content-Security-Policy", "default-src 'self'; script-src 'self' 'wasm-unsafe-eval'")
+            self.send_header(
+                "Content-Security-Policy",
+                "default-src 'self'; script-src 'self' 'wasm-unsafe-eval'",
+            )
             self.send_header("Cache-Control", "no-store")
             self.end_headers()
             self.wfile.write(body)
@@ -189,8 +200,12 @@ def main() -> None:
     parser.add_argument("--port", type=int, default=8001)
     parser.add_argument("--rounds", type=int, default=ROUNDS)
     arguments = parser.parse_args()
-    server = ThreadingHTTPServer(("127.0.0.1", arguments.port), handler_of(Run(rounds=arguments.rounds)))
-    print(f"open http://127.0.0.1:{arguments.port}/?client=0 and http://127.0.0.1:{arguments.port}/?client=1")
+    server = ThreadingHTTPServer(
+        ("127.0.0.1", arguments.port), handler_of(Run(rounds=arguments.rounds))
+    )
+    print(
+        f"open http://127.0.0.1:{arguments.port}/?client=0 and http://127.0.0.1:{arguments.port}/?client=1"
+    )
     server.serve_forever()
 
 

@@ -1,7 +1,7 @@
 """The task itself, with neither NVFlare nor quietbit: digits, a linear softmax, gradient steps, accuracy.
 
-Symbols  a model is one matrix, 10 x 65: a row of weights for each digit, its bias last. A site owns every n-th of the
-         training images, in a fixed order.
+Symbols  a model is one matrix, 10 x 65: a row of weights for each digit, its bias last. A site owns
+         every n-th of the training images, in a fixed order.
 """
 
 from __future__ import annotations

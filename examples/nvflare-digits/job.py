@@ -27,7 +27,9 @@ def main() -> None:
     parser.add_argument("--epsilon", type=float, default=20.0)
     parser.add_argument("--workspace", default="nvflare-digits-output")
     parser.add_argument("--seed", type=int, help="repeatable randomness, which protects nobody")
-    parser.add_argument("--write", metavar="FOLDER", help="write the job into this folder instead of running it")
+    parser.add_argument(
+        "--write", metavar="FOLDER", help="write the job into this folder instead of running it"
+    )
     chosen = parser.parse_args()
     workspace = Path(chosen.workspace).resolve()
     jobs = Path(chosen.write).resolve() if chosen.write else None

@@ -1,7 +1,8 @@
 """The task itself, with neither NVFlare nor quietbit: biopsies of 569 patients (scikit-learn's), a linear model.
 
-Every patient is one sample. What a sample becomes depends on that patient alone: measurements are divided by round
-numbers that are written here, not by statistics of the hospitals' own patients, which would tell about all of them.
+Every patient is one sample. What a sample becomes depends on that patient alone: measurements are
+divided by round numbers that are written here, not by statistics of the hospitals' own patients,
+which would tell about all of them.
 """
 
 from __future__ import annotations
@@ -11,7 +12,8 @@ import torch
 from sklearn.datasets import load_breast_cancer
 
 TEST = 119
-# The order of magnitude of each measurement (radius, texture, perimeter, area, ...): mean, standard error, worst.
+# The order of magnitude of each measurement (radius, texture, perimeter, area, ...): mean, standard
+# error, worst.
 MEAN = (1e1, 1e1, 1e2, 1e3, 1e-1, 1e-1, 1e-1, 1e-1, 1e-1, 1e-1)
 ERROR = (1e0, 1e0, 1e0, 1e2, 1e-2, 1e-2, 1e-1, 1e-2, 1e-2, 1e-2)
 SCALE = np.array(MEAN + ERROR + MEAN)
@@ -32,7 +34,9 @@ class Model(torch.nn.Linear):
 
 def loss(scores: torch.Tensor, benign: torch.Tensor) -> torch.Tensor:
     """One number per patient."""
-    return torch.nn.functional.binary_cross_entropy_with_logits(scores[:, 0], benign, reduction="none")
+    return torch.nn.functional.binary_cross_entropy_with_logits(
+        scores[:, 0], benign, reduction="none"
+    )
 
 
 def load() -> tuple[Patients, Patients]:

@@ -25,10 +25,16 @@ def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__)
     parser.add_argument("--sites", type=int, default=3)
     parser.add_argument("--rounds", type=int, default=4)
-    parser.add_argument("--steps", type=int, default=20, help="private steps of a hospital per round")
-    parser.add_argument("--epsilon", type=float, default=4.0, help="of a patient, for the whole job")
+    parser.add_argument(
+        "--steps", type=int, default=20, help="private steps of a hospital per round"
+    )
+    parser.add_argument(
+        "--epsilon", type=float, default=4.0, help="of a patient, for the whole job"
+    )
     parser.add_argument("--workspace", default="nvflare-patients-output")
-    parser.add_argument("--write", metavar="FOLDER", help="write the job into this folder instead of running it")
+    parser.add_argument(
+        "--write", metavar="FOLDER", help="write the job into this folder instead of running it"
+    )
     chosen = parser.parse_args()
     workspace = Path(chosen.workspace).resolve()
     jobs = Path(chosen.write).resolve() if chosen.write else None

@@ -2,12 +2,14 @@
 
     python examples/plain-pytorch/federation.py
 
-Ten rounds take about a minute of one core, nearly all of it for the masks of 100 clients that one process plays.
+Ten rounds take about a minute of one core, nearly all of it for the masks of 100 clients that one
+process plays.
 
-Idea     14 handwritten digits on each of 100 clients. `compare` says beforehand what can work: so few clients cannot
-         teach anything by single private updates, and sums of one-bit updates are noisy but may do. So every client
-         clips, randomises and masks its update, and the server learns their sum alone. The network came with BatchNorm,
-         whose running statistics are not parameters: `group_norm` makes it one that can be learnt in private.
+Idea     14 handwritten digits on each of 100 clients. `compare` says beforehand what can work: so
+         few clients cannot teach anything by single private updates, and sums of one-bit updates
+         are noisy but may do. So every client clips, randomises and masks its update, and the
+         server learns their sum alone. The network came with BatchNorm, whose running statistics
+         are not parameters: `group_norm` makes it one that can be learnt in private.
 """
 
 from __future__ import annotations
@@ -20,7 +22,17 @@ import torch
 from numpy.typing import NDArray
 from sklearn.datasets import load_digits
 
-from quietbit import Adjacency, Ball, SumPlan, Trust, Uplink, calibrate_sum, compare, group_norm, masked_sum
+from quietbit import (
+    Adjacency,
+    Ball,
+    SumPlan,
+    Trust,
+    Uplink,
+    calibrate_sum,
+    compare,
+    group_norm,
+    masked_sum,
+)
 from quietbit.arrays import Structure, restore
 from quietbit.wire.payload import Payload
 
@@ -71,7 +83,13 @@ def main(rounds: int, seed: int) -> float:
     model = group_norm(network(), groups=4)
     ball = Ball.of(model.state_dict(), radius=CLIP)
     found = compare(
-        ball, epsilon=EPSILON, delta=DELTA, adjacency=Adjacency.ZERO_OUT, clients=CLIENTS, cohort=CLIENTS, rounds=rounds
+        ball,
+        epsilon=EPSILON,
+        delta=DELTA,
+        adjacency=Adjacency.ZERO_OUT,
+        clients=CLIENTS,
+        cohort=CLIENTS,
+        rounds=rounds,
     )
     for trust in (Trust.LOCAL, Trust.SECURE_AGGREGATION):
         best = found.best(trust)
@@ -86,7 +104,10 @@ def main(rounds: int, seed: int) -> float:
         min_honest_clients=CLIENTS,
         releases=rounds,
     )
-    uplink, structure = Uplink(calibrated.mechanism, like=model.state_dict()), Structure.of(model.state_dict())
+    uplink, structure = (
+        Uplink(calibrated.mechanism, like=model.state_dict()),
+        Structure.of(model.state_dict()),
+    )
     print(calibrated.guarantee.sentence())
     print(f"{rounds} rounds of about 6 seconds each", flush=True)
     accuracy, size = 0.0, 0
@@ -101,19 +122,26 @@ def main(rounds: int, seed: int) -> float:
         total = masked_sum(plan, codes)  # plays all parties; SumClient and SumServer are the halves
         flat = calibrated.mechanism.mean_from_sum(total.total, len(total.clients))
         mean = restore(structure, partial(part, flat))
-        model.load_state_dict({name: value - 2.0 * mean[name] for name, value in model.state_dict().items()})
+        model.load_state_dict(
+            {name: value - 2.0 * mean[name] for name, value in model.state_dict().items()}
+        )
         with torch.no_grad():
             accuracy = float((model(images[test]).argmax(dim=1) == labels[test]).float().mean())
         print(
-            f"round {number + 1}: {100 * accuracy:.1f} % of {len(labels[test])} images that no client has", flush=True
+            f"round {number + 1}: {100 * accuracy:.1f} % of {len(labels[test])} images that no client has",
+            flush=True,
         )
     print(f"{size:,} bytes per client per round for the masked codes")
     return accuracy
 
 
 if __name__ == "__main__":
-    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser = argparse.ArgumentParser(
+        description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
+    )
     parser.add_argument("--rounds", type=int, default=10)
-    parser.add_argument("--seed", type=int, default=0, help="of data and model; the noise is the operating system's")
+    parser.add_argument(
+        "--seed", type=int, default=0, help="of data and model; the noise is the operating system's"
+    )
     given = parser.parse_args()
     main(given.rounds, given.seed)

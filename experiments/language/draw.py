@@ -41,26 +41,42 @@ def main(results: Path, out: Path) -> None:
     """Draw both panels."""
     known: dict[str, Any] = {entry["name"]: entry for entry in json.loads(results.read_text())}
     figure = blank_figure(11.0, 4.6)
-    left = plain_axes(figure.add_subplot(1, 2, 1), "1,060 authors, each once", "epsilon", "test loss, nats per token")
+    left = plain_axes(
+        figure.add_subplot(1, 2, 1),
+        "1,060 authors, each once",
+        "epsilon",
+        "test loss, nats per token",
+    )
     for name, level in LEVELS.items():
         height = mean(known[level]["test"])
         left.axhline(height, color=GREY, linewidth=1.0, linestyle=(0, (4, 3)))
         left.text(8.25, height, name, fontsize=8, color=INK, va="bottom")
-    for (name, (way, _)), look in zip(WAYS.items(), looks([kind for _, kind in WAYS.values()]), strict=True):
+    for (name, (way, _)), look in zip(
+        WAYS.items(), looks([kind for _, kind in WAYS.values()]), strict=True
+    ):
         heights = [mean(known[f"bias zero {way} {epsilon}"]["test"]) for epsilon in EPSILONS]
         left.plot(EPSILONS, heights, label=name, linewidth=1.8, **look.line)
     votes = known["votes"]["prompts"]["elected"]
-    left.plot(EPSILONS, [votes[f"votes {epsilon}"] for epsilon in EPSILONS], "k*", label="265 votes on 32 prompts")
+    left.plot(
+        EPSILONS,
+        [votes[f"votes {epsilon}"] for epsilon in EPSILONS],
+        "k*",
+        label="265 votes on 32 prompts",
+    )
     left.set_xlim(0.6, 11.2)
     left.set_xticks(EPSILONS)
     left.set_ylim(3.38, 3.87)
     left.legend(loc="lower left", fontsize=8, frameon=False, labelcolor=INK)
-    right = plain_axes(figure.add_subplot(1, 2, 2), "who gains: 132 test authors", "nats per token gained", "")
+    right = plain_axes(
+        figure.add_subplot(1, 2, 2), "who gains: 132 test authors", "nats per token gained", ""
+    )
     before = known["bias zero-shot"]["authors"]
     columns = []
     for line in GAINS.values():
         columns.append([old - new for old, new in zip(before, known[line]["authors"], strict=True)])
-    right.boxplot(columns, orientation="horizontal", tick_labels=list(GAINS), whis=(0, 100), widths=0.5)
+    right.boxplot(
+        columns, orientation="horizontal", tick_labels=list(GAINS), whis=(0, 100), widths=0.5
+    )
     right.axvline(0.0, color=GREY, linewidth=1.0)
     save_figure(figure, out)
 

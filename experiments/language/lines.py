@@ -19,7 +19,9 @@ class Line:
     seeds: int | None = None
 
 
-def line(group: str, setting: Setting, kind: str = "bias", start: str = "zero", seeds: int | None = None) -> Line:
+def line(
+    group: str, setting: Setting, kind: str = "bias", start: str = "zero", seeds: int | None = None
+) -> Line:
     """Return a line that is called after its parts."""
     words = [kind, start, setting.mechanism]
     if setting.epsilon:
@@ -80,7 +82,9 @@ def all_lines() -> list[Line]:
     for clients in (265, 530):
         for epsilon in (8.0, 1.0):
             lines.append(line("crowd", Setting("vmvu", epsilon, clients=clients, cohort=53)))
-            lines.append(line("crowd", Setting("vmvu", epsilon, "man", 16, clients=clients, cohort=53)))
+            lines.append(
+                line("crowd", Setting("vmvu", epsilon, "man", 16, clients=clients, cohort=53))
+            )
     for factor in (0.5, 0.25, 0.125):
         lines.append(line("crowd", Setting("vmvu", 1.0, noise=factor), seeds=1))
         lines.append(line("crowd", Setting("vmvu", 8.0, noise=factor), seeds=1))

@@ -1,9 +1,10 @@
 """Does a trained model remember? Planted sentences, and one-run audits of whole trainings.
 
-Idea     half of CANARIES clients, by coins, take part; the others send zeros. In the first training a canary's text
-         begins with a sentence of six random words, three times: exposure among 10,000 other sentences, and an audit
-         of who sees the final model alone. In the second a canary sends a random direction of the largest allowed
-         length: an audit of who sees what the server sees, each release (local) or the rounds' sums.
+Idea     half of CANARIES clients, by coins, take part; the others send zeros. In the first training
+         a canary's text begins with a sentence of six random words, three times: exposure among
+         10,000 other sentences, and an audit of who sees the final model alone. In the second a
+         canary sends a random direction of the largest allowed length: an audit of who sees what
+         the server sees, each release (local) or the rounds' sums.
 """
 
 from __future__ import annotations
@@ -51,7 +52,11 @@ def remember(run: Any, say: Callable[[str], None]) -> None:
         began = time.monotonic()
         rate = run.result(name)["rate"]
         basis = run.basis("bias", "zero", setting)
-        result: dict[str, Any] = {"name": label, "epsilon": setting.epsilon, "canaries": secret.present.size}
+        result: dict[str, Any] = {
+            "name": label,
+            "epsilon": setting.epsilon,
+            "canaries": secret.present.size,
+        }
         result |= secret.planted(setting, rate, basis)
         result |= secret.directions(setting, rate, basis)
         result["seconds"] = time.monotonic() - began
@@ -80,7 +85,8 @@ class Secrets:
         self.present = rng.random(count) < 0.5
         drawn = rng.choice(words, size=(count + ALTERNATIVES, WORDS))
         self.sentences = np.concatenate(
-            (np.tile(self.template, (drawn.shape[0], 1)), drawn, np.tile(end, (drawn.shape[0], 1))), axis=1
+            (np.tile(self.template, (drawn.shape[0], 1)), drawn, np.tile(end, (drawn.shape[0], 1))),
+            axis=1,
         )
         ids = crowd.ids.clone()
         lengths = crowd.lengths.clone()
@@ -111,7 +117,14 @@ class Secrets:
             return mean(torch.where(self.absent[here][:, None], 0.0, rows), generator)
 
         point = train(
-            self.task, setting, self.task.zero(), rate, 1, clients=self.crowd, basis=basis, watch=without_absent
+            self.task,
+            setting,
+            self.task.zero(),
+            rate,
+            1,
+            clients=self.crowd,
+            basis=basis,
+            watch=without_absent,
         )
         after = self.losses(point)
         count = self.present.size
@@ -137,7 +150,9 @@ class Secrets:
         units = torch.randn((self.present.size, dimension), generator=generator, device=device)
         units /= units.norm(dim=1, keepdim=True)
         place = torch.full((task.texts.clients.count,), -1, device=device)
-        place[torch.from_numpy(self.owners).to(device)] = torch.arange(self.present.size, device=device)
+        place[torch.from_numpy(self.owners).to(device)] = torch.arange(
+            self.present.size, device=device
+        )
         coins = torch.from_numpy(self.present).to(device)
         scores = torch.zeros(self.present.size, device=device)
 

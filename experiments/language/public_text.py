@@ -2,10 +2,11 @@
 
     python experiments/language/public_text.py --tokenizer tokenizer.json --out public.npz
 
-Idea     English manual pages by section, READMEs and the like (no changelogs, news or licences), and manual pages in
-         seven other languages, some of them translated in part. At most one page of each beginning of a name; of each
-         the first 512 tokens, or tokens 88 to 600 of a longer one. What a machine has depends on its packages: the
-         results' own set had 744 documents and 371,349 tokens.
+Idea     English manual pages by section, READMEs and the like (no changelogs, news or licences),
+         and manual pages in seven other languages, some of them translated in part. At most one
+         page of each beginning of a name; of each the first 512 tokens, or tokens 88 to 600 of a
+         longer one. What a machine has depends on its packages: the results' own set had 744
+         documents and 371,349 tokens.
 """
 
 from __future__ import annotations
@@ -36,7 +37,17 @@ UNWANTED = re.compile(r"(?i)changelog|changes|news|history|copyright|licen|relea
 
 def manual_page(path: str) -> str:
     """Return a manual page as plain lines."""
-    command = ["man", "-P", "cat", "-E", "UTF-8", "--no-justification", "--no-hyphenation", "-l", path]
+    command = [
+        "man",
+        "-P",
+        "cat",
+        "-E",
+        "UTF-8",
+        "--no-justification",
+        "--no-hyphenation",
+        "-l",
+        path,
+    ]
     setting = {**os.environ, "MANWIDTH": "200", "LC_ALL": "C.UTF-8"}
     shown = subprocess.run(command, capture_output=True, env=setting, timeout=20, check=False)  # noqa: S603
     text = re.sub(".\x08", "", shown.stdout.decode("utf8", "replace"))
@@ -60,7 +71,9 @@ def main() -> None:
     """Collect every kind, and write tokens with their offsets."""
     from tokenizers import Tokenizer
 
-    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser = argparse.ArgumentParser(
+        description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
+    )
     parser.add_argument("--tokenizer", type=Path, required=True)
     parser.add_argument("--out", type=Path, required=True)
     given = parser.parse_args()
@@ -69,8 +82,18 @@ def main() -> None:
     kept: list[np.ndarray] = []
     kinds: list[str] = []
 
-    def take(kind: str, paths: list[str], read: Callable[[str], str], name: Callable[[str], str], most: int) -> None:
-        files = [path for path in paths if Path(path).is_file() and not Path(path).name.startswith("gcloud")]
+    def take(
+        kind: str,
+        paths: list[str],
+        read: Callable[[str], str],
+        name: Callable[[str], str],
+        most: int,
+    ) -> None:
+        files = [
+            path
+            for path in paths
+            if Path(path).is_file() and not Path(path).name.startswith("gcloud")
+        ]
         rng.shuffle(files)
         seen: set[str] = set()
         for path in files:

@@ -1,10 +1,12 @@
 """Run the lines of the language experiments on a GPU, in an order of importance, until the time is up.
 
-    python experiments/language/run.py --data DIR --weights DIR --mechanisms FILE --out DIR --jobs public lines:main
+    python experiments/language/run.py --data DIR --weights DIR --mechanisms FILE --out DIR --jobs
+    public lines:main
 
-Idea     a line is a setting; its step is found by doubling and halving on the authors of `choose`, with seed 1, and
-         seeds 2 and 3 are then trained with that step. Test authors are looked at once, after that. What is in the
-         file of results already is not run again, and public starting points are read from beside it.
+Idea     a line is a setting; its step is found by doubling and halving on the authors of `choose`,
+         with seed 1, and seeds 2 and 3 are then trained with that step. Test authors are looked at
+         once, after that. What is in the file of results already is not run again, and public
+         starting points are read from beside it.
 """
 
 from __future__ import annotations
@@ -70,7 +72,9 @@ class Run:
             return None
         key = (kind, start, setting.source, setting.k)
         if key not in self.bases:
-            self.bases[key] = self.task(kind).basis(setting.source, setting.k, self.start(kind, start))
+            self.bases[key] = self.task(kind).basis(
+                setting.source, setting.k, self.start(kind, start)
+            )
         return self.bases[key]
 
     def has(self, name: str) -> bool:
@@ -89,7 +93,10 @@ class Run:
 
     def save_points(self) -> None:
         """Write what later programs start from."""
-        np.savez(self.path.parent / "points.npz", **{name: point.cpu().numpy() for name, point in self.points.items()})
+        np.savez(
+            self.path.parent / "points.npz",
+            **{name: point.cpu().numpy() for name, point in self.points.items()},
+        )
 
     @property
     def over(self) -> bool:
@@ -114,7 +121,9 @@ def zero_shot(run: Run, kind: str) -> None:
     result["authors"] = [task.by_author(run.texts.test, point)]
     result["clip"] = task.clip
     run.add(result)
-    say(f"{name}: choose {result['choose'][0]:.3f} test {result['test'][0]:.3f} clip {task.clip:.3f}")
+    say(
+        f"{name}: choose {result['choose'][0]:.3f} test {result['test'][0]:.3f} clip {task.clip:.3f}"
+    )
 
 
 def public(run: Run, kind: str, name: str, group: Rows) -> None:
@@ -151,7 +160,9 @@ def report(run: Run, result: dict[str, Any], task: Task, points: list[Any]) -> N
     result["authors"] = [task.by_author(run.texts.test, point) for point in points]
     run.add(result)
     tests = " ".join(f"{loss:.3f}" for loss in result["test"])
-    say(f"{result['name']}: rate {result.get('rate')} choose {result['choose'][0]:.3f} test {tests}")
+    say(
+        f"{result['name']}: rate {result.get('rate')} choose {result['choose'][0]:.3f} test {tests}"
+    )
 
 
 def noise_length(run: Run, line: Line) -> float:
@@ -226,7 +237,12 @@ def samples(run: Run) -> None:
     task = run.task("bias")
     chosen = np.random.default_rng(10).permutation(run.texts.test.count)[:10]
     prompts = run.texts.test.ids[torch.from_numpy(chosen).to(task.network.device), :12]
-    result: dict[str, Any] = {"name": "samples", "authors": chosen.tolist(), "prompts": prompts.tolist(), "after": {}}
+    result: dict[str, Any] = {
+        "name": "samples",
+        "authors": chosen.tolist(),
+        "prompts": prompts.tolist(),
+        "after": {},
+    }
     models = {"zero-shot": task.zero()}
     models |= {name: point for name, point in run.points.items() if point.numel() == task.dimension}
     for name, point in models.items():
@@ -265,20 +281,28 @@ def do(run: Run, job: str) -> None:
 
 def main() -> None:
     """Run the jobs in order."""
-    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser = argparse.ArgumentParser(
+        description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
+    )
     parser.add_argument("--data", type=Path, required=True)
     parser.add_argument("--weights", type=Path, required=True)
     parser.add_argument("--mechanisms", type=Path, required=True)
     parser.add_argument("--out", type=Path, required=True)
     parser.add_argument("--known", type=Path, help="folder with results of an earlier program")
     parser.add_argument("--minutes", type=float, default=9.0)
-    parser.add_argument("--jobs", nargs="*", default=["public", "lines:main", "votes", "memory", "samples"])
-    parser.add_argument("--names", type=Path, help="lines to run, in this order, for the job `named`")
+    parser.add_argument(
+        "--jobs", nargs="*", default=["public", "lines:main", "votes", "memory", "samples"]
+    )
+    parser.add_argument(
+        "--names", type=Path, help="lines to run, in this order, for the job `named`"
+    )
     parser.add_argument("--length", type=int, default=512)
     parser.add_argument("--most", type=int, default=None, help="texts of a group, for a trial")
     given = parser.parse_args()
     run = Run(given)
-    say(f"clients {run.texts.clients.count}, volunteers {run.texts.volunteers.count}, test {run.texts.test.count}")
+    say(
+        f"clients {run.texts.clients.count}, volunteers {run.texts.volunteers.count}, test {run.texts.test.count}"
+    )
     for job in given.jobs:
         try:
             do(run, job)

@@ -1,8 +1,10 @@
 """Make the words of canaries and the prompts that clients vote on, as tokens.
 
-    python experiments/language/sentences.py --tokenizer tokenizer.json --public public.npz --out FOLDER
+    python experiments/language/sentences.py --tokenizer tokenizer.json --public public.npz --out
+    FOLDER
 
-Prompts are sixteen sentences by hand, good and bad, and the beginnings of sixteen public documents drawn by a seed.
+Prompts are sixteen sentences by hand, good and bad, and the beginnings of sixteen public documents
+drawn by a seed.
 """
 
 from __future__ import annotations
@@ -34,7 +36,7 @@ PROMPTS = (
     "Hello! How can I help you today?\n",
     "Build-Depends: debhelper, python3, dh-python\nStandards-Version: 4.6.2\nHomepage: URL\n",
     "Summary of what each maintainer did, one item per line, with short sentences in the imperative:\n",
-    "Frequently asked questions\n",
+    "Frequently asked requests\n",
 )
 
 
@@ -42,7 +44,9 @@ def main() -> None:
     """Write ``words.npz`` and ``prompts.npz``."""
     from tokenizers import Tokenizer
 
-    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser = argparse.ArgumentParser(
+        description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
+    )
     parser.add_argument("--tokenizer", type=Path, required=True)
     parser.add_argument("--public", type=Path, required=True)
     parser.add_argument("--out", type=Path, required=True)
@@ -60,7 +64,9 @@ def main() -> None:
         if usual and SHORTEST <= len(text) <= LONGEST:
             words.append(token)
     list_of_words = np.array(words[:WORDS], dtype=np.uint16)
-    np.savez(given.out / "words.npz", words=list_of_words, template=encoded(TEMPLATE), end=encoded("\n"))
+    np.savez(
+        given.out / "words.npz", words=list_of_words, template=encoded(TEMPLATE), end=encoded("\n")
+    )
     prompts = {f"a{place:02d}": encoded(text) for place, text in enumerate(PROMPTS)}
     with np.load(given.public) as file:
         chosen = np.random.default_rng(4).choice(file["kind"].size, 16, replace=False)

@@ -1,8 +1,9 @@
 """Authors and public documents as rows of tokens.
 
-Idea     `tokens.npz` has the authors' tokens and their split; `public.npz` (made by `public_text.py`) has documents
-         that are not of their kind. VOLUNTEERS training authors, drawn by a fixed seed, play people whose text is
-         public: they are no clients. Steps are chosen on the split `choose`, results are of `test`.
+Idea     `tokens.npz` has the authors' tokens and their split; `public.npz` (made by
+         `public_text.py`) has documents that are not of their kind. VOLUNTEERS training authors,
+         drawn by a fixed seed, play people whose text is public: they are no clients. Steps are
+         chosen on the split `choose`, results are of `test`.
 """
 
 from __future__ import annotations

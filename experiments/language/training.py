@@ -1,11 +1,13 @@
 """Training by federated rounds: clipped gradients, a subspace where there is one, and a mechanism's law on their mean.
 
-Idea     every client takes part once. A round has COHORT clients; the gradient of each is clipped, a mechanism makes a
-         noisy mean of them, and the server takes a step with momentum that falls to a tenth. With a subspace a client
-         sends the coordinates of its gradient in k public directions, clipped at half of the clip. The clip is the
-         median length of public gradients (the manuals'), never of clients'.
-         Releases are drawn from the mechanisms' laws (`quietbit_lab.cohort`); `payloads` sends real ones instead.
-Symbols  d numbers are trained, k directions; lengths are in clips, so that a row has length 1 at most.
+Idea     every client takes part once. A round has COHORT clients; the gradient of each is clipped,
+         a mechanism makes a noisy mean of them, and the server takes a step with momentum that
+         falls to a tenth. With a subspace a client sends the coordinates of its gradient in k
+         public directions, clipped at half of the clip. The clip is the median length of public
+         gradients (the manuals'), never of clients'. Releases are drawn from the mechanisms' laws
+         (`quietbit_lab.cohort`); `payloads` sends real ones instead.
+Symbols  d numbers are trained, k directions; lengths are in clips, so that a row has length 1 at
+         most.
 """
 
 from __future__ import annotations
@@ -29,7 +31,11 @@ COHORT = 106
 MOMENTUM = 0.5
 LAST = 0.1  # of the step, at the end
 SUBSPACE_CLIP = 0.5  # of the clip
-WIDE = {1.0: 1024, 4.0: 4096, 8.0: 4096}  # coordinates that one-bit sums of few numbers are spread over
+WIDE = {
+    1.0: 1024,
+    4.0: 4096,
+    8.0: 4096,
+}  # coordinates that one-bit sums of few numbers are spread over
 Mean = Callable[[Any, Any], Any]
 
 
@@ -76,7 +82,11 @@ class Task:
 
     def basis(self, source: str, k: int, point: Any) -> Any:
         """Return the k leading directions of public gradients at ``point``, orthonormal rows (k, d)."""
-        group = {"vol": self.texts.volunteers, "man": self.texts.manuals, "lang": self.texts.languages}[source]
+        group = {
+            "vol": self.texts.volunteers,
+            "man": self.texts.manuals,
+            "lang": self.texts.languages,
+        }[source]
         rows = self.gradients(group, point)
         rows = rows / rows.norm(dim=1, keepdim=True).clamp(min=1e-12)
         values, vectors = torch.linalg.eigh((rows @ rows.T).double())
@@ -85,7 +95,9 @@ class Task:
         return torch.linalg.qr(basis.T.double())[0].T.float().contiguous()
 
 
-def mean_of(task: Task, mechanism: str, epsilon: float, dimension: int, cohort: int, noise: float = 1.0) -> Mean:
+def mean_of(
+    task: Task, mechanism: str, epsilon: float, dimension: int, cohort: int, noise: float = 1.0
+) -> Mean:
     """Return what makes a noisy mean of rows in the unit ball; ``noise`` scales normal noise instead of the law."""
     known = task.mechanisms
     if mechanism == "none":
@@ -155,7 +167,8 @@ def train(
         seed: of the order of clients, and of noise.
         clients: the clients' texts; the task's unless given.
         basis: directions at ``start``, where they were computed before.
-        watch: called with (round, places of clients, clipped rows, mean function) in place of the mean; for audits.
+        watch: called with (round, places of clients, clipped rows, mean function) in place of the
+            mean; for audits.
     """
     device = task.network.device
     crowd = task.texts.clients if clients is None else clients
@@ -168,7 +181,9 @@ def train(
     point = start.clone()
     speed = torch.zeros_like(point)
     dimension = setting.k or task.dimension
-    mean = mean_of(task, setting.mechanism, setting.epsilon, dimension, setting.cohort, setting.noise)
+    mean = mean_of(
+        task, setting.mechanism, setting.epsilon, dimension, setting.cohort, setting.noise
+    )
     radius = task.clip * (SUBSPACE_CLIP if setting.k else 1.0)
     if setting.k and basis is None:
         basis = task.basis(setting.source, setting.k, point)
@@ -184,18 +199,22 @@ def train(
         if setting.k:
             rows = rows @ basis.T
         rows = torch.nan_to_num(rows / rows.norm(dim=1, keepdim=True).clamp(min=radius))
-        found = mean(rows, generator) if watch is None else watch(number, here, rows, (mean, generator))
+        found = (
+            mean(rows, generator) if watch is None else watch(number, here, rows, (mean, generator))
+        )
         step = found @ basis if setting.k else found
         speed = MOMENTUM * speed + step
         point = point - rate * (1 - (1 - LAST) * number / rounds) * speed
     return point
 
 
-def train_public(task: Task, group: Rows, rate: float, steps: int, every: int, seed: int) -> tuple[Any, int, float]:
+def train_public(
+    task: Task, group: Rows, rate: float, steps: int, every: int, seed: int
+) -> tuple[Any, int, float]:
     """Train on public texts alone; return the numbers, the step and the loss of the best moment on `choose`.
 
-    Batches of 53 texts, clipped alike; the step falls to a tenth over ``steps``. The end is chosen as the step size
-    is: on authors that are neither public text nor test.
+    Batches of 53 texts, clipped alike; the step falls to a tenth over ``steps``. The end is chosen
+    as the step size is: on authors that are neither public text nor test.
     """
     device = task.network.device
     shuffle = torch.Generator().manual_seed(seed)

@@ -1,10 +1,11 @@
 """Votes against gradients: one round of VOTERS clients, at equal epsilon and in equal bytes.
 
-Idea     a voter has the loss of its text under each of m candidates, and sends its preferences as one vector of
-         length 1: losses below their mean (scores), or a one at the best candidate (votes). The server takes the
-         candidate with the largest mean. Or the same clients send a gradient once, whole or as k coordinates of public
-         directions, and the server takes one step whose size is chosen on `choose`. All are 80 bytes of `vmvu`.
-         Candidates are adapters trained on one kind of public text each, and prompts, put before the text.
+Idea     a voter has the loss of its text under each of m candidates, and sends its preferences as
+         one vector of length 1: losses below their mean (scores), or a one at the best candidate
+         (votes). The server takes the candidate with the largest mean. Or the same clients send a
+         gradient once, whole or as k coordinates of public directions, and the server takes one
+         step whose size is chosen on `choose`. All are 80 bytes of `vmvu`. Candidates are adapters
+         trained on one kind of public text each, and prompts, put before the text.
 """
 
 from __future__ import annotations
@@ -30,7 +31,9 @@ def vote(run: Any, say: Callable[[str], None]) -> None:
         return
     began = time.monotonic()
     task = run.task("bias")
-    order = torch.randperm(run.texts.clients.count, generator=torch.Generator().manual_seed(5))[:VOTERS]
+    order = torch.randperm(run.texts.clients.count, generator=torch.Generator().manual_seed(5))[
+        :VOTERS
+    ]
     voters = run.texts.clients.at(order.to(task.network.device))
     result: dict[str, Any] = {"name": "votes", "voters": voters.count}
     result["zero-shot"] = task.loss(run.texts.test, task.zero())
@@ -39,7 +42,9 @@ def vote(run: Any, say: Callable[[str], None]) -> None:
     losses = torch.stack([authors(task, voters, point) for point in adapters.values()], dim=1)
     tests = [task.loss(run.texts.test, point) for point in adapters.values()]
     result["adapters"] = {"names": names, "test": tests, **elected(task, losses, tests)}
-    say(f"adapters: {dict(zip(names, np.round(tests, 3).tolist(), strict=True))} {result['adapters']['elected']}")
+    say(
+        f"adapters: {dict(zip(names, np.round(tests, 3).tolist(), strict=True))} {result['adapters']['elected']}"
+    )
     with np.load(run.given.data / "prompts.npz") as file:
         prompts = [file[name].astype(np.int64) for name in sorted(file.files)]
     columns = [prompted(task, voters, prompt) for prompt in prompts]
@@ -54,7 +59,9 @@ def vote(run: Any, say: Callable[[str], None]) -> None:
         for source, k in (("", 0), ("man", 16), ("man", 64)):
             setting = Setting("vmvu", epsilon, source, k, cohort=VOTERS)
             basis = run.basis("bias", "zero", setting)
-            result["gradients"][f"{epsilon:g} {source}-{k}"] = one_round(run, task, setting, voters, basis)
+            result["gradients"][f"{epsilon:g} {source}-{k}"] = one_round(
+                run, task, setting, voters, basis
+            )
     for name, loss in result["gradients"].items():
         say(f"one round of gradients {name}: {loss}")
     result["seconds"] = time.monotonic() - began
@@ -69,7 +76,9 @@ def candidates(task: Task) -> dict[str, Any]:
         speed = torch.zeros_like(point)
         group = task.texts.public[kind]
         for number in range(STEPS):
-            rows = task.gradients(group.at(torch.arange(min(48, group.count), device=point.device)), point)
+            rows = task.gradients(
+                group.at(torch.arange(min(48, group.count), device=point.device)), point
+            )
             rows = rows / rows.norm(dim=1, keepdim=True).clamp(min=task.clip)
             speed = 0.5 * speed + rows.mean(dim=0)
             point = point - 4.0 * (1 - 0.9 * number / STEPS) * speed
@@ -90,7 +99,9 @@ def prompted_sums(task: Task, rows: Rows, prompt: np.ndarray) -> tuple[Any, Any]
     """Return sums of losses of texts after a prompt, of the same tokens that count without one."""
     head = torch.from_numpy(prompt).to(rows.ids.device).expand(rows.count, -1)
     ids = torch.cat((head, rows.ids), dim=1)
-    return task.network.author_losses(ids, rows.lengths + prompt.size, task.kind, task.zero(), prompt.size)
+    return task.network.author_losses(
+        ids, rows.lengths + prompt.size, task.kind, task.zero(), prompt.size
+    )
 
 
 def prompted(task: Task, rows: Rows, prompt: np.ndarray) -> Any:

@@ -21,7 +21,11 @@ __all__ = ["cache_folder", "write_json", "write_text", "write_whole"]
 def cache_folder(name: str) -> Path:
     """Return where things of this name are kept: under ``QUIETBIT_CACHE``, or in the user's cache folder."""
     override = os.environ.get("QUIETBIT_CACHE")
-    base = Path(override) if override else Path(os.environ.get("XDG_CACHE_HOME") or Path.home() / ".cache") / "quietbit"
+    base = (
+        Path(override)
+        if override
+        else Path(os.environ.get("XDG_CACHE_HOME") or Path.home() / ".cache") / "quietbit"
+    )
     return base / name
 
 

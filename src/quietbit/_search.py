@@ -1,7 +1,8 @@
 """Where a condition stops to hold: one bisection, which always ends on the side that was asked for.
 
-Idea     the end of the bracket where the condition holds is returned, so that a search for the most that privacy
-         allows ends on the private side, whatever roundings, an uneven condition or too few steps do to it.
+Idea     the end of the bracket where the condition holds is returned, so that a search for the most
+         that privacy allows ends on the private side, whatever roundings, an uneven condition or
+         too few steps do to it.
 """
 
 from __future__ import annotations
@@ -25,8 +26,9 @@ def bisect(
 ) -> float:
     """Return a point where the condition holds, as near to ``outside`` as was found; it is taken to hold at ``inside``.
 
-    Stop when the ends, in either order, are within the share ``relative`` of the larger, or after ``halvings`` steps.
-    ``by_ratio`` halves the logarithm, for positive ends that are orders of magnitude apart.
+    Stop when the ends, in either order, are within the share ``relative`` of the larger, or after
+    ``halvings`` steps. ``by_ratio`` halves the logarithm, for positive ends that are orders of
+    magnitude apart.
 
     >>> bisect(lambda x: x * x <= 2, 0.0, 2.0) ** 2 <= 2
     True

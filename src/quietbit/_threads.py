@@ -1,7 +1,8 @@
 """One thread for linear algebra: where systems are small, waiting for other threads costs more than they save.
 
-Idea     libraries start a thread per core for every product, which made small solves twenty times slower on a busy
-         machine. Work is spread over threads where it is large, by the code that knows it is.
+Idea     libraries start a thread per core for every product, which made small solves twenty times
+         slower on a busy machine. Work is spread over threads where it is large, by the code that
+         knows it is.
 """
 
 from __future__ import annotations

@@ -1,8 +1,9 @@
 """Nested arrays as one flat vector, and back; the only list of dtypes.
 
-Idea     a nested dict, list or tuple is the concatenation of its arrays, dicts by sorted keys; it is walked once, and
-         nothing is copied: kernels read the arrays in turn under one joint norm. The receiver says which structure
-         to rebuild, and only shapes and types of that structure are kept: never its numbers.
+Idea     a nested dict, list or tuple is the concatenation of its arrays, dicts by sorted keys; it
+         is walked once, and nothing is copied: kernels read the arrays in turn under one joint
+         norm. The receiver says which structure to rebuild, and only shapes and types of that
+         structure are kept: never its numbers.
 """
 
 from __future__ import annotations
@@ -19,21 +20,41 @@ from quietbit._typing import FloatVector
 from quietbit.errors import InvalidParameter, require, require_module
 
 __all__ = [
-    "FLOATS", "NUMPY_FLOATS", "Leaf", "Structure", "as_array", "check_parameters", "dtype_name", "flatten", "is_tensor",
+    "FLOATS",
+    "NUMPY_FLOATS",
+    "Leaf",
+    "Structure",
+    "as_array",
+    "check_parameters",
+    "dtype_name",
+    "flatten",
+    "is_tensor",
     "restore",
-]  # fmt: skip
+]
 
 NUMPY_FLOATS = ("float16", "float32", "float64")
 FLOATS = ("float16", "bfloat16", "float32", "float64")
 RULE = "float16, bfloat16, float32 or float64"
 MAX_DEPTH = 64
 CHUNK = 1 << 20
-# What torch, Keras and flax call what a normalisation layer notes of the data. With noise on it a variance becomes
-# negative, and the model NaN, in a run that otherwise looks well.
-STATISTICS = {"running_mean", "running_var", "num_batches_tracked", "moving_mean", "moving_variance", "moving_var"}
+# What torch, Keras and flax call what a normalisation layer notes of the data. With noise on it a
+# variance becomes negative, and the model NaN, in a run that otherwise looks well.
+STATISTICS = {
+    "running_mean",
+    "running_var",
+    "num_batches_tracked",
+    "moving_mean",
+    "moving_variance",
+    "moving_var",
+}
 COLLECTION = "batch_stats"
-TENSOR_MODULES = ("torch", "torch._tensor")  # what torch.Tensor calls its module when torch is imported, and before
-PARAMETERS = "send model.named_parameters() alone, of quietbit.group_norm(model) where it has BatchNorm"
+TENSOR_MODULES = (
+    "torch",
+    "torch._tensor",
+)  # what torch.Tensor calls its module when torch is imported, and before
+PARAMETERS = (
+    "send model.named_parameters() alone, of quietbit.group_norm(model) where it has BatchNorm"
+)
 
 
 @final
@@ -85,25 +106,39 @@ class Structure:
         """Refuse arrays that are elsewhere or of another shape; types may differ."""
         for (path, leaf), part in zip(found, self.parts, strict=False):
             require(path == part.path, "next array of the update", path, part.path)
-            require(tuple(leaf.shape) == part.shape, f"shape of {path}", tuple(leaf.shape), f"{part.shape}")
-        require(len(found) == len(self.parts), "number of arrays in the update", len(found), f"{len(self.parts)}")
+            require(
+                tuple(leaf.shape) == part.shape,
+                f"shape of {path}",
+                tuple(leaf.shape),
+                f"{part.shape}",
+            )
+        require(
+            len(found) == len(self.parts),
+            "number of arrays in the update",
+            len(found),
+            f"{len(self.parts)}",
+        )
 
 
 def flatten(tree: Any, like: Structure | None = None) -> tuple[list[Any], bool]:
     """Return the arrays of an update in order, as kernels read them, and whether they are tensors on a GPU.
 
-    On the host bfloat16 comes as the uint16 of its bits; an update that lies on a GPU whole stays there. Refused with
-    their places: running statistics, integers, sparse tensors, masked arrays, whatever is not an array; and another
-    structure than ``like``.
+    On the host bfloat16 comes as the uint16 of its bits; an update that lies on a GPU whole stays
+    there. Refused with their places: running statistics, integers, sparse tensors, masked arrays,
+    whatever is not an array; and another structure than ``like``.
     """
     found: list[tuple[str, Any]] = []
     _collect(tree, "update", 0, found)
     if like is not None:
         like.compare(found)
     kinds = [leaf.dtype.name if type(leaf) is np.ndarray else dtype_name(leaf) for _, leaf in found]
-    if like is None or not set(kinds) <= {*FLOATS}:  # names of a known structure have been looked at
+    if like is None or not set(kinds) <= {
+        *FLOATS
+    }:  # names of a known structure have been looked at
         check_parameters((path, kind) for (path, _), kind in zip(found, kinds, strict=True))
-    if found and all(not isinstance(leaf, np.ndarray) and is_tensor(leaf) and leaf.is_cuda for _, leaf in found):
+    if found and all(
+        not isinstance(leaf, np.ndarray) and is_tensor(leaf) and leaf.is_cuda for _, leaf in found
+    ):
         for path, leaf in found:
             _check_tensor(leaf, path)
         return [leaf.detach() for _, leaf in found], True
@@ -151,7 +186,10 @@ def is_tensor(value: Any) -> bool:
 
     The module is never looked at: another thread may be importing it, and then has only half of it.
     """
-    return any(base.__name__ == "Tensor" and base.__module__ in TENSOR_MODULES for base in type(value).__mro__)
+    return any(
+        base.__name__ == "Tensor" and base.__module__ in TENSOR_MODULES
+        for base in type(value).__mro__
+    )
 
 
 def dtype_name(leaf: Any) -> str:
@@ -166,7 +204,9 @@ def as_array(leaf: Any, path: str = "update") -> NDArray[Any]:
         torch = _check_tensor(leaf, path)
         here = leaf.detach().resolve_neg().cpu()
         short = here.dtype is torch.bfloat16
-        array: NDArray[Any] = here.view(torch.int16).numpy().view(np.uint16) if short else here.numpy()
+        array: NDArray[Any] = (
+            here.view(torch.int16).numpy().view(np.uint16) if short else here.numpy()
+        )
         return array
     if isinstance(leaf, np.ma.MaskedArray):
         raise InvalidParameter.of(path, "an array without a mask", "a masked array")
@@ -180,7 +220,9 @@ def as_array(leaf: Any, path: str = "update") -> NDArray[Any]:
 def _check_tensor(tensor: Any, path: str) -> Any:
     torch: Any = require_module("torch", "torch")
     require(dtype_name(tensor) in FLOATS, f"type of {path}", str(tensor.dtype), RULE)
-    require(tensor.layout is torch.strided, f"layout of {path}", str(tensor.layout), "strided (dense)")
+    require(
+        tensor.layout is torch.strided, f"layout of {path}", str(tensor.layout), "strided (dense)"
+    )
     return torch
 
 
@@ -192,7 +234,12 @@ def _collect(node: Any, path: str, depth: int, found: list[tuple[str, Any]]) -> 
     require(depth <= MAX_DEPTH, "depth of the update", depth, f"at most {MAX_DEPTH}")
     if isinstance(node, Mapping):
         kinds = {type(key) for key in node}
-        require(kinds <= {str} or kinds <= {int}, f"keys of {path}", [*node][:4], "all words or all whole numbers")
+        require(
+            kinds <= {str} or kinds <= {int},
+            f"keys of {path}",
+            [*node][:4],
+            "all words or all whole numbers",
+        )
         for key in sorted(node):
             _collect(node[key], f"{path}[{key!r}]", depth + 1, found)
     elif isinstance(node, list | tuple):
@@ -225,12 +272,19 @@ def _described(leaf: Any, path: str) -> Leaf:
 def _filled(leaf: Leaf, read: Callable[[int, int], FloatVector], start: int) -> Any:
     own = leaf.library == "numpy"
     library: Any = np if own else require_module("torch", "torch")
-    whole = library.empty(leaf.size, dtype=getattr(library, leaf.kind, leaf.kind))  # ml_dtypes knows bfloat16 by name
+    whole = library.empty(
+        leaf.size, dtype=getattr(library, leaf.kind, leaf.kind)
+    )  # ml_dtypes knows bfloat16 by name
     with np.errstate(over="ignore"):
         for low in range(0, leaf.size, CHUNK):
             high = min(leaf.size, low + CHUNK)
             values = read(start + low, start + high)
             whole[low:high] = values if own else library.from_numpy(values)
             fits = bool(library.isfinite(whole[low:high]).all())
-            require(fits, f"type of {leaf.path} in `like`", leaf.kind, "one that holds the mean, such as float32")
+            require(
+                fits,
+                f"type of {leaf.path} in `like`",
+                leaf.kind,
+                "one that holds the mean, such as float32",
+            )
     return whole.reshape(leaf.shape) if own else whole.reshape(leaf.shape).to(leaf.device)

@@ -39,22 +39,44 @@ class QuietbitError(Exception):
 
 
 class InvalidParameter(QuietbitError, ValueError):
-    """A value outside what the mathematics allows; ``name``, ``rule`` and ``value`` where one value is at fault."""
+    """A value that is refused, with ``name``, ``rule``, ``value`` and ``remedy`` as fields.
 
-    def __init__(self, message: str, *, name: str = "", rule: str = "", value: Any = NOTHING) -> None:
-        """Keep the parts, so that a caller which knows the value by another name can say so without reading text."""
+    The fields are empty where no single value is at fault.
+    """
+
+    def __init__(
+        self,
+        message: str,
+        *,
+        name: str = "",
+        rule: str = "",
+        value: Any = NOTHING,
+        remedy: str = "",
+    ) -> None:
+        """Keep the fields, so that callers and tests need not read the message."""
         super().__init__(message)
-        self.name, self.rule, self.value = name, rule, value
+        self.name = name
+        self.rule = rule
+        self.value = value
+        self.remedy = remedy
 
     @classmethod
-    def of(cls, name: str, rule: str, value: Any = NOTHING) -> Self:
-        """Make the usual sentence from the parts; without a value, of one that is missing."""
-        got = "" if value is NOTHING else f", got {value!r}"
-        return cls(f"{name} must be {rule}{got}.", name=name, rule=rule, value=value)
+    def of(cls, name: str, rule: str, value: Any = NOTHING, remedy: str = "") -> Self:
+        """Return a refusal that says what failed, with the value, then what to do (``remedy``).
+
+        >>> print(InvalidParameter.of("trust", "central", "local", "set quietbit.trust"))
+        trust must be central, got 'local': set quietbit.trust.
+        """
+        sentence = f"{name} must be {rule}"
+        if value is not NOTHING:
+            sentence += f", got {value!r}"
+        if remedy:
+            sentence += f": {remedy}"
+        return cls(f"{sentence}.", name=name, rule=rule, value=value, remedy=remedy)
 
     def renamed(self, name: str) -> Self:
         """Return the same refusal of a value that the reader knows as ``name``."""
-        return type(self).of(name, self.rule, self.value)
+        return type(self).of(name, self.rule, self.value, self.remedy)
 
 
 class CheckedEnum(Enum):
@@ -82,7 +104,7 @@ class MissingDependency(QuietbitError, ImportError):
     """An optional package is needed here and is not installed."""
 
 
-def require(condition: object, name: str, value: Any, rule: str) -> None:
+def require(condition: object, name: str, value: Any, rule: str, remedy: str = "") -> None:
     """Raise ``InvalidParameter`` unless the condition holds.
 
     >>> require(0 < float("nan"), "radius", float("nan"), "positive and finite")
@@ -90,12 +112,16 @@ def require(condition: object, name: str, value: Any, rule: str) -> None:
     quietbit.errors.InvalidParameter: radius must be positive and finite, got nan.
     """
     if not condition:
-        raise InvalidParameter.of(name, rule, value)
+        raise InvalidParameter.of(name, rule, value, remedy)
 
 
 def check_int(value: Any, name: str, low: int, high: int | None = None) -> int:
     """Return ``value`` as an int in ``low .. high``; booleans and fractions are refused."""
-    rule = f"a whole number from {low} to {high}" if high is not None else f"a whole number of at least {low}"
+    rule = (
+        f"a whole number from {low} to {high}"
+        if high is not None
+        else f"a whole number of at least {low}"
+    )
     try:
         number = int(value)
         exact = not isinstance(value, bool | str) and number == value
@@ -107,11 +133,20 @@ def check_int(value: Any, name: str, low: int, high: int | None = None) -> int:
 
 
 def check_real(
-    value: Any, name: str, *, above: float = 0.0, at_least: float | None = None, at_most: float = float("inf")
+    value: Any,
+    name: str,
+    *,
+    above: float = 0.0,
+    at_least: float | None = None,
+    at_most: float = float("inf"),
 ) -> float:
     """Return ``value`` as a finite float strictly above ``above``, or from ``at_least`` on, and at most ``at_most``."""
     lower = f"above {above:g}" if at_least is None else f"at least {at_least:g}"
-    bound = f"a finite number {lower}" if at_most == float("inf") else f"{lower} and at most {at_most:g}"
+    bound = (
+        f"a finite number {lower}"
+        if at_most == float("inf")
+        else f"{lower} and at most {at_most:g}"
+    )
     try:
         number = float(value) if not isinstance(value, bool | str) else float("nan")
     except (TypeError, ValueError, OverflowError):
@@ -134,7 +169,11 @@ def check_known(word: Any, known: Iterable[str], name: str, prefix: str = "") ->
         return
     shorter = [known.removeprefix(prefix) for known in words]
     near = difflib.get_close_matches(str(word).removeprefix(prefix), shorter, 1)
-    rule = f"one that exists (did you mean {prefix + near[0]!r}?)" if near else "one of " + ", ".join(words)
+    rule = (
+        f"one that exists (did you mean {prefix + near[0]!r}?)"
+        if near
+        else "one of " + ", ".join(words)
+    )
     raise InvalidParameter.of(name, rule, word)
 
 
@@ -146,8 +185,8 @@ def refuse_payload(name: str, rule: str, found: object) -> NoReturn:
 def how_to_install(extra: str = "") -> str:
     """Return the command that brings an extra, in a checkout or where a wheel is installed.
 
-    Quietbit is in no package index: a command that made pip look for it there would install a stranger's package. pip
-    does not look for what is installed already.
+    Quietbit is in no package index: a command that made pip look for it there would install a
+    stranger's package. pip does not look for what is installed already.
     """
     if (Path(__file__).parents[2] / "pyproject.toml").is_file():
         what = ". ./packages/lab" if extra == "lab" else f"'.[{extra}]'" if extra else "."

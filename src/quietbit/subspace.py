@@ -1,18 +1,21 @@
 """Coordinates of an update in a few public directions, before any mechanism.
 
-Idea     gradients of people who do alike lie near a few directions, and public gradients show which. A client sends
-         the k coordinates of its update in them; the mechanism has dimension k, and so have its noise and its account.
-         To an engine the k coordinates *are* the model: an app trains and returns one array of k numbers, and both
-         sides lift it to d. Nothing below this file knows that there is a subspace.
-Symbols  d numbers are trained; B: k x d, orthonormal rows; c = B u, the coordinates; B^T c, the lifted update.
-         v: squared error per number of one release in squared clips; n: releases of a round.
+Idea     gradients of people who do alike lie near a few directions, and public gradients show
+         which. A client sends the k coordinates of its update in them; the mechanism has dimension
+         k, and so have its noise and its account. To an engine the k coordinates *are* the model:
+         an app trains and returns one array of k numbers, and both sides lift it to d. Nothing
+         below this file knows that there is a subspace.
+Symbols  d numbers are trained; B: k x d, orthonormal rows; c = B u, the coordinates; B^T c, the
+         lifted update. v: squared error per number of one release in squared clips; n: releases of
+         a round.
 
-The hypothesis: B is fixed before a client's data is looked at, from public data or a seed. Nobody need enforce it for
-privacy's sake: a release is a mechanism's release of k numbers that it clips itself, whatever map made them, so a basis
-that a server chooses badly, or out of malice, costs accuracy and no epsilon. What the basis itself reveals is of the
-data that it was made from, which is why that must be public.
-Bytes    k x d floats once to every client that cannot make B itself; none where it follows from a seed, or from public
-         data that the app brings. Then k numbers per round, both ways.
+The hypothesis: B is fixed before a client's data is looked at, from public data or a seed. Nobody
+need enforce it for privacy's sake: a release is a mechanism's release of k numbers that it clips
+itself, whatever map made them, so a basis that a server chooses badly, or out of malice, costs
+accuracy and no epsilon. What the basis itself reveals is of the data that it was made from, which
+is why that must be public.
+Bytes    k x d floats once to every client that cannot make B itself; none where it follows from a
+         seed, or from public data that the app brings. Then k numbers per round, both ways.
 """
 
 from __future__ import annotations
@@ -38,7 +41,12 @@ SIZES = (1, 2, 4, 8, 16, 32, 64, 128, 256, 512, 1024)
 
 def _rows(value: ArrayLike) -> NDArray[np.float32]:
     rows = np.ascontiguousarray(value, dtype=np.float32)
-    require(rows.ndim == 2 and 0 < rows.shape[0] <= rows.shape[1], "directions", rows.shape, "k rows of d, k <= d")
+    require(
+        rows.ndim == 2 and 0 < rows.shape[0] <= rows.shape[1],
+        "directions",
+        rows.shape,
+        "k rows of d, k <= d",
+    )
     require(bool(np.isfinite(rows).all()), "directions", "not finite", "finite numbers")
     product = rows.astype(np.float64) @ rows.T.astype(np.float64)
     off = float(np.abs(product - np.eye(rows.shape[0])).max())
@@ -69,8 +77,15 @@ class Subspace:
         count = check_int(size, "size", 1, rows.shape[1])
         values, vectors = np.linalg.eigh(rows @ rows.T)
         order = np.argsort(values)[::-1]
-        independent = int((values > (SMALLEST**2) * max(float(values.max()), np.finfo(float).tiny)).sum())
-        require(count <= independent, "size", count, f"at most {independent}, the independent public gradients")
+        independent = int(
+            (values > (SMALLEST**2) * max(float(values.max()), np.finfo(float).tiny)).sum()
+        )
+        require(
+            count <= independent,
+            "size",
+            count,
+            f"at most {independent}, the independent public gradients",
+        )
         leading = order[:count]
         spanned = (vectors[:, leading] / np.sqrt(values[leading])).T @ rows
         return cls(_orthonormal(spanned))
@@ -106,19 +121,27 @@ class Subspace:
     def coordinates(self, update: ArrayLike) -> FloatVector:
         """Return the k coordinates of an update of d numbers, or of every row of a table; never longer than it."""
         values = np.asarray(update, dtype=np.float64)
-        require(values.shape[-1:] == (self.dimension,), "update", values.shape, f"of {self.dimension} numbers")
+        require(
+            values.shape[-1:] == (self.dimension,),
+            "update",
+            values.shape,
+            f"of {self.dimension} numbers",
+        )
         return np.asarray(values @ self.directions.T.astype(np.float64))
 
     def lift(self, coordinates: ArrayLike) -> FloatVector:
         """Return the update of d numbers that has these k coordinates, and nothing outside the subspace."""
         values = np.asarray(coordinates, dtype=np.float64)
-        require(values.shape[-1:] == (self.size,), "coordinates", values.shape, f"{self.size} numbers")
+        require(
+            values.shape[-1:] == (self.size,), "coordinates", values.shape, f"{self.size} numbers"
+        )
         return np.asarray(values @ self.directions.astype(np.float64))
 
     def held(self, gradients: ArrayLike) -> float:
         """Return the share of the squared length of the mean gradient that the subspace holds, 0 to 1.
 
-        Give it public gradients that the directions were not made from: of their own they hold too much.
+        Give it public gradients that the directions were not made from: of their own they hold too
+        much.
         """
         mean = np.asarray(gradients, dtype=np.float64).mean(axis=0)
         whole = float(mean @ mean)
@@ -127,16 +150,23 @@ class Subspace:
 
 
 def best_size(
-    gradients: ArrayLike, *, squared_error: float, clients: int, clip: float, sizes: Sequence[int] = SIZES
+    gradients: ArrayLike,
+    *,
+    squared_error: float,
+    clients: int,
+    clip: float,
+    sizes: Sequence[int] = SIZES,
 ) -> int:
     """Return how many directions to take, from public gradients alone; d where a subspace would not pay.
 
-    Directions of one half of the gradients are held against the mean of the other half, both ways. What they miss of
-    that mean, and the noise of ``clients`` releases in k dimensions, add up to the expected squared error of a round.
+    Directions of one half of the gradients are held against the mean of the other half, both ways.
+    What they miss of that mean, and the noise of ``clients`` releases in k dimensions, add up to
+    the expected squared error of a round.
 
     Args:
         gradients: public ones, a row each, of the model that clients will get.
-        squared_error: of a release per number, for clip 1 (`Calibration.squared_error`); nearly the same for every k.
+        squared_error: of a release per number, for clip 1 (`Calibration.squared_error`); nearly the
+            same for every k.
         clients: the number of releases of a round.
         clip: that gradients are clipped to.
         sizes: which to try; those above half of the gradients are left out.
@@ -176,7 +206,12 @@ def best_size(
 def _public(gradients: ArrayLike) -> NDArray[np.float64]:
     """Return public gradients with length 1 each."""
     rows = np.asarray(gradients, dtype=np.float64)
-    require(rows.ndim == 2 and rows.size > 0, "gradients", rows.shape, "a row for each public text or image")
+    require(
+        rows.ndim == 2 and rows.size > 0,
+        "gradients",
+        rows.shape,
+        "a row for each public text or image",
+    )
     require(bool(np.isfinite(rows).all()), "gradients", "not finite", "finite numbers")
     lengths = np.linalg.norm(rows, axis=1, keepdims=True)
     require(bool((lengths > 0).any()), "gradients", "zeros", "not all zero")

@@ -1,9 +1,12 @@
 """What may be lost, of whose data, to whom: a target, and the words without which an epsilon says nothing.
 
-Idea     an epsilon means something beside its delta, whose data it protects (unit), what the neighbouring world is
-         (adjacency), who may look (trust), and how many releases share it. They travel together, checked once.
-Symbols  epsilon, delta: P(O) <= e^epsilon P'(O) + delta for every set of outputs O, both ways round.
-Source   Guo et al. (ICML 2023), section "Differential Privacy"; their "leave-one-out" is zero-out here.
+Idea     an epsilon means something beside its delta, whose data it protects (unit), what the
+         neighbouring world is (adjacency), who may look (trust), and how many releases share it.
+         They travel together, checked once.
+Symbols  epsilon, delta: P(O) <= e^epsilon P'(O) + delta for every set of outputs O, both ways
+         round.
+Source   Guo et al. (ICML 2023), section "Differential Privacy"; their "leave-one-out" is zero-out
+         here.
 """
 
 from __future__ import annotations
@@ -15,7 +18,16 @@ from attrs import evolve, field, frozen
 
 from quietbit.errors import CheckedEnum, check_int, check_real, require
 
-__all__ = ["MAX_RELEASES", "MOST_CLIENTS", "Adjacency", "Target", "Trust", "Unit", "check_delta", "check_releases"]
+__all__ = [
+    "MAX_RELEASES",
+    "MOST_CLIENTS",
+    "Adjacency",
+    "Target",
+    "Trust",
+    "Unit",
+    "check_delta",
+    "check_releases",
+]
 
 MAX_RELEASES = 10**9
 MOST_CLIENTS = 100_000  # of a sum
@@ -24,8 +36,8 @@ MOST_CLIENTS = 100_000  # of a sum
 class Adjacency(CheckedEnum):
     """Which two worlds must look alike.
 
-    ``ZERO_OUT``: one party's update against the zero vector. ``REPLACE_ONE``: one party's update against any
-    other in the same ball: twice the distance, four times the Rényi divergence.
+    ``ZERO_OUT``: one party's update against the zero vector. ``REPLACE_ONE``: one party's update
+    against any other in the same ball: twice the distance, four times the Rényi divergence.
     """
 
     ZERO_OUT = "zero-out"
@@ -92,12 +104,18 @@ class Target:
     def without(self, aside: float) -> Target:
         """Return what is left where releases of ``aside`` pure epsilon in all are accounted by themselves.
 
-        What meets the target that is left, and they, meet this one together: docs/theory/filters.md, "Setting aside".
+        What meets the target that is left, and they, meet this one together:
+        docs/theory/filters.md, "Setting aside".
         """
         if not aside:
             return self
         left = math.nextafter(self.epsilon - aside, -math.inf)
-        require(left > 0, "epsilon", self.epsilon, f"above {aside!r}, which is set aside for evaluations")
+        require(
+            left > 0,
+            "epsilon",
+            self.epsilon,
+            f"above {aside!r}, which is set aside for evaluations",
+        )
         return evolve(self, epsilon=left, delta=self.delta * math.exp(-aside) * (1 - 4e-16))
 
     def limited(self) -> Target:

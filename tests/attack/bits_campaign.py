@@ -1,8 +1,9 @@
 """Look for a product of bits that tells neighbours apart better than the Gaussian pair that should dominate it.
 
-Run it by hand: ``python tests/attack/bits_campaign.py 20000 7`` draws 20,000 random products (spreads, clamps, middles,
-adjacencies) with seed 7, computes their hockey-stick divergence exactly at 12 epsilons each, and prints every
-violation and how close the nearest case came. The exit status is 1 if there was one.
+Run it by hand: ``python tests/attack/bits_campaign.py 20000 7`` draws 20,000 random products
+(spreads, clamps, middles, adjacencies) with seed 7, computes their hockey-stick divergence exactly
+at 12 epsilons each, and prints every violation and how close the nearest case came. The exit status
+is 1 if there was one.
 """
 
 from __future__ import annotations
@@ -17,10 +18,13 @@ sys.path.insert(0, str(Path(__file__).resolve().parents[1]))
 from exact.bits_kit import exact_excess, gaussian_excess, group_atoms, probing_epsilons, random_case
 from quietbit.privacy.interpolated import dominating_square_upper
 
-ROUNDING = 1e-10  # of the enumeration in doubles: logarithms of binomials of up to 400, exponents of up to 700
+# of the enumeration in doubles: logarithms of binomials of up to 400, exponents of up to 700
+ROUNDING = 1e-10
 
 
-def campaign(cases: int, seed: int, *, share: float = 1.0, epsilons: int = 12, most: int = 10) -> tuple[int, float]:
+def campaign(
+    cases: int, seed: int, *, share: float = 1.0, epsilons: int = 12, most: int = 10
+) -> tuple[int, float]:
     """Violations, and the least 1 - exact/bound over all cases.
 
     ``share`` multiplies what the theorem adds to the budget: at 0 the search must find violations.
@@ -43,5 +47,7 @@ def campaign(cases: int, seed: int, *, share: float = 1.0, epsilons: int = 12, m
 if __name__ == "__main__":
     asked, chosen = (int(word) for word in (sys.argv[1:] + ["20000", "7"][len(sys.argv) - 1 :]))
     found, nearest = campaign(asked, chosen)
-    print(f"{asked} products, seed {chosen}: {found} violations; nearest relative distance {nearest:.3g}")
+    print(
+        f"{asked} products, seed {chosen}: {found} violations; nearest relative distance {nearest:.3g}"
+    )
     sys.exit(found > 0)

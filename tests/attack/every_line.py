@@ -1,7 +1,7 @@
 """Fault injection: an exception at each line of some files, in whichever thread the line runs.
 
-A tracer notes the lines that run in a call and in all threads below it; a second call raises at one of them. Calls run
-side by side, each with a tracer of its own.
+A tracer notes the lines that run in a call and in all threads below it; a second call raises at one
+of them. Calls run side by side, each with a tracer of its own.
 """
 
 from __future__ import annotations

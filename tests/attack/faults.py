@@ -1,6 +1,7 @@
 """Samplers that are not what they claim: each a way from update to payload that claims an honest mechanism's law.
 
-A tampered mechanism samples, an honest one is asked for mean, variance and privacy; or the random bits are spoilt.
+A tampered mechanism samples, an honest one is asked for mean, variance and privacy; or the random
+bits are spoilt.
 """
 
 from __future__ import annotations
@@ -54,7 +55,9 @@ def stronger(honest: Any, factor: float = 1.1) -> Tampered:
         logs = np.log(honest.design.probabilities)
         middle = logs.mean(axis=0)
         rows = np.exp(middle + factor * (logs - middle))
-        design = Design(honest.design.spec, rows / rows.sum(axis=1, keepdims=True), honest.design.alphabet)
+        design = Design(
+            honest.design.spec, rows / rows.sum(axis=1, keepdims=True), honest.design.alphabet
+        )
         return Tampered(honest, DitheredMVU(design, honest.ball))
     return Tampered(honest, _louder(honest, factor, honest.ball))
 
@@ -66,7 +69,9 @@ def _louder(honest: Any, factor: float, ball: Ball) -> Any:
         return Gaussian(ball, honest.noise_multiplier / factor)
     if isinstance(honest, Laplace):
         return Laplace(ball, honest.scale_multiplier / factor)
-    return Skellam(ball, honest.noise_multiplier / factor, bits=honest.bits, rotation_seed=honest.rotation_seed)
+    return Skellam(
+        ball, honest.noise_multiplier / factor, bits=honest.bits, rotation_seed=honest.rotation_seed
+    )
 
 
 def swapped(honest: Any, first: int, second: int) -> Tampered:

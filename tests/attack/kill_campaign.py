@@ -2,11 +2,11 @@
 
     python tests/attack/kill_campaign.py 600
 
-Each case starts a process that answers round after round, three private steps each, and kills itself at one of its
-moments, chosen at random: before or after a batch is drawn, handed over or closed, and before each write, truncation,
-forcing to disk and renaming of ledger and counter. Afterwards every round of which a batch was drawn must be in the
-ledger, at most one more, and the account of a sample must be that of all of them. `test_kills_between_steps.py` runs
-a few.
+Each case starts a process that answers round after round, three private steps each, and kills
+itself at one of its moments, chosen at random: before or after a batch is drawn, handed over or
+closed, and before each write, truncation, forcing to disk and renaming of ledger and counter.
+Afterwards every round of which a batch was drawn must be in the ledger, at most one more, and the
+account of a sample must be that of all of them. `test_kills_between_steps.py` runs a few.
 """
 
 from __future__ import annotations
@@ -29,22 +29,32 @@ from quietbit.mechanism.batch import LocalSteps, PoissonBatch
 from quietbit.node import Policy, init
 from quietbit.node.budget import account_of
 from quietbit.node.ledger import FileLedger
-from quietbit.node.question import ProposedMechanism, Question, description_of
 from quietbit.node.refusal import AnsweredBefore
 from quietbit.node.release import LocalGate
+from quietbit.node.request import ProposedMechanism, Request, description_of
 from quietbit.privacy.account import Account
 
 DIMENSION, SAMPLES, STEPS, MOMENTS = 42, 40, 3, 70
 EACH = 50  # kills per ledger
-SITE = LocalSteps(PoissonBatch(Gaussian(Ball(Norm.L2, 1.0, DIMENSION), 2.0), 10, 0.25), STEPS, 0.5, 8)
+SITE = LocalSteps(
+    PoissonBatch(Gaussian(Ball(Norm.L2, 1.0, DIMENSION), 2.0), 10, 0.25), STEPS, 0.5, 8
+)
 DISK = ("pwrite", "ftruncate", "fsync", "write", "replace", "unlink")
 
 
-def asked(number: int) -> Question:
-    return Question(
-        run=7, round=number, node=1, dimension=DIMENSION, mechanism=description_of(SITE), epsilon=1e6, delta=1e-5,
-        adjacency="zero-out", unit="sample", client=0,
-    )  # fmt: skip
+def asked(number: int) -> Request:
+    return Request(
+        run=7,
+        round=number,
+        node=1,
+        dimension=DIMENSION,
+        mechanism=description_of(SITE),
+        epsilon=1e6,
+        delta=1e-5,
+        adjacency="zero-out",
+        unit="sample",
+        client=0,
+    )
 
 
 def gate_of(policy: Policy) -> LocalGate:
@@ -90,13 +100,26 @@ def train_until_killed(policy: Policy, said: int, moments: int) -> None:
 def campaign(folder: Path, kills: int, seed: int) -> dict[str, int]:
     """Kill so many processes; return what they did. An assertion fails where anything was not counted."""
     policy = init(
-        folder / "policy.toml", epsilon=1e6, adjacency="zero-out", largest_clip=1.0, releases=10**6, unit="sample",
-        releases_per_day=10**6, data_set="ward 7", mechanisms=("gaussian",), answer_seconds=0.0,
-    )  # fmt: skip
-    rng, done = np.random.default_rng(seed), {"kills": kills, "rounds": 0, "steps": 0, "releases": 0, "noted": 0}
+        folder / "policy.toml",
+        epsilon=1e6,
+        adjacency="zero-out",
+        largest_clip=1.0,
+        releases=10**6,
+        unit="sample",
+        releases_per_day=10**6,
+        data_set="ward 7",
+        mechanisms=("gaussian",),
+        answer_seconds=0.0,
+    )
+    rng, done = (
+        np.random.default_rng(seed),
+        {"kills": kills, "rounds": 0, "steps": 0, "releases": 0, "noted": 0},
+    )
 
     def noted() -> int:
-        return FileLedger(policy.ledger, policy.counter).read().releases  # as a new process reads it
+        return (
+            FileLedger(policy.ledger, policy.counter).read().releases
+        )  # as a new process reads it
 
     gate_of(policy).accept(asked(1)).release(None)  # what it prices and compiles, children have
     after = 1
@@ -120,7 +143,11 @@ def campaign(folder: Path, kills: int, seed: int) -> dict[str, int]:
         done["releases"] += heard.count(b"R")
     done["noted"] = after
     (cap,) = policy.caps
-    cost = ProposedMechanism.read(description_of(SITE)).cost(cap.adjacency, 0, cap.unit).at_least(policy.least_epsilon)
+    cost = (
+        ProposedMechanism.read(description_of(SITE))
+        .cost(cap.adjacency, 0, cap.unit)
+        .at_least(policy.least_epsilon)
+    )
     books = FileLedger(policy.ledger, policy.counter).read()
     account = account_of(books, cap, 0, policy.least_epsilon, policy.data_set)
     assert account == Account(cap, "adaptive").spend(cost, done["noted"])

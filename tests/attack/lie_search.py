@@ -1,17 +1,19 @@
 """Search everything that a server and its colluders can say in a small masked sum, against the real client code.
 
-Idea     clients meet only through the server, so an attack is what each honest client is told: which terms, which
-         roster (who advertised, everybody's choice, whose advertisements), which U1 and U2, with which shares and
-         signatures. All of that is enumerated; what a client takes is found by calling `SumClient`, on copies, and the
-         masks and shares that come out are those it made. Then the server's knowledge is plain algebra: a
-         secret is known with enough shares, a mask with the secret of one of its ends, and a combination of vectors
-         is read when all masks in it are known or cancel.
+Idea     clients meet only through the server, so an attack is what each honest client is told:
+         which terms, which roster (who advertised, everybody's choice, whose advertisements), which
+         U1 and U2, with which shares and signatures. All of that is enumerated; what a client takes
+         is found by calling `SumClient`, on copies, and the masks and shares that come out are
+         those it made. Then the server's knowledge is plain algebra: a secret is known with enough
+         shares, a mask with the secret of one of its ends, and a combination of vectors is read
+         when all masks in it are known or cancel.
 Symbols  H: honest clients; a *lie* is one choice of all of the above for all of H.
 
-Stages are tried in order, all clients at each: no input of a stage needs an output of a later one, except secrets that
-came out already, and then the search has ended. What is refused adds nothing; what is given up only adds to what
-the server knows, so a client that could be asked more is asked. Only the arithmetic of keys is replaced, by one that
-obeys the same laws and is quick; every check, digest, derivation, seal and signature is the client's own.
+Stages are tried in order, all clients at each: no input of a stage needs an output of a later one,
+except secrets that came out already, and then the search has ended. What is refused adds nothing;
+what is given up only adds to what the server knows, so a client that could be asked more is asked.
+Only the arithmetic of keys is replaced, by one that obeys the same laws and is quick; every check,
+digest, derivation, seal and signature is the client's own.
 """
 
 from __future__ import annotations
@@ -44,7 +46,11 @@ CODES = np.zeros(1, dtype=np.uint32)
 def subsets(items, least=0):
     """All subsets of at least so many."""
     found = sorted(items)
-    return [frozenset(some) for size in range(least, len(found) + 1) for some in combinations(found, size)]
+    return [
+        frozenset(some)
+        for size in range(least, len(found) + 1)
+        for some in combinations(found, size)
+    ]
 
 
 def forged(mask: frozenset[int]) -> bytes:
@@ -66,7 +72,9 @@ def _derive(secret, purpose: bytes, context: bytes) -> bytes:
 
 
 def _seal(key: bytes, plain: bytes, context: bytes) -> bytes:
-    return plain + hashlib.sha256(key + plain + context).digest()[:16]  # nobody reads what is not theirs below
+    return (
+        plain + hashlib.sha256(key + plain + context).digest()[:16]
+    )  # nobody reads what is not theirs below
 
 
 def _open(key: bytes, sealed: bytes, context: bytes) -> bytes:
@@ -130,10 +138,12 @@ class Search:
         """Return the first lie that exposes somebody, or None when there is none."""
         with self._quick_keys():
             self.plans = {
-                terms: plan_of(self.n, self.t, near=self.near, terms=terms, dimension=1) for terms in self.terms
+                terms: plan_of(self.n, self.t, near=self.near, terms=terms, dimension=1)
+                for terms in self.terms
             }
             self.old = {
-                t: plan_of(self.n, self.t, near=self.near, terms=t, dimension=1, name=b"old") for t in self.terms
+                t: plan_of(self.n, self.t, near=self.near, terms=t, dimension=1, name=b"old")
+                for t in self.terms
             }
             self._start()
             for terms in product(self.terms, repeat=len(self.good)):
@@ -152,9 +162,14 @@ class Search:
             return self.chosen(plan, number, choice)
 
         stand_ins = {
-            "public_key": _public, "agree": _agree, "derive": _derive, "seal": _seal, "open_sealed": _open,
-            "expand": expand, "check_public": lambda key: None,
-        }  # fmt: skip
+            "public_key": _public,
+            "agree": _agree,
+            "derive": _derive,
+            "seal": _seal,
+            "open_sealed": _open,
+            "expand": expand,
+            "check_public": lambda key: None,
+        }
         with ExitStack() as stack:
             for name, function in stand_ins.items():
                 stack.enter_context(patch.object(keys, name, function))
@@ -171,7 +186,11 @@ class Search:
                 for i in range(1, self.n + 1):
                     others = frozenset(range(1, self.n + 1)) - {i}
                     sets = [others] if plan.neighbours is None else subsets(others, plan.neighbours)
-                    sets = [some for some in sets if plan.neighbours is None or len(some) == plan.neighbours]
+                    sets = [
+                        some
+                        for some in sets
+                        if plan.neighbours is None or len(some) == plan.neighbours
+                    ]
                     if i in self.good:
                         sets = [self.graph[i] if self.graph else others]
                     for some in sets:
@@ -212,16 +231,26 @@ class Search:
             claims = []
             for j in sorted(u0):
                 others = (
-                    [frozenset(some) for some in combinations(sorted(set(range(1, self.n + 1)) - {j}), k)] if k else []
+                    [
+                        frozenset(some)
+                        for some in combinations(sorted(set(range(1, self.n + 1)) - {j}), k)
+                    ]
+                    if k
+                    else []
                 )
                 if j in self.bad:
-                    every = [self.forgers[j, mine, "now", some] for some in others or [self._all_but(j)]]
+                    every = [
+                        self.forgers[j, mine, "now", some] for some in others or [self._all_but(j)]
+                    ]
                     claims.append([(one.choice(plan, j), one) for one in every])
                 else:
                     one = self.ads[j, terms[j], "now"]
-                    # An advertisement under other terms has another digest there; both forms are tried.
+                    # An advertisement under other terms has another digest there; both forms are
+                    # tried.
                     own = [(one.choice(plan, j), one), (one.choice(self.plans[terms[j]], j), one)]
-                    claims.append(list(dict.fromkeys(own)) + [(forged(some), one) for some in others])
+                    claims.append(
+                        list(dict.fromkeys(own)) + [(forged(some), one) for some in others]
+                    )
             for some in product(*claims):
                 choices = {j: claim for j, (claim, _) in zip(sorted(u0), some, strict=True)}
                 ads = {j: one for j, (_, one) in zip(sorted(u0), some, strict=True)}
@@ -239,13 +268,21 @@ class Search:
         """In the place of some: replays of an earlier round, another's advertisement, or one that the server made."""
         mine = terms[i]
         others = sorted(self._all_but(i))
-        full = {j: self.ads[j, terms[j], "now"] if j in self.good else self._colluder(j, mine) for j in others}
+        full = {
+            j: self.ads[j, terms[j], "now"] if j in self.good else self._colluder(j, mine)
+            for j in others
+        }
         for j, one in full.items():
             if j in self.good and (j, mine) not in self.own:
                 self.own[j, mine] = self._impostor(j, mine)
-            false = {"old": self.ads.get((j, mine, "old"), one), "twice": full[others[others[0] == j]]}
+            false = {
+                "old": self.ads.get((j, mine, "old"), one),
+                "twice": full[others[others[0] == j]],
+            }
             for what, other in false.items():
-                self._try_all(i, mine, {**full, j: other}, {**full, j: one} if what == "old" else {}, taken)
+                self._try_all(
+                    i, mine, {**full, j: other}, {**full, j: one} if what == "old" else {}, taken
+                )
         for some in subsets(set(full) - self.bad, 1):
             self._try_all(i, mine, {**full, **{j: self.own[j, mine] for j in some}}, {}, taken)
 
@@ -258,13 +295,19 @@ class Search:
                 self._try_roster(i, mine, Roster(choices, {j: ads[j] for j in near}), taken)
 
     def _colluder(self, j: int, terms: bytes) -> Advertisement:
-        return next(one for (i, t, name, _), one in self.forgers.items() if (i, t, name) == (j, terms, "now"))
+        return next(
+            one
+            for (i, t, name, _), one in self.forgers.items()
+            if (i, t, name) == (j, terms, "now")
+        )
 
     def _impostor(self, j: int, terms: bytes) -> Advertisement:
         """A client in the place of an honest one, of whom the server knows everything but the identity."""
         client = SumClient(self.plans[terms], j, identity(j))
         one = evolve(client.advertise(), signature=bytes(64))
-        self.made[one.choice(self.plans[terms], j)] = self.graph[j] if self.graph else self._all_but(j)
+        self.made[one.choice(self.plans[terms], j)] = (
+            self.graph[j] if self.graph else self._all_but(j)
+        )
         self.ours[one] = client
         return one
 
@@ -275,7 +318,13 @@ class Search:
             parts = client.share(roster)
         except QuietbitError:
             return
-        effect = client._description, client._u0, client._dealers, frozenset(parts), tuple(sorted(roster.near.items()))
+        effect = (
+            client._description,
+            client._u0,
+            client._dealers,
+            frozenset(parts),
+            tuple(sorted(roster.near.items())),
+        )
         taken.setdefault(effect, Dealt(client, parts, roster, terms))
 
     def _vectors(self, i: int, dealt: dict) -> list[tuple | None]:
@@ -303,12 +352,18 @@ class Search:
                 data = after.mask(CODES, listed, inbox)
             except QuietbitError:
                 continue
-            used = list(zip(listed & set(client._near), self.masks[1:], strict=True))  # in the order of `mask`
-            taken.append(Sent(after, listed, data[self.plans[terms].payload_size :], self.masks[0], used))
+            used = list(
+                zip(listed & set(client._near), self.masks[1:], strict=True)
+            )  # in the order of `mask`
+            taken.append(
+                Sent(after, listed, data[self.plans[terms].payload_size :], self.masks[0], used)
+            )
         self.found[key] = taken or [None]
         return self.found[key]
 
-    def _from_server(self, maker: SumClient, j: int, i: int, client: SumClient, terms: bytes) -> bytes:
+    def _from_server(
+        self, maker: SumClient, j: int, i: int, client: SumClient, terms: bytes
+    ) -> bytes:
         """What a colluder or impostor deals to a client, whatever that takes for the description of the round."""
         maker = clone(maker)
         maker._description, maker._near = client._description, {i: self.ads[i, terms, "now"]}
@@ -346,7 +401,14 @@ class Search:
                 first[j] = sent[j].signature
                 if j in told:
                     signatures[j] = self.found["lists", j, id(sent[j])][told[j]][1]
-        key = "answer", i, id(sent[i]), u2, tuple(sorted(signatures.items())), tuple(sorted(first.items()))
+        key = (
+            "answer",
+            i,
+            id(sent[i]),
+            u2,
+            tuple(sorted(signatures.items())),
+            tuple(sorted(first.items())),
+        )
         if key not in self.found:
             given: frozenset = frozenset()
             for some in subsets(set(signatures) & u2, plan.threshold) or [frozenset()]:
@@ -356,7 +418,9 @@ class Search:
                     answer = after.unmask(u2, {j: signatures[j] for j in some}, first)
                 except QuietbitError:
                     continue
-                given = frozenset({(j, PAIR) for j in answer.pair_keys} | {(j, SEED) for j in answer.seeds})
+                given = frozenset(
+                    {(j, PAIR) for j in answer.pair_keys} | {(j, SEED) for j in answer.seeds}
+                )
                 break
             self.found[key] = given
         return self.found[key]
@@ -373,7 +437,11 @@ class Search:
             for j, kind in self._answers(i, sent, told):
                 if j in self.good:
                     held[j, kind].add(i)
-        known = {what for what, holders in held.items() if len(holders) >= self.plans[self.terms[0]].shares_needed}
+        known = {
+            what
+            for what, holders in held.items()
+            if len(holders) >= self.plans[self.terms[0]].shares_needed
+        }
         senders = sorted(sent)
         unknown: dict[bytes, dict[int, int]] = {}
         for i in senders:
@@ -383,8 +451,12 @@ class Search:
                 ours = dealt[i].roster.near[j] in self.ours
                 if not ours and (i, PAIR) not in known and (j, PAIR) not in known:
                     unknown.setdefault(mask, {})[i] = 1 if i < j else -1
-        return _readable(tuple(senders), tuple(tuple(sorted(one.items())) for one in unknown.values()),
-                         tuple(terms[i] for i in senders), self.honest)  # fmt: skip
+        return _readable(
+            tuple(senders),
+            tuple(tuple(sorted(one.items())) for one in unknown.values()),
+            tuple(terms[i] for i in senders),
+            self.honest,
+        )
 
 
 @lru_cache(maxsize=1 << 16)

@@ -2,18 +2,19 @@
 
     PYTHONPATH=src:tests python tests/attack/lying_server_campaign.py
 
-Idea     (1) ten clients, t = 7: every way to lose three or fewer over the steps, who is drawn at random, with and
-         without neighbours: the sum is exact; and every way to lose four: there is none. (2) different lists for fifty
-         victims, against both models of the server. (3) All lies of larger cases than `test_lie_search.py` has.
+Idea     (1) ten clients, t = 7: every way to lose three or fewer over the steps, who is drawn at
+         random, with and without neighbours: the sum is exact; and every way to lose four: there is
+         none. (2) different lists for fifty victims, against both models of the server. (3) All
+         lies of larger cases than `test_lie_search.py` has.
 
     dropouts at every step, n = 10, t = 7: 70 exact with three or fewer, 70 closed with four
     different lists: 50 of 50 victims unmasked where the server is believed
     different lists: 0 of 500 requests answered where it may lie
-    all with all, n = 5, t = 4, C = 1: exposed False, 65776 questions, 7185 lies
-    all with all, n = 5, t = 4, C = 0: exposed False, 555670 questions, 62173 lies
-    all with all, n = 5, t = 5, C = 1: exposed False, 32136 questions, 16 lies
-    all with all, n = 4, t = 3, C = 1: exposed False, 10116 questions, 818 lies
-    all with all, n = 4, t = 3, C = 0: exposed False, 52172 questions, 5326 lies
+    all with all, n = 5, t = 4, C = 1: exposed False, 65776 requests, 7185 lies
+    all with all, n = 5, t = 4, C = 0: exposed False, 555670 requests, 62173 lies
+    all with all, n = 5, t = 5, C = 1: exposed False, 32136 requests, 16 lies
+    all with all, n = 4, t = 3, C = 1: exposed False, 10116 requests, 818 lies
+    all with all, n = 4, t = 3, C = 0: exposed False, 52172 requests, 5326 lies
 """
 
 from __future__ import annotations
@@ -43,7 +44,8 @@ def dropouts() -> None:
             for steps in combinations_with_replacement(STEPS, lost):
                 who = rng.choice(np.arange(1, 11), lost, replace=False).tolist()
                 gone = {
-                    f"gone_before_{step}": [w for w, s in zip(who, steps, strict=True) if s == step] for step in STEPS
+                    f"gone_before_{step}": [w for w, s in zip(who, steps, strict=True) if s == step]
+                    for step in STEPS
                 }
                 early = [*gone["gone_before_sharing"], *gone["gone_before_masking"]]
                 try:
@@ -53,10 +55,15 @@ def dropouts() -> None:
                     if lost <= 3:
                         raise
                     continue
-                if lost > 3 or (found.total != sum(codes[i] for i in codes if i not in early)).any():
+                if (
+                    lost > 3
+                    or (found.total != sum(codes[i] for i in codes if i not in early)).any()
+                ):
                     raise RuntimeError(f"a wrong sum, or one that should not be: {gone}")
                 exact += 1
-    print(f"dropouts at every step, n = 10, t = 7: {exact} exact with three or fewer, {closed} closed with four")
+    print(
+        f"dropouts at every step, n = 10, t = 7: {exact} exact with three or fewer, {closed} closed with four"
+    )
 
 
 def lists() -> None:
@@ -82,7 +89,9 @@ def lists() -> None:
         for i in room.clients:
             asked += 1
             try:
-                room.clients[i].unmask(chosen[i], {j: signed[j] for j in signed if j in chosen[i]}, masked)
+                room.clients[i].unmask(
+                    chosen[i], {j: signed[j] for j in signed if j in chosen[i]}, masked
+                )
                 answered += 1
             except QuietbitError:
                 continue
@@ -93,11 +102,18 @@ def lists() -> None:
 def lies() -> None:
     """Larger cases of `test_lie_search.py`: five clients, and graphs whose server may drop one of four."""
     for n, t, bad, terms in ((5, 4, 1, 1), (5, 4, 0, 1), (5, 5, 1, 2), (4, 3, 1, 2), (4, 3, 0, 2)):
-        search = Search(n, t, frozenset(range(n - bad + 1, n + 1)), t - bad, terms=(TRUE, QUIET)[:terms])
-        print(f"all with all, n = {n}, t = {t}, C = {bad}: exposed {search.run() is not None},", end=" ")
-        print(f"{search.asked} questions, {search.leaves} lies", flush=True)
+        search = Search(
+            n, t, frozenset(range(n - bad + 1, n + 1)), t - bad, terms=(TRUE, QUIET)[:terms]
+        )
+        print(
+            f"all with all, n = {n}, t = {t}, C = {bad}: exposed {search.run() is not None},",
+            end=" ",
+        )
+        print(f"{search.asked} requests, {search.leaves} lies", flush=True)
     exposed = graphs = asked = told = 0
-    sets = [[frozenset(some) for some in combinations(sorted({1, 2, 3, 4} - {i}), 2)] for i in (1, 2, 3)]
+    sets = [
+        [frozenset(some) for some in combinations(sorted({1, 2, 3, 4} - {i}), 2)] for i in (1, 2, 3)
+    ]
     for choices in product(*sets):
         graph = dict(zip((1, 2, 3), choices, strict=True))
         search = Search(4, 3, frozenset({4}), 2, near=(2, 2), graph=graph)
@@ -105,7 +121,7 @@ def lies() -> None:
         asked, told = asked + search.asked, told + search.leaves
     upper = exposure_upper(4, 3, 2, 2, 1, 2)
     print(
-        f"k = 2, s = 2, n = 4, t = 3, C = 1: {exposed} of {graphs} graphs, {asked} questions, {told} lies; {upper:.3f}"
+        f"k = 2, s = 2, n = 4, t = 3, C = 1: {exposed} of {graphs} graphs, {asked} requests, {told} lies; {upper:.3f}"
     )
 
 

@@ -1,7 +1,7 @@
 """Faults that the auditor must see, at one coordinate, a hundred and ten thousand; and no alarm without a fault.
 
-False alarms: 1e-9 per audit, so a fault that is "caught" was not caught by chance. Seeds are fixed: whether a fault is
-found is then a fact, and each is found with a margin.
+False alarms: 1e-9 per audit, so a fault that is "caught" was not caught by chance. Seeds are fixed:
+whether a fault is found is then a fact, and each is found with a margin.
 """
 
 from __future__ import annotations
@@ -77,7 +77,10 @@ def test_swapped_rows(size: int, rows: tuple[int, int], samples: int) -> None:
     [
         (100, "next", 100),
         (100, "far", 250),
-        *(pytest.param(10_000, *case, marks=LONG) for case in (("eighth", 100), ("all", 100), ("far", 150))),
+        *(
+            pytest.param(10_000, *case, marks=LONG)
+            for case in (("eighth", 100), ("all", 100), ("far", 150))
+        ),
     ],
 )
 def test_bits_shared_between_coordinates(size: int, pattern: str, samples: int) -> None:
@@ -97,7 +100,9 @@ def test_bits_used_again_in_later_releases(size: int, period: int) -> None:
 
 @pytest.mark.parametrize("size", SIZES)
 def test_clipping_left_out(size: int) -> None:
-    assert "clipping" in names(look(unclipped(three_bits(size)), seeded_rng(seed(6)), 200 if size == 1 else 100))
+    assert "clipping" in names(
+        look(unclipped(three_bits(size)), seeded_rng(seed(6)), 200 if size == 1 else 100)
+    )
 
 
 ROUND, POINTED = Ball(Norm.L2, 1.0, 30), Ball(Norm.L1, 1.0, 30)
@@ -110,7 +115,9 @@ NOISY: dict[str, Any] = {
 
 @pytest.mark.parametrize("name", NOISY)
 def test_noise_too_small_by_a_tenth(name: str) -> None:
-    assert "noise" in names(look(stronger(NOISY[name]), seeded_rng(seed(7)), 300 if name == "laplace" else 100))
+    assert "noise" in names(
+        look(stronger(NOISY[name]), seeded_rng(seed(7)), 300 if name == "laplace" else 100)
+    )
 
 
 @pytest.mark.parametrize("name", NOISY)
@@ -144,10 +151,19 @@ def test_one_coordinate_without_noise() -> None:
 
 
 # The others' laws are held by tests/statistical, and a fault of each kind is found above.
-ALARMS = ("imvu rotated", "mvu nine levels l2", "laplace", "skellam 8 bits", "vmvu direct", "watched vmvu seed")
+ALARMS = (
+    "imvu rotated",
+    "mvu nine levels l2",
+    "laplace",
+    "skellam 8 bits",
+    "vmvu direct",
+    "watched vmvu seed",
+)
 
 
-@pytest.mark.parametrize("name", [one if one in ALARMS else pytest.param(one, marks=LONG) for one in MECHANISMS])
+@pytest.mark.parametrize(
+    "name", [one if one in ALARMS else pytest.param(one, marks=LONG) for one in MECHANISMS]
+)
 def test_no_false_alarm(name: str) -> None:
     """Every finding stays below its limit, and well below: limits are those of 1e-6."""
     found = audit(MECHANISMS[name], Adjacency.REPLACE_ONE, rng=seeded_rng(seed(100)), samples=100)

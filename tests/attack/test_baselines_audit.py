@@ -21,7 +21,14 @@ SURE = 1 - 1e-9
 
 
 def look(target: Any, samples: int) -> Audit:
-    return audit(target, Adjacency.REPLACE_ONE, rng=seeded_rng(seed(1)), samples=samples, delta=0.0, confidence=SURE)
+    return audit(
+        target,
+        Adjacency.REPLACE_ONE,
+        rng=seeded_rng(seed(1)),
+        samples=samples,
+        delta=0.0,
+        confidence=SURE,
+    )
 
 
 @pytest.mark.parametrize("name", ["cldp three bits", "dp-rec"])

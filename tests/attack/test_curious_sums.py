@@ -1,9 +1,9 @@
 """Honest-but-curious sums: a server that follows the protocol and keeps everything learns the sum, and nothing of one.
 
-`HONEST` random sums with random drop-outs are exact or refused. Then the same two worlds `REPEATS` times over: client 1
-sends only zeros, or only ones, and the server keeps its masked vector and its shares in transit. Each number of the
-vector is uniform in both worlds: tests of each of its bits, and of those of the sealed shares, would see a bias of
-some percent. False alarms: 1e-9 in all.
+`HONEST` random sums with random drop-outs are exact or refused. Then the same two worlds `REPEATS`
+times over: client 1 sends only zeros, or only ones, and the server keeps its masked vector and its
+shares in transit. Each number of the vector is uniform in both worlds: tests of each of its bits,
+and of those of the sealed shares, would see a bias of some percent. False alarms: 1e-9 in all.
 """
 
 import random
@@ -26,11 +26,15 @@ def test_sums_with_drop_outs_are_exact_or_none():
     for trial in range(HONEST):
         clients = rng.randrange(3, 8)
         threshold = rng.randrange(clients // 2 + 1, clients + 1)
-        room = Room(plan_of(clients, threshold, active=False, name=b"curious %d" % trial, largest_code=3))
+        room = Room(
+            plan_of(clients, threshold, active=False, name=b"curious %d" % trial, largest_code=3)
+        )
         senders = sorted(rng.sample(range(1, clients + 1), rng.randrange(1, clients + 1)))
         try:
             room.masked(senders)
-            answers = {number: room.clients[number].unmask(room.u2, {}, {}) for number in sorted(room.u2)}
+            answers = {
+                number: room.clients[number].unmask(room.u2, {}, {}) for number in sorted(room.u2)
+            }
             kept = dict(rng.sample(sorted(answers.items()), rng.randrange(1, len(answers) + 1)))
             total = room.server.finish(kept)
         except QuietbitError:

@@ -50,13 +50,17 @@ def test_rows_that_do_not_sum_to_one_are_refused(rows: list[list[float]]) -> Non
         ([[0.5, 0.5], [0.25, 0.75]], [-0.2, math.inf]),
     ],
 )
-def test_zeros_signs_nan_and_falling_alphabets_are_refused(rows: list[list[float]], alphabet: list[float]) -> None:
+def test_zeros_signs_nan_and_falling_alphabets_are_refused(
+    rows: list[list[float]], alphabet: list[float]
+) -> None:
     with pytest.raises(InvalidParameter):
         Design(SPEC, np.array(rows), np.array(alphabet))
 
 
 @pytest.mark.parametrize("rows", LOOSE)
-def test_a_file_with_such_rows_is_refused_even_if_its_identity_is_right(rows: list[list[float]]) -> None:
+def test_a_file_with_such_rows_is_refused_even_if_its_identity_is_right(
+    rows: list[list[float]],
+) -> None:
     import hashlib
 
     good = solve(SPEC)
@@ -75,7 +79,9 @@ def test_thousands_of_random_rows_are_made_exact_or_refused() -> None:
     rng = np.random.default_rng(7)
     refused = 0
     for _ in range(3000):
-        weights = np.exp(rng.normal(scale=rng.choice([0.3, 3.0, 12.0]), size=rng.choice([2, 4, 16])))
+        weights = np.exp(
+            rng.normal(scale=rng.choice([0.3, 3.0, 12.0]), size=rng.choice([2, 4, 16]))
+        )
         exact = exact_row(weights)
         assert sum((Fraction(value) for value in exact.tolist()), Fraction(0)) == 1
         loose = weights / weights.sum()

@@ -1,8 +1,8 @@
 """Every exit of a client: an exception at each of its lines, one answer per line, and what leaves then.
 
-Engines send the text of whatever a mod raises to the server, at once. An app's signal handler, a `MemoryError`, or a
-handler of its log can raise between any two lines. What leaves is a release at its moment, of the update or of zero;
-or, where nothing was noted, a constant.
+Engines send the text of whatever a mod raises to the server, at once. An app's signal handler, a
+`MemoryError`, or a handler of its log can raise between any two lines. What leaves is a release at
+its moment, of the update or of zero; or, where nothing was noted, a constant.
 """
 
 from __future__ import annotations
@@ -28,7 +28,7 @@ from quietbit.node import answer_time, guard
 from quietbit.node.answer_time import GRAIN
 from quietbit.run import client as run_client
 from unit.flower.kit import DIMENSION, app, context
-from unit.flower.test_client import CONFIG, question
+from unit.flower.test_client import CONFIG, request
 from unit.node.makers import books, write_policy
 
 pytestmark = pytest.mark.filterwarnings("ignore")
@@ -36,7 +36,9 @@ SHIFT = np.linspace(-0.2, 0.3, DIMENSION)
 SECONDS = 0.75
 AT_ONCE = 24  # answers that wait side by side
 LOAD = 10.0  # seconds that a busy machine may be late
-FILES = frozenset(str(module.__file__) for module in (flower_client, guard, answer_time, run_client))
+FILES = frozenset(
+    str(module.__file__) for module in (flower_client, guard, answer_time, run_client)
+)
 CONSTANTS = {
     "quietbit: This node cannot answer; its owner's log says why.",
     "quietbit, answered before: no release was made.",
@@ -50,13 +52,15 @@ def raises(*_: Any) -> None:
     raise ValueError(PATIENT)
 
 
-def answered(folder: Path, call: Callable[..., Any], at: Line | None = None) -> tuple[Any, float, Tracer, Path]:
-    """Answer the first question of a new node: the reply or what was raised, when it left, and the lines."""
+def answered(
+    folder: Path, call: Callable[..., Any], at: Line | None = None
+) -> tuple[Any, float, Tracer, Path]:
+    """Answer the first request of a new node: the reply or what was raised, when it left, and the lines."""
     home = folder / str(next(NUMBERS))
     home.mkdir()
     path = write_policy(home, epsilon=1e6, answer_seconds=SECONDS, metrics=("train_loss",))
     place = context(11, config=CONFIG, quietbit_policy=path)
-    asked = question()
+    asked = request()
     tracer = Tracer(FILES, at)
     reply = under(tracer, lambda: MOD(asked, place, call))
     return reply, time.time(), tracer, home
@@ -77,14 +81,20 @@ def check(reply: Any, left: float, tracer: Tracer, home: Path, size: int) -> str
     assert 0 <= left - stamp < LOAD, (tracer.at, left - stamp)
     assert set(reply.content) == {"quietbit", "metrics"}
     assert len(reply.content["quietbit"]["release"]) == size
-    assert reply.content["metrics"] in (MetricRecord({"train_loss": value}) for value in (0.0, 0.25))
+    assert reply.content["metrics"] in (
+        MetricRecord({"train_loss": value}) for value in (0.0, 0.25)
+    )
     assert books(home).releases == 1
     return "released"
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize("call", [app(SHIFT), pytest.param(raises, marks=pytest.mark.long)], ids=["trains", "fails"])
-def test_an_exception_at_any_line_lets_out_a_release_at_its_moment_or_a_constant(tmp_path, monkeypatch, call):
+@pytest.mark.parametrize(
+    "call", [app(SHIFT), pytest.param(raises, marks=pytest.mark.long)], ids=["trains", "fails"]
+)
+def test_an_exception_at_any_line_lets_out_a_release_at_its_moment_or_a_constant(
+    tmp_path, monkeypatch, call
+):
     monkeypatch.setattr(guard, "GRACE", 2.0)
     guard.quiet_handlers()  # once per process
     with following():
@@ -102,7 +112,8 @@ def test_an_exception_at_any_line_lets_out_a_release_at_its_moment_or_a_constant
             results.append(answered(tmp_path, call, line))
         with ThreadPoolExecutor(AT_ONCE) as pool:
             results += pool.map(lambda line: answered(tmp_path, call, line), others)
-    # Which lines a thread passes depends, for a few, on when it wakes: nearly all were reached again.
+    # Which lines a thread passes depends, for a few, on when it wakes: nearly all were reached
+    # again.
     assert sum(result[2].raised for result in results) > 0.95 * len(results)
     kinds = [check(*result, size) for result in results]
     assert kinds.count("not begun") == 1

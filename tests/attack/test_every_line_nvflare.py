@@ -29,9 +29,14 @@ AT_ONCE = 24  # tasks that wait side by side
 LOAD = 10.0  # seconds that a busy machine may be late
 MAIN_THREAD = ("disarm", "rearm")  # where alone these lines run
 FILES = frozenset(
-    str(module.__file__) for module in (client, patches, processing, task, guard, answer_time, run_client)
+    str(module.__file__)
+    for module in (client, patches, processing, task, guard, answer_time, run_client)
 )
-FIRST = {"process_task", "_aux", "_send_task_result"}  # of each, the line before its frame has begun, or its last
+FIRST = {
+    "process_task",
+    "_aux",
+    "_send_task_result",
+}  # of each, the line before its frame has begun, or its last
 NUMBERS = count()
 
 
@@ -39,7 +44,9 @@ def raises(*_: Any) -> None:
     raise ValueError(PATIENT)
 
 
-def answered(folder: Path, app: Callable[..., Any], at: Line | None = None) -> tuple[Any, Site, Tracer, Path]:
+def answered(
+    folder: Path, app: Callable[..., Any], at: Line | None = None
+) -> tuple[Any, Site, Tracer, Path]:
     """Do the first task of a new site under a tracer: the result, or what was raised."""
     home = folder / str(next(NUMBERS))
     home.mkdir()
@@ -65,7 +72,10 @@ def check(reply: Any, site: Site, tracer: Tracer, home: Path, size: int) -> str:
     assert set(content(reply)) == {"quietbit"}, (tracer.at, content(reply))
     record = content(reply)["quietbit"]
     if "declined" in record:
-        assert record["declined"] in ("This node cannot answer; its owner's log says why.", "no release was made.")
+        assert record["declined"] in (
+            "This node cannot answer; its owner's log says why.",
+            "no release was made.",
+        )
         return "declined"
     assert set(record) == {"release", "metrics"}
     assert len(record["release"]) == size
@@ -77,8 +87,12 @@ def check(reply: Any, site: Site, tracer: Tracer, home: Path, size: int) -> str:
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize("app", [trained(), pytest.param(raises, marks=pytest.mark.long)], ids=["trains", "fails"])
-def test_an_exception_at_any_line_lets_out_a_release_at_its_moment_or_a_constant(tmp_path, monkeypatch, app):
+@pytest.mark.parametrize(
+    "app", [trained(), pytest.param(raises, marks=pytest.mark.long)], ids=["trains", "fails"]
+)
+def test_an_exception_at_any_line_lets_out_a_release_at_its_moment_or_a_constant(
+    tmp_path, monkeypatch, app
+):
     monkeypatch.setattr(guard, "GRACE", 2.0)
     monkeypatch.setattr("quietbit.nvflare.client.is_log_streaming_allowed", lambda fl_ctx: False)
     with following():
@@ -89,11 +103,13 @@ def test_an_exception_at_any_line_lets_out_a_release_at_its_moment_or_a_constant
         lines = [line for line in first.seen if line[1] not in MAIN_THREAD]
         with ThreadPoolExecutor(AT_ONCE) as pool:
             results = list(pool.map(lambda line: answered(tmp_path, app, line), lines))
-        # CPython's parser, which formats tracebacks, fails now and then where a tracer raises in another thread.
+        # CPython's parser, which formats tracebacks, fails now and then where a tracer raises in
+        # another thread.
         for place, result in enumerate(results):
             if isinstance(result[0], SystemError) and "AST constructor" in str(result[0]):
                 results[place] = answered(tmp_path, app, lines[place])
-    # Which lines a thread passes depends, for a few, on when it wakes: nearly all were reached again.
+    # Which lines a thread passes depends, for a few, on when it wakes: nearly all were reached
+    # again.
     assert sum(result[2].raised for result in results) > 0.95 * len(results)
     kinds = [check(*result, size) for result in results]
     raised = [line for line, kind in zip(lines, kinds, strict=True) if kind == "raised"]
@@ -102,5 +118,9 @@ def test_an_exception_at_any_line_lets_out_a_release_at_its_moment_or_a_constant
     # Once the app is about to be called, a release leaves.
     names = [name for _, name, _ in lines]
     called = names.index("execute_task")
-    late = [line for line, kind in zip(lines[called:], kinds[called:], strict=True) if kind == "declined"]
+    late = [
+        line
+        for line, kind in zip(lines[called:], kinds[called:], strict=True)
+        if kind == "declined"
+    ]
     assert not late

@@ -1,7 +1,8 @@
 """A server that reads the clock: whether training failed, and how long it took, must not show in an answer's time.
 
-Before there was an answer time, an app that raised on a NaN loss answered in 0.16 s instead of 0.77 s, and the stamps
-of replies gave 63 of 64 pixels of a training image away. `benchmarks/answer_time.py` measures 1,000 releases.
+Before there was an answer time, an app that raised on a NaN loss answered in 0.16 s instead of 0.77
+s, and the stamps of replies gave 63 of 64 pixels of a training image away.
+`benchmarks/answer_time.py` measures 1,000 releases.
 """
 
 import math
@@ -18,9 +19,9 @@ from quietbit.node.answer_time import GRAIN, NUMBERS, AnswerTime
 from quietbit.run.client import Turn
 from quietbit.run.plan import Plan
 from unit.flower.kit import DIMENSION, app, context
-from unit.flower.test_client import CONFIG, question
+from unit.flower.test_client import CONFIG, request
 from unit.node.makers import books, keeper, write_policy
-from unit.node.makers import question as node_question
+from unit.node.makers import request as node_request
 
 pytestmark = pytest.mark.filterwarnings("ignore::quietbit.flower.SeededRngWarning")
 SHIFT = np.linspace(-0.2, 0.3, DIMENSION)
@@ -44,8 +45,14 @@ def spins(*_):
         math.factorial(200)
 
 
-APPS = {"fails at once": raises, "quick": app(SHIFT), "takes its time": slowly(0.5), "fails late": slowly(0.5, raises),
-        "overruns": slowly(3.0), "does not let go": spins}  # fmt: skip
+APPS = {
+    "fails at once": raises,
+    "quick": app(SHIFT),
+    "takes its time": slowly(0.5),
+    "fails late": slowly(0.5, raises),
+    "overruns": slowly(3.0),
+    "does not let go": spins,
+}
 
 
 @pytest.mark.parametrize("kind", ["train", "evaluate"])
@@ -55,7 +62,7 @@ def test_an_answer_leaves_at_its_moment_whatever_the_app_does(tmp_path, kind):
     place = context(11, config=CONFIG | {"quietbit.epsilon": 1e3}, quietbit_policy=path)
     seen = {}
     for number, (name, call) in enumerate(APPS.items(), 1):
-        asked = question(number, kind=kind)
+        asked = request(number, kind=kind)
         begun = time.time()
         reply = PrivateUplink()(asked, place, call)
         left, stamp = time.time(), reply.metadata.created_at
@@ -71,10 +78,10 @@ def test_an_answer_leaves_at_its_moment_whatever_the_app_does(tmp_path, kind):
 
 def test_an_app_that_is_late_releases_zero(tmp_path):
     path = write_policy(tmp_path, epsilon=1e4, answer_seconds=0.5, seed=7)
-    late = PrivateUplink()(question(), context(11, quietbit_policy=path), slowly(2.0))
+    late = PrivateUplink()(request(), context(11, quietbit_policy=path), slowly(2.0))
     (tmp_path / "again").mkdir()
     path = write_policy(tmp_path / "again", epsilon=1e4, answer_seconds=0.5, seed=7)
-    zero = PrivateUplink()(question(), context(11, quietbit_policy=path), app(np.zeros(DIMENSION)))
+    zero = PrivateUplink()(request(), context(11, quietbit_policy=path), app(np.zeros(DIMENSION)))
     assert late.content == zero.content
 
 
@@ -91,15 +98,17 @@ def test_an_app_ends_early_enough_to_have_its_steps_taken_for_it(numbers, found)
     assert found or 0.4 < time.monotonic() - begun < 1.05
 
 
-def test_a_question_for_local_steps_reserves_the_time_that_their_noise_takes(tmp_path):
+def test_a_request_for_local_steps_reserves_the_time_that_their_noise_takes(tmp_path):
     step = PoissonBatch(Gaussian(Ball("l2", 1.0, DIMENSION), 0.02), 10, 0.5)
     rules = {"unit": "sample", "data_set": "ward 7", "answer_seconds": 40.0}
     held = keeper(tmp_path, epsilon=1e9, **rules)
     plan = Plan.from_run_config(CONFIG)
     left = []
-    for number, mechanism in enumerate((LocalSteps(step, 1, 0.1), LocalSteps(step, 10_000, 0.1)), 1):
-        asked = node_question(number, mechanism, unit="sample")
-        turn = Turn.accept(held, asked, dict(question().content.array_records["arrays"]), plan)
+    for number, mechanism in enumerate(
+        (LocalSteps(step, 1, 0.1), LocalSteps(step, 10_000, 0.1)), 1
+    ):
+        asked = node_request(number, mechanism, unit="sample")
+        turn = Turn.accept(held, asked, dict(request().content.array_records["arrays"]), plan)
         left.append(turn.moment._leave - turn.moment._deadline)
     assert left[0] == pytest.approx(10.0)
     assert left[1] == pytest.approx(10.0 + 9_999 * DIMENSION / NUMBERS)
@@ -113,7 +122,7 @@ def test_without_an_answer_time_nothing_waits():
     assert abs(moment.stamp - time.time()) < 0.1
 
 
-def test_noise_that_cannot_be_drawn_in_time_is_refused_from_the_question_alone():
+def test_noise_that_cannot_be_drawn_in_time_is_refused_from_the_request_alone():
     AnswerTime(60.0, numbers=int(30 * NUMBERS))
     with pytest.raises(InvalidParameter, match="local steps"):
         AnswerTime(60.0, numbers=int(36 * NUMBERS))

@@ -1,9 +1,10 @@
-"""A server that wants more than it may have, against a node with a policy: every question is counted.
+"""A server that wants more than it may have, against a node with a policy: every request is counted.
 
-Idea     what a server can choose is drawn at random from fixed seeds (run configs, mechanisms, models, orders of
-         messages, moments of kills, copies and full disks), beside the questions that once worked. After every
-         question the same promises are checked (`Node.ask`). `CASES` says how many questions each part asks; the
-         threat model prints the same numbers, and a test compares them.
+Idea     what a server can choose is drawn at random from fixed seeds (run configs, mechanisms,
+         models, orders of messages, moments of kills, copies and full disks), beside the requests
+         that once worked. After every request the same promises are checked (`Node.ask`). `CASES`
+         says how many requests each part asks; the threat model prints the same numbers, and a
+         test compares them.
 """
 
 from __future__ import annotations
@@ -29,8 +30,8 @@ from quietbit.mechanism.interpolated import InterpolatedMVU
 from quietbit.node.budget import account_of
 from quietbit.node.ledger import FileLedger, LedgerError
 from quietbit.node.policy import Policy
-from quietbit.node.question import STEPS, Framed
-from quietbit.run.messages import request_of, sum_request
+from quietbit.node.request import STEPS, Framed
+from quietbit.run.messages import request_record, sum_request
 from quietbit.run.plan import KEYS as PLAN_KEYS
 from quietbit.secagg.codec import encode
 from quietbit.secagg.plan import masked_size
@@ -59,8 +60,13 @@ class Node:
     """A node with a policy, its app, and all that it has been made to say."""
 
     def __init__(self, folder, **changes):
-        given = {"epsilon": 6.0, "mechanisms": ["imvu", "gaussian", "sign"], "seed": 7, "releases": 10**5,
-                 "releases_per_day": 10**5} | changes  # fmt: skip
+        given = {
+            "epsilon": 6.0,
+            "mechanisms": ["imvu", "gaussian", "sign"],
+            "seed": 7,
+            "releases": 10**5,
+            "releases_per_day": 10**5,
+        } | changes
         self.folder = folder
         self.path = write_policy(folder, **given)
         self.policy = Policy.load(self.path)
@@ -69,8 +75,13 @@ class Node:
         self.asked = 0
 
     def context(self, run=1, config=None):
-        return context(11, 3, CONFIG | {"quietbit.epsilon": 1e6} if config is None else config, run,
-                       quietbit_policy=self.path)  # fmt: skip
+        return context(
+            11,
+            3,
+            CONFIG | {"quietbit.epsilon": 1e6} if config is None else config,
+            run,
+            quietbit_policy=self.path,
+        )
 
     def books(self):
         return FileLedger(self.policy.ledger, self.policy.counter).read()
@@ -91,7 +102,9 @@ class Node:
             said = reply.error.reason
             assert said.isprintable()
             assert said.startswith(("quietbit: ", "quietbit, answered before: "))
-            assert not any(word in said for word in (str(self.folder), "policy.toml", "counter")), said
+            assert not any(word in said for word in (str(self.folder), "policy.toml", "counter")), (
+                said
+            )
             assert books.releases == before
             assert self.calls == called
         elif message.metadata.message_type == "train" and "quietbit" in reply.content:
@@ -99,27 +112,36 @@ class Node:
             assert set(reply.content) == {"quietbit"}
             data = reply.content["quietbit"]["release"]
             name = message.content["quietbit"]["mechanism"]
-            assert self.answers.setdefault(name, len(data)) == len(data), "releases of one mechanism differ in size"
+            assert self.answers.setdefault(name, len(data)) == len(data), (
+                "releases of one mechanism differ in size"
+            )
         else:
             assert books.releases == before
             assert set(reply.content) <= {"quietbit-sum"}
         for cap in self.policy.caps:
-            held = account_of(books, cap, self.policy.min_honest_clients or 0, self.policy.least_epsilon)
+            held = account_of(
+                books, cap, self.policy.min_honest_clients or 0, self.policy.least_epsilon
+            )
             assert held.epsilon() <= cap.epsilon
         return reply
 
 
 def train(number=1, mechanism=SMALL, run=1, arrays=None, kind="train", **changes):
     be_the_server(run)
-    record = request_of(max(1, number), mechanism) | {"round": number} | changes
-    content = RecordDict({"arrays": model() if arrays is None else arrays, "quietbit": ConfigRecord(record)})
+    record = request_record(max(1, number), mechanism) | {"round": number} | changes
+    content = RecordDict(
+        {"arrays": model() if arrays is None else arrays, "quietbit": ConfigRecord(record)}
+    )
     return Message(content, 11, kind)
 
 
 def test_failures_that_depend_on_the_data_tell_nothing(tmp_path):
-    """A picture of 64 pixels was read out at epsilon 0.012, a pixel a question: a step failed where one was bright."""
+    """A picture of 64 pixels was read out at epsilon 0.012, a pixel a request: a step failed where one was bright."""
     pixels = np.random.default_rng(1).integers(0, 2, 64)
-    node, faint = Node(tmp_path, epsilon=1e4), InterpolatedMVU(DESIGN, Ball(Norm.L2, 1e-3, DIMENSION))
+    node, faint = (
+        Node(tmp_path, epsilon=1e4),
+        InterpolatedMVU(DESIGN, Ball(Norm.L2, 1e-3, DIMENSION)),
+    )
     size, number = set(), 0
 
     def fails(message, kind):
@@ -134,11 +156,16 @@ def test_failures_that_depend_on_the_data_tell_nothing(tmp_path):
     for kind in range(4):
         for pixel in pixels:
             number += 1
-            app = (lambda m, _, k=kind: fails(m, k)) if pixel else (lambda m, _: trained(m, np.zeros(DIMENSION)))
+            app = (
+                (lambda m, _, k=kind: fails(m, k))
+                if pixel
+                else (lambda m, _: trained(m, np.zeros(DIMENSION)))
+            )
             reply = node.ask(train(number, faint), node.context(), app)
             assert not reply.has_error()
             size.add(len(reply.content["quietbit"]["release"]))
-            # What leaves is that of zero, from the node's own randomness: bright or dark, bit for bit the same.
+            # What leaves is that of zero, from the node's own randomness: bright or dark, bit for
+            # bit the same.
             rng = node.policy.rng(number, 3)
             sent = bytes(Framed.from_bytes(reply.content["quietbit"]["release"]).payload)
             assert sent == Uplink(faint).send(np.zeros(DIMENSION), rng)
@@ -146,12 +173,44 @@ def test_failures_that_depend_on_the_data_tell_nothing(tmp_path):
     assert node.books().releases == number == CASES["failures that depend on the data"]
 
 
-UNKNOWN_KEYS = ["words", "epsilom", "policy", "ledger", "honest", "metrics", "", "Epsilon", "threshold"]
+UNKNOWN_KEYS = [
+    "words",
+    "epsilom",
+    "policy",
+    "ledger",
+    "honest",
+    "metrics",
+    "",
+    "Epsilon",
+    "threshold",
+]
 KEYS = [*PLAN_KEYS, *UNKNOWN_KEYS]
 VALUES = [
-    0, 1, -1, 2, 7, 1e-9, 1e300, float("nan"), float("inf"), True, "", "seeded", "imvu", "gaussian", "zero-out",
-    "replace-one", "secure-aggregation", "local", "*", "l1", "/etc/passwd", "\x1b[2J", "x" * 5000, 10**30,
-]  # fmt: skip
+    0,
+    1,
+    -1,
+    2,
+    7,
+    1e-9,
+    1e300,
+    float("nan"),
+    float("inf"),
+    True,
+    "",
+    "seeded",
+    "imvu",
+    "gaussian",
+    "zero-out",
+    "replace-one",
+    "secure-aggregation",
+    "local",
+    "*",
+    "l1",
+    "/etc/passwd",
+    "\x1b[2J",
+    "x" * 5000,
+    10**30,
+]
 
 
 def test_run_configs(tmp_path):
@@ -185,17 +244,39 @@ def mutated(rng, value):
         return {**value, key: mutated(rng, value[key])}
     if isinstance(value, list) and value and rng.random() < 0.85:
         place = rng.integers(len(value))
-        return [mutated(rng, part) if number == place else part for number, part in enumerate(value)]
+        return [
+            mutated(rng, part) if number == place else part for number, part in enumerate(value)
+        ]
     if isinstance(value, float) and rng.random() < 0.6:
         return float(value) * float(rng.choice([0.5, 1.01, 2.0, -1.0, 1e3, 1e-3]))
-    return [0, -1, 1e308, None, "Gaussian", "os.system", [], {}, True, 42, 2**70, "l1", 1e-300, [[]]][rng.integers(14)]
+    return [
+        0,
+        -1,
+        1e308,
+        None,
+        "Gaussian",
+        "os.system",
+        [],
+        {},
+        True,
+        42,
+        2**70,
+        "l1",
+        1e-300,
+        [[]],
+    ][rng.integers(14)]
 
 
 def test_mechanisms(tmp_path):
     """Descriptions that a server makes up: built and priced as they are, or refused; the cap holds."""
     ball = Ball(Norm.L2, 1.0, DIMENSION)
-    good = [SMALL, Gaussian(ball, 3.0), Sign(Gaussian(ball, 3.0)), InterpolatedMVU(DESIGN, ball, 0.5, True)]
-    texts = [request_of(1, one)["mechanism"] for one in good]
+    good = [
+        SMALL,
+        Gaussian(ball, 3.0),
+        Sign(Gaussian(ball, 3.0)),
+        InterpolatedMVU(DESIGN, ball, 0.5, True),
+    ]
+    texts = [request_record(1, one)["mechanism"] for one in good]
     rng, node, answered = np.random.default_rng(3), Node(tmp_path, epsilon=30.0), 0
     for case in range(CASES["mechanisms"]):
         found = json.loads(texts[rng.integers(len(texts))])
@@ -213,7 +294,9 @@ def test_mechanisms(tmp_path):
 
 def _described(text, run):
     message = train(1, run=run)
-    message.content["quietbit"] = ConfigRecord(dict(message.content["quietbit"]) | {"mechanism": text})
+    message.content["quietbit"] = ConfigRecord(
+        dict(message.content["quietbit"]) | {"mechanism": text}
+    )
     return message
 
 
@@ -225,11 +308,15 @@ def test_models(tmp_path):
         shape = arrays["weight"].shape
         kind = case % 10
         if kind == 0:
-            arrays["weight"] = Array(np.full(shape, [np.nan, np.inf, -np.inf][case // 10 % 3], dtype=np.float32))
+            arrays["weight"] = Array(
+                np.full(shape, [np.nan, np.inf, -np.inf][case // 10 % 3], dtype=np.float32)
+            )
         elif kind == 1:
             arrays["weight"] = Array(np.full(shape, np.float32(3e38)))
         elif kind == 2:
-            arrays["weight"] = Array("float32", shape, "numpy.ndarray", rng.bytes(rng.integers(0, 200)))
+            arrays["weight"] = Array(
+                "float32", shape, "numpy.ndarray", rng.bytes(rng.integers(0, 200))
+            )
         elif kind == 3:
             arrays["weight"] = Array("float32", shape, "pickle", b"cos\nsystem\n(S'true'\ntR.")
         elif kind == 4:
@@ -253,13 +340,20 @@ def test_models(tmp_path):
 def test_orders_of_messages(tmp_path):
     """Trainings, evaluations, queries and steps of sums in any order, of any round: one answer to each at most."""
     rng = np.random.default_rng(5)
-    sums = {"trust": ["local", "secure-aggregation"], "min_honest_clients": 3, "local_epsilon": 40.0}
+    sums = {
+        "trust": ["local", "secure-aggregation"],
+        "min_honest_clients": 3,
+        "local_epsilon": 40.0,
+    }
     node = Node(tmp_path, epsilon=40.0, adjacency="zero-out", **sums)
     secure = {key: value for key, value in CONFIG.items() if key != "quietbit.releases"} | {
-        "quietbit.trust": "secure-aggregation", "quietbit.masks.server": "honest-but-curious",
-        "quietbit.masks.threshold": 4, "quietbit.adjacency": "zero-out",
-        "quietbit.mechanism.design-epsilon": 0.3, "quietbit.epsilon": 1e6,
-    }  # fmt: skip
+        "quietbit.trust": "secure-aggregation",
+        "quietbit.masks.server": "honest-but-curious",
+        "quietbit.masks.threshold": 4,
+        "quietbit.adjacency": "zero-out",
+        "quietbit.mechanism.design-epsilon": 0.3,
+        "quietbit.epsilon": 1e6,
+    }
     places = {run: node.context(run, secure if run % 2 else None) for run in (1, 2, 3, 4)}
     answered: set[tuple[object, ...]] = set()
     tables = [
@@ -310,14 +404,21 @@ def test_copies_put_back(tmp_path):
         (now := tmp_path / f"now-{case}").mkdir()
         for name in ("ledger", "counter"):
             shutil.copy(tmp_path / name, now / name)
-        what, old = str(rng.choice(["ledger", "both", "gone", "counter"])), copies[rng.integers(len(copies))]
+        what, old = (
+            str(rng.choice(["ledger", "both", "gone", "counter"])),
+            copies[rng.integers(len(copies))],
+        )
         for name in ("ledger", "counter"):
             if what in (name, "both"):
                 shutil.copy(old / name, tmp_path / name)
         if what == "gone":
             (tmp_path / "ledger").unlink()
-        reply = PrivateUplink()(train(newest + 1), place, lambda m, _: trained(m, np.zeros(DIMENSION)))
-        if what == "counter":  # a ledger ahead of its counter is what a crash leaves: the ledger counts
+        reply = PrivateUplink()(
+            train(newest + 1), place, lambda m, _: trained(m, np.zeros(DIMENSION))
+        )
+        if (
+            what == "counter"
+        ):  # a ledger ahead of its counter is what a crash leaves: the ledger counts
             assert not reply.has_error()
             newest += 1
             continue
@@ -332,7 +433,7 @@ import os, random, resource, signal, sys, time
 import numpy as np
 from quietbit.node.ledger import FileLedger, LedgerError
 from quietbit.node.policy import Policy
-from quietbit.node.question import ProposedMechanism
+from quietbit.node.request import ProposedMechanism
 from quietbit.node.release import PrivateSender
 from quietbit.wire.uplink import Uplink
 what, path, cases = sys.argv[1], sys.argv[2], int(sys.argv[3])
@@ -388,7 +489,7 @@ def nursery(what, path, cases):
     """Start so many processes that release without end; each is killed at some moment, or its disk is full at some."""
     done = subprocess.run(
         [sys.executable, "-W", "ignore", "-c", NURSERY, what, path, str(cases)],
-        input=request_of(1, SMALL)["mechanism"],
+        input=request_record(1, SMALL)["mechanism"],
         capture_output=True,
         text=True,
         timeout=300,
@@ -398,7 +499,15 @@ def nursery(what, path, cases):
     return [int(line) for line in done.stdout.split()]
 
 
-FILES = {"ledger", "counter", "counter.new", "policy.toml", "ledger.decisions", "ledger.key", "ledger.prices"}
+FILES = {
+    "ledger",
+    "counter",
+    "counter.new",
+    "policy.toml",
+    "ledger.decisions",
+    "ledger.key",
+    "ledger.prices",
+}
 
 
 def test_kills(tmp_path):
@@ -444,6 +553,14 @@ def test_the_threat_model_prints_this_number():
 
 def test_a_metric_is_what_the_owner_names_and_nothing_more(tmp_path):
     node = Node(tmp_path, metrics=["loss"])
-    reply = PrivateUplink()(train(kind="evaluate"), node.context(), lambda m, _: Message(
-        RecordDict({"metrics": MetricRecord({"loss": [1.0] * 1000, "pixels": [0.0] * 64})}), reply_to=m))  # fmt: skip
-    assert {name: dict(record) for name, record in reply.content.items()} == {"metrics": {"loss": 0.0}}
+    reply = PrivateUplink()(
+        train(kind="evaluate"),
+        node.context(),
+        lambda m, _: Message(
+            RecordDict({"metrics": MetricRecord({"loss": [1.0] * 1000, "pixels": [0.0] * 64})}),
+            reply_to=m,
+        ),
+    )
+    assert {name: dict(record) for name, record in reply.content.items()} == {
+        "metrics": {"loss": 0.0}
+    }

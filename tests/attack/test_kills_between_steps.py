@@ -14,9 +14,15 @@ CAMPAIGN = Path(__file__).parent / "kill_campaign.py"
 def test_every_round_that_was_begun_is_in_the_ledger():
     """Noted are all rounds that were begun, and no more than one beside them per kill."""
     done = subprocess.run(
-        [sys.executable, str(CAMPAIGN), "25"], capture_output=True, text=True, timeout=300, check=False
+        [sys.executable, str(CAMPAIGN), "25"],
+        capture_output=True,
+        text=True,
+        timeout=300,
+        check=False,
     )
     assert done.returncode == 0, done.stderr
     found = ast.literal_eval(done.stdout)
-    assert found["rounds"] < found["noted"] <= found["rounds"] + found["kills"] + 1  # one before the first
+    assert (
+        found["rounds"] < found["noted"] <= found["rounds"] + found["kills"] + 1
+    )  # one before the first
     assert 0 < found["releases"] < found["noted"]

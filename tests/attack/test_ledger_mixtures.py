@@ -37,8 +37,10 @@ def test_zero_out_releases_do_not_enter_a_replace_one_ledger():
 
 
 def test_replace_one_releases_enter_a_zero_out_ledger_at_their_own_price():
-    near, far = (Cost.linear(slope).of(which, Unit.CLIENT, Trust.LOCAL) for slope, which in
-                 ((0.01, ZERO), (0.04, REPLACE)))  # fmt: skip
+    near, far = (
+        Cost.linear(slope).of(which, Unit.CLIENT, Trust.LOCAL)
+        for slope, which in ((0.01, ZERO), (0.04, REPLACE))
+    )
     held = account(ZERO, Unit.CLIENT, Trust.LOCAL).spend(near, 5).spend(far, 5)
     assert held.total().rdp(2.0) == pytest.approx(0.5)
     assert held.guarantee().adjacency is ZERO

@@ -1,9 +1,10 @@
 """Everything a server and its colluders can say in sums of few clients: nobody is exposed beyond what is claimed.
 
-Idea     `lie_search` plays all lies against the real clients. It finds the three faults of earlier versions, put back
-         one by one, and one more that would be as bad; it finds nothing in the clients as they are. With neighbours it
-         is run for every graph, and the share of graphs in which some lie works is held against `exposure_upper`.
-         `lying_server_campaign.py` runs more of it.
+Idea     `lie_search` plays all lies against the real clients. It finds the three faults of earlier
+         versions, put back one by one, and one more that would be as bad; it finds nothing in the
+         clients as they are. With neighbours it is run for every graph, and the share of graphs in
+         which some lie works is held against `exposure_upper`. `lying_server_campaign.py` runs more
+         of it.
 """
 
 from __future__ import annotations
@@ -46,7 +47,9 @@ def colluding(n: int, count: int) -> frozenset[int]:
 def test_all_with_all_no_lie_works(n: int, t: int, bad: int, terms: int) -> None:
     search = Search(n, t, colluding(n, bad), max(t - bad, 1), terms=(TRUE, QUIET)[:terms])
     assert search.run() is None
-    print(f"n = {n}, t = {t}, C = {bad}: {search.asked} questions, {search.leaves} lies that were taken, 0 exposed")
+    print(
+        f"n = {n}, t = {t}, C = {bad}: {search.asked} requests, {search.leaves} lies that were taken, 0 exposed"
+    )
     assert search.leaves > 0
 
 
@@ -89,7 +92,9 @@ def test_it_finds_edges_that_are_hidden_at_both_ends() -> None:
     case = {"n": 4, "t": 4, "bad": colluding(4, 1), "honest": 3, "near": (2, 2), "graph": graph}
     with ExitStack() as stack:
         stack.enter_context(patch.object(SumClient, "_checked", believe))
-        stack.enter_context(patch.object(SumPlan, "roster_digest", lambda plan, roster: plan.context))
+        stack.enter_context(
+            patch.object(SumPlan, "roster_digest", lambda plan, roster: plan.context)
+        )
         lie = Search(**case).run()
     assert lie is not None
     assert Search(**case).run() is None
@@ -117,19 +122,24 @@ def alike(graph: dict[int, frozenset[int]]) -> tuple[tuple[int, frozenset[int]],
     forms = []
     for names in permutations(graph):
         name = dict(zip(graph, names, strict=True))
-        forms.append(sorted((name[i], sorted(name.get(j, j) for j in some)) for i, some in graph.items()))
+        forms.append(
+            sorted((name[i], sorted(name.get(j, j) for j in some)) for i, some in graph.items())
+        )
     return tuple((i, frozenset(some)) for i, some in min(forms))
 
 
 @pytest.mark.parametrize(
-    ("t", "k", "s", "bad", "honest"), [(4, 2, 2, 1, 3), (4, 2, 2, 2, 2), (4, 2, 3, 1, 3), (4, 3, 3, 2, 2)]
+    ("t", "k", "s", "bad", "honest"),
+    [(4, 2, 2, 1, 3), (4, 2, 2, 2, 2), (4, 2, 3, 1, 3), (4, 3, 3, 2, 2)],
 )
 def test_for_every_graph_of_four_lies_work_no_oftener_than_claimed(
     t: int, k: int, s: int, bad: int, honest: int
 ) -> None:
     """All choices of all honest clients, colluders choose as they like; every lie against each graph."""
     good = range(1, 5 - bad)
-    sets = [[frozenset(some) for some in combinations(sorted(set(range(1, 5)) - {i}), k)] for i in good]
+    sets = [
+        [frozenset(some) for some in combinations(sorted(set(range(1, 5)) - {i}), k)] for i in good
+    ]
     exposed = asked = lies = 0
     orbits = Counter(alike(dict(zip(good, choices, strict=True))) for choices in product(*sets))
     for graph, times in orbits.items():
@@ -138,5 +148,7 @@ def test_for_every_graph_of_four_lies_work_no_oftener_than_claimed(
         asked, lies = asked + search.asked, lies + search.leaves
     graphs = orbits.total()
     upper = exposure_upper(4, t, k, s, bad, honest)
-    print(f"k = {k}, s = {s}, C = {bad}: {exposed} of {graphs} graphs, {asked} questions, {lies} lies; {upper:.3f}")
+    print(
+        f"k = {k}, s = {s}, C = {bad}: {exposed} of {graphs} graphs, {asked} requests, {lies} lies; {upper:.3f}"
+    )
     assert exposed / graphs <= upper

@@ -1,9 +1,10 @@
 """A server that lies, against clients with identities: every way it tries ends in a refusal, or in the exact sum.
 
-Idea     the server of `Room` is the attacker: it has the wire, chooses whom it tells what, invents clients, and replays
-         what it has seen. What clients give up is collected, and nobody's two secrets, and no sum of fewer than the
-         threshold, may come of it. The attack of different lists is also played against honest-but-curious sums,
-         where it works: so it is an attack, and the signatures are what stops it. Counts of cases are printed.
+Idea     the server of `Room` is the attacker: it has the wire, chooses whom it tells what, invents
+         clients, and replays what it has seen. What clients give up is collected, and nobody's two
+         secrets, and no sum of fewer than the threshold, may come of it. The attack of different
+         lists is also played against honest-but-curious sums, where it works: so it is an attack,
+         and the signatures are what stops it. Counts of cases are printed.
 """
 
 from __future__ import annotations
@@ -33,7 +34,11 @@ from unit.secagg.kit import Room, identity, plan_of
 
 def recovered(answers, number, kind, needed):
     """A secret of a client, where enough shares of it were given up."""
-    shares = {i: getattr(answer, kind)[number] for i, answer in answers.items() if number in getattr(answer, kind)}
+    shares = {
+        i: getattr(answer, kind)[number]
+        for i, answer in answers.items()
+        if number in getattr(answer, kind)
+    }
     return keys.recover(shares, needed) if len(shares) >= needed else None
 
 
@@ -43,7 +48,9 @@ def split(clients, threshold, victim):
     rest = [i for i in range(1, clients + 1) if i != victim and i not in partners]
     lists = {victim: {victim, *partners}}
     for place, i in enumerate(rest):
-        fill = [partners[(place + step) % len(partners)] for step in range(threshold - 1 - len(rest))]
+        fill = [
+            partners[(place + step) % len(partners)] for step in range(threshold - 1 - len(rest))
+        ]
         lists[i] = {victim, *rest, *fill}
     for i in partners:
         fill = [other for other in partners if other != i][: threshold - 2 - len(rest)]
@@ -76,7 +83,10 @@ def test_different_lists_work_where_the_server_is_believed():
         for other in partners:
             private = masking_key(plan, other, recovered(answers, other, "pair_keys", 6))
             own, theirs = room.published[other].masking, room.published[victim].masking
-            mask = keys.expand(pair_mask_key(room.server.description, other, victim, private, own, theirs), plan.width)
+            mask = keys.expand(
+                pair_mask_key(room.server.description, other, victim, private, own, theirs),
+                plan.width,
+            )
             total = total - mask if victim < other else total + mask
         assert (plan.reduce(total)[: plan.dimension] == room.codes[victim]).all()
         cases += 1
@@ -120,16 +130,26 @@ def test_two_lists_never_both_have_enough_signatures():
     rng, cases, answered = np.random.default_rng(11), 0, 0
     for case in range(8):
         room = Room(plan_of(10, 7)).dealt()
-        vectors = {i: client.mask(room.codes[i], room.u1, room.inboxes[i]) for i, client in room.clients.items()}
+        vectors = {
+            i: client.mask(room.codes[i], room.u1, room.inboxes[i])
+            for i, client in room.clients.items()
+        }
         masked = {i: vector[room.plan.payload_size :] for i, vector in vectors.items()}
-        gone = [set(rng.choice(np.arange(1, 11), 1 + case % 3, replace=False).tolist()) for _ in range(2)]
+        gone = [
+            set(rng.choice(np.arange(1, 11), 1 + case % 3, replace=False).tolist())
+            for _ in range(2)
+        ]
         lists = [set(range(1, 11)) - left for left in gone]
         camp = {i: int(rng.random() < (0.0, 0.1, 0.3, 0.5)[case % 4]) for i in room.clients}
         signed = given_up(room, lambda i, r=room, c=camp, o=lists: r.clients[i].confirm(o[c[i]]))
         answers = [{}, {}]
         for i in room.clients:
             for side in (camp[i], 1 - camp[i]):  # its own list first, and then the other
-                proof = {j: signature for j, signature in signed.items() if camp[j] == side and j in lists[side]}
+                proof = {
+                    j: signature
+                    for j, signature in signed.items()
+                    if camp[j] == side and j in lists[side]
+                }
                 cases += 1
                 try:
                     answers[side][i] = room.clients[i].unmask(lists[side], proof, masked)
@@ -138,7 +158,10 @@ def test_two_lists_never_both_have_enough_signatures():
                     continue
         assert not (answers[0] and answers[1]) or lists[0] == lists[1]
         for number in room.clients:
-            both = [recovered({**answers[0], **answers[1]}, number, kind, 7) for kind in ("seeds", "pair_keys")]
+            both = [
+                recovered({**answers[0], **answers[1]}, number, kind, 7)
+                for kind in ("seeds", "pair_keys")
+            ]
             assert None in both
     print(f"two camps: {cases} requests, {answered} answered, never for two lists")
     assert 0 < answered < cases
@@ -152,28 +175,50 @@ def test_a_signature_for_one_list_is_none_for_another():
         room.clients[1].confirm({1, 2, 3, 4})
     few = dict(list(room.proof.items())[:3])
     padded = {**few, 5: few[1]}
-    for proof, says in ((few, "Only 3 clients confirmed"), (padded, "signature of client 5"), ({}, "Only 0 clients")):
+    for proof, says in (
+        (few, "Only 3 clients confirmed"),
+        (padded, "signature of client 5"),
+        ({}, "Only 0 clients"),
+    ):
         with pytest.raises(ProtocolError, match=says):
             room.clients[1].unmask(room.u2, proof, room.server.masked(1))
-    stranger = Identity.new().sign(CONFIRMED, lists_digest(room.plan, room.server.description, room.u1, room.u2))
+    stranger = Identity.new().sign(
+        CONFIRMED, lists_digest(room.plan, room.server.description, room.u1, room.u2)
+    )
     for proof in ({**few, 9: stranger}, {**few, 5: stranger}):
         with pytest.raises(ProtocolError):
             room.clients[1].unmask(room.u2, proof, room.server.masked(1))
     missing = {i: one for i, one in room.server.masked(1).items() if i != 3}
     with pytest.raises(ProtocolError, match="Client 3's signature of who dealt shares is missing"):
         room.clients[1].unmask(room.u2, room.proof, missing)
-    other = identity(3).sign(MASKED, shares_digest(room.plan, room.server.description, {1, 3, 4, 5}))
+    other = identity(3).sign(
+        MASKED, shares_digest(room.plan, room.server.description, {1, 3, 4, 5})
+    )
     with pytest.raises(ProtocolError, match="signature of client 3"):
         room.clients[1].unmask(room.u2, room.proof, {**missing, 3: other})
-    assert (room.server.finish(room.answers()).total == room.plain(range(1, 6))).all()  # and then it is exact
+    assert (
+        room.server.finish(room.answers()).total == room.plain(range(1, 6))
+    ).all()  # and then it is exact
 
 
 def test_forged_replayed_and_crooked_advertisements():
     """Every field of another's advertisement changed; those of other rounds, runs and members; keys nobody can use."""
-    room, before = Room(plan_of(5, 4)).advertised(), Room(plan_of(5, 4, name=b"earlier")).advertised()
+    room, before = (
+        Room(plan_of(5, 4)).advertised(),
+        Room(plan_of(5, 4, name=b"earlier")).advertised(),
+    )
     mine, victim = room.clients[1], room.near[1].near[3]
-    small = [bytes(32), b"\1" + bytes(31), (2**255 - 20).to_bytes(32, "little"), (2**255 - 19).to_bytes(32, "little")]
-    crooked = [victim.masking[:31] + bytes([victim.masking[31] ^ 0x80]), victim.masking[:31], victim.masking + b"\0"]
+    small = [
+        bytes(32),
+        b"\1" + bytes(31),
+        (2**255 - 20).to_bytes(32, "little"),
+        (2**255 - 19).to_bytes(32, "little"),
+    ]
+    crooked = [
+        victim.masking[:31] + bytes([victim.masking[31] ^ 0x80]),
+        victim.masking[:31],
+        victim.masking + b"\0",
+    ]
     own = Identity.new()
     sybil = SumClient(plan_of(5, 4, active=False), 3).advertise()
     signed = evolve(sybil, signature=own.sign(b"advertisement", sybil.digest(room.plan, 3)))
@@ -191,11 +236,17 @@ def test_forged_replayed_and_crooked_advertisements():
     roster = room.near[1]
     for one in bad:
         for choice in (roster.choices[3], one.choice(room.plan, 3)):
-            lie = evolve(roster, near={**roster.near, 3: one}, choices={**roster.choices, 3: choice})
+            lie = evolve(
+                roster, near={**roster.near, 3: one}, choices={**roster.choices, 3: choice}
+            )
             with pytest.raises(QuietbitError):
                 mine.share(lie)
     with pytest.raises(ProtocolError, match="unknown clients"):
-        mine.share(evolve(roster, near={**roster.near, 6: victim}, choices={**roster.choices, 6: bytes(16)}))
+        mine.share(
+            evolve(
+                roster, near={**roster.near, 6: victim}, choices={**roster.choices, 6: bytes(16)}
+            )
+        )
     with pytest.raises(ProtocolError, match="or this one"):
         mine.share(evolve(roster, near={**roster.near, 1: room.published[1]}))
     without = {i: one for i, one in roster.near.items() if i != 3}
@@ -203,12 +254,21 @@ def test_forged_replayed_and_crooked_advertisements():
         (without, roster.choices, "not of exactly those"),
         (roster.near, {**roster.choices, 3: bytes(16)}, "does not have what client 3"),
         (roster.near, {**roster.choices, 1: bytes(16)}, "does not have what client 1"),
-        (without, {i: one for i, one in roster.choices.items() if i not in (3, 4)}, "unknown clients"),
+        (
+            without,
+            {i: one for i, one in roster.choices.items() if i not in (3, 4)},
+            "unknown clients",
+        ),
         ({}, {1: roster.choices[1]}, "Only 1 clients published keys"),
     ):
         with pytest.raises(ProtocolError, match=says):
             mine.share(evolve(roster, near=near, choices=choices))
-    assert set(mine.share(room.near[1])) == {2, 3, 4, 5}  # and it is still there for the genuine ones
+    assert set(mine.share(room.near[1])) == {
+        2,
+        3,
+        4,
+        5,
+    }  # and it is still there for the genuine ones
     print(f"advertisements: {len(bad) + 2} refused")
 
 
@@ -217,7 +277,9 @@ def test_a_signed_key_of_small_order_is_refused_all_the_same():
     room = Room(plan_of(4, 3)).advertised()
     for key in (bytes(32), (2**255 - 18).to_bytes(32, "little"), b"\xff" * 32):
         crooked = evolve(room.published[2], masking=key, signature=b"")
-        crooked = evolve(crooked, signature=identity(2).sign(b"advertisement", crooked.digest(room.plan, 2)))
+        crooked = evolve(
+            crooked, signature=identity(2).sign(b"advertisement", crooked.digest(room.plan, 2))
+        )
         with pytest.raises(InvalidParameter, match="public key"):
             room.clients[1].share(evolve(room.near[1], near={**room.near[1].near, 2: crooked}))
         server = SumServer(room.plan)
@@ -268,10 +330,15 @@ def test_sybils_up_to_the_threshold_learn_nothing_of_the_others():
         plan = plan_of(clients, threshold)
         bad = set(range(1, plan.most_colluders + 1))
         room = Room(plan).dealt()
-        vectors = {i: client.mask(room.codes[i], room.u1, room.inboxes[i]) for i, client in room.clients.items()}
+        vectors = {
+            i: client.mask(room.codes[i], room.u1, room.inboxes[i])
+            for i, client in room.clients.items()
+        }
         masked = {i: vector[plan.payload_size :] for i, vector in vectors.items()}
         honest = [i for i in room.clients if i not in bad]
-        held = {i: dict(room.clients[i]._received) for i in bad}  # colluders give up both shares of everybody
+        held = {
+            i: dict(room.clients[i]._received) for i in bad
+        }  # colluders give up both shares of everybody
         half = len(honest) // 2
         camps = [set(honest[:half]) | bad, set(honest[half:]) | bad]
         answers = [{}, {}]
@@ -280,7 +347,10 @@ def test_sybils_up_to_the_threshold_learn_nothing_of_the_others():
             left = sorted(set(range(1, clients + 1)) - camp)[: clients - threshold]
             u2 = set(range(1, clients + 1)) - set(left)
             proof = {
-                i: identity(i).sign(CONFIRMED, lists_digest(plan, room.server.description, room.u1, u2)) for i in bad
+                i: identity(i).sign(
+                    CONFIRMED, lists_digest(plan, room.server.description, room.u1, u2)
+                )
+                for i in bad
             }
             for i in sorted(camp - bad):
                 if i in u2:

@@ -1,8 +1,8 @@
 """Three attacks that once read single clients out of masked sums, played against the real protocol.
 
-Idea     each attack is played twice: against the clients as they are, who refuse it before they give anything up; and
-         against clients without the one check that stops it, where the victim's codes are read. So it is an
-         attack, and the check is what stops it.
+Idea     each attack is played twice: against the clients as they are, who refuse it before they
+         give anything up; and against clients without the one check that stops it, where the
+         victim's codes are read. So it is an attack, and the check is what stops it.
 """
 
 from __future__ import annotations
@@ -93,8 +93,10 @@ def test_without_that_check_a_sum_of_two_is_read():
         return frozenset(roster.near), frozenset(roster.near)
 
     pair = {3, VICTIM}
-    with patch("quietbit.secagg.exposure.least_share_threshold", lambda _: 2), \
-         patch("quietbit.secagg.plan.least_share_threshold", lambda _: 2):  # fmt: skip
+    with (
+        patch("quietbit.secagg.exposure.least_share_threshold", lambda _: 2),
+        patch("quietbit.secagg.plan.least_share_threshold", lambda _: 2),
+    ):
         room = Room(plan_of(20, 20, near=(19, 2))).advertised()
     hidden(room, pair)
     with patch.object(SumClient, "_checked", believed):
@@ -118,7 +120,9 @@ def test_a_roster_that_hides_who_chose_the_victim_is_another_round():
     """Others' choices are in the open; false ones for one client make its shares useless, and the rest go on."""
     plan, number, only = plan_of(10, 9, near=(4, 3)), VICTIM, []
     mine, dealers = set(), set()
-    while not only or not mine & dealers:  # until the victim's choice and those who chose it overlap in part
+    while (
+        not only or not mine & dealers
+    ):  # until the victim's choice and those who chose it overlap in part
         room = Room(plan).advertised()
         roster = room.near[number]
         mine, dealers = plan.near(number, roster.choices)
@@ -127,12 +131,18 @@ def test_a_roster_that_hides_who_chose_the_victim_is_another_round():
     for other in only:
         while number in plan.chosen(other, choices[other]):
             choices[other] = rng.bytes(16)
-    lie = evolve(roster, choices=choices, near={i: one for i, one in roster.near.items() if i in mine})
-    parts = {i: client.share(lie if i == VICTIM else room.near[i]) for i, client in room.clients.items()}
+    lie = evolve(
+        roster, choices=choices, near={i: one for i, one in roster.near.items() if i in mine}
+    )
+    parts = {
+        i: client.share(lie if i == VICTIM else room.near[i]) for i, client in room.clients.items()
+    }
     for holder in sorted(mine):
         dealers_of = plan.near(holder, roster.choices)[1]
         dealt = {i: parts[i][holder] for i in dealers_of}
-        with pytest.raises(ProtocolError, match=f"client {VICTIM} dealt to client {holder} is not genuine"):
+        with pytest.raises(
+            ProtocolError, match=f"client {VICTIM} dealt to client {holder} is not genuine"
+        ):
             room.clients[holder].mask(room.codes[holder], range(1, 11), dealt)
     told = {i: parts[i][VICTIM] for i in mine & dealers}
     with pytest.raises(QuietbitError):
@@ -144,10 +154,16 @@ def test_colluders_that_hold_enough_shares_read_without_a_lie_and_are_counted():
     with patch("quietbit.secagg.plan.least_share_threshold", lambda _: 2):
         plan = plan_of(20, 20, near=(19, 2))
     room = Room(plan).dealt()
-    vectors = {i: client.mask(room.codes[i], room.u1, room.inboxes[i]) for i, client in room.clients.items()}
+    vectors = {
+        i: client.mask(room.codes[i], room.u1, room.inboxes[i])
+        for i, client in room.clients.items()
+    }
     held = [room.clients[i]._received[VICTIM] for i in (1, 2)]
     pair, seed = (keys.recover({1: held[0][kind], 2: held[1][kind]}, 2) for kind in (0, 1))
-    description, total = room.server.description, plan.unpack(VICTIM, vectors[VICTIM][: plan.payload_size])
+    description, total = (
+        room.server.description,
+        plan.unpack(VICTIM, vectors[VICTIM][: plan.payload_size]),
+    )
     total = total - keys.expand(self_mask_key(description, VICTIM, seed), plan.width)
     private, own = masking_key(plan, VICTIM, pair), room.published[VICTIM].masking
     for other in set(room.codes) - {VICTIM}:
@@ -161,10 +177,20 @@ def test_colluders_that_hold_enough_shares_read_without_a_lie_and_are_counted():
 
 def test_an_owner_bounds_the_exposure_and_the_graph():
     owner = Policy(
-        epsilon=1.0, delta=1e-5, adjacency="zero-out", mechanisms=("imvu",), largest_clip=1.0, releases=5,
-        releases_per_day=5, ledger="/a", counter="/b", trust=["secure-aggregation"], min_honest_clients=810,
-        local_epsilon=10.0, most_colluders=50,
-    )  # fmt: skip
+        epsilon=1.0,
+        delta=1e-5,
+        adjacency="zero-out",
+        mechanisms=("imvu",),
+        largest_clip=1.0,
+        releases=5,
+        releases_per_day=5,
+        ledger="/a",
+        counter="/b",
+        trust=["secure-aggregation"],
+        min_honest_clients=810,
+        local_epsilon=10.0,
+        most_colluders=50,
+    )
     sparse = SumPlan(1000, 950, 5, b"r", 1, 25, 17)
     owner.check_sum(sparse)
     owner.check_sum(SumPlan(1000, 950, 5, b"r"))

@@ -1,7 +1,8 @@
 """Campaigns against a node that nobody had run: what each tries, and how often, is in `CASES`.
 
-Broadcast logs that are forked or rolled back, different models for different nodes, weights by examples, releases that
-arrive late, twice or from strangers, locks that fail, other users at the gatekeeper's socket, and families that hang.
+Broadcast logs that are forked or rolled back, different models for different nodes, weights by
+examples, releases that arrive late, twice or from strangers, locks that fail, other users at the
+gatekeeper's socket, and families that hang.
 """
 
 import errno
@@ -21,10 +22,10 @@ from quietbit.mechanism.interpolated import InterpolatedMVU
 from quietbit.node import budget
 from quietbit.node.gatekeeper import HEAD, MAGIC, Gatekeeper, RemoteGate
 from quietbit.node.ledger import LedgerError
-from quietbit.node.question import Framed, ProposedMechanism
 from quietbit.node.refusal import Unusable
+from quietbit.node.request import Framed, ProposedMechanism
 from quietbit.wire.uplink import Uplink, weight_of
-from unit.node.makers import BALL, DIMENSION, MECHANISM, NOISY, books, keeper, question
+from unit.node.makers import BALL, DIMENSION, MECHANISM, NOISY, books, keeper, request
 
 pytestmark = pytest.mark.filterwarnings("ignore::quietbit.node.policy.SeededRngWarning")
 CASES = {"broadcast logs": 90, "weights": 3000, "frames": 2000, "socket messages": 300, "locks": 40}
@@ -71,7 +72,9 @@ def test_forked_and_rolled_back_broadcast_logs(monkeypatch):
 
     played = 0
     while played < CASES["broadcast logs"]:
-        if played % 15 == 0:  # a server that saw a node lose its model twice sends it whole from then on
+        if (
+            played % 15 == 0
+        ):  # a server that saw a node lose its model twice sends it whole from then on
             room = kit.Federation(nodes=(11, 12, 13))
             logs.clear()
         room.seen.clear()
@@ -89,7 +92,9 @@ def test_forked_and_rolled_back_broadcast_logs(monkeypatch):
             else:
                 outcomes["same"] += 1
                 assert made == 1
-                assert kit.same(room.seen[node], model)  # whoever is told what: the model that was announced
+                assert kit.same(
+                    room.seen[node], model
+                )  # whoever is told what: the model that was announced
     assert min(outcomes.values()) > 10
 
 
@@ -121,7 +126,23 @@ def test_different_models_for_different_nodes_under_replay():
 def test_weights_by_examples():
     """Whatever a client says about its examples: a weight is a number above 0 and at most 1, or it is refused."""
     rng = random.Random(41)  # noqa: S311
-    odd = [math.nan, math.inf, -math.inf, -1, 0, 1e308, 10**400, True, None, "9", b"9", [3], 2**70, -0.0, 5e-324]
+    odd = [
+        math.nan,
+        math.inf,
+        -math.inf,
+        -1,
+        0,
+        1e308,
+        10**400,
+        True,
+        None,
+        "9",
+        b"9",
+        [3],
+        2**70,
+        -0.0,
+        5e-324,
+    ]
     refused = 0
     for _ in range(CASES["weights"]):
         most = rng.choice([1, 10, 1000, 10**6])
@@ -186,7 +207,7 @@ def test_late_releases_that_come_twice_count_once():
 def test_locks_that_fail(tmp_path, monkeypatch, code):
     """Without the lock nothing is read, noted or released."""
     gate = keeper(tmp_path)
-    gate.accept(question(1))
+    gate.accept(request(1))
     flock = fcntl.flock
     rng = random.Random(code)  # noqa: S311
     failures = 0
@@ -201,7 +222,7 @@ def test_locks_that_fail(tmp_path, monkeypatch, code):
     accepted = 1
     for _ in range(CASES["locks"]):
         try:
-            gate.accept(question(number))
+            gate.accept(request(number))
         except LedgerError:
             failures += 1
             continue
@@ -226,8 +247,8 @@ def test_other_users_at_the_socket(tmp_path):
     """Whatever bytes come, in whatever pieces: nothing leaves for them, and the next honest client is answered."""
     served, thread = serve(tmp_path)
     rng = random.Random(44)  # noqa: S311
-    request = {"ask": "release", "question": question(1).to_json()}
-    good = json.dumps(request).encode()
+    message = {"ask": "release", "request": request(1).to_json()}
+    good = json.dumps(message).encode()
     for _ in range(CASES["socket messages"]):
         with socket.socket(socket.AF_UNIX, socket.SOCK_STREAM) as raw:
             raw.settimeout(5)
@@ -239,7 +260,12 @@ def test_other_users_at_the_socket(tmp_path):
             if way == 0:
                 data = rng.randbytes(rng.randrange(64))
             elif way == 1:
-                data = HEAD.pack(MAGIC, rng.choice([0, 2**32 - 1, len(text)]), rng.choice([0, 2**63, 8])) + text
+                data = (
+                    HEAD.pack(
+                        MAGIC, rng.choice([0, 2**32 - 1, len(text)]), rng.choice([0, 2**63, 8])
+                    )
+                    + text
+                )
             elif way == 2:
                 data = HEAD.pack(MAGIC, len(text), 0) + text[: rng.randrange(len(text))]
             else:
@@ -249,8 +275,10 @@ def test_other_users_at_the_socket(tmp_path):
                 raw.shutdown(socket.SHUT_WR)
                 raw.recv(4096)
     before = books(tmp_path).releases
-    assert before <= 40  # changed bytes that are a request all the same are noted, and cost a release at most
-    answer = RemoteGate(tmp_path / "gate").accept(question(9, run=77)).release([UPDATE])
+    assert (
+        before <= 40
+    )  # changed bytes that are a message all the same are noted, and cost a release at most
+    answer = RemoteGate(tmp_path / "gate").accept(request(9, run=77)).release([UPDATE])
     assert Framed.from_bytes(answer).run == 77
     served.stop()
     thread.join(5)
@@ -270,7 +298,7 @@ def test_nobody_can_put_a_socket_in_the_gatekeepers_place(tmp_path, mode):
     stranger.listen()
     stranger.settimeout(0.2)
     with pytest.raises(Unusable):
-        RemoteGate(folder / "gate").accept(question())
+        RemoteGate(folder / "gate").accept(request())
     with pytest.raises(TimeoutError):
         heard.append(stranger.accept())
     stranger.close()
@@ -292,17 +320,19 @@ def test_a_family_that_hangs_keeps_nobody_else_waiting(tmp_path, monkeypatch):
     budget._COSTS.clear()
     ProposedMechanism.read.cache_clear()
     monkeypatch.setattr(InterpolatedMVU, "cost", slow)
-    thread = threading.Thread(target=lambda: gate.accept(question(1)), daemon=True)
+    thread = threading.Thread(target=lambda: gate.accept(request(1)), daemon=True)
     thread.start()
     assert hangs.wait(10)
-    gate.accept(question(1, NOISY, run=8)).release(None)
+    gate.accept(request(1, NOISY, run=8)).release(None)
     assert books(tmp_path).releases == 1
     goes_on.set()
     thread.join(10)
     assert books(tmp_path).releases == 2
 
 
-@pytest.mark.parametrize("fault", [MemoryError, RecursionError, ZeroDivisionError, SystemError, KeyboardInterrupt])
+@pytest.mark.parametrize(
+    "fault", [MemoryError, RecursionError, ZeroDivisionError, SystemError, KeyboardInterrupt]
+)
 def test_a_family_that_raises_releases_nothing(tmp_path, monkeypatch, fault):
     gate = keeper(tmp_path)
     budget._COSTS.clear()
@@ -312,6 +342,6 @@ def test_a_family_that_raises_releases_nothing(tmp_path, monkeypatch, fault):
 
     monkeypatch.setattr(InterpolatedMVU, "cost", broken)
     with pytest.raises((QuietbitError, fault)):
-        gate.accept(question(1))
+        gate.accept(request(1))
     assert books(tmp_path).releases == 0
     assert BALL.dimension == DIMENSION

@@ -37,8 +37,15 @@ class Dawdles(Filter, FLComponent):
         return shareable
 
 
-APPS = {"fails at once": raises, "quick": trained(), "takes its time": slowly(0.4), "fails late": slowly(0.4, raises),
-        "overruns": slowly(2.0), "returns nothing": lambda *_: None, "a slow filter": trained()}  # fmt: skip
+APPS = {
+    "fails at once": raises,
+    "quick": trained(),
+    "takes its time": slowly(0.4),
+    "fails late": slowly(0.4, raises),
+    "overruns": slowly(2.0),
+    "returns nothing": lambda *_: None,
+    "a slow filter": trained(),
+}
 
 
 @pytest.fixture
@@ -52,10 +59,15 @@ def test_a_task_ends_at_its_moment_whatever_happened_in_it(quiet, tmp_path, name
     """The first message after a task (`task_check`) leaves at a multiple of the grain, a fixed time after it began."""
     rules = {"epsilon": 1e4, "answer_seconds": SECONDS, "metrics": ("loss",), "evaluate": 100.0}
     properties = {"quietbit.policy": write_policy(tmp_path, **rules)}
-    config, replies = {**CONFIG, "quietbit.releases": len(APPS), "quietbit.evaluate.epsilon": 0.2}, {}
+    config, replies = (
+        {**CONFIG, "quietbit.releases": len(APPS), "quietbit.evaluate.epsilon": 0.2},
+        {},
+    )
     server = Server(config, validations=["evaluate"] if name == "evaluate" else ["none"])
     for number, (kind, app) in enumerate(APPS.items()):
-        site = Site(app, simulated=False, properties=properties, tasks=("train", "validate", "evaluate"))
+        site = Site(
+            app, simulated=False, properties=properties, tasks=("train", "validate", "evaluate")
+        )
         if kind == "a slow filter":
             site.runner.task_result_filters[f"{name}/out"].insert(0, Dawdles())
         task = server.asks(number=number, name="evaluate" if name == "evaluate" else "train")
@@ -64,10 +76,14 @@ def test_a_task_ends_at_its_moment_whatever_happened_in_it(quiet, tmp_path, name
             task.set_header("__task_name__", name)
         begun = time.time()
         replies[kind] = site.does(task)
-        (check,) = [sent["moment"] for sent in site.engine.sent if sent["topic"] == "__task_check__"]
+        (check,) = [
+            sent["moment"] for sent in site.engine.sent if sent["topic"] == "__task_check__"
+        ]
         assert check % GRAIN < 0.1, kind
         took = check - begun - (SECONDS + GRAIN)
-        assert -GRAIN < took < 2 * GRAIN or not number, kind  # the first is priced before its time begins
+        assert -GRAIN < took < 2 * GRAIN or not number, (
+            kind
+        )  # the first is priced before its time begins
     assert books(tmp_path).releases == (0 if name == "validate" else len(APPS))
     # Whatever happened, the answers look alike: the same fields, headers and sizes.
     assert len({frozenset(content(reply)) for reply in replies.values()}) == 1

@@ -21,13 +21,13 @@ from quietbit.mechanism.batch import PoissonBatch
 from quietbit.mechanism.projected import Projected
 from quietbit.mechanism.response import RandomisedResponse
 from quietbit.node.budget import account_of
-from quietbit.node.question import ALONE, VECTOR, SumPart, description_of, run_name
 from quietbit.node.refusal import AnsweredBefore, BudgetSpent
+from quietbit.node.request import ALONE, VECTOR, SumPart, description_of, run_name
 from quietbit.run.client import Turn
 from quietbit.run.parts.evaluation import Evaluation
 from quietbit.target import Target
 from unit.local.test_moving_clip import Long
-from unit.node.makers import DIMENSION, MECHANISM, books, keeper, question
+from unit.node.makers import DIMENSION, MECHANISM, books, keeper, request
 
 BOTH = ("imvu", "scout", "response")
 MOVING = AdaptiveClip(MECHANISM, 1.0, 2, 0.2)
@@ -38,15 +38,27 @@ TRIALS = 2000
 DOUBT = 1e-9
 
 
-@pytest.mark.parametrize("adjacency", ["replace-one", pytest.param("zero-out", marks=pytest.mark.long)])
+@pytest.mark.parametrize(
+    "adjacency", ["replace-one", pytest.param("zero-out", marks=pytest.mark.long)]
+)
 def test_a_path_tells_a_scout_s_length_no_better_than_its_price(adjacency: str) -> None:
     """Two clients, of whom one scouts; who watches the next clip reads the answer, and guesses from it alone.
 
-    The attacker's epsilon is log of the ratio of two frequencies, each at the end of an interval that holds with 1e-9:
-    a sound answer is found to be above its price once in 5e8 runs, and one that is twice as dear as it says always.
+    The attacker's epsilon is log of the ratio of two frequencies, each at the end of an interval
+    that holds with 1e-9: a sound answer is found to be above its price once in 5e8 runs, and one
+    that is twice as dear as it says always.
     """
     lengths = {"long": 100.0, "short": 0.01, "zero": 0.0}
-    plan = flat_plan("vmvu", clip=1.0, adjacency=adjacency, epsilon=1.0, releases=1, cohort=2, quantile=0.5, every=2)
+    plan = flat_plan(
+        "vmvu",
+        clip=1.0,
+        adjacency=adjacency,
+        epsilon=1.0,
+        releases=1,
+        cohort=2,
+        quantile=0.5,
+        every=2,
+    )
 
     class Two(Long):
         sizes = np.ones(2, dtype=np.int64)
@@ -74,7 +86,10 @@ def test_a_path_tells_a_scout_s_length_no_better_than_its_price(adjacency: str) 
         assert len(set(paths)) == 2
         return clopper_pearson(sum(share > 0.5 for share in paths), TRIALS, DOUBT)
 
-    one, other = smaller(lengths["short"]), smaller(lengths["long" if adjacency == "replace-one" else "zero"])
+    one, other = (
+        smaller(lengths["short"]),
+        smaller(lengths["long" if adjacency == "replace-one" else "zero"]),
+    )
     shown = max(math.log(one[0] / other[1]), math.log((1 - other[1]) / (1 - one[0])))
     price = RandomisedResponse(2, mechanism.truth).epsilon_upper(plan.adjacency)
     assert mechanism.privacy(plan.adjacency).epsilon(plan.delta) <= 1.0
@@ -86,18 +101,19 @@ def test_a_round_has_one_release_of_a_node_whatever_it_is_called(tmp_path: Path)
     """An update and an answer of one round, in either order: the second is out of turn, and would be the second."""
     node = keeper(tmp_path, mechanisms=BOTH)
     for number, mechanism in ((SENDS[0], MOVING), (SCOUTS[-1], MOVING.scout())):
-        node.accept(question(number, mechanism)).release(UPDATE)
+        node.accept(request(number, mechanism)).release(UPDATE)
         other = MOVING.scout() if mechanism is MOVING else MOVING
         with pytest.raises(InvalidParameter, match="what it is this node's turn for"):
-            node.accept(question(number, other))
+            node.accept(request(number, other))
         with pytest.raises(AnsweredBefore):
-            node.accept(question(number, mechanism))
-        # Another number of clients per scout may make it this node's turn; the round is answered all the same.
+            node.accept(request(number, mechanism))
+        # Another number of clients per scout may make it this node's turn; the round is answered
+        # all the same.
         for every in range(2, 40):
             again = evolve(MOVING, every=every)
             for one in (again, again.scout(), again.at_clip(0.5), MECHANISM):
                 with pytest.raises(QuietbitError):
-                    node.accept(question(number, one))
+                    node.accept(request(number, one))
     assert books(tmp_path).releases == 2
 
 
@@ -105,22 +121,25 @@ def test_who_is_asked_out_of_turn_answers_nothing(tmp_path: Path) -> None:
     node = keeper(tmp_path, mechanisms=BOTH)
     for number in SENDS[:5]:
         with pytest.raises(InvalidParameter, match="turn"):
-            node.accept(question(number, MOVING.scout()))
+            node.accept(request(number, MOVING.scout()))
     for number in SCOUTS[:5]:
         with pytest.raises(InvalidParameter, match="turn"):
-            node.accept(question(number, MOVING))
+            node.accept(request(number, MOVING))
     assert books(tmp_path).releases == 0
 
 
 def test_a_scout_is_asked_no_more_often_than_a_budget_allows(tmp_path: Path) -> None:
     """A server that chooses rounds so that one node always scouts: every answer costs a release, and they end."""
     made = []
-    for name, numbers, mechanism in (("updates", SENDS, MOVING), ("answers", SCOUTS, MOVING.scout())):
+    for name, numbers, mechanism in (
+        ("updates", SENDS, MOVING),
+        ("answers", SCOUTS, MOVING.scout()),
+    ):
         (tmp_path / name).mkdir()
         node = keeper(tmp_path / name, mechanisms=BOTH, epsilon=4.0)
         for number in numbers:
             try:
-                node.accept(question(number, mechanism)).release(UPDATE)
+                node.accept(request(number, mechanism)).release(UPDATE)
             except BudgetSpent:
                 break
         made.append(books(tmp_path / name).releases)
@@ -130,42 +149,55 @@ def test_a_scout_is_asked_no_more_often_than_a_budget_allows(tmp_path: Path) -> 
 def test_an_answer_is_no_evaluation_and_nothing_is_wrapped_around_it(tmp_path: Path) -> None:
     node, scout = keeper(tmp_path, mechanisms=BOTH, evaluate=1.0), MOVING.scout()
     wider = Ball(Norm.L2, 1.0, 100)
-    wraps = [lambda: Projected(scout, wider), lambda: PoissonBatch(scout, 0.5, 100), lambda: AdaptiveClip(scout, 1.0)]
+    wraps = [
+        lambda: Projected(scout, wider),
+        lambda: PoissonBatch(scout, 0.5, 100),
+        lambda: AdaptiveClip(scout, 1.0),
+    ]
     for wrap in wraps:
         with pytest.raises(QuietbitError):
-            node.accept(question(SCOUTS[0], wrap()))
+            node.accept(request(SCOUTS[0], wrap()))
     with pytest.raises(InvalidParameter):  # nor is it wrapped around anything else
         Scout(MECHANISM)  # type: ignore[arg-type]
     asked = Evaluation(0.5, adjacency="replace-one")
     with pytest.raises(InvalidParameter, match="mechanism of the evaluation must be"):
-        Turn.evaluate(node, question(SCOUTS[0], scout, epsilon=asked.spends, delta=0.0), asked)
-    # An answer asked for under the cap of evaluations is an update's release all the same, and too dear for that.
+        Turn.evaluate(node, request(SCOUTS[0], scout, epsilon=asked.spends, delta=0.0), asked)
+    # An answer asked for under the cap of evaluations is an update's release all the same, and too
+    # dear for that.
     with pytest.raises(BudgetSpent):
-        node.accept(question(SCOUTS[0], scout, epsilon=0.1, delta=0.0))
+        node.accept(request(SCOUTS[0], scout, epsilon=0.1, delta=0.0))
     assert books(tmp_path).releases == 0
 
 
 def test_beside_a_sum_only_answers_leave_unmasked(tmp_path: Path) -> None:
     """An update asked for alone would be priced as in a sum, and seen; an answer in a sum would be no sum's price."""
-    node = keeper(tmp_path, mechanisms=BOTH, trust=("secure-aggregation",), min_honest_clients=3, local_epsilon=50.0)
+    node = keeper(
+        tmp_path,
+        mechanisms=BOTH,
+        trust=("secure-aggregation",),
+        min_honest_clients=3,
+        local_epsilon=50.0,
+    )
 
     def part(step: str) -> SumPart:
         return SumPart(step, 6, 1, 4, 3, "honest-but-curious")
 
     with pytest.raises(InvalidParameter, match="alone for what goes into no sum"):
-        node.accept(question(SENDS[0], MOVING, sum=part(ALONE)))
+        node.accept(request(SENDS[0], MOVING, sum=part(ALONE)))
     with pytest.raises(InvalidParameter, match="alone for what goes into no sum"):
-        node.accept(question(SCOUTS[0], MOVING.scout(), sum=part(VECTOR)))
+        node.accept(request(SCOUTS[0], MOVING.scout(), sum=part(VECTOR)))
     with pytest.raises(InvalidParameter, match="without training"):
-        node.step(question(SCOUTS[0], MOVING.scout(), sum=part(ALONE)))
+        node.step(request(SCOUTS[0], MOVING.scout(), sum=part(ALONE)))
     with pytest.raises(QuietbitError, match="trust"):
-        node.accept(question(SCOUTS[0], MOVING.scout()))
+        node.accept(request(SCOUTS[0], MOVING.scout()))
     assert books(tmp_path).releases == 0
-    node.accept(question(SCOUTS[0], MOVING.scout(), sum=part(ALONE))).release(UPDATE)
+    node.accept(request(SCOUTS[0], MOVING.scout(), sum=part(ALONE))).release(UPDATE)
     found = books(tmp_path)
     ((_, honest, _),) = found.counts
     assert (found.releases, honest) == (1, 3)
-    spent = account_of(found, Target(100.0, 1e-5, "replace-one", trust="secure-aggregation"), 3).epsilon()
+    spent = account_of(
+        found, Target(100.0, 1e-5, "replace-one", trust="secure-aggregation"), 3
+    ).epsilon()
     assert spent >= RandomisedResponse(2, 0.2).epsilon_upper(Adjacency.REPLACE_ONE) * 0.5
     assert account_of(found, Target(100.0, 1e-5, "replace-one"), 0).epsilon() >= spent
 
@@ -177,5 +209,5 @@ def test_an_answer_is_not_hidden_behind_the_bit_of_an_earlier_version(tmp_path: 
     hidden = fine.replace('"every":2', '"bit_epsilon":1e-9,"every":2')
     assert hidden != fine
     with pytest.raises(InvalidParameter, match="bit_epsilon"):
-        held.accept(replace(question(SCOUTS[0], MOVING.scout()), mechanism=hidden))
+        held.accept(replace(request(SCOUTS[0], MOVING.scout()), mechanism=hidden))
     assert books(tmp_path).releases == 0

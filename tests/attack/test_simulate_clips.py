@@ -1,8 +1,9 @@
 """A problem of a user's own that does not clip, or computes NaN: nothing of it leaves as it is.
 
-Once, `simulate` with I-MVU took rows as they came: a run whose rows were longer than the clip reported an epsilon of
-1.00 and sent one of 3.45, and rows of NaN were encoded. The loss here is exact: one-bit codes of a coordinate are
-counted by enumeration at what the mechanism was given, and the claim must hold for that.
+Once, `simulate` with I-MVU took rows as they came: a run whose rows were longer than the clip
+reported an epsilon of 1.00 and sent one of 3.45, and rows of NaN were encoded. The loss here is
+exact: one-bit codes of a coordinate are counted by enumeration at what the mechanism was given, and
+the claim must hold for that.
 """
 
 import math
@@ -25,7 +26,9 @@ KINDS = [
     {"mechanism": "skellam", "noise_multiplier": 2.0},
     {"mechanism": "gaussian", "noise_multiplier": 2.0, "trust": "central"},
 ]
-MECHANISMS = pytest.mark.parametrize("kind", KINDS, ids=lambda kind: "-".join(str(value) for value in kind.values()))
+MECHANISMS = pytest.mark.parametrize(
+    "kind", KINDS, ids=lambda kind: "-".join(str(value) for value in kind.values())
+)
 
 
 class Careless:
@@ -47,7 +50,16 @@ class Careless:
 
 
 def run(row, kind, **given):
-    plan = flat_plan(**{"clip": 1.0, "adjacency": "replace-one", "cohort": CLIENTS, "rng": "seeded", **kind, **given})
+    plan = flat_plan(
+        **{
+            "clip": 1.0,
+            "adjacency": "replace-one",
+            "cohort": CLIENTS,
+            "rng": "seeded",
+            **kind,
+            **given,
+        }
+    )
     return simulate(Careless(row), plan, Training(1.0, 1, momentum=0.0))
 
 
@@ -58,7 +70,8 @@ def test_a_row_that_is_too_long_is_what_its_clipped_self_would_be(kind):
     short *= (1 - 2.0**-22) / np.linalg.norm(short)
     found, expected = run(long, kind), run(short, kind)
     assert found.status == expected.status == "finished"
-    # Clipped by two routes, inputs differ by a relative 2^-20: no code of these seeded bits changes, no float by more.
+    # Clipped by two routes, inputs differ by a relative 2^-20: no code of these seeded bits
+    # changes, no float by more.
     np.testing.assert_allclose(found.parameters, expected.parameters, atol=1e-5)
     unclipped = run(long, kind, clip=20.0)
     assert np.abs(unclipped.parameters - expected.parameters).max() > 1e-2  # the test can fail

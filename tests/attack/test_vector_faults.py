@@ -1,7 +1,7 @@
 """Faults of the vector mechanism that an audit of the real path must see, and none where there is none.
 
-False alarms: 1e-9 per audit, so a fault that is "caught" was not caught by chance. Seeds are fixed: whether a fault is
-found is then a fact.
+False alarms: 1e-9 per audit, so a fault that is "caught" was not caught by chance. Seeds are fixed:
+whether a fault is found is then a fact.
 """
 
 from __future__ import annotations
@@ -36,7 +36,9 @@ def honest(keep: int = 32, epsilon: float = 4.0) -> VectorMVU:
 
 def look(target: Any, samples: int, rng: Any = None, delta: float = 1e-5) -> Audit:
     source = seeded_rng(seed(1)) if rng is None else rng
-    return audit(target, Adjacency.REPLACE_ONE, rng=source, samples=samples, confidence=SURE, delta=delta)
+    return audit(
+        target, Adjacency.REPLACE_ONE, rng=source, samples=samples, confidence=SURE, delta=delta
+    )
 
 
 def names(found: Audit) -> set[str]:
@@ -88,9 +90,12 @@ def test_acceptance_computed_from_the_unclipped_update(monkeypatch: pytest.Monke
     levels = mechanism.profile.levels
     monkeypatch.setattr(module, "clip_factor", lambda norm, radius: 1.0)
     monkeypatch.setattr(module, "min", unclipped, raising=False)
-    # Weights below zero would be refused: the faulty client cuts them off at nothing, as a careless one would.
+    # Weights below zero would be refused: the faulty client cuts them off at nothing, as a careless
+    # one would.
     real = module.acceptance_limits
-    monkeypatch.setattr(module, "acceptance_limits", lambda chances: real(np.clip(chances, 0.0, 1.0)))
+    monkeypatch.setattr(
+        module, "acceptance_limits", lambda chances: real(np.clip(chances, 0.0, 1.0))
+    )
     assert (1 - 3 + 3 * levels[0]) < 0
     found = look(mechanism, 300)
     assert "clipping" in names(found)
@@ -118,9 +123,12 @@ def test_shared_rows_are_audited_with_those_of_many_rounds() -> None:
 
 
 @pytest.mark.parametrize(
-    ("by", "shared"), [(1, None), (-1, 3), pytest.param(-1, None, marks=LONG), pytest.param(1, 3, marks=LONG)]
+    ("by", "shared"),
+    [(1, None), (-1, 3), pytest.param(-1, None, marks=LONG), pytest.param(1, 3, marks=LONG)],
 )
-def test_one_row_too_many_or_too_few(by: int, shared: int | None, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_one_row_too_many_or_too_few(
+    by: int, shared: int | None, monkeypatch: pytest.MonkeyPatch
+) -> None:
     """The client cuts the rotated update into k + 1 or k - 1 strata where the server has k."""
     real, rotated, asked = Kernel.rows, VectorMVU.project, []
 

@@ -1,7 +1,8 @@
 """What an honest app does to the process that it shares with the mod, by accident or driven by the server's model.
 
-Some of these once sent text to the server, were answered at once instead of at their moment, or left a release that was
-noted and not made. Now a release leaves, of the update or of zero, at its moment; nothing else does.
+Some of these once sent text to the server, were answered at once instead of at their moment, or
+left a release that was noted and not made. Now a release leaves, of the update or of zero, at its
+moment; nothing else does.
 """
 
 from __future__ import annotations
@@ -30,7 +31,7 @@ from flwr.app import Array, ArrayRecord, ConfigRecord, Message, MetricRecord, Re
 from quietbit.flower import PrivateUplink
 from quietbit.node.answer_time import GRAIN
 from unit.flower.kit import DIMENSION, context, trained
-from unit.flower.test_client import CONFIG, question
+from unit.flower.test_client import CONFIG, request
 from unit.node.makers import books, write_policy
 
 pytestmark = [
@@ -181,7 +182,7 @@ def takes_the_message_apart(message, own):
     message.metadata.__dict__.clear()
     message.content.clear()
     message.__dict__.clear()
-    return Message(RecordDict(), reply_to=question())
+    return Message(RecordDict(), reply_to=request())
 
 
 def takes_the_context_apart(message, own):
@@ -313,11 +314,38 @@ def words_for_arrays(message, own):
 
 
 APPS = [
-    alarmed, alarmed_often, alarmed_later, interrupts, interrupts_later, terminates, exits, exits_in_a_thread,
-    registers_an_exit, forks, logs_aloud, logs_for_ever, no_state, odd_state, torn_state, takes_the_message_apart,
-    takes_the_context_apart, hostile_reply, hostile_error, slow_arrays, generated, recurses, no_memory, memory_error,
-    endless_text, chained, grouped, interrupted, stops, wrong_metrics, words_for_arrays,
-]  # fmt: skip
+    alarmed,
+    alarmed_often,
+    alarmed_later,
+    interrupts,
+    interrupts_later,
+    terminates,
+    exits,
+    exits_in_a_thread,
+    registers_an_exit,
+    forks,
+    logs_aloud,
+    logs_for_ever,
+    no_state,
+    odd_state,
+    torn_state,
+    takes_the_message_apart,
+    takes_the_context_apart,
+    hostile_reply,
+    hostile_error,
+    slow_arrays,
+    generated,
+    recurses,
+    no_memory,
+    memory_error,
+    endless_text,
+    chained,
+    grouped,
+    interrupted,
+    stops,
+    wrong_metrics,
+    words_for_arrays,
+]
 
 
 @pytest.mark.parametrize("call", APPS, ids=lambda call: call.__name__)
@@ -327,7 +355,7 @@ def test_one_release_leaves_at_its_moment_whatever_the_app_does(tmp_path, call):
     place = context(11, config=CONFIG, quietbit_policy=path)
     for number in (signal.SIGALRM, signal.SIGTERM):
         signal.signal(number, tells)
-    asked = question()
+    asked = request()
     begun = time.time()
     reply = PrivateUplink()(asked, place, call)
     left = time.time()
@@ -336,8 +364,10 @@ def test_one_release_leaves_at_its_moment_whatever_the_app_does(tmp_path, call):
     assert stamp - begun >= SECONDS
     assert 0 <= left - stamp < LOAD
     assert set(reply.content) == {"quietbit", "metrics"}
-    assert reply.content["metrics"] in (MetricRecord({"train_loss": value}) for value in (0.0, 0.25))
-    assert reply.metadata.reply_to_message_id == "question-1"
+    assert reply.content["metrics"] in (
+        MetricRecord({"train_loss": value}) for value in (0.0, 0.25)
+    )
+    assert reply.metadata.reply_to_message_id == "request-1"
     assert reply.metadata.dst_node_id == asked.metadata.src_node_id
     assert books(tmp_path).releases == 1
     assert place.run_config == CONFIG
@@ -347,7 +377,9 @@ def test_one_release_leaves_at_its_moment_whatever_the_app_does(tmp_path, call):
     time.sleep(2 * GRAIN if call is alarmed_later else 0.01)
     assert signal.getsignal(signal.SIGINT) is signal.default_int_handler
     if call is forks:
-        end = time.monotonic() + 5 * LOAD  # the app may still be waiting for its worker on a busy machine
+        end = (
+            time.monotonic() + 5 * LOAD
+        )  # the app may still be waiting for its worker on a busy machine
         while not FORKED and time.monotonic() < end:
             time.sleep(0.01)
         assert FORKED == [-signal.SIGTERM]
@@ -365,7 +397,7 @@ for call in (low_recursion, low_recursion_for_long):
     policy = write_policy(Path(tempfile.mkdtemp()), epsilon=1e6, answer_seconds=SECONDS)
     place = context(11, config=CONFIG, quietbit_policy=policy)
     begun = time.time()
-    reply = PrivateUplink()(question(), place, call)
+    reply = PrivateUplink()(request(), place, call)
     assert time.time() - begun >= SECONDS
     assert list(reply.content) == ["quietbit"]
     assert sys.getrecursionlimit() == 1000
@@ -378,5 +410,7 @@ def test_an_app_that_lowers_the_recursion_limit_lets_a_release_out():
     """In a process of its own, whose main thread is as near to the limit as an engine's; pytest's is deeper."""
     root = Path(__file__).parents[2]
     code = RECURSION.format(path=[str(root / "tests"), str(root / "src")])
-    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, timeout=120, check=False)
+    done = subprocess.run(
+        [sys.executable, "-c", code], capture_output=True, text=True, timeout=120, check=False
+    )
     assert done.stdout.endswith("released\n"), done.stderr[-4000:]

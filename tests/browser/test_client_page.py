@@ -1,6 +1,7 @@
 """Two tabs take part in a run with a Python server: the accuracy is that of the same run without tabs.
 
-Needs Debian's chromium and chromium-driver and the package selenium; skipped by name where one is missing.
+Needs Debian's chromium and chromium-driver and the package selenium; skipped by name where one is
+missing.
 """
 
 from __future__ import annotations
@@ -22,7 +23,9 @@ from selenium import webdriver  # noqa: E402
 from selenium.webdriver.chrome.service import Service  # noqa: E402
 from selenium.webdriver.common.by import By  # noqa: E402
 
-CHROMIUM = next((path for name in ("chromium", "chromium-browser") if (path := shutil.which(name))), None)
+CHROMIUM = next(
+    (path for name in ("chromium", "chromium-browser") if (path := shutil.which(name))), None
+)
 DRIVER = shutil.which("chromedriver")
 FOLDER = Path(__file__).parents[2] / "examples" / "browser"
 PHONE = 390
@@ -50,7 +53,12 @@ def test_a_run_without_tabs_learns_and_strangers_are_refused(demo):
     assert simulated(demo, 3) > 0.3
     run = demo.Run(tabs=1, rounds=2)
     payload = run.uplink.send(demo.train(run.model, *run.digits(0)))
-    for client, number, data in ((1, 0, payload), (0, 1, payload), (0, 0, payload[:-1]), (0, 0, bytes(80))):
+    for client, number, data in (
+        (1, 0, payload),
+        (0, 1, payload),
+        (0, 0, payload[:-1]),
+        (0, 0, bytes(80)),
+    ):
         with pytest.raises(demo.QuietbitError):
             run.add(client, number, data)
     assert run.round == 0
@@ -63,7 +71,12 @@ def driver(tmp_path_factory):
     options = webdriver.ChromeOptions()
     options.binary_location = CHROMIUM
     profile = tmp_path_factory.mktemp("profile")
-    words = ["--headless=new", "--disable-gpu", "--disable-dev-shm-usage", f"--user-data-dir={profile}"]
+    words = [
+        "--headless=new",
+        "--disable-gpu",
+        "--disable-dev-shm-usage",
+        f"--user-data-dir={profile}",
+    ]
     if os.geteuid() == 0:
         words.append("--no-sandbox")  # chromium's own sandbox refuses root
     for word in words:
@@ -143,7 +156,9 @@ def check_page(driver, folder):
     """No console errors, nothing wider than a phone, and names for what people use."""
     errors = [entry for entry in driver.get_log("browser") if entry["level"] == "SEVERE"]
     assert [entry for entry in errors if "favicon" not in entry["message"]] == []
-    widths = driver.execute_script("return [document.documentElement.scrollWidth, window.innerWidth]")
+    widths = driver.execute_script(
+        "return [document.documentElement.scrollWidth, window.innerWidth]"
+    )
     assert widths[0] <= widths[1]
     assert driver.find_element(By.ID, "budget").accessible_name == "Privacy budget of this tab"
     assert driver.find_element(By.ID, "start").accessible_name == "Take part as client 1"

@@ -1,6 +1,7 @@
 """The report page in a real browser: no console errors, every control works, a phone is wide enough.
 
-Needs Debian's chromium and chromium-driver and the package selenium; skipped by name where one is missing.
+Needs Debian's chromium and chromium-driver and the package selenium; skipped by name where one is
+missing.
 """
 
 from __future__ import annotations
@@ -20,7 +21,9 @@ from selenium.webdriver.common.action_chains import ActionChains  # noqa: E402
 from selenium.webdriver.common.by import By  # noqa: E402
 from selenium.webdriver.common.keys import Keys  # noqa: E402
 
-CHROMIUM = next((path for name in ("chromium", "chromium-browser") if (path := shutil.which(name))), None)
+CHROMIUM = next(
+    (path for name in ("chromium", "chromium-browser") if (path := shutil.which(name))), None
+)
 DRIVER = shutil.which("chromedriver")
 pytestmark = [
     pytest.mark.slow,
@@ -33,20 +36,30 @@ PHONE, DESK = 360, 1200
 @pytest.fixture(scope="module")
 def pages(tmp_path_factory):
     folder = tmp_path_factory.mktemp("pages")
-    broken = changed(runs()[0], status="diverged", reason="The run diverged in round 2.", points=[], guarantee=None)
+    broken = changed(
+        runs()[0],
+        status="diverged",
+        reason="The run diverged in round 2.",
+        points=[],
+        guarantee=None,
+    )
     other = [changed(run, task={"name": "mnist", "model": "scatter"}) for run in runs()[:4]]
     made = {
         "plain": runs(),
         "evil": [
             *runs()[:12],
-            *(changed(run, EVIL, commit=EVIL, settings={"participation": EVIL}) for run in runs()[:2]),
+            *(
+                changed(run, EVIL, commit=EVIL, settings={"participation": EVIL})
+                for run in runs()[:2]
+            ),
         ],
         "mixed": [*runs(), broken, *other],
         "large": sweep(700),
         "public": runs()[-2:],
     }
     return {
-        name: save_page(render_page(some, "A report"), folder / f"{name}.html").as_uri() for name, some in made.items()
+        name: save_page(render_page(some, "A report"), folder / f"{name}.html").as_uri()
+        for name, some in made.items()
     }
 
 
@@ -55,7 +68,12 @@ def driver(tmp_path_factory):
     options = webdriver.ChromeOptions()
     options.binary_location = CHROMIUM
     profile = tmp_path_factory.mktemp("profile")
-    words = ["--headless=new", "--disable-gpu", "--disable-dev-shm-usage", f"--user-data-dir={profile}"]
+    words = [
+        "--headless=new",
+        "--disable-gpu",
+        "--disable-dev-shm-usage",
+        f"--user-data-dir={profile}",
+    ]
     if os.geteuid() == 0:
         words.append("--no-sandbox")  # chromium's own sandbox refuses root
     for word in words:
@@ -119,9 +137,9 @@ def test_draws_everything(look):
     assert "nobody is trusted" in one(page, "#guarantee").text
     assert "protect nobody" in one(page, "#seeded").text
     assert len(every(page, "#table-of-symbols td")) == 4
-    assert sum(float(text) for text in texts(page, "#table-of-symbols tbody tr:first-child td")) == pytest.approx(
-        1, abs=0.02
-    )
+    assert sum(
+        float(text) for text in texts(page, "#table-of-symbols tbody tr:first-child td")
+    ) == pytest.approx(1, abs=0.02)
     assert len(every(page, "#bias path")) > 5
     assert "numpy" in one(page, "#footer").text
     assert every(page, "link, img, iframe, script[src]") == []
@@ -264,7 +282,9 @@ def test_a_phone_is_wide_enough(look, name):
     slide(page, 400)
     one(page, "#rows .open").click()
     assert page.execute_script("return document.documentElement.scrollWidth") <= PHONE
-    assert page.execute_script("return document.querySelector('#frontier svg').clientWidth") <= PHONE
+    assert (
+        page.execute_script("return document.querySelector('#frontier svg').clientWidth") <= PHONE
+    )
 
 
 def test_text_from_records_stays_text(look):

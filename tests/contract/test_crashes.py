@@ -25,7 +25,11 @@ def entry(number: int, answered: int, crashed: int, scouted: int = 0) -> RoundRe
     ],
 )
 def test_two_rounds_of_crashes_end_a_run(rounds: list[tuple[int, int]], ends: bool) -> None:
-    plan = flat_plan("gaussian", clip=1.0, adjacency="zero-out", epsilon=4.0, releases=5, mode="adaptive")
+    plan = flat_plan(
+        "gaussian", clip=1.0, adjacency="zero-out", epsilon=4.0, releases=5, mode="adaptive"
+    )
     run = Run(plan, 7, lambda level, line: None)
-    run.rounds += [entry(number, answered, crashed) for number, (answered, crashed) in enumerate(rounds, 1)]
+    run.rounds += [
+        entry(number, answered, crashed) for number, (answered, crashed) in enumerate(rounds, 1)
+    ]
     assert (run.all_crashed() is not None) is ends

@@ -38,7 +38,9 @@ def check(records: list[Any], rounds: int, nodes: int) -> None:
 
 
 def test_local(meter: Any) -> None:
-    plan = flat_plan("gaussian", clip=1.0, adjacency="zero-out", noise_multiplier=2.0, cohort=60, rng="seeded")
+    plan = flat_plan(
+        "gaussian", clip=1.0, adjacency="zero-out", noise_multiplier=2.0, cohort=60, rng="seeded"
+    )
     run = simulate(small_problem(), plan, Training(0.1, 3), parts=[meter])
     check(run.records, 3, 60)
     assert run.records[-1]["bandwidth"]["up"] == 3 * 60 * run.bytes_per_client
@@ -50,22 +52,37 @@ def test_flower(meter: Any) -> None:
     from flwr.serverapp.strategy import FedAvg
 
     from quietbit.flower import PrivateStrategy
-    from unit.flower.kit import CONFIG, DIMENSION, SIMULATED, HandGrid, app, be_the_server, context, model
+    from unit.flower.kit import (
+        CONFIG,
+        DIMENSION,
+        SIMULATED,
+        HandGrid,
+        app,
+        be_the_server,
+        context,
+        model,
+    )
 
     nodes = [11, 12, 13]
     be_the_server()
-    strategy = PrivateStrategy(FedAvg(min_train_nodes=3, min_available_nodes=3), CONFIG, parts=[meter])
+    strategy = PrivateStrategy(
+        FedAvg(min_train_nodes=3, min_available_nodes=3), CONFIG, parts=[meter]
+    )
     contexts = {node: context(node, config=CONFIG) for node in nodes}
     arrays = model()
     for number in (1, 2):
         asked = list(strategy.configure_train(number, arrays, ConfigRecord(), HandGrid(nodes)))
         train = app(np.full(DIMENSION, 0.01))
-        replies = [SIMULATED(message, contexts[message.metadata.dst_node_id], train) for message in asked]
+        replies = [
+            SIMULATED(message, contexts[message.metadata.dst_node_id], train) for message in asked
+        ]
         arrays, _ = strategy.aggregate_train(number, replies)
     report = strategy.report()
     check([entry.records for entry in report.rounds], 2, 3)
     assert report.rounds[-1].records["bandwidth"]["up"] == report.uplink
-    assert report.to_json()["rounds"][0]["records"]["bandwidth"]["down"] == report.rounds[0].downlink
+    assert (
+        report.to_json()["rounds"][0]["records"]["bandwidth"]["down"] == report.rounds[0].downlink
+    )
 
 
 def test_nvflare(meter: Any, tmp_path: Path) -> None:

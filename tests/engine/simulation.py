@@ -1,7 +1,8 @@
 """`flwr run` in Flower's simulation runtime: a SuperLink of its own, one run, and nothing left behind.
 
-Idea     what a user does: a SuperLink in simulation mode (here on a free port), and ``flwr run`` on an app folder.
-         Every process below it carries this run's name in its environment, ray's included, and is ended by it.
+Idea     what a user does: a SuperLink in simulation mode (here on a free port), and ``flwr run`` on
+         an app folder. Every process below it carries this run's name in its environment, ray's
+         included, and is ended by it.
 """
 
 from __future__ import annotations
@@ -34,7 +35,8 @@ def simulate_app(
 ) -> str:
     """Run an app on simulated nodes and return its log; config values are written as TOML.
 
-    ``name`` is what its processes carry in their environment, for those who look at them from outside.
+    ``name`` is what its processes carry in their environment, for those who look at them from
+    outside.
     """
     name, port = name or uuid.uuid4().hex, free_port()
     home = folder / "flower"
@@ -62,14 +64,34 @@ def simulate_app(
     shape = f"num-supernodes={nodes} client-resources-num-cpus=1 init-args-num-cpus={workers}"
     try:
         with log.open("wb") as out:
-            start = [str(BIN / "flower-superlink"), "--insecure", "--simulation", "--host", "127.0.0.1"]
-            link = subprocess.Popen([*start, "--port", str(port)], env=environment, stdout=out, stderr=out, cwd=home)
+            start = [
+                str(BIN / "flower-superlink"),
+                "--insecure",
+                "--simulation",
+                "--host",
+                "127.0.0.1",
+            ]
+            link = subprocess.Popen(
+                [*start, "--port", str(port)], env=environment, stdout=out, stderr=out, cwd=home
+            )
         _until(lambda: _answers(port), 60.0, log)
-        command = [str(BIN / "flwr"), "run", str(app), "here", "--stream", "--federation-config", shape]
+        command = [
+            str(BIN / "flwr"),
+            "run",
+            str(app),
+            "here",
+            "--stream",
+            "--federation-config",
+            shape,
+        ]
         command += ["--run-config", words] if words else []
-        done = subprocess.run(command, env=environment, capture_output=True, text=True, timeout=within, check=False)
+        done = subprocess.run(
+            command, env=environment, capture_output=True, text=True, timeout=within, check=False
+        )
         if done.returncode:
-            raise EngineFailure(f"flwr run failed: {done.stdout[-4000:]}\n{done.stderr[-2000:]}\n{_tail(log)}")
+            raise EngineFailure(
+                f"flwr run failed: {done.stdout[-4000:]}\n{done.stderr[-2000:]}\n{_tail(log)}"
+            )
         return done.stdout
     except subprocess.TimeoutExpired as error:
         raise EngineFailure(f"flwr run did not end within {within:g} s.\n{_tail(log)}") from error

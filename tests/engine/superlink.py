@@ -1,8 +1,9 @@
 """A real Flower deployment on the loopback interface: one SuperLink, its SuperNodes, and a proxy before each.
 
-Idea     the processes an operator would start, on free ports, each SuperNode with a home of its own as on a machine
-         of its own. Every wait is bounded. Each process carries this network's name in its environment, so that
-         closing the network finds and ends every process below it, and no other.
+Idea     the processes an operator would start, on free ports, each SuperNode with a home of its own
+         as on a machine of its own. Every wait is bounded. Each process carries this network's name
+         in its environment, so that closing the network finds and ends every process below it, and
+         no other.
 """
 
 from __future__ import annotations
@@ -77,14 +78,26 @@ class Network:
         self.start_superlink()
         return self
 
-    def __exit__(self, kind: type[BaseException] | None, error: BaseException | None, at: TracebackType | None) -> None:
+    def __exit__(
+        self,
+        kind: type[BaseException] | None,
+        error: BaseException | None,
+        at: TracebackType | None,
+    ) -> None:
         self.close()
 
     def start_superlink(self) -> None:
         """Start the SuperLink, or start it again over the same database and port."""
         home = self.folder / "superlink"
         home.mkdir(parents=True, exist_ok=True)
-        command = ["flower-superlink", "--insecure", "--host", "127.0.0.1", "--port", str(self.port)]
+        command = [
+            "flower-superlink",
+            "--insecure",
+            "--host",
+            "127.0.0.1",
+            "--port",
+            str(self.port),
+        ]
         self._start([*command, "--database", str(home / "state.db")], home)
         (home / "config.toml").write_text(
             f'[superlink]\ndefault = "here"\n\n[superlink.here]\naddress = "127.0.0.1:{self.port}"\ninsecure = true\n',
@@ -114,7 +127,9 @@ class Network:
 
     def run(self, app: Path, config: Mapping[str, Value]) -> str:
         """Submit the app with ``flwr run``; returns at once with the run's number."""
-        done = self.flwr("run", str(app), "here", "--format", "json", "--run-config", _words(config))
+        done = self.flwr(
+            "run", str(app), "here", "--format", "json", "--run-config", _words(config)
+        )
         self.runs.append(str(_json(done)["run-id"]))
         return self.runs[-1]
 
@@ -126,14 +141,17 @@ class Network:
     def training(self) -> bool:
         """Whether a ClientApp is at work on any node."""
         return any(
-            b"flwr-clientapp" in _bytes(Path("/proc") / str(number) / "cmdline") for number in processes(self.name)
+            b"flwr-clientapp" in _bytes(Path("/proc") / str(number) / "cmdline")
+            for number in processes(self.name)
         )
 
     def flwr(self, *words: str) -> str:
         """Run Flower's command line on this SuperLink and return what it prints."""
         done = self._command(*words)
         if done.returncode:
-            raise EngineFailure(f"flwr {' '.join(words)}: {done.stdout} {done.stderr}\n{self.logs()}")
+            raise EngineFailure(
+                f"flwr {' '.join(words)}: {done.stdout} {done.stderr}\n{self.logs()}"
+            )
         return done.stdout
 
     def until(self, happened: Callable[[], object], what: str, within: float = RUN) -> None:

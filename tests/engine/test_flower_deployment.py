@@ -1,7 +1,7 @@
 """The engine as it is deployed: a SuperLink and SuperNodes as processes of their own, with HTTP between them.
 
-The words are seeded, so that what the server holds after every round is known to the last bit: the private mean of
-exactly those releases that are valid.
+The words are seeded, so that what the server holds after every round is known to the last bit: the
+private mean of exactly those releases that are valid.
 """
 
 from __future__ import annotations
@@ -37,16 +37,24 @@ from quietbit.wire.uplink import Uplink
 pytestmark = [
     pytest.mark.slow,
     pytest.mark.skipif(find_spec("flwr") is None, reason="needs flwr: install quietbit[flower]"),
-    pytest.mark.skipif(sys.platform != "linux", reason="needs Linux: its processes are found through /proc"),
+    pytest.mark.skipif(
+        sys.platform != "linux", reason="needs Linux: its processes are found through /proc"
+    ),
 ]
 
 ROOT = Path(__file__).parent.parent.parent
 DIGITS, FAULTY = ROOT / "examples" / "flower-digits", Path(__file__).parent / "faulty_app"
-DIMENSION, RELEASES, SEED = 200_003, 4, 7  # no multiple of eight; how often a node may answer in all
+DIMENSION, RELEASES, SEED = (
+    200_003,
+    4,
+    7,
+)  # no multiple of eight; how often a node may answer in all
 BEHAVIOURS = ("honest", "honest", "honest", "liar", "replay")
 KILLED, CUT, STEADY, LIAR, REPLAY = range(5)
 SITES = 2  # of the example
-ENVELOPE = 5 * 1024  # what Flower 1.41 needs to send an empty reply: four requests, most of it their heads
+ENVELOPE = (
+    5 * 1024
+)  # what Flower 1.41 needs to send an empty reply: four requests, most of it their heads
 
 
 def module(path: Path) -> ModuleType:
@@ -59,8 +67,12 @@ def module(path: Path) -> ModuleType:
 
 
 def settings_of(app: Path, **changed: Any) -> Plan:
-    config = tomllib.loads((app / "pyproject.toml").read_text())["tool"]["flwr"]["app"]["config"]["quietbit"]
-    return Plan.from_run_config({f"quietbit.{key}": value for key, value in {**config, **changed}.items()})
+    config = tomllib.loads((app / "pyproject.toml").read_text())["tool"]["flwr"]["app"]["config"][
+        "quietbit"
+    ]
+    return Plan.from_run_config(
+        {f"quietbit.{key}": value for key, value in {**config, **changed}.items()}
+    )
 
 
 # --- the example app, against the same plan without an engine
@@ -135,13 +147,19 @@ def test_the_example_trains_as_the_simulator_does(network, tmp_path):
     problem = DigitsWithoutEngine(module(DIGITS / "flower_digits" / "task.py"), nodes)
     found = ours.mechanism_for(650)
     given = {"design_epsilon": found.design.spec.epsilon, "beta": found.beta, "clamp": found.clamp}
-    plan = flat_plan("imvu", clip=ours.clip, adjacency="zero-out", cohort=nodes, seed=SEED, rng="seeded", **given)
-    training = Training(lr=1.0, rounds=rounds, momentum=0.0, local_steps=10, local_rate=0.5, evaluate_every=1)
+    plan = flat_plan(
+        "imvu", clip=ours.clip, adjacency="zero-out", cohort=nodes, seed=SEED, rng="seeded", **given
+    )
+    training = Training(
+        lr=1.0, rounds=rounds, momentum=0.0, local_steps=10, local_rate=0.5, evaluate_every=1
+    )
     run = simulate(problem, plan, training)
-    # The simulator rounds updates to float32 before it clips, the mod does not: no code differs here, and the server
-    # adds the same numbers, so that models agree to a rounding of float32.
+    # The simulator rounds updates to float32 before it clips, the mod does not: no code differs
+    # here, and the server adds the same numbers, so that models agree to a rounding of float32.
     np.testing.assert_allclose(model, run.parameters, rtol=0, atol=1e-6)
-    assert [entry["accuracy"] for entry in report["scores"]][1:] == [point.score.accuracy for point in run.points]
+    assert [entry["accuracy"] for entry in report["scores"]][1:] == [
+        point.score.accuracy for point in run.points
+    ]
     assert report["scores"][-1]["accuracy"] > 0.4  # a guess is right one time in ten
     assert run.guarantee is not None
     assert run.guarantee.epsilon_upper <= report["guarantee"]["epsilon_upper"] <= epsilon
@@ -155,10 +173,18 @@ def policy(folder: Path, partition: int) -> dict[str, str]:
     if not path.exists():
         home.mkdir(parents=True, exist_ok=True)
         given = {
-            "epsilon": 1e6, "delta": 1e-5, "adjacency": "zero-out", "mechanisms": ["imvu"], "largest_clip": 1.0,
-            "seed": SEED, "releases": 100, "releases_per_day": 100, "ledger": str(home / "ledger"),
-            "counter": str(home / "counter"), "answer_seconds": 0.0,
-        }  # fmt: skip
+            "epsilon": 1e6,
+            "delta": 1e-5,
+            "adjacency": "zero-out",
+            "mechanisms": ["imvu"],
+            "largest_clip": 1.0,
+            "seed": SEED,
+            "releases": 100,
+            "releases_per_day": 100,
+            "ledger": str(home / "ledger"),
+            "counter": str(home / "counter"),
+            "answer_seconds": 0.0,
+        }
         found = Policy(**given)
         FileLedger.create(found.ledger, found.counter)
         path.write_text(found.text())
@@ -191,7 +217,11 @@ def start(network: Network, partition: int) -> Node:
             "num-partitions": SITES,
             "behaviour": BEHAVIOURS[partition],
             "disk": str(home),
-            **({"quietbit.gatekeeper": str(home / "gate")} if partition == 1 else policy(network.folder, partition)),
+            **(
+                {"quietbit.gatekeeper": str(home / "gate")}
+                if partition == 1
+                else policy(network.folder, partition)
+            ),
         },
     )
 
@@ -204,7 +234,10 @@ def releases(network: Network, partition: int) -> int:
 
 def models(settings: Plan, rounds: Iterable[Sequence[int]]) -> list[Any]:
     """The model after every round, when exactly these partitions' releases are in the mean."""
-    lesson, uplink = module(FAULTY / "faulty" / "lesson.py"), Uplink(settings.mechanism_for(DIMENSION))
+    lesson, uplink = (
+        module(FAULTY / "faulty" / "lesson.py"),
+        Uplink(settings.mechanism_for(DIMENSION)),
+    )
     words, model, found = seeded_client_rng(SEED), np.zeros(DIMENSION, np.float32), []
     for number, partitions in enumerate(rounds, 1):
         if partitions:
@@ -228,7 +261,9 @@ def test_faults_spoil_neither_the_mean_nor_the_ledgers(network, tmp_path):
     everybody = range(len(BEHAVIOURS))
     for partition in (STEADY, LIAR, REPLAY):
         start(network, partition)
-    seen = {partition: len(network.nodes[f"node-{partition}"].wire.seen()) for partition in everybody}
+    seen = {
+        partition: len(network.nodes[f"node-{partition}"].wire.seen()) for partition in everybody
+    }
 
     # A liar and a node that repeats itself: their lies are refused, the others' mean is exact.
     first = tmp_path / "first"
@@ -253,30 +288,42 @@ def test_faults_spoil_neither_the_mean_nor_the_ledgers(network, tmp_path):
     network.kill_node("node-0")
     network.until(lambda: len(network.nodes["node-1"].wire.seen(PUSHES)) > before, "a node sends")
     network.kill_node("node-1")
-    # By itself the SuperLink gives dead nodes up after a minute; an operator who knows need not wait.
+    # By itself the SuperLink gives dead nodes up after a minute; an operator who knows need not
+    # wait.
     gone = [network.nodes[name].identity for name in ("node-0", "node-1")]
     for identity in gone:
         network.flwr("supernode", "unregister", str(identity), "here")
     network.until((second / "round-1.npy").exists, "the round finishes without them")
     assert_models(second, settings, [[STEADY]])
-    assert releases(network, KILLED) == 3  # noted before it trained: what was killed may have been the data's doing
+    assert (
+        releases(network, KILLED) == 3
+    )  # noted before it trained: what was killed may have been the data's doing
     assert releases(network, CUT) == 3  # its release left, and nobody has it
-    # The SuperLink dies in the second round, when the others have the model and have noted what they will answer.
+    # The SuperLink dies in the second round, when the others have the model and have noted what
+    # they will answer.
     others = (STEADY, LIAR, REPLAY)
-    network.until(lambda: all(releases(network, partition) == RELEASES for partition in others), "the others train")
+    network.until(
+        lambda: all(releases(network, partition) == RELEASES for partition in others),
+        "the others train",
+    )
     network.kill_superlink()
     network.start_superlink()
-    # Nobody runs this run any more. The SuperLink finds out by itself after a while; by hand it is quicker.
+    # Nobody runs this run any more. The SuperLink finds out by itself after a while; by hand it is
+    # quicker.
     with contextlib.suppress(EngineFailure):
         network.flwr("stop", run, "here")
     assert network.status(run) in ("finished:stopped", "finished:failed")
     network.until(lambda: not network.training(), "nodes finish what they were asked")
 
-    # Nodes and SuperLink are back: the ledgers go on where they were, and whose budget is spent declines.
+    # Nodes and SuperLink are back: the ledgers go on where they were, and whose budget is spent
+    # declines.
     network.nodes["node-1"].wire.lose = frozenset()
     start(network, KILLED)
     start(network, CUT)
-    network.until(lambda: all(network.nodes[n].identity not in gone for n in ("node-0", "node-1")), "nodes return")
+    network.until(
+        lambda: all(network.nodes[n].identity not in gone for n in ("node-0", "node-1")),
+        "nodes return",
+    )
     before = [releases(network, partition) for partition in everybody]
     assert before == [3, 3, RELEASES, RELEASES, RELEASES]
     third = tmp_path / "third"
@@ -284,9 +331,12 @@ def test_faults_spoil_neither_the_mean_nor_the_ledgers(network, tmp_path):
     network.until((third / "report.json").exists, "the third run finishes")
     assert_models(third, settings, [[KILLED, CUT]])
     report = json.loads((third / "report.json").read_text())
-    assert [(entry["answered"], entry["declined"], entry["failed"]) for entry in report["rounds"]] == [(2, 3, 0)]
+    assert [
+        (entry["answered"], entry["declined"], entry["failed"]) for entry in report["rounds"]
+    ] == [(2, 3, 0)]
     assert "budget-spent" in " ".join(report["rounds"][0]["reasons"])
-    # Nothing was lost in this run, so that the server's count of every node's releases is the node's own.
+    # Nothing was lost in this run, so that the server's count of every node's releases is the
+    # node's own.
     counted = {node["node"]: node["releases"] for node in report["nodes"]}
     for partition in everybody:
         node = network.nodes[f"node-{partition}"]
@@ -300,7 +350,9 @@ def test_faults_spoil_neither_the_mean_nor_the_ledgers(network, tmp_path):
 def check_bytes(network: Network, report: dict[str, Any], seen: Mapping[int, int]) -> None:
     """What the proxies saw of the first run, against ceil(d / 8) + 1 KiB for each client and round."""
     bound = -(-DIMENSION // 8) + 1024
-    sent = {p: replies(network.nodes[f"node-{p}"].wire.seen()[already:]) for p, already in seen.items()}
+    sent = {
+        p: replies(network.nodes[f"node-{p}"].wire.seen()[already:]) for p, already in seen.items()
+    }
     assert [len(found) for found in sent.values()] == [2] * 5
     empty = sent[LIAR][0]  # a reply with nothing in it: Flower's own share of the wire
     assert total(empty) < ENVELOPE
@@ -310,12 +362,19 @@ def check_bytes(network: Network, report: dict[str, Any], seen: Mapping[int, int
             assert total(reply) - total(empty) <= bound
             assert -(-DIMENSION // 8) < total(reply) <= bound + ENVELOPE
     # The server's report says what the sockets say, of the objects of all replies together.
-    assert sum(content(found[number]) for found in sent.values() for number in range(2)) == report["uplink"]
+    assert (
+        sum(content(found[number]) for found in sent.values() for number in range(2))
+        == report["uplink"]
+    )
 
 
 def content(requests: Iterable[Request]) -> int:
     """Bytes of the objects that a reply consists of, as they are in the requests' bodies."""
     from flwr.proto.message_pb2 import PushObjectRequest
 
-    pushed = [PushObjectRequest.FromString(request.content) for request in requests if request.path == PUSHES[1]]
+    pushed = [
+        PushObjectRequest.FromString(request.content)
+        for request in requests
+        if request.path == PUSHES[1]
+    ]
     return sum(len(one.object_content) for one in pushed)

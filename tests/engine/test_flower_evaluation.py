@@ -31,7 +31,12 @@ def test_ten_nodes_say_their_loss_in_one_masked_sum(tmp_path):
     project.write_text(text.replace("releases = 6", SUMMED))
     client = app / "private_digits" / "client_app.py"
     client.write_text(client.read_text().replace("mods=[watch, message_size_mod, ", "mods=["))
-    simulate_app(app, tmp_path, nodes=10, config={"results": json.dumps(str(results)), "num-server-rounds": 1})
+    simulate_app(
+        app,
+        tmp_path,
+        nodes=10,
+        config={"results": json.dumps(str(results)), "num-server-rounds": 1},
+    )
     report = json.loads((results / "report.json").read_text())
     (entry,) = report["evaluations"]
     assert (entry["metric"], entry["asked"], entry["answered"]) == ("loss", 10, 10)

@@ -64,14 +64,21 @@ def test_what_is_trained_follows_from_patterns(train: str, lora: str, count: int
     loss.backward()
     trained = {name for name, parameter in model.named_parameters() if parameter.grad is not None}
     assert trained == set(arrays)
-    assert all(float(parameter.grad.norm()) > 0 for parameter in model.parameters() if parameter.grad is not None)
+    assert all(
+        float(parameter.grad.norm()) > 0
+        for parameter in model.parameters()
+        if parameter.grad is not None
+    )
 
 
 def test_fixed_factors_are_the_same_on_both_sides_and_differ_between_layers():
     first = a_model("*.lora_b", "*o_proj")
     second = a_model("*.lora_b", "*o_proj")
     factors = [block.o_proj.lora_a for block in first.layers]
-    assert all(torch.equal(one, block.o_proj.lora_a) for one, block in zip(factors, second.layers, strict=True))
+    assert all(
+        torch.equal(one, block.o_proj.lora_a)
+        for one, block in zip(factors, second.layers, strict=True)
+    )
     assert not torch.equal(factors[0], factors[1])
 
 
@@ -99,14 +106,22 @@ def test_blocks_that_return_tuples_get_their_bias():
 
 def test_a_step_on_an_authors_text_helps_with_it_and_leaves_frozen_weights_alone():
     model = task.load(BIASES)
-    frozen = {name: value.clone() for name, value in model.named_parameters() if not value.requires_grad}
+    frozen = {
+        name: value.clone() for name, value in model.named_parameters() if not value.requires_grad
+    }
     start = task.start(BIASES)
     ids = task.author(BIASES, 5)
     before = task.loss(BIASES, start, [ids])
     trained = task.train(BIASES, start, ids, rate=4.0, steps=1)
     assert task.loss(BIASES, trained, [ids]) < before
-    assert all(torch.equal(value, frozen[name]) for name, value in model.named_parameters() if name in frozen)
-    assert np.all([not values.any() for values in task.start(BIASES).values()])  # the start is the app's, again
+    assert all(
+        torch.equal(value, frozen[name])
+        for name, value in model.named_parameters()
+        if name in frozen
+    )
+    assert np.all(
+        [not values.any() for values in task.start(BIASES).values()]
+    )  # the start is the app's, again
 
 
 def test_in_a_subspace_a_few_coordinates_travel_and_a_step_helps():
@@ -136,21 +151,35 @@ def test_the_settings_in_the_readme_are_those_of_the_app():
 
 
 @pytest.mark.slow
-@pytest.mark.skipif(find_spec("flwr") is None or find_spec("ray") is None, reason="needs quietbit[flower]")
+@pytest.mark.skipif(
+    find_spec("flwr") is None or find_spec("ray") is None, reason="needs quietbit[flower]"
+)
 def test_a_tiny_model_is_learnt_over_flower_and_nobody_gets_it_in_full(tmp_path: Path):
     from engine.simulation import simulate_app
 
     output = tmp_path / "output"
     output.mkdir()
-    config = {"nodes": 12, "num-server-rounds": 2, "output": json.dumps(str(output)), "quietbit.epsilon": 20.0}
+    config = {
+        "nodes": 12,
+        "num-server-rounds": 2,
+        "output": json.dumps(str(output)),
+        "quietbit.epsilon": 20.0,
+    }
     config["quietbit.releases"] = 2
-    log = simulate_app(EXAMPLE, tmp_path, nodes=12, within=600.0, config=config)  # nodes run at a low priority
-    before, after = (float(part) for part in re.findall(r"took no part: ([\d.]+) before, ([\d.]+) after", log)[0])
+    log = simulate_app(
+        EXAMPLE, tmp_path, nodes=12, within=600.0, config=config
+    )  # nodes run at a low priority
+    before, after = (
+        float(part) for part in re.findall(r"took no part: ([\d.]+) before, ([\d.]+) after", log)[0]
+    )
     assert after < before - 0.05
     report = json.loads((output / "run.json").read_text())
     whole = adapters.frozen_bytes(tiny.TinyCausalLM())
     assert [entry["answered"] for entry in report["rounds"]] == [12, 12]
-    assert [entry["resyncs"] for entry in report["rounds"]] == [0, 0]  # all made the same model from the same seed
+    assert [entry["resyncs"] for entry in report["rounds"]] == [
+        0,
+        0,
+    ]  # all made the same model from the same seed
     assert all(entry["uplink_payload"] == 12 * 72 for entry in report["rounds"])
     assert all(entry["downlink"] < 12 * whole / 20 for entry in report["rounds"])
     with np.load(output / "adapters.npz") as arrays:

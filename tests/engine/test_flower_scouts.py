@@ -79,9 +79,13 @@ def main(grid, context):
 """
 LOCAL = {"mechanism": "vmvu", "epsilon": 60.0, "adjacency": "zero-out"}
 SUMS = {
-    "mechanism": "imvu", "epsilon": 30.0, "adjacency": "zero-out",
-    "masks.server": "honest-but-curious", "masks.threshold": 7, "masks.honest": 5,
-}  # fmt: skip
+    "mechanism": "imvu",
+    "epsilon": 30.0,
+    "adjacency": "zero-out",
+    "masks.server": "honest-but-curious",
+    "masks.threshold": 7,
+    "masks.honest": 5,
+}
 
 
 @pytest.mark.parametrize(
@@ -95,7 +99,9 @@ def test_scouts_find_the_length_and_reports_count_them_apart(tmp_path, start, se
     (app / "lengths").mkdir(parents=True)
     results.mkdir()
     given = {"clip": start, "scouts.every": 2, "releases": ROUNDS, **settings}
-    (app / "pyproject.toml").write_text(PROJECT + "\n".join(f"{key} = {json.dumps(one)}" for key, one in given.items()))
+    (app / "pyproject.toml").write_text(
+        PROJECT + "\n".join(f"{key} = {json.dumps(one)}" for key, one in given.items())
+    )
     (app / "lengths" / "__init__.py").write_text("")
     (app / "lengths" / "client_app.py").write_text(CLIENT.format(last=NODES - 1))
     (app / "lengths" / "server_app.py").write_text(SERVER.format(nodes=NODES, rounds=ROUNDS))
@@ -109,7 +115,9 @@ def test_scouts_find_the_length_and_reports_count_them_apart(tmp_path, start, se
     for entry in rounds:
         assert entry["scouts"] == entry["scouted"]
         assert entry["asked"] + entry["scouts"] == NODES
-        assert entry["answered"] == entry["asked"] or (entry["skipped"] and "masks.threshold" in settings)
+        assert entry["answered"] == entry["asked"] or (
+            entry["skipped"] and "masks.threshold" in settings
+        )
     assert sum(entry["scouts"] for entry in rounds) > ROUNDS
     assert sum(not entry["skipped"] for entry in rounds) > ROUNDS / 2
     if "masks.threshold" not in settings:

@@ -30,10 +30,20 @@ sys.path.insert(0, str(APP))
 from secure_digits.task import CLIP, DIMENSION, LOST, UNHEARD, problem, update  # noqa: E402
 
 SETTINGS = flat_plan(
-    mechanism="imvu", clip=CLIP, epsilon=30.0, adjacency="zero-out", releases=4,
-    trust="secure-aggregation", server="active", threshold=7, honest=6, timeout=120.0,
-    neighbours=8, share_threshold=5, mode="adaptive",
-)  # fmt: skip
+    mechanism="imvu",
+    clip=CLIP,
+    epsilon=30.0,
+    adjacency="zero-out",
+    releases=4,
+    trust="secure-aggregation",
+    server="active",
+    threshold=7,
+    honest=6,
+    timeout=120.0,
+    neighbours=8,
+    share_threshold=5,
+    mode="adaptive",
+)
 ROUNDS, FAILED, NODES = 4, 3, range(10)
 
 
@@ -82,14 +92,22 @@ def test_every_masked_sum_is_the_plain_sum_of_those_who_stayed_bit_for_bit(outco
 
 def test_too_many_dropouts_fail_closed(outcome):
     entries = outcome["report"]["rounds"]
-    assert [entry["skipped"] for entry in entries] == [number == FAILED for number in range(1, ROUNDS + 1)]
+    assert [entry["skipped"] for entry in entries] == [
+        number == FAILED for number in range(1, ROUNDS + 1)
+    ]
     assert [entry["steps"] for entry in entries] == [
-        [9, 9, 8, 8, 7], [10, 9, 7, 7, 7], [10, 10, 6, 0, 0], [10, 10, 10, 10, 7],
-    ]  # fmt: skip
+        [9, 9, 8, 8, 7],
+        [10, 9, 7, 7, 7],
+        [10, 10, 6, 0, 0],
+        [10, 10, 10, 10, 7],
+    ]
     assert any(
-        "Only 6 clients sent their masked vectors; the threshold is 7" in r for r in entries[FAILED - 1]["reasons"]
+        "Only 6 clients sent their masked vectors; the threshold is 7" in r
+        for r in entries[FAILED - 1]["reasons"]
     )
-    assert not [note for note in outcome["notes"] if note["round"] == FAILED and note["step"] == "unmask"]
+    assert not [
+        note for note in outcome["notes"] if note["round"] == FAILED and note["step"] == "unmask"
+    ]
 
 
 def test_bytes_and_records_that_leave_a_node(outcome):
@@ -97,29 +115,56 @@ def test_bytes_and_records_that_leave_a_node(outcome):
     assert len(answered) == len(outcome["notes"])
     vectors = [note for note in answered if note["step"] == "vector"]
     assert all(note["records"] == {"quietbit": ["release"]} for note in vectors)
-    assert all(n["records"] == {"quietbit-sum": ["answer", "step"]} for n in answered if n["step"] != "vector")
+    assert all(
+        n["records"] == {"quietbit-sum": ["answer", "step"]}
+        for n in answered
+        if n["step"] != "vector"
+    )
     size = masked_size(10, DIMENSION)
     assert size == 24 + 4 * (DIMENSION + 16) // 8  # sums of ten ones: 4 bits
     assert all(size + 64 < note["serialised"] <= size + 64 + 1024 for note in vectors)
-    assert all(entry["uplink_payload"] == entry["answered"] * (size + 64) for entry in outcome["report"]["rounds"])
+    assert all(
+        entry["uplink_payload"] == entry["answered"] * (size + 64)
+        for entry in outcome["report"]["rounds"]
+    )
     most = {"identity": 32, "keys": 176, "shares": 9 * 84, "confirm": 64, "unmask": 4 + 10 * 20}
-    assert all(note["serialised"] <= most[note["step"]] + 1024 for note in answered if note["step"] != "vector")
+    assert all(
+        note["serialised"] <= most[note["step"]] + 1024
+        for note in answered
+        if note["step"] != "vector"
+    )
 
 
 def test_ledgers_and_report_name_the_trust_and_the_honest_clients(outcome, mechanism):
-    last = {n["partition"]: StateLedger({"ledger": n["ledger"]}).read() for n in outcome["notes"] if n["ledger"]}
-    lost = {p: [key for key, gone in LOST.items() if p in gone and key[1] != "unmask"] for p in NODES}
-    # An answer that was lost on the way is in the node's ledger; a question that never came is not.
-    assert {p: ledger.releases for p, ledger in last.items()} == {p: ROUNDS - len(lost[p]) for p in NODES}
+    last = {
+        n["partition"]: StateLedger({"ledger": n["ledger"]}).read()
+        for n in outcome["notes"]
+        if n["ledger"]
+    }
+    lost = {
+        p: [key for key, gone in LOST.items() if p in gone and key[1] != "unmask"] for p in NODES
+    }
+    # An answer that was lost on the way is in the node's ledger; a request that never came is not.
+    assert {p: ledger.releases for p, ledger in last.items()} == {
+        p: ROUNDS - len(lost[p]) for p in NODES
+    }
     assert all({honest for _, honest, _ in ledger.counts} == {6} for ledger in last.values())
     report, cap = outcome["report"], SETTINGS.target
     held = report["guarantee"]
-    words = held["trust"], held["min_honest_clients"], report["settings"]["quietbit.masks.threshold"]
+    words = (
+        held["trust"],
+        held["min_honest_clients"],
+        report["settings"]["quietbit.masks.threshold"],
+    )
     assert words == ("secure-aggregation", 6, 7)
     assert (
-        held["epsilon_upper"] == Account(cap, "adaptive").spend(SETTINGS.release(mechanism), ROUNDS).epsilon() <= 30.0
+        held["epsilon_upper"]
+        == Account(cap, "adaptive").spend(SETTINGS.release(mechanism), ROUNDS).epsilon()
+        <= 30.0
     )
-    assert held["epsilon_upper"] >= (mechanism.sum_privacy(6, Adjacency.ZERO_OUT) * ROUNDS).epsilon(1e-5)
+    assert held["epsilon_upper"] >= (mechanism.sum_privacy(6, Adjacency.ZERO_OUT) * ROUNDS).epsilon(
+        1e-5
+    )
     assert account_of(last[6], cap, 6).epsilon() == held["epsilon_upper"]
     local = Target(30.0, 1e-5, Adjacency.ZERO_OUT)
     assert account_of(last[6], local, 6).epsilon() > held["epsilon_upper"]  # had the masks failed

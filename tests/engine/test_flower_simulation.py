@@ -18,10 +18,14 @@ from quietbit.node.budget import account_of
 from quietbit.node.ledger import StateLedger
 from quietbit_lab.task.registry import TaskSpec, build_task
 
-pytestmark = pytest.mark.long  # test_flower_secure.py has the same runtime, test_flower_deployment.py the same sums
+pytestmark = (
+    pytest.mark.long
+)  # test_flower_secure.py has the same runtime, test_flower_deployment.py the same sums
 APP = Path(__file__).parent / "simulation_app"
 NODES, ROUNDS, DIMENSION = 10, 6, 650
-SETTINGS = flat_plan("imvu", clip=0.3, epsilon=60.0, adjacency="zero-out", releases=ROUNDS, mode="adaptive")
+SETTINGS = flat_plan(
+    "imvu", clip=0.3, epsilon=60.0, adjacency="zero-out", releases=ROUNDS, mode="adaptive"
+)
 
 
 @pytest.fixture(scope="module")
@@ -48,7 +52,11 @@ def reference():
     mechanism = SETTINGS.mechanism_for(
         DIMENSION
     )  # nodes stop by an account of their own: the run is calibrated to that
-    given = {"design_epsilon": mechanism.design.spec.epsilon, "beta": mechanism.beta, "clamp": mechanism.clamp}
+    given = {
+        "design_epsilon": mechanism.design.spec.epsilon,
+        "beta": mechanism.beta,
+        "clamp": mechanism.clamp,
+    }
     plan = flat_plan("imvu", clip=0.3, adjacency="zero-out", cohort=NODES, rng="seeded", **given)
     training = Training(lr=1.0, momentum=0.0, rounds=ROUNDS)
     return simulate(build_task(TaskSpec("digits", samples=143)), plan, training)
@@ -98,5 +106,7 @@ def test_the_ledgers_of_server_and_nodes_agree(outcome, reference):
         assert own.releases == nodes[name]["releases"] == ROUNDS
         assert account_of(own, SETTINGS.target, 0).epsilon() == nodes[name]["epsilon_upper"]
     reached = outcome["report"]["guarantee"]["epsilon_upper"]
-    assert reference.guarantee.epsilon_upper <= reached <= 60.0  # a list fixed in advance costs less than a free choice
+    assert (
+        reference.guarantee.epsilon_upper <= reached <= 60.0
+    )  # a list fixed in advance costs less than a free choice
     assert outcome["metrics"]["train"][str(ROUNDS)]["quietbit-epsilon"] == reached

@@ -1,7 +1,7 @@
 """A new user's first hour: two lines around a torch CNN with BatchNorm, the refusal, the help, and a model that learns.
 
-The client app and the strategy are Flower's own; messages are carried in this process, which is what the engine does
-with them (the other tests of this folder send them through it).
+The client app and the strategy are Flower's own; messages are carried in this process, which is
+what the engine does with them (the other tests of this folder send them through it).
 """
 
 from __future__ import annotations
@@ -46,7 +46,9 @@ pytestmark = pytest.mark.filterwarnings("ignore::quietbit.flower.SeededRngWarnin
 def cnn() -> torch.nn.Module:
     """What one writes without a thought of privacy."""
     torch.manual_seed(0)
-    return nn.Sequential(nn.Conv2d(1, 8, 3, stride=2), nn.BatchNorm2d(8), nn.ReLU(), nn.Flatten(), nn.Linear(72, 10))
+    return nn.Sequential(
+        nn.Conv2d(1, 8, 3, stride=2), nn.BatchNorm2d(8), nn.ReLU(), nn.Flatten(), nn.Linear(72, 10)
+    )
 
 
 @pytest.fixture(scope="module")
@@ -62,19 +64,27 @@ class Nodes(HandGrid):
     def __init__(self, app: ClientApp) -> None:
         super().__init__(range(1, NODES + 1))
         self.app = app
-        self.contexts = {n: Context(RUN, n, {"partition-id": n - 1}, RecordDict(), dict(CONFIG)) for n in self.nodes}
+        self.contexts = {
+            n: Context(RUN, n, {"partition-id": n - 1}, RecordDict(), dict(CONFIG))
+            for n in self.nodes
+        }
 
     def send_and_receive(self, messages, *, timeout=None):
         actor = VirtualClientEngineActor()
         contexts = self.contexts
         with as_actor():  # which is how the mod knows that this is a simulation
-            return [actor.run(lambda: self.app, one, "0", contexts[one.metadata.dst_node_id])[1] for one in messages]
+            return [
+                actor.run(lambda: self.app, one, "0", contexts[one.metadata.dst_node_id])[1]
+                for one in messages
+            ]
 
 
 def federation(make, digits):
     """The two lines: a mod in the client app, a wrapper around the strategy. The rest is a Flower tutorial's."""
     images, labels = digits
-    app = ClientApp(mods=[PrivateUplink(simulation=Simulation(seed=7))])  # seeded, so that the test is always the same
+    app = ClientApp(
+        mods=[PrivateUplink(simulation=Simulation(seed=7))]
+    )  # seeded, so that the test is always the same
 
     @app.train()
     def train(message: Message, context: Context) -> Message:
@@ -86,7 +96,10 @@ def federation(make, digits):
             nn.functional.cross_entropy(model(images[own]), labels[own]).backward()
             step.step()
         metrics = MetricRecord({"num-examples": 50})
-        return Message(RecordDict({"arrays": ArrayRecord(model.state_dict()), "metrics": metrics}), reply_to=message)
+        return Message(
+            RecordDict({"arrays": ArrayRecord(model.state_dict()), "metrics": metrics}),
+            reply_to=message,
+        )
 
     def score(number: int, arrays: ArrayRecord) -> MetricRecord:
         model = make().eval()
@@ -96,12 +109,20 @@ def federation(make, digits):
         return MetricRecord({"accuracy": float(right.float().mean())})
 
     be_the_server()
-    return PrivateStrategy(FedAvg(fraction_evaluate=0.0), CONFIG), Nodes(app), ArrayRecord(make().state_dict()), score
+    return (
+        PrivateStrategy(FedAvg(fraction_evaluate=0.0), CONFIG),
+        Nodes(app),
+        ArrayRecord(make().state_dict()),
+        score,
+    )
 
 
 def test_batch_norm_is_refused_with_what_to_do(digits):
     strategy, nodes, arrays, score = federation(cnn, digits)
-    with pytest.raises(InvalidParameter, match=r"3 arrays are .* parameters: 1\.running_mean .*quietbit\.group_norm"):
+    with pytest.raises(
+        InvalidParameter,
+        match=r"3 arrays are .* parameters: 1\.running_mean .*quietbit\.group_norm",
+    ):
         strategy.start(nodes, arrays, ROUNDS, evaluate_fn=score)
     assert not any(context.state for context in nodes.contexts.values())  # nobody was asked
 

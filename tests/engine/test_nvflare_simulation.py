@@ -21,20 +21,32 @@ SITES, ROUNDS, SEED = 2, 2, 7
 
 
 @pytest.mark.slow
-def test_two_sites_train_two_rounds_and_the_model_is_the_mean_of_what_they_sent(tmp_path, monkeypatch):
-    environment = {**os.environ, "PYTHONPATH": str(ROOT / "src"), "OPENBLAS_NUM_THREADS": "1", "OMP_NUM_THREADS": "1"}
+def test_two_sites_train_two_rounds_and_the_model_is_the_mean_of_what_they_sent(
+    tmp_path, monkeypatch
+):
+    environment = {
+        **os.environ,
+        "PYTHONPATH": str(ROOT / "src"),
+        "OPENBLAS_NUM_THREADS": "1",
+        "OMP_NUM_THREADS": "1",
+    }
     options = ["--sites", SITES, "--rounds", ROUNDS, "--seed", SEED, "--workspace", tmp_path]
     result = subprocess.run(
         [sys.executable, str(EXAMPLE / "job.py"), *map(str, options)],
-        env=environment, capture_output=True, text=True, timeout=240, cwd=tmp_path,
-    )  # fmt: skip
+        env=environment,
+        capture_output=True,
+        text=True,
+        timeout=240,
+        cwd=tmp_path,
+    )
     assert result.returncode == 0, result.stdout[-4000:] + result.stderr[-4000:]
     assert "accuracy on test digits: " in result.stdout
     job = tmp_path / "digits" / "server" / "simulate_job"
     report = json.loads((job / "quietbit-report.json").read_text())
     assert [entry["answered"] for entry in report["rounds"]] == [SITES, SITES]
     assert [node["node"] for node in report["nodes"]] == ["site-1", "site-2"]
-    # One bit for each of 650 parameters, 64 bytes of header, 24 of frame; the rest is NVFlare's record and context.
+    # One bit for each of 650 parameters, 64 bytes of header, 24 of frame; the rest is NVFlare's
+    # record and context.
     assert {entry["uplink_payload"] for entry in report["rounds"]} == {SITES * (82 + 64)}
     assert all(entry["uplink"] < SITES * 1200 for entry in report["rounds"])
 
@@ -125,13 +137,19 @@ def test_a_server_that_asks_for_errors_gets_no_word_of_them(tmp_path):
         (tmp_path / name).write_text(text)
     result = subprocess.run(
         [sys.executable, str(tmp_path / "job.py"), str(tmp_path), "private"],
-        env=environment, capture_output=True, text=True, timeout=240, cwd=tmp_path,
-    )  # fmt: skip
+        env=environment,
+        capture_output=True,
+        text=True,
+        timeout=240,
+        cwd=tmp_path,
+    )
     assert result.returncode == 0, result.stdout[-4000:] + result.stderr[-4000:]
     replies = [json.loads(line) for line in (tmp_path / "replies").read_text().splitlines()]
     assert {topic for topic, _, _ in replies} == {"show_errors", "show_stats", "abort_nothing"}
     assert {(code, payload) for _, code, payload in replies} == {("process_exception", "None")}
-    report = json.loads((tmp_path / "careless" / "server" / "simulate_job" / "quietbit-report.json").read_text())
+    report = json.loads(
+        (tmp_path / "careless" / "server" / "simulate_job" / "quietbit-report.json").read_text()
+    )
     assert [(entry["answered"], entry["crashed"]) for entry in report["rounds"]] == [(1, 1)] * 2
     # It did fail, and whoever runs the simulation is told so, with the script's own traceback.
     shown = result.stdout.split("the apps of 1 simulated nodes crashed", 1)[1]
@@ -181,8 +199,12 @@ def simulate(tmp_path, job, *words, script=STEPS):
         (tmp_path / name).write_text(text)
     return subprocess.run(
         [sys.executable, str(tmp_path / "job.py"), str(tmp_path), *words],
-        env=environment, capture_output=True, text=True, timeout=240, cwd=tmp_path,
-    )  # fmt: skip
+        env=environment,
+        capture_output=True,
+        text=True,
+        timeout=240,
+        cwd=tmp_path,
+    )
 
 
 @pytest.mark.long  # without processes: tests/unit/nvflare/test_replay.py
@@ -190,14 +212,22 @@ def test_a_hundred_thousand_parameters_go_down_once(tmp_path):
     """Both sites train on the same bits in every round, and the saved model is what the last round leads to."""
     result = simulate(tmp_path, REPLAYED, "simulation")
     assert result.returncode == 0, result.stdout[-4000:] + result.stderr[-4000:]
-    report = json.loads((tmp_path / "replayed" / "server" / "simulate_job" / "quietbit-report.json").read_text())
+    report = json.loads(
+        (tmp_path / "replayed" / "server" / "simulate_job" / "quietbit-report.json").read_text()
+    )
     assert [entry["answered"] for entry in report["rounds"]] == [2] * 4
     assert [entry["resyncs"] for entry in report["rounds"]] == [0] * 4
     down = [entry["downlink"] // 2 for entry in report["rounds"]]
-    print("bytes of a site, down:", down, "up:", [entry["uplink"] // 2 for entry in report["rounds"]])
+    print(
+        "bytes of a site, down:", down, "up:", [entry["uplink"] // 2 for entry in report["rounds"]]
+    )
     assert down[0] > 400_000
     assert all(size < 8_000 for size in down[1:])
-    trained = [line.split("trained on ")[1].split()[0] for line in result.stdout.splitlines() if "trained on " in line]
+    trained = [
+        line.split("trained on ")[1].split()[0]
+        for line in result.stdout.splitlines()
+        if "trained on " in line
+    ]
     assert len(trained) == 8
     assert sorted(trained.count(one) for one in set(trained)) == [2, 2, 2, 2]
 
@@ -257,9 +287,14 @@ def test_two_sites_say_how_good_the_model_is_beside_their_updates(tmp_path):
     """NVFlare's own script API and sockets; at epsilon 15 an answer is hardly ever a lie."""
     result = simulate(tmp_path, EVALUATED, "trains", script=JUDGES)
     assert result.returncode == 0, result.stdout[-4000:] + result.stderr[-4000:]
-    report = json.loads((tmp_path / "evaluated" / "server" / "simulate_job" / "quietbit-report.json").read_text())
+    report = json.loads(
+        (tmp_path / "evaluated" / "server" / "simulate_job" / "quietbit-report.json").read_text()
+    )
     assert [entry["answered"] for entry in report["rounds"]] == [2, 2]
-    assert [(entry["round"], entry["answered"]) for entry in report["evaluations"]] == [(0, 2), (1, 2)]
+    assert [(entry["round"], entry["answered"]) for entry in report["evaluations"]] == [
+        (0, 2),
+        (1, 2),
+    ]
     values = [entry["estimates"][0]["value"] for entry in report["evaluations"]]
     np.testing.assert_allclose(values, [0.5, 0.5], atol=1e-5)
     assert "evaluation of round 1: accuracy 0.5 (" in result.stdout
@@ -271,10 +306,15 @@ def test_nvflares_cross_site_evaluation_gets_private_answers(tmp_path):
     """Its validation task is answered, and its request for the sites' own models is not."""
     result = simulate(tmp_path, EVALUATED, "validates", script=JUDGES)
     assert result.returncode == 0, result.stdout[-4000:] + result.stderr[-4000:]
-    report = json.loads((tmp_path / "evaluated" / "server" / "simulate_job" / "quietbit-report.json").read_text())
+    report = json.loads(
+        (tmp_path / "evaluated" / "server" / "simulate_job" / "quietbit-report.json").read_text()
+    )
     assert [entry["answered"] for entry in report["rounds"]] == [2, 2]
     assert report["evaluations"]
-    assert all(entry["model"].startswith("SRV_") and entry["answered"] == 2 for entry in report["evaluations"])
+    assert all(
+        entry["model"].startswith("SRV_") and entry["answered"] == 2
+        for entry in report["evaluations"]
+    )
     assert {node["evaluations"] for node in report["nodes"]} == {len(report["evaluations"])}
 
 
@@ -302,9 +342,13 @@ recipe.execute(SimEnv(num_clients=3, workspace_root=sys.argv[1]))
 @pytest.mark.long  # without processes: tests/unit/nvflare/test_server.py
 def test_a_clip_that_begins_ten_times_too_long_is_found_by_scouts(tmp_path):
     """Three sites, all updates of length 1: one or two scouts a round say so until the clip is near."""
-    result = simulate(tmp_path, SCOUTED, script=STEPS.replace("np.float32(0.001)", "np.float32(0.1)"))
+    result = simulate(
+        tmp_path, SCOUTED, script=STEPS.replace("np.float32(0.001)", "np.float32(0.1)")
+    )
     assert result.returncode == 0, result.stdout[-4000:] + result.stderr[-4000:]
-    report = json.loads((tmp_path / "scouted" / "server" / "simulate_job" / "quietbit-report.json").read_text())
+    report = json.loads(
+        (tmp_path / "scouted" / "server" / "simulate_job" / "quietbit-report.json").read_text()
+    )
     rounds = report["rounds"]
     assert rounds[0]["clip"] == 10.0
     assert 0.1 < rounds[-1]["clip"] < 5.0

@@ -1,9 +1,10 @@
 """A counting proxy between one SuperNode and the SuperLink: what really crosses the socket, request by request.
 
-Idea     the SuperNode is told the proxy's port instead of the SuperLink's. Requests (protobuf over HTTP/1.1) are read
-         whole, counted and passed on; answers are passed on as they come. Nothing of quietbit is involved.
-Symbols  up, down: every byte of every request and answer, heads included. A request in ``lose`` is read and counted
-         but never passed on: the network took it from the device and lost it.
+Idea     the SuperNode is told the proxy's port instead of the SuperLink's. Requests (protobuf over
+         HTTP/1.1) are read whole, counted and passed on; answers are passed on as they come.
+         Nothing of quietbit is involved.
+Symbols  up, down: every byte of every request and answer, heads included. A request in ``lose`` is
+         read and counted but never passed on: the network took it from the device and lost it.
 """
 
 from __future__ import annotations

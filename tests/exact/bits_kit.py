@@ -12,7 +12,9 @@ from quietbit.privacy.conversion import gaussian_log_delta
 
 def log_odds_losses(upper: FloatVector, lower: FloatVector) -> tuple[FloatVector, FloatVector]:
     """log(P/Q) of the symbols 1 and 0 for bits with these log-odds under P and under Q."""
-    return np.logaddexp(0, -lower) - np.logaddexp(0, -upper), np.logaddexp(0, lower) - np.logaddexp(0, upper)
+    return np.logaddexp(0, -lower) - np.logaddexp(0, -upper), np.logaddexp(0, lower) - np.logaddexp(
+        0, upper
+    )
 
 
 def product_atoms(upper: FloatVector, lower: FloatVector) -> tuple[FloatVector, FloatVector]:
@@ -26,14 +28,18 @@ def product_atoms(upper: FloatVector, lower: FloatVector) -> tuple[FloatVector, 
     return mass, loss
 
 
-def group_atoms(counts: list[int], upper: FloatVector, lower: FloatVector) -> tuple[FloatVector, FloatVector]:
+def group_atoms(
+    counts: list[int], upper: FloatVector, lower: FloatVector
+) -> tuple[FloatVector, FloatVector]:
     """The same where ``counts[g]`` bits share the log-odds of group g: only the numbers of ones matter."""
     mass, loss = np.ones(1), np.zeros(1)
     one, zero = log_odds_losses(upper, lower)
     for place, count in enumerate(counts):
         ones = np.arange(count + 1.0)
         log_mass = gammaln(count + 1) - gammaln(ones + 1) - gammaln(count - ones + 1)
-        log_mass -= ones * np.logaddexp(0, -upper[place]) + (count - ones) * np.logaddexp(0, upper[place])
+        log_mass -= ones * np.logaddexp(0, -upper[place]) + (count - ones) * np.logaddexp(
+            0, upper[place]
+        )
         mass = np.multiply.outer(mass, np.exp(log_mass)).ravel()
         loss = np.add.outer(loss, ones * one[place] + (count - ones) * zero[place]).ravel()
     return mass, loss
@@ -42,7 +48,8 @@ def group_atoms(counts: list[int], upper: FloatVector, lower: FloatVector) -> tu
 def exact_excess(mass: FloatVector, loss: FloatVector, epsilon: FloatVector) -> FloatVector:
     """delta(epsilon) less max(0, 1 - e^epsilon), which every pair has: the sum of (p - e^epsilon q)_+ or of (...)_-.
 
-    A sum of positive terms, so that its relative error is that of the masses also far out in either tail.
+    A sum of positive terms, so that its relative error is that of the masses also far out in either
+    tail.
     """
     gap = epsilon[:, None] - loss[None, :]
     above = -np.expm1(np.minimum(gap, 0.0)) @ mass
@@ -68,18 +75,23 @@ def gaussian_excess(epsilon: FloatVector, square: float) -> FloatVector:
     return np.asarray(np.exp(log_delta + np.minimum(epsilon, 0.0)))
 
 
-def random_case(rng: np.random.Generator, most: int) -> tuple[list[int], FloatVector, FloatVector, float, float]:
+def random_case(
+    rng: np.random.Generator, most: int
+) -> tuple[list[int], FloatVector, FloatVector, float, float]:
     """Counts, log-odds in both worlds, budget and largest half difference of a random product of bits.
 
-    Half of the cases have a few groups of many equal bits, half up to ``most`` bits of their own. The spreads are
-    equal, one large coordinate among small ones, or anything between; worlds are zero-out either way round, or
-    replace-one.
+    Half of the cases have a few groups of many equal bits, half up to ``most`` bits of their own.
+    The spreads are equal, one large coordinate among small ones, or anything between; worlds are
+    zero-out either way round, or replace-one.
     """
     largest = 10 ** rng.uniform(-2.5, 0) if rng.random() < 0.9 else 1.0
     if rng.random() < 0.5:
         counts = [1] * int(rng.integers(1, most + 1))
     else:
-        counts = [int(rng.integers(1, ceiling)) for ceiling in ((400,), (60, 30), (20, 12, 6))[rng.integers(3)]]
+        counts = [
+            int(rng.integers(1, ceiling))
+            for ceiling in ((400,), (60, 30), (20, 12, 6))[rng.integers(3)]
+        ]
     kind = rng.integers(3)
     half = np.full(len(counts), largest)
     if kind == 1:
@@ -96,7 +108,9 @@ def random_case(rng: np.random.Generator, most: int) -> tuple[list[int], FloatVe
     return counts, middle + sign * half, middle - sign * half, budget, float(half.max())
 
 
-def probing_epsilons(rng: np.random.Generator, square: float, loss: FloatVector, count: int) -> FloatVector:
+def probing_epsilons(
+    rng: np.random.Generator, square: float, loss: FloatVector, count: int
+) -> FloatVector:
     """Where a bound is most likely to fail: around 0, in the tail, and at the kinks of the exact profile."""
     mu = float(np.sqrt(square))
     spread = square / 2 + mu * rng.normal(size=count) * rng.choice([0.3, 1.0, 3.0], count)

@@ -21,7 +21,9 @@ def one_bit(epsilon: float, levels: int = 2) -> Design:
     z = 0.5 + h / np.expm1(epsilon * h)
     one = 0.5 + (x - 0.5) / (2 * z)
     table = np.stack((1 - one, one), axis=1)
-    return Design(DesignSpec(levels, 1, epsilon), summing_to_one(table), np.array([0.5 - z, 0.5 + z]))
+    return Design(
+        DesignSpec(levels, 1, epsilon), summing_to_one(table), np.array([0.5 - z, 0.5 + z])
+    )
 
 
 def sigmoid_bit(epsilon: float) -> Design:
@@ -49,7 +51,9 @@ def rough(levels: int, bits: int, strength: float, seed: int) -> Design:
     symbols = 2**bits
     place = np.linspace(-0.2, 1.2, symbols)
     x = np.linspace(0, 1, levels)
-    eta = -strength * np.abs(place - x[:, None]) + 0.4 * strength / levels * rng.normal(size=(levels, symbols))
+    eta = -strength * np.abs(place - x[:, None]) + 0.4 * strength / levels * rng.normal(
+        size=(levels, symbols)
+    )
     table = np.exp(eta)
     return Design(DesignSpec(levels, bits, 5.0), summing_to_one(table), place)
 
@@ -77,7 +81,9 @@ def renyi(left: list[mp.mpf], right: list[mp.mpf], alpha: float) -> mp.mpf:
     """D_alpha(left || right) to 60 digits."""
     with mp.workdps(DIGITS):
         a = mp.mpf(alpha)
-        return mp.log(mp.fsum(mp.power(p, a) * mp.power(q, 1 - a) for p, q in zip(left, right, strict=True))) / (a - 1)
+        return mp.log(
+            mp.fsum(mp.power(p, a) * mp.power(q, 1 - a) for p, q in zip(left, right, strict=True))
+        ) / (a - 1)
 
 
 def max_ratio(left: list[mp.mpf], right: list[mp.mpf]) -> mp.mpf:
@@ -102,13 +108,18 @@ def fisher_information(design: Design, x: float) -> float:
 
 def renyi_grid(design: Design, points: np.ndarray, others: np.ndarray, alpha: float) -> np.ndarray:
     """D_alpha(x || x') for all pairs, in doubles: only for pairs far enough apart."""
-    left, right = (np.array([[float(mp.log(p)) for p in law(design, x)] for x in xs]) for xs in (points, others))
+    left, right = (
+        np.array([[float(mp.log(p)) for p in law(design, x)] for x in xs])
+        for xs in (points, others)
+    )
     z = alpha * left[:, None, :] + (1 - alpha) * right[None, :, :]
     top = z.max(axis=2)
     return (top + np.log(np.exp(z - top[:, :, None]).sum(axis=2))) / (alpha - 1)
 
 
-def probing_pairs(low: float, high: float, levels: int, count: int, seed: int) -> list[tuple[float, float]]:
+def probing_pairs(
+    low: float, high: float, levels: int, count: int, seed: int
+) -> list[tuple[float, float]]:
     """Random pairs, close pairs, pairs across a kink at every scale, and the ends of the range."""
     rng = np.random.default_rng(seed)
     pairs = [(low, high), (high, low)]

@@ -35,7 +35,9 @@ def histograms(rows: Sequence[Row], before: Law | None = None) -> Law:
 def hockey_stick(first: Law, second: Law, factor: Fraction) -> Fraction:
     """The sum of (P - factor Q)_+."""
     zero = Fraction(0)
-    return sum((max(zero, mass - factor * second.get(place, zero)) for place, mass in first.items()), zero)
+    return sum(
+        (max(zero, mass - factor * second.get(place, zero)) for place, mass in first.items()), zero
+    )
 
 
 def largest_ratio(rows: Sequence[Row]) -> float:
@@ -54,7 +56,11 @@ def transcripts(
     ``order``: permutations by number with their probabilities; all alike where None.
     """
     permutations = list(itertools.permutations(range(clients)))
-    chosen = order if order is not None else [(k, Fraction(1, len(permutations))) for k in range(len(permutations))]
+    chosen = (
+        order
+        if order is not None
+        else [(k, Fraction(1, len(permutations))) for k in range(len(permutations))]
+    )
     whole: Counter[tuple[int, ...]] = Counter()
     for number, weight in chosen:
         paths: Law = {(): weight}

@@ -15,7 +15,11 @@ from quietbit.kernel.rng import seeded_rng
 from quietbit.mechanism.ball import usual_kernel
 from quietbit.target import Adjacency, Trust
 from quietbit_lab.baseline.cpsgd import BinomialNoise, binomial_epsilon_upper
-from quietbit_lab.baseline.discrete_gaussian import DistributedDiscreteGaussian, gaussian_table, tau_upper
+from quietbit_lab.baseline.discrete_gaussian import (
+    DistributedDiscreteGaussian,
+    gaussian_table,
+    tau_upper,
+)
 from quietbit_lab.baseline.poisson_binomial import PoissonBinomial
 from quietbit_lab.baseline.sums import Distances
 from statistical.kit import FALSE_ALARM, StatisticalFailure, assert_frequencies, seed
@@ -30,7 +34,10 @@ def test_tau_covers_the_sum_of_discrete_gaussians(variance: float, clients: int)
     """By 40-digit convolutions, at every value within six deviations."""
     mpmath.mp.dps = 40
     reach = math.ceil(16 * math.sqrt(variance))
-    one = [mpmath.exp(-mpmath.mpf(k * k) / (2 * mpmath.mpf(variance))) for k in range(-reach, reach + 1)]
+    one = [
+        mpmath.exp(-mpmath.mpf(k * k) / (2 * mpmath.mpf(variance)))
+        for k in range(-reach, reach + 1)
+    ]
     whole = mpmath.fsum(one)
     one = [weight / whole for weight in one]
     law = one
@@ -54,7 +61,9 @@ def test_tau_covers_the_sum_of_discrete_gaussians(variance: float, clients: int)
 def test_a_table_is_the_discrete_gaussian() -> None:
     variance = 3.7
     table = gaussian_table(variance)
-    ends = np.array([0.0, *(float(mpmath.mpf(end) / mpmath.mpf(2) ** 512) for end in table.thresholds), 1.0])
+    ends = np.array(
+        [0.0, *(float(mpmath.mpf(end) / mpmath.mpf(2) ** 512) for end in table.thresholds), 1.0]
+    )
     values = table.first + np.arange(ends.size - 1)
     ideal = np.exp(-(values.astype(float) ** 2) / (2 * variance))
     assert np.diff(ends) == pytest.approx(ideal / ideal.sum(), abs=1e-15)
@@ -97,9 +106,14 @@ def test_sums_of_coins_cost_at_most_what_is_claimed(
     for up in range(clients):
         others = np.convolve(
             stats.binom.pmf(np.arange(coins * up + 1), coins * up, 0.5 + theta),
-            stats.binom.pmf(np.arange(coins * (clients - 1 - up) + 1), coins * (clients - 1 - up), 0.5 - theta),
+            stats.binom.pmf(
+                np.arange(coins * (clients - 1 - up) + 1), coins * (clients - 1 - up), 0.5 - theta
+            ),
         )
-        laws = [np.convolve(others, stats.binom.pmf(np.arange(coins + 1), coins, 0.5 + theta * x)) for x in inputs]
+        laws = [
+            np.convolve(others, stats.binom.pmf(np.arange(coins + 1), coins, 0.5 + theta * x))
+            for x in inputs
+        ]
         for i, p in enumerate(laws):
             for j, q in enumerate(laws):
                 if i == j or (adjacency is Adjacency.ZERO_OUT and 4 not in (i, j)):
@@ -107,7 +121,9 @@ def test_sums_of_coins_cost_at_most_what_is_claimed(
                 for alpha in worst:
                     worst[alpha] = max(worst[alpha], renyi(p, q, alpha))
     for alpha, exact in worst.items():
-        assert exact <= curve.rdp(alpha) < exact * (5.0 if theta > 0.2 else 3.0 if coins > 1 else 1.2)
+        assert (
+            exact <= curve.rdp(alpha) < exact * (5.0 if theta > 0.2 else 3.0 if coins > 1 else 1.2)
+        )
 
 
 SUMS: dict[str, Any] = {
@@ -131,7 +147,9 @@ def test_decoded_sums_have_the_stated_mean_and_error(name: str) -> None:
     assert np.mean(errors) == pytest.approx(mechanism.squared_error, rel=0.32)
     away = (np.mean(means, axis=0) - update) / math.sqrt(mechanism.squared_error / 20)
     assert np.abs(away).max() < 7  # 50 coordinates: below 1e-9
-    assert (np.linalg.norm(away + update / math.sqrt(mechanism.squared_error / 20) * 0.5)) > 7  # half a response shows
+    assert (
+        np.linalg.norm(away + update / math.sqrt(mechanism.squared_error / 20) * 0.5)
+    ) > 7  # half a response shows
 
 
 @pytest.mark.parametrize("name", SUMS)

@@ -1,7 +1,7 @@
 """Baselines enumerated: the law of what `write` sends, word by word, against the account that it claims.
 
-A number is drawn by comparing 128 random bits with cumulated weights, so its law, given the public nonce, is found
-exactly by bisection on those bits, through `write` itself.
+A number is drawn by comparing 128 random bits with cumulated weights, so its law, given the public
+nonce, is found exactly by bisection on those bits, through `write` itself.
 """
 
 from __future__ import annotations
@@ -76,7 +76,11 @@ def law(mechanism: Any, update: Any, seed: int, turned: bool = False) -> Any:
         low, high = ends[-1], 1 << BITS  # numbers up to `last` are drawn below the end
         while high - low > 1 << 8:
             middle = (low + high) // 2
-            low, high = (middle, high) if number(mechanism, update, seed, middle, turned) <= last else (low, middle)
+            low, high = (
+                (middle, high)
+                if number(mechanism, update, seed, middle, turned) <= last
+                else (low, middle)
+            )
         ends.append(low)
     ends.append(1 << BITS)
     return np.diff(np.array(ends, dtype=object)).astype(float) / 2.0**BITS
@@ -90,7 +94,7 @@ def updates(mechanism: Any) -> list[Any]:
 
 @pytest.fixture(autouse=True)
 def remembered(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Coefficients depend on nothing random, and there are a thousand questions about each update."""
+    """Coefficients depend on nothing random, and there are a thousand requests about each update."""
     known: dict[bytes, Any] = {}
     original = sqkr.kashin
 
@@ -109,9 +113,12 @@ def test_ratios_of_all_outputs_stay_within_the_claim(name: str) -> None:
         laws = [law(mechanism, update, seed) for update in updates(mechanism)]
         if rounds(mechanism):
             laws.insert(0, law(mechanism, updates(mechanism)[0], seed, turned=True))
-            # Given how they were rounded; zero is rounded either way alike, so its law is the mean over all symbols.
+            # Given how they were rounded; zero is rounded either way alike, so its law is the mean
+            # over all symbols.
             symbol = int(np.argmax(laws[-1]))
-            laws[-1] = np.mean([np.roll(laws[-1], k - symbol) for k in range(laws[-1].size)], axis=0)
+            laws[-1] = np.mean(
+                [np.roll(laws[-1], k - symbol) for k in range(laws[-1].size)], axis=0
+            )
         assert np.ptp(laws[-1]) < 1e-12  # zero gives the uniform law
         for (i, p), (j, q) in product(enumerate(laws), enumerate(laws)):
             loss = float(np.abs(np.log(p / q)).max())
@@ -124,7 +131,9 @@ def test_ratios_of_all_outputs_stay_within_the_claim(name: str) -> None:
         assert claim < loss * (2.0 if name == "dp-rec" else 1.001)  # and the claim is not loose
 
 
-def test_plain_random_coding_breaks_the_claim_that_the_modified_one_keeps(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_plain_random_coding_breaks_the_claim_that_the_modified_one_keeps(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
     """The attack that MMRC answers: without its bounds, the normaliser reveals how many points fell into the cap."""
 
     def plain(inside: Any, cap: float, epsilon: float) -> Any:
@@ -146,7 +155,9 @@ def test_the_pair_of_a_bounded_density_dominates_every_other(low: float, high: f
     rng, atoms = np.random.default_rng(1), 120
     curves = {adjacency: tilt_cost(low, high, adjacency) for adjacency in Adjacency}
     deltas = (0.001, 0.01, 0.05, 0.2, 0.4)
-    claims = {adjacency: [curve.epsilon(delta) for delta in deltas] for adjacency, curve in curves.items()}
+    claims = {
+        adjacency: [curve.epsilon(delta) for delta in deltas] for adjacency, curve in curves.items()
+    }
     mass, found = (1 - low) / (high - low), {adjacency: 0.0 for adjacency in Adjacency}
     for trial in range(200):
         pair = []
@@ -155,15 +166,22 @@ def test_the_pair_of_a_bounded_density_dominates_every_other(low: float, high: f
             density = np.full(atoms, low)
             order = rng.permutation(atoms)
             density[order[:many]] = high
-            density[order[many]] += (1 - density.mean()) * atoms  # one atom in between makes the mean one
+            density[order[many]] += (
+                1 - density.mean()
+            ) * atoms  # one atom in between makes the mean one
             if trial % 3:  # anything in between as well
                 density += rng.uniform(0, 1) * (rng.uniform(low, high, atoms) - density)
             spare = 1 - density.mean()  # bring the mean to one without leaving the bounds
             room = (high - density) if spare > 0 else (density - low)
             pair.append(density + spare * room / room.mean())
         if trial % 2:
-            pair[1] = np.sort(pair[1])[np.argsort(np.argsort(-pair[0]))]  # as different as they can be
-        for adjacency, second in ((Adjacency.REPLACE_ONE, pair[1]), (Adjacency.ZERO_OUT, np.ones(atoms))):
+            pair[1] = np.sort(pair[1])[
+                np.argsort(np.argsort(-pair[0]))
+            ]  # as different as they can be
+        for adjacency, second in (
+            (Adjacency.REPLACE_ONE, pair[1]),
+            (Adjacency.ZERO_OUT, np.ones(atoms)),
+        ):
             for p, q in ((pair[0], second), (second, pair[0])):
                 for delta, epsilon in zip(deltas, claims[adjacency], strict=True):
                     stick = float(np.maximum(p - math.exp(epsilon) * q, 0).mean())
@@ -176,10 +194,17 @@ def test_a_simplex_is_regular_and_its_rotation_uniform() -> None:
     for corners in (2, 8):
         points = simplex(bytes(range(8)), corners, 11)
         inner = points.T @ points
-        assert inner == pytest.approx(np.where(np.eye(corners) > 0, 1.0, -1 / (corners - 1)), abs=1e-12)
-    # Entries of a uniform frame have mean 0, mean square 1/d and mean fourth power 3/(d (d + 2)); 2,000 rotations.
+        assert inner == pytest.approx(
+            np.where(np.eye(corners) > 0, 1.0, -1 / (corners - 1)), abs=1e-12
+        )
+    # Entries of a uniform frame have mean 0, mean square 1/d and mean fourth power 3/(d (d + 2));
+    # 2,000 rotations.
     entries = np.stack([simplex(k.to_bytes(8, "little"), 2, 6)[:, 0] for k in range(2000)])
-    assert np.abs(entries.mean(axis=0)).max() < 6.2 * math.sqrt(1 / 6 / 2000)  # false alarm 6 x 5.6e-10
-    assert entries[:, 0].var() == pytest.approx(1 / 6, abs=6.2 * math.sqrt((3 / 48 - 1 / 36) / 2000))
+    assert np.abs(entries.mean(axis=0)).max() < 6.2 * math.sqrt(
+        1 / 6 / 2000
+    )  # false alarm 6 x 5.6e-10
+    assert entries[:, 0].var() == pytest.approx(
+        1 / 6, abs=6.2 * math.sqrt((3 / 48 - 1 / 36) / 2000)
+    )
     fourth, spread = 3 / 48, math.sqrt(105 / (6 * 8 * 10 * 12) - (3 / 48) ** 2)
     assert (entries**4).mean() == pytest.approx(fourth, abs=6.2 * spread / math.sqrt(2000))

@@ -23,5 +23,7 @@ def test_the_gradient_is_that_of_the_barrier_value(privacy, bias):
     for j in (1, 2):
         step = np.zeros(4)
         step[j] = 1e-4
-        difference = (barrier_value(spec, alphabet + step) - barrier_value(spec, alphabet - step)) / 2e-4
+        difference = (
+            barrier_value(spec, alphabet + step) - barrier_value(spec, alphabet - step)
+        ) / 2e-4
         assert gradient[j] == pytest.approx(difference, rel=1e-3, abs=1e-6)

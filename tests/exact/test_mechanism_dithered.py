@@ -14,7 +14,11 @@ from quietbit.target import Adjacency
 from quietbit_lab.baseline.dithered import DitheredMVU
 from unit.mechanism.makers import design, table
 
-DESIGNS = {"two levels": design(2, 1, 2.0), "three levels": table(3, 1, 2.0), "four levels, two bits": table(4, 2, 1.5)}
+DESIGNS = {
+    "two levels": design(2, 1, 2.0),
+    "three levels": table(3, 1, 2.0),
+    "four levels, two bits": table(4, 2, 1.5),
+}
 
 
 def release(mechanism: DitheredMVU, update: Any) -> Any:
@@ -54,7 +58,10 @@ def test_the_release_is_as_private_as_claimed(name: str, size: int, norm: Norm) 
     mechanism = DitheredMVU(DESIGNS[name], ball)
     rng = np.random.default_rng(size)
     points = [ball.clip(100 * rng.normal(size=size)) for _ in range(8)]
-    points += [sign * np.eye(1, size)[0] for sign in (1.0, -1.0)] + [0.4 * points[0], np.zeros(size)]
+    points += [sign * np.eye(1, size)[0] for sign in (1.0, -1.0)] + [
+        0.4 * points[0],
+        np.zeros(size),
+    ]
     laws = [release(mechanism, point) for point in points]
     zero = laws[-1]
     for adjacency in Adjacency:

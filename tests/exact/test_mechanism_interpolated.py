@@ -41,7 +41,9 @@ def renyi(left: Any, right: Any, alpha: float) -> Any:
 
 
 def dense(radius: float) -> Any:
-    return np.unique(np.concatenate([np.linspace(-radius, radius, 161), np.linspace(-0.05, 0.05, 21) * radius]))
+    return np.unique(
+        np.concatenate([np.linspace(-radius, radius, 161), np.linspace(-0.05, 0.05, 21) * radius])
+    )
 
 
 @pytest.mark.parametrize(("beta", "clamp"), VARIANTS)
@@ -56,13 +58,17 @@ def test_max_divergence_never_exceeds_the_l1_claim(name: str, beta: float, clamp
     zero_out = mechanism.privacy(Adjacency.ZERO_OUT).epsilon(0.0)
     assert apart[centre].max() <= zero_out
     assert zero_out <= 2.2 * apart[centre].max() + 1e-9  # and is no wild overestimate
-    # Theorem 1 in any dimension: the loss of a coordinate is at most the constant times its distance.
+    # Theorem 1 in any dimension: the loss of a coordinate is at most the constant times its
+    # distance.
     low, high = mechanism.certified_range
     x = np.clip(0.5 + mechanism.sampler.scale * values, *mechanism.input_range)
     distance = np.abs(x[:, None] - x[None, :])
     constant = lipschitz_upper(DESIGNS[name], low, high)
     assert np.all(apart <= constant * distance + 1e-12)
-    assert np.all(apart[centre] <= zero_out_constant_upper(DESIGNS[name], low, high) * distance[centre] + 1e-12)
+    assert np.all(
+        apart[centre]
+        <= zero_out_constant_upper(DESIGNS[name], low, high) * distance[centre] + 1e-12
+    )
     assert zero_out_constant_upper(DESIGNS[name], low, high) <= constant
     assert constant <= paper_constant_upper(DESIGNS[name], low, high)
 
@@ -79,7 +85,8 @@ def test_two_vectors_of_an_l1_ball_stay_within_the_constant_through_the_centre(
     centre = logs(mechanism, [0.0])[0]
     parts = [(many, sign / many) for many in (1, 2, 3, 5, 10, 100, 1999) for sign in (-1.0, 1.0)]
     away = {part: logs(mechanism, [part[1]])[0] - centre for part in parts}
-    # The supports are disjoint, so the worst loss of a pair is a sum over the coordinates of either.
+    # The supports are disjoint, so the worst loss of a pair is a sum over the coordinates of
+    # either.
     gain = max(many * float(away[many, value].max()) for many, value in parts)
     loss = max(many * float(-away[many, value].min()) for many, value in parts)
     assert gain + loss <= claim
@@ -96,7 +103,9 @@ def test_two_vectors_of_an_l1_ball_stay_within_the_constant_through_the_centre(
 @pytest.mark.parametrize("norm", Norm)
 @pytest.mark.parametrize(("beta", "clamp"), VARIANTS)
 @pytest.mark.parametrize("name", DESIGNS)
-def test_renyi_divergence_never_exceeds_the_claim(name: str, beta: float, clamp: bool, norm: Norm) -> None:
+def test_renyi_divergence_never_exceeds_the_claim(
+    name: str, beta: float, clamp: bool, norm: Norm
+) -> None:
     mechanism = InterpolatedMVU(DESIGNS[name], Ball(norm, 0.7, 1), beta, clamp)
     values = dense(0.7)
     law = logs(mechanism, values)
@@ -123,7 +132,9 @@ def test_vectors_on_the_sphere_stay_within_the_claim(name: str, norm: Norm) -> N
     centre = logs(mechanism, [0.0])
     for alpha in (1.01, 2.0, 20.0, 1000.0):
         replaced = sum(renyi(law, law, alpha) for law in laws)
-        zeroed = sum(np.maximum(renyi(law, centre, alpha), renyi(centre, law, alpha).T) for law in laws)
+        zeroed = sum(
+            np.maximum(renyi(law, centre, alpha), renyi(centre, law, alpha).T) for law in laws
+        )
         noise = 1e-12 * alpha / (alpha - 1)
         assert np.max(replaced) <= mechanism.privacy(Adjacency.REPLACE_ONE).rdp(alpha) + noise
         assert np.max(zeroed) <= mechanism.privacy(Adjacency.ZERO_OUT).rdp(alpha) + noise

@@ -63,7 +63,9 @@ def test_the_release_is_as_private_as_claimed(size: int, bits: int, multiplier: 
         claim = mechanism.privacy(adjacency)
         pairs = itertools.permutations(laws, 2)
         if adjacency is Adjacency.ZERO_OUT:
-            pairs = itertools.chain(((law, laws[-1]) for law in laws), ((laws[-1], law) for law in laws))
+            pairs = itertools.chain(
+                ((law, laws[-1]) for law in laws), ((laws[-1], law) for law in laws)
+            )
         worst = 0.0
         for p, q in pairs:
             for alpha in (1.3, 2.0, 3.5, 8.0):
@@ -93,7 +95,9 @@ def neighbours(mechanism: Skellam, share: float) -> list[tuple[Any, Any]]:
     return found
 
 
-@pytest.mark.parametrize(("size", "bits", "multiplier"), [(1, 6, 0.3), (1, 8, 0.1), (2, 6, 0.4), (2, 7, 0.2)])
+@pytest.mark.parametrize(
+    ("size", "bits", "multiplier"), [(1, 6, 0.3), (1, 8, 0.1), (2, 6, 0.4), (2, 7, 0.2)]
+)
 @pytest.mark.parametrize("samples", [None, 2, 9])
 def test_rounded_on_its_own_a_release_is_as_private_as_claimed(
     size: int, bits: int, multiplier: float, samples: int | None
@@ -114,7 +118,10 @@ def test_rounded_on_its_own_a_release_is_as_private_as_claimed(
 
 def test_replacing_a_sample_costs_four_times_zeroing_it() -> None:
     mechanism = IndependentSkellam(Skellam(Ball(Norm.L2, 1.0, 8), 0.1))
-    zeroed, replaced = (mechanism.privacy(which, 20).rdp(4.0) for which in (Adjacency.ZERO_OUT, Adjacency.REPLACE_ONE))
+    zeroed, replaced = (
+        mechanism.privacy(which, 20).rdp(4.0)
+        for which in (Adjacency.ZERO_OUT, Adjacency.REPLACE_ONE)
+    )
     assert replaced == pytest.approx(4 * zeroed, rel=1e-4)
 
 
@@ -126,7 +133,9 @@ def test_drawing_again_until_the_vector_is_short_breaks_the_claim() -> None:
     moved = edge - np.array([0.05 / mechanism.scale, 0.0])  # a twentieth of a step of the grid
     shares = {}
     for bounded in (True, False):
-        p, q = (release(mechanism, rotate_back(place, 0), bounded=bounded) for place in (edge, moved))
+        p, q = (
+            release(mechanism, rotate_back(place, 0), bounded=bounded) for place in (edge, moved)
+        )
         shares[bounded] = max(renyi(p, q, 2.0), renyi(q, p, 2.0)) / claim
     assert shares[False] <= 1
     assert shares[True] > 2.5

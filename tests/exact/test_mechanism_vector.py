@@ -1,9 +1,10 @@
 """The law that the vector mechanism really samples, for one and two rows, against what is claimed for it.
 
-`write` is run on real updates, and the acceptance limits and directions that it hands to the search (or the limits that
-it draws steps with) are caught: whole numbers out of 2^64. Their hockey-stick divergences are integrated by quadrature,
-or summed over all codes, with nothing of the library in the integral. Seeds are replaced by the normal law they stand
-for; what that may cost is part of the claim.
+`write` is run on real updates, and the acceptance limits and directions that it hands to the search
+(or the limits that it draws steps with) are caught: whole numbers out of 2^64. Their hockey-stick
+divergences are integrated by quadrature, or summed over all codes, with nothing of the library in
+the integral. Seeds are replaced by the normal law they stand for; what that may cost is part of the
+claim.
 """
 
 from __future__ import annotations
@@ -42,7 +43,9 @@ def caught(mechanism: Any, update: Any) -> tuple[Any, Any]:
 
     def search(direction: Any, edges: Any, limits: Any, block: Any, **_: Any) -> tuple[bytes, int]:
         assert np.array_equal(edges, mechanism.profile.edges)
-        found.append((direction, np.array([int(limit) for limit in limits], dtype=np.float64) * 2.0**-64))
+        found.append(
+            (direction, np.array([int(limit) for limit in limits], dtype=np.float64) * 2.0**-64)
+        )
         return bytes(16), 1
 
     with pytest.MonkeyPatch.context() as patch:
@@ -56,7 +59,9 @@ def hockey_stick(edges: Any, one: tuple[Any, Any], other: tuple[Any, Any], a: fl
     masses = np.diff(np.concatenate([[0.0], ndtr(edges), [1.0]]))
     p, q = (levels / (levels @ masses) for _, levels in (one, other))
     rho = float(np.clip(one[0] @ other[0], -1.0, 1.0))
-    pieces = np.unique(np.concatenate(([-REACH, REACH], edges, -np.asarray(edges), np.linspace(-REACH, REACH, 37))))
+    pieces = np.unique(
+        np.concatenate(([-REACH, REACH], edges, -np.asarray(edges), np.linspace(-REACH, REACH, 37)))
+    )
     half = np.diff(pieces)[:, None] / 2
     t = (pieces[:-1, None] + half * (1 + NODES)).ravel()
     w = (half * NODE_WEIGHTS).ravel() * np.exp(-0.5 * t * t) / math.sqrt(2 * math.pi)
@@ -66,16 +71,21 @@ def hockey_stick(edges: Any, one: tuple[Any, Any], other: tuple[Any, Any], a: fl
         return float(np.sum(w * np.maximum(here - a * there, 0.0)))
     spread = math.sqrt(1 - rho * rho)
     tails = np.concatenate(
-        (np.zeros((t.size, 1)), ndtr((edges - rho * t[:, None]) / spread), np.ones((t.size, 1))), axis=1
+        (np.zeros((t.size, 1)), ndtr((edges - rho * t[:, None]) / spread), np.ones((t.size, 1))),
+        axis=1,
     )
-    return float(np.sum(w * np.sum(np.diff(tails, axis=1) * np.maximum(here[:, None] - a * q, 0.0), axis=1)))
+    return float(
+        np.sum(w * np.sum(np.diff(tails, axis=1) * np.maximum(here[:, None] - a * q, 0.0), axis=1))
+    )
 
 
 def updates(dimension: int) -> list[Any]:
     """Of all norms, inside the ball and out; in one dimension both signs, in two at several angles."""
     if dimension == 1:
         return [np.array([sign * norm]) for norm in NORMS for sign in (1.0, -1.0)]
-    return [norm * np.array([math.cos(angle), math.sin(angle)]) for norm in NORMS for angle in ANGLES]
+    return [
+        norm * np.array([math.cos(angle), math.sin(angle)]) for norm in NORMS for angle in ANGLES
+    ]
 
 
 def worst_excess(mechanism: Any, adjacency: Adjacency, sampled: Any = None) -> float:
@@ -101,7 +111,9 @@ def made(profile: Profile, dimension: int, keep: int) -> VectorMVU:
 
 @pytest.mark.parametrize("adjacency", Adjacency)
 @pytest.mark.parametrize(("dimension", "keep"), [(1, 1), (2, 1), (2, 2)])
-def test_a_step_keeps_its_claim_and_hardly_more(adjacency: Adjacency, dimension: int, keep: int) -> None:
+def test_a_step_keeps_its_claim_and_hardly_more(
+    adjacency: Adjacency, dimension: int, keep: int
+) -> None:
     assert -1e-6 < worst_excess(made(STEP, dimension, keep), adjacency) < 1e-9
 
 
@@ -154,22 +166,34 @@ def test_divergences_of_all_orders_stay_within_the_claim(adjacency: Adjacency) -
     masses = np.diff(np.concatenate([[0.0], ndtr(stairs.edges), [1.0]]))
     cuts = np.unique(np.concatenate([stairs.edges, -stairs.edges]))
     ends = np.concatenate([[-np.inf], cuts, [np.inf]])
-    share, places = np.diff(ndtr(ends)), np.concatenate([[cuts[0] - 1], (cuts[1:] + cuts[:-1]) / 2, [cuts[-1] + 1]])
+    share, places = (
+        np.diff(ndtr(ends)),
+        np.concatenate([[cuts[0] - 1], (cuts[1:] + cuts[:-1]) / 2, [cuts[-1] + 1]]),
+    )
 
     def law(value: float) -> Any:
         direction, limits = caught(mechanism, np.array([value]))
-        return (limits / (limits @ masses))[np.searchsorted(stairs.edges, direction[0] * places, side="right")]
+        return (limits / (limits @ masses))[
+            np.searchsorted(stairs.edges, direction[0] * places, side="right")
+        ]
 
     laws = {value: law(value) for value in (0.0, 0.4, -0.4, 1.0, -1.0)}
-    worlds = [(a, b) for a in laws for b in laws if adjacency is Adjacency.REPLACE_ONE or 0.0 in (a, b)]
+    worlds = [
+        (a, b) for a in laws for b in laws if adjacency is Adjacency.REPLACE_ONE or 0.0 in (a, b)
+    ]
     for alpha in (1.01, 1.5, 3.0, 8.0):
         claim = release.rdp(alpha)
         found = {
-            pair: math.log(float(share @ (laws[pair[0]] ** alpha * laws[pair[1]] ** (1 - alpha)))) / (alpha - 1)
+            pair: math.log(float(share @ (laws[pair[0]] ** alpha * laws[pair[1]] ** (1 - alpha))))
+            / (alpha - 1)
             for pair in worlds
         }
         assert max(found.values()) <= claim * (1 + 1e-9) + 1e-11
-        worst = (1.0, -1.0) if adjacency is Adjacency.REPLACE_ONE else max(found, key=lambda pair: found[pair])
+        worst = (
+            (1.0, -1.0)
+            if adjacency is Adjacency.REPLACE_ONE
+            else max(found, key=lambda pair: found[pair])
+        )
         assert claim == pytest.approx(found[worst], rel=1e-6)
     assert release.rdp(500.0) <= release.pure_epsilon()
 
@@ -179,7 +203,11 @@ def code_law(mechanism: Any, update: Any) -> Any:
     found: list[Any] = []
     real = module.step_limits
     with pytest.MonkeyPatch.context() as patch:
-        patch.setattr(module, "step_limits", lambda cells, weights: found.append(real(cells, weights)) or found[-1])
+        patch.setattr(
+            module,
+            "step_limits",
+            lambda cells, weights: found.append(real(cells, weights)) or found[-1],
+        )
         mechanism.write([np.asarray(update)], seeded_rng(0), KERNEL, np.zeros(9, np.uint8))
     chances = np.diff([0.0, *(limit / 2.0**128 for limit in found[0]), 1.0])
     edges = np.concatenate([[-np.inf], mechanism.profile.edges, [np.inf]])
@@ -209,4 +237,6 @@ def test_codes_drawn_directly_keep_the_claim(adjacency: Adjacency) -> None:
         assert max(float(np.maximum(p - a * q, 0.0).sum()) for p, q in pairs) <= delta + 1e-12
     assert np.allclose([law.sum() for law in laws], 1.0, atol=1e-12)
     weaker = math.exp(0.25 * release.epsilon(0.01))  # sixteen codes say little about the far tail
-    assert max(float(np.maximum(p - weaker * q, 0.0).sum()) for p, q in pairs) > 0.01  # and the sum can tell
+    assert (
+        max(float(np.maximum(p - weaker * q, 0.0).sum()) for p, q in pairs) > 0.01
+    )  # and the sum can tell

@@ -18,7 +18,9 @@ def anadromic(seed: int, bits: int = 2) -> Design:
     rng = np.random.default_rng(seed)
     row = rng.dirichlet(np.full(2**bits, 2.0))
     return Design(
-        DesignSpec(2, bits, 20.0), np.stack([exact_row(row), exact_row(row)[::-1]]), np.linspace(-0.5, 1.5, 2**bits)
+        DesignSpec(2, bits, 20.0),
+        np.stack([exact_row(row), exact_row(row)[::-1]]),
+        np.linspace(-0.5, 1.5, 2**bits),
     )
 
 
@@ -68,7 +70,9 @@ def test_iii_far_out_one_symbol_remains(design):
 @pytest.mark.parametrize("design", DESIGNS)
 def test_iv_fisher_information_mirrors(design):
     for x in X:
-        assert fisher_information(design, x) == pytest.approx(fisher_information(design, 1 - x), rel=1e-9, abs=1e-12)
+        assert fisher_information(design, x) == pytest.approx(
+            fisher_information(design, 1 - x), rel=1e-9, abs=1e-12
+        )
 
 
 @pytest.mark.parametrize("design", DESIGNS)

@@ -53,7 +53,9 @@ def worst(law: np.ndarray, epsilon: float, alpha: float, x: np.ndarray, centre_o
     ("epsilon", "clients"),
     [(0.5, 2), (1.0, 3), pytest.param(2.0, 6, marks=pytest.mark.long), (1.0, 12), (0.25, 12)],
 )
-def test_dominates_dense_grids_and_is_close(epsilon: float, clients: int, adjacency: Adjacency) -> None:
+def test_dominates_dense_grids_and_is_close(
+    epsilon: float, clients: int, adjacency: Adjacency
+) -> None:
     constant = AggregateConstant(design(epsilon), 0.0, 1.0, clients, adjacency)
     levels = np.linspace(0, 1, {2: 41, 3: 11, 6: 4, 12: 3}[clients])
     own = np.linspace(0, 1, 13)
@@ -61,13 +63,20 @@ def test_dominates_dense_grids_and_is_close(epsilon: float, clients: int, adjace
         poisson_binomial(probability(epsilon, np.array(inputs)))
         for inputs in combinations_with_replacement(levels, clients - 1)
     ]
-    ends = [poisson_binomial(probability(epsilon, np.repeat([1.0, 0.0], [k, clients - 1 - k]))) for k in range(clients)]
+    ends = [
+        poisson_binomial(probability(epsilon, np.repeat([1.0, 0.0], [k, clients - 1 - k])))
+        for k in range(clients)
+    ]
     fine = np.linspace(0, 1, 101)
     for alpha in ORDERS:
         bound = constant.upper(alpha)
-        found = max(worst(law, epsilon, alpha, own, adjacency is Adjacency.ZERO_OUT) for law in others)
+        found = max(
+            worst(law, epsilon, alpha, own, adjacency is Adjacency.ZERO_OUT) for law in others
+        )
         assert found <= bound
-        found = max(worst(law, epsilon, alpha, fine, adjacency is Adjacency.ZERO_OUT) for law in ends)
+        found = max(
+            worst(law, epsilon, alpha, fine, adjacency is Adjacency.ZERO_OUT) for law in ends
+        )
         assert found <= bound <= 1.02 * found, (alpha, bound / found)
         assert found <= constant(alpha) <= 1.1 * found
 
@@ -76,12 +85,18 @@ def test_dominates_random_inputs_of_a_hundred() -> None:
     rng = np.random.default_rng(8)
     constant = AggregateConstant(design(1.0), 0.0, 1.0, 100, Adjacency.REPLACE_ONE)
     own = np.linspace(0, 1, 21)
-    inputs = [rng.random(99) for _ in range(4)] + [rng.integers(0, 2, 99).astype(float) for _ in range(4)]
+    inputs = [rng.random(99) for _ in range(4)] + [
+        rng.integers(0, 2, 99).astype(float) for _ in range(4)
+    ]
     for alpha in (1.5, 8.0, 64.0):
-        found = [worst(poisson_binomial(probability(1.0, x)), 1.0, alpha, own, False) for x in inputs]
+        found = [
+            worst(poisson_binomial(probability(1.0, x)), 1.0, alpha, own, False) for x in inputs
+        ]
         assert max(found) <= constant.upper(alpha)
         ends = [np.repeat([1.0, 0.0], [k, 99 - k]) for k in (0, 20, 50, 99)]
-        best = max(worst(poisson_binomial(probability(1.0, x)), 1.0, alpha, own, False) for x in ends)
+        best = max(
+            worst(poisson_binomial(probability(1.0, x)), 1.0, alpha, own, False) for x in ends
+        )
         assert best <= constant.upper(alpha) <= 1.02 * best
 
 
@@ -115,8 +130,11 @@ def test_grows_with_the_order_and_falls_with_the_clients() -> None:
         for alpha in (1.01, 1.5, 2, 9, 500, 1e4)
     ]
     assert values == sorted(values)
-    assert values[-1] == pytest.approx(1e4 / 2)  # beyond the account: one client alone, alpha eps^2 / 2
+    assert values[-1] == pytest.approx(
+        1e4 / 2
+    )  # beyond the account: one client alone, alpha eps^2 / 2
     falling = [
-        AggregateConstant(design(1.0), 0.0, 1.0, n, Adjacency.ZERO_OUT).upper(4.0) for n in (2, 3, 10, 200, 5000)
+        AggregateConstant(design(1.0), 0.0, 1.0, n, Adjacency.ZERO_OUT).upper(4.0)
+        for n in (2, 3, 10, 200, 5000)
     ]
     assert falling == sorted(falling, reverse=True)

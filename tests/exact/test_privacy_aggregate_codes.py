@@ -23,7 +23,9 @@ def code_law(epsilon: float, count: int, x: float) -> np.ndarray:
     return np.array([math.comb(count, j) * p**j * (1 - p) ** (count - j) for j in range(count + 1)])
 
 
-def worst(others: list[float], epsilon: float, count: int, alpha: float, adjacency: Adjacency) -> float:
+def worst(
+    others: list[float], epsilon: float, count: int, alpha: float, adjacency: Adjacency
+) -> float:
     law = np.ones(1)
     for x in others:
         law = np.convolve(law, code_law(epsilon, count, x))
@@ -39,12 +41,18 @@ def worst(others: list[float], epsilon: float, count: int, alpha: float, adjacen
 
 
 @pytest.mark.parametrize("adjacency", list(Adjacency))
-@pytest.mark.parametrize(("bits", "epsilon", "clients"), [(2, 1.5, 3), (2, 3.0, 4), (3, 3.5, 4), (4, 4.0, 3)])
-def test_dominates_everybody_s_inputs(bits: int, epsilon: float, clients: int, adjacency: Adjacency) -> None:
+@pytest.mark.parametrize(
+    ("bits", "epsilon", "clients"), [(2, 1.5, 3), (2, 3.0, 4), (3, 3.5, 4), (4, 4.0, 3)]
+)
+def test_dominates_everybody_s_inputs(
+    bits: int, epsilon: float, clients: int, adjacency: Adjacency
+) -> None:
     curve = aggregate_cost(binomial_design(bits, epsilon), 1.0, clients, adjacency)
     inputs = list(combinations_with_replacement(np.linspace(0, 1, 5), clients - 1))
     for alpha in (1.3, 2.0, 4.0, 16.0, 64.0):
-        found = max(worst(list(others), epsilon, 2**bits - 1, alpha, adjacency) for others in inputs)
+        found = max(
+            worst(list(others), epsilon, 2**bits - 1, alpha, adjacency) for others in inputs
+        )
         assert found <= curve.rdp(alpha)
 
 
@@ -75,7 +83,9 @@ def test_the_mechanism_s_own_account_and_refusals() -> None:
         uneven.sum_privacy(200, Adjacency.ZERO_OUT)
     table = binomial_design(2, 1.5)
     bent = Design(table.spec, table.probabilities, np.linspace(-1.0, 2.0, 4))
-    assert aggregate_cost(bent, 1.0, 5, Adjacency.ZERO_OUT).rdp(2.0) > 0  # the alphabet is no matter of privacy
+    assert (
+        aggregate_cost(bent, 1.0, 5, Adjacency.ZERO_OUT).rdp(2.0) > 0
+    )  # the alphabet is no matter of privacy
     rows = table.probabilities + np.array([[1e-3, -1e-3, 0, 0], [0, 0, -1e-3, 1e-3]])
     with pytest.raises(InvalidParameter, match="sums of equal bits"):
         aggregate_cost(Design(table.spec, rows, table.alphabet), 1.0, 5, Adjacency.ZERO_OUT)

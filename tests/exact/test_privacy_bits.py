@@ -49,7 +49,10 @@ def chosen_as_one_goes(rng, half, releases):
         middle = rng.choice([-half, half, 0.0, rng.normal()], size=mass.size)
         one, zero = log_odds_losses(middle + half, middle - half)
         chance = 1 / (1 + np.exp(-middle - half))
-        mass, loss = np.append(mass * chance, mass * (1 - chance)), np.append(loss + one, loss + zero)
+        mass, loss = (
+            np.append(mass * chance, mass * (1 - chance)),
+            np.append(loss + one, loss + zero),
+        )
     return mass, loss
 
 
@@ -61,21 +64,29 @@ def test_releases_that_depend_on_earlier_ones_pay_once(half):
     budget = (bit * releases).slope * 2
     square = dominating_square_upper(budget, half, one_bit=True)
     delta = 1e-4
-    assert (bit * releases).accounts(delta)["exact Gaussian"] == gaussian_epsilon_upper(square / 2, delta)
-    assert square < 0.8 * 2 * (bit * releases).pair_slope  # each release for itself is what an adaptive account adds up
+    assert (bit * releases).accounts(delta)["exact Gaussian"] == gaussian_epsilon_upper(
+        square / 2, delta
+    )
+    assert (
+        square < 0.8 * 2 * (bit * releases).pair_slope
+    )  # each release for itself is what an adaptive account adds up
     epsilon = np.linspace(-2, 4, 40) * math.sqrt(square)
     for _ in range(60):
         excess = exact_excess(*chosen_as_one_goes(rng, half, releases), epsilon)
         assert np.all(excess <= gaussian_excess(epsilon, square) + 1e-14)
     symmetric = exact_excess(*group_atoms([releases], np.array([half]), np.array([-half])), epsilon)
-    assert np.any(symmetric > gaussian_excess(epsilon, budget) + 1e-9)  # the budget alone is not enough
+    assert np.any(
+        symmetric > gaussian_excess(epsilon, budget) + 1e-9
+    )  # the budget alone is not enough
 
 
 def test_groups_are_products():
     upper, lower = np.array([0.3, -0.1]), np.array([0.0, 0.2])
     epsilon = np.linspace(-0.5, 0.7, 25)
     grouped = exact_excess(*group_atoms([3, 4], upper, lower), epsilon)
-    whole = exact_excess(*product_atoms(np.repeat(upper, [3, 4]), np.repeat(lower, [3, 4])), epsilon)
+    whole = exact_excess(
+        *product_atoms(np.repeat(upper, [3, 4]), np.repeat(lower, [3, 4])), epsilon
+    )
     np.testing.assert_allclose(grouped, whole, rtol=1e-11, atol=1e-17)
     for value in (0.0, 0.1, 0.4):
         oracle = sixty_digit_delta(np.repeat(upper, [3, 4]), np.repeat(lower, [3, 4]), value)
@@ -95,7 +106,9 @@ def test_sixty_digits_stay_below_for_random_spreads(dimension):
             square = dominating_square_upper(budget, largest, one_bit=True)
             for place in (-1.0, 0.0, 0.3, 1.0, 2.0, 4.0):
                 epsilon = mp.mpf(place * math.sqrt(square))
-                assert sixty_digit_delta(upper, lower, float(epsilon)) < gaussian_delta(epsilon, mp.mpf(square))
+                assert sixty_digit_delta(upper, lower, float(epsilon)) < gaussian_delta(
+                    epsilon, mp.mpf(square)
+                )
 
 
 def test_the_step_of_the_proof_to_fifty_digits():
@@ -119,7 +132,9 @@ def test_the_step_of_the_proof_to_fifty_digits():
 
 def code_laws(rng: np.random.Generator) -> tuple[np.ndarray, np.ndarray, float, float]:
     """Two laws of a random two-level code of two or three bits, and M (x - x')^2 from above and from below."""
-    design = rough(2, int(rng.integers(2, 4)), float(rng.choice([0.3, 1.0, 3.0])), int(rng.integers(1 << 30)))
+    design = rough(
+        2, int(rng.integers(2, 4)), float(rng.choice([0.3, 1.0, 3.0])), int(rng.integers(1 << 30))
+    )
     eta = np.log(design.probabilities)
     here, there = rng.random(2)
     weights = np.exp(eta[0] + np.array([[here], [there]]) * (eta[1] - eta[0]))
@@ -143,7 +158,9 @@ def test_the_step_of_the_proof_for_codes(share, expected, codes):
         epsilon = np.concatenate((np.linspace(-3, 5, 33) * math.sqrt(more), [0.0]))
         loss = np.log(upper / lower)
         both = np.zeros(len(epsilon))
-        for mass, value in zip(upper, loss, strict=True):  # H(epsilon) is a mixture of the Gaussian's
+        for mass, value in zip(
+            upper, loss, strict=True
+        ):  # H(epsilon) is a mixture of the Gaussian's
             both += mass * hockey(epsilon - value, square)
         violated += bool((both > hockey(epsilon, more) * (1 + 1e-9) + 1e-15).any())
     assert (violated == 0) if expected == 0 else (violated >= expected * codes)
@@ -160,7 +177,10 @@ def test_products_of_codes_stay_below():
         design = rough(2, 2, float(rng.choice([0.3, 1.0, 3.0])), int(rng.integers(1 << 30)))
         eta = np.log(design.probabilities)
         worlds = rng.random((2, 5))
-        distance, single = np.linalg.norm(worlds[0] - worlds[1]), np.abs(worlds[0] - worlds[1]).max()
+        distance, single = (
+            np.linalg.norm(worlds[0] - worlds[1]),
+            np.abs(worlds[0] - worlds[1]).max(),
+        )
         curve = dominated_l2_cost(design, float(distance), float(single), 0.0, 1.0)
         laws = np.exp(eta[0] + worlds[..., None] * (eta[1] - eta[0]))
         laws /= laws.sum(axis=2, keepdims=True)
@@ -169,7 +189,9 @@ def test_products_of_codes_stay_below():
             mass = np.multiply.outer(mass, upper).ravel()
             loss = np.add.outer(loss, np.log(upper / lower)).ravel()
         epsilon = np.linspace(-1, 3, 41)
-        assert (exact_excess(mass, loss, epsilon) <= gaussian_excess(epsilon, 2 * curve.pair_slope)).all()
+        assert (
+            exact_excess(mass, loss, epsilon) <= gaussian_excess(epsilon, 2 * curve.pair_slope)
+        ).all()
 
 
 def test_equal_bits_in_many_dimensions_come_close_to_the_fisher_budget():
@@ -186,16 +208,22 @@ def test_equal_bits_in_many_dimensions_come_close_to_the_fisher_budget():
 
 @pytest.mark.parametrize("releases", [1, 10, 50, 1_000])
 @pytest.mark.parametrize("target", [1.0, 3.0, 8.0])
-@pytest.mark.parametrize("adjacency", [1, 2])  # 1: zero-out; 2: replace-one, twice as far in every coordinate
+@pytest.mark.parametrize(
+    "adjacency", [1, 2]
+)  # 1: zero-out; 2: replace-one, twice as far in every coordinate
 @pytest.mark.parametrize(("share", "ratio"), [(1 / 8, 1.03), (1 / 10, 1.02), (1 / 20, 1.006)])
-def test_squared_error_is_within_three_percent_of_the_exact_gaussian(releases, target, adjacency, share, ratio):
+def test_squared_error_is_within_three_percent_of_the_exact_gaussian(
+    releases, target, adjacency, share, ratio
+):
     """Decoded with the alphabet 1/2 -+ 1/epsilon a coordinate's squared error is (2 C / design epsilon)^2."""
     dimension, delta = 10_000, 1e-5
 
     def account(strength: float) -> float:
         design = sigmoid_bit(strength)
         reach = 0.5 * share  # of inputs from the centre
-        curve = dominated_l2_cost(design, 0.5 * adjacency, reach * adjacency, 0.5 - reach, 0.5 + reach)
+        curve = dominated_l2_cost(
+            design, 0.5 * adjacency, reach * adjacency, 0.5 - reach, 0.5 + reach
+        )
         slack = sampling_slack_upper(dimension, 0.25, SAMPLING_ERROR)
         return (curve.with_slack(slack) * releases).epsilon(delta)
 
@@ -206,7 +234,9 @@ def test_squared_error_is_within_three_percent_of_the_exact_gaussian(releases, t
     low, high = 1e-9, 100.0  # the Gaussian's slope for all releases together
     while high - low > 1e-9 * low:
         middle = 0.5 * (low + high)
-        low, high = (middle, high) if gaussian_epsilon_upper(middle, delta) <= target else (low, middle)
+        low, high = (
+            (middle, high) if gaussian_epsilon_upper(middle, delta) <= target else (low, middle)
+        )
     gaussian_error = releases / (2 * low) * adjacency**2
     assert 1 <= (2 / private) ** 2 / gaussian_error < ratio
 
@@ -223,7 +253,9 @@ def test_the_curve_of_a_design_covers_its_bits():
             worlds = rng.normal(size=(2, dimension))
             worlds *= reach / np.linalg.norm(worlds, axis=1, keepdims=True)
             worlds = 0.5 + np.clip(worlds, -0.6 * reach, 0.6 * reach)
-            upper, lower = (np.interp(x, grid, eta[:, 1]) - np.interp(x, grid, eta[:, 0]) for x in worlds)
+            upper, lower = (
+                np.interp(x, grid, eta[:, 1]) - np.interp(x, grid, eta[:, 0]) for x in worlds
+            )
             epsilon = np.linspace(0, 3, 31)
             exact = exact_excess(*product_atoms(upper, lower), epsilon)
             assert (exact <= gaussian_excess(epsilon, 2 * curve.pair_slope)).all()
@@ -272,19 +304,30 @@ def test_beside_a_curve_that_knows_only_renyi_the_account_is_renyi():
 def test_what_a_square_is_at_its_ends():
     assert dominating_square_upper(0.0, 0.5, one_bit=True) == 0
     assert dominating_square_upper(0.5, 0.0, one_bit=True) == 0
-    wide = 4.0 + 1.21 * (2.5 + math.log(1 + 4 / 1.21))  # outside the theorem for bits that for codes answers
+    wide = 4.0 + 1.21 * (
+        2.5 + math.log(1 + 4 / 1.21)
+    )  # outside the theorem for bits that for codes answers
     assert dominating_square_upper(4.0, 1.1, one_bit=True) == pytest.approx(wide, rel=1e-12)
     assert dominating_square_upper(4.0, 1.1, one_bit=False) == pytest.approx(wide, rel=1e-12)
-    assert dominating_square_upper(4.0, 0.1, one_bit=True) < dominating_square_upper(4.0, 0.1, one_bit=False)
+    assert dominating_square_upper(4.0, 0.1, one_bit=True) < dominating_square_upper(
+        4.0, 0.1, one_bit=False
+    )
     assert dominating_square_upper(math.inf, 0.1, one_bit=True) == math.inf
-    assert dominating_square_upper(1e-3, 7.0, one_bit=True) == pytest.approx(1e-3 * (2 + math.log(3) / 6), rel=1e-9)
+    assert dominating_square_upper(1e-3, 7.0, one_bit=True) == pytest.approx(
+        1e-3 * (2 + math.log(3) / 6), rel=1e-9
+    )
     assert 1 <= dominating_square_upper(1.0, 1e-200, one_bit=True) < 1 + 1e-12
     assert dominating_square_upper(1e-320, 1.0, one_bit=True) > 0
-    squares = [dominating_square_upper(0.7, largest, one_bit=True) for largest in np.linspace(1e-3, 0.8, 50)]
+    squares = [
+        dominating_square_upper(0.7, largest, one_bit=True)
+        for largest in np.linspace(1e-3, 0.8, 50)
+    ]
     assert squares == sorted(squares)
 
 
-@pytest.mark.parametrize(("budget", "largest"), [(-1.0, 0.1), (math.nan, 0.1), (1.0, math.nan), (1.0, -0.1)])
+@pytest.mark.parametrize(
+    ("budget", "largest"), [(-1.0, 0.1), (math.nan, 0.1), (1.0, math.nan), (1.0, -0.1)]
+)
 def test_numbers_that_are_none_are_refused(budget, largest):
     with pytest.raises(InvalidParameter, match="at least 0"):
         dominating_square_upper(budget, largest, one_bit=True)

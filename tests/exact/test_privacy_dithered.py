@@ -39,7 +39,9 @@ def divergence(p, q, alpha):
 
 
 @pytest.mark.parametrize(
-    "design", [rough(5, 2, 5.0, 0), rough(4, 2, 5.0, 1), one_bit(3.0, 2)], ids=["odd", "even", "two"]
+    "design",
+    [rough(5, 2, 5.0, 0), rough(4, 2, 5.0, 1), one_bit(3.0, 2)],
+    ids=["odd", "even", "two"],
 )
 @pytest.mark.parametrize("norm", [1, 2])
 def test_exact_mixtures_stay_below_the_account(design, norm):
@@ -49,12 +51,16 @@ def test_exact_mixtures_stay_below_the_account(design, norm):
     laws = [law for law in laws if law is not None]
     zero = dithered_law(design, (0.5, 0.5), norm, radius)
     q = reference_row(design)
-    assert np.allclose(zero, np.multiply.outer(q, q).ravel(), rtol=1e-12)  # the reference is what a zero update sends
+    assert np.allclose(
+        zero, np.multiply.outer(q, q).ravel(), rtol=1e-12
+    )  # the reference is what a zero update sends
     for adjacency in Adjacency:
         others = [zero] if adjacency is Adjacency.ZERO_OUT else laws
         if norm == 1:
             epsilon = dithered_l1_cost(design, radius, adjacency).pure_epsilon()
-            assert all(np.abs(np.log(p / other)).max() <= epsilon + 1e-12 for p in laws for other in others)
+            assert all(
+                np.abs(np.log(p / other)).max() <= epsilon + 1e-12 for p in laws for other in others
+            )
             continue
         curve = dithered_l2_cost(design, radius, adjacency)
         for alpha in ORDERS:
@@ -69,7 +75,8 @@ def test_account_is_attained_by_rows():
     levels = design.spec.levels
     curve = dithered_l2_cost(design, 0.5, Adjacency.REPLACE_ONE)
     best = max(
-        divergence(design.probabilities[i], design.probabilities[k], 3.0) / (levels[i] - levels[k]) ** 2
+        divergence(design.probabilities[i], design.probabilities[k], 3.0)
+        / (levels[i] - levels[k]) ** 2
         for i in range(5)
         for k in range(5)
         if i != k

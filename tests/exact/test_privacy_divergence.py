@@ -23,7 +23,11 @@ DESIGNS = [
     rough(9, 4, 12.0, 3),
     rough(4, 3, 25.0, 4),
 ]
-RANGES = [(0.0, 1.0), (-3.5, 4.5), (0.3, 0.62)]  # beta = 1, beta = 8 unclamped, beta < 1 and lopsided
+RANGES = [
+    (0.0, 1.0),
+    (-3.5, 4.5),
+    (0.3, 0.62),
+]  # beta = 1, beta = 8 unclamped, beta < 1 and lopsided
 
 
 def log_laws(design, points):
@@ -33,7 +37,11 @@ def log_laws(design, points):
 @pytest.mark.parametrize("design", DESIGNS, ids=range(len(DESIGNS)))
 @pytest.mark.parametrize(("low", "high"), RANGES)
 def test_brute_force_never_exceeds_the_constants_and_comes_close(design, low, high):
-    points = np.unique(np.concatenate((np.linspace(low, high, 241), [0.5 + 1e-7, 0.5 - 1e-7, low + 1e-7, high - 1e-7])))
+    points = np.unique(
+        np.concatenate(
+            (np.linspace(low, high, 241), [0.5 + 1e-7, 0.5 - 1e-7, low + 1e-7, high - 1e-7])
+        )
+    )
     logs = log_laws(design, points)
     ratio = np.abs(logs[:, None] - logs[None]).max(axis=2)
     apart = np.abs(points[:, None] - points[None])
@@ -65,7 +73,9 @@ def test_lipschitz_constant_is_attained(design, low, high):
 def test_zero_out_constant_against_a_dense_search(seed):
     design = rough(5 + seed % 4, 3, 4.0 + 3 * seed, 100 + seed)
     points = np.setdiff1d(np.linspace(-1, 2, 1001), [0.5])
-    centre = np.abs(log_laws(design, points) - log_laws(design, [0.5])).max(axis=1) / np.abs(points - 0.5)
+    centre = np.abs(log_laws(design, points) - log_laws(design, [0.5])).max(axis=1) / np.abs(
+        points - 0.5
+    )
     constant = zero_out_constant_upper(design, -1.0, 2.0)
     assert centre.max() <= constant * (1 + 1e-10)
     assert centre.max() >= constant * 0.995
@@ -74,7 +84,9 @@ def test_zero_out_constant_against_a_dense_search(seed):
 @pytest.mark.parametrize("epsilon", [0.1, 1.0, 5.0, 20.0])
 def test_one_bit_closed_form(epsilon):
     design = sigmoid_bit(epsilon)
-    epsilon = own_epsilon(design)  # rows that sum to one exactly move a rare symbol by up to 1e-8 of itself
+    epsilon = own_epsilon(
+        design
+    )  # rows that sum to one exactly move a rare symbol by up to 1e-8 of itself
     exact = epsilon * (1 + math.tanh(epsilon / 2))
     assert lipschitz_upper(design) == pytest.approx(exact, rel=1e-9)
     assert paper_constant_upper(design) == pytest.approx(exact, rel=1e-9)

@@ -1,7 +1,8 @@
 """Costs held against the accountant of another library, `dp_accounting`, where it has an event for them.
 
-What a Gaussian pair dominates is that Gaussian; another line of divergences is a zCDP event, which no accountant
-mistakes for a Gaussian. The adjacency is in the slope already, so that the relation adds nothing to it.
+What a Gaussian pair dominates is that Gaussian; another line of divergences is a zCDP event, which
+no accountant mistakes for a Gaussian. The adjacency is in the slope already, so that the relation
+adds nothing to it.
 """
 
 import math
@@ -31,7 +32,9 @@ SPECIAL = dp_accounting.NeighboringRelation.REPLACE_SPECIAL
 @pytest.mark.parametrize("delta", [1e-3, 1e-6])
 def test_their_account_of_our_event_is_ours(curve, delta):
     pair = curve.pair_slope
-    event = GaussianDpEvent(1 / math.sqrt(2 * pair)) if pair < math.inf else ZCDpEvent(rho=curve.slope)
+    event = (
+        GaussianDpEvent(1 / math.sqrt(2 * pair)) if pair < math.inf else ZCDpEvent(rho=curve.slope)
+    )
     accountant = RdpAccountant(neighboring_relation=SPECIAL)
     accountant.compose(event)
     theirs = accountant.get_epsilon(delta)

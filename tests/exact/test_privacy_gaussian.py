@@ -15,7 +15,9 @@ def delta_of(epsilon: float, slope: float) -> mp.mpf:
         return mp.ncdf(mu / 2 - eps / mu) - mp.exp(eps) * mp.ncdf(-mu / 2 - eps / mu)
 
 
-@pytest.mark.parametrize("slope", [1e-18, 1e-13, 1e-10, 1e-6, 1e-3, 0.02, 0.5, 8.0, 60.0, 900.0, 5e4])
+@pytest.mark.parametrize(
+    "slope", [1e-18, 1e-13, 1e-10, 1e-6, 1e-3, 0.02, 0.5, 8.0, 60.0, 900.0, 5e4]
+)
 @pytest.mark.parametrize("delta", [0.5, 0.01, 1e-5, 1e-9, 1e-15, 1e-40])
 def test_gaussian_epsilon_is_private_and_tight(slope, delta):
     epsilon = Cost.gaussian(slope).epsilon(delta)

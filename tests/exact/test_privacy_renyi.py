@@ -39,7 +39,9 @@ def test_fisher_supremum_is_within_its_accuracy(design):
     grid = np.linspace(-4.0, 5.0, 4001)
     values = [fisher_information(design, x) for x in grid]
     centre = grid[int(np.argmax(values))]
-    best = max(fisher_information(design, x) for x in np.linspace(centre - 0.003, centre + 0.003, 2001))
+    best = max(
+        fisher_information(design, x) for x in np.linspace(centre - 0.003, centre + 0.003, 2001)
+    )
     assert best <= fisher_supremum_upper(design) <= best * (1 + 1.1e-6)
 
 
@@ -84,7 +86,9 @@ def test_kappa_is_tight(adjacency, alpha):
     points = np.linspace(0, 1, 241)
     others = points if adjacency is Adjacency.REPLACE_ONE else np.array([0.5])
     square = np.square(points[:, None] - others[None])
-    both = np.maximum(renyi_grid(design, points, others, alpha), renyi_grid(design, others, points, alpha).T)
+    both = np.maximum(
+        renyi_grid(design, points, others, alpha), renyi_grid(design, others, points, alpha).T
+    )
     found = (both[square > 1e-7] / square[square > 1e-7]).max()
     bound = RenyiConstant(design, 0.0, 1.0, adjacency).upper(alpha)
     assert found <= bound <= found * (1 + RENYI_ACCURACY) * 1.01
@@ -93,7 +97,9 @@ def test_kappa_is_tight(adjacency, alpha):
 @pytest.mark.parametrize("seed", range(6))
 def test_kappa_never_loses_to_the_diagonal_or_to_random_designs(seed):
     rng = np.random.default_rng(seed)
-    design = rough(int(rng.integers(3, 9)), int(rng.integers(1, 4)), float(rng.uniform(1, 30)), seed + 50)
+    design = rough(
+        int(rng.integers(3, 9)), int(rng.integers(1, 4)), float(rng.uniform(1, 30)), seed + 50
+    )
     low, high = -float(rng.uniform(0, 2)), 1 + float(rng.uniform(0, 2))
     constant = RenyiConstant(design, low, high, Adjacency.REPLACE_ONE)
     diagonal = max(fisher_information(design, x) for x in np.linspace(low, high, 500))

@@ -28,7 +28,8 @@ def log_law(variance: float) -> Any:
     """log S(z) at z = 0, 1, ..., from Bessel functions at 40 digits, far into the tail."""
     with mp.workdps(DIGITS):
         v, reach = mp.mpf(variance), 60 + int(45 * math.sqrt(variance))
-        # Upwards the recurrence is unstable, downwards it is not: start where the ratio is all but known.
+        # Upwards the recurrence is unstable, downwards it is not: start where the ratio is all but
+        # known.
         ratio, ratios = v / (2 * (reach + 60)), []
         for k in range(reach + 60, 0, -1):
             ratio = 1 / (2 * k / v + ratio)  # I_k / I_{k-1}
@@ -71,7 +72,10 @@ def test_the_curvature_is_that_of_the_mode(variance: float) -> None:
         upper = curvature_upper(variance)
         assert exact <= upper <= exact * (1 + mp.mpf(0.3) / v**2 + 1e-9)
         others = sorted([1, 2, 7, int(math.sqrt(variance)) + 8, int(variance) // 50 + 9])
-        found = [mp.log(mp.besseli(z, v) ** 2 / (mp.besseli(z - 1, v) * mp.besseli(z + 1, v))) for z in others]
+        found = [
+            mp.log(mp.besseli(z, v) ** 2 / (mp.besseli(z - 1, v) * mp.besseli(z + 1, v)))
+            for z in others
+        ]
         assert all(one < exact for one in found)
         assert found == sorted(found, reverse=True)
 
@@ -105,14 +109,19 @@ def test_powers_are_below_a_moved_law_point_by_point(variance: float) -> None:
 
 
 @pytest.mark.parametrize("variance", VARIANCES)
-def test_the_mixture_against_the_noise_is_the_larger_way_round_and_below_the_binomial_moment(variance: float) -> None:
+def test_the_mixture_against_the_noise_is_the_larger_way_round_and_below_the_binomial_moment(
+    variance: float,
+) -> None:
     kappa, base = curvature_upper(variance), mixture(variance, 0.0)
     for alpha, p in itertools.product((2, 3, 7, 12), (1e-3, 0.1, 0.37, 0.5, 0.8, 0.99, 1.0)):
         mixed = mixture(variance, p)
         forward, backward = renyi(mixed, base, alpha), renyi(base, mixed, alpha)
         assert backward <= forward + 1e-11
         moment = mp.fsum(
-            mp.binomial(alpha, j) * mp.mpf(p) ** j * mp.mpf(1 - p) ** (alpha - j) * mp.exp(kappa * j * (j - 1) / 2)
+            mp.binomial(alpha, j)
+            * mp.mpf(p) ** j
+            * mp.mpf(1 - p) ** (alpha - j)
+            * mp.exp(kappa * j * (j - 1) / 2)
             for j in range(alpha + 1)
         )
         assert forward <= float(mp.log(moment)) / (alpha - 1) + 1e-11
@@ -121,12 +130,35 @@ def test_the_mixture_against_the_noise_is_the_larger_way_round_and_below_the_bin
 @pytest.mark.parametrize("distance", [0.2, 0.75, 1.3, 2.6])
 def test_at_a_given_distance_the_worst_pair_has_a_point_on_the_grid(distance: float) -> None:
     for alpha in (1.5, 2.0, 6.0):
-        free = max(renyi(mixture(4.0, y + distance), mixture(4.0, y), alpha) for y in np.linspace(0, 1, 41))
+        free = max(
+            renyi(mixture(4.0, y + distance), mixture(4.0, y), alpha) for y in np.linspace(0, 1, 41)
+        )
         ends = (0.0, 1 - math.fmod(distance, 1))
-        assert free <= max(renyi(mixture(4.0, y + distance), mixture(4.0, y), alpha) for y in ends) + 1e-12
+        assert (
+            free
+            <= max(renyi(mixture(4.0, y + distance), mixture(4.0, y), alpha) for y in ends) + 1e-12
+        )
 
 
-DISTANCES = (0.003, 0.02, 0.1, 0.3, 0.5, 0.7, 0.95, 1.0, 1.05, 1.33, 1.5, 1.9, 2.0, 2.5, 3.4, 6.5, 11.25)
+DISTANCES = (
+    0.003,
+    0.02,
+    0.1,
+    0.3,
+    0.5,
+    0.7,
+    0.95,
+    1.0,
+    1.05,
+    1.33,
+    1.5,
+    1.9,
+    2.0,
+    2.5,
+    3.4,
+    6.5,
+    11.25,
+)
 PLACES = (0.0, 0.01, 0.5, 0.66, 0.999)
 
 
@@ -158,7 +190,12 @@ def test_steps_of_many_cells_cost_what_gaussian_noise_does() -> None:
     for distance in (3.4, 11.25):
         p, q = mixture(100.0, distance), mixture(100.0, 0.0)
         gaussian = 4 * distance**2 / 200
-        assert gaussian * 0.97 <= renyi(p, q, 4.0) <= rounded_skellam_rdp_upper(4.0, distance, 100.0) <= 1.03 * gaussian
+        assert (
+            gaussian * 0.97
+            <= renyi(p, q, 4.0)
+            <= rounded_skellam_rdp_upper(4.0, distance, 100.0)
+            <= 1.03 * gaussian
+        )
 
 
 def test_noise_of_nine_tenths_of_the_variance_is_caught() -> None:
@@ -195,7 +232,13 @@ def test_nothing_is_claimed_where_noise_is_too_little_or_orders_are_too_large() 
     assert rounded_skellam_rdp_upper(40.0, 1.0, 4.0) == math.inf
     assert rounded_skellam_rdp_upper(4097.0, 1.0, 1e9) == math.inf
     assert rounded_skellam_cost(1.0, 0.3).epsilon(1e-5) == math.inf
-    for distance, variance in ((math.nan, 1.0), (1.0, math.nan), (0.0, 1.0), (1.0, 0.0), (math.inf, 1.0)):
+    for distance, variance in (
+        (math.nan, 1.0),
+        (1.0, math.nan),
+        (0.0, 1.0),
+        (1.0, 0.0),
+        (math.inf, 1.0),
+    ):
         with pytest.raises(InvalidParameter):
             rounded_skellam_cost(distance, variance)
     with pytest.raises(InvalidParameter):

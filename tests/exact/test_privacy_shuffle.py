@@ -21,7 +21,10 @@ SHARES = (0.0, 0.02, 0.1, 0.3, 0.6, 0.9)  # of the local epsilon
 
 def response(outputs: int, p: int) -> list[tuple[Fraction, ...]]:
     """Randomised response with so many values."""
-    return [tuple(Fraction(p if j == k else 1, p + outputs - 1) for j in range(outputs)) for k in range(outputs)]
+    return [
+        tuple(Fraction(p if j == k else 1, p + outputs - 1) for j in range(outputs))
+        for k in range(outputs)
+    ]
 
 
 def staircases(seed: int, p: int) -> list[tuple[Fraction, ...]]:
@@ -75,8 +78,15 @@ def test_three_values_among_twelve():
 
 def test_a_crowd_overstated_is_found_out():
     """The same comparison with a crowd twice as large fails: the bound has no such room."""
-    rows = [(Fraction(9, 10), Fraction(1, 10), Fraction(0)), (Fraction(1, 10), Fraction(9, 10), Fraction(0))]
-    far = (Fraction(1, 10), Fraction(1, 10), Fraction(8, 10))  # as little of either as a ratio of 9 allows
+    rows = [
+        (Fraction(9, 10), Fraction(1, 10), Fraction(0)),
+        (Fraction(1, 10), Fraction(9, 10), Fraction(0)),
+    ]
+    far = (
+        Fraction(1, 10),
+        Fraction(1, 10),
+        Fraction(8, 10),
+    )  # as little of either as a ratio of 9 allows
     exact = worst(rows, [far], 8, power_of_e(0.5))
     assert float(exact) <= clones(math.log(9)).delta_upper(8, 0.5)
     assert float(exact) > clones(math.log(9)).delta_upper(32, 0.5)
@@ -131,7 +141,9 @@ def test_profiles_in_one_dimension(profile, adjacency):
             assert max(float(worst(end, rows, crowd, factor)) for end in ends) <= bound * (1 + 1e-9)
 
 
-@pytest.mark.parametrize("masses", [(0.5, 0.5, 0.0), (0.2, 0.2, 0.6), (0.3, 0.1, 0.6), (0.9, 0.1, 0.0)])
+@pytest.mark.parametrize(
+    "masses", [(0.5, 0.5, 0.0), (0.2, 0.2, 0.6), (0.3, 0.1, 0.6), (0.9, 0.1, 0.0)]
+)
 def test_the_sum_is_what_it_should_be(masses):
     """E(sum)_+ / (n g) over all multinomial counts, for crowds whose tables have every row."""
     u, v = (2.0, 0.25, 0.5), (0.25, 2.0, 0.5)
@@ -147,7 +159,11 @@ def test_the_sum_is_what_it_should_be(masses):
                     continue
                 left = crowd - sum(counts)
                 many = math.factorial(crowd) // math.prod(map(math.factorial, (*counts, left)))
-                mass = many * (1 - g) ** left * math.prod(w**c for w, c in zip(weights, counts, strict=True))
+                mass = (
+                    many
+                    * (1 - g) ** left
+                    * math.prod(w**c for w, c in zip(weights, counts, strict=True))
+                )
                 exact += mass * max(Fraction(0), sum(c * y for c, y in zip(counts, x, strict=True)))
             exact = min(Fraction(1), exact / (crowd * g))
             found = blanket.delta_upper(crowd, epsilon)
@@ -165,7 +181,9 @@ def test_the_published_pair_is_the_same_number():
     for a in range(crowd):
         for b in range(crowd - a):
             rest = crowd - 1 - a - b
-            size = math.lgamma(crowd) - math.lgamma(a + 1) - math.lgamma(b + 1) - math.lgamma(rest + 1)
+            size = (
+                math.lgamma(crowd) - math.lgamma(a + 1) - math.lgamma(b + 1) - math.lgamma(rest + 1)
+            )
             mass = math.exp(size + (a + b) * log_keep + rest * log_drop)
             for place, (first, second) in (((a + 1, b), (p, 1.0)), ((a, b + 1), (1.0, p))):
                 entry = law.setdefault(place, [0.0, 0.0])
@@ -176,7 +194,8 @@ def test_the_published_pair_is_the_same_number():
         assert exact * (1 - 1e-9) <= clones(local).delta_upper(crowd, epsilon) <= exact * (1 + 1e-6)
 
 
-# Releases that come one after the other: what is asked next, and what everybody answers, depends on what came before.
+# Releases that come one after the other: what is asked next, and what everybody answers, depends on
+# what came before.
 
 
 def adaptive(world: int, p: int):
@@ -185,7 +204,9 @@ def adaptive(world: int, p: int):
     def law(prefix: tuple[int, ...], client: int) -> tuple[Fraction, ...]:
         seen = sum(prefix) + len(prefix)
         held = (world + seen * (seen % 3 == 1)) % 2 if client == 0 else (client * (seen + 1)) % 2
-        lean = Fraction(p, p + 1) if seen % 2 == 0 else Fraction(p, 2 * p)  # the second: a narrower response
+        lean = (
+            Fraction(p, p + 1) if seen % 2 == 0 else Fraction(p, 2 * p)
+        )  # the second: a narrower response
         one = lean if held else 1 - lean if seen % 2 == 0 else Fraction(1, 2 * p) + Fraction(1, 4)
         return 1 - one, one
 
@@ -200,7 +221,11 @@ def test_adaptive_order_is_covered(p):
     local = math.nextafter(math.log(p), 9)
     for share in SHARES:
         factor, bound = power_of_e(share * local), clones(local).delta_upper(clients, share * local)
-        assert 0 <= float(max(hockey_stick(first, second, factor), hockey_stick(second, first, factor))) <= bound
+        assert (
+            0
+            <= float(max(hockey_stick(first, second, factor), hockey_stick(second, first, factor)))
+            <= bound
+        )
 
 
 def fixed(world: int, p: int):
@@ -226,7 +251,9 @@ def test_what_an_order_that_is_not_uniform_costs():
     for order, holds in ((even, True), (skewed, False), (chosen, False)):
         laws = [transcripts(order, clients, fixed(world, p)) for world in (0, 1)]
         epsilon = 0.9
-        exact = max(hockey_stick(a, b, power_of_e(epsilon)) for a, b in itertools.permutations(laws, 2))
+        exact = max(
+            hockey_stick(a, b, power_of_e(epsilon)) for a, b in itertools.permutations(laws, 2)
+        )
         assert (float(exact) <= bound.delta_upper(clients, epsilon)) is holds
 
 
@@ -241,7 +268,10 @@ def test_a_client_twice_in_one_shuffle_is_not_covered():
     bound = clones(math.nextafter(math.log(p), 9)).delta_upper(crowd, epsilon)
     for times, holds in ((1, True), (2, False)):
         laws = [histograms([*[row] * times, *[far] * (crowd - times)]) for row in rows]
-        exact = max(hockey_stick(one, other, power_of_e(epsilon)) for one, other in itertools.permutations(laws, 2))
+        exact = max(
+            hockey_stick(one, other, power_of_e(epsilon))
+            for one, other in itertools.permutations(laws, 2)
+        )
         assert (float(exact) <= bound) is holds
 
 
@@ -254,8 +284,12 @@ def test_composed_shuffles_dominate_their_product(times):
     for first, second in itertools.permutations(pairs, 2):
         product_first, product_second = {(): Fraction(1)}, {(): Fraction(1)}
         for _ in range(times):
-            product_first = {(*k, j): m * q for k, m in product_first.items() for j, q in first.items()}
-            product_second = {(*k, j): m * q for k, m in product_second.items() for j, q in second.items()}
+            product_first = {
+                (*k, j): m * q for k, m in product_first.items() for j, q in first.items()
+            }
+            product_second = {
+                (*k, j): m * q for k, m in product_second.items() for j, q in second.items()
+            }
         for delta in (0.2, 0.02, 1e-3):
             epsilon = curve.epsilon(delta)
             assert float(hockey_stick(product_first, product_second, power_of_e(epsilon))) <= delta

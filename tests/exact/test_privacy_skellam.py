@@ -11,7 +11,9 @@ ORDERS = (1.05, 1.5, 2.0, 2.5, 3.0, 6.4, 17.0)
 def pmf(variance: float, reach: int) -> dict[int, mp.mpf]:
     """P(k) = e^-v I_k(v): the difference of two Poissons of mean v/2."""
     with mp.workdps(40):
-        half = [mp.exp(-mp.mpf(variance)) * mp.besseli(k, mp.mpf(variance)) for k in range(reach + 1)]
+        half = [
+            mp.exp(-mp.mpf(variance)) * mp.besseli(k, mp.mpf(variance)) for k in range(reach + 1)
+        ]
         return {k: half[abs(k)] for k in range(-reach, reach + 1)}
 
 

@@ -13,7 +13,9 @@ def largest_variance(clients: int, bound: float, reach: float) -> float:
     The others are all at the log-odds ``bound``; the protected client's move between 0 and one end.
     """
     others, sums = clients - 1, np.arange(1, clients)
-    log_law = gammaln(clients) - gammaln(sums + 1) - gammaln(clients - sums) + sums * bound  # up to a constant
+    log_law = (
+        gammaln(clients) - gammaln(sums + 1) - gammaln(clients - sums) + sums * bound
+    )  # up to a constant
     ratio = np.exp(np.log(sums / (clients - sums)) - bound)  # q(s - 1) / q(s)
     ends = -gammaln(1.0), others * bound
     best = 0.0
@@ -35,7 +37,9 @@ def largest_variance(clients: int, bound: float, reach: float) -> float:
 @pytest.mark.parametrize(("bound", "all_tilts"), [(0.134, 1.055), (0.27, 1.221)])
 def test_tilts_cost_twelve_times_what_the_noise_of_others_does(bound, all_tilts):
     """As the page says: 1 + 3 U^2 over all tilts, cosh(U/2)^2, about 1 + U^2 / 4, without."""
-    assert largest_variance(1000, bound, 0.0) == pytest.approx(math.cosh(bound / 2) ** 2, abs=0.012 * bound / 0.134)
+    assert largest_variance(1000, bound, 0.0) == pytest.approx(
+        math.cosh(bound / 2) ** 2, abs=0.012 * bound / 0.134
+    )
     assert largest_variance(1000, bound, 12.0) == pytest.approx(all_tilts, abs=2e-3)
     assert all_tilts - 1 == pytest.approx(3 * bound**2, rel=0.05)
 

@@ -33,7 +33,10 @@ def worst(lie, clients, alpha, neighbours):
     """The largest divergence over every number of others that hold a one, and over mixtures of theirs."""
     found = 0.0
     rows = [[lie] * (clients - 1 - k) + [1 - lie] * k for k in range(clients)]
-    rows += [[0.5] * (clients - 1), [lie] * ((clients - 1) // 2) + [0.4] * (clients - 1 - (clients - 1) // 2)]
+    rows += [
+        [0.5] * (clients - 1),
+        [lie] * ((clients - 1) // 2) + [0.4] * (clients - 1 - (clients - 1) // 2),
+    ]
     for others in rows:
         for left, right in neighbours:
             found = max(found, divergence(law([*others, left]), law([*others, right]), alpha))
@@ -50,7 +53,9 @@ def test_the_curve_is_above_every_divergence_and_close_to_the_largest(clients, l
         exact = worst(lie, clients, alpha, [pair for one in pairs for pair in (one, one[::-1])])
         claimed = cost.rdp(alpha)
         assert exact <= claimed * (1 + 1e-12)
-        if alpha > 1.1:  # below, a larger order stands for it; between rungs of the ladder a chord does
+        if (
+            alpha > 1.1
+        ):  # below, a larger order stands for it; between rungs of the ladder a chord does
             assert claimed <= exact * 1.05 + 1e-9
     assert cost.pure_epsilon() >= math.log(0.5 / lie if coin else (1 - lie) / lie)
 
@@ -63,11 +68,16 @@ def test_answers_of_many_cells_differ_in_two_bits_and_the_bound_covers_their_joi
     def joint(cells):
         found = np.ones((1, 1, 1))
         for cell in cells:
-            each = [np.array([lie, 1 - lie]) if cell == place else np.array([1 - lie, lie]) for place in range(3)]
+            each = [
+                np.array([lie, 1 - lie]) if cell == place else np.array([1 - lie, lie])
+                for place in range(3)
+            ]
             step = np.einsum("i,j,k->ijk", *each)
             grown = np.zeros(np.array(found.shape) + 1)
             for at in np.ndindex(2, 2, 2):
-                grown[tuple(slice(a, a + n) for a, n in zip(at, found.shape, strict=True))] += step[at] * found
+                grown[tuple(slice(a, a + n) for a, n in zip(at, found.shape, strict=True))] += (
+                    step[at] * found
+                )
             found = grown
         return found
 
@@ -75,7 +85,9 @@ def test_answers_of_many_cells_differ_in_two_bits_and_the_bound_covers_their_joi
     for others in itertools.combinations_with_replacement((0, 1, 2), clients - 1):
         for left, right in itertools.permutations((0, 1, 2, None), 2):
             which = Adjacency.ZERO_OUT if None in (left, right) else Adjacency.REPLACE_ONE
-            found = divergence(joint([*others, left]).ravel(), joint([*others, right]).ravel(), alpha)
+            found = divergence(
+                joint([*others, left]).ravel(), joint([*others, right]).ravel(), alpha
+            )
             exact[which] = max(exact[which], found)
     for which, found in exact.items():
         assert found <= mechanism.sum_privacy(clients, which).rdp(alpha)

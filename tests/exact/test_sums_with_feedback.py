@@ -1,8 +1,8 @@
 """Several secure sums of clients whose next input depends on the bit they drew: the account does not cover them.
 
-Idea     a client that corrects its last error sends a one after a zero and a zero after a one, so the bits of two
-         rounds hide less than those of two clients. The exact joint law of two sums shows by how much; with inputs that
-         do not depend on bits drawn the account holds.
+Idea     a client that corrects its last error sends a one after a zero and a zero after a one, so
+         the bits of two rounds hide less than those of two clients. The exact joint law of two sums
+         shows by how much; with inputs that do not depend on bits drawn the account holds.
 """
 
 from __future__ import annotations
@@ -23,14 +23,20 @@ def with_one_more(law: np.ndarray, one: np.ndarray) -> np.ndarray:
     found = np.zeros((law.shape[0] + 1, law.shape[1] + 1))
     for first in (0, 1):
         for second in (0, 1):
-            found[first : first + law.shape[0], second : second + law.shape[1]] += one[first, second] * law
+            found[first : first + law.shape[0], second : second + law.shape[1]] += (
+                one[first, second] * law
+            )
     return found
 
 
 def pair(first: float, after_one: float, after_zero: float) -> np.ndarray:
     """The law of a client's two bits."""
-    return np.array([[(1 - first) * (1 - after_zero), (1 - first) * after_zero],
-                     [first * (1 - after_one), first * after_one]])  # fmt: skip
+    return np.array(
+        [
+            [(1 - first) * (1 - after_zero), (1 - first) * after_zero],
+            [first * (1 - after_one), first * after_one],
+        ]
+    )
 
 
 def divergence(other: np.ndarray) -> float:
@@ -45,11 +51,19 @@ def divergence(other: np.ndarray) -> float:
 def test_feedback_breaks_the_account_of_several_sums_and_nothing_else_does():
     claimed = (
         2
-        * AggregateConstant(binomial_design(1, EPSILON), 0.0, 1.0, OTHERS + 1, Adjacency.ZERO_OUT).upper(2.0)
+        * AggregateConstant(
+            binomial_design(1, EPSILON), 0.0, 1.0, OTHERS + 1, Adjacency.ZERO_OUT
+        ).upper(2.0)
         * SHIFT**2
     )
-    fixed = max(divergence(pair(first, after, after)) for first in (LOW, 0.5, HIGH) for after in (LOW, 0.5, HIGH))
+    fixed = max(
+        divergence(pair(first, after, after))
+        for first in (LOW, 0.5, HIGH)
+        for after in (LOW, 0.5, HIGH)
+    )
     assert fixed <= claimed
     fed_back = max(divergence(pair(first, LOW, HIGH)) for first in (LOW, 0.5, HIGH))
-    print(f"D_2 of two sums over 50 clients: {claimed:.4f} claimed, {fixed:.4f} exact, {fed_back:.4f} with feedback")
+    print(
+        f"D_2 of two sums over 50 clients: {claimed:.4f} claimed, {fixed:.4f} exact, {fed_back:.4f} with feedback"
+    )
     assert fed_back > 1.6 * claimed

@@ -1,8 +1,9 @@
 """The dominating pair of the vector mechanism against brute force over correlations, norms and mixtures.
 
-Two neighbouring updates are r u and r' u'; what they release depends on (<u, z>, <u', z>), a bivariate normal of
-correlation rho = <u, u'>. The oracle integrates the hockey-stick divergence over it: Gauss-Legendre nodes inside every
-cell of the first variable, normal tails of the second given the first. Nothing of it is shared with the library.
+Two neighbouring updates are r u and r' u'; what they release depends on (<u, z>, <u', z>), a
+bivariate normal of correlation rho = <u, u'>. The oracle integrates the hockey-stick divergence
+over it: Gauss-Legendre nodes inside every cell of the first variable, normal tails of the second
+given the first. Nothing of it is shared with the library.
 """
 
 import math
@@ -24,7 +25,9 @@ REACH = 9.0
 
 def brute_force(edges, levels, rho, a, first=1.0, second=1.0):
     """E[(p - a q)_+] with p = 1 - r + r h(t) and q = 1 - r' + r' h(t'), for a step function h of any kind."""
-    pieces = np.unique(np.concatenate(([-REACH, REACH], edges, -np.asarray(edges), np.linspace(-REACH, REACH, 37))))
+    pieces = np.unique(
+        np.concatenate(([-REACH, REACH], edges, -np.asarray(edges), np.linspace(-REACH, REACH, 37)))
+    )
     half = np.diff(pieces)[:, None] / 2
     t = (pieces[:-1, None] + half * (1 + NODES)).ravel()
     w = (half * WEIGHTS).ravel() * np.exp(-0.5 * t * t) / math.sqrt(2 * math.pi)
@@ -35,9 +38,12 @@ def brute_force(edges, levels, rho, a, first=1.0, second=1.0):
     q = 1 - second + second * levels
     spread = math.sqrt(1 - rho * rho)
     tails = np.concatenate(
-        (np.zeros((t.size, 1)), ndtr((edges - rho * t[:, None]) / spread), np.ones((t.size, 1))), axis=1
+        (np.zeros((t.size, 1)), ndtr((edges - rho * t[:, None]) / spread), np.ones((t.size, 1))),
+        axis=1,
     )
-    return float(np.sum(w * np.sum(np.diff(tails, axis=1) * np.maximum(p[:, None] - a * q, 0.0), axis=1)))
+    return float(
+        np.sum(w * np.sum(np.diff(tails, axis=1) * np.maximum(p[:, None] - a * q, 0.0), axis=1))
+    )
 
 
 @settings(max_examples=15, deadline=None)
@@ -47,8 +53,12 @@ def test_opposite_directions_are_the_worst_and_worse_the_farther(profile):
     for a in RATIOS:
         worst = hockey_stick(p, q, a)
         assert worst == pytest.approx(brute_force(profile.edges, profile.levels, -1.0, a), abs=1e-9)
-        found = [brute_force(profile.edges, profile.levels, rho, a) for rho in (-1.0, *CORRELATIONS, 1.0)]
-        assert np.all(np.diff(found) <= 1e-7)  # quadrature: the tails bend sharply where rho is near -1 or 1
+        found = [
+            brute_force(profile.edges, profile.levels, rho, a) for rho in (-1.0, *CORRELATIONS, 1.0)
+        ]
+        assert np.all(
+            np.diff(found) <= 1e-7
+        )  # quadrature: the tails bend sharply where rho is near -1 or 1
         assert found[0] <= worst + 1e-9
 
 
@@ -72,7 +82,9 @@ def test_zero_out_is_covered_both_ways_round(profile, norm):
         assert given_update <= hockey_stick(p, base, a) + 1e-9
         assert given_nothing <= hockey_stick(noise, q, a) + 1e-9
     whole = brute_force(profile.edges, profile.levels, 1.0, 1.0, 1.0, 0.0)
-    assert whole == pytest.approx(hockey_stick(p, base, 1.0), abs=1e-9)  # a full-length update attains the bound
+    assert whole == pytest.approx(
+        hockey_stick(p, base, 1.0), abs=1e-9
+    )  # a full-length update attains the bound
 
 
 @settings(max_examples=15, deadline=None)

@@ -1,11 +1,11 @@
 """Coverage-guided fuzzing of everything that reads bytes from the network; needs atheris, run by hand.
 
-    pip install atheris
-    python tests/fuzz/atheris_payload.py SCRATCH_FOLDER tests/golden/payloads -max_total_time=180 -max_len=512
+    pip install atheris python tests/fuzz/atheris_payload.py SCRATCH_FOLDER tests/golden/payloads
+    -max_total_time=180 -max_len=512
 
-Every input is tried three ways: as it is, with both checksums made right (so that the fuzzer gets past
-them), and as a body behind a right header. A crash is anything but `InvalidPayload`, a payload that does
-not write back to the same bytes, or a refused one that changed the mean.
+Every input is tried three ways: as it is, with both checksums made right (so that the fuzzer gets
+past them), and as a body behind a right header. A crash is anything but `InvalidPayload`, a payload
+that does not write back to the same bytes, or a refused one that changed the mean.
 """
 
 from __future__ import annotations
@@ -39,11 +39,16 @@ def main() -> None:
         from quietbit.wire.payload import Payload
         from quietbit.wire.uplink import Uplink
 
-    bit = Design(DesignSpec(2, 1, 1.0), np.array([[0.75, 0.25], [0.25, 0.75]]), np.array([0.0, 1.0]))
+    bit = Design(
+        DesignSpec(2, 1, 1.0), np.array([[0.75, 0.25], [0.25, 0.75]]), np.array([0.0, 1.0])
+    )
     rows = np.array([[0.5, 0.25, 0.125, 0.125], [0.125, 0.125, 0.25, 0.5]])
     two = Design(DesignSpec(2, 2, 2.0), rows, np.array([0.0, 0.25, 0.75, 1.0]))
     ball = Ball(Norm.L2, 1.0, 13)
-    uplinks = [Uplink(found) for found in (InterpolatedMVU(bit, ball), InterpolatedMVU(two, ball), Gaussian(ball, 1.0))]
+    uplinks = [
+        Uplink(found)
+        for found in (InterpolatedMVU(bit, ball), InterpolatedMVU(two, ball), Gaussian(ball, 1.0))
+    ]
     good = [uplink.send(np.linspace(-1, 1, 13), seeded_rng(0)) for uplink in uplinks]
     means = [uplink.receive([data]) for uplink, data in zip(uplinks, good, strict=True)]
 

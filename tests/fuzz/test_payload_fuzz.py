@@ -19,7 +19,14 @@ from quietbit.wire.payload import HEADER_SIZE, Header, Payload
 from quietbit.wire.uplink import Uplink
 from unit.mechanism.makers import MECHANISMS, update
 
-NAMES = ("imvu one bit l2", "imvu three bits five levels", "gaussian", "skellam 8 bits", "vmvu seed", "vmvu direct")
+NAMES = (
+    "imvu one bit l2",
+    "imvu three bits five levels",
+    "gaussian",
+    "skellam 8 bits",
+    "vmvu seed",
+    "vmvu direct",
+)
 UPLINKS = {name: Uplink(MECHANISMS[name]) for name in NAMES}
 FIELDS = [(0, 4), (4, 2), (6, 2), (8, 8), (16, 8), (24, 32), (56, 4), (60, 4)]
 
@@ -91,8 +98,15 @@ def test_one_flipped_bit_is_always_refused(name: str, place: int, bit: int) -> N
 
 
 @quietly
-@given(name=st.sampled_from(NAMES), cut=st.integers(0, 10**6), tail=st.binary(max_size=20), seal=st.booleans())
-def test_truncated_and_padded_payloads_are_refused(name: str, cut: int, tail: bytes, seal: bool) -> None:
+@given(
+    name=st.sampled_from(NAMES),
+    cut=st.integers(0, 10**6),
+    tail=st.binary(max_size=20),
+    seal=st.booleans(),
+)
+def test_truncated_and_padded_payloads_are_refused(
+    name: str, cut: int, tail: bytes, seal: bool
+) -> None:
     real = good(name)[2]
     changed = real[: cut % len(real)] + tail
     if seal and len(changed) >= HEADER_SIZE:
@@ -109,7 +123,9 @@ def test_truncated_and_padded_payloads_are_refused(name: str, cut: int, tail: by
     value=st.binary(min_size=32, max_size=32),
     data=st.data(),
 )
-def test_any_header_field_with_right_checksums(name: str, field: tuple[int, int], value: bytes, data: Any) -> None:
+def test_any_header_field_with_right_checksums(
+    name: str, field: tuple[int, int], value: bytes, data: Any
+) -> None:
     start, size = field
     number = data.draw(st.sampled_from([None, 0, 1, 2**16 - 1, 2**31, 2**60, 2**63, 2**64 - 1]))
     new = value[:size] if number is None else (number % 256**size).to_bytes(size, "little")
@@ -132,7 +148,11 @@ def test_any_body_with_right_checksums_is_codes_or_refused(name: str, body: byte
 
 
 @quietly
-@given(bits=st.sampled_from([*range(1, 17), 32]), dimension=st.integers(1, 40), body=st.binary(max_size=170))
+@given(
+    bits=st.sampled_from([*range(1, 17), 32]),
+    dimension=st.integers(1, 40),
+    body=st.binary(max_size=170),
+)
 def test_a_header_of_any_kind_before_any_body(bits: int, dimension: int, body: bytes) -> None:
     header = Header(Layout.codes(bits, dimension), bytes(32))
     exact = (body + bytes(header.layout.size))[: header.layout.size]

@@ -1,10 +1,10 @@
 """Accounts of 2,000 random settings: what was computed before the accounts were joined, and what is computed now.
 
-Run it to compare all of them (a few minutes): `python tests/golden/accounts.py`; with a number k, every k-th.
-`test_accounts.py` compares a sample.
-`accounts.npz` holds four epsilons for every setting. Three accountants computed three of them before there was one
-`Account`: `planned` (a list fixed in advance), `ledger` (`Ledger.guarantee`, adaptive) and `cap` (a node's filter). The
-fourth, `adaptive`, is the smallest that an adaptive `Account` has had: it never grows.
+Run it to compare all of them (a few minutes): `python tests/golden/accounts.py`; with a number k,
+every k-th. `test_accounts.py` compares a sample. `accounts.npz` holds four epsilons for every
+setting. Three accountants computed three of them before there was one `Account`: `planned` (a list
+fixed in advance), `ledger` (`Ledger.guarantee`, adaptive) and `cap` (a node's filter). The fourth,
+`adaptive`, is the smallest that an adaptive `Account` has had: it never grows.
 """
 
 from __future__ import annotations
@@ -44,9 +44,24 @@ STORED = Path(__file__).with_name("accounts.npz")
 ROUND, POINTED = Ball(Norm.L2, 0.7, 4096), Ball(Norm.L1, 0.7, 257)
 STRENGTHS = (0.05, 0.2, 0.7, 1.5, 4.0)
 KINDS = (
-    "gaussian", "laplace", "sign", "sign-laplace", "imvu", "imvu-clamped", "imvu-codes", "imvu-levels", "imvu-l1",
-    "mvu", "mvu-l1", "skellam", "independent-skellam", "vmvu", "vmvu-direct", "watched-gaussian", "watched-vmvu",
-)  # fmt: skip
+    "gaussian",
+    "laplace",
+    "sign",
+    "sign-laplace",
+    "imvu",
+    "imvu-clamped",
+    "imvu-codes",
+    "imvu-levels",
+    "imvu-l1",
+    "mvu",
+    "mvu-l1",
+    "skellam",
+    "independent-skellam",
+    "vmvu",
+    "vmvu-direct",
+    "watched-gaussian",
+    "watched-vmvu",
+)
 BY_SAMPLE = ("gaussian", "laplace", "sign", "imvu", "imvu-l1", "independent-skellam")
 BY_SUM = ("imvu", "imvu-clamped", "imvu-binomial")
 ANSWER = 0.1000000000000011  # pure, beside every update of a "watched" kind
@@ -85,7 +100,14 @@ def setting(number: int) -> Setting:
         extra = int(rng.choice([10, 1000]))
         times = round(200 ** rng.random())
         local = trust is not Trust.LOCAL and rng.random() < 0.2 and kind != "imvu-binomial"
-        parts.append((kind, strength, 0 if local or (unit, trust) == (Unit.CLIENT, Trust.LOCAL) else extra, times))
+        parts.append(
+            (
+                kind,
+                strength,
+                0 if local or (unit, trust) == (Unit.CLIENT, Trust.LOCAL) else extra,
+                times,
+            )
+        )
     return Setting(tuple(parts), unit, trust, adjacency, delta, epsilon)
 
 
@@ -101,21 +123,32 @@ def mechanism(kind: str, strength: float) -> Any:
         "sign": lambda: Sign(Gaussian(ROUND, 3 * noise)),
         "sign-laplace": lambda: Sign(Laplace(POINTED, noise)),
         "imvu": lambda: InterpolatedMVU(solve(DesignSpec(2, 1, strength), cache=False), ROUND),
-        "imvu-clamped": lambda: InterpolatedMVU(solve(DesignSpec(2, 1, strength / 8), cache=False), ROUND, 8.0, True),
+        "imvu-clamped": lambda: InterpolatedMVU(
+            solve(DesignSpec(2, 1, strength / 8), cache=False), ROUND, 8.0, True
+        ),
         "imvu-codes": lambda: InterpolatedMVU(binomial_design(2, strength), ROUND, 4.0, True),
         "imvu-binomial": lambda: InterpolatedMVU(binomial_design(2, strength), ROUND, 2.0, True),
-        "imvu-levels": lambda: InterpolatedMVU(solve(DesignSpec(3, 1, strength), cache=False), ROUND),
+        "imvu-levels": lambda: InterpolatedMVU(
+            solve(DesignSpec(3, 1, strength), cache=False), ROUND
+        ),
         "imvu-l1": lambda: InterpolatedMVU(solve(DesignSpec(2, 1, strength), cache=False), POINTED),
         "mvu": lambda: DitheredMVU(solve(DesignSpec(9, 1, strength), cache=False), ROUND),
         "mvu-l1": lambda: DitheredMVU(solve(DesignSpec(9, 1, strength), cache=False), POINTED),
         "skellam": lambda: Skellam(ROUND, 3 * noise),
-        "independent-skellam": lambda: IndependentSkellam(Skellam(ROUND, max(3 * noise, 1.0), rotation_seed=5)),
+        "independent-skellam": lambda: IndependentSkellam(
+            Skellam(ROUND, max(3 * noise, 1.0), rotation_seed=5)
+        ),
         "vmvu": lambda: VectorMVU(
-            Profile.from_weights([-0.5, 0.6, 1.4], [1.0, 1 + strength / 3, 1 + strength, (1 + strength) ** 1.5]), ROUND,
+            Profile.from_weights(
+                [-0.5, 0.6, 1.4], [1.0, 1 + strength / 3, 1 + strength, (1 + strength) ** 1.5]
+            ),
+            ROUND,
             keep=1024,
         ),
-        "vmvu-direct": lambda: VectorMVU(Profile.from_weights([4.8], [1.0, 2.0**21]), ROUND, keep=1024),
-    }  # fmt: skip
+        "vmvu-direct": lambda: VectorMVU(
+            Profile.from_weights([4.8], [1.0, 2.0**21]), ROUND, keep=1024
+        ),
+    }
     return table[kind]()
 
 
@@ -136,7 +169,10 @@ def cost(part: tuple[str, float, int, int], asked: Setting) -> Any:
 def accounts(asked: Setting) -> tuple[float, float]:
     """Planned and adaptive epsilon of a setting, as they are computed now."""
     words = {"unit": asked.unit, "trust": asked.trust}
-    found = [Account(Target(asked.epsilon, asked.delta, asked.adjacency, **words), mode) for mode in MODES]
+    found = [
+        Account(Target(asked.epsilon, asked.delta, asked.adjacency, **words), mode)
+        for mode in MODES
+    ]
     for part in asked.parts:
         found = [account.spend(cost(part, asked), part[3]) for account in found]
     return found[0].epsilon(), found[1].epsilon()
@@ -145,13 +181,15 @@ def accounts(asked: Setting) -> tuple[float, float]:
 def compare(number: int, before: Mapping[str, Any]) -> tuple[str, float]:
     """Hold one setting against what was computed before: (what became of it, adaptive over planned epsilon).
 
-    Planned: the same number, to what a bisection leaves (1e-7 for shuffles). Adaptive: never below planned, but for the
-    1e-12 that a slack may be; never above what it was; and not above the smaller of what the ledger and the node's
-    cap said, but for two reasons, which are told apart: "mixture", another mechanism than the first was used, and the
-    accounts that hold for mixtures have smaller shares of delta than they had; "tight", one mechanism that was
-    accounted by a single order or by its largest loss already, and pays a tenth of delta now instead of three
-    hundredths: at most 1 % of epsilon. Of the 2,000 these are 121 and four; with delta multiplied by what its share
-    has lost since, 0.97 / 0.07 for 123 of them, all of them are below what they were.
+    Planned: the same number, to what a bisection leaves (1e-7 for shuffles). Adaptive: never below
+    planned, but for the 1e-12 that a slack may be; never above what it was; and not above the
+    smaller of what the ledger and the node's cap said, but for two reasons, which are told apart:
+    "mixture", another mechanism than the first was used, and the accounts that hold for mixtures
+    have smaller shares of delta than they had; "tight", one mechanism that was accounted by a
+    single order or by its largest loss already, and pays a tenth of delta now instead of three
+    hundredths: at most 1 % of epsilon. Of the 2,000 these are 121 and four; with delta multiplied
+    by what its share has lost since, 0.97 / 0.07 for 123 of them, all of them are below what they
+    were.
     """
     asked = setting(number)
     planned, adaptive = accounts(asked)
@@ -178,4 +216,6 @@ if __name__ == "__main__":
             print(number, said, setting(number))
     for said, ratios in sorted(outcomes.items()):
         finite = [ratio for ratio in ratios if np.isfinite(ratio)]
-        print(f"{said}: {len(ratios)}, adaptive over planned {np.median(finite):.4f}, at most {max(finite):.4f}")
+        print(
+            f"{said}: {len(ratios)}, adaptive over planned {np.median(finite):.4f}, at most {max(finite):.4f}"
+        )

@@ -1,6 +1,7 @@
 """The mechanisms and updates behind the golden payloads; run once to write files that are missing.
 
-Files of a released version are never written again: a change of any byte is a new version of the format.
+Files of a released version are never written again: a change of any byte is a new version of the
+format.
 
     PYTHONPATH=tests python tests/golden/payload_cases.py
 """
@@ -37,13 +38,17 @@ def design(bits: int) -> Design:
     weights = np.arange(1, 2**bits + 1, dtype=np.float64)
     row = weights * 2.0**-8
     row[-1] += 1 - row.sum()
-    return Design(DesignSpec(2, bits, 4.0), np.stack([row[::-1], row]), np.arange(2**bits) / (2**bits - 1))
+    return Design(
+        DesignSpec(2, bits, 4.0), np.stack([row[::-1], row]), np.arange(2**bits) / (2**bits - 1)
+    )
 
 
 CASES: dict[str, Any] = {
     "v1_imvu_1bit": InterpolatedMVU(design(1), ROUND, beta=2.0, decoder="alphabet"),
     "v1_imvu_2bit_l1": InterpolatedMVU(design(2), POINTED, decoder="alphabet"),
-    "v1_imvu_3bit_clamped": InterpolatedMVU(design(3), ROUND, beta=3.0, clamp=True, decoder="unbiased-at-zero"),
+    "v1_imvu_3bit_clamped": InterpolatedMVU(
+        design(3), ROUND, beta=3.0, clamp=True, decoder="unbiased-at-zero"
+    ),
     "v1_imvu_4bit": InterpolatedMVU(design(4), ROUND, decoder="alphabet"),
     "v1_mvu_2bit": DitheredMVU(design(2), ROUND),
     "v1_sign_gaussian": Sign(Gaussian(ROUND, 0.5)),
@@ -51,15 +56,24 @@ CASES: dict[str, Any] = {
     "v1_laplace": Laplace(POINTED, 0.5),
     "v1_skellam_8bit": Skellam(ROUND, 0.5, bits=8, rotation_seed=3),
     "v1_skellam_16bit": Skellam(ROUND, 0.5),
-    "v2_vmvu_seed": VectorMVU(Profile.from_weights([0.5], [1.0, 4.0]), ROUND, keep=16, rotation_seed=3),
+    "v2_vmvu_seed": VectorMVU(
+        Profile.from_weights([0.5], [1.0, 4.0]), ROUND, keep=16, rotation_seed=3
+    ),
     "v2_vmvu_direct": VectorMVU(Profile.from_weights([5.0], [1.0, 2.0**24]), ROUND, keep=8),
     "clip_imvu_3bit": AdaptiveClip(InterpolatedMVU(design(3), ROUND, decoder="alphabet"), 0.75),
     "clip_vmvu_seed": AdaptiveClip(
-        VectorMVU(Profile.from_weights([0.5], [1.0, 4.0]), ROUND, keep=16, rotation_seed=3), 6.0, 20, 0.5
+        VectorMVU(Profile.from_weights([0.5], [1.0, 4.0]), ROUND, keep=16, rotation_seed=3),
+        6.0,
+        20,
+        0.5,
     ),
-    "rotated_imvu_1bit": InterpolatedMVU(design(1), ROUND, beta=2.0, clamp=True, rotation=Rotation(8, seed=3)),
+    "rotated_imvu_1bit": InterpolatedMVU(
+        design(1), ROUND, beta=2.0, clamp=True, rotation=Rotation(8, seed=3)
+    ),
     "rotated_imvu_3bit_exact": InterpolatedMVU(design(3), ROUND, rotation=Rotation(16, exact=True)),
-    "rows_vmvu_shared": VectorMVU(Profile.from_weights([0.5], [1.0, 4.0]), ROUND, keep=16, rotation_seed=3, rows=5),
+    "rows_vmvu_shared": VectorMVU(
+        Profile.from_weights([0.5], [1.0, 4.0]), ROUND, keep=16, rotation_seed=3, rows=5
+    ),
 }
 
 

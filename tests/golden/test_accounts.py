@@ -10,7 +10,11 @@ SLOW = (920,)  # takes seconds: binomial codes in sums of a thousand clients
 
 
 @pytest.mark.parametrize(
-    "number", [pytest.param(one, marks=pytest.mark.long) if one in SLOW else one for one in range(0, COUNT, 40)]
+    "number",
+    [
+        pytest.param(one, marks=pytest.mark.long) if one in SLOW else one
+        for one in range(0, COUNT, 40)
+    ],
 )
 def test_an_account_agrees_with_what_it_was(number):
     said, ratio = compare(number, BEFORE)

@@ -27,7 +27,9 @@ NEAR = GOLDEN["tolerance"]
 
 def of_mean(mechanism: Any) -> float:
     """The squared error of a mean over all coordinates, for clients that all hold the first unit vector."""
-    return (mechanism.variance(1.0) + (BALL.dimension - 1) * mechanism.variance(0.0)) / GOLDEN["clients"]
+    return (mechanism.variance(1.0) + (BALL.dimension - 1) * mechanism.variance(0.0)) / GOLDEN[
+        "clients"
+    ]
 
 
 @pytest.mark.parametrize(("place", "epsilon"), CASES)
@@ -59,7 +61,9 @@ def test_privunit_g_is_the_vector_mechanism_for_one_pure_release(place: int, eps
     """The step found here, and the profile that the library designs for delta = 0 without knowing of steps."""
     step = step_profile(float(epsilon)).gain_lower ** -2
     designed = solve_profile(float(epsilon), 0.0, 1, Adjacency.REPLACE_ONE)
-    assert step == pytest.approx(GOLDEN["pure"]["privunit_g"][place], rel=GOLDEN["pure"]["tolerance"])
+    assert step == pytest.approx(
+        GOLDEN["pure"]["privunit_g"][place], rel=GOLDEN["pure"]["tolerance"]
+    )
     assert designed.gain_lower**-2 == pytest.approx(step, rel=1e-4)
     assert designed.levels.size == 2
 

@@ -1,7 +1,7 @@
 """Ledgers of the past: every file that a released or earlier quietbit wrote is read, priced and continued.
 
-The files are never written again. A ledger of version 2 is read as it is: that is its migration, and lines that were
-written once stay byte for byte.
+The files are never written again. A ledger of version 2 is read as it is: that is its migration,
+and lines that were written once stay byte for byte.
 """
 
 import shutil
@@ -70,7 +70,8 @@ def test_a_ledger_of_another_version_is_refused_with_what_to_do(golden, version)
     text = (folder / "ledger").read_text()
     (folder / "ledger").write_text(text.replace('"version":2', f'"version":{version}', 1))
     with pytest.raises(
-        LedgerError, match=f"version {version}, and this quietbit reads version 2.*Install the quietbit"
+        LedgerError,
+        match=f"version {version}, and this quietbit reads version 2.*Install the quietbit",
     ):
         FileLedger(folder / "ledger", folder / "counter").read()
 

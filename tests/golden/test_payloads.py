@@ -1,7 +1,7 @@
 """Version 1 for ever: files written once are read alike by every later version of the library.
 
-The reader here follows docs/reference/wire_format.md with the standard library alone, so that format,
-documentation and library check each other.
+The reader here follows docs/reference/wire_format.md with the standard library alone, so that
+format, documentation and library check each other.
 """
 
 from __future__ import annotations
@@ -27,7 +27,9 @@ PINNED = tomllib.loads((Path(__file__).parent / "payloads.toml").read_text())
 
 def read_by_the_book(data: bytes) -> tuple[int, bytes, list[int]]:
     """Bits, identity and codes of a payload of version 1."""
-    magic, version, bits, dimension, length, identity, body_crc, head_crc = struct.unpack("<4sHHQQ32sII", data[:64])
+    magic, version, bits, dimension, length, identity, body_crc, head_crc = struct.unpack(
+        "<4sHHQQ32sII", data[:64]
+    )
     assert (magic, version) == (b"QBIT", 1)
     assert head_crc == zlib.crc32(data[:60])
     assert body_crc == zlib.crc32(data[64:])
@@ -74,7 +76,9 @@ def test_files_are_received_as_their_values(name: str) -> None:
     else:  # Skellam: centred, scaled and rotated back by a reader of its own
         half = 2 ** (mechanism.bits - 1)
         centred = (np.array(codes) + half) % (2 * half) - half
-        expected = rotate_back(centred / mechanism.scale, mechanism.rotation_seed)[: mechanism.ball.dimension]
+        expected = rotate_back(centred / mechanism.scale, mechanism.rotation_seed)[
+            : mechanism.ball.dimension
+        ]
     found = Uplink(mechanism).receive([FOLDER / f"{name}.bin"] * 2)
     assert found.shape == (DIMENSION,)
     assert np.allclose(found, expected, rtol=0, atol=1e-9)

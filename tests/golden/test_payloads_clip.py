@@ -37,7 +37,11 @@ def test_a_seed_is_that_of_the_inner_mechanism() -> None:
     name = "clip_vmvu_seed"
     dimension, identity, body = read_second((FOLDER / f"{name}.bin").read_bytes())
     mechanism: Any = CASES[name]
-    assert (dimension, identity.hex(), body.hex()) == (DIMENSION, PINNED[name]["identity"], PINNED[name]["body"])
+    assert (dimension, identity.hex(), body.hex()) == (
+        DIMENSION,
+        PINNED[name]["identity"],
+        PINNED[name]["body"],
+    )
     assert len(body) == 24
     found = Uplink(mechanism).receive([FOLDER / f"{name}.bin"])
     assert found == pytest.approx(4 * decoded(mechanism.inner, body), abs=1e-9)
@@ -46,7 +50,10 @@ def test_a_seed_is_that_of_the_inner_mechanism() -> None:
 @pytest.mark.parametrize("name", MOVING)
 def test_another_clip_is_another_mechanism(name: str) -> None:
     mechanism: Any = CASES[name]
-    for changed in (evolve(mechanism, clip=mechanism.clip * 1.0001), evolve(mechanism, every=19, truth=0.5)):
+    for changed in (
+        evolve(mechanism, clip=mechanism.clip * 1.0001),
+        evolve(mechanism, every=19, truth=0.5),
+    ):
         with pytest.raises(InvalidPayload, match="mechanism identity of the payload"):
             Uplink(changed).receive([FOLDER / f"{name}.bin"])
     with pytest.raises(InvalidPayload):

@@ -59,7 +59,12 @@ def test_codes_are_those_of_the_rotated_update(name: str) -> None:
 def test_another_rotation_is_another_mechanism(name: str) -> None:
     mechanism: Any = CASES[name]
     turn = mechanism.rotation
-    for other in (None, evolve(turn, seed=turn.seed + 1), evolve(turn, block=4), evolve(turn, exact=not turn.exact)):
+    for other in (
+        None,
+        evolve(turn, seed=turn.seed + 1),
+        evolve(turn, block=4),
+        evolve(turn, exact=not turn.exact),
+    ):
         with pytest.raises(InvalidPayload, match="mechanism identity of the payload"):
             Uplink(evolve(mechanism, rotation=other)).receive([FOLDER / f"{name}.bin"])
 
@@ -68,7 +73,11 @@ def test_shared_rows_have_no_nonce() -> None:
     name = "rows_vmvu_shared"
     mechanism: Any = CASES[name]
     dimension, identity, body = read_second((FOLDER / f"{name}.bin").read_bytes())
-    assert (dimension, identity.hex(), body.hex()) == (DIMENSION, PINNED[name]["identity"], PINNED[name]["body"])
+    assert (dimension, identity.hex(), body.hex()) == (
+        DIMENSION,
+        PINNED[name]["identity"],
+        PINNED[name]["body"],
+    )
     assert len(body) == 16
     own = evolve(mechanism, rows=None)
     mean = decoded(own, (5).to_bytes(8, "little") + body)

@@ -1,6 +1,7 @@
 """Version 2 for ever: bodies that only their mechanism reads, read here from docs/reference/wire_format.md alone.
 
-ChaCha20, rows, quantiles and the Hadamard matrix are written out; mpmath has the quantiles, numpy the public signs.
+ChaCha20, rows, quantiles and the Hadamard matrix are written out; mpmath has the quantiles, numpy
+the public signs.
 """
 
 from __future__ import annotations
@@ -22,12 +23,23 @@ from quietbit.wire.uplink import Uplink
 
 SECOND = [name for name in CASES if name.startswith("v2")]
 PINNED = tomllib.loads((Path(__file__).parent / "payloads.toml").read_text())
-LEVELS = (551452454, 1666654756, 2820758935, 4047321442, 5395471909, 6949456311, 8886361323, 11736382841)
+LEVELS = (
+    551452454,
+    1666654756,
+    2820758935,
+    4047321442,
+    5395471909,
+    6949456311,
+    8886361323,
+    11736382841,
+)
 
 
 def read_by_the_book(data: bytes) -> tuple[int, bytes, bytes]:
     """Dimension, identity and body of a payload of version 2."""
-    magic, version, bits, dimension, length, identity, body_crc, head_crc = struct.unpack("<4sHHQQ24sII", data[:56])
+    magic, version, bits, dimension, length, identity, body_crc, head_crc = struct.unpack(
+        "<4sHHQQ24sII", data[:56]
+    )
     assert (magic, version, bits) == (b"QBIT", 2, 0)
     assert head_crc == zlib.crc32(data[:52])
     assert body_crc == zlib.crc32(data[56:])
@@ -38,11 +50,22 @@ def read_by_the_book(data: bytes) -> tuple[int, bytes, bytes]:
 def block(key: bytes, nonce: bytes, number: int) -> list[int]:
     """The sixteen words of one block of ChaCha20 with a key of 16 bytes, given twice."""
     constants = struct.unpack("<4I", b"expand 16-byte k")
-    start = [*constants, *struct.unpack("<4I", key) * 2, number % 2**32, number >> 32, *struct.unpack("<2I", nonce)]
+    start = [
+        *constants,
+        *struct.unpack("<4I", key) * 2,
+        number % 2**32,
+        number >> 32,
+        *struct.unpack("<2I", nonce),
+    ]
     x = list(start)
 
     def quarter(a: int, b: int, c: int, d: int) -> None:
-        for first, second, third, turn in ((a, b, d, 16), (c, d, b, 12), (a, b, d, 8), (c, d, b, 7)):
+        for first, second, third, turn in (
+            (a, b, d, 16),
+            (c, d, b, 12),
+            (a, b, d, 8),
+            (c, d, b, 7),
+        ):
             x[first] = (x[first] + x[second]) % 2**32
             mixed = x[third] ^ x[first]
             x[third] = (mixed << turn | mixed >> (32 - turn)) % 2**32
@@ -76,23 +99,37 @@ def normal(word: int) -> float:
 
 def kept(nonce: bytes, count: int, size: int) -> list[int]:
     width = size // count
-    return [j * width + (word * width >> 64) for j, word in enumerate(words(b"quietbit rows v1", nonce, count))]
+    return [
+        j * width + (word * width >> 64)
+        for j, word in enumerate(words(b"quietbit rows v1", nonce, count))
+    ]
 
 
 def quantised(codes: bytes, count: int) -> list[float]:
     """Four bits each, lower half of a byte first; level divided by g = sum of steps times density at thresholds."""
     levels = [-level / 2**32 for level in LEVELS[::-1]] + [level / 2**32 for level in LEVELS]
-    gain = sum((b - a) * math.exp(-((a + b) ** 2) / 8) / math.sqrt(2 * math.pi) for a, b in pairwise(levels))
+    gain = sum(
+        (b - a) * math.exp(-((a + b) ** 2) / 8) / math.sqrt(2 * math.pi)
+        for a, b in pairwise(levels)
+    )
     return [levels[codes[k // 2] >> 4 * (k % 2) & 15] / gain for k in range(count)]
 
 
 def decoded(mechanism: Any, body: bytes) -> Any:
     count, size = mechanism.keep, 32
-    z = quantised(body[8:], count) if len(body) != 24 else [normal(word) for word in words(body[8:], bytes(8), count)]
+    z = (
+        quantised(body[8:], count)
+        if len(body) != 24
+        else [normal(word) for word in words(body[8:], bytes(8), count)]
+    )
     spread = np.zeros(size)
     spread[kept(body[:8], count, size)] = z
-    matrix = np.array([[(-1) ** (i & j).bit_count() for j in range(size)] for i in range(size)]) / math.sqrt(size)
-    key = np.random.SeedSequence(mechanism.rotation_seed, spawn_key=(size,)).generate_state(2, np.uint64)
+    matrix = np.array(
+        [[(-1) ** (i & j).bit_count() for j in range(size)] for i in range(size)]
+    ) / math.sqrt(size)
+    key = np.random.SeedSequence(mechanism.rotation_seed, spawn_key=(size,)).generate_state(
+        2, np.uint64
+    )
     bits = int(np.random.Philox(key=key).random_raw(1)[0])
     signs = np.array([-1.0 if bits >> k & 1 else 1.0 for k in range(size)])
     scale = math.sqrt(size / count) * mechanism.ball.radius / mechanism.profile.gain_lower
@@ -102,7 +139,9 @@ def decoded(mechanism: Any, body: bytes) -> Any:
 def test_the_cipher_is_the_published_one() -> None:
     """First block of the zero key and nonce, from the test vectors of the cipher's author for keys of 128 bits."""
     stream = struct.pack("<16I", *block(bytes(16), bytes(8), 0))
-    assert stream.hex().startswith("89670952608364fd00b2f90936f031c8e756e15dba04b8493d00429259b20f46")
+    assert stream.hex().startswith(
+        "89670952608364fd00b2f90936f031c8e756e15dba04b8493d00429259b20f46"
+    )
 
 
 @pytest.mark.parametrize("name", SECOND)

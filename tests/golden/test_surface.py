@@ -20,7 +20,9 @@ def leaves(value, path=()):
 def test_nothing_that_others_name_is_gone():
     stored = leaves(json.loads(STORED.read_text()))
     missing = sorted(stored - leaves(surface()))
-    assert not missing, f"gone (docs/reference/stability.md; before a release: tests/golden/surface.py): {missing}"
+    assert not missing, (
+        f"gone (docs/reference/stability.md; before a release: tests/golden/surface.py): {missing}"
+    )
 
 
 def test_a_name_that_goes_is_noticed():

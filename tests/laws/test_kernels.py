@@ -80,11 +80,18 @@ def test_words_at_the_thresholds(kernel: Any, index: int) -> None:
     upper, lower = thresholds(sampler, inputs, Gain.of(0.9, sampler.scale))
     rows = np.arange(inputs.size)
     which = rng.integers(0, upper.shape[1], size=inputs.size)
-    whole = [int(u) * 2**48 + int(v) for u, v in zip(upper[rows, which], lower[rows, which], strict=True)]
+    whole = [
+        int(u) * 2**48 + int(v) for u, v in zip(upper[rows, which], lower[rows, which], strict=True)
+    ]
     steps = rng.choice([-(2**48), -1, 0, 1, 2**48], size=inputs.size)
-    aimed = [min(2**64 - 1, max(0, value + int(step))) for value, step in zip(whole, steps, strict=True)]
+    aimed = [
+        min(2**64 - 1, max(0, value + int(step))) for value, step in zip(whole, steps, strict=True)
+    ]
     rng = GivenWords([value >> 48 for value in aimed], [value & (2**48 - 1) for value in aimed])
-    full = [[int(u) * 2**48 + int(v) for u, v in zip(a, b, strict=True)] for a, b in zip(upper, lower, strict=True)]
+    full = [
+        [int(u) * 2**48 + int(v) for u, v in zip(a, b, strict=True)]
+        for a, b in zip(upper, lower, strict=True)
+    ]
     expected = [sum(value >= edge for edge in row) for value, row in zip(aimed, full, strict=True)]
     np.testing.assert_array_equal(kernel.sample(sampler, inputs, rng, factor=0.9), expected)
 
@@ -95,12 +102,17 @@ def test_types_of_the_update(kernel: Any, kind: Any, index: int) -> None:
     values = update(1003, index, np.float64)
     if kind == "bfloat16":
         bits = values.astype(np.float32).view(np.uint32) >> np.uint32(16)
-        inputs, same = bits.astype(np.uint16), (bits << np.uint32(16)).view(np.float32).astype(np.float64)
+        inputs, same = (
+            bits.astype(np.uint16),
+            (bits << np.uint32(16)).view(np.float32).astype(np.float64),
+        )
     else:
         inputs = values.astype(kind)
         same = inputs.astype(np.float64)
     expected = REFERENCE.sample(SAMPLERS[index], same, seeded_rng(1), factor=0.5)
-    np.testing.assert_array_equal(kernel.sample(SAMPLERS[index], inputs, seeded_rng(1), factor=0.5), expected)
+    np.testing.assert_array_equal(
+        kernel.sample(SAMPLERS[index], inputs, seeded_rng(1), factor=0.5), expected
+    )
     assert kernel.norm(inputs, 2) == REFERENCE.norm(same, 2)
 
 
@@ -133,17 +145,22 @@ def test_shapes_layouts_and_lists(kernel: Any) -> None:
 
 
 @pytest.mark.parametrize(
-    ("magnitude", "scale", "factor"), [(1e300, 0.5, 3e-301), (1e-38, 1e38, 1.0), (1e-300, 1e-9, 1.0)]
+    ("magnitude", "scale", "factor"),
+    [(1e300, 0.5, 3e-301), (1e-38, 1e38, 1.0), (1e-300, 1e-9, 1.0)],
 )
 @pytest.mark.parametrize("kind", [np.float32, np.float64])
 @pytest.mark.parametrize("bits", [1, 2])
-def test_extreme_magnitudes(kernel: Any, magnitude: float, scale: float, factor: float, kind: Any, bits: int) -> None:
+def test_extreme_magnitudes(
+    kernel: Any, magnitude: float, scale: float, factor: float, kind: Any, bits: int
+) -> None:
     sampler = make_sampler(2, bits, 2.0, scale)
     with np.errstate(over="ignore", under="ignore"):
         inputs = (update(2001, 9, np.float64) * magnitude).astype(kind)
     inputs = np.where(np.isfinite(inputs), inputs, kind(0))
     expected = REFERENCE.sample(sampler, inputs, seeded_rng(6), factor=factor)
-    np.testing.assert_array_equal(kernel.sample(sampler, inputs, seeded_rng(6), factor=factor), expected)
+    np.testing.assert_array_equal(
+        kernel.sample(sampler, inputs, seeded_rng(6), factor=factor), expected
+    )
 
 
 @pytest.mark.parametrize("bits", [1, 3, 8])
@@ -152,14 +169,18 @@ def test_a_gain_no_double_can_hold(kernel: Any, bits: int) -> None:
     sampler, size = make_sampler(2, bits, 2.0, 1e-140), 501 if bits == 8 else 9001
     inputs = update(size, 1, np.float64) * 1e300
     expected = REFERENCE.sample(sampler, inputs, seeded_rng(6), factor=1e-170)
-    np.testing.assert_array_equal(kernel.sample(sampler, inputs, seeded_rng(6), factor=1e-170), expected)
+    np.testing.assert_array_equal(
+        kernel.sample(sampler, inputs, seeded_rng(6), factor=1e-170), expected
+    )
     nothing = kernel.sample(sampler, inputs, seeded_rng(6), factor=0.0)
     np.testing.assert_array_equal(nothing, REFERENCE.sample(sampler, 0 * inputs, seeded_rng(6)))
 
 
 @pytest.mark.parametrize("bad", [np.nan, np.inf, -np.inf])
 @pytest.mark.parametrize("kind", [np.float16, np.float32, np.float64])
-def test_nan_and_infinity_are_refused_before_a_word_is_drawn(kernel: Any, bad: float, kind: Any) -> None:
+def test_nan_and_infinity_are_refused_before_a_word_is_drawn(
+    kernel: Any, bad: float, kind: Any
+) -> None:
     rng = GivenWords(np.zeros(9001), np.zeros(9001))
     for at in (0, 4500, -1):
         inputs = np.ones(9001, kind)
@@ -181,7 +202,9 @@ def test_a_nan_that_slips_through_is_still_randomised(kernel: Any) -> None:
         low, out = np.full(4001, -1e3), np.empty(packed_size(sampler.bits, 4001), np.uint8)
         expected = REFERENCE.pack(REFERENCE.sample(sampler, low, seeded_rng(8)), sampler.bits)
         block = seeded_rng(8).draw(4001)
-        total = kernel._sample(Job(sampler, Gain.of(1.0, sampler.scale), Flat.of(inputs), block, out, 2))
+        total = kernel._sample(
+            Job(sampler, Gain.of(1.0, sampler.scale), Flat.of(inputs), block, out, 2)
+        )
         assert out.tobytes() == expected
         assert not np.isfinite(total)
 
@@ -234,7 +257,9 @@ def test_packing_refuses_what_does_not_fit(kernel: Any) -> None:
 @pytest.mark.parametrize("name", ["cpu"])
 def test_any_codes_pack_like_the_reference(name: str, data: st.DataObject) -> None:
     bits = data.draw(st.integers(1, 16))
-    codes = np.array(data.draw(st.lists(st.integers(0, 2**bits - 1), max_size=200)), dtype=np.uint16)
+    codes = np.array(
+        data.draw(st.lists(st.integers(0, 2**bits - 1), max_size=200)), dtype=np.uint16
+    )
     assert select(name).pack(codes, bits) == REFERENCE.pack(codes, bits)
 
 
@@ -266,7 +291,9 @@ def test_any_update_is_sampled_like_the_reference(
     order=st.sampled_from([1, 2]),
 )
 @pytest.mark.parametrize("name", ["cpu"])
-def test_norms_agree_to_the_last_bit(name: str, values: list[float], repeat: int, order: Any) -> None:
+def test_norms_agree_to_the_last_bit(
+    name: str, values: list[float], repeat: int, order: Any
+) -> None:
     inputs = np.array(values * repeat)
     assert select(name).norm(inputs, order) == REFERENCE.norm(inputs, order)
 
@@ -313,17 +340,23 @@ class Meddler:
 @pytest.mark.parametrize("order", [1, 2])
 @pytest.mark.parametrize("index", [0, 3, 4, 17])
 @pytest.mark.parametrize("radius", [0.3, 40.0, 1e6])
-def test_clipped_codes_are_those_of_the_clip_factor(kernel: Any, order: Any, index: int, radius: float) -> None:
+def test_clipped_codes_are_those_of_the_clip_factor(
+    kernel: Any, order: Any, index: int, radius: float
+) -> None:
     sampler, inputs = SAMPLERS[index], update(5003, index)
     factor = Clip.of(REFERENCE.norm(inputs, order), radius, order).factor
     assert (factor == 1.0) == (radius > 1000)
-    expected = REFERENCE.pack(REFERENCE.sample(sampler, inputs, seeded_rng(5), factor=factor), sampler.bits)
+    expected = REFERENCE.pack(
+        REFERENCE.sample(sampler, inputs, seeded_rng(5), factor=factor), sampler.bits
+    )
     parts = [inputs[:1001], inputs[1001:1001], inputs[1001:].astype(np.float64)]
     for same in (inputs, inputs.astype(np.float64), parts):
         out = np.full(packed_size(sampler.bits, 5003), 0xAA, np.uint8)
         if same is parts:  # blocks begin with each array, so the norm may differ in its last bit
             factor = Clip.of(REFERENCE.norm(parts, order), radius, order).factor
-            expected = REFERENCE.pack(REFERENCE.sample(sampler, inputs, seeded_rng(5), factor=factor), sampler.bits)
+            expected = REFERENCE.pack(
+                REFERENCE.sample(sampler, inputs, seeded_rng(5), factor=factor), sampler.bits
+            )
         kernel.sample_clipped(sampler, same, order, radius, seeded_rng(5), out)
         assert out.tobytes() == expected
 
@@ -333,16 +366,21 @@ def rotated(index: int, size: int, block: int, radius: float) -> tuple[Any, byte
     """An update and the reference's bytes, which are the same for all kernels."""
     sampler, inputs = SAMPLERS[index], update(size, index)
     inputs[3] = 40.0
-    own = REFERENCE.rotate(inputs, 9, block, factor=rotated_factor(REFERENCE.norm(inputs, 2), radius))
+    own = REFERENCE.rotate(
+        inputs, 9, block, factor=rotated_factor(REFERENCE.norm(inputs, 2), radius)
+    )
     assert np.linalg.norm(own.astype(np.float64)) < radius
     return inputs, REFERENCE.pack(REFERENCE.sample(sampler, own, seeded_rng(5)), sampler.bits)
 
 
 @pytest.mark.parametrize("index", [0, 3, 4])
 @pytest.mark.parametrize(
-    ("size", "block"), [(5003, 4096), (5003, 64), (150_001, 4096), (131_072, 2048), (70_000, 65_536)]
+    ("size", "block"),
+    [(5003, 4096), (5003, 64), (150_001, 4096), (131_072, 2048), (70_000, 65_536)],
 )
-def test_rotated_codes_are_those_of_the_rotated_update(kernel: Any, index: int, size: int, block: int) -> None:
+def test_rotated_codes_are_those_of_the_rotated_update(
+    kernel: Any, index: int, size: int, block: int
+) -> None:
     sampler = SAMPLERS[index]
     for radius in (0.5, 1e4):
         inputs, expected = rotated(index, size, block, radius)
@@ -355,7 +393,9 @@ def test_rotated_codes_are_those_of_the_rotated_update(kernel: Any, index: int, 
 
 @pytest.mark.parametrize("value", [100.0, np.nan, np.inf])
 @pytest.mark.parametrize("size", [5001, 150_001])
-def test_an_update_that_grows_while_it_is_rotated_is_not_released(kernel: Any, value: float, size: int) -> None:
+def test_an_update_that_grows_while_it_is_rotated_is_not_released(
+    kernel: Any, value: float, size: int
+) -> None:
     """Written to after its norm is known: what is sampled is measured itself, so it is refused, and nothing is left."""
     inputs = np.full(size, 1e-3, np.float32)
     out = np.full(packed_size(1, size), 0xAA, np.uint8)
@@ -365,7 +405,9 @@ def test_an_update_that_grows_while_it_is_rotated_is_not_released(kernel: Any, v
     assert not out.any()
 
 
-def _released_nothing(kernel: Any, sampler: Any, inputs: Any, radius: float, rng: Any, out: Any) -> None:
+def _released_nothing(
+    kernel: Any, sampler: Any, inputs: Any, radius: float, rng: Any, out: Any
+) -> None:
     """Every kernel looks twice, so it refuses and leaves nothing."""
     with pytest.raises(InvalidParameter, match="must not change"):
         kernel.sample_clipped(sampler, inputs, 2, radius, rng, out)
@@ -402,12 +444,15 @@ def test_measuring_and_sampling_apart_release_what_they_should_not(kernel: Any) 
     rng = Meddler(lambda: inputs.__setitem__(slice(None), 100.0))
     rng.meddle()
     kernel.sample_packed(SAMPLERS[0], inputs, rng, out, factor=factor)
-    kernel.sample_packed(SAMPLERS[0], np.full(9001, 100.0, np.float32), seeded_rng(1), unclipped, factor=factor)
+    kernel.sample_packed(
+        SAMPLERS[0], np.full(9001, 100.0, np.float32), seeded_rng(1), unclipped, factor=factor
+    )
     np.testing.assert_array_equal(out, unclipped)
 
 
 @pytest.mark.parametrize(
-    ("magnitude", "radius"), [(1e300, 1.0), (1e-300, 1e-301), (1e-300, 1.0), (0.0, 1.0), (1e200, 1e-200)]
+    ("magnitude", "radius"),
+    [(1e300, 1.0), (1e-300, 1e-301), (1e-300, 1.0), (0.0, 1.0), (1e200, 1e-200)],
 )
 def test_extreme_updates_are_clipped(kernel: Any, magnitude: float, radius: float) -> None:
     sampler, inputs = make_sampler(2, 1, 2.0, 0.5), update(3001, 4, np.float64) * magnitude

@@ -39,7 +39,9 @@ def test_the_same_seed_gives_the_same_codes_and_another_does_not(mechanism: Any)
 
 def test_two_secure_encodings_differ(mechanism: Any) -> None:
     vector = update(mechanism.ball)
-    assert not np.array_equal(encode(mechanism, vector, secure_rng()), encode(mechanism, vector, secure_rng()))
+    assert not np.array_equal(
+        encode(mechanism, vector, secure_rng()), encode(mechanism, vector, secure_rng())
+    )
 
 
 def test_codes_are_unsigned_and_fit_their_bits(mechanism: Any) -> None:
@@ -85,7 +87,11 @@ def test_decoding_refuses_what_are_not_its_codes(mechanism: Any) -> None:
     if 0 < mechanism.layout.bits < 32:
         fifth = np.arange(codes.size) == 5
         beyond = 2**mechanism.layout.bits
-        wrong += [codes.astype(np.float64), np.where(fifth, -1, codes), np.where(fifth, beyond, codes)]
+        wrong += [
+            codes.astype(np.float64),
+            np.where(fifth, -1, codes),
+            np.where(fifth, beyond, codes),
+        ]
     for bad in wrong:
         with pytest.raises((InvalidParameter, InvalidPayload)):
             decode(mechanism, bad)
@@ -136,7 +142,9 @@ def test_the_boundary_itself_is_inside(mechanism: Any) -> None:
 
 
 def test_replacing_costs_at_least_as_much_as_zeroing(mechanism: Any) -> None:
-    zero, replace = (mechanism.privacy(adjacency) for adjacency in (Adjacency.ZERO_OUT, Adjacency.REPLACE_ONE))
+    zero, replace = (
+        mechanism.privacy(adjacency) for adjacency in (Adjacency.ZERO_OUT, Adjacency.REPLACE_ONE)
+    )
     for alpha in ORDERS:
         assert 0 < zero.rdp(alpha) <= replace.rdp(alpha)
     assert zero.pure_epsilon() <= replace.pure_epsilon()
@@ -167,7 +175,9 @@ def test_repeating_is_composing(mechanism: Any, adjacency: Adjacency) -> None:
 
 
 def test_an_adjacency_must_be_named(mechanism: Any) -> None:
-    with pytest.raises(InvalidParameter, match="adjacency must be one of zero-out, replace-one, got 'remove'"):
+    with pytest.raises(
+        InvalidParameter, match="adjacency must be one of zero-out, replace-one, got 'remove'"
+    ):
         mechanism.privacy("remove")
     assert mechanism.privacy("zero-out").adjacency is Adjacency.ZERO_OUT
 

@@ -41,7 +41,16 @@ class Table(ctypes.Structure):
 def compiled(folder: Path, name: str, command: Sequence[str], *extra: str) -> Path:
     """Compile the two sources, and what ``extra`` names, with another command."""
     target = folder / name
-    words = [*command, *FLAGS, *extra, *map(str, SOURCES), "-o", str(target), "-I", str(build.FOLDER)]
+    words = [
+        *command,
+        *FLAGS,
+        *extra,
+        *map(str, SOURCES),
+        "-o",
+        str(target),
+        "-I",
+        str(build.FOLDER),
+    ]
     done = subprocess.run(words, capture_output=True, text=True)
     assert done.returncode == 0, done.stderr
     return target
@@ -53,12 +62,16 @@ class Client:
     def __init__(self, library: Any, table: bytes) -> None:
         self.library = library
         for name in ("qb_find", "qb_payload_size", "qb_workspace_size"):
-            getattr(library, name).restype = ctypes.c_void_p if name == "qb_find" else ctypes.c_size_t
+            getattr(library, name).restype = (
+                ctypes.c_void_p if name == "qb_find" else ctypes.c_size_t
+            )
         self.memory = np.zeros(-(-len(table) // 8), np.uint64)
         self.memory.view(np.uint8)[: len(table)] = np.frombuffer(table, np.uint8)
         self.table = Table()
         self.status = library.qb_table_open(
-            ctypes.c_void_p(self.memory.ctypes.data), ctypes.c_size_t(len(table)), ctypes.byref(self.table)
+            ctypes.c_void_p(self.memory.ctypes.data),
+            ctypes.c_size_t(len(table)),
+            ctypes.byref(self.table),
         )
 
     def find(self, text: str) -> ctypes.c_void_p | None:
@@ -96,7 +109,11 @@ class Client:
         room = ctypes.create_string_buffer(128)
         length = ctypes.c_size_t()
         status = self.library.qb_ledger_line(
-            ctypes.byref(self.table), self.find(text), ctypes.c_uint64(spent), room, ctypes.byref(length)
+            ctypes.byref(self.table),
+            self.find(text),
+            ctypes.c_uint64(spent),
+            room,
+            ctypes.byref(length),
         )
         return status, room.raw[: length.value].decode()
 
@@ -111,7 +128,9 @@ class Keyed:
         return DeviceBlock(count, tuple(np.frombuffer(self.key, "<u4").tolist()))
 
 
-def by_python(mechanism: Mechanism, update: np.ndarray, key: bytes, kernel: str | None = None) -> bytes:
+def by_python(
+    mechanism: Mechanism, update: np.ndarray, key: bytes, kernel: str | None = None
+) -> bytes:
     """The payload of Python's own client."""
     return Uplink(mechanism, kernel=kernel).send(np.asarray(update, np.float32), Keyed(key))
 
@@ -127,14 +146,18 @@ def mechanisms() -> dict[str, Mechanism]:
         "one bit, rotated": usual,
         "one bit": plain,
         "one bit, steep": InterpolatedMVU(solve(DesignSpec(2, 1, 12.0)), small, 8.0, True),
-        "one bit, one large block": evolve(plain, ball=Ball("l2", 3.0, 9001), rotation=Rotation(8192, 7)),
+        "one bit, one large block": evolve(
+            plain, ball=Ball("l2", 3.0, 9001), rotation=Rotation(8192, 7)
+        ),
         "one bit, l1": InterpolatedMVU(solve(DesignSpec(2, 1, 1.0)), Ball("l1", 1.0, 21)),
         "two bits": InterpolatedMVU(solve(DesignSpec(2, 2, 2.0)), small),
         "three bits, five levels": InterpolatedMVU(solve(DesignSpec(5, 3, 3.0)), small, 2.0),
         "a seed": vector,
         "a seed, shared rows": evolve(vector, rows=12345678901234567890),
         "a seed, all rows": calibrate("vmvu", ball=Ball("l2", 1.0, 21), **asked).mechanism,
-        "a seed, of many coordinates": calibrate("vmvu", ball=Ball("l2", 1.0, 20_000), **asked).mechanism,
+        "a seed, of many coordinates": calibrate(
+            "vmvu", ball=Ball("l2", 1.0, 20_000), **asked
+        ).mechanism,
     }
 
 

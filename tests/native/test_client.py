@@ -35,7 +35,7 @@ from quietbit.errors import InvalidParameter
 from quietbit.kernel.native import build
 from quietbit.mechanism.registry import canonical_text
 from quietbit.node.client_table import client_table, ledger_begin, ledger_line
-from quietbit.node.question import description_of
+from quietbit.node.request import description_of
 from quietbit.target import Target
 
 COMPILER = build.find_compiler()
@@ -83,7 +83,9 @@ def test_ten_thousand_payloads_are_those_of_python(client: Client) -> None:
 def test_a_payload_is_received(client: Client) -> None:
     mechanism = KNOWN["a seed"]
     update = np.full(650, 0.01, np.float32)
-    payloads = [client.release(canonical_text(mechanism), update, bytes([k]) * 32)[1] for k in range(40)]
+    payloads = [
+        client.release(canonical_text(mechanism), update, bytes([k]) * 32)[1] for k in range(40)
+    ]
     assert {len(payload) for payload in payloads} == {80}
     mean = Uplink(mechanism).receive(payloads)
     assert float(mean @ update) > 0
@@ -145,7 +147,11 @@ def test_prices_hold_and_budgets_end(library: Any) -> None:
     single = Client(library, client_table([one], target))
     budget = single.table.budget
     cost = one.cost(target.adjacency)
-    assert (cost * budget).epsilon(target.delta) <= target.epsilon < (cost * (budget + 1)).epsilon(target.delta)
+    assert (
+        (cost * budget).epsilon(target.delta)
+        <= target.epsilon
+        < (cost * (budget + 1)).epsilon(target.delta)
+    )
     text = canonical_text(one)
     assert single.line(text, budget - 1)[0] == OK
     assert single.line(text, budget)[0] == BUDGET
@@ -211,11 +217,17 @@ def test_a_forged_table_reads_nothing_beyond_its_bytes(library: Any) -> None:
     for _ in range(300):
         changed = bytearray(table[:-32])
         place = 40 + 8 * int(generator.integers(0, 3 * 432 // 8))
-        changed[place : place + 8] = generator.bytes(8) if generator.integers(2) else bytes(7) + b"\x7f"
+        changed[place : place + 8] = (
+            generator.bytes(8) if generator.integers(2) else bytes(7) + b"\x7f"
+        )
         opened = Client(library, bytes(changed) + hashlib.sha256(changed).digest())
         if opened.status == OK:
             for mechanism in known:
-                opened.release(canonical_text(mechanism), np.zeros(mechanism.ball.dimension, np.float32), bytes(32))
+                opened.release(
+                    canonical_text(mechanism),
+                    np.zeros(mechanism.ball.dimension, np.float32),
+                    bytes(32),
+                )
 
 
 def test_other_mechanisms_have_no_client_in_c() -> None:
@@ -228,7 +240,17 @@ def test_other_mechanisms_have_no_client_in_c() -> None:
 
 
 def test_the_client_on_the_command_line(tmp_path: Path) -> None:
-    program = compiled(tmp_path, "client", COMPILER, "-O1", "-DQB_STATIC", "-Wall", "-Wextra", "-Werror", str(EXAMPLE))
+    program = compiled(
+        tmp_path,
+        "client",
+        COMPILER,
+        "-O1",
+        "-DQB_STATIC",
+        "-Wall",
+        "-Wextra",
+        "-Werror",
+        str(EXAMPLE),
+    )
     mechanism = KNOWN["one bit, rotated"]
     target = Target(9.0, 1e-5, "zero-out")
     table = client_table([mechanism], target)
@@ -278,7 +300,10 @@ def test_conformance_vectors_are_kept(library: Any, name: str) -> None:
         update = np.frombuffer(bytes.fromhex(release["update"]), "<f4")
         sent = opened.release(content["text"], update, bytes.fromhex(release["key"]))
         assert sent == (OK, bytes.fromhex(release["payload"]))
-        assert opened.release(content["description_text"], update, bytes.fromhex(release["key"])) == sent
+        assert (
+            opened.release(content["description_text"], update, bytes.fromhex(release["key"]))
+            == sent
+        )
     for text in content["refused"]["texts"]:
         assert opened.find(text) is None
     for refused in content["refused"]["updates"]:

@@ -23,8 +23,16 @@ FUZZ = Path(__file__).with_name("fuzz.c")
 EXAMPLE = Path(__file__).parents[2] / "examples" / "c-client" / "client.c"
 QEMU = shutil.which("qemu-aarch64-static") or shutil.which("qemu-aarch64")
 ZIG = [sys.executable, "-m", "ziglang", "cc"]
-needs_zig = pytest.mark.skipif(find_spec("ziglang") is None, reason="needs the ziglang wheel: pip install ziglang")
-SANITIZERS = ("-fsanitize=address,undefined", "-fno-sanitize-recover=all", "-g", "-O1", "-DQB_STATIC")
+needs_zig = pytest.mark.skipif(
+    find_spec("ziglang") is None, reason="needs the ziglang wheel: pip install ziglang"
+)
+SANITIZERS = (
+    "-fsanitize=address,undefined",
+    "-fno-sanitize-recover=all",
+    "-g",
+    "-O1",
+    "-DQB_STATIC",
+)
 
 
 def has_sanitizers(folder: Path) -> bool:
@@ -40,7 +48,13 @@ def fuzz(folder: Path, iterations: int, seed: int) -> None:
     program = compiled(folder, "fuzz", COMPILER, *SANITIZERS, str(FUZZ))
     known = mechanisms()
     tables = []
-    for name in ("one bit, rotated", "one bit", "three bits, five levels", "a seed", "a seed, all rows"):
+    for name in (
+        "one bit, rotated",
+        "one bit",
+        "three bits, five levels",
+        "a seed",
+        "a seed, all rows",
+    ):
         tables.append(folder / f"{len(tables)}.table")
         tables[-1].write_bytes(client_table([known[name]], TARGET))
     command = [str(program), str(seed), str(iterations), *map(str, tables)]
@@ -73,10 +87,21 @@ def test_many_random_tables_and_updates_under_sanitizers(tmp_path: Path) -> None
         ("aarch64-windows-gnu", ".dll"),
     ],
 )
-def test_the_library_is_built_for_another_platform(tmp_path: Path, target: str, suffix: str) -> None:
+def test_the_library_is_built_for_another_platform(
+    tmp_path: Path, target: str, suffix: str
+) -> None:
     library = tmp_path / f"quietbit{suffix}"
     independent = [] if "windows" in target else ["-fPIC"]
-    command = [*ZIG, "-target", target, *build.FLAGS, *independent, *map(str, SOURCES), "-o", str(library)]
+    command = [
+        *ZIG,
+        "-target",
+        target,
+        *build.FLAGS,
+        *independent,
+        *map(str, SOURCES),
+        "-o",
+        str(library),
+    ]
     done = subprocess.run(command, capture_output=True, text=True)
     assert done.returncode == 0, done.stderr
     magic = library.read_bytes()[:4]

@@ -47,7 +47,11 @@ def test_the_module_is_that_of_the_sources() -> None:
 def test_node_runs_the_vectors() -> None:
     files = [file_of(name) for name in WRITTEN]
     short = [file for file in files if json.loads(file.read_text())["table"] is not None]
-    assert run_node(*short) == {"imports": 0, "payloads": 12 * len(short), "refusals": 10 * len(short)}
+    assert run_node(*short) == {
+        "imports": 0,
+        "payloads": 12 * len(short),
+        "refusals": 10 * len(short),
+    }
 
 
 @pytest.mark.long
@@ -59,7 +63,9 @@ def test_node_sends_two_thousand_payloads_of_python(tmp_path: Path) -> None:
         for number, update in enumerate(updates(mechanism.domain.dimension, 100, 3)):
             key = hashlib.sha256(f"{name} {number}".encode()).digest()
             payload = by_python(mechanism, update, key)
-            content["releases"].append({"update": update.tobytes().hex(), "key": key.hex(), "payload": payload.hex()})
+            content["releases"].append(
+                {"update": update.tobytes().hex(), "key": key.hex(), "payload": payload.hex()}
+            )
         content["table"] = table_of(mechanism)
         files.append(tmp_path / f"{len(files)}.json")
         files[-1].write_text(json.dumps(content))

@@ -1,9 +1,10 @@
 """Write the conformance vectors of clients: ``PYTHONPATH=tests python -m native.vector_maker``.
 
-A file has one mechanism. Its ``releases`` each have an update (float32, little-endian, in hexadecimal), a key of 32
-bytes and the payload that a client must send for them. ``refused`` has texts that a client which allows this mechanism
-alone must refuse, and updates that it must refuse with the reason. ``table`` is what the C client reads, where it is
-short. docs/how-to/write-a-client.md explains every field.
+A file has one mechanism. Its ``releases`` each have an update (float32, little-endian, in
+hexadecimal), a key of 32 bytes and the payload that a client must send for them. ``refused`` has
+texts that a client which allows this mechanism alone must refuse, and updates that it must refuse
+with the reason. ``table`` is what the C client reads, where it is short.
+docs/how-to/write-a-client.md explains every field.
 """
 
 from __future__ import annotations
@@ -19,7 +20,7 @@ from native.kit import TARGET, by_python, mechanisms, updates
 from quietbit import Mechanism
 from quietbit.mechanism.registry import canonical_text, describe, identity_of
 from quietbit.node.client_table import client_table
-from quietbit.node.question import description_of
+from quietbit.node.request import description_of
 
 FOLDER = Path(__file__).parent.parent / "vectors"
 LONGEST_TABLE = 100_000

@@ -34,7 +34,9 @@ def test_an_image_installs_what_is_locked_and_runs_as_nobody_special(role):
     installs = [words for verb, words in steps if verb == "RUN" and "pip install" in words]
     assert len(installs) == 2
     assert "--require-hashes" in installs[0]
-    assert "--no-deps --no-index" in installs[1]  # quietbit is in no index: nothing may be fetched by that name
+    assert (
+        "--no-deps --no-index" in installs[1]
+    )  # quietbit is in no index: nothing may be fetched by that name
     copied = [words.split()[0] for verb, words in steps if verb == "COPY"]
     assert copied == [f"supply/locks/{ROLES[role]}.txt", "dist/quietbit-*.whl"]
     assert (ROOT / copied[0]).is_file()
@@ -82,7 +84,9 @@ def test_commands_are_those_of_the_programs(role):
         assert f'quietbit.gatekeeper="{socket}"' in asked
         flower = Path(sys.executable).with_name("flower-supernode")
         if flower.exists():
-            said = subprocess.run([flower, "--help"], capture_output=True, text=True, timeout=120).stdout
+            said = subprocess.run(
+                [flower, "--help"], capture_output=True, text=True, timeout=120
+            ).stdout
             assert not [word for word in asked if word.startswith("--") and word not in said]
     else:
         privacy = json.loads((ROOT / "deploy" / role / "privacy.json").read_text())
@@ -96,11 +100,15 @@ def test_an_image_is_built_and_its_app_cannot_read_the_ledger(role, tmp_path):
     if docker is None or subprocess.run([docker, "info"], capture_output=True).returncode != 0:
         pytest.skip("needs docker and a daemon that answers")
     tree = tmp_path / "tree"
-    shutil.copytree(ROOT, tree, ignore=shutil.ignore_patterns(".venv", ".git", "site", "dist", "*_cache"))
+    shutil.copytree(
+        ROOT, tree, ignore=shutil.ignore_patterns(".venv", ".git", "site", "dist", "*_cache")
+    )
     make = [sys.executable, "-m", "build", "--no-isolation", "--wheel", "--outdir", "dist", "."]
     subprocess.run(make, cwd=tree, check=True)
     name = f"quietbit-test-{role}"
-    built = subprocess.run([docker, "build", "-q", "-f", f"deploy/{role}/Containerfile", "-t", name, "."], cwd=tree)
+    built = subprocess.run(
+        [docker, "build", "-q", "-f", f"deploy/{role}/Containerfile", "-t", name, "."], cwd=tree
+    )
     if built.returncode != 0:
         pytest.skip("the image could not be built: its base or its packages cannot be fetched here")
 

@@ -1,7 +1,8 @@
 """Wheel and sdist as a stranger gets them: built, installed into an empty environment, and tried there.
 
-The environment is filled in two steps: numpy and scipy alone, with which the library must import and work; then the
-rest of what the wheel asks for, with which the command must work. Only the pinned versions are installed.
+The environment is filled in two steps: numpy and scipy alone, with which the library must import
+and work; then the rest of what the wheel asks for, with which the command must work. Only the
+pinned versions are installed.
 """
 
 from __future__ import annotations
@@ -24,11 +25,19 @@ CONSTRAINTS = ROOT / "constraints.txt"
 pytestmark = pytest.mark.slow
 
 
-def run(*words: object, cwd: Path, ok: bool = True, **extra: str) -> subprocess.CompletedProcess[str]:
+def run(
+    *words: object, cwd: Path, ok: bool = True, **extra: str
+) -> subprocess.CompletedProcess[str]:
     """A program in a clean environment of variables: nothing of this checkout is on its path."""
-    kept = {key: value for key, value in os.environ.items() if not key.startswith(("PYTHON", "COV_", "QUIETBIT"))}
+    kept = {
+        key: value
+        for key, value in os.environ.items()
+        if not key.startswith(("PYTHON", "COV_", "QUIETBIT"))
+    }
     command = [str(word) for word in words]
-    result = subprocess.run(command, cwd=cwd, env=kept | extra, capture_output=True, text=True, timeout=600)
+    result = subprocess.run(
+        command, cwd=cwd, env=kept | extra, capture_output=True, text=True, timeout=600
+    )
     assert result.returncode == 0 or not ok, result.stdout + result.stderr
     return result
 
@@ -37,7 +46,18 @@ def run(*words: object, cwd: Path, ok: bool = True, **extra: str) -> subprocess.
 def checkout(tmp_path_factory: pytest.TempPathFactory) -> Path:
     """A copy of the sources as they are now: other tests write caches beside them while this one reads."""
     copy = tmp_path_factory.mktemp("checkout") / "quietbit"
-    left = (".venv", ".git", "__pycache__", ".*_cache", ".hypothesis", "site", "dist", "build", "demo-output", "runs")
+    left = (
+        ".venv",
+        ".git",
+        "__pycache__",
+        ".*_cache",
+        ".hypothesis",
+        "site",
+        "dist",
+        "build",
+        "demo-output",
+        "runs",
+    )
     shutil.copytree(ROOT, copy, ignore=shutil.ignore_patterns(*left, "_outer-*", "_build-*"))
     (copy / "site").mkdir()
     (copy / "site" / "index.html").write_text("made by mkdocs: not to be packed")
@@ -53,7 +73,17 @@ def dist(tmp_path_factory: pytest.TempPathFactory, checkout: Path) -> Path:
 
 
 def build(tree: Path, out: Path, *options: str) -> None:
-    run(sys.executable, "-m", "build", "--no-isolation", *options, "--outdir", out, tree, cwd=tree.parent)
+    run(
+        sys.executable,
+        "-m",
+        "build",
+        "--no-isolation",
+        *options,
+        "--outdir",
+        out,
+        tree,
+        cwd=tree.parent,
+    )
 
 
 @pytest.fixture(scope="module")
@@ -86,18 +116,30 @@ class Environment:
 
     def pip(self, *words: object, ok: bool = True) -> subprocess.CompletedProcess[str]:
         """Our pip on that environment, which does without one of its own."""
-        ours = (sys.executable, "-m", "pip", "--python", self.bin / "python", "--disable-pip-version-check", *words)
+        ours = (
+            sys.executable,
+            "-m",
+            "pip",
+            "--python",
+            self.bin / "python",
+            "--disable-pip-version-check",
+            *words,
+        )
         return run(*ours, cwd=self.folder, ok=ok)
 
     def install(self, *words: object, ok: bool = True) -> subprocess.CompletedProcess[str]:
-        return self.pip("install", "--quiet", "--no-compile", "--constraint", CONSTRAINTS, *words, ok=ok)
+        return self.pip(
+            "install", "--quiet", "--no-compile", "--constraint", CONSTRAINTS, *words, ok=ok
+        )
 
     def python(self, code: str) -> str:
         return run(self.bin / "python", "-W", "error", "-c", code, cwd=self.folder).stdout
 
     def quietbit(self, *words: object, ok: bool = True) -> subprocess.CompletedProcess[str]:
         cache = str(self.folder / "cache")
-        return run(self.bin / "quietbit", *words, cwd=self.folder, ok=ok, QUIETBIT_CACHE=cache, TERM="dumb")
+        return run(
+            self.bin / "quietbit", *words, cwd=self.folder, ok=ok, QUIETBIT_CACHE=cache, TERM="dumb"
+        )
 
 
 @pytest.fixture(scope="module")
@@ -106,7 +148,9 @@ def bare(tmp_path_factory: pytest.TempPathFactory, wheel: Path) -> Environment:
     made = Environment(tmp_path_factory.mktemp("bare"))
     reached = made.install("threadpoolctl", "--target", made.folder / "probe", ok=False)
     if reached.returncode != 0:
-        pytest.skip("needs a package index that pip can reach: threadpoolctl could not be fetched from any")
+        pytest.skip(
+            "needs a package index that pip can reach: threadpoolctl could not be fetched from any"
+        )
     made.install("numpy", "scipy", "attrs")
     made.install("--no-deps", wheel)
     return made
@@ -132,11 +176,16 @@ except quietbit.errors.MissingDependency as error:
 """
 
 
-# One test that goes from step to step: the environment takes half a minute to make, and tests may run in any order.
+# One test that goes from step to step: the environment takes half a minute to make, and tests may
+# run in any order.
 @pytest.mark.long
-def test_a_stranger_installs_and_tries_the_wheel(bare: Environment, wheel: Path, laboratory: Path) -> None:
+def test_a_stranger_installs_and_tries_the_wheel(
+    bare: Environment, wheel: Path, laboratory: Path
+) -> None:
     refusal = bare.python(NUMPY_AND_SCIPY_ALONE)
-    said = "This needs the package cryptography, which is not installed: pip install 'quietbit[all]'"
+    said = (
+        "This needs the package cryptography, which is not installed: pip install 'quietbit[all]'"
+    )
     assert refusal == f"{said}.\n"
 
     bare.install(wheel)  # now with what it depends on
@@ -155,14 +204,20 @@ def test_a_stranger_installs_and_tries_the_wheel(bare: Environment, wheel: Path,
     assert json.loads(bare.quietbit("calibrate", *wanted, "--json").stdout)["epsilon_upper"] <= 3
     assert "No such command 'figure'" in bare.quietbit("figure", ok=False).stderr
     bare.install("--no-deps", laboratory)  # brings commands and families by its entry points
-    bare.quietbit("design", "--levels", 8, "--bits", 2, "--design-epsilon", 3, "--out", "table.json")
+    bare.quietbit(
+        "design", "--levels", 8, "--bits", 2, "--design-epsilon", 3, "--out", "table.json"
+    )
     bare.quietbit("certify", "table.json", "--no-bound")
     refused = bare.quietbit("figure", "bias-variance", "--out", "figure.png", ok=False)
     assert refused.returncode == 2
     assert "install the wheel of quietbit-lab that was built with this one" in refused.stderr
-    bare.install("quietbit[accounting]")  # what a message says brings the extra, and no other quietbit
+    bare.install(
+        "quietbit[accounting]"
+    )  # what a message says brings the extra, and no other quietbit
     assert "Location: " + str(package.parent) in bare.pip("show", "quietbit").stdout
-    completion = run(bare.bin / "quietbit", cwd=bare.folder, _QUIETBIT_COMPLETE="source_bash").stdout
+    completion = run(
+        bare.bin / "quietbit", cwd=bare.folder, _QUIETBIT_COMPLETE="source_bash"
+    ).stdout
     assert "complete -o default -F _quietbit_completion quietbit" in completion
 
     (bare.folder / "right.py").write_text(
@@ -171,8 +226,18 @@ def test_a_stranger_installs_and_tries_the_wheel(bare: Environment, wheel: Path,
         "found = calibrate('imvu', ball=ball, epsilon=1.0, delta=1e-5, adjacency=Adjacency.ZERO_OUT)\n"
         "epsilon: float = found.guarantee.epsilon_upper\n"
     )
-    (bare.folder / "wrong.py").write_text("from quietbit import Ball\nball = Ball('no norm', 1.0, 'many')\n")
-    strict = ("-m", "mypy", "--strict", "--python-executable", bare.bin / "python", "--cache-dir", bare.folder / "mypy")
+    (bare.folder / "wrong.py").write_text(
+        "from quietbit import Ball\nball = Ball('no norm', 1.0, 'many')\n"
+    )
+    strict = (
+        "-m",
+        "mypy",
+        "--strict",
+        "--python-executable",
+        bare.bin / "python",
+        "--cache-dir",
+        bare.folder / "mypy",
+    )
     run(sys.executable, *strict, "right.py", cwd=bare.folder)
     seen = run(sys.executable, *strict, "wrong.py", cwd=bare.folder, ok=False)
     assert seen.returncode == 1
@@ -186,16 +251,34 @@ def test_the_wheel_holds_the_package_and_its_data(wheel: Path, checkout: Path) -
         metadata = message_from_bytes(archive.read(info))
         script = archive.read(info.replace("METADATA", "entry_points.txt")).decode()
     assert "quietbit/py.typed" in names
-    assert sum(Path(name).suffix in (".so", ".dylib", ".dll") for name in names) == 1  # the C kernel
+    assert (
+        sum(Path(name).suffix in (".so", ".dylib", ".dll") for name in names) == 1
+    )  # the C kernel
     assert "-py3-none-" in wheel.name
-    assert sum(name.startswith("quietbit/design/catalogue/") and name.endswith(".json") for name in names) == 208
+    assert (
+        sum(
+            name.startswith("quietbit/design/catalogue/") and name.endswith(".json")
+            for name in names
+        )
+        == 208
+    )
     assert packed(names) == files_under(checkout / "src")
     assert any(name.endswith("licenses/LICENSE") for name in names)
     assert "quietbit = quietbit.cli.main:main" in script
     assert metadata["Requires-Python"] == ">=3.11"
     always = [line for line in metadata.get_all("Requires-Dist") if "extra ==" not in line]
     assert sorted(line.split(">=")[0] for line in always) == [
-        *("attrs", "cbor2", "cryptography", "filelock", "numpy", "rich", "scipy", "threadpoolctl", "typer"),
+        *(
+            "attrs",
+            "cbor2",
+            "cryptography",
+            "filelock",
+            "numpy",
+            "rich",
+            "scipy",
+            "threadpoolctl",
+            "typer",
+        ),
     ]
     assert set(metadata.get_all("Provides-Extra")) >= {
         "torch",
@@ -213,7 +296,9 @@ def test_the_wheel_has_a_bill_of_materials(wheel: Path, checkout: Path) -> None:
         bill = json.loads(archive.read(place))
         info = next(name for name in archive.namelist() if name.endswith(".dist-info/METADATA"))
         metadata = message_from_bytes(archive.read(info))
-        inside = {name: archive.read(name) for name in archive.namelist() if name.endswith((".c", ".h"))}
+        inside = {
+            name: archive.read(name) for name in archive.namelist() if name.endswith((".c", ".h"))
+        }
     assert (bill["bomFormat"], bill["specVersion"]) == ("CycloneDX", "1.6")
     assert bill["metadata"]["component"]["name"] == "quietbit"
     assert bill["metadata"]["component"]["version"] == metadata["Version"]
@@ -225,7 +310,11 @@ def test_the_wheel_has_a_bill_of_materials(wheel: Path, checkout: Path) -> None:
     references = [one["bom-ref"] for one in bill["components"]]
     assert len(set(references)) == len(references)
     assert set(root["dependsOn"]) <= set(references)
-    digests = {one["name"]: one["hashes"][0]["content"] for one in bill["components"] if one["type"] == "file"}
+    digests = {
+        one["name"]: one["hashes"][0]["content"]
+        for one in bill["components"]
+        if one["type"] == "file"
+    }
     assert digests == {name: hashlib.sha256(data).hexdigest() for name, data in inside.items()}
     assert digests
 
@@ -248,7 +337,9 @@ def packed(names: set[str]) -> set[str]:
 
 
 def files_under(sources: Path) -> set[str]:
-    return {str(path.relative_to(sources)) for path in sources.glob("quietbit*/**/*") if path.is_file()}
+    return {
+        str(path.relative_to(sources)) for path in sources.glob("quietbit*/**/*") if path.is_file()
+    }
 
 
 def test_the_laboratory_is_a_wheel_of_its_own(laboratory: Path, checkout: Path) -> None:
@@ -258,7 +349,11 @@ def test_the_laboratory_is_a_wheel_of_its_own(laboratory: Path, checkout: Path) 
         metadata = message_from_bytes(archive.read(info))
         points = archive.read(info.replace("METADATA", "entry_points.txt")).decode()
     assert packed(names) == files_under(checkout / "packages" / "lab" / "src")
-    assert {Path(name).suffix for name in names if "/page_parts/" in name} >= {".css", ".html", ".js"}
+    assert {Path(name).suffix for name in names if "/page_parts/" in name} >= {
+        ".css",
+        ".html",
+        ".js",
+    }
     assert metadata["Name"] == "quietbit-lab"
     assert any(line.startswith("quietbit[") for line in metadata.get_all("Requires-Dist"))
     assert "[quietbit.commands]" in points
@@ -266,7 +361,9 @@ def test_the_laboratory_is_a_wheel_of_its_own(laboratory: Path, checkout: Path) 
 
 
 @pytest.mark.long
-def test_the_sdist_holds_all_that_is_needed_to_build_and_test(sdist: Path, wheel: Path, tmp_path: Path) -> None:
+def test_the_sdist_holds_all_that_is_needed_to_build_and_test(
+    sdist: Path, wheel: Path, tmp_path: Path
+) -> None:
     with tarfile.open(sdist) as archive:
         archive.extractall(tmp_path, filter="data")
     (tree,) = tmp_path.iterdir()
@@ -294,7 +391,9 @@ def test_the_sdist_holds_all_that_is_needed_to_build_and_test(sdist: Path, wheel
         "examples",
     ):
         assert any((tree / name).rglob("*")), name
-    leaked = [name for name in (".venv", ".git", "demo-output", "site", "dist") if (tree / name).exists()]
+    leaked = [
+        name for name in (".venv", ".git", "demo-output", "site", "dist") if (tree / name).exists()
+    ]
     assert leaked == []
     again = tmp_path / "again"
     build(tree, again, "--wheel")
@@ -304,7 +403,9 @@ def test_the_sdist_holds_all_that_is_needed_to_build_and_test(sdist: Path, wheel
 
 
 @pytest.mark.long
-def test_the_checkout_builds_the_wheel_of_its_sdist(wheel: Path, checkout: Path, tmp_path: Path) -> None:
+def test_the_checkout_builds_the_wheel_of_its_sdist(
+    wheel: Path, checkout: Path, tmp_path: Path
+) -> None:
     build(checkout, tmp_path, "--wheel")
     (direct,) = tmp_path.iterdir()
     with zipfile.ZipFile(wheel) as first, zipfile.ZipFile(direct) as second:

@@ -43,7 +43,9 @@ def test_a_lock_has_what_the_package_asks_for_in_the_versions_that_are_tested(na
         asked += PROJECT["optional-dependencies"][extra]
     for line in asked:
         assert re.match(r"[a-z0-9-]+", line)[0] in found, line
-    pins = dict(re.findall(r"^([\w.-]+)==(\S+)", (ROOT / "constraints.txt").read_text(), re.MULTILINE))
+    pins = dict(
+        re.findall(r"^([\w.-]+)==(\S+)", (ROOT / "constraints.txt").read_text(), re.MULTILINE)
+    )
     assert {package: found[package] for package in found if package in pins} == {
         package: pins[package] for package in found if package in pins
     }
@@ -54,7 +56,10 @@ def test_a_bill_changes_with_what_it_lists_and_with_nothing_else(monkeypatch):
     bill = sbom().bill
     first = bill(ROOT, "quietbit", "1.0", PROJECT["dependencies"])
     assert bill(ROOT, "quietbit", "1.0", PROJECT["dependencies"]) == first
-    assert bill(ROOT, "quietbit", "1.1", PROJECT["dependencies"])["serialNumber"] != first["serialNumber"]
+    assert (
+        bill(ROOT, "quietbit", "1.1", PROJECT["dependencies"])["serialNumber"]
+        != first["serialNumber"]
+    )
     assert "timestamp" not in first["metadata"]
     monkeypatch.setenv("SOURCE_DATE_EPOCH", "1700000000")
     assert bill(ROOT, "quietbit", "1.0", [])["metadata"]["timestamp"] == "2023-11-14T22:13:20Z"

@@ -1,10 +1,11 @@
 """Statistical assertions with a stated false-alarm rate.
 
-Idea     a correct sampler fails one of these with probability at most ``false_alarm``, whatever the number
-         of coordinates: the rate is divided by the number of comparisons (Bonferroni) and tails are exact
-         binomial ones. Nobody widens a tolerance; one raises the number of trials or finds the bug.
-Seeds    fixed on every change; the environment variable QUIETBIT_SEED replaces them, and failures print what
-         was used.
+Idea     a correct sampler fails one of these with probability at most ``false_alarm``, whatever the
+         number of coordinates: the rate is divided by the number of comparisons (Bonferroni) and
+         tails are exact binomial ones. Nobody widens a tolerance; one raises the number of trials
+         or finds the bug.
+Seeds    fixed on every change; the environment variable QUIETBIT_SEED replaces them, and failures
+         print what was used.
 """
 
 from __future__ import annotations
@@ -32,10 +33,14 @@ def seed(default: int) -> int:
 
 def tail_probability(count: Any, trials: Any, probability: Any) -> Any:
     """The smaller of P(X <= count) and P(X >= count) for X ~ Binomial(trials, probability)."""
-    return np.minimum(stats.binom.cdf(count, trials, probability), stats.binom.sf(count - 1, trials, probability))
+    return np.minimum(
+        stats.binom.cdf(count, trials, probability), stats.binom.sf(count - 1, trials, probability)
+    )
 
 
-def assert_binomial(counts: Any, trials: Any, probability: Any, false_alarm: float = FALSE_ALARM) -> None:
+def assert_binomial(
+    counts: Any, trials: Any, probability: Any, false_alarm: float = FALSE_ALARM
+) -> None:
     """Each count is Binomial(trials, probability), independent or not; arguments broadcast.
 
     Each of the two tails of each count gets its share of the false-alarm rate.
@@ -67,13 +72,19 @@ def assert_frequencies(codes: Any, probabilities: Any, false_alarm: float = FALS
     assert_binomial(counts, codes.shape[0], probabilities, false_alarm)
 
 
-def assert_mean(values: Any, expected: Any, low: float, high: float, false_alarm: float = FALSE_ALARM) -> None:
+def assert_mean(
+    values: Any, expected: Any, low: float, high: float, false_alarm: float = FALSE_ALARM
+) -> None:
     """Means over axis 0 of independent values in [low, high] are as expected (Hoeffding's inequality)."""
     values = np.asarray(values, dtype=np.float64)
     if values.size == 0 or values.min() < low or values.max() > high:
         raise StatisticalFailure(f"Values are missing or leave [{low}, {high}].")
     means = values.mean(axis=0)
-    reach = (high - low) * math.sqrt(math.log(2 * np.size(means) / false_alarm) / (2 * values.shape[0]))
+    reach = (high - low) * math.sqrt(
+        math.log(2 * np.size(means) / false_alarm) / (2 * values.shape[0])
+    )
     off = np.max(np.abs(means - expected))
     if not off <= reach:
-        raise StatisticalFailure(f"A mean is off by {off:.4g}, more than the {reach:.4g} that chance allows.")
+        raise StatisticalFailure(
+            f"A mean is off by {off:.4g}, more than the {reach:.4g} that chance allows."
+        )

@@ -26,7 +26,9 @@ def rejected(count: int, trials: int, probability: float, false_alarm: float) ->
 
 @pytest.mark.parametrize("probability", [0.5, 0.03, 0.9])
 @pytest.mark.parametrize("false_alarm", [0.1, 1e-3, 1e-9])
-def test_the_chance_of_rejection_is_at_most_the_rate(probability: float, false_alarm: float) -> None:
+def test_the_chance_of_rejection_is_at_most_the_rate(
+    probability: float, false_alarm: float
+) -> None:
     """Summed exactly over all outcomes, and not far below the rate: neither blunt nor trigger-happy."""
     trials = 400
     chance = sum(
@@ -88,7 +90,9 @@ def test_tails_are_exact_far_out() -> None:
     assert tail_probability(400, 400, 0.5) == pytest.approx(2.0**-400, rel=1e-9)
 
 
-def test_seeds_can_be_replaced(monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]) -> None:
+def test_seeds_can_be_replaced(
+    monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
     assert seed(5) == 5
     monkeypatch.setenv("QUIETBIT_SEED", "1000")
     assert seed(5) == 1005

@@ -1,8 +1,8 @@
 """The mean that a batch draws has the law of the per-client path, on scikit-learn's digits.
 
-False-alarm rates: at most 1e-9 each. Binomial counts are exact; sums of bounded variables use Bernstein's inequality;
-normal noise uses exact chi-square tails; the spread of Laplace sums uses their fourth moment and ten deviations, which
-is beyond 1e-9 for averages of this many variables.
+False-alarm rates: at most 1e-9 each. Binomial counts are exact; sums of bounded variables use
+Bernstein's inequality; normal noise uses exact chi-square tails; the spread of Laplace sums uses
+their fourth moment and ten deviations, which is beyond 1e-9 for averages of this many variables.
 """
 
 from __future__ import annotations
@@ -51,7 +51,9 @@ def assert_sums(sums, expected, variance, largest):
     log = math.log(2 * size / FALSE_ALARM)
     reach = largest * log / 3 + np.sqrt((largest * log / 3) ** 2 + 2 * log * variance)
     if np.any(off > reach):
-        raise StatisticalFailure(f"A sum is {np.max(off / reach):.3g} times as far off as chance allows.")
+        raise StatisticalFailure(
+            f"A sum is {np.max(off / reach):.3g} times as far off as chance allows."
+        )
 
 
 @pytest.fixture(scope="module")
@@ -86,8 +88,16 @@ def test_mean_and_variance_are_those_of_the_per_client_path(digits, name, rounds
     rows = np.zeros((COHORT, 656), dtype=np.float32)
     problem.updates(parameters, clients, LocalPlan(Norm.L2, CLIP), rows[:, :650])
     distinct, where = np.unique(rows[:, :650], return_inverse=True)
-    means = np.array([mechanism.expectation(float(u)) for u in distinct])[where].reshape(COHORT, 650).mean(axis=0)
-    spread = np.array([mechanism.variance(float(u)) for u in distinct])[where].reshape(COHORT, 650).sum(axis=0)
+    means = (
+        np.array([mechanism.expectation(float(u)) for u in distinct])[where]
+        .reshape(COHORT, 650)
+        .mean(axis=0)
+    )
+    spread = (
+        np.array([mechanism.variance(float(u)) for u in distinct])[where]
+        .reshape(COHORT, 650)
+        .sum(axis=0)
+    )
     spread /= COHORT**2
     mine = batch_draws(data, mechanism, parameters, clients, seed(41))
     values = getattr(mechanism, "values", np.array([-1.0, 1.0]))
@@ -96,12 +106,19 @@ def test_mean_and_variance_are_those_of_the_per_client_path(digits, name, rounds
         largest = 0.0  # sums of normals: Bernstein without its linear part
     assert_sums(mine.sum(axis=0), DRAWS * means, DRAWS * spread, largest)
     plan = flat_plan(
-        "imvu", clip=CLIP, adjacency="zero-out", design_epsilon=1.0, cohort=COHORT, rng="seeded", seed=seed(42)
+        "imvu",
+        clip=CLIP,
+        adjacency="zero-out",
+        design_epsilon=1.0,
+        cohort=COHORT,
+        rng="seeded",
+        seed=seed(42),
     )
     collector = UplinkCollector(problem, LocalPlan(Norm.L2, CLIP), plan, mechanism)
     theirs = np.array([collector.mean(parameters, clients, number) for number in range(rounds)])
     assert_sums(theirs.sum(axis=0), len(theirs) * means, len(theirs) * spread, largest)
-    # All coordinates together: squares in units of the variance. Their mean is 1, fourth moments are below 3.2.
+    # All coordinates together: squares in units of the variance. Their mean is 1, fourth moments
+    # are below 3.2.
     for draws in (mine, theirs):
         squares = ((draws - means) ** 2 / spread).sum()
         low, high = stats.chi2.isf([1 - FALSE_ALARM / 2, FALSE_ALARM / 2], draws.size)
@@ -115,7 +132,12 @@ def test_the_comparison_can_fail(digits):
     mine = batch_draws(data, mechanism, parameters, clients, 1)
     spread = mechanism.variance(0.0) / COHORT
     with pytest.raises(StatisticalFailure):
-        assert_sums(mine.sum(axis=0), DRAWS * (mine.mean(axis=0) + 5 * math.sqrt(spread)), DRAWS * spread, 0.1)
+        assert_sums(
+            mine.sum(axis=0),
+            DRAWS * (mine.mean(axis=0) + 5 * math.sqrt(spread)),
+            DRAWS * spread,
+            0.1,
+        )
     low, high = stats.chi2.isf([1 - FALSE_ALARM / 2, FALSE_ALARM / 2], mine.size)
     assert not low < (mine**2).sum() / (1.1 * spread) < high
 
@@ -141,10 +163,14 @@ def test_a_difference_of_gammas_is_a_sum_of_laplace_variables(clients):
     scale = 0.25 * CLIP
     mechanism = Laplace(Ball(Norm.L1, CLIP, 39), 0.25)
     mean = together([way_of(mechanism, clients)] * 400, clients, CPU)
-    found = mean(torch.zeros((400, 3, clients), dtype=torch.float64), torch.zeros((clients, 16)), seed(9))
+    found = mean(
+        torch.zeros((400, 3, clients), dtype=torch.float64), torch.zeros((clients, 16)), seed(9)
+    )
     noise = found.numpy().astype(np.float64).reshape(-1) * clients / scale
     count = noise.size  # variance 2 m, fourth central moment 12 m^2 + 12 m
     assert abs(noise.mean()) < 10 * math.sqrt(2 * clients / count)
-    assert abs((noise**2).mean() - 2 * clients) < 10 * math.sqrt((8 * clients**2 + 12 * clients) / count)
+    assert abs((noise**2).mean() - 2 * clients) < 10 * math.sqrt(
+        (8 * clients**2 + 12 * clients) / count
+    )
     sums = np.random.default_rng(0).laplace(size=(2000, clients)).sum(axis=1)
     assert stats.ks_2samp(noise, sums).pvalue > FALSE_ALARM

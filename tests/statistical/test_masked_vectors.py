@@ -32,7 +32,10 @@ def masked(ones: int) -> list[np.ndarray]:
     near = server.advertise({i: client.advertise() for i, client in clients.items()})
     inboxes = server.deal({i: client.share(near[i]) for i, client in clients.items()})
     codes = np.full(DIMENSION, ones, dtype=np.uint32)
-    return [plan.unpack(i, client.mask(codes, server.dealers(), inboxes[i])) for i, client in clients.items()]
+    return [
+        plan.unpack(i, client.mask(codes, server.dealers(), inboxes[i]))
+        for i, client in clients.items()
+    ]
 
 
 @pytest.mark.parametrize("ones", [0, 1])

@@ -16,7 +16,14 @@ from quietbit.kernel.select import select
 from quietbit.kernel.transform import rotate
 from quietbit.mechanism.rotation import ROOM
 from quietbit_lab.baseline.skellam import skellam_noise
-from statistical.kit import FALSE_ALARM, StatisticalFailure, assert_binomial, assert_frequencies, assert_mean, seed
+from statistical.kit import (
+    FALSE_ALARM,
+    StatisticalFailure,
+    assert_binomial,
+    assert_frequencies,
+    assert_mean,
+    seed,
+)
 from unit.mechanism.makers import MECHANISMS, WIDTH, update
 
 TRIALS = 1000
@@ -43,8 +50,9 @@ def releases(name: str) -> Any:
 def turned(name: str, given: Any) -> Any:
     """A vector as its coordinates are sampled: rotated where the mechanism does that, and 2^-20 shorter if exactly.
 
-    By the reference kernel, where the releases are another's. A rotation is orthonormal and public: decoded releases
-    have the stated moments exactly where what they are before they are rotated back has.
+    By the reference kernel, where the releases are another's. A rotation is orthonormal and public:
+    decoded releases have the stated moments exactly where what they are before they are rotated
+    back has.
     """
     rotation = getattr(MECHANISMS[name], "rotation", None)
     if rotation is None:
@@ -82,14 +90,19 @@ def test_decoded_means_and_variances_are_the_stated_ones(name: str) -> None:
     if getattr(mechanism, "rotation", None) is None:
         means = np.array([mechanism.expectation(float(value)) for value in given])
         variances = np.array([mechanism.variance(float(value)) for value in given])
-    else:  # what it states of decoded coordinates is to first order; of rotated ones there is the law
+    # what it states of decoded coordinates is to first order; of rotated ones there is the law
+    else:
         law = np.stack([mechanism.distribution(float(value)) for value in given])
         means = law @ values
         variances = law @ values**2 - means**2
-    values = values * (1 + 2.0**-30)  # a mean is read in fixed point, off by up to 2^-36 of the largest value
+    values = values * (
+        1 + 2.0**-30
+    )  # a mean is read in fixed point, off by up to 2^-36 of the largest value
     assert_mean(decoded, means, float(values.min()), float(values.max()))
     squares = np.square(decoded - means)
-    largest = float(max(np.square(values.min() - means).max(), np.square(values.max() - means).max()))
+    largest = float(
+        max(np.square(values.min() - means).max(), np.square(values.max() - means).max())
+    )
     assert_mean(squares, variances, 0.0, largest)
     with pytest.raises(StatisticalFailure):
         assert_mean(decoded, means + 0.3 * (high - low), float(values.min()), float(values.max()))
@@ -110,7 +123,11 @@ def test_every_float_carries_noise_of_the_stated_law(name: str) -> None:
     mechanism = MECHANISMS[name]
     decoded = np.stack([decode(mechanism, row) for row in releases(name)]).astype(np.float64)
     deviation = math.sqrt(mechanism.variance(0.0))
-    law = stats.norm(scale=deviation) if name == "gaussian" else stats.laplace(scale=deviation / math.sqrt(2))
+    law = (
+        stats.norm(scale=deviation)
+        if name == "gaussian"
+        else stats.laplace(scale=deviation / math.sqrt(2))
+    )
     noise = decoded - vector(name)
     for probability in (0.001, 0.1, 0.5, 0.8, 0.99):
         counts = (noise <= law.ppf(probability)).sum(axis=0)
@@ -145,7 +162,9 @@ def test_skellam_decodes_to_the_stated_mean_and_variance(name: str) -> None:
     reach = math.sqrt(2 * proxy * math.log(2 * WIDTH / FALSE_ALARM) / TRIALS)
     off = decoded.mean(axis=0) - vector(name)
     assert np.abs(off).max() <= reach
-    assert reach < 7.5 * math.sqrt(mechanism.variance(0.0) / TRIALS)  # and would see eight standard errors
+    assert reach < 7.5 * math.sqrt(
+        mechanism.variance(0.0) / TRIALS
+    )  # and would see eight standard errors
     # Their spread over all coordinates: 67,000 draws, so 6 % are more than ten standard deviations.
     spread = float(np.square(decoded - vector(name)).mean())
     assert spread == pytest.approx(mechanism.variance(0.0), rel=0.06)
@@ -166,11 +185,13 @@ def test_every_byte_of_a_vector_payload_is_random(name: str) -> None:
 
 @pytest.mark.parametrize("variance", [0.3, 7.0, 900.0, 2e7])
 @pytest.mark.parametrize("rng", [seeded_rng(seed(77)), secure_rng()], ids=["seeded", "secure"])
-def test_skellam_noise_follows_its_law_and_not_one_of_twice_the_variance(variance: float, rng: Any) -> None:
+def test_skellam_noise_follows_its_law_and_not_one_of_twice_the_variance(
+    variance: float, rng: Any
+) -> None:
     count, mean = 100_000, variance / 2
     noise = skellam_noise(variance, 3, rng.draw(count), count)
-    # scipy's distribution function of Skellam is slow and rough for large means; normal quantiles are not,
-    # so there the exact one is summed from its mass (a Bessel function) near the centre.
+    # scipy's distribution function of Skellam is slow and rough for large means; normal quantiles
+    # are not, so there the exact one is summed from its mass (a Bessel function) near the centre.
     reach = int(8 * math.sqrt(variance)) + 30
     mass = np.exp(_log_mass(np.arange(-reach, reach + 1), mean))
     cumulative = np.cumsum(mass)
@@ -213,8 +234,11 @@ def test_rounded_on_its_own_every_skellam_code_follows_the_law_that_is_accounted
     codes[:, -1] = 0
     with pytest.raises(StatisticalFailure):
         assert_frequencies(codes, law)
-    # Means too, by Chernoff as above: rounding to the nearest point would be seen, and so would any other bias.
+    # Means too, by Chernoff as above: rounding to the nearest point would be seen, and so would any
+    # other bias.
     centred = (releases("independent skellam").astype(int) + size // 2) % size - size // 2
     off = centred.mean(axis=0) - place
-    reach = math.sqrt(2 * 1.01 * (inner.noise_variance + 0.25) * math.log(2 * place.size / FALSE_ALARM) / TRIALS)
+    reach = math.sqrt(
+        2 * 1.01 * (inner.noise_variance + 0.25) * math.log(2 * place.size / FALSE_ALARM) / TRIALS
+    )
     assert np.abs(off).max() <= reach < np.abs(off + np.round(place) - place).max()

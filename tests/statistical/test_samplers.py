@@ -28,8 +28,12 @@ def law_at_levels(levels: int, bits: int, epsilon: float) -> tuple[Any, Any, Any
 
 @pytest.mark.parametrize("rng", [seeded_rng(seed(10)), secure_rng()], ids=["seeded", "secure"])
 @pytest.mark.parametrize("name", KERNELS)
-@pytest.mark.parametrize(("levels", "bits", "epsilon"), [(2, 1, 1.0), (2, 1, 9.0), (3, 2, 3.0), (9, 3, 4.0)])
-def test_every_coordinate_follows_the_table(name: str, levels: int, bits: int, epsilon: float, rng: Any) -> None:
+@pytest.mark.parametrize(
+    ("levels", "bits", "epsilon"), [(2, 1, 1.0), (2, 1, 9.0), (3, 2, 3.0), (9, 3, 4.0)]
+)
+def test_every_coordinate_follows_the_table(
+    name: str, levels: int, bits: int, epsilon: float, rng: Any
+) -> None:
     sampler, row, law = law_at_levels(levels, bits, epsilon)
     codes = select(name).sample(sampler, np.tile(row, (TRIALS, 1)), rng)
     assert_frequencies(codes, law)
@@ -68,7 +72,11 @@ def test_bits_of_words_are_fair_and_draws_independent(source: str) -> None:
     primary, ties = first.primary(0, count), first.ties(indices)
     wide = first.uniform64(0, 0, count)
     ones = [int(((primary >> np.uint16(k)) & np.uint16(1)).sum()) for k in range(16)]
-    ones += [int(((array >> np.uint64(k)) & np.uint64(1)).sum()) for array in (ties, wide) for k in range(64)]
+    ones += [
+        int(((array >> np.uint64(k)) & np.uint64(1)).sum())
+        for array in (ties, wide)
+        for k in range(64)
+    ]
     pairs = [
         (primary, second.primary(0, count)),
         (primary[1:], primary[:-1]),

@@ -1,9 +1,10 @@
 """Error and bias of whole releases of the vector mechanism: d = 1,000, updates of three norms and three kinds.
 
-Along the update a decoded release is s = <x/|x|, decoded>. Its mean over N releases is normal to high accuracy and must
-be the update's length, but for what the second clip takes, which is computed from the lengths that rows give; 6.2
-standard deviations are a false-alarm rate of 6e-10. Squared errors of d coordinates average d nearly independent terms,
-so 6.2 of their standard deviations are a few per mille.
+Along the update a decoded release is s = <x/|x|, decoded>. Its mean over N releases is normal to
+high accuracy and must be the update's length, but for what the second clip takes, which is computed
+from the lengths that rows give; 6.2 standard deviations are a false-alarm rate of 6e-10. Squared
+errors of d coordinates average d nearly independent terms, so 6.2 of their standard deviations are
+a few per mille.
 """
 
 from __future__ import annotations
@@ -61,7 +62,9 @@ def lengths(made: VectorMVU, update: Any) -> Any:
     """|y| over many choices of rows: what the second clip sees, by the definition."""
     turned = rotate(update / RADIUS, made.rotation_seed)
     scale = math.sqrt(made.padded / made.keep)
-    return np.array([scale * np.linalg.norm(turned[pick]) for pick in picked(made.keep, made.padded)])
+    return np.array(
+        [scale * np.linalg.norm(turned[pick]) for pick in picked(made.keep, made.padded)]
+    )
 
 
 def judge(made: VectorMVU, update: Any, releases: Any, shrink: float) -> tuple[float, float]:
@@ -71,8 +74,11 @@ def judge(made: VectorMVU, update: Any, releases: Any, shrink: float) -> tuple[f
     scores = releases @ along
     spread = math.sqrt((scores.var() + 1e-12) / TIMES)
     mean_off = (scores.mean() - norm * RADIUS * (1 - shrink)) / spread
-    # Exact for all rows; a projection adds |x|^2 (1/k - 1/p) a coordinate, less what the second clip takes.
-    total = made.error().squared - RADIUS**2 / made.keep * (1 - made.keep / made.padded) * (1 - norm**2)
+    # Exact for all rows; a projection adds |x|^2 (1/k - 1/p) a coordinate, less what the second
+    # clip takes.
+    total = made.error().squared - RADIUS**2 / made.keep * (1 - made.keep / made.padded) * (
+        1 - norm**2
+    )
     energy = norm * (profile.second_moment - 1) - norm**2 * profile.gain_lower**2
     total += (RADIUS / profile.gain_lower) ** 2 * energy / SIZE * (SIZE / made.padded)
     squares = np.square(releases - update).mean(axis=1)
@@ -85,13 +91,18 @@ OTHERS = [(kind, norm) for kind in UPDATES for norm in (0.3, 1.0) if (kind, norm
 
 
 @pytest.mark.parametrize("name", ["all rows", "few rows", "direct"])
-@pytest.mark.parametrize(("kind", "norm"), [*SAMPLE, *(pytest.param(*one, marks=pytest.mark.long) for one in OTHERS)])
+@pytest.mark.parametrize(
+    ("kind", "norm"), [*SAMPLE, *(pytest.param(*one, marks=pytest.mark.long) for one in OTHERS)]
+)
 def test_error_and_bias_are_the_claimed_ones(name: str, kind: str, norm: float) -> None:
     made, update = mechanism(name), norm * RADIUS * UPDATES[kind]
     releases = decoded(made, update, seeded_rng(seed(41)))
-    # The second clip, from the lengths that rows give: E min(1, 1/|y|) |y|^2 / E |y|^2 is what is left of the update.
+    # The second clip, from the lengths that rows give: E min(1, 1/|y|) |y|^2 / E |y|^2 is what is
+    # left of the update.
     seen = lengths(made, update)
-    shrink = 1 - float((np.minimum(seen, 1.0) * seen).mean() / (seen**2).mean()) if norm > 0 else 0.0
+    shrink = (
+        1 - float((np.minimum(seen, 1.0) * seen).mean() / (seen**2).mean()) if norm > 0 else 0.0
+    )
     if made.keep == made.padded or norm < 0.5:
         assert abs(shrink) < 1e-3
     mean_off, error_off = judge(made, update, releases, shrink)
@@ -99,7 +110,9 @@ def test_error_and_bias_are_the_claimed_ones(name: str, kind: str, norm: float) 
     assert abs(error_off) < SIGMAS
     if norm > 0:
         doubled = judge(made, update, 1.2 * releases, shrink)
-        assert abs(doubled[0]) > SIGMAS or abs(doubled[1]) > 3 * SIGMAS  # a gain a fifth too small is seen
+        assert (
+            abs(doubled[0]) > SIGMAS or abs(doubled[1]) > 3 * SIGMAS
+        )  # a gain a fifth too small is seen
 
 
 def test_the_second_clip_takes_what_is_said_of_it() -> None:

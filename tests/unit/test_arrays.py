@@ -24,8 +24,15 @@ def test_arrays_are_read_in_sorted_order_without_copying() -> None:
     tree = {"b": [second, (third,)], "a": first}
     found = flatten(tree)[0]
     assert [part.shape for part in found] == [(2,), (2, 3), (1,)]
-    assert all(np.shares_memory(part, given) for part, given in zip(found, (first, second, third), strict=True))
-    assert [part.shape for part in flatten({"a": first, "b": [second, (third,)]})[0]] == [(2,), (2, 3), (1,)]
+    assert all(
+        np.shares_memory(part, given)
+        for part, given in zip(found, (first, second, third), strict=True)
+    )
+    assert [part.shape for part in flatten({"a": first, "b": [second, (third,)]})[0]] == [
+        (2,),
+        (2, 3),
+        (1,),
+    ]
 
 
 def test_torch_tensors_of_every_float_type_are_read_in_place() -> None:
@@ -44,7 +51,14 @@ def test_torch_tensors_of_every_float_type_are_read_in_place() -> None:
 
 def test_transposed_tensors_are_read_in_their_own_order() -> None:
     tensor = torch.arange(6, dtype=torch.float32).reshape(2, 3).T
-    assert np.concatenate([part.reshape(-1) for part in flatten([tensor])[0]]).tolist() == [0, 3, 1, 4, 2, 5]
+    assert np.concatenate([part.reshape(-1) for part in flatten([tensor])[0]]).tolist() == [
+        0,
+        3,
+        1,
+        4,
+        2,
+        5,
+    ]
     halves = torch.arange(6).reshape(2, 3).T.to(torch.bfloat16)
     (part,) = flatten(halves)[0]
     assert part.shape == (3, 2)
@@ -74,10 +88,15 @@ def test_a_structure_is_rebuilt_with_its_own_types() -> None:
 
 
 def test_flattening_reverses_rebuilding() -> None:
-    like = {"x": {"2": np.zeros(3), "10": np.zeros((2, 2))}, "w": [np.zeros(1), {0: np.zeros(2), 1: np.zeros(1)}]}
+    like = {
+        "x": {"2": np.zeros(3), "10": np.zeros((2, 2))},
+        "w": [np.zeros(1), {0: np.zeros(2), 1: np.zeros(1)}],
+    }
     values = np.arange(11.0)
     rebuilt = restore(Structure.of(like), lambda start, stop: values[start:stop])
-    assert np.array_equal(np.concatenate([part.reshape(-1) for part in flatten(rebuilt)[0]]), values)
+    assert np.array_equal(
+        np.concatenate([part.reshape(-1) for part in flatten(rebuilt)[0]]), values
+    )
 
 
 def test_the_structure_keeps_no_numbers() -> None:
@@ -87,12 +106,18 @@ def test_the_structure_keeps_no_numbers() -> None:
 @pytest.mark.parametrize(
     ("tree", "sentence"),
     [
-        ({"a": np.zeros(3, np.int64)}, r"1 array is not a trainable parameter: update\['a'\] \(int64\)"),
+        (
+            {"a": np.zeros(3, np.int64)},
+            r"1 array is not a trainable parameter: update\['a'\] \(int64\)",
+        ),
         (np.zeros(3, np.uint16), r"update \(uint16\)"),
         ([np.zeros(2), 1.5], r"update\[1\] must be an array"),
         ({"a": None}, r"update\['a'\] must be an array"),
         ("word", "update must be an array"),
-        ({"a": np.zeros(1), 2: np.zeros(1)}, "keys of update must be all words or all whole numbers"),
+        (
+            {"a": np.zeros(1), 2: np.zeros(1)},
+            "keys of update must be all words or all whole numbers",
+        ),
         ([np.ma.masked_array(np.zeros(2), [True, False])], "without a mask"),
         ([torch.zeros(2, dtype=torch.int32)], r"update\[0\] \(int32\)"),
         ([torch.zeros(4).to_sparse()], r"layout of update\[0\] must be strided"),
@@ -119,7 +144,10 @@ def test_endless_nesting_is_refused() -> None:
     ("tree", "sentence"),
     [
         ({"a": np.zeros((2, 2)), "c": np.zeros(1)}, "next array of the update"),
-        ({"a": np.zeros(4), "b": np.zeros(1)}, r"shape of update\['a'\] must be \(2, 2\), got \(4,\)"),
+        (
+            {"a": np.zeros(4), "b": np.zeros(1)},
+            r"shape of update\['a'\] must be \(2, 2\), got \(4,\)",
+        ),
         ({"a": np.zeros((2, 2))}, "number of arrays in the update must be 2, got 1"),
     ],
 )

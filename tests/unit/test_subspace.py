@@ -26,11 +26,17 @@ def gradients(count: int, seed: int = 0, noise: float = 0.02) -> np.ndarray:
 @pytest.mark.parametrize("size", [1, RANK, 12])
 def test_directions_are_orthonormal_and_coordinates_are_their_adjoint(size: int) -> None:
     space = Subspace.of_gradients(gradients(30), size)
-    assert (space.size, space.dimension, space.bytes_once) == (size, DIMENSION, 4 * size * DIMENSION)
+    assert (space.size, space.dimension, space.bytes_once) == (
+        size,
+        DIMENSION,
+        4 * size * DIMENSION,
+    )
     rng = np.random.default_rng(1)
     update = rng.normal(size=DIMENSION)
     inside = rng.normal(size=size)
-    assert space.coordinates(update) @ inside == pytest.approx(update @ space.lift(inside), rel=1e-9)
+    assert space.coordinates(update) @ inside == pytest.approx(
+        update @ space.lift(inside), rel=1e-9
+    )
     assert space.coordinates(space.lift(inside)) == pytest.approx(inside, abs=1e-4)
 
 
@@ -50,7 +56,9 @@ def test_leading_directions_hold_gradients_that_they_were_not_made_from() -> Non
 
 def test_both_ends_make_the_same_directions() -> None:
     first = Subspace.of_gradients(gradients(30), 8)
-    second = Subspace.of_gradients(gradients(30) * 3.0, 8)  # lengths of public gradients play no part
+    second = Subspace.of_gradients(
+        gradients(30) * 3.0, 8
+    )  # lengths of public gradients play no part
     assert first.directions == pytest.approx(second.directions, abs=1e-5)
     assert Subspace.of_seed(3, 4, 50).digest == Subspace.of_seed(3, 4, 50).digest
     assert Subspace.of_seed(3, 4, 50).digest != Subspace.of_seed(4, 4, 50).digest
@@ -76,7 +84,9 @@ def test_a_private_mean_in_the_subspace_is_nearer_than_one_of_all_numbers() -> N
 @pytest.mark.parametrize("stretch", [1.0, 50.0, -3e6])
 def test_a_malicious_map_costs_accuracy_and_no_epsilon(stretch: float) -> None:
     """A server lets a victim stand out by any factor: what leaves is byte for byte that of an update of length 1."""
-    found = calibrate("vmvu", ball=Ball("l2", 1.0, 1), epsilon=1.0, delta=0.0, releases=1, adjacency="zero-out")
+    found = calibrate(
+        "vmvu", ball=Ball("l2", 1.0, 1), epsilon=1.0, delta=0.0, releases=1, adjacency="zero-out"
+    )
     assert found.guarantee.epsilon_upper <= 1.0
     uplink = Uplink(found.mechanism)
     space = Subspace(np.eye(1, DIMENSION))
@@ -94,7 +104,12 @@ def test_the_best_size_follows_the_noise() -> None:
     loud = best_size(public, squared_error=1.7, clients=20, clip=3.0)
     assert loud <= 2
     assert quiet >= RANK
-    assert best_size(np.random.default_rng(1).normal(size=(8, 20)), squared_error=0.0, clients=5, clip=9.0) == 20
+    assert (
+        best_size(
+            np.random.default_rng(1).normal(size=(8, 20)), squared_error=0.0, clients=5, clip=9.0
+        )
+        == 20
+    )
 
 
 @pytest.mark.parametrize(

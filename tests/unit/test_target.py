@@ -12,7 +12,12 @@ from quietbit.target import Adjacency, Target, Trust, Unit
 def test_words_and_members_are_the_same_target():
     words = Target(1, 0, "replace-one", unit="sample", trust="secure-aggregation", releases=3)
     assert words == Target(
-        1.0, 0.0, Adjacency.REPLACE_ONE, unit=Unit.SAMPLE, trust=Trust.SECURE_AGGREGATION, releases=3
+        1.0,
+        0.0,
+        Adjacency.REPLACE_ONE,
+        unit=Unit.SAMPLE,
+        trust=Trust.SECURE_AGGREGATION,
+        releases=3,
     )
     assert isinstance(words.epsilon, float)
     assert {words, words} == {words}
@@ -41,7 +46,10 @@ def test_refusals_say_which_part_is_wrong(changes, name):
     with pytest.raises(InvalidParameter) as refusal:
         Target(**{"epsilon": 1.0, "delta": 1e-5, "adjacency": "zero-out", **changes})
     assert refusal.value.name == name
-    assert str(refusal.value) == f"{name} must be {refusal.value.rule}, got {next(iter(changes.values()))!r}."
+    assert (
+        str(refusal.value)
+        == f"{name} must be {refusal.value.rule}, got {next(iter(changes.values()))!r}."
+    )
 
 
 def test_adjacency_and_delta_have_no_default():
@@ -55,7 +63,11 @@ def test_a_target_without_a_limit_counts_and_cannot_be_met():
         Target(math.inf, 1e-5, "zero-out").limited()
     with pytest.raises(InvalidParameter, match="epsilon must be a finite number above 0, got inf"):
         quietbit.calibrate(
-            "gaussian", ball=quietbit.Ball("l2", 1.0, 3), epsilon=math.inf, delta=1e-5, adjacency="zero-out"
+            "gaussian",
+            ball=quietbit.Ball("l2", 1.0, 3),
+            epsilon=math.inf,
+            delta=1e-5,
+            adjacency="zero-out",
         )
 
 

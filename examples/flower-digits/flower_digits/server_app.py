@@ -23,10 +23,13 @@ def main(grid: Grid, context: Context) -> None:
     _, test = load()
 
     def score(number: int, arrays: ArrayRecord) -> MetricRecord:
-        return MetricRecord({"accuracy": accuracy({name: array.numpy() for name, array in arrays.items()}, test)})
+        return MetricRecord(
+            {"accuracy": accuracy({name: array.numpy() for name, array in arrays.items()}, test)}
+        )
 
     strategy = PrivateStrategy(
-        FedAvg(fraction_evaluate=0.0, min_train_nodes=nodes, min_available_nodes=nodes), context.run_config
+        FedAvg(fraction_evaluate=0.0, min_train_nodes=nodes, min_available_nodes=nodes),
+        context.run_config,
     )
     initial = ArrayRecord({name: Array(values) for name, values in start().items()})
     result = strategy.start(
@@ -41,5 +44,9 @@ def main(grid: Grid, context: Context) -> None:
     print(f"accuracy on test digits: {report.scores[-1]['accuracy']:.3f}")
     if config["output"]:
         folder = Path(str(config["output"]))
-        np.savez(folder / "model.npz", weight=result.arrays["weight"].numpy(), bias=result.arrays["bias"].numpy())
+        np.savez(
+            folder / "model.npz",
+            weight=result.arrays["weight"].numpy(),
+            bias=result.arrays["bias"].numpy(),
+        )
         report.save(folder / "run.json")  # `quietbit report run.json` makes a page of it

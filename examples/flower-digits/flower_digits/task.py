@@ -41,7 +41,10 @@ def own_examples(partition: int, partitions: int) -> Examples:
 
 def start() -> Model:
     """Return a model that knows nothing."""
-    return {"weight": np.zeros((CLASSES, PIXELS), np.float32), "bias": np.zeros(CLASSES, np.float32)}
+    return {
+        "weight": np.zeros((CLASSES, PIXELS), np.float32),
+        "bias": np.zeros(CLASSES, np.float32),
+    }
 
 
 def train(model: Model, examples: Examples, steps: int, rate: float) -> Model:

@@ -1,9 +1,11 @@
 """Which numbers of a causal language model are trained: chosen by name, or added beside frozen weights.
 
-Idea     a model of the Hugging Face kind stays as it is; hooks add a bias after every block, or the second factor of a
-         low-rank change beside chosen linear layers. The first factor is drawn from a seed and never sent. Patterns
-         then say which parameters are trained; everything else is frozen and never leaves the node.
-Symbols  H: width of a token; r: rank of a low-rank change, W x + B (A x), of which B is trained and A is fixed.
+Idea     a model of the Hugging Face kind stays as it is; hooks add a bias after every block, or the
+         second factor of a low-rank change beside chosen linear layers. The first factor is drawn
+         from a seed and never sent. Patterns then say which parameters are trained; everything else
+         is frozen and never leaves the node.
+Symbols  H: width of a token; r: rank of a low-rank change, W x + B (A x), of which B is trained and
+         A is fixed.
 """
 
 from __future__ import annotations
@@ -28,7 +30,9 @@ def blocks(model: nn.Module) -> list[nn.Module]:
     """Return the model's blocks in order: its longest list of modules, in every architecture known to us."""
     lists = [module for module in model.modules() if isinstance(module, nn.ModuleList)]
     if not lists:
-        raise ValueError("The model has no list of blocks: add adapters to modules of your own instead.")
+        raise ValueError(
+            "The model has no list of blocks: add adapters to modules of your own instead."
+        )
     return list(max(lists, key=lambda modules: len(list(modules))))
 
 
@@ -50,13 +54,16 @@ def _with_bias(block: nn.Module, inputs: Any, output: Any) -> Any:
 def add_factors(model: nn.Module, patterns: str, rank: int, seed: int) -> None:
     """Add ``lora_b``, zeros of size outputs x rank, to every linear layer whose name matches.
 
-    The fixed factor follows from the seed and the layer's name, so that server and nodes have the same one.
+    The fixed factor follows from the seed and the layer's name, so that server and nodes have the
+    same one.
     """
     for name, module in list(model.named_modules()):
         if not isinstance(module, nn.Linear) or not matches(name, patterns):
             continue
         source = torch.Generator().manual_seed(seed + zlib.crc32(name.encode()))
-        fixed = torch.randn((rank, module.in_features), generator=source) / math.sqrt(module.in_features)
+        fixed = torch.randn((rank, module.in_features), generator=source) / math.sqrt(
+            module.in_features
+        )
         module.register_buffer("lora_a", fixed, persistent=False)
         module.register_parameter(FACTOR, nn.Parameter(torch.zeros(module.out_features, rank)))
         module.register_forward_hook(_with_factor)
@@ -89,15 +96,21 @@ def choose(model: nn.Module, patterns: str) -> int:
 
 def trained_arrays(model: nn.Module) -> Arrays:
     """Return the trained parameters by name; frozen weights are not among them."""
-    pairs = [(name, parameter) for name, parameter in model.named_parameters() if parameter.requires_grad]
+    pairs = [
+        (name, parameter) for name, parameter in model.named_parameters() if parameter.requires_grad
+    ]
     return {name: parameter.detach().cpu().float().numpy().copy() for name, parameter in pairs}
 
 
 def put_arrays(model: nn.Module, arrays: Mapping[str, Any]) -> None:
     """Set the trained parameters; another set of names is refused."""
-    parameters = {name: parameter for name, parameter in model.named_parameters() if parameter.requires_grad}
+    parameters = {
+        name: parameter for name, parameter in model.named_parameters() if parameter.requires_grad
+    }
     if set(parameters) != set(arrays):
-        raise ValueError("The arrays are not those that this model trains: both sides need the same patterns.")
+        raise ValueError(
+            "The arrays are not those that this model trains: both sides need the same patterns."
+        )
     with torch.no_grad():
         for name, parameter in parameters.items():
             parameter.copy_(torch.from_numpy(np.array(arrays[name], dtype=np.float32)))

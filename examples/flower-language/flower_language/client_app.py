@@ -16,7 +16,9 @@ def train_on_own_text(message: Message, context: Context) -> Message:
     """Take the trained numbers, step, send them back: an ordinary Flower train function."""
     choice = Choice.of(context.run_config)
     ids = author(choice, int(context.node_config["partition-id"]))
-    received = {name: array.numpy() for name, array in message.content.array_records["arrays"].items()}
+    received = {
+        name: array.numpy() for name, array in message.content.array_records["arrays"].items()
+    }
     steps = int(context.run_config["local-steps"])
     trained = train(choice, received, ids, float(context.run_config["learning-rate"]), steps)
     arrays = ArrayRecord({name: Array(values) for name, values in trained.items()})

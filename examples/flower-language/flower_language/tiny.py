@@ -1,9 +1,9 @@
 """A causal language model made on the spot: two blocks, taught public sentences for a few seconds.
 
-Idea     the interface is that of Hugging Face models (``config.hidden_size``, ``forward(input_ids, labels)`` with a
-         ``loss``), so that the app does not know the difference. Public sentences and clients' sentences come from two
-         grammars over the same words: a client writes changelogs, the public text is manuals. Both sides make the same
-         model from the same seed.
+Idea     the interface is that of Hugging Face models (``config.hidden_size``, ``forward(input_ids,
+         labels)`` with a ``loss``), so that the app does not know the difference. Public sentences
+         and clients' sentences come from two grammars over the same words: a client writes
+         changelogs, the public text is manuals. Both sides make the same model from the same seed.
 """
 
 from __future__ import annotations
@@ -30,7 +30,9 @@ def listed(words: str) -> list[str]:
 
 
 ACTIONS = listed("add drop fix bump update remove rename split")
-THINGS = listed("file option page patch build field test manual version library script warning binary source")
+THINGS = listed(
+    "file option page patch build field test manual version library script warning binary source"
+)
 KINDS = listed("new old broken missing upstream")
 LINKS = listed("for from to in of with")
 VERBS = listed("reads writes prints returns")
@@ -55,7 +57,9 @@ class Block(nn.Module):
     def forward(self, states: torch.Tensor) -> torch.Tensor:
         """Return the states after this block, (batch, time, WIDTH)."""
         count, length, _ = states.shape
-        parts = self.qkv_proj(self.input_layernorm(states)).view(count, length, 3, HEADS, WIDTH // HEADS)
+        parts = self.qkv_proj(self.input_layernorm(states)).view(
+            count, length, 3, HEADS, WIDTH // HEADS
+        )
         query, key, value = parts.permute(2, 0, 3, 1, 4)
         mixed = nn.functional.scaled_dot_product_attention(query, key, value, is_causal=True)
         states = states + self.o_proj(mixed.transpose(1, 2).reshape(count, length, WIDTH))
@@ -84,7 +88,9 @@ class TinyCausalLM(nn.Module):
         logits = self.norm(states) @ self.embed_tokens.weight.T / WIDTH**0.5
         loss = None
         if labels is not None:
-            loss = nn.functional.cross_entropy(logits[:, :-1].flatten(0, 1), labels[:, 1:].flatten())
+            loss = nn.functional.cross_entropy(
+                logits[:, :-1].flatten(0, 1), labels[:, 1:].flatten()
+            )
         return SimpleNamespace(logits=logits, loss=loss)
 
 
@@ -113,7 +119,19 @@ def public_sentences(rng: np.random.Generator, words: int) -> list[str]:
         elif rng.random() < 0.5:
             text += ["the", thing, rng.choice(VERBS), "the", rng.choice(KINDS), other, "<end>"]
         else:
-            text += ["if", "the", thing, "is", "not", rng.choice(KINDS), "then", "see", "the", other, "<end>"]
+            text += [
+                "if",
+                "the",
+                thing,
+                "is",
+                "not",
+                rng.choice(KINDS),
+                "then",
+                "see",
+                "the",
+                other,
+                "<end>",
+            ]
     return [str(word) for word in text]
 
 

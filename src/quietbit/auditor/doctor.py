@@ -1,9 +1,10 @@
 """A self-test of sampler, account and payload on this machine, in a few seconds.
 
-Idea     each check computes something whose answer is known: other kernels' codes, the table's frequencies, an exact
-         certificate, a closed form of the paper, the bytes of the wire format's example, and the mean and variance of
-         known updates sent over the real path (`quietbit audit` of the laboratory looks closer). A check that raises
-         has failed; no check stops the others.
+Idea     each check computes something whose answer is known: other kernels' codes, the table's
+         frequencies, an exact certificate, a closed form of the paper, the bytes of the wire
+         format's example, and the mean and variance of known updates sent over the real path
+         (`quietbit audit` of the laboratory looks closer). A check that raises has failed; no check
+         stops the others.
 """
 
 from __future__ import annotations
@@ -40,7 +41,8 @@ __all__ = ["Outcome", "run_checks", "self_test"]
 Progress: TypeAlias = Callable[[float, str], None]
 
 FALSE_ALARM = 1e-9  # probability that a correct sampler fails a check
-# The chi-square law is a limit; at 10,000 expected counts and more its tail is off by far less than this margin.
+# The chi-square law is a limit; at 10,000 expected counts and more its tail is off by far less than
+# this margin.
 DRAWS = 400_000
 LEAST_EXPECTED = 10_000
 ASYMPTOTIC_MARGIN = 1000
@@ -51,9 +53,11 @@ RELEASED = 35  # coordinates
 RELEASES = 400
 DEVIATIONS = 9.0
 SPREAD = 0.15
-# eps^2/8 alpha per release is the curve of Gaussian noise of multiplier 2: 50 releases, delta 1e-5, 60 digits.
+# eps^2/8 alpha per release is the curve of Gaussian noise of multiplier 2: 50 releases, delta 1e-5,
+# 60 digits.
 FIFTY_ONE_BIT_RELEASES = 22.019608744456733
-# log(1/2) - log(sigmoid(-eps)) at eps = 1: one coordinate moves from 0 to the boundary, and nothing is worse.
+# log(1/2) - log(sigmoid(-eps)) at eps = 1: one coordinate moves from 0 to the boundary, and nothing
+# is worse.
 PURE_ONE_BIT = 0.62011450695827752
 ACCOUNT_TOLERANCE = 1e-6
 # docs/reference/wire_format.md, "A payload, byte by byte".
@@ -86,7 +90,9 @@ def self_test(report: Progress = lambda *_: None, rng: RandomBits | None = None)
     return run_checks(checks, report)
 
 
-def run_checks(checks: Mapping[str, Callable[[], str]], report: Progress = lambda *_: None) -> list[Outcome]:
+def run_checks(
+    checks: Mapping[str, Callable[[], str]], report: Progress = lambda *_: None
+) -> list[Outcome]:
     """Return the outcome of each check, which returns what it found; an exception is a failure with its message."""
     outcomes = []
     for place, (name, check) in enumerate(checks.items()):
@@ -117,7 +123,10 @@ def kernels_agree() -> str:
     reference = ReferenceKernel()
     default = default_kernel()
     others = (name for name, reason in kernel_support().items() if not reason)
-    kernels = [default, *(select(name) for name in others if name not in (default.name, reference.name))]
+    kernels = [
+        default,
+        *(select(name) for name in others if name not in (default.name, reference.name)),
+    ]
     inputs = np.random.default_rng(SEED).normal(scale=0.4, size=DIMENSION).astype(np.float32)
     for spec in (DesignSpec(2, 1, 1.0), DesignSpec(8, 3, 5.0)):
         sampler = Sampler.from_design(_shipped(spec), 1.0, 0.0, 1.0)
@@ -126,9 +135,17 @@ def kernels_agree() -> str:
         for kernel in kernels:
             packed = np.zeros(packed_size(spec.output_bits, DIMENSION), dtype=np.uint8)
             kernel.sample_packed(sampler, inputs, seeded_rng(SEED), packed, factor=0.75)
-            off = np.count_nonzero(kernel.sample(sampler, inputs, seeded_rng(SEED), factor=0.75) != expected)
-            _expect(off == 0, f"Kernel {kernel.name} gave {off:,} of {DIMENSION:,} codes otherwise than the reference.")
-            _expect(np.array_equal(packed, stored), f"Kernel {kernel.name} packed codes otherwise than the reference.")
+            off = np.count_nonzero(
+                kernel.sample(sampler, inputs, seeded_rng(SEED), factor=0.75) != expected
+            )
+            _expect(
+                off == 0,
+                f"Kernel {kernel.name} gave {off:,} of {DIMENSION:,} codes otherwise than the reference.",
+            )
+            _expect(
+                np.array_equal(packed, stored),
+                f"Kernel {kernel.name} packed codes otherwise than the reference.",
+            )
     return f"{', '.join(kernel.name for kernel in kernels)}: {DIMENSION:,} codes at 1 and at 3 bits"
 
 
@@ -143,7 +160,9 @@ def formula_holds() -> str:
     uniform = block.primary(0, FEW) * 2.0**-16 + ties * 2.0**-64
     for code, value, place in zip(codes.tolist(), update.tolist(), uniform.tolist(), strict=True):
         found = int(np.count_nonzero(place >= np.cumsum(mechanism.distribution(value))[:-1]))
-        _expect(code == found, f"Kernel {kernel.name} gave code {code} where the law gives {found}.")
+        _expect(
+            code == found, f"Kernel {kernel.name} gave code {code} where the law gives {found}."
+        )
     return f"{kernel.name}: {FEW:,} codes recomputed from their words"
 
 
@@ -163,12 +182,19 @@ def frequencies(rng: RandomBits) -> str:
         for level, row in zip(spec.levels.tolist(), expected, strict=True):
             codes = kernel.sample(sampler, np.full(DRAWS, level - 0.5), rng)
             counts = np.bincount(codes.reshape(-1), minlength=row.size)
-            _expect(counts.size == row.size, f"A code lies outside the {row.size} symbols of the design.")
+            _expect(
+                counts.size == row.size,
+                f"A code lies outside the {row.size} symbols of the design.",
+            )
             statistic += float((np.square(counts - row) / row).sum())
         freedom = expected.shape[0] * (expected.shape[1] - 1)
         limit = float(chi2.isf(FALSE_ALARM / (2 * ASYMPTOTIC_MARGIN), freedom))
-        sentence = f"Codes of {spec.output_bits} bits do not follow the table: chi-square {statistic:.1f}"
-        _expect(statistic <= limit, f"{sentence}, above {limit:.1f}, with {freedom} degrees of freedom.")
+        sentence = (
+            f"Codes of {spec.output_bits} bits do not follow the table: chi-square {statistic:.1f}"
+        )
+        _expect(
+            statistic <= limit, f"{sentence}, above {limit:.1f}, with {freedom} degrees of freedom."
+        )
         worst = max(worst, statistic / limit)
         cells = cells + freedom
     return f"chi-square at most {worst:.2f} of its limit, {cells} degrees of freedom, false alarm below {FALSE_ALARM:g}"
@@ -181,7 +207,10 @@ def designs_hold() -> str:
         measured = certify(design)
         spec = design.spec
         name = f"{spec.input_levels} levels, {spec.output_bits} bits, epsilon {spec.epsilon:g}"
-        _expect(measured.meets_spec, f"The design for {name} has a measured epsilon of {measured.epsilon_upper!r}.")
+        _expect(
+            measured.meets_spec,
+            f"The design for {name} has a measured epsilon of {measured.epsilon_upper!r}.",
+        )
         exact = spec.bias != "exact" or measured.bias_upper <= 1e-9
         _expect(exact, f"The design for {name} has a bias of {measured.bias_upper!r}.")
     _expect(len(designs) > 0, "No design ships with this installation.")
@@ -191,12 +220,19 @@ def designs_hold() -> str:
 def account_holds() -> str:
     """Compare the account with two closed forms of the one-bit mechanism, from the private side."""
     found = []
-    for norm, delta, times, known in ((Norm.L2, 1e-5, 50, FIFTY_ONE_BIT_RELEASES), (Norm.L1, 0.0, 1, PURE_ONE_BIT)):
-        cost = InterpolatedMVU(_shipped(DesignSpec(2, 1, 1.0)), Ball(norm, 1.0, 1000)).privacy(Adjacency.ZERO_OUT)
+    for norm, delta, times, known in (
+        (Norm.L2, 1e-5, 50, FIFTY_ONE_BIT_RELEASES),
+        (Norm.L1, 0.0, 1, PURE_ONE_BIT),
+    ):
+        cost = InterpolatedMVU(_shipped(DesignSpec(2, 1, 1.0)), Ball(norm, 1.0, 1000)).privacy(
+            Adjacency.ZERO_OUT
+        )
         epsilon = Account(Target(math.inf, delta, "zero-out")).spend(cost, times=times).epsilon()
         what = f"{times} releases on an {norm.value} ball at delta {delta:g}, zero-out"
         close = known * (1 - 1e-14) <= epsilon <= known * (1 + ACCOUNT_TOLERANCE)
-        _expect(close, f"The ledger says epsilon {epsilon!r} for {what}; the closed form is {known!r}.")
+        _expect(
+            close, f"The ledger says epsilon {epsilon!r} for {what}; the closed form is {known!r}."
+        )
         found.append(f"{known:.6f} ({times} releases, delta {delta:g})")
     return f"epsilon {' and '.join(found)} met from above"
 
@@ -216,7 +252,10 @@ def payload_holds(rng: RandomBits | None) -> str:
     payload = Payload.from_bytes(data)
     _expect(payload.to_bytes() == data, "A payload read and written again is not the same.")
     decoded = mechanism.values[payload.codes()]
-    _expect(np.array_equal(uplink.receive([data]), decoded), "The mean of one payload is not its decoded update.")
+    _expect(
+        np.array_equal(uplink.receive([data]), decoded),
+        "The mean of one payload is not its decoded update.",
+    )
     flipped = bytearray(data)
     flipped[-2] ^= 4
     try:
@@ -229,8 +268,9 @@ def payload_holds(rng: RandomBits | None) -> str:
 def releases_hold(rng: RandomBits | None) -> str:
     """Send a known update many times over the real path, and compare mean and variance with what is stated.
 
-    By Bernstein's inequality a coordinate's mean of `RELEASES` is more than `DEVIATIONS` standard deviations off with
-    probability below 1e-12. The mean of the squared deviations is allowed `SPREAD`, over ten deviations of its own.
+    By Bernstein's inequality a coordinate's mean of `RELEASES` is more than `DEVIATIONS` standard
+    deviations off with probability below 1e-12. The mean of the squared deviations is allowed
+    `SPREAD`, over ten deviations of its own.
     """
     mechanisms = _released()
     for mechanism in mechanisms:
@@ -241,12 +281,16 @@ def releases_hold(rng: RandomBits | None) -> str:
         expected = np.array([mechanism.expectation(value) for value in update.tolist()])
         variance = np.array([mechanism.variance(value) for value in update.tolist()])
         errors = np.abs(values.mean(axis=0) - expected) / np.sqrt(variance / RELEASES)
-        _expect(errors.max() <= DEVIATIONS, f"Releases of {name} are off by {errors.max():.1f} standard deviations.")
+        _expect(
+            errors.max() <= DEVIATIONS,
+            f"Releases of {name} are off by {errors.max():.1f} standard deviations.",
+        )
         spread = float((np.square(values - expected).mean(axis=0) / variance).mean())
-        _expect(abs(spread - 1) <= SPREAD, f"Releases of {name} have {spread:.2f} times the variance that is stated.")
-    return (
-        f"{len(mechanisms)} mechanisms, {RELEASES} releases each over the real path, false alarm below {FALSE_ALARM:g}"
-    )
+        _expect(
+            abs(spread - 1) <= SPREAD,
+            f"Releases of {name} have {spread:.2f} times the variance that is stated.",
+        )
+    return f"{len(mechanisms)} mechanisms, {RELEASES} releases each over the real path, false alarm below {FALSE_ALARM:g}"
 
 
 def _released() -> tuple[Mechanism, ...]:

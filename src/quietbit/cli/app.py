@@ -40,7 +40,9 @@ def _add_commands() -> None:
     found: dict[str, Callable[..., Any]] = {command.__name__: command for command in OWN}
     found |= {entry.name: entry.load() for entry in entry_points(group="quietbit.commands")}
     groups = {name: group for group, names in GROUPS.items() for name in names}
-    for name in sorted(found, key=lambda name: (list(groups).index(name) if name in groups else len(groups), name)):
+    for name in sorted(
+        found, key=lambda name: (list(groups).index(name) if name in groups else len(groups), name)
+    ):
         panel = groups.get(name, "Added by other packages")
         app.command(name, help=help_text(found[name]), rich_help_panel=panel)(found[name])
     for command in node.registered_commands:
@@ -50,14 +52,18 @@ def _add_commands() -> None:
 
 _add_commands()
 # By the words that are typed.
-COMMANDS: dict[tuple[str | None, ...], Any] = {(one.name,): one.callback for one in app.registered_commands}
+COMMANDS: dict[tuple[str | None, ...], Any] = {
+    (one.name,): one.callback for one in app.registered_commands
+}
 COMMANDS |= {("node", one.name): one.callback for one in node.registered_commands}
 
 
 @app.callback(invoke_without_command=True)
 def _options(
     context: typer.Context,
-    version: Annotated[bool, typer.Option("--version", help="Print the version.", is_eager=True)] = False,
+    version: Annotated[
+        bool, typer.Option("--version", help="Print the version.", is_eager=True)
+    ] = False,
 ) -> None:
     if version:
         typer.echo(quietbit.__version__)

@@ -30,8 +30,13 @@ OWN = "levels beta clamp decoder design samples local_steps local_rate"
     option("epsilon", float, "Target for all releases of one party together.", ...),
     usual("delta", ...),
     usual("adjacency", ...),
-    option("mechanism", str, "One of imvu, vmvu, gaussian, or auto, which takes the best; or another package's; "
-           "may be left out for secure aggregation.", metavar="NAME"),
+    option(
+        "mechanism",
+        str,
+        "One of imvu, vmvu, gaussian, or auto, which takes the best; or another package's; "
+        "may be left out for secure aggregation.",
+        metavar="NAME",
+    ),
     usual("releases", 1),
     option("bits", int, "Bits per code: 1 unless given, 16 for skellam."),
     option("levels", int, "Levels of the design (imvu, mvu)."),
@@ -40,37 +45,60 @@ OWN = "levels beta clamp decoder design samples local_steps local_rate"
     usual("dimension", 1000),
     usual("beta"),
     usual("clamp"),
-    option("decoder", str, "Of imvu: unbiased-at-zero (unless given) or alphabet, the paper's.", metavar="NAME"),
+    option(
+        "decoder",
+        str,
+        "Of imvu: unbiased-at-zero (unless given) or alphabet, the paper's.",
+        metavar="NAME",
+    ),
     option("design", str, "Keep this design and calibrate beta instead (imvu)."),
-    option("keep", int, "Rotated coordinates that a client keeps, a power of two; all unless given (vmvu: a few)."),
+    option(
+        "keep",
+        int,
+        "Rotated coordinates that a client keeps, a power of two; all unless given (vmvu: a few).",
+    ),
     usual("samples"),
     option("trust", str, "Who may look: local or secure-aggregation.", "local", "WORD"),
-    option("clients", int, "Codes in a sum (secure-aggregation): others' bits are part of the noise."),
-    option("min_honest_clients", int,
-           "How many of them at least answer and do not collude with the server (all unless given)."),
-    option("sampling_rate", float, "Chance that one of --samples is in a batch that its site draws in secret."),
-    option("local_steps", int, "Private steps on such batches before a site sends the difference of models."),
+    option(
+        "clients", int, "Codes in a sum (secure-aggregation): others' bits are part of the noise."
+    ),
+    option(
+        "min_honest_clients",
+        int,
+        "How many of them at least answer and do not collude with the server (all unless given).",
+    ),
+    option(
+        "sampling_rate",
+        float,
+        "Chance that one of --samples is in a batch that its site draws in secret.",
+    ),
+    option(
+        "local_steps",
+        int,
+        "Private steps on such batches before a site sends the difference of models.",
+    ),
     option("local_rate", float, "The learning rate of such a step."),
     option("cohort", int, "Clients in a round, to be told what to expect of it; one unless given."),
     option("out", Path, "Save the design or profile found (imvu, mvu, vmvu)."),
-)  # fmt: skip
+)
 def calibrate(json: JsonOption = False, **given: Any) -> None:
     """Find the most accurate mechanism of its kind within a privacy target.
 
-    With --trust secure-aggregation the server sees sums of codes alone: their account meets the target, and releases
-    are the sums a client takes part in. With --cohort the answer says what to expect of a round; quietbit compare shows
-    all mechanisms.
+    With --trust secure-aggregation the server sees sums of codes alone: their account meets the
+    target, and releases are the sums a client takes part in. With --cohort the answer says what to
+    expect of a round; quietbit compare shows all mechanisms.
 
     Example: quietbit calibrate --mechanism imvu --bits 1 --epsilon 3 --delta 1e-5 --releases 50
     --adjacency replace-one
 
-    Example: quietbit calibrate --mechanism vmvu --epsilon 4 --delta 0 --adjacency replace-one --dimension 1000000
+    Example: quietbit calibrate --mechanism vmvu --epsilon 4 --delta 0 --adjacency replace-one
+    --dimension 1000000
 
-    Example: quietbit calibrate --mechanism gaussian --samples 5000 --sampling-rate 0.1 --epsilon 3 --delta 1e-5
-    --releases 50 --adjacency zero-out
+    Example: quietbit calibrate --mechanism gaussian --samples 5000 --sampling-rate 0.1 --epsilon 3
+    --delta 1e-5 --releases 50 --adjacency zero-out
 
-    Example: quietbit calibrate --trust secure-aggregation --clients 1000 --epsilon 1 --delta 1e-5 --releases 10
-    --adjacency zero-out --dimension 100000
+    Example: quietbit calibrate --trust secure-aggregation --clients 1000 --epsilon 1 --delta 1e-5
+    --releases 10 --adjacency zero-out --dimension 100000
     """
     target = chosen(given, "epsilon delta adjacency releases keep")
     target["ball"] = quietbit.Ball(given["norm"], given["radius"], given["dimension"])
@@ -86,16 +114,28 @@ def _calibrate(target: dict[str, Any], given: dict[str, Any], as_json: bool) -> 
     from quietbit.wire.payload import Header
 
     for name, unused in chosen(given, "clients min_honest_clients").items():
-        require(unused is None, name, str(unused), "left out for local trust (it is for secure-aggregation)")
+        require(
+            unused is None,
+            name,
+            str(unused),
+            "left out for local trust (it is for secure-aggregation)",
+        )
     if given["sampling_rate"] is not None and given["samples"] is None:
-        raise InvalidParameter.of("samples", "given beside the rate at which a site draws them in secret")
+        raise InvalidParameter.of(
+            "samples", "given beside the rate at which a site draws them in secret"
+        )
     mechanism = given["mechanism"]
     out = given["out"]
     ball = target["ball"]
     if mechanism is None:
         raise InvalidParameter.of("mechanism", f"given: one of {', '.join(families())}, or auto")
     has_design = mechanism in families() and family(mechanism).strength == "design_epsilon"
-    require(out is None or has_design, "out", str(out), f"left out for {mechanism}, which has no design to save")
+    require(
+        out is None or has_design,
+        "out",
+        str(out),
+        f"left out for {mechanism}, which has no design to save",
+    )
     target |= chosen(given, f"{OWN} bits sampling_rate")
     if given["design"] is not None:
         target["design"] = find_design(given["design"])
@@ -110,7 +150,9 @@ def _calibrate(target: dict[str, Any], given: dict[str, Any], as_json: bool) -> 
     else:
         cohort = given["cohort"]
     expected = quietbit.expectation(made, cohort=cohort, rounds=found.releases)
-    per_parameter = (8 * layout.size if layout.bits == 0 else layout.bits * layout.count) / ball.dimension
+    per_parameter = (
+        8 * layout.size if layout.bits == 0 else layout.bits * layout.count
+    ) / ball.dimension
     reach = "met from below to 1 part in 10,000"
     if found.saturated:
         reach = "out of reach: this mechanism cannot be certified to reveal more"
@@ -120,7 +162,12 @@ def _calibrate(target: dict[str, Any], given: dict[str, Any], as_json: bool) -> 
         *_setting(made),
         Row("payload_bytes", "bytes of a payload", Header.of(made).size),
         Row("bits_per_parameter", "bits per parameter", per_parameter, rounded(per_parameter, 4)),
-        Row("squared_error", "squared error at zero", found.squared_error, rounded(found.squared_error)),
+        Row(
+            "squared_error",
+            "squared error at zero",
+            found.squared_error,
+            rounded(found.squared_error),
+        ),
         gaussian_row(found.squared_error, found.gaussian_squared_error),
         Row("noise", "noise / clip", expected.noise, rounded(expected.noise, 3)),
         Row("expectation", "what to expect", expected.sentence()),
@@ -143,9 +190,14 @@ def _calibrate(target: dict[str, Any], given: dict[str, Any], as_json: bool) -> 
 def _design(design: quietbit.Design, note: str = "") -> list[Row]:
     """Say which design it is, with a ``note`` at its end."""
     spec = design.spec
-    facts = {name: getattr(spec, name) for name in ("input_levels", "output_bits", "epsilon", "privacy")}
+    facts = {
+        name: getattr(spec, name) for name in ("input_levels", "output_bits", "epsilon", "privacy")
+    }
     shown = f"{spec.input_levels} levels, {spec.output_bits}-bit symbols, {spec.privacy} epsilon {spec.epsilon:.6g}"
-    return [Row("design", "design", facts, shown + note), Row("identity", "identity", design.identity())]
+    return [
+        Row("design", "design", facts, shown + note),
+        Row("identity", "identity", design.identity()),
+    ]
 
 
 def _setting(mechanism: Any) -> list[Row]:
@@ -192,7 +244,9 @@ def _calibrate_sum(target: dict[str, Any], given: dict[str, Any], as_json: bool)
     rows = _sum_rows(found, given["epsilon"])
     if out is not None:
         rows.append(Row("saved", "saved as", str(found.codes.design.save(out))))
-    record(f"secure sums of {found.clients:,} clients, {ball.dimension:,} parameters", rows, as_json)
+    record(
+        f"secure sums of {found.clients:,} clients, {ball.dimension:,} parameters", rows, as_json
+    )
 
 
 def _sum_rows(found: SumCalibration, epsilon: float) -> list[Row]:
@@ -201,15 +255,30 @@ def _sum_rows(found: SumCalibration, epsilon: float) -> list[Row]:
     sure = found.min_honest_clients
     spec = codes.design.spec
     kept = codes.ball.dimension
-    expected = quietbit.expectation(found.mechanism, cohort=found.clients, rounds=found.releases, trust=guarantee.trust)
+    expected = quietbit.expectation(
+        found.mechanism, cohort=found.clients, rounds=found.releases, trust=guarantee.trust
+    )
     cut = rounded(found.clamped_at, 3)
     error = found.squared_error
     rows = [
-        *_design(codes.design, "" if spec.output_bits == 1 else f": sums of {spec.outputs - 1} equal bits"),
+        *_design(
+            codes.design,
+            "" if spec.output_bits == 1 else f": sums of {spec.outputs - 1} equal bits",
+        ),
         Row("beta", "beta", codes.beta),
         Row("clamp", "inputs", True, f"clamped: coordinates beyond {cut} are cut to it"),
-        Row("clamped_at", "clamped at", found.clamped_at, f"{rounded(found.clamped_at / codes.ball.radius, 3)} radii"),
-        Row("wire_bits", "bits per parameter", found.wire_bits, f"{found.wire_bits}, the modulus of the masks"),
+        Row(
+            "clamped_at",
+            "clamped at",
+            found.clamped_at,
+            f"{rounded(found.clamped_at / codes.ball.radius, 3)} radii",
+        ),
+        Row(
+            "wire_bits",
+            "bits per parameter",
+            found.wire_bits,
+            f"{found.wire_bits}, the modulus of the masks",
+        ),
         Row("squared_error", "squared error at zero", error, f"{rounded(error)} of the mean"),
         Row("noise", "noise / clip", expected.noise, rounded(expected.noise, 3)),
         Row("expectation", "what to expect", expected.sentence()),
@@ -217,12 +286,22 @@ def _sum_rows(found: SumCalibration, epsilon: float) -> list[Row]:
     if kept < found.mechanism.ball.dimension:
         lost = found.projection_error
         text = f"{rounded(lost)} of it, from a mean of norm {found.mean_norm:g} on {kept:,} coordinates, shared by all"
-        rows += [Row("keep", "kept coordinates", kept), Row("projection_error", "projection", lost, text)]
+        rows += [
+            Row("keep", "kept coordinates", kept),
+            Row("projection_error", "projection", lost, text),
+        ]
     rows += [
         Row("clients", "clients in a sum", found.clients),
-        Row("min_honest_clients", "counted on", sure, f"{sure:,} that answer and do not collude with the server"),
+        Row(
+            "min_honest_clients",
+            "counted on",
+            sure,
+            f"{sure:,} that answer and do not collude with the server",
+        ),
         Row("releases", "sums per client", found.releases),
     ]
-    reach = "met from below" if not found.saturated else "out of reach: the largest beta spends less"
+    reach = (
+        "met from below" if not found.saturated else "out of reach: the largest beta spends less"
+    )
     rows.append(Row("saturated", "target", found.saturated, f"{epsilon:g}, {reach}"))
     return rows + guarantee_rows(guarantee, "all sums")

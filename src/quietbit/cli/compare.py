@@ -21,10 +21,16 @@ __all__ = ["compare"]
 
 # Columns of a table: what they are called in JSON, and their heads.
 COLUMNS = {
-    "mechanism": "mechanism", "keep": "keeps", "payload_bytes": "bytes up", "bytes_per_client": "in all",
-    "downlink_bytes": "bytes down", "relative_error": "error", "noise": "noise", "run_noise": "over the run",
+    "mechanism": "mechanism",
+    "keep": "keeps",
+    "payload_bytes": "bytes up",
+    "bytes_per_client": "in all",
+    "downlink_bytes": "bytes down",
+    "relative_error": "error",
+    "noise": "noise",
+    "run_noise": "over the run",
     "verdict": "verdict",
-}  # fmt: skip
+}
 MOVED = {"moved": "moved", "moved_over_noise": "in noise"}
 LEGEND = (
     "error: squared, relative to Gaussian noise added by every client. noise: in the mean of a round, as a multiple of "
@@ -40,7 +46,9 @@ SCOUTS = (
     " Where nobody knows their length, clip = auto finds it by scouts, for 5.3 % more squared error (5.2 % behind "
     "masks)."
 )
-NO_SCOUTS = " Give a number: scouts (clip = auto) would be too few here to find it, or noise too loud."
+NO_SCOUTS = (
+    " Give a number: scouts (clip = auto) would be too few here to find it, or noise too loud."
+)
 SITES = (
     "Few sites with many samples each, such as hospitals with patients? Protect the samples instead of the sites: "
     "--unit sample --samples N needs far less noise."
@@ -62,39 +70,72 @@ WIDTH = 110
     option("rounds", int, "Rounds of the run. Say this or --releases."),
     option("releases", int, "How often a client takes part. Say this or --rounds."),
     option("trust", str, "local, secure-aggregation or central; all unless given.", metavar="WORD"),
-    option("unit", str, "Whose data epsilon protects: a client's, or one sample of a site (--samples).", "client",
-           metavar="WORD"),
+    option(
+        "unit",
+        str,
+        "Whose data epsilon protects: a client's, or one sample of a site (--samples).",
+        "client",
+        metavar="WORD",
+    ),
     option("samples", int, "About how many samples a site has (--unit sample)."),
     option("sampling_rate", float, "Probability of a sample to be in a batch (--unit sample)."),
     option("local_steps", int, "Private steps of a site per release (--unit sample)."),
-    option("min_honest_clients", int,
-           "Of a cohort, for secure aggregation: who answers and does not collude (all unless given)."),
-    option("baselines", bool, "Rows for the field's other mechanisms too, none of which is chosen.", False),
-    option("evaluate", float, "What one answer to a private evaluation costs; one goes with every release."),
-    option("malicious", float, "Share of clients that send what they like: how far they move a round's mean."),
+    option(
+        "min_honest_clients",
+        int,
+        "Of a cohort, for secure aggregation: who answers and does not collude (all unless given).",
+    ),
+    option(
+        "baselines",
+        bool,
+        "Rows for the field's other mechanisms too, none of which is chosen.",
+        False,
+    ),
+    option(
+        "evaluate",
+        float,
+        "What one answer to a private evaluation costs; one goes with every release.",
+    ),
+    option(
+        "malicious",
+        float,
+        "Share of clients that send what they like: how far they move a round's mean.",
+    ),
     option("dimension", int, "Parameters in an update: what a client trains, and no more.", ...),
     option("clip", float, "Largest norm of an update; every noise is proportional to it.", 1.0),
     usual("norm", "l2"),
-    option("out", Path, "Draw noise over releases and over bytes, as png, svg or pdf (needs quietbit-lab)."),
-)  # fmt: skip
-def compare(dimension: int, clip: float, norm: str, out: Path | None, json: JsonOption = False, **given: Any) -> None:
+    option(
+        "out",
+        Path,
+        "Draw noise over releases and over bytes, as png, svg or pdf (needs quietbit-lab).",
+    ),
+)
+def compare(
+    dimension: int, clip: float, norm: str, out: Path | None, json: JsonOption = False, **given: Any
+) -> None:
     """Compare all mechanisms and trust models for a run, before anything is trained.
 
-    Every row is calibrated to the same epsilon. The number that decides is the noise in the mean of a round, as a
-    multiple of the clip: no mean of updates is longer than the clip, so noise of 10 clips drowns a round, and only
-    many rounds can average it out. More clients or fewer parameters make it smaller; secure aggregation makes it
-    smaller by the root of the cohort, because then only the sum needs to be private.
+    Every row is calibrated to the same epsilon. The number that decides is the noise in the mean of
+    a round, as a multiple of the clip: no mean of updates is longer than the clip, so noise of 10
+    clips drowns a round, and only many rounds can average it out. More clients or fewer parameters
+    make it smaller; secure aggregation makes it smaller by the root of the cohort, because then
+    only the sum needs to be private.
 
-    Example: quietbit compare --dimension 7850 --epsilon 8 --delta 1e-5 --adjacency zero-out --clients 60000
-    --cohort 600 --rounds 100
+    Example: quietbit compare --dimension 7850 --epsilon 8 --delta 1e-5 --adjacency zero-out
+    --clients 60000 --cohort 600 --rounds 100
 
-    Example: quietbit compare --dimension 1000000 --epsilon 2 --delta 1e-6 --adjacency replace-one --clients 100000
-    --cohort 1000 --releases 1 --trust local --out compare.svg
+    Example: quietbit compare --dimension 1000000 --epsilon 2 --delta 1e-6 --adjacency replace-one
+    --clients 100000 --cohort 1000 --releases 1 --trust local --out compare.svg
 
-    Example: quietbit compare --unit sample --samples 5000 --sampling-rate 0.1 --dimension 2570 --epsilon 4
-    --delta 1e-5 --adjacency zero-out --cohort 10 --rounds 150
+    Example: quietbit compare --unit sample --samples 5000 --sampling-rate 0.1 --dimension 2570
+    --epsilon 4 --delta 1e-5 --adjacency zero-out --cohort 10 --rounds 150
     """
-    require(out is None or given["unit"] == "client", "out", str(out), "left out unless --unit is client")
+    require(
+        out is None or given["unit"] == "client",
+        "out",
+        str(out),
+        "left out unless --unit is client",
+    )
     check_outputs(figures=(out,))
     draw = None if out is None else plotter("comparison")
     with progress_bar("Comparing", quiet=json) as report:
@@ -135,7 +176,9 @@ def _show(found: Comparison) -> None:
         best = found.best(trust)
         if best is not None:
             kept = f" keeping {best.keep:,} coordinates" if best.keep is not None else ""
-            _say(f"Best under {trust.value} trust: {best.name}{kept} (a client computes: {best.work}).")
+            _say(
+                f"Best under {trust.value} trust: {best.name}{kept} (a client computes: {best.work})."
+            )
             _say(f"{best.verdict[:1].upper()}{best.verdict[1:]}\n")
     if (asked := found.evaluation) is not None:
         _say(
@@ -162,26 +205,42 @@ def _show(found: Comparison) -> None:
 
 def _is_useful(row: ComparisonRow) -> bool:
     """Return whether a run can be expected to learn this way, without a trusted server."""
-    return row.expected is not None and row.trust.value != "central" and row.expected.verdict.value == "useful"
+    return (
+        row.expected is not None
+        and row.trust.value != "central"
+        and row.expected.verdict.value == "useful"
+    )
 
 
 def _plain(found: Comparison) -> dict[str, Any]:
-    best = {trust.value: found.best(trust) for trust in dict.fromkeys(row.trust for row in found.rows)}
+    best = {
+        trust.value: found.best(trust) for trust in dict.fromkeys(row.trust for row in found.rows)
+    }
     return {
-        "dimension": found.ball.dimension, "clip": found.ball.radius, "norm": found.ball.norm.value,
-        **found.target.keywords(), "adjacency": found.target.adjacency.value, "unit": found.target.unit.value,
-        "clients": found.clients, "cohort": found.cohort, "rounds": found.rounds,
+        "dimension": found.ball.dimension,
+        "clip": found.ball.radius,
+        "norm": found.ball.norm.value,
+        **found.target.keywords(),
+        "adjacency": found.target.adjacency.value,
+        "unit": found.target.unit.value,
+        "clients": found.clients,
+        "cohort": found.cohort,
+        "rounds": found.rounds,
         "rows": [_facts(found, row) for row in found.rows],
         "evaluation": _evaluation(found, found.evaluation),
         "summed_evaluation": _evaluation(found, found.summed_evaluation),
-        "best": {trust: found.rows.index(row) if row is not None else None for trust, row in best.items()},
-    }  # fmt: skip
+        "best": {
+            trust: found.rows.index(row) if row is not None else None for trust, row in best.items()
+        },
+    }
 
 
 def _evaluation(found: Comparison, asked: Evaluation | None) -> dict[str, float] | None:
     if asked is None:
         return None
-    spends = {} if asked is found.summed_evaluation else {"spends": asked.spends}  # in sums answers share the account
+    spends = (
+        {} if asked is found.summed_evaluation else {"spends": asked.spends}
+    )  # in sums answers share the account
     return {"epsilon": asked.epsilon, **spends, "margin": asked.margin(found.cohort)}
 
 
@@ -196,12 +255,16 @@ def _facts(found: Comparison, row: ComparisonRow) -> dict[str, Any]:
     return {
         **start,
         **{name: getattr(row, name) for name in own},
-        "moved_over_noise": None if row.moved is None else row.moved * found.ball.dimension**0.5 / row.noise,
+        "moved_over_noise": None
+        if row.moved is None
+        else row.moved * found.ball.dimension**0.5 / row.noise,
         "bytes_per_client": found.bytes_per_client(row),
         "bytes_in_all": found.bytes_in_all(row),
         **{name: getattr(expected, name) for name in of_run},
         "scouts_help": found.scouts_help(row),
-        "clip_sensitivity": [{"clip_over_length": one.clip, "noise": one.noise, "cut": one.cut} for one in points],
+        "clip_sensitivity": [
+            {"clip_over_length": one.clip, "noise": one.noise, "cut": one.cut} for one in points
+        ],
         "verdict": expected.verdict.value,
         "sentence": expected.sentence(),
         "guarantee": guarantee.sentence(),

@@ -24,11 +24,21 @@ from rich.text import Text
 from quietbit.privacy.guarantee import rounded_up as decimal_above
 
 __all__ = [
-    "JsonOption", "Report", "Row", "column_table", "progress_bar", "record", "rounded", "rounded_up", "show_json",
+    "JsonOption",
+    "Report",
+    "Row",
+    "column_table",
+    "progress_bar",
+    "record",
+    "rounded",
+    "rounded_up",
+    "show_json",
     "shown",
-]  # fmt: skip
+]
 
-JsonOption = Annotated[bool, typer.Option("--json", help="Print JSON instead of a table (infinity becomes null).")]
+JsonOption = Annotated[
+    bool, typer.Option("--json", help="Print JSON instead of a table (infinity becomes null).")
+]
 Report: TypeAlias = Callable[[float, str], None]
 PIPE_WIDTH = 110  # columns when the output is not a terminal
 
@@ -50,7 +60,11 @@ def record(title: str, rows: Sequence[Row], as_json: bool = False) -> None:
     table = Table(box=SIMPLE_HEAD, show_header=False)
     table.add_column(style="cyan", no_wrap=True)
     table.add_column(overflow="fold")
-    listed = [row for row in rows if isinstance(row.value, list) and row.value and isinstance(row.value[0], dict)]
+    listed = [
+        row
+        for row in rows
+        if isinstance(row.value, list) and row.value and isinstance(row.value[0], dict)
+    ]
     for row in rows:
         if row not in listed:
             table.add_row(row.label, Text(row.shown or shown(row.key, row.value)))
@@ -64,7 +78,9 @@ def column_table(title: str, heads: Sequence[str], lines: Sequence[Sequence[str]
     """Print a table with a column per head; the first is text, the others numbers."""
     table = Table(box=SIMPLE_HEAD)
     for place, head in enumerate(heads):
-        table.add_column(head, justify="right" if place else "left", no_wrap=place == 0, overflow="fold")
+        table.add_column(
+            head, justify="right" if place else "left", no_wrap=place == 0, overflow="fold"
+        )
     for line in lines:
         table.add_row(*(Text(cell) for cell in line))
     _print(title, table)
@@ -90,10 +106,13 @@ def show_json(value: Any) -> None:
 
 
 @contextmanager
-def progress_bar(what: str, quiet: bool = False, lines: bool = False, every: float = 0.0) -> Iterator[Report]:
+def progress_bar(
+    what: str, quiet: bool = False, lines: bool = False, every: float = 0.0
+) -> Iterator[Report]:
     """Show a bar on stderr, on terminals only; gives ``report(fraction, message)``.
 
-    With ``lines`` a stderr that is not a terminal gets a line per message instead, at most one in ``every`` seconds.
+    With ``lines`` a stderr that is not a terminal gets a line per message instead, at most one in
+    ``every`` seconds.
     """
     console = Console(stderr=True)
     columns = (SpinnerColumn(), TextColumn("{task.description}"), BarColumn(), TimeElapsedColumn())
@@ -105,7 +124,9 @@ def progress_bar(what: str, quiet: bool = False, lines: bool = False, every: flo
 
         def report(fraction: float, message: str) -> None:
             nonlocal furthest, last
-            furthest = max(furthest, fraction)  # a search that starts over does not move the bar back
+            furthest = max(
+                furthest, fraction
+            )  # a search that starts over does not move the bar back
             progress.update(task, completed=furthest, description=f"{what}: {message}")
             if lines and not quiet and not console.is_terminal and time.monotonic() - last >= every:
                 last = time.monotonic()

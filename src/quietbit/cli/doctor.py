@@ -15,10 +15,16 @@ __all__ = ["doctor"]
 
 # Distribution and the extra that brings it; without one it comes with quietbit itself.
 PACKAGES = {
-    "numpy": "", "scipy": "", "cryptography": "", "torch": "torch", "triton": "gpu",
-    "dp-accounting": "accounting", "quietbit-lab": "lab",
-    "flwr": "flower", "nvflare": "nvflare",
-}  # fmt: skip
+    "numpy": "",
+    "scipy": "",
+    "cryptography": "",
+    "torch": "torch",
+    "triton": "gpu",
+    "dp-accounting": "accounting",
+    "quietbit-lab": "lab",
+    "flwr": "flower",
+    "nvflare": "nvflare",
+}
 FOLDERS = {"designs": "solved designs", "features": "features"}
 AES = {
     True: "the processor has AES instructions",
@@ -35,11 +41,16 @@ def doctor(json: JsonOption = False) -> int:
     from quietbit.auditor.doctor import self_test  # here, so that --help need not wait for numpy
 
     versions = _versions()
-    missing = {name: how_to_install(PACKAGES[name]) for name, found in versions.items() if found is None}
+    missing = {
+        name: how_to_install(PACKAGES[name]) for name, found in versions.items() if found is None
+    }
     with progress_bar("Looking around", quiet=json):
         machine = _machine()
     if not json:
-        told = [Row(name, name, found, found or f"not installed: {missing[name]}") for name, found in versions.items()]
+        told = [
+            Row(name, name, found, found or f"not installed: {missing[name]}")
+            for name, found in versions.items()
+        ]
         record("Installed", told)
         record("This machine", _machine_rows(**machine))
     with progress_bar("Self-test", quiet=json, lines=True) as report:
@@ -47,16 +58,30 @@ def doctor(json: JsonOption = False) -> int:
     passed = all(one.passed for one in outcomes)
     if json:
         checks = [one._asdict() for one in outcomes]
-        show_json({"versions": versions, "missing": missing, **machine, "checks": checks, "passed": passed})
+        show_json(
+            {
+                "versions": versions,
+                "missing": missing,
+                **machine,
+                "checks": checks,
+                "passed": passed,
+            }
+        )
     else:
         words = {True: "PASS", False: "FAIL"}
-        told = [Row(one.name, f"{words[one.passed]}  {one.name}", one.passed, one.detail) for one in outcomes]
+        told = [
+            Row(one.name, f"{words[one.passed]}  {one.name}", one.passed, one.detail)
+            for one in outcomes
+        ]
         record(f"Self-test, {sum(one.seconds for one in outcomes):.1f} s", told)
     return 0 if passed else 1
 
 
 def _versions() -> dict[str, str | None]:
-    found: dict[str, str | None] = {"quietbit": quietbit.__version__, "python": platform.python_version()}
+    found: dict[str, str | None] = {
+        "quietbit": quietbit.__version__,
+        "python": platform.python_version(),
+    }
     for name in PACKAGES:
         try:
             found[name] = version(name)
@@ -71,10 +96,15 @@ def _machine() -> dict[str, Any]:
     kernels = select.kernel_support()
     return {
         "folders": {name: str(cache_folder(name)) for name in FOLDERS},
-        "kernels": {name: {"available": not why, "reason": why or None} for name, why in kernels.items()},
+        "kernels": {
+            name: {"available": not why, "reason": why or None} for name, why in kernels.items()
+        },
         "default_kernel": select.default_kernel().name,
         "gpu": {"name": None, "gigabytes": 0.0, "reason": None, **select.gpu_support()},
-        "aes": {"instructions": select.aes_instructions(), "gigabytes_per_second": select.aes_gigabytes_per_second()},
+        "aes": {
+            "instructions": select.aes_instructions(),
+            "gigabytes_per_second": select.aes_gigabytes_per_second(),
+        },
     }
 
 
@@ -91,6 +121,8 @@ def _machine_rows(folders: Any, kernels: Any, default_kernel: str, gpu: Any, aes
     return [
         *rows,
         Row("aes", "AES", aes, f"{AES[aes['instructions']]}; {measured}"),
-        Row("gpu", "GPU", gpu["name"], gpu["reason"] or f"{gpu['name']}, {gpu['gigabytes']:.0f} GB"),
+        Row(
+            "gpu", "GPU", gpu["name"], gpu["reason"] or f"{gpu['name']}, {gpu['gigabytes']:.0f} GB"
+        ),
         *(Row(key, FOLDERS[key], folder) for key, folder in folders.items()),
     ]

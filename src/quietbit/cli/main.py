@@ -1,8 +1,9 @@
 """Where the command line begins, and the one place where failures become sentences and exit codes.
 
-Idea     0: done. 1: done, and the answer is no. 2: bad input, one sentence on stderr. 130: interrupted.
-         A traceback means a bug of ours, never a mistake of the user's. Commands are imported inside, so that Ctrl-C
-         ends in the same way from the first moment on, and whatever code made of it on its way up.
+Idea     0: done. 1: done, and the answer is no. 2: bad input, one sentence on stderr. 130:
+         interrupted. A traceback means a bug of ours, never a mistake of the user's. Commands are
+         imported inside, so that Ctrl-C ends in the same way from the first moment on, and whatever
+         code made of it on its way up.
 """
 
 from __future__ import annotations
@@ -19,7 +20,12 @@ __all__ = ["main", "with_options"]
 
 OK, BAD_INPUT, INTERRUPTED = 0, 2, 130
 # What the library calls the value of an option of another name.
-LIBRARY = {"input_levels": "levels", "output_bits": "bits", "norm of the ball": "norm", "rate": "sampling_rate"}
+LIBRARY = {
+    "input_levels": "levels",
+    "output_bits": "bits",
+    "norm of the ball": "norm",
+    "rate": "sampling_rate",
+}
 
 
 def main(arguments: Sequence[str] | None = None) -> int:
@@ -38,7 +44,10 @@ def main(arguments: Sequence[str] | None = None) -> int:
             hook(unraised)
 
     before, hook = signal.getsignal(signal.SIGINT), sys.unraisablehook
-    ours = threading.current_thread() is threading.main_thread() and before is signal.default_int_handler
+    ours = (
+        threading.current_thread() is threading.main_thread()
+        and before is signal.default_int_handler
+    )
     try:
         if ours:
             signal.signal(signal.SIGINT, interrupt)
@@ -65,7 +74,8 @@ def _run(chosen: list[str]) -> int:
     from quietbit.cli.app import COMMANDS, app
     from quietbit.errors import QuietbitError
 
-    # What typer raises for a wrong option or argument; where it is defined differs between its versions.
+    # What typer raises for a wrong option or argument; where it is defined differs between its
+    # versions.
     wrong_usage: type[Exception] = typer.BadParameter.__mro__[2]
     command = COMMANDS.get(tuple(chosen[:2])) or COMMANDS.get(tuple(chosen[:1]))
     try:
@@ -78,7 +88,9 @@ def _run(chosen: list[str]) -> int:
     except typer.Abort:
         return INTERRUPTED
     except (BrokenPipeError, SystemExit) as error:
-        if isinstance(error, SystemExit) and not error.code:  # typer exits so when it has written a completion
+        if (
+            isinstance(error, SystemExit) and not error.code
+        ):  # typer exits so when it has written a completion
             return OK
         # Whoever read our output has seen enough; typer exits with 1 for that.
         os.dup2(os.open(os.devnull, os.O_WRONLY), sys.__stdout__.fileno() if sys.__stdout__ else 1)
@@ -96,9 +108,13 @@ def with_options(error: Exception, command: Callable[..., Any] | None) -> str:
     known = inspect.signature(command, eval_str=True).parameters.get(name)
     if known is None:
         return str(error)
-    told: Any = getattr(known.annotation, "__metadata__", (None,))[0]  # an argument is known by the word in the help
+    told: Any = getattr(known.annotation, "__metadata__", (None,))[
+        0
+    ]  # an argument is known by the word in the help
     argument = type(told).__name__ == "ArgumentInfo"
-    return str(error.renamed(told.metavar or name.upper() if argument else "--" + name.replace("_", "-")))
+    return str(
+        error.renamed(told.metavar or name.upper() if argument else "--" + name.replace("_", "-"))
+    )
 
 
 def _refuse(message: str, code: int) -> int:

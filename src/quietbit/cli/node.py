@@ -76,12 +76,12 @@ def _rule_options() -> list[inspect.Parameter]:
 def _init(policy: PolicyArgument, json: JsonOption = False, **rules: Any) -> None:
     """Write this node's policy and begin its ledger, once.
 
-    A run can ask for less than the policy allows and never for more. The ledger notes every release before it is made;
-    a second file, the counter, is how a ledger that was put back is noticed. Nothing that exists is overwritten. With
-    --min-honest-clients masked sums are allowed too.
+    A run can ask for less than the policy allows and never for more. The ledger notes every release
+    before it is made; a second file, the counter, is how a ledger that was put back is noticed.
+    Nothing that exists is overwritten. With --min-honest-clients masked sums are allowed too.
 
-    Example: quietbit node init /var/lib/quietbit/policy.toml --epsilon 8 --adjacency zero-out --largest-clip 1
-    --releases 200 --releases-per-day 20
+    Example: quietbit node init /var/lib/quietbit/policy.toml --epsilon 8 --adjacency zero-out
+    --largest-clip 1 --releases 200 --releases-per-day 20
     """
     from quietbit.node.policy import init
 
@@ -101,12 +101,13 @@ def _init(policy: PolicyArgument, json: JsonOption = False, **rules: Any) -> Non
 
 @node.command("check")
 def _check(
-    policy: Annotated[Path, _file("FILE", "The policy, or NVFlare's privacy.json.")], json: JsonOption = False
+    policy: Annotated[Path, _file("FILE", "The policy, or NVFlare's privacy.json.")],
+    json: JsonOption = False,
 ) -> int:
     """Check the policy, the ledger's chain of lines, and its counter; the exit code is 1 if anything is wrong.
 
-    Of NVFlare's privacy.json it says, scope by scope, what would leave the site; the exit code is 1 if any of it is not
-    priced, and 2 if the file cannot be read.
+    Of NVFlare's privacy.json it says, scope by scope, what would leave the site; the exit code is 1
+    if any of it is not priced, and 2 if the file cannot be read.
 
     Example: quietbit node check /var/lib/quietbit/policy.toml
     """
@@ -158,7 +159,9 @@ def _check_privacy_file(path: Path, as_json: bool) -> int:
 @node.command("status")
 def _status(
     policy: PolicyArgument,
-    last: Annotated[int, typer.Option(help="How many runs and refusals to list, the latest last.")] = 20,
+    last: Annotated[
+        int, typer.Option(help="How many runs and refusals to list, the latest last.")
+    ] = 20,
     json: JsonOption = False,
 ) -> None:
     """Say what was released, when, to which run, what is left, and which requests were refused.
@@ -177,14 +180,25 @@ def _status(
     prices = prices_beside(ledger.path)
     caps: list[dict[str, Any]] = []
     for cap in found.caps:
-        upper = reached(state, cap, found, found.min_honest_clients or 0, found.least_epsilon, prices)
-        caps.append({"trust": cap.trust.value, "epsilon_upper": upper, "epsilon": cap.epsilon, "delta": cap.delta})
+        upper = reached(
+            state, cap, found, found.min_honest_clients or 0, found.least_epsilon, prices
+        )
+        caps.append(
+            {
+                "trust": cap.trust.value,
+                "epsilon_upper": upper,
+                "epsilon": cap.epsilon,
+                "delta": cap.delta,
+            }
+        )
     runs: list[dict[str, Any]] = []
     for run, made in state.runs.items():
         first = _clock(made[0][1])
         latest = _clock(made[-1][1])
         names = sorted({name[:16] for _, _, name in made})
-        runs.append({"run": run, "releases": len(made), "first": first, "last": latest, "mechanisms": names})
+        runs.append(
+            {"run": run, "releases": len(made), "first": first, "last": latest, "mechanisms": names}
+        )
     refusals = [
         {
             "when": _clock(decision.time),
@@ -220,7 +234,8 @@ def _clock(seconds: float) -> str:
 def _metrics(policy: PolicyArgument) -> None:
     """Print what is spent, left and decided in the Prometheus text format; nothing of it depends on data.
 
-    Example: quietbit node metrics /var/lib/quietbit/policy.toml > /var/lib/node_exporter/quietbit.prom
+    Example: quietbit node metrics /var/lib/quietbit/policy.toml >
+    /var/lib/node_exporter/quietbit.prom
     """
     from quietbit.node.decisions import decisions_beside
     from quietbit.node.ledger import FileLedger
@@ -237,16 +252,22 @@ def _metrics(policy: PolicyArgument) -> None:
 def _serve(
     policy: PolicyArgument,
     socket: Annotated[str, typer.Option(help="The socket to make, an absolute path.")],
-    mode: Annotated[str, typer.Option(help="Its permissions, octal: with 660 its group can connect too.")] = "600",
-    log_level: Annotated[str, typer.Option(help="Decisions to log: info (all), warning (refusals), error.")] = "info",
+    mode: Annotated[
+        str, typer.Option(help="Its permissions, octal: with 660 its group can connect too.")
+    ] = "600",
+    log_level: Annotated[
+        str, typer.Option(help="Decisions to log: info (all), warning (refusals), error.")
+    ] = "info",
     json: JsonOption = False,
 ) -> None:
     """Be this node's gatekeeper: hold policy, ledger and keys, and hand out nothing but releases.
 
-    Run it as another user than the app. The app gets the socket (node config quietbit.gatekeeper) and can neither read
-    the ledger nor raise a cap. It is not kept from the network by this: that is the owner's to do. Ctrl-C ends it.
+    Run it as another user than the app. The app gets the socket (node config quietbit.gatekeeper)
+    and can neither read the ledger nor raise a cap. It is not kept from the network by this: that
+    is the owner's to do. Ctrl-C ends it.
 
-    Example: quietbit node serve /var/lib/quietbit/policy.toml --socket /run/quietbit/node.sock --mode 660
+    Example: quietbit node serve /var/lib/quietbit/policy.toml --socket /run/quietbit/node.sock
+    --mode 660
     """
     import logging
     import threading
@@ -271,11 +292,13 @@ def _serve(
 
 
 @node.command("keys")
-def _keys(path: Annotated[Path, _file("FILE", "The private key.")], json: JsonOption = False) -> None:
+def _keys(
+    path: Annotated[Path, _file("FILE", "The private key.")], json: JsonOption = False
+) -> None:
     """Make this node's identity for masked sums, or show the public key of one that is there.
 
-    The private key stays in FILE, which only its owner can read. Give the public key to the operator of the directory,
-    by a way that the server is not part of.
+    The private key stays in FILE, which only its owner can read. Give the public key to the
+    operator of the directory, by a way that the server is not part of.
 
     Example: quietbit node keys /var/lib/quietbit/own.pem
     """
@@ -285,21 +308,29 @@ def _keys(path: Annotated[Path, _file("FILE", "The private key.")], json: JsonOp
     if not os.path.lexists(path):
         title = "A new identity"
         Identity.new().save(path)
-    rows = [Row("file", "private key", str(path)), Row("public", "public key", Identity.load(path).public.hex())]
+    rows = [
+        Row("file", "private key", str(path)),
+        Row("public", "public key", Identity.load(path).public.hex()),
+    ]
     record(title, rows, json)
 
 
 @node.command("directory")
 def _directory(
     path: Annotated[Path, _file("FILE", "The directory.")],
-    operator: Annotated[str, typer.Option(help="The operator's private key, to sign, or public key, to check.")],
-    members: Annotated[str | None, typer.Option(help="A text file to sign: lines of a public key and a name.")] = None,
+    operator: Annotated[
+        str, typer.Option(help="The operator's private key, to sign, or public key, to check.")
+    ],
+    members: Annotated[
+        str | None, typer.Option(help="A text file to sign: lines of a public key and a name.")
+    ] = None,
     json: JsonOption = False,
 ) -> None:
     """Sign the list of members of masked sums, or check and show one.
 
-    Whoever signs it vouches that its members are different nodes, and must not be the server. Nodes' owners write the
-    operator's public key down in their policies (quietbit node init --operator). A new list replaces an old one.
+    Whoever signs it vouches that its members are different nodes, and must not be the server.
+    Nodes' owners write the operator's public key down in their policies (quietbit node init
+    --operator). A new list replaces an old one.
 
     Example: quietbit node directory members.json --operator operator.pem --members nodes.txt
     """

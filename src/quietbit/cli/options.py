@@ -14,7 +14,13 @@ from typing import Annotated, Any, cast
 import typer
 
 import quietbit
-from quietbit.errors import InvalidDesignFile, MissingDependency, QuietbitError, how_to_install, require
+from quietbit.errors import (
+    InvalidDesignFile,
+    MissingDependency,
+    QuietbitError,
+    how_to_install,
+    require,
+)
 
 __all__ = [
     "FORMATS",
@@ -35,18 +41,30 @@ FORMATS = ("png", "svg", "pdf")  # of a figure
 
 # What several commands take: kind of value, meaning, and how the help writes the value or the flag.
 USUAL: dict[str, tuple[Any, ...]] = {
-    "adjacency": (str, "The neighbouring world: zero-out (a zero update) or replace-one (any in the ball).", "WORD"),
+    "adjacency": (
+        str,
+        "The neighbouring world: zero-out (a zero update) or replace-one (any in the ball).",
+        "WORD",
+    ),
     "beta": (float, "Stretches small coordinates over the design's range (imvu)."),
-    "bound": (bool, "Compute how good any design could be (slow for many levels).", None, "--bound/--no-bound"),
+    "bound": (
+        bool,
+        "Compute how good any design could be (slow for many levels).",
+        None,
+        "--bound/--no-bound",
+    ),
     "clamp": (bool, "Cut inputs to [0, 1], as the published code does (imvu)."),
     "delta": (float, "Delta of the guarantee."),
     "dimension": (int, "Parameters in an update."),
     "norm": (str, "Norm of the ball that updates are clipped to.", "l1|l2"),
     "radius": (float, "Radius of that ball."),
     "releases": (int, "How often the same party sends an update."),
-    "samples": (int, "Protect one sample of a client that has NUMBER (its update is a mean of clipped gradients)."),
+    "samples": (
+        int,
+        "Protect one sample of a client that has NUMBER (its update is a mean of clipped gradients).",
+    ),
     "trust": (str, "Who may look: local, central or secure-aggregation.", "WORD"),
-}  # fmt: skip
+}
 
 
 def help_text(command: Callable[..., Any] | None) -> str:
@@ -60,7 +78,12 @@ def help_text(command: Callable[..., Any] | None) -> str:
 
 
 def option(
-    name: str, kind: Any, about: str, default: Any = None, metavar: str | None = None, flag: str = ""
+    name: str,
+    kind: Any,
+    about: str,
+    default: Any = None,
+    metavar: str | None = None,
+    flag: str = "",
 ) -> inspect.Parameter:
     """Return an option; without a default it may be left out, with ``...`` it may not; a bool's flag turns it on."""
     if kind is bool:
@@ -81,7 +104,10 @@ def takes(*options: inspect.Parameter) -> Callable[[Callable[..., Any]], Callabl
     """Return a decorator by which a command has these options before its own; they come by name or as ``**given``."""
 
     def with_options(command: Callable[..., Any]) -> Callable[..., Any]:
-        named, own = {one.name for one in options}, inspect.signature(command, eval_str=True).parameters.values()
+        named, own = (
+            {one.name for one in options},
+            inspect.signature(command, eval_str=True).parameters.values(),
+        )
         others = [one for one in own if one.name not in named and one.kind is not one.VAR_KEYWORD]
         kept = [one.replace(kind=one.KEYWORD_ONLY) for one in others]
         command.__signature__ = inspect.Signature([*options, *kept])  # type: ignore[attr-defined]
@@ -92,9 +118,13 @@ def takes(*options: inspect.Parameter) -> Callable[[Callable[..., Any]], Callabl
 
 # Of an interpolated mechanism and of what is asked about it.
 OF_IMVU = (
-    usual("adjacency", ...), usual("norm", "l2"), usual("beta", 1.0), usual("clamp", False), usual("radius", 1.0),
+    usual("adjacency", ...),
+    usual("norm", "l2"),
+    usual("beta", 1.0),
+    usual("clamp", False),
+    usual("radius", 1.0),
     usual("delta", 1e-5),
-)  # fmt: skip
+)
 
 
 def chosen(given: Mapping[str, Any], names: str) -> dict[str, Any]:
@@ -112,10 +142,16 @@ def number_or_word(text: str) -> float | str:
 
 def find_design(text: str) -> quietbit.Design:
     """Return the design in a file, or the shipped one of this name."""
-    from quietbit.design.solve import file_name, shipped, specs  # here, so that --help need not wait for numpy
+    from quietbit.design.solve import (
+        file_name,
+        shipped,
+        specs,
+    )  # here, so that --help need not wait for numpy
 
     path = Path(text)
-    spec = {file_name(spec): spec for spec in specs()}.get(f"{str(path).removesuffix('.json')}.json")
+    spec = {file_name(spec): spec for spec in specs()}.get(
+        f"{str(path).removesuffix('.json')}.json"
+    )
     found = shipped(spec) if spec is not None and not path.exists() else None
     if found is None and not path.exists() and path.suffix != ".json":
         raise InvalidDesignFile(f"{text} is neither a file nor a name in the catalogue.")
@@ -132,7 +168,12 @@ def check_outputs(*paths: Path | None, figures: tuple[Path | None, ...] = ()) ->
     """Refuse a path that cannot be written, is named twice, or is a figure of unknown format."""
     given = [path for path in (*paths, *figures) if path is not None]
     names = [str(path) for path in given]
-    require(len({os.path.abspath(name) for name in names}) == len(names), "output paths", names, "different")
+    require(
+        len({os.path.abspath(name) for name in names}) == len(names),
+        "output paths",
+        names,
+        "different",
+    )
     for path in figures:
         known = path is None or path.suffix.lower().removeprefix(".") in FORMATS
         require(known, "end of the figure's file name", str(path), "one of ." + ", .".join(FORMATS))
@@ -154,7 +195,9 @@ def plotter(name: str) -> Callable[..., Any]:
     """Return what draws a figure of this name, which the laboratory offers."""
     for entry in entry_points(group="quietbit.figures", name=name):
         return cast(Callable[..., Any], entry.load())
-    raise MissingDependency(f"Figures are drawn by quietbit-lab, which is not installed: {how_to_install('lab')}.")
+    raise MissingDependency(
+        f"Figures are drawn by quietbit-lab, which is not installed: {how_to_install('lab')}."
+    )
 
 
 @contextmanager

@@ -15,7 +15,9 @@ __all__ = ["gaussian_row", "guarantee_rows", "profile_rows"]
 
 
 LARGEST_EPSILON = 50.0
-NO_PRIVACY = "such an epsilon protects nobody: an observer may be all but certain of what a client sent"
+NO_PRIVACY = (
+    "such an epsilon protects nobody: an observer may be all but certain of what a client sent"
+)
 
 
 def guarantee_rows(guarantee: quietbit.Guarantee, what: str = "all releases") -> list[Row]:
@@ -40,6 +42,13 @@ def gaussian_row(error: float, gaussian: float) -> Row:
 
 def profile_rows(profile: Profile) -> list[Row]:
     """Say which profile it is."""
-    facts = {"levels": profile.levels.size, "gain_lower": profile.gain_lower, "largest": profile.largest}
+    facts = {
+        "levels": profile.levels.size,
+        "gain_lower": profile.gain_lower,
+        "largest": profile.largest,
+    }
     shown = f"{profile.levels.size} levels, gain {rounded(profile.gain_lower)}, {rounded(profile.largest, 4)} tries"
-    return [Row("profile", "profile", facts, shown), Row("identity", "identity", profile.identity())]
+    return [
+        Row("profile", "profile", facts, shown),
+        Row("identity", "identity", profile.identity()),
+    ]

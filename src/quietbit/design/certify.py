@@ -1,13 +1,15 @@
 """The certificate of a design, and how good any design could be.
 
-Idea     Doubles are rationals, so the ratios, sums and means of a stored table are computed exactly; only the final
-         logarithm is rounded, upwards, with fifty digits to spare. The lower bound on the objective, over every
-         alphabet of every size, is weak duality: any multipliers give one if sum_i p_i c_i(a) >= 0 for every private
-         column p and every real a, and the violation that remains is subtracted. Neither depends on the solver.
-Symbols  epsilon_upper = max log(P[i,j]/P[i',j]) / d(x_i, x_i'): between neighbours is enough for the metric kinds.
-         mu_i, nu_i: multipliers of sums and means; c_i(a) = (a - x_i)^2 / n - mu_i - nu_i a; V(a): the least
-         sum_i p_i c_i(a) over private columns with sum 1.
-Source   docs/explanation/numerical-design.md has the argument; the recursion for the worst column is this library's.
+Idea     Doubles are rationals, so the ratios, sums and means of a stored table are computed
+         exactly; only the final logarithm is rounded, upwards, with fifty digits to spare. The
+         lower bound on the objective, over every alphabet of every size, is weak duality: any
+         multipliers give one if sum_i p_i c_i(a) >= 0 for every private column p and every real a,
+         and the violation that remains is subtracted. Neither depends on the solver.
+Symbols  epsilon_upper = max log(P[i,j]/P[i',j]) / d(x_i, x_i'): between neighbours is enough for
+         the metric kinds. mu_i, nu_i: multipliers of sums and means; c_i(a) = (a - x_i)^2 / n -
+         mu_i - nu_i a; V(a): the least sum_i p_i c_i(a) over private columns with sum 1.
+Source   docs/explanation/numerical-design.md has the argument; the recursion for the worst column
+         is this library's.
 """
 
 from __future__ import annotations
@@ -38,7 +40,8 @@ _DIGITS = Context(prec=50)
 class Certificate:
     """Measured facts about a design; each ``_upper`` is a bound rounded towards privacy.
 
-    ``objective``: the mean squared error, plus the penalty on the mean squared bias; `lower_bound`: no design has less.
+    ``objective``: the mean squared error, plus the penalty on the mean squared bias; `lower_bound`:
+    no design has less.
     """
 
     epsilon_upper: float
@@ -77,7 +80,9 @@ def certify(design: Design) -> Certificate:
     table = [[Fraction(p) for p in row] for row in design.probabilities.tolist()]
     alphabet = [Fraction(a) for a in design.alphabet.tolist()]
     levels = [Fraction(i, spec.input_levels - 1) for i in range(spec.input_levels)]
-    rows = [(x, list(zip(row, alphabet, strict=True))) for x, row in zip(levels, table, strict=True)]
+    rows = [
+        (x, list(zip(row, alphabet, strict=True))) for x, row in zip(levels, table, strict=True)
+    ]
     biases = [sum(p * a for p, a in row) - x for x, row in rows]
     mse = sum(p * (a - x) ** 2 for x, row in rows for p, a in row) / len(rows)
     objective = mse
@@ -85,12 +90,15 @@ def certify(design: Design) -> Certificate:
         objective += Fraction(spec.penalty) * sum(b * b for b in biases) / len(biases)
     epsilon = _epsilon_upper(design, table)
     bias = _round_up(max(abs(b) for b in biases))
-    return Certificate(epsilon, bias, float(mse), float(objective), spec, tuple(design.alphabet.tolist()))
+    return Certificate(
+        epsilon, bias, float(mse), float(objective), spec, tuple(design.alphabet.tolist())
+    )
 
 
 def _epsilon_upper(design: Design, table: list[list[Fraction]]) -> float:
     """Return the largest log-ratio per unit of distance; rows sum to one, as they are sampled."""
-    # Doubles, good to 1e-13 here, only nominate candidates within 1e-11, which are then compared exactly.
+    # Doubles, good to 1e-13 here, only nominate candidates within 1e-11, which are then compared
+    # exactly.
     spec = design.spec
     logs = np.log(design.probabilities)
     if spec.privacy == "strict":
@@ -127,9 +135,12 @@ TARGETS = (1e-5, 1e-3)  # relative accuracy wanted, up to `FINE_LEVELS` levels a
 @one_thread()
 def objective_lower_bound(spec: DesignSpec, hint: tuple[float, ...] = ()) -> float:
     """Return a number no design for this spec can beat; ``hint``, an alphabet known to be good, can only sharpen it."""
-    # Values beyond 1.3 units are never worth their squared error; around the levels the grid is finer.
+    # Values beyond 1.3 units are never worth their squared error; around the levels the grid is
+    # finer.
     outermost = 1.3 * unbiased_half_width(spec)
-    z = np.concatenate([np.linspace(0.0, 0.5, CANDIDATES), np.linspace(0.5, outermost, CANDIDATES // 2)])
+    z = np.concatenate(
+        [np.linspace(0.0, 0.5, CANDIDATES), np.linspace(0.5, outermost, CANDIDATES // 2)]
+    )
     z = np.unique(np.round(np.concatenate([z, np.abs(np.asarray(hint) - 0.5)]), 13))
     target = TARGETS[spec.input_levels > FINE_LEVELS]
     best = 0.0
@@ -137,7 +148,9 @@ def objective_lower_bound(spec: DesignSpec, hint: tuple[float, ...] = ()) -> flo
         alphabet = 0.5 + np.concatenate([-z[z > 0][::-1], z])
         path = CentralPath(spec, len(alphabet))
         found: Optimum | None = None
-        with contextlib.suppress(Infeasible):  # rounding ends the path: the last gap's multipliers are kept
+        with contextlib.suppress(
+            Infeasible
+        ):  # rounding ends the path: the last gap's multipliers are kept
             for gap in GAPS:
                 found = path.solve(alphabet, gap)
                 if found.gap <= target / 10 * found.objective:
@@ -160,7 +173,9 @@ def objective_lower_bound(spec: DesignSpec, hint: tuple[float, ...] = ()) -> flo
     return best
 
 
-def _violation(spec: DesignSpec, sums: FloatVector, means: FloatVector, tolerance: float) -> tuple[float, FloatVector]:
+def _violation(
+    spec: DesignSpec, sums: FloatVector, means: FloatVector, tolerance: float
+) -> tuple[float, FloatVector]:
     """Bound -min V over every real output value from above; return it with the local minima of V below zero."""
     n = spec.input_levels
     x = spec.levels
@@ -170,7 +185,12 @@ def _violation(spec: DesignSpec, sums: FloatVector, means: FloatVector, toleranc
     roots = np.sqrt(np.maximum(centre**2 - constant, 0.0))
     edges = np.linspace((centre - roots).min() - 1e-9, (centre + roots).max() + 1e-9, CELLS + 1)
     values = _worst_columns(spec, sums, means, edges)
-    lowest = np.flatnonzero((values[1:-1] <= values[:-2]) & (values[1:-1] < values[2:]) & (values[1:-1] < 0)) + 1
+    lowest = (
+        np.flatnonzero(
+            (values[1:-1] <= values[:-2]) & (values[1:-1] < values[2:]) & (values[1:-1] < 0)
+        )
+        + 1
+    )
     left = edges[lowest - 1]
     right = edges[lowest + 1]
     for _ in range(5):  # every local minimum is narrowed to its own cell
@@ -200,11 +220,17 @@ def _violation(spec: DesignSpec, sums: FloatVector, means: FloatVector, toleranc
     return settled, (left + right) / 2
 
 
-def _worst_columns(spec: DesignSpec, sums: FloatVector, means: FloatVector, outputs: FloatVector) -> FloatVector:
+def _worst_columns(
+    spec: DesignSpec, sums: FloatVector, means: FloatVector, outputs: FloatVector
+) -> FloatVector:
     """Bound V at each output value from below, by Dinkelbach's iteration on the ratio sum p c / sum p."""
     n = spec.input_levels
     ratio = math.exp(spec.log_ratio_step * (1 + 1e-12))
-    cost = (outputs[None, :] - spec.levels[:, None]) ** 2 / n - sums[:, None] - means[:, None] * outputs
+    cost = (
+        (outputs[None, :] - spec.levels[:, None]) ** 2 / n
+        - sums[:, None]
+        - means[:, None] * outputs
+    )
     value = cost.mean(axis=0)  # the constant column
     worst = _hub_column if spec.privacy == "strict" else _chain_column
     for _ in range(60):
@@ -218,7 +244,9 @@ def _worst_columns(spec: DesignSpec, sums: FloatVector, means: FloatVector, outp
     return lower
 
 
-def _chain_column(cost: FloatMatrix, value: FloatVector, ratio: float) -> tuple[FloatVector, FloatVector]:
+def _chain_column(
+    cost: FloatMatrix, value: FloatVector, ratio: float
+) -> tuple[FloatVector, FloatVector]:
     """Return sum p c and sum p for the column minimising sum p (c - value) along a chain with p_1 = 1."""
     weighted = cost[-1].copy()
     total = np.ones_like(value)
@@ -229,7 +257,9 @@ def _chain_column(cost: FloatMatrix, value: FloatVector, ratio: float) -> tuple[
     return weighted, total
 
 
-def _hub_column(cost: FloatMatrix, value: FloatVector, ratio: float) -> tuple[FloatVector, FloatVector]:
+def _hub_column(
+    cost: FloatMatrix, value: FloatVector, ratio: float
+) -> tuple[FloatVector, FloatVector]:
     """Return the same sums as `_chain_column` under strict privacy: every entry is 1 or the ratio."""
     column = np.where(cost < value, ratio, 1.0)
     return (column * cost).sum(axis=0), column.sum(axis=0)

@@ -1,13 +1,15 @@
 """Designs that need no search: two input levels, one bit without bias, and codes that are sums of equal bits.
 
-Idea     With two levels every useful symbol has the extreme ratio e^c, and by Cauchy-Schwarz all |z_j| are equal:
-         further symbols repeat the two values. With one bit and no bias, P[i, 2] must be linear in x_i, and the mean
-         squared error grows with the half-width z, so the smallest feasible one is optimal. Binomial rows of b bits
-         interpolate to binomial laws: a code is the number of ones among 2^b - 1 independent bits at every input.
-Symbols  t = tanh(c/2), c the log-ratio allowed between the two levels; alphabet 1/2 -+ z; lambda the penalty.
-         Two levels: J(z) = z^2 + 1/4 - z t + lambda (z t - 1/2)^2, so z = t (1/lambda + 1) / (2 (1/lambda + t^2)).
-         One bit:    z = 1/2 + h / (e^c - 1) for metric privacy, 1/2 + 1 / (e^c - 1) = (1/2) coth(c/2) for strict.
-         Binomial:   e = epsilon / (2^b - 1); p = 1/(1 + exp(-e (2x - 1))); z = (1/2) coth(e/2).
+Idea     With two levels every useful symbol has the extreme ratio e^c, and by Cauchy-Schwarz all
+         |z_j| are equal: further symbols repeat the two values. With one bit and no bias, P[i, 2]
+         must be linear in x_i, and the mean squared error grows with the half-width z, so the
+         smallest feasible one is optimal. Binomial rows of b bits interpolate to binomial laws: a
+         code is the number of ones among 2^b - 1 independent bits at every input.
+Symbols  t = tanh(c/2), c the log-ratio allowed between the two levels; alphabet 1/2 -+ z; lambda
+         the penalty. Two levels: J(z) = z^2 + 1/4 - z t + lambda (z t - 1/2)^2, so z = t (1/lambda
+         + 1) / (2 (1/lambda + t^2)). One bit:    z = 1/2 + h / (e^c - 1) for metric privacy, 1/2 +
+         1 / (e^c - 1) = (1/2) coth(c/2) for strict. Binomial:   e = epsilon / (2^b - 1); p = 1/(1 +
+         exp(-e (2x - 1))); z = (1/2) coth(e/2).
 Source   docs/theory/secure-aggregation.md, "More bits", for the binomial ones.
 """
 
@@ -22,9 +24,13 @@ from quietbit.design.table import Design, DesignSpec, exact_rows
 from quietbit.errors import check_int, check_real, require
 
 __all__ = [
-    "MOST_BINOMIAL_BITS", "binomial_design", "binomial_deviation_upper", "closed_form", "is_evenly_spaced",
+    "MOST_BINOMIAL_BITS",
+    "binomial_design",
+    "binomial_deviation_upper",
+    "closed_form",
+    "is_evenly_spaced",
     "unbiased_half_width",
-]  # fmt: skip
+]
 
 MOST_BINOMIAL_BITS = 4
 EVEN = 1e-9  # of the width of the alphabet
@@ -33,7 +39,8 @@ EVEN = 1e-9  # of the width of the alphabet
 def unbiased_half_width(spec: DesignSpec) -> float:
     """Return the smallest outermost z of an exactly unbiased design, for any number of symbols.
 
-    Rounding every symbol at random to the two outermost ones keeps the means and the privacy: two do what more can.
+    Rounding every symbol at random to the two outermost ones keeps the means and the privacy: two
+    do what more can.
     """
     return 0.5 + _excess(spec)
 
@@ -75,7 +82,8 @@ def _table(rare: FloatVector, z: float, spec: DesignSpec) -> tuple[FloatMatrix, 
 def binomial_design(output_bits: int, epsilon: float) -> Design:
     """Return the two-level design whose codes are sums of 2^b - 1 equal bits, for 1 to 4 bits.
 
-    ``epsilon`` is the design's metric epsilon, of the rarest code: each of the bits has epsilon / (2^b - 1).
+    ``epsilon`` is the design's metric epsilon, of the rarest code: each of the bits has epsilon /
+    (2^b - 1).
 
     >>> binomial_design(2, 1.5).alphabet.round(3).tolist()
     [-1.541, -0.18, 1.18, 2.541]
@@ -98,8 +106,9 @@ def is_evenly_spaced(design: Design) -> bool:
 def binomial_deviation_upper(design: Design, low: float, high: float) -> float:
     """Bound the distance of the log-probabilities from binomial ones of epsilon / (2^b - 1), for inputs in [low, high].
 
-    Unnormalised, the difference is linear in x, so its spread over the symbols is largest at an end; normalising moves
-    a logarithm by no more than that spread. Infinite for a design of more than two levels.
+    Unnormalised, the difference is linear in x, so its spread over the symbols is largest at an
+    end; normalising moves a logarithm by no more than that spread. Infinite for a design of more
+    than two levels.
     """
     require(low < high, "input range", (low, high), "increasing")
     if design.spec.input_levels != 2:

@@ -1,14 +1,17 @@
 """The best table for a given alphabet: a structured interior-point method.
 
-Idea     For a fixed alphabet the design problem is a linear program (exact bias) or a small convex quadratic one (bias
-         penalty). Its constraints form a chain between neighbouring levels (metric privacy) or a hub per symbol (strict
-         privacy), so a Newton step costs O(n). Slacks are recomputed from the table at every step: each iterate
-         satisfies the privacy constraints strictly, however early one stops.
-Symbols  P[i, j] the table; x_i levels; a_j alphabet; r = e^c with c the log-ratio allowed between neighbours;
-         mu the barrier weight; y the multipliers of the privacy constraints; nu_i that of row i's mean.
-         Chain: r P[i+1,j] - P[i,j] > 0 and r P[i,j] - P[i+1,j] > 0. Hub: l_j < P[i,j] < r l_j.
-         Both modes of bias are one system: a . P_i + nu_i n/(2 lambda) = x_i, where lambda = inf if exact.
-Source   Chaudhuri et al. (2022) for the problem; Wright, "Primal-Dual Interior-Point Methods" (1997).
+Idea     For a fixed alphabet the design problem is a linear program (exact bias) or a small convex
+         quadratic one (bias penalty). Its constraints form a chain between neighbouring levels
+         (metric privacy) or a hub per symbol (strict privacy), so a Newton step costs O(n). Slacks
+         are recomputed from the table at every step: each iterate satisfies the privacy constraints
+         strictly, however early one stops.
+Symbols  P[i, j] the table; x_i levels; a_j alphabet; r = e^c with c the log-ratio allowed between
+         neighbours; mu the barrier weight; y the multipliers of the privacy constraints; nu_i that
+         of row i's mean. Chain: r P[i+1,j] - P[i,j] > 0 and r P[i,j] - P[i+1,j] > 0. Hub: l_j <
+         P[i,j] < r l_j. Both modes of bias are one system: a . P_i + nu_i n/(2 lambda) = x_i, where
+         lambda = inf if exact.
+Source   Chaudhuri et al. (2022) for the problem; Wright, "Primal-Dual Interior-Point Methods"
+         (1997).
 """
 
 from __future__ import annotations
@@ -67,7 +70,12 @@ class _Chain:
         return out, np.empty(0)
 
     def newton(
-        self, weight: FloatMatrix, rows: FloatMatrix, relax: float, rhs: FloatMatrix, hub_rhs: FloatVector
+        self,
+        weight: FloatMatrix,
+        rows: FloatMatrix,
+        relax: float,
+        rhs: FloatMatrix,
+        hub_rhs: FloatVector,
     ) -> tuple[FloatMatrix, FloatVector]:
         n = self.n
         b = self.b
@@ -87,7 +95,9 @@ class _Chain:
             offset = b + k - symbol
             band[m + offset, :, symbol] = rows[k][:, None]
             band[m - offset, :, b + k] = rows[k][:, None]
-        solution = solve_banded((m, m), band.reshape(2 * m + 1, n * m), rhs.ravel(), check_finite=False)
+        solution = solve_banded(
+            (m, m), band.reshape(2 * m + 1, n * m), rhs.ravel(), check_finite=False
+        )
         return solution.reshape(n, m), np.empty(0)
 
 
@@ -107,7 +117,12 @@ class _Hub:
         return y[0] - y[1], (self.r * y[1] - y[0]).sum(axis=0)
 
     def newton(
-        self, weight: FloatMatrix, rows: FloatMatrix, relax: float, rhs: FloatMatrix, hub_rhs: FloatVector
+        self,
+        weight: FloatMatrix,
+        rows: FloatMatrix,
+        relax: float,
+        rhs: FloatMatrix,
+        hub_rhs: FloatVector,
     ) -> tuple[FloatMatrix, FloatVector]:
         n = self.n
         b = self.b
@@ -141,7 +156,9 @@ class CentralPath:
         self.penalty = spec.penalty
         kind: type[_Chain] | type[_Hub] = _Hub if spec.privacy == "strict" else _Chain
         # One part in 10^8 is reserved for the rounding of the stored table.
-        self.privacy: _Chain | _Hub = kind(self.n, self.b, math.exp(spec.log_ratio_step * (1 - 1e-8)))
+        self.privacy: _Chain | _Hub = kind(
+            self.n, self.b, math.exp(spec.log_ratio_step * (1 - 1e-8))
+        )
         self.reset()
 
     def reset(self) -> None:
@@ -156,7 +173,8 @@ class CentralPath:
     def solve(self, alphabet: FloatVector, gap: float) -> Optimum:
         """Go to the point whose duality gap is ``gap``, in units of the alphabet's squared width.
 
-        Raises ``Infeasible`` when the steps stall, as they do for an alphabet too narrow to be unbiased.
+        Raises ``Infeasible`` when the steps stall, as they do for an alphabet too narrow to be
+        unbiased.
         """
         n = self.n
         b = self.b
@@ -174,7 +192,9 @@ class CentralPath:
         at_target = 0
         for _ in range(STEPS):
             y = self.y
-            g_table, _ = self.privacy.transpose(y)  # the hub's own condition is linear: met with the table's
+            g_table, _ = self.privacy.transpose(
+                y
+            )  # the hub's own condition is linear: met with the table's
             dual = cost - self.eta[:, None] - self.nu[:, None] * t - g_table
             sums = 1.0 - self.table.sum(axis=1)
             means = x - self.table @ t - relax * self.nu
@@ -206,7 +226,9 @@ class CentralPath:
             dual_reach = _reach(y, d_y)
             if not (np.isfinite(primal) and np.isfinite(dual_reach)) or primal < 1e-10:
                 raise Infeasible("the Newton steps stalled")
-            if relax > 0:  # a penalty ties the means to their multipliers: both move by the same step
+            if (
+                relax > 0
+            ):  # a penalty ties the means to their multipliers: both move by the same step
                 primal = dual_reach = min(primal, dual_reach)
             self.table = self.table + primal * d_table
             self.hub = self.hub + primal * hub_step
@@ -222,10 +244,14 @@ class CentralPath:
         nu = self.nu * width
         bias = table @ alphabet - self.x
         mse = float((table * (alphabet[None, :] - self.x[:, None]) ** 2).sum() / n)
-        objective = mse + (self.penalty * float(np.mean(bias**2)) if math.isfinite(self.penalty) else 0.0)
+        objective = mse + (
+            self.penalty * float(np.mean(bias**2)) if math.isfinite(self.penalty) else 0.0
+        )
         sums = self.eta * width**2 - nu / 2  # the means were taken around 1/2
         barrier = objective - mu * width**2 * float(np.log(slack).sum())
-        gradient = (table * (2 * (alphabet[None, :] - self.x[:, None]) / n - nu[:, None])).sum(axis=0)
+        gradient = (table * (2 * (alphabet[None, :] - self.x[:, None]) / n - nu[:, None])).sum(
+            axis=0
+        )
         return Optimum(table, nu, sums, objective, mu * slack.size * width**2, barrier, gradient)
 
 

@@ -1,9 +1,11 @@
 """The normal distribution to ninety digits, in decimal arithmetic, for directed rounding of profiles.
 
-Idea     Phi(x) = 1/2 + phi(x) S(x) with S(x) = x + x^3/3 + x^5/(3 5) + ...: for x >= 0 every term is positive, so
-         nothing cancels inside the series and the remainder is a geometric tail. Python's decimal arithmetic rounds
-         each operation, and its exponential, correctly; 130 digits leave far more than the error stated here.
-Symbols  Phi, phi: distribution and density of N(0, 1). ERROR: bound on the absolute error of everything returned.
+Idea     Phi(x) = 1/2 + phi(x) S(x) with S(x) = x + x^3/3 + x^5/(3 5) + ...: for x >= 0 every term
+         is positive, so nothing cancels inside the series and the remainder is a geometric tail.
+         Python's decimal arithmetic rounds each operation, and its exponential, correctly; 130
+         digits leave far more than the error stated here.
+Symbols  Phi, phi: distribution and density of N(0, 1). ERROR: bound on the absolute error of
+         everything returned.
 Source   Abramowitz and Stegun (1964), 26.2.11.
 """
 
@@ -16,7 +18,15 @@ from itertools import pairwise
 
 from quietbit.errors import require
 
-__all__ = ["ERROR", "LARGEST", "cell_masses", "density", "distribution", "float_lower", "float_upper"]
+__all__ = [
+    "ERROR",
+    "LARGEST",
+    "cell_masses",
+    "density",
+    "distribution",
+    "float_lower",
+    "float_upper",
+]
 
 ERROR = Decimal("1e-90")
 LARGEST = 16.0  # beyond, the tail is below 1e-57, and 130 digits would not suffice
@@ -40,11 +50,14 @@ def density(x: float | Decimal) -> Decimal:
 def distribution(x: float | Decimal) -> Decimal:
     """Return Phi(x) for |x| <= 16, within 1e-90; Phi(-x) = 1 - Phi(x) holds for the results.
 
-    A term is the one before times x^2/(2n+1), so once that factor is below one half the rest of the series is smaller
-    than the term just added: at most some 900 terms, each of relative error 2e-129, on sums below 1e57 times phi(x).
+    A term is the one before times x^2/(2n+1), so once that factor is below one half the rest of the
+    series is smaller than the term just added: at most some 900 terms, each of relative error
+    2e-129, on sums below 1e57 times phi(x).
     """
     value = _checked(x)
-    size = value.copy_abs()  # operators such as abs() and unary minus would round to Python's default digits
+    size = (
+        value.copy_abs()
+    )  # operators such as abs() and unary minus would round to Python's default digits
     square = _DIGITS.multiply(size, size)
     term = total = size
     n = 1

@@ -1,12 +1,15 @@
 """A profile: the one-dimensional design of the vector mechanism, a non-decreasing step function.
 
-Idea     Clients send z with density h(<u, z>) against N(0, I), u the direction of the update. h is stored as a few
-         doubles, and measured from those in outward-rounded decimal arithmetic. It is *defined* as w / Z, which a
-         sampler that accepts with probability proportional to w draws exactly; an inexact Z costs no privacy, only a
-         relative bias of |Z - 1|, at most 2^-40.
-Symbols  t_1 < ... < t_{m-1}: edges. w_0 <= ... <= w_{m-1}: levels; h(t) = w_j / Z where j edges are at most t.
-         Z = E w(t), t ~ N(0,1). gain = E[t h(t)] = sum_j (w_j - w_{j-1}) phi(t_j) / Z, by parts.
-Source   docs/theory/vector-mechanism.md. A step with two levels is PrivUnitG (Asi, Feldman, Talwar 2022).
+Idea     Clients send z with density h(<u, z>) against N(0, I), u the direction of the update. h is
+         stored as a few doubles, and measured from those in outward-rounded decimal arithmetic. It
+         is *defined* as w / Z, which a sampler that accepts with probability proportional to w
+         draws exactly; an inexact Z costs no privacy, only a relative bias of |Z - 1|, at most
+         2^-40.
+Symbols  t_1 < ... < t_{m-1}: edges. w_0 <= ... <= w_{m-1}: levels; h(t) = w_j / Z where j edges are
+         at most t. Z = E w(t), t ~ N(0,1). gain = E[t h(t)] = sum_j (w_j - w_{j-1}) phi(t_j) / Z,
+         by parts.
+Source   docs/theory/vector-mechanism.md. A step with two levels is PrivUnitG (Asi, Feldman, Talwar
+         2022).
 """
 
 from __future__ import annotations
@@ -34,7 +37,8 @@ __all__ = ["Profile", "shipped_profile"]
 MOST_LEVELS = 1024
 MASS_ERROR = 2.0**-40
 _DIGITS = Context(prec=130)
-# A sum of at most 1,024 products of a level (below 1e60) and a mass or density (within 2e-90), each to 130 digits.
+# A sum of at most 1,024 products of a level (below 1e60) and a mass or density (within 2e-90), each
+# to 130 digits.
 _SUM_ERROR = Decimal("1e-26")
 _CELL_ERROR = Decimal("2e-90")
 
@@ -73,14 +77,31 @@ class Profile(Stored):
         edges = _vector(self.edges, "edges")
         levels = _vector(self.levels, "levels")
         wanted = edges.size + 1
-        require(2 <= wanted <= MOST_LEVELS, "number of edges", edges.size, f"from 1 to {MOST_LEVELS - 1}")
-        require(levels.size == wanted, "number of levels", levels.size, f"{wanted}, one above the edges")
+        require(
+            2 <= wanted <= MOST_LEVELS,
+            "number of edges",
+            edges.size,
+            f"from 1 to {MOST_LEVELS - 1}",
+        )
+        require(
+            levels.size == wanted, "number of levels", levels.size, f"{wanted}, one above the edges"
+        )
         _check_edges(edges)
-        require(bool(np.all((levels >= 0) & (levels < 1e60))), "levels", levels.tolist(), "at least 0 and below 1e60")
+        require(
+            bool(np.all((levels >= 0) & (levels < 1e60))),
+            "levels",
+            levels.tolist(),
+            "at least 0 and below 1e60",
+        )
         require(bool(np.all(np.diff(levels) >= 0)), "levels", levels.tolist(), "non-decreasing")
         require(levels[0] < levels[-1], "levels", levels.tolist(), "not all the same")
         mass = _weighted(levels.tolist(), cell_masses(edges.tolist()))
-        require(abs(mass - 1) <= Decimal(MASS_ERROR), "mean of the levels", float(mass), "within 2^-40 of one")
+        require(
+            abs(mass - 1) <= Decimal(MASS_ERROR),
+            "mean of the levels",
+            float(mass),
+            "within 2^-40 of one",
+        )
         jumps = [_DIGITS.subtract(Decimal(b), Decimal(a)) for a, b in pairwise(levels.tolist())]
         gain = _DIGITS.divide(_weighted(jumps, [density(edge) for edge in edges.tolist()]), mass)
         for name, value in (("edges", edges), ("levels", levels), ("_mass", mass), ("_gain", gain)):
@@ -92,7 +113,9 @@ class Profile(Stored):
         """Return the profile proportional to ``weights``: divided by their mean, so Z is within rounding of one."""
         checked = _vector(edges, "edges")
         values = _vector(weights, "weights")
-        usable = values.size == checked.size + 1 and bool(np.all(np.isfinite(values) & (values >= 0)))
+        usable = values.size == checked.size + 1 and bool(
+            np.all(np.isfinite(values) & (values >= 0))
+        )
         require(usable, "weights", values.tolist(), f"{checked.size + 1} numbers of at least 0")
         _check_edges(checked)
         mean = float(_weighted(values.tolist(), cell_masses(checked.tolist())))
@@ -123,18 +146,23 @@ class Profile(Stored):
         found: FloatVector = self.levels[np.searchsorted(self.edges, values, side="right")]
         return found
 
-    def pairs(self, adjacency: Adjacency | str, blur: float = 0.0) -> list[tuple[FloatVector, FloatVector]]:
+    def pairs(
+        self, adjacency: Adjacency | str, blur: float = 0.0
+    ) -> list[tuple[FloatVector, FloatVector]]:
         """Return the dominating pairs as finite masses (P, Q), P rounded up and Q down, one entry per direction.
 
-        Replace-one: P has density h(t) and Q h(-t) against N(0,1), constant between the edges and their mirror images;
-        swapping the two reflects t, so one direction stands for both. Zero-out: (h, 1) and (1, h). Rounding moves each
-        mass by a relative 2^-52 or so, and hockey-stick divergences only upwards.
+        Replace-one: P has density h(t) and Q h(-t) against N(0,1), constant between the edges and
+        their mirror images; swapping the two reflects t, so one direction stands for both.
+        Zero-out: (h, 1) and (1, h). Rounding moves each mass by a relative 2^-52 or so, and
+        hockey-stick divergences only upwards.
 
-        ``blur`` bounds the error of the <u, z> that a sampler computes. Its weights lie between w(t - blur) and
-        w(t + blur): P takes the larger and Q the smaller, each with the worse normalisation.
+        ``blur`` bounds the error of the <u, z> that a sampler computes. Its weights lie between w(t
+        - blur) and w(t + blur): P takes the larger and Q the smaller, each with the worse
+        normalisation.
         """
         require(0 <= blur <= 0.01, "blur", blur, "at least 0 and at most 0.01")
-        # h(t + blur) has its edges earlier, h(t - blur) later; one more unit covers the rounding of the difference.
+        # h(t + blur) has its edges earlier, h(t - blur) later; one more unit covers the rounding of
+        # the difference.
         if blur:
             early = np.nextafter(self.edges - blur, -np.inf)
         else:
@@ -154,12 +182,16 @@ class Profile(Stored):
         if Adjacency(adjacency) is Adjacency.ZERO_OUT:
             higher, _ = self._rounded(every, early_cells, least)
             _, lower = self._rounded(every, late_cells, most)
-            base_below = np.array([max(0.0, float_lower(mass, _CELL_ERROR)) for mass in early_cells])
+            base_below = np.array(
+                [max(0.0, float_lower(mass, _CELL_ERROR)) for mass in early_cells]
+            )
             base_above = np.array([float_upper(mass, _CELL_ERROR) for mass in late_cells])
             return [(higher, base_below), (base_above, lower)]
         cuts = np.union1d(early, -late)
         masses = cell_masses(cuts.tolist())
-        left = np.concatenate(([-np.inf], cuts))  # a cell takes its levels from its left end, where h(t) has stepped up
+        left = np.concatenate(
+            ([-np.inf], cuts)
+        )  # a cell takes its levels from its left end, where h(t) has stepped up
         right = np.concatenate((cuts, [np.inf]))
         here = np.searchsorted(early, left, side="right")
         # h(-t) steps down going right: its least is at the right end.
@@ -175,16 +207,24 @@ class Profile(Stored):
     def _of_values(cls, values: Mapping[str, Any]) -> Profile:
         return cls(values["edges"], values["levels"])
 
-    def _rounded(self, index: list[int], masses: list[Decimal], mean: Decimal) -> tuple[FloatVector, FloatVector]:
+    def _rounded(
+        self, index: list[int], masses: list[Decimal], mean: Decimal
+    ) -> tuple[FloatVector, FloatVector]:
         """Return masses times the levels at ``index`` over their mean: rounded up, and rounded down."""
         levels = [Decimal(level) for level in self.levels.tolist()]
         ups = np.empty(len(masses))
         downs = np.empty(len(masses))
         for place, (j, mass) in enumerate(zip(index, masses, strict=True)):
             value = _DIGITS.divide(_DIGITS.multiply(levels[j], mass), mean)
-            # The mean is known within 1e-26, a mass within 2e-90: a relative 1e-25 and 1e-89 levels cover both.
-            slack = _DIGITS.fma(value, Decimal("1e-25"), _DIGITS.multiply(levels[j], Decimal("1e-89")))
-            ups[place], downs[place] = float_upper(value, slack), max(0.0, float_lower(value, slack))
+            # The mean is known within 1e-26, a mass within 2e-90: a relative 1e-25 and 1e-89 levels
+            # cover both.
+            slack = _DIGITS.fma(
+                value, Decimal("1e-25"), _DIGITS.multiply(levels[j], Decimal("1e-89"))
+            )
+            ups[place], downs[place] = (
+                float_upper(value, slack),
+                max(0.0, float_lower(value, slack)),
+            )
         return ups, downs
 
 
@@ -214,6 +254,9 @@ def _catalogue(adjacency: Adjacency) -> dict[tuple[float, float, int], dict[str,
     source = files("quietbit.design") / "profiles" / f"{adjacency.value}.jsonl"
     entries = map(json.loads, source.read_text(encoding="ascii").splitlines())
     return {
-        (entry["epsilon"], entry["delta"], entry["releases"]): {**entry["profile"], "identity": entry["identity"]}
+        (entry["epsilon"], entry["delta"], entry["releases"]): {
+            **entry["profile"],
+            "identity": entry["identity"],
+        }
         for entry in entries
     }

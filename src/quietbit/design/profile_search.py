@@ -1,13 +1,15 @@
 """How large the gain of a profile can be, and the search for a profile that comes close.
 
-Idea     Without delta T releases are epsilon-private if and only if one is (epsilon/T)-private, h lies between two
-         bounds of fixed ratio, and a step is optimal. With delta, the search is over step functions whose logarithms
-         lie on a lattice: so do the losses, and T releases are one transform of a few masses. Given the edges, the step
-         s is the largest that delta allows; equally spaced edges are found by a simplex search, then all edges move by
-         gradient ascent. The result is a proposal: privacy is certified elsewhere, from the stored doubles.
-Symbols  e = epsilon/T; a(nu) = E(t - nu)_+ = phi(nu) - nu Phi(-nu); E(nu - t)_+ = a(nu) + nu. H: cap on h.
-         t_1 < ... < t_{m-1}: edges; s: lattice step; w: masses of cells; U(l) = T times the delta that T-1 releases
-         leave when one has lost l: the derivative of delta by the mass of P at loss l, that of Q moving along.
+Idea     Without delta T releases are epsilon-private if and only if one is (epsilon/T)-private, h
+         lies between two bounds of fixed ratio, and a step is optimal. With delta, the search is
+         over step functions whose logarithms lie on a lattice: so do the losses, and T releases are
+         one transform of a few masses. Given the edges, the step s is the largest that delta
+         allows; equally spaced edges are found by a simplex search, then all edges move by gradient
+         ascent. The result is a proposal: privacy is certified elsewhere, from the stored doubles.
+Symbols  e = epsilon/T; a(nu) = E(t - nu)_+ = phi(nu) - nu Phi(-nu); E(nu - t)_+ = a(nu) + nu. H:
+         cap on h. t_1 < ... < t_{m-1}: edges; s: lattice step; w: masses of cells; U(l) = T times
+         the delta that T-1 releases leave when one has lost l: the derivative of delta by the mass
+         of P at loss l, that of Q moving along.
 Source   docs/theory/vector-mechanism.md, "How large can the gain be" and "Design".
 """
 
@@ -34,9 +36,14 @@ from quietbit.target import Adjacency, Target
 __all__ = ["Proposal", "gain_upper", "propose", "pure_edge"]
 
 SLACK = 1e-12  # relative, for a dozen operations in doubles
-WHOLE = 4096  # lattice points up to which a convolution is computed whole; beyond, within 14 deviations
-FAINTEST = 1e-12  # a smaller delta is lost in the rounding of the transforms: the proposal is made for this one
-SHARPNESS = 4.0  # order of the norm that replaces the larger of the two deltas of zero-out while edges move
+WHOLE = (
+    4096  # lattice points up to which a convolution is computed whole; beyond, within 14 deviations
+)
+# a smaller delta is lost in the rounding of the transforms: the proposal is made for this one
+FAINTEST = 1e-12
+SHARPNESS = (
+    4.0  # order of the norm that replaces the larger of the two deltas of zero-out while edges move
+)
 NARROWEST = -14.0  # logarithm of a gap between edges
 WIDEST = 3.0
 FARTHEST = 9.0
@@ -52,8 +59,9 @@ FINER = 4e-5  # relative gain that justifies halving the lattice once more
 def pure_edge(epsilon: float, adjacency: Adjacency | str) -> float:
     """Return the edge of the optimal two-level profile of one epsilon-private release.
 
-    Replace-one: the root of (e^epsilon - 1) a(nu) = nu, which is also the largest gain. Zero-out: Phi(-nu) =
-    (1 - e^-epsilon)/(e^epsilon - e^-epsilon), so that levels e^-epsilon and e^epsilon have mean one.
+    Replace-one: the root of (e^epsilon - 1) a(nu) = nu, which is also the largest gain. Zero-out:
+    Phi(-nu) = (1 - e^-epsilon)/(e^epsilon - e^-epsilon), so that levels e^-epsilon and e^epsilon
+    have mean one.
 
     >>> round(pure_edge(1.0, "replace-one") ** -2, 3)
     6.33
@@ -72,9 +80,10 @@ def pure_edge(epsilon: float, adjacency: Adjacency | str) -> float:
 def gain_upper(target: Target, largest: float = math.inf) -> float:
     """Bound the gain of every profile that meets the target with h at most ``largest``; infinite where unproved.
 
-    Proved for delta = 0 with any number of releases and any h, and for one release with delta > 0 and a finite cap
-    (without a cap the gain is then unbounded: a mass delta may lie arbitrarily far out). For several releases with
-    delta, the bound for one of them holds, since one reveals no more than all; it is loose.
+    Proved for delta = 0 with any number of releases and any h, and for one release with delta > 0
+    and a finite cap (without a cap the gain is then unbounded: a mass delta may lie arbitrarily far
+    out). For several releases with delta, the bound for one of them holds, since one reveals no
+    more than all; it is loose.
     """
     require(largest > 1, "largest", largest, "above 1")
     if target.delta == 0:
@@ -83,11 +92,14 @@ def gain_upper(target: Target, largest: float = math.inf) -> float:
         return math.inf
     nu = pure_edge(target.epsilon, target.adjacency)
     pure = _pure_gain_upper(target.epsilon, target.adjacency)
-    # g in [0, H] with E g <= delta: E[(t - nu) g] <= E[t g] <= H phi(tau) where Phi(-tau) = delta / H; by duality
-    # H phi(tau) <= delta tau' + H a(tau') for every tau', so the rounding of tau cannot matter.
+    # g in [0, H] with E g <= delta: E[(t - nu) g] <= E[t g] <= H phi(tau) where Phi(-tau) = delta /
+    # H; by duality H phi(tau) <= delta tau' + H a(tau') for every tau', so the rounding of tau
+    # cannot matter.
     extra = _tail_upper(target.delta, largest)
     if target.adjacency is Adjacency.ZERO_OUT:
-        extra += math.exp(-target.epsilon) * (_tail_upper(target.delta, 1.0) + max(nu, 0.0) * target.delta)
+        extra += math.exp(-target.epsilon) * (
+            _tail_upper(target.delta, 1.0) + max(nu, 0.0) * target.delta
+        )
     return (pure + extra) * (1 + SLACK)
 
 
@@ -97,7 +109,8 @@ def _pure_gain_upper(epsilon: float, adjacency: Adjacency) -> float:
     a = _above(nu)
     if adjacency is Adjacency.ZERO_OUT:
         return nu + math.exp(epsilon) * a - math.exp(-epsilon) * (a + nu)
-    # What (e^epsilon - 1) a(nu) - nu is above zero, by rounding, multiplies a value of h left of zero: at most two.
+    # What (e^epsilon - 1) a(nu) - nu is above zero, by rounding, multiplies a value of h left of
+    # zero: at most two.
     return nu + 2 * max(math.expm1(epsilon) * a - nu, 0.0)
 
 
@@ -135,7 +148,11 @@ class Proposal:
 def propose(target: Target) -> Proposal:
     """Find a profile whose composed account, in doubles, meets the target; the caller certifies it. Deterministic."""
     pure = pure_edge(target.epsilon / target.releases, target.adjacency)
-    step = target.epsilon / target.releases * (1.0 if target.adjacency is Adjacency.REPLACE_ONE else 2.0)
+    step = (
+        target.epsilon
+        / target.releases
+        * (1.0 if target.adjacency is Adjacency.REPLACE_ONE else 2.0)
+    )
     account = _Account(target)
     best = account.at(np.array([pure]), step)
     if target.delta == 0:
@@ -183,7 +200,9 @@ def _ladder(levels: int) -> FloatVector:
 
 def _halved(edges: FloatVector) -> FloatVector:
     """Return the edges of nearly the same function on a lattice of half the step."""
-    passes = np.arange(edges.size) + 0.5  # edge k is where log h, in steps above its least, passes k - 1/2,
+    passes = (
+        np.arange(edges.size) + 0.5
+    )  # edge k is where log h, in steps above its least, passes k - 1/2,
     wanted = (np.arange(2 * edges.size) + 0.5) / 2  # the new ones where it passes (k - 1/2)/2
     inner: FloatVector = np.interp(wanted, passes, edges)
     inner[0] = edges[0] - 0.25 * (edges[1] - edges[0])
@@ -191,7 +210,9 @@ def _halved(edges: FloatVector) -> FloatVector:
     return inner
 
 
-def _simplex(account: _Account, shape: FloatVector, start: tuple[float, float], evaluations: int = 250) -> Proposal:
+def _simplex(
+    account: _Account, shape: FloatVector, start: tuple[float, float], evaluations: int = 250
+) -> Proposal:
     """Return the best edges of a shape, moved, stretched and bent, near a start: centre and log of the stretch."""
     half = max(float(np.abs(shape).max()), 1.0)
     x = shape / half
@@ -255,7 +276,9 @@ class _Account:
         self.delta = max(target.delta, FAINTEST)
         self.times = target.releases
         self.mirrored = target.adjacency is Adjacency.REPLACE_ONE
-        self.guess: dict[int, float] = {}  # by number of edges, the last log step: where to search first
+        self.guess: dict[
+            int, float
+        ] = {}  # by number of edges, the last log step: where to search first
 
     def fit(self, edges: FloatVector) -> Proposal:
         """Return the largest step that delta allows, and the gain there."""
@@ -283,13 +306,18 @@ class _Account:
 
     def _gain(self, cells: _Cells, step: float) -> float:
         height = np.exp(step * np.arange(cells.edges.size + 1.0))
-        return float(np.sum(np.diff(height) * cells.density) / np.sum(cells.mass * height[cells.level]))
+        return float(
+            np.sum(np.diff(height) * cells.density) / np.sum(cells.mass * height[cells.level])
+        )
 
     def _step(self, cells: _Cells, sharpness: float) -> float:
         """Solve delta(step) = delta for the step: delta grows with it, and a pure account is a lower end."""
 
         def excess(log_step: float) -> float:
-            return math.log(max(self._delta(cells, math.exp(log_step), sharpness), 1e-4 * self.delta) / self.delta)
+            return math.log(
+                max(self._delta(cells, math.exp(log_step), sharpness), 1e-4 * self.delta)
+                / self.delta
+            )
 
         least = math.log(self.epsilon / self.times / cells.edges.size)
         guess = self.guess.get(cells.edges.size)
@@ -319,11 +347,15 @@ class _Account:
             composed, offset = _compose(mass, self.times)
             loss = self.times * losses[0] + step * (np.arange(composed.size) + offset)
             paid = loss > self.epsilon
-            deltas.append(max(float(np.sum(composed[paid] * -np.expm1(self.epsilon - loss[paid]))), 0.0))
+            deltas.append(
+                max(float(np.sum(composed[paid] * -np.expm1(self.epsilon - loss[paid]))), 0.0)
+            )
         largest = max(deltas)
         if math.isinf(sharpness) or largest <= 0:
             return largest
-        return float(largest * sum((delta / largest) ** sharpness for delta in deltas) ** (1 / sharpness))
+        return float(
+            largest * sum((delta / largest) ** sharpness for delta in deltas) ** (1 / sharpness)
+        )
 
     def _losses(self, cells: _Cells, step: float) -> list[tuple[FloatVector, FloatVector, int]]:
         """Return per direction the masses of P in order of loss, the losses, and their direction along the levels."""
@@ -356,8 +388,16 @@ class _Account:
                 here = i - j
                 there = j - i
                 o = edges.size
-                change = h[i] * p[here + o] - h[i + 1] * p[here + 1 + o] + h[j] * (p[there + o] - p[there - 1 + o])
-                change -= h[j] * (q[here + o] - q[here + 1 + o]) + h[i] * q[there + o] - h[i + 1] * q[there - 1 + o]
+                change = (
+                    h[i] * p[here + o]
+                    - h[i + 1] * p[here + 1 + o]
+                    + h[j] * (p[there + o] - p[there - 1 + o])
+                )
+                change -= (
+                    h[j] * (q[here + o] - q[here + 1 + o])
+                    + h[i] * q[there + o]
+                    - h[i + 1] * q[there - 1 + o]
+                )
                 rescale = self.times * deltas[-1]
             elif sign > 0:
                 change = h[i] * p[i] - h[i + 1] * p[i + 1] - (q[i] - q[i + 1])
@@ -369,7 +409,10 @@ class _Account:
                 rescale = -float(np.sum(cells.mass * h * q))
             slopes.append(cells.density * change + rescale * flow)
         powers = (np.array(deltas) / max(deltas)) ** SHARPNESS
-        log_delta = np.sum([w / d * s for w, d, s in zip(powers / powers.sum(), deltas, slopes, strict=True)], axis=0)
+        log_delta = np.sum(
+            [w / d * s for w, d, s in zip(powers / powers.sum(), deltas, slopes, strict=True)],
+            axis=0,
+        )
         up = step * (1 + 1e-4)
         down = step * (1 - 1e-4)
         more, less = (max(self._delta(cells, nudged, SHARPNESS), 1e-30) for nudged in (up, down))
@@ -378,13 +421,17 @@ class _Account:
         slope: FloatVector = flow * (1 - edges / gain) - (gained / max(by_step, 1e-9)) * log_delta
         return Proposal(edges, step, gain), slope
 
-    def _marginals(self, mass: FloatVector, losses: FloatVector, step: float) -> tuple[FloatVector, FloatVector]:
+    def _marginals(
+        self, mass: FloatVector, losses: FloatVector, step: float
+    ) -> tuple[FloatVector, FloatVector]:
         """Return derivatives of delta by masses of P, and minus those by masses of Q, at every loss."""
         rest, offset = _compose(mass, self.times - 1)
         loss = (self.times - 1) * losses[0] + step * (np.arange(rest.size) + offset)
         seen = np.concatenate((np.cumsum(rest[::-1])[::-1], [0.0]))
         # Far down, e^-loss blows up the noise of rounding; only the upper end is ever used.
-        other = np.concatenate((np.cumsum((rest * np.exp(np.minimum(self.epsilon - loss, 300.0)))[::-1])[::-1], [0.0]))
+        other = np.concatenate(
+            (np.cumsum((rest * np.exp(np.minimum(self.epsilon - loss, 300.0)))[::-1])[::-1], [0.0])
+        )
         cut = np.searchsorted(loss, self.epsilon - losses, side="right")
         return self.times * seen[cut], self.times * other[cut]
 

@@ -1,12 +1,15 @@
 """From a spec to a design: the catalogue, the cache, a formula, or a search for the best alphabet.
 
-Idea     Every path to a table ends in the same three steps: make rows sum to one exactly, measure privacy from the
-         stored doubles, and refuse if the measurement exceeds the request. The search descends, from several starts, on
-         the inner optimum at barrier weight mu, whose gradient in the alphabet comes with the multipliers; following it
-         while mu shrinks steps over the kinks of the linear program. Large grids inherit a coarse one's alphabet.
-Symbols  a symmetric alphabet is 1/2 - z_k, 1/2 + z_k; a shape is z in units of the smallest unbiased outermost z.
-Source   Chaudhuri et al. (2022) state the problem; docs/explanation/numerical-design.md has the method. The catalogue
-         has every epsilon of Guo et al. (ICML 2023), appendix "Choice of Hyperparameters", for 2 and 8 levels.
+Idea     Every path to a table ends in the same three steps: make rows sum to one exactly, measure
+         privacy from the stored doubles, and refuse if the measurement exceeds the request. The
+         search descends, from several starts, on the inner optimum at barrier weight mu, whose
+         gradient in the alphabet comes with the multipliers; following it while mu shrinks steps
+         over the kinks of the linear program. Large grids inherit a coarse one's alphabet.
+Symbols  a symmetric alphabet is 1/2 - z_k, 1/2 + z_k; a shape is z in units of the smallest
+         unbiased outermost z.
+Source   Chaudhuri et al. (2022) state the problem; docs/explanation/numerical-design.md has the
+         method. The catalogue has every epsilon of Guo et al. (ICML 2023), appendix "Choice of
+         Hyperparameters", for 2 and 8 levels.
 """
 
 from __future__ import annotations
@@ -27,19 +30,37 @@ from quietbit.design.certify import certify
 from quietbit.design.closed_form import closed_form, unbiased_half_width
 from quietbit.design.interior_point import CentralPath, Infeasible, Optimum
 from quietbit.design.store import cached, remember
-from quietbit.design.table import MAX_EPSILON, MIN_EPSILON, MIN_STEP, Bias, Design, DesignSpec, exact_rows
+from quietbit.design.table import (
+    MAX_EPSILON,
+    MIN_EPSILON,
+    MIN_STEP,
+    Bias,
+    Design,
+    DesignSpec,
+    exact_rows,
+)
 from quietbit.errors import InvalidParameter, QuietbitError, require
 
 __all__ = [
-    "catalogue", "check_design", "closed_design", "design_limits", "file_name", "search", "shipped", "solve", "specs",
-]  # fmt: skip
+    "catalogue",
+    "check_design",
+    "closed_design",
+    "design_limits",
+    "file_name",
+    "search",
+    "shipped",
+    "solve",
+    "specs",
+]
 
 EPSILONS = (0.25, 0.5, 0.75, 1.0, 2.0, 3.0, 5.0, 6.0, 7.0, 8.0, 9.0, 10.0, 20.0)
 BITS = (1, 2, 3, 4)
 LEVELS = (2, 8)
 BIASES: tuple[Bias, ...] = ("exact", 100.0)
 Progress = Callable[[float, str], None]
-Found: TypeAlias = tuple[Optimum, FloatVector]  # a table with its facts, and the shape of its alphabet
+Found: TypeAlias = tuple[
+    Optimum, FloatVector
+]  # a table with its facts, and the shape of its alphabet
 
 DIRECT_LEVELS = 33  # up to this many levels, search on the spec itself,
 COARSE_LEVELS = 17  # beyond, first on this many
@@ -50,7 +71,13 @@ REFINE = 1e-8  # the best few until it is this share
 ACCEPT = 1e-4  # a final gap above this share of the objective makes the search use a wider margin
 FINALISTS = 3
 RANDOM_STARTS = 4
-MARGINS = (1e-6, 1e-5, 1e-4, 1e-3, 1e-2)  # factors by which an exactly unbiased alphabet exceeds the smallest width
+MARGINS = (
+    1e-6,
+    1e-5,
+    1e-4,
+    1e-3,
+    1e-2,
+)  # factors by which an exactly unbiased alphabet exceeds the smallest width
 FLATTEST = 1e-6  # with smaller log-ratios between neighbours Newton's method has no digits left
 RETRY = 1e-6  # at larger gaps a failed solve is tried again from a cold start
 WALL = 1e6  # cost of an infeasible alphabet in the line search
@@ -59,8 +86,8 @@ WALL = 1e6  # cost of an infeasible alphabet in the line search
 def solve(spec: DesignSpec, progress: Progress | None = None, *, cache: bool = True) -> Design:
     """Return the design for a spec: shipped, cached, or else solved now and cached.
 
-    ``progress(fraction, message)`` is called during long solves. Deterministic: the same spec gives the same
-    design on the same kind of machine. ``cache=False`` solves without catalogue and cache.
+    ``progress(fraction, message)`` is called during long solves. Deterministic: the same spec gives
+    the same design on the same kind of machine. ``cache=False`` solves without catalogue and cache.
 
     >>> solve(DesignSpec(2, 1, 1.0)).alphabet.round(4).tolist()
     [-0.582, 1.582]
@@ -106,7 +133,8 @@ def check_design(value: Any) -> Design:
 def closed_design(spec: DesignSpec) -> Design:
     """Return the closed-form design of a spec, quick enough for calibration to search over; others are refused.
 
-    Where doubles make a table steeper than asked, its spec states the actual steepness: the account uses the table.
+    Where doubles make a table steeper than asked, its spec states the actual steepness: the account
+    uses the table.
     """
     formula = closed_form(spec)
     if formula is None:
@@ -129,7 +157,10 @@ def design_limits(levels: int, bits: int) -> tuple[float, float]:
 def specs() -> Iterator[DesignSpec]:
     """Return every spec of the catalogue, in the order it is listed."""
     listed = product(BIASES, LEVELS, BITS, EPSILONS)
-    return (DesignSpec(levels, bits, epsilon, "metric-l1", bias) for bias, levels, bits, epsilon in listed)
+    return (
+        DesignSpec(levels, bits, epsilon, "metric-l1", bias)
+        for bias, levels, bits, epsilon in listed
+    )
 
 
 def file_name(spec: DesignSpec) -> str:
@@ -178,7 +209,9 @@ def search(spec: DesignSpec, progress: Progress | None = None) -> tuple[FloatMat
     return found
 
 
-def _widening(spec: DesignSpec, attempt: Callable[[_Descent], Found]) -> tuple[FloatMatrix, FloatVector]:
+def _widening(
+    spec: DesignSpec, attempt: Callable[[_Descent], Found]
+) -> tuple[FloatMatrix, FloatVector]:
     """Try wider and wider margins until an attempt is close to optimal: at the least width tables have no interior."""
     fallback: Found | None = None
     for margin in MARGINS:
@@ -241,7 +274,9 @@ class _Descent:
         best: Optimum | None = None
         while best is None or (best.gap > accuracy * best.objective and gap > 1e-15):
             start = np.maximum(shape, [low for low, _ in self.bounds])
-            found = minimize(self._value, start, gap, "L-BFGS-B", jac=True, bounds=self.bounds, options=options)
+            found = minimize(
+                self._value, start, gap, "L-BFGS-B", jac=True, bounds=self.bounds, options=options
+            )
             candidate = np.sort(found.x)
             try:
                 best = self._solve(symmetric(candidate * self.unit), gap)
@@ -251,7 +286,9 @@ class _Descent:
             gap /= SHRINK
         if best is None:
             raise Infeasible("no table was found from this start")
-        with contextlib.suppress(Infeasible):  # close the gap further for the final alphabet, as far as rounding allows
+        with contextlib.suppress(
+            Infeasible
+        ):  # close the gap further for the final alphabet, as far as rounding allows
             for _ in range(2):
                 finer = self.path.solve(symmetric(shape * self.unit), gap)
                 best = finer if finer.objective < best.objective else best
@@ -266,7 +303,9 @@ class _Descent:
             return WALL, np.zeros(self.half)
         gradient = found.alphabet_gradient
         folded = gradient[self.half :] - gradient[: self.half][::-1]
-        order = np.argsort(np.argsort(shape))  # ``symmetric`` sorts; the gradient follows each entry home
+        order = np.argsort(
+            np.argsort(shape)
+        )  # ``symmetric`` sorts; the gradient follows each entry home
         return found.barrier_objective / self.unit**2, folded[order] / self.unit
 
     def _solve(self, alphabet: FloatVector, gap: float, again: bool = True) -> Optimum:
@@ -276,7 +315,9 @@ class _Descent:
             self.path.reset()
             if gap < RETRY or not again:  # rounding failed, not the start
                 raise
-        return self._solve(alphabet, gap, again=False)  # the warm start was too close to the boundary
+        return self._solve(
+            alphabet, gap, again=False
+        )  # the warm start was too close to the boundary
 
 
 def _starts(half: int) -> Iterator[FloatVector]:

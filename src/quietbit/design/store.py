@@ -1,8 +1,9 @@
 """Designs and profiles on disk: canonical text with its SHA-256, written atomically.
 
-Idea     A file is the canonical text with its identity among its values; reading recomputes the identity and refuses a
-         changed or truncated file. The cache holds one file per spec of a design or target of a profile; writers race
-         harmlessly, because each writes its own file and renames it into place.
+Idea     A file is the canonical text with its identity among its values; reading recomputes the
+         identity and refuses a changed or truncated file. The cache holds one file per spec of a
+         design or target of a profile; writers race harmlessly, because each writes its own file
+         and renames it into place.
 """
 
 from __future__ import annotations
@@ -24,7 +25,9 @@ from quietbit.errors import InvalidDesignFile, QuietbitError
 __all__ = ["Stored", "cached", "frozen_array", "remember"]
 
 VERSION = 1  # of both formats
-SOLVER_VERSION = 1  # raised when a search finds better designs, so that older cached ones are ignored
+SOLVER_VERSION = (
+    1  # raised when a search finds better designs, so that older cached ones are ignored
+)
 
 
 class Stored(ABC):
@@ -72,7 +75,9 @@ class Stored(ABC):
         """Read a file; refuse one that was changed, truncated or is of another kind."""
         try:
             if Path(path).stat().st_size > cls.MOST_BYTES:
-                raise InvalidDesignFile(f"{path} is not a {cls.WORD}: it is larger than {cls.MOST_BYTES} bytes.")
+                raise InvalidDesignFile(
+                    f"{path} is not a {cls.WORD}: it is larger than {cls.MOST_BYTES} bytes."
+                )
             text = Path(path).read_text(encoding="ascii")
         except OSError as error:
             raise InvalidDesignFile(f"Cannot read {path}: {error.strerror}.") from error
@@ -92,7 +97,9 @@ class Stored(ABC):
         try:
             content = json.loads(lines[0] if stated else text)
         except (ValueError, RecursionError) as error:
-            raise InvalidDesignFile(f"{origin} is not a {cls.WORD}: it is not complete JSON.") from error
+            raise InvalidDesignFile(
+                f"{origin} is not a {cls.WORD}: it is not complete JSON."
+            ) from error
         return cls.restored({**content, **stated} if isinstance(content, dict) else {}, origin)
 
     @classmethod
@@ -100,10 +107,14 @@ class Stored(ABC):
         """Return the object that values describe; refuse it unless it has the identity stated among them."""
         word = f"quietbit-{cls.WORD}"
         if content.get("format") != word:
-            raise InvalidDesignFile(f"{origin} is not a {cls.WORD}: it does not say format {word!r}.")
+            raise InvalidDesignFile(
+                f"{origin} is not a {cls.WORD}: it does not say format {word!r}."
+            )
         if content.get("version") != VERSION:
             version = content.get("version")
-            raise InvalidDesignFile(f"{origin} has version {version!r}, and this library reads {VERSION}.")
+            raise InvalidDesignFile(
+                f"{origin} has version {version!r}, and this library reads {VERSION}."
+            )
         try:
             made = cls._of_values(content)
         except (QuietbitError, KeyError, TypeError, ValueError, OverflowError) as error:
@@ -114,7 +125,9 @@ class Stored(ABC):
             raise InvalidDesignFile(f"{origin} is not a usable {cls.WORD}: {reason}.") from error
         stated = content.get("identity")
         if made.identity() != stated or set(content) != {*json.loads(made.canonical()), "identity"}:
-            raise InvalidDesignFile(f"{origin} was changed: its content does not match its identity {stated!r}.")
+            raise InvalidDesignFile(
+                f"{origin} was changed: its content does not match its identity {stated!r}."
+            )
         return made
 
 

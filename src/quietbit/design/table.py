@@ -1,10 +1,11 @@
 """A design: what was asked for, the probability table that clients sample with, and what its symbols decode to.
 
-Idea     a spec is four numbers and a kind of privacy; a table answers it. Rows sum to one exactly, as rational numbers:
-         sorted by size, the partial sums of a row are snapped to the spacing of the next larger entry, so that every
-         partial sum, and so the last entry, one minus the rest, is a double.
-Symbols  n = B_in input levels x_i = (i-1) h, h = 1/(n-1); B = B_out = 2**output_bits symbols; P[i, j]: probability of
-         symbol j at level x_i; a_j: the value it decodes to.
+Idea     a spec is four numbers and a kind of privacy; a table answers it. Rows sum to one exactly,
+         as rational numbers: sorted by size, the partial sums of a row are snapped to the spacing
+         of the next larger entry, so that every partial sum, and so the last entry, one minus the
+         rest, is a double.
+Symbols  n = B_in input levels x_i = (i-1) h, h = 1/(n-1); B = B_out = 2**output_bits symbols; P[i,
+         j]: probability of symbol j at level x_i; a_j: the value it decodes to.
 Source   Guo et al. (ICML 2023), section "MVU mechanism"; Chaudhuri et al. (2022).
 """
 
@@ -22,7 +23,16 @@ from quietbit._typing import FloatMatrix, FloatVector
 from quietbit.design.store import Stored, frozen_array
 from quietbit.errors import check_int, check_real, require
 
-__all__ = ["MAX_BITS", "MAX_LEVELS", "Bias", "Design", "DesignSpec", "Privacy", "exact_row", "exact_rows"]
+__all__ = [
+    "MAX_BITS",
+    "MAX_LEVELS",
+    "Bias",
+    "Design",
+    "DesignSpec",
+    "Privacy",
+    "exact_row",
+    "exact_rows",
+]
 
 Privacy: TypeAlias = Literal["metric-l1", "metric-l2", "strict"]
 Bias: TypeAlias = float | Literal["exact"]
@@ -30,7 +40,9 @@ Bias: TypeAlias = float | Literal["exact"]
 MAX_BITS = 8
 MAX_LEVELS = 4096
 MAX_CELLS = 2**17  # levels x symbols: beyond, a solve takes hours and gains nothing
-MAX_EPSILON = 40.0  # the rarest symbol then has probability about e^-40: doubles still hold the ratios
+MAX_EPSILON = (
+    40.0  # the rarest symbol then has probability about e^-40: doubles still hold the ratios
+)
 MIN_EPSILON = 1e-6
 MIN_STEP = 1e-8  # smaller ratios are lost to the rounding of doubles
 
@@ -40,10 +52,10 @@ MIN_STEP = 1e-8  # smaller ratios are lost to the rounding of doubles
 class DesignSpec:
     """The request that `solve` answers.
 
-    ``privacy`` bounds the ratio of two rows' probabilities of any one symbol: by ``e^(epsilon |x-x'|)``
-    for ``metric-l1``, ``e^(epsilon (x-x')^2)`` for ``metric-l2`` and ``e^epsilon`` for ``strict``.
-    ``bias`` is ``"exact"`` (the mean of every row is its level) or a penalty lambda: then the objective is
-    the mean squared error plus lambda times the mean squared bias.
+    ``privacy`` bounds the ratio of two rows' probabilities of any one symbol: by ``e^(epsilon
+    |x-x'|)`` for ``metric-l1``, ``e^(epsilon (x-x')^2)`` for ``metric-l2`` and ``e^epsilon`` for
+    ``strict``. ``bias`` is ``"exact"`` (the mean of every row is its level) or a penalty lambda:
+    then the objective is the mean squared error plus lambda times the mean squared bias.
 
     >>> DesignSpec(8, 3, 5.0).outputs
     8
@@ -57,11 +69,15 @@ class DesignSpec:
 
     def __attrs_post_init__(self) -> None:
         exact = isinstance(self.bias, str)
-        require(not exact or self.bias == "exact", "bias", self.bias, "'exact' or a positive penalty")
+        require(
+            not exact or self.bias == "exact", "bias", self.bias, "'exact' or a positive penalty"
+        )
         converted = {
             "input_levels": check_int(self.input_levels, "input_levels", 2, MAX_LEVELS),
             "output_bits": check_int(self.output_bits, "output_bits", 1, MAX_BITS),
-            "epsilon": check_real(self.epsilon, "epsilon", at_least=MIN_EPSILON, at_most=MAX_EPSILON),
+            "epsilon": check_real(
+                self.epsilon, "epsilon", at_least=MIN_EPSILON, at_most=MAX_EPSILON
+            ),
             "bias": self.bias if exact else check_real(self.bias, "bias", at_most=1e9),
         }
         for name, value in converted.items():
@@ -72,7 +88,12 @@ class DesignSpec:
         known = isinstance(self.privacy, str) and self.privacy in choices
         require(known, "privacy", self.privacy, "one of " + ", ".join(choices))
         rule = f"at least {MIN_STEP:g} (fewer levels or a larger epsilon make the spec feasible in double precision)"
-        require(self.log_ratio_step >= MIN_STEP, "epsilon between neighbouring levels", self.log_ratio_step, rule)
+        require(
+            self.log_ratio_step >= MIN_STEP,
+            "epsilon between neighbouring levels",
+            self.log_ratio_step,
+            rule,
+        )
 
     @property
     def outputs(self) -> int:
@@ -108,9 +129,10 @@ class DesignSpec:
 class Design(Stored):
     """A finite table of probabilities and output values; designs with equal ``identity()`` are equal.
 
-    ``probabilities`` has a row per input level and a column per symbol. Every row sums to exactly one in rational
-    arithmetic, no probability is zero, and the alphabet does not decrease; anything else is refused, because samplers
-    normalise rows while accounts take them as stored. Arrays are read-only copies.
+    ``probabilities`` has a row per input level and a column per symbol. Every row sums to exactly
+    one in rational arithmetic, no probability is zero, and the alphabet does not decrease; anything
+    else is refused, because samplers normalise rows while accounts take them as stored. Arrays are
+    read-only copies.
     """
 
     WORD: ClassVar[str] = "design"
@@ -126,11 +148,20 @@ class Design(Stored):
         table = self.probabilities
         alphabet = self.alphabet
         require(table.shape == shape, "shape of the probabilities", table.shape, f"{shape}")
-        require(alphabet.shape == shape[1:], "shape of the alphabet", alphabet.shape, f"{shape[1:]}")
+        require(
+            alphabet.shape == shape[1:], "shape of the alphabet", alphabet.shape, f"{shape[1:]}"
+        )
         require(bool(np.all(np.isfinite(alphabet))), "alphabet", alphabet.tolist(), "finite")
         inside = bool(np.all((table > 0) & (table < 1)))
-        require(inside, "probabilities", (float(table.min()), float(table.max())), "strictly between 0 and 1")
-        require(bool(np.all(np.diff(alphabet) >= 0)), "alphabet", alphabet.tolist(), "non-decreasing")
+        require(
+            inside,
+            "probabilities",
+            (float(table.min()), float(table.max())),
+            "strictly between 0 and 1",
+        )
+        require(
+            bool(np.all(np.diff(alphabet) >= 0)), "alphabet", alphabet.tolist(), "non-decreasing"
+        )
         for level, row in enumerate(table.tolist()):
             # Rounded once, so it is zero only where the rational sum is.
             excess = math.fsum([*row, -1.0])
@@ -152,7 +183,9 @@ def exact_rows(table: FloatMatrix) -> FloatMatrix:
     mirrored = (table + table[::-1, ::-1]) / 2
     levels, symbols = table.shape
     rows = [exact_row(row) for row in mirrored[: levels // 2]]
-    sides = [exact_row(row[: symbols // 2]) / 2 for row in mirrored[levels // 2 :][: levels % 2]]  # of a middle level
+    sides = [
+        exact_row(row[: symbols // 2]) / 2 for row in mirrored[levels // 2 :][: levels % 2]
+    ]  # of a middle level
     middle = [np.concatenate([side, side[::-1]]) for side in sides]
     return np.stack(rows + middle + [row[::-1] for row in reversed(rows)])
 

@@ -1,9 +1,10 @@
 """Flower: private updates through an engine; a client mod within the owner's policy, and a strategy wrapper.
 
-Idea     two lines change in a Flower app. The mod (`PrivateUplink`) turns the difference a client has learnt into
-         one packed release and lets nothing else out; the wrapper (`PrivateStrategy`) turns releases into a mean
-         and hands it to any strategy. Both read the run's plan from the run config (`quietbit.run.plan`). Names
-         (`__init__.pyi`) are imported when they are first used.
+Idea     two lines change in a Flower app. The mod (`PrivateUplink`) turns the difference a client
+         has learnt into one packed release and lets nothing else out; the wrapper
+         (`PrivateStrategy`) turns releases into a mean and hands it to any strategy. Both read the
+         run's plan from the run config (`quietbit.run.plan`). Names (`__init__.pyi`) are imported
+         when they are first used.
 """
 
 from quietbit._lazy import attach

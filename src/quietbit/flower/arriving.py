@@ -1,9 +1,11 @@
 """A grid that does not wait for everybody: a round ends when enough replies have come, and late ones join later rounds.
 
-Idea     Flower's strategies send questions and wait for all answers in one call, `send_and_receive`. This grid stands
-         before the real one and returns from that call as soon as ``enough`` replies have come, of this round or of
-         up to ``staleness`` earlier ones; what is still on its way is pulled in the rounds after. A node that has not
-         answered is busy, and cannot be asked, until it is later than that. Evaluations wait for everybody, as before.
+Idea     Flower's strategies send requests and wait for all answers in one call,
+         `send_and_receive`. This grid stands before the real one and returns from that call as soon
+         as ``enough`` replies have come, of this round or of up to ``staleness`` earlier ones; what
+         is still on its way is pulled in the rounds after. A node that has not answered is busy,
+         and cannot be asked, until it is later than that. Evaluations wait for everybody, as
+         before.
 """
 
 from __future__ import annotations
@@ -32,8 +34,12 @@ class ArrivingGrid(Grid):
     sleep: Callable[[float], None] = time.sleep
     _round: int = field(default=0, init=False)
     _last: bool = field(default=False, init=False)
-    _training: bool = field(default=False, init=False)  # whether the next call is that of a round's training
-    _waiting: dict[str, tuple[int, int]] = field(factory=dict, init=False)  # by message: its node and its round
+    _training: bool = field(
+        default=False, init=False
+    )  # whether the next call is that of a round's training
+    _waiting: dict[str, tuple[int, int]] = field(
+        factory=dict, init=False
+    )  # by message: its node and its round
     _arrived: list[Message] = field(factory=list, init=False)
 
     @property
@@ -58,12 +64,14 @@ class ArrivingGrid(Grid):
         return self.inner.pull_messages(message_ids)
 
     def begin(self, number: int, last: bool = False) -> None:
-        """Say that the next questions are those of this round's training; forget whom nobody waits for any more.
+        """Say that the next requests are those of this round's training; forget whom nobody waits for any more.
 
         The ``last`` round waits for everybody: no release is made that no step can have.
         """
         self._round, self._training, self._last = number, True, last
-        self._waiting = {one: kept for one, kept in self._waiting.items() if number - kept[1] <= self.staleness}
+        self._waiting = {
+            one: kept for one, kept in self._waiting.items() if number - kept[1] <= self.staleness
+        }
 
     def get_node_ids(self) -> Iterable[int]:
         """Return the nodes that are not busy; a strategy that waits for more of them lets replies come in."""
@@ -71,8 +79,10 @@ class ArrivingGrid(Grid):
         busy = {node for node, _ in self._waiting.values()}
         return [node for node in self.inner.get_node_ids() if node not in busy]
 
-    def send_and_receive(self, messages: Iterable[Message], *, timeout: float | None = None) -> Iterable[Message]:
-        """Send questions; return what has come when it is enough, each in the group of the round that asked for it."""
+    def send_and_receive(
+        self, messages: Iterable[Message], *, timeout: float | None = None
+    ) -> Iterable[Message]:
+        """Send requests; return what has come when it is enough, each in the group of the round that asked for it."""
         asked, training, self._training = list(messages), self._training, False
         if not training:
             return self.inner.send_and_receive(asked, timeout=timeout)

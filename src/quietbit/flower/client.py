@@ -1,17 +1,19 @@
 """The client's half: a Flower mod that lets one private release out and nothing else.
 
-Idea     a question is checked against the owner's policy and noted in the ledger before the app is
-         called. What leaves afterwards is one release, whatever the app does, and the numbers that the
-         policy names, 0 where the app has none. Steps of a masked sum that need no update are answered
-         without the app. Evaluations and queries without a price are answered with those numbers, or a
-         constant. A node that will not answer says so in an error reply.
+Idea     a request is checked against the owner's policy and noted in the ledger before the app is
+         called. What leaves afterwards is one release, whatever the app does, and the numbers that
+         the policy names, 0 where the app has none. Steps of a masked sum that need no update are
+         answered without the app. Evaluations and queries without a price are answered with those
+         numbers, or a constant. A node that will not answer says so in an error reply.
 Frames   Flower sends the text of whatever this mod raises to the server. So on an owned node the
-         engine's thread only waits (`node.guard`): a worker decides and makes the reply, the app has a
-         thread of its own, and what the app answers is read there, too. The zero release is made before
-         the app begins; it leaves at its moment where no other reply is complete by then.
+         engine's thread only waits (`node.guard`): a worker decides and makes the reply, the app
+         has a thread of its own, and what the app answers is read there, too. The zero release is
+         made before the app begins; it leaves at its moment where no other reply is complete by
+         then.
 
-In Flower's simulation runtime there is no owner, and whoever runs it is the server too: without a policy
-the rules of `Simulation` hold, an app that crashed is reported with its traceback, and nothing is guarded.
+In Flower's simulation runtime there is no owner, and whoever runs it is the server too: without a
+policy the rules of `Simulation` hold, an app that crashed is reported with its traceback, and
+nothing is guarded.
 """
 
 from __future__ import annotations
@@ -46,11 +48,11 @@ from quietbit.node.answer_time import AnswerTime
 from quietbit.node.gatekeeper import Gate
 from quietbit.node.guard import Outbox, guarded, quiet_handlers
 from quietbit.node.policy import Simulation
-from quietbit.node.question import ALONE, VECTOR, Question
+from quietbit.node.request import ALONE, VECTOR, Request
 from quietbit.run import messages
 from quietbit.run.batch import serving
 from quietbit.run.client import Turn, gate_for, own_keys, plan_of, refusal
-from quietbit.run.messages import MODEL, RECORD, SPEED, SUM, question_of
+from quietbit.run.messages import MODEL, RECORD, SPEED, SUM, read_request
 from quietbit.run.parts.evaluation import Evaluation
 from quietbit.run.parts.replay import Follower
 from quietbit.run.plan import Plan
@@ -88,10 +90,11 @@ class _AppResult(NamedTuple):
 class PrivateUplink:
     """A mod for `flwr.clientapp.ClientApp(mods=[PrivateUplink()])`: train replies become private releases.
 
-    The node config names the owner's policy or gatekeeper; without one a SuperNode releases nothing.
-    ``simulation`` changes the rules of nodes in Flower's simulation runtime, which have no owner; on a
-    SuperNode it does nothing. Put it first among the mods: it is then the last to touch a reply.
-    ``start`` gives the model of round 0, where the app ships with it (`quietbit.replay.start`).
+    The node config names the owner's policy or gatekeeper; without one a SuperNode releases
+    nothing. ``simulation`` changes the rules of nodes in Flower's simulation runtime, which have no
+    owner; on a SuperNode it does nothing. Put it first among the mods: it is then the last to touch
+    a reply. ``start`` gives the model of round 0, where the app ships with it
+    (`quietbit.replay.start`).
     """
 
     simulation: Simulation = field(default_factory=Simulation, kw_only=True)
@@ -128,7 +131,9 @@ class _Exchange:
     simulated: bool
 
     @classmethod
-    def of(cls, mod: PrivateUplink, message: Message, context: Context, call_next: CallNext) -> _Exchange:
+    def of(
+        cls, mod: PrivateUplink, message: Message, context: Context, call_next: CallNext
+    ) -> _Exchange:
         """Prepare an exchange whose reply is a refusal."""
         refusal_reply = _error_reply(message, f"{messages.DECLINED}{FAILED}")
         outbox = Outbox(_Answer(refusal_reply, context.state), partial(_leave_state, context))
@@ -148,13 +153,13 @@ class _Exchange:
             quiet_handlers()
         kind = self.message.metadata.message_type.partition(".")[0]
         if kind == MessageType.TRAIN:
-            self._answer_question(None)
+            self._answer_request(None)
         elif kind == MessageType.EVALUATE and RECORD in self.message.content:
             evaluation = _evaluation(self.context)
             if evaluation is None:
                 self._answer_unpriced()
             else:
-                self._answer_question(evaluation)
+                self._answer_request(evaluation)
         else:
             self._answer_unpriced()
 
@@ -163,41 +168,43 @@ class _Exchange:
         context = self.context
         return gate_for(context.node_config, context.state, ConfigRecord, rules)
 
-    def _answer_question(self, evaluation: Evaluation | None) -> None:
-        """Answer a question with one release: of an update, or of one cell of an evaluation."""
+    def _answer_request(self, evaluation: Evaluation | None) -> None:
+        """Answer a request with one release: of an update, or of one cell of an evaluation."""
         gate: Gate | None = None
         try:
             gate = self._gate()
             plan = plan_of(self.context.run_config)
-            question = self._question(plan, evaluation)
-            if question.sum is not None and question.sum.step not in (VECTOR, ALONE):
-                answer = ConfigRecord({"step": question.sum.step, "answer": gate.step(question)})
+            request = self._request(plan, evaluation)
+            if request.sum is not None and request.sum.step not in (VECTOR, ALONE):
+                answer = ConfigRecord({"step": request.sum.step, "answer": gate.step(request)})
                 self._put(Message(RecordDict({SUM: answer}), reply_to=self.message))
                 return
-            turn = self._turn(gate, plan, question, evaluation)
+            turn = self._turn(gate, plan, request, evaluation)
         except Exception as error:
             self._put(self._declined(gate, error))
             return
         self._release(gate, turn, evaluation)
 
-    def _question(self, plan: Plan, evaluation: Evaluation | None) -> Question:
+    def _request(self, plan: Plan, evaluation: Evaluation | None) -> Request:
         context = self.context
         partition: Any = context.node_config.get("partition-id")
         content = self.message.content
-        return question_of(content, plan, context.run_id, context.node_id, partition, evaluation)
+        return read_request(content, plan, context.run_id, context.node_id, partition, evaluation)
 
-    def _turn(self, gate: Gate, plan: Plan, question: Question, evaluation: Evaluation | None) -> Turn:
-        """Accept and note a question; from here on it has one release."""
+    def _turn(
+        self, gate: Gate, plan: Plan, request: Request, evaluation: Evaluation | None
+    ) -> Turn:
+        """Accept and note a request; from here on it has one release."""
         with_zero = not self.simulated
         if evaluation is not None:
-            return Turn.evaluate(gate, question, evaluation, with_zero=with_zero)
+            return Turn.evaluate(gate, request, evaluation, with_zero=with_zero)
         if MODEL in self.message.content:
-            self.message.content = self._with_model(gate, question, plan)
+            self.message.content = self._with_model(gate, request, plan)
         arrays = _only(self.message.content, "the message")
-        return Turn.accept(gate, question, arrays, plan, with_zero=with_zero)
+        return Turn.accept(gate, request, arrays, plan, with_zero=with_zero)
 
     def _release(self, gate: Gate, turn: Turn, evaluation: Evaluation | None) -> None:
-        """Call the app and put the one release of an accepted question into the outbox."""
+        """Call the app and put the one release of an accepted request into the outbox."""
         if turn.zero is not None:
             self._accept(turn.moment, _content(_zeros(turn.names), turn.zero))
         elif not self.simulated:
@@ -241,7 +248,8 @@ class _Exchange:
             seconds = gate.answer_seconds
         except Exception as error:  # a node without a policy answers with the same constant
             log(ERROR, "quietbit: this node's gate cannot be asked", exc_info=error)
-        # Where nothing of the app's answer could leave, the app is not asked: its time tells nothing.
+        # Where nothing of the app's answer could leave, the app is not asked: its time tells
+        # nothing.
         if not names:
             self._put(Message(RecordDict(), reply_to=self.message))
             return
@@ -304,7 +312,7 @@ class _Exchange:
         ours = {name: before[name] for name in OURS if name in before}
         return RecordDict({**result.records, **ours})
 
-    def _with_model(self, gate: Gate, question: Question, plan: Plan) -> RecordDict:
+    def _with_model(self, gate: Gate, request: Request, plan: Plan) -> RecordDict:
         """Return the message as if it had come with the whole model, which is kept for later rounds."""
         content = self.message.content
         start = None
@@ -322,7 +330,7 @@ class _Exchange:
             momentum = None if speed is None else speed[SPEED].numpy()
             follower.full(rounds, name, arrays, momentum)
             return RecordDict(rest)
-        name, replayed = follower.replayed(rounds, question)
+        name, replayed = follower.replayed(rounds, request)
         arrays = ArrayRecord({key: Array(value) for key, value in replayed.items()})
         return RecordDict({name: arrays, **rest})
 
@@ -343,7 +351,7 @@ class _Exchange:
         return reply
 
     def _declined(self, gate: Gate | None, error: Exception, *, accepted: bool = False) -> Message:
-        """Refuse in words made from the question alone; this node has then left the sum, if any."""
+        """Refuse in words made from the request alone; this node has then left the sum, if any."""
         reason, noted = refusal(error, accepted=accepted, gate=gate)
         if gate is not None:
             try:
@@ -355,7 +363,9 @@ class _Exchange:
         return _error_reply(self.message, f"{prefix}{reason}")
 
 
-def _start_model(start: Callable[[Context], ArrayRecord], context: Context) -> tuple[str, ArrayRecord]:
+def _start_model(
+    start: Callable[[Context], ArrayRecord], context: Context
+) -> tuple[str, ArrayRecord]:
     return ARRAYS, start(context)
 
 

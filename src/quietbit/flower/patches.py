@@ -1,19 +1,19 @@
 """What quietbit changes in Flower, and what it counts on there that is not public.
 
-Changed: `ClientApp.lifespan`, and the decorators of `ClientApp` that register a function, refuse an app
-that has both `PrivateUplink` and a lifespan. A lifespan runs outside every mod, and Flower sends the
-text of its exceptions to the server.
+Changed: `ClientApp.lifespan`, and the decorators of `ClientApp` that register a function, refuse an
+app that has both `PrivateUplink` and a lifespan. A lifespan runs outside every mod, and Flower
+sends the text of its exceptions to the server.
 
-Counted on: `CHECKED` names the functions, with digests of their source in the version of Flower that
-they were read in. A test fails when one differs: then read it again, see that what is said here still
-holds, and write down the new digest.
+Counted on: `CHECKED` names the functions, with digests of their source in the version of Flower
+that they were read in. A test fails when one differs: then read it again, see that what is said
+here still holds, and write down the new digest.
 
 - `run_clientapp`: every exception of an app reaches the server in an error reply, with its text; a
   process answers one message and ends.
-- `register_signal_handlers`, `start_parent_process_monitor`: handlers of SIGINT, SIGTERM and SIGQUIT are
-  installed before the app is imported.
-- `VirtualClientEngineActor.run`, `ClientAppActor`: simulated nodes are actors of this class, in processes
-  of Ray's, and in no others.
+- `register_signal_handlers`, `start_parent_process_monitor`: handlers of SIGINT, SIGTERM and
+  SIGQUIT are installed before the app is imported.
+- `VirtualClientEngineActor.run`, `ClientAppActor`: simulated nodes are actors of this class, in
+  processes of Ray's, and in no others.
 """
 
 from __future__ import annotations
@@ -55,8 +55,8 @@ BOTH = (
 def in_simulation() -> bool:
     """Return whether this process is an actor of Flower's simulation runtime.
 
-    A SuperNode's process is not, and neither is one of a runtime that we do not know: there an owner's
-    policy decides. An app that starts Ray is its driver, and not an actor.
+    A SuperNode's process is not, and neither is one of a runtime that we do not know: there an
+    owner's policy decides. An app that starts Ray is its driver, and not an actor.
     """
     if "ray" not in sys.modules:
         return False
@@ -81,7 +81,9 @@ def refuse_lifespans(private: type) -> None:
             raise InvalidParameter(BOTH)
         return lifespan(app)
 
-    def checked_decorator(app: ClientApp, category: str, action: str, mods: list[Mod] | None) -> Callable[..., Any]:
+    def checked_decorator(
+        app: ClientApp, category: str, action: str, mods: list[Mod] | None
+    ) -> Callable[..., Any]:
         if _has(mods, private):
             if app._lifespan is not empty:
                 raise InvalidParameter(BOTH)

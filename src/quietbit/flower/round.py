@@ -1,13 +1,15 @@
 """Rounds in Flower's messages: one of which the server sees every release, and a masked sum.
 
-Idea     of a masked sum, keys and shares are asked for while a round is configured, masked vectors are the round's
-         train replies, and lists are confirmed and unmasking asked for when they have arrived. Each step asks those who
-         are still there, takes in what is whole, and notes who is gone and why. Below the threshold the round fails
-         closed: no further step is asked, nothing is unmasked, and there is no mean.
+Idea     of a masked sum, keys and shares are asked for while a round is configured, masked vectors
+         are the round's train replies, and lists are confirmed and unmasking asked for when they
+         have arrived. Each step asks those who are still there, takes in what is whole, and notes
+         who is gone and why. Below the threshold the round fails closed: no further step is asked,
+         nothing is unmasked, and there is no mean.
 Symbols  U1: clients that dealt shares; U2: those whose vector arrived; t: threshold.
 Source   Bonawitz et al. (CCS 2017), Figure 4; `quietbit.secagg.server`.
 
-Every node that was asked for its vector and did not say no is counted as having released, sum or no sum.
+Every node that was asked for its vector and did not say no is counted as having released, sum or no
+sum.
 """
 
 from __future__ import annotations
@@ -26,7 +28,17 @@ from quietbit._typing import FloatVector
 from quietbit.errors import InvalidParameter, QuietbitError, require
 from quietbit.mechanism.abilities import Summable, SummableRows
 from quietbit.mechanism.base import summable
-from quietbit.node.question import CONFIRM, IDENTITY, KEYS, SHARES, STEPS, UNMASK, VECTOR, Framed, sum_plan
+from quietbit.node.request import (
+    CONFIRM,
+    IDENTITY,
+    KEYS,
+    SHARES,
+    STEPS,
+    UNMASK,
+    VECTOR,
+    Framed,
+    sum_plan,
+)
 from quietbit.run import messages
 from quietbit.run.layout import ModelLayout
 from quietbit.run.messages import RECORD, SUM, numbers_of
@@ -35,7 +47,14 @@ from quietbit.run.parts.masks import Masks
 from quietbit.run.plan import Plan
 from quietbit.run.report import RoundReport
 from quietbit.run.server import Round
-from quietbit.secagg.codec import Advertisement, Unmasking, pack_evidence, pack_inbox, unpack_dealt, write_places
+from quietbit.secagg.codec import (
+    Advertisement,
+    Unmasking,
+    pack_evidence,
+    pack_inbox,
+    unpack_dealt,
+    write_places,
+)
 from quietbit.secagg.identity import PUBLIC_SIZE, SIGNATURE_SIZE, Directory
 from quietbit.secagg.plan import SumPlan
 from quietbit.secagg.server import SumServer
@@ -56,7 +75,11 @@ def wire_sizes(messages: list[Message]) -> list[int]:
     for message in messages:
         key = id(message.content if message.has_content() else message)
         if key not in known:
-            parts = get_all_nested_objects(_apart(message)).values() if message.has_content() else [message]
+            parts = (
+                get_all_nested_objects(_apart(message)).values()
+                if message.has_content()
+                else [message]
+            )
             known[key] = sum(len(part.deflate()) for part in parts)
         found.append(known[key])
     return found
@@ -73,7 +96,11 @@ def _apart(message: Message) -> Message:
 
 def metrics_of(content: RecordDict) -> dict[str, float]:
     """Return the finite numbers that a node let through."""
-    return {name: value for record in content.metric_records.values() for name, value in numbers_of(record).items()}
+    return {
+        name: value
+        for record in content.metric_records.values()
+        for name, value in numbers_of(record).items()
+    }
 
 
 @define(eq=False, kw_only=True)
@@ -82,15 +109,20 @@ class FlowerRound(Round):
 
     arrays: dict[str, Array]
     layout: ModelLayout
-    _told: dict[str, list[float]] = field(factory=dict, init=False)  # numbers that nodes let through
+    _told: dict[str, list[float]] = field(
+        factory=dict, init=False
+    )  # numbers that nodes let through
 
-    def read(self, reply: Message, read: Callable[[Message, int], Found], step: str = "") -> Found | None:
+    def read(
+        self, reply: Message, read: Callable[[Message, int], Found], step: str = ""
+    ) -> Found | None:
         """Return what ``read`` makes of a node's reply; None, and a reason in the report, where there is none."""
         node = reply.metadata.src_node_id
         self.arrived(node, sum(wire_sizes([reply])))
         if reply.has_error():
             reason = reply.error.reason or f"error {reply.error.code}"
-            # An engine's error may hide a release, and a node that has answered before (`ANSWERED`) has made one.
+            # An engine's error may hide a release, and a node that has answered before (`ANSWERED`)
+            # has made one.
             note = self.decline if reason.startswith(messages.DECLINED) else self.silent
             note(node, reason.removeprefix(messages.DECLINED), step)
             return None
@@ -117,18 +149,21 @@ class FlowerRound(Round):
 class OpenRound(FlowerRound):
     """One round of which the server sees every release."""
 
-    def ask(self, questions: list[Message]) -> list[Message]:
-        """Note the questions before they are sent."""
-        for message, size in zip(questions, wire_sizes(questions), strict=True):
+    def ask(self, requests: list[Message]) -> list[Message]:
+        """Note the requests before they are sent."""
+        for message, size in zip(requests, wire_sizes(requests), strict=True):
             self.sent(message.metadata.dst_node_id, size)
-        return questions
+        return requests
 
     def take(self, reply: Message) -> None:
         """Take one reply in, or note why not."""
         self.read(reply, self._release)
 
     def _release(self, reply: Message, node: int) -> None:
-        release, examples = messages.join_pieces(reply.content.config_records), metrics_of(reply.content).get(EXAMPLES)
+        release, examples = (
+            messages.join_pieces(reply.content.config_records),
+            metrics_of(reply.content).get(EXAMPLES),
+        )
         self.add(node, node, release, examples)
         self.note_extras(reply.content)
 
@@ -136,44 +171,61 @@ class OpenRound(FlowerRound):
 @final
 @define(eq=False, kw_only=True)
 class SecureRound(FlowerRound):
-    """A masked sum from the first question to the unmasked mean; `ask`, `take`, `mean` and `report`, in this order."""
+    """A masked sum from the first request to the unmasked mean; `ask`, `take`, `mean` and `report`, in this order."""
 
     settings: Plan
     grid: Grid
     directory: Directory | None = None
-    evaluation: Evaluation | None = None  # what is asked about the model, where the sum is of answers
-    places: dict[int, int] = field(factory=dict)  # of nodes in the directory, as far as they have said
+    evaluation: Evaluation | None = (
+        None  # what is asked about the model, where the sum is of answers
+    )
+    places: dict[int, int] = field(
+        factory=dict
+    )  # of nodes in the directory, as far as they have said
     _numbers: dict[int, int] = field(factory=dict, init=False)  # a node's number in the sum
-    _kind: str = field(default=MessageType.TRAIN, init=False)  # the type that the inner strategy trains with
+    _kind: str = field(
+        default=MessageType.TRAIN, init=False
+    )  # the type that the inner strategy trains with
     _left: list[int] = field(factory=list, init=False)  # nodes that are still there
-    _done: dict[str, set[int]] = field(factory=lambda: {step: set() for step in (IDENTITY, *STEPS)}, init=False)
-    _gone: set[int] = field(factory=set, init=False)  # nodes that were asked for something and did not bring it
+    _done: dict[str, set[int]] = field(
+        factory=lambda: {step: set() for step in (IDENTITY, *STEPS)}, init=False
+    )
+    _gone: set[int] = field(
+        factory=set, init=False
+    )  # nodes that were asked for something and did not bring it
     _server: SumServer = field(default=None, init=False)
     _plan: SumPlan = field(default=None, init=False)
     _failed: bool = field(default=False, init=False)
-    _settings: ConfigRecord = field(factory=ConfigRecord, init=False)  # which mechanism the sum is of
+    _settings: ConfigRecord = field(
+        factory=ConfigRecord, init=False
+    )  # which mechanism the sum is of
 
     def __attrs_post_init__(self) -> None:
         """Make no mean of releases: there is one of a sum."""
 
-    def ask(self, questions: list[Message]) -> list[Message]:
-        """Collect keys and shares from the nodes of the inner strategy's questions; return those to send to U1."""
-        asked = {message.metadata.dst_node_id: message for message in questions}
+    def ask(self, requests: list[Message]) -> list[Message]:
+        """Collect keys and shares from the nodes of the inner strategy's requests; return those to send to U1."""
+        asked = {message.metadata.dst_node_id: message for message in requests}
         self._left = sorted(asked)
-        self._kind = next((message.metadata.message_type for message in questions), self._kind)
-        self._settings = ConfigRecord(messages.request_of(self.number, self.mechanism))
+        self._kind = next((message.metadata.message_type for message in requests), self._kind)
+        self._settings = ConfigRecord(messages.request_record(self.number, self.mechanism))
         try:
             members, table = self._members()
             self._numbers = _numbered(self._left)
             count = len(self._left)
             rule = f"at least the threshold, {cast(Masks, self.settings.masks).threshold}, with an identity"
             require(count >= 2, "clients of the sum", count, rule)
-            # The question as the first client reads it: the plan follows from what all are asked alike.
+            # The request as the first client reads it: the plan follows from what all are asked
+            # alike.
             records = {RECORD: self._settings, SUM: messages.sum_request(KEYS, count, 1)}
-            question = messages.question_of(records, self.settings, self.run, node=0, evaluation=self.evaluation)
-            self._plan = plan = sum_plan(question, summable(self.mechanism), members)
+            request = messages.read_request(
+                records, self.settings, self.run, node=0, evaluation=self.evaluation
+            )
+            self._plan = plan = sum_plan(request, summable(self.mechanism), members)
             self._server = server = SumServer(plan)
-            rosters = server.advertise(self._step(KEYS, dict.fromkeys(self._left, table), self._keys))
+            rosters = server.advertise(
+                self._step(KEYS, dict.fromkeys(self._left, table), self._keys)
+            )
             self._left = [node for node in self._left if self._numbers[node] in rosters]
             told = {node: rosters[self._numbers[node]].to_bytes(plan) for node in self._left}
             inboxes = server.deal(self._step(SHARES, told, self._shares))
@@ -184,7 +236,7 @@ class SecureRound(FlowerRound):
         self._left = [node for node in self._left if self._numbers[node] in inboxes]
         sizes = wire_sizes([asked[node] for node in self._left])
         for node, size in zip(self._left, sizes, strict=True):
-            record = self._question(VECTOR, node, pack_inbox(plan, u1, inboxes[self._numbers[node]]))
+            record = self._request(VECTOR, node, pack_inbox(plan, u1, inboxes[self._numbers[node]]))
             self.sent(node, size + len(record.deflate()))
             asked[node].content = RecordDict({**asked[node].content, SUM: record})
         return [asked[node] for node in self._left]
@@ -220,9 +272,12 @@ class SecureRound(FlowerRound):
                 told = dict.fromkeys(self._left, plan.bitmap(arrived))
                 confirmed = server.confirm(self._step(CONFIRM, told, _signature))
             tables = {
-                node: pack_evidence(plan, arrived, confirmed, server.masked(self._numbers[node])) for node in self._left
+                node: pack_evidence(plan, arrived, confirmed, server.masked(self._numbers[node]))
+                for node in self._left
             }
-            found = server.finish(self._step(UNMASK, tables, lambda data, node: Unmasking.read(data)))
+            found = server.finish(
+                self._step(UNMASK, tables, lambda data, node: Unmasking.read(data))
+            )
             return decode(found.total, len(found.clients))
         except QuietbitError as error:
             self._fail(error)
@@ -237,7 +292,9 @@ class SecureRound(FlowerRound):
     def report(self) -> RoundReport:
         """Return the counts; ``answered`` are the clients in the sum."""
         steps = tuple(
-            len(self._done[step]) for step in STEPS if step != CONFIRM or cast(Masks, self.settings.masks).active
+            len(self._done[step])
+            for step in STEPS
+            if step != CONFIRM or cast(Masks, self.settings.masks).active
         )
         clients = len(self._numbers) or len(self._left)
         return replace(super().report(), asked=clients, skipped=self._failed, steps=steps)
@@ -247,7 +304,9 @@ class SecureRound(FlowerRound):
         if not cast(Masks, self.settings.masks).active:
             return None, b""
         if self.directory is None:
-            raise InvalidParameter("PrivateStrategy must be given the directory of members for an active server.")
+            raise InvalidParameter(
+                "PrivateStrategy must be given the directory of members for an active server."
+            )
         everybody, self._numbers = self._left, _numbered(self._left)
         self._left = [node for node in everybody if node not in self.places]
         if self._left:
@@ -276,7 +335,9 @@ class SecureRound(FlowerRound):
     def _shares(self, data: bytes, node: int) -> dict[int, bytes]:
         """Step 2; a client that deals to some of those it chose alone is not taken in."""
         parts, holders = unpack_dealt(data), self._server.holders(self._numbers[node])
-        require(set(parts) == holders, "receivers of its shares", sorted(parts), "all those it chose")
+        require(
+            set(parts) == holders, "receivers of its shares", sorted(parts), "all those it chose"
+        )
         return parts
 
     def _vector(self, reply: Message, node: int) -> bool:
@@ -288,22 +349,28 @@ class SecureRound(FlowerRound):
         self.note_extras(reply.content)
         return True
 
-    def _question(self, step: str, node: int, table: bytes) -> ConfigRecord:
-        return ConfigRecord(dict(messages.sum_request(step, len(self._numbers), self._numbers[node], table)))
+    def _request(self, step: str, node: int, table: bytes) -> ConfigRecord:
+        return ConfigRecord(
+            dict(messages.sum_request(step, len(self._numbers), self._numbers[node], table))
+        )
 
-    def _step(self, step: str, tables: Mapping[int, bytes], read: Callable[[bytes, int], Any]) -> dict[int, Any]:
+    def _step(
+        self, step: str, tables: Mapping[int, bytes], read: Callable[[bytes, int], Any]
+    ) -> dict[int, Any]:
         """Ask the nodes of ``tables``, wait, and return what was read of each, by number; the others are gone."""
-        questions = []
+        requests = []
         for node, table in tables.items():
-            content = RecordDict({SUM: self._question(step, node, table), RECORD: self._settings})
-            questions.append(Message(content, node, self._kind, group_id=str(self.number)))
-        self.downlink += sum(wire_sizes(questions))
+            content = RecordDict({SUM: self._request(step, node, table), RECORD: self._settings})
+            requests.append(Message(content, node, self._kind, group_id=str(self.number)))
+        self.downlink += sum(wire_sizes(requests))
         found = {}
 
         def answer(reply: Message, node: int) -> Any:
             return read(messages.answer_of(reply.content.config_records.get(SUM), step), node)
 
-        for reply in self.grid.send_and_receive(questions, timeout=cast(Masks, self.settings.masks).timeout):
+        for reply in self.grid.send_and_receive(
+            requests, timeout=cast(Masks, self.settings.masks).timeout
+        ):
             value = self._read(step, reply, answer)
             if value is not None:
                 found[self._numbers[reply.metadata.src_node_id]] = value
@@ -311,11 +378,18 @@ class SecureRound(FlowerRound):
         self._left = sorted(self._done[step])
         return found
 
-    def _read(self, step: str, reply: Message, read: Callable[[Message, int], Found]) -> Found | None:
+    def _read(
+        self, step: str, reply: Message, read: Callable[[Message, int], Found]
+    ) -> Found | None:
         """Return what a reply says, or None and a reason in the report."""
 
         def first(reply: Message, node: int) -> Found:
-            require(self.waits_for(node, step), "answer", "another", "the first of a node that was asked")
+            require(
+                self.waits_for(node, step),
+                "answer",
+                "another",
+                "the first of a node that was asked",
+            )
             found = read(reply, node)
             self._done[step].add(node)
             return found
@@ -341,5 +415,7 @@ def _numbered(nodes: Iterable[int]) -> dict[int, int]:
 
 
 def _signature(data: bytes, node: int) -> bytes:
-    require(len(data) == SIGNATURE_SIZE, "length of the signature", len(data), f"{SIGNATURE_SIZE} bytes")
+    require(
+        len(data) == SIGNATURE_SIZE, "length of the signature", len(data), f"{SIGNATURE_SIZE} bytes"
+    )
     return data

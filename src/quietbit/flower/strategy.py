@@ -1,13 +1,15 @@
 """The server's half: any Flower strategy, fed with the private mean instead of clients' weights.
 
-Idea     the wrapper asks as the inner strategy would, with quietbit's settings beside the model; it turns the releases
-         that come back into their plain mean (of a masked sum, under secure aggregation), and hands the inner strategy
-         one synthetic reply, *old arrays minus mean*. So FedAvg sets the model to it, FedAvgM and FedAdam take its
-         difference as their gradient, and none of them sees a client. Everything else is the inner strategy's.
+Idea     the wrapper asks as the inner strategy would, with quietbit's settings beside the model; it
+         turns the releases that come back into their plain mean (of a masked sum, under secure
+         aggregation), and hands the inner strategy one synthetic reply, *old arrays minus mean*. So
+         FedAvg sets the model to it, FedAvgM and FedAdam take its difference as their gradient, and
+         none of them sees a client. Everything else is the inner strategy's.
 
-A round without a valid release, or without a sum, is skipped: the model stays, and the inner strategy is not called. A
-step that would leave a model that is not finite is not taken either. Strategies that compare or reweight single clients
-(medians, Krum, q-FedAvg, trees, other privacy wrappers) are refused: there is one reply for them to see.
+A round without a valid release, or without a sum, is skipped: the model stays, and the inner
+strategy is not called. A step that would leave a model that is not finite is not taken either.
+Strategies that compare or reweight single clients (medians, Krum, q-FedAvg, trees, other privacy
+wrappers) are refused: there is one reply for them to see.
 """
 
 from __future__ import annotations
@@ -39,9 +41,9 @@ from quietbit.flower.arriving import ArrivingGrid
 from quietbit.flower.round import OpenRound, SecureRound, metrics_of
 from quietbit.mechanism.abilities import Scouted
 from quietbit.mechanism.base import Mechanism
-from quietbit.node.question import ALONE
+from quietbit.node.request import ALONE
 from quietbit.run.layout import ModelLayout, NotFinite
-from quietbit.run.messages import METRICS, MODEL, RECORD, SPEED, SUM, request_of, sum_request
+from quietbit.run.messages import METRICS, MODEL, RECORD, SPEED, SUM, request_record, sum_request
 from quietbit.run.part import Part
 from quietbit.run.parts.evaluation import Evaluation
 from quietbit.run.parts.replay import Leader
@@ -55,10 +57,19 @@ from quietbit.wire.uplink import pooled
 __all__ = ["PrivateStrategy"]
 
 SINGLE = (
-    "Bulyan", "DifferentialPrivacyClientSideAdaptiveClipping", "DifferentialPrivacyClientSideFixedClipping",
-    "DifferentialPrivacyServerSideAdaptiveClipping", "DifferentialPrivacyServerSideFixedClipping", "FedMedian",
-    "FedTrimmedAvg", "FedXgbBagging", "FedXgbCyclic", "Krum", "MultiKrum", "QFedAvg",
-)  # fmt: skip
+    "Bulyan",
+    "DifferentialPrivacyClientSideAdaptiveClipping",
+    "DifferentialPrivacyClientSideFixedClipping",
+    "DifferentialPrivacyServerSideAdaptiveClipping",
+    "DifferentialPrivacyServerSideFixedClipping",
+    "FedMedian",
+    "FedTrimmedAvg",
+    "FedXgbBagging",
+    "FedXgbCyclic",
+    "Krum",
+    "MultiKrum",
+    "QFedAvg",
+)
 NAMELESS = (
     "arrays have numbers for names, and counters among them: if these belong to BatchNorm, its running variances are "
     "learnt with noise on them, and spoil the model. Hand over a state_dict, by name."
@@ -74,15 +85,19 @@ NO_NUMBERS = (
 COUNTS = ("asked", "answered", "declined", "failed", "refused")  # of a round, in Flower's result
 EPSILON = "quietbit-epsilon"  # what the run has cost the worst client so far, in Flower's result
 AnyRound: TypeAlias = OpenRound | SecureRound
-UNSAID = ("Weighted by", "Received %s results and %s failures")  # what is not so when every reply is one private mean
+UNSAID = (
+    "Weighted by",
+    "Received %s results and %s failures",
+)  # what is not so when every reply is one private mean
 
 
 @final
 class PrivateStrategy(Strategy):
     """``PrivateStrategy(FedAvg(...), context.run_config)``: use it as the strategy it wraps.
 
-    The settings come from the run config (docs/reference/plan.md has the keys). ``directory`` says who the members of
-    masked sums are, where the server may lie. ``parts`` are capabilities of your own. `report` says what happened.
+    The settings come from the run config (docs/reference/plan.md has the keys). ``directory`` says
+    who the members of masked sums are, where the server may lie. ``parts`` are capabilities of your
+    own. `report` says what happened.
     """
 
     def __init__(
@@ -94,17 +109,26 @@ class PrivateStrategy(Strategy):
         parts: Sequence[Part] = (),
     ) -> None:
         """Read the settings; refuse what is not a strategy, and those that need single clients' replies."""
-        require(isinstance(inner, Strategy), "inner strategy", type(inner).__name__, "a Flower strategy")
+        require(
+            isinstance(inner, Strategy), "inner strategy", type(inner).__name__, "a Flower strategy"
+        )
         kinds = {kind.__name__ for kind in type(inner).__mro__}
         found = sorted(kinds & set(SINGLE))
-        require(not found, "inner strategy", type(inner).__name__, "one that works on the mean of clients alone")
+        require(
+            not found,
+            "inner strategy",
+            type(inner).__name__,
+            "one that works on the mean of clients alone",
+        )
         self.inner, self.settings = inner, Plan.from_run_config(run_config)
         self._active = self.settings.masks is not None and self.settings.masks.active
         fine = isinstance(directory, Directory) if self._active else directory is None
         rule = "a Directory where quietbit.masks.server is active, and left out elsewhere"
         require(fine, "directory", type(directory).__name__, rule)
         self._directory, self._places = directory, dict[int, int]()
-        self._run = Run(self.settings, 0, lambda level, line: log(level, "quietbit: %s", line), tuple(parts))
+        self._run = Run(
+            self.settings, 0, lambda level, line: log(level, "quietbit: %s", line), tuple(parts)
+        )
         self._open: AnyRound | None = None
         self._evaluating: AnyRound | None = None
         self._planned = 0
@@ -142,7 +166,13 @@ class PrivateStrategy(Strategy):
         if arrivals is not None:
             grid = self._arriving = ArrivingGrid(grid, arrivals.enough, arrivals.staleness)
         result = super().start(
-            grid, initial_arrays, num_rounds, timeout, train_config, evaluate_config, scored if evaluate_fn else None
+            grid,
+            initial_arrays,
+            num_rounds,
+            timeout,
+            train_config,
+            evaluate_config,
+            scored if evaluate_fn else None,
         )
         if not result.arrays:  # no round changed it
             result.arrays = initial_arrays
@@ -156,7 +186,7 @@ class PrivateStrategy(Strategy):
     def configure_train(
         self, server_round: int, arrays: ArrayRecord, config: ConfigRecord, grid: Grid
     ) -> Iterable[Message]:
-        """Return the inner strategy's questions, with quietbit's settings beside the model."""
+        """Return the inner strategy's requests, with quietbit's settings beside the model."""
         layout, run = ModelLayout.of(arrays, self.settings), self._run
         layout.check_finite(arrays)
         first, run.number = not (run.rounds or self._late), grid.run.run_id
@@ -167,7 +197,13 @@ class PrivateStrategy(Strategy):
         if run.crowds.secret:
             self._readdress(messages, grid)
         _ask_for(messages, server_round, mechanism)
-        run.lead(server_round, arrays, layout, self._step, f"{type(self.inner).__name__} is not plain averaging")
+        run.lead(
+            server_round,
+            arrays,
+            layout,
+            self._step,
+            f"{type(self.inner).__name__} is not plain averaging",
+        )
         if run.leader is not None:
             _shorten(messages, arrays, run.leader)
         if first:
@@ -180,18 +216,22 @@ class PrivateStrategy(Strategy):
         for message in messages:
             apart[run.scouts(mechanism, server_round, message.metadata.dst_node_id)].append(message)
         self._open = self._round(grid, server_round, arrays, layout, mechanism)
-        questions = self._open.ask(apart[0])
+        requests = self._open.ask(apart[0])
         if not apart[1]:
-            return questions
+            return requests
         scout = Scouted.of(mechanism).scout()
-        scouts = self._open.scouts = run.open(OpenRound, server_round, scout, arrays={}, layout=layout)
-        told = {RECORD: ConfigRecord(request_of(server_round, scouts.mechanism))}
+        scouts = self._open.scouts = run.open(
+            OpenRound, server_round, scout, arrays={}, layout=layout
+        )
+        told = {RECORD: ConfigRecord(request_record(server_round, scouts.mechanism))}
         if self.settings.masks is not None:
             told[SUM] = ConfigRecord(sum_request(ALONE, len(messages), 1))
-        contents = {id(message.content): RecordDict({**message.content, **told}) for message in apart[1]}
+        contents = {
+            id(message.content): RecordDict({**message.content, **told}) for message in apart[1]
+        }
         for message in apart[1]:
             message.content = contents[id(message.content)]
-        return [*questions, *scouts.ask(apart[1])]
+        return [*requests, *scouts.ask(apart[1])]
 
     def aggregate_train(
         self, server_round: int, replies: Iterable[Message]
@@ -199,11 +239,17 @@ class PrivateStrategy(Strategy):
         """Take the inner strategy's step on the private mean, and return its metrics with ours beside them."""
         current, self._open = self._open, None
         if current is None or current.number != server_round:
-            raise QuietbitError(f"Round {server_round} was not opened by configure_train, or is closed already.")
-        late = {str(one.number): one for one in self._late}  # by the group of a reply, as the grid writes it
+            raise QuietbitError(
+                f"Round {server_round} was not opened by configure_train, or is closed already."
+            )
+        late = {
+            str(one.number): one for one in self._late
+        }  # by the group of a reply, as the grid writes it
         scouts = cast(OpenRound | None, current.scouts)
         for reply in replies:
-            mine = scouts if scouts is not None and scouts.asked(reply.metadata.src_node_id) else None
+            mine = (
+                scouts if scouts is not None and scouts.asked(reply.metadata.src_node_id) else None
+            )
             (mine or late.get(reply.metadata.group_id, current)).take(reply)
         mean = current.mean() if self._run.leader is None else current.kept()
         if self._late:
@@ -212,7 +258,10 @@ class PrivateStrategy(Strategy):
         try:
             if mean is not None:
                 arrays, metrics = self._stepped(current, mean)
-        except (NotFinite, Diverged) as error:  # an update too large for the model's type, or a strategy that diverged
+        except (
+            NotFinite,
+            Diverged,
+        ) as error:  # an update too large for the model's type, or a strategy that diverged
             current.reasons.append(f"the step was not taken: {error}")
         current.skipped = arrays is None
         numbers = MetricRecord({**metrics, **self._numbers(self._over(current))})
@@ -247,7 +296,9 @@ class PrivateStrategy(Strategy):
         while len(self._late) > keep:
             self._run.close(self._late.pop(0))
 
-    def _stepped(self, current: AnyRound, mean: FloatVector) -> tuple[ArrayRecord | None, MetricRecord]:
+    def _stepped(
+        self, current: AnyRound, mean: FloatVector
+    ) -> tuple[ArrayRecord | None, MetricRecord]:
         """Take the inner strategy's step on the mean; refuse a model that would not be finite, before and after it."""
         layout, leader = current.layout, self._run.leader
         if leader is None:
@@ -258,16 +309,21 @@ class PrivateStrategy(Strategy):
         layout.check_finite(moved)
         arrays = ArrayRecord({**current.arrays, **moved})
         with _plain_words():
-            # Numbers that owners let out say who took part: where that is a secret they are not in the result.
+            # Numbers that owners let out say who took part: where that is a secret they are not in
+            # the result.
             told = {} if self._run.crowds.secret else current.metrics()
-            found, metrics = self.inner.aggregate_train(current.number, [self._synthetic(arrays, told)])
-        kept = arrays if leader is not None else None if found is None else _as_before(found, current)
+            found, metrics = self.inner.aggregate_train(
+                current.number, [self._synthetic(arrays, told)]
+            )
+        kept = (
+            arrays if leader is not None else None if found is None else _as_before(found, current)
+        )
         return kept, metrics or MetricRecord()
 
     def configure_evaluate(
         self, server_round: int, arrays: ArrayRecord, config: ConfigRecord, grid: Grid
     ) -> Iterable[Message]:
-        """Return the inner strategy's questions, with the priced question added where the plan evaluates."""
+        """Return the inner strategy's requests, with the priced request added where the plan evaluates."""
         messages = list(self.inner.configure_evaluate(server_round, arrays, config, grid))
         asked, self._evaluating = self._run.evaluation, None
         if asked is not None and not messages:
@@ -280,23 +336,36 @@ class PrivateStrategy(Strategy):
         return self._evaluating.ask(messages)
 
     def _round(
-        self, grid: Grid, number: int, arrays: ArrayRecord, layout: ModelLayout, mechanism: Mechanism,
+        self,
+        grid: Grid,
+        number: int,
+        arrays: ArrayRecord,
+        layout: ModelLayout,
+        mechanism: Mechanism,
         asked: Evaluation | None = None,
-    ) -> AnyRound:  # fmt: skip
+    ) -> AnyRound:
         """Open a round of updates or, where something is ``asked`` about the model, of answers."""
         plan, self._run.number = self.settings, grid.run.run_id
         common: Any = {"arrays": dict(arrays), "layout": layout, "evaluates": asked is not None}
         if plan.masks is None:
             return self._run.open(OpenRound, number, mechanism, **common)
-        common |= {"settings": plan, "grid": grid, "directory": self._directory, "places": self._places}
+        common |= {
+            "settings": plan,
+            "grid": grid,
+            "directory": self._directory,
+            "places": self._places,
+        }
         return self._run.open(SecureRound, number, mechanism, evaluation=asked, **common)
 
-    def aggregate_evaluate(self, server_round: int, replies: Iterable[Message]) -> MetricRecord | None:
+    def aggregate_evaluate(
+        self, server_round: int, replies: Iterable[Message]
+    ) -> MetricRecord | None:
         """Aggregate the numbers that nodes let through with the inner strategy; without any there is nothing to do.
 
-        Every node counts as one, whatever weight it sends. Where nodes disagree on which numbers they send, the
-        largest group is taken. What a node sends cannot end the run: numbers that are none are dropped, and an inner
-        strategy that fails on the rest has no metrics in this round.
+        Every node counts as one, whatever weight it sends. Where nodes disagree on which numbers
+        they send, the largest group is taken. What a node sends cannot end the run: numbers that
+        are none are dropped, and an inner strategy that fails on the rest has no metrics in this
+        round.
         """
         weight = getattr(self.inner, "weighted_by_key", "num-examples")
         named, asked, answers = [], 0, self._evaluating
@@ -319,10 +388,17 @@ class PrivateStrategy(Strategy):
         usual = Counter(names for names, _ in named).most_common(1)[0][0]
         try:
             with _plain_words():
-                theirs = self.inner.aggregate_evaluate(server_round, [one for names, one in named if names == usual])
+                theirs = self.inner.aggregate_evaluate(
+                    server_round, [one for names, one in named if names == usual]
+                )
                 return MetricRecord({**(theirs or {}), **told})
         except Exception as error:
-            log(WARNING, "quietbit: round %s: metrics of nodes could not be aggregated", server_round, exc_info=error)
+            log(
+                WARNING,
+                "quietbit: round %s: metrics of nodes could not be aggregated",
+                server_round,
+                exc_info=error,
+            )
             return MetricRecord(told) if told else None
 
     def _warn(self, line: str) -> None:
@@ -348,7 +424,11 @@ class PrivateStrategy(Strategy):
 
     def summary(self) -> None:
         """Log the settings, then the inner strategy's summary."""
-        log(INFO, "\t├──> quietbit: %s", ", ".join(f"{k}={v}" for k, v in self.settings.to_run_config().items()))
+        log(
+            INFO,
+            "\t├──> quietbit: %s",
+            ", ".join(f"{k}={v}" for k, v in self.settings.to_run_config().items()),
+        )
         with _plain_words():
             self.inner.summary()
 
@@ -357,9 +437,14 @@ class PrivateStrategy(Strategy):
         return self._run.report(self._scores)
 
     def _readdress(self, messages: list[Message], grid: Grid) -> None:
-        """Address the inner strategy's questions, as many as it asks, to the next nodes of the secret order."""
+        """Address the inner strategy's requests, as many as it asks, to the next nodes of the secret order."""
         alike = len({id(message.content) for message in messages}) <= 1
-        require(alike, "inner strategy", type(self.inner).__name__, "one that asks all nodes alike, for a secret order")
+        require(
+            alike,
+            "inner strategy",
+            type(self.inner).__name__,
+            "one that asks all nodes alike, for a secret order",
+        )
         nodes = self._run.crowds.cohort(grid.get_node_ids(), len(messages))
         for message, node in zip(messages, nodes, strict=True):
             message.metadata.dst_node_id = node
@@ -367,15 +452,18 @@ class PrivateStrategy(Strategy):
     def _numbers(self, outcome: RoundReport) -> dict[str, MetricRecordValues]:
         """Return our own metrics of a round, for Flower's result.
 
-        Bytes depend on who took part (the length of a node's id, the metrics that its owner lets out), so where the
-        order is secret they are in the server's report alone.
+        Bytes depend on who took part (the length of a node's id, the metrics that its owner lets
+        out), so where the order is secret they are in the server's report alone.
         """
         more: dict[str, MetricRecordValues] = {}
         if outcome.clip is not None:
             more = {"quietbit-clip": outcome.clip, "quietbit-scouted": outcome.scouted}
         more |= {} if self._run.leader is None else {"quietbit-resyncs": outcome.resyncs}
         if not self._run.crowds.secret:
-            more |= {"quietbit-uplink-bytes": outcome.uplink, "quietbit-downlink-bytes": outcome.downlink}
+            more |= {
+                "quietbit-uplink-bytes": outcome.uplink,
+                "quietbit-downlink-bytes": outcome.downlink,
+            }
         counts = {f"quietbit-{name}": getattr(outcome, name) for name in COUNTS}
         return {**more, **counts, EPSILON: outcome.epsilon_upper}
 
@@ -384,7 +472,11 @@ class PrivateStrategy(Strategy):
         weight = getattr(self.inner, "weighted_by_key", "num-examples")
         key = getattr(self.inner, "arrayrecord_key", "arrays")
         record = MetricRecord({**metrics, weight: 1.0})
-        return Message(RecordDict({key: arrays, "metrics": record}), dst_node_id=0, message_type=MessageType.TRAIN)
+        return Message(
+            RecordDict({key: arrays, "metrics": record}),
+            dst_node_id=0,
+            message_type=MessageType.TRAIN,
+        )
 
 
 def _server_step(inner: Strategy, plan: Plan) -> ServerStep | None:
@@ -401,8 +493,8 @@ def _server_step(inner: Strategy, plan: Plan) -> ServerStep | None:
 
 
 def _ask_for(messages: list[Message], server_round: int, mechanism: Mechanism) -> None:
-    """Put the question into the contents of messages, which may be shared."""
-    request = ConfigRecord(request_of(server_round, mechanism))
+    """Put the request into the contents of messages, which may be shared."""
+    request = ConfigRecord(request_record(server_round, mechanism))
     for content in {id(message.content): message.content for message in messages}.values():
         content[RECORD] = request
 
@@ -417,7 +509,11 @@ def _shorten(messages: list[Message], arrays: ArrayRecord, leader: Leader) -> No
         missed = leader.missed(message.metadata.dst_node_id)
         key = id(content), -1 if missed is None else len(missed)
         if key not in made:
-            rest = {name: record for name, record in content.items() if missed is None or record is not arrays}
+            rest = {
+                name: record
+                for name, record in content.items()
+                if missed is None or record is not arrays
+            }
             made[key] = RecordDict({**rest, MODEL: ConfigRecord(leader.record(missed))})
             if missed is None and leader.speed is not None:
                 made[key][SPEED] = ArrayRecord({SPEED: Array(leader.speed)})
@@ -442,8 +538,16 @@ def _plain_words() -> Iterator[None]:
 def _as_before(found: ArrayRecord, current: AnyRound) -> ArrayRecord:
     """Return the inner strategy's arrays in the types they had, and the kept ones as they were; refuse infinities."""
     kinds = {name: kind for name, _, kind in current.layout.learnt}
-    require(set(found) == set(current.arrays), "arrays of the inner strategy", sorted(found), "those of the model")
+    require(
+        set(found) == set(current.arrays),
+        "arrays of the inner strategy",
+        sorted(found),
+        "those of the model",
+    )
     with np.errstate(over="ignore"):
-        stepped = {name: Array(found[name].numpy().astype(kind, copy=False)) for name, kind in kinds.items()}
+        stepped = {
+            name: Array(found[name].numpy().astype(kind, copy=False))
+            for name, kind in kinds.items()
+        }
     current.layout.check_finite(stepped)
     return ArrayRecord({**current.arrays, **stepped})

@@ -1,13 +1,14 @@
 """The written list: layers whose sample gradients one batched pass brings, and how.
 
-Idea     a model that is one listed layer, or `nn.Sequential` of such, runs on many samples at once: each listed layer
-         computes sample i of its output from sample i of its input. One backward pass then brings, for every layer,
-         its input and the gradient at its output, and the gradients of its parameters are their products, sample by
-         sample. What is on the list is decided by the exact type of a layer, its settings and the number of axes of
-         its input, never by values. Subclasses, hooks, parametrizations and changed ``forward`` functions are not
-         listed; neither are modules of users, whose ``forward`` may do anything.
-Symbols  n samples; a layer as a product: inputs A (n, t, i), gradients at the output B (n, t, o), a sample's
-         gradient B^T A.
+Idea     a model that is one listed layer, or `nn.Sequential` of such, runs on many samples at once:
+         each listed layer computes sample i of its output from sample i of its input. One backward
+         pass then brings, for every layer, its input and the gradient at its output, and the
+         gradients of its parameters are their products, sample by sample. What is on the list is
+         decided by the exact type of a layer, its settings and the number of axes of its input,
+         never by values. Subclasses, hooks, parametrizations and changed ``forward`` functions are
+         not listed; neither are modules of users, whose ``forward`` may do anything.
+Symbols  n samples; a layer as a product: inputs A (n, t, i), gradients at the output B (n, t, o), a
+         sample's gradient B^T A.
 Source   Goodfellow (2015), gradients of single examples from one pass.
 """
 
@@ -69,7 +70,8 @@ class ListedModel:
 
         Args:
             inputs: one entry per sample.
-            closing: from outputs to what is differentiated, and its gradient where it is not one number.
+            closing: from outputs to what is differentiated, and its gradient where it is not one
+                number.
             out: where to, by the names of the parameters.
         """
         torch = self._torch
@@ -180,7 +182,9 @@ def _kinds() -> dict[type, Kind]:
     kinds[nn.Conv1d] = Kind(lambda layer, axes: axes == 3 and _pads_zeros(layer), _convolution)
     kinds[nn.Conv2d] = Kind(lambda layer, axes: axes == 4 and _pads_zeros(layer), _convolution)
     kinds[nn.GroupNorm] = Kind(lambda layer, axes: axes >= 2, _group_normalisation)
-    kinds[nn.LayerNorm] = Kind(lambda layer, axes: axes > len(layer.normalized_shape), _layer_normalisation)
+    kinds[nn.LayerNorm] = Kind(
+        lambda layer, axes: axes > len(layer.normalized_shape), _layer_normalisation
+    )
     kinds[nn.Embedding] = Kind(_is_lookup, _embedding)
     return kinds
 
@@ -235,10 +239,20 @@ def _convolution(layer: Any, given: Tensor, slope: Tensor, out: Outputs) -> None
         padding = (0, *padding)
     tall, wide = padding
     padded = torch.nn.functional.pad(given, (wide, wide, tall, tall))
-    places = [(padded.shape[2 + i] - dilation[i] * (size[i] - 1) - 1) // stride[i] + 1 for i in (0, 1)]
+    places = [
+        (padded.shape[2 + i] - dilation[i] * (size[i] - 1) - 1) // stride[i] + 1 for i in (0, 1)
+    ]
     sample, channel, row, column = padded.stride()
-    strides = (sample, channel, row * dilation[0], column * dilation[1], row * stride[0], column * stride[1])
-    # Copied as one view of what every place sees: torch's own unfold starts a kernel per sample on a GPU.
+    strides = (
+        sample,
+        channel,
+        row * dilation[0],
+        column * dilation[1],
+        row * stride[0],
+        column * stride[1],
+    )
+    # Copied as one view of what every place sees: torch's own unfold starts a kernel per sample on
+    # a GPU.
     patches = padded.as_strided((*padded.shape[:2], *size, *places), strides)
     blocks = len(given) * layer.groups
     a = patches.reshape(blocks, -1, b.shape[-1])
@@ -256,7 +270,9 @@ def _group_normalisation(layer: Any, given: Tensor, slope: Tensor, out: Outputs)
 
 def _layer_normalisation(layer: Any, given: Tensor, slope: Tensor, out: Outputs) -> None:
     torch: Any = require_module("torch", "torch")
-    normal = torch.nn.functional.layer_norm(given.to(slope.dtype), layer.normalized_shape, eps=layer.eps)
+    normal = torch.nn.functional.layer_norm(
+        given.to(slope.dtype), layer.normalized_shape, eps=layer.eps
+    )
     between = list(range(1, given.dim() - len(layer.normalized_shape)))
     _write_sum(normal * slope, between, out.get("weight"))
     _write_sum(slope, between, out.get("bias"))

@@ -1,9 +1,11 @@
 """GroupNorm in place of BatchNorm.
 
-Idea     BatchNorm mixes samples, and records means and variances of the data, which noise would make negative.
-         GroupNorm normalises every example separately, records nothing, and takes over BatchNorm's weights.
+Idea     BatchNorm mixes samples, and records means and variances of the data, which noise would
+         make negative. GroupNorm normalises every example separately, records nothing, and takes
+         over BatchNorm's weights.
 Symbols  c channels; g groups, a divisor of c with at least `CHANNELS` channels in each if possible.
-Source   Wu and He (ECCV 2018), Group Normalization, of which instance normalisation is the case g = c.
+Source   Wu and He (ECCV 2018), Group Normalization, of which instance normalisation is the case g =
+         c.
 """
 
 from __future__ import annotations
@@ -22,8 +24,8 @@ CHANNELS = 4  # with one channel per group, a feature without pixels would be no
 def group_norm(model: Any, groups: int = GROUPS) -> Any:
     """Copy a torch model with GroupNorm in place of every BatchNorm; weights, types and devices are kept.
 
-    Layers that record statistics of the data (any BatchNorm, InstanceNorm that tracks them) are replaced, all others
-    copied. Use it where the model is made, on the server and on clients alike.
+    Layers that record statistics of the data (any BatchNorm, InstanceNorm that tracks them) are
+    replaced, all others copied. Use it where the model is made, on the server and on clients alike.
 
     Args:
         model: a ``torch.nn.Module``.

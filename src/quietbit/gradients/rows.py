@@ -62,13 +62,16 @@ class SampleGradients:
     zeros of the data's shape. Weights that change later are used as they are then.
     """
 
-    def __init__(self, model: Any, loss: Loss, data: tuple[Any, Any], *, tile: int | None = None) -> None:
+    def __init__(
+        self, model: Any, loss: Loss, data: tuple[Any, Any], *, tile: int | None = None
+    ) -> None:
         """Choose how rows are made.
 
         Args:
             model: a ``torch.nn.Module``, called with one sample as a batch of one, in its mode.
             loss: of the outputs and targets of a batch of one; one number, of any reduction.
-            data: inputs and targets, tensors with one entry per sample; their shapes alone are used.
+            data: inputs and targets, tensors with one entry per sample; their shapes alone are
+                used.
             tile: samples at once; as many as suit the device and its memory unless given.
         """
         self._torch: Any = require_module("torch", "torch")
@@ -224,7 +227,9 @@ class SampleGradients:
         return {name: piece.unflatten(1, part.shape or (1,)) for (name, part), piece in named}
 
 
-def sample_gradients(model: Any, loss: Loss, batch: tuple[Any, Any], *, tile: int | None = None) -> Tensor:
+def sample_gradients(
+    model: Any, loss: Loss, batch: tuple[Any, Any], *, tile: int | None = None
+) -> Tensor:
     """Return one row per sample: its gradient, unclipped, parameters one after the other.
 
     For a gate that clips rows itself (`Uplink.send_samples`), and for models whose rows fit memory.
@@ -332,7 +337,9 @@ class ListedWay:
         loss = copy.deepcopy(self._loss)
 
         def slope(output: Tensor, target: Tensor) -> Tensor:
-            return torch.func.grad(lambda value: loss_of_one(loss, value[None], target[None]))(output)
+            return torch.func.grad(lambda value: loss_of_one(loss, value[None], target[None]))(
+                output
+            )
 
         return outputs, torch.func.vmap(slope, randomness="different")(outputs.detach(), targets)
 

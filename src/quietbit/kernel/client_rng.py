@@ -1,7 +1,7 @@
 """Random bits of one client in one round: nobody's to predict, or reproducible from a seed.
 
-Idea     a release's seeded bits depend on the seed, the round and the client alone, so neither the order of clients nor
-         the number of threads changes a code. Seeded bits protect nobody.
+Idea     a release's seeded bits depend on the seed, the round and the client alone, so neither the
+         order of clients nor the number of threads changes a code. Seeded bits protect nobody.
 """
 
 from __future__ import annotations

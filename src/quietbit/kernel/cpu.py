@@ -1,10 +1,11 @@
 """The CPU kernel: chunks that fit the caches, passes in C, and the requested number of threads.
 
-Idea     a thread processes its range in chunks of 131,072 coordinates: words are expanded into a small buffer, inputs
-         are read once, packed bytes are written once, and nothing else grows with the update. A rotated update exists
-         a chunk at a time: signs, factor, butterflies and sampling follow while the chunk is in the cache. Undecided
-         coordinates are settled in batches by the exact law. Threads own ranges that begin at whole bytes, so they
-         share nothing; the C library (`native/quietbit.h`) holds no lock and keeps no state.
+Idea     a thread processes its range in chunks of 131,072 coordinates: words are expanded into a
+         small buffer, inputs are read once, packed bytes are written once, and nothing else grows
+         with the update. A rotated update exists a chunk at a time: signs, factor, butterflies and
+         sampling follow while the chunk is in the cache. Undecided coordinates are settled in
+         batches by the exact law. Threads own ranges that begin at whole bytes, so they share
+         nothing; the C library (`native/quietbit.h`) holds no lock and keeps no state.
 """
 
 from __future__ import annotations
@@ -91,7 +92,14 @@ class CpuKernel(Kernel):
             def task(start: int, stop: int, base: int = base, out: int = out) -> None:
                 for s, e in _bounds(stop, NORM_CHUNK, start):
                     piece = flat.piece(base + s, base + e)
-                    block_sums(address(piece), piece.itemsize == 8, e - s, scale, order, out + 8 * (s // BLOCK))
+                    block_sums(
+                        address(piece),
+                        piece.itemsize == 8,
+                        e - s,
+                        scale,
+                        order,
+                        out + 8 * (s // BLOCK),
+                    )
 
             self._spread(task, part.size, BLOCK)
             all_sums.append(sums)
@@ -117,7 +125,9 @@ class CpuKernel(Kernel):
         native.library().qb_unpack(address(data), groups, bits, address(codes))
         return codes[:dimension]
 
-    def _accumulate(self, group: list[NDArray[np.uint8]], bits: int, table: NDArray[np.int64], total: Any) -> None:
+    def _accumulate(
+        self, group: list[NDArray[np.uint8]], bits: int, table: NDArray[np.int64], total: Any
+    ) -> None:
         """Count in the packed domain for one bit, by look-up for more bits."""
         functions = native.library()
         place = address(total)
@@ -128,14 +138,18 @@ class CpuKernel(Kernel):
         def count(start: int, stop: int) -> None:
             rows = (ctypes.c_void_p * len(group))(*(address(data) + start // 8 for data in group))
             out = place + start * total.itemsize
-            functions.qb_count_ones(rows, len(group), base, step, out, total.itemsize == 8, stop - start)
+            functions.qb_count_ones(
+                rows, len(group), base, step, out, total.itemsize == 8, stop - start
+            )
 
         def look_up(start: int, stop: int) -> None:
             for s, e in _bounds(stop, CHUNK // 2, start):
                 for data in group:
                     codes = self._unpack(data[s * bits // 8 : (e * bits + 7) // 8], bits, e - s)
                     out = place + s * total.itemsize
-                    functions.qb_add_values(address(codes), bits, values, out, total.itemsize == 8, e - s)
+                    functions.qb_add_values(
+                        address(codes), bits, values, out, total.itemsize == 8, e - s
+                    )
 
         self._spread(count if bits == 1 else look_up, total.size, 512)
 
@@ -151,7 +165,9 @@ class CpuKernel(Kernel):
         if last is not None:
             self._flip(Flat.of(out[-block:]), 1.0, last, out[-block:])
             self._transform(out[-block:], block)
-        return check_finite_rotation(out, sums if sums.size else self._block_sums(Flat.of(out), 1, 1.0))
+        return check_finite_rotation(
+            out, sums if sums.size else self._block_sums(Flat.of(out), 1, 1.0)
+        )
 
     def _rotate_back(self, values: NDArray[Any], blocks: Blocks) -> None:
         first, last = blocks.words()
@@ -159,10 +175,14 @@ class CpuKernel(Kernel):
         if last is not None:
             self._transform(values[-block:], block)
             self._flip(Flat.of(values[-block:]), 1.0, last, values[-block:])
-        self._transform(values[: blocks.whole], block, sparse=True)  # a mean's few kept rows are public
+        self._transform(
+            values[: blocks.whole], block, sparse=True
+        )  # a mean's few kept rows are public
         self._flip(Flat.of(values), 1.0, first, values)
 
-    def _flip(self, flat: Flat, factor: float, words: NDArray[np.uint32], out: NDArray[Any]) -> None:
+    def _flip(
+        self, flat: Flat, factor: float, words: NDArray[np.uint32], out: NDArray[Any]
+    ) -> None:
         """Write ``factor`` times the update, with its signs."""
 
         def task(start: int, stop: int) -> None:
@@ -171,7 +191,9 @@ class CpuKernel(Kernel):
 
         self._spread(task, flat.size, 64)
 
-    def _transform(self, x: NDArray[Any], block: int, sums: FloatVector = NO_SUMS, sparse: bool = False) -> None:
+    def _transform(
+        self, x: NDArray[Any], block: int, sums: FloatVector = NO_SUMS, sparse: bool = False
+    ) -> None:
         """Transform every block of ``block`` numbers in ``x``; ``sums``: of squares, for a single block."""
         functions = native.library()
         mode, scale = ending(block)
@@ -183,7 +205,9 @@ class CpuKernel(Kernel):
             while half < most:
                 rows = min(8, most // half)
                 end = ctypes.byref(last if half * rows == block else more)
-                join = partial(functions.qb_late_stages, address(values), values.itemsize == 8, half, rows)
+                join = partial(
+                    functions.qb_late_stages, address(values), values.itemsize == 8, half, rows
+                )
 
                 def task(start: int, stop: int, join: Any = join, end: Any = end) -> None:
                     join(start, stop, end)
@@ -218,10 +242,14 @@ class CpuKernel(Kernel):
         size = check_int(count, "count", 0, MAX_COUNT)
         out = np.empty(whole_tiles(size))
         state = seed_state(seed)
-        native.library().qb_expand_normals(address(state), _quantiles()[0], out.size // TILE, address(out))
+        native.library().qb_expand_normals(
+            address(state), _quantiles()[0], out.size // TILE, address(out)
+        )
         return out[:size]
 
-    def _first_accepted(self, seeds: Any, words: Any, direction: FloatVector, edges: Any, limits: Any) -> int:
+    def _first_accepted(
+        self, seeds: Any, words: Any, direction: FloatVector, edges: Any, limits: Any
+    ) -> int:
         padded = np.zeros(whole_tiles(direction.size))
         padded[: direction.size] = direction
         keys = np.ascontiguousarray(seeds)
@@ -241,7 +269,9 @@ class CpuKernel(Kernel):
         )
         return accepted
 
-    def _noise_steps(self, values: FloatVector, unit: float, law: NoiseLaw, words: NDArray[np.uint64]) -> Any:
+    def _noise_steps(
+        self, values: FloatVector, unit: float, law: NoiseLaw, words: NDArray[np.uint64]
+    ) -> Any:
         """Compute noise tile by tile, without temporary arrays."""
         inputs = np.ascontiguousarray(values, np.float64)
         given = np.ascontiguousarray(words, np.uint64)
@@ -273,7 +303,9 @@ class CpuKernel(Kernel):
             address(total),
         )
 
-    def _spread(self, task: Callable[[int, int], None], size: int, multiple: int, most: int | None = None) -> None:
+    def _spread(
+        self, task: Callable[[int, int], None], size: int, multiple: int, most: int | None = None
+    ) -> None:
         """Run a task on ranges that start at multiples, one per thread if there is enough work."""
         workers = min(size, max(1, min(self.threads, size // FEW)) if most is None else most)
         if workers <= 1:
@@ -296,14 +328,18 @@ def _bounds(size: int, chunk: int, first: int = 0) -> Bounds:
     return [(start, min(size, start + chunk)) for start in range(first, size, chunk)]
 
 
-def _flip_piece(x: NDArray[Any], factor: float, words: NDArray[np.uint32], out: NDArray[Any]) -> None:
+def _flip_piece(
+    x: NDArray[Any], factor: float, words: NDArray[np.uint32], out: NDArray[Any]
+) -> None:
     """Write ``factor * x`` with signs, 32 per word."""
     native.library().qb_flip(
         address(x), x.itemsize == 8, x.size, factor, address(words), address(out), out.itemsize == 8
     )
 
 
-def _rotated(job: Job, signs: Any, start: int, stop: int, room: NDArray[np.float32]) -> NDArray[Any]:
+def _rotated(
+    job: Job, signs: Any, start: int, stop: int, room: NDArray[np.float32]
+) -> NDArray[Any]:
     """Scale and rotate a chunk in a private buffer; it begins at a block, and only the last may end elsewhere."""
     own = room[: stop - start]
     block = job.blocks.block  # type: ignore[union-attr]
@@ -342,7 +378,11 @@ def _sample_chunks(job: Job, signs: Any, bounds: Bounds) -> list[float]:
             begin = start
             filled = max(stop, *(end for _, end in bounds[number:] if end - start <= FILL))
             read(words[: filled - begin])
-        piece = job.flat.piece(start, stop) if signs is None else _rotated(job, signs, start, stop, room)
+        piece = (
+            job.flat.piece(start, stop)
+            if signs is None
+            else _rotated(job, signs, start, stop, room)
+        )
         if not single and piece.itemsize == 4:
             piece = piece.astype(np.float64)
         listed = step(
@@ -397,7 +437,8 @@ def _buffers(words: int, room: int) -> tuple[NDArray[np.uint16], _UndecidedList]
 def _step(job: Job) -> tuple[Any, Polynomial | Cells, bool]:
     """Return the C function that samples one chunk, its plan, and whether it may read float32.
 
-    By polynomial or by cells; a gain outside the range of doubles decides nothing, one outside float32 needs doubles.
+    By polynomial or by cells; a gain outside the range of doubles decides nothing, one outside
+    float32 needs doubles.
     """
     rate = job.gain.approximate()
     functions = native.library()
@@ -476,7 +517,11 @@ def _settle(job: Job, undecided: _UndecidedList, listed: int) -> None:
     law = Law.from_buffer_copy(_law(job.sampler)[0])
     law.gain = tuple(job.gain)
     native.library().qb_resolve(
-        ctypes.byref(law), ctypes.byref(undecided.structure), address(ties), listed, address(job.out)
+        ctypes.byref(law),
+        ctypes.byref(undecided.structure),
+        address(ties),
+        listed,
+        address(job.out),
     )
 
 

@@ -1,17 +1,20 @@
 """A 16-byte seed as a normal vector, in numpy: words, normals, rows, the search for a seed, and normals in a few bits.
 
-Idea     the vector mechanism sends the key of a stream cipher, from which anyone expands the same standard normals, bit
-         for bit. A public nonce of 8 bytes expands to the rows that a client kept. A server adds expanded payloads as
-         integers into one rotated vector, so neither order nor device changes a sum. Where no seed is sent, normals are
-         rounded to the 2^b levels of least squared error, which is post-processing.
-Symbols  k = count, normals of a payload; p = size, the length of the rotated vector; u = direction, a unit vector of
-         length k; z the normals of a seed, z* their exact quantiles; t = <u, z>.
-Words    of ChaCha20 in tiles of sixteen blocks (docs/reference/wire_format.md), for normals with (seed, nonce 0), for
-         rows with (a fixed key, nonce). A word's top bit is the sign; the other 63, made odd, are w, and |z*| is the
-         quantile of 1 - w / 2^64. As a double, w chooses one of 1,009 polynomials by its exponent and four bits; the
-         other 48 are the argument. |z - z*| <= EXPANSION_ERROR and |z| <= LARGEST for every word.
-Source   Feldman and Talwar (ICML 2021) for sending a seed; Wichura (1988) for piecewise quantiles, whose table is made
-         and proved by `tests/unit/kernel/quantile_maker.py`; Max (1960), Lloyd (1982) for levels.
+Idea     the vector mechanism sends the key of a stream cipher, from which anyone expands the same
+         standard normals, bit for bit. A public nonce of 8 bytes expands to the rows that a client
+         kept. A server adds expanded payloads as integers into one rotated vector, so neither order
+         nor device changes a sum. Where no seed is sent, normals are rounded to the 2^b levels of
+         least squared error, which is post-processing.
+Symbols  k = count, normals of a payload; p = size, the length of the rotated vector; u = direction,
+         a unit vector of length k; z the normals of a seed, z* their exact quantiles; t = <u, z>.
+Words    of ChaCha20 in tiles of sixteen blocks (docs/reference/wire_format.md), for normals with
+         (seed, nonce 0), for rows with (a fixed key, nonce). A word's top bit is the sign; the
+         other 63, made odd, are w, and |z*| is the quantile of 1 - w / 2^64. As a double, w chooses
+         one of 1,009 polynomials by its exponent and four bits; the other 48 are the argument. |z -
+         z*| <= EXPANSION_ERROR and |z| <= LARGEST for every word.
+Source   Feldman and Talwar (ICML 2021) for sending a seed; Wichura (1988) for piecewise quantiles,
+         whose table is made and proved by `tests/unit/kernel/quantile_maker.py`; Max (1960), Lloyd
+         (1982) for levels.
 """
 
 from __future__ import annotations
@@ -32,16 +35,30 @@ from quietbit.errors import InvalidDesignFile, InvalidParameter, check_int, chec
 from quietbit.kernel.rng import chacha_blocks, start_state
 
 __all__ = [
-    "EXPANSION_ERROR", "LARGEST", "MAX_COUNT", "NormalQuantiser", "acceptance_limits", "finest_shift", "inner",
-    "inner_error_upper", "law_error_upper", "normal_quantiser", "normals_of_words", "strata", "tries_upper", "unit",
-]  # fmt: skip
+    "EXPANSION_ERROR",
+    "LARGEST",
+    "MAX_COUNT",
+    "NormalQuantiser",
+    "acceptance_limits",
+    "finest_shift",
+    "inner",
+    "inner_error_upper",
+    "law_error_upper",
+    "normal_quantiser",
+    "normals_of_words",
+    "strata",
+    "tries_upper",
+    "unit",
+]
 
 ROWS_KEY = b"quietbit rows v1"
 BLOCKS, TILE = 16, 128  # blocks and words of a tile
 SUMS = 64  # partial sums of an inner product
 MAX_COUNT = 2**24
 MAX_WIDTH = 2**24  # rows of a stratum
-FAILURE_UPPER = 2.0**-60  # probability that a search finds nothing; what it then sends is independent of the update
+FAILURE_UPPER = (
+    2.0**-60
+)  # probability that a search finds nothing; what it then sends is independent of the update
 UNIT = 2.0**-53
 LOW32, HALF = np.uint64(0xFFFFFFFF), np.uint64(32)
 
@@ -54,7 +71,8 @@ ONE_BITS = 1023 << 52  # the double 1.0
 INDEX_SHIFT = 48  # exponent and the first four bits of the mantissa are above
 FIRST_INDEX = 1023 * PARTS
 REST = 2**48 - 1
-# Coefficients, and positive levels of 1, 2, ..., 8 bits in units of 2^-32: every machine has the same.
+# Coefficients, and positive levels of 1, 2, ..., 8 bits in units of 2^-32: every machine has the
+# same.
 PROVED = {
     "quantile.bin": ("<f8", "f6734e5bbb501c566dad088d78502776e7671f0482dbeb60da4142fd230bb0e5"),
     "levels.bin": ("<i8", "acc819226264a5f8466b74ff3a34708939aa631847415762947ac1910a6d0c72"),
@@ -65,7 +83,9 @@ def proved_table(name: str) -> FloatVector:
     """Return the numbers of a file beside this one, in doubles; refuse a file other than the proved one."""
     data, (kind, digest) = Path(__file__).with_name(name).read_bytes(), PROVED[name]
     if hashlib.sha256(data).hexdigest() != digest:
-        raise InvalidDesignFile(f"The table {name} must be the one that was proved right, got another.")
+        raise InvalidDesignFile(
+            f"The table {name} must be the one that was proved right, got another."
+        )
     return np.frombuffer(data, dtype=kind).astype(np.float64)
 
 
@@ -92,8 +112,9 @@ def normals_of_words(words: NDArray[np.uint64]) -> FloatVector:
 def law_error_upper(count: int) -> float:
     """Bound how far half-spaces and quadrants of ``count`` exact quantiles are from their normal probabilities.
 
-    z* is N(0, 1) rounded to the middle of one of 2^63 equally likely cells, so an interval's probability is within
-    2^-63. Replace one coordinate at a time: given the others, half-spaces and quadrants ask for an interval.
+    z* is N(0, 1) rounded to the middle of one of 2^63 equally likely cells, so an interval's
+    probability is within 2^-63. Replace one coordinate at a time: given the others, half-spaces and
+    quadrants ask for an interval.
     """
     return check_int(count, "count", 0, 2**40) * 2.0**-63
 
@@ -101,7 +122,11 @@ def law_error_upper(count: int) -> float:
 def stream_words(state: NDArray[np.uint32], count: int) -> NDArray[np.uint64]:
     """Return the first ``count`` 64-bit words of a stream, in the order of tiles."""
     size = whole_tiles(count)
-    raw = chacha_blocks(state, np.arange(size // 8)).astype(np.uint64).reshape(8, 2, size // TILE, BLOCKS)
+    raw = (
+        chacha_blocks(state, np.arange(size // 8))
+        .astype(np.uint64)
+        .reshape(8, 2, size // TILE, BLOCKS)
+    )
     words = raw[:, 0] | (raw[:, 1] << HALF)  # (8, tiles, 16)
     return np.swapaxes(words, 0, 1).reshape(size)[:count]
 
@@ -131,7 +156,12 @@ def strata(count: int, size: int) -> NDArray[np.int64]:
     """Return where strata begin, and the end of the last."""
     length = check_int(size, "size", 1, 2**40)
     number = check_int(count, "count", 1, min(MAX_COUNT, length))
-    require(length <= number * MAX_WIDTH, "size", length, f"at most {MAX_WIDTH} times the {number} rows kept")
+    require(
+        length <= number * MAX_WIDTH,
+        "size",
+        length,
+        f"at most {MAX_WIDTH} times the {number} rows kept",
+    )
     starts = np.arange(number + 1, dtype=np.int64) * length // number
     starts.setflags(write=False)
     return starts
@@ -140,7 +170,8 @@ def strata(count: int, size: int) -> NDArray[np.int64]:
 def unit(vector: FloatVector) -> tuple[FloatVector, float]:
     """Return a vector's direction and length in doubles; zero has the direction of the first axis.
 
-    The error of the direction is part of `inner_error_upper`; that of the length is (k/64 + 10) 2^-53, relatively.
+    The error of the direction is part of `inner_error_upper`; that of the length is (k/64 + 10)
+    2^-53, relatively.
     """
     given = np.ascontiguousarray(vector, dtype=np.float64)
     fine = given.ndim == 1 and 0 < given.size <= MAX_COUNT
@@ -173,10 +204,11 @@ def inner(left: FloatVector, right: NDArray[np.float64]) -> Any:
 def inner_error_upper(count: int) -> float:
     """Bound |computed t - <y/|y|, z*>| for u = `unit(y)` and z = `normals`: rounding before a step is chosen.
 
-    With n = ceil(k/64) + 7 roundings between a product and the sum (Higham 2002, chapters 3 and 4), |z| <= LARGEST and
-    sum |u_i| <= sqrt(k) |u|: the sum's own error is at most gamma_n |u|_1 LARGEST; the direction's entries are off by
-    gamma_{n+3} relatively (half of a sum of squares' error, its root, a quotient; entries that underflow are covered
-    by the last digit given away); normals by EXPANSION_ERROR.
+    With n = ceil(k/64) + 7 roundings between a product and the sum (Higham 2002, chapters 3 and 4),
+    |z| <= LARGEST and sum |u_i| <= sqrt(k) |u|: the sum's own error is at most gamma_n |u|_1
+    LARGEST; the direction's entries are off by gamma_{n+3} relatively (half of a sum of squares'
+    error, its root, a quotient; entries that underflow are covered by the last digit given away);
+    normals by EXPANSION_ERROR.
     """
     size = check_int(count, "count", 1, MAX_COUNT)
     depth = -(-size // SUMS) + 7
@@ -189,7 +221,9 @@ def acceptance_limits(probabilities: Sequence[float] | FloatVector) -> NDArray[n
     chances = np.asarray(probabilities, dtype=np.float64).tolist()
     for chance in chances:
         require(0.0 <= chance <= 1.0, "acceptance probability", chance, "from 0 to 1")
-    return np.array([min(int(math.ldexp(chance, 64)), 2**64 - 1) for chance in chances], dtype=np.uint64)
+    return np.array(
+        [min(int(math.ldexp(chance, 64)), 2**64 - 1) for chance in chances], dtype=np.uint64
+    )
 
 
 @lru_cache(maxsize=64)
@@ -197,7 +231,11 @@ def tries_upper(acceptance_lower: float) -> int:
     """Return how many candidates a search tries: all are rejected with probability at most FAILURE_UPPER."""
     chance = check_real(acceptance_lower, "acceptance_lower", above=0.0, at_most=1.0)
     require(chance >= 1e-9, "acceptance_lower", chance, "at least 1e-9: sample directly instead")
-    return 1 if chance == 1.0 else math.ceil(60 * math.log(2) / -math.log1p(-chance) * (1 + 2.0**-40)) + 1
+    return (
+        1
+        if chance == 1.0
+        else math.ceil(60 * math.log(2) / -math.log1p(-chance) * (1 + 2.0**-40)) + 1
+    )
 
 
 def finest_shift(most: int) -> int:
@@ -211,7 +249,8 @@ def finest_shift(most: int) -> int:
 class NormalQuantiser:
     """2^bits levels for N(0, 1); code j is the cell between thresholds j - 1 and j, from the lowest up.
 
-    Levels are divided by the gain g = E[x Q(x)], so that a small mean s keeps its size: E[Q(x + s)] / g = s + O(s^3).
+    Levels are divided by the gain g = E[x Q(x)], so that a small mean s keeps its size: E[Q(x + s)]
+    / g = s + O(s^3).
     """
 
     bits: int

@@ -1,16 +1,18 @@
 """An update as one flat vector, its norm, the same number on every device, and the factor that clips it to a ball.
 
-Idea     kernels read an update in pieces, never copied whole: a piece inside one contiguous float32 or float64 array is
-         a view of it, any other is a copy. A norm adds blocks of 4,096 values, 16 rows of 256 lanes: rows one after
-         the other, lanes by halving, the blocks' sums by `math.fsum`. The order is fixed, so threads and devices agree
-         to the last bit.
-Symbols  N the exact norm, N' the computed one: |N' - N| < NORM_ERROR N (docs/theory/kernels.md); f the clip factor.
+Idea     kernels read an update in pieces, never copied whole: a piece inside one contiguous float32
+         or float64 array is a view of it, any other is a copy. A norm adds blocks of 4,096 values,
+         16 rows of 256 lanes: rows one after the other, lanes by halving, the blocks' sums by
+         `math.fsum`. The order is fixed, so threads and devices agree to the last bit.
+Symbols  N the exact norm, N' the computed one: |N' - N| < NORM_ERROR N (docs/theory/kernels.md); f
+         the clip factor.
 
-Second look. The update is read once for its norm and once more to be sampled, and may be modified in between. So the
-sampling pass adds up |y|^p of the values y that it reads itself, in any order, with a relative error below LOOK_ERROR
-(a term rounds once, and no term goes through more than 2^12 additions). The factor leaves room for that: with S the
-computed sum, S <= limit = (radius / f)^p (1 - LOOK_ERROR) proves f ||y|| <= radius, and an unmodified update always
-passes, because f <= radius (1 - 2^-38) / N'. A NaN fails.
+Second look. The update is read once for its norm and once more to be sampled, and may be modified
+in between. So the sampling pass adds up |y|^p of the values y that it reads itself, in any order,
+with a relative error below LOOK_ERROR (a term rounds once, and no term goes through more than 2^12
+additions). The factor leaves room for that: with S the computed sum, S <= limit = (radius / f)^p (1
+- LOOK_ERROR) proves f ||y|| <= radius, and an unmodified update always passes, because f <= radius
+(1 - 2^-38) / N'. A NaN fails.
 """
 
 from __future__ import annotations
@@ -34,7 +36,9 @@ NORM_ERROR = 2.0**-48
 LOOK_ERROR = 2.0**-40
 LOOK_ROOM = 2.0**-38  # room that the clip factor leaves for a second look
 ROTATION_ROOM = 2.0**-16  # room that it leaves for a rotation in float32
-LOOK_REACH = 2.0**240  # beyond it or below its inverse, sums of squares may leave the range of doubles
+LOOK_REACH = (
+    2.0**240
+)  # beyond it or below its inverse, sums of squares may leave the range of doubles
 ROWS, LANES = 16, 256
 BLOCK = ROWS * LANES
 
@@ -54,10 +58,16 @@ class Flat:
         """Wrap an array, or a list or tuple of arrays, without a copy."""
         if isinstance(update, Flat):
             return update
-        several = isinstance(update, list | tuple) and all(hasattr(part, "__array__") for part in update)
+        several = isinstance(update, list | tuple) and all(
+            hasattr(part, "__array__") for part in update
+        )
         given = update if several else (update,)
         parts = tuple(
-            part if type(part) is np.ndarray else as_array(part) if is_tensor(part) else np.asarray(part)
+            part
+            if type(part) is np.ndarray
+            else as_array(part)
+            if is_tensor(part)
+            else np.asarray(part)
             for part in given
         )
         starts, size = [], 0
@@ -110,7 +120,8 @@ def exact_sum(sums: list[float]) -> float:
 def clip_factor(norm: float, radius: float, room: float = 0.0) -> float:
     """Return the factor, at most 1, that brings a vector of computed norm ``norm`` into the ball of ``radius``.
 
-    Rounded down: factor * vector, in real numbers, is at most (1 - room) radius long, whatever NORM_ERROR allows.
+    Rounded down: factor * vector, in real numbers, is at most (1 - room) radius long, whatever
+    NORM_ERROR allows.
     """
     # Integers: fractions would look for common divisors at every step.
     if type(radius) is not float or not 0.0 < radius < math.inf:
@@ -138,7 +149,8 @@ def rounded_down(top: int, bottom: int) -> float:
 class Clip:
     """The factor that brings an update of known norm into a ball, and the limit of a second look.
 
-    ``limit`` is None where sums could leave the range of doubles: then a private copy is measured and sampled.
+    ``limit`` is None where sums could leave the range of doubles: then a private copy is measured
+    and sampled.
     """
 
     factor: float
@@ -150,17 +162,29 @@ class Clip:
         factor = clip_factor(norm, radius, LOOK_ROOM)
         if not (0.0 < factor <= 1.0 and 1 / LOOK_REACH < radius / factor < LOOK_REACH):
             return cls(factor, None)
-        (a, b), (c, d), (part, whole) = (x.as_integer_ratio() for x in (float(radius), factor, LOOK_ERROR))
-        return cls(factor, rounded_down((a * d) ** order * (whole - part), (b * c) ** order * whole))
+        (a, b), (c, d), (part, whole) = (
+            x.as_integer_ratio() for x in (float(radius), factor, LOOK_ERROR)
+        )
+        return cls(
+            factor, rounded_down((a * d) ** order * (whole - part), (b * c) ** order * whole)
+        )
 
     def check(self, total: float) -> None:
         """Refuse the sum of a second look if the values may lie outside the ball."""
         if self.limit is None or not total <= self.limit:
-            raise InvalidParameter("update must not change while it is sent, but somebody wrote to it meanwhile.")
+            raise InvalidParameter(
+                "update must not change while it is sent, but somebody wrote to it meanwhile."
+            )
 
 
 def rotated_factor(norm: float, radius: float) -> float:
     """Return the clip factor before a rotation in float32, which lengthens by at most 2 (40 + 2) 2^-24 relatively."""
-    if not 2.0**-90 <= (radius if type(radius) is float else check_real(radius, "radius")) <= 2.0**90:
-        raise InvalidParameter.of("radius", "from 2^-90 to 2^90: rotations are in single precision", radius)
+    if (
+        not 2.0**-90
+        <= (radius if type(radius) is float else check_real(radius, "radius"))
+        <= 2.0**90
+    ):
+        raise InvalidParameter.of(
+            "radius", "from 2^-90 to 2^90: rotations are in single precision", radius
+        )
     return clip_factor(norm, radius, ROTATION_ROOM)

@@ -1,7 +1,7 @@
 """The reference kernel: slow, evidently correct, numpy in double precision.
 
-Idea     evaluate the law of every coordinate (`sampler.py`), compare with all 64 bits of its word, pack bit by bit. The
-         other kernels are tested against this one.
+Idea     evaluate the law of every coordinate (`sampler.py`), compare with all 64 bits of its word,
+         pack bit by bit. The other kernels are tested against this one.
 """
 
 from __future__ import annotations
@@ -30,7 +30,9 @@ def cumulative(sampler: Sampler, t: FloatVector, t_low: FloatVector) -> FloatMat
     index = np.clip(np.floor((t + 0.5) * (sampler.levels - 1)).astype(np.int64), 0, last)
     below = ((t - knots[index]) + (t_low - tails[index])) < 0
     above = ((t - knots[index + 1]) + (t_low - tails[index + 1])) >= 0
-    segment = np.clip(index - below + above, 0, last)  # its ends enclose t, as pairs; the outer ones are unbounded
+    segment = np.clip(
+        index - below + above, 0, last
+    )  # its ends enclose t, as pairs; the outer ones are unbounded
     table = (sampler.base, sampler.base_tail, sampler.slope, sampler.slope_tail)
     base, base_tail, slope, slope_tail = (values[segment] for values in table)
     total, tail = law.log_weight(base, base_tail, slope, slope_tail, t[:, None], t_low[:, None])
@@ -41,7 +43,9 @@ def cumulative(sampler: Sampler, t: FloatVector, t_low: FloatVector) -> FloatMat
     power = law.POWERS[exponent.astype(np.int64) + law.POWER_OFFSET]
     sums = law.exponential(remainder) * power
     half = 1
-    while half < sampler.symbols:  # Sklansky's order: the last sum of a left half joins its right half
+    while (
+        half < sampler.symbols
+    ):  # Sklansky's order: the last sum of a left half joins its right half
         view = sums.reshape(t.size, sampler.symbols // (2 * half), 2, half)
         view[:, :, 1, :] += view[:, :, 0, -1:]
         half *= 2
@@ -49,7 +53,9 @@ def cumulative(sampler: Sampler, t: FloatVector, t_low: FloatVector) -> FloatMat
     return result
 
 
-def _position(sampler: Sampler, values: NDArray[Any], gain: law.Gain) -> tuple[FloatVector, FloatVector]:
+def _position(
+    sampler: Sampler, values: NDArray[Any], gain: law.Gain
+) -> tuple[FloatVector, FloatVector]:
     """Return t = factor * scale * value as a clamped pair."""
     with np.errstate(over="ignore", under="ignore", invalid="ignore"):
         scaled = values.astype(np.float64) * gain.first * gain.second
@@ -72,7 +78,11 @@ def thresholds(sampler: Sampler, values: NDArray[Any], gain: law.Gain) -> tuple[
 
 
 def exact_codes(
-    sampler: Sampler, values: NDArray[Any], gain: law.Gain, primary: NDArray[np.uint16], ties: NDArray[np.uint64]
+    sampler: Sampler,
+    values: NDArray[Any],
+    gain: law.Gain,
+    primary: NDArray[np.uint16],
+    ties: NDArray[np.uint64],
 ) -> Codes:
     """Return the code of every value: the number of thresholds that its 64-bit word reaches."""
     upper, lower = thresholds(sampler, values, gain)
@@ -100,7 +110,11 @@ class ReferenceKernel(Kernel):
             words = (job.block.primary(start, stop - start), job.block.ties(np.arange(start, stop)))
             codes[start:stop] = exact_codes(job.sampler, values, job.gain, *words)
             with np.errstate(over="ignore", invalid="ignore"):
-                sums.append(float(np.sum(np.abs(values.astype(np.float64)) ** job.order)) if job.order else 0.0)
+                sums.append(
+                    float(np.sum(np.abs(values.astype(np.float64)) ** job.order))
+                    if job.order
+                    else 0.0
+                )
         job.out[:] = np.frombuffer(self._pack(codes, job.sampler.bits), dtype=np.uint8)
         return exact_sum(sums)
 
@@ -122,7 +136,9 @@ class ReferenceKernel(Kernel):
                 sums.append(lanes[:, 0])
         return np.concatenate(sums)
 
-    def _accumulate(self, group: list[NDArray[np.uint8]], bits: int, table: NDArray[np.int64], total: Any) -> None:
+    def _accumulate(
+        self, group: list[NDArray[np.uint8]], bits: int, table: NDArray[np.int64], total: Any
+    ) -> None:
         for data in group:
             total += table[self._unpack(data, bits, total.size)].astype(total.dtype)
 
@@ -139,7 +155,9 @@ class ReferenceKernel(Kernel):
         """Return ChaCha20 words, in numpy."""
         return stream_words(state, count)
 
-    def _first_accepted(self, seeds: Any, words: Any, direction: FloatVector, edges: Any, limits: Any) -> int:
+    def _first_accepted(
+        self, seeds: Any, words: Any, direction: FloatVector, edges: Any, limits: Any
+    ) -> int:
         for i, word in enumerate(words):
             z = self.normals(seeds[2 * i : 2 * i + 2].tobytes(), direction.size)
             if word < limits[int(np.searchsorted(edges, inner(direction, z), side="right"))]:
@@ -150,4 +168,6 @@ class ReferenceKernel(Kernel):
         for nonce, seed in zip(nonces, seeds, strict=True):
             z = self.normals(seed.tobytes(), starts.size - 1)
             places = self.rows(nonce.tobytes(), starts.size - 1, total.size)
-            total[places] += np.rint(z * scale).astype(np.int64)  # strata are disjoint: no row appears twice
+            total[places] += np.rint(z * scale).astype(
+                np.int64
+            )  # strata are disjoint: no row appears twice

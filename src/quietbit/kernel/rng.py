@@ -1,20 +1,25 @@
 """Random bits: from the operating system in production, from a seed in simulations, from a key inside a GPU.
 
-Idea     a release of d coordinates draws one block of words and reads it by coordinate number, so that chunks, threads
-         and devices see the same words. Coordinate k owns 16 primary bits, 48 tie bits that are read only when the
-         primary ones leave the code undecided, and as many 64-bit words in numbered streams as a mechanism needs.
-Secure   a draw takes a fresh 16-byte key from the operating system and expands it with AES-128 in counter mode; the
-         stream's number is the upper half of the counter and the position the lower half, so no two words of a draw
-         share a counter and no two draws share a key. Nothing is kept between draws: a fork repeats no words.
-Device   a draw takes 256 fresh bits; every word is ChaCha with 12 rounds of that key and the coordinate's number, so a
-         GPU makes its words in registers. Stream s is the block sequence with nonce s; coordinate i has 16 bits, lower
-         half first, of word 4 ((i mod 4096) div 1024) + (i mod 8) div 2 of block 128 (i div 4096) + (i mod 1024) div 8:
-         a thread owns 8 neighbours in each of four rows. 64-bit words i are words 2 i and 2 i + 1 of their streams.
-Cipher   a stream of ChaCha starts from sixteen 32-bit words, the lower half first (constants 4, key 8, block number 2,
-         nonce 2); block n is a function of those with n added to the block number. Keys of 128 bits are repeated and
-         marked by the constants TAU. Every other ChaCha of the library is tested against `chacha_blocks`.
-Source   NIST SP 800-38A (counter mode); Steele, Lea, Flood (OOPSLA 2014) for the seeded tie words; Bernstein (2008) and
-         RFC 8439 for ChaCha, of which the best published attacks reach 7 rounds.
+Idea     a release of d coordinates draws one block of words and reads it by coordinate number, so
+         that chunks, threads and devices see the same words. Coordinate k owns 16 primary bits, 48
+         tie bits that are read only when the primary ones leave the code undecided, and as many
+         64-bit words in numbered streams as a mechanism needs.
+Secure   a draw takes a fresh 16-byte key from the operating system and expands it with AES-128 in
+         counter mode; the stream's number is the upper half of the counter and the position the
+         lower half, so no two words of a draw share a counter and no two draws share a key. Nothing
+         is kept between draws: a fork repeats no words.
+Device   a draw takes 256 fresh bits; every word is ChaCha with 12 rounds of that key and the
+         coordinate's number, so a GPU makes its words in registers. Stream s is the block sequence
+         with nonce s; coordinate i has 16 bits, lower half first, of word 4 ((i mod 4096) div 1024)
+         + (i mod 8) div 2 of block 128 (i div 4096) + (i mod 1024) div 8: a thread owns 8
+         neighbours in each of four rows. 64-bit words i are words 2 i and 2 i + 1 of their streams.
+Cipher   a stream of ChaCha starts from sixteen 32-bit words, the lower half first (constants 4, key
+         8, block number 2, nonce 2); block n is a function of those with n added to the block
+         number. Keys of 128 bits are repeated and marked by the constants TAU. Every other ChaCha
+         of the library is tested against `chacha_blocks`.
+Source   NIST SP 800-38A (counter mode); Steele, Lea, Flood (OOPSLA 2014) for the seeded tie words;
+         Bernstein (2008) and RFC 8439 for ChaCha, of which the best published attacks reach 7
+         rounds.
 """
 
 from __future__ import annotations
@@ -32,12 +37,22 @@ from numpy.typing import NDArray
 
 from quietbit.errors import InvalidParameter, check_int, require_module
 
-__all__ = ["RandomBits", "WordBlock", "check_rng", "device_rng", "secure_rng", "seeded_rng", "start_state"]
+__all__ = [
+    "RandomBits",
+    "WordBlock",
+    "check_rng",
+    "device_rng",
+    "secure_rng",
+    "seeded_rng",
+    "start_state",
+]
 
 Words16: TypeAlias = NDArray[np.uint16]
 Words64: TypeAlias = NDArray[np.uint64]
 Indices: TypeAlias = NDArray[np.int64]
-Filler: TypeAlias = Callable[[int, Words16], None]  # writes the primary words from a coordinate on into a buffer
+Filler: TypeAlias = Callable[
+    [int, Words16], None
+]  # writes the primary words from a coordinate on into a buffer
 
 PRIMARY, TIES, OTHER = 0, 1, 2  # stream numbers: mechanisms' own streams start at OTHER
 ZEROS = bytes(1 << 18)  # encrypted to obtain keystream; short enough to stay in the cache
@@ -65,7 +80,9 @@ class WordBlock(ABC):
         def read(out: Words16) -> None:
             nonlocal at
             if out.size > self.count - at:
-                raise InvalidParameter.of("words asked for", f"at most the {self.count - at} left", out.size)
+                raise InvalidParameter.of(
+                    "words asked for", f"at most the {self.count - at} left", out.size
+                )
             fill(at, out)
             at += out.size
 
@@ -91,9 +108,19 @@ class WordBlock(ABC):
     @final
     def uniform64(self, stream: int, start: int, count: int) -> Words64:
         """Return full words ``start .. start + count - 1`` of stream 0, 1, 2, ..., independent of all others."""
-        whole = type(stream) is type(start) is type(count) is int  # nearly always, and then in bounds
-        if not (whole and 0 <= stream <= MAX_STREAM and 0 <= start <= MAX_COUNT and 0 <= count <= MAX_COUNT):
-            stream, start = check_int(stream, "stream", 0, MAX_STREAM), check_int(start, "start", 0, MAX_COUNT)
+        whole = (
+            type(stream) is type(start) is type(count) is int
+        )  # nearly always, and then in bounds
+        if not (
+            whole
+            and 0 <= stream <= MAX_STREAM
+            and 0 <= start <= MAX_COUNT
+            and 0 <= count <= MAX_COUNT
+        ):
+            stream, start = (
+                check_int(stream, "stream", 0, MAX_STREAM),
+                check_int(start, "start", 0, MAX_COUNT),
+            )
             count = check_int(count, "count", 0, MAX_COUNT)
         return self._words(OTHER + stream, start, count)
 
@@ -118,7 +145,9 @@ class RandomBits(Protocol):
 def check_rng(rng: Any) -> None:
     """Refuse anything that cannot be drawn from, such as a seed."""
     if not hasattr(rng, "draw"):
-        raise InvalidParameter.of("rng", "a source of random bits, from secure_rng() or seeded_rng(seed)", rng)
+        raise InvalidParameter.of(
+            "rng", "a source of random bits, from secure_rng() or seeded_rng(seed)", rng
+        )
 
 
 def secure_rng() -> RandomBits:
@@ -170,10 +199,12 @@ class _SecureBlock(WordBlock):
         counters = np.empty((chosen.size, 2), dtype=">u8")
         counters[:, 0] = TIES
         counters[:, 1] = chosen >> 1
-        # The block cipher on counters is counter mode with random access. A new context each time: threads
-        # share this block, and a context serves one caller at a time.
+        # The block cipher on counters is counter mode with random access. A new context each time:
+        # threads share this block, and a context serves one caller at a time.
         ciphers = require_module("cryptography.hazmat.primitives.ciphers", "all")
-        encryptor = ciphers.Cipher(ciphers.algorithms.AES(self._key), ciphers.modes.ECB()).encryptor()
+        encryptor = ciphers.Cipher(
+            ciphers.algorithms.AES(self._key), ciphers.modes.ECB()
+        ).encryptor()
         blocks = np.frombuffer(encryptor.update(counters.tobytes()), dtype="<u8")
         return blocks[2 * np.arange(chosen.size) + (chosen & 1)].astype(np.uint64, copy=False)
 
@@ -186,7 +217,9 @@ class _SecureBlock(WordBlock):
         """Return a counter-mode encryptor placed ``offset`` bytes into a stream."""
         ciphers = require_module("cryptography.hazmat.primitives.ciphers", "all")
         counter = ((stream << 64) | (offset // 16)).to_bytes(16, "big")
-        encryptor = ciphers.Cipher(ciphers.algorithms.AES(self._key), ciphers.modes.CTR(counter)).encryptor()
+        encryptor = ciphers.Cipher(
+            ciphers.algorithms.AES(self._key), ciphers.modes.CTR(counter)
+        ).encryptor()
         if offset % 16:
             encryptor.update(ZEROS[: offset % 16])
         return encryptor
@@ -238,13 +271,20 @@ class _SeededBlock(WordBlock):
 class DeviceBlock(WordBlock):
     """One draw from a key of eight 32-bit words, which `repr` does not show."""
 
-    key: tuple[int, ...] = field(factory=lambda: tuple(np.frombuffer(os.urandom(32), "<u4").tolist()), repr=False)
+    key: tuple[int, ...] = field(
+        factory=lambda: tuple(np.frombuffer(os.urandom(32), "<u4").tolist()), repr=False
+    )
 
     def _filler(self, start: int) -> Filler:
         def fill(at: int, out: Words16) -> None:
             i = np.arange(at, at + out.size, dtype=np.int64)
-            block, word = LANES * (i // TILE) + (i % (8 * LANES)) // 8, 4 * (i % TILE // (8 * LANES)) + (i % 8) // 2
-            out[:] = (self._chosen(PRIMARY, block, word) >> (16 * (i % 2)).astype(np.uint32)) & np.uint32(0xFFFF)
+            block, word = (
+                LANES * (i // TILE) + (i % (8 * LANES)) // 8,
+                4 * (i % TILE // (8 * LANES)) + (i % 8) // 2,
+            )
+            out[:] = (
+                self._chosen(PRIMARY, block, word) >> (16 * (i % 2)).astype(np.uint32)
+            ) & np.uint32(0xFFFF)
 
         return fill
 
@@ -256,7 +296,9 @@ class DeviceBlock(WordBlock):
 
     def _pairs(self, stream: int, i: Indices) -> Words64:
         """Return 64 bits for each i: words 2 i and 2 i + 1 of a stream, the lower half first."""
-        low, high = (self._chosen(stream, i // 8, 2 * (i % 8) + half).astype(np.uint64) for half in (0, 1))
+        low, high = (
+            self._chosen(stream, i // 8, 2 * (i % 8) + half).astype(np.uint64) for half in (0, 1)
+        )
         return low | (high << np.uint64(32))
 
     def _chosen(self, stream: int, block: Indices, word: Indices) -> NDArray[np.uint32]:
@@ -267,22 +309,35 @@ class DeviceBlock(WordBlock):
 
 def _inside(start: int, count: int, size: int) -> None:
     if not (start >= 0 and count >= 0 and start + count <= size):
-        raise InvalidParameter.of("coordinates asked for", f"inside the draw's 0 .. {size}", (start, start + count))
+        raise InvalidParameter.of(
+            "coordinates asked for", f"inside the draw's 0 .. {size}", (start, start + count)
+        )
 
 
 def start_state(key: bytes, nonce: bytes = bytes(8)) -> NDArray[np.uint32]:
     """Return the sixteen words that a stream starts from, at block number 0."""
-    for name, value, rule, sizes in (("key", key, "16 or 32 bytes", (16, 32)), ("nonce", nonce, "8 bytes", (8,))):
+    for name, value, rule, sizes in (
+        ("key", key, "16 or 32 bytes", (16, 32)),
+        ("nonce", nonce, "8 bytes", (8,)),
+    ):
         if not (isinstance(value, bytes) and len(value) in sizes):  # never show the bytes
-            found = f"{len(value)} bytes" if isinstance(value, bytes | bytearray) else type(value).__name__
+            found = (
+                f"{len(value)} bytes"
+                if isinstance(value, bytes | bytearray)
+                else type(value).__name__
+            )
             raise InvalidParameter.of(name, rule, found)
     start = SIGMA + key if len(key) == 32 else TAU + key + key
     return np.frombuffer(start + bytes(8) + nonce, dtype="<u4").astype(np.uint32)
 
 
-def chacha_blocks(state: NDArray[np.uint32], blocks: NDArray[Any], rounds: int = 20) -> NDArray[np.uint32]:
+def chacha_blocks(
+    state: NDArray[np.uint32], blocks: NDArray[Any], rounds: int = 20
+) -> NDArray[np.uint32]:
     """Return the sixteen words of each block, counted from the one in ``state``: (16, blocks), per leading axis."""
-    number = (state[..., 12] | (state[..., 13].astype(np.uint64) << HALF))[..., None] + blocks.astype(np.uint64)
+    number = (state[..., 12] | (state[..., 13].astype(np.uint64) << HALF))[
+        ..., None
+    ] + blocks.astype(np.uint64)
     start = [np.broadcast_to(state[..., word, None], number.shape) for word in range(16)]
     start[12], start[13] = (number & LOW32).astype(np.uint32), (number >> HALF).astype(np.uint32)
     x = [word.copy() for word in start]

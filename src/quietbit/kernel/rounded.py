@@ -1,16 +1,19 @@
 """Noise sampled exactly as it is accounted: real-valued normal or Laplace noise, rounded to a public grid.
 
-Idea     a release is the multiple of h nearest to x + a g, g a real normal or Laplace number. A 64-bit word tells in
-         which cell of probability 2^-63 g lies. Doubles determine the nearest multiple unless an edge between two is
-         within reach of the cell and of every rounding; then (with probability 2^-25 per coordinate) the word is
-         lengthened by 64 bits, as often as needed (docs/theory/rounded-noise.md).
-Symbols  x = value, a = unit (sigma, or Laplace's scale), h = grid: a power of two in (a 2^-17, a 2^-16]; t = (x + a g)
-         / h; q = the tail probability of |g| and one sign. A word's top bit is the sign; the other 63, made odd, are w:
-         q lies in (w - 1, w + 1) / 2^64, uniformly, and a further word is the next 64 bits of the place in there.
-Reach    the normal of w is within 2^-48 of the middle's quantile (`expand.py`), a library's logarithm of 2^-63 to 1
-         within 2^-44, and a cell's ends are within 2/w of both for w >= 3; w = 1 is never certain. Products and the
-         sum add at most (|x| + 46 a) 2^-51.
-Source   Knuth and Yao (1976) for deciding with as many random bits as needed; Mironov (2012) for what floats reveal.
+Idea     a release is the multiple of h nearest to x + a g, g a real normal or Laplace number. A
+         64-bit word tells in which cell of probability 2^-63 g lies. Doubles determine the nearest
+         multiple unless an edge between two is within reach of the cell and of every rounding; then
+         (with probability 2^-25 per coordinate) the word is lengthened by 64 bits, as often as
+         needed (docs/theory/rounded-noise.md).
+Symbols  x = value, a = unit (sigma, or Laplace's scale), h = grid: a power of two in (a 2^-17, a
+         2^-16]; t = (x + a g) / h; q = the tail probability of |g| and one sign. A word's top bit
+         is the sign; the other 63, made odd, are w: q lies in (w - 1, w + 1) / 2^64, uniformly, and
+         a further word is the next 64 bits of the place in there.
+Reach    the normal of w is within 2^-48 of the middle's quantile (`expand.py`), a library's
+         logarithm of 2^-63 to 1 within 2^-44, and a cell's ends are within 2/w of both for w >= 3;
+         w = 1 is never certain. Products and the sum add at most (|x| + 46 a) 2^-51.
+Source   Knuth and Yao (1976) for deciding with as many random bits as needed; Mironov (2012) for
+         what floats reveal.
 """
 
 from __future__ import annotations
@@ -45,7 +48,9 @@ class NoiseLaw(Enum):
     LAPLACE = "laplace"
 
 
-MOST_WORDS = 2**14  # of one coordinate, all of them zero: with probability 2^-1,000,000, or from a broken source
+MOST_WORDS = (
+    2**14
+)  # of one coordinate, all of them zero: with probability 2^-1,000,000, or from a broken source
 
 
 def grid_of(unit: float) -> float:
@@ -67,7 +72,11 @@ def steps_of(
     grid = grid_of(unit)
     t = (values + unit * noise) / grid
     near = np.rint(t)
-    doubt = (unit * (OFF + 2.0 / odd) + 2.0**-51 * (np.abs(values) + REACH * unit)) / grid * (1 + 2.0**-20)
+    doubt = (
+        (unit * (OFF + 2.0 / odd) + 2.0**-51 * (np.abs(values) + REACH * unit))
+        / grid
+        * (1 + 2.0**-20)
+    )
     sure = (np.abs(t - near) < 0.5 - doubt) & (odd > 1) & (np.abs(t) < 2.0**51)
     return near, sure
 
@@ -106,7 +115,9 @@ def _size(log_tail: float, law: NoiseLaw) -> float:
     return -float(ndtri_exp(below_half))
 
 
-def _above(edge: Fraction, cell: tuple[Fraction, Fraction], negative: bool, length: int, law: NoiseLaw) -> bool | None:
+def _above(
+    edge: Fraction, cell: tuple[Fraction, Fraction], negative: bool, length: int, law: NoiseLaw
+) -> bool | None:
     """Return whether the noise is at least the edge; None where the cell does not tell."""
     if negative != (edge < 0):
         return not negative  # they have different signs
@@ -124,7 +135,8 @@ def _tail(size: Fraction, length: int, law: NoiseLaw) -> tuple[Fraction, Fractio
         return _normal_tail(size, length)
     digits = Context(prec=40 + 20 * length)
     exact = digits.divide(Decimal(size.numerator), Decimal(size.denominator))
-    # The argument is off by a unit in the last place, times its size; a unit more for the exponential.
+    # The argument is off by a unit in the last place, times its size; a unit more for the
+    # exponential.
     probability = Fraction(digits.exp(exact.copy_negate())) / 2
     off = probability * (Fraction(size) + 2) * Fraction(1, 10 ** (digits.prec - 1))
     return probability - off, probability + off
@@ -133,11 +145,13 @@ def _tail(size: Fraction, length: int, law: NoiseLaw) -> tuple[Fraction, Fractio
 def _normal_tail(size: Fraction, length: int) -> tuple[Fraction, Fraction]:
     """Return the bounds for the normal law, by the series of `design.normal` with as many digits as it takes.
 
-    Each of n terms is off by at most 5 n units in its last place, and what the series leaves out is below the last
-    term; n is below 10^5 for all that is computed, as is the exponent.
+    Each of n terms is off by at most 5 n units in its last place, and what the series leaves out is
+    below the last term; n is below 10^5 for all that is computed, as is the exponent.
     """
     bits = 64 * length
-    if size * size * Fraction(18, 25) > bits + 80:  # Q(s) <= e^(-s^2/2) / 2, and 18/25 < log2(e) / 2
+    if (
+        size * size * Fraction(18, 25) > bits + 80
+    ):  # Q(s) <= e^(-s^2/2) / 2, and 18/25 < log2(e) / 2
         return Fraction(0), Fraction(1, 2 ** (bits + 80))
     digits = Context(prec=40 + 20 * length, Emin=MIN_EMIN, Emax=MAX_EMAX)
     exact = digits.divide(Decimal(size.numerator), Decimal(size.denominator))
@@ -150,7 +164,9 @@ def _normal_tail(size: Fraction, length: int) -> tuple[Fraction, Fraction]:
         n += 2
         term = digits.divide(digits.multiply(term, square), Decimal(n))
         total = digits.add(total, term)
-    density = digits.divide(digits.exp(digits.divide(square, Decimal(-2))), _root_of_two_pi(digits.prec))
+    density = digits.divide(
+        digits.exp(digits.divide(square, Decimal(-2))), _root_of_two_pi(digits.prec)
+    )
     probability = Fraction(1, 2) - Fraction(digits.multiply(density, total))
     off = Fraction(1, 10 ** (digits.prec - 12))
     return probability - off, probability + off

@@ -1,17 +1,20 @@
 """The law of a code: log-weights of the interpolated mechanism, and arithmetic that all kernels run to the last bit.
 
-Idea     inside segment i the log-weight of symbol j is base[i, j] + slope[i, j] (x - 1/2), relative to symbol 0. Tables
-         and log-weights are pairs of doubles, so that neither steep designs nor large log-ratios cost accuracy; only
-         the exponential, the sums and the quotient round to one double. The functions below are written once, with
-         + - * / alone: numpy arrays, torch tensors and compiled scalars go through the same roundings, and no library
-         exponential and no fused multiply-add is involved.
-Symbols  v the input, t = x - 1/2 = factor * scale * v; B = 2^bits symbols; n = levels; w_j = e^(l_j), l_j = base_j +
-         slope_j t; F_k = (w_0 + ... + w_k) / (w_0 + ... + w_{B-1}), summed in Sklansky's order; code = number of k in
-         0 .. B-2 with U >= F_k, U uniform on the multiples of 2^-64 in [0, 1). A pair (high, low) is high + low.
-Error    the probability of each code is within SAMPLING_ERROR of the exact law's (docs/theory/kernels.md), given the
-         bounds that `Sampler` checks.
-Source   Guo et al. (ICML 2023), section "Interpolated MVU mechanism"; Sklansky (1960); Dekker (1971) and Knuth (TAOCP
-         2, 4.2.2) for exact sums and products; Cody and Waite (1980) for the reduction by log 2.
+Idea     inside segment i the log-weight of symbol j is base[i, j] + slope[i, j] (x - 1/2), relative
+         to symbol 0. Tables and log-weights are pairs of doubles, so that neither steep designs nor
+         large log-ratios cost accuracy; only the exponential, the sums and the quotient round to
+         one double. The functions below are written once, with + - * / alone: numpy arrays, torch
+         tensors and compiled scalars go through the same roundings, and no library exponential and
+         no fused multiply-add is involved.
+Symbols  v the input, t = x - 1/2 = factor * scale * v; B = 2^bits symbols; n = levels; w_j =
+         e^(l_j), l_j = base_j + slope_j t; F_k = (w_0 + ... + w_k) / (w_0 + ... + w_{B-1}), summed
+         in Sklansky's order; code = number of k in 0 .. B-2 with U >= F_k, U uniform on the
+         multiples of 2^-64 in [0, 1). A pair (high, low) is high + low.
+Error    the probability of each code is within SAMPLING_ERROR of the exact law's
+         (docs/theory/kernels.md), given the bounds that `Sampler` checks.
+Source   Guo et al. (ICML 2023), section "Interpolated MVU mechanism"; Sklansky (1960); Dekker
+         (1971) and Knuth (TAOCP 2, 4.2.2) for exact sums and products; Cody and Waite (1980) for
+         the reduction by log 2.
 """
 
 from __future__ import annotations
@@ -68,7 +71,9 @@ def two_product(a: Any, b: Any) -> Any:
     b_high = scaled_b - (scaled_b - b)
     a_low = a - a_high
     b_low = b - b_high
-    return product, a_low * b_low - (((product - a_high * b_high) - a_low * b_high) - a_high * b_low)
+    return product, a_low * b_low - (
+        ((product - a_high * b_high) - a_low * b_high) - a_high * b_low
+    )
 
 
 def shift(scaled: Any, high: Any, low: Any) -> Any:
@@ -141,8 +146,8 @@ class Gain(NamedTuple):
 class Sampler:
     """Log-weights of a design as a function of the input; compare samplers by identity.
 
-    An input v means x = 1/2 + scale * v, clamped into [low, high]: x - 1/2 is clamped to ``low - 1/2`` and
-    ``high - 1/2``, each rounded to a double. Column 0 of ``base`` and ``slope`` is zero.
+    An input v means x = 1/2 + scale * v, clamped into [low, high]: x - 1/2 is clamped to ``low -
+    1/2`` and ``high - 1/2``, each rounded to a double. Column 0 of ``base`` and ``slope`` is zero.
     """
 
     bits: int
@@ -176,11 +181,18 @@ class Sampler:
         """Return the interpolated mechanism of a design at x = 1/2 + scale * v, clamped into [low, high]."""
         n = design.probabilities.shape[0]
         with decimal.localcontext(prec=DIGITS):
-            logs: Any = np.array([[Decimal(value).ln() for value in row] for row in design.probabilities.tolist()])
+            logs: Any = np.array(
+                [[Decimal(value).ln() for value in row] for row in design.probabilities.tolist()]
+            )
             relative = logs - logs[:, :1]
             theta = relative[1:] - relative[:-1]
-            middle: Any = np.array([(Decimal(n - 1) - 2 * i) / 2 for i in range(n - 1)])[:, None]  # (1/2 - x_i) / h
-            (base, base_tail), (slope, slope_tail) = _pair(relative[:-1] + middle * theta), _pair(theta * (n - 1))
+            middle: Any = np.array([(Decimal(n - 1) - 2 * i) / 2 for i in range(n - 1)])[
+                :, None
+            ]  # (1/2 - x_i) / h
+            (base, base_tail), (slope, slope_tail) = (
+                _pair(relative[:-1] + middle * theta),
+                _pair(theta * (n - 1)),
+            )
         return cls(design.spec.output_bits, n, scale, low, high, base, slope, base_tail, slope_tail)
 
     @property

@@ -1,9 +1,9 @@
 """Choose a kernel by name, without a fallback, and report what this machine supports.
 
-Idea     a missing package is an error, never another kernel in its place. `default_kernel` is the one rule where a
-         caller names no kernel; all give the same codes, so it affects only speed. A kernel is available if `select`
-         returns it; otherwise its refusal is the reason. Fast AES is looked up, and measured in any case, because
-         production words come from it.
+Idea     a missing package is an error, never another kernel in its place. `default_kernel` is the
+         one rule where a caller names no kernel; all give the same codes, so it affects only speed.
+         A kernel is available if `select` returns it; otherwise its refusal is the reason. Fast AES
+         is looked up, and measured in any case, because production words come from it.
 """
 
 from __future__ import annotations
@@ -18,7 +18,13 @@ from typing import Any
 
 import numpy as np
 
-from quietbit.errors import MissingDependency, QuietbitError, how_to_install, require, require_module
+from quietbit.errors import (
+    MissingDependency,
+    QuietbitError,
+    how_to_install,
+    require,
+    require_module,
+)
 from quietbit.kernel.base import Kernel
 from quietbit.kernel.native import library
 from quietbit.kernel.reference import ReferenceKernel
@@ -46,7 +52,9 @@ def select(name: str, *, threads: int = 1) -> Kernel:
 
     ``threads`` is the number of threads of the cpu kernel; the others accept only 1.
     """
-    require(name in KERNELS + GPU_KERNELS, "kernel", name, "one of " + ", ".join(KERNELS + GPU_KERNELS))
+    require(
+        name in KERNELS + GPU_KERNELS, "kernel", name, "one of " + ", ".join(KERNELS + GPU_KERNELS)
+    )
     if name == "cpu":
         library()
         from quietbit.kernel.cpu import CpuKernel
@@ -56,7 +64,9 @@ def select(name: str, *, threads: int = 1) -> Kernel:
     if name == "triton":
         triton, torch = require_module("triton", "gpu"), require_module("torch", "torch")
         if not triton.knobs.runtime.interpret and not torch.cuda.is_available():
-            raise MissingDependency("The triton kernel needs an NVIDIA GPU, and torch sees none here.")
+            raise MissingDependency(
+                "The triton kernel needs an NVIDIA GPU, and torch sees none here."
+            )
         from quietbit.kernel.triton import TritonKernel
 
         return TritonKernel()
@@ -92,7 +102,12 @@ def kernel_support() -> dict[str, str]:
     for name in found:
         try:
             select(name)
-        except (QuietbitError, ImportError, OSError, RuntimeError) as error:  # a package broken rather than absent
+        except (
+            QuietbitError,
+            ImportError,
+            OSError,
+            RuntimeError,
+        ) as error:  # a package broken rather than absent
             found[name] = " ".join(str(error).split())
     return found
 
@@ -103,7 +118,11 @@ def aes_instructions(facts: Path = CPU_FACTS) -> bool | None:
         lines = facts.read_text(encoding="utf-8", errors="replace").splitlines()
     except OSError:
         return None
-    flags = [line.partition(":")[2].split() for line in lines if line.lower().startswith(("flags", "features"))]
+    flags = [
+        line.partition(":")[2].split()
+        for line in lines
+        if line.lower().startswith(("flags", "features"))
+    ]
     return all("aes" in words for words in flags) if flags else None
 
 
@@ -127,6 +146,8 @@ def gpu_support() -> dict[str, Any]:
     torch: Any = require_module("torch", "gpu")
     if not torch.cuda.is_available():
         built = "for CPUs alone" if torch.version.cuda is None else f"for CUDA {torch.version.cuda}"
-        return {"reason": f"torch {torch.__version__} ({built}) sees no GPU on this {platform.machine()} machine."}
+        return {
+            "reason": f"torch {torch.__version__} ({built}) sees no GPU on this {platform.machine()} machine."
+        }
     facts = torch.cuda.get_device_properties(0)
     return {"name": str(facts.name), "gigabytes": facts.total_memory / 1e9}

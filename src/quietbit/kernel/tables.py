@@ -1,15 +1,18 @@
 """Single-precision approximations of the law with proved margins, from which fast kernels decide.
 
-Idea     a kernel compares 16 primary bits with an approximation of G_k = 65536 F_k. When the two are further apart than
-         the margin m the decision is that of the exact law; otherwise the coordinate goes to the law (`sampler.py`)
-         with all its 64 bits. So an approximation need not be good, only its error known (docs/theory/kernels.md).
-         Where the law is mild enough each G_k - 1/2 is one polynomial over the whole clamp: a CPU uses it for one bit,
-         and lines on cells for more; a GPU evaluates `bits` polynomials in a binary search.
-Symbols  t = x - 1/2; w the primary word; position p = t rate + offset; f = p clamped to [0, 1], or among cells the
-         fraction of p clamped to [lowest, highest]; R the range of the slopes of a segment.
-One bit  `lowered` is c_0 - m rounded down. A GPU adds 2^23 to it, so that float32 arithmetic itself rounds to a whole
-         number V; a CPU adds 1/2 and cuts the fraction off. Either way G_0 - 2 m - 2 <= V <= G_0, so w < V gives 0 and
-         w - V > width = ceil(2 m + 2) - 1 gives 1; V is not negative because G_0 >= 2 m + 3 is asked for.
+Idea     a kernel compares 16 primary bits with an approximation of G_k = 65536 F_k. When the two
+         are further apart than the margin m the decision is that of the exact law; otherwise the
+         coordinate goes to the law (`sampler.py`) with all its 64 bits. So an approximation need
+         not be good, only its error known (docs/theory/kernels.md). Where the law is mild enough
+         each G_k - 1/2 is one polynomial over the whole clamp: a CPU uses it for one bit, and lines
+         on cells for more; a GPU evaluates `bits` polynomials in a binary search.
+Symbols  t = x - 1/2; w the primary word; position p = t rate + offset; f = p clamped to [0, 1], or
+         among cells the fraction of p clamped to [lowest, highest]; R the range of the slopes of a
+         segment.
+One bit  `lowered` is c_0 - m rounded down. A GPU adds 2^23 to it, so that float32 arithmetic itself
+         rounds to a whole number V; a CPU adds 1/2 and cuts the fraction off. Either way G_0 - 2 m
+         - 2 <= V <= G_0, so w < V gives 0 and w - V > width = ceil(2 m + 2) - 1 gives 1; V is not
+         negative because G_0 >= 2 m + 3 is asked for.
 """
 
 from __future__ import annotations
@@ -26,14 +29,26 @@ from quietbit._typing import FloatVector
 from quietbit.kernel.reference import cumulative
 from quietbit.kernel.sampler import Sampler, level_knots
 
-__all__ = ["UNDECIDED", "CellTable", "Thresholds", "cell_table", "scaled_cumulative", "threshold_plan"]
+__all__ = [
+    "UNDECIDED",
+    "CellTable",
+    "Thresholds",
+    "cell_table",
+    "scaled_cumulative",
+    "threshold_plan",
+]
 
 UNIT = 65536.0
 ROUNDOFF = 2.0**-24
 UNDECIDED = 255
 TARGET_CELLS = 1024
 MAX_TABLE = 1 << 18  # cells times symbols
-DEGREES = ((False, 3), (False, 5), (False, 7), *((True, degree) for degree in range(5, 17, 2)))  # True: on [-1, 1]
+DEGREES = (
+    (False, 3),
+    (False, 5),
+    (False, 7),
+    *((True, degree) for degree in range(5, 17, 2)),
+)  # True: on [-1, 1]
 GOOD = {1: 8.0}  # a margin below which a higher degree gains nothing; with more bits, 1/2
 WORST = {1: 24.0}  # a margin above which cells serve better; with more bits, 8
 GRID = 32769
@@ -55,10 +70,11 @@ def scaled_cumulative(sampler: Sampler, t: FloatVector) -> NDArray[np.float64]:
 class CellTable:
     """G_k as straight lines on cells of equal width, and a look-up by cell and the word's upper byte.
 
-    Position ``t * inverse + offset`` has the cell as whole part and f as fraction; there G_k - 1/2 is within
-    ``half - 1/2`` of ``start[cell, k] + step[cell, k] * f``, in float32, so w decides threshold k if it is ``half``
-    or more away from that line. ``code[cell, w >> 8]`` is the code if all such words decide alike in the whole cell,
-    else UNDECIDED; ``lowest`` and ``highest`` bound what they may have.
+    Position ``t * inverse + offset`` has the cell as whole part and f as fraction; there G_k - 1/2
+    is within ``half - 1/2`` of ``start[cell, k] + step[cell, k] * f``, in float32, so w decides
+    threshold k if it is ``half`` or more away from that line. ``code[cell, w >> 8]`` is the code if
+    all such words decide alike in the whole cell, else UNDECIDED; ``lowest`` and ``highest`` bound
+    what they may have.
     """
 
     inverse: float
@@ -107,9 +123,9 @@ def cell_table(sampler: Sampler) -> CellTable:
 class Thresholds:
     """``coefficients[d, cell, k]`` of f^d in G_k - 1/2, one cell where f runs from 0 to 1; the last column is unused.
 
-    Word w decides threshold k if it is ``half`` or more away. ``rate`` and ``offset`` take t to p; p is clamped to
-    ``lowest .. highest``. ``lowered`` is None where one bit cannot be decided by rounding alone; ``centred``
-    polynomials are in 2 f - 1.
+    Word w decides threshold k if it is ``half`` or more away. ``rate`` and ``offset`` take t to p;
+    p is clamped to ``lowest .. highest``. ``lowered`` is None where one bit cannot be decided by
+    rounding alone; ``centred`` polynomials are in 2 f - 1.
     """
 
     coefficients: NDArray[np.float32]
@@ -132,7 +148,10 @@ def threshold_plan(sampler: Sampler) -> Thresholds:
         even = np.linspace(0.0, 1.0, min(GRID, MAX_POINTS // sampler.symbols))
         levels = np.clip((level_knots(sampler.levels)[0] - low) / (high - low), 0.0, 1.0)
         chosen = np.union1d(even, levels), 0.5 - 0.5 * np.cos(np.linspace(0.0, np.pi, 257))
-        grid, nodes = ((f, scaled_cumulative(sampler, np.clip(low + (high - low) * f, low, high))) for f in chosen)
+        grid, nodes = (
+            (f, scaled_cumulative(sampler, np.clip(low + (high - low) * f, low, high)))
+            for f in chosen
+        )
         for centred, degree in DEGREES:
             found = _fit_thresholds(sampler, grid, nodes, degree, centred)
             if best is None or found.half < best.half - 0.25:
@@ -145,10 +164,14 @@ def threshold_plan(sampler: Sampler) -> Thresholds:
     return best
 
 
-def _fit_thresholds(sampler: Sampler, grid: Points, nodes: Points, degree: int, centred: bool) -> Thresholds:
+def _fit_thresholds(
+    sampler: Sampler, grid: Points, nodes: Points, degree: int, centred: bool
+) -> Thresholds:
     """Fit least squares on Chebyshev points, and add up all errors into the margin."""
     slant = 2.0 if centred else 1.0  # the derivative of the polynomial's variable
-    (f, exact), (at, wanted) = ((slant * points - (slant - 1.0), values) for points, values in (grid, nodes))
+    (f, exact), (at, wanted) = (
+        (slant * points - (slant - 1.0), values) for points, values in (grid, nodes)
+    )
     low, high = sampler.t_range
     reach, steep = high - low, _slope_range(sampler)
     solved = np.linalg.lstsq(at[:, None] ** np.arange(degree + 1), wanted - 0.5, rcond=None)[0]
@@ -159,7 +182,9 @@ def _fit_thresholds(sampler: Sampler, grid: Points, nodes: Points, degree: int, 
     off = np.abs(value - (exact - 0.5)).max(initial=0.0)
     sizes = np.abs(rounded.astype(np.float64)).max(axis=1, initial=0.0)
     powers = np.arange(degree + 1)
-    curve = UNIT * 0.16 * (steep * reach / slant) ** 2 + float((powers * (powers - 1) * sizes).sum())
+    curve = UNIT * 0.16 * (steep * reach / slant) ** 2 + float(
+        (powers * (powers - 1) * sizes).sum()
+    )
     between = float(np.diff(f).max()) ** 2 / 8 * curve
     offset = -low / reach
     moved = 2 * ROUNDOFF * (4 + 3 * abs(offset)) * UNIT * steep / 4 * reach
@@ -181,7 +206,9 @@ def _lines(sampler: Sampler) -> Thresholds:
     table = np.zeros((2, max(2, count), sampler.symbols), dtype=np.float32)
     table[0, :count, :-1], table[1, :count, :-1] = cells.start, cells.step
     low, high = sampler.t_range
-    lowest, highest = (min(max(t * cells.inverse + cells.offset, 0.0), float(count)) for t in (low, high))
+    lowest, highest = (
+        min(max(t * cells.inverse + cells.offset, 0.0), float(count)) for t in (low, high)
+    )
     highest = min(highest, float(np.nextafter(np.float32(count), np.float32(0))))
     steepest = float(np.abs(cells.step).max(initial=0.0))
     moved = 2 * steepest * 8 * ROUNDOFF * (count + abs(cells.offset))

@@ -1,12 +1,15 @@
 """The Walsh-Hadamard transform and the public random rotation made of it, in numpy; the reference of all kernels.
 
-Idea     flip signs at random, then mix all coordinates with a Hadamard matrix: whatever the update, no rotated
-         coordinate is likely to be large, and a few of them are as informative as any others. The seed is public;
-         rotating hides nothing and costs no privacy. Every kernel performs the same additions in the same order.
-Blocks   the rotation of all d coordinates needs no padding: H_b D on b consecutive coordinates, block after block, and
-         where b does not divide d once more on the last b, with separate signs (docs/theory/rotation.md). Updates of
-         which a few coordinates are kept are padded and rotated as a whole, so that every one depends on all.
-Symbols  H_n / sqrt(n) is orthogonal, symmetric and its own inverse; D = signs; u = 2^-24 in float32.
+Idea     flip signs at random, then mix all coordinates with a Hadamard matrix: whatever the update,
+         no rotated coordinate is likely to be large, and a few of them are as informative as any
+         others. The seed is public; rotating hides nothing and costs no privacy. Every kernel
+         performs the same additions in the same order.
+Blocks   the rotation of all d coordinates needs no padding: H_b D on b consecutive coordinates,
+         block after block, and where b does not divide d once more on the last b, with separate
+         signs (docs/theory/rotation.md). Updates of which a few coordinates are kept are padded and
+         rotated as a whole, so that every one depends on all.
+Symbols  H_n / sqrt(n) is orthogonal, symmetric and its own inverse; D = signs; u = 2^-24 in
+         float32.
 Source   Ailon and Chazelle (2006); Suresh et al. (ICML 2017) for distributed means.
 """
 
@@ -23,7 +26,15 @@ from numpy.typing import NDArray
 from quietbit._typing import FloatVector
 from quietbit.errors import InvalidParameter, check_int, require
 
-__all__ = ["Blocks", "hadamard", "padded_size", "rotate", "rotate_back", "rotation_error_upper", "signs"]
+__all__ = [
+    "Blocks",
+    "hadamard",
+    "padded_size",
+    "rotate",
+    "rotate_back",
+    "rotation_error_upper",
+    "signs",
+]
 
 MAX_SIZE = 2**40
 
@@ -36,8 +47,8 @@ def padded_size(dimension: int) -> int:
 def rotation_error_upper(size: int, unit: float = 2.0**-24) -> float:
     """Bound the length of the rounding error of a rotation of ``size`` numbers, relative to the length rotated.
 
-    Every stage and both roundings of the scaling lengthen an error by 1 + u (docs/theory/kernels.md); in blocks a
-    coordinate goes through two of them at most.
+    Every stage and both roundings of the scaling lengthen an error by 1 + u
+    (docs/theory/kernels.md); in blocks a coordinate goes through two of them at most.
     """
     stages = check_int(size, "size", 1, MAX_SIZE).bit_length() - 1
     return (stages + 2) * unit * (1 + 2.0**-15)
@@ -49,7 +60,9 @@ def hadamard(values: NDArray[Any], block: int | None = None) -> NDArray[Any]:
     require(size > 0 and size & (size - 1) == 0, "length", size, "a power of two")
     while half < size:
         pairs = result.reshape(-1, 2, half)
-        result = np.stack([pairs[:, 0] + pairs[:, 1], pairs[:, 0] - pairs[:, 1]], axis=1).reshape(-1)
+        result = np.stack([pairs[:, 0] + pairs[:, 1], pairs[:, 0] - pairs[:, 1]], axis=1).reshape(
+            -1
+        )
         half *= 2
     return np.asarray(result / result.dtype.type(math.sqrt(size)))
 
@@ -58,8 +71,9 @@ def hadamard(values: NDArray[Any], block: int | None = None) -> NDArray[Any]:
 class Blocks:
     """The layout of a rotation of ``size`` numbers: in blocks, or as one block of that size.
 
-    The signs of whole blocks are bits 0 .. size - 1 of the ``count`` public signs of this seed; numbers after the last
-    whole block keep theirs until the last block, which overlaps, is applied: its signs are the next bits.
+    The signs of whole blocks are bits 0 .. size - 1 of the ``count`` public signs of this seed;
+    numbers after the last whole block keep theirs until the last block, which overlaps, is applied:
+    its signs are the next bits.
     """
 
     size: int
@@ -91,8 +105,12 @@ class Blocks:
         first[-(-whole // 32) :] = 0
         if whole % 32:
             first[whole // 32] &= np.uint32((1 << whole % 32) - 1)
-        bits = np.unpackbits(words[size // 32 :].view(np.uint8), bitorder="little")[size % 32 :][: self.block]
-        return first, np.packbits(np.append(bits, np.zeros(-bits.size % 32, np.uint8)), bitorder="little").view("<u4")
+        bits = np.unpackbits(words[size // 32 :].view(np.uint8), bitorder="little")[size % 32 :][
+            : self.block
+        ]
+        return first, np.packbits(
+            np.append(bits, np.zeros(-bits.size % 32, np.uint8)), bitorder="little"
+        ).view("<u4")
 
 
 def rotate(values: NDArray[Any], how: Blocks | int) -> NDArray[Any]:
@@ -153,5 +171,7 @@ def check_finite_rotation(rotated: Any, sums: NDArray[np.float64]) -> Any:
     Entries below 2^96 never make one in float32.
     """
     if not np.all(np.isfinite(sums)):
-        raise InvalidParameter("update must be finite everywhere, and once scaled below 2^96, got another entry.")
+        raise InvalidParameter(
+            "update must be finite everywhere, and once scaled below 2^96, got another entry."
+        )
     return rotated

@@ -1,12 +1,14 @@
 """GPU kernels beside sampling: words and seeds (`rng.py`, `expand.py`), sums of payloads and norms, rotations.
 
-Idea     a thread expands a key at its own block number; tuples of tensors hold one word of every thread. The eight
-         words of a block are 16 apart in a tile, so neighbouring threads read neighbouring strata. Codes are extracted
-         from their bytes in registers, and block sums of norms are added exactly, as integers: a limb is 20 bits.
-Stages   a program holds 4,096 entries: neighbours for the first twelve stages of a transform, later 2^r rows of a few
-         neighbouring columns for the next r; 2^20 entries are read and written twice, 2^27 three times.
-Symbols  lane = the number of a block within its payload; half = distance of the first of a kernel's stages; N =
-         entries of a tile. Products and sums are not fused.
+Idea     a thread expands a key at its own block number; tuples of tensors hold one word of every
+         thread. The eight words of a block are 16 apart in a tile, so neighbouring threads read
+         neighbouring strata. Codes are extracted from their bytes in registers, and block sums of
+         norms are added exactly, as integers: a limb is 20 bits.
+Stages   a program holds 4,096 entries: neighbours for the first twelve stages of a transform, later
+         2^r rows of a few neighbouring columns for the next r; 2^20 entries are read and written
+         twice, 2^27 three times.
+Symbols  lane = the number of a block within its payload; half = distance of the first of a kernel's
+         stages; N = entries of a tile. Products and sums are not fused.
 """
 
 # mypy: disable-error-code="no-untyped-def, no-untyped-call, untyped-decorator"
@@ -22,9 +24,21 @@ import triton.language as tl
 from quietbit.kernel.transform import ending
 
 __all__ = [
-    "LANES", "LIMBS", "LIMB_BITS", "MAX_GROUP", "add_codes", "add_limbs", "add_seeds", "block_sums", "chacha_words",
-    "expand", "hadamard_stages", "pair", "primary_words", "sign_words",
-]  # fmt: skip
+    "LANES",
+    "LIMBS",
+    "LIMB_BITS",
+    "MAX_GROUP",
+    "add_codes",
+    "add_limbs",
+    "add_seeds",
+    "block_sums",
+    "chacha_words",
+    "expand",
+    "hadamard_stages",
+    "pair",
+    "primary_words",
+    "sign_words",
+]
 
 LANES = 128  # blocks of a program: 1,024 normals
 MAX_GROUP = 252  # payloads per launch
@@ -55,14 +69,23 @@ def _quarter(a, b, c, d):
 def chacha_words(block, stream, key, ROUNDS: tl.constexpr, SHORT: tl.constexpr = False, high=0):
     """Return the 16 words of each block number (int64), nonce (stream, high); SHORT: the key is 128 bits, repeated."""
     zero = (block & 0).to(tl.uint32)
-    d0, d1, d2, d3 = (block & 0xFFFFFFFF).to(tl.uint32), (block >> 32).to(tl.uint32), zero + stream, zero + high
+    d0, d1, d2, d3 = (
+        (block & 0xFFFFFFFF).to(tl.uint32),
+        (block >> 32).to(tl.uint32),
+        zero + stream,
+        zero + high,
+    )
     b0, b1, b2, b3 = zero + key[0], zero + key[1], zero + key[2], zero + key[3]
-    c0, c1, c2, c3 = (b0, b1, b2, b3) if SHORT else (zero + key[4], zero + key[5], zero + key[6], zero + key[7])
+    c0, c1, c2, c3 = (
+        (b0, b1, b2, b3) if SHORT else (zero + key[4], zero + key[5], zero + key[6], zero + key[7])
+    )
     a0, a3 = zero + 0x61707865, zero + 0x6B206574
     a1 = zero + (0x3120646E if SHORT else 0x3320646E)
     a2 = zero + (0x79622D36 if SHORT else 0x79622D32)
     start = (a0, a1, a2, a3, b0, b1, b2, b3, c0, c1, c2, c3, d0, d1, d2, d3)
-    for _ in range(ROUNDS // 2):  # a loop, because the compiler takes ten times as long when it is unrolled
+    for _ in range(
+        ROUNDS // 2
+    ):  # a loop, because the compiler takes ten times as long when it is unrolled
         a0, b0, c0, d0 = _quarter(a0, b0, c0, d0)
         a1, b1, c1, d1 = _quarter(a1, b1, c1, d1)
         a2, b2, c2, d2 = _quarter(a2, b2, c2, d2)
@@ -72,7 +95,9 @@ def chacha_words(block, stream, key, ROUNDS: tl.constexpr, SHORT: tl.constexpr =
         a2, b3, c0, d1 = _quarter(a2, b3, c0, d1)
         a3, b0, c1, d2 = _quarter(a3, b0, c1, d2)
     end = (a0, a1, a2, a3, b0, b1, b2, b3, c0, c1, c2, c3, d0, d1, d2, d3)
-    return [start[word] + end[word] for word in (0, 1, 2, 3, 4, 5, 6, 7, 8, 9, 10, 11, 12, 13, 14, 15)]
+    return [
+        start[word] + end[word] for word in (0, 1, 2, 3, 4, 5, 6, 7, 8, 9, 10, 11, 12, 13, 14, 15)
+    ]
 
 
 @triton.jit
@@ -103,8 +128,14 @@ def _block(lane, key, tail, PLAIN: tl.constexpr):
     if PLAIN:
         w = chacha_words(lane, 0, k, 20, True)
     else:
-        w = chacha_words(lane, tl.load(tail).to(tl.uint32, bitcast=True), k, 20, True,
-                         tl.load(tail + 1).to(tl.uint32, bitcast=True))  # fmt: skip
+        w = chacha_words(
+            lane,
+            tl.load(tail).to(tl.uint32, bitcast=True),
+            k,
+            20,
+            True,
+            tl.load(tail + 1).to(tl.uint32, bitcast=True),
+        )
     return [pair(w[2 * j], w[2 * j + 1]) for j in (0, 1, 2, 3, 4, 5, 6, 7)]
 
 
@@ -113,7 +144,10 @@ def _normal(word, table):
     """Return one normal per word (see `expand.py`)."""
     bits = ((word & 0x7FFFFFFFFFFFFFFF) | 1).to(tl.float64).to(tl.int64, bitcast=True)
     row = table + ((bits >> 48) - 16368) * 8
-    t = 2.0 * (((bits & 0xFFFFFFFFFFFF) << 4) | 0x3FF0000000000000).to(tl.float64, bitcast=True) - 3.0
+    t = (
+        2.0 * (((bits & 0xFFFFFFFFFFFF) << 4) | 0x3FF0000000000000).to(tl.float64, bitcast=True)
+        - 3.0
+    )
     z = tl.load(row + 7)
     for k in tl.static_range(7):
         z = z * t + tl.load(row + (6 - k))
@@ -144,7 +178,8 @@ def add_seeds(tails, keys, starts, scale, table, total, row_key, count, LANES: t
         index = 128 * (lane // 16) + lane % 16 + 16 * j
         here = index < count
         z = _normal(words[j], table) * factor
-        # Adding and subtracting 1.5 * 2^52 rounds to the nearest integer, ties to even; |z| is below 2^52.
+        # Adding and subtracting 1.5 * 2^52 rounds to the nearest integer, ties to even; |z| is
+        # below 2^52.
         whole = ((z + 6755399441055744.0) - 6755399441055744.0).to(tl.int64)
         start = tl.load(starts + index, mask=here, other=0)
         width = tl.load(starts + index + 1, mask=here, other=0) - start
@@ -171,7 +206,17 @@ def sign_words(out, key_0, key_1, count, SIZE: tl.constexpr):
 
 
 @triton.jit
-def add_codes(payloads, stride, how_many, total, size, dimension, table, BITS: tl.constexpr, SIZE: tl.constexpr):
+def add_codes(
+    payloads,
+    stride,
+    how_many,
+    total,
+    size,
+    dimension,
+    table,
+    BITS: tl.constexpr,
+    SIZE: tl.constexpr,
+):
     """Add ``table[code]`` of every payload; payloads are rows of ``size`` bytes, ``stride`` apart."""
     index = tl.program_id(0).to(tl.int64) * SIZE + tl.arange(0, SIZE)
     inside = index < dimension
@@ -186,7 +231,9 @@ def add_codes(payloads, stride, how_many, total, size, dimension, table, BITS: t
             window |= tl.load(here + 1, mask=inside & (byte + 1 < size), other=0).to(tl.int32) << 8
         if BITS > 8:
             window |= tl.load(here + 2, mask=inside & (byte + 2 < size), other=0).to(tl.int32) << 16
-        sums += tl.load(table + ((window >> place) & (2**BITS - 1)), mask=inside, other=0).to(sums.dtype)
+        sums += tl.load(table + ((window >> place) & (2**BITS - 1)), mask=inside, other=0).to(
+            sums.dtype
+        )
         k += 1
     tl.store(total + index, sums, mask=inside)
 
@@ -207,13 +254,21 @@ def _lanes(at, place, left, scale, ORDER: tl.constexpr, SCALED: tl.constexpr, EV
 
 @triton.jit
 def block_sums(
-    x, sums, limbs, size, blocks, scale,
-    ORDER: tl.constexpr, SCALED: tl.constexpr, BLOCKS: tl.constexpr, LIMBS: tl.constexpr,
-):  # fmt: skip
+    x,
+    sums,
+    limbs,
+    size,
+    blocks,
+    scale,
+    ORDER: tl.constexpr,
+    SCALED: tl.constexpr,
+    BLOCKS: tl.constexpr,
+    LIMBS: tl.constexpr,
+):
     """Add up blocks of 16 rows of 256 terms: rows in order, lanes by halving.
 
-    After the limbs and their last count is the largest sum: bits of non-negative doubles sort as integers, and those of
-    a NaN come last, so it is kept as an integer.
+    After the limbs and their last count is the largest sum: bits of non-negative doubles sort as
+    integers, and those of a NaN come last, so it is kept as an integer.
     """
     number = tl.program_id(0).to(tl.int64) * BLOCKS
     block = number + tl.arange(0, BLOCKS)
@@ -224,11 +279,16 @@ def block_sums(
     else:
         lanes = _lanes(x + number * 4096, place, left, scale, ORDER, SCALED, False)
     for level in tl.static_range(8):  # two terms each, so the compiler's order does not matter
-        left_half, right = tl.split(tl.permute(tl.reshape(lanes, (BLOCKS, 2, 128 // 2**level)), (0, 2, 1)))
+        left_half, right = tl.split(
+            tl.permute(tl.reshape(lanes, (BLOCKS, 2, 128 // 2**level)), (0, 2, 1))
+        )
         lanes = left_half + right
     found = tl.reshape(lanes, (BLOCKS,))
     tl.store(sums + block, found, mask=block < blocks)
-    tl.atomic_max(limbs + LIMBS + 1, tl.max(tl.where(block < blocks, found.to(tl.int64, bitcast=True), 0), axis=0))
+    tl.atomic_max(
+        limbs + LIMBS + 1,
+        tl.max(tl.where(block < blocks, found.to(tl.int64, bitcast=True), 0), axis=0),
+    )
 
 
 @triton.jit
@@ -268,13 +328,25 @@ def _flipped(source, place, size, words, bit, factor, like, SCALED: tl.constexpr
 
 @triton.jit
 def _stages_kernel(
-    x, length, source, size, words, bit, numbers, half,
-    N: tl.constexpr, COLUMNS: tl.constexpr, STAGES: tl.constexpr, END: tl.constexpr, FLIP: tl.constexpr,
+    x,
+    length,
+    source,
+    size,
+    words,
+    bit,
+    numbers,
+    half,
+    N: tl.constexpr,
+    COLUMNS: tl.constexpr,
+    STAGES: tl.constexpr,
+    END: tl.constexpr,
+    FLIP: tl.constexpr,
     SCALED: tl.constexpr,
-):  # fmt: skip
+):
     """Apply stages; END 0: more stages follow; 1: multiply by the scale; 2: divide by it, correctly rounded.
 
-    ``numbers`` are the scale and the factor: read from memory, because as arguments they would be rounded to float32.
+    ``numbers`` are the scale and the factor: read from memory, because as arguments they would be
+    rounded to float32.
     """
     place = tl.arange(0, N)
     if COLUMNS == 1:
@@ -293,7 +365,9 @@ def _stages_kernel(
         scale = tl.load(numbers).to(v.dtype)  # exact, or sqrt(b) rounded to the type
         if END == 1:
             v = v * scale
-        elif v.dtype == tl.float32:  # the plain quotient of float32 is off by up to two units in the last place
+        elif (
+            v.dtype == tl.float32
+        ):  # the plain quotient of float32 is off by up to two units in the last place
             v = tl.div_rn(v, tl.zeros_like(v) + scale)
         else:
             v = v / (tl.zeros_like(v) + scale)
@@ -301,25 +375,45 @@ def _stages_kernel(
 
 
 def hadamard_stages(
-    values: Any, block: int, source: Any = None, words: Any = None, bit: int = 0, factor: float = 1.0
+    values: Any,
+    block: int,
+    source: Any = None,
+    words: Any = None,
+    bit: int = 0,
+    factor: float = 1.0,
 ) -> None:
     """Transform every block of a flat tensor on the device, and scale.
 
-    With a ``source``, its entries times the factor are taken, signs flipped by the bits of ``words`` from number
-    ``bit`` on, and zeros after its end; a block of 1 flips signs and does no more.
+    With a ``source``, its entries times the factor are taken, signs flipped by the bits of
+    ``words`` from number ``bit`` on, and zeros after its end; a block of 1 flips signs and does no
+    more.
     """
     bits, done, (mode, scale) = block.bit_length() - 1, 0, ending(block)
     numbers = torch.tensor([scale, factor], dtype=torch.float64, device=values.device)
     read, flip = values if source is None else source, source is not None
     while done < bits or (done == 0 and flip):
         stages = min(TILE_BITS if done == 0 else LATE_BITS, bits - done)
-        # The first stages take whole tiles of neighbours; later ones share a tile between rows and columns.
+        # The first stages take whole tiles of neighbours; later ones share a tile between rows and
+        # columns.
         columns = 1 if done == 0 else 1 << min(TILE_BITS - stages, done)
         tile = 1 << TILE_BITS if done == 0 else columns << stages
         final = mode if done + stages == bits else 0
         _stages_kernel[(-(-values.numel() // tile),)](
-            values, values.numel(), read, read.numel(), values if words is None else words, bit, numbers, 1 << done,
-            N=tile, COLUMNS=columns, STAGES=stages, END=final, FLIP=flip and done == 0, SCALED=factor != 1.0,
-            num_warps=8, enable_fp_fusion=False,
-        )  # fmt: skip
+            values,
+            values.numel(),
+            read,
+            read.numel(),
+            values if words is None else words,
+            bit,
+            numbers,
+            1 << done,
+            N=tile,
+            COLUMNS=columns,
+            STAGES=stages,
+            END=final,
+            FLIP=flip and done == 0,
+            SCALED=factor != 1.0,
+            num_warps=8,
+            enable_fp_fusion=False,
+        )
         done += max(stages, 1)

@@ -1,16 +1,20 @@
 """Both passes of sampling on the GPU: float32 decisions for all coordinates, the exact law for those left open.
 
-Idea     a row is eight neighbouring coordinates, so its codes are `bits` whole bytes. A thread reads a row with 16-byte
-         loads, decides its eight codes in float32 from 16 primary bits each, made in registers, and writes the bytes.
-         A row with a coordinate within the margin is listed; `resolve_rows` decides it once more, and settles what
-         stays open by the law, one coordinate per row at a time. It reads the length of the list from the device, so
-         nothing waits for the host; if the list overflowed, every row is done again.
-Rotated  a program holds a whole block of 4,096 as eight columns of 512 rows: three stages are sums and differences of
-         columns; then other bits of the place become columns, by way of shared memory, for the next three.
-Law      the functions of `sampler.py` themselves, launched with ``enable_fp_fusion=False``: roundings as elsewhere.
-Symbols  w the primary word; V, width, half, f: see `tables.py`. ``numbers`` are nine doubles on the device: the gain's
-         four (`sampler.Gain`), the clamp's two ends, rate and offset that take an input to a position, and the factor
-         before a rotation. A second look (`norm.py`) adds a row's terms in the pass that makes its final codes.
+Idea     a row is eight neighbouring coordinates, so its codes are `bits` whole bytes. A thread
+         reads a row with 16-byte loads, decides its eight codes in float32 from 16 primary bits
+         each, made in registers, and writes the bytes. A row with a coordinate within the margin is
+         listed; `resolve_rows` decides it once more, and settles what stays open by the law, one
+         coordinate per row at a time. It reads the length of the list from the device, so nothing
+         waits for the host; if the list overflowed, every row is done again.
+Rotated  a program holds a whole block of 4,096 as eight columns of 512 rows: three stages are sums
+         and differences of columns; then other bits of the place become columns, by way of shared
+         memory, for the next three.
+Law      the functions of `sampler.py` themselves, launched with ``enable_fp_fusion=False``:
+         roundings as elsewhere.
+Symbols  w the primary word; V, width, half, f: see `tables.py`. ``numbers`` are nine doubles on the
+         device: the gain's four (`sampler.Gain`), the clamp's two ends, rate and offset that take
+         an input to a position, and the factor before a rotation. A second look (`norm.py`) adds a
+         row's terms in the pass that makes its final codes.
 """
 
 # mypy: disable-error-code="no-untyped-def, no-untyped-call, untyped-decorator"
@@ -29,7 +33,9 @@ from quietbit.kernel.triton_passes import chacha_words, pair, primary_words
 __all__ = ["INTERPRETED", "LIMIT", "resolve_rows", "sample_rows"]
 
 KEY_NAMES = ["k0", "k1", "k2", "k3", "k4", "k5", "k6", "k7"]
-LIMIT = 256  # rows times symbols in a tile: few, because the pass is short and waits for its slowest
+LIMIT = (
+    256  # rows times symbols in a tile: few, because the pass is short and waits for its slowest
+)
 INTERPRETED = tl.constexpr(bool(triton.knobs.runtime.interpret))
 
 
@@ -61,11 +67,23 @@ def eight(x0, x1, x2, x3, x4, x5, x6, x7, ROWS: tl.constexpr):
 @triton.jit
 def primaries(w0, w1, w2, w3, ROWS: tl.constexpr):
     """Return the primary words of all coordinates, from four 32-bit words per row."""
-    return eight(w0 & 0xFFFF, w0 >> 16, w1 & 0xFFFF, w1 >> 16, w2 & 0xFFFF, w2 >> 16, w3 & 0xFFFF, w3 >> 16, ROWS)
+    return eight(
+        w0 & 0xFFFF,
+        w0 >> 16,
+        w1 & 0xFFFF,
+        w1 >> 16,
+        w2 & 0xFFFF,
+        w2 >> 16,
+        w3 & 0xFFFF,
+        w3 >> 16,
+        ROWS,
+    )
 
 
 @triton.jit
-def _coefficients(table, code, POWER: tl.constexpr, STEP: tl.constexpr, CELLS: tl.constexpr, SYMBOLS: tl.constexpr):
+def _coefficients(
+    table, code, POWER: tl.constexpr, STEP: tl.constexpr, CELLS: tl.constexpr, SYMBOLS: tl.constexpr
+):
     """Return two coefficients of the middle threshold of what is left; the first two steps need no look-up."""
     at = table + POWER * CELLS * SYMBOLS + (SYMBOLS // 2 ** (STEP + 1) - 1)
     if CELLS > 1 or STEP > 1:
@@ -74,7 +92,9 @@ def _coefficients(table, code, POWER: tl.constexpr, STEP: tl.constexpr, CELLS: t
         both = tl.load(at)
     else:
         both = tl.where(code > 0, tl.load(at + SYMBOLS // 2), tl.load(at))
-    return (both >> 32).to(tl.int32).to(tl.float32, bitcast=True), both.to(tl.int32).to(tl.float32, bitcast=True)
+    return (both >> 32).to(tl.int32).to(tl.float32, bitcast=True), both.to(tl.int32).to(
+        tl.float32, bitcast=True
+    )
 
 
 @triton.jit
@@ -94,9 +114,19 @@ def store_bytes(codes, row, rows, out, BITS: tl.constexpr):
 
 @triton.jit
 def decide(
-    value, primary, numbers, low, high, table, half,
-    BITS: tl.constexpr, DEGREE: tl.constexpr, CELLS: tl.constexpr, DOUBLE: tl.constexpr, CENTRED: tl.constexpr,
-):  # fmt: skip
+    value,
+    primary,
+    numbers,
+    low,
+    high,
+    table,
+    half,
+    BITS: tl.constexpr,
+    DEGREE: tl.constexpr,
+    CELLS: tl.constexpr,
+    DOUBLE: tl.constexpr,
+    CENTRED: tl.constexpr,
+):
     """Return the code of each value as far as 16 bits tell, by binary search, and whether it is left open.
 
     The table holds coefficients in pairs, the even power below.
@@ -153,7 +183,9 @@ def _load_row(x, row, here, ROWS: tl.constexpr, WIDTH: tl.constexpr):
     if WIDTH == 8:
         return _columns(tl.load(at, mask=mask, other=0.0), ROWS)
     elif WIDTH == 4:
-        return _four(tl.load(at, mask=mask, other=0.0), ROWS) + _four(tl.load(at + 4, mask=mask, other=0.0), ROWS)
+        return _four(tl.load(at, mask=mask, other=0.0), ROWS) + _four(
+            tl.load(at + 4, mask=mask, other=0.0), ROWS
+        )
     else:
         p = [tl.load(at + 2 * j, mask=mask, other=0.0) for j in (0, 1, 2, 3)]
         return tl.split(p[0]) + tl.split(p[1]) + tl.split(p[2]) + tl.split(p[3])
@@ -168,13 +200,20 @@ def _term(value, LOOK: tl.constexpr):
 
 @triton.jit
 def _one_bit_codes(
-    values, w, numbers, coefficients, width, upper_bits,
-    DEGREE: tl.constexpr, DOUBLE: tl.constexpr, CENTRED: tl.constexpr,
-):  # fmt: skip
+    values,
+    w,
+    numbers,
+    coefficients,
+    width,
+    upper_bits,
+    DEGREE: tl.constexpr,
+    DOUBLE: tl.constexpr,
+    CENTRED: tl.constexpr,
+):
     """Return the codes of one row per thread, in one byte each, and whether a coordinate of it is left open.
 
-    The bit pattern of 2^23 + V is 0x4B000000 + V; w is given the same upper bits. The sign of the difference is the
-    code, and its unsigned minimum over a row says whether all eight are decided.
+    The bit pattern of 2^23 + V is 0x4B000000 + V; w is given the same upper bits. The sign of the
+    difference is the code, and its unsigned minimum over a row says whether all eight are decided.
     """
     codes = w[0] & 0
     closest = codes + 0xFFFFFFFF
@@ -186,7 +225,9 @@ def _one_bit_codes(
         for k in tl.static_range(2, DEGREE + 1):
             v = v * f + coefficients[k]
         v = v.to(tl.uint32, bitcast=True)
-        primary = ((w[j // 2] & 0xFFFF) | upper_bits) if j % 2 == 0 else ((w[j // 2] >> 16) + upper_bits)
+        primary = (
+            ((w[j // 2] & 0xFFFF) | upper_bits) if j % 2 == 0 else ((w[j // 2] >> 16) + upper_bits)
+        )
         above = primary - v
         closest = tl.minimum(closest, above)
         codes = (codes << 1) | (above >> 31)
@@ -233,39 +274,88 @@ def _rotated_rows(x, signs, row, here, times, WIDTH: tl.constexpr, SCALED: tl.co
     Twelve stages in the order of the reference, three at a time in registers.
     """
     v = _load_row(x, row, here, 512, WIDTH)
-    flips = tl.load(signs.to(tl.pointer_type(tl.uint8)) + row).to(tl.uint32)  # a byte has the signs of a row
+    flips = tl.load(signs.to(tl.pointer_type(tl.uint8)) + row).to(
+        tl.uint32
+    )  # a byte has the signs of a row
     v = [_flip(v[j], flips >> j, times, SCALED) for j in (0, 1, 2, 3, 4, 5, 6, 7)]
-    v = _turned(_three_stages(*v), 0, 1, 3, 2)  # bits 9-11, 6-8, 3-5, 0-2 of the place: 3-5 become columns
+    v = _turned(
+        _three_stages(*v), 0, 1, 3, 2
+    )  # bits 9-11, 6-8, 3-5, 0-2 of the place: 3-5 become columns
     v = _turned(_three_stages(*v), 0, 3, 2, 1)  # 9-11, 6-8, 0-2, 3-5: 6-8 become columns
     v = _turned(_three_stages(*v), 3, 1, 2, 0)  # 9-11, 3-5, 0-2, 6-8: 9-11 become columns
     v = _turned(_three_stages(*v), 3, 0, 1, 2)  # 6-8, 3-5, 0-2, 9-11: all in order again
     # Times 1/64, exactly; four groups of 128 neighbours.
     g = [_four(tl.permute(tl.reshape(column * 0.015625, (4, 128)), (1, 0)), 128) for column in v]
-    return [(g[0][k], g[1][k], g[2][k], g[3][k], g[4][k], g[5][k], g[6][k], g[7][k]) for k in (0, 1, 2, 3)]
+    return [
+        (g[0][k], g[1][k], g[2][k], g[3][k], g[4][k], g[5][k], g[6][k], g[7][k])
+        for k in (0, 1, 2, 3)
+    ]
 
 
 @triton.jit(do_not_specialize=[*KEY_NAMES, "pattern"])
 def sample_rows(
-    x, signs, out, words, k0, k1, k2, k3, k4, k5, k6, k7, kept, listed, found, capacity, rows, skip, numbers_at,
-    coefficients, width, pattern, low, high, table, half, BITS: tl.constexpr, DEGREE: tl.constexpr,
-    CELLS: tl.constexpr, GIVEN: tl.constexpr, DOUBLE: tl.constexpr, CENTRED: tl.constexpr, LOOK: tl.constexpr,
-    SECOND: tl.constexpr, WIDTH: tl.constexpr, SCALED: tl.constexpr, ONE: tl.constexpr, ROTATED: tl.constexpr,
-):  # fmt: skip
+    x,
+    signs,
+    out,
+    words,
+    k0,
+    k1,
+    k2,
+    k3,
+    k4,
+    k5,
+    k6,
+    k7,
+    kept,
+    listed,
+    found,
+    capacity,
+    rows,
+    skip,
+    numbers_at,
+    coefficients,
+    width,
+    pattern,
+    low,
+    high,
+    table,
+    half,
+    BITS: tl.constexpr,
+    DEGREE: tl.constexpr,
+    CELLS: tl.constexpr,
+    GIVEN: tl.constexpr,
+    DOUBLE: tl.constexpr,
+    CENTRED: tl.constexpr,
+    LOOK: tl.constexpr,
+    SECOND: tl.constexpr,
+    WIDTH: tl.constexpr,
+    SCALED: tl.constexpr,
+    ONE: tl.constexpr,
+    ROTATED: tl.constexpr,
+):
     """Write the codes of four rows per thread, 128 apart, as far as float32 tells; list the rows left open.
 
-    ONE: one bit by its polynomial, else BITS bits by binary search among the thresholds. ROTATED: of whole blocks of
-    4,096, rotated, a block to a program; ``kept`` then gets the values of listed rows. ``found`` has the number of
-    listed rows, SECOND sums of the second pass, and each program's sum of this one.
+    ONE: one bit by its polynomial, else BITS bits by binary search among the thresholds. ROTATED:
+    of whole blocks of 4,096, rotated, a block to a program; ``kept`` then gets the values of listed
+    rows. ``found`` has the number of listed rows, SECOND sums of the second pass, and each
+    program's sum of this one.
     """
-    key, numbers = [part.to(tl.uint32) for part in (k0, k1, k2, k3, k4, k5, k6, k7)], _rates(numbers_at)
-    upper_bits = pattern.to(tl.uint32)  # 0x4B000000, as an argument: two constants do not fit one instruction
+    key, numbers = (
+        [part.to(tl.uint32) for part in (k0, k1, k2, k3, k4, k5, k6, k7)],
+        _rates(numbers_at),
+    )
+    upper_bits = pattern.to(
+        tl.uint32
+    )  # 0x4B000000, as an argument: two constants do not fit one instruction
     tile = tl.program_id(0).to(tl.int64) + skip // 512
     kind: tl.constexpr = tl.uint32 if BITS <= 4 else tl.uint64
     row_0 = tile * 512 + tl.arange(0, 128)
     # All loads come before the first store, so that they are in flight together.
     if ROTATED:
         all_rows = tile * 512 + tl.arange(0, 512)
-        values = _rotated_rows(x, signs, all_rows, all_rows < rows, tl.load(numbers_at + 8), WIDTH, SCALED)
+        values = _rotated_rows(
+            x, signs, all_rows, all_rows < rows, tl.load(numbers_at + 8), WIDTH, SCALED
+        )
     elif ONE:
         at = row_0 - skip
         values = [_load_row(x, at + g, row_0 + g < rows, 128, WIDTH) for g in (0, 128, 256, 384)]
@@ -282,19 +372,35 @@ def sample_rows(
             w = (f[4 * group], f[4 * group + 1], f[4 * group + 2], f[4 * group + 3])
         if ONE:
             v = values[group]
-            codes, open_ = _one_bit_codes(v, w, numbers, coefficients, width, upper_bits, DEGREE, DOUBLE, CENTRED)
+            codes, open_ = _one_bit_codes(
+                v, w, numbers, coefficients, width, upper_bits, DEGREE, DOUBLE, CENTRED
+            )
         else:
             index = (tile * 512 + group * 128) * 8 + tl.arange(0, 1024)
             v = tl.load(x + (index - skip * 8), mask=index < rows * 8, other=0.0)
-            code, left = decide(v, primaries(*w, 128), numbers, low, high, table, half,
-                                BITS, DEGREE, CELLS, DOUBLE, CENTRED)  # fmt: skip
+            code, left = decide(
+                v,
+                primaries(*w, 128),
+                numbers,
+                low,
+                high,
+                table,
+                half,
+                BITS,
+                DEGREE,
+                CELLS,
+                DOUBLE,
+                CENTRED,
+            )
             place = tl.arange(0, 8)[None, :].to(kind) * BITS
             codes = tl.sum(tl.reshape(code.to(kind), (128, 8)) << place, axis=1)
             open_ = tl.max(tl.reshape(left.to(tl.int32), (128, 8)), axis=1) > 0
         store_bytes(codes, row, rows, out, BITS)
         open_ = open_ & here
         # Rows beyond the end of the list are counted, which makes the next pass redo everything.
-        slot = tl.atomic_add(found.to(tl.pointer_type(tl.int32)) + (row & 0), 1, mask=open_, sem="relaxed")
+        slot = tl.atomic_add(
+            found.to(tl.pointer_type(tl.int32)) + (row & 0), 1, mask=open_, sem="relaxed"
+        )
         tl.store(listed + slot, row, mask=open_ & (slot < capacity))
         if ROTATED:
             for j in tl.static_range(8):
@@ -311,7 +417,8 @@ def sample_rows(
         tl.store(found + (1 + SECOND) + tl.program_id(0), tl.sum(looked, axis=0))
 
 
-# Triton looks at annotations, and only accepts constants there; interpreted functions read plain numbers.
+# Triton looks at annotations, and only accepts constants there; interpreted functions read plain
+# numbers.
 _names: dict[str, Any] = {"Any": tl.constexpr(None), "tl": tl, "__name__": __name__}
 _constant = float if INTERPRETED.value else tl.constexpr
 _names |= {name: _constant(value) for name, value in vars(law).items() if isinstance(value, float)}
@@ -355,7 +462,18 @@ def _prefix_sums(sums, COUNT: tl.constexpr, SYMBOLS: tl.constexpr, BITS: tl.cons
 
 
 @triton.jit
-def exact_codes(values, first, second, numbers, knots, tails, levels, tables, COUNT: tl.constexpr, BITS: tl.constexpr):
+def exact_codes(
+    values,
+    first,
+    second,
+    numbers,
+    knots,
+    tails,
+    levels,
+    tables,
+    COUNT: tl.constexpr,
+    BITS: tl.constexpr,
+):
     """Compute the exact code of each value (float64) from its primary and tie words (int64)."""
     SYMBOLS: tl.constexpr = 2**BITS
     scaled = values * numbers[0] * numbers[1]
@@ -389,17 +507,54 @@ def exact_codes(values, first, second, numbers, knots, tails, levels, tables, CO
 
 @triton.jit(do_not_specialize=KEY_NAMES)
 def resolve_rows(
-    x, out, words, ties, k0, k1, k2, k3, k4, k5, k6, k7, listed, sums, capacity, dimension, rows, skip,
-    numbers_at, knots, tails, levels, tables, trust, low, high, table, half,
-    BITS: tl.constexpr, GIVEN: tl.constexpr, ROWS: tl.constexpr, DEGREE: tl.constexpr, CELLS: tl.constexpr,
-    DOUBLE: tl.constexpr, CENTRED: tl.constexpr, LOOK: tl.constexpr, KEPT: tl.constexpr, SECOND: tl.constexpr,
-):  # fmt: skip
+    x,
+    out,
+    words,
+    ties,
+    k0,
+    k1,
+    k2,
+    k3,
+    k4,
+    k5,
+    k6,
+    k7,
+    listed,
+    sums,
+    capacity,
+    dimension,
+    rows,
+    skip,
+    numbers_at,
+    knots,
+    tails,
+    levels,
+    tables,
+    trust,
+    low,
+    high,
+    table,
+    half,
+    BITS: tl.constexpr,
+    GIVEN: tl.constexpr,
+    ROWS: tl.constexpr,
+    DEGREE: tl.constexpr,
+    CELLS: tl.constexpr,
+    DOUBLE: tl.constexpr,
+    CENTRED: tl.constexpr,
+    LOOK: tl.constexpr,
+    KEPT: tl.constexpr,
+    SECOND: tl.constexpr,
+):
     """Write the exact codes of the listed rows and of a last, incomplete one; of all rows if the list overflowed.
 
-    Given ``ties`` are eight for each of these rows. KEPT: ``x`` has the values of the listed rows alone, eight each;
-    the caller must then check for an overflow.
+    Given ``ties`` are eight for each of these rows. KEPT: ``x`` has the values of the listed rows
+    alone, eight each; the caller must then check for an overflow.
     """
-    key, rates = [part.to(tl.uint32) for part in (k0, k1, k2, k3, k4, k5, k6, k7)], _rates(numbers_at)
+    key, rates = (
+        [part.to(tl.uint32) for part in (k0, k1, k2, k3, k4, k5, k6, k7)],
+        _rates(numbers_at),
+    )
     numbers = [tl.load(numbers_at + number) for number in (0, 1, 2, 3, 4, 5)]
     looked = (tl.arange(0, ROWS) & 0).to(tl.float64)
     found = tl.load(sums.to(tl.pointer_type(tl.int32)))
@@ -414,7 +569,9 @@ def resolve_rows(
     while first_item < total:
         item = first_item + tl.arange(0, ROWS).to(tl.int64)
         here = item < total
-        row = tl.load(listed + item, mask=here & (item < found) & (item * 0 + found <= capacity), other=0)
+        row = tl.load(
+            listed + item, mask=here & (item < found) & (item * 0 + found <= capacity), other=0
+        )
         if not KEPT:
             row = tl.where(everything, skip + item, tl.where(item < found, row, rows))
         row = tl.where(here, row, skip)
@@ -432,7 +589,9 @@ def resolve_rows(
         values = tl.load(x + source, mask=inside, other=0.0)
         if LOOK > 0:
             looked += tl.sum(_term(values, LOOK), axis=1)
-        codes, open_ = decide(values, words_here, rates, low, high, table, half, BITS, DEGREE, CELLS, DOUBLE, CENTRED)
+        codes, open_ = decide(
+            values, words_here, rates, low, high, table, half, BITS, DEGREE, CELLS, DOUBLE, CENTRED
+        )
         open_ = ((open_ | (trust == 0)) & inside).to(tl.int32)
         while tl.max(tl.max(open_, axis=1), axis=0) > 0:
             # The first open coordinate of each row, alone in its row: sums over a row pick it.
@@ -441,7 +600,9 @@ def resolve_rows(
             value = tl.sum(tl.where(chosen, values.to(tl.float64), 0.0), axis=1)
             first = tl.sum(tl.where(chosen, words_here.to(tl.int64), 0), axis=1)
             second = tl.sum(tl.where(chosen, ties_here, 0), axis=1)
-            exact = exact_codes(value, first, second, numbers, knots, tails, levels, tables, ROWS, BITS)
+            exact = exact_codes(
+                value, first, second, numbers, knots, tails, levels, tables, ROWS, BITS
+            )
             codes = tl.where(chosen, exact[:, None], codes)
             open_ = tl.where(chosen, 0, open_)
         codes = tl.where(inside, codes, 0).to(tl.int64)

@@ -1,9 +1,10 @@
 """The round loop: cohorts, private means, server steps, and the ledger of the run.
 
-Idea     a round is six lines: who takes part; does the budget allow it; record the releases; take the private
-         mean; move with momentum; look. Everything else is in the files it calls.
+Idea     a round is six lines: who takes part; does the budget allow it; record the releases; take
+         the private mean; move with momentum; look. Everything else is in the files it calls.
 Symbols  w = parameters; v = momentum: v <- mu v + mean, w <- w - lr v.
-Source   Guo et al. (ICML 2023), section "Federated Learning with Differential Privacy"; McMahan et al. (2017).
+Source   Guo et al. (ICML 2023), section "Federated Learning with Differential Privacy"; McMahan et
+         al. (2017).
 """
 
 from __future__ import annotations
@@ -33,7 +34,13 @@ from quietbit.wire.uplink import effective, weight_of
 
 __all__ = ["Point", "Progress", "Run", "simulate"]
 
-FINISHED, DIVERGED, INTERRUPTED, TARGET, REFUSED = "finished", "diverged", "interrupted", "target reached", "refused"
+FINISHED, DIVERGED, INTERRUPTED, TARGET, REFUSED = (
+    "finished",
+    "diverged",
+    "interrupted",
+    "target reached",
+    "refused",
+)
 LARGEST = 1e15  # parameters beyond it have diverged: scores would overflow float32
 
 
@@ -69,7 +76,9 @@ class Run:
     bytes_per_client: int
     seconds: float
     records: list[dict[str, Any]] = field(default_factory=list)  # of parts of your own, per round
-    clips: list[float] = field(default_factory=list)  # of a clip that moves: where it began, and after every round
+    clips: list[float] = field(
+        default_factory=list
+    )  # of a clip that moves: where it began, and after every round
     uplink_bytes: int = 0  # sent up by all clients, scouts among them
     replayed_bytes: int | None = None  # sent down to clients that replay rounds
 
@@ -99,7 +108,9 @@ class Run:
         if plan.weights is not None:
             weights = (weight_of(size, plan.weights.most_examples) for size in sizes.tolist())
             cohort = max(1, round(cohort * effective(weights) / clients))
-        return expectation(self.mechanism, cohort=cohort, rounds=self.rounds, clients=clients, trust=plan.trust)
+        return expectation(
+            self.mechanism, cohort=cohort, rounds=self.rounds, clients=clients, trust=plan.trust
+        )
 
     @property
     def observers(self) -> GuaranteePair | None:
@@ -120,20 +131,26 @@ def simulate(
 ) -> Run:
     """Train as planned and return what came of it; ``parts`` are capabilities of your own.
 
-    Every update goes through `Uplink.send`, which clips it or refuses it. A run that diverges, meets an update that is
-    not finite, is interrupted (Ctrl-C) or reaches its budget returns too, with its status and every point it has; plans
-    without a meaning are refused.
+    Every update goes through `Uplink.send`, which clips it or refuses it. A run that diverges,
+    meets an update that is not finite, is interrupted (Ctrl-C) or reaches its budget returns too,
+    with its status and every point it has; plans without a meaning are refused.
     """
     schedule = plan.schedule(problem.sizes.size)
     mechanism, account = _priced(problem, plan, training)
     collects = make_collector(problem, training.local(plan), plan, mechanism, threads)
     w = np.array(problem.initial(plan.seed), dtype=np.float32)
     v, began = np.zeros(w.size), time.perf_counter()
-    run = Run(plan, training, mechanism, account, [], FINISHED, "", 0, w, collects.bytes_per_client, 0.0)
+    run = Run(
+        plan, training, mechanism, account, [], FINISHED, "", 0, w, collects.bytes_per_client, 0.0
+    )
     if isinstance(collects, UplinkCollector) and collects.moving is not None:
         run.clips = collects.moving.history
     a_round = round_bytes(plan, mechanism, collects.bytes_per_client)
-    replay = _Replay(w, plan, training, collects, problem.sizes.size) if plan.replay is not None else None
+    replay = (
+        _Replay(w, plan, training, collects, problem.sizes.size)
+        if plan.replay is not None
+        else None
+    )
     try:
         # One thread per library call: the cohort is what is spread over threads.
         with one_thread():
@@ -141,9 +158,14 @@ def simulate(
                 clients = schedule.cohort(number)
                 if account is not None:
                     charged, limit = schedule.charged(number), plan.epsilon
-                    if limit is not None and account.worst(plan.delta, after=charged).epsilon_upper > limit:
+                    if (
+                        limit is not None
+                        and account.worst(plan.delta, after=charged).epsilon_upper > limit
+                    ):
                         run.status = TARGET
-                        run.reason = f"Round {number + 1} would exceed the budget epsilon {plan.epsilon:g}."
+                        run.reason = (
+                            f"Round {number + 1} would exceed the budget epsilon {plan.epsilon:g}."
+                        )
                         break
                     account.record(charged)
                 run.uplink_bytes += a_round
@@ -186,8 +208,12 @@ def simulate(
 class _Replay:
     """Rounds that clients replay: the step is the one that they will take, and the bytes are those that each missed."""
 
-    def __init__(self, w: Rows, plan: Plan, training: Training, collects: Collector, clients: int) -> None:
-        require(isinstance(collects, UplinkCollector), "replay", True, "left out with another collector")
+    def __init__(
+        self, w: Rows, plan: Plan, training: Training, collects: Collector, clients: int
+    ) -> None:
+        require(
+            isinstance(collects, UplinkCollector), "replay", True, "left out with another collector"
+        )
         self._collects = cast(UplinkCollector, collects)
         self._downlink = Downlink(w, ServerStep(training.lr, training.momentum))
         self._has = np.full(clients, -1)  # the round whose model a client has
@@ -213,7 +239,9 @@ class LocalRound:
     number: int
 
 
-def _records(parts: Sequence[Part], number: int, clients: NDArray[np.int64], run: Run) -> dict[str, Any]:
+def _records(
+    parts: Sequence[Part], number: int, clients: NDArray[np.int64], run: Run
+) -> dict[str, Any]:
     """Show a round to parts, the messages of its clients out and in, and return their records."""
     current = LocalRound(number)
     model = FLOAT_BYTES * run.parameters.size
@@ -230,10 +258,13 @@ def _records(parts: Sequence[Part], number: int, clients: NDArray[np.int64], run
     return records
 
 
-def _priced(problem: Problem, plan: Plan, training: Training) -> tuple[Mechanism | None, ClientCosts | None]:
+def _priced(
+    problem: Problem, plan: Plan, training: Training
+) -> tuple[Mechanism | None, ClientCosts | None]:
     """Return the mechanism of a run and the account that it will keep.
 
-    It is calibrated to the plan's own number of releases, or else to what the schedule asks of every client.
+    It is calibrated to the plan's own number of releases, or else to what the schedule asks of
+    every client.
     """
     if not plan.private:
         return None, None

@@ -1,13 +1,15 @@
 """What the simulator asks of a task, and how a run learns: what is not privacy's business, beside the plan that is.
 
-Idea     the simulator knows vectors only. A task writes the clipped updates of a few clients into rows that the
-         simulator owns, so memory is a chunk of rows however many clients a cohort has.
+Idea     the simulator knows vectors only. A task writes the clipped updates of a few clients into
+         rows that the simulator owns, so memory is a chunk of rows however many clients a cohort
+         has.
 Symbols  d = number of parameters; n_c = samples of client c; C = clip.
 Source   Guo et al. (ICML 2023), section "Experiments": client-level and sample-level privacy.
 
-Rows are float32, and clipping a float32 vector rounds every entry. Rows are therefore brought within C (1 - MARGIN):
-the roundings of the scaled entries (2^-24 each, twice for outer products) and of the norms (float64, below d 2^-52)
-stay inside the margin, so every row lies in the ball as real numbers.
+Rows are float32, and clipping a float32 vector rounds every entry. Rows are therefore brought
+within C (1 - MARGIN): the roundings of the scaled entries (2^-24 each, twice for outer products)
+and of the norms (float64, below d 2^-52) stay inside the margin, so every row lies in the ball as
+real numbers.
 """
 
 from __future__ import annotations
@@ -24,11 +26,22 @@ from quietbit.mechanism.ball import Norm
 from quietbit.run.plan import Plan
 from quietbit.target import Unit
 
-__all__ = ["LocalPlan", "Problem", "SampleProblem", "Score", "Training", "clip_factors", "clip_outside", "clip_rows"]
+__all__ = [
+    "LocalPlan",
+    "Problem",
+    "SampleProblem",
+    "Score",
+    "Training",
+    "clip_factors",
+    "clip_outside",
+    "clip_rows",
+]
 
 Rows = NDArray[np.float32]
 MARGIN = 2.0**-20
-INSIDE = 2.0**-32  # more than the roundings of a norm of 2^20 float64 terms, and far less than the margin
+INSIDE = (
+    2.0**-32
+)  # more than the roundings of a norm of 2^20 float64 terms, and far less than the margin
 MIN_CLIP, MAX_CLIP = 1e-20, 1e20  # far from the ends of float32, where its roundings are relative
 
 
@@ -37,9 +50,10 @@ MIN_CLIP, MAX_CLIP = 1e-20, 1e20  # far from the ends of float32, where its roun
 class LocalPlan:
     """What a client does with its data before anything is randomised.
 
-    With the client as ``unit`` the whole update is clipped to ``clip``; with the sample, every sample's
-    gradient is, and the update is their mean: one sample then moves it by at most clip / n_c. Several
-    ``steps`` of size ``rate`` give the update (start - end) / rate, which for one step is the gradient.
+    With the client as ``unit`` the whole update is clipped to ``clip``; with the sample, every
+    sample's gradient is, and the update is their mean: one sample then moves it by at most clip /
+    n_c. Several ``steps`` of size ``rate`` give the update (start - end) / rate, which for one step
+    is the gradient.
     """
 
     norm: Norm
@@ -65,9 +79,10 @@ class LocalPlan:
 class Training:
     """``lr`` is the server's step on the mean of the decoded updates, after momentum.
 
-    Where the clip moves, the step is in units of the clip of the round, so that a start far off does not throw the
-    model away. Clients take ``local_steps`` steps of size ``local_rate``. The model is scored at the end, every
-    ``evaluate_every`` rounds (0: never), and after the rounds of ``evaluate_at``.
+    Where the clip moves, the step is in units of the clip of the round, so that a start far off
+    does not throw the model away. Clients take ``local_steps`` steps of size ``local_rate``. The
+    model is scored at the end, every ``evaluate_every`` rounds (0: never), and after the rounds of
+    ``evaluate_at``.
     """
 
     lr: float
@@ -84,7 +99,11 @@ class Training:
         put(self, "lr", check_real(self.lr, "lr"))
         put(self, "rounds", check_int(self.rounds, "rounds", 1))
         put(self, "evaluate_every", check_int(self.evaluate_every, "evaluate_every", 0))
-        put(self, "evaluate_at", tuple(check_int(t, "evaluate_at", 1, self.rounds) for t in self.evaluate_at))
+        put(
+            self,
+            "evaluate_at",
+            tuple(check_int(t, "evaluate_at", 1, self.rounds) for t in self.evaluate_at),
+        )
         momentum = check_real(self.momentum, "momentum", at_least=0.0)
         require(momentum < 1, "momentum", self.momentum, "at least 0 and below 1")
         put(self, "local_steps", check_int(self.local_steps, "local steps", 1))
@@ -99,7 +118,11 @@ class Training:
     def evaluated(self, number: int) -> bool:
         """Return whether the model is scored after ``number`` rounds: at the end, and where asked for."""
         every = self.evaluate_every
-        return number == self.rounds or number in self.evaluate_at or bool(every and number % every == 0)
+        return (
+            number == self.rounds
+            or number in self.evaluate_at
+            or bool(every and number % every == 0)
+        )
 
 
 @final
@@ -113,7 +136,7 @@ class Score:
 
 @runtime_checkable
 class Problem(Protocol):
-    """Private data behind four questions; see `quietbit_lab.task` for the ones that are shipped."""
+    """Private data behind four requests; see `quietbit_lab.task` for the ones that are shipped."""
 
     @property
     def name(self) -> str:
@@ -134,7 +157,9 @@ class Problem(Protocol):
         """Return the starting parameters, flat."""
         ...
 
-    def updates(self, parameters: Rows, clients: NDArray[np.int64], plan: LocalPlan, out: Rows) -> None:
+    def updates(
+        self, parameters: Rows, clients: NDArray[np.int64], plan: LocalPlan, out: Rows
+    ) -> None:
         """Write the clipped update of ``clients[k]`` into row k of ``out``; called from several threads."""
         ...
 
@@ -156,7 +181,9 @@ def clip_factors(norms: Any, clip: float) -> FloatVector:
     """Return the factor, at most 1, for each norm; a norm that is not a finite number is refused."""
     lengths = np.asarray(norms, dtype=np.float64)
     if not np.isfinite(lengths).all():
-        raise InvalidParameter("gradient must be finite, got a NaN or an infinity (try a smaller step size).")
+        raise InvalidParameter(
+            "gradient must be finite, got a NaN or an infinity (try a smaller step size)."
+        )
     bound = clip * (1 - MARGIN)
     return np.asarray(np.minimum(1.0, bound / np.maximum(lengths, bound)))
 

@@ -1,9 +1,10 @@
 """What a mechanism may be able to do besides its six members, one small class each.
 
-Idea     a mechanism that can do more says so by a further base class. A caller that needs it asks once:
-         ``Summable.of(mechanism)`` returns the mechanism as one whose codes can be summed, or refuses it in the one
-         sentence that there is about it; ``Summable.find(mechanism)`` returns None instead. A wrapper has what its
-         inner mechanism has, where it says so (`Mechanism.offers`).
+Idea     a mechanism that can do more says so by a further base class. A caller that needs it asks
+         once: ``Summable.of(mechanism)`` returns the mechanism as one whose codes can be summed, or
+         refuses it in the one sentence that there is about it; ``Summable.find(mechanism)`` returns
+         None instead. A wrapper has what its inner mechanism has, where it says so
+         (`Mechanism.offers`).
 """
 
 from __future__ import annotations
@@ -61,7 +62,9 @@ class Ability(ABC):  # noqa: B024 - its subclasses have the methods
     """Something that some mechanisms can do."""
 
     __slots__ = ()
-    RULE: ClassVar[str] = "one that can do this"  # what a mechanism must be, in the refusal of others
+    RULE: ClassVar[str] = (
+        "one that can do this"  # what a mechanism must be, in the refusal of others
+    )
 
     @classmethod
     def find(cls, mechanism: Mechanism) -> Self | None:
@@ -168,7 +171,9 @@ class SampleGradients(Ability):
     RULE = "one that takes gradients one by one (calibrate with samples and keep), or get their clipped mean"
 
     @abstractmethod
-    def write_samples(self, gradients: Sequence[Parts], rng: RandomBits, kernel: Kernel, out: Body) -> None:
+    def write_samples(
+        self, gradients: Sequence[Parts], rng: RandomBits, kernel: Kernel, out: Body
+    ) -> None:
         """Fill ``out`` from the gradients of a client's samples; each gradient is given as an update's parts."""
 
 

@@ -1,11 +1,12 @@
 """Exact sums of payload bodies: one integer per coordinate, never a float.
 
-Idea     codes of b <= 16 bits stand for values. With one bit it is enough to count ones; with more, each value is a
-         fixed-point number and the kernel adds those. Floats are converted to fixed point on arrival, which is possible
-         because an honest float is bounded. Integer sums are exact and do not depend on the order. The mean is off by
-         at most 2^-36 times max |v_j| or the reach (K = 2^24).
-Symbols  v_j: what code j stands for; K: the most payloads that will be added; reach: the largest magnitude that a noisy
-         float of the mechanism can have.
+Idea     codes of b <= 16 bits stand for values. With one bit it is enough to count ones; with more,
+         each value is a fixed-point number and the kernel adds those. Floats are converted to fixed
+         point on arrival, which is possible because an honest float is bounded. Integer sums are
+         exact and do not depend on the order. The mean is off by at most 2^-36 times max |v_j| or
+         the reach (K = 2^24).
+Symbols  v_j: what code j stands for; K: the most payloads that will be added; reach: the largest
+         magnitude that a noisy float of the mechanism can have.
 """
 
 from __future__ import annotations
@@ -30,7 +31,9 @@ CHUNK = 1 << 18
 LARGEST_FLOAT = 3.4e38
 MAX_SHIFT = 52
 
-Finish: TypeAlias = Callable[[FloatVector], FloatVector]  # maps the mean of the values to the mean of the updates
+Finish: TypeAlias = Callable[
+    [FloatVector], FloatVector
+]  # maps the mean of the values to the mean of the updates
 
 
 def code_accumulator(
@@ -50,10 +53,14 @@ def code_accumulator(
     return _Symbols(bits, point, finish, kernel, np.zeros(count, dtype=np.int64), meant, honest)
 
 
-def of_floats(reach: float, count: int, max_payloads: int, honest: float = math.inf, order: int = 2) -> Accumulator:
+def of_floats(
+    reach: float, count: int, max_payloads: int, honest: float = math.inf, order: int = 2
+) -> Accumulator:
     """Return an accumulator of floats up to ``reach``, in payloads up to ``honest`` in the norm of this order."""
     most = reach * (1 + 2.0**-20)
-    require(most < LARGEST_FLOAT, "largest noisy value", most, "below 3.4e38, the largest 32-bit float")
+    require(
+        most < LARGEST_FLOAT, "largest noisy value", most, "below 3.4e38, the largest 32-bit float"
+    )
     point = FixedPoint.of(np.array([most]), max_payloads)
     return _Floats(most, point, np.zeros(count, dtype=np.int64), honest, order)
 
@@ -63,7 +70,8 @@ def of_floats(reach: float, count: int, max_payloads: int, honest: float = math.
 class FixedPoint:
     """``table[j] = round(2^shift v_j)``, for sums of at most ``most`` payloads; means are 2^-(shift + 1) off at most.
 
-    The shift is the largest with K max |v_j| 2^shift surely at most 2^62 (and max |v_j| 2^shift at most 2^52).
+    The shift is the largest with K max |v_j| 2^shift surely at most 2^62 (and max |v_j| 2^shift at
+    most 2^52).
     """
 
     table: NDArray[np.int64]
@@ -164,7 +172,9 @@ class _Floats(Accumulator):
             piece = np.abs(values[start : start + CHUNK].astype(np.float64))
             largest = float(piece.max())
             if not largest <= self.reach:
-                refuse_payload("floats of the payload", f"at most {self.reach:g} in magnitude", f"{largest:g}")
+                refuse_payload(
+                    "floats of the payload", f"at most {self.reach:g} in magnitude", f"{largest:g}"
+                )
             length += float(piece @ piece if self.order == 2 else piece.sum())
         refuse_longer(length ** (1 / self.order), self.honest)
 
@@ -172,7 +182,9 @@ class _Floats(Accumulator):
         for body in bodies:
             values = body.view("<f4")
             for start in range(0, values.size, CHUNK):
-                scaled = np.rint(values[start : start + CHUNK].astype(np.float64) * 2.0**self.point.shift)
+                scaled = np.rint(
+                    values[start : start + CHUNK].astype(np.float64) * 2.0**self.point.shift
+                )
                 self.total[start : start + CHUNK] += scaled.astype(np.int64)
 
     def reader(self, count: int) -> Reader:

@@ -1,15 +1,18 @@
 """A moving clip: any mechanism, rescaled to the clip of a round, and scouts who answer whether it is too short.
 
-Idea     a good clip is unknown beforehand and changes as a model learns. So one client in twenty, drawn in public,
-         scouts: it sends no update in that round, and answers by randomised response whether its update was no longer
-         than the round's clip. The server moves the next clip towards one that leaves the wanted share of updates
-         unchanged; the only cost is the missing updates, 5.3 % of squared error. The clip of a round is public and part
-         of the mechanism's identity. A release, update or answer, costs the larger of both (`Cost.either`), so a server
-         gains nothing by choosing who scouts; the inner account holds whatever the clip is.
-Symbols  C = this round's clip; R = radius of the inner mechanism; t = T / 2^64: an answer is true with probability t,
-         else a coin; one client in n scouts.
-Source   Andrew, Thakkar, McMahan, Ramaswamy (NeurIPS 2021), "Differentially private learning with adaptive clipping",
-         whose clients all send a bit to a trusted server; docs/theory/samplers.md, "Scouts".
+Idea     a good clip is unknown beforehand and changes as a model learns. So one client in twenty,
+         drawn in public, scouts: it sends no update in that round, and answers by randomised
+         response whether its update was no longer than the round's clip. The server moves the next
+         clip towards one that leaves the wanted share of updates unchanged; the only cost is the
+         missing updates, 5.3 % of squared error. The clip of a round is public and part of the
+         mechanism's identity. A release, update or answer, costs the larger of both
+         (`Cost.either`), so a server gains nothing by choosing who scouts; the inner account holds
+         whatever the clip is.
+Symbols  C = this round's clip; R = radius of the inner mechanism; t = T / 2^64: an answer is true
+         with probability t, else a coin; one client in n scouts.
+Source   Andrew, Thakkar, McMahan, Ramaswamy (NeurIPS 2021), "Differentially private learning with
+         adaptive clipping", whose clients all send a bit to a trusted server;
+         docs/theory/samplers.md, "Scouts".
 """
 
 from __future__ import annotations
@@ -73,7 +76,9 @@ RANKS = 2**256
 def scout_rank(run: bytes, number: int, node: int) -> int:
     """Return a node's rank in a round's public order, from 0 to 2^256 - 1; low ranks scout."""
     said = b"quietbit/scouts/" + len(run).to_bytes(8, "little") + run
-    return int.from_bytes(hashlib.sha256(said + number.to_bytes(8, "little") + node.to_bytes(8, "little")).digest())
+    return int.from_bytes(
+        hashlib.sha256(said + number.to_bytes(8, "little") + node.to_bytes(8, "little")).digest()
+    )
 
 
 def _every(value: int | None) -> int | None:
@@ -87,7 +92,8 @@ def _every(value: int | None) -> int | None:
 class AdaptiveClip(Wrapper, Scouted, SummableRows, SamplePriced, LengthBounded):
     """Any mechanism on updates clipped to ``clip``, which may differ from round to round.
 
-    One client in ``every`` answers instead (`Scout`), truly with probability ``truth``; both are None without scouts.
+    One client in ``every`` answers instead (`Scout`), truly with probability ``truth``; both are
+    None without scouts.
     """
 
     inner: Mechanism = field(converter=check_mechanism)
@@ -106,7 +112,12 @@ class AdaptiveClip(Wrapper, Scouted, SummableRows, SamplePriced, LengthBounded):
     @truth.validator
     def _check_truth(self, attribute: object, value: float | None) -> None:
         """Refuse scouts without answers, and answers without scouts."""
-        require((value is None) == (self.every is None), "truth", value, "given where clients scout, and only there")
+        require(
+            (value is None) == (self.every is None),
+            "truth",
+            value,
+            "given where clients scout, and only there",
+        )
 
     @ball.default
     def _ball(self) -> Ball:
@@ -150,7 +161,9 @@ class AdaptiveClip(Wrapper, Scouted, SummableRows, SamplePriced, LengthBounded):
         """Write the inner mechanism's release of the clipped and rescaled update."""
         kept = own_parts(update)
         length = kernel.norm(kept, self.inner.ball.norm.order)
-        self.inner.write(scaled(kept, clip_factor(length, self.clip) * self._ratio), rng, kernel, out)
+        self.inner.write(
+            scaled(kept, clip_factor(length, self.clip) * self._ratio), rng, kernel, out
+        )
 
     def accumulator(self, kernel: Kernel, max_payloads: int) -> Accumulator:
         """Return an accumulator of the inner mechanism's sums."""
@@ -186,7 +199,12 @@ class AdaptiveClip(Wrapper, Scouted, SummableRows, SamplePriced, LengthBounded):
         """Return the inner mechanism's error, in units of this clip."""
         found = self.inner.error()
         ratio = 1 / self._ratio
-        return evolve(found, squared=found.squared * ratio**2, bias=found.bias * ratio, shared=found.shared * ratio**2)
+        return evolve(
+            found,
+            squared=found.squared * ratio**2,
+            bias=found.bias * ratio,
+            shared=found.shared * ratio**2,
+        )
 
     def decoded(self, value: float) -> tuple[float, float]:
         """Return the inner moments in units of this clip; rounding never pushes a value out of its ball."""
@@ -221,7 +239,12 @@ class Scout(Mechanism, ClipMoves, SharedRows):
 
     def __attrs_post_init__(self) -> None:
         """Refuse a clip without scouts."""
-        require(self.moving.answer is not None, "moving", "without scouts", "an AdaptiveClip that clients scout for")
+        require(
+            self.moving.answer is not None,
+            "moving",
+            "without scouts",
+            "an AdaptiveClip that clients scout for",
+        )
 
     @property
     def layout(self) -> Layout:
@@ -234,10 +257,12 @@ class Scout(Mechanism, ClipMoves, SharedRows):
 
     def for_round(self, run: bytes, number: int) -> Scout:
         """Return the scout of the round's mechanism."""
-        return evolve(self, moving=evolve(self.moving, inner=self.moving.inner.for_round(run, number)))
+        return evolve(
+            self, moving=evolve(self.moving, inner=self.moving.inner.for_round(run, number))
+        )
 
     def at_clip(self, clip: float) -> Scout:
-        """Return the same question about another clip, at the same cost."""
+        """Return the same request about another clip, at the same cost."""
         return Scout(self.moving.at_clip(clip))
 
     def is_turn_of(self, run: bytes, number: int, node: int) -> bool:
@@ -272,7 +297,9 @@ class _Tally(CellCounts, AnswersAccumulator):
     """How many scouts answer that the clip left their update unchanged, and how many that it did not."""
 
     def reader(self, count: int) -> Reader:
-        raise InvalidParameter("The answers of scouts have no mean of updates; `answers` says what they have.")
+        raise InvalidParameter(
+            "The answers of scouts have no mean of updates; `answers` says what they have."
+        )
 
     def answers(self, count: int) -> Answers:
         """Return the share that the clip leaves unchanged; its deviation includes the coins and the draw of scouts."""

@@ -1,9 +1,11 @@
 """Mechanisms that add noise: the Gaussian, 32 bits per coordinate, and what it shares with other laws of noise.
 
-Idea     a release is the multiple of a grid, some 2^-16 of the noise's size, that is nearest to the clipped update plus
-         a real normal number, decided with as many random bits as it takes (`kernel/rounded.py`): rounding is
-         post-processing, so the account is that of real-valued noise.
-Symbols  C = radius; S = C for zero-out and 2C for replace-one; sigma: of the noise; rdp(alpha) = alpha S^2/(2 sigma^2).
+Idea     a release is the multiple of a grid, some 2^-16 of the noise's size, that is nearest to the
+         clipped update plus a real normal number, decided with as many random bits as it takes
+         (`kernel/rounded.py`): rounding is post-processing, so the account is that of real-valued
+         noise.
+Symbols  C = radius; S = C for zero-out and 2C for replace-one; sigma: of the noise; rdp(alpha) =
+         alpha S^2/(2 sigma^2).
 Source   Balle and Wang (2018); docs/theory/rounded-noise.md and docs/theory/samplers.md.
 """
 
@@ -26,7 +28,12 @@ from quietbit.mechanism.abilities import LengthBounded, SamplePriced
 from quietbit.mechanism.accumulate import of_floats
 from quietbit.mechanism.ball import Ball, Norm, check_ball, clipped_pieces
 from quietbit.mechanism.base import Accumulator, Body, Error, Layout, Mechanism, Parts, passed_on
-from quietbit.mechanism.family import MAX_MULTIPLIER, MIN_MULTIPLIER, SearchedFamily, check_multiplier
+from quietbit.mechanism.family import (
+    MAX_MULTIPLIER,
+    MIN_MULTIPLIER,
+    SearchedFamily,
+    check_multiplier,
+)
 from quietbit.mechanism.poison import normal_length_upper
 from quietbit.privacy.conversion import round_up
 from quietbit.privacy.cost import Cost, sample_share
@@ -47,12 +54,16 @@ class Noise(Mechanism, SamplePriced, LengthBounded):
     NORM: ClassVar[Norm]
     LAW: ClassVar[NoiseLaw]
     VARIANCE: ClassVar[float]  # of the noise of unit scale
-    REACH: ClassVar[float]  # how far payloads may exceed the radius, in units of the noise; what lies beyond is cut off
+    REACH: ClassVar[
+        float
+    ]  # how far payloads may exceed the radius, in units of the noise; what lies beyond is cut off
 
     def __attrs_post_init__(self) -> None:
         """Refuse any other norm."""
         rule = f"{self.NORM.value} for {type(self).__name__} noise"
-        require(check_ball(self.ball).norm is self.NORM, "norm of the ball", self.ball.norm.value, rule)
+        require(
+            check_ball(self.ball).norm is self.NORM, "norm of the ball", self.ball.norm.value, rule
+        )
 
     @property
     def layout(self) -> Layout:

@@ -1,7 +1,7 @@
 """The ball that updates are clipped to before they are randomised, and the exact clipping.
 
-Idea     sensitivity is a statement about real numbers, so membership is decided exactly: by the kernels' norm where
-         its error cannot matter, otherwise by an exactly rounded sum.
+Idea     sensitivity is a statement about real numbers, so membership is decided exactly: by the
+         kernels' norm where its error cannot matter, otherwise by an exactly rounded sum.
 Symbols  C = radius; N' = the kernels' norm of an update, within NORM_ERROR of the true norm N.
 Source   Guo et al. (ICML 2023), section "Vector MVU"; Shewchuk (1997) for sums whose sign is exact.
 """
@@ -25,7 +25,16 @@ from quietbit.kernel.norm import NORM_ERROR, Flat, clip_factor
 from quietbit.kernel.sampler import two_product
 from quietbit.kernel.select import default_kernel
 
-__all__ = ["Ball", "Norm", "check_ball", "clipped_pieces", "own_copy", "own_parts", "scaled", "usual_kernel"]
+__all__ = [
+    "Ball",
+    "Norm",
+    "check_ball",
+    "clipped_pieces",
+    "own_copy",
+    "own_parts",
+    "scaled",
+    "usual_kernel",
+]
 
 MAX_RADIUS = 1e30  # so that 32-bit floats can hold an update plus its noise
 MIN_RADIUS = 1e-30
@@ -75,12 +84,18 @@ class Ball:
     def of(cls, parameters: Mapping[str, Any], radius: float, norm: Norm = Norm.L2) -> Ball:
         """Build the ball for a model's updates from its parameters by name: ``Ball.of(model.state_dict(), 1.0)``.
 
-        Arrays that are not trainable (running statistics, counters, masks) are refused; the error names all of them.
+        Arrays that are not trainable (running statistics, counters, masks) are refused; the error
+        names all of them.
 
         >>> Ball.of({"weight": np.zeros((3, 2)), "bias": np.zeros(3)}, 1.0).dimension
         9
         """
-        require(isinstance(parameters, Mapping), "parameters", type(parameters).__name__, "a dict of arrays by name")
+        require(
+            isinstance(parameters, Mapping),
+            "parameters",
+            type(parameters).__name__,
+            "a dict of arrays by name",
+        )
         for name, array in parameters.items():
             fine = hasattr(array, "shape") and hasattr(array, "dtype")
             require(fine, f"parameter {name!r}", type(array).__name__, "an array")
@@ -94,8 +109,8 @@ class Ball:
     def clip(self, update: FloatArray) -> FloatArray:
         """Return a new array inside the ball: the update itself, or its scaled version rounded towards zero.
 
-        Shape and type are kept. A zero vector stays zero; NaN, infinity, a norm beyond the largest double, an
-        array without axes and a wrong number of entries are refused.
+        Shape and type are kept. A zero vector stays zero; NaN, infinity, a norm beyond the largest
+        double, an array without axes and a wrong number of entries are refused.
         """
         checked = _checked(update, self.dimension)
         measured, inside = self._locate(checked)
@@ -111,7 +126,12 @@ class Ball:
     def check_coordinate(self, value: float) -> float:
         """Return the value of one coordinate; refuse it outside the ball."""
         number = float(value)
-        require(abs(number) <= self.radius, "value of a coordinate", value, f"at most {self.radius!r} in magnitude")
+        require(
+            abs(number) <= self.radius,
+            "value of a coordinate",
+            value,
+            f"at most {self.radius!r} in magnitude",
+        )
         return number
 
     def _locate(self, checked: AnyFloats) -> tuple[float, bool]:
@@ -119,7 +139,9 @@ class Ball:
         measured = usual_kernel().norm(checked, self.norm.order)
         if abs(measured - self.radius) > 4 * NORM_ERROR * self.radius:
             return measured, measured < self.radius
-        return measured, _exactly_inside(checked.reshape(-1).astype(np.float64), self.norm, self.radius)
+        return measured, _exactly_inside(
+            checked.reshape(-1).astype(np.float64), self.norm, self.radius
+        )
 
 
 def check_ball(value: Any) -> Ball:
@@ -140,7 +162,9 @@ def _checked(update: Any, dimension: int) -> AnyFloats:
 
 def _exactly_inside(values: FloatVector, norm: Norm, radius: float) -> bool:
     """Compare the exact norm with the radius: `math.fsum` rounds once, so the sign of its result is exact."""
-    shift = 2.0 ** -math.frexp(radius)[1]  # a power of two: scaling is exact while nothing underflows
+    shift = (
+        2.0 ** -math.frexp(radius)[1]
+    )  # a power of two: scaling is exact while nothing underflows
     scaled = np.abs(values) * shift
     bound = radius * shift
     small = (scaled < TINY) & (values != 0)
@@ -199,11 +223,15 @@ def _scaled(part: Any, factor: float) -> Any:
     return np.multiply(part, factor, out=out, dtype=np.float64, casting="same_kind")
 
 
-def clipped_pieces(ball: Ball, parts: Sequence[AnyFloats], kernel: Kernel) -> Callable[[int, int], FloatVector]:
+def clipped_pieces(
+    ball: Ball, parts: Sequence[AnyFloats], kernel: Kernel
+) -> Callable[[int, int], FloatVector]:
     """Return a reader of ranges of the update, clipped to the ball, as doubles from a private copy."""
     kept = own_copy(parts)
     norm = kernel.norm(kept, ball.norm.order)
     factor = clip_factor(norm, ball.radius)
-    if factor < 1.0:  # the products are rounded to doubles: the margin keeps the rounded vector in the ball too
+    if (
+        factor < 1.0
+    ):  # the products are rounded to doubles: the margin keeps the rounded vector in the ball too
         factor = clip_factor(norm, ball.radius * (1 - ROUNDING))
     return lambda start, stop: kept[start:stop].astype(np.float64) * factor

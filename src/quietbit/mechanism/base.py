@@ -1,9 +1,10 @@
 """The interface of a mechanism: everything callers need, so that no caller asks which mechanism it has.
 
-Idea     public choices are fields of a frozen class; the private update and the randomness are arguments.
-         `write` is the only way to make a release: it clips, randomises and fills a payload's body.
-         A bad update is refused before any random bit is drawn.
-Symbols  d = dimension of the ball; b = bits per code; a body is the part of a payload after its header.
+Idea     public choices are fields of a frozen class; the private update and the randomness are
+         arguments. `write` is the only way to make a release: it clips, randomises and fills a
+         payload's body. A bad update is refused before any random bit is drawn.
+Symbols  d = dimension of the ball; b = bits per code; a body is the part of a payload after its
+         header.
 """
 
 from __future__ import annotations
@@ -21,7 +22,14 @@ from quietbit._typing import FloatVector
 from quietbit.errors import InvalidParameter, check_int, require
 from quietbit.kernel.base import MAX_DIMENSION, Kernel
 from quietbit.kernel.rng import RandomBits
-from quietbit.mechanism.abilities import Ability, Blanketed, SamplePriced, SharedRows, Summable, Wrapping
+from quietbit.mechanism.abilities import (
+    Ability,
+    Blanketed,
+    SamplePriced,
+    SharedRows,
+    Summable,
+    Wrapping,
+)
 from quietbit.mechanism.ball import Ball
 from quietbit.privacy.cost import Cost
 from quietbit.privacy.shuffle import shuffled_cost
@@ -56,7 +64,9 @@ Parts: TypeAlias = Sequence[Any]  # arrays that together, in order, are one flat
 Reader: TypeAlias = Callable[[int, int], FloatVector]  # values of coordinates start .. stop - 1
 FLOAT_BITS = 32
 WIDTHS = (*range(1, 17), FLOAT_BITS)
-LEFT_OUT = {"left_out": True}  # metadata of a field that an identity includes only where it differs from the default
+LEFT_OUT = {
+    "left_out": True
+}  # metadata of a field that an identity includes only where it differs from the default
 
 
 @final
@@ -84,7 +94,11 @@ class Layout:
     @classmethod
     def opaque(cls, dimension: int, size: int) -> Layout:
         """Lay out ``size`` bytes for an update of this dimension."""
-        return cls(0, check_int(dimension, "dimension", 1, MAX_DIMENSION), check_int(size, "bytes of the body", 1))
+        return cls(
+            0,
+            check_int(dimension, "dimension", 1, MAX_DIMENSION),
+            check_int(size, "bytes of the body", 1),
+        )
 
 
 @final
@@ -92,10 +106,11 @@ class Layout:
 class Error:
     """The error of a decoded update, for the worst update in the ball, averaged over noise and public randomness.
 
-    ``squared``: the mean squared error per coordinate; ``shared``: the part of it that all clients of a round share, so
-    that averaging does not reduce it; ``response``: a lower bound on the share of the update that is decoded; all after
-    dividing by ``gain``, the slope of the decoded mean at 0. ``bias``: the decoded mean at 0. ``unitless``: decoded
-    values are not updates until they are divided by the gain (`Sign`).
+    ``squared``: the mean squared error per coordinate; ``shared``: the part of it that all clients
+    of a round share, so that averaging does not reduce it; ``response``: a lower bound on the share
+    of the update that is decoded; all after dividing by ``gain``, the slope of the decoded mean at
+    0. ``bias``: the decoded mean at 0. ``unitless``: decoded values are not updates until they are
+    divided by the gain (`Sign`).
     """
 
     squared: float
@@ -190,10 +205,11 @@ class Batch(ABC):
 class Mechanism(ABC):
     """A randomised map from a ball to payload bodies, with its cost, its error and its decoder.
 
-    A mechanism defines six members: `ball`, a field, `layout`, `write`, `accumulator`, `cost` and `error`. What it can
-    do besides is a further base class (`quietbit.mechanism.abilities`). Callers use `privacy`, `expectation` and
-    `variance`, which validate their arguments. A frozen class (attrs or dataclass) of numbers, strings, designs or
-    further such classes has an identity on the wire (`registry`).
+    A mechanism defines six members: `ball`, a field, `layout`, `write`, `accumulator`, `cost` and
+    `error`. What it can do besides is a further base class (`quietbit.mechanism.abilities`).
+    Callers use `privacy`, `expectation` and `variance`, which validate their arguments. A frozen
+    class (attrs or dataclass) of numbers, strings, designs or further such classes has an identity
+    on the wire (`registry`).
     """
 
     __slots__ = ()
@@ -268,7 +284,8 @@ class Mechanism(ABC):
 def shuffled_privacy(mechanism: Mechanism, adjacency: Adjacency, crowd: int) -> Cost:
     """Return the cost of one release to a client, for observers of a shuffle of ``crowd`` clients, one release each.
 
-    A mechanism that is not private at delta = 0 is refused; `quietbit.privacy.shuffle` lists the assumptions.
+    A mechanism that is not private at delta = 0 is refused; `quietbit.privacy.shuffle` lists the
+    assumptions.
     """
     which = Adjacency(adjacency)
     far = mechanism.privacy(Adjacency.REPLACE_ONE)
@@ -290,8 +307,8 @@ def passed_on(path: str) -> Any:
 class Wrapper(Mechanism, Wrapping):
     """A mechanism around ``inner``, an attrs field of the subclass; what it does not override, ``inner`` answers.
 
-    Costs are never delegated: a wrapper defines `cost`, and those of `sample_cost` and `sum_cost` it has. An ability
-    that it passes on is a further base class, and there where ``inner`` has it.
+    Costs are never delegated: a wrapper defines `cost`, and those of `sample_cost` and `sum_cost`
+    it has. An ability that it passes on is a further base class, and there where ``inner`` has it.
     """
 
     __slots__ = ()
@@ -347,5 +364,7 @@ def check_mechanism(value: Any, name: str = "mechanism") -> Mechanism:
     if not isinstance(value, Mechanism):
         held = isinstance(getattr(value, "mechanism", None), Mechanism)
         inside = ", which has one: pass found.mechanism" if held else ""
-        raise InvalidParameter(f"{name}: expected a Mechanism, got a {type(value).__name__}{inside}.", name=name)
+        raise InvalidParameter(
+            f"{name}: expected a Mechanism, got a {type(value).__name__}{inside}.", name=name
+        )
     return value

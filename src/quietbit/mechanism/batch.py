@@ -1,19 +1,23 @@
 """Secret batches of a site's samples: the sum of one, or several private steps on such batches per release.
 
-Idea     every sample of the site is in the batch with probability q, independently, and only the site learns which.
-         It releases the sum of the batch's clipped gradients divided by a public number m (about q times the site's
-         samples), never by the number drawn: one sample then moves the release by at most C / m, whatever m is. A
-         wrong m costs accuracy but no privacy, so a server may choose it. With local steps a site takes T steps of
-         DP-SGD, each a release of a batch that is priced as if it were observed, and sends the difference of models,
+Idea     every sample of the site is in the batch with probability q, independently, and only the
+         site learns which. It releases the sum of the batch's clipped gradients divided by a public
+         number m (about q times the site's samples), never by the number drawn: one sample then
+         moves the release by at most C / m, whatever m is. A wrong m costs accuracy but no privacy,
+         so a server may choose it. With local steps a site takes T steps of DP-SGD, each a release
+         of a batch that is priced as if it were observed, and sends the difference of models,
          rounded at random without bias: post-processing, because the gate itself adds the steps up.
-Symbols  q: ``rate``; m: ``expected``; C: radius; T: ``steps``; eta: ``step_size``; g_t: the t-th release, decoded;
-         D = eta (g_1 + ... + g_T); y: D rotated in blocks; s: its largest coordinate, a float32; L = 2^``bits`` - 1.
-Source   Abadi et al. (2016), Algorithm 1; `privacy.subsampling` for the price; Alistarh et al. (2017), rounding.
+Symbols  q: ``rate``; m: ``expected``; C: radius; T: ``steps``; eta: ``step_size``; g_t: the t-th
+         release, decoded; D = eta (g_1 + ... + g_T); y: D rotated in blocks; s: its largest
+         coordinate, a float32; L = 2^``bits`` - 1.
+Source   Abadi et al. (2016), Algorithm 1; `privacy.subsampling` for the price; Alistarh et al.
+         (2017), rounding.
 
-A sum longer than m C is clipped to the ball again, which moves no two sums apart; nor does rounding, whose errors are
-kept and added at the end (Knuth's two-sum). A gradient that is not finite counts as zero: refusing the batch would let
-one sample decide between the sum of all others and nothing. If an app takes fewer steps, the gate takes the rest on
-empty batches: otherwise their number would be an unpriced answer.
+A sum longer than m C is clipped to the ball again, which moves no two sums apart; nor does
+rounding, whose errors are kept and added at the end (Knuth's two-sum). A gradient that is not
+finite counts as zero: refusing the batch would let one sample decide between the sum of all others
+and nothing. If an app takes fewer steps, the gate takes the rest on empty batches: otherwise their
+number would be an unpriced answer.
 """
 
 from __future__ import annotations
@@ -103,13 +107,21 @@ class _OfBatches(Wrapper, Batches, SamplePriced):
 
     def write(self, update: Parts, rng: RandomBits, kernel: Kernel, out: Body) -> None:
         """Refuse: an update is already a mean, or a difference of models."""
-        raise InvalidParameter("update must be given as the gradients of batches that the gate drew, got a mean.")
+        raise InvalidParameter(
+            "update must be given as the gradients of batches that the gate drew, got a mean."
+        )
 
-    def write_samples(self, gradients: Sequence[Parts], rng: RandomBits, kernel: Kernel, out: Body) -> None:
+    def write_samples(
+        self, gradients: Sequence[Parts], rng: RandomBits, kernel: Kernel, out: Body
+    ) -> None:
         """Release the clipped gradients as the first batch; later batches are empty."""
         total = self.begin(rng, kernel)
         for one in gradients:
-            total.add(np.concatenate([np.asarray(part, dtype=np.float64).reshape(-1) for part in one])[None])
+            total.add(
+                np.concatenate([np.asarray(part, dtype=np.float64).reshape(-1) for part in one])[
+                    None
+                ]
+            )
         total.write(out)
 
 
@@ -131,10 +143,17 @@ class PoissonBatch(_OfBatches, SharedRows):
     def __attrs_post_init__(self) -> None:
         """Refuse a mechanism that projects and clips a mean, and balls where clipping can move two sums apart."""
         inner = self.inner
-        whole = kept_coordinates(inner) == inner.ball.dimension or EachSample.find(inner) is not None
+        whole = (
+            kept_coordinates(inner) == inner.ball.dimension or EachSample.find(inner) is not None
+        )
         plain = Batches.find(inner) is None
         require(whole and plain, "inner", type(inner).__name__, "a mechanism or a ProjectedSamples")
-        require(self.ball.norm is Norm.L2, "norm of the ball", self.ball.norm.value, "l2 for batches of samples")
+        require(
+            self.ball.norm is Norm.L2,
+            "norm of the ball",
+            self.ball.norm.value,
+            "l2 for batches of samples",
+        )
 
     batch = passed_on("expected")
     sampling_rate = passed_on("rate")
@@ -154,8 +173,15 @@ class PoissonBatch(_OfBatches, SharedRows):
 
     def sample_cost(self, adjacency: Adjacency, samples: int) -> Cost:
         """Return the inner mechanism's cost, amplified by secret sampling; ``samples`` must be the expected number."""
-        require(samples == self.expected, "samples", samples, f"{self.expected}, what the sum is divided by")
-        near, far = (self.inner.privacy(which, samples) for which in (Adjacency.ZERO_OUT, adjacency))
+        require(
+            samples == self.expected,
+            "samples",
+            samples,
+            f"{self.expected}, what the sum is divided by",
+        )
+        near, far = (
+            self.inner.privacy(which, samples) for which in (Adjacency.ZERO_OUT, adjacency)
+        )
         return (far if self.rate == 1.0 else poisson_cost(near, far, self.rate)).bare()
 
 
@@ -186,12 +212,19 @@ class BatchSum(Batch):
         whole = self._mechanism.ball
         fits = rows.ndim == 2 and rows.shape[1] == whole.dimension
         require(fits, "gradients", rows.shape, f"rows of {whole.dimension} entries")
-        require(self.count + len(rows) <= MOST_SAMPLES, "number of gradients", "more", f"at most {MOST_SAMPLES}")
+        require(
+            self.count + len(rows) <= MOST_SAMPLES,
+            "number of gradients",
+            "more",
+            f"at most {MOST_SAMPLES}",
+        )
         for row in rows:
             one = self._clipped(np.asarray(row, dtype=np.float64))
             total = self._total + one
             before = total - one
-            self._missed += (one - (total - before)) + (self._total - before)  # exactly what rounding lost
+            self._missed += (one - (total - before)) + (
+                self._total - before
+            )  # exactly what rounding lost
             self._total = total
             self.count += 1
 
@@ -199,7 +232,9 @@ class BatchSum(Batch):
         try:
             clipped = self._mechanism.ball.clip(row)
             if self._projected is not None:
-                clipped = self._ball.clip(self._projected.project([clipped], 1.0, self._nonce, self._kernel))
+                clipped = self._ball.clip(
+                    self._projected.project([clipped], 1.0, self._nonce, self._kernel)
+                )
             return np.asarray(clipped, dtype=np.float64)
         except InvalidParameter:  # a NaN, an infinity, a norm beyond the largest double
             return np.zeros_like(self._total)
@@ -241,10 +276,14 @@ class LocalSteps(_OfBatches, LengthBounded, PoisonBounded):
 
     def __attrs_post_init__(self) -> None:
         """Refuse an inner mechanism that does not release batches, and shared rows: a site's model needs all rows."""
-        require(Batches.of(self.inner).steps == 1, "inner", type(self.inner).__name__, "a PoissonBatch")
+        require(
+            Batches.of(self.inner).steps == 1, "inner", type(self.inner).__name__, "a PoissonBatch"
+        )
         size = self.ball.dimension
         most = MOST_NUMBERS // size
-        require(self.steps <= most, "local_steps", self.steps, f"at most {most} for {size} coordinates")
+        require(
+            self.steps <= most, "local_steps", self.steps, f"at most {most} for {size} coordinates"
+        )
         own = SharedRows.find(self.inner) is None
         require(own, "rows", "shared", "left out where sites take steps of their own")
 
@@ -281,7 +320,8 @@ class LocalSteps(_OfBatches, LengthBounded, PoisonBounded):
     def error(self) -> Error:
         """Return the error of the steps' noise and of the rounding, for a difference that is mostly noise.
 
-        The largest of d normal coordinates is about sqrt(2 log 2d) deviations; larger signals are rounded coarser.
+        The largest of d normal coordinates is about sqrt(2 log 2d) deviations; larger signals are
+        rounded coarser.
         """
         noise = self.steps * self.step_size**2 * self.inner.error().squared
         largest = 2 * math.log(2 * self.ball.dimension)
@@ -347,11 +387,17 @@ class _Steps(Batch):
             self.step()
         mechanism = self._mechanism
         rotation = self._mechanism._rotation
-        turned = self._kernel.rotate([self._difference], rotation.seed, rotation.block, kind=np.float64)
+        turned = self._kernel.rotate(
+            [self._difference], rotation.seed, rotation.block, kind=np.float64
+        )
         largest = np.float32(max(float(np.abs(turned).max()), float(SMALLEST)))
-        scale = np.nextafter(largest, np.float32(np.inf))  # keeps every coordinate at or below the highest level
+        scale = np.nextafter(
+            largest, np.float32(np.inf)
+        )  # keeps every coordinate at or below the highest level
         levels = mechanism._levels
-        codes = independent_rounding((turned / float(scale) + 1) / 2 * levels, self._rng.draw(turned.size))
+        codes = independent_rounding(
+            (turned / float(scale) + 1) / 2 * levels, self._rng.draw(turned.size)
+        )
         out[:SCALE] = np.frombuffer(scale.astype("<f4").tobytes(), dtype=np.uint8)
         packed = self._kernel.pack(np.clip(codes, 0, levels).astype(np.uint8), mechanism.bits)
         out[SCALE:] = np.frombuffer(packed, dtype=np.uint8)
@@ -371,11 +417,15 @@ class _Differences(Accumulator):
         scale = float(body[:SCALE].view("<f4")[0])
         most = self.mechanism._longest
         if not 0 < scale <= most:
-            refuse_payload("largest coordinate of the payload", f"above 0 and at most {most:g}", f"{scale:g}")
+            refuse_payload(
+                "largest coordinate of the payload", f"above 0 and at most {most:g}", f"{scale:g}"
+            )
         used = self.mechanism.bits * self.total.size % 8
         if used and int(body[-1]) >> used:
             refuse_payload("padding bits", "zero", int(body[-1]) >> used)
-        most += 2 * scale * math.sqrt(self.total.size) / self.mechanism._levels  # a code is less than one level away
+        most += (
+            2 * scale * math.sqrt(self.total.size) / self.mechanism._levels
+        )  # a code is less than one level away
         refuse_longer(float(np.linalg.norm(self._read(body))), most * (1 + 1e-9))
 
     def add(self, bodies: Sequence[Body]) -> None:
@@ -384,7 +434,9 @@ class _Differences(Accumulator):
 
     def _read(self, body: Body) -> FloatVector:
         codes = self.kernel.unpack(body[SCALE:].tobytes(), self.mechanism.bits, self.total.size)
-        return np.asarray(float(body[:SCALE].view("<f4")[0]) * (2.0 * codes / self.mechanism._levels - 1.0))
+        return np.asarray(
+            float(body[:SCALE].view("<f4")[0]) * (2.0 * codes / self.mechanism._levels - 1.0)
+        )
 
     def reader(self, count: int) -> Reader:
         values = self.total / count
@@ -406,5 +458,7 @@ def site_release(
     if local_steps is None:
         return batch
     if local_rate is None:
-        raise InvalidParameter.of("local_rate", "given where sites take local steps: the learning rate of each")
+        raise InvalidParameter.of(
+            "local_rate", "given where sites take local steps: the learning rate of each"
+        )
     return LocalSteps(batch, local_steps, local_rate, local_bits)

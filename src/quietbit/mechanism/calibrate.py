@@ -1,8 +1,9 @@
 """Calibration: the most accurate mechanism of a family that meets a target, or of all families.
 
-Idea     the family does the search; the account is that of the mechanism itself, so the guarantee never exceeds the
-         target, whatever the search did. The error is reported beside the Gaussian's at the same target.
-         ``auto`` asks every family and, of those with nearly the smallest error, takes the one that sends fewest bytes.
+Idea     the family does the search; the account is that of the mechanism itself, so the guarantee
+         never exceeds the target, whatever the search did. The error is reported beside the
+         Gaussian's at the same target. ``auto`` asks every family and, of those with nearly the
+         smallest error, takes the one that sends fewest bytes.
 """
 
 from __future__ import annotations
@@ -27,7 +28,15 @@ from quietbit.mechanism.registry import families, family
 from quietbit.privacy.guarantee import Guarantee
 from quietbit.target import Adjacency, Target
 
-__all__ = ["AUTO", "AUTO_RULE", "Alternative", "Calibration", "alternatives", "calibrate", "smallest_of_the_best"]
+__all__ = [
+    "AUTO",
+    "AUTO_RULE",
+    "Alternative",
+    "Calibration",
+    "alternatives",
+    "calibrate",
+    "smallest_of_the_best",
+]
 
 AUTO = "auto"  # in place of a family's name: the best of all families
 AUTO_RULE = "of the mechanisms within 5 % of the least error, the one that sends the fewest bytes"
@@ -41,11 +50,12 @@ Priced: TypeAlias = Callable[[Mechanism], Guarantee]
 class Calibration:
     """A mechanism that meets a target, with its guarantee and its error (`quietbit.mechanism.Error`).
 
-    ``gaussian_squared_error`` is the error of a Gaussian calibrated to the same target on the L2 ball of the same
-    radius. ``saturated``: the target allows more than a certified mechanism of this kind can reveal in one release
-    (I-MVU and MVU from an epsilon of 30 on, the vector mechanism above 18 zero-out or 30 replace-one), so that the
-    guarantee is more than 1e-4 below it; several releases of the same update spend more. ``reason`` says why ``auto``
-    chose this mechanism.
+    ``gaussian_squared_error`` is the error of a Gaussian calibrated to the same target on the L2
+    ball of the same radius. ``saturated``: the target allows more than a certified mechanism of
+    this kind can reveal in one release (I-MVU and MVU from an epsilon of 30 on, the vector
+    mechanism above 18 zero-out or 30 replace-one), so that the guarantee is more than 1e-4 below
+    it; several releases of the same update spend more. ``reason`` says why ``auto`` chose this
+    mechanism.
     """
 
     mechanism: Mechanism
@@ -106,18 +116,22 @@ def calibrate(
     """Return the most accurate mechanism of its kind whose releases together stay within (epsilon, delta).
 
     Args:
-        mechanism: the name of a family: ``imvu``, ``vmvu``, ``mvu``, ``gaussian``, ``laplace``, ``sign`` (of the noise
-            that fits the ball's norm), ``skellam``, or another package's; ``auto`` for the best: of those within 5 %
-            of the smallest error, the one that sends the fewest bytes.
+        mechanism: the name of a family: ``imvu``, ``vmvu``, ``mvu``, ``gaussian``, ``laplace``,
+            ``sign`` (of the noise that fits the ball's norm), ``skellam``, or another package's;
+            ``auto`` for the best: of those within 5 % of the smallest error, the one that sends the
+            fewest bytes.
         ball: the ball that updates are clipped to.
-        epsilon: the target for all releases of one party together; met to a relative 1e-4 from below.
+        epsilon: the target for all releases of one party together; met to a relative 1e-4 from
+            below.
         delta: in [0, 1); 0 needs a pure mechanism.
         adjacency: which two data sets are neighbours.
         releases: how many releases the same party makes.
-        samples: how many samples a client has, where the privacy unit is one sample rather than the client. With
-            ``keep``, their gradients are then sent by `Uplink.send_samples`.
-        sampling_rate: the probability of each of a site's samples (about ``samples``) to be in a secret batch.
-        local_steps: private steps that a site takes on its batches before it sends the difference of models.
+        samples: how many samples a client has, where the privacy unit is one sample rather than the
+            client. With ``keep``, their gradients are then sent by `Uplink.send_samples`.
+        sampling_rate: the probability of each of a site's samples (about ``samples``) to be in a
+            secret batch.
+        local_steps: private steps that a site takes on its batches before it sends the difference
+            of models.
         local_rate: the learning rate of such a step.
         local_bits: bits per coordinate of that difference, 1 to 8.
         bits: per code; 1 by default, 16 for ``skellam``.
@@ -126,36 +140,64 @@ def calibrate(
         clamp: of ``imvu``.
         decoder: of ``imvu``: ``alphabet`` or ``unbiased-at-zero``.
         design: calibrate beta for this design (``imvu``).
-        rotate: mix coordinates by a public rotation first (``imvu`` on an L2 ball), by default; False as in the paper.
-        keep: how many rotated coordinates a client keeps, a power of two, or ``auto``: as many as make the projection
-            cost at most 1 % of the error. By default ``vmvu`` keeps 1,024 or more, and the others keep all.
-        rows: ``own``, the kept rows are drawn by every release (default), or ``shared`` by all clients of a round.
-        account: the guarantee of the most exposed party, where that is not ``releases`` times the mechanism's cost.
+        rotate: mix coordinates by a public rotation first (``imvu`` on an L2 ball), by default;
+            False as in the paper.
+        keep: how many rotated coordinates a client keeps, a power of two, or ``auto``: as many as
+            make the projection cost at most 1 % of the error. By default ``vmvu`` keeps 1,024 or
+            more, and the others keep all.
+        rows: ``own``, the kept rows are drawn by every release (default), or ``shared`` by all
+            clients of a round.
+        account: the guarantee of the most exposed party, where that is not ``releases`` times the
+            mechanism's cost.
 
     A target too small for the mechanism is refused, and so is a choice that it does not use.
     """
     target = Target(epsilon, delta, adjacency, releases=releases).limited()
     require(isinstance(ball, Ball), "ball", ball, "a Ball")
     if mechanism == AUTO:
-        for name, value in (("sampling_rate", sampling_rate), ("local_steps", local_steps), ("rows", rows)):
-            require(value is None, name, value, f"left out for {AUTO}: name the mechanism that it is for")
+        for name, value in (
+            ("sampling_rate", sampling_rate),
+            ("local_steps", local_steps),
+            ("rows", rows),
+        ):
+            require(
+                value is None,
+                name,
+                value,
+                f"left out for {AUTO}: name the mechanism that it is for",
+            )
         unused = Choices(bits, levels, beta, clamp, decoder, design, rotate=rotate)
         rule = "named where bits, levels, beta, clamp, decoder, design or rotate are"
         require(unused == Choices(), "mechanism", AUTO, rule)
-        return _chosen(alternatives(ball, target, samples=samples, keep=keep, account=account), target)
+        return _chosen(
+            alternatives(ball, target, samples=samples, keep=keep, account=account), target
+        )
     chosen = family(mechanism)
     own = keep if "keep" in chosen.uses else None  # other families keep coordinates by a wrapper
     whose = rows if "rows" in chosen.uses else None
     named = rows is None or whose is not None or keep is not None
     require(named, "rows", rows, "left out where all coordinates are kept")
-    choices = Choices(bits, levels, beta, clamp, decoder, design, own, rotate, whose, by_sample=samples is not None)
+    choices = Choices(
+        bits,
+        levels,
+        beta,
+        clamp,
+        decoder,
+        design,
+        own,
+        rotate,
+        whose,
+        by_sample=samples is not None,
+    )
     choices.check(chosen)
 
     if sampling_rate is None:
         rule = "left out unless sites draw batches, with a sampling rate"
         require(local_steps is None and local_rate is None, "local_steps", local_steps, rule)
     elif samples is None:
-        raise InvalidParameter.of("samples", "given where batches are drawn: about how many a site has")
+        raise InvalidParameter.of(
+            "samples", "given where batches are drawn: about how many a site has"
+        )
 
     def whole(found: Mechanism) -> Mechanism:
         if sampling_rate is not None and samples is not None:
@@ -211,8 +253,8 @@ def alternatives(
 ) -> tuple[Alternative, ...]:
     """Calibrate every family to the target; on an L2 ball also with the fewest coordinates kept for 1 % more error.
 
-    With ``keep`` given, all keep that many. ``baselines``: include mechanisms that are for comparison only.
-    ``report(fraction, message)`` is called with the progress.
+    With ``keep`` given, all keep that many. ``baselines``: include mechanisms that are for
+    comparison only. ``report(fraction, message)`` is called with the progress.
     """
     ways: list[tuple[str, int | str | None]] = []
     broken = []
@@ -224,24 +266,39 @@ def alternatives(
             continue
         if not one.baseline or baselines:
             ways.append((word, keep))
-        if keep is None and ball.norm is Norm.L2 and samples is None and "keep" not in one.uses and not one.baseline:
+        if (
+            keep is None
+            and ball.norm is Norm.L2
+            and samples is None
+            and "keep" not in one.uses
+            and not one.baseline
+        ):
             ways.append((word, "auto"))
     found = []
     for place, (word, kept) in enumerate(ways):
         if report is not None:
             report(place / len(ways), word)
-        look = _looked if account is None else _looked.__wrapped__  # a caller's account is not cached
+        look = (
+            _looked if account is None else _looked.__wrapped__
+        )  # a caller's account is not cached
         found.append(look(word, kept, ball, target, samples, account))
     return (*found, *broken)
 
 
 @lru_cache(maxsize=256)
 def _looked(
-    word: str, keep: int | str | None, ball: Ball, target: Target, samples: int | None, account: Priced | None
+    word: str,
+    keep: int | str | None,
+    ball: Ball,
+    target: Target,
+    samples: int | None,
+    account: Priced | None,
 ) -> Alternative:
     baseline = family(word).baseline
     try:
-        found = calibrate(word, ball=ball, **target.keywords(), samples=samples, keep=keep, account=account)
+        found = calibrate(
+            word, ball=ball, **target.keywords(), samples=samples, keep=keep, account=account
+        )
     except QuietbitError as error:
         return Alternative(word, keep, None, str(error), baseline)
     return Alternative(word, keep, found, baseline=baseline)
@@ -254,12 +311,19 @@ def smallest_of_the_best(errors: Sequence[float], sizes: Sequence[int]) -> int:
     1
     """
     enough = NEARLY * min(errors)
-    return min((place for place, error in enumerate(errors) if error <= enough), key=lambda k: (sizes[k], errors[k], k))
+    return min(
+        (place for place, error in enumerate(errors) if error <= enough),
+        key=lambda k: (sizes[k], errors[k], k),
+    )
 
 
 def _chosen(ways: Sequence[Alternative], target: Target) -> Calibration:
     """Return what ``auto`` chooses among mechanisms whose decoded mean is the update, with its reason."""
-    reached = [(way.mechanism, way.calibration) for way in ways if way.calibration is not None and not way.baseline]
+    reached = [
+        (way.mechanism, way.calibration)
+        for way in ways
+        if way.calibration is not None and not way.baseline
+    ]
     known = [(word, found) for word, found in reached if not found.error.unitless]
     if not known:
         said = "; ".join(f"{way.mechanism}: {way.refusal.rstrip('.')}" for way in ways)

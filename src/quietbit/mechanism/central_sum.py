@@ -1,12 +1,14 @@
 """Calibration behind secure aggregation: the mechanism whose sums meet a target.
 
-Idea     the target is met by the account of the sum over n clients, in which the other clients' bits are the noise. A
-         small epsilon e per bit keeps probabilities near 1/2, at the cost of a factor cosh(e/2)^2 in variance; beta,
-         which scales small coordinates up and clamps large ones, is searched from the private side. e starts at 1/2
-         and grows while the clamp would be within four deviations of a rotated coordinate.
-Symbols  n: clients in a sum; k of them honest; c = 2^b - 1 bits to a code of b bits (binomial designs);
-         error: expected squared error of a coordinate of the decoded *mean* of n clients, for the worst updates;
-         bits on the wire: ceil(log2(c n + 1)) per parameter, the masking modulus included.
+Idea     the target is met by the account of the sum over n clients, in which the other clients'
+         bits are the noise. A small epsilon e per bit keeps probabilities near 1/2, at the cost of
+         a factor cosh(e/2)^2 in variance; beta, which scales small coordinates up and clamps large
+         ones, is searched from the private side. e starts at 1/2 and grows while the clamp would be
+         within four deviations of a rotated coordinate.
+Symbols  n: clients in a sum; k of them honest; c = 2^b - 1 bits to a code of b bits (binomial
+         designs); error: expected squared error of a coordinate of the decoded *mean* of n clients,
+         for the worst updates; bits on the wire: ceil(log2(c n + 1)) per parameter, the masking
+         modulus included.
 Source   docs/theory/secure-aggregation.md.
 """
 
@@ -48,11 +50,12 @@ MORE = "more clients in a sum or fewer releases would help"
 class SumCalibration:
     """A mechanism whose secure sums meet a target.
 
-    ``wire_bits`` is what a client sends per parameter; ``squared_error`` is that of a coordinate of the mean; rotated
-    coordinates beyond ``clamped_at`` in magnitude are clamped to it; ``response`` is a lower bound on the decoded share
-    of an update. ``saturated``: the target allows more than the largest beta spends. Where only some coordinates are
-    kept, ``mechanism`` is a `Projected` on rows 0 (take those of a round with ``at``), and ``projection_error`` is the
-    part of the error that the projection of a mean of norm ``mean_norm`` makes up.
+    ``wire_bits`` is what a client sends per parameter; ``squared_error`` is that of a coordinate of
+    the mean; rotated coordinates beyond ``clamped_at`` in magnitude are clamped to it; ``response``
+    is a lower bound on the decoded share of an update. ``saturated``: the target allows more than
+    the largest beta spends. Where only some coordinates are kept, ``mechanism`` is a `Projected` on
+    rows 0 (take those of a round with ``at``), and ``projection_error`` is the part of the error
+    that the projection of a mean of norm ``mean_norm`` makes up.
     """
 
     mechanism: InterpolatedMVU | Projected
@@ -99,21 +102,29 @@ def calibrate_sum(
         delta: above 0; at 0 a sum is no better than a single client.
         adjacency: what the neighbouring world is.
         clients: how many codes are in a sum.
-        min_honest_clients: how many of them at least answer and do not collude with the server; all by default.
+        min_honest_clients: how many of them at least answer and do not collude with the server; all
+            by default.
         releases: how many sums the same client takes part in.
         bits: of a code, 1 to 4; with more than one the design is binomial.
         design_epsilon: of each bit; chosen by default. Beta is solved for, and inputs are clamped.
         decoder: which values codes stand for.
         rotate: whether updates in an L2 ball are rotated first: they are unless this is False.
-        keep: how many rotated coordinates all clients keep, a power of two, or ``auto``; all by default.
-        mean_norm: assumed or measured norm of the mean update, for the projection's error; the radius by default.
-        account: the guarantee of all releases together, where it is not that of ``releases`` sums fixed beforehand.
+        keep: how many rotated coordinates all clients keep, a power of two, or ``auto``; all by
+            default.
+        mean_norm: assumed or measured norm of the mean update, for the projection's error; the
+            radius by default.
+        account: the guarantee of all releases together, where it is not that of ``releases`` sums
+            fixed beforehand.
     """
-    target = Target(epsilon, delta, adjacency, trust=Trust.SECURE_AGGREGATION, releases=releases).limited()
+    target = Target(
+        epsilon, delta, adjacency, trust=Trust.SECURE_AGGREGATION, releases=releases
+    ).limited()
     require(target.delta > 0, "delta", delta, "above 0 for a sum")
     require(isinstance(ball, Ball), "ball", ball, "a Ball")
     count = check_int(clients, "clients", 2, MOST_CLIENTS)
-    sure = check_int(count if min_honest_clients is None else min_honest_clients, "min_honest_clients", 2, count)
+    sure = check_int(
+        count if min_honest_clients is None else min_honest_clients, "min_honest_clients", 2, count
+    )
     width = check_int(bits, "bits", 1, MOST_BINOMIAL_BITS)
     many = 2**width - 1
 
@@ -123,12 +134,22 @@ def calibrate_sum(
     else:
         norm = check_real(mean_norm, "mean_norm", at_most=ball.radius)
     if keep is not None:
-        require(ball.norm is Norm.L2, "norm of the ball", ball.norm.value, "l2 where coordinates are kept")
+        require(
+            ball.norm is Norm.L2,
+            "norm of the ball",
+            ball.norm.value,
+            "l2 where coordinates are kept",
+        )
         if keep == "auto":
             dense = calibrate_sum(
-                ball=ball, **target.keywords(), clients=count, min_honest_clients=min_honest_clients, bits=bits,
-                rotate=rotate, account=account,
-            )  # fmt: skip
+                ball=ball,
+                **target.keywords(),
+                clients=count,
+                min_honest_clients=min_honest_clients,
+                bits=bits,
+                rotate=rotate,
+                account=account,
+            )
             keep = fewest_kept(dense.squared_error / norm**2, ball.dimension)
         ball = Ball(ball.norm, ball.radius, check_int(keep, "keep", 1, padded_size(ball.dimension)))
 
@@ -137,13 +158,20 @@ def calibrate_sum(
 
         def roughly(beta: float) -> float:
             price = math.cosh(each * min(beta, 1.0) / 2) ** 2
-            slope = many * (each * beta / 2 * target.adjacency.radii) ** 2 / 2 * min(1.0, price / sure)
+            slope = (
+                many * (each * beta / 2 * target.adjacency.radii) ** 2 / 2 * min(1.0, price / sure)
+            )
             return Cost.linear(slope * target.releases).epsilon(target.delta)
 
         return largest_private(roughly, LEAST_BETA, MAX_BETA, target.epsilon, "a sum", MORE)
 
     round_ball = ball.norm is Norm.L2
-    require(round_ball or not rotate, "rotate", rotate, "False on an l1 ball, whose norm no rotation keeps")
+    require(
+        round_ball or not rotate,
+        "rotate",
+        rotate,
+        "False on an l1 ball, whose norm no rotation keeps",
+    )
     if keep is None and round_ball and rotate is not False:
         turn = rotation_for(ball.dimension, whole=True)
     else:
@@ -174,7 +202,11 @@ def calibrate_sum(
         cost = found.sum_privacy(sure, which)
         return (cost * target.releases).epsilon(target.delta)
 
-    found = build(largest_private(spent, LEAST_BETA, MAX_BETA, target.epsilon, "a sum", MORE, start=guess(each)))
+    found = build(
+        largest_private(
+            spent, LEAST_BETA, MAX_BETA, target.epsilon, "a sum", MORE, start=guess(each)
+        )
+    )
     lost = 0.0
     mechanism: InterpolatedMVU | Projected = found
     if keep is not None:
@@ -184,7 +216,9 @@ def calibrate_sum(
     missed = (1 - response) * norm**2 / whole.dimension
     return SumCalibration(
         mechanism=mechanism,
-        guarantee=Guarantee(spent(found.beta), target.delta, Unit.CLIENT, target.adjacency, target.trust),
+        guarantee=Guarantee(
+            spent(found.beta), target.delta, Unit.CLIENT, target.adjacency, target.trust
+        ),
         clients=count,
         min_honest_clients=sure,
         releases=target.releases,

@@ -1,11 +1,13 @@
 """Sample the vector mechanism's output directly, for profiles too steep for a search.
 
-Idea     along the direction u the output has density h(t) against N(0,1), across it it is plain noise: draw t, then z
-         = g + (t - <u, g>) u with g standard normal, and round z to a few bits (`kernel/expand.py`), which is
-         post-processing. Only codes leave, so z is computed in doubles, with a bound on how far it is off; where a code
-         is not certain, random words are lengthened and z is computed again in decimal arithmetic.
-Symbols  A_s = the first cell of step s, 0 = A_0 < A_1 < ... < A_m = 2^127; w_s = the weight of step s; k = count; b =
-         bits; w = the odd number of 63 bits that a word's quantile is taken of (`kernel/expand.py`).
+Idea     along the direction u the output has density h(t) against N(0,1), across it it is plain
+         noise: draw t, then z = g + (t - <u, g>) u with g standard normal, and round z to a few
+         bits (`kernel/expand.py`), which is post-processing. Only codes leave, so z is computed in
+         doubles, with a bound on how far it is off; where a code is not certain, random words are
+         lengthened and z is computed again in decimal arithmetic.
+Symbols  A_s = the first cell of step s, 0 = A_0 < A_1 < ... < A_m = 2^127; w_s = the weight of step
+         s; k = count; b = bits; w = the odd number of 63 bits that a word's quantile is taken of
+         (`kernel/expand.py`).
 Source   docs/theory/samplers.md, "Codes drawn directly": what an account may use, and its proof.
 """
 
@@ -41,7 +43,10 @@ __all__ = ["DIRECT_STREAMS", "code_error_upper", "draw_codes", "step_cells", "st
 CELL_BITS = 127
 CELLS = 2**CELL_BITS
 FARTHEST = 11.0  # edges: their cells are then fine enough for the account's blur
-DIRECT_STREAMS = (0, 1)  # streams of a release's words: step, place and seed; then the words that lengthen those of g
+DIRECT_STREAMS = (
+    0,
+    1,
+)  # streams of a release's words: step, place and seed; then the words that lengthen those of g
 UNIT = 2.0**-53
 LOW = np.uint64(2**63 - 1)
 NEWTON = Decimal("1e-12")
@@ -60,7 +65,9 @@ def step_cells(edges: Sequence[float] | FloatVector) -> tuple[int, ...]:
         with localcontext(DIGITS):
             found.append(int((distribution(value) * CELLS).to_integral_value()))
     found.append(CELLS)
-    require(all(a < b for a, b in pairwise(found)), "edges", "others", "increasing, with cells between")
+    require(
+        all(a < b for a, b in pairwise(found)), "edges", "others", "increasing, with cells between"
+    )
     return tuple(found)
 
 
@@ -68,8 +75,15 @@ def step_limits(cells: Sequence[int], weights: Sequence[float] | FloatVector) ->
     """Return floor(2^128 P(step <= s)) for all steps but the last, P proportional to cells times weight, exactly."""
     widths = [b - a for a, b in pairwise(cells)]
     heights = np.asarray(weights, dtype=np.float64).tolist()
-    require(len(heights) == len(widths), "weights", len(heights), f"one for each of {len(widths)} steps")
-    require(all(0.0 <= weight < math.inf for weight in heights), "weights", "others", "finite and not negative")
+    require(
+        len(heights) == len(widths), "weights", len(heights), f"one for each of {len(widths)} steps"
+    )
+    require(
+        all(0.0 <= weight < math.inf for weight in heights),
+        "weights",
+        "others",
+        "finite and not negative",
+    )
     # Denominators of doubles are powers of two, so the largest is common to all.
     ratios = [weight.as_integer_ratio() for weight in heights]
     common = max(denominator for _, denominator in ratios)
@@ -96,8 +110,8 @@ def draw_codes(
 ) -> NDArray[np.uint8]:
     """Return the codes of z = g + (t - <u, g>) u, where u is the direction of ``vector``.
 
-    The first stream's words 0 and 1 choose the step, 2 and 3 the place in it, 4 and 5 are the seed of g. The second
-    stream is read only if a code is not certain.
+    The first stream's words 0 and 1 choose the step, 2 and 3 the place in it, 4 and 5 are the seed
+    of g. The second stream is read only if a code is not certain.
     """
     require(len(limits) == len(cells) - 2, "limits", len(limits), f"{len(cells) - 2} whole numbers")
     direction, _ = unit(vector)
@@ -112,7 +126,9 @@ def draw_codes(
     gap = np.abs(z[:, None] - quantiser.thresholds).min(axis=1)
     if bool(np.all(gap > _doubt(direction, words, along))):
         return quantiser.encode(z)
-    return _certain_codes(vector, place, words, block.uniform64(streams[1], 0, direction.size), quantiser)
+    return _certain_codes(
+        vector, place, words, block.uniform64(streams[1], 0, direction.size), quantiser
+    )
 
 
 def code_error_upper(count: int, bits: int, largest: float) -> float:
@@ -142,8 +158,8 @@ def _word_of(place: int) -> int:
 def _doubt(direction: FloatVector, words: NDArray[np.uint64], along: int) -> FloatVector:
     """Bound how far an entry of the computed z may be from the exact one, whatever the bits that were not drawn.
 
-    a: rounding of the normal and the last addition; b: of t, <u, g>, the direction and two products; 2/w for its own
-    word, and |u_i| times what the words of t and <u, g> leave open.
+    a: rounding of the normal and the last addition; b: of t, <u, g>, the direction and two
+    products; 2/w for its own word, and |u_i| times what the words of t and <u, g> leave open.
     """
     size = direction.size
     reach = LARGEST * (1.0 + math.sqrt(size))
@@ -157,12 +173,18 @@ def _doubt(direction: FloatVector, words: NDArray[np.uint64], along: int) -> Flo
     size_u = np.abs(direction)
     # 0 times infinity would be NaN: t does not move an entry where u is zero.
     shared = float(np.sum(open_[size_u > 0] * size_u[size_u > 0]))
-    doubt: FloatVector = (a + open_ + np.where(size_u > 0, np.maximum(size_u, 1e-300) * (b + shared), 0.0)) * 1.000001
+    doubt: FloatVector = (
+        a + open_ + np.where(size_u > 0, np.maximum(size_u, 1e-300) * (b + shared), 0.0)
+    ) * 1.000001
     return doubt
 
 
 def _certain_codes(
-    vector: FloatVector, place: int, words: NDArray[np.uint64], more: NDArray[np.uint64], quantiser: NormalQuantiser
+    vector: FloatVector,
+    place: int,
+    words: NDArray[np.uint64],
+    more: NDArray[np.uint64],
+    quantiser: NormalQuantiser,
 ) -> NDArray[np.uint8]:
     """Return the codes from 128-bit words, in decimal arithmetic."""
     with localcontext(DIGITS):
@@ -176,7 +198,8 @@ def _certain_codes(
         g = []
         for word, extra in zip(words.tolist(), more.tolist(), strict=True):
             odd = (word & (2**63 - 1)) | 1
-            # The cell (odd - 1 .. odd + 1) / 2^64 has 2^64 parts of probability 2^-127; the middle of one of them.
+            # The cell (odd - 1 .. odd + 1) / 2^64 has 2^64 parts of probability 2^-127; the middle
+            # of one of them.
             g.append(_quantile(((odd - 1) << 64) + 2 * extra + 1, 128, negative=word >= 2**63))
         gap = t - sum((a * b for a, b in zip(u, g, strict=True)), Decimal(0))
         z = [b + gap * a for a, b in zip(u, g, strict=True)]
@@ -187,7 +210,8 @@ def _certain_codes(
 def _quantile(numerator: int, bits: int, *, negative: bool) -> Decimal:
     """Return the normal quantile whose tail is numerator / 2^bits <= 1/2, from a double and one step of third order.
 
-    With d = (Q(x) - q) / phi(x) the quantile is x + d + x d^2 / 2 up to (1 + 2 x^2) d^3 / 6; d is below 1e-12.
+    With d = (Q(x) - q) / phi(x) the quantile is x + d + x d^2 / 2 up to (1 + 2 x^2) d^3 / 6; d is
+    below 1e-12.
     """
     q = Decimal(numerator) / 2**bits
     x = -float(special.ndtri(float(q)))

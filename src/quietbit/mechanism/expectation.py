@@ -1,12 +1,14 @@
 """What to expect of a run before it starts: the noise relative to the updates, and a one-word verdict.
 
-Idea     a server sees the mean of a cohort plus noise. The length of the noise is given as a multiple of the clip, the
-         largest norm of a mean of updates. Over a run the noise of the rounds averages out and what clients agree on
-         does not, so a run is judged by the noise of a round over the root of the number of rounds.
+Idea     a server sees the mean of a cohort plus noise. The length of the noise is given as a
+         multiple of the clip, the largest norm of a mean of updates. Over a run the noise of the
+         rounds averages out and what clients agree on does not, so a run is judged by the noise of
+         a round over the root of the number of rounds.
 Symbols  d = dimension; C = clip; m = cohort; T = rounds; e = squared error of a decoded coordinate.
-         nu = noise of a round's mean / C: sqrt(d e / m) / C; sqrt(d e) / (m C) where noise is added once, to the sum.
-         rho = nu / sqrt(T).
-Source   docs/how-to/what-to-expect.md; thresholds: benchmarks/expectations.py, benchmarks/README.md.
+         nu = noise of a round's mean / C: sqrt(d e / m) / C; sqrt(d e) / (m C) where noise is added
+         once, to the sum. rho = nu / sqrt(T).
+Source   docs/how-to/what-to-expect.md; thresholds: benchmarks/expectations.py,
+         benchmarks/README.md.
 """
 
 from __future__ import annotations
@@ -121,15 +123,23 @@ class Expectation:
         masks = "secure aggregation" if summed <= USEFUL_UP_TO else ""
         words = ", or ".join(word for word in (f"about {least} clients", small, masks) if word)
         near = self.verdict is Verdict.HOPELESS and USEFUL_UP_TO < summed <= HOPELESS_ABOVE
-        return f"a useful run takes {words}" + (" (secure aggregation would make it hard instead)" if near else "")
+        return f"a useful run takes {words}" + (
+            " (secure aggregation would make it hard instead)" if near else ""
+        )
 
 
 def expectation(
-    mechanism: Mechanism, *, cohort: int, rounds: int = 1, clients: int | None = None, trust: Trust | str = Trust.LOCAL
+    mechanism: Mechanism,
+    *,
+    cohort: int,
+    rounds: int = 1,
+    clients: int | None = None,
+    trust: Trust | str = Trust.LOCAL,
 ) -> Expectation:
     """Return what to expect of ``rounds`` rounds in which ``cohort`` of ``clients`` clients send updates.
 
-    The mechanism is calibrated for all releases of a client; under central trust its noise is added once, to the sum.
+    The mechanism is calibrated for all releases of a client; under central trust its noise is added
+    once, to the sum.
     """
     many = check_int(cohort, "cohort", 1)
     times = check_int(rounds, "rounds", 1)

@@ -1,8 +1,9 @@
 """Families of mechanisms: their choices, and the search for the strength that meets a target.
 
-Idea     a family turns a ball, some choices and one number, the strength, into a mechanism. The mechanism's epsilon is
-         non-decreasing in a loss (the strength, or one over it), so a bracket is narrowed until its private end is
-         within 2e-5 of the target. The private end is returned, whatever the search did.
+Idea     a family turns a ball, some choices and one number, the strength, into a mechanism. The
+         mechanism's epsilon is non-decreasing in a loss (the strength, or one over it), so a
+         bracket is narrowed until its private end is within 2e-5 of the target. The private end is
+         returned, whatever the search did.
 Symbols  loss: the search variable: a design's epsilon, beta, or one over a noise multiplier.
 Source   the paper tunes by grid; ending on the private side is dp_accounting's rule.
 """
@@ -23,9 +24,18 @@ from quietbit.mechanism.base import Mechanism
 from quietbit.target import Target
 
 __all__ = [
-    "FEWER", "MAX_MULTIPLIER", "MIN_MULTIPLIER", "OWN", "SHARED", "Choices", "EpsilonOf", "Family", "SearchedFamily",
-    "check_multiplier", "largest_private",
-]  # fmt: skip
+    "FEWER",
+    "MAX_MULTIPLIER",
+    "MIN_MULTIPLIER",
+    "OWN",
+    "SHARED",
+    "Choices",
+    "EpsilonOf",
+    "Family",
+    "SearchedFamily",
+    "check_multiplier",
+    "largest_private",
+]
 
 ACCURACY = 2e-5
 FEWER = "fewer releases or another mechanism would help"
@@ -37,7 +47,9 @@ FACTS = ("rotated", "by_sample")  # fields of `Choices` that are known, not chos
 MIN_MULTIPLIER = 1e-6  # of noise, in units of the radius
 MAX_MULTIPLIER = 1e7
 
-EpsilonOf: TypeAlias = Callable[[Mechanism], float]  # the epsilon of a mechanism for the most exposed party
+EpsilonOf: TypeAlias = Callable[
+    [Mechanism], float
+]  # the epsilon of a mechanism for the most exposed party
 
 
 def check_multiplier(value: Any, name: str = "noise_multiplier") -> float:
@@ -50,7 +62,8 @@ def check_multiplier(value: Any, name: str = "noise_multiplier") -> float:
 class Choices:
     """The choices of a mechanism beside its strength; None leaves a choice to the family.
 
-    Two are facts: ``rotated``, no coordinate is large; ``by_sample``, the privacy unit is one sample of a client.
+    Two are facts: ``rotated``, no coordinate is large; ``by_sample``, the privacy unit is one
+    sample of a client.
     """
 
     bits: int | None = None
@@ -82,8 +95,8 @@ class Choices:
 class Family(ABC):
     """All mechanisms of one name; a subclass is frozen and has these fields.
 
-    ``uses``: the `Choices` that matter; ``strength``: the name of its strength, ``design_epsilon`` or
-    ``noise_multiplier``.
+    ``uses``: the `Choices` that matter; ``strength``: the name of its strength, ``design_epsilon``
+    or ``noise_multiplier``.
     """
 
     __slots__ = ()
@@ -99,7 +112,9 @@ class Family(ABC):
         """Return the mechanism of the given strength."""
 
     @abstractmethod
-    def calibrated(self, ball: Ball, choices: Choices, target: Target, account: EpsilonOf) -> Mechanism:
+    def calibrated(
+        self, ball: Ball, choices: Choices, target: Target, account: EpsilonOf
+    ) -> Mechanism:
         """Return the most accurate mechanism whose account meets the target."""
 
 
@@ -108,9 +123,10 @@ class Family(ABC):
 class SearchedFamily(Family):
     """A family whose strength is found by search; ``build`` makes the mechanism of a loss.
 
-    ``limits`` gives the smallest and the largest loss; ``inverse``: the strength is one over the loss, as for noise;
-    ``remedy`` names what would allow a smaller target; ``direct`` makes the mechanism of a strength where that is not
-    the loss searched for; ``prepare`` fills in choices before a search.
+    ``limits`` gives the smallest and the largest loss; ``inverse``: the strength is one over the
+    loss, as for noise; ``remedy`` names what would allow a smaller target; ``direct`` makes the
+    mechanism of a strength where that is not the loss searched for; ``prepare`` fills in choices
+    before a search.
     """
 
     name: str
@@ -133,7 +149,9 @@ class SearchedFamily(Family):
             return self.direct(ball, value, choices)
         return self.build(ball, 1 / value if self.inverse else value, choices)
 
-    def calibrated(self, ball: Ball, choices: Choices, target: Target, account: EpsilonOf) -> Mechanism:
+    def calibrated(
+        self, ball: Ball, choices: Choices, target: Target, account: EpsilonOf
+    ) -> Mechanism:
         """Return the mechanism with the largest loss that still meets the target."""
         chosen = self.prepare(ball, choices)
         low, high = self.limits(ball, chosen)
@@ -141,7 +159,11 @@ class SearchedFamily(Family):
         def measured(loss: float) -> float:
             return account(self.build(ball, loss, chosen))
 
-        return self.build(ball, largest_private(measured, low, high, target.epsilon, self.name, self.remedy), chosen)
+        return self.build(
+            ball,
+            largest_private(measured, low, high, target.epsilon, self.name, self.remedy),
+            chosen,
+        )
 
 
 def largest_private(
@@ -179,8 +201,15 @@ def largest_private(
         value = account(private)
         stride = 2 * stride
     if math.isinf(value):
-        raise InvalidParameter.of("delta", f"above 0 here: {name} has no account at delta 0 for this ball")
-    require(value <= target, "epsilon", target, f"at least {value:.4g}, the least that {name} reaches here ({remedy})")
+        raise InvalidParameter.of(
+            "delta", f"above 0 here: {name} has no account at delta 0 for this ball"
+        )
+    require(
+        value <= target,
+        "epsilon",
+        target,
+        f"at least {value:.4g}, the least that {name} reaches here ({remedy})",
+    )
     if above == math.inf:
         revealing, above = _first_above(safe, private, high, target, stride)
     if above <= target:
@@ -212,7 +241,9 @@ def _first_above(
     return high, account(high)
 
 
-def _between(private: float, value: float, revealing: float, above: float, aim: float, step: int) -> float:
+def _between(
+    private: float, value: float, revealing: float, above: float, aim: float, step: int
+) -> float:
     """Return a loss inside the bracket: by log-log interpolation, and by bisection at every third step."""
     left = math.log(private)
     right = math.log(revealing)

@@ -1,15 +1,17 @@
 """The interpolated MVU mechanism (I-MVU): interpolated log-probabilities, one symbol per coordinate.
 
-Idea     eta(x) is linear between the design's levels; every coordinate draws j ~ softmax(eta(x)) independently.
-         Unclamped (the paper's text) x ranges over [(1-beta)/2, (1+beta)/2]; clamped (the published code) x is cut to
-         [0, 1]. Each range has its own constants, and the certificate covers the doubles that the sampler uses.
+Idea     eta(x) is linear between the design's levels; every coordinate draws j ~ softmax(eta(x))
+         independently. Unclamped (the paper's text) x ranges over [(1-beta)/2, (1+beta)/2]; clamped
+         (the published code) x is cut to [0, 1]. Each range has its own constants, and the
+         certificate covers the doubles that the sampler uses.
 Symbols  x = 1/2 + beta u/(2C), C = radius; symbol j decodes to (C/beta)(2 a_j - 1).
 Source   Guo et al. (ICML 2023), section "Interpolated MVU mechanism", Theorems 1 and 2.
 
-Unbiased at zero. E[a | x] has slope k = sum_j a_j P'(j|x) at x = 1/2; the alphabet 1/2 + (a - E[a|1/2])/k is unbiased
-to first order there. For one bit and two levels it is 1/2 -+ 1/epsilon, whose variance meets the Cramer-Rao bound.
-Slack. |u_k| > C/m holds for fewer than m^p coordinates of a vector in the L_p ball, so at most m^p of them see the
-whole range's smallest probability and the rest that of the inner range.
+Unbiased at zero. E[a | x] has slope k = sum_j a_j P'(j|x) at x = 1/2; the alphabet 1/2 + (a -
+E[a|1/2])/k is unbiased to first order there. For one bit and two levels it is 1/2 -+ 1/epsilon,
+whose variance meets the Cramer-Rao bound. Slack. |u_k| > C/m holds for fewer than m^p coordinates
+of a vector in the L_p ball, so at most m^p of them see the whole range's smallest probability and
+the rest that of the inner range.
 """
 
 from __future__ import annotations
@@ -28,17 +30,37 @@ from quietbit.errors import check_int, check_real, require
 from quietbit.kernel.base import Kernel
 from quietbit.kernel.rng import RandomBits
 from quietbit.kernel.sampler import SAMPLING_ERROR, Sampler
-from quietbit.mechanism.abilities import Designed, Rotating, RoughMoments, SamplePriced, Shortening, Summable
+from quietbit.mechanism.abilities import (
+    Designed,
+    Rotating,
+    RoughMoments,
+    SamplePriced,
+    Shortening,
+    Summable,
+)
 from quietbit.mechanism.accumulate import code_accumulator
 from quietbit.mechanism.ball import Ball, Norm, check_ball
-from quietbit.mechanism.base import LEFT_OUT, Accumulator, Body, Error, Layout, Mechanism, Parts, passed_on
+from quietbit.mechanism.base import (
+    LEFT_OUT,
+    Accumulator,
+    Body,
+    Error,
+    Layout,
+    Mechanism,
+    Parts,
+    passed_on,
+)
 from quietbit.mechanism.family import Choices, SearchedFamily
 from quietbit.mechanism.rotation import Rotation, check_rotated, response_lower, rotation_for
 from quietbit.privacy.aggregate import aggregate_cost, codes_deviation_upper
 from quietbit.privacy.conversion import round_up
 from quietbit.privacy.cost import Cost, sample_share, sampling_slack_upper
 from quietbit.privacy.divergence import smallest_probability_lower
-from quietbit.privacy.interpolated import dominated_l2_cost, interpolated_l1_cost, interpolated_l2_cost
+from quietbit.privacy.interpolated import (
+    dominated_l2_cost,
+    interpolated_l1_cost,
+    interpolated_l2_cost,
+)
 from quietbit.target import Adjacency
 
 __all__ = ["FAMILIES", "MAX_BETA", "UNBIASED", "Decoder", "InterpolatedMVU"]
@@ -72,14 +94,17 @@ def _clamp(value: bool) -> bool:
 
 @final
 @frozen
-class InterpolatedMVU(Mechanism, SamplePriced, Summable, Designed, Rotating, RoughMoments, Shortening):
+class InterpolatedMVU(
+    Mechanism, SamplePriced, Summable, Designed, Rotating, RoughMoments, Shortening
+):
     """I-MVU of a design on updates in an L1 or L2 ball.
 
-    ``beta``, above 0 and up to 65,536, spreads small coordinates over the design's range; ``clamp`` clamps inputs to
-    [0, 1]. ``decoder`` chooses the values of symbols on the server and does not affect privacy: the design's alphabet
-    rescaled to be unbiased to first order at a coordinate of zero, or the alphabet itself, as in the paper, which
-    stretches small coordinates by the error's ``gain`` (1.04 to 9 in its experiments). ``rotation`` first mixes the
-    coordinates of updates in an L2 ball; None, as in the paper, leaves them unchanged.
+    ``beta``, above 0 and up to 65,536, spreads small coordinates over the design's range; ``clamp``
+    clamps inputs to [0, 1]. ``decoder`` chooses the values of symbols on the server and does not
+    affect privacy: the design's alphabet rescaled to be unbiased to first order at a coordinate of
+    zero, or the alphabet itself, as in the paper, which stretches small coordinates by the error's
+    ``gain`` (1.04 to 9 in its experiments). ``rotation`` first mixes the coordinates of updates in
+    an L2 ball; None, as in the paper, leaves them unchanged.
     """
 
     design: Design = field(converter=check_design)
@@ -93,7 +118,9 @@ class InterpolatedMVU(Mechanism, SamplePriced, Summable, Designed, Rotating, Rou
 
     @sampler.default
     def _sampler(self) -> Sampler:
-        return Sampler.from_design(self.design, self.beta / (2 * self.ball.radius), *self.input_range)
+        return Sampler.from_design(
+            self.design, self.beta / (2 * self.ball.radius), *self.input_range
+        )
 
     @values.default
     def _values(self) -> FloatVector:
@@ -131,7 +158,9 @@ class InterpolatedMVU(Mechanism, SamplePriced, Summable, Designed, Rotating, Rou
 
     def distance(self, adjacency: Adjacency) -> float:
         """Return the largest distance of two neighbours' inputs: reaches, or corners of the box that a clamp leaves."""
-        corner = math.pow(self.ball.dimension, 1 / self.ball.norm.order) * (self.certified_range[1] - 0.5)
+        corner = math.pow(self.ball.dimension, 1 / self.ball.norm.order) * (
+            self.certified_range[1] - 0.5
+        )
         return adjacency.radii * min(self.reach, corner * (1 + 1e-15))
 
     @property
@@ -142,7 +171,9 @@ class InterpolatedMVU(Mechanism, SamplePriced, Summable, Designed, Rotating, Rou
     def __attrs_post_init__(self) -> None:
         """Refuse a rotation of another dimension, or of an L1 ball."""
         if self.rotation is not None:
-            check_int(self.rotation.block, "block of the rotation", 1, check_rotated(self.ball).dimension)
+            check_int(
+                self.rotation.block, "block of the rotation", 1, check_rotated(self.ball).dimension
+            )
 
     def write(self, update: Parts, rng: RandomBits, kernel: Kernel, out: Body) -> None:
         """Clip, rotate, sample and pack one symbol per coordinate in one pass of the kernel."""
@@ -152,14 +183,18 @@ class InterpolatedMVU(Mechanism, SamplePriced, Summable, Designed, Rotating, Rou
         if turn is None:
             kernel.sample_clipped(self.sampler, update, order, radius, rng, out)
         elif turn.exact:
-            kernel.sample_clipped(self.sampler, [turn.exactly(update, self.ball, kernel)], order, radius, rng, out)
+            kernel.sample_clipped(
+                self.sampler, [turn.exactly(update, self.ball, kernel)], order, radius, rng, out
+            )
         else:
             kernel.sample_rotated(self.sampler, update, turn.seed, turn.block, radius, rng, out)
 
     def accumulator(self, kernel: Kernel, max_payloads: int) -> Accumulator:
         """Return an accumulator of the symbols' values, rotated back once per mean."""
         back = None if self.rotation is None else self.rotation.back
-        return code_accumulator(self.values, self.bits, self.ball.dimension, kernel, max_payloads, back)
+        return code_accumulator(
+            self.values, self.bits, self.ball.dimension, kernel, max_payloads, back
+        )
 
     @property
     def prepares(self) -> str:
@@ -169,7 +204,8 @@ class InterpolatedMVU(Mechanism, SamplePriced, Summable, Designed, Rotating, Rou
     def error(self) -> Error:
         """Return the largest variance over the coordinates of updates, and the loss of clamped ones, by enumeration.
 
-        The squared biases of an update of length C add up to at most its missing part, C^2 (1 - response).
+        The squared biases of an update of length C add up to at most its missing part, C^2 (1 -
+        response).
         """
         block = None if self.rotation is None else self.rotation.block
         radius = self.ball.radius
@@ -207,7 +243,9 @@ class InterpolatedMVU(Mechanism, SamplePriced, Summable, Designed, Rotating, Rou
 
     def distribution(self, value: float) -> FloatVector:
         """Return the probabilities of all symbols for a coordinate, rotated or not, of this value."""
-        offset = float(np.clip(self.sampler.scale * self.ball.check_coordinate(value), *self.sampler.t_range))
+        offset = float(
+            np.clip(self.sampler.scale * self.ball.check_coordinate(value), *self.sampler.t_range)
+        )
         return np.asarray(_laws(self.design, np.array([offset]))[0])
 
     def decoded(self, value: float) -> tuple[float, float]:
@@ -225,31 +263,39 @@ class InterpolatedMVU(Mechanism, SamplePriced, Summable, Designed, Rotating, Rou
     def cost(self, adjacency: Adjacency) -> Cost:
         """Return the cost of one release, sampling slack included.
 
-        L1 ball: pure (Theorem 1, with the constant of the path through the centre, or the zero-out one), and at finite
-        orders no more than the L2 account. L2 ball: with two levels a dominating Gaussian pair (sharp where inputs are
-        clamped) beside Theorem 2, with more a certified kappa_alpha.
+        L1 ball: pure (Theorem 1, with the constant of the path through the centre, or the zero-out
+        one), and at finite orders no more than the L2 account. L2 ball: with two levels a
+        dominating Gaussian pair (sharp where inputs are clamped) beside Theorem 2, with more a
+        certified kappa_alpha.
         """
         return self._exact_cost(adjacency).with_slack(self._slack)
 
     def sample_cost(self, adjacency: Adjacency, samples: int) -> Cost:
         """Return the cost to one of ``samples`` samples, which moves x by its share of the reach from any point."""
         if self.rotation is not None:
-            require(self.rotation.exact, "rotation", self.rotation, "exact where samples are protected")
+            require(
+                self.rotation.exact, "rotation", self.rotation, "exact where samples are protected"
+            )
         moved = round_up(self.reach * sample_share(adjacency, samples), 1e-14)
         return self._exact_cost(Adjacency.REPLACE_ONE, moved).with_slack(self._slack)
 
     def sum_cost(self, clients: int, adjacency: Adjacency) -> Cost:
         """Return the cost of one secure sum of ``clients`` releases to one of the clients.
 
-        ``clients``, from 2 to 100,000, counts honest clients that answer and do not collude with the server. Designs of
-        more bits whose codes are not sums of equal bits (`binomial_design`) are refused.
+        ``clients``, from 2 to 100,000, counts honest clients that answer and do not collude with
+        the server. Designs of more bits whose codes are not sums of equal bits (`binomial_design`)
+        are refused.
         """
         distance, (low, high) = self.distance(adjacency), self.certified_range
         alone = self._exact_cost(adjacency)
         slack = self._slack
         if self.bits > 1:
-            slack = round_up(slack + self.ball.dimension * codes_deviation_upper(self.design, low, high))
-        return aggregate_cost(self.design, distance, clients, adjacency, low, high, alone=alone).with_slack(slack)
+            slack = round_up(
+                slack + self.ball.dimension * codes_deviation_upper(self.design, low, high)
+            )
+        return aggregate_cost(
+            self.design, distance, clients, adjacency, low, high, alone=alone
+        ).with_slack(slack)
 
     def mean_from_sum(self, total: NDArray[Any], clients: int) -> FloatVector:
         """Return the mean of the decoded updates from sums of codes; values that are not evenly spaced are refused."""
@@ -261,7 +307,9 @@ class InterpolatedMVU(Mechanism, SamplePriced, Summable, Designed, Rotating, Rou
         sums = np.asarray(total, dtype=np.float64)
         largest = count * (len(values) - 1)
         inside = bool(np.all((sums >= 0) & (sums <= largest)))
-        require(inside, "sums of codes", (float(sums.min()), float(sums.max())), f"from 0 to {largest}")
+        require(
+            inside, "sums of codes", (float(sums.min()), float(sums.max())), f"from 0 to {largest}"
+        )
         mean = np.asarray(float(values[0]) + step * (sums / count))
         if self.rotation is None:
             return mean
@@ -278,7 +326,9 @@ class InterpolatedMVU(Mechanism, SamplePriced, Summable, Designed, Rotating, Rou
             if many >= size:
                 break
             inner = self.reach / cut + ROUNDING
-            least = smallest_probability_lower(self.design, max(low, 0.5 - inner), min(high, 0.5 + inner))
+            least = smallest_probability_lower(
+                self.design, max(low, 0.5 - inner), min(high, 0.5 + inner)
+            )
             few = sampling_slack_upper(many, worst, SAMPLING_ERROR)
             best = min(best, few + sampling_slack_upper(size - many, least, SAMPLING_ERROR))
         return best
@@ -288,7 +338,9 @@ class InterpolatedMVU(Mechanism, SamplePriced, Summable, Designed, Rotating, Rou
         one, (low, high) = moved < math.inf, self.certified_range
         distance = min(self.distance(adjacency), moved)
         if self.ball.norm is Norm.L1:
-            return interpolated_l1_cost(self.design, distance, adjacency, low, high, in_ball=not one)
+            return interpolated_l1_cost(
+                self.design, distance, adjacency, low, high, in_ball=not one
+            )
         if self.design.spec.input_levels == 2:
             if one:
                 single = distance
@@ -330,7 +382,9 @@ def _build(ball: Ball, loss: float, choices: Choices) -> InterpolatedMVU:
     if choices.design is not None:
         return InterpolatedMVU(choices.design, ball, loss, clamp, decoder, turn)
     design = closed_design(DesignSpec(choices.levels or 2, choices.bits or 1, loss))
-    return InterpolatedMVU(design, ball, 1.0 if choices.beta is None else choices.beta, clamp, decoder, turn)
+    return InterpolatedMVU(
+        design, ball, 1.0 if choices.beta is None else choices.beta, clamp, decoder, turn
+    )
 
 
 def _rotation(ball: Ball, choices: Choices) -> Rotation | None:
@@ -339,7 +393,12 @@ def _rotation(ball: Ball, choices: Choices) -> Rotation | None:
         wanted = ball.norm is Norm.L2
     else:
         wanted = choices.rotate
-    require(ball.norm is Norm.L2 or not wanted, "rotate", wanted, "False on an l1 ball, whose norm no rotation keeps")
+    require(
+        ball.norm is Norm.L2 or not wanted,
+        "rotate",
+        wanted,
+        "False on an l1 ball, whose norm no rotation keeps",
+    )
     if wanted and not choices.rotated:
         return rotation_for(ball.dimension, exact=choices.by_sample)
     return None
@@ -348,8 +407,9 @@ def _rotation(ball: Ball, choices: Choices) -> Rotation | None:
 def _share(ball: Ball, block: int | None) -> float | None:
     """Return the share of the radius at which a coordinate is clamped; None where clamping would gain little.
 
-    At a tenth a dominating pair has 1.9 % more variance than Gaussian noise. A cut at three deviations of a rotated
-    coordinate takes 0.6 % of an update at most; without a rotation an evenly spread one is eight times below the cut.
+    At a tenth a dominating pair has 1.9 % more variance than Gaussian noise. A cut at three
+    deviations of a rotated coordinate takes 0.6 % of an update at most; without a rotation an
+    evenly spread one is eight times below the cut.
     """
     if block is None:
         share = 8 / math.sqrt(ball.dimension)
@@ -370,14 +430,23 @@ def _given(ball: Ball, strength: float, choices: Choices) -> InterpolatedMVU:
     design = choices.design
     if design is None:
         design = solve(DesignSpec(choices.levels or 2, choices.bits or 1, strength))
-    require(design.spec.epsilon == strength, "design_epsilon", strength, f"{design.spec.epsilon!r}, the design's")
-    return _build(ball, 1.0 if choices.beta is None else choices.beta, evolve(choices, design=design))
+    require(
+        design.spec.epsilon == strength,
+        "design_epsilon",
+        strength,
+        f"{design.spec.epsilon!r}, the design's",
+    )
+    return _build(
+        ball, 1.0 if choices.beta is None else choices.beta, evolve(choices, design=design)
+    )
 
 
 def _sharpened(ball: Ball, choices: Choices) -> Choices:
     """Clamp inputs of one bit on an L2 ball where that makes the account sharp."""
     turn = _rotation(ball, choices)
-    share = _share(ball, ball.dimension if choices.rotated else None if turn is None else turn.block)
+    share = _share(
+        ball, ball.dimension if choices.rotated else None if turn is None else turn.block
+    )
     free = choices.beta is None and choices.clamp is None and choices.design is None
     if free and share is not None and (choices.levels or 2) == 2 and (choices.bits or 1) == 1:
         return evolve(choices, beta=1 / share, clamp=True)
@@ -386,8 +455,14 @@ def _sharpened(ball: Ball, choices: Choices) -> Choices:
 
 FAMILIES = (
     SearchedFamily(
-        "imvu", ("bits", "levels", "beta", "clamp", "decoder", "design", "rotate"),
-        "design_epsilon", _build, _limits, direct=_given, prepare=_sharpened, summable=True,
+        "imvu",
+        ("bits", "levels", "beta", "clamp", "decoder", "design", "rotate"),
+        "design_epsilon",
+        _build,
+        _limits,
+        direct=_given,
+        prepare=_sharpened,
+        summable=True,
         work="a code drawn per coordinate",
     ),
-)  # fmt: skip
+)

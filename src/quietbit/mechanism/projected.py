@@ -1,12 +1,14 @@
 """Below one bit per parameter: rotate, keep k coordinates, clip again, and apply any mechanism of dimension k.
 
-Idea     a private update carries a few bits whatever its dimension, so k of its rotated coordinates are nearly as good
-         as all d. The map is public and linear, and the clip comes after it: the account is exactly that of the inner
-         mechanism on its k-ball, for every update; zero stays zero. It can lengthen the difference of two close updates
-         by sqrt(p/k), so `Projected` has no cost per sample; `ProjectedSamples` projects and clips every sample's
-         gradient before the mean is taken, and one of n samples then moves that mean by its share of the clip.
-Symbols  d = dimension, p = d padded to a power of two; y = sqrt(p/k) S H D x, clipped to the radius: S keeps k rows.
-         v C^2: the inner mechanism's squared error; the projection adds |x|^2 / k, a fraction 1/(k v) of it.
+Idea     a private update carries a few bits whatever its dimension, so k of its rotated coordinates
+         are nearly as good as all d. The map is public and linear, and the clip comes after it: the
+         account is exactly that of the inner mechanism on its k-ball, for every update; zero stays
+         zero. It can lengthen the difference of two close updates by sqrt(p/k), so `Projected` has
+         no cost per sample; `ProjectedSamples` projects and clips every sample's gradient before
+         the mean is taken, and one of n samples then moves that mean by its share of the clip.
+Symbols  d = dimension, p = d padded to a power of two; y = sqrt(p/k) S H D x, clipped to the
+         radius: S keeps k rows. v C^2: the inner mechanism's squared error; the projection adds
+         |x|^2 / k, a fraction 1/(k v) of it.
 Source   docs/theory/vector-mechanism.md; `rotation.py` says who chooses rows.
 """
 
@@ -55,13 +57,23 @@ from quietbit.mechanism.base import (
     passed_on,
 )
 from quietbit.mechanism.poison import honest_length, poisoned, worst_direction
-from quietbit.mechanism.rotation import NONCE, Rowed, check_keep, check_rotated, check_rows, check_seed, fewest_kept
+from quietbit.mechanism.rotation import (
+    NONCE,
+    Rowed,
+    check_keep,
+    check_rotated,
+    check_rows,
+    check_seed,
+    fewest_kept,
+)
 from quietbit.privacy.cost import Cost
 from quietbit.target import Adjacency
 
 __all__ = ["Projected", "ProjectedSamples", "project"]
 
-MOST_SAMPLES = 2**24  # limit at which the rounding of a sum of doubles is below what the cost per sample allows
+MOST_SAMPLES = (
+    2**24
+)  # limit at which the rounding of a sum of doubles is below what the cost per sample allows
 
 
 @final
@@ -79,7 +91,12 @@ class Projected(Rowed, Wrapper, SummableRows, Rotating, Shortening, LengthBounde
         """Refuse an inner mechanism with another radius or norm, or whose dimension is not a power of two."""
         inside = self.inner.ball
         fits = inside.norm is Norm.L2 and inside.radius == self.ball.radius
-        require(fits, "ball of the inner mechanism", inside, f"an L2 ball of radius {self.ball.radius!r}")
+        require(
+            fits,
+            "ball of the inner mechanism",
+            inside,
+            f"an L2 ball of radius {self.ball.radius!r}",
+        )
         check_keep(inside.dimension, self.padded)
 
     @property
@@ -115,7 +132,9 @@ class Projected(Rowed, Wrapper, SummableRows, Rotating, Shortening, LengthBounde
         """Return the nonce of the rows of a release: fresh unless rows are shared."""
         return self.nonce(rng.draw(1) if self.rows is None else None)
 
-    def close(self, nonce: bytes, kept: FloatVector, rng: RandomBits, kernel: Kernel, out: Body) -> None:
+    def close(
+        self, nonce: bytes, kept: FloatVector, rng: RandomBits, kernel: Kernel, out: Body
+    ) -> None:
         """Write the nonce, unless rows are shared, and the inner mechanism's release of the rows."""
         out[: self.nonce_size] = np.frombuffer(nonce[: self.nonce_size], dtype=np.uint8)
         self.inner.write([kept], rng, kernel, out[self.nonce_size :])
@@ -159,7 +178,9 @@ class Projected(Rowed, Wrapper, SummableRows, Rotating, Shortening, LengthBounde
 
     def decoded(self, value: float) -> tuple[float, float]:
         """Return the mean, unbiased but for the second clip, and the variance of one coordinate."""
-        return self.inner.error().gain * value, self.inner.variance(0.0) + self.projection_error(value)
+        return self.inner.error().gain * value, self.inner.variance(0.0) + self.projection_error(
+            value
+        )
 
     @property
     def honest_length(self) -> float:
@@ -180,7 +201,9 @@ class ProjectedSamples(Wrapper, SamplePriced, EachSample, SharedRows):
 
     def write(self, update: Parts, rng: RandomBits, kernel: Kernel, out: Body) -> None:
         """Refuse: an update is already a mean."""
-        raise InvalidParameter("update must be given as its samples' gradients (Uplink.send_samples), got their mean.")
+        raise InvalidParameter(
+            "update must be given as its samples' gradients (Uplink.send_samples), got their mean."
+        )
 
     each_sample = passed_on("inner")
     shared_rows = passed_on("inner.shared_rows")
@@ -195,7 +218,9 @@ class ProjectedSamples(Wrapper, SamplePriced, EachSample, SharedRows):
             return SamplePriced.find(self.inner.inner) is not None
         return ability.find(self.inner) is not None
 
-    def write_samples(self, gradients: Sequence[Parts], rng: RandomBits, kernel: Kernel, out: Body) -> None:
+    def write_samples(
+        self, gradients: Sequence[Parts], rng: RandomBits, kernel: Kernel, out: Body
+    ) -> None:
         """Project and clip every gradient separately, and release the mean."""
         count = check_int(len(gradients), "number of gradients", 1, MOST_SAMPLES)
         inner = self.inner
@@ -235,7 +260,9 @@ class _Scattered(Accumulator):
             one = found.inner.accumulator(self.kernel, 1)
             one.add([body[NONCE:]])
             places = self.kernel.rows(bytes(body[:NONCE]), found.keep, found.padded)
-            self.total[places] += one.reader(1)(0, found.keep)  # strata are disjoint: no row occurs twice
+            self.total[places] += one.reader(1)(
+                0, found.keep
+            )  # strata are disjoint: no row occurs twice
 
     def reader(self, count: int) -> Reader:
         found = self.mechanism
@@ -267,12 +294,17 @@ class _Shared(RowsAccumulator):
 def project(ball: Ball, keep: int | str, calibrated: Callable[[Ball], Mechanism]) -> Projected:
     """Return ``calibrated(k-ball)`` on k = ``keep`` rotated coordinates of updates in the ball.
 
-    ``auto`` is the smallest k whose projection costs at most 1 % of the error, and at least 64, for the second clip.
+    ``auto`` is the smallest k whose projection costs at most 1 % of the error, and at least 64, for
+    the second clip.
     """
-    require(ball.norm is Norm.L2, "norm of the ball", ball.norm.value, "l2 where coordinates are kept")
+    require(
+        ball.norm is Norm.L2, "norm of the ball", ball.norm.value, "l2 where coordinates are kept"
+    )
     padded = padded_size(ball.dimension)
     if keep == "auto":
         first = calibrated(Ball(Norm.L2, ball.radius, padded))
-        keep = max(fewest_kept(first.error().squared / ball.radius**2, ball.dimension), min(64, padded))
+        keep = max(
+            fewest_kept(first.error().squared / ball.radius**2, ball.dimension), min(64, padded)
+        )
     count = check_int(keep, "keep", 1, padded)
     return Projected(calibrated(Ball(Norm.L2, ball.radius, count)), ball)

@@ -1,18 +1,20 @@
 """Find mechanisms by name, and describe a mechanism as text from which it can be rebuilt.
 
-Idea     a name leads to a family: the library's, or another package's. A package offers its families and the classes of
-         its mechanisms by two groups of entry points, so that names are listed, and refused, without an import:
+Idea     a name leads to a family: the library's, or another package's. A package offers its
+         families and the classes of its mechanisms by two groups of entry points, so that names are
+         listed, and refused, without an import:
 
              [project.entry-points."quietbit.mechanisms"]
              linear-bit = "linear_bit:FAMILY"
              [project.entry-points."quietbit.kinds"]
              "linear-bit.LinearBit" = "linear_bit:LinearBit"
 
-         A module is imported when its family is asked for by name, or when a description names one of its classes, and
-         whoever builds from a description may limit which families that can be. A mechanism's public fields, as plain
-         values, are its description. The same values, with designs named by their identity, form one canonical text
-         whose SHA-256 is the mechanism's identity on the wire: two ends that differ in anything that matters have
-         different digests, and their payloads do not mix. Derived fields are left out.
+         A module is imported when its family is asked for by name, or when a description names one
+         of its classes, and whoever builds from a description may limit which families that can be.
+         A mechanism's public fields, as plain values, are its description. The same values, with
+         designs named by their identity, form one canonical text whose SHA-256 is the mechanism's
+         identity on the wire: two ends that differ in anything that matters have different digests,
+         and their payloads do not mix. Derived fields are left out.
 """
 
 from __future__ import annotations
@@ -59,13 +61,15 @@ OWN = {
     "vmvu": ("vector", "VectorMVU"),
     "gaussian": ("additive", "Gaussian"),
 }
-# The name, in policies and ledgers, of mechanisms that answer questions instead of sending an update.
+# The name, in policies and ledgers, of mechanisms that answer requests instead of sending an
+# update.
 ASKED = {
     "response": ("response", "RandomisedResponse"),
     "summed-response": ("response", "SummedResponse"),
     "scout": ("adaptive_clip", "Scout"),
 }
-# The library's kinds in descriptions: file and class. An identity keeps the kind it was first written with.
+# The library's kinds in descriptions: file and class. An identity keeps the kind it was first
+# written with.
 KINDS = {
     "Ball": ("ball", "Ball"),
     "PoissonBatch": ("batch", "PoissonBatch"),
@@ -75,7 +79,13 @@ KINDS = {
     "Rotation": ("rotation", "Rotation"),
     "Watched": ("adaptive_clip", "AdaptiveClip"),
 } | {name: (file, name) for file, name in (*OWN.values(), *ASKED.values())}
-WRAPPERS = ("PoissonBatch", "LocalSteps", "Projected", "ProjectedSamples", "Watched")  # kinds with an inner mechanism
+WRAPPERS = (
+    "PoissonBatch",
+    "LocalSteps",
+    "Projected",
+    "ProjectedSamples",
+    "Watched",
+)  # kinds with an inner mechanism
 KIND_OF = {place: kind for kind, place in KINDS.items()}
 
 
@@ -128,8 +138,18 @@ def _loaded(name: str) -> Family:
     places = " and ".join(sorted(entries))
     require(len(entries) == 1, f"packages that offer {name!r}", places, "one")
     offered = _imported(entries[places], f"mechanism {name!r}")
-    require(isinstance(offered, Family), f"{places}, offered as {name!r}", type(offered).__name__, "a Family")
-    require(offered.name == name, f"name of {places}", offered.name, f"{name!r}, as its entry point says")
+    require(
+        isinstance(offered, Family),
+        f"{places}, offered as {name!r}",
+        type(offered).__name__,
+        "a Family",
+    )
+    require(
+        offered.name == name,
+        f"name of {places}",
+        offered.name,
+        f"{name!r}, as its entry point says",
+    )
     return cast(Family, offered)
 
 
@@ -156,7 +176,8 @@ def family_of(mechanism: Mechanism) -> str:
 def described_family(description: Any) -> str:
     """Return the name of the family of a description, or of what its wrappers hold; empty if unknown.
 
-    Nothing is imported and nothing is built: this is what a policy asks first of what a stranger sent.
+    Nothing is imported and nothing is built: this is what a policy asks first of what a stranger
+    sent.
     """
     while isinstance(description, Mapping) and description.get("kind") in WRAPPERS:
         description = description.get("inner")
@@ -181,7 +202,11 @@ def identity_of(mechanism: Mechanism) -> bytes:
 
 def canonical_text(mechanism: Mechanism) -> str:
     """Return the canonical text of a mechanism: sorted keys, shortest exact decimals, no spaces."""
-    content = {"format": FORMAT, "mechanism": _plain(mechanism, "mechanism", in_full=False), "version": VERSION}
+    content = {
+        "format": FORMAT,
+        "mechanism": _plain(mechanism, "mechanism", in_full=False),
+        "version": VERSION,
+    }
     return json.dumps(content, sort_keys=True, separators=(",", ":"), allow_nan=False)
 
 
@@ -193,14 +218,17 @@ def describe(mechanism: Mechanism) -> dict[str, Any]:
 def build(description: Mapping[str, Any], allowed: Collection[str] | None = None) -> Mechanism:
     """Return the mechanism of a description; refuse a description that is not a mechanism's.
 
-    ``allowed`` limits the families of other packages whose modules may be imported for it; None allows all installed.
+    ``allowed`` limits the families of other packages whose modules may be imported for it; None
+    allows all installed.
     """
     try:
         mechanism = _built(description, allowed)
     except QuietbitError as error:
         raise InvalidParameter(f"A description of a mechanism cannot be used: {error}") from error
     except (TypeError, KeyError, ValueError, AttributeError) as error:
-        raise InvalidParameter(f"A description of a mechanism is not complete: {str(error).rstrip('.')}.") from error
+        raise InvalidParameter(
+            f"A description of a mechanism is not complete: {str(error).rstrip('.')}."
+        ) from error
     return check_mechanism(mechanism, "description")
 
 
@@ -214,19 +242,28 @@ def _plain(value: Any, name: str, *, in_full: bool) -> Any:
     if value is None or isinstance(value, bool | int | float | str):
         return value
     kind = _kind(value, name)
-    return {"kind": kind} | {key: _plain(part, f"{name}.{key}", in_full=in_full) for key, part in _public(value)}
+    return {"kind": kind} | {
+        key: _plain(part, f"{name}.{key}", in_full=in_full) for key, part in _public(value)
+    }
 
 
 def _kind(value: Any, name: str) -> str:
     """Return the unique name of a class in descriptions."""
     given = type(value)
     if not (attrs.has(given) or dataclasses.is_dataclass(given)):
-        rule = "a number, a word, a Design, a Profile or a frozen class of these to have an identity"
+        rule = (
+            "a number, a word, a Design, a Profile or a frozen class of these to have an identity"
+        )
         raise InvalidParameter(f"{name} must be {rule}, got a {given.__name__}.")
     place = given.__module__.removeprefix(HERE), given.__name__
     if given.__module__.startswith(HERE) and place in KIND_OF:
         return KIND_OF[place]
-    require(given.__name__ not in KINDS, f"class of {name}", f"{given.__module__}.{given.__name__}", "named otherwise")
+    require(
+        given.__name__ not in KINDS,
+        f"class of {name}",
+        f"{given.__module__}.{given.__name__}",
+        "named otherwise",
+    )
     return given.__name__
 
 
@@ -238,7 +275,9 @@ def _public(value: Any) -> Iterator[tuple[str, Any]]:
             if one.init and not (one.metadata.get("left_out") and found == one.default):
                 yield one.name, found
     else:
-        yield from ((one.name, getattr(value, one.name)) for one in dataclasses.fields(value) if one.init)
+        yield from (
+            (one.name, getattr(value, one.name)) for one in dataclasses.fields(value) if one.init
+        )
 
 
 def _built(value: Any, allowed: Collection[str] | None) -> Any:
@@ -265,7 +304,15 @@ def _class(kind: str, allowed: Collection[str] | None) -> type:
     (entry,) = places.values()
     if allowed is not None:
         modules = {
-            offered.module for kinds in _package_kinds().values() for name, offered in kinds.items() if name in allowed
+            offered.module
+            for kinds in _package_kinds().values()
+            for name, offered in kinds.items()
+            if name in allowed
         }
-        require(entry.module in modules, "kind of the mechanism", kind, "of a family that is allowed here")
+        require(
+            entry.module in modules,
+            "kind of the mechanism",
+            kind,
+            "of a family that is allowed here",
+        )
     return cast(type, _imported(entry, f"kind {kind!r}"))

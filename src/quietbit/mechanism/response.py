@@ -1,12 +1,15 @@
 """Randomised response over k cells: answered one by one, or as bits that are summed behind masks.
 
-Idea     an evaluation asks for one cell: right or wrong, a bin of a histogram, a place in a confusion matrix. An update
-         of shares (0.83 right, 0.17 wrong) becomes one cell first: that of an example drawn at random. Seen alone, the
-         cell is true with probability t, else drawn from all k. Behind masks other clients' lies hide a client's bit,
-         so few are enough: at epsilon 0.5 one in 160 for 10,000 clients. Two cells need one bit, more one each.
-Symbols  t = T / 2^64; u: the least probability that an untruthful answer is a given cell; p: probability of a lie.
-Source   Warner (1965); Kairouz, Oh, Viswanath (2014), k cells; Erlingsson, Pihur, Korolova (2014), a bit per cell;
-         docs/theory/samplers.md for both accounts, `privacy.aggregate` for that of sums.
+Idea     an evaluation asks for one cell: right or wrong, a bin of a histogram, a place in a
+         confusion matrix. An update of shares (0.83 right, 0.17 wrong) becomes one cell first: that
+         of an example drawn at random. Seen alone, the cell is true with probability t, else drawn
+         from all k. Behind masks other clients' lies hide a client's bit, so few are enough: at
+         epsilon 0.5 one in 160 for 10,000 clients. Two cells need one bit, more one each.
+Symbols  t = T / 2^64; u: the least probability that an untruthful answer is a given cell; p:
+         probability of a lie.
+Source   Warner (1965); Kairouz, Oh, Viswanath (2014), k cells; Erlingsson, Pihur, Korolova (2014),
+         a bit per cell; docs/theory/samplers.md for both accounts, `privacy.aggregate` for that of
+         sums.
 """
 
 from __future__ import annotations
@@ -28,7 +31,16 @@ from quietbit.kernel.rng import RandomBits
 from quietbit.mechanism.abilities import SamplePriced, Summable
 from quietbit.mechanism.accumulate import code_accumulator
 from quietbit.mechanism.ball import Ball, Norm, own_copy
-from quietbit.mechanism.base import Accumulator, Body, Error, Layout, Mechanism, Parts, Reader, passed_on
+from quietbit.mechanism.base import (
+    Accumulator,
+    Body,
+    Error,
+    Layout,
+    Mechanism,
+    Parts,
+    Reader,
+    passed_on,
+)
 from quietbit.privacy.account import Account
 from quietbit.privacy.aggregate import response_sum_cost
 from quietbit.privacy.conversion import round_up
@@ -114,7 +126,12 @@ class RandomisedResponse(Response, SamplePriced):
         truth = min(truth, MOST_TRUTH)
         while (found := cls(many, truth)).epsilon_upper(which) > budget:
             truth *= 1 - 1e-12  # room for the rounding of costs
-            require(truth >= LEAST_TRUTH, "epsilon", epsilon, "large enough that an answer says something")
+            require(
+                truth >= LEAST_TRUTH,
+                "epsilon",
+                epsilon,
+                "large enough that an answer says something",
+            )
         return found
 
     @property
@@ -149,7 +166,9 @@ class RandomisedResponse(Response, SamplePriced):
         other = Fraction(WORDS // self.cells, WORDS)
         if adjacency is Adjacency.REPLACE_ONE:
             return round_up(math.log1p(truth / ((1 - truth) * other)), 1e-14)
-        return round_up(max(math.log1p(truth / other - truth), math.log1p(truth / (1 - truth))), 1e-14)
+        return round_up(
+            max(math.log1p(truth / other - truth), math.log1p(truth / (1 - truth))), 1e-14
+        )
 
     def error(self) -> Error:
         """Return the error where all cells have the same share; no cell at all decodes to the same share of each."""
@@ -204,7 +223,9 @@ class SummedResponse(Response, Summable):
     lie: float = field(converter=_lie)
 
     @classmethod
-    def within(cls, epsilon: float, delta: float, cells: int, adjacency: Adjacency, honest: int) -> SummedResponse:
+    def within(
+        cls, epsilon: float, delta: float, cells: int, adjacency: Adjacency, honest: int
+    ) -> SummedResponse:
         """Return the response with fewest lies whose sum over ``honest`` clients costs at most ``epsilon`` at a node.
 
         >>> round(SummedResponse.within(0.5, 1e-5, 2, Adjacency.REPLACE_ONE, 1_000).lie, 3)
@@ -225,7 +246,9 @@ class SummedResponse(Response, Summable):
             odds = MOST_ODDS
         else:
             odds = bisect(holds, LEAST_ODDS, MOST_ODDS, relative=2e-4)
-        while not account.allows(at(odds).sum_privacy(many, adjacency)):  # an account settles on one order beforehand
+        while not account.allows(
+            at(odds).sum_privacy(many, adjacency)
+        ):  # an account settles on one order beforehand
             odds *= 1 - 1e-3
         return at(odds)
 
@@ -249,7 +272,9 @@ class SummedResponse(Response, Summable):
 
     def accumulator(self, kernel: Kernel, max_payloads: int) -> Accumulator:
         """Return an accumulator that counts the ones per cell."""
-        return code_accumulator(np.array([0.0, 1.0]), 1, self.layout.count, kernel, max_payloads, self._shares)
+        return code_accumulator(
+            np.array([0.0, 1.0]), 1, self.layout.count, kernel, max_payloads, self._shares
+        )
 
     def cost(self, adjacency: Adjacency) -> Cost:
         """Return the cost of one answer seen alone: log((1 - p)/p) per bit, or log(1/(2p)) against a coin."""
@@ -276,7 +301,9 @@ class SummedResponse(Response, Summable):
         count = check_int(clients, "clients", 1)
         sums = np.asarray(total, dtype=np.float64)
         inside = bool(np.all((sums >= 0) & (sums <= count)))
-        require(inside, "sums of bits", (float(sums.min()), float(sums.max())), f"from 0 to {count}")
+        require(
+            inside, "sums of bits", (float(sums.min()), float(sums.max())), f"from 0 to {count}"
+        )
         return self._shares(sums / count)
 
     def _shares(self, frequencies: FloatVector) -> FloatVector:
@@ -287,7 +314,10 @@ class SummedResponse(Response, Summable):
 
     def error(self) -> Error:
         """Return the error per cell due to lies alone; with no cell at all, two cells decode to a half each."""
-        return Error(squared=self.lie * (1 - self.lie) / (1 - 2 * self.lie) ** 2, bias=0.5 if self.cells == 2 else 0.0)
+        return Error(
+            squared=self.lie * (1 - self.lie) / (1 - 2 * self.lie) ** 2,
+            bias=0.5 if self.cells == 2 else 0.0,
+        )
 
     def frequency(self, share: float) -> float:
         """Return the probability that an answer names a cell of this share; `share` is the inverse."""

@@ -1,17 +1,21 @@
 """Public rotations: in blocks, after which no coordinate is large, or of the whole update, of which k rows are kept.
 
-Idea     real updates are concentrated, and a mechanism that acts on one coordinate at a time clamps and bends the large
-         ones. So flip signs at random and mix blocks of coordinates by Hadamard matrices, y = R x, and undo this on the
-         mean. A rotation of the whole update, y = H D x / sqrt(p), makes all rows equally good, so k of them may stand
-         for all: drawn by every release and named by a public nonce, or the same for all clients of a round. Rotations
-         and rows are public and come before the last clip, so no account depends on them.
-Symbols  d = dimension, p = d padded to a power of two; C = radius; b = `block`, a power of two; k = `keep`; S: k rows.
-         f(u): the mean of what a coordinate u decodes to, g = f'(0), r(u) = 1 - f(u) / (g u): the share it lacks.
-Source   docs/theory/rotation.md; docs/theory/vector-mechanism.md, "Rows"; docs/theory/shared-rows.md.
+Idea     real updates are concentrated, and a mechanism that acts on one coordinate at a time clamps
+         and bends the large ones. So flip signs at random and mix blocks of coordinates by Hadamard
+         matrices, y = R x, and undo this on the mean. A rotation of the whole update, y = H D x /
+         sqrt(p), makes all rows equally good, so k of them may stand for all: drawn by every
+         release and named by a public nonce, or the same for all clients of a round. Rotations and
+         rows are public and come before the last clip, so no account depends on them.
+Symbols  d = dimension, p = d padded to a power of two; C = radius; b = `block`, a power of two; k =
+         `keep`; S: k rows. f(u): the mean of what a coordinate u decodes to, g = f'(0), r(u) = 1 -
+         f(u) / (g u): the share it lacks.
+Source   docs/theory/rotation.md; docs/theory/vector-mechanism.md, "Rows";
+         docs/theory/shared-rows.md.
 
-Samples. What one of n samples moves stays as long, but for the rounding of the transform. In double precision it is at
-most 2^-46 C for each of two updates, and the update is multiplied by 1 - 2^-20 first (``exact``). A share is never
-below 2^-21 of the radius (`privacy.cost`), so the distance of two updates never exceeds it.
+Samples. What one of n samples moves stays as long, but for the rounding of the transform. In double
+precision it is at most 2^-46 C for each of two updates, and the update is multiplied by 1 - 2^-20
+first (``exact``). A share is never below 2^-21 of the radius (`privacy.cost`), so the distance of
+two updates never exceeds it.
 """
 
 from __future__ import annotations
@@ -37,11 +41,21 @@ from quietbit.mechanism.ball import Ball, Norm, check_ball, usual_kernel
 from quietbit.mechanism.base import Mechanism, Parts
 
 __all__ = [
-    "NONCE", "Rotation", "Rowed", "check_keep", "check_rotated", "check_rows", "check_seed", "fewest_kept",
-    "response_lower", "rotation_for", "round_number",
-]  # fmt: skip
+    "NONCE",
+    "Rotation",
+    "Rowed",
+    "check_keep",
+    "check_rotated",
+    "check_rows",
+    "check_seed",
+    "fewest_kept",
+    "response_lower",
+    "rotation_for",
+    "round_number",
+]
 
-USUAL_BLOCK = 4096  # fits into the fastest cache; a clamp at a tenth of the radius is then 6.4 deviations away
+# fits into the fastest cache; a clamp at a tenth of the radius is then 6.4 deviations away
+USUAL_BLOCK = 4096
 ROOM = 2.0**-20
 SMALL = 0.05  # u_0, in deviations
 POINTS = 600
@@ -94,7 +108,8 @@ class Rotation:
 def rotation_for(dimension: int, *, whole: bool = False, exact: bool = False) -> Rotation:
     """Return the usual rotation of a dimension, with the public seed 0.
 
-    Blocks have 4,096 entries, or as many as the dimension allows; ``whole``: as many as it allows, for a closer clamp.
+    Blocks have 4,096 entries, or as many as the dimension allows; ``whole``: as many as it allows,
+    for a closer clamp.
 
     >>> rotation_for(10**6).block, rotation_for(10**6, whole=True).block, rotation_for(1000).block
     (4096, 524288, 512)
@@ -103,11 +118,13 @@ def rotation_for(dimension: int, *, whole: bool = False, exact: bool = False) ->
     return Rotation(largest if whole else min(largest, USUAL_BLOCK), exact=exact)
 
 
-def response_lower(missing: Callable[[FloatVector], FloatVector], radius: float, block: int | None) -> float:
+def response_lower(
+    missing: Callable[[FloatVector], FloatVector], radius: float, block: int | None
+) -> float:
     """Return a lower bound on the decoded share of an update (docs/theory/rotation.md).
 
-    ``missing`` is r(u) for positive coordinates and must not decrease. ``block``: coordinates are those of an update
-    rotated in blocks of that length; None: they may be anything in the ball.
+    ``missing`` is r(u) for positive coordinates and must not decrease. ``block``: coordinates are
+    those of an update rotated in blocks of that length; None: they may be anything in the ball.
     """
     if block is None:
         return 1.0 - float(missing(np.array([radius]))[0])
@@ -212,7 +229,9 @@ class Rowed(Mechanism, SharedRows, Keeping):
     def project(self, update: Parts, factor: float, nonce: bytes, kernel: Kernel) -> FloatVector:
         """Return sqrt(p/k) S H D (factor x), before the second clip."""
         padded = self.padded
-        kept = kernel.rotated_rows(update, self.rotation_seed, factor, kernel.rows(nonce, self.keep, padded))
+        kept = kernel.rotated_rows(
+            update, self.rotation_seed, factor, kernel.rows(nonce, self.keep, padded)
+        )
         kept *= math.sqrt(padded / self.keep)
         return kept
 
@@ -223,7 +242,9 @@ class Rowed(Mechanism, SharedRows, Keeping):
     def unproject(self, kept: FloatVector) -> NDArray[Any]:
         """Return the estimate of an update from its shared rows, in single precision, in which all kernels agree."""
         total = np.zeros(self.padded, dtype=np.float32)
-        total[self.row_places()] = np.asarray(kept, dtype=np.float32) * np.float32(math.sqrt(self.padded / self.keep))
+        total[self.row_places()] = np.asarray(kept, dtype=np.float32) * np.float32(
+            math.sqrt(self.padded / self.keep)
+        )
         usual_kernel().rotate_back(total, self.rotation_seed)
         return total[: self.ball.dimension]
 
@@ -238,7 +259,9 @@ def round_number(run: bytes, number: int) -> int:
 def check_rotated(value: Any) -> Ball:
     """Return an L2 ball that single precision can rotate; in a larger one, a refusal would depend on the update."""
     ball = check_ball(value)
-    require(ball.norm is Norm.L2, "norm of the ball", ball.norm.value, "l2 where updates are rotated")
+    require(
+        ball.norm is Norm.L2, "norm of the ball", ball.norm.value, "l2 where updates are rotated"
+    )
     fine = 1 / LARGEST_RADIUS <= ball.radius <= LARGEST_RADIUS
     require(fine, "radius", ball.radius, "from 2^-90 to 2^90: rotations are in single precision")
     return ball

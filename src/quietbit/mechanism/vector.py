@@ -1,20 +1,25 @@
 """The minimum-variance mechanism for vectors: the whole update in one seed of 16 bytes.
 
-Idea     rotate the update with public signs, keep k of its coordinates (each client its own), clip again; then draw z
-         from N(0, I_k) tilted towards the update by a profile h, and send not z but the seed it is expanded from. The
-         server expands the seed, adds k numbers per payload, and rotates back once per mean. A body is a public nonce
-         of 8 bytes, which picks the rows, and the seed. Where the search would take more than MOST_TRIES seeds, z is
-         drawn directly (`direct.py`) and its coordinates are sent in QUANTISED bits each, which is post-processing.
-Symbols  d = dimension, p = d padded to a power of two; C = radius; y = sqrt(p/k) S H D x / C, clipped to norm 1;
-         r = |y|, u = y/r, t = <u, z>; h: the profile, w = 1 - r + r h(t) the weight of a seed; m = gain = E[t h(t)].
-         n = `largest`: the largest weight, and the expected number of seeds tried; h_0: the smallest.
-Source   docs/theory/vector-mechanism.md has law, proofs, account and design; Feldman and Talwar (2021) for seeds.
+Idea     rotate the update with public signs, keep k of its coordinates (each client its own), clip
+         again; then draw z from N(0, I_k) tilted towards the update by a profile h, and send not z
+         but the seed it is expanded from. The server expands the seed, adds k numbers per payload,
+         and rotates back once per mean. A body is a public nonce of 8 bytes, which picks the rows,
+         and the seed. Where the search would take more than MOST_TRIES seeds, z is drawn directly
+         (`direct.py`) and its coordinates are sent in QUANTISED bits each, which is
+         post-processing.
+Symbols  d = dimension, p = d padded to a power of two; C = radius; y = sqrt(p/k) S H D x / C,
+         clipped to norm 1; r = |y|, u = y/r, t = <u, z>; h: the profile, w = 1 - r + r h(t) the
+         weight of a seed; m = gain = E[t h(t)]. n = `largest`: the largest weight, and the expected
+         number of seeds tried; h_0: the smallest.
+Source   docs/theory/vector-mechanism.md has law, proofs, account and design; Feldman and Talwar
+         (2021) for seeds.
 
-What sampling adds to the account of the profile (a section of that page). A search compares t with the edges within the
-blur of the dominating pair; its weights, and its normals and seeds (e + c, `_off`), leave densities within e^s of those
-of the blurred profile, s = 2 (2^-50 + n 2^-63 / h_0) + n (e + c), which is slack, and hockey-sticks within q = 5 n
-(e + c), which is lost mass; a pure account has the slack alone. Where z is drawn directly, lost mass is
-v (1 + n / h_0), v = `code_error_upper`, and nothing is claimed at delta = 0.
+What sampling adds to the account of the profile (a section of that page). A search compares t with
+the edges within the blur of the dominating pair; its weights, and its normals and seeds (e + c,
+`_off`), leave densities within e^s of those of the blurred profile, s = 2 (2^-50 + n 2^-63 / h_0) +
+n (e + c), which is slack, and hockey-sticks within q = 5 n (e + c), which is lost mass; a pure
+account has the slack alone. Where z is drawn directly, lost mass is v (1 + n / h_0), v =
+`code_error_upper`, and nothing is claimed at delta = 0.
 """
 
 from __future__ import annotations
@@ -78,18 +83,35 @@ from quietbit.mechanism.poison import (
     squares_upper,
     worst_direction,
 )
-from quietbit.mechanism.rotation import NONCE, Rowed, check_keep, check_rotated, check_rows, check_seed, fewest_kept
+from quietbit.mechanism.rotation import (
+    NONCE,
+    Rowed,
+    check_keep,
+    check_rotated,
+    check_rows,
+    check_seed,
+    fewest_kept,
+)
 from quietbit.privacy.conversion import round_up
 from quietbit.privacy.cost import Cost, Formula
 from quietbit.privacy.profile import BLUR, certify_profile, profile_blanket, profile_cost
 from quietbit.privacy.shuffle import BlanketPair
 from quietbit.target import Adjacency, Target
 
-__all__ = ["FAMILIES", "VectorMVU", "fewest_coordinates", "meets", "solve_profile", "solve_profile_anew"]
+__all__ = [
+    "FAMILIES",
+    "VectorMVU",
+    "fewest_coordinates",
+    "meets",
+    "solve_profile",
+    "solve_profile_anew",
+]
 
 SEED = 16
 MOST_TRIES = 100_000
-MOST_NORMALS = 2**28  # expected per release: about a second of one core, whoever described the mechanism
+MOST_NORMALS = (
+    2**28
+)  # expected per release: about a second of one core, whoever described the mechanism
 QUANTISED = 4  # bits per coordinate where z itself is sent: costs 1 % of the error
 LEAST_KEPT = 1024
 MOST_KEPT = 65_536  # largest k for which the blur of the account has room
@@ -97,11 +119,16 @@ NONCE_STREAM = 2  # after the streams of candidates and acceptance
 DIRECT_STREAMS = (3, 4)
 SMALLEST_RATIO = 2.0**-52
 LEAST_EPSILON = 1e-4  # below, rounded accounts depend more on delta than on the profile
-MOST_EPSILON_EACH = 18.0  # zero-out: e^(2 epsilon) lies between the levels of a step, and 2^52 is as far as they may be
-ROOM = 1e-8  # relative: the certified epsilon of a solved profile stays this far below the one asked for
+# zero-out: e^(2 epsilon) lies between the levels of a step, and 2^52 is as far as they may be
+MOST_EPSILON_EACH = 18.0
+# relative: the certified epsilon of a solved profile stays this far below the one asked for
+ROOM = 1e-8
 TRIES = 60
-MOST_EPSILON = 60.0  # of one release; beyond, a step at e^epsilon lies ten deviations out and nothing is left to design
-SHORTER = 0.93  # factor on the epsilon aimed at, where the account of coded normals lost more than delta
+# of one release; beyond, a step at e^epsilon lies ten deviations out and nothing is left to design
+MOST_EPSILON = 60.0
+SHORTER = (
+    0.93  # factor on the epsilon aimed at, where the account of coded normals lost more than delta
+)
 
 
 @final
@@ -109,7 +136,8 @@ SHORTER = 0.93  # factor on the epsilon aimed at, where the account of coded nor
 class VectorMVU(Rowed, Blanketed, Designed, RoughMoments, LengthBounded, PoisonBounded):
     """The vector mechanism of a profile on updates in an L2 ball, k = ``keep`` coordinates per client, a power of two.
 
-    ``rotation_seed`` is public. Rows are drawn by every release, unless ``rows`` names those that all clients keep.
+    ``rotation_seed`` is public. Rows are drawn by every release, unless ``rows`` names those that
+    all clients keep.
     """
 
     profile: Profile = field()
@@ -122,7 +150,9 @@ class VectorMVU(Rowed, Blanketed, Designed, RoughMoments, LengthBounded, PoisonB
         """Refuse a profile of another type, and a number of rows that cannot be kept."""
         require(isinstance(self.profile, Profile), "profile", self.profile, "a Profile")
         check_int(self.keep, "keep", 1, min(MOST_KEPT, self.padded))
-        require(self.profile.gain_lower > 0, "gain of the profile", self.profile.gain_lower, "positive")
+        require(
+            self.profile.gain_lower > 0, "gain of the profile", self.profile.gain_lower, "positive"
+        )
         smallest = float(self.profile.levels[0])
         least = self.profile.largest * SMALLEST_RATIO
         rule = f"at least {least:.3g}, 2^-52 of the largest"
@@ -170,19 +200,31 @@ class VectorMVU(Rowed, Blanketed, Designed, RoughMoments, LengthBounded, PoisonB
         if largest <= MOST_TRIES:
             limits = acceptance_limits(np.minimum(weights / largest, 1.0))
             chance = 0.999 / largest
-            seed, _ = kernel.search(direction, self.profile.edges, limits, block, acceptance_lower=chance)
+            seed, _ = kernel.search(
+                direction, self.profile.edges, limits, block, acceptance_lower=chance
+            )
             tail[:] = np.frombuffer(seed, dtype=np.uint8)
             return
         cells = _cells(self.profile)
         quantiser = normal_quantiser(QUANTISED)
-        codes = draw_codes(kept, cells, step_limits(cells, weights), quantiser, block, kernel, streams=DIRECT_STREAMS)
+        codes = draw_codes(
+            kept,
+            cells,
+            step_limits(cells, weights),
+            quantiser,
+            block,
+            kernel,
+            streams=DIRECT_STREAMS,
+        )
         tail[:] = np.frombuffer(kernel.pack(codes, QUANTISED), dtype=np.uint8)
 
     def accumulator(self, kernel: Kernel, max_payloads: int) -> Accumulator:
         """Return an accumulator of k integers per payload: at their rows, or in order where rows are shared."""
         size = self.padded if self.rows is None else self.keep
         honest = math.inf if self.seeded else self._honest_kept
-        return _Normals(self, kernel, finest_shift(max_payloads), np.zeros(size, dtype=np.int64), honest)
+        return _Normals(
+            self, kernel, finest_shift(max_payloads), np.zeros(size, dtype=np.int64), honest
+        )
 
     def cost(self, adjacency: Adjacency) -> Cost:
         """Return the dominating pair of the profile, plus what sampling adds to it (see the module header)."""
@@ -203,9 +245,9 @@ class VectorMVU(Rowed, Blanketed, Designed, RoughMoments, LengthBounded, PoisonB
     def blanket(self, adjacency: Adjacency) -> BlanketPair | None:
         """Return the blanket that hides a seed among others: N(0, I), as every weight is at least the smallest.
 
-        A convex function of U - a V that does not decrease, with slope at most 1, is
-        submodular in (t, t'): summed by parts, its mean moves by at most (2 + a) n (e + c), its worst pair is t' = -t
-        again, and the corners of a rectangle bound what lies inside.
+        A convex function of U - a V that does not decrease, with slope at most 1, is submodular in
+        (t, t'): summed by parts, its mean moves by at most (2 + a) n (e + c), its worst pair is t'
+        = -t again, and the corners of a rectangle bound what lies inside.
         """
         slack, _ = self._sampling()
         error = round_up(1.02 * self.profile.largest * self._off, 1e-14)
@@ -219,7 +261,8 @@ class VectorMVU(Rowed, Blanketed, Designed, RoughMoments, LengthBounded, PoisonB
 
     def decoded(self, value: float) -> tuple[float, float]:
         """Return the value, and the variance of such a coordinate in an update that fills the ball."""
-        # Rows spread what other coordinates have; along the update t has variance E[t^2 h] - m^2 instead of 1.
+        # Rows spread what other coordinates have; along the update t has variance E[t^2 h] - m^2
+        # instead of 1.
         along = (self.profile.second_moment - 1) / self.profile.gain_lower**2 - 1
         rest = (self.ball.radius**2 - value**2) / self.keep * self.missing
         return value, self._noise() + rest + value**2 * along
@@ -242,7 +285,9 @@ class VectorMVU(Rowed, Blanketed, Designed, RoughMoments, LengthBounded, PoisonB
         """Return the reach of the best of 2^``work`` seeds along the worst direction, or that of the longest z."""
         if not self.seeded:
             return longest_payload(self, self.honest_length, QUANTISED, self.keep, self.nonce_size)
-        return worst_direction(self.keep, self.padded) * seed_maximum(work) / self.profile.gain_lower
+        return (
+            worst_direction(self.keep, self.padded) * seed_maximum(work) / self.profile.gain_lower
+        )
 
     @property
     def _honest_kept(self) -> float:
@@ -251,7 +296,9 @@ class VectorMVU(Rowed, Blanketed, Designed, RoughMoments, LengthBounded, PoisonB
         squares = levels.levels**2
         chances = np.diff(ndtr([-math.inf, *levels.thresholds, math.inf]))
         moments = float(chances @ squares), float(chances @ squares**2), float(squares.max())
-        square = squares_upper(self.keep, *moments, doubt=DOUBT + math.log(2.04 * self.profile.largest))
+        square = squares_upper(
+            self.keep, *moments, doubt=DOUBT + math.log(2.04 * self.profile.largest)
+        )
         return math.sqrt(square) * self.ball.radius / self.profile.gain_lower
 
     def _noise(self) -> float:
@@ -265,11 +312,13 @@ class VectorMVU(Rowed, Blanketed, Designed, RoughMoments, LengthBounded, PoisonB
     def _everywhere(self, pair: Cost, slack: float, pure: float) -> Cost:
         """Return the divergences of a search's output: those of the pair, sampling included, and what ``pure`` implies.
 
-        p^alpha q^(1 - alpha) is at most M = n (n/h_0)^(alpha - 1), convex, and submodular: the worst two updates are
-        opposite again, and its mean moves by at most 4 M (e + c).
+        p^alpha q^(1 - alpha) is at most M = n (n/h_0)^(alpha - 1), convex, and submodular: the
+        worst two updates are opposite again, and its mean moves by at most 4 M (e + c).
         """
         off = math.log(4.04 * self.profile.largest * self._off)
-        return Cost.renyi(Formula(_searched, pair, slack, off, pure), "a seed of the vector mechanism", pure)
+        return Cost.renyi(
+            Formula(_searched, pair, slack, off, pure), "a seed of the vector mechanism", pure
+        )
 
     @property
     def _off(self) -> float:
@@ -278,7 +327,12 @@ class VectorMVU(Rowed, Blanketed, Designed, RoughMoments, LengthBounded, PoisonB
 
     def _sampling(self) -> tuple[float, float]:
         """Return slack and lost mass, each rounded up."""
-        require(inner_error_upper(self.keep) <= BLUR, "keep", self.keep, "small enough for the account's blur")
+        require(
+            inner_error_upper(self.keep) <= BLUR,
+            "keep",
+            self.keep,
+            "small enough for the account's blur",
+        )
         largest = self.profile.largest
         smallest = float(self.profile.levels[0])
         if not self.seeded:
@@ -291,7 +345,9 @@ class VectorMVU(Rowed, Blanketed, Designed, RoughMoments, LengthBounded, PoisonB
 
 def _searched(alpha: float, pair: Cost, slack: float, off: float, pure: float) -> float:
     """Return D_alpha of a seed, e^off being 4 n (e + c); see `VectorMVU._everywhere`."""
-    moment = float(np.logaddexp((alpha - 1) * pair.rdp(alpha), off + (alpha - 1) * pair.pure_epsilon()))
+    moment = float(
+        np.logaddexp((alpha - 1) * pair.rdp(alpha), off + (alpha - 1) * pair.pure_epsilon())
+    )
     moment += (2 * alpha - 1) * slack + 1e-14 * (1 + abs(moment))
     return min(round_up(moment / (alpha - 1), 1e-15), Cost.pure(pure).rdp(alpha))
 
@@ -340,11 +396,15 @@ class _Normals(RowsAccumulator):
         scale = math.ldexp(1.0, self.shift)
         for body in given:
             numbers = np.rint(self._numbers(body) * scale).astype(np.int64)
-            self.total[self.kernel.rows(body[:head].tobytes() or bytes(NONCE), keep, self.total.size)] += numbers
+            self.total[
+                self.kernel.rows(body[:head].tobytes() or bytes(NONCE), keep, self.total.size)
+            ] += numbers
 
     def _numbers(self, body: Body) -> FloatVector:
         """Return z from a body that carries it."""
-        codes = self.kernel.unpack(body[self.mechanism.nonce_size :], QUANTISED, self.mechanism.keep)
+        codes = self.kernel.unpack(
+            body[self.mechanism.nonce_size :], QUANTISED, self.mechanism.keep
+        )
         return np.asarray(normal_quantiser(QUANTISED).levels[codes])
 
     def kept(self, count: int) -> FloatVector:
@@ -358,14 +418,16 @@ class _Normals(RowsAccumulator):
         if found.rows is not None:
             mean = found.unproject(self._scaled(count))
         else:
-            # Rows are scaled once where they are kept and once where they are put back: sqrt(p/k) each way, and each
-            # row is kept with probability k/p.
+            # Rows are scaled once where they are kept and once where they are put back: sqrt(p/k)
+            # each way, and each row is kept with probability k/p.
             mean = self._scaled(count) * math.sqrt(found.padded / found.keep)
             self.kernel.rotate_back(mean, found.rotation_seed)
         return lambda start, stop: mean[start:stop]
 
     def _scaled(self, count: int) -> FloatVector:
-        return np.asarray(self.total.astype(np.float64) * (self._unit / (count * math.ldexp(1.0, self.shift))))
+        return np.asarray(
+            self.total.astype(np.float64) * (self._unit / (count * math.ldexp(1.0, self.shift)))
+        )
 
     @property
     def _unit(self) -> float:
@@ -383,13 +445,16 @@ def fewest_coordinates(squared_error: float, dimension: int) -> int:
     >>> fewest_coordinates(6.33, 10**6), fewest_coordinates(0.075, 10**6), fewest_coordinates(0.133, 100)
     (1024, 2048, 128)
     """
-    return min(max(fewest_kept(squared_error, dimension), LEAST_KEPT), padded_size(dimension), MOST_KEPT)
+    return min(
+        max(fewest_kept(squared_error, dimension), LEAST_KEPT), padded_size(dimension), MOST_KEPT
+    )
 
 
 def solve_profile(epsilon: float, delta: float, releases: int, adjacency: Adjacency) -> Profile:
     """Return the profile of largest known gain whose releases together are certified (epsilon, delta)-private.
 
-    The profile is shipped, cached, or else solved now, in seconds, and cached; one kind of machine finds one profile.
+    The profile is shipped, cached, or else solved now, in seconds, and cached; one kind of machine
+    finds one profile.
 
     >>> profile = solve_profile(1.0, 1e-5, 1, Adjacency.REPLACE_ONE)
     >>> round(profile.gain_lower**-2, 2)
@@ -428,13 +493,16 @@ def solve_profile_anew(target: Target) -> Profile:
 def _certified(proposal: Proposal, target: Target) -> Profile:
     """Mix the proposal with N(0, I), h to h - x (h - 1), until its certified epsilon is within the target.
 
-    A step of x costs a fraction x of the gain and lowers epsilon by about x times the smaller of epsilon and releases.
+    A step of x costs a fraction x of the gain and lowers epsilon by about x times the smaller of
+    epsilon and releases.
     """
     profile = proposed = Profile.from_weights(proposal.edges, proposal.weights())
     wanted = target.epsilon * (1 - ROOM)
     mixed = 0.0
     for _ in range(TRIES):
-        found = certify_profile(profile, target.adjacency, target.releases, target.delta).epsilon_upper
+        found = certify_profile(
+            profile, target.adjacency, target.releases, target.delta
+        ).epsilon_upper
         if found <= wanted:
             return profile
         if math.isfinite(found):
@@ -443,7 +511,9 @@ def _certified(proposal: Proposal, target: Target) -> Profile:
             excess = 0.1 * wanted
         mixed = min(0.9, mixed + (1 + ROOM) * excess / min(wanted, target.releases))
         profile = Profile.from_weights(proposal.edges, mixed + (1 - mixed) * proposed.levels)
-    raise QuietbitError(f"No profile was certified for {target}: after {TRIES} attempts epsilon was still {found:.6g}.")
+    raise QuietbitError(
+        f"No profile was certified for {target}: after {TRIES} attempts epsilon was still {found:.6g}."
+    )
 
 
 @final
@@ -458,13 +528,24 @@ class _Family(Family):
 
     def given(self, ball: Ball, strength: float, choices: Choices) -> VectorMVU:
         """Return the mechanism of the step that is purely private at this epsilon for one release, replace-one."""
-        profile = solve_profile(check_real(strength, "design_epsilon"), 0.0, 1, Adjacency.REPLACE_ONE)
+        profile = solve_profile(
+            check_real(strength, "design_epsilon"), 0.0, 1, Adjacency.REPLACE_ONE
+        )
         return _with_rows(profile, ball, choices)
 
-    def calibrated(self, ball: Ball, choices: Choices, target: Target, account: EpsilonOf) -> Mechanism:
+    def calibrated(
+        self, ball: Ball, choices: Choices, target: Target, account: EpsilonOf
+    ) -> Mechanism:
         """Design a profile for the target, or for the most of it that the sampler can be certified to reveal."""
-        require(ball.norm is Norm.L2, "norm of the ball", ball.norm.value, "l2 for the vector mechanism")
-        require(target.epsilon >= LEAST_EPSILON, "epsilon", target.epsilon, f"at least {LEAST_EPSILON:g} for vmvu")
+        require(
+            ball.norm is Norm.L2, "norm of the ball", ball.norm.value, "l2 for the vector mechanism"
+        )
+        require(
+            target.epsilon >= LEAST_EPSILON,
+            "epsilon",
+            target.epsilon,
+            f"at least {LEAST_EPSILON:g} for vmvu",
+        )
         farthest = MOST_EPSILON_EACH * target.adjacency.radii * target.releases
         aim = min(target.epsilon, farthest)
         slope = 1.0
@@ -487,10 +568,17 @@ class _Family(Family):
             if before[0] > aim and before[1] > reached:
                 slope = min(max((before[1] - reached) / (before[0] - aim), 0.25), 1.0)
             before = aim, reached
-            aim -= over / slope + target.epsilon * 1e-9 * 4**number  # a margin that grows ends the search
+            aim -= (
+                over / slope + target.epsilon * 1e-9 * 4**number
+            )  # a margin that grows ends the search
             if not aim > 0:
                 break
-        require(False, "epsilon", target.epsilon, f"at least {reached:.4g}, the least that vmvu reaches here ({FEWER})")
+        require(
+            False,
+            "epsilon",
+            target.epsilon,
+            f"at least {reached:.4g}, the least that vmvu reaches here ({FEWER})",
+        )
         return found
 
 

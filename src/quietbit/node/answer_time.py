@@ -1,19 +1,20 @@
 """When an answer leaves a node: at a moment fixed before the app begins, whatever the app then does.
 
-Idea     how long an app takes, and whether it fails, depends on its data. So the moment of an answer
-         is computed when its question is accepted, from the clock and the owner's policy alone:
-         `answer-seconds` later, at a multiple of `GRAIN` of the clock. The app runs in a thread of its
-         own. If it fails or is not done in time, the answer is that of the zero update, at the same
-         moment (`node.guard`); stamps that travel with an answer say that moment.
-Symbols  T: `answer-seconds`. The app has T less the time reserved for clipping, randomising and packing:
-         a quarter of T, at most `RESERVED` seconds; and less what drawing the noise of local steps
-         takes, all of which an app may leave out, at `NUMBERS` per second. A quarter of T is always the
-         app's; a question whose noise needs more than is left is refused.
+Idea     how long an app takes, and whether it fails, depends on its data. So the moment of an
+         answer is computed when its request is accepted, from the clock and the owner's policy
+         alone: `answer-seconds` later, at a multiple of `GRAIN` of the clock. The app runs in a
+         thread of its own. If it fails or is not done in time, the answer is that of the zero
+         update, at the same moment (`node.guard`); stamps that travel with an answer say that
+         moment.
+Symbols  T: `answer-seconds`. The app has T less the time reserved for clipping, randomising and
+         packing: a quarter of T, at most `RESERVED` seconds; and less what drawing the noise of
+         local steps takes, all of which an app may leave out, at `NUMBERS` per second. A quarter of
+         T is always the app's; a request whose noise needs more than is left is refused.
 
-T is a constant: a deadline that followed earlier apps would be an answer about the data at every change.
-An owner finds it in the node's log, which says how long apps take. T = 0 waits for nothing: simulations,
-whose nodes belong to nobody. What is left (apps that overrun, processes that end) is in
-docs/explanation/threat-model.md, "Time".
+T is a constant: a deadline that followed earlier apps would be an answer about the data at every
+change. An owner finds it in the node's log, which says how long apps take. T = 0 waits for nothing:
+simulations, whose nodes belong to nobody. What is left (apps that overrun, processes that end) is
+in docs/explanation/threat-model.md, "Time".
 """
 
 from __future__ import annotations
@@ -41,12 +42,13 @@ Result = TypeVar("Result")
 
 @final
 class AnswerTime:
-    """The moment of one answer: made when the question is accepted; then `run` the app."""
+    """The moment of one answer: made when the request is accepted; then `run` the app."""
 
     def __init__(self, seconds: float, numbers: int = 0) -> None:
         """Fix the moment, ``seconds`` from now; 0 waits for nothing.
 
-        ``numbers`` of noise may be left to draw after the app. Where that takes too long it is refused.
+        ``numbers`` of noise may be left to draw after the app. Where that takes too long it is
+        refused.
         """
         reserved = self.check(seconds, numbers)
         now = time.time()
@@ -77,8 +79,8 @@ class AnswerTime:
         """Return what the app returns in time; None where it fails or is late, which the log says.
 
         Everything that an app can raise is such a failure, and is added to ``crashes``; but where
-        nothing is waited for, Ctrl-C is the user's. Of a ``simulated`` node's app, which whoever runs
-        the simulation is told about, the log says no more than that it failed.
+        nothing is waited for, Ctrl-C is the user's. Of a ``simulated`` node's app, which whoever
+        runs the simulation is told about, the log says no more than that it failed.
         """
         results: list[Result] = []
         untold = "" if simulated else ", and the server is not told"
@@ -117,7 +119,7 @@ class AnswerTime:
 
     @property
     def seconds(self) -> float:
-        """How long after its question an answer leaves; 0 waits for nothing."""
+        """How long after its request an answer leaves; 0 waits for nothing."""
         return self._seconds
 
     @property

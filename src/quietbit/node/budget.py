@@ -1,9 +1,10 @@
 """What the releases of a ledger cost, and whether one more is within the budgets: the run's, and the owner's.
 
-Idea     a run's own cap counts the releases of that run alone, so its outcome tells a server nothing about others; the
-         owner's caps count everything that the node has released. Both are adaptive accounts of the mechanisms in
-         the ledger, each priced from its description. Answers to evaluations that a server sees have a part of the
-         owner's cap set aside for them.
+Idea     a run's own cap counts the releases of that run alone, so its outcome tells a server
+         nothing about others; the owner's caps count everything that the node has released. Both
+         are adaptive accounts of the mechanisms in the ledger, each priced from its description.
+         Answers to evaluations that a server sees have a part of the owner's cap set aside for
+         them.
 Symbols  k: honest clients that a sum is priced at; 0 where the server sees the release.
 Source   docs/theory/filters.md, for adaptive accounts and "Setting aside".
 """
@@ -18,8 +19,8 @@ from quietbit.mechanism.base import core_of
 from quietbit.node.ledger import Counts, LedgerError, LedgerState, text_of
 from quietbit.node.policy import RESPONSE, SUMMED, Rules
 from quietbit.node.prices import Prices
-from quietbit.node.question import ProposedMechanism, Question
 from quietbit.node.refusal import BudgetSpent
+from quietbit.node.request import ProposedMechanism, Request
 from quietbit.privacy.account import Account
 from quietbit.privacy.conversion import round_up
 from quietbit.privacy.cost import Bound, Cost
@@ -42,37 +43,46 @@ class Budget:
     rules: Rules
     prices: Prices | None = None
 
-    def price(self, request: Question, proposed: ProposedMechanism, honest: int) -> None:
+    def price(self, request: Request, proposed: ProposedMechanism, honest: int) -> None:
         """Price one release under every cap; refuse what no number can price, before the ledger is looked at."""
         for cap in (request.cap, *self.rules.caps):
             floor = 0.0 if cap is request.cap else self.rules.least_epsilon
             clients = honest if cap.trust is Trust.SECURE_AGGREGATION else 0
             _cost(LedgerState(), proposed.identity, proposed, cap, clients, floor, self.prices)
 
-    def check(self, state: LedgerState, request: Question, proposed: ProposedMechanism, honest: int) -> None:
+    def check(
+        self, state: LedgerState, request: Request, proposed: ProposedMechanism, honest: int
+    ) -> None:
         """Raise `BudgetSpent` unless the run's cap and all of the owner's hold after the release."""
         kind = ANSWERS if proposed.family == RESPONSE else None
         run = str(request.run)
         cap = request.cap
-        after = account_of(state, cap, honest, 0.0, "", proposed, kind=kind, run=run, prices=self.prices)
+        after = account_of(
+            state, cap, honest, 0.0, "", proposed, kind=kind, run=run, prices=self.prices
+        )
         if not after.holds():
             before = account_of(state, cap, honest, 0.0, "", kind=kind, run=run, prices=self.prices)
             raise BudgetSpent(_in_full(f"run {run}", before, after))
         for cap, kind in self._owner_caps(state, request, proposed):
             floor = self.rules.least_epsilon
             data_set = self.rules.data_set
-            after = account_of(state, cap, honest, floor, data_set, proposed, kind=kind, prices=self.prices)
+            after = account_of(
+                state, cap, honest, floor, data_set, proposed, kind=kind, prices=self.prices
+            )
             if not after.holds():
-                before = account_of(state, cap, honest, floor, data_set, kind=kind, prices=self.prices)
+                before = account_of(
+                    state, cap, honest, floor, data_set, kind=kind, prices=self.prices
+                )
                 raise BudgetSpent(_in_full("this node", before, after), of_node=True)
 
     def _owner_caps(
-        self, state: LedgerState, request: Question, proposed: ProposedMechanism
+        self, state: LedgerState, request: Request, proposed: ProposedMechanism
     ) -> list[tuple[Target, str | None]]:
         """Return the owner's caps on this release, each with the kind of releases that it counts, or None for updates.
 
-        A request brings the run's cap on updates, or that on evaluations; an owner's is divided here. Answers that are
-        summed share the account of updates, and have a limit of their own in it.
+        A request brings the run's cap on updates, or that on evaluations; an owner's is divided
+        here. Answers that are summed share the account of updates, and have a limit of their own in
+        it.
         """
         rules = self.rules
         evaluates = proposed.family == RESPONSE
@@ -82,13 +92,16 @@ class Budget:
             for cap in rules.caps:
                 if cap.trust is request.trust:
                     answers = _set_aside(state, cap, rules, rules.least_epsilon)[1]
-                    caps.append((_left(evolve(cap, epsilon=rules.evaluate), answers), SUMMED_ANSWERS))
+                    caps.append(
+                        (_left(evolve(cap, epsilon=rules.evaluate), answers), SUMMED_ANSWERS)
+                    )
         return caps
 
     def _share(self, state: LedgerState, cap: Target, evaluates: bool) -> Target:
         """Return the part of an owner's cap that is for evaluations, or the one for updates.
 
-        What was answered while a policy allowed more stays set aside; where updates had more, nothing is answered.
+        What was answered while a policy allowed more stays set aside; where updates had more,
+        nothing is answered.
         """
         rules = self.rules
         floor = rules.least_epsilon
@@ -100,8 +113,12 @@ class Budget:
             raise BudgetSpent("Updates have used what is left beside evaluations.", of_node=True)
         limit = evolve(cap, epsilon=rules.evaluate)
         summed = 0.0
-        if cap.trust is Trust.SECURE_AGGREGATION:  # under the other cap sums are dearer than their limit is meant for
-            sums = account_of(state, limit, 0, floor, rules.data_set, kind=SUMMED_ANSWERS, prices=self.prices)
+        if (
+            cap.trust is Trust.SECURE_AGGREGATION
+        ):  # under the other cap sums are dearer than their limit is meant for
+            sums = account_of(
+                state, limit, 0, floor, rules.data_set, kind=SUMMED_ANSWERS, prices=self.prices
+            )
             summed = sums.epsilon()
         return evolve(_left(limit, summed), delta=0.0)
 
@@ -119,12 +136,20 @@ def _in_full(whose: str, before: Account, after: Account) -> str:
 def _left(cap: Target, aside: float) -> Target:
     """Return a cap less what is set aside, refused where nothing is left."""
     if not aside < cap.epsilon:
-        raise BudgetSpent(f"All of epsilon {cap.epsilon:g} is set aside for, or used by, evaluations.", of_node=True)
+        raise BudgetSpent(
+            f"All of epsilon {cap.epsilon:g} is set aside for, or used by, evaluations.",
+            of_node=True,
+        )
     return cap.without(aside)
 
 
 def reached(
-    state: LedgerState, cap: Target, rules: Rules, honest: int = 0, floor: float = 0.0, prices: Prices | None = None
+    state: LedgerState,
+    cap: Target,
+    rules: Rules,
+    honest: int = 0,
+    floor: float = 0.0,
+    prices: Prices | None = None,
 ) -> float:
     """Return the epsilon of everything in the ledger under an owner's cap: updates, and answers to evaluations."""
     aside, answers = _set_aside(state, cap, rules, floor)
@@ -137,7 +162,9 @@ def _set_aside(state: LedgerState, cap: Target, rules: Rules, floor: float) -> t
     """Return what is set aside for answers that a server sees, and the pure epsilon of those in the ledger."""
     answers = 0.0
     if any(description.get("kind") == ANSWERS for description in state.mechanisms.values()):
-        answers = account_of(state, cap, 0, floor, rules.data_set, kind=ANSWERS).total().pure_epsilon()
+        answers = (
+            account_of(state, cap, 0, floor, rules.data_set, kind=ANSWERS).total().pure_epsilon()
+        )
     allowed = rules.evaluate if Trust.LOCAL in rules.trust else 0.0
     return max(allowed, answers), answers
 
@@ -156,10 +183,12 @@ def account_of(
 ) -> Account:
     """Return the account of updates in a ledger under a cap, sums at no more than ``honest`` clients (0: as noted).
 
-    With ``run``, of the releases of that run alone. With ``data_set``, of what may have been released of it: releases
-    of no named one may have been of any. With ``more``, and of one release of that mechanism. The first in the account
-    is the first that was released, which is what an adaptive account goes by. Answers to evaluations that the server
-    sees are left out (docs/theory/filters.md, "Setting aside"); with ``kind``, the account is that of this kind alone.
+    With ``run``, of the releases of that run alone. With ``data_set``, of what may have been
+    released of it: releases of no named one may have been of any. With ``more``, and of one release
+    of that mechanism. The first in the account is the first that was released, which is what an
+    adaptive account goes by. Answers to evaluations that the server sees are left out
+    (docs/theory/filters.md, "Setting aside"); with ``kind``, the account is that of this kind
+    alone.
     """
     most = (honest or 2**31) if cap.trust is Trust.SECURE_AGGREGATION else 0
     releases: Counts = state.counts
@@ -189,8 +218,8 @@ def _cost(
 ) -> Cost:
     """Return what a release of a mechanism, in the ledger or asked for, costs: a pure epsilon of ``floor`` at least.
 
-    An identity names a mechanism, which is built once per process; what takes long to compute of its cost is in
-    ``prices``. An account knows a cost by its being one object.
+    An identity names a mechanism, which is built once per process; what takes long to compute of
+    its cost is in ``prices``. An account knows a cost by its being one object.
     """
     key = name, cap.adjacency, cap.unit, cap.trust, honest, floor
     known = _COSTS.get(key)
@@ -200,7 +229,9 @@ def _cost(
     if proposed is None or proposed.identity != name:
         proposed = ProposedMechanism.read(text_of(state.mechanisms[name]))
     if proposed.identity != name:
-        raise LedgerError(f"A mechanism of the ledger is not the one it was noted as ({name[:16]}...).")
+        raise LedgerError(
+            f"A mechanism of the ledger is not the one it was noted as ({name[:16]}...)."
+        )
     cost = proposed.cost(cap.adjacency, honest, cap.unit)
     if prices is not None and type(core_of(proposed.mechanism)).__module__.startswith(PACKAGE):
         book = prices

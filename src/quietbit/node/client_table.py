@@ -1,12 +1,14 @@
 """What a client without Python may release: mechanisms, their prices and their tables, in one file.
 
-Idea     a device in C or in a browser cannot price a mechanism, and must not believe a server that does. So its owner
-         writes a table once: each mechanism by the SHA-256 of its text, its price in whole units, the budget in the
-         same units, and the numbers that the client draws from. The client looks a server's text up and refuses what it
-         does not find; it interprets nothing that a server sends.
-Price    of one mechanism: a unit is a release, and the budget the number of releases that the target allows. Of
-         several: Rényi divergences at one order add up, whatever was chosen along the way; the order is the one at
-         which the first mechanism may be released most often, and prices are rounded up.
+Idea     a device in C or in a browser cannot price a mechanism, and must not believe a server that
+         does. So its owner writes a table once: each mechanism by the SHA-256 of its text, its
+         price in whole units, the budget in the same units, and the numbers that the client draws
+         from. The client looks a server's text up and refuses what it does not find; it interprets
+         nothing that a server sends.
+Price    of one mechanism: a unit is a release, and the budget the number of releases that the
+         target allows. Of several: Rényi divergences at one order add up, whatever was chosen along
+         the way; the order is the one at which the first mechanism may be released most often, and
+         prices are rounded up.
 Layout   docs/how-to/write-a-client.md; `kernel/native/quietbit_client.h` reads it.
 """
 
@@ -32,7 +34,7 @@ from quietbit.mechanism.base import Mechanism
 from quietbit.mechanism.interpolated import InterpolatedMVU
 from quietbit.mechanism.registry import identity_of
 from quietbit.mechanism.vector import VectorMVU
-from quietbit.node.question import description_of
+from quietbit.node.request import description_of
 from quietbit.privacy.conversion import epsilon_from_rdp
 from quietbit.privacy.cost import Cost
 from quietbit.target import Target
@@ -71,13 +73,17 @@ class _Arrays:
 def client_table(mechanisms: Sequence[Mechanism], target: Target) -> bytes:
     """Return the table of clients that may release these mechanisms until ``target`` is reached.
 
-    Mechanisms are one-coordinate codes (`InterpolatedMVU`, rotated in single precision or not) and seeds (`VectorMVU`);
-    others are refused, and so is a target that does not allow a single release of the first.
+    Mechanisms are one-coordinate codes (`InterpolatedMVU`, rotated in single precision or not) and
+    seeds (`VectorMVU`); others are refused, and so is a target that does not allow a single release
+    of the first.
     """
     require(len(mechanisms) > 0, "mechanisms", len(mechanisms), "at least one")
     budget, prices = _prices(mechanisms, target)
     arrays = _Arrays(HEAD.size + ENTRY.size * len(mechanisms))
-    entries = [_entry(mechanism, price, arrays) for mechanism, price in zip(mechanisms, prices, strict=True)]
+    entries = [
+        _entry(mechanism, price, arrays)
+        for mechanism, price in zip(mechanisms, prices, strict=True)
+    ]
     size = arrays.begin + len(arrays.data) + 32
     content = HEAD.pack(MAGIC, size, budget, len(entries)) + b"".join(entries) + bytes(arrays.data)
     return content + hashlib.sha256(content).digest()
@@ -103,7 +109,12 @@ def _prices(mechanisms: Sequence[Mechanism], target: Target) -> tuple[int, list[
     require(allowed > 0, "epsilon", target.epsilon, "large enough for the mechanisms together")
     unit = allowed / UNITS
     prices = [math.floor(cost.rdp(order) * (1 + MARGIN) / unit) + 1 for cost in costs]
-    require(prices[0] <= UNITS, "epsilon", target.epsilon, "large enough for one release of the first mechanism")
+    require(
+        prices[0] <= UNITS,
+        "epsilon",
+        target.epsilon,
+        "large enough for one release of the first mechanism",
+    )
     return UNITS, prices
 
 
@@ -156,11 +167,21 @@ def _codes(mechanism: InterpolatedMVU, price: int, arrays: _Arrays) -> bytes:
     seed = 0
     limit = 0.0
     if rotation is not None:
-        require(not rotation.exact, "rotation", "exact", "in single precision: this client protects no samples")
+        require(
+            not rotation.exact,
+            "rotation",
+            "exact",
+            "in single precision: this client protects no samples",
+        )
         block = rotation.block
         seed = check_int(rotation.seed, "seed of the rotation", 0, MOST_SEED)
         limit = Clip.of(0.0, mechanism.ball.radius, 2).limit or 0.0
-    require(2.0**-200 <= mechanism.ball.radius <= 2.0**200, "radius", mechanism.ball.radius, "from 2^-200 to 2^200")
+    require(
+        2.0**-200 <= mechanism.ball.radius <= 2.0**200,
+        "radius",
+        mechanism.ball.radius,
+        "from 2^-200 to 2^200",
+    )
     plan = threshold_plan(sampler) if sampler.bits == 1 else None
     coefficients = [0.0] * 18
     numbers = (0.0, 0.0)
@@ -175,7 +196,10 @@ def _codes(mechanism: InterpolatedMVU, price: int, arrays: _Arrays) -> bytes:
     else:
         lines = cell_table(sampler)
         cells = (len(lines.code), lines.inverse, lines.offset, lines.half)
-        table = [arrays.add(part) for part in (lines.start, lines.step, lines.lowest, lines.highest, lines.code)]
+        table = [
+            arrays.add(part)
+            for part in (lines.start, lines.step, lines.lowest, lines.highest, lines.code)
+        ]
     tables = (sampler.base, sampler.base_tail, sampler.slope, sampler.slope_tail)
     law = [arrays.add(array) for array in (*level_knots(sampler.levels), *tables)]
     return ENTRY.pack(
@@ -200,7 +224,13 @@ def _seed(mechanism: VectorMVU, price: int, arrays: _Arrays) -> bytes:
         *(SEED, mechanism.ball.norm.order, mechanism.ball.dimension, mechanism.ball.radius),
         *(0, 0, 0.0, 0.0, 0.0, 0.0),
         *(0, seed, 0.0, 0.0, *([0.0] * 18), 0, 0, 0, 0, 0.0, 0.0, 0.0),
-        *(int(rows is not None), mechanism.keep, rows or 0, tries_upper(0.999 / profile.largest), profile.edges.size),
+        *(
+            int(rows is not None),
+            mechanism.keep,
+            rows or 0,
+            tries_upper(0.999 / profile.largest),
+            profile.edges.size,
+        ),
         *(profile.largest, *([0] * 11), arrays.add(profile.edges), arrays.add(profile.levels)),
         arrays.add(quantile_table()),
     )

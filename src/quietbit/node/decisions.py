@@ -1,10 +1,11 @@
 """What a node decided, for its owner: the last requests with the reason in full, and counts since the beginning.
 
-Idea     a server hears one of few public values (`quietbit.node.refusal`); the owner reads here what was asked, when,
-         by which run, and why it was refused. The file lies beside the ledger, only its owner can read it, and its
-         size is bounded. It holds nothing that depends on data: decisions are made before an app is called. It also
-         limits a server that asks in order to be refused: which runs were refused for the node's budget in the last
-         24 hours is kept apart, so that no flood of other requests pushes it out.
+Idea     a server hears one of few public values (`quietbit.node.refusal`); the owner reads here
+         what was asked, when, by which run, and why it was refused. The file lies beside the
+         ledger, only its owner can read it, and its size is bounded. It holds nothing that depends
+         on data: decisions are made before an app is called. It also limits a server that asks in
+         order to be refused: which runs were refused for the node's budget in the last 24 hours is
+         kept apart, so that no flood of other requests pushes it out.
 """
 
 from __future__ import annotations
@@ -72,7 +73,9 @@ class History:
     def recent_refusals(self, now: Moment) -> dict[str, list[Any]]:
         """Return the runs that were refused for the node's budget in the last 24 hours, with their moments."""
         refusals = self.content.get("budget-refusals", {})
-        return {run: values for run, values in refusals.items() if Moment(*values).is_within_day(now)}
+        return {
+            run: values for run, values in refusals.items() if Moment(*values).is_within_day(now)
+        }
 
 
 @final
@@ -90,7 +93,9 @@ class Decisions:
         except FileNotFoundError:
             return History()
         except OSError as error:
-            raise LedgerError(f"Cannot read the decisions {self._path}: {error.strerror}.") from error
+            raise LedgerError(
+                f"Cannot read the decisions {self._path}: {error.strerror}."
+            ) from error
 
     def add(self, decision: Decision, seconds: float, refused_run: str, now: Moment) -> None:
         """Add one decision; ``refused_run`` is the run that the node's budget refused with it, or empty."""
@@ -109,15 +114,21 @@ class Decisions:
                 os.pwrite(handle, data, 0)
                 os.ftruncate(handle, len(data))
             except OSError as error:
-                raise LedgerError(f"Cannot write the decisions {self._path}: {error.strerror}.") from error
+                raise LedgerError(
+                    f"Cannot write the decisions {self._path}: {error.strerror}."
+                ) from error
 
     @contextlib.contextmanager
     def _locked(self) -> Iterator[int]:
         """Open the file, or make it, for its owner alone, and lock it."""
         try:
-            os.close(os.open(self._path, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC | os.O_NOFOLLOW, 0o600))
+            os.close(
+                os.open(self._path, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC | os.O_NOFOLLOW, 0o600)
+            )
         except OSError as error:
-            raise LedgerError(f"Cannot make the decisions {self._path}: {error.strerror}.") from error
+            raise LedgerError(
+                f"Cannot make the decisions {self._path}: {error.strerror}."
+            ) from error
         with locked(self._path, "file of decisions", os.O_RDWR) as handle:
             yield handle
 
@@ -133,8 +144,19 @@ class Decisions:
             Decision(*content.get("last", [["", "", 0, ""]])[-1])
             history.recent_refusals(Moment(0.0, "", 0.0))
             return history
-        except (ValueError, TypeError, KeyError, IndexError, AttributeError, RecursionError) as error:
-            LOGGER.warning("quietbit: the decisions in %s cannot be read, and begin again: %s", self._path, error)
+        except (
+            ValueError,
+            TypeError,
+            KeyError,
+            IndexError,
+            AttributeError,
+            RecursionError,
+        ) as error:
+            LOGGER.warning(
+                "quietbit: the decisions in %s cannot be read, and begin again: %s",
+                self._path,
+                error,
+            )
             return History()
 
 

@@ -1,15 +1,18 @@
 """A gate outside the app: a small process of the owner's that holds policy, ledger and keys behind a Unix socket.
 
-Idea     a run ships the code that trains, so nothing inside that code can be made to keep a promise. The gatekeeper
-         runs under the owner's user, outside the bundle. The app hands it an update and gets a release: clipped,
-         priced, noted, randomised and framed by the same code (`release.LocalGate`) that runs in an app's own process.
-         What it stops, and what it cannot, is in docs/how-to/plug-into-flower.md, "A gatekeeper". Where an engine
-         starts the app as a process of its own, the gate's process serves it batches in the same words (`BatchSocket`).
-Symbols  a message on the socket: magic, length of a JSON object (32 bits), length of the bytes after it (64 bits).
+Idea     a run ships the code that trains, so nothing inside that code can be made to keep a
+         promise. The gatekeeper runs under the owner's user, outside the bundle. The app hands it
+         an update and gets a release: clipped, priced, noted, randomised and framed by the same
+         code (`release.LocalGate`) that runs in an app's own process. What it stops, and what it
+         cannot, is in docs/how-to/plug-into-flower.md, "A gatekeeper". Where an engine starts the
+         app as a process of its own, the gate's process serves it batches in the same words
+         (`BatchSocket`).
+Symbols  a message on the socket: magic, length of a JSON object (32 bits), length of the bytes
+         after it (64 bits).
 
 | the app says | the gatekeeper answers |
 |---|---|
-| `{"ask": "release", "question"}` | `{"accepted": true}`, when it is checked, priced and noted; the app trains |
+| `{"ask": "release", "request"}` | `{"accepted": true}`, when it is checked, priced and noted; the app trains |
 | `{"draw": n}` | `{}` + places: a batch is drawn, where samples are protected |
 | `{"rows": m}` + float32 | `{}`: each row is clipped and added up; as often as there are rows |
 | `{"step": true}` | `{"more": true}` + float64: randomised, where several batches make one release; the next is drawn |
@@ -45,9 +48,9 @@ from quietbit.arrays import flatten
 from quietbit.errors import InvalidParameter, QuietbitError, require
 from quietbit.kernel.norm import Flat
 from quietbit.node.policy import PolicyError
-from quietbit.node.question import Question
 from quietbit.node.refusal import Noted, Reason, Refusal, Unusable, error_of, refusal_of
 from quietbit.node.release import Accepted, LocalGate
+from quietbit.node.request import Request
 from quietbit.node.stores import ModelFolder
 from quietbit.secagg.identity import OTHERS_WRITE
 
@@ -60,10 +63,11 @@ MOST_JSON = 2**22
 PIECE = 2**24  # bytes of gradients in one message
 MOST_BYTES = 2**40  # of an answer: the app believes the gatekeeper
 CONNECTIONS = 64
-ASK = 10.0  # seconds from a connection to a whole question
+ASK = 10.0  # seconds from a connection to a whole request
 PATIENCE = 86400.0  # seconds that an app may train, where the policy names no answer time
 WAIT = 600.0  # seconds that an app waits for an answer
-BATCH = "QUIETBIT_BATCH"  # the variable that names a `BatchSocket` to processes that the gate's process starts
+# the variable that names a `BatchSocket` to processes that the gate's process starts
+BATCH = "QUIETBIT_BATCH"
 
 
 @final
@@ -81,7 +85,9 @@ class Gatekeeper:
             raise InvalidParameter.of("socket", rule, str(path))
         self._stopped = threading.Event()
         self._guard = threading.Lock()
-        self._open: dict[socket.socket, bool] = {}  # in the order they came: whether a release was noted for it
+        self._open: dict[
+            socket.socket, bool
+        ] = {}  # in the order they came: whether a release was noted for it
         self._clear()
         self._socket = _new_socket()
         before = os.umask(0o777 & ~mode)
@@ -91,7 +97,9 @@ class Gatekeeper:
             self._socket.settimeout(0.2)
         except OSError as error:
             self._socket.close()
-            raise QuietbitError(f"Cannot serve on {self._path}: {error.strerror or error}.") from error
+            raise QuietbitError(
+                f"Cannot serve on {self._path}: {error.strerror or error}."
+            ) from error
         finally:
             os.umask(before)
 
@@ -116,7 +124,8 @@ class Gatekeeper:
     def _make_room(self, connection: socket.socket) -> None:
         """Take a connection in; where there are too many, the oldest without a noted release goes, or else the oldest.
 
-        Nobody can shut the others out by opening connections: each that comes may cost one that does nothing.
+        Nobody can shut the others out by opening connections: each that comes may cost one that
+        does nothing.
         """
         with self._guard:
             if len(self._open) >= CONNECTIONS:
@@ -132,7 +141,9 @@ class Gatekeeper:
         except FileNotFoundError:
             return
         if not stat.S_ISSOCK(status.st_mode):
-            raise QuietbitError(f"Cannot serve on {self._path}: there is something that is not a socket.")
+            raise QuietbitError(
+                f"Cannot serve on {self._path}: there is something that is not a socket."
+            )
         with _new_socket() as probe:
             try:
                 probe.connect(str(self._path))
@@ -172,18 +183,26 @@ class Gatekeeper:
             gate.forget(int(asked["run"]))
             _send(connection, {})
         elif what == "step":
-            _send(connection, {}, gate.step(Question.from_json(asked.get("question"))))
+            _send(connection, {}, gate.step(Request.from_json(asked.get("request"))))
         elif what == "release":
-            question = Question.from_json(asked.get("question"))
-            ticket = gate.accept(question)
+            request = Request.from_json(asked.get("request"))
+            ticket = gate.accept(request)
             with self._guard:
                 self._open[connection] = True
             _send(connection, {"accepted": True})
-            data = _serve_batches(connection, ticket, question.dimension, gate.answer_seconds or PATIENCE)
-            fits = len(data) == 8 * question.dimension  # of an update of another length than asked zero is released
-            _send(connection, {}, ticket.release(np.frombuffer(data, dtype="<f8") if fits else None))
+            data = _serve_batches(
+                connection, ticket, request.dimension, gate.answer_seconds or PATIENCE
+            )
+            fits = (
+                len(data) == 8 * request.dimension
+            )  # of an update of another length than asked zero is released
+            _send(
+                connection, {}, ticket.release(np.frombuffer(data, dtype="<f8") if fits else None)
+            )
         else:
-            raise InvalidParameter("The question must ask for rules, a step, a release or to forget.")
+            raise InvalidParameter(
+                "The request must ask for rules, a step, a release or to forget."
+            )
 
 
 @final
@@ -207,7 +226,7 @@ class RemoteGate:
 
     @property
     def answer_seconds(self) -> float:
-        """How long after a question its answer leaves."""
+        """How long after a request its answer leaves."""
         return float(self._rules["answer-seconds"])
 
     @property
@@ -222,33 +241,35 @@ class RemoteGate:
         folder = self._rules.get("models")
         return None if folder is None else ModelFolder(Path(str(folder)))
 
-    def accept(self, question: Question) -> RemoteTicket:
+    def accept(self, request: Request) -> RemoteTicket:
         """Ask whether it may be answered; the connection stays open for the update."""
         connection = self._connect()
         try:
-            _send(connection, {"ask": "release", "question": question.to_json()})
+            _send(connection, {"ask": "release", "request": request.to_json()})
             _answered(_receive(connection, 0, WAIT))
         except BaseException:
             connection.close()
             raise
-        return RemoteTicket(connection, question.dimension)
+        return RemoteTicket(connection, request.dimension)
 
-    def step(self, question: Question) -> bytes:
+    def step(self, request: Request) -> bytes:
         """Have a step of a masked sum answered."""
-        return self._ask({"ask": "step", "question": question.to_json()})[1]
+        return self._ask({"ask": "step", "request": request.to_json()})[1]
 
     def forget(self, run: int) -> None:
         """Abandon the run's masked sum."""
         self._ask({"ask": "forget", "run": run})
 
-    def _ask(self, question: dict[str, Any]) -> tuple[dict[str, Any], bytes]:
+    def _ask(self, request: dict[str, Any]) -> tuple[dict[str, Any], bytes]:
         with self._connect() as connection:
-            _send(connection, question)
+            _send(connection, request)
             return _answered(_receive(connection, MOST_BYTES, WAIT))
 
     def _connect(self) -> socket.socket:
         if _is_shared(self._path):  # somebody else's socket would be handed the update as it is
-            raise Unusable(f"Others can write in the folder of the gatekeeper's socket {self._path}: chmod go-w.")
+            raise Unusable(
+                f"Others can write in the folder of the gatekeeper's socket {self._path}: chmod go-w."
+            )
         connection = _new_socket()
         ends = time.monotonic() + ASK
         connection.settimeout(WAIT)
@@ -262,15 +283,18 @@ class RemoteGate:
                     continue
                 connection.close()
                 LOGGER.error("quietbit: no gatekeeper answers on %s.", self._path, exc_info=error)
-                raise Unusable("This node's gatekeeper does not answer; its owner's log says why.") from error
+                raise Unusable(
+                    "This node's gatekeeper does not answer; its owner's log says why."
+                ) from error
 
 
 @final
 class RemoteTicket:
-    """A question that the gatekeeper has noted.
+    """A request that the gatekeeper has noted.
 
-    An app that is late may go on in its own thread: what is said and what is answered go together, and nothing is said
-    beside or after the release. An answer to the app, the places of its batch, would else be taken for the release.
+    An app that is late may go on in its own thread: what is said and what is answered go together,
+    and nothing is said beside or after the release. An answer to the app, the places of its batch,
+    would else be taken for the release.
     """
 
     def __init__(self, connection: socket.socket, dimension: int) -> None:
@@ -309,7 +333,10 @@ class RemoteTicket:
                 if flat.size == self._dimension:  # of any other update zero is released
                     data = flat.piece(0, flat.size).astype("<f8").tobytes()
             except Exception as error:
-                LOGGER.error("quietbit: the update cannot be sent; zero is released in its place.", exc_info=error)
+                LOGGER.error(
+                    "quietbit: the update cannot be sent; zero is released in its place.",
+                    exc_info=error,
+                )
         try:
             with self._connection:
                 return self._asked({"update": bool(data)}, data, last=True)[1]
@@ -317,7 +344,9 @@ class RemoteTicket:
             LOGGER.error("quietbit: the gatekeeper did not make the release.", exc_info=error)
             raise Noted("The release of this round was noted, and cannot be made.") from error
 
-    def _asked(self, said: dict[str, Any], data: bytes = b"", *, last: bool = False) -> tuple[dict[str, Any], bytes]:
+    def _asked(
+        self, said: dict[str, Any], data: bytes = b"", *, last: bool = False
+    ) -> tuple[dict[str, Any], bytes]:
         with self._guard:
             if self._used:
                 raise Noted("The release of this round was made already.")
@@ -325,21 +354,26 @@ class RemoteTicket:
             try:
                 _send(self._connection, said, data)
                 answer = _receive(self._connection, MOST_BYTES, WAIT)
-            except BaseException:  # an answer that was not waited for must not be taken for that to another request
+            except (
+                BaseException
+            ):  # an answer that was not waited for must not be taken for that to another request
                 self._connection.close()
                 raise
         return _answered(answer)
 
 
-Gate: TypeAlias = LocalGate | RemoteGate  # who holds policy, ledger and keys: in this process, or behind a socket
-Ticket: TypeAlias = Accepted | RemoteTicket  # an accepted question: one release, once
+Gate: TypeAlias = (
+    LocalGate | RemoteGate
+)  # who holds policy, ledger and keys: in this process, or behind a socket
+Ticket: TypeAlias = Accepted | RemoteTicket  # an accepted request: one release, once
 
 
 @final
 class BatchSocket:
     """Serve the ticket of the round that is open to trainers in processes of their own; the gate stays on this side.
 
-    ``current`` says which ticket, and how many parameters it is for. Only this process's user can open the socket.
+    ``current`` says which ticket, and how many parameters it is for. Only this process's user can
+    open the socket.
     """
 
     def __init__(self, current: Callable[[], tuple[Ticket, int] | None]) -> None:
@@ -378,13 +412,17 @@ def batch_of_parent() -> RemoteTicket | None:
     connection = _new_socket()
     try:
         connection.connect(path)
-        return RemoteTicket(connection, int(_answered(_receive(connection, 0, WAIT))[0]["dimension"]))
+        return RemoteTicket(
+            connection, int(_answered(_receive(connection, 0, WAIT))[0]["dimension"])
+        )
     except (OSError, InvalidParameter):
         connection.close()
         return None
 
 
-def _serve_batches(connection: socket.socket, ticket: Ticket, dimension: int, seconds: float) -> bytes:
+def _serve_batches(
+    connection: socket.socket, ticket: Ticket, dimension: int, seconds: float
+) -> bytes:
     """Draw batches and take gradients until something else is said, within ``seconds``; return the data beside that."""
     ends = time.monotonic() + seconds
     most = max(8 * dimension, PIECE)  # no more is read than an update, or a piece of gradients
@@ -404,7 +442,10 @@ def _serve_batches(connection: socket.socket, ticket: Ticket, dimension: int, se
                     content = change.astype("<f8").tobytes()
             else:
                 return data
-        except (QuietbitError, ValueError) as error:  # there is a release all the same, of what came before
+        except (
+            QuietbitError,
+            ValueError,
+        ) as error:  # there is a release all the same, of what came before
             answer = {"refused": Reason.INVALID.value, "detail": str(error)}
         _send(connection, answer, content)
 

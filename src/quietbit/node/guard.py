@@ -1,9 +1,10 @@
 """The outermost frame of an answer: whatever is raised, one reply leaves, at a moment fixed beforehand.
 
-Idea     an engine sends the text of an exception to the server, at once. So the engine's thread does nothing here but
-         wait. A worker thread decides, calls the app and makes the reply; a keeper thread watches the clock. As soon as
-         a question is accepted, the outbox holds a reply that does not depend on the app (the zero release); the worker
-         may replace it, and the keeper closes the outbox at the moment of the answer, whatever the worker is doing.
+Idea     an engine sends the text of an exception to the server, at once. So the engine's thread
+         does nothing here but wait. A worker thread decides, calls the app and makes the reply; a
+         keeper thread watches the clock. As soon as a request is accepted, the outbox holds a
+         reply that does not depend on the app (the zero release); the worker may replace it, and
+         the keeper closes the outbox at the moment of the answer, whatever the worker is doing.
 
 What an app can do to the engine's thread from its own, and what happens then:
 
@@ -14,8 +15,9 @@ What an app can do to the engine's thread from its own, and what happens then:
 | lowers the recursion limit or a resource limit of the process | the keeper puts the old one back |
 | leaves no memory | an exception in here is caught, and the wait goes on; the reply is there already |
 
-A process that ends (`os._exit`, a crash of native code, the system's out-of-memory killer) sends nothing: see
-docs/explanation/threat-model.md, "Time". Signals that ask the process to end wait until the answer has left.
+A process that ends (`os._exit`, a crash of native code, the system's out-of-memory killer) sends
+nothing: see docs/explanation/threat-model.md, "Time". Signals that ask the process to end wait
+until the answer has left.
 """
 
 from __future__ import annotations
@@ -42,16 +44,24 @@ Reply = TypeVar("Reply")
 Work: TypeAlias = "Callable[[Outbox[Reply]], None]"
 SLICE = 0.05  # seconds between two checks of the limits of the process
 GRACE = 30.0  # seconds without a sign of life until a thread of ours is taken for dead
-LIMITS = ("RLIMIT_AS", "RLIMIT_DATA", "RLIMIT_STACK", "RLIMIT_NOFILE", "RLIMIT_NPROC", "RLIMIT_FSIZE", "RLIMIT_CPU")
+LIMITS = (
+    "RLIMIT_AS",
+    "RLIMIT_DATA",
+    "RLIMIT_STACK",
+    "RLIMIT_NOFILE",
+    "RLIMIT_NPROC",
+    "RLIMIT_FSIZE",
+    "RLIMIT_CPU",
+)
 
 
 @final
 class Outbox(Generic[Reply]):
     """The reply that would leave now, and its moment; the worker fills it, the keeper closes it.
 
-    ``leaving`` is the reply that leaves when ``closed`` is true; ``finish`` is called with it before.
-    ``restore_interrupt`` lets Ctrl-C interrupt the engine's thread again when the answer has left: not
-    where the process goes on with other answers, which a late app could interrupt.
+    ``leaving`` is the reply that leaves when ``closed`` is true; ``finish`` is called with it
+    before. ``restore_interrupt`` lets Ctrl-C interrupt the engine's thread again when the answer
+    has left: not where the process goes on with other answers, which a late app could interrupt.
     """
 
     def __init__(
@@ -88,7 +98,7 @@ class Outbox(Generic[Reply]):
 
     def accept(self, moment: AnswerTime, reply: Reply) -> None:
         """Fix the moment, and what leaves then unless something else is put in."""
-        self.moment = moment  # first: a reply that depends on the question must not leave before it
+        self.moment = moment  # first: a reply that depends on the request must not leave before it
         self._reply = reply
         self._wake()
 
@@ -134,7 +144,9 @@ class Outbox(Generic[Reply]):
             self._working = True
             work(self)
             if self.closed:
-                text = "an answer was not ready at its moment: answer-seconds of the policy is short"
+                text = (
+                    "an answer was not ready at its moment: answer-seconds of the policy is short"
+                )
                 log_quietly(logging.WARNING, text)
         except BaseException as error:
             log_quietly(logging.ERROR, "an answer failed, and the server is not told", error)
@@ -192,8 +204,8 @@ def guarded(outbox: Outbox[Reply], work: Work[Reply]) -> Reply:
 def _held(outbox: Outbox[Reply], work: Work[Reply]) -> Reply:
     """Hold the engine's thread until the outbox is closed.
 
-    Where an app has lowered the recursion limit, no function can be called from here until the keeper
-    has put it back; so what follows an exception is free of calls.
+    Where an app has lowered the recursion limit, no function can be called from here until the
+    keeper has put it back; so what follows an exception is free of calls.
     """
     while not outbox.closed:
         try:
@@ -221,8 +233,8 @@ def log_quietly(level: int, text: str, error: BaseException | None = None) -> No
 def quiet_handlers() -> None:
     """Let no log handler of this process raise into the code that logs, from now on.
 
-    `logging` catches what the standard library's handlers raise; a handler of an app's may raise into an engine that
-    then reports it to the server.
+    `logging` catches what the standard library's handlers raise; a handler of an app's may raise
+    into an engine that then reports it to the server.
     """
     if not hasattr(logging.Logger.handle, "__wrapped__"):
         handle = logging.Logger.handle
@@ -291,8 +303,9 @@ class _Signals:
     def rearm(self) -> None:
         """Put back what Python itself installed, and the engine's handlers of signals that end a process.
 
-        An app's handlers stay disarmed: their exceptions would be raised in the engine's frames. So does the engine's
-        handler of SIGINT, which an app that is late could still trigger with `_thread.interrupt_main`.
+        An app's handlers stay disarmed: their exceptions would be raised in the engine's frames. So
+        does the engine's handler of SIGINT, which an app that is late could still trigger with
+        `_thread.interrupt_main`.
         """
         for number, handler in self._before.items():
             engine = str(getattr(handler, "__module__", "")).partition(".")[0]

@@ -1,10 +1,12 @@
 """A node's ledger on disk: lines that are only ever added, each bound to the one before, and a counter kept apart.
 
-Idea     what was spent is the one thing a node must not forget. Every line of the file holds the SHA-256 of the line
-         before it, so that no line can be changed, taken out or moved. A second file, the counter, says how many
-         lines there are and what the last one is; a ledger that is shorter than its counter, or another one, is
-         refused. Both are made by `quietbit node init` and by nothing else: a missing ledger is an error.
-Symbols  head: SHA-256 of a line; count: number of lines, the first (which names the ledger) included.
+Idea     what was spent is the one thing a node must not forget. Every line of the file holds the
+         SHA-256 of the line before it, so that no line can be changed, taken out or moved. A second
+         file, the counter, says how many lines there are and what the last one is; a ledger that is
+         shorter than its counter, or another one, is refused. Both are made by `quietbit node init`
+         and by nothing else: a missing ledger is an error.
+Symbols  head: SHA-256 of a line; count: number of lines, the first (which names the ledger)
+         included.
 
 | line | says |
 |---|---|
@@ -13,10 +15,11 @@ Symbols  head: SHA-256 of a line; count: number of lines, the first (which names
 | `release` | one release: mechanism, k, run, round, moment, data set. Written before a random word is drawn |
 | `step` | a step of a masked sum that hands out shares: answered once |
 
-A line is added under a lock on the file itself, in one write, and forced to disk, then the counter is replaced. A crash
-in between leaves the ledger ahead of its counter, which only means that more was spent; a line without its end was
-never acted upon and is cut off. A *whole* disk that is put back is noticed by those who remember the last head besides
-(docs/explanation/threat-model.md), or with a counter on another disk.
+A line is added under a lock on the file itself, in one write, and forced to disk, then the counter
+is replaced. A crash in between leaves the ledger ahead of its counter, which only means that more
+was spent; a line without its end was never acted upon and is cut off. A *whole* disk that is put
+back is noticed by those who remember the last head besides (docs/explanation/threat-model.md), or
+with a counter on another disk.
 """
 
 from __future__ import annotations
@@ -46,7 +49,9 @@ COUNTER = "quietbit-counter"
 DAY = 86400.0
 MOST_BYTES = 256 * 2**20
 MOST_MECHANISMS = 256
-MOST_OF_RUN = 16  # mechanisms that one run may add: updates, scouts, evaluations, and changes of its plan
+MOST_OF_RUN = (
+    16  # mechanisms that one run may add: updates, scouts, evaluations, and changes of its plan
+)
 MOST_OF_DAY = 64  # and all runs in 24 hours
 EVALUATIONS = "/evaluations"  # follows a run's number where its evaluations are noted
 MOST_STEPS = 8  # lines of steps for every release that was made, and as many rounds to begin with
@@ -66,7 +71,8 @@ class LedgerError(QuietbitError):
 class Moment(NamedTuple):
     """When something happened: by the clock, and by how long the machine had then been running since ``boot``.
 
-    A clock can be put forward; how long a machine has been running cannot. After a restart only the clock is left.
+    A clock can be put forward; how long a machine has been running cannot. After a restart only the
+    clock is left.
     """
 
     time: float
@@ -82,7 +88,11 @@ class Moment(NamedTuple):
     @classmethod
     def now(cls) -> Moment:
         """Read both clocks."""
-        return cls(time.time(), _boot(), time.clock_gettime(getattr(time, "CLOCK_BOOTTIME", time.CLOCK_MONOTONIC)))
+        return cls(
+            time.time(),
+            _boot(),
+            time.clock_gettime(getattr(time, "CLOCK_BOOTTIME", time.CLOCK_MONOTONIC)),
+        )
 
 
 @cache
@@ -94,7 +104,9 @@ def _boot() -> str:
         return os.urandom(16).hex()
 
 
-Counts: TypeAlias = dict[tuple[str, int, str], int]  # releases by mechanism, k and data set, the first one first
+Counts: TypeAlias = dict[
+    tuple[str, int, str], int
+]  # releases by mechanism, k and data set, the first one first
 
 
 @final
@@ -106,8 +118,12 @@ class LedgerState:
     heads: list[bytes] = field(factory=list)
     mechanisms: dict[str, Any] = field(factory=dict)
     counts: Counts = field(factory=dict)
-    run_counts: dict[str, Counts] = field(factory=dict)  # the same of each run, its evaluations included
-    first_uses: dict[str, tuple[str, Moment]] = field(factory=dict)  # of a mechanism: by which run, and when
+    run_counts: dict[str, Counts] = field(
+        factory=dict
+    )  # the same of each run, its evaluations included
+    first_uses: dict[str, tuple[str, Moment]] = field(
+        factory=dict
+    )  # of a mechanism: by which run, and when
     times: list[Moment] = field(factory=list)
     runs: dict[str, list[tuple[int, float, str]]] = field(factory=dict)
     steps: dict[str, tuple[int, int]] = field(factory=dict)
@@ -136,7 +152,9 @@ class LedgerState:
     def behind(self, known: Mapping[str, Any]) -> bool:
         """Whether this is not the ledger, or is an earlier state of it, that ``known`` (a `mark`) was taken of."""
         count = check_int(known.get("count", 0), "count", 0)
-        return count > len(self.heads) or (count > 0 and self.heads[count - 1].hex() != known.get("head"))
+        return count > len(self.heads) or (
+            count > 0 and self.heads[count - 1].hex() != known.get("head")
+        )
 
     def last_day(self, now: Moment) -> int:
         """Return the releases of the last 24 hours; those that a clock put into the future are among them."""
@@ -150,15 +168,20 @@ class LedgerState:
         """Refuse a round that is not later than all that were answered in this run."""
         last = self.last_round(run)
         if not number > last:
-            raise AnsweredBefore(f"round must be above {last}, the last one answered in run {run}, got {number}.")
+            raise AnsweredBefore(
+                f"round must be above {last}, the last one answered in run {run}, got {number}."
+            )
 
     def step(self, run: str, number: int, step: int) -> Entry:
         """Return the line of a step of a masked sum that is answered now; refused unless later than all of this run.
 
-        Refused, too, after steps of too many sums that came to no release: they would fill the disk.
+        Refused, too, after steps of too many sums that came to no release: they would fill the
+        disk.
         """
         if self.step_lines >= MOST_STEPS * (self.releases + 32):
-            raise BudgetSpent("This node was asked for steps of too many sums that came to nothing.")
+            raise BudgetSpent(
+                "This node was asked for steps of too many sums that came to nothing."
+            )
         last_round, last_step = self.steps.get(run, (0, 0))
         if not (number, step) > (last_round, last_step):
             raise AnsweredBefore(
@@ -183,7 +206,9 @@ class LedgerState:
             (of_day, MOST_OF_DAY, "in the last 24 hours"),
         ):
             if count >= most:
-                raise BudgetSpent(f"This node has answered with {most} different mechanisms {where}.")
+                raise BudgetSpent(
+                    f"This node has answered with {most} different mechanisms {where}."
+                )
 
     def take(self, line: bytes, origin: str) -> None:
         """Add a line that was read or is about to be written."""
@@ -194,7 +219,9 @@ class LedgerState:
                 raise LedgerError(f"{origin} was changed: {said}. {HELP}.")
             kind = entry["kind"]
             if (kind == "ledger") == bool(self.heads):
-                raise InvalidParameter.of("kind of the line", "ledger in the first, and no other", kind)
+                raise InvalidParameter.of(
+                    "kind of the line", "ledger in the first, and no other", kind
+                )
             if kind == "ledger":
                 require(entry["format"] == FORMAT, "format", entry["format"], FORMAT)
                 version = check_int(entry["version"], "version of the ledger", 1)
@@ -212,7 +239,9 @@ class LedgerState:
                 number = check_int(entry["round"], "round", 1)
                 when = float(entry["time"])
                 if mechanism not in self.mechanisms:
-                    raise InvalidParameter.of("mechanism of a release", "one that was noted", mechanism)
+                    raise InvalidParameter.of(
+                        "mechanism of a release", "one that was noted", mechanism
+                    )
                 run = str(entry["run"])
                 moment = Moment(when, str(entry.get("boot", "")), float(entry.get("running", 0.0)))
                 key = mechanism, honest, str(entry.get("data-set", ""))
@@ -225,8 +254,12 @@ class LedgerState:
                 place = check_int(entry["round"], "round", 1), check_int(entry["step"], "step", 1)
                 self.steps[str(entry["run"])] = place
                 self.step_lines += 1
-            elif kind != "price":  # of earlier versions; mechanisms are priced anew from their descriptions
-                raise InvalidParameter(f"kind of the line must be one of this version's, got {kind!r}.")
+            elif (
+                kind != "price"
+            ):  # of earlier versions; mechanisms are priced anew from their descriptions
+                raise InvalidParameter(
+                    f"kind of the line must be one of this version's, got {kind!r}."
+                )
         except (ValueError, TypeError, KeyError, AttributeError, RecursionError) as error:
             said = f"line {self.count + 1} cannot be read ({type(error).__name__})"
             raise LedgerError(f"{origin} is not a ledger: {said}. {HELP}.") from error
@@ -253,7 +286,13 @@ def mechanism_line(identity: str, description: Any) -> Entry:
 
 def release_line(identity: str, honest: int, run: str, number: int, data_set: str = "") -> Entry:
     """One release, now; of a data set, where the owner has named it."""
-    line: Entry = {"kind": "release", "mechanism": identity, "honest": honest, "run": run, "round": number}
+    line: Entry = {
+        "kind": "release",
+        "mechanism": identity,
+        "honest": honest,
+        "run": run,
+        "round": number,
+    }
     line |= {"data-set": data_set} if data_set else {}
     now = Moment.now()
     return line | {"time": round(now.time, 3), "boot": now.boot, "running": round(now.running, 3)}
@@ -290,7 +329,9 @@ class StateLedger:
         for line in str(text).encode("ascii").splitlines():
             state.take(line, "The ledger in the state")
         if not text:
-            self.state["ledger"] = _written(state, [first_line()], "The ledger in the state").decode("ascii")
+            self.state["ledger"] = _written(
+                state, [first_line()], "The ledger in the state"
+            ).decode("ascii")
         return state
 
     def update(self, change: Change) -> LedgerState:
@@ -337,7 +378,9 @@ class FileLedger:
         except BaseException as error:
             ledger.remove()  # half a ledger would be refused, and in the way of the next attempt
             if isinstance(error, OSError):
-                raise LedgerError(f"Cannot make the ledger {ledger.path}: {error.strerror}.") from error
+                raise LedgerError(
+                    f"Cannot make the ledger {ledger.path}: {error.strerror}."
+                ) from error
             raise
         return ledger
 
@@ -369,7 +412,9 @@ class FileLedger:
             self._size = 0
             lines = _written(state, entries, str(self.path))
             if size + len(lines) > MOST_BYTES:
-                raise LedgerError(f"The ledger {self.path} would be larger than {MOST_BYTES} bytes.")
+                raise LedgerError(
+                    f"The ledger {self.path} would be larger than {MOST_BYTES} bytes."
+                )
             _append(handle, lines, size, self.path)
             self._put_counter(state)
             self._state = state
@@ -414,10 +459,14 @@ class FileLedger:
                 f"{self._counter} is not the counter of a ledger ({type(error).__name__}). {HELP}."
             ) from error
         if not own:
-            raise LedgerError(f"The counter {self._counter} belongs to another ledger than {self.path}. {HELP}.")
+            raise LedgerError(
+                f"The counter {self._counter} belongs to another ledger than {self.path}. {HELP}."
+            )
         if behind:
             said = f"({state.count} lines; it has seen {count})"
-            raise LedgerError(f"The ledger {self.path} is older than its counter, or another {said}. {HELP}.")
+            raise LedgerError(
+                f"The ledger {self.path} is older than its counter, or another {said}. {HELP}."
+            )
 
     def _put_counter(self, state: LedgerState) -> None:
         said = {"format": COUNTER, "ledger": state.identity, **state.mark}
@@ -430,7 +479,9 @@ class FileLedger:
             os.replace(beside, self._counter)
             _force(self._counter.parent, os.O_RDONLY)
         except OSError as error:
-            raise LedgerError(f"Cannot write the counter {self._counter}: {error.strerror}.") from error
+            raise LedgerError(
+                f"Cannot write the counter {self._counter}: {error.strerror}."
+            ) from error
 
 
 @final
@@ -473,10 +524,14 @@ def locked(path: Path, name: str, how: int) -> Iterator[int]:
     try:
         import fcntl as locks
     except ImportError as error:
-        raise LedgerError(f"The {name} needs POSIX file locks, which this system does not have.") from error
+        raise LedgerError(
+            f"The {name} needs POSIX file locks, which this system does not have."
+        ) from error
     with _opened(path, name, how) as handle:
         try:
-            locks.flock(handle, locks.LOCK_SH if how == os.O_RDONLY else locks.LOCK_EX)  # until it is closed
+            locks.flock(
+                handle, locks.LOCK_SH if how == os.O_RDONLY else locks.LOCK_EX
+            )  # until it is closed
         except OSError as error:
             raise LedgerError(f"Cannot lock the {name} {path}: {error.strerror}.") from error
         same = False
@@ -501,7 +556,9 @@ def _opened(path: Path, name: str, how: int) -> Iterator[int]:
     try:
         found = os.fstat(handle)
         if not stat.S_ISREG(found.st_mode) or found.st_nlink != 1:
-            raise LedgerError(f"The {name} {path} must be a regular file with one name (no FIFO, device or hard link).")
+            raise LedgerError(
+                f"The {name} {path} must be a regular file with one name (no FIFO, device or hard link)."
+            )
         yield handle
     finally:
         os.close(handle)

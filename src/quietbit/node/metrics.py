@@ -1,9 +1,10 @@
 """A node's state in the Prometheus text format: what is spent and left, and what was decided.
 
-Idea     everything here is a function of the policy, the ledger and the decisions, none of which depends on data: an
-         owner may show it to whoever watches machines. It says how much a node has released and for how many runs,
-         so it is not for a server to read.
-Source   https://prometheus.io/docs/instrumenting/exposition_formats, version 0.0.4 of the text format.
+Idea     everything here is a function of the policy, the ledger and the decisions, none of which
+         depends on data: an owner may show it to whoever watches machines. It says how much a node
+         has released and for how many runs, so it is not for a server to read.
+Source   https://prometheus.io/docs/instrumenting/exposition_formats, version 0.0.4 of the text
+         format.
 """
 
 from __future__ import annotations
@@ -22,7 +23,9 @@ __all__ = ["metrics_text"]
 Sample = tuple[dict[str, str], float]
 
 
-def metrics_text(policy: Policy, state: LedgerState, history: History, prices: Prices | None = None) -> str:
+def metrics_text(
+    policy: Policy, state: LedgerState, history: History, prices: Prices | None = None
+) -> str:
     """Return the metrics of one node."""
     honest = policy.min_honest_clients or 0
     spent: list[Sample] = []
@@ -37,21 +40,44 @@ def metrics_text(policy: Policy, state: LedgerState, history: History, prices: P
         spent.append((labels, reached(state, cap, policy, honest, policy.least_epsilon, prices)))
         caps.append((labels, cap.epsilon))
     counts = history.counts
-    reasons = [ACCEPTED, *(reason.value for reason in Reason if reason is not Reason.NOTED)]  # that is no decision
+    reasons = [
+        ACCEPTED,
+        *(reason.value for reason in Reason if reason is not Reason.NOTED),
+    ]  # that is no decision
     decisions = [({"reason": reason}, float(counts.get(reason, 0))) for reason in reasons]
     today = state.last_day(Moment.now())
     families = [
         ("epsilon_spent", "gauge", "Upper bound on epsilon of all releases so far.", spent),
         ("epsilon_cap", "gauge", "The policy's epsilon for all releases.", caps),
         ("releases_total", "counter", "Releases in the ledger.", _plain(state.releases)),
-        ("releases_cap", "gauge", "Releases that the policy allows in all.", _plain(policy.releases)),
+        (
+            "releases_cap",
+            "gauge",
+            "Releases that the policy allows in all.",
+            _plain(policy.releases),
+        ),
         ("releases_day", "gauge", "Releases of the last 24 hours.", _plain(today)),
-        ("releases_day_cap", "gauge", "Releases allowed in 24 hours.", _plain(policy.releases_per_day)),
-        ("mechanisms", "gauge", "Different mechanisms in the ledger.", _plain(len(state.mechanisms))),
+        (
+            "releases_day_cap",
+            "gauge",
+            "Releases allowed in 24 hours.",
+            _plain(policy.releases_per_day),
+        ),
+        (
+            "mechanisms",
+            "gauge",
+            "Different mechanisms in the ledger.",
+            _plain(len(state.mechanisms)),
+        ),
         ("mechanisms_cap", "gauge", "Mechanisms that a ledger holds.", _plain(MOST_MECHANISMS)),
         ("decisions_total", "counter", "Requests by what became of them.", decisions),
         ("decision_seconds_total", "counter", "Time that decisions took.", _plain(history.seconds)),
-        ("answer_seconds", "gauge", "The policy's time from request to answer.", _plain(policy.answer_seconds)),
+        (
+            "answer_seconds",
+            "gauge",
+            "The policy's time from request to answer.",
+            _plain(policy.answer_seconds),
+        ),
     ]
     lines = []
     for name, kind, about, samples in families:

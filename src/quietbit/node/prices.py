@@ -1,10 +1,11 @@
 """Divergences that took long to compute, kept beside the ledger: what a sum costs is found once per node.
 
-Idea     an account of masked sums needs some hundred Rényi divergences per mechanism, each a numerical search. A node
-         that starts a process per message would repeat them. A price is a function of the mechanism, the terms and
-         this code, so the file keeps numbers under the digest of all three: after any change of the package, an
-         upgrade of numpy or scipy included, the old numbers are not found. The file is sealed with a MAC under the
-         node's own key; one that does not verify is ignored, and everything is computed again.
+Idea     an account of masked sums needs some hundred Rényi divergences per mechanism, each a
+         numerical search. A node that starts a process per message would repeat them. A price is a
+         function of the mechanism, the terms and this code, so the file keeps numbers under the
+         digest of all three: after any change of the package, an upgrade of numpy or scipy
+         included, the old numbers are not found. The file is sealed with a MAC under the node's own
+         key; one that does not verify is ignored, and everything is computed again.
 Source   HMAC: RFC 2104. The key is the one that seals a node's secrets (`quietbit.node.stores`).
 """
 
@@ -101,7 +102,9 @@ class Prices:
             self._is_changed = False
             names = list(self._values)[-MOST_BOUNDS:]
             numbers = {
-                name: {order.hex(): value.hex() for order, value in list(self._values[name].items())}
+                name: {
+                    order.hex(): value.hex() for order, value in list(self._values[name].items())
+                }
                 for name in names
                 if self._values[name]
             }
@@ -129,10 +132,20 @@ class Prices:
             if content["format"] != FORMAT or content["pricing"] != pricing_version():
                 return {}  # written by other code, whose prices may be others
             return {
-                name: {float.fromhex(order): float.fromhex(value) for order, value in numbers.items()}
+                name: {
+                    float.fromhex(order): float.fromhex(value) for order, value in numbers.items()
+                }
                 for name, numbers in content["divergences"].items()
             }
-        except (OSError, QuietbitError, ValueError, TypeError, KeyError, AttributeError, RecursionError) as error:
+        except (
+            OSError,
+            QuietbitError,
+            ValueError,
+            TypeError,
+            KeyError,
+            AttributeError,
+            RecursionError,
+        ) as error:
             LOGGER.warning("quietbit: the prices in %s are ignored: %s", self._path, error)
             return {}
 

@@ -1,9 +1,10 @@
 """Why a node does not answer: one of few public values for the server, everything else for the node's owner.
 
-Idea     a server sees refusals as often as it likes, and without paying for them. So what reaches it is a value of
-         `Reason`, with the name of a policy key or with a sentence about its own request, and never a text that was
-         made where the ledger is read: a refusal cannot say how much a node has released, or for whom. The full
-         text travels in `Refused.for_owner`, to the owner's log and `quietbit node status`.
+Idea     a server sees refusals as often as it likes, and without paying for them. So what reaches
+         it is a value of `Reason`, with the name of a policy key or with a sentence about its own
+         request, and never a text that was made where the ledger is read: a refusal cannot say how
+         much a node has released, or for whom. The full text travels in `Refused.for_owner`, to the
+         owner's log and `quietbit node status`.
 Source   docs/explanation/threat-model.md, "What a server learns from refusals".
 """
 
@@ -88,7 +89,8 @@ SEPARATOR = ": "
 class Refusal:
     """What a server is told: a reason, and its ``detail``.
 
-    The detail is the key of a policy's rule (`RULES`), or a sentence about an invalid request; other reasons have none.
+    The detail is the key of a policy's rule (`RULES`), or a sentence about an invalid request;
+    other reasons have none.
     """
 
     reason: Reason
@@ -98,7 +100,9 @@ class Refusal:
         """Refuse a detail where a reason has none: it could only come from the ledger."""
         fine = not self.detail or self.reason is Reason.INVALID
         if not fine and not (self.reason is Reason.NOT_ALLOWED and self.detail in RULES):
-            raise InvalidParameter.of("detail of a refusal", f"left out for {self.reason.value}", self.detail)
+            raise InvalidParameter.of(
+                "detail of a refusal", f"left out for {self.reason.value}", self.detail
+            )
 
     def sentence(self) -> str:
         """Return the refusal as a sentence for a person."""
@@ -146,7 +150,8 @@ class NotAllowed(Refused):
 class BudgetSpent(Refused):
     """The next release would exceed a budget or a limit on counts: of the run, or of the node; servers hear no more.
 
-    ``of_node``: what a server chose, the mechanism's cost, was compared with what is left of the node's own budget.
+    ``of_node``: what a server chose, the mechanism's cost, was compared with what is left of the
+    node's own budget.
     """
 
     reason = Reason.BUDGET_SPENT
@@ -189,15 +194,17 @@ class Unusable(Refused):
 
 
 CLASSES = {
-    kind.reason: kind for kind in (NotAllowed, BudgetSpent, AnsweredBefore, Noted, NotInSum, NeedsModel, Unusable)
+    kind.reason: kind
+    for kind in (NotAllowed, BudgetSpent, AnsweredBefore, Noted, NotInSum, NeedsModel, Unusable)
 }
 
 
 def refusal_of(error: BaseException) -> Refusal:
     """Return what a server may be told of an error.
 
-    The sentence of an `InvalidParameter` is passed on: the gate lets only those out that were raised before it
-    looked at its ledger, from the request and the policy. Any other error is `Reason.UNUSABLE`.
+    The sentence of an `InvalidParameter` is passed on: the gate lets only those out that were
+    raised before it looked at its ledger, from the request and the policy. Any other error is
+    `Reason.UNUSABLE`.
     """
     if isinstance(error, Refused):
         return error.public

@@ -1,15 +1,17 @@
 """The one way anything leaves a node: a request is accepted and noted, and then exactly one release is made.
 
-Idea     everything that can be refused is refused before the data are touched, from the request, the policy and the
-         ledger alone. First what needs the request and the policy only, whose refusals may name the fault; then the
-         ledger, whose refusals are bare values (`quietbit.node.refusal`). An accepted request is written into the
-         ledger *before* the app trains. After that one thing happens, whatever the app does: one release of the
-         same size as any other, of the zero update if something went wrong (an app that raised, a NaN, arrays of other
-         shapes). So a refusal tells nothing about the data, and a failure looks like a release. The same code runs
-         in the app's process and in a gatekeeper; without an engine, `PrivateSender` asks it.
+Idea     everything that can be refused is refused before the data are touched, from the request,
+         the policy and the ledger alone. First what needs the request and the policy only, whose
+         refusals may name the fault; then the ledger, whose refusals are bare values
+         (`quietbit.node.refusal`). An accepted request is written into the ledger *before* the app
+         trains. After that one thing happens, whatever the app does: one release of the same size
+         as any other, of the zero update if something went wrong (an app that raised, a NaN, arrays
+         of other shapes). So a refusal tells nothing about the data, and a failure looks like a
+         release. The same code runs in the app's process and in a gatekeeper; without an engine,
+         `PrivateSender` asks it.
 Symbols  k: honest clients that a sum is priced at; 0 where the server sees the release.
-Source   docs/explanation/threat-model.md; docs/theory/filters.md for the accounts; Bonawitz et al. (CCS 2017),
-         Figure 4, for the steps of a masked sum.
+Source   docs/explanation/threat-model.md; docs/theory/filters.md for the accounts; Bonawitz et al.
+         (CCS 2017), Figure 4, for the steps of a masked sum.
 """
 
 from __future__ import annotations
@@ -29,16 +31,40 @@ from numpy.typing import NDArray
 from quietbit._typing import FloatVector
 from quietbit.errors import InvalidParameter, QuietbitError, require
 from quietbit.kernel.rng import RandomBits
-from quietbit.mechanism.abilities import Batches, SharedRows, is_turn_of, is_unmasked, sampling_rate_of
+from quietbit.mechanism.abilities import (
+    Batches,
+    SharedRows,
+    is_turn_of,
+    is_unmasked,
+    sampling_rate_of,
+)
 from quietbit.mechanism.base import Batch, Mechanism, core_of, summable
 from quietbit.mechanism.batch import draw_batch
 from quietbit.mechanism.registry import family_of, identity_of
 from quietbit.node.budget import SUMMED_ANSWERS, Budget, reached
 from quietbit.node.decisions import ACCEPTED, MOST_LETTERS, Decision, Decisions, decisions_beside
-from quietbit.node.ledger import Entry, FileLedger, Ledger, LedgerState, Moment, mechanism_line, release_line
+from quietbit.node.ledger import (
+    Entry,
+    FileLedger,
+    Ledger,
+    LedgerState,
+    Moment,
+    mechanism_line,
+    release_line,
+)
 from quietbit.node.policy import ANSWERING, SCOUT, SUMMED, Policy, Rules
 from quietbit.node.prices import Prices, prices_beside
-from quietbit.node.question import (
+from quietbit.node.refusal import (
+    AnsweredBefore,
+    BudgetSpent,
+    NotAllowed,
+    Noted,
+    NotInSum,
+    Refused,
+    Unusable,
+    refusal_of,
+)
+from quietbit.node.request import (
     ALONE,
     CONFIRM,
     IDENTITY,
@@ -50,21 +76,11 @@ from quietbit.node.question import (
     VECTOR,
     Framed,
     ProposedMechanism,
-    Question,
+    Request,
     description_of,
     noted_run,
     run_name,
     sum_plan,
-)
-from quietbit.node.refusal import (
-    AnsweredBefore,
-    BudgetSpent,
-    NotAllowed,
-    Noted,
-    NotInSum,
-    Refused,
-    Unusable,
-    refusal_of,
 )
 from quietbit.privacy.guarantee import Guarantee
 from quietbit.secagg.client import SumClient
@@ -87,7 +103,10 @@ def make_release(uplink: Uplink, update: Any, rng: RandomBits) -> bytes:
         try:
             return uplink.send(update, rng)
         except Exception as error:
-            LOGGER.error("quietbit: the update cannot be sent; zero is released in its place.", exc_info=error)
+            LOGGER.error(
+                "quietbit: the update cannot be sent; zero is released in its place.",
+                exc_info=error,
+            )
     if Batches.find(uplink.mechanism) is not None:
         return uplink.send_batch(uplink.batch(rng))
     zeros = np.zeros(uplink.mechanism.ball.dimension, dtype=np.float32)
@@ -98,32 +117,41 @@ def make_release(uplink: Uplink, update: Any, rng: RandomBits) -> bytes:
 class SumStep:
     """One step of a masked sum that a node was asked for, from secrets that wait where the gate has them.
 
-    The client of `quietbit.secagg` is written down between steps, and restored for the plan that it was made for and no
-    other. Steps that hand out shares or sign lists are noted in the ledger before they are answered: two processes of a
-    node that were started from the same state cannot both seal shares with the same keys, sign two lists, or unmask.
+    The client of `quietbit.secagg` is written down between steps, and restored for the plan that it
+    was made for and no other. Steps that hand out shares or sign lists are noted in the ledger
+    before they are answered: two processes of a node that were started from the same state cannot
+    both seal shares with the same keys, sign two lists, or unmask.
     """
 
     def __init__(
-        self, question: Question, mechanism: Mechanism, secrets: MutableMapping[str, bytes], rules: Rules
+        self,
+        request: Request,
+        mechanism: Mechanism,
+        secrets: MutableMapping[str, bytes],
+        rules: Rules,
     ) -> None:
-        """Read the question; refused where the sum does not fit the threshold, the mechanism or the owner's rules."""
-        part = question.part
+        """Read the request; refused where the sum does not fit the threshold, the mechanism or the owner's rules."""
+        part = request.part
         self._part = part
         self._secrets = secrets
-        self._run = str(question.run)
-        self._twin: SumClient | None = None  # before its vector was masked, where zero was beforehand
-        self._identity = rules.identity(question.client) if part.active else None
+        self._run = str(request.run)
+        self._twin: SumClient | None = (
+            None  # before its vector was masked, where zero was beforehand
+        )
+        self._identity = rules.identity(request.client) if part.active else None
         # Who the members are is said with the first step, and kept: a server cannot say it twice.
-        self._places: bytes = b"" if not part.active else part.table if part.step == KEYS else self._kept()[0]
+        self._places: bytes = (
+            b"" if not part.active else part.table if part.step == KEYS else self._kept()[0]
+        )
         members = rules.members(read_places(self._places, part.clients)) if part.active else None
-        self._plan = sum_plan(question, mechanism, members)
+        self._plan = sum_plan(request, mechanism, members)
         rules.check_sum(self._plan)
 
     def answer(self, note: Callable[[], object]) -> bytes:
         """Answer a step that needs no training: ``note`` it when it can be answered, before anything is kept or said.
 
-        The first fixes whom this node chooses, so there is one in a round; after the last this node is done. Whatever
-        is wrong with a step, seen from the node's secrets, is one refusal.
+        The first fixes whom this node chooses, so there is one in a round; after the last this node
+        is done. Whatever is wrong with a step, seen from the node's secrets, is one refusal.
         """
         try:
             return self._answer(note)
@@ -134,7 +162,9 @@ class SumStep:
         plan = self._plan
         table = self._part.table
         step = self._part.step
-        client = SumClient(plan, self._part.number, self._identity) if step == KEYS else self._restored()
+        client = (
+            SumClient(plan, self._part.number, self._identity) if step == KEYS else self._restored()
+        )
         if step == KEYS:
             answer = client.advertise().to_bytes()
         elif step == SHARES:
@@ -170,8 +200,8 @@ class SumStep:
     def mask_zero(self, payload: bytes) -> bytes:
         """Return the masked vector that leaves in place of the one of `mask`, and never beside it.
 
-        Both have the same masks. What is kept of the client does not depend on the codes, and is kept
-        now: the sum goes on with either.
+        Both have the same masks. What is kept of the client does not depend on the codes, and is
+        kept now: the sum goes on with either.
         """
         twin = self._restored()
         masked = self.mask(payload)
@@ -180,7 +210,9 @@ class SumStep:
 
     def _keep(self, client: SumClient) -> None:
         while len(self._secrets) >= MOST_SUMS and self._run not in self._secrets:
-            del self._secrets[next(iter(self._secrets))]  # the oldest: sums that a server began and never finished
+            del self._secrets[
+                next(iter(self._secrets))
+            ]  # the oldest: sums that a server began and never finished
         self._secrets[self._run] = encode([self._places, client.to_bytes()])
 
     def _kept(self) -> list[bytes]:
@@ -224,7 +256,7 @@ class LocalGate:
         """How long after a request is accepted its answer leaves."""
         return self.rules.answer_seconds
 
-    def accept(self, request: Question) -> Accepted:
+    def accept(self, request: Request) -> Accepted:
         """Check a request, price it and note its release; a `QuietbitError` is a reason not to answer."""
         start = time.monotonic()
         try:
@@ -235,11 +267,16 @@ class LocalGate:
         self._note(request, ACCEPTED, "", time.monotonic() - start)
         return accepted
 
-    def _accept(self, request: Question) -> Accepted:
+    def _accept(self, request: Request) -> Accepted:
         proposed, honest = self._propose(request)
         step = None
         if request.sum is not None and not is_unmasked(proposed.mechanism):
-            require(request.sum.step == VECTOR, "step of the sum", request.sum.step, f"{VECTOR} for a release")
+            require(
+                request.sum.step == VECTOR,
+                "step of the sum",
+                request.sum.step,
+                f"{VECTOR} for a release",
+            )
             step = SumStep(request, summable(proposed.mechanism), self.secrets, self.rules)
             # A vector that was sent and lost counts, whatever is left of the sum.
             self.ledger.read().check_round(noted_run(request.run, proposed.family), request.round)
@@ -253,7 +290,7 @@ class LocalGate:
         self._note_release(request, proposed, honest)
         return Accepted(request, proposed.uplink, rng, step, new_rng, self.rules.samples)
 
-    def step(self, request: Question) -> bytes:
+    def step(self, request: Request) -> bytes:
         """Answer a step of a masked sum that needs no training; what hands out or signs something is noted."""
         start = time.monotonic()
         try:
@@ -262,9 +299,11 @@ class LocalGate:
             self.note_refusal(request, error, time.monotonic() - start)
             raise
 
-    def _step(self, request: Question) -> bytes:
+    def _step(self, request: Request) -> bytes:
         part = request.part
-        require(part.step not in (VECTOR, ALONE), "step of the sum", part.step, "one without training")
+        require(
+            part.step not in (VECTOR, ALONE), "step of the sum", part.step, "one without training"
+        )
         if part.step == IDENTITY:
             identity = self.rules.identity(request.client)
             if identity is None:
@@ -276,14 +315,16 @@ class LocalGate:
         if part.step == KEYS:  # nobody is kept waiting for a sum that no budget is left for
             self._check_ledger(self.ledger.read(), request, proposed, honest)
         place = STEPS.index(part.step) + 1
-        return step.answer(lambda: self.ledger.update(lambda state: [state.step(run, request.round, place)]))
+        return step.answer(
+            lambda: self.ledger.update(lambda state: [state.step(run, request.round, place)])
+        )
 
     def forget(self, run: int) -> None:
         """Leave the sum of a run, if there is one: a node that refuses a step has."""
         if str(run) in self.secrets:
             del self.secrets[str(run)]
 
-    def note_refusal(self, request: Question | None, error: Exception, seconds: float = 0.0) -> None:
+    def note_refusal(self, request: Request | None, error: Exception, seconds: float = 0.0) -> None:
         """Tell the owner why a request is not answered: a line of the log, and one of the decisions."""
         if getattr(error, "is_noted_for_owner", False):
             return
@@ -292,13 +333,22 @@ class LocalGate:
         refused_run = error.refused_run if isinstance(error, BudgetSpent) else ""
         self._note(request, refusal_of(error).reason.value, text, seconds, refused_run)
 
-    def _note(self, request: Question | None, reason: str, text: str, seconds: float, refused_run: str = "") -> None:
+    def _note(
+        self,
+        request: Request | None,
+        reason: str,
+        text: str,
+        seconds: float,
+        refused_run: str = "",
+    ) -> None:
         run = "?"
         number = 0
         if request is not None:
             run = str(request.run)
             number = request.round
-        LOGGER.disabled = False  # an engine that reads a logging config file disables every other logger
+        LOGGER.disabled = (
+            False  # an engine that reads a logging config file disables every other logger
+        )
         if self._decisions is None:  # a simulated node has no owner
             LOGGER.debug("quietbit: run %s, round %d: %s. %s", run, number, reason, text)
             return
@@ -323,7 +373,7 @@ class LocalGate:
     def _budget(self) -> Budget:
         return Budget(self.rules, self._prices)
 
-    def _propose(self, request: Question) -> tuple[ProposedMechanism, int]:
+    def _propose(self, request: Request) -> tuple[ProposedMechanism, int]:
         """Return the mechanism that is asked for, if it is allowed and has a price, and the k it is priced at.
 
         A function of the request and the policy: what it refuses, it may refuse with a sentence.
@@ -348,8 +398,9 @@ class LocalGate:
             same = identity_of(of_round) == identity_of(mechanism)
             require(same, "rows that all clients keep", "those of another round", "this round's")
         if proposed.family in (*ANSWERING, SCOUT) and core_of(mechanism) is not mechanism:
-            # The ledger knows answers to evaluations by their kind: one in a wrapper would be in no account of theirs.
-            # And what is wrapped around a scout's answer would be priced, in a sum, as if a sum hid it.
+            # The ledger knows answers to evaluations by their kind: one in a wrapper would be in no
+            # account of theirs. And what is wrapped around a scout's answer would be priced, in a
+            # sum, as if a sum hid it.
             rule = "one that nothing is wrapped around"
             raise InvalidParameter.of("mechanism of an answer", rule, type(mechanism).__name__)
         if proposed.family == SUMMED and part is None:
@@ -357,7 +408,9 @@ class LocalGate:
             raise InvalidParameter.of("mechanism of an answer", rule, SUMMED_ANSWERS)
         if part is not None:
             rule = "alone for what goes into no sum, and for nothing else"
-            require((part.step == ALONE) is is_unmasked(mechanism), "step of the sum", part.step, rule)
+            require(
+                (part.step == ALONE) is is_unmasked(mechanism), "step of the sum", part.step, rule
+            )
         if not is_turn_of(mechanism, run_name(request.run), request.round, request.node):
             rule = "what it is this node's turn for: an update, or the answer of a scout"
             raise InvalidParameter.of("mechanism", rule, proposed.family)
@@ -365,7 +418,7 @@ class LocalGate:
         self._budget.price(request, proposed, honest)
         return proposed, honest
 
-    def _note_release(self, request: Question, proposed: ProposedMechanism, honest: int) -> None:
+    def _note_release(self, request: Request, proposed: ProposedMechanism, honest: int) -> None:
         """Check the ledger and write the release into it; nothing is computed while the file is locked."""
         checked = b""
         if self.ledger.path is not None:
@@ -377,14 +430,18 @@ class LocalGate:
             if state.head != checked:  # another process was quicker, or there is no lock to hold
                 self._check_ledger(state, request, proposed, honest)
             run = noted_run(request.run, proposed.family)
-            release = release_line(proposed.identity, honest, run, request.round, self.rules.data_set)
+            release = release_line(
+                proposed.identity, honest, run, request.round, self.rules.data_set
+            )
             if proposed.identity in state.mechanisms:
                 return [release]
             return [mechanism_line(proposed.identity, proposed.description), release]
 
         self.ledger.update(lines)
 
-    def _check_ledger(self, state: LedgerState, request: Question, proposed: ProposedMechanism, honest: int) -> None:
+    def _check_ledger(
+        self, state: LedgerState, request: Request, proposed: ProposedMechanism, honest: int
+    ) -> None:
         """Refuse one more release where a count or a budget does not allow it, in values that name nothing."""
         now = Moment.now()
         run = noted_run(request.run, proposed.family)
@@ -398,7 +455,9 @@ class LocalGate:
             if error.of_node:
                 error.refused_run = f"{run} {self.rules.mark}"
             raise
-        except InvalidParameter as error:  # a sentence that was made where the ledger is read stays here
+        except (
+            InvalidParameter
+        ) as error:  # a sentence that was made where the ledger is read stays here
             raise Unusable(str(error)) from error
         finally:
             if self._prices is not None:
@@ -407,18 +466,26 @@ class LocalGate:
     def _check_refusals(self, run: str, now: Moment) -> None:
         """Refuse a run that the node's budget has refused today, and all runs when too many were.
 
-        A server that asks for dearer and cheaper releases until one is accepted would learn what is left. An owner
-        who changes the policy begins anew.
+        A server that asks for dearer and cheaper releases until one is accepted would learn what is
+        left. An owner who changes the policy begins anew.
         """
         most = self.rules.refusals_per_day
         if self._decisions is None or most is None:
             return
         mark = self.rules.mark
-        refused = [name for name in self._decisions.read().recent_refusals(now) if name.endswith(f" {mark}")]
+        refused = [
+            name
+            for name in self._decisions.read().recent_refusals(now)
+            if name.endswith(f" {mark}")
+        ]
         if f"{run} {mark}" in refused:
-            raise BudgetSpent(f"Run {run} was refused for the budget of this node in the last 24 hours.")
+            raise BudgetSpent(
+                f"Run {run} was refused for the budget of this node in the last 24 hours."
+            )
         if len(refused) >= most:
-            raise BudgetSpent(f"{most} runs were refused for the budget of this node in the last 24 hours.")
+            raise BudgetSpent(
+                f"{most} runs were refused for the budget of this node in the last 24 hours."
+            )
 
 
 @final
@@ -427,7 +494,7 @@ class Accepted:
 
     def __init__(
         self,
-        request: Question,
+        request: Request,
         uplink: Uplink,
         rng: RandomBits,
         step: SumStep | None,
@@ -451,9 +518,16 @@ class Accepted:
         mechanism = self._uplink.mechanism
         with self._guard:
             fresh = Batches.find(mechanism) is not None and not self._drawn and not self._used
-            require(fresh, "batch", "another", "drawn once per step, in a run that protects samples")
+            require(
+                fresh, "batch", "another", "drawn once per step, in a run that protects samples"
+            )
             if self._samples is not None:
-                require(count == self._samples, "number of samples", count, f"{self._samples}, the policy's")
+                require(
+                    count == self._samples,
+                    "number of samples",
+                    count,
+                    f"{self._samples}, the policy's",
+                )
             drawn = draw_batch(self._rng, sampling_rate_of(mechanism), count)
             self._sum = self._sum or self._uplink.batch(self._rng)
             self._left = drawn.size
@@ -464,8 +538,15 @@ class Accepted:
         """Clip and add gradients of samples that were drawn."""
         with self._guard:
             if self._sum is None or self._used:
-                raise InvalidParameter("gradients must come after the batch is drawn and before the release.")
-            require(len(rows) <= self._left, "number of gradients", len(rows), f"at most {self._left}, as were drawn")
+                raise InvalidParameter(
+                    "gradients must come after the batch is drawn and before the release."
+                )
+            require(
+                len(rows) <= self._left,
+                "number of gradients",
+                len(rows),
+                f"at most {self._left}, as were drawn",
+            )
             self._left -= len(rows)  # also of rows that cannot be added: some of them may have been
             self._sum.add(rows)
 
@@ -473,7 +554,9 @@ class Accepted:
         """Randomise the sum of this batch; the last one's is the release."""
         with self._guard:
             if self._sum is None or self._used or not self._drawn:
-                raise InvalidParameter("step must come after a batch is drawn and before the release.")
+                raise InvalidParameter(
+                    "step must come after a batch is drawn and before the release."
+                )
             change = self._sum.step()
             self._left = 0
             self._drawn = change is None
@@ -482,8 +565,8 @@ class Accepted:
     def zero(self) -> bytes:
         """Return the release that leaves where that of the app's update is not made in time.
 
-        To be called before the app is: then whatever it does to the process, this one can leave. Only one
-        of the two ever does; this one is of the zero update, with randomness of its own.
+        To be called before the app is: then whatever it does to the process, this one can leave.
+        Only one of the two ever does; this one is of the zero update, with randomness of its own.
         """
         payload = make_release(self._uplink, None, self._new_rng())
         if self._step is not None:
@@ -519,13 +602,16 @@ class Accepted:
 class PrivateSender:
     """``PrivateSender(uplink, "/var/lib/quietbit/policy.toml").send(update)``: a payload, or a reason why not.
 
-    `Uplink.send` randomises; it does not count. A sender ties an uplink to the owner's policy and ledger, so that
-    release 51 of a guarantee for 50 is refused, whichever program asks, also after a restart. ``run`` keeps apart what
-    is sent to several servers; everything counts together. An update that cannot be sent (a NaN, another shape) becomes
-    the zero update, because *no answer* would be an answer about the data.
+    `Uplink.send` randomises; it does not count. A sender ties an uplink to the owner's policy and
+    ledger, so that release 51 of a guarantee for 50 is refused, whichever program asks, also after
+    a restart. ``run`` keeps apart what is sent to several servers; everything counts together. An
+    update that cannot be sent (a NaN, another shape) becomes the zero update, because *no answer*
+    would be an answer about the data.
     """
 
-    def __init__(self, uplink: Uplink, policy: str | os.PathLike[str] | Policy, run: int = 0) -> None:
+    def __init__(
+        self, uplink: Uplink, policy: str | os.PathLike[str] | Policy, run: int = 0
+    ) -> None:
         """Read the policy; the ledger must have been made by `quietbit node init`."""
         require(isinstance(uplink, Uplink), "uplink", type(uplink).__name__, "an Uplink")
         self._uplink = uplink
@@ -533,26 +619,34 @@ class PrivateSender:
         self._policy = policy if isinstance(policy, Policy) else Policy.load(policy)
         self._ledger = FileLedger(self._policy.ledger, self._policy.counter)
         self._gate = LocalGate(self._policy, self._ledger, {})
-        self._question()  # whatever is wrong with the ledger or the run is said now
+        self._request()  # whatever is wrong with the ledger or the run is said now
 
     def send(self, update: Any) -> bytes:
         """Note one release, then clip, randomise and pack the update: the bytes of `Uplink.send`."""
         for _ in range(RACES):
             try:
-                return self._gate.accept(self._question()).payload(update, self._uplink)
-            except BudgetSpent as error:  # the caller is on the device: the owner may know the totals
+                return self._gate.accept(self._request()).payload(update, self._uplink)
+            except (
+                BudgetSpent
+            ) as error:  # the caller is on the device: the owner may know the totals
                 raise error.in_full() from None
-            except AnsweredBefore:  # another process of this node was quicker: the next number is ours
+            except (
+                AnsweredBefore
+            ):  # another process of this node was quicker: the next number is ours
                 continue
         raise Unusable("Too many programs send with this policy at once.")
 
-    def _question(self) -> Question:
+    def _request(self) -> Request:
         cap = self._policy.caps[-1]
         mechanism = self._uplink.mechanism
         first = self._ledger.read().last_round(noted_run(self._run, family_of(mechanism))) + 1
         # Rounds are the sender's own numbers: where some clients scout, the next one of its turn.
-        turns = (one for one in range(first, first + TURNS) if is_turn_of(mechanism, run_name(self._run), one, 0))
-        return Question(
+        turns = (
+            one
+            for one in range(first, first + TURNS)
+            if is_turn_of(mechanism, run_name(self._run), one, 0)
+        )
+        return Request(
             run=self._run,
             round=next(turns, first),
             node=0,
@@ -568,4 +662,10 @@ class PrivateSender:
     def guarantee(self) -> Guarantee:
         """Return what this node's releases have cost so far, all runs together, as if the server saw each."""
         cap = self._policy.caps[-1]
-        return Guarantee(reached(self._ledger.read(), cap, self._policy), cap.delta, cap.unit, cap.adjacency, cap.trust)
+        return Guarantee(
+            reached(self._ledger.read(), cap, self._policy),
+            cap.delta,
+            cap.unit,
+            cap.adjacency,
+            cap.trust,
+        )

@@ -1,10 +1,11 @@
 """What a node keeps between messages, beside its ledger: secrets of masked sums, sealed, and the models of runs.
 
-Idea     engines end the client's process after every message, and carry what it kept in records that they print, copy
-         and write as they like. Secrets that wait there are sealed with a key in a file of the owner's beside the
-         ledger: an engine's state without the node's disk, or the other way round, says nothing. A model waits in a
-         folder that the owner names; a file appears whole or not at all, so that a process killed at any moment leaves
-         the model of this round or of the one before.
+Idea     engines end the client's process after every message, and carry what it kept in records
+         that they print, copy and write as they like. Secrets that wait there are sealed with a key
+         in a file of the owner's beside the ledger: an engine's state without the node's disk, or
+         the other way round, says nothing. A model waits in a folder that the owner names; a file
+         appears whole or not at all, so that a process killed at any moment leaves the model of
+         this round or of the one before.
 Source   `quietbit.secagg.keys` for the seals.
 """
 
@@ -48,7 +49,9 @@ class Vault(MutableMapping[str, bytes]):
         try:
             return keys.open_sealed(self._fresh_key(data[:NONCE]), data[NONCE:], run.encode())
         except (InvalidParameter, TypeError) as error:
-            raise NotInSum("What was kept of this client's secrets cannot be read: it leaves the sum.") from error
+            raise NotInSum(
+                "What was kept of this client's secrets cannot be read: it leaves the sum."
+            ) from error
 
     def __contains__(self, run: object) -> bool:
         return run in self.sealed
@@ -101,7 +104,9 @@ class ModelFolder(MutableMapping[str, bytes]):
 
     def __getitem__(self, name: str) -> bytes:
         try:
-            handle = os.open(self._file(name), os.O_RDONLY | os.O_NOFOLLOW | os.O_NONBLOCK | os.O_CLOEXEC)
+            handle = os.open(
+                self._file(name), os.O_RDONLY | os.O_NOFOLLOW | os.O_NONBLOCK | os.O_CLOEXEC
+            )
         except OSError as error:
             raise KeyError(name) from error
         with open(handle, "rb") as file:
@@ -129,7 +134,9 @@ class ModelFolder(MutableMapping[str, bytes]):
             self.path.mkdir(mode=0o700, parents=True, exist_ok=True)
             found = self.path.lstat()
         except OSError as error:
-            raise PolicyError(f"Cannot use the folder of models {self.path}: {error.strerror}.") from error
+            raise PolicyError(
+                f"Cannot use the folder of models {self.path}: {error.strerror}."
+            ) from error
         if not stat.S_ISDIR(found.st_mode) or found.st_mode & OTHERS_WRITE:
             rule = "a folder, and no link to one, that only its owner can write in (chmod go-w)"
             raise PolicyError(f"models must be {rule}, got {self.path}.")

@@ -1,8 +1,9 @@
 """NVFlare: private updates through a second engine; a client filter within the owner's policy, and a server filter.
 
-Idea     a job changes by one call, `add_privacy(recipe, settings)`. What the clients' filter (`PrivateUplink`) lets out
-         is one packed release and nothing else; the server's (`PrivateReceiver`) turns each into an unbiased difference
-         of weights, which any averaging workflow takes. Names (`__init__.pyi`) are imported when they are first used.
+Idea     a job changes by one call, `add_privacy(recipe, settings)`. What the clients' filter
+         (`PrivateUplink`) lets out is one packed release and nothing else; the server's
+         (`PrivateReceiver`) turns each into an unbiased difference of weights, which any averaging
+         workflow takes. Names (`__init__.pyi`) are imported when they are first used.
 """
 
 from quietbit._lazy import attach

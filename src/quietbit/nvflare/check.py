@@ -1,9 +1,9 @@
 """What would leave a site with a given `privacy.json`: read as NVFlare reads it, judged scope by scope.
 
-Idea     NVFlare is silent about a file that protects nothing: a key misspelt, a list emptied or a scope renamed, and
-         weights leave as they are. So a site can ask beforehand, of what NVFlare's own reader makes of the file. A
-         scope is safe when the component stands, which shuts the ways out before the first task; then its filters
-         answer, or nobody does.
+Idea     NVFlare is silent about a file that protects nothing: a key misspelt, a list emptied or a
+         scope renamed, and weights leave as they are. So a site can ask beforehand, of what
+         NVFlare's own reader makes of the file. A scope is safe when the component stands, which
+         shuts the ways out before the first task; then its filters answer, or nobody does.
 """
 
 from __future__ import annotations
@@ -31,7 +31,7 @@ __all__ = ["PrivacyCheck", "ScopeCheck", "check_privacy"]
 RAW = "everything that a job sends, weights as they are among it"
 EARLY = "what a job sends, logs or fails with before its first task; no task is answered"
 NOTHING = "nothing: no task is answered"
-RELEASES = "releases within the policy, of all tasks with quietbit's question"
+RELEASES = "releases within the policy, of all tasks with quietbit's request"
 
 
 @final
@@ -69,14 +69,20 @@ def check_privacy(path: str | os.PathLike[str]) -> PrivacyCheck:
     place = Path(path).expanduser().absolute()
     try:
         json.loads(place.read_text(encoding="utf-8"))
-        reader = PrivacyConfiger(SimpleNamespace(get_site_privacy_file_path=lambda: str(place)), names_only=False)
+        reader = PrivacyConfiger(
+            SimpleNamespace(get_site_privacy_file_path=lambda: str(place)), names_only=False
+        )
         reader.configure()
         manager = reader.privacy_manager
     except Exception as error:
         raise QuietbitError(f"Cannot read {place} as NVFlare's privacy.json: {error}") from error
     beside = _beside(place.parent)
     if not manager.is_policy_defined():
-        return PrivacyCheck(False, (), (*beside, f"the file has no scope, and NVFlare ignores the rest of it: {RAW}"))
+        return PrivacyCheck(
+            False,
+            (),
+            (*beside, f"the file has no scope, and NVFlare ignores the rest of it: {RAW}"),
+        )
     component = any(isinstance(one, PrivateUplink) for one in manager.components.values())
     known = [*manager.name_to_scopes.values()] + ([None] if manager.default_scope is None else [])
     scopes = [_judged(one, one is manager.default_scope, component) for one in known]
@@ -98,7 +104,16 @@ def _judged(scope: Any, default: bool, component: bool) -> ScopeCheck:
         leaves = NOTHING if problem else RELEASES
     told = f", and {bare}" if component and not problem and bare else ""
     unpriced = not component or bool(told)
-    return ScopeCheck(getattr(scope, "name", ""), default, data, results, owner, problem, f"{leaves}{told}", unpriced)
+    return ScopeCheck(
+        getattr(scope, "name", ""),
+        default,
+        data,
+        results,
+        owner,
+        problem,
+        f"{leaves}{told}",
+        unpriced,
+    )
 
 
 def _owner(props: Any) -> tuple[str, str, str]:
@@ -126,9 +141,15 @@ def _beside(folder: Path) -> tuple[str, ...]:
     names = WorkspaceConstants.RESOURCES_CONFIG, WorkspaceConstants.DEFAULT_RESOURCES_CONFIG
     found = next((folder / name for name in names if (folder / name).is_file()), None)
     try:
-        allowed = True if found is None else json.loads(found.read_text(encoding="utf-8")).get("allow_log_streaming")
+        allowed = (
+            True
+            if found is None
+            else json.loads(found.read_text(encoding="utf-8")).get("allow_log_streaming")
+        )
     except (OSError, ValueError, AttributeError):
         allowed = True
     if allowed is False:
         return ()
-    return ("logs of the site and of its jobs: resources.json beside this file must say allow_log_streaming: false",)
+    return (
+        "logs of the site and of its jobs: resources.json beside this file must say allow_log_streaming: false",
+    )

@@ -1,9 +1,9 @@
 """What quietbit changes in NVFlare's client process, so that nothing leaves beside a release.
 
-Idea     NVFlare's filters see the results of tasks, and neither failures nor anything else that a process
-         sends. So the filter, before the first task, puts itself where the rest would leave. Last comes
-         the cell, through which all messages of the process pass: what is not on its lists of routes is
-         not sent, and not answered with anything but a constant.
+Idea     NVFlare's filters see the results of tasks, and neither failures nor anything else that a
+         process sends. So the filter, before the first task, puts itself where the rest would
+         leave. Last comes the cell, through which all messages of the process pass: what is not on
+         its lists of routes is not sent, and not answered with anything but a constant.
 Symbols  a route: channel and topic of a message, or those of the stream that it is a part of.
 
 | replaced | so that |
@@ -18,9 +18,9 @@ Symbols  a route: channel and topic of a message, or those of the stream that it
 | `CoreCell._send_to_endpoint`, `_process_request` | routes that are not listed are shut |
 | `CoreCell._forward`, `_add_adhoc_connector`, `_create_external_listener` | no other way is opened |
 
-None of these names is public. Where one is missing `shut` raises, and nothing is released. `CHECKED` has
-digests of their source in the version of NVFlare that they were read in: a test fails when one differs.
-Then read it again, see that the table still holds, and write down the new digest.
+None of these names is public. Where one is missing `shut` raises, and nothing is released.
+`CHECKED` has digests of their source in the version of NVFlare that they were read in: a test fails
+when one differs. Then read it again, see that the table still holds, and write down the new digest.
 """
 
 from __future__ import annotations
@@ -46,7 +46,13 @@ from nvflare.apis.shareable import ReservedHeaderKey, Shareable
 from nvflare.client.cell.defs import CHANNEL as TRAINER_CHANNEL
 from nvflare.fuel.f3.cellnet import utils as cellnet
 from nvflare.fuel.f3.cellnet.core_cell import _SM_CHANNEL, _SM_TOPIC
-from nvflare.fuel.f3.cellnet.defs import CellChannel, CellChannelTopic, MessageHeaderKey, MessagePropKey, MessageType
+from nvflare.fuel.f3.cellnet.defs import (
+    CellChannel,
+    CellChannelTopic,
+    MessageHeaderKey,
+    MessagePropKey,
+    MessageType,
+)
 from nvflare.fuel.f3.cellnet.defs import ReturnCode as CellCode
 from nvflare.fuel.f3.message import Message
 from nvflare.fuel.f3.streaming import stream_const as stream
@@ -90,7 +96,8 @@ CHECKED = {
 }
 Route = tuple[str, str]
 Wrapped = Callable[..., Any]
-# What the engine itself sends on the auxiliary channel: that a client is there, and which task it asks about.
+# What the engine itself sends on the auxiliary channel: that a client is there, and which task it
+# asks about.
 TOPICS = (ReservedTopic.SYNC_RUNNER, ReservedTopic.JOB_HEART_BEAT, ReservedTopic.TASK_CHECK)
 # Who and where this client is, which the server knows.
 PUBLIC = (
@@ -121,7 +128,8 @@ SENT = TRANSPORT | {
     (CellChannel.CLIENT_MAIN, TrainingTopic.NOTIFY_JOB_STATUS),
     (OBJ_DOWNLOADER_CHANNEL, OBJ_DOWNLOADER_TOPIC),
 }
-# Requests of others that are answered: do a task, and end. Whether a task still runs is not among them.
+# Requests of others that are answered: do a task, and end. Whether a task still runs is not among
+# them.
 ANSWERED = TRANSPORT | {
     (CellChannel.AUX_COMMUNICATION, ReservedTopic.DO_TASK),
     (CellChannel.AUX_COMMUNICATION, ReservedTopic.END_RUN),
@@ -220,7 +228,9 @@ def _apply_filters(apply: Wrapped, *arguments: Any, **named: Any) -> Any:
         raise ContentBlockedException("quietbit: a filter failed.") from None
 
 
-def _send_task_result(send: Wrapped, result: Shareable, fl_ctx: FLContext, *arguments: Any, **named: Any) -> Any:
+def _send_task_result(
+    send: Wrapped, result: Shareable, fl_ctx: FLContext, *arguments: Any, **named: Any
+) -> Any:
     """Send the result of a task as it was sealed, whatever a component did to it since."""
     try:
         reply = _with_root(result, fl_ctx)

@@ -1,9 +1,10 @@
 """One task from its arrival to its sealed result, and the executor that runs in it.
 
-Idea     the runner's thread only waits (`node.guard`). The task runs in a thread and a context of its own,
-         with the app and all filters and components of the job in it. When it is decided, before the app
-         is called, the zero release is in the outbox; whatever happens then, one reply comes out, at its
-         moment. It is written anew and sealed: what a component does to it later does not leave.
+Idea     the runner's thread only waits (`node.guard`). The task runs in a thread and a context of
+         its own, with the app and all filters and components of the job in it. When it is decided,
+         before the app is called, the zero release is in the outbox; whatever happens then, one
+         reply comes out, at its moment. It is written anew and sealed: what a component does to it
+         later does not leave.
 """
 
 from __future__ import annotations
@@ -81,9 +82,9 @@ def execute_task(
 ) -> Any:
     """Run an executor so that its failures are results like any other, and restart it after one.
 
-    NVFlare restarts none: all later answers would be zero, quick, and paid for. It happens within the
-    time of the next task, so that when that one is fetched says nothing about this one. ``unfinished``
-    is the executor's list of tasks that it has not answered.
+    NVFlare restarts none: all later answers would be zero, quick, and paid for. It happens within
+    the time of the next task, so that when that one is fetched says nothing about this one.
+    ``unfinished`` is the executor's list of tasks that it has not answered.
     """
     decision = task_of(fl_ctx)
     if decision is None:
@@ -102,7 +103,9 @@ def execute_task(
             return result
         decision.crash = _ABORTS[0] if _ABORTS else "The app answered with no result."
         LOGGER.error("quietbit: the app answered with no result, and the server is not told.")
-    except BaseException as error:  # panics of native code and cancelled tasks look the same outside
+    except (
+        BaseException
+    ) as error:  # panics of native code and cancelled tasks look the same outside
         decision.crash = "".join(traceback.format_exception(error))
         LOGGER.error("quietbit: the app failed, and the server is not told.", exc_info=error)
     finally:
@@ -164,7 +167,9 @@ def _run_task(process: Wrapped, task: Any, fl_ctx: FLContext, outbox: Outbox[_Re
     fl_ctx.set_job_is_unsafe(False)
 
 
-def _accept(outbox: Outbox[_Result], fl_ctx: FLContext, decided: threading.Event, decision: Task) -> None:
+def _accept(
+    outbox: Outbox[_Result], fl_ctx: FLContext, decided: threading.Event, decision: Task
+) -> None:
     """Let the zero release leave at its moment, unless another is ready; then the app may begin."""
     for key, value in decision.props.items():
         fl_ctx.set_prop(key, value, private=True, sticky=False)

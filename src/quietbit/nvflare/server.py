@@ -1,14 +1,16 @@
-"""The server's half: a filter that puts quietbit's question beside the model, and makes differences of releases.
+"""The server's half: a filter that puts quietbit's request beside the model, and makes differences of releases.
 
-Idea     a release that comes back for a task is taken once, as `run.server` takes it, and becomes its own unbiased
-         estimate: a difference of weights, of weight one, which any workflow that averages takes as it is. So does an
-         answer about the model, asked for beside an update or by itself. Where rounds are replayed (`run.parts.replay`)
-         the step is taken here, as clients will take it; the workflow, NVFlare's own FedAvg, adds zeros.
+Idea     a release that comes back for a task is taken once, as `run.server` takes it, and becomes
+         its own unbiased estimate: a difference of weights, of weight one, which any workflow that
+         averages takes as it is. So does an answer about the model, asked for beside an update or
+         by itself. Where rounds are replayed (`run.parts.replay`) the step is taken here, as
+         clients will take it; the workflow, NVFlare's own FedAvg, adds zeros.
 
-A client that declines, fails or is refused has no difference. NVFlare's averaging ends a job, or empties its model,
-where clients send nothing; so the workflow is handed a zero difference of weight 2^-100, which is lost in rounding
-beside any other client's 1. Only means know weights: give these filters to no workflow that compares single clients.
-Weights, headers and round are written from the question that was asked, and never from what a client sent.
+A client that declines, fails or is refused has no difference. NVFlare's averaging ends a job, or
+empties its model, where clients send nothing; so the workflow is handed a zero difference of weight
+2^-100, which is lost in rounding beside any other client's 1. Only means know weights: give these
+filters to no workflow that compares single clients. Weights, headers and round are written from the
+request that was asked, and never from what a client sent.
 """
 
 from __future__ import annotations
@@ -41,7 +43,15 @@ from quietbit.mechanism.abilities import Scouted, is_unmasked
 from quietbit.nvflare.client import ABOUT, TABLE, UPDATE, PrivateUplink, local_settings, number_of
 from quietbit.nvflare.task import ANSWER, CRASHED, as_kind, kind_of, named
 from quietbit.run.layout import ModelLayout
-from quietbit.run.messages import MODEL, RECORD, SPEED, evaluation_of, numbers_of, one_line, request_of
+from quietbit.run.messages import (
+    MODEL,
+    RECORD,
+    SPEED,
+    evaluation_of,
+    numbers_of,
+    one_line,
+    request_record,
+)
 from quietbit.run.part import Part
 from quietbit.run.parts.evaluation import Evaluation
 from quietbit.run.plan import PREFIX
@@ -52,25 +62,31 @@ from quietbit.wire.uplink import EXAMPLES
 __all__ = ["NO_WEIGHT", "PrivateReceiver", "add_privacy"]
 
 NO_WEIGHT = 2.0**-100
-EVENTS = (EventType.END_RUN, AppEventType.BEFORE_AGGREGATION, AppEventType.AFTER_SHAREABLE_TO_LEARNABLE)
+EVENTS = (
+    EventType.END_RUN,
+    AppEventType.BEFORE_AGGREGATION,
+    AppEventType.AFTER_SHAREABLE_TO_LEARNABLE,
+)
 REPORT = "quietbit-report.json"
-_JOBS: WeakKeyDictionary[Any, _Job] = WeakKeyDictionary()  # by engine: NVFlare builds one filter for each chain
+_JOBS: WeakKeyDictionary[Any, _Job] = (
+    WeakKeyDictionary()
+)  # by engine: NVFlare builds one filter for each chain
 _LOCK = threading.RLock()
 
 
 @final
 @define(eq=False, kw_only=True)
 class _Evaluation(Round):
-    """Questions about one model, whose answers are decoded one by one."""
+    """Requests about one model, whose answers are decoded one by one."""
 
-    question: Evaluation
+    request: Evaluation
     _total: Any = field(default=0.0, init=False)
 
     def answer(self, client: str, data: bytes) -> dict[str, float | list[float]]:
         """Take an answer in; return the metric that it estimates by itself."""
         shares, _ = self.decode(client, number_of(client), data)
         self._total = self._total + shares
-        return {self.question.metric: self.question.metric_of(shares)}
+        return {self.request.metric: self.request.metric_of(shares)}
 
     def mean(self) -> FloatVector | None:
         """Return the mean of the answers; None where there is none."""
@@ -79,7 +95,7 @@ class _Evaluation(Round):
 
 @final
 @define(eq=False)
-class _Question:
+class _Request:
     """What one client was asked in one task: for an update (``round``), about the model, or both."""
 
     client: str
@@ -103,7 +119,8 @@ class _Question:
         try:
             if isinstance(said, Mapping) and set(said) == {"declined", "noted"}:
                 self.open = False
-                # One that has made a release for this round, and says so, has not declined: it counts.
+                # One that has made a release for this round, and says so, has not declined: it
+                # counts.
                 note = current.decline if said["noted"] is False else current.silent
                 note(self.client, said["declined"])
                 return None
@@ -135,10 +152,17 @@ class _Question:
             found = DXO(DataKind.METRICS, data=metrics).to_shareable()
         else:
             pieces = self.layout.shaped(np.zeros(self.layout.dimension) if flat is None else -flat)
-            moved = {name: as_kind(pieces[name].astype(dtype), self.kind) for name, _, dtype in self.layout.learnt}
-            meta: dict[str, Any] = {MetaKey.NUM_STEPS_CURRENT_ROUND: NO_WEIGHT if flat is None else self.weight}
+            moved = {
+                name: as_kind(pieces[name].astype(dtype), self.kind)
+                for name, _, dtype in self.layout.learnt
+            }
+            meta: dict[str, Any] = {
+                MetaKey.NUM_STEPS_CURRENT_ROUND: NO_WEIGHT if flat is None else self.weight
+            }
             if metrics:
-                meta[MetaKey.INITIAL_METRICS] = {name: one for name, one in metrics.items() if isinstance(one, float)}
+                meta[MetaKey.INITIAL_METRICS] = {
+                    name: one for name, one in metrics.items() if isinstance(one, float)
+                }
             found = DXO(DataKind.WEIGHT_DIFF, data=moved, meta=meta).to_shareable()
         found.set_header(ReservedKey.TASK_NAME, self.name)
         found.set_header(ReservedKey.TASK_ID, task)
@@ -153,15 +177,17 @@ class _Question:
 @final
 @define(eq=False)
 class _Job:
-    """A job: its run, its questions by task, the round that is open, and the evaluations that are."""
+    """A job: its run, its requests by task, the round that is open, and the evaluations that are."""
 
     name: str
     run: Run
-    questions: dict[str, _Question] = field(factory=dict)
+    requests: dict[str, _Request] = field(factory=dict)
     current: Round | None = None
     over: bool = False  # whether the workflow has begun to aggregate the round that is open, and
     stepped: bool = False  # whether its step was taken
-    sizes: dict[Any, int] = field(factory=dict)  # of its tasks, by what they hold: the same but for digits
+    sizes: dict[Any, int] = field(
+        factory=dict
+    )  # of its tasks, by what they hold: the same but for digits
     evaluations: dict[int | str, _Evaluation] = field(factory=dict)  # by round or by model
     asked: int = 0  # the number of the last evaluation
 
@@ -169,7 +195,9 @@ class _Job:
         """Return the evaluation of a round or of a model; numbers only grow, as nodes want them to."""
         if key not in self.evaluations:
             about, self.asked = evaluation_of(self.run.plan), max(number, self.asked + 1)
-            opened = self.run.open(_Evaluation, self.asked, about.mechanism, evaluates=True, question=about)
+            opened = self.run.open(
+                _Evaluation, self.asked, about.mechanism, evaluates=True, request=about
+            )
             self.evaluations[key] = opened
         return self.evaluations[key]
 
@@ -197,11 +225,15 @@ class _Job:
             run.lead(number, model, layout, step, "the workflow is not NVFlare's plain FedAvg")
         return self.current
 
-    def late(self, question: _Question) -> bool:
-        """Return whether what a question is about is over."""
-        if question.round is None:
-            return question.evaluation not in self.evaluations.values()
-        return self.over or self.current is None or question.round not in (self.current, self.current.scouts)
+    def late(self, request: _Request) -> bool:
+        """Return whether what a request is about is over."""
+        if request.round is None:
+            return request.evaluation not in self.evaluations.values()
+        return (
+            self.over
+            or self.current is None
+            or request.round not in (self.current, self.current.scouts)
+        )
 
     def step(self, weights: dict[str, Any]) -> None:
         """Take the step that clients will replay, and put what it leads to into the workflow's model."""
@@ -231,11 +263,14 @@ class _Job:
 class PrivateReceiver(Filter):  # type: ignore[misc]
     """A filter for the data and the results of the server's training task: `add_privacy` registers it.
 
-    ``settings`` are the keys of a run config (docs/reference/plan.md). The report is written into the job's folder when
-    the job ends, under the name ``report``. ``validations`` are tasks that ask about a model and for no update.
+    ``settings`` are the keys of a run config (docs/reference/plan.md). The report is written into
+    the job's folder when the job ends, under the name ``report``. ``validations`` are tasks that
+    ask about a model and for no update.
     """
 
-    def __init__(self, settings: dict[str, Any], report: str = REPORT, validations: list[str] | None = None) -> None:
+    def __init__(
+        self, settings: dict[str, Any], report: str = REPORT, validations: list[str] | None = None
+    ) -> None:
         """Read the settings; those of another trust than local are refused."""
         super().__init__()
         self.settings, self.report, self.validations = dict(settings), report, validations
@@ -243,20 +278,30 @@ class PrivateReceiver(Filter):  # type: ignore[misc]
         self.parts: tuple[Part, ...] = ()  # capabilities of your own, given before the job starts
         require(Path(report).name == report, "report", report, "the name of a file")
         rule = "left out unless quietbit.evaluate is set"
-        require(not validations or self._settings.evaluation is not None, "validations", validations, rule)
+        require(
+            not validations or self._settings.evaluation is not None,
+            "validations",
+            validations,
+            rule,
+        )
 
     def _say(self, level: int, line: str) -> None:
         self.logger.log(level, "quietbit: %s", line)
 
     def process(self, shareable: Shareable, fl_ctx: FLContext) -> Shareable:
         """Ask with a task that goes out, decode one that comes back; anything else raises."""
-        where = self.get_prop(FilterContextKey.CHAIN_TYPE), fl_ctx.get_prop(FLContextKey.FILTER_DIRECTION)
+        where = (
+            self.get_prop(FilterContextKey.CHAIN_TYPE),
+            fl_ctx.get_prop(FLContextKey.FILTER_DIRECTION),
+        )
         with _LOCK:
             if where == (FilterChainType.TASK_DATA_CHAIN, FilterKey.OUT):
                 return self._ask(shareable, fl_ctx)
             if where == (FilterChainType.TASK_RESULT_CHAIN, FilterKey.IN):
                 return self._take(shareable, fl_ctx)
-        raise ContentBlockedException(f"quietbit: nothing is received this way: {where[0]} going {where[1]}.")
+        raise ContentBlockedException(
+            f"quietbit: nothing is received this way: {where[0]} going {where[1]}."
+        )
 
     def handle_event(self, event_type: str, fl_ctx: FLContext) -> None:
         """Follow the workflow's rounds; write the report when the job ends, with an error where nobody answered."""
@@ -280,61 +325,91 @@ class PrivateReceiver(Filter):  # type: ignore[misc]
             self.system_panic(f"quietbit: {nobody}", fl_ctx)
 
     def _ask(self, shareable: Shareable, fl_ctx: FLContext) -> Shareable:
-        name, task = (str(fl_ctx.get_prop(key)) for key in (FLContextKey.TASK_NAME, FLContextKey.TASK_ID))
-        question = _Question(_peer(fl_ctx), name, shareable.get_cookie_jar())
+        name, task = (
+            str(fl_ctx.get_prop(key)) for key in (FLContextKey.TASK_NAME, FLContextKey.TASK_ID)
+        )
+        request = _Request(_peer(fl_ctx), name, shareable.get_cookie_jar())
         asked: dict[str, Any] = {"settings": self._settings.to_run_config()}
         try:
             if name in (self.validations or ()):
-                job = self._validation(question, shareable, fl_ctx, task)
+                job = self._validation(request, shareable, fl_ctx, task)
             else:
-                job = self._training(question, shareable, fl_ctx, asked)
+                job = self._training(request, shareable, fl_ctx, asked)
         except Exception as error:
             # NVFlare asks again for ever where a filter of tasks fails.
-            self.system_panic(f"quietbit: the question cannot be asked: {one_line(str(error))}", fl_ctx)
+            self.system_panic(
+                f"quietbit: the request cannot be asked: {one_line(str(error))}", fl_ctx
+            )
             raise
-        if (about := question.evaluation) is not None:
-            asked[ABOUT] = request_of(about.number, about.mechanism)
-            about.sent(question.client, 0)
+        if (about := request.evaluation) is not None:
+            asked[ABOUT] = request_record(about.number, about.mechanism)
+            about.sent(request.client, 0)
         shareable[RECORD] = asked
-        if question.round is not None:
-            what = question.missed, question.round is job.current
+        if request.round is not None:
+            what = request.missed, request.round is job.current
             if what not in job.sizes:
                 job.sizes[what] = _size(shareable)
-            question.round.sent(question.client, job.sizes[what])
-        job.questions.setdefault(task, question)  # a task that a client fetches again is the same question
+            request.round.sent(request.client, job.sizes[what])
+        job.requests.setdefault(
+            task, request
+        )  # a task that a client fetches again is the same request
         return shareable
 
-    def _training(self, question: _Question, shareable: Shareable, fl_ctx: FLContext, asked: dict[str, Any]) -> _Job:
+    def _training(
+        self, request: _Request, shareable: Shareable, fl_ctx: FLContext, asked: dict[str, Any]
+    ) -> _Job:
         """Ask for an update and, where it is due, about the model that is trained; a replayed one is left out."""
         dxo, evaluates = from_shareable(shareable), self._settings.evaluation
-        require(dxo.data_kind == DataKind.WEIGHTS, "kind of the task's data", dxo.data_kind, "weights")
+        require(
+            dxo.data_kind == DataKind.WEIGHTS, "kind of the task's data", dxo.data_kind, "weights"
+        )
         model = named(dxo.data)
         layout = ModelLayout.of(model, self._settings)
-        number = check_int(shareable.get_header(AppConstants.CURRENT_ROUND), "round of the task", 0) + 1
+        number = (
+            check_int(shareable.get_header(AppConstants.CURRENT_ROUND), "round of the task", 0) + 1
+        )
         job = self._job(fl_ctx, layout.dimension, shareable.get_header(AppConstants.NUM_ROUNDS))
         current = job.open(number, model, layout, _averages(fl_ctx))
-        if not self.validations and evaluates is not None and evaluates.due(number, self._settings.releases):
-            question.evaluation = job.evaluate(number, number)
-        if current.scouts is not None and job.run.scouts(current.mechanism, number, number_of(question.client)):
+        if (
+            not self.validations
+            and evaluates is not None
+            and evaluates.due(number, self._settings.releases)
+        ):
+            request.evaluation = job.evaluate(number, number)
+        if current.scouts is not None and job.run.scouts(
+            current.mechanism, number, number_of(request.client)
+        ):
             current = current.scouts
-        asked[UPDATE], leader = request_of(number, current.mechanism), job.run.leader
-        question.round, question.layout, question.kind = current, layout, kind_of(dxo.data)
+        asked[UPDATE], leader = request_record(number, current.mechanism), job.run.leader
+        request.round, request.layout, request.kind = current, layout, kind_of(dxo.data)
         if leader is not None:
-            question.replayed, missed = True, leader.missed(question.client)
-            asked[MODEL], question.missed = leader.record(missed), None if missed is None else len(missed)
+            request.replayed, missed = True, leader.missed(request.client)
+            asked[MODEL], request.missed = (
+                leader.record(missed),
+                None if missed is None else len(missed),
+            )
             if missed is not None:
                 DXO(dxo.data_kind, data={}, meta=dxo.meta).update_shareable(shareable)
             elif leader.speed is not None:
                 asked[SPEED] = leader.speed
         return job
 
-    def _validation(self, question: _Question, shareable: Shareable, fl_ctx: FLContext, task: str) -> _Job:
+    def _validation(
+        self, request: _Request, shareable: Shareable, fl_ctx: FLContext, task: str
+    ) -> _Job:
         """Ask about a model; a client that was asked about it in another task is asked about a later state of it."""
         said = from_shareable(shareable).get_meta_prop(AppConstants.MODEL_OWNER, "")
-        model, job = one_line(str(shareable.get_header(AppConstants.MODEL_OWNER) or said)), self._job(fl_ctx)
-        if task not in job.questions and model in job.evaluations and job.evaluations[model].asked(question.client):
+        model, job = (
+            one_line(str(shareable.get_header(AppConstants.MODEL_OWNER) or said)),
+            self._job(fl_ctx),
+        )
+        if (
+            task not in job.requests
+            and model in job.evaluations
+            and job.evaluations[model].asked(request.client)
+        ):
             job.evaluated(model)
-        question.evaluation = job.evaluate(model)
+        request.evaluation = job.evaluate(model)
         return job
 
     def _job(self, fl_ctx: FLContext, dimension: int | None = None, rounds: Any = None) -> _Job:
@@ -344,7 +419,10 @@ class PrivateReceiver(Filter):  # type: ignore[misc]
             run = Run(self._settings, number_of(name), self._say, self.parts)
             if dimension is not None:
                 run.mechanism(dimension, 1)
-            clients, planned = len(engine.get_clients()), rounds if isinstance(rounds, int) else self._settings.releases
+            clients, planned = (
+                len(engine.get_clients()),
+                rounds if isinstance(rounds, int) else self._settings.releases,
+            )
             run.outlook(asked=clients, nodes=clients, rounds=planned or 1)
             _JOBS[engine] = _Job(name, run)
         return _JOBS[engine]
@@ -352,43 +430,46 @@ class PrivateReceiver(Filter):  # type: ignore[misc]
     def _take(self, result: Any, fl_ctx: FLContext) -> Shareable:
         """Turn a result into a difference of weights, of no weight where the client has none to give."""
         job, task = _JOBS.get(fl_ctx.get_engine()), str(fl_ctx.get_prop(FLContextKey.TASK_ID))
-        question = job.questions.get(task) if job is not None else None
-        if job is None or question is None:
+        request = job.requests.get(task) if job is not None else None
+        if job is None or request is None:
             raise ContentBlockedException("quietbit: a result came for a task that was not asked.")
-        flat, metrics, late = None, dict[str, Any](), job.late(question)
+        flat, metrics, late = None, dict[str, Any](), job.late(request)
         try:
-            first = question.rounds()[0]
-            first.arrived(question.client, _size(result))
-            record = _record(question, result, _peer(fl_ctx))
+            first = request.rounds()[0]
+            first.arrived(request.client, _size(result))
+            record = _record(request, result, _peer(fl_ctx))
             refusal = {name: record[name] for name in ("declined", "noted") if name in record}
             told, about = numbers_of(record.get("metrics")), None
-            if (evaluation := question.evaluation) is not None:
-                answer = partial(evaluation.answer, question.client)
-                about = question.taken(evaluation, record.get(ANSWER, refusal), answer, late)
-            if question.round is not None:
-                update = partial(question.update, examples=told.get(EXAMPLES))
-                flat = question.taken(question.round, record.get("release", refusal), update, late)
+            if (evaluation := request.evaluation) is not None:
+                answer = partial(evaluation.answer, request.client)
+                about = request.taken(evaluation, record.get(ANSWER, refusal), answer, late)
+            if request.round is not None:
+                update = partial(request.update, examples=told.get(EXAMPLES))
+                flat = request.taken(request.round, record.get("release", refusal), update, late)
             if flat is not None or about is not None:
                 metrics = told | (about or {})
                 first.crashed(record.get(CRASHED))
-        except Exception as error:  # whatever a client can make its message of: nothing of it ends the job
-            for current in question.rounds():
-                current.refuse(question.client, error)
-        found = question.seen(task, flat, metrics)
+        except (
+            Exception
+        ) as error:  # whatever a client can make its message of: nothing of it ends the job
+            for current in request.rounds():
+                current.refuse(request.client, error)
+        found = request.seen(task, flat, metrics)
         if not isinstance(result, Shareable):
             return found
-        # In place: NVFlare shows some of its components (model selectors) what came, not what filters return.
+        # In place: NVFlare shows some of its components (model selectors) what came, not what
+        # filters return.
         result.clear()
         result.update(found)
         return result
 
 
-def _record(question: _Question, result: Any, sender: str) -> Mapping[str, Any]:
-    """Return what a client says to a question, part by part; what is not an answer to it is refused."""
-    if not question.open:
+def _record(request: _Request, result: Any, sender: str) -> Mapping[str, Any]:
+    """Return what a client says to a request, part by part; what is not an answer to it is refused."""
+    if not request.open:
         raise InvalidPayload("it has answered this task already.")
-    if sender != question.client:
-        refuse_payload("client of the result", question.client, one_line(sender))
+    if sender != request.client:
+        refuse_payload("client of the result", request.client, one_line(sender))
     record = result.get(RECORD) if isinstance(result, Mapping) else None
     if not isinstance(record, Mapping):
         code = result.get_return_code() if isinstance(result, Shareable) else None
@@ -397,16 +478,22 @@ def _record(question: _Question, result: Any, sender: str) -> Mapping[str, Any]:
         raise InvalidPayload(
             "The result must hold one quietbit release, got none (is PrivateUplink among the client's filters?)."
         )
-    parts = {"release": question.round, ANSWER: question.evaluation}
+    parts = {"release": request.round, ANSWER: request.evaluation}
     asked = {name for name, part in parts.items() if part is not None}
     if not set(record) <= asked | {"declined", "noted", "metrics", CRASHED}:
-        refuse_payload("the result", "one release of bytes", f"the fields {one_line(str(sorted(map(str, record))))}")
+        refuse_payload(
+            "the result",
+            "one release of bytes",
+            f"the fields {one_line(str(sorted(map(str, record))))}",
+        )
     return record
 
 
 def _averages(fl_ctx: FLContext) -> bool:
     """Whether the workflow is NVFlare's own FedAvg with its own mean of all that is learnt."""
-    found: Any = getattr(getattr(fl_ctx.get_prop(FLContextKey.RUNNER), "current_wf", None), "controller", None)
+    found: Any = getattr(
+        getattr(fl_ctx.get_prop(FLContextKey.RUNNER), "current_wf", None), "controller", None
+    )
     return (
         isinstance(found, FedAvg)
         and type(found).run is FedAvg.run
@@ -422,7 +509,11 @@ def _peer(fl_ctx: FLContext) -> str:
 
 def _size(shareable: Any) -> int:
     """Return the bytes of a message as NVFlare serialises it, without what the server notes in it when it comes."""
-    sent = make_copy(shareable, [ReservedHeaderKey.PEER_PROPS]) if isinstance(shareable, Shareable) else shareable
+    sent = (
+        make_copy(shareable, [ReservedHeaderKey.PEER_PROPS])
+        if isinstance(shareable, Shareable)
+        else shareable
+    )
     return len(fobs.dumps(sent))
 
 
@@ -438,10 +529,11 @@ def add_privacy(
 ) -> None:
     """Put quietbit's filters around the training ``tasks`` of a recipe; ``settings`` are the keys of a run config.
 
-    ``simulation``, ``seed`` and ``metrics`` are for NVFlare's simulator; on a site its owner's policy decides. Where
-    the settings evaluate, ``validations`` are the tasks that ask for the metric of a model; without any, every training
-    task asks for that of the model it brings, beside the update. Tasks that are not named, exactly, are not run on the
-    clients. The job carries no copy of quietbit: sites use their own.
+    ``simulation``, ``seed`` and ``metrics`` are for NVFlare's simulator; on a site its owner's
+    policy decides. Where the settings evaluate, ``validations`` are the tasks that ask for the
+    metric of a model; without any, every training task asks for that of the model it brings, beside
+    the update. Tasks that are not named, exactly, are not run on the clients. The job carries no
+    copy of quietbit: sites use their own.
     """
     known = local_settings(settings)
     names = [*tasks, *validations]

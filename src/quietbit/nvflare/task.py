@@ -1,8 +1,9 @@
 """One task of a client: what was decided about it before its app was called, and the one answer that leaves for it.
 
-Idea     a decision is made once, from the question, the policy and the ledger; an answer is made once, from whatever
-         the app did, and is written anew: a release, a private answer about the model, the numbers that the owner
-         names, or a refusal. It is kept as it was written, so that nothing that happens to it afterwards leaves.
+Idea     a decision is made once, from the request, the policy and the ledger; an answer is made
+         once, from whatever the app did, and is written anew: a release, a private answer about the
+         model, the numbers that the owner names, or a refusal. It is kept as it was written, so
+         that nothing that happens to it afterwards leaves.
 """
 
 from __future__ import annotations
@@ -61,15 +62,18 @@ TORCH = "torch"
 class Task:
     """A task that was decided about; it is answered once.
 
-    With a ``turn`` it is a release, with an ``evaluation`` a private answer about the model, or both; without either it
-    is the numbers called ``names`` that the owner lets out, or else ``refused``, and the app is not called (``runs``).
-    Where ``shows`` is set, the site is a simulated one, and the server is told why an app has no update.
+    With a ``turn`` it is a release, with an ``evaluation`` a private answer about the model, or
+    both; without either it is the numbers called ``names`` that the owner lets out, or else
+    ``refused``, and the app is not called (``runs``). Where ``shows`` is set, the site is a
+    simulated one, and the server is told why an app has no update.
     """
 
     number: str
     heads: dict[str, Any]
     runs: bool = False
-    refused: dict[str, Any] = field(factory=dict)  # why there is no answer, or none about the model beside a release
+    refused: dict[str, Any] = field(
+        factory=dict
+    )  # why there is no answer, or none about the model beside a release
     turn: Turn | None = None
     evaluation: tuple[Turn, Evaluation] | None = None
     names: tuple[str, ...] = ()
@@ -101,7 +105,9 @@ class Task:
                 self._content = deepcopy(_without_head(reply))
                 self.reply = reply
             elif result is not self.reply:
-                raise ContentBlockedException("quietbit: this task was answered, and what came after it is not sent.")
+                raise ContentBlockedException(
+                    "quietbit: this task was answered, and what came after it is not sent."
+                )
             return self.reply
 
     def sealed(self) -> dict[str, Any]:
@@ -146,7 +152,7 @@ class Task:
         return Shareable({RECORD: record})
 
     def _released(self, key: str, turn: Turn, read: Callable[[], Any]) -> dict[str, Any]:
-        """Return the one release of a question that was noted, under its key, or why it cannot be made."""
+        """Return the one release of a request that was noted, under its key, or why it cannot be made."""
         crashes: list[BaseException] = []
         try:
             release = turn.ticket.release(turn.read(read, crashes))
@@ -192,7 +198,9 @@ def _update(result: Any, turn: Turn) -> list[FloatVector]:
     arrays |= named(dxo.data)
     if dxo.data_kind == DataKind.WEIGHTS:
         return turn.layout.difference(turn.received, arrays)
-    require(dxo.data_kind == DataKind.WEIGHT_DIFF, "kind of the app's answer", dxo.data_kind, "weights")
+    require(
+        dxo.data_kind == DataKind.WEIGHT_DIFF, "kind of the app's answer", dxo.data_kind, "weights"
+    )
     # NVFlare's difference is *trained minus received*: taken from zero it is ours.
     return turn.layout.difference([np.zeros_like(part) for part in turn.received], arrays)
 
@@ -218,7 +226,9 @@ def _numbers(result: Any, names: tuple[str, ...]) -> dict[str, float]:
     for name in names:
         try:
             numbers[name] = finite(float(_metrics(from_shareable(result))[name])) or 0.0
-        except BaseException as error:  # whatever an app's objects do when they are looked at, 10**400 among them
+        except (
+            BaseException
+        ) as error:  # whatever an app's objects do when they are looked at, 10**400 among them
             LOGGER.error("quietbit: the app's answer holds no number %s", name, exc_info=error)
     return numbers
 

@@ -1,16 +1,19 @@
 """A clip that follows the updates from round to round.
 
-Idea     the server wants a clip that leaves a share q of updates unchanged. From scouts' answers it estimates the share
-         that this clip left unchanged, and multiplies the clip by a factor, above 1 where the share is too small.
-         Answers about the same clip are pooled over rounds, and an interval that contains q moves nothing: few scouts
-         make the clip slow, not wild. The first steps are long: a start ten times off is corrected in six.
-Limits   noise grows with the clip, and updates that undo noise grow with the noise: where noise dominates, a clip that
-         follows lengths would follow its own noise. So the louder a round's mean, the less the clip may rise.
-Symbols  C <- C exp(-r (share - q)) where |share - q| > 2 s; s = the pooled estimate's standard deviation;
-         r = max(rate, 3 / (t + 2)) for step t = 0, 1, ..., as in stochastic approximation; nu = noise of a round's
-         mean, in clips: C stays below 5 / nu^2 times its start, and within 100 times either way.
-Source   Andrew, Thakkar, McMahan, Ramaswamy (NeurIPS 2021), Algorithm 1, geometric updates with a constant rate of 0.2;
-         Robbins and Monro (1951) for steps that shorten.
+Idea     the server wants a clip that leaves a share q of updates unchanged. From scouts' answers it
+         estimates the share that this clip left unchanged, and multiplies the clip by a factor,
+         above 1 where the share is too small. Answers about the same clip are pooled over rounds,
+         and an interval that contains q moves nothing: few scouts make the clip slow, not wild. The
+         first steps are long: a start ten times off is corrected in six.
+Limits   noise grows with the clip, and updates that undo noise grow with the noise: where noise
+         dominates, a clip that follows lengths would follow its own noise. So the louder a round's
+         mean, the less the clip may rise.
+Symbols  C <- C exp(-r (share - q)) where |share - q| > 2 s; s = the pooled estimate's standard
+         deviation; r = max(rate, 3 / (t + 2)) for step t = 0, 1, ..., as in stochastic
+         approximation; nu = noise of a round's mean, in clips: C stays below 5 / nu^2 times its
+         start, and within 100 times either way.
+Source   Andrew, Thakkar, McMahan, Ramaswamy (NeurIPS 2021), Algorithm 1, geometric updates with a
+         constant rate of 0.2; Robbins and Monro (1951) for steps that shorten.
 """
 
 from __future__ import annotations
@@ -113,7 +116,8 @@ class MovingClip:
     def move(self, answers: Answers | None, noise: float = 0.0) -> None:
         """Move on to the next round; without answers, to the clip of the last round with answers.
 
-        ``noise`` is the length of the noise in the mean of this round, in clips (`Expectation.noise`).
+        ``noise`` is the length of the noise in the mean of this round, in clips
+        (`Expectation.noise`).
         """
         if answers is None:
             self._forget(0.0)

@@ -1,8 +1,8 @@
 """Which mechanism, under which trust: every way to meet a target, with its bytes, its noise and a verdict.
 
-Idea     every family of the registry, sums behind masks, and a trusted server as the yardstick are calibrated to the
-         same target, so that each error is that of a real mechanism. A way that cannot reach the target says so in one
-         sentence. `expectation` gives the verdict on a run.
+Idea     every family of the registry, sums behind masks, and a trusted server as the yardstick are
+         calibrated to the same target, so that each error is that of a real mechanism. A way that
+         cannot reach the target says so in one sentence. `expectation` gives the verdict on a run.
 Symbols  d = dimension; m = cohort; T = rounds; N = clients; r = T m / N releases of a client.
          noise: length of the noise in the mean of a round, as a multiple of the clip.
 """
@@ -35,7 +35,15 @@ from quietbit.target import Adjacency, Target, Trust, Unit
 from quietbit.wire.downlink import HEAD
 from quietbit.wire.payload import Header
 
-__all__ = ["FLOAT_BYTES", "ClipPoint", "Comparison", "ComparisonRow", "bytes_sent", "compare", "dimension_of"]
+__all__ = [
+    "FLOAT_BYTES",
+    "ClipPoint",
+    "Comparison",
+    "ComparisonRow",
+    "bytes_sent",
+    "compare",
+    "dimension_of",
+]
 
 Report = Callable[[float, str], None]
 FLOAT_BYTES = 4
@@ -51,10 +59,11 @@ LEAST_KEPT = 64  # with fewer, the second clip shortens long updates too much
 class ComparisonRow:
     """One way to meet the target; where it cannot, ``refusal`` says why and there are no numbers.
 
-    ``keep`` is the number of coordinates sent where not all are. ``payload_bytes`` is what a client sends per round,
-    ``downlink_bytes`` what it receives: the model, or the broadcast where few coordinates are kept and shared.
-    ``relative_error`` is the squared error of a round's mean over that of Gaussian noise added by every client; None at
-    delta 0. A ``baseline`` is never the best. ``moved`` is how far malicious clients can move a mean, in clips.
+    ``keep`` is the number of coordinates sent where not all are. ``payload_bytes`` is what a client
+    sends per round, ``downlink_bytes`` what it receives: the model, or the broadcast where few
+    coordinates are kept and shared. ``relative_error`` is the squared error of a round's mean over
+    that of Gaussian noise added by every client; None at delta 0. A ``baseline`` is never the best.
+    ``moved`` is how far malicious clients can move a mean, in clips.
     """
 
     name: str
@@ -87,8 +96,8 @@ class ComparisonRow:
 class Samples:
     """What a site does where its single samples are protected: ``count`` of them, each in a batch at ``rate``.
 
-    With ``local_steps`` a release is the difference of models after that number of private steps; without, every
-    step is sent.
+    With ``local_steps`` a release is the difference of models after that number of private steps;
+    without, every step is sent.
     """
 
     count: int
@@ -97,7 +106,9 @@ class Samples:
 
     def keywords(self) -> dict[str, Any]:
         """Return what `calibrate` takes; a step of length 1 makes the noise one in clips."""
-        step = {} if self.local_steps is None else {"local_steps": self.local_steps, "local_rate": 1.0}
+        step = (
+            {} if self.local_steps is None else {"local_steps": self.local_steps, "local_rate": 1.0}
+        )
         return {"samples": self.count, "sampling_rate": self.rate, **step}
 
 
@@ -114,7 +125,7 @@ class ClipPoint:
 @final
 @dataclass(frozen=True, slots=True)
 class Comparison:
-    """The question as understood, and one row per way; `compare` has what the fields mean."""
+    """The request as understood, and one row per way; `compare` has what the fields mean."""
 
     ball: Ball
     target: Target
@@ -123,7 +134,9 @@ class Comparison:
     rounds: int
     min_honest_clients: int | None
     evaluation: Evaluation | None
-    summed_evaluation: Evaluation | None  # the same for sums behind masks, on the account that updates share
+    summed_evaluation: (
+        Evaluation | None
+    )  # the same for sums behind masks, on the account that updates share
     baselines: bool
     malicious: float | None
     samples: Samples | None = None
@@ -132,19 +145,24 @@ class Comparison:
     def best(self, trust: Trust | str) -> ComparisonRow | None:
         """Return the row that ``auto`` chooses: within 5 % of the least noise energy, the one that sends least.
 
-        Only ways whose decoded mean is the update count (a sign's is not), and no baselines; None where no way reaches
-        the target.
+        Only ways whose decoded mean is the update count (a sign's is not), and no baselines; None
+        where no way reaches the target.
         """
         which = Trust(trust)
         mine = [row for row in self.rows if row.trust is which and not row.baseline]
         known = [
             (row, row.expected)
             for row in mine
-            if row.expected is not None and row.mechanism is not None and not row.mechanism.error().unitless
+            if row.expected is not None
+            and row.mechanism is not None
+            and not row.mechanism.error().unitless
         ]
         if not known:
             return None
-        errors, sizes = [one.loudness**2 for _, one in known], [row.payload_bytes for row, _ in known]
+        errors, sizes = (
+            [one.loudness**2 for _, one in known],
+            [row.payload_bytes for row, _ in known],
+        )
         return known[smallest_of_the_best(errors, sizes)][0]
 
     def bytes_per_client(self, row: ComparisonRow) -> int:
@@ -158,9 +176,14 @@ class Comparison:
     def scouts_help(self, row: ComparisonRow) -> bool:
         """Return whether ``clip = auto`` can correct a start ten times off: enough answers, and noise that permits it.
 
-        An answer is taken to be as true as its even share of epsilon makes it, which is less than a plan finds.
+        An answer is taken to be as true as its even share of epsilon makes it, which is less than a
+        plan finds.
         """
-        if row.expected is None or row.trust is Trust.CENTRAL or self.target.unit is not Unit.CLIENT:
+        if (
+            row.expected is None
+            or row.trust is Trust.CENTRAL
+            or self.target.unit is not Unit.CLIENT
+        ):
             return False
         each = self.target.epsilon / self.target.releases
         truth = RandomisedResponse.within(each, 2, self.target.adjacency).truth
@@ -170,7 +193,9 @@ class Comparison:
 
     def clip_points(self, row: ComparisonRow) -> tuple[ClipPoint, ...]:
         """Return the noise of a round's mean for several ratios of clip to update length."""
-        return tuple(ClipPoint(clip, row.noise * max(clip, 1.0), max(0.0, 1.0 - clip)) for clip in CLIPS)
+        return tuple(
+            ClipPoint(clip, row.noise * max(clip, 1.0), max(0.0, 1.0 - clip)) for clip in CLIPS
+        )
 
 
 def compare(
@@ -199,28 +224,35 @@ def compare(
     """Calibrate every mechanism and trust model that applies to the same target.
 
     Args:
-        model: the number of parameters of an update: a number, a `Ball` (which sets the clip and norm too), a torch
-            module (what it trains), or arrays in dicts, lists and tuples such as a ``state_dict``.
+        model: the number of parameters of an update: a number, a `Ball` (which sets the clip and
+            norm too), a torch module (what it trains), or arrays in dicts, lists and tuples such as
+            a ``state_dict``.
         epsilon: the budget of all releases of one client together.
         delta: of that epsilon.
         adjacency: which two data sets are neighbours.
         cohort: clients per round.
         clients: how many there are in all; the cohort by default.
         rounds: of the run; then a client sends ``ceil(rounds * cohort / clients)`` updates. Or
-        releases: how often a client takes part; then there are ``clients * releases / cohort`` rounds. One of the two.
+        releases: how often a client takes part; then there are ``clients * releases / cohort``
+            rounds. One of the two.
         trust: local, central or secure-aggregation; all of them by default.
-        unit: whose data an epsilon protects: all that a ``client`` has, or one ``sample`` of a site that has many, such
-            as a patient of a hospital; then the server sees every site's releases, and
+        unit: whose data an epsilon protects: all that a ``client`` has, or one ``sample`` of a site
+            that has many, such as a patient of a hospital; then the server sees every site's
+            releases, and
         samples: about how many samples a site has,
         sampling_rate: the probability of each to be in the secret batch of a step; 1 by default,
         local_steps: private steps of a site per release; by default every step is sent.
-        clip: largest norm of an update; 1 by default. Rows depend on it only through the mechanisms.
+        clip: largest norm of an update; 1 by default. Rows depend on it only through the
+            mechanisms.
         norm: l2 by default; sums behind masks support l2 alone.
-        min_honest_clients: for secure aggregation, how many of a cohort answer and do not collude; all by default.
+        min_honest_clients: for secure aggregation, how many of a cohort answer and do not collude;
+            all by default.
         baselines: include mechanisms that are for comparison only.
-        evaluate: epsilon of one answer to a private evaluation, one per release. Rows have what is left of epsilon,
-            those of sums what is left on the account that updates and summed answers share.
-        malicious: the share of clients that send arbitrary payloads; rows then show how far they move a mean.
+        evaluate: epsilon of one answer to a private evaluation, one per release. Rows have what is
+            left of epsilon, those of sums what is left on the account that updates and summed
+            answers share.
+        malicious: the share of clients that send arbitrary payloads; rows then show how far they
+            move a mean.
         report: ``report(fraction, message)`` is called with the progress.
 
     >>> found = compare(1_000, epsilon=4.0, delta=0.0, adjacency="replace-one", clients=10_000, cohort=1_000,
@@ -244,16 +276,35 @@ def compare(
     answers = summed = None
     if evaluate is not None and which is not Trust.SECURE_AGGREGATION:
         answers = Evaluation(evaluate, releases=often, adjacency=target.adjacency, unit=target.unit)
-    if evaluate is not None and which in (None, Trust.SECURE_AGGREGATION) and target.delta > 0 and many > 1:
+    if (
+        evaluate is not None
+        and which in (None, Trust.SECURE_AGGREGATION)
+        and target.delta > 0
+        and many > 1
+    ):
         honest = min_honest_clients or many
-        summed = Evaluation(evaluate, releases=often, adjacency=target.adjacency, delta=target.delta, honest=honest)
+        summed = Evaluation(
+            evaluate, releases=often, adjacency=target.adjacency, delta=target.delta, honest=honest
+        )
     asked = Comparison(
-        ball, target, crowd, many, times, min_honest_clients, answers, summed, baselines, malicious, sites
+        ball,
+        target,
+        crowd,
+        many,
+        times,
+        min_honest_clients,
+        answers,
+        summed,
+        baselines,
+        malicious,
+        sites,
     )
     tell = report or (lambda fraction, message: None)
     if sites is not None:
         return replace(asked, rows=tuple(_of_samples(asked, sites, tell)))
-    rows = [row for way, found in WAYS.items() if which in (None, way) for row in found(asked, tell)]
+    rows = [
+        row for way, found in WAYS.items() if which in (None, way) for row in found(asked, tell)
+    ]
     return replace(asked, rows=tuple(rows))
 
 
@@ -275,8 +326,8 @@ def dimension_of(model: Any) -> int:
 def bytes_sent(mechanism: Mechanism, trust: Trust, cohort: int) -> int:
     """Return the bytes of one client's update under this trust, in a round of ``cohort`` clients.
 
-    A payload is a header and a body. Behind masks a code is as wide as the largest sum; keys and shares, which do not
-    grow with the update, are not counted. A trusted server gets 32-bit floats.
+    A payload is a header and a body. Behind masks a code is as wide as the largest sum; keys and
+    shares, which do not grow with the update, are not counted. A trusted server gets 32-bit floats.
     """
     if trust is Trust.CENTRAL:
         return FLOAT_BYTES * mechanism.ball.dimension
@@ -288,22 +339,33 @@ def bytes_sent(mechanism: Mechanism, trust: Trust, cohort: int) -> int:
 
 def _left(asked: Comparison) -> Target:
     """Return the target of updates, beside which answers that the server sees are accounted by themselves."""
-    return asked.target if asked.evaluation is None else asked.target.without(asked.evaluation.spends)
+    return (
+        asked.target if asked.evaluation is None else asked.target.without(asked.evaluation.spends)
+    )
 
 
 def _gaussian(ball: Ball, target: Target) -> tuple[Calibration | None, str]:
     """Return one client's Gaussian release at the target, the yardstick of errors; or why there is none."""
     try:
-        return calibrate(CENTRAL, ball=Ball(Norm.L2, ball.radius, ball.dimension), **target.keywords()), ""
+        return calibrate(
+            CENTRAL, ball=Ball(Norm.L2, ball.radius, ball.dimension), **target.keywords()
+        ), ""
     except QuietbitError as error:
         return None, str(error)
 
 
 def _row(
-    asked: Comparison, name: str, trust: Trust, mechanism: Mechanism, guarantee: Guarantee, gaussian: Calibration | None
+    asked: Comparison,
+    name: str,
+    trust: Trust,
+    mechanism: Mechanism,
+    guarantee: Guarantee,
+    gaussian: Calibration | None,
 ) -> ComparisonRow:
     ball, cohort = asked.ball, asked.cohort
-    expected = expectation(mechanism, cohort=cohort, rounds=asked.rounds, clients=asked.clients, trust=trust)
+    expected = expectation(
+        mechanism, cohort=cohort, rounds=asked.rounds, clients=asked.clients, trust=trust
+    )
     squared = (expected.noise * ball.radius) ** 2 / ball.dimension  # per coordinate of the mean
     model = FLOAT_BYTES * ball.dimension
     coordinates = kept_coordinates(mechanism)
@@ -328,12 +390,19 @@ def _local(asked: Comparison, tell: Report) -> list[ComparisonRow]:
     rows, target = [], _left(asked)
     gaussian, _ = _gaussian(asked.ball, target)
     for way in alternatives(
-        asked.ball, target, baselines=asked.baselines, report=lambda share, word: tell(0.7 * share, word)
+        asked.ball,
+        target,
+        baselines=asked.baselines,
+        report=lambda share, word: tell(0.7 * share, word),
     ):
         found = way.calibration
         if found is None:
             if way.keep is None:  # report a refusal once
-                rows.append(ComparisonRow(way.mechanism, Trust.LOCAL, refusal=way.refusal, baseline=way.baseline))
+                rows.append(
+                    ComparisonRow(
+                        way.mechanism, Trust.LOCAL, refusal=way.refusal, baseline=way.baseline
+                    )
+                )
             continue
         row = _row(asked, way.mechanism, Trust.LOCAL, found.mechanism, found.guarantee, gaussian)
         if way.keep is None or row.keep is not None:
@@ -347,11 +416,21 @@ def _samples(
     """Return what sites do where samples are protected; refuse their numbers where clients are."""
     if Unit(unit) is Unit.SAMPLE:
         if samples is None:
-            raise InvalidParameter.of("samples", "given where samples are protected: about how many a site has")
+            raise InvalidParameter.of(
+                "samples", "given where samples are protected: about how many a site has"
+            )
         steps = None if local_steps is None else check_int(local_steps, "local_steps", 1)
-        rate = 1.0 if sampling_rate is None else check_real(sampling_rate, "sampling_rate", at_most=1.0)
+        rate = (
+            1.0
+            if sampling_rate is None
+            else check_real(sampling_rate, "sampling_rate", at_most=1.0)
+        )
         return Samples(check_int(samples, "samples", 1), rate, steps)
-    for name, value in (("samples", samples), ("sampling_rate", sampling_rate), ("local_steps", local_steps)):
+    for name, value in (
+        ("samples", samples),
+        ("sampling_rate", sampling_rate),
+        ("local_steps", local_steps),
+    ):
         require(value is None, name, value, "left out unless unit is sample")
     return None
 
@@ -382,14 +461,22 @@ def _summed(asked: Comparison, tell: Report) -> list[ComparisonRow]:
     def together(mechanism: Mechanism) -> Guarantee:
         """Account for all sums of a client, answers included."""
         ((answer, times),) = cast(Evaluation, answers).shared()
-        updates = Summable.of(mechanism).sum_privacy(cast(int, cast(Evaluation, answers).honest), target.adjacency)
+        updates = Summable.of(mechanism).sum_privacy(
+            cast(int, cast(Evaluation, answers).honest), target.adjacency
+        )
         return (updates * target.releases + answer * times).guarantee(target.delta)
 
-    common = {**target.keywords(), "clients": asked.cohort, "min_honest_clients": asked.min_honest_clients}
+    common = {
+        **target.keywords(),
+        "clients": asked.cohort,
+        "min_honest_clients": asked.min_honest_clients,
+    }
     common["account"] = None if answers is None else together
     tell(0.7, "sums")
     try:
-        require(ball.norm is Norm.L2, "norm of the ball", ball.norm.value, "l2 for sums behind masks")
+        require(
+            ball.norm is Norm.L2, "norm of the ball", ball.norm.value, "l2 for sums behind masks"
+        )
         ways = [calibrate_sum(ball=ball, **common)]
     except QuietbitError as error:
         return [ComparisonRow(SUMMED, Trust.SECURE_AGGREGATION, refusal=str(error))]
@@ -398,7 +485,10 @@ def _summed(asked: Comparison, tell: Report) -> list[ComparisonRow]:
         tell(0.85, "sums of kept coordinates")
         ways.append(calibrate_sum(ball=ball, keep=keep, **common))
     gaussian, _ = _gaussian(ball, target)
-    return [_row(asked, SUMMED, Trust.SECURE_AGGREGATION, found.mechanism, found.guarantee, gaussian) for found in ways]
+    return [
+        _row(asked, SUMMED, Trust.SECURE_AGGREGATION, found.mechanism, found.guarantee, gaussian)
+        for found in ways
+    ]
 
 
 def _central(asked: Comparison, tell: Report) -> list[ComparisonRow]:
@@ -428,10 +518,14 @@ def _ball(model: Any, clip: float | None, norm: Norm | str | None) -> Ball:
     return Ball(which, 1.0 if clip is None else check_real(clip, "clip"), dimension_of(model))
 
 
-def _schedule(rounds: int | None, releases: int | None, clients: int, cohort: int) -> tuple[int, int]:
+def _schedule(
+    rounds: int | None, releases: int | None, clients: int, cohort: int
+) -> tuple[int, int]:
     """Return the rounds, and the releases of the client that takes part most often when clients take turns."""
     if (rounds is None) == (releases is None):
-        raise InvalidParameter("rounds or releases must be given, and not both: each follows from the other.")
+        raise InvalidParameter(
+            "rounds or releases must be given, and not both: each follows from the other."
+        )
     if rounds is not None:
         times = check_int(rounds, "rounds", 1)
         return times, -(-times * cohort // clients)

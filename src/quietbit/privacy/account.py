@@ -1,14 +1,16 @@
 """Account: the releases of one party, compared with a target; the only ledger arithmetic.
 
-Idea     a plan fixes its list of releases in advance, and every account of `Cost` holds for it: *planned*. A node
-         answers servers that see every answer before they ask again, and may choose the next mechanism, and when to
-         stop, based on it: *adaptive*. Accounts j with shares delta_j are then fixed before the first output, and a
-         release is made only while one of them proves epsilon at its share: what was released when it stops is
-         (epsilon, lost + sum_j delta_j)-private, whatever was chosen. Nearly all of delta goes to the account that is
-         best if every release is like the first. A filter protects the target's epsilon; the account's own number says
-         how much of it is used.
-Source   docs/theory/filters.md has the proofs, and the table of accounts with their shares. Feldman and Zrnic (2021),
-         Theorem 4.3: Rényi filters; Smith and Thakurta (2022): Gaussian ones; Rogers et al. (2016): pure ones.
+Idea     a plan fixes its list of releases in advance, and every account of `Cost` holds for it:
+         *planned*. A node answers servers that see every answer before they ask again, and may
+         choose the next mechanism, and when to stop, based on it: *adaptive*. Accounts j with
+         shares delta_j are then fixed before the first output, and a release is made only while one
+         of them proves epsilon at its share: what was released when it stops is (epsilon, lost +
+         sum_j delta_j)-private, whatever was chosen. Nearly all of delta goes to the account that
+         is best if every release is like the first. A filter protects the target's epsilon; the
+         account's own number says how much of it is used.
+Source   docs/theory/filters.md has the proofs, and the table of accounts with their shares. Feldman
+         and Zrnic (2021), Theorem 4.3: Rényi filters; Smith and Thakurta (2022): Gaussian ones;
+         Rogers et al. (2016): pure ones.
 """
 
 from __future__ import annotations
@@ -24,7 +26,12 @@ from attrs import evolve, field, frozen
 from quietbit._search import bisect
 from quietbit._typing import FloatVector
 from quietbit.errors import InvalidParameter, check_int, require
-from quietbit.privacy.conversion import ROUNDING_MARGIN, epsilon_from_linear, gaussian_epsilon_upper, round_up
+from quietbit.privacy.conversion import (
+    ROUNDING_MARGIN,
+    epsilon_from_linear,
+    gaussian_epsilon_upper,
+    round_up,
+)
 from quietbit.privacy.cost import Cost
 from quietbit.privacy.guarantee import Guarantee
 from quietbit.target import Target
@@ -46,9 +53,10 @@ _ORDERS = np.array(ORDERS)
 class Account:
     """The releases of one party so far, under the terms of ``target``; spending returns a new account.
 
-    ``mode`` is "planned" where the list of mechanisms was fixed before the first release (inputs may depend on
-    anything), "adaptive" where mechanisms, or the time to stop, may depend on earlier releases. The order of spending
-    matters to an adaptive account: its first cost is that of the party's first release.
+    ``mode`` is "planned" where the list of mechanisms was fixed before the first release (inputs
+    may depend on anything), "adaptive" where mechanisms, or the time to stop, may depend on earlier
+    releases. The order of spending matters to an adaptive account: its first cost is that of the
+    party's first release.
 
     >>> from quietbit.target import Adjacency, Trust, Unit
     >>> once = Cost.pure(0.25).of(Adjacency.REPLACE_ONE, Unit.CLIENT, Trust.LOCAL)
@@ -72,14 +80,19 @@ class Account:
     def spend(self, cost: Cost, times: int = 1) -> Account:
         """Return the account after ``times`` more releases of this cost.
 
-        A cost under other terms is converted where it covers the target's (`Cost.under`), else refused; so is a bare
-        cost, whose terms are unknown.
+        A cost under other terms is converted where it covers the target's (`Cost.under`), else
+        refused; so is a bare cost, whose terms are unknown.
         """
         times = check_int(times, "times", 0)
         require(isinstance(cost, Cost), "cost", cost, "a Cost with adjacency, unit and trust")
         words = self.target
         own = cost.under(adjacency=words.adjacency, trust=words.trust)
-        require(own.unit is words.unit, "unit of the cost", own.unit, f"{words.unit.value}, the account's")
+        require(
+            own.unit is words.unit,
+            "unit of the cost",
+            own.unit,
+            f"{words.unit.value}, the account's",
+        )
         if times == 0:
             return self
         bare = own.bare()
@@ -119,7 +132,9 @@ class Account:
                 found.append((first * many).epsilon(shares.copies))
             elif whole.lost <= delta * LOST:
                 found.append(whole.certified_pure())
-                found.append(_gaussian(max(whole.pair_slope, whole.slack / SLACK_RATE), shares.gaussian))
+                found.append(
+                    _gaussian(max(whole.pair_slope, whole.slack / SLACK_RATE), shares.gaussian)
+                )
                 found.append(_renyi(self.entries, shares, self.target.epsilon))
         return min(found)
 
@@ -147,7 +162,8 @@ def _shares(first: Cost, epsilon: float, delta: float) -> _Shares:
     main = delta * MAIN
     few = delta * FEW
     each = delta * FEW / len(ORDERS) * (1 - 1e-12)
-    exact = False  # whether the Gaussian pair allows more releases like the first than a line of divergences does
+    # whether the Gaussian pair allows more releases like the first than a line of divergences does
+    exact = False
     if 0 < first.pair_slope < math.inf:
         pair, line = _budgets(epsilon, main)
         exact = pair / first.pair_slope >= line / first.slope
@@ -163,7 +179,13 @@ def _budgets(epsilon: float, delta: float) -> tuple[float, float]:
     """Return the largest mu^2 / 2, and the largest slope, that stay within epsilon at ``delta``."""
 
     def largest(account: Callable[[float, float], float]) -> float:
-        return bisect(lambda slope: account(slope, delta) <= epsilon, 1e-30, 1e30, relative=1e-6, by_ratio=True)
+        return bisect(
+            lambda slope: account(slope, delta) <= epsilon,
+            1e-30,
+            1e30,
+            relative=1e-6,
+            by_ratio=True,
+        )
 
     return largest(gaussian_epsilon_upper), largest(epsilon_from_linear)
 
@@ -215,7 +237,9 @@ def _renyi(entries: tuple[tuple[Cost, int], ...], shares: _Shares, epsilon: floa
     at_share = (total + _conversion(orders, shares.at_order)) * (1 + ROUNDING_MARGIN)
     one = float(at_share[0])
     best = float(np.min(at_share))
-    if best <= epsilon < one:  # other orders count only on the same side of the target as the fixed one
+    if (
+        best <= epsilon < one
+    ):  # other orders count only on the same side of the target as the fixed one
         best = one
     return max(0.0, min(best, float(np.min(total[1:] + _conversion(_ORDERS, shares.each)))))
 
@@ -234,7 +258,10 @@ class _Copies:
         """Return whether that many fit; searches ahead, so that a run builds few accounts in all."""
         if self._fit < many < self._too_many:
             for trial in (min(2 * many, (many + self._too_many) // 2), many):
-                if Account(self._target, "adaptive", ((self._cost, trial),)).epsilon() <= self._target.epsilon:
+                if (
+                    Account(self._target, "adaptive", ((self._cost, trial),)).epsilon()
+                    <= self._target.epsilon
+                ):
                     self._fit = max(self._fit, trial)
                     break
                 self._too_many = trial

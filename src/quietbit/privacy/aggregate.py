@@ -1,15 +1,19 @@
 """Secure aggregation: what the sum of the clients' codes reveals about one client.
 
-Idea     the server sees, per coordinate, how many of n clients sent a one. The other clients' bits are the noise:
-         whatever they hold, the divergence is largest with k of them at one end of the range and the rest at the
-         other; all k are covered by exact convolutions. Given these, the moment exceeds 1 by h^2 Q, Q convex in p and
-         in p': at most its bilinear interpolation between nodes, and branch and bound finds the worst pair of inputs.
-         A code of a binomial design is the number of ones among c = 2^b - 1 bits, and costs at most c times one bit.
-         Bits of randomised response are at the two ends alone: no pair between them has to be covered.
-Symbols  q: law of the others' sum; q_0 = q, q_1(s) = q(s-1), delta = q_1 - q_0; P_p = q_0 + p delta: with the client's
-         own bit; moment = sum P_p^alpha P_p'^(1-alpha); h = p - p'; Q = (moment - 1)/h^2, Qbar = Q/(alpha (alpha-1)/2);
-         u = log(p/(1-p)); kappa_alpha: sup of D_alpha/(x-x')^2; loss: the largest log-ratio of one client.
-Source   docs/theory/secure-aggregation.md: proofs and rounding; Guo et al. (ICML 2023) leave it open (limitation 1).
+Idea     the server sees, per coordinate, how many of n clients sent a one. The other clients' bits
+         are the noise: whatever they hold, the divergence is largest with k of them at one end of
+         the range and the rest at the other; all k are covered by exact convolutions. Given these,
+         the moment exceeds 1 by h^2 Q, Q convex in p and in p': at most its bilinear interpolation
+         between nodes, and branch and bound finds the worst pair of inputs. A code of a binomial
+         design is the number of ones among c = 2^b - 1 bits, and costs at most c times one bit.
+         Bits of randomised response are at the two ends alone: no pair between them has to be
+         covered.
+Symbols  q: law of the others' sum; q_0 = q, q_1(s) = q(s-1), delta = q_1 - q_0; P_p = q_0 + p
+         delta: with the client's own bit; moment = sum P_p^alpha P_p'^(1-alpha); h = p - p'; Q =
+         (moment - 1)/h^2, Qbar = Q/(alpha (alpha-1)/2); u = log(p/(1-p)); kappa_alpha: sup of
+         D_alpha/(x-x')^2; loss: the largest log-ratio of one client.
+Source   docs/theory/secure-aggregation.md: proofs and rounding; Guo et al. (ICML 2023) leave it
+         open (limitation 1).
 """
 
 from __future__ import annotations
@@ -34,11 +38,19 @@ from quietbit.privacy.divergence import CENTRE, Segments, check_range
 from quietbit.target import MOST_CLIENTS, Adjacency
 
 __all__ = [
-    "AggregateConstant", "BitSum", "SumMoments", "aggregate_cost", "bit_sum", "codes_deviation_upper",
-    "pair_supremum_upper", "response_sum_cost",
-]  # fmt: skip
+    "AggregateConstant",
+    "BitSum",
+    "SumMoments",
+    "aggregate_cost",
+    "bit_sum",
+    "codes_deviation_upper",
+    "pair_supremum_upper",
+    "response_sum_cost",
+]
 
-OTHERS_ERROR = 2.0**-44  # a sampler's error, and more, by which others' probabilities may leave the range
+OTHERS_ERROR = (
+    2.0**-44
+)  # a sampler's error, and more, by which others' probabilities may leave the range
 _BLOCK = 0.004  # share of the clients whose ends are treated together
 GRAIN = 2.0**36  # ranges are rounded outwards to multiples of 1/GRAIN
 _TAIL = 40.0  # the mass outside a window is at most about e^-40
@@ -63,15 +75,22 @@ _Surfaces: TypeAlias = "Sequence[tuple[_Surface, float]]"
 class AggregateConstant(OrderConstant):
     """kappa_alpha of the sum of ``clients`` one-bit releases, certified from above at any order.
 
-    ``clients``, 2 to 100,000, are honest, answer and do not collude with the server; inputs lie in [low, high]. With
-    more than two levels the largest slope of the log-odds replaces all of them.
+    ``clients``, 2 to 100,000, are honest, answer and do not collude with the server; inputs lie in
+    [low, high]. With more than two levels the largest slope of the log-odds replaces all of them.
     """
 
     RUNGS = 4
 
-    def __init__(self, design: Design, low: float, high: float, clients: int, adjacency: Adjacency) -> None:
+    def __init__(
+        self, design: Design, low: float, high: float, clients: int, adjacency: Adjacency
+    ) -> None:
         bits = design.spec.output_bits
-        require(bits == 1, "output bits of the design", bits, "1 here (binomial designs: aggregate_cost)")
+        require(
+            bits == 1,
+            "output bits of the design",
+            bits,
+            "1 here (binomial designs: aggregate_cost)",
+        )
         require(isinstance(adjacency, Adjacency), "adjacency", adjacency, "an Adjacency")
         self._clients = check_int(clients, "clients", 2, MOST_CLIENTS)
         low, high = check_range(low, high)
@@ -85,14 +104,17 @@ class AggregateConstant(OrderConstant):
         noise = 4 * segments.noise * (1 + float(np.abs(ends).max()))
         self._slope = float(np.abs(slope).max()) + 2 * segments.slope_error
         self._range = _sigmoid(float(ends.min()) - noise), _sigmoid(float(ends.max()) + noise)
-        piece = min(max(int(np.searchsorted(segments.left, CENTRE, side="right")) - 1, 0), len(odds) - 1)
+        piece = min(
+            max(int(np.searchsorted(segments.left, CENTRE, side="right")) - 1, 0), len(odds) - 1
+        )
         middle = _sigmoid(float(odds[piece] + slope[piece] * (CENTRE - segments.left[piece])))
         self._symmetric = abs(self._range[0] + self._range[1] - 1) < 1e-9
         if self._symmetric:
             away = max(self._range[1], 1 - self._range[0]) - 0.5
             self._range = 0.5 - away, 0.5 + away
         self._zero_out = adjacency is Adjacency.ZERO_OUT
-        # A centre within 1e-12 of 1/2 is 1/2: the quotient is smooth in it, and the last margin is 1e-9.
+        # A centre within 1e-12 of 1/2 is 1/2: the quotient is smooth in it, and the last margin is
+        # 1e-9.
         if self._zero_out and not (self._symmetric and abs(middle - 0.5) < 1e-12):
             self._symmetric = False
             self._middle = middle
@@ -101,7 +123,9 @@ class AggregateConstant(OrderConstant):
         least, most = self._range
         rule = "one where both symbols can occur in floating point"
         require(least > 0 and most < 1, "input range", (low, high), rule)
-        self._loss = max(math.log(most / least), math.log1p(-least) - math.log1p(-most)) * (1 + 1e-12)
+        self._loss = max(math.log(most / least), math.log1p(-least) - math.log1p(-most)) * (
+            1 + 1e-12
+        )
         # Others whose rarer symbol a sampler may never draw do not count as noise.
         self._noisy = min(least, 1 - most) > 2 * OTHERS_ERROR
         self._stacks: dict[float, SumMoments] = {}
@@ -124,7 +148,8 @@ class AggregateConstant(OrderConstant):
 
     def _quotient(self, alpha: float) -> float:
         """Bound the supremum of D_alpha/(u - u')^2 from above, with tables as fine as the order needs."""
-        # Between nodes d apart the interpolated table is too large by about (d alpha)^2/4n times its value.
+        # Between nodes d apart the interpolated table is too large by about (d alpha)^2/4n times
+        # its value.
         reach = (self._range[1] - self._range[0]) * alpha
         fewest = reach / math.sqrt(4 * self._clients * self._range[0] * (1 - self._range[0]) * 5e-3)
         values = self._laws(alpha).q_0.shape[1]
@@ -143,9 +168,12 @@ class AggregateConstant(OrderConstant):
     def _with_nodes(self, alpha: float, count: int) -> float:
         half = count // 2 + 1
         least, most = self._range
-        # Evenly spaced in the log-odds, with the ends and the middle exact: Q varies fastest near the ends.
+        # Evenly spaced in the log-odds, with the ends and the middle exact: Q varies fastest near
+        # the ends.
         ends = [math.log(p) - math.log1p(-p) for p in (least, self._middle, most)]
-        odds = np.concatenate((np.linspace(ends[0], ends[1], half), np.linspace(ends[1], ends[2], half)[1:]))
+        odds = np.concatenate(
+            (np.linspace(ends[0], ends[1], half), np.linspace(ends[1], ends[2], half)[1:])
+        )
         nodes = 1 / (1 + np.exp(-odds))
         nodes[[0, half - 1, -1]] = least, self._middle, most
         # Qbar is log-convex in the order; between orders 2 and 3 it need not be convex in p.
@@ -153,7 +181,9 @@ class AggregateConstant(OrderConstant):
             parts = [(2.0, 3 - alpha), (3.0, alpha - 2)]
         else:
             parts = [(alpha, 1.0)]
-        tables = [(self._table(order, nodes) * (alpha * (alpha - 1) / 2), power) for order, power in parts]
+        tables = [
+            (self._table(order, nodes) * (alpha * (alpha - 1) / 2), power) for order, power in parts
+        ]
         cells = 1_500_000 if self._clients < _FEW else 100_000
         if self._zero_out:
             centre = half - 1
@@ -185,7 +215,9 @@ class AggregateConstant(OrderConstant):
         if reach not in self._stacks:
             least = self._range[0] - OTHERS_ERROR
             most = self._range[1] + OTHERS_ERROR
-            self._stacks[reach] = SumMoments.of_others(self._clients - 1, least, most, reach, half=self._symmetric)
+            self._stacks[reach] = SumMoments.of_others(
+                self._clients - 1, least, most, reach, half=self._symmetric
+            )
         return self._stacks[reach]
 
 
@@ -201,11 +233,12 @@ def aggregate_cost(
 ) -> Cost:
     """Return the curve of one secure sum of codes for neighbours within L2 ``distance`` in x-space.
 
-    Holds where the server, and any clients that collude with it, see only the sum, which contains the codes of at least
-    ``clients`` honest clients, the protected one included. Who answers must not depend on their codes, and where
-    several sums are added up, neither may what a client puts into a later one (no error feedback). ``alone`` is the
-    curve of the protected client's own release, of which the sum is post-processing: it is used where it is smaller,
-    and at delta = 0. Designs are of one bit or binomial; with more bits the caller adds the protected client's own
+    Holds where the server, and any clients that collude with it, see only the sum, which contains
+    the codes of at least ``clients`` honest clients, the protected one included. Who answers must
+    not depend on their codes, and where several sums are added up, neither may what a client puts
+    into a later one (no error feedback). ``alone`` is the curve of the protected client's own
+    release, of which the sum is post-processing: it is used where it is smaller, and at delta = 0.
+    Designs are of one bit or binomial; with more bits the caller adds the protected client's own
     deviation from a binomial law, `codes_deviation_upper` per coordinate, to the sampler's slack.
     """
     distance = check_real(distance, "distance")
@@ -213,7 +246,9 @@ def aggregate_cost(
     low = math.floor(low * GRAIN) / GRAIN
     high = math.ceil(high * GRAIN) / GRAIN
     given = (design, low, high, clients, adjacency)
-    kappa: AggregateConstant | Formula = _codes(*given) if design.spec.output_bits > 1 else _constant(*given)
+    kappa: AggregateConstant | Formula = (
+        _codes(*given) if design.spec.output_bits > 1 else _constant(*given)
+    )
     label = f"sum of {clients} codes, {adjacency.value}"
     whole = Cost.per_square(kappa, distance, label)
     if alone is None:
@@ -253,13 +288,26 @@ def _codes(design: Design, low: float, high: float, clients: int, adjacency: Adj
     each = design.spec.epsilon / bits
     ends = [1 / (1 + math.exp(-each * (2 * x - 1))) for x in (low, high)]
     rarest = min(ends[0], 1 - ends[1]) * (1 - 1e-12)
-    loss = bits * max(math.log(ends[1] / ends[0]), math.log((1 - ends[0]) / (1 - ends[1]))) * (1 + 1e-12)
+    loss = (
+        bits
+        * max(math.log(ends[1] / ends[0]), math.log((1 - ends[0]) / (1 - ends[1])))
+        * (1 + 1e-12)
+    )
     short = deviation + OTHERS_ERROR / rarest**bits
-    return Formula(_codes_kappa, bits, each, loss, short, count, adjacency, _one_bit(each), low, high)
+    return Formula(
+        _codes_kappa, bits, each, loss, short, count, adjacency, _one_bit(each), low, high
+    )
 
 
 def _codes_kappa(
-    alpha: float, bits: int, each: float, loss: float, short: float, clients: int, adjacency: Adjacency, *where: Any
+    alpha: float,
+    bits: int,
+    each: float,
+    loss: float,
+    short: float,
+    clients: int,
+    adjacency: Adjacency,
+    *where: Any,
 ) -> float:
     """Return kappa_alpha of a sum of codes of ``bits`` equal bits with log-odds ``each`` (2x - 1); ``short``: tau."""
     bound = single = alpha * bits * each**2 / 2  # one client's code alone
@@ -267,7 +315,12 @@ def _codes_kappa(
         if clients - spare < 2:
             break
         # More than J = spare others are not binomial with probability (n tau)^(J+1)/(J+1)! at most.
-        tail = (spare + 1) * math.log(clients * short) - math.lgamma(spare + 2) + 1e-9 + (alpha - 1) * loss
+        tail = (
+            (spare + 1) * math.log(clients * short)
+            - math.lgamma(spare + 2)
+            + 1e-9
+            + (alpha - 1) * loss
+        )
         if tail + math.log(clients) <= _NEGLIGIBLE:
             one = _constant(*where, clients - spare, adjacency)(alpha)
             bound = min(bound, bits * one * (1 + 1e-9 + 2.0**-46 / each) + single * math.exp(tail))
@@ -298,7 +351,9 @@ class _ResponseDivergence(OrderConstant):
             one = math.log(0.5 / lie)
         else:
             one = math.log((1 - lie) / lie)
-        self.loss = one * (1 + 1e-12)  # of one client alone; against a coin, a lie has the larger loss
+        self.loss = one * (
+            1 + 1e-12
+        )  # of one client alone; against a coin, a lie has the larger loss
         # As many others at the other end are the mirror image.
         self._laws = SumMoments.of_others(clients - 1, lie, 1 - lie, _REACHES[-1], half=True)
 
@@ -306,10 +361,15 @@ class _ResponseDivergence(OrderConstant):
         order = max(alpha, 1 + _LEAST_STEP)  # orders next to 1 use the bound of a larger one
         if order * self.loss + _TAIL > _REACHES[-1]:
             return self.loss
-        tables = [self._laws.table(order, np.array([p]), np.array([q]), self.loss) for p, q in self._pairs]
+        tables = [
+            self._laws.table(order, np.array([p]), np.array([q]), self.loss) for p, q in self._pairs
+        ]
         worst = max(float(table[0, 0]) for table in tables)
         gap = self._pairs[0][1] - self._pairs[0][0]
-        return min(math.log1p(gap * gap * worst * order * (order - 1) / 2) / (order - 1) * (1 + 1e-9), self.loss)
+        return min(
+            math.log1p(gap * gap * worst * order * (order - 1) / 2) / (order - 1) * (1 + 1e-9),
+            self.loss,
+        )
 
 
 _response = lru_cache(maxsize=16)(_ResponseDivergence)
@@ -318,11 +378,14 @@ _response = lru_cache(maxsize=16)(_ResponseDivergence)
 def response_sum_cost(lie: float, clients: int, coin: bool, bits: int = 1) -> Cost:
     """Return the curve of one sum over ``clients`` honest clients, for neighbours that differ in ``bits`` bits.
 
-    ``lie``, below 1/2, is exact in binary and so is 1 - ``lie``. With ``coin``, the neighbour's bit is a fair coin.
+    ``lie``, below 1/2, is exact in binary and so is 1 - ``lie``. With ``coin``, the neighbour's bit
+    is a fair coin.
     """
     divergence = _response(lie, clients, coin)
     label = f"sum of {clients} bits of randomised response"
-    return Cost.renyi(Formula(_times, divergence, bits), label, round_up(bits * divergence.loss, 4e-16))
+    return Cost.renyi(
+        Formula(_times, divergence, bits), label, round_up(bits * divergence.loss, 4e-16)
+    )
 
 
 def _times(alpha: float, divergence: _ResponseDivergence, bits: int) -> float:
@@ -341,9 +404,12 @@ class BitSum:
     error: float
 
 
-def bit_sum(many: int, probability: float, others: int, other_probability: float, reach: float) -> BitSum:
+def bit_sum(
+    many: int, probability: float, others: int, other_probability: float, reach: float
+) -> BitSum:
     """Return the law of Bin(many, probability) + Bin(others, other_probability), to a tail of about e^-reach."""
-    # Both parts are kept further out than the sum, so that what they lack does not show inside the sum's window.
+    # Both parts are kept further out than the sum, so that what they lack does not show inside the
+    # sum's window.
     a = _binomial(many, probability, reach + 40)
     b = _binomial(others, other_probability, reach + 40)
     law = np.convolve(a.law, b.law)
@@ -376,7 +442,13 @@ def _binomial(count: int, probability: float, reach: float) -> BitSum:
     mode = min(int((count + 1) * probability), count)
     odds = probability / (1 - probability)
     # Bernstein's inequality says how far to go; the edges are then measured.
-    far = math.ceil(reach / 3 + math.sqrt(reach * reach / 9 + 2 * reach * count * probability * (1 - probability))) + 2
+    far = (
+        math.ceil(
+            reach / 3
+            + math.sqrt(reach * reach / 9 + 2 * reach * count * probability * (1 - probability))
+        )
+        + 2
+    )
     up = np.arange(mode, min(count, mode + far))
     down = np.arange(mode, max(0, mode - far), -1)
     above = np.cumprod((count - up) / (up + 1) * odds)
@@ -433,10 +505,14 @@ class SumMoments:
         for index, pair in enumerate(rows):
             stack[:, index, : len(pair[0])] = pair
         mass = np.array([row[0].sum() for row in rows])
-        return cls(stack[0], stack[1], mass, np.array(outside), np.array([sums.error for sums in laws]))
+        return cls(
+            stack[0], stack[1], mass, np.array(outside), np.array([sums.error for sums in laws])
+        )
 
     @classmethod
-    def of_others(cls, others: int, low: float, high: float, reach: float, *, half: bool) -> SumMoments:
+    def of_others(
+        cls, others: int, low: float, high: float, reach: float, *, half: bool
+    ) -> SumMoments:
         """Build laws that together dominate every k others at ``high``, the rest ``low``; ``half``: k up to half."""
         # A block of k counts as if its width were absent: fewer others are worse (data processing).
         width = math.floor(_BLOCK * (others + 1))
@@ -447,34 +523,51 @@ class SumMoments:
         blocks = [(first, min(first + width, stop)) for first in range(0, stop + 1, width + 1)]
         return cls.of([bit_sum(first, high, others - last, low, reach) for first, last in blocks])
 
-    def table(self, alpha: float, rows: FloatVector, columns: FloatVector, loss: float) -> FloatMatrix:
+    def table(
+        self, alpha: float, rows: FloatVector, columns: FloatVector, loss: float
+    ) -> FloatMatrix:
         """Bound the largest Qbar(rows[i], columns[j]) over the laws from above; ``loss`` bounds |log P_p/P_p'|."""
         h = np.subtract.outer(rows, columns)
         same = h == 0
         h[same] = 1.0
         best = np.zeros_like(h)
-        most = max(1, _STACK // (max(h.shape) * self.q_0.shape[1]))  # laws at once, to stay in the cache
+        most = max(
+            1, _STACK // (max(h.shape) * self.q_0.shape[1])
+        )  # laws at once, to stay in the cache
         # A chunked sum of positive terms, two exponentials, and logarithms times the order.
         units = 3 * _CHUNK + self.q_0.shape[1] / _CHUNK + 60 + 8 * alpha * loss
         spread = 1 / min(rows.min(), columns.min(), 1 - rows.max(), 1 - columns.max())
         for first in range(0, len(self.mass), most):
-            part = SumMoments(*(getattr(self, name)[first : first + most] for name in self.__slots__))
+            part = SumMoments(
+                *(getattr(self, name)[first : first + most] for name in self.__slots__)
+            )
             base = part.q_0 + columns[len(columns) // 2] * part.delta
             ratio = np.divide(part.delta, base, out=np.zeros_like(base), where=base > 0)[:, None, :]
-            left, right = (np.log1p((p - columns[len(columns) // 2])[:, None] * ratio) for p in (rows, columns))
+            left, right = (
+                np.log1p((p - columns[len(columns) // 2])[:, None] * ratio) for p in (rows, columns)
+            )
             for logs, order in ((left, alpha), (right, 1 - alpha)):
                 np.exp(np.multiply(logs, order, out=logs), out=logs)
             left *= base[:, None, :]
             # left @ right.T, law by law, added up in short chunks so that rounding stays small
-            a, b = (one.reshape(*one.shape[:2], -1, _CHUNK).transpose(0, 2, 1, 3) for one in (left, right))
+            a, b = (
+                one.reshape(*one.shape[:2], -1, _CHUNK).transpose(0, 2, 1, 3)
+                for one in (left, right)
+            )
             moment = (a @ b.transpose(0, 1, 3, 2)).sum(axis=1)
-            rounding = units * _UNIT * (1 + moment) + ((3 + alpha) * part.outside + 1e-60)[:, None, None]
-            found = (moment - part.mass[:, None, None] + rounding) / (alpha * (alpha - 1) / 2) / (h * h)
+            rounding = (
+                units * _UNIT * (1 + moment) + ((3 + alpha) * part.outside + 1e-60)[:, None, None]
+            )
+            found = (
+                (moment - part.mass[:, None, None] + rounding) / (alpha * (alpha - 1) / 2) / (h * h)
+            )
             found[:, same] = part._local(rows[same.any(axis=1)])
             error = part.error[:, None, None]  # from here on, step 6 of the page
             root = np.sqrt(np.maximum(found, 0.0)) + 2 * error * spread * np.sqrt(3 + moment)
             beyond = spread**2 * np.exp(alpha * loss + np.log(part.outside + 1e-300))[:, None, None]
-            best = np.maximum(best, (root * root * np.exp(2 * (alpha + 1) * error) + beyond).max(axis=0))
+            best = np.maximum(
+                best, (root * root * np.exp(2 * (alpha + 1) * error) + beyond).max(axis=0)
+            )
         return best
 
     def _local(self, nodes: FloatVector) -> FloatMatrix:
@@ -495,10 +588,11 @@ def pair_supremum_upper(
 ) -> float:
     """Bound the supremum of log(1 + h^2 Q)/(u - u')^2 over p, p' in the nodes' range, from above.
 
-    ``tables`` are (table, power) pairs: Q is at most the product of convex functions to these powers, each bounded at
-    (nodes[i], nodes[j]) by table[i, j]; usually there is one, with power 1. With a ``centre``, one of p and p' is that
-    node, and only its row and column of a table are used. A single table has order ``alpha``. After ``most_cells``
-    cells the answer is what has been proved by then, which is still a bound.
+    ``tables`` are (table, power) pairs: Q is at most the product of convex functions to these
+    powers, each bounded at (nodes[i], nodes[j]) by table[i, j]; usually there is one, with power 1.
+    With a ``centre``, one of p and p' is that node, and only its row and column of a table are
+    used. A single table has order ``alpha``. After ``most_cells`` cells the answer is what has been
+    proved by then, which is still a bound.
     """
     order = alpha if len(tables) == 1 else math.inf
     squares = np.subtract.outer(nodes, nodes) ** 2

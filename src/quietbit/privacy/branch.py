@@ -1,8 +1,9 @@
 """Branch and bound: the supremum of a function over cells, certified from above.
 
-Idea     every cell has one value inside it and one bound on all of it. A cell is settled once its bound is within
-         ``accuracy`` of the largest value found; others are halved. The largest bound of a settled cell is returned,
-         which is a bound whatever the search does, even if it is cut short.
+Idea     every cell has one value inside it and one bound on all of it. A cell is settled once its
+         bound is within ``accuracy`` of the largest value found; others are halved. The largest
+         bound of a settled cell is returned, which is a bound whatever the search does, even if it
+         is cut short.
 """
 
 from __future__ import annotations
@@ -64,8 +65,9 @@ def supremum_upper(
 ) -> float:
     """Bound the supremum over the cells of all pools, and ``best``, a value that is attained, from above.
 
-    The answer is within ``accuracy`` of the largest value found, as a share of it, or of ``negligible``; after
-    ``budget`` cells it is what has been proved by then. ``chunk`` cells are computed at once.
+    The answer is within ``accuracy`` of the largest value found, as a share of it, or of
+    ``negligible``; after ``budget`` cells it is what has been proved by then. ``chunk`` cells are
+    computed at once.
     """
     settled = best
     for left in range(_MOST_ROUNDS, -1, -1):

@@ -1,14 +1,17 @@
 """From Rényi divergences, or a Gaussian pair, to epsilon at a delta.
 
-Idea     every order gives a valid epsilon; report the smallest found, evaluated at its own order. A poor search makes
-         the bound looser, never wrong. A Gaussian's privacy profile is known in closed form: invert it.
-Symbols  z = alpha - 1; ell = log(1/delta); rho(alpha): upper bound on the Rényi divergence of order alpha;
-         mu = sensitivity / standard deviation of a Gaussian, whose curve alpha mu^2/2 has slope mu^2/2; Phi, phi: the
-         normal distribution and density; s_i^2: largest variance of code i's privacy loss under any tilt of its law.
-Source   Guo et al. (ICML 2023), equation (rdp_conversion): rho + log(z/(1+z)) + (ell - log(1+z))/z, which has one
-         minimum because z rho is convex; besides, epsilon is 0 where delta^2 >= 1 - exp(-rho) (TV and KL). Balle and
-         Wang (ICML 2018), Theorem 8: delta = Phi(a) - e^epsilon Phi(b), a, b = +-mu/2 - epsilon/mu. Gaussian pairs that
-         dominate codes: docs/theory/exact-accounts.md.
+Idea     every order gives a valid epsilon; report the smallest found, evaluated at its own order. A
+         poor search makes the bound looser, never wrong. A Gaussian's privacy profile is known in
+         closed form: invert it.
+Symbols  z = alpha - 1; ell = log(1/delta); rho(alpha): upper bound on the Rényi divergence of order
+         alpha; mu = sensitivity / standard deviation of a Gaussian, whose curve alpha mu^2/2 has
+         slope mu^2/2; Phi, phi: the normal distribution and density; s_i^2: largest variance of
+         code i's privacy loss under any tilt of its law.
+Source   Guo et al. (ICML 2023), equation (rdp_conversion): rho + log(z/(1+z)) + (ell - log(1+z))/z,
+         which has one minimum because z rho is convex; besides, epsilon is 0 where delta^2 >= 1 -
+         exp(-rho) (TV and KL). Balle and Wang (ICML 2018), Theorem 8: delta = Phi(a) - e^epsilon
+         Phi(b), a, b = +-mu/2 - epsilon/mu. Gaussian pairs that dominate codes:
+         docs/theory/exact-accounts.md.
 """
 
 from __future__ import annotations
@@ -26,9 +29,16 @@ from quietbit.errors import check_real, require
 from quietbit.target import check_delta
 
 __all__ = [
-    "ROUNDING_MARGIN", "OrderConstant", "chord_upper", "dominating_square_upper", "epsilon_from_linear",
-    "epsilon_from_rdp", "gaussian_epsilon_upper", "gaussian_log_delta", "round_up",
-]  # fmt: skip
+    "ROUNDING_MARGIN",
+    "OrderConstant",
+    "chord_upper",
+    "dominating_square_upper",
+    "epsilon_from_linear",
+    "epsilon_from_rdp",
+    "gaussian_epsilon_upper",
+    "gaussian_log_delta",
+    "round_up",
+]
 
 ROUNDING_MARGIN = 1e-12
 _SMALLEST_STEP = 1e-5  # alpha - 1: below, the term ell/z alone exceeds any epsilon worth reporting
@@ -36,7 +46,9 @@ _LARGEST_STEP = 1e9
 _GOLDEN = (math.sqrt(5) - 1) / 2
 _LOG_SQRT_TAU = 0.5 * math.log(2 * math.pi)
 _NODES, _WEIGHTS = np.polynomial.legendre.leggauss(12)
-_SAFETY = 1e-10  # error of log delta: target a slightly smaller delta, so that rounding stays private
+_SAFETY = (
+    1e-10  # error of log delta: target a slightly smaller delta, so that rounding stays private
+)
 _LARGEST_BIT = 1.0  # the range of the theorem for bits
 _ROUNDING = 1e-14  # of a handful of operations on positive doubles
 
@@ -68,7 +80,10 @@ class OrderConstant(ABC):
         self._known: dict[float, float] = {}
 
     def __eq__(self, other: object) -> bool:
-        return isinstance(other, OrderConstant) and (type(self), self._given) == (type(other), other._given)
+        return isinstance(other, OrderConstant) and (type(self), self._given) == (
+            type(other),
+            other._given,
+        )
 
     def __hash__(self) -> int:
         return hash(self._given)
@@ -92,11 +107,14 @@ class OrderConstant(ABC):
         return chord_upper(self.upper, alpha, below, above)
 
 
-def epsilon_from_rdp(rdp: Callable[[float], float], delta: float, orders: Iterable[float] | None = None) -> float:
+def epsilon_from_rdp(
+    rdp: Callable[[float], float], delta: float, orders: Iterable[float] | None = None
+) -> float:
     """Return the smallest epsilon that the Rényi bound ``rdp(alpha)`` proves at ``delta``.
 
-    ``rdp`` holds at every real order above 1, and may be infinite. At delta = 0 it proves nothing unless it is zero
-    everywhere. ``orders``: minimise over these alone, instead of over all real orders above 1.
+    ``rdp`` holds at every real order above 1, and may be infinite. At delta = 0 it proves nothing
+    unless it is zero everywhere. ``orders``: minimise over these alone, instead of over all real
+    orders above 1.
     """
     delta = check_delta(delta)
     if delta == 0:
@@ -205,8 +223,9 @@ def _golden(bound: Callable[[float], float], low: float, high: float) -> float:
 def gaussian_log_delta(epsilon: float, mu: float) -> float:
     """Return log of the least delta at which a Gaussian of sensitivity ``mu`` standard deviations is epsilon-DP.
 
-    delta = phi(a) (m(-a) - m(-b)) with m the Mills ratio, without cancellation of large numbers; where mu is small, the
-    difference is the integral of -m'(x) = 1 - x m(x) over an interval of length mu, by Gauss and Legendre.
+    delta = phi(a) (m(-a) - m(-b)) with m the Mills ratio, without cancellation of large numbers;
+    where mu is small, the difference is the integral of -m'(x) = 1 - x m(x) over an interval of
+    length mu, by Gauss and Legendre.
     """
     top = epsilon / mu - mu / 2
     bottom = epsilon / mu + mu / 2
@@ -214,7 +233,9 @@ def gaussian_log_delta(epsilon: float, mu: float) -> float:
         points = epsilon / mu + _NODES * (mu / 2)
         falls = 1 - points * math.sqrt(math.pi / 2) * erfcx(points / math.sqrt(2))
         integral = mu / 2 * float(_WEIGHTS @ falls)
-        return -0.5 * top * top - _LOG_SQRT_TAU + (math.log(integral) if integral > 0 else -math.inf)
+        return (
+            -0.5 * top * top - _LOG_SQRT_TAU + (math.log(integral) if integral > 0 else -math.inf)
+        )
     if top > -5.0:
         mills = math.sqrt(math.pi / 2) * (erfcx(top / math.sqrt(2)) - erfcx(bottom / math.sqrt(2)))
         return -0.5 * top * top - _LOG_SQRT_TAU + (math.log(mills) if mills > 0 else -math.inf)
@@ -239,14 +260,16 @@ def gaussian_epsilon_upper(slope: float, delta: float) -> float:
         return 0.0
     # delta(epsilon) <= Phi(mu/2 - epsilon/mu) <= exp(-t^2/2): a certain upper end.
     high = mu * (mu / 2 + math.sqrt(-2 * target) + 1)
-    return bisect(lambda epsilon: gaussian_log_delta(epsilon, mu) <= target, high, 0.0, relative=1e-13)
+    return bisect(
+        lambda epsilon: gaussian_log_delta(epsilon, mu) <= target, high, 0.0, relative=1e-13
+    )
 
 
 def dominating_square_upper(budget: float, largest: float, *, one_bit: bool) -> float:
     """Return mu^2 of a Gaussian pair that dominates every product of codes with this budget, rounded up.
 
-    ``budget`` bounds the sum over coordinates of s_i^2, ``largest`` every single s_i; ``one_bit``: every code has only
-    two values, which adds much less to the budget.
+    ``budget`` bounds the sum over coordinates of s_i^2, ``largest`` every single s_i; ``one_bit``:
+    every code has only two values, which adds much less to the budget.
 
     >>> dominating_square_upper(1.0, 0.1, one_bit=True) < 1.019
     True

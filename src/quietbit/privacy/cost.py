@@ -1,20 +1,24 @@
 """Cost: what releases reveal, as upper bounds that add up.
 
-Idea     several bounds may be known of one release: its max-divergence, its Rényi divergences, a Gaussian pair or a
-         pair of loss distributions that dominates it. Each adds up over releases, and the smallest epsilon among the
-         accounts that hold for all parts is the answer. The list of releases is fixed in advance here, while inputs
-         may depend on anything; `account` treats lists that are chosen along the way.
-Symbols  D_alpha: Rényi divergence between neighbouring worlds, both ways round, alpha > 1; slope: a bound slope * alpha
-         on it; mu^2 / 2: the slope of a Gaussian pair N(mu, 1), N(0, 1); slack s, lost mass d: a sampler's law is
-         within e^(+-s) of the certified one outside a set of outputs that has mass at most d in either world.
-Source   Mironov (2017); Zhu, Dong, Wang (2022), Theorem 10. docs/theory/adding-up.md: slack and lost mass add up and
-         are paid once, at the end: (eps + 2 sum s)-privacy at e^(sum s) delta + sum d.
+Idea     several bounds may be known of one release: its max-divergence, its Rényi divergences, a
+         Gaussian pair or a pair of loss distributions that dominates it. Each adds up over
+         releases, and the smallest epsilon among the accounts that hold for all parts is the
+         answer. The list of releases is fixed in advance here, while inputs may depend on anything;
+         `account` treats lists that are chosen along the way.
+Symbols  D_alpha: Rényi divergence between neighbouring worlds, both ways round, alpha > 1; slope: a
+         bound slope * alpha on it; mu^2 / 2: the slope of a Gaussian pair N(mu, 1), N(0, 1); slack
+         s, lost mass d: a sampler's law is within e^(+-s) of the certified one outside a set of
+         outputs that has mass at most d in either world.
+Source   Mironov (2017); Zhu, Dong, Wang (2022), Theorem 10. docs/theory/adding-up.md: slack and
+         lost mass add up and are paid once, at the end: (eps + 2 sum s)-privacy at e^(sum s) delta
+         + sum d.
 
-Terms. A cost carries the adjacency, unit and trust that it was found under; costs under different terms do not add up.
-The zero vector lies in every ball, so a replace-one cost holds for zero-out, not the reverse. What a server publishes,
-or the sum that it sees, is computed from the payloads, so a local cost holds under every trust, and the cost of a sum
-under central trust; one under shuffled trust relies on a secret order, and holds under no other. A client's cost says
-nothing in general about one of its samples, nor the reverse.
+Terms. A cost carries the adjacency, unit and trust that it was found under; costs under different
+terms do not add up. The zero vector lies in every ball, so a replace-one cost holds for zero-out,
+not the reverse. What a server publishes, or the sum that it sees, is computed from the payloads, so
+a local cost holds under every trust, and the cost of a sum under central trust; one under shuffled
+trust relies on a secret order, and holds under no other. A client's cost says nothing in general
+about one of its samples, nor the reverse.
 """
 
 from __future__ import annotations
@@ -84,13 +88,21 @@ class _Part:
     pure: float = math.inf
     slope: float = math.inf  # D_alpha <= slope * alpha
     pair: float = math.inf  # mu^2 / 2 of a Gaussian pair that dominates
-    largest: float = 0.0  # of a release of bits with the budget 2 slope: the largest single bit (`gaussian`)
+    largest: float = (
+        0.0  # of a release of bits with the budget 2 slope: the largest single bit (`gaussian`)
+    )
     losses: LossPair | Callable[[], LossPair] | None = field(default=None, repr=False)
-    alone: Bound | None = field(default=None, repr=False)  # epsilon at a delta of a single such release
+    alone: Bound | None = field(
+        default=None, repr=False
+    )  # epsilon at a delta of a single such release
     slack: float = 0.0
     lost: float = 0.0
-    everywhere: Cost | None = field(default=None, repr=False)  # of the actual release, where mass is lost
-    inside: float = math.inf  # max-divergence outside the outputs of lost mass, slack included, where mass is lost
+    everywhere: Cost | None = field(
+        default=None, repr=False
+    )  # of the actual release, where mass is lost
+    inside: float = (
+        math.inf
+    )  # max-divergence outside the outputs of lost mass, slack included, where mass is lost
 
     def divergence(self, alpha: float) -> float:
         """Return D_alpha of the actual release; infinite where mass is lost and no bound covers it."""
@@ -115,7 +127,9 @@ class _Part:
             return self.losses
         if self.pair > MOST_SLOPE:
             return None
-        one = LossDistribution.gaussian(math.nextafter(math.sqrt(2 * self.pair), math.inf) if self.pair > 0 else 0.0)
+        one = LossDistribution.gaussian(
+            math.nextafter(math.sqrt(2 * self.pair), math.inf) if self.pair > 0 else 0.0
+        )
         return one, one
 
 
@@ -124,7 +138,8 @@ class _Part:
 class Cost:
     """The cost of some releases; ``a + b`` is the cost of both, ``cost * n`` that of n such releases.
 
-    A bare cost has no adjacency, unit and trust yet (`of` adds them); `Cost()` is the cost of no release.
+    A bare cost has no adjacency, unit and trust yet (`of` adds them); `Cost()` is the cost of no
+    release.
 
     >>> once = Cost.pure(0.25).of(Adjacency.REPLACE_ONE, Unit.CLIENT, Trust.LOCAL)
     >>> (once * 4).under(adjacency=Adjacency.ZERO_OUT).guarantee(0.0).epsilon_upper
@@ -144,7 +159,11 @@ class Cost:
             losses = (LossDistribution.pure(value),) * 2
         else:
             losses = None
-        return cls._one(_Part(Formula(_response, value), f"{value:g}-DP", value, losses=losses) if value else None)
+        return cls._one(
+            _Part(Formula(_response, value), f"{value:g}-DP", value, losses=losses)
+            if value
+            else None
+        )
 
     @classmethod
     def renyi(
@@ -157,7 +176,8 @@ class Cost:
     ) -> Cost:
         """Return a cost from a certified function of the order, and further bounds.
 
-        ``pure``: the max-divergence; ``losses`` makes dominating pairs; ``alone``: epsilon at a delta, of one release.
+        ``pure``: the max-divergence; ``losses`` makes dominating pairs; ``alone``: epsilon at a
+        delta, of one release.
         """
         require(pure >= 0, "pure", pure, "a number of at least 0")
         return cls._one(_Part(bound, label, pure, losses=losses, alone=alone))
@@ -176,10 +196,11 @@ class Cost:
     def gaussian(cls, pair_slope: float, slope: float = math.inf, largest: float = 0.0) -> Cost:
         """Price a release that a Gaussian pair dominates, mu^2 = 2 ``pair_slope``; Gaussian noise is one.
 
-        Its Rényi divergences may be known to be smaller than that Gaussian's, at most ``slope`` times the order. The
-        pair composes exactly, with itself and with Gaussians, also when inputs depend on earlier releases (Dong, Roth,
-        Su 2022). ``pair_slope`` is infinite where no pair is known. ``largest``: the release is a product of bits of
-        the budget 2 ``slope``, none above this, so that several are priced as one product.
+        Its Rényi divergences may be known to be smaller than that Gaussian's, at most ``slope``
+        times the order. The pair composes exactly, with itself and with Gaussians, also when inputs
+        depend on earlier releases (Dong, Roth, Su 2022). ``pair_slope`` is infinite where no pair
+        is known. ``largest``: the release is a product of bits of the budget 2 ``slope``, none
+        above this, so that several are priced as one product.
         """
         if pair_slope == math.inf:
             pair = math.inf
@@ -189,28 +210,42 @@ class Cost:
         require(line < math.inf, "pair_slope", pair_slope, "finite where no slope is given")
         label = f"slope {line:g}"
         return cls._one(
-            _Part(Formula(operator.mul, line), label, slope=line, pair=pair, largest=largest) if line else None
+            _Part(Formula(operator.mul, line), label, slope=line, pair=pair, largest=largest)
+            if line
+            else None
         )
 
     @classmethod
     def from_losses(
-        cls, forward: LossDistribution, backward: LossDistribution | None = None, *, pair: float = math.inf
+        cls,
+        forward: LossDistribution,
+        backward: LossDistribution | None = None,
+        *,
+        pair: float = math.inf,
     ) -> Cost:
         """Price a release with a known dominating pair; without ``backward``, ``forward`` serves both ways round.
 
-        ``pair`` is mu^2 / 2 of a Gaussian pair that also dominates it, where one is known.
-        One pair may serve both ways where the adjacency is symmetric (replace-one). For zero-out a party is in the same
-        world in all its releases, so forward losses add to forward ones (Zhu, Dong, Wang 2022, Definition 7).
+        ``pair`` is mu^2 / 2 of a Gaussian pair that also dominates it, where one is known. One pair
+        may serve both ways where the adjacency is symmetric (replace-one). For zero-out a party is
+        in the same world in all its releases, so forward losses add to forward ones (Zhu, Dong,
+        Wang 2022, Definition 7).
         """
         both = forward, forward if backward is None else backward
         for name, one in zip(("forward", "backward"), both, strict=True):
             require(isinstance(one, LossDistribution), name, one, "a LossDistribution")
         pure = max(one.pure_epsilon_upper() for one in both)
-        return cls._one(_Part(Formula(_loss_divergence, both), "dominating pair", pure, pair, pair, losses=both))
+        return cls._one(
+            _Part(Formula(_loss_divergence, both), "dominating pair", pure, pair, pair, losses=both)
+        )
 
     @classmethod
     def from_masses(
-        cls, first: ArrayLike, second: ArrayLike, *, relative_error: float = 0.0, pair: float = math.inf
+        cls,
+        first: ArrayLike,
+        second: ArrayLike,
+        *,
+        relative_error: float = 0.0,
+        pair: float = math.inf,
     ) -> Cost:
         """Price a finite dominating pair, each mass known up to ``relative_error``; ``pair`` as in `from_losses`.
 
@@ -220,21 +255,31 @@ class Cost:
         """
         relative_error = check_delta(relative_error)
         laws = [np.array(law, dtype=np.float64) for law in (first, second)]
-        tops = [np.nextafter(law * (1 + relative_error), law if relative_error == 0 else 2.0) for law in laws]
-        lows = [np.nextafter(law * (1 - relative_error), law if relative_error == 0 else -1.0) for law in laws]
+        tops = [
+            np.nextafter(law * (1 + relative_error), law if relative_error == 0 else 2.0)
+            for law in laws
+        ]
+        lows = [
+            np.nextafter(law * (1 - relative_error), law if relative_error == 0 else -1.0)
+            for law in laws
+        ]
         both = zip(tops, reversed(lows), strict=True)
         return cls.from_losses(
-            *(LossDistribution.from_atoms(top, np.maximum(low, 0.0)) for top, low in both), pair=pair
+            *(LossDistribution.from_atoms(top, np.maximum(low, 0.0)) for top, low in both),
+            pair=pair,
         )
 
     @classmethod
     def _one(cls, part: _Part | None) -> Cost:
         return cls(((part, 1),) if part is not None else ())
 
-    def of(self, adjacency: Adjacency, unit: Unit, trust: Trust, samples: int | None = None) -> Cost:
+    def of(
+        self, adjacency: Adjacency, unit: Unit, trust: Trust, samples: int | None = None
+    ) -> Cost:
         """Add terms to a bare cost; refuse one that has terms, and a sample level without a theorem.
 
-        ``samples`` is the number of the client's samples that the cost is for, at the sample level only.
+        ``samples`` is the number of the client's samples that the cost is for, at the sample level
+        only.
         """
         require(self.adjacency is None, "words of the cost", self.adjacency, "left as they are")
         require(isinstance(adjacency, Adjacency), "adjacency", adjacency, "an Adjacency")
@@ -261,10 +306,21 @@ class Cost:
     def either(self, other: Cost) -> Cost:
         """Return the cost of one release that is of this cost or of the bare other one, whichever is asked for.
 
-        Every bound is the larger of the two, so releases of either kind, in any order, are copies of one cost.
+        Every bound is the larger of the two, so releases of either kind, in any order, are copies
+        of one cost.
         """
-        both = [part for one in (self, other) for part, times in one.parts if times == 1 and len(one.parts) == 1]
-        require(len(both) == 2, "cost", "of several releases", "that of one release, to be of one of two kinds")
+        both = [
+            part
+            for one in (self, other)
+            for part, times in one.parts
+            if times == 1 and len(one.parts) == 1
+        ]
+        require(
+            len(both) == 2,
+            "cost",
+            "of several releases",
+            "that of one release, to be of one of two kinds",
+        )
         one, two = both
         losses = None
         left = one.pairs()
@@ -274,11 +330,17 @@ class Cost:
         wholes = [part.everywhere if part.lost else Cost._one(part) for part in both]
         lost, (near, far) = max(one.lost, two.lost), wholes
         part = _Part(
-            Formula(_larger, one.renyi, two.renyi), f"{one.label}, or {two.label}", max(one.pure, two.pure),
-            max(one.slope, two.slope), max(one.pair, two.pair), losses=losses, slack=max(one.slack, two.slack),
-            lost=lost, inside=max(part.inside if part.lost else part.pure for part in both),
+            Formula(_larger, one.renyi, two.renyi),
+            f"{one.label}, or {two.label}",
+            max(one.pure, two.pure),
+            max(one.slope, two.slope),
+            max(one.pair, two.pair),
+            losses=losses,
+            slack=max(one.slack, two.slack),
+            lost=lost,
+            inside=max(part.inside if part.lost else part.pure for part in both),
             everywhere=near.either(far) if lost and near is not None and far is not None else None,
-        )  # fmt: skip
+        )
         return Cost._one(part).like(self)
 
     def bare(self) -> Cost:
@@ -321,7 +383,9 @@ class Cost:
     def __mul__(self, times: int) -> Cost:
         """Return the cost of ``times`` such releases of the same party."""
         times = check_int(times, "times", 0)
-        return evolve(self, parts=tuple((part, times * count) for part, count in self.parts) if times else ())
+        return evolve(
+            self, parts=tuple((part, times * count) for part, count in self.parts) if times else ()
+        )
 
     def with_slack(self, slack: float) -> Cost:
         """Return the cost of a sampler whose law is, output by output, within e^(+-slack) of the certified one."""
@@ -346,9 +410,9 @@ class Cost:
     def with_lost(self, lost: float, everywhere: Cost | None = None) -> Cost:
         """Price a release that is the certified one but for outputs of mass at most ``lost``, in either world.
 
-        For every pair of neighbours there are two laws that this cost covers and a set of outputs outside which the
-        release has exactly these; laws that are merely close in total variation do not have this form.
-        ``everywhere`` is a cost of the actual release, where one is known.
+        For every pair of neighbours there are two laws that this cost covers and a set of outputs
+        outside which the release has exactly these; laws that are merely close in total variation
+        do not have this form. ``everywhere`` is a cost of the actual release, where one is known.
         """
         value = check_delta(lost)
         if not value or not self.parts:
@@ -360,7 +424,9 @@ class Cost:
             whole = everywhere.pure_epsilon()
         inside = part.inside if part.lost else part.pure
         lost = _total([(part.lost, 1), (value, 1)])
-        lossy = evolve(part, lost=lost, pure=whole, everywhere=everywhere, inside=inside, alone=None)
+        lossy = evolve(
+            part, lost=lost, pure=whole, everywhere=everywhere, inside=inside, alone=None
+        )
         return evolve(self, parts=(*others, (lossy, 1)))
 
     def _apart(self) -> tuple[_Part, tuple[tuple[_Part, int], ...]]:
@@ -373,12 +439,16 @@ class Cost:
         floor = Cost.pure(epsilon)
         if not floor.parts or self.certified_rdp(2.0) >= floor.rdp(2.0):
             return self
-        return evolve(self, parts=floor.parts if self.pure_epsilon() <= epsilon else (self.bare() + floor).parts)
+        return evolve(
+            self,
+            parts=floor.parts if self.pure_epsilon() <= epsilon else (self.bare() + floor).parts,
+        )
 
     def remembering(self, remember: Callable[[int, Bound], Bound]) -> Cost:
         """Return the same cost with every Rényi bound that has no closed form replaced by ``remember(place, bound)``.
 
-        What ``remember`` returns must have the values of the bound; it may keep those that it has computed.
+        What ``remember`` returns must have the values of the bound; it may keep those that it has
+        computed.
         """
         parts = []
         for place, (part, times) in enumerate(self.parts):
@@ -408,7 +478,9 @@ class Cost:
 
     def certified_pure(self) -> float:
         """Return the same as `pure_epsilon` outside the outputs of lost mass."""
-        return _total((part.inside if part.lost else part.pure, times) for part, times in self.parts)
+        return _total(
+            (part.inside if part.lost else part.pure, times) for part, times in self.parts
+        )
 
     @property
     def slack(self) -> float:
@@ -432,7 +504,9 @@ class Cost:
         if not bits:
             return others
         budget = _total((2 * part.slope, times) for part, times in bits)
-        square = dominating_square_upper(budget, max(part.largest for part, _ in bits), one_bit=True)
+        square = dominating_square_upper(
+            budget, max(part.largest for part, _ in bits), one_bit=True
+        )
         return min(self.pair_slope, _total([(others, 1), (square / 2, 1)]))
 
     @property
@@ -483,7 +557,10 @@ class Cost:
         if left > 0:
             left *= math.exp(-slack) * (1 - 4e-16) if slack else 1.0
             certified = self._certified(left)
-            found |= {name: round_up(value + 2 * slack, 4e-16) if slack else value for name, value in certified.items()}
+            found |= {
+                name: round_up(value + 2 * slack, 4e-16) if slack else value
+                for name, value in certified.items()
+            }
         return found
 
     def guarantee(self, delta: float) -> Guarantee:
@@ -503,11 +580,15 @@ class Cost:
             if slope >= pair:  # no Rényi account is below the exact one
                 return found
         elif (losses := self.losses()) is not None:
-            found["privacy-loss distribution"] = max(_loss_epsilon(one, delta) for one in set(losses))
+            found["privacy-loss distribution"] = max(
+                _loss_epsilon(one, delta) for one in set(losses)
+            )
         if slope < math.inf:
             found["Rényi"] = epsilon_from_linear(slope, delta)
         else:
-            found["Rényi"] = epsilon_from_rdp(lambda alpha: self._sum(alpha, lambda part, at: part.renyi(at)), delta)
+            found["Rényi"] = epsilon_from_rdp(
+                lambda alpha: self._sum(alpha, lambda part, at: part.renyi(at)), delta
+            )
         return found
 
     def _words(self) -> tuple[Adjacency, Unit, Trust]:
@@ -520,9 +601,10 @@ class Cost:
 def sample_share(adjacency: Adjacency, samples: int) -> float:
     """Return how far one of ``samples`` samples can move a mean of clipped gradients, in units of the clip, rounded up.
 
-    From any point that the other samples determine, so accounts must hold between any two inputs at that distance:
-    constants of replace-one. Updates are float32 or wider, each entry rounded up to three times (the mean, a factor
-    that undoes the first rounding, its product): their distance moves by less than `ROUNDING`, which is added.
+    From any point that the other samples determine, so accounts must hold between any two inputs at
+    that distance: constants of replace-one. Updates are float32 or wider, each entry rounded up to
+    three times (the mean, a factor that undoes the first rounding, its product): their distance
+    moves by less than `ROUNDING`, which is added.
 
     >>> 0.5 < sample_share(Adjacency.ZERO_OUT, 2) < 0.5000005
     True
@@ -546,7 +628,11 @@ def sampling_slack_upper(dimension: int, smallest_probability: float, error: flo
 def _response(alpha: float, eps: float) -> float:
     """Return log((e^(alpha eps) + e^((1-alpha) eps))/(1 + e^eps))/(alpha-1), at most min(eps, alpha eps^2/2)."""
     # With E = e^-eps: e^((alpha-1) eps) (1 + E^(2 alpha-1)) / (1 + E), stable for all sizes.
-    log_moment = (alpha - 1) * eps + math.log1p(math.exp(-(2 * alpha - 1) * eps)) - math.log1p(math.exp(-eps))
+    log_moment = (
+        (alpha - 1) * eps
+        + math.log1p(math.exp(-(2 * alpha - 1) * eps))
+        - math.log1p(math.exp(-eps))
+    )
     exact = (log_moment + 1e-15 * (1 + abs(log_moment))) / (alpha - 1)
     return round_up(min(eps, alpha * eps * eps / 2, exact))
 

@@ -1,14 +1,14 @@
 """Pure differential privacy of the interpolated mechanism: how fast its log-probabilities can move.
 
-Idea     every constant of the interpolated mechanism is a statement about a few straight lines, the segments,
-         restricted to the inputs that can occur; symbols that reveal the same are merged. D_inf(x || x') <=
-         L |x - x'|, so d independent coordinates are (L ||x - x'||_1)-DP. Constants from tightest to the paper's:
-         through the centre <= zero-out <= L <= eps + eps'.
-Symbols  segment i: eta(x) = start_i + slope_i (x - left_i) on [left_i, right_i]; slope_i = theta_i / h.
-         sigma = softmax(eta): the law of the symbol. The end segments continue outside [0, 1].
+Idea     every constant of the interpolated mechanism is a statement about a few straight lines, the
+         segments, restricted to the inputs that can occur; symbols that reveal the same are merged.
+         D_inf(x || x') <= L |x - x'|, so d independent coordinates are (L ||x - x'||_1)-DP.
+         Constants from tightest to the paper's: through the centre <= zero-out <= L <= eps + eps'.
+Symbols  segment i: eta(x) = start_i + slope_i (x - left_i) on [left_i, right_i]; slope_i = theta_i
+         / h. sigma = softmax(eta): the law of the symbol. The end segments continue outside [0, 1].
          m_i(x) = sigma(eta(x)) . slope_i; g_j(t) = log P(j | 1/2 + t) - log P(j | 1/2).
-Source   Guo et al. (ICML 2023), equation (imvu_interpolation), beta-scaling of the same section, Lemma 1 and Theorem 1;
-         docs/theory/interpolated.md proves the sharper constants.
+Source   Guo et al. (ICML 2023), equation (imvu_interpolation), beta-scaling of the same section,
+         Lemma 1 and Theorem 1; docs/theory/interpolated.md proves the sharper constants.
 """
 
 from __future__ import annotations
@@ -24,9 +24,18 @@ from quietbit.design.table import Design
 from quietbit.errors import require
 
 __all__ = [
-    "CENTRE", "Segments", "check_range", "exact_levels", "lipschitz_upper", "log_softmax", "mean_and_law",
-    "paper_constant_upper", "smallest_probability_lower", "through_centre_constant_upper", "zero_out_constant_upper",
-]  # fmt: skip
+    "CENTRE",
+    "Segments",
+    "check_range",
+    "exact_levels",
+    "lipschitz_upper",
+    "log_softmax",
+    "mean_and_law",
+    "paper_constant_upper",
+    "smallest_probability_lower",
+    "through_centre_constant_upper",
+    "zero_out_constant_upper",
+]
 
 CENTRE = 0.5  # the input of a zero update
 _BISECTIONS = 50
@@ -42,8 +51,11 @@ class Segments:
     right: FloatVector
     start: FloatMatrix
     slope: FloatMatrix
-    noise: float  # relative rounding error of any probability computed from these numbers, rounded up
-    slope_error: float  # absolute rounding error of a slope: logarithms of nearly equal numbers are subtracted
+    noise: (
+        float  # relative rounding error of any probability computed from these numbers, rounded up
+    )
+    # absolute rounding error of a slope: logarithms of nearly equal numbers are subtracted
+    slope_error: float
 
     @classmethod
     def over(cls, design: Design, low: float, high: float, *, merge: bool = True) -> Segments:
@@ -64,7 +76,9 @@ class Segments:
         slope = slope[used]
         start = start + slope * (left - anchor)[:, None]
         columns, place = np.unique(slope, axis=1, return_inverse=True)
-        if merge and columns.shape[1] < slope.shape[1]:  # symbols with slopes equal to the last bit in every segment
+        if (
+            merge and columns.shape[1] < slope.shape[1]
+        ):  # symbols with slopes equal to the last bit in every segment
             whole = np.full((start.shape[0], columns.shape[1]), -np.inf)
             for column, target in enumerate(np.ravel(place)):
                 whole[:, target] = np.logaddexp(whole[:, target], start[:, column])
@@ -131,7 +145,8 @@ def zero_out_constant_upper(design: Design, low: float = 0.0, high: float = 1.0)
 def through_centre_constant_upper(design: Design, low: float = 0.0, high: float = 1.0) -> float:
     """Return (c_up + c_down) / 2: times the diameter of an L1 ball around 1/2 it bounds D_inf of any two points.
 
-    It holds for pairs inside one ball, not for any two close inputs; it never exceeds the zero-out constant.
+    It holds for pairs inside one ball, not for any two close inputs; it never exceeds the zero-out
+    constant.
     """
     gain, loss = _gain_and_loss(design, low, high)
     return min((gain + loss) / 2 * (1 + 2.0**-52), lipschitz_upper(design, low, high))
@@ -196,14 +211,16 @@ def _one_sided(segments: Segments, mirrored: bool) -> tuple[float, float]:
     every = np.arange(len(near))
     at_near, slope_near = gain(every, near)
     at_far, slope_far = gain(every, far)
-    # Next to the centre: slopes at 0+, and the far end (at most its slope, which survives tiny pieces).
+    # Next to the centre: slopes at 0+, and the far end (at most its slope, which survives tiny
+    # pieces).
     up = float(slope_near[0].max())
     down = float(np.minimum((error - at_far[0]) / far[0], -slope_far[0]).max())
     if len(near) > 1:
         ends = ((at_near[1:], near[1:, None]), (at_far[1:], far[1:, None]))
         up = max(up, *(float(((value + error) / t).max()) for value, t in ends))
         down = max(down, *(float(((error - value) / t).max()) for value, t in ends))
-        # psi changes sign inside, and the tangent at the near end does not already rule the symbol out.
+        # psi changes sign inside, and the tangent at the near end does not already rule the symbol
+        # out.
         inside = (at_near < near[:, None] * slope_near) & (at_far > far[:, None] * slope_far)
         inside &= at_near + slope_near * (far - near)[:, None] + error > up * far[:, None]
         inside[0] = False

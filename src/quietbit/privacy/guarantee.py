@@ -1,9 +1,10 @@
 """The meaning of an epsilon: a guarantee with its unit, adjacency and trust.
 
-Idea     a guarantee is (epsilon, delta) together with whose data it protects (unit), which two data sets are neighbours
-         (adjacency) and who may observe (trust); none of the three has a default. A run may have two: the server sees
-         who sent what, while an observer of the models alone does not know whose release was whose. Neither replaces
-         the other, and where there is no second one the first holds for everybody.
+Idea     a guarantee is (epsilon, delta) together with whose data it protects (unit), which two data
+         sets are neighbours (adjacency) and who may observe (trust); none of the three has a
+         default. A run may have two: the server sees who sent what, while an observer of the models
+         alone does not know whose release was whose. Neither replaces the other, and where there is
+         no second one the first holds for everybody.
 """
 
 from __future__ import annotations
@@ -52,7 +53,9 @@ zero vector), local trust: the server sees every payload.
     trust: Trust
 
     def __post_init__(self) -> None:
-        require(self.epsilon_upper >= 0, "epsilon_upper", self.epsilon_upper, "a number of at least 0")
+        require(
+            self.epsilon_upper >= 0, "epsilon_upper", self.epsilon_upper, "a number of at least 0"
+        )
         check_delta(self.delta)
         require(isinstance(self.unit, Unit), "unit", self.unit, "a Unit")
         require(isinstance(self.adjacency, Adjacency), "adjacency", self.adjacency, "an Adjacency")
@@ -94,10 +97,11 @@ def shown_epsilon(epsilon_upper: float) -> str:
 class GuaranteePair:
     """``server``: the guarantee against the server; ``result``: against observers of the result alone, or None.
 
-    ``crowd``: the fewest clients among whom a release is hidden, all of an epoch if there is a ``secret_order``, else
-    those of its own round, of which only the sum is seen; ``shuffles``: how many releases of the worst client count.
-    ``reason`` says why there is no second guarantee. ``leavers`` were away for a part of an epoch: ``crowd`` is that of
-    the rounds in which the worst of them was present.
+    ``crowd``: the fewest clients among whom a release is hidden, all of an epoch if there is a
+    ``secret_order``, else those of its own round, of which only the sum is seen; ``shuffles``: how
+    many releases of the worst client count. ``reason`` says why there is no second guarantee.
+    ``leavers`` were away for a part of an epoch: ``crowd`` is that of the rounds in which the worst
+    of them was present.
     """
 
     server: Guarantee
@@ -111,17 +115,32 @@ class GuaranteePair:
     def __post_init__(self) -> None:
         require(isinstance(self.server, Guarantee), "server", self.server, "a Guarantee")
         shuffled = self.server.trust is Trust.SHUFFLED
-        require(not shuffled, "trust of the server's guarantee", self.server.trust.value, "one that holds against it")
+        require(
+            not shuffled,
+            "trust of the server's guarantee",
+            self.server.trust.value,
+            "one that holds against it",
+        )
         for name in ("crowd", "shuffles", "leavers"):
             object.__setattr__(self, name, check_int(getattr(self, name), name, 0))
         if self.result is None:
-            require(bool(self.reason), "reason", self.reason, "given where there is no second guarantee")
+            require(
+                bool(self.reason), "reason", self.reason, "given where there is no second guarantee"
+            )
             return
         require(isinstance(self.result, Guarantee), "result", self.result, "a Guarantee or None")
-        require(self.server.trust is Trust.LOCAL, "trust of the server's guarantee", self.server.trust.value, "local")
+        require(
+            self.server.trust is Trust.LOCAL,
+            "trust of the server's guarantee",
+            self.server.trust.value,
+            "local",
+        )
         seen = self.result.trust
         require(seen is Trust.SHUFFLED, "trust of the second guarantee", seen.value, "shuffled")
-        same = (self.result.unit, self.result.adjacency) == (self.server.unit, self.server.adjacency)
+        same = (self.result.unit, self.result.adjacency) == (
+            self.server.unit,
+            self.server.adjacency,
+        )
         require(same, "second guarantee", self.result, "of the unit and adjacency of the first")
         require(self.crowd > 0, "crowd", self.crowd, "positive beside a second guarantee")
         require(not self.reason, "reason", self.reason, "left out beside a second guarantee")

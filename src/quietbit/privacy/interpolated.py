@@ -1,14 +1,17 @@
 """The privacy of a vector sent through the interpolated mechanism: Theorems 1 and 2, and one Gaussian pair.
 
-Idea     coordinates are randomised independently, so scalar constants times the distance of two neighbours in
-         x-space give the vector's cost. Many small independent codes are almost a Gaussian: with a little more variance
-         a Gaussian pair dominates them at every epsilon at once, and such pairs compose exactly and adaptively.
-Symbols  distance: ||x - x'|| of any two neighbours in the ball's norm, `Scaling.distance`;
-         [low, high]: where coordinates of x can lie: [(1-beta)/2, (1+beta)/2], or [0, 1] when clamped.
-         s_i^2: the largest variance of coordinate i's privacy loss under any exponential tilt of its law; for a bit
-         s_i is half the distance of its two log-odds. budget >= sum s_i^2; largest >= s_i for every i.
-Source   Guo et al. (ICML 2023), Theorem 1 (L1, pure) and Theorem 2 (L2, Rényi); more levels: `renyi`. The pair:
-         docs/theory/exact-accounts.md has statements and proofs; composition: Dong, Roth, Su (2022).
+Idea     coordinates are randomised independently, so scalar constants times the distance of two
+         neighbours in x-space give the vector's cost. Many small independent codes are almost a
+         Gaussian: with a little more variance a Gaussian pair dominates them at every epsilon at
+         once, and such pairs compose exactly and adaptively.
+Symbols  distance: ||x - x'|| of any two neighbours in the ball's norm, `Scaling.distance`; [low,
+         high]: where coordinates of x can lie: [(1-beta)/2, (1+beta)/2], or [0, 1] when clamped.
+         s_i^2: the largest variance of coordinate i's privacy loss under any exponential tilt of
+         its law; for a bit s_i is half the distance of its two log-odds. budget >= sum s_i^2;
+         largest >= s_i for every i.
+Source   Guo et al. (ICML 2023), Theorem 1 (L1, pure) and Theorem 2 (L2, Rényi); more levels:
+         `renyi`. The pair: docs/theory/exact-accounts.md has statements and proofs; composition:
+         Dong, Roth, Su (2022).
 """
 
 from __future__ import annotations
@@ -46,9 +49,10 @@ def interpolated_l1_cost(
 ) -> Cost:
     """Return the cost by Theorem 1: (constant x distance)-DP for inputs within L1 ``distance``.
 
-    The constant is L for replace-one and the zero-out constant for zero-out. With ``in_ball`` the inputs are any two of
-    an L1 ball around the centre with ``distance`` as its diameter (replace-one): the path through it is shorter.
-    At finite orders the L2 account is used where it is smaller, since an L1 distance bounds the L2 one.
+    The constant is L for replace-one and the zero-out constant for zero-out. With ``in_ball`` the
+    inputs are any two of an L1 ball around the centre with ``distance`` as its diameter
+    (replace-one): the path through it is shorter. At finite orders the L2 account is used where it
+    is smaller, since an L1 distance bounds the L2 one.
     """
     distance = check_real(distance, "distance")
     replace_one = through_centre_constant_upper if in_ball else lipschitz_upper
@@ -63,7 +67,8 @@ def interpolated_l2_cost(
 ) -> Cost:
     """Return the cost by Theorem 2 for inputs within L2 ``distance``: alpha M distance^2 / 2 with two levels.
 
-    More levels give kappa_alpha distance^2. Two levels need no range: M is the supremum over all real x.
+    More levels give kappa_alpha distance^2. Two levels need no range: M is the supremum over all
+    real x.
     """
     distance = check_real(distance, "distance")
     if design.spec.input_levels == 2:
@@ -76,14 +81,21 @@ _more_levels = lru_cache(maxsize=128)(RenyiConstant)
 
 
 def dominated_l2_cost(
-    design: Design, distance: float, largest: float, low: float, high: float, *, together: bool = False
+    design: Design,
+    distance: float,
+    largest: float,
+    low: float,
+    high: float,
+    *,
+    together: bool = False,
 ) -> Cost:
     """Return the curve of a vector sent through the interpolated mechanism, for either adjacency.
 
-    ``distance`` and ``largest`` bound the L2 distance of two neighbours' inputs, and that in one coordinate, which is
-    a clamped input's from the centre for zero-out, twice as much for replace-one. Inputs lie in [low, high].
-    ``together``: one-bit releases of a fixed list are priced as one product. A design has one output bit or two levels,
-    or is refused. Besides the pair the curve has Theorem 2's Rényi bound, used where coordinates are not clamped.
+    ``distance`` and ``largest`` bound the L2 distance of two neighbours' inputs, and that in one
+    coordinate, which is a clamped input's from the centre for zero-out, twice as much for
+    replace-one. Inputs lie in [low, high]. ``together``: one-bit releases of a fixed list are
+    priced as one product. A design has one output bit or two levels, or is refused. Besides the
+    pair the curve has Theorem 2's Rényi bound, used where coordinates are not clamped.
     """
     one_bit = design.spec.output_bits == 1
     levels = design.spec.input_levels
@@ -103,9 +115,10 @@ def dominated_l2_cost(
 def _steepest_upper(design: Design, low: float, high: float) -> float:
     """Return the largest s / |x - x'| of one coordinate, rounded up.
 
-    Two levels: tilts of the law at x' are the laws of the same line at other x, also distant ones, so
-    s^2 = M (x - x')^2 with M the supremum of the Fisher information over all real x. One bit: s is half the difference
-    of the log-odds, which are piecewise linear; with two levels that is the same number, and needs no search.
+    Two levels: tilts of the law at x' are the laws of the same line at other x, also distant ones,
+    so s^2 = M (x - x')^2 with M the supremum of the Fisher information over all real x. One bit: s
+    is half the difference of the log-odds, which are piecewise linear; with two levels that is the
+    same number, and needs no search.
     """
     if design.spec.output_bits == 1:
         return float(Segments.over(design, low, high).span.max()) / 2

@@ -1,15 +1,18 @@
 """Privacy loss distributions: the exact account of many releases, each with a known worst pair.
 
-Idea     a release whose worst pair of laws (P, Q) is known costs delta(eps) = E_P[(1 - e^(eps - L))_+], L = log dP/dQ,
-         and the losses of independent releases add: convolve, at a tilt, so that errors count relative to delta. All
-         errors go towards privacy: losses are put on a grid by connecting the dots of delta over e^eps, which never
-         lowers delta; masses are upper bounds throughout; tails and the rounding of transforms are added.
-Symbols  P, Q: a dominating pair, P the law with the party's data, Q the neighbour's; T releases; u = 2^-53;
-         theta: tilt; K(theta) = log E_P e^(theta L); c: law of the sum of losses; w: weights with delta = sum c w.
-Source   Dwork and Rothblum (2016), Sommer, Meiser, Mohammadi (2019): the loss and its convolution; Koskela, Jaelkoe,
-         Honkela (2020): Fourier transforms; Doroshenko et al. (2022): connecting the dots; Zhu, Dong, Wang (2022),
-         Theorem 10: dominating pairs of adaptive releases multiply; Kairouz, Oh, Viswanath (2015): pure privacy.
-         docs/theory/adding-up.md, "Loss distributions", proves the errors that are added.
+Idea     a release whose worst pair of laws (P, Q) is known costs delta(eps) = E_P[(1 - e^(eps -
+         L))_+], L = log dP/dQ, and the losses of independent releases add: convolve, at a tilt, so
+         that errors count relative to delta. All errors go towards privacy: losses are put on a
+         grid by connecting the dots of delta over e^eps, which never lowers delta; masses are upper
+         bounds throughout; tails and the rounding of transforms are added.
+Symbols  P, Q: a dominating pair, P the law with the party's data, Q the neighbour's; T releases; u
+         = 2^-53; theta: tilt; K(theta) = log E_P e^(theta L); c: law of the sum of losses; w:
+         weights with delta = sum c w.
+Source   Dwork and Rothblum (2016), Sommer, Meiser, Mohammadi (2019): the loss and its convolution;
+         Koskela, Jaelkoe, Honkela (2020): Fourier transforms; Doroshenko et al. (2022): connecting
+         the dots; Zhu, Dong, Wang (2022), Theorem 10: dominating pairs of adaptive releases
+         multiply; Kairouz, Oh, Viswanath (2015): pure privacy. docs/theory/adding-up.md, "Loss
+         distributions", proves the errors that are added.
 """
 
 from __future__ import annotations
@@ -39,7 +42,9 @@ _NEGLIGIBLE = 36.0  # tails of e^-36 = 2e-16 of delta are cut, and added
 _GAUSSIAN_REACH = 13.0  # standard deviations; beyond lie 6e-39, which count as infinite loss
 _LEAST_TILT = 1e-6
 _MOST_TILT = 1e9
-_SUM_MARGIN = 1e-12  # relative error of a sum of up to 2^20 positive numbers and of their exponentials
+_SUM_MARGIN = (
+    1e-12  # relative error of a sum of up to 2^20 positive numbers and of their exponentials
+)
 
 
 @final
@@ -87,37 +92,61 @@ class LossDistribution:
     def from_atoms(cls, upper: ArrayLike, lower: ArrayLike) -> LossDistribution:
         """Build the pair of finite laws with masses P_i <= ``upper`` and Q_i >= ``lower``.
 
-        Masses of P are rounded up where they are not exact, to a sum of at least 1, up to 1e-12; those of Q down. Where
-        one of Q is 0 and its P is not, the loss is infinite.
+        Masses of P are rounded up where they are not exact, to a sum of at least 1, up to 1e-12;
+        those of Q down. Where one of Q is 0 and its P is not, the loss is infinite.
         """
         top = _masses(upper, "upper")
         bottom = _masses(lower, "lower")
-        require(top.size == bottom.size, "lower", bottom.size, f"as many masses as upper has, {top.size}")
+        require(
+            top.size == bottom.size,
+            "lower",
+            bottom.size,
+            f"as many masses as upper has, {top.size}",
+        )
         whole = math.fsum(top)
         require(-1e-12 <= whole - 1 <= 1e-6, "sum of upper", whole, "1, up to rounding")
-        missing = 2 * max(0.0, 1 - whole)  # rounding of the given masses: raise them all, and their losses
+        missing = 2 * max(
+            0.0, 1 - whole
+        )  # rounding of the given masses: raise them all, and their losses
         infinite = float(top[bottom == 0].sum()) * (1 + missing)
         keep = (bottom > 0) & (top > 0)
         losses = np.log(top[keep]) - np.log(bottom[keep])
         near = np.abs(losses) < 0.5
         losses[near] = np.log1p((top[keep] - bottom[keep])[near] / bottom[keep][near])
-        # log P - log Q errs by a unit or two of either logarithm, log1p by a few units of the loss itself.
-        error = 8 * _UNIT * np.where(near, np.abs(losses), np.abs(np.log(top[keep])) + np.abs(np.log(bottom[keep])) + 1)
+        # log P - log Q errs by a unit or two of either logarithm, log1p by a few units of the loss
+        # itself.
+        error = (
+            8
+            * _UNIT
+            * np.where(
+                near, np.abs(losses), np.abs(np.log(top[keep])) + np.abs(np.log(bottom[keep])) + 1
+            )
+        )
         error += missing
-        return cls(((_atoms(losses + error, top[keep] * (1 + missing), infinite * (1 + 1e-12)), 1),))
+        return cls(
+            ((_atoms(losses + error, top[keep] * (1 + missing), infinite * (1 + 1e-12)), 1),)
+        )
 
     @classmethod
-    def from_profile(cls, epsilons: ArrayLike, deltas: ArrayLike, *, symmetric: bool = False) -> LossDistribution:
+    def from_profile(
+        cls, epsilons: ArrayLike, deltas: ArrayLike, *, symmetric: bool = False
+    ) -> LossDistribution:
         """Build the pair whose delta over e^epsilon connects certified points; it dominates what they certify.
 
-        The true delta is convex in e^epsilon and below the points, so it is below their lower convex hull, joined to
-        delta = 1 at e^epsilon = 0 and constant after the last point. ``epsilons`` increase; negative ones are welcome,
-        where P(O) - e^epsilon Q(O) <= delta as well. ``symmetric``: the points hold both ways round, and so
-        1 - e^-eps + e^-eps delta(eps) at -eps.
+        The true delta is convex in e^epsilon and below the points, so it is below their lower
+        convex hull, joined to delta = 1 at e^epsilon = 0 and constant after the last point.
+        ``epsilons`` increase; negative ones are welcome, where P(O) - e^epsilon Q(O) <= delta as
+        well. ``symmetric``: the points hold both ways round, and so 1 - e^-eps + e^-eps delta(eps)
+        at -eps.
         """
         nodes = np.array(epsilons, dtype=np.float64)
         heights = np.array(deltas, dtype=np.float64)
-        require(nodes.ndim == 1 and nodes.size >= 1, "epsilons", nodes.shape, "a list of at least one number")
+        require(
+            nodes.ndim == 1 and nodes.size >= 1,
+            "epsilons",
+            nodes.shape,
+            "a list of at least one number",
+        )
         require(nodes.shape == heights.shape, "deltas", heights.shape, "as many as epsilons")
         rising = bool(np.all(np.abs(nodes) < 700) and np.all(np.diff(nodes) > 0))
         require(rising, "epsilons", epsilons, "increasing, and below 700 in size")
@@ -127,7 +156,9 @@ class LossDistribution:
             mirrored = -np.expm1(-nodes) + np.exp(-nodes) * heights
             positive = nodes > 0
             nodes = np.concatenate([-nodes[positive][::-1], nodes])
-            heights = np.concatenate([np.minimum(1, mirrored[positive][::-1] * (1 + 8 * _UNIT)), heights])
+            heights = np.concatenate(
+                [np.minimum(1, mirrored[positive][::-1] * (1 + 8 * _UNIT)), heights]
+            )
         return cls(((_atoms(*_connected(nodes, heights)), 1),))
 
     @classmethod
@@ -136,7 +167,9 @@ class LossDistribution:
         if epsilon == 0:
             return cls()
         epsilon = check_real(epsilon, "epsilon", at_most=700.0)
-        masses = np.array([1 / (1 + math.exp(epsilon)), 1 / (1 + math.exp(-epsilon))]) * (1 + 8 * _UNIT)
+        masses = np.array([1 / (1 + math.exp(epsilon)), 1 / (1 + math.exp(-epsilon))]) * (
+            1 + 8 * _UNIT
+        )
         return cls(((_atoms(np.array([-epsilon, epsilon]), masses, 0.0), 1),))
 
     @classmethod
@@ -182,7 +215,10 @@ class LossDistribution:
             return math.inf
         theta = alpha - 1
         terms = [alpha * self.squared_mu / 2]
-        terms += [times * _moment_upper(atoms.losses, atoms.masses, theta) / theta for atoms, times in self.parts]
+        terms += [
+            times * _moment_upper(atoms.losses, atoms.masses, theta) / theta
+            for atoms, times in self.parts
+        ]
         return max(0.0, math.fsum(terms) + 8 * _UNIT * math.fsum(abs(term) for term in terms))
 
     def delta_upper(self, epsilon: float) -> float:
@@ -193,7 +229,10 @@ class LossDistribution:
             return min(1.0, lost)
         theta = _tilt(self, lambda moment, slope, theta: slope - epsilon)
         moment, _ = self.log_moment(theta)
-        return min(1.0, _window(self, theta, min(0.0, moment - theta * epsilon)).delta_upper(epsilon) + lost)
+        return min(
+            1.0,
+            _window(self, theta, min(0.0, moment - theta * epsilon)).delta_upper(epsilon) + lost,
+        )
 
     def epsilon_upper(self, delta: float) -> float:
         """Return the least epsilon proved at ``delta`` in [0, 1); infinite where there is none."""
@@ -249,10 +288,18 @@ class _Window:
         """Return delta at ``epsilon``, without the infinite masses of the parts themselves."""
         start = int(np.searchsorted(self.losses, epsilon, side="right"))
         if start < self.losses.size and self.scale[start] > 1e130:
-            return math.inf  # so far below the window's middle that squares of weights would overflow
+            return (
+                math.inf
+            )  # so far below the window's middle that squares of weights would overflow
         weights = self.scale[start:] * -np.expm1(epsilon - self.losses[start:])
-        body = float(np.sum(self.law[start:] * weights)) + self.error * math.sqrt(float(np.sum(weights * weights)))
-        return body * (1 + self.margin) + self.above + (self.below if epsilon < self.losses[0] else 0.0)
+        body = float(np.sum(self.law[start:] * weights)) + self.error * math.sqrt(
+            float(np.sum(weights * weights))
+        )
+        return (
+            body * (1 + self.margin)
+            + self.above
+            + (self.below if epsilon < self.losses[0] else 0.0)
+        )
 
     def epsilon_upper(self, delta: float, guess: float) -> float:
         """Return the least epsilon >= 0 found with `delta_upper` at most ``delta``; infinite if there is none."""
@@ -298,7 +345,9 @@ def _atoms(losses: FloatVector, masses: FloatVector, infinite: float) -> _Atoms:
     masses = np.ascontiguousarray(masses[order])
     losses.setflags(write=False)
     masses.setflags(write=False)
-    identity = hashlib.sha256(losses.tobytes() + masses.tobytes() + np.float64(infinite).tobytes()).digest()
+    identity = hashlib.sha256(
+        losses.tobytes() + masses.tobytes() + np.float64(infinite).tobytes()
+    ).digest()
     return _Atoms(losses, masses, infinite, identity)
 
 
@@ -324,19 +373,22 @@ def _joined(releases: Iterable[tuple[LossDistribution, int]]) -> LossDistributio
 def _connected(nodes: FloatVector, heights: FloatVector) -> tuple[FloatVector, FloatVector, float]:
     """Return losses, masses and infinite mass of the pair whose delta is the lower convex hull of the points.
 
-    Slopes lose digits, so the delta of the masses found is summed up without cancellation, to 16 u per node; the masses
-    are raised by twice that, and the largest deficit left at a node becomes infinite mass, which only raises delta.
+    Slopes lose digits, so the delta of the masses found is summed up without cancellation, to 16 u
+    per node; the masses are raised by twice that, and the largest deficit left at a node becomes
+    infinite mass, which only raises delta.
     """
     hull = _hull(nodes, heights)
     nodes = nodes[hull]
     heights = heights[hull]
     widths = np.diff(nodes)
-    # fall[k]: minus the slope after node k times e^node; before the first node the line comes from (0, 1).
+    # fall[k]: minus the slope after node k times e^node; before the first node the line comes from
+    # (0, 1).
     fall = np.append(np.maximum(-np.diff(heights), 0) / np.expm1(widths), 0.0)
     before = np.append(1 - heights[0], fall[:-1] * np.exp(widths))
     doubt = 16 * nodes.size * _UNIT
     masses = np.maximum(before - fall, 0.0) * (1 + 2 * doubt + 8 * _UNIT)
-    # reached: delta of these masses at every node, from the last one down; beyond: e^node Q(ratio above it).
+    # reached: delta of these masses at every node, from the last one down; beyond: e^node Q(ratio
+    # above it).
     reached = float(heights[-1])
     beyond = 0.0
     deficit = 0.0
@@ -356,20 +408,28 @@ def _hull(nodes: FloatVector, heights: FloatVector) -> list[int]:
     for k in range(nodes.size):
         if k and heights[k] > best[k - 1]:
             continue
-        while chosen:  # points on or above a chord go; an error only loosens the bound (`_connected`)
+        while (
+            chosen
+        ):  # points on or above a chord go; an error only loosens the bound (`_connected`)
             middle = chosen[-1]
             left = float(1 - heights[middle])
             if len(chosen) > 1:
                 first = chosen[-2]
-                left = float(heights[first] - heights[middle]) / -math.expm1(float(nodes[first] - nodes[middle]))
-            if left > float(heights[middle] - heights[k]) / math.expm1(float(nodes[k] - nodes[middle])):
+                left = float(heights[first] - heights[middle]) / -math.expm1(
+                    float(nodes[first] - nodes[middle])
+                )
+            if left > float(heights[middle] - heights[k]) / math.expm1(
+                float(nodes[k] - nodes[middle])
+            ):
                 break
             chosen.pop()
         chosen.append(k)
     return chosen
 
 
-def _on_grid(losses: FloatVector, masses: FloatVector, step: float) -> tuple[NDArray[np.int64], FloatVector]:
+def _on_grid(
+    losses: FloatVector, masses: FloatVector, step: float
+) -> tuple[NDArray[np.int64], FloatVector]:
     """Split each atom between its grid neighbours, by the chord; ``step`` is a power of two, so places are exact."""
     scaled = losses / step
     floor = np.floor(scaled)
@@ -384,7 +444,9 @@ def _on_grid(losses: FloatVector, masses: FloatVector, step: float) -> tuple[NDA
     )
 
 
-def _gaussian_on_grid(squared_mu: float, step: float) -> tuple[NDArray[np.int64], FloatVector, float]:
+def _gaussian_on_grid(
+    squared_mu: float, step: float
+) -> tuple[NDArray[np.int64], FloatVector, float]:
     """Put the Gaussian's loss, N(mu^2/2, mu^2), on a grid: places, masses, and the mass beyond."""
     mu = math.sqrt(squared_mu)
     mean = squared_mu / 2
@@ -398,7 +460,12 @@ def _gaussian_on_grid(squared_mu: float, step: float) -> tuple[NDArray[np.int64]
     cells[middle] = 1 - lower[:-1][middle] - lower[1:][middle]
     cells = cells + 256 * _UNIT * np.where(middle, 1.0, np.maximum(lower[:-1], lower[1:]))
     turn = -edges[:-1] / mu * step  # x of the page
-    share = 0.5 + turn / 12 + np.where(turn < 0, np.abs(turn) ** 3 / 720, 0.0) + step * step / -math.expm1(-step) / 12
+    share = (
+        0.5
+        + turn / 12
+        + np.where(turn < 0, np.abs(turn) ** 3 / 720, 0.0)
+        + step * step / -math.expm1(-step) / 12
+    )
     share = np.clip(share + 64 * _UNIT, 0.0, 1.0)
     masses = np.zeros(places.size)
     masses[1:] += cells * share
@@ -452,24 +519,34 @@ def _window(releases: LossDistribution, theta: float, goal: float) -> _Window:
     number = sum(times for _, times in releases.parts) + (releases.squared_mu > 0)
     phi = _tilt(releases, lambda moment, slope, at: at * slope - moment + goal - _NEGLIGIBLE)
     high = (releases.log_moment(phi)[0] - goal + _NEGLIGIBLE) / phi
-    # About e^-36 of the tilted mass lies below the low end; what is left out wraps round and only adds.
+    # About e^-36 of the tilted mass lies below the low end; what is left out wraps round and only
+    # adds.
     moment, slope = releases.log_moment(theta)
     ahead = releases.log_moment(theta * (1 + 1e-3) + 1e-9)[1]
     variance = max((ahead - slope) / (theta * 1e-3 + 1e-9), 1e-30 + 1e-12 * slope * slope)
     strides = math.sqrt(2 * _NEGLIGIBLE / variance) * 2.0 ** np.arange(-2, 6)
-    low = max((moment - releases.log_moment(theta - by)[0] - _NEGLIGIBLE) / by for by in map(float, strides))
+    low = max(
+        (moment - releases.log_moment(theta - by)[0] - _NEGLIGIBLE) / by
+        for by in map(float, strides)
+    )
     if releases.squared_mu == 0:
-        high = min(high, math.fsum(times * float(atoms.losses[-1]) for atoms, times in releases.parts))
+        high = min(
+            high, math.fsum(times * float(atoms.losses[-1]) for atoms, times in releases.parts)
+        )
         low = max(low, math.fsum(times * float(atoms.losses[0]) for atoms, times in releases.parts))
     width = max(high - low, 1e-9 * (1 + abs(high)))
-    points = 2 ** math.ceil(math.log2(min(max(LEAST_POINTS, 13000 * math.sqrt(number)), MOST_POINTS)))
+    points = 2 ** math.ceil(
+        math.log2(min(max(LEAST_POINTS, 13000 * math.sqrt(number)), MOST_POINTS))
+    )
     # Putting losses onto the grid spreads each by up to a step: room for their sum at both ends.
     room = 2 + math.ceil(min(number, 4.5 * math.sqrt(number)))
     step = 2.0 ** math.ceil(math.log2(width / (points - 2 * room - 2)))
     first = math.floor(low / step) - room
     losses = (first + np.arange(points)) * step
 
-    grids = [(*_on_grid(atoms.losses, atoms.masses, step), times) for atoms, times in releases.parts]
+    grids = [
+        (*_on_grid(atoms.losses, atoms.masses, step), times) for atoms, times in releases.parts
+    ]
     lost = 0.0
     if releases.squared_mu > 0:
         places, masses, lost = _gaussian_on_grid(releases.squared_mu, step)
@@ -489,7 +566,11 @@ def _window(releases: LossDistribution, theta: float, goal: float) -> _Window:
         own = np.asarray(places * step, dtype=np.float64)
         kappa = _moment_upper(own, masses, theta)
         with np.errstate(under="ignore"):
-            tilted = masses * np.exp(theta * own - kappa) * (1 + 4 * _UNIT * (8 + abs(kappa) + np.abs(theta * own)))
+            tilted = (
+                masses
+                * np.exp(theta * own - kappa)
+                * (1 + 4 * _UNIT * (8 + abs(kappa) + np.abs(theta * own)))
+            )
         start = int(places[0])
         slots = (places - start) % points
         crowd = int(np.bincount(slots).max())
@@ -510,7 +591,9 @@ def _window(releases: LossDistribution, theta: float, goal: float) -> _Window:
     found = np.roll(np.asarray(fft.irfft(spectrum, points)), (offset - first) % points)
     norm = math.sqrt(float(found @ found)) * (1 + 1e-9)
     second = 2 * (rounding + 4 * _UNIT * (number + len(grids)))
-    error = (math.exp(min(growth, 700.0)) * error * (1 + 1e-6) + second * norm) / max(1e-3, 1 - second) + 1e-290
+    error = (math.exp(min(growth, 700.0)) * error * (1 + 1e-6) + second * norm) / max(
+        1e-3, 1 - second
+    ) + 1e-290
     exponents = constant - theta * losses
     with np.errstate(under="ignore"):
         scale = np.exp(np.minimum(exponents, 690.0))

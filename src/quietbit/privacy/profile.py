@@ -1,8 +1,10 @@
 """The account of the vector mechanism: its dominating pair, composed exactly.
 
-Idea     a profile's pair of one-dimensional laws dominates every pair of neighbouring updates, so T adaptive releases
-         cost at most the T-fold convolution of its loss: finitely many masses, rounded towards privacy.
-Symbols  h: the profile; (h(t), h(-t)) under N(0,1) for replace-one, (h(t), 1) both ways round for zero-out.
+Idea     a profile's pair of one-dimensional laws dominates every pair of neighbouring updates, so T
+         adaptive releases cost at most the T-fold convolution of its loss: finitely many masses,
+         rounded towards privacy.
+Symbols  h: the profile; (h(t), h(-t)) under N(0,1) for replace-one, (h(t), 1) both ways round for
+         zero-out.
 Source   docs/theory/vector-mechanism.md, "The dominating pair".
 """
 
@@ -23,11 +25,20 @@ from quietbit.privacy.loss import LossDistribution
 from quietbit.privacy.shuffle import Blanket, BlanketPair
 from quietbit.target import Adjacency, check_delta
 
-__all__ = ["BLUR", "ProfileCertificate", "certify_profile", "profile_blanket", "profile_cost", "profile_losses"]
+__all__ = [
+    "BLUR",
+    "ProfileCertificate",
+    "certify_profile",
+    "profile_blanket",
+    "profile_cost",
+    "profile_losses",
+]
 
 MOST_BLUR = 2.0**-26  # beyond, the masses of P would exceed one by more than rounding
 _CELLS = 1e-13  # relative error of a sum of masses
-BLUR = 2.0**-30  # bound on the error of a sampler's <u, z>: `inner_error_upper` of up to 65,536 coordinates
+BLUR = (
+    2.0**-30
+)  # bound on the error of a sampler's <u, z>: `inner_error_upper` of up to 65,536 coordinates
 
 
 @final
@@ -35,8 +46,9 @@ BLUR = 2.0**-30  # bound on the error of a sampler's <u, z>: `inner_error_upper`
 class ProfileCertificate:
     """Measured facts about a profile, each rounded towards privacy.
 
-    ``epsilon_upper`` is that of all releases together at ``delta``; ``pure_epsilon_upper`` that at delta = 0.
-    ``squared_error_upper`` bounds v = 1/gain^2, the squared error per coordinate for radius 1 in high dimension.
+    ``epsilon_upper`` is that of all releases together at ``delta``; ``pure_epsilon_upper`` that at
+    delta = 0. ``squared_error_upper`` bounds v = 1/gain^2, the squared error per coordinate for
+    radius 1 in high dimension.
     """
 
     epsilon_upper: float
@@ -48,7 +60,9 @@ class ProfileCertificate:
     squared_error_upper: float
 
 
-def profile_losses(profile: Profile, adjacency: Adjacency, blur: float = BLUR) -> tuple[LossDistribution, ...]:
+def profile_losses(
+    profile: Profile, adjacency: Adjacency, blur: float = BLUR
+) -> tuple[LossDistribution, ...]:
     """Return one release's loss in every direction needed: one for replace-one, by symmetry, two for zero-out."""
     require(isinstance(profile, Profile), "profile", profile, "a Profile")
     require(isinstance(adjacency, Adjacency), "adjacency", adjacency, "an Adjacency")
@@ -63,7 +77,11 @@ def profile_cost(profile: Profile, adjacency: Adjacency, blur: float = BLUR) -> 
 
 
 def certify_profile(
-    profile: Profile, adjacency: Adjacency, releases: int = 1, delta: float = 0.0, blur: float = BLUR
+    profile: Profile,
+    adjacency: Adjacency,
+    releases: int = 1,
+    delta: float = 0.0,
+    blur: float = BLUR,
 ) -> ProfileCertificate:
     """Measure a profile from its stored numbers: privacy of ``releases`` releases at ``delta``, and its error."""
     releases = check_int(releases, "releases", 1)
@@ -71,16 +89,23 @@ def certify_profile(
     composed = [loss.repeat(releases) for loss in profile_losses(profile, adjacency, blur)]
     epsilon, pure = (max(one.epsilon_upper(at) for one in composed) for at in (delta, 0.0))
     gain = profile.gain_lower
-    return ProfileCertificate(epsilon, pure, delta, releases, adjacency, gain, (1 + 4e-16) / (gain * gain))
+    return ProfileCertificate(
+        epsilon, pure, delta, releases, adjacency, gain, (1 + 4e-16) / (gain * gain)
+    )
 
 
 def profile_blanket(
-    profile: Profile, adjacency: Adjacency, blur: float = BLUR, slack: float = 0.0, error: float = 0.0
+    profile: Profile,
+    adjacency: Adjacency,
+    blur: float = BLUR,
+    slack: float = 0.0,
+    error: float = 0.0,
 ) -> BlanketPair | None:
     """Return the blanket N(0, I) of a profile: every density is at least its smallest level. None where that is 0.
 
-    Weights of a sampler lie between w(t - blur) and w(t + blur), their means within a factor of one, which joins its
-    ``slack``. Levels in between become mixtures of the smallest and the largest (docs/theory/shuffling.md).
+    Weights of a sampler lie between w(t - blur) and w(t + blur), their means within a factor of
+    one, which joins its ``slack``. Levels in between become mixtures of the smallest and the
+    largest (docs/theory/shuffling.md).
     """
     require(isinstance(adjacency, Adjacency), "adjacency", adjacency, "an Adjacency")
     require(0 <= blur <= MOST_BLUR, "blur", blur, "at least 0 and at most 2^-26")
@@ -105,12 +130,25 @@ def profile_blanket(
         below = below * (1 - _CELLS)
         ones = (1.0, 1.0, 1.0)
         forward = Blanket(behind, (above, 1 - above, 0.0), (high, low, 1.0), ones, slack, error)
-        return BlanketPair(forward, Blanket(behind, (1 - below, below, 0.0), ones, (low, high, 1.0), slack, error))
+        return BlanketPair(
+            forward, Blanket(behind, (1 - below, below, 0.0), ones, (low, high, 1.0), slack, error)
+        )
     cuts = np.union1d(early, -late)
-    first = share[np.searchsorted(early, np.append(-np.inf, cuts), side="right")]  # stepped up at a cell's left end
-    second = share[np.searchsorted(late, np.append(-cuts, -np.inf), side="right")]  # h(-t), least at its right end
+    first = share[
+        np.searchsorted(early, np.append(-np.inf, cuts), side="right")
+    ]  # stepped up at a cell's left end
+    second = share[
+        np.searchsorted(late, np.append(-cuts, -np.inf), side="right")
+    ]  # h(-t), least at its right end
     cells = masses(cuts.tolist())
     up = float(np.minimum(first, 1 - second) @ cells) * (1 + _CELLS)
     down = float(np.minimum(second, 1 - first) @ cells) * (1 - _CELLS)
-    one = Blanket(behind, (up, down, max(0.0, 1 - up - down)), (high, low, low), (low, high, low), slack, error)
+    one = Blanket(
+        behind,
+        (up, down, max(0.0, 1 - up - down)),
+        (high, low, low),
+        (low, high, low),
+        slack,
+        error,
+    )
     return BlanketPair(one, one)

@@ -1,14 +1,17 @@
 """Rényi constants of the interpolated mechanism: M for two levels, kappa_alpha for any number.
 
-Idea     the L2 curve of a two-level design needs one number, M = sup_x I(x). In general D_alpha(x || x') <=
-         kappa_alpha (x - x')^2, so d independent coordinates within L2 distance S cost at most kappa_alpha S^2. Both
-         are found by branch and bound: a cell of inputs, or of pairs, has one value in it and a bound on all of it.
-Symbols  theta = slope of the log-probabilities, R = max theta - min theta; under sigma(eta(x)): m the mean of theta,
-         mu_k its k-th central moment, I = mu_2. r = |x - x'|; v = (eta(x) - eta(x'))/r, the chord's direction;
-         p_s = softmax((1-s) eta(x') + s eta(x)), p_0 and p_1 the two laws, q = p_alpha; F = D_alpha(x || x')/r^2, whose
-         supremum is kappa_alpha (zero-out: one of the two is 1/2). In one segment c is x (pivot 1) or x' (pivot 0).
-Source   Guo et al. (ICML 2023), Definition (Fisher information), Lemmas 2 and 3, Theorem 2 and the appendix's
-         algorithm, its line search replaced by a certificate. docs/theory/interpolated.md proves every bound used.
+Idea     the L2 curve of a two-level design needs one number, M = sup_x I(x). In general D_alpha(x
+         || x') <= kappa_alpha (x - x')^2, so d independent coordinates within L2 distance S cost at
+         most kappa_alpha S^2. Both are found by branch and bound: a cell of inputs, or of pairs,
+         has one value in it and a bound on all of it.
+Symbols  theta = slope of the log-probabilities, R = max theta - min theta; under sigma(eta(x)): m
+         the mean of theta, mu_k its k-th central moment, I = mu_2. r = |x - x'|; v = (eta(x) -
+         eta(x'))/r, the chord's direction; p_s = softmax((1-s) eta(x') + s eta(x)), p_0 and p_1 the
+         two laws, q = p_alpha; F = D_alpha(x || x')/r^2, whose supremum is kappa_alpha (zero-out:
+         one of the two is 1/2). In one segment c is x (pivot 1) or x' (pivot 0).
+Source   Guo et al. (ICML 2023), Definition (Fisher information), Lemmas 2 and 3, Theorem 2 and the
+         appendix's algorithm, its line search replaced by a certificate.
+         docs/theory/interpolated.md proves every bound used.
 """
 
 from __future__ import annotations
@@ -38,9 +41,16 @@ from quietbit.privacy.divergence import (
 from quietbit.target import Adjacency
 
 __all__ = [
-    "RENYI_ACCURACY", "CrossCells", "Problem", "RenyiConstant", "SameCells", "chord", "fisher_supremum_upper",
-    "kappa_upper", "variance_supremum_upper",
-]  # fmt: skip
+    "RENYI_ACCURACY",
+    "CrossCells",
+    "Problem",
+    "RenyiConstant",
+    "SameCells",
+    "chord",
+    "fisher_supremum_upper",
+    "kappa_upper",
+    "variance_supremum_upper",
+]
 
 FISHER_ACCURACY = 1e-6
 RENYI_ACCURACY = 1e-3
@@ -48,7 +58,9 @@ MOST_SEGMENTS = 256  # beyond, there are too many pairs of segments
 ULP = 2.0**-50
 _MOST_CELLS = 200_000  # then the best bound so far is returned: valid, only less tight
 _CHUNK = 1_000_000  # cells times symbols evaluated at once
-_MOST_NUMBERS = 6_000_000  # cells times symbols after which a search stops, with what it has proved so far
+_MOST_NUMBERS = (
+    6_000_000  # cells times symbols after which a search stops, with what it has proved so far
+)
 _NEGLIGIBLE = 1e-10  # of alpha R^2: far below any variance that matters
 _Index: TypeAlias = np.ndarray[Any, np.dtype[np.intp]]
 
@@ -121,7 +133,9 @@ class _Stretches(Cells[_Family]):
         half = self.half
         mean, rest, value, third, fourth = problem.moments(self.centre)
         growth = grown_by(value, half)
-        upper = value + np.abs(third) * half + np.maximum(fourth - 3 * value * value, 0) * half**2 / 2
+        upper = (
+            value + np.abs(third) * half + np.maximum(fourth - 3 * value * value, 0) * half**2 / 2
+        )
         upper = np.minimum(upper + (3.5 / 6) * growth * half**3, growth)
         with np.errstate(divide="ignore"):
             slack = np.maximum(np.abs(np.log(mean) - np.log(rest)) - half, 0.0)
@@ -206,7 +220,9 @@ class RenyiConstant(OrderConstant):
         return min(found * (1 + 1e-12), simple)
 
 
-def kappa_upper(design: Design, alpha: float, adjacency: Adjacency, low: float = 0.0, high: float = 1.0) -> float:
+def kappa_upper(
+    design: Design, alpha: float, adjacency: Adjacency, low: float = 0.0, high: float = 1.0
+) -> float:
     """Return the certified kappa_alpha of one order; for many orders keep a `RenyiConstant`."""
     return RenyiConstant(design, low, high, adjacency).upper(alpha)
 
@@ -220,7 +236,9 @@ def _search(problem: Problem, sign: float, best: float, ceiling: float) -> float
     budget = min(_MOST_CELLS, _MOST_NUMBERS // symbols)
     chunk = max(1, _CHUNK // symbols)
     negligible = _NEGLIGIBLE * problem.alpha * float(problem.span.max()) ** 2
-    return supremum_upper(problem, pools, RENYI_ACCURACY, budget, best=best, negligible=negligible, chunk=chunk)
+    return supremum_upper(
+        problem, pools, RENYI_ACCURACY, budget, best=best, negligible=negligible, chunk=chunk
+    )
 
 
 def _first_same(problem: Problem, sign: float) -> SameCells:
@@ -279,8 +297,12 @@ def _first_cross(problem: Problem, sign: float) -> CrossCells:
                     lower = ((a + b) / 2, (b - a) / 2)
                     upper = ((c + d) / 2, (d - c) / 2)
                     rows += [(low, low + 1, *lower, *upper), (low + 1, low, *upper, *lower)]
-        first, second = np.nonzero(np.abs(np.subtract.outer(np.arange(count), np.arange(count))) > 1)
-        far = np.stack((first, second, middle[first], half[first], middle[second], half[second]), axis=1)
+        first, second = np.nonzero(
+            np.abs(np.subtract.outer(np.arange(count), np.arange(count))) > 1
+        )
+        far = np.stack(
+            (first, second, middle[first], half[first], middle[second], half[second]), axis=1
+        )
         rows += [tuple(row) for row in far]
     table = np.array(rows, dtype=np.float64).reshape(-1, 6)
     return CrossCells(table[:, 0].astype(np.intp), table[:, 1].astype(np.intp), *table[:, 2:].T)
@@ -305,7 +327,8 @@ class Problem:
     alpha: float
     lipschitz: float
     span: FloatVector
-    kinks: FloatMatrix  # per kink, l below and u above: Var l, Cov, Var u, k3(lll), k3(llu), k3(luu), k3(uuu)
+    # per kink, l below and u above: Var l, Cov, Var u, k3(lll), k3(llu), k3(luu), k3(uuu)
+    kinks: FloatMatrix
     hull: FloatMatrix  # largest span among segments i..j; empty when there are too many
 
     @classmethod
@@ -361,12 +384,16 @@ def chord(
         logs.append(top + np.log(mass))
         laws.append(weights)
     phi = (logs[1] - alpha * logs[0]) / (alpha - 1)
-    # A term's exponent z = log q_j + log-sum errs by an ulp of z; averaged over q: its entropy and the sum.
+    # A term's exponent z = log q_j + log-sum errs by an ulp of z; averaged over q: its entropy and
+    # the sum.
     error = ULP * (1 + alpha) * (16 + alpha * r * span) / (alpha - 1) / (r * r)
     small = scale < 0.5
     if small.any():
-        # u has mean 0, so log E e^(su) = log1p(E[e^(su) - 1 - su]): nothing of first order to cancel.
-        first, second = (np.log1p(dot(p_0[small], _second_order(s * u[small]))) for s in (1.0, alpha))
+        # u has mean 0, so log E e^(su) = log1p(E[e^(su) - 1 - su]): nothing of first order to
+        # cancel.
+        first, second = (
+            np.log1p(dot(p_0[small], _second_order(s * u[small]))) for s in (1.0, alpha)
+        )
         phi[small] = (second - alpha * first) / (alpha - 1)
         error[small] = phi[small] / np.square(r[small]) * (64 * ULP * alpha / (alpha - 1))
     return phi / (r * r), error, p_0, laws[0], laws[1]
@@ -399,7 +426,9 @@ class SameCells(Cells[Problem]):
         right = problem.segments.right[self.index]
         ahead = np.where(self.sign > 0, self.c - left, right - self.c) + self.dc
         possible = (self.near <= ahead * (1 + 1e-9)) | (self.pivot == 0)
-        return np.where(possible, simple_bound(problem, problem.span[self.index], self.near), -np.inf)
+        return np.where(
+            possible, simple_bound(problem, problem.span[self.index], self.near), -np.inf
+        )
 
     def halves(self, split: Any) -> SameCells:
         """Split every cell, across r where the mask is set, else across c."""
@@ -450,7 +479,11 @@ class SameCells(Cells[Problem]):
         x = self.c + self.sign * (1 - self.pivot) * r
         inside &= (x >= segments.left[self.index]) & (x <= segments.right[self.index])
         upper = np.minimum(upper * (1 + 4 * segments.noise), self.crude(problem))
-        return np.where(inside, value, -np.inf), upper, stretch * (self.far - self.near) >= 2 * self.dc
+        return (
+            np.where(inside, value, -np.inf),
+            upper,
+            stretch * (self.far - self.near) >= 2 * self.dc,
+        )
 
 
 @final
@@ -508,7 +541,10 @@ class CrossCells(Cells[Problem]):
         step = np.where(upward, farthest, -farthest)
         level = (var_y, (var_y + 2 * both) / 3, (2 * both + var_x) / 3, var_x)
         drift = ((s - 1) * yyy, (s - 2 / 3) * yyx, (s - 1 / 3) * yxx, s * xxx)
-        expanded = np.max([at + np.maximum(step * rate, 0.0) for at, rate in zip(level, drift, strict=True)], axis=0)
+        expanded = np.max(
+            [at + np.maximum(step * rate, 0.0) for at, rate in zip(level, drift, strict=True)],
+            axis=0,
+        )
         spread = (alpha * alpha + alpha + 1) / 6 + 1 / alpha
         expanded += 0.5 * z * z * spread * grown_by(np.maximum(var_x, var_y), alpha * z)
         return np.asarray(alpha / 2 * np.minimum(tilted, expanded) * (1 + 16 * segments.noise))
@@ -567,11 +603,15 @@ class CrossCells(Cells[Problem]):
         grow += np.minimum(1.0, alpha * widest / 4) * move_y
         wide = (grown * r * r + grow) / nearest**2
         upper = np.where(fits, np.minimum(upper, wide) * (1 + 4 * segments.noise), np.inf)
-        split = (apart_x / nearest + alpha * span_x) * self.dx >= (apart_y / nearest + alpha * span_y) * self.dy
+        split = (apart_x / nearest + alpha * span_x) * self.dx >= (
+            apart_y / nearest + alpha * span_y
+        ) * self.dy
         split = np.where(fits, split, self.dx >= self.dy)
         return value, np.minimum(upper, self.crude(problem)), split
 
-    def _direction(self, segments: Segments, tau_x: FloatMatrix, tau_y: FloatMatrix, r: FloatVector) -> FloatMatrix:
+    def _direction(
+        self, segments: Segments, tau_x: FloatMatrix, tau_y: FloatMatrix, r: FloatVector
+    ) -> FloatMatrix:
         """Return (eta(x) - eta(x'))/r, summed piece by piece so that nothing cancels near a kink."""
         upward = self.first > self.second
         edge_x = np.where(upward, segments.left[self.first], segments.right[self.first])

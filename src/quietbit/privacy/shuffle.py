@@ -1,18 +1,21 @@
 """The cost of a release against observers who see all releases but not whose they are.
 
-Idea     n clients release once each, in a uniform order that stays secret. Whatever another client holds, with some
-         probability it sends a draw from one fixed law, the blanket, and a client's own release hides among those:
-         delta is the positive part of a sum of n independent numbers. The server, who knows the order, has the local
-         guarantee; observers of the releases without it, or of anything computed from them, have this one.
-Symbols  n = crowd; P, P': laws of the client's release and its neighbour's; B: blanket; g = share, with R >= g B for
-         the law R of every other client's release; U = dP/dB, V = dP'/dB under B; a = e^epsilon, X = U - a V.
-         H_a(order secret) <= E(B_1 X_1 + ... + B_n X_n)_+ / (n g),  B_i = 1 with probability g, else 0, independent.
-Source   Balle, Bell, Gascón, Nissim (2019): blankets; Feldman, McMillan, Talwar (2021): clones. Proofs, with all
-         assumptions: docs/theory/shuffling.md.
+Idea     n clients release once each, in a uniform order that stays secret. Whatever another client
+         holds, with some probability it sends a draw from one fixed law, the blanket, and a
+         client's own release hides among those: delta is the positive part of a sum of n
+         independent numbers. The server, who knows the order, has the local guarantee; observers of
+         the releases without it, or of anything computed from them, have this one.
+Symbols  n = crowd; P, P': laws of the client's release and its neighbour's; B: blanket; g = share,
+         with R >= g B for the law R of every other client's release; U = dP/dB, V = dP'/dB under B;
+         a = e^epsilon, X = U - a V. H_a(order secret) <= E(B_1 X_1 + ... + B_n X_n)_+ / (n g),  B_i
+         = 1 with probability g, else 0, independent.
+Source   Balle, Bell, Gascón, Nissim (2019): blankets; Feldman, McMillan, Talwar (2021): clones.
+         Proofs, with all assumptions: docs/theory/shuffling.md.
 
-Assumptions: each client of the crowd makes at most one release per shuffle; the order is uniform, and independent of
-data, of what is released and of who answers; the observers do not learn it; clients that would tell are not counted; an
-update depends on no secret of earlier shuffles. Releases that are private only at delta > 0 are refused.
+Assumptions: each client of the crowd makes at most one release per shuffle; the order is uniform,
+and independent of data, of what is released and of who answers; the observers do not learn it;
+clients that would tell are not counted; an update depends on no secret of earlier shuffles.
+Releases that are private only at delta > 0 are refused.
 """
 
 from __future__ import annotations
@@ -56,9 +59,10 @@ MOST_EPSILON = 30.0  # of one release: beyond, a crowd of 10^9 hides nothing
 class Blanket:
     """A lower bound on every other client's law, and two neighbours' densities against it.
 
-    Outcome by outcome ``masses`` are those of the blanket, ``first`` bounds U from above and ``second`` V from below.
-    Only the first outcome may have U > V. Where densities hold up to a factor e^(+-``slack``), delta is e^slack times
-    that at epsilon - 2 slack; ``error`` bounds the error of a sampler's means: delta grows by (2 + a) of it.
+    Outcome by outcome ``masses`` are those of the blanket, ``first`` bounds U from above and
+    ``second`` V from below. Only the first outcome may have U > V. Where densities hold up to a
+    factor e^(+-``slack``), delta is e^slack times that at epsilon - 2 slack; ``error`` bounds the
+    error of a sampler's means: delta grows by (2 + a) of it.
 
     >>> response = Blanket(0.25, (0.5, 0.5, 0.0), (1.6, 0.4, 1.0), (0.4, 1.6, 1.0))
     >>> response.delta_upper(1000, 0.5) < 1e-3 < response.delta_upper(10, 0.5)
@@ -74,14 +78,25 @@ class Blanket:
 
     def __post_init__(self) -> None:
         require(0 < self.share <= 1, "share", self.share, "above 0 and at most 1")
-        require(len(self.masses) == len(self.first) == len(self.second) == 3, "masses", self.masses, "three numbers")
+        require(
+            len(self.masses) == len(self.first) == len(self.second) == 3,
+            "masses",
+            self.masses,
+            "three numbers",
+        )
         whole = math.fsum(self.masses)
-        fine = all(mass >= 0 for mass in self.masses) and self.masses[0] > 0 and abs(whole - 1) <= 1e-12
+        fine = (
+            all(mass >= 0 for mass in self.masses)
+            and self.masses[0] > 0
+            and abs(whole - 1) <= 1e-12
+        )
         require(fine, "masses", self.masses, "at least 0, the first positive, and 1 together")
         known = all(0 <= value < math.inf for value in (*self.first, *self.second))
         require(known, "densities", (self.first, self.second), "finite and at least 0")
         later = all(u <= v for u, v in zip(self.first[1:], self.second[1:], strict=True))
-        require(later, "densities", (self.first, self.second), "U <= V in the second and third outcome")
+        require(
+            later, "densities", (self.first, self.second), "U <= V in the second and third outcome"
+        )
         require(0 <= self.slack <= 0.01, "slack", self.slack, "at least 0 and at most 0.01")
         require(0 <= self.error < 1, "error", self.error, "at least 0 and below 1")
 
@@ -94,7 +109,11 @@ class Blanket:
         growth = math.exp(min(inner, 700.0)) * (1 - 4 * _UNIT)
         lost = self.error * (2 + math.exp(min(epsilon, 700.0)))
         # Below a = 1 the sum grows by at most (1 - a) E V.
-        lost += short * math.fsum(mass * v for mass, v in zip(self.masses, self.second, strict=True)) * (1 + 1e-12)
+        lost += (
+            short
+            * math.fsum(mass * v for mass, v in zip(self.masses, self.second, strict=True))
+            * (1 + 1e-12)
+        )
         pairs = zip(self.first, self.second, strict=True)
         up, down, middle = (u - growth * v + 4 * _UNIT * (u + growth * v) for u, v in pairs)
         found = 0.0
@@ -183,9 +202,9 @@ def shuffled_cost(
 ) -> Cost:
     """Return the cost of one release among ``crowd`` clients, without those who would tell, in a secret order.
 
-    ``replace_one`` is the cost of the release between any two updates, since the other clients' may be any;
-    ``zero_out`` that against the zero update; ``own``: the mechanism's own blankets for this adjacency, where it has
-    any. Releases that are private only at delta > 0 are refused.
+    ``replace_one`` is the cost of the release between any two updates, since the other clients' may
+    be any; ``zero_out`` that against the zero update; ``own``: the mechanism's own blankets for
+    this adjacency, where it has any. Releases that are private only at delta > 0 are refused.
     """
     require(isinstance(adjacency, Adjacency), "adjacency", adjacency, "an Adjacency")
     crowd = check_int(crowd, "crowd", 1, MOST_CROWD)
@@ -210,7 +229,9 @@ def shuffled_cost(
 
 
 def _share(epsilon: float) -> float:
-    return math.exp(-check_real(epsilon, "epsilon of one release", at_most=MOST_EPSILON)) * (1 - 4 * _UNIT)
+    return math.exp(-check_real(epsilon, "epsilon of one release", at_most=MOST_EPSILON)) * (
+        1 - 4 * _UNIT
+    )
 
 
 @lru_cache(maxsize=256)
@@ -235,7 +256,9 @@ def _losses(shuffle: Shuffle) -> LossPair:
     left = 2 * shuffle.delta_upper(math.nextafter(shuffle.local, 0.0))
     last = _epsilon(max(_LEAST_DELTA, left), shuffle)
     nodes = np.unique(np.append(np.linspace(0.0, last, _NODES), shuffle.local))
-    one = LossDistribution.from_profile(nodes, [shuffle.delta_upper(float(node)) for node in nodes], symmetric=True)
+    one = LossDistribution.from_profile(
+        nodes, [shuffle.delta_upper(float(node)) for node in nodes], symmetric=True
+    )
     return one, one
 
 
@@ -270,14 +293,21 @@ class _Table:
         parts = -(self.tops * down)[:, None] - self.floors * middle, (fall * self.spans)[:, None]
         theta = np.maximum((parts[0] - parts[1] - 16 * _UNIT * (parts[0] + parts[1])) / width, 0.0)
         place = theta - self.starts[:, None]
-        short = np.maximum(-place, 0.0)  # below its table E(N_1 - theta)_+ grows by at most 1 for each step
+        short = np.maximum(
+            -place, 0.0
+        )  # below its table E(N_1 - theta)_+ grows by at most 1 for each step
         last = self.beyond.shape[1] - 1
         place = np.clip(place, 0.0, float(last))
         low = np.floor(place).astype(np.int64)
         high = np.minimum(low + 1, last)
         part = place - low
         rows = np.arange(self.tops.size)[:, None]
-        found = (1 - part) * self.beyond[rows, low] + part * self.beyond[rows, high] + short + self.tails[:, None]
+        found = (
+            (1 - part) * self.beyond[rows, low]
+            + part * self.beyond[rows, high]
+            + short
+            + self.tails[:, None]
+        )
         whole = width * float(np.sum(self.weights * (found @ self.shares)))
         return (whole + up * (self.below + self.above)) * (1 + self.margin)
 
@@ -314,11 +344,16 @@ def _table(crowd: int, share: float, masses: tuple[float, float, float]) -> _Tab
         beyond = np.cumsum(beyond[:, ::-1], axis=1)[:, ::-1]
     beyond = np.concatenate([beyond[:, 1:], np.zeros((tops.size, 1))], axis=1)
     pairs = [(int(top), end) for top, (_, end) in zip(tops, ends, strict=True)]
-    tails = np.array([top * chance * _chernoff(top - 1, chance, end) if end < top else 0.0 for top, end in pairs])
+    tails = np.array(
+        [top * chance * _chernoff(top - 1, chance, end) if end < top else 0.0 for top, end in pairs]
+    )
     floors, shares = _ranges(crowd - high, min(1.0, share * masses[2] / max(1 - rate, _UNIT)))
-    # A log-probability errs by a few units of the largest term, which is that of the crowd's factorial.
+    # A log-probability errs by a few units of the largest term, which is that of the crowd's
+    # factorial.
     margin = 3 * 64 * _UNIT * (float(gammaln(crowd + 1.0)) + crowd) + _SUM_MARGIN
-    return _Table(tops, spans, weights, starts, beyond, tails, below, above, chance, floors, shares, margin)
+    return _Table(
+        tops, spans, weights, starts, beyond, tails, below, above, chance, floors, shares, margin
+    )
 
 
 def _ranges(number: int, chance: float) -> tuple[NDArray[np.int64], FloatVector]:
@@ -354,7 +389,9 @@ def _pmf(number: NDArray[np.int64] | int, chance: float, counts: NDArray[np.int6
     hits = np.asarray(counts, dtype=np.float64)
     choose = gammaln(trials + 1) - gammaln(hits + 1) - gammaln(trials - hits + 1)
     with np.errstate(under="ignore"):
-        found: FloatVector = np.exp(choose + hits * math.log(chance) + (trials - hits) * math.log1p(-chance))
+        found: FloatVector = np.exp(
+            choose + hits * math.log(chance) + (trials - hits) * math.log1p(-chance)
+        )
     return found
 
 

@@ -1,11 +1,13 @@
 """Amplification by subsampling: what is gained when nobody learns which samples are in a batch.
 
-Idea     a secret Poisson batch contains a given sample with probability q: who sees the result alone learns less about
-         it. Batches of a fixed size, shuffled epochs and dropped last batches are sampled differently, and a mean is
-         divided by the public q n, never by the number drawn.
-Symbols  q: rate; P, Q: the release with the sample in its batch and without it; delta(a) = H_a(P || Q), a = e^epsilon.
-Source   Zhu, Dong, Wang (2022), Theorem 11; Balle, Barthe, Gaboardi (2018), Theorem 2; Mironov, Talwar, Zhang (2019),
-         section 3.3: docs/theory/adding-up.md, "Secret batches".
+Idea     a secret Poisson batch contains a given sample with probability q: who sees the result
+         alone learns less about it. Batches of a fixed size, shuffled epochs and dropped last
+         batches are sampled differently, and a mean is divided by the public q n, never by the
+         number drawn.
+Symbols  q: rate; P, Q: the release with the sample in its batch and without it; delta(a) = H_a(P ||
+         Q), a = e^epsilon.
+Source   Zhu, Dong, Wang (2022), Theorem 11; Balle, Barthe, Gaboardi (2018), Theorem 2; Mironov,
+         Talwar, Zhang (2019), section 3.3: docs/theory/adding-up.md, "Secret batches".
 """
 
 from __future__ import annotations
@@ -29,16 +31,18 @@ NODES = 4000
 MOST_MU = 1e3
 MOST_TERMS = 1024
 REACH = 12.0  # standard deviations; the mass beyond is in the last node's delta
-MARGIN = 1e-9  # relative error of a delta, from `gaussian_log_delta` and a few roundings; of a moment less one
+# relative error of a delta, from `gaussian_log_delta` and a few roundings; of a moment less one
+MARGIN = 1e-9
 
 
 def poisson_cost(near: Cost, far: Cost, rate: float) -> Cost:
     """Return the cost of a release to one sample of the site, where its batch was drawn in secret with ``rate`` < 1.
 
-    ``near`` and ``far`` are the costs between two batches that differ by one sample's contribution being there or zero,
-    and under the adjacency of the result. Refused where no line bounds the divergences at all orders, and where the
-    sampler puts mass outside the certified law, which mixes over batches otherwise. Slack is the same for a mixture: it
-    holds output by output in every batch.
+    ``near`` and ``far`` are the costs between two batches that differ by one sample's contribution
+    being there or zero, and under the adjacency of the result. Refused where no line bounds the
+    divergences at all orders, and where the sampler puts mass outside the certified law, which
+    mixes over batches otherwise. Slack is the same for a mixture: it holds output by output in
+    every batch.
     """
     q = check_real(rate, "rate", at_most=1.0)
     require(q < 1, "rate", rate, "below 1; all samples are priced without sampling")
@@ -55,7 +59,9 @@ def poisson_cost(near: Cost, far: Cost, rate: float) -> Cost:
     else:
         losses = None
     bare = Cost.renyi(
-        Formula(_batch_divergence, line, pair, q, replaced), f"Poisson batch of rate {q:g}", losses=losses
+        Formula(_batch_divergence, line, pair, q, replaced),
+        f"Poisson batch of rate {q:g}",
+        losses=losses,
     )
     return bare.with_slack(max(near.slack, far.slack)).like(far)
 
@@ -67,7 +73,9 @@ def _batch_divergence(alpha: float, line: float, pair: float, q: float, replaced
     grown = math.log(q) + alpha * (alpha - 1) * 2 * line**2
     convex = float(np.logaddexp(math.log1p(-q), grown)) + 1e-15 * (1 + abs(grown))
     order = max(alpha, 2.0)  # divergences grow with the order
-    way = (order - 0.5) / (order - 1) * _removed(2 * order, line, pair, q) + _removed(2 * order - 1, line, pair, q)
+    way = (order - 0.5) / (order - 1) * _removed(2 * order, line, pair, q) + _removed(
+        2 * order - 1, line, pair, q
+    )
     return round_up(min(max(0.0, convex) / (alpha - 1), way), 1e-12)
 
 
@@ -85,7 +93,8 @@ def _back(alpha: float, mu: float, q: float) -> float:
     power = -times * math.log1p(-q)
     if power + mu * mu > 300:
         return (power + mu * mu) * (1 + MARGIN)
-    # Where c would lose its digits: -log(1-q) - q <= q^2 / (2 (1-q)), and e^p - 1 - p <= p^2 (1/2 + p).
+    # Where c would lose its digits: -log(1-q) - q <= q^2 / (2 (1-q)), and e^p - 1 - p <= p^2 (1/2 +
+    # p).
     small = times * q * q / (2 * (1 - q)) + power * power * (0.5 + power)
     if power > 1e-3:
         c = math.expm1(power) - times * q
@@ -97,14 +106,18 @@ def _back(alpha: float, mu: float, q: float) -> float:
 def _there(alpha: float, mu: float, q: float) -> float:
     """Return (alpha - 1) D_alpha of the mixture against the release without the sample, by a chord between integers."""
     below = math.floor(alpha)
-    return (below + 1 - alpha) * _log_moment(below, mu, q) + (alpha - below) * _log_moment(below + 1, mu, q)
+    return (below + 1 - alpha) * _log_moment(below, mu, q) + (alpha - below) * _log_moment(
+        below + 1, mu, q
+    )
 
 
 @lru_cache(maxsize=4096)
 def _log_moment(order: int, mu: float, q: float) -> float:
     if order < 2:
         return 0.0
-    if order > MOST_TERMS:  # a mixture is no further from either part than these are from each other
+    if (
+        order > MOST_TERMS
+    ):  # a mixture is no further from either part than these are from each other
         return order * (order - 1) * (mu * mu / 2) * (1 + MARGIN)
     j = np.arange(2, order + 1)
     exponent = j * (j - 1) * (mu * mu / 2)
@@ -119,7 +132,8 @@ def _log_moment(order: int, mu: float, q: float) -> float:
 def poisson_gaussian(mu: float, q: float, adjacency: Adjacency) -> LossPair:
     """Return the losses of one release of a Poisson batch of rate ``q`` in (0, 1), both ways round.
 
-    ``mu``: how far one sample of the batch moves the release, in standard deviations of a dominating Gaussian pair.
+    ``mu``: how far one sample of the batch moves the release, in standard deviations of a
+    dominating Gaussian pair.
     """
     if adjacency is Adjacency.ZERO_OUT:
         losses = _losses(mu)
@@ -149,7 +163,11 @@ def _deltas(losses: FloatVector, mu: float) -> FloatVector:
     return np.where(losses >= 0, found, -np.expm1(losses) + np.exp(losses) * found)
 
 
-def _profile(nodes: FloatVector, heights: FloatVector, *, symmetric: bool = False) -> LossDistribution:
-    kept = np.flatnonzero(np.append(np.diff(nodes) > 0, True))  # rounding may bring the last nodes together
+def _profile(
+    nodes: FloatVector, heights: FloatVector, *, symmetric: bool = False
+) -> LossDistribution:
+    kept = np.flatnonzero(
+        np.append(np.diff(nodes) > 0, True)
+    )  # rounding may bring the last nodes together
     upper = np.minimum(1.0, heights[kept] * (1 + MARGIN))
     return LossDistribution.from_profile(nodes[kept], upper, symmetric=symmetric)

@@ -1,9 +1,10 @@
 """The app's half of a run that protects samples: a batch that the gate drew, and the gradients of its samples.
 
-Idea     the gate draws the batch and clips, adds up and randomises what comes of it; the app computes one gradient per
-         drawn sample and hands them over. What it returns to its engine plays no part; one that hands nothing over
-         lets a release of zero out. Where a run asks for several steps between rounds, the gate says after each how the
-         site's model changes. docs/explanation/threat-model.md says what no gate can check of an app's rows.
+Idea     the gate draws the batch and clips, adds up and randomises what comes of it; the app
+         computes one gradient per drawn sample and hands them over. What it returns to its engine
+         plays no part; one that hands nothing over lets a release of zero out. Where a run asks for
+         several steps between rounds, the gate says after each how the site's model changes.
+         docs/explanation/threat-model.md says what no gate can check of an app's rows.
 """
 
 from __future__ import annotations
@@ -21,7 +22,9 @@ from quietbit.node.gatekeeper import BatchSocket, Ticket, batch_of_parent
 __all__ = ["current_batch", "private_step", "serving", "share_batches"]
 
 _TICKET: ContextVar[Ticket | None] = ContextVar("quietbit_ticket", default=None)
-_SHARED: list[tuple[Ticket, int]] = []  # for apps in threads and processes of their own, with the dimension
+_SHARED: list[
+    tuple[Ticket, int]
+] = []  # for apps in threads and processes of their own, with the dimension
 
 
 @contextmanager
@@ -46,8 +49,8 @@ def share_batches() -> BatchSocket:
 def current_batch() -> Ticket:
     """Return the batch of the round that the app is called for: ``draw(count)``, then ``add(rows)``.
 
-    ``rows`` are gradients of drawn samples, one row each, with the model's learnt arrays one after the other; the gate
-    clips each. Refused outside a training round with quietbit's mod or filter.
+    ``rows`` are gradients of drawn samples, one row each, with the model's learnt arrays one after
+    the other; the gate clips each. Refused outside a training round with quietbit's mod or filter.
     """
     shared = next(iter(_SHARED), (None, 0))[0]
     found = _TICKET.get() or shared or batch_of_parent()
@@ -62,16 +65,19 @@ def current_batch() -> Ticket:
 def private_step(model: Any, loss: Loss, data: tuple[Any, Any], *, chunk: int | None = None) -> int:
     """Draw this round's batch from the site's data, and hand the gate the gradient of every sample in it.
 
-    Where the run asks for several steps per round (``local-steps``), do so for each, and change the model in between.
-    Return how many samples were drawn, which is not to be told to anybody.
+    Where the run asks for several steps per round (``local-steps``), do so for each, and change the
+    model in between. Return how many samples were drawn, which is not to be told to anybody.
 
-    Model and loss see one sample at a time, whatever they do, so that each row depends on one sample alone. They are
-    tried on an example of zeros before a batch is drawn; what fails there is refused. A drawn sample that raises or
-    has no finite gradient counts as zero, and changes nothing for the others. docs/theory/sample-rows.md says more.
+    Model and loss see one sample at a time, whatever they do, so that each row depends on one
+    sample alone. They are tried on an example of zeros before a batch is drawn; what fails there is
+    refused. A drawn sample that raises or has no finite gradient counts as zero, and changes
+    nothing for the others. docs/theory/sample-rows.md says more.
 
     Args:
-        model: a ``torch.nn.Module`` that holds the round's arrays, all of whose learnt ones are trainable.
-        loss: of outputs and targets, one number; any reduction is the same, as it is given one sample at a time.
+        model: a ``torch.nn.Module`` that holds the round's arrays, all of whose learnt ones are
+            trainable.
+        loss: of outputs and targets, one number; any reduction is the same, as it is given one
+            sample at a time.
         data: inputs and targets of all samples of the site, tensors with one entry per sample.
         chunk: samples at once; as many as suit the device and its memory unless given.
     """
@@ -90,5 +96,7 @@ def private_step(model: Any, loss: Loss, data: tuple[Any, Any], *, chunk: int | 
         if change is None:
             return drawn_samples
         with torch.no_grad():
-            for part, values in zip(parameters, torch.from_numpy(change.copy()).split(sizes), strict=True):
+            for part, values in zip(
+                parameters, torch.from_numpy(change.copy()).split(sizes), strict=True
+            ):
                 part -= values.to(part).reshape(part.shape)

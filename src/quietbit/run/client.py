@@ -1,13 +1,15 @@
-"""One client turn: which gate answers, a question accepted and noted, then exactly one release.
+"""One client turn: which gate answers, a request accepted and noted, then exactly one release.
 
-Idea     the question is compared with the model that came and accepted (`quietbit.node.release`), and the moment of
-         the answer is fixed before the app begins (`quietbit.node.answer_time`). Whatever the app answers becomes one
-         release: of the zero update, or of no cell, where nothing can be read from it.
+Idea     the request is compared with the model that came and accepted (`quietbit.node.release`),
+         and the moment of the answer is fixed before the app begins (`quietbit.node.answer_time`).
+         Whatever the app answers becomes one release: of the zero update, or of no cell, where
+         nothing can be read from it.
 
-The node config is the owner's, the run config and the app are the run's: only the first can name a policy
-(`quietbit.policy`) or the socket of a gatekeeper (`quietbit.gatekeeper`). Without one nothing is released, unless the
-engine itself runs a simulation and the app names its rules. An engine's state carries the sealed secrets of a sum
-(`node.stores`), the head of the ledger, so that one that went back in mid-run is refused, and a simulation's ledger.
+The node config is the owner's, the run config and the app are the run's: only the first can name a
+policy (`quietbit.policy`) or the socket of a gatekeeper (`quietbit.gatekeeper`). Without one
+nothing is released, unless the engine itself runs a simulation and the app names its rules. An
+engine's state carries the sealed secrets of a sum (`node.stores`), the head of the ledger, so that
+one that went back in mid-run is refused, and a simulation's ledger.
 """
 
 from __future__ import annotations
@@ -29,9 +31,9 @@ from quietbit.node.answer_time import AnswerTime
 from quietbit.node.gatekeeper import Gate, RemoteGate, Ticket
 from quietbit.node.ledger import FileLedger, StateLedger, WatchedLedger
 from quietbit.node.policy import ANSWERING, Policy, PolicyError, Simulation
-from quietbit.node.question import ProposedMechanism, Question
 from quietbit.node.refusal import Reason, Refusal, refusal_of
 from quietbit.node.release import LocalGate
+from quietbit.node.request import ProposedMechanism, Request
 from quietbit.node.stores import ModelFolder, Vault, key_file, simulation_key
 from quietbit.run.layout import ModelLayout
 from quietbit.run.messages import MODEL, RECORD, SUM
@@ -44,19 +46,21 @@ from quietbit.target import Unit
 __all__ = ["Turn", "gate_for", "own_keys", "plan_of", "refusal"]
 
 LOGGER = logging.getLogger(__name__)
-PARTS: tuple[Part, ...] = (Weighting(),)  # that have a say before a question is accepted
+PARTS: tuple[Part, ...] = (Weighting(),)  # that have a say before a request is accepted
 OURS = "quietbit"
 POLICY, GATEKEEPER = NODE_KEYS = ("quietbit.policy", "quietbit.gatekeeper")
 MakeRecord = Callable[[dict[str, Any]], Any]
 Result = TypeVar("Result")
 _ledger = lru_cache(maxsize=8)(FileLedger)  # of which a process reads each line once
-_plan = lru_cache(maxsize=32)(lambda items, kinds: Plan.from_run_config(dict(items)))  # by values and their types
+_plan = lru_cache(maxsize=32)(
+    lambda items, kinds: Plan.from_run_config(dict(items))
+)  # by values and their types
 
 
 @final
 @frozen(eq=False)
 class Turn:
-    """An accepted question: which numbers the owner lets out, when the answer leaves, and its one release."""
+    """An accepted request: which numbers the owner lets out, when the answer leaves, and its one release."""
 
     names: tuple[str, ...]
     moment: AnswerTime
@@ -70,55 +74,69 @@ class Turn:
     def accept(
         cls,
         gate: Gate,
-        question: Question,
+        request: Request,
         arrays: Mapping[str, Any],
         plan: Plan,
         *,
         with_zero: bool = False,
     ) -> Turn:
-        """Refuse a model that does not fit the question, before anything is noted; then accept and note it.
+        """Refuse a model that does not fit the request, before anything is noted; then accept and note it.
 
-        ``with_zero`` makes the zero release beforehand. The clock of the answer starts when all of this is done:
-        what compiles or is priced for the first time costs the app no time.
+        ``with_zero`` makes the zero release beforehand. The clock of the answer starts when all of
+        this is done: what compiles or is priced for the first time costs the app no time.
         """
         layout = ModelLayout.of(arrays, plan)
-        if layout.dimension != question.dimension:
-            rule = f"{question.dimension}, the server's mechanism's"
+        if layout.dimension != request.dimension:
+            rule = f"{request.dimension}, the server's mechanism's"
             raise InvalidParameter.of("number of learnt parameters", rule, layout.dimension)
-        received = [np.array(part) for part in layout.values(arrays)]  # an app may train in the arrays that came
-        offer = ProposedMechanism.read(question.mechanism, gate.families)
-        require(offer.family not in ANSWERING, "mechanism of an update", offer.family, "another: answers have a cap")
-        left_out = (steps_of(offer.mechanism) - 1) * question.dimension
+        received = [
+            np.array(part) for part in layout.values(arrays)
+        ]  # an app may train in the arrays that came
+        offer = ProposedMechanism.read(request.mechanism, gate.families)
+        require(
+            offer.family not in ANSWERING,
+            "mechanism of an update",
+            offer.family,
+            "another: answers have a cap",
+        )
+        left_out = (steps_of(offer.mechanism) - 1) * request.dimension
         names = gate.metrics
         seconds = gate.answer_seconds
         AnswerTime.check(seconds, left_out)
         for part in PARTS:
             if getattr(plan, part.section) is not None:  # a section that is absent is off
-                part.accept(question, plan, names)
-        ticket = gate.accept(question)
+                part.accept(request, plan, names)
+        ticket = gate.accept(request)
         zero = ticket.zero() if with_zero else None
         moment = AnswerTime(seconds, left_out)
         of_samples = plan.unit is Unit.SAMPLE
         return cls(names, moment, ticket, layout, received, of_samples, zero)
 
     @classmethod
-    def evaluate(cls, gate: Gate, question: Question, asked: Evaluation, *, with_zero: bool = False) -> Turn:
-        """Refuse a mechanism that is not the plan's own for evaluations; then accept and note the question."""
-        found = ProposedMechanism.read(question.mechanism, gate.families).mechanism
+    def evaluate(
+        cls, gate: Gate, request: Request, asked: Evaluation, *, with_zero: bool = False
+    ) -> Turn:
+        """Refuse a mechanism that is not the plan's own for evaluations; then accept and note the request."""
+        found = ProposedMechanism.read(request.mechanism, gate.families).mechanism
         same = identity_of(found) == identity_of(asked.mechanism)
-        require(same, "mechanism of the evaluation", type(found).__name__, "the one of quietbit.evaluate")
+        require(
+            same,
+            "mechanism of the evaluation",
+            type(found).__name__,
+            "the one of quietbit.evaluate",
+        )
         names = gate.metrics
         seconds = gate.answer_seconds
-        ticket = gate.accept(question)
+        ticket = gate.accept(request)
         zero = ticket.zero() if with_zero else None
         return cls(names, AnswerTime(seconds), ticket, zero=zero)
 
     def read(self, reader: Callable[[], Result], crashes: list[BaseException]) -> Result | None:
         """Return what ``reader`` gets from the app's answer; None where it cannot be read, which is a crash, too.
 
-        The app's objects may do anything when they are looked at, and take any time: this belongs into the
-        thread of the app. Where samples are protected the answer plays no part: the gradients were handed over
-        (`run.batch`).
+        The app's objects may do anything when they are looked at, and take any time: this belongs
+        into the thread of the app. Where samples are protected the answer plays no part: the
+        gradients were handed over (`run.batch`).
         """
         if self.of_samples or crashes:
             return None
@@ -126,7 +144,10 @@ class Turn:
             return reader()
         except BaseException as error:
             crashes.append(error)
-            LOGGER.error("quietbit: the app's answer is not what was asked for; zero is released", exc_info=error)
+            LOGGER.error(
+                "quietbit: the app's answer is not what was asked for; zero is released",
+                exc_info=error,
+            )
             return None
 
 
@@ -140,7 +161,11 @@ def plan_of(config: Mapping[str, Any]) -> Plan:
 
 
 def refusal(
-    error: Exception, *, accepted: bool = False, gate: Gate | None = None, request: Question | None = None
+    error: Exception,
+    *,
+    accepted: bool = False,
+    gate: Gate | None = None,
+    request: Request | None = None,
 ) -> tuple[str, bool]:
     """Return why there is no release, as a server may read it, and whether one was noted: an ``accepted`` one is.
 
@@ -159,7 +184,10 @@ def refusal(
 
 
 def gate_for(
-    node_config: Mapping[str, Any], state: MutableMapping[str, Any], make: MakeRecord, simulation: Simulation | None
+    node_config: Mapping[str, Any],
+    state: MutableMapping[str, Any],
+    make: MakeRecord,
+    simulation: Simulation | None,
 ) -> Gate:
     """Return the owner's gate, or that of a simulation's rules, or refuse; ``make`` builds a record of the state."""
     own = own_keys(node_config)
@@ -175,14 +203,21 @@ def gate_for(
         policy = Policy.load(node_config[POLICY])
         secrets = Vault(sealed, lambda: key_file(f"{policy.ledger}.key"))
         folder = None if policy.models is None else ModelFolder(Path(policy.models).expanduser())
-        return LocalGate(policy, WatchedLedger(_ledger(policy.ledger, policy.counter), values), secrets, folder)
+        return LocalGate(
+            policy, WatchedLedger(_ledger(policy.ledger, policy.counter), values), secrets, folder
+        )
     if simulation is None:
         raise InvalidParameter(
             "This node has no policy, and releases nothing without one: its owner makes it with `quietbit node init` "
             "and names it as quietbit.policy (or quietbit.gatekeeper, with `quietbit node serve`) in Flower's node "
             "config, or in the properties of NVFlare's privacy.json."
         )
-    return LocalGate(simulation, StateLedger(values), Vault(sealed, simulation_key), _StateRecord(state, MODEL, make))
+    return LocalGate(
+        simulation,
+        StateLedger(values),
+        Vault(sealed, simulation_key),
+        _StateRecord(state, MODEL, make),
+    )
 
 
 def own_keys(node_config: Mapping[str, Any]) -> list[str]:

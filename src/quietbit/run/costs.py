@@ -1,12 +1,14 @@
 """The costs of a run: counted per client, and reported for the worst client and for either observer.
 
-Idea     a client's own releases compose, so counts are enough to rebuild any client's ledger; the guarantee of the run
-         is the largest over all clients. An observer of models alone sees means, which do not reveal whose release was
-         which: a release hides among the cohort of its round, whoever chose it, or among all clients where their order
-         is drawn in secret, once per epoch. No other randomness is counted on (docs/explanation/two-observers.md).
-Symbols  crowd: clients of the shuffle; shuffles: of the worst client, each with an independent order.
-Source   Guo et al. (ICML 2023), section "Rényi DP and composition"; docs/theory/shuffling.md. An unfinished epoch is
-         part of a finished one, and costs no more.
+Idea     a client's own releases compose, so counts are enough to rebuild any client's ledger; the
+         guarantee of the run is the largest over all clients. An observer of models alone sees
+         means, which do not reveal whose release was which: a release hides among the cohort of its
+         round, whoever chose it, or among all clients where their order is drawn in secret, once
+         per epoch. No other randomness is counted on (docs/explanation/two-observers.md).
+Symbols  crowd: clients of the shuffle; shuffles: of the worst client, each with an independent
+         order.
+Source   Guo et al. (ICML 2023), section "Rényi DP and composition"; docs/theory/shuffling.md. An
+         unfinished epoch is part of a finished one, and costs no more.
 """
 
 from __future__ import annotations
@@ -31,7 +33,9 @@ __all__ = ["SCOUTS", "ClientCosts", "observers", "spread"]
 
 SCOUTS = "the answers of scouts"
 
-_CostOf: TypeAlias = Callable[[int | None], Cost]  # of one release: to a client, or to one of this many samples
+_CostOf: TypeAlias = Callable[
+    [int | None], Cost
+]  # of one release: to a client, or to one of this many samples
 
 
 @final
@@ -39,8 +43,9 @@ _CostOf: TypeAlias = Callable[[int | None], Cost]  # of one release: to a client
 class ClientCosts:
     """The releases of every client so far; ``sizes`` are the samples of each. `Plan.account` opens one.
 
-    With clients as the privacy unit, all are of one kind; with samples (``by_size``), a client's size is its kind, and
-    the smallest clients are the most exposed. Adjacency, unit and trust are those of the cost.
+    With clients as the privacy unit, all are of one kind; with samples (``by_size``), a client's
+    size is its kind, and the smallest clients are the most exposed. Adjacency, unit and trust are
+    those of the cost.
     """
 
     price: _CostOf
@@ -52,7 +57,12 @@ class ClientCosts:
     def __attrs_post_init__(self) -> None:
         """Start with no releases; refuse a mechanism without an account."""
         self.counts = np.zeros(self.sizes.size, dtype=np.int64)
-        require(self.sizes.size > 0 and int(self.sizes.min()) > 0, "sizes of the clients", self.sizes, "all positive")
+        require(
+            self.sizes.size > 0 and int(self.sizes.min()) > 0,
+            "sizes of the clients",
+            self.sizes,
+            "all positive",
+        )
         self._cost(int(self.sizes.min()), 1)
 
     def record(self, clients: NDArray[np.int64]) -> None:
@@ -70,7 +80,9 @@ class ClientCosts:
     def spread(self, delta: float) -> str:
         """Describe how unequal participation was: the releases and epsilons of some clients."""
         order = np.argsort(self.counts, kind="stable")
-        return spread([(int(self.counts[one]), self.cost(int(one)).epsilon(delta)) for one in _places(order)])
+        return spread(
+            [(int(self.counts[one]), self.cost(int(one)).epsilon(delta)) for one in _places(order)]
+        )
 
     def worst(self, delta: float, after: NDArray[np.int64] | None = None) -> Guarantee:
         """Return the guarantee that holds for every client, now or once the clients of ``after`` have sent."""
@@ -78,16 +90,25 @@ class ClientCosts:
         if after is not None:
             counts[after] += 1
         kinds = self.sizes if self.by_size else np.ones_like(self.sizes)
-        # Of the clients with equally many releases, none is worse off than the smallest; and a client with fewer
-        # releases and more samples than another has the smaller epsilon.
+        # Of the clients with equally many releases, none is worse off than the smallest; and a
+        # client with fewer releases and more samples than another has the smaller epsilon.
         found = [(int(kinds[counts == times].min()), times) for times in np.unique(counts).tolist()]
-        exposed = [one for one in found if not any(kind <= one[0] and times > one[1] for kind, times in found)]
-        return max((self._answer(*one, delta) for one in exposed), key=lambda guarantee: guarantee.epsilon_upper)
+        exposed = [
+            one
+            for one in found
+            if not any(kind <= one[0] and times > one[1] for kind, times in found)
+        ]
+        return max(
+            (self._answer(*one, delta) for one in exposed),
+            key=lambda guarantee: guarantee.epsilon_upper,
+        )
 
     def _answer(self, kind: int, times: int, delta: float) -> Guarantee:
         key = (kind, times, delta)
         if key not in self._answers:
-            self._answers[key] = self._cost(kind, times).guarantee(delta)  # one mechanism, fixed in the plan
+            self._answers[key] = self._cost(kind, times).guarantee(
+                delta
+            )  # one mechanism, fixed in the plan
         return self._answers[key]
 
     def _cost(self, kind: int, times: int) -> Cost:
@@ -101,7 +122,9 @@ def spread(clients: Sequence[tuple[int, float]]) -> str:
     'fewest 0 (epsilon 0), median 2 (epsilon 1.5), most 7 (epsilon 3.5)'
     """
     told = zip(("fewest", "median", "most"), _places(sorted(clients)), strict=True)
-    return ", ".join(f"{word} {times} (epsilon {shown_epsilon(epsilon)})" for word, (times, epsilon) in told)
+    return ", ".join(
+        f"{word} {times} (epsilon {shown_epsilon(epsilon)})" for word, (times, epsilon) in told
+    )
 
 
 def _places(ordered: Any) -> list[Any]:
@@ -112,7 +135,8 @@ def observers(plan: Plan, mechanism: Mechanism, account: ClientCosts) -> Guarant
     """Return both guarantees of a run in which every client takes part as planned and none drops out."""
     server, secret = account.worst(plan.delta), plan.secret_order
     refused = {
-        f"shuffling is accounted beside local trust, not {plan.trust.value}": plan.trust is not Trust.LOCAL,
+        f"shuffling is accounted beside local trust, not {plan.trust.value}": plan.trust
+        is not Trust.LOCAL,
         f"the account of the crowd does not have {SCOUTS}": plan.scouts is not None,
         "releases are weighted, and weights tell whose release is which": plan.weights is not None,
         "releases come when they like, and not with those of their round": plan.late,
@@ -127,4 +151,6 @@ def observers(plan: Plan, mechanism: Mechanism, account: ClientCosts) -> Guarant
     except QuietbitError as error:
         reason = str(error).rstrip(".")
         return GuaranteePair(server, None, reason=reason[0].lower() + reason[1:])
-    return GuaranteePair(server, (release * shuffles).guarantee(plan.delta), crowd, shuffles, secret)
+    return GuaranteePair(
+        server, (release * shuffles).guarantee(plan.delta), crowd, shuffles, secret
+    )

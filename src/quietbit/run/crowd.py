@@ -1,13 +1,16 @@
 """Among whom releases were hidden in a run on an engine, and what that is worth against those who see the models alone.
 
-Idea     the models are computed from means, so a release is one of those that arrived in its round. With a secret
-         order the server asks every node once per epoch, and all rounds of an epoch together are one shuffle. A node
-         that was away for a part of an epoch is hidden among the rounds that it was there for.
-Symbols  crowd: the fewest releases among which one of a shuffle is hidden; epoch: as many rounds as one order lasts;
-         n: nodes of the first shuffle, known before its first output; T: shuffles so far; n_j = n 2^(-j/4): a level.
-Source   docs/theory/shuffling.md: why accounts are fixed before the first output, one for every T, level j of all
-         shuffles but the last and level i of the last, with the share 1 / (T (T+1) (j+1) (j+2) (i+1) (i+2)) of delta.
-         Hypothesis: whether a node answers does not depend on when in the epoch it is asked.
+Idea     the models are computed from means, so a release is one of those that arrived in its round.
+         With a secret order the server asks every node once per epoch, and all rounds of an epoch
+         together are one shuffle. A node that was away for a part of an epoch is hidden among the
+         rounds that it was there for.
+Symbols  crowd: the fewest releases among which one of a shuffle is hidden; epoch: as many rounds as
+         one order lasts; n: nodes of the first shuffle, known before its first output; T: shuffles
+         so far; n_j = n 2^(-j/4): a level.
+Source   docs/theory/shuffling.md: why accounts are fixed before the first output, one for every T,
+         level j of all shuffles but the last and level i of the last, with the share 1 / (T (T+1)
+         (j+1) (j+2) (i+1) (i+2)) of delta. Hypothesis: whether a node answers does not depend on
+         when in the epoch it is asked.
 """
 
 from __future__ import annotations
@@ -61,7 +64,9 @@ class _Shuffle:
     @property
     def crowd(self) -> int:
         """The fewest among whom one that answered is hidden: those that came while it was there."""
-        away = max((missed for node, missed in self.missed.items() if node in self.answered), default=0)
+        away = max(
+            (missed for node, missed in self.missed.items() if node in self.answered), default=0
+        )
         return self.arrived - away
 
     @property
@@ -76,7 +81,9 @@ class Crowds:
     """The shuffles of a run so far; ``secret``: whether nodes are asked in a secret order."""
 
     secret: bool = False
-    _waiting: list[int] = field(factory=list, init=False)  # nodes that this epoch has not asked yet, in their order
+    _waiting: list[int] = field(
+        factory=list, init=False
+    )  # nodes that this epoch has not asked yet, in their order
     _shuffles: list[_Shuffle] = field(factory=list, init=False)
     _first: int = field(default=0, init=False)  # nodes of the first shuffle
 
@@ -86,7 +93,12 @@ class Crowds:
         size, there = check_int(size, "number of nodes to ask", 0), frozenset(nodes)
         if size and len(self._waiting) < size:
             known = sorted(there)
-            require(len(known) >= size, "number of nodes", len(known), f"at least {size}, which are to be asked")
+            require(
+                len(known) >= size,
+                "number of nodes",
+                len(known),
+                f"at least {size}, which are to be asked",
+            )
             self._waiting = [known[place] for place in secret_order(len(known))]
             self._shuffles.append(_Shuffle(there))
             self._first = self._first or len(known)
@@ -110,21 +122,34 @@ class Crowds:
             return GuaranteePair(server, None, reason=reason)
         known = [shuffle for shuffle in self._shuffles if shuffle.arrived]
         if not self.secret:
-            known = sorted(known, key=lambda shuffle: shuffle.crowd)[: check_int(releases, "releases", 0)]
+            known = sorted(known, key=lambda shuffle: shuffle.crowd)[
+                : check_int(releases, "releases", 0)
+            ]
         if not known:
             return GuaranteePair(server, None, reason="no release has arrived yet")
         *before, last = [shuffle.crowd for shuffle in known]
-        (most, size), (own, least) = level(self._first, min(before, default=self._first)), level(self._first, last)
+        (most, size), (own, least) = (
+            level(self._first, min(before, default=self._first)),
+            level(self._first, last),
+        )
         count = len(known)
-        share = server.delta / math.prod(place * (place + 1) for place in (count, most + 1, own + 1))
+        share = server.delta / math.prod(
+            place * (place + 1) for place in (count, most + 1, own + 1)
+        )
         account = Account(Target(math.inf, share, server.adjacency, trust=Trust.SHUFFLED))
         try:
             if before:
-                account = account.spend(shuffled_privacy(mechanism, server.adjacency, size), count - 1)
+                account = account.spend(
+                    shuffled_privacy(mechanism, server.adjacency, size), count - 1
+                )
             account = account.spend(shuffled_privacy(mechanism, server.adjacency, least))
         except QuietbitError as error:
             reason = str(error).rstrip(".")
             return GuaranteePair(server, None, reason=reason[0].lower() + reason[1:])
-        result = Guarantee(account.epsilon(), server.delta, Unit.CLIENT, server.adjacency, Trust.SHUFFLED)
+        result = Guarantee(
+            account.epsilon(), server.delta, Unit.CLIENT, server.adjacency, Trust.SHUFFLED
+        )
         leavers = sum(shuffle.leavers for shuffle in known)
-        return GuaranteePair(server, result, min([*before, last]), count, self.secret, leavers=leavers)
+        return GuaranteePair(
+            server, result, min([*before, last]), count, self.secret, leavers=leavers
+        )

@@ -1,11 +1,13 @@
 """A model's named arrays as one vector, and back: the server's order, at both ends.
 
-Idea     the arrays that are learnt, in the order in which the server sent them, are one vector. The update is
-         ``received - trained``, in double precision, as a gradient points: the server *subtracts* its mean. Arrays
-         that are kept (`quietbit.local-arrays`) are never read on the client, and the server's stay as they are.
+Idea     the arrays that are learnt, in the order in which the server sent them, are one vector. The
+         update is ``received - trained``, in double precision, as a gradient points: the server
+         *subtracts* its mean. Arrays that are kept (`quietbit.local-arrays`) are never read on the
+         client, and the server's stay as they are.
 
-Refused, all by name: arrays that are not trainable parameters and are not kept (running statistics, counters, masks);
-a reply with other names or shapes; a model without a learnt entry. No value is ever put into a refusal.
+Refused, all by name: arrays that are not trainable parameters and are not kept (running statistics,
+counters, masks); a reply with other names or shapes; a model without a learnt entry. No value is
+ever put into a refusal.
 """
 
 from __future__ import annotations
@@ -50,7 +52,9 @@ class ModelLayout:
     @classmethod
     def of(cls, arrays: Mapping[str, Any], settings: Plan) -> ModelLayout:
         """Return the layout of an ArrayRecord; only descriptions are looked at, and the same ones once."""
-        described = [(name, tuple(array.shape), array.dtype, array.stype) for name, array in arrays.items()]
+        described = [
+            (name, tuple(array.shape), array.dtype, array.stype) for name, array in arrays.items()
+        ]
         return _layout(tuple(described), settings)
 
     def nameless(self, arrays: Mapping[str, Any]) -> bool:
@@ -70,8 +74,15 @@ class ModelLayout:
 
     def flat(self, arrays: Mapping[str, Any]) -> NDArray[np.float32]:
         """Return a model as one vector; one that is not float32 is refused."""
-        require(self.single, "type of the model", "others", "float32 in every learnt array, to be replayed")
-        return np.concatenate([_flat(arrays[name], name, shape, np.float32) for name, shape, _ in self.learnt])
+        require(
+            self.single,
+            "type of the model",
+            "others",
+            "float32 in every learnt array, to be replayed",
+        )
+        return np.concatenate(
+            [_flat(arrays[name], name, shape, np.float32) for name, shape, _ in self.learnt]
+        )
 
     def shaped(self, flat: NDArray[Any]) -> dict[str, NDArray[Any]]:
         """Return the learnt arrays of one vector; they are views of it."""
@@ -84,14 +95,18 @@ class ModelLayout:
         found = {name: _flat(arrays[name], name, shape) for name, shape, _ in self.learnt}
         spoilt = [name for name, part in found.items() if not np.isfinite(part).all()]
         if spoilt:
-            raise NotFinite(f"The model must be of finite numbers, and is not in {', '.join(spoilt)}.")
+            raise NotFinite(
+                f"The model must be of finite numbers, and is not in {', '.join(spoilt)}."
+            )
         return list(found.values())
 
     def check_finite(self, arrays: Mapping[str, Any]) -> None:
         """Refuse a model with a NaN or an infinity among what is learnt; all such arrays are named."""
         self.values(arrays)
 
-    def difference(self, received: list[FloatVector], trained: Mapping[str, Any]) -> list[FloatVector]:
+    def difference(
+        self, received: list[FloatVector], trained: Mapping[str, Any]
+    ) -> list[FloatVector]:
         """Return ``received - trained`` of every learnt array, in order; a reply of another shape is refused."""
         names = {name for name, _, _ in self.learnt} | set(self.kept)
         if set(trained) != names:
@@ -100,13 +115,17 @@ class ModelLayout:
                 f"The trained arrays must have the names of the received ones, got {odd!r} on one side."
             )
         parts = zip(received, self.learnt, strict=True)
-        with np.errstate(all="ignore"):  # what overflows is not finite, and is dealt with where it is sent
+        with np.errstate(
+            all="ignore"
+        ):  # what overflows is not finite, and is dealt with where it is sent
             return [old - _flat(trained[name], name, shape) for old, (name, shape, _) in parts]
 
     def stepped(self, arrays: Mapping[str, Any], mean: FloatVector) -> dict[str, Any]:
         """Return the learnt arrays less the mean, in their own dtypes."""
         pieces = self.shaped(mean)
-        with np.errstate(over="ignore"):  # what its type cannot hold is infinite, as `check_finite` will find
+        with np.errstate(
+            over="ignore"
+        ):  # what its type cannot hold is infinite, as `check_finite` will find
             return {
                 name: (_flat(arrays[name], name, shape).reshape(shape) - pieces[name]).astype(kind)
                 for name, shape, kind in self.learnt
@@ -114,7 +133,9 @@ class ModelLayout:
 
 
 @lru_cache(maxsize=64)
-def _layout(described: tuple[tuple[str, tuple[int, ...], str, str], ...], settings: Plan) -> ModelLayout:
+def _layout(
+    described: tuple[tuple[str, tuple[int, ...], str, str], ...], settings: Plan
+) -> ModelLayout:
     kept = tuple(name for name, *_ in described if settings.stays_local(name))
     rest = [one for one in described if one[0] not in kept]
     check_parameters(((name, kind) for name, _, kind, _ in rest), REMEDY)
@@ -126,13 +147,19 @@ def _layout(described: tuple[tuple[str, tuple[int, ...], str, str], ...], settin
     return layout
 
 
-def _flat(array: Any, name: str, shape: tuple[int, ...], kind: type[np.floating] = np.float64) -> NDArray[Any]:
+def _flat(
+    array: Any, name: str, shape: tuple[int, ...], kind: type[np.floating] = np.float64
+) -> NDArray[Any]:
     try:
         values: NDArray[Any] = array.numpy()
     except Exception as error:  # whatever numpy makes of bytes that are not an array
-        raise InvalidParameter(f"array {name!r} must be readable, got {type(error).__name__}.") from error
+        raise InvalidParameter(
+            f"array {name!r} must be readable, got {type(error).__name__}."
+        ) from error
     if values.shape != shape or values.dtype.name not in NUMPY_FLOATS:
-        raise InvalidParameter.of(f"array {name!r}", f"floats of shape {shape}", f"{values.dtype} {values.shape}")
+        raise InvalidParameter.of(
+            f"array {name!r}", f"floats of shape {shape}", f"{values.dtype} {values.shape}"
+        )
     return np.asarray(values, dtype=kind).reshape(-1)
 
 

@@ -1,8 +1,8 @@
 """The mechanism of a plan: which family with which choices, and the strength that meets the budget.
 
-Idea     the mechanism and the cost of one release follow from the plan alone, so they cannot disagree. With a strength
-         given, it is built; without one, it is calibrated on the account that the run will keep, for the releases of
-         the most frequent client.
+Idea     the mechanism and the cost of one release follow from the plan alone, so they cannot
+         disagree. With a strength given, it is built; without one, it is calibrated on the account
+         that the run will keep, for the releases of the most frequent client.
 Source   Guo et al. (ICML 2023), appendix "Choice of Hyperparameters", for the choices.
 """
 
@@ -47,8 +47,17 @@ PUBLIC = "none"  # in place of a mechanism: clipped updates without noise or pri
 CENTRAL = "gaussian"  # its noise is added once, to the sum, by a trusted server
 STRENGTHS = ("design_epsilon", "noise_multiplier")
 # Choices at the paper's values: harmless where a mechanism does not use them.
-PAPER = {"bits": None, "levels": None, "beta": 1.0, "clamp": False, "decoder": "alphabet", "rotate": False}
-ROOM = 1e-4  # share of epsilon that updates leave to the rounding of an account of answers that would have none left
+PAPER = {
+    "bits": None,
+    "levels": None,
+    "beta": 1.0,
+    "clamp": False,
+    "decoder": "alphabet",
+    "rotate": False,
+}
+# share of epsilon that updates leave to the rounding of an account of answers that would have none
+# left
+ROOM = 1e-4
 
 Counts: TypeAlias = NDArray[np.int64]
 Priced: TypeAlias = Callable[[Mechanism], Guarantee]
@@ -59,8 +68,9 @@ Priced: TypeAlias = Callable[[Mechanism], Guarantee]
 class MechanismChoice(Section):
     """``[mechanism]``, or its bare name: a family, ``auto`` for the best one under the plan, or ``none``.
 
-    The strength is ``design_epsilon`` or ``noise_multiplier``, depending on the family; without one it is calibrated.
-    The other choices are those of `quietbit.calibrate`; None leaves a choice to the family.
+    The strength is ``design_epsilon`` or ``noise_multiplier``, depending on the family; without one
+    it is calibrated. The other choices are those of `quietbit.calibrate`; None leaves a choice to
+    the family.
     """
 
     title: ClassVar[str] = "mechanism"
@@ -90,12 +100,16 @@ class MechanismChoice(Section):
         for name, paper in PAPER.items():
             value = getattr(self, name)
             rule = f"left out for {self.name}, which makes no use of it"
-            require(name in used or value is None or value == paper, f"mechanism.{name}", value, rule)
+            require(
+                name in used or value is None or value == paper, f"mechanism.{name}", value, rule
+            )
         for name in STRENGTHS:
             value = getattr(self, name)
             rule = f"left out for {self.name}"
             if strength:
-                rule = f"left out for {self.name}, whose strength is its {strength.replace('_', ' ')}"
+                rule = (
+                    f"left out for {self.name}, whose strength is its {strength.replace('_', ' ')}"
+                )
             require(name == strength or value is None, f"mechanism.{name}", value, rule)
         rule = f"left out for {PUBLIC}"
         require(self.private or self.keep is None, "mechanism.keep", self.keep, rule)
@@ -132,7 +146,9 @@ class MechanismChoice(Section):
         return {name: getattr(self, name) for name in family(self.name).uses if name in PAPER}
 
 
-def mechanism_of(plan: Plan, dimension: int, sizes: Counts | None, releases: int | Counts | None) -> Mechanism:
+def mechanism_of(
+    plan: Plan, dimension: int, sizes: Counts | None, releases: int | Counts | None
+) -> Mechanism:
     """Return the mechanism for updates of ``dimension`` entries; `Plan.mechanism_for` has the arguments."""
     if not plan.private:
         raise InvalidParameter("A plan without privacy has no mechanism.")
@@ -142,7 +158,9 @@ def mechanism_of(plan: Plan, dimension: int, sizes: Counts | None, releases: int
     if samples is not None and samples.count is not None:
         sizes = np.array([samples.count], dtype=np.int64)
     if by_sample and sizes is None:
-        raise InvalidParameter("sizes must be given where samples are protected: the samples of each client.")
+        raise InvalidParameter(
+            "sizes must be given where samples are protected: the samples of each client."
+        )
     known = np.ones(1, dtype=np.int64)
     if sizes is not None:
         known = np.asarray(sizes, dtype=np.int64)
@@ -158,7 +176,9 @@ def mechanism_of(plan: Plan, dimension: int, sizes: Counts | None, releases: int
     if releases is not None:
         times = cast(Any, releases)
     if times is None:
-        raise InvalidParameter.of("releases", "given to meet a budget: how often a client may take part")
+        raise InvalidParameter.of(
+            "releases", "given to meet a budget: how often a client may take part"
+        )
     counts = np.asarray(times, dtype=np.int64)
     if by_sample or plan.participation == POISSON:
         counts = np.broadcast_to(counts, known.shape)
@@ -169,10 +189,14 @@ def mechanism_of(plan: Plan, dimension: int, sizes: Counts | None, releases: int
     for room in (0.0, ROOM):
         less = attrs.evolve(aim, epsilon=aim.epsilon * (1 - room))
         still = _calibrated(plan, less, ball, known, counts)
-        moving = most_truthful(still, plan.clip, cast(int, plan.scouts.every), _within(plan, busiest))
+        moving = most_truthful(
+            still, plan.clip, cast(int, plan.scouts.every), _within(plan, busiest)
+        )
         if moving is not None:
             return moving
-    raise InvalidParameter.of("epsilon", "large enough that the answer of a scout says something", plan.epsilon)
+    raise InvalidParameter.of(
+        "epsilon", "large enough that the answer of a scout says something", plan.epsilon
+    )
 
 
 def release_cost(plan: Plan, mechanism: Mechanism, samples: int | None = None) -> Cost:
@@ -292,7 +316,9 @@ def _given(plan: Plan, ball: Ball, samples: int) -> Mechanism:
     rows = None
     if chosen.knows_rows:
         rows = SHARED if plan.shared_rows else chosen.rows
-    wrapped = chosen.keep is not None and "keep" not in kind.uses  # other families keep coordinates by a wrapper
+    wrapped = (
+        chosen.keep is not None and "keep" not in kind.uses
+    )  # other families keep coordinates by a wrapper
     by_sample = plan.unit is Unit.SAMPLE
     choices = Choices(
         **chosen.used(),
@@ -303,7 +329,9 @@ def _given(plan: Plan, ball: Ball, samples: int) -> Mechanism:
     )
     if not wrapped:
         return kind.given(ball, strength, choices)
-    projected = project(ball, cast(Any, chosen.keep), lambda within: kind.given(within, strength, choices))
+    projected = project(
+        ball, cast(Any, chosen.keep), lambda within: kind.given(within, strength, choices)
+    )
     if plan.shared_rows:
         projected = projected.at(0)
     return ProjectedSamples(projected) if by_sample else projected

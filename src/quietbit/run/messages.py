@@ -1,10 +1,11 @@
-"""What travels in an engine's messages: the server's question beside the model, and a node's answer.
+"""What travels in an engine's messages: the server's request beside the model, and a node's answer.
 
-Idea     the server says which round it is and which mechanism it will decode with, in full; the node builds and prices
-         that mechanism itself. A release travels as one value of a ConfigRecord, which no strategy takes for
-         weights: averaging it is an error, not a number. Releases beyond 16 MiB are cut into several records, as Flower
-         cuts large arrays. The steps of a masked sum are messages of the type that the inner strategy trains with:
-         Flower calls a mod only where the app has a function of that type.
+Idea     the server says which round it is and which mechanism it will decode with, in full; the
+         node builds and prices that mechanism itself. A release travels as one value of a
+         ConfigRecord, which no strategy takes for weights: averaging it is an error, not a number.
+         Releases beyond 16 MiB are cut into several records, as Flower cuts large arrays. The steps
+         of a masked sum are messages of the type that the inner strategy trains with: Flower calls
+         a mod only where the app has a function of that type.
 """
 
 from __future__ import annotations
@@ -17,24 +18,44 @@ from attrs import evolve
 
 from quietbit.errors import InvalidParameter, InvalidPayload, check_int, refuse_payload, require
 from quietbit.mechanism.base import Mechanism
-from quietbit.node.question import MOST_ROUNDS, Question, SumPart, description_of
+from quietbit.node.request import MOST_ROUNDS, Request, SumPart, description_of
 from quietbit.run.parts.evaluation import Evaluation
 from quietbit.run.plan import Plan
 
 __all__ = [
-    "ANSWERED", "CRASHED", "DECLINED", "METRICS", "MODEL", "MOST_TRACEBACK", "RECORD", "SPEED", "SUM", "answer_of",
-    "evaluation_of", "finite", "join_pieces", "lines_of", "numbers_of", "one_line", "question_of", "request_of",
-    "split_pieces", "sum_request",
-]  # fmt: skip
+    "ANSWERED",
+    "CRASHED",
+    "DECLINED",
+    "METRICS",
+    "MODEL",
+    "MOST_TRACEBACK",
+    "RECORD",
+    "SPEED",
+    "SUM",
+    "answer_of",
+    "evaluation_of",
+    "finite",
+    "join_pieces",
+    "lines_of",
+    "numbers_of",
+    "one_line",
+    "read_request",
+    "request_record",
+    "split_pieces",
+    "sum_request",
+]
 
 RECORD = "quietbit"  # the name of our record in a message, and the prefix of its continuations
 SUM = "quietbit-sum"  # that of a masked sum
 MODEL = "quietbit-model"  # that of rounds to replay, and of a simulated node's model
 SPEED = "quietbit-speed"  # that of the momentum beside a full model
 METRICS = "metrics"  # that of numbers which the owner lets out
-CRASHED = "quietbit.crashed"  # that of the traceback of an app that crashed, of simulated nodes alone
+CRASHED = (
+    "quietbit.crashed"  # that of the traceback of an app that crashed, of simulated nodes alone
+)
 DECLINED = "quietbit: "  # how the reason of an error reply begins when nothing was released
-ANSWERED = "quietbit, answered before: "  # and when this round's release was noted, whether or not it arrived
+# and when this round's release was noted, whether or not it arrived
+ANSWERED = "quietbit, answered before: "
 FIELD = "release"
 PIECE = 16 * 2**20
 VERSION = 3
@@ -43,7 +64,7 @@ MOST_TRACEBACK = 4000  # characters of a simulated node's
 MOST_LINES = 60  # and lines
 
 
-def request_of(number: int, mechanism: Mechanism) -> dict[str, Any]:
+def request_record(number: int, mechanism: Mechanism) -> dict[str, Any]:
     """Return what the server asks in round ``number``, from 1 on: the values of a ConfigRecord."""
     number = check_int(number, "round", 1, MOST_ROUNDS)
     described = {"dimension": mechanism.ball.dimension, "mechanism": description_of(mechanism)}
@@ -58,19 +79,21 @@ def sum_request(step: str, clients: int, number: int, table: bytes = b"") -> dic
 def evaluation_of(plan: Plan) -> Evaluation:
     """Return what the plan asks about the model, refused where it asks nothing."""
     if plan.evaluation is None:
-        raise InvalidParameter("The run must set quietbit.evaluate to have evaluations answered, and does not.")
+        raise InvalidParameter(
+            "The run must set quietbit.evaluate to have evaluations answered, and does not."
+        )
     return plan.evaluation
 
 
-def question_of(
+def read_request(
     records: Mapping[str, Any],
     settings: Plan,
     run: int,
     node: int,
     client: int | None = None,
     evaluation: Evaluation | None = None,
-) -> Question:
-    """Read a message's question for an update, or for an answer to ``evaluation``; refuse a message without one."""
+) -> Request:
+    """Read a message's request for an update, or for an answer to ``evaluation``; refuse a message without one."""
     asked = _fields(
         records.get(RECORD),
         {"version", "round", "dimension", "mechanism"},
@@ -96,15 +119,24 @@ def question_of(
             share_threshold=masks.share_threshold,
             table=step["table"],
         )
-    cap = settings.update_target  # what the run's updates may cost, or its answers that the server sees
+    cap = (
+        settings.update_target
+    )  # what the run's updates may cost, or its answers that the server sees
     if evaluation is not None and masks is None:
         cap = evolve(cap, epsilon=evaluation.spends, delta=0.0)
-    return Question(
-        run=run, round=asked["round"], node=node, dimension=asked["dimension"], mechanism=asked["mechanism"],
-        epsilon=cap.epsilon, delta=cap.delta, adjacency=settings.adjacency.value,
-        unit=settings.unit.value, client=client,
+    return Request(
+        run=run,
+        round=asked["round"],
+        node=node,
+        dimension=asked["dimension"],
+        mechanism=asked["mechanism"],
+        epsilon=cap.epsilon,
+        delta=cap.delta,
+        adjacency=settings.adjacency.value,
+        unit=settings.unit.value,
+        client=client,
         sum=part,
-    )  # fmt: skip
+    )
 
 
 def answer_of(record: Mapping[str, Any] | None, step: str) -> bytes:
@@ -122,7 +154,10 @@ def answer_of(record: Mapping[str, Any] | None, step: str) -> bytes:
 def split_pieces(data: bytes) -> dict[str, dict[str, bytes]]:
     """Split a release into records by name: one, or several where it is long."""
     pieces = [data[start : start + PIECE] for start in range(0, len(data), PIECE)]
-    return {RECORD if place == 0 else f"{RECORD}-{place}": {FIELD: piece} for place, piece in enumerate(pieces)}
+    return {
+        RECORD if place == 0 else f"{RECORD}-{place}": {FIELD: piece}
+        for place, piece in enumerate(pieces)
+    }
 
 
 def join_pieces(records: Mapping[str, Mapping[str, Any]]) -> bytes:
@@ -132,7 +167,11 @@ def join_pieces(records: Mapping[str, Mapping[str, Any]]) -> bytes:
         record = records[name]
         value = record.get(FIELD)
         if set(record) != {FIELD} or not isinstance(value, bytes):
-            refuse_payload(f"record {name} of the reply", f"one field {FIELD} of bytes", f"the fields {sorted(record)}")
+            refuse_payload(
+                f"record {name} of the reply",
+                f"one field {FIELD} of bytes",
+                f"the fields {sorted(record)}",
+            )
         pieces.append(value)
     if not pieces:
         raise InvalidPayload(
@@ -144,7 +183,10 @@ def join_pieces(records: Mapping[str, Mapping[str, Any]]) -> bytes:
 def one_line(reason: str) -> str:
     """Return somebody else's words on one line of at most 400 letters, with control characters spelt out."""
     text = " ".join(reason.split())
-    shown = "".join(letter if letter.isprintable() else f"\\u{ord(letter):04x}" for letter in text[: MOST_LETTERS + 1])
+    shown = "".join(
+        letter if letter.isprintable() else f"\\u{ord(letter):04x}"
+        for letter in text[: MOST_LETTERS + 1]
+    )
     return shown if len(shown) <= MOST_LETTERS else f"{shown[:MOST_LETTERS]}..."
 
 
@@ -166,12 +208,18 @@ def finite(value: Any) -> float | None:
 def numbers_of(values: Any) -> dict[str, float]:
     """Return the finite numbers of a mapping that somebody else sent, by names of one line."""
     found = values.items() if isinstance(values, Mapping) else ()
-    return {one_line(str(name)): number for name, value in found if (number := finite(value)) is not None}
+    return {
+        one_line(str(name)): number
+        for name, value in found
+        if (number := finite(value)) is not None
+    }
 
 
 def _fields(record: Any, names: set[str], missing: str) -> Mapping[str, Any]:
     if not isinstance(record, Mapping) or set(record) != names:
         raise InvalidParameter(missing)
     if record["version"] != VERSION:
-        raise InvalidParameter.of("version of the server's quietbit", f"{VERSION}", record["version"])
+        raise InvalidParameter.of(
+            "version of the server's quietbit", f"{VERSION}", record["version"]
+        )
     return record

@@ -1,9 +1,10 @@
 """A part: one capability of a run, as its server, its clients and its report see it.
 
-Idea     a capability is a room: one file with a section of the plan and a part. A run calls its parts in order on the
-         way out (`prepare`, `ask`, and `accept` on a client) and in reverse on the way in (`take`, `close`). Every
-         hook has an empty default, so that a part says what it does and nothing else. Adapters carry messages and
-         name nodes; they call no part themselves.
+Idea     a capability is a room: one file with a section of the plan and a part. A run calls its
+         parts in order on the way out (`prepare`, `ask`, and `accept` on a client) and in reverse
+         on the way in (`take`, `close`). Every hook has an empty default, so that a part says what
+         it does and nothing else. Adapters carry messages and name nodes; they call no part
+         themselves.
 Source   pfl-research's postprocessors, which run forward on a client and backward on a server.
 """
 
@@ -17,7 +18,7 @@ from attrs import frozen
 from quietbit.mechanism.base import Mechanism
 
 if TYPE_CHECKING:
-    from quietbit.node.question import Question
+    from quietbit.node.request import Request
     from quietbit.run.plan import Plan
 
 __all__ = ["Asked", "Node", "OpenRound", "Part", "Reply"]
@@ -64,8 +65,8 @@ class Part:
     def ask(self, round: OpenRound, asked: Asked) -> None:
         """Note a node that is about to be asked; on the server."""
 
-    def accept(self, question: Question, plan: Plan, names: tuple[str, ...]) -> None:
-        """Refuse a question on the client, before the ledger is touched; ``names`` are numbers that may leave."""
+    def accept(self, request: Request, plan: Plan, names: tuple[str, ...]) -> None:
+        """Refuse a request on the client, before the ledger is touched; ``names`` are numbers that may leave."""
 
     def take(self, round: OpenRound, reply: Reply) -> None:
         """Note a reply that came; on the server, in reverse order of the parts."""

@@ -1,13 +1,15 @@
 """Who takes part in which round: fixed before data is seen, from a public seed or in secret.
 
-Idea     the releases of every client are counted, never estimated; amplification is claimed for ``poisson`` alone.
-         ``each-once``     shuffles the clients once per epoch and takes cohorts in order.
-         ``sampled``       draws a fresh cohort each round.
-         ``secret-order``  is ``each-once`` in an order that the operating system draws; all are charged when an epoch
-                           begins, so that neither an account nor the time to stop depends on the order.
-         ``poisson``       lets a trusted server draw each client with probability m / N in every round, in secret: all
-                           are charged, with the cost of a secret draw (`quietbit.privacy.subsampling`).
-         ``zipf``          is realistic: client r comes with frequency proportional to 1/(r+1), until it has made all
+Idea     the releases of every client are counted, never estimated; amplification is claimed for
+         ``poisson`` alone. ``each-once``     shuffles the clients once per epoch and takes cohorts
+         in order. ``sampled``       draws a fresh cohort each round. ``secret-order``  is
+         ``each-once`` in an order that the operating system draws; all are charged when an epoch
+                           begins, so that neither an account nor the time to stop depends on the
+         order. ``poisson``       lets a trusted server draw each client with probability m / N in
+         every round, in secret: all
+                           are charged, with the cost of a secret draw
+         (`quietbit.privacy.subsampling`). ``zipf``          is realistic: client r comes with
+         frequency proportional to 1/(r+1), until it has made all
                            releases that the plan allows; one that has come, or may not, is redrawn.
 Symbols  N = clients; m = cohort, for ``poisson`` the expected one.
 Source   Guo et al. (ICML 2023): one pass over the clients per epoch of N / m rounds.
@@ -31,7 +33,13 @@ __all__ = ["KINDS", "POISSON", "SECRET", "ZIPF", "Schedule", "releases_per_clien
 
 Clients = NDArray[np.int64]
 PATIENCE = 64  # draws as large as the cohort, before listing all who may come
-EACH_ONCE, SAMPLED, SECRET, POISSON, ZIPF = KINDS = ("each-once", "sampled", "secret-order", "poisson", "zipf")
+EACH_ONCE, SAMPLED, SECRET, POISSON, ZIPF = KINDS = (
+    "each-once",
+    "sampled",
+    "secret-order",
+    "poisson",
+    "zipf",
+)
 
 
 @final
@@ -48,7 +56,9 @@ class Schedule:
     seed: int = 0  # unused for secret draws
     most: int | None = None
     _secret: dict[int, Clients] = field(init=False, factory=dict, repr=False)
-    _came: list[NDArray[np.int32]] = field(init=False, factory=list, repr=False)  # how often each client came so far
+    _came: list[NDArray[np.int32]] = field(
+        init=False, factory=list, repr=False
+    )  # how often each client came so far
 
     def __attrs_post_init__(self) -> None:
         """Refuse an unknown kind, and a cohort larger than the federation."""
@@ -81,7 +91,9 @@ class Schedule:
         epoch, place = divmod(number, self.clients // self.size)
         if self.kind == SECRET and epoch not in self._secret:
             self._secret[epoch] = secret_order(self.clients)
-        order = self._secret[epoch] if self.kind == SECRET else _order(self.clients, self.seed, epoch)
+        order = (
+            self._secret[epoch] if self.kind == SECRET else _order(self.clients, self.seed, epoch)
+        )
         return order[place * self.size : (place + 1) * self.size]
 
     def _uneven(self, number: int) -> Clients:
@@ -100,23 +112,35 @@ class Schedule:
     def _drawn(self, rng: np.random.Generator, number: int) -> Clients:
         """Draw clients in turn, client r with weight 1/(r+1) among those that may come, in little memory.
 
-        Ranks are drawn from a law of log(1 + 1/r), and accepted with probability log(2) / (r log(1 + 1/r)). Where that
-        takes too long, the rest follow from a race of waiting times, which has the same law.
+        Ranks are drawn from a law of log(1 + 1/r), and accepted with probability log(2) / (r log(1
+        + 1/r)). Where that takes too long, the rest follow from a race of waiting times, which has
+        the same law.
         """
-        came, most, chosen = self._came[0], np.inf if self.most is None else self.most, dict[int, None]()
+        came, most, chosen = (
+            self._came[0],
+            np.inf if self.most is None else self.most,
+            dict[int, None](),
+        )
         for _ in range(PATIENCE):
             uniform = rng.random((2, self.size))
-            ranks = np.minimum(np.exp(uniform[0] * np.log(self.clients + 1)), self.clients).astype(np.int64)
+            ranks = np.minimum(np.exp(uniform[0] * np.log(self.clients + 1)), self.clients).astype(
+                np.int64
+            )
             kept = ranks[uniform[1] * ranks * np.log1p(1 / ranks) <= np.log(2)] - 1
             for one in kept[came[kept] < most].tolist():
                 chosen[one] = None
                 if len(chosen) == self.size:
                     return np.sort(np.fromiter(chosen, dtype=np.int64))
         free = np.setdiff1d(np.flatnonzero(came < most), list(chosen))
-        missing, rule = self.size - len(chosen), f"at most the clients that may still release in round {number + 1}"
+        missing, rule = (
+            self.size - len(chosen),
+            f"at most the clients that may still release in round {number + 1}",
+        )
         require(free.size >= missing, "cohort", self.size, rule)
         waits = rng.exponential(size=free.size) * (free + 1)
-        return np.sort(np.concatenate([list(chosen), free[np.argsort(waits)[:missing]]]).astype(np.int64))
+        return np.sort(
+            np.concatenate([list(chosen), free[np.argsort(waits)[:missing]]]).astype(np.int64)
+        )
 
     def charged(self, number: int) -> Clients:
         """Return whom a release in round ``number`` is charged to: the cohort, or all clients where it is secret."""
@@ -124,7 +148,9 @@ class Schedule:
             return np.arange(self.clients, dtype=np.int64)
         if self.kind != SECRET:
             return self.cohort(number)
-        return np.arange(0 if number % (self.clients // self.size) else self.clients, dtype=np.int64)
+        return np.arange(
+            0 if number % (self.clients // self.size) else self.clients, dtype=np.int64
+        )
 
 
 def secret_order(count: int) -> Clients:

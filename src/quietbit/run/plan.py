@@ -1,9 +1,10 @@
 """The plan of a run: what may leave a client, what it may cost, and which capabilities the run has.
 
-Idea     a plan is a target (epsilon, delta, adjacency, trust, releases), a mechanism, a clip, and sections. A section
-         that is absent is off; each checks itself, and what two may not do together is one list (`PAIRS`). A choice
-         without effect is refused, so that no record claims a number that was not used. A plan is made in Python, or
-         read from a table: TOML, or the flat config of Flower or NVFlare (docs/reference/plan.md has the keys).
+Idea     a plan is a target (epsilon, delta, adjacency, trust, releases), a mechanism, a clip, and
+         sections. A section that is absent is off; each checks itself, and what two may not do
+         together is one list (`PAIRS`). A choice without effect is refused, so that no record
+         claims a number that was not used. A plan is made in Python, or read from a table: TOML, or
+         the flat config of Flower or NVFlare (docs/reference/plan.md has the keys).
 """
 
 from __future__ import annotations
@@ -27,7 +28,13 @@ from quietbit.plan.clip import MovingClip
 from quietbit.privacy.account import Mode
 from quietbit.privacy.cost import Cost
 from quietbit.run.costs import ClientCosts
-from quietbit.run.mechanism import CENTRAL, MechanismChoice, account_of_run, mechanism_of, release_cost
+from quietbit.run.mechanism import (
+    CENTRAL,
+    MechanismChoice,
+    account_of_run,
+    mechanism_of,
+    release_cost,
+)
 from quietbit.run.participation import EACH_ONCE, KINDS, POISSON, SECRET, Schedule
 from quietbit.run.parts.arrivals import Arrivals
 from quietbit.run.parts.evaluation import Evaluate, Evaluation
@@ -37,7 +44,15 @@ from quietbit.run.parts.samples import Samples
 from quietbit.run.parts.scouts import EVERY, EVERY_OF_SUMS, Scouts
 from quietbit.run.parts.weights import Weights
 from quietbit.run.section import Real, Section, Whole, Word, check_fields, choice
-from quietbit.target import MOST_CLIENTS, Adjacency, Target, Trust, Unit, check_delta, check_releases
+from quietbit.target import (
+    MOST_CLIENTS,
+    Adjacency,
+    Target,
+    Trust,
+    Unit,
+    check_delta,
+    check_releases,
+)
 
 __all__ = ["KEYS", "PAIRS", "PREFIX", "SECTIONS", "Pair", "Plan"]
 
@@ -119,13 +134,15 @@ def _arrivals(value: Table | None) -> Arrivals | None:
 class Plan:
     """All choices of a run, fixed before data is seen; docs/reference/plan.md explains every key.
 
-    ``mechanism`` is the name of a family, ``auto``, ``none``, or a `MechanismChoice`. Without a strength it is
-    calibrated so that all releases of the most frequent client together meet the budget; with one, a run stops before
-    it exceeds the budget. ``clip="auto"`` starts at 1 and follows scouts.
+    ``mechanism`` is the name of a family, ``auto``, ``none``, or a `MechanismChoice`. Without a
+    strength it is calibrated so that all releases of the most frequent client together meet the
+    budget; with one, a run stops before it exceeds the budget. ``clip="auto"`` starts at 1 and
+    follows scouts.
 
-    ``mode`` is the account that is enforced and calibrated on: ``planned``, where all releases are of one mechanism
-    fixed beforehand, as in a simulation; or ``adaptive``, as nodes keep it, who do not trust a server that the next
-    mechanism will be the same. A plan that is read from an engine's config is adaptive.
+    ``mode`` is the account that is enforced and calibrated on: ``planned``, where all releases are
+    of one mechanism fixed beforehand, as in a simulation; or ``adaptive``, as nodes keep it, who do
+    not trust a server that the next mechanism will be the same. A plan that is read from an
+    engine's config is adaptive.
 
     >>> plan = Plan("gaussian", clip=1.0, adjacency="zero-out", epsilon=2.0, releases=7)
     >>> plan.target.delta, round(plan.mechanism_for(dimension=30).noise_multiplier, 2)
@@ -187,14 +204,19 @@ class Plan:
             put("scouts", attrs.evolve(self.scouts, every=every))
         if self.masks is not None and self.masks.honest is None and self.summed_clients >= 2:
             put("masks", attrs.evolve(self.masks, honest=self.summed_clients))
-        if self.mode == "adaptive" and self.samples is not None and self.samples.sampling_rate is None:
+        if (
+            self.mode == "adaptive"
+            and self.samples is not None
+            and self.samples.sampling_rate is None
+        ):
             put("samples", attrs.evolve(self.samples, sampling_rate=1.0))
 
     @classmethod
     def read(cls, table: Mapping[str, Any], prefix: str = "", **fixed: Any) -> Plan:
         """Read a table of keys, nested or flat, each after ``prefix``; an unknown or a missing key is refused.
 
-        With a prefix, keys without it are ignored. ``fixed`` gives fields that the table does not contain.
+        With a prefix, keys without it are ignored. ``fixed`` gives fields that the table does not
+        contain.
         """
         values: dict[str, Any] = {}
         for key, value in _flat(table):
@@ -209,7 +231,9 @@ class Plan:
             if known_field.default is attrs.NOTHING and known_field.name not in values:
                 missing.append(prefix + known_field.name)
         if missing:
-            raise InvalidParameter(f"{', '.join(missing)} must be given.", name=missing[0], rule="given")
+            raise InvalidParameter(
+                f"{', '.join(missing)} must be given.", name=missing[0], rule="given"
+            )
         with _spelt(prefix):
             return cls(**values, **fixed)
 
@@ -241,8 +265,8 @@ class Plan:
 
     @property
     def evaluation(self) -> Evaluation | None:
-        """The question asked about the model, or None."""
-        return None if self.evaluate is None else self.evaluate.question(self)
+        """The request asked about the model, or None."""
+        return None if self.evaluate is None else self.evaluate.request(self)
 
     @cached_property
     def update_target(self) -> Target:
@@ -333,8 +357,9 @@ class Plan:
     ) -> Mechanism:
         """Return the mechanism for updates of ``dimension`` entries.
 
-        ``sizes`` are the samples of each client, needed where the privacy unit is a sample; ``releases`` is how often
-        each client takes part, or one number for all, the plan's by default.
+        ``sizes`` are the samples of each client, needed where the privacy unit is a sample;
+        ``releases`` is how often each client takes part, or one number for all, the plan's by
+        default.
         """
         if self.mode == "adaptive":
             return _remembered(self, dimension)
@@ -373,7 +398,9 @@ PAIRS = (
     Pair("scouts", ("arrivals",), "a clip that moves needs all releases of a round"),
     Pair("central", ("samples",), "central trust protects clients"),
     Pair("central", ("scouts",), "a trusted server's noise has one clip"),
-    Pair("central", ("replay", "weights"), "a trusted server publishes its model, and a plain mean"),
+    Pair(
+        "central", ("replay", "weights"), "a trusted server publishes its model, and a plain mean"
+    ),
     Pair("public", ("scouts", "weights", "replay"), "a run without privacy has no releases"),
     Pair("replay", ("late",), "a broadcast has the rows of its own round alone"),
 )
@@ -419,13 +446,20 @@ def _given(plan: Plan, name: str, rule: str) -> None:
 
 def _check_simulation(plan: Plan) -> None:
     """Refuse what only an engine reads."""
-    sums = tuple(f"masks.{name}" for name in ("threshold", "server", "neighbours", "share_threshold", "timeout"))
-    batches = tuple(f"samples.{name}" for name in ("count", "sampling_rate", "steps", "learning_rate", "bits"))
+    sums = tuple(
+        f"masks.{name}"
+        for name in ("threshold", "server", "neighbours", "share_threshold", "timeout")
+    )
+    batches = tuple(
+        f"samples.{name}" for name in ("count", "sampling_rate", "steps", "learning_rate", "bits")
+    )
     names = ("evaluate", "arrivals", "local_arrays", *sums, *batches)
     _left_out(plan, names, "of a simulation, which has no nodes")
     if plan.scouts is not None:
         rule = f"at most {plan.cohort}, the cohort, so that somebody scouts"
-        require(cast(int, plan.scouts.every) <= plan.cohort, "scouts.every", plan.scouts.every, rule)
+        require(
+            cast(int, plan.scouts.every) <= plan.cohort, "scouts.every", plan.scouts.every, rule
+        )
 
 
 def _check_engine(plan: Plan) -> None:
@@ -439,7 +473,11 @@ def _check_engine(plan: Plan) -> None:
     require(fits, "trust", plan.trust.value, "local or secure-aggregation")
     _given(plan, "epsilon", ": what all releases of one client together may cost")
     if plan.mechanism.calibrated:
-        _given(plan, "releases", " (how often a client may answer), or the strength of the mechanism by hand")
+        _given(
+            plan,
+            "releases",
+            " (how often a client may answer), or the strength of the mechanism by hand",
+        )
     else:
         _left_out(plan, ("releases",), "where the mechanism's strength is given")
     if plan.samples is not None:
@@ -458,7 +496,9 @@ def _check_strength(plan: Plan) -> None:
     if not chosen.private:
         _left_out(plan, ("epsilon", "releases"), "without privacy")
     if chosen.calibrated and plan.epsilon is None:
-        raise InvalidParameter.of("epsilon", f"given for {chosen.name}, or the strength of the mechanism by hand")
+        raise InvalidParameter.of(
+            "epsilon", f"given for {chosen.name}, or the strength of the mechanism by hand"
+        )
     if plan.scouts is not None:
         rule = "left out where the mechanism's strength is given: an answer costs what the budget leaves"
         require(chosen.calibrated, "scouts", plan.scouts.table(), rule)
@@ -470,7 +510,9 @@ def _check_trust(plan: Plan) -> None:
     rule = "secure where it is secret who takes part: nobody must be able to draw it again"
     require(not secret or plan.rng == "secure", "rng", plan.rng, rule)
     rule = "another without central trust: poisson participation hides nothing from a server that sees who answers"
-    require(plan.participation != POISSON or plan.central, "participation", plan.participation, rule)
+    require(
+        plan.participation != POISSON or plan.central, "participation", plan.participation, rule
+    )
     rule = "local: what a crowd hides from others than the server is reported beside it"
     require(plan.trust is not Trust.SHUFFLED, "trust", plan.trust.value, rule)
     if plan.trust is Trust.LOCAL:
@@ -491,7 +533,12 @@ def _check_sums(plan: Plan) -> None:
         require(2 <= plan.cohort <= MOST_CLIENTS, "cohort", plan.cohort, rule)
     most = plan.summed_clients
     honest = plan.masks.honest
-    require(honest is not None and honest <= most, "masks.honest", honest, f"a whole number from 2 to {most}")
+    require(
+        honest is not None and honest <= most,
+        "masks.honest",
+        honest,
+        f"a whole number from 2 to {most}",
+    )
     chosen = plan.mechanism
     require(chosen.bits in (None, 1), "mechanism.bits", chosen.bits, "1 or left out for sums")
     if chosen.calibrated:
@@ -587,5 +634,10 @@ def _spelt(prefix: str) -> Iterator[None]:
         raise error.renamed(prefix + key) from None
     except QuietbitError:
         raise
-    except (ArithmeticError, ValueError) as error:  # numbers so large or small that no account can hold them
-        raise InvalidParameter(f"No mechanism can be found for these numbers ({type(error).__name__}).") from error
+    except (
+        ArithmeticError,
+        ValueError,
+    ) as error:  # numbers so large or small that no account can hold them
+        raise InvalidParameter(
+            f"No mechanism can be found for these numbers ({type(error).__name__})."
+        ) from error

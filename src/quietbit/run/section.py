@@ -1,8 +1,8 @@
 """A section of a plan: one table of choices, whose fields check themselves.
 
-Idea     a section that is absent is off. Each field carries its rule (`Whole`, `Real`, `Word`), by which a value is
-         checked when the section is made, and refused by the name it has in a table: ``masks.threshold``. Tests make
-         their tables of bad input from the same rules.
+Idea     a section that is absent is off. Each field carries its rule (`Whole`, `Real`, `Word`), by
+         which a value is checked when the section is made, and refused by the name it has in a
+         table: ``masks.threshold``. Tests make their tables of bad input from the same rules.
 """
 
 from __future__ import annotations
@@ -47,7 +47,9 @@ class Real:
 
     def __call__(self, value: Any, name: str) -> float:
         """Return the number; refuse anything else."""
-        return check_real(value, name, above=self.above, at_least=self.at_least, at_most=self.at_most)
+        return check_real(
+            value, name, above=self.above, at_least=self.at_least, at_most=self.at_most
+        )
 
 
 @final

@@ -1,10 +1,11 @@
 """The server's side of a run on an engine: one round after the other, and the report on all of them.
 
-Idea     a release is taken in only if it is the first of a node that was asked, made for this run and this round, by
-         this mechanism, whole to its last bit; then it counts as one, whatever it says. Everything else is refused
-         with a sentence, and the round goes on. An answer to an evaluation is a release like any other. An adapter says
-         how its engine carries bytes and what a node is called; who was asked, what became of it, the mechanism of a
-         round, what it costs and the report are here, once.
+Idea     a release is taken in only if it is the first of a node that was asked, made for this run
+         and this round, by this mechanism, whole to its last bit; then it counts as one, whatever
+         it says. Everything else is refused with a sentence, and the round goes on. An answer to an
+         evaluation is a release like any other. An adapter says how its engine carries bytes and
+         what a node is called; who was asked, what became of it, the mechanism of a round, what it
+         costs and the report are here, once.
 """
 
 from __future__ import annotations
@@ -25,8 +26,8 @@ from quietbit.mechanism.abilities import Scouted, is_unmasked
 from quietbit.mechanism.base import Answers, Mechanism
 from quietbit.mechanism.expectation import Verdict, expectation
 from quietbit.mechanism.registry import identity_of
-from quietbit.node.question import VECTOR, Framed, run_name
 from quietbit.node.refusal import Reason, Refusal
+from quietbit.node.request import VECTOR, Framed, run_name
 from quietbit.plan.clip import why_it_stays
 from quietbit.privacy.account import Account
 from quietbit.privacy.cost import Cost
@@ -50,21 +51,27 @@ FAR_BELOW = 0.5  # of the releases: noise for more than twice as many as there w
 
 @define(eq=False, kw_only=True)
 class Round:
-    """One round from the first question to the last answer; a ``step`` is one of a masked sum, which has several."""
+    """One round from the first request to the last answer; a ``step`` is one of a masked sum, which has several."""
 
     run: int
     number: int
     mechanism: Mechanism
     counts: defaultdict[Node, Counts]  # of the run so far
-    most_examples: int | None = None  # up to which releases are weighted by public numbers of examples
+    most_examples: int | None = (
+        None  # up to which releases are weighted by public numbers of examples
+    )
     scouts: Round | None = None  # what others are asked in this round, about the clip
     parts: tuple[Part, ...] = ()
-    skipped: bool | None = field(default=None, init=False)  # whether the model stayed, as whoever steps has said
+    skipped: bool | None = field(
+        default=None, init=False
+    )  # whether the model stayed, as whoever steps has said
     uplink: int = field(default=0, init=False)
     downlink: int = field(default=0, init=False)
     reasons: list[str] = field(factory=list, init=False)
     answered: set[Any] = field(factory=set, init=False)  # nodes whose release was taken in
-    needing: set[Node] = field(factory=set, init=False)  # nodes that could not replay what they were sent
+    needing: set[Node] = field(
+        factory=set, init=False
+    )  # nodes that could not replay what they were sent
     crashes: list[str] = field(factory=list, init=False)  # tracebacks, of simulated nodes
     _asked: set[Node] = field(factory=set, init=False)
     _declined: set[Node] = field(factory=set, init=False)
@@ -82,7 +89,7 @@ class Round:
         self._aggregator = self._lines.aggregator()
 
     def sent(self, node: Node, size: int) -> None:
-        """Note a question before it is sent; one that is sent again is the same question."""
+        """Note a request before it is sent; one that is sent again is the same request."""
         self.downlink += size
         for part in self.parts:
             part.ask(self, Asked(node, size))
@@ -101,7 +108,9 @@ class Round:
         with self._opened(node, name, data, examples) as (payload, weight):
             self._aggregator.add(payload, weight)
 
-    def decode(self, node: Node, name: int, data: bytes, examples: Any = None) -> tuple[FloatVector, float]:
+    def decode(
+        self, node: Node, name: int, data: bytes, examples: Any = None
+    ) -> tuple[FloatVector, float]:
         """Return the estimate that one release is by itself, and its weight."""
         with self._opened(node, name, data, examples) as (payload, weight):
             found = self._lines.receive([payload]), weight
@@ -166,16 +175,27 @@ class Round:
     def report(self) -> RoundReport:
         """Return the counts so far."""
         return RoundReport(
-            self.number, len(self._asked), len(self.answered), len(self._declined), len(self.failed()), self._refused,
-            not self.answered, self._payloads, self.uplink, self.downlink, tuple(self.reasons),
+            self.number,
+            len(self._asked),
+            len(self.answered),
+            len(self._declined),
+            len(self.failed()),
+            self._refused,
+            not self.answered,
+            self._payloads,
+            self.uplink,
+            self.downlink,
+            tuple(self.reasons),
             resyncs=len(self.needing),
             crashed=len(self.crashes),
             outliers=self._outliers,
             effective=None if self.most_examples is None else effective(self._weights),
-        )  # fmt: skip
+        )
 
     @contextmanager
-    def _opened(self, node: Node, name: int, data: bytes, examples: Any) -> Iterator[tuple[Any, float]]:
+    def _opened(
+        self, node: Node, name: int, data: bytes, examples: Any
+    ) -> Iterator[tuple[Any, float]]:
         """Open the first release of a node that was asked; count it where nothing is wrong with it."""
         if node not in self._asked:
             raise InvalidPayload("it was not asked in this round.")
@@ -209,7 +229,9 @@ SomeRound = TypeVar("SomeRound", bound=Round)
 class Run:
     """All rounds of a run: the mechanism of each, what every node released, and the report."""
 
-    def __init__(self, plan: Plan, number: int, say: Callable[[int, str], None], parts: tuple[Part, ...] = ()) -> None:
+    def __init__(
+        self, plan: Plan, number: int, say: Callable[[int, str], None], parts: tuple[Part, ...] = ()
+    ) -> None:
         """Start a run; ``number`` is what frames call it, ``say`` takes a level of logging and a sentence.
 
         ``parts`` come after those of the plan's own sections.
@@ -242,17 +264,27 @@ class Run:
             self._mechanism = self.plan.mechanism_for(dimension)
             self._cost = self.plan.release(self._mechanism)
         known = self._mechanism.ball.dimension
-        require(dimension == known, "number of parameters", dimension, f"{known}, as in earlier rounds")
+        require(
+            dimension == known, "number of parameters", dimension, f"{known}, as in earlier rounds"
+        )
         mechanism = self._mechanism.for_round(run_name(self.number), number)
         for part in self.parts:
             mechanism = part.prepare(mechanism, number)
         return mechanism
 
     def open(
-        self, kind: type[SomeRound], number: int, mechanism: Mechanism, *, evaluates: bool = False, **fields: Any
+        self,
+        kind: type[SomeRound],
+        number: int,
+        mechanism: Mechanism,
+        *,
+        evaluates: bool = False,
+        **fields: Any,
     ) -> SomeRound:
         """Return an empty round of updates, of scouts, or of answers where it ``evaluates`` the model."""
-        counts, weighted = (self.answers, False) if evaluates else (self.updates, not is_unmasked(mechanism))
+        counts, weighted = (
+            (self.answers, False) if evaluates else (self.updates, not is_unmasked(mechanism))
+        )
         weights = self.plan.weights if weighted else None
         most = None if weights is None else weights.most_examples
         return kind(
@@ -267,10 +299,17 @@ class Run:
 
     def scouts(self, mechanism: Mechanism, number: int, node: int) -> bool:
         """Return whether a node, by its number in frames, scouts in this round of this mechanism."""
-        return self.scouting is not None and self.scouting.scouts(mechanism, run_name(self.number), number, node)
+        return self.scouting is not None and self.scouting.scouts(
+            mechanism, run_name(self.number), number, node
+        )
 
     def lead(
-        self, number: int, arrays: Mapping[str, Any], layout: ModelLayout, step: ServerStep | None, other: str
+        self,
+        number: int,
+        arrays: Mapping[str, Any],
+        layout: ModelLayout,
+        step: ServerStep | None,
+        other: str,
     ) -> None:
         """Follow the model that nodes replay, where they do."""
         if self.replaying is not None:
@@ -284,7 +323,9 @@ class Run:
         turns = rounds * asked / crowd  # how often a node is asked, on average
         lasting = rounds if releases is None else releases * crowd // asked
         few = max(1, min(rounds, lasting))
-        found = expectation(self._mechanism, cohort=asked, rounds=few, clients=crowd, trust=plan.trust)
+        found = expectation(
+            self._mechanism, cohort=asked, rounds=few, clients=crowd, trust=plan.trust
+        )
         self.say(INFO if found.verdict is Verdict.USEFUL else WARNING, found.sentence())
         said = f"quietbit.releases is {releases}, and {rounds} rounds ask a node {_often(turns)}"
         if releases is not None and turns > releases:
@@ -296,7 +337,10 @@ class Run:
         threshold = None if plan.masks is None else plan.masks.threshold
         if threshold is not None and not threshold <= asked <= 2 * threshold - 1:
             needs = f"a sum needs from {threshold} to {2 * threshold - 1}, so there will be none"
-            self.say(WARNING, f"quietbit.masks.threshold is {threshold}, and a round asks {asked} nodes: {needs}.")
+            self.say(
+                WARNING,
+                f"quietbit.masks.threshold is {threshold}, and a round asks {asked} nodes: {needs}.",
+            )
         scouted = Scouted.find(self._mechanism)
         if scouted is not None:
             why = why_it_stays(scouted, found.noise, asked * few)
@@ -341,7 +385,9 @@ class Run:
         asked, mean = evaluation_of(self.plan), current.mean()  # of a sum, which is unmasked now
         found = current.report()
         estimates = () if mean is None else asked.estimates(mean, found.answered)
-        outcome = EvaluationReport(number, asked.metric, found.asked, found.answered, found.declined, estimates, model)
+        outcome = EvaluationReport(
+            number, asked.metric, found.asked, found.answered, found.declined, estimates, model
+        )
         self.evaluations.append(outcome)
         self._charge_rounds(number)
         self._tell(outcome.lines(found.reasons, current.crashes))
@@ -375,13 +421,19 @@ class Run:
     def report(self, scores: Iterable[Mapping[str, float]] = ()) -> Report:
         """Return rounds, nodes, bytes and the guarantee of the worst client so far."""
         mechanism, costs, nodes = self._mechanism, dict[tuple[int, int], float](), []
-        for node in sorted({*self.updates, *self.answers}, key=lambda name: (isinstance(name, str), name)):
+        for node in sorted(
+            {*self.updates, *self.answers}, key=lambda name: (isinstance(name, str), name)
+        ):
             counts, answers = (known.get(node, Counts()) for known in (self.updates, self.answers))
             both = counts.releases, answers.releases
             if both not in costs:
                 costs[both] = self._guarantee(*both).epsilon_upper
             cost, more = costs[both], answers.releases
-            nodes.append(NodeReport(node, **asdict(counts), releases=both[0], epsilon_upper=cost, evaluations=more))
+            nodes.append(
+                NodeReport(
+                    node, **asdict(counts), releases=both[0], epsilon_upper=cost, evaluations=more
+                )
+            )
         guarantee, pair = None if mechanism is None and not self.answers else self._worst(), None
         if guarantee is not None and mechanism is not None:
             pair = self.crowds.observers(guarantee, mechanism, _most(self.updates))
@@ -392,7 +444,9 @@ class Run:
                 SCOUTS: self.plan.scouts is not None,
             }
             for lacks in (what for what, there in reasons.items() if there):
-                pair = GuaranteePair(guarantee, None, reason=f"the account of the crowd does not have {lacks}")
+                pair = GuaranteePair(
+                    guarantee, None, reason=f"the account of the crowd does not have {lacks}"
+                )
         return Report(
             settings=self.plan,
             run=self.number,
@@ -409,14 +463,23 @@ class Run:
     def _guarantee(self, updates: int, answers: int) -> Guarantee:
         """Return what a node's updates and answers cost it: those in sums on one account, others added to it."""
         asked, account = self.evaluation if answers else None, self._account
-        for cost, times in ((self._cost, updates), *(asked.shared(answers) if asked is not None else ())):
+        for cost, times in (
+            (self._cost, updates),
+            *(asked.shared(answers) if asked is not None else ()),
+        ):
             account = account.spend(cost, times) if times else account
         found, apart = account.guarantee(), asked.costs(answers) if asked is not None else 0.0
-        return replace(found, epsilon_upper=math.nextafter(found.epsilon_upper + apart, math.inf)) if apart else found
+        return (
+            replace(found, epsilon_upper=math.nextafter(found.epsilon_upper + apart, math.inf))
+            if apart
+            else found
+        )
 
     def _worst(self) -> Guarantee:
         """Return what holds for every client: the guarantee of the most updates and most answers to evaluations."""
-        return replace(self._guarantee(_most(self.updates), _most(self.answers)), delta=self.plan.delta)
+        return replace(
+            self._guarantee(_most(self.updates), _most(self.answers)), delta=self.plan.delta
+        )
 
     def _tell(self, lines: Iterable[tuple[int, str]]) -> None:
         for level, line in lines:

@@ -1,7 +1,8 @@
 """What travels in a masked sum, and its bytes: canonical CBOR, refused unless it is exactly what would be written.
 
-Idea     what the server forwards and what a client answers are maps from clients' numbers to byte strings of one
-         length, beside bitmaps of n bits. What was read is written again and compared: there is one form of everything.
+Idea     what the server forwards and what a client answers are maps from clients' numbers to byte
+         strings of one length, beside bitmaps of n bits. What was read is written again and
+         compared: there is one form of everything.
 Symbols  U0, U1, U2 as in `quietbit.secagg.client`.
 Source   RFC 8949 (CBOR), section 4.2.1 (deterministic encoding).
 
@@ -25,14 +26,36 @@ from attrs import frozen
 from quietbit.errors import InvalidParameter, require
 from quietbit.secagg.identity import SIGNATURE_SIZE, verified
 from quietbit.secagg.keys import KEY_SIZE, SHARE_SIZE, check_public
-from quietbit.secagg.plan import CHOICE_SIZE, DEALT_SIZE, SEED_COMMITMENT_SIZE, ProtocolError, SumPlan, digest_of
+from quietbit.secagg.plan import (
+    CHOICE_SIZE,
+    DEALT_SIZE,
+    SEED_COMMITMENT_SIZE,
+    ProtocolError,
+    SumPlan,
+    digest_of,
+)
 from quietbit.target import MOST_CLIENTS
 
 __all__ = [
-    "ADVERTISED", "CONFIRMED", "MASKED", "Advertisement", "Roster", "Unmasking", "as_bytes", "check_signature",
-    "decode", "encode", "numbered", "pack_evidence", "pack_inbox", "read_places", "unpack_dealt", "unpack_evidence",
-    "unpack_inbox", "write_places",
-]  # fmt: skip
+    "ADVERTISED",
+    "CONFIRMED",
+    "MASKED",
+    "Advertisement",
+    "Roster",
+    "Unmasking",
+    "as_bytes",
+    "check_signature",
+    "decode",
+    "encode",
+    "numbered",
+    "pack_evidence",
+    "pack_inbox",
+    "read_places",
+    "unpack_dealt",
+    "unpack_evidence",
+    "unpack_inbox",
+    "write_places",
+]
 
 ADVERTISED = b"advertisement"  # what is signed
 MASKED = b"masked"
@@ -44,12 +67,16 @@ def as_bytes(*numbers: int) -> bytes:
     return struct.pack(f">{len(numbers)}I", *numbers)
 
 
-def check_signature(plan: SumPlan, number: int, purpose: bytes, message: bytes, signature: bytes) -> None:
+def check_signature(
+    plan: SumPlan, number: int, purpose: bytes, message: bytes, signature: bytes
+) -> None:
     """Refuse what the member of this number has not signed for this purpose."""
     if plan.members is None or not 1 <= number <= plan.clients:
         raise ProtocolError(f"Client {number} is not a member of this sum.")
     if not verified(plan.members[number - 1], purpose, message, signature):
-        raise ProtocolError(f"The signature of client {number} ({purpose.decode()}) is not genuine.")
+        raise ProtocolError(
+            f"The signature of client {number} ({purpose.decode()}) is not genuine."
+        )
 
 
 @final
@@ -81,13 +108,20 @@ class Advertisement:
             check_public(key)
         sizes = (len(self.seed), len(self.signature))
         expected = (SEED_COMMITMENT_SIZE, SIGNATURE_SIZE * plan.active)
-        require(sizes == expected, "length of the advertisement", sizes, "that of a commitment and a signature")
+        require(
+            sizes == expected,
+            "length of the advertisement",
+            sizes,
+            "that of a commitment and a signature",
+        )
         if plan.active:
             check_signature(plan, number, ADVERTISED, self.digest(plan, number), self.signature)
 
     def digest(self, plan: SumPlan, number: int) -> bytes:
         """Return what its signature is of."""
-        return digest_of(ADVERTISED, plan.context, as_bytes(number), self.sealing, self.masking, self.seed)
+        return digest_of(
+            ADVERTISED, plan.context, as_bytes(number), self.sealing, self.masking, self.seed
+        )
 
     def choice(self, plan: SumPlan, number: int) -> bytes:
         """Return what stands for it in the roster, and what the client's neighbours follow from."""
@@ -157,13 +191,18 @@ def unpack_inbox(plan: SumPlan, data: bytes) -> tuple[frozenset[int], dict[int, 
 
 
 def pack_evidence(
-    plan: SumPlan, arrived: Collection[int], confirmed: Mapping[int, bytes], masked: Mapping[int, bytes]
+    plan: SumPlan,
+    arrived: Collection[int],
+    confirmed: Mapping[int, bytes],
+    masked: Mapping[int, bytes],
 ) -> bytes:
     """Write U2, and in the active model who confirmed it, their signatures, and a table of signatures of U1."""
     return encode([plan.bitmap(arrived), plan.bitmap(confirmed), _join(confirmed), dict(masked)])
 
 
-def unpack_evidence(plan: SumPlan, data: bytes) -> tuple[frozenset[int], dict[int, bytes], dict[int, bytes]]:
+def unpack_evidence(
+    plan: SumPlan, data: bytes
+) -> tuple[frozenset[int], dict[int, bytes], dict[int, bytes]]:
     """Read `pack_evidence`."""
     arrived, confirmed, signatures, masked = _parts(data, 4, "lists and signatures")
     found = _cut(signatures, plan.from_bitmap(confirmed), SIGNATURE_SIZE, "signatures")
@@ -177,7 +216,9 @@ def write_places(places: Sequence[int]) -> bytes:
 
 def read_places(data: bytes, clients: int) -> tuple[int, ...]:
     """Read `write_places`; another number of places than of clients is refused."""
-    require(len(data) == 4 * clients, "length of the list of members", len(data), f"{4 * clients} bytes")
+    require(
+        len(data) == 4 * clients, "length of the list of members", len(data), f"{4 * clients} bytes"
+    )
     return struct.unpack(f"<{clients}I", data)
 
 
@@ -195,8 +236,12 @@ def decode(data: bytes, what: str) -> Any:
     try:
         found = cbor2.loads(data)
         fine = _plain(found) and encode(found) == data
-    except Exception as error:  # whatever the library says of bytes that it cannot read, or not write again
-        raise InvalidParameter(f"The {what} must be readable, and cannot be read ({type(error).__name__}).") from error
+    except (
+        Exception
+    ) as error:  # whatever the library says of bytes that it cannot read, or not write again
+        raise InvalidParameter(
+            f"The {what} must be readable, and cannot be read ({type(error).__name__})."
+        ) from error
     require(fine, what, "another form", "in canonical form")
     return found
 
@@ -228,7 +273,9 @@ def _cut(data: Any, who: Collection[int], size: int, what: str) -> dict[int, byt
     """Cut a byte string into ``size`` bytes for each client, in the order of their numbers."""
     fine = isinstance(data, bytes) and len(data) == size * len(who)
     require(fine, f"length of the {what}", "another", f"{size} bytes for each of {len(who)}")
-    return {number: data[size * place : size * (place + 1)] for place, number in enumerate(sorted(who))}
+    return {
+        number: data[size * place : size * (place + 1)] for place, number in enumerate(sorted(who))
+    }
 
 
 def _join(table: Mapping[int, bytes]) -> bytes:

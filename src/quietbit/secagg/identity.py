@@ -1,11 +1,14 @@
 """Who takes part in masked sums: long-term signing keys, and a list of them that an operator vouches for.
 
-Idea     a server that could invent clients, or put its own keys in the place of theirs, would see everything. So every
-         node has an Ed25519 key of its own, and a directory, signed by an operator whom the nodes' owners trust and
-         whose public key they have written down (pinned), says which keys belong to nodes. The server only carries it.
-         The operator must not be the server: what a directory is worth is that its members are distinct and real.
-Symbols  an identity is a private key; a member is a name and a public key; the operator is an identity, too.
-Source   RFC 8032 (Ed25519); Bonawitz et al. (CCS 2017), section 6.2, which needs such an infrastructure.
+Idea     a server that could invent clients, or put its own keys in the place of theirs, would see
+         everything. So every node has an Ed25519 key of its own, and a directory, signed by an
+         operator whom the nodes' owners trust and whose public key they have written down (pinned),
+         says which keys belong to nodes. The server only carries it. The operator must not be the
+         server: what a directory is worth is that its members are distinct and real.
+Symbols  an identity is a private key; a member is a name and a public key; the operator is an
+         identity, too.
+Source   RFC 8032 (Ed25519); Bonawitz et al. (CCS 2017), section 6.2, which needs such an
+         infrastructure.
 """
 
 from __future__ import annotations
@@ -23,7 +26,16 @@ from attrs import field, frozen
 
 from quietbit.errors import InvalidParameter, QuietbitError, require
 
-__all__ = ["PUBLIC_SIZE", "SIGNATURE_SIZE", "Directory", "Identity", "Member", "primitive", "read_file", "verified"]
+__all__ = [
+    "PUBLIC_SIZE",
+    "SIGNATURE_SIZE",
+    "Directory",
+    "Identity",
+    "Member",
+    "primitive",
+    "read_file",
+    "verified",
+]
 
 FORMAT = "quietbit-directory"
 VERSION = 1
@@ -44,8 +56,15 @@ class Identity:
 
     def __init__(self, private: bytes) -> None:
         """Take 32 private bytes."""
-        require(len(private) == PUBLIC_SIZE, "length of the private key", len(private), f"{PUBLIC_SIZE} bytes")
-        self._key: Any = primitive("asymmetric.ed25519").Ed25519PrivateKey.from_private_bytes(private)
+        require(
+            len(private) == PUBLIC_SIZE,
+            "length of the private key",
+            len(private),
+            f"{PUBLIC_SIZE} bytes",
+        )
+        self._key: Any = primitive("asymmetric.ed25519").Ed25519PrivateKey.from_private_bytes(
+            private
+        )
         self.public: bytes = bytes(self._key.public_key().public_bytes_raw())
 
     def __repr__(self) -> str:
@@ -68,21 +87,33 @@ class Identity:
     def save(self, path: str | os.PathLike[str]) -> None:
         """Write the private key to a new file that only its owner can read; nothing is overwritten."""
         forms = primitive("serialization")
-        data = self._key.private_bytes(forms.Encoding.PEM, forms.PrivateFormat.PKCS8, forms.NoEncryption())
+        data = self._key.private_bytes(
+            forms.Encoding.PEM, forms.PrivateFormat.PKCS8, forms.NoEncryption()
+        )
         try:
             with open(os.open(path, os.O_WRONLY | os.O_CREAT | os.O_EXCL, 0o600), "wb") as file:
                 file.write(data)
         except OSError as error:
-            raise QuietbitError(f"Cannot write the key {os.fspath(path)}: {error.strerror}.") from error
+            raise QuietbitError(
+                f"Cannot write the key {os.fspath(path)}: {error.strerror}."
+            ) from error
 
     @classmethod
     def load(cls, path: str | os.PathLike[str]) -> Identity:
         """Read what `save` wrote; a file that others than its owner can read is refused."""
         data = read_file(path, 4096, "key", PRIVATE)
         try:
-            return cls(bytes(primitive("serialization").load_pem_private_key(data, password=None).private_bytes_raw()))
+            return cls(
+                bytes(
+                    primitive("serialization")
+                    .load_pem_private_key(data, password=None)
+                    .private_bytes_raw()
+                )
+            )
         except Exception as error:  # the library has no one family of errors for what is not a key
-            raise InvalidParameter(f"{os.fspath(path)} must be a private Ed25519 key in PEM, and is none.") from error
+            raise InvalidParameter(
+                f"{os.fspath(path)} must be a private Ed25519 key in PEM, and is none."
+            ) from error
 
 
 class Member(NamedTuple):
@@ -111,7 +142,12 @@ class Directory:
         require(1 <= count <= MOST_MEMBERS, "number of members", count, f"from 1 to {MOST_MEMBERS}")
         for what in ("name", "key"):
             distinct = len({getattr(member, what) for member in members})
-            require(distinct == count, f"{what}s of the members", f"{count - distinct} twice", "all different")
+            require(
+                distinct == count,
+                f"{what}s of the members",
+                f"{count - distinct} twice",
+                "all different",
+            )
 
     @cached_property
     def _places(self) -> dict[bytes, int]:
@@ -146,14 +182,20 @@ class Directory:
             known = {"format", "version", "members", "signature"}
             if set(values) != known or (values["format"], values["version"]) != (FORMAT, VERSION):
                 raise ValueError("another format")
-            found = cls.of((entry["name"], bytes.fromhex(entry["key"])) for entry in values["members"])
+            found = cls.of(
+                (entry["name"], bytes.fromhex(entry["key"])) for entry in values["members"]
+            )
             signature = bytes.fromhex(values["signature"])
         except QuietbitError:
             raise
         except (ValueError, TypeError, KeyError, AttributeError) as error:
-            raise InvalidParameter("The directory must be one of quietbit's, and cannot be read.") from error
+            raise InvalidParameter(
+                "The directory must be one of quietbit's, and cannot be read."
+            ) from error
         genuine = verified(operator, b"directory", found._text(), signature)
-        require(genuine, "directory", "another", "signed by the operator whose key was written down")
+        require(
+            genuine, "directory", "another", "signed by the operator whose key was written down"
+        )
         return found
 
     @classmethod
@@ -189,14 +231,20 @@ def _bound(purpose: bytes, message: bytes) -> bytes:
 def read_file(path: str | os.PathLike[str], most: int, what: str, barred: int = 0) -> bytes:
     """Read a regular file of at most ``most`` bytes, none of whose permission bits are ``barred``."""
     try:
-        with os.fdopen(os.open(Path(path).expanduser(), os.O_RDONLY | os.O_NONBLOCK | os.O_CLOEXEC), "rb") as file:
+        with os.fdopen(
+            os.open(Path(path).expanduser(), os.O_RDONLY | os.O_NONBLOCK | os.O_CLOEXEC), "rb"
+        ) as file:
             mode = os.fstat(file.fileno()).st_mode
             require(stat.S_ISREG(mode), what, os.fspath(path), "a regular file")
             rule = "read (chmod go=)" if barred == PRIVATE else "write (chmod go-w)"
-            require(not mode & barred, what, os.fspath(path), f"a file that only its owner can {rule}")
+            require(
+                not mode & barred, what, os.fspath(path), f"a file that only its owner can {rule}"
+            )
             data = file.read(most + 1)
     except OSError as error:
-        raise QuietbitError(f"Cannot read the {what} {os.fspath(path)}: {error.strerror}.") from error
+        raise QuietbitError(
+            f"Cannot read the {what} {os.fspath(path)}: {error.strerror}."
+        ) from error
     require(len(data) <= most, f"size of the {what}", len(data), f"at most {most} bytes")
     return data
 

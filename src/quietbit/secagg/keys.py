@@ -1,16 +1,18 @@
 """The cryptography of a masked sum: key agreement, masks, sealed shares, and Shamir's sharing of a secret.
 
-Idea     two clients agree on a secret by X25519; HKDF turns it into a key for one purpose in one round; AES-256 in
-         counter mode expands a key into a mask; ChaCha20-Poly1305 seals shares, bound to who sends them to whom. A
-         shared secret is the value at 0 of a random polynomial of degree t - 1; any t values tell it, fewer nothing.
-Symbols  a mask is a vector of whole numbers below 2^32, used modulo 2^bits. Shares and secrets are modulo the prime
-         2^128 - 159, the last below 2^128; holder i has the value at i.
-Source   RFC 7748 (X25519), RFC 5869 (HKDF), NIST SP 800-38A (counter mode), RFC 8439 (ChaCha20-Poly1305); Shamir, "How
-         to share a secret" (CACM 1979).
+Idea     two clients agree on a secret by X25519; HKDF turns it into a key for one purpose in one
+         round; AES-256 in counter mode expands a key into a mask; ChaCha20-Poly1305 seals shares,
+         bound to who sends them to whom. A shared secret is the value at 0 of a random polynomial
+         of degree t - 1; any t values tell it, fewer nothing.
+Symbols  a mask is a vector of whole numbers below 2^32, used modulo 2^bits. Shares and secrets are
+         modulo the prime 2^128 - 159, the last below 2^128; holder i has the value at i.
+Source   RFC 7748 (X25519), RFC 5869 (HKDF), NIST SP 800-38A (counter mode), RFC 8439
+         (ChaCha20-Poly1305); Shamir, "How to share a secret" (CACM 1979).
 
-Every key is used once: a mask key expands one mask from counter 0, a sealing key seals one message with nonce 0. X25519
-reads several byte strings as one public key (the unused top bit, numbers above its prime): only the canonical one is
-accepted here, and both public keys of a pair go into every key that is derived from its secret.
+Every key is used once: a mask key expands one mask from counter 0, a sealing key seals one message
+with nonce 0. X25519 reads several byte strings as one public key (the unused top bit, numbers above
+its prime): only the canonical one is accepted here, and both public keys of a pair go into every
+key that is derived from its secret.
 """
 
 from __future__ import annotations
@@ -28,9 +30,22 @@ from quietbit.secagg.identity import primitive
 from quietbit.target import MOST_CLIENTS
 
 __all__ = [
-    "KEY_SIZE", "PRIME", "SHARE_SIZE", "Mask", "agree", "check_public", "derive", "expand", "new_private_key",
-    "new_secret", "open_sealed", "public_key", "recover", "seal", "share",
-]  # fmt: skip
+    "KEY_SIZE",
+    "PRIME",
+    "SHARE_SIZE",
+    "Mask",
+    "agree",
+    "check_public",
+    "derive",
+    "expand",
+    "new_private_key",
+    "new_secret",
+    "open_sealed",
+    "public_key",
+    "recover",
+    "seal",
+    "share",
+]
 
 KEY_SIZE = 32
 SECRET_SIZE = SHARE_SIZE = 16
@@ -55,12 +70,18 @@ def public_key(private: Secret) -> bytes:
 
 def check_public(public: bytes) -> None:
     """Refuse a public key of small order, of another length, or in another form than its canonical one."""
-    fine = isinstance(public, bytes) and len(public) == KEY_SIZE and int.from_bytes(public, "little") < FIELD
+    fine = (
+        isinstance(public, bytes)
+        and len(public) == KEY_SIZE
+        and int.from_bytes(public, "little") < FIELD
+    )
     require(fine, "public key", public, f"{KEY_SIZE} bytes of a number below 2^255 - 19")
     _probe(public)
 
 
-@lru_cache(maxsize=1 << 14)  # public: one process that plays server and clients asks for each of them again
+@lru_cache(
+    maxsize=1 << 14
+)  # public: one process that plays server and clients asks for each of them again
 def _probe(public: bytes) -> None:
     agree(_PROBE, public)
 
@@ -72,13 +93,17 @@ def agree(private: Secret, public: bytes) -> bytes:
         theirs = x25519.X25519PublicKey.from_public_bytes(public)
         return bytes(x25519.X25519PrivateKey.from_private_bytes(bytes(private)).exchange(theirs))
     except ValueError as error:
-        raise InvalidParameter("public key must be 32 bytes of a point of large order, got another.") from error
+        raise InvalidParameter(
+            "public key must be 32 bytes of a point of large order, got another."
+        ) from error
 
 
 def derive(secret: Secret, purpose: bytes, context: bytes) -> bytes:
     """Return a key of 32 bytes for one purpose in one context."""
     info = b"quietbit/secure/2/" + purpose + b"/" + context
-    hkdf = primitive("kdf.hkdf").HKDF(algorithm=primitive("hashes").SHA256(), length=32, salt=None, info=info)
+    hkdf = primitive("kdf.hkdf").HKDF(
+        algorithm=primitive("hashes").SHA256(), length=32, salt=None, info=info
+    )
     return bytes(hkdf.derive(bytes(secret)))
 
 
@@ -100,9 +125,13 @@ def open_sealed(key: bytes, sealed: bytes, context: bytes) -> bytes:
     from cryptography.exceptions import InvalidTag
 
     try:
-        return bytes(primitive("ciphers.aead").ChaCha20Poly1305(key).decrypt(_NONCE, sealed, context))
+        return bytes(
+            primitive("ciphers.aead").ChaCha20Poly1305(key).decrypt(_NONCE, sealed, context)
+        )
     except InvalidTag as error:
-        raise InvalidParameter("sealed shares must be genuine, got ones that fail their authentication.") from error
+        raise InvalidParameter(
+            "sealed shares must be genuine, got ones that fail their authentication."
+        ) from error
 
 
 def new_secret() -> bytes:
@@ -116,7 +145,9 @@ def share(secret: Secret, holders: Sequence[int], threshold: int) -> dict[int, b
     number = int.from_bytes(secret, "big")
     require(number < PRIME, "secret", "a number", "below the prime of the shares")
     threshold = check_int(threshold, "threshold", 1, len(holders))
-    fine = len(set(holders)) == len(holders) and all(1 <= holder <= MOST_CLIENTS for holder in holders)
+    fine = len(set(holders)) == len(holders) and all(
+        1 <= holder <= MOST_CLIENTS for holder in holders
+    )
     require(fine, "holders", "numbers", f"distinct whole numbers from 1 to {MOST_CLIENTS}")
     polynomial = [secrets.randbelow(PRIME) for _ in range(threshold - 1)] + [number]
     shares = {}
@@ -130,7 +161,12 @@ def share(secret: Secret, holders: Sequence[int], threshold: int) -> dict[int, b
 
 def recover(shares: Mapping[int, bytes], threshold: int) -> bytes:
     """Recover the secret from the first ``threshold`` of at least as many shares; refuse fewer."""
-    require(len(shares) >= threshold, "number of shares", len(shares), f"at least the threshold {threshold}")
+    require(
+        len(shares) >= threshold,
+        "number of shares",
+        len(shares),
+        f"at least the threshold {threshold}",
+    )
     holders = tuple(sorted(shares)[:threshold])
     values = [int.from_bytes(shares[holder], "big") for holder in holders]
     fine = all(len(shares[holder]) == SHARE_SIZE for holder in holders) and max(values) < PRIME

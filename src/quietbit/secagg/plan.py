@@ -1,14 +1,17 @@
 """What all parties of a masked sum agree on before it starts, and the bytes of a masked vector.
 
-Idea     n clients send codes 0 .. c, so sums are at most c n: ceil(log2(c n + 1)) bits per coordinate hold them (c = 1
-         for one bit), and masks live modulo that power of two. The threshold says how many must stay to the end. All of
-         it is in one digest (`SumPlan.context`), on which everything that clients derive or sign depends.
-Symbols  n = clients; t = threshold; d = dimension; b = bits; c = largest_code; k = neighbours, s = share_threshold;
-         C: clients that collude with the server. A masked vector is ceil(b (d + g) / 8) bytes after 24 of header; the
-         guard, g coordinates of at least 64 bits together, is zero in every vector: else a sum is known to be wrong.
-Source   Bonawitz et al., "Practical secure aggregation" (CCS 2017); Bell et al., "Secure single-server aggregation with
-         (poly)logarithmic overhead" (CCS 2020), whose clients choose their own neighbours in the active model.
-         docs/theory/masked-sums.md has both models of the server, and the proofs.
+Idea     n clients send codes 0 .. c, so sums are at most c n: ceil(log2(c n + 1)) bits per
+         coordinate hold them (c = 1 for one bit), and masks live modulo that power of two. The
+         threshold says how many must stay to the end. All of it is in one digest
+         (`SumPlan.context`), on which everything that clients derive or sign depends.
+Symbols  n = clients; t = threshold; d = dimension; b = bits; c = largest_code; k = neighbours, s =
+         share_threshold; C: clients that collude with the server. A masked vector is ceil(b (d + g)
+         / 8) bytes after 24 of header; the guard, g coordinates of at least 64 bits together, is
+         zero in every vector: else a sum is known to be wrong.
+Source   Bonawitz et al., "Practical secure aggregation" (CCS 2017); Bell et al., "Secure
+         single-server aggregation with (poly)logarithmic overhead" (CCS 2020), whose clients choose
+         their own neighbours in the active model. docs/theory/masked-sums.md has both models of the
+         server, and the proofs.
 """
 
 from __future__ import annotations
@@ -29,9 +32,19 @@ from quietbit.secagg.keys import KEY_SIZE, SHARE_SIZE, Mask
 from quietbit.target import MOST_CLIENTS
 
 __all__ = [
-    "CHOICE_SIZE", "COMMITMENT_SIZE", "DEALT_SIZE", "MASKED_HEADER_SIZE", "SEALED_SIZE", "ProtocolError", "ServerModel",
-    "SumPlan", "bits_for", "check_enough", "digest_of", "masked_size",
-]  # fmt: skip
+    "CHOICE_SIZE",
+    "COMMITMENT_SIZE",
+    "DEALT_SIZE",
+    "MASKED_HEADER_SIZE",
+    "SEALED_SIZE",
+    "ProtocolError",
+    "ServerModel",
+    "SumPlan",
+    "bits_for",
+    "check_enough",
+    "digest_of",
+    "masked_size",
+]
 
 MAGIC = b"QBSA"
 VERSION = 3
@@ -99,13 +112,15 @@ def _members(found: Iterable[bytes] | None) -> tuple[bytes, ...] | None:
 class SumPlan:
     """One masked sum: ``round_name`` is public, of 1 to 64 bytes, and never used twice.
 
-    ``members`` are the Ed25519 public keys of the clients, in the order of their numbers: with them the sum is secret
-    from a server that lies (active), and ``threshold`` must be more than two thirds of ``clients``. Without them the
-    server must follow the protocol (honest but curious), and more than half will do. ``threshold`` clients must send
-    their masked vector and help to unmask. ``terms`` say what is summed: a server that may lie could give others a
-    mechanism without noise, so they are required beside ``members``. ``neighbours`` makes keys and shares cheap for 100
-    clients and more: each draws as many others, which deals it masks and shares, and ``share_threshold`` of itself and
-    them recover its secrets; `exposure_upper` says how much is left to chance.
+    ``members`` are the Ed25519 public keys of the clients, in the order of their numbers: with them
+    the sum is secret from a server that lies (active), and ``threshold`` must be more than two
+    thirds of ``clients``. Without them the server must follow the protocol (honest but curious),
+    and more than half will do. ``threshold`` clients must send their masked vector and help to
+    unmask. ``terms`` say what is summed: a server that may lie could give others a mechanism
+    without noise, so they are required beside ``members``. ``neighbours`` makes keys and shares
+    cheap for 100 clients and more: each draws as many others, which deals it masks and shares, and
+    ``share_threshold`` of itself and them recover its secrets; `exposure_upper` says how much is
+    left to chance.
     """
 
     clients: int
@@ -129,12 +144,19 @@ class SumPlan:
         check_int(self.dimension, "dimension", 1, 2**40)
         check_int(self.largest_code, "largest_code", 1, MOST_CODE)
         given = (self.neighbours is None, self.share_threshold is None)
-        require(given[0] == given[1], "neighbours and share_threshold", given, "both given or both left out")
+        require(
+            given[0] == given[1],
+            "neighbours and share_threshold",
+            given,
+            "both given or both left out",
+        )
         if self.neighbours is not None:
             rule = f"left out below {SPARSE_FROM} clients, who all deal with each other"
             require(clients >= SPARSE_FROM, "neighbours", self.neighbours, rule)
             near = check_int(self.neighbours, "neighbours", 2, clients - 1)
-            check_int(self.share_threshold, "share_threshold", least_share_threshold(near), near + 1)
+            check_int(
+                self.share_threshold, "share_threshold", least_share_threshold(near), near + 1
+            )
         fine = isinstance(self.round_name, bytes) and 1 <= len(self.round_name) <= 64
         require(fine, "round_name", self.round_name, "1 to 64 bytes")
         require(isinstance(self.terms, bytes), "terms", type(self.terms).__name__, "bytes")
@@ -142,15 +164,29 @@ class SumPlan:
             found = self.members
             fine = all(isinstance(key, bytes) and len(key) == PUBLIC_SIZE for key in found)
             fine = fine and len(found) == len(set(found)) == clients
-            require(fine, "members", f"{len(found)} keys", f"{clients} different public keys, one for each client")
-            require(self.terms, "terms", "none", "given beside members: a description of the mechanism at least")
+            require(
+                fine,
+                "members",
+                f"{len(found)} keys",
+                f"{clients} different public keys, one for each client",
+            )
+            require(
+                self.terms,
+                "terms",
+                "none",
+                "given beside members: a description of the mechanism at least",
+            )
 
     @cached_property
     def context(self) -> bytes:
         """The digest of all public choices, bound into everything that clients derive or sign."""
         rest = self.neighbours or 0, self.share_threshold or 0, int(self.active)
-        numbers = struct.pack("<7Q", self.clients, self.threshold, self.dimension, self.largest_code, *rest)
-        return digest_of(b"plan", numbers, b"".join(self.members or ()), self.round_name, self.terms)
+        numbers = struct.pack(
+            "<7Q", self.clients, self.threshold, self.dimension, self.largest_code, *rest
+        )
+        return digest_of(
+            b"plan", numbers, b"".join(self.members or ()), self.round_name, self.terms
+        )
 
     @property
     def server(self) -> ServerModel:
@@ -189,8 +225,12 @@ class SumPlan:
             others = self.clients - 1
         else:
             others = self.neighbours
-        shares = DEALT_SIZE * others + SHARE_SIZE * (others + 1)  # that are dealt, and given up in the end
-        return self.advertisement_size + shares + self.payload_size + 2 * SIGNATURE_SIZE * self.active
+        shares = DEALT_SIZE * others + SHARE_SIZE * (
+            others + 1
+        )  # that are dealt, and given up in the end
+        return (
+            self.advertisement_size + shares + self.payload_size + 2 * SIGNATURE_SIZE * self.active
+        )
 
     @property
     def shares_needed(self) -> int:
@@ -201,8 +241,8 @@ class SumPlan:
     def most_colluders(self) -> int:
         """C: how many clients may collude with the server and learn nothing; with neighbours see `exposure_upper`.
 
-        Two sets of t that signed different lists have more members in common, and an honest client signs one list; of a
-        server that follows the protocol t - 1 hold too few shares.
+        Two sets of t that signed different lists have more members in common, and an honest client
+        signs one list; of a server that follows the protocol t - 1 hold too few shares.
         """
         if self.active:
             return 2 * self.threshold - self.clients - 1
@@ -219,7 +259,9 @@ class SumPlan:
             return 1.0
         if self.neighbours is None:
             return 0.0
-        return exposure_upper(self.clients, self.threshold, self.neighbours, self.shares_needed, bad, good)
+        return exposure_upper(
+            self.clients, self.threshold, self.neighbours, self.shares_needed, bad, good
+        )
 
     def chosen(self, number: int, choice: bytes) -> frozenset[int]:
         """Return the others that hold client ``number``'s shares: all, or `neighbours` that follow from its choice."""
@@ -227,12 +269,16 @@ class SumPlan:
             return frozenset(range(1, self.clients + 1)) - {number}
         return _chosen(self.context, self.clients, self.neighbours, number, choice)
 
-    def near(self, number: int, roster: Mapping[int, bytes]) -> tuple[frozenset[int], frozenset[int]]:
+    def near(
+        self, number: int, roster: Mapping[int, bytes]
+    ) -> tuple[frozenset[int], frozenset[int]]:
         """Return whom client ``number`` chose of a roster of choices, and who of it chose this client."""
         if self.neighbours is None:
             return (others := frozenset(roster) - {number}), others
         mine = self.chosen(number, roster[number]) & set(roster)
-        return mine, frozenset(i for i, choice in roster.items() if i != number and number in self.chosen(i, choice))
+        return mine, frozenset(
+            i for i, choice in roster.items() if i != number and number in self.chosen(i, choice)
+        )
 
     def roster_digest(self, roster: Mapping[int, bytes]) -> bytes:
         """Return the digest of the plan and of what everybody advertised: the description of the round."""
@@ -249,9 +295,19 @@ class SumPlan:
         """Return the set of a bitmap; one of another length, or with bits beyond the clients, is refused."""
         size = (self.clients + 7) // 8
         fine = isinstance(data, bytes) and len(data) == size
-        require(fine, "length of the list of clients", len(data) if isinstance(data, bytes) else None, f"{size} bytes")
+        require(
+            fine,
+            "length of the list of clients",
+            len(data) if isinstance(data, bytes) else None,
+            f"{size} bytes",
+        )
         marks = np.unpackbits(np.frombuffer(data, dtype=np.uint8), bitorder="little")
-        require(not marks[self.clients :].any(), "list of clients", "others", f"of clients 1 to {self.clients}")
+        require(
+            not marks[self.clients :].any(),
+            "list of clients",
+            "others",
+            f"of clients 1 to {self.clients}",
+        )
         return frozenset((np.flatnonzero(marks) + 1).tolist())
 
     def reduce(self, values: Mask) -> Mask:
@@ -263,23 +319,37 @@ class SumPlan:
         parts = [self._header(client)]
         words = values.astype("<u4", copy=False).view(np.uint8).reshape(-1, 4)
         for first in range(0, self.width, CHUNK):
-            spread = np.unpackbits(words[first : first + CHUNK], axis=1, count=self.bits, bitorder="little")
+            spread = np.unpackbits(
+                words[first : first + CHUNK], axis=1, count=self.bits, bitorder="little"
+            )
             parts.append(np.packbits(spread, bitorder="little").tobytes())
         return b"".join(parts)
 
     def unpack(self, client: int, data: bytes) -> Mask:
         """Read the masked vector of a client; anything but exactly what `pack` writes is refused."""
-        require(len(data) == self.payload_size, "length of the masked vector", len(data), f"{self.payload_size} bytes")
+        require(
+            len(data) == self.payload_size,
+            "length of the masked vector",
+            len(data),
+            f"{self.payload_size} bytes",
+        )
         head = data[:MASKED_HEADER_SIZE]
         require(head == self._header(client), "header of the masked vector", head, "this round's")
         body = np.frombuffer(data, dtype=np.uint8, offset=MASKED_HEADER_SIZE)
         used = self.bits * self.width % 8
-        require(not used or int(body[-1]) >> used == 0, "padding of the masked vector", int(body[-1]), "zero")
+        require(
+            not used or int(body[-1]) >> used == 0,
+            "padding of the masked vector",
+            int(body[-1]),
+            "zero",
+        )
         out = np.zeros(self.width, dtype=np.uint32)
         for first in range(0, self.width, CHUNK):
             count = min(CHUNK, self.width - first)
             start = first * self.bits // 8
-            spread = np.unpackbits(body[start:], count=count * self.bits, bitorder="little").reshape(count, self.bits)
+            spread = np.unpackbits(
+                body[start:], count=count * self.bits, bitorder="little"
+            ).reshape(count, self.bits)
             for bit in range(self.bits):
                 out[first : first + count] |= spread[:, bit].astype(np.uint32) << np.uint32(bit)
         return out
@@ -289,7 +359,9 @@ class SumPlan:
 
 
 @lru_cache(maxsize=1 << 14)
-def _chosen(context: bytes, clients: int, neighbours: int, number: int, choice: bytes) -> frozenset[int]:
+def _chosen(
+    context: bytes, clients: int, neighbours: int, number: int, choice: bytes
+) -> frozenset[int]:
     """Draw without replacement from words of SHAKE-256; words that would favour some are passed over."""
     name = digest_of(b"neighbours", context, number.to_bytes(4, "big"), choice)
     others = clients - 1

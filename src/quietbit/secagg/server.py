@@ -1,14 +1,16 @@
 """The server of a masked sum: it forwards, adds up, and removes masks; it learns the sum and who took part.
 
-Idea     pair masks cancel between clients that stayed; for one that left, its pair key is recovered from shares and its
-         half of the masks removed; for one that stayed, its own mask is removed. Too few answers: nothing is returned.
+Idea     pair masks cancel between clients that stayed; for one that left, its pair key is recovered
+         from shares and its half of the masks removed; for one that stayed, its own mask is
+         removed. Too few answers: nothing is returned.
 Symbols  U0, U1, U2 as in `client`.
 Source   Bonawitz et al. (CCS 2017), Figure 4.
 
-A sum is right or it is none. Every share is held against its dealer's commitment, every secret against what was
-advertised, and the guard of the sum must be zero. A share that was not dealt is left out and its holder named; a secret
-that is not the advertised one names its dealer, and ends the round. A client that masks other numbers than its codes is
-not seen: it shifts the sum, or spoils it.
+A sum is right or it is none. Every share is held against its dealer's commitment, every secret
+against what was advertised, and the guard of the sum must be zero. A share that was not dealt is
+left out and its holder named; a secret that is not the advertised one names its dealer, and ends
+the round. A client that masks other numbers than its codes is not seen: it shifts the sum, or
+spoils it.
 """
 
 from __future__ import annotations
@@ -33,9 +35,23 @@ from quietbit.secagg.client import (
     share_commitment,
     shares_digest,
 )
-from quietbit.secagg.codec import CONFIRMED, MASKED, Advertisement, Roster, Unmasking, check_signature
+from quietbit.secagg.codec import (
+    CONFIRMED,
+    MASKED,
+    Advertisement,
+    Roster,
+    Unmasking,
+    check_signature,
+)
 from quietbit.secagg.identity import Identity
-from quietbit.secagg.plan import COMMITMENT_SIZE, DEALT_SIZE, SEALED_SIZE, ProtocolError, SumPlan, check_enough
+from quietbit.secagg.plan import (
+    COMMITMENT_SIZE,
+    DEALT_SIZE,
+    SEALED_SIZE,
+    ProtocolError,
+    SumPlan,
+    check_enough,
+)
 
 __all__ = ["MaskedSum", "SumServer", "masked_sum"]
 
@@ -91,12 +107,17 @@ class SumServer:
         self._advertised = good
         choices = {number: one.choice(plan, number) for number, one in good.items()}
         self.description = plan.roster_digest(choices)
-        self._chosen = {number: plan.chosen(number, choice) & set(good) for number, choice in choices.items()}
+        self._chosen = {
+            number: plan.chosen(number, choice) & set(good) for number, choice in choices.items()
+        }
         near = {number: set(chosen) for number, chosen in self._chosen.items()}
         for number, chosen in self._chosen.items():
             for other in chosen:
                 near[other].add(number)
-        return {number: Roster(choices, {i: good[i] for i in sorted(others)}) for number, others in near.items()}
+        return {
+            number: Roster(choices, {i: good[i] for i in sorted(others)})
+            for number, others in near.items()
+        }
 
     def holders(self, number: int) -> frozenset[int]:
         """To whom a client must deal shares."""
@@ -104,9 +125,16 @@ class SumServer:
 
     def deal(self, dealt: Mapping[int, Mapping[int, bytes]]) -> dict[int, dict[int, bytes]]:
         """Return what to forward to each client of U1, from what each dealt; refuse below the threshold."""
-        require(set(dealt) <= set(self._advertised), "clients that dealt", sorted(dealt), "among those with keys")
+        require(
+            set(dealt) <= set(self._advertised),
+            "clients that dealt",
+            sorted(dealt),
+            "among those with keys",
+        )
         for dealer, parts in dealt.items():
-            fine = set(parts) == self._chosen[dealer] and all(len(data) == DEALT_SIZE for data in parts.values())
+            fine = set(parts) == self._chosen[dealer] and all(
+                len(data) == DEALT_SIZE for data in parts.values()
+            )
             if not fine:
                 self.liars[dealer] = "it has not dealt to exactly those whom it chose"
                 continue
@@ -127,11 +155,15 @@ class SumServer:
         """Take in one masked vector, and its signature of U1; a second one of the same client is refused."""
         plan = self._plan
         require(client in self._dealt, "client", client, "one of those who shared their secrets")
-        require(client not in self._arrived, "client", client, "one whose vector has not arrived yet")
+        require(
+            client not in self._arrived, "client", client, "one whose vector has not arrived yet"
+        )
         cut = plan.payload_size
         values = plan.unpack(client, data[:cut] if plan.active else data)
         if plan.active:
-            check_signature(plan, client, MASKED, shares_digest(plan, self.description, self._dealt), data[cut:])
+            check_signature(
+                plan, client, MASKED, shares_digest(plan, self.description, self._dealt), data[cut:]
+            )
             self._masked[client] = data[cut:]
         self._arrived.add(client)
         self._total += values
@@ -153,7 +185,10 @@ class SumServer:
             except QuietbitError as error:
                 self.liars[client] = str(error)
         self._enough(len(self._confirmed), "confirmed the lists")
-        return {client: self._confirmed[client] for client in sorted(self._confirmed)[: self._plan.threshold]}
+        return {
+            client: self._confirmed[client]
+            for client in sorted(self._confirmed)[: self._plan.threshold]
+        }
 
     def masked(self, client: int) -> dict[int, bytes]:
         """Return the signatures of U1 by those of U2 who dealt to a client, to send to it with `confirm`'s."""
@@ -166,7 +201,12 @@ class SumServer:
     def finish(self, answers: Mapping[int, Unmasking]) -> MaskedSum:
         """Return the sum over U2, from the answers of at least the threshold; refuse anything short of that."""
         u2 = self.arrived()
-        require(set(answers) <= u2, "clients that answered", sorted(answers), "among those whose vectors arrived")
+        require(
+            set(answers) <= u2,
+            "clients that answered",
+            sorted(answers),
+            "among those whose vectors arrived",
+        )
         self._enough(len(answers), "helped to unmask")
         plan = self._plan
         total = self._total.copy()
@@ -184,19 +224,31 @@ class SumServer:
                 self._lied(gone, "it dealt shares of another key than it advertised")
             for client in sorted(u2):
                 if client in self._dealt[gone] or gone in self._dealt[client]:
-                    key = pair_mask_key(self.description, gone, client, private, own, self._advertised[client].masking)
+                    key = pair_mask_key(
+                        self.description,
+                        gone,
+                        client,
+                        private,
+                        own,
+                        self._advertised[client].masking,
+                    )
                     mask = keys.expand(key, plan.width)
-                    # The client added this mask if its number is the smaller one, and subtracted it otherwise.
+                    # The client added this mask if its number is the smaller one, and subtracted it
+                    # otherwise.
                     if client < gone:
                         total = total - mask
                     else:
                         total = total + mask
         found = plan.reduce(total)
         if found[plan.dimension :].any():
-            raise ProtocolError("The guard of the sum is not zero: a vector was not masked as the protocol says.")
+            raise ProtocolError(
+                "The guard of the sum is not zero: a vector was not masked as the protocol says."
+            )
         return MaskedSum(found[: plan.dimension], tuple(sorted(u2)))
 
-    def _recover(self, shares: Mapping[int, Mapping[int, bytes]], dealer: int, kind: bytes) -> bytes:
+    def _recover(
+        self, shares: Mapping[int, Mapping[int, bytes]], dealer: int, kind: bytes
+    ) -> bytes:
         """Recover a secret from shares that its dealer committed to; whoever gave another is named and not counted."""
         plan = self._plan
         found = {}
@@ -206,18 +258,31 @@ class SumServer:
             if holder == dealer or self._committed(dealer, holder, kind, parts[dealer]):
                 found[holder] = parts[dealer]
             else:
-                self.liars[holder] = f"it gave a share of client {dealer}'s secret that it was not dealt"
-        check_enough(len(found), plan.shares_needed, f"clients gave a share of client {dealer}'s secret", self._named())
-        # A client's word on its own secret counts last: without it a false one cannot spoil what others hold.
+                self.liars[holder] = (
+                    f"it gave a share of client {dealer}'s secret that it was not dealt"
+                )
+        check_enough(
+            len(found),
+            plan.shares_needed,
+            f"clients gave a share of client {dealer}'s secret",
+            self._named(),
+        )
+        # A client's word on its own secret counts last: without it a false one cannot spoil what
+        # others hold.
         others = {holder: part for holder, part in found.items() if holder != dealer}
-        return keys.recover(others if len(others) >= plan.shares_needed else found, plan.shares_needed)
+        return keys.recover(
+            others if len(others) >= plan.shares_needed else found, plan.shares_needed
+        )
 
     def _committed(self, dealer: int, holder: int, kind: bytes, share: bytes) -> bool:
         data = self._dealt[dealer].get(holder)
         if data is None:
             return False
         start = SEALED_SIZE + (0 if kind == PAIR else COMMITMENT_SIZE)
-        return share_commitment(self.description, dealer, holder, kind, share) == data[start : start + COMMITMENT_SIZE]
+        return (
+            share_commitment(self.description, dealer, holder, kind, share)
+            == data[start : start + COMMITMENT_SIZE]
+        )
 
     def _lied(self, client: int, what: str) -> None:
         self.liars[client] = what
@@ -226,7 +291,9 @@ class SumServer:
     def _named(self) -> str:
         if not self.liars:
             return ""
-        return " Found out: " + "; ".join(f"client {number}: {what}" for number, what in sorted(self.liars.items()))
+        return " Found out: " + "; ".join(
+            f"client {number}: {what}" for number, what in sorted(self.liars.items())
+        )
 
     def _enough(self, count: int, what: str) -> None:
         check_enough(count, self._plan.threshold, f"clients {what}", self._named())
@@ -244,8 +311,8 @@ def masked_sum(
 ) -> MaskedSum:
     """Run a whole round in one process, with clients that leave at each stage: for simulations and tests.
 
-    ``codes`` holds the codes of each client, numbered from 1, and ``identities`` who they are, where the plan has
-    members. Fails with `ProtocolError` where a real round would.
+    ``codes`` holds the codes of each client, numbered from 1, and ``identities`` who they are,
+    where the plan has members. Fails with `ProtocolError` where a real round would.
     """
     own = identities or {}
     clients = {number: SumClient(plan, number, own.get(number)) for number in codes}
@@ -263,5 +330,8 @@ def masked_sum(
     if plan.active:
         confirmed = server.confirm({number: clients[number].confirm(u2) for number in sorted(left)})
     left -= set(gone_before_unmasking)
-    answers = {number: clients[number].unmask(u2, confirmed, server.masked(number)) for number in sorted(left)}
+    answers = {
+        number: clients[number].unmask(u2, confirmed, server.masked(number))
+        for number in sorted(left)
+    }
     return server.finish(answers)

@@ -1,17 +1,21 @@
 """The downlink: a round's outcome in a few kilobytes, which every holder of the last model replays.
 
-Idea     where all clients of a round keep the same k rotated coordinates, the mean of their releases is k numbers. The
-         server broadcasts these instead of the model; a client with the model of the previous round puts them back
-         into their rows, rotates, and takes the same step. The server steps from the bytes that it broadcasts, and
-         digests of the state before and after reveal any difference.
-Symbols  d parameters w, momentum buffer v; g: the mean of a round put back into d coordinates; a step is v <- mu v + g,
-         w <- w - eta v. r: the quantisation residual so far, on the p rotated coordinates.
-Source   docs/theory/shared-rows.md: why sharing rows does not change the account, and how it changes the error.
+Idea     where all clients of a round keep the same k rotated coordinates, the mean of their
+         releases is k numbers. The server broadcasts these instead of the model; a client with the
+         model of the previous round puts them back into their rows, rotates, and takes the same
+         step. The server steps from the bytes that it broadcasts, and digests of the state before
+         and after reveal any difference.
+Symbols  d parameters w, momentum buffer v; g: the mean of a round put back into d coordinates; a
+         step is v <- mu v + g, w <- w - eta v. r: the quantisation residual so far, on the p
+         rotated coordinates.
+Source   docs/theory/shared-rows.md: why sharing rows does not change the account, and how it
+         changes the error.
 
-State is float32, and a step is a fixed sequence of float32 operations, one rounding each, so that it has the same bits
-with any number of threads and any instruction set; so has `SharedRows.unproject`, the map from k numbers to d. A client
-does not trust a broadcast: its length follows from the mechanism and is checked before anything is read, and a state
-whose digest is not the one announced is reported instead of used, so that the full model is sent.
+State is float32, and a step is a fixed sequence of float32 operations, one rounding each, so that
+it has the same bits with any number of threads and any instruction set; so has
+`SharedRows.unproject`, the map from k numbers to d. A client does not trust a broadcast: its length
+follows from the mechanism and is checked before anything is read, and a state whose digest is not
+the one announced is reported instead of used, so that the full model is sent.
 """
 
 from __future__ import annotations
@@ -27,7 +31,14 @@ import attrs
 import numpy as np
 from numpy.typing import NDArray
 
-from quietbit.errors import InvalidParameter, InvalidPayload, check_int, check_real, refuse_payload, require
+from quietbit.errors import (
+    InvalidParameter,
+    InvalidPayload,
+    check_int,
+    check_real,
+    refuse_payload,
+    require,
+)
 from quietbit.kernel.transform import padded_size
 from quietbit.mechanism.abilities import SharedRows
 from quietbit.mechanism.base import Mechanism
@@ -36,7 +47,9 @@ __all__ = ["Broadcast", "Diverged", "Downlink", "OutOfStep", "Replica", "ServerS
 
 MAGIC = b"qbdn"
 VERSION = 1
-HEAD = struct.Struct("<4sBBHIIfff32s32s")  # magic, version, bits, zero, round, k, step size, momentum, scale, digests
+HEAD = struct.Struct(
+    "<4sBBHIIfff32s32s"
+)  # magic, version, bits, zero, round, k, step size, momentum, scale, digests
 FILE_HEAD = struct.Struct("<4sBBHIQ32s")  # magic, version, has momentum, zero, round, d, digest
 KINDS = {32: "<f4", 16: "<i2", 8: "<i1"}  # dtypes of broadcast numbers by bits
 BITS = tuple(KINDS)
@@ -96,20 +109,34 @@ class Broadcast:
         step = self.step
         count = self.codes.size
         given = (self.round, count, step.rate, step.momentum, self.scale, self.before, self.after)
-        return HEAD.pack(MAGIC, VERSION, self.bits, 0, *given) + self.codes.astype(KINDS[self.bits]).tobytes()
+        return (
+            HEAD.pack(MAGIC, VERSION, self.bits, 0, *given)
+            + self.codes.astype(KINDS[self.bits]).tobytes()
+        )
 
     @classmethod
     def from_bytes(cls, content: bytes, count: int) -> Broadcast:
         """Read a broadcast of ``count`` numbers; anything else is refused before it is unpacked."""
         if not HEAD.size <= len(content) <= HEAD.size + 4 * count:
-            refuse_payload("length of a broadcast", f"that of {count} numbers", f"{len(content)} bytes")
-        magic, version, bits, zero, number, many, rate, momentum, scale, before, after = HEAD.unpack_from(content)
+            refuse_payload(
+                "length of a broadcast", f"that of {count} numbers", f"{len(content)} bytes"
+            )
+        magic, version, bits, zero, number, many, rate, momentum, scale, before, after = (
+            HEAD.unpack_from(content)
+        )
         if (magic, version, zero) != (MAGIC, VERSION, 0):
-            refuse_payload("start of a broadcast", f"{MAGIC!r} of version {VERSION}", (magic, version))
+            refuse_payload(
+                "start of a broadcast", f"{MAGIC!r} of version {VERSION}", (magic, version)
+            )
         if bits not in KINDS or many != count or len(content) != HEAD.size + count * bits // 8:
-            refuse_payload("broadcast", f"{count} numbers", f"{many} of {bits} bits in {len(content)} bytes")
+            refuse_payload(
+                "broadcast", f"{count} numbers", f"{many} of {bits} bits in {len(content)} bytes"
+            )
         codes = np.frombuffer(content, dtype=KINDS[bits], offset=HEAD.size)
-        if not (0 <= scale <= LARGEST * (bits < 32) and bool((np.abs(codes.astype(np.float64)) <= LARGEST).all())):
+        if not (
+            0 <= scale <= LARGEST * (bits < 32)
+            and bool((np.abs(codes.astype(np.float64)) <= LARGEST).all())
+        ):
             refuse_payload("numbers of a broadcast", "at most 2^64 in magnitude", "others")
         try:
             step = ServerStep(rate, momentum)
@@ -130,7 +157,12 @@ class Replica:
         else:
             self.speed = _flat(speed, "speed")
         if self.speed is not None:
-            require(self.speed.size == self.weights.size, "size of speed", self.speed.size, f"{self.weights.size}")
+            require(
+                self.speed.size == self.weights.size,
+                "size of speed",
+                self.speed.size,
+                f"{self.weights.size}",
+            )
         self.round = check_int(round, "round", 0, 2**32 - 1)
         self.digest = self._digest()
 
@@ -142,27 +174,41 @@ class Replica:
             mechanism: the round's, with its shared rows (`Mechanism.for_round`).
 
         Raises:
-            OutOfStep: this is another state than the broadcast's, or the step led to another one. In the second case
-                the replica must not be used any more: its ``digest`` is empty.
+            OutOfStep: this is another state than the broadcast's, or the step led to another one.
+                In the second case the replica must not be used any more: its ``digest`` is empty.
         """
         found = Broadcast.from_bytes(content, SharedRows.of(mechanism).shared_rows)
         if found.round <= self.round or found.before != self.digest:
-            raise OutOfStep(f"A broadcast of round {found.round} needs the state before it, got round {self.round}.")
+            raise OutOfStep(
+                f"A broadcast of round {found.round} needs the state before it, got round {self.round}."
+            )
         self.take(found, mechanism)
         if self.digest != found.after:
             self.digest = b""
-            raise OutOfStep(f"The step of round {found.round} led to another model than the server's.")
+            raise OutOfStep(
+                f"The step of round {found.round} led to another model than the server's."
+            )
 
     def take(self, broadcast: Broadcast, mechanism: Mechanism) -> None:
         """Take a broadcast's step without comparing digests, as the server does with its own."""
-        mean = np.asarray(SharedRows.of(mechanism).unproject(broadcast.values().astype(np.float64)), dtype=np.float32)
-        require(mean.size == self.weights.size, "size of the model", self.weights.size, f"{mean.size}, the mechanism's")
+        mean = np.asarray(
+            SharedRows.of(mechanism).unproject(broadcast.values().astype(np.float64)),
+            dtype=np.float32,
+        )
+        require(
+            mean.size == self.weights.size,
+            "size of the model",
+            self.weights.size,
+            f"{mean.size}, the mechanism's",
+        )
         rate = np.float32(broadcast.step.rate)
         momentum = np.float32(broadcast.step.momentum)
         if broadcast.step.momentum and self.speed is None:
             self.speed = np.zeros_like(self.weights)
         hashes = [hashlib.sha256() for _ in self._parts()]
-        for start in range(0, mean.size, PIECE):  # one pass: a piece is stepped and hashed while it is in the cache
+        for start in range(
+            0, mean.size, PIECE
+        ):  # one pass: a piece is stepped and hashed while it is in the cache
             part = slice(start, start + PIECE)
             change = mean[part]
             if self.speed is not None:
@@ -186,7 +232,9 @@ class Replica:
     def write(self, file: IO[bytes]) -> None:
         """Write the state to an open file."""
         fast = self.speed is not None
-        file.write(FILE_HEAD.pack(MAGIC, VERSION, fast, 0, self.round, self.weights.size, self.digest))
+        file.write(
+            FILE_HEAD.pack(MAGIC, VERSION, fast, 0, self.round, self.weights.size, self.digest)
+        )
         for part in self._parts():
             file.write(part.data)
 
@@ -216,7 +264,11 @@ class Replica:
         return sum(part.nbytes for part in self._parts())
 
     def _parts(self) -> list[NDArray[Any]]:
-        return [part.astype("<f4", copy=False) for part in (self.weights, self.speed) if part is not None]
+        return [
+            part.astype("<f4", copy=False)
+            for part in (self.weights, self.speed)
+            if part is not None
+        ]
 
     def _digest(self, hashes: list[Any] | None = None) -> bytes:
         """Hash the round, the size and the hashes of weights and momentum, as little-endian bytes."""
@@ -224,7 +276,9 @@ class Replica:
             parts = [hashlib.sha256(part.data) for part in self._parts()]
         else:
             parts = hashes
-        head = FILE_HEAD.pack(MAGIC, VERSION, len(parts) - 1, 0, self.round, self.weights.size, bytes(32))
+        head = FILE_HEAD.pack(
+            MAGIC, VERSION, len(parts) - 1, 0, self.round, self.weights.size, bytes(32)
+        )
         return hashlib.sha256(head + b"".join(part.digest() for part in parts)).digest()
 
 
@@ -235,8 +289,8 @@ class Downlink:
     Args:
         weights: the flat float32 model that the run starts from.
         step: how a mean changes the model.
-        bits: per broadcast number: 32 for float32, or 16 or 8 with one scale per round. The rounding residual waits
-            in its rotated coordinate and is sent when that is kept again.
+        bits: per broadcast number: 32 for float32, or 16 or 8 with one scale per round. The
+            rounding residual waits in its rotated coordinate and is sent when that is kept again.
         log_bytes: how many bytes of broadcasts are kept for clients that missed rounds.
         round: the last round that changed the model.
     """
@@ -264,19 +318,26 @@ class Downlink:
     def advance(self, kept: Any, mechanism: Mechanism, number: int | None = None) -> bytes:
         """Take one round's step from the mean of its kept coordinates, and return its broadcast.
 
-        ``number`` is the round's and exceeds that of the last step; by default the next one. A step that would make the
-        model infinite or NaN is refused and not taken.
+        ``number`` is the round's and exceeds that of the last step; by default the next one. A step
+        that would make the model infinite or NaN is refused and not taken.
         """
         mean = np.asarray(kept, dtype=np.float32)
         rows = SharedRows.of(mechanism).shared_rows
         require(mean.shape == (rows,), "shape of the mean", mean.shape, f"({rows},)")
-        require(bool((np.abs(mean) <= LARGEST).all()), "mean of the round", "others", "at most 2^64 in magnitude")
+        require(
+            bool((np.abs(mean) <= LARGEST).all()),
+            "mean of the round",
+            "others",
+            "at most 2^64 in magnitude",
+        )
         scale = 0.0
         codes = mean
         if self.bits < 32:
             scale, codes = self._quantised(mean, mechanism)
         state = self.replica
-        number = check_int(state.round + 1 if number is None else number, "round", state.round + 1, 2**32 - 1)
+        number = check_int(
+            state.round + 1 if number is None else number, "round", state.round + 1, 2**32 - 1
+        )
         draft = Broadcast(number, self.step, self.bits, scale, codes, state.digest, b"")
         before = state.copy()
         state.take(draft, mechanism)
@@ -297,7 +358,9 @@ class Downlink:
         found = [content for number, content in self._log if number > round]
         return found if known and sum(map(len, found)) < self.replica.nbytes else None
 
-    def _quantised(self, mean: NDArray[np.float32], mechanism: Mechanism) -> tuple[float, NDArray[Any]]:
+    def _quantised(
+        self, mean: NDArray[np.float32], mechanism: Mechanism
+    ) -> tuple[float, NDArray[Any]]:
         places = SharedRows.of(mechanism).row_places()
         if self._left is None:
             self._left = np.zeros(padded_size(self.replica.weights.size), dtype=np.float32)
@@ -312,7 +375,9 @@ class Downlink:
         return float(scale), codes
 
 
-def replay_all(replica: Replica, broadcasts: Iterable[bytes], mechanism: Mechanism, run: bytes) -> None:
+def replay_all(
+    replica: Replica, broadcasts: Iterable[bytes], mechanism: Mechanism, run: bytes
+) -> None:
     """Bring a replica up to date from the broadcasts that it missed, in order; skip those that it has."""
     for content in broadcasts:
         number = Broadcast.from_bytes(content, SharedRows.of(mechanism).shared_rows).round
@@ -322,6 +387,11 @@ def replay_all(replica: Replica, broadcasts: Iterable[bytes], mechanism: Mechani
 
 def _flat(values: Any, name: str) -> NDArray[np.float32]:
     given = np.asarray(values)
-    require(given.ndim == 1 and given.dtype == np.float32, name, f"{given.ndim}-D {given.dtype}", "1-D float32")
+    require(
+        given.ndim == 1 and given.dtype == np.float32,
+        name,
+        f"{given.ndim}-D {given.dtype}",
+        "1-D float32",
+    )
     require(bool(np.isfinite(given).all()), name, "others", "finite numbers")
     return np.array(given, dtype=np.float32)

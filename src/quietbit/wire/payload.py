@@ -1,14 +1,16 @@
 """A payload: header, body and checksums, with one canonical form and every field checked on reading.
 
-Idea     every field of the header is fixed before an update is seen, so a server compares it with its own before it
-         reads anything else. Equal codes give equal bytes and different bytes mean different codes: lengths are exact,
-         padding bits are zero, floats are finite. The body is written in place, without a copy. Bytes, buffers, paths
-         and open files of another size than the mechanism's are refused before memory is allocated for them.
-Symbols  b = bits per code; d = number of codes, the dimension of the update (Skellam pads it to a power of two); the
-         body has ceil(b d / 8) bytes: version 1. A body without codes has b = 0 and a length given by its mechanism,
-         and a shorter header: version 2. P = the polynomial 0xEDB88320 (bit-reflected);
-         crc(A B) = crc(A) x^(8 |B|) + crc(B) modulo P.
-Source   docs/reference/wire_format.md has every byte, and what checksums detect; ISO 3309 for the polynomial.
+Idea     every field of the header is fixed before an update is seen, so a server compares it with
+         its own before it reads anything else. Equal codes give equal bytes and different bytes
+         mean different codes: lengths are exact, padding bits are zero, floats are finite. The body
+         is written in place, without a copy. Bytes, buffers, paths and open files of another size
+         than the mechanism's are refused before memory is allocated for them.
+Symbols  b = bits per code; d = number of codes, the dimension of the update (Skellam pads it to a
+         power of two); the body has ceil(b d / 8) bytes: version 1. A body without codes has b = 0
+         and a length given by its mechanism, and a shorter header: version 2. P = the polynomial
+         0xEDB88320 (bit-reflected); crc(A B) = crc(A) x^(8 |B|) + crc(B) modulo P.
+Source   docs/reference/wire_format.md has every byte, and what checksums detect; ISO 3309 for the
+         polynomial.
 """
 
 from __future__ import annotations
@@ -32,9 +34,20 @@ from quietbit.mechanism.base import FLOAT_BITS, WIDTHS, Body, Layout, Mechanism
 from quietbit.mechanism.registry import identity_of
 
 __all__ = [
-    "FLOAT_BITS", "HEADER_SIZE", "MAGIC", "SHORT_SIZE", "VERSIONS", "Body", "Header", "Payload", "build", "check_body",
-    "checksum", "joined", "read_body",
-]  # fmt: skip
+    "FLOAT_BITS",
+    "HEADER_SIZE",
+    "MAGIC",
+    "SHORT_SIZE",
+    "VERSIONS",
+    "Body",
+    "Header",
+    "Payload",
+    "build",
+    "check_body",
+    "checksum",
+    "joined",
+    "read_body",
+]
 
 MAGIC = b"QBIT"
 CODES = 1  # versions: a body of packed codes, a body that only its mechanism reads
@@ -66,7 +79,9 @@ class Header:
 
     layout: Layout
     identity: bytes = field()
-    fields: bytes = field(init=False, repr=False, eq=False)  # before the checksums, the same for every payload
+    fields: bytes = field(
+        init=False, repr=False, eq=False
+    )  # before the checksums, the same for every payload
     head: int = field(init=False, repr=False, eq=False)  # bytes of the header itself
     size: int = field(init=False, repr=False, eq=False)  # bytes of a payload
 
@@ -101,8 +116,8 @@ class Header:
     def parse(cls, data: bytes | memoryview) -> tuple[Header, int]:
         """Return the header and the body's checksum from the first bytes of a payload.
 
-        Refused: too few bytes, another magic or version, a header that fails its checksum, and fields that contradict
-        each other.
+        Refused: too few bytes, another magic or version, a header that fails its checksum, and
+        fields that contradict each other.
         """
         if len(data) < SHORT_SIZE:
             refuse_payload("length of the payload", f"at least {SHORT_SIZE} bytes", len(data))
@@ -117,17 +132,23 @@ class Header:
         name = bytes(data[START.size : end])
         body_checksum, header_checksum = SEALS.unpack_from(data, end)
         if zlib.crc32(memoryview(data)[: end + 4]) != header_checksum:
-            refuse_payload("checksum of the header", "that of the bytes before it", f"{header_checksum:#010x}")
+            refuse_payload(
+                "checksum of the header", "that of the bytes before it", f"{header_checksum:#010x}"
+            )
         if version == CODES:
             widths = WIDTHS
         else:
             widths = (0,)
         if bits not in widths:
-            refuse_payload("bits of the payload", "1 to 16, or 32" if version == CODES else "0", bits)
+            refuse_payload(
+                "bits of the payload", "1 to 16, or 32" if version == CODES else "0", bits
+            )
         if not 1 <= count <= MAX_DIMENSION:
             refuse_payload("dimension of the payload", f"from 1 to {MAX_DIMENSION}", count)
         if version == OPAQUE and not 1 <= length <= LONGEST_OPAQUE:
-            refuse_payload("length written in the payload", f"from 1 to {LONGEST_OPAQUE} bytes", length)
+            refuse_payload(
+                "length written in the payload", f"from 1 to {LONGEST_OPAQUE} bytes", length
+            )
         if version == CODES:
             layout = Layout.codes(bits, count)
         else:
@@ -183,7 +204,12 @@ class Payload:
 
     def codes(self) -> Codes:
         """Return the codes, flat: uint8, uint16, or uint32 holding the bit patterns of floats."""
-        require(self.header.layout.bits > 0, "payload", "one without codes", "that of a mechanism with codes")
+        require(
+            self.header.layout.bits > 0,
+            "payload",
+            "one without codes",
+            "that of a mechanism with codes",
+        )
         if self.header.layout.bits == FLOAT_BITS:
             return np.array(self.body.view("<u4"), dtype=np.uint32)
         return usual_kernel().unpack(self.body, self.header.layout.bits, self.header.layout.count)
@@ -209,7 +235,9 @@ def check_body(header: Header, body: Body, expected: int, threads: int = 1) -> N
     length = header.layout.size
     if body.size != length:
         what = "truncated" if body.size < length else "padded"
-        refuse_payload("length of the body", f"{length} bytes", f"{body.size} (the payload is {what})")
+        refuse_payload(
+            "length of the body", f"{length} bytes", f"{body.size} (the payload is {what})"
+        )
     found = checksum(body.data, threads)
     if found != expected:
         refuse_payload("checksum of the body", f"{expected:#010x}", f"{found:#010x}")
@@ -228,8 +256,9 @@ def check_body(header: Header, body: Body, expected: int, threads: int = 1) -> N
 def read_body(source: Any, header: Header, threads: int = 1) -> Body:
     """Return the checked body of one payload of the mechanism that ``header`` names.
 
-    ``source`` is bytes, any buffer of bytes, a path, or a file open for reading bytes that holds exactly one payload. A
-    bad payload, and a file that cannot be read, raises `InvalidPayload`; any other type raises `InvalidParameter`.
+    ``source`` is bytes, any buffer of bytes, a path, or a file open for reading bytes that holds
+    exactly one payload. A bad payload, and a file that cannot be read, raises `InvalidPayload`; any
+    other type raises `InvalidParameter`.
     """
     if isinstance(source, str | os.PathLike):
         try:
@@ -249,7 +278,9 @@ def read_body(source: Any, header: Header, threads: int = 1) -> Body:
             raise InvalidParameter(
                 f"payload must be bytes, a buffer, a path or an open file, got a {type(source).__name__}."
             ) from None
-        expected = header.expect(view[:HEADER_SIZE])  # of either version, to name what another mechanism sent
+        expected = header.expect(
+            view[:HEADER_SIZE]
+        )  # of either version, to name what another mechanism sent
         body = view[header.head :]
     if len(body) != header.layout.size:
         if len(body) > header.layout.size:
@@ -258,7 +289,9 @@ def read_body(source: Any, header: Header, threads: int = 1) -> Body:
             found = f"{header.head + len(body)} (it is truncated)"
         refuse_payload("size of the payload", f"{header.size} bytes", found)
     own = isinstance(body, bytes) or isinstance(body.obj, bytes)
-    kept = np.frombuffer(body if own else bytes(body), dtype=np.uint8)  # immutable, or a private copy
+    kept = np.frombuffer(
+        body if own else bytes(body), dtype=np.uint8
+    )  # immutable, or a private copy
     check_body(header, kept, expected, threads)
     return kept
 
@@ -267,7 +300,9 @@ def _read(file: Any, size: int) -> bytes:
     """Read up to ``size`` bytes; a pipe or a socket may deliver them in pieces."""
     data: bytes | str | None = file.read(size)
     if isinstance(data, str):
-        raise InvalidParameter("payload file must be open for reading bytes, got one open for text.")
+        raise InvalidParameter(
+            "payload file must be open for reading bytes, got one open for text."
+        )
     if data is None or len(data) in (0, size):
         return data or b""
     pieces = [data]

@@ -1,14 +1,17 @@
 """The uplink: a client turns an update into bytes, a server turns payloads into a mean.
 
-Idea     both ends are built from the same mechanism and share only the payload. Sending is one pass: the structure is
-         read as one vector, the mechanism writes its body, the header completes it. Receiving never unpacks payloads
-         into floats: a payload is checked completely, and then added to one integer per coordinate.
-         A client with ten times the examples may count ten times. Its payload does not say so: the number is public,
-         named by the owner's policy, and the server multiplies what it decodes, which costs no more privacy. Integer
-         sums have no weights, so payloads of equal weight share a sum, and weights are rounded to a few.
-Symbols  n_c: examples of a client; N: ``most``, beyond which weights do not grow, so that no claim moves a mean
-         without bound; w_c = min(n_c, N) / N, rounded to quarters of a power of two, from 2^-10 to 1.
-         (sum w)^2 / sum w^2: the effective cohort, whose plain mean is as noisy (Kish 1965).
+Idea     both ends are built from the same mechanism and share only the payload. Sending is one
+         pass: the structure is read as one vector, the mechanism writes its body, the header
+         completes it. Receiving never unpacks payloads into floats: a payload is checked
+         completely, and then added to one integer per coordinate. A client with ten times the
+         examples may count ten times. Its payload does not say so: the number is public, named by
+         the owner's policy, and the server multiplies what it decodes, which costs no more privacy.
+         Integer sums have no weights, so payloads of equal weight share a sum, and weights are
+         rounded to a few.
+Symbols  n_c: examples of a client; N: ``most``, beyond which weights do not grow, so that no claim
+         moves a mean without bound; w_c = min(n_c, N) / N, rounded to quarters of a power of two,
+         from 2^-10 to 1. (sum w)^2 / sum w^2: the effective cohort, whose plain mean is as noisy
+         (Kish 1965).
 """
 
 from __future__ import annotations
@@ -42,11 +45,22 @@ from quietbit.mechanism.base import (
 from quietbit.target import Unit
 from quietbit.wire.payload import Header, build, read_body
 
-__all__ = ["EXAMPLES", "Aggregator", "OnError", "Received", "Uplink", "effective", "pooled", "weight_of"]
+__all__ = [
+    "EXAMPLES",
+    "Aggregator",
+    "OnError",
+    "Received",
+    "Uplink",
+    "effective",
+    "pooled",
+    "weight_of",
+]
 
 OnError: TypeAlias = Literal["raise", "skip"]
 MAX_PAYLOADS = 2**24
-EXAMPLES = "num-examples"  # the metric by which Flower's apps report their number, and policies name it
+EXAMPLES = (
+    "num-examples"  # the metric by which Flower's apps report their number, and policies name it
+)
 STEPS = 4  # weights per power of two, and the least power
 SMALLEST = -10
 
@@ -66,13 +80,14 @@ class Received:
 class Uplink:
     """Both halves of the path from clients to server, for one mechanism.
 
-    ``like`` is an update of the structure to expect and to rebuild (a dict, list or tuple of numpy or torch arrays,
-    nested at will; the model's parameters will do); only shapes and types are kept. Without it any structure with the
-    right number of entries is sent, and a flat float64 vector is received. ``threads`` is the number of threads and
-    ``kernel`` the name of the implementation; neither changes a byte. ``max_payloads`` bounds the payloads of one mean.
-    ``unit`` is the privacy unit: where it is a sample, updates in half precision are refused, because the cost to a
-    sample (`privacy.cost.sample_share`) counts the roundings of float32, and two neighbouring means rounded to 11 or 8
-    bits can lie much further apart.
+    ``like`` is an update of the structure to expect and to rebuild (a dict, list or tuple of numpy
+    or torch arrays, nested at will; the model's parameters will do); only shapes and types are
+    kept. Without it any structure with the right number of entries is sent, and a flat float64
+    vector is received. ``threads`` is the number of threads and ``kernel`` the name of the
+    implementation; neither changes a byte. ``max_payloads`` bounds the payloads of one mean.
+    ``unit`` is the privacy unit: where it is a sample, updates in half precision are refused,
+    because the cost to a sample (`privacy.cost.sample_share`) counts the roundings of float32, and
+    two neighbouring means rounded to 11 or 8 bits can lie much further apart.
     """
 
     mechanism: Mechanism
@@ -104,22 +119,38 @@ class Uplink:
             structure = Structure.flat(dimension)
         else:
             structure = given
-        require(structure.size == dimension, "number of entries of `like`", structure.size, f"{dimension}")
+        require(
+            structure.size == dimension,
+            "number of entries of `like`",
+            structure.size,
+            f"{dimension}",
+        )
         workers = check_int(threads, "threads", 1, 1024)
         most = check_int(max_payloads, "max_payloads", 1, 2**31 - 1)
         if kernel:
             code = select(kernel, threads=workers)
         else:
             code = default_kernel(threads=workers)
-        self.__attrs_init__(mechanism, workers, most, kernel, Unit(unit), Header.of(mechanism), structure, given, code)
+        self.__attrs_init__(
+            mechanism,
+            workers,
+            most,
+            kernel,
+            Unit(unit),
+            Header.of(mechanism),
+            structure,
+            given,
+            code,
+        )
 
     def send(self, update: Any, rng: RandomBits | None = None) -> bytes:
         """Clip, randomise, pack and frame an update.
 
-        The update's arrays are float16, bfloat16, float32 or float64 and are clipped together, under one norm. ``rng``
-        is the operating system's by default. Refused before a random bit is drawn: a NaN or infinite entry, a wrong
-        number of entries, a structure other than ``like``. Tensors on a GPU are clipped and randomised there, with bits
-        that the GPU expands from a key of the operating system's; only the payload leaves it.
+        The update's arrays are float16, bfloat16, float32 or float64 and are clipped together,
+        under one norm. ``rng`` is the operating system's by default. Refused before a random bit is
+        drawn: a NaN or infinite entry, a wrong number of entries, a structure other than ``like``.
+        Tensors on a GPU are clipped and randomised there, with bits that the GPU expands from a key
+        of the operating system's; only the payload leaves it.
         """
         parts, there = self._parts(update)
         if there:
@@ -128,13 +159,15 @@ class Uplink:
             kernel = self._kernel
         chosen = rng if rng is not None else device_rng() if there else secure_rng()
         check_rng(chosen)
-        return build(self.header, partial(self.mechanism.write, parts, chosen, kernel), self.threads)
+        return build(
+            self.header, partial(self.mechanism.write, parts, chosen, kernel), self.threads
+        )
 
     def send_samples(self, gradients: Iterable[Any], rng: RandomBits | None = None) -> bytes:
         """Randomise, pack and frame the mean of per-sample gradients, for sample-level privacy with kept coordinates.
 
-        Every gradient has the structure of an update and is projected and clipped separately; price the release with
-        their number. Refused for mechanisms that clip means.
+        Every gradient has the structure of an update and is projected and clipped separately; price
+        the release with their number. Refused for mechanisms that clip means.
         """
         found = [self._parts(one) for one in gradients]
         here = not any(there for _, there in found)
@@ -158,8 +191,13 @@ class Uplink:
         parts, there = flatten(update, self._like)
         size = sum(math.prod(part.shape) for part in parts)
         if size != self.structure.size:
-            raise InvalidParameter.of("number of entries of the update", f"{self.structure.size}", size)
-        if self.unit is Unit.SAMPLE and not {dtype_name(part) for part in parts} <= {"float32", "float64"}:
+            raise InvalidParameter.of(
+                "number of entries of the update", f"{self.structure.size}", size
+            )
+        if self.unit is Unit.SAMPLE and not {dtype_name(part) for part in parts} <= {
+            "float32",
+            "float64",
+        }:
             rule = "float32 or float64 where samples are protected"
             raise InvalidParameter.of("type of the update", rule, "half precision")
         return parts, there
@@ -167,8 +205,9 @@ class Uplink:
     def receive(self, payloads: Iterable[Any], on_error: OnError = "raise") -> Any:
         """Return the mean of the updates in a stream of payloads, read once.
 
-        Each is bytes, a buffer, a path, or a file open for reading bytes. A bad one raises `InvalidPayload`, or is left
-        out with ``on_error="skip"``; a stream without a valid payload is refused.
+        Each is bytes, a buffer, a path, or a file open for reading bytes. A bad one raises
+        `InvalidPayload`, or is left out with ``on_error="skip"``; a stream without a valid payload
+        is refused.
         """
         return self.collect(payloads, on_error).mean
 
@@ -203,9 +242,9 @@ class _Sum:
 class Aggregator:
     """A streaming mean: `add` payloads as they arrive, and ask for `mean` when enough have.
 
-    Memory is one integer per coordinate (32 bits for one-bit mechanisms, else 64) for every weight that occurs, and up
-    to fifteen waiting one-bit payloads. Payloads carry neither a client's name nor a round: keeping one payload per
-    client is the caller's task. Not thread-safe.
+    Memory is one integer per coordinate (32 bits for one-bit mechanisms, else 64) for every weight
+    that occurs, and up to fifteen waiting one-bit payloads. Payloads carry neither a client's name
+    nor a round: keeping one payload per client is the caller's task. Not thread-safe.
     """
 
     __slots__ = ("_sums", "_uplink", "count", "refused")
@@ -248,15 +287,21 @@ class Aggregator:
         """Add a stream of payloads; ``on_error`` decides whether a bad one is skipped and counted, or raises."""
         choices = get_args(OnError)
         require(on_error in choices, "on_error", on_error, "one of " + ", ".join(choices))
-        if isinstance(payloads, bytes | bytearray | memoryview | str) or not isinstance(payloads, Iterable):
+        if isinstance(payloads, bytes | bytearray | memoryview | str) or not isinstance(
+            payloads, Iterable
+        ):
             found = type(payloads).__name__
-            raise InvalidParameter(f"payloads: expected a list or another iterable of payloads, got {found}.")
+            raise InvalidParameter(
+                f"payloads: expected a list or another iterable of payloads, got {found}."
+            )
         for place, payload in enumerate(payloads):
             try:
                 self.add(payload)
             except InvalidPayload as error:
                 if on_error == "raise":
-                    raise type(error)(f"Payload {place} of the stream is not valid: {error}") from error
+                    raise type(error)(
+                        f"Payload {place} of the stream is not valid: {error}"
+                    ) from error
 
     def mean(self) -> Any:
         """Return the mean of the payloads so far, in the structure of the updates; refuse if there are none."""
@@ -271,7 +316,10 @@ class Aggregator:
 
     def kept(self) -> FloatVector:
         """Return the mean on the rows that all clients of the round keep, for a broadcast (`Downlink`)."""
-        means = [(share, rows_accumulator(part.settled()).kept(part.count)) for share, part in self._shares()]
+        means = [
+            (share, rows_accumulator(part.settled()).kept(part.count))
+            for share, part in self._shares()
+        ]
         if len(means) == 1:
             return means[0][1]
         return np.asarray(sum(share * mean for share, mean in means))
@@ -286,9 +334,13 @@ class Aggregator:
     def _shares(self) -> list[tuple[float, _Sum]]:
         """Return every sum with its share of the mean; refuse if there are none."""
         if not self.count:
-            raise InvalidPayload(f"A mean needs at least one valid payload, got none ({self.refused} were refused).")
+            raise InvalidPayload(
+                f"A mean needs at least one valid payload, got none ({self.refused} were refused)."
+            )
         total = self.weight
-        return [(weight * part.count / total, part) for weight, part in self._sums.items() if part.count]
+        return [
+            (weight * part.count / total, part) for weight, part in self._sums.items() if part.count
+        ]
 
 
 def weight_of(examples: Any, most: int | None) -> float:
@@ -300,8 +352,14 @@ def weight_of(examples: Any, most: int | None) -> float:
     if most is None:
         return 1.0
     if not isinstance(examples, int | float) or not 1 <= examples < math.inf:
-        refuse_payload("number of examples", "told, and at least 1, where releases are weighted by it", examples)
-    return float(2.0 ** (max(STEPS * SMALLEST, round(STEPS * math.log2(min(examples, most) / most))) / STEPS))
+        refuse_payload(
+            "number of examples",
+            "told, and at least 1, where releases are weighted by it",
+            examples,
+        )
+    return float(
+        2.0 ** (max(STEPS * SMALLEST, round(STEPS * math.log2(min(examples, most) / most))) / STEPS)
+    )
 
 
 def effective(weights: Iterable[float]) -> float:

@@ -1,7 +1,7 @@
 """The auditor's lower bound, its verdict, and what it asks of a mechanism; the faults it catches are in tests/attack.
 
-The lower bounds hold with confidence 1 - 1e-9 (two per pair of updates, split evenly), so a correct mechanism
-fails one of these with a probability of at most 1e-9.
+The lower bounds hold with confidence 1 - 1e-9 (two per pair of updates, split evenly), so a correct
+mechanism fails one of these with a probability of at most 1e-9.
 """
 
 from __future__ import annotations
@@ -28,14 +28,17 @@ from unit.mechanism.makers import design
 
 SURE = 1 - 1e-9
 
-# One coordinate, zero-out: the claim log((1 + e^eps)/2) is attained, so there is nothing to hide behind.
+# One coordinate, zero-out: the claim log((1 + e^eps)/2) is attained, so there is nothing to hide
+# behind.
 HONEST = InterpolatedMVU(design(2, 1, 3.0), Ball(Norm.L1, 1.0, 1))
 
 
 @pytest.mark.long  # a tenth is caught in tests/attack/test_audit_power.py
 def test_a_sampler_twenty_percent_too_revealing_is_caught() -> None:
     rng = seeded_rng(seed(41))
-    found = audit(stronger(HONEST, 1.2), Adjacency.ZERO_OUT, rng=rng, delta=0.0, samples=1800, confidence=SURE)
+    found = audit(
+        stronger(HONEST, 1.2), Adjacency.ZERO_OUT, rng=rng, delta=0.0, samples=1800, confidence=SURE
+    )
     assert found.verdict == "failed"
     assert found.failures
     assert found.epsilon_upper == HONEST.privacy(Adjacency.ZERO_OUT).epsilon(0.0)
@@ -53,7 +56,14 @@ def test_the_honest_one_is_not_and_the_bound_is_near() -> None:
 def test_noise_of_a_fifth_of_its_size_exceeds_the_claimed_epsilon() -> None:
     """Its lower bound alone does: the Gaussian's account leaves little room."""
     cheat = stronger(Gaussian(Ball(Norm.L2, 1.0, 1), 1.0), 5.0)
-    found = audit(cheat, Adjacency.ZERO_OUT, rng=seeded_rng(seed(60)), delta=0.05, samples=500, confidence=SURE)
+    found = audit(
+        cheat,
+        Adjacency.ZERO_OUT,
+        rng=seeded_rng(seed(60)),
+        delta=0.05,
+        samples=500,
+        confidence=SURE,
+    )
     assert found.epsilon_lower > found.epsilon_upper
     assert found.failures[0].startswith("epsilon: at least")
 
@@ -69,27 +79,41 @@ def test_it_finds_a_good_part_of_a_gaussians_epsilon() -> None:
 def test_an_adjacency_may_be_a_word() -> None:
     """The word was checked, and the pairs then taken for those of zero-out."""
     given: dict[str, Any] = {"delta": 0.0, "samples": 400, "confidence": SURE}
-    word, member = (audit(HONEST, one, rng=seeded_rng(5), **given) for one in ("replace-one", Adjacency.REPLACE_ONE))
+    word, member = (
+        audit(HONEST, one, rng=seeded_rng(5), **given)
+        for one in ("replace-one", Adjacency.REPLACE_ONE)
+    )
     assert word == member
 
 
 def test_an_uplink_with_a_structure_is_audited_like_its_mechanism() -> None:
     mechanism = Gaussian(Ball(Norm.L2, 1.0, 4), 0.5)
     uplink = Uplink(mechanism, like={"a": np.zeros((2, 2), dtype=np.float16)})
-    found = [audit(one, Adjacency.ZERO_OUT, rng=seeded_rng(3), samples=100) for one in (mechanism, uplink)]
+    found = [
+        audit(one, Adjacency.ZERO_OUT, rng=seeded_rng(3), samples=100)
+        for one in (mechanism, uplink)
+    ]
     assert found[0] == found[1]
 
 
 def test_progress_is_told() -> None:
     told: list[tuple[float, str]] = []
     mechanism = Gaussian(Ball(Norm.L2, 1.0, 2), 0.5)
-    audit(mechanism, Adjacency.ZERO_OUT, rng=seeded_rng(1), samples=100, progress=lambda *one: told.append(one))
+    audit(
+        mechanism,
+        Adjacency.ZERO_OUT,
+        rng=seeded_rng(1),
+        samples=100,
+        progress=lambda *one: told.append(one),
+    )
     assert [fraction for fraction, _ in told] == sorted(fraction for fraction, _ in told)
     assert told[-1] == (1.0, "done")
     assert {"zero", "outside the ball"} <= {message for _, message in told}
 
 
-USUAL = Audit(0.5, 1.0, 0.0, Adjacency.ZERO_OUT, 0.99, 400, 0.1, 5.0, (Finding("means", 0.4, "fine"),))
+USUAL = Audit(
+    0.5, 1.0, 0.0, Adjacency.ZERO_OUT, 0.99, 400, 0.1, 5.0, (Finding("means", 0.4, "fine"),)
+)
 
 
 @pytest.mark.parametrize(
@@ -125,7 +149,8 @@ def test_what_is_detectable_is_detected_nine_times_in_ten() -> None:
 
 
 @pytest.mark.parametrize(
-    "changed", [{"samples": 10}, {"confidence": 0.3}, {"confidence": 1.0}, {"delta": -1.0}, {"rng": 3}]
+    "changed",
+    [{"samples": 10}, {"confidence": 0.3}, {"confidence": 1.0}, {"delta": -1.0}, {"rng": 3}],
 )
 def test_refusals(changed: dict[str, Any]) -> None:
     usual: dict[str, Any] = {"rng": seeded_rng(1), "samples": 100}
@@ -153,7 +178,9 @@ class Claiming(Wrapper, RoughMoments):
         return mean + self.mean, variance * self.spread
 
 
-@pytest.mark.parametrize("claim", [{"mean": math.nan}, {"spread": math.inf}, {"spread": -1.0}, {"moment_error": 2.0}])
+@pytest.mark.parametrize(
+    "claim", [{"mean": math.nan}, {"spread": math.inf}, {"spread": -1.0}, {"moment_error": 2.0}]
+)
 def test_claims_that_are_none_are_refused(claim: dict[str, float]) -> None:
     inner = Gaussian(Ball(Norm.L2, 1.0, 2), 0.5)
 
@@ -174,5 +201,7 @@ def test_a_mechanism_may_say_how_good_its_moments_are() -> None:
             mechanism = Claiming(inner, spread=1.2, moment_error=error)
             send, receive = Uplink(inner).send, Uplink(inner).receive
 
-        verdicts.append(audit(Standing(), Adjacency.ZERO_OUT, rng=seeded_rng(1), samples=100).passed)  # type: ignore[arg-type]
+        verdicts.append(
+            audit(Standing(), Adjacency.ZERO_OUT, rng=seeded_rng(1), samples=100).passed
+        )  # type: ignore[arg-type]
     assert verdicts == [False, True]

@@ -14,7 +14,9 @@ from quietbit_lab.auditor.checks import bernstein_limit, bernstein_tail, lower_l
 @pytest.mark.parametrize("trials", [30, 1000])
 @pytest.mark.parametrize("chance", [0.5, 0.02, 0.98])
 @pytest.mark.parametrize("doubt", [1e-3, 1e-9])
-def test_a_binomial_exceeds_its_limits_with_no_more_than_the_doubt(trials: int, chance: float, doubt: float) -> None:
+def test_a_binomial_exceeds_its_limits_with_no_more_than_the_doubt(
+    trials: int, chance: float, doubt: float
+) -> None:
     mean, variance = trials * chance, trials * chance * (1 - chance)
     limit = bernstein_limit(variance, max(chance, 1 - chance), doubt)
     assert stats.binom.sf(math.ceil(mean + limit) - 1, trials, chance) <= doubt
@@ -33,4 +35,6 @@ def test_limit_and_tail_are_inverse_to_one_another() -> None:
         limit = bernstein_limit(variance, reach, doubt)
         assert math.exp(bernstein_tail(limit, variance, reach)) == pytest.approx(doubt)
     assert bernstein_tail(-1.0, 1.0, 1.0) == 0.0
-    assert bernstein_limit(np.array([1.0, 4.0]), 0.0, 0.01).tolist() == pytest.approx([3.0349, 6.0697], abs=1e-3)
+    assert bernstein_limit(np.array([1.0, 4.0]), 0.0, 0.01).tolist() == pytest.approx(
+        [3.0349, 6.0697], abs=1e-3
+    )

@@ -26,7 +26,10 @@ def test_all_directions_are_tried() -> None:
     """Whichever update makes the statistic larger, and whichever is the rare one."""
     rng = np.random.default_rng(1)
     rare, often = (rng.random(4000) < 0.01).astype(float), (rng.random(4000) < 0.4).astype(float)
-    found = [ratio_lower(*pair, 0.0, 1e-6) for pair in ((often, rare), (rare, often), (-often, -rare), (-rare, -often))]
+    found = [
+        ratio_lower(*pair, 0.0, 1e-6)
+        for pair in ((often, rare), (rare, often), (-often, -rare), (-rare, -often))
+    ]
     assert min(found) > 2.0
     assert max(found) < math.log(0.45 / 0.005)
 
@@ -44,7 +47,12 @@ def test_what_is_detectable_is_found_by_randomised_response_nine_times_in_ten(cl
     likely = 1 / (1 + math.exp(-epsilon))
     rng = np.random.default_rng(3)
     tries = [
-        ratio_lower((rng.random(samples) < likely) * 1.0, (rng.random(samples) < 1 - likely) * 1.0, 0.0, doubt)
+        ratio_lower(
+            (rng.random(samples) < likely) * 1.0,
+            (rng.random(samples) < 1 - likely) * 1.0,
+            0.0,
+            doubt,
+        )
         for _ in range(40)
     ]
     assert sum(found > claim for found in tries) >= 36

@@ -25,7 +25,9 @@ def test_the_mean_is_linear_for_an_unbiased_design(levels: int) -> None:
 def test_at_a_level_the_law_is_the_row() -> None:
     mechanism = DitheredMVU(table(5, 2, 2.0), Ball(Norm.L1, 1.0, 4))
     for i, x in enumerate(np.linspace(0, 1, 5)):
-        assert np.allclose(mechanism.distribution(2 * x - 1), mechanism.design.probabilities[i], rtol=1e-12)
+        assert np.allclose(
+            mechanism.distribution(2 * x - 1), mechanism.design.probabilities[i], rtol=1e-12
+        )
 
 
 @pytest.mark.parametrize("norm", Norm)
@@ -37,11 +39,17 @@ def test_the_account_is_the_theorem_at_the_reach(norm: Norm, levels: int) -> Non
     for adjacency in Adjacency:
         curve = theorem(mechanism.design, mechanism.reach, adjacency)
         for alpha in (1.5, 2.0, 30.0):
-            assert curve.rdp(alpha) <= mechanism.privacy(adjacency).rdp(alpha) <= curve.rdp(alpha) * (1 + 1e-7) + 1e-7
+            assert (
+                curve.rdp(alpha)
+                <= mechanism.privacy(adjacency).rdp(alpha)
+                <= curve.rdp(alpha) * (1 + 1e-7) + 1e-7
+            )
 
 
 def test_more_levels_shorten_the_reach() -> None:
-    reaches = [DitheredMVU(design(levels, 1, 2.0), Ball(Norm.L2, 1.0, 1000)).reach for levels in (3, 9, 33)]
+    reaches = [
+        DitheredMVU(design(levels, 1, 2.0), Ball(Norm.L2, 1.0, 1000)).reach for levels in (3, 9, 33)
+    ]
     assert reaches[0] > reaches[1] > reaches[2] > 0.5
     alone = DitheredMVU(design(3, 1, 2.0), Ball(Norm.L2, 1.0, 1))
     assert alone.reach == pytest.approx(0.5)  # one coordinate never leaves [0, 1]
@@ -50,7 +58,11 @@ def test_more_levels_shorten_the_reach() -> None:
 def test_an_extreme_coordinate_stays_on_the_outermost_level() -> None:
     """At radius 0.7 scaling rounds; the code of a boundary coordinate must follow the last row."""
     mechanism = DitheredMVU(design(4, 1, 20.0), Ball(Norm.L2, 0.7, 1))
-    codes = [int(encode(mechanism, np.array([0.7]), rng)[0]) for rng in [seeded_rng(1)] for _ in range(200)]
+    codes = [
+        int(encode(mechanism, np.array([0.7]), rng)[0])
+        for rng in [seeded_rng(1)]
+        for _ in range(200)
+    ]
     assert set(codes) == {1}  # the other symbol has probability below 1e-3 here
     assert mechanism.design.probabilities[-1, 0] < 5e-3
 

@@ -19,7 +19,10 @@ def test_the_reference_is_the_centre_of_the_table():
 @pytest.mark.parametrize("adjacency", list(Adjacency))
 def test_the_radius_enters_squared_for_l2_and_plainly_for_l1(levels, adjacency):
     design = rough(levels, 2, 4.0, 1)
-    small, large = dithered_l2_cost(design, 0.5, adjacency), dithered_l2_cost(design, 1.0, adjacency)
+    small, large = (
+        dithered_l2_cost(design, 0.5, adjacency),
+        dithered_l2_cost(design, 1.0, adjacency),
+    )
     assert large.rdp(5.0) == pytest.approx(4 * small.rdp(5.0), rel=1e-12)
     pure = [dithered_l1_cost(design, radius, adjacency).pure_epsilon() for radius in (0.5, 1.0)]
     assert pure[1] == pytest.approx(2 * pure[0], rel=1e-12)

@@ -20,7 +20,11 @@ BALL = Ball(Norm.L1, 2.0, 5)
 
 def divergence(shift: float, alpha: float) -> float:
     """D_alpha between Laplace laws of scale 1, by quadrature."""
-    density = lambda x: np.exp(alpha * stats.laplace.logpdf(x, shift) + (1 - alpha) * stats.laplace.logpdf(x))  # noqa: E731
+
+    def density(x: float) -> float:
+        shifted = alpha * stats.laplace.logpdf(x, shift)
+        return float(np.exp(shifted + (1 - alpha) * stats.laplace.logpdf(x)))
+
     edges = [-60.0, 0.0, shift, 60.0 + shift]
     total = sum(integrate.quad(density, a, b, epsabs=1e-13)[0] for a, b in pairwise(edges))
     return float(np.log(total) / (alpha - 1))
@@ -52,7 +56,9 @@ def test_noise_has_the_scale_it_says() -> None:
     assert mechanism.scale == 1.0
     assert mechanism.variance(0.1) == 2.0
     update = np.array([0.5, -0.5, 0.25, 0.0, 0.0])
-    noisy, noise = (decode(mechanism, encode(mechanism, v, seeded_rng(1))) for v in (update, np.zeros(5)))
+    noisy, noise = (
+        decode(mechanism, encode(mechanism, v, seeded_rng(1))) for v in (update, np.zeros(5))
+    )
     assert np.allclose(noisy - noise, update, atol=2 * grid_of(mechanism.unit))
 
 

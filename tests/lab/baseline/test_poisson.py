@@ -8,7 +8,11 @@ import numpy as np
 import pytest
 from scipy import stats
 
-from quietbit_lab.baseline.skellam import poisson_table, skellam_log2_probability_lower, words_needed
+from quietbit_lab.baseline.skellam import (
+    poisson_table,
+    skellam_log2_probability_lower,
+    words_needed,
+)
 
 
 @pytest.mark.parametrize("mean", [1e-3, 0.3, 1.0, 5.5, 1000.25])
@@ -23,7 +27,11 @@ def test_thresholds_are_the_distribution_function(mean: float, words: int) -> No
             k = made.first + place
             exact = mpmath.gammainc(k + 1, mpmath.mpf(mean), mpmath.inf, regularized=True)
             assert abs(mpmath.mpf(made.thresholds[place]) - exact * unit) <= 2
-        below = mpmath.gammainc(made.first, mpmath.mpf(mean), mpmath.inf, regularized=True) if made.first else 0
+        below = (
+            mpmath.gammainc(made.first, mpmath.mpf(mean), mpmath.inf, regularized=True)
+            if made.first
+            else 0
+        )
         last = made.first + len(made.thresholds)
         above = 1 - mpmath.gammainc(last + 1, mpmath.mpf(mean), mpmath.inf, regularized=True)
         assert (below + abs(above)) * unit <= 2
@@ -46,7 +54,9 @@ class GivenWords:
         self.first = first
 
     def uniform64(self, stream: int, start: int, count: int) -> Any:
-        return self.first[start : start + count] if stream == 0 else np.zeros(count, dtype=np.uint64)
+        return (
+            self.first[start : start + count] if stream == 0 else np.zeros(count, dtype=np.uint64)
+        )
 
 
 @pytest.mark.parametrize("mean", [0.125, 5.5, 3e4])
@@ -55,7 +65,9 @@ def test_a_guided_search_counts_thresholds_as_a_plain_one_does(mean: float) -> N
     made = poisson_table(mean, 2)
     edges, one = np.arange(1 << 16, dtype=np.uint64) << np.uint64(48), np.uint64(1)
     drawn = np.random.default_rng(3).integers(0, 2**64, 20_000, dtype=np.uint64)
-    words = np.concatenate([drawn, edges, edges - one, made.heads + one, made.heads - one])  # 0 - 1 wraps to the last
+    words = np.concatenate(
+        [drawn, edges, edges - one, made.heads + one, made.heads - one]
+    )  # 0 - 1 wraps to the last
     words = words[~np.isin(words, made.heads)]
     found = made.draw(GivenWords(words), 0, 0, words.size)
     assert np.array_equal(found, made.first + np.searchsorted(made.heads, words, side="right"))
@@ -87,12 +99,16 @@ def test_the_probability_bound_is_below_and_not_far(variance: float) -> None:
         exact = stats.skellam.pmf(value, variance / 2, variance / 2)
         bound = 2.0 ** skellam_log2_probability_lower(variance, value)
         assert exact * 1e-4 < bound <= exact * (1 + 1e-6)
-        assert skellam_log2_probability_lower(variance, -value) == skellam_log2_probability_lower(variance, value)
+        assert skellam_log2_probability_lower(variance, -value) == skellam_log2_probability_lower(
+            variance, value
+        )
 
 
 def test_words_make_the_slack_vanish() -> None:
     for variance, largest, size in ((1.0, 128, 1), (2e7, 2**15, 2**20), (1e3, 2**15, 4)):
         words = words_needed(variance, largest, size)
-        log2_slack = math.log2(size) + 27 - 64 * words - skellam_log2_probability_lower(variance, largest)
+        log2_slack = (
+            math.log2(size) + 27 - 64 * words - skellam_log2_probability_lower(variance, largest)
+        )
         assert log2_slack <= -63
         assert log2_slack > -63 - 64 - 1

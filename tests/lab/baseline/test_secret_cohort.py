@@ -63,7 +63,9 @@ def test_is_above_the_gaussian_account_of_dp_accounting_and_amplifies() -> None:
     """Theirs is the sharper Theorem 27 of the same paper, for the Gaussian alone."""
     orders = [2, 3, 5, 10, 20]
     accountant = RdpAccountant(orders, dp_accounting.NeighboringRelation.REPLACE_ONE)
-    event = dp_accounting.SampledWithoutReplacementDpEvent(1000, 10, dp_accounting.GaussianDpEvent(4.0))
+    event = dp_accounting.SampledWithoutReplacementDpEvent(
+        1000, 10, dp_accounting.GaussianDpEvent(4.0)
+    )
     theirs = accountant.compose(event)._rdp
     base = Cost.gaussian(2**2 / 4.0**2 / 2)  # replacing moves a sum by twice the clipping norm
     ours = amplified(base, 10, 1000)
@@ -107,14 +109,18 @@ def test_zero_out_dominates_all_cohorts_of_vectors(cohort: int, population: int)
     def exact(alpha: float, pairs) -> float:
         # Others at the ends are the worst; coordinates are independent given the contents.
         best = 0.0
-        for rest in combinations([(a, b) for a in (0.25, 0.75) for b in (0.25, 0.75)] * (cohort - 1), cohort - 1):
+        for rest in combinations(
+            [(a, b) for a in (0.25, 0.75) for b in (0.25, 0.75)] * (cohort - 1), cohort - 1
+        ):
             worlds = {x: joint([*rest, x]) for x in inputs}
             best = max(best, *(divergence(worlds[x], worlds[y], alpha) for x, y in pairs))
         return best
 
     near_pairs = [(x, zero) for x in inputs if x != zero] + [(zero, x) for x in inputs if x != zero]
     far_pairs = [(x, y) for x in inputs for y in inputs if x != y]
-    known = {a: (exact(a, near_pairs), exact(a, far_pairs)) for a in {*orders, *map(float, range(2, 9))}}
+    known = {
+        a: (exact(a, near_pairs), exact(a, far_pairs)) for a in {*orders, *map(float, range(2, 9))}
+    }
     pure = 2 * math.log(2)  # both coordinates' largest ratio, 0.5/0.25
     near = Cost.renyi(lambda alpha: known[alpha][0], "near", pure)
     far = Cost.renyi(lambda alpha: known[alpha][1], "far", 2 * math.log(3))
@@ -126,7 +132,8 @@ def test_zero_out_dominates_all_cohorts_of_vectors(cohort: int, population: int)
         rest = [inputs[k] for k in rng.integers(0, len(inputs), population - 1)]
         own = inputs[int(rng.integers(len(inputs)))]
         with_own, with_zero = (
-            np.mean([joint(c) for c in combinations([x, *rest], cohort)], axis=0) for x in (own, zero)
+            np.mean([joint(c) for c in combinations([x, *rest], cohort)], axis=0)
+            for x in (own, zero)
         )
         for alpha in orders:
             for p, q in ((with_own, with_zero), (with_zero, with_own)):
@@ -135,7 +142,9 @@ def test_zero_out_dominates_all_cohorts_of_vectors(cohort: int, population: int)
 
 def test_zero_out_gains_as_the_square_of_the_rate_and_is_below_replace_one() -> None:
     near, far = Cost.gaussian(0.01), Cost.gaussian(0.04)
-    zero = secret_cohort_cost(near, 10, 1000, Adjacency.ZERO_OUT, server_learns_cohort=False, replace_one=far)
+    zero = secret_cohort_cost(
+        near, 10, 1000, Adjacency.ZERO_OUT, server_learns_cohort=False, replace_one=far
+    )
     one = secret_cohort_cost(far, 10, 1000, REPLACE, server_learns_cohort=False)
     for alpha in (2.0, 5.0, 20.0):
         assert zero.rdp(alpha) < one.rdp(alpha) < far.rdp(alpha)
@@ -143,7 +152,9 @@ def test_zero_out_gains_as_the_square_of_the_rate_and_is_below_replace_one() -> 
 
 
 @pytest.mark.parametrize("population", [2, 3, 10, 100])
-def test_zero_out_at_delta_zero_dominates_a_client_replaced_by_its_opposite(population: int) -> None:
+def test_zero_out_at_delta_zero_dominates_a_client_replaced_by_its_opposite(
+    population: int,
+) -> None:
     """Many small coordinates: p/q and q/r are both near e^near, so that who sits out matters most."""
     laws = [law([1 / (1 + math.exp(-odds))] * 8) for odds in (-0.25, 0.0, 0.25)]
     low, zero, high = laws
@@ -153,7 +164,9 @@ def test_zero_out_at_delta_zero_dominates_a_client_replaced_by_its_opposite(popu
 
     near = Cost.renyi(lambda alpha: largest(low, zero), "near", largest(low, zero))
     far = Cost.renyi(lambda alpha: largest(low, high), "far", largest(low, high))
-    curve = secret_cohort_cost(near, 1, population, Adjacency.ZERO_OUT, server_learns_cohort=False, replace_one=far)
+    curve = secret_cohort_cost(
+        near, 1, population, Adjacency.ZERO_OUT, server_learns_cohort=False, replace_one=far
+    )
     rate = 1 / population
     true = max(
         largest(rate * own + (1 - rate) * other, rate * zero + (1 - rate) * other)

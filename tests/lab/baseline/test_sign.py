@@ -36,18 +36,25 @@ STRONG = [Gaussian(Ball(Norm.L2, 1.0, 9), 0.007), Laplace(Ball(Norm.L1, 1.0, 9),
 
 
 @pytest.mark.parametrize("inner", STRONG)
-def test_a_sign_of_little_noise_is_cut_where_the_sampler_still_draws_both(inner: Gaussian | Laplace) -> None:
+def test_a_sign_of_little_noise_is_cut_where_the_sampler_still_draws_both(
+    inner: Gaussian | Laplace,
+) -> None:
     """The noise of one word ends at 9.2 deviations or 44.4 scales: uncut, one sign would never occur."""
     mechanism = Sign(inner)
     far = mechanism.tail(mechanism.cut)
     assert 1e-7 < far < 1e-6
     assert mechanism.expectation(1.0) == mechanism.expectation(mechanism.cut) == 1 - 2 * far
-    ours, theirs = mechanism.privacy(Adjacency.ZERO_OUT, 200), inner.privacy(Adjacency.ZERO_OUT, 200)
+    ours, theirs = (
+        mechanism.privacy(Adjacency.ZERO_OUT, 200),
+        inner.privacy(Adjacency.ZERO_OUT, 200),
+    )
     assert theirs.epsilon(1e-5) < ours.epsilon(1e-5) < theirs.epsilon(1e-5) + 1e-9
 
 
 @pytest.mark.parametrize("inner", STRONG)
-def test_the_smallest_tail_flips_the_sign_of_the_largest_coordinate(inner: Gaussian | Laplace) -> None:
+def test_the_smallest_tail_flips_the_sign_of_the_largest_coordinate(
+    inner: Gaussian | Laplace,
+) -> None:
     """A word whose tail is below the cut's turns a coordinate at the radius over; one above it does not."""
     update = np.zeros(9)
     update[0] = 1.0

@@ -15,7 +15,12 @@ from quietbit.kernel.transform import rotate
 from quietbit.mechanism.registry import build, describe, family_of, identity_of
 from quietbit.privacy.cost import Cost, sample_share
 from quietbit.target import Adjacency
-from quietbit_lab.baseline.skellam import IndependentSkellam, Skellam, conditional_rounding, skellam_noise
+from quietbit_lab.baseline.skellam import (
+    IndependentSkellam,
+    Skellam,
+    conditional_rounding,
+    skellam_noise,
+)
 from unit.mechanism.makers import update
 
 BALL = Ball(Norm.L2, 2.0, 100)
@@ -82,7 +87,9 @@ def test_wrapping_is_as_rare_as_promised() -> None:
 
 def test_sensitivities_double_when_replacing() -> None:
     mechanism = Skellam(BALL, 1.0)
-    (l1, l2), (l1_twice, l2_twice) = (mechanism.sensitivities(a) for a in (Adjacency.ZERO_OUT, Adjacency.REPLACE_ONE))
+    (l1, l2), (l1_twice, l2_twice) = (
+        mechanism.sensitivities(a) for a in (Adjacency.ZERO_OUT, Adjacency.REPLACE_ONE)
+    )
     assert (l1_twice, l2_twice) == pytest.approx((2 * l1, 2 * l2))
     assert l2 <= l1 <= l2**2
     assert l1 <= math.sqrt(128) * l2 * (1 + 1e-12)
@@ -93,7 +100,9 @@ def test_sensitivities_double_when_replacing() -> None:
 def test_with_many_bits_the_account_comes_near_the_gaussians() -> None:
     for adjacency in Adjacency:
         ours = (Skellam(BALL, 2.0).privacy(adjacency) * 20).epsilon(1e-5)
-        theirs = (Cost.linear(Gaussian(BALL, 2.0).privacy(adjacency).rdp(2.0) / 2) * 20).epsilon(1e-5)
+        theirs = (Cost.linear(Gaussian(BALL, 2.0).privacy(adjacency).rdp(2.0) / 2) * 20).epsilon(
+            1e-5
+        )
         assert theirs < ours < 1.02 * theirs
 
 
@@ -106,7 +115,9 @@ def test_few_bits_cost_privacy_for_rounding() -> None:
 def test_seeds_of_the_rotation_change_codes_not_the_account() -> None:
     one, other = Skellam(BALL, 1.0), Skellam(BALL, 1.0, rotation_seed=9)
     vector = update(BALL)
-    assert not np.array_equal(encode(one, vector, seeded_rng(1)), encode(other, vector, seeded_rng(1)))
+    assert not np.array_equal(
+        encode(one, vector, seeded_rng(1)), encode(other, vector, seeded_rng(1))
+    )
     assert one.privacy(Adjacency.ZERO_OUT) == other.privacy(Adjacency.ZERO_OUT)
 
 
@@ -160,7 +171,9 @@ def test_distances_before_rounding_are_those_of_the_updates() -> None:
 
 
 def test_noise_too_little_for_independent_rounding_is_refused() -> None:
-    with pytest.raises(InvalidParameter, match=r"at least 1\.3 where every coordinate is rounded on its own"):
+    with pytest.raises(
+        InvalidParameter, match=r"at least 1\.3 where every coordinate is rounded on its own"
+    ):
         IndependentSkellam(Skellam(BALL, 0.02, bits=6))
     with pytest.raises(InvalidParameter, match="inner must be a Skellam"):
         IndependentSkellam(Gaussian(BALL, 1.0))  # type: ignore[arg-type]

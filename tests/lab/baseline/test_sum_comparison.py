@@ -15,7 +15,9 @@ def test_one_bit_is_next_to_the_ideal_and_far_from_local() -> None:
     one, ideal, skellam, seen, local = compare_sums(ball=BALL, clients=1000, target=TARGET)
     assert (one.bits, ideal.bits, skellam.bits, seen.bits, local.bits) == (10, 32, 16, 1, 1)
     assert all(0.999 <= row.epsilon_upper <= 1.0 for row in (one, ideal, skellam, local))
-    assert ideal.squared_error < one.squared_error < 1.27 * ideal.squared_error  # Rényi against exact
+    assert (
+        ideal.squared_error < one.squared_error < 1.27 * ideal.squared_error
+    )  # Rényi against exact
     assert ideal.squared_error < skellam.squared_error
     assert 900 < local.squared_error / ideal.squared_error < 1100  # one n
     assert local.trust is seen.trust is Trust.LOCAL

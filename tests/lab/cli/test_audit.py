@@ -51,7 +51,19 @@ def test_bad_input_is_one_sentence(capsys, words, mention):
 
 @pytest.mark.parametrize("mechanism", [pytest.param("vmvu", marks=pytest.mark.long), "gaussian"])
 def test_a_mechanism_is_audited_by_its_word(capsys, mechanism):
-    words = ("--epsilon", 2, "--adjacency", "zero-out", "--dimension", 16, "--samples", 300, "--seed", 1, "--json")
+    words = (
+        "--epsilon",
+        2,
+        "--adjacency",
+        "zero-out",
+        "--dimension",
+        16,
+        "--samples",
+        300,
+        "--seed",
+        1,
+        "--json",
+    )
     result = shell(capsys, "audit", mechanism, *words)
     assert result.code == 0
     assert result.json["passed"]
@@ -59,4 +71,6 @@ def test_a_mechanism_is_audited_by_its_word(capsys, mechanism):
 
 
 def test_a_word_that_is_neither_is_refused(capsys):
-    assert_refused(shell(capsys, "audit", "vmvu", "--adjacency", "zero-out"), "--epsilon must be given")
+    assert_refused(
+        shell(capsys, "audit", "vmvu", "--adjacency", "zero-out"), "--epsilon must be given"
+    )

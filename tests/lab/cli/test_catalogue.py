@@ -11,7 +11,18 @@ def test_lists_and_filters(capsys):
 
 
 def test_json_and_export(capsys, tmp_path):
-    words = ("catalogue", "--levels", 8, "--bits", 2, "--bias", 100, "--export", tmp_path / "new", "--json")
+    words = (
+        "catalogue",
+        "--levels",
+        8,
+        "--bits",
+        2,
+        "--bias",
+        100,
+        "--export",
+        tmp_path / "new",
+        "--json",
+    )
     listed = shell(capsys, *words).json
     assert len(listed) == 13
     for entry in listed:
@@ -26,4 +37,6 @@ def test_nothing_found_is_an_empty_list(capsys):
 
 def test_an_unwritable_folder_is_refused(capsys, tmp_path):
     (tmp_path / "file").write_text("x")
-    assert_refused(shell(capsys, "catalogue", "--levels", 3, "--export", tmp_path / "file"), "Cannot write")
+    assert_refused(
+        shell(capsys, "catalogue", "--levels", 3, "--export", tmp_path / "file"), "Cannot write"
+    )

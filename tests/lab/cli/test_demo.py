@@ -14,7 +14,9 @@ from unit.cli.kit import assert_refused, shell
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize("epsilons", [(4.0,), pytest.param((1.0, 2.0, 4.0), marks=pytest.mark.long)])
+@pytest.mark.parametrize(
+    "epsilons", [(4.0,), pytest.param((1.0, 2.0, 4.0), marks=pytest.mark.long)]
+)
 def test_leaves_a_report_runs_designs_and_pictures(capsys, tmp_path, monkeypatch, epsilons):
     """The whole demo, with one seed instead of three, and 2,000 clients instead of 10,000."""
     monkeypatch.setattr(demo_training, "SEEDS", 1)
@@ -60,15 +62,24 @@ def test_leaves_a_report_runs_designs_and_pictures(capsys, tmp_path, monkeypatch
     assert (tmp_path / "again" / "report.html").read_bytes() == (out / "report.html").read_bytes()
     again = shell(capsys, "report", out / "runs", "--out", tmp_path / "again.html", "--json")
     assert again.json["runs"] == trainings
-    figure = shell(capsys, "figure", "demo", "--runs", out / "runs", "--out", tmp_path / "f.svg", "--json")
+    figure = shell(
+        capsys, "figure", "demo", "--runs", out / "runs", "--out", tmp_path / "f.svg", "--json"
+    )
     assert figure.code == 0
 
 
 def test_the_closing_table_is_made_from_the_records():
     def record(accuracy, epsilon):
-        guarantee = {"epsilon_upper": epsilon, "sentence": f"epsilon <= {epsilon}"} if epsilon else None
+        guarantee = (
+            {"epsilon_upper": epsilon, "sentence": f"epsilon <= {epsilon}"} if epsilon else None
+        )
         points = [{"round": 1, "accuracy": 0.1}, {"round": 2, "accuracy": accuracy}]
-        return {"points": points, "guarantee": guarantee, "bytes_per_client": 100, "settings": {"epsilon": epsilon}}
+        return {
+            "points": points,
+            "guarantee": guarantee,
+            "bytes_per_client": 100,
+            "settings": {"epsilon": epsilon},
+        }
 
     target = demo_training.TARGET
     trained = [
@@ -85,11 +96,17 @@ def test_the_closing_table_is_made_from_the_records():
     assert [one["bytes_per_client"] for one in facts] == [100, 300, 300, 800]
     assert facts[3]["guarantee"] is None
     assert facts[0]["second"] is None
-    trained[0]["record"]["observers"] = {"result": {"epsilon_upper": 0.5}, "sentence": "of another target"}
+    trained[0]["record"]["observers"] = {
+        "result": {"epsilon_upper": 0.5},
+        "sentence": "of another target",
+    }
     trained[2]["record"]["observers"] = {"result": {"epsilon_upper": 0.5}, "sentence": "less"}
     trained[3]["record"]["observers"] = {"result": {"epsilon_upper": 0.7}, "sentence": "the worst"}
     assert demo_training.headline(trained)[0]["second"] == "the worst"
-    assert demo_training.curves(trained)["Vector, 10,000 clients"] == [(1, 0.1), (2, pytest.approx(0.6))]
+    assert demo_training.curves(trained)["Vector, 10,000 clients"] == [
+        (1, 0.1),
+        (2, pytest.approx(0.6)),
+    ]
 
 
 def test_an_unwritable_folder_is_refused(capsys, tmp_path):

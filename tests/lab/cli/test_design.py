@@ -18,7 +18,14 @@ def spec(levels=2, bits=1, epsilon=1, **more):
 def test_prints_what_was_measured(capsys):
     result = shell(capsys, *BASE)
     assert (result.code, result.err) == (0, "")
-    for label in ("epsilon measured", "largest bias", "mean squared error", "no alphabet beats", "gap", "identity"):
+    for label in (
+        "epsilon measured",
+        "largest bias",
+        "mean squared error",
+        "no alphabet beats",
+        "gap",
+        "identity",
+    ):
         assert label in result.out
     assert quietbit.solve(quietbit.DesignSpec(2, 1, 1.0)).identity() in result.out
 
@@ -72,13 +79,30 @@ def test_an_unwritable_output_writes_nothing(capsys, tmp_path, place):
 
 
 def test_an_unwritable_plot_leaves_no_design(capsys, tmp_path):
-    assert_refused(shell(capsys, *BASE, "--out", tmp_path / "d.json", "--plot", tmp_path / "no" / "d.png"))
-    assert_refused(shell(capsys, *BASE, "--out", tmp_path / "d.json", "--plot", tmp_path / "d.bmp"), "bmp")
-    assert_refused(shell(capsys, *BASE, "--out", tmp_path / "d.png", "--plot", tmp_path / "d.png"), "different")
+    assert_refused(
+        shell(capsys, *BASE, "--out", tmp_path / "d.json", "--plot", tmp_path / "no" / "d.png")
+    )
+    assert_refused(
+        shell(capsys, *BASE, "--out", tmp_path / "d.json", "--plot", tmp_path / "d.bmp"), "bmp"
+    )
+    assert_refused(
+        shell(capsys, *BASE, "--out", tmp_path / "d.png", "--plot", tmp_path / "d.png"), "different"
+    )
     assert list(tmp_path.iterdir()) == []
 
 
-VECTOR = ("design", "--vector", "--epsilon", "8", "--delta", "1e-5", "--releases", "3", "--adjacency", "zero-out")
+VECTOR = (
+    "design",
+    "--vector",
+    "--epsilon",
+    "8",
+    "--delta",
+    "1e-5",
+    "--releases",
+    "3",
+    "--adjacency",
+    "zero-out",
+)
 
 
 def test_a_profile_is_solved_certified_saved_and_drawn(capsys, tmp_path):
@@ -94,7 +118,13 @@ def test_a_profile_is_solved_certified_saved_and_drawn(capsys, tmp_path):
     assert result.json["squared_error_upper"] < result.json["gaussian_squared_error"]
     assert plot.read_bytes().startswith(b"<?xml")
     shown = shell(capsys, *VECTOR).out
-    for label in ("epsilon measured", "epsilon at delta 0", "squared error", "Gaussian noise's", "no profile beats"):
+    for label in (
+        "epsilon measured",
+        "epsilon at delta 0",
+        "squared error",
+        "Gaussian noise's",
+        "no profile beats",
+    ):
         assert label in shown
 
 
@@ -106,13 +136,22 @@ def test_a_pure_profile_has_no_gaussian_beside_it(capsys):
 @pytest.mark.parametrize(
     ("words", "mention"),
     [
-        (("design", "--vector", "--delta", "0", "--adjacency", "zero-out"), "epsilon must be given"),
-        (("design", "--vector", "--epsilon", "1", "--adjacency", "zero-out"), "delta must be given"),
+        (
+            ("design", "--vector", "--delta", "0", "--adjacency", "zero-out"),
+            "epsilon must be given",
+        ),
+        (
+            ("design", "--vector", "--epsilon", "1", "--adjacency", "zero-out"),
+            "delta must be given",
+        ),
         (("design", "--vector", "--epsilon", "1", "--delta", "0"), "adjacency must be given"),
         ((*VECTOR, "--bits", "1"), "bits must be left out"),
         ((*BASE, "--epsilon", "1"), "epsilon must be left out"),
         (("design", "--bits", "1"), "--vector"),
-        (("design", "--vector", "--epsilon", "nan", "--delta", "0", "--adjacency", "zero-out"), "nan"),
+        (
+            ("design", "--vector", "--epsilon", "nan", "--delta", "0", "--adjacency", "zero-out"),
+            "nan",
+        ),
         (("design", "--vector", "--epsilon", "1", "--delta", "0", "--adjacency", "some"), "some"),
     ],
 )

@@ -11,9 +11,14 @@ STARTS = {"png": b"\x89PNG", "svg": b"<?xml", "pdf": b"%PDF"}
 
 @pytest.fixture
 def folder(tmp_path):
-    lines = [{"sweep": "mine", "job": str(k), "label": r.label, "record": r.record} for k, r in enumerate(runs())]
+    lines = [
+        {"sweep": "mine", "job": str(k), "label": r.label, "record": r.record}
+        for k, r in enumerate(runs())
+    ]
     (tmp_path / "runs").mkdir()
-    (tmp_path / "runs" / "results.jsonl").write_text("".join(json.dumps(line) + "\n" for line in lines))
+    (tmp_path / "runs" / "results.jsonl").write_text(
+        "".join(json.dumps(line) + "\n" for line in lines)
+    )
     return tmp_path / "runs"
 
 
@@ -68,9 +73,14 @@ def test_a_target_leaves_out_what_costs_more(capsys, tmp_path, folder, monkeypat
 def test_bad_input_writes_nothing(capsys, tmp_path, folder, monkeypatch, words, mention):
     monkeypatch.chdir(tmp_path)
     other = [runs()[0], changed(runs()[1], task={"name": "mnist"})]
-    lines = [{"sweep": "mine", "job": str(k), "label": r.label, "record": r.record} for k, r in enumerate(other)]
+    lines = [
+        {"sweep": "mine", "job": str(k), "label": r.label, "record": r.record}
+        for k, r in enumerate(other)
+    ]
     (tmp_path / "mixed").mkdir()
-    (tmp_path / "mixed" / "results.jsonl").write_text("".join(json.dumps(line) + "\n" for line in lines))
+    (tmp_path / "mixed" / "results.jsonl").write_text(
+        "".join(json.dumps(line) + "\n" for line in lines)
+    )
     before = sorted(tmp_path.rglob("*"))
     assert_refused(shell(capsys, "figure", *words), mention)
     assert sorted(tmp_path.rglob("*")) == before

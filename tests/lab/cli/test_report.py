@@ -21,7 +21,9 @@ def test_writes_one_page_about_all_runs(capsys, tmp_path, folder):
     assert (result.code, result.err) == (0, "")
     assert "Gaussian, 32 bits" in result.out
     assert "<title>Mine &amp; yours</title>" in out.read_text()
-    facts = shell(capsys, "report", folder / "0.json", folder / "1.json", "--out", out, "--json").json
+    facts = shell(
+        capsys, "report", folder / "0.json", folder / "1.json", "--out", out, "--json"
+    ).json
     assert len(facts.pop("summary")) == 1
     assert facts == {
         "runs": 2,

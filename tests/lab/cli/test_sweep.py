@@ -48,11 +48,16 @@ def test_sweep_resume_and_figure(capsys, tmp_path, file):
         assert drawn.code == 0
         assert picture.read_bytes().startswith(start)
     assert drawn.json["I-MVU"][0][-1] == 2
-    assert_refused(shell(capsys, "figure", "other", "--runs", runs, "--out", tmp_path / "o.png"), "other")
+    assert_refused(
+        shell(capsys, "figure", "other", "--runs", runs, "--out", tmp_path / "o.png"), "other"
+    )
 
 
 def test_the_reduced_grid(capsys, tmp_path, file):
-    assert shell(capsys, "sweep", file, "--out", tmp_path / "r", "--reduced", "--json").json["jobs"] == 3
+    assert (
+        shell(capsys, "sweep", file, "--out", tmp_path / "r", "--reduced", "--json").json["jobs"]
+        == 3
+    )
 
 
 def test_bad_input_is_one_sentence(capsys, tmp_path, monkeypatch, file):
@@ -68,15 +73,38 @@ def test_bad_input_is_one_sentence(capsys, tmp_path, monkeypatch, file):
 def test_a_device_and_pieces(capsys, tmp_path, file):
     """On a device the same results arrive in pieces; what needs a GPU or a device says so."""
     runs = tmp_path / "runs"
-    first = shell(capsys, "sweep", file, "--out", runs, "--device", "cpu", "--minutes", 1e-9, "--json")
+    first = shell(
+        capsys, "sweep", file, "--out", runs, "--device", "cpu", "--minutes", 1e-9, "--json"
+    )
     assert (first.json["ran"], first.json["left"]) == (0, 6)
-    again = shell(capsys, "sweep", file, "--out", runs, "--device", "cpu", "--resume", "--drop-behind", 90, "--json")
+    again = shell(
+        capsys,
+        "sweep",
+        file,
+        "--out",
+        runs,
+        "--device",
+        "cpu",
+        "--resume",
+        "--drop-behind",
+        90,
+        "--json",
+    )
     assert (again.json["ran"], again.json["left"]) == (6, 0)
-    lines = [json.loads(line)["record"] for line in (runs / "results.jsonl").read_text().splitlines()]
+    lines = [
+        json.loads(line)["record"] for line in (runs / "results.jsonl").read_text().splitlines()
+    ]
     assert {line["draws"] for line in lines} == {"every client", "law of the sum"}
-    assert_refused(shell(capsys, "sweep", file, "--out", tmp_path / "x", "--drop-behind", 5), "device")
-    assert_refused(shell(capsys, "sweep", file, "--out", tmp_path / "x", "--device", "meta"), "device")
-    assert_refused(shell(capsys, "sweep", file, "--out", tmp_path / "x", "--device", "cpu", "--workers", 2), "workers")
+    assert_refused(
+        shell(capsys, "sweep", file, "--out", tmp_path / "x", "--drop-behind", 5), "device"
+    )
+    assert_refused(
+        shell(capsys, "sweep", file, "--out", tmp_path / "x", "--device", "meta"), "device"
+    )
+    assert_refused(
+        shell(capsys, "sweep", file, "--out", tmp_path / "x", "--device", "cpu", "--workers", 2),
+        "workers",
+    )
     words = ("--device", "cpu", "--drop-behind", "nan")
     assert_refused(shell(capsys, "sweep", file, "--out", tmp_path / "x", *words), "behind")
     assert not (tmp_path / "x").exists()

@@ -28,9 +28,13 @@ def test_a_run_and_its_record(capsys, tmp_path):
 def test_auto_says_what_it_took_and_the_paper_s_decoder_its_gain(capsys):
     words = ("--lr", 0.3, "--rounds", 2, "--cohort", 20)
     auto = shell(capsys, *ZERO, "--mechanism", "auto", "--epsilon", 4, *words, "--clip", 1)
-    assert "auto took vmvu: of the mechanisms within 5 % of the least error" in " ".join(auto.out.split())
+    assert "auto took vmvu: of the mechanisms within 5 % of the least error" in " ".join(
+        auto.out.split()
+    )
     plain = shell(capsys, *ZERO, "--design-epsilon", 4, "--decoder", "alphabet", *words)
-    assert "gain of the decoder 2.075: a step is this times as long as its size says" in " ".join(plain.out.split())
+    assert "gain of the decoder 2.075: a step is this times as long as its size says" in " ".join(
+        plain.out.split()
+    )
     assert "gain of the decoder" not in shell(capsys, *SHORT).out
 
 
@@ -54,7 +58,9 @@ def test_a_device_draws_cohorts_as_a_whole(capsys, tmp_path):
     alone = shell(capsys, *words, "--seed", 3, "--json").json
     assert alone["draws"] == "every client"
     assert record["guarantee"] == alone["guarantee"]
-    assert [p["uplink_bytes"] for p in record["points"]] == [p["uplink_bytes"] for p in alone["points"]]
+    assert [p["uplink_bytes"] for p in record["points"]] == [
+        p["uplink_bytes"] for p in alone["points"]
+    ]
 
 
 @pytest.mark.skipif(torch.cuda.is_available(), reason="there is a GPU here")
@@ -64,7 +70,19 @@ def test_a_missing_gpu_is_one_sentence(capsys, tmp_path, monkeypatch):
 
 
 def test_a_target_is_kept(capsys):
-    words = ("train", "--epsilon", 5, "--lr", 0.3, "--rounds", 30, "--cohort", 100, "--adjacency", "replace-one")
+    words = (
+        "train",
+        "--epsilon",
+        5,
+        "--lr",
+        0.3,
+        "--rounds",
+        30,
+        "--cohort",
+        100,
+        "--adjacency",
+        "replace-one",
+    )
     record = shell(capsys, *words, "--json").json
     assert 4.99 < record["guarantee"]["epsilon_upper"] <= 5
     assert "replace-one" in record["guarantee"]["sentence"]
@@ -127,8 +145,29 @@ def test_ctrl_c_keeps_what_was_finished(capsys, tmp_path, monkeypatch):
 
 def test_a_secret_order_brings_a_second_guarantee(capsys, tmp_path):
     out = tmp_path / "run.json"
-    words = ("train", "--task", "digits", "--adjacency", "replace-one", "--mechanism", "vmvu", "--design-epsilon", 1)
-    more = ("--lr", 0.3, "--rounds", 2, "--cohort", 50, "--participation", "secret-order", "--out", out)
+    words = (
+        "train",
+        "--task",
+        "digits",
+        "--adjacency",
+        "replace-one",
+        "--mechanism",
+        "vmvu",
+        "--design-epsilon",
+        1,
+    )
+    more = (
+        "--lr",
+        0.3,
+        "--rounds",
+        2,
+        "--cohort",
+        50,
+        "--participation",
+        "secret-order",
+        "--out",
+        out,
+    )
     result = shell(capsys, *words, *more)
     assert result.code == 0
     assert "Against those who see the result alone: epsilon <=" in " ".join(result.out.split())

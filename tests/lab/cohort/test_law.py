@@ -45,10 +45,15 @@ def test_the_table_is_the_mechanisms_law(name):
     mechanism = MECHANISMS[name]
     law, radius = code_law(mechanism), mechanism.ball.radius
     values = np.random.default_rng(0).uniform(-radius, radius, 400)
-    worst = max(np.abs(table_law(law, value) - mechanism.distribution(value)).max() for value in (*values, radius, 0))
+    worst = max(
+        np.abs(table_law(law, value) - mechanism.distribution(value)).max()
+        for value in (*values, radius, 0)
+    )
     assert worst < (2e-5 if law.bits > 4 else 4e-6)
     decoded = [table_law(law, value) @ law.values for value in values]
-    assert decoded == pytest.approx([mechanism.expectation(value) for value in values], abs=1e-5 * np.ptp(law.values))
+    assert decoded == pytest.approx(
+        [mechanism.expectation(value) for value in values], abs=1e-5 * np.ptp(law.values)
+    )
 
 
 def test_the_table_covers_where_the_law_changes_and_no_more():

@@ -18,7 +18,9 @@ BALL, TAXI = Ball(Norm.L2, 2.0, 40_000), Ball(Norm.L1, 8.0, 40_000)
 
 
 def interpolated(epsilon, bits=1, ball=BALL, **given):
-    return quietbit.InterpolatedMVU(quietbit.solve(quietbit.DesignSpec(2**bits, bits, epsilon)), ball, **given)
+    return quietbit.InterpolatedMVU(
+        quietbit.solve(quietbit.DesignSpec(2**bits, bits, epsilon)), ball, **given
+    )
 
 
 CASES = {
@@ -36,8 +38,14 @@ def test_polynomials_are_the_mechanisms_mean_and_variance(name):
     mechanism, share = CASES[name]
     moments, radius = fit_moments(mechanism, share, 500), mechanism.ball.radius
     for z in np.random.default_rng(1).uniform(-1, 1, size=200):
-        mean = radius * sum(c * abs(z) ** k for c, k in zip(moments.mean, moments.odd, strict=True)) * np.sign(z)
-        variance = radius**2 * sum(c * abs(z) ** k for c, k in zip(moments.variance, (0, *moments.even), strict=True))
+        mean = (
+            radius
+            * sum(c * abs(z) ** k for c, k in zip(moments.mean, moments.odd, strict=True))
+            * np.sign(z)
+        )
+        variance = radius**2 * sum(
+            c * abs(z) ** k for c, k in zip(moments.variance, (0, *moments.even), strict=True)
+        )
         value = z * radius * share
         assert mean == pytest.approx(mechanism.expectation(value), rel=4e-4)
         assert variance == pytest.approx(mechanism.variance(value), rel=4e-4)
@@ -66,10 +74,13 @@ def test_powers_of_products_are_products_of_powers():
     columns = torch.tensor([[0.5, 2.0], [3.0, -1.0]], dtype=torch.float64)[:, :, None, None]
     u = np.einsum("gkm,mf->gkmf", errors, features)
     for powers, signed in (((1, 2), True), ((2, 3), True), ((1, 4), False), ((2, 3), False)):
-        found = power_sums(torch.tensor(errors), torch.tensor(features), powers, columns, signed=signed)
+        found = power_sums(
+            torch.tensor(errors), torch.tensor(features), powers, columns, signed=signed
+        )
         sign = np.sign(u) if signed else 1.0
         wanted = sum(
-            columns[place].numpy() * (sign * np.abs(u) ** power).sum(axis=2) for place, power in enumerate(powers)
+            columns[place].numpy() * (sign * np.abs(u) ** power).sum(axis=2)
+            for place, power in enumerate(powers)
         )
         np.testing.assert_allclose(found.numpy(), wanted, rtol=1e-12)
 
@@ -86,7 +97,9 @@ def test_draws_have_the_mean_and_variance_of_the_clients_codes(name):
     errors = rng.uniform(-1, 1, (1, 3, clients)) * mechanism.ball.radius * share
     groups = 200
     mean = together([way] * groups, clients, torch.device("cpu"))
-    drawn = mean(torch.tensor(errors).expand(groups, 3, clients), torch.from_numpy(features), len(name)).numpy()
+    drawn = mean(
+        torch.tensor(errors).expand(groups, 3, clients), torch.from_numpy(features), len(name)
+    ).numpy()
     u = np.einsum("km,mf->kfm", errors[0], features.astype(np.float64))
     expected, variance = (
         np.array([[f(value) for value in row] for row in u.reshape(24, -1)])
@@ -98,7 +111,10 @@ def test_draws_have_the_mean_and_variance_of_the_clients_codes(name):
         """24 means, and a chi-square by Laurent and Massart's bound: 2 e^-x each."""
         z, x = (values.reshape(groups, 24) - wanted) / deviation, -math.log(FALSE_ALARM / 50)
         means = np.abs(z.sum(axis=0)).max() / math.sqrt(groups)
-        return means > math.sqrt(2 * x) or abs((z**2).sum() - z.size) > 2 * math.sqrt(z.size * x) + 2 * x
+        return (
+            means > math.sqrt(2 * x)
+            or abs((z**2).sum() - z.size) > 2 * math.sqrt(z.size * x) + 2 * x
+        )
 
     assert not alarm(drawn)
     assert alarm(drawn + 0.5 * deviation.reshape(3, 8))

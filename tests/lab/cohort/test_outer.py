@@ -41,7 +41,9 @@ LAWS = {
 def factors(groups, clients, classes=3, features=9, seed=0):
     rng = np.random.default_rng(seed)
     left = rng.uniform(-0.5, 0.5, (1, classes, clients)).astype(np.float32).repeat(groups, 0)
-    return torch.from_numpy(left), torch.from_numpy(rng.uniform(-1, 1, (clients, features)).astype(np.float32))
+    return torch.from_numpy(left), torch.from_numpy(
+        rng.uniform(-1, 1, (clients, features)).astype(np.float32)
+    )
 
 
 def off(found, mechanism, left, right):
@@ -130,7 +132,9 @@ def test_the_gpus_kernel_has_the_same_law():
     """In triton's interpreter, which needs no GPU."""
     path = os.pathsep.join([str(Path(__file__).parents[2]), *sys.path])
     given = {**os.environ, "TRITON_INTERPRET": "1", "PYTHONPATH": path}
-    found = subprocess.run([sys.executable, "-c", GPU], capture_output=True, text=True, env=given, timeout=300)
+    found = subprocess.run(
+        [sys.executable, "-c", GPU], capture_output=True, text=True, env=given, timeout=300
+    )
     assert found.stdout == "done\n", found.stderr
 
 
@@ -169,7 +173,10 @@ def test_mvu_is_drawn_by_coordinates_where_its_dither_is_never_drawn_again():
 
 def test_without_noise_the_mean_is_the_mean_of_outer_products():
     rng = np.random.default_rng(0)
-    errors, features = rng.standard_normal((2, 3, 5)), rng.standard_normal((5, 8)).astype(np.float32)
+    errors, features = (
+        rng.standard_normal((2, 3, 5)),
+        rng.standard_normal((5, 8)).astype(np.float32),
+    )
     wanted = np.einsum("gkm,mf->gkf", errors, features) / 5
     mean = together([way_of(None, 5)] * 2, 5, CPU)
     given = torch.from_numpy(errors), torch.from_numpy(features)
@@ -179,7 +186,10 @@ def test_without_noise_the_mean_is_the_mean_of_outer_products():
 
 def test_models_of_one_kind_have_their_own_laws():
     """Two clips and two designs side by side: means scale with the clip and follow the design."""
-    made = [quietbit.InterpolatedMVU(design(e, 5, 2), Ball(Norm.L2, clip, 24), 2.0) for e, clip in ((3, 0.5), (1, 8.0))]
+    made = [
+        quietbit.InterpolatedMVU(design(e, 5, 2), Ball(Norm.L2, clip, 24), 2.0)
+        for e, clip in ((3, 0.5), (1, 8.0))
+    ]
     ways = [way_of(mechanism, 4000) for mechanism in made]
     assert isinstance(ways[0].law, CodeLaw)
     assert ways[0].kind == ways[1].kind == "codes 2"

@@ -56,7 +56,9 @@ def apart(one, other):
     for axis in axes:
         for power in (1, 2):
             a, b = (one @ axis) ** power, (other @ axis) ** power
-            worst = max(worst, abs(a.mean() - b.mean()) / np.sqrt(a.var() / a.size + b.var() / b.size))
+            worst = max(
+                worst, abs(a.mean() - b.mean()) / np.sqrt(a.var() / a.size + b.var() / b.size)
+            )
     return worst
 
 
@@ -77,7 +79,9 @@ def test_cohorts_side_by_side_do_not_mix():
     """A cohort of zeros beside one of large updates keeps its mean at zero."""
     mechanism = mechanism_of("vmvu")
     rows = torch.from_numpy(np.stack([np.zeros((CLIENTS, DIMENSION), dtype=np.float32), rows_of()]))
-    found = torch.stack([vector_mean(rows, mechanism, torch.Generator().manual_seed(seed)) for seed in range(100)])
+    found = torch.stack(
+        [vector_mean(rows, mechanism, torch.Generator().manual_seed(seed)) for seed in range(100)]
+    )
     zero, other = found[:, 0, 0].numpy(), found[:, 1, 0].numpy()
     assert abs(zero.mean()) < Z * zero.std() / 10
     assert abs(other.mean()) > Z * other.std() / 10

@@ -14,8 +14,9 @@ from quietbit_lab.task.registry import TaskSpec
 
 FOLDER = Path(__file__).parents[3] / "experiments"
 FILES = sorted(FOLDER.glob("*.toml"))
-# Choosing seeds, step sizes, clips, and strengths of every mechanism, counted from the paper's tables. One clip stands
-# for all where gradients are longer than any; then signs have five step sizes, and CIFAR-10 three runs without noise.
+# Choosing seeds, step sizes, clips, and strengths of every mechanism, counted from the paper's
+# tables. One clip stands for all where gradients are longer than any; then signs have five step
+# sizes, and CIFAR-10 three runs without noise.
 WHOLE = {
     "fig2-mnist": 2 * 6 * 6 * (3 * 5 + 2 * 7),
     "fig2-cifar10": 6 * (2 * 5 + 2 * 7) + 5 * 5 + 3,
@@ -38,9 +39,14 @@ def test_a_shipped_sweep(file):
 
 
 def test_every_figure_of_the_issue_has_a_file():
-    assert {"fig2-mnist", "fig2-cifar10", "fig4-mnist", "fig4-cifar10", "fig5-femnist", "fig6-femnist"} <= {
-        file.stem for file in FILES
-    }
+    assert {
+        "fig2-mnist",
+        "fig2-cifar10",
+        "fig4-mnist",
+        "fig4-cifar10",
+        "fig5-femnist",
+        "fig6-femnist",
+    } <= {file.stem for file in FILES}
 
 
 def script(name):
@@ -62,7 +68,14 @@ def test_tables_choose_by_some_seeds_and_report_others(capsys, tmp_path):
         (1, 0.2, 1.0),
         (2, 0.2, 1.0),
     ):
-        settings = {"seed": seed, "lr": lr, "clip": 1.0, "epsilon": None, "design_epsilon": 1.0, "delta": 1e-5}
+        settings = {
+            "seed": seed,
+            "lr": lr,
+            "clip": 1.0,
+            "epsilon": None,
+            "design_epsilon": 1.0,
+            "delta": 1e-5,
+        }
         points = [{"round": 9, "accuracy": accuracy, "epsilon_upper": 2.0}]
         record = {
             "status": "finished",
@@ -92,7 +105,9 @@ def test_tables_choose_by_some_seeds_and_report_others(capsys, tmp_path):
         read_results(packed)
 
 
-@pytest.mark.parametrize("name", ["fig2-mnist", "fig2-cifar10", "fig4-mnist", "fig4-cifar10", "mnist-ten-epochs"])
+@pytest.mark.parametrize(
+    "name", ["fig2-mnist", "fig2-cifar10", "fig4-mnist", "fig4-cifar10", "mnist-ten-epochs"]
+)
 def test_kept_results_belong_to_their_grid(name):
     """Every kept run is a job of the shipped file, or one of its settings with fewer rounds."""
     kept = read_results(FOLDER / "results" / f"{name}.jsonl.gz")

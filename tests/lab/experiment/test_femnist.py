@@ -33,11 +33,15 @@ def writers():
     labels = rng.integers(0, 3, owners.size)
     inputs = rng.integers(0, 100, (owners.size, 6, 6), dtype=np.uint8)
     inputs[np.arange(owners.size), labels + 1, 2] = 255
-    return Dataset("femnist", 3, Examples(inputs, labels), Examples(inputs[:60], labels[:60]), owners)
+    return Dataset(
+        "femnist", 3, Examples(inputs, labels), Examples(inputs[:60], labels[:60]), owners
+    )
 
 
 def network():
-    return torch.nn.Sequential(torch.nn.Conv2d(1, 2, 3, padding=1), torch.nn.Flatten(), torch.nn.Linear(72, 3))
+    return torch.nn.Sequential(
+        torch.nn.Conv2d(1, 2, 3, padding=1), torch.nn.Flatten(), torch.nn.Linear(72, 3)
+    )
 
 
 def test_held_out_writers_score_and_do_not_train(femnist):
@@ -60,7 +64,10 @@ def test_the_best_step_has_both_neighbours_tried(femnist):
         while more := femnist.beside(tried):
             tried |= {step: accuracy(step) for step in more}
         assert femnist.best(tried) == max(tried, key=accuracy)
-        assert len(tried) >= femnist.MOST_STEPS or {femnist.best(tried) / 2, femnist.best(tried) * 2} <= set(tried)
+        assert len(tried) >= femnist.MOST_STEPS or {
+            femnist.best(tried) / 2,
+            femnist.best(tried) * 2,
+        } <= set(tried)
     assert femnist.best({0.1: 0.5, 0.2: 0.5}) == 0.1
 
 
@@ -72,12 +79,22 @@ def test_choices_come_from_held_out_writers_and_reports_from_all(femnist, monkey
     class Small(femnist.Problems):
         def __call__(self, task, seed):
             dataset = femnist.held_out(whole, task["held_out"]) if "held_out" in task else whole
-            return ModuleProblem(dataset, Partition.by_owner(dataset.writers, task["least"]), network)
+            return ModuleProblem(
+                dataset, Partition.by_owner(dataset.writers, task["least"]), network
+            )
 
     monkeypatch.setattr(femnist, "Problems", Small)
     back = tmp_path / "back.gz"
     words = ["--back", str(back), "--epsilon", "8", "--seeds", "1", "2", "--rounds", "10"]
-    words += ["--labels", "I-MVU, 1", "I-MVU, 3", "Gaussian", "Skellam", "SignSGD", "without"]  # 8 levels are shipped
+    words += [
+        "--labels",
+        "I-MVU, 1",
+        "I-MVU, 3",
+        "Gaussian",
+        "Skellam",
+        "SignSGD",
+        "without",
+    ]  # 8 levels are shipped
 
     def run(out, *more):
         monkeypatch.setattr(sys, "argv", ["run_femnist.py", "--out", str(out), *more])
@@ -103,7 +120,9 @@ def test_choices_come_from_held_out_writers_and_reports_from_all(femnist, monkey
     monkeypatch.setattr(femnist.BatchTogether, "train", None)  # nothing is left to be trained
     run(again, *words)
     for name in femnist.FOLDERS:
-        assert [line["job"] for line in finished(again / name)] == [line["job"] for line in finished(tmp_path / name)]
+        assert [line["job"] for line in finished(again / name)] == [
+            line["job"] for line in finished(tmp_path / name)
+        ]
     run(again, "--keep", str(tmp_path))
     kept = read_results(tmp_path / "fig6-femnist.jsonl.gz")
     assert {line["label"] for line in kept} == {*femnist.SHARED, "I-MVU, 3 bits, 8 levels"}

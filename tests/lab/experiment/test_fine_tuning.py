@@ -30,7 +30,9 @@ def parts():
         import row_passes
         import wide_network
 
-        yield SimpleNamespace(rows=client_rows, tuned=fig3_finetune, passes=row_passes, wide=wide_network)
+        yield SimpleNamespace(
+            rows=client_rows, tuned=fig3_finetune, passes=row_passes, wide=wide_network
+        )
     finally:
         sys.path.remove(FOLDER)
 
@@ -62,7 +64,11 @@ def test_kept_weights_are_those_of_the_network(parts, kept, tmp_path, monkeypatc
     assert len(files) > 2
     assert max(file.stat().st_size for file in files) < 60_000
     for name, value in weights.items():
-        room = np.abs(value).max(axis=tuple(range(1, value.ndim)), keepdims=True) / 254 if value.ndim > 1 else 0.0
+        room = (
+            np.abs(value).max(axis=tuple(range(1, value.ndim)), keepdims=True) / 254
+            if value.ndim > 1
+            else 0.0
+        )
         assert np.all(np.abs(found[name] - value) <= room * 1.001)
 
 
@@ -72,14 +78,19 @@ def test_rows_are_the_gradients_of_single_clients(parts):
     for parameter in plain.parameters():
         torch.nn.init.normal_(parameter, std=0.3)
     rows = parts.rows.Rows(copy.deepcopy(plain), "cpu", 4, kind=torch.float64)
-    images, labels = torch.randint(0, 256, (3, 32, 32, 3), dtype=torch.uint8), torch.tensor([1, 4, 9])
+    images, labels = (
+        torch.randint(0, 256, (3, 32, 32, 3), dtype=torch.uint8),
+        torch.tensor([1, 4, 9]),
+    )
     found, lengths = rows.of(images, labels)
     layers = [module for module in plain.modules() if hasattr(module, "weight")]
     for place in range(3):
         plain.zero_grad()
         scores = plain(parts.wide.scaled(images[place : place + 1]).double())
         torch.nn.functional.cross_entropy(scores, labels[place : place + 1]).backward()
-        wanted = torch.cat([parts.rows.turned(p.grad).reshape(-1) for layer in layers for p in layer.parameters()])
+        wanted = torch.cat(
+            [parts.rows.turned(p.grad).reshape(-1) for layer in layers for p in layer.parameters()]
+        )
         assert float((found[place] - wanted).norm() / wanted.norm()) < 1e-12
         assert float(lengths[place]) == pytest.approx(float(wanted.norm()), rel=1e-12)
     assert rows.buffer[:, rows.dimension :].count_nonzero() == 0
@@ -90,7 +101,10 @@ def test_rows_are_the_gradients_of_single_clients(parts):
 def test_kept_coordinates_are_those_of_the_rotation(parts):
     dimension, keep, seed = 5000, 1024, 3
     size = padded_size(dimension)
-    rows, offsets = torch.randn(2, dimension, dtype=torch.float64), torch.randint(size // keep, (2, keep))
+    rows, offsets = (
+        torch.randn(2, dimension, dtype=torch.float64),
+        torch.randint(size // keep, (2, keep)),
+    )
     turn = torch.tensor(signs(size, seed), dtype=torch.int8)
     found = parts.passes.kept(rows, turn, offsets, plain=True)
     for place in range(2):
@@ -116,9 +130,15 @@ def test_kernels_keep_what_the_plain_way_keeps(parts, keep):
 def test_kernels_sum_what_the_plain_way_sums(parts):
     pytest.importorskip("triton")
     rows, factors = padded(5, 2100), torch.rand(5, device=DEVICE)
-    for law in (parts.passes.Law("sum"), parts.passes.Law("logistic", 2.0, 0.4), parts.passes.Law("normal", 1.3, 0.7)):
+    for law in (
+        parts.passes.Law("sum"),
+        parts.passes.Law("logistic", 2.0, 0.4),
+        parts.passes.Law("normal", 1.3, 0.7),
+    ):
         wanted = parts.passes.sums(rows.double(), factors.double(), law, plain=True)
-        for one, other in zip(wanted, parts.passes.sums(rows, factors, law, plain=False), strict=True):
+        for one, other in zip(
+            wanted, parts.passes.sums(rows, factors, law, plain=False), strict=True
+        ):
             assert float((one - other).abs().max()) < 1e-5
 
 
@@ -129,7 +149,9 @@ def test_kernels_sum_rotated_coordinates_as_the_plain_way_does(parts):
     turn = (torch.randint(0, 2, (8192,)) * 2 - 1).to(torch.int8).to(DEVICE)
     law = parts.passes.Law("logistic", 0.7, 1.5, rotated=True)
     wanted = parts.passes.sums(rows.double(), factors.double(), law, turn, plain=True)
-    for one, other in zip(wanted, parts.passes.sums(rows, factors, law, turn, plain=False), strict=True):
+    for one, other in zip(
+        wanted, parts.passes.sums(rows, factors, law, turn, plain=False), strict=True
+    ):
         assert float((one - other).abs().max()) < 2e-3
 
 
@@ -166,27 +188,58 @@ def test_means_have_the_moments_that_the_mechanism_states(parts, name):
     if summed.keep:
         noise += (0.45**2) / summed.keep  # rows of its own for every client
     noise /= clients * summed.times
-    assert float((found - 0.5 * row).square().mean()) == pytest.approx(noise, rel=6 * (2 / dimension) ** 0.5 + 0.03)
+    assert float((found - 0.5 * row).square().mean()) == pytest.approx(
+        noise, rel=6 * (2 / dimension) ** 0.5 + 0.03
+    )
     along = float(found @ row) / float(row @ row)
     assert abs(along - 0.5) < 6 * (noise / float(row @ row)) ** 0.5
 
 
 def test_trainings_are_kept_and_not_run_again(parts, kept, tmp_path, monkeypatch, capsys):
     rng = np.random.default_rng(0)
-    some = SimpleNamespace(inputs=rng.integers(0, 256, (60, 32, 32, 3), dtype=np.uint8), labels=rng.integers(0, 10, 60))
-    monkeypatch.setattr(parts.tuned, "load_cifar10", lambda _: SimpleNamespace(train=some, test=some))
+    some = SimpleNamespace(
+        inputs=rng.integers(0, 256, (60, 32, 32, 3), dtype=np.uint8), labels=rng.integers(0, 10, 60)
+    )
+    monkeypatch.setattr(
+        parts.tuned, "load_cifar10", lambda _: SimpleNamespace(train=some, test=some)
+    )
     out = tmp_path / "results.json"
 
     def run(*jobs):
-        given = ["fig3", str(kept[1]), "--data", "none", "--blocks", "1", "--width", "1", "--cohort", "10"]
-        given += ["--chunk", "6", "--rounds", "2", "--out", str(out), "--minutes", "100", "--jobs", *jobs]
+        given = [
+            "fig3",
+            str(kept[1]),
+            "--data",
+            "none",
+            "--blocks",
+            "1",
+            "--width",
+            "1",
+            "--cohort",
+            "10",
+        ]
+        given += [
+            "--chunk",
+            "6",
+            "--rounds",
+            "2",
+            "--out",
+            str(out),
+            "--minutes",
+            "100",
+            "--jobs",
+            *jobs,
+        ]
         monkeypatch.setattr(sys, "argv", given)
         parts.tuned.main()
         return json.loads(out.read_text())
 
     first = run("none:0:0.1,0.4", "gaussian:10:0.1")
     assert [(one["mechanism"], one["step"], one["seed"]) for one in first] == [
-        ("none", 0.1, 1), ("none", 0.4, 1), ("gaussian", 0.1, 1)]  # fmt: skip
+        ("none", 0.1, 1),
+        ("none", 0.4, 1),
+        ("gaussian", 0.1, 1),
+    ]
     again = run("none:0:0.1,0.4", "gaussian:10:best:1,2")
     assert again[:3] == first
     assert len(again) == 4

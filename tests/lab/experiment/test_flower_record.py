@@ -16,7 +16,9 @@ from quietbit.target import Adjacency, Trust, Unit
 from quietbit_lab.report.page import render_page
 from quietbit_lab.report.runs import read_placed_runs
 
-SETTINGS = flat_plan("imvu", clip=0.5, epsilon=20.0, adjacency="zero-out", releases=2, mode="adaptive")
+SETTINGS = flat_plan(
+    "imvu", clip=0.5, epsilon=20.0, adjacency="zero-out", releases=2, mode="adaptive"
+)
 DIMENSION = 650
 
 
@@ -26,7 +28,20 @@ def saved(folder, name="run.json", of=SETTINGS, accuracies=(0.1, 0.5, 0.75), **c
     price = settings.release(mechanism)
     spent = [Account(settings.target, "adaptive").spend(price, times).epsilon() for times in (1, 2)]
     rounds = tuple(
-        RoundReport(number, 50, 40, 6, 3, 1, False, 5_000, 20_000, 90_000, (), epsilon_upper=spent[number - 1])
+        RoundReport(
+            number,
+            50,
+            40,
+            6,
+            3,
+            1,
+            False,
+            5_000,
+            20_000,
+            90_000,
+            (),
+            epsilon_upper=spent[number - 1],
+        )
         for number in (1, 2)
     )
     report = Report(
@@ -37,7 +52,10 @@ def saved(folder, name="run.json", of=SETTINGS, accuracies=(0.1, 0.5, 0.75), **c
         rounds=rounds,
         nodes=(NodeReport(7, 2, 2, 0, 0, 0, 2, spent[1]),),
         guarantee=Guarantee(spent[1], 1e-5, Unit.CLIENT, Adjacency.ZERO_OUT, Trust.LOCAL),
-        scores=tuple({"round": number, "accuracy": value, "loss": 1.0} for number, value in enumerate(accuracies)),
+        scores=tuple(
+            {"round": number, "accuracy": value, "loss": 1.0}
+            for number, value in enumerate(accuracies)
+        ),
     )
     path = report.save(folder / name)
     if changes:
@@ -48,10 +66,17 @@ def saved(folder, name="run.json", of=SETTINGS, accuracies=(0.1, 0.5, 0.75), **c
 def test_a_saved_flower_run_becomes_a_page(tmp_path):
     (run,) = read_placed_runs([saved(tmp_path)])
     assert run.label == "I-MVU, 1 bit"
-    assert [(point["round"], point["accuracy"]) for point in run.record["points"]] == [(1, 0.5), (2, 0.75)]
+    assert [(point["round"], point["accuracy"]) for point in run.record["points"]] == [
+        (1, 0.5),
+        (2, 0.75),
+    ]
     assert run.record["points"][1]["uplink_bytes"] == 40_000
     assert run.record["bytes_per_client"] == 500
-    assert run.record["guarantee"]["epsilon_upper"] == run.record["points"][-1]["epsilon_upper"] <= 20.0
+    assert (
+        run.record["guarantee"]["epsilon_upper"]
+        == run.record["points"][-1]["epsilon_upper"]
+        <= 20.0
+    )
     assert run.record["mechanism"]["kind"] == "InterpolatedMVU"
     page = render_page([run])
     assert "a federated run of 650 parameters" in page
@@ -59,8 +84,12 @@ def test_a_saved_flower_run_becomes_a_page(tmp_path):
 
 
 def test_two_flower_runs_are_compared_where_epsilon_means_the_same(tmp_path):
-    other = flat_plan("gaussian", clip=0.5, epsilon=20.0, adjacency="zero-out", releases=2, mode="adaptive")
-    runs = read_placed_runs([saved(tmp_path), saved(tmp_path, "other.json", other, accuracies=(0.1, 0.6, 0.8))])
+    other = flat_plan(
+        "gaussian", clip=0.5, epsilon=20.0, adjacency="zero-out", releases=2, mode="adaptive"
+    )
+    runs = read_placed_runs(
+        [saved(tmp_path), saved(tmp_path, "other.json", other, accuracies=(0.1, 0.6, 0.8))]
+    )
     assert {run.label for run in runs} == {"I-MVU, 1 bit", "Gaussian, 32 bits"}
     assert "2 runs of 2 mechanisms" in render_page(runs)
 
@@ -71,13 +100,21 @@ def test_a_mechanism_that_does_not_follow_from_the_settings_is_not_drawn(tmp_pat
     assert "650" in render_page([run])
 
 
-@pytest.mark.parametrize("scores", [[], [{"round": 1, "loss": 2.0}], [{"round": 1, "accuracy": None}]])
+@pytest.mark.parametrize(
+    "scores", [[], [{"round": 1, "loss": 2.0}], [{"round": 1, "accuracy": None}]]
+)
 def test_a_run_that_the_server_did_not_score_has_what_nodes_said_or_no_curve(tmp_path, scores):
     (run,) = read_placed_runs([saved(tmp_path, scores=scores)])
     assert run.record["points"] == []
     page = render_page([run])
-    assert "A model of 650 parameters was trained in 2 rounds, and its accuracy was not measured" in page
-    assert f"epsilon ≤ {shown_epsilon(run.record['guarantee']['epsilon_upper'])} at delta 1e-05, zero-out" in page
+    assert (
+        "A model of 650 parameters was trained in 2 rounds, and its accuracy was not measured"
+        in page
+    )
+    assert (
+        f"epsilon ≤ {shown_epsilon(run.record['guarantee']['epsilon_upper'])} at delta 1e-05, zero-out"
+        in page
+    )
     assert "not scored: neither the server" in page
     (scored,) = read_placed_runs([saved(tmp_path, "scored.json")])
     assert "650" in render_page([run, scored])  # it is listed beside others
@@ -92,10 +129,14 @@ def test_a_run_that_the_server_did_not_score_has_what_nodes_said_or_no_curve(tmp
         )
     ]
     (run,) = read_placed_runs([saved(tmp_path, "asked.json", scores=scores, evaluations=said)])
-    assert [(point["round"], point["accuracy"]) for point in run.record["points"]] == [(1, 0.4), (2, 1.0)]
+    assert [(point["round"], point["accuracy"]) for point in run.record["points"]] == [
+        (1, 0.4),
+        (2, 1.0),
+    ]
     page = render_page([run])
     assert (
-        "is right in 100.0 % of test cases (between 30 and 50 %, 95 % of the time, from the randomised answers" in page
+        "is right in 100.0 % of test cases (between 30 and 50 %, 95 % of the time, from the randomised answers"
+        in page
     )
     assert "of 90 nodes, which are few)" in page
 

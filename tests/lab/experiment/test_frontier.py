@@ -16,7 +16,12 @@ def result(label, seed, points, status="finished", **settings):
 
 
 def test_seeds_are_averaged_and_rounds_kept_apart():
-    found = summarise([result("I", 1, [(5, 1.0, 0.5), (9, 2.0, 0.8)]), result("I", 2, [(5, 1.0, 0.7), (9, 2.0, 0.8)])])
+    found = summarise(
+        [
+            result("I", 1, [(5, 1.0, 0.5), (9, 2.0, 0.8)]),
+            result("I", 2, [(5, 1.0, 0.7), (9, 2.0, 0.8)]),
+        ]
+    )
     assert [(s.rounds, s.seeds) for s in found] == [(5, 2), (9, 2)]
     assert math.isclose(found[0].accuracy, 0.6)
     assert math.isclose(found[0].deviation, math.sqrt(0.02))
@@ -50,13 +55,24 @@ def test_where_a_seed_was_dropped_the_lucky_ones_do_not_count():
             result("I", 1, [(5, 1.0, 0.1), (9, 2.0, 0.2)], lr=2),
         ]
     )
-    assert [(s.rounds, s.seeds, s.accuracy) for s in found] == [(5, 2, 0.2), (5, 1, 0.1), (9, 1, 0.2)]
+    assert [(s.rounds, s.seeds, s.accuracy) for s in found] == [
+        (5, 2, 0.2),
+        (5, 1, 0.1),
+        (9, 1, 0.2),
+    ]
 
 
 def test_choosing_runs_say_which_points_and_the_others_what_they_are_worth():
     """The step of 2 is lucky where it chooses and worth less; that of 3 is the best of those that report."""
-    lucky = [result("I", 9, [(5, 1.0, a), (9, 2.0, a + 0.1)], lr=lr) for lr, a in ((1, 0.5), (2, 0.8), (3, 0.4))]
-    worth = [result("I", seed, [(5, 1.0, a), (9, 2.0, a)], lr=lr) for seed in (1, 2) for lr, a in ((2, 0.3), (3, 0.9))]
+    lucky = [
+        result("I", 9, [(5, 1.0, a), (9, 2.0, a + 0.1)], lr=lr)
+        for lr, a in ((1, 0.5), (2, 0.8), (3, 0.4))
+    ]
+    worth = [
+        result("I", seed, [(5, 1.0, a), (9, 2.0, a)], lr=lr)
+        for seed in (1, 2)
+        for lr, a in ((2, 0.3), (3, 0.9))
+    ]
     alone = [result("G", 1, [(9, 3.0, 0.7)])]
     lines = reported([{**one, "chooses": True} for one in lucky] + worth + alone)
     assert [(p.epsilon_upper, p.accuracy, p.seeds, p.settings["lr"]) for p in lines["I"]] == [
@@ -70,7 +86,10 @@ def test_choosing_runs_say_which_points_and_the_others_what_they_are_worth():
 
 
 def test_runs_of_several_lengths_report_one_point():
-    chooses = {**result("I", 9, [(5, 1.0, 0.5), (9, 2.0, 0.4)], **{"planned rounds": 9}), "chooses": True}
+    chooses = {
+        **result("I", 9, [(5, 1.0, 0.5), (9, 2.0, 0.4)], **{"planned rounds": 9}),
+        "chooses": True,
+    }
     short = [result("I", seed, [(5, 1.0, 0.6)], **{"planned rounds": 5}) for seed in (1, 2)]
     found = reported([chooses, *short, result("I", 3, [(5, 1.0, 0.9)], **{"planned rounds": 7})])
     assert [(p.accuracy, p.seeds) for p in found["I"]] == [(0.6, 2)]

@@ -43,13 +43,21 @@ def test_jobs_are_the_product_of_all_lists(file):
     assert len(sweep.jobs) == 2 * 2 * (3 + 2)
     assert len({job.identity for job in sweep.jobs}) == len(sweep.jobs)
     first = sweep.jobs[0].setting
-    assert (first.training.rounds, first.training.evaluate_at, first.plan.rng) == (20, (10, 20), "seeded")
+    assert (first.training.rounds, first.training.evaluate_at, first.plan.rng) == (
+        20,
+        (10, 20),
+        "seeded",
+    )
 
 
 def test_the_reduced_grid_is_smaller_and_a_part_of_the_whole(file):
     whole, reduced = read_sweep(file), read_sweep(file, reduced=True)
     assert [
-        (j.label, j.setting.plan.mechanism.design_epsilon, j.setting.plan.mechanism.noise_multiplier)
+        (
+            j.label,
+            j.setting.plan.mechanism.design_epsilon,
+            j.setting.plan.mechanism.noise_multiplier,
+        )
         for j in reduced.jobs
     ] == [
         ("I-MVU", 1.0, None),

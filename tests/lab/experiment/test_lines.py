@@ -50,7 +50,10 @@ def test_a_full_disk_leaves_what_was_there(tmp_path, monkeypatch):
 
 def test_one_writer_at_a_time(tmp_path):
     second = only_writer(tmp_path / "runs")
-    with only_writer(tmp_path / "runs"), pytest.raises(quietbit.QuietbitError, match="Another process"):
+    with (
+        only_writer(tmp_path / "runs"),
+        pytest.raises(quietbit.QuietbitError, match="Another process"),
+    ):
         second.__enter__()
     with only_writer(tmp_path / "runs"):
         pass

@@ -65,7 +65,10 @@ def test_a_file_with_choosing_seeds(sweep, tmp_path):
     assert (sweep.race.draw, sweep.race.report_draw) == ("sums", "clients")
     assert read_sweep(tmp_path / "small.toml", reduced=True).race.seeds == (5,)
     # Runs of one strength stand side by side.
-    assert [(job.setting.plan.mechanism.noise_multiplier, job.setting.training.lr) for job in sweep.jobs[:4]] == [
+    assert [
+        (job.setting.plan.mechanism.noise_multiplier, job.setting.training.lr)
+        for job in sweep.jobs[:4]
+    ] == [
         (1, 0.02),
         (1, 0.3),
         (4, 0.02),
@@ -95,7 +98,9 @@ def run_with(together, sweep, folder):
 def test_seeds_choose_then_others_report(sweep, tmp_path):
     """On a device: both stages, each job once, in a second call nothing."""
     together = BatchTogether("cpu", make_problem)
-    ran, left = run_stages(sweep, tmp_path, run_with(together, sweep, tmp_path), resume=False, minutes=None)
+    ran, left = run_stages(
+        sweep, tmp_path, run_with(together, sweep, tmp_path), resume=False, minutes=None
+    )
     lines = finished(tmp_path)
     assert (ran, left) == (len(lines), 0)
     chose = [line for line in lines if line.get("chooses")]
@@ -106,7 +111,9 @@ def test_seeds_choose_then_others_report(sweep, tmp_path):
     assert {line["label"] for line in others} == {"Gaussian", "SignSGD"}
     draws = {(line["label"], bool(line.get("chooses"))): line["record"]["draws"] for line in lines}
     assert draws["SignSGD", False] == "every client"
-    assert run_stages(sweep, tmp_path, run_with(together, sweep, tmp_path), resume=True, minutes=None) == (0, 0)
+    assert run_stages(
+        sweep, tmp_path, run_with(together, sweep, tmp_path), resume=True, minutes=None
+    ) == (0, 0)
 
 
 def test_one_by_one_and_stopped_between(sweep, tmp_path):
@@ -140,17 +147,24 @@ def test_what_is_reported_is_what_was_chosen_and_no_longer_than_needed(sweep):
     ]
     found = reporting(sweep, results)
     assert found.race is None
-    said = [(job.setting.seed, job.setting.training.lr, job.setting.training.rounds) for job in found.jobs]
+    said = [
+        (job.setting.seed, job.setting.training.lr, job.setting.training.rounds)
+        for job in found.jobs
+    ]
     assert sorted(said) == [(1, 0.02, 4), (1, 0.3, 2), (2, 0.02, 4), (2, 0.3, 2)]
     assert {job.setting.training.evaluate_at for job in found.jobs} == {(2, 4), (2,)}
-    # A longer run of a seed that reports is as good; a shorter one, or one that was dropped, is not.
+    # A longer run of a seed that reports is as good; a shorter one, or one that was dropped, is
+    # not.
     known = [
         line(job_with(low, seed=1, rounds=6), [(2, 0.1, 1.0), (4, 0.1, 2.0), (6, 0.1, 3.0)]),
         line(job_with(low, seed=2, rounds=2), [(2, 0.1, 1.0)]),
         line(job_with(high, seed=1, rounds=6), [(2, 0.1, 1.0)], "dropped"),
     ]
     rest = reporting(sweep, results + known)
-    said = [(job.setting.seed, job.setting.training.lr, job.setting.training.rounds) for job in rest.jobs]
+    said = [
+        (job.setting.seed, job.setting.training.lr, job.setting.training.rounds)
+        for job in rest.jobs
+    ]
     assert sorted(said) == [(1, 0.3, 2), (2, 0.02, 4), (2, 0.3, 2)]
 
 
@@ -159,7 +173,9 @@ def job_with(job, **changes):
     from quietbit_lab.experiment.record import Setting
 
     values = {**job.setting.to_json(), **changes}
-    values["evaluate_at"] = [number for number in values["evaluate_at"] if number <= values["rounds"]]
+    values["evaluate_at"] = [
+        number for number in values["evaluate_at"] if number <= values["rounds"]
+    ]
     return Job(Setting.from_json(values), job.task, job.label)
 
 
@@ -169,7 +185,9 @@ def test_a_sweep_without_choosing_seeds_has_one_stage(tmp_path):
     assert sweep.race is None
     assert reporting(sweep, []) is sweep
     together = BatchTogether("cpu", make_problem)
-    ran, left = run_stages(sweep, tmp_path, run_with(together, sweep, tmp_path), resume=False, minutes=None)
+    ran, left = run_stages(
+        sweep, tmp_path, run_with(together, sweep, tmp_path), resume=False, minutes=None
+    )
     assert (ran, left) == (len(sweep.jobs), 0)
     assert not any(line.get("chooses") for line in finished(tmp_path))
     assert pending(sweep, tmp_path, resume=True) == []

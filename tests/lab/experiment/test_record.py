@@ -14,7 +14,14 @@ from unit.local.makers import chosen, small_problem
 
 @pytest.fixture(scope="module")
 def run():
-    given = {"mechanism": "sign", "noise_multiplier": 2.0, "lr": 0.05, "rounds": 4, "cohort": 20, "clip": 1.0}
+    given = {
+        "mechanism": "sign",
+        "noise_multiplier": 2.0,
+        "lr": 0.05,
+        "rounds": 4,
+        "cohort": 20,
+        "clip": 1.0,
+    }
     return simulate(small_problem(), *chosen(**given, seed=9, rng="seeded", evaluate_every=2))
 
 
@@ -35,7 +42,9 @@ def test_a_record_says_everything_and_repeats_the_run(run, tmp_path):
 
 
 def test_without_privacy_there_is_no_epsilon():
-    run = simulate(small_problem(), *chosen(mechanism="none", lr=0.1, rounds=2, cohort=20, clip=1.0))
+    run = simulate(
+        small_problem(), *chosen(mechanism="none", lr=0.1, rounds=2, cohort=20, clip=1.0)
+    )
     record = json.loads(json.dumps(run_record(run, {}), allow_nan=False))
     assert record["guarantee"] is None
     assert record["protects"].startswith("nobody: the run")
@@ -43,13 +52,22 @@ def test_without_privacy_there_is_no_epsilon():
 
 
 def test_a_run_with_secret_bits_protects_those_of_its_guarantee():
-    given = {"mechanism": "sign", "noise_multiplier": 2.0, "lr": 0.05, "rounds": 1, "cohort": 20, "clip": 1.0}
+    given = {
+        "mechanism": "sign",
+        "noise_multiplier": 2.0,
+        "lr": 0.05,
+        "rounds": 1,
+        "cohort": 20,
+        "clip": 1.0,
+    }
     run = simulate(small_problem(), *chosen(**given, rng="secure"))
     assert run_record(run, {})["protects"] == "those whom the guarantee is about"
     assert run_record(run, {}, draws="law of the sum")["protects"].startswith("nobody")
 
 
-@pytest.mark.parametrize("text", ["", "{", "[]", '{"format": "other"}', '{"format": "quietbit run", "version": 99}'])
+@pytest.mark.parametrize(
+    "text", ["", "{", "[]", '{"format": "other"}', '{"format": "quietbit run", "version": 99}']
+)
 def test_what_is_no_record_is_refused(tmp_path, text):
     path = tmp_path / "run.json"
     path.write_text(text)
@@ -76,15 +94,31 @@ def test_stored_jobs_keep_their_names(path):
         record = modern(line["record"])
         setting = Setting.from_json(record["settings"])
         assert Job(setting, record["task"], line["label"]).identity == line["job"]
-        assert setting.to_json() | {"evaluate_at": list(setting.training.evaluate_at)} == record["settings"]
+        assert (
+            setting.to_json() | {"evaluate_at": list(setting.training.evaluate_at)}
+            == record["settings"]
+        )
 
 
 def test_old_words_are_read_and_new_ones_stay():
-    old = {"settings": {"epsilon": 1.0, "target_epsilon": 5.0, "noise": None, "words": "seeded", "honest": 3, "lr": 2}}
+    old = {
+        "settings": {
+            "epsilon": 1.0,
+            "target_epsilon": 5.0,
+            "noise": None,
+            "words": "seeded",
+            "honest": 3,
+            "lr": 2,
+        }
+    }
     new = {
-        "design_epsilon": 1.0, "epsilon": 5.0, "noise_multiplier": None, "rng": "seeded", "min_honest_clients": 3,
+        "design_epsilon": 1.0,
+        "epsilon": 5.0,
+        "noise_multiplier": None,
+        "rng": "seeded",
+        "min_honest_clients": 3,
         "lr": 2,
-    }  # fmt: skip
+    }
     assert modern(old)["settings"] == new
     assert modern({"settings": new})["settings"] == new
     assert modern({"status": "finished"}) == {"status": "finished"}

@@ -46,7 +46,9 @@ def test_every_job_once_and_resumed_where_it_stopped(tmp_path):
     assert run_sweep(part, tmp_path, make_problem) == 2
     with pytest.raises(quietbit.QuietbitError, match="--resume"):
         run_sweep(sweep, tmp_path, make_problem)
-    ran = run_sweep(sweep, tmp_path, make_problem, resume=True, told=lambda *told: seen.append(told[:2]))
+    ran = run_sweep(
+        sweep, tmp_path, make_problem, resume=True, told=lambda *told: seen.append(told[:2])
+    )
     assert ran == 2
     assert seen == [(3, 4), (4, 4)]
     assert run_sweep(sweep, tmp_path, make_problem, resume=True) == 0
@@ -94,7 +96,9 @@ def test_a_killed_sweep_is_resumed_with_nothing_lost_or_run_twice(tmp_path):
 
 
 def test_a_job_that_diverges_is_a_result_too(tmp_path):
-    steep = setting(mechanism="imvu", lr=1e30, rounds=5, cohort=20, clip=1.0, design_epsilon=1.0, rng="seeded")
+    steep = setting(
+        mechanism="imvu", lr=1e30, rounds=5, cohort=20, clip=1.0, design_epsilon=1.0, rng="seeded"
+    )
     job = Job(steep, {"name": "clusters"}, "I-MVU")
     run_sweep(Sweep("small", "", (job,)), tmp_path, make_problem)
     assert finished(tmp_path)[0]["record"]["status"] == "diverged"
@@ -121,6 +125,9 @@ def test_workers_give_the_same_results(tmp_path, monkeypatch):
 
     def points(name):
         found = {line["job"]: line["record"]["points"] for line in finished(tmp_path / name)}
-        return {job: [(p["round"], p["accuracy"], p["epsilon_upper"]) for p in line] for job, line in found.items()}
+        return {
+            job: [(p["round"], p["accuracy"], p["epsilon_upper"]) for p in line]
+            for job, line in found.items()
+        }
 
     assert points("one") == points("two")

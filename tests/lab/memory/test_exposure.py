@@ -35,9 +35,16 @@ def test_a_little_memory_shows_in_many_canaries() -> None:
 
 @pytest.mark.parametrize(
     ("canaries", "alternatives", "name"),
-    [([], [1.0], "canaries"), ([1.0], [], "alternatives"), ([np.nan], [1.0], "losses"), ([1.0], [np.inf], "losses")],
+    [
+        ([], [1.0], "canaries"),
+        ([1.0], [], "alternatives"),
+        ([np.nan], [1.0], "losses"),
+        ([1.0], [np.inf], "losses"),
+    ],
 )
-def test_what_has_no_rank_is_refused(canaries: list[float], alternatives: list[float], name: str) -> None:
+def test_what_has_no_rank_is_refused(
+    canaries: list[float], alternatives: list[float], name: str
+) -> None:
     with pytest.raises(InvalidParameter) as refusal:
         exposures(canaries, alternatives)
     assert refusal.value.name == name

@@ -32,7 +32,9 @@ def test_what_delta_adds_is_the_steepest_slope_of_the_tail() -> None:
     q = 1 / (1 + math.exp(-epsilon))
     tail = [float(binom.sf(value - 1, r, q)) for value in range(v + 1)]
     slope = max((tail[v - i] - tail[v]) / i for i in range(1, v + 1))
-    assert chance_upper(m, r, v, epsilon, delta) == pytest.approx(tail[v] + 2 * m * delta * slope, rel=1e-10)
+    assert chance_upper(m, r, v, epsilon, delta) == pytest.approx(
+        tail[v] + 2 * m * delta * slope, rel=1e-10
+    )
 
 
 @pytest.mark.parametrize("epsilon", [0.5, 2.0, 4.0])
@@ -53,7 +55,9 @@ def test_randomised_response_is_found_to_its_epsilon(epsilon: float) -> None:
 @pytest.mark.parametrize("epsilon", [1.0, 4.0, 8.0])
 def test_gaussian_noise_stays_below_its_claim_and_reaches_a_fair_share(epsilon: float) -> None:
     ball = Ball("l2", radius=1.0, dimension=CANARIES)
-    claimed = calibrate("gaussian", ball=ball, epsilon=epsilon, delta=DELTA, releases=1, adjacency="zero-out")
+    claimed = calibrate(
+        "gaussian", ball=ball, epsilon=epsilon, delta=DELTA, releases=1, adjacency="zero-out"
+    )
     sigma = float(claimed.mechanism.noise_multiplier)  # type: ignore[attr-defined]
     rng = np.random.default_rng(4)
     present = coins(rng)
@@ -82,15 +86,23 @@ def test_nothing_is_claimed_of_scores_that_know_nothing() -> None:
 
 
 def test_guesses_are_of_both_ends() -> None:
-    assert guesses([5.0, 4.0, 3.0, 2.0, 1.0, 0.0], [True, True, False, True, False, False], 4) == (4, 4)
-    assert guesses([5.0, 4.0, 3.0, 2.0, 1.0, 0.0], [False, True, False, True, False, True], 5) == (4, 2)
+    assert guesses([5.0, 4.0, 3.0, 2.0, 1.0, 0.0], [True, True, False, True, False, False], 4) == (
+        4,
+        4,
+    )
+    assert guesses([5.0, 4.0, 3.0, 2.0, 1.0, 0.0], [False, True, False, True, False, True], 5) == (
+        4,
+        2,
+    )
 
 
 @pytest.mark.parametrize(
     ("scores", "present", "name"),
     [([1.0], [True, False], "scores"), ([np.nan, 1.0], [True, False], "scores")],
 )
-def test_scores_that_cannot_be_ranked_are_refused(scores: list[float], present: list[bool], name: str) -> None:
+def test_scores_that_cannot_be_ranked_are_refused(
+    scores: list[float], present: list[bool], name: str
+) -> None:
     with pytest.raises(InvalidParameter) as refusal:
         lower_bound(scores, present, delta=0.0)
     assert refusal.value.name == name

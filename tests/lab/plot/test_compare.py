@@ -22,14 +22,16 @@ def test_noise_over_releases_and_over_bytes(tmp_path):
     vector = next(row for row in found.rows if row.name == "vmvu")
     assert drawn["vmvu"].get_xdata().tolist() == [1, 5]
     assert drawn["vmvu"].get_ydata()[-1] == pytest.approx(vector.expected.run_noise)
-    assert drawn["vmvu"].get_ydata()[0] < drawn["vmvu"].get_ydata()[-1], "few releases are its strength"
+    assert drawn["vmvu"].get_ydata()[0] < drawn["vmvu"].get_ydata()[-1], (
+        "few releases are its strength"
+    )
     sizes = {size for line in right.lines for size in line.get_xdata()}
     assert sizes == {row.payload_bytes for row in found.rows if row.expected is not None}
     assert [text.get_text() for text in right.texts] == ["useful", "hard", "hopeless"]
     assert save_figure(figure, tmp_path / "figure.svg").read_bytes().lstrip().startswith(b"<?xml")
 
 
-def test_the_same_question_is_asked_for_other_releases():
+def test_the_same_request_is_asked_for_other_releases():
     """One trust stays one, and evaluations cost at every point; where they leave nothing for updates there is none."""
     found = compare(650, releases=5, trust="central", evaluate=0.5, **GIVEN)
     (line,) = plot_comparison(found, (2, 16)).axes[0].lines

@@ -7,7 +7,9 @@ from quietbit_lab.plot.design import _short, _ticks, moments, plot_design
 X = np.linspace(0, 1, 21)
 
 
-@pytest.mark.parametrize("spec", [DesignSpec(2, 1, 1.0), DesignSpec(8, 4, 2.0), DesignSpec(100, 1, 5.0)])
+@pytest.mark.parametrize(
+    "spec", [DesignSpec(2, 1, 1.0), DesignSpec(8, 4, 2.0), DesignSpec(100, 1, 5.0)]
+)
 def test_shows_the_table_itself(spec):
     design = solve(spec)
     figure = plot_design(design)
@@ -34,8 +36,13 @@ def test_what_is_no_design_is_refused():
 
 def test_numbers_and_ticks_stay_short():
     assert [_short(p) for p in (0.67, 0.0995, 0.082, 0.001, 3e-5, 4.2e-18)] == [
-        ".67", ".10", ".082", ".001", "3e-5", "4e-18",
-    ]  # fmt: skip
+        ".67",
+        ".10",
+        ".082",
+        ".001",
+        "3e-5",
+        "4e-18",
+    ]
     assert _ticks(4) == [0, 1, 2, 3]
     assert len(_ticks(300)) == 9
     assert _ticks(300)[-1] == 299

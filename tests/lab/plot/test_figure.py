@@ -3,7 +3,14 @@ import sys
 import pytest
 
 from quietbit.errors import InvalidParameter, MissingDependency, QuietbitError
-from quietbit_lab.plot.figure import MECHANISMS, OTHERS, blank_figure, looks, plain_axes, save_figure
+from quietbit_lab.plot.figure import (
+    MECHANISMS,
+    OTHERS,
+    blank_figure,
+    looks,
+    plain_axes,
+    save_figure,
+)
 
 STARTS = {"png": b"\x89PNG", "svg": b"<?xml", "pdf": b"%PDF"}
 

@@ -16,8 +16,10 @@ PURE = Profile.from_weights([0.3975], [1.0, math.e])
 def test_three_panels_and_the_promise(adjacency, tmp_path):
     figure = plot_profile(PURE, adjacency, 12, 1e-5)
     assert [axes.get_title(loc="left") for axes in figure.axes] == [
-        "profile h", "density of what is sent", "delta at every epsilon",
-    ]  # fmt: skip
+        "profile h",
+        "density of what is sent",
+        "delta at every epsilon",
+    ]
     assert "12 releases" in figure.get_suptitle()
     assert adjacency.value in figure.get_suptitle()
     labels = figure.axes[2].get_legend_handles_labels()[1]
@@ -27,7 +29,10 @@ def test_three_panels_and_the_promise(adjacency, tmp_path):
 
 def test_delta_of_one_pure_release_ends_at_its_epsilon():
     axes = plot_profile(PURE, Adjacency.REPLACE_ONE).axes[2]
-    assert axes.get_legend_handles_labels()[1] == ["one release", "epsilon 1.001 at delta 0"]  # rounded up
+    assert axes.get_legend_handles_labels()[1] == [
+        "one release",
+        "epsilon 1.001 at delta 0",
+    ]  # rounded up
     epsilons, deltas = axes.lines[0].get_data()
     ((p, q),) = PURE.pairs("replace-one")
     assert deltas == pytest.approx(np.maximum(p[-1] - np.exp(epsilons) * q[-1], 0.0), abs=1e-9)
@@ -48,7 +53,9 @@ def test_the_line_of_delta_is_never_below_it():
 
 
 def test_a_profile_without_pure_privacy_is_drawn_too():
-    figure = plot_profile(Profile.from_weights([0.0, 1.0], [0.0, 1.0, 2.0]), Adjacency.ZERO_OUT, 1, 1e-3)
+    figure = plot_profile(
+        Profile.from_weights([0.0, 1.0], [0.0, 1.0, 2.0]), Adjacency.ZERO_OUT, 1, 1e-3
+    )
     assert "Infinity" in figure.get_suptitle()
 
 

@@ -25,9 +25,17 @@ def runs() -> tuple[PlacedRun, ...]:
         for target in (5.0, 10.0, 20.0) if mechanism != "none" else (None,):
             for seed in (1, 2):
                 setup = chosen(
-                    mechanism=mechanism, lr=step, rounds=6, cohort=60, clip=1.0, momentum=0.8, epsilon=target,
-                    evaluate_every=2, seed=seed, rng="seeded",
-                )  # fmt: skip
+                    mechanism=mechanism,
+                    lr=step,
+                    rounds=6,
+                    cohort=60,
+                    clip=1.0,
+                    momentum=0.8,
+                    epsilon=target,
+                    evaluate_every=2,
+                    seed=seed,
+                    rng="seeded",
+                )
                 record = run_record(simulate(problem, *setup), spec.to_json())
                 found.append(PlacedRun(label_of(record), record))
     return tuple(found)
@@ -41,7 +49,9 @@ def changed(run: PlacedRun, label: str | None = None, **parts: object) -> Placed
     return PlacedRun(run.label if label is None else label, record)
 
 
-def sweep(settings: int, seeds: int = 3, rounds: tuple[int, ...] = (50, 100, 200, 400)) -> list[PlacedRun]:
+def sweep(
+    settings: int, seeds: int = 3, rounds: tuple[int, ...] = (50, 100, 200, 400)
+) -> list[PlacedRun]:
     """Many runs at once, made up from one real record: for size and speed, not for their numbers."""
     base = next(run for run in runs() if run.record["settings"]["mechanism"] == "imvu")
     found = []
@@ -49,11 +59,13 @@ def sweep(settings: int, seeds: int = 3, rounds: tuple[int, ...] = (50, 100, 200
         for seed in range(seeds):
             points = [
                 {
-                    "round": count, "epsilon_upper": 0.1 * (1 + number % 40) * math.sqrt(count),
-                    "accuracy": 0.5 + 0.4 * math.sin(number + 0.01 * seed + count), "uplink_bytes": 146 * count,
+                    "round": count,
+                    "epsilon_upper": 0.1 * (1 + number % 40) * math.sqrt(count),
+                    "accuracy": 0.5 + 0.4 * math.sin(number + 0.01 * seed + count),
+                    "uplink_bytes": 146 * count,
                 }
                 for count in rounds
-            ]  # fmt: skip
+            ]
             own = {"lr": 0.001 * (1 + number), "seed": seed, "evaluate_at": list(rounds)}
             found.append(changed(base, settings=own, points=points))
     return found

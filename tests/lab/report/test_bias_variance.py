@@ -8,7 +8,10 @@ from quietbit_lab.report.bias_variance import plot_bias_variance
 def test_a_column_per_design_and_the_paper_s_claim():
     designs = [solve(DesignSpec(levels, 3, 5.0)) for levels in (2, 8)]
     figure = plot_bias_variance(designs)
-    assert [axes.get_title(loc="left") for axes in figure.axes[:2]] == ["2 input levels", "8 input levels"]
+    assert [axes.get_title(loc="left") for axes in figure.axes[:2]] == [
+        "2 input levels",
+        "8 input levels",
+    ]
     worst = []
     for axes in figure.axes[:2]:
         line = next(line for line in axes.lines if line.get_label().startswith("I-MVU"))

@@ -16,10 +16,18 @@ def test_a_target_leaves_what_it_covers_and_runs_without_privacy():
 
 def test_the_best_setting_s_curve_is_its_mean_over_seeds():
     curves = best_curves(runs(), 20.0)
-    assert sorted(curves) == ["Gaussian, 32 bits", "I-MVU, 1 bit", "SignSGD, 1 bit", "without noise"]
+    assert sorted(curves) == [
+        "Gaussian, 32 bits",
+        "I-MVU, 1 bit",
+        "SignSGD, 1 bit",
+        "without noise",
+    ]
     assert [count for count, _ in curves["I-MVU, 1 bit"]] == [2, 4, 6]
     plain = [run.record["points"] for run in runs()[-2:]]
-    assert curves["without noise"][0] == (2, pytest.approx(sum(points[0]["accuracy"] for points in plain) / 2))
+    assert curves["without noise"][0] == (
+        2,
+        pytest.approx(sum(points[0]["accuracy"] for points in plain) / 2),
+    )
 
 
 def test_only_what_means_the_same_makes_one_figure():

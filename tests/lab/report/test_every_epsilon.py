@@ -1,8 +1,9 @@
 """Every epsilon that a person reads is the account's: on the page, in the log, in JSON, and on the command line.
 
-Plans are drawn at random (evaluations, scouts, sums, samples) and run without a network. The cost is then added up from
-the nodes' own ledgers, or from the schedule, and never from the report that is tested. A number that is shown may be
-larger than that by the rounding to four digits, and never smaller.
+Plans are drawn at random (evaluations, scouts, sums, samples) and run without a network. The cost
+is then added up from the nodes' own ledgers, or from the schedule, and never from the report that
+is tested. A number that is shown may be larger than that by the rounding to four digits, and never
+smaller.
 """
 
 import json
@@ -26,7 +27,16 @@ from quietbit_lab.experiment.record import run_record
 from quietbit_lab.report.page import render_page
 from quietbit_lab.report.runs import PlacedRun, read_placed_runs
 from unit.cli.kit import shell
-from unit.flower.kit import DIMENSION, HandGrid, app, be_the_server, context, ledger, model, simulated
+from unit.flower.kit import (
+    DIMENSION,
+    HandGrid,
+    app,
+    be_the_server,
+    context,
+    ledger,
+    model,
+    simulated,
+)
 from unit.flower.secure_kit import Room
 from unit.flower.test_evaluation import evaluates
 from unit.local.makers import chosen, small_problem
@@ -39,7 +49,9 @@ MOD = simulated(PrivateUplink(simulation=Simulation(seed=3)))
 DATA = re.compile(r'<script type="application/json" id="data">(.*?)</script>', re.DOTALL)
 KINDS = ("plain", "evaluated", "scouts", "samples", "sums")
 DRAWS = [(kind, seed) for seed in range(3) for kind in KINDS]
-DRAWS += [pytest.param("both", seed, marks=pytest.mark.long) for seed in range(3)]  # it calibrates for up to a minute
+DRAWS += [
+    pytest.param("both", seed, marks=pytest.mark.long) for seed in range(3)
+]  # it calibrates for up to a minute
 
 
 def drawn(kind: str, seed: int) -> tuple[dict, int]:
@@ -54,26 +66,40 @@ def drawn(kind: str, seed: int) -> tuple[dict, int]:
         "quietbit.releases": rng.randint(rounds, rounds + 2),
     }
     if kind == "scouts":
-        config |= {"quietbit.scouts.every": 2, "quietbit.epsilon": 15.0, "quietbit.mechanism": "gaussian"}
+        config |= {
+            "quietbit.scouts.every": 2,
+            "quietbit.epsilon": 15.0,
+            "quietbit.mechanism": "gaussian",
+        }
     if kind == "samples":
         config |= {
             "quietbit.samples.count": rng.randint(30, 300),
             "quietbit.mechanism": "gaussian",
         }
-        config |= {"quietbit.samples.sampling-rate": rng.choice([0.1, 0.5]), "quietbit.adjacency": "zero-out"}
+        config |= {
+            "quietbit.samples.sampling-rate": rng.choice([0.1, 0.5]),
+            "quietbit.adjacency": "zero-out",
+        }
     if kind in ("sums", "both"):
-        config |= {"quietbit.mechanism": "imvu", "quietbit.trust": "secure-aggregation", "quietbit.masks.threshold": 4}
+        config |= {
+            "quietbit.mechanism": "imvu",
+            "quietbit.trust": "secure-aggregation",
+            "quietbit.masks.threshold": 4,
+        }
         config |= {"quietbit.masks.server": "honest-but-curious", "quietbit.masks.honest": 3}
         config |= {"quietbit.adjacency": "zero-out"}
     if kind in ("evaluated", "both") or (kind == "samples" and rng.random() < 0.5):
         answers = rng.randint(1, rounds)
         share = rng.uniform(0.1, 0.4) * config["quietbit.epsilon"]
-        config |= {"quietbit.evaluate.epsilon": round(share / answers, 3), "quietbit.evaluate.releases": answers}
+        config |= {
+            "quietbit.evaluate.epsilon": round(share / answers, 3),
+            "quietbit.evaluate.releases": answers,
+        }
     return config, rounds
 
 
 def batches(message, _):
-    """Answer a question for samples with gradients of the drawn batch."""
+    """Answer a request for samples with gradients of the drawn batch."""
     batch = current_batch()
     count = len(batch.draw(40))
     batch.add(np.random.default_rng(count).normal(size=(count, DIMENSION)))
@@ -88,10 +114,16 @@ class Engine:
     def __init__(self, config):
         be_the_server()
         self.plan = Plan.from_run_config(config)
-        fewest = {"min_train_nodes": NODES, "min_available_nodes": NODES, "min_evaluate_nodes": NODES}
+        fewest = {
+            "min_train_nodes": NODES,
+            "min_available_nodes": NODES,
+            "min_evaluate_nodes": NODES,
+        }
         self.strategy = PrivateStrategy(FedAvg(**fewest), config)
         nodes = list(range(101, 101 + NODES))
-        self.grid = Room(config=config, nodes=nodes) if self.plan.masks is not None else HandGrid(nodes)
+        self.grid = (
+            Room(config=config, nodes=nodes) if self.plan.masks is not None else HandGrid(nodes)
+        )
         self.contexts = {node: context(node, place, config) for place, node in enumerate(nodes)}
         if self.plan.masks is not None:
             self.contexts = self.grid.contexts
@@ -108,7 +140,9 @@ class Engine:
             replies = [self.carry(message, update) for message in messages]
             _, metrics = self.strategy.aggregate_train(number, replies)
             if self.plan.evaluation is not None and number <= self.plan.evaluation.releases:
-                messages = list(self.strategy.configure_evaluate(number, model(), ConfigRecord(), self.grid))
+                messages = list(
+                    self.strategy.configure_evaluate(number, model(), ConfigRecord(), self.grid)
+                )
                 replies = [self.carry(message, evaluates(0.8)) for message in messages]
                 metrics = self.strategy.aggregate_evaluate(number, replies)
         return metrics
@@ -184,9 +218,14 @@ def test_an_engine_shows_what_the_nodes_ledgers_say(kind, seed, tmp_path, capsys
 def test_a_report_of_an_older_version_that_left_evaluations_out_of_its_rounds(tmp_path):
     """The page of an epsilon of 8 said 6: the rounds' own numbers had no evaluations in them."""
     config = {
-        "quietbit.mechanism": "vmvu", "quietbit.clip": 1.0, "quietbit.epsilon": 8.0, "quietbit.releases": 2,
-        "quietbit.adjacency": "zero-out", "quietbit.evaluate.epsilon": 1.0, "quietbit.evaluate.releases": 2,
-    }  # fmt: skip
+        "quietbit.mechanism": "vmvu",
+        "quietbit.clip": 1.0,
+        "quietbit.epsilon": 8.0,
+        "quietbit.releases": 2,
+        "quietbit.adjacency": "zero-out",
+        "quietbit.evaluate.epsilon": 1.0,
+        "quietbit.evaluate.releases": 2,
+    }
     engine = Engine(config)
     engine.run(2)
     values = engine.strategy.report().to_json()
@@ -198,8 +237,14 @@ def test_a_report_of_an_older_version_that_left_evaluations_out_of_its_rounds(tm
     check([point["epsilon_upper"] for point in run.record["points"]], engine.cost(), least=2)
 
 
-LOCAL = [("imvu", {}), ("vmvu", {}), ("gaussian", {"trust": "central"}), ("gaussian", {"clip_scouts": 3}),
-         ("imvu", {"trust": "secure-aggregation"}), ("sign", {})]  # fmt: skip
+LOCAL = [
+    ("imvu", {}),
+    ("vmvu", {}),
+    ("gaussian", {"trust": "central"}),
+    ("gaussian", {"clip_scouts": 3}),
+    ("imvu", {"trust": "secure-aggregation"}),
+    ("sign", {}),
+]
 
 
 @pytest.mark.parametrize("seed", range(2))
@@ -207,9 +252,17 @@ LOCAL = [("imvu", {}), ("vmvu", {}), ("gaussian", {"trust": "central"}), ("gauss
 def test_the_simulator_shows_what_the_schedule_costs(mechanism, more, seed):
     rng = random.Random(f"{mechanism} {more} {seed}")  # noqa: S311 - draws plans
     plan, training = chosen(
-        mechanism=mechanism, epsilon=round(rng.uniform(3.0, 9.0), 3), clip=1.0, lr=0.5, cohort=20, rng="seeded",
-        seed=seed, rounds=rng.randint(3, 7), evaluate_every=2, **more,
-    )  # fmt: skip
+        mechanism=mechanism,
+        epsilon=round(rng.uniform(3.0, 9.0), 3),
+        clip=1.0,
+        lr=0.5,
+        cohort=20,
+        rng="seeded",
+        seed=seed,
+        rounds=rng.randint(3, 7),
+        evaluate_every=2,
+        **more,
+    )
     problem = small_problem()
     run = simulate(problem, plan, training)
     assert run.status == "finished"

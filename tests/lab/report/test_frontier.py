@@ -8,11 +8,18 @@ from quietbit_lab.report.plots import plot_frontier
 def result(label, epsilon, accuracy, seed=1, **settings):
     usual = {"delta": 1e-5, "adjacency": "zero-out", "unit": "client", "seed": seed}
     point = {"round": 9, "epsilon_upper": epsilon, "accuracy": accuracy}
-    return {"label": label, "record": {"status": "finished", "settings": {**usual, **settings}, "points": [point]}}
+    return {
+        "label": label,
+        "record": {"status": "finished", "settings": {**usual, **settings}, "points": [point]},
+    }
 
 
 def test_a_line_per_mechanism_with_its_words(tmp_path):
-    results = [result("I-MVU", e, a, s, lr=e) for e, a in ((1.0, 0.5), (3.0, 0.8), (4.0, 0.7)) for s in (1, 2)]
+    results = [
+        result("I-MVU", e, a, s, lr=e)
+        for e, a in ((1.0, 0.5), (3.0, 0.8), (4.0, 0.7))
+        for s in (1, 2)
+    ]
     results += [result("Gaussian", 1.0, 0.6), result("exact", None, 0.9)]
     figure = plot_frontier(results, "fig2-mnist")
     axes = figure.axes[0]

@@ -25,7 +25,9 @@ def test_no_text_from_a_record_can_become_markup():
     page = render_page([evil, *runs()[1:4]], EVIL)
     assert page.count("<script") == page.count("</script>") == 2
     assert "<img" not in page
-    data = re.search(r'<script type="application/json" id="data">(.*?)</script>', page, re.DOTALL).group(1)
+    data = re.search(
+        r'<script type="application/json" id="data">(.*?)</script>', page, re.DOTALL
+    ).group(1)
     assert json.loads(data)["title"] == EVIL
     assert "<" not in data
 
@@ -43,7 +45,8 @@ def test_a_page_is_saved_whole_under_a_name_that_browsers_open(tmp_path):
 
 def test_parts_are_short_files_and_all_are_used():
     parts = {
-        part.name: part.read_text(encoding="utf-8") for part in (files("quietbit_lab.report") / "page_parts").iterdir()
+        part.name: part.read_text(encoding="utf-8")
+        for part in (files("quietbit_lab.report") / "page_parts").iterdir()
     }
     assert {name for name in parts if name.endswith(".js")} == set(SCRIPTS)
     assert max(len(text.splitlines()) for text in parts.values()) <= 350

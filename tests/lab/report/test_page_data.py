@@ -29,13 +29,17 @@ def test_runs_that_differ_by_seed_are_one_row_with_their_spread():
             assert row["epsilon"] <= 20
             assert row["bytes"] in (146, 2664)
             assert row["uplink"] == row["bytes"] * 60 * 6
-    assert sum(not row["chosen"] for row in rows_of(data)) == 20  # scores along the way, for the curves
+    assert (
+        sum(not row["chosen"] for row in rows_of(data)) == 20
+    )  # scores along the way, for the curves
 
 
 def test_an_epsilon_is_never_shown_below_the_run_s():
     data = page_data(runs(), "title")
     found = sorted({row["epsilon"] for row in rows_of(data) if row["chosen"] and row["epsilon"]})
-    claimed = sorted(run.record["guarantee"]["epsilon_upper"] for run in runs() if run.record["guarantee"])
+    claimed = sorted(
+        run.record["guarantee"]["epsilon_upper"] for run in runs() if run.record["guarantee"]
+    )
     assert found == [5, 10, 20]
     assert all(any(c <= f <= c * 1.001 for f in found) for c in claimed)
 
@@ -56,7 +60,10 @@ def test_runs_that_failed_are_listed_and_never_chosen():
     broken = changed(runs()[0], status="diverged", reason="It grew.", points=[], guarantee=None)
     half = changed(runs()[1], status="interrupted", reason="Interrupted in round 5.")
     rows = [row for row in rows_of(page_data([*runs(), broken, half], "t")) if row["state"]]
-    assert sorted(row["state"] for row in rows) == ["diverged: It grew.", "interrupted: Interrupted in round 5."]
+    assert sorted(row["state"] for row in rows) == [
+        "diverged: It grew.",
+        "interrupted: Interrupted in round 5.",
+    ]
     assert {row["chosen"] for row in rows} == {0}
 
 
@@ -64,12 +71,17 @@ def test_the_luckier_seeds_are_not_left_alone():
     asked = [changed(run, settings={"evaluate_at": [2, 4, 6]}) for run in runs()[:2]]
     behind = changed(asked[0], status="dropped", points=asked[0].record["points"][:2])
     rows = rows_of(page_data([behind, asked[1]], "t"))
-    assert sorted((row["rounds"], row["seeds"], row["chosen"] > 0) for row in rows) == [(2, 2, True), (4, 2, True)]
+    assert sorted((row["rounds"], row["seeds"], row["chosen"] > 0) for row in rows) == [
+        (2, 2, True),
+        (4, 2, True),
+    ]
 
 
 def test_runs_of_different_length_are_different_settings():
     longer = changed(
-        runs()[0], settings={"rounds": 8, "seed": 9}, points=[{**runs()[0].record["points"][-1], "round": 8}]
+        runs()[0],
+        settings={"rounds": 8, "seed": 9},
+        points=[{**runs()[0].record["points"][-1], "round": 8}],
     )
     rows = [row for row in rows_of(page_data([runs()[0], longer], "t")) if row["chosen"]]
     assert sorted((row["rounds"], row["seeds"]) for row in rows) == [(6, 1), (8, 1)]
@@ -80,13 +92,17 @@ def test_the_unbeaten_are_marked():
     for label in range(3):
         own = [row for row in rows if row["label"] == label]
         for row in own:
-            beaten = any(o["epsilon"] <= row["epsilon"] and o["accuracy"] > row["accuracy"] for o in own)
+            beaten = any(
+                o["epsilon"] <= row["epsilon"] and o["accuracy"] > row["accuracy"] for o in own
+            )
             assert (row["chosen"] == 1) >= beaten
             assert row["mechanism"] >= 0 or row["chosen"] == 1
 
 
 def test_what_the_server_adds_does_not_leave_a_client():
-    central = [changed(r, guarantee={**r.record["guarantee"], "trust": "central"}) for r in runs()[:2]]
+    central = [
+        changed(r, guarantee={**r.record["guarantee"], "trust": "central"}) for r in runs()[:2]
+    ]
     data = page_data(central, "t")
     assert data["mechanisms"] == []
     assert "central trust" in data["comparisons"][0]["trusts"][0]["sentence"]
@@ -120,11 +136,16 @@ def test_a_run_without_a_score_is_listed_and_not_drawn():
 
 def test_the_second_guarantee_is_the_worst_over_seeds_and_stands_at_the_end_of_a_run():
     def said(epsilon):
-        return {"result": {"epsilon_upper": epsilon}, "sentence": f"among others epsilon <= {epsilon}"}
+        return {
+            "result": {"epsilon_upper": epsilon},
+            "sentence": f"among others epsilon <= {epsilon}",
+        }
 
     pairs = [changed(run, observers=said(0.1 * k)) for k, run in enumerate(runs()[:2], start=1)]
     rows = rows_of(page_data([*pairs, *runs()[2:]], "title"))
     (told,) = [row for row in rows if row["second"]]
     assert told["second"] == "among others epsilon <= 0.2"
     assert told["rounds"] == 6
-    assert all(not row["second"] for row in rows_of(page_data(runs(), "title")))  # none is private at delta = 0
+    assert all(
+        not row["second"] for row in rows_of(page_data(runs(), "title"))
+    )  # none is private at delta = 0

@@ -68,6 +68,12 @@ def test_large_tables_are_thinned():
 def test_what_was_to_be_expected_stands_beside_the_mechanism():
     record = record_of(mechanisms(40)["gaussian"])
     pictures = Pictures()
-    places = [pictures.place({**record, "expectation": words}) for words in (None, "hard: loud.", "hard: loud.")]
+    places = [
+        pictures.place({**record, "expectation": words})
+        for words in (None, "hard: loud.", "hard: loud.")
+    ]
     assert places == [0, 1, 1]
-    assert pictures.found[1]["words"] == pictures.found[0]["words"] + " What was to be expected: hard: loud."
+    assert (
+        pictures.found[1]["words"]
+        == pictures.found[0]["words"] + " What was to be expected: hard: loud."
+    )

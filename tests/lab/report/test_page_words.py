@@ -48,11 +48,19 @@ def test_settings_and_tasks_in_words():
         "local_steps": 1,
         "local_rate": 1,
     }
-    assert setting_words({**settings, "brand_new": 2}) == {"step size": 0.1, "local steps": 1, "brand new": 2}
+    assert setting_words({**settings, "brand_new": 2}) == {
+        "step size": 0.1,
+        "local steps": 1,
+        "brand new": 2,
+    }
     assert setting_words({**settings, "mechanism": "imvu", "local_steps": 2}) == {
-        "step size": 0.1, "local steps": 2, "local rate": 1,
-    }  # fmt: skip
-    assert setting_words({"mechanism": "imvu", "beta": 2.0, "decoder": "unbiased-at-zero"}) == {"beta": 2.0}
+        "step size": 0.1,
+        "local steps": 2,
+        "local rate": 1,
+    }
+    assert setting_words({"mechanism": "imvu", "beta": 2.0, "decoder": "unbiased-at-zero"}) == {
+        "beta": 2.0
+    }
     task = {"name": "digits", "model": "linear", "clients": "examples", "samples": 1}
     assert task_words(task) == "digits (linear model, every client one example)"
     assert task_words({**task, "samples": 5}) == "digits (linear model, every client 5 examples)"

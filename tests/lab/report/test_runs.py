@@ -12,9 +12,14 @@ def test_records_folders_of_records_and_sweeps_are_read_and_nothing_counts_twice
     some = runs()[:3]
     for place, run in enumerate(some):
         write_json(tmp_path / "records" / f"{place}.json", dict(run.record))
-    lines = [{"sweep": "s", "job": str(k), "label": "mine", "record": run.record} for k, run in enumerate(some)]
+    lines = [
+        {"sweep": "s", "job": str(k), "label": "mine", "record": run.record}
+        for k, run in enumerate(some)
+    ]
     (tmp_path / "sweep").mkdir()
-    (tmp_path / "sweep" / "results.jsonl").write_text("".join(json.dumps(line) + "\n" for line in lines))
+    (tmp_path / "sweep" / "results.jsonl").write_text(
+        "".join(json.dumps(line) + "\n" for line in lines)
+    )
     single = read_placed_runs([tmp_path / "records" / "0.json"])
     assert [run.label for run in single] == ["Gaussian, 32 bits"]
     assert len(read_placed_runs([tmp_path / "records", tmp_path / "records" / "1.json"])) == 3
@@ -65,14 +70,26 @@ def test_labels_say_whom_they_trust_where_that_differs():
     local = runs()[0]
     central = changed(local, guarantee={**local.record["guarantee"], "trust": "central"})
     (one,) = comparisons([local, central])
-    assert [run.label for run in one.runs] == ["Gaussian, 32 bits (local trust)", "Gaussian, 32 bits (central trust)"]
+    assert [run.label for run in one.runs] == [
+        "Gaussian, 32 bits (local trust)",
+        "Gaussian, 32 bits (central trust)",
+    ]
 
 
 def test_a_strength_that_was_found_is_a_setting():
     gaussian, sign, imvu = runs()[0], runs()[6], runs()[12]
-    assert settings_of(gaussian.record)["noise_multiplier"] == gaussian.record["mechanism"]["noise_multiplier"]
-    assert settings_of(sign.record)["noise_multiplier"] == sign.record["mechanism"]["inner"]["noise_multiplier"]
-    assert settings_of(imvu.record)["design_epsilon"] == imvu.record["mechanism"]["design"]["design"]["spec"]["epsilon"]
+    assert (
+        settings_of(gaussian.record)["noise_multiplier"]
+        == gaussian.record["mechanism"]["noise_multiplier"]
+    )
+    assert (
+        settings_of(sign.record)["noise_multiplier"]
+        == sign.record["mechanism"]["inner"]["noise_multiplier"]
+    )
+    assert (
+        settings_of(imvu.record)["design_epsilon"]
+        == imvu.record["mechanism"]["design"]["design"]["spec"]["epsilon"]
+    )
     given = changed(gaussian, settings={"noise_multiplier": 7.0})
     assert settings_of(given.record)["noise_multiplier"] == 7.0
 

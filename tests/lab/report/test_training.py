@@ -8,7 +8,9 @@ LOOKS = {"a": "imvu", "b": "gaussian"}
 
 
 def test_every_run_is_named_with_its_last_accuracy():
-    figure = plot_training({"a": [(1, 0.1), (10, 0.5)], "b": [(1, 0.2), (10, 0.52)]}, "title", LOOKS)
+    figure = plot_training(
+        {"a": [(1, 0.1), (10, 0.5)], "b": [(1, 0.2), (10, 0.52)]}, "title", LOOKS
+    )
     (axes,) = figure.axes
     said = [text.get_text() for text in axes.texts]
     assert said == ["a  50.0 %", "b  52.0 %"]

@@ -20,9 +20,11 @@ def make_problem(task, seed):
 
 
 def small_sweep(rounds=6, lrs=(0.1, 0.3), task=None, mechanism="gaussian", **more):
-    strength = {"gaussian": {"noise_multiplier": 1.0}, "imvu": {"design_epsilon": 1.0}, "mvu": {"design_epsilon": 2.0}}[
-        mechanism
-    ]
+    strength = {
+        "gaussian": {"noise_multiplier": 1.0},
+        "imvu": {"design_epsilon": 1.0},
+        "mvu": {"design_epsilon": 2.0},
+    }[mechanism]
     jobs = [
         Job(
             setting(
@@ -52,7 +54,9 @@ def together(**given):
 
 def points(folder):
     return {
-        line["job"]: [(p["round"], p["accuracy"], p["epsilon_upper"]) for p in line["record"]["points"]]
+        line["job"]: [
+            (p["round"], p["accuracy"], p["epsilon_upper"]) for p in line["record"]["points"]
+        ]
         for line in finished(folder)
     }
 
@@ -62,7 +66,12 @@ def test_every_job_once_and_resumed(tmp_path):
     assert run_batches(Sweep("small", "", sweep.jobs[:1]), tmp_path, together()) == 1
     with pytest.raises(quietbit.QuietbitError, match="--resume"):
         run_batches(sweep, tmp_path, together())
-    assert run_batches(sweep, tmp_path, together(), resume=True, told=lambda *told: seen.append(told[:2])) == 3
+    assert (
+        run_batches(
+            sweep, tmp_path, together(), resume=True, told=lambda *told: seen.append(told[:2])
+        )
+        == 3
+    )
     assert seen == [(2, 4), (3, 4), (4, 4)]
     assert run_batches(sweep, tmp_path, together(), resume=True) == 0
     lines = read_lines(tmp_path / RESULTS)
@@ -82,7 +91,9 @@ def test_a_batch_stopped_by_the_clock_continues_where_it_was(tmp_path, monkeypat
     noted = []
     for wanted in (25, 50):
         clock = iter([0.0, 0.0, 0.0, *[1000.0] * 9])
-        monkeypatch.setattr("quietbit_lab.task.batch_sweep.time.monotonic", lambda clock=clock: next(clock))
+        monkeypatch.setattr(
+            "quietbit_lab.task.batch_sweep.time.monotonic", lambda clock=clock: next(clock)
+        )
         runner = together(note=noted.append)
         assert run_batches(sweep, tmp_path / "part", runner, minutes=1.0, resume=True) == 0
         assert (tmp_path / "part" / CHECKPOINT).exists()
@@ -104,7 +115,9 @@ def test_a_killed_sweep_is_resumed_with_nothing_lost_or_run_twice(tmp_path):
     tests = os.path.abspath(os.path.join(os.path.dirname(__file__), "..", ".."))
     process = subprocess.Popen([sys.executable, "-c", script, str(tmp_path), tests])
     deadline = time.monotonic() + 60
-    while time.monotonic() < deadline and process.poll() is None and not (tmp_path / RESULTS).exists():
+    while (
+        time.monotonic() < deadline and process.poll() is None and not (tmp_path / RESULTS).exists()
+    ):
         time.sleep(0.005)
     process.send_signal(signal.SIGKILL)
     process.wait()

@@ -9,7 +9,16 @@ def test_digits_are_learnt_privately():
     problem = build_task(TaskSpec("digits"))
     assert problem.dimension == 650
     assert problem.sizes.size == 1437
-    setup = chosen(mechanism="imvu", lr=0.3, rounds=30, cohort=700, clip=2.0, design_epsilon=2.0, seed=1, rng="seeded")
+    setup = chosen(
+        mechanism="imvu",
+        lr=0.3,
+        rounds=30,
+        cohort=700,
+        clip=2.0,
+        design_epsilon=2.0,
+        seed=1,
+        rng="seeded",
+    )
     run = simulate(problem, *setup)
     assert run.points[-1].score.accuracy > 0.6
     assert np.isfinite(run.guarantee.epsilon_upper)

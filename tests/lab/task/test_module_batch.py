@@ -37,8 +37,22 @@ MECHANISMS = {
     "sign": {"mechanism": "sign"},
     "skellam": {"mechanism": "skellam", "bits": 16},
     "one bit": {"mechanism": "imvu", "bits": 1, "beta": 8.0, "clamp": True, "decoder": "alphabet"},
-    "three bits": {"mechanism": "imvu", "bits": 3, "levels": 8, "design_epsilon": 3.0, "beta": 6.0, "clamp": True},
-    "unclamped": {"mechanism": "imvu", "bits": 3, "levels": 8, "design_epsilon": 1.0, "beta": 4.0, "clamp": False},
+    "three bits": {
+        "mechanism": "imvu",
+        "bits": 3,
+        "levels": 8,
+        "design_epsilon": 3.0,
+        "beta": 6.0,
+        "clamp": True,
+    },
+    "unclamped": {
+        "mechanism": "imvu",
+        "bits": 3,
+        "levels": 8,
+        "design_epsilon": 1.0,
+        "beta": 4.0,
+        "clamp": False,
+    },
 }
 
 
@@ -54,14 +68,25 @@ def problem():
     inputs = rng.integers(0, 100, (80, 6, 6), dtype=np.uint8)
     inputs[np.arange(80), labels + 1, 2] = 255
     train, test = Examples(inputs[:60], labels[:60]), Examples(inputs[60:], labels[60:])
-    return ModuleProblem(Dataset("dots", 3, train, test), Partition.by_owner(np.repeat(np.arange(6), 10)), network)
+    return ModuleProblem(
+        Dataset("dots", 3, train, test), Partition.by_owner(np.repeat(np.arange(6), 10)), network
+    )
 
 
 def chosen(**given):
     words = {
-        "clip": 1.0, "adjacency": "zero-out", "unit": "sample", "cohort": 3, "participation": "each-once", "rounds": 4,
-        "lr": 0.1, "momentum": 0.9, "seed": 3, "rng": "seeded", "evaluate_at": [2, 4],
-    }  # fmt: skip
+        "clip": 1.0,
+        "adjacency": "zero-out",
+        "unit": "sample",
+        "cohort": 3,
+        "participation": "each-once",
+        "rounds": 4,
+        "lr": 0.1,
+        "momentum": 0.9,
+        "seed": 3,
+        "rng": "seeded",
+        "evaluate_at": [2, 4],
+    }
     if given.get("mechanism") != "none" and "design_epsilon" not in given:
         words["epsilon"] = 6.0
     return Setting.from_json({**words, **given})
@@ -69,7 +94,10 @@ def chosen(**given):
 
 def test_without_noise_rounds_are_the_simulators():
     """Three steps and two clips side by side."""
-    settings = [chosen(mechanism="none", lr=lr, clip=clip) for lr, clip in ((0.1, 1.0), (0.5, 1.0), (0.5, 0.05))]
+    settings = [
+        chosen(mechanism="none", lr=lr, clip=clip)
+        for lr, clip in ((0.1, 1.0), (0.5, 1.0), (0.5, 0.05))
+    ]
     batch = ModuleBatch(problem(), settings)
     batch.advance()
     for setting, found in zip(settings, batch.runs(), strict=True):
@@ -90,7 +118,9 @@ def test_one_round_has_the_moments_of_real_releases(name):
     schedule = setting.plan.schedule(made.sizes.size)
     releases = releases_per_client(schedule, 4) if setting.plan.mechanism.calibrated else None
     mechanism = setting.plan.mechanism_for(made.dimension, made.sizes, releases)
-    collects = make_collector(made, setting.training.local(setting.plan), setting.plan, mechanism, 1)
+    collects = make_collector(
+        made, setting.training.local(setting.plan), setting.plan, mechanism, 1
+    )
     start = made.initial(setting.seed)
     real = np.stack([collects.mean(start, schedule.cohort(0), number) for number in range(SENT)])
     assert apart(law, real) < Z
@@ -114,7 +144,9 @@ def test_the_account_is_the_simulators():
     for setting, found in zip(settings, batch.runs(), strict=True):
         alone = simulate(problem(), setting.plan, setting.training)
         assert found.guarantee == alone.guarantee
-        assert [point.guarantee for point in found.points] == [point.guarantee for point in alone.points]
+        assert [point.guarantee for point in found.points] == [
+            point.guarantee for point in alone.points
+        ]
         assert found.bytes_per_client == alone.bytes_per_client
         assert found.points[-1].uplink_bytes == alone.points[-1].uplink_bytes
 
@@ -171,7 +203,9 @@ def test_what_has_no_place_in_a_batch_is_refused(given):
 
 
 def test_a_run_ends_before_a_round_that_its_budget_forbids():
-    batch = ModuleBatch(problem(), [chosen(mechanism="gaussian", noise_multiplier=1.0, epsilon=0.01)])
+    batch = ModuleBatch(
+        problem(), [chosen(mechanism="gaussian", noise_multiplier=1.0, epsilon=0.01)]
+    )
     batch.advance()
     (run,) = batch.runs()
     assert (run.status, run.rounds, run.points) == ("target reached", 0, [])
@@ -183,7 +217,9 @@ def test_different_walks_and_unknown_mechanisms_are_refused():
     laplace = way_of(Laplace(quietbit.Ball("l1", 1.0, 77), 0.5), 3)
     with pytest.raises(quietbit.InvalidParameter, match="sums are normal"):
         laplace.rows(torch.zeros((3, 77)), torch.Generator())
-    few = IndependentSkellam(Skellam(quietbit.Ball("l2", 1.0, 77), 0.5, bits=6))  # no normal replaces it
+    few = IndependentSkellam(
+        Skellam(quietbit.Ball("l2", 1.0, 77), 0.5, bits=6)
+    )  # no normal replaces it
     with pytest.raises(quietbit.InvalidParameter, match="more bits"):
         way_of(few, 3)
 

@@ -76,11 +76,27 @@ def module(tmp_path, monkeypatch):
 
 def test_names():
     assert is_own("a.b:c")
-    assert not any(is_own(word) for word in ("digits", "a:", ":b", "a:b:c", "a b:c", "a..b:c", "../a:b", "a:b.c"))
+    assert not any(
+        is_own(word)
+        for word in ("digits", "a:", ":b", "a:b:c", "a b:c", "a..b:c", "../a:b", "a:b.c")
+    )
 
 
 def test_a_problem_of_ones_own_is_trained_and_reported(module, tmp_path, capsys):
-    words = ["--mechanism", "none", "--clip", "4", "--lr", "0.5", "--rounds", "8", "--cohort", "40", "--seed", "1"]
+    words = [
+        "--mechanism",
+        "none",
+        "--clip",
+        "4",
+        "--lr",
+        "0.5",
+        "--rounds",
+        "8",
+        "--cohort",
+        "40",
+        "--seed",
+        "1",
+    ]
     assert not main(["train", "--task", f"{module}:points", *words, "--out", "run.json", "--json"])
     found = json.loads((tmp_path / "run.json").read_text())
     assert found["task"]["name"] == f"{module}:points"
@@ -115,7 +131,12 @@ def test_a_sweep_of_ones_own(module, tmp_path, capsys):
 
 @pytest.mark.parametrize(
     ("function", "said"),
-    [("wrong", "Problem"), ("number", "function"), ("absent", "function"), ("broken", "no data here")],
+    [
+        ("wrong", "Problem"),
+        ("number", "function"),
+        ("absent", "function"),
+        ("broken", "no data here"),
+    ],
 )
 def test_what_is_no_problem_is_refused_in_one_sentence(module, function, said):
     with pytest.raises(quietbit.QuietbitError, match=said):

@@ -15,7 +15,9 @@ def images(count=6, shape=(28, 28), seed=0):
 
 def dataset(seed=0):
     labels = np.zeros(6, dtype=np.int64)
-    return Dataset("noise", 10, Examples(images(seed=seed), labels), Examples(images(seed=seed + 1), labels))
+    return Dataset(
+        "noise", 10, Examples(images(seed=seed), labels), Examples(images(seed=seed + 1), labels)
+    )
 
 
 @pytest.mark.parametrize(("shape", "wanted"), [((28, 28), (81, 7, 7)), ((32, 32, 3), (243, 8, 8))])
@@ -25,7 +27,9 @@ def test_shapes_are_those_of_the_paper(shape, wanted):
 
 def test_groups_are_normalised():
     plain = scatter(images(), normalised=False).reshape(6, 27, -1).astype(np.float64)
-    wanted = (plain - plain.mean(axis=2, keepdims=True)) / np.sqrt(plain.var(axis=2, keepdims=True) + 1e-5)
+    wanted = (plain - plain.mean(axis=2, keepdims=True)) / np.sqrt(
+        plain.var(axis=2, keepdims=True) + 1e-5
+    )
     np.testing.assert_allclose(scatter(images()).reshape(6, 27, -1), wanted, atol=1e-4)
     # The first channel is a local average: between the darkest and the brightest pixel.
     first = scatter(images(), normalised=False)[:, 0]
@@ -77,7 +81,9 @@ def test_a_stopped_computation_goes_on_where_it_was(tmp_path, monkeypatch, harm)
             return images.reshape(len(images), -1).astype(np.float32)
 
         calls = []
-        return featured(dataset(seed), compute, how, kind="plain", batch=1, folder=tmp_path), len(calls)
+        return featured(dataset(seed), compute, how, kind="plain", batch=1, folder=tmp_path), len(
+            calls
+        )
 
     with pytest.raises(KeyboardInterrupt):
         run(6)  # the shape, two pieces of two, and half of the third

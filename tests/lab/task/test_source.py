@@ -5,7 +5,14 @@ import struct
 import numpy as np
 import pytest
 
-from quietbit_lab.task.dataset import DamagedData, MissingData, data_folder, find, load_packed, read_idx
+from quietbit_lab.task.dataset import (
+    DamagedData,
+    MissingData,
+    data_folder,
+    find,
+    load_packed,
+    read_idx,
+)
 
 
 def idx(array, kind=8):

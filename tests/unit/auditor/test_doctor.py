@@ -1,6 +1,7 @@
 """The self-test passes here, and every way to break the library makes one of its checks fail.
 
-False alarms: `sampled frequencies` draws secure words once, with probability below 1e-9 of failing a correct sampler.
+False alarms: `sampled frequencies` draws secure words once, with probability below 1e-9 of failing
+a correct sampler.
 """
 
 from __future__ import annotations
@@ -56,7 +57,9 @@ def one_of_each(monkeypatch: pytest.MonkeyPatch) -> None:
     Tests of Triton may have left its interpreter in this process, which is right and takes seconds.
     """
     monkeypatch.setattr(module, "kernel_support", dict)
-    monkeypatch.setattr(module, "_released", lambda: (Gaussian(Ball(Norm.L2, 1.0, module.RELEASED), 1.0),))
+    monkeypatch.setattr(
+        module, "_released", lambda: (Gaussian(Ball(Norm.L2, 1.0, module.RELEASED), 1.0),)
+    )
     monkeypatch.setattr(module, "catalogue", lambda: [shipped(DesignSpec(2, 1, 1.0))])
 
 
@@ -69,7 +72,10 @@ def quick(request, monkeypatch):
 
 def test_a_release_that_is_not_what_is_claimed_is_seen(monkeypatch):
     monkeypatch.setattr(Gaussian, "variance", lambda self, value: 4.0)
-    assert "Releases of Gaussian" in failed(self_test(rng=seeded_rng(1)))["mean and variance of releases"]
+    assert (
+        "Releases of Gaussian"
+        in failed(self_test(rng=seeded_rng(1)))["mean and variance of releases"]
+    )
 
 
 def failed(outcomes: list[Any]) -> dict[str, str]:
@@ -77,8 +83,12 @@ def failed(outcomes: list[Any]) -> dict[str, str]:
 
 
 def test_all_is_well_here(monkeypatch):
-    if "TRITON_INTERPRET" in os.environ:  # its tests left the interpreter in this process, where it looks like a GPU
-        monkeypatch.setattr(module, "kernel_support", lambda: {**kernel_support(), "triton": "interpreted"})
+    if (
+        "TRITON_INTERPRET" in os.environ
+    ):  # its tests left the interpreter in this process, where it looks like a GPU
+        monkeypatch.setattr(
+            module, "kernel_support", lambda: {**kernel_support(), "triton": "interpreted"}
+        )
     told: list[tuple[float, str]] = []
     outcomes = self_test(lambda fraction, message: told.append((fraction, message)))
     assert failed(outcomes) == {}
@@ -167,7 +177,9 @@ def test_a_broken_design_is_seen(designs, mention, monkeypatch):
 
 def test_an_account_that_says_too_little_is_seen(monkeypatch):
     spend = Account.spend
-    monkeypatch.setattr(Account, "spend", lambda self, cost, times=1: spend(self, cost, max(1, times - 1)))
+    monkeypatch.setattr(
+        Account, "spend", lambda self, cost, times=1: spend(self, cost, max(1, times - 1))
+    )
     assert "closed form" in failed(self_test(rng=seeded_rng(1)))["privacy account"]
 
 
@@ -182,7 +194,9 @@ def test_other_bytes_on_the_wire_are_seen(monkeypatch):
 
 
 def test_a_reader_that_does_not_check_is_seen(monkeypatch):
-    monkeypatch.setattr("quietbit.wire.uplink.Uplink.receive", lambda self, payloads: self.mechanism.values[0])
+    monkeypatch.setattr(
+        "quietbit.wire.uplink.Uplink.receive", lambda self, payloads: self.mechanism.values[0]
+    )
     assert "payload" in failed(self_test(rng=seeded_rng(1)))
 
 
@@ -191,7 +205,10 @@ def test_an_exception_is_a_failure_and_the_others_still_run():
         raise ZeroDivisionError("no")
 
     outcomes = run_checks({"first": broken, "second": lambda: "fine"})
-    assert [(one.passed, one.detail) for one in outcomes] == [(False, "ZeroDivisionError: no"), (True, "fine")]
+    assert [(one.passed, one.detail) for one in outcomes] == [
+        (False, "ZeroDivisionError: no"),
+        (True, "fine"),
+    ]
 
 
 def test_a_missing_catalogue_is_seen(monkeypatch):

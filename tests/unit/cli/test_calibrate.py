@@ -16,7 +16,13 @@ def test_the_issue_example(capsys, tmp_path):
     result = shell(capsys, *words, "--out", out)
     assert (result.code, result.err) == (0, "")
     text = " ".join(result.out.split())
-    for word in ("replace-one adjacency", "bits per parameter", "Gaussian noise's", "beta", "local trust"):
+    for word in (
+        "replace-one adjacency",
+        "bits per parameter",
+        "Gaussian noise's",
+        "beta",
+        "local trust",
+    ):
         assert word in text
     facts = shell(capsys, *words, "--json").json
     assert 3 * (1 - 1e-4) <= facts["epsilon_upper"] <= 3
@@ -26,7 +32,17 @@ def test_the_issue_example(capsys, tmp_path):
 
 @pytest.mark.parametrize("name", ["mvu", "gaussian", "sign", "skellam"])
 def test_other_mechanisms_on_l2(capsys, name):
-    words = ("calibrate", "--mechanism", name, "--epsilon", 10, "--delta", 1e-5, "--adjacency", "zero-out")
+    words = (
+        "calibrate",
+        "--mechanism",
+        name,
+        "--epsilon",
+        10,
+        "--delta",
+        1e-5,
+        "--adjacency",
+        "zero-out",
+    )
     facts = shell(capsys, *words, "--dimension", 64, "--json").json
     assert 10 * (1 - 1e-4) <= facts["epsilon_upper"] <= 10
     assert facts["squared_error"] > 0
@@ -41,21 +57,37 @@ def test_laplace_at_delta_zero_has_no_gaussian_beside_it(capsys):
 
 
 def test_batches_drawn_in_secret_are_priced_so(capsys):
-    words = ("calibrate", "--mechanism", "gaussian", "--epsilon", 3, "--delta", 1e-5, "--adjacency", "zero-out")
+    words = (
+        "calibrate",
+        "--mechanism",
+        "gaussian",
+        "--epsilon",
+        3,
+        "--delta",
+        1e-5,
+        "--adjacency",
+        "zero-out",
+    )
     words += ("--dimension", 64, "--releases", 50, "--samples", 5000, "--json")
     drawn, whole = (shell(capsys, *words, *more).json for more in (("--sampling-rate", 0.1), ()))
     assert drawn["unit"] == "sample"
     assert 3 * (1 - 1e-4) <= drawn["epsilon_upper"] <= 3
     assert (drawn["expected"], drawn["rate"]) == (500, 0.1)
-    assert drawn["noise_multiplier"] * 500 < whole["noise_multiplier"] * 5000  # less noise on the sum
-    steps = shell(capsys, *words, "--sampling-rate", 0.1, "--local-steps", 5, "--local-rate", 0.1).json
+    assert (
+        drawn["noise_multiplier"] * 500 < whole["noise_multiplier"] * 5000
+    )  # less noise on the sum
+    steps = shell(
+        capsys, *words, "--sampling-rate", 0.1, "--local-steps", 5, "--local-rate", 0.1
+    ).json
     assert steps["steps"] == 5
     assert steps["noise_multiplier"] > 1.5 * drawn["noise_multiplier"]
     assert_refused(shell(capsys, *words, "--sampling-rate", 0.1, "--local-steps", 5), "local")
 
 
 def test_beta_is_calibrated_for_a_given_design(capsys):
-    facts = shell(capsys, "calibrate", "--mechanism", "imvu", "--design", TWO_LEVELS, *TARGET, "--json").json
+    facts = shell(
+        capsys, "calibrate", "--mechanism", "imvu", "--design", TWO_LEVELS, *TARGET, "--json"
+    ).json
     assert facts["beta"] != 1.0
     assert (facts["design"]["input_levels"], facts["design"]["epsilon"]) == (2, 3.0)
 
@@ -102,7 +134,9 @@ def test_the_vector_mechanism_says_profile_rows_and_bytes(capsys, tmp_path):
         "--dimension",
         "100000",
     )
-    result = shell(capsys, *words, "--delta", "0", "--keep", "512", "--out", tmp_path / "p.json", "--json")
+    result = shell(
+        capsys, *words, "--delta", "0", "--keep", "512", "--out", tmp_path / "p.json", "--json"
+    )
     assert result.code == 0
     assert result.json["payload_bytes"] == 80
     assert result.json["keep"] == 512
@@ -126,7 +160,11 @@ def test_sums_of_the_issue_example(capsys, tmp_path):
         assert word in text
     facts = shell(capsys, *words, "--json").json
     assert 0.999 <= facts["epsilon_upper"] <= 1
-    assert (facts["wire_bits"], facts["min_honest_clients"], facts["trust"]) == (9, 300, "secure-aggregation")
+    assert (facts["wire_bits"], facts["min_honest_clients"], facts["trust"]) == (
+        9,
+        300,
+        "secure-aggregation",
+    )
     assert quietbit.Design.load(out).identity() == facts["identity"]
 
 
@@ -154,7 +192,10 @@ def test_honest_clients_and_bits(capsys):
             ("calibrate", "--mechanism", "imvu", *SUM_TARGET, "--clients", 10),
             "clients must be left out for local trust",
         ),
-        (("calibrate", "--mechanism", "imvu", *SUM_TARGET, "--sampling-rate", 0.1), "samples must be given"),
+        (
+            ("calibrate", "--mechanism", "imvu", *SUM_TARGET, "--sampling-rate", 0.1),
+            "samples must be given",
+        ),
         (("calibrate", *SUM_TARGET), "mechanism must be given"),
     ],
 )

@@ -5,15 +5,31 @@ import pytest
 from unit.cli.kit import assert_refused, shell
 
 QUESTION = (
-    "compare", "--dimension", "650", "--epsilon", "8", "--delta", "1e-5", "--adjacency", "zero-out",
-    "--clients", "300", "--cohort", "100",
-)  # fmt: skip
+    "compare",
+    "--dimension",
+    "650",
+    "--epsilon",
+    "8",
+    "--delta",
+    "1e-5",
+    "--adjacency",
+    "zero-out",
+    "--clients",
+    "300",
+    "--cohort",
+    "100",
+)
 
 
 def test_the_table_names_every_trust_and_its_best_way(capsys):
     result = shell(capsys, *QUESTION, "--rounds", "15", "--baselines")
     assert result.code == 0
-    for words in ("local trust", "secure-aggregation trust", "central trust", "Best under local trust: vmvu"):
+    for words in (
+        "local trust",
+        "secure-aggregation trust",
+        "central trust",
+        "Best under local trust: vmvu",
+    ):
         assert words in result.out
     assert "laplace, local: norm of the ball must be l1" in result.out
     assert "5 releases" in result.out
@@ -27,7 +43,13 @@ def test_json_has_all_numbers(capsys):
     assert row["epsilon_upper"] <= 8
     assert row["run_noise"] == pytest.approx(row["noise"] / found["rounds"] ** 0.5)
     assert row["relative_error"] == pytest.approx(1 / 100)
-    assert [point["clip_over_length"] for point in row["clip_sensitivity"]] == [0.25, 0.5, 1.0, 2.0, 4.0]
+    assert [point["clip_over_length"] for point in row["clip_sensitivity"]] == [
+        0.25,
+        0.5,
+        1.0,
+        2.0,
+        4.0,
+    ]
     assert row["sentence"].startswith(row["verdict"])
 
 
@@ -35,17 +57,25 @@ def test_it_says_which_interval_a_budget_for_evaluations_buys(capsys):
     plain = shell(capsys, *QUESTION, "--releases", "5", "--trust", "central", "--json").json
     asked = (*QUESTION, "--releases", "5", "--trust", "central", "--evaluate", "0.5")
     found = shell(capsys, *asked, "--json").json
-    assert found["evaluation"] == {"epsilon": 0.5, "spends": 2.5, "margin": pytest.approx(0.25, abs=0.01)}
+    assert found["evaluation"] == {
+        "epsilon": 0.5,
+        "spends": 2.5,
+        "margin": pytest.approx(0.25, abs=0.01),
+    }
     assert found["rows"][0]["noise"] > plain["rows"][0]["noise"]  # what is left for updates
     assert "100 answers give an accuracy within" in " ".join(shell(capsys, *asked).out.split())
     assert plain["evaluation"] is None
-    assert_refused(shell(capsys, *QUESTION, "--releases", "5", "--evaluate", "2"), "epsilon must be above 10.0")
+    assert_refused(
+        shell(capsys, *QUESTION, "--releases", "5", "--evaluate", "2"), "epsilon must be above 10.0"
+    )
 
 
 def test_the_picture_is_written(capsys, tmp_path):
     pytest.importorskip("matplotlib", reason="needs quietbit-lab")
     picture = tmp_path / "compare.svg"
-    result = shell(capsys, *QUESTION, "--releases", "5", "--trust", "central", "--json", "--out", picture)
+    result = shell(
+        capsys, *QUESTION, "--releases", "5", "--trust", "central", "--json", "--out", picture
+    )
     assert result.json["plot"] == str(picture)
     assert "</svg>" in picture.read_text(encoding="utf-8")
 

@@ -18,7 +18,16 @@ def quick(monkeypatch):
 def test_it_prints_what_is_here_and_passes(capsys):
     result = shell(capsys, "doctor")
     assert result.code == 0
-    for word in ("quietbit", "numpy", version("numpy"), "kernel cpu", "the default", "AES", "GPU", "solved designs"):
+    for word in (
+        "quietbit",
+        "numpy",
+        version("numpy"),
+        "kernel cpu",
+        "the default",
+        "AES",
+        "GPU",
+        "solved designs",
+    ):
         assert word in result.out
     assert result.out.count("PASS") == 7
     assert "FAIL" not in result.out
@@ -37,7 +46,9 @@ def test_json_says_the_same_to_machines(capsys):
     assert facts["aes"]["gigabytes_per_second"] > 0
     assert set(facts["folders"]) == {"designs", "features"}
     assert all(check["passed"] and check["detail"] for check in facts["checks"])
-    assert set(facts["missing"]) == {name for name, found in facts["versions"].items() if found is None}
+    assert set(facts["missing"]) == {
+        name for name, found in facts["versions"].items() if found is None
+    }
 
 
 @pytest.mark.usefixtures("quick")

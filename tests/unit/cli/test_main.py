@@ -84,7 +84,17 @@ def test_a_bug_is_not_hidden(monkeypatch):
 
 
 def test_control_c_in_a_real_process(tmp_path):
-    words = ("design", "--levels", "300", "--bits", "5", "--design-epsilon", "4", "--out", str(tmp_path / "d.json"))
+    words = (
+        "design",
+        "--levels",
+        "300",
+        "--bits",
+        "5",
+        "--design-epsilon",
+        "4",
+        "--out",
+        str(tmp_path / "d.json"),
+    )
     process = subprocess.Popen(
         [sys.executable, "-m", "quietbit", *words],
         stderr=subprocess.PIPE,
@@ -97,7 +107,9 @@ def test_control_c_in_a_real_process(tmp_path):
         process.kill()
         process.communicate()
         pytest.skip("needs /proc to see when the solve has begun")
-    while "_openblas" not in status.read_text() and process.poll() is None:  # numpy is loaded: past the argument parser
+    while (
+        "_openblas" not in status.read_text() and process.poll() is None
+    ):  # numpy is loaded: past the argument parser
         time.sleep(0.05)
     time.sleep(0.5)
     process.send_signal(signal.SIGINT)
@@ -123,9 +135,14 @@ threading.Thread(target=press, daemon=True).start()
 sys.exit(main(["design", "--levels", "300", "--bits", "5", "--design-epsilon", "4", "--out", {str(tmp_path / "d")!r}]))
 """
     env = {**os.environ, "QUIETBIT_CACHE": str(tmp_path / "cache")}
-    found = subprocess.run([sys.executable, "-c", code], env=env, capture_output=True, text=True, timeout=120)
+    found = subprocess.run(
+        [sys.executable, "-c", code], env=env, capture_output=True, text=True, timeout=120
+    )
     assert found.returncode == 130
-    assert found.stderr.strip().splitlines()[-1] == "Interrupted: the command stopped before it was done."
+    assert (
+        found.stderr.strip().splitlines()[-1]
+        == "Interrupted: the command stopped before it was done."
+    )
 
 
 def test_an_interrupt_in_a_callback_is_not_lost(capsys, monkeypatch):
@@ -154,10 +171,15 @@ def test_an_interrupt_that_a_library_turns_into_something_else_exits_130(capsys,
     assert shell(capsys, "catalogue").code == 130
 
 
-@pytest.mark.parametrize("words", [("catalogue", "--json"), ("--version",)])  # more than a buffer, and less
+@pytest.mark.parametrize(
+    "words", [("catalogue", "--json"), ("--version",)]
+)  # more than a buffer, and less
 def test_a_reader_who_has_seen_enough_is_no_error(words):
     process = subprocess.Popen(
-        [sys.executable, "-m", "quietbit", *words], stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True
+        [sys.executable, "-m", "quietbit", *words],
+        stdout=subprocess.PIPE,
+        stderr=subprocess.PIPE,
+        text=True,
     )
     process.stdout.close()
     err = process.stderr.read()
@@ -167,7 +189,12 @@ def test_a_reader_who_has_seen_enough_is_no_error(words):
 
 def test_help_does_not_wait_for_numpy():
     code = "import sys; from quietbit.cli.main import main; main(['--help']); sys.exit('numpy' in sys.modules)"
-    assert subprocess.run([sys.executable, "-c", code], timeout=60, stdout=subprocess.DEVNULL).returncode == 0
+    assert (
+        subprocess.run(
+            [sys.executable, "-c", code], timeout=60, stdout=subprocess.DEVNULL
+        ).returncode
+        == 0
+    )
 
 
 @pytest.mark.parametrize(
@@ -176,7 +203,9 @@ def test_help_does_not_wait_for_numpy():
 def test_shells_complete_commands_and_options(shell_name):
     def ask(**extra: str) -> subprocess.CompletedProcess[str]:
         words = [sys.executable, "-m", "quietbit"]
-        return subprocess.run(words, env={**os.environ, **extra}, capture_output=True, text=True, timeout=60)
+        return subprocess.run(
+            words, env={**os.environ, **extra}, capture_output=True, text=True, timeout=60
+        )
 
     script = ask(_QUIETBIT_COMPLETE=f"source_{shell_name}")
     assert (script.returncode, script.stderr) == (0, "")

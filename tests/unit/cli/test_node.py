@@ -14,12 +14,12 @@ import pytest
 from quietbit.node.gatekeeper import RemoteGate
 from quietbit.node.ledger import FileLedger
 from quietbit.node.policy import Policy
-from quietbit.node.question import Framed
 from quietbit.node.refusal import NotAllowed
 from quietbit.node.release import LocalGate, PrivateSender
+from quietbit.node.request import Framed
 from quietbit.wire.uplink import Uplink
 from unit.cli.kit import assert_refused, shell
-from unit.node.makers import DIMENSION, MECHANISM, NOISY, question
+from unit.node.makers import DIMENSION, MECHANISM, NOISY, request
 
 
 def init(capsys, folder, *more):
@@ -83,7 +83,10 @@ def test_init_with_sums_and_metrics(capsys, tmp_path):
         (["--min-honest-clients", 5], "local-epsilon must be given"),
         (["--min-honest-clients", 1, "--local-epsilon", 3], "min-honest-clients must be"),
         (["--mechanisms", ""], "--mechanisms must be"),
-        (["--mechanisms", "imvu,vmvuu"], "--mechanisms must be one that exists (did you mean 'vmvu'?)"),
+        (
+            ["--mechanisms", "imvu,vmvuu"],
+            "--mechanisms must be one that exists (did you mean 'vmvu'?)",
+        ),
         (["--counter", "counter"], "--counter must be the absolute path"),
         (["--epsilom", 1], "No such option: --epsilom"),
     ],
@@ -100,7 +103,11 @@ def test_a_missing_option_is_named(capsys, tmp_path):
 def test_check_says_no_with_exit_code_one(capsys, tmp_path):
     path = tmp_path / "policy.toml"
     init(capsys, tmp_path)
-    assert shell(capsys, "node", "check", path, "--json").json == {"fine": True, "lines": 1, "problem": ""}
+    assert shell(capsys, "node", "check", path, "--json").json == {
+        "fine": True,
+        "lines": 1,
+        "problem": "",
+    }
     PrivateSender(Uplink(MECHANISM), path).send(np.zeros(DIMENSION))
     shutil.copy(tmp_path / "ledger", tmp_path / "old")
     PrivateSender(Uplink(MECHANISM), path).send(np.zeros(DIMENSION))
@@ -121,7 +128,12 @@ def test_status_says_what_was_released_to_whom_and_what_is_left(capsys, tmp_path
     for run in (3, 3, 4):
         PrivateSender(Uplink(MECHANISM), path, run=run).send(np.zeros(DIMENSION))
     found = shell(capsys, "node", "status", path, "--json").json
-    assert (found["releases"], found["releases_left"], found["today"], found["today_left"]) == (3, 47, 3, 6)
+    assert (found["releases"], found["releases_left"], found["today"], found["today_left"]) == (
+        3,
+        47,
+        3,
+        6,
+    )
     assert [(one["run"], one["releases"]) for one in found["runs"]] == [("3", 2), ("4", 1)]
     (cap,) = found["caps"]
     assert 0 < cap["epsilon_upper"] <= cap["epsilon"] == 8.0
@@ -135,13 +147,16 @@ def test_serve_answers_until_it_is_told_to_stop(tmp_path, capsys):
     place = tmp_path / "node.sock"
     words = ["node", "serve", str(tmp_path / "policy.toml"), "--socket", str(place), "--json"]
     with subprocess.Popen(
-        [sys.executable, "-m", "quietbit", *words], stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True
+        [sys.executable, "-m", "quietbit", *words],
+        stdout=subprocess.PIPE,
+        stderr=subprocess.PIPE,
+        text=True,
     ) as gate:
         try:
             deadline = time.monotonic() + 60
             while not place.exists() and time.monotonic() < deadline:
                 time.sleep(0.05)
-            data = RemoteGate(place).accept(question()).release([np.zeros(DIMENSION)])
+            data = RemoteGate(place).accept(request()).release([np.zeros(DIMENSION)])
             assert Framed.from_bytes(data).round == 1
         finally:
             gate.send_signal(signal.SIGTERM)
@@ -152,24 +167,36 @@ def test_serve_answers_until_it_is_told_to_stop(tmp_path, capsys):
 
 def test_serve_refuses_before_it_serves(capsys, tmp_path):
     place = tmp_path / "node.sock"
-    assert_refused(shell(capsys, "node", "serve", tmp_path / "none", "--socket", place), "Cannot read the policy")
+    assert_refused(
+        shell(capsys, "node", "serve", tmp_path / "none", "--socket", place),
+        "Cannot read the policy",
+    )
     init(capsys, tmp_path)
     (tmp_path / "counter").unlink()
-    assert_refused(shell(capsys, "node", "serve", tmp_path / "policy.toml", "--socket", place), "is missing")
+    assert_refused(
+        shell(capsys, "node", "serve", tmp_path / "policy.toml", "--socket", place), "is missing"
+    )
     assert not place.exists()
     with socket.socket(socket.AF_UNIX) as probe, pytest.raises(OSError, match="No such file"):
         probe.connect(str(place))
 
 
 def test_keys_and_a_directory_that_a_node_pins(capsys, tmp_path):
-    made = [shell(capsys, "node", "keys", tmp_path / f"{name}.pem", "--json").json for name in ("operator", "a", "b")]
+    made = [
+        shell(capsys, "node", "keys", tmp_path / f"{name}.pem", "--json").json
+        for name in ("operator", "a", "b")
+    ]
     shown = shell(capsys, "node", "keys", tmp_path / "a.pem", "--json").json
     assert shown == made[1]
     private = (tmp_path / "a.pem").read_text().splitlines()[1]
     assert private not in shell(capsys, "node", "keys", tmp_path / "a.pem").out
-    (tmp_path / "nodes.txt").write_text(f"# two nodes\n{made[1]['public']} first clinic\n{made[2]['public']} second\n")
+    (tmp_path / "nodes.txt").write_text(
+        f"# two nodes\n{made[1]['public']} first clinic\n{made[2]['public']} second\n"
+    )
     words = ["node", "directory", tmp_path / "members.json"]
-    shell(capsys, *words, "--operator", tmp_path / "operator.pem", "--members", tmp_path / "nodes.txt")
+    shell(
+        capsys, *words, "--operator", tmp_path / "operator.pem", "--members", tmp_path / "nodes.txt"
+    )
     found = shell(capsys, *words, "--operator", made[0]["public"], "--json").json
     assert [one["name"] for one in found["members"]] == ["first clinic", "second"]
     assert "first clinic" in shell(capsys, *words, "--operator", made[0]["public"]).out
@@ -186,10 +213,21 @@ def test_keys_and_a_directory_that_a_node_pins(capsys, tmp_path):
         tmp_path / "members.json",
     ]
     (tmp_path / "own").mkdir()
-    init(capsys, tmp_path / "own", *sums, "--operator", made[0]["public"], "--own-key", tmp_path / "a.pem")
+    init(
+        capsys,
+        tmp_path / "own",
+        *sums,
+        "--operator",
+        made[0]["public"],
+        "--own-key",
+        tmp_path / "a.pem",
+    )
     policy = Policy.load(tmp_path / "own" / "policy.toml")
     assert policy.identity(None).public.hex() == made[1]["public"]
-    assert policy.members((1, 0)) == (bytes.fromhex(made[2]["public"]), bytes.fromhex(made[1]["public"]))
+    assert policy.members((1, 0)) == (
+        bytes.fromhex(made[2]["public"]),
+        bytes.fromhex(made[1]["public"]),
+    )
     assert policy.most_colluders == 1
     (tmp_path / "more").mkdir()
     refused = init(capsys, tmp_path / "more", *sums, "--operator", made[0]["public"])
@@ -203,7 +241,7 @@ def test_status_and_metrics_show_refusals_and_need_no_write_access(capsys, tmp_p
     sender.send(np.zeros(DIMENSION))
     gate = LocalGate(Policy.load(path), FileLedger(tmp_path / "ledger", tmp_path / "counter"), {})
     with pytest.raises(NotAllowed):
-        gate.accept(question(1, NOISY))
+        gate.accept(request(1, NOISY))
     opened = os.open
 
     def read_only(path, flags, *args, **words):
@@ -233,9 +271,13 @@ def test_backup_while_the_node_works_and_rotation_of_its_key(capsys, tmp_path):
     shutil.copy(tmp_path / "ledger", backup / "ledger")
     sender.send(np.zeros(DIMENSION))
     assert FileLedger(backup / "ledger", backup / "counter").read().releases == 2
-    shutil.copy(backup / "ledger", tmp_path / "ledger")  # an old copy, beside the counter that was there
+    shutil.copy(
+        backup / "ledger", tmp_path / "ledger"
+    )  # an old copy, beside the counter that was there
     assert shell(capsys, "node", "check", path).code == 1
-    shutil.copy(tmp_path / "backup" / "counter", tmp_path / "counter")  # both: nothing can notice this
+    shutil.copy(
+        tmp_path / "backup" / "counter", tmp_path / "counter"
+    )  # both: nothing can notice this
     assert shell(capsys, "node", "check", path).code == 0
     (tmp_path / "ledger.key").unlink(missing_ok=True)
     assert PrivateSender(Uplink(MECHANISM), path).send(np.zeros(DIMENSION))

@@ -15,8 +15,18 @@ def test_words_become_the_library_s():
 
 @pytest.mark.parametrize("option", ["adjacency", "norm", "trust"])
 def test_other_words_are_refused_with_the_choices(capsys, option):
-    words = {"epsilon": 1, "delta": 1e-5, "adjacency": "zero-out", "mechanism": "imvu", option: "ZERO_OUT"}
-    result = shell(capsys, "calibrate", *(part for name, value in words.items() for part in (f"--{name}", value)))
+    words = {
+        "epsilon": 1,
+        "delta": 1e-5,
+        "adjacency": "zero-out",
+        "mechanism": "imvu",
+        option: "ZERO_OUT",
+    }
+    result = shell(
+        capsys,
+        "calibrate",
+        *(part for name, value in words.items() for part in (f"--{name}", value)),
+    )
     assert_refused(result, f"--{option} must be", "got 'ZERO_OUT'")
 
 
@@ -67,7 +77,9 @@ def test_help_is_folded_where_the_terminal_ends_and_says_every_word(capsys, monk
     assert "_ABSOLUTE" not in init
     lines = [line.strip() for line in init.split("Arguments")[0].splitlines()]
     place = next(k for k, line in enumerate(lines) if line.startswith("A run can ask"))
-    assert all(len(line) > 60 for line in lines[place : place + 3])  # a paragraph, not a line of the source
+    assert all(
+        len(line) > 60 for line in lines[place : place + 3]
+    )  # a paragraph, not a line of the source
 
 
 def test_brackets_are_words_and_not_styles():
@@ -85,15 +97,31 @@ def test_brackets_are_words_and_not_styles():
 @pytest.mark.parametrize(
     ("words", "named"),
     [
-        (("design", "--levels", 4, "--bits", 2, "--design-epsilon", -3), "--design-epsilon must be"),
+        (
+            ("design", "--levels", 4, "--bits", 2, "--design-epsilon", -3),
+            "--design-epsilon must be",
+        ),
         (("data", "imagenet"), "ACTION must be get, and then the name of a data set: mnist"),
         (
-            ("calibrate", "--mechanism", "gaussian", "--samples", 10, "--sampling-rate", 2, "--epsilon", 3,
-             "--delta", 1e-5, "--adjacency", "zero-out"),
+            (
+                "calibrate",
+                "--mechanism",
+                "gaussian",
+                "--samples",
+                10,
+                "--sampling-rate",
+                2,
+                "--epsilon",
+                3,
+                "--delta",
+                1e-5,
+                "--adjacency",
+                "zero-out",
+            ),
             "--sampling-rate must be",
         ),
     ],
-)  # fmt: skip
+)
 def test_a_refusal_names_the_option_that_was_typed(capsys, words, named):
     result = shell(capsys, *words)
     assert result.code == 2

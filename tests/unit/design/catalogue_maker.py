@@ -40,8 +40,14 @@ def catalogue_lines(solved: Iterator[tuple[Target, Profile]]) -> dict[str, str]:
     lines: dict[Adjacency, list[str]] = {adjacency: [] for adjacency in ORDER}
     for target, profile in solved:
         words = {"delta": target.delta, "epsilon": target.epsilon, "releases": target.releases}
-        entry = {**words, "identity": profile.identity(), "profile": json.loads(profile.canonical())}
-        lines[target.adjacency].append(json.dumps(entry, sort_keys=True, separators=(",", ":"), allow_nan=False))
+        entry = {
+            **words,
+            "identity": profile.identity(),
+            "profile": json.loads(profile.canonical()),
+        }
+        lines[target.adjacency].append(
+            json.dumps(entry, sort_keys=True, separators=(",", ":"), allow_nan=False)
+        )
     return {adjacency.value: "\n".join(listed) + "\n" for adjacency, listed in lines.items()}
 
 
@@ -58,7 +64,9 @@ def make_designs(folder: Path) -> None:
 
 def make_profiles(folder: Path) -> None:
     """Solve every profile that is listed, and write the two files."""
-    for adjacency, text in catalogue_lines((one, solve_profile_anew(one)) for one in catalogue_targets()).items():
+    for adjacency, text in catalogue_lines(
+        (one, solve_profile_anew(one)) for one in catalogue_targets()
+    ).items():
         (folder / f"{adjacency}.jsonl").write_text(text, encoding="ascii")
 
 

@@ -16,7 +16,9 @@ def profiles(draw, most=8, spread=6.0):
     start = draw(st.floats(-4.0, 1.0))
     rises = draw(st.lists(st.floats(0.0, spread / count), min_size=count, max_size=count))
     rises[draw(st.integers(0, count - 1))] += 0.05
-    return Profile.from_weights(start + np.cumsum(gaps), np.exp(np.concatenate(([0.0], np.cumsum(rises)))))
+    return Profile.from_weights(
+        start + np.cumsum(gaps), np.exp(np.concatenate(([0.0], np.cumsum(rises))))
+    )
 
 
 def hockey_stick(upper, lower, a):

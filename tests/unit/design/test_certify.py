@@ -24,7 +24,9 @@ def linear_program(spec: DesignSpec, alphabet: np.ndarray) -> float:
                     row = np.zeros(n * b)
                     row[i * b + j], row[k * b + j] = 1, -ratio
                     rows.append(row)
-    found = linprog(cost, np.array(rows), np.zeros(len(rows)), equalities, np.concatenate([np.ones(n), x]))
+    found = linprog(
+        cost, np.array(rows), np.zeros(len(rows)), equalities, np.concatenate([np.ones(n), x])
+    )
     return float(found.fun)
 
 
@@ -55,4 +57,6 @@ def test_the_solver_agrees_with_highs_for_its_alphabet():
 
     spec = DesignSpec(5, 2, 3.0)
     design = solve(spec, cache=False)
-    assert certify(design).objective == pytest.approx(linear_program(spec, design.alphabet), rel=2e-5)
+    assert certify(design).objective == pytest.approx(
+        linear_program(spec, design.alphabet), rel=2e-5
+    )

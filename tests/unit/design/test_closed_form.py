@@ -6,7 +6,12 @@ import numpy as np
 import pytest
 
 from quietbit.design.certify import certify
-from quietbit.design.closed_form import binomial_design, binomial_deviation_upper, closed_form, is_evenly_spaced
+from quietbit.design.closed_form import (
+    binomial_design,
+    binomial_deviation_upper,
+    closed_form,
+    is_evenly_spaced,
+)
 from quietbit.design.solve import search, solve
 from quietbit.design.table import DesignSpec
 from quietbit.errors import InvalidParameter
@@ -80,7 +85,9 @@ def test_interpolation_is_binomial_at_every_input(bits: int) -> None:
     worst = 0.0
     for u in np.linspace(-1, 1, 9):
         p = 1 / (1 + math.exp(-2.0 / count * 2.0 * u))
-        exact = np.array([math.comb(count, j) * p**j * (1 - p) ** (count - j) for j in range(count + 1)])
+        exact = np.array(
+            [math.comb(count, j) * p**j * (1 - p) ** (count - j) for j in range(count + 1)]
+        )
         worst = max(worst, float(np.abs(np.log(mechanism.distribution(u) / exact)).max()))
     assert worst <= binomial_deviation_upper(design, -0.5, 1.5) < 1e-11
 

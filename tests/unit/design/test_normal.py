@@ -5,7 +5,14 @@ import pytest
 from hypothesis import example, given, settings
 from hypothesis import strategies as st
 
-from quietbit.design.normal import ERROR, cell_masses, density, distribution, float_lower, float_upper
+from quietbit.design.normal import (
+    ERROR,
+    cell_masses,
+    density,
+    distribution,
+    float_lower,
+    float_upper,
+)
 from quietbit.errors import InvalidParameter
 
 WITHIN = st.floats(-16.0, 16.0, allow_nan=False)

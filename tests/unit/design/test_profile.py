@@ -29,11 +29,19 @@ def exact_cells(profile, edges=None):
 def test_mass_and_gain_are_bracketed_tightly(profile):
     with mpmath.workdps(60):
         levels = [mpmath.mpf(level) for level in profile.levels.tolist()]
-        mass = mpmath.fsum(level * cell for level, cell in zip(levels, exact_cells(profile), strict=True))
+        mass = mpmath.fsum(
+            level * cell for level, cell in zip(levels, exact_cells(profile), strict=True)
+        )
         # Not by parts: the mean of t over each cell is phi(left) - phi(right).
-        ends = [mpmath.mpf(0), *(mpmath.npdf(mpmath.mpf(edge)) for edge in profile.edges.tolist()), mpmath.mpf(0)]
+        ends = [
+            mpmath.mpf(0),
+            *(mpmath.npdf(mpmath.mpf(edge)) for edge in profile.edges.tolist()),
+            mpmath.mpf(0),
+        ]
         first = [a - b for a, b in itertools.pairwise(ends)]
-        gain = mpmath.fsum(level * moment for level, moment in zip(levels, first, strict=True)) / mass
+        gain = (
+            mpmath.fsum(level * moment for level, moment in zip(levels, first, strict=True)) / mass
+        )
         assert abs(mpmath.mpf(str(profile._mass)) - mass) <= mpmath.mpf(10) ** -26
         assert profile.gain_lower <= gain <= largest_gain(profile)
     assert largest_gain(profile) - profile.gain_lower <= 2.0**-50 * largest_gain(profile) + 1e-25
@@ -45,7 +53,9 @@ def test_mass_and_gain_are_bracketed_tightly(profile):
 def test_the_second_moment_is_that_of_the_density(profile):
     nodes = np.linspace(-12, 12, 100001)
     weights = np.exp(-0.5 * nodes**2) / math.sqrt(2 * math.pi) * (nodes[1] - nodes[0])
-    assert profile.second_moment == pytest.approx(float(np.sum(nodes**2 * profile(nodes) * weights)), rel=2e-3)
+    assert profile.second_moment == pytest.approx(
+        float(np.sum(nodes**2 * profile(nodes) * weights)), rel=2e-3
+    )
 
 
 @settings(max_examples=25, deadline=None)
@@ -63,7 +73,9 @@ def test_pairs_bound_the_true_masses_and_rounding_is_small(profile):
         ((higher, lower),) = profile.pairs("replace-one")
         cuts = np.union1d(profile.edges, -profile.edges)
         for k, cell in enumerate(exact_cells(profile, cuts)):
-            middle = cuts[k] - 1e-9 if k < cuts.size else cuts[-1] + 1  # cells are wider than that or meet in one point
+            middle = (
+                cuts[k] - 1e-9 if k < cuts.size else cuts[-1] + 1
+            )  # cells are wider than that or meet in one point
             if 0 < k < cuts.size:
                 middle = (cuts[k - 1] + cuts[k]) / 2
             here, there = profile(np.array([middle, -middle]))
@@ -78,7 +90,9 @@ def test_pairs_bound_the_true_masses_and_rounding_is_small(profile):
 def test_replace_one_is_the_same_both_ways_round(profile):
     ((higher, lower),) = profile.pairs("replace-one")
     for a in (0.1, 0.9, 1.5, 10.0):
-        assert hockey_stick(higher, lower, a) == pytest.approx(hockey_stick(lower[::-1], higher[::-1], a), abs=1e-14)
+        assert hockey_stick(higher, lower, a) == pytest.approx(
+            hockey_stick(lower[::-1], higher[::-1], a), abs=1e-14
+        )
         swapped = hockey_stick(lower, higher, a)
         assert swapped == pytest.approx(hockey_stick(higher, lower, a), abs=1e-13)
 
@@ -91,7 +105,10 @@ def test_the_largest_loss_is_the_pure_epsilon(profile):
         largest = max(float(np.log(p / q).max()) for p, q in pairs)
         claimed = pure_epsilon_upper(profile, adjacency)
         assert claimed == pytest.approx(largest, abs=1e-13)
-    assert pure_epsilon_upper(profile, "replace-one") >= math.log(profile.levels[-1] / profile.levels[0]) - 1e-15
+    assert (
+        pure_epsilon_upper(profile, "replace-one")
+        >= math.log(profile.levels[-1] / profile.levels[0]) - 1e-15
+    )
 
 
 def test_a_level_of_zero_has_no_pure_epsilon():
@@ -112,11 +129,19 @@ def test_blur_covers_every_sampler_that_is_off_by_less(profile):
         return
     rng = np.random.default_rng(int(profile.identity()[:8], 16))
     t = np.sort(
-        np.concatenate([np.linspace(-9, 9, 20001), *(e + np.linspace(-2, 2, 401) * blur for e in profile.edges)])
+        np.concatenate(
+            [
+                np.linspace(-9, 9, 20001),
+                *(e + np.linspace(-2, 2, 401) * blur for e in profile.edges),
+            ]
+        )
     )
     t = np.unique(np.concatenate((t, -t)))
     w = np.gradient(t) * np.exp(-0.5 * t * t) / math.sqrt(2 * math.pi)
-    ups, downs = profile(t + rng.uniform(-blur, blur, t.size)), profile(-t + rng.uniform(-blur, blur, t.size))
+    ups, downs = (
+        profile(t + rng.uniform(-blur, blur, t.size)),
+        profile(-t + rng.uniform(-blur, blur, t.size)),
+    )
     p, q = w * ups / np.sum(w * ups), w * downs / np.sum(w * downs)
     ((higher, lower),) = profile.pairs("replace-one", blur)
     assert higher.sum() >= 1 >= lower.sum()
@@ -124,8 +149,12 @@ def test_blur_covers_every_sampler_that_is_off_by_less(profile):
         assert hockey_stick(p, q, a) <= hockey_stick(higher, lower, a) + 1e-3 * np.gradient(t).max()
     (first, base), (again, second) = profile.pairs("zero-out", blur)
     for a in (0.5, 1.0, 2.0):
-        assert hockey_stick(first, base, a) >= hockey_stick(*profile.pairs("zero-out")[0], a) - 1e-15
-        assert hockey_stick(again, second, a) >= hockey_stick(*profile.pairs("zero-out")[1], a) - 1e-15
+        assert (
+            hockey_stick(first, base, a) >= hockey_stick(*profile.pairs("zero-out")[0], a) - 1e-15
+        )
+        assert (
+            hockey_stick(again, second, a) >= hockey_stick(*profile.pairs("zero-out")[1], a) - 1e-15
+        )
 
 
 def test_an_edge_belongs_to_the_level_at_its_right():
@@ -234,7 +263,9 @@ def test_a_file_comes_back_as_the_same_profile(tmp_path):
     path = PROFILE.save(tmp_path / "one.profile")
     assert Profile.load(path).identity() == PROFILE.identity()
     assert os.listdir(tmp_path) == ["one.profile"]
-    path.write_text(f"{PROFILE.canonical()}\n{PROFILE.identity()}\n", encoding="ascii")  # as they were written once
+    path.write_text(
+        f"{PROFILE.canonical()}\n{PROFILE.identity()}\n", encoding="ascii"
+    )  # as they were written once
     assert Profile.load(path).identity() == PROFILE.identity()
 
 
@@ -282,7 +313,9 @@ def test_the_cache_keeps_one_profile_per_target_and_ignores_damage(tmp_path):
 def test_every_listed_target_is_shipped_and_no_other():
     targets = list(catalogue_targets())
     assert len(targets) == len(set(targets)) == 2 * 6 * (1 + 2 * 7 + 1)
-    assert all(shipped_profile(target) is not None for target in targets if target.releases in (1, 50))
+    assert all(
+        shipped_profile(target) is not None for target in targets if target.releases in (1, 50)
+    )
     assert shipped_profile(TARGET) is None
 
 

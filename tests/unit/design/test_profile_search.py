@@ -33,7 +33,9 @@ def test_known_errors_of_the_pure_step():
     """PrivUnitG's optimum, replace-one; three digits as known before this library had it."""
     known = {1.0: 6.33, 2.0: 1.617, 3.0: 0.743, 4.0: 0.435, 8.0: 0.133}
     for epsilon, error in known.items():
-        assert pure_edge(epsilon, "replace-one") ** -2 == pytest.approx(error, abs=6e-4 if error < 2 else 6e-3)
+        assert pure_edge(epsilon, "replace-one") ** -2 == pytest.approx(
+            error, abs=6e-4 if error < 2 else 6e-3
+        )
 
 
 @settings(max_examples=40, deadline=None)
@@ -48,8 +50,14 @@ def linear_programme(epsilon, delta, adjacency, cap, cells=400):
     edges = np.concatenate(([-np.inf], np.linspace(-4.5, 4.5, cells - 1), [np.inf]))
     left, right = edges[:-1], edges[1:]
     w = np.where(left + right < 0, ndtr(right) - ndtr(left), ndtr(-left) - ndtr(-right))
-    phi = np.where(np.isinf(edges), 0.0, np.exp(-0.5 * np.clip(edges, -40, 40) ** 2)) / math.sqrt(2 * math.pi)
-    mean, eye, none = (phi[:-1] - phi[1:]) / w, sparse.identity(cells, format="csr"), np.zeros(cells)
+    phi = np.where(np.isinf(edges), 0.0, np.exp(-0.5 * np.clip(edges, -40, 40) ** 2)) / math.sqrt(
+        2 * math.pi
+    )
+    mean, eye, none = (
+        (phi[:-1] - phi[1:]) / w,
+        sparse.identity(cells, format="csr"),
+        np.zeros(cells),
+    )
     one, small = np.ones(cells), math.exp(-epsilon)
     top = np.maximum(w[1:], w[:-1])
     order = sparse.diags([w[1:] / top, -w[:-1] / top], [0, 1], shape=(cells - 1, cells))
@@ -60,23 +68,38 @@ def linear_programme(epsilon, delta, adjacency, cap, cells=400):
     else:
         over, under = sparse.hstack([eye, -eye, 0 * eye]), sparse.hstack([-eye, 0 * eye, -eye])
         losses = sparse.vstack([over, under])
-        limits, budgets = np.concatenate((math.exp(epsilon) * w, -small * w)), [delta, delta * small]
-    sums = sparse.csr_matrix(np.array([np.concatenate((none, one, none)), np.concatenate((none, none, one))]))
+        limits, budgets = (
+            np.concatenate((math.exp(epsilon) * w, -small * w)),
+            [delta, delta * small],
+        )
+    sums = sparse.csr_matrix(
+        np.array([np.concatenate((none, one, none)), np.concatenate((none, none, one))])
+    )
     matrix = sparse.vstack([losses, sparse.hstack([order, blank]), sums])
     right_side = np.concatenate((limits, np.zeros(cells - 1), budgets))
     bounds = np.vstack(
-        (np.column_stack((none, cap * w)), np.column_stack((np.zeros(2 * cells), np.full(2 * cells, np.inf))))
+        (
+            np.column_stack((none, cap * w)),
+            np.column_stack((np.zeros(2 * cells), np.full(2 * cells, np.inf))),
+        )
     )
     found = linprog(
-        -np.concatenate((mean, none, none)), matrix, right_side,
-        sparse.csr_matrix(np.concatenate((one, none, none))[None]), [1.0], bounds, method="highs",
-    )  # fmt: skip
+        -np.concatenate((mean, none, none)),
+        matrix,
+        right_side,
+        sparse.csr_matrix(np.concatenate((one, none, none))[None]),
+        [1.0],
+        bounds,
+        method="highs",
+    )
     assert found.status == 0
     return -found.fun
 
 
 @pytest.mark.parametrize("adjacency", ["replace-one", "zero-out"])
-@pytest.mark.parametrize(("epsilon", "delta"), [(1.0, 0.0), (1.0, 1e-5), (1.0, 1e-3), (2.0, 1e-2), (0.2, 1e-2)])
+@pytest.mark.parametrize(
+    ("epsilon", "delta"), [(1.0, 0.0), (1.0, 1e-5), (1.0, 1e-3), (2.0, 1e-2), (0.2, 1e-2)]
+)
 def test_a_linear_programme_stays_below_the_bound_and_comes_close(epsilon, delta, adjacency):
     cap = 1000.0
     best = linear_programme(epsilon, delta, adjacency, cap)

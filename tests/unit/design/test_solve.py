@@ -17,7 +17,8 @@ EXACT = [
     pytest.param((32, 3, 2.0, "metric-l1"), 0.3945, marks=pytest.mark.long),
     pytest.param((8, 3, 5.0, "strict"), 0.01214, marks=pytest.mark.long),
 ]
-# J = mse + 100 * mean squared bias reached by the published solver, to the digits it was reported with.
+# J = mse + 100 * mean squared bias reached by the published solver, to the digits it was reported
+# with.
 PENALTY = [
     ((2, 1, 1.0, "metric-l1"), 0.8883),
     pytest.param((8, 3, 5.0, "strict"), 0.01261, marks=pytest.mark.long),
@@ -75,7 +76,12 @@ def test_the_stored_numbers_of_any_design_are_private(levels, bits, epsilon, pri
 
 
 @pytest.mark.parametrize(
-    "spec", [(2, 3, 20.0, "strict", 1.0), (5, 1, 2.5, "metric-l1", "exact"), (6, 2, 0.7, "metric-l2", 100.0)]
+    "spec",
+    [
+        (2, 3, 20.0, "strict", 1.0),
+        (5, 1, 2.5, "metric-l1", "exact"),
+        (6, 2, 0.7, "metric-l2", 100.0),
+    ],
 )
 def test_the_stored_numbers_are_private(spec):
     assert_private(DesignSpec(*spec))
@@ -105,7 +111,11 @@ def assert_private(spec):
     ["strict", *(pytest.param(one, marks=pytest.mark.long) for one in ("metric-l1", "metric-l2"))],
 )
 def test_more_bits_and_more_epsilon_never_hurt(privacy):
-    errors = {(b, e): certify(solve(DesignSpec(5, b, e, privacy))).objective for b in (1, 2) for e in (0.5, 2.0)}
+    errors = {
+        (b, e): certify(solve(DesignSpec(5, b, e, privacy))).objective
+        for b in (1, 2)
+        for e in (0.5, 2.0)
+    }
     assert errors[2, 0.5] <= errors[1, 0.5] * (1 + 1e-6)
     assert errors[2, 2.0] <= errors[1, 2.0] * (1 + 1e-6)
     assert errors[1, 2.0] < errors[1, 0.5]
@@ -147,7 +157,11 @@ def test_an_infeasible_spec_is_refused_in_one_sentence():
 
 def test_progress_is_reported():
     heard = []
-    solve(DesignSpec(3, 2, 1.0), lambda fraction, message: heard.append((fraction, message)), cache=False)
+    solve(
+        DesignSpec(3, 2, 1.0),
+        lambda fraction, message: heard.append((fraction, message)),
+        cache=False,
+    )
     fractions = [fraction for fraction, _ in heard]
     assert fractions == sorted(fractions)
     assert fractions[-1] >= 0.7

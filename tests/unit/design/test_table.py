@@ -33,7 +33,10 @@ GOOD = {"input_levels": 8, "output_bits": 3, "epsilon": 5.0}
         ({"bias": "none"}, "'exact' or a positive penalty, got 'none'"),
         ({"bias": 0}, "bias must be above 0"),
         ({"bias": math.nan}, "got nan"),
-        ({"input_levels": 4096, "output_bits": 1, "epsilon": 0.01, "privacy": "metric-l2"}, "at least 1e-08"),
+        (
+            {"input_levels": 4096, "output_bits": 1, "epsilon": 0.01, "privacy": "metric-l2"},
+            "at least 1e-08",
+        ),
     ],
 )
 def test_bad_values_are_named_in_one_sentence(changes, named):
@@ -50,7 +53,12 @@ def test_numbers_become_plain_python():
 
     spec = DesignSpec(np.int64(8), np.uint8(3), np.float32(5), bias=np.float64(100))
     assert spec == DesignSpec(8, 3, 5.0, bias=100.0)
-    assert [type(v) for v in (spec.input_levels, spec.output_bits, spec.epsilon, spec.bias)] == [int, int, float, float]
+    assert [type(v) for v in (spec.input_levels, spec.output_bits, spec.epsilon, spec.bias)] == [
+        int,
+        int,
+        float,
+        float,
+    ]
 
 
 def test_step_between_neighbours():
@@ -78,6 +86,11 @@ def test_rows_sum_to_one_in_rational_arithmetic(levels, bits, spread, seed):
 
 
 def test_tiny_entries_keep_their_ratio():
-    raw = np.array([[1 / (1 + np.exp(20)), 1 / (1 + np.exp(-20))], [1 / (1 + np.exp(-20)), 1 / (1 + np.exp(20))]])
+    raw = np.array(
+        [
+            [1 / (1 + np.exp(20)), 1 / (1 + np.exp(-20))],
+            [1 / (1 + np.exp(-20)), 1 / (1 + np.exp(20))],
+        ]
+    )
     table = exact_rows(raw)
     assert abs(np.log(table[0, 1] / table[0, 0]) - 20) < 1e-6

@@ -91,7 +91,9 @@ class HandGrid(Grid):
 
 def context(node: int, partition: int = 0, config=None, run: int = RUN, **node_config) -> Context:
     """A node's context; keywords of the node config are written with _ for the dot."""
-    own = {"partition-id": partition} | {key.replace("_", ".", 1): value for key, value in node_config.items()}
+    own = {"partition-id": partition} | {
+        key.replace("_", ".", 1): value for key, value in node_config.items()
+    }
     return Context(run, node, own, RecordDict(), dict(CONFIG if config is None else config))
 
 
@@ -109,7 +111,9 @@ def trained(message: Message, shift, metrics=None) -> Message:
         piece = np.asarray(shift)[start : start + old.size].reshape(old.shape)
         moved[name], start = Array(np.asarray(old.astype(np.float64) - piece)), start + old.size
     plain = MetricRecord({"num-examples": 31, "train_loss": 0.25} if metrics is None else metrics)
-    content = RecordDict({"arrays": ArrayRecord(moved), "metrics": plain, "notes": ConfigRecord({"who": "Ada"})})
+    content = RecordDict(
+        {"arrays": ArrayRecord(moved), "metrics": plain, "notes": ConfigRecord({"who": "Ada"})}
+    )
     return Message(content, reply_to=message)
 
 

@@ -54,7 +54,9 @@ class Room(HandGrid):
         super().__init__(nodes)
         self.gone, self.alter = set(gone), alter
         self.seen: list[tuple[str, int, Message]] = []
-        self.contexts = {n: context(n, place, config, **node_config) for place, n in enumerate(nodes)}
+        self.contexts = {
+            n: context(n, place, config, **node_config) for place, n in enumerate(nodes)
+        }
 
     def send_and_receive(self, messages, *, timeout=None):
         assert timeout is None or timeout == SETTINGS.masks.timeout
@@ -78,30 +80,38 @@ class Room(HandGrid):
 def strategy_of(config=CONFIG, nodes=6):
     be_the_server()
     members = simulated_directory(nodes) if config["quietbit.masks.server"] == "active" else None
-    return PrivateStrategy(FedAvg(min_train_nodes=nodes, min_available_nodes=nodes), config, directory=members)
+    return PrivateStrategy(
+        FedAvg(min_train_nodes=nodes, min_available_nodes=nodes), config, directory=members
+    )
 
 
 def run(room, rounds=1, config=CONFIG):
     """The strategy after some rounds, and the model after each (None: skipped)."""
     strategy, arrays, history = strategy_of(config, len(room.nodes)), model(), [model()]
     for number in range(1, rounds + 1):
-        replies = room.send_and_receive(strategy.configure_train(number, arrays, ConfigRecord({}), room))
+        replies = room.send_and_receive(
+            strategy.configure_train(number, arrays, ConfigRecord({}), room)
+        )
         before, (arrays, _) = arrays, strategy.aggregate_train(number, replies)
         skipped = strategy.report().rounds[-1].skipped
-        assert not skipped or all(arrays[name].data == before[name].data for name in before)  # it is as it was
+        assert not skipped or all(
+            arrays[name].data == before[name].data for name in before
+        )  # it is as it was
         history.append(None if skipped else arrays)
     return strategy, history
 
 
-def questions(room, number=1, config=CONFIG):
+def requests(room, number=1, config=CONFIG):
     """The messages that ask for vectors, keys and shares being done."""
     strategy = strategy_of(config, len(room.nodes))
     return strategy, list(strategy.configure_train(number, model(), ConfigRecord({}), room))
 
 
 def asking(message, **changes):
-    """The same question with other values."""
-    content = RecordDict({**message.content, SUM: ConfigRecord(dict(message.content[SUM]) | changes)})
+    """The same request with other values."""
+    content = RecordDict(
+        {**message.content, SUM: ConfigRecord(dict(message.content[SUM]) | changes)}
+    )
     return Message(content, message.metadata.dst_node_id, "train")
 
 

@@ -18,14 +18,26 @@ from quietbit.flower import PrivateStrategy, PrivateUplink
 from quietbit.kernel.client_rng import seeded_client_rng
 from quietbit.mechanism.rotation import round_number
 from quietbit.node.policy import simulated_directory
-from quietbit.node.question import Framed, run_name
+from quietbit.node.request import Framed, run_name
 from quietbit.secagg.codec import encode
 from quietbit.secagg.identity import Directory, Identity
 from quietbit.secagg.plan import masked_size
 from quietbit.wire.payload import Payload
 from quietbit.wire.uplink import Uplink
 from unit.flower.kit import DIMENSION, RUN, be_the_server, ledger, model
-from unit.flower.secure_kit import ACTIVE, CONFIG, NODES, SUM, Room, asking, flat, questions, run, shift, stepped
+from unit.flower.secure_kit import (
+    ACTIVE,
+    CONFIG,
+    NODES,
+    SUM,
+    Room,
+    asking,
+    flat,
+    requests,
+    run,
+    shift,
+    stepped,
+)
 from unit.node.makers import write_policy
 
 pytestmark = pytest.mark.filterwarnings("ignore::quietbit.flower.SeededRngWarning")
@@ -36,7 +48,9 @@ def plain(before, stayed, number=1, config=ACTIVE):
     """The model after the plain sum of the same codes."""
     if config is CONFIG:
         return stepped(before, stayed, number)
-    mechanism = Plan.from_run_config(config).mechanism_for(DIMENSION).for_round(run_name(RUN), number)
+    mechanism = (
+        Plan.from_run_config(config).mechanism_for(DIMENSION).for_round(run_name(RUN), number)
+    )
     old, total = flat(before).astype(np.float64), 0
     for node in stayed:
         words = seeded_client_rng(7)(number - 1, NODES.index(node))
@@ -46,16 +60,29 @@ def plain(before, stayed, number=1, config=ACTIVE):
 
 
 @pytest.mark.parametrize(
-    "pattern", [{}, {"identity": [102]}, {"keys": [101]}, {"shares": [104]}, {"vector": [103]}, {"confirm": [105]},
-                {"unmask": [106]}], ids=str,
-)  # fmt: skip
+    "pattern",
+    [
+        {},
+        {"identity": [102]},
+        {"keys": [101]},
+        {"shares": [104]},
+        {"vector": [103]},
+        {"confirm": [105]},
+        {"unmask": [106]},
+    ],
+    ids=str,
+)
 def test_the_masked_sum_is_the_plain_sum_bit_for_bit(pattern, monkeypatch):
-    for module in ("node.question", "secagg.plan"):  # neighbours are for many, tests have few
+    for module in ("node.request", "secagg.plan"):  # neighbours are for many, tests have few
         monkeypatch.setattr(f"quietbit.{module}.SPARSE_FROM", 2)
     config = NEAR if set(pattern) & {"shares", "confirm"} else ACTIVE
     room = Room({(step, node) for step, nodes in pattern.items() for node in nodes}, config=config)
     strategy, (before, after) = run(room, config=config)
-    stayed = [n for n in NODES if all(n not in pattern.get(s, ()) for s in ("identity", "keys", "shares", "vector"))]
+    stayed = [
+        n
+        for n in NODES
+        if all(n not in pattern.get(s, ()) for s in ("identity", "keys", "shares", "vector"))
+    ]
     (entry,) = strategy.report().rounds
     assert after is not None, entry.reasons
     assert np.array_equal(flat(after), plain(before, stayed, config=config))
@@ -68,8 +95,16 @@ def test_below_the_threshold_a_round_fails_closed(step):
     room = Room({(step, node) for node in NODES[:2]}, config=ACTIVE)
     strategy, (_, after) = run(room, config=ACTIVE)
     assert after is None
-    assert any("there is no sum: Only 4 clients" in reason for reason in strategy.report().rounds[0].reasons)
-    following = {"keys": "shares", "shares": "vector", "vector": "confirm", "confirm": "unmask"}.get(step)
+    assert any(
+        "there is no sum: Only 4 clients" in reason
+        for reason in strategy.report().rounds[0].reasons
+    )
+    following = {
+        "keys": "shares",
+        "shares": "vector",
+        "vector": "confirm",
+        "confirm": "unmask",
+    }.get(step)
     assert following not in room.steps()
 
 
@@ -86,7 +121,7 @@ def test_rounds_go_on_and_nodes_say_who_they_are_once():
 
 def vectors_asked(config=ACTIVE):
     room = Room(config=config)
-    strategy, messages = questions(room, config=config)
+    strategy, messages = requests(room, config=config)
     for message in messages:
         assert not room.carry(message).has_error()
     return room, strategy, messages
@@ -94,7 +129,9 @@ def vectors_asked(config=ACTIVE):
 
 def ask(room, message, step, table):
     content = RecordDict({name: message.content[name] for name in (SUM, "quietbit")})
-    return room.carry(asking(Message(content, message.metadata.dst_node_id, "train"), step=step, table=table))
+    return room.carry(
+        asking(Message(content, message.metadata.dst_node_id, "train"), step=step, table=table)
+    )
 
 
 def test_a_server_that_tells_nodes_different_lists_gets_no_share(owner_log):
@@ -105,7 +142,9 @@ def test_a_server_that_tells_nodes_different_lists_gets_no_share(owner_log):
         signed[place + 1] = ask(room, message, "confirm", lists[place]).content[SUM]["answer"]
     for place, message in enumerate(messages):
         listed = [number for number in signed if lists[place][0] >> (number - 1) & 1]
-        table = encode([lists[place], lists[place], b"".join(signed[number] for number in listed), {}])
+        table = encode(
+            [lists[place], lists[place], b"".join(signed[number] for number in listed), {}]
+        )
         reply = ask(room, message, "unmask", table)
         assert reply.has_error()
         assert Reason.NOT_IN_SUM.value in reply.error.reason
@@ -132,10 +171,17 @@ def owned(folder, members, own, signer, **changes):
     (folder / "members.json").write_text(members.signed(signer))
     own.save(folder / "own.pem")
     sums = {
-        "trust": ["secure-aggregation"], "min_honest_clients": 3, "local_epsilon": 1e3, "adjacency": "zero-out",
-        "directory": str(folder / "members.json"), "own_key": str(folder / "own.pem"), "seed": 7, "epsilon": 1e3,
-        "operator": signer.public.hex(), "most_colluders": 1,
-    }  # fmt: skip
+        "trust": ["secure-aggregation"],
+        "min_honest_clients": 3,
+        "local_epsilon": 1e3,
+        "adjacency": "zero-out",
+        "directory": str(folder / "members.json"),
+        "own_key": str(folder / "own.pem"),
+        "seed": 7,
+        "epsilon": 1e3,
+        "operator": signer.public.hex(),
+        "most_colluders": 1,
+    }
     return {"quietbit_policy": write_policy(folder, **sums | changes)}
 
 
@@ -153,12 +199,16 @@ class Owned(Room):
             self.contexts[node] = Room(config=config, **given).contexts[node]
 
     def strategy(self, config=ACTIVE):
-        return PrivateStrategy(FedAvg(min_train_nodes=6, min_available_nodes=6), config, directory=self.members)
+        return PrivateStrategy(
+            FedAvg(min_train_nodes=6, min_available_nodes=6), config, directory=self.members
+        )
 
 
 def one_round(room, strategy, number=1):
     be_the_server()
-    replies = room.send_and_receive(strategy.configure_train(number, model(), ConfigRecord({}), room))
+    replies = room.send_and_receive(
+        strategy.configure_train(number, model(), ConfigRecord({}), room)
+    )
     found, _ = strategy.aggregate_train(number, replies)
     entry = strategy.report().rounds[-1]
     return None if entry.skipped else found, entry
@@ -171,10 +221,18 @@ def test_nodes_of_owners(tmp_path, monkeypatch):
     assert np.array_equal(flat(found), plain(model(), NODES))
     for node in NODES:
         folder = tmp_path / str(node)
-        names = {path.name for path in folder.iterdir()} - {"ledger.prices"}  # where this process found them first
+        names = {path.name for path in folder.iterdir()} - {
+            "ledger.prices"
+        }  # where this process found them first
         assert names == {
-            "counter", "ledger", "ledger.decisions", "ledger.key", "members.json", "own.pem", "policy.toml",
-        }  # fmt: skip
+            "counter",
+            "ledger",
+            "ledger.decisions",
+            "ledger.key",
+            "members.json",
+            "own.pem",
+            "policy.toml",
+        }
     said = [reply.error.reason for _, _, reply in room.seen if reply.has_error()]
     assert not said
 
@@ -208,7 +266,10 @@ def test_strangers_and_those_who_say_they_are_somebody_else_are_not_members(tmp_
     room = Owned(tmp_path)
 
     def alter(step, node, reply):
-        if step == "identity" and node in (103, 106):  # a name that is another's, and one that is nobody's
+        if step == "identity" and node in (
+            103,
+            106,
+        ):  # a name that is another's, and one that is nobody's
             key = room.people[0].public if node == 103 else Identity.new().public
             reply.content[SUM] = ConfigRecord({"step": step, "answer": key})
         return reply
@@ -217,7 +278,10 @@ def test_strangers_and_those_who_say_they_are_somebody_else_are_not_members(tmp_
     found, entry = one_round(room, room.strategy())
     assert found is None  # four are left, and five are needed
     reasons = " ".join(entry.reasons)
-    assert "node 103 was refused (identity): identity must be one that no other node has named" in reasons
+    assert (
+        "node 103 was refused (identity): identity must be one that no other node has named"
+        in reasons
+    )
     assert "node 106 was refused (identity): identity must be one of the directory's" in reasons
     assert "threshold (active server) must be a whole number from 3 to 4, got 5" in reasons
 
@@ -228,7 +292,9 @@ def test_a_server_s_own_directory_is_not_the_operator_s(tmp_path, monkeypatch, o
     room = Owned(tmp_path)
     mixed = list(room.members.members)
     invented = Directory.of([(one.name, one.key) for one in reversed(mixed)])
-    strategy = PrivateStrategy(FedAvg(min_train_nodes=6, min_available_nodes=6), ACTIVE, directory=invented)
+    strategy = PrivateStrategy(
+        FedAvg(min_train_nodes=6, min_available_nodes=6), ACTIVE, directory=invented
+    )
     found, entry = one_round(room, strategy)
     assert found is None
     assert Reason.NOT_IN_SUM.value in " ".join(entry.reasons)
@@ -243,17 +309,23 @@ def test_the_directory_goes_with_the_setting():
 
 
 KEPT = {name: value for name, value in ACTIVE.items() if name != "quietbit.releases"} | {
-    "quietbit.mechanism.keep": 16, "quietbit.mechanism.design-epsilon": 0.5, "quietbit.epsilon": 50.0,
-}  # fmt: skip
+    "quietbit.mechanism.keep": 16,
+    "quietbit.mechanism.design-epsilon": 0.5,
+    "quietbit.epsilon": 50.0,
+}
 
 
 def test_sums_of_kept_coordinates_are_of_other_rows_in_every_round():
     room = Room(config=KEPT)
     strategy, history = run(room, rounds=3, config=KEPT)
     for number in (1, 2, 3):
-        assert np.array_equal(flat(history[number]), plain(history[number - 1], NODES, number, KEPT))
+        assert np.array_equal(
+            flat(history[number]), plain(history[number - 1], NODES, number, KEPT)
+        )
     vectors = [reply for step, _, reply in room.seen if step == "vector"]
-    sizes = {len(Framed.from_bytes(reply.content["quietbit"]["release"]).payload) for reply in vectors}
+    sizes = {
+        len(Framed.from_bytes(reply.content["quietbit"]["release"]).payload) for reply in vectors
+    }
     assert sizes == {masked_size(6, 16) + 64}
     books = ledger(room.contexts[101])
     assert books.releases == 3
@@ -265,13 +337,15 @@ def test_sums_of_kept_coordinates_are_of_other_rows_in_every_round():
 
 def test_rows_of_another_round_are_declined():
     room = Room(config=KEPT)
-    _, messages = questions(room, config=KEPT)
+    _, messages = requests(room, config=KEPT)
     asked = dict(messages[0].content["quietbit"])
     for rows in (round_number(run_name(RUN), 2), 0):
         described = json.loads(asked["mechanism"])
         text = json.dumps(described).replace(str(round_number(run_name(RUN), 1)), str(rows))
         assert text != json.dumps(described)
-        content = RecordDict({**messages[0].content, "quietbit": ConfigRecord(asked | {"mechanism": text})})
+        content = RecordDict(
+            {**messages[0].content, "quietbit": ConfigRecord(asked | {"mechanism": text})}
+        )
         reply = room.carry(Message(content, 101, "train"))
         assert "rows that all clients keep must be" in reply.error.reason
     assert ledger(room.contexts[101]).releases == 0

@@ -12,10 +12,25 @@ from flwr.serverapp.strategy import FedAvg
 from quietbit.flower import PrivateStrategy
 from quietbit.flower.arriving import ArrivingGrid
 from quietbit.wire.uplink import Uplink
-from unit.flower.kit import CONFIG, DIMENSION, SIMULATED, HandGrid, app, be_the_server, context, ledger, model
+from unit.flower.kit import (
+    CONFIG,
+    DIMENSION,
+    SIMULATED,
+    HandGrid,
+    app,
+    be_the_server,
+    context,
+    ledger,
+    model,
+)
 
 NODES = (11, 12, 13, 14, 15, 16)
-ASYNC = {**CONFIG, "quietbit.arrivals.enough": 2, "quietbit.arrivals.staleness": 2, "quietbit.releases": 6}
+ASYNC = {
+    **CONFIG,
+    "quietbit.arrivals.enough": 2,
+    "quietbit.arrivals.staleness": 2,
+    "quietbit.releases": 6,
+}
 pytestmark = pytest.mark.filterwarnings("ignore::quietbit.flower.SeededRngWarning")
 
 
@@ -47,15 +62,23 @@ class SlowGrid(HandGrid):
 
 def run(late, rounds=4, config=ASYNC, **given):
     be_the_server()
-    strategy, grid = PrivateStrategy(FedAvg(fraction_train=1.0, fraction_evaluate=0.0, **given), config), SlowGrid(late)
+    strategy, grid = (
+        PrivateStrategy(FedAvg(fraction_train=1.0, fraction_evaluate=0.0, **given), config),
+        SlowGrid(late),
+    )
     found = ArrivingGrid(
-        grid, strategy.settings.arrivals.enough, strategy.settings.arrivals.staleness, sleep=lambda _: None
+        grid,
+        strategy.settings.arrivals.enough,
+        strategy.settings.arrivals.staleness,
+        sleep=lambda _: None,
     )
     strategy._arriving = found
     models = [model()]
     for number in range(1, rounds + 1):
         messages = strategy.configure_train(number, models[-1], ConfigRecord(), found)
-        models.append(strategy.aggregate_train(number, found.send_and_receive(messages, timeout=60))[0])
+        models.append(
+            strategy.aggregate_train(number, found.send_and_receive(messages, timeout=60))[0]
+        )
     strategy._close_late(0)
     return strategy, grid, models
 
@@ -67,7 +90,10 @@ def test_a_round_ends_with_enough_replies_and_late_ones_join_the_next():
     assert [entry.round for entry in report.rounds] == [1, 2, 3]
     assert report.rounds[0].asked == 6
     assert report.rounds[0].answered == 6  # two in time and four late
-    assert {node for node, number in grid.log if number == 2} == {11, 12}  # who has not answered is not asked
+    assert {node for node, number in grid.log if number == 2} == {
+        11,
+        12,
+    }  # who has not answered is not asked
     assert [entry.refused for entry in report.rounds] == [0, 0, 0]
     assert len(models) == 4
     assert report.observers.result is None
@@ -75,7 +101,12 @@ def test_a_round_ends_with_enough_replies_and_late_ones_join_the_next():
 
 def test_late_releases_are_decoded_as_those_of_their_round():
     """With shared rows a payload says nothing without its round: the step is the mean of what each round's rows say."""
-    config = {**ASYNC, "quietbit.mechanism": "vmvu", "quietbit.mechanism.keep": 8, "quietbit.mechanism.rows": "shared"}
+    config = {
+        **ASYNC,
+        "quietbit.mechanism": "vmvu",
+        "quietbit.mechanism.keep": 8,
+        "quietbit.mechanism.rows": "shared",
+    }
     be_the_server()
     strategy = PrivateStrategy(FedAvg(fraction_train=1.0, fraction_evaluate=0.0), config)
     grid = SlowGrid(lambda node, _: 1 if node < 13 else 4, config)
@@ -94,7 +125,10 @@ def test_late_releases_are_decoded_as_those_of_their_round():
         )
         single.append(Uplink(mechanism).receive([reply.content["quietbit"]["release"][24:]]))
     assert len({rounds[reply.metadata.reply_to_message_id] for reply in replies}) == 2
-    flat = [np.concatenate([one.numpy().reshape(-1) for one in given.values()]) for given in (before, arrays)]
+    flat = [
+        np.concatenate([one.numpy().reshape(-1) for one in given.values()])
+        for given in (before, arrays)
+    ]
     np.testing.assert_allclose(flat[1], flat[0] - np.mean(single, axis=0), atol=1e-5)
 
 
@@ -106,7 +140,9 @@ def test_a_node_pays_when_it_releases_and_not_when_it_is_used():
         noted = ledger(grid.contexts[node])
         assert report[node].releases == len([one for one, _ in grid.log if one == node])
         assert (
-            sum(entry.count for entry in noted.entries) == report[node].releases if hasattr(noted, "entries") else True
+            sum(entry.count for entry in noted.entries) == report[node].releases
+            if hasattr(noted, "entries")
+            else True
         )
     assert report[16].answered == 0
     assert report[16].failed == report[16].releases >= 1
@@ -114,17 +150,21 @@ def test_a_node_pays_when_it_releases_and_not_when_it_is_used():
 
 
 def test_a_release_of_another_round_or_a_second_one_is_refused():
-    """A node that sends the payload of an old round for a new question, or one reply twice, moves nothing."""
+    """A node that sends the payload of an old round for a new request, or one reply twice, moves nothing."""
     be_the_server()
-    strategy, grid = PrivateStrategy(FedAvg(fraction_train=1.0, fraction_evaluate=0.0), ASYNC), SlowGrid(lambda *_: 0)
+    strategy, grid = (
+        PrivateStrategy(FedAvg(fraction_train=1.0, fraction_evaluate=0.0), ASYNC),
+        SlowGrid(lambda *_: 0),
+    )
     arrays = model()
     first = list(strategy.configure_train(1, arrays, ConfigRecord(), grid))
     old = [
-        SIMULATED(message, grid.contexts[message.metadata.dst_node_id], app(np.ones(DIMENSION))) for message in first
+        SIMULATED(message, grid.contexts[message.metadata.dst_node_id], app(np.ones(DIMENSION)))
+        for message in first
     ]
     arrays, _ = strategy.aggregate_train(1, [*old, old[0]])
     strategy.configure_train(2, arrays, ConfigRecord(), grid)
-    after, _ = strategy.aggregate_train(2, old)  # yesterday's payloads, for today's questions
+    after, _ = strategy.aggregate_train(2, old)  # yesterday's payloads, for today's requests
     strategy._close_late(0)
     entries = strategy.report().rounds
     assert (entries[0].answered, entries[0].refused) == (6, 1)
@@ -143,7 +183,9 @@ def test_the_last_round_waits_for_everybody():
         messages = strategy.configure_train(number, arrays, ConfigRecord(), found)
         arrays, _ = strategy.aggregate_train(number, found.send_and_receive(messages, timeout=60))
     strategy._close_late(0)
-    assert all(entry.failed == 0 and entry.answered == entry.asked for entry in strategy.report().rounds)
+    assert all(
+        entry.failed == 0 and entry.answered == entry.asked for entry in strategy.report().rounds
+    )
 
 
 def test_evaluations_wait_for_everybody():
@@ -153,7 +195,11 @@ def test_evaluations_wait_for_everybody():
 
     grid = ArrivingGrid(Whole(NODES), 2, 1, sleep=lambda _: None)
     asked = [
-        Message(RecordDict({"arrays": ArrayRecord()}), dst_node_id=node, message_type=MessageType.EVALUATE)
+        Message(
+            RecordDict({"arrays": ArrayRecord()}),
+            dst_node_id=node,
+            message_type=MessageType.EVALUATE,
+        )
         for node in NODES
     ]
     assert grid.send_and_receive(asked) == ["all of", 6]

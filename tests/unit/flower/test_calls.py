@@ -14,7 +14,7 @@ from walk import _walked
 from quietbit.flower import PrivateUplink, Simulation
 from quietbit.flower.client import _Exchange
 from unit.flower.kit import CONFIG, DIMENSION, app, as_actor, context
-from unit.flower.test_client import question
+from unit.flower.test_client import request
 from unit.node.makers import write_policy
 
 pytestmark = pytest.mark.filterwarnings("ignore::quietbit.flower.SeededRngWarning")
@@ -35,7 +35,10 @@ def test_a_message_takes_few_calls(owned, releases, tmp_path):
     """731 calls in 35 files before plan, policy, ledger and uplink were kept; a node with an owner makes zero, too."""
     config = CONFIG | {"quietbit.epsilon": 1e3}
     own = {"quietbit_policy": write_policy(tmp_path, epsilon=1e6)} if owned else {}
-    place, messages = context(11, config=config, **own), iter([question(number) for number in (1, 2)])
+    place, messages = (
+        context(11, config=config, **own),
+        iter([request(number) for number in (1, 2)]),
+    )
     mod, call = PrivateUplink(simulation=Simulation(seed=7)), app(np.full(DIMENSION, 0.01))
 
     def answer():  # in this thread, which is the one that is watched

@@ -25,9 +25,9 @@ from quietbit.node.budget import account_of
 from quietbit.node.gatekeeper import Gatekeeper
 from quietbit.node.ledger import FileLedger
 from quietbit.node.policy import Policy
-from quietbit.node.question import Framed
 from quietbit.node.release import LocalGate
-from quietbit.run.messages import request_of
+from quietbit.node.request import Framed
+from quietbit.run.messages import request_record
 from quietbit.target import Adjacency, Target
 from quietbit.wire.uplink import Uplink
 from unit.flower.kit import (
@@ -53,12 +53,12 @@ SHIFT = np.linspace(-0.2, 0.3, DIMENSION)
 pytestmark = pytest.mark.filterwarnings("ignore::quietbit.flower.SeededRngWarning")
 
 
-def question(number=1, node=11, kind="train", mechanism=MECHANISM, run=RUN, arrays=None):
+def request(number=1, node=11, kind="train", mechanism=MECHANISM, run=RUN, arrays=None):
     be_the_server(run)
     content = RecordDict({"arrays": arrays or model(), "config": ConfigRecord({"lr": 0.1})})
-    content["quietbit"] = ConfigRecord(request_of(number, mechanism))
+    content["quietbit"] = ConfigRecord(request_record(number, mechanism))
     message = Message(content, node, kind)
-    message.metadata.__dict__["_message_id"] = f"question-{number}"
+    message.metadata.__dict__["_message_id"] = f"request-{number}"
     return message
 
 
@@ -76,12 +76,12 @@ def never(*_):
 
 def test_an_answer_is_one_release_and_nothing_else():
     place = context(11, partition=2)
-    reply = SIMULATED(question(3), place, app(SHIFT))
+    reply = SIMULATED(request(3), place, app(SHIFT))
     assert list(reply.content) == ["quietbit"]
     assert list(reply.content["quietbit"]) == ["release"]
     release = Framed.from_bytes(reply.content["quietbit"]["release"])
     assert (release.run, release.round, release.node) == (RUN, 3, 11)
-    assert reply.metadata.reply_to_message_id == "question-3"
+    assert reply.metadata.reply_to_message_id == "request-3"
     expected = Uplink(MECHANISM).send([SHIFT], seeded_client_rng(7)(2, 2))
     assert bytes(release.payload) == expected
     assert b"Ada" not in reply.content["quietbit"]["release"]
@@ -97,7 +97,7 @@ def test_the_codes_follow_the_sign_of_received_minus_trained():
     del config["quietbit.releases"]
     mechanism = Plan.from_run_config(config).mechanism_for(DIMENSION)
     shift = np.where(np.arange(DIMENSION) % 3 == 0, 0.15, -0.15)
-    reply = SIMULATED(question(mechanism=mechanism), context(11, config=config), app(shift))
+    reply = SIMULATED(request(mechanism=mechanism), context(11, config=config), app(shift))
     payload = Framed.from_bytes(reply.content["quietbit"]["release"]).payload
     agree = np.sign(Uplink(mechanism).receive([payload])) == np.sign(shift)
     assert agree.mean() > 0.9  # 0.99 on average
@@ -111,7 +111,7 @@ def test_the_order_of_the_apps_arrays_does_not_matter():
         message.content["arrays"].clear()  # an app may eat what it was given
         return reply
 
-    replies = [SIMULATED(question(), context(11), call) for call in (app(SHIFT), shuffled)]
+    replies = [SIMULATED(request(), context(11), call) for call in (app(SHIFT), shuffled)]
     assert replies[0].content["quietbit"] == replies[1].content["quietbit"]
 
 
@@ -129,7 +129,7 @@ def test_the_ledger_is_written_before_the_app_is_called_and_a_word_is_drawn(monk
 
     monkeypatch.setattr(Uplink, "send", send)
     for number in (1, 2):
-        assert SIMULATED(question(number), place, watched).has_content()
+        assert SIMULATED(request(number), place, watched).has_content()
     assert seen == [("called", 1), ("drawn", 1), ("called", 2), ("drawn", 2)]
 
 
@@ -146,7 +146,9 @@ def says(message, _):
 
 
 def panics(*_):
-    raise type("PanicException", (BaseException,), {})("label 7 of patient Ada")  # as native code in Rust does
+    raise type("PanicException", (BaseException,), {})(
+        "label 7 of patient Ada"
+    )  # as native code in Rust does
 
 
 def is_cancelled(*_):
@@ -172,16 +174,27 @@ def two_models(message, _):
 def garbled(message, _):
     arrays = dict(model())
     old = arrays["weight"]
-    arrays["weight"] = Array(dtype=old.dtype, shape=old.shape, stype=old.stype, data=b"PK\x03\x04 is no archive")
+    arrays["weight"] = Array(
+        dtype=old.dtype, shape=old.shape, stype=old.stype, data=b"PK\x03\x04 is no archive"
+    )
     return Message(RecordDict({"arrays": ArrayRecord(arrays)}), reply_to=message)
 
 
 FAILURES = {
-    "raises": fails, "leaves": leaves, "panics": panics, "cancelled": is_cancelled, "an error": says, "None": forgets,
-    "other arrays": other, "nothing": nothing,
-    "two models": two_models, "garbled": garbled, "NaN": app(np.full(DIMENSION, np.nan)),
-    "one NaN": app(np.where(np.arange(DIMENSION) == 3, np.nan, SHIFT)), "infinite": app(np.full(DIMENSION, np.inf)),
-}  # fmt: skip
+    "raises": fails,
+    "leaves": leaves,
+    "panics": panics,
+    "cancelled": is_cancelled,
+    "an error": says,
+    "None": forgets,
+    "other arrays": other,
+    "nothing": nothing,
+    "two models": two_models,
+    "garbled": garbled,
+    "NaN": app(np.full(DIMENSION, np.nan)),
+    "one NaN": app(np.where(np.arange(DIMENSION) == 3, np.nan, SHIFT)),
+    "infinite": app(np.full(DIMENSION, np.inf)),
+}
 
 
 @pytest.mark.parametrize("what", FAILURES)
@@ -194,14 +207,14 @@ def test_failing_cannot_be_told_from_an_update_of_zero(what, tmp_path):
     for folder, work in (("failing", FAILURES[what]), ("still", app(np.zeros(DIMENSION)))):
         (tmp_path / folder).mkdir()
         own = owned(tmp_path / folder, answer_seconds=0.0)
-        replies.append(SIMULATED(question(3), context(11, partition=2, **own), work))
+        replies.append(SIMULATED(request(3), context(11, partition=2, **own), work))
         held.append(len((tmp_path / folder / "ledger").read_text().splitlines()))
     assert replies[0].content == replies[1].content
     assert not replies[0].has_error()
     assert held[0] == held[1]
     place = context(11, partition=2)
-    told = SIMULATED(question(3), place, FAILURES[what]).content
-    usual = SIMULATED(question(3), context(11, partition=2), app(np.zeros(DIMENSION))).content
+    told = SIMULATED(request(3), place, FAILURES[what]).content
+    usual = SIMULATED(request(3), context(11, partition=2), app(np.zeros(DIMENSION))).content
     assert told["quietbit"] == usual["quietbit"]
     assert ("quietbit.crashed" in told) == ("NaN" not in what and what != "infinite")
     assert ledger(place).releases == 1
@@ -211,7 +224,7 @@ def test_a_simulation_needs_no_policy_and_says_once_which_rules_hold(caplog):
     client_module._say_simulated.cache_clear()
     with caplog.at_level(logging.INFO):
         for node in (11, 12):
-            assert simulated(PrivateUplink())(question(), context(node), app(SHIFT)).has_content()
+            assert simulated(PrivateUplink())(request(), context(node), app(SHIFT)).has_content()
     assert caplog.text.count("simulated nodes have no owner") == 1
     assert "quietbit node init" in caplog.text
 
@@ -222,7 +235,7 @@ def test_a_server_that_chooses_weights_to_overflow_learns_nothing():
     def step(pixel):
         return app(np.full(DIMENSION, np.inf if pixel else 1e300))
 
-    replies = [SIMULATED(question(1), context(11), step(pixel)) for pixel in (True, False)]
+    replies = [SIMULATED(request(1), context(11), step(pixel)) for pixel in (True, False)]
     assert [reply.has_error() for reply in replies] == [False, False]
     sizes = {len(reply.content["quietbit"]["release"]) for reply in replies}
     assert len(sizes) == 1
@@ -231,9 +244,9 @@ def test_a_server_that_chooses_weights_to_overflow_learns_nothing():
 def test_the_budget_ends_it_whatever_the_server_asks():
     place = context(11)
     for number in (1, 2, 3, 4):
-        assert SIMULATED(question(number), place, app(SHIFT)).has_content()
+        assert SIMULATED(request(number), place, app(SHIFT)).has_content()
     for number in (5, 6, 100):
-        said = reason(SIMULATED(question(number), place, never))
+        said = reason(SIMULATED(request(number), place, never))
         assert said.startswith("quietbit: budget-spent: ")
     assert ledger(place).releases == 4
 
@@ -244,35 +257,46 @@ def owned(folder, **changes):
 
 
 def test_without_a_policy_nothing_is_released():
-    said = reason(PrivateUplink()(question(), context(11), never))
+    said = reason(PrivateUplink()(request(), context(11), never))
     assert "releases nothing without one" in said
     assert "quietbit node init" in said
 
 
-@pytest.mark.parametrize("name", ["flwr-clientapp", "flwr-simulation", "default_worker.py", "", "python"])
-def test_a_simulations_rules_hold_where_flowers_simulation_is_the_host_and_nowhere_else(monkeypatch, name):
+@pytest.mark.parametrize(
+    "name", ["flwr-clientapp", "flwr-simulation", "default_worker.py", "", "python"]
+)
+def test_a_simulations_rules_hold_where_flowers_simulation_is_the_host_and_nowhere_else(
+    monkeypatch, name
+):
     """A SuperNode may start its apps under any name: by `python -m`, from a container, by another runtime."""
     monkeypatch.setattr(sys, "argv", [name])
-    assert "releases nothing without one" in reason(SIMULATED_MOD(question(), context(11), never))
-    assert SIMULATED(question(), context(11), app(SHIFT)).has_content()
+    assert "releases nothing without one" in reason(SIMULATED_MOD(request(), context(11), never))
+    assert SIMULATED(request(), context(11), app(SHIFT)).has_content()
 
 
 def test_the_nodes_policy_goes_before_a_simulations_rules(tmp_path):
     own = owned(tmp_path, mechanisms=("gaussian",))
-    assert "(mechanisms)" in reason(SIMULATED(question(), context(11, **own), never))
+    assert "(mechanisms)" in reason(SIMULATED(request(), context(11, **own), never))
 
 
 @pytest.mark.parametrize(
     "own",
     [
-        {"quietbit_epsilom": 1.0}, {"quietbit_epsilon": 1.0}, {"quietbit_ledger": "/x"}, {"quietbit_seed": 1},
-        {"quietbit_policy": 3}, {"quietbit_policy": "policy.toml"}, {"quietbit_policy": "/nowhere/policy.toml"},
-        {"quietbit_policy": "/x", "quietbit_gatekeeper": "/y"}, {"quietbit_gatekeeper": "gate"},
-        {"Quietbit_policy": "/x"}, {"quietbit_gatekeeper": "/nowhere/gate"},
+        {"quietbit_epsilom": 1.0},
+        {"quietbit_epsilon": 1.0},
+        {"quietbit_ledger": "/x"},
+        {"quietbit_seed": 1},
+        {"quietbit_policy": 3},
+        {"quietbit_policy": "policy.toml"},
+        {"quietbit_policy": "/nowhere/policy.toml"},
+        {"quietbit_policy": "/x", "quietbit_gatekeeper": "/y"},
+        {"quietbit_gatekeeper": "gate"},
+        {"Quietbit_policy": "/x"},
+        {"quietbit_gatekeeper": "/nowhere/gate"},
     ],
-)  # fmt: skip
+)
 def test_a_node_config_with_a_mistake_releases_nothing_and_tells_nobody_what_is_in_it(own):
-    said = reason(SIMULATED(question(), context(11, **own), never))
+    said = reason(SIMULATED(request(), context(11, **own), never))
     assert "its owner's log says why" in said
     assert not any(str(value) in said for value in own.values())
 
@@ -280,12 +304,17 @@ def test_a_node_config_with_a_mistake_releases_nothing_and_tells_nobody_what_is_
 def test_a_cap_of_the_node_is_not_raised_by_the_run(tmp_path):
     own = owned(tmp_path, epsilon=8.0)
     mod, answers = PrivateUplink(), 0
-    for run in range(10, 40):  # every run is a new one, with a new context and a budget of a million
-        config = CONFIG | {"quietbit.epsilon": 1e6, "quietbit.mechanism.design-epsilon": 0.5 + run / 100}
+    for run in range(
+        10, 40
+    ):  # every run is a new one, with a new context and a budget of a million
+        config = CONFIG | {
+            "quietbit.epsilon": 1e6,
+            "quietbit.mechanism.design-epsilon": 0.5 + run / 100,
+        }
         del config["quietbit.releases"]
         mechanism = Plan.from_run_config(config).mechanism_for(DIMENSION)
         place = context(11, config=config, run=run, **own)
-        reply = mod(question(1, mechanism=mechanism, run=run), place, app(SHIFT))
+        reply = mod(request(1, mechanism=mechanism, run=run), place, app(SHIFT))
         answers += reply.has_content()
     assert 0 < answers < 30
     assert reason(reply).startswith("quietbit: budget-spent: ")
@@ -297,10 +326,14 @@ def test_a_cap_of_the_node_is_not_raised_by_the_run(tmp_path):
 def test_restarts_and_new_runs_go_on_with_the_file(tmp_path):
     own = owned(tmp_path, releases=4)
     for run in (1, 2, 3, 4):
-        assert PrivateUplink()(question(run=run), context(run, run=run, **own), app(SHIFT)).has_content()
-    assert "budget-spent: " in reason(PrivateUplink()(question(run=5), context(5, run=5, **own), never))
+        assert PrivateUplink()(
+            request(run=run), context(run, run=run, **own), app(SHIFT)
+        ).has_content()
+    assert "budget-spent: " in reason(
+        PrivateUplink()(request(run=5), context(5, run=5, **own), never)
+    )
     (tmp_path / "ledger").write_text((tmp_path / "ledger").read_text()[:-30])
-    said = reason(PrivateUplink()(question(run=6), context(6, run=6, **own), never))
+    said = reason(PrivateUplink()(request(run=6), context(6, run=6, **own), never))
     assert said == "quietbit: unusable: This node cannot answer; its owner's log says why."
 
 
@@ -308,17 +341,22 @@ def test_a_ledger_and_counter_that_go_back_within_a_run_are_noticed(tmp_path):
     own = owned(tmp_path)
     place = context(11, **own)
     shutil.copytree(tmp_path, tmp_path / "copy")
-    assert PrivateUplink()(question(1), place, app(SHIFT)).has_content()
+    assert PrivateUplink()(request(1), place, app(SHIFT)).has_content()
     for name in ("ledger", "counter"):
         shutil.copy(tmp_path / "copy" / name, tmp_path / name)
-    assert "its owner's log says why" in reason(PrivateUplink()(question(2), place, never))
+    assert "its owner's log says why" in reason(PrivateUplink()(request(2), place, never))
 
 
 def test_a_round_is_answered_once():
     place = context(11)
-    assert SIMULATED(question(2), place, app(SHIFT)).has_content()
-    for number in (2, 1):  # not the words of a node that released nothing: it did, and the reply may be lost
-        assert "answered-before: " in reason(SIMULATED(question(number), place, never), "quietbit, answered before: ")
+    assert SIMULATED(request(2), place, app(SHIFT)).has_content()
+    for number in (
+        2,
+        1,
+    ):  # not the words of a node that released nothing: it did, and the reply may be lost
+        assert "answered-before: " in reason(
+            SIMULATED(request(number), place, never), "quietbit, answered before: "
+        )
 
 
 def test_a_release_that_is_noted_and_cannot_be_made_says_so(monkeypatch):
@@ -327,12 +365,12 @@ def test_a_release_that_is_noted_and_cannot_be_made_says_so(monkeypatch):
 
     monkeypatch.setattr(Uplink, "send", broken)
     place = context(11)
-    reason(SIMULATED(question(), place, app(SHIFT)), "quietbit, answered before: ")
+    reason(SIMULATED(request(), place, app(SHIFT)), "quietbit, answered before: ")
     assert ledger(place).releases == 1
 
 
 def test_the_gatekeeper_gives_the_release_of_the_process(tmp_path):
-    """The same question through the socket and without: the same bytes, and the same line in the ledger."""
+    """The same request through the socket and without: the same bytes, and the same line in the ledger."""
     replies = []
     for way in ("policy", "gatekeeper"):
         folder = tmp_path / way
@@ -340,15 +378,22 @@ def test_the_gatekeeper_gives_the_release_of_the_process(tmp_path):
         own = owned(folder)
         if way == "gatekeeper":
             policy = Policy.load(own.pop("quietbit_policy"))
-            gate = Gatekeeper(LocalGate(policy, FileLedger(policy.ledger, policy.counter), {}), folder / "gate")
+            gate = Gatekeeper(
+                LocalGate(policy, FileLedger(policy.ledger, policy.counter), {}), folder / "gate"
+            )
             thread = threading.Thread(target=gate.serve)
             thread.start()
             own = {"quietbit_gatekeeper": str(folder / "gate")}
         place = context(11, partition=2, **own)
         replies.append(
-            [PrivateUplink()(question(number), place, call) for number, call in ((1, app(SHIFT)), (2, fails))]
+            [
+                PrivateUplink()(request(number), place, call)
+                for number, call in ((1, app(SHIFT)), (2, fails))
+            ]
         )
-        assert "answered-before: " in reason(PrivateUplink()(question(2), place, never), "quietbit, answered before: ")
+        assert "answered-before: " in reason(
+            PrivateUplink()(request(2), place, never), "quietbit, answered before: "
+        )
         assert books(folder).releases == 2
     gate.stop()
     thread.join()
@@ -360,30 +405,36 @@ def test_a_server_with_other_mechanisms_is_priced_not_believed(tmp_path):
     """The run says clip 1 and four releases; the server asks for something else: the node prices what is asked."""
     loud = Plan.from_run_config(CONFIG | {"quietbit.releases": 1}).mechanism_for(DIMENSION)
     place = context(11)
-    assert SIMULATED(question(1, mechanism=loud), place, app(SHIFT)).has_content()
-    assert "budget-spent: " in reason(SIMULATED(question(2, mechanism=loud), place, never))
+    assert SIMULATED(request(1, mechanism=loud), place, app(SHIFT)).has_content()
+    assert "budget-spent: " in reason(SIMULATED(request(2, mechanism=loud), place, never))
     wide = Plan.from_run_config(CONFIG | {"quietbit.clip": 3.0}).mechanism_for(DIMENSION)
-    assert "so large a clip" in reason(PrivateUplink()(question(mechanism=wide), context(11, **owned(tmp_path)), never))
+    assert "so large a clip" in reason(
+        PrivateUplink()(request(mechanism=wide), context(11, **owned(tmp_path)), never)
+    )
 
 
-def test_questions_that_are_none_are_declined_before_training():
+def test_requests_that_are_none_are_declined_before_training():
     wider = SETTINGS.mechanism_for(DIMENSION + 1)
-    assert "number of learnt parameters must be 43" in reason(SIMULATED(question(mechanism=wider), context(11), never))
-    plain = question()
+    assert "number of learnt parameters must be 43" in reason(
+        SIMULATED(request(mechanism=wider), context(11), never)
+    )
+    plain = request()
     del plain.content["quietbit"]
     assert "is its strategy a PrivateStrategy?" in reason(SIMULATED(plain, context(11), never))
     assert "quietbit.mechanism, quietbit.clip, quietbit.adjacency must be given" in reason(
-        SIMULATED(question(), context(11, config={}), never)
+        SIMULATED(request(), context(11, config={}), never)
     )
     for key in ("quietbit.epsilom", "quietbit.words", "quietbit.mode"):
         config = CONFIG | {key: "seeded"}
-        assert "run-config key must be one" in reason(SIMULATED(question(), context(11, config=config), never))
-    two = question()
+        assert "run-config key must be one" in reason(
+            SIMULATED(request(), context(11, config=config), never)
+        )
+    two = request()
     two.content["more"] = model(1)
     assert "number of ArrayRecords" in reason(SIMULATED(two, context(11), never))
     arrays = model()
     arrays["bias"] = Array(np.full(7, np.nan, dtype=np.float32))
-    assert "of finite numbers" in reason(SIMULATED(question(arrays=arrays), context(11), never))
+    assert "of finite numbers" in reason(SIMULATED(request(arrays=arrays), context(11), never))
 
 
 @pytest.mark.parametrize("kind", ["evaluate", "evaluate.mine", "query"])
@@ -394,13 +445,13 @@ def test_evaluations_and_queries_are_answered_with_a_constant(kind, call):
         (PrivateUplink(), context(11)),
         (SIMULATED, context(11, quietbit_x=1)),
     ):
-        reply = mod(question(kind=kind), place, call)
+        reply = mod(request(kind=kind), place, call)
         assert not reply.has_error()
         assert dict(reply.content) == {}
 
 
 def test_where_nothing_can_leave_the_app_is_not_asked():
-    assert dict(SIMULATED(question(kind="evaluate"), context(11), never).content) == {}
+    assert dict(SIMULATED(request(kind="evaluate"), context(11), never).content) == {}
 
 
 class Torn(MetricRecord):
@@ -433,28 +484,30 @@ def test_a_metric_that_the_owner_names_is_one_number_whatever_happens(kind, tmp_
     wild = app(SHIFT, {"train_loss": float("nan"), "num-examples": 3})
     huge = app(SHIFT, {"train_loss": 10**400})
     for number, call in enumerate((app(SHIFT), fails, listed, wild, nothing, huge, torn, mixed), 1):
-        reply = PrivateUplink()(question(number, kind=kind), place, call)
+        reply = PrivateUplink()(request(number, kind=kind), place, call)
         found.append({name: dict(record) for name, record in reply.content.metric_records.items()})
         assert set(reply.content) == {"metrics"} | ({"quietbit"} if kind == "train" else set())
-    assert found == [{"metrics": {"train_loss": value}} for value in (0.25, 0.0, 0.0, 0.0, 0.0, 0.0, 0.0, 0.5)]
+    assert found == [
+        {"metrics": {"train_loss": value}} for value in (0.25, 0.0, 0.0, 0.0, 0.0, 0.0, 0.0, 0.5)
+    ]
 
 
 def test_rules_of_a_simulation_are_what_they_say():
     with pytest.raises(InvalidParameter, match="a Simulation"):
         PrivateUplink(simulation=7)
     mod = simulated(PrivateUplink(simulation=Simulation(seed=7, metrics=("train_loss",))))
-    reply = mod(question(), context(11), app(SHIFT))
+    reply = mod(request(), context(11), app(SHIFT))
     assert sorted(reply.content) == ["metrics", "quietbit"]
     assert reply.content["metrics"] == MetricRecord({"train_loss": 0.25})
 
 
 def test_seeded_randomness_warns_and_the_systems_differs():
     with pytest.warns(SeededRngWarning):
-        SIMULATED(question(), context(11), app(SHIFT))
+        SIMULATED(request(), context(11), app(SHIFT))
     mod = simulated(PrivateUplink(simulation=Simulation()))
     with warnings.catch_warnings():
         warnings.simplefilter("error")
-        replies = [mod(question(), context(11), app(SHIFT)) for _ in range(3)]
+        replies = [mod(request(), context(11), app(SHIFT)) for _ in range(3)]
     assert len({reply.content["quietbit"]["release"] for reply in replies}) == 3
 
 
@@ -471,9 +524,9 @@ def test_it_works_as_a_mod_of_a_client_app_and_travels():
 
     place = context(11)
     with as_actor():
-        reply = VirtualClientEngineActor().run(lambda: client, question(kind="train"), "0", place)[1]
-    assert reply.content == SIMULATED(question(), context(11), app(SHIFT)).content
-    assert dict(client(question(kind="evaluate"), place).content) == {}
+        reply = VirtualClientEngineActor().run(lambda: client, request(kind="train"), "0", place)[1]
+    assert reply.content == SIMULATED(request(), context(11), app(SHIFT)).content
+    assert dict(client(request(kind="evaluate"), place).content) == {}
 
 
 @pytest.mark.parametrize("data", [b"PK\x03\x04 is no archive", b"\x93NUMPY\x01\x00\x02\x00{("])
@@ -484,7 +537,7 @@ def test_arrays_that_numpy_chokes_on_are_an_error_reply_and_nothing_is_raised(da
     arrays["weight"] = Array(dtype=old.dtype, shape=old.shape, stype=old.stype, data=data)
     place = context(11)
     reply = SIMULATED(
-        question(arrays=ArrayRecord(arrays)),
+        request(arrays=ArrayRecord(arrays)),
         place,
         lambda message, _: Message(RecordDict({"arrays": model()}), reply_to=message),
     )
@@ -523,7 +576,7 @@ def test_ctrl_c_is_the_owners():
         raise KeyboardInterrupt
 
     with pytest.raises(KeyboardInterrupt):
-        SIMULATED(question(), context(11), stops)
+        SIMULATED(request(), context(11), stops)
 
 
 def test_what_an_app_writes_into_its_context_stays_but_for_our_records():
@@ -533,6 +586,6 @@ def test_what_an_app_writes_into_its_context_stays_but_for_our_records():
         return trained(message, SHIFT)
 
     place = context(11)
-    assert SIMULATED(question(), place, writes).has_content()
+    assert SIMULATED(request(), place, writes).has_content()
     assert place.state["mine"] == ConfigRecord({"x": 1})
     assert ledger(place).releases == 1

@@ -13,8 +13,8 @@ from quietbit import Plan
 from quietbit.flower import PrivateStrategy, PrivateUplink, Simulation
 from quietbit.mechanism.response import RandomisedResponse
 from quietbit.node.budget import account_of
-from quietbit.node.question import Framed
-from quietbit.run.messages import request_of
+from quietbit.node.request import Framed
+from quietbit.run.messages import request_record
 from quietbit.wire.uplink import Uplink
 from unit.flower.kit import CONFIG, HandGrid, app, be_the_server, context, ledger, model, simulated
 from unit.node.makers import books, write_policy
@@ -27,7 +27,10 @@ def evaluates(value, name="accuracy"):
     """Reply as an ordinary app does: metrics, and a note that is nobody's business."""
 
     def call(message, _):
-        content = {"metrics": MetricRecord({name: value, "num-examples": 31}), "note": ConfigRecord({"who": "Ada"})}
+        content = {
+            "metrics": MetricRecord({name: value, "num-examples": 31}),
+            "note": ConfigRecord({"who": "Ada"}),
+        }
         return Message(RecordDict(content), reply_to=message)
 
     return call
@@ -38,18 +41,27 @@ class Federation:
 
     def __init__(self, nodes=3, config=ASKS, mod=MOD, **node_config):
         be_the_server()
-        self.strategy = PrivateStrategy(FedAvg(min_available_nodes=1, min_train_nodes=1, min_evaluate_nodes=1), config)
+        self.strategy = PrivateStrategy(
+            FedAvg(min_available_nodes=1, min_train_nodes=1, min_evaluate_nodes=1), config
+        )
         self.mod, self.grid = mod, HandGrid(range(1, nodes + 1))
-        self.contexts = {node: context(node, node, config, **node_config) for node in self.grid.nodes}
+        self.contexts = {
+            node: context(node, node, config, **node_config) for node in self.grid.nodes
+        }
 
     def evaluate(self, number, call):
-        messages = list(self.strategy.configure_evaluate(number, model(), ConfigRecord(), self.grid))
+        messages = list(
+            self.strategy.configure_evaluate(number, model(), ConfigRecord(), self.grid)
+        )
         replies = [self.mod(one, self.contexts[one.metadata.dst_node_id], call) for one in messages]
         return messages, replies, self.strategy.aggregate_evaluate(number, replies)
 
     def train(self, number):
         messages = self.strategy.configure_train(number, model(), ConfigRecord(), self.grid)
-        replies = [self.mod(one, self.contexts[one.metadata.dst_node_id], app(np.zeros(42))) for one in messages]
+        replies = [
+            self.mod(one, self.contexts[one.metadata.dst_node_id], app(np.zeros(42)))
+            for one in messages
+        ]
         self.strategy.aggregate_train(number, replies)
 
 
@@ -88,7 +100,9 @@ def crash(*_):
     raise ValueError("label 7 of patient Ada")
 
 
-@pytest.mark.parametrize("call", [crash, evaluates(float("nan")), evaluates(0.5, "loss"), evaluates([1.0, 2.0])])
+@pytest.mark.parametrize(
+    "call", [crash, evaluates(float("nan")), evaluates(0.5, "loss"), evaluates([1.0, 2.0])]
+)
 def test_an_app_without_the_metric_answers_like_any_other(call, tmp_path):
     path = write_policy(tmp_path, evaluate=4.0, epsilon=20.0)
     federation = Federation(1, mod=PrivateUplink(), quietbit_policy=path)
@@ -131,7 +145,7 @@ def test_nodes_decline_when_the_evaluations_are_used_up_and_go_on_training():
     assert federation.strategy.report().guarantee.epsilon_upper <= 20.0
 
 
-def test_a_repeated_question_gets_no_second_answer():
+def test_a_repeated_request_gets_no_second_answer():
     federation = Federation(1)
     messages, _, _ = federation.evaluate(5, evaluates(1.0))
     again = MOD(messages[0], federation.contexts[1], evaluates(1.0))
@@ -142,9 +156,13 @@ def test_a_repeated_question_gets_no_second_answer():
 
 def test_a_server_cannot_ask_for_more_truth_than_the_plan_says():
     federation = Federation(1)
-    louder = Plan.from_run_config(ASKS | {"quietbit.evaluate.epsilon": 6.0, "quietbit.evaluate.releases": 1})
-    messages = list(federation.strategy.configure_evaluate(1, model(), ConfigRecord(), federation.grid))
-    record = request_of(1, louder.evaluation.mechanism)
+    louder = Plan.from_run_config(
+        ASKS | {"quietbit.evaluate.epsilon": 6.0, "quietbit.evaluate.releases": 1}
+    )
+    messages = list(
+        federation.strategy.configure_evaluate(1, model(), ConfigRecord(), federation.grid)
+    )
+    record = request_record(1, louder.evaluation.mechanism)
     messages[0].content["quietbit"] = ConfigRecord(dict(record))
     reply = MOD(messages[0], federation.contexts[1], evaluates(1.0))
     assert "mechanism of the evaluation" in reply.error.reason
@@ -153,8 +171,10 @@ def test_a_server_cannot_ask_for_more_truth_than_the_plan_says():
 
 def test_an_answer_is_no_update_and_has_not_the_budget_of_updates():
     federation = Federation(1)
-    messages = list(federation.strategy.configure_train(1, model(), ConfigRecord(), federation.grid))
-    record = request_of(1, RandomisedResponse.within(6.0, 42, "replace-one"))
+    messages = list(
+        federation.strategy.configure_train(1, model(), ConfigRecord(), federation.grid)
+    )
+    record = request_record(1, RandomisedResponse.within(6.0, 42, "replace-one"))
     messages[0].content["quietbit"] = ConfigRecord(dict(record))
     reply = MOD(messages[0], federation.contexts[1], app(np.zeros(42)))
     assert "mechanism of an update" in reply.error.reason
@@ -203,7 +223,9 @@ def test_a_confusion_matrix_is_a_list_of_estimates():
     federation = Federation(300, config, simulated(PrivateUplink(simulation=Simulation())))
     _, _, metrics = federation.evaluate(1, evaluates([3, 0, 0, 1], "confusion"))
     assert len(metrics["confusion"]) == 4
-    assert all(0.0 <= share <= 1.0 for share in metrics["confusion"])  # noise is cut off at what is possible
+    assert all(
+        0.0 <= share <= 1.0 for share in metrics["confusion"]
+    )  # noise is cut off at what is possible
     assert sum(metrics["confusion"]) == pytest.approx(1.0, abs=0.2)
     assert metrics["confusion"][0] > metrics["confusion"][1]
 

@@ -11,7 +11,7 @@ from flwr.app import ConfigRecord
 from quietbit import MovingClip, Plan
 from quietbit.errors import InvalidParameter
 from quietbit.node.budget import account_of
-from quietbit.node.question import run_name
+from quietbit.node.request import run_name
 from quietbit.wire.uplink import Uplink
 from unit.flower.kit import CONFIG, DIMENSION, RUN, ledger, model
 from unit.flower.secure_kit import CONFIG as SECURE
@@ -51,7 +51,11 @@ def test_the_clip_follows_scouts_who_send_no_update(eager):
         old = model()
         found, metrics = federation.strategy.aggregate_train(number, replies)
         last = federation.strategy.report().rounds[-1]
-        assert (last.scouts, last.scouted, last.asked, last.answered) == (len(who), len(who), *[4 - len(who)] * 2)
+        assert (last.scouts, last.scouted, last.asked, last.answered) == (
+            len(who),
+            len(who),
+            *[4 - len(who)] * 2,
+        )
         assert metrics["quietbit-clip"] == last.clip == moving.clip
         assert metrics["quietbit-scouted"] == len(who)
         if sent:
@@ -83,9 +87,12 @@ def test_a_release_for_another_round_or_kind_is_refused(eager):
     federation.strategy.aggregate_train(1, list(old.values()))
     replies = federation.ask(2, model())
     for reply in replies:
-        # The frame of round 2 around a payload of round 1: run, round and node are right, the clip or the kind is not.
+        # The frame of round 2 around a payload of round 1: run, round and node are right, the clip
+        # or the kind is not.
         before = old[reply.metadata.src_node_id].content["quietbit"]["release"]
-        reply.content["quietbit"]["release"] = reply.content["quietbit"]["release"][:24] + before[24:]
+        reply.content["quietbit"]["release"] = (
+            reply.content["quietbit"]["release"][:24] + before[24:]
+        )
     federation.strategy.aggregate_train(2, replies)
     last = federation.strategy.report().rounds[-1]
     assert (last.answered, last.scouted, last.refused) == (0, 0, 4)
@@ -129,7 +136,10 @@ def test_scouts_of_sums_answer_alone_and_the_others_are_summed(server, eager):
     cap = strategy.settings.target
     for entry in report.nodes:
         if entry.releases == ledger(room.contexts[entry.node]).releases:
-            assert entry.epsilon_upper == account_of(ledger(room.contexts[entry.node]), cap, 3).epsilon()
+            assert (
+                entry.epsilon_upper
+                == account_of(ledger(room.contexts[entry.node]), cap, 3).epsilon()
+            )
 
 
 def test_settings_come_back_and_those_without_a_meaning_are_refused():

@@ -15,10 +15,10 @@ from flwr.serverapp.strategy import FedAdam, FedAvg, FedAvgM
 
 from quietbit.errors import InvalidParameter
 from quietbit.flower import PrivateStrategy, PrivateUplink, Simulation
-from quietbit.node.question import run_name
 from quietbit.node.refusal import Reason, Refusal
+from quietbit.node.request import run_name
 from quietbit.node.stores import MOST_RUNS, ModelFolder
-from quietbit.run.messages import MODEL, SPEED, request_of
+from quietbit.run.messages import MODEL, SPEED, request_record
 from quietbit.wire.downlink import HEAD
 from unit.flower import secure_kit
 from unit.flower.kit import RUN, HandGrid, be_the_server, context, ledger, simulated, trained
@@ -55,21 +55,29 @@ class Federation:
 
     def __init__(self, nodes=(11, 12, 13), inner=None, mod=MOD, more=(), **node_config):
         be_the_server()
-        self.config = {key: value for key, value in (CONFIG | dict(more)).items() if value is not None}
-        self.strategy = PrivateStrategy(inner or FedAvg(min_train_nodes=1, min_available_nodes=1), self.config)
+        self.config = {
+            key: value for key, value in (CONFIG | dict(more)).items() if value is not None
+        }
+        self.strategy = PrivateStrategy(
+            inner or FedAvg(min_train_nodes=1, min_available_nodes=1), self.config
+        )
         self.arrays, self.mod, self.number, self.node_config = start(), mod, 0, node_config
         self.contexts, self.seen, self.sizes, self.full = {}, {}, {}, {}
         for node in nodes:
             self.join(node)
 
     def join(self, node):
-        self.contexts[node] = context(node, node, self.config, **self.node_config.get(str(node), {}))
+        self.contexts[node] = context(
+            node, node, self.config, **self.node_config.get(str(node), {})
+        )
 
     def play(self, among=None, lost=(), silent=(), change=None):
         """One round with these nodes: of those ``lost`` no reply arrives, and those ``silent`` hear nothing."""
         self.number += 1
         asked = HandGrid(self.contexts if among is None else among)
-        messages = list(self.strategy.configure_train(self.number, self.arrays, ConfigRecord(), asked))
+        messages = list(
+            self.strategy.configure_train(self.number, self.arrays, ConfigRecord(), asked)
+        )
         replies = []
         for message in messages:
             node = message.metadata.dst_node_id
@@ -88,7 +96,9 @@ class Federation:
         def train(message, _):
             self.seen[node] = message.content["arrays"]
             assert {MODEL, SPEED}.isdisjoint(message.content)
-            return trained(message, np.random.default_rng([node, self.number]).normal(size=SIZE + 1) / 200)
+            return trained(
+                message, np.random.default_rng([node, self.number]).normal(size=SIZE + 1) / 200
+            )
 
         return train
 
@@ -99,7 +109,8 @@ class Federation:
 
 def same(one, two):
     return list(one) == list(two) and all(
-        one[name].numpy().tobytes() == two[name].numpy().tobytes() and one[name].shape == two[name].shape
+        one[name].numpy().tobytes() == two[name].numpy().tobytes()
+        and one[name].shape == two[name].shape
         for name in one
     )
 
@@ -110,7 +121,14 @@ def same(one, two):
         (FedAvg(), {}),
         (FedAvg(), {"quietbit.replay.learning-rate": 0.5, "quietbit.replay.momentum": 0.9}),
         (FedAvgM(server_learning_rate=0.5, server_momentum=0.9), {}),
-        (FedAvg(), {"quietbit.mechanism.design-epsilon": None, "quietbit.releases": 4, "quietbit.scouts.every": 2}),
+        (
+            FedAvg(),
+            {
+                "quietbit.mechanism.design-epsilon": None,
+                "quietbit.releases": 4,
+                "quietbit.scouts.every": 2,
+            },
+        ),
     ],
 )
 def test_nodes_get_rounds_and_the_app_sees_the_whole_model(inner, more):
@@ -133,11 +151,15 @@ def test_the_step_is_the_inner_strategys():
     moved = []
     for replay in (True, False):
         inner = FedAvgM(server_learning_rate=0.5, server_momentum=0.9)
-        federation = Federation(inner=inner, more={"quietbit.replay": replay, "quietbit.mechanism.rows": "shared"})
+        federation = Federation(
+            inner=inner, more={"quietbit.replay": replay, "quietbit.mechanism.rows": "shared"}
+        )
         for _ in range(4):
             federation.play()
         moved.append(federation.arrays["weight"].numpy())
-    assert np.allclose(*moved, rtol=0, atol=2e-5 * np.abs(moved[0] - start()["weight"].numpy()).max())
+    assert np.allclose(
+        *moved, rtol=0, atol=2e-5 * np.abs(moved[0] - start()["weight"].numpy()).max()
+    )
     assert not np.array_equal(moved[0], start()["weight"].numpy())
 
 
@@ -176,7 +198,11 @@ def test_a_node_that_lost_its_model_says_so_spends_nothing_and_gets_it():
     said = [reply.error.reason for reply in replies if reply.has_error()]
     assert said == [f"quietbit: {Refusal(Reason.NEEDS_MODEL).to_text()}"]
     assert ledger(federation.contexts[12]).releases == spent
-    assert (federation.last.resyncs, federation.last.declined, metrics["quietbit-resyncs"]) == (1, 1, 1)
+    assert (federation.last.resyncs, federation.last.declined, metrics["quietbit-resyncs"]) == (
+        1,
+        1,
+        1,
+    )
     federation.play()
     assert federation.full == {11: False, 12: True, 13: False}
     assert federation.last.answered == 3
@@ -262,11 +288,17 @@ HOSTILE = {
     "another version": lambda m: put(m, version=2),
     "text": lambda m: put(m, broadcasts=["abc"]),
     "a torn broadcast": lambda m: put(m, broadcasts=[m.content[MODEL]["broadcasts"][0][:-1]]),
-    "twice as many numbers": lambda m: put(m, broadcasts=[m.content[MODEL]["broadcasts"][0] + bytes(64 * 4)]),
+    "twice as many numbers": lambda m: put(
+        m, broadcasts=[m.content[MODEL]["broadcasts"][0] + bytes(64 * 4)]
+    ),
     "more than the model": lambda m: put(m, broadcasts=m.content[MODEL]["broadcasts"] * 1000),
     "none": lambda m: put(m, broadcasts=[]),
-    "another number": lambda m: put(m, broadcasts=[m.content[MODEL]["broadcasts"][0][:-1] + b"\x40"]),
-    "infinity": lambda m: put(m, broadcasts=[m.content[MODEL]["broadcasts"][0][:-4] + b"\x00\x00\x80\x7f"]),
+    "another number": lambda m: put(
+        m, broadcasts=[m.content[MODEL]["broadcasts"][0][:-1] + b"\x40"]
+    ),
+    "infinity": lambda m: put(
+        m, broadcasts=[m.content[MODEL]["broadcasts"][0][:-4] + b"\x00\x00\x80\x7f"]
+    ),
     "fields": lambda m: m.content.__setitem__(MODEL, ConfigRecord({"round": 1})),
 }
 
@@ -284,7 +316,9 @@ def test_what_a_hostile_server_sends_is_declined_and_costs_nothing(name):
 
     federation.seen.clear()
     replies, _ = federation.play(change=change)
-    assert all(reply.has_error() and reply.error.reason.startswith("quietbit: ") for reply in replies)
+    assert all(
+        reply.has_error() and reply.error.reason.startswith("quietbit: ") for reply in replies
+    )
     assert not federation.seen
     assert {node: ledger(place).releases for node, place in federation.contexts.items()} == spent
     assert {node: place.state[MODEL] for node, place in federation.contexts.items()} == kept
@@ -301,7 +335,7 @@ def test_rows_of_another_round_are_refused():
 
     def change(message):
         message.content = RecordDict(dict(message.content))
-        message.content["quietbit"] = ConfigRecord(request_of(2, first))
+        message.content["quietbit"] = ConfigRecord(request_record(2, first))
 
     replies, _ = federation.play(change=change)
     assert all("rows that all clients keep" in reply.error.reason for reply in replies)
@@ -324,7 +358,10 @@ def test_a_real_node_keeps_its_model_where_its_policy_says(tmp_path):
     folder, rules = tmp_path / "models", {"mechanisms": ("vmvu",), "epsilon": 1000.0}
     for name in "ab":
         (tmp_path / name).mkdir()
-    policy, other = write_policy(tmp_path / "a", models=str(folder), **rules), write_policy(tmp_path / "b", **rules)
+    policy, other = (
+        write_policy(tmp_path / "a", models=str(folder), **rules),
+        write_policy(tmp_path / "b", **rules),
+    )
     own = {"11": {"quietbit_policy": policy}, "12": {"quietbit_policy": other}}
     federation = Federation((11, 12), mod=PrivateUplink(), **own)
     for number in range(1, 4):
@@ -343,7 +380,9 @@ def test_a_folder_keeps_the_models_of_the_last_runs(tmp_path):
             folder[f"{run}.{name}"] = bytes(10)
             os.utime(tmp_path / f"{run}.{name}.qbmodel", (run, run))
     folder["5.state"] = bytes(10)
-    assert {name.partition(".")[0] for name in folder} == {str(run) for run in range(2, MOST_RUNS + 2)}
+    assert {name.partition(".")[0] for name in folder} == {
+        str(run) for run in range(2, MOST_RUNS + 2)
+    }
     (tmp_path / ".5.state.qbmodel.torn").write_bytes(b"half")
     folder["5.state"] = b"whole"
     assert not list(tmp_path.glob(".*torn"))
@@ -364,7 +403,9 @@ while True:
 
 def test_kill_9_while_saving_leaves_a_whole_model(tmp_path):
     for attempt in range(5):
-        with subprocess.Popen([sys.executable, "-c", SAVER, str(tmp_path)], stdout=subprocess.PIPE) as process:
+        with subprocess.Popen(
+            [sys.executable, "-c", SAVER, str(tmp_path)], stdout=subprocess.PIPE
+        ) as process:
             process.stdout.readline()
             time.sleep(0.05 + 0.07 * attempt)
             process.send_signal(signal.SIGKILL)
@@ -382,7 +423,9 @@ def test_a_broadcast_is_as_long_as_it_says():
     assert [[len(one) for one in broadcasts] for broadcasts in found] == [[HEAD.size + 64 * 4]] * 3
 
 
-@pytest.mark.parametrize("config", [secure_kit.CONFIG, pytest.param(secure_kit.ACTIVE, marks=pytest.mark.long)])
+@pytest.mark.parametrize(
+    "config", [secure_kit.CONFIG, pytest.param(secure_kit.ACTIVE, marks=pytest.mark.long)]
+)
 def test_masked_sums_are_replayed_too(config):
     config = config | {"quietbit.mechanism.keep": 16, "quietbit.replay": True}
     config["quietbit.epsilon"] = 20.0  # to calibrate sums to a small one takes seconds

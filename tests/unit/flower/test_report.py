@@ -14,19 +14,36 @@ from flwr.supercore.inflatable.inflatable_object import get_all_nested_objects
 from quietbit.flower import PrivateStrategy
 from quietbit.flower.round import wire_sizes
 from quietbit.privacy.guarantee import shown_epsilon
-from unit.flower.kit import CONFIG, DIMENSION, RUN, SIMULATED, HandGrid, app, be_the_server, context, model
+from unit.flower.kit import (
+    CONFIG,
+    DIMENSION,
+    RUN,
+    SIMULATED,
+    HandGrid,
+    app,
+    be_the_server,
+    context,
+    model,
+)
 
 pytestmark = pytest.mark.filterwarnings("ignore::quietbit.flower.SeededRngWarning")
 
 
 def run(nodes=3, rounds=2):
     be_the_server()
-    strategy, grid, arrays = PrivateStrategy(FedAvg(), CONFIG), HandGrid(range(1, nodes + 1)), model()
+    strategy, grid, arrays = (
+        PrivateStrategy(FedAvg(), CONFIG),
+        HandGrid(range(1, nodes + 1)),
+        model(),
+    )
     contexts = {node: context(node, node) for node in grid.nodes}
     sent = received = 0
     for number in range(1, rounds + 1):
         messages = list(strategy.configure_train(number, arrays, ConfigRecord(), grid))
-        replies = [SIMULATED(m, contexts[m.metadata.dst_node_id], app(np.zeros(DIMENSION))) for m in messages]
+        replies = [
+            SIMULATED(m, contexts[m.metadata.dst_node_id], app(np.zeros(DIMENSION)))
+            for m in messages
+        ]
         sent += sum(serialised(message) for message in messages)
         received += sum(serialised(reply) for reply in replies)
         arrays, _ = strategy.aggregate_train(number, replies)
@@ -39,7 +56,9 @@ def serialised(message):
 
 def test_bytes_are_those_of_the_serialised_messages():
     report, sent, received = run()
-    assert abs(report.downlink - sent) <= 8 * len(report.rounds)  # ids of nodes differ by a few digits
+    assert abs(report.downlink - sent) <= 8 * len(
+        report.rounds
+    )  # ids of nodes differ by a few digits
     assert report.uplink == received
     for entry in report.rounds:
         assert entry.uplink_payload == 3 * (64 + (DIMENSION + 7) // 8)
@@ -81,7 +100,11 @@ def test_a_run_that_has_not_begun():
 def test_shared_contents_are_measured_once_and_others_apart():
     be_the_server()
     content = RecordDict({"arrays": model()})
-    one, two, small = Message(content, 1, "train"), Message(content, 2, "train"), Message(RecordDict(), 1, "train")
+    one, two, small = (
+        Message(content, 1, "train"),
+        Message(content, 2, "train"),
+        Message(RecordDict(), 1, "train"),
+    )
     sizes = wire_sizes([one, two, small])
     assert sizes == [serialised(one), serialised(one), serialised(small)]
     assert sizes[2] < sizes[0]

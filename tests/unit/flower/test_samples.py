@@ -16,10 +16,14 @@ from unit.node.makers import write_policy
 
 SITES, ROUNDS, DIMENSION = 5, 25, 650
 CONFIG = {
-    "quietbit.mechanism": "gaussian", "quietbit.clip": 1.0, "quietbit.epsilon": 4.0,
-    "quietbit.adjacency": "zero-out", "quietbit.releases": ROUNDS, "quietbit.samples.count": 280,
+    "quietbit.mechanism": "gaussian",
+    "quietbit.clip": 1.0,
+    "quietbit.epsilon": 4.0,
+    "quietbit.adjacency": "zero-out",
+    "quietbit.releases": ROUNDS,
+    "quietbit.samples.count": 280,
     "quietbit.samples.sampling-rate": 0.25,
-}  # fmt: skip
+}
 FEWEST = {"min_train_nodes": 1, "min_evaluate_nodes": 1, "min_available_nodes": 1}
 MOD = simulated(PrivateUplink(simulation=Simulation()))
 
@@ -35,7 +39,9 @@ def digits():
 
 
 def start():
-    return ArrayRecord({"weight": Array(np.zeros((10, 64), np.float32)), "bias": Array(np.zeros(10, np.float32))})
+    return ArrayRecord(
+        {"weight": Array(np.zeros((10, 64), np.float32)), "bias": Array(np.zeros(10, np.float32))}
+    )
 
 
 def values(message):
@@ -67,7 +73,9 @@ def app(data):
 def rounds(sites, apps, config, count, mod=MOD):
     be_the_server()
     grid, places = HandGrid(range(101, 101 + len(apps))), {}
-    strategy = PrivateStrategy(FedAvgM(server_learning_rate=4.0, server_momentum=0.5, **FEWEST), config)
+    strategy = PrivateStrategy(
+        FedAvgM(server_learning_rate=4.0, server_momentum=0.5, **FEWEST), config
+    )
     arrays = start()
     for number in range(1, count + 1):
         replies = []
@@ -81,14 +89,19 @@ def rounds(sites, apps, config, count, mod=MOD):
 
 def test_digits_are_learnt_and_the_report_names_the_sample(digits):
     data, (x, y) = digits
-    strategy, arrays, places = rounds(lambda k: context(101 + k, k, CONFIG), [app(d) for d in data], CONFIG, ROUNDS)
+    strategy, arrays, places = rounds(
+        lambda k: context(101 + k, k, CONFIG), [app(d) for d in data], CONFIG, ROUNDS
+    )
     right = np.argmax(x @ arrays["weight"].numpy().T + arrays["bias"].numpy(), axis=1) == y
     assert right.mean() > 0.75
     report = strategy.report()
     assert report.guarantee.unit is Unit.SAMPLE
     assert report.guarantee.epsilon_upper <= 4.0
     assert "Any sample of the worst site, in this run: epsilon <= " in report.promise()
-    assert "for one sample (zero-out adjacency: the neighbour's contribution is the zero vector)" in report.promise()
+    assert (
+        "for one sample (zero-out adjacency: the neighbour's contribution is the zero vector)"
+        in report.promise()
+    )
     assert all(ledger(place).releases == ROUNDS for place in places.values())
     # One release more than was planned for is declined by every node: the budget is a sample's.
     assert Plan.from_run_config(CONFIG).mechanism_for(DIMENSION).batch == 70
@@ -108,7 +121,9 @@ def test_an_app_that_fails_or_returns_a_trained_model_lets_zero_out():
     for one in (failing, cheating):
         strategy, arrays, _ = rounds(lambda k: context(101 + k, k, loud), [one], loud, 1)
         assert strategy.report().rounds[0].answered == 1
-        assert np.abs(arrays["weight"].numpy()).max() < 0.01  # noise of 1e-4 of the clip, and nothing of the app's
+        assert (
+            np.abs(arrays["weight"].numpy()).max() < 0.01
+        )  # noise of 1e-4 of the clip, and nothing of the app's
 
 
 def test_a_torch_model_hands_over_the_gradients_of_its_batch():
@@ -127,8 +142,15 @@ def test_a_torch_model_hands_over_the_gradients_of_its_batch():
             part.zero_()
 
     def train(message, _):
-        assert private_step(model, lambda out, to: torch.nn.functional.cross_entropy(out, to, reduction="none"),
-                            (x, y), chunk=64) == 280  # fmt: skip
+        assert (
+            private_step(
+                model,
+                lambda out, to: torch.nn.functional.cross_entropy(out, to, reduction="none"),
+                (x, y),
+                chunk=64,
+            )
+            == 280
+        )
         return Message(RecordDict(), reply_to=message)
 
     _, arrays, _ = rounds(lambda k: context(101 + k, k, loud), [train], loud, 1)
@@ -139,13 +161,17 @@ def test_a_torch_model_hands_over_the_gradients_of_its_batch():
 
 
 def test_a_policy_of_samples_counts_over_runs_and_names_its_data_set(digits, tmp_path):
-    path = write_policy(tmp_path, unit="sample", data_set="digits 0", epsilon=1.5, adjacency="zero-out")
+    path = write_policy(
+        tmp_path, unit="sample", data_set="digits 0", epsilon=1.5, adjacency="zero-out"
+    )
     mod, data = PrivateUplink(), digits[0][0]
 
     def call(message, place, train):
         return mod(message, place, train)
 
-    strategy, _, _ = rounds(lambda k: context(101, 0, CONFIG, quietbit_policy=path), [app(data)], CONFIG, ROUNDS, call)
+    strategy, _, _ = rounds(
+        lambda k: context(101, 0, CONFIG, quietbit_policy=path), [app(data)], CONFIG, ROUNDS, call
+    )
     answered = [entry.answered for entry in strategy.report().rounds]
     assert 1 < sum(answered) < ROUNDS
     assert answered == sorted(answered, reverse=True)
@@ -194,7 +220,12 @@ def test_several_steps_per_round_learn_in_few_rounds_of_few_bytes(digits):
     """Five rounds of ten private steps, the difference in four bits; an app that stops early sends as many bytes."""
     torch = pytest.importorskip("torch", reason="needs torch")
     data, (x, y) = digits
-    config = {**CONFIG, "quietbit.releases": 5, "quietbit.samples.steps": 10, "quietbit.samples.learning-rate": 3.0}
+    config = {
+        **CONFIG,
+        "quietbit.releases": 5,
+        "quietbit.samples.steps": 10,
+        "quietbit.samples.learning-rate": 3.0,
+    }
     sizes = []
 
     def steps(site):
@@ -206,7 +237,9 @@ def test_several_steps_per_round_learn_in_few_rounds_of_few_bytes(digits):
                 for part, value in zip(model.parameters(), values(message), strict=True):
                     part.copy_(torch.from_numpy(np.array(value)))
             private_step(
-                model, lambda out, to: torch.nn.functional.cross_entropy(out, to, reduction="none"), (inputs, targets)
+                model,
+                lambda out, to: torch.nn.functional.cross_entropy(out, to, reduction="none"),
+                (inputs, targets),
             )
             return Message(RecordDict(), reply_to=message)
 
@@ -214,11 +247,19 @@ def test_several_steps_per_round_learn_in_few_rounds_of_few_bytes(digits):
 
     def call(message, place, train):
         reply = MOD(message, place, train)
-        sizes.append(sum(len(value) for record in reply.content.config_records.values() for value in record.values()
-                         if isinstance(value, bytes)))  # fmt: skip
+        sizes.append(
+            sum(
+                len(value)
+                for record in reply.content.config_records.values()
+                for value in record.values()
+                if isinstance(value, bytes)
+            )
+        )
         return reply
 
-    apps = [steps(site) for site in data[:-1]] + [app(data[-1])]  # the last one takes one step and stops
+    apps = [steps(site) for site in data[:-1]] + [
+        app(data[-1])
+    ]  # the last one takes one step and stops
     strategy, arrays, places = rounds(lambda k: context(101 + k, k, config), apps, config, 5, call)
     right = np.argmax(x @ arrays["weight"].numpy().T + arrays["bias"].numpy(), axis=1) == y
     assert right.mean() > 0.75

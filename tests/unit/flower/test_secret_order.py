@@ -11,7 +11,17 @@ from flwr.serverapp.strategy import FedAvg
 
 from quietbit.errors import InvalidParameter
 from quietbit.flower import PrivateStrategy, PrivateUplink, Simulation
-from unit.flower.kit import CONFIG, DIMENSION, SIMULATED, HandGrid, app, be_the_server, context, model, simulated
+from unit.flower.kit import (
+    CONFIG,
+    DIMENSION,
+    SIMULATED,
+    HandGrid,
+    app,
+    be_the_server,
+    context,
+    model,
+    simulated,
+)
 
 pytestmark = pytest.mark.filterwarnings("ignore::quietbit.flower.SeededRngWarning")
 NODES = range(1, 25)
@@ -25,7 +35,11 @@ SECRET = {**VECTOR, "quietbit.participation": "secret-order"}
 def run(config, rounds, silent=()):
     """Half of the nodes a round; those of ``silent`` never answer."""
     be_the_server()
-    strategy, grid, arrays = PrivateStrategy(FedAvg(fraction_train=0.5), config), HandGrid(NODES), model()
+    strategy, grid, arrays = (
+        PrivateStrategy(FedAvg(fraction_train=0.5), config),
+        HandGrid(NODES),
+        model(),
+    )
     contexts = {node: context(node, node, config) for node in NODES}
     asked = []
     for number in range(1, rounds + 1):
@@ -65,8 +79,12 @@ def test_nothing_in_the_result_depends_on_who_took_part():
         (message,) = strategy.configure_train(number, arrays, ConfigRecord(), grid)
         node = message.metadata.dst_node_id
         loss = app(np.zeros(DIMENSION), {"train_loss": float(node)})
-        arrays, metrics = strategy.aggregate_train(number, [mod(message, context(node, 0, SECRET), loss)])
-        results.append({name: value for name, value in metrics.items() if name != "quietbit-epsilon"})
+        arrays, metrics = strategy.aggregate_train(
+            number, [mod(message, context(node, 0, SECRET), loss)]
+        )
+        results.append(
+            {name: value for name, value in metrics.items() if name != "quietbit-epsilon"}
+        )
     assert results[0] == results[1]
     uplink = [entry.uplink for entry in strategy.report().rounds]
     assert uplink[0] != uplink[1]  # which the server's own report still says
@@ -95,10 +113,13 @@ def test_without_a_guarantee_at_delta_0_the_report_says_why():
     assert "delta = 0" in str(report).splitlines()[-1]
 
 
-def test_questions_that_differ_by_node_are_refused():
+def test_requests_that_differ_by_node_are_refused():
     class Personal(FedAvg):
         def _construct_messages(self, record, node_ids, message_type):
-            return [Message(RecordDict(dict(record)), dst_node_id=n, message_type=message_type) for n in node_ids]
+            return [
+                Message(RecordDict(dict(record)), dst_node_id=n, message_type=message_type)
+                for n in node_ids
+            ]
 
     be_the_server()
     strategy = PrivateStrategy(Personal(), SECRET)

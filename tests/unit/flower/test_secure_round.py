@@ -13,7 +13,7 @@ from flwr.serverapp.strategy import FedAvg, Krum
 from quietbit.errors import InvalidParameter
 from quietbit.flower import PrivateStrategy
 from quietbit.node.budget import account_of
-from quietbit.node.question import Framed
+from quietbit.node.request import Framed
 from quietbit.privacy.account import Account
 from quietbit.secagg.codec import decode, encode
 from quietbit.secagg.plan import masked_size
@@ -30,7 +30,7 @@ from unit.flower.secure_kit import (
     codes_of,
     flat,
     mechanism,
-    questions,
+    requests,
     run,
     shift,
     stepped,
@@ -56,7 +56,11 @@ PATTERNS = [
 def test_the_masked_sum_is_the_plain_sum_bit_for_bit(pattern):
     room = Room({(step, node) for step, nodes in pattern.items() for node in nodes})
     strategy, (before, after) = run(room)
-    stayed = [n for n in NODES if all(n not in pattern.get(step, ()) for step in ("keys", "shares", "vector"))]
+    stayed = [
+        n
+        for n in NODES
+        if all(n not in pattern.get(step, ()) for step in ("keys", "shares", "vector"))
+    ]
     assert np.array_equal(flat(after), stepped(before, stayed))
     (entry,) = strategy.report().rounds
     assert (entry.asked, entry.answered, entry.skipped) == (6, len(stayed), False)
@@ -66,7 +70,9 @@ def test_the_masked_sum_is_the_plain_sum_bit_for_bit(pattern):
 def test_every_way_to_lose_two_of_six_vectors():
     for lost in combinations(NODES, 2):
         _, (before, after) = run(Room({("vector", node) for node in lost}))
-        assert np.array_equal(flat(after), stepped(before, [node for node in NODES if node not in lost]))
+        assert np.array_equal(
+            flat(after), stepped(before, [node for node in NODES if node not in lost])
+        )
 
 
 @pytest.mark.parametrize("step", ["keys", "shares", "vector", "unmask"])
@@ -89,9 +95,13 @@ def test_codes_that_left_for_a_sum_that_was_not_made_are_counted():
     room = Room({("vector", node) for node in NODES[:3]})
     strategy, _ = run(room)
     counts = {node.node: node.releases for node in strategy.report().nodes}
-    assert counts == dict.fromkeys(NODES, 1)  # the server cannot know who did not send and whose vector was lost
+    assert counts == dict.fromkeys(
+        NODES, 1
+    )  # the server cannot know who did not send and whose vector was lost
     ledgers = {n: ledger(place) for n, place in room.contexts.items()}
-    assert {n: found.releases for n, found in ledgers.items()} == {n: int(n not in NODES[:3]) for n in NODES}
+    assert {n: found.releases for n, found in ledgers.items()} == {
+        n: int(n not in NODES[:3]) for n in NODES
+    }
 
 
 def test_what_leaves_a_node_is_masked_and_as_wide_as_the_largest_sum():
@@ -99,12 +109,22 @@ def test_what_leaves_a_node_is_masked_and_as_wide_as_the_largest_sum():
     strategy, _ = run(room)
     for step, node, reply in room.seen:
         if step != "vector":
-            assert {name: sorted(record) for name, record in reply.content.items()} == {SUM: ["answer", "step"]}
+            assert {name: sorted(record) for name, record in reply.content.items()} == {
+                SUM: ["answer", "step"]
+            }
             continue
-        assert {name: sorted(record) for name, record in reply.content.items()} == {"quietbit": ["release"]}
+        assert {name: sorted(record) for name, record in reply.content.items()} == {
+            "quietbit": ["release"]
+        }
         release = Framed.from_bytes(reply.content["quietbit"]["release"])
-        assert len(release.payload) == masked_size(6, DIMENSION) == 24 + (3 * (DIMENSION + 22) + 7) // 8
-        sent = np.unpackbits(np.frombuffer(release.payload[24:], np.uint8), bitorder="little")[: 3 * DIMENSION]
+        assert (
+            len(release.payload)
+            == masked_size(6, DIMENSION)
+            == 24 + (3 * (DIMENSION + 22) + 7) // 8
+        )
+        sent = np.unpackbits(np.frombuffer(release.payload[24:], np.uint8), bitorder="little")[
+            : 3 * DIMENSION
+        ]
         values = sent.reshape(-1, 3) @ [1, 2, 4]
         # 42 uniform values modulo 8 are all 0 or 1 with probability 4^-42.
         assert values.max() > 1
@@ -125,7 +145,9 @@ def test_ledger_and_report_name_the_trust_and_whom_they_count_on():
         local = Target(4.0, 1e-5, Adjacency.ZERO_OUT)
         assert account_of(found, local, 3).epsilon() > two  # had the masks failed
         assert SUM not in place.state  # the secrets are forgotten
-    assert history[3] is None  # a third sum would exceed the budget: every node says no before it sends a key
+    assert (
+        history[3] is None
+    )  # a third sum would exceed the budget: every node says no before it sends a key
     report = strategy.report()
     assert report.rounds[2].steps == (0, 0, 0, 0)
     assert report.rounds[2].declined == 6
@@ -133,7 +155,10 @@ def test_ledger_and_report_name_the_trust_and_whom_they_count_on():
     assert {node.releases for node in report.nodes} == {2}
     values = json.loads(json.dumps(report.to_json()))
     assert values == report.to_json()
-    assert (values["guarantee"]["trust"], values["guarantee"]["min_honest_clients"]) == ("secure-aggregation", 3)
+    assert (values["guarantee"]["trust"], values["guarantee"]["min_honest_clients"]) == (
+        "secure-aggregation",
+        3,
+    )
     assert values["guarantee"]["epsilon_upper"] == two
     assert values["settings"]["quietbit.masks.threshold"] == 4
     assert str(report).splitlines()[-2].endswith("It counts on 3 honest clients in every sum.")
@@ -150,8 +175,11 @@ def test_bytes_of_all_steps_are_counted():
         for value in record.values()
         if isinstance(value, bytes)
     )
-    # A map of CBOR has one byte of its own, one for a number below 24 and one or two for the length of its bytes.
-    assert data == 6 * (3 * 32 + 1 + 5 * (3 + 80) + 24 + masked_size(6, DIMENSION) + 3 + 6 * (2 + 16))
+    # A map of CBOR has one byte of its own, one for a number below 24 and one or two for the length
+    # of its bytes.
+    assert data == 6 * (
+        3 * 32 + 1 + 5 * (3 + 80) + 24 + masked_size(6, DIMENSION) + 3 + 6 * (2 + 16)
+    )
     assert data < entry.uplink < data + 4 * 6 * 600
 
 
@@ -169,19 +197,21 @@ def test_a_cohort_that_the_threshold_does_not_fit_is_skipped(count):
 
 def test_an_app_that_fails_is_a_vector_like_any_other():
     room = Room()
-    strategy, messages = questions(room)
+    strategy, messages = requests(room)
 
     def broken(message, _):
         raise ValueError("private numbers: 1.23")
 
     nan, still = app(np.full(DIMENSION, np.nan)), app(np.zeros(DIMENSION))
-    replies = [room.carry(message, call) for message, call in zip(messages, (broken, nan), strict=False)]
+    replies = [
+        room.carry(message, call) for message, call in zip(messages, (broken, nan), strict=False)
+    ]
     replies += [room.carry(message) for message in messages[2:]]
     assert not any(reply.has_error() for reply in replies)
     assert len({len(reply.content["quietbit"]["release"]) for reply in replies}) == 1
     found, _ = strategy.aggregate_train(1, replies)
     other = Room()
-    twin, again = questions(other)
+    twin, again = requests(other)
     expected, _ = twin.aggregate_train(
         1, [other.carry(m, still if m.metadata.dst_node_id in NODES[:2] else None) for m in again]
     )
@@ -190,8 +220,11 @@ def test_an_app_that_fails_is_a_vector_like_any_other():
 
 def test_replies_that_are_no_vectors_of_this_round_are_refused_and_the_sum_goes_on():
     room = Room()
-    strategy, messages = questions(room)
-    plain, error = app(shift(101))(messages[0], None), Message(Error(1, "lost"), reply_to=messages[1])
+    strategy, messages = requests(room)
+    plain, error = (
+        app(shift(101))(messages[0], None),
+        Message(Error(1, "lost"), reply_to=messages[1]),
+    )
     for reply, message in ((plain, messages[0]), (error, messages[1])):
         reply.metadata._src_node_id = message.metadata.dst_node_id
     good = [room.carry(message) for message in messages[2:]]
@@ -218,7 +251,9 @@ def test_a_vector_of_another_round_node_or_length_is_refused(kind):
                 payload = payload[:-1]
             else:
                 payload = payload[:16] + b"\5" + payload[17:]
-            reply.content["quietbit"] = ConfigRecord({"release": Framed(*names, payload).to_bytes()})
+            reply.content["quietbit"] = ConfigRecord(
+                {"release": Framed(*names, payload).to_bytes()}
+            )
         return reply
 
     strategy, (before, after) = run(Room(alter=alter))
@@ -244,7 +279,10 @@ def test_keys_that_would_make_all_others_leave_are_refused():
     assert np.array_equal(flat(after), stepped(before, [101, 102, 105, 106]))
     reasons = " ".join(strategy.report().rounds[0].reasons)
     assert "node 103 was found out: public key must be this client's own" in reasons
-    assert "node 104 was refused (keys): public key must be 32 bytes of a point of large order" in reasons
+    assert (
+        "node 104 was refused (keys): public key must be 32 bytes of a point of large order"
+        in reasons
+    )
 
 
 @pytest.mark.parametrize("helpers", [6, 4])
@@ -258,7 +296,9 @@ def test_a_wrong_share_does_not_pass_for_a_sum(helpers):
             reply.content[SUM] = ConfigRecord({"step": step, "answer": bytes(answer)})
         return reply
 
-    strategy, (before, after) = run(Room({("unmask", node) for node in NODES[helpers:]}, alter=alter))
+    strategy, (before, after) = run(
+        Room({("unmask", node) for node in NODES[helpers:]}, alter=alter)
+    )
     (entry,) = strategy.report().rounds
     assert entry.skipped == (helpers == 4)
     assert after is None if helpers == 4 else np.array_equal(flat(after), stepped(before, NODES))
@@ -304,7 +344,10 @@ def test_a_client_without_the_setting_and_one_without_the_mod():
     other = PrivateStrategy(FedAvg(min_train_nodes=6, min_available_nodes=6), LOCAL)
     messages = list(other.configure_train(1, model(), ConfigRecord({}), room))
     reply = Room().carry(
-        asking(Message(RecordDict({**messages[0].content, SUM: ConfigRecord({})}), 101, "train"), step="x")
+        asking(
+            Message(RecordDict({**messages[0].content, SUM: ConfigRecord({})}), 101, "train"),
+            step="x",
+        )
     )
     assert "must carry a step of a masked sum" in reply.error.reason
 

@@ -9,21 +9,31 @@ from flwr.common.constant import ErrorCode
 from quietbit.flower import PrivateUplink
 from quietbit.node.ledger import FileLedger
 from quietbit.node.policy import Policy
-from quietbit.node.question import ProposedMechanism, Question, SumPart, description_of
 from quietbit.node.refusal import NotInSum
 from quietbit.node.release import LocalGate, SumStep
+from quietbit.node.request import ProposedMechanism, Request, SumPart, description_of
 from quietbit.node.stores import Vault, key_file
 from quietbit.secagg.client import SumClient
 from quietbit.secagg.codec import Unmasking, decode, encode
 from unit.flower.kit import DIMENSION, RUN, SIMULATED, app, be_the_server, ledger, model
-from unit.flower.secure_kit import NODES, SETTINGS, SUM, Room, asking, mechanism, questions, run, shift
+from unit.flower.secure_kit import (
+    NODES,
+    SETTINGS,
+    SUM,
+    Room,
+    asking,
+    mechanism,
+    requests,
+    run,
+    shift,
+)
 from unit.node.makers import books, write_policy
 
 pytestmark = pytest.mark.filterwarnings("ignore::quietbit.flower.SeededRngWarning")
 
 
 class Listening(Room):
-    """A room that remembers the questions."""
+    """A room that remembers the requests."""
 
     def __init__(self, *args, **kwargs):
         super().__init__(*args, **kwargs)
@@ -35,9 +45,9 @@ class Listening(Room):
 
 
 def ready():
-    """A room whose nodes were just sent the question for their vectors."""
+    """A room whose nodes were just sent the request for their vectors."""
     room = Listening()
-    strategy, messages = questions(room)
+    strategy, messages = requests(room)
     return room, strategy, messages
 
 
@@ -97,16 +107,18 @@ def test_two_processes_of_a_node_do_not_both_unmask_or_share(tmp_path):
     room = Listening({("shares", 101)})
     own = owned(tmp_path)
     room.contexts[101] = Room(**own).contexts[101]
-    questions(room)
+    requests(room)
     before = twin(room.contexts[101])
     assert not PrivateUplink()(room.asked["shares", 101], room.contexts[101], never).has_error()
     second = PrivateUplink()(room.asked["shares", 101], before, never)
-    assert "step 2 of the sum of round 1" in reason(second)  # the same keys would have sealed other shares
+    assert "step 2 of the sum of round 1" in reason(
+        second
+    )  # the same keys would have sealed other shares
 
     room, folder = Room(), tmp_path / "another"
     folder.mkdir()
     room.contexts[101] = Room(**owned(folder)).contexts[101]
-    _, messages = questions(room)
+    _, messages = requests(room)
     for message in messages:
         assert not room.carry(message).has_error()
     before = twin(room.contexts[101])
@@ -148,9 +160,11 @@ def test_one_vector_in_a_round():
     assert "answered-before: " in reason(room.carry(room.asked["keys", 101], never))
 
 
-def test_a_replayed_question_for_keys_or_shares_is_refused():
+def test_a_replayed_request_for_keys_or_shares_is_refused():
     room, _, messages = ready()
-    assert "step 1 of the sum of round 1 must come after" in reason(room.carry(room.asked["keys", 101]))
+    assert "step 1 of the sum of round 1 must come after" in reason(
+        room.carry(room.asked["keys", 101])
+    )
     assert "not part of the sum" in reason(room.carry(messages[0], never))
     assert "share is not the next" in reason(room.carry(room.asked["shares", 102]))
     assert "not part of the sum" in reason(room.carry(messages[1], never))
@@ -165,7 +179,7 @@ def test_a_replayed_question_for_keys_or_shares_is_refused():
         ("unmask", "not part of the sum"),
     ],
 )
-def test_a_question_of_an_earlier_round_is_refused(step, says):
+def test_a_request_of_an_earlier_round_is_refused(step, says):
     room = Listening()
     strategy, history = run(room)
     old = dict(room.asked)
@@ -176,28 +190,55 @@ def test_a_question_of_an_earlier_round_is_refused(step, says):
 @pytest.mark.parametrize(
     ("change", "says"),
     [
-        (lambda u0, choices, near: [b"\7", choices[:48], {i: near[i] for i in (2, 3)}], "Only 3 clients published"),
-        (lambda u0, choices, near: [u0, choices, {**near, 1: near[2]}], "unknown clients, or this one"),
+        (
+            lambda u0, choices, near: [b"\7", choices[:48], {i: near[i] for i in (2, 3)}],
+            "Only 3 clients published",
+        ),
+        (
+            lambda u0, choices, near: [u0, choices, {**near, 1: near[2]}],
+            "unknown clients, or this one",
+        ),
         (lambda u0, choices, near: [u0, choices, {**near, 3: near[2]}], "a key twice"),
         (lambda u0, choices, near: [u0, choices, {**near, 7: near[6]}], "unknown clients"),
-        (lambda u0, choices, near: [b"\x7f", choices + bytes(16), near], "list of clients must be of clients 1 to 6"),
+        (
+            lambda u0, choices, near: [b"\x7f", choices + bytes(16), near],
+            "list of clients must be of clients 1 to 6",
+        ),
         (lambda u0, choices, near: [u0, choices[:-1], near], "length of the choices"),
-        (lambda u0, choices, near: [u0, choices, {**near, 6: near[6][1:]}], "table of advertisements"),
-        (lambda u0, choices, near: [u0, choices, {i: near[i] for i in (2, 3, 4, 5)}], "exactly those that this client"),
-        (lambda u0, choices, near: [u0, choices[:-16] + bytes(16), near], "does not have what client 6 advertised"),
-        (lambda u0, choices, near: [u0, bytes(16) + choices[16:], near], "does not have what client 1 advertised"),
+        (
+            lambda u0, choices, near: [u0, choices, {**near, 6: near[6][1:]}],
+            "table of advertisements",
+        ),
+        (
+            lambda u0, choices, near: [u0, choices, {i: near[i] for i in (2, 3, 4, 5)}],
+            "exactly those that this client",
+        ),
+        (
+            lambda u0, choices, near: [u0, choices[:-16] + bytes(16), near],
+            "does not have what client 6 advertised",
+        ),
+        (
+            lambda u0, choices, near: [u0, bytes(16) + choices[16:], near],
+            "does not have what client 1 advertised",
+        ),
         (lambda u0, choices, near: [u0, choices, {**near, 6: bytes(96)}], "a key twice"),
-        (lambda u0, choices, near: [u0, choices, {**near, 6: b"\1" + bytes(95)}], "point of large order"),
-        (lambda u0, choices, near: [u0, choices, {**near, 6: b"\xff" * 32 + near[6][32:]}], "below 2^255 - 19"),
+        (
+            lambda u0, choices, near: [u0, choices, {**near, 6: b"\1" + bytes(95)}],
+            "point of large order",
+        ),
+        (
+            lambda u0, choices, near: [u0, choices, {**near, 6: b"\xff" * 32 + near[6][32:]}],
+            "below 2^255 - 19",
+        ),
         (lambda u0, choices, near: [u0, choices, near, 0], "roster must be a list of 3"),
     ],
 )
 def test_a_list_of_keys_must_be_of_enough_distinct_clients_and_this_one(change, says):
     room = Listening({("shares", node) for node in NODES[:1]})
-    questions(room)
+    requests(room)
     room.gone = set()
-    question = room.asked["shares", 101]
-    altered = asking(question, table=encode(change(*decode(question.content[SUM]["table"], "it"))))
+    request = room.asked["shares", 101]
+    altered = asking(request, table=encode(change(*decode(request.content[SUM]["table"], "it"))))
     assert says in reason(room.carry(altered))
 
 
@@ -206,7 +247,9 @@ def test_too_few_shares_are_noticed_before_anyone_trains():
     table = messages[0].content[SUM]["table"]
     dealt = {number: data for number, data in decode(table, "it")[1].items() if number <= 3}
     few = asking(messages[0], table=encode([bitmap([1, 2, 3]), dealt]))
-    assert "Only 3 clients shared their secrets; the threshold is 4" in reason(room.carry(few, never))
+    assert "Only 3 clients shared their secrets; the threshold is 4" in reason(
+        room.carry(few, never)
+    )
 
 
 @pytest.mark.parametrize("what", ["bits", "swapped", "stranger"])
@@ -220,7 +263,9 @@ def test_shares_that_are_not_genuine_end_the_nodes_part(what):
     else:
         table[7] = table[6]
     reply = room.carry(asking(messages[0], table=encode([u1, table])), never)
-    says = {"stranger": "from exactly those listed clients"}.get(what, "dealt to client 1 is not genuine")
+    says = {"stranger": "from exactly those listed clients"}.get(
+        what, "dealt to client 1 is not genuine"
+    )
     assert says in reason(reply)
     assert SUM not in room.contexts[101].state
     assert ledger(room.contexts[101]).releases == 0  # opened before anything was noted
@@ -230,8 +275,14 @@ def test_shares_that_are_not_genuine_end_the_nodes_part(what):
     ("changes", "says"),
     [
         ({"clients": 7}, "not part of the sum"),
-        ({"clients": 8}, "threshold (honest-but-curious server) must be a whole number from 5 to 8, got 4"),
-        ({"clients": 3, "number": 1}, "(honest-but-curious server) must be a whole number from 2 to 3, got 4"),
+        (
+            {"clients": 8},
+            "threshold (honest-but-curious server) must be a whole number from 5 to 8, got 4",
+        ),
+        (
+            {"clients": 3, "number": 1},
+            "(honest-but-curious server) must be a whole number from 2 to 3, got 4",
+        ),
         ({"step": "more"}, "step of the sum must be one of keys, shares, vector, unmask"),
         ({"version": 2}, "version of the server's quietbit must be 3, got 2"),
         ({"number": 7}, "number of the client"),
@@ -259,14 +310,19 @@ def test_a_model_of_another_round_or_size_is_of_another_sum(name, value):
 
 def owned(folder, **changes):
     """The node config of a node whose owner allows sums."""
-    sums = {"trust": ["secure-aggregation"], "min_honest_clients": 3, "local_epsilon": 1e3, "adjacency": "zero-out"}
+    sums = {
+        "trust": ["secure-aggregation"],
+        "min_honest_clients": 3,
+        "local_epsilon": 1e3,
+        "adjacency": "zero-out",
+    }
     return {"quietbit_policy": write_policy(folder, **{"seed": 7, "epsilon": 1e3} | sums | changes)}
 
 
 def test_the_ledger_is_written_before_the_vector_is_masked(monkeypatch, tmp_path):
     room, noted = Room(), []
     room.contexts[101] = Room(**owned(tmp_path)).contexts[101]
-    _, messages = questions(room)
+    _, messages = requests(room)
     mask = SumStep.mask
 
     def watched(step, payload):
@@ -295,7 +351,12 @@ def test_a_node_s_own_terms(own, says, tmp_path):
     room = Room()
     room.contexts[101] = Room(**owned(tmp_path, **own)).contexts[101]
     strategy, _ = run(room, rounds=2)
-    reasons = [reason for entry in strategy.report().rounds for reason in entry.reasons if "node 101" in reason]
+    reasons = [
+        reason
+        for entry in strategy.report().rounds
+        for reason in entry.reasons
+        if "node 101" in reason
+    ]
     assert says in " ".join(reasons)
 
 
@@ -309,7 +370,9 @@ def test_a_careful_node_counts_on_fewer_and_spends_more(tmp_path):
     offer = ProposedMechanism.read(description_of(mechanism()))
     costs = [offer.cost(SETTINGS.adjacency, honest) for honest in (0, 2)]
     for order in (1.1, 2.0, 16.0):
-        assert costs[0].rdp(order) >= costs[1].rdp(order) >= SETTINGS.release(mechanism()).rdp(order)
+        assert (
+            costs[0].rdp(order) >= costs[1].rdp(order) >= SETTINGS.release(mechanism()).rdp(order)
+        )
     assert costs[0].rdp(2.0) > costs[1].rdp(2.0) > SETTINGS.release(mechanism()).rdp(2.0)
 
 
@@ -330,7 +393,9 @@ def test_sums_that_are_never_finished_do_not_fill_the_memory(tmp_path):
     held = LocalGate(policy, FileLedger(policy.ledger, policy.counter), secrets)
     for number in range(70):
         part = SumPart("keys", 6, 1, 4, 3, "honest-but-curious")
-        asked = Question(number, 1, 11, DIMENSION, description_of(mechanism()), 1e3, 1e-5, "zero-out", None, part)
+        asked = Request(
+            number, 1, 11, DIMENSION, description_of(mechanism()), 1e3, 1e-5, "zero-out", None, part
+        )
         assert len(held.step(asked)) == 96
     assert list(secrets) == [str(number) for number in range(6, 70)]
 
@@ -351,8 +416,15 @@ def test_what_is_kept_is_nothing_a_server_ever_sees_and_sealed_where_it_waits(mo
     assert len(secrets) == 6 * (3 + 2) + 5 * 2  # of each its own, and what the first was dealt
     (kept,) = place.state[SUM].values()
     sent = [r.content for s, n, r in room.seen if n == 101 and s != "vector"]
-    values = [v for c in (*sent, reply.content) for r in c.config_records.values() for v in r.values()]
-    for value in (*(v for v in values if isinstance(v, bytes)), kept, repr(place).encode(), str(place.state).encode()):
+    values = [
+        v for c in (*sent, reply.content) for r in c.config_records.values() for v in r.values()
+    ]
+    for value in (
+        *(v for v in values if isinstance(v, bytes)),
+        kept,
+        repr(place).encode(),
+        str(place.state).encode(),
+    ):
         for secret in secrets:
             assert secret not in value
             assert secret.hex().encode() not in value
@@ -363,7 +435,7 @@ def test_a_copied_state_without_the_owner_s_disk_is_no_sum(tmp_path):
     """What waits in Flower's state opens with a key that lies beside the ledger, and for the run it was kept for."""
     room = Listening({("shares", 101)})
     room.contexts[101] = Room(**owned(tmp_path)).contexts[101]
-    questions(room)
+    requests(room)
     key = tmp_path / "ledger.key"
     assert key.stat().st_mode & 0o777 == 0o600
     kept = bytes(next(iter(room.contexts[101].state[SUM].values())))

@@ -61,7 +61,9 @@ class Federation:
 
 
 def vector(arrays):
-    return np.concatenate([array.numpy().reshape(-1) for array in arrays.values()]).astype(np.float64)
+    return np.concatenate([array.numpy().reshape(-1) for array in arrays.values()]).astype(
+        np.float64
+    )
 
 
 def payload(reply):
@@ -91,9 +93,13 @@ def test_counts_of_examples_are_no_weights():
     results = []
     for counts in ([1, 1, 1, 1], [1, 10**6, 5, 3]):
         federation = Federation()
-        messages = list(federation.strategy.configure_train(1, model(), ConfigRecord(), federation.grid))
+        messages = list(
+            federation.strategy.configure_train(1, model(), ConfigRecord(), federation.grid)
+        )
         replies = []
-        for count, message in zip(counts, sorted(messages, key=lambda m: m.metadata.dst_node_id), strict=True):
+        for count, message in zip(
+            counts, sorted(messages, key=lambda m: m.metadata.dst_node_id), strict=True
+        ):
             replies.append(federation.answer(message, {"num-examples": count}))
         results.append(vector(federation.strategy.aggregate_train(1, replies)[0]))
     assert np.array_equal(*results)
@@ -166,9 +172,19 @@ def garbage(reply, kind):
 
 @pytest.mark.parametrize(
     "kind",
-    ["flipped bit", "another round", "another run", "another node", "cut", "noise", "weights", "two records",
-     "nothing", "an array"],
-)  # fmt: skip
+    [
+        "flipped bit",
+        "another round",
+        "another run",
+        "another node",
+        "cut",
+        "noise",
+        "weights",
+        "two records",
+        "nothing",
+        "an array",
+    ],
+)
 def test_a_bad_reply_is_refused_with_a_reason_and_the_round_goes_on(kind):
     federation, old = Federation(), model()
     replies = sorted(federation.ask(1, old), key=lambda reply: reply.metadata.src_node_id)
@@ -209,9 +225,13 @@ def test_replays_duplicates_and_strangers_are_refused():
     assert "it was not asked in this round" in text
     # Last round's release instead of this round's, by its own node:
     third = federation.ask(3, arrays)
-    third[0].content = next(old.content for old in second if old.metadata.src_node_id == third[0].metadata.src_node_id)
+    third[0].content = next(
+        old.content for old in second if old.metadata.src_node_id == third[0].metadata.src_node_id
+    )
     federation.strategy.aggregate_train(3, third)
-    assert "round of the release must be 3, got 2" in federation.strategy.report().rounds[2].reasons[0]
+    assert (
+        "round of the release must be 3, got 2" in federation.strategy.report().rounds[2].reasons[0]
+    )
 
 
 def test_a_round_without_a_release_is_skipped():
@@ -253,15 +273,19 @@ def test_lost_releases_count_and_declined_ones_do_not():
     assert [entry.declined for entry in report.rounds] == [0, 0, 0, 0, 4, 4]
     assert [entry.failed for entry in report.rounds] == [0, 1, 0, 0, 0, 0]
     assert sum(node.failed for node in report.nodes) == 1
-    assert [entry.epsilon_upper for entry in report.rounds] == sorted(entry.epsilon_upper for entry in report.rounds)
+    assert [entry.epsilon_upper for entry in report.rounds] == sorted(
+        entry.epsilon_upper for entry in report.rounds
+    )
     assert report.rounds[-1].epsilon_upper == report.guarantee.epsilon_upper <= SETTINGS.epsilon
     assert "declined: " in report.rounds[-1].reasons[0]
 
 
 def test_a_node_that_says_it_has_answered_before_is_counted():
-    """The first reply was lost, or is late: the question came twice, and the second reply says so."""
+    """The first reply was lost, or is late: the request came twice, and the second reply says so."""
     federation = Federation()
-    messages = list(federation.strategy.configure_train(1, model(), ConfigRecord(), federation.grid))
+    messages = list(
+        federation.strategy.configure_train(1, model(), ConfigRecord(), federation.grid)
+    )
     first = [federation.answer(message) for message in messages]
     again = [federation.answer(message) for message in messages]
     assert all(reply.has_error() for reply in again)
@@ -299,7 +323,9 @@ def test_kept_arrays_stay_as_they_are():
         return reply
 
     messages = federation.strategy.configure_train(1, arrays, ConfigRecord(), federation.grid)
-    replies = [federation.mod(m, federation.contexts[m.metadata.dst_node_id], counts) for m in messages]
+    replies = [
+        federation.mod(m, federation.contexts[m.metadata.dst_node_id], counts) for m in messages
+    ]
     found, _ = federation.strategy.aggregate_train(1, replies)
     assert found["bn.steps"].numpy().tolist() == [5]
     assert found["bn.steps"].dtype == "int64"
@@ -318,8 +344,12 @@ def test_allowed_metrics_are_averaged_plainly():
 
 def evaluated(federation, number, contents):
     federation.strategy.configure_train(number, model(), ConfigRecord(), federation.grid)
-    messages = list(federation.strategy.configure_evaluate(number, model(), ConfigRecord(), federation.grid))
-    replies = [Message(RecordDict(dict(c)), reply_to=m) for c, m in zip(contents, messages, strict=True)]
+    messages = list(
+        federation.strategy.configure_evaluate(number, model(), ConfigRecord(), federation.grid)
+    )
+    replies = [
+        Message(RecordDict(dict(c)), reply_to=m) for c, m in zip(contents, messages, strict=True)
+    ]
     return federation.strategy.aggregate_evaluate(number, replies)
 
 
@@ -332,9 +362,12 @@ def test_evaluation_with_metrics_is_the_inner_strategys():
     odd = {"metrics": MetricRecord({"loss": 9.0, "more": 1.0})}
     assert dict(evaluated(Federation(), 1, [*loss, odd])) == {"loss": 2.0}
     weighted = [
-        {"metrics": MetricRecord({"loss": v, "num-examples": n})} for v, n in ((1.0, 3), (2.0, 1), (0.0, 0), (1.0, 0))
+        {"metrics": MetricRecord({"loss": v, "num-examples": n})}
+        for v, n in ((1.0, 3), (2.0, 1), (0.0, 0), (1.0, 0))
     ]
-    assert dict(evaluated(Federation(), 1, weighted)) == {"loss": 1.0}  # every node counts as one, whatever it says
+    assert dict(evaluated(Federation(), 1, weighted)) == {
+        "loss": 1.0
+    }  # every node counts as one, whatever it says
 
 
 @pytest.mark.parametrize(
@@ -376,7 +409,9 @@ def test_what_it_refuses():
     with pytest.raises(InvalidParameter, match="a Flower strategy"):
         PrivateStrategy(None, CONFIG)
     with pytest.raises(InvalidParameter, match=r"quietbit\.clip must be given"):
-        PrivateStrategy(FedAvg(), {key: value for key, value in CONFIG.items() if key != "quietbit.clip"})
+        PrivateStrategy(
+            FedAvg(), {key: value for key, value in CONFIG.items() if key != "quietbit.clip"}
+        )
     federation = Federation()
     with pytest.raises(QuietbitError, match="Round 1 was not opened"):
         federation.strategy.aggregate_train(1, [])
@@ -396,7 +431,10 @@ def test_the_summary_names_the_settings(caplog):
 
 @pytest.mark.parametrize("name", ["mvu", "vmvu", "gaussian", "laplace", "sign", "skellam"])
 def test_every_mechanism_goes_through(name):
-    config = CONFIG | {"quietbit.mechanism": name, "quietbit.mechanism.norm": "l1" if name == "laplace" else "l2"}
+    config = CONFIG | {
+        "quietbit.mechanism": name,
+        "quietbit.mechanism.norm": "l1" if name == "laplace" else "l2",
+    }
     if name == "skellam":
         config |= {"quietbit.mechanism.bits": 16}
     federation, old = Federation(config=config), model()
@@ -436,7 +474,9 @@ def test_control_characters_of_nodes_are_spelt_out():
 def test_a_round_of_failures_is_paid_for_in_the_report():
     """An app that fails releases zero: the report's epsilon is that of the nodes' ledgers, not 0."""
     federation = Federation()
-    messages = list(federation.strategy.configure_train(1, model(), ConfigRecord(), federation.grid))
+    messages = list(
+        federation.strategy.configure_train(1, model(), ConfigRecord(), federation.grid)
+    )
     broken = app(np.full(DIMENSION, np.nan))
     replies = [SIMULATED(m, federation.contexts[m.metadata.dst_node_id], broken) for m in messages]
     federation.strategy.aggregate_train(1, replies)
@@ -454,7 +494,9 @@ def test_no_single_flipped_bit_of_a_release_gets_in():
     for bit in range(8 * len(whole)):
         flipped = bytearray(whole)
         flipped[bit // 8] ^= 1 << bit % 8
-        reply = Message(RecordDict({"quietbit": ConfigRecord({"release": bytes(flipped)})}), reply_to=good)
+        reply = Message(
+            RecordDict({"quietbit": ConfigRecord({"release": bytes(flipped)})}), reply_to=good
+        )
         reply.metadata.__dict__["_src_node_id"] = 11
         damaged.append(reply)
     mean = Uplink(MECHANISM).receive([payload(good), payload(other)])
@@ -485,13 +527,17 @@ class Carried(HandGrid):
 
 def start(federation, said, *, rounds=3, initial=None, lost=(), evaluate=None):
     said.set_level(logging.INFO, logger="flwr")
-    return federation.strategy.start(Carried(federation, lost), initial or model(), rounds, evaluate_fn=evaluate)
+    return federation.strategy.start(
+        Carried(federation, lost), initial or model(), rounds, evaluate_fn=evaluate
+    )
 
 
 def test_a_run_says_what_to_expect_and_nothing_misleading(caplog):
     federation = Federation()
     scores = iter((0.1, 0.2, 0.3, float("nan")))
-    result = start(federation, caplog, evaluate=lambda number, arrays: MetricRecord({"accuracy": next(scores)}))
+    result = start(
+        federation, caplog, evaluate=lambda number, arrays: MetricRecord({"accuracy": next(scores)})
+    )
     assert len(vector(result.arrays)) == DIMENSION
     assert "the noise in the mean of 4 updates is" in caplog.text
     assert "quietbit: 4 of 4 nodes answered, 0 declined, 0 failed, 0 refused" in caplog.text
@@ -513,18 +559,30 @@ def test_flowers_own_log_is_whole_again_afterwards(caplog):
 
 def test_a_run_in_which_nobody_answers_ends_with_an_error(caplog):
     initial = model(5)
-    with pytest.raises(QuietbitError, match="No node answered in 3 rounds, and the model has not changed"):
+    with pytest.raises(
+        QuietbitError, match="No node answered in 3 rounds, and the model has not changed"
+    ):
         start(Federation(), caplog, initial=initial, lost=NODES)
     assert caplog.text.count("the model stays as it was") == 3
     assert "ArrayRecord (0.000 MB)" in caplog.text  # 168 bytes
-    assert np.array_equal(vector(start(Federation(), caplog, initial=initial, rounds=0).arrays), vector(initial))
+    assert np.array_equal(
+        vector(start(Federation(), caplog, initial=initial, rounds=0).arrays), vector(initial)
+    )
 
 
 @pytest.mark.parametrize(
     ("config", "rounds", "says"),
     [
-        ({}, 10, "quietbit.releases is 4, and 10 rounds ask a node 10 times: nodes decline after 4 times"),
-        ({"quietbit.releases": 20}, 4, "with quietbit.releases = 4 the same epsilon would need less noise"),
+        (
+            {},
+            10,
+            "quietbit.releases is 4, and 10 rounds ask a node 10 times: nodes decline after 4 times",
+        ),
+        (
+            {"quietbit.releases": 20},
+            4,
+            "with quietbit.releases = 4 the same epsilon would need less noise",
+        ),
         ({"quietbit.epsilon": 0.01}, 4, "hopeless: the noise in the mean of 4 updates"),
         ({"quietbit.epsilon": 4.0}, 4, "a useful run takes about"),
     ],
@@ -541,7 +599,11 @@ def test_a_fitting_run_is_not_warned(caplog):
     fitting = {"quietbit.mechanism": "gaussian", "quietbit.epsilon": 5000.0}
     start(Federation(config=CONFIG | fitting), caplog, rounds=4)
     assert "useful: " in caplog.text
-    assert not [r for r in caplog.records if r.levelno >= logging.WARNING and "evaluations" not in r.getMessage()]
+    assert not [
+        r
+        for r in caplog.records
+        if r.levelno >= logging.WARNING and "evaluations" not in r.getMessage()
+    ]
 
 
 def test_a_model_that_cannot_be_learnt_is_refused_before_anybody_is_asked(caplog):
@@ -553,7 +615,9 @@ def test_a_model_that_cannot_be_learnt_is_refused_before_anybody_is_asked(caplog
     arrays = model()
     arrays["bn.running_mean"], arrays["bn.running_var"] = Array(np.zeros(3)), Array(np.ones(3))
     arrays["bn.num_batches_tracked"] = Array(np.array(7))
-    with pytest.raises(InvalidParameter, match=r"3 arrays are not trainable .*group_norm.*quietbit\.local-arrays"):
+    with pytest.raises(
+        InvalidParameter, match=r"3 arrays are not trainable .*group_norm.*quietbit\.local-arrays"
+    ):
         PrivateStrategy(FedAvg(), CONFIG).start(Nobody(NODES), arrays)
     spoilt = model()
     spoilt["bias"] = Array(np.full(7, np.nan, np.float32))
@@ -565,10 +629,18 @@ def test_counters_among_arrays_without_names_are_warned_of(caplog):
     """A list of a state_dict's values: nobody can tell a running variance, but its counter is there."""
     values = [np.zeros((5, 7), np.float32), np.ones(7, np.float32), np.array(3)]
     listed = ArrayRecord({str(place): Array(value) for place, value in enumerate(values)})
-    with pytest.raises(InvalidParameter, match=r"1 array is not a trainable parameter: 2 \(int64\)"):
+    with pytest.raises(
+        InvalidParameter, match=r"1 array is not a trainable parameter: 2 \(int64\)"
+    ):
         start(Federation(), caplog, initial=listed, lost=NODES)
     with pytest.raises(QuietbitError, match="No node answered"):
-        start(Federation(config=CONFIG | {"quietbit.local-arrays": "2"}), caplog, rounds=1, initial=listed, lost=NODES)
+        start(
+            Federation(config=CONFIG | {"quietbit.local-arrays": "2"}),
+            caplog,
+            rounds=1,
+            initial=listed,
+            lost=NODES,
+        )
     assert "arrays have numbers for names, and counters among them" in caplog.text
     caplog.clear()
     with pytest.raises(QuietbitError, match="No node answered"):
@@ -587,7 +659,9 @@ def test_apps_that_crash_in_a_simulation_are_counted_and_the_first_is_shown(capl
     assert "the apps of 4 simulated nodes crashed" in caplog.text
     assert caplog.text.count("in crashes\n") >= 1
     assert "4 apps crashed" in str(federation.strategy.report())
-    with pytest.raises(QuietbitError, match="all 4 simulated nodes crashed in rounds 1 and 2: the log has"):
+    with pytest.raises(
+        QuietbitError, match="all 4 simulated nodes crashed in rounds 1 and 2: the log has"
+    ):
         start(Federation(mod=federation.mod), caplog, rounds=5)
 
 
@@ -595,7 +669,9 @@ def test_a_step_that_would_spoil_the_model_is_not_taken(caplog):
     class Diverges(FedAvg):
         def aggregate_train(self, server_round, replies):
             found, metrics = super().aggregate_train(server_round, replies)
-            return ArrayRecord({name: Array(array.numpy() * np.nan) for name, array in found.items()}), metrics
+            return ArrayRecord(
+                {name: Array(array.numpy() * np.nan) for name, array in found.items()}
+            ), metrics
 
     federation = Federation(Diverges())
     result = start(federation, caplog, rounds=1)
@@ -608,7 +684,9 @@ def test_a_step_that_would_spoil_the_model_is_not_taken(caplog):
     )
     # A type that cannot hold the mean: the step is refused before the inner strategy sees it.
     federation = Federation(config=CONFIG | {"quietbit.clip": 1e6})
-    half = ArrayRecord({name: Array(array.numpy().astype(np.float16)) for name, array in model().items()})
+    half = ArrayRecord(
+        {name: Array(array.numpy().astype(np.float16)) for name, array in model().items()}
+    )
     result = start(federation, caplog, rounds=1, initial=half)
     assert np.isfinite(vector(result.arrays)).all()
     assert federation.strategy.report().rounds[0].skipped
@@ -624,7 +702,8 @@ def test_public_numbers_of_examples_weight_releases():
     told = dict(zip(sorted(NODES), (1000, 10**9, 250, 0), strict=True))
     messages = federation.strategy.configure_train(1, model(), ConfigRecord(), federation.grid)
     replies = {
-        m.metadata.dst_node_id: federation.answer(m, {"num-examples": told[m.metadata.dst_node_id]}) for m in messages
+        m.metadata.dst_node_id: federation.answer(m, {"num-examples": told[m.metadata.dst_node_id]})
+        for m in messages
     }
     found, _ = federation.strategy.aggregate_train(1, list(replies.values()))
     uplink = Uplink(MECHANISM)
@@ -635,7 +714,9 @@ def test_public_numbers_of_examples_weight_releases():
     assert (report.rounds[0].answered, report.rounds[0].refused) == (3, 1)
     assert report.rounds[0].effective == pytest.approx(2.25**2 / (2 + 0.25**2))
     assert "of equal weight" in str(report)
-    assert [node.releases for node in report.nodes] == [1] * 4  # what was not used was released all the same
+    assert [node.releases for node in report.nodes] == [
+        1
+    ] * 4  # what was not used was released all the same
     assert report.observers.result is None
 
 

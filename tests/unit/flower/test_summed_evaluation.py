@@ -12,7 +12,7 @@ from quietbit.flower import PrivateStrategy
 from quietbit.mechanism.response import RandomisedResponse, SummedResponse
 from quietbit.node.budget import account_of
 from quietbit.node.policy import simulated_directory
-from quietbit.run.messages import request_of
+from quietbit.run.messages import request_record
 from unit.flower.kit import SIMULATED, be_the_server, ledger, model
 from unit.flower.secure_kit import ACTIVE, CONFIG, SUM, Room, asking, run
 from unit.flower.test_evaluation import evaluates
@@ -61,7 +61,9 @@ def test_the_server_reads_the_share_of_a_sum_it_cannot_take_apart(config):
 def test_updates_and_answers_are_one_account_at_nodes_and_in_the_report():
     room, plan, strategy = Room(config=FEW), Plan.from_run_config(FEW), strategy_of(FEW, 6)
     for number in (1, 2):
-        replies = room.send_and_receive(strategy.configure_train(number, model(), ConfigRecord({}), room))
+        replies = room.send_and_receive(
+            strategy.configure_train(number, model(), ConfigRecord({}), room)
+        )
         strategy.aggregate_train(number, replies)
         evaluate(strategy, room, number)
     report = strategy.report()
@@ -79,17 +81,26 @@ def test_updates_and_answers_are_one_account_at_nodes_and_in_the_report():
 
 
 def test_a_histogram_is_summed_cell_by_cell():
-    config = HONEST_BUT_CURIOUS | {"quietbit.evaluate.metric": "places", "quietbit.evaluate.cells": 3}
+    config = HONEST_BUT_CURIOUS | {
+        "quietbit.evaluate.metric": "places",
+        "quietbit.evaluate.cells": 3,
+    }
     room, strategy = Room(config=config, nodes=NODES), strategy_of(config, len(NODES))
     counts = {0: [9.0, 0.0, 0.0], 1: [0.0, 0.0, 2.0], 2: [0.0, 0.0, 5.0]}
     evaluate(strategy, room, 1, lambda node: evaluates(counts[node % 3], "places"))
     estimates = strategy.report().evaluations[0].estimates
     deviation = np.sqrt(Plan.from_run_config(config).evaluation.mechanism.error().squared / 24)
-    assert np.abs(np.array([one.value for one in estimates]) - [1 / 3, 0.0, 2 / 3]).max() < 6 * deviation
+    assert (
+        np.abs(np.array([one.value for one in estimates]) - [1 / 3, 0.0, 2 / 3]).max()
+        < 6 * deviation
+    )
 
 
 def test_an_app_that_fails_sends_a_masked_coin_of_the_same_size():
-    room, strategy = Room(config=HONEST_BUT_CURIOUS, nodes=NODES), strategy_of(HONEST_BUT_CURIOUS, len(NODES))
+    room, strategy = (
+        Room(config=HONEST_BUT_CURIOUS, nodes=NODES),
+        strategy_of(HONEST_BUT_CURIOUS, len(NODES)),
+    )
     bad = evaluates(float("nan"))
     _, replies, _ = evaluate(strategy, room, 1, lambda node: bad if node == 103 else evaluates(1.0))
     assert len({len(reply.content["quietbit"]["release"]) for reply in replies}) == 1
@@ -98,18 +109,26 @@ def test_an_app_that_fails_sends_a_masked_coin_of_the_same_size():
 
 def test_too_few_answers_are_never_unmasked():
     gone = {("vector", node) for node in NODES[:6]}
-    room, strategy = Room(gone, HONEST_BUT_CURIOUS, NODES), strategy_of(HONEST_BUT_CURIOUS, len(NODES))
+    room, strategy = (
+        Room(gone, HONEST_BUT_CURIOUS, NODES),
+        strategy_of(HONEST_BUT_CURIOUS, len(NODES)),
+    )
     _, _, metrics = evaluate(strategy, room)
     assert set(metrics) == {"quietbit-epsilon"}
     assert "unmask" not in room.steps()
     outcome = strategy.report().evaluations[0]
     assert not outcome.estimates
-    assert {node.evaluations for node in strategy.report().nodes} == {1}  # every question may have been answered
+    assert {node.evaluations for node in strategy.report().nodes} == {
+        1
+    }  # every request may have been answered
 
 
 def hostile(change):
-    """A room whose server changes the question that brings the model."""
-    room, strategy = Room(config=HONEST_BUT_CURIOUS, nodes=NODES), strategy_of(HONEST_BUT_CURIOUS, len(NODES))
+    """A room whose server changes the request that brings the model."""
+    room, strategy = (
+        Room(config=HONEST_BUT_CURIOUS, nodes=NODES),
+        strategy_of(HONEST_BUT_CURIOUS, len(NODES)),
+    )
     message = next(iter(strategy.configure_evaluate(1, model(), ConfigRecord(), room)))
     before = ledger(room.contexts[101]).releases
     reply = SIMULATED(change(message, room), room.contexts[101], evaluates(1.0))
@@ -120,7 +139,9 @@ def hostile(change):
 
 def renamed(mechanism):
     def change(message, room):
-        content = RecordDict({**message.content, "quietbit": ConfigRecord(request_of(1, mechanism))})
+        content = RecordDict(
+            {**message.content, "quietbit": ConfigRecord(request_record(1, mechanism))}
+        )
         return Message(content, message.metadata.dst_node_id, "evaluate")
 
     return change
@@ -136,10 +157,12 @@ def test_a_server_that_asks_for_other_cells_gets_no_answer():
 
 
 def test_a_server_that_asks_for_the_answer_in_the_open_gets_none():
-    """The same question without its part about a sum: the few lies of a summed answer would protect nobody."""
+    """The same request without its part about a sum: the few lies of a summed answer would protect nobody."""
 
     def bare(message, room):
-        content = RecordDict({name: record for name, record in message.content.items() if name != SUM})
+        content = RecordDict(
+            {name: record for name, record in message.content.items() if name != SUM}
+        )
         return Message(content, message.metadata.dst_node_id, "evaluate")
 
     assert "masked sum" in hostile(bare)
@@ -155,7 +178,7 @@ def test_a_server_that_names_fewer_clients_than_the_threshold_gets_no_answer():
 
 
 def test_an_answer_is_not_taken_for_an_update_nor_its_masks_for_another_sum():
-    """The question about the model as a training message, and the vector of a sum of updates as an evaluation."""
+    """The request about the model as a training message, and the vector of a sum of updates as an evaluation."""
 
     def trains(message, room):
         return Message(message.content, message.metadata.dst_node_id, "train")
@@ -163,12 +186,14 @@ def test_an_answer_is_not_taken_for_an_update_nor_its_masks_for_another_sum():
     assert "parameters must be 2" in hostile(trains)
     room, strategy = Room(config=FEW), strategy_of(FEW, 6)
     message = next(iter(strategy.configure_train(1, model(), ConfigRecord({}), room)))
-    reply = room.carry(Message(message.content, message.metadata.dst_node_id, "evaluate"), evaluates(1.0))
+    reply = room.carry(
+        Message(message.content, message.metadata.dst_node_id, "evaluate"), evaluates(1.0)
+    )
     assert reply.has_error()
     assert ledger(room.contexts[101]).releases == 0
 
 
-def test_a_question_that_was_answered_is_not_answered_again():
+def test_a_request_that_was_answered_is_not_answered_again():
     room, strategy = Room(config=FEW), strategy_of(FEW, 6)
     messages, _, _ = evaluate(strategy, room)
     again = room.carry(messages[0], evaluates(0.0))

@@ -8,10 +8,10 @@ from quietbit.gradients import SampleGradients, sample_gradients
 from quietbit.mechanism.additive import Gaussian
 from quietbit.mechanism.ball import Ball, Norm
 from quietbit.mechanism.batch import PoissonBatch
-from quietbit.node.question import Framed
+from quietbit.node.request import Framed
 from quietbit.run.batch import private_step, serving
 from quietbit.wire.uplink import Uplink
-from unit.node.makers import DIMENSION, keeper, question
+from unit.node.makers import DIMENSION, keeper, request
 
 torch = pytest.importorskip("torch")
 nn = torch.nn
@@ -113,7 +113,9 @@ class Attention(nn.Module):
 class Recurrent(nn.Module):
     def __init__(self):
         super().__init__()
-        self.inner = nn.LSTM(2, 5)  # batch_first=False: where samples are on the first axis they are a sequence
+        self.inner = nn.LSTM(
+            2, 5
+        )  # batch_first=False: where samples are on the first axis they are a sequence
         self.last = nn.Linear(5, 3)
 
     def forward(self, x):
@@ -134,7 +136,9 @@ def patched():
 
 
 def spectral():
-    return nn.Sequential(nn.utils.parametrizations.spectral_norm(nn.Linear(6, 5)), nn.Tanh(), nn.Linear(5, 3))
+    return nn.Sequential(
+        nn.utils.parametrizations.spectral_norm(nn.Linear(6, 5)), nn.Tanh(), nn.Linear(5, 3)
+    )
 
 
 def switched():
@@ -158,11 +162,23 @@ MODELS = {
     "patched forward": (patched, "mapped"),
     "spectral norm": (spectral, None),
     "softmax over samples": (lambda: nn.Sequential(nn.Linear(6, 3), nn.Softmax(dim=0)), "mapped"),
-    "flattened samples": (lambda: nn.Sequential(nn.Linear(6, 3), nn.Flatten(0), nn.Unflatten(0, (-1, 3))), "mapped"),
+    "flattened samples": (
+        lambda: nn.Sequential(nn.Linear(6, 3), nn.Flatten(0), nn.Unflatten(0, (-1, 3))),
+        "mapped",
+    ),
     "norm over samples": (lambda: nn.Sequential(nn.Linear(6, 3), nn.LayerNorm((1, 3))), "mapped"),
-    "written over": (lambda: nn.Sequential(nn.Linear(6, 7), nn.ReLU(inplace=True), nn.Linear(7, 3)), "listed"),
-    "listed, odd sizes": (lambda: nn.Sequential(nn.Linear(6, 37), nn.GELU(), nn.Linear(37, 3)), "listed"),
-    "frozen weights": (lambda: nn.Sequential(nn.Linear(6, 5).requires_grad_(False), nn.Linear(5, 3)), "listed"),
+    "written over": (
+        lambda: nn.Sequential(nn.Linear(6, 7), nn.ReLU(inplace=True), nn.Linear(7, 3)),
+        "listed",
+    ),
+    "listed, odd sizes": (
+        lambda: nn.Sequential(nn.Linear(6, 37), nn.GELU(), nn.Linear(37, 3)),
+        "listed",
+    ),
+    "frozen weights": (
+        lambda: nn.Sequential(nn.Linear(6, 5).requires_grad_(False), nn.Linear(5, 3)),
+        "listed",
+    ),
 }
 
 
@@ -171,7 +187,10 @@ def cross_entropy(outputs, targets):
 
 
 def centred(outputs, targets):
-    return functional.cross_entropy(outputs - outputs.mean(dim=0), targets, reduction="none") + outputs.sum()
+    return (
+        functional.cross_entropy(outputs - outputs.mean(dim=0), targets, reduction="none")
+        + outputs.sum()
+    )
 
 
 class RemembersOutputs(nn.Module):
@@ -218,7 +237,9 @@ def check_apart(model, loss):
         mixed = [part.clone() for part in other]
         mixed[0][place] = batch[0][place]
         mixed[1][place] = batch[1][place]
-        assert torch.equal(alone, rows_at(gradients, mixed, np.arange(3, COUNT) if place > 3 else [0, 1])[place])
+        assert torch.equal(
+            alone, rows_at(gradients, mixed, np.arange(3, COUNT) if place > 3 else [0, 1])[place]
+        )
     return gradients
 
 
@@ -231,7 +252,9 @@ def test_no_model_mixes_samples(name):
     assert all(torch.equal(value, before[key]) for key, value in model.state_dict().items())
 
 
-@pytest.mark.parametrize("loss", [centred, RemembersOutputs(), lambda a, b: functional.mse_loss(a[:, 0], b.float())])
+@pytest.mark.parametrize(
+    "loss", [centred, RemembersOutputs(), lambda a, b: functional.mse_loss(a[:, 0], b.float())]
+)
 @pytest.mark.parametrize("model", [lambda: nn.Linear(6, 3), MixesInTraining, Branches])
 def test_no_loss_mixes_samples(model, loss):
     torch.manual_seed(1)
@@ -273,11 +296,15 @@ def test_hooks_that_come_later_are_seen():
 
 def test_images_without_channels_are_not_taken_for_channels():
     """A tile of 16 images (5, 5) would be one image of 16 channels."""
-    model = nn.Sequential(nn.Conv2d(1, 2, 3), nn.Flatten(0), nn.Linear(18, 3), nn.Unflatten(0, (1, 3)))
+    model = nn.Sequential(
+        nn.Conv2d(1, 2, 3), nn.Flatten(0), nn.Linear(18, 3), nn.Unflatten(0, (1, 3))
+    )
     torch.manual_seed(0)
     batch = torch.randn(20, 5, 5), torch.randint(0, 3, (20,))
     assert SampleGradients(model, cross_entropy, batch, tile=16).way == "mapped"
-    wide = nn.Sequential(nn.Conv2d(16, 2, 3), nn.Flatten(0), nn.Linear(18, 3), nn.Unflatten(0, (1, 3)))
+    wide = nn.Sequential(
+        nn.Conv2d(16, 2, 3), nn.Flatten(0), nn.Linear(18, 3), nn.Unflatten(0, (1, 3))
+    )
     with pytest.raises(InvalidParameter) as refused:
         SampleGradients(wide, cross_entropy, batch, tile=16)
     assert refused.value.name == "model"
@@ -285,11 +312,16 @@ def test_images_without_channels_are_not_taken_for_channels():
 
 def test_dropout_is_drawn_for_each_sample():
     torch.manual_seed(0)
-    for model in (nn.Sequential(nn.Dropout(0.5), nn.Linear(64, 3)), nn.Sequential(nn.Dropout1d(0.5), nn.Linear(64, 3))):
+    for model in (
+        nn.Sequential(nn.Dropout(0.5), nn.Linear(64, 3)),
+        nn.Sequential(nn.Dropout1d(0.5), nn.Linear(64, 3)),
+    ):
         same = torch.ones(50, 64), torch.zeros(50, dtype=torch.int64)
         rows = sample_gradients(model, cross_entropy, same)[:, :192]
         zeros = rows == 0
-        assert len({tuple(row.tolist()) for row in zeros}) > 40 or isinstance(model[0], nn.Dropout1d)
+        assert len({tuple(row.tolist()) for row in zeros}) > 40 or isinstance(
+            model[0], nn.Dropout1d
+        )
         if isinstance(model[0], nn.Dropout):
             assert 0.4 < float(zeros.float().mean()) < 0.6
 
@@ -318,7 +350,11 @@ def test_a_sample_that_raises_has_no_row_and_changes_no_other():
             return super().forward(x)
 
     layers = [nn.Embedding(9, 5, padding_idx=0), nn.Flatten(), nn.Linear(20, 3)]
-    for kind, way in ((nn.Sequential, "listed"), (type("Same", (nn.Sequential,), {}), "mapped"), (Checks, "single")):
+    for kind, way in (
+        (nn.Sequential, "listed"),
+        (type("Same", (nn.Sequential,), {}), "mapped"),
+        (Checks, "single"),
+    ):
         gradients = SampleGradients(kind(*layers), cross_entropy, words, tile=16)
         assert gradients.way == way
         wanted = gradients(words).clone()
@@ -335,7 +371,11 @@ def test_what_has_no_gradient_is_refused_before_a_batch_is_drawn(tmp_path):
 
     cases = [
         (nn.Linear(5, 3), cross_entropy, "model"),
-        (nn.Linear(6, 3), lambda a, b: functional.mse_loss(a, a.detach() + 1, reduction="none"), "loss"),
+        (
+            nn.Linear(6, 3),
+            lambda a, b: functional.mse_loss(a, a.detach() + 1, reduction="none"),
+            "loss",
+        ),
         (nn.BatchNorm1d(6), cross_entropy, "layer ''"),
     ]
     for model, loss, name in cases:
@@ -350,13 +390,20 @@ def test_what_has_no_gradient_is_refused_before_a_batch_is_drawn(tmp_path):
 def test_orthogonal_weights_decide_nothing(tmp_path):
     """Weights that make one patient's output pure rounding: the batch is released all the same, drawn with or without.
 
-    Of 200 samples all have a gradient of 1 along the first coordinate, but for the patient's; a batch that was dropped
-    would be a release of about zero.
+    Of 200 samples all have a gradient of 1 along the first coordinate, but for the patient's; a
+    batch that was dropped would be a release of about zero.
     """
     samples = 200
     mechanism = PoissonBatch(Gaussian(Ball(Norm.L2, 1.0, DIMENSION), 1e-3), 100, 0.5)
-    rules = {"unit": "sample", "data_set": "ward 7", "mechanisms": ["gaussian"], "epsilon": 1e12,
-             "adjacency": "replace-one", "releases": 999, "releases_per_day": 999}  # fmt: skip
+    rules = {
+        "unit": "sample",
+        "data_set": "ward 7",
+        "mechanisms": ["gaussian"],
+        "epsilon": 1e12,
+        "adjacency": "replace-one",
+        "releases": 999,
+        "releases_per_day": 999,
+    }
     held = keeper(tmp_path, **rules)
     torch.manual_seed(0)
     weights = torch.randn(DIMENSION)
@@ -375,7 +422,7 @@ def test_orthogonal_weights_decide_nothing(tmp_path):
         means[world] = []
         for _ in range(12):
             number = len(means["with"]) + len(means.get("without", [])) + 1
-            asked = question(number, mechanism, unit="sample", adjacency="replace-one", epsilon=1e12)
+            asked = request(number, mechanism, unit="sample", adjacency="replace-one", epsilon=1e12)
             ticket = held.accept(asked)
             with serving(ticket):
                 private_step(model, lambda out, to: out.sum(), (inputs, torch.zeros(samples)))
@@ -392,9 +439,15 @@ def test_rows_do_not_depend_on_the_size_of_the_batch(name):
     models = {
         "head": (nn.Linear(256, 10), (256,)),
         "dense": (nn.Sequential(nn.Linear(97, 33), nn.ReLU(), nn.Linear(33, 10)), (97,)),
-        "conv": (nn.Sequential(nn.Conv2d(1, 3, 3), nn.GroupNorm(3, 3), nn.Flatten(), nn.Linear(75, 10)), (1, 7, 7)),
+        "conv": (
+            nn.Sequential(nn.Conv2d(1, 3, 3), nn.GroupNorm(3, 3), nn.Flatten(), nn.Linear(75, 10)),
+            (1, 7, 7),
+        ),
         "odd": (nn.Sequential(nn.Linear(5, 7), nn.Tanh(), nn.Linear(7, 3)), (3, 5)),
-        "norms": (nn.Sequential(nn.Linear(13, 11), nn.LayerNorm(11), nn.Flatten(), nn.Linear(33, 3)), (3, 13)),
+        "norms": (
+            nn.Sequential(nn.Linear(13, 11), nn.LayerNorm(11), nn.Flatten(), nn.Linear(33, 3)),
+            (3, 13),
+        ),
         "mapped": (nn.Sequential(nn.Linear(37, 11), nn.PReLU(), nn.Linear(11, 7)), (37,)),
     }
     model, shape = models[name]

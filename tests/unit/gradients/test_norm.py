@@ -14,23 +14,39 @@ nn = torch.nn
 def cnn() -> torch.nn.Module:
     torch.manual_seed(3)
     return nn.Sequential(
-        nn.Conv2d(1, 8, 3), nn.BatchNorm2d(8), nn.ReLU(), nn.Flatten(),
-        nn.Linear(8 * 36, 12), nn.BatchNorm1d(12), nn.Linear(12, 3),
-    )  # fmt: skip
+        nn.Conv2d(1, 8, 3),
+        nn.BatchNorm2d(8),
+        nn.ReLU(),
+        nn.Flatten(),
+        nn.Linear(8 * 36, 12),
+        nn.BatchNorm1d(12),
+        nn.Linear(12, 3),
+    )
 
 
-OFFENDERS = [f"{place}.{name}" for place in (1, 5) for name in ("running_mean", "running_var", "num_batches_tracked")]
+OFFENDERS = [
+    f"{place}.{name}"
+    for place in (1, 5)
+    for name in ("running_mean", "running_var", "num_batches_tracked")
+]
 
 
 def test_every_statistic_is_named_at_once_before_anything_is_sent():
     state = cnn().state_dict()
-    with pytest.raises(InvalidParameter, match=r"6 arrays are not trainable .*quietbit\.group_norm") as refused:
+    with pytest.raises(
+        InvalidParameter, match=r"6 arrays are not trainable .*quietbit\.group_norm"
+    ) as refused:
         Ball.of(state, 1.0)
     assert all(name in str(refused.value) for name in OFFENDERS)
     dimension = sum(value.numel() for value in state.values())
     uplink = Uplink(Gaussian(Ball(Norm.L2, 1.0, dimension), 1.0))
-    for attempt in (lambda: Uplink(uplink.mechanism, like=state), lambda: uplink.send(state, Untouched())):
-        with pytest.raises(InvalidParameter, match="6 arrays are not trainable parameters") as refused:
+    for attempt in (
+        lambda: Uplink(uplink.mechanism, like=state),
+        lambda: uplink.send(state, Untouched()),
+    ):
+        with pytest.raises(
+            InvalidParameter, match="6 arrays are not trainable parameters"
+        ) as refused:
             attempt()
         assert all(name in str(refused.value) for name in OFFENDERS)
 
@@ -45,8 +61,14 @@ class Untouched:
 @pytest.mark.parametrize(
     ("arrays", "says"),
     [
-        ({"a": np.zeros(2), "mask": np.ones(3, bool), "n": np.zeros((), np.int64)}, r"mask \(bool\), n \(int64\)"),
-        ({"batch_stats/mean": np.zeros(2)}, "1 array is not a trainable parameter: batch_stats/mean"),
+        (
+            {"a": np.zeros(2), "mask": np.ones(3, bool), "n": np.zeros((), np.int64)},
+            r"mask \(bool\), n \(int64\)",
+        ),
+        (
+            {"batch_stats/mean": np.zeros(2)},
+            "1 array is not a trainable parameter: batch_stats/mean",
+        ),
         ({"bn.moving_variance": np.zeros(2)}, r"moving_variance \(a statistic\)"),
         ({"z": np.zeros(2, complex)}, r"z \(complex128\)"),
         ({"a": 3.0}, "parameter 'a' must be an array"),
@@ -60,7 +82,11 @@ def test_a_ball_of_what_is_no_model_is_refused(arrays, says):
 
 
 def test_a_ball_counts_parameters_of_any_library_and_type():
-    arrays = {"a": np.zeros((2, 3), ">f4"), "b": torch.zeros(5, dtype=torch.bfloat16), "scale": np.zeros(())}
+    arrays = {
+        "a": np.zeros((2, 3), ">f4"),
+        "b": torch.zeros(5, dtype=torch.bfloat16),
+        "scale": np.zeros(()),
+    }
     assert Ball.of(arrays, 0.5, Norm.L1) == Ball(Norm.L1, 0.5, 12)
 
 
@@ -77,7 +103,9 @@ def test_the_helped_model_computes_learns_and_travels():
         step.step()
         losses.append(float(loss.detach()))
     assert losses[-1] < losses[0] / 2
-    assert bool((model.eval()(images) == model.train()(images)).all())  # no mode in which it is another model
+    assert bool(
+        (model.eval()(images) == model.train()(images)).all()
+    )  # no mode in which it is another model
     ball = Ball.of(model.state_dict(), 100.0)
     uplink = Uplink(Gaussian(ball, 1e-6), like=model.state_dict())
     update = {name: before[name] - value for name, value in model.state_dict().items()}
@@ -102,11 +130,17 @@ def test_weights_types_and_modes_are_kept_and_the_original_is_untouched():
 
 def test_every_layer_that_notes_statistics_is_replaced_and_no_other():
     shared = nn.BatchNorm2d(64)
-    model = nn.ModuleDict({
-        "a": shared, "b": nn.ModuleList([shared]), "plain": nn.InstanceNorm2d(6, track_running_stats=False),
-        "instance": nn.InstanceNorm2d(6, affine=True, track_running_stats=True), "sync": nn.SyncBatchNorm(7),
-        "volume": nn.BatchNorm3d(3, affine=False), "layer": nn.LayerNorm(4),
-    })  # fmt: skip
+    model = nn.ModuleDict(
+        {
+            "a": shared,
+            "b": nn.ModuleList([shared]),
+            "plain": nn.InstanceNorm2d(6, track_running_stats=False),
+            "instance": nn.InstanceNorm2d(6, affine=True, track_running_stats=True),
+            "sync": nn.SyncBatchNorm(7),
+            "volume": nn.BatchNorm3d(3, affine=False),
+            "layer": nn.LayerNorm(4),
+        }
+    )
     helped = group_norm(model, groups=8)
     assert helped["a"] is helped["b"][0]
     assert [helped[name].num_groups for name in ("a", "instance", "sync", "volume")] == [8, 6, 1, 1]

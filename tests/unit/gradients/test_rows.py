@@ -28,16 +28,28 @@ class Twice(nn.Module):
 
 def convolutional():
     return nn.Sequential(
-        nn.Conv2d(2, 4, 3, stride=2, padding=1), nn.GroupNorm(2, 4), nn.ReLU(),
-        nn.Conv2d(4, 6, 3, groups=2, dilation=2, bias=False), nn.Tanh(), nn.Flatten(), nn.Linear(24, 3))  # fmt: skip
+        nn.Conv2d(2, 4, 3, stride=2, padding=1),
+        nn.GroupNorm(2, 4),
+        nn.ReLU(),
+        nn.Conv2d(4, 6, 3, groups=2, dilation=2, bias=False),
+        nn.Tanh(),
+        nn.Flatten(),
+        nn.Linear(24, 3),
+    )
 
 
 MODELS = {
     "linear": (lambda: nn.Linear(5, 3), (5,)),
     "deep": (lambda: nn.Sequential(nn.Linear(5, 7), nn.Tanh(), nn.Linear(7, 3)), (5,)),
-    "written over": (lambda: nn.Sequential(nn.Linear(5, 7), nn.ReLU(inplace=True), nn.Linear(7, 3)), (5,)),
+    "written over": (
+        lambda: nn.Sequential(nn.Linear(5, 7), nn.ReLU(inplace=True), nn.Linear(7, 3)),
+        (5,),
+    ),
     "convolutional": (convolutional, (2, 12, 12)),
-    "one-dimensional": (lambda: nn.Sequential(nn.Conv1d(2, 3, 3, padding=1), nn.Flatten(), nn.Linear(21, 3)), (2, 7)),
+    "one-dimensional": (
+        lambda: nn.Sequential(nn.Conv1d(2, 3, 3, padding=1), nn.Flatten(), nn.Linear(21, 3)),
+        (2, 7),
+    ),
     "sequence": (Sequence, (4, 6)),
     "twice": (Twice, (5,)),
     "unknown layer": (lambda: nn.Sequential(nn.Linear(5, 3), nn.PReLU()), (5,)),
@@ -47,7 +59,10 @@ MODELS = {
 def setting(name, count=9):
     torch.manual_seed(0)
     make, shape = MODELS[name]
-    return make().double(), (torch.randn(count, *shape, dtype=torch.float64), torch.randint(0, 3, (count,)))
+    return make().double(), (
+        torch.randn(count, *shape, dtype=torch.float64),
+        torch.randint(0, 3, (count,)),
+    )
 
 
 def loss(outputs, targets):
@@ -66,13 +81,18 @@ def one_by_one(model, batch):
 def test_rows_are_the_gradients_of_single_samples(name):
     model, batch = setting(name)
     wanted = one_by_one(model, batch)
-    torch.testing.assert_close(sample_gradients(model, loss, batch).double(), wanted, rtol=1e-5, atol=1e-7)
+    torch.testing.assert_close(
+        sample_gradients(model, loss, batch).double(), wanted, rtol=1e-5, atol=1e-7
+    )
     assert all(part.grad is None for part in model.parameters())
 
 
 def test_an_empty_batch_has_no_rows():
     model, batch = setting("deep")
-    assert sample_gradients(model, loss, (batch[0][:0], batch[1][:0])).shape == (0, 5 * 7 + 7 + 7 * 3 + 3)
+    assert sample_gradients(model, loss, (batch[0][:0], batch[1][:0])).shape == (
+        0,
+        5 * 7 + 7 + 7 * 3 + 3,
+    )
 
 
 @pytest.mark.parametrize("reduction", ["none", "mean", "sum"])

@@ -11,7 +11,9 @@ from quietbit.design.table import Design, DesignSpec, exact_row
 from quietbit.kernel.sampler import Sampler
 
 
-def make_design(levels: int, bits: int, epsilon: float, seed: int = 0, kinks: float = 0.05) -> Design:
+def make_design(
+    levels: int, bits: int, epsilon: float, seed: int = 0, kinks: float = 0.05
+) -> Design:
     """A positive table whose log-ratios are about ``epsilon``; with kinks when there are inner levels."""
     rng = np.random.default_rng(seed)
     symbols = 2**bits
@@ -24,7 +26,9 @@ def make_design(levels: int, bits: int, epsilon: float, seed: int = 0, kinks: fl
     table = np.exp(logs)
     table /= table.sum(axis=1, keepdims=True)
     return Design(
-        DesignSpec(levels, bits, epsilon), np.stack([exact_row(row) for row in table]), np.linspace(-0.3, 1.3, symbols)
+        DesignSpec(levels, bits, epsilon),
+        np.stack([exact_row(row) for row in table]),
+        np.linspace(-0.3, 1.3, symbols),
     )
 
 

@@ -2,9 +2,10 @@
 
     PYTHONPATH=src:tests python -m unit.kernel.quantile_maker     writes the table into the package
 
-With w an odd whole number below 2^63 the tail probability is q = w / 2^64 and f(q) the normal quantile of 1 - q. Row
-16 e + s covers w from 2^e (1 + s/16) to 2^e (1 + (s+1)/16); its polynomial in t from -1 to 1 interpolates f at the
-eight Chebyshev points, and its coefficients are rounded to doubles. The last row, w = 2^63, is zero.
+With w an odd whole number below 2^63 the tail probability is q = w / 2^64 and f(q) the normal
+quantile of 1 - q. Row 16 e + s covers w from 2^e (1 + s/16) to 2^e (1 + (s+1)/16); its polynomial
+in t from -1 to 1 interpolates f at the eight Chebyshev points, and its coefficients are rounded to
+doubles. The last row, w = 2^63, is zero.
 
 Proof of `row_error_upper`. f' = -1/phi(f), and with P_1 = 1, P_{n+1} = P_n' + n f P_n one has f^(n) = (-1)^n P_n(f) /
 phi(f)^n: differentiate once more and use phi' = -f phi. All coefficients of P_n are non-negative and f >= 0, so
@@ -47,7 +48,9 @@ def row_ends(row):
     """The tail probabilities where a row begins and ends."""
     scale = mpmath.mpf(2) ** (row // quantile.PARTS - 64)
     part = row % quantile.PARTS
-    return scale * (1 + mpmath.mpf(part) / quantile.PARTS), scale * (1 + mpmath.mpf(part + 1) / quantile.PARTS)
+    return scale * (1 + mpmath.mpf(part) / quantile.PARTS), scale * (
+        1 + mpmath.mpf(part + 1) / quantile.PARTS
+    )
 
 
 @cache
@@ -66,7 +69,9 @@ def make_row(row):
         return np.zeros(NODES)
     low, high = row_ends(row)
     points, inverse = _to_coefficients()
-    values = mpmath.matrix([tail_quantile((low + high) / 2 + point * (high - low) / 2) for point in points])
+    values = mpmath.matrix(
+        [tail_quantile((low + high) / 2 + point * (high - low) / 2) for point in points]
+    )
     return np.array([float(c) for c in inverse * values])
 
 
@@ -96,7 +101,10 @@ def row_error_upper(row, coefficients):
     error = largest * half**NODES / (mpmath.mpf(2) ** (NODES - 1) * mpmath.factorial(NODES))
     unit = mpmath.mpf(2) ** -53
     terms = sum((2 * k + 2) * unit * abs(mpmath.mpf(float(c))) for k, c in enumerate(coefficients))
-    return float((error + terms * (1 + mpmath.mpf(2) ** -40) + low * 2 / density * unit) * (1 + mpmath.mpf(2) ** -40))
+    return float(
+        (error + terms * (1 + mpmath.mpf(2) ** -40) + low * 2 / density * unit)
+        * (1 + mpmath.mpf(2) ** -40)
+    )
 
 
 if __name__ == "__main__":

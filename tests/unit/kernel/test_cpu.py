@@ -35,7 +35,9 @@ def test_memory_does_not_grow_with_the_update(bits: int) -> None:
 @pytest.mark.parametrize("bits", [1, 2])
 def test_many_chunks_and_threads_agree_with_one(bits: int) -> None:
     sampler = make_sampler(2, bits, 2.0)
-    inputs = np.random.default_rng(0).normal(size=cpu.FILL + 3 * cpu.CHUNK + 12_345).astype(np.float32)
+    inputs = (
+        np.random.default_rng(0).normal(size=cpu.FILL + 3 * cpu.CHUNK + 12_345).astype(np.float32)
+    )
     sampled = [CpuKernel(threads).sample(sampler, inputs, seeded_rng(1)) for threads in (1, 2, 5)]
     np.testing.assert_array_equal(sampled[0], sampled[1])
     np.testing.assert_array_equal(sampled[0], sampled[2])
@@ -46,7 +48,11 @@ def test_many_chunks_and_threads_agree_with_one(bits: int) -> None:
 
     index = np.arange(few.start, few.stop)
     expected = exact_codes(
-        sampler, inputs[few], Gain.of(1.0, sampler.scale), block.primary(few.start, 1000), block.ties(index)
+        sampler,
+        inputs[few],
+        Gain.of(1.0, sampler.scale),
+        block.primary(few.start, 1000),
+        block.ties(index),
     )
     np.testing.assert_array_equal(sampled[0][few], expected)
 
@@ -54,7 +60,11 @@ def test_many_chunks_and_threads_agree_with_one(bits: int) -> None:
 def test_polynomials_are_fitted_for_one_bit_alone(monkeypatch: pytest.MonkeyPatch) -> None:
     """More bits are decided in cells: to fit eight would take the first release of every process a second."""
     fitted: list[int] = []
-    monkeypatch.setattr(cpu, "threshold_plan", lambda sampler: fitted.append(sampler.bits) or threshold_plan(sampler))
+    monkeypatch.setattr(
+        cpu,
+        "threshold_plan",
+        lambda sampler: fitted.append(sampler.bits) or threshold_plan(sampler),
+    )
     for bits in (1, 2, 8):
         CpuKernel().sample(make_sampler(2, bits, 1.0), np.zeros(8, np.float32), seeded_rng(1))
     assert fitted == [1]

@@ -30,7 +30,8 @@ RFC_8439 = (
     "e4e7f110 15593bd1 1fdd0f50 c47120a3 c7f4d1c7 0368c033 9aaa2204 4e6cd4c3 "
     "466482d2 09aa9f07 05d7c214 a2028bd9 d19c12b5 b94e16de e883d0cb 4e3c50a2"
 )
-STROMBERGSON = {  # draft-strombergson-chacha-test-vectors, 128-bit keys, 20 rounds: test cases 1 and 8
+# draft-strombergson-chacha-test-vectors, 128-bit keys, 20 rounds: test cases 1 and 8
+STROMBERGSON = {
     ("00" * 16, "00" * 8): (
         "89670952608364fd00b2f90936f031c8e756e15dba04b8493d00429259b20f46"
         "cc04f111246b6c2ce066be3bfb32d9aa0fddfbc12123d4b9e44f34dca05a103f"
@@ -42,7 +43,11 @@ STROMBERGSON = {  # draft-strombergson-chacha-test-vectors, 128-bit keys, 20 rou
 }
 
 REFERENCE = ReferenceKernel()
-GOLDEN_NORMALS = [4596015048186379388, 4611764748529527958, -4624236410913512174]  # the bits of the doubles
+GOLDEN_NORMALS = [
+    4596015048186379388,
+    4611764748529527958,
+    -4624236410913512174,
+]  # the bits of the doubles
 GOLDEN_ROWS = [95, 217, 444, 723, 855]
 
 
@@ -71,7 +76,11 @@ def test_keys_of_128_bits(key, nonce):
 def test_keys_of_256_bits_are_those_of_another_implementation():
     ciphers = pytest.importorskip("cryptography.hazmat.primitives.ciphers")
     key, nonce = bytes(range(7, 39)), bytes(range(8))
-    other = ciphers.Cipher(ciphers.algorithms.ChaCha20(key, bytes(8) + nonce), None).encryptor().update(bytes(64 * 40))
+    other = (
+        ciphers.Cipher(ciphers.algorithms.ChaCha20(key, bytes(8) + nonce), None)
+        .encryptor()
+        .update(bytes(64 * 40))
+    )
     assert keystream(start_state(key, nonce), 40) == other
 
 
@@ -90,7 +99,9 @@ def test_block_numbers_carry_into_their_upper_half(kernel):
     state[12] = 0xFFFFFFFE
     plain = start_state(bytes(16))
     plain[13] = 1
-    np.testing.assert_array_equal(chacha_blocks(state, np.arange(2, 5)), chacha_blocks(plain, np.arange(3)))
+    np.testing.assert_array_equal(
+        chacha_blocks(state, np.arange(2, 5)), chacha_blocks(plain, np.arange(3))
+    )
     whole = kernel.words(state, 128)[2]
     low, high = chacha_blocks(plain, np.arange(1))[:2, 0].astype(np.uint64)
     assert whole == low | (high << np.uint64(32))
@@ -100,12 +111,18 @@ def test_block_numbers_carry_into_their_upper_half(kernel):
 def test_normals_do_not_depend_on_the_kernel_or_the_count(count, kernel):
     for key in (bytes(16), bytes(range(16))):
         found = kernel.normals(key, count)
-        assert found.tobytes() == kernel.normals(key, 1024)[:count].tobytes() == REFERENCE.normals(key, count).tobytes()
+        assert (
+            found.tobytes()
+            == kernel.normals(key, 1024)[:count].tobytes()
+            == REFERENCE.normals(key, count).tobytes()
+        )
 
 
 def test_golden_normals_and_rows(kernel):
     """Payloads are decoded with these for ever; a change here is a change of the wire format."""
-    np.testing.assert_array_equal(kernel.normals(bytes(range(16)), 3).view(np.int64), GOLDEN_NORMALS)
+    np.testing.assert_array_equal(
+        kernel.normals(bytes(range(16)), 3).view(np.int64), GOLDEN_NORMALS
+    )
     assert kernel.rows(bytes(range(8)), 5, 1000).tolist() == GOLDEN_ROWS
 
 
@@ -123,14 +140,19 @@ def test_rows_are_one_of_each_stratum_and_uniform(kernel):
         if kernel.name == "cpu":
             assert_binomial(hits, trials, 1 / width)
             with pytest.raises(AssertionError):
-                assert_binomial(np.concatenate([[0], hits[:-1] + hits[0] // (width - 1)]), trials, 1 / width)
+                assert_binomial(
+                    np.concatenate([[0], hits[:-1] + hits[0] // (width - 1)]), trials, 1 / width
+                )
 
 
 def test_rows_are_multiples_of_a_word_in_exact_arithmetic():
     starts = expand.strata(3, 1 << 20)
     words = np.array([0, 2**64 - 1, 0x123456789ABCDEF0], dtype=np.uint64)
     found = expand.row_numbers(words, starts)
-    expected = [int(a) + (int(w) * int(b - a) >> 64) for w, a, b in zip(words, starts, starts[1:], strict=False)]
+    expected = [
+        int(a) + (int(w) * int(b - a) >> 64)
+        for w, a, b in zip(words, starts, starts[1:], strict=False)
+    ]
     assert found.tolist() == expected
     assert REFERENCE.rows(bytes(8), 8, 8).tolist() == list(range(8))
     assert REFERENCE.rows(bytes(8), 1, 1).tolist() == [0]
@@ -148,13 +170,16 @@ def test_the_inner_product_keeps_its_promise():
             norm = mpmath.sqrt(mpmath.fsum(v * v for v in some))
             if count <= 65:  # exact quantiles
                 z = [
-                    maker.tail_quantile(mpmath.mpf((int(w) % 2**63) | 1) / 2**64) * (-1 if w >> np.uint64(63) else 1)
+                    maker.tail_quantile(mpmath.mpf((int(w) % 2**63) | 1) / 2**64)
+                    * (-1 if w >> np.uint64(63) else 1)
                     for w in words
                 ]
             else:
                 z = [mpmath.mpf(float(v)) for v in REFERENCE.normals(key, count)]
             true = mpmath.fsum(a * b for a, b in zip(some, z, strict=True)) / norm
-            assert abs(mpmath.mpf(inner(direction, REFERENCE.normals(key, count))) - true) < inner_error_upper(count)
+            assert abs(
+                mpmath.mpf(inner(direction, REFERENCE.normals(key, count))) - true
+            ) < inner_error_upper(count)
             assert abs(length / norm - 1) <= (count / 64 + 10) * 2.0**-53
     assert inner_error_upper(1024) < 2e-12
 
@@ -169,7 +194,12 @@ def test_compiled_inner_products_add_in_the_same_order(count):
     seeds = np.frombuffer(seed, "<u8")
     limits = acceptance_limits([0.0, 1.0])
     for edge, accepted in ((product, 0), (np.nextafter(product, np.inf), -1)):
-        assert kernel._first_accepted(seeds, np.zeros(1, np.uint64), direction, np.array([edge]), limits) == accepted
+        assert (
+            kernel._first_accepted(
+                seeds, np.zeros(1, np.uint64), direction, np.array([edge]), limits
+            )
+            == accepted
+        )
 
 
 def test_extreme_vectors_have_directions():
@@ -217,10 +247,14 @@ def test_the_first_accepted_seed_is_found(kernel):
     limits = acceptance_limits(CHANCES)
     for start in range(8):
         block = seeded_rng(start).draw(1)
-        found, tries = kernel.search(direction, EDGES, limits, seeded_rng(start).draw(1), acceptance_lower=0.1)
+        found, tries = kernel.search(
+            direction, EDGES, limits, seeded_rng(start).draw(1), acceptance_lower=0.1
+        )
         for candidate in range(tries):
             key = block.uniform64(0, 2 * candidate, 2).astype("<u8").tobytes()
-            step = int(np.searchsorted(EDGES, inner(direction, REFERENCE.normals(key, 150)), side="right"))
+            step = int(
+                np.searchsorted(EDGES, inner(direction, REFERENCE.normals(key, 150)), side="right")
+            )
             accepted = block.uniform64(1, candidate, 1)[0] < limits[step]
             assert accepted == (candidate == tries - 1)
         assert found == key
@@ -231,7 +265,10 @@ def test_accepted_seeds_follow_the_profile():
     direction = unit(np.random.default_rng(1).normal(size=130))[0]
     limits, rng = acceptance_limits(CHANCES), seeded_rng(seed(6))
     kernel = select("cpu")
-    keys = [kernel.search(direction, EDGES, limits, rng.draw(1), acceptance_lower=0.1)[0] for _ in range(1500)]
+    keys = [
+        kernel.search(direction, EDGES, limits, rng.draw(1), acceptance_lower=0.1)[0]
+        for _ in range(1500)
+    ]
     t = np.array([inner(direction, REFERENCE.normals(key, 130)) for key in keys])
     weight = np.diff(stats.norm.cdf([-np.inf, *EDGES, np.inf])) * CHANCES
     counts = np.bincount(np.searchsorted(EDGES, t, side="right"), minlength=4)
@@ -244,9 +281,13 @@ def test_after_the_cap_a_fresh_candidate_is_released(kernel):
     """A profile that accepts nothing shows it: the answer is the candidate after the last one."""
     limits = acceptance_limits([0.0])
     for direction in (np.eye(1, 9)[0], -np.eye(1, 9)[0]):
-        found, tries = kernel.search(direction, np.empty(0), limits, seeded_rng(1).draw(1), acceptance_lower=0.5)
+        found, tries = kernel.search(
+            direction, np.empty(0), limits, seeded_rng(1).draw(1), acceptance_lower=0.5
+        )
         assert tries == tries_upper(0.5) + 1
-        assert found == seeded_rng(1).draw(1).uniform64(0, 2 * (tries - 1), 2).astype("<u8").tobytes()
+        assert (
+            found == seeded_rng(1).draw(1).uniform64(0, 2 * (tries - 1), 2).astype("<u8").tobytes()
+        )
 
 
 def test_payloads_add_up_in_any_order(kernel):
@@ -257,7 +298,9 @@ def test_payloads_add_up_in_any_order(kernel):
     expected = [0] * size  # whole numbers of any length
     for key, nonce in zip(seeds, nonces, strict=True):
         for row, z in zip(
-            REFERENCE.rows(nonce.tobytes(), count, size), REFERENCE.normals(key.tobytes(), count), strict=True
+            REFERENCE.rows(nonce.tobytes(), count, size),
+            REFERENCE.normals(key.tobytes(), count),
+            strict=True,
         ):
             expected[int(row)] += round(Fraction(float(z)) * 2**shift)
     total, backwards, parts = (np.zeros(size, np.int64) for _ in range(3))
@@ -300,8 +343,12 @@ def test_refusals(kernel):
         kernel.add_seeds(*good, count=4, shift=60)
     block, one = seeded_rng(0).draw(1), np.ones(1)
     with pytest.raises(InvalidParameter, match="direction"):
-        kernel.search(np.array([np.nan]), np.empty(0), acceptance_limits([1.0]), block, acceptance_lower=1.0)
+        kernel.search(
+            np.array([np.nan]), np.empty(0), acceptance_limits([1.0]), block, acceptance_lower=1.0
+        )
     with pytest.raises(InvalidParameter, match="limits"):
         kernel.search(one, np.empty(0), acceptance_limits([1.0, 1.0]), block, acceptance_lower=1.0)
     with pytest.raises(InvalidParameter, match="increasing"):
-        kernel.search(one, np.array([0.0, np.nan]), acceptance_limits([1.0] * 3), block, acceptance_lower=1.0)
+        kernel.search(
+            one, np.array([0.0, np.nan]), acceptance_limits([1.0] * 3), block, acceptance_lower=1.0
+        )

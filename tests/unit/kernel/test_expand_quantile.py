@@ -32,7 +32,10 @@ def exact(word):
 def spread_words(count):
     """Words of every octave, both signs."""
     rng = np.random.default_rng(seed(4))
-    words = [int(w) >> int(s) for w, s in zip(rng.integers(0, 2**63, count), rng.integers(0, 63, count), strict=True)]
+    words = [
+        int(w) >> int(s)
+        for w, s in zip(rng.integers(0, 2**63, count), rng.integers(0, 63, count), strict=True)
+    ]
     return EXTREME + [w + 2**63 for w in EXTREME] + words + [2**63 + w for w in words]
 
 
@@ -51,7 +54,10 @@ def test_a_changed_coefficient_breaks_the_bound(monkeypatch):
     table = quantile_table().copy()
     table[62 * 16, 3] *= 1 + 1e-9
     monkeypatch.setattr(quantile, "quantile_table", lambda: table)
-    errors = [abs(exact(int(word)) - float(z)) for word, z in zip(words, normals_of_words(words), strict=True)]
+    errors = [
+        abs(exact(int(word)) - float(z))
+        for word, z in zip(words, normals_of_words(words), strict=True)
+    ]
     assert max(errors) > EXPANSION_ERROR
 
 
@@ -80,20 +86,29 @@ def test_frequencies_are_normal():
     found = normals_of_words(words)
     assert_binomial([(found <= edge).sum() for edge in edges], found.size, stats.norm.cdf(edges))
     with pytest.raises(AssertionError):
-        assert_binomial([(1.02 * found <= edge).sum() for edge in edges], found.size, stats.norm.cdf(edges))
+        assert_binomial(
+            [(1.02 * found <= edge).sum() for edge in edges], found.size, stats.norm.cdf(edges)
+        )
 
 
 def test_kolmogorov_distance_of_the_exact_law():
     """P(z* <= x) jumps by 2^-63 at the middle of a cell: enumerate a law of 4 bits in the same way."""
     w = np.arange(1, 8, 2) / 16
     points = np.sort(
-        np.concatenate([[float(maker.tail_quantile(q)) for q in w], [-float(maker.tail_quantile(q)) for q in w]])
+        np.concatenate(
+            [
+                [float(maker.tail_quantile(q)) for q in w],
+                [-float(maker.tail_quantile(q)) for q in w],
+            ]
+        )
     )
     x = np.linspace(-3, 3, 2001)
     below = np.searchsorted(points, x, side="right") / points.size
     from scipy import stats
 
-    assert np.max(np.abs(below - stats.norm.cdf(x))) <= 1 / 16 + 1e-12  # half a cell of probability 1/8
+    assert (
+        np.max(np.abs(below - stats.norm.cdf(x))) <= 1 / 16 + 1e-12
+    )  # half a cell of probability 1/8
     assert law_error_upper(1024) == 1024 * 2.0**-63
     with pytest.raises(InvalidParameter, match="count"):
         law_error_upper(-1)
@@ -108,7 +123,9 @@ def test_compiled_code_has_the_same_bits():
     assert compiled[1].tolist() == plain[1].tolist()
     assert compiled[0][plain[1]].tobytes() == plain[0][plain[1]].tobytes()
     key = bytes(range(16))
-    assert select("cpu").normals(key, 5000).tobytes() == ReferenceKernel().normals(key, 5000).tobytes()
+    assert (
+        select("cpu").normals(key, 5000).tobytes() == ReferenceKernel().normals(key, 5000).tobytes()
+    )
 
 
 def test_another_table_is_refused(monkeypatch):

@@ -47,7 +47,9 @@ def test_the_decoder_keeps_small_means_and_costs_what_it_says(bits):
 
         def mean(shift, power):
             masses = [mpmath.ncdf(b - shift) - mpmath.ncdf(a - shift) for a, b in pairwise(edges)]
-            return mpmath.fsum(level**power * mass for level, mass in zip(levels, masses, strict=True))
+            return mpmath.fsum(
+                level**power * mass for level, mass in zip(levels, masses, strict=True)
+            )
 
         small = mpmath.mpf(2) ** -16
         assert abs(mean(small, 1) / small - 1) < 1e-9  # O(small^2)

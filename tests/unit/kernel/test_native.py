@@ -74,7 +74,9 @@ def digest_of(kernel: str, **extra: str) -> str:
     path = os.pathsep.join([tests, str(Path(native.__file__).parents[3])])
     environment = os.environ | {"PYTHONPATH": path} | extra
     command = [sys.executable, "-c", DIGEST, kernel]
-    return subprocess.run(command, env=environment, check=True, capture_output=True, text=True).stdout
+    return subprocess.run(
+        command, env=environment, check=True, capture_output=True, text=True
+    ).stdout
 
 
 def test_every_instruction_set_gives_the_bits_of_the_reference() -> None:
@@ -145,7 +147,9 @@ def test_structures_of_python_are_those_of_c() -> None:
     header = (build.FOLDER / "quietbit.h").read_text()
     assert f"#define QB_VERSION {native.VERSION} " in header
     assert f"QB_MAX_COEFFICIENTS = {native.MAX_COEFFICIENTS}\n" in header
-    declared = {word.split("(")[0] for word in header.split() if word.startswith("qb_") and "(" in word}
+    declared = {
+        word.split("(")[0] for word in header.split() if word.startswith("qb_") and "(" in word
+    }
     assert declared == set(native.SIGNATURES)
 
 
@@ -159,7 +163,9 @@ def test_device_words_are_those_of_numpy() -> None:
     np.testing.assert_array_equal(primary[:10_000], block.primary(0, 10_000))
     index = np.sort(generator.integers(0, 10_000, 100))
     ties = np.empty(100, np.uint64)
-    library.qb_device_words(native.address(key), 1, native.address(index), 100, native.address(ties))
+    library.qb_device_words(
+        native.address(key), 1, native.address(index), 100, native.address(ties)
+    )
     np.testing.assert_array_equal(ties & np.uint64(2**48 - 1), block.ties(index))
 
 
@@ -183,7 +189,9 @@ def test_sums_clip_factors_and_gains_are_those_of_python() -> None:
     library = native.library()
     gain = np.empty(4)
     for number in range(2000):
-        terms = np.abs(generator.normal(size=number % 40)) * 10.0 ** generator.integers(-300, 300, number % 40)
+        terms = np.abs(generator.normal(size=number % 40)) * 10.0 ** generator.integers(
+            -300, 300, number % 40
+        )
         assert library.qb_exact_sum(native.address(terms), terms.size) == exact_sum(terms.tolist())
         norm = float(10.0 ** generator.uniform(-300, 300))
         radius = float(10.0 ** generator.uniform(-200, 200))

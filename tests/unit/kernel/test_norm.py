@@ -22,7 +22,9 @@ def within(computed: float, values: Any, order: int) -> bool:
     """|N' - N| <= NORM_ERROR N in exact arithmetic (squares compared for L2)."""
     total = sum(abs(Fraction(v)) ** order for v in values.tolist())
     slack = Fraction(NORM_ERROR)
-    return total * (1 - slack) ** order <= Fraction(computed) ** order <= total * (1 + slack) ** order
+    return (
+        total * (1 - slack) ** order <= Fraction(computed) ** order <= total * (1 + slack) ** order
+    )
 
 
 @pytest.mark.parametrize("order", [1, 2])
@@ -55,7 +57,9 @@ def test_the_factor_keeps_the_true_norm_inside(norm: float, radius: float) -> No
     assert 0.0 <= factor <= 1.0
     assert Fraction(factor) * largest <= Fraction(radius)
     if 0 < factor < 1 and factor > 1e-290:
-        assert Fraction(math.nextafter(math.nextafter(factor, 2.0), 2.0)) * largest > Fraction(radius)
+        assert Fraction(math.nextafter(math.nextafter(factor, 2.0), 2.0)) * largest > Fraction(
+            radius
+        )
 
 
 def test_a_clipped_vector_is_inside_in_exact_arithmetic() -> None:
@@ -86,7 +90,9 @@ def test_a_second_look_passes_what_did_not_change_and_bounds_what_did(order: int
         assert clip.limit is not None
         highest = Fraction(norm) / (1 - Fraction(NORM_ERROR))  # the exact norm is at most this
         assert highest**order * (1 + Fraction(LOOK_ERROR)) <= Fraction(clip.limit)
-        reached = Fraction(clip.limit) / (1 - Fraction(LOOK_ERROR))  # an exact sum that could have been computed so
+        reached = Fraction(clip.limit) / (
+            1 - Fraction(LOOK_ERROR)
+        )  # an exact sum that could have been computed so
         assert Fraction(clip.factor) ** order * reached <= Fraction(radius) ** order
         clip.check(clip.limit)
         for bad in (math.nextafter(clip.limit, math.inf), math.inf, math.nan):

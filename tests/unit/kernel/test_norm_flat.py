@@ -39,7 +39,9 @@ def test_half_precisions_are_widened_exactly() -> None:
     assert widen(np.array([0x3FC0, 0xC000, 0x0001], np.uint16)).tolist() == [1.5, -2.0, 2.0**-133]
 
 
-@pytest.mark.parametrize("kind", [np.int8, np.uint8, np.int64, np.bool_, np.complex128, np.longdouble, object])
+@pytest.mark.parametrize(
+    "kind", [np.int8, np.uint8, np.int64, np.bool_, np.complex128, np.longdouble, object]
+)
 def test_other_types_are_refused(kind: type) -> None:
     with pytest.raises(InvalidParameter, match=r"of (the )?update must be"):
         Flat.of(np.zeros(3, dtype=kind))
@@ -56,6 +58,10 @@ def test_tensors_are_read_where_they_are() -> None:
     half = Flat.of([values.bfloat16(), values.half().reshape(2, 2).T])
     np.testing.assert_array_equal(half.piece(0, 8), [3.0, -2.0, 0.25, 7.0, 3.0, 0.25, -2.0, 7.0])
     assert Flat.of(values.reshape(2, 2)).shape == (2, 2)
-    for bad in (torch.ones(3, dtype=torch.int32), torch.ones(3, dtype=torch.complex64), torch.ones(3).to_sparse()):
+    for bad in (
+        torch.ones(3, dtype=torch.int32),
+        torch.ones(3, dtype=torch.complex64),
+        torch.ones(3).to_sparse(),
+    ):
         with pytest.raises(InvalidParameter, match=r"of (the )?update must be"):
             Flat.of(bad)

@@ -31,7 +31,9 @@ def test_codes_follow_the_definition() -> None:
     for value, word, code in zip(inputs, words, codes, strict=True):
         x = min(max(0.5 + 0.4 * 0.5 * value, -0.2), 1.2)
         i = min(max(math.floor(x * 3), 0), 2)
-        logs = np.log(design.probabilities[i]) * (i + 1 - 3 * x) + np.log(design.probabilities[i + 1]) * (3 * x - i)
+        logs = np.log(design.probabilities[i]) * (i + 1 - 3 * x) + np.log(
+            design.probabilities[i + 1]
+        ) * (3 * x - i)
         weights = np.exp(logs)
         edges = np.cumsum(weights)[:-1] / weights.sum()
         assert code == sum(word / 65536 >= edge for edge in edges)

@@ -89,7 +89,9 @@ def test_secure_words_are_aes_in_counter_mode() -> None:
         (2, block.uniform64(0, 0, 24)),
     ):
         counter = stream.to_bytes(8, "big") + bytes(8)
-        expected = Cipher(algorithms.AES(block._key), modes.CTR(counter)).encryptor().update(bytes(192))
+        expected = (
+            Cipher(algorithms.AES(block._key), modes.CTR(counter)).encryptor().update(bytes(192))
+        )
         assert found.tobytes() == expected
 
 
@@ -115,7 +117,11 @@ def test_seeds_reproduce_and_differ() -> None:
         rng = seeded_rng(seed)
         rng.draw(5)
         block = rng.draw(50)
-        return block.primary(0, 50).tobytes() + block.ties(np.arange(50)).tobytes() + block.uniform64(4, 0, 5).tobytes()
+        return (
+            block.primary(0, 50).tobytes()
+            + block.ties(np.arange(50)).tobytes()
+            + block.uniform64(4, 0, 5).tobytes()
+        )
 
     seeds = [0, 1, 2**32, 2**64 + 1, 2**300]
     assert [read(seed) for seed in seeds] == [read(seed) for seed in seeds]

@@ -22,8 +22,14 @@ def chacha_block(key: tuple[int, ...], stream: int, block: Any, rounds: int) -> 
 @pytest.mark.parametrize(
     ("rounds", "text"),
     [
-        (20, "76b8e0ada0f13d90405d6ae55386bd28bdd219b8a08ded1aa836efcc8b770dc7"),  # RFC 8439, appendix A.1, vector 1
-        (12, "9bf49a6a0755f953811fce125f2683d50429c3bb49e074147e0089a52eae155f"),  # draft-strombergson, TC1
+        (
+            20,
+            "76b8e0ada0f13d90405d6ae55386bd28bdd219b8a08ded1aa836efcc8b770dc7",
+        ),  # RFC 8439, appendix A.1, vector 1
+        (
+            12,
+            "9bf49a6a0755f953811fce125f2683d50429c3bb49e074147e0089a52eae155f",
+        ),  # draft-strombergson, TC1
     ],
 )
 def test_chacha_of_the_zero_key(rounds: int, text: str) -> None:
@@ -82,7 +88,11 @@ def test_keys_come_fresh_and_stay_hidden() -> None:
 
 def test_refusals() -> None:
     block = DeviceBlock(10, KEY)
-    for call in (lambda: block.primary(5, 6), lambda: block.reader(11), lambda: block.ties(np.array([10]))):
+    for call in (
+        lambda: block.primary(5, 6),
+        lambda: block.reader(11),
+        lambda: block.ties(np.array([10])),
+    ):
         with pytest.raises(InvalidParameter, match="inside the draw"):
             call()
     with pytest.raises(InvalidParameter, match="count"):
@@ -92,7 +102,24 @@ def test_refusals() -> None:
 def test_any_stream_that_a_mechanism_asks_for() -> None:
     """Streams beyond 64, as a mechanism that tries again and again needs them; 32 words of 64 bits do not repeat."""
     block = DeviceBlock(10, KEY)
-    streams = (0, 1, 63, 64, 65, 253, 254, 255, 256, 510, 4096, 2**24, 2**31, 2**32 - 3, 2**32 - 2, 2**32)
+    streams = (
+        0,
+        1,
+        63,
+        64,
+        65,
+        253,
+        254,
+        255,
+        256,
+        510,
+        4096,
+        2**24,
+        2**31,
+        2**32 - 3,
+        2**32 - 2,
+        2**32,
+    )
     found = np.concatenate([block.uniform64(stream, 5, 32) for stream in streams])
     assert np.unique(found).size == found.size
     for stream in (-1, 2**32 + 1, 1.5):

@@ -39,18 +39,24 @@ class Streams:
 
 def tail(law, size):
     """The probability that noise of unit size is beyond a magnitude, on one side."""
-    return mpmath.erfc(size / mpmath.sqrt(2)) / 2 if law is NoiseLaw.NORMAL else mpmath.exp(-size) / 2
+    return (
+        mpmath.erfc(size / mpmath.sqrt(2)) / 2 if law is NoiseLaw.NORMAL else mpmath.exp(-size) / 2
+    )
 
 
 @pytest.mark.parametrize("law", NoiseLaw)
 def test_fast_and_slow_ways_agree(kernel, law):
     block = seeded_rng(5).draw(1)
-    values = np.random.default_rng(1).normal(size=2000) * 10.0 ** np.random.default_rng(2).uniform(-3, 5, 2000)
+    values = np.random.default_rng(1).normal(size=2000) * 10.0 ** np.random.default_rng(2).uniform(
+        -3, 5, 2000
+    )
     found = kernel.rounded_noise(values, UNIT, law, block, 7)
     assert np.all(found / H == np.rint(found / H))
     for i in range(60):
         assert found[i] == settle(float(values[i]), UNIT, law, block, 7 + i) * H
-    np.testing.assert_array_equal(found[300:400], kernel.rounded_noise(values[300:400], UNIT, law, block, 307))
+    np.testing.assert_array_equal(
+        found[300:400], kernel.rounded_noise(values[300:400], UNIT, law, block, 307)
+    )
 
 
 @pytest.mark.parametrize("law", NoiseLaw)
@@ -60,7 +66,9 @@ def test_fast_and_slow_ways_agree(kernel, law):
 def test_an_edge_inside_the_cell_is_decided_by_the_next_words(kernel, law, value, step, beyond):
     """Words aimed at an edge to 2^-127: one more or less in the second word is one side or the other."""
     with mpmath.workprec(400):
-        edge = ((step + mpmath.mpf(0.5)) * H) / UNIT  # of the noise, between two multiples seen from 0
+        edge = (
+            (step + mpmath.mpf(0.5)) * H
+        ) / UNIT  # of the noise, between two multiples seen from 0
         at = value + edge * UNIT
         # The nearest edge of the grid for this value.
         number = mpmath.floor(at / H)
@@ -87,7 +95,11 @@ def test_words_without_an_end_are_settled(kernel, monkeypatch):
         found = kernel.rounded_noise(np.zeros(1), 1.0, law, Streams(*[0] * 60), 0)
         assert low < found[0] < high
         monkeypatch.setattr(rounded, "MOST_WORDS", 50)
-        assert found[0] > kernel.rounded_noise(np.zeros(1), 1.0, law, Streams(*[0] * 60), 0)[0] > low / 2
+        assert (
+            found[0]
+            > kernel.rounded_noise(np.zeros(1), 1.0, law, Streams(*[0] * 60), 0)[0]
+            > low / 2
+        )
         monkeypatch.undo()
 
 
@@ -101,28 +113,36 @@ def test_tails_are_bounded_at_any_length(law, sizes):
                 exact = tail(law, mpmath.mpf(size))
                 at_most = mpmath.mpf(high.numerator) / high.denominator
                 assert mpmath.mpf(low.numerator) / low.denominator <= exact <= at_most
-                assert at_most - mpmath.mpf(low.numerator) / low.denominator < mpmath.mpf(2) ** (-64 * length - 2)
+                assert at_most - mpmath.mpf(low.numerator) / low.denominator < mpmath.mpf(2) ** (
+                    -64 * length - 2
+                )
 
 
 @pytest.mark.parametrize(
-    ("law", "unit", "farthest"), [(NoiseLaw.NORMAL, 0.066, 9.25), (NoiseLaw.LAPLACE, 1 / 800, 44.75)]
+    ("law", "unit", "farthest"),
+    [(NoiseLaw.NORMAL, 0.066, 9.25), (NoiseLaw.LAPLACE, 1 / 800, 44.75)],
 )
 def test_no_mass_is_without_a_counterpart(kernel, law, unit, farthest):
     """Little noise: whatever an update can become, its neighbour, one clip away, can become too, from some words.
 
-    At 0.066 of the clip four words of normal noise ended 18.63 deviations from the neighbour: of the update's mass
-    2.5e-4 lay beyond, at a claim of (178.5, 1e-5). The words are computed here; all bits beyond them are a seed's.
+    At 0.066 of the clip four words of normal noise ended 18.63 deviations from the neighbour: of
+    the update's mass 2.5e-4 lay beyond, at a claim of (178.5, 1e-5). The words are computed here;
+    all bits beyond them are a seed's.
     """
     grid = grid_of(unit)
     missed = 0.0
     with mpmath.workdps(700):
-        for noise in np.linspace(-farthest, farthest, 9).tolist():  # of the update 0; its neighbour is 1
+        for noise in np.linspace(
+            -farthest, farthest, 9
+        ).tolist():  # of the update 0; its neighbour is 1
             step = round(noise * unit / grid)
             edge = abs(1 - (step + mpmath.mpf("0.2")) * mpmath.mpf(grid)) / mpmath.mpf(unit)
             length = 4 + int(-mpmath.log(tail(law, edge), 2)) // 64
             bits = int(tail(law, edge) * mpmath.mpf(2) ** (64 * length - 1))
             words = [bits >> (64 * (length - 1 - k)) & (2**64 - 1) for k in range(length)]
-            words[0] = words[0] << 1 | (2**63 if step * grid < 1 else 0)  # the lowest bit of the first word is not read
+            words[0] = words[0] << 1 | (
+                2**63 if step * grid < 1 else 0
+            )  # the lowest bit of the first word is not read
             reached = kernel.rounded_noise(np.ones(1), unit, law, Streams(*words), 0)[0] / grid
             if reached != step:
                 missed += float(tail(law, abs(noise)))
@@ -133,7 +153,9 @@ def test_no_mass_is_without_a_counterpart(kernel, law, unit, farthest):
 def test_the_law_is_the_real_one(law):
     """False alarms: 1e-9. Coarse cells of noise around a value that is not on the grid."""
     count, value = 200_000, 0.123456789
-    found = select("cpu").rounded_noise(np.full(count, value), 1.0, law, seeded_rng(seed(3)).draw(count), 0)
+    found = select("cpu").rounded_noise(
+        np.full(count, value), 1.0, law, seeded_rng(seed(3)).draw(count), 0
+    )
     edges = np.linspace(-4, 4, 33)
     below = [float(1 - tail(law, e - value) if e > value else tail(law, value - e)) for e in edges]
     masses = np.diff([0.0, *below, 1.0])
@@ -146,11 +168,15 @@ def test_the_law_is_the_real_one(law):
 def test_what_floats_reveal_is_gone(kernel):
     """Mironov's attack: a float sum has low digits that some updates cannot make; a multiple of the grid has none."""
     zero, one = (
-        kernel.rounded_noise(np.full(5000, value), 1.0, NoiseLaw.LAPLACE, seeded_rng(k).draw(5000), 0)
+        kernel.rounded_noise(
+            np.full(5000, value), 1.0, NoiseLaw.LAPLACE, seeded_rng(k).draw(5000), 0
+        )
         for k, value in enumerate((0.0, 1.0))
     )
     floats = 1.0 + np.random.default_rng(0).laplace(size=5000)
-    assert np.mean(floats / grid_of(1.0) != np.rint(floats / grid_of(1.0))) > 0.9  # the attack can succeed
+    assert (
+        np.mean(floats / grid_of(1.0) != np.rint(floats / grid_of(1.0))) > 0.9
+    )  # the attack can succeed
     for outputs in (zero, one):
         assert np.all(outputs / grid_of(1.0) == np.rint(outputs / grid_of(1.0)))
 

@@ -35,7 +35,9 @@ def steep_design() -> Design:
     """Neighbouring rows that have nothing in common: slopes in the ten thousands."""
     rng = np.random.default_rng(4)
     one = 1 / (1 + np.exp(15 * rng.normal(size=1000)))
-    one = np.clip(one, 1e-15, 1 - 1e-15)  # smaller ones cannot sum to exactly one with their partner
+    one = np.clip(
+        one, 1e-15, 1 - 1e-15
+    )  # smaller ones cannot sum to exactly one with their partner
     return Design(
         DesignSpec(1000, 1, 40.0),
         np.stack([exact_row(row) for row in np.stack([1 - one, one], axis=1)]),
@@ -55,12 +57,16 @@ def steep_design() -> Design:
         (steep_design(), 0.0, 1.0),
     ],
 )
-def test_probabilities_are_within_the_sampling_error(design: Design, low: float, high: float) -> None:
+def test_probabilities_are_within_the_sampling_error(
+    design: Design, low: float, high: float
+) -> None:
     sampler = Sampler.from_design(design, 0.7, low, high)
     rng = np.random.default_rng(1)
     n = sampler.levels
     at_levels = (rng.integers(0, n, 10) / (n - 1) - 0.5) / 0.7
-    anywhere = rng.uniform(-2, 2, 25 if design.alphabet.size <= 16 else 4)  # 256 symbols take sixty digits each
+    anywhere = rng.uniform(
+        -2, 2, 25 if design.alphabet.size <= 16 else 4
+    )  # 256 symbols take sixty digits each
     values = np.concatenate([anywhere, [0.0, 5e-324, 1e-9, 1.0, -1.0, 1e300], at_levels])
     upper, lower = thresholds(sampler, values, Gain.of(0.99, sampler.scale))
     worst = mpmath.mpf(0)
@@ -69,7 +75,9 @@ def test_probabilities_are_within_the_sampling_error(design: Design, low: float,
             edges = [int(u) * 2**48 + int(v) for u, v in zip(upper[row], lower[row], strict=True)]
             assert edges == sorted(edges)
             sampled = np.diff([0, *edges, 2**64])
-            for count, exact in zip(sampled.tolist(), exact_law(design, sampler, value, 0.99), strict=True):
+            for count, exact in zip(
+                sampled.tolist(), exact_law(design, sampler, value, 0.99), strict=True
+            ):
                 worst = max(worst, abs(mpmath.mpf(count) / 2**64 - exact))
     assert worst < SAMPLING_ERROR
     assert worst < 2.0**-50  # the proof allows 21 units; what is reached is a few
@@ -130,7 +138,17 @@ def test_tables_are_checked() -> None:
     good = make_sampler(3, 1, 1.0)
     fields = {
         name: getattr(good, name)
-        for name in ("bits", "levels", "scale", "low", "high", "base", "slope", "base_tail", "slope_tail")
+        for name in (
+            "bits",
+            "levels",
+            "scale",
+            "low",
+            "high",
+            "base",
+            "slope",
+            "base_tail",
+            "slope_tail",
+        )
     }
     Sampler(**fields)
     for name, table in (

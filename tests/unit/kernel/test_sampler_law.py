@@ -26,7 +26,9 @@ def test_sums_and_products_lose_nothing(a: float, b: float) -> None:
 def test_constants() -> None:
     with mpmath.workdps(60):
         log2 = mpmath.log(2)
-        assert abs(mpmath.mpf(law.LOG2_HIGH) + mpmath.mpf(law.LOG2_LOW) - log2) < mpmath.mpf(2) ** -85
+        assert (
+            abs(mpmath.mpf(law.LOG2_HIGH) + mpmath.mpf(law.LOG2_LOW) - log2) < mpmath.mpf(2) ** -85
+        )
         assert float(1 / log2) == law.INVERSE_LOG2
     assert float(law.LOG2_HIGH * 2.0**33).is_integer()
     assert law.POWERS[law.POWER_OFFSET] == 1.0
@@ -36,7 +38,9 @@ def test_constants() -> None:
 
 def test_the_exponential_is_within_four_units() -> None:
     rng = np.random.default_rng(0)
-    points = np.concatenate([rng.uniform(-700, 0, 3000), -(10.0 ** rng.uniform(-20, 2.8, 3000)), [0.0, -700.0]])
+    points = np.concatenate(
+        [rng.uniform(-700, 0, 3000), -(10.0 ** rng.uniform(-20, 2.8, 3000)), [0.0, -700.0]]
+    )
     k, r = law.reduce_exponent(points, 0.0)
     assert np.all(np.abs(r) < 0.35)
     values = law.exponential(r) * law.POWERS[k.astype(np.int64) + law.POWER_OFFSET]
@@ -50,7 +54,9 @@ def test_the_exponential_is_within_four_units() -> None:
 def test_a_gain_is_the_product_in_two_doubles(factor: float, scale: float) -> None:
     gain = law.Gain.of(factor, scale)
     exact = Fraction(factor) * Fraction(scale)
-    stored = Fraction(gain.first) * Fraction(gain.second) * (Fraction(gain.high) + Fraction(gain.low))
+    stored = (
+        Fraction(gain.first) * Fraction(gain.second) * (Fraction(gain.high) + Fraction(gain.low))
+    )
     assert 1 <= gain.high <= 2
     assert abs(stored / exact - 1) < Fraction(1, 2**104)
 
@@ -67,4 +73,6 @@ def test_log_weights_keep_a_hundred_bits(base: float, t: float, slope: float) ->
     exact = Fraction(base) + Fraction(tails[0])
     exact += (Fraction(slope) + Fraction(tails[1])) * (Fraction(t) + Fraction(tails[2]))
     size = abs(Fraction(base)) + abs(Fraction(slope) * Fraction(t))
-    assert abs(Fraction(high) + Fraction(low) - exact) <= size * Fraction(1, 2**98) + Fraction(1, 2**1000)
+    assert abs(Fraction(high) + Fraction(low) - exact) <= size * Fraction(1, 2**98) + Fraction(
+        1, 2**1000
+    )

@@ -38,7 +38,9 @@ def test_without_a_compiler_numpy_serves_and_says_so_once(tmp_path: Path) -> Non
     """A copy of the package without its library, and a path without a compiler."""
     package = tmp_path / "quietbit"
     shutil.copytree(
-        Path(quietbit.__file__).parent, package, ignore=shutil.ignore_patterns("_quietbit-*", "__pycache__")
+        Path(quietbit.__file__).parent,
+        package,
+        ignore=shutil.ignore_patterns("_quietbit-*", "__pycache__"),
     )
     code = (
         "import sys, warnings; sys.modules['ziglang'] = None\n"
@@ -49,7 +51,9 @@ def test_without_a_compiler_numpy_serves_and_says_so_once(tmp_path: Path) -> Non
     )
     environment = {**os.environ, "PATH": str(tmp_path), "PYTHONPATH": str(tmp_path)}
     environment.pop("CC", None)
-    run = subprocess.run([sys.executable, "-c", code], check=True, capture_output=True, text=True, env=environment)
+    run = subprocess.run(
+        [sys.executable, "-c", code], check=True, capture_output=True, text=True, env=environment
+    )
     assert run.stdout.splitlines() == ["reference reference", "True"]
     assert run.stderr.count("SlowKernelWarning") == 1
     assert "python -m quietbit.kernel.native" in run.stderr

@@ -48,7 +48,9 @@ def test_aes_speed_is_measured(monkeypatch):
 
 def fake_torch(available: bool) -> SimpleNamespace:
     properties = SimpleNamespace(name="a GPU", total_memory=80e9)
-    cuda = SimpleNamespace(is_available=lambda: available, get_device_properties=lambda _: properties)
+    cuda = SimpleNamespace(
+        is_available=lambda: available, get_device_properties=lambda _: properties
+    )
     return SimpleNamespace(__version__="9.9", version=SimpleNamespace(cuda="13"), cuda=cuda)
 
 

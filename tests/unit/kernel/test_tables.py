@@ -65,7 +65,9 @@ def test_the_look_up_answers_only_when_every_word_agrees(index: int) -> None:
 @pytest.mark.parametrize("levels", [3, 5])
 def test_a_kink_inside_a_short_range_needs_no_polynomial(levels: int, beta: float) -> None:
     """High powers of a short reach have coefficients that float32 cannot hold: cells serve, and codes are right."""
-    sampler = Sampler.from_design(make_design(levels, 1, 0.5), beta / 2, 0.5 - beta / 2, 0.5 + beta / 2)
+    sampler = Sampler.from_design(
+        make_design(levels, 1, 0.5), beta / 2, 0.5 - beta / 2, 0.5 + beta / 2
+    )
     plan = threshold_plan(sampler)
     assert plan.coefficients.shape[1] > 1 or np.all(np.isfinite(plan.coefficients))
     inputs = np.random.default_rng(1).normal(size=3001).astype(np.float32)

@@ -47,7 +47,11 @@ def test_the_margin_holds(case):
     sampler = make_sampler(levels, bits, epsilon, 0.5, low, high)
     plan = threshold_plan(sampler)
     rng = np.random.default_rng(0)
-    t = np.unique(np.concatenate([rng.uniform(low - 0.6, high - 0.4, 20_000), np.linspace(low - 0.5, high - 0.5, 997)]))
+    t = np.unique(
+        np.concatenate(
+            [rng.uniform(low - 0.6, high - 0.4, 20_000), np.linspace(low - 0.5, high - 0.5, 997)]
+        )
+    )
     t = t.astype(np.float32)
     exact = scaled_cumulative(sampler, np.clip(t.astype(np.float64), *sampler.t_range))
     off = np.abs(lines(plan, t) - (exact - 0.5))
@@ -73,7 +77,9 @@ def test_one_bit_by_rounding(case):
     value = np.full(t.size, plan.coefficients[-1, 0, 0])
     for row in plan.coefficients[-2:0:-1, 0, 0]:
         value = value * p + row
-    v = (value * p + np.float32(plan.lowered + 2.0**23)).view(np.uint32).astype(np.int64) - 0x4B000000
+    v = (value * p + np.float32(plan.lowered + 2.0**23)).view(np.uint32).astype(
+        np.int64
+    ) - 0x4B000000
     exact = scaled_cumulative(sampler, np.clip(t.astype(np.float64), *sampler.t_range))[:, 0]
     cut = (value * p + np.float32(plan.lowered + 0.5)).astype(np.int64)  # as a CPU has it
     for found in (v, cut):

@@ -41,12 +41,16 @@ def plain_rotation(vector, seed):
     values[: vector.size] = vector
     key = np.random.SeedSequence(seed, spawn_key=(size,)).generate_state(2, np.uint64)
     words = np.random.Philox(key=key).random_raw(-(-size // 64))
-    flip = np.where(np.unpackbits(words.astype("<u8").view(np.uint8), bitorder="little")[:size], -1.0, 1.0)
+    flip = np.where(
+        np.unpackbits(words.astype("<u8").view(np.uint8), bitorder="little")[:size], -1.0, 1.0
+    )
     values = values * flip
     half = 1
     while half < size:
         pairs = values.reshape(-1, 2, half)
-        values = np.stack([pairs[:, 0] + pairs[:, 1], pairs[:, 0] - pairs[:, 1]], axis=1).reshape(-1)
+        values = np.stack([pairs[:, 0] + pairs[:, 1], pairs[:, 0] - pairs[:, 1]], axis=1).reshape(
+            -1
+        )
         half *= 2
     return values / math.sqrt(size), flip
 
@@ -97,7 +101,9 @@ def test_blocks_are_rotated_without_padding(kernel, size):
         np.testing.assert_array_equal(found, expected)
         assert np.linalg.norm(found) == pytest.approx(np.linalg.norm(vector), rel=1e-13)
         single = kernel.rotate(vector, 11, block, factor=0.3)
-        assert single.tobytes() == select("reference").rotate(vector, 11, block, factor=0.3).tobytes()
+        assert (
+            single.tobytes() == select("reference").rotate(vector, 11, block, factor=0.3).tobytes()
+        )
         np.testing.assert_allclose(kernel.rotate_back(found, 11, block), vector, atol=1e-13)
 
 
@@ -137,7 +143,10 @@ def test_seeds_and_sizes_have_their_own_signs():
     assert not np.array_equal(signs(256, 1), signs(512, 1)[:256])
     assert set(signs(256, 1).tolist()) == {1.0, -1.0}
     packed = np.packbits(signs(1024, 7) < 0).tobytes()  # payloads are decoded with these for ever
-    assert hashlib.sha256(packed).hexdigest() == "b8719629e62392f92a55d41329bb22700a7b5ae2b16e784e983821dee50e9a06"
+    assert (
+        hashlib.sha256(packed).hexdigest()
+        == "b8719629e62392f92a55d41329bb22700a7b5ae2b16e784e983821dee50e9a06"
+    )
     assert np.abs(rotate(np.eye(1, 1000)[0], 0)).max() == pytest.approx(1 / 32)
 
 
@@ -164,7 +173,9 @@ def test_an_update_in_parts_is_rotated_once_scaled(kernel):
     expected = hadamard(padded * signs(1 << 18, 5).astype(np.float32))
     np.testing.assert_array_equal(kernel.rotate(parts, 5, factor=0.37), expected)
     places = np.array([0, 7, 200_000])
-    np.testing.assert_array_equal(kernel.rotated_rows(parts, 5, 0.37, places), expected[places].astype(np.float64))
+    np.testing.assert_array_equal(
+        kernel.rotated_rows(parts, 5, 0.37, places), expected[places].astype(np.float64)
+    )
 
 
 @pytest.mark.parametrize("bad", [np.nan, np.inf, -np.inf, 1e39])
@@ -193,7 +204,8 @@ def test_refusals(kernel):
         padded_size(0)
 
 
-@pytest.mark.long  # `make test` replays two rounds with a plain instruction set: tests/unit/wire/test_downlink.py
+# `make test` replays two rounds with a plain instruction set: tests/unit/wire/test_downlink.py
+@pytest.mark.long
 def test_results_do_not_depend_on_the_instruction_set():
     """Replaying a round needs the same bits on every processor: one fused multiply-add would change them."""
     code = (
@@ -205,7 +217,9 @@ def test_results_do_not_depend_on_the_instruction_set():
     )
     sets = ({}, {"QUIETBIT_INSTRUCTION_SET": "sse2"}, {"QUIETBIT_INSTRUCTION_SET": "avx2"})
     found = [
-        subprocess.run([sys.executable, "-c", code], env=os.environ | extra, check=True, capture_output=True).stdout
+        subprocess.run(
+            [sys.executable, "-c", code], env=os.environ | extra, check=True, capture_output=True
+        ).stdout
         for extra in sets
     ]
     assert found[0] == found[1] == found[2]

@@ -32,7 +32,9 @@ from quietbit.kernel.sampler import Gain
 from quietbit.kernel.select import select
 from unit.kernel.makers import GivenWords, make_sampler
 
-pytestmark = pytest.mark.filterwarnings("ignore::RuntimeWarning")  # the interpreter's own arithmetic wraps around
+pytestmark = pytest.mark.filterwarnings(
+    "ignore::RuntimeWarning"
+)  # the interpreter's own arithmetic wraps around
 FAST = torch.cuda.is_available()  # the interpreter takes a thousand times as long
 several = product if FAST else pairs
 SLOW = () if FAST else (pytest.mark.long,)
@@ -85,27 +87,42 @@ def test_codes_are_those_of_the_reference(kernel, name):
 
 @pytest.mark.parametrize(
     "name",
-    ["one bit", "three bits", *(pytest.param(one, marks=SLOW) for one in ("one bit, cells", "two bits", "four bits"))],
+    [
+        "one bit",
+        "three bits",
+        *(pytest.param(one, marks=SLOW) for one in ("one bit, cells", "two bits", "four bits")),
+    ],
 )
 def test_words_made_in_the_kernel_are_the_generators(kernel, name):
     """Same key, same codes as the reference with the words numpy makes: more than one program, an odd end."""
     inputs = update(9001 if FAST else 5001, 2)
     expected = REFERENCE.sample(SAMPLERS[name], inputs, FixedKey(), factor=0.5)
-    np.testing.assert_array_equal(kernel.sample(SAMPLERS[name], inputs, FixedKey(), factor=0.5), expected)
+    np.testing.assert_array_equal(
+        kernel.sample(SAMPLERS[name], inputs, FixedKey(), factor=0.5), expected
+    )
 
 
-@pytest.mark.parametrize("name", ["one bit", "one bit, five levels", "two bits", pytest.param("four bits", marks=SLOW)])
+@pytest.mark.parametrize(
+    "name", ["one bit", "one bit, five levels", "two bits", pytest.param("four bits", marks=SLOW)]
+)
 def test_words_at_the_thresholds(kernel, name):
     """Every coordinate's word within one unit, of 2^-16 or of 2^-64, of one of its thresholds."""
     sampler, inputs = SAMPLERS[name], update(1501 if FAST else 601, 100)
     rng = np.random.default_rng(5)
     upper, lower = thresholds(sampler, inputs, Gain.of(0.9, sampler.scale))
     rows, which = np.arange(inputs.size), rng.integers(0, upper.shape[1], size=inputs.size)
-    whole = [int(u) * 2**48 + int(v) for u, v in zip(upper[rows, which], lower[rows, which], strict=True)]
+    whole = [
+        int(u) * 2**48 + int(v) for u, v in zip(upper[rows, which], lower[rows, which], strict=True)
+    ]
     steps = rng.choice([-(2**48), -1, 0, 1, 2**48], size=inputs.size)
-    aimed = [min(2**64 - 1, max(0, value + int(step))) for value, step in zip(whole, steps, strict=True)]
+    aimed = [
+        min(2**64 - 1, max(0, value + int(step))) for value, step in zip(whole, steps, strict=True)
+    ]
     rng = GivenWords([value >> 48 for value in aimed], [value & (2**48 - 1) for value in aimed])
-    full = [[int(u) * 2**48 + int(v) for u, v in zip(a, b, strict=True)] for a, b in zip(upper, lower, strict=True)]
+    full = [
+        [int(u) * 2**48 + int(v) for u, v in zip(a, b, strict=True)]
+        for a, b in zip(upper, lower, strict=True)
+    ]
     expected = [sum(value >= edge for edge in row) for value, row in zip(aimed, full, strict=True)]
     np.testing.assert_array_equal(kernel.sample(sampler, inputs, rng, factor=0.9), expected)
 
@@ -150,14 +167,22 @@ def test_widths_and_buffers(kernel, name, size):
 
 @pytest.mark.parametrize(
     ("magnitude", "scale", "factor"),
-    [(1e300, 0.5, 3e-301), (1e-38, 1e38, 1.0), (1e-300, 1e-9, 1.0), (1e300, 1e-140, 1e-170), (1.0, 0.5, 0.0)],
+    [
+        (1e300, 0.5, 3e-301),
+        (1e-38, 1e38, 1.0),
+        (1e-300, 1e-9, 1.0),
+        (1e300, 1e-140, 1e-170),
+        (1.0, 0.5, 0.0),
+    ],
 )
 @pytest.mark.parametrize("bits", [1, 2])
 def test_extreme_magnitudes(kernel, magnitude, scale, factor, bits):
     sampler = make_sampler(2, bits, 2.0, scale)
     inputs = update(501, 9, np.float64) * magnitude
     expected = REFERENCE.sample(sampler, inputs, seeded_rng(6), factor=factor)
-    np.testing.assert_array_equal(kernel.sample(sampler, inputs, seeded_rng(6), factor=factor), expected)
+    np.testing.assert_array_equal(
+        kernel.sample(sampler, inputs, seeded_rng(6), factor=factor), expected
+    )
 
 
 def test_shapes_layouts_lists_and_bfloat16_patterns(kernel):
@@ -211,7 +236,9 @@ def test_refusals_before_a_word_is_drawn(kernel, bad):
 def test_a_nan_that_slips_through_is_still_randomised(kernel):
     for name in ("one bit", "one bit, five levels", "two bits"):
         sampler, block = SAMPLERS[name], seeded_rng(8).draw(505)
-        expected = REFERENCE.pack(REFERENCE.sample(sampler, np.full(505, -1e3), seeded_rng(8)), sampler.bits)
+        expected = REFERENCE.pack(
+            REFERENCE.sample(sampler, np.full(505, -1e3), seeded_rng(8)), sampler.bits
+        )
         nothing, out = (
             kernel._flat(np.full(505, np.nan, np.float32)),
             np.empty(packed_size(sampler.bits, 505), np.uint8),
@@ -240,12 +267,19 @@ def test_clipped_codes_are_those_of_the_reference(kernel, own, name, ball):
     np.testing.assert_array_equal(out, expected)
     if FAST or name == "one bit":
         on_device = torch.full((out.size,), 0xAA, dtype=torch.uint8, device=kernel_device())
-        kernel.sample_clipped(sampler, torch.tensor(inputs).requires_grad_(), order, radius, rng(), on_device)
+        kernel.sample_clipped(
+            sampler, torch.tensor(inputs).requires_grad_(), order, radius, rng(), on_device
+        )
         np.testing.assert_array_equal(on_device.cpu().numpy(), expected)
 
 
 @pytest.mark.parametrize(
-    "kind", [torch.float32, torch.bfloat16, *(pytest.param(one, marks=SLOW) for one in (torch.float16, torch.float64))]
+    "kind",
+    [
+        torch.float32,
+        torch.bfloat16,
+        *(pytest.param(one, marks=SLOW) for one in (torch.float16, torch.float64)),
+    ],
 )
 def test_clipped_tensors_of_every_type_and_in_pieces(kernel, kind):
     sampler, inputs = SAMPLERS["one bit"], torch.tensor(update(6001, 22, np.float64)).to(kind)
@@ -256,7 +290,9 @@ def test_clipped_tensors_of_every_type_and_in_pieces(kernel, kind):
     kernel.sample_clipped(sampler, inputs, 2, 0.7, FixedKey(), out)
     np.testing.assert_array_equal(out, expected)
     pieces = [inputs[:4097], inputs[:0], inputs[4097:5001], inputs[5001:].reshape(100, 10)]
-    REFERENCE.sample_clipped(sampler, [same[:4097], same[4097:5001], same[5001:]], 2, 0.7, FixedKey(), expected)
+    REFERENCE.sample_clipped(
+        sampler, [same[:4097], same[4097:5001], same[5001:]], 2, 0.7, FixedKey(), expected
+    )
     kernel.sample_clipped(sampler, pieces, 2, 0.7, FixedKey(), out)
     np.testing.assert_array_equal(out, expected)
 
@@ -266,7 +302,10 @@ def test_clipped_tensors_of_every_type_and_in_pieces(kernel, kind):
 def test_clipped_widths(kernel, size, own):
     rng = (lambda: FixedKey()) if own else (lambda: seeded_rng(4))
     inputs, sampler = update(size, size), SAMPLERS["three bits"]
-    expected, out = np.empty(packed_size(3, size), np.uint8), np.full(packed_size(3, size), 0xAA, np.uint8)
+    expected, out = (
+        np.empty(packed_size(3, size), np.uint8),
+        np.full(packed_size(3, size), 0xAA, np.uint8),
+    )
     REFERENCE.sample_clipped(sampler, inputs, 2, 0.5, rng(), expected)
     kernel.sample_clipped(sampler, torch.tensor(inputs), 2, 0.5, rng(), out)
     np.testing.assert_array_equal(out, expected)
@@ -284,7 +323,8 @@ class Meddler(FixedKey):
 
 
 @pytest.mark.parametrize(
-    ("name", "value", "at"), several(["one bit", "two bits", "one bit, cells"], [50.0, np.nan, np.inf], [0, 4500, -1])
+    ("name", "value", "at"),
+    several(["one bit", "two bits", "one bit, cells"], [50.0, np.nan, np.inf], [0, 4500, -1]),
 )
 def test_a_tensor_that_changes_between_the_looks_is_wiped(kernel, name, value, at):
     inputs = torch.tensor(update(5003, 23), device=kernel_device())
@@ -308,7 +348,8 @@ def test_clipping_on_the_device_refuses(kernel, bad):
 
 
 @pytest.mark.parametrize(
-    ("magnitude", "radius"), [(1e300, 1.0), (1e-300, 1e-301), (0.0, 1.0), (1e-120, 1e-121), (1e140, 1e-140)]
+    ("magnitude", "radius"),
+    [(1e300, 1.0), (1e-300, 1e-301), (0.0, 1.0), (1e-120, 1e-121), (1e140, 1e-140)],
 )
 def test_extreme_updates(kernel, magnitude, radius):
     inputs = update(2001, 25, np.float64) * magnitude
@@ -321,7 +362,10 @@ def test_extreme_updates(kernel, magnitude, radius):
 def test_an_overflowing_list_counts_every_row_once(kernel, monkeypatch):
     monkeypatch.setattr(host, "ROOM", 3)
     steep = make_sampler(3, 2, 2.0, 3.0, -2000.0, 3000.0)  # outside the cells nothing is decided
-    inputs, out, expected = 300.0 * update(1003, 26), *np.full((2, packed_size(2, 1003)), 0xAA, np.uint8)
+    inputs, out, expected = (
+        300.0 * update(1003, 26),
+        *np.full((2, packed_size(2, 1003)), 0xAA, np.uint8),
+    )
     radius = 1.1 * REFERENCE.norm(inputs, 2)
     REFERENCE.sample_clipped(steep, inputs, 2, radius, FixedKey(), expected)
     kernel.sample_clipped(steep, torch.tensor(inputs), 2, radius, FixedKey(), out)
@@ -334,7 +378,9 @@ def test_an_overflowing_list_counts_every_row_once(kernel, monkeypatch):
 
 
 @pytest.mark.parametrize("own", [False, True])
-@pytest.mark.parametrize(("size", "block"), [pytest.param(8192, 4096, marks=SLOW), (9003, 4096), (5001, 512)])
+@pytest.mark.parametrize(
+    ("size", "block"), [pytest.param(8192, 4096, marks=SLOW), (9003, 4096), (5001, 512)]
+)
 def test_rotated_codes_are_those_of_the_reference(kernel, own, size, block):
     """Whole blocks of 4,096 go through registers, the last two by way of memory; listed rows keep their values."""
     rng = FixedKey if own else (lambda: seeded_rng(4))
@@ -350,7 +396,9 @@ def test_rotated_codes_are_those_of_the_reference(kernel, own, size, block):
 def test_a_list_of_rotated_rows_that_overflows_means_another_way(kernel, monkeypatch, own):
     monkeypatch.setattr(host, "ROOM", -26)  # one row is left
     found, real = [], host._passes
-    monkeypatch.setattr(host, "_passes", lambda *given, **more: found.append(real(*given, **more)) or found[-1])
+    monkeypatch.setattr(
+        host, "_passes", lambda *given, **more: found.append(real(*given, **more)) or found[-1]
+    )
     rng = FixedKey if own else (lambda: seeded_rng(4))
     sampler, inputs = SAMPLERS["one bit"], update(24_576, 32)
     expected, out = np.full((2, packed_size(1, 24_576)), 0xAA, np.uint8)
@@ -366,7 +414,13 @@ def test_a_tensor_that_changes_before_it_is_rotated_is_wiped(kernel, value):
     out = torch.full((1024,), 0xAA, dtype=torch.uint8, device=inputs.device)
     with pytest.raises(InvalidParameter, match="must not change"):
         kernel.sample_rotated(
-            SAMPLERS["one bit"], inputs, 9, 4096, 1.0, Meddler(lambda: inputs.__setitem__(7, value)), out
+            SAMPLERS["one bit"],
+            inputs,
+            9,
+            4096,
+            1.0,
+            Meddler(lambda: inputs.__setitem__(7, value)),
+            out,
         )
     assert not out.any()
 
@@ -376,7 +430,10 @@ def test_a_tensor_that_changes_before_it_is_rotated_is_wiped(kernel, value):
 @pytest.mark.parametrize("size", [1, 13, 1001])
 def test_counting(kernel, bits, kind, size):
     rng = np.random.default_rng(size)
-    codes, table = rng.integers(0, 2**bits, size=(17, size)), rng.integers(-5000, 5000, size=2**bits)
+    codes, table = (
+        rng.integers(0, 2**bits, size=(17, size)),
+        rng.integers(-5000, 5000, size=2**bits),
+    )
     payloads = [REFERENCE.pack(row, bits) for row in codes]
     total = np.full(size, 7, kind)
     kernel.accumulate(iter(payloads), bits, table, total)
@@ -416,5 +473,7 @@ def test_a_missing_gpu_is_one_sentence():
         "try:\n    select('triton')\nexcept MissingDependency as error:\n    print(error)"
     )
     environment = {key: value for key, value in os.environ.items() if key != "TRITON_INTERPRET"}
-    run = subprocess.run([sys.executable, "-c", code], check=True, capture_output=True, text=True, env=environment)
+    run = subprocess.run(
+        [sys.executable, "-c", code], check=True, capture_output=True, text=True, env=environment
+    )
     assert run.stdout == "The triton kernel needs an NVIDIA GPU, and torch sees none here.\n"

@@ -22,7 +22,9 @@ from quietbit.kernel.reference import ReferenceKernel
 from quietbit.kernel.rng import seeded_rng
 from quietbit.kernel.select import select
 
-pytestmark = pytest.mark.filterwarnings("ignore::RuntimeWarning")  # the interpreter's own arithmetic wraps around
+pytestmark = pytest.mark.filterwarnings(
+    "ignore::RuntimeWarning"
+)  # the interpreter's own arithmetic wraps around
 REFERENCE = ReferenceKernel()
 
 
@@ -33,7 +35,9 @@ def kernel():
 
 def payloads(number):
     rng = np.random.default_rng(number)
-    return rng.integers(0, 256, (number, 8), dtype=np.uint8), rng.integers(0, 256, (number, 16), dtype=np.uint8)
+    return rng.integers(0, 256, (number, 8), dtype=np.uint8), rng.integers(
+        0, 256, (number, 16), dtype=np.uint8
+    )
 
 
 @pytest.mark.parametrize("count", [0, 1, 130, 1100])
@@ -41,7 +45,10 @@ def test_normals_and_rows_are_the_references(kernel, count):
     seed, nonce = bytes(range(16)), bytes(range(8))
     assert kernel.normals(seed, count).tobytes() == REFERENCE.normals(seed, count).tobytes()
     if count:
-        assert kernel.rows(nonce, count, 1 << 12).tobytes() == REFERENCE.rows(nonce, count, 1 << 12).tobytes()
+        assert (
+            kernel.rows(nonce, count, 1 << 12).tobytes()
+            == REFERENCE.rows(nonce, count, 1 << 12).tobytes()
+        )
 
 
 @pytest.mark.parametrize(("count", "size"), [(5, 64), (200, 1 << 12)])
@@ -57,8 +64,13 @@ def test_the_same_seed_is_found(kernel):
     direction = np.random.default_rng(0).normal(size=130)
     direction /= np.linalg.norm(direction)
     given = (direction, np.array([1.2]), acceptance_limits([0.3, 1.0]))
-    for start in range(3 if torch.cuda.is_available() else 1):  # 64 candidates at once: slow in the interpreter
-        found = [one.search(*given, seeded_rng(start).draw(1), acceptance_lower=0.95) for one in (kernel, REFERENCE)]
+    for start in range(
+        3 if torch.cuda.is_available() else 1
+    ):  # 64 candidates at once: slow in the interpreter
+        found = [
+            one.search(*given, seeded_rng(start).draw(1), acceptance_lower=0.95)
+            for one in (kernel, REFERENCE)
+        ]
         assert found[0] == found[1]
 
 
@@ -77,4 +89,7 @@ def test_rotations_are_the_references(kernel, size, block):
     half = torch.from_numpy(vector).to(torch.bfloat16)
     there = half.to("cuda") if torch.cuda.is_available() else half
     found = kernel.rotate(there, 5, block, factor=0.3).cpu().numpy()
-    assert found.tobytes() == REFERENCE.rotate(half.view(torch.uint16).numpy(), 5, block, factor=0.3).tobytes()
+    assert (
+        found.tobytes()
+        == REFERENCE.rotate(half.view(torch.uint16).numpy(), 5, block, factor=0.3).tobytes()
+    )

@@ -26,7 +26,12 @@ def small_dataset(features: int = 12, classes: int = 3, count: int = 90, seed: i
     centres = rng.standard_normal((classes, features)) * 2
     inputs = (centres[labels] + rng.standard_normal((count, features))).astype(np.float32)
     cut = count * 2 // 3
-    return Dataset("clusters", classes, Examples(inputs[:cut], labels[:cut]), Examples(inputs[cut:], labels[cut:]))
+    return Dataset(
+        "clusters",
+        classes,
+        Examples(inputs[:cut], labels[:cut]),
+        Examples(inputs[cut:], labels[cut:]),
+    )
 
 
 def small_problem(samples: int = 1, **given: Any) -> LinearSoftmax:

@@ -19,13 +19,20 @@ def test_central_noise_is_added_once_with_the_account_of_the_sum():
     found = run(mechanism="gaussian", trust="central", noise_multiplier=3.0)
     assert found.guarantee.trust is Trust.CENTRAL
     releases = int(found.account.counts.max())
-    assert found.guarantee.epsilon_upper == (found.mechanism.privacy(Adjacency.ZERO_OUT) * releases).epsilon(1e-5)
+    assert found.guarantee.epsilon_upper == (
+        found.mechanism.privacy(Adjacency.ZERO_OUT) * releases
+    ).epsilon(1e-5)
     assert found.bytes_per_client == 4 * 39
-    quiet = run(mechanism="gaussian", trust="central", noise_multiplier=1e-6, rounds=1, momentum=0.0)
+    quiet = run(
+        mechanism="gaussian", trust="central", noise_multiplier=1e-6, rounds=1, momentum=0.0
+    )
     plain = run(mechanism="none", rounds=1, momentum=0.0)
     np.testing.assert_allclose(quiet.parameters, plain.parameters, atol=1e-6)
-    noisy = run(mechanism="gaussian", trust="central", noise_multiplier=300.0, rounds=1, momentum=0.0)
-    # 39 coordinates of standard deviation 0.5 * 300 / 60 = 2.5: their norm is 15.6 to within a factor of 1.6
+    noisy = run(
+        mechanism="gaussian", trust="central", noise_multiplier=300.0, rounds=1, momentum=0.0
+    )
+    # 39 coordinates of standard deviation 0.5 * 300 / 60 = 2.5: their norm is 15.6 to within a
+    # factor of 1.6
     assert 10 < np.linalg.norm(noisy.parameters - plain.parameters) < 25
 
 
@@ -33,7 +40,14 @@ def test_central_noise_is_that_which_is_accounted():
     """A server's sum is on the public grid in every world: of floats 7e-5 of the mass was impossible in the other."""
     problem = small_problem(count=450)
     plan, training = chosen(
-        lr=0.5, rounds=1, cohort=64, clip=1.0, mechanism="gaussian", trust="central", noise_multiplier=3.0, seed=4
+        lr=0.5,
+        rounds=1,
+        cohort=64,
+        clip=1.0,
+        mechanism="gaussian",
+        trust="central",
+        noise_multiplier=3.0,
+        seed=4,
     )
     mechanism = plan.mechanism_for(problem.dimension)
     collector = make_collector(problem, training.local(plan), plan, mechanism, 1)
@@ -51,7 +65,9 @@ def test_a_target_is_met_by_the_sum():
     assert 1.99 < found.guarantee.epsilon_upper <= 2.0
     assert found.guarantee.trust is Trust.SECURE_AGGREGATION
     assert found.plan.masks.honest == 50
-    assert found.bytes_per_client == 24 + ((39 + 11) * 6 + 7) // 8  # sums of 60 ones need 6 bits; 11 guard them
+    assert (
+        found.bytes_per_client == 24 + ((39 + 11) * 6 + 7) // 8
+    )  # sums of 60 ones need 6 bits; 11 guard them
     releases = int(found.account.counts.max())
     alone = (found.mechanism.privacy(Adjacency.ZERO_OUT) * releases).epsilon(1e-5)
     assert alone > 2 * found.guarantee.epsilon_upper
@@ -59,4 +75,6 @@ def test_a_target_is_met_by_the_sum():
 
 def test_the_mean_is_that_of_the_same_codes_without_masks():
     given = {"mechanism": "imvu", "design_epsilon": 1.0, "beta": 2.0}
-    np.testing.assert_array_equal(run(**given).parameters, run(**given, trust="secure-aggregation").parameters)
+    np.testing.assert_array_equal(
+        run(**given).parameters, run(**given, trust="secure-aggregation").parameters
+    )

@@ -9,7 +9,14 @@ from unit.local.makers import chosen, small_problem
 
 
 def planned(**given):
-    usual = {"mechanism": "imvu", "design_epsilon": 2.0, "lr": 0.5, "rounds": 12, "cohort": 20, "clip": 1.0}
+    usual = {
+        "mechanism": "imvu",
+        "design_epsilon": 2.0,
+        "lr": 0.5,
+        "rounds": 12,
+        "cohort": 20,
+        "clip": 1.0,
+    }
     return chosen(**{**usual, "rng": "seeded", "seed": 4, **given})
 
 
@@ -42,7 +49,9 @@ def test_uplink_bytes_are_counted():
 
 def test_momentum_and_step_by_hand():
     problem = small_problem()
-    run = simulate(problem, *chosen(mechanism="none", lr=0.25, rounds=3, cohort=60, clip=100.0, momentum=0.5))
+    run = simulate(
+        problem, *chosen(mechanism="none", lr=0.25, rounds=3, cohort=60, clip=100.0, momentum=0.5)
+    )
     w, v = np.zeros(problem.dimension, dtype=np.float32), 0.0
     rows, plan = np.zeros((60, problem.dimension), dtype=np.float32), run.training.local(run.plan)
     for _ in range(3):
@@ -55,7 +64,9 @@ def test_momentum_and_step_by_hand():
 
 @pytest.mark.parametrize("name", ["imvu", "gaussian", "sign"])
 def test_a_target_is_calibrated_to_and_kept(name):
-    run = simulate(small_problem(), *planned(mechanism=name, design_epsilon=None, epsilon=5.0, rounds=6))
+    run = simulate(
+        small_problem(), *planned(mechanism=name, design_epsilon=None, epsilon=5.0, rounds=6)
+    )
     assert run.rounds == 6
     assert 4.99 < run.guarantee.epsilon_upper <= 5.0
 
@@ -71,10 +82,14 @@ def test_a_target_stops_a_run_whose_strength_is_given():
 def test_sample_level_runs():
     problem = small_problem(samples=10)
     run = simulate(
-        problem, *planned(mechanism="gaussian", design_epsilon=None, noise_multiplier=3.0, unit="sample", cohort=3)
+        problem,
+        *planned(
+            mechanism="gaussian", design_epsilon=None, noise_multiplier=3.0, unit="sample", cohort=3
+        ),
     )
     assert run.guarantee.unit.value == "sample"
-    # Noise is relative to the largest sensitivity: one release of the smallest client is a plain Gaussian's.
+    # Noise is relative to the largest sensitivity: one release of the smallest client is a plain
+    # Gaussian's.
     slope = run.account.cost(0).rdp(2.0) / run.account.counts[0]
     assert slope == pytest.approx(2.0 / (2 * 3.0**2), rel=1e-4)
 
@@ -103,7 +118,9 @@ def test_what_was_finished_stays(fault, status):
     assert run.status == status
     assert "round 3" in run.reason
     assert [p.round for p in run.points] == [1, 2]
-    assert run.account.counts.max() >= 1  # the round that failed is on the account: its payloads may be out
+    assert (
+        run.account.counts.max() >= 1
+    )  # the round that failed is on the account: its payloads may be out
 
 
 def test_a_diverging_run_says_so():
@@ -121,7 +138,10 @@ def test_nan_parameters_are_caught_before_anything_is_released():
 
 
 def test_the_releases_of_a_plan_are_those_it_is_calibrated_to():
-    problem, given = small_problem(), {"mechanism": "gaussian", "design_epsilon": None, "epsilon": 5.0}
+    problem, given = (
+        small_problem(),
+        {"mechanism": "gaussian", "design_epsilon": None, "epsilon": 5.0},
+    )
     more = simulate(problem, *planned(**given, rounds=6, releases=9))
     assert more.guarantee.epsilon_upper < 4
     long = simulate(problem, *planned(**given, rounds=12, releases=2))
@@ -133,11 +153,23 @@ def test_the_releases_of_a_plan_are_those_it_is_calibrated_to():
 @pytest.mark.parametrize("trust", ["local", "secure-aggregation"])
 def test_a_run_that_keeps_some_coordinates(trust):
     """Behind masks all clients of a round keep the same rows, others in every round: no coordinate stays unmoved."""
-    given = {"trust": trust, "keep": 16, "clip": 10.0, "momentum": 0.0, "lr": 1.0, "design_epsilon": 3.0}
+    given = {
+        "trust": trust,
+        "keep": 16,
+        "clip": 10.0,
+        "momentum": 0.0,
+        "lr": 1.0,
+        "design_epsilon": 3.0,
+    }
     problem = small_problem(count=900)
     run = simulate(problem, *planned(**given, rounds=10, cohort=60, evaluate_at=()))
     assert run.status == "finished"
     assert run.bytes_per_client < 64 + 39
-    one, two = (simulate(problem, *planned(**given, rounds=rounds, cohort=60)).parameters for rounds in (1, 2))
-    assert np.count_nonzero(one) == np.count_nonzero(two) == 39  # rotated back, every coordinate takes part
+    one, two = (
+        simulate(problem, *planned(**given, rounds=rounds, cohort=60)).parameters
+        for rounds in (1, 2)
+    )
+    assert (
+        np.count_nonzero(one) == np.count_nonzero(two) == 39
+    )  # rotated back, every coordinate takes part
     assert np.linalg.matrix_rank(np.stack([one, two - one])) == 2

@@ -44,9 +44,14 @@ class Long:
 
 def plan(**given: Any) -> Plan:
     usual: Any = {
-        "mechanism": "gaussian", "clip": 1.0, "adjacency": "replace-one", "epsilon": 600.0, "cohort": CLIENTS,
-        "rng": "seeded", "every": 4,
-    }  # fmt: skip
+        "mechanism": "gaussian",
+        "clip": 1.0,
+        "adjacency": "replace-one",
+        "epsilon": 600.0,
+        "cohort": CLIENTS,
+        "rng": "seeded",
+        "every": 4,
+    }
     return flat_plan(**{**usual, **given})
 
 
@@ -67,7 +72,9 @@ def test_longer_updates_have_a_larger_clip_and_auto_begins_at_one() -> None:
 
 
 @pytest.mark.parametrize(("rounds", "given"), [(6, {}), (2, SUMS)])
-def test_answers_count_as_releases_and_runs_stay_in_the_budget(rounds: int, given: dict[str, Any]) -> None:
+def test_answers_count_as_releases_and_runs_stay_in_the_budget(
+    rounds: int, given: dict[str, Any]
+) -> None:
     named = plan(**{"epsilon": 8.0, "every": 10, **given})
     run = simulate(Long(), named, Training(0.1, rounds))
     assert run.status == "finished"
@@ -87,7 +94,11 @@ def test_answers_count_as_releases_and_runs_stay_in_the_budget(rounds: int, give
 def test_bytes_are_those_of_updates_and_of_answers() -> None:
     """Ninety updates of five floats and a header, and ten answers of one byte and a header."""
     run = simulate(Long(), plan(every=10), Training(0.1, 3))
-    each = [Header.of(one).size for one in (run.mechanism, run.mechanism.scout())] if run.mechanism else []
+    each = (
+        [Header.of(one).size for one in (run.mechanism, run.mechanism.scout())]
+        if run.mechanism
+        else []
+    )
     assert run.bytes_per_client == each[0]
     assert run.uplink_bytes == run.points[-1].uplink_bytes == 3 * (90 * each[0] + 10 * each[1])
     assert run_record(run, {})["uplink_bytes"] == run.uplink_bytes
@@ -99,7 +110,9 @@ def test_a_scout_sends_no_update() -> None:
     plain = Uplink.send
 
     def noted(self: Uplink, update: Any, rng: Any = None) -> bytes:
-        asked[is_unmasked(self.mechanism)].append(int(np.searchsorted(LENGTHS, np.float32(update[0]))))
+        asked[is_unmasked(self.mechanism)].append(
+            int(np.searchsorted(LENGTHS, np.float32(update[0])))
+        )
         return plain(self, update, rng)
 
     with pytest.MonkeyPatch.context() as patch:
@@ -129,11 +142,15 @@ def test_threads_move_it_alike_and_records_keep_it() -> None:
     record = run_record(one, {"name": "long"})
     assert record["clips"] == one.clips
     assert Setting.from_json(record["settings"]).plan == one.plan
-    assert "clips" not in run_record(simulate(small_problem(), plan(every=None, cohort=60), Training(0.1, 1)), {})
+    assert "clips" not in run_record(
+        simulate(small_problem(), plan(every=None, cohort=60), Training(0.1, 1)), {}
+    )
 
 
 def test_payloads_of_the_round_before_are_of_another_clip(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("quietbit.plan.clip.SURE", 0.0)  # every answer moves it, however few there are
+    monkeypatch.setattr(
+        "quietbit.plan.clip.SURE", 0.0
+    )  # every answer moves it, however few there are
     monkeypatch.setattr("quietbit.plan.clip.RISE", 1e12)
     sent: list[Any] = []
     plain = Uplink.send

@@ -10,7 +10,13 @@ from quietbit.run.participation import POISSON, Schedule, releases_per_client
 from unit.local.makers import chosen, small_problem
 
 CLIENTS, COHORT, ROUNDS, DIMENSION = 1000, 50, 40, 20
-CHOSEN = {"mechanism": "gaussian", "clip": 1.0, "adjacency": "zero-out", "trust": "central", "cohort": COHORT}
+CHOSEN = {
+    "mechanism": "gaussian",
+    "clip": 1.0,
+    "adjacency": "zero-out",
+    "trust": "central",
+    "cohort": COHORT,
+}
 SIZES = np.ones(CLIENTS, dtype=np.int64)
 
 
@@ -28,7 +34,8 @@ def test_everybody_is_drawn_by_itself_and_charged_in_every_round():
         drawn[cohort] += 1
         sizes.append(cohort.size)
     assert len(set(sizes)) > 10  # the size is random
-    # 400,000 coins of 0.05: 8 deviations of 138; of one client 400 coins: 20 expected, at most 72 with 1e-15 each
+    # 400,000 coins of 0.05: 8 deviations of 138; of one client 400 coins: 20 expected, at most 72
+    # with 1e-15 each
     assert abs(drawn.sum() - 20_000) < 1103
     assert drawn.max() < 72
     assert np.array_equal(releases_per_client(schedule, 7), np.full(CLIENTS, 7))
@@ -61,16 +68,29 @@ def test_a_budget_is_met_on_that_account():
 
 def test_sums_are_divided_by_the_public_number_also_where_nobody_is_drawn():
     problem = small_problem()
-    given = {**CHOSEN, "participation": POISSON, "cohort": 1, "epsilon": 4.0, "rounds": 30, "lr": 0.1}
+    given = {
+        **CHOSEN,
+        "participation": POISSON,
+        "cohort": 1,
+        "epsilon": 4.0,
+        "rounds": 30,
+        "lr": 0.1,
+    }
     run = simulate(problem, *chosen(**given))
     assert run.status == "finished"  # among 30 rounds of an expected one, some are empty
     assert run.guarantee.epsilon_upper <= 4.0
-    assert run.points[-1].uplink_bytes == 30 * run.bytes_per_client  # the expected number, not the one drawn
+    assert (
+        run.points[-1].uplink_bytes == 30 * run.bytes_per_client
+    )  # the expected number, not the one drawn
 
 
 @pytest.mark.parametrize(
     ("changes", "said"),
-    [({"trust": "local"}, "without central trust"), ({"rng": "seeded"}, "secure"), ({"cohort": 0}, "cohort")],
+    [
+        ({"trust": "local"}, "without central trust"),
+        ({"rng": "seeded"}, "secure"),
+        ({"cohort": 0}, "cohort"),
+    ],
 )
 def test_refusals(changes, said):
     with pytest.raises(InvalidParameter, match=said):

@@ -43,7 +43,14 @@ def test_rows_that_are_not_finite_are_refused(bad):
 
 @pytest.mark.parametrize(
     "given",
-    [{"clip": 0.0}, {"clip": np.nan}, {"clip": 1e-30}, {"steps": 0}, {"rate": -1.0}, {"unit": "sample", "steps": 2}],
+    [
+        {"clip": 0.0},
+        {"clip": np.nan},
+        {"clip": 1e-30},
+        {"steps": 0},
+        {"rate": -1.0},
+        {"unit": "sample", "steps": 2},
+    ],
 )
 def test_plans_that_make_no_sense_are_refused(given):
     with pytest.raises(quietbit.InvalidParameter):
@@ -58,7 +65,9 @@ def test_scores_come_where_asked_and_at_the_end():
 
 
 def test_clients_take_their_part_from_both():
-    assert Training(0.1, 10, local_steps=3, local_rate=0.2).local(PLAN) == LocalPlan(Norm.L1, 1.0, steps=3, rate=0.2)
+    assert Training(0.1, 10, local_steps=3, local_rate=0.2).local(PLAN) == LocalPlan(
+        Norm.L1, 1.0, steps=3, rate=0.2
+    )
 
 
 @pytest.mark.parametrize(
@@ -81,4 +90,6 @@ def test_refusals(given, mention):
 
 def test_several_steps_have_no_account_at_sample_level():
     with pytest.raises(quietbit.InvalidParameter, match="local steps"):
-        Training(0.1, 10, local_steps=2).local(flat_plan("none", clip=1.0, adjacency="zero-out", samples=True))
+        Training(0.1, 10, local_steps=2).local(
+            flat_plan("none", clip=1.0, adjacency="zero-out", samples=True)
+        )

@@ -37,7 +37,9 @@ def test_bytes_down_are_what_each_client_missed(monkeypatch):
     found, size = run(replay=True, participation="sampled"), HEAD.size + 8 * 4
     schedule, has, expected = found.plan.schedule(small_problem().sizes.size), {}, 0
     for number in range(6):
-        model = 4 * found.parameters.size * (2 if number else 1)  # with momentum, after the first step
+        model = (
+            4 * found.parameters.size * (2 if number else 1)
+        )  # with momentum, after the first step
         for client in schedule.cohort(number).tolist():
             rounds = size * (number - has[client]) if client in has else model
             expected += min(rounds, model)

@@ -38,11 +38,15 @@ def table(levels: int, bits: int, epsilon: float, seed: int = 0) -> Design:
     rng = np.random.default_rng(seed)
     symbols = 2**bits
     x = np.linspace(0.0, 1.0, levels)
-    logs = epsilon * (x[:, None] - 0.5) * np.linspace(-1.0, 1.0, symbols) + 0.1 * rng.normal(size=symbols)
+    logs = epsilon * (x[:, None] - 0.5) * np.linspace(-1.0, 1.0, symbols) + 0.1 * rng.normal(
+        size=symbols
+    )
     logs = logs + 0.05 * epsilon * rng.normal(size=(levels, symbols))
     rows = np.exp(logs)
     alphabet = np.sort(0.5 + 1.5 * rng.normal(size=symbols))
-    return Design(DesignSpec(levels, bits, epsilon), np.stack([exact_row(row) for row in rows]), alphabet)
+    return Design(
+        DesignSpec(levels, bits, epsilon), np.stack([exact_row(row) for row in rows]), alphabet
+    )
 
 
 STEP = Profile.from_weights([0.8], [1.0, 12.0])
@@ -56,8 +60,12 @@ MECHANISMS: dict[str, Any] = {
         design(2, 1, 3.0), ROUND, beta=4.0, clamp=True, decoder="unbiased-at-zero"
     ),
     "imvu three bits five levels": InterpolatedMVU(table(5, 3, 2.0), ROUND, beta=1.5),
-    "imvu rotated": InterpolatedMVU(design(2, 1, 3.0), ROUND, beta=1.5, clamp=True, rotation=rotation_for(WIDTH)),
-    "imvu rotated exactly": InterpolatedMVU(design(), ROUND, rotation=rotation_for(WIDTH, exact=True)),
+    "imvu rotated": InterpolatedMVU(
+        design(2, 1, 3.0), ROUND, beta=1.5, clamp=True, rotation=rotation_for(WIDTH)
+    ),
+    "imvu rotated exactly": InterpolatedMVU(
+        design(), ROUND, rotation=rotation_for(WIDTH, exact=True)
+    ),
     "mvu nine levels l2": DitheredMVU(design(9, 1, 2.0), ROUND),
     "mvu four levels l1": DitheredMVU(table(4, 2, 2.0), POINTED),
     "gaussian": Gaussian(ROUND, 1.3),
@@ -75,9 +83,17 @@ MECHANISMS: dict[str, Any] = {
 # The same in a round whose clip is another than their own radius, and which clients scout for.
 MECHANISMS |= {
     f"watched {name}": AdaptiveClip(MECHANISMS[name], 1.9, 20, 0.3)
-    for name in ("imvu one bit l1 beta 8", "imvu three bits five levels", "gaussian", "skellam 8 bits", "vmvu seed")
+    for name in (
+        "imvu one bit l1 beta 8",
+        "imvu three bits five levels",
+        "gaussian",
+        "skellam 8 bits",
+        "vmvu seed",
+    )
 }
-MECHANISMS["watched kept"] = AdaptiveClip(Projected(InterpolatedMVU(design(), Ball(Norm.L2, RADIUS, 16)), ROUND), 0.2)
+MECHANISMS["watched kept"] = AdaptiveClip(
+    Projected(InterpolatedMVU(design(), Ball(Norm.L2, RADIUS, 16)), ROUND), 0.2
+)
 
 
 class CountingWords:

@@ -38,16 +38,23 @@ def test_the_mean_is_the_mean_of_decoded_codes(name: str, count: int) -> None:
     codes = many_codes(mechanism, count)
     sums = mechanism.accumulator(KERNEL, 2**24)
     sums.add([body(mechanism, code) for code in codes])
-    decoded = np.array([np.asarray(decode(mechanism, code), dtype=np.float64).reshape(-1) for code in codes])
+    decoded = np.array(
+        [np.asarray(decode(mechanism, code), dtype=np.float64).reshape(-1) for code in codes]
+    )
     expected = decoded.mean(axis=0)
     found = sums.reader(count)(0, mechanism.ball.dimension)
     assert found.shape == expected.shape
-    floats = sums.sums if isinstance(mechanism, AdaptiveClip) else sums  # a watch passes the inner sums on
-    largest = floats.reach if mechanism.layout.bits == 32 else max(1.0, float(np.abs(expected).max()))
+    floats = (
+        sums.sums if isinstance(mechanism, AdaptiveClip) else sums
+    )  # a watch passes the inner sums on
+    largest = (
+        floats.reach if mechanism.layout.bits == 32 else max(1.0, float(np.abs(expected).max()))
+    )
     exact = 2.0**-36 * largest
     if SharedRows.find(mechanism):
-        # Spread and rotated back in single precision, so that clients who replay a round get the same bits: a product
-        # and seven stages of sums (67 is padded to 128), each rounded by 2^-24 of a number of about this size.
+        # Spread and rotated back in single precision, so that clients who replay a round get the
+        # same bits: a product and seven stages of sums (67 is padded to 128), each rounded by 2^-24
+        # of a number of about this size.
         exact = 2.0**-21 * float(np.abs(decoded).max())
     assert np.abs(found - expected).max() <= exact
 

@@ -70,14 +70,18 @@ def test_what_is_known_of_an_answer_holds(truth: float, adjacency: Adjacency) ->
     found = _answer_cost(response, adjacency)
     with mpmath.workdps(60):
         t = mpmath.mpf(response.threshold) / 2**64
-        here, there = (1 + t) / 2, mpmath.mpf(0.5) if adjacency is Adjacency.ZERO_OUT else (1 - t) / 2
+        here, there = (
+            (1 + t) / 2,
+            mpmath.mpf(0.5) if adjacency is Adjacency.ZERO_OUT else (1 - t) / 2,
+        )
         laws = [((here, 1 - here), (there, 1 - there)), ((there, 1 - there), (here, 1 - here))]
         pure = max(mpmath.log(p / q) for one, two in laws for p, q in zip(one, two, strict=True))
         assert pure <= found.pure_epsilon() <= pure * (1 + mpmath.mpf(1e-9)) + mpmath.mpf(1e-12)
         assert pure <= response.epsilon_upper(adjacency) * (1 + mpmath.mpf(1e-15))
         for alpha in (1.01, 2, 30):
             exact = max(
-                mpmath.log(sum(p * (p / q) ** (alpha - 1) for p, q in zip(one, two, strict=True))) / (alpha - 1)
+                mpmath.log(sum(p * (p / q) ** (alpha - 1) for p, q in zip(one, two, strict=True)))
+                / (alpha - 1)
                 for one, two in laws
             )
             assert exact <= found.rdp(alpha)
@@ -89,7 +93,9 @@ def test_what_is_known_of_an_answer_holds(truth: float, adjacency: Adjacency) ->
 
 @pytest.mark.parametrize("name", PLAIN)
 @pytest.mark.parametrize("adjacency", Adjacency)
-def test_one_price_for_every_clip_and_for_updates_and_answers(name: str, adjacency: Adjacency) -> None:
+def test_one_price_for_every_clip_and_for_updates_and_answers(
+    name: str, adjacency: Adjacency
+) -> None:
     """No account of a release is below that of the inner update, nor below that of the answer."""
     inner = MECHANISMS[name]
     alone = inner.privacy(adjacency)
@@ -108,14 +114,18 @@ def test_one_price_for_every_clip_and_for_updates_and_answers(name: str, adjacen
     for times in (1, 7):
         for mixed in range(times + 1):
             either = (found * times).epsilon(1e-5)
-            assert either >= (alone * (times - mixed) + answer.like(alone) * mixed).epsilon(1e-5) * (1 - 1e-9)
+            assert either >= (alone * (times - mixed) + answer.like(alone) * mixed).epsilon(
+                1e-5
+            ) * (1 - 1e-9)
 
 
 def test_who_scouts_follows_from_run_round_and_number_alone_and_is_checked_both_ways() -> None:
     update_of, answer_of = moving(every=10), moving(every=10).scout()
     turns = [answer_of.is_turn_of(b"run", 3, node) for node in range(2000)]
     assert turns == [not update_of.is_turn_of(b"run", 3, node) for node in range(2000)]
-    assert turns == [moving(9.0, 0.9, 10).scout().is_turn_of(b"run", 3, node) for node in range(2000)]
+    assert turns == [
+        moving(9.0, 0.9, 10).scout().is_turn_of(b"run", 3, node) for node in range(2000)
+    ]
     low, high = stats.binom.ppf([5e-10, 1 - 5e-10], 2000, 0.1)
     assert low <= sum(turns) <= high
     for other in ((b"ruin", 3), (b"run", 4)):
@@ -128,7 +138,9 @@ def test_who_scouts_follows_from_run_round_and_number_alone_and_is_checked_both_
 def test_the_release_is_the_inner_one_of_the_rescaled_update(name: str) -> None:
     """Bit for bit, with the same words, whether or not others scout."""
     inner, words, few = MECHANISMS[name], CountingWords(5), CountingWords(5)
-    mechanism = AdaptiveClip(inner, 4 * inner.ball.radius, 20, 0.4)  # a power of two: rescaling is exact
+    mechanism = AdaptiveClip(
+        inner, 4 * inner.ball.radius, 20, 0.4
+    )  # a power of two: rescaling is exact
     vector = update(inner.ball, share=0.9)
     sent, plain = Uplink(mechanism).send(4 * vector, words), Uplink(inner).send(vector, few)
     assert words.draws == few.draws
@@ -136,7 +148,9 @@ def test_the_release_is_the_inner_one_of_the_rescaled_update(name: str) -> None:
     ours, theirs = Uplink(mechanism).receive([sent]), Uplink(inner).receive([plain])
     assert np.array_equal(ours, 4 * theirs)
     for value in (0.0, 0.3 * RADIUS, -RADIUS):
-        assert mechanism.expectation(4 * value) == pytest.approx(4 * inner.expectation(value), rel=1e-12)
+        assert mechanism.expectation(4 * value) == pytest.approx(
+            4 * inner.expectation(value), rel=1e-12
+        )
         assert mechanism.variance(4 * value) == pytest.approx(16 * inner.variance(value), rel=1e-12)
     assert mechanism.error().squared == pytest.approx(16 * inner.error().squared)
 
@@ -153,17 +167,25 @@ ATTACKS = {
 
 
 @pytest.mark.parametrize("attack", ATTACKS)
-@pytest.mark.parametrize(("radius", "clip"), [(1e-30, 1e30), (1e30, 1e-30), (1.0, 1e-25), (0.7, 0.7)])
-def test_nothing_outside_the_ball_reaches_the_inner_mechanism(attack: str, radius: float, clip: float) -> None:
+@pytest.mark.parametrize(
+    ("radius", "clip"), [(1e-30, 1e30), (1e30, 1e-30), (1.0, 1e-25), (0.7, 0.7)]
+)
+def test_nothing_outside_the_ball_reaches_the_inner_mechanism(
+    attack: str, radius: float, clip: float
+) -> None:
     inner = Spy(evolve(MECHANISMS["gaussian"], ball=Ball(Norm.L2, radius, WIDTH)))
     body = np.zeros(4 * WIDTH, dtype=np.uint8)
     mechanism, kernel = AdaptiveClip(inner, clip), Uplink(MECHANISMS["gaussian"])._kernel
     mechanism.write([ATTACKS[attack]], seeded_rng(1), kernel, body)
     (seen,) = inner.seen
     assert np.all(np.isfinite(seen))
-    assert np.linalg.norm(seen.astype(np.float64) / radius) <= 1 + 2.0**-20  # and it is clipped there again
+    assert (
+        np.linalg.norm(seen.astype(np.float64) / radius) <= 1 + 2.0**-20
+    )  # and it is clipped there again
     if attack in ("all", "floats near their end", "short floats") and clip < 1e30:
-        assert np.linalg.norm(seen.astype(np.float64) / radius) >= 0.999  # nothing is lost that need not be
+        assert (
+            np.linalg.norm(seen.astype(np.float64) / radius) >= 0.999
+        )  # nothing is lost that need not be
 
 
 def test_a_share_is_estimated_without_bias() -> None:
@@ -172,7 +194,9 @@ def test_a_share_is_estimated_without_bias() -> None:
     uplink = Uplink(AdaptiveClip(evolve(INNER, ball=Ball(Norm.L2, 1.0, 1)), 0.5, 20, truth).scout())
     counted = uplink.aggregator()
     assert counted.answers() is None
-    counted.add_all([uplink.send(length, rng) for length in np.linspace(1e-3, 1.0, count).reshape(-1, 1)])
+    counted.add_all(
+        [uplink.send(length, rng) for length in np.linspace(1e-3, 1.0, count).reshape(-1, 1)]
+    )
     answers = counted.answers()
     assert answers is not None
     assert answers.deviation == pytest.approx(0.5 / (truth * math.sqrt(count)))
@@ -206,11 +230,18 @@ def test_tensors_are_scaled_where_they_are_and_rounded_once(kind: str) -> None:
 
 
 def test_a_description_leads_back_and_names_the_clip() -> None:
-    mechanism = AdaptiveClip(Projected(evolve(INNER, ball=Ball(Norm.L2, RADIUS, 16)), INNER.ball), 2.5, 20, 0.125)
+    mechanism = AdaptiveClip(
+        Projected(evolve(INNER, ball=Ball(Norm.L2, RADIUS, 16)), INNER.ball), 2.5, 20, 0.125
+    )
     for one, word in ((mechanism, "imvu"), (mechanism.scout(), "scout")):
         assert identity_of(build(describe(one))) == identity_of(one)
         assert family_of(one) == word
-    names = [mechanism, mechanism.at_clip(2.6), evolve(mechanism, truth=0.2), evolve(mechanism, every=21)]
+    names = [
+        mechanism,
+        mechanism.at_clip(2.6),
+        evolve(mechanism, truth=0.2),
+        evolve(mechanism, every=21),
+    ]
     names += [one.scout() for one in names]
     assert len({identity_of(one) for one in names}) == 8
     assert identity_of(mechanism.at_clip(9.0).priced_as) == identity_of(mechanism.priced_as)
@@ -220,10 +251,17 @@ def test_a_description_leads_back_and_names_the_clip() -> None:
 @pytest.mark.parametrize(
     "given",
     [
-        (0.0, 20, 0.5), (math.nan, 20, 0.5), (math.inf, 20, 0.5), (1.0, 1, 0.5), (1.0, 20, 0.0), (1.0, 20, 1.0),
-        (1.0, 20, math.nan), (1.0, 20, None), (1.0, None, 0.5),
+        (0.0, 20, 0.5),
+        (math.nan, 20, 0.5),
+        (math.inf, 20, 0.5),
+        (1.0, 1, 0.5),
+        (1.0, 20, 0.0),
+        (1.0, 20, 1.0),
+        (1.0, 20, math.nan),
+        (1.0, 20, None),
+        (1.0, None, 0.5),
     ],
-)  # fmt: skip
+)
 def test_numbers_without_a_meaning_are_refused(given: Any) -> None:
     with pytest.raises(InvalidParameter):
         AdaptiveClip(INNER, *given)

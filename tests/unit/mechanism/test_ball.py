@@ -33,7 +33,9 @@ vectors = st.lists(st.floats(-1e4, 1e4, width=16), min_size=1, max_size=40)
     norm=st.sampled_from(Norm),
     radius=st.sampled_from([1e-30, 1e-6, 0.1, 1.0, 3.0, 1e3, 1e30]),
 )
-def test_a_clipped_vector_is_inside_exactly(values: list[float], kind: Any, norm: Norm, radius: float) -> None:
+def test_a_clipped_vector_is_inside_exactly(
+    values: list[float], kind: Any, norm: Norm, radius: float
+) -> None:
     update = np.array(values, dtype=kind)
     ball = Ball(norm, radius, update.size)
     clipped = ball.clip(update)

@@ -17,7 +17,9 @@ def test_a_layout_of_codes_has_whole_bytes(bits: int, count: int, size: int) -> 
     assert Layout.codes(bits, count) == Layout(bits, count, size)
 
 
-@pytest.mark.parametrize(("bits", "count"), [(0, 3), (17, 3), (33, 3), (1, 0), (1, 2.5), (True, 1.5)])
+@pytest.mark.parametrize(
+    ("bits", "count"), [(0, 3), (17, 3), (33, 3), (1, 0), (1, 2.5), (True, 1.5)]
+)
 def test_layouts_that_are_none_are_refused(bits: int, count: int) -> None:
     with pytest.raises(InvalidParameter):
         Layout.codes(bits, count)

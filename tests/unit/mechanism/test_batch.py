@@ -8,7 +8,16 @@ import numpy as np
 import pytest
 from scipy.stats import norm
 
-from quietbit import Adjacency, Ball, Gaussian, InvalidParameter, Norm, calibrate, secure_rng, seeded_rng
+from quietbit import (
+    Adjacency,
+    Ball,
+    Gaussian,
+    InvalidParameter,
+    Norm,
+    calibrate,
+    secure_rng,
+    seeded_rng,
+)
 from quietbit.kernel.select import default_kernel
 from quietbit.mechanism.base import Mechanism
 from quietbit.mechanism.batch import BatchSum, PoissonBatch, draw_batch
@@ -23,9 +32,19 @@ ZERO_OUT, REPLACE = Adjacency.ZERO_OUT, Adjacency.REPLACE_ONE
 
 def one_bit(expected: int, rate: float, keep: int | None = None) -> PoissonBatch:
     return PoissonBatch(
-        calibrate("imvu", ball=BALL, epsilon=2.0, delta=1e-5, adjacency="zero-out", samples=expected, keep=keep,
-                  releases=200).mechanism, expected, rate,
-    )  # fmt: skip
+        calibrate(
+            "imvu",
+            ball=BALL,
+            epsilon=2.0,
+            delta=1e-5,
+            adjacency="zero-out",
+            samples=expected,
+            keep=keep,
+            releases=200,
+        ).mechanism,
+        expected,
+        rate,
+    )
 
 
 @pytest.mark.parametrize("adjacency", list(Adjacency))
@@ -37,11 +56,17 @@ def test_without_sampling_the_price_is_todays(adjacency: Adjacency) -> None:
 
 @pytest.mark.parametrize("adjacency", list(Adjacency))
 def test_sampling_amplifies_gaussian_noise_and_one_bit_alike(adjacency: Adjacency) -> None:
-    for batch in (PoissonBatch(Gaussian(BALL, 0.05), 50, 0.1), one_bit(10, 0.1), one_bit(10, 0.1, keep=16)):
+    for batch in (
+        PoissonBatch(Gaussian(BALL, 0.05), 50, 0.1),
+        one_bit(10, 0.1),
+        one_bit(10, 0.1, keep=16),
+    ):
         sampled, whole = (one.privacy(adjacency, batch.batch) for one in (batch, batch.inner))
         assert (sampled * 20).epsilon(1e-5) < 0.4 * (whole * 20).epsilon(1e-5)
         assert sampled.slack == whole.slack
-        assert batch.privacy(adjacency).epsilon(1e-5) == batch.inner.privacy(adjacency).epsilon(1e-5)
+        assert batch.privacy(adjacency).epsilon(1e-5) == batch.inner.privacy(adjacency).epsilon(
+            1e-5
+        )
 
 
 def test_the_account_agrees_with_dp_accounting() -> None:
@@ -82,7 +107,9 @@ def test_divergences_bound_those_of_brute_force_both_ways_round(mu: float, rate:
 def test_divergences_of_one_bit_bound_those_of_brute_force_both_ways_round(rate: float) -> None:
     """Six coordinates, all 64 outcomes, one sample that moves the input from several places in several directions."""
     ball = Ball(Norm.L2, 1.0, 6)
-    found = calibrate("imvu", ball=ball, epsilon=3.0, delta=1e-5, adjacency="zero-out", rotate=False)
+    found = calibrate(
+        "imvu", ball=ball, epsilon=3.0, delta=1e-5, adjacency="zero-out", rotate=False
+    )
     inner = found.mechanism
     batch, rng = PoissonBatch(inner, 2, rate), np.random.default_rng(7)
     bounds = {which: batch.privacy(which, 2).certified_rdp for which in Adjacency}
@@ -99,13 +126,19 @@ def test_divergences_of_one_bit_bound_those_of_brute_force_both_ways_round(rate:
         without, there, back = law(others), law(others + step), law(others - step)
         mixed, other = (1 - rate) * without + rate * there, (1 - rate) * without + rate * back
         for alpha in (1.3, 2.0, 5.0, 17.5):
-            for which, p, q in ((ZERO_OUT, mixed, without), (ZERO_OUT, without, mixed), (REPLACE, mixed, other)):
+            for which, p, q in (
+                (ZERO_OUT, mixed, without),
+                (ZERO_OUT, without, mixed),
+                (REPLACE, mixed, other),
+            ):
                 found = math.log(np.sum(p**alpha * q ** (1 - alpha))) / (alpha - 1)
                 assert found <= bounds[which](alpha)
 
 
 def test_mechanisms_without_a_gaussian_pair_are_refused_where_batches_are_drawn() -> None:
-    skellam = calibrate("skellam", ball=BALL, epsilon=2.0, delta=1e-5, adjacency="zero-out", samples=50).mechanism
+    skellam = calibrate(
+        "skellam", ball=BALL, epsilon=2.0, delta=1e-5, adjacency="zero-out", samples=50
+    ).mechanism
     assert PoissonBatch(skellam, 50, 1.0).privacy(ZERO_OUT, 50).epsilon(1e-5) <= 2.0
     with pytest.raises(InvalidParameter, match="imvu with two levels"):
         PoissonBatch(skellam, 50, 0.1).privacy(ZERO_OUT, 50)
@@ -140,7 +173,9 @@ def test_each_row_is_clipped_and_the_sum_is_over_the_expected_number() -> None:
 
 @pytest.mark.parametrize("spoilt", [math.nan, math.inf, -math.inf])
 @pytest.mark.parametrize("keep", [None, 16])
-def test_one_sample_that_is_not_finite_takes_nothing_from_the_others(spoilt: float, keep: int | None) -> None:
+def test_one_sample_that_is_not_finite_takes_nothing_from_the_others(
+    spoilt: float, keep: int | None
+) -> None:
     batch = one_bit(4, 0.1, keep)
     good = np.random.default_rng(3).normal(size=(5, 64))
     bad = np.insert(good, 2, spoilt, axis=0)
@@ -153,7 +188,9 @@ def test_one_sample_that_is_not_finite_takes_nothing_from_the_others(spoilt: flo
 
 
 def test_a_sum_of_far_more_rows_than_expected_is_not_rounded_apart() -> None:
-    total = BatchSum(PoissonBatch(Gaussian(Ball(Norm.L2, 1.0, 2), 1e-3), 1, 0.5), seeded_rng(1), default_kernel())
+    total = BatchSum(
+        PoissonBatch(Gaussian(Ball(Norm.L2, 1.0, 2), 1e-3), 1, 0.5), seeded_rng(1), default_kernel()
+    )
     rows = np.concatenate([[[1.0, 0.0]], np.full((5000, 2), 2.0**-54), [[-1.0, 0.0]]])
     total.add(rows)
     assert (total._total + total._missed).tolist() == [math.fsum(rows[:, 0]), math.fsum(rows[:, 1])]
@@ -167,9 +204,13 @@ def test_rows_of_another_length_are_refused() -> None:
 
 
 def test_batches_are_drawn_with_the_rate_and_independently() -> None:
-    drawn = np.array([np.bincount(draw_batch(secure_rng(), 0.25, 40), minlength=40) for _ in range(4000)])
+    drawn = np.array(
+        [np.bincount(draw_batch(secure_rng(), 0.25, 40), minlength=40) for _ in range(4000)]
+    )
     assert abs(drawn.mean() - 0.25) < 0.006  # five deviations
-    assert abs(drawn.sum(axis=1).var() - 7.5) < 1.0  # a binomial's, not that of a batch of fixed size
+    assert (
+        abs(drawn.sum(axis=1).var() - 7.5) < 1.0
+    )  # a binomial's, not that of a batch of fixed size
     assert draw_batch(secure_rng(), 1.0, 7).tolist() == list(range(7))
     assert draw_batch(secure_rng(), 0.5, 0).size == 0
 

@@ -29,8 +29,13 @@ KINDS = {
 L2 = Ball(Norm.L2, 1.0, 500)
 L1 = Ball(Norm.L1, 1.0, 500)
 BALLS = {
-    "imvu": (L1, L2), "mvu": (L1, L2), "gaussian": (L2,), "laplace": (L1,), "sign": (L1, L2), "skellam": (L2,),
-}  # fmt: skip
+    "imvu": (L1, L2),
+    "mvu": (L1, L2),
+    "gaussian": (L2,),
+    "laplace": (L1,),
+    "sign": (L1, L2),
+    "skellam": (L2,),
+}
 CASES = [(name, ball) for name, balls in BALLS.items() for ball in balls]
 IDS = [f"{name} {ball.norm.value}" for name, ball in CASES]
 
@@ -48,10 +53,12 @@ def test_the_account_is_met_from_the_private_side(
 ) -> None:
     name, ball = case
     try:
-        found = calibrate(name, ball=ball, epsilon=epsilon, delta=1e-5, releases=releases, adjacency=adjacency)
+        found = calibrate(
+            name, ball=ball, epsilon=epsilon, delta=1e-5, releases=releases, adjacency=adjacency
+        )
     except InvalidParameter as refusal:
-        # Integers of 16 bits are never closer than 1, and no table is flatter than 1e-6 from level to level:
-        # many releases at a small epsilon are out of their reach.
+        # Integers of 16 bits are never closer than 1, and no table is flatter than 1e-6 from level
+        # to level: many releases at a small epsilon are out of their reach.
         assert name == "skellam" or (name, epsilon, releases) == ("mvu", 0.01, 100_000)
         assert releases > 1 or adjacency is Adjacency.REPLACE_ONE
         assert epsilon < 10
@@ -62,7 +69,9 @@ def test_the_account_is_met_from_the_private_side(
     assert reached <= epsilon
     assert reached == (found.mechanism.privacy(adjacency) * releases).epsilon(1e-5)
     assert found.saturated == (reached < epsilon * (1 - 1e-4))
-    if found.saturated:  # no sampler of 2^-48 accuracy can be certified for one release this revealing
+    if (
+        found.saturated
+    ):  # no sampler of 2^-48 accuracy can be certified for one release this revealing
         assert (name in ("imvu", "mvu"), releases, epsilon) == (True, 1, 50.0)
         assert adjacency is Adjacency.ZERO_OUT or name == "mvu" or ball.norm is Norm.L1
     assert found.squared_error > 0
@@ -74,7 +83,9 @@ def test_the_guarantee_carries_its_words() -> None:
     found = calibrate("gaussian", ball=L2, epsilon=2.0, delta=1e-6, adjacency="zero-out")
     assert (found.guarantee.unit, found.guarantee.trust) == (Unit.CLIENT, Trust.LOCAL)
     assert found.guarantee.adjacency is Adjacency.ZERO_OUT
-    sample = calibrate("gaussian", ball=L2, epsilon=2.0, delta=1e-6, adjacency="zero-out", samples=2)
+    sample = calibrate(
+        "gaussian", ball=L2, epsilon=2.0, delta=1e-6, adjacency="zero-out", samples=2
+    )
     assert sample.guarantee.unit is Unit.SAMPLE
     assert sample.squared_error == pytest.approx(found.squared_error / 4, rel=1e-4)
     assert found.squared_error == pytest.approx(found.gaussian_squared_error)
@@ -86,11 +97,22 @@ def test_one_bit_has_the_gaussians_error_in_many_dimensions() -> None:
     for epsilon in (1.0, 3.0, 8.0):
         for releases in (1, 10, 50, 1000):
             for adjacency in Adjacency:
-                given: Any = {"ball": wide, "delta": 1e-5, "releases": releases, "adjacency": adjacency}
+                given: Any = {
+                    "ball": wide,
+                    "delta": 1e-5,
+                    "releases": releases,
+                    "adjacency": adjacency,
+                }
                 found = calibrate("imvu", epsilon=epsilon, **given)
-                assert found.gaussian_squared_error < found.squared_error < 1.03 * found.gaussian_squared_error
+                assert (
+                    found.gaussian_squared_error
+                    < found.squared_error
+                    < 1.03 * found.gaussian_squared_error
+                )
                 assert found.guarantee.epsilon_upper <= epsilon
-    sign = calibrate("sign", ball=L2, epsilon=3.0, delta=1e-5, releases=50, adjacency=Adjacency.ZERO_OUT)
+    sign = calibrate(
+        "sign", ball=L2, epsilon=3.0, delta=1e-5, releases=50, adjacency=Adjacency.ZERO_OUT
+    )
     assert sign.squared_error == pytest.approx(math.pi / 2 * sign.gaussian_squared_error, rel=1e-6)
 
 
@@ -116,7 +138,12 @@ def test_choices_are_passed_on() -> None:
     common: Any = {"ball": L2, "epsilon": 2.0, "delta": 1e-5, "adjacency": Adjacency.ZERO_OUT}
     wide = calibrate("imvu", bits=3, beta=4.0, decoder="unbiased-at-zero", **common).mechanism
     assert isinstance(wide, InterpolatedMVU)
-    assert (wide.bits, wide.beta, wide.decoder, wide.design.spec.input_levels) == (3, 4.0, "unbiased-at-zero", 2)
+    assert (wide.bits, wide.beta, wide.decoder, wide.design.spec.input_levels) == (
+        3,
+        4.0,
+        "unbiased-at-zero",
+        2,
+    )
     levels = calibrate("imvu", levels=3, **common).mechanism
     assert isinstance(levels, InterpolatedMVU)
     assert levels.design.spec.input_levels == 3
@@ -154,8 +181,12 @@ def test_pure_targets() -> None:
 )
 def test_refusals_are_sentences(changed: dict[str, Any], sentence: str) -> None:
     usual: dict[str, Any] = {
-        "mechanism": "imvu", "ball": L2, "epsilon": 1.0, "delta": 1e-5, "adjacency": Adjacency.ZERO_OUT,
-    }  # fmt: skip
+        "mechanism": "imvu",
+        "ball": L2,
+        "epsilon": 1.0,
+        "delta": 1e-5,
+        "adjacency": Adjacency.ZERO_OUT,
+    }
     with pytest.raises(InvalidParameter, match=sentence):
         calibrate(**(usual | changed))
 
@@ -178,13 +209,21 @@ def test_the_search_survives_a_stepped_account() -> None:
 @pytest.mark.parametrize("epsilon", [26.117, 27.705, 29.39])
 def test_steep_designs_say_how_steep_doubles_made_them(epsilon: float) -> None:
     """Near e^-27 a row that sums to one exactly cannot hold the requested ratio; the account is the table's own."""
-    found = calibrate("imvu", ball=Ball(Norm.L1, 1.0, 1), epsilon=epsilon, delta=1e-5, adjacency=Adjacency.ZERO_OUT)
+    found = calibrate(
+        "imvu",
+        ball=Ball(Norm.L1, 1.0, 1),
+        epsilon=epsilon,
+        delta=1e-5,
+        adjacency=Adjacency.ZERO_OUT,
+    )
     assert isinstance(found.mechanism, InterpolatedMVU)
     assert certify(found.mechanism.design).meets_spec
     assert epsilon * (1 - 1e-4) <= found.guarantee.epsilon_upper <= epsilon
 
 
-@pytest.mark.parametrize("given", [{"samples": 100, "sampling_rate": 0.1}, {"local_steps": 3}, {"rows": "shared"}])
+@pytest.mark.parametrize(
+    "given", [{"samples": 100, "sampling_rate": 0.1}, {"local_steps": 3}, {"rows": "shared"}]
+)
 def test_auto_refuses_what_it_makes_no_use_of(given: dict[str, Any]) -> None:
     """They were ignored: what was returned drew no batches, took no steps and shared no rows."""
     with pytest.raises(InvalidParameter, match="left out for auto"):

@@ -21,7 +21,9 @@ BALL = Ball(Norm.L2, 2.0, 5000)
 
 @pytest.mark.parametrize("adjacency", list(Adjacency))
 def test_meets_the_target_from_below(adjacency: Adjacency) -> None:
-    found = calibrate_sum(ball=BALL, epsilon=1.0, delta=1e-5, adjacency=adjacency, clients=300, releases=20)
+    found = calibrate_sum(
+        ball=BALL, epsilon=1.0, delta=1e-5, adjacency=adjacency, clients=300, releases=20
+    )
     assert 0.999 <= found.guarantee.epsilon_upper <= 1.0
     assert found.guarantee.trust is Trust.SECURE_AGGREGATION
     assert "secure-aggregation trust" in found.guarantee.sentence()
@@ -33,7 +35,13 @@ def test_meets_the_target_from_below(adjacency: Adjacency) -> None:
 
 
 def test_fewer_honest_clients_cost_accuracy_and_no_bits() -> None:
-    given = {"ball": BALL, "epsilon": 1.0, "delta": 1e-5, "adjacency": Adjacency.ZERO_OUT, "clients": 300}
+    given = {
+        "ball": BALL,
+        "epsilon": 1.0,
+        "delta": 1e-5,
+        "adjacency": Adjacency.ZERO_OUT,
+        "clients": 300,
+    }
     all_of_them, half = calibrate_sum(**given), calibrate_sum(**given, min_honest_clients=150)
     assert half.wire_bits == all_of_them.wire_bits == 9
     assert half.min_honest_clients == 150
@@ -43,7 +51,13 @@ def test_fewer_honest_clients_cost_accuracy_and_no_bits() -> None:
 
 
 def test_more_bits_widen_the_range_at_the_same_error() -> None:
-    given = {"ball": BALL, "epsilon": 1.0, "delta": 1e-5, "adjacency": Adjacency.ZERO_OUT, "clients": 300}
+    given = {
+        "ball": BALL,
+        "epsilon": 1.0,
+        "delta": 1e-5,
+        "adjacency": Adjacency.ZERO_OUT,
+        "clients": 300,
+    }
     one, two = calibrate_sum(**given, releases=20), calibrate_sum(**given, releases=20, bits=2)
     assert two.wire_bits == math.ceil(math.log2(3 * 300 + 1)) == 10
     assert two.squared_error == pytest.approx(one.squared_error, rel=0.02)
@@ -52,7 +66,9 @@ def test_more_bits_widen_the_range_at_the_same_error() -> None:
 
 def test_a_low_dimension_does_not_end_in_bare_signs() -> None:
     small = Ball(Norm.L2, 1.0, 30)
-    found = calibrate_sum(ball=small, epsilon=1.0, delta=1e-5, adjacency=Adjacency.ZERO_OUT, clients=100)
+    found = calibrate_sum(
+        ball=small, epsilon=1.0, delta=1e-5, adjacency=Adjacency.ZERO_OUT, clients=100
+    )
     assert found.mechanism.beta <= math.sqrt(30) / 2
     assert found.guarantee.epsilon_upper <= 1.0
 

@@ -53,7 +53,9 @@ def test_the_canonical_text_is_what_the_documentation_shows() -> None:
         '{"format":"quietbit-mechanism","mechanism":{"inner":{"ball":{"dimension":5,"kind":"Ball","norm":"l2",'
         '"radius":1.0},"kind":"Gaussian","noise_multiplier":2.0},"kind":"Sign"},"version":1}'
     )
-    design = Design(DesignSpec(2, 1, 1.0), np.array([[0.75, 0.25], [0.25, 0.75]]), np.array([0.0, 1.0]))
+    design = Design(
+        DesignSpec(2, 1, 1.0), np.array([[0.75, 0.25], [0.25, 0.75]]), np.array([0.0, 1.0])
+    )
     text = json.loads(canonical_text(InterpolatedMVU(design, ball)))
     assert text["mechanism"]["design"] == {"design": design.identity()}
     assert set(text["mechanism"]) == {"kind", "design", "ball", "beta", "clamp", "decoder"}

@@ -64,7 +64,9 @@ def test_cells_are_the_normal_shares():
     with mpmath.workprec(300):
         for edge, cell in zip(edges, cells[1:], strict=False):
             assert abs(mpmath.ncdf(edge) * 2**127 - cell) <= mpmath.mpf("0.50001")
-            assert abs(cell - mpmath.ncdf(edge) * 2**127) / 2**127 <= 2.0**-38 * mpmath.npdf(edge)  # in the blur
+            assert abs(cell - mpmath.ncdf(edge) * 2**127) / 2**127 <= 2.0**-38 * mpmath.npdf(
+                edge
+            )  # in the blur
     for bad in ([11.5], [0.0, 0.0], [1.0, 0.0], [float("nan")]):
         with pytest.raises(InvalidParameter):
             step_cells(bad)
@@ -72,7 +74,9 @@ def test_cells_are_the_normal_shares():
 
 def test_limits_are_exact():
     cells = step_cells(EDGES)
-    weights = [Fraction(level) * (b - a) for level, a, b in zip(LEVELS, cells, cells[1:], strict=False)]
+    weights = [
+        Fraction(level) * (b - a) for level, a, b in zip(LEVELS, cells, cells[1:], strict=False)
+    ]
     expected = [math.floor(2**128 * sum(weights[: s + 1]) / sum(weights)) for s in range(3)]
     assert list(step_limits(cells, LEVELS)) == expected
     assert list(step_limits(cells, [1.0, 0.0, 0.0, 0.0])) == [2**128] * 3
@@ -98,7 +102,9 @@ def test_codes_are_those_of_exact_arithmetic(length):
             assert draw_codes(vector, cells, limits, quantiser, block, KERNEL).tolist() == expected
             with pytest.MonkeyPatch.context() as patch:
                 patch.setattr(direct, "_doubt", lambda u, *_: np.full(u.size, np.inf))
-                assert draw_codes(vector, cells, limits, quantiser, block, KERNEL).tolist() == expected
+                assert (
+                    draw_codes(vector, cells, limits, quantiser, block, KERNEL).tolist() == expected
+                )
     with pytest.raises(InvalidParameter, match="limits"):
         draw_codes(vector, cells, limits[:-1], quantiser, block, KERNEL)
 
@@ -120,18 +126,23 @@ def test_doubles_are_as_close_as_codes_assume():
         t = direct.normals_of_words(np.array([along], dtype=np.uint64))[0]
         computed = g + (t - direct.inner(direction, g)) * direction
         doubt = direct._doubt(direction, words, along)
-        off = np.array([abs(float(exact - value)) for exact, value in zip(z, computed, strict=True)])
+        off = np.array(
+            [abs(float(exact - value)) for exact, value in zip(z, computed, strict=True)]
+        )
         assert np.all(off <= doubt)
         assert np.median(doubt) < 2 * inner_error_upper(200)
 
 
 def test_the_last_cells_are_never_certain():
     assert direct._doubt(unit(np.ones(2))[0], np.array([1, 3], dtype=np.uint64), 5)[0] == np.inf
-    assert np.all(direct._doubt(unit(np.ones(2))[0], np.array([9, 3], dtype=np.uint64), 2**63) == np.inf)
+    assert np.all(
+        direct._doubt(unit(np.ones(2))[0], np.array([9, 3], dtype=np.uint64), 2**63) == np.inf
+    )
     with mpmath.workprec(200):
         for number in (3, 5, 2**20 + 1, 2**63 - 1):
             ends = [
-                -mpmath.sqrt(2) * mpmath.erfinv(2 * mpmath.mpf(q) / 2**64 - 1) for q in (number - 1, number, number + 1)
+                -mpmath.sqrt(2) * mpmath.erfinv(2 * mpmath.mpf(q) / 2**64 - 1)
+                for q in (number - 1, number, number + 1)
             ]
             assert max(ends[0] - ends[1], ends[1] - ends[2]) <= mpmath.mpf(2) / number
 
@@ -141,7 +152,10 @@ def test_t_and_noise_follow_the_profile():
     cells, rng, quantiser = step_cells(EDGES), seeded_rng(seed(2)), normal_quantiser(3)
     limits = step_limits(cells, LEVELS)
     codes = np.stack(
-        [draw_codes(np.array([-2.0, 0.0]), cells, limits, quantiser, rng.draw(1), KERNEL) for _ in range(5000)]
+        [
+            draw_codes(np.array([-2.0, 0.0]), cells, limits, quantiser, rng.draw(1), KERNEL)
+            for _ in range(5000)
+        ]
     )
     fine = np.unique(np.concatenate([[-40.0, 40.0], quantiser.thresholds, -np.array(EDGES)]))
     middle = fine[:-1] + np.diff(fine) / 2
@@ -163,15 +177,25 @@ def test_quantised_draws_are_unbiased_to_first_order():
     limits = step_limits(cells, [0.0, 1.0, 0.0])
     drawn = [draw_codes(vector, cells, limits, quantiser, rng.draw(1), KERNEL) for _ in range(2000)]
     along = np.array([quantiser.levels[codes].sum() / 16.0 for codes in drawn])
-    spread = math.sqrt((quantiser.cost + 0.2**2 / 12) / along.size)  # of rounding, and of t between the edges
-    middle = (stats.norm.pdf(1.9) - stats.norm.pdf(2.1)) / (stats.norm.cdf(2.1) - stats.norm.cdf(1.9))
+    spread = math.sqrt(
+        (quantiser.cost + 0.2**2 / 12) / along.size
+    )  # of rounding, and of t between the edges
+    middle = (stats.norm.pdf(1.9) - stats.norm.pdf(2.1)) / (
+        stats.norm.cdf(2.1) - stats.norm.cdf(1.9)
+    )
     assert abs(along.mean() - middle) < 6.2 * spread
-    assert abs(along.mean() * quantiser.gain - middle) > 6.2 * spread  # levels without the gain would be caught
+    assert (
+        abs(along.mean() * quantiser.gain - middle) > 6.2 * spread
+    )  # levels without the gain would be caught
 
 
 def test_what_is_left_of_the_error_is_nothing_to_speak_of():
     assert 0 < code_error_upper(1024, 4, 1e6) < 1e-24
-    assert code_error_upper(65536, 4, 1e6) > code_error_upper(1024, 4, 1e6) > code_error_upper(1024, 2, 1e6)
+    assert (
+        code_error_upper(65536, 4, 1e6)
+        > code_error_upper(1024, 4, 1e6)
+        > code_error_upper(1024, 2, 1e6)
+    )
     assert code_error_upper(1024, 4, 1e9) > code_error_upper(1024, 4, 1e6)
     with pytest.raises(InvalidParameter, match="largest"):
         code_error_upper(1024, 4, float("nan"))

@@ -7,7 +7,13 @@ from attrs import evolve
 
 import quietbit
 from quietbit.errors import InvalidParameter
-from quietbit.mechanism.expectation import HOPELESS_ABOVE, USEFUL_UP_TO, Expectation, Verdict, expectation
+from quietbit.mechanism.expectation import (
+    HOPELESS_ABOVE,
+    USEFUL_UP_TO,
+    Expectation,
+    Verdict,
+    expectation,
+)
 from quietbit.mechanism.projected import Projected
 from quietbit.mechanism.rotation import rotation_for
 from quietbit.target import Trust
@@ -31,9 +37,14 @@ def test_as_many_clients_or_as_few_parameters_make_a_useful_run(trust):
     more = math.ceil(50 * found.clients_needed / 400)  # as many of them in a round as before
     helped = expectation(mechanism, cohort=more, rounds=16, clients=8 * more, trust=trust)
     assert helped.run_noise == pytest.approx(USEFUL_UP_TO, rel=0.01)
-    smaller = quietbit.Gaussian(quietbit.Ball("l2", 3.0, max(1, math.floor(found.parameters_allowed))), 2.0)
+    smaller = quietbit.Gaussian(
+        quietbit.Ball("l2", 3.0, max(1, math.floor(found.parameters_allowed))), 2.0
+    )
     if found.parameters_allowed >= 1:
-        assert expectation(smaller, cohort=50, rounds=16, clients=400, trust=trust).run_noise <= USEFUL_UP_TO
+        assert (
+            expectation(smaller, cohort=50, rounds=16, clients=400, trust=trust).run_noise
+            <= USEFUL_UP_TO
+        )
 
 
 def test_rows_that_all_clients_keep_are_not_averaged_out():
@@ -49,9 +60,14 @@ def test_rows_that_all_clients_keep_are_not_averaged_out():
 
 def test_a_decoder_makes_no_difference_to_what_is_expected():
     design = quietbit.solve(quietbit.DesignSpec(2, 1, 4.0))
-    plain, other = (quietbit.InterpolatedMVU(design, BALL, decoder=word) for word in ("alphabet", "unbiased-at-zero"))
+    plain, other = (
+        quietbit.InterpolatedMVU(design, BALL, decoder=word)
+        for word in ("alphabet", "unbiased-at-zero")
+    )
     assert plain.error().gain > 1.9
-    assert expectation(plain, cohort=9).noise == pytest.approx(expectation(other, cohort=9).noise, rel=1e-6)
+    assert expectation(plain, cohort=9).noise == pytest.approx(
+        expectation(other, cohort=9).noise, rel=1e-6
+    )
 
 
 @pytest.mark.parametrize("word", ["imvu", "mvu", "gaussian", "sign", "skellam", "vmvu"])
@@ -65,7 +81,8 @@ def test_noise_in_clips_does_not_depend_on_the_clip(word):
 
 
 @pytest.mark.parametrize(
-    ("multiplier", "verdict"), [(0.01, Verdict.USEFUL), (0.2, Verdict.HARD), (5.0, Verdict.HOPELESS)]
+    ("multiplier", "verdict"),
+    [(0.01, Verdict.USEFUL), (0.2, Verdict.HARD), (5.0, Verdict.HOPELESS)],
 )
 def test_the_sentence_says_what_it_comes_to(multiplier, verdict):
     found = expectation(quietbit.Gaussian(BALL, multiplier), cohort=20, rounds=4)
@@ -78,7 +95,9 @@ def test_the_sentence_says_what_it_comes_to(multiplier, verdict):
 
 def test_secure_aggregation_is_named_only_where_it_would_help():
     def said(multiplier, **given):
-        return expectation(quietbit.Gaussian(BALL, multiplier), **{"cohort": 400, "rounds": 16, **given}).sentence()
+        return expectation(
+            quietbit.Gaussian(BALL, multiplier), **{"cohort": 400, "rounds": 16, **given}
+        ).sentence()
 
     assert said(2.0).endswith(" clients, or secure aggregation.")
     assert said(20.0).endswith(" (secure aggregation would make it hard instead).")
@@ -89,7 +108,10 @@ def test_secure_aggregation_is_named_only_where_it_would_help():
 
 def test_one_update_alone_is_not_judged():
     text = expectation(quietbit.Gaussian(BALL, 5.0), cohort=1).sentence()
-    assert text == "the noise in one update is 160 times the clip; a useful run takes about 2.5 million clients."
+    assert (
+        text
+        == "the noise in one update is 160 times the clip; a useful run takes about 2.5 million clients."
+    )
 
 
 def test_a_noise_that_is_no_number_is_hopeless():
@@ -100,7 +122,12 @@ def test_a_noise_that_is_no_number_is_hopeless():
 
 @pytest.mark.parametrize(
     ("change", "said"),
-    [({"cohort": 0}, "cohort"), ({"rounds": 0}, "rounds"), ({"clients": 3}, "at least 20"), ({"trust": "x"}, "trust")],
+    [
+        ({"cohort": 0}, "cohort"),
+        ({"rounds": 0}, "rounds"),
+        ({"clients": 3}, "at least 20"),
+        ({"trust": "x"}, "trust"),
+    ],
 )
 def test_what_has_no_meaning_is_refused(change, said):
     with pytest.raises(InvalidParameter, match=said):
@@ -110,7 +137,9 @@ def test_what_has_no_meaning_is_refused(change, said):
 def test_codes_that_saturate_shorten_an_update_by_what_is_said():
     """Without a rotation by what one large coordinate loses; with one by little."""
     design = quietbit.solve(quietbit.DesignSpec(2, 1, 3.0))
-    mechanism = quietbit.InterpolatedMVU(design, quietbit.Ball("l2", 1.0, 100), beta=8.0, clamp=True)
+    mechanism = quietbit.InterpolatedMVU(
+        design, quietbit.Ball("l2", 1.0, 100), beta=8.0, clamp=True
+    )
     found = expectation(mechanism, cohort=10)
     assert found.response == pytest.approx(mechanism.expectation(1.0), rel=1e-9)
     assert found.response < 1 / 8
@@ -120,10 +149,14 @@ def test_codes_that_saturate_shorten_an_update_by_what_is_said():
     inner = quietbit.InterpolatedMVU(design, quietbit.Ball("l2", 1.0, 64), beta=8.0, clamp=True)
     kept = Projected(inner, quietbit.Ball("l2", 1.0, 5000))
     few = expectation(kept, cohort=10).response
-    many = Projected(evolve(inner, ball=quietbit.Ball("l2", 1.0, 1024)), quietbit.Ball("l2", 1.0, 5000))
+    many = Projected(
+        evolve(inner, ball=quietbit.Ball("l2", 1.0, 1024)), quietbit.Ball("l2", 1.0, 5000)
+    )
     assert few < expectation(many, cohort=10).response, "fewer coordinates are larger ones"
     assert expectation(quietbit.AdaptiveClip(kept, 0.5), cohort=10).response == few
-    assert expectation(quietbit.Gaussian(BALL, 5.0), cohort=10).response == pytest.approx(1.0, abs=1e-12)
+    assert expectation(quietbit.Gaussian(BALL, 5.0), cohort=10).response == pytest.approx(
+        1.0, abs=1e-12
+    )
 
 
 def test_what_hardly_comes_through_is_not_useful_however_quiet():
@@ -132,10 +165,14 @@ def test_what_hardly_comes_through_is_not_useful_however_quiet():
     assert Expectation(0.01, 10, 2, 1, 2, Trust.LOCAL, response=0.0).verdict is Verdict.HOPELESS
 
 
-@pytest.mark.parametrize("use", [lambda found: quietbit.expectation(found, cohort=3), quietbit.Uplink])
+@pytest.mark.parametrize(
+    "use", [lambda found: quietbit.expectation(found, cohort=3), quietbit.Uplink]
+)
 def test_a_calibration_is_answered_with_where_its_mechanism_is(use):
     found = quietbit.calibrate(
         "gaussian", ball=quietbit.Ball("l2", 1.0, 3), epsilon=1.0, delta=1e-5, adjacency="zero-out"
     )
-    with pytest.raises(quietbit.InvalidParameter, match=r"got a Calibration, which has one: pass found\.mechanism"):
+    with pytest.raises(
+        quietbit.InvalidParameter, match=r"got a Calibration, which has one: pass found\.mechanism"
+    ):
         use(found)

@@ -25,15 +25,21 @@ def test_one_bit_is_a_logistic_sign(epsilon: float, beta: float) -> None:
         expected = 1 / (1 + math.exp(-epsilon * beta * value / 2.0))
         assert mechanism.distribution(value)[1] == pytest.approx(expected, rel=1e-12)
         half = 0.5 / math.tanh(epsilon / 2) * 2 * 2.0 / beta
-        assert mechanism.expectation(value) == pytest.approx(half * (2 * expected - 1), rel=1e-12, abs=1e-14)
-        assert mechanism.variance(value) == pytest.approx(half**2 * 4 * expected * (1 - expected), rel=1e-12)
+        assert mechanism.expectation(value) == pytest.approx(
+            half * (2 * expected - 1), rel=1e-12, abs=1e-14
+        )
+        assert mechanism.variance(value) == pytest.approx(
+            half**2 * 4 * expected * (1 - expected), rel=1e-12
+        )
 
 
 @pytest.mark.parametrize("epsilon", [0.2, 1.0, 4.0])
 def test_the_curve_of_one_bit_is_a_gaussians(epsilon: float) -> None:
     """Noise multiplier 2/(epsilon beta) for zero-out: rdp = alpha epsilon^2 beta^2 / 8."""
     mechanism = InterpolatedMVU(design(2, 1, epsilon), BALL, 3.0)
-    zero, replace = (mechanism.privacy(adjacency) for adjacency in (Adjacency.ZERO_OUT, Adjacency.REPLACE_ONE))
+    zero, replace = (
+        mechanism.privacy(adjacency) for adjacency in (Adjacency.ZERO_OUT, Adjacency.REPLACE_ONE)
+    )
     assert zero.slack > 0
     assert zero.slope < zero.pair_slope
     for alpha in (1.5, 2.0, 40.0):
@@ -50,7 +56,10 @@ def test_the_law_agrees_with_sixty_digits() -> None:
         for value in (-1.0, -0.31, -0.0625, 0.0, 0.02, 0.5, 1.0):
             place = (mpmath.mpf(0.5) + mpmath.mpf(4.0) * mpmath.mpf(value)) * 4
             index = min(max(int(mpmath.floor(place)), 0), 3)
-            line = [a + (b - a) * (place - index) for a, b in zip(logs[index], logs[index + 1], strict=True)]
+            line = [
+                a + (b - a) * (place - index)
+                for a, b in zip(logs[index], logs[index + 1], strict=True)
+            ]
             total = mpmath.fsum(mpmath.exp(v) for v in line)
             exact = [float(mpmath.exp(v) / total) for v in line]
             assert np.allclose(mechanism.distribution(value), exact, rtol=1e-12)
@@ -83,15 +92,23 @@ def test_the_unbiased_decoder_is_unbiased_to_first_order(levels: int) -> None:
 @pytest.mark.parametrize("epsilon", [0.3, 2.0])
 def test_the_unbiased_decoder_meets_the_cramer_rao_bound(epsilon: float) -> None:
     """In x-space the alphabet is 1/2 -+ 1/epsilon and the variance at the centre 1/M = 1/epsilon^2."""
-    mechanism = InterpolatedMVU(design(2, 1, epsilon), Ball(Norm.L2, 1.0, 1), decoder="unbiased-at-zero")
-    assert (mechanism.values + 1) / 2 == pytest.approx([0.5 - 1 / epsilon, 0.5 + 1 / epsilon], rel=1e-12)
+    mechanism = InterpolatedMVU(
+        design(2, 1, epsilon), Ball(Norm.L2, 1.0, 1), decoder="unbiased-at-zero"
+    )
+    assert (mechanism.values + 1) / 2 == pytest.approx(
+        [0.5 - 1 / epsilon, 0.5 + 1 / epsilon], rel=1e-12
+    )
     assert mechanism.variance(0.0) / 4 == pytest.approx(1 / epsilon**2, rel=1e-12)
 
 
 def test_a_decoder_changes_no_code_and_no_account() -> None:
-    plain, other = (InterpolatedMVU(design(), BALL, decoder=name) for name in ("alphabet", "unbiased-at-zero"))
+    plain, other = (
+        InterpolatedMVU(design(), BALL, decoder=name) for name in ("alphabet", "unbiased-at-zero")
+    )
     vector = update(BALL)
-    assert np.array_equal(encode(plain, vector, seeded_rng(1)), encode(other, vector, seeded_rng(1)))
+    assert np.array_equal(
+        encode(plain, vector, seeded_rng(1)), encode(other, vector, seeded_rng(1))
+    )
     assert plain.privacy(Adjacency.ZERO_OUT) == other.privacy(Adjacency.ZERO_OUT)
 
 
@@ -116,7 +133,9 @@ def test_the_l1_curve_is_pure_and_no_worse_than_the_l2_curve_of_the_same_inputs(
         for adjacency in Adjacency:
             assert math.isfinite(pure.privacy(adjacency).epsilon(0.0))
             for alpha in (1.2, 3.0, 50.0):
-                assert pure.privacy(adjacency).rdp(alpha) <= other.privacy(adjacency).rdp(alpha) * (1 + 1e-9)
+                assert pure.privacy(adjacency).rdp(alpha) <= other.privacy(adjacency).rdp(alpha) * (
+                    1 + 1e-9
+                )
 
 
 def test_a_design_too_steep_for_the_sampler_has_no_account() -> None:

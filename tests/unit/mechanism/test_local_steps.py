@@ -5,7 +5,16 @@ from __future__ import annotations
 import numpy as np
 import pytest
 
-from quietbit import Adjacency, Ball, Gaussian, InvalidParameter, InvalidPayload, Norm, calibrate, seeded_rng
+from quietbit import (
+    Adjacency,
+    Ball,
+    Gaussian,
+    InvalidParameter,
+    InvalidPayload,
+    Norm,
+    calibrate,
+    seeded_rng,
+)
 from quietbit.kernel.select import default_kernel
 from quietbit.mechanism.batch import LocalSteps, PoissonBatch
 from quietbit.mechanism.registry import build, describe, family_of, identity_of
@@ -21,14 +30,21 @@ ZERO_OUT = Adjacency.ZERO_OUT
 def test_the_price_is_that_of_all_steps_and_rounding_is_free(adjacency: Adjacency) -> None:
     for bits in (1, 4, 8):
         site = LocalSteps(STEP, 7, 0.3, bits)
-        assert site.privacy(adjacency, 50).epsilon(1e-5) == (STEP.privacy(adjacency, 50) * 7).epsilon(1e-5)
-        assert (site.privacy(adjacency, 50) * 3).epsilon(1e-5) == (STEP.privacy(adjacency, 50) * 21).epsilon(1e-5)
+        assert site.privacy(adjacency, 50).epsilon(1e-5) == (
+            STEP.privacy(adjacency, 50) * 7
+        ).epsilon(1e-5)
+        assert (site.privacy(adjacency, 50) * 3).epsilon(1e-5) == (
+            STEP.privacy(adjacency, 50) * 21
+        ).epsilon(1e-5)
 
 
 @pytest.mark.parametrize("bits", [1, 2, 3, 4, 8])
 def test_what_is_decoded_has_the_mean_of_the_difference(bits: int) -> None:
     """Given the steps, rounding is unbiased in every coordinate: 400 roundings of one difference, 8 deviations."""
-    site, kernel = LocalSteps(PoissonBatch(Gaussian(BALL, 1e-6), 50, 0.1), 2, 0.5, bits), default_kernel()
+    site, kernel = (
+        LocalSteps(PoissonBatch(Gaussian(BALL, 1e-6), 50, 0.1), 2, 0.5, bits),
+        default_kernel(),
+    )
     row = np.zeros((1, DIMENSION))
     row[0, :3] = 0.6, -0.5, 0.2
     uplink, count = Uplink(site), 400
@@ -59,7 +75,9 @@ def test_an_app_that_stops_early_is_not_told_from_one_that_does_not() -> None:
             batch.step()
         uplink = Uplink(site)
         means.append(np.asarray(uplink.receive([uplink.send_batch(batch)])))
-    for mean in means:  # 300 coordinates of deviation 0.03: their root mean square is within a third of it
+    for (
+        mean
+    ) in means:  # 300 coordinates of deviation 0.03: their root mean square is within a third of it
         assert np.sqrt(np.mean(mean**2)) == pytest.approx(0.03, rel=0.33)
 
 
@@ -114,7 +132,9 @@ def test_updates_and_bad_payloads_are_refused() -> None:
         body[:4] = np.frombuffer(np.float32(scale).tobytes(), dtype=np.uint8)
         with pytest.raises(InvalidPayload, match="largest coordinate"):
             accumulator.check(body)
-    body = np.full(site.layout.size, 255, dtype=np.uint8)  # no coordinate is too large, and all of them together are
+    body = np.full(
+        site.layout.size, 255, dtype=np.uint8
+    )  # no coordinate is too large, and all of them together are
     body[:4] = np.frombuffer(np.float32(0.9 * site._longest).tobytes(), dtype=np.uint8)
     with pytest.raises(InvalidPayload, match="length of the payload"):
         accumulator.check(body)

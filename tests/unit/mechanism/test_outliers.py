@@ -18,7 +18,7 @@ from quietbit.kernel.rng import seeded_rng
 from quietbit.mechanism.batch import LocalSteps, PoissonBatch
 from quietbit.mechanism.poison import exponential_length_upper, honest_length, normal_length_upper
 from quietbit.mechanism.vector import VectorMVU
-from quietbit.node.question import Framed
+from quietbit.node.request import Framed
 from quietbit.run.report import Counts
 from quietbit.run.server import Round
 from quietbit.wire.payload import build
@@ -40,7 +40,9 @@ def payload(mechanism: Any, body: bytes) -> bytes:
 
 @pytest.mark.parametrize("dimension", [1, 7, 1000, 200_000])
 @pytest.mark.parametrize("ratio", [1e-3, 0.3, 5.0])
-def test_an_honest_client_at_the_clip_is_longer_with_the_stated_chance_at_most(dimension: int, ratio: float) -> None:
+def test_an_honest_client_at_the_clip_is_longer_with_the_stated_chance_at_most(
+    dimension: int, ratio: float
+) -> None:
     """The chance is scipy's noncentral chi-square's and gamma's; the bound is not far beyond its quantile."""
     loose = 1.7 if dimension == 1 else 1.3
     length = normal_length_upper(dimension, 2.0, ratio)
@@ -109,8 +111,12 @@ def test_honest_clients_are_taken_in(name: str) -> None:
 def test_where_lengths_differ_there_is_a_test() -> None:
     """And nowhere else: bits have one length, and seeds stand for noise."""
     assert {name.removeprefix("watched ").split()[0] for name in TESTED} == {
-        "gaussian", "independent", "laplace", "skellam", "vmvu",
-    }  # fmt: skip
+        "gaussian",
+        "independent",
+        "laplace",
+        "skellam",
+        "vmvu",
+    }
     assert "vmvu direct" in TESTED
     assert "vmvu seed" not in TESTED
 
@@ -121,7 +127,9 @@ def test_a_scaled_release_is_an_outlier(name: str, times: float) -> None:
     """Every float of it is one that the test of single floats takes."""
     mechanism = MECHANISMS[name]
     uplink = Uplink(mechanism)
-    body = np.frombuffer(uplink.send(np.ones(WIDTH), seeded_rng(3))[-mechanism.layout.size :], dtype=np.uint8).copy()
+    body = np.frombuffer(
+        uplink.send(np.ones(WIDTH), seeded_rng(3))[-mechanism.layout.size :], dtype=np.uint8
+    ).copy()
     floats = body[: 4 * WIDTH].view("<f4")
     floats *= times
     with pytest.raises(Outlier, match="length of the payload must be at most"):
@@ -143,7 +151,9 @@ def test_steps_of_a_site_are_tested_as_a_whole() -> None:
     assert honest_length(site) < 1.2 * 5 * 0.1 * honest_length(site.inner)
     scale = np.float32(0.5 * honest_length(site))
     with pytest.raises(Outlier):
-        Uplink(site).receive([payload(site, scale.tobytes() + bytes([255]) * (site.layout.size - 4))])
+        Uplink(site).receive(
+            [payload(site, scale.tobytes() + bytes([255]) * (site.layout.size - 4))]
+        )
 
 
 @pytest.mark.parametrize("value", [math.nan, math.inf, -math.inf])
@@ -166,7 +176,11 @@ def test_a_round_counts_outliers_and_goes_on_without_them(alone: bool) -> None:
     for node, data in ((1, uplink.send(np.ones(WIDTH), seeded_rng(1))), (2, long)):
         current.sent(node, 100)
         try:
-            means.append((current.decode if alone else current.add)(node, node, Framed(1, 1, node, data).to_bytes()))
+            means.append(
+                (current.decode if alone else current.add)(
+                    node, node, Framed(1, 1, node, data).to_bytes()
+                )
+            )
         except Outlier as error:
             current.refuse(node, str(error))
     found = current.report()

@@ -1,6 +1,7 @@
 """A mechanism of a user's own, in a package outside this one and known by its entry point, works everywhere.
 
-The package is the first block of the how-to page, in a folder on the path with the two files that an installer leaves.
+The package is the first block of the how-to page, in a folder on the path with the two files that
+an installer leaves.
 """
 
 import importlib
@@ -24,7 +25,14 @@ from quietbit_lab.auditor.audit import audit
 from unit.local.makers import small_problem
 
 PAGE = Path(__file__).parents[3] / "docs" / "how-to" / "add-your-own-mechanism.md"
-GIVEN = {"clip": 1.0, "norm": "l1", "adjacency": "zero-out", "epsilon": 6.0, "delta": 0.0, "cohort": 20}
+GIVEN = {
+    "clip": 1.0,
+    "norm": "l1",
+    "adjacency": "zero-out",
+    "epsilon": 6.0,
+    "delta": 0.0,
+    "cohort": 20,
+}
 
 
 def forget() -> None:
@@ -37,7 +45,10 @@ def forget() -> None:
 def installed(tmp_path, monkeypatch):
     """The package on the path; the registry reads entry points anew, and forgets them afterwards."""
     text = PAGE.read_text(encoding="utf-8")
-    block, group = (re.search(rf"^```{kind}\n(.*?)^```", text, re.M | re.S).group(1) for kind in ("python", "toml"))
+    block, group = (
+        re.search(rf"^```{kind}\n(.*?)^```", text, re.M | re.S).group(1)
+        for kind in ("python", "toml")
+    )
     (tmp_path / "linear_bit.py").write_text(block)
     folder = tmp_path / "linear_bit-1.0.dist-info"
     folder.mkdir()
@@ -59,7 +70,9 @@ def test_its_word_leads_to_it_and_a_description_back(installed):
     assert registry.family("linear-bit") is installed.FAMILY
     mechanism = installed.LinearBit(quietbit.Ball("l1", 1.0, 30), 0.5)
     assert registry.build(registry.describe(mechanism)) == mechanism
-    assert registry.identity_of(mechanism) != registry.identity_of(installed.LinearBit(mechanism.ball, 0.25))
+    assert registry.identity_of(mechanism) != registry.identity_of(
+        installed.LinearBit(mechanism.ball, 0.25)
+    )
 
 
 def test_uplink_and_audit(installed):
@@ -67,7 +80,9 @@ def test_uplink_and_audit(installed):
     uplink = quietbit.Uplink(mechanism)
     update = np.linspace(-1, 1, 30) / 20
     mean = uplink.receive([uplink.send(update, quietbit.seeded_rng(k)) for k in range(2000)])
-    assert np.abs(mean - update).max() < 7 * (mechanism.variance(0.0) / 2000) ** 0.5  # 30 coordinates: below 1e-9
+    assert (
+        np.abs(mean - update).max() < 7 * (mechanism.variance(0.0) / 2000) ** 0.5
+    )  # 30 coordinates: below 1e-9
     with pytest.raises(quietbit.InvalidParameter, match="finite"):
         uplink.send(np.full(30, np.nan))
     found = audit(mechanism, "replace-one", delta=0.0, samples=500, rng=quietbit.seeded_rng(2))
@@ -76,24 +91,32 @@ def test_uplink_and_audit(installed):
 
 def test_calibrate_and_plan_meet_the_same_target(installed):
     ball = quietbit.Ball("l1", 1.0, 39)
-    found = quietbit.calibrate("linear-bit", ball=ball, epsilon=6.0, delta=0.0, adjacency="zero-out", releases=4)
+    found = quietbit.calibrate(
+        "linear-bit", ball=ball, epsilon=6.0, delta=0.0, adjacency="zero-out", releases=4
+    )
     assert 6 * (1 - 1e-4) < found.guarantee.epsilon_upper <= 6
     assert flat_plan("linear-bit", **GIVEN, releases=4).mechanism_for(39) == found.mechanism
     by_hand = flat_plan("linear-bit", **{**GIVEN, "epsilon": None}, design_epsilon=1.5)
     assert by_hand.release(by_hand.mechanism_for(39)).epsilon(0.0) == pytest.approx(1.5, rel=1e-9)
     with pytest.raises(quietbit.InvalidParameter, match="bits must be left out for linear-bit"):
         flat_plan("linear-bit", **GIVEN, bits=2)
-    with pytest.raises(quietbit.InvalidParameter, match="mechanism must be imvu under secure-aggregation"):
+    with pytest.raises(
+        quietbit.InvalidParameter, match="mechanism must be imvu under secure-aggregation"
+    ):
         flat_plan("linear-bit", **GIVEN, trust="secure-aggregation")
 
 
 def test_simulate(installed):
-    run = simulate(small_problem(), flat_plan("linear-bit", **GIVEN, rng="seeded"), Training(0.1, 6))
+    run = simulate(
+        small_problem(), flat_plan("linear-bit", **GIVEN, rng="seeded"), Training(0.1, 6)
+    )
     assert run.status == "finished"
     assert isinstance(run.mechanism, installed.LinearBit)
     assert 6 * (1 - 1e-4) < run.guarantee.epsilon_upper <= 6
     assert run.bytes_per_client == quietbit.Uplink(run.mechanism).header.size
-    same = simulate(small_problem(), flat_plan("linear-bit", **GIVEN, rng="seeded"), Training(0.1, 6))
+    same = simulate(
+        small_problem(), flat_plan("linear-bit", **GIVEN, rng="seeded"), Training(0.1, 6)
+    )
     np.testing.assert_array_equal(run.parameters, same.parameters)
 
 
@@ -149,12 +172,16 @@ def test_a_broken_package_breaks_nothing_else(installed, tmp_path):
     offer(tmp_path, "broken = broken:FAMILY")
     assert "broken" in registry.families()
     found = quietbit.calibrate("imvu", **TARGET).mechanism
-    assert registry.identity_of(registry.build(registry.describe(found))) == registry.identity_of(found)
+    assert registry.identity_of(registry.build(registry.describe(found))) == registry.identity_of(
+        found
+    )
     stranger = installed.LinearBit(quietbit.Ball("l1", 1.0, 30), 0.5)
     assert registry.build(registry.describe(stranger)) == stranger
     assert (registry.family_of(found), registry.family_of(stranger)) == ("imvu", "linear-bit")
     flat_plan("imvu", clip=1.0, adjacency="zero-out", epsilon=1.0, releases=1)
-    with pytest.raises(quietbit.InvalidParameter, match=r"broken:FAMILY failed with RuntimeError: half installed"):
+    with pytest.raises(
+        quietbit.InvalidParameter, match=r"broken:FAMILY failed with RuntimeError: half installed"
+    ):
         registry.family("broken")
     ways = alternatives(quietbit.Ball("l1", 1.0, 30), quietbit.target.Target(1.0, 0.0, "zero-out"))
     refused = next(way.refusal for way in ways if way.mechanism == "broken")
@@ -182,7 +209,10 @@ def test_a_description_imports_the_one_module_that_it_names(installed, tmp_path)
     ball = {"kind": "Ball", "norm": "l1", "radius": 1.0, "dimension": 30}
     description = {"kind": "LinearBit", "ball": ball, "tilt": 0.5}
     assert registry.described_family(description) == "linear-bit"
-    assert registry.described_family({"kind": "Watched", "inner": description, "clip": 1.0}) == "linear-bit"
+    assert (
+        registry.described_family({"kind": "Watched", "inner": description, "clip": 1.0})
+        == "linear-bit"
+    )
     assert registry.described_family({"kind": "Hidden"}) == "unseen"
     assert registry.described_family({"kind": "Nothing"}) == ""
     for kind, allowed in (
@@ -233,7 +263,9 @@ def test_two_packages_with_one_word_are_refused(installed, tmp_path):
     (folder / "METADATA").write_text("Metadata-Version: 2.1\nName: second\nVersion: 1.0\n")
     (folder / "entry_points.txt").write_text("[quietbit.mechanisms]\nlinear-bit = second:FAMILY\n")
     forget()
-    with pytest.raises(quietbit.InvalidParameter, match="packages that offer 'linear-bit' must be one"):
+    with pytest.raises(
+        quietbit.InvalidParameter, match="packages that offer 'linear-bit' must be one"
+    ):
         registry.family("linear-bit")
 
 

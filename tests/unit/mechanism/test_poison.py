@@ -45,17 +45,25 @@ def draws() -> tuple[list[bytes], Any]:
 
 
 @pytest.mark.parametrize("dimensions", [1, 2, 8, 64])
-def test_the_best_of_many_seeds_is_where_the_bound_says(draws: tuple[list[bytes], Any], dimensions: int) -> None:
+def test_the_best_of_many_seeds_is_where_the_bound_says(
+    draws: tuple[list[bytes], Any], dimensions: int
+) -> None:
     """Below work - 5 with probability e^-32, above work + 27 with 2^-27: in a subspace as along a direction."""
     basis = np.linalg.qr(np.random.default_rng(1).normal(size=(SIZE, dimensions)))[0]
     parts = draws[1] @ basis
     best = float(parts.max() if dimensions == 1 else np.linalg.norm(parts, axis=1).max())
     assert seed_maximum(WORK - 5, dimensions) < best < seed_maximum(WORK + 27, dimensions)
-    fewer = float(np.linalg.norm(parts[: 2**5], axis=1).max()) if dimensions > 1 else float(parts[: 2**5].max())
+    fewer = (
+        float(np.linalg.norm(parts[: 2**5], axis=1).max())
+        if dimensions > 1
+        else float(parts[: 2**5].max())
+    )
     assert fewer < best  # a weaker search reaches less
 
 
-def test_an_attacker_who_searches_moves_the_server_as_far_as_stated(draws: tuple[list[bytes], Any]) -> None:
+def test_an_attacker_who_searches_moves_the_server_as_far_as_stated(
+    draws: tuple[list[bytes], Any],
+) -> None:
     """Through the server's own decoder, own rows and all: nonce and best seed, along a direction of the attacker's."""
     mechanism = found("vmvu", keep=SIZE)
     assert mechanism.seeded
@@ -67,7 +75,9 @@ def test_an_attacker_who_searches_moves_the_server_as_far_as_stated(draws: tuple
     seeds, normals = draws
     scores = normals @ turned[places]
     best = seeds[int(scores.argmax())]
-    along = float(decoded(mechanism, bytes(mechanism.nonce_size) + best) @ aim) / mechanism.ball.radius
+    along = (
+        float(decoded(mechanism, bytes(mechanism.nonce_size) + best) @ aim) / mechanism.ball.radius
+    )
     assert along == pytest.approx(float(scores.max()) / mechanism.profile.gain_lower, rel=1e-3)
     assert poisoned(mechanism, WORK - 5) < along < poisoned(mechanism, WORK + 27)
 
@@ -85,7 +95,9 @@ def test_no_payload_that_the_server_takes_is_longer_than_stated(word: str) -> No
             continue
         longest = max(longest, float(np.linalg.norm(vector)))
     assert longest <= most * 1.002
-    honest = Uplink(mechanism).receive([Uplink(mechanism).send(np.ones(SIZE))]) / mechanism.error().gain
+    honest = (
+        Uplink(mechanism).receive([Uplink(mechanism).send(np.ones(SIZE))]) / mechanism.error().gain
+    )
     assert np.linalg.norm(honest) <= most * (1 + 1e-6)  # rotated back in floats
 
 
@@ -117,8 +129,13 @@ def test_a_search_along_rows_of_the_rotation_reaches_as_far_as_stated(
         KERNEL.rotate_back(aim, mechanism.rotation_seed)
         scores = normals[:, among].sum(axis=1) / len(among) ** 0.5
         best = seeds[int(scores.argmax())]
-        reached.append(float(decoded(mechanism, nonce[: mechanism.nonce_size] + best) @ aim) / mechanism.ball.radius)
-    assert min(reached) > 3 * seed_maximum(WORK) / mechanism.profile.gain_lower  # what a random direction would reach
+        reached.append(
+            float(decoded(mechanism, nonce[: mechanism.nonce_size] + best) @ aim)
+            / mechanism.ball.radius
+        )
+    assert (
+        min(reached) > 3 * seed_maximum(WORK) / mechanism.profile.gain_lower
+    )  # what a random direction would reach
     assert poisoned(mechanism, WORK - 5) < min(reached)
     assert max(reached) < poisoned(mechanism, WORK + 27)
 
@@ -134,7 +151,9 @@ def test_the_rows_of_few_codes_are_a_direction_too() -> None:
 
 def test_fewer_rows_are_longer() -> None:
     few, all_rows = found("vmvu", 4096, keep=64), found("vmvu", 4096, keep=4096)
-    ratio = poisoned(few) * few.profile.gain_lower / (poisoned(all_rows) * all_rows.profile.gain_lower)
+    ratio = (
+        poisoned(few) * few.profile.gain_lower / (poisoned(all_rows) * all_rows.profile.gain_lower)
+    )
     assert ratio == pytest.approx(8)
 
 

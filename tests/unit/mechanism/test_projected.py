@@ -70,7 +70,12 @@ def adversarial() -> dict[str, Any]:
     along = rotate_back(aligned, 0)[:DIMENSION]
     spike = np.zeros(DIMENSION)
     spike[7] = 1e6
-    return {"aligned": along * 100, "spiky": spike, "flat": np.full(DIMENSION, 3.0), "zero": np.zeros(DIMENSION)}
+    return {
+        "aligned": along * 100,
+        "spiky": spike,
+        "flat": np.full(DIMENSION, 3.0),
+        "zero": np.zeros(DIMENSION),
+    }
 
 
 @pytest.mark.parametrize("kind", ["aligned", "spiky", "flat", "zero"])
@@ -78,7 +83,9 @@ def test_what_the_inner_mechanism_releases_lies_in_its_ball_whatever_the_update(
     """A Gaussian with next to no noise shows what was released: never longer than the radius, zero for zero."""
     update = adversarial()[kind]
     quiet = Projected(
-        calibrate("gaussian", ball=Ball(Norm.L2, 2.0, KEEP), epsilon=1e6, delta=0.5, adjacency="zero-out").mechanism,
+        calibrate(
+            "gaussian", ball=Ball(Norm.L2, 2.0, KEEP), epsilon=1e6, delta=0.5, adjacency="zero-out"
+        ).mechanism,
         BALL,
     )
     noise = quiet.inner.sigma
@@ -133,7 +140,10 @@ def test_means_are_those_of_the_updates(shared: bool) -> None:
     update /= np.linalg.norm(update)
     count, rng = 800, seeded_rng(11)
     if shared:
-        estimates = [Uplink(found.at(k)).receive([Uplink(found.at(k)).send(update, rng)]) for k in range(count)]
+        estimates = [
+            Uplink(found.at(k)).receive([Uplink(found.at(k)).send(update, rng)])
+            for k in range(count)
+        ]
     else:
         uplink = Uplink(found)
         estimates = [uplink.receive([uplink.send(update, rng)]) for _ in range(count)]
@@ -145,12 +155,19 @@ def test_means_are_those_of_the_updates(shared: bool) -> None:
 
 
 def test_sums_of_kept_coordinates_have_the_account_of_the_sum_and_decode_to_the_mean() -> None:
-    given: Any = {"ball": BALL, "epsilon": 1.0, "delta": 1e-5, "adjacency": "zero-out", "clients": 100}
+    given: Any = {
+        "ball": BALL,
+        "epsilon": 1.0,
+        "delta": 1e-5,
+        "adjacency": "zero-out",
+        "clients": 100,
+    }
     found = calibrate_sum(**given, keep=256, mean_norm=0.5)
     dense = calibrate_sum(**{**given, "ball": Ball(Norm.L2, 2.0, 256)})
     assert found.guarantee == dense.guarantee
     assert found.projection_error == pytest.approx(0.25 / 256 * (1 - 256 / 1024))
-    # The noise is that of the dense sum; what is missing of a mean depends on its length and on how many share it.
+    # The noise is that of the dense sum; what is missing of a mean depends on its length and on how
+    # many share it.
     noise = dense.squared_error - (1 - dense.response) * 2.0**2 / 256
     missed = (1 - found.response) * 0.5**2 / DIMENSION
     assert found.squared_error == pytest.approx(noise + found.projection_error + missed)
@@ -164,7 +181,13 @@ def test_sums_of_kept_coordinates_have_the_account_of_the_sum_and_decode_to_the_
 @pytest.mark.parametrize("length", [0.5, 2.0])
 def test_the_squared_error_of_sums_is_that_of_sums(length: float) -> None:
     """Of a hundred clients with one and the same update: never above the claim, and within a tenth below it."""
-    given: Any = {"ball": BALL, "epsilon": 1.0, "delta": 1e-5, "adjacency": "zero-out", "clients": 100}
+    given: Any = {
+        "ball": BALL,
+        "epsilon": 1.0,
+        "delta": 1e-5,
+        "adjacency": "zero-out",
+        "clients": 100,
+    }
     found = calibrate_sum(**given, keep=256, mean_norm=length)
     mechanism: Any = found.mechanism
     rng, errors = np.random.default_rng(8), []
@@ -172,10 +195,13 @@ def test_the_squared_error_of_sums_is_that_of_sums(length: float) -> None:
         update = rng.normal(size=DIMENSION)
         update *= length / np.linalg.norm(update)
         here = mechanism.at(number)
-        kept = here.inner.ball.clip(here.project([update], 1.0, number.to_bytes(8, "little"), usual_kernel()))
+        kept = here.inner.ball.clip(
+            here.project([update], 1.0, number.to_bytes(8, "little"), usual_kernel())
+        )
         ups = np.array([here.inner.distribution(float(value))[1] for value in kept])
         errors.append(np.mean((here.mean_from_sum(rng.binomial(100, ups), 100) - update) ** 2))
-    # Each is about a mean of 256 squares of normals: all together are within 3 % of what is expected.
+    # Each is about a mean of 256 squares of normals: all together are within 3 % of what is
+    # expected.
     assert 0.9 * found.squared_error < np.mean(errors) < 1.03 * found.squared_error
 
 
@@ -184,11 +210,20 @@ def test_numbers_that_cannot_be_kept_are_refused(keep: Any) -> None:
     with pytest.raises(InvalidParameter, match="keep"):
         projected(keep=keep)
     with pytest.raises(InvalidParameter, match="l2"):
-        calibrate("laplace", ball=Ball(Norm.L1, 1.0, 100), epsilon=1.0, delta=0.0, adjacency="zero-out", keep=16)
+        calibrate(
+            "laplace",
+            ball=Ball(Norm.L1, 1.0, 100),
+            epsilon=1.0,
+            delta=0.0,
+            adjacency="zero-out",
+            keep=16,
+        )
 
 
 @pytest.mark.parametrize(("keep", "most"), [(256, 1.07), (1024, 1.025), (64, 1.14)])
-def test_rotated_coordinates_are_cut_where_that_sharpens_the_account(keep: int, most: float) -> None:
+def test_rotated_coordinates_are_cut_where_that_sharpens_the_account(
+    keep: int, most: float
+) -> None:
     """Beside the Gaussian's error; the account is the inner mechanism's own, of inputs that are cut."""
     found = calibrate("imvu", ball=BALL, keep=keep, **GIVEN)
     mechanism: Any = found.mechanism
@@ -213,7 +248,11 @@ def test_a_ball_of_which_only_some_updates_could_be_rotated_is_refused_whole(rad
 
 @pytest.mark.parametrize("radius", [2.0**90, 2.0**-90])
 def test_every_update_of_the_largest_and_smallest_ball_is_sent(radius: float) -> None:
-    uplink = Uplink(calibrate("imvu", ball=Ball(Norm.L2, radius, DIMENSION), keep=KEEP, **GIVEN).mechanism)
+    uplink = Uplink(
+        calibrate("imvu", ball=Ball(Norm.L2, radius, DIMENSION), keep=KEEP, **GIVEN).mechanism
+    )
     spike, flat = np.zeros(DIMENSION), np.full(DIMENSION, radius)
     spike[3] = radius
-    assert {len(uplink.send(update)) for update in (spike, flat, -spike, 1e3 * flat, 0 * flat)} == {72}
+    assert {len(uplink.send(update)) for update in (spike, flat, -spike, 1e3 * flat, 0 * flat)} == {
+        72
+    }

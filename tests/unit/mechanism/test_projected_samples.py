@@ -8,7 +8,16 @@ import numpy as np
 import pytest
 
 from plans import flat_plan
-from quietbit import Adjacency, Ball, Gaussian, InvalidParameter, Norm, Uplink, calibrate, seeded_rng
+from quietbit import (
+    Adjacency,
+    Ball,
+    Gaussian,
+    InvalidParameter,
+    Norm,
+    Uplink,
+    calibrate,
+    seeded_rng,
+)
 from quietbit.kernel.reference import ReferenceKernel
 from quietbit.kernel.transform import rotate_back
 from quietbit.local import Training, simulate
@@ -46,14 +55,18 @@ def aligned() -> Any:
 
 @pytest.mark.parametrize("size", [1, 7, 40])
 @pytest.mark.parametrize("adjacency", Adjacency)
-def test_one_sample_moves_what_is_released_by_its_share_and_no_more(size: int, adjacency: Adjacency) -> None:
+def test_one_sample_moves_what_is_released_by_its_share_and_no_more(
+    size: int, adjacency: Adjacency
+) -> None:
     """The worst sample there is; the same samples averaged first would move it four times as far."""
     seen, spy = spied()
     out, kernel = np.zeros(seen.layout.size, dtype=np.uint8), usual_kernel()
     others = [np.random.default_rng(k).normal(size=DIMENSION) for k in range(size - 1)]
     pair = (1e6 * aligned(), 0 * aligned() if adjacency is Adjacency.ZERO_OUT else -1e6 * aligned())
     for one in pair:
-        ProjectedSamples(seen).write_samples([[one], *([other] for other in others)], seeded_rng(1), kernel, out)
+        ProjectedSamples(seen).write_samples(
+            [[one], *([other] for other in others)], seeded_rng(1), kernel, out
+        )
     moved = float(np.linalg.norm(spy.seen[0] - spy.seen[1]))
     share = RADIUS * sample_share(adjacency, size)
     assert 0.9 * share < moved <= share
@@ -83,7 +96,12 @@ def test_gradients_come_one_by_one_and_means_are_refused() -> None:
     words = CountingWords()
     with pytest.raises(InvalidParameter, match="update must be given as its samples' gradients"):
         uplink.send(aligned(), words)
-    for wrong in ([], [aligned(), np.full(DIMENSION, np.nan)], [aligned()[:-1]], [aligned(), np.zeros(3)]):
+    for wrong in (
+        [],
+        [aligned(), np.full(DIMENSION, np.nan)],
+        [aligned()[:-1]],
+        [aligned(), np.zeros(3)],
+    ):
         with pytest.raises(InvalidParameter):
             uplink.send_samples(wrong, words)
     assert words.draws == 0
@@ -95,7 +113,9 @@ def test_gradients_come_one_by_one_and_means_are_refused() -> None:
 
 def test_the_mean_of_gradients_is_received() -> None:
     """Eight standard deviations of the noise along the mean."""
-    uplink = Uplink(calibrate("gaussian", **{**GIVEN, "epsilon": 1e4}, keep=256, samples=3).mechanism)
+    uplink = Uplink(
+        calibrate("gaussian", **{**GIVEN, "epsilon": 1e4}, keep=256, samples=3).mechanism
+    )
     draw, rng = np.random.default_rng(3), seeded_rng(5)
     gradients = draw.normal(size=(3, DIMENSION)) / 40  # of norm 0.75, inside the ball
     wanted = gradients.mean(axis=0)
@@ -109,9 +129,15 @@ def test_the_mean_of_gradients_is_received() -> None:
 def test_a_run_protects_samples_on_kept_coordinates() -> None:
     problem = small_problem(samples=4)
     plan = flat_plan(
-        "gaussian", clip=1.0, adjacency=Adjacency.ZERO_OUT, epsilon=8.0, samples=True, cohort=5, keep=16,
+        "gaussian",
+        clip=1.0,
+        adjacency=Adjacency.ZERO_OUT,
+        epsilon=8.0,
+        samples=True,
+        cohort=5,
+        keep=16,
         rng="seeded",
-    )  # fmt: skip
+    )
     run = simulate(problem, plan, Training(0.5, 6))
     assert run.status == "finished", run.reason
     assert isinstance(run.mechanism, ProjectedSamples)
@@ -120,7 +146,12 @@ def test_a_run_protects_samples_on_kept_coordinates() -> None:
     assert run.guarantee.epsilon_upper <= 8.0
     assert run.bytes_per_client == 56 + 8 + 4 * 16
     by_hand = flat_plan(
-        "gaussian", clip=1.0, adjacency=Adjacency.ZERO_OUT, noise_multiplier=2.0, samples=True, keep=16
+        "gaussian",
+        clip=1.0,
+        adjacency=Adjacency.ZERO_OUT,
+        noise_multiplier=2.0,
+        samples=True,
+        keep=16,
     ).mechanism_for(39, problem.sizes)
     assert isinstance(by_hand, ProjectedSamples)
 
@@ -133,6 +164,13 @@ def test_a_problem_that_shows_no_samples_is_refused() -> None:
             for name in ("name", "dimension", "sizes", "initial", "updates", "evaluate"):
                 setattr(self, name, getattr(problem, name))
 
-    plan = flat_plan("gaussian", clip=1.0, adjacency=Adjacency.ZERO_OUT, noise_multiplier=2.0, samples=True, keep=16)
+    plan = flat_plan(
+        "gaussian",
+        clip=1.0,
+        adjacency=Adjacency.ZERO_OUT,
+        noise_multiplier=2.0,
+        samples=True,
+        keep=16,
+    )
     with pytest.raises(InvalidParameter, match="problem must be one with `gradients`"):
         simulate(Closed(small_problem(samples=4)), plan, Training(0.5, 1))

@@ -38,13 +38,17 @@ class Fixed:
 
 
 def said(mechanism: RandomisedResponse, shares: Any, rng: Any) -> int:
-    return int.from_bytes(Payload.from_bytes(Uplink(mechanism).send(shares, rng)).body.tobytes(), "little")
+    return int.from_bytes(
+        Payload.from_bytes(Uplink(mechanism).send(shares, rng)).body.tobytes(), "little"
+    )
 
 
 def law(mechanism: RandomisedResponse, cell: int | None) -> list[Fraction]:
     """Count words: how many of 2^64 thresholds tell the truth, how many of 2^64 lies name each cell."""
     cells, truth = mechanism.cells, Fraction(mechanism.threshold, WORDS)
-    edges = [-(-WORDS * j // cells) for j in range(cells + 1)]  # the first word whose product reaches j 2^64
+    edges = [
+        -(-WORDS * j // cells) for j in range(cells + 1)
+    ]  # the first word whose product reaches j 2^64
     lies = [Fraction(right - left, WORDS) for left, right in pairwise(edges)]
     if cell is None:
         return lies
@@ -58,7 +62,11 @@ def test_the_price_bounds_the_law_that_is_sampled_and_is_what_was_asked_for(
     mechanism = RandomisedResponse.within(epsilon, cells, adjacency)
     rows = [law(mechanism, cell) for cell in (0, 1, cells - 1)]
     none = law(mechanism, None)
-    pairs = [(none, row) for row in rows] if adjacency is Adjacency.ZERO_OUT else list(product(rows, rows))
+    pairs = (
+        [(none, row) for row in rows]
+        if adjacency is Adjacency.ZERO_OUT
+        else list(product(rows, rows))
+    )
     ratios = [a / b for first, second in pairs for a, b in zip(first, second, strict=True)]
     worst = max(max(ratios), 1 / min(ratios))
     with mpmath.workdps(60):
@@ -79,7 +87,9 @@ def test_words_become_cells_as_the_law_says(cells: int) -> None:
     for lie in (0, 2**63, 2**64 - 1):
         for honest in (truth, 2**64 - 1):
             assert said(mechanism, shares, Fixed(0, honest, lie)) == lie * cells >> 64
-        assert said(mechanism, np.zeros(cells), Fixed(0, 0, lie)) == lie * cells >> 64  # no cell: never the truth
+        assert (
+            said(mechanism, np.zeros(cells), Fixed(0, 0, lie)) == lie * cells >> 64
+        )  # no cell: never the truth
 
 
 def test_shares_become_the_cell_of_an_example_that_is_drawn() -> None:
@@ -87,8 +97,12 @@ def test_shares_become_the_cell_of_an_example_that_is_drawn() -> None:
     shares = np.array([0.25, 0.0, 0.5, 0.25])
     cells = {place: said(mechanism, shares, Fixed(place << 62, 0, 0)) for place in range(4)}
     assert cells == {0: 0, 1: 2, 2: 2, 3: 3}
-    assert said(mechanism, shares * 1e9, Fixed(3 << 62, 0, 0)) == 3  # longer vectors are shares all the same
-    assert said(mechanism, -shares, Fixed(1 << 62, 0, 2**63)) == 2  # and nothing is in a negative cell: a lie
+    assert (
+        said(mechanism, shares * 1e9, Fixed(3 << 62, 0, 0)) == 3
+    )  # longer vectors are shares all the same
+    assert (
+        said(mechanism, -shares, Fixed(1 << 62, 0, 2**63)) == 2
+    )  # and nothing is in a negative cell: a lie
 
 
 @pytest.mark.parametrize("bad", [np.nan, np.inf, -np.inf])
@@ -129,7 +143,9 @@ def test_it_is_rebuilt_from_its_description_and_has_its_own_word() -> None:
     assert family_of(mechanism) == "response"
 
 
-@pytest.mark.parametrize(("cells", "truth"), [(1, 0.5), (2**16 + 1, 0.5), (2, 0.0), (2, 1.0), (2, float("nan"))])
+@pytest.mark.parametrize(
+    ("cells", "truth"), [(1, 0.5), (2**16 + 1, 0.5), (2, 0.0), (2, 1.0), (2, float("nan"))]
+)
 def test_numbers_without_a_meaning_are_refused(cells: int, truth: float) -> None:
     with pytest.raises(InvalidParameter):
         RandomisedResponse(cells, truth)

@@ -70,7 +70,9 @@ def test_the_last_resort_is_always_short_enough(norm: Norm, offset: bool) -> Non
     vectors.append(np.full(50, 0.6))
     met = 0
     for vector in vectors:
-        bound = length_upper(norm, float(np.linalg.norm(vector, ord=norm.order)), vector.size, offset=offset)
+        bound = length_upper(
+            norm, float(np.linalg.norm(vector, ord=norm.order)), vector.size, offset=offset
+        )
         points = conditional_rounding(vector, norm, bound, given, offset=offset)
         assert length(points, norm) <= bound
         assert np.all(points % 2 == int(offset))

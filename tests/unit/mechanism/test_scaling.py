@@ -14,8 +14,10 @@ from quietbit.privacy.divergence import smallest_probability_lower
 from quietbit.target import Adjacency
 from unit.mechanism.makers import design, table
 
+BALL = Ball(Norm.L2, 1.0, 5)
 
-def scaled(ball: Ball = Ball(Norm.L2, 1.0, 5), beta: float = 1.0, clamp: bool = False) -> InterpolatedMVU:  # noqa: B008
+
+def scaled(ball: Ball = BALL, beta: float = 1.0, clamp: bool = False) -> InterpolatedMVU:
     return InterpolatedMVU(design(), ball, beta, clamp)
 
 
@@ -33,7 +35,9 @@ def test_the_reach_covers_the_doubles_that_are_used(radius: float, beta: float) 
     assert Fraction(mechanism.reach) >= Fraction(mechanism.sampler.scale) * Fraction(radius)
     for adjacency in Adjacency:
         found = mechanism.distance(adjacency)
-        assert found == pytest.approx(beta if adjacency is Adjacency.REPLACE_ONE else beta / 2, rel=1e-14)
+        assert found == pytest.approx(
+            beta if adjacency is Adjacency.REPLACE_ONE else beta / 2, rel=1e-14
+        )
     low, high = mechanism.certified_range
     assert low < mechanism.input_range[0]
     assert high > mechanism.input_range[1]
@@ -45,7 +49,9 @@ def test_a_clamp_shortens_the_distance_in_few_dimensions() -> None:
     distances = [scaled(ball, 8.0, True).distance(Adjacency.ZERO_OUT) for ball in balls]
     assert distances == pytest.approx([0.5, 1.0, 4.0, 4.0])
     assert all(found >= least for found, least in zip(distances, [0.5, 1.0, 4.0, 4.0], strict=True))
-    assert scaled(Ball(Norm.L1, 1.0, 3), 8.0, True).distance(Adjacency.REPLACE_ONE) == pytest.approx(3.0)
+    assert scaled(Ball(Norm.L1, 1.0, 3), 8.0, True).distance(
+        Adjacency.REPLACE_ONE
+    ) == pytest.approx(3.0)
 
 
 def slack_of(values: list[float], mechanism: InterpolatedMVU) -> float:

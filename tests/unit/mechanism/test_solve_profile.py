@@ -15,7 +15,8 @@ from quietbit.target import Adjacency, Target
 from unit.design.catalogue_maker import catalogue_targets
 
 TIMES = (1, 2, 3, 5, 10, 20, 50, 200)
-# The table "designed" of the mathematics this was built from, at delta = 1e-5: what a coarse search had reached.
+# The table "designed" of the mathematics this was built from, at delta = 1e-5: what a coarse search
+# had reached.
 REACHED = {
     ("replace-one", 1.0): (6.33, 25.2, 59.2, 157, 498.0, 1065, 2741, 11131),
     ("replace-one", 8.0): (0.133, 0.435, 0.965, 2.50, 10.04, 24.06, 65.62, 278.0),
@@ -31,7 +32,11 @@ def _own_cache(tmp_path, monkeypatch):
 
 def gaussian_error(epsilon, delta, releases, adjacency):
     """Squared error of Gaussian noise with its exact account (Balle and Wang 2018)."""
-    mu = math.exp(brentq(lambda x: gaussian_log_delta(epsilon, math.exp(x)) - math.log(delta), -12, 4, xtol=1e-13))
+    mu = math.exp(
+        brentq(
+            lambda x: gaussian_log_delta(epsilon, math.exp(x)) - math.log(delta), -12, 4, xtol=1e-13
+        )
+    )
     return releases * ((2.0 if adjacency == "replace-one" else 1.0) / mu) ** 2
 
 
@@ -46,7 +51,9 @@ def test_every_shipped_profile_is_certified_for_its_target(adjacency, epsilon):
             assert 0.998 * epsilon <= found.epsilon_upper <= epsilon, target
             if target.delta > 0:
                 error = profile.gain_lower**-2
-                assert error < gaussian_error(epsilon, target.delta, target.releases, adjacency), target
+                assert error < gaussian_error(epsilon, target.delta, target.releases, adjacency), (
+                    target
+                )
 
 
 @pytest.mark.parametrize(("adjacency", "epsilon"), list(REACHED))
@@ -56,7 +63,9 @@ def test_errors_are_at_most_a_hundredth_above_those_known(adjacency, epsilon):
         assert profile.gain_lower**-2 <= 1.01 * known, releases
 
 
-@pytest.mark.parametrize(("epsilon", "known"), [(1.0, 6.33), (2.0, 1.617), (3.0, 0.743), (4.0, 0.435), (8.0, 0.133)])
+@pytest.mark.parametrize(
+    ("epsilon", "known"), [(1.0, 6.33), (2.0, 1.617), (3.0, 0.743), (4.0, 0.435), (8.0, 0.133)]
+)
 def test_pure_profiles_reach_the_optimum(epsilon, known):
     profile = solve_profile(epsilon, 0.0, 1, Adjacency.REPLACE_ONE)
     assert profile.gain_lower**-2 <= 1.001 * known
@@ -64,14 +73,18 @@ def test_pure_profiles_reach_the_optimum(epsilon, known):
     assert bound * (1 - 1e-6) <= profile.gain_lower <= bound
 
 
-@pytest.mark.parametrize(("adjacency", "releases"), [(Adjacency.REPLACE_ONE, 1), (Adjacency.ZERO_OUT, 8)])
+@pytest.mark.parametrize(
+    ("adjacency", "releases"), [(Adjacency.REPLACE_ONE, 1), (Adjacency.ZERO_OUT, 8)]
+)
 def test_a_new_target_is_solved_certified_and_kept(adjacency, releases, monkeypatch):
     profile = solve_profile(1.7, 1e-4, releases, adjacency)
     found = certify_profile(profile, adjacency, releases, 1e-4)
     assert 1.7 * (1 - 5e-3) < found.epsilon_upper <= 1.7
     assert profile.gain_lower**-2 < gaussian_error(1.7, 1e-4, releases, adjacency.value)
     module._solved.cache_clear()
-    monkeypatch.setattr(module, "solve_profile_anew", lambda target: pytest.fail("it was solved again"))
+    monkeypatch.setattr(
+        module, "solve_profile_anew", lambda target: pytest.fail("it was solved again")
+    )
     assert solve_profile(1.7, 1e-4, releases, adjacency).identity() == profile.identity()
 
 
@@ -118,9 +131,12 @@ def test_far_off_targets_are_met_too(epsilon, delta, releases, adjacency):
 
 def test_a_proposal_that_cannot_be_certified_is_refused(monkeypatch):
     certificate = certify_profile(Profile.from_weights([0.5], [1.0, 2.0]), Adjacency.ZERO_OUT)
-    steep = type(certificate)(**{
-        name: math.inf if name == "epsilon_upper" else getattr(certificate, name) for name in certificate.__slots__
-    })  # fmt: skip
+    steep = type(certificate)(
+        **{
+            name: math.inf if name == "epsilon_upper" else getattr(certificate, name)
+            for name in certificate.__slots__
+        }
+    )
     monkeypatch.setattr(module, "certify_profile", lambda *arguments: steep)
     with pytest.raises(QuietbitError, match="No profile was certified"):
         solve_profile_anew(Target(1.0, 0.0, "zero-out"))

@@ -22,18 +22,27 @@ def sent(mechanism, shares, words):
     return np.array([Payload.from_bytes(uplink.send(shares, words)).codes() for _ in range(SENT)])
 
 
-@pytest.mark.parametrize(("cells", "shares", "ones"), [
-    (2, [0.0, 1.0], [0.9]), (2, [1.0, 0.0], [0.1]), (2, [0.0, 0.0], [0.5]), (2, [0.25, 0.75], [0.7]),
-    (11, np.eye(11)[10], [0.1] * 10 + [0.9]), (11, np.zeros(11), [0.1] * 11),
-    (11, np.full(11, 5.0), [0.1 + 0.8 / 11] * 11),
-])  # fmt: skip
+@pytest.mark.parametrize(
+    ("cells", "shares", "ones"),
+    [
+        (2, [0.0, 1.0], [0.9]),
+        (2, [1.0, 0.0], [0.1]),
+        (2, [0.0, 0.0], [0.5]),
+        (2, [0.25, 0.75], [0.7]),
+        (11, np.eye(11)[10], [0.1] * 10 + [0.9]),
+        (11, np.zeros(11), [0.1] * 11),
+        (11, np.full(11, 5.0), [0.1 + 0.8 / 11] * 11),
+    ],
+)
 def test_every_bit_is_told_as_often_as_its_law_says(cells, shares, ones):
     lie = 0.1
     mechanism = SummedResponse(cells, np.floor(lie * 2.0**40) / 2.0**40)
     found = sent(mechanism, np.asarray(shares, dtype=np.float64), seeded_rng(seed(cells)))
     assert found.shape == (SENT, len(ones))
     for place, probability in enumerate(ones):
-        assert_binomial(found[:, place : place + 1].sum(axis=0), SENT, probability, false_alarm=1e-9)
+        assert_binomial(
+            found[:, place : place + 1].sum(axis=0), SENT, probability, false_alarm=1e-9
+        )
 
 
 @pytest.mark.parametrize("cells", [2, 3, 9])

@@ -29,8 +29,9 @@ REFERENCE = ReferenceKernel()
 LARGE = Ball(Norm.L2, 1.0, 10**6)
 SEEDED, DIRECT = MECHANISMS["vmvu seed"], MECHANISMS["vmvu direct"]
 RELEASES = (1, 2, 3, 5, 10, 20, 50, 200)
-# Squared errors at radius 1 and delta 1e-5 that a coarse search of three numbers reached, and the Gaussian's with its
-# exact account: the measured table of the theory that the mechanism was built from.
+# Squared errors at radius 1 and delta 1e-5 that a coarse search of three numbers reached, and the
+# Gaussian's with its exact account: the measured table of the theory that the mechanism was built
+# from.
 DESIGNED = {
     ("replace-one", 1.0): (6.33, 25.2, 59.2, 157.0, 498.0, 1065.0, 2741.0, 11131.0),
     ("replace-one", 8.0): (0.133, 0.435, 0.965, 2.50, 10.04, 24.06, 65.62, 278.0),
@@ -46,7 +47,9 @@ def gaussian_error(adjacency: str, epsilon: float, releases: int) -> float:
     for _ in range(80):
         middle = math.sqrt(low * high)
         slope = releases * distance**2 / (2 * middle)
-        low, high = (low, middle) if gaussian_epsilon_upper(slope, 1e-5) <= epsilon else (middle, high)
+        low, high = (
+            (low, middle) if gaussian_epsilon_upper(slope, 1e-5) <= epsilon else (middle, high)
+        )
     return high
 
 
@@ -54,17 +57,26 @@ def gaussian_error(adjacency: str, epsilon: float, releases: int) -> float:
 def test_every_cell_of_the_table_is_reached(adjacency: str, epsilon: float) -> None:
     for releases, designed in zip(RELEASES, DESIGNED[adjacency, epsilon], strict=True):
         found = calibrate(
-            "vmvu", ball=LARGE, epsilon=epsilon, delta=1e-5, releases=releases, adjacency=Adjacency(adjacency)
+            "vmvu",
+            ball=LARGE,
+            epsilon=epsilon,
+            delta=1e-5,
+            releases=releases,
+            adjacency=Adjacency(adjacency),
         )
         assert found.squared_error <= 1.02 * designed
         assert found.squared_error <= gaussian_error(adjacency, epsilon, releases)
         assert found.guarantee.epsilon_upper <= epsilon
 
 
-@pytest.mark.parametrize(("epsilon", "best"), [(1.0, 6.33), (2.0, 1.617), (3.0, 0.743), (4.0, 0.435), (8.0, 0.133)])
+@pytest.mark.parametrize(
+    ("epsilon", "best"), [(1.0, 6.33), (2.0, 1.617), (3.0, 0.743), (4.0, 0.435), (8.0, 0.133)]
+)
 def test_without_delta_one_release_is_privunit(epsilon: float, best: float) -> None:
     """At most 1.02 times the optimum of Asi, Feldman and Talwar's PrivUnitG, projection included."""
-    found = calibrate("vmvu", ball=LARGE, epsilon=epsilon, delta=0.0, adjacency=Adjacency.REPLACE_ONE)
+    found = calibrate(
+        "vmvu", ball=LARGE, epsilon=epsilon, delta=0.0, adjacency=Adjacency.REPLACE_ONE
+    )
     assert found.squared_error <= 1.02 * best
     assert found.guarantee.epsilon_upper <= epsilon
     assert found.mechanism.privacy(Adjacency.REPLACE_ONE).pure_epsilon() <= epsilon
@@ -72,7 +84,9 @@ def test_without_delta_one_release_is_privunit(epsilon: float, best: float) -> N
 
 def test_a_seed_is_80_bytes_whatever_the_dimension() -> None:
     for dimension in (1, 1000, 10**6, 10**8):
-        mechanism = VectorMVU(STEP, Ball(Norm.L2, 1.0, dimension), min(1024, module.padded_size(dimension)))
+        mechanism = VectorMVU(
+            STEP, Ball(Norm.L2, 1.0, dimension), min(1024, module.padded_size(dimension))
+        )
         assert Uplink(mechanism).header.size == 80 <= 96
 
 
@@ -85,7 +99,9 @@ def test_rows_are_as_few_as_the_noise_allows() -> None:
             assert keep <= padded
             assert (1 / keep - 1 / padded) <= 0.01 * noise * (1 + 1e-12)
             assert keep == padded or keep == 1024 or (2 / keep - 1 / padded) > 0.01 * noise
-    chosen = calibrate("vmvu", ball=LARGE, epsilon=1.0, delta=0.0, adjacency=Adjacency.REPLACE_ONE, keep=256)
+    chosen = calibrate(
+        "vmvu", ball=LARGE, epsilon=1.0, delta=0.0, adjacency=Adjacency.REPLACE_ONE, keep=256
+    )
     assert chosen.mechanism.keep == 256  # type: ignore[attr-defined]
 
 
@@ -102,8 +118,14 @@ def test_rows_are_as_few_as_the_noise_allows() -> None:
         ({"keep": 256}, "keep must be"),
         ({"keep": 2.5}, "keep must be"),
         ({"rotation_seed": -1}, "rotation_seed must be"),
-        ({"profile": Profile.from_weights([0.0], [0.0, 1.0])}, "smallest level of the profile must be at least"),
-        ({"profile": Profile.from_weights([4.8, 11.5], [1.0, 2.0**21, 2.0**22])}, "edge must be between"),
+        (
+            {"profile": Profile.from_weights([0.0], [0.0, 1.0])},
+            "smallest level of the profile must be at least",
+        ),
+        (
+            {"profile": Profile.from_weights([4.8, 11.5], [1.0, 2.0**21, 2.0**22])},
+            "edge must be between",
+        ),
     ],
 )
 def test_what_cannot_be_sampled_is_refused(changed: dict[str, Any], sentence: str) -> None:
@@ -138,12 +160,19 @@ def test_a_search_that_is_too_long_needs_a_delta() -> None:
     ],
 )
 def test_a_budget_beyond_reach_is_not_spent(
-    monkeypatch: pytest.MonkeyPatch, epsilon: float, delta: float, releases: int, adjacency: Adjacency, reached: float
+    monkeypatch: pytest.MonkeyPatch,
+    epsilon: float,
+    delta: float,
+    releases: int,
+    adjacency: Adjacency,
+    reached: float,
 ) -> None:
     """Pure steps in place of searched profiles, which are the same here and take seconds to find."""
     searched = module.solve_profile
     monkeypatch.setattr(module, "solve_profile", lambda aim, _, *rest: searched(aim, 0.0, *rest))
-    found = calibrate("vmvu", ball=LARGE, epsilon=epsilon, delta=delta, adjacency=adjacency, releases=releases)
+    found = calibrate(
+        "vmvu", ball=LARGE, epsilon=epsilon, delta=delta, adjacency=adjacency, releases=releases
+    )
     assert found.guarantee.epsilon_upper == pytest.approx(reached, rel=1e-5)
     assert found.guarantee.epsilon_upper <= reached * (1 + 1e-9)
     assert found.saturated == (reached < epsilon)
@@ -156,7 +185,11 @@ def test_a_description_gives_the_same_mechanism_back(mechanism: Any) -> None:
     assert isinstance(again, Mechanism)
     assert canonical_text(again) == canonical_text(mechanism)
     assert identity_of(again) == identity_of(mechanism)
-    for change in ({"keep": 16}, {"rotation_seed": 1}, {"profile": STAIRS if mechanism.profile is STEP else STEP}):
+    for change in (
+        {"keep": 16},
+        {"rotation_seed": 1},
+        {"profile": STAIRS if mechanism.profile is STEP else STEP},
+    ):
         assert identity_of(attrs.evolve(mechanism, **change)) != identity_of(mechanism)
 
 
@@ -185,14 +218,18 @@ def test_the_seed_that_is_sent_is_the_first_accepted() -> None:
         body = Uplink(mechanism).send(vector, seeded_rng(seed))[56:]
         block = seeded_rng(seed).draw(mechanism.keep)
         nonce = block.uniform64(2, 0, 1).astype("<u8").tobytes()
-        kept = rotate(vector, mechanism.rotation_seed)[REFERENCE.rows(nonce, mechanism.keep, mechanism.padded)]
+        kept = rotate(vector, mechanism.rotation_seed)[
+            REFERENCE.rows(nonce, mechanism.keep, mechanism.padded)
+        ]
         kept = kept * math.sqrt(mechanism.padded / mechanism.keep) / mechanism.ball.radius
         length = float(np.linalg.norm(kept))
         share = min(1.0, length)
         candidates, words = block.uniform64(0, 0, 2000).astype("<u8"), block.uniform64(1, 0, 1000)
         for i in range(1000):
             candidate = candidates[2 * i : 2 * i + 2].tobytes()
-            level = float(STEP(np.array([REFERENCE.normals(candidate, mechanism.keep) @ kept / length]))[0])
+            level = float(
+                STEP(np.array([REFERENCE.normals(candidate, mechanism.keep) @ kept / length]))[0]
+            )
             if int(words[i]) < 2**64 * (1 - share + share * level) / STEP.largest:
                 break
         assert body == nonce + candidate
@@ -255,7 +292,9 @@ def test_sampling_is_in_the_price() -> None:
         found[name] = cost.slack, cost.lost
     many = VectorMVU(STEP, LARGE, 2**16).privacy(Adjacency.REPLACE_ONE)
     assert (many.slack, many.lost) > found["vmvu seed"]
-    assert many.lost == pytest.approx(5.05 * STEP.largest * (2.0**-47 + math.sqrt(23 * 2**16 + 43) * 2.0**-64))
+    assert many.lost == pytest.approx(
+        5.05 * STEP.largest * (2.0**-47 + math.sqrt(23 * 2**16 + 43) * 2.0**-64)
+    )
 
 
 def test_a_large_update_is_decoded_from_its_rows_alone() -> None:
@@ -263,7 +302,9 @@ def test_a_large_update_is_decoded_from_its_rows_alone() -> None:
     uplink = Uplink(mechanism, max_payloads=100)
     payload = uplink.send(np.ones(300_000, dtype=np.float32), seeded_rng(1))
     assert len(payload) == 80
-    assert uplink.receive([payload]) == pytest.approx(by_the_book(mechanism, payload[56:]), abs=1e-9)
+    assert uplink.receive([payload]) == pytest.approx(
+        by_the_book(mechanism, payload[56:]), abs=1e-9
+    )
 
 
 def test_a_mechanism_that_would_keep_a_device_busy_for_hours_is_not_built() -> None:

@@ -22,7 +22,9 @@ KERNEL = select("cpu")
 
 
 def codes(mechanism: Any, parts: list[Any], seed: int = 1, kernel: Any = KERNEL) -> Any:
-    data = build(Header.of(mechanism), lambda out: mechanism.write(parts, seeded_rng(seed), kernel, out))
+    data = build(
+        Header.of(mechanism), lambda out: mechanism.write(parts, seeded_rng(seed), kernel, out)
+    )
     return codes_of(data)
 
 
@@ -55,8 +57,9 @@ def test_bfloat16_is_read_from_its_bits(mechanism: Any) -> None:
 
 def test_a_long_update_is_clipped_with_all_its_parts_under_one_norm(mechanism: Any) -> None:
     vector = update(mechanism.ball, share=0.9)
-    # Far outside: the clipped vector is (nearly) that of the ball's own clip, so for the same words hardly a
-    # code differs; without the joint norm the parts would be clipped apart, and nearly all floats differ.
+    # Far outside: the clipped vector is (nearly) that of the ball's own clip, so for the same words
+    # hardly a code differs; without the joint norm the parts would be clipped apart, and nearly all
+    # floats differ.
     found = codes(mechanism, [50 * vector[:40], 50 * vector[40:]])
     expected = encode(mechanism, mechanism.ball.clip(50 * vector), seeded_rng(1)).reshape(-1)
     if mechanism.layout.bits == 32:
@@ -68,7 +71,9 @@ def test_a_long_update_is_clipped_with_all_its_parts_under_one_norm(mechanism: A
 def test_kernels_agree_on_a_clipped_update() -> None:
     mechanism = MECHANISMS["imvu three bits five levels"]
     vector = [7 * update(mechanism.ball).astype(np.float32)]
-    assert np.array_equal(codes(mechanism, vector), codes(mechanism, vector, kernel=ReferenceKernel()))
+    assert np.array_equal(
+        codes(mechanism, vector), codes(mechanism, vector, kernel=ReferenceKernel())
+    )
 
 
 @pytest.mark.parametrize("name", ["gaussian", "sign of gaussian", "laplace"])

@@ -1,4 +1,4 @@
-"""Policies, mechanisms and questions for tests of the node."""
+"""Policies, mechanisms and requests for tests of the node."""
 
 from __future__ import annotations
 
@@ -9,8 +9,8 @@ from quietbit.mechanism.ball import Ball, Norm
 from quietbit.mechanism.interpolated import InterpolatedMVU
 from quietbit.node.ledger import FileLedger
 from quietbit.node.policy import Policy
-from quietbit.node.question import Question, description_of
 from quietbit.node.release import LocalGate
+from quietbit.node.request import Request, description_of
 
 DIMENSION = 42
 BALL = Ball(Norm.L2, 1.0, DIMENSION)
@@ -21,10 +21,17 @@ NOISY = Gaussian(BALL, 4.0)
 def policy(folder, **changes) -> Policy:
     """A policy whose files are in a folder."""
     given = {
-        "epsilon": 8.0, "delta": 1e-5, "adjacency": "replace-one", "mechanisms": ("imvu", "gaussian"),
-        "largest_clip": 2.0, "releases": 50, "releases_per_day": 40, "ledger": str(folder / "ledger"),
-        "counter": str(folder / "counter"), "answer_seconds": 0.0,
-    }  # fmt: skip
+        "epsilon": 8.0,
+        "delta": 1e-5,
+        "adjacency": "replace-one",
+        "mechanisms": ("imvu", "gaussian"),
+        "largest_clip": 2.0,
+        "releases": 50,
+        "releases_per_day": 40,
+        "ledger": str(folder / "ledger"),
+        "counter": str(folder / "counter"),
+        "answer_seconds": 0.0,
+    }
     return Policy(**given | changes)
 
 
@@ -49,9 +56,16 @@ def books(folder):
     return FileLedger(folder / "ledger", folder / "counter").read()
 
 
-def question(number=1, mechanism=MECHANISM, **changes) -> Question:
+def request(number=1, mechanism=MECHANISM, **changes) -> Request:
     given = {
-        "run": 7, "round": number, "node": 11, "dimension": mechanism.ball.dimension,
-        "mechanism": description_of(mechanism), "epsilon": 1e6, "delta": 1e-5, "adjacency": "replace-one", "client": 0,
-    }  # fmt: skip
-    return Question(**given | changes)
+        "run": 7,
+        "round": number,
+        "node": 11,
+        "dimension": mechanism.ball.dimension,
+        "mechanism": description_of(mechanism),
+        "epsilon": 1e6,
+        "delta": 1e-5,
+        "adjacency": "replace-one",
+        "client": 0,
+    }
+    return Request(**given | changes)

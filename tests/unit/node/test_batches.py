@@ -16,22 +16,29 @@ from quietbit.node.budget import account_of
 from quietbit.node.gatekeeper import Gatekeeper, RemoteGate
 from quietbit.node.ledger import FileLedger
 from quietbit.node.policy import Policy
-from quietbit.node.question import Framed
 from quietbit.node.refusal import BudgetSpent, NotAllowed
 from quietbit.node.release import LocalGate
+from quietbit.node.request import Framed
 from quietbit.target import Adjacency, Target, Unit
 from quietbit.wire.uplink import Uplink
-from unit.node.makers import DIMENSION, MECHANISM, books, keeper, policy, question
+from unit.node.makers import DIMENSION, MECHANISM, books, keeper, policy, request
 
 BALL = Ball(Norm.L2, 1.0, DIMENSION)
 EXACT = PoissonBatch(Gaussian(BALL, 1e-3), 10, 0.5)
 NOISY = PoissonBatch(Gaussian(BALL, 0.02), 100, 0.1)  # mu 0.5 per release without sampling
-RULES = {"unit": "sample", "data_set": "ward 7", "mechanisms": ["gaussian", "imvu"], "epsilon": 2.0,
-         "adjacency": "zero-out"}  # fmt: skip
+RULES = {
+    "unit": "sample",
+    "data_set": "ward 7",
+    "mechanisms": ["gaussian", "imvu"],
+    "epsilon": 2.0,
+    "adjacency": "zero-out",
+}
 
 
 def asked(number=1, mechanism=NOISY, **changes):
-    return question(number, mechanism, **{"unit": "sample", "adjacency": "zero-out", "epsilon": 1e6, **changes})
+    return request(
+        number, mechanism, **{"unit": "sample", "adjacency": "zero-out", "epsilon": 1e6, **changes}
+    )
 
 
 def mean(mechanism, data):
@@ -123,14 +130,16 @@ def test_two_data_sets_have_two_accounts_and_a_release_of_none_counts_in_both(tm
         rules = policy(tmp_path, **{**RULES, "data_set": name, "epsilon": 50.0})
         LocalGate(rules, FileLedger(rules.ledger, rules.counter), {}).accept(asked(number))
     found = books(tmp_path)
-    counts = {name: sum(times for _, times in account_of(found, rules.caps[0], data_set=name).entries)
-              for name in ("", "ward 7", "ward 8", "ward 9")}  # fmt: skip
+    counts = {
+        name: sum(times for _, times in account_of(found, rules.caps[0], data_set=name).entries)
+        for name in ("", "ward 7", "ward 8", "ward 9")
+    }
     assert counts == {"": 4, "ward 7": 3, "ward 8": 2, "ward 9": 1}
 
 
 def test_an_update_of_a_client_costs_a_sample_as_much_as_replacing_it(tmp_path):
     held = keeper(tmp_path, **{**RULES, "epsilon": 1e3}, largest_clip=10.0)
-    held.accept(question(1, MECHANISM, adjacency="zero-out", epsilon=1e3))
+    held.accept(request(1, MECHANISM, adjacency="zero-out", epsilon=1e3))
     cap = Target(1e3, 1e-5, "zero-out", unit="sample")
     found = account_of(books(tmp_path), cap, data_set="ward 7").epsilon()
     assert found >= MECHANISM.privacy(Adjacency.REPLACE_ONE).epsilon(1e-5) > 0
@@ -144,7 +153,9 @@ def test_a_client_policy_is_not_loosened_by_a_run_that_protects_samples(tmp_path
 
 
 def test_policies_name_the_data_set_and_the_largest_rate(tmp_path):
-    with pytest.raises(InvalidParameter, match="data_set must be given where samples are protected"):
+    with pytest.raises(
+        InvalidParameter, match="data_set must be given where samples are protected"
+    ):
         policy(tmp_path, **{**RULES, "data_set": ""})
     held = keeper(tmp_path, **RULES, largest_sampling_rate=0.05)
     with pytest.raises(NotAllowed, match="sampling rate"):
@@ -196,7 +207,9 @@ def test_rows_that_cannot_be_added_are_not_handed_over_again(tmp_path):
     rows[-1, 0] = "no number"
     with pytest.raises(ValueError, match="could not convert"):
         ticket.add(rows)
-    with pytest.raises(InvalidParameter, match="number of gradients must be at most 0, as were drawn"):
+    with pytest.raises(
+        InvalidParameter, match="number of gradients must be at most 0, as were drawn"
+    ):
         ticket.add(np.zeros((1, DIMENSION)))
 
 

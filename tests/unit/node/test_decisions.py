@@ -17,7 +17,7 @@ from quietbit.node.metrics import metrics_text
 from quietbit.node.policy import PolicyError, init
 from quietbit.node.refusal import BudgetSpent, NotAllowed
 from quietbit.node.stores import ModelFolder
-from unit.node.makers import DIMENSION, books, keeper, policy, question
+from unit.node.makers import DIMENSION, books, keeper, policy, request
 
 
 def history(folder):
@@ -28,13 +28,13 @@ def test_every_decision_is_one_line_of_the_log_and_one_of_the_file(tmp_path, cap
     gate = keeper(tmp_path, epsilon=4.0, releases=2)
     caplog.set_level(logging.INFO, "quietbit")
     for number in (1, 2):
-        gate.accept(question(number)).release([np.full(DIMENSION, np.nan)])
+        gate.accept(request(number)).release([np.full(DIMENSION, np.nan)])
     with pytest.raises(BudgetSpent):
-        gate.accept(question(3))
+        gate.accept(request(3))
     with pytest.raises(NotAllowed):
-        gate.accept(replace(question(3, run=8), mechanism="{}"))
+        gate.accept(replace(request(3, run=8), mechanism="{}"))
     with pytest.raises(InvalidParameter):
-        gate.accept(question(3, dimension=41))
+        gate.accept(request(3, dimension=41))
     found = history(tmp_path)
     assert found.counts == {ACCEPTED: 2, "budget-spent": 1, "not-allowed": 1, "invalid-request": 1}
     assert [(one.run, one.round, one.reason) for one in found.last[1:3]] == [
@@ -42,7 +42,11 @@ def test_every_decision_is_one_line_of_the_log_and_one_of_the_file(tmp_path, cap
         ("7", 3, "budget-spent"),
     ]
     assert found.last[2].text == "All 2 releases of the policy are made."
-    lines = [record for record in caplog.records if record.name == "quietbit.node.release" and "run" in record.message]
+    lines = [
+        record
+        for record in caplog.records
+        if record.name == "quietbit.node.release" and "run" in record.message
+    ]
     levels = [record.levelname for record in lines if record.message.startswith("quietbit: run")]
     assert levels == ["INFO", "INFO", "WARNING", "WARNING", "WARNING"]
     assert (tmp_path / "ledger.decisions").stat().st_mode & 0o777 == 0o600
@@ -51,10 +55,14 @@ def test_every_decision_is_one_line_of_the_log_and_one_of_the_file(tmp_path, cap
 def test_failures_of_an_app_are_in_no_decision(tmp_path):
     """Whether an app trained to a NaN is about the data: the file is the same, byte for byte but for clocks."""
     files = []
-    for name, update in (("good", np.zeros(DIMENSION)), ("bad", np.full(DIMENSION, np.nan)), ("none", None)):
+    for name, update in (
+        ("good", np.zeros(DIMENSION)),
+        ("bad", np.full(DIMENSION, np.nan)),
+        ("none", None),
+    ):
         folder = tmp_path / name
         folder.mkdir()
-        keeper(folder).accept(question()).release(update)
+        keeper(folder).accept(request()).release(update)
         content = history(folder).content
         content["seconds"] = 0
         content["last"][0][0] = 0
@@ -66,7 +74,12 @@ def test_the_file_is_bounded_whatever_is_asked(tmp_path):
     found = Decisions(tmp_path / "ledger.decisions")
     now = Moment.now()
     for number in range(MOST_DECISIONS + 20):
-        found.add(Decision(now.time, "9" * 20, number, "invalid-request", "x" * module.MOST_LETTERS), 0.5, "", now)
+        found.add(
+            Decision(now.time, "9" * 20, number, "invalid-request", "x" * module.MOST_LETTERS),
+            0.5,
+            "",
+            now,
+        )
     assert len(found.read().last) == MOST_DECISIONS
     assert found.read().counts == {"invalid-request": MOST_DECISIONS + 20}
     assert (tmp_path / "ledger.decisions").stat().st_size < module.MOST_BYTES
@@ -77,25 +90,27 @@ def test_a_torn_file_begins_again(tmp_path, content, caplog):
     (tmp_path / "ledger.decisions").write_bytes(content)
     (tmp_path / "ledger.decisions").chmod(0o600)
     gate = keeper(tmp_path)
-    gate.accept(question())
+    gate.accept(request())
     assert history(tmp_path).counts == {ACCEPTED: 1}
     assert "begin again" in caplog.text
 
 
-def test_a_file_that_cannot_be_read_or_locked_is_an_error_and_nothing_is_released(tmp_path, monkeypatch):
+def test_a_file_that_cannot_be_read_or_locked_is_an_error_and_nothing_is_released(
+    tmp_path, monkeypatch
+):
     gate = keeper(tmp_path)
     (tmp_path / "ledger.decisions").mkdir()
     with pytest.raises(LedgerError):
-        gate.accept(question())
+        gate.accept(request())
     assert books(tmp_path).releases == 0
 
 
 def test_metrics_are_prometheus_text_and_do_not_depend_on_data(tmp_path):
     gate = keeper(tmp_path)
     for number in (1, 2):
-        gate.accept(question(number)).release(None)
+        gate.accept(request(number)).release(None)
     with pytest.raises(BudgetSpent):
-        gate.accept(question(3, epsilon=0.01))
+        gate.accept(request(3, epsilon=0.01))
     text = metrics_text(policy(tmp_path), books(tmp_path), history(tmp_path))
     values = {}
     for line in text.splitlines():
@@ -108,7 +123,9 @@ def test_metrics_are_prometheus_text_and_do_not_depend_on_data(tmp_path):
     assert values["quietbit_releases_total"] == 2
     assert values['quietbit_decisions_total{reason="accepted"}'] == 2
     assert values['quietbit_decisions_total{reason="budget-spent"}'] == 1
-    (spent,) = [value for name, value in values.items() if name.startswith("quietbit_epsilon_spent")]
+    (spent,) = [
+        value for name, value in values.items() if name.startswith("quietbit_epsilon_spent")
+    ]
     assert 0 < spent < 8
 
 
@@ -138,7 +155,13 @@ def failing(monkeypatch, which):
 
 def test_init_on_a_full_disk_leaves_nothing(tmp_path, monkeypatch):
     """Whichever call it is that fails: what is left would be in the way of the next attempt."""
-    rules = {"epsilon": 8.0, "adjacency": "zero-out", "largest_clip": 1.0, "releases": 9, "releases_per_day": 9}
+    rules = {
+        "epsilon": 8.0,
+        "adjacency": "zero-out",
+        "largest_clip": 1.0,
+        "releases": 9,
+        "releases_per_day": 9,
+    }
     failures = 0
     for which in range(1, 40):
         folder = tmp_path / str(which)
@@ -158,21 +181,21 @@ def test_init_on_a_full_disk_leaves_nothing(tmp_path, monkeypatch):
 
 def test_a_full_disk_in_any_call_releases_nothing_and_counts_nothing_twice(tmp_path, monkeypatch):
     gate = keeper(tmp_path, epsilon=1e6)
-    gate.accept(question(1))
+    gate.accept(request(1))
     number = 2
     failures = 0
     for which in range(1, 30):
         with monkeypatch.context() as patch:
             failing(patch, which)
             try:
-                gate.accept(question(number))
+                gate.accept(request(number))
             except QuietbitError:
                 failures += 1
         noted = FileLedger(tmp_path / "ledger", tmp_path / "counter").read().last_round("7")
         assert noted in (number - 1, number)
         number = noted + 1
     assert failures >= 5
-    gate.accept(question(number))
+    gate.accept(request(number))
     assert books(tmp_path).last_round("7") == number
 
 
@@ -204,5 +227,5 @@ def test_a_logger_that_an_engine_disabled_still_tells_the_owner(tmp_path, owner_
     gate = keeper(tmp_path)
     logging.getLogger("quietbit.node.release").disabled = True
     with pytest.raises(NotAllowed):
-        gate.accept(replace(question(1), mechanism="{}"))
+        gate.accept(replace(request(1), mechanism="{}"))
     assert "not-allowed" in owner_log.last()

@@ -16,14 +16,14 @@ from quietbit.mechanism.response import RandomisedResponse, SummedResponse
 from quietbit.node.budget import account_of, reached
 from quietbit.node.gatekeeper import Gatekeeper, RemoteGate
 from quietbit.node.ledger import FileLedger, mechanism_line, release_line
-from quietbit.node.question import KEYS, Framed, ProposedMechanism, SumPart
 from quietbit.node.refusal import AnsweredBefore, BudgetSpent, NotAllowed
 from quietbit.node.release import LocalGate, PrivateSender
+from quietbit.node.request import KEYS, Framed, ProposedMechanism, SumPart
 from quietbit.privacy.account import Account
 from quietbit.privacy.cost import Cost
 from quietbit.target import Target, Trust
 from statistical.kit import seed
-from unit.node.makers import MECHANISM, books, keeper, policy, question, write_policy
+from unit.node.makers import MECHANISM, books, keeper, policy, request, write_policy
 
 ANSWER = RandomisedResponse.within(0.5, 2, "replace-one")
 RIGHT = np.array([0.0, 1.0])
@@ -31,7 +31,7 @@ CAP = Target(8.0, 1e-5, Adjacency.REPLACE_ONE)
 
 
 def asked(number: int, mechanism: Mechanism = ANSWER, **changes):
-    return question(number, mechanism, **{"epsilon": 100.0, "delta": 0.0} | changes)
+    return request(number, mechanism, **{"epsilon": 100.0, "delta": 0.0} | changes)
 
 
 def test_an_owner_who_names_no_budget_answers_nothing(tmp_path):
@@ -53,12 +53,14 @@ def test_answers_end_where_their_part_of_the_cap_does(tmp_path):
 
 def test_an_answer_inside_a_wrapper_is_refused_and_not_left_out_of_both_accounts(tmp_path):
     held = keeper(tmp_path, evaluate=1.6)
-    with pytest.raises(InvalidParameter, match="mechanism of an answer must be one that nothing is wrapped around"):
+    with pytest.raises(
+        InvalidParameter, match="mechanism of an answer must be one that nothing is wrapped around"
+    ):
         held.accept(asked(1, AdaptiveClip(ANSWER, 1.0)))
     assert books(tmp_path).releases == 0
 
 
-def test_the_same_question_is_never_answered_twice(tmp_path):
+def test_the_same_request_is_never_answered_twice(tmp_path):
     held = keeper(tmp_path, evaluate=4.0)
     held.accept(asked(3)).release(RIGHT)
     for number in (3, 2, 1):
@@ -67,9 +69,9 @@ def test_the_same_question_is_never_answered_twice(tmp_path):
     other = RandomisedResponse.within(0.4, 2, "replace-one")  # the same round in other words
     with pytest.raises(AnsweredBefore):
         held.accept(asked(3, other))
-    held.accept(question(3)).release(None)  # the update of that round is another question
+    held.accept(request(3)).release(None)  # the update of that round is another request
     with pytest.raises(AnsweredBefore):
-        held.accept(question(3))
+        held.accept(request(3))
 
 
 def test_updates_have_what_is_left_of_the_cap_and_no_more(tmp_path):
@@ -85,9 +87,9 @@ def test_updates_have_what_is_left_of_the_cap_and_no_more(tmp_path):
     assert left < whole
     held = keeper(tmp_path, evaluate=3.0, releases=1000, releases_per_day=1000)
     for number in range(1, left + 1):
-        held.accept(question(number))
+        held.accept(request(number))
     with pytest.raises(BudgetSpent):
-        held.accept(question(left + 1))
+        held.accept(request(left + 1))
     for number in range(1, 7):
         held.accept(asked(number)).release(RIGHT)
     with pytest.raises(BudgetSpent):
@@ -107,24 +109,24 @@ def test_what_was_answered_stays_set_aside_when_the_owner_allows_less(tmp_path):
     with pytest.raises(NotAllowed):
         later.accept(asked(15))
     free = keeper(make(tmp_path / "other"), evaluate=0.0)
-    free.accept(question(1)).release(None)  # with nothing answered one update fits
+    free.accept(request(1)).release(None)  # with nothing answered one update fits
     strong = evolve(MECHANISM, beta=2.0)
     assert 1.0 < strong.privacy(Adjacency.REPLACE_ONE).epsilon(1e-5) < 8.0
     with pytest.raises(BudgetSpent):
-        later.accept(question(1, strong))
-    free.accept(question(2, strong)).release(None)
+        later.accept(request(1, strong))
+    free.accept(request(2, strong)).release(None)
     gone = policy(tmp_path, epsilon=5.0)
     with pytest.raises(BudgetSpent):
-        LocalGate(gone, FileLedger(gone.ledger, gone.counter), {}).accept(question(1))
+        LocalGate(gone, FileLedger(gone.ledger, gone.counter), {}).accept(request(1))
 
 
 def test_an_owner_who_allows_evaluations_after_updates_allows_no_more_in_all(tmp_path):
     held = keeper(tmp_path)
     strong = evolve(MECHANISM, beta=2.0)
-    held.accept(question(1, strong))
-    held.accept(question(2, strong))
+    held.accept(request(1, strong))
+    held.accept(request(2, strong))
     with pytest.raises(BudgetSpent):
-        held.accept(question(3, strong))
+        held.accept(request(3, strong))
     kinder = policy(tmp_path, evaluate=3.0)
     later = LocalGate(kinder, FileLedger(kinder.ledger, kinder.counter), {})
     with pytest.raises(BudgetSpent):
@@ -162,7 +164,9 @@ def test_a_share_that_cannot_be_read_is_one_answer_like_any_other(tmp_path):
     held = keeper(tmp_path, evaluate=4.0)
     sizes = {
         len(held.accept(asked(number)).release(bad))
-        for number, bad in enumerate((None, RIGHT, np.array([np.nan, 1.0]), np.zeros(3), "right"), 1)
+        for number, bad in enumerate(
+            (None, RIGHT, np.array([np.nan, 1.0]), np.zeros(3), "right"), 1
+        )
     }
     assert len(sizes) == 1
     assert books(tmp_path).releases == 5
@@ -189,7 +193,7 @@ def test_a_sender_without_an_engine_answers_evaluations_too(tmp_path):
 
 
 @pytest.mark.parametrize("evaluate", [0.3, 2.0, 5.0])
-def test_a_server_that_mixes_questions_never_gets_more_than_the_cap(tmp_path, evaluate):
+def test_a_server_that_mixes_requests_never_gets_more_than_the_cap(tmp_path, evaluate):
     """Updates and answers of all strengths in any order: priced as a list fixed beforehand, they cost no more."""
     rng, held = np.random.default_rng(seed(int(10 * evaluate))), keeper(tmp_path, evaluate=evaluate)
     spent, rounds = Cost(), {"answer": 0, "update": 0}
@@ -201,12 +205,16 @@ def test_a_server_that_mixes_questions_never_gets_more_than_the_cap(tmp_path, ev
             mechanism = RandomisedResponse.within(epsilon, cells, "replace-one")
         rounds[kind] += 1
         try:
-            held.accept(question(rounds[kind], mechanism, epsilon=1e3, delta=1e-5)).release(None)
+            held.accept(request(rounds[kind], mechanism, epsilon=1e3, delta=1e-5)).release(None)
         except BudgetSpent:
             continue
         spent = spent + mechanism.privacy(Adjacency.REPLACE_ONE)
     assert books(tmp_path).releases >= 3
-    assert spent.epsilon(1e-5) <= reached(books(tmp_path), CAP, policy(tmp_path, evaluate=evaluate)) <= 8.0
+    assert (
+        spent.epsilon(1e-5)
+        <= reached(books(tmp_path), CAP, policy(tmp_path, evaluate=evaluate))
+        <= 8.0
+    )
 
 
 def test_a_gatekeeper_answers_evaluations_within_the_same_policy(tmp_path):
@@ -226,7 +234,11 @@ def test_a_gatekeeper_answers_evaluations_within_the_same_policy(tmp_path):
 
 
 def test_where_sums_are_allowed_answers_count_under_both_caps(tmp_path):
-    sums = {"trust": ["local", "secure-aggregation"], "min_honest_clients": 50, "local_epsilon": 6.0}
+    sums = {
+        "trust": ["local", "secure-aggregation"],
+        "min_honest_clients": 50,
+        "local_epsilon": 6.0,
+    }
     with pytest.raises(InvalidParameter, match="evaluate"):
         policy(tmp_path, **sums, evaluate=7.0)
     held = keeper(tmp_path, **sums, evaluate=1.0)
@@ -240,14 +252,17 @@ def test_where_sums_are_allowed_answers_count_under_both_caps(tmp_path):
 
 MANY = SummedResponse.within(0.5, 1e-5, 2, Adjacency.REPLACE_ONE, 300)
 SUMS = {
-    "trust": ("secure-aggregation",), "local_epsilon": 50.0, "min_honest_clients": 300, "evaluate": 0.5,
-}  # fmt: skip
+    "trust": ("secure-aggregation",),
+    "local_epsilon": 50.0,
+    "min_honest_clients": 300,
+    "evaluate": 0.5,
+}
 
 
 def summed(number: int, mechanism: Mechanism = MANY, step: str = KEYS, **changes):
     """The first step of a sum of answers, which is refused where no budget is left for its release."""
     part = SumPart(step, 400, 1, 320, 300, "honest-but-curious")
-    return question(number, mechanism, **{"epsilon": 100.0, "sum": part} | changes)
+    return request(number, mechanism, **{"epsilon": 100.0, "sum": part} | changes)
 
 
 def test_an_answer_behind_masks_is_priced_with_the_clients_that_its_owner_relies_on(tmp_path):
@@ -280,7 +295,10 @@ def test_answers_in_sums_and_in_the_open_share_one_limit(tmp_path):
         held.step(summed(2))
     held = keeper(make(tmp_path / "other"), **both)
     offer = ProposedMechanism.read(summed(1).mechanism)
-    noted = [mechanism_line(offer.identity, offer.description), release_line(offer.identity, 300, "7/evaluations", 1)]
+    noted = [
+        mechanism_line(offer.identity, offer.description),
+        release_line(offer.identity, 300, "7/evaluations", 1),
+    ]
     held.ledger.update(lambda _: noted)
     for less in (0.5, 0.9):  # a little of it is left, or nothing
         strict = evolve(held, rules=policy(tmp_path / "other", **both | {"evaluate": less}))
@@ -294,5 +312,7 @@ def test_sums_of_answers_and_updates_share_the_owners_cap(tmp_path):
     rules = policy(tmp_path, **SUMS | {"evaluate": 2.0})
     account = Account(rules.caps[0], "adaptive")
     each = MANY.sum_privacy(300, Adjacency.REPLACE_ONE)
-    assert account.spend(each, 4).epsilon() < 4 * 0.5  # they compose like sums, not like pure answers
+    assert (
+        account.spend(each, 4).epsilon() < 4 * 0.5
+    )  # they compose like sums, not like pure answers
     assert Trust.LOCAL not in rules.trust  # so nothing is set aside for answers in the open

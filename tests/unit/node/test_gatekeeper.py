@@ -15,12 +15,20 @@ from quietbit.kernel.client_rng import seeded_client_rng
 from quietbit.mechanism.additive import Gaussian
 from quietbit.mechanism.ball import Ball, Norm
 from quietbit.node import gatekeeper
-from quietbit.node.gatekeeper import HEAD, MAGIC, Gatekeeper, RemoteGate, RemoteTicket, _receive, _send
+from quietbit.node.gatekeeper import (
+    HEAD,
+    MAGIC,
+    Gatekeeper,
+    RemoteGate,
+    RemoteTicket,
+    _receive,
+    _send,
+)
 from quietbit.node.policy import PolicyError
-from quietbit.node.question import Framed
 from quietbit.node.refusal import AnsweredBefore, BudgetSpent, NotAllowed, Noted, Unusable
+from quietbit.node.request import Framed
 from quietbit.wire.uplink import Uplink
-from unit.node.makers import DIMENSION, MECHANISM, books, keeper, question
+from unit.node.makers import DIMENSION, MECHANISM, books, keeper, request
 
 pytestmark = pytest.mark.filterwarnings("ignore::quietbit.node.policy.SeededRngWarning")
 UPDATE = np.linspace(-0.2, 0.3, DIMENSION)
@@ -44,7 +52,7 @@ def serving(folder, **changes):
 def test_a_release_through_the_socket_is_the_one_of_the_process(tmp_path):
     with serving(tmp_path, seed=5, metrics=["loss"]) as remote:
         assert remote.metrics == ("loss",)
-        ticket = remote.accept(question(2, client=1))
+        ticket = remote.accept(request(2, client=1))
         assert books(tmp_path).releases == 1  # before the app trains
         data = ticket.release([UPDATE[:40], UPDATE[40:]])
     framed = Framed.from_bytes(data)
@@ -61,39 +69,41 @@ def test_the_app_is_told_where_its_owner_keeps_models(tmp_path):
         assert remote.models is None
 
 
-@pytest.mark.parametrize("update", [None, [np.full(DIMENSION, np.nan)], [UPDATE[:-1]], ["x"], [np.zeros(10**5)]])
+@pytest.mark.parametrize(
+    "update", [None, [np.full(DIMENSION, np.nan)], [UPDATE[:-1]], ["x"], [np.zeros(10**5)]]
+)
 def test_failures_are_releases_of_zero_here_too(tmp_path, update):
     with serving(tmp_path, seed=5) as remote:
-        data = remote.accept(question()).release(update)
+        data = remote.accept(request()).release(update)
     zero = Uplink(MECHANISM).send(np.zeros(DIMENSION), seeded_client_rng(5)(0, 0))
     assert bytes(Framed.from_bytes(data).payload) == zero
 
 
 def test_refusals_keep_their_kind(tmp_path):
     with serving(tmp_path) as remote:
-        remote.accept(question(1, run=3)).release(None)
+        remote.accept(request(1, run=3)).release(None)
         with pytest.raises(AnsweredBefore):
-            remote.accept(question(1, run=3))
+            remote.accept(request(1, run=3))
         with pytest.raises(InvalidParameter):
-            remote.accept(question(mechanism=MECHANISM, dimension=3))
+            remote.accept(request(mechanism=MECHANISM, dimension=3))
         with pytest.raises(InvalidParameter):
-            remote.step(question())
+            remote.step(request())
         with pytest.raises(NotAllowed):
-            remote.accept(question(1, Gaussian(Ball(Norm.L2, 9.0, DIMENSION), 2.0)))
+            remote.accept(request(1, Gaussian(Ball(Norm.L2, 9.0, DIMENSION), 2.0)))
         with pytest.raises(BudgetSpent):
-            remote.accept(question(1, Gaussian(Ball(Norm.L2, 1.0, DIMENSION), 0.1)))
+            remote.accept(request(1, Gaussian(Ball(Norm.L2, 1.0, DIMENSION), 0.1)))
         remote.forget(3)
         (tmp_path / "ledger").rename(tmp_path / "gone")
         with pytest.raises(Unusable, match="its owner's log says why"):
-            remote.accept(question(40))
+            remote.accept(request(40))
 
 
 def test_a_connection_that_ends_is_noted_and_releases_nothing(tmp_path):
     with serving(tmp_path) as remote:
-        remote.accept(question(1))._connection.close()
+        remote.accept(request(1))._connection.close()
         assert books(tmp_path).releases == 1
-        assert remote.accept(question(2)).release(None)
-        ticket = remote.accept(question(3))
+        assert remote.accept(request(2)).release(None)
+        ticket = remote.accept(request(3))
         ticket._connection.shutdown(socket.SHUT_RDWR)
         with pytest.raises(Noted):
             ticket.release([UPDATE])
@@ -101,10 +111,18 @@ def test_a_connection_that_ends_is_noted_and_releases_nothing(tmp_path):
 
 @pytest.mark.parametrize(
     "data",
-    [b"", b"GET / HTTP/1.0\r\n\r\n" + bytes(64), HEAD.pack(MAGIC, 2**32 - 1, 0), HEAD.pack(MAGIC, 2, 2**63) + b"{}",
-     HEAD.pack(MAGIC, 2, 0) + b"[]", HEAD.pack(MAGIC, 4, 0) + b"\xff\xff\xff\xff", HEAD.pack(MAGIC, 2, 0) + b"{}",
-     HEAD.pack(MAGIC, 13, 0) + b'{"ask": "all"', HEAD.pack(MAGIC, 15, 0) + b'{"ask": "step"}'],
-)  # fmt: skip
+    [
+        b"",
+        b"GET / HTTP/1.0\r\n\r\n" + bytes(64),
+        HEAD.pack(MAGIC, 2**32 - 1, 0),
+        HEAD.pack(MAGIC, 2, 2**63) + b"{}",
+        HEAD.pack(MAGIC, 2, 0) + b"[]",
+        HEAD.pack(MAGIC, 4, 0) + b"\xff\xff\xff\xff",
+        HEAD.pack(MAGIC, 2, 0) + b"{}",
+        HEAD.pack(MAGIC, 13, 0) + b'{"ask": "all"',
+        HEAD.pack(MAGIC, 15, 0) + b'{"ask": "step"}',
+    ],
+)
 def test_other_words_are_refused_and_the_gate_stays_open(tmp_path, data):
     with serving(tmp_path) as remote:
         with socket.socket(socket.AF_UNIX, socket.SOCK_STREAM) as raw:
@@ -114,14 +132,14 @@ def test_other_words_are_refused_and_the_gate_stays_open(tmp_path, data):
             with contextlib.suppress(OSError, QuietbitError):
                 assert "refused" in _receive(raw, 0, 5.0)[0]
         assert books(tmp_path).releases == 0
-        assert remote.accept(question()).release([UPDATE])
+        assert remote.accept(request()).release([UPDATE])
 
 
-def test_an_update_before_the_question_is_not_taken(tmp_path):
+def test_an_update_before_the_request_is_not_taken(tmp_path):
     with serving(tmp_path), socket.socket(socket.AF_UNIX, socket.SOCK_STREAM) as raw:
         raw.connect(str(tmp_path / "gate"))
         with contextlib.suppress(OSError):  # the gate may shut before all of it has gone
-            _send(raw, {"ask": "release", "question": question().to_json()}, UPDATE.tobytes())
+            _send(raw, {"ask": "release", "request": request().to_json()}, UPDATE.tobytes())
             raw.shutdown(socket.SHUT_WR)
             assert "refused" in _receive(raw, 0, 5.0)[0]
         assert books(tmp_path).releases == 0
@@ -149,7 +167,7 @@ def test_the_socket_is_the_owners(tmp_path):
     with pytest.raises(PolicyError, match="absolute path"):
         RemoteGate("gate")
     with pytest.raises(Unusable):
-        RemoteGate(tmp_path / "nobody").accept(question())
+        RemoteGate(tmp_path / "nobody").accept(request())
 
 
 def test_many_at_once_lose_no_release(tmp_path):
@@ -157,7 +175,7 @@ def test_many_at_once_lose_no_release(tmp_path):
         sizes = []
 
         def ask(run):
-            sizes.append(len(remote.accept(question(1, run=run)).release([UPDATE])))
+            sizes.append(len(remote.accept(request(1, run=run)).release([UPDATE])))
 
         threads = [threading.Thread(target=ask, args=(run,)) for run in range(12)]
         for thread in threads:
@@ -173,26 +191,28 @@ def test_no_more_is_read_than_an_update_or_a_piece_of_gradients(tmp_path):
     """1.5 GB were buffered for an update of 336 bytes."""
     with serving(tmp_path), socket.socket(socket.AF_UNIX, socket.SOCK_STREAM) as raw:
         raw.connect(str(tmp_path / "gate"))
-        _send(raw, {"ask": "release", "question": question().to_json()})
+        _send(raw, {"ask": "release", "request": request().to_json()})
         assert _receive(raw, 0, 60.0)[0] == {"accepted": True}
-        raw.sendall(HEAD.pack(MAGIC, 2, gatekeeper.PIECE + 1) + b"{}")  # refused by its head, before a byte of it
+        raw.sendall(
+            HEAD.pack(MAGIC, 2, gatekeeper.PIECE + 1) + b"{}"
+        )  # refused by its head, before a byte of it
         assert _receive(raw, 0, 60.0)[0]["refused"] == "unusable"
 
 
 def test_idle_connections_keep_nobody_out(tmp_path):
     """64 of them closed the gate for a day."""
     with serving(tmp_path, epsilon=1e3, releases=1000, releases_per_day=1000) as remote:
-        waiting = remote.accept(question(1))  # trains, while others only connect
+        waiting = remote.accept(request(1))  # trains, while others only connect
         idle = [socket.socket(socket.AF_UNIX, socket.SOCK_STREAM) for _ in range(200)]
         for one in idle:
             one.connect(str(tmp_path / "gate"))
-        assert remote.accept(question(2)).release([UPDATE])
+        assert remote.accept(request(2)).release([UPDATE])
         assert waiting.release([UPDATE])
         for one in idle:
             one.close()
 
 
-def test_a_question_that_comes_drop_by_drop_is_not_waited_for(tmp_path, monkeypatch):
+def test_a_request_that_comes_drop_by_drop_is_not_waited_for(tmp_path, monkeypatch):
     monkeypatch.setattr(gatekeeper, "ASK", 0.3)
     with serving(tmp_path), socket.socket(socket.AF_UNIX, socket.SOCK_STREAM) as raw:
         raw.connect(str(tmp_path / "gate"))

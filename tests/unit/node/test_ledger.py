@@ -25,16 +25,24 @@ from quietbit.node.ledger import (
     mechanism_line,
     release_line,
 )
-from quietbit.node.question import ProposedMechanism, description_of
 from quietbit.node.refusal import AnsweredBefore, BudgetSpent
+from quietbit.node.request import ProposedMechanism, description_of
 from quietbit.privacy.account import Account
 from quietbit.target import Adjacency, Target
 from unit.node.makers import MECHANISM
 
 OFFER = ProposedMechanism.read(description_of(MECHANISM))
 ADJACENCY = Adjacency.REPLACE_ONE
-OLD_PRICE = {"kind": "price", "mechanism": OFFER.identity, "adjacency": "replace-one", "honest": 0, "orders": 2,
-             "rdp": [0.0, None], "pure": None, "lost": 0.0}  # as earlier versions wrote them  # fmt: skip
+OLD_PRICE = {
+    "kind": "price",
+    "mechanism": OFFER.identity,
+    "adjacency": "replace-one",
+    "honest": 0,
+    "orders": 2,
+    "rdp": [0.0, None],
+    "pure": None,
+    "lost": 0.0,
+}  # as earlier versions wrote them
 PRICED = [mechanism_line(OFFER.identity, OFFER.description), OLD_PRICE]
 
 
@@ -154,9 +162,21 @@ def lines(folder):
 
 @pytest.mark.parametrize(
     "change",
-    ["count", "taken out", "moved", "cut", "cut in a line", "emptied", "not ours", "other kind", "twice",
-     "other ledger", "no list", "NaN"],
-)  # fmt: skip
+    [
+        "count",
+        "taken out",
+        "moved",
+        "cut",
+        "cut in a line",
+        "emptied",
+        "not ours",
+        "other kind",
+        "twice",
+        "other ledger",
+        "no list",
+        "NaN",
+    ],
+)
 def test_a_changed_ledger_is_refused(ledger, tmp_path, change):
     old = lines(tmp_path)
     if change == "count":
@@ -265,7 +285,9 @@ except LedgerError as error:
 
 
 def child(code, *words):
-    return subprocess.Popen([sys.executable, "-c", code, *map(str, words)], stdout=subprocess.PIPE, text=True)
+    return subprocess.Popen(
+        [sys.executable, "-c", code, *map(str, words)], stdout=subprocess.PIPE, text=True
+    )
 
 
 @pytest.mark.parametrize("room", [0, 1, 100])
@@ -293,7 +315,10 @@ def test_kills_lose_no_release_and_leave_nothing_behind(ledger, tmp_path):
             writer.send_signal(signal.SIGKILL)
             said = [int(line) for line in writer.stdout.read().split()[:-1]]
         assert again(tmp_path).read().releases >= max(said, default=0)
-    assert sorted(path.name for path in tmp_path.iterdir() if not path.name.endswith(".new")) == ["counter", "ledger"]
+    assert sorted(path.name for path in tmp_path.iterdir() if not path.name.endswith(".new")) == [
+        "counter",
+        "ledger",
+    ]
     assert len(list(tmp_path.iterdir())) <= 3
 
 
@@ -313,7 +338,9 @@ def test_two_processes_lose_no_release(ledger, tmp_path):
 def test_a_ledger_takes_so_many_mechanisms(tmp_path):
     """Each is priced anew in every process that reads the ledger, so that a server cannot make reading it slow."""
     found = FileLedger.create(tmp_path / "ledger", tmp_path / "counter")
-    found.update(lambda _: [mechanism_line(f"{number:064x}", {}) for number in range(MOST_MECHANISMS)])
+    found.update(
+        lambda _: [mechanism_line(f"{number:064x}", {}) for number in range(MOST_MECHANISMS)]
+    )
     books = again(tmp_path).read()
     books.check_mechanism(f"{7:064x}", "7", Moment.now())
     with pytest.raises(BudgetSpent) as refusal:

@@ -18,14 +18,18 @@ SUMS = {"trust": ["local", "secure-aggregation"], "min_honest_clients": 5, "loca
 
 
 def test_it_reads_what_it_writes(tmp_path):
-    for number, changes in enumerate(({}, SUMS, {"seed": 3, "metrics": ["loss"], "runs": ["7", "8"]})):
+    for number, changes in enumerate(
+        ({}, SUMS, {"seed": 3, "metrics": ["loss"], "runs": ["7", "8"]})
+    ):
         folder = tmp_path / f'{number} "quoted" \\ and more'
         folder.mkdir()
         assert Policy.load(write_policy(folder, **changes)) == policy(folder, **changes)
 
 
 def test_every_key_has_a_rule_and_a_word_on_it_in_the_file(tmp_path):
-    text = policy(tmp_path, **SUMS, seed=3, models=str(tmp_path), unit="sample", data_set="ward 3", samples=5).text()
+    text = policy(
+        tmp_path, **SUMS, seed=3, models=str(tmp_path), unit="sample", data_set="ward 3", samples=5
+    ).text()
     for one in attrs.fields(Policy):
         if one.name not in ("directory", "operator", "own_key"):
             assert f"  # {one.metadata['about']}\n" in text, one.name
@@ -34,16 +38,37 @@ def test_every_key_has_a_rule_and_a_word_on_it_in_the_file(tmp_path):
 @pytest.mark.parametrize(
     "changes",
     [
-        {"epsilon": 0.0}, {"epsilon": math.nan}, {"epsilon": "8"}, {"delta": 1.0}, {"adjacency": "add-remove"},
-        {"mechanisms": []}, {"mechanisms": "imvu"}, {"mechanisms": [3]}, {"largest_clip": math.inf}, {"releases": 0},
-        {"releases": 10**7}, {"releases_per_day": 0.5}, {"least_epsilon": -1.0}, {"least_epsilon": True},
-        {"runs": "*"}, {"trust": ["central"]}, {"trust": ["shuffled"]}, {"trust": []},
-        {"trust": "local"}, {"metrics": [""]}, {"seed": -1},
-        {"ledger": "ledger"}, {"counter": 3}, {"local_epsilon": 3.0},
-        {"min_honest_clients": 3}, SUMS | {"min_honest_clients": None}, SUMS | {"local_epsilon": None},
-        SUMS | {"min_honest_clients": 1}, SUMS | {"local_epsilon": math.nan},
+        {"epsilon": 0.0},
+        {"epsilon": math.nan},
+        {"epsilon": "8"},
+        {"delta": 1.0},
+        {"adjacency": "add-remove"},
+        {"mechanisms": []},
+        {"mechanisms": "imvu"},
+        {"mechanisms": [3]},
+        {"largest_clip": math.inf},
+        {"releases": 0},
+        {"releases": 10**7},
+        {"releases_per_day": 0.5},
+        {"least_epsilon": -1.0},
+        {"least_epsilon": True},
+        {"runs": "*"},
+        {"trust": ["central"]},
+        {"trust": ["shuffled"]},
+        {"trust": []},
+        {"trust": "local"},
+        {"metrics": [""]},
+        {"seed": -1},
+        {"ledger": "ledger"},
+        {"counter": 3},
+        {"local_epsilon": 3.0},
+        {"min_honest_clients": 3},
+        SUMS | {"min_honest_clients": None},
+        SUMS | {"local_epsilon": None},
+        SUMS | {"min_honest_clients": 1},
+        SUMS | {"local_epsilon": math.nan},
     ],
-)  # fmt: skip
+)
 def test_what_has_no_meaning_is_refused(tmp_path, changes):
     with pytest.raises(InvalidParameter) as refusal:
         policy(tmp_path, **changes)
@@ -56,7 +81,10 @@ def test_unknown_and_missing_keys_are_refused(tmp_path):
     for change, says in (
         (text + "epsilom = 1.0\n", "did you mean 'epsilon'"),
         (text.replace("largest-clip", "largest_clip"), "did you mean 'largest-clip'"),
-        ("\n".join(line for line in text.splitlines() if not line.startswith("delta")), "delta must be given"),
+        (
+            "\n".join(line for line in text.splitlines() if not line.startswith("delta")),
+            "delta must be given",
+        ),
         ("epsilon = ", "is not TOML"),
         ("\udcff", "is not TOML"),
     ):
@@ -93,7 +121,10 @@ def test_what_it_allows(tmp_path):
             own.check(*words)
         assert refusal.value.public.detail == rule
         assert "2.0" not in str(refusal.value)  # the rule is named, its number is not
-    for words, rule in ((("8", 1), "runs"), (("7", own.largest_dimension + 1), "largest-dimension")):
+    for words, rule in (
+        (("8", 1), "runs"),
+        (("7", own.largest_dimension + 1), "largest-dimension"),
+    ):
         with pytest.raises(NotAllowed) as refusal:
             own.check_request(*words)
         assert refusal.value.public.detail == rule
@@ -123,7 +154,10 @@ def test_there_is_a_second_cap_where_there_are_sums(tmp_path):
     (cap,) = policy(tmp_path).caps
     assert (cap.epsilon, cap.trust, cap.adjacency) == (8.0, Trust.LOCAL, Adjacency.REPLACE_ONE)
     both = policy(tmp_path, **SUMS).caps
-    assert [(cap.epsilon, cap.trust) for cap in both] == [(8.0, Trust.SECURE_AGGREGATION), (30.0, Trust.LOCAL)]
+    assert [(cap.epsilon, cap.trust) for cap in both] == [
+        (8.0, Trust.SECURE_AGGREGATION),
+        (30.0, Trust.LOCAL),
+    ]
 
 
 def test_randomness_is_the_systems_unless_the_owner_says_otherwise(tmp_path):
@@ -134,7 +168,10 @@ def test_randomness_is_the_systems_unless_the_owner_says_otherwise(tmp_path):
     for rules in (policy(tmp_path, seed=5), Simulation(seed=5)):
         with pytest.warns(SeededRngWarning, match="protect nobody"):
             found = rules.rng(4, 3)
-        assert found.draw(9).primary(0, 9).tolist() == seeded_client_rng(5)(3, 3).draw(9).primary(0, 9).tolist()
+        assert (
+            found.draw(9).primary(0, 9).tolist()
+            == seeded_client_rng(5)(3, 3).draw(9).primary(0, 9).tolist()
+        )
         with pytest.warns(SeededRngWarning), pytest.raises(InvalidParameter, match="partition-id"):
             rules.rng(4, None)
 

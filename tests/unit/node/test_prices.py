@@ -14,7 +14,7 @@ from quietbit.node import budget, prices
 from quietbit.node.budget import account_of
 from quietbit.node.ledger import FileLedger, mechanism_line, release_line
 from quietbit.node.prices import Prices, prices_beside, pricing_version
-from quietbit.node.question import ProposedMechanism, description_of
+from quietbit.node.request import ProposedMechanism, description_of
 from quietbit.privacy import account, aggregate
 from quietbit.target import Target, Trust
 
@@ -71,7 +71,9 @@ def computed(monkeypatch):
     """Count the divergences that are computed, not looked up."""
     calls = []
     call = aggregate.AggregateConstant.__call__
-    monkeypatch.setattr(aggregate.AggregateConstant, "__call__", lambda *args: calls.append(args) or call(*args))
+    monkeypatch.setattr(
+        aggregate.AggregateConstant, "__call__", lambda *args: calls.append(args) or call(*args)
+    )
     return calls
 
 
@@ -116,7 +118,9 @@ def link(path):
 LONG = pytest.mark.long  # each prices a sum twice
 
 
-@pytest.mark.parametrize("change", [cheaper, *(pytest.param(change, marks=LONG) for change in (other_mac, torn, link))])
+@pytest.mark.parametrize(
+    "change", [cheaper, *(pytest.param(change, marks=LONG) for change in (other_mac, torn, link))]
+)
 def test_prices_that_somebody_changed_are_ignored(ledger, fresh, change, monkeypatch):
     first = total(ledger)
     change(ledger.path.parent / "ledger.prices")
@@ -164,7 +168,9 @@ def test_the_pricing_version_is_that_of_every_line_of_the_package(tmp_path, monk
 
 
 def test_a_folder_that_cannot_be_written_costs_time_only(ledger, fresh, caplog, monkeypatch):
-    monkeypatch.setattr(prices, "key_file", lambda path: (_ for _ in ()).throw(prices.QuietbitError("read-only")))
+    monkeypatch.setattr(
+        prices, "key_file", lambda path: (_ for _ in ()).throw(prices.QuietbitError("read-only"))
+    )
     assert math.isfinite(total(ledger))
     assert not (ledger.path.parent / "ledger.prices").exists()
     assert "prices are not kept" in caplog.text

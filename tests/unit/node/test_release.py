@@ -19,13 +19,21 @@ from quietbit.node import release as module
 from quietbit.node.budget import account_of
 from quietbit.node.ledger import FileLedger, LedgerError
 from quietbit.node.policy import SeededRngWarning
-from quietbit.node.question import Framed, Question
-from quietbit.node.refusal import AnsweredBefore, BudgetSpent, NotAllowed, Noted, Reason, Refusal, refusal_of
+from quietbit.node.refusal import (
+    AnsweredBefore,
+    BudgetSpent,
+    NotAllowed,
+    Noted,
+    Reason,
+    Refusal,
+    refusal_of,
+)
 from quietbit.node.release import LocalGate
+from quietbit.node.request import Framed, Request
 from quietbit.privacy.account import Account
 from quietbit.target import Adjacency, Target
 from quietbit.wire.uplink import Uplink
-from unit.node.makers import DIMENSION, MECHANISM, NOISY, books, keeper, policy, question
+from unit.node.makers import DIMENSION, MECHANISM, NOISY, books, keeper, policy, request
 
 UPDATE = np.linspace(-0.2, 0.3, DIMENSION)
 
@@ -36,7 +44,7 @@ def payload(data):
 
 @pytest.mark.filterwarnings("ignore::quietbit.node.policy.SeededRngWarning")
 def test_a_release_is_that_of_the_uplink_in_its_frame(tmp_path):
-    data = keeper(tmp_path, seed=5).accept(question(3, client=2)).release([UPDATE])
+    data = keeper(tmp_path, seed=5).accept(request(3, client=2)).release([UPDATE])
     framed = Framed.from_bytes(data)
     assert (framed.run, framed.round, framed.node) == (7, 3, 11)
     assert payload(data) == Uplink(MECHANISM).send(UPDATE, seeded_client_rng(5)(2, 2))
@@ -62,9 +70,9 @@ WRONG = {
 def test_whatever_goes_wrong_is_one_release_of_zero(tmp_path, what, mechanism):
     """Bit for bit what an update of zeros gives, from the same randomness."""
     held = keeper(tmp_path, seed=5)
-    data = held.accept(question(1, mechanism)).release(WRONG[what])
+    data = held.accept(request(1, mechanism)).release(WRONG[what])
     assert payload(data) == Uplink(mechanism).send(np.zeros(DIMENSION), seeded_client_rng(5)(0, 0))
-    usual = held.accept(question(2, mechanism)).release([UPDATE])
+    usual = held.accept(request(2, mechanism)).release([UPDATE])
     assert len(data) == len(usual)
     assert books(tmp_path).releases == 2
 
@@ -72,7 +80,7 @@ def test_whatever_goes_wrong_is_one_release_of_zero(tmp_path, what, mechanism):
 def test_huge_numbers_are_clipped_or_zero_but_always_one_release(tmp_path):
     held = keeper(tmp_path)
     sizes = {
-        len(held.accept(question(number)).release([np.full(DIMENSION, value)]))
+        len(held.accept(request(number)).release([np.full(DIMENSION, value)]))
         for number, value in enumerate((1e308, -1e308, 5e-324, 1e200), 1)
     }
     assert len(sizes) == 1
@@ -80,11 +88,13 @@ def test_huge_numbers_are_clipped_or_zero_but_always_one_release(tmp_path):
 
 
 def test_the_ledger_is_written_before_the_app_could_train(tmp_path, monkeypatch):
-    ticket = keeper(tmp_path).accept(question())
+    ticket = keeper(tmp_path).accept(request())
     assert books(tmp_path).releases == 1
     drawn = []
     send = Uplink.send
-    monkeypatch.setattr(Uplink, "send", lambda *args: drawn.append(books(tmp_path).releases) or send(*args))
+    monkeypatch.setattr(
+        Uplink, "send", lambda *args: drawn.append(books(tmp_path).releases) or send(*args)
+    )
     ticket.release([UPDATE])
     assert drawn == [1]
     with pytest.raises(Noted, match="is noted"):
@@ -92,7 +102,7 @@ def test_the_ledger_is_written_before_the_app_could_train(tmp_path, monkeypatch)
 
 
 def test_a_release_that_cannot_be_made_is_noted_and_says_so(tmp_path, monkeypatch):
-    ticket = keeper(tmp_path).accept(question())
+    ticket = keeper(tmp_path).accept(request())
 
     def broken(*_):
         raise MemoryError
@@ -109,7 +119,7 @@ def test_the_cap_ends_it_whatever_is_asked(tmp_path):
         design = solve(DesignSpec(2, 1, 0.4 + number / 50))
         mechanism = InterpolatedMVU(design, Ball(Norm.L2, 1.0, DIMENSION))
         try:
-            held.accept(question(1, mechanism, run=number)).release(None)
+            held.accept(request(1, mechanism, run=number)).release(None)
         except BudgetSpent as error:
             assert "The budget of this node is epsilon 4" in error.for_owner  # noqa: PT017
             break
@@ -124,9 +134,9 @@ def test_the_runs_own_budget_is_held_too(tmp_path):
     held = keeper(tmp_path)
     limit = (MECHANISM.privacy(Adjacency.REPLACE_ONE) * 2).epsilon(1e-5) * 1.01
     for number in (1, 2):
-        held.accept(question(number, epsilon=limit))
+        held.accept(request(number, epsilon=limit))
     with pytest.raises(BudgetSpent) as refusal:
-        held.accept(question(3, epsilon=limit))
+        held.accept(request(3, epsilon=limit))
     assert "The budget of run 7 is epsilon" in refusal.value.for_owner
     assert not refusal.value.of_node
     assert books(tmp_path).releases == 2
@@ -138,26 +148,30 @@ def test_counts_in_all_and_per_day(tmp_path, monkeypatch):
     monkeypatch.setattr(time, "time", lambda: clock)
     monkeypatch.setattr(time, "clock_gettime", lambda _: running)
     for number in (1, 2):
-        held.accept(question(number))
+        held.accept(request(number))
     with pytest.raises(BudgetSpent):
-        held.accept(question(3))
+        held.accept(request(3))
     clock -= 10 * 86400  # a clock that is put back gives nothing back
     with pytest.raises(BudgetSpent):
-        held.accept(question(3))
-    clock += 21 * 86400  # and one that is put forward nothing either: the machine has not been running so long
+        held.accept(request(3))
+    clock += (
+        21 * 86400
+    )  # and one that is put forward nothing either: the machine has not been running so long
     with pytest.raises(BudgetSpent):
-        held.accept(question(3))
+        held.accept(request(3))
     running += 86400
     for number in (3, 4):
-        held.accept(question(number))
-    monkeypatch.setattr(ledger, "_boot", lambda: "the next start")  # after which only the clock is left
+        held.accept(request(number))
+    monkeypatch.setattr(
+        ledger, "_boot", lambda: "the next start"
+    )  # after which only the clock is left
     clock, running = clock + 86401, 5.0
-    held.accept(question(5))
+    held.accept(request(5))
     with pytest.raises(BudgetSpent):
-        held.accept(question(6))
+        held.accept(request(6))
 
 
-def test_a_least_price_bounds_questions_that_cost_nearly_nothing(tmp_path):
+def test_a_least_price_bounds_requests_that_cost_nearly_nothing(tmp_path):
     faint = InterpolatedMVU(solve(DesignSpec(2, 1, 0.01)), Ball(Norm.L2, 1e-3, DIMENSION))
     for floor, most in ((0.0, 30), (0.5, 17)):
         folder = tmp_path / str(floor)
@@ -165,7 +179,7 @@ def test_a_least_price_bounds_questions_that_cost_nearly_nothing(tmp_path):
         held, answers = keeper(folder, epsilon=4.0, least_epsilon=floor), 0
         for number in range(1, 31):
             try:
-                held.accept(question(number, faint))
+                held.accept(request(number, faint))
             except BudgetSpent:
                 break
             answers += 1
@@ -175,28 +189,28 @@ def test_a_least_price_bounds_questions_that_cost_nearly_nothing(tmp_path):
 
 def test_a_round_is_answered_once_and_runs_are_apart(tmp_path):
     held = keeper(tmp_path)
-    held.accept(question(2))
+    held.accept(request(2))
     for number in (1, 2):
         with pytest.raises(AnsweredBefore):
-            held.accept(question(number))
-    held.accept(question(1, run=8))
+            held.accept(request(number))
+    held.accept(request(1, run=8))
 
 
 def test_what_the_policy_forbids_is_neither_priced_into_nor_noted(tmp_path):
     held = keeper(tmp_path, mechanisms=("gaussian",))
     with pytest.raises(NotAllowed, match="mechanisms"):
-        held.accept(question())
+        held.accept(request())
     large = evolve(NOISY, ball=Ball(Norm.L2, 3.0, DIMENSION))
     with pytest.raises(NotAllowed, match="so large a clip"):
-        held.accept(question(1, large))
+        held.accept(request(1, large))
     assert books(tmp_path).count == 1
 
 
 def test_a_change_of_the_policy_prices_the_past_anew(tmp_path):
-    keeper(tmp_path, adjacency="zero-out").accept(question(adjacency="zero-out"))
+    keeper(tmp_path, adjacency="zero-out").accept(request(adjacency="zero-out"))
     first = policy(tmp_path)
     other = LocalGate(first, FileLedger(first.ledger, first.counter), {})
-    other.accept(question(2))
+    other.accept(request(2))
     found = books(tmp_path)
     cap = Target(8.0, 1e-5, Adjacency.REPLACE_ONE)
     expected = Account(cap, "adaptive").spend(MECHANISM.privacy(Adjacency.REPLACE_ONE), 2)
@@ -205,26 +219,49 @@ def test_a_change_of_the_policy_prices_the_past_anew(tmp_path):
 
 @pytest.mark.parametrize(
     "text",
-    ["", "{}", "[]", "null", "3", '{"kind":"os"}', '{"kind":"Ball","norm":"l2","radius":1.0,"dimension":3}', "[" * 5000,
-     '{"kind":"Gaussian"}', '{"kind":"Gaussian","domain":3,"multiplier":2}', "x" * 300_000, '{"kind":["Gaussian"]}',
-     '{"kind":"InterpolatedMVU","design":{"design":"abc"},"domain":{"kind":"Ball"}}'],
-)  # fmt: skip
+    [
+        "",
+        "{}",
+        "[]",
+        "null",
+        "3",
+        '{"kind":"os"}',
+        '{"kind":"Ball","norm":"l2","radius":1.0,"dimension":3}',
+        "[" * 5000,
+        '{"kind":"Gaussian"}',
+        '{"kind":"Gaussian","domain":3,"multiplier":2}',
+        "x" * 300_000,
+        '{"kind":["Gaussian"]}',
+        '{"kind":"InterpolatedMVU","design":{"design":"abc"},"domain":{"kind":"Ball"}}',
+    ],
+)
 def test_descriptions_of_no_mechanism_are_refused(tmp_path, text):
     with pytest.raises((InvalidParameter, NotAllowed)):
-        keeper(tmp_path).accept(replace(question(), mechanism=text))
+        keeper(tmp_path).accept(replace(request(), mechanism=text))
     assert books(tmp_path).count == 1
 
 
 def test_a_mechanism_of_another_dimension_is_refused(tmp_path):
-    with pytest.raises(InvalidParameter, match="dimension of the request must be 42, the mechanism's, got 41"):
-        keeper(tmp_path).accept(replace(question(), dimension=41))
+    with pytest.raises(
+        InvalidParameter, match="dimension of the request must be 42, the mechanism's, got 41"
+    ):
+        keeper(tmp_path).accept(replace(request(), dimension=41))
 
 
 def test_servers_hear_values_and_no_paths_or_totals(tmp_path):
-    for error in (LedgerError(f"The ledger {tmp_path} is gone after 17 releases."), OSError("secret"), MemoryError()):
+    for error in (
+        LedgerError(f"The ledger {tmp_path} is gone after 17 releases."),
+        OSError("secret"),
+        MemoryError(),
+    ):
         assert refusal_of(error) == Refusal(Reason.UNUSABLE)
-    assert refusal_of(BudgetSpent("17 of 20 are spent", of_node=True)) == Refusal(Reason.BUDGET_SPENT)
-    assert refusal_of(InvalidParameter("epsilon must be above 0.")).detail == "epsilon must be above 0."
+    assert refusal_of(BudgetSpent("17 of 20 are spent", of_node=True)) == Refusal(
+        Reason.BUDGET_SPENT
+    )
+    assert (
+        refusal_of(InvalidParameter("epsilon must be above 0.")).detail
+        == "epsilon must be above 0."
+    )
     for reason in Reason:
         if reason is not Reason.INVALID:
             with pytest.raises(InvalidParameter):
@@ -233,22 +270,33 @@ def test_servers_hear_values_and_no_paths_or_totals(tmp_path):
     assert Refusal.read_reason("an engine's own error") is None
 
 
-def test_questions_survive_json_and_others_are_refused():
-    asked = question(3)
-    assert Question.from_json(asked.to_json()) == asked
+def test_requests_survive_json_and_others_are_refused():
+    asked = request(3)
+    assert Request.from_json(asked.to_json()) == asked
     good = asked.to_json()
     for change in (
-        {"run": -1}, {"run": 2**64}, {"round": 0}, {"round": math.nan}, {"dimension": 2.5}, {"epsilon": 0},
-        {"epsilon": math.nan}, {"delta": 2}, {"adjacency": "none"}, {"client": -1}, {"more": 1}, {"sum": 3},
-        {"sum": {}}, {"mechanism": 3},
-    ):  # fmt: skip
+        {"run": -1},
+        {"run": 2**64},
+        {"round": 0},
+        {"round": math.nan},
+        {"dimension": 2.5},
+        {"epsilon": 0},
+        {"epsilon": math.nan},
+        {"delta": 2},
+        {"adjacency": "none"},
+        {"client": -1},
+        {"more": 1},
+        {"sum": 3},
+        {"sum": {}},
+        {"mechanism": 3},
+    ):
         with pytest.raises(InvalidParameter):
-            Question.from_json(good | change)
+            Request.from_json(good | change)
     for values in (None, [], {}, "x"):
         with pytest.raises(InvalidParameter):
-            Question.from_json(values)
+            Request.from_json(values)
 
 
 def test_the_seeded_warning_is_a_warning(tmp_path):
     with pytest.warns(SeededRngWarning):
-        keeper(tmp_path, seed=1).accept(question())
+        keeper(tmp_path, seed=1).accept(request())

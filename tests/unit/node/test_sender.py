@@ -17,7 +17,10 @@ UPDATE = {"weight": np.full((6, 6), 0.1, dtype=np.float32), "bias": np.zeros(6)}
 
 
 def test_the_fifty_first_is_refused_also_after_a_restart(tmp_path):
-    path, uplink = write_policy(tmp_path, epsilon=50.0, releases_per_day=100), Uplink(MECHANISM, like=UPDATE)
+    path, uplink = (
+        write_policy(tmp_path, epsilon=50.0, releases_per_day=100),
+        Uplink(MECHANISM, like=UPDATE),
+    )
     payloads = [PrivateSender(uplink, path).send(UPDATE) for _ in range(2)]
     sender = PrivateSender(uplink, path)
     payloads += [sender.send(UPDATE) for _ in range(48)]
@@ -47,7 +50,12 @@ def test_a_calibrated_guarantee_stops_at_its_cap(tmp_path):
 def test_what_cannot_be_sent_is_zero_and_counts(tmp_path):
     sender = PrivateSender(Uplink(MECHANISM, like=UPDATE), write_policy(tmp_path))
     good = sender.send(UPDATE)
-    for wrong in ({"weight": np.full((6, 6), np.nan), "bias": np.zeros(6)}, {"weight": np.zeros((6, 6))}, None, 3):
+    for wrong in (
+        {"weight": np.full((6, 6), np.nan), "bias": np.zeros(6)},
+        {"weight": np.zeros((6, 6))},
+        None,
+        3,
+    ):
         assert len(sender.send(wrong)) == len(good)
     assert books(tmp_path).releases == 5
 

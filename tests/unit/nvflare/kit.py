@@ -48,7 +48,9 @@ from unit.node.makers import write_policy
 
 flare_decomposers.register()
 common_decomposers.register()
-if find_spec("torch") is not None:  # as a process with a torch model does, before it serialises anything
+if (
+    find_spec("torch") is not None
+):  # as a process with a torch model does, before it serialises anything
     fobs.register(import_module("nvflare.app_opt.pt.decomposers").TensorDecomposer)
 
 JOB = "6f2d0c0e-8a3b-4a5e-9f57-0b1a2c3d4e5f"
@@ -98,7 +100,9 @@ def trained(step=0.01, kind=DataKind.WEIGHTS, **meta):
 
     def answer(task_name, shareable, fl_ctx):
         arrays = shareable["DXO"]["data"]
-        base = {name: value if kind == DataKind.WEIGHTS else 0 * value for name, value in arrays.items()}
+        base = {
+            name: value if kind == DataKind.WEIGHTS else 0 * value for name, value in arrays.items()
+        }
         return DXO(
             kind, data={name: value + np.float32(step) for name, value in base.items()}, meta=meta
         ).to_shareable()
@@ -120,10 +124,16 @@ class SiteEngine(ClientRunManager):
         self.aux_runner._send_multi_requests = lambda **sent: self._note(sent)
         self.on_the_wire: list[Message] = []
         self.cell = Cell(
-            fqcn=f"{name}.{JOB}-{next(CELLS)}", root_url="tcp://localhost:1", secure=False, credentials={},
-            create_internal_listener=False, parent_url=None,
-        )  # fmt: skip
-        self.cell.core_cell.communicator.send = lambda endpoint, app_id, message: self.on_the_wire.append(message)
+            fqcn=f"{name}.{JOB}-{next(CELLS)}",
+            root_url="tcp://localhost:1",
+            secure=False,
+            credentials={},
+            create_internal_listener=False,
+            parent_url=None,
+        )
+        self.cell.core_cell.communicator.send = lambda endpoint, app_id, message: (
+            self.on_the_wire.append(message)
+        )
         client.cell, client.status = self.cell, 2
         NetAgent(self.cell)
         with self.new_context() as fl_ctx:
@@ -168,7 +178,10 @@ class Site:
         self.app, self.name = app if isinstance(app, Executor) else App(app), name
         made = filters
         if made is None:
-            made = [PrivateUplink(simulation=simulated, **rules), PrivateUplink(simulation=simulated, **rules)]
+            made = [
+                PrivateUplink(simulation=simulated, **rules),
+                PrivateUplink(simulation=simulated, **rules),
+            ]
         data, results = ([one] if one is not None else [] for one in made)
         for one in data:
             one.set_prop(FilterContextKey.CHAIN_TYPE, FilterChainType.TASK_DATA_CHAIN)
@@ -217,11 +230,16 @@ class Site:
         """A request as it comes out of a socket; the messages that this process puts on its own, decoded."""
         core, before = self.engine.cell.core_cell, len(self.engine.on_the_wire)
         head = {
-            MessageHeaderKey.CHANNEL: channel, MessageHeaderKey.TOPIC: topic, MessageHeaderKey.ORIGIN: origin,
-            MessageHeaderKey.FROM_CELL: via, MessageHeaderKey.TO_CELL: core.get_fqcn(),
-            MessageHeaderKey.DESTINATION: core.get_fqcn(), MessageHeaderKey.MSG_TYPE: MessageType.REQ,
-            MessageHeaderKey.REQ_ID: "request", MessageHeaderKey.REPLY_EXPECTED: True,
-        }  # fmt: skip
+            MessageHeaderKey.CHANNEL: channel,
+            MessageHeaderKey.TOPIC: topic,
+            MessageHeaderKey.ORIGIN: origin,
+            MessageHeaderKey.FROM_CELL: via,
+            MessageHeaderKey.TO_CELL: core.get_fqcn(),
+            MessageHeaderKey.DESTINATION: core.get_fqcn(),
+            MessageHeaderKey.MSG_TYPE: MessageType.REQ,
+            MessageHeaderKey.REQ_ID: "request",
+            MessageHeaderKey.REPLY_EXPECTED: True,
+        }
         core.process_message(Endpoint(via), None, 1, Message({**head, **headers}, payload))
         return self.engine.on_the_wire[before:]
 
@@ -232,9 +250,16 @@ def script_site(tmp_path, script, **options) -> Site:
         (tmp_path / folder).mkdir()
     (tmp_path / "train.py").write_text(script)
     client_api.context_dict.clear()  # what a process before this one has not
-    site = Site(ClientAPIExecutor("in_process", task_script_path=str(tmp_path / "train.py")), **options)
+    site = Site(
+        ClientAPIExecutor("in_process", task_script_path=str(tmp_path / "train.py")), **options
+    )
     with site.engine.new_context() as fl_ctx:
-        fl_ctx.set_prop(FLContextKey.WORKSPACE_OBJECT, Workspace(str(tmp_path), "site-1"), private=True, sticky=True)
+        fl_ctx.set_prop(
+            FLContextKey.WORKSPACE_OBJECT,
+            Workspace(str(tmp_path), "site-1"),
+            private=True,
+            sticky=True,
+        )
         fl_ctx.set_prop(FLContextKey.CURRENT_JOB_ID, JOB, private=False, sticky=True)
     site.engine.add_handler(site.app)
     return site.starts("_start_run")
@@ -268,7 +293,10 @@ class Server:
 
     def __init__(self, config=CONFIG, folder=None, **more):
         self.engine = Engine(folder)
-        self.data, self.results = PrivateReceiver(dict(config), **more), PrivateReceiver(dict(config), **more)
+        self.data, self.results = (
+            PrivateReceiver(dict(config), **more),
+            PrivateReceiver(dict(config), **more),
+        )
         self.data.set_prop(FilterContextKey.CHAIN_TYPE, FilterChainType.TASK_DATA_CHAIN)
         self.results.set_prop(FilterContextKey.CHAIN_TYPE, FilterChainType.TASK_RESULT_CHAIN)
 
@@ -287,13 +315,21 @@ class Server:
         task.set_header(ReservedHeaderKey.TASK_NAME, name)
         task.set_header(ReservedHeaderKey.TASK_ID, f"{client}/{number}")
         task.add_cookie(AppConstants.CONTRIBUTION_ROUND, number)
-        fl_ctx, table = self.context(client, f"{client}/{number}", name), {f"{name}/out": [self.data]}
+        fl_ctx, table = (
+            self.context(client, f"{client}/{number}", name),
+            {f"{name}/out": [self.data]},
+        )
         return apply_filters(Scope.TASK_DATA_FILTERS_NAME, task, fl_ctx, table, name, FilterKey.OUT)
 
     def takes(self, result, client="site-1", number=0, sender=None, name="train"):
         """What the workflow sees of a result that came for the task of ``client``."""
-        fl_ctx, table = self.context(sender or client, f"{client}/{number}", name), {f"{name}/in": [self.results]}
-        return apply_filters(Scope.TASK_RESULT_FILTERS_NAME, result, fl_ctx, table, name, FilterKey.IN)
+        fl_ctx, table = (
+            self.context(sender or client, f"{client}/{number}", name),
+            {f"{name}/in": [self.results]},
+        )
+        return apply_filters(
+            Scope.TASK_RESULT_FILTERS_NAME, result, fl_ctx, table, name, FilterKey.IN
+        )
 
     def hears(self, event, **props):
         """Both filters hear an event of the workflow."""

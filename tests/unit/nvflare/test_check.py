@@ -71,23 +71,32 @@ CHANGES = {
     "a key misspelt": (lambda table: table.update(scope=table.pop("scopes")), True, "has no scope"),
     "no component": (lambda table: table.pop("components"), True, "before its first task"),
     "no component, no filter": (
-        lambda table: (table.pop("components"), table["scopes"][0].pop("task_result_filters")), True, "as they are",
+        lambda table: (table.pop("components"), table["scopes"][0].pop("task_result_filters")),
+        True,
+        "as they are",
     ),
     "no filter": (lambda table: table["scopes"][0].pop("task_data_filters"), False, "nothing"),
     "filters of the wrong direction": (
-        lambda table: table["scopes"][0].update(task_data_filters=[{"path": UPLINK, "direction": "out"}]), False,
+        lambda table: table["scopes"][0].update(
+            task_data_filters=[{"path": UPLINK, "direction": "out"}]
+        ),
+        False,
         "nothing",
     ),
     "another scope": (lambda table: table["scopes"].append({"name": "open"}), False, "nothing"),
     "no default": (lambda table: table.pop("default_scope"), False, "nothing"),
     "no policy": (lambda table: table["scopes"][0].pop("properties"), False, "nothing"),
     "a policy that is not there": (
-        lambda table: table["scopes"][0].update(properties={"quietbit.policy": "/no/where"}), False, "nothing",
+        lambda table: table["scopes"][0].update(properties={"quietbit.policy": "/no/where"}),
+        False,
+        "nothing",
     ),
     "no gatekeeper": (
-        lambda table: table["scopes"][0].update(properties={"quietbit.gatekeeper": "/no/where"}), False, "nothing",
+        lambda table: table["scopes"][0].update(properties={"quietbit.gatekeeper": "/no/where"}),
+        False,
+        "nothing",
     ),
-}  # fmt: skip
+}
 
 
 @pytest.mark.parametrize(("change", "unpriced", "word"), CHANGES.values(), ids=CHANGES)
@@ -109,7 +118,8 @@ def test_numbers_without_privacy_seeds_and_logs_are_said(site_folder, capsys):
 
 
 @pytest.mark.parametrize(
-    "text", ["", "{", "[]", '{"scopes": 5}', '{"components": [{"path": "no.such.Thing", "id": "a"}]}']
+    "text",
+    ["", "{", "[]", '{"scopes": 5}', '{"components": [{"path": "no.such.Thing", "id": "a"}]}'],
 )
 def test_what_nvflare_cannot_read_is_unreadable(site_folder, text, capsys):
     place = written(site_folder, text)
@@ -121,8 +131,23 @@ def test_what_nvflare_cannot_read_is_unreadable(site_folder, text, capsys):
     assert "privacy.json" in capsys.readouterr().err
 
 
-JUNK = (None, True, 0, -1, 1.5, "", "words", "out", "in", "INOUT", [], {}, [[]], "quietbit.nvflare.client.Turn",
-        "nvflare.app_common.filters.exclude_vars.ExcludeVars")  # fmt: skip
+JUNK = (
+    None,
+    True,
+    0,
+    -1,
+    1.5,
+    "",
+    "words",
+    "out",
+    "in",
+    "INOUT",
+    [],
+    {},
+    [[]],
+    "quietbit.nvflare.client.Turn",
+    "nvflare.app_common.filters.exclude_vars.ExcludeVars",
+)
 
 
 def mutated(value, rng):
@@ -152,13 +177,19 @@ class Speaks(FLComponent):
 
     def handle_event(self, event_type, fl_ctx):
         if event_type == "_start_run":
-            fl_ctx.get_engine().send_aux_request(None, "early", Shareable({"SECRET": SECRET}), 1.0, fl_ctx)
+            fl_ctx.get_engine().send_aux_request(
+                None, "early", Shareable({"SECRET": SECRET}), 1.0, fl_ctx
+            )
 
 
 def lets_out(folder) -> bool:
     """Whether NVFlare, with this file and a job that brings no filter, lets out anything but a release."""
     manager = create_privacy_manager(Workspace(str(folder), "site-1"), names_only=False)
-    scopes = [*manager.name_to_scopes.values(), manager.default_scope] if manager.is_policy_defined() else [None]
+    scopes = (
+        [*manager.name_to_scopes.values(), manager.default_scope]
+        if manager.is_policy_defined()
+        else [None]
+    )
     guards = list(manager.components.values()) if manager.is_policy_defined() else []
     return any(_lets_out(folder, scope, guards) for scope in scopes)
 
@@ -196,7 +227,10 @@ def _tried(folder, scope, guards) -> bool:
 
 def test_no_mutated_file_that_protects_nothing_passes_silently(site_folder):
     """1,500 files with one to four mistakes: whatever NVFlare lets out, the check said so; and it cries no wolf."""
-    rng, table = np.random.default_rng(28), privacy(write_policy(site_folder, epsilon=1e4, releases=10**4))
+    rng, table = (
+        np.random.default_rng(28),
+        privacy(write_policy(site_folder, epsilon=1e4, releases=10**4)),
+    )
     counts = {"unreadable": 0, "open": 0, "closed": 0}
     for _ in range(1500):
         changed = table

@@ -26,8 +26,8 @@ from quietbit.errors import InvalidParameter
 from quietbit.node.gatekeeper import Gatekeeper
 from quietbit.node.ledger import FileLedger
 from quietbit.node.policy import Policy
-from quietbit.node.question import Framed
 from quietbit.node.release import LocalGate
+from quietbit.node.request import Framed
 from quietbit.nvflare import PrivateUplink
 from quietbit.nvflare.client import number_of
 from quietbit.wire.uplink import Uplink
@@ -45,10 +45,15 @@ from unit.nvflare.kit import (
     release_of,
     trained,
     weights,
-)  # fmt: skip
+)
 
 SECRET = 12345.6789  # what must never leave, as a number and as a word
-SECRETS = (np.float32(SECRET).tobytes(), np.float64(SECRET).tobytes(), np.float64(SECRET).tobytes()[::-1], b"SECRET")
+SECRETS = (
+    np.float32(SECRET).tobytes(),
+    np.float64(SECRET).tobytes(),
+    np.float64(SECRET).tobytes()[::-1],
+    b"SECRET",
+)
 
 
 def fails(error):
@@ -63,7 +68,10 @@ def says(result):
 
 
 def raw(kind=DataKind.WEIGHTS, names=("weight", "bias"), shape=None, value=SECRET):
-    arrays = {n: np.full(shape or s, value, np.float32) for n, s in zip(names, [(5, 7), (7,)], strict=True)}
+    arrays = {
+        n: np.full(shape or s, value, np.float32)
+        for n, s in zip(names, [(5, 7), (7,)], strict=True)
+    }
     return DXO(kind, data=arrays)
 
 
@@ -83,10 +91,14 @@ def not_ok():
 ANSWERS = {
     "weights": says(lambda: raw().to_shareable()),
     "difference": says(lambda: raw(DataKind.WEIGHT_DIFF).to_shareable()),
-    "meta": trained(NUM_STEPS_CURRENT_ROUND=SECRET, SECRET=SECRET, initial_metrics={"loss": SECRET}),
+    "meta": trained(
+        NUM_STEPS_CURRENT_ROUND=SECRET, SECRET=SECRET, initial_metrics={"loss": SECRET}
+    ),
     "headers": says(with_headers),
     "metrics": says(lambda: DXO(DataKind.METRICS, data={"SECRET": SECRET}).to_shareable()),
-    "collection": says(lambda: DXO(DataKind.COLLECTION, data={"a": raw(), "b": raw()}).to_shareable()),
+    "collection": says(
+        lambda: DXO(DataKind.COLLECTION, data={"a": raw(), "b": raw()}).to_shareable()
+    ),
     "statistics": says(lambda: DXO(DataKind.STATISTICS, data={"SECRET": SECRET}).to_shareable()),
     "app defined": says(lambda: DXO(DataKind.APP_DEFINED, data="SECRET").to_shareable()),
     "whole model": says(lambda: raw(DataKind.FL_MODEL).to_shareable()),
@@ -98,7 +110,9 @@ ANSWERS = {
     "other names": says(lambda: raw(names=("weight", "SECRET")).to_shareable()),
     "NaN": says(lambda: raw(value=np.nan).to_shareable()),
     "infinity": says(lambda: raw(value=np.inf).to_shareable()),
-    "text": says(lambda: DXO(DataKind.WEIGHTS, data={"weight": "SECRET", "bias": SECRET}).to_shareable()),
+    "text": says(
+        lambda: DXO(DataKind.WEIGHTS, data={"weight": "SECRET", "bias": SECRET}).to_shareable()
+    ),
     "none": says(None),
     "a dict": says({"SECRET": SECRET}),
     "value error": fails(ValueError(f"SECRET {SECRET}")),
@@ -128,11 +142,14 @@ def test_one_release_leaves_whatever_the_app_answers(answer, tmp_path):
 
 
 @pytest.mark.parametrize(
-    "name", ["NaN", "metrics", "collection", "not ok", "value error", "exit", "none", "other shapes"]
+    "name",
+    ["NaN", "metrics", "collection", "not ok", "value error", "exit", "none", "other shapes"],
 )
 def test_a_failure_is_a_release_of_the_zero_update_bit_for_bit(name, tmp_path):
     with pytest.warns(UserWarning, match="protect nobody"):
-        failed = release_of(Site(ANSWERS[name], properties=owned(tmp_path, seed=7)).does(Server().asks()))
+        failed = release_of(
+            Site(ANSWERS[name], properties=owned(tmp_path, seed=7)).does(Server().asks())
+        )
     with pytest.warns(UserWarning, match="protect nobody"):
         assert failed == release_of(Site(trained(0.0), seed=7).does(Server().asks()))
     with pytest.warns(UserWarning, match="protect nobody"):
@@ -189,9 +206,12 @@ def test_the_server_gets_what_was_trained(kind):
     found = np.concatenate([seen["data"][name].reshape(-1) for name in ("weight", "bias")])
     assert seen["kind"] == DataKind.WEIGHT_DIFF
     assert seen["data"]["weight"].dtype == np.float32
-    # Noise of 0.01 x 2 x clip in each of 42 places: 0.3 is 15 deviations, a false alarm below 1e-48.
+    # Noise of 0.01 x 2 x clip in each of 42 places: 0.3 is 15 deviations, a false alarm below
+    # 1e-48.
     assert np.abs(found - 0.05).max() < 0.3
-    assert np.abs(found.mean() - 0.05) < 0.05  # and 16 for the mean: the sign is right, which -0.05 would not be
+    assert (
+        np.abs(found.mean() - 0.05) < 0.05
+    )  # and 16 for the mean: the sign is right, which -0.05 would not be
 
 
 def test_an_app_that_trains_in_the_arrays_that_came_is_read_all_the_same():
@@ -205,8 +225,11 @@ def test_an_app_that_trains_in_the_arrays_that_came_is_read_all_the_same():
     server = Server(NEARLY_EXACT)
     task = server.asks(arrays={name: value.astype(np.float64) for name, value in weights().items()})
     seen = server.takes(Site(in_place).does(task))["DXO"]["data"]
-    # Noise of 0.02 in each of 42 places: 0.025 is 8 deviations of the mean, a false alarm below 1e-14.
-    assert abs(np.mean(np.concatenate([value.reshape(-1) for value in seen.values()])) - 0.05) < 0.025
+    # Noise of 0.02 in each of 42 places: 0.025 is 8 deviations of the mean, a false alarm below
+    # 1e-14.
+    assert (
+        abs(np.mean(np.concatenate([value.reshape(-1) for value in seen.values()])) - 0.05) < 0.025
+    )
 
 
 def test_a_seeded_simulation_can_be_repeated_and_says_so():
@@ -237,13 +260,17 @@ def test_a_round_is_answered_once_and_the_runs_budget_ends_it():
 
 
 QUESTIONS = {
-    "no question": lambda task: task.pop("quietbit"),
+    "no request": lambda task: task.pop("quietbit"),
     "another thing": lambda task: task.update(quietbit=5),
     "no settings": lambda task: task["quietbit"].pop("settings"),
     "settings of another kind": lambda task: task["quietbit"].update(settings=[1]),
     "an unknown key": lambda task: task["quietbit"]["settings"].update({"quietbit.seed": 1}),
-    "no private mechanism": lambda task: task["quietbit"]["settings"].update({"quietbit.mechanism": "none"}),
-    "infinite budget": lambda task: task["quietbit"]["settings"].update({"quietbit.epsilon": float("inf")}),
+    "no private mechanism": lambda task: task["quietbit"]["settings"].update(
+        {"quietbit.mechanism": "none"}
+    ),
+    "infinite budget": lambda task: task["quietbit"]["settings"].update(
+        {"quietbit.epsilon": float("inf")}
+    ),
     "NaN": lambda task: task["quietbit"]["settings"].update({"quietbit.delta": float("nan")}),
     "another dimension": lambda task: task["quietbit"]["request"].update(dimension=41),
     "round 0": lambda task: task["quietbit"]["request"].update(round=0),
@@ -261,7 +288,7 @@ QUESTIONS = {
 
 
 @pytest.mark.parametrize("change", QUESTIONS.values(), ids=QUESTIONS)
-def test_a_question_that_is_none_is_declined_and_the_app_is_not_run(change):
+def test_a_request_that_is_none_is_declined_and_the_app_is_not_run(change):
     site, task = Site(trained()), Server().asks()
     change(task)
     reply = content(site.does(task))
@@ -319,7 +346,9 @@ def test_a_task_that_is_pushed_is_answered_in_the_same_way():
     assert not [word for word in SECRETS if word in fobs.dumps(reply)]
 
 
-@pytest.mark.parametrize("chain", [FilterChainType.TASK_DATA_CHAIN, FilterChainType.TASK_RESULT_CHAIN, None])
+@pytest.mark.parametrize(
+    "chain", [FilterChainType.TASK_DATA_CHAIN, FilterChainType.TASK_RESULT_CHAIN, None]
+)
 @pytest.mark.parametrize("direction", ["in", "out", None])
 def test_other_directions_raise(chain, direction):
     """Swarms and other workflows between clients send tasks out and take results in."""
@@ -377,7 +406,14 @@ def test_without_the_filter_all_of_it_leaves():
     site = Site(leaky, filters=[None, None]).starts("_start_run")
     reply = site.does(Server().asks())
     topics = [sent["topic"] for sent in site.engine.sent]
-    assert sorted(topics) == ["SECRET", "SECRET", "SECRET", "__job_heartbeat__", "__task_check__", "fed.event"]
+    assert sorted(topics) == [
+        "SECRET",
+        "SECRET",
+        "SECRET",
+        "__job_heartbeat__",
+        "__task_check__",
+        "fed.event",
+    ]
     assert public_names(reply) == {"SECRET", "SECRET sticky"}
     assert "SECRET" in reply.get_cookie_jar()
 
@@ -406,7 +442,9 @@ def test_a_sites_filter_and_a_jobs_filter_make_one_release():
 
 @pytest.mark.parametrize("both", [True, False])
 def test_what_comes_after_the_filter_is_not_sent(both):
-    filters = [PrivateUplink(simulation=True), PrivateUplink(simulation=True)] if both else [None, None]
+    filters = (
+        [PrivateUplink(simulation=True), PrivateUplink(simulation=True)] if both else [None, None]
+    )
     site = Site(trained(), scope=site_scope(), filters=filters)
     site.engine.add_handler(PrivateUplink(simulation=True))  # as a component
     site.starts()
@@ -427,7 +465,9 @@ class Raises(Filter):
         raise self.error
 
 
-@pytest.mark.parametrize("error", [ValueError("SECRET"), UnsafeJobError("SECRET"), SystemExit("SECRET")])
+@pytest.mark.parametrize(
+    "error", [ValueError("SECRET"), UnsafeJobError("SECRET"), SystemExit("SECRET")]
+)
 @pytest.mark.parametrize("place", [0, 1])
 def test_a_jobs_filter_that_fails_is_not_told_from_one_that_does_not(error, place, tmp_path):
     """Before ours the release is of zero, after ours as it was; neither this task nor the next says which."""
@@ -486,8 +526,12 @@ PRIVACY = {
     "scopes": [
         {
             "name": "private",
-            "task_data_filters": [{"path": "quietbit.nvflare.client.PrivateUplink", "direction": "inout"}],
-            "task_result_filters": [{"path": "quietbit.nvflare.client.PrivateUplink", "direction": "inout"}],
+            "task_data_filters": [
+                {"path": "quietbit.nvflare.client.PrivateUplink", "direction": "inout"}
+            ],
+            "task_result_filters": [
+                {"path": "quietbit.nvflare.client.PrivateUplink", "direction": "inout"}
+            ],
         }
     ],
     "default_scope": "private",
@@ -506,7 +550,13 @@ def test_a_site_holds_every_job_to_its_privacy_json(tmp_path, name):
     (tmp_path / "local" / "resources.json").write_text(json.dumps({"allow_log_streaming": False}))
     manager = create_privacy_manager(Workspace(str(tmp_path), "site-1"), names_only=False)
     scope, guard = manager.get_scope(""), manager.components["quietbit"]
-    site = Site(ANSWERS["headers"], simulated=False, filters=[None, None], scope=scope, properties=scope.props)
+    site = Site(
+        ANSWERS["headers"],
+        simulated=False,
+        filters=[None, None],
+        scope=scope,
+        properties=scope.props,
+    )
     site.engine.new_context().set_prop(FLContextKey.WORKSPACE_ROOT, str(tmp_path), private=True)
     site.engine.add_handler(guard)
     site.starts()
@@ -524,7 +574,9 @@ def test_the_ledger_has_the_release_before_the_app_runs(quiet, tmp_path):
         seen.append(books(tmp_path).releases)
         raise ValueError
 
-    assert release_of(Site(looks, simulated=False, properties={"quietbit.policy": path}).does(Server().asks()))
+    assert release_of(
+        Site(looks, simulated=False, properties={"quietbit.policy": path}).does(Server().asks())
+    )
     assert seen == [1]
 
 
@@ -533,13 +585,22 @@ def test_a_server_cannot_ask_for_more_than_the_policy_allows(quiet, tmp_path):
     site = Site(trained(), simulated=False, properties={"quietbit.policy": path})
     said = content(site.does(Server().asks()))["quietbit"]["declined"]
     assert said == Refusal(Reason.NOT_ALLOWED, "largest-clip").to_text()
-    greedy = Server({**CONFIG, "quietbit.clip": 0.5, "quietbit.epsilon": 1e6, "quietbit.releases": 1})
-    assert content(site.does(greedy.asks()))["quietbit"]["declined"] == Refusal(Reason.BUDGET_SPENT).to_text()
+    greedy = Server(
+        {**CONFIG, "quietbit.clip": 0.5, "quietbit.epsilon": 1e6, "quietbit.releases": 1}
+    )
+    assert (
+        content(site.does(greedy.asks()))["quietbit"]["declined"]
+        == Refusal(Reason.BUDGET_SPENT).to_text()
+    )
     assert books(tmp_path).releases == 0
 
 
 def test_a_site_without_a_policy_releases_nothing_even_if_the_job_calls_it_a_simulation(quiet):
-    site = Site(trained(), simulated=False, filters=[PrivateUplink(simulation=True), PrivateUplink(simulation=True)])
+    site = Site(
+        trained(),
+        simulated=False,
+        filters=[PrivateUplink(simulation=True), PrivateUplink(simulation=True)],
+    )
     assert "has no policy" in content(site.does(Server().asks()))["quietbit"]["declined"]
     assert site.app.calls == 0
 
@@ -554,18 +615,24 @@ def test_a_site_that_streams_its_log_releases_nothing(tmp_path):
 
 def test_a_gatekeeper_answers_for_a_site(quiet, tmp_path):
     policy = Policy.load(write_policy(tmp_path, epsilon=100.0))
-    gate = Gatekeeper(LocalGate(policy, FileLedger(policy.ledger, policy.counter), {}), tmp_path / "gate")
+    gate = Gatekeeper(
+        LocalGate(policy, FileLedger(policy.ledger, policy.counter), {}), tmp_path / "gate"
+    )
     thread = threading.Thread(target=gate.serve)
     thread.start()
     try:
-        site = Site(trained(), simulated=False, properties={"quietbit.gatekeeper": str(tmp_path / "gate")})
+        site = Site(
+            trained(), simulated=False, properties={"quietbit.gatekeeper": str(tmp_path / "gate")}
+        )
         assert release_of(site.does(Server().asks()))
         assert site.does(Server().asks())["quietbit"]["noted"] is True
     finally:
         gate.stop()
         thread.join()
     assert books(tmp_path).releases == 1
-    assert "declined" in site.does(Server().asks(number=1))["quietbit"]  # and without it nothing is released
+    assert (
+        "declined" in site.does(Server().asks(number=1))["quietbit"]
+    )  # and without it nothing is released
     assert site.app.calls == 1
 
 
@@ -600,8 +667,12 @@ def changed(value, rng):
 
 
 def test_whatever_the_server_asks_the_reply_is_a_release_or_a_refusal():
-    """150 questions with something changed: nothing else comes back, and the app runs for releases alone."""
-    rng, server, released = np.random.default_rng(5), Server({**CONFIG, "quietbit.releases": 1000}), 0
+    """150 requests with something changed: nothing else comes back, and the app runs for releases alone."""
+    rng, server, released = (
+        np.random.default_rng(5),
+        Server({**CONFIG, "quietbit.releases": 1000}),
+        0,
+    )
     site = Site(trained())
     for number in range(150):
         task = server.asks(number=number)
@@ -617,7 +688,9 @@ def test_whatever_the_server_asks_the_reply_is_a_release_or_a_refusal():
 
 
 def test_numbers_leave_only_where_they_are_named():
-    app = trained(initial_metrics={"accuracy": 0.75, "loss": SECRET, "bad": float("nan"), "huge": 10**400})
+    app = trained(
+        initial_metrics={"accuracy": 0.75, "loss": SECRET, "bad": float("nan"), "huge": 10**400}
+    )
     site, server = Site(app, metrics=["accuracy", "bad", "missing", "huge"]), Server()
     reply = site.does(server.asks())
     record = content(reply)["quietbit"]
@@ -626,12 +699,17 @@ def test_numbers_leave_only_where_they_are_named():
     assert meta["initial_metrics"] == record["metrics"]
     evaluated = Site(
         says(lambda: DXO(DataKind.METRICS, data={"accuracy": 0.5, "loss": SECRET}).to_shareable()),
-        metrics=["accuracy"], tasks=("train", "validate"),
-    )  # fmt: skip
+        metrics=["accuracy"],
+        tasks=("train", "validate"),
+    )
     task = DXO(DataKind.WEIGHTS, data=weights()).to_shareable()
     task.set_header("__task_name__", "validate")
     found = evaluated.does(task)["DXO"]
-    assert (found["kind"], found["data"], found["meta"]) == (DataKind.METRICS, {"accuracy": 0.5}, {})
+    assert (found["kind"], found["data"], found["meta"]) == (
+        DataKind.METRICS,
+        {"accuracy": 0.5},
+        {},
+    )
 
 
 def test_a_model_is_no_number():

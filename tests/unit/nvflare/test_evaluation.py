@@ -13,7 +13,7 @@ from nvflare.app_common.utils.fl_model_utils import FLModelUtils
 from quietbit.errors import InvalidParameter
 from quietbit.mechanism.adaptive_clip import AdaptiveClip
 from quietbit.mechanism.response import RandomisedResponse
-from quietbit.node.question import description_of
+from quietbit.node.request import description_of
 from quietbit.nvflare import PrivateReceiver
 from unit.node.makers import books
 from unit.nvflare.kit import CONFIG, Server, Site, carried, content, owned, trained
@@ -50,10 +50,14 @@ def test_every_round_asks_about_its_model_beside_the_update(tmp_path):
             reply = site.does(server.asks(name, number))
             assert set(content(reply)["quietbit"]) == {"release", "answer"}
             model = FLModelUtils.from_shareable(server.takes(reply, name, number))
-            assert abs(model.metrics["accuracy"] - (name != "site-3")) < 1e-4  # its own unbiased estimate
+            assert (
+                abs(model.metrics["accuracy"] - (name != "site-3")) < 1e-4
+            )  # its own unbiased estimate
     found = server.report(tmp_path)
     assert [entry["answered"] for entry in found["rounds"]] == [3, 3]
-    assert [(entry["round"], entry["asked"], entry["answered"]) for entry in found["evaluations"]] == [
+    assert [
+        (entry["round"], entry["asked"], entry["answered"]) for entry in found["evaluations"]
+    ] == [
         (0, 3, 3),
         (1, 3, 3),
     ]
@@ -68,16 +72,24 @@ def test_few_answers_are_spread_over_the_rounds(tmp_path):
     server = Server({**TRUE, "quietbit.evaluate.releases": 2}, tmp_path)
     site = Site(right(1.0))
     replies = [site.does(server.asks(number=number)) for number in range(4)]
-    assert ["answer" in content(reply)["quietbit"] for reply in replies] == [False, True, False, True]
+    assert ["answer" in content(reply)["quietbit"] for reply in replies] == [
+        False,
+        True,
+        False,
+        True,
+    ]
 
 
 @pytest.mark.parametrize(
-    "said", [{}, {"loss": 0.3}, {"accuracy": float("nan")}, {"accuracy": "high"}, {"accuracy": [1, 2]}]
+    "said",
+    [{}, {"loss": 0.3}, {"accuracy": float("nan")}, {"accuracy": "high"}, {"accuracy": [1, 2]}],
 )
 def test_an_app_without_the_metric_answers_like_any_other(said, tmp_path):
     server = Server(TRUE, tmp_path)
     reply = Site(trained(initial_metrics=said)).does(server.asks())
-    assert len(answer_of(reply)) == len(answer_of(Site(right(1.0), "site-2").does(server.asks("site-2"))))
+    assert len(answer_of(reply)) == len(
+        answer_of(Site(right(1.0), "site-2").does(server.asks("site-2")))
+    )
     server.takes(reply)
     found = server.report(tmp_path)
     assert [entry["answered"] for entry in (*found["rounds"], *found["evaluations"])] == [1, 1]
@@ -97,11 +109,14 @@ def test_a_histogram_is_one_cell(tmp_path):
 def test_a_validation_task_is_answered_and_no_update_is_asked_for(tmp_path):
     server = Server(TRUE, tmp_path, **VALIDATIONS)
     site = Site(
-        lambda name, *rest: (right(0.0) if name == "train" else judged(1.0))(name, *rest), tasks=("train", "validate")
+        lambda name, *rest: (right(0.0) if name == "train" else judged(1.0))(name, *rest),
+        tasks=("train", "validate"),
     )
     for number in range(2):
         reply = site.does(server.asks(number=number))
-        assert set(content(reply)["quietbit"]) == {"release"}  # the validation task asks, and nothing else does
+        assert set(content(reply)["quietbit"]) == {
+            "release"
+        }  # the validation task asks, and nothing else does
         server.takes(reply, number=number)
     for place, model in enumerate(("SRV_best", "SRV_last", "SRV_last"), 2):
         task = about(server, place, model)
@@ -126,8 +141,13 @@ def about(server, number, model, client="site-1"):
     task.add_cookie(AppConstants.MODEL_OWNER, model)
     task.set_header(ReservedHeaderKey.TASK_NAME, "validate")
     task.set_header(ReservedHeaderKey.TASK_ID, f"{client}/{number}")
-    fl_ctx, table = server.context(client, f"{client}/{number}", "validate"), {"validate/out": [server.data]}
-    return apply_filters(Scope.TASK_DATA_FILTERS_NAME, task, fl_ctx, table, "validate", FilterKey.OUT)
+    fl_ctx, table = (
+        server.context(client, f"{client}/{number}", "validate"),
+        {"validate/out": [server.data]},
+    )
+    return apply_filters(
+        Scope.TASK_DATA_FILTERS_NAME, task, fl_ctx, table, "validate", FilterKey.OUT
+    )
 
 
 def test_an_owner_who_allows_no_evaluations_sends_updates_all_the_same(quiet, tmp_path):
@@ -143,11 +163,21 @@ def test_an_owner_who_allows_no_evaluations_sends_updates_all_the_same(quiet, tm
     assert books(tmp_path).releases == 1
 
 
-def test_questions_end_where_the_owners_budget_for_them_does(quiet, tmp_path):
+def test_requests_end_where_the_owners_budget_for_them_does(quiet, tmp_path):
     """A server that asks again and again, by new tasks and new numbers, gets what the policy set aside and no more."""
-    server = Server({**CONFIG, "quietbit.evaluate.epsilon": 0.5, "quietbit.evaluate.releases": 8}, **VALIDATIONS)
-    site = Site(judged(1.0), simulated=False, properties=owned(tmp_path, evaluate=1.6), tasks=("train", "validate"))
-    said = [answer_or_refusal(site.does(about(server, number, f"model {number}"))) for number in range(6)]
+    server = Server(
+        {**CONFIG, "quietbit.evaluate.epsilon": 0.5, "quietbit.evaluate.releases": 8}, **VALIDATIONS
+    )
+    site = Site(
+        judged(1.0),
+        simulated=False,
+        properties=owned(tmp_path, evaluate=1.6),
+        tasks=("train", "validate"),
+    )
+    said = [
+        answer_or_refusal(site.does(about(server, number, f"model {number}")))
+        for number in range(6)
+    ]
     assert [isinstance(one, bytes) for one in said] == [True] * 3 + [False] * 3
     assert "spent" in said[3]
     again = site.does(carried(about(server, 7, "model 2")))
@@ -170,13 +200,14 @@ QUESTIONS = {
 
 @pytest.mark.parametrize("name", QUESTIONS)
 def test_a_server_that_asks_about_the_model_in_other_words_gets_no_answer(name, quiet, tmp_path):
-    """The settings say epsilon 0.5 and two cells; the question says something else. The update is released."""
+    """The settings say epsilon 0.5 and two cells; the request says something else. The update is released."""
     server = Server({**CONFIG, "quietbit.evaluate.epsilon": 0.5})
     site = Site(right(1.0), simulated=False, properties=owned(tmp_path, evaluate=50.0))
     task = server.asks()
     task["quietbit"]["evaluation"] |= {
-        "mechanism": description_of(QUESTIONS[name]), "dimension": QUESTIONS[name].ball.dimension,
-    }  # fmt: skip
+        "mechanism": description_of(QUESTIONS[name]),
+        "dimension": QUESTIONS[name].ball.dimension,
+    }
     record = content(site.does(task))["quietbit"]
     assert isinstance(record["release"], bytes)
     assert set(record["answer"]) == {"declined", "noted"}
@@ -190,12 +221,14 @@ def test_an_evaluation_in_the_place_of_an_update_is_refused(quiet, tmp_path):
     task["quietbit"]["request"] = task["quietbit"].pop("evaluation")
     assert "declined" in content(site.does(task))["quietbit"]
     unasked = server.asks(number=1)
-    unasked["quietbit"]["settings"] = Server(CONFIG).asks()["quietbit"]["settings"]  # which evaluate nothing
+    unasked["quietbit"]["settings"] = Server(CONFIG).asks()["quietbit"][
+        "settings"
+    ]  # which evaluate nothing
     record = content(site.does(unasked))["quietbit"]
     assert "quietbit.evaluate" in record["answer"]["declined"]
     task = server.asks(number=2)
     task["quietbit"] = {"settings": task["quietbit"]["settings"]}
-    assert "must carry quietbit's question" in content(site.does(task))["quietbit"]["declined"]
+    assert "must carry quietbit's request" in content(site.does(task))["quietbit"]["declined"]
     assert site.app.calls == 1
 
 
@@ -213,12 +246,28 @@ def test_one_round_is_answered_once(quiet, tmp_path):
     assert books(tmp_path).releases == 2
 
 
-JUNK = [None, 5, b"", b"words", "x", {}, {"declined": 1}, {"declined": "a", "noted": False, "more": 1}, [b"a"]]
+JUNK = [
+    None,
+    5,
+    b"",
+    b"words",
+    "x",
+    {},
+    {"declined": 1},
+    {"declined": "a", "noted": False, "more": 1},
+    [b"a"],
+]
 
 
 def test_whatever_stands_for_an_answer_counts_once_or_not_at_all(tmp_path):
     server = Server(
-        {**CONFIG, "quietbit.releases": 52, "quietbit.epsilon": 90.0, "quietbit.evaluate.epsilon": 1.0}, tmp_path
+        {
+            **CONFIG,
+            "quietbit.releases": 52,
+            "quietbit.epsilon": 90.0,
+            "quietbit.evaluate.epsilon": 1.0,
+        },
+        tmp_path,
     )
     site = Site(right(1.0))
     for number, junk in enumerate(JUNK):
@@ -230,14 +279,18 @@ def test_whatever_stands_for_an_answer_counts_once_or_not_at_all(tmp_path):
     frame[-1] ^= 0xFF  # the cell
     assert (
         "initial_metrics"
-        not in server.takes(Shareable({"quietbit": record | {"answer": bytes(frame)}}), number=50)["DXO"]["meta"]
+        not in server.takes(Shareable({"quietbit": record | {"answer": bytes(frame)}}), number=50)[
+            "DXO"
+        ]["meta"]
     )
     server.asks(number=51)
     server.takes(make_reply(ReturnCode.EXECUTION_EXCEPTION), number=51)
     found = server.report(tmp_path)
     assert all(entry["answered"] == 0 for entry in found["evaluations"])
     assert all(not entry["estimates"] for entry in found["evaluations"])
-    assert found["nodes"][0]["evaluations"] == len(JUNK) + 2  # each may have been made, and is charged
+    assert (
+        found["nodes"][0]["evaluations"] == len(JUNK) + 2
+    )  # each may have been made, and is charged
 
 
 def test_validations_need_something_to_ask():

@@ -13,7 +13,11 @@ from nvflare.apis.shareable import ReservedHeaderKey, Shareable
 from nvflare.fuel.f3.cellnet.defs import CellChannel, MessageHeaderKey, ReturnCode
 from nvflare.fuel.f3.endpoint import Endpoint
 from nvflare.fuel.f3.message import Message
-from nvflare.fuel.f3.streaming.stream_const import STREAM_CHANNEL, STREAM_DATA_TOPIC, StreamHeaderKey
+from nvflare.fuel.f3.streaming.stream_const import (
+    STREAM_CHANNEL,
+    STREAM_DATA_TOPIC,
+    StreamHeaderKey,
+)
 from nvflare.fuel.utils import fobs
 
 from quietbit.nvflare.patches import ANSWERED, SENT
@@ -47,9 +51,14 @@ def registered(site: Site) -> list[tuple[str, str]]:
     keys = {*cell.core_cell.req_reg.reg, *cell.byte_receiver.registry.reg}
     routes = [tuple(key.rsplit(":", 1)) for key in sorted(keys)]
     commands = [name for key, name in vars(AdminCommandNames).items() if key.isupper()]
-    topics = {CellChannel.CLIENT_COMMAND: commands, CellChannel.AUX_COMMUNICATION: ["ask", "fed.event", "RM.request"]}
+    topics = {
+        CellChannel.CLIENT_COMMAND: commands,
+        CellChannel.AUX_COMMUNICATION: ["ask", "fed.event", "RM.request"],
+    }
     return [
-        (channel, one) for channel, topic in routes for one in (topics.get(channel, ["x"]) if topic == "*" else [topic])
+        (channel, one)
+        for channel, topic in routes
+        for one in (topics.get(channel, ["x"]) if topic == "*" else [topic])
     ]
 
 
@@ -64,11 +73,20 @@ def said(messages) -> bytes:
 
 def heads(messages) -> list[dict]:
     """Headers that do not name the cell or the minute."""
-    own = {MessageHeaderKey.FROM_CELL, MessageHeaderKey.ORIGIN, MessageHeaderKey.ROUTE, MessageHeaderKey.SEND_TIME}
-    return [{key: value for key, value in one.headers.items() if key not in own} for one in messages]
+    own = {
+        MessageHeaderKey.FROM_CELL,
+        MessageHeaderKey.ORIGIN,
+        MessageHeaderKey.ROUTE,
+        MessageHeaderKey.SEND_TIME,
+    }
+    return [
+        {key: value for key, value in one.headers.items() if key not in own} for one in messages
+    ]
 
 
-dying = pytest.mark.filterwarnings("ignore::pytest.PytestUnhandledThreadExceptionWarning")  # a trainer's thread
+dying = pytest.mark.filterwarnings(
+    "ignore::pytest.PytestUnhandledThreadExceptionWarning"
+)  # a trainer's thread
 
 
 @dying
@@ -87,7 +105,9 @@ def test_no_channel_of_the_job_answers_with_anything_but_a_constant(tmp_path):
     quiet, loud = Site(trained()), failed_site(tmp_path)
     routes = [route for route in registered(loud) if route not in ANSWERED]
     assert len(routes) > 50
-    assert {"show_errors", "show_stats", "process_info", "reset_errors", "configure_job_log"} <= {t for _, t in routes}
+    assert {"show_errors", "show_stats", "process_info", "reset_errors", "configure_job_log"} <= {
+        t for _, t in routes
+    }
     for channel, topic in routes:
         first, second = (one.asked(channel, topic) for one in (quiet, loud))
         for reply in (*first, *second):
@@ -100,7 +120,9 @@ def test_no_channel_of_the_job_answers_with_anything_but_a_constant(tmp_path):
 
 def test_what_is_not_answered_is_not_done():
     site, called = Site(trained(), started=False), []
-    site.engine.register_aux_message_handler("ask", lambda topic, request, fl_ctx: called.append(topic) or Shareable())
+    site.engine.register_aux_message_handler(
+        "ask", lambda topic, request, fl_ctx: called.append(topic) or Shareable()
+    )
     request = Shareable()
     request.set_peer_props({"__run_num__": JOB})
     assert site.asked(CellChannel.AUX_COMMUNICATION, "ask", request)
@@ -108,9 +130,11 @@ def test_what_is_not_answered_is_not_done():
     site.starts()
     site.asked(CellChannel.AUX_COMMUNICATION, "ask", request)
     site.asked(
-        STREAM_CHANNEL, STREAM_DATA_TOPIC, fobs.dumps(request),
+        STREAM_CHANNEL,
+        STREAM_DATA_TOPIC,
+        fobs.dumps(request),
         **{StreamHeaderKey.CHANNEL: CellChannel.AUX_COMMUNICATION, StreamHeaderKey.TOPIC: "ask"},
-    )  # fmt: skip
+    )
     assert called == ["ask"]
 
 
@@ -168,7 +192,9 @@ def test_a_trainer_in_a_process_of_its_own_reaches_the_job_and_nobody_else():
     assert sent(site, "client_api", "task_ready", target=trainer)
     assert not sent(site, "client_api", "task_ready", target=f"{own}x")
     assert not sent(site, CellChannel.CLIENT_COMMAND, "show_errors", target=trainer)
-    assert not site.asked("client_api", "result_ready", origin=trainer, via="server", payload=None)[0].payload
+    assert not site.asked("client_api", "result_ready", origin=trainer, via="server", payload=None)[
+        0
+    ].payload
     # What the trainer would say to others, and others to it, is not carried.
     before = len(site.engine.on_the_wire)
     for origin, target, via in ((trainer, "server", trainer), ("server", trainer, "server")):
@@ -188,7 +214,9 @@ def test_the_clock_in_a_messages_head_is_rounded():
     assert all(moment % 60 == 0 for moment in moments)
 
 
-@pytest.mark.parametrize("name", ["_send_to_endpoint", "_process_request", "_forward", "communicator", "my_info"])
+@pytest.mark.parametrize(
+    "name", ["_send_to_endpoint", "_process_request", "_forward", "communicator", "my_info"]
+)
 def test_a_cell_that_cannot_be_watched_gets_nothing(name, monkeypatch):
     site = Site(trained(), started=False)
     core = site.engine.cell.core_cell
@@ -227,9 +255,12 @@ def test_a_trainer_that_failed_is_started_again(tmp_path):
     means = []
     for number in range(3):
         seen = server.takes(site.does(server.asks(number=number)), number=number)["DXO"]
-        means.append(np.mean(np.concatenate([value.reshape(-1) for value in seen["data"].values()])))
+        means.append(
+            np.mean(np.concatenate([value.reshape(-1) for value in seen["data"].values()]))
+        )
     site.starts("_end_run")
-    # Noise of 0.02 in each of 42 places: 0.025 is 8 deviations of the mean, a false alarm below 1e-14.
+    # Noise of 0.02 in each of 42 places: 0.025 is 8 deviations of the mean, a false alarm below
+    # 1e-14.
     np.testing.assert_allclose(means, [0.0, 0.05, 0.05], atol=0.025)
 
 

@@ -14,8 +14,8 @@ from nvflare.app_common.app_event_type import AppEventType
 from nvflare.app_common.workflows.fedavg import FedAvg
 
 from quietbit.mechanism.registry import build
-from quietbit.node.question import Framed
 from quietbit.node.refusal import Reason, Refusal
+from quietbit.node.request import Framed
 from quietbit.node.stores import ModelFolder
 from quietbit.nvflare.client import number_of
 from quietbit.wire.downlink import HEAD, Replica
@@ -24,9 +24,14 @@ from unit.nvflare.kit import JOB, Server, Site, carried, content, owned, release
 
 DIMENSION, KEEP, ROUNDS = 5_000, 64, 5
 CONFIG = {
-    "quietbit.mechanism": "vmvu", "quietbit.clip": 1.0, "quietbit.epsilon": 60.0, "quietbit.adjacency": "zero-out",
-    "quietbit.releases": ROUNDS, "quietbit.mechanism.keep": KEEP, "quietbit.replay": True,
-}  # fmt: skip
+    "quietbit.mechanism": "vmvu",
+    "quietbit.clip": 1.0,
+    "quietbit.epsilon": 60.0,
+    "quietbit.adjacency": "zero-out",
+    "quietbit.releases": ROUNDS,
+    "quietbit.mechanism.keep": KEEP,
+    "quietbit.replay": True,
+}
 NAMES = ("site-1", "site-2")
 
 
@@ -40,7 +45,10 @@ class Workflow:
         runner = SimpleNamespace(current_wf=SimpleNamespace(controller=self.controller))
         context.set_prop(FLContextKey.RUNNER, runner, private=True, sticky=True)
         rng = np.random.default_rng(1)
-        self.model = {"weight": rng.normal(size=(DIMENSION // 50, 50)).astype(np.float32), "count": np.array(7)}
+        self.model = {
+            "weight": rng.normal(size=(DIMENSION // 50, 50)).astype(np.float32),
+            "count": np.array(7),
+        }
 
     def round(self, number, sites):
         """Ask, have it answered, average, step; the tasks as they went out, and the replies."""
@@ -67,7 +75,11 @@ def sites(tmp_path, app=None):
     found = []
     for name in NAMES:
         (tmp_path / name).mkdir()
-        rules = {"mechanisms": ("vmvu",), "adjacency": "zero-out", "models": str(tmp_path / name / "models")}
+        rules = {
+            "mechanisms": ("vmvu",),
+            "adjacency": "zero-out",
+            "models": str(tmp_path / name / "models"),
+        }
         found.append(Site(app or trained(), name, properties=owned(tmp_path / name, **rules)))
     return found
 
@@ -95,17 +107,23 @@ def test_the_model_goes_down_once_and_every_site_has_the_servers_bits(tmp_path):
             assert one["count"] == 7
         assert all(bool(task["DXO"]["data"]) is (number == 0) for task in tasks.values())
         mechanism = build(json.loads(tasks["site-1"]["quietbit"]["request"]["mechanism"]))
-        payloads = [bytes(Framed.from_bytes(release_of(reply)).payload) for reply in replies.values()]
+        payloads = [
+            bytes(Framed.from_bytes(release_of(reply)).payload) for reply in replies.values()
+        ]
         mean = Uplink(mechanism).receive(payloads).astype(np.float32).reshape(before.shape)
         speed = momentum * np.float32(speed) + mean
-        np.testing.assert_allclose(workflow.model["weight"], before - rate * speed, rtol=1e-4, atol=1e-4)
-    for name in NAMES:  # the step of the last round comes with the next question
+        np.testing.assert_allclose(
+            workflow.model["weight"], before - rate * speed, rtol=1e-4, atol=1e-4
+        )
+    for name in NAMES:  # the step of the last round comes with the next request
         assert kept(tmp_path, name).tobytes() == before.tobytes()
     found = workflow.server.report(tmp_path)
     assert [entry["answered"] for entry in found["rounds"]] == [2] * ROUNDS
     assert [entry["resyncs"] for entry in found["rounds"]] == [0] * ROUNDS
     assert found["rounds"][0]["downlink"] > 2 * 4 * DIMENSION
-    assert all(entry["downlink"] < 2 * (HEAD.size + 4 * KEEP + 3000) for entry in found["rounds"][1:])
+    assert all(
+        entry["downlink"] < 2 * (HEAD.size + 4 * KEEP + 3000) for entry in found["rounds"][1:]
+    )
     assert all(entry["uplink"] < 2 * 1200 for entry in found["rounds"])
 
 
@@ -117,7 +135,10 @@ def test_a_site_that_lost_its_model_says_so_and_gets_it_whole(tmp_path):
         del store[name]
     tasks, replies = workflow.round(1, nodes)
     assert not tasks["site-1"]["DXO"]["data"]
-    assert content(replies["site-1"])["quietbit"] == {"declined": Refusal(Reason.NEEDS_MODEL).to_text(), "noted": False}
+    assert content(replies["site-1"])["quietbit"] == {
+        "declined": Refusal(Reason.NEEDS_MODEL).to_text(),
+        "noted": False,
+    }
     tasks, replies = workflow.round(2, nodes)
     assert tasks["site-1"]["DXO"]["data"]
     assert not tasks["site-2"]["DXO"]["data"]
@@ -133,7 +154,10 @@ def test_a_site_that_missed_rounds_gets_these(tmp_path):
     workflow.round(0, nodes)
     workflow.round(1, nodes[:1])
     tasks, _ = workflow.round(2, nodes)
-    assert [len(tasks[name]["quietbit"]["quietbit-model"]["broadcasts"]) for name in NAMES] == [1, 2]
+    assert [len(tasks[name]["quietbit"]["quietbit-model"]["broadcasts"]) for name in NAMES] == [
+        1,
+        2,
+    ]
 
 
 def test_a_task_that_was_tampered_with_on_its_way_is_declined_before_anything_is_noted(tmp_path):
@@ -155,7 +179,9 @@ class Median(FedAvg):
         return model
 
 
-@pytest.mark.parametrize("controller", [Median(), FedAvg(exclude_vars="bias"), FedAvg(aggregation_weights={"a": 2.0})])
+@pytest.mark.parametrize(
+    "controller", [Median(), FedAvg(exclude_vars="bias"), FedAvg(aggregation_weights={"a": 2.0})]
+)
 def test_another_workflow_keeps_the_full_model_and_says_so_once(controller, tmp_path, caplog):
     workflow, nodes = Workflow(local(), controller), sites(tmp_path)
     for number in range(2):
@@ -167,8 +193,13 @@ def test_another_workflow_keeps_the_full_model_and_says_so_once(controller, tmp_
 
 def test_a_site_without_a_folder_gets_the_full_model_and_is_not_asked_to_replay_for_ever(tmp_path):
     rules = {"mechanisms": ("vmvu",), "adjacency": "zero-out"}
-    workflow, site = Workflow(local(), folder=tmp_path), Site(trained(), properties=owned(tmp_path, **rules))
-    whole = [bool(workflow.round(number, [site])[0]["site-1"]["DXO"]["data"]) for number in range(5)]
+    workflow, site = (
+        Workflow(local(), folder=tmp_path),
+        Site(trained(), properties=owned(tmp_path, **rules)),
+    )
+    whole = [
+        bool(workflow.round(number, [site])[0]["site-1"]["DXO"]["data"]) for number in range(5)
+    ]
     assert whole == [True, False, True, False, True]
 
 

@@ -25,10 +25,14 @@ from unit.nvflare.kit import Server, Site, content, owned, release_of, script_si
 
 SITES, ROUNDS = 4, 15
 CONFIG = {
-    "quietbit.mechanism": "gaussian", "quietbit.clip": 2.0, "quietbit.epsilon": 4.0,
-    "quietbit.adjacency": "zero-out", "quietbit.releases": ROUNDS, "quietbit.samples.count": 350,
+    "quietbit.mechanism": "gaussian",
+    "quietbit.clip": 2.0,
+    "quietbit.epsilon": 4.0,
+    "quietbit.adjacency": "zero-out",
+    "quietbit.releases": ROUNDS,
+    "quietbit.samples.count": 350,
     "quietbit.samples.sampling-rate": 0.25,
-}  # fmt: skip
+}
 LOUD = {
     **{key: value for key, value in CONFIG.items() if key != "quietbit.releases"},
     "quietbit.mechanism.noise-multiplier": 0.01,
@@ -70,14 +74,22 @@ def test_digits_are_learnt_and_the_report_names_the_sample(digits, tmp_path):
     sites = [Site(app(own), f"site-{place}") for place, own in enumerate(data)]
     for number in range(ROUNDS):
         seen = [
-            server.takes(site.does(server.asks(site.name, number, {"weight": weight})), site.name, number)
+            server.takes(
+                site.does(server.asks(site.name, number, {"weight": weight})), site.name, number
+            )
             for site in sites
         ]
-        weight = weight + np.mean([one["DXO"]["data"]["weight"] for one in seen], axis=0, dtype=np.float32)
+        weight = weight + np.mean(
+            [one["DXO"]["data"]["weight"] for one in seen], axis=0, dtype=np.float32
+        )
     assert (np.argmax(x @ weight, axis=1) == y).mean() > 0.75
     found = server.report(tmp_path)
     guarantee = found["guarantee"]
-    assert (guarantee["unit"], guarantee["adjacency"], guarantee["delta"]) == ("sample", "zero-out", 1e-5)
+    assert (guarantee["unit"], guarantee["adjacency"], guarantee["delta"]) == (
+        "sample",
+        "zero-out",
+        1e-5,
+    )
     assert 0 < guarantee["epsilon_upper"] <= 4.0
     assert "for one sample (zero-out adjacency" in guarantee["sentence"]
     reached = [entry["epsilon_upper"] for entry in found["rounds"]]
@@ -91,7 +103,9 @@ def test_an_app_that_hands_nothing_over_lets_zero_out():
         raise RuntimeError("patient 12 has no age")
 
     def cheats(task_name, shareable, fl_ctx):
-        return DXO(DataKind.WEIGHTS, data={name: value + 5 for name, value in weights().items()}).to_shareable()
+        return DXO(
+            DataKind.WEIGHTS, data={name: value + 5 for name, value in weights().items()}
+        ).to_shareable()
 
     for answer in (fails, cheats):
         server = Server(LOUD)
@@ -132,7 +146,8 @@ def test_a_script_in_a_thread_of_its_own_finds_the_batch_of_its_round(tmp_path):
     for number in range(2):
         seen = server.takes(site.does(server.asks(number=number)), number=number)["DXO"]["data"]
         flat = np.concatenate([seen[name].reshape(-1) for name in ("weight", "bias")])
-        # Nine rows of length 2 (the clip), one that is not finite; over ten. Ten deviations of 0.002.
+        # Nine rows of length 2 (the clip), one that is not finite; over ten. Ten deviations of
+        # 0.002.
         assert abs(flat[3] + 1.8) < 0.02
         assert np.abs(np.delete(flat, 3)).max() < 0.02
     site.starts("_end_run")
@@ -145,48 +160,70 @@ TRAINER = SCRIPT[SCRIPT.index("    batch =") : SCRIPT.index("    flare.send")]
 
 def test_a_trainer_in_a_process_of_its_own_finds_the_batch_of_its_round(tmp_path):
     """As `external_process` starts one; outside a round it finds none, and neither does a process of another parent."""
-    code = "import numpy as np\nfrom quietbit.nvflare import current_batch\n" + textwrap.dedent(TRAINER)
+    code = "import numpy as np\nfrom quietbit.nvflare import current_batch\n" + textwrap.dedent(
+        TRAINER
+    )
 
     def starts(task_name, shareable, fl_ctx):
         subprocess.run([sys.executable, "-c", code], check=True, timeout=120)
         return DXO(DataKind.WEIGHTS, data=weights()).to_shareable()
 
     server = Server(LOUD)
-    for properties in (None, owned(tmp_path, unit="sample", data_set="ward 3", adjacency="zero-out", epsilon=1e7)):
+    for properties in (
+        None,
+        owned(tmp_path, unit="sample", data_set="ward 3", adjacency="zero-out", epsilon=1e7),
+    ):
         site = Site(starts, properties=properties)
         number = int(properties is not None)
         seen = server.takes(site.does(server.asks(number=number)), number=number)["DXO"]["data"]
         assert abs(seen["weight"].reshape(-1)[3] + 1.8) < 0.02
-    outside = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, timeout=120)
+    outside = subprocess.run(
+        [sys.executable, "-c", code], capture_output=True, text=True, timeout=120
+    )
     assert "while an app trains" in outside.stderr
 
 
 def test_a_policy_of_samples_counts_over_jobs_and_names_its_data_set(digits, tmp_path):
-    mine = {"unit": "sample", "data_set": "ward 3", "adjacency": "zero-out", "largest_sampling_rate": 0.25}
+    mine = {
+        "unit": "sample",
+        "data_set": "ward 3",
+        "adjacency": "zero-out",
+        "largest_sampling_rate": 0.25,
+    }
     properties = owned(tmp_path, epsilon=2.5, **mine)
     server, site = Server(CONFIG), Site(app(digits[0][0]), properties=properties)
     model = {"weight": np.zeros((64, 10), np.float32)}
-    said = [content(site.does(server.asks(number=number, arrays=model)))["quietbit"] for number in range(ROUNDS)]
+    said = [
+        content(site.does(server.asks(number=number, arrays=model)))["quietbit"]
+        for number in range(ROUNDS)
+    ]
     made = sum("release" in one for one in said)
     assert 1 < made < ROUNDS
     assert said[-1] == {"declined": Refusal(Reason.BUDGET_SPENT).to_text(), "noted": False}
     assert books(tmp_path).releases == made == site.app.calls
     greedy = Server({**CONFIG, "quietbit.samples.sampling-rate": 0.5})
     assert (
-        "so large a sampling rate" in content(site.does(greedy.asks(number=20, arrays=model)))["quietbit"]["declined"]
+        "so large a sampling rate"
+        in content(site.does(greedy.asks(number=20, arrays=model)))["quietbit"]["declined"]
     )
     assert site.app.calls == made
 
 
 def test_a_gatekeeper_draws_the_batch_outside_the_job(digits, tmp_path):
-    path = write_policy(tmp_path, epsilon=4.0, unit="sample", data_set="ward 3", adjacency="zero-out")
+    path = write_policy(
+        tmp_path, epsilon=4.0, unit="sample", data_set="ward 3", adjacency="zero-out"
+    )
     policy = Policy.load(path)
-    gate = Gatekeeper(LocalGate(policy, FileLedger(policy.ledger, policy.counter), {}), tmp_path / "gate")
+    gate = Gatekeeper(
+        LocalGate(policy, FileLedger(policy.ledger, policy.counter), {}), tmp_path / "gate"
+    )
     thread = threading.Thread(target=gate.serve)
     thread.start()
     try:
         site = Site(app(digits[0][0]), properties={"quietbit.gatekeeper": str(tmp_path / "gate")})
-        assert release_of(site.does(Server(CONFIG).asks(arrays={"weight": np.zeros((64, 10), np.float32)})))
+        assert release_of(
+            site.does(Server(CONFIG).asks(arrays={"weight": np.zeros((64, 10), np.float32)}))
+        )
     finally:
         gate.stop()
         thread.join()

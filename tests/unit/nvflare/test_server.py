@@ -12,7 +12,9 @@ pytest.importorskip("nvflare", reason="needs the nvflare extra")
 from nvflare.apis.dxo import DXO, DataKind
 from nvflare.apis.fl_constant import ReturnCode
 from nvflare.apis.shareable import Shareable, make_reply
-from nvflare.app_common.aggregators.intime_accumulate_model_aggregator import InTimeAccumulateWeightedAggregator
+from nvflare.app_common.aggregators.intime_accumulate_model_aggregator import (
+    InTimeAccumulateWeightedAggregator,
+)
 from nvflare.app_common.aggregators.weighted_aggregation_helper import WeightedAggregationHelper
 from nvflare.app_common.app_constant import AppConstants
 from nvflare.app_common.app_event_type import AppEventType
@@ -23,13 +25,23 @@ from nvflare.app_common.workflows.base_fedavg import _get_num_steps_weight
 from quietbit.errors import InvalidParameter
 from quietbit.mechanism.abilities import is_unmasked
 from quietbit.mechanism.registry import build
-from quietbit.node.question import Framed
+from quietbit.node.request import Framed
 from quietbit.nvflare import PrivateReceiver, add_privacy
 from quietbit.nvflare.client import number_of
 from quietbit.nvflare.server import NO_WEIGHT
 from quietbit.plan.clip import MovingClip
 from quietbit.wire.uplink import Uplink
-from unit.nvflare.kit import CONFIG, DIMENSION, JOB, Server, Site, carried, release_of, trained, weights
+from unit.nvflare.kit import (
+    CONFIG,
+    DIMENSION,
+    JOB,
+    Server,
+    Site,
+    carried,
+    release_of,
+    trained,
+    weights,
+)
 
 
 def flat(arrays):
@@ -54,12 +66,19 @@ def test_a_release_becomes_its_own_estimate_of_weight_one(tmp_path):
     np.testing.assert_array_equal(flat(model.params), -expected.astype(np.float32))
     assert model.params_type == "DIFF"
     assert _get_num_steps_weight(model) == 1.0
-    assert seen is reply  # in place: components of NVFlare that keep the object see the difference, too
+    assert (
+        seen is reply
+    )  # in place: components of NVFlare that keep the object see the difference, too
     assert seen.get_cookie(AppConstants.CONTRIBUTION_ROUND) == 0
     assert seen.get_peer_prop("__identity_name__", None) == "site-1"
     assert seen.get_header(AppConstants.CURRENT_ROUND) == 0
     found = server.report(tmp_path)
-    assert [found["rounds"][0][name] for name in ("asked", "answered", "declined", "refused")] == [1, 1, 0, 0]
+    assert [found["rounds"][0][name] for name in ("asked", "answered", "declined", "refused")] == [
+        1,
+        1,
+        0,
+        0,
+    ]
     assert found["nodes"][0]["node"] == "site-1"
     assert 0 < found["guarantee"]["epsilon_upper"] < 20
     assert found["run"] == str(number_of(JOB))
@@ -73,13 +92,21 @@ RESULTS = {
     "no bytes": lambda reply: record(release="words"),
     "short": lambda reply: record(release=b"QBRL"),
     "cut": lambda reply: record(release=release_of(reply)[:-1]),
-    "a bit turned": lambda reply: record(release=release_of(reply)[:-1] + bytes([release_of(reply)[-1] ^ 1])),
+    "a bit turned": lambda reply: record(
+        release=release_of(reply)[:-1] + bytes([release_of(reply)[-1] ^ 1])
+    ),
     "more": lambda reply: record(release=release_of(reply) + b"0"),
     "another field": lambda reply: record(release=release_of(reply), weight=100),
-    "another round": lambda reply: record(release=Framed(number_of(JOB), 2, number_of("site-1"), b"").to_bytes()),
+    "another round": lambda reply: record(
+        release=Framed(number_of(JOB), 2, number_of("site-1"), b"").to_bytes()
+    ),
     "another run": lambda reply: record(release=Framed(5, 1, number_of("site-1"), b"").to_bytes()),
-    "another client": lambda reply: record(release=Framed(number_of(JOB), 1, number_of("site-2"), b"").to_bytes()),
-    "a number without an end": lambda reply: record(release=release_of(reply), metrics={"a": 10**400}),
+    "another client": lambda reply: record(
+        release=Framed(number_of(JOB), 1, number_of("site-2"), b"").to_bytes()
+    ),
+    "a number without an end": lambda reply: record(
+        release=release_of(reply), metrics={"a": 10**400}
+    ),
 }
 
 
@@ -92,7 +119,12 @@ def test_what_is_no_release_has_no_weight(change, tmp_path):
     assert not flat(seen["DXO"]["data"]).any()
     assert seen.get_return_code() == ReturnCode.OK
     entry = server.report(tmp_path)["rounds"][0]
-    assert (entry["answered"], entry["refused"], entry["skipped"], len(entry["reasons"])) == (0, 1, True, 1)
+    assert (entry["answered"], entry["refused"], entry["skipped"], len(entry["reasons"])) == (
+        0,
+        1,
+        True,
+        1,
+    )
 
 
 def test_whatever_a_client_sends_is_one_difference_or_none():
@@ -103,8 +135,22 @@ def test_whatever_a_client_sends_is_one_difference_or_none():
         reply = site.does(server.asks(number=number))
         release = bytearray(release_of(reply))
         release[rng.integers(len(release))] ^= 1 << rng.integers(8)
-        junk = [bytes(release), None, 5, [], {}, b"", 2**63, float("nan"), "words", release_of(reply)]
-        made = {"release": junk[rng.integers(len(junk))], "metrics": {"a": junk[rng.integers(len(junk))]}}
+        junk = [
+            bytes(release),
+            None,
+            5,
+            [],
+            {},
+            b"",
+            2**63,
+            float("nan"),
+            "words",
+            release_of(reply),
+        ]
+        made = {
+            "release": junk[rng.integers(len(junk))],
+            "metrics": {"a": junk[rng.integers(len(junk))]},
+        }
         made = {name: value for name, value in made.items() if rng.random() < 0.9}
         whole = made.get("release") == release_of(reply)
         seen = server.takes(Shareable({"quietbit": made}), number=number)["DXO"]
@@ -114,7 +160,9 @@ def test_whatever_a_client_sends_is_one_difference_or_none():
     assert 5 < taken < 60
 
 
-def test_a_client_that_declines_or_fails_has_no_weight_and_only_its_word_saves_the_account(tmp_path):
+def test_a_client_that_declines_or_fails_has_no_weight_and_only_its_word_saves_the_account(
+    tmp_path,
+):
     server = Server(folder=tmp_path)
     answers = {
         "site-1": record(declined="The budget is\nspent.", noted=False),
@@ -135,7 +183,12 @@ def test_a_task_is_answered_once_and_by_the_client_it_was_for(tmp_path):
     server = Server(folder=tmp_path)
     first, second = reply_of(server, "site-1"), reply_of(server, "site-2")
     twice = carried(first)
-    assert server.takes(carried(second), "site-1", sender="site-2")["DXO"]["meta"]["NUM_STEPS_CURRENT_ROUND"] < 1
+    assert (
+        server.takes(carried(second), "site-1", sender="site-2")["DXO"]["meta"][
+            "NUM_STEPS_CURRENT_ROUND"
+        ]
+        < 1
+    )
     assert server.takes(first, "site-1")["DXO"]["meta"]["NUM_STEPS_CURRENT_ROUND"] == 1
     assert server.takes(twice, "site-1")["DXO"]["meta"]["NUM_STEPS_CURRENT_ROUND"] < 1
     assert server.takes(second, "site-2")["DXO"]["meta"]["NUM_STEPS_CURRENT_ROUND"] == 1
@@ -197,7 +250,7 @@ def test_what_clients_say_about_themselves_is_not_believed():
     assert seen.get_header(AppConstants.CURRENT_ROUND) == 0
 
 
-def test_a_task_that_is_fetched_again_is_one_question(tmp_path):
+def test_a_task_that_is_fetched_again_is_one_request(tmp_path):
     server = Server(folder=tmp_path)
     server.asks()
     server.asks()
@@ -223,7 +276,9 @@ def test_tensors_come_back_as_tensors():
     task = server.asks(arrays={name: torch.from_numpy(value) for name, value in arrays.items()})
     task["DXO"]["data"] = arrays  # the wire is not what this is about
     seen = server.takes(Site(trained()).does(task))["DXO"]["data"]
-    assert all(isinstance(value, torch.Tensor) and value.dtype == torch.float32 for value in seen.values())
+    assert all(
+        isinstance(value, torch.Tensor) and value.dtype == torch.float32 for value in seen.values()
+    )
 
 
 ASKS = {
@@ -237,13 +292,13 @@ ASKS = {
 
 
 @pytest.mark.parametrize("given", ASKS.values(), ids=ASKS)
-def test_a_question_that_cannot_be_asked_ends_the_job_with_a_sentence(given):
+def test_a_request_that_cannot_be_asked_ends_the_job_with_a_sentence(given):
     server, said = Server(), []
     server.data.system_panic = lambda reason, fl_ctx: said.append(reason)
     with pytest.raises((InvalidParameter, ValueError)):
         server.asks(**given)
     assert said
-    assert said[0].startswith("quietbit: the question cannot be asked: ")
+    assert said[0].startswith("quietbit: the request cannot be asked: ")
 
 
 def test_another_model_in_mid_run_is_refused():
@@ -272,7 +327,9 @@ def test_settings_that_cannot_be_kept_are_refused(given):
 
 def test_a_clip_that_moves_moves_as_scouts_say(tmp_path, monkeypatch):
     """Three rounds, eight clients: every round's clip follows from the scouts of the one before, who have no weight."""
-    monkeypatch.setattr("quietbit.plan.clip.SURE", 0.0)  # every answer moves it, however few there are
+    monkeypatch.setattr(
+        "quietbit.plan.clip.SURE", 0.0
+    )  # every answer moves it, however few there are
     monkeypatch.setattr("quietbit.plan.clip.RISE", 1e12)
     config = {**CONFIG, "quietbit.releases": 3, "quietbit.scouts.every": 3}
     server = Server(config, tmp_path)
@@ -285,8 +342,13 @@ def test_a_clip_that_moves_moves_as_scouts_say(tmp_path, monkeypatch):
         ways = {is_unmasked(kind): Uplink(kind).aggregator() for kind in kinds}
         said, sums = ways[True], ways[False]
         for kind, reply in zip(kinds, replies, strict=True):
-            (said if is_unmasked(kind) else sums).add(bytes(Framed.from_bytes(release_of(reply)).payload))
-        seen = [server.takes(reply, site.name, number) for reply, site in zip(replies, sites, strict=True)]
+            (said if is_unmasked(kind) else sums).add(
+                bytes(Framed.from_bytes(release_of(reply)).payload)
+            )
+        seen = [
+            server.takes(reply, site.name, number)
+            for reply, site in zip(replies, sites, strict=True)
+        ]
         np.testing.assert_allclose(averaged(seen), -sums.mean(), rtol=1e-4, atol=1e-5)
         scouts.append((said.count, 8 - said.count))
         moving.move(said.answers())
@@ -318,10 +380,14 @@ def test_a_run_in_which_nobody_answered_ends_with_an_error(tmp_path):
     said = []
     for answers in (False, True):
         server = Server(folder=tmp_path)
-        server.results.system_panic = server.data.system_panic = lambda reason, fl_ctx: said.append(reason)
+        server.results.system_panic = server.data.system_panic = lambda reason, fl_ctx: said.append(
+            reason
+        )
         for number in range(2):
             task = server.asks(number=number)
-            declined = Shareable({"quietbit": {"declined": "This node has no policy.", "noted": False}})
+            declined = Shareable(
+                {"quietbit": {"declined": "This node has no policy.", "noted": False}}
+            )
             reply = Site(trained()).does(task) if answers and number else declined
             server.takes(reply, number=number)
         server.report(tmp_path)
@@ -334,9 +400,15 @@ def test_what_comes_when_a_round_is_over_is_in_no_mean_and_hides_nobody(tmp_path
     replies = {client: reply_of(server, client) for client in ("site-1", "site-2", "site-3")}
     assert server.takes(replies["site-1"], "site-1")["DXO"]["meta"]["NUM_STEPS_CURRENT_ROUND"] == 1
     server.hears(AppEventType.BEFORE_AGGREGATION)
-    assert server.takes(replies["site-2"], "site-2")["DXO"]["meta"]["NUM_STEPS_CURRENT_ROUND"] == NO_WEIGHT
+    assert (
+        server.takes(replies["site-2"], "site-2")["DXO"]["meta"]["NUM_STEPS_CURRENT_ROUND"]
+        == NO_WEIGHT
+    )
     server.asks("site-1", 1)
-    assert server.takes(replies["site-3"], "site-3")["DXO"]["meta"]["NUM_STEPS_CURRENT_ROUND"] == NO_WEIGHT
+    assert (
+        server.takes(replies["site-3"], "site-3")["DXO"]["meta"]["NUM_STEPS_CURRENT_ROUND"]
+        == NO_WEIGHT
+    )
     found = server.report(tmp_path)
     assert (found["rounds"][0]["answered"], found["rounds"][0]["refused"]) == (1, 1)
     assert [node["releases"] for node in found["nodes"]] == [2, 1, 1]
@@ -351,7 +423,11 @@ def test_the_report_says_what_each_round_has_cost_so_far(tmp_path):
     found = server.report(tmp_path)
     reached = [entry["epsilon_upper"] for entry in found["rounds"]]
     assert 0 < reached[0] < reached[1] < reached[2]
-    assert reached[2] == found["guarantee"]["epsilon_upper"] == max(node["epsilon_upper"] for node in found["nodes"])
+    assert (
+        reached[2]
+        == found["guarantee"]["epsilon_upper"]
+        == max(node["epsilon_upper"] for node in found["nodes"])
+    )
 
 
 def test_public_numbers_of_examples_are_weights(tmp_path):
@@ -359,11 +435,15 @@ def test_public_numbers_of_examples_are_weights(tmp_path):
     server = Server({**CONFIG, "quietbit.weights.most-examples": 1000}, folder=tmp_path)
     told, seen = {"site-1": 250, "site-2": 10**9, "site-3": 0}, {}
     for client, examples in told.items():
-        site = Site(trained(initial_metrics={"num-examples": examples}), client, metrics=["num-examples"])
+        site = Site(
+            trained(initial_metrics={"num-examples": examples}), client, metrics=["num-examples"]
+        )
         seen[client] = server.takes(site.does(server.asks(client)), client)
     silent = Site(trained(), "site-4")
     seen["site-4"] = server.takes(silent.does(server.asks("site-4")), "site-4")
-    found = [_get_num_steps_weight(FLModelUtils.from_shareable(seen[client])) for client in sorted(seen)]
+    found = [
+        _get_num_steps_weight(FLModelUtils.from_shareable(seen[client])) for client in sorted(seen)
+    ]
     assert found == [0.25, 1.0, NO_WEIGHT, NO_WEIGHT]
     entry = server.report(tmp_path)["rounds"][0]
     assert [entry[name] for name in ("answered", "declined", "refused")] == [2, 1, 1]
@@ -377,24 +457,35 @@ SCRIPT = "import nvflare.client as flare\nflare.init()\n"
 def recipe(tmp_path, monkeypatch):
     monkeypatch.chdir(tmp_path)
     (tmp_path / "client.py").write_text(SCRIPT)
-    return NumpyFedAvgRecipe(name="job", model=[[0.0, 0.0]], min_clients=2, num_rounds=1, train_script="client.py")
+    return NumpyFedAvgRecipe(
+        name="job", model=[[0.0, 0.0]], min_clients=2, num_rounds=1, train_script="client.py"
+    )
 
 
 def test_all_four_filters_are_registered_and_no_copy_of_quietbit_is_carried(recipe, tmp_path):
     add_privacy(recipe, {**CONFIG, "learning-rate": 0.1}, simulation=True, seed=7, metrics=["loss"])
     recipe.export(str(tmp_path / "jobs"))
-    written = {path.name: json.loads(path.read_text()) for path in (tmp_path / "jobs").rglob("config_fed_*.json")}
+    written = {
+        path.name: json.loads(path.read_text())
+        for path in (tmp_path / "jobs").rglob("config_fed_*.json")
+    }
     for side, name in (("server", "PrivateReceiver"), ("client", "PrivateUplink")):
         for chain in ("task_data_filters", "task_result_filters"):
             (entry,) = written[f"config_fed_{side}.json"][chain]
             (made,) = entry["filters"]
             assert (entry["tasks"], made["path"]) == (["train"], f"quietbit.nvflare.{side}.{name}")
             if side == "server":
-                # Keys with dots would be read as tables where a server deploys the job: there are none.
+                # Keys with dots would be read as tables where a server deploys the job: there are
+                # none.
                 ((word, table),) = made["args"]["settings"].items()
                 assert word == "quietbit"
-                assert {f"quietbit.{key}": value for key, value in table.items()}.items() >= CONFIG.items()
-                assert PrivateReceiver(**made["args"])._settings == PrivateReceiver(dict(CONFIG))._settings
+                assert {
+                    f"quietbit.{key}": value for key, value in table.items()
+                }.items() >= CONFIG.items()
+                assert (
+                    PrivateReceiver(**made["args"])._settings
+                    == PrivateReceiver(dict(CONFIG))._settings
+                )
             else:
                 wanted = {"simulation": True, "seed": 7, "metrics": ["loss"]}
                 assert {key: made["args"][key] for key in wanted} == wanted

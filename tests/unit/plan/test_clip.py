@@ -57,8 +57,18 @@ def test_answers_about_one_clip_are_pooled_until_they_say_something() -> None:
 
 def test_noise_bounds_the_way_up_and_not_the_way_down() -> None:
     """Updates that undo noise are as long as the noise, which grows with the clip: the clip would follow itself."""
-    for noise, highest in ((0.0, 100.0), (0.2, 100.0), (1.0, 5.0), (2.0, 1.25), (3.0, 1.0), (50.0, 1.0)):
-        up, down = MovingClip.from_start(2.0, quantile=0.5), MovingClip.from_start(2.0, quantile=0.5)
+    for noise, highest in (
+        (0.0, 100.0),
+        (0.2, 100.0),
+        (1.0, 5.0),
+        (2.0, 1.25),
+        (3.0, 1.0),
+        (50.0, 1.0),
+    ):
+        up, down = (
+            MovingClip.from_start(2.0, quantile=0.5),
+            MovingClip.from_start(2.0, quantile=0.5),
+        )
         for _ in range(80):
             up.move(Answers(0.0, 0.0), noise)
             down.move(Answers(1.0, 0.0), noise)

@@ -21,30 +21,85 @@ FACTOR = 1.5  # what a simulated error may be off by
 CLIP = 0.5
 # (parameters, clients, cohort, rounds, epsilon, adjacency, trust, mechanism, verdict)
 SITUATIONS = {
-    "many clients, a small model": (100, 6000, 3000, 2, 8.0, "zero-out", "local", "gaussian", Verdict.USEFUL),
+    "many clients, a small model": (
+        100,
+        6000,
+        3000,
+        2,
+        8.0,
+        "zero-out",
+        "local",
+        "gaussian",
+        Verdict.USEFUL,
+    ),
     "a seed each": (256, 200, 200, 1, 4.0, "replace-one", "local", "vmvu", Verdict.HARD),
     "one bit each": (650, 300, 100, 15, 8.0, "zero-out", "local", "imvu", Verdict.HARD),
-    "the same behind masks": (650, 600, 200, 15, 8.0, "zero-out", "secure-aggregation", "imvu", Verdict.USEFUL),
-    "a trusted server": (650, 300, 100, 15, 2.0, "replace-one", "central", "gaussian", Verdict.HARD),
-    "few clients, a larger model": (2000, 100, 20, 5, 1.0, "replace-one", "local", "gaussian", Verdict.HOPELESS),
+    "the same behind masks": (
+        650,
+        600,
+        200,
+        15,
+        8.0,
+        "zero-out",
+        "secure-aggregation",
+        "imvu",
+        Verdict.USEFUL,
+    ),
+    "a trusted server": (
+        650,
+        300,
+        100,
+        15,
+        2.0,
+        "replace-one",
+        "central",
+        "gaussian",
+        Verdict.HARD,
+    ),
+    "few clients, a larger model": (
+        2000,
+        100,
+        20,
+        5,
+        1.0,
+        "replace-one",
+        "local",
+        "gaussian",
+        Verdict.HOPELESS,
+    ),
 }
 
 
 @lru_cache(maxsize=8)
 def asked(dimension, clients, cohort, rounds, epsilon, adjacency, trust):
     return compare(
-        quietbit.Ball("l2", CLIP, dimension), epsilon=epsilon, delta=1e-5, adjacency=adjacency, clients=clients,
-        cohort=cohort, rounds=rounds, trust=trust,
-    )  # fmt: skip
+        quietbit.Ball("l2", CLIP, dimension),
+        epsilon=epsilon,
+        delta=1e-5,
+        adjacency=adjacency,
+        clients=clients,
+        cohort=cohort,
+        rounds=rounds,
+        trust=trust,
+    )
 
 
 @lru_cache(maxsize=8)
-def simulated(dimension, clients, cohort, rounds, epsilon, adjacency, trust, mechanism, length=0.9 * CLIP):
+def simulated(
+    dimension, clients, cohort, rounds, epsilon, adjacency, trust, mechanism, length=0.9 * CLIP
+):
     """The run in which every update is sent, and how far what it learnt is from the clipped vectors' mean, in clips."""
     plan = flat_plan(
-        mechanism, clip=CLIP, adjacency=adjacency, epsilon=epsilon, delta=1e-5, trust=trust, cohort=cohort,
-        rng="seeded", seed=7,
-    )  # fmt: skip
+        mechanism,
+        clip=CLIP,
+        adjacency=adjacency,
+        epsilon=epsilon,
+        delta=1e-5,
+        trust=trust,
+        cohort=cohort,
+        rng="seeded",
+        seed=7,
+    )
     problem = VectorMean(dimension, clients, length=length)
     run = simulate(problem, plan, Training(lr=1 / rounds, rounds=rounds, momentum=0.0))
     assert run.status == "finished", run.reason
@@ -56,17 +111,18 @@ LONG = ("many clients, a small model", "a trusted server", "few clients, a large
 
 
 @pytest.mark.parametrize(
-    "name", [pytest.param(name, marks=pytest.mark.long) if name in LONG else name for name in SITUATIONS]
+    "name",
+    [pytest.param(name, marks=pytest.mark.long) if name in LONG else name for name in SITUATIONS],
 )
 def test_a_simulation_confirms_the_error_and_the_verdict(name):
     """With 100 coordinates or more a factor 1.5 either way is missed by chance less often than once in 10^9."""
-    *question, mechanism, verdict = SITUATIONS[name]
-    row = next(row for row in asked(*question).rows if row.name == mechanism)
+    *request, mechanism, verdict = SITUATIONS[name]
+    row = next(row for row in asked(*request).rows if row.name == mechanism)
     assert row.expected.verdict is verdict
-    run, found = simulated(*question, mechanism)
+    run, found = simulated(*request, mechanism)
     assert row.expected.run_noise / FACTOR <= found <= row.expected.run_noise * FACTOR
     assert run.bytes_per_client == row.payload_bytes
-    assert run.guarantee.epsilon_upper <= question[4]
+    assert run.guarantee.epsilon_upper <= request[4]
     if verdict is Verdict.USEFUL:
         assert found < 0.2
     if verdict is Verdict.HOPELESS:
@@ -74,36 +130,46 @@ def test_a_simulation_confirms_the_error_and_the_verdict(name):
 
 
 def test_a_promise_half_as_large_would_be_noticed():
-    *question, mechanism, _ = SITUATIONS["one bit each"]
-    row = next(row for row in asked(*question).rows if row.name == mechanism)
-    _, found = simulated(*question, mechanism)
+    *request, mechanism, _ = SITUATIONS["one bit each"]
+    row = next(row for row in asked(*request).rows if row.name == mechanism)
+    _, found = simulated(*request, mechanism)
     assert found > FACTOR * row.expected.run_noise / 2
 
 
 @pytest.mark.parametrize("clip", [0.5, 2.0])
 def test_the_clip_does_to_the_noise_what_is_said(clip):
     """A clip of so many times the updates' length: the noise beside what is left of them, and what is cut off."""
-    *question, mechanism, _ = SITUATIONS["one bit each"]
-    comparison = asked(*question)
+    *request, mechanism, _ = SITUATIONS["one bit each"]
+    comparison = asked(*request)
     row = next(row for row in comparison.rows if row.name == mechanism)
     point = next(point for point in comparison.clip_points(row) if point.clip == clip)
     length = CLIP / clip
-    run, noise = simulated(*question, mechanism, length)
+    run, noise = simulated(*request, mechanism, length)
     left = min(1.0, clip)
     assert point.cut == 1 - left
-    beside, predicted = noise * CLIP / (left * length), point.noise / math.sqrt(question[3])
+    beside, predicted = noise * CLIP / (left * length), point.noise / math.sqrt(request[3])
     assert predicted / FACTOR <= beside <= predicted * FACTOR
-    towards = VectorMean(question[0], question[1], length=length).mean()
-    reached = float(run.parameters @ towards / (towards @ towards))  # what is left of the mean's length
-    spread = row.expected.run_noise * CLIP / math.sqrt(question[0]) / np.linalg.norm(towards)
+    towards = VectorMean(request[0], request[1], length=length).mean()
+    reached = float(
+        run.parameters @ towards / (towards @ towards)
+    )  # what is left of the mean's length
+    spread = row.expected.run_noise * CLIP / math.sqrt(request[0]) / np.linalg.norm(towards)
     assert abs(reached - left) < 6.5 * spread  # missed by chance once in 10^10
 
 
 def test_every_family_has_its_row_and_says_why_where_there_is_none():
     found = asked(650, 300, 100, 15, 8.0, "zero-out", None)
     local = {row.name: row for row in found.rows if row.trust is Trust.LOCAL}
-    assert set(local) == {word for word in families() if not family(word).baseline} == {"imvu", "vmvu", "gaussian"}
-    assert {row.trust for row in found.rows} == {Trust.LOCAL, Trust.SECURE_AGGREGATION, Trust.CENTRAL}
+    assert (
+        set(local)
+        == {word for word in families() if not family(word).baseline}
+        == {"imvu", "vmvu", "gaussian"}
+    )
+    assert {row.trust for row in found.rows} == {
+        Trust.LOCAL,
+        Trust.SECURE_AGGREGATION,
+        Trust.CENTRAL,
+    }
     for row in found.rows:
         if row.mechanism is not None:
             assert row.guarantee.epsilon_upper <= found.target.epsilon
@@ -119,7 +185,9 @@ def test_every_family_has_its_row_and_says_why_where_there_is_none():
 def test_auto_is_the_best_row_of_its_trust():
     found = asked(650, 300, 100, 15, 8.0, "zero-out", None)
     ball = quietbit.Ball("l2", CLIP, 650)
-    auto = quietbit.calibrate("auto", ball=ball, epsilon=8.0, delta=1e-5, adjacency="zero-out", releases=5)
+    auto = quietbit.calibrate(
+        "auto", ball=ball, epsilon=8.0, delta=1e-5, adjacency="zero-out", releases=5
+    )
     assert identity_of(auto.mechanism) == identity_of(found.best("local").mechanism)
     assert auto.reason.startswith(f"auto took {found.best('local').name}: ")
     for trust in Trust:
@@ -127,9 +195,15 @@ def test_auto_is_the_best_row_of_its_trust():
         if best is None:
             continue
         plan = flat_plan(
-            "auto", clip=CLIP, adjacency="zero-out", epsilon=8.0, trust=trust, cohort=100, releases=5,
+            "auto",
+            clip=CLIP,
+            adjacency="zero-out",
+            epsilon=8.0,
+            trust=trust,
+            cohort=100,
+            releases=5,
             keep=best.keep if trust is Trust.SECURE_AGGREGATION else None,
-        )  # fmt: skip
+        )
         assert identity_of(plan.mechanism_for(650)) == identity_of(best.mechanism)
 
 
@@ -160,9 +234,17 @@ def test_nothing_within_reach_is_an_answer_and_auto_says_why():
 
 
 def test_rounds_and_releases_follow_from_each_other():
-    given = {"epsilon": 1.0, "delta": 1e-5, "adjacency": "zero-out", "trust": "central", "clients": 1000}
+    given = {
+        "epsilon": 1.0,
+        "delta": 1e-5,
+        "adjacency": "zero-out",
+        "trust": "central",
+        "clients": 1000,
+    }
     assert compare(10, cohort=300, rounds=10, **given).target.releases == 3
-    assert compare(10, cohort=300, rounds=11, **given).target.releases == 4  # some client goes once more
+    assert (
+        compare(10, cohort=300, rounds=11, **given).target.releases == 4
+    )  # some client goes once more
     assert compare(10, cohort=300, releases=4, **given).rounds == 13
     assert compare(10, cohort=1000, releases=4, **given).rounds == 4
 
@@ -182,13 +264,27 @@ def test_rounds_and_releases_follow_from_each_other():
     ],
 )
 def test_what_has_no_meaning_is_refused(change, said):
-    given = {"epsilon": 1.0, "delta": 1e-5, "adjacency": "zero-out", "cohort": 10, "rounds": 2, **change}
+    given = {
+        "epsilon": 1.0,
+        "delta": 1e-5,
+        "adjacency": "zero-out",
+        "cohort": 10,
+        "rounds": 2,
+        **change,
+    }
     with pytest.raises(InvalidParameter, match=said):
         compare(10, **given)
 
 
 def test_a_ball_is_clip_and_norm():
-    given = {"epsilon": 1.0, "delta": 1e-5, "adjacency": "zero-out", "cohort": 10, "rounds": 2, "trust": "central"}
+    given = {
+        "epsilon": 1.0,
+        "delta": 1e-5,
+        "adjacency": "zero-out",
+        "cohort": 10,
+        "rounds": 2,
+        "trust": "central",
+    }
     ball = quietbit.Ball("l2", 3.0, 10)
     assert compare(ball, **given).ball == ball
     with pytest.raises(InvalidParameter, match="clip must be left out beside a Ball"):
@@ -218,7 +314,14 @@ def test_a_baseline_has_a_row_where_asked_for_and_is_never_the_best(monkeypatch)
     monkeypatch.setattr("quietbit.mechanism.registry.families", lambda: tuple(known))
     monkeypatch.setattr("quietbit.mechanism.registry._loaded", known.__getitem__)
     monkeypatch.setattr("quietbit.mechanism.calibrate.families", lambda: ("sign", "rival"))
-    given = {"epsilon": 1.0, "delta": 1e-5, "adjacency": "zero-out", "cohort": 10, "rounds": 2, "trust": "local"}
+    given = {
+        "epsilon": 1.0,
+        "delta": 1e-5,
+        "adjacency": "zero-out",
+        "cohort": 10,
+        "rounds": 2,
+        "trust": "local",
+    }
     assert {row.name for row in compare(17, **given).rows} == {"sign"}
     found = compare(17, **given, baselines=True)
     rivals = next(row for row in found.rows if row.name == "rival")
@@ -226,10 +329,19 @@ def test_a_baseline_has_a_row_where_asked_for_and_is_never_the_best(monkeypatch)
     assert rivals.noise < min(row.noise for row in found.rows if row.name == "sign")
     assert found.best("local") is None, "a sign has no unit, and the rival is a baseline"
     with pytest.raises(InvalidParameter, match="No mechanism reaches"):
-        quietbit.calibrate("auto", ball=quietbit.Ball("l2", 1.0, 17), epsilon=1.0, delta=1e-5, adjacency="zero-out")
+        quietbit.calibrate(
+            "auto", ball=quietbit.Ball("l2", 1.0, 17), epsilon=1.0, delta=1e-5, adjacency="zero-out"
+        )
 
 
-SITES = {"epsilon": 4.0, "delta": 1e-5, "adjacency": "zero-out", "cohort": 5, "rounds": 40, "unit": "sample"}
+SITES = {
+    "epsilon": 4.0,
+    "delta": 1e-5,
+    "adjacency": "zero-out",
+    "cohort": 5,
+    "rounds": 40,
+    "unit": "sample",
+}
 
 
 @pytest.mark.parametrize("steps", [None, 10])
@@ -255,7 +367,9 @@ def test_samples_of_sites_are_compared_by_the_mechanisms_that_a_plan_has_for_the
     assert found.best("local").expected.verdict is Verdict.USEFUL
     assert not found.scouts_help(found.best("local"))
     clients = compare(650, **{**SITES, "unit": "client"}, trust="local")
-    assert clients.best("local").noise > 20 * found.best("local").noise  # what a hospital would have been told
+    assert (
+        clients.best("local").noise > 20 * found.best("local").noise
+    )  # what a hospital would have been told
 
 
 @pytest.mark.parametrize(
@@ -282,4 +396,8 @@ def test_scouts_are_recommended_where_there_are_enough_and_noise_permits_it():
     many = compare(650, **usual, clients=60_000, cohort=1_000, releases=1)
     few = compare(650, **usual, cohort=20, rounds=40)
     loud = compare(2_000_000, **usual, clients=60_000, cohort=1_000, releases=1)
-    assert [found.scouts_help(found.best("local")) for found in (many, few, loud)] == [True, False, False]
+    assert [found.scouts_help(found.best("local")) for found in (many, few, loud)] == [
+        True,
+        False,
+        False,
+    ]

@@ -48,11 +48,18 @@ def test_spending_returns_a_new_account_and_adds_up():
     assert after.total().rdp(2.0) == pytest.approx(0.22)
     assert after.epsilon() == (GAUSSIAN * 3 + OTHER).epsilon(1e-5)
     held = after.guarantee()
-    assert (held.unit, held.adjacency, held.trust, held.delta) == (Unit.CLIENT, ZERO, Trust.LOCAL, 1e-5)
+    assert (held.unit, held.adjacency, held.trust, held.delta) == (
+        Unit.CLIENT,
+        ZERO,
+        Trust.LOCAL,
+        1e-5,
+    )
     assert after.spend(OTHER, 0) == after
 
 
-@pytest.mark.parametrize("cost", [GAUSSIAN, PAIR, RENYI, worded(Cost.linear(0.02)), worded(Cost.pure(0.1))])
+@pytest.mark.parametrize(
+    "cost", [GAUSSIAN, PAIR, RENYI, worded(Cost.linear(0.02)), worded(Cost.pure(0.1))]
+)
 @pytest.mark.parametrize("times", [1, 10, 50])
 def test_one_mechanism_pays_a_tenth_of_delta_and_nothing_else(cost, times):
     found = adaptive().spend(cost, times).epsilon()
@@ -66,7 +73,10 @@ def test_shares_add_up_to_one():
         for epsilon, delta in itertools.product((0.01, 1.0, 8.0, 1000.0), (1e-3, 1e-9)):
             shares = module._shares(cost.bare(), epsilon, delta)
             each = shares.each * len(ORDERS)
-            assert math.fsum([shares.copies, shares.gaussian, shares.at_order, each, LOST * delta]) <= delta
+            assert (
+                math.fsum([shares.copies, shares.gaussian, shares.at_order, each, LOST * delta])
+                <= delta
+            )
             assert min(each, shares.gaussian, shares.at_order) > 0
             assert (shares.copies > 0) == (cost is PAIR)
             assert (shares.at_order > MAIN * delta) == (cost is RENYI)
@@ -76,7 +86,9 @@ def test_gaussians_of_several_kinds_stay_gaussian():
     """The first is best accounted by its pair, so every other Gaussian joins it at the main share."""
     mixed = adaptive().spend(GAUSSIAN, 30).spend(OTHER, 4)
     assert mixed.epsilon() == pytest.approx(gaussian_epsilon_upper(0.8, 1e-5 * MAIN), rel=1e-4)
-    assert adaptive().spend(OTHER, 4).spend(GAUSSIAN, 30).epsilon() == pytest.approx(mixed.epsilon(), rel=1e-12)
+    assert adaptive().spend(OTHER, 4).spend(GAUSSIAN, 30).epsilon() == pytest.approx(
+        mixed.epsilon(), rel=1e-12
+    )
 
 
 def test_another_mechanism_leaves_the_main_account():
@@ -85,10 +97,12 @@ def test_another_mechanism_leaves_the_main_account():
     shares = module._shares(PAIR.bare(), 8.0, 1e-5)
     with mpmath.workdps(40):
         best = min(
-            mpmath.mpf((PAIR * 8 + RENYI).certified_rdp(a)) + mpmath.log((a - 1) / mpmath.mpf(a))
-            - (mpmath.log(mpmath.mpf(shares.at_order)) + mpmath.log(mpmath.mpf(a))) / (mpmath.mpf(a) - 1)
+            mpmath.mpf((PAIR * 8 + RENYI).certified_rdp(a))
+            + mpmath.log((a - 1) / mpmath.mpf(a))
+            - (mpmath.log(mpmath.mpf(shares.at_order)) + mpmath.log(mpmath.mpf(a)))
+            / (mpmath.mpf(a) - 1)
             for a in (shares.order, *ORDERS)
-        )  # fmt: skip
+        )
         assert best <= two.epsilon() <= best * (1 + mpmath.mpf(1e-9))
 
 
@@ -115,10 +129,14 @@ def test_the_one_order_is_where_most_releases_fit(epsilon):
 
 def test_a_number_is_on_the_side_of_its_target():
     """Other orders may say less than the target where the one order does not: then they are not heard."""
-    flat = worded(Cost.renyi(lambda alpha: 2.3 if alpha < 30 else math.inf, "flat, and nothing known above"))
+    flat = worded(
+        Cost.renyi(lambda alpha: 2.3 if alpha < 30 else math.inf, "flat, and nothing known above")
+    )
     first = worded(Cost.linear(0.01))
     account = adaptive(3.0).spend(first).spend(flat)
-    assert planned(1e-5 * (MAIN + SECOND)).spend(first).spend(flat).epsilon() < 3.0 < account.epsilon()
+    assert (
+        planned(1e-5 * (MAIN + SECOND)).spend(first).spend(flat).epsilon() < 3.0 < account.epsilon()
+    )
     assert not adaptive(3.0).spend(first).allows(flat)
 
 
@@ -136,15 +154,24 @@ def test_lost_mass_has_its_share_and_pure_accounts_need_none():
     assert adaptive(1.0).allows(lossy, 99)
     assert not adaptive(1.0).allows(lossy, 102)  # a hundredth of 1e-5 is set aside
     assert not adaptive(1.0, 0.0).allows(worded(Cost.pure(0.1).with_lost(1e-30)))
-    assert adaptive(1.0, 0.0).allows(worded(Cost.pure(0.1).with_lost(1e-30, everywhere=Cost.pure(0.2))), 4)
-    assert adaptive(1.0, 1e-20).allows(worded(Cost.pure(0.1).with_lost(1e-3, everywhere=Cost.pure(0.2))), 4)
+    assert adaptive(1.0, 0.0).allows(
+        worded(Cost.pure(0.1).with_lost(1e-30, everywhere=Cost.pure(0.2))), 4
+    )
+    assert adaptive(1.0, 1e-20).allows(
+        worded(Cost.pure(0.1).with_lost(1e-3, everywhere=Cost.pure(0.2))), 4
+    )
 
 
 def test_slack_counts_in_every_account():
     for cost in (Cost.gaussian(0.02), Cost.from_masses([0.6, 0.4], [0.4, 0.6]), Cost.linear(0.02)):
-        plain, slack = (adaptive().spend(worded(one), 5).epsilon() for one in (cost, cost.with_slack(1e-3)))
+        plain, slack = (
+            adaptive().spend(worded(one), 5).epsilon() for one in (cost, cost.with_slack(1e-3))
+        )
         assert slack >= plain + 2e-3
-        mixed = [adaptive().spend(RENYI).spend(worded(one), 5).epsilon() for one in (cost, cost.with_slack(1e-3))]
+        mixed = [
+            adaptive().spend(RENYI).spend(worded(one), 5).epsilon()
+            for one in (cost, cost.with_slack(1e-3))
+        ]
         assert mixed[1] > mixed[0]
 
 
@@ -193,15 +220,21 @@ def test_other_words_are_converted_or_refused():
         Account(Target(math.inf, 1e-5, ZERO), "adaptive")
 
 
-# A server that chooses, and knows both worlds: the best of all its strategies, by dynamic programming. ------------
+# A server that chooses, and knows both worlds: the best of all its strategies, by dynamic
+# programming. ------------
 
 KINDS = {
     "strong": ((0.65, 0.35), (0.35, 0.65)),
     "weak": ((0.55, 0.45), (0.45, 0.55)),
-    "seldom": ((9.9e-4, 1 - 9.9e-4), (1e-3 * math.exp(-14), 1 - 1e-3 * math.exp(-14))),  # much, with probability 1e-3
+    "seldom": (
+        (9.9e-4, 1 - 9.9e-4),
+        (1e-3 * math.exp(-14), 1 - 1e-3 * math.exp(-14)),
+    ),  # much, with probability 1e-3
 }
 COSTS = {name: worded(Cost.from_masses(*laws)) for name, laws in KINDS.items()}
-DIVERGENCES = {name: worded(Cost.renyi(cost.rdp, name)) for name, cost in COSTS.items()}  # all that is known
+DIVERGENCES = {
+    name: worded(Cost.renyi(cost.rdp, name)) for name, cost in COSTS.items()
+}  # all that is known
 
 
 def best_server(epsilon, allows, most=9, costs=COSTS):
@@ -257,33 +290,63 @@ def test_the_account_of_fixed_lists_does_not_stop_such_a_server():
     assert best_server(2.0, by_list, most=8) > 1.05e-3
 
 
-# One epsilon, whichever way it is asked for. -----------------------------------------------------------------------
+# One epsilon, whichever way it is asked for.
+# -----------------------------------------------------------------------
 
 ROADS = [
     (word, norm, adjacency, releases, delta)
     for word, norm, deltas in (
-        ("gaussian", Norm.L2, [1e-5]), ("imvu", Norm.L2, [1e-5]), ("vmvu", Norm.L2, [0.0, 1e-5]),
-        ("mvu", Norm.L2, [1e-5]), ("skellam", Norm.L2, [1e-5]), ("sign", Norm.L2, [1e-5]),
-        ("laplace", Norm.L1, [0.0, 1e-5]), ("imvu", Norm.L1, [0.0, 1e-5]), ("mvu", Norm.L1, [0.0, 1e-5]),
+        ("gaussian", Norm.L2, [1e-5]),
+        ("imvu", Norm.L2, [1e-5]),
+        ("vmvu", Norm.L2, [0.0, 1e-5]),
+        ("mvu", Norm.L2, [1e-5]),
+        ("skellam", Norm.L2, [1e-5]),
+        ("sign", Norm.L2, [1e-5]),
+        ("laplace", Norm.L1, [0.0, 1e-5]),
+        ("imvu", Norm.L1, [0.0, 1e-5]),
+        ("mvu", Norm.L1, [0.0, 1e-5]),
     )
-    for adjacency in Adjacency for releases in (1, 10, 50) for delta in deltas
-]  # fmt: skip
+    for adjacency in Adjacency
+    for releases in (1, 10, 50)
+    for delta in deltas
+]
 
 
 @pytest.mark.parametrize(
     ("word", "norm", "adjacency", "releases", "delta"),
     [pytest.param(*road, marks=[pytest.mark.long] if road[3] == 10 else []) for road in ROADS],
 )
-def test_calibration_for_a_node_costs_two_per_cent_of_the_error_at_most(word, norm, adjacency, releases, delta):
+def test_calibration_for_a_node_costs_two_per_cent_of_the_error_at_most(
+    word, norm, adjacency, releases, delta
+):
     """At epsilon 8: what `calibrate` meets in a plan, a node prices within 0.8 %, and an engine calibrates for that."""
     target = Target(8.0, delta, adjacency, releases=releases)
-    fixed = calibrate(word, ball=Ball(norm, 1.0, 256), epsilon=8.0, delta=delta, adjacency=adjacency, releases=releases)
+    fixed = calibrate(
+        word,
+        ball=Ball(norm, 1.0, 256),
+        epsilon=8.0,
+        delta=delta,
+        adjacency=adjacency,
+        releases=releases,
+    )
     cost = fixed.mechanism.privacy(adjacency)
     assert Account(target).spend(cost, releases).epsilon() == fixed.guarantee.epsilon_upper <= 8.0
     spent = Account(target, "adaptive").spend(cost, releases).epsilon()
-    assert fixed.guarantee.epsilon_upper <= spent <= fixed.guarantee.epsilon_upper * (1.008 if delta else 1)
-    plan = flat_plan(word, clip=1.0, norm=norm, epsilon=8.0, delta=delta, adjacency=adjacency, releases=releases,
-                mode="adaptive")  # fmt: skip
+    assert (
+        fixed.guarantee.epsilon_upper
+        <= spent
+        <= fixed.guarantee.epsilon_upper * (1.008 if delta else 1)
+    )
+    plan = flat_plan(
+        word,
+        clip=1.0,
+        norm=norm,
+        epsilon=8.0,
+        delta=delta,
+        adjacency=adjacency,
+        releases=releases,
+        mode="adaptive",
+    )
     chosen = plan.mechanism_for(256)
     enforced = Account(target, "adaptive")
     assert enforced.allows(chosen.privacy(adjacency), releases)

@@ -9,7 +9,13 @@ import pytest
 from quietbit.design.solve import solve
 from quietbit.design.table import DesignSpec
 from quietbit.errors import InvalidParameter
-from quietbit.privacy.aggregate import AggregateConstant, SumMoments, aggregate_cost, bit_sum, pair_supremum_upper
+from quietbit.privacy.aggregate import (
+    AggregateConstant,
+    SumMoments,
+    aggregate_cost,
+    bit_sum,
+    pair_supremum_upper,
+)
 from quietbit.privacy.cost import Cost
 from quietbit.target import Adjacency
 
@@ -17,7 +23,9 @@ DESIGN = solve(DesignSpec(2, 1, 1.0), cache=False)
 
 
 def test_curve_scales_with_the_squared_distance_and_composes() -> None:
-    near, far = (aggregate_cost(DESIGN, distance, 200, Adjacency.ZERO_OUT) for distance in (0.25, 0.5))
+    near, far = (
+        aggregate_cost(DESIGN, distance, 200, Adjacency.ZERO_OUT) for distance in (0.25, 0.5)
+    )
     assert far.rdp(3.0) == pytest.approx(4 * near.rdp(3.0))
     assert (far * 3).rdp(3.0) == pytest.approx(3 * far.rdp(3.0))
     assert far.pure_epsilon() == float("inf")
@@ -50,7 +58,9 @@ def test_an_asymmetric_range_is_covered_without_the_mirror() -> None:
 
 @pytest.mark.parametrize("adjacency", list(Adjacency))
 @pytest.mark.parametrize("reach", [15.25, 16.0, 17.0])
-def test_symbols_rarer_than_a_samplers_error_hide_nobody(reach: float, adjacency: Adjacency) -> None:
+def test_symbols_rarer_than_a_samplers_error_hide_nobody(
+    reach: float, adjacency: Adjacency
+) -> None:
     """Log-odds of +-31 and beyond: the bound is one client's own, never less."""
     constant = AggregateConstant(DESIGN, 0.5 - reach, 0.5 + reach, 50, adjacency)
     for alpha in (1.1, 2.0, 4.0):
@@ -60,9 +70,14 @@ def test_symbols_rarer_than_a_samplers_error_hide_nobody(reach: float, adjacency
 def exact(many: int, p: float, others: int, r: float) -> list[mpmath.mpf]:
     law = [mpmath.mpf(1)]
     for count, chance in ((many, mpmath.mpf(p)), (others, mpmath.mpf(r))):
-        part = [mpmath.binomial(count, i) * chance**i * (1 - chance) ** (count - i) for i in range(count + 1)]
+        part = [
+            mpmath.binomial(count, i) * chance**i * (1 - chance) ** (count - i)
+            for i in range(count + 1)
+        ]
         law = [
-            mpmath.fsum(law[i] * part[s - i] for i in range(max(0, s - count), min(s, len(law) - 1) + 1))
+            mpmath.fsum(
+                law[i] * part[s - i] for i in range(max(0, s - count), min(s, len(law) - 1) + 1)
+            )
             for s in range(len(law) + count)
         ]
     return law
@@ -77,7 +92,9 @@ def test_error_and_tail_are_upper_bounds(many: int, others: int, reach: float) -
         found = bit_sum(many, 0.73, others, 0.27, reach)
         assert found.size == many + others
         for place, value in enumerate(found.law):
-            assert abs(mpmath.log(mpmath.mpf(float(value)) / law[found.first + place])) <= found.error
+            assert (
+                abs(mpmath.log(mpmath.mpf(float(value)) / law[found.first + place])) <= found.error
+            )
         outside = mpmath.fsum(law[: found.first]) + mpmath.fsum(law[found.first + len(found.law) :])
         assert outside <= found.tail
         assert found.tail <= 1e-3 * np.exp(-reach / 2)
@@ -113,7 +130,10 @@ def exact_qbar(law: list[mpmath.mpf], alpha: float, p: float, r: float) -> mpmat
 def test_dominates_the_exact_sum_closely(alpha: float) -> None:
     stack = SumMoments.of([bit_sum(12, 0.7, 8, 0.3, 150.0)])
     table = stack.table(alpha, NODES, NODES, LOSS)
-    rows = [stack.table(alpha, NODES, NODES[2:3], LOSS)[:, 0], stack.table(alpha, NODES[2:3], NODES, LOSS)[0]]
+    rows = [
+        stack.table(alpha, NODES, NODES[2:3], LOSS)[:, 0],
+        stack.table(alpha, NODES[2:3], NODES, LOSS)[0],
+    ]
     with mpmath.workdps(50):
         law = [mpmath.mpf(1)]
         for chance, count in ((0.7, 12), (0.3, 8)):
@@ -178,4 +198,7 @@ def _local(nodes: np.ndarray, q: float) -> float:
 def test_a_table_with_holes_bounds_nothing() -> None:
     table = np.full((9, 9), 1.0)
     table[3, 4] = math.nan
-    assert pair_supremum_upper(np.linspace(0.3, 0.7, 9), [(table, 1.0)], math.inf, None, 2000) == math.inf
+    assert (
+        pair_supremum_upper(np.linspace(0.3, 0.7, 9), [(table, 1.0)], math.inf, None, 2000)
+        == math.inf
+    )

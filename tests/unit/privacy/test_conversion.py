@@ -15,7 +15,12 @@ from quietbit.privacy.conversion import (
     gaussian_log_delta,
 )
 
-CASES = [(z, n, d) for z in (0.5, 2.0, 20.0, 300.0) for n in (1, 50, 100_000) for d in (0.3, 1e-2, 1e-5, 1e-12)]
+CASES = [
+    (z, n, d)
+    for z in (0.5, 2.0, 20.0, 300.0)
+    for n in (1, 50, 100_000)
+    for d in (0.3, 1e-2, 1e-5, 1e-12)
+]
 
 
 @pytest.mark.parametrize(("noise", "releases", "delta"), CASES)
@@ -25,7 +30,10 @@ def test_agrees_with_dp_accounting_on_its_orders_and_beats_it_on_all(noise, rele
     theirs = accountant.get_epsilon(delta)
     ours = epsilon_from_rdp(lambda alpha: slope * alpha, delta, orders=DEFAULT_RDP_ORDERS)
     assert ours == pytest.approx(theirs, rel=1e-6, abs=1e-6)
-    for best in (epsilon_from_linear(slope, delta), epsilon_from_rdp(lambda alpha: slope * alpha, delta)):
+    for best in (
+        epsilon_from_linear(slope, delta),
+        epsilon_from_rdp(lambda alpha: slope * alpha, delta),
+    ):
         assert best <= theirs * (1 + 1e-9)
         assert best >= gaussian_epsilon_upper(slope, delta)
 
@@ -34,7 +42,10 @@ def test_agrees_with_dp_accounting_on_its_orders_and_beats_it_on_all(noise, rele
 @given(st.floats(-14, 4), st.floats(-36, -1e-3))
 def test_closed_form_and_search_agree(log10_slope, log_delta):
     slope, delta = 10**log10_slope, math.exp(log_delta)
-    exact, found = epsilon_from_linear(slope, delta), epsilon_from_rdp(lambda alpha: slope * alpha, delta)
+    exact, found = (
+        epsilon_from_linear(slope, delta),
+        epsilon_from_rdp(lambda alpha: slope * alpha, delta),
+    )
     assert found == pytest.approx(exact, rel=1e-7, abs=1e-12)
     assert exact >= gaussian_epsilon_upper(slope, delta) * (1 - 1e-12)
 
@@ -46,14 +57,18 @@ def test_inverts_over_the_whole_range_of_budgets(epsilon, delta):
     low, high = 1e-14, 1e4
     for _ in range(200):
         middle = math.sqrt(low * high)
-        low, high = (middle, high) if epsilon_from_linear(middle, delta) < epsilon else (low, middle)
+        low, high = (
+            (middle, high) if epsilon_from_linear(middle, delta) < epsilon else (low, middle)
+        )
     assert epsilon_from_linear(low, delta) <= epsilon * (1 + 1e-9)
     assert epsilon_from_linear(high, delta) == pytest.approx(epsilon, rel=1e-4)
 
 
 def test_an_infinite_bound_at_high_orders_is_walked_around():
     found = epsilon_from_rdp(lambda alpha: 0.5 * alpha if alpha < 3 else math.inf, 1e-5)
-    assert found == pytest.approx(epsilon_from_rdp(lambda a: 0.5 * a, 1e-5, orders=[3 - 1e-9]), rel=1e-3)
+    assert found == pytest.approx(
+        epsilon_from_rdp(lambda a: 0.5 * a, 1e-5, orders=[3 - 1e-9]), rel=1e-3
+    )
 
 
 def test_delta_zero_proves_nothing_and_no_divergence_proves_all():
@@ -82,7 +97,9 @@ def test_refusals():
 
 def test_delta_falls_as_epsilon_grows():
     for mu in (1e-3, 0.3, 4.0, 200.0):
-        values = [gaussian_log_delta(mu * t + mu * mu / 2, mu) for t in (-3.0, -1.0, 0.0, 1.0, 8.0, 30.0)]
+        values = [
+            gaussian_log_delta(mu * t + mu * mu / 2, mu) for t in (-3.0, -1.0, 0.0, 1.0, 8.0, 30.0)
+        ]
         assert values == sorted(values, reverse=True)
 
 

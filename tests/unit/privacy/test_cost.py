@@ -92,7 +92,9 @@ def test_slack_is_added_on_both_accounts():
     inner, slack = (Cost.pure(0.3) + Cost.linear(0.05)), 1e-4
     curve = inner.with_slack(slack)
     for alpha in (1.2, 3.0, 40.0):
-        assert curve.rdp(alpha) == pytest.approx(inner.rdp(alpha) + (2 * alpha - 1) / (alpha - 1) * slack)
+        assert curve.rdp(alpha) == pytest.approx(
+            inner.rdp(alpha) + (2 * alpha - 1) / (alpha - 1) * slack
+        )
     assert Cost.pure(0.3).with_slack(slack).epsilon(0.0) == pytest.approx(0.3 + 2 * slack)
     by_rdp = Cost.renyi(curve.rdp, "the same, by its divergences").epsilon(1e-5)
     assert curve.epsilon(1e-5) == pytest.approx(by_rdp, rel=1e-6)

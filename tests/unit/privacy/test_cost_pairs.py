@@ -70,14 +70,19 @@ def test_with_gaussians_and_pure_releases_the_pairs_compose():
     found = mixed.accounts(1e-5)
     assert found["privacy-loss distribution"] < found["Rényi"] < math.inf
     assert mixed.epsilon(1e-5) > (CURVE * 20).epsilon(1e-5)
-    # A vanishing partner changes nothing, a large one dominates: both ends of the composition are known.
-    assert ((CURVE * 20) + Cost.gaussian(1e-14)).epsilon(1e-5) == pytest.approx((CURVE * 20).epsilon(1e-5), rel=1e-4)
+    # A vanishing partner changes nothing, a large one dominates: both ends of the composition are
+    # known.
+    assert ((CURVE * 20) + Cost.gaussian(1e-14)).epsilon(1e-5) == pytest.approx(
+        (CURVE * 20).epsilon(1e-5), rel=1e-4
+    )
     large = (Cost.gaussian(50.0) + Cost.pure(1e-9)).epsilon(1e-5)
     assert large == pytest.approx(gaussian_epsilon_upper(50.0, 1e-5), rel=1e-6)
     assert large >= gaussian_epsilon_upper(50.0, 1e-5) * (1 - 1e-9)
 
 
-@pytest.mark.parametrize("other", [Cost.linear(0.02), Cost.renyi(lambda alpha: 0.01 * alpha, "made up")])
+@pytest.mark.parametrize(
+    "other", [Cost.linear(0.02), Cost.renyi(lambda alpha: 0.01 * alpha, "made up")]
+)
 def test_with_a_curve_that_knows_only_renyi_the_account_is_renyi(other):
     mixed = ((CURVE * 20) + other) + Cost.gaussian(0.05)
     assert mixed.losses() is None
@@ -108,7 +113,8 @@ def test_slack_around_a_lost_mass_enlarges_it():
 def test_lost_mass_is_needed():
     """A release that shows its input with probability d: certified but for that, and at d exactly no epsilon is left.
 
-    Its delta is d + (1 - d) delta of the certified one, enumerated; the account is above it and below d + delta.
+    Its delta is d + (1 - d) delta of the certified one, enumerated; the account is above it and
+    below d + delta.
     """
     lost = 1e-3
     shown = np.append((1 - lost) * FIRST, [lost, 0.0]), np.append((1 - lost) * SECOND, [0.0, lost])
@@ -116,7 +122,9 @@ def test_lost_mass_is_needed():
     curve = CURVE.with_lost(lost)
     for delta in (2e-3, 2e-2):
         assert exact.delta_upper(curve.epsilon(delta)) <= delta
-        assert exact.delta_upper(CURVE.epsilon(delta)) > delta  # without the lost mass it would be wrong
+        assert (
+            exact.delta_upper(CURVE.epsilon(delta)) > delta
+        )  # without the lost mass it would be wrong
     assert curve.epsilon(lost) == math.inf
 
 

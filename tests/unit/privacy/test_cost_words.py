@@ -21,7 +21,11 @@ def test_words_change_no_number():
     assert Cost.linear(0.1).of(ZERO, Unit.CLIENT, Trust.LOCAL).losses() is None
     guarantee = (ONCE * 5).guarantee(1e-5)
     assert guarantee.epsilon_upper == (Cost.gaussian(0.02) * 5).epsilon(1e-5)
-    assert (guarantee.unit, guarantee.adjacency, guarantee.trust) == (Unit.CLIENT, REPLACE, Trust.LOCAL)
+    assert (guarantee.unit, guarantee.adjacency, guarantee.trust) == (
+        Unit.CLIENT,
+        REPLACE,
+        Trust.LOCAL,
+    )
 
 
 def test_equal_words_compose():
@@ -50,24 +54,36 @@ def test_bare_costs_do_not_slip_in():
         with pytest.raises(InvalidParameter, match="do not add up"):
             left + right
     assert Cost() + ONCE == ONCE + Cost() == ONCE  # nothing has no words
-    for question in (lambda: Cost.gaussian(0.02).guarantee(1e-5), lambda: Cost.gaussian(0.02).under(trust=Trust.LOCAL)):
+    for request in (
+        lambda: Cost.gaussian(0.02).guarantee(1e-5),
+        lambda: Cost.gaussian(0.02).under(trust=Trust.LOCAL),
+    ):
         with pytest.raises(InvalidParameter, match="says its adjacency, unit and trust"):
-            question()
+            request()
     with pytest.raises(InvalidParameter, match="left as they are"):
         ONCE.of(ZERO, Unit.CLIENT, Trust.LOCAL)
 
 
 def test_what_follows_from_what():
     implied = {
-        (Trust.LOCAL, Trust.LOCAL), (Trust.LOCAL, Trust.SECURE_AGGREGATION), (Trust.LOCAL, Trust.CENTRAL),
-        (Trust.SECURE_AGGREGATION, Trust.SECURE_AGGREGATION), (Trust.SECURE_AGGREGATION, Trust.CENTRAL),
-        (Trust.CENTRAL, Trust.CENTRAL), (Trust.LOCAL, Trust.SHUFFLED), (Trust.SHUFFLED, Trust.SHUFFLED),
-    }  # fmt: skip
+        (Trust.LOCAL, Trust.LOCAL),
+        (Trust.LOCAL, Trust.SECURE_AGGREGATION),
+        (Trust.LOCAL, Trust.CENTRAL),
+        (Trust.SECURE_AGGREGATION, Trust.SECURE_AGGREGATION),
+        (Trust.SECURE_AGGREGATION, Trust.CENTRAL),
+        (Trust.CENTRAL, Trust.CENTRAL),
+        (Trust.LOCAL, Trust.SHUFFLED),
+        (Trust.SHUFFLED, Trust.SHUFFLED),
+    }
     for near, far, held, asked in itertools.product(Adjacency, Adjacency, Trust, Trust):
         release = Cost.pure(0.5).of(near, Unit.CLIENT, held)
         if (near is far or near is REPLACE) and (held, asked) in implied:
             converted = release.under(adjacency=far, trust=asked)
-            assert (converted.adjacency, converted.trust, converted.bare()) == (far, asked, release.bare())
+            assert (converted.adjacency, converted.trust, converted.bare()) == (
+                far,
+                asked,
+                release.bare(),
+            )
         else:
             with pytest.raises(InvalidParameter):
                 release.under(adjacency=far, trust=asked)
@@ -85,8 +101,12 @@ def test_a_sample_level_names_its_samples():
 
 @pytest.mark.parametrize(
     "words",
-    [("zero-out", Unit.CLIENT, Trust.LOCAL), (ZERO, "client", Trust.LOCAL), (ZERO, Unit.CLIENT, "local")],
-)  # fmt: skip
+    [
+        ("zero-out", Unit.CLIENT, Trust.LOCAL),
+        (ZERO, "client", Trust.LOCAL),
+        (ZERO, Unit.CLIENT, "local"),
+    ],
+)
 def test_refuses_words_that_are_none(words):
     with pytest.raises(InvalidParameter):
         Cost.pure(0.5).of(*words)

@@ -16,7 +16,9 @@ from quietbit.privacy.divergence import (
 )
 
 
-@pytest.mark.parametrize(("low", "high"), [(0.0, 1.0), (-2.0, 3.0), (0.1, 0.4), (0.26, 0.3), (1.2, 1.9), (-3.0, -1.0)])
+@pytest.mark.parametrize(
+    ("low", "high"), [(0.0, 1.0), (-2.0, 3.0), (0.1, 0.4), (0.26, 0.3), (1.2, 1.9), (-3.0, -1.0)]
+)
 def test_lines_are_the_interpolation(low, high):
     design = rough(5, 2, 6.0, 0)
     segments = Segments.over(design, low, high)
@@ -51,7 +53,12 @@ def test_an_odd_grid_has_its_centre_at_one_half():
         assert len(segments.left) == (levels - 1) // 2
 
 
-CONSTANTS = (lipschitz_upper, paper_constant_upper, zero_out_constant_upper, smallest_probability_lower)
+CONSTANTS = (
+    lipschitz_upper,
+    paper_constant_upper,
+    zero_out_constant_upper,
+    smallest_probability_lower,
+)
 
 
 @pytest.mark.parametrize("constant", CONSTANTS)
@@ -76,4 +83,9 @@ def test_a_constant_table_reveals_nothing():
 @pytest.mark.parametrize("levels", [99, 2048])
 def test_many_levels(levels):
     design = rough(levels, 2, 4.0, 1)
-    assert 0 < zero_out_constant_upper(design) <= lipschitz_upper(design) <= paper_constant_upper(design)
+    assert (
+        0
+        < zero_out_constant_upper(design)
+        <= lipschitz_upper(design)
+        <= paper_constant_upper(design)
+    )

@@ -33,8 +33,12 @@ def enumerated_delta(pairs, epsilon):
     with mpmath.workdps(40):
         factor, whole = mpmath.exp(mpmath.mpf(epsilon)), mpmath.mpf(0)
         for outputs in itertools.product(*(range(len(first)) for first, _ in pairs)):
-            first = mpmath.fprod(mpmath.mpf(float(pair[0][j])) for pair, j in zip(pairs, outputs, strict=True))
-            second = mpmath.fprod(mpmath.mpf(float(pair[1][j])) for pair, j in zip(pairs, outputs, strict=True))
+            first = mpmath.fprod(
+                mpmath.mpf(float(pair[0][j])) for pair, j in zip(pairs, outputs, strict=True)
+            )
+            second = mpmath.fprod(
+                mpmath.mpf(float(pair[1][j])) for pair, j in zip(pairs, outputs, strict=True)
+            )
             whole += max(mpmath.mpf(0), first - factor * second)
         return whole
 
@@ -45,14 +49,20 @@ def test_randomised_response_is_private_and_tight(one, times, delta):
     epsilon = LossDistribution.pure(one).repeat(times).epsilon_upper(delta)
     assert binomial_delta(one, times, epsilon) <= delta
     assert binomial_delta(one, times, epsilon * (1 - 1e-7)) >= delta * (1 - 1e-3)
-    assert float(binomial_delta(one, times, epsilon)) <= LossDistribution.pure(one).repeat(times).delta_upper(epsilon)
+    assert float(binomial_delta(one, times, epsilon)) <= LossDistribution.pure(one).repeat(
+        times
+    ).delta_upper(epsilon)
 
 
 @pytest.mark.parametrize("seed", range(6))
 def test_three_valued_pairs_are_enumerated(seed):
     rng = np.random.default_rng(seed)
     pairs = [(rng.dirichlet(np.ones(3)), rng.dirichlet(np.ones(3))) for _ in range(2)]
-    whole = LossDistribution.from_atoms(*pairs[0]).repeat(4).compose(LossDistribution.from_atoms(*pairs[1]).repeat(2))
+    whole = (
+        LossDistribution.from_atoms(*pairs[0])
+        .repeat(4)
+        .compose(LossDistribution.from_atoms(*pairs[1]).repeat(2))
+    )
     releases = [pairs[0]] * 4 + [pairs[1]] * 2
     for epsilon in (0.0, 0.5, 2.0):
         exact = float(enumerated_delta(releases, epsilon))
@@ -60,14 +70,18 @@ def test_three_valued_pairs_are_enumerated(seed):
     for delta in (1e-1, 1e-3, 1e-6):
         epsilon = whole.epsilon_upper(delta)
         assert enumerated_delta(releases, epsilon) <= delta
-        assert epsilon == 0 or enumerated_delta(releases, epsilon * (1 - 1e-4) - 1e-9) >= delta * (1 - 1e-3)
+        assert epsilon == 0 or enumerated_delta(releases, epsilon * (1 - 1e-4) - 1e-9) >= delta * (
+            1 - 1e-3
+        )
 
 
 def test_a_mass_without_a_counterpart_is_an_infinite_loss():
     once = LossDistribution.from_atoms([0.5, 0.49, 0.01], [0.5, 0.5, 0.0])
     assert once.epsilon_upper(0.0) == once.repeat(3).epsilon_upper(0.02) == math.inf
     assert once.rdp_upper(2.0) == math.inf
-    exact = float(enumerated_delta([(np.array([0.5, 0.49, 0.01]), np.array([0.5, 0.5, 0.0]))] * 3, 0.0))
+    exact = float(
+        enumerated_delta([(np.array([0.5, 0.49, 0.01]), np.array([0.5, 0.5, 0.0]))] * 3, 0.0)
+    )
     assert exact <= once.repeat(3).delta_upper(0.0) <= exact + 3e-4  # 3 p for 1 - (1 - p)^3
     assert once.repeat(200).delta_upper(1.0) == 1.0
 
@@ -76,20 +90,30 @@ def test_a_mass_without_a_counterpart_is_an_infinite_loss():
 @pytest.mark.parametrize("delta", [1e-3, 1e-5, 1e-10])
 def test_the_gaussian_pair_meets_its_closed_form(mu, delta):
     exact = gaussian_epsilon_upper(mu * mu / 2, delta)
-    assert exact * (1 - 1e-10) <= LossDistribution.gaussian(mu).epsilon_upper(delta) <= exact * (1 + 1e-6)
+    assert (
+        exact * (1 - 1e-10)
+        <= LossDistribution.gaussian(mu).epsilon_upper(delta)
+        <= exact * (1 + 1e-6)
+    )
 
 
 def gaussian_profile(mu, count):
     nodes = np.linspace(mu * mu / 2 - 14 * mu, mu * mu / 2 + 14 * mu, count)
     with mpmath.workdps(25):
         deltas = [
-            float(mpmath.ncdf(mu / 2 - node / mu) - mpmath.exp(node) * mpmath.ncdf(-mu / 2 - node / mu)) * (1 + 1e-15)
+            float(
+                mpmath.ncdf(mu / 2 - node / mu)
+                - mpmath.exp(node) * mpmath.ncdf(-mu / 2 - node / mu)
+            )
+            * (1 + 1e-15)
             for node in map(mpmath.mpf, nodes)
         ]
     return nodes, np.clip(deltas, 0, 1)
 
 
-@pytest.mark.parametrize(("mu", "times", "tightness"), [(0.3, 10, 3e-5), (0.002, 10**5, 5e-5), (0.001, 10**6, 1e-4)])
+@pytest.mark.parametrize(
+    ("mu", "times", "tightness"), [(0.3, 10, 3e-5), (0.002, 10**5, 5e-5), (0.001, 10**6, 1e-4)]
+)
 def test_many_releases_of_a_profile(mu, times, tightness):
     """A spacing of mu/71 alone adds 3e-5 to the variance; the bound is above the truth and not far."""
     one = LossDistribution.from_profile(*gaussian_profile(mu, 2001))
@@ -124,7 +148,9 @@ def laplace_profile(one, count):
 @pytest.mark.parametrize(("one", "times"), [(1.0, 5), (0.1, 200)])
 def test_laplace_against_dp_accounting(one, times):
     ours = LossDistribution.from_profile(*laplace_profile(one, 3001)).repeat(times)
-    theirs = oracle.from_laplace_mechanism(1 / one, value_discretization_interval=one / 3000).self_compose(times)
+    theirs = oracle.from_laplace_mechanism(
+        1 / one, value_discretization_interval=one / 3000
+    ).self_compose(times)
     lower = oracle.from_laplace_mechanism(
         1 / one, value_discretization_interval=one / 3000, pessimistic_estimate=False
     ).self_compose(times)
@@ -135,8 +161,15 @@ def test_laplace_against_dp_accounting(one, times):
 
 def test_discrete_pairs_and_gaussians_against_dp_accounting():
     first, second = [0.5, 0.3, 0.2], [0.3, 0.3, 0.4]
-    ours = LossDistribution.from_atoms(first, second).repeat(30).compose(LossDistribution.gaussian(0.5))
-    masses = {value: (math.log(p), math.log(q)) for value, (p, q) in enumerate(zip(first, second, strict=True))}
+    ours = (
+        LossDistribution.from_atoms(first, second)
+        .repeat(30)
+        .compose(LossDistribution.gaussian(0.5))
+    )
+    masses = {
+        value: (math.log(p), math.log(q))
+        for value, (p, q) in enumerate(zip(first, second, strict=True))
+    }
     theirs = oracle.from_two_probability_mass_functions(
         {value: pair[1] for value, pair in masses.items()},
         {value: pair[0] for value, pair in masses.items()},
@@ -165,10 +198,17 @@ def test_renyi_and_pure_of_finite_pairs():
     once = LossDistribution.from_atoms(first, second)
     for alpha in (1.001, 2.0, 50.0):
         with mpmath.workdps(40):
-            terms = (mpmath.mpf(p) ** alpha * mpmath.mpf(q) ** (1 - alpha) for p, q in zip(first, second, strict=True))
+            terms = (
+                mpmath.mpf(p) ** alpha * mpmath.mpf(q) ** (1 - alpha)
+                for p, q in zip(first, second, strict=True)
+            )
             exact = 5 * mpmath.log(mpmath.fsum(terms)) / (alpha - 1)
         assert exact <= once.repeat(5).rdp_upper(alpha) <= exact * (1 + 1e-9) + 1e-9
-    assert math.log(5 / 3) * 7 <= once.repeat(7).pure_epsilon_upper() <= math.log(5 / 3) * 7 * (1 + 1e-14)
+    assert (
+        math.log(5 / 3) * 7
+        <= once.repeat(7).pure_epsilon_upper()
+        <= math.log(5 / 3) * 7 * (1 + 1e-14)
+    )
 
 
 def test_the_rounding_of_transforms_is_inside_its_bound():
@@ -181,10 +221,15 @@ def test_the_rounding_of_transforms_is_inside_its_bound():
         if np.finfo(np.longdouble).eps > 1e-18:
             pytest.skip("this platform's long double is a double")
         angles = (
-            2 * np.longdouble("3.14159265358979323846264338327950288") * np.arange(size, dtype=np.longdouble) / size
+            2
+            * np.longdouble("3.14159265358979323846264338327950288")
+            * np.arange(size, dtype=np.longdouble)
+            / size
         )
         table = np.exp(-1j * angles)
-        exact = np.array([np.sum(values * table[(row * np.arange(size)) % size]) for row in range(size // 2 + 1)])
+        exact = np.array(
+            [np.sum(values * table[(row * np.arange(size)) % size]) for row in range(size // 2 + 1)]
+        )
         error = np.linalg.norm((fft.rfft(values) - exact).astype(np.complex128))
         allowed = 10 * bits * 2.0**-53 * np.linalg.norm(exact.astype(np.complex128))
         assert 0 < error <= allowed
@@ -250,7 +295,9 @@ def test_random_pairs_are_never_below_the_truth(seed):
     whole = LossDistribution.from_atoms(first, second).repeat(times)
     releases = [(first, second)] * times
     for epsilon in (0.0, 10.0 ** rng.uniform(-6, 1.3)):
-        exact = min(1, enumerated_delta(releases, epsilon))  # doubles may sum to a little more than 1
+        exact = min(
+            1, enumerated_delta(releases, epsilon)
+        )  # doubles may sum to a little more than 1
         assert exact <= whole.delta_upper(epsilon)
     for delta in (10.0 ** rng.uniform(-12, -4), 0.1):
         epsilon = whole.epsilon_upper(delta)
@@ -261,14 +308,20 @@ def test_a_sum_of_tiny_losses_beside_a_rare_large_one_stays_sharp():
     """What the grid spreads must not wrap round its window: delta(0) was 175 times too large."""
     first, second = np.array([3.2e-5, 1 - 3.2e-5]), np.array([3.1e-5, 1 - 3.1e-5])
     exact = float(enumerated_delta([(first, second)] * 8, 0.0))
-    assert exact <= LossDistribution.from_atoms(first, second).repeat(8).delta_upper(0.0) <= exact * (1 + 1e-4)
+    assert (
+        exact
+        <= LossDistribution.from_atoms(first, second).repeat(8).delta_upper(0.0)
+        <= exact * (1 + 1e-4)
+    )
 
 
 def test_one_loss_only():
     """P sits on one output of Q: the window is a point, and epsilons below it are asked about too."""
     once = LossDistribution.from_atoms([1.0, 0.0], [0.25, 0.75])
     assert 1 - 0.25**3 <= once.repeat(3).delta_upper(0.0) <= (1 - 0.25**3) * (1 + 1e-8)
-    assert once.repeat(3).epsilon_upper(0.5) == pytest.approx(3 * math.log(4) + math.log(0.5), rel=1e-7)
+    assert once.repeat(3).epsilon_upper(0.5) == pytest.approx(
+        3 * math.log(4) + math.log(0.5), rel=1e-7
+    )
 
 
 @pytest.mark.parametrize("mu", [0.05, 0.7, 3.0])
@@ -283,14 +336,24 @@ def test_a_gaussian_with_finite_pairs_is_a_mixture_of_closed_forms(mu):
             for ones in range(times + 1):
                 left = mpmath.mpf(epsilon) - (2 * ones - times) * mpmath.mpf(one)
                 mass = mpmath.binomial(times, ones) * high**ones * (1 - high) ** (times - ones)
-                tail = mpmath.ncdf(size / 2 - left / size) - mpmath.exp(left) * mpmath.ncdf(-size / 2 - left / size)
+                tail = mpmath.ncdf(size / 2 - left / size) - mpmath.exp(left) * mpmath.ncdf(
+                    -size / 2 - left / size
+                )
                 exact += mass * tail
-            assert exact <= whole.delta_upper(epsilon) <= exact * (1 + mpmath.mpf("1e-4")) + mpmath.mpf("1e-30")
+            assert (
+                exact
+                <= whole.delta_upper(epsilon)
+                <= exact * (1 + mpmath.mpf("1e-4")) + mpmath.mpf("1e-30")
+            )
 
 
 def test_the_larger_of_two_covers_a_server_that_chooses_between_them_as_it_goes() -> None:
     """The best of all choices over four releases, by dynamic programming: no delta is above that of four copies."""
-    kinds = [([0.55, 0.45], [0.5, 0.5]), ([0.3, 0.4, 0.3], [0.2, 0.3, 0.5]), ([0.9, 0.1], [0.8, 0.2])]
+    kinds = [
+        ([0.55, 0.45], [0.5, 0.5]),
+        ([0.3, 0.4, 0.3], [0.2, 0.3, 0.5]),
+        ([0.9, 0.1], [0.8, 0.2]),
+    ]
     singles = [LossDistribution.from_atoms(*pair) for pair in kinds]
     whole = singles[0].larger(singles[1]).larger(singles[2])
 
@@ -299,7 +362,8 @@ def test_the_larger_of_two_covers_a_server_that_chooses_between_them_as_it_goes(
         if not left:
             return max(0.0, one - factor * other)
         return max(
-            sum(best(left - 1, one * p, other * q, factor) for p, q in zip(*pair, strict=True)) for pair in kinds
+            sum(best(left - 1, one * p, other * q, factor) for p, q in zip(*pair, strict=True))
+            for pair in kinds
         )
 
     for epsilon in (0.0, 0.1, 0.4, 0.8, 1.2):

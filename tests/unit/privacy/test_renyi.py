@@ -59,9 +59,13 @@ def test_nearly_equal_slopes_do_not_stretch_the_search():
 def test_equal_symbols_change_nothing():
     base = rough(2, 1, 3.0, 0)
     table = np.repeat(base.probabilities, 2, axis=1) / 2
-    double = Design(DesignSpec(2, 2, 5.0), np.stack([exact_row(row) for row in table]), np.arange(4.0))
+    double = Design(
+        DesignSpec(2, 2, 5.0), np.stack([exact_row(row) for row in table]), np.arange(4.0)
+    )
     assert fisher_supremum_upper(double) == pytest.approx(fisher_supremum_upper(base), rel=1e-9)
-    assert fisher_information(double, 0.3) == pytest.approx(fisher_information(base, 0.3), rel=1e-12)
+    assert fisher_information(double, 0.3) == pytest.approx(
+        fisher_information(base, 0.3), rel=1e-12
+    )
 
 
 def test_wide_alphabets():
@@ -109,8 +113,12 @@ def test_zero_out_is_never_above_replace_one(levels):
 
 def test_too_many_levels_fall_back_on_simple_bounds():
     design = rough(300, 2, 5.0, 2)
-    assert kappa_upper(design, 4.0, Adjacency.REPLACE_ONE) <= 4.0 * lipschitz_upper(design) ** 2 / 2 * (1 + 1e-12)
-    assert kappa_upper(design, 4.0, Adjacency.ZERO_OUT) < kappa_upper(design, 4.0, Adjacency.REPLACE_ONE)
+    assert kappa_upper(design, 4.0, Adjacency.REPLACE_ONE) <= 4.0 * lipschitz_upper(
+        design
+    ) ** 2 / 2 * (1 + 1e-12)
+    assert kappa_upper(design, 4.0, Adjacency.ZERO_OUT) < kappa_upper(
+        design, 4.0, Adjacency.REPLACE_ONE
+    )
 
 
 def test_a_smaller_range_costs_no_more():
@@ -186,7 +194,13 @@ def test_same_segment_cells(alpha):
     near = np.where(rng.random(count) < 0.3, 0.0, size * rng.random(count))
     sign = rng.choice([-1.0, 1.0], count)
     cells = SameCells(
-        index, sign, np.ones(count), c, size / 4 * rng.random(count), near, near + size * rng.random(count)
+        index,
+        sign,
+        np.ones(count),
+        c,
+        size / 4 * rng.random(count),
+        near,
+        near + size * rng.random(count),
     )
     value, upper, _ = cells.bounds(task)
     assert (value <= upper).all()

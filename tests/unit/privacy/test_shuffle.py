@@ -10,15 +10,28 @@ from scipy.stats import binom
 from quietbit.errors import InvalidParameter
 from quietbit.privacy.account import Account
 from quietbit.privacy.cost import Cost
-from quietbit.privacy.shuffle import MOST_CROWD, MOST_EPSILON, Blanket, Shuffle, clones, shuffled_cost, through_zero
+from quietbit.privacy.shuffle import (
+    MOST_CROWD,
+    MOST_EPSILON,
+    Blanket,
+    Shuffle,
+    clones,
+    shuffled_cost,
+    through_zero,
+)
 from quietbit.target import Adjacency, Target, Trust, Unit
 
 REPLACE, ZERO = Adjacency.REPLACE_ONE, Adjacency.ZERO_OUT
-# Feldman, McMillan, Talwar (2021), evaluated numerically elsewhere: delta 1e-6, rounded to two or three digits.
+# Feldman, McMillan, Talwar (2021), evaluated numerically elsewhere: delta 1e-6, rounded to two or
+# three digits.
 PUBLISHED = {
-    (6_000, 1.0): 0.070, (6_000, 2.0): 0.205, (6_000, 4.0): 0.82,
-    (60_000, 1.0): 0.020, (60_000, 2.0): 0.059, (60_000, 4.0): 0.22,
-}  # fmt: skip
+    (6_000, 1.0): 0.070,
+    (6_000, 2.0): 0.205,
+    (6_000, 4.0): 0.82,
+    (60_000, 1.0): 0.020,
+    (60_000, 2.0): 0.059,
+    (60_000, 4.0): 0.22,
+}
 
 
 def generic(local: float, crowd: int) -> Cost:
@@ -40,10 +53,15 @@ def test_a_million_clients():
 def test_never_above_the_generic_bound_nor_the_local_epsilon():
     for near, far in ((1.0, 2.0), (2.5, 4.0), (2.0, 2.0)):
         for crowd in (1, 30, 3000):
-            best = shuffled_cost(REPLACE, crowd, replace_one=Cost.pure(far), zero_out=Cost.pure(near))
+            best = shuffled_cost(
+                REPLACE, crowd, replace_one=Cost.pure(far), zero_out=Cost.pure(near)
+            )
             for delta in (1e-3, 1e-8):
                 assert best.epsilon(delta) <= min(far, generic(far, crowd).epsilon(delta))
-    assert shuffled_cost(ZERO, 10, replace_one=Cost.pure(2.0), zero_out=Cost.pure(1.0)).epsilon(0.0) == 1.0
+    assert (
+        shuffled_cost(ZERO, 10, replace_one=Cost.pure(2.0), zero_out=Cost.pure(1.0)).epsilon(0.0)
+        == 1.0
+    )
 
 
 def test_the_path_through_zero_is_shorter_where_zero_lies_in_the_middle():
@@ -77,7 +95,10 @@ def test_shuffles_compose():
 
 def test_equal_shuffles_are_counted_together():
     """Priced one by one, releases of one mechanism in equal crowds are copies of one cost, not a mixture."""
-    priced = [shuffled_cost(REPLACE, 500, replace_one=Cost.pure(0.7), zero_out=Cost.pure(0.4)) for _ in range(2)]
+    priced = [
+        shuffled_cost(REPLACE, 500, replace_one=Cost.pure(0.7), zero_out=Cost.pure(0.4))
+        for _ in range(2)
+    ]
     first, again = (cost.of(REPLACE, Unit.CLIENT, Trust.SHUFFLED) for cost in priced)
     empty = Account(Target(1.2, 5e-6, REPLACE, trust=Trust.SHUFFLED), "adaptive")
     apart, together = empty.spend(first, 34).spend(again, 5), empty.spend(first, 39)
@@ -100,7 +121,9 @@ def test_approximate_releases_are_refused_with_the_reason():
 
 
 def test_nothing_and_everything():
-    assert shuffled_cost(REPLACE, 10, replace_one=Cost.pure(0.0), zero_out=Cost.pure(0.0)) == Cost.pure(0.0)
+    assert shuffled_cost(
+        REPLACE, 10, replace_one=Cost.pure(0.0), zero_out=Cost.pure(0.0)
+    ) == Cost.pure(0.0)
     much = Cost.pure(MOST_EPSILON + 1)
     assert shuffled_cost(ZERO, 10, replace_one=much, zero_out=much) == much
 
@@ -127,16 +150,22 @@ THREE = Blanket(0.3, (0.2, 0.2, 0.6), (3.0, 0.5, 0.5), (0.5, 3.0, 0.5))
 def test_more_others_and_more_epsilon_never_raise_delta(blanket):
     last, least = 1.0, 1e-20  # what the windows leave out is below this
     for crowd in (1, 2, 10, 100, 1000, 30_000, 10**6, 10**8):
-        found = [max(least, blanket.delta_upper(crowd, epsilon)) for epsilon in (0.0, 0.01, 0.1, 0.5, 1.0, 1.7)]
+        found = [
+            max(least, blanket.delta_upper(crowd, epsilon))
+            for epsilon in (0.0, 0.01, 0.1, 0.5, 1.0, 1.7)
+        ]
         assert found == sorted(found, reverse=True)
-        assert found[2] <= last * (1 + 1e-3)  # rows stand for ranges, whose widths change with the crowd
+        assert found[2] <= last * (
+            1 + 1e-3
+        )  # rows stand for ranges, whose widths change with the crowd
         last = found[2]
     assert last == least
 
 
 def test_a_larger_blanket_hides_more():
     deltas = [
-        Blanket(share, FAIR.masses, FAIR.first, FAIR.second).delta_upper(500, 0.3) for share in (0.01, 0.1, 0.5, 1.0)
+        Blanket(share, FAIR.masses, FAIR.first, FAIR.second).delta_upper(500, 0.3)
+        for share in (0.01, 0.1, 0.5, 1.0)
     ]
     assert deltas == sorted(deltas, reverse=True)
 
@@ -156,7 +185,9 @@ def test_ranges_cost_little(epsilon):
     count = np.arange(245_000, 255_001)
     theta = -count * down / (up - down)
     first = np.floor(theta) + 1
-    part = count * 0.5 * binom.sf(first - 2, count - 1, 0.5) - theta * binom.sf(first - 1, count, 0.5)
+    part = count * 0.5 * binom.sf(first - 2, count - 1, 0.5) - theta * binom.sf(
+        first - 1, count, 0.5
+    )
     exact = float(binom.pmf(count, crowd, share) @ part) * (up - down) / (crowd * share)
     assert exact * (1 - 1e-6) <= FAIR.delta_upper(crowd, epsilon) <= exact * 1.01
 
@@ -173,18 +204,36 @@ def test_slack_and_error_are_paid():
 @pytest.mark.parametrize(
     "change",
     [
-        {"share": 0.0}, {"share": 1.1}, {"share": math.nan}, {"masses": (0.5, 0.4, 0.0)}, {"masses": (0.0, 1.0, 0.0)},
-        {"masses": (0.5, 0.6, -0.1)}, {"first": (1.6, 0.4, math.nan)}, {"second": (0.4, math.inf, 1.0)},
-        {"first": (1.6, 1.7, 1.0)}, {"slack": -1.0}, {"slack": math.nan}, {"error": math.nan}, {"masses": (0.5, 0.5)},
+        {"share": 0.0},
+        {"share": 1.1},
+        {"share": math.nan},
+        {"masses": (0.5, 0.4, 0.0)},
+        {"masses": (0.0, 1.0, 0.0)},
+        {"masses": (0.5, 0.6, -0.1)},
+        {"first": (1.6, 0.4, math.nan)},
+        {"second": (0.4, math.inf, 1.0)},
+        {"first": (1.6, 1.7, 1.0)},
+        {"slack": -1.0},
+        {"slack": math.nan},
+        {"error": math.nan},
+        {"masses": (0.5, 0.5)},
     ],
-)  # fmt: skip
+)
 def test_what_is_no_blanket_is_refused(change):
-    values = {"share": 0.25, "masses": FAIR.masses, "first": FAIR.first, "second": FAIR.second, **change}
+    values = {
+        "share": 0.25,
+        "masses": FAIR.masses,
+        "first": FAIR.first,
+        "second": FAIR.second,
+        **change,
+    }
     with pytest.raises(InvalidParameter):
         Blanket(**values)
 
 
-@pytest.mark.parametrize(("crowd", "epsilon"), [(0, 0.1), (1.5, 0.1), (MOST_CROWD + 1, 0.1), (5, -0.1), (5, math.nan)])
-def test_what_is_no_question_is_refused(crowd, epsilon):
+@pytest.mark.parametrize(
+    ("crowd", "epsilon"), [(0, 0.1), (1.5, 0.1), (MOST_CROWD + 1, 0.1), (5, -0.1), (5, math.nan)]
+)
+def test_what_is_no_request_is_refused(crowd, epsilon):
     with pytest.raises(InvalidParameter):
         FAIR.delta_upper(crowd, epsilon)

@@ -13,9 +13,15 @@ ZERO, ONE = Adjacency.ZERO_OUT, Adjacency.REPLACE_ONE
 
 def account_of(mechanism, sizes, unit=Unit.CLIENT, trust=Trust.LOCAL, honest=None):
     plan = flat_plan(
-        "imvu", clip=1.0, adjacency=ZERO, design_epsilon=1.0, samples=unit is Unit.SAMPLE, trust=trust, cohort=8,
+        "imvu",
+        clip=1.0,
+        adjacency=ZERO,
+        design_epsilon=1.0,
+        samples=unit is Unit.SAMPLE,
+        trust=trust,
+        cohort=8,
         honest=honest,
-    )  # fmt: skip
+    )
     return plan.account(mechanism, np.asarray(sizes, dtype=np.int64))
 
 
@@ -49,7 +55,8 @@ def test_one_sample_of_one_is_the_client_and_more_samples_cost_less(kind):
     mechanism = mechanisms(39)[kind]
     costs = [mechanism.privacy(ZERO, n).epsilon(1e-5) for n in (1, 2, 5, 20)]
     assert costs == sorted(costs, reverse=True)
-    # One sample is the client: never cheaper than the client's own account between the same two worlds.
+    # One sample is the client: never cheaper than the client's own account between the same two
+    # worlds.
     assert costs[0] >= mechanism.privacy(ZERO).epsilon(1e-5) * (1 - 1e-12)
     # Replacing is zeroing at twice the distance.
     twice = mechanism.privacy(ONE, 10).epsilon(1e-5)
@@ -90,7 +97,9 @@ def test_under_secure_aggregation_a_release_is_a_sum():
     assert fewer.worst(1e-5).epsilon_upper > account.cost(0).guarantee(1e-5).epsilon_upper
 
 
-@pytest.mark.parametrize(("kind", "mention"), [("gaussian", "mechanism"), ("imvu-3", "evenly spaced")])
+@pytest.mark.parametrize(
+    ("kind", "mention"), [("gaussian", "mechanism"), ("imvu-3", "evenly spaced")]
+)
 def test_sums_without_an_account_are_refused(kind, mention):
     with pytest.raises(quietbit.InvalidParameter, match=mention):
         account_of(mechanisms(39)[kind], np.ones(8), trust=Trust.SECURE_AGGREGATION, honest=5)

@@ -9,7 +9,9 @@ from quietbit.run.crowd import Crowds, level
 
 REPLACE = Adjacency.REPLACE_ONE
 SERVER = Guarantee(3.0, 1e-5, Unit.CLIENT, REPLACE, Trust.LOCAL)
-MECHANISM = calibrate("vmvu", ball=Ball(Norm.L2, 1.0, 100), epsilon=1.0, delta=0.0, adjacency=REPLACE).mechanism
+MECHANISM = calibrate(
+    "vmvu", ball=Ball(Norm.L2, 1.0, 100), epsilon=1.0, delta=0.0, adjacency=REPLACE
+).mechanism
 
 
 def test_nobody_is_asked_twice_in_an_epoch():
@@ -51,7 +53,9 @@ def test_an_epoch_is_one_shuffle_of_what_arrived():
     assert level(200, 128) == (3, 118)
     assert level(200, 50) == (8, 50)
     assert found.result is not None
-    assert found.result.epsilon_upper == pytest.approx(expected([(118, 1), (50, 1)], 2, (3, 8)), rel=1e-9)
+    assert found.result.epsilon_upper == pytest.approx(
+        expected([(118, 1), (50, 1)], 2, (3, 8)), rel=1e-9
+    )
 
 
 def test_in_open_order_the_smallest_rounds_count():
@@ -61,12 +65,16 @@ def test_in_open_order_the_smallest_rounds_count():
     found = crowds.observers(SERVER, MECHANISM, releases=3)
     assert (found.crowd, found.shuffles, found.secret_order) == (32, 3, False)
     assert found.result is not None
-    assert found.result.epsilon_upper == pytest.approx(expected([(32, 2), (64, 1)], 3, (8, 4)), rel=1e-9)
+    assert found.result.epsilon_upper == pytest.approx(
+        expected([(32, 2), (64, 1)], 3, (8, 4)), rel=1e-9
+    )
 
 
 def test_a_client_that_leaves_during_an_epoch_has_the_crowd_it_has():
     """Claimed 0.14 for a crowd of 60,000; whoever knows that it left after the first round knows where to look."""
-    strong = calibrate("vmvu", ball=Ball(Norm.L2, 1.0, 1000), epsilon=4.0, delta=0.0, adjacency=REPLACE).mechanism
+    strong = calibrate(
+        "vmvu", ball=Ball(Norm.L2, 1.0, 1000), epsilon=4.0, delta=0.0, adjacency=REPLACE
+    ).mechanism
     server, found = Guarantee(4.0, 1e-6, Unit.CLIENT, REPLACE, Trust.LOCAL), {}
     for leaves in (False, True):
         crowds, nodes = Crowds(secret=True), set(range(60_000))
@@ -107,5 +115,7 @@ def test_no_second_guarantee_says_why():
     assert "local trust" in Crowds().observers(summed, MECHANISM, 1).reason
     crowds = Crowds()
     crowds.record(10, range(10))
-    gaussian = calibrate("gaussian", ball=Ball(Norm.L2, 1.0, 10), epsilon=1.0, delta=1e-5, adjacency=REPLACE).mechanism
+    gaussian = calibrate(
+        "gaussian", ball=Ball(Norm.L2, 1.0, 10), epsilon=1.0, delta=1e-5, adjacency=REPLACE
+    ).mechanism
     assert "delta = 0" in crowds.observers(SERVER, gaussian, 1).reason

@@ -28,7 +28,9 @@ ASKS = CONFIG | {"quietbit.evaluate": {"epsilon": 0.5}}
 
 @pytest.mark.parametrize("share", [0.0, 0.03, 0.5, 0.86, 1.0])
 @pytest.mark.parametrize(("epsilon", "count"), [(0.1, 50), (0.5, 1000), (2.0, 200), (8.0, 30)])
-def test_the_interval_covers_in_95_of_100_runs_and_can_fail_to(share: float, epsilon: float, count: int) -> None:
+def test_the_interval_covers_in_95_of_100_runs_and_can_fail_to(
+    share: float, epsilon: float, count: int
+) -> None:
     """Exactly: the sum of binomial probabilities of all counts whose interval holds the share."""
     asked = Evaluation(epsilon, adjacency="replace-one")
     ones = np.arange(count + 1)
@@ -38,11 +40,17 @@ def test_the_interval_covers_in_95_of_100_runs_and_can_fail_to(share: float, eps
     covered = np.array([one.low <= share <= one.high for one in found])
     assert math.fsum(chances[covered]) >= 0.95
     bare = np.array([one.low + 0.3 * (one.value - one.low) <= share <= one.value for one in found])
-    assert share in (0.0, 1.0) or math.fsum(chances[bare]) < 0.95  # an interval cut short is noticed
+    assert (
+        share in (0.0, 1.0) or math.fsum(chances[bare]) < 0.95
+    )  # an interval cut short is noticed
 
 
-@pytest.mark.parametrize(("epsilon", "margin", "about_those"), [(0.5, 0.010, 0.0020), (2.0, 0.0099, 0.0011)])
-def test_behind_masks_ten_thousand_answers_are_as_good_as_stated(epsilon, margin, about_those) -> None:
+@pytest.mark.parametrize(
+    ("epsilon", "margin", "about_those"), [(0.5, 0.010, 0.0020), (2.0, 0.0099, 0.0011)]
+)
+def test_behind_masks_ten_thousand_answers_are_as_good_as_stated(
+    epsilon, margin, about_those
+) -> None:
     """2,000 sums by their exact law: the error about the clients that were asked, and the interval's cover of all."""
     asked = Evaluation(epsilon, adjacency="replace-one", delta=1e-5, honest=10_000)
     assert asked.margin(10_000) == pytest.approx(margin, rel=0.03)
@@ -64,7 +72,9 @@ def test_clients_that_differ_and_a_draw_of_them_are_covered_too() -> None:
     truth, runs, hits = right.mean(), 1500, 0
     for _ in range(runs):
         bits = rng.random(300) < rng.choice(right, 300, replace=False)
-        ones = int((rng.random(300) < asked.mechanism.frequency(0.0) + asked.mechanism.truth * bits).sum())
+        ones = int(
+            (rng.random(300) < asked.mechanism.frequency(0.0) + asked.mechanism.truth * bits).sum()
+        )
         share = asked.mechanism.share(ones / 300)
         found = asked.estimates([1 - share, share], 300)[0]
         hits += found.low <= truth <= found.high
@@ -72,11 +82,16 @@ def test_clients_that_differ_and_a_draw_of_them_are_covered_too() -> None:
 
 
 def test_the_issue_expects_these_margins_with_ten_thousand_clients() -> None:
-    margins = {epsilon: Evaluation(epsilon, adjacency="replace-one").margin(10_000) for epsilon in (0.5, 2.0)}
+    margins = {
+        epsilon: Evaluation(epsilon, adjacency="replace-one").margin(10_000)
+        for epsilon in (0.5, 2.0)
+    }
     assert margins[0.5] == pytest.approx(0.040, abs=5e-4)
     assert margins[2.0] == pytest.approx(0.013, abs=5e-4)
     assert Evaluation(0.5, adjacency="zero-out").margin(10_000) == pytest.approx(0.0249, abs=5e-4)
-    sizes = [Evaluation(0.5, adjacency="replace-one").margin(count) for count in (100, 1000, 10_000)]
+    sizes = [
+        Evaluation(0.5, adjacency="replace-one").margin(count) for count in (100, 1000, 10_000)
+    ]
     assert all(left > right for left, right in pairwise(sizes))
 
 
@@ -100,7 +115,9 @@ def test_estimates_are_in_the_units_of_the_metric() -> None:
     found = loss.estimates([0.75, 0.25], 5000)[0]
     assert found.value == 1.0
     assert found.low < 1.0 < found.high <= 4.0
-    cells = Evaluation(2.0, "confusion", cells=3, adjacency="replace-one").estimates([0.2, 0.3, 0.5], 5000)
+    cells = Evaluation(2.0, "confusion", cells=3, adjacency="replace-one").estimates(
+        [0.2, 0.3, 0.5], 5000
+    )
     assert [one.value for one in cells] == [0.2, 0.3, 0.5]
 
 
@@ -115,7 +132,11 @@ def test_the_answers_of_a_histogram_name_cells_as_often_as_the_law_says() -> Non
 @pytest.mark.parametrize("nested", [True, False])
 def test_a_plan_reads_it_nested_and_flat_and_writes_it(nested: bool) -> None:
     keys = {"epsilon": 0.5, "metric": "loss", "most": 3.0, "releases": 6}
-    table = {"quietbit.evaluate": keys} if nested else {f"quietbit.evaluate.{key}": keys[key] for key in keys}
+    table = (
+        {"quietbit.evaluate": keys}
+        if nested
+        else {f"quietbit.evaluate.{key}": keys[key] for key in keys}
+    )
     plan = Plan.from_run_config(CONFIG | table)
     asked = plan.evaluation
     assert asked is not None
@@ -136,11 +157,20 @@ def test_without_it_nothing_changes() -> None:
     [
         ({"quietbit.evaluate.metric": "loss"}, "quietbit.evaluate.epsilon must be given"),
         ({"quietbit.evaluate.epsilon": 2.0}, "quietbit.epsilon must be above 4.0"),
-        ({"quietbit.evaluate.epsilon": 0.5, "quietbit.evaluate.most": 0.0}, "quietbit.evaluate.most"),
-        ({"quietbit.evaluate.epsilon": 0.5, "quietbit.evaluate.cells": 1}, "quietbit.evaluate.cells"),
+        (
+            {"quietbit.evaluate.epsilon": 0.5, "quietbit.evaluate.most": 0.0},
+            "quietbit.evaluate.most",
+        ),
+        (
+            {"quietbit.evaluate.epsilon": 0.5, "quietbit.evaluate.cells": 1},
+            "quietbit.evaluate.cells",
+        ),
         ({"quietbit.evaluate.epsilon": 0.5, "quietbit.evaluate.releases": 0}, "releases"),
         ({"quietbit.evaluate.epsilon": -1.0}, "quietbit.evaluate.epsilon"),
-        ({"quietbit.evaluate.epsilon": 0.1, "quietbit.participation": "secret-order"}, "quietbit.evaluate must"),
+        (
+            {"quietbit.evaluate.epsilon": 0.1, "quietbit.participation": "secret-order"},
+            "quietbit.evaluate must",
+        ),
         ({"quietbit.evaluate.rate": 0.1}, "evaluate.rate"),
     ],
 )
@@ -161,7 +191,10 @@ def test_a_plan_leaves_updates_what_it_does_not_set_aside() -> None:
 
 def hockey_stick(first: Any, second: Any, epsilon: float) -> float:
     """Return the smallest delta at which the two laws are as close as this epsilon says, both ways round."""
-    apart = [np.maximum(a - math.exp(epsilon) * b, 0.0).sum() for a, b in ((first, second), (second, first))]
+    apart = [
+        np.maximum(a - math.exp(epsilon) * b, 0.0).sum()
+        for a, b in ((first, second), (second, first))
+    ]
     return float(max(apart))
 
 
@@ -173,7 +206,9 @@ def test_setting_aside_holds_for_answers_between_updates_that_depend_on_them() -
         alone = hockey_stick(np.outer(first, first), np.outer(second, second), part)
         worlds = []
         for law, sign in ((first, 1), (second, -1)):
-            said = 1 / (1 + np.exp(-sign * aside * np.array([1.0, -1.0, 0.3, 0.0])))  # by the first update's output
+            said = 1 / (
+                1 + np.exp(-sign * aside * np.array([1.0, -1.0, 0.3, 0.0]))
+            )  # by the first update's output
             answers = np.stack([said, 1 - said])
             worlds.append((law[:, None, None] * answers.T[:, :, None] * law[None, None, :]).ravel())
         together = hockey_stick(*worlds, part + aside)

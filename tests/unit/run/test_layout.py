@@ -66,14 +66,20 @@ def test_a_step_subtracts_the_mean_and_keeps_types():
     ],
 )
 def test_another_shape_is_refused(new, says):
-    reply = arrays(**new) if set(new) == {"a"} and new["a"].dtype.kind == "f" else OLD | arrays(**new)
+    reply = (
+        arrays(**new) if set(new) == {"a"} and new["a"].dtype.kind == "f" else OLD | arrays(**new)
+    )
     with pytest.raises(InvalidParameter, match=says):
         ModelLayout.of(OLD, SETTINGS).difference(ModelLayout.of(OLD, SETTINGS).values(OLD), reply)
 
 
 def test_counters_are_refused_unless_they_are_kept():
-    others = arrays(steps=np.array([1]), w=np.zeros(2), bn__running_var=np.ones(2), mask=np.array([True]))
-    with pytest.raises(InvalidParameter, match=r"3 arrays are not trainable .*quietbit\.local-arrays") as refused:
+    others = arrays(
+        steps=np.array([1]), w=np.zeros(2), bn__running_var=np.ones(2), mask=np.array([True])
+    )
+    with pytest.raises(
+        InvalidParameter, match=r"3 arrays are not trainable .*quietbit\.local-arrays"
+    ) as refused:
         ModelLayout.of(others, SETTINGS)
     assert "steps (int64), bn.running_var (a statistic), mask (bool)" in str(refused.value)
     allowed = Plan("imvu", **GIVEN, local_arrays="*.running_*, steps, mask")

@@ -1,12 +1,19 @@
-"""What travels in records: questions read as they were written, releases in their frame, pieces where they are long."""
+"""What travels in records: requests read as they were written, releases in their frame, pieces where they are long."""
 
 import pytest
 
 from plans import flat_plan
 from quietbit.errors import InvalidParameter, InvalidPayload
-from quietbit.node.question import Framed
+from quietbit.node.request import Framed
 from quietbit.run import messages as module
-from quietbit.run.messages import answer_of, join_pieces, question_of, request_of, split_pieces, sum_request
+from quietbit.run.messages import (
+    answer_of,
+    join_pieces,
+    read_request,
+    request_record,
+    split_pieces,
+    sum_request,
+)
 from unit.node.makers import DIMENSION, MECHANISM
 
 SAMPLE = Framed(2**64 - 1, 3, 2**63, b"payload")
@@ -20,7 +27,12 @@ def test_the_bytes_are_those_of_the_format():
 
 def test_it_reads_what_it_writes():
     found = Framed.from_bytes(SAMPLE.to_bytes())
-    assert (found.run, found.round, found.node, bytes(found.payload)) == (2**64 - 1, 3, 2**63, b"payload")
+    assert (found.run, found.round, found.node, bytes(found.payload)) == (
+        2**64 - 1,
+        3,
+        2**63,
+        b"payload",
+    )
     found.expect(2**64 - 1, 3, 2**63)
 
 
@@ -37,7 +49,9 @@ def test_another_binding_is_refused(run, number, node, says):
         SAMPLE.expect(run, number, node)
 
 
-@pytest.mark.parametrize("data", [b"", b"QBR\2", b"x" * 32, b"QBRL\1\0\0\0" + bytes(24), b"QBR\3" + bytes(20)])
+@pytest.mark.parametrize(
+    "data", [b"", b"QBR\2", b"x" * 32, b"QBRL\1\0\0\0" + bytes(24), b"QBR\3" + bytes(20)]
+)
 def test_what_is_no_release_is_refused(data):
     with pytest.raises(InvalidPayload):
         Framed.from_bytes(data)
@@ -52,7 +66,8 @@ def test_pieces(monkeypatch):
 
 
 @pytest.mark.parametrize(
-    "records", [{}, {"quietbit": {}}, {"quietbit": {"release": "x"}}, {"quietbit": {"release": b"", "y": 1}}]
+    "records",
+    [{}, {"quietbit": {}}, {"quietbit": {"release": "x"}}, {"quietbit": {"release": b"", "y": 1}}],
 )
 def test_records_of_another_kind_are_refused(records):
     with pytest.raises(InvalidPayload):
@@ -61,35 +76,60 @@ def test_records_of_another_kind_are_refused(records):
 
 GIVEN = {"clip": 1.0, "epsilon": 3.0, "adjacency": "zero-out", "releases": 1, "mode": "adaptive"}
 LOCAL = flat_plan("imvu", **GIVEN)
-SUMS = flat_plan("imvu", **GIVEN, trust="secure-aggregation", threshold=4, server="honest-but-curious")
+SUMS = flat_plan(
+    "imvu", **GIVEN, trust="secure-aggregation", threshold=4, server="honest-but-curious"
+)
 RECORDS = {
-    "quietbit": request_of(4, MECHANISM),
+    "quietbit": request_record(4, MECHANISM),
     "quietbit-sum": sum_request("shares", 6, 2, b"abc"),
 }
 
 
-def test_a_question_is_read_as_it_was_written():
-    found = question_of(RECORDS, LOCAL, 7, 11, 3)
-    assert (found.run, found.round, found.node, found.client, found.dimension) == (7, 4, 11, 3, DIMENSION)
+def test_a_request_is_read_as_it_was_written():
+    found = read_request(RECORDS, LOCAL, 7, 11, 3)
+    assert (found.run, found.round, found.node, found.client, found.dimension) == (
+        7,
+        4,
+        11,
+        3,
+        DIMENSION,
+    )
     assert (found.epsilon, found.delta, found.adjacency, found.sum) == (3.0, 1e-5, "zero-out", None)
-    part = question_of(RECORDS, SUMS, 7, 11).sum
+    part = read_request(RECORDS, SUMS, 7, 11).sum
     assert (part.step, part.clients, part.number, part.threshold, part.honest, part.table) == (
-        "shares", 6, 2, 4, 4, b"abc",
-    )  # fmt: skip
+        "shares",
+        6,
+        2,
+        4,
+        4,
+        b"abc",
+    )
 
 
 @pytest.mark.parametrize(
     ("name", "change"),
     [
-        ("quietbit", None), ("quietbit", {}), ("quietbit", {"round": 1}), ("quietbit", {"version": 1}),
-        ("quietbit", {"round": 0}), ("quietbit", {"round": 2**60}), ("quietbit", {"dimension": 2.5}),
-        ("quietbit", {"mechanism": b"x"}), ("quietbit", {"words": "seeded"}), ("quietbit-sum", None),
-        ("quietbit-sum", {"step": "five"}), ("quietbit-sum", {"clients": 1}), ("quietbit-sum", {"number": 0}),
-        ("quietbit-sum", {"number": 7}), ("quietbit-sum", {"table": 3}), ("quietbit-sum", {"version": 0}),
-        ("quietbit-sum", {"threshold": 2}), ("quietbit-sum", {"number": True}),
+        ("quietbit", None),
+        ("quietbit", {}),
+        ("quietbit", {"round": 1}),
+        ("quietbit", {"version": 1}),
+        ("quietbit", {"round": 0}),
+        ("quietbit", {"round": 2**60}),
+        ("quietbit", {"dimension": 2.5}),
+        ("quietbit", {"mechanism": b"x"}),
+        ("quietbit", {"words": "seeded"}),
+        ("quietbit-sum", None),
+        ("quietbit-sum", {"step": "five"}),
+        ("quietbit-sum", {"clients": 1}),
+        ("quietbit-sum", {"number": 0}),
+        ("quietbit-sum", {"number": 7}),
+        ("quietbit-sum", {"table": 3}),
+        ("quietbit-sum", {"version": 0}),
+        ("quietbit-sum", {"threshold": 2}),
+        ("quietbit-sum", {"number": True}),
     ],
-)  # fmt: skip
-def test_other_questions_are_refused(name, change):
+)
+def test_other_requests_are_refused(name, change):
     records = dict(RECORDS)
     if change is None:
         del records[name]
@@ -98,11 +138,17 @@ def test_other_questions_are_refused(name, change):
     else:
         records[name] = change
     with pytest.raises(InvalidParameter):
-        question_of(records, SUMS, 7, 11)
+        read_request(records, SUMS, 7, 11)
 
 
 def test_answers():
     assert answer_of({"step": "keys", "answer": b"x"}, "keys") == b"x"
-    for record in (None, {}, {"step": "keys"}, {"step": "shares", "answer": b"x"}, {"step": "keys", "answer": "x"}):
+    for record in (
+        None,
+        {},
+        {"step": "keys"},
+        {"step": "shares", "answer": b"x"},
+        {"step": "keys", "answer": "x"},
+    ):
         with pytest.raises(InvalidParameter):
             answer_of(record, "keys")

@@ -14,7 +14,13 @@ CLIENTS, COHORT = 400, 50
 
 
 def plan(**changes):
-    given = {"clip": 1.0, "adjacency": "replace-one", "design_epsilon": 1.0, "cohort": COHORT, "delta": 1e-5}
+    given = {
+        "clip": 1.0,
+        "adjacency": "replace-one",
+        "design_epsilon": 1.0,
+        "cohort": COHORT,
+        "delta": 1e-5,
+    }
     return flat_plan(**{"mechanism": "vmvu", **given, **changes})
 
 
@@ -32,7 +38,9 @@ def test_a_secret_order_hides_among_all():
     found, mechanism = pair(16, participation="secret-order")
     assert (found.crowd, found.shuffles, found.secret_order) == (CLIENTS, 2, True)
     assert found.result is not None
-    assert found.result.epsilon_upper == (shuffled_privacy(mechanism, Adjacency.REPLACE_ONE, CLIENTS) * 2).epsilon(1e-5)
+    assert found.result.epsilon_upper == (
+        shuffled_privacy(mechanism, Adjacency.REPLACE_ONE, CLIENTS) * 2
+    ).epsilon(1e-5)
     assert found.result.epsilon_upper < found.server.epsilon_upper
     assert (found.server.trust, found.result.trust) == (Trust.LOCAL, Trust.SHUFFLED)
 
@@ -69,7 +77,12 @@ def test_shuffled_is_no_trust_of_a_plan():
     [
         ({"mechanism": "gaussian", "design_epsilon": None, "noise_multiplier": 3.0}, "delta = 0"),
         (
-            {"mechanism": "gaussian", "design_epsilon": None, "noise_multiplier": 3.0, "trust": "central"},
+            {
+                "mechanism": "gaussian",
+                "design_epsilon": None,
+                "noise_multiplier": 3.0,
+                "trust": "central",
+            },
             "local trust",
         ),
     ],
@@ -98,9 +111,14 @@ def test_the_secret_order_is_uniform():
     seen = counts[counts > 0]
     assert seen.size == 24
     assert float(((seen - 1000) ** 2 / 1000).sum()) < 95
-    assert float(((np.array([2000, 0] + [1000] * 22) - 1000) ** 2 / 1000).sum()) > 95  # one order never, one twice
+    assert (
+        float(((np.array([2000, 0] + [1000] * 22) - 1000) ** 2 / 1000).sum()) > 95
+    )  # one order never, one twice
 
 
 def test_two_secret_orders_differ():
     assert not np.array_equal(secret_order(1000), secret_order(1000))
-    assert Schedule(SECRET, 1000, 10).cohort(0).tolist() != Schedule(SECRET, 1000, 10).cohort(0).tolist()
+    assert (
+        Schedule(SECRET, 1000, 10).cohort(0).tolist()
+        != Schedule(SECRET, 1000, 10).cohort(0).tolist()
+    )

@@ -30,7 +30,9 @@ def test_a_schedule_is_a_function_of_its_seed(kind):
     assert not np.array_equal(left.cohort(17), Schedule(kind, 50, 5, seed=4).cohort(17))
 
 
-@pytest.mark.parametrize(("kind", "clients", "size"), [("each-once", 5, 6), ("sampled", 5, 0), ("lottery", 5, 2)])
+@pytest.mark.parametrize(
+    ("kind", "clients", "size"), [("each-once", 5, 6), ("sampled", 5, 0), ("lottery", 5, 2)]
+)
 def test_refusals(kind, clients, size):
     with pytest.raises(quietbit.InvalidParameter):
         Schedule(kind, clients, size, 0)
@@ -43,12 +45,15 @@ def test_zipf_lets_some_come_often_and_nobody_more_often_than_allowed():
     assert all(np.unique(one).size == 50 for one in seen)
     counts = np.bincount(np.concatenate(seen), minlength=2000)
     assert counts.max() == 5
-    np.testing.assert_array_equal(counts, releases_per_client(Schedule("zipf", 2000, 50, seed=3, most=5), rounds))
+    np.testing.assert_array_equal(
+        counts, releases_per_client(Schedule("zipf", 2000, 50, seed=3, most=5), rounds)
+    )
     np.testing.assert_array_equal(schedule.cohort(7), seen[7])  # asked again, and out of turn
     np.testing.assert_array_equal(schedule.charged(59), seen[59])
     free = releases_per_client(Schedule("zipf", 2000, 50, seed=3), rounds)
     assert free[0] > 50
-    # Of the last thousand clients each is in a round with a chance of about 50 / (harmonic sum) / 1500, below 0.01.
+    # Of the last thousand clients each is in a round with a chance of about 50 / (harmonic sum) /
+    # 1500, below 0.01.
     assert free[1000:].max() < 8
 
 
@@ -59,7 +64,11 @@ def test_zipf_frequencies_are_those_of_one_over_the_rank():
     for r in range(5):
         law = stats.binom(rounds, 1 / ((r + 1) * total))
         assert law.ppf(1e-10) <= counts[r] <= law.isf(1e-10)
-    assert not stats.binom(rounds, 1 / 100).ppf(1e-10) <= counts[0] <= stats.binom(rounds, 1 / 100).isf(1e-10)
+    assert (
+        not stats.binom(rounds, 1 / 100).ppf(1e-10)
+        <= counts[0]
+        <= stats.binom(rounds, 1 / 100).isf(1e-10)
+    )
 
 
 def test_zipf_ends_where_too_few_may_still_release():

@@ -14,7 +14,13 @@ from quietbit.run.plan import PAIRS, SECTIONS
 from quietbit.run.section import RULE, Flag, Real, Whole, Word
 from quietbit.target import Adjacency, Trust, Unit
 
-USUAL = {"mechanism": "imvu", "design_epsilon": 1.0, "cohort": 5, "clip": 1.0, "adjacency": "zero-out"}
+USUAL = {
+    "mechanism": "imvu",
+    "design_epsilon": 1.0,
+    "cohort": 5,
+    "clip": 1.0,
+    "adjacency": "zero-out",
+}
 # What a section needs besides the field that is tested, and what turns a choice on.
 NEEDED = {
     MechanismChoice: {"name": "imvu"},
@@ -69,7 +75,10 @@ def test_adjacency_has_no_default():
         ({**NOISY, "mechanism": "sign", "beta": 2.0}, "mechanism.beta"),
         ({"mechanism": "auto"}, "mechanism.design_epsilon"),
         ({"mechanism": "auto", "design_epsilon": None}, "epsilon"),
-        ({"mechanism": "auto", "design_epsilon": None, "epsilon": 1.0, "bits": 2}, "mechanism.bits"),
+        (
+            {"mechanism": "auto", "design_epsilon": None, "epsilon": 1.0, "bits": 2},
+            "mechanism.bits",
+        ),
         ({"clip": float("nan")}, "clip"),
         ({"clip": 0.0}, "clip"),
         ({"releases": 0}, "releases"),
@@ -86,7 +95,10 @@ def test_adjacency_has_no_default():
         ({"trust": "secure-aggregation", "cohort": 1}, "cohort"),
         ({"trust": "secure-aggregation", "bits": 2}, "mechanism.bits"),
         ({"trust": "secure-aggregation", "mechanism": "mvu"}, "mechanism"),
-        ({"trust": "secure-aggregation", "design_epsilon": None, "epsilon": 1.0, "beta": 2.0}, "mechanism.beta"),
+        (
+            {"trust": "secure-aggregation", "design_epsilon": None, "epsilon": 1.0, "beta": 2.0},
+            "mechanism.beta",
+        ),
         ({"rows": "own"}, "mechanism.rows"),
         ({"keep": 256, "rows": "own", "trust": "secure-aggregation"}, "mechanism.rows"),
         ({"replay": True}, "replay"),
@@ -110,7 +122,10 @@ RULED = [
     if RULE in field.metadata and field.name != "mode"
 ]
 BAD = {
-    Whole: lambda rule: [rule.low - 1, True, "3", 1.5, float("nan")] + ([] if rule.high is None else [rule.high + 1]),
+    Whole: lambda rule: (
+        [rule.low - 1, True, "3", 1.5, float("nan")]
+        + ([] if rule.high is None else [rule.high + 1])
+    ),
     Real: lambda rule: [
         0.0 if rule.at_least is None else rule.at_least - 1,
         -1.0,
@@ -124,7 +139,9 @@ BAD = {
 }
 
 
-@pytest.mark.parametrize(("section", "field"), RULED, ids=lambda one: getattr(one, "name", getattr(one, "title", "")))
+@pytest.mark.parametrize(
+    ("section", "field"), RULED, ids=lambda one: getattr(one, "name", getattr(one, "title", ""))
+)
 def test_every_field_refuses_what_its_rule_does_not_allow(section, field):
     """The table of bad input is made from the rules that the fields carry."""
     rule = field.metadata[RULE]
@@ -141,7 +158,12 @@ def test_choices_that_may_not_be_made_together(pair):
     """Every pair of the list is refused, and the section at fault is named."""
     for other in pair.others:
         chosen = {**ON[pair.first], **ON[other]}
-        if {"masks", "samples"} & {pair.first, other} or "evaluate" in other or "arrivals" in other or other == "late":
+        if (
+            {"masks", "samples"} & {pair.first, other}
+            or "evaluate" in other
+            or "arrivals" in other
+            or other == "late"
+        ):
             chosen |= {"mode": "adaptive", "cohort": 1}
         with pytest.raises(quietbit.InvalidParameter) as refusal:
             plan(**chosen)
@@ -165,7 +187,9 @@ def test_a_budget_is_met_for_the_releases_of_the_plan():
     calibrated = {**NOISY, "noise_multiplier": None, "epsilon": 2.0}
     found = plan(**calibrated, releases=7).mechanism_for(30)
     ball = quietbit.Ball("l2", 1.0, 30)
-    same = calibrate("gaussian", ball=ball, epsilon=2.0, delta=1e-5, adjacency="zero-out", releases=7)
+    same = calibrate(
+        "gaussian", ball=ball, epsilon=2.0, delta=1e-5, adjacency="zero-out", releases=7
+    )
     assert found == same.mechanism
     with pytest.raises(quietbit.InvalidParameter, match="releases must be given"):
         plan(**calibrated).mechanism_for(30)
@@ -178,17 +202,30 @@ def test_a_budget_is_met_for_the_releases_of_the_plan():
 def test_a_strength_by_hand_is_what_is_built():
     assert plan(**NOISY).mechanism_for(30).noise_multiplier == 3
     small = plan(**NOISY, samples=True).mechanism_for(30, np.array([40, 10]))
-    assert small.noise_multiplier == pytest.approx(0.3)  # in units of the largest sensitivity, clip / 10
+    assert small.noise_multiplier == pytest.approx(
+        0.3
+    )  # in units of the largest sensitivity, clip / 10
     built = plan(beta=4.0, clamp=True, bits=2, decoder="unbiased-at-zero").mechanism_for(30)
-    assert (built.beta, built.clamp, built.bits, built.decoder) == (4.0, True, 2, "unbiased-at-zero")
+    assert (built.beta, built.clamp, built.bits, built.decoder) == (
+        4.0,
+        True,
+        2,
+        "unbiased-at-zero",
+    )
 
 
-@pytest.mark.parametrize("trust", sorted(set(Trust) - {Trust.SHUFFLED}, key=lambda trust: trust.value))
+@pytest.mark.parametrize(
+    "trust", sorted(set(Trust) - {Trust.SHUFFLED}, key=lambda trust: trust.value)
+)
 def test_one_release_has_the_words_of_the_plan(trust):
     chosen = plan(**(NOISY if trust is Trust.CENTRAL else {}), adjacency="replace-one", trust=trust)
     mechanism = chosen.mechanism_for(30)
     release = chosen.release(mechanism)
-    assert (release.trust, release.adjacency, release.unit) == (trust, Adjacency.REPLACE_ONE, Unit.CLIENT)
+    assert (release.trust, release.adjacency, release.unit) == (
+        trust,
+        Adjacency.REPLACE_ONE,
+        Unit.CLIENT,
+    )
     alone = mechanism.privacy(Adjacency.REPLACE_ONE).epsilon(1e-5)
     assert (release.epsilon(1e-5) < alone) == (trust is Trust.SECURE_AGGREGATION)
 
@@ -208,7 +245,9 @@ def test_one_release_has_the_words_of_the_plan(trust):
 def test_coordinates_that_are_kept(given):
     whole, kept = (plan(**given, keep=keep).mechanism_for(1000) for keep in (None, 256))
     assert kept.keep == 256
-    assert kept.layout.size < whole.layout.size or given.get("mechanism") == "vmvu"  # 24 bytes in any case
+    assert (
+        kept.layout.size < whole.layout.size or given.get("mechanism") == "vmvu"
+    )  # 24 bytes in any case
     assert (getattr(kept, "rows", None) is not None) == (given.get("trust") == "secure-aggregation")
     with pytest.raises(quietbit.InvalidParameter, match="keep"):
         plan(**given, keep=300).mechanism_for(1000)

@@ -34,13 +34,21 @@ def read(**changes):
 
 def test_what_is_left_out_has_the_defaults_of_the_library():
     found = read()
-    assert (found.clip, found.delta, found.mechanism.norm, found.mode) == (1, 1e-5, Norm.L2, "adaptive")
+    assert (found.clip, found.delta, found.mechanism.norm, found.mode) == (
+        1,
+        1e-5,
+        Norm.L2,
+        "adaptive",
+    )
     assert found.target.adjacency is Adjacency.ZERO_OUT
 
 
 def test_settings_survive_the_config():
     found = read(
-        local_arrays="a,b.*", delta=1e-6, participation="secret-order", **{"mechanism.bits": 2, "mechanism.keep": 64}
+        local_arrays="a,b.*",
+        delta=1e-6,
+        participation="secret-order",
+        **{"mechanism.bits": 2, "mechanism.keep": 64},
     )
     assert Plan.from_run_config(found.to_run_config()) == found
 
@@ -150,7 +158,9 @@ def test_tables_and_dotted_keys_are_the_same_plan():
     assert read(masks=False).masks is None
 
 
-@pytest.mark.parametrize("key", ["quietbit_epsilon", "quietbit-epsilon", "Quietbit.epsilon", "quietbit", "quietbit."])
+@pytest.mark.parametrize(
+    "key", ["quietbit_epsilon", "quietbit-epsilon", "Quietbit.epsilon", "quietbit", "quietbit."]
+)
 def test_a_key_that_begins_like_ours_and_is_none_is_refused(key):
     with pytest.raises(InvalidParameter, match="run-config key must be one"):
         Plan.from_run_config(CONFIG | {key: 1.0})
@@ -167,7 +177,10 @@ def test_nodes_can_answer_as_often_as_the_mechanism_is_calibrated_for_and_not_on
     assert fits(found, mechanism, 10)
     assert not fits(found, mechanism, 11)
     assert (mechanism.privacy(Adjacency.ZERO_OUT) * 10).epsilon(1e-5) <= 3.0
-    assert Account(found.target, "adaptive").spend(found.release(mechanism), 10).epsilon() > 3.0 * 0.999
+    assert (
+        Account(found.target, "adaptive").spend(found.release(mechanism), 10).epsilon()
+        > 3.0 * 0.999
+    )
     assert found.mechanism_for(100) is mechanism
 
 
@@ -186,10 +199,18 @@ def test_under_secure_aggregation_the_sum_over_the_honest_meets_the_budget():
 def test_a_strength_given_by_hand_is_used():
     mechanism = read(
         releases=None,
-        **{"mechanism.design_epsilon": 2.0, "mechanism.beta": 3.0, "mechanism.decoder": "unbiased-at-zero"},
+        **{
+            "mechanism.design_epsilon": 2.0,
+            "mechanism.beta": 3.0,
+            "mechanism.decoder": "unbiased-at-zero",
+        },
     ).mechanism_for(8)
     assert isinstance(mechanism, InterpolatedMVU)
-    assert (mechanism.design.spec.epsilon, mechanism.beta, mechanism.decoder) == (2.0, 3.0, "unbiased-at-zero")
+    assert (mechanism.design.spec.epsilon, mechanism.beta, mechanism.decoder) == (
+        2.0,
+        3.0,
+        "unbiased-at-zero",
+    )
 
 
 @pytest.mark.parametrize(
@@ -226,18 +247,29 @@ def test_auto_becomes_a_mechanism_before_anything_is_priced():
     found = read(mechanism="auto", releases=5)
     mechanism = found.mechanism_for(40)
     assert build(describe(mechanism)).privacy(Adjacency.ZERO_OUT) is not None
-    assert Account(found.target, "adaptive").spend(found.release(mechanism), 5).epsilon() <= found.epsilon
+    assert (
+        Account(found.target, "adaptive").spend(found.release(mechanism), 5).epsilon()
+        <= found.epsilon
+    )
 
 
 @pytest.mark.parametrize(
-    ("epsilon", "releases"), [(150.0, 3), *(pytest.param(one, 4, marks=pytest.mark.long) for one in (100.0, 300.0))]
+    ("epsilon", "releases"),
+    [(150.0, 3), *(pytest.param(one, 4, marks=pytest.mark.long) for one in (100.0, 300.0))],
 )
 def test_engines_take_what_calibrate_saturates_at(epsilon, releases):
     """The search for a lower target once ended at 0 here, and refused a budget that nobody had asked for."""
     found = read(mechanism="vmvu", epsilon=epsilon, releases=releases)
     mechanism = found.mechanism_for(100)
     assert fits(found, mechanism, releases)
-    same = calibrate("vmvu", ball=mechanism.ball, epsilon=epsilon, delta=1e-5, adjacency="zero-out", releases=releases)
+    same = calibrate(
+        "vmvu",
+        ball=mechanism.ball,
+        epsilon=epsilon,
+        delta=1e-5,
+        adjacency="zero-out",
+        releases=releases,
+    )
     assert same.saturated
     assert mechanism.error().squared <= 1.1 * same.squared_error
 

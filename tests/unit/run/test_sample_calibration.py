@@ -27,7 +27,9 @@ def planned(**given):
     return chosen(**{**usual, **given})
 
 
-@pytest.mark.parametrize("kind", KINDS, ids=lambda kind: f"{kind['mechanism']}-{kind.get('norm', 'l2')}")
+@pytest.mark.parametrize(
+    "kind", KINDS, ids=lambda kind: f"{kind['mechanism']}-{kind.get('norm', 'l2')}"
+)
 @pytest.mark.parametrize("schedule", ["each-once", "sampled"])
 @pytest.mark.parametrize("adjacency", list(Adjacency))
 def test_the_target_is_met_from_below_by_the_worst_client(kind, schedule, adjacency):
@@ -35,7 +37,9 @@ def test_the_target_is_met_from_below_by_the_worst_client(kind, schedule, adjace
     counts = releases_per_client(Schedule(schedule, SIZES.size, 2, 7), 30)
     account = plan.account(plan.mechanism_for(39, SIZES, counts), SIZES)
     account.counts = counts
-    answers = [account.cost(client).guarantee(plan.delta).epsilon_upper for client in range(SIZES.size)]
+    answers = [
+        account.cost(client).guarantee(plan.delta).epsilon_upper for client in range(SIZES.size)
+    ]
     assert 4.0 * (1 - 1e-4) <= max(answers) == account.worst(plan.delta).epsilon_upper <= 4.0
 
 
@@ -48,7 +52,10 @@ def test_a_calibrated_run_ends_at_its_target():
 
 
 def test_more_samples_need_less_noise():
-    noises = [planned(mechanism="gaussian")[0].mechanism_for(39, SIZES * k, 3).noise_multiplier for k in (1, 2)]
+    noises = [
+        planned(mechanism="gaussian")[0].mechanism_for(39, SIZES * k, 3).noise_multiplier
+        for k in (1, 2)
+    ]
     assert noises[0] == pytest.approx(2 * noises[1], rel=1e-3)
 
 
@@ -63,7 +70,9 @@ def test_where_samples_are_protected_skellam_rounds_each_coordinate_on_its_own()
     assert isinstance(calibrated, IndependentSkellam)
     assert isinstance(given, IndependentSkellam)
     assert given.inner.noise_multiplier == pytest.approx(2.4 / 12)
-    assert isinstance(planned(mechanism="skellam", unit="client")[0].mechanism_for(39, releases=3), Skellam)
+    assert isinstance(
+        planned(mechanism="skellam", unit="client")[0].mechanism_for(39, releases=3), Skellam
+    )
 
 
 def test_a_beta_too_small_for_the_target_is_refused():

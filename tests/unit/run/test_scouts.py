@@ -20,7 +20,9 @@ MOVES: Any = {"clip": 2.0, "adjacency": "zero-out", "epsilon": 8.0, "releases": 
 @pytest.mark.parametrize("word", ["gaussian", "vmvu", "skellam"])
 @pytest.mark.parametrize("adjacency", list(Adjacency))
 @pytest.mark.parametrize("mode", ["planned", "adaptive"])
-def test_any_list_of_updates_and_answers_stays_in_the_budget(word: str, adjacency: Adjacency, mode: Any) -> None:
+def test_any_list_of_updates_and_answers_stays_in_the_budget(
+    word: str, adjacency: Adjacency, mode: Any
+) -> None:
     """On the account that is enforced: an answer is as true as the budget allows, and no truer."""
     cohort = {"cohort": 100} if mode == "planned" else {}
     plan = flat_plan(word, **{**MOVES, "adjacency": adjacency, "releases": 5}, **cohort, mode=mode)
@@ -39,7 +41,9 @@ def test_updates_err_as_without_scouts_but_for_those_that_are_missing() -> None:
     moved = plan.mechanism_for(40)
     assert moved.layout == still.layout
     for clip in (0.01, 2.0, 300.0):
-        assert moved.at_clip(clip).error().squared == pytest.approx(still.error().squared * (clip / 2) ** 2)
+        assert moved.at_clip(clip).error().squared == pytest.approx(
+            still.error().squared * (clip / 2) ** 2
+        )
     assert 1000 / plan.updates < 1.06
     sums = flat_plan("imvu", **MOVES, cohort=1000, trust="secure-aggregation")
     assert (sums.scouts.every, sums.updates, sums.summed_clients) == (40, 975, 975)
@@ -67,7 +71,9 @@ def test_sums_are_priced_for_answers_that_the_server_sees() -> None:
         ({}, 2.0, None),
     ],
 )
-def test_the_section_is_filled_in(given: dict[str, Any], clip: float, scouts: Scouts | None) -> None:
+def test_the_section_is_filled_in(
+    given: dict[str, Any], clip: float, scouts: Scouts | None
+) -> None:
     plan = flat_plan("vmvu", **{**MOVES, "cohort": 100, "quantile": None, **given})
     assert (plan.clip, plan.scouts) == (clip, scouts)
     assert (plan.moving_clip() is None) is (scouts is None)

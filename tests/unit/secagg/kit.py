@@ -25,18 +25,36 @@ def identity(number: int) -> Identity:
 
 
 def plan_of(
-    clients: int, threshold: int, *, active: bool = True, near: tuple[int, int] | None = None, name: bytes = b"round",
-    dimension: int = DIMENSION, largest_code: int = 1, terms: bytes = b"mechanism",
-) -> SumPlan:  # fmt: skip
+    clients: int,
+    threshold: int,
+    *,
+    active: bool = True,
+    near: tuple[int, int] | None = None,
+    name: bytes = b"round",
+    dimension: int = DIMENSION,
+    largest_code: int = 1,
+    terms: bytes = b"mechanism",
+) -> SumPlan:
     members = tuple(identity(number).public for number in range(1, clients + 1)) if active else None
     with patch("quietbit.secagg.plan.SPARSE_FROM", 2):  # neighbours are for many, tests have few
-        return SumPlan(clients, threshold, dimension, name, largest_code, *(near or (None, None)), members, terms)
+        return SumPlan(
+            clients,
+            threshold,
+            dimension,
+            name,
+            largest_code,
+            *(near or (None, None)),
+            members,
+            terms,
+        )
 
 
 def codes_for(plan: SumPlan, seed: int = 5) -> dict[int, np.ndarray]:
     rng = np.random.default_rng(seed)
     top = plan.largest_code + 1
-    return {i: rng.integers(0, top, plan.dimension, dtype=np.uint32) for i in range(1, plan.clients + 1)}
+    return {
+        i: rng.integers(0, top, plan.dimension, dtype=np.uint32) for i in range(1, plan.clients + 1)
+    }
 
 
 class Room:
@@ -44,7 +62,9 @@ class Room:
 
     def __init__(self, plan: SumPlan) -> None:
         self.plan, self.codes, self.server = plan, codes_for(plan), SumServer(plan)
-        self.clients = {i: SumClient(plan, i, identity(i) if plan.active else None) for i in self.codes}
+        self.clients = {
+            i: SumClient(plan, i, identity(i) if plan.active else None) for i in self.codes
+        }
 
     def advertised(self) -> Room:
         self.published = {i: client.advertise() for i, client in self.clients.items()}
@@ -72,7 +92,10 @@ class Room:
         return self
 
     def answers(self) -> dict[int, object]:
-        return {i: self.clients[i].unmask(self.u2, self.proof, self.server.masked(i)) for i in sorted(self.u2)}
+        return {
+            i: self.clients[i].unmask(self.u2, self.proof, self.server.masked(i))
+            for i in sorted(self.u2)
+        }
 
     def plain(self, numbers) -> np.ndarray:
         return sum(self.codes[i] for i in numbers)

@@ -26,7 +26,9 @@ from quietbit.secagg.codec import (
 from unit.secagg.kit import plan_of
 
 
-@pytest.mark.parametrize("plan", [plan_of(5, 4), plan_of(5, 4, active=False), plan_of(5, 4, near=(3, 3))])
+@pytest.mark.parametrize(
+    "plan", [plan_of(5, 4), plan_of(5, 4, active=False), plan_of(5, 4, near=(3, 3))]
+)
 def test_everything_is_read_as_it_was_written(plan):
     signature = b"z" * 64 if plan.active else b""
     near = {i: Advertisement(b"s" * 32, b"m" * 32, b"d" * 32, signature) for i in (1, 2)}
@@ -39,7 +41,12 @@ def test_everything_is_read_as_it_was_written(plan):
     assert unpack_evidence(plan, pack_evidence(plan, *evidence)) == evidence
     shares = Unmasking({1: b"p" * 16}, {2: b"q" * 16, 3: b"r" * 16})
     assert Unmasking.read(shares.to_bytes()) == shares
-    written = roster.to_bytes(plan), pack_inbox(plan, {1, 2}, dealt), pack_evidence(plan, *evidence), shares.to_bytes()
+    written = (
+        roster.to_bytes(plan),
+        pack_inbox(plan, {1, 2}, dealt),
+        pack_evidence(plan, *evidence),
+        shares.to_bytes(),
+    )
     readers = Roster.read, unpack_inbox, unpack_evidence, lambda _, data: Unmasking.read(data)
     for data, read in zip(written, readers, strict=True):
         for bad in (b"", data[:-1], data + b"\0", data[1:], encode([]), encode({}), encode([data])):
@@ -80,10 +87,29 @@ def test_one_form_and_nothing_that_was_only_claimed():
     ):
         with pytest.raises(InvalidParameter, match="it must be"):
             numbered(decode(encode(bad), "it"), 2, "it")
-    claims = [head + size.to_bytes(8, "big") for head in (b"\x5b", b"\x9b", b"\xbb") for size in (2**31, 2**62)]
-    forms = [b"\x18\x01", b"\x9f\xff", b"\x5f\x41a\xff", b"\xa2\x01\x01\x01\x01", b"\xa2\x02\x02\x01\x01", b"\x01\x02"]
+    claims = [
+        head + size.to_bytes(8, "big")
+        for head in (b"\x5b", b"\x9b", b"\xbb")
+        for size in (2**31, 2**62)
+    ]
+    forms = [
+        b"\x18\x01",
+        b"\x9f\xff",
+        b"\x5f\x41a\xff",
+        b"\xa2\x01\x01\x01\x01",
+        b"\xa2\x02\x02\x01\x01",
+        b"\x01\x02",
+    ]
     before = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss
-    for bad in (b"", *claims, *forms, b"\x81" * 100_000, b"\xff" * 10, b"\xc0\x61a", b"\xd9\x01\x02\x81\x81\x01"):
+    for bad in (
+        b"",
+        *claims,
+        *forms,
+        b"\x81" * 100_000,
+        b"\xff" * 10,
+        b"\xc0\x61a",
+        b"\xd9\x01\x02\x81\x81\x01",
+    ):
         with pytest.raises(InvalidParameter, match="it must be"):
             decode(bad, "it")
     assert resource.getrusage(resource.RUSAGE_SELF).ru_maxrss - before < 50_000  # KiB

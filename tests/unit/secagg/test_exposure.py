@@ -16,9 +16,9 @@ from quietbit.secagg.plan import SumPlan
 def exposed(chosen: list[int], bad: int, gone: int, needed: int, honest: int) -> bool:
     """Whether somebody's two secrets, or a sum of fewer honest clients, come out for some set of ``gone`` clients.
 
-    Counted share by share. Sets are bits of a number. Colluders give both shares that they hold of a client; honest
-    clients that stay give that of the seed of those who stay; a mask between two who stay is known only with the pair
-    key of one of them.
+    Counted share by share. Sets are bits of a number. Colluders give both shares that they hold of
+    a client; honest clients that stay give that of the seed of those who stay; a mask between two
+    who stay is known only with the pair key of one of them.
     """
     n = len(chosen)
     good = [i for i in range(n) if not bad >> i & 1]
@@ -29,7 +29,9 @@ def exposed(chosen: list[int], bad: int, gone: int, needed: int, honest: int) ->
         stay = [i for i in good if i not in left]
         present = sum(1 << i for i in stay)
         seeds = {i for i in stay if (chosen[i] & (present | bad)).bit_count() + 1 >= needed}
-        linked = {i: (chosen[i] | sum(1 << j for j in stay if chosen[j] >> i & 1)) & present for i in stay}
+        linked = {
+            i: (chosen[i] | sum(1 << j for j in stay if chosen[j] >> i & 1)) & present for i in stay
+        }
         seen = 0
         for start in stay:
             if seen >> start & 1:
@@ -53,15 +55,30 @@ def choices(n: int, k: int) -> list[list[int]]:
     return [[sum(1 << j for j in some) for some in combinations(rest, k)] for rest in others]
 
 
-@pytest.mark.parametrize(("k", "needed", "bad", "honest", "gone"), [
-    (2, 2, 1, 3, 0), (2, 3, 1, 3, 1), (2, 2, 1, 2, 1), (2, 3, 2, 2, 1), (3, 3, 1, 3, 1), (3, 3, 2, 2, 1),
-    (2, 3, 1, 4, 0), (3, 2, 1, 2, 2), (4, 3, 2, 2, 1), (4, 2, 2, 3, 0),
-])  # fmt: skip
-def test_exact_for_five_clients_and_every_graph(k: int, needed: int, bad: int, honest: int, gone: int) -> None:
+@pytest.mark.parametrize(
+    ("k", "needed", "bad", "honest", "gone"),
+    [
+        (2, 2, 1, 3, 0),
+        (2, 3, 1, 3, 1),
+        (2, 2, 1, 2, 1),
+        (2, 3, 2, 2, 1),
+        (3, 3, 1, 3, 1),
+        (3, 3, 2, 2, 1),
+        (2, 3, 1, 4, 0),
+        (3, 2, 1, 2, 2),
+        (4, 3, 2, 2, 1),
+        (4, 2, 2, 3, 0),
+    ],
+)
+def test_exact_for_five_clients_and_every_graph(
+    k: int, needed: int, bad: int, honest: int, gone: int
+) -> None:
     """Every graph there is: the bound is at least the exact chance, and not always 1."""
     n = 5
     graphs = choices(n, k)
-    count = sum(exposed(list(graph), (1 << bad) - 1, gone, needed, honest) for graph in product(*graphs))
+    count = sum(
+        exposed(list(graph), (1 << bad) - 1, gone, needed, honest) for graph in product(*graphs)
+    )
     exact = count / len(graphs[0]) ** n
     upper = exposure_upper(n, n - gone, k, needed, bad, honest)
     assert upper >= exact
@@ -91,7 +108,10 @@ def test_every_set_of_colluders_up_to_eight_clients(
 ) -> None:
     """Random graphs, all sets of colluders and of dropouts; a false alarm in 1e9."""
     rng, draws, found = np.random.default_rng(n * k), 60, 0
-    graphs, sets = choices(n, k), [sum(1 << i for i in some) for some in combinations(range(n), bad)]
+    graphs, sets = (
+        choices(n, k),
+        [sum(1 << i for i in some) for some in combinations(range(n), bad)],
+    )
     upper, worst = exposure_upper(n, n - gone, k, needed, bad, honest), 0
     per_set = dict.fromkeys(sets, 0)
     for _ in range(draws):
@@ -100,7 +120,9 @@ def test_every_set_of_colluders_up_to_eight_clients(
             per_set[colluders] += exposed(graph, colluders, gone, needed, honest)
     worst, found = max(per_set.values()), sum(per_set.values())
     assert binom.sf(worst - 1, draws, upper) * len(sets) > 1e-9
-    print(f"n = {n}, k = {k}, s = {needed}, C = {bad}, h = {honest}: {found} of {draws * len(sets)}, bound {upper:.2g}")
+    print(
+        f"n = {n}, k = {k}, s = {needed}, C = {bad}, h = {honest}: {found} of {draws * len(sets)}, bound {upper:.2g}"
+    )
 
 
 @pytest.mark.parametrize(
@@ -123,12 +145,17 @@ def test_a_thousand_clients_sampled(k: int, needed: int, bad: int, gone: int) ->
     upper = exposure_upper(n, n - gone, k, needed, bad, 2)
     assert binom.sf(found - 1, draws, upper) > 1e-9
     chance = hypergeom.sf(needed - 1, n - 1, bad, k)
-    tails = binom.cdf(single, draws * (n - bad), chance), binom.sf(single - 1, draws * (n - bad), chance)
+    tails = (
+        binom.cdf(single, draws * (n - bad), chance),
+        binom.sf(single - 1, draws * (n - bad), chance),
+    )
     assert min(tails) > 1e-12  # (a) is hypergeometric; clients are nearly independent
     assert upper >= min(1.0, chance)
     if upper < 0.2:
         assert found < draws
-    print(f"n = 1000, k = {k}, s = {needed}, C = {bad}: {found} of {draws} exposed, bound {upper:.3g}")
+    print(
+        f"n = 1000, k = {k}, s = {needed}, C = {bad}: {found} of {draws} exposed, bound {upper:.3g}"
+    )
 
 
 def test_what_was_claimed_to_be_impossible_is_likely() -> None:
@@ -144,12 +171,22 @@ def test_what_was_claimed_to_be_impossible_is_likely() -> None:
 
 
 def test_more_of_anything_bad_is_never_better() -> None:
-    base = {"clients": 200, "threshold": 180, "neighbours": 20, "needed": 13, "colluders": 10, "honest": 100}
+    base = {
+        "clients": 200,
+        "threshold": 180,
+        "neighbours": 20,
+        "needed": 13,
+        "colluders": 10,
+        "honest": 100,
+    }
     here = exposure_upper(**base)
     assert 0 < here < 1e-6
     for change in ({"colluders": 12}, {"threshold": 175}, {"honest": 120}, {"needed": 12}):
         assert exposure_upper(**base | change) >= here
-    assert exposure_upper(**base | {"honest": 171}) == 1.0 or exposure_upper(**base | {"honest": 170}) > here
+    assert (
+        exposure_upper(**base | {"honest": 171}) == 1.0
+        or exposure_upper(**base | {"honest": 170}) > here
+    )
 
 
 def test_a_thousand_clients_need_few_neighbours() -> None:

@@ -68,14 +68,23 @@ def test_a_directory_is_believed_with_its_operator_s_signature_alone(tmp_path) -
     with pytest.raises(InvalidParameter, match="places in the directory"):
         read.keys([3])
     values = json.loads(text)
-    added = {**values, "members": [*values["members"], {"name": "sybil", "key": Identity.new().public.hex()}]}
+    added = {
+        **values,
+        "members": [*values["members"], {"name": "sybil", "key": Identity.new().public.hex()}],
+    }
     renamed = {**values, "members": [{**values["members"][0], "name": "x"}, *values["members"][1:]]}
     for bad in (added, renamed, {**values, "signature": "00" * 64}):
         with pytest.raises(InvalidParameter, match="signed by the operator"):
             Directory.read(json.dumps(bad), operator.public)
     with pytest.raises(InvalidParameter, match="signed by the operator"):
         Directory.read(text, Identity.new().public)
-    for bad in ("", "[]", "{}", json.dumps({**values, "more": 1}), json.dumps({**values, "members": [1]})):
+    for bad in (
+        "",
+        "[]",
+        "{}",
+        json.dumps({**values, "more": 1}),
+        json.dumps({**values, "members": [1]}),
+    ):
         with pytest.raises(InvalidParameter, match="cannot be read"):
             Directory.read(bad, operator.public)
 

@@ -15,7 +15,9 @@ def test_the_modulus_is_the_last_prime_below_sixteen_bytes() -> None:
             odd, twos = odd // 2, twos + 1
         for base in (2, 3, 5, 7, 11, 13, 17, 19, 23, 29, 31, 37, 41, 43, 47, 53, 59, 61, 67, 71):
             x = pow(base, odd, number)
-            if x not in (1, number - 1) and all((x := x * x % number) != number - 1 for _ in range(twos - 1)):
+            if x not in (1, number - 1) and all(
+                (x := x * x % number) != number - 1 for _ in range(twos - 1)
+            ):
                 return False
         return True
 

@@ -92,7 +92,9 @@ def test_forty_clients_and_what_each_sends() -> None:
         signatures = 64 + 64
         dealt = sum(map(len, room.parts[i].values()))
         shares = 16 * (len(answers[i].seeds) + len(answers[i].pair_keys))
-        sizes.append(len(room.published[i].to_bytes()) + dealt + plan.payload_size + signatures + shares)
+        sizes.append(
+            len(room.published[i].to_bytes()) + dealt + plan.payload_size + signatures + shares
+        )
         assert set(room.parts[i]) == plan.chosen(i, room.published[i].choice(plan, i))
     # How many chose a client varies; their mean is exact where everybody stays.
     assert abs(np.mean(sizes) - plan.uplink_size) < 32
@@ -101,7 +103,11 @@ def test_forty_clients_and_what_each_sends() -> None:
 
 def test_a_client_gives_up_one_secret_of_those_who_chose_it_and_none_of_others() -> None:
     room = Room(plan_of(8, 6, near=(4, 3))).confirmed([1, 2, 3, 4, 5, 6, 7])
-    chose = {i for i in range(1, 9) if i == 1 or 1 in room.plan.chosen(i, room.published[i].choice(room.plan, i))}
+    chose = {
+        i
+        for i in range(1, 9)
+        if i == 1 or 1 in room.plan.chosen(i, room.published[i].choice(room.plan, i))
+    }
     answer = room.clients[1].unmask(room.u2, room.proof, room.server.masked(1))
     assert set(answer.seeds) == chose - {8}
     assert set(answer.pair_keys) == chose & {8}
@@ -141,9 +147,12 @@ def test_refusals() -> None:
 
 
 @pytest.mark.parametrize(
-    ("clients", "colluders", "gone"), [(200, 10, 20), pytest.param(500, 20, 100, marks=pytest.mark.long)]
+    ("clients", "colluders", "gone"),
+    [(200, 10, 20), pytest.param(500, 20, 100, marks=pytest.mark.long)],
 )
-def test_failures_count_those_who_left_and_hold_no_share_of_their_own(clients: int, colluders: int, gone: int) -> None:
+def test_failures_count_those_who_left_and_hold_no_share_of_their_own(
+    clients: int, colluders: int, gone: int
+) -> None:
     """By scipy's hypergeometric law; a client that left has only its neighbours to recover its pair key from."""
     found = neighbours_for(clients, colluders, gone)
     assert found is not None

@@ -7,13 +7,19 @@ from quietbit.errors import InvalidParameter
 from quietbit.secagg.plan import MASKED_HEADER_SIZE, ServerModel, SumPlan, bits_for, masked_size
 
 
-@pytest.mark.parametrize(("clients", "dimension"), [(2, 1), (3, 9), (1000, 67), (100_000, 3), (7, 70_001)])
+@pytest.mark.parametrize(
+    ("clients", "dimension"), [(2, 1), (3, 9), (1000, 67), (100_000, 3), (7, 70_001)]
+)
 def test_packed_size_is_exact_and_packing_is_undone(clients: int, dimension: int) -> None:
     plan = SumPlan(clients, clients // 2 + 1, dimension, b"r")
     values = np.random.default_rng(1).integers(0, 2**plan.bits, plan.width, dtype=np.uint32)
     data = plan.pack(2, values)
     assert 64 <= (plan.width - dimension) * plan.bits < 64 + plan.bits
-    assert len(data) == plan.payload_size == MASKED_HEADER_SIZE + -(-bits_for(clients) * plan.width // 8)
+    assert (
+        len(data)
+        == plan.payload_size
+        == MASKED_HEADER_SIZE + -(-bits_for(clients) * plan.width // 8)
+    )
     assert (plan.unpack(2, data) == values).all()
     assert MASKED_HEADER_SIZE == 24
 
@@ -26,7 +32,9 @@ def test_codes_of_more_bits_need_a_wider_modulus() -> None:
     assert [bits_for(1000, 2**b - 1) for b in (1, 2, 3, 4)] == [10, 12, 13, 14]
     plan = SumPlan(10, 6, 100, b"r", largest_code=3)
     assert plan.bits == 5
-    assert plan.payload_size == masked_size(10, 100, 3) == MASKED_HEADER_SIZE + 71  # 100 codes and 13 of the guard
+    assert (
+        plan.payload_size == masked_size(10, 100, 3) == MASKED_HEADER_SIZE + 71
+    )  # 100 codes and 13 of the guard
     assert plan.context != SumPlan(10, 6, 100, b"r").context
     with pytest.raises(InvalidParameter, match="largest_code"):
         SumPlan(10, 6, 100, b"r", largest_code=0)
@@ -62,7 +70,9 @@ def test_a_server_that_lies_needs_more_than_two_thirds(clients: int) -> None:
             if fine:
                 plan = SumPlan(clients, threshold, 1, b"r", members=named, terms=b"m")
                 # Two quorums of t, less all colluders, still have a member in common.
-                assert plan.most_colluders == (2 * threshold - clients - 1 if named else threshold - 1)
+                assert plan.most_colluders == (
+                    2 * threshold - clients - 1 if named else threshold - 1
+                )
                 assert plan.exposure_upper(plan.most_colluders + 1, 2) == 1.0
             else:
                 with pytest.raises(InvalidParameter, match="threshold"):
@@ -75,7 +85,15 @@ def test_members_are_different_keys_and_part_of_the_context() -> None:
     assert SumPlan(4, 3, 5, b"r").server is ServerModel.HONEST_BUT_CURIOUS
     keys = members(5)
     others = [None, keys[1:], (keys[1], keys[0], *keys[2:4])]
-    assert len({plan.context, *(SumPlan(4, 3, 5, b"r", members=other, terms=b"m").context for other in others)}) == 4
+    assert (
+        len(
+            {
+                plan.context,
+                *(SumPlan(4, 3, 5, b"r", members=other, terms=b"m").context for other in others),
+            }
+        )
+        == 4
+    )
     for bad in (keys, keys[:3], (*keys[:3], keys[0]), (*keys[:3], b"short"), (*keys[:3], 7)):
         with pytest.raises(InvalidParameter, match="members"):
             SumPlan(4, 3, 5, b"r", members=bad, terms=b"m")

@@ -20,12 +20,18 @@ from unit.secagg.kit import DIMENSION, Room, codes_for, identity, plan_of
 
 
 @pytest.mark.parametrize(
-    ("clients", "threshold", "active"), [(2, 2, False), (3, 2, False), (4, 3, False), (3, 3, True), (4, 3, True)]
+    ("clients", "threshold", "active"),
+    [(2, 2, False), (3, 2, False), (4, 3, False), (3, 3, True), (4, 3, True)],
 )
-def test_exact_for_every_dropout_pattern_or_closed(clients: int, threshold: int, active: bool) -> None:
+def test_exact_for_every_dropout_pattern_or_closed(
+    clients: int, threshold: int, active: bool
+) -> None:
     """Each client leaves before any of the steps, or stays: all patterns, up to the order of the clients."""
     plan = plan_of(clients, threshold, active=active)
-    codes, people = codes_for(plan), {i: identity(i) for i in range(1, clients + 1)} if active else None
+    codes, people = (
+        codes_for(plan),
+        {i: identity(i) for i in range(1, clients + 1)} if active else None,
+    )
     names = ["sharing", "masking", *(["confirming"] if active else []), "unmasking"]
     done, closed, rng = 0, 0, np.random.default_rng(clients)
     for unordered in combinations_with_replacement(range(len(names) + 1), clients):
@@ -75,7 +81,9 @@ def test_a_client_gives_up_one_secret_of_each_and_answers_once(active: bool) -> 
     answer = room.clients[1].unmask(room.u2, *told)
     assert set(answer.seeds) == {1, 2, 3}
     assert set(answer.pair_keys) == {4}
-    assert all(len(part) == SHARE_SIZE for part in (*answer.seeds.values(), *answer.pair_keys.values()))
+    assert all(
+        len(part) == SHARE_SIZE for part in (*answer.seeds.values(), *answer.pair_keys.values())
+    )
     with pytest.raises(ProtocolError, match="once and in order"):
         room.clients[1].unmask({1, 2, 3, 4}, *told)
     with pytest.raises(ProtocolError, match="threshold"):
@@ -107,7 +115,10 @@ def test_a_client_that_is_put_away_between_steps_goes_on_where_it_was(active: bo
 
     def again() -> None:
         people = {i: identity(i) if active else None for i in room.clients}
-        room.clients = {i: SumClient.from_bytes(plan, one.to_bytes(), people[i]) for i, one in room.clients.items()}
+        room.clients = {
+            i: SumClient.from_bytes(plan, one.to_bytes(), people[i])
+            for i, one in room.clients.items()
+        }
 
     published = {i: client.advertise() for i, client in room.clients.items()}
     again()
@@ -118,22 +129,31 @@ def test_a_client_that_is_put_away_between_steps_goes_on_where_it_was(active: bo
         room.clients[1].share(near[1])
     before = [room.clients[i].to_bytes() for i in room.clients]
     for i in (1, 2, 3):
-        room.server.receive(i, room.clients[i].mask(room.codes[i], room.server.dealers(), inboxes[i]))
+        room.server.receive(
+            i, room.clients[i].mask(room.codes[i], room.server.dealers(), inboxes[i])
+        )
     after = [room.clients[i].to_bytes() for i in (1, 2, 3)]
-    assert all(len(kept) < len(old) - 64 for kept, old in zip(after, before, strict=False))  # the secrets are gone
+    assert all(
+        len(kept) < len(old) - 64 for kept, old in zip(after, before, strict=False)
+    )  # the secrets are gone
     again()
     u2, proof = room.server.arrived(), {}
     if active:
         signatures = {i: room.clients[i].confirm(u2) for i in u2}
         again()
         proof = room.server.confirm(signatures)
-    found = room.server.finish({i: room.clients[i].unmask(u2, proof, room.server.masked(i)) for i in u2})
+    found = room.server.finish(
+        {i: room.clients[i].unmask(u2, proof, room.server.masked(i)) for i in u2}
+    )
     assert (found.total == room.plain((1, 2, 3))).all()
     who = identity(1) if active else None
     for bad in (b"\0", after[0][:-1], after[0][:40], b"\xff" * 80):
         with pytest.raises(ProtocolError, match="leaves the sum"):
             SumClient.from_bytes(plan, bad, who)
-    for other in (plan_of(4, 3, active=active, near=(3, 3), name=b"next"), plan_of(4, 4, active=active, near=(3, 3))):
+    for other in (
+        plan_of(4, 3, active=active, near=(3, 3), name=b"next"),
+        plan_of(4, 4, active=active, near=(3, 3)),
+    ):
         with pytest.raises(ProtocolError, match="belongs to another plan"):
             SumClient.from_bytes(other, after[0], who)
 
@@ -164,9 +184,13 @@ def test_a_false_share_names_its_holder_and_the_sum_is_right_or_none() -> None:
             if answering == 5:
                 assert (room.server.finish(answers).total == room.plain(range(1, 6))).all()
             else:
-                with pytest.raises(ProtocolError, match=f"client {liar}: it gave a share of client {victim}"):
+                with pytest.raises(
+                    ProtocolError, match=f"client {liar}: it gave a share of client {victim}"
+                ):
                     room.server.finish(answers)
-            assert room.server.liars == {liar: f"it gave a share of client {victim}'s secret that it was not dealt"}
+            assert room.server.liars == {
+                liar: f"it gave a share of client {victim}'s secret that it was not dealt"
+            }
     print(f"false shares: {cases} cases")
 
 

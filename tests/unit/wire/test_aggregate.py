@@ -18,7 +18,9 @@ MECHANISM = MECHANISMS["imvu one bit l2"]
 UPLINK = Uplink(MECHANISM)
 WORDS = seeded_rng(3)
 GOOD = [UPLINK.send(update(MECHANISM.ball, seed), WORDS) for seed in range(40)]
-OTHER = Uplink(MECHANISMS["imvu one bit l1 beta 8"]).send(update(MECHANISMS["imvu one bit l1 beta 8"].ball), WORDS)
+OTHER = Uplink(MECHANISMS["imvu one bit l1 beta 8"]).send(
+    update(MECHANISMS["imvu one bit l1 beta 8"].ball), WORDS
+)
 
 
 def flipped(data: bytes, place: int) -> bytes:
@@ -27,7 +29,15 @@ def flipped(data: bytes, place: int) -> bytes:
     return bytes(changed)
 
 
-BAD = [b"", GOOD[0][:-1], GOOD[0] + b"\0", flipped(GOOD[0], 70), flipped(GOOD[0], 4), flipped(GOOD[0], 30), OTHER]
+BAD = [
+    b"",
+    GOOD[0][:-1],
+    GOOD[0] + b"\0",
+    flipped(GOOD[0], 70),
+    flipped(GOOD[0], 4),
+    flipped(GOOD[0], 30),
+    OTHER,
+]
 
 
 def test_bad_payloads_are_skipped_counted_and_leave_no_trace() -> None:
@@ -59,7 +69,9 @@ def test_an_aggregator_goes_on_after_a_refusal() -> None:
 
 
 def test_a_mean_of_nothing_is_refused() -> None:
-    with pytest.raises(InvalidPayload, match=r"at least one valid payload, got none \(0 were refused\)"):
+    with pytest.raises(
+        InvalidPayload, match=r"at least one valid payload, got none \(0 were refused\)"
+    ):
         UPLINK.receive([])
     with pytest.raises(InvalidPayload, match=r"got none \(7 were refused\)"):
         UPLINK.receive(BAD, on_error="skip")

@@ -11,7 +11,16 @@ import pytest
 
 from quietbit import Ball, Norm, Uplink, calibrate, seeded_rng
 from quietbit.errors import InvalidParameter, InvalidPayload
-from quietbit.wire.downlink import HEAD, Broadcast, Diverged, Downlink, OutOfStep, Replica, ServerStep, replay_all
+from quietbit.wire.downlink import (
+    HEAD,
+    Broadcast,
+    Diverged,
+    Downlink,
+    OutOfStep,
+    Replica,
+    ServerStep,
+    replay_all,
+)
 
 DIMENSION, RUN = 5000, b"run 7"
 START = np.random.default_rng(1).normal(size=DIMENSION).astype(np.float32)
@@ -20,7 +29,9 @@ START = np.random.default_rng(1).normal(size=DIMENSION).astype(np.float32)
 @pytest.fixture(scope="module")
 def mechanism():
     ball = Ball(Norm.L2, 1.0, DIMENSION)
-    found = calibrate("vmvu", ball=ball, epsilon=8.0, delta=1e-5, releases=1, adjacency="zero-out", rows="shared")
+    found = calibrate(
+        "vmvu", ball=ball, epsilon=8.0, delta=1e-5, releases=1, adjacency="zero-out", rows="shared"
+    )
     return found.mechanism
 
 
@@ -51,13 +62,17 @@ def test_a_client_follows_the_server_bit_for_bit(mechanism, momentum, bits):
     assert client.round == 3
     assert client.digest == server.replica.digest
     assert client.weights.tobytes() == server.replica.weights.tobytes()
-    assert all(len(content) == HEAD.size + mechanism.shared_rows * bits // 8 for content in contents)
+    assert all(
+        len(content) == HEAD.size + mechanism.shared_rows * bits // 8 for content in contents
+    )
 
 
 def test_a_step_is_the_mean_that_an_aggregator_gives(mechanism):
     server, (kept, mean) = Downlink(START), mean_of(mechanism, 1)
     server.advance(kept, mechanism.for_round(RUN, 1))
-    np.testing.assert_allclose(START - server.replica.weights, mean, atol=2e-6 * np.abs(mean).max() + 1e-6)
+    np.testing.assert_allclose(
+        START - server.replica.weights, mean, atol=2e-6 * np.abs(mean).max() + 1e-6
+    )
 
 
 def test_momentum_is_the_usual_recursion(mechanism):
@@ -74,9 +89,15 @@ def test_momentum_is_the_usual_recursion(mechanism):
 def test_what_quantising_leaves_over_is_sent_later(mechanism):
     """Where all rows are kept every round, what was sent adds up to the means, to one last rounding."""
     ball = Ball(Norm.L2, 1.0, 1024)
-    found = calibrate("vmvu", ball=ball, epsilon=8.0, delta=1e-5, releases=1, adjacency="zero-out", rows="shared")
+    found = calibrate(
+        "vmvu", ball=ball, epsilon=8.0, delta=1e-5, releases=1, adjacency="zero-out", rows="shared"
+    )
     rounds = found.mechanism
-    server, total, sent = Downlink(np.zeros(1024, dtype=np.float32), bits=8), np.zeros(1024), np.zeros(1024)
+    server, total, sent = (
+        Downlink(np.zeros(1024, dtype=np.float32), bits=8),
+        np.zeros(1024),
+        np.zeros(1024),
+    )
     for number in range(1, 9):
         mean = np.random.default_rng(number).normal(size=1024).astype(np.float32)
         shared = rounds.for_round(RUN, number)
@@ -133,13 +154,22 @@ def test_bytes_of_a_hostile_server_are_refused_before_they_are_used(mechanism):
             assert fresh.digest == HEAD.unpack_from(bad)[-1]
     assert refused > 900
     head = list(HEAD.unpack_from(good))
-    for place, value in ((5, 2**32 - 1), (6, float("nan")), (6, -1.0), (7, 1.0), (8, float("inf")), (8, 1.0)):
+    for place, value in (
+        (5, 2**32 - 1),
+        (6, float("nan")),
+        (6, -1.0),
+        (7, 1.0),
+        (8, float("inf")),
+        (8, 1.0),
+    ):
         changed = list(head)
         changed[place] = value
         with pytest.raises(InvalidPayload):
             Broadcast.from_bytes(HEAD.pack(*changed) + good[HEAD.size :], mechanism.shared_rows)
     with pytest.raises(InvalidPayload, match="magnitude"):
-        Broadcast.from_bytes(good[: HEAD.size] + struct.pack("<f", float("inf")) + good[HEAD.size + 4 :], 2048)
+        Broadcast.from_bytes(
+            good[: HEAD.size] + struct.pack("<f", float("inf")) + good[HEAD.size + 4 :], 2048
+        )
 
 
 def test_who_missed_rounds_gets_them_or_the_model_where_that_is_smaller(mechanism):
@@ -163,7 +193,13 @@ def test_a_saved_model_is_whole_or_refused(mechanism):
     whole = file.getvalue()
     found = Replica.read(io.BytesIO(whole), DIMENSION)
     assert (found.round, found.digest) == (2, server.replica.digest)
-    for damaged in (whole[:-1], whole[:10], whole[:-3] + b"abc", whole[:-4] + b"\x00\x00\x80\x7f", b""):
+    for damaged in (
+        whole[:-1],
+        whole[:10],
+        whole[:-3] + b"abc",
+        whole[:-4] + b"\x00\x00\x80\x7f",
+        b"",
+    ):
         with pytest.raises(OutOfStep):
             Replica.read(io.BytesIO(damaged), DIMENSION)
     with pytest.raises(OutOfStep, match="of 4999 parameters"):
@@ -212,6 +248,11 @@ print(client.digest.hex())
 """
     plain = {"QUIETBIT_INSTRUCTION_SET": "sse2", "NPY_DISABLE_CPU_FEATURES": ""}
     done = subprocess.run(
-        [sys.executable, "-"], input=program, env={**os.environ, **plain}, capture_output=True, text=True, check=True
+        [sys.executable, "-"],
+        input=program,
+        env={**os.environ, **plain},
+        capture_output=True,
+        text=True,
+        check=True,
     )
     assert done.stdout.strip() == server.replica.digest.hex()

@@ -50,7 +50,10 @@ def test_the_overhead_is_64_bytes(bits: int) -> None:
 @pytest.mark.parametrize("mechanism", MECHANISMS.values(), ids=MECHANISMS.keys())
 def test_a_mechanism_has_a_header(mechanism: Any) -> None:
     header = Header.of(mechanism)
-    assert (header.layout.bits, header.layout.count) == (mechanism.layout.bits, mechanism.layout.count)
+    assert (header.layout.bits, header.layout.count) == (
+        mechanism.layout.bits,
+        mechanism.layout.count,
+    )
 
 
 @pytest.mark.parametrize("bits", [0, 17, 31, 33, -1, 2.5])
@@ -59,7 +62,9 @@ def test_widths_that_are_never_sent_are_refused(bits: Any) -> None:
         Header(Layout.codes(bits, 10), IDENTITY)
 
 
-@pytest.mark.parametrize(("dimension", "identity"), [(0, IDENTITY), (2**60, IDENTITY), (5, b"short")])
+@pytest.mark.parametrize(
+    ("dimension", "identity"), [(0, IDENTITY), (2**60, IDENTITY), (5, b"short")]
+)
 def test_impossible_fields_are_refused(dimension: int, identity: bytes) -> None:
     with pytest.raises(InvalidParameter):
         Header(Layout.codes(1, dimension), identity)
@@ -76,7 +81,9 @@ def test_every_flipped_bit_is_refused() -> None:
 
 def test_a_truncated_header_is_refused() -> None:
     for size in range(64):
-        with pytest.raises(InvalidPayload, match=f"at least {56 if size < 56 else 64} bytes, got {size}"):
+        with pytest.raises(
+            InvalidPayload, match=f"at least {56 if size < 56 else 64} bytes, got {size}"
+        ):
             Header.parse(HEADER.seal(7)[:size])
 
 
@@ -112,10 +119,16 @@ def test_a_body_without_codes_has_a_short_header() -> None:
         (6, b"\x04\x00", "length written in the payload must be 6 bytes, got 5."),
         (8, (2**60).to_bytes(8, "little"), f"from 1 to {2**48}, got {2**60}."),
         (8, bytes(8), f"dimension of the payload must be from 1 to {2**48}, got 0."),
-        (16, (2**60).to_bytes(8, "little"), f"length written in the payload must be 5 bytes, got {2**60}."),
+        (
+            16,
+            (2**60).to_bytes(8, "little"),
+            f"length written in the payload must be 5 bytes, got {2**60}.",
+        ),
     ],
 )
-def test_each_wrong_field_has_its_sentence_even_with_a_right_checksum(place: int, value: bytes, sentence: str) -> None:
+def test_each_wrong_field_has_its_sentence_even_with_a_right_checksum(
+    place: int, value: bytes, sentence: str
+) -> None:
     head = HEADER.seal(7)
     changed = resealed(head[:place] + value + head[place + len(value) :])
     with pytest.raises(InvalidPayload) as caught:

@@ -61,7 +61,9 @@ def test_a_float_that_is_not_finite_is_refused(value: float) -> None:
 
 
 def test_the_body_is_read_only() -> None:
-    payload = Payload.from_bytes(packed(Header(Layout.codes(1, 9), IDENTITY), np.ones(9, dtype=np.uint8)))
+    payload = Payload.from_bytes(
+        packed(Header(Layout.codes(1, 9), IDENTITY), np.ones(9, dtype=np.uint8))
+    )
     assert not payload.body.flags.writeable
 
 
@@ -75,7 +77,9 @@ def test_every_padding_bit_must_be_zero(bits: int, dimension: int) -> None:
             Payload.from_bytes(framed(header, bytes(body)))
 
 
-@pytest.mark.parametrize(("change", "word"), [(-1, "truncated"), (1, "padded"), (-5, "truncated"), (1000, "padded")])
+@pytest.mark.parametrize(
+    ("change", "word"), [(-1, "truncated"), (1, "padded"), (-5, "truncated"), (1000, "padded")]
+)
 def test_a_body_of_another_length_is_refused(change: int, word: str) -> None:
     header = Header(Layout.codes(3, 16), IDENTITY)
     with pytest.raises(InvalidPayload, match=word):

@@ -32,7 +32,15 @@ class Dripping(io.RawIOBase):
 
 
 @pytest.mark.parametrize(
-    "wrap", [bytes, bytearray, memoryview, io.BytesIO, Dripping, lambda data: np.frombuffer(data, np.uint8)]
+    "wrap",
+    [
+        bytes,
+        bytearray,
+        memoryview,
+        io.BytesIO,
+        Dripping,
+        lambda data: np.frombuffer(data, np.uint8),
+    ],
 )
 def test_every_kind_of_source_gives_the_same_body(wrap: Any) -> None:
     assert np.array_equal(read_body(wrap(DATA), HEADER), BODY)

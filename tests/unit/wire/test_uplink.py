@@ -34,7 +34,9 @@ def mechanism(request: pytest.FixtureRequest) -> Any:
 def test_a_payload_is_bytes_of_the_promised_size(mechanism: Any) -> None:
     payload = Uplink(mechanism).send(update(mechanism.ball))
     assert isinstance(payload, bytes)
-    assert len(payload) == -(-width(mechanism) * many(mechanism) // 8) + (64 if mechanism.layout.bits else 56)
+    assert len(payload) == -(-width(mechanism) * many(mechanism) // 8) + (
+        64 if mechanism.layout.bits else 56
+    )
 
 
 def test_the_mean_is_that_of_the_decoded_payloads(mechanism: Any) -> None:
@@ -44,7 +46,9 @@ def test_the_mean_is_that_of_the_decoded_payloads(mechanism: Any) -> None:
     expected = np.mean(decoded, axis=0).reshape(-1)
     found = uplink.receive(iter(payloads))
     assert found.dtype == np.float64
-    most = 1e-6 if SharedRows.find(mechanism) else 1e-9  # shared rows are rotated back in single precision
+    most = (
+        1e-6 if SharedRows.find(mechanism) else 1e-9
+    )  # shared rows are rotated back in single precision
     assert np.abs(found - expected).max() <= most
 
 
@@ -79,7 +83,9 @@ def test_a_tree_is_clipped_under_one_norm_and_restored() -> None:
     mean = Uplink(mechanism).receive([payload])
     found = uplink.receive([payload])
     assert found["head"]["weight"].dtype == torch.float32
-    assert np.array_equal(found["head"]["weight"].numpy(), mean[47:].astype(np.float32).reshape(4, 5))
+    assert np.array_equal(
+        found["head"]["weight"].numpy(), mean[47:].astype(np.float32).reshape(4, 5)
+    )
     assert np.array_equal(found["head"]["bias"], mean[43:47].astype(np.float32))
     assert np.array_equal(found["body"][0], mean[:16].astype(np.float32).reshape(2, 8))
     assert np.array_equal(found["body"][1][0], mean[16:43].astype(np.float32))
@@ -108,7 +114,14 @@ def test_nothing_is_drawn_for_an_update_that_is_refused(mechanism: Any) -> None:
     with_nan, with_infinity = good.copy(), good.copy()
     with_nan[-1], with_infinity[0] = np.nan, -np.inf
     rng = CountingWords()
-    for bad in (with_nan, with_infinity, good[1:], good.astype(np.int64), {"a": None}, np.float64(1.0)):
+    for bad in (
+        with_nan,
+        with_infinity,
+        good[1:],
+        good.astype(np.int64),
+        {"a": None},
+        np.float64(1.0),
+    ):
         with pytest.raises(InvalidParameter):
             Uplink(mechanism).send(bad, rng)
     with pytest.raises(InvalidParameter):
@@ -172,11 +185,13 @@ def test_files_are_received(tmp_path: Path) -> None:
 def test_many_payloads_average_to_the_clipped_update() -> None:
     """Unbiased at zero, so the mean of n payloads of 4 bits is near the update.
 
-    Each of 67 coordinates deviates by at most 7 standard errors, which fails by chance with a probability
-    below 67 * 2.6e-12 < 1e-9 (normal approximation; symbols are bounded and n = 4,000), plus the bias of the
-    decoder, added by enumeration.
+    Each of 67 coordinates deviates by at most 7 standard errors, which fails by chance with a
+    probability below 67 * 2.6e-12 < 1e-9 (normal approximation; symbols are bounded and n = 4,000),
+    plus the bias of the decoder, added by enumeration.
     """
-    mechanism = InterpolatedMVU(design(2, 1, 3.0), Ball(Norm.L2, 1.0, WIDTH), decoder="unbiased-at-zero")
+    mechanism = InterpolatedMVU(
+        design(2, 1, 3.0), Ball(Norm.L2, 1.0, WIDTH), decoder="unbiased-at-zero"
+    )
     uplink, rng, count = Uplink(mechanism), seeded_rng(11), 4000
     vector = 4 * update(mechanism.ball, share=1.0)
     found = uplink.receive(uplink.send(vector, rng) for _ in range(count))
@@ -210,7 +225,9 @@ print((resource.getrusage(resource.RUSAGE_SELF).ru_maxrss - before) * 1024 - len
 
 def test_sending_takes_the_payload_and_little_more() -> None:
     """A tree of 128 MB: the chunks of a thread, not a copy of the tree in any type."""
-    result = subprocess.run([sys.executable, "-c", MEMORY], check=True, capture_output=True, text=True)
+    result = subprocess.run(
+        [sys.executable, "-c", MEMORY], check=True, capture_output=True, text=True
+    )
     assert int(result.stdout) < 32 * 2**20
 
 
@@ -218,9 +235,13 @@ def test_sending_takes_the_payload_and_little_more() -> None:
 def test_half_precision_is_refused_where_samples_are_protected(kind: str) -> None:
     """Means of 10,000 gradients that differ in one, rounded to 11 bits, lie much further apart than is priced."""
     mechanism = Gaussian(Ball(Norm.L2, 1.0, 64), 1.0)
-    middle = np.full(64, 0.1 + 2.0**-15 - (0.1 - float(np.float16(0.1))))  # between two numbers of 11 bits
+    middle = np.full(
+        64, 0.1 + 2.0**-15 - (0.1 - float(np.float16(0.1)))
+    )  # between two numbers of 11 bits
     mean, other = middle - 1e-9, middle + 1e-9
-    moved = np.linalg.norm(mean.astype(np.float16).astype(float) - other.astype(np.float16).astype(float))
+    moved = np.linalg.norm(
+        mean.astype(np.float16).astype(float) - other.astype(np.float16).astype(float)
+    )
     assert moved > sample_share(Adjacency.REPLACE_ONE, 10_000)  # what the price counts with
     protected = Uplink(mechanism, unit=Unit.SAMPLE)
     half = mean.astype(np.float16)
@@ -237,10 +258,14 @@ def test_half_precision_is_refused_where_samples_are_protected(kind: str) -> Non
 def test_one_payload_for_many_and_a_payload_of_another_mechanism_are_named():
     ball = quietbit.Ball("l2", 1.0, 100)
     target = {"ball": ball, "epsilon": 4.0, "delta": 1e-5, "adjacency": "zero-out"}
-    vector, one_bit = (quietbit.Uplink(quietbit.calibrate(name, **target).mechanism) for name in ("vmvu", "imvu"))
+    vector, one_bit = (
+        quietbit.Uplink(quietbit.calibrate(name, **target).mechanism) for name in ("vmvu", "imvu")
+    )
     payload = one_bit.send(np.zeros(100))
     for wrong in (payload, 3):
-        with pytest.raises(quietbit.InvalidParameter, match="expected a list or another iterable of payloads, got"):
+        with pytest.raises(
+            quietbit.InvalidParameter, match="expected a list or another iterable of payloads, got"
+        ):
             one_bit.receive(wrong)
     for own, other in ((vector, payload), (one_bit, vector.send(np.zeros(100)))):
         with pytest.raises(quietbit.InvalidPayload, match="payload of another mechanism"):
@@ -249,5 +274,7 @@ def test_one_payload_for_many_and_a_payload_of_another_mechanism_are_named():
 
 def test_an_epsilon_near_zero_is_refused_with_the_least():
     target = {"ball": quietbit.Ball("l2", 1.0, 100), "delta": 1e-5, "adjacency": "replace-one"}
-    with pytest.raises(quietbit.InvalidParameter, match=r"epsilon must be at least 0\.0001 for vmvu"):
+    with pytest.raises(
+        quietbit.InvalidParameter, match=r"epsilon must be at least 0\.0001 for vmvu"
+    ):
         quietbit.calibrate("vmvu", epsilon=1e-6, **target)

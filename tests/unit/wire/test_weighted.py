@@ -18,10 +18,15 @@ from unit.local.test_uneven import Flat
 from unit.mechanism.makers import MECHANISMS, WIDTH
 
 
-@pytest.mark.parametrize("name", ["imvu one bit l2", "gaussian", "vmvu seed", "vmvu shared rows", "watched gaussian"])
+@pytest.mark.parametrize(
+    "name", ["imvu one bit l2", "gaussian", "vmvu seed", "vmvu shared rows", "watched gaussian"]
+)
 def test_a_weighted_mean_is_that_of_the_decoded_releases(name: str) -> None:
     uplink, rng = Uplink(MECHANISMS[name]), seeded_rng(4)
-    payloads, weights = [uplink.send(np.ones(WIDTH), rng) for _ in range(40)], [1.0, 0.5, 0.25, 1.0] * 10
+    payloads, weights = (
+        [uplink.send(np.ones(WIDTH), rng) for _ in range(40)],
+        [1.0, 0.5, 0.25, 1.0] * 10,
+    )
     found = uplink.aggregator()
     for payload, weight in zip(payloads, weights, strict=True):
         found.add(payload, weight)
@@ -65,9 +70,19 @@ def test_weights_are_public_numbers_within_bounds() -> None:
 def test_a_simulation_weights_by_sizes_and_says_what_to_expect() -> None:
     problem = Flat(400)
     problem.sizes = np.where(np.arange(400) < 40, 1000, 10)
-    given: dict[str, Any] = {"clip": 1.0, "adjacency": "zero-out", "rng": "seeded", "seed": 3, "noise_multiplier": 0.5}
+    given: dict[str, Any] = {
+        "clip": 1.0,
+        "adjacency": "zero-out",
+        "rng": "seeded",
+        "seed": 3,
+        "noise_multiplier": 0.5,
+    }
     runs = [
-        simulate(problem, flat_plan("gaussian", cohort=100, most_examples=most, **given), Training(lr=0.1, rounds=4))
+        simulate(
+            problem,
+            flat_plan("gaussian", cohort=100, most_examples=most, **given),
+            Training(lr=0.1, rounds=4),
+        )
         for most in (None, 1000)
     ]
     plain, weighted = (run.expected for run in runs)

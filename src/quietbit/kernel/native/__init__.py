@@ -1,11 +1,13 @@
 """The C kernel as Python functions: structures, signatures, and the library itself.
 
-Idea     `quietbit.h` documents every function; this file repeats types alone. The library is loaded once, found beside
-         its sources or built there (`build.py`), and refused if its self-test fails: a build that fuses products and
-         sums would give other codes than the reference, and with them another privacy guarantee.
-         Pointers are passed as addresses: `address` of an array that the caller keeps alive during the call.
-Sets     the best instruction set of the processor is chosen at load; the environment variable QUIETBIT_INSTRUCTION_SET
-         (sse2, avx2 or avx512) limits it, for tests and benchmarks. Results do not depend on it.
+Idea     `quietbit.h` documents every function; this file repeats types alone. The library is loaded
+         once, found beside its sources or built there (`build.py`), and refused if its self-test
+         fails: a build that fuses products and sums would give other codes than the reference, and
+         with them another privacy guarantee. Pointers are passed as addresses: `address` of an
+         array that the caller keeps alive during the call.
+Sets     the best instruction set of the processor is chosen at load; the environment variable
+         QUIETBIT_INSTRUCTION_SET (sse2, avx2 or avx512) limits it, for tests and benchmarks.
+         Results do not depend on it.
 """
 
 from __future__ import annotations
@@ -59,7 +61,10 @@ class Law(ctypes.Structure):
     _fields_ = (
         ("gain", c_double * 4),
         ("clamp", c_double * 2),
-        *((name, c_void_p) for name in ("knots", "knots_tail", "base", "base_tail", "slope", "slope_tail")),
+        *(
+            (name, c_void_p)
+            for name in ("knots", "knots_tail", "base", "base_tail", "slope", "slope_tail")
+        ),
         ("levels", c_int32),
         ("bits", c_int32),
     )
@@ -77,7 +82,19 @@ class Ending(ctypes.Structure):
     _fields_ = (("scale", c_double), ("sums", c_void_p), ("mode", c_int32))
 
 
-PLAN = (c_void_p, c_int, c_void_p, c_int, c_size_t, c_void_p, c_void_p, c_int64, c_void_p, c_size_t, c_void_p)
+PLAN = (
+    c_void_p,
+    c_int,
+    c_void_p,
+    c_int,
+    c_size_t,
+    c_void_p,
+    c_void_p,
+    c_int64,
+    c_void_p,
+    c_size_t,
+    c_void_p,
+)
 SIGNATURES: dict[str, tuple[Any, tuple[Any, ...]]] = {
     "qb_version": (c_int, ()),
     "qb_self_test": (c_int, ()),
@@ -141,7 +158,9 @@ def load(path: Path) -> Any:
         raise MissingDependency(f"The C kernel {path.name} cannot be loaded: {error}.") from error
     version = found.qb_version()
     if version != VERSION:
-        raise MissingDependency(f"The C kernel {path.name} has version {version}, expected {VERSION}: build it anew.")
+        raise MissingDependency(
+            f"The C kernel {path.name} has version {version}, expected {VERSION}: build it anew."
+        )
     failed = found.qb_self_test()
     if failed != 0:
         raise MissingDependency(

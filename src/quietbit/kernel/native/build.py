@@ -1,12 +1,14 @@
 """Build the C kernel: with the system's compiler, or with the `ziglang` wheel where there is none.
 
-Idea     the library lies beside its sources and is named by a digest of them and of the flags, so that a changed source
-         is never met by an old library. Installing builds it; a checkout that is used without being installed builds it
-         at first use, in place, since whoever may write there may change the Python sources, too.
+Idea     the library lies beside its sources and is named by a digest of them and of the flags, so
+         that a changed source is never met by an old library. Installing builds it; a checkout that
+         is used without being installed builds it at first use, in place, since whoever may write
+         there may change the Python sources, too.
 
     python -m quietbit.kernel.native      # builds what is missing, and prints where it lies
 
-The build hook runs this file alone, before anything is installed: it imports the standard library and nothing else.
+The build hook runs this file alone, before anything is installed: it imports the standard library
+and nothing else.
 """
 
 from __future__ import annotations
@@ -28,8 +30,8 @@ __all__ = ["SOURCES", "BuildFailed", "build_library", "find_compiler", "library_
 
 FOLDER = Path(__file__).parent
 SOURCES = ("quietbit.h", "passes.h", "real_passes.h", "quietbit.c")
-# Contracting a product and a sum changes results. No code asks for traps or errno, and loops that may raise neither
-# are loops that gcc turns into vector instructions.
+# Contracting a product and a sum changes results. No code asks for traps or errno, and loops that
+# may raise neither are loops that gcc turns into vector instructions.
 FLAGS = (
     "-std=c11",
     "-O3",
@@ -53,7 +55,9 @@ def library_path(source: Path = FOLDER / "quietbit.c", beside: Sequence[str] = S
     for name in beside:
         digest.update(source.with_name(name).read_bytes())
     suffix = SUFFIXES.get(sys.platform, ".so")
-    return source.with_name(f"_{source.stem}-{digest.hexdigest()[:12]}-{platform.machine().lower()}{suffix}")
+    return source.with_name(
+        f"_{source.stem}-{digest.hexdigest()[:12]}-{platform.machine().lower()}{suffix}"
+    )
 
 
 def find_compiler() -> list[str] | None:
@@ -66,7 +70,14 @@ def find_compiler() -> list[str] | None:
         if path is not None:
             return [path]
     if find_spec("ziglang") is not None:
-        return [sys.executable, "-m", "ziglang", "cc", "-target", zig_target(sys.platform, platform.machine())]
+        return [
+            sys.executable,
+            "-m",
+            "ziglang",
+            "cc",
+            "-target",
+            zig_target(sys.platform, platform.machine()),
+        ]
     return None
 
 
@@ -90,7 +101,8 @@ def build_library(
 ) -> Path:
     """Build the library of a source unless it is there, and return where it lies; older ones are removed.
 
-    Raises `BuildFailed` with the reason. Of two processes that build at once each replaces the file as a whole.
+    Raises `BuildFailed` with the reason. Of two processes that build at once each replaces the file
+    as a whole.
     """
     target = library_path(source, beside)
     if target.exists():
@@ -110,11 +122,15 @@ def build_library(
             )
             if run.returncode != 0:
                 lines = run.stderr.strip().splitlines()
-                first = next((line for line in lines if "error" in line), lines[0] if lines else "no message")
+                first = next(
+                    (line for line in lines if "error" in line), lines[0] if lines else "no message"
+                )
                 raise BuildFailed(f"{command[0]} failed with status {run.returncode}: {first}")
             output.replace(target)
     except OSError as error:
-        raise BuildFailed(f"{target.parent} cannot be written, or {command[0]} cannot be run: {error}") from error
+        raise BuildFailed(
+            f"{target.parent} cannot be written, or {command[0]} cannot be run: {error}"
+        ) from error
     for old in target.parent.glob(f"_{source.stem}-*{target.suffix}"):
         if old != target:
             with contextlib.suppress(OSError):  # on Windows a loaded library stays

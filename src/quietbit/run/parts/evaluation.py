@@ -1,15 +1,19 @@
 """Private evaluation: one priced answer per client about a model, and the estimate from many answers.
 
-Idea     an app computes its metric as usual; one cell of randomised response leaves the node. A share (accuracy) or a
-         bounded number (a loss) becomes right or wrong on an example drawn at random; a list of counts (histogram,
-         confusion matrix) becomes one of its cells. The budget of all evaluations is set aside from the run's, so
-         updates and answers never compete for it (`Target.without`).
-Symbols  n answers, h of them in a cell: h is binomial with the frequency f = t share + (1 - t)/k; t: truth, k: cells.
-Source   Clopper and Pearson (1934) for f; the interval of the share is that of f, mapped by the line between them.
+Idea     an app computes its metric as usual; one cell of randomised response leaves the node. A
+         share (accuracy) or a bounded number (a loss) becomes right or wrong on an example drawn at
+         random; a list of counts (histogram, confusion matrix) becomes one of its cells. The budget
+         of all evaluations is set aside from the run's, so updates and answers never compete for it
+         (`Target.without`).
+Symbols  n answers, h of them in a cell: h is binomial with the frequency f = t share + (1 - t)/k;
+         t: truth, k: cells.
+Source   Clopper and Pearson (1934) for f; the interval of the share is that of f, mapped by the
+         line between them.
 
-The interval covers the coins, and which clients were asked if those who answered are a random draw: clients that differ
-make h less spread than binomial (Hoeffding 1956), and so does a draw without replacement. It does not cover clients
-that choose not to answer, or that lie (docs/how-to/evaluate-privately.md).
+The interval covers the coins, and which clients were asked if those who answered are a random draw:
+clients that differ make h less spread than binomial (Hoeffding 1956), and so does a draw without
+replacement. It does not cover clients that choose not to answer, or that lie
+(docs/how-to/evaluate-privately.md).
 """
 
 from __future__ import annotations
@@ -55,8 +59,8 @@ def _most(value: float) -> float:
 class Evaluate(Section):
     """``[evaluate]``: nodes answer evaluations with one randomised cell each, at ``epsilon`` per answer.
 
-    ``metric`` is the app's, a number from 0 to ``most``, or with ``cells`` a list of that many counts. A client answers
-    ``releases`` evaluations, as many as it makes updates unless given.
+    ``metric`` is the app's, a number from 0 to ``most``, or with ``cells`` a list of that many
+    counts. A client answers ``releases`` evaluations, as many as it makes updates unless given.
     """
 
     title: ClassVar[str] = "evaluate"
@@ -72,8 +76,8 @@ class Evaluate(Section):
         named = isinstance(self.metric, str) and 0 < len(self.metric) <= MOST_LETTERS
         require(named, "evaluate.metric", self.metric, "a name")
 
-    def question(self, plan: Plan) -> Evaluation:
-        """Return the question of a run: at the plan's adjacency and unit, of sums where it has masks."""
+    def request(self, plan: Plan) -> Evaluation:
+        """Return the request of a run: at the plan's adjacency and unit, of sums where it has masks."""
         releases = plan.releases if self.releases is None else self.releases
         return Evaluation(
             self.epsilon,
@@ -99,18 +103,20 @@ class Estimate:
     answers: int
 
     def __str__(self) -> str:
-        value = min(max(self.value, self.low), self.high)  # unbiased estimates of few answers leave the range of shares
+        value = min(
+            max(self.value, self.low), self.high
+        )  # unbiased estimates of few answers leave the range of shares
         return f"{value:.4g} ({self.low:.4g} to {self.high:.4g})"
 
 
 @final
 @frozen
 class Evaluation:
-    """A question about a model: the app's ``metric``, at ``epsilon`` per answer, ``releases`` times per client.
+    """A request about a model: the app's ``metric``, at ``epsilon`` per answer, ``releases`` times per client.
 
-    The app's number lies between 0 and ``most``. With ``cells``, it is a list of that many counts. With ``honest``,
-    answers are summed behind masks over at least that many honest clients: ``epsilon``, at ``delta``, is then the cost
-    of one sum.
+    The app's number lies between 0 and ``most``. With ``cells``, it is a list of that many counts.
+    With ``honest``, answers are summed behind masks over at least that many honest clients:
+    ``epsilon``, at ``delta``, is then the cost of one sum.
 
     >>> asked = Evaluation(0.5, adjacency="replace-one")
     >>> asked.spends, round(asked.margin(10_000), 3)
@@ -171,7 +177,12 @@ class Evaluation:
         """Return the app's result as an update: shares of cells; anything but numbers is refused."""
         numbers = np.atleast_1d(np.asarray(value, dtype=np.float64))
         size = 1 if self.cells is None else self.cells
-        require(numbers.shape == (size,), f"{self.metric} of the app", value, "a number" if size == 1 else f"{size}")
+        require(
+            numbers.shape == (size,),
+            f"{self.metric} of the app",
+            value,
+            "a number" if size == 1 else f"{size}",
+        )
         require(bool(np.isfinite(numbers).all()), f"{self.metric} of the app", value, "finite")
         if self.cells is None:
             share = min(max(float(numbers[0]) / self.most, 0.0), 1.0)
@@ -181,7 +192,9 @@ class Evaluation:
 
     def metric_of(self, mean: Sequence[float] | FloatVector) -> float | list[float]:
         """Return the metric of decoded shares, or the share of every cell."""
-        return self.most * float(mean[1]) if self.cells is None else [float(share) for share in mean]
+        return (
+            self.most * float(mean[1]) if self.cells is None else [float(share) for share in mean]
+        )
 
     def estimates(self, mean: Sequence[float] | FloatVector, answers: int) -> tuple[Estimate, ...]:
         """Return the estimates from the decoded mean of ``answers`` answers: the metric, or the share of every cell."""

@@ -1,9 +1,10 @@
 """Masked sums: the server sees the sum of all clients' codes, and no client's.
 
-Idea     keys and shares are asked for while a round is configured, masked vectors are the round's train replies, and
-         lists are confirmed and unmasking asked for when they have arrived. Each step asks those who are still there,
-         takes in what is complete, and notes who is gone and why. Below the threshold the round fails closed: no
-         further step is asked, nothing is unmasked, and there is no mean.
+Idea     keys and shares are asked for while a round is configured, masked vectors are the round's
+         train replies, and lists are confirmed and unmasking asked for when they have arrived. Each
+         step asks those who are still there, takes in what is complete, and notes who is gone and
+         why. Below the threshold the round fails closed: no further step is asked, nothing is
+         unmasked, and there is no mean.
 Symbols  t: threshold, the fewest clients of a sum; k: honest clients that a sum is priced at.
 Source   Bonawitz et al. (CCS 2017), Figure 4; `quietbit.secagg`.
 """
@@ -30,9 +31,10 @@ _clients = Whole(2, MOST_CLIENTS)
 class Masks(Section):
     """``[masks]``: releases are summed behind masks, and priced for ``honest`` clients that do not collude.
 
-    A sum needs at least ``threshold`` clients. ``server`` says what the server may do: ``active``, lie (nodes have
-    identities); ``honest-but-curious``, follow the protocol. ``neighbours`` are the clients that each deals with,
-    and ``share_threshold`` of them recover its secrets. A simulation sums its cohort, and needs no field.
+    A sum needs at least ``threshold`` clients. ``server`` says what the server may do: ``active``,
+    lie (nodes have identities); ``honest-but-curious``, follow the protocol. ``neighbours`` are the
+    clients that each deals with, and ``share_threshold`` of them recover its secrets. A simulation
+    sums its cohort, and needs no field.
     """
 
     title: ClassVar[str] = "masks"

@@ -1,9 +1,10 @@
 """Rounds that nodes replay: what a server sends a node in place of the model, and what the node makes of it.
 
-Idea     the server knows of every node which round's model it has, because the node answered a question about it. It
-         sends the broadcasts since then, or the full model: to a node that has none, where that is smaller, and where
-         the log has lost the rounds between. The node replays, compares digests, and hands the app whole arrays.
-         Where it cannot, it says so in a constant sentence, before anything is noted, and gets the full model next.
+Idea     the server knows of every node which round's model it has, because the node answered a
+         request about it. It sends the broadcasts since then, or the full model: to a node that
+         has none, where that is smaller, and where the log has lost the rounds between. The node
+         replays, compares digests, and hands the app whole arrays. Where it cannot, it says so in a
+         constant sentence, before anything is noted, and gets the full model next.
 """
 
 from __future__ import annotations
@@ -21,8 +22,8 @@ from numpy.typing import NDArray
 
 from quietbit.errors import InvalidParameter, check_int, require
 from quietbit.mechanism.base import Mechanism
-from quietbit.node.question import ProposedMechanism, Question, run_name
 from quietbit.node.refusal import NeedsModel
+from quietbit.node.request import ProposedMechanism, Request, run_name
 from quietbit.run.layout import ModelLayout
 from quietbit.run.part import Part
 from quietbit.run.section import Real, Section, Word, choice
@@ -39,7 +40,9 @@ SERVER = "server"
 APP = "app"
 FIELDS = {"version", "round", "digest", "broadcasts"}
 DIGEST = 32
-FORGETFUL = 2  # full models that a node lost before the next round: from then on it gets no broadcasts
+FORGETFUL = (
+    2  # full models that a node lost before the next round: from then on it gets no broadcasts
+)
 Arrays = dict[str, NDArray[Any]]
 
 
@@ -48,8 +51,9 @@ Arrays = dict[str, NDArray[Any]]
 class Replay(Section):
     """``[replay]``: clients of a round keep the same rows, and download rounds they missed, not the model.
 
-    ``start`` says who provides the model of round 0: the ``server``, or the ``app`` that nodes run. The server steps on
-    the mean with ``learning_rate`` and ``momentum``, unless the engine's strategy defines the step.
+    ``start`` says who provides the model of round 0: the ``server``, or the ``app`` that nodes run.
+    The server steps on the mean with ``learning_rate`` and ``momentum``, unless the engine's
+    strategy defines the step.
     """
 
     title: ClassVar[str] = "replay"
@@ -73,7 +77,12 @@ class Leader:
     """The server's half: its downlink, and which node has the model of which round."""
 
     def __init__(
-        self, layout: ModelLayout, arrays: Mapping[str, Any], replay: Replay, step: ServerStep, round: int
+        self,
+        layout: ModelLayout,
+        arrays: Mapping[str, Any],
+        replay: Replay,
+        step: ServerStep,
+        round: int,
     ) -> None:
         """Start from the model as it is after ``round``; only float32 models can be replayed."""
         self._layout = layout
@@ -91,14 +100,21 @@ class Leader:
     def missed(self, node: Any) -> list[bytes] | None:
         """Return the broadcasts to send to a node, or None for the full model; what is sent is remembered."""
         known = self._known.get(node, self._first)
-        found = None if known is None or self._lost[node] >= FORGETFUL else self._downlink.since(known)
+        found = (
+            None if known is None or self._lost[node] >= FORGETFUL else self._downlink.since(known)
+        )
         self._sent[node] = self._downlink.replica.round, found is None
         return found
 
     def record(self, broadcasts: list[bytes] | None) -> dict[str, Any]:
-        """Return what stands beside a question: of the full model, or of the broadcasts in its place."""
+        """Return what stands beside a request: of the full model, or of the broadcasts in its place."""
         state = self._downlink.replica
-        return {"version": VERSION, "round": state.round, "digest": state.digest, "broadcasts": broadcasts or []}
+        return {
+            "version": VERSION,
+            "round": state.round,
+            "digest": state.digest,
+            "broadcasts": broadcasts or [],
+        }
 
     @property
     def speed(self) -> NDArray[np.float32] | None:
@@ -140,7 +156,12 @@ class Replaying(Part):
         self.leader: Leader | None = None
 
     def lead(
-        self, number: int, arrays: Mapping[str, Any], layout: ModelLayout, step: ServerStep | None, other: str
+        self,
+        number: int,
+        arrays: Mapping[str, Any],
+        layout: ModelLayout,
+        step: ServerStep | None,
+        other: str,
     ) -> None:
         """Follow the model that nodes replay, or one that was put in its place; say once why there is no ``step``."""
         if step is not None and layout.single:
@@ -169,8 +190,12 @@ class Follower:
     store: MutableMapping[str, bytes] | None
     run: int
     plan: Plan
-    start: Callable[[], tuple[str, Mapping[str, Any]]] | None = None  # the model that the app ships with
-    families: tuple[str, ...] | None = None  # of mechanisms that the node's owner allows; None allows all
+    start: Callable[[], tuple[str, Mapping[str, Any]]] | None = (
+        None  # the model that the app ships with
+    )
+    families: tuple[str, ...] | None = (
+        None  # of mechanisms that the node's owner allows; None allows all
+    )
 
     def full(self, said: Any, record: str, arrays: Mapping[str, Any], speed: Any) -> None:
         """Keep the full model that came; one that is not the announced one is refused."""
@@ -184,12 +209,19 @@ class Follower:
         self.store[f"{self.run}.layout"] = _pack(record, layout, arrays)
         self._save(replica)
 
-    def replayed(self, said: Any, question: Question) -> tuple[str, Arrays]:
+    def replayed(self, said: Any, request: Request) -> tuple[str, Arrays]:
         """Replay what was missed; return the name of the model's record and all its arrays."""
         number, digest, broadcasts = _read(said)
-        mechanism = ProposedMechanism.read(question.mechanism, self.families).mechanism
-        size = mechanism.ball.dimension  # of the model that this node has: nothing larger is allocated
-        require(sum(map(len, broadcasts)) < 8 * size, "size of the broadcasts", "more", "less than the model's")
+        mechanism = ProposedMechanism.read(request.mechanism, self.families).mechanism
+        size = (
+            mechanism.ball.dimension
+        )  # of the model that this node has: nothing larger is allocated
+        require(
+            sum(map(len, broadcasts)) < 8 * size,
+            "size of the broadcasts",
+            "more",
+            "less than the model's",
+        )
         try:
             replica, table = self._kept(size)
             before = replica.round
@@ -229,10 +261,17 @@ class Follower:
 def _read(said: Any) -> tuple[int, bytes, list[bytes]]:
     """Return round, digest and broadcasts of a record; anything else is refused."""
     if not isinstance(said, Mapping) or set(said) != FIELDS or said["version"] != VERSION:
-        raise InvalidParameter(f"The server's message must carry replayed rounds of version {VERSION}, and does not.")
+        raise InvalidParameter(
+            f"The server's message must carry replayed rounds of version {VERSION}, and does not."
+        )
     number = check_int(said["round"], "round of the model", 0, 2**32 - 1)
     digest, found = said["digest"], said["broadcasts"]
-    require(isinstance(digest, bytes) and len(digest) == DIGEST, "digest of the model", "others", f"{DIGEST} bytes")
+    require(
+        isinstance(digest, bytes) and len(digest) == DIGEST,
+        "digest of the model",
+        "others",
+        f"{DIGEST} bytes",
+    )
     fine = isinstance(found, list) and all(isinstance(one, bytes) for one in found)
     require(fine, "broadcasts", "others", "a list of bytes")
     return number, digest, found
@@ -256,8 +295,15 @@ def _unpack(content: bytes, weights: NDArray[np.float32]) -> tuple[str, Arrays]:
     """Return the record's name and all arrays, the learnt ones from ``weights``; a damaged table asks for the model."""
     try:
         record, table = _cbor().loads(content)
-        layout = ModelLayout(tuple((name, tuple(shape), "float32") for name, shape, *kept in table if not kept), ())
-        require(layout.dimension == weights.size, "number of learnt parameters", layout.dimension, f"{weights.size}")
+        layout = ModelLayout(
+            tuple((name, tuple(shape), "float32") for name, shape, *kept in table if not kept), ()
+        )
+        require(
+            layout.dimension == weights.size,
+            "number of learnt parameters",
+            layout.dimension,
+            f"{weights.size}",
+        )
         found = layout.shaped(weights)
         for name, shape, kind, values in (entry for entry in table if entry[2:]):
             found[name] = np.frombuffer(values, dtype=np.dtype(kind)).reshape(shape).copy()

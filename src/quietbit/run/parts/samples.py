@@ -1,7 +1,8 @@
 """Privacy of single samples: a site draws a batch in secret, and its gate clips and randomises what comes of it.
 
-Idea     where this section is present the privacy unit is one sample of a site's data, not the client. The gate draws
-         the batch; the app computes one gradient per drawn sample and hands them over (`quietbit.run.batch`).
+Idea     where this section is present the privacy unit is one sample of a site's data, not the
+         client. The gate draws the batch; the app computes one gradient per drawn sample and hands
+         them over (`quietbit.run.batch`).
 Source   docs/explanation/threat-model.md says what no gate can check of an app's rows.
 """
 
@@ -23,8 +24,9 @@ __all__ = ["Samples"]
 class Samples(Section):
     """``[samples]``: about how many a site has (``count``), and the share of them in a batch (``sampling_rate``).
 
-    With ``steps`` a site takes that many private steps of ``learning_rate`` per round, and sends the difference of
-    models with ``bits`` bits per coordinate. A simulation knows the samples of its clients and needs no field.
+    With ``steps`` a site takes that many private steps of ``learning_rate`` per round, and sends
+    the difference of models with ``bits`` bits per coordinate. A simulation knows the samples of
+    its clients and needs no field.
     """
 
     title: ClassVar[str] = "samples"

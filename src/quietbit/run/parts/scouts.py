@@ -1,9 +1,10 @@
 """Scouts: a few clients of every round say whether the clip left their update unchanged, and the clip follows.
 
-Idea     a scout sends one randomised bit in place of its update. All rounds have one price, so the budget of updates
-         pays for scouts too: a client's releases may be updates or answers in any order, and the answers are as
-         truthful as that budget allows.
-Source   Andrew, Thakkar, McMahan, Ramaswamy (NeurIPS 2021); the rule of movement is in `quietbit.plan.clip`.
+Idea     a scout sends one randomised bit in place of its update. All rounds have one price, so the
+         budget of updates pays for scouts too: a client's releases may be updates or answers in any
+         order, and the answers are as truthful as that budget allows.
+Source   Andrew, Thakkar, McMahan, Ramaswamy (NeurIPS 2021); the rule of movement is in
+         `quietbit.plan.clip`.
 """
 
 from __future__ import annotations
@@ -31,7 +32,9 @@ __all__ = ["Scouting", "Scouts", "most_truthful"]
 
 MEDIAN = 0.5
 EVERY = 20  # one client of these scouts: 5.3 % more squared error
-EVERY_OF_SUMS = 40  # 5.2 % of a sum's, whose noise is that of the whole sum, so that a client less costs twice
+EVERY_OF_SUMS = (
+    40  # 5.2 % of a sum's, whose noise is that of the whole sum, so that a client less costs twice
+)
 LEAST_TRUTH = 1e-4
 MOST_TRUTH = 1 - 1e-9
 
@@ -48,7 +51,9 @@ class Scouts(Section):
 
     def check(self) -> None:
         """Refuse a share that no clip could leave alone."""
-        require(self.quantile < 1, "scouts.quantile", self.quantile, "between 0 and 1, both excluded")
+        require(
+            self.quantile < 1, "scouts.quantile", self.quantile, "between 0 and 1, both excluded"
+        )
 
     def moving(self, start: float) -> MovingClip:
         """Return the moving clip at the start of a run."""

@@ -1,7 +1,7 @@
 """Weights: a client with ten times the examples counts ten times, by a number that its owner makes public.
 
-Idea     the payload does not say so: the number is named by the owner's policy, and the server multiplies what it
-         decodes, which costs no more privacy (`quietbit.wire.uplink`).
+Idea     the payload does not say so: the number is named by the owner's policy, and the server
+         multiplies what it decodes, which costs no more privacy (`quietbit.wire.uplink`).
 """
 
 from __future__ import annotations
@@ -14,7 +14,7 @@ from quietbit.run.part import Part
 from quietbit.run.section import Section, Whole, needed
 
 if TYPE_CHECKING:
-    from quietbit.node.question import Question
+    from quietbit.node.request import Request
     from quietbit.run.plan import Plan
 
 __all__ = ["Weighting", "Weights"]
@@ -36,10 +36,13 @@ class Weighting(Part):
 
     section: ClassVar[str] = "weights"
 
-    def accept(self, question: Question, plan: Plan, names: tuple[str, ...]) -> None:
+    def accept(self, request: Request, plan: Plan, names: tuple[str, ...]) -> None:
         """Refuse a run that weights by examples, unless the policy lets their number out."""
         from quietbit.node.refusal import NotAllowed
         from quietbit.wire.uplink import EXAMPLES
 
         if plan.weights is not None and EXAMPLES not in names:
-            raise NotAllowed("The run weights by examples, which the policy's metrics do not name.", rule="metrics")
+            raise NotAllowed(
+                "The run weights by examples, which the policy's metrics do not name.",
+                rule="metrics",
+            )

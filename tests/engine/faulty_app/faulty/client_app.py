@@ -19,11 +19,13 @@ from flwr.clientapp import ClientApp
 from faulty.lesson import trained
 from quietbit import Plan
 from quietbit.flower import PrivateUplink
-from quietbit.node.question import Framed
+from quietbit.node.request import Framed
 from quietbit.wire.uplink import Uplink
 
 
-def misbehave(message: Message, context: Context, call_next: Callable[[Message, Context], Message]) -> Message:
+def misbehave(
+    message: Message, context: Context, call_next: Callable[[Message, Context], Message]
+) -> Message:
     """Let the honest reply be made, then send something else."""
     reply = call_next(message, context)
     behaviour, disk = str(context.node_config["behaviour"]), Path(str(context.node_config["disk"]))
@@ -49,10 +51,17 @@ def lie(honest: bytes, disk: Path, message: Message, context: Context) -> bytes:
     if told == 0:
         return b""
     if told == 1:
-        settings, dimension = Plan.from_run_config(context.run_config), int(context.run_config["dimension"])
-        other = Uplink(attrs.evolve(settings, epsilon=settings.epsilon / 2).mechanism_for(dimension))
+        settings, dimension = (
+            Plan.from_run_config(context.run_config),
+            int(context.run_config["dimension"]),
+        )
+        other = Uplink(
+            attrs.evolve(settings, epsilon=settings.epsilon / 2).mechanism_for(dimension)
+        )
         number = int(message.content["quietbit"]["round"])
-        return Framed(context.run_id, number, context.node_id, other.send(np.zeros(dimension))).to_bytes()
+        return Framed(
+            context.run_id, number, context.node_id, other.send(np.zeros(dimension))
+        ).to_bytes()
     if told == 2:
         return secrets.token_bytes(len(honest))
     return honest[:-1] + bytes([honest[-1] ^ 1])
@@ -68,16 +77,24 @@ def times_out(number: int, frame: object) -> None:
     raise TimeoutError("record of patient 4711 did not load")
 
 
-signal.signal(signal.SIGALRM, times_out)  # in the main thread, where alone a handler can be installed
+signal.signal(
+    signal.SIGALRM, times_out
+)  # in the main thread, where alone a handler can be installed
 app = ClientApp(mods=[misbehave, PrivateUplink(start=first_model)])
 
 
 @app.train()
 def train(message: Message, context: Context) -> Message:
     """Learn the lesson of this node and round."""
-    partition, number = int(context.node_config["partition-id"]), int(message.content["config"]["server-round"])
+    partition, number = (
+        int(context.node_config["partition-id"]),
+        int(message.content["config"]["server-round"]),
+    )
     started = Path(str(context.node_config["disk"])) / "training"
-    if (partition, number) == (context.run_config["slow"], context.run_config["slow-round"]) and not started.exists():
+    if (partition, number) == (
+        context.run_config["slow"],
+        context.run_config["slow-round"],
+    ) and not started.exists():
         started.touch()
         time.sleep(60)
     if context.node_config["behaviour"] == "alarm":
@@ -86,5 +103,8 @@ def train(message: Message, context: Context) -> Message:
         time.sleep(0.6)
     received = message.content["arrays"]["model"].numpy()
     model = trained(received, partition, number)
-    content = {"arrays": ArrayRecord({"model": Array(model)}), "metrics": MetricRecord({"num-examples": 1})}
+    content = {
+        "arrays": ArrayRecord({"model": Array(model)}),
+        "metrics": MetricRecord({"num-examples": 1}),
+    }
     return Message(RecordDict(content), reply_to=message)

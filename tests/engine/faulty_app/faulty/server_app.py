@@ -22,7 +22,8 @@ def main(grid: Grid, context: Context) -> None:
     folder, nodes = Path(str(config["output"])), int(config["nodes"])
     folder.mkdir()
     strategy = PrivateStrategy(
-        FedAvg(fraction_evaluate=0.0, min_train_nodes=nodes, min_available_nodes=nodes), context.run_config
+        FedAvg(fraction_evaluate=0.0, min_train_nodes=nodes, min_available_nodes=nodes),
+        context.run_config,
     )
 
     def keep(number: int, arrays: ArrayRecord) -> None:
@@ -31,7 +32,9 @@ def main(grid: Grid, context: Context) -> None:
 
     strategy.start(
         grid=grid,
-        initial_arrays=ArrayRecord({"model": Array(np.zeros(int(config["dimension"]), np.float32))}),
+        initial_arrays=ArrayRecord(
+            {"model": Array(np.zeros(int(config["dimension"]), np.float32))}
+        ),
         num_rounds=int(config["num-server-rounds"]),
         timeout=float(config["round-timeout"]),
         evaluate_fn=keep,

@@ -1,4 +1,4 @@
-"""The client: one clipped step; the outermost mod loses questions and answers, and notes what leaves the node."""
+"""The client: one clipped step; the outermost mod loses requests and answers, and notes what leaves the node."""
 
 import json
 from pathlib import Path
@@ -17,7 +17,7 @@ def watch(message, context, call_next):
     number = message.content["quietbit"]["round"]
     key = number, asked["step"]
     if partition in LOST.get(key, ()):
-        return Message(Error(1, "the question was lost"), reply_to=message)
+        return Message(Error(1, "the request was lost"), reply_to=message)
     reply = call_next(message, context)
     answered, ledger = not reply.has_error(), context.state.get("quietbit")
     note = {
@@ -25,7 +25,9 @@ def watch(message, context, call_next):
         "step": asked["step"],
         "partition": partition,
         "error": "" if answered else reply.error.reason,
-        "records": {name: sorted(record) for name, record in reply.content.items()} if answered else {},
+        "records": {name: sorted(record) for name, record in reply.content.items()}
+        if answered
+        else {},
         "serialised": sum(len(part.deflate()) for part in get_all_nested_objects(reply).values()),
         "state": sorted(context.state),
         "ledger": "" if ledger is None else ledger["ledger"],

@@ -10,9 +10,15 @@ from quietbit.mechanism.ball import Norm
 from quietbit_lab.task.registry import TaskSpec, build_task
 
 CLASSES, FEATURES, DIMENSION, CLIP = 10, 64, 650, 0.3
-# Round, step: partitions that are not there. A question that is LOST never reaches the node; an answer that is UNHEARD
-# has left it. Three may be missing from a sum of ten; in round 3 it is four.
-LOST = {(1, "keys"): (4,), (1, "vector"): (0,), (1, "unmask"): (9,), (2, "shares"): (2,), (3, "vector"): (1, 2, 3)}
+# Round, step: partitions that are not there. A request that is LOST never reaches the node; an
+# answer that is UNHEARD has left it. Three may be missing from a sum of ten; in round 3 it is four.
+LOST = {
+    (1, "keys"): (4,),
+    (1, "vector"): (0,),
+    (1, "unmask"): (9,),
+    (2, "shares"): (2,),
+    (3, "vector"): (1, 2, 3),
+}
 UNHEARD = {(2, "vector"): (5, 7), (3, "vector"): (8,), (4, "unmask"): (0, 1, 2)}
 
 
@@ -30,7 +36,9 @@ def update(parameters, partition):
 
 def to_arrays(flat):
     parts = flat[: CLASSES * FEATURES].reshape(CLASSES, FEATURES), flat[CLASSES * FEATURES :]
-    return ArrayRecord({name: Array(part) for name, part in zip(("weight", "bias"), parts, strict=True)})
+    return ArrayRecord(
+        {name: Array(part) for name, part in zip(("weight", "bias"), parts, strict=True)}
+    )
 
 
 def to_vector(arrays):

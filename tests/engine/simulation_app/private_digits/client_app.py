@@ -49,7 +49,9 @@ def watch(message, context, call_next):
         "serialised": sum(len(part.deflate()) for part in get_all_nested_objects(reply).values()),
         "ledger": context.state["quietbit"]["ledger"],
     }
-    with (Path(context.run_config["results"]) / f"node-{note['partition']}.jsonl").open("a") as file:
+    with (Path(context.run_config["results"]) / f"node-{note['partition']}.jsonl").open(
+        "a"
+    ) as file:
         file.write(json.dumps(note) + "\n")
     return reply
 

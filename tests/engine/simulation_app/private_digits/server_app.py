@@ -25,13 +25,21 @@ def main(grid, context):
 
     inner = FedAvg(min_train_nodes=10, min_available_nodes=10, min_evaluate_nodes=10)
     strategy = PrivateStrategy(inner, config)
-    result = strategy.start(grid, to_arrays(task.initial(0)), config["num-server-rounds"], evaluate_fn=evaluate)
+    result = strategy.start(
+        grid, to_arrays(task.initial(0)), config["num-server-rounds"], evaluate_fn=evaluate
+    )
     folder = Path(config["results"])
     np.save(folder / "parameters.npy", to_vector(result.arrays))
     strategy.report().save(folder / "report.json")
     metrics = {
-        "train": {number: dict(record) for number, record in result.train_metrics_clientapp.items()},
-        "evaluate": {number: dict(record) for number, record in result.evaluate_metrics_clientapp.items()},
-        "server": {number: dict(record) for number, record in result.evaluate_metrics_serverapp.items()},
+        "train": {
+            number: dict(record) for number, record in result.train_metrics_clientapp.items()
+        },
+        "evaluate": {
+            number: dict(record) for number, record in result.evaluate_metrics_clientapp.items()
+        },
+        "server": {
+            number: dict(record) for number, record in result.evaluate_metrics_serverapp.items()
+        },
     }
     (folder / "metrics.json").write_text(json.dumps(metrics))

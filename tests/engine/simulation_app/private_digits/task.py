@@ -17,7 +17,9 @@ def problem(samples):
 
 def to_arrays(flat):
     parts = flat[: CLASSES * FEATURES].reshape(CLASSES, FEATURES), flat[CLASSES * FEATURES :]
-    return ArrayRecord({name: Array(part) for name, part in zip(("weight", "bias"), parts, strict=True)})
+    return ArrayRecord(
+        {name: Array(part) for name, part in zip(("weight", "bias"), parts, strict=True)}
+    )
 
 
 def to_vector(arrays):

@@ -1,10 +1,11 @@
 """The auditor: tests whether the shipped sampler keeps its claims.
 
-Idea     send known updates many times over the real path, `send` and then `receive`, and look for deviations from the
-         claim in three ways: an empirical lower bound on epsilon, which needs only two neighbours; means and variances
-         against the claimed ones; correlations between coordinates and between releases, which should be zero. Half of
-         the doubt (1 - confidence) goes to the lower bound and half to the checks. A pass is not a proof;
-         `Audit.detectable` gives the fault that would have been found.
+Idea     send known updates many times over the real path, `send` and then `receive`, and look for
+         deviations from the claim in three ways: an empirical lower bound on epsilon, which needs
+         only two neighbours; means and variances against the claimed ones; correlations between
+         coordinates and between releases, which should be zero. Half of the doubt (1 - confidence)
+         goes to the lower bound and half to the checks. A pass is not a proof; `Audit.detectable`
+         gives the fault that would have been found.
 Source   `ratio.py` and `checks.py` name theirs.
 """
 
@@ -37,10 +38,11 @@ __all__ = ["Audit", "audit"]
 class Audit:
     """The findings, beside what is claimed for one release at the same delta and adjacency.
 
-    With probability ``confidence`` over the random bits drawn, the true epsilon is at least ``epsilon_lower``, and no
-    finding fails for a sampler that follows its claim. ``detectable``: a sampler whose response is too strong, so that
-    its epsilon exceeds the claim by at least this much, would have been found with probability 0.9. ``measurable``: the
-    largest lower bound on epsilon that the samples can give, whatever the sampler does.
+    With probability ``confidence`` over the random bits drawn, the true epsilon is at least
+    ``epsilon_lower``, and no finding fails for a sampler that follows its claim. ``detectable``: a
+    sampler whose response is too strong, so that its epsilon exceeds the claim by at least this
+    much, would have been found with probability 0.9. ``measurable``: the largest lower bound on
+    epsilon that the samples can give, whatever the sampler does.
     """
 
     epsilon_lower: float
@@ -56,7 +58,9 @@ class Audit:
     @property
     def passed(self) -> bool:
         """Whether nothing was found against the sampler; ``verdict`` says how much that means."""
-        return self.epsilon_lower <= self.epsilon_upper and all(finding.passed for finding in self.findings)
+        return self.epsilon_lower <= self.epsilon_upper and all(
+            finding.passed for finding in self.findings
+        )
 
     @property
     def verdict(self) -> Literal["passed", "failed", "inconclusive"]:
@@ -72,7 +76,8 @@ class Audit:
         found = [f"{one.name}: {one.detail}" for one in self.findings if not one.passed]
         if not self.epsilon_lower <= self.epsilon_upper:
             found.insert(
-                0, f"epsilon: at least {self.epsilon_lower:.4g}, where {shown_epsilon(self.epsilon_upper)} is claimed"
+                0,
+                f"epsilon: at least {self.epsilon_lower:.4g}, where {shown_epsilon(self.epsilon_upper)} is claimed",
             )
         return tuple(found)
 
@@ -89,9 +94,10 @@ def audit(
 ) -> Audit:
     """Audit one release of a mechanism, or of an uplink, by sending known updates over it.
 
-    ``samples`` is how often each of the main updates is sent: zero, one coordinate at the boundary, all coordinates at
-    once, with either sign, and one outside the ball; fourteen others in between are sent a quarter as often. Random
-    bits are the operating system's by default. ``progress`` is called with a fraction and the current step.
+    ``samples`` is how often each of the main updates is sent: zero, one coordinate at the boundary,
+    all coordinates at once, with either sign, and one outside the ball; fourteen others in between
+    are sent a quarter as often. Random bits are the operating system's by default. ``progress`` is
+    called with a fraction and the current step.
     """
     adjacency, delta, path = Adjacency(adjacency), check_delta(delta), _path(target)
     source = secure_rng() if rng is None else rng
@@ -126,7 +132,8 @@ def _path(target: Any) -> Path:
 class _Rounds:
     """The path of a mechanism with shared rows: every release is of another round, as claims average over rows.
 
-    Bodies travel without their header: it names the rows, and would hide that a body repeats an earlier one.
+    Bodies travel without their header: it names the rows, and would hide that a body repeats an
+    earlier one.
     """
 
     def __init__(self, uplink: Uplink) -> None:
@@ -135,7 +142,9 @@ class _Rounds:
 
     def send(self, update: Any, rng: Any) -> bytes:
         self._number += 1
-        self._uplink = Uplink(self.mechanism.for_round(b"audit", self._number), threads=self._uplink.threads)
+        self._uplink = Uplink(
+            self.mechanism.for_round(b"audit", self._number), threads=self._uplink.threads
+        )
         payload = self._uplink.send(update, rng)
         first = len(payload) - self.mechanism.layout.size
         self._header = payload[:first]
@@ -151,8 +160,14 @@ def _pairs(records: list[Record], adjacency: Adjacency) -> list[tuple[FloatVecto
     found = []
     for name, along in (("one coordinate", "heads"), ("every coordinate", "totals")):
         if name in named:
-            zero, plus, minus = (getattr(named[one], along) for one in ("zero", name, f"{name}, negative"))
-            found += [(plus, minus)] if adjacency is Adjacency.REPLACE_ONE else [(plus, zero), (minus, zero)]
+            zero, plus, minus = (
+                getattr(named[one], along) for one in ("zero", name, f"{name}, negative")
+            )
+            found += (
+                [(plus, minus)]
+                if adjacency is Adjacency.REPLACE_ONE
+                else [(plus, zero), (minus, zero)]
+            )
     return found
 
 
@@ -165,5 +180,7 @@ def _excess(claim: float, gain: float, delta: float) -> float:
     high = 2.0
     while gaussian_log_delta(claim, high) < math.log(delta):
         high *= 2
-    high = bisect(lambda mu: gaussian_log_delta(claim, mu) >= math.log(delta), high, 0.0, halvings=80)
+    high = bisect(
+        lambda mu: gaussian_log_delta(claim, mu) >= math.log(delta), high, 0.0, halvings=80
+    )
     return max(gaussian_epsilon_upper((gain * high) ** 2 / 2, delta) - claim, 0.0)

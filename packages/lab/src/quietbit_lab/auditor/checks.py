@@ -1,14 +1,15 @@
-"""The auditor's checks of the releases: one question per function, each with its share of the doubt.
+"""The auditor's checks of the releases: one request per function, each with its share of the doubt.
 
-Idea     a sampler that follows the claimed law passes every check except with a stated probability; a fault fails at
-         least one. Means and variances are compared with the claim, per coordinate and added up along the update (the
-         score test, sharpest for a response that is too strong); independence needs no claim. A check yields
-         statistics over their limits; the worst is its answer. Limits hold for finitely many draws; variances come
-         from the claim, the reach of values from the largest seen, widened.
+Idea     a sampler that follows the claimed law passes every check except with a stated probability;
+         a fault fails at least one. Means and variances are compared with the claim, per coordinate
+         and added up along the update (the score test, sharpest for a response that is too strong);
+         independence needs no claim. A check yields statistics over their limits; the worst is its
+         answer. Limits hold for finitely many draws; variances come from the claim, the reach of
+         values from the largest seen, widened.
 Symbols  those of `releases.py`; v = variance of a sum; b = reach: no term is larger in magnitude.
-Source   Bernstein (1924), and Freedman (1975) for martingales: P(S >= t) <= exp(-t^2/(2 (v + b t/3))). For a fixed lag
-         the terms z_i z_(i+L), taken in order, are martingale differences. For sums of non-negative terms Maurer
-         (2003): P(S <= E S - t) <= exp(-t^2/(2 sum E X^2)).
+Source   Bernstein (1924), and Freedman (1975) for martingales: P(S >= t) <= exp(-t^2/(2 (v + b
+         t/3))). For a fixed lag the terms z_i z_(i+L), taken in order, are martingale differences.
+         For sums of non-negative terms Maurer (2003): P(S <= E S - t) <= exp(-t^2/(2 sum E X^2)).
 """
 
 from __future__ import annotations
@@ -24,9 +25,19 @@ from scipy.special import ndtri
 from quietbit._typing import FloatVector
 from quietbit_lab.auditor.releases import REACH_MARGIN, STRETCH, Record, Releases
 
-__all__ = ["CHECKS", "Finding", "bernstein_limit", "bernstein_tail", "check_all", "detectable_gain", "lower_limit"]
+__all__ = [
+    "CHECKS",
+    "Finding",
+    "bernstein_limit",
+    "bernstein_tail",
+    "check_all",
+    "detectable_gain",
+    "lower_limit",
+]
 
-ROUNDING = 1e-3  # of means and variances: 32-bit floats and fixed-point means are far better than this
+ROUNDING = (
+    1e-3  # of means and variances: 32-bit floats and fixed-point means are far better than this
+)
 HEAVIER = 1.5  # factor by which tails may be heavier than seen
 POWER, STEPS = float(ndtri(0.9)), 50  # steps of a tenth each: a factor of 117
 
@@ -56,7 +67,7 @@ def lower_limit(second_moment: Any, doubt: float) -> Any:
 
 
 class Finding(NamedTuple):
-    """The answer to one question; it failed where ``ratio``, the worst statistic over its limit, is above 1."""
+    """The answer to one request; it failed where ``ratio``, the worst statistic over its limit, is above 1."""
 
     name: str
     ratio: float
@@ -85,14 +96,20 @@ def check_all(seen: Releases, doubt: float) -> tuple[Finding, ...]:
     return tuple(found)
 
 
-def _mean(seen: Releases, record: Record, doubt: float, place: int | None = None) -> tuple[float, str]:
+def _mean(
+    seen: Releases, record: Record, doubt: float, place: int | None = None
+) -> tuple[float, str]:
     """Compare the mean of one coordinate, the worst unless given, with the claim."""
-    allowed = record.times * (seen.error * np.abs(record.response) + ROUNDING * np.sqrt(record.share))
+    allowed = record.times * (
+        seen.error * np.abs(record.response) + ROUNDING * np.sqrt(record.share)
+    )
     variance = record.times * np.maximum(record.share, 1e-6)
     ratios = np.abs(record.first) / (allowed + bernstein_limit(variance, seen.reach, doubt / 2))
     worst = int(np.argmax(ratios)) if place is None else place
     off = record.first[worst] / record.times
-    return float(ratios[worst]), f"mean of coordinate {worst:,} off by {off:+.3f} standard deviations ({record.name})"
+    return float(
+        ratios[worst]
+    ), f"mean of coordinate {worst:,} off by {off:+.3f} standard deviations ({record.name})"
 
 
 def means(seen: Releases, doubt: float, chosen: Sequence[Record] | None = None) -> Answers:
@@ -107,7 +124,9 @@ def rungs(seen: Releases, doubt: float) -> Answers:
     return (_mean(seen, record, doubt / len(chosen), record.place) for record in chosen)
 
 
-def _score(records: Sequence[Record], error: float, doubt: float) -> tuple[float, float, float, float]:
+def _score(
+    records: Sequence[Record], error: float, doubt: float
+) -> tuple[float, float, float, float]:
     """Return the sum of scores, its limit, its deviation, and what a response stronger by a tenth would add."""
     total = variance = reach = signal = allowed = 0.0
     for record in records:
@@ -124,10 +143,16 @@ def _score(records: Sequence[Record], error: float, doubt: float) -> tuple[float
 
 def response(seen: Releases, doubt: float, chosen: Sequence[Record] | None = None) -> Answers:
     """Ask whether releases follow the update exactly as strongly as claimed, over each update and over all."""
-    moving = [record for record in (seen.inside if chosen is None else chosen) if np.any(record.weight)]
+    moving = [
+        record for record in (seen.inside if chosen is None else chosen) if np.any(record.weight)
+    ]
     yield 0.0, "no update moves the claimed mean"
     # Half the doubt for all updates together, which is sharpest, half for the single ones.
-    groups = [(moving, doubt / 2), *(([record], doubt / (2 * len(moving))) for record in moving)] if moving else []
+    groups = (
+        [(moving, doubt / 2), *(([record], doubt / (2 * len(moving))) for record in moving)]
+        if moving
+        else []
+    )
     for group, part in groups:
         total, limit, _, signal = _score(group, seen.error, part)
         where = group[0].name if len(group) == 1 else f"{len(group)} updates together"
@@ -148,11 +173,20 @@ def variances(seen: Releases, doubt: float) -> Answers:
         moment = record.times * _moments(seen, record)
         off = record.second - record.times * record.share
         above, below = bernstein_limit(moment, seen.reach**2, part), lower_limit(moment, part)
-        limit = record.times * (seen.error + ROUNDING) * record.share + np.where(off > 0, above, below)
+        limit = record.times * (seen.error + ROUNDING) * record.share + np.where(
+            off > 0, above, below
+        )
         ratios = np.abs(off) / np.maximum(limit, 1e-300)
         place = int(np.argmax(ratios))
-        measured = record.second[place] / (record.times * record.share[place]) if record.share[place] else math.inf
-        yield float(ratios[place]), f"variance of coordinate {place:,} is {measured:.3f} of the claim ({record.name})"
+        measured = (
+            record.second[place] / (record.times * record.share[place])
+            if record.share[place]
+            else math.inf
+        )
+        yield (
+            float(ratios[place]),
+            f"variance of coordinate {place:,} is {measured:.3f} of the claim ({record.name})",
+        )
 
 
 def noise(seen: Releases, doubt: float) -> Answers:
@@ -165,16 +199,24 @@ def noise(seen: Releases, doubt: float) -> Answers:
         variance += record.times * max(float(_moments(seen, record).sum()), float(energies.var()))
     limit = (seen.error + ROUNDING) * claimed + bernstein_limit(variance, seen.reach**2, doubt / 2)
     measured = 1 + off / claimed if claimed else math.inf
-    yield abs(off) / limit if limit > 0 else 0.0, f"variance over all is {measured:.4f} of the claim"
+    yield (
+        abs(off) / limit if limit > 0 else 0.0,
+        f"variance over all is {measured:.4f} of the claim",
+    )
 
 
-def _lags(power: FloatVector, length: int, terms: FloatVector, allowed: float, reach: float, doubt: float) -> Answers:
+def _lags(
+    power: FloatVector, length: int, terms: FloatVector, allowed: float, reach: float, doubt: float
+) -> Answers:
     """Compare sums of products at every distance, from their spectrum, with the limits of uncorrelated ones."""
     lags = fft.irfft(power, length)[1 : terms.size + 1]
     limits = allowed * terms + bernstein_limit(terms, reach**2, doubt / (2 * lags.size))
     ratios = np.abs(lags) / limits
     place = int(np.argmax(ratios))
-    yield float(ratios[place]), f"correlation {lags[place] / terms[place]:+.4f} at a distance of {place + 1:,}"
+    yield (
+        float(ratios[place]),
+        f"correlation {lags[place] / terms[place]:+.4f} at a distance of {place + 1:,}",
+    )
 
 
 def coordinates(seen: Releases, doubt: float) -> Answers:
@@ -194,13 +236,19 @@ def pairs(seen: Releases, doubt: float) -> Answers:
         if expected <= 0 or squares.size == 0:
             continue
         total += float(squares.sum()) - squares.size
-        # For independent coordinates: 2, and what heavy tails add, which matters where there are few coordinates.
-        variance += squares.size * (2 + float(np.square(_moments(seen, record)).sum()) / expected**2)
+        # For independent coordinates: 2, and what heavy tails add, which matters where there are
+        # few coordinates.
+        variance += squares.size * (
+            2 + float(np.square(_moments(seen, record)).sum()) / expected**2
+        )
         widest = max(widest, float(squares.max()))
         count += squares.size
     limit = ROUNDING * count + bernstein_limit(variance, REACH_MARGIN * widest, doubt)
     measured = 1 + total / count if count else 1.0
-    yield total / limit if limit > 0 else 0.0, f"products of releases vary {measured:.3f} times as claimed"
+    yield (
+        total / limit if limit > 0 else 0.0,
+        f"products of releases vary {measured:.3f} times as claimed",
+    )
 
 
 def releases(seen: Releases, doubt: float) -> Answers:
@@ -234,8 +282,8 @@ CHECKS: dict[str, Callable[[Releases, float], Answers]] = {check.__name__: check
 def detectable_gain(seen: Releases, doubt: float) -> float:
     """Return the smallest factor of too strong a response that the score finds with probability 0.9.
 
-    Step k of a tenth adds ``growth^k`` times the first to the mean: a response that saturates at the boundary shows
-    a fault less than in proportion. Infinite where no strength would be found.
+    Step k of a tenth adds ``growth^k`` times the first to the mean: a response that saturates at
+    the boundary shows a fault less than in proportion. Infinite where no strength would be found.
     """
     chosen = [record for record in seen.inside if np.any(record.weight)]
     if not chosen:
@@ -243,7 +291,10 @@ def detectable_gain(seen: Releases, doubt: float) -> float:
     _, limit, deviation, _ = _score(chosen, seen.error, doubt / (2 * len(CHECKS)))
     needed, reached = limit + POWER * deviation, 0.0
     for step in range(1, STEPS + 1):
-        added = sum(record.times * float(np.square(record.weight).sum()) * record.growth**step for record in chosen)
+        added = sum(
+            record.times * float(np.square(record.weight).sum()) * record.growth**step
+            for record in chosen
+        )
         if reached + added >= needed:
             return float(STRETCH ** (step - 1 + (needed - reached) / added))
         reached += added

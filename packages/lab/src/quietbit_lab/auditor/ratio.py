@@ -1,11 +1,14 @@
 """A lower bound on epsilon from releases of two neighbouring updates.
 
-Idea     count an event that tells two neighbours apart, and turn the counts into a statement that holds with a stated
-         confidence. A lower bound above the claim proves that sampler and account disagree; one below proves nothing.
-         A quarter of the draws choose the event (any choice is valid, a good one is sharp), the rest are counted.
-Symbols  T = <decoded release, direction>; events {T > t} and {T <= t}, under either update:
-         epsilon >= log((P(event) - delta) / P'(event)). Each of the two bounds fails with probability ``doubt``.
-Source   Clopper and Pearson (1934); for auditing Ding et al. (CCS 2018), Jagielski et al. (NeurIPS 2020).
+Idea     count an event that tells two neighbours apart, and turn the counts into a statement that
+         holds with a stated confidence. A lower bound above the claim proves that sampler and
+         account disagree; one below proves nothing. A quarter of the draws choose the event (any
+         choice is valid, a good one is sharp), the rest are counted.
+Symbols  T = <decoded release, direction>; events {T > t} and {T <= t}, under either update: epsilon
+         >= log((P(event) - delta) / P'(event)). Each of the two bounds fails with probability
+         ``doubt``.
+Source   Clopper and Pearson (1934); for auditing Ding et al. (CCS 2018), Jagielski et al. (NeurIPS
+         2020).
 """
 
 from __future__ import annotations
@@ -30,16 +33,27 @@ def ratio_lower(first: FloatVector, second: FloatVector, delta: float, doubt: fl
     split = first.size - trials
     both = np.sort(np.concatenate([first[:split], second[:split]]))
     places = np.unique(np.linspace(0, both.size - 1, THRESHOLDS).astype(int))
-    events = [(t, side, way) for t in np.unique(both[places]).tolist() for side in (True, False) for way in (1, -1)]
+    events = [
+        (t, side, way)
+        for t in np.unique(both[places]).tolist()
+        for side in (True, False)
+        for way in (1, -1)
+    ]
 
     def promise(event: tuple[float, bool, int]) -> float:
-        often, seldom = (trials / split * count for count in _counts(event, first[:split], second[:split]))
+        often, seldom = (
+            trials / split * count for count in _counts(event, first[:split], second[:split])
+        )
         return _log_ratio(often, seldom, trials, delta, doubt)
 
-    return _log_ratio(*_counts(max(events, key=promise), first[split:], second[split:]), trials, delta, doubt)
+    return _log_ratio(
+        *_counts(max(events, key=promise), first[split:], second[split:]), trials, delta, doubt
+    )
 
 
-def _counts(event: tuple[float, bool, int], first: FloatVector, second: FloatVector) -> tuple[int, int]:
+def _counts(
+    event: tuple[float, bool, int], first: FloatVector, second: FloatVector
+) -> tuple[int, int]:
     """Return how often the event happened under the update that makes it likely, and under the other."""
     threshold, above, way = event
     often, seldom = (int(((one > threshold) == above).sum()) for one in (first, second)[::way])
@@ -59,7 +73,8 @@ def measurable(samples: int, delta: float, doubt: float) -> float:
 def detectable_lower(samples: int, claim: float, delta: float, doubt: float) -> float:
     """Return the smallest epsilon that is found above the claim with probability 0.9; infinite where none is.
 
-    The event is that of randomised response, P = sigmoid(epsilon) and P' = 1 - P, the best for pure mechanisms.
+    The event is that of randomised response, P = sigmoid(epsilon) and P' = 1 - P, the best for pure
+    mechanisms.
     """
     trials = counted(samples)
 
@@ -77,5 +92,8 @@ def detectable_lower(samples: int, claim: float, delta: float, doubt: float) -> 
 
 def _log_ratio(often: float, seldom: float, trials: float, delta: float, doubt: float) -> float:
     """Return log((P - delta)/P') with P bounded from below and P' from above."""
-    likely, unlikely = clopper_pearson(often, trials, doubt)[0], clopper_pearson(seldom, trials, doubt)[1]
+    likely, unlikely = (
+        clopper_pearson(often, trials, doubt)[0],
+        clopper_pearson(seldom, trials, doubt)[1],
+    )
     return math.log((likely - delta) / unlikely) if likely > delta else -math.inf

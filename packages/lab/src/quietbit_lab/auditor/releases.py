@@ -1,14 +1,16 @@
 """The updates that the auditor sends over the real path, what is claimed of each, and what came out.
 
-Idea     each fault shows for certain updates: zero, one coordinate at the boundary and all at once (both signs), rungs
-         in between (a design's inner rows), and two far outside the ball, which must be released as if clipped. Each
-         goes through `send`, every payload alone through `receive`, and is compared with the claim at once, so that
-         memory does not grow with the number of releases times the dimension.
-Symbols  m, V = claimed mean and variance of a decoded coordinate, for the clipped update u; shift = m(u) - m(u/1.1),
-         what a response too strong by a tenth would add, to first order; z = (decoded - m)/s with s^2 = max(V, V(0)/9):
-         at most unit variance, and no value of a nearly certain coordinate is out of proportion; c = V/s^2 the variance
-         of z; w = shift/s, so that T = <w, z> is the score for a response too strong; Q = ||z||^2; G = <z, z'> of two
-         releases in a row.
+Idea     each fault shows for certain updates: zero, one coordinate at the boundary and all at once
+         (both signs), rungs in between (a design's inner rows), and two far outside the ball, which
+         must be released as if clipped. Each goes through `send`, every payload alone through
+         `receive`, and is compared with the claim at once, so that memory does not grow with the
+         number of releases times the dimension.
+Symbols  m, V = claimed mean and variance of a decoded coordinate, for the clipped update u; shift =
+         m(u) - m(u/1.1), what a response too strong by a tenth would add, to first order; z =
+         (decoded - m)/s with s^2 = max(V, V(0)/9): at most unit variance, and no value of a nearly
+         certain coordinate is out of proportion; c = V/s^2 the variance of z; w = shift/s, so that
+         T = <w, z> is the score for a response too strong; Q = ||z||^2; G = <z, z'> of two releases
+         in a row.
 """
 
 from __future__ import annotations
@@ -33,10 +35,16 @@ __all__ = ["REACH_MARGIN", "STRETCH", "Path", "Progress", "Record", "Releases", 
 
 STRETCH = 1.1  # factor of the excess that the score tests are designed for
 OUTSIDE = 3.0  # times the radius
-FEW = {1: 4, 2: 12}  # coordinates that share it, by order of the norm: less than the radius each, above the noise
+FEW = {
+    1: 4,
+    2: 12,
+}  # coordinates that share it, by order of the norm: less than the radius each, above the noise
 RUNGS, RUNG_SHARE = 8, 4  # a rung gets this part of the samples
 SIGNS_SEED = 20230723  # public: for the places of rungs and their other signs
-BATCH, SPECTRUM = 1 << 18, 1 << 21  # numbers decoded at a time; of an update, for correlations of coordinates
+BATCH, SPECTRUM = (
+    1 << 18,
+    1 << 21,
+)  # numbers decoded at a time; of an update, for correlations of coordinates
 KEPT, COLUMNS = 1 << 22, 64  # numbers, and coordinates, kept for correlations of releases
 TYPICAL, REACH_MARGIN = 0.1, 1.25
 
@@ -80,7 +88,10 @@ def _probes(ball: Ball, samples: int) -> list[_Probe]:
     if size > 1:
         even = radius / size ** (1 / order)
         every = np.asarray(ball.clip(np.full(size, even)), dtype=np.float64)
-        found += [_Probe("every coordinate", every, samples), _Probe("every coordinate, negative", -every, samples)]
+        found += [
+            _Probe("every coordinate", every, samples),
+            _Probe("every coordinate, negative", -every, samples),
+        ]
         outside = OUTSIDE * even * signs
         few = np.zeros(size)
         count = min(size, FEW[order])
@@ -89,7 +100,9 @@ def _probes(ball: Ball, samples: int) -> list[_Probe]:
     found.append(_Probe("outside the ball", outside, samples))
     for part in (sign * step / RUNGS for step in range(1, RUNGS) for sign in (1, -1)):
         place = int(np.random.default_rng((SIGNS_SEED, round(RUNGS * (1 + part)))).integers(size))
-        rest = (1 - abs(part) ** order) ** (1 / order)  # of the norm, which the other coordinates share
+        rest = (1 - abs(part) ** order) ** (
+            1 / order
+        )  # of the norm, which the other coordinates share
         rung = signs * (radius * rest / max(size - 1, 1) ** (1 / order))
         rung[place] = part * radius
         rung = np.asarray(ball.clip(rung), dtype=np.float64)
@@ -97,7 +110,9 @@ def _probes(ball: Ball, samples: int) -> list[_Probe]:
     return found
 
 
-def _claims(decoded: Callable[[float], tuple[float, float]], values: FloatVector) -> tuple[FloatVector, FloatVector]:
+def _claims(
+    decoded: Callable[[float], tuple[float, float]], values: FloatVector
+) -> tuple[FloatVector, FloatVector]:
     """Return claimed mean and variance of every coordinate, looked up once per value."""
     different, places = np.unique(values, return_inverse=True)
     answers = np.array([decoded(value) for value in different.tolist()], dtype=np.float64)
@@ -119,7 +134,8 @@ class Record:
     typical: NDArray[np.bool_]  # coordinates whose claimed variance is nearly that of a zero
     response: FloatVector  # (m(u) - m(0))/s
     weight: FloatVector  # w
-    growth: float  # what each further step of a tenth adds to the mean score, relative to the previous step
+    # what each further step of a tenth adds to the mean score, relative to the previous step
+    growth: float
     first: FloatVector  # sum of z, by coordinate
     second: FloatVector  # sum of z^2, by coordinate
     fourth: float  # sum of z^4 over typical coordinates
@@ -179,7 +195,9 @@ def release(path: Path, rng: Any, samples: int, progress: Progress) -> Releases:
     rough = RoughMoments.nearest(mechanism)
     error = 0.0 if rough is None else float(rough.moment_error)
     require(0 <= error < 1, "moment_error of the mechanism", error, "from 0 to below 1")
-    decoded = cache(lambda value: (float(mechanism.expectation(value)), float(mechanism.variance(value))))
+    decoded = cache(
+        lambda value: (float(mechanism.expectation(value)), float(mechanism.variance(value)))
+    )
     probes = _probes(ball, samples)
     found = Releases(ball.dimension, error, sum(probe.times for probe in probes))
     for probe in probes:
@@ -189,7 +207,9 @@ def release(path: Path, rng: Any, samples: int, progress: Progress) -> Releases:
     return found
 
 
-def _record(path: Path, rng: Any, probe: _Probe, claimed: Any, found: Releases, progress: Progress) -> Record:
+def _record(
+    path: Path, rng: Any, probe: _Probe, claimed: Any, found: Releases, progress: Progress
+) -> Record:
     ball = path.mechanism.ball
     target = np.asarray(ball.clip(probe.update), dtype=np.float64)
     # The mean, and what it is for an update shorter by one step of a tenth, and by two.
@@ -232,6 +252,19 @@ def _record(path: Path, rng: Any, probe: _Probe, claimed: Any, found: Releases, 
     share = variance / np.square(spread)
     pairs, per_release = np.concatenate(products), np.concatenate(each, axis=1)
     return Record(
-        probe.name, probe.times, probe.place, share, typical, response, weight, growth, first, second, fourth, reach,
-        repeated, pairs, *per_release,
-    )  # fmt: skip
+        probe.name,
+        probe.times,
+        probe.place,
+        share,
+        typical,
+        response,
+        weight,
+        growth,
+        first,
+        second,
+        fourth,
+        reach,
+        repeated,
+        pairs,
+        *per_release,
+    )

@@ -1,10 +1,12 @@
 """What the field's local mechanisms share: a ball, one account of the whole update, an unbiased decoder.
 
-Idea     `Baseline` holds what all of them have in common. `Directional` ones release a random vector whose mean lies
-         along the update, so two moments say all about their error; `Numbered` ones send the number of one of 2^b
-         public candidates, and differ in the candidates and in how much likelier some of them are.
-Symbols  u: the update's direction; z: the vector released; t = <z, u>; m = E[t]: `gain`; C: the ball's radius.
-         z C/m is unbiased, with a squared error of C^2 E[|z|^2]/m^2 - |x|^2 over all coordinates.
+Idea     `Baseline` holds what all of them have in common. `Directional` ones release a random
+         vector whose mean lies along the update, so two moments say all about their error;
+         `Numbered` ones send the number of one of 2^b public candidates, and differ in the
+         candidates and in how much likelier some of them are.
+Symbols  u: the update's direction; z: the vector released; t = <z, u>; m = E[t]: `gain`; C: the
+         ball's radius. z C/m is unbiased, with a squared error of C^2 E[|z|^2]/m^2 - |x|^2 over all
+         coordinates.
 """
 
 from __future__ import annotations
@@ -25,13 +27,31 @@ from quietbit.mechanism.ball import Ball
 from quietbit.mechanism.base import Accumulator, Body, Error, Layout, Mechanism, Parts
 from quietbit.privacy.cost import Cost
 from quietbit.target import Adjacency
-from quietbit_lab.baseline.codebook import clipped, direction_of, new_nonce, numbered_layout, put, sum_of_points
+from quietbit_lab.baseline.codebook import (
+    clipped,
+    direction_of,
+    new_nonce,
+    numbered_layout,
+    put,
+    sum_of_points,
+)
 from quietbit_lab.baseline.tilt import draw, tilt_cost
 
 __all__ = [
-    "DRAW_STREAM", "LEAST_EPSILON", "MOST_BITS", "MOST_EPSILON", "Baseline", "Directional", "Numbered",
-    "checked_bits", "checked_cap", "checked_loss", "checked_seed", "least", "likeliest",
-]  # fmt: skip
+    "DRAW_STREAM",
+    "LEAST_EPSILON",
+    "MOST_BITS",
+    "MOST_EPSILON",
+    "Baseline",
+    "Directional",
+    "Numbered",
+    "checked_bits",
+    "checked_cap",
+    "checked_loss",
+    "checked_seed",
+    "least",
+    "likeliest",
+]
 
 LEAST_EPSILON, MOST_EPSILON = 1e-4, 16.0
 MOST_BITS = 12
@@ -106,7 +126,8 @@ class Directional(Baseline, RoughMoments):
     def moment_error(self) -> float:
         """How far variances of shorter updates may be off, relatively.
 
-        A zero vector has energy 1/d everywhere, one that fills the ball (1 - second)/(d - 1) across.
+        A zero vector has energy 1/d everywhere, one that fills the ball (1 - second)/(d - 1)
+        across.
         """
         dimension = self.ball.dimension
         return min(0.5, abs(dimension * self.moments[1] - 1) / (dimension - 1) + 1e-6)
@@ -162,9 +183,15 @@ def least(function: Callable[[float], float], low: float, high: float, tolerance
     """Return where a function of one number is least, between two bounds."""
     from scipy.optimize import minimize_scalar  # takes longer to import than all the rest
 
-    return float(minimize_scalar(function, bounds=(low, high), method="bounded", options={"xatol": tolerance}).x)
+    return float(
+        minimize_scalar(
+            function, bounds=(low, high), method="bounded", options={"xatol": tolerance}
+        ).x
+    )
 
 
 def likeliest(gain: Callable[[float], float], smallest: float, tolerance: float = 1e-10) -> float:
     """Return the share between ``smallest`` and one half with the largest gain."""
-    return math.exp(least(lambda log: -gain(math.exp(log)), math.log(smallest), math.log(0.5), tolerance))
+    return math.exp(
+        least(lambda log: -gain(math.exp(log)), math.log(smallest), math.log(0.5), tolerance)
+    )

@@ -1,14 +1,15 @@
 """CLDP's mechanism for L1 balls: one sampled Walsh-Hadamard coefficient, one bit.
 
-Idea     the coefficients of a vector of L1 norm C are at most C/sqrt(p) each, so a random one of them, rounded to a
-         sign and randomised, is unbiased for the whole vector; a bit and the number of the coefficient are all that
-         is sent. The number comes from a public nonce here.
-Symbols  p = dimension padded to a power of two; A = C/sqrt(p); k = `bits` signs (one in the paper), g as in `signs`.
-Source   Girgis, Data, Diggavi, Kairouz, Suresh (AISTATS 2021), "Shuffled model of federated learning: privacy,
-         accuracy and communication trade-offs", their mechanism for the L1 ball.
+Idea     the coefficients of a vector of L1 norm C are at most C/sqrt(p) each, so a random one of
+         them, rounded to a sign and randomised, is unbiased for the whole vector; a bit and the
+         number of the coefficient are all that is sent. The number comes from a public nonce here.
+Symbols  p = dimension padded to a power of two; A = C/sqrt(p); k = `bits` signs (one in the paper),
+         g as in `signs`.
+Source   Girgis, Data, Diggavi, Kairouz, Suresh (AISTATS 2021), "Shuffled model of federated
+         learning: privacy, accuracy and communication trade-offs", their mechanism for the L1 ball.
 
-The account is that of the local randomiser; what a shuffler would add is not counted. Error: p A^2 / (k g^2) =
-C^2/(k g^2) per coordinate.
+The account is that of the local randomiser; what a shuffler would add is not counted. Error: p A^2
+/ (k g^2) = C^2/(k g^2) per coordinate.
 """
 
 from __future__ import annotations

@@ -1,8 +1,10 @@
 """Public randomness and sums: candidates from a nonce, and a server that expands bodies and adds them up.
 
-Idea     a client draws a nonce and sends it with the number of the candidate that it picked; whoever has both expands
-         them to the same vector. The server adds whole numbers, so the order of payloads does not matter.
-Symbols  nonce: 8 public bytes; b: bits of a number; candidate j is expanded from the seed (nonce, j).
+Idea     a client draws a nonce and sends it with the number of the candidate that it picked;
+         whoever has both expands them to the same vector. The server adds whole numbers, so the
+         order of payloads does not matter.
+Symbols  nonce: 8 public bytes; b: bits of a number; candidate j is expanded from the seed (nonce,
+         j).
 """
 
 from __future__ import annotations
@@ -24,9 +26,18 @@ from quietbit.mechanism.ball import Ball, Norm, clipped_pieces, usual_kernel
 from quietbit.mechanism.base import Accumulator, Body, Layout, Parts, Reader
 
 __all__ = [
-    "NONCE", "Expanded", "candidate", "check_ball", "clipped", "direction_of", "new_nonce", "numbered_layout", "put",
-    "read", "sum_of_points",
-]  # fmt: skip
+    "NONCE",
+    "Expanded",
+    "candidate",
+    "check_ball",
+    "clipped",
+    "direction_of",
+    "new_nonce",
+    "numbered_layout",
+    "put",
+    "read",
+    "sum_of_points",
+]
 
 NONCE = 8
 NONCE_STREAM = 7
@@ -38,7 +49,12 @@ def check_ball(ball: Ball, norm: Norm, kind: str, least: int = 1, most: int = 2*
     """Refuse what is not a ball of this norm, and dimensions that the mechanism cannot have."""
     require(isinstance(ball, Ball), "ball", ball, "a Ball")
     require(ball.norm is norm, "norm of the ball", ball.norm.value, f"{norm.value} for {kind}")
-    require(least <= ball.dimension <= most, "dimension", ball.dimension, f"from {least} to {most:,} for {kind}")
+    require(
+        least <= ball.dimension <= most,
+        "dimension",
+        ball.dimension,
+        f"from {least} to {most:,} for {kind}",
+    )
 
 
 def numbered_layout(dimension: int, bits: int) -> Layout:
@@ -84,7 +100,8 @@ def read(body: Body) -> tuple[bytes, int]:
 class Expanded(Accumulator):
     """Sums of expanded bodies in fixed point; ``finish`` turns their mean into the mean update.
 
-    ``decode`` gives the places and values that a nonce and number stand for, none larger than ``reach``.
+    ``decode`` gives the places and values that a nonce and number stand for, none larger than
+    ``reach``.
     """
 
     decode: Decode
@@ -120,7 +137,12 @@ class Expanded(Accumulator):
 
 
 def sum_of_points(
-    point: Callable[[bytes, int], FloatVector], bits: int, reach: float, max_payloads: int, ball: Ball, gain: float
+    point: Callable[[bytes, int], FloatVector],
+    bits: int,
+    reach: float,
+    max_payloads: int,
+    ball: Ball,
+    gain: float,
 ) -> Expanded:
     """Return an accumulator of whole vectors with mean ``gain`` along the update, no coordinate above ``reach``."""
     scale = ball.radius / gain

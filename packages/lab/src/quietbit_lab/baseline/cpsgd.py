@@ -1,19 +1,22 @@
 """cpSGD: binomial noise on whole numbers, so that only fair coins are needed.
 
-Idea     the number of heads among N fair coins is nearly normal, and a sum of clients' coins is one binomial again;
-         the price of not being normal is a condition on N and terms that fade with it.
-Symbols  N: coins in the sum, N/4 their variance; D1, D2, D8: distances of neighbours' integers; d: codes of an
-         update; delta_0 = `release_delta`: what one release may lose.
-Source   Agarwal, Suresh, Yu, Kumar, McMahan (NeurIPS 2018), "cpSGD", Theorem 1 with p = 1/2 and s = 1: needs
-         N/4 >= max(23 log(10 d/delta_0), 2 D8), and gives
-         eps = D2 sqrt(2 log(1.25/delta_0))/sqrt(N/4) + (c D2 sqrt(log(10/delta_0)) + b D1)/(N/4 (1 - delta_0/10))
-               + (2/3 D8 log(1.25/delta_0) + k D8 log(20 d/delta_0) log(10/delta_0))/(N/4), b = 1/3, c = 5/2, k = 2/3.
+Idea     the number of heads among N fair coins is nearly normal, and a sum of clients' coins is one
+         binomial again; the price of not being normal is a condition on N and terms that fade with
+         it.
+Symbols  N: coins in the sum, N/4 their variance; D1, D2, D8: distances of neighbours' integers; d:
+         codes of an update; delta_0 = `release_delta`: what one release may lose.
+Source   Agarwal, Suresh, Yu, Kumar, McMahan (NeurIPS 2018), "cpSGD", Theorem 1 with p = 1/2 and s =
+         1: needs N/4 >= max(23 log(10 d/delta_0), 2 D8), and gives eps = D2 sqrt(2
+         log(1.25/delta_0))/sqrt(N/4) + (c D2 sqrt(log(10/delta_0)) + b D1)/(N/4 (1 - delta_0/10))
+               + (2/3 D8 log(1.25/delta_0) + k D8 log(20 d/delta_0) log(10/delta_0))/(N/4), b = 1/3,
+               c = 5/2, k = 2/3.
 
-That is an (eps, delta_0) for one release and no more: any such release is a post-processing of one that is purely
-private but for an outcome of mass delta_0 (Kairouz, Oh, Viswanath 2015), so it goes into the ledger as a pure curve
-with lost mass. Composition over releases is all the worse for it, which is the published account's price and not
-this library's choice. tests/exact/test_baseline_sums.py holds the theorem against exact binomial tails. Coins are
-bits of random words: exact.
+That is an (eps, delta_0) for one release and no more: any such release is a post-processing of one
+that is purely private but for an outcome of mass delta_0 (Kairouz, Oh, Viswanath 2015), so it goes
+into the ledger as a pure curve with lost mass. Composition over releases is all the worse for it,
+which is the published account's price and not this library's choice.
+tests/exact/test_baseline_sums.py holds the theorem against exact binomial tails. Coins are bits of
+random words: exact.
 """
 
 from __future__ import annotations
@@ -59,7 +62,8 @@ def _release_delta(value: float) -> float:
 class BinomialNoise(NoisySum):
     """Binomial noise spread over ``clients``: ``coins`` fair coins each, in sums modulo 2^``wire_bits``.
 
-    ``reach`` is the radius in whole numbers; ``release_delta`` what the theorem may lose in one release.
+    ``reach`` is the radius in whole numbers; ``release_delta`` what the theorem may lose in one
+    release.
     """
 
     coins: int = field(converter=_coins)
@@ -93,7 +97,9 @@ class BinomialNoise(NoisySum):
     def sum_curve(self, adjacency: Adjacency) -> Cost:
         """Return Theorem 1 for all clients' coins together."""
         apart = self.grid.distances(adjacency)
-        epsilon = binomial_epsilon_upper(self.coins * self.clients, apart, self.code_count, self.release_delta)
+        epsilon = binomial_epsilon_upper(
+            self.coins * self.clients, apart, self.code_count, self.release_delta
+        )
         return Cost.pure(epsilon).with_lost(self.release_delta)
 
 
@@ -108,12 +114,18 @@ def binomial_epsilon_upper(coins: int, apart: Distances, codes: int, delta: floa
     variance = coins / 4
     least = max(23 * math.log(10 * codes / delta), 2 * apart.largest)
     require(
-        variance >= least, "variance of the noise in the sum", variance, f"at least {least:.4g}, as Theorem 1 needs"
+        variance >= least,
+        "variance of the noise in the sum",
+        variance,
+        f"at least {least:.4g}, as Theorem 1 needs",
     )
     tenth, fourth = math.log(10 / delta), math.log(1.25 / delta)
     first = apart.l2 * math.sqrt(2 * fourth / variance)
     second = (2.5 * apart.l2 * math.sqrt(tenth) + apart.l1 / 3) / (variance * (1 - delta / 10))
-    third = (2 / 3 * apart.largest * fourth + 2 / 3 * apart.largest * math.log(20 * codes / delta) * tenth) / variance
+    third = (
+        2 / 3 * apart.largest * fourth
+        + 2 / 3 * apart.largest * math.log(20 * codes / delta) * tenth
+    ) / variance
     return round_up(first + second + third, 1e-13)
 
 
@@ -138,5 +150,7 @@ def calibrate_cpsgd(ball: Ball, target: Target, clients: int, wire_bits: int = 1
             return False
 
     start = next((loss for loss in np.geomspace(1.0, 1e-6, 60) if private(float(loss))), None)
-    require(start is not None, "epsilon", target.epsilon, "larger, or bits more, for cpSGD's account")
+    require(
+        start is not None, "epsilon", target.epsilon, "larger, or bits more, for cpSGD's account"
+    )
     return build(bisect(private, float(start or 0.0), 1e3, relative=1e-6, by_ratio=True))

@@ -1,18 +1,21 @@
 """The distributed discrete Gaussian: every client adds a little discrete normal noise, and only sums are seen.
 
-Idea     the sum of n discrete Gaussians of variance parameter w is, but for a tiny factor, a discrete Gaussian of n
-         w, which is as private as a continuous one.
-Symbols  w = sigma^2: of one client; tau = 10 sum_{k=1}^{n-1} exp(-2 pi^2 w k/(k+1)): bound on |log ratio| between
-         the law of the sum and the discrete Gaussian, per coordinate; D2: L2 distance of neighbours' integers.
-Source   Kairouz, Liu, Steinke (ICML 2021), Theorem 9 and its corollary for sums; Canonne, Kamath, Steinke (NeurIPS
-         2020), Theorem 4: a discrete Gaussian has D_alpha <= alpha D2^2/(2 n w) for whole-number shifts.
+Idea     the sum of n discrete Gaussians of variance parameter w is, but for a tiny factor, a
+         discrete Gaussian of n w, which is as private as a continuous one.
+Symbols  w = sigma^2: of one client; tau = 10 sum_{k=1}^{n-1} exp(-2 pi^2 w k/(k+1)): bound on |log
+         ratio| between the law of the sum and the discrete Gaussian, per coordinate; D2: L2
+         distance of neighbours' integers.
+Source   Kairouz, Liu, Steinke (ICML 2021), Theorem 9 and its corollary for sums; Canonne, Kamath,
+         Steinke (NeurIPS 2020), Theorem 4: a discrete Gaussian has D_alpha <= alpha D2^2/(2 n w)
+         for whole-number shifts.
 
-Account. alpha D2^2/(2 n w) with p tau of slack (`with_slack`): sharper than the two forms of the paper where tau
-counts, and the same where it does not. tests/exact/test_baseline_sums.py holds tau against exact convolutions.
-Sampling. Thresholds of 512 bits: a draw's law is within h_1 = 2^-490 of the discrete Gaussian in total variation,
-what is cut off far out included. Where the real laws are within h of ideal ones in total variation, P <= P_ideal + h
-<= e^eps P'_ideal + delta + h <= e^eps (P' + h) + delta + h: the loss of mass is (1 + e^eps) h. With h = n p h_1 and
-n p <= 2^57 that is below 2^-100, which is what is lost here, for every eps up to 230; nobody needs a claim beyond.
+Account. alpha D2^2/(2 n w) with p tau of slack (`with_slack`): sharper than the two forms of the
+paper where tau counts, and the same where it does not. tests/exact/test_baseline_sums.py holds tau
+against exact convolutions. Sampling. Thresholds of 512 bits: a draw's law is within h_1 = 2^-490 of
+the discrete Gaussian in total variation, what is cut off far out included. Where the real laws are
+within h of ideal ones in total variation, P <= P_ideal + h <= e^eps P'_ideal + delta + h <= e^eps
+(P' + h) + delta + h: the loss of mass is (1 + e^eps) h. With h = n p h_1 and n p <= 2^57 that is
+below 2^-100, which is what is lost here, for every eps up to 230; nobody needs a claim beyond.
 """
 
 from __future__ import annotations
@@ -35,7 +38,12 @@ from quietbit.target import Adjacency, Target
 from quietbit_lab.baseline.skellam import PoissonTable
 from quietbit_lab.baseline.sums import Grid, NoisySum, calibrate_sums, finest_reach
 
-__all__ = ["DistributedDiscreteGaussian", "calibrate_discrete_gaussian", "gaussian_table", "tau_upper"]
+__all__ = [
+    "DistributedDiscreteGaussian",
+    "calibrate_discrete_gaussian",
+    "gaussian_table",
+    "tau_upper",
+]
 
 LEAST_DEVIATION = 0.5  # of one client's noise: below it the theorem says nothing
 MOST_DEVIATION = 1e4
@@ -84,12 +92,16 @@ class DistributedDiscreteGaussian(NoisySum):
 
     def noise(self, block: WordBlock, size: int) -> NDArray[np.int64]:
         """Return one client's discrete normal numbers."""
-        return np.asarray(gaussian_table(self.variance / self.clients).draw(block, NOISE_STREAM, 0, size))
+        return np.asarray(
+            gaussian_table(self.variance / self.clients).draw(block, NOISE_STREAM, 0, size)
+        )
 
     def sum_curve(self, adjacency: Adjacency) -> Cost:
         """Return the discrete Gaussian of the sum, with its distance from the real law, and what sampling adds."""
         slope = round_up(self.grid.distances(adjacency).l2 ** 2 / (2 * self.variance), 1e-14)
-        slack = round_up(self.code_count * tau_upper(self.variance / self.clients, self.clients), 1e-14)
+        slack = round_up(
+            self.code_count * tau_upper(self.variance / self.clients, self.clients), 1e-14
+        )
         rule = "larger (more bits make it so)"
         require(slack <= MOST_SLACK, "deviation of one client's integers", self.deviation, rule)
         return Cost.linear(slope).with_slack(slack).with_lost(LOST)
@@ -108,7 +120,9 @@ def gaussian_table(variance: float) -> PoissonTable:
     """Thresholds of the discrete Gaussian with this parameter, to 512 bits."""
     context = Context(prec=DIGITS)
     exact = Decimal(variance)
-    ratio = context.exp(context.divide(Decimal(-1), exact))  # weight(k+1)/weight(k) = e^(-(2k+1)/2v)
+    ratio = context.exp(
+        context.divide(Decimal(-1), exact)
+    )  # weight(k+1)/weight(k) = e^(-(2k+1)/2v)
     step = context.exp(context.divide(Decimal(-1), context.multiply(Decimal(2), exact)))
     half, weight = [], Decimal(2) ** (64 * WORDS + GUARD)
     while weight >= 1:

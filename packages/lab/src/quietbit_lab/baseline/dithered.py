@@ -1,13 +1,16 @@
 """MVU as first published: dither to the design's levels, keep the norm in bounds, sample a row per coordinate.
 
-Idea     between levels a coordinate moves to a neighbouring level at random, without bias; the dithered
-         vector is drawn again until it lies within S of (1/2, ..., 1/2), and each level draws from its row.
-Symbols  x = 1/2 + u/(2C); h = 1/(n-1); S: `reach`, chosen so that a try succeeds with probability 0.39 or more.
+Idea     between levels a coordinate moves to a neighbouring level at random, without bias; the
+         dithered vector is drawn again until it lies within S of (1/2, ..., 1/2), and each level
+         draws from its row.
+Symbols  x = 1/2 + u/(2C); h = 1/(n-1); S: `reach`, chosen so that a try succeeds with probability
+         0.39 or more.
 Source   Chaudhuri et al. (2022); Guo et al. (ICML 2023), section "MVU mechanism"; the theorem of
          `dithered_cost` asks only that every grid vector ever sampled lies within S.
 
-Rows are sampled by the interpolated kernel at the levels, which rounded to doubles are off by less than 2^-53: that,
-times the Lipschitz constant, is in the slack. The number of tries is not released, and should not be observable.
+Rows are sampled by the interpolated kernel at the levels, which rounded to doubles are off by less
+than 2^-53: that, times the Lipschitz constant, is in the slack. The number of tries is not
+released, and should not be observable.
 """
 
 from __future__ import annotations
@@ -46,7 +49,8 @@ MOST_LEVELS = 65
 class DitheredMVU(Mechanism, Designed):
     """MVU on updates in an L1 or L2 ball; its moments are those before rejection, which changes them slightly.
 
-    Dithering makes a vector longer by about h sqrt(d)/2, so few levels in many dimensions cost privacy: see ``reach``.
+    Dithering makes a vector longer by about h sqrt(d)/2, so few levels in many dimensions cost
+    privacy: see ``reach``.
     """
 
     design: Design = field(converter=check_design)
@@ -88,7 +92,9 @@ class DitheredMVU(Mechanism, Designed):
         # Scaling rounds: a value on the outermost level must not land beyond it.
         np.clip(grid, -self._cells / 2, self._cells / 2, out=grid)
         block = rng.draw(grid.size)
-        points = conditional_rounding(grid, self.ball.norm, self._bound, block, offset=self._cells % 2 == 1)
+        points = conditional_rounding(
+            grid, self.ball.norm, self._bound, block, offset=self._cells % 2 == 1
+        )
         kernel.sample_packed(self.sampler, points.astype(np.float64), rng, out)
 
     def accumulator(self, kernel: Kernel, max_payloads: int) -> Accumulator:
@@ -129,7 +135,9 @@ class DitheredMVU(Mechanism, Designed):
     def _bound(self) -> float:
         """The bound of conditional rounding: on a sum of squares or of magnitudes, in spacings."""
         size, half = self.ball.dimension, self._cells / 2
-        bound = length_upper(self.ball.norm, half, size, offset=self._cells % 2 == 1)  # the centre is between levels
+        bound = length_upper(
+            self.ball.norm, half, size, offset=self._cells % 2 == 1
+        )  # the centre is between levels
         return min(bound, size * half**self.ball.norm.order)
 
 
@@ -140,7 +148,9 @@ def _levels(ball: Ball, choices: Choices) -> int:
 
 
 def _build(ball: Ball, loss: float, choices: Choices) -> DitheredMVU:
-    return DitheredMVU(closed_design(DesignSpec(_levels(ball, choices), choices.bits or 1, loss)), ball)
+    return DitheredMVU(
+        closed_design(DesignSpec(_levels(ball, choices), choices.bits or 1, loss)), ball
+    )
 
 
 def _limits(ball: Ball, choices: Choices) -> tuple[float, float]:
@@ -149,7 +159,9 @@ def _limits(ball: Ball, choices: Choices) -> tuple[float, float]:
 
 def _given(ball: Ball, strength: float, choices: Choices) -> DitheredMVU:
     """Return the mechanism of a design of this epsilon, with enough levels for dithering to cost little."""
-    return DitheredMVU(solve(DesignSpec(choices.levels or MOST_LEVELS, choices.bits or 1, strength)), ball)
+    return DitheredMVU(
+        solve(DesignSpec(choices.levels or MOST_LEVELS, choices.bits or 1, strength)), ball
+    )
 
 
 FAMILY = SearchedFamily(

@@ -1,12 +1,14 @@
 """The account of MVU, which dithers an update onto its grid and samples a row per coordinate.
 
-Idea     MVU dithers both worlds, so a statement must name what it compares. Given the grid vectors the rows are
-         independent; two mixtures are no further apart than their worst pair (joint quasi-convexity).
-Symbols  S: every grid vector that is ever sampled lies within S of (1/2, ..., 1/2) in the norm named; P_i the row of
-         level x_i; Q a reference row. These theorems need nothing else from the dithering: rejection enforces S.
-Source   Chaudhuri et al. (2022) for MVU; docs/theory/interpolated.md, "Rows of MVU", has the proofs: a release is
-         (alpha, k distance^2)-RDP, k the largest divergence per squared distance of two rows (replace-one, 2S), or of
-         a row and Q, both ways round (zero-out, S).
+Idea     MVU dithers both worlds, so a statement must name what it compares. Given the grid vectors
+         the rows are independent; two mixtures are no further apart than their worst pair (joint
+         quasi-convexity).
+Symbols  S: every grid vector that is ever sampled lies within S of (1/2, ..., 1/2) in the norm
+         named; P_i the row of level x_i; Q a reference row. These theorems need nothing else from
+         the dithering: rejection enforces S.
+Source   Chaudhuri et al. (2022) for MVU; docs/theory/interpolated.md, "Rows of MVU", has the
+         proofs: a release is (alpha, k distance^2)-RDP, k the largest divergence per squared
+         distance of two rows (replace-one, 2S), or of a row and Q, both ways round (zero-out, S).
 """
 
 from __future__ import annotations
@@ -33,7 +35,9 @@ def dithered_l2_cost(design: Design, radius: float, adjacency: Adjacency) -> Cos
     """Return the Rényi curve when grid vectors stay within L2 distance ``radius`` of (1/2, ..., 1/2)."""
     adjacency = Adjacency(adjacency)
     distance = adjacency.radii * check_real(radius, "radius")
-    return Cost.per_square(Formula(_constant, design, adjacency), distance, f"dithered, {adjacency.value}")
+    return Cost.per_square(
+        Formula(_constant, design, adjacency), distance, f"dithered, {adjacency.value}"
+    )
 
 
 def dithered_l1_cost(design: Design, radius: float, adjacency: Adjacency) -> Cost:
@@ -46,7 +50,9 @@ def dithered_l1_cost(design: Design, radius: float, adjacency: Adjacency) -> Cos
         rate = np.abs(np.diff(rows, axis=0)).max(axis=1) / np.diff(levels)
     else:
         away = levels != CENTRE
-        rate = np.abs(rows - np.log(reference_row(design))).max(axis=1)[away] / np.abs(levels[away] - CENTRE)
+        rate = np.abs(rows - np.log(reference_row(design))).max(axis=1)[away] / np.abs(
+            levels[away] - CENTRE
+        )
     error = _ULP * (4 + float(np.abs(rows).max())) * 2 * (len(levels) - 1)
     return Cost.pure(round_up((float(rate.max()) + error) * distance))
 

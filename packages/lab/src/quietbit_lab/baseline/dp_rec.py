@@ -1,18 +1,20 @@
 """DP-REC: Gaussian noise by relative entropy coding, one of N public candidates, where its account holds.
 
-Idea     N = 2^b normal vectors come from a public nonce; a client picks one with probability proportional to the
-         ratio of the Gaussian mechanism's density to the public one, exp(mu t) in t = <u, z>, and sends its number.
-Symbols  mu = `slope`; a = `limit`: exponents are cut to +-a; w_j = exp(clamp(mu t_j, -a, a)); h_j = N w_j / sum w; m
-         = E[t] of the candidate sent.
-Source   Triastcyn, Reisser, Louizos (2021), "DP-REC: private and communication-efficient federated learning".
+Idea     N = 2^b normal vectors come from a public nonce; a client picks one with probability
+         proportional to the ratio of the Gaussian mechanism's density to the public one, exp(mu t)
+         in t = <u, z>, and sends its number.
+Symbols  mu = `slope`; a = `limit`: exponents are cut to +-a; w_j = exp(clamp(mu t_j, -a, a)); h_j =
+         N w_j / sum w; m = E[t] of the candidate sent.
+Source   Triastcyn, Reisser, Louizos (2021), "DP-REC: private and communication-efficient federated
+         learning".
 
-Where the account holds. Importance sampling from N candidates is not the Gaussian mechanism: its normaliser is a sum
-of N weights that depend on the update, and unbounded ones at that, so the Gaussian's own account is not a bound for
-any finite N. With exponents cut to +-a it is one for certain: h lies between N/(1 + (N-1) e^2a) and N/(1 + (N-1)
-e^-2a), and `tilt` does the rest. Up to twice the epsilon of the weights themselves goes to the normaliser; MMRC is
-the repair.
-Error, exactly. E[w_1 f(t_1)/sum w] = integral over s > 0 of E[w f e^(-s w)] (E e^(-s w))^(N-1), for f = t and t^2;
-across the update candidates are standard normal whatever was picked.
+Where the account holds. Importance sampling from N candidates is not the Gaussian mechanism: its
+normaliser is a sum of N weights that depend on the update, and unbounded ones at that, so the
+Gaussian's own account is not a bound for any finite N. With exponents cut to +-a it is one for
+certain: h lies between N/(1 + (N-1) e^2a) and N/(1 + (N-1) e^-2a), and `tilt` does the rest. Up to
+twice the epsilon of the weights themselves goes to the normaliser; MMRC is the repair. Error,
+exactly. E[w_1 f(t_1)/sum w] = integral over s > 0 of E[w f e^(-s w)] (E e^(-s w))^(N-1), for f = t
+and t^2; across the update candidates are standard normal whatever was picked.
 """
 
 from __future__ import annotations
@@ -119,7 +121,9 @@ def _moments(slope: float, limit: float, bits: int) -> tuple[float, float]:
     kernel = np.exp(-scale[:, None] * weights)
     rest = (kernel @ _PHI) ** ((1 << bits) - 1)
     measure = rest * scale * (_S[1] - _S[0]) * (1 << bits)
-    return float(measure @ (kernel @ (_PHI * weights * _T))), float(measure @ (kernel @ (_PHI * weights * _T**2)))
+    return float(measure @ (kernel @ (_PHI * weights * _T))), float(
+        measure @ (kernel @ (_PHI * weights * _T**2))
+    )
 
 
 @lru_cache(maxsize=256)
@@ -139,4 +143,6 @@ def _build(ball: Ball, loss: float, choices: Choices) -> RelativeEntropyCoding:
     return max(found, key=lambda one: one.gain)
 
 
-FAMILY = searched_family("dp-rec", _build, work="normal vectors, and inner products with them", least=LEAST_EPSILON)
+FAMILY = searched_family(
+    "dp-rec", _build, work="normal vectors, and inner products with them", least=LEAST_EPSILON
+)

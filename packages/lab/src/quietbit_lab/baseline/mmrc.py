@@ -1,19 +1,22 @@
 """Modified minimal random coding (MMRC): PrivUnit simulated by picking one of N public points of the sphere.
 
-Idea     N = 2^b points of the unit sphere come from a public nonce; those in the cap around the update are likelier.
-         Plain importance sampling would cost up to twice epsilon, for its normaliser depends on how many points fell
-         into the cap. The modification keeps every probability between fixed bounds instead.
-Symbols  q = `cap`: mass of the cap; high = e^eps/(q e^eps + 1 - q), low = e^-eps high: PrivUnit's two densities;
-         c: points in the cap, f = c/N. Fewer than expected (f < q): points in the cap keep `high`, others share
-         the rest, (1 - f high)/(1 - f). More: points outside keep `low`, those inside share (1 - (1 - f) low)/f.
-Source   Shah, Chen, Balle, Kairouz, Theis (AISTATS 2022), "Optimal compression of locally differentially private
-         mechanisms", Algorithm 2; Bhowmick et al. (2018) for PrivUnit.
+Idea     N = 2^b points of the unit sphere come from a public nonce; those in the cap around the
+         update are likelier. Plain importance sampling would cost up to twice epsilon, for its
+         normaliser depends on how many points fell into the cap. The modification keeps every
+         probability between fixed bounds instead.
+Symbols  q = `cap`: mass of the cap; high = e^eps/(q e^eps + 1 - q), low = e^-eps high: PrivUnit's
+         two densities; c: points in the cap, f = c/N. Fewer than expected (f < q): points in the
+         cap keep `high`, others share the rest, (1 - f high)/(1 - f). More: points outside keep
+         `low`, those inside share (1 - (1 - f) low)/f.
+Source   Shah, Chen, Balle, Kairouz, Theis (AISTATS 2022), "Optimal compression of locally
+         differentially private mechanisms", Algorithm 2; Bhowmick et al. (2018) for PrivUnit.
 
-Privacy. N times a probability lies in [low, high] whatever c is (none or all in the cap: all alike, one), and the
-mean over the points is one: `tilt`. How exactly inner products are computed does not matter to that.
-Error, exactly. c is binomial (N, q); P(cap) = f high or 1 - (1 - f) low; given the cap, points are uniform in it. So
-m = E[t | cap] (E P(cap) - q)/(1 - q), and z C/m is unbiased with a squared error of C^2/m^2 - |x|^2. The cap is the
-best one for N points, which is not PrivUnit's where points are few.
+Privacy. N times a probability lies in [low, high] whatever c is (none or all in the cap: all alike,
+one), and the mean over the points is one: `tilt`. How exactly inner products are computed does not
+matter to that. Error, exactly. c is binomial (N, q); P(cap) = f high or 1 - (1 - f) low; given the
+cap, points are uniform in it. So m = E[t | cap] (E P(cap) - q)/(1 - q), and z C/m is unbiased with
+a squared error of C^2/m^2 - |x|^2. The cap is the best one for N points, which is not PrivUnit's
+where points are few.
 """
 
 from __future__ import annotations
@@ -67,7 +70,9 @@ class MinimalRandomCoding(Numbered):
     def densities(self, direction: FloatVector, nonce: bytes) -> FloatVector:
         """Expand all points and see which lie in the cap."""
         edge = cap_edge(self.cap, self.ball.dimension)
-        inside = np.array([float(direction @ self.point(nonce, j)) >= edge for j in range(self.candidates)])
+        inside = np.array(
+            [float(direction @ self.point(nonce, j)) >= edge for j in range(self.candidates)]
+        )
         return cap_densities(inside, self.cap, self.design_epsilon)
 
     def point(self, nonce: bytes, number: int) -> FloatVector:
@@ -131,7 +136,9 @@ def _usual(ball: Ball, loss: float, choices: Choices) -> float:
 FAMILY = TunedFamily(
     "mmrc",
     uses=("bits",),
-    build=lambda ball, loss, share, choices: MinimalRandomCoding(ball, _bits(ball, choices), loss, share),
+    build=lambda ball, loss, share, choices: MinimalRandomCoding(
+        ball, _bits(ball, choices), loss, share
+    ),
     usual=_usual,
     work="256 normal vectors, and inner products with them",
 )

@@ -1,11 +1,12 @@
 """Laplace noise, 32 bits per coordinate, and SignSGD, the sign of a Gaussian's or a Laplace's noisy update.
 
-Idea     Laplace noise is sampled as the Gaussian's is (`quietbit.mechanism.additive`). A sign costs what the noisy
-         value under it costs, and what its sampler can be off; coordinates are cut first.
-Symbols  C = radius; S = C for zero-out and 2C for replace-one; scale: of the noise; R: where `Sign` cuts.
-         e = S / scale is the epsilon of a Laplace release.
-Source   Guo et al. (ICML 2023), section "Experiments"; Mironov (2017), Proposition 6; Jin et al. (2020),
-         "Stochastic-sign SGD"; docs/theory/rounded-noise.md and docs/theory/samplers.md.
+Idea     Laplace noise is sampled as the Gaussian's is (`quietbit.mechanism.additive`). A sign costs
+         what the noisy value under it costs, and what its sampler can be off; coordinates are cut
+         first.
+Symbols  C = radius; S = C for zero-out and 2C for replace-one; scale: of the noise; R: where `Sign`
+         cuts. e = S / scale is the epsilon of a Laplace release.
+Source   Guo et al. (ICML 2023), section "Experiments"; Mironov (2017), Proposition 6; Jin et al.
+         (2020), "Stochastic-sign SGD"; docs/theory/rounded-noise.md and docs/theory/samplers.md.
 """
 
 from __future__ import annotations
@@ -26,7 +27,16 @@ from quietbit.mechanism.abilities import SamplePriced, Shortening
 from quietbit.mechanism.accumulate import code_accumulator
 from quietbit.mechanism.additive import Gaussian, Noise, noise_family, tail_and_sign
 from quietbit.mechanism.ball import Ball, Norm, clipped_pieces
-from quietbit.mechanism.base import Accumulator, Body, Error, Layout, Mechanism, Parts, only, passed_on
+from quietbit.mechanism.base import (
+    Accumulator,
+    Body,
+    Error,
+    Layout,
+    Mechanism,
+    Parts,
+    only,
+    passed_on,
+)
 from quietbit.mechanism.family import check_multiplier
 from quietbit.mechanism.poison import exponential_length_upper
 from quietbit.mechanism.rotation import response_lower
@@ -69,7 +79,9 @@ class Laplace(Noise):
     def cost_apart(self, distance: float) -> Cost:
         """Return a pure account, with Laplace's own divergences at finite orders."""
         epsilon = round_up(distance / self.scale_multiplier, 1e-14)
-        return Cost.renyi(Formula(_laplace_divergence, epsilon), f"Laplace, epsilon {epsilon:g}", epsilon)
+        return Cost.renyi(
+            Formula(_laplace_divergence, epsilon), f"Laplace, epsilon {epsilon:g}", epsilon
+        )
 
     @property
     def honest_length(self) -> float:
@@ -110,7 +122,8 @@ LAWS = {
 class Sign(Mechanism, SamplePriced, Shortening):
     """The sign of a Gaussian's or a Laplace's noisy update: code 1 where it is not negative, else 0.
 
-    Codes decode to +1 and -1, which have no unit; dividing by ``slope_at_zero`` restores the units of the update.
+    Codes decode to +1 and -1, which have no unit; dividing by ``slope_at_zero`` restores the units
+    of the update.
     """
 
     inner: Noise = field(validator=only(Noise, "a Gaussian or a Laplace"))
@@ -181,7 +194,9 @@ class Sign(Mechanism, SamplePriced, Shortening):
         slope = self.slope_at_zero
 
         def missing(values: FloatVector) -> FloatVector:
-            return np.array([1 - self.decoded(value)[0] / (slope * value) for value in values.tolist()])
+            return np.array(
+                [1 - self.decoded(value)[0] / (slope * value) for value in values.tolist()]
+            )
 
         return response_lower(missing, self.ball.radius, block)
 

@@ -1,22 +1,22 @@
 """The Poisson binomial mechanism: a few coins a coordinate, biased by the update, and only sums are seen.
 
-Idea     others' coins are the noise, as in the library's own one-bit sums; here the bias of a coin is linear in the
-         coordinate, p = 1/2 + theta x/c, so the mean is unbiased everywhere in the clamp, at the price of a theta of
-         at most a quarter.
-Symbols  m = `coins` of a client and coordinate; n = clients; c = `clamp`: coordinates are cut to +-c after a public
-         rotation; S = theta C/c: L2 distance of neighbours' p for zero-out, twice that for replace-one.
-Source   Chen, Ozgur, Kairouz (ICML 2022), "The Poisson binomial mechanism for unbiased federated learning with secure
-         aggregation".
+Idea     others' coins are the noise, as in the library's own one-bit sums; here the bias of a coin
+         is linear in the coordinate, p = 1/2 + theta x/c, so the mean is unbiased everywhere in the
+         clamp, at the price of a theta of at most a quarter.
+Symbols  m = `coins` of a client and coordinate; n = clients; c = `clamp`: coordinates are cut to
+         +-c after a public rotation; S = theta C/c: L2 distance of neighbours' p for zero-out,
+         twice that for replace-one.
+Source   Chen, Ozgur, Kairouz (ICML 2022), "The Poisson binomial mechanism for unbiased federated
+         learning with secure aggregation".
 
-Account. Not the paper's bound, whose constant is not sharp, but the library's certified one for sums of bits
-(`quietbit.privacy.aggregate`): coins with bias p are the bits of a logistic design of epsilon e = log((1 + 2
-theta)/(1 - 2 theta)) at x = 1/2 + logit(p)/2e, in [0, 1]. logit is convex above 1/2, so |x - 1/2| <= |p - 1/2|/(2
-theta): zero-out neighbours are at most S/(2 theta) apart in x. Its slope is at most 4/(1 - 4 theta^2): replace-one
-neighbours are at most 2 S * 2/(e (1 - 4 theta^2)) apart. m coins are m sums that a server could see one by one: m
-times the divergence of one.
-Error of the mean at zero: c^2/(4 theta^2 m n).
-Sampling. A coin compares 64 random bits with a threshold; p is off by 2^-50 at most and at least 1/4: slack p m
-2^-48.
+Account. Not the paper's bound, whose constant is not sharp, but the library's certified one for
+sums of bits (`quietbit.privacy.aggregate`): coins with bias p are the bits of a logistic design of
+epsilon e = log((1 + 2 theta)/(1 - 2 theta)) at x = 1/2 + logit(p)/2e, in [0, 1]. logit is convex
+above 1/2, so |x - 1/2| <= |p - 1/2|/(2 theta): zero-out neighbours are at most S/(2 theta) apart in
+x. Its slope is at most 4/(1 - 4 theta^2): replace-one neighbours are at most 2 S * 2/(e (1 - 4
+theta^2)) apart. m coins are m sums that a server could see one by one: m times the divergence of
+one. Error of the mean at zero: c^2/(4 theta^2 m n). Sampling. A coin compares 64 random bits with a
+threshold; p is off by 2^-50 at most and at least 1/4: slack p m 2^-48.
 """
 
 from __future__ import annotations
@@ -49,8 +49,11 @@ __all__ = ["PoissonBinomial", "calibrate_poisson_binomial"]
 
 MOST_COINS = 255
 MOST_THETA = 0.25
-COMFORTABLE_THETA = 0.1  # at which the change of variable costs replace-one neighbours 6 % and others nothing
-SPREAD = 5.0  # the clamp, in deviations of an evenly spread update's coordinate: one in two million is cut
+COMFORTABLE_THETA = (
+    0.1  # at which the change of variable costs replace-one neighbours 6 % and others nothing
+)
+# the clamp, in deviations of an evenly spread update's coordinate: one in two million is cut
+SPREAD = 5.0
 
 
 def _theta(value: float) -> float:
@@ -79,7 +82,9 @@ class PoissonBinomial(SumBaseline):
 
     def __attrs_post_init__(self) -> None:
         """Refuse a client alone."""
-        require(self.clients >= 2, "clients", self.clients, "at least 2: alone, nobody hides anybody")
+        require(
+            self.clients >= 2, "clients", self.clients, "at least 2: alone, nobody hides anybody"
+        )
 
     @property
     def wire_bits(self) -> int:
@@ -98,7 +103,9 @@ class PoissonBinomial(SumBaseline):
         bias = self.theta * np.clip(rotated, -1.0, 1.0)
         block = rng.draw(rotated.size)
         # 2^63 + theta x 2^64: exact but for the roundings of the bias.
-        limit = np.uint64(1 << 63) + np.rint(bias * 2.0**62).astype(np.int64).astype(np.uint64) * np.uint64(4)
+        limit = np.uint64(1 << 63) + np.rint(bias * 2.0**62).astype(np.int64).astype(
+            np.uint64
+        ) * np.uint64(4)
         heads = np.zeros(rotated.size, dtype=np.int64)
         for coin in range(self.coins):
             heads += block.uniform64(coin, 0, rotated.size) < limit
@@ -118,9 +125,14 @@ class PoissonBinomial(SumBaseline):
             distance = 2 * self.theta / self.clamp * 2 / (each * (1 - 4 * self.theta**2))
         margin = 1e-9  # of x: more than the roundings of e and of the design
         curve = aggregate_cost(
-            _design(each), round_up(distance, 1e-12), self.clients, adjacency, -margin, 1 + margin,
+            _design(each),
+            round_up(distance, 1e-12),
+            self.clients,
+            adjacency,
+            -margin,
+            1 + margin,
             alone=Cost.linear(round_up((each * distance) ** 2 / 2, 1e-9)),
-        )  # fmt: skip
+        )
         slack = self.code_count * self.coins * 2.0**-48
         return (curve * self.coins).with_slack(slack)
 
@@ -130,7 +142,9 @@ def _design(epsilon: float) -> Design:
     return solve(DesignSpec(2, 1, epsilon), cache=False)
 
 
-def calibrate_poisson_binomial(ball: Ball, target: Target, clients: int, coins: int | None = None) -> PoissonBinomial:
+def calibrate_poisson_binomial(
+    ball: Ball, target: Target, clients: int, coins: int | None = None
+) -> PoissonBinomial:
     """Return the largest theta whose sums meet the target, coordinates clamped at five deviations.
 
     Without a number of coins, the fewest of 2^b - 1 that leave theta room below a quarter.
@@ -144,7 +158,9 @@ def calibrate_poisson_binomial(ball: Ball, target: Target, clients: int, coins: 
         return Cost.linear(slope).epsilon(target.delta) < target.epsilon
 
     if coins is None:
-        coins = next((many for many in (1, 3, 7, 15, 31, 63, 127) if not saturated(many)), MOST_COINS)
+        coins = next(
+            (many for many in (1, 3, 7, 15, 31, 63, 127) if not saturated(many)), MOST_COINS
+        )
 
     def build(loss: float) -> PoissonBinomial:
         return PoissonBinomial(ball, clients, loss, coins, clamp)

@@ -1,16 +1,18 @@
 """Poisson private representation (PPR): a mechanism's output named by its place in a public Poisson process.
 
-Idea     both ends hold the same endless list of candidates; a client draws a place in it so that the candidate there
-         has exactly the law of the mechanism that is simulated, and sends the place. Nothing is approximated; what
-         it costs is privacy against a server that holds the list, which is every server here.
-Symbols  e: epsilon of the simulated PrivUnitG; alpha > 1: how sharply small places are preferred; h: its density, two
-         levels, high on mass q.
-Source   Liu, Chen, Ozgur, Li (NeurIPS 2024), "Universal exact compression of differentially private mechanisms": the
-         output of an e-private mechanism costs 2 alpha e in this form; the mean of log2(place) is at most
-         D(P||Q)/log 2 + log2(3.56)/min((alpha - 1)/2, 1), and a place takes l + log2(l + 1) + 2 bits for l of these.
+Idea     both ends hold the same endless list of candidates; a client draws a place in it so that
+         the candidate there has exactly the law of the mechanism that is simulated, and sends the
+         place. Nothing is approximated; what it costs is privacy against a server that holds the
+         list, which is every server here.
+Symbols  e: epsilon of the simulated PrivUnitG; alpha > 1: how sharply small places are preferred;
+         h: its density, two levels, high on mass q.
+Source   Liu, Chen, Ozgur, Li (NeurIPS 2024), "Universal exact compression of differentially private
+         mechanisms": the output of an e-private mechanism costs 2 alpha e in this form; the mean of
+         log2(place) is at most D(P||Q)/log 2 + log2(3.56)/min((alpha - 1)/2, 1), and a place takes
+         l + log2(l + 1) + 2 bits for l of these.
 
-Not a mechanism for `Uplink`: places have no largest value, so payloads have no fixed size, and how long a client
-searches depends on what it found. Here are its account, its error and its bits.
+Not a mechanism for `Uplink`: places have no largest value, so payloads have no fixed size, and how
+long a client searches depends on what it found. Here are its account, its error and its bits.
 """
 
 from __future__ import annotations

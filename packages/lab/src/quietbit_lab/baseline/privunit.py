@@ -1,20 +1,21 @@
 """PrivUnit and PrivUnitG: a cap around the update's direction, on the sphere and under a normal law.
 
-Idea     PrivUnit draws a point of the unit sphere whose density has two values, one on the cap around the direction
-         and one off it. PrivUnitG does the same with a half-space under N(0, I): that is the vector mechanism with a
-         profile of one step, so here it *is* the vector mechanism, with every row kept. In high dimension the two are
-         the same.
-Symbols  q = `cap`: mass of the cap (PrivUnit's papers have 1 - q, and p = P(cap)); high, low: the two densities,
-         high = e^eps low; m = E[t]: mean inner product with the direction. PrivUnitG: step at g = -ndtri(q), m =
-         (high - low) phi(g).
-Source   Bhowmick, Duchi, Freudiger, Kapoor, Rogers (2018), "Protection against reconstruction"; Asi, Feldman, Talwar
-         (ICML 2022), "Optimal algorithms for mean estimation under local differential privacy".
+Idea     PrivUnit draws a point of the unit sphere whose density has two values, one on the cap
+         around the direction and one off it. PrivUnitG does the same with a half-space under N(0,
+         I): that is the vector mechanism with a profile of one step, so here it *is* the vector
+         mechanism, with every row kept. In high dimension the two are the same.
+Symbols  q = `cap`: mass of the cap (PrivUnit's papers have 1 - q, and p = P(cap)); high, low: the
+         two densities, high = e^eps low; m = E[t]: mean inner product with the direction.
+         PrivUnitG: step at g = -ndtri(q), m = (high - low) phi(g).
+Source   Bhowmick, Duchi, Freudiger, Kapoor, Rogers (2018), "Protection against reconstruction";
+         Asi, Feldman, Talwar (ICML 2022), "Optimal algorithms for mean estimation under local
+         differential privacy".
 
-What public implementations get wrong, and is not done here: p is searched on a grid of 0.01 (here the cap is
-optimised); a plain normal vector is sent when a rejection sampler runs out of tries, which is not pure privacy at
-all (here t is drawn by its inverse distribution function, in one go).
-Floats. As for Gaussian noise, PrivUnit's account is that of real numbers; sent as floats, its low digits are not
-covered. PrivUnitG goes through the seeds of the vector mechanism, which are.
+What public implementations get wrong, and is not done here: p is searched on a grid of 0.01 (here
+the cap is optimised); a plain normal vector is sent when a rejection sampler runs out of tries,
+which is not pure privacy at all (here t is drawn by its inverse distribution function, in one go).
+Floats. As for Gaussian noise, PrivUnit's account is that of real numbers; sent as floats, its low
+digits are not covered. PrivUnitG goes through the seeds of the vector mechanism, which are.
 """
 
 from __future__ import annotations

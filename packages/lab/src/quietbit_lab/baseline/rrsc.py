@@ -1,20 +1,22 @@
 """Random rotating simplex coding (RRSC): one of M corners of a simplex that both ends rotate alike.
 
-Idea     M = 2^b corners of a regular simplex, rotated at random by a public nonce; the k corners nearest to the update
-         are e^epsilon times as likely as the others. The corners are as far apart as M points can be, so this is the
-         best that b bits and a symmetric rule can do.
-Symbols  M corners, k = `closest`, d = dimension; s_1 >= ... >= s_M: the corners' inner products with the update's
-         direction, which sum to zero; m: the mean inner product of the corner sent.
-Source   Isik, Chen, Ozgur, Weissman, No (NeurIPS 2023), "Exact optimality of communication-privacy-utility tradeoffs in
-         distributed mean estimation".
+Idea     M = 2^b corners of a regular simplex, rotated at random by a public nonce; the k corners
+         nearest to the update are e^epsilon times as likely as the others. The corners are as far
+         apart as M points can be, so this is the best that b bits and a symmetric rule can do.
+Symbols  M corners, k = `closest`, d = dimension; s_1 >= ... >= s_M: the corners' inner products
+         with the update's direction, which sum to zero; m: the mean inner product of the corner
+         sent.
+Source   Isik, Chen, Ozgur, Weissman, No (NeurIPS 2023), "Exact optimality of
+         communication-privacy-utility tradeoffs in distributed mean estimation".
 
-Error, exactly. For w ~ N(0, I_M), s is distributed as R sqrt(M/(M-1)) (w - mean w)/|w - mean w|, R the length of a unit
-vector's projection to M - 1 dimensions, independent of the direction; lengths of normal vectors cancel and
-E s_(i) = sqrt(M/(M-1)) E w_(i) / E chi_d, and likewise E s_(i)^2 = M/(M-1) (E w_(i)^2 - 1/M)/d. Corners have length
-one, so z C/m is unbiased with a squared error of C^2/m^2 - |x|^2.
-The rotation must be uniform: normal numbers are orthogonalised, and signs are fixed by the triangular factor. (Uniform
-numbers, as one finds them in public code, prefer the diagonals.) Whatever floating point does to the inner products,
-k corners are likelier by the same factor, so the account does not depend on it.
+Error, exactly. For w ~ N(0, I_M), s is distributed as R sqrt(M/(M-1)) (w - mean w)/|w - mean w|, R
+the length of a unit vector's projection to M - 1 dimensions, independent of the direction; lengths
+of normal vectors cancel and E s_(i) = sqrt(M/(M-1)) E w_(i) / E chi_d, and likewise E s_(i)^2 =
+M/(M-1) (E w_(i)^2 - 1/M)/d. Corners have length one, so z C/m is unbiased with a squared error of
+C^2/m^2 - |x|^2. The rotation must be uniform: normal numbers are orthogonalised, and signs are
+fixed by the triangular factor. (Uniform numbers, as one finds them in public code, prefer the
+diagonals.) Whatever floating point does to the inner products, k corners are likelier by the same
+factor, so the account does not depend on it.
 """
 
 from __future__ import annotations
@@ -38,7 +40,9 @@ from quietbit_lab.baseline.tuned import TunedFamily
 
 __all__ = ["FAMILY", "RotatingSimplex", "best_closest"]
 
-MOST_WORK = 2**31  # multiplications of a rotation, d M^2: about a second, whoever described the mechanism
+MOST_WORK = (
+    2**31
+)  # multiplications of a rotation, d M^2: about a second, whoever described the mechanism
 
 
 def _closest(value: int) -> int:
@@ -55,7 +59,12 @@ class RotatingSimplex(Numbered):
 
     def __attrs_post_init__(self) -> None:
         """Refuse another norm and more corners than dimensions."""
-        require(self.closest < self.candidates, "closest", self.closest, f"below the {self.candidates} corners")
+        require(
+            self.closest < self.candidates,
+            "closest",
+            self.closest,
+            f"below the {self.candidates} corners",
+        )
         check_ball(self.ball, Norm.L2, "RRSC", self.candidates, MOST_WORK // self.candidates**2)
 
     @property
@@ -120,7 +129,9 @@ def best_closest(epsilon: float, bits: int) -> int:
 def _bits(ball: Ball, choices: Choices) -> int:
     """One byte, unless bits are chosen: fewer (its authors take one for each nat) are worse and no shorter."""
     check_ball(ball, Norm.L2, "RRSC", 2, MOST_WORK // 4)
-    room = min(ball.dimension.bit_length() - 1, ((MOST_WORK // ball.dimension).bit_length() - 1) // 2)
+    room = min(
+        ball.dimension.bit_length() - 1, ((MOST_WORK // ball.dimension).bit_length() - 1) // 2
+    )
     return choices.bits or min(8, room)
 
 
@@ -135,4 +146,6 @@ def _usual(ball: Ball, loss: float, choices: Choices) -> float:
     return float(best_closest(loss, bits) / 2**bits)
 
 
-FAMILY = TunedFamily("rrsc", uses=("bits",), build=_build, usual=_usual, work="a rotated simplex, orthogonalised")
+FAMILY = TunedFamily(
+    "rrsc", uses=("bits",), build=_build, usual=_usual, work="a rotated simplex, orthogonalised"
+)

@@ -1,11 +1,13 @@
 """Secret cohorts: what is gained when nobody, the server included, learns who took part in a sum.
 
-Idea     a secret cohort of m among N clients, all cohorts equally likely, contains a given client with probability m/N:
-         who sees the sum alone learns less about it. If the server learns who took part, as it does with the pairwise
-         masks of `quietbit.secagg`, nothing is gained, and amplification is refused.
-Symbols  g = m/N; near, far: the cohort's Rényi curve under the adjacency asked about, and under replace-one.
-Source   Wang, Balle, Kasiviswanathan (AISTATS 2019), Theorem 9: docs/theory/secure-aggregation.md, "Secret cohorts",
-         has it for both adjacencies.
+Idea     a secret cohort of m among N clients, all cohorts equally likely, contains a given client
+         with probability m/N: who sees the sum alone learns less about it. If the server learns who
+         took part, as it does with the pairwise masks of `quietbit.secagg`, nothing is gained, and
+         amplification is refused.
+Symbols  g = m/N; near, far: the cohort's Rényi curve under the adjacency asked about, and under
+         replace-one.
+Source   Wang, Balle, Kasiviswanathan (AISTATS 2019), Theorem 9: docs/theory/secure-aggregation.md,
+         "Secret cohorts", has it for both adjacencies.
 """
 
 from __future__ import annotations
@@ -37,10 +39,11 @@ def secret_cohort_cost(
 ) -> Cost:
     """Return the curve of one release by a uniformly random cohort that stays secret.
 
-    ``curve`` is the account under ``adjacency`` when it is known who took part. ``cohort`` is exact: a random number
-    that becomes public, as with Poisson sampling and a published count, is covered at the largest rate and the fewest
-    clients it allows. Zero-out needs the ``replace_one`` curve of the release too: who sits out is replaced by
-    another client. Refused where the server learns the cohort, as with the pairwise masks of `quietbit.secagg`.
+    ``curve`` is the account under ``adjacency`` when it is known who took part. ``cohort`` is
+    exact: a random number that becomes public, as with Poisson sampling and a published count, is
+    covered at the largest rate and the fewest clients it allows. Zero-out needs the ``replace_one``
+    curve of the release too: who sits out is replaced by another client. Refused where the server
+    learns the cohort, as with the pairwise masks of `quietbit.secagg`.
     """
     if server_learns_cohort:
         raise InvalidParameter(
@@ -56,7 +59,11 @@ def secret_cohort_cost(
     far = curve if adjacency is Adjacency.REPLACE_ONE or replace_one is None else replace_one
     rate = chosen / total * (1 + 1e-15)
     pure = _pure(curve.pure_epsilon(), far.pure_epsilon(), rate)
-    return Cost.renyi(Formula(_cohort_divergence, curve, far, rate), f"secret cohort of {chosen} among {total}", pure)
+    return Cost.renyi(
+        Formula(_cohort_divergence, curve, far, rate),
+        f"secret cohort of {chosen} among {total}",
+        pure,
+    )
 
 
 def _pure(near: float, far: float, rate: float) -> float:
@@ -80,10 +87,17 @@ def _log_mix(exponent: float, rate: float) -> float:
 def _cohort_divergence(alpha: float, near: Cost, far: Cost, rate: float) -> float:
     """Return eps'(alpha): the two simple bounds, and up to order 512 the theorem's."""
     alone = near.rdp(alpha)
-    bound = min(alone, _log_mix((alpha - 1) * alone, rate) / (alpha - 1)) if alone < math.inf else math.inf
+    bound = (
+        min(alone, _log_mix((alpha - 1) * alone, rate) / (alpha - 1))
+        if alone < math.inf
+        else math.inf
+    )
     if alpha <= MOST_ORDER:
         below = math.floor(alpha)
-        bound = min(bound, chord_upper(lambda order: _whole(int(order), near, far, rate), alpha, below, below + 1))
+        bound = min(
+            bound,
+            chord_upper(lambda order: _whole(int(order), near, far, rate), alpha, below, below + 1),
+        )
     return round_up(bound)
 
 
@@ -91,7 +105,9 @@ def _cohort_divergence(alpha: float, near: Cost, far: Cost, rate: float) -> floa
 def _whole(alpha: int, near: Cost, far: Cost, rate: float) -> float:
     """Return eps'(alpha) at an integer order of at least 2: the theorem, in logarithms."""
     j = np.arange(2, alpha + 1)
-    close, apart = (np.array([(order - 1) * one.rdp(float(order)) for order in j]) for one in (near, far))
+    close, apart = (
+        np.array([(order - 1) * one.rdp(float(order)) for order in j]) for one in (near, far)
+    )
     if not max(close.max(), apart.max()) < math.inf:
         return math.inf
     size = np.minimum(np.logaddexp(apart, close), close + j * _log_expm1(near.pure_epsilon()))

@@ -1,12 +1,14 @@
 """A few signs of a vector's coefficients, kept together by one randomised response: the heart of SQKR and CLDP.
 
-Idea     k of N coefficients, one from each of k strata, are picked by a public nonce; each is rounded at random to
-         +A or -A, and the k signs are one of M = 2^k symbols, which is sent as it is or replaced by any other.
-Symbols  a_j in [-A, A]: coefficients; g = (high - low)/M = (e^eps - 1)/(e^eps + M - 1): what is left of a sign on
-         average; w_j: rows in stratum j, about N/k.
+Idea     k of N coefficients, one from each of k strata, are picked by a public nonce; each is
+         rounded at random to +A or -A, and the k signs are one of M = 2^k symbols, which is sent as
+         it is or replaced by any other.
+Symbols  a_j in [-A, A]: coefficients; g = (high - low)/M = (e^eps - 1)/(e^eps + M - 1): what is
+         left of a sign on average; w_j: rows in stratum j, about N/k.
 
-A symbol is e^eps times as likely as any other, and zero coefficients give the uniform law: `tilt` has the account. A
-sign decodes to w_j A/g at its row and zero elsewhere, which is unbiased for the coefficients.
+A symbol is e^eps times as likely as any other, and zero coefficients give the uniform law: `tilt`
+has the account. A sign decodes to w_j A/g at its row and zero elsewhere, which is unbiased for the
+coefficients.
 """
 
 from __future__ import annotations
@@ -71,7 +73,9 @@ class SampledSigns(Baseline, RoughMoments):
 
     def __attrs_post_init__(self) -> None:
         """Refuse more signs than coefficients."""
-        require(self.bits <= self.length, "bits", self.bits, f"at most the {self.length} coefficients")
+        require(
+            self.bits <= self.length, "bits", self.bits, f"at most the {self.length} coefficients"
+        )
 
     @property
     def reach(self) -> float:
@@ -88,9 +92,13 @@ class SampledSigns(Baseline, RoughMoments):
         coefficients = self.forth(clipped(self.ball, update, rng, kernel))
         block = rng.draw(max(2, self.bits))
         nonce = new_nonce(block)
-        kept = np.clip(coefficients[usual_kernel().rows(nonce, self.bits, self.length)] / self.reach, -1.0, 1.0)
+        kept = np.clip(
+            coefficients[usual_kernel().rows(nonce, self.bits, self.length)] / self.reach, -1.0, 1.0
+        )
         uniform = (block.uniform64(ROUNDING_STREAM, 0, self.bits) >> np.uint64(11)) * 2.0**-53
-        true = int.from_bytes(np.packbits(uniform < (1 + kept) / 2, bitorder="little").tobytes(), "little")
+        true = int.from_bytes(
+            np.packbits(uniform < (1 + kept) / 2, bitorder="little").tobytes(), "little"
+        )
         low, high = subset_levels(1 << self.bits, 1, self.design_epsilon)
         densities = np.full(1 << self.bits, low)
         densities[true] = high
@@ -109,7 +117,9 @@ class SampledSigns(Baseline, RoughMoments):
         def finish(mean: FloatVector) -> FloatVector:
             return self.back(mean * scale)[: self.ball.dimension]
 
-        return Expanded(decode, bits, float(widths.max()), max_payloads, np.zeros(size, dtype=np.int64), finish)
+        return Expanded(
+            decode, bits, float(widths.max()), max_payloads, np.zeros(size, dtype=np.int64), finish
+        )
 
     def cost(self, adjacency: Adjacency) -> Cost:
         """Return the curve of randomised response over 2^bits symbols."""

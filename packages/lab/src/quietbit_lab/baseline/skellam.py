@@ -1,19 +1,23 @@
 """The Skellam mechanism: rotate, scale, round within bounds, add Skellam noise, wrap into b bits.
 
-Idea     a public random rotation spreads the update evenly over the coordinates; integers with discrete noise then
-         wrap modulo 2^b almost without harm, because values that large hardly ever occur. Noise is the difference of
-         two Poissons, each the number of thresholds floor(2^P F_k) that a P-bit word reaches; 64 bits nearly always do.
-Symbols  C = radius; D = dimension padded to a power of two; s = `scale`; v = (noise_multiplier C s)^2 the noise's
-         variance; D1, D2: largest L1 and L2 length of the rounded vector; P = 64 w bits.
-Source   Agarwal, Kairouz, Liu (NeurIPS 2021), Algorithm 1 and Theorem 3.5; Kairouz, Liu, Steinke (ICML 2021) for the
-         rotation and the rounding; docs/theory/rounded-skellam.md; docs/theory/samplers.md for the tables.
+Idea     a public random rotation spreads the update evenly over the coordinates; integers with
+         discrete noise then wrap modulo 2^b almost without harm, because values that large hardly
+         ever occur. Noise is the difference of two Poissons, each the number of thresholds
+         floor(2^P F_k) that a P-bit word reaches; 64 bits nearly always do.
+Symbols  C = radius; D = dimension padded to a power of two; s = `scale`; v = (noise_multiplier C
+         s)^2 the noise's variance; D1, D2: largest L1 and L2 length of the rounded vector; P = 64 w
+         bits.
+Source   Agarwal, Kairouz, Liu (NeurIPS 2021), Algorithm 1 and Theorem 3.5; Kairouz, Liu, Steinke
+         (ICML 2021) for the rotation and the rounding; docs/theory/rounded-skellam.md;
+         docs/theory/samplers.md for the tables.
 
-Rounding. At random it keeps the mean of a coordinate but lengthens the vector; drawing again until D2^2 <=
-`length_upper` makes the bound certain. Privacy rests on that bound, checked in integers, and not on how exact
-probabilities, rotation or floating-point work are. Integers satisfy |z| <= z^2, so D1 <= min(D2^2, sqrt(D) D2).
-Samples. Drawing again divides by a chance that depends on the update, so `Skellam` has no price per sample.
-`IndependentSkellam` has; floating-point work counts there: rotating and scaling in doubles moves each of two updates by
-at most (log2 D + 6) 2^-53 C, less than 2^-47 C.
+Rounding. At random it keeps the mean of a coordinate but lengthens the vector; drawing again until
+D2^2 <= `length_upper` makes the bound certain. Privacy rests on that bound, checked in integers,
+and not on how exact probabilities, rotation or floating-point work are. Integers satisfy |z| <=
+z^2, so D1 <= min(D2^2, sqrt(D) D2). Samples. Drawing again divides by a chance that depends on the
+update, so `Skellam` has no price per sample. `IndependentSkellam` has; floating-point work counts
+there: rotating and scaling in doubles moves each of two updates by at most (log2 D + 6) 2^-53 C,
+less than 2^-47 C.
 """
 
 from __future__ import annotations
@@ -37,8 +41,23 @@ from quietbit.kernel.rng import RandomBits, WordBlock
 from quietbit.mechanism.abilities import Ability, LengthBounded, RoughMoments, SamplePriced
 from quietbit.mechanism.accumulate import code_accumulator
 from quietbit.mechanism.ball import Ball, Norm, check_ball, own_copy
-from quietbit.mechanism.base import Accumulator, Body, Error, Layout, Mechanism, Parts, Wrapper, only
-from quietbit.mechanism.family import MAX_MULTIPLIER, MIN_MULTIPLIER, Choices, SearchedFamily, check_multiplier
+from quietbit.mechanism.base import (
+    Accumulator,
+    Body,
+    Error,
+    Layout,
+    Mechanism,
+    Parts,
+    Wrapper,
+    only,
+)
+from quietbit.mechanism.family import (
+    MAX_MULTIPLIER,
+    MIN_MULTIPLIER,
+    Choices,
+    SearchedFamily,
+    check_multiplier,
+)
 from quietbit.mechanism.poison import DOUBT, squares_upper
 from quietbit.mechanism.rotation import check_seed
 from quietbit.mechanism.rounding import ROUNDING_SHIFT, independent_rounding, uniform_doubles
@@ -48,23 +67,37 @@ from quietbit.target import Adjacency
 from quietbit_lab.baseline.skellam_cost import rounded_skellam_cost, skellam_cost
 
 __all__ = [
-    "FAMILY", "IndependentSkellam", "PoissonTable", "Skellam", "conditional_rounding",
-    "length_upper", "poisson_table", "skellam_log2_probability_lower", "skellam_noise",
-    "stays_within", "words_needed",
-]  # fmt: skip
+    "FAMILY",
+    "IndependentSkellam",
+    "PoissonTable",
+    "Skellam",
+    "conditional_rounding",
+    "length_upper",
+    "poisson_table",
+    "skellam_log2_probability_lower",
+    "skellam_noise",
+    "stays_within",
+    "words_needed",
+]
 
 Rounding: TypeAlias = Callable[[FloatVector, WordBlock], NDArray[np.int64]]
 
 SLACK = 2.0**-62  # what `words_needed` promises
 MIN_DEVIATION = 0.5  # of the noise, in units of the integers: below it the bound says nothing
 LEAST_ALONE = 1.3  # the same for independent rounding
-MOST_WORDS = 64  # per draw: a table then takes about a second; little noise in many bits needs thousands
+MOST_WORDS = (
+    64  # per draw: a table then takes about a second; little noise in many bits needs thousands
+)
 LEAST_FOR_CLIENTS = 0.02  # noise multiplier calibrated for whole clients; less protects nobody
-TRIES = 200  # of conditional rounding; each fails with probability at most e^(-1/2): all of them with less than 1e-43
+# of conditional rounding; each fails with probability at most e^(-1/2): all of them with less than
+# 1e-43
+TRIES = 200
 GUARD = 96
 CHUNK = 1 << 20
 FIRST_STREAM = 1000  # streams below are left to the rounding that comes before the noise
-FLOATS = 2.0**-46  # of the radius: how far rotating and scaling in doubles can move two updates apart
+FLOATS = (
+    2.0**-46
+)  # of the radius: how far rotating and scaling in doubles can move two updates apart
 
 
 def _bits(value: int) -> int:
@@ -80,7 +113,8 @@ def _wrap(value: float) -> float:
 class Skellam(Mechanism, LengthBounded, RoughMoments):
     """Skellam noise on an update in an L2 ball, in ``code_count`` codes of 2 to 16 bits.
 
-    ``noise_multiplier`` is the noise's standard deviation in units of the radius; ``rotation_seed`` is public.
+    ``noise_multiplier`` is the noise's standard deviation in units of the radius; ``rotation_seed``
+    is public.
     """
 
     ball: Ball = field(converter=check_ball)
@@ -91,10 +125,17 @@ class Skellam(Mechanism, LengthBounded, RoughMoments):
 
     def __attrs_post_init__(self) -> None:
         """Refuse any other norm, and too few bits for the noise."""
-        require(self.ball.norm is Norm.L2, "norm of the ball", self.ball.norm.value, "l2 for Skellam noise")
+        require(
+            self.ball.norm is Norm.L2,
+            "norm of the ball",
+            self.ball.norm.value,
+            "l2 for Skellam noise",
+        )
         deviation = math.sqrt(self.noise_variance)
         rule = f"at least {MIN_DEVIATION:g} (more bits make room for it)"
-        require(deviation >= MIN_DEVIATION, "standard deviation of the integer noise", deviation, rule)
+        require(
+            deviation >= MIN_DEVIATION, "standard deviation of the integer noise", deviation, rule
+        )
         words = self._words
         rule = f"so large, or bits so few, that a draw takes at most {MOST_WORDS} random words (here {words:,})"
         require(words <= MOST_WORDS, "noise_multiplier", self.noise_multiplier, rule)
@@ -145,10 +186,14 @@ class Skellam(Mechanism, LengthBounded, RoughMoments):
         centred = ((np.arange(2 * half) + half) % (2 * half) - half).astype(np.float64)
 
         def finish(mean: FloatVector) -> FloatVector:
-            return np.asarray(kernel.rotate_back(mean / self.scale, self.rotation_seed))[: self.ball.dimension]
+            return np.asarray(kernel.rotate_back(mean / self.scale, self.rotation_seed))[
+                : self.ball.dimension
+            ]
 
         honest = self.honest_length * self.scale
-        return code_accumulator(centred, self.bits, self.code_count, kernel, max_payloads, finish, honest)
+        return code_accumulator(
+            centred, self.bits, self.code_count, kernel, max_payloads, finish, honest
+        )
 
     def cost(self, adjacency: Adjacency) -> Cost:
         """Return the cost by Theorem 3.5 for the integer sensitivities, sampling slack included."""
@@ -166,7 +211,9 @@ class Skellam(Mechanism, LengthBounded, RoughMoments):
         """
         size, variance, doubt = self.code_count, self.noise_variance, DOUBT + math.log(2)
         each = doubt + math.log(2 * size)
-        largest = bisect(lambda room: stays_within(room, variance, each), 2.0**40, 0.0, relative=1e-9)
+        largest = bisect(
+            lambda room: stays_within(room, variance, each), 2.0**40, 0.0, relative=1e-9
+        )
         noise = squares_upper(size, variance, variance + 3 * variance**2, largest**2, doubt)
         return self.ball.radius + (math.sqrt(size) + math.sqrt(noise)) / self.scale
 
@@ -195,7 +242,9 @@ class IndependentSkellam(Wrapper, SamplePriced):
         """Refuse too little noise."""
         deviation = math.sqrt(self.inner.noise_variance)
         rule = f"at least {LEAST_ALONE:g} where every coordinate is rounded on its own (more bits make room for it)"
-        require(deviation >= LEAST_ALONE, "standard deviation of the integer noise", deviation, rule)
+        require(
+            deviation >= LEAST_ALONE, "standard deviation of the integer noise", deviation, rule
+        )
 
     def write(self, update: Parts, rng: RandomBits, kernel: Kernel, out: Body) -> None:
         """Write ``code_count`` codes: the noisy integers modulo 2^bits."""
@@ -204,12 +253,17 @@ class IndependentSkellam(Wrapper, SamplePriced):
     def grid_steps(self, distance: float) -> float:
         """Return how many grid steps apart two updates at this many radii are before rounding, rounded up."""
         inner = self.inner
-        steps = inner.scale * inner.ball.radius * (distance + FLOATS) + math.sqrt(inner.code_count) * ROUNDING_SHIFT
+        steps = (
+            inner.scale * inner.ball.radius * (distance + FLOATS)
+            + math.sqrt(inner.code_count) * ROUNDING_SHIFT
+        )
         return round_up(steps, 1e-14)
 
     def cost_apart(self, distance: float) -> Cost:
         """Return c(alpha) times the squared steps between updates this many radii apart, sampling slack included."""
-        return rounded_skellam_cost(self.grid_steps(distance), self.inner.noise_variance).with_slack(SLACK)
+        return rounded_skellam_cost(
+            self.grid_steps(distance), self.inner.noise_variance
+        ).with_slack(SLACK)
 
     def cost(self, adjacency: Adjacency) -> Cost:
         """Return the cost between two clients' updates."""
@@ -223,8 +277,8 @@ class IndependentSkellam(Wrapper, SamplePriced):
 def length_upper(norm: Norm, reach: float, dimension: int, *, offset: bool = False) -> float:
     """Return a bound that a rounded vector of length at most ``reach`` meets with probability at least 1 - e^(-1/2).
 
-    It bounds the sum of squares (L2) or of magnitudes (L1), in grid spacings from the centre. ``offset``: the centre
-    lies midway between grid points.
+    It bounds the sum of squares (L2) or of magnitudes (L1), in grid spacings from the centre.
+    ``offset``: the centre lies midway between grid points.
     """
     root, reach = math.sqrt(dimension), reach * (1 + 1e-9)  # inputs are scaled in doubles
     if norm is Norm.L2:
@@ -237,7 +291,8 @@ def conditional_rounding(
 ) -> NDArray[np.int64]:
     """Return twice the grid points chosen beside ``values``, whose length is within the bound.
 
-    Grid points are integers, or with ``offset`` halves of odd integers. Try k reads stream k of the words.
+    Grid points are integers, or with ``offset`` halves of odd integers. Try k reads stream k of the
+    words.
     """
     shift = 0.5 if offset else 0.0
     floor = np.floor(values - shift)
@@ -254,14 +309,23 @@ def conditional_rounding(
     return np.asarray(np.where(values < 0, -1, 1) * np.maximum(inward, int(offset)))
 
 
-def _write(mechanism: Skellam, rounding: Rounding, update: Parts, rng: RandomBits, kernel: Kernel, out: Body) -> None:
+def _write(
+    mechanism: Skellam,
+    rounding: Rounding,
+    update: Parts,
+    rng: RandomBits,
+    kernel: Kernel,
+    out: Body,
+) -> None:
     """Clip, rotate, scale, round with ``rounding``, add the noise and wrap."""
     inside = mechanism.ball.clip(own_copy(update))
     rotated = kernel.rotate(inside, mechanism.rotation_seed, kind=np.float64) * mechanism.scale
     block = rng.draw(rotated.size)
     integers = rounding(rotated, block)
     noise = skellam_noise(mechanism.noise_variance, mechanism._words, block, rotated.size)
-    codes = np.asarray((integers + noise) & (2**mechanism.bits - 1)).astype(code_type(mechanism.bits))
+    codes = np.asarray((integers + noise) & (2**mechanism.bits - 1)).astype(
+        code_type(mechanism.bits)
+    )
     out[:] = np.frombuffer(kernel.pack(codes, mechanism.bits), dtype=np.uint8)
 
 
@@ -269,9 +333,12 @@ def _write(mechanism: Skellam, rounding: Rounding, update: Parts, rng: RandomBit
 def _relative_scale(multiplier: float, bits: int, size: int, wrap: float) -> float:
     """Find the largest s C at which coordinates stay inside the modulus, by bisection from below.
 
-    A rotated coordinate is sub-Gaussian with variance proxy (s C)^2/D. Wrapping costs accuracy, never privacy.
+    A rotated coordinate is sub-Gaussian with variance proxy (s C)^2/D. Wrapping costs accuracy,
+    never privacy.
     """
-    doubt = math.log(4 * size / wrap)  # two events per coordinate, two sides each: value too large, noise too large
+    doubt = math.log(
+        4 * size / wrap
+    )  # two events per coordinate, two sides each: value too large, noise too large
 
     def fits(reach: float) -> bool:
         signal = min(1.0, math.sqrt(2 * doubt / size)) * reach + 1
@@ -300,7 +367,9 @@ class PoissonTable:
     words: int
     thresholds: tuple[int, ...]
     heads: NDArray[np.uint64]  # the first 64 bits of each threshold
-    guide: NDArray[np.int64] = field(init=False)  # the number of heads before each of 2^16 equal parts, and in all
+    guide: NDArray[np.int64] = field(
+        init=False
+    )  # the number of heads before each of 2^16 equal parts, and in all
 
     @guide.default
     def _guide(self) -> NDArray[np.int64]:
@@ -323,7 +392,9 @@ class PoissonTable:
         """Return how many heads each word reaches; most buckets of the guide hold one or none, others are searched."""
         bucket = (head >> np.uint64(48)).astype(np.int64)
         first, last = self.guide[bucket], self.guide[bucket + 1]
-        place = first + ((first < last) & (self.heads[np.minimum(first, self.heads.size - 1)] <= head))
+        place = first + (
+            (first < last) & (self.heads[np.minimum(first, self.heads.size - 1)] <= head)
+        )
         many = np.flatnonzero(last - first > 1)
         place[many] = np.searchsorted(self.heads, head[many], side="right")
         return np.asarray(place)

@@ -1,16 +1,19 @@
 """The cost of Skellam noise: on integer vectors, and between any two real vectors that are rounded at random.
 
-Idea     on integer vectors the published theorem. Rounded coordinate by coordinate, the law at y = k + p is the mixture
-         (1 - p) S_k + p S_{k+1} of noise around two neighbours: divergences add up over coordinates, and one at
-         distance t costs at most c(alpha) t^2, wherever the two points lie. Chords between integer orders hold at real
-         ones, since (alpha - 1) D_alpha is convex. Wrapping a sum modulo 2^b is post-processing.
-Symbols  v = variance of the noise (two Poissons of mean v/2 each, independent per coordinate); D1, D2: L1 and L2
-         distance of two integer neighbours, in steps of the grid; S_k(z) = S(z - k), S(z) = e^-v I_z(v); n = alpha - 1;
-         kappa = sup_z log(S(z)^2 / (S(z-1) S(z+1))); g(p) = E e^(kappa J (J-1)/2), J binomial (alpha, p);
-         tau: the supremum over p in (0, 1] of log g(p) / (kappa alpha n p^2 / 2).
-Source   Agarwal, Kairouz, Liu (NeurIPS 2021), Theorem 3.5, for integer alpha >= 2:
-         eps(alpha) <= alpha D2^2/(2v) + min(((2 alpha - 1) D2^2 + 6 D1)/(4 v^2), 3 D1/(2v)).
-         docs/theory/rounded-skellam.md: c(alpha) = (kappa alpha / 2) (tau (1 + kappa n/8 + (kappa n/4)^2) + kappa n/4).
+Idea     on integer vectors the published theorem. Rounded coordinate by coordinate, the law at y =
+         k + p is the mixture (1 - p) S_k + p S_{k+1} of noise around two neighbours: divergences
+         add up over coordinates, and one at distance t costs at most c(alpha) t^2, wherever the two
+         points lie. Chords between integer orders hold at real ones, since (alpha - 1) D_alpha is
+         convex. Wrapping a sum modulo 2^b is post-processing.
+Symbols  v = variance of the noise (two Poissons of mean v/2 each, independent per coordinate); D1,
+         D2: L1 and L2 distance of two integer neighbours, in steps of the grid; S_k(z) = S(z - k),
+         S(z) = e^-v I_z(v); n = alpha - 1; kappa = sup_z log(S(z)^2 / (S(z-1) S(z+1))); g(p) = E
+         e^(kappa J (J-1)/2), J binomial (alpha, p); tau: the supremum over p in (0, 1] of log g(p)
+         / (kappa alpha n p^2 / 2).
+Source   Agarwal, Kairouz, Liu (NeurIPS 2021), Theorem 3.5, for integer alpha >= 2: eps(alpha) <=
+         alpha D2^2/(2v) + min(((2 alpha - 1) D2^2 + 6 D1)/(4 v^2), 3 D1/(2v)).
+         docs/theory/rounded-skellam.md: c(alpha) = (kappa alpha / 2) (tau (1 + kappa n/8 + (kappa
+         n/4)^2) + kappa n/4).
 """
 
 from __future__ import annotations
@@ -27,8 +30,12 @@ from quietbit.privacy.conversion import chord_upper, round_up
 from quietbit.privacy.cost import Cost, Formula
 
 __all__ = [
-    "curvature_upper", "rounded_skellam_cost", "rounded_skellam_rdp_upper", "skellam_cost", "skellam_rdp_upper",
-]  # fmt: skip
+    "curvature_upper",
+    "rounded_skellam_cost",
+    "rounded_skellam_rdp_upper",
+    "skellam_cost",
+    "skellam_rdp_upper",
+]
 
 MOST_ORDERS = 4096  # above it nothing is claimed,
 STEEPEST = 1.0  # nor where kappa (alpha - 1) is above this: such noise is too small
@@ -41,20 +48,29 @@ MARGIN = 1e-9  # far above the rounding of a sum of 4096 positive terms
 
 def skellam_cost(l1_sensitivity: float, l2_sensitivity: float, variance: float) -> Cost:
     """Return the curve of one release; sensitivities are those of the rounded integer vectors, for one adjacency."""
-    l1, l2 = check_real(l1_sensitivity, "l1_sensitivity"), check_real(l2_sensitivity, "l2_sensitivity")
+    l1, l2 = (
+        check_real(l1_sensitivity, "l1_sensitivity"),
+        check_real(l2_sensitivity, "l2_sensitivity"),
+    )
     require(l2 <= l1 * (1 + 1e-9), "l2_sensitivity", l2, f"at most the L1 sensitivity {l1:g}")
     bound = Formula(skellam_rdp_upper, l1, l2, check_real(variance, "variance"))
     return Cost.renyi(bound, f"Skellam, variance {variance:g}")
 
 
-def skellam_rdp_upper(alpha: float, l1_sensitivity: float, l2_sensitivity: float, variance: float) -> float:
+def skellam_rdp_upper(
+    alpha: float, l1_sensitivity: float, l2_sensitivity: float, variance: float
+) -> float:
     """Return the bound at a real order above 1, by the chord between the two integer orders around it."""
     require(1 < alpha < math.inf, "alpha", alpha, "a finite number above 1")
     below = math.floor(alpha)
 
     def at_integer(order: float) -> float:
-        fine = ((2 * order - 1) * l2_sensitivity**2 + 6 * l1_sensitivity) / (4 * variance * variance)
-        return order * l2_sensitivity**2 / (2 * variance) + min(fine, 3 * l1_sensitivity / (2 * variance))
+        fine = ((2 * order - 1) * l2_sensitivity**2 + 6 * l1_sensitivity) / (
+            4 * variance * variance
+        )
+        return order * l2_sensitivity**2 / (2 * variance) + min(
+            fine, 3 * l1_sensitivity / (2 * variance)
+        )
 
     return chord_upper(at_integer, alpha, below, below + 1)
 
@@ -69,7 +85,11 @@ def curvature_upper(variance: float) -> float:
 
 def rounded_skellam_cost(distance: float, variance: float) -> Cost:
     """Return the curve of one release between any two vectors within L2 ``distance``, in steps of the grid."""
-    bound = Formula(rounded_skellam_rdp_upper, check_real(distance, "distance"), check_real(variance, "variance"))
+    bound = Formula(
+        rounded_skellam_rdp_upper,
+        check_real(distance, "distance"),
+        check_real(variance, "variance"),
+    )
     return Cost.renyi(bound, f"rounded Skellam, variance {variance:g}")
 
 
@@ -99,7 +119,13 @@ def _constant_upper(alpha: int, variance: float) -> float:
     if kappa * n > STEEPEST:
         return math.inf
     bend = kappa * n
-    return kappa * alpha / 2 * (_tau_upper(alpha, kappa) * (1 + bend / 8 + (bend / 4) ** 2) + bend / 4) * (1 + MARGIN)
+    return (
+        kappa
+        * alpha
+        / 2
+        * (_tau_upper(alpha, kappa) * (1 + bend / 8 + (bend / 4) ** 2) + bend / 4)
+        * (1 + MARGIN)
+    )
 
 
 def _tau_upper(alpha: int, kappa: float) -> float:
@@ -114,7 +140,9 @@ def _tau_upper(alpha: int, kappa: float) -> float:
         rise = np.diff(level)
         # (level + rise u) e^(-2 width u) is largest where its derivative vanishes, or at an end.
         u = np.clip(1 / (2 * width) - level[:-1] / rise, 0.0, 1.0)
-        best = max(best, float(((level[:-1] + rise * u) * np.exp(-2 * (knots[:-1] + width * u))).max()))
+        best = max(
+            best, float(((level[:-1] + rise * u) * np.exp(-2 * (knots[:-1] + width * u))).max())
+        )
     return best / half
 
 
@@ -122,13 +150,21 @@ def _log_excess(alpha: int, kappa: float, log_p: FloatVector) -> FloatVector:
     """Return log(g(p) - 1) at every p: a sum over J = 2 .. alpha of positive terms."""
     j = np.arange(2, alpha + 1, dtype=np.float64)
     grown = kappa * j * (j - 1) / 2
-    weight = gammaln(alpha + 1.0) - gammaln(j + 1) - gammaln(alpha - j + 1) + grown + np.log(-np.expm1(-grown))
+    weight = (
+        gammaln(alpha + 1.0)
+        - gammaln(j + 1)
+        - gammaln(alpha - j + 1)
+        + grown
+        + np.log(-np.expm1(-grown))
+    )
     with np.errstate(divide="ignore"):
         log_rest = np.log(-np.expm1(log_p))
     found, rows = np.empty_like(log_p), 1 + (1 << 16) // j.size  # at a time: limits memory only
     for start in range(0, log_p.size, rows):
         part = slice(start, start + rows)
         terms = weight + log_p[part, None] * j
-        terms[:, :-1] += log_rest[part, None] * (alpha - j[:-1])  # the last has no factor 1 - p, which may be zero
+        terms[:, :-1] += log_rest[part, None] * (
+            alpha - j[:-1]
+        )  # the last has no factor 1 - p, which may be zero
         found[part] = logsumexp(terms, axis=1)
     return found

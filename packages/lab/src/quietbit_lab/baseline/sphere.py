@@ -1,10 +1,12 @@
 """Moments of a point on the unit sphere along a fixed direction, and of normal order statistics.
 
-Idea     v uniform on the sphere of R^d, t = <v, u>: 1 - t^2 has a beta law, so caps {t >= g} have closed forms. Caps
-         are named by their mass, not by g.
+Idea     v uniform on the sphere of R^d, t = <v, u>: 1 - t^2 has a beta law, so caps {t >= g} have
+         closed forms. Caps are named by their mass, not by g.
 Symbols  q: mass of the cap; B = beta(1/2, (d-1)/2); the density of t is (1 - t^2)^((d-3)/2) / B.
-         E[t; t >= g] = (1 - g^2)^((d-1)/2) / ((d-1) B). e_i: mean of the i-th largest of M standard normals.
-Source   Bhowmick et al. (2018), appendix; David and Nagaraja, "Order statistics" (2003), section 3.1.
+         E[t; t >= g] = (1 - g^2)^((d-1)/2) / ((d-1) B). e_i: mean of the i-th largest of M standard
+         normals.
+Source   Bhowmick et al. (2018), appendix; David and Nagaraja, "Order statistics" (2003), section
+         3.1.
 """
 
 from __future__ import annotations
@@ -58,7 +60,9 @@ def top_normals(count: int) -> tuple[FloatVector, FloatVector]:
     log_choose = gammaln(count + 1) - gammaln(places + 1) - gammaln(count - places)
     below, above = log_ndtr(GRID), log_ndtr(-GRID)
     log_density = -0.5 * GRID**2 - 0.5 * math.log(2 * math.pi)
-    law = np.exp(log_choose + (count - 1 - places) * below + places * above + log_density) * (GRID[1] - GRID[0])
+    law = np.exp(log_choose + (count - 1 - places) * below + places * above + log_density) * (
+        GRID[1] - GRID[0]
+    )
     means, squares = law @ GRID, law @ GRID**2
     means.setflags(write=False)
     squares.setflags(write=False)

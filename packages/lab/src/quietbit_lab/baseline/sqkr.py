@@ -1,21 +1,22 @@
 """SQKR: subsampled signs of Kashin's representation, by randomised response.
 
-Idea     in a redundant frame every vector has coefficients that are all of about the same size (Kashin); a few of
-         their signs, sampled by public randomness, say as much about it as any others, and one randomised response
-         hides them together.
-Symbols  d = dimension; N = 2d padded to a power of two: length of the coefficients; F: two public rotations of the
-         padded vector, an isometry R^d -> R^N, so that x = F^T a for a = F x and for many others; A = level
-         C/sqrt(N): bound on |a_j|; k = `bits`.
-Source   Chen, Kairouz, Ozgur (NeurIPS 2020), "Breaking the communication-privacy-accuracy trilemma"; Lyubarskii and
-         Vershynin (2010) for the representation.
+Idea     in a redundant frame every vector has coefficients that are all of about the same size
+         (Kashin); a few of their signs, sampled by public randomness, say as much about it as any
+         others, and one randomised response hides them together.
+Symbols  d = dimension; N = 2d padded to a power of two: length of the coefficients; F: two public
+         rotations of the padded vector, an isometry R^d -> R^N, so that x = F^T a for a = F x and
+         for many others; A = level C/sqrt(N): bound on |a_j|; k = `bits`.
+Source   Chen, Kairouz, Ozgur (NeurIPS 2020), "Breaking the communication-privacy-accuracy
+         trilemma"; Lyubarskii and Vershynin (2010) for the representation.
 
-The representation is looked for by projecting back and forth between the cube and the plane F^T a = x: a_0 = F x,
-then cut to the cube, then add F of half as much again as is missing. Always as many turns, so that time tells
-nothing. One rotation is not a frame for that: half the rows of a padded vector's Walsh-Hadamard transform repeat the
-other half. At level 1.9 and N >= 2d, 20 turns leave less than 1/1000 of the update; what is left is a bias, and the
-last cut makes |a_j| <= A certain, on which nothing in the account depends.
-Error: N A^2/(k g^2) = level^2 C^2/(k g^2) per coordinate, g as in `signs`. The published comparison has 3.57 for
-level^2 by its own search for coefficients; 1.9^2 = 3.61.
+The representation is looked for by projecting back and forth between the cube and the plane F^T a =
+x: a_0 = F x, then cut to the cube, then add F of half as much again as is missing. Always as many
+turns, so that time tells nothing. One rotation is not a frame for that: half the rows of a padded
+vector's Walsh-Hadamard transform repeat the other half. At level 1.9 and N >= 2d, 20 turns leave
+less than 1/1000 of the update; what is left is a bias, and the last cut makes |a_j| <= A certain,
+on which nothing in the account depends. Error: N A^2/(k g^2) = level^2 C^2/(k g^2) per coordinate,
+g as in `signs`. The published comparison has 3.57 for level^2 by its own search for coefficients;
+1.9^2 = 3.61.
 """
 
 from __future__ import annotations

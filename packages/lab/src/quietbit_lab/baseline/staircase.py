@@ -1,17 +1,19 @@
 """The staircase mechanism: the best additive noise for pure privacy, on L1 balls.
 
-Idea     Laplace noise falls as fast everywhere as privacy allows; it is enough to fall by e^-epsilon once per unit of
-         sensitivity. The density is constant on rings of the L1 norm: high on the first part of each unit, lower by
-         e^-epsilon on the rest. In one dimension no additive noise has a smaller variance.
-Symbols  D = `width` radii: the sensitivity that one step covers; b = e^-epsilon; gamma: share of a unit on the
-         higher part; density b^k on [k D, (k + gamma) D), b^(k+1) on [(k + gamma) D, (k+1) D) of the L1 norm.
-Source   Geng and Viswanath (2014), "The optimal mechanism in differential privacy"; Geng, Kairouz, Oh, Viswanath
-         (2015) for several dimensions.
+Idea     Laplace noise falls as fast everywhere as privacy allows; it is enough to fall by
+         e^-epsilon once per unit of sensitivity. The density is constant on rings of the L1 norm:
+         high on the first part of each unit, lower by e^-epsilon on the rest. In one dimension no
+         additive noise has a smaller variance.
+Symbols  D = `width` radii: the sensitivity that one step covers; b = e^-epsilon; gamma: share of a
+         unit on the higher part; density b^k on [k D, (k + gamma) D), b^(k+1) on [(k + gamma) D,
+         (k+1) D) of the L1 norm.
+Source   Geng and Viswanath (2014), "The optimal mechanism in differential privacy"; Geng, Kairouz,
+         Oh, Viswanath (2015) for several dimensions.
 
-A trap: independent staircases per coordinate are not an L1 mechanism. A coordinate that moves by any small amount may
-cost a whole epsilon, and so does the next. The rings are of the whole vector's norm, so neighbours within j D cost j
-epsilon.
-Floats. As for Laplace noise, the account is that of real numbers; floats have low digits that it does not cover.
+A trap: independent staircases per coordinate are not an L1 mechanism. A coordinate that moves by
+any small amount may cost a whole epsilon, and so does the next. The rings are of the whole vector's
+norm, so neighbours within j D cost j epsilon. Floats. As for Laplace noise, the account is that of
+real numbers; floats have low digits that it does not cover.
 """
 
 from __future__ import annotations
@@ -44,7 +46,8 @@ __all__ = ["FAMILY", "Staircase", "best_gamma"]
 LEAST_EPSILON, MOST_EPSILON = 1e-3, 30.0
 MOST_RINGS = 2**22
 MOST_DIMENSION = 2**20
-TAIL = 45.0  # rings whose mass is below e^-45 of the largest are left out, as doubles leave out larger noise
+# rings whose mass is below e^-45 of the largest are left out, as doubles leave out larger noise
+TAIL = 45.0
 RING_STREAM = 3
 
 
@@ -65,7 +68,8 @@ def _gamma(value: float) -> float:
 class Staircase(Baseline):
     """Staircase noise on updates in an L1 ball, sent as 32-bit floats.
 
-    ``design_epsilon`` is the cost of moving by ``width`` radii: 2 for replace-one neighbours, 1 for zero-out ones.
+    ``design_epsilon`` is the cost of moving by ``width`` radii: 2 for replace-one neighbours, 1 for
+    zero-out ones.
     """
 
     design_epsilon: float = field(converter=_design_epsilon)
@@ -76,7 +80,12 @@ class Staircase(Baseline):
         """Refuse another norm, and more rings than a table has room for."""
         check_ball(self.ball, Norm.L1, "the staircase", 1, MOST_DIMENSION)
         rings = ring_count(self.design_epsilon, self.ball.dimension)
-        require(rings <= MOST_RINGS, "number of rings", rings, f"at most {MOST_RINGS:,} (a larger epsilon needs fewer)")
+        require(
+            rings <= MOST_RINGS,
+            "number of rings",
+            rings,
+            f"at most {MOST_RINGS:,} (a larger epsilon needs fewer)",
+        )
 
     @property
     def layout(self) -> Layout:
@@ -116,7 +125,12 @@ class Staircase(Baseline):
     def noise_at(self, value: float) -> float:
         """E r^2 times 2/(d (d+1)), a coordinate's mean square on the L1 sphere."""
         size = self.ball.dimension
-        return self.unit**2 * mean_square(self.design_epsilon, self.gamma, size) * 2 / (size * (size + 1))
+        return (
+            self.unit**2
+            * mean_square(self.design_epsilon, self.gamma, size)
+            * 2
+            / (size * (size + 1))
+        )
 
 
 def ring_count(epsilon: float, dimension: int) -> int:
@@ -132,7 +146,9 @@ def _log_rings(epsilon: float, gamma: float, dimension: int) -> tuple[FloatVecto
     edges = np.append(np.stack([whole, whole + gamma], axis=1).reshape(-1), whole[-1] + 1)
     heights = -epsilon * np.stack([whole, whole + 1], axis=1).reshape(-1)
     with np.errstate(divide="ignore"):  # a part of no width has no mass
-        volumes = dimension * np.log(edges[1:]) + np.log(-np.expm1(dimension * np.log(edges[:-1] / edges[1:])))
+        volumes = dimension * np.log(edges[1:]) + np.log(
+            -np.expm1(dimension * np.log(edges[:-1] / edges[1:]))
+        )
     return heights + volumes, edges
 
 
@@ -178,7 +194,9 @@ class _Family(Family):
         """Return the staircase of this epsilon for replace-one neighbours."""
         return _build(ball, check_real(strength, "design_epsilon"), 2.0)
 
-    def calibrated(self, ball: Ball, choices: Choices, target: Target, account: EpsilonOf) -> Mechanism:
+    def calibrated(
+        self, ball: Ball, choices: Choices, target: Target, account: EpsilonOf
+    ) -> Mechanism:
         """Return the staircase with the largest epsilon per step that meets the target."""
         width = target.adjacency.radii
         check_ball(ball, Norm.L1, "the staircase", 1, MOST_DIMENSION)
@@ -187,7 +205,11 @@ class _Family(Family):
         def measured(loss: float) -> float:
             return account(Staircase(ball, loss, width))
 
-        return _build(ball, largest_private(measured, smallest, MOST_EPSILON, target.epsilon, self.name), width)
+        return _build(
+            ball,
+            largest_private(measured, smallest, MOST_EPSILON, target.epsilon, self.name),
+            width,
+        )
 
 
 def _build(ball: Ball, epsilon: float, width: float) -> Staircase:

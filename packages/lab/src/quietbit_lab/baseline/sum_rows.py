@@ -1,8 +1,10 @@
 """A calibrated sum beside its alternatives at the same epsilon: the ideal Gaussian, Skellam noise, local releases.
 
-Idea     each row is calibrated to the same target, and has the error of a coordinate of the decoded mean, at 0.
-Source   docs/theory/secure-aggregation.md; Agarwal, Kairouz, Liu (NeurIPS 2021) for Skellam noise over clients, each
-         adding variance v/n. The ideal distributed Gaussian is a yardstick: real numbers have no modulus.
+Idea     each row is calibrated to the same target, and has the error of a coordinate of the decoded
+         mean, at 0.
+Source   docs/theory/secure-aggregation.md; Agarwal, Kairouz, Liu (NeurIPS 2021) for Skellam noise
+         over clients, each adding variance v/n. The ideal distributed Gaussian is a yardstick: real
+         numbers have no modulus.
 """
 
 from __future__ import annotations
@@ -43,22 +45,35 @@ class SumRow:
 
 
 def compare_sums(
-    *, ball: Ball, target: Target, clients: int, min_honest_clients: int | None = None, bits: int = 1
+    *,
+    ball: Ball,
+    target: Target,
+    clients: int,
+    min_honest_clients: int | None = None,
+    bits: int = 1,
 ) -> tuple[SumRow, ...]:
     """Calibrate codes behind masks on an L2 ball and return their `compare_calibration`."""
     honest = min_honest_clients
-    found = calibrate_sum(ball=ball, **target.keywords(), clients=clients, min_honest_clients=honest, bits=bits)
+    found = calibrate_sum(
+        ball=ball, **target.keywords(), clients=clients, min_honest_clients=honest, bits=bits
+    )
     return compare_calibration(found, target.epsilon)
 
 
 def compare_calibration(found: SumCalibration, epsilon: float) -> tuple[SumRow, ...]:
     """Return a calibrated sum on an L2 ball, and its alternatives at the target ``epsilon``; no secret cohort in those.
 
-    Two rows need no secure aggregation: the same codes seen one by one, whose epsilon is the local one, and one bit
-    calibrated for a server that sees every payload. Where 16 bits are too few for Skellam noise, its error is infinite.
+    Two rows need no secure aggregation: the same codes seen one by one, whose epsilon is the local
+    one, and one bit calibrated for a server that sees every payload. Where 16 bits are too few for
+    Skellam noise, its error is infinite.
     """
     mechanism, guarantee = found.codes, found.guarantee
-    ball, adjacency, delta, releases = mechanism.ball, guarantee.adjacency, guarantee.delta, found.releases
+    ball, adjacency, delta, releases = (
+        mechanism.ball,
+        guarantee.adjacency,
+        guarantee.delta,
+        found.releases,
+    )
     require(ball.norm is Norm.L2, "ball", ball, "an L2 ball for the comparison")
     count, share = found.clients, found.min_honest_clients / found.clients
 
@@ -70,18 +85,36 @@ def compare_calibration(found: SumCalibration, epsilon: float) -> tuple[SumRow, 
 
     noise = largest_private(gaussian, 1e-7, 1e4, epsilon, "a Gaussian", accuracy=1e-9)
     grains = _first_within(skellam, epsilon)
-    grainy = _skellam(ball, 1 / grains, count, share, adjacency)[1] if skellam(grains) <= epsilon else math.inf
-    local = calibrate("imvu", ball=ball, epsilon=epsilon, delta=delta, adjacency=adjacency, releases=releases)
+    grainy = (
+        _skellam(ball, 1 / grains, count, share, adjacency)[1]
+        if skellam(grains) <= epsilon
+        else math.inf
+    )
+    local = calibrate(
+        "imvu", ball=ball, epsilon=epsilon, delta=delta, adjacency=adjacency, releases=releases
+    )
     secure, width = Trust.SECURE_AGGREGATION, mechanism.bits
     many = "one bit" if width == 1 else f"{width} bits"
     seen = (mechanism.privacy(adjacency) * releases).epsilon(delta)
     ideal = (ball.radius / noise / count) ** 2 / share
     return (
-        SumRow(f"{many}, secure sum", found.wire_bits, guarantee.epsilon_upper, found.squared_error, secure),
+        SumRow(
+            f"{many}, secure sum",
+            found.wire_bits,
+            guarantee.epsilon_upper,
+            found.squared_error,
+            secure,
+        ),
         SumRow("ideal distributed Gaussian", 32, gaussian(noise), ideal, secure),
         SumRow("Skellam, secure sum", SKELLAM_BITS, skellam(grains), grainy, secure),
         SumRow("the same codes, seen one by one", width, seen, found.squared_error, Trust.LOCAL),
-        SumRow("one bit, local", 1, local.guarantee.epsilon_upper, local.squared_error / count, Trust.LOCAL),
+        SumRow(
+            "one bit, local",
+            1,
+            local.guarantee.epsilon_upper,
+            local.squared_error / count,
+            Trust.LOCAL,
+        ),
     )
 
 
@@ -91,11 +124,15 @@ def _first_within(account: Callable[[float], float], target: float) -> float:
     values = [account(loss) for loss in ladder]
     for place, (loss, value) in enumerate(zip(ladder, values, strict=True)):
         if value <= target:
-            return bisect(lambda loss: account(loss) <= target, loss, ladder[max(place - 1, 0)], relative=1e-9)
+            return bisect(
+                lambda loss: account(loss) <= target, loss, ladder[max(place - 1, 0)], relative=1e-9
+            )
     return ladder[values.index(min(values))]
 
 
-def _skellam(ball: Ball, multiplier: float, clients: int, share: float, adjacency: Adjacency) -> tuple[Cost, float]:
+def _skellam(
+    ball: Ball, multiplier: float, clients: int, share: float, adjacency: Adjacency
+) -> tuple[Cost, float]:
     """Return the cost of a sum and the squared error of its mean; honest noise is ``multiplier`` times the radius."""
     size = 1 << (ball.dimension - 1).bit_length()
     whole = multiplier / math.sqrt(share)
@@ -112,7 +149,11 @@ def _skellam_reach(multiplier: float, clients: int, size: int) -> float:
     doubt = math.log(6 * size / WRAP)
 
     def fits(reach: float) -> bool:
-        signal = clients * reach * min(1.0, math.sqrt(2 * doubt / size)) + math.sqrt(clients * doubt / 2)
-        return stays_within(2.0 ** (SKELLAM_BITS - 1) - 1 - signal, (multiplier * reach) ** 2, doubt)
+        signal = clients * reach * min(1.0, math.sqrt(2 * doubt / size)) + math.sqrt(
+            clients * doubt / 2
+        )
+        return stays_within(
+            2.0 ** (SKELLAM_BITS - 1) - 1 - signal, (multiplier * reach) ** 2, doubt
+        )
 
     return bisect(fits, 1e-9, 2.0**SKELLAM_BITS * (1 + 1 / multiplier), halvings=80, by_ratio=True)

@@ -1,12 +1,14 @@
 """What baselines for secure sums share: public rotation, integers within a certain length, a modulus.
 
-Idea     an update is rotated, scaled to whole numbers whose length is bounded for certain, given whole-number noise
-         and reduced modulo 2^b; sums modulo 2^b are those of the integers as long as these stay inside, which a rule
-         for the scale makes all but certain. Wrapping costs accuracy, never privacy.
-Symbols  C = radius; n = clients; p = padded dimension; s C = `reach`: the radius in units of the integers; D1, D2,
-         D8: largest L1, L2 and maximum distance of neighbours' integers; v: variance of the noise in the sum.
-Source   Kairouz, Liu, Steinke (ICML 2021): rotation and conditional rounding; the library's Skellam follows the same
-         road.
+Idea     an update is rotated, scaled to whole numbers whose length is bounded for certain, given
+         whole-number noise and reduced modulo 2^b; sums modulo 2^b are those of the integers as
+         long as these stay inside, which a rule for the scale makes all but certain. Wrapping costs
+         accuracy, never privacy.
+Symbols  C = radius; n = clients; p = padded dimension; s C = `reach`: the radius in units of the
+         integers; D1, D2, D8: largest L1, L2 and maximum distance of neighbours' integers; v:
+         variance of the noise in the sum.
+Source   Kairouz, Liu, Steinke (ICML 2021): rotation and conditional rounding; the library's Skellam
+         follows the same road.
 """
 
 from __future__ import annotations
@@ -37,7 +39,16 @@ from quietbit_lab.baseline.base import checked_seed
 from quietbit_lab.baseline.codebook import clipped
 from quietbit_lab.baseline.skellam import conditional_rounding, length_upper
 
-__all__ = ["WRAP", "Distances", "Grid", "NoisySum", "SumBaseline", "calibrate_sums", "finest_reach", "sums_epsilon"]
+__all__ = [
+    "WRAP",
+    "Distances",
+    "Grid",
+    "NoisySum",
+    "SumBaseline",
+    "calibrate_sums",
+    "finest_reach",
+    "sums_epsilon",
+]
 
 WRAP = 1e-6  # probability that any coordinate of a sum leaves the modulus
 MOST_CLIENTS = 100_000
@@ -78,7 +89,9 @@ class Grid:
         l1 = min(self.squared_length, math.sqrt(self.size) * l2)
         return Distances(*(round_up(times * one, 1e-15) for one in (l1, l2, l2)))
 
-    def integers(self, update: Parts, rng: RandomBits, kernel: Kernel) -> tuple[NDArray[np.int64], WordBlock]:
+    def integers(
+        self, update: Parts, rng: RandomBits, kernel: Kernel
+    ) -> tuple[NDArray[np.int64], WordBlock]:
         """Return the rounded vector and the words it was rounded with, whose streams from 1000 on are unused."""
         inside = clipped(self.ball, update, rng, kernel)
         rotated = rotate(inside, self.rotation_seed) * (self.reach / self.ball.radius)
@@ -94,12 +107,15 @@ class Grid:
 def finest_reach(multiplier: float, clients: int, size: int, bits: int) -> float:
     """Return the largest s C whose sum with noise of ``multiplier`` radii leaves 2^bits with probability at most WRAP.
 
-    Rotated coordinates of n clients (all alike at worst), n roundings (Hoeffding), noise with sub-Gaussian tails.
+    Rotated coordinates of n clients (all alike at worst), n roundings (Hoeffding), noise with
+    sub-Gaussian tails.
     """
     doubt = math.log(6 * size / WRAP)
 
     def fits(reach: float) -> bool:
-        signal = clients * reach * min(1.0, math.sqrt(2 * doubt / size)) + math.sqrt(clients * doubt / 2)
+        signal = clients * reach * min(1.0, math.sqrt(2 * doubt / size)) + math.sqrt(
+            clients * doubt / 2
+        )
         return signal + math.sqrt(2 * doubt) * multiplier * reach <= 2.0 ** (bits - 1) - 1
 
     require(fits(1e-6), "wire_bits", bits, f"enough for sums of {clients} clients")
@@ -210,7 +226,9 @@ def sums_epsilon(mechanism: SumBaseline, target: Target) -> float:
     return (mechanism.sum_privacy(target.adjacency) * target.releases).epsilon(target.delta)
 
 
-def calibrate_sums(build: Callable[[float], M], target: Target, name: str, least: float, most: float) -> M:
+def calibrate_sums(
+    build: Callable[[float], M], target: Target, name: str, least: float, most: float
+) -> M:
     """Return the most accurate mechanism of a loss (one over its noise, say) whose sums meet the target."""
 
     def account(loss: float) -> float:

@@ -1,22 +1,27 @@
 """Releases whose density against a public law is bounded: how they are drawn, and what they cost.
 
-Idea     many local mechanisms pick one of M public candidates, or a point of a public sphere, and differ in nothing but
-         a density h >= 0 of mean one against the uniform law. All that their privacy depends on is the range of h.
-         An update of length r < 1 uses 1 - r + r h, so a zero vector gets the uniform law itself.
-Symbols  M: candidates; h in [low, high]; a = (1 - low)/(high - low): the mass that h = high would have if h took no
-         values but the two.
-Source   Kairouz, Oh, Viswanath (2016) for extremal mechanisms with two levels; the pairs are proved here.
+Idea     many local mechanisms pick one of M public candidates, or a point of a public sphere, and
+         differ in nothing but a density h >= 0 of mean one against the uniform law. All that their
+         privacy depends on is the range of h. An update of length r < 1 uses 1 - r + r h, so a zero
+         vector gets the uniform law itself.
+Symbols  M: candidates; h in [low, high]; a = (1 - low)/(high - low): the mass that h = high would
+         have if h took no values but the two.
+Source   Kairouz, Oh, Viswanath (2016) for extremal mechanisms with two levels; the pairs are proved
+         here.
 
-Dominating pairs. E (h - c h')_+ is convex in (h, h'), so over all pairs of densities with values in [low, high] and
-mean one (under an atomless law, of which any other is a coarsening) it is largest where both take the two values only,
-high on a set of mass a each. With b the mass of the overlap it is, for c >= 1, (a - b)(high - c low)_+, so the overlap
-should be as small as it can be, max(0, 2a - 1), whatever c is; for c < 1 use E (h - c h')_+ = 1 - c + E (c h' - h)_+.
-Hence one pair of at most four masses dominates all replace-one neighbours. Zero-out neighbours are (h, 1): the same
-argument gives the two-level h. Mixtures over what is drawn before (rounded bits, lengths) are covered by convexity.
+Dominating pairs. E (h - c h')_+ is convex in (h, h'), so over all pairs of densities with values in
+[low, high] and mean one (under an atomless law, of which any other is a coarsening) it is largest
+where both take the two values only, high on a set of mass a each. With b the mass of the overlap it
+is, for c >= 1, (a - b)(high - c low)_+, so the overlap should be as small as it can be, max(0, 2a -
+1), whatever c is; for c < 1 use E (h - c h')_+ = 1 - c + E (c h' - h)_+. Hence one pair of at most
+four masses dominates all replace-one neighbours. Zero-out neighbours are (h, 1): the same argument
+gives the two-level h. Mixtures over what is drawn before (rounded bits, lengths) are covered by
+convexity.
 
-Sampling. Weights are whole multiples of 2^-44, their sum is exact, and 128 random bits pick a place below the sum. A
-weight is off by 2^-45, relatively 2^-45 / low at most; their mean by as much as rounding makes it, which is checked to
-be below 2^-41; the place by less than 2^-60. Every probability is within e^s of the one meant, s = 2^-44 / low + 2^-40.
+Sampling. Weights are whole multiples of 2^-44, their sum is exact, and 128 random bits pick a place
+below the sum. A weight is off by 2^-45, relatively 2^-45 / low at most; their mean by as much as
+rounding makes it, which is checked to be below 2^-41; the place by less than 2^-60. Every
+probability is within e^s of the one meant, s = 2^-44 / low + 2^-40.
 """
 
 from __future__ import annotations
@@ -86,7 +91,9 @@ def tilt_cost(low: float, high: float, adjacency: Adjacency) -> Cost:
         both = max(0.0, 2 * mass - 1)
         one, neither = mass - both, 1 - 2 * mass + both
         rest = both * high if both > 0 else neither * low
-        last = [rest] if rest > NEGLIGIBLE else []  # less than that is rounding, for which the account has room
+        last = (
+            [rest] if rest > NEGLIGIBLE else []
+        )  # less than that is rounding, for which the account has room
         pair = [one * high, one * low, *last], [one * low, one * high, *last]
     curve = Cost.from_masses(*pair, relative_error=COMPUTED)
     return curve.with_slack(2.0**-44 / low + 2.0**-40)

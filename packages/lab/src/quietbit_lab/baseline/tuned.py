@@ -1,13 +1,15 @@
 """Families with a share to choose: how many candidates, or how much of a sphere, count as near the update.
 
-Idea     papers choose the share (a cap, the k nearest corners) that is best for one purely private release. For
-         several releases, a delta, or zero-out neighbours another one is better, and a baseline deserves its best:
-         the share is tuned once for the target, on the law that all of these tend to in high dimension, and each
-         family is calibrated with that share and with its papers'; the smaller error counts.
-Symbols  q: share; (low, high): densities off and on it, high = e^eps low; in the limit the gain is (high - low)
-         phi(g), g the normal quantile of q.
+Idea     papers choose the share (a cap, the k nearest corners) that is best for one purely private
+         release. For several releases, a delta, or zero-out neighbours another one is better, and a
+         baseline deserves its best: the share is tuned once for the target, on the law that all of
+         these tend to in high dimension, and each family is calibrated with that share and with its
+         papers'; the smaller error counts.
+Symbols  q: share; (low, high): densities off and on it, high = e^eps low; in the limit the gain is
+         (high - low) phi(g), g the normal quantile of q.
 
-A poor search costs accuracy, never privacy: the account that meets the target is the mechanism's own.
+A poor search costs accuracy, never privacy: the account that meets the target is the mechanism's
+own.
 """
 
 from __future__ import annotations
@@ -40,7 +42,8 @@ ROUGHLY = 1e-3  # of epsilon and of the share: the error is flat around its best
 class TunedFamily(Family):
     """A family of mechanisms with an epsilon and a share; ``usual`` is the share that its papers take.
 
-    ``build`` makes the mechanism of a ball, an epsilon, a share and choices; ``work`` says what a client computes.
+    ``build`` makes the mechanism of a ball, an epsilon, a share and choices; ``work`` says what a
+    client computes.
     """
 
     name: str
@@ -56,7 +59,9 @@ class TunedFamily(Family):
         each = check_real(strength, "design_epsilon")
         return self.build(ball, each, self.usual(ball, each, choices), choices)
 
-    def calibrated(self, ball: Ball, choices: Choices, target: Target, account: EpsilonOf) -> Mechanism:
+    def calibrated(
+        self, ball: Ball, choices: Choices, target: Target, account: EpsilonOf
+    ) -> Mechanism:
         """Return the better of two mechanisms: with the share tuned for the target, and with the usual one."""
         tuned = best_share(target)
 
@@ -65,7 +70,11 @@ class TunedFamily(Family):
                 return self.build(ball, loss, share(loss), choices)
 
             limits = LEAST_EPSILON, MOST_EPSILON
-            return made(largest_private(lambda loss: account(made(loss)), *limits, target.epsilon, self.name))
+            return made(
+                largest_private(
+                    lambda loss: account(made(loss)), *limits, target.epsilon, self.name
+                )
+            )
 
         usual = best(lambda loss: self.usual(ball, loss, choices))
         return min(usual, best(lambda loss: tuned), key=lambda one: one.error().squared)

@@ -28,7 +28,10 @@ VERDICTS = {
     option("seed", int, "Reproducible words instead of the operating system's."),
 )
 def audit(
-    what: Annotated[str, typer.Argument(help="A design's file or name; with --epsilon a mechanism, such as vmvu.")],
+    what: Annotated[
+        str,
+        typer.Argument(help="A design's file or name; with --epsilon a mechanism, such as vmvu."),
+    ],
     json: JsonOption = False,
     **given: Any,
 ) -> int:
@@ -36,7 +39,8 @@ def audit(
 
     Example: quietbit audit vmvu --epsilon 2 --delta 1e-5 --adjacency zero-out --dimension 64
 
-    Example: quietbit audit metric-l1_levels-2_bits-1_eps-3_exact --norm l1 --adjacency replace-one --delta 0
+    Example: quietbit audit metric-l1_levels-2_bits-1_eps-3_exact --norm l1 --adjacency replace-one
+    --delta 0
     """
     from quietbit.mechanism.registry import families
     from quietbit_lab.auditor.audit import audit as audit_releases
@@ -45,7 +49,9 @@ def audit(
     mechanism: quietbit.Mechanism
     if epsilon is not None:
         ball = quietbit.Ball(given["norm"], given["radius"], given["dimension"])
-        mechanism = quietbit.calibrate(what, ball=ball, **chosen(given, "epsilon delta adjacency")).mechanism
+        mechanism = quietbit.calibrate(
+            what, ball=ball, **chosen(given, "epsilon delta adjacency")
+        ).mechanism
         title = f"{what} at epsilon {epsilon:g}"
     elif what in families():
         raise quietbit.InvalidParameter.of("epsilon", f"given, to calibrate {what} to")
@@ -56,7 +62,11 @@ def audit(
     with progress_bar("Sending known updates", quiet=json) as report:
         asked = chosen(given, "adjacency delta samples confidence")
         result = audit_releases(mechanism, **asked, rng=rng, progress=report)
-    excess = f"{rounded_up(result.detectable)} above the claim" if result.detectable < float("inf") else "none"
+    excess = (
+        f"{rounded_up(result.detectable)} above the claim"
+        if result.detectable < float("inf")
+        else "none"
+    )
     rows = [
         Row("epsilon_lower", "epsilon found, at least", result.epsilon_lower),
         Row("epsilon_upper", "epsilon claimed, at most", result.epsilon_upper),

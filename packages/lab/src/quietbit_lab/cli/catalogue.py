@@ -26,7 +26,11 @@ def catalogue(export: Path | None, json: JsonOption = False, **given: Any) -> No
     """
     from quietbit.design.solve import file_name  # here, so that --help need not wait for numpy
 
-    asked = {"input_levels": given["levels"], "output_bits": given["bits"], "epsilon": given["epsilon"]}
+    asked = {
+        "input_levels": given["levels"],
+        "output_bits": given["bits"],
+        "epsilon": given["epsilon"],
+    }
     asked["bias"] = None if given["bias"] is None else number_or_word(given["bias"])
     if export is not None:
         check_folder(export)
@@ -37,12 +41,24 @@ def catalogue(export: Path | None, json: JsonOption = False, **given: Any) -> No
         if export is not None:
             design.save(export / file_name(design.spec))
         measured = quietbit.certify(design)
-        facts = {key: getattr(measured, key) for key in ("epsilon_upper", "bias_upper", "mean_squared_error")}
-        rows.append({"name": file_name(design.spec).removesuffix(".json"), **facts, "identity": design.identity()})
+        facts = {
+            key: getattr(measured, key)
+            for key in ("epsilon_upper", "bias_upper", "mean_squared_error")
+        }
+        rows.append(
+            {
+                "name": file_name(design.spec).removesuffix(".json"),
+                **facts,
+                "identity": design.identity(),
+            }
+        )
     if json:
         show_json(rows)
         return
     copied = f", copied to {export}" if export is not None else ""
     heads = ("name", "measured epsilon", "largest bias", "mean squared error", "identity")
-    lines = [[shown(key, value) for key, value in {**row, "identity": row["identity"][:12]}.items()] for row in rows]
+    lines = [
+        [shown(key, value) for key, value in {**row, "identity": row["identity"][:12]}.items()]
+        for row in rows
+    ]
     column_table(f"{len(rows)} designs{copied}", heads, lines)

@@ -18,7 +18,11 @@ __all__ = ["certificate_rows", "certify"]
 
 
 @takes(usual("bound", True))
-def certify(file: Annotated[Path, typer.Argument(help="A design file.")], bound: bool, json: JsonOption = False) -> int:
+def certify(
+    file: Annotated[Path, typer.Argument(help="A design file.")],
+    bound: bool,
+    json: JsonOption = False,
+) -> int:
     """Measure a design file in exact arithmetic; exit code 1 if it does not meet its own spec.
 
     Example: quietbit certify table.json
@@ -29,13 +33,30 @@ def certify(file: Annotated[Path, typer.Argument(help="A design file.")], bound:
     return 0 if certificate.meets_spec else 1
 
 
-def certificate_rows(found: quietbit.Design, certificate: Certificate, *, bound: bool, quiet: bool) -> list[Row]:
+def certificate_rows(
+    found: quietbit.Design, certificate: Certificate, *, bound: bool, quiet: bool
+) -> list[Row]:
     """Say what a certificate says; with ``bound`` also how good any design could be, which takes a while."""
     rows = [
         Row("epsilon", "epsilon asked for", found.spec.epsilon),
-        Row("epsilon_upper", "epsilon measured", certificate.epsilon_upper, rounded_up(certificate.epsilon_upper, 12)),
-        Row("meets_spec", "meets its spec", certificate.meets_spec, "yes" if certificate.meets_spec else "NO"),
-        Row("bias_upper", "largest bias", certificate.bias_upper, rounded_up(certificate.bias_upper, 3)),
+        Row(
+            "epsilon_upper",
+            "epsilon measured",
+            certificate.epsilon_upper,
+            rounded_up(certificate.epsilon_upper, 12),
+        ),
+        Row(
+            "meets_spec",
+            "meets its spec",
+            certificate.meets_spec,
+            "yes" if certificate.meets_spec else "NO",
+        ),
+        Row(
+            "bias_upper",
+            "largest bias",
+            certificate.bias_upper,
+            rounded_up(certificate.bias_upper, 3),
+        ),
         Row("mean_squared_error", "mean squared error", certificate.mean_squared_error),
         Row("objective", "objective", certificate.objective),
     ]
@@ -47,5 +68,11 @@ def certificate_rows(found: quietbit.Design, certificate: Certificate, *, bound:
             Row("gap", "gap to that bound", certificate.gap, f"{100 * certificate.gap:.3g} %"),
         ]
     values = found.alphabet.tolist()
-    shown = ", ".join(rounded(value, 5) for value in values[:16]) + (", ..." if len(values) > 16 else "")
-    return [*rows, Row("identity", "identity", found.identity()), Row("alphabet", "alphabet", values, shown)]
+    shown = ", ".join(rounded(value, 5) for value in values[:16]) + (
+        ", ..." if len(values) > 16 else ""
+    )
+    return [
+        *rows,
+        Row("identity", "identity", found.identity()),
+        Row("alphabet", "alphabet", values, shown),
+    ]

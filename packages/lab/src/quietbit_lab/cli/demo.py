@@ -9,7 +9,14 @@ from typing import TYPE_CHECKING, Annotated, Any
 import typer
 
 import quietbit
-from quietbit.cli.console import JsonOption, column_table, progress_bar, rounded, rounded_up, show_json
+from quietbit.cli.console import (
+    JsonOption,
+    column_table,
+    progress_bar,
+    rounded,
+    rounded_up,
+    show_json,
+)
 from quietbit.cli.options import check_folder
 from quietbit.errors import require_module
 from quietbit_lab.cli.demo_training import DELTA, LINES, TARGET, curves, headline, train_all
@@ -20,7 +27,8 @@ if TYPE_CHECKING:
 
 __all__ = ["demo"]
 
-# (levels, bits, epsilon, privacy): a formula, a shipped design, and one that is solved the first time.
+# (levels, bits, epsilon, privacy): a formula, a shipped design, and one that is solved the first
+# time.
 DESIGNS = ((2, 1, 1.0, "metric-l1"), (8, 3, 5.0, "metric-l1"), (6, 2, 3.0, "strict"))
 FIGURE_LEVELS, FIGURE_BITS, FIGURE_EPSILON = (2, 4, 8), 3, 5.0
 EPSILON, RELEASES, DIMENSION = 3.0, 50, 100_000
@@ -33,9 +41,9 @@ shares come on top (docs/how-to/secure-aggregation.md)."""
 
 
 def demo(
-    out: Annotated[Path, typer.Option(metavar="DIR", help="Where the report, runs, designs and plots go.")] = Path(
-        "demo-output"
-    ),
+    out: Annotated[
+        Path, typer.Option(metavar="DIR", help="Where the report, runs, designs and plots go.")
+    ] = Path("demo-output"),
     json: JsonOption = False,
 ) -> None:
     """Design and certify three mechanisms, train privately on the embedded digits under three trust models, and report.
@@ -53,7 +61,12 @@ def demo(
         report(0.0, "one bit per parameter")
         ball = quietbit.Ball(quietbit.Norm.L2, 1.0, DIMENSION)
         found = quietbit.calibrate(
-            "imvu", ball=ball, epsilon=EPSILON, delta=DELTA, adjacency="replace-one", releases=RELEASES
+            "imvu",
+            ball=ball,
+            epsilon=EPSILON,
+            delta=DELTA,
+            adjacency="replace-one",
+            releases=RELEASES,
         )
         report(0.5, "one private update of 100,000 parameters")
         size = len(quietbit.Uplink(found.mechanism).send(_update()))
@@ -61,21 +74,27 @@ def demo(
         trained = train_all(report)
     # Nothing is written before everything is there: an interrupt leaves the folder as it was.
     title = f"digits, each client epsilon <= {TARGET:g} at delta = {DELTA:g} (zero-out)"
-    pictures["training.png"] = plot_training(curves(trained), title, {line.label: line.mechanism for line in LINES})
+    pictures["training.png"] = plot_training(
+        curves(trained), title, {line.label: line.mechanism for line in LINES}
+    )
     saved = [_report(trained, out / "report.html"), _runs(trained, out / "runs" / "results.jsonl")]
     saved += [save_figure(picture, out / name) for name, picture in pictures.items()]
     saved += [design.save(out / f"{_name(design)}.json") for design, _ in certified]
     facts: dict[str, Any] = {
         "designs": [_design_facts(design, certificate) for design, certificate in certified],
         "calibrated": {
-            "bits_per_parameter": found.mechanism.layout.bits, "parameters": DIMENSION, "payload_bytes": size,
-            "squared_error": found.squared_error, "gaussian_squared_error": found.gaussian_squared_error,
-            "epsilon_upper": found.guarantee.epsilon_upper, "guarantee": found.guarantee.sentence(),
+            "bits_per_parameter": found.mechanism.layout.bits,
+            "parameters": DIMENSION,
+            "payload_bytes": size,
+            "squared_error": found.squared_error,
+            "gaussian_squared_error": found.gaussian_squared_error,
+            "epsilon_upper": found.guarantee.epsilon_upper,
+            "guarantee": found.guarantee.sentence(),
         },
         "training": headline(trained),
         "report": str(saved[0]),
         "saved": [str(path) for path in saved],
-    }  # fmt: skip
+    }
     if json:
         show_json(facts)
     else:
@@ -90,7 +109,9 @@ def _designs(quiet: bool) -> list[tuple[Design, Certificate]]:
             report(place / len(DESIGNS), f"{spec.input_levels} levels, {spec.outputs} symbols")
             design = quietbit.solve(spec)
             certificate = quietbit.certify(design)
-            report((place + 0.5) / len(DESIGNS), "certifying, and bounding what any design could reach")
+            report(
+                (place + 0.5) / len(DESIGNS), "certifying, and bounding what any design could reach"
+            )
             certificate.lower_bound  # noqa: B018 - computed on first use, while the bar is shown
             certified.append((design, certificate))
     return certified
@@ -102,7 +123,10 @@ def _pictures(designs: list[Design], quiet: bool) -> dict[str, Any]:
 
     with progress_bar("Plots", quiet=quiet, lines=True) as report:
         report(0.0, "bias and variance, Figure 1 of the paper")
-        row = [quietbit.solve(quietbit.DesignSpec(n, FIGURE_BITS, FIGURE_EPSILON)) for n in FIGURE_LEVELS]
+        row = [
+            quietbit.solve(quietbit.DesignSpec(n, FIGURE_BITS, FIGURE_EPSILON))
+            for n in FIGURE_LEVELS
+        ]
         report(0.5, "probability tables")
         tables = {f"{_name(design)}.png": plot_design(design) for design in designs}
         return {"bias-variance.png": plot_bias_variance(row), **tables}
@@ -120,7 +144,10 @@ def _runs(trained: list[dict[str, Any]], path: Path) -> Path:
     """Write the runs as results of a sweep, which ``quietbit report`` and ``quietbit figure`` read."""
     from quietbit._files import write_whole
 
-    lines = [dumps({"sweep": "demo", **one}, separators=(",", ":"), allow_nan=False) + "\n" for one in trained]
+    lines = [
+        dumps({"sweep": "demo", **one}, separators=(",", ":"), allow_nan=False) + "\n"
+        for one in trained
+    ]
     return write_whole(path, lambda file: file.write("".join(lines).encode()))
 
 
@@ -164,9 +191,16 @@ def _close(
     column_table("Designs, certified from their stored numbers", heads, lines)
     print(f"One bit per parameter, {RELEASES} releases of {DIMENSION:,} parameters in an L2 ball:")
     print(f"  {calibrated['guarantee']}")
-    ratio, size = calibrated["squared_error"] / calibrated["gaussian_squared_error"], calibrated["payload_bytes"]
-    print(f"  Squared error of a coordinate near zero: {ratio:.4f} times that of 32-bit Gaussian noise.")
-    print(f"  One update leaves the client as {size:,} bytes; as 32-bit floats it is {4 * DIMENSION:,}.\n")
+    ratio, size = (
+        calibrated["squared_error"] / calibrated["gaussian_squared_error"],
+        calibrated["payload_bytes"],
+    )
+    print(
+        f"  Squared error of a coordinate near zero: {ratio:.4f} times that of 32-bit Gaussian noise."
+    )
+    print(
+        f"  One update leaves the client as {size:,} bytes; as 32-bit floats it is {4 * DIMENSION:,}.\n"
+    )
     _training_table(training)
     print("\nOther files:", *saved[1:], sep="\n  ")
     print(f"\nOpen the report in a browser: {report}")

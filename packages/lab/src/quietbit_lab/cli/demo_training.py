@@ -1,11 +1,12 @@
 """The demo's training: the embedded digits under three trust models, each at its place, and three guarantees.
 
-Idea     where the server sees sums alone, 1,437 clients with one image each are enough: one bit per parameter trains
-         nearly as well as noise that a trusted server adds. Where it sees every update, it takes many more, so there
-         10,000 simulated clients hold one of the 1,437 images each, drawn at random, take part once, and send 80 bytes.
-         A run without noise shows what the task allows.
-Choice   rounds, momentum and steps were compared on 360 images split off the training images (four to six splits);
-         the test images had no part in it.
+Idea     where the server sees sums alone, 1,437 clients with one image each are enough: one bit per
+         parameter trains nearly as well as noise that a trusted server adds. Where it sees every
+         update, it takes many more, so there 10,000 simulated clients hold one of the 1,437 images
+         each, drawn at random, take part once, and send 80 bytes. A run without noise shows what
+         the task allows.
+Choice   rounds, momentum and steps were compared on 360 images split off the training images (four
+         to six splits); the test images had no part in it.
 """
 
 from __future__ import annotations
@@ -21,7 +22,17 @@ if TYPE_CHECKING:
     from quietbit_lab.experiment.grid import Job
     from quietbit_lab.experiment.sweep import MakeProblem
 
-__all__ = ["CLIENTS", "DELTA", "LINES", "SEEDS", "TARGET", "Line", "curves", "headline", "train_all"]  # fmt: skip
+__all__ = [
+    "CLIENTS",
+    "DELTA",
+    "LINES",
+    "SEEDS",
+    "TARGET",
+    "Line",
+    "curves",
+    "headline",
+    "train_all",
+]
 
 EPSILONS, DELTA, SEEDS = (1.0, 2.0, 4.0), 1e-5, 3
 TARGET = EPSILONS[-1]  # the guarantee of the closing table
@@ -71,7 +82,9 @@ def train_all(report: Report) -> list[dict[str, Any]]:
         target = job.setting.plan.epsilon
         words = f"epsilon {target:g}" if target is not None else "for comparison"
         report(place / len(jobs), f"{place + 1} of {len(jobs)}: {job.label}, {words}{last}")
-        found.append(run_job(job, _problem(clients[job.label]), fresh=clients[job.label] != CLIENTS))
+        found.append(
+            run_job(job, _problem(clients[job.label]), fresh=clients[job.label] != CLIENTS)
+        )
         record = found[-1]["record"]
         if record["status"] != FINISHED:
             raise QuietbitError(record["reason"])
@@ -94,7 +107,9 @@ def _problem(clients: int) -> MakeProblem:
         whole = cast(LinearSoftmax, problem).dataset
         drawn = np.random.default_rng(seed).integers(0, whole.train.count, clients)
         held = Examples(whole.train.inputs[drawn], whole.train.labels[drawn])
-        return LinearSoftmax(Dataset(whole.name, whole.classes, held, whole.test), Partition.one_each(clients))
+        return LinearSoftmax(
+            Dataset(whole.name, whole.classes, held, whole.test), Partition.one_each(clients)
+        )
 
     return make
 
@@ -109,8 +124,11 @@ def _jobs(first: int) -> list[Job]:
 
     jobs, task = [], TaskSpec("digits").to_json()
     for line in LINES:
-        # A secret order of clients gives releases to the server a second guarantee; a sum shows no order at all.
-        order = "secret-order" if line.trust == "local" and line.mechanism != PUBLIC else "each-once"
+        # A secret order of clients gives releases to the server a second guarantee; a sum shows no
+        # order at all.
+        order = (
+            "secret-order" if line.trust == "local" and line.mechanism != PUBLIC else "each-once"
+        )
         for target in EPSILONS if line.mechanism != PUBLIC else (None,):
             for seed in range(line.seeds or SEEDS):
                 plan = Plan(
@@ -153,7 +171,11 @@ def headline(trained: list[dict[str, Any]]) -> list[dict[str, Any]]:
     for line in LINES:
         runs = _records(trained, line)
         accuracies = [record["points"][-1]["accuracy"] for record in runs]
-        worst = max((r["guarantee"] for r in runs if r["guarantee"]), key=lambda g: g["epsilon_upper"], default=None)
+        worst = max(
+            (r["guarantee"] for r in runs if r["guarantee"]),
+            key=lambda g: g["epsilon_upper"],
+            default=None,
+        )
         facts.append(
             {
                 "label": line.label,
@@ -179,6 +201,7 @@ def curves(trained: list[dict[str, Any]]) -> dict[str, list[tuple[int, float]]]:
         if line.mechanism != PUBLIC:
             runs = [record["points"] for record in _records(trained, line)]
             found[line.label] = [
-                (points[0]["round"], fmean(point["accuracy"] for point in points)) for points in zip(*runs, strict=True)
+                (points[0]["round"], fmean(point["accuracy"] for point in points))
+                for points in zip(*runs, strict=True)
             ]
     return found

@@ -29,22 +29,35 @@ OF_TABLE, OF_PROFILE = "levels bits design_epsilon", "epsilon delta releases adj
     option("out", Path, "Save the design as JSON."),
     option("plot", Path, "Draw it, as .png, .svg or .pdf."),
     usual("bound", True),
-    option("vector", bool, "Design the profile of the vector mechanism (vmvu) for a target instead.", False),
+    option(
+        "vector",
+        bool,
+        "Design the profile of the vector mechanism (vmvu) for a target instead.",
+        False,
+    ),
     option("epsilon", float, "Target for all releases of one party together (--vector)."),
     option("delta", float, "Delta of that target; may be 0 (--vector)."),
     option("releases", int, "How often the same party sends an update, 1 unless given (--vector)."),
-    option("adjacency", str, "What the neighbouring world is (--vector).", metavar="zero-out|replace-one"),
+    option(
+        "adjacency",
+        str,
+        "What the neighbouring world is (--vector).",
+        metavar="zero-out|replace-one",
+    ),
 )
 def design(json: JsonOption = False, **given: Any) -> None:
     """Solve for the most accurate private table, and certify it; or, with --vector, for a profile.
 
-    A table says with which probability a coordinate becomes which symbol (imvu, mvu). A profile says how a whole update
-    tilts normal noise: h(t) is how much likelier noise becomes that lies t along the update (vmvu). It is made for a
-    target, all releases included, and one that few releases share is far more accurate than Gaussian noise.
+    A table says with which probability a coordinate becomes which symbol (imvu, mvu). A profile
+    says how a whole update tilts normal noise: h(t) is how much likelier noise becomes that lies t
+    along the update (vmvu). It is made for a target, all releases included, and one that few
+    releases share is far more accurate than Gaussian noise.
 
-    Example: quietbit design --levels 8 --bits 3 --design-epsilon 5 --out table.json --plot table.png
+    Example: quietbit design --levels 8 --bits 3 --design-epsilon 5 --out table.json --plot
+    table.png
 
-    Example: quietbit design --vector --epsilon 8 --delta 1e-5 --releases 3 --adjacency zero-out --plot profile.png
+    Example: quietbit design --vector --epsilon 8 --delta 1e-5 --releases 3 --adjacency zero-out
+    --plot profile.png
     """
     vector, out, plot = given["vector"], given["out"], given["plot"]
     words = "left out for --vector, which has none"
@@ -71,7 +84,9 @@ def _table(given: dict[str, Any], quiet: bool) -> tuple[str, Any, list[Row], Cal
     privacy, bias = given["privacy"], given["bias"]
     parts: list[Any] = [*chosen(given, OF_TABLE).values(), privacy, number_or_word(bias)]
     if None in parts:
-        raise InvalidParameter("levels, bits and design-epsilon must be given, or --vector and a target.")
+        raise InvalidParameter(
+            "levels, bits and design-epsilon must be given, or --vector and a target."
+        )
     try:
         spec = quietbit.DesignSpec(*parts)
     except InvalidParameter as error:
@@ -90,7 +105,9 @@ def _profile(given: dict[str, Any], quiet: bool) -> tuple[str, Any, list[Row], C
     from quietbit.privacy.profile import certify_profile
     from quietbit_lab.plot.profile import plot_profile
 
-    asked = chosen(given, OF_PROFILE) | {"releases": 1 if given["releases"] is None else given["releases"]}
+    asked = chosen(given, OF_PROFILE) | {
+        "releases": 1 if given["releases"] is None else given["releases"]
+    }
     for name, value in asked.items():
         if value is None:
             raise InvalidParameter.of(name, "given for --vector: a profile is made for a target")
@@ -102,11 +119,18 @@ def _profile(given: dict[str, Any], quiet: bool) -> tuple[str, Any, list[Row], C
     best = gain_upper(target, found.largest * (1 + 1e-12))
     gaussian = math.inf
     if delta > 0:
-        gaussian = quietbit.calibrate("gaussian", ball=quietbit.Ball("l2", 1.0, 1), **asked).squared_error
+        gaussian = quietbit.calibrate(
+            "gaussian", ball=quietbit.Ball("l2", 1.0, 1), **asked
+        ).squared_error
     error, pure = certificate.squared_error_upper, certificate.pure_epsilon_upper
     rows = [
         Row("epsilon", "epsilon asked for", target.epsilon),
-        Row("epsilon_upper", "epsilon measured", certificate.epsilon_upper, rounded_up(certificate.epsilon_upper, 12)),
+        Row(
+            "epsilon_upper",
+            "epsilon measured",
+            certificate.epsilon_upper,
+            rounded_up(certificate.epsilon_upper, 12),
+        ),
         Row("delta", "delta", delta),
         Row("releases", "releases", releases),
         Row("adjacency", "adjacency", which.value),

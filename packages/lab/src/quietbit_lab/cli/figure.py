@@ -35,17 +35,25 @@ def figure(
         ),
     ],
     out: Annotated[
-        Path | None, typer.Option(help="Where to draw it, as .png, .svg or .pdf; NAME.png unless given.")
+        Path | None,
+        typer.Option(help="Where to draw it, as .png, .svg or .pdf; NAME.png unless given."),
     ] = None,
     runs: Annotated[
         list[Path] | None,
-        typer.Option(metavar="RUNS", help="Records of trainings, folders of a sweep's results, or packed ones (.gz)."),
+        typer.Option(
+            metavar="RUNS",
+            help="Records of trainings, folders of a sweep's results, or packed ones (.gz).",
+        ),
     ] = None,
     epsilon: Annotated[
         float | None,
-        typer.Option(help="For bytes and training: only settings whose epsilon is at most this; of secure-sums, 1."),
+        typer.Option(
+            help="For bytes and training: only settings whose epsilon is at most this; of secure-sums, 1."
+        ),
     ] = None,
-    levels: Annotated[list[int], typer.Option(help="Input levels, a column each; may be repeated.")] = [2, 4, 8],  # noqa: B006 - typer reads it, nobody changes it
+    levels: Annotated[
+        list[int], typer.Option(help="Input levels, a column each; may be repeated.")
+    ] = [2, 4, 8],  # noqa: B006 - typer reads it, nobody changes it
     bits: Annotated[int, typer.Option(help="Bits per symbol.")] = 3,
     design_epsilon: Annotated[
         float, typer.Option(help="L1-metric epsilon of the designs and of Laplace (bias-variance).")
@@ -59,7 +67,12 @@ def figure(
     path = out if out is not None else Path(f"{Path(name).name}.png")
     if name == DESIGNED:
         require(not runs, "runs", [str(run) for run in runs or ()], f"left out for {DESIGNED}")
-        require(epsilon is None, "epsilon", epsilon, f"left out for {DESIGNED}, whose own is the design_epsilon")
+        require(
+            epsilon is None,
+            "epsilon",
+            epsilon,
+            f"left out for {DESIGNED}, whose own is the design_epsilon",
+        )
         _bias_variance(levels, bits, design_epsilon, path, json)
         return
     if name == SUMS:
@@ -67,12 +80,19 @@ def figure(
         _secure_sums(1.0 if epsilon is None else check_real(epsilon, "epsilon"), path, json)
         return
     known = ", ".join((DESIGNED, SUMS, *OF_RUNS))
-    require(runs, "figure", name, f"one of {known}, or a sweep's name, and all but the first two need --runs")
+    require(
+        runs,
+        "figure",
+        name,
+        f"one of {known}, or a sweep's name, and all but the first two need --runs",
+    )
     target = None if epsilon is None else check_real(epsilon, "epsilon")
     _of_runs(name, runs or [], target, path, json)
 
 
-def _bias_variance(levels: Sequence[int], bits: int, epsilon: float, out: Path, as_json: bool) -> None:
+def _bias_variance(
+    levels: Sequence[int], bits: int, epsilon: float, out: Path, as_json: bool
+) -> None:
     from quietbit_lab.plot.figure import save_figure
     from quietbit_lab.report.bias_variance import plot_bias_variance
 
@@ -86,7 +106,9 @@ def _bias_variance(levels: Sequence[int], bits: int, epsilon: float, out: Path, 
     identities = [design.identity() for design in designs]
     rows = [
         Row("figure", "figure", DESIGNED),
-        Row("identities", "designs", identities, ", ".join(identity[:12] for identity in identities)),
+        Row(
+            "identities", "designs", identities, ", ".join(identity[:12] for identity in identities)
+        ),
         Row("saved", "drawn as", str(path)),
     ]
     record("Figure 1 of the paper, drawn from this library's designs", rows, as_json)
@@ -105,7 +127,9 @@ def _secure_sums(epsilon: float, out: Path, as_json: bool) -> None:
     record("Secure sums", [Row("saved", "drawn as", str(save_figure(picture, out)))], as_json)
 
 
-def _of_runs(name: str, paths: Sequence[Path], target: float | None, out: Path, as_json: bool) -> None:
+def _of_runs(
+    name: str, paths: Sequence[Path], target: float | None, out: Path, as_json: bool
+) -> None:
     """Accuracy over epsilon, bytes or rounds, with the best of every mechanism in a table."""
     from quietbit_lab.experiment.frontier import frontier, reported
     from quietbit_lab.plot.figure import save_figure
@@ -116,27 +140,45 @@ def _of_runs(name: str, paths: Sequence[Path], target: float | None, out: Path, 
     if name not in OF_RUNS:
         found = [run for run in found if run.sweep == name]
         where = ", ".join(str(path) for path in paths)
-        require(found, "figure", name, f"{', '.join(OF_RUNS)}, or the name of a sweep whose results are in {where}")
+        require(
+            found,
+            "figure",
+            name,
+            f"{', '.join(OF_RUNS)}, or the name of a sweep whose results are in {where}",
+        )
     runs = comparable(found)
     within = settings_within(runs, target)
     require(within, "epsilon", target, "at least the epsilon of one setting")
     path = save_figure(_drawn(name, runs, within, target), out)
     drawn = name in ("bytes", "training") or target is not None
-    lines = frontier(p for p, _ in within) if drawn else reported(run.plain(whole=False) for run in runs)
+    lines = (
+        frontier(p for p, _ in within)
+        if drawn
+        else reported(run.plain(whole=False) for run in runs)
+    )
     rows = [
-        Row(label, label, [(p.epsilon_upper, p.accuracy, p.deviation, p.seeds) for p in line], _best(line))
+        Row(
+            label,
+            label,
+            [(p.epsilon_upper, p.accuracy, p.deviation, p.seeds) for p in line],
+            _best(line),
+        )
         for label, line in sorted(lines.items())
     ]
     record(f"{name}: {len(runs):,} runs", [*rows, Row("saved", "drawn as", str(path))], as_json)
 
 
-def _drawn(name: str, runs: list[PlacedRun], within: list[tuple[Summary, PlacedRun]], target: float | None) -> Any:
+def _drawn(
+    name: str, runs: list[PlacedRun], within: list[tuple[Summary, PlacedRun]], target: float | None
+) -> Any:
     from quietbit_lab.report.plots import plot_frontier, plot_training, plot_uplink, shared_words
     from quietbit_lab.report.runs import best_curves
 
     task = str(runs[0].record["task"].get("name", name))
     if name not in ("bytes", "training"):
-        return plot_frontier([run.plain(whole=False) for run in runs], name if name not in OF_RUNS else task)
+        return plot_frontier(
+            [run.plain(whole=False) for run in runs], name if name not in OF_RUNS else task
+        )
     meant = shared_words([point for point, _ in within])
     limit = f"{task}, epsilon <= {rounded_up(target, 4)} of {meant}" if target is not None else task
     if name == "bytes":

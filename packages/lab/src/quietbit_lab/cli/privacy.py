@@ -24,35 +24,55 @@ __all__ = ["privacy"]
     usual("samples"),
 )
 def privacy(
-    design: Annotated[str, typer.Argument(help="A design file, or a name that `quietbit catalogue` lists.")],
+    design: Annotated[
+        str, typer.Argument(help="A design file, or a name that `quietbit catalogue` lists.")
+    ],
     json: JsonOption = False,
     **given: Any,
 ) -> None:
     """Say what a design costs when updates in a ball are sent with it (I-MVU).
 
-    Example: quietbit privacy metric-l1_levels-2_bits-1_eps-1_exact --norm l2 --beta 1 --adjacency zero-out
-    --releases 50 --delta 1e-5
+    Example: quietbit privacy metric-l1_levels-2_bits-1_eps-1_exact --norm l2 --beta 1 --adjacency
+    zero-out --releases 50 --delta 1e-5
     """
-    from quietbit.privacy.divergence import lipschitz_upper, paper_constant_upper, zero_out_constant_upper
+    from quietbit.privacy.divergence import (
+        lipschitz_upper,
+        paper_constant_upper,
+        zero_out_constant_upper,
+    )
     from quietbit.privacy.renyi import fisher_supremum_upper, kappa_upper
 
     which, releases, order = Adjacency(given["adjacency"]), given["releases"], given["order"]
     mechanism = find_imvu(design, given)
     found, ball = mechanism.design, mechanism.ball
     pure = given["delta"] == 0 and ball.norm is not quietbit.Norm.L1
-    require(not pure, "delta", given["delta"], "above 0 for an l2 ball (pure privacy needs --norm l1)")
+    require(
+        not pure, "delta", given["delta"], "above 0 for an l2 ball (pure privacy needs --norm l1)"
+    )
     check_int(releases, "releases", 1)
     guarantee = (mechanism.privacy(which, given["samples"]) * releases).guarantee(given["delta"])
     low, high = mechanism.certified_range
     constants = [
         ("zero_out_constant_upper", "zero-out constant", zero_out_constant_upper(found, low, high)),
         ("lipschitz_upper", "L, exact Lipschitz constant", lipschitz_upper(found, low, high)),
-        ("paper_constant_upper", "epsilon + epsilon' of the paper", paper_constant_upper(found, low, high)),
+        (
+            "paper_constant_upper",
+            "epsilon + epsilon' of the paper",
+            paper_constant_upper(found, low, high),
+        ),
     ]
     if found.spec.input_levels == 2:
-        constants.append(("fisher_supremum_upper", "M, Fisher information", fisher_supremum_upper(found)))
+        constants.append(
+            ("fisher_supremum_upper", "M, Fisher information", fisher_supremum_upper(found))
+        )
     else:
-        constants.append(("kappa_upper", f"kappa at order {order:g}", kappa_upper(found, order, which, low, high)))
+        constants.append(
+            (
+                "kappa_upper",
+                f"kappa at order {order:g}",
+                kappa_upper(found, order, which, low, high),
+            )
+        )
     distance = mechanism.distance(which)
     rows = [
         Row("identity", "design", found.identity()),
@@ -62,4 +82,8 @@ def privacy(
         Row("releases", "releases", releases),
         *guarantee_rows(guarantee),
     ]
-    record(f"I-MVU on an {ball.norm.value} ball of radius {ball.radius:g}, beta {mechanism.beta:g}", rows, json)
+    record(
+        f"I-MVU on an {ball.norm.value} ball of radius {ball.radius:g}, beta {mechanism.beta:g}",
+        rows,
+        json,
+    )

@@ -22,8 +22,12 @@ def report(
             help="Records of trainings or of federated runs, or folders of records or of a sweep's results.",
         ),
     ],
-    out: Annotated[Path, typer.Option(help="Where to write the page, as .html.")] = Path("report.html"),
-    title: Annotated[str, typer.Option(help="What the page is called.")] = "Private federated training",
+    out: Annotated[Path, typer.Option(help="Where to write the page, as .html.")] = Path(
+        "report.html"
+    ),
+    title: Annotated[
+        str, typer.Option(help="What the page is called.")
+    ] = "Private federated training",
     json: JsonOption = False,
 ) -> None:
     """Write one HTML page about runs: privacy, accuracy, bytes, mechanisms and guarantees; it works offline.
@@ -34,7 +38,9 @@ def report(
     from quietbit_lab.report.page_data import page_data
     from quietbit_lab.report.runs import read_placed_runs, reporting_runs
 
-    require(out.suffix.lower() in (".html", ".htm"), "end of the report's file name", str(out), ".html")
+    require(
+        out.suffix.lower() in (".html", ".htm"), "end of the report's file name", str(out), ".html"
+    )
     names = [str(path) for path in runs]
     require(len({path.resolve() for path in runs}) == len(runs), "runs", names, "different")
     check_outputs(out)

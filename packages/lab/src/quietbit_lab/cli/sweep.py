@@ -21,38 +21,59 @@ __all__ = ["make_problem", "sweep"]
 
 
 def sweep(
-    file: Annotated[Path, typer.Argument(metavar="FILE.toml", help="The grid, such as experiments/fig2-mnist.toml.")],
-    out: Annotated[Path | None, typer.Option(metavar="DIR", help="Where results go; runs/NAME unless given.")] = None,
+    file: Annotated[
+        Path,
+        typer.Argument(metavar="FILE.toml", help="The grid, such as experiments/fig2-mnist.toml."),
+    ],
+    out: Annotated[
+        Path | None, typer.Option(metavar="DIR", help="Where results go; runs/NAME unless given.")
+    ] = None,
     workers: Annotated[int, typer.Option(help="Trainings at a time, one core each.")] = 1,
-    resume: Annotated[bool, typer.Option("--resume", help="Continue: what has a result is not run again.")] = False,
-    reduced: Annotated[bool, typer.Option("--reduced", help="The small grid that the file names too.")] = False,
+    resume: Annotated[
+        bool, typer.Option("--resume", help="Continue: what has a result is not run again.")
+    ] = False,
+    reduced: Annotated[
+        bool, typer.Option("--reduced", help="The small grid that the file names too.")
+    ] = False,
     device: Annotated[
         str | None,
         typer.Option(
-            metavar="cpu|cuda", help="Train linear models together on this device; without it one by one, bit for bit."
+            metavar="cpu|cuda",
+            help="Train linear models together on this device; without it one by one, bit for bit.",
         ),
     ] = None,
     minutes: Annotated[
-        float | None, typer.Option(help="Stop after this many; --resume continues (with --device in mid-training).")
+        float | None,
+        typer.Option(
+            help="Stop after this many; --resume continues (with --device in mid-training)."
+        ),
     ] = None,
     drop_behind: Annotated[
         float | None,
         typer.Option(
-            metavar="POINTS", help="With --device: drop runs this many points behind the best at their epsilon."
+            metavar="POINTS",
+            help="With --device: drop runs this many points behind the best at their epsilon.",
         ),
     ] = None,
     packed: Annotated[
-        Path | None, typer.Option(metavar="FILE.gz", help="Packed results to continue, where the folder has none yet.")
+        Path | None,
+        typer.Option(
+            metavar="FILE.gz", help="Packed results to continue, where the folder has none yet."
+        ),
     ] = None,
     task: Annotated[
-        str | None, typer.Option(metavar="MODULE:FUNCTION", help="Your own problem in place of the file's task.")
+        str | None,
+        typer.Option(
+            metavar="MODULE:FUNCTION", help="Your own problem in place of the file's task."
+        ),
     ] = None,
     data: DataOption = None,
     json: JsonOption = False,
 ) -> None:
     """Run every training of a grid, several at a time; killed at any point, --resume continues.
 
-    Where the file has a table [choose], its seeds choose settings first and the others report what was chosen.
+    Where the file has a table [choose], its seeds choose settings first and the others report what
+    was chosen.
 
     Example: quietbit sweep experiments/digits.toml --reduced --workers 2 --out runs/digits
     """
@@ -64,16 +85,27 @@ def sweep(
     from quietbit_lab.task.registry import TaskSpec
 
     if device is None and drop_behind is not None:
-        raise InvalidParameter.of("drop_behind", "left out without a device: only runs trained together are compared")
-    require(device is None or workers == 1, "workers", workers, "1 with a device, which trains many runs itself")
+        raise InvalidParameter.of(
+            "drop_behind", "left out without a device: only runs trained together are compared"
+        )
+    require(
+        device is None or workers == 1,
+        "workers",
+        workers,
+        "1 with a device, which trains many runs itself",
+    )
     behind = check_real(drop_behind, "drop_behind") / 100 if drop_behind is not None else None
     chosen = read_sweep(file, reduced=reduced)
     if task is not None:
         require(is_own(task), "task", task, "module:function; a data set is named in the file")
-        chosen = replace(chosen, jobs=tuple(replace(job, task={"name": task}) for job in chosen.jobs))
+        chosen = replace(
+            chosen, jobs=tuple(replace(job, task={"name": task}) for job in chosen.jobs)
+        )
     for words in {repr(job.task): job.task for job in chosen.jobs}.values():
         check_named(TaskSpec.from_json(words).name, task)  # refused now rather than in a worker
-    folder = out if out is not None else Path("runs") / (chosen.name + ("-reduced" if reduced else ""))
+    folder = (
+        out if out is not None else Path("runs") / (chosen.name + ("-reduced" if reduced else ""))
+    )
     build = partial(make_problem, str(data) if data is not None else None, device or "cpu")
     if packed is not None:
         require(resume, "packed", str(packed), "given with --resume: its results are continued")
@@ -93,7 +125,9 @@ def sweep(
         if device is None:
 
             def run(stage: Sweep, resume: bool, minutes: float | None) -> int:
-                return run_sweep(stage, folder, build, workers=workers, resume=resume, minutes=minutes, told=told)
+                return run_sweep(
+                    stage, folder, build, workers=workers, resume=resume, minutes=minutes, told=told
+                )
         else:
             from quietbit_lab.task.batch_sweep import BatchTogether, run_batches
 
@@ -101,7 +135,9 @@ def sweep(
 
             def run(stage: Sweep, resume: bool, minutes: float | None) -> int:
                 together.prepare(chosen.race, chooses=stage.race is not None, drop_behind=behind)
-                return run_batches(stage, folder, together, resume=resume, minutes=minutes, told=told)
+                return run_batches(
+                    stage, folder, together, resume=resume, minutes=minutes, told=told
+                )
 
         ran, left = run_stages(chosen, folder, run, resume=resume, minutes=minutes)
     rows = [

@@ -20,44 +20,101 @@ if TYPE_CHECKING:
 __all__ = ["QUIET", "DataOption", "train"]
 
 DataOption = Annotated[
-    Path | None, typer.Option(metavar="DIR", help="Where data sets are; QUIETBIT_DATA, or a shared/data nearby.")
+    Path | None,
+    typer.Option(
+        metavar="DIR", help="Where data sets are; QUIETBIT_DATA, or a shared/data nearby."
+    ),
 ]
 QUIET = 5.0  # seconds between lines of progress where there is no terminal
 LOOKS = 20  # scores along the way, unless asked for otherwise
 # Options of the plan and of the training have the names that these have in a record.
 OF_PLAN = (
-    option("mechanism", str, "imvu, vmvu, mvu, gaussian, laplace, sign, skellam, an installed one, auto (the best), or "
-           "none (no privacy).", "imvu", "NAME"),
-    option("adjacency", str, "The neighbouring world: zero-out (the update is zero) or replace-one (any other); always "
-           "to be said.", metavar="WORD"),
-    option("epsilon", float, "Budget of the whole run: calibrate to it, or stop before it is exceeded."),
-    option("design_epsilon", float, "Of the design, per release (imvu, mvu), instead of calibrating."),
-    option("noise_multiplier", float,
-           "Noise in units of the sensitivity (gaussian, laplace, sign, skellam), likewise."),
+    option(
+        "mechanism",
+        str,
+        "imvu, vmvu, mvu, gaussian, laplace, sign, skellam, an installed one, auto (the best), or "
+        "none (no privacy).",
+        "imvu",
+        "NAME",
+    ),
+    option(
+        "adjacency",
+        str,
+        "The neighbouring world: zero-out (the update is zero) or replace-one (any other); always "
+        "to be said.",
+        metavar="WORD",
+    ),
+    option(
+        "epsilon", float, "Budget of the whole run: calibrate to it, or stop before it is exceeded."
+    ),
+    option(
+        "design_epsilon", float, "Of the design, per release (imvu, mvu), instead of calibrating."
+    ),
+    option(
+        "noise_multiplier",
+        float,
+        "Noise in units of the sensitivity (gaussian, laplace, sign, skellam), likewise.",
+    ),
     usual("delta", 1e-5),
     option("unit", str, "Whose data the guarantee protects.", "client", "client|sample"),
     usual("trust", "local"),
-    option("min_honest_clients", int,
-           "Clients of a cohort that answer and do not collude (secure-aggregation); all unless given."),
+    option(
+        "min_honest_clients",
+        int,
+        "Clients of a cohort that answer and do not collude (secure-aggregation); all unless given.",
+    ),
     option("bits", int, "Bits per parameter."),
     option("levels", int, "Levels of the design (imvu, mvu)."),
-    option("keep", str, "Rotated coordinates that a client keeps, a power of two.", metavar="K|auto"),
-    option("downlink", str, "Send the model down, or the round, which clients replay.", "full", "full|replay"),
+    option(
+        "keep", str, "Rotated coordinates that a client keeps, a power of two.", metavar="K|auto"
+    ),
+    option(
+        "downlink",
+        str,
+        "Send the model down, or the round, which clients replay.",
+        "full",
+        "full|replay",
+    ),
     usual("beta"),
-    option("clamp", bool, "Cut large coordinates (imvu); chosen unless given.", flag="--clamp/--no-clamp"),
+    option(
+        "clamp",
+        bool,
+        "Cut large coordinates (imvu); chosen unless given.",
+        flag="--clamp/--no-clamp",
+    ),
     option("decoder", str, "Of imvu: unbiased-at-zero (unless given) or alphabet.", metavar="NAME"),
-    option("clip", str, "Largest norm of an update (of a sample's gradient for sample-level); auto: begin at 1, and "
-           "move it.", "0.5", "NUMBER|auto"),
-    option("clip_scouts", int,
-           "One client in N answers for the clip, and sends no update; 20 unless given, behind masks 40.", metavar="N"),
+    option(
+        "clip",
+        str,
+        "Largest norm of an update (of a sample's gradient for sample-level); auto: begin at 1, and "
+        "move it.",
+        "0.5",
+        "NUMBER|auto",
+    ),
+    option(
+        "clip_scouts",
+        int,
+        "One client in N answers for the clip, and sends no update; 20 unless given, behind masks 40.",
+        metavar="N",
+    ),
     usual("norm", "l2"),
     option("cohort", int, "Clients per round.", 100),
-    option("participation", str, "Each client once per epoch, drawn afresh every round, once per epoch in an order "
-           "nobody knows, (trust central) each by itself and in secret, or client r with a frequency of 1/r.",
-           "each-once", "each-once|sampled|secret-order|poisson|zipf"),
-    option("rng", str, "Where random bits come from; seeded (not private) with a seed.", metavar="secure|seeded"),
+    option(
+        "participation",
+        str,
+        "Each client once per epoch, drawn afresh every round, once per epoch in an order "
+        "nobody knows, (trust central) each by itself and in secret, or client r with a frequency of 1/r.",
+        "each-once",
+        "each-once|sampled|secret-order|poisson|zipf",
+    ),
+    option(
+        "rng",
+        str,
+        "Where random bits come from; seeded (not private) with a seed.",
+        metavar="secure|seeded",
+    ),
     option("seed", int, "Makes a run reproducible, its random bits too unless --rng says secure."),
-)  # fmt: skip
+)
 OF_TRAINING = (
     option("lr", float, "The server's step size.", 0.1),
     option("momentum", float, "The server's momentum.", 0.5),
@@ -67,14 +124,30 @@ OF_TRAINING = (
     option("evaluate_every", int, "Rounds between scores; 0 means twenty scores in all.", 0),
 )
 OTHERS = (
-    option("task", str, "digits (unless given), mnist, fashion-mnist, cifar10, femnist, or module:function for your "
-           "own.", metavar="NAME"),
-    option("model", str, "linear, scatter, cnn or efficientnet-head; the paper's unless given.", "", "NAME"),
+    option(
+        "task",
+        str,
+        "digits (unless given), mnist, fashion-mnist, cifar10, femnist, or module:function for your "
+        "own.",
+        metavar="NAME",
+    ),
+    option(
+        "model",
+        str,
+        "linear, scatter, cnn or efficientnet-head; the paper's unless given.",
+        "",
+        "NAME",
+    ),
     option("clients", str, "What a client is.", "", "examples|writers"),
     option("samples", int, "Examples per client, where clients are examples.", 1),
     option("least", int, "Leave out writers with fewer examples.", 1),
-    option("adaptive_clip", float, "Move the clip to leave this share of updates alone, by scouts.", metavar="SHARE"),
-)  # fmt: skip
+    option(
+        "adaptive_clip",
+        float,
+        "Move the clip to leave this share of updates alone, by scouts.",
+        metavar="SHARE",
+    ),
+)
 
 
 @takes(*OTHERS, *OF_PLAN, *OF_TRAINING)
@@ -83,18 +156,22 @@ def train(
     device: Annotated[
         str | None,
         typer.Option(
-            metavar="cpu|cuda", help="Where torch works; a linear model's cohort is drawn as one sum, by the same law."
+            metavar="cpu|cuda",
+            help="Where torch works; a linear model's cohort is drawn as one sum, by the same law.",
         ),
     ] = None,
     threads: Annotated[int, typer.Option(help="Threads; they change no digit of the result.")] = 1,
-    repeat: Annotated[Path | None, typer.Option(metavar="RECORD", help="Take all settings from this record.")] = None,
+    repeat: Annotated[
+        Path | None, typer.Option(metavar="RECORD", help="Take all settings from this record.")
+    ] = None,
     out: Annotated[Path | None, typer.Option(help="Save the record of the run, as JSON.")] = None,
     json: JsonOption = False,
     **given: Any,
 ) -> None:
     """Train a model on clients whose updates leave them private and packed.
 
-    Example: quietbit train --task digits --adjacency zero-out --epsilon 8 --clip 1 --lr 0.6 --rounds 32 --cohort 359
+    Example: quietbit train --task digits --adjacency zero-out --epsilon 8 --clip 1 --lr 0.6
+    --rounds 32 --cohort 359
     """
     # Imported here, so that --help need not wait for numpy.
     from quietbit_lab.experiment.record import Setting, read_record
@@ -103,10 +180,16 @@ def train(
 
     if repeat is not None:
         record_of = read_record(repeat)
-        setting, spec = Setting.from_json(record_of["settings"]), TaskSpec.from_json(record_of["task"])
+        setting, spec = (
+            Setting.from_json(record_of["settings"]),
+            TaskSpec.from_json(record_of["task"]),
+        )
         check_named(spec.name, given["task"])
     else:
-        spec = TaskSpec(given["task"] or "digits", *(given[name] for name in ("model", "clients", "samples", "least")))
+        spec = TaskSpec(
+            given["task"] or "digits",
+            *(given[name] for name in ("model", "clients", "samples", "least")),
+        )
         setting = Setting.from_json(_settings(given))
     check_outputs(out)
     _train(spec, setting, data, device, threads, out, json)
@@ -129,7 +212,13 @@ def _settings(given: dict[str, Any]) -> dict[str, Any]:
 
 
 def _train(
-    spec: TaskSpec, setting: Setting, data: Path | None, device: str | None, threads: int, out: Path | None, json: bool
+    spec: TaskSpec,
+    setting: Setting,
+    data: Path | None,
+    device: str | None,
+    threads: int,
+    out: Path | None,
+    json: bool,
 ) -> None:
     from quietbit._files import write_json
     from quietbit.local.loop import INTERRUPTED, TARGET, simulate
@@ -142,14 +231,19 @@ def _train(
 
         open_device(device)
     with progress_bar("Reading data", quiet=json, lines=True, every=QUIET) as report:
-        problem = build_task(spec, data=data, seed=setting.seed, device=device or "cpu", report=report)
+        problem = build_task(
+            spec, data=data, seed=setting.seed, device=device or "cpu", report=report
+        )
     with progress_bar("Training", quiet=json) as report:
         last = ""
 
         def show(number: int, point: Point | None) -> None:
             nonlocal last
             last = _shown(point) if point is not None else last
-            report(number / setting.training.rounds, f"round {number:,} of {setting.training.rounds:,}{last}")
+            report(
+                number / setting.training.rounds,
+                f"round {number:,} of {setting.training.rounds:,}{last}",
+            )
 
         if device is not None and isinstance(problem, LinearSoftmax):
             run, kept = _as_a_whole(problem, setting, spec, device, show)
@@ -173,7 +267,9 @@ def _train(
         raise QuietbitError(run.reason + saved)
 
 
-def _as_a_whole(problem: Any, setting: Setting, spec: TaskSpec, device: str, show: Any) -> tuple[Run, dict[str, Any]]:
+def _as_a_whole(
+    problem: Any, setting: Setting, spec: TaskSpec, device: str, show: Any
+) -> tuple[Run, dict[str, Any]]:
     """Train a linear model on a device, as a batch of one."""
     from quietbit.local.loop import INTERRUPTED
     from quietbit_lab.task.batch import Batch
@@ -214,19 +310,42 @@ def _rows(run: Run, draws: str, protects: str, out: Path | None) -> list[Row]:
             last.score.accuracy,
             f"{100 * last.score.accuracy:.2f} % after {last.round:,} rounds",
         ),
-        Row("status", "status", run.status, f"{run.status}{': ' + run.reason if run.reason else ''}"),
+        Row(
+            "status", "status", run.status, f"{run.status}{': ' + run.reason if run.reason else ''}"
+        ),
         *([Row("participation", "releases per client", run.spread)] if run.spread else []),
-        Row("guarantee", "guarantee", "", guarantee.sentence() if guarantee else "none: the run was not private"),
+        Row(
+            "guarantee",
+            "guarantee",
+            "",
+            guarantee.sentence() if guarantee else "none: the run was not private",
+        ),
         *_expected(run),
         *_second(run),
-        Row("bytes", "uplink per client", run.bytes_per_client, f"{run.bytes_per_client:,} bytes per round"),
+        Row(
+            "bytes",
+            "uplink per client",
+            run.bytes_per_client,
+            f"{run.bytes_per_client:,} bytes per round",
+        ),
         Row("uplink", "uplink in all", last.uplink_bytes, shown_size(last.uplink_bytes)),
         Row("downlink", "downlink in all", run.downlink_bytes, shown_size(run.downlink_bytes)),
         Row("seconds", "time", run.seconds, f"{run.seconds:.1f} s"),
     ]
     if run.clips:
-        rows.append(Row("clips", "clip", run.clips, f"from {run.clips[0]:.3g} to {run.clips[-1]:.3g}{_clip_note(run)}"))
-    words = "seeded: reproducible, NOT private" if run.plan.rng == "seeded" else "the operating system's"
+        rows.append(
+            Row(
+                "clips",
+                "clip",
+                run.clips,
+                f"from {run.clips[0]:.3g} to {run.clips[-1]:.3g}{_clip_note(run)}",
+            )
+        )
+    words = (
+        "seeded: reproducible, NOT private"
+        if run.plan.rng == "seeded"
+        else "the operating system's"
+    )
     rows.append(Row("rng", "random bits", run.plan.rng, words))
     rows.append(Row("draws", "drawn at random", draws))
     rows.append(Row("protects", "whom its numbers protect", protects))
@@ -254,10 +373,19 @@ def _expected(run: Run) -> list[Row]:
 
     if run.mechanism is None or run.expected is None:
         return []
-    rows, gain = [Row("expectation", "to be expected", run.expected.sentence())], run.mechanism.error().gain
+    rows, gain = (
+        [Row("expectation", "to be expected", run.expected.sentence())],
+        run.mechanism.error().gain,
+    )
     if run.plan.mechanism.name == AUTO:
         rows.insert(
-            0, Row("mechanism", "auto took", family_of(run.mechanism), f"{family_of(run.mechanism)}: {AUTO_RULE}")
+            0,
+            Row(
+                "mechanism",
+                "auto took",
+                family_of(run.mechanism),
+                f"{family_of(run.mechanism)}: {AUTO_RULE}",
+            ),
         )
     if abs(gain - 1) > 1e-6:
         text = f"{gain:.4g}: a step is this times as long as its size says"

@@ -1,12 +1,14 @@
 """The law of one coordinate's code as a table: what a simulation of a whole cohort draws from.
 
-Idea     a simulation protects nobody, so it needs the law and not the bits of the library's sampler. P(code <= k) is
-         kept at points of the range where it changes, and is a straight line between them: one table serves every
-         mechanism whose codes are drawn coordinate by coordinate, on any device.
+Idea     a simulation protects nobody, so it needs the law and not the bits of the library's
+         sampler. P(code <= k) is kept at points of the range where it changes, and is a straight
+         line between them: one table serves every mechanism whose codes are drawn coordinate by
+         coordinate, on any device.
 Symbols  u: a coordinate; x = (u - low) inverse: its place in cells; F_k: P(code <= k).
 
-Error: a cell of width h is off by h^2/8 times the second derivative, which for the laws here is below 4e-6 with 4,096
-cells between the points where the law is 1e-9 from its ends. tests/lab/cohort/test_law.py measures it.
+Error: a cell of width h is off by h^2/8 times the second derivative, which for the laws here is
+below 4e-6 with 4,096 cells between the points where the law is 1e-9 from its ends.
+tests/lab/cohort/test_law.py measures it.
 """
 
 from __future__ import annotations
@@ -63,4 +65,6 @@ def code_law(mechanism: Any, share: float = 1.0) -> CodeLaw:
     cells = FINE if first.size <= 1 << FEW_BITS else COARSE
     points = np.linspace(-reach, reach, cells + 1)
     table = np.cumsum([law(value) for value in points], axis=1)[:, :-1]
-    return CodeLaw(-reach, cells / (2 * reach), np.ascontiguousarray(table, dtype=np.float32), mechanism.values)
+    return CodeLaw(
+        -reach, cells / (2 * reach), np.ascontiguousarray(table, dtype=np.float32), mechanism.values
+    )

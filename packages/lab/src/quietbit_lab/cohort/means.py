@@ -1,16 +1,19 @@
 """The mean that a server makes of a cohort's releases, drawn from the mechanisms' laws and without payloads.
 
-Idea     a server needs the mean alone, and a simulation only its law. `way_of` says what is drawn for a mechanism:
-         the exact mean with one normal on it where the sum's law is normal, or so nearly that no training could tell;
-         two gammas for Laplace noise; otherwise a code for every client and coordinate from `CodeLaw`. `together` does
-         it for the models of a batch whose updates are outer products, `Way.rows` for updates that are written out.
-Symbols  G models, K classes, m clients; errors (G, K, m): clipped p - y; features (m, width); a client's update is
-         their outer product. rows: m clipped updates, (..., m, d).
-Source   `quietbit/mechanism` for the laws; Kotz, Kozubowski, Podgorski (2001), section 2.2, for Laplace sums.
+Idea     a server needs the mean alone, and a simulation only its law. `way_of` says what is drawn
+         for a mechanism: the exact mean with one normal on it where the sum's law is normal, or so
+         nearly that no training could tell; two gammas for Laplace noise; otherwise a code for
+         every client and coordinate from `CodeLaw`. `together` does it for the models of a batch
+         whose updates are outer products, `Way.rows` for updates that are written out.
+Symbols  G models, K classes, m clients; errors (G, K, m): clipped p - y; features (m, width); a
+         client's update is their outer product. rows: m clipped updates, (..., m, d).
+Source   `quietbit/mechanism` for the laws; Kotz, Kozubowski, Podgorski (2001), section 2.2, for
+         Laplace sums.
 
-What differs from payloads: 32-bit roundings of single floats; Skellam's noise (variance v per client, in units of its
-integers) and roundings are replaced by a normal of the same variance, where the sum's excess kurtosis, at most
-1/(m v), is below 1e-6; codes' probabilities are right to 4e-6. Tests hold means and variances against real payloads.
+What differs from payloads: 32-bit roundings of single floats; Skellam's noise (variance v per
+client, in units of its integers) and roundings are replaced by a normal of the same variance, where
+the sum's excess kurtosis, at most 1/(m v), is below 1e-6; codes' probabilities are right to 4e-6.
+Tests hold means and variances against real payloads.
 """
 
 from __future__ import annotations
@@ -37,13 +40,23 @@ from quietbit_lab.experiment.grid import DRAWS
 from quietbit_lab.experiment.record import EVERY_CLIENT
 
 __all__ = [
-    "LAW_OF_THE_SUM", "NORMAL_FOR_THE_SUM", "OuterMean", "Way", "again_upper", "codes_mean",
-    "gaussian_mean", "together", "unit_mean", "way_of",
-]  # fmt: skip
+    "LAW_OF_THE_SUM",
+    "NORMAL_FOR_THE_SUM",
+    "OuterMean",
+    "Way",
+    "again_upper",
+    "codes_mean",
+    "gaussian_mean",
+    "together",
+    "unit_mean",
+    "way_of",
+]
 
 torch: Any = require_module("torch", "lab")
 Tensor: TypeAlias = Any
-OuterMean: TypeAlias = Callable[[Tensor, Tensor, int], Tensor]  # errors, features, seed -> (G, K, width) in float32
+OuterMean: TypeAlias = Callable[
+    [Tensor, Tensor, int], Tensor
+]  # errors, features, seed -> (G, K, width) in float32
 LAW_OF_THE_SUM = "law of the sum"
 NORMAL_FOR_THE_SUM = "normal in place of the sum"
 LEAST_VARIANCE = 1e6  # of a cohort's Skellam noise, where a normal replaces it
@@ -55,8 +68,8 @@ NEVER = 1e-30  # a chance of drawing MVU's dither again that no simulation meets
 class Way:
     """How a cohort's mean is drawn; models of one ``kind`` are drawn together.
 
-    ``deviation`` is that of the mean's noise, or its Laplace noise's scale for one client; ``law`` the codes', of rows
-    that are rotated first where there is a ``rotation``.
+    ``deviation`` is that of the mean's noise, or its Laplace noise's scale for one client; ``law``
+    the codes', of rows that are rotated first where there is a ``rotation``.
     """
 
     kind: str
@@ -74,15 +87,23 @@ class Way:
             return rotated_back(found, self.rotation)
         if self.law is not None:
             return codes_mean(rows, self.law, generator)
-        require(self.kind == "normal", "mechanism", self.kind, "one whose sums are normal, or of codes")
+        require(
+            self.kind == "normal", "mechanism", self.kind, "one whose sums are normal, or of codes"
+        )
         return gaussian_mean(rows, self.deviation * math.sqrt(rows.shape[-2]), generator)
 
 
-def way_of(mechanism: Any, cohort: int, trust: Trust = Trust.LOCAL, share: float = 1.0, draw: str = "clients") -> Way:
+def way_of(
+    mechanism: Any,
+    cohort: int,
+    trust: Trust = Trust.LOCAL,
+    share: float = 1.0,
+    draw: str = "clients",
+) -> Way:
     """Return what is drawn for a mechanism, None for no privacy; one that has no law here is refused in one sentence.
 
-    ``share`` is the largest part of an update's length that one coordinate can have. With ``draw`` "sums" a normal is
-    drawn in place of the sum of codes where it may stand for it.
+    ``share`` is the largest part of an update's length that one coordinate can have. With ``draw``
+    "sums" a normal is drawn in place of the sum of codes where it may stand for it.
     """
     require(draw in DRAWS, "draw", draw, "one of " + ", ".join(DRAWS))
     if mechanism is None:
@@ -121,7 +142,9 @@ def _skellam(mechanism: Any, cohort: int, share: float) -> Way:
 def _codes(mechanism: Any, cohort: int, share: float) -> Way:
     law = code_law(mechanism, share)
     if law.bits > MOST_BITS:
-        raise InvalidParameter(f"Codes of {law.bits} bits are not made for many models: leave out --device.")
+        raise InvalidParameter(
+            f"Codes of {law.bits} bits are not made for many models: leave out --device."
+        )
     return Way(f"codes {law.bits}", EVERY_CLIENT, law=law)
 
 
@@ -132,7 +155,9 @@ def _interpolated(mechanism: Any, cohort: int, share: float) -> Way:
 
 def _dithered(mechanism: Any, cohort: int, share: float) -> Way:
     if again_upper(mechanism) > NEVER:  # only dithered on its own has a coordinate a law of its own
-        raise InvalidParameter("MVU that may draw its dither again is not made for many models: leave out --device.")
+        raise InvalidParameter(
+            "MVU that may draw its dither again is not made for many models: leave out --device."
+        )
     return _codes(mechanism, cohort, share)
 
 
@@ -152,9 +177,9 @@ WAYS: Mapping[str, Callable[[Any, int, float], Way]] = {
 def again_upper(mechanism: Any) -> float:
     """Return a bound on the chance that one update's dither is drawn again; 1 for an L1 ball, which nobody needed.
 
-    In spacings, with zero a level and updates of length R at most: a rounded square exceeds y^2 by min(1/4, |y|) or
-    less on average, so that the sum of squares has mean R^2 + min(d/4, sqrt(d) R) at most; and Hoeffding's inequality
-    with the ranges of `quietbit_lab/baseline/skellam.py`.
+    In spacings, with zero a level and updates of length R at most: a rounded square exceeds y^2 by
+    min(1/4, |y|) or less on average, so that the sum of squares has mean R^2 + min(d/4, sqrt(d) R)
+    at most; and Hoeffding's inequality with the ranges of `quietbit_lab/baseline/skellam.py`.
     """
     ball, cells = mechanism.ball, mechanism.design.spec.input_levels - 1
     if ball.norm is not Norm.L2 or cells % 2 == 1:
@@ -169,19 +194,25 @@ def together(ways: Sequence[Way], cohort: int, device: Any) -> OuterMean:
     """Return what draws the means of models of one kind whose updates are outer products."""
 
     def column(values: Any, kind: Any) -> Tensor:
-        return torch.from_numpy(np.asarray(values, dtype=np.float64)).to(device=device, dtype=kind)[..., None, None]
+        return torch.from_numpy(np.asarray(values, dtype=np.float64)).to(device=device, dtype=kind)[
+            ..., None, None
+        ]
 
     def generator(seed: int) -> Any:
         return torch.Generator(device=device).manual_seed(seed)
 
     kind = ways[0].kind
-    require(ways[0].rotation is None, "rotate", True, "False for linear models of many clients at once")
+    require(
+        ways[0].rotation is None, "rotate", True, "False for linear models of many clients at once"
+    )
     if kind == "normal":
         deviations = column([way.deviation for way in ways], torch.float32)
 
         def normal(errors: Tensor, features: Tensor, seed: int) -> Tensor:
             found = exact_mean(errors, features)
-            return found.addcmul_(found.new_empty(found.shape).normal_(generator=generator(seed)), deviations)
+            return found.addcmul_(
+                found.new_empty(found.shape).normal_(generator=generator(seed)), deviations
+            )
 
         return normal
     if kind == "laplace":
@@ -191,14 +222,19 @@ def together(ways: Sequence[Way], cohort: int, device: Any) -> OuterMean:
             """Add a sum of m Laplace variables, drawn as a difference of two gammas of shape m."""
             found, source = exact_mean(errors, features), generator(seed)
             shape = errors.new_full((1,), float(errors.shape[2])).expand(found.shape)
-            noise = torch._standard_gamma(shape, generator=source) - torch._standard_gamma(shape, generator=source)
+            noise = torch._standard_gamma(shape, generator=source) - torch._standard_gamma(
+                shape, generator=source
+            )
             return found.add_((noise * scales).float())
 
         return laplace
     if kind.startswith("moments"):
         fits = [way.moments for way in ways if way.moments is not None]
         radii = np.array([way.mechanism.ball.radius for way in ways])
-        unit = column([1 / (radius * way.deviation) for radius, way in zip(radii, ways, strict=True)], torch.float64)
+        unit = column(
+            [1 / (radius * way.deviation) for radius, way in zip(radii, ways, strict=True)],
+            torch.float64,
+        )
         scaled = np.array([fit.mean for fit in fits]) * (radii / cohort)[:, None]
         spreads = np.array([fit.variance for fit in fits]) * (radii[:, None] / cohort) ** 2
         means, variances = column(scaled.T, torch.float64), column(spreads.T[1:], torch.float64)
@@ -208,9 +244,14 @@ def together(ways: Sequence[Way], cohort: int, device: Any) -> OuterMean:
             """Compute a matrix product for each power, and draw one normal for each coordinate."""
             inputs = errors * unit
             found = power_sums(inputs, features, fits[0].odd, means, signed=True)
-            noise, spread = found.new_empty(found.shape).normal_(generator=generator(seed)), constant
+            noise, spread = (
+                found.new_empty(found.shape).normal_(generator=generator(seed)),
+                constant,
+            )
             if fits[0].even:
-                spread = constant + power_sums(inputs, features, fits[0].even, variances, signed=False)
+                spread = constant + power_sums(
+                    inputs, features, fits[0].even, variances, signed=False
+                )
             return found.addcmul_(noise, spread.clamp(min=0.0).sqrt())
 
         return of_moments
@@ -221,7 +262,9 @@ def together(ways: Sequence[Way], cohort: int, device: Any) -> OuterMean:
 def exact_mean(errors: Tensor, features: Tensor) -> Tensor:
     """Return the mean of outer products, as one matrix product for all models."""
     count, classes, clients = errors.shape
-    return (errors.float().reshape(-1, clients) @ features).div_(clients).reshape(count, classes, -1)
+    return (
+        (errors.float().reshape(-1, clients) @ features).div_(clients).reshape(count, classes, -1)
+    )
 
 
 def gaussian_mean(rows: Tensor, deviation: float, generator: Any) -> Tensor:
@@ -235,7 +278,10 @@ def gaussian_mean(rows: Tensor, deviation: float, generator: Any) -> Tensor:
 
 def codes_mean(rows: Tensor, law: CodeLaw, generator: Any) -> Tensor:
     """Return the mean over clients of decoded codes, one for each coordinate of rows (..., m, d)."""
-    table, values = (torch.tensor(one, dtype=torch.float32, device=rows.device) for one in (law.cumulative, law.values))
+    table, values = (
+        torch.tensor(one, dtype=torch.float32, device=rows.device)
+        for one in (law.cumulative, law.values)
+    )
     x = ((rows - law.low) * law.inverse).clamp(0.0, table.shape[0] - 1 - 1e-3)
     cell = x.nan_to_num(0.0).int()
     part = x - cell
@@ -252,7 +298,9 @@ def codes_mean(rows: Tensor, law: CodeLaw, generator: Any) -> Tensor:
 def unit_mean(rows: Tensor, mechanism: Any, generator: Any) -> Tensor:
     """Return the mean of releases of rows in the unit ball, in radii; signs are divided by their slope."""
     radius = mechanism.ball.radius
-    return way_of(mechanism, rows.shape[-2]).rows(rows * radius, generator) / (radius * _slope(mechanism))
+    return way_of(mechanism, rows.shape[-2]).rows(rows * radius, generator) / (
+        radius * _slope(mechanism)
+    )
 
 
 @lru_cache(maxsize=64)

@@ -1,17 +1,19 @@
 """The sum of a cohort's codes as a normal of its own mean and variance: a few matrix products in place of the codes.
 
-Idea     mean and variance of a decoded coordinate depend on one number, the update's coordinate u = e f. The signed
-         power sgn(u)|u|^k of a product is the product of the signed powers, so that a sum over clients of polynomials
-         in u is one matrix product per power, and no client's coordinate is ever written.
-Symbols  z = u / (radius share), at most 1 in size; mean = radius (c_1 z + c_3 z^3 + ...), odd powers signed; variance =
-         radius^2 (d_0 + d_2 z^2 + ...); m clients.
+Idea     mean and variance of a decoded coordinate depend on one number, the update's coordinate u =
+         e f. The signed power sgn(u)|u|^k of a product is the product of the signed powers, so that
+         a sum over clients of polynomials in u is one matrix product per power, and no client's
+         coordinate is ever written.
+Symbols  z = u / (radius share), at most 1 in size; mean = radius (c_1 z + c_3 z^3 + ...), odd
+         powers signed; variance = radius^2 (d_0 + d_2 z^2 + ...); m clients.
 Source   central limit theorem; the laws are those of `mechanism/`.
 
-What differs from drawing every client. Each coordinate's expectation is right to the factor 1 +- TOLERANCE, and so is
-its variance, on 128 points of the range that the fit did not see, and not certified between them. The cohort's sum has
-the excess kurtosis and skewness of a client's code over m and sqrt(m), which are asked to be at most KURTOSIS and
-SKEWNESS; the normal has none. Adding up rounds divides them further. Where a law is too bent for the powers below, or
-has too heavy tails, there is no such stand-in, and every client is drawn. Nothing here touches an account: a
+What differs from drawing every client. Each coordinate's expectation is right to the factor 1 +-
+TOLERANCE, and so is its variance, on 128 points of the range that the fit did not see, and not
+certified between them. The cohort's sum has the excess kurtosis and skewness of a client's code
+over m and sqrt(m), which are asked to be at most KURTOSIS and SKEWNESS; the normal has none. Adding
+up rounds divides them further. Where a law is too bent for the powers below, or has too heavy
+tails, there is no such stand-in, and every client is drawn. Nothing here touches an account: a
 simulation draws what clients would have sent.
 """
 
@@ -56,7 +58,9 @@ def fit_moments(mechanism: Any, share: float, cohort: int) -> Moments | None:
     fitted = np.cos((np.arange(NODES) + 0.5) * np.pi / (2 * NODES))
     other = np.linspace(0.0, 1.0, NODES + 1)[1:]
     values, radius = np.asarray(mechanism.values, dtype=np.float64), mechanism.ball.radius
-    table = np.array([mechanism.distribution(z * radius * share) for z in (*fitted, *other, 0.0, -1.0)])
+    table = np.array(
+        [mechanism.distribution(z * radius * share) for z in (*fitted, *other, 0.0, -1.0)]
+    )
     mean = table @ values
     spread = values - mean[:, None]
     second, third, fourth = ((table * spread**k).sum(axis=1) for k in (2, 3, 4))
@@ -75,9 +79,13 @@ def fit_moments(mechanism: Any, share: float, cohort: int) -> Moments | None:
 
 
 def _fewest(
-    choices: Sequence[tuple[int, ...]], fitted: FloatVector, other: FloatVector, wanted: FloatVector, held: FloatVector,
+    choices: Sequence[tuple[int, ...]],
+    fitted: FloatVector,
+    other: FloatVector,
+    wanted: FloatVector,
+    held: FloatVector,
     lower: int,
-) -> tuple[tuple[int, ...], FloatVector] | None:  # fmt: skip
+) -> tuple[tuple[int, ...], FloatVector] | None:
     """Return the first powers whose polynomial is within the relative tolerance on both sets of points.
 
     ``lower`` -1: what is fitted is the polynomial over z; 0: a constant comes first.
@@ -86,13 +94,17 @@ def _fewest(
         chosen = powers if lower else (0, *powers)
         rows, checked = (z[:, None] ** (np.array(chosen) + lower) for z in (fitted, other))
         solved = np.linalg.lstsq(rows / wanted[:, None], np.ones_like(wanted), rcond=None)[0]
-        off = max(np.abs(rows @ solved / wanted - 1).max(), np.abs(checked @ solved / held - 1).max())
+        off = max(
+            np.abs(rows @ solved / wanted - 1).max(), np.abs(checked @ solved / held - 1).max()
+        )
         if off <= TOLERANCE:
             return chosen, solved
     return None
 
 
-def power_sums(errors: Tensor, features: Tensor, powers: Sequence[int], columns: Tensor, *, signed: bool) -> Tensor:
+def power_sums(
+    errors: Tensor, features: Tensor, powers: Sequence[int], columns: Tensor, *, signed: bool
+) -> Tensor:
     """Over clients, the sums of column_k |u|^k, with the sign of u where ``signed``; (G, K, width) in float32.
 
     ``errors`` (G, K, m) with u = errors features; ``columns`` (len(powers), G, 1, 1).

@@ -1,13 +1,15 @@
 """Sums over a cohort of codes drawn for outer products, on a CPU or a GPU; no update and no code is ever written.
 
-Idea     a client of one example and a linear model has an update of rank one, left[k] right[f]. A kernel makes the
-         product in a register, draws its code from `CodeLaw` and keeps the sum of what codes stand for, as whole
-         numbers: neither the order of clients nor the number of threads matters.
-Symbols  G models, K classes, m clients, F features; left (G, K, m), right (m, F), both float32; result (G, K, F).
-         A value v is counted as rint((v - v_0) / (v_last - v_0) 2^18).
+Idea     a client of one example and a linear model has an update of rank one, left[k] right[f]. A
+         kernel makes the product in a register, draws its code from `CodeLaw` and keeps the sum of
+         what codes stand for, as whole numbers: neither the order of clients nor the number of
+         threads matters.
+Symbols  G models, K classes, m clients, F features; left (G, K, m), right (m, F), both float32;
+         result (G, K, F). A value v is counted as rint((v - v_0) / (v_last - v_0) 2^18).
 
-Randomness: SplitMix64 (Steele, Lea, Flood 2014) on a CPU, Philox4x32 (Salmon et al. 2011) on a GPU, from a seed of 63
-bits for each call; equal seeds give equal sums on the same kind of device. Neither is a cipher: for simulations.
+Randomness: SplitMix64 (Steele, Lea, Flood 2014) on a CPU, Philox4x32 (Salmon et al. 2011) on a GPU,
+from a seed of 63 bits for each call; equal seeds give equal sums on the same kind of device.
+Neither is a cipher: for simulations.
 """
 
 from __future__ import annotations
@@ -41,18 +43,30 @@ FEW = 1 << 18  # codes below which threads cost more than they bring
 def mean_codes(laws: Sequence[CodeLaw], left: Tensor, right: Tensor, seed: int) -> Tensor:
     """Return the mean of decoded codes for each model, class and feature: float32, (G, K, F).
 
-    ``laws`` has one of each model, all of as many bits; a NaN counts as the least value of the table.
+    ``laws`` has one of each model, all of as many bits; a NaN counts as the least value of the
+    table.
     """
-    require(len({law.cumulative.shape for law in laws}) == 1, "laws", len(laws), "of as many bits each")
-    require(len(laws) == left.shape[0], "laws", len(laws), f"one for each of {left.shape[0]} models")
-    require(left.shape[2] == right.shape[0], "clients of right", right.shape[0], f"the {left.shape[2]} of left")
+    require(
+        len({law.cumulative.shape for law in laws}) == 1, "laws", len(laws), "of as many bits each"
+    )
+    require(
+        len(laws) == left.shape[0], "laws", len(laws), f"one for each of {left.shape[0]} models"
+    )
+    require(
+        left.shape[2] == right.shape[0],
+        "clients of right",
+        right.shape[0],
+        f"the {left.shape[2]} of left",
+    )
     if left.device.type == "cuda":
         total = _on_device(tuple(laws), left.contiguous(), right.contiguous(), seed)
     else:
         arrays = left.detach().contiguous().numpy(), right.detach().contiguous().numpy()
         total = torch.from_numpy(_on_host(laws, *arrays, seed, torch.get_num_threads()))
     first = _column([law.values[0] for law in laws], left.device)
-    width = _column([(law.values[-1] - law.values[0]) / WHOLE / right.shape[0] for law in laws], left.device)
+    width = _column(
+        [(law.values[-1] - law.values[0]) / WHOLE / right.shape[0] for law in laws], left.device
+    )
     return (total.double() * width + first).float()
 
 
@@ -66,7 +80,11 @@ def _whole(law: CodeLaw) -> NDArray[np.int32]:
 
 
 def _on_host(
-    laws: Sequence[CodeLaw], left: NDArray[np.float32], right: NDArray[np.float32], seed: int, threads: int
+    laws: Sequence[CodeLaw],
+    left: NDArray[np.float32],
+    right: NDArray[np.float32],
+    seed: int,
+    threads: int,
 ) -> NDArray[np.int64]:
     groups, classes, clients = left.shape
     total = np.zeros((groups, classes, right.shape[1]), dtype=np.int64)
@@ -104,7 +122,12 @@ def _compiled() -> Callable[..., None] | None:
     )
 
     def sum_class(
-        left: NDArray[np.float32], right: NDArray[np.float32], counter: int, law: CodeLaw, whole: Any, out: Any
+        left: NDArray[np.float32],
+        right: NDArray[np.float32],
+        counter: int,
+        law: CodeLaw,
+        whole: Any,
+        out: Any,
     ) -> None:
         table = np.ascontiguousarray(law.cumulative, np.float32)
         function(
@@ -127,7 +150,12 @@ def _compiled() -> Callable[..., None] | None:
 
 
 def sum_class_in_numpy(
-    left: NDArray[np.float32], right: NDArray[np.float32], counter: int, law: CodeLaw, whole: Any, out: Any
+    left: NDArray[np.float32],
+    right: NDArray[np.float32],
+    counter: int,
+    law: CodeLaw,
+    whole: Any,
+    out: Any,
 ) -> None:
     """Do what `outer.c` does, client by client."""
     features = right.shape[1]
@@ -161,13 +189,32 @@ def _on_device(laws: tuple[CodeLaw, ...], left: Tensor, right: Tensor, seed: int
     total = torch.zeros((groups, classes, features), dtype=torch.int64, device=left.device)
     tables, places, wholes = _moved(laws, str(left.device))
     blocks = -(-features // (4 * BLOCK))
-    require(clients * blocks * BLOCK < 2**31, "clients of a cohort", clients, "fewer for this number of features")
-    splits = max(-(-clients // MOST), min(-(-clients // LEAST), -(-PROGRAMS // (groups * classes * blocks))))
+    require(
+        clients * blocks * BLOCK < 2**31,
+        "clients of a cohort",
+        clients,
+        "fewer for this number of features",
+    )
+    splits = max(
+        -(-clients // MOST), min(-(-clients // LEAST), -(-PROGRAMS // (groups * classes * blocks)))
+    )
     chunk = -(-clients // splits)
     sum_codes[groups * classes, blocks, -(-clients // chunk)](
-        left, right, tables, places, wholes, total, seed, clients, classes, features, chunk,
-        BITS=laws[0].bits, CELLS=laws[0].cumulative.shape[0] - 1, BLOCK=BLOCK,
-    )  # fmt: skip
+        left,
+        right,
+        tables,
+        places,
+        wholes,
+        total,
+        seed,
+        clients,
+        classes,
+        features,
+        chunk,
+        BITS=laws[0].bits,
+        CELLS=laws[0].cumulative.shape[0] - 1,
+        BLOCK=BLOCK,
+    )
     return total
 
 
@@ -175,5 +222,7 @@ def _on_device(laws: tuple[CodeLaw, ...], left: Tensor, right: Tensor, seed: int
 def _moved(laws: tuple[CodeLaw, ...], device: str) -> tuple[Tensor, Tensor, Tensor]:
     """Tables, their ranges and whole numbers on a device; laws are compared by identity, and kept by `code_law`."""
     tables = torch.from_numpy(np.stack([law.cumulative for law in laws])).to(device)
-    places = torch.tensor([[law.low, law.inverse] for law in laws], dtype=torch.float32, device=device)
+    places = torch.tensor(
+        [[law.low, law.inverse] for law in laws], dtype=torch.float32, device=device
+    )
     return tables, places, torch.from_numpy(np.stack([_whole(law) for law in laws])).to(device)

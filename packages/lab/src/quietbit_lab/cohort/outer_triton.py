@@ -1,8 +1,9 @@
 """The GPU's kernel for `outer.py`.
 
-Idea     a program owns four times ``BLOCK`` features of one class of one model and a stretch of clients; each call of
-         Philox gives a lane four uniform numbers, one for each of its features. Seven rounds of it pass BigCrush
-         (Salmon et al. 2011), and are enough for a simulation.
+Idea     a program owns four times ``BLOCK`` features of one class of one model and a stretch of
+         clients; each call of Philox gives a lane four uniform numbers, one for each of its
+         features. Seven rounds of it pass BigCrush (Salmon et al. 2011), and are enough for a
+         simulation.
 """
 
 from __future__ import annotations
@@ -37,9 +38,21 @@ def _drawn(  # type: ignore[no-untyped-def]
 
 @triton.jit  # type: ignore[untyped-decorator]
 def sum_codes(  # type: ignore[no-untyped-def]
-    left, right, tables, places, wholes, total, seed, clients, classes, features, chunk,
-    BITS: tl.constexpr, CELLS: tl.constexpr, BLOCK: tl.constexpr,
-):  # fmt: skip
+    left,
+    right,
+    tables,
+    places,
+    wholes,
+    total,
+    seed,
+    clients,
+    classes,
+    features,
+    chunk,
+    BITS: tl.constexpr,
+    CELLS: tl.constexpr,
+    BLOCK: tl.constexpr,
+):
     """Add a stretch of clients to the sums of one class of one model."""
     row, model = tl.program_id(0), tl.program_id(0) // classes
     lane = tl.program_id(1) * BLOCK + tl.arange(0, BLOCK)

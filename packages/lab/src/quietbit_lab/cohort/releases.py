@@ -1,11 +1,12 @@
 """Means of a whole cohort's releases of the vector mechanism, and of kept coordinates, drawn from their laws.
 
-Idea     a shortcut for experiments: the law of what `Uplink.receive` makes of a cohort's payloads, without payloads
-         (`means.py` has the mechanisms that act coordinate by coordinate). A client's seed is never looked for; z is
-         drawn from the density that an accepted seed has. Tests hold the moments against `Uplink.send`. Many cohorts at
-         once, each of its own training, cost hardly more than one.
-Symbols  rows: n clipped updates in units of the radius, (n, d), or those of G cohorts, (G, n, d), which give (G, d);
-         p = d padded; k kept rows; as in `mechanism/vector.py`.
+Idea     a shortcut for experiments: the law of what `Uplink.receive` makes of a cohort's payloads,
+         without payloads (`means.py` has the mechanisms that act coordinate by coordinate). A
+         client's seed is never looked for; z is drawn from the density that an accepted seed has.
+         Tests hold the moments against `Uplink.send`. Many cohorts at once, each of its own
+         training, cost hardly more than one.
+Symbols  rows: n clipped updates in units of the radius, (n, d), or those of G cohorts, (G, n, d),
+         which give (G, d); p = d padded; k kept rows; as in `mechanism/vector.py`.
 """
 
 from __future__ import annotations
@@ -23,7 +24,15 @@ from quietbit.kernel.transform import padded_size, signs
 from quietbit.mechanism.rotation import Rotation
 from quietbit.mechanism.vector import VectorMVU
 
-__all__ = ["along_of", "hadamard_matrix", "kept_rows", "put_back", "rotated", "rotated_back", "vector_mean"]
+__all__ = [
+    "along_of",
+    "hadamard_matrix",
+    "kept_rows",
+    "put_back",
+    "rotated",
+    "rotated_back",
+    "vector_mean",
+]
 
 torch: Any = require_module("torch", "lab")
 
@@ -34,10 +43,12 @@ def vector_mean(rows: Any, mechanism: VectorMVU, generator: Any) -> Any:
     shared = None
     if mechanism.shared_rows:  # the same for all clients of a group
         width = mechanism.padded // mechanism.keep
-        shared = torch.randint(width, (groups, mechanism.keep), generator=generator, device=rows.device)
-        shared = (shared + torch.arange(mechanism.keep, device=rows.device) * width).repeat_interleave(
-            rows.shape[-2], 0
+        shared = torch.randint(
+            width, (groups, mechanism.keep), generator=generator, device=rows.device
         )
+        shared = (
+            shared + torch.arange(mechanism.keep, device=rows.device) * width
+        ).repeat_interleave(rows.shape[-2], 0)
     places, y = kept_rows(flat, mechanism.keep, mechanism.rotation_seed, generator, shared)
     length = y.norm(dim=1, keepdim=True)
     direction = y / length.clamp(min=1e-30)
@@ -45,11 +56,15 @@ def vector_mean(rows: Any, mechanism: VectorMVU, generator: Any) -> Any:
     along = along_of(mechanism, share, generator).to(y.dtype)
     z = torch.randn(y.shape, generator=generator, device=y.device)
     z += (along - (z * direction).sum(dim=1))[:, None] * direction
-    found = put_back(z / mechanism.profile.gain_lower, places, rows.shape[-1], mechanism.rotation_seed, groups)
+    found = put_back(
+        z / mechanism.profile.gain_lower, places, rows.shape[-1], mechanism.rotation_seed, groups
+    )
     return found if rows.dim() == 3 else found[0]
 
 
-def kept_rows(rows: Any, keep: int, seed: int, generator: Any, places: Any = None) -> tuple[Any, Any]:
+def kept_rows(
+    rows: Any, keep: int, seed: int, generator: Any, places: Any = None
+) -> tuple[Any, Any]:
     """Rows rotated, k stratified coordinates of each kept and clipped to the unit ball again: (places, values).
 
     With ``places`` all rows keep those.
@@ -82,9 +97,15 @@ def along_of(mechanism: VectorMVU, share: Any, generator: Any) -> Any:
     masses, heights = ends[1:] - ends[:-1], torch.tensor(levels, device=share.device)
     weights = ((1 - share)[:, None] + share[:, None] * heights) * masses
     sums = weights.cumsum(dim=1)
-    uniform = torch.rand(share.shape[0], generator=generator, device=share.device, dtype=torch.float64)
-    step = torch.searchsorted(sums, (uniform * sums[:, -1])[:, None])[:, 0].clamp(max=levels.size - 1)
-    inside = torch.rand(share.shape[0], generator=generator, device=share.device, dtype=torch.float64)
+    uniform = torch.rand(
+        share.shape[0], generator=generator, device=share.device, dtype=torch.float64
+    )
+    step = torch.searchsorted(sums, (uniform * sums[:, -1])[:, None])[:, 0].clamp(
+        max=levels.size - 1
+    )
+    inside = torch.rand(
+        share.shape[0], generator=generator, device=share.device, dtype=torch.float64
+    )
     place = (ends[step] + inside * masses[step]).clamp(1e-16, 1 - 1e-16)
     return torch.special.ndtri(place)
 
@@ -119,7 +140,9 @@ def _in_blocks(rows: Any, block: int) -> Any:
 def _block_signs(size: int, rotation: Rotation, device: str) -> tuple[Any, Any]:
     """Signs of whole blocks, 1 after them; and those of the last block where it overlaps."""
     whole = size // rotation.block * rotation.block
-    drawn = torch.tensor(signs(size + rotation.block, rotation.seed), dtype=torch.float32, device=device)
+    drawn = torch.tensor(
+        signs(size + rotation.block, rotation.seed), dtype=torch.float32, device=device
+    )
     first = drawn[:size].clone()
     first[whole:] = 1.0
     return first, None if whole == size else drawn[size:]
@@ -137,7 +160,10 @@ def _hadamard(rows: Any) -> Any:
     left = 1 << (size.bit_length() // 2)
     right = size // left
     square = rows.reshape(count, left, right)
-    first, second = hadamard_matrix(left, str(rows.device)), hadamard_matrix(right, str(rows.device))
+    first, second = (
+        hadamard_matrix(left, str(rows.device)),
+        hadamard_matrix(right, str(rows.device)),
+    )
     return (first @ (square @ second)).reshape(count, size)
 
 

@@ -1,10 +1,11 @@
 """A federated run as the record of a training: what an engine's report saved, in the words that the page reads.
 
-Idea     the settings of a run name its mechanism completely, so it is built from them again, and accepted if its
-         identity is the one that the nodes' releases carried. Points are the rounds that the server's own
-         ``evaluate_fn`` scored with an accuracy or, where it scored none, those whose model nodes evaluated privately;
-         what every round had cost by then is in the file, and the last point costs what the guarantee says. A run
-         without either has no points, and no curve.
+Idea     the settings of a run name its mechanism completely, so it is built from them again, and
+         accepted if its identity is the one that the nodes' releases carried. Points are the rounds
+         that the server's own ``evaluate_fn`` scored with an accuracy or, where it scored none,
+         those whose model nodes evaluated privately; what every round had cost by then is in the
+         file, and the last point costs what the guarantee says. A run without either has no points,
+         and no curve.
 """
 
 from __future__ import annotations
@@ -25,7 +26,18 @@ __all__ = ["FORMAT", "flower_record"]
 ACCURACY = "accuracy"
 NEEDED = ("settings", "rounds", "scores", "dimension", "identity", "guarantee", "run")
 OF_PLAN = (
-    *("mechanism", "clip", "norm", "epsilon", "delta", "adjacency", "trust", "min_honest_clients", "keep", "bits"),
+    *(
+        "mechanism",
+        "clip",
+        "norm",
+        "epsilon",
+        "delta",
+        "adjacency",
+        "trust",
+        "min_honest_clients",
+        "keep",
+        "bits",
+    ),
     *("levels", "beta", "clamp", "decoder", "design_epsilon", "noise_multiplier"),
 )
 
@@ -33,14 +45,20 @@ OF_PLAN = (
 def flower_record(saved: Mapping[str, Any], path: Path) -> dict[str, Any]:
     """Return the record of a run that an engine's report kept; refuse one that is damaged."""
     if saved.get("version") != VERSION:
-        raise QuietbitError(f"{path} has version {saved.get('version')!r}, and this library reads {VERSION}.")
+        raise QuietbitError(
+            f"{path} has version {saved.get('version')!r}, and this library reads {VERSION}."
+        )
     missing = [name for name in NEEDED if name not in saved]
     if missing:
-        raise QuietbitError(f"{path} holds a federated run that is not complete: {', '.join(missing)} is not there.")
+        raise QuietbitError(
+            f"{path} holds a federated run that is not complete: {', '.join(missing)} is not there."
+        )
     try:
         return _record(saved)
     except (KeyError, TypeError, ValueError, AttributeError) as error:
-        raise QuietbitError(f"{path} holds a federated run that is damaged: {str(error).rstrip('.')}.") from error
+        raise QuietbitError(
+            f"{path} holds a federated run that is damaged: {str(error).rstrip('.')}."
+        ) from error
 
 
 def _record(saved: Mapping[str, Any]) -> dict[str, Any]:
@@ -53,8 +71,13 @@ def _record(saved: Mapping[str, Any]) -> dict[str, Any]:
     after = {int(entry["round"]): place for place, entry in enumerate(rounds, 1)}
     points: list[dict[str, Any]] = []
     whole = (saved["guarantee"] or {}).get("epsilon_upper")
-    # A report whose rounds do not add up to its guarantee left evaluations out of them: none of them is shown.
-    below = bool(rounds) and rounds[-1]["epsilon_upper"] is not None and rounds[-1]["epsilon_upper"] != whole
+    # A report whose rounds do not add up to its guarantee left evaluations out of them: none of
+    # them is shown.
+    below = (
+        bool(rounds)
+        and rounds[-1]["epsilon_upper"] is not None
+        and rounds[-1]["epsilon_upper"] != whole
+    )
     for score in _scores(saved):
         number = int(score["round"])
         if number in after and isinstance(score.get(ACCURACY), int | float):
@@ -103,10 +126,18 @@ def _scores(saved: Mapping[str, Any]) -> list[Mapping[str, Any]]:
     scored = [entry for entry in saved["scores"] if isinstance(entry.get(ACCURACY), int | float)]
     if scored:
         return scored
-    asked = [one for one in saved.get("evaluations", ()) if one["metric"] == ACCURACY and len(one["estimates"]) == 1]
+    asked = [
+        one
+        for one in saved.get("evaluations", ())
+        if one["metric"] == ACCURACY and len(one["estimates"]) == 1
+    ]
     found = {int(one["round"]): one["estimates"][0] for one in asked}
     return [
-        {"round": number, ACCURACY: min(max(float(estimate["value"]), 0.0), 1.0), **_interval(estimate)}
+        {
+            "round": number,
+            ACCURACY: min(max(float(estimate["value"]), 0.0), 1.0),
+            **_interval(estimate),
+        }
         for number, estimate in sorted(found.items())
     ]
 

@@ -1,12 +1,14 @@
 """From results to a frontier: the best mean accuracy for every privacy, with its spread over seeds.
 
-Idea     runs that differ by seed alone are one point with a mean and a standard deviation; each number of
-         rounds scored makes a point of its own. A point is on the frontier if none costs less privacy and
-         is at least as accurate. Where some runs are marked as choosing, they say which points are on the
-         frontier, and the other runs what these points are worth: luck that chose does not count.
+Idea     runs that differ by seed alone are one point with a mean and a standard deviation; each
+         number of rounds scored makes a point of its own. A point is on the frontier if none costs
+         less privacy and is at least as accurate. Where some runs are marked as choosing, they say
+         which points are on the frontier, and the other runs what these points are worth: luck that
+         chose does not count.
 Source   Guo et al. (ICML 2023), section "Experiments": "plot the Pareto frontier".
 
-Runs without a mark choose and report at once, which flatters every mechanism, as in the paper; all alike.
+Runs without a mark choose and report at once, which flatters every mechanism, as in the paper; all
+alike.
 """
 
 from __future__ import annotations
@@ -18,7 +20,16 @@ from dataclasses import dataclass
 from statistics import fmean, stdev
 from typing import Any, final
 
-__all__ = ["Summary", "deviation", "frontier", "reported", "rising", "same_point", "setting_key", "summarise"]
+__all__ = [
+    "Summary",
+    "deviation",
+    "frontier",
+    "reported",
+    "rising",
+    "same_point",
+    "setting_key",
+    "summarise",
+]
 
 
 @final
@@ -41,8 +52,8 @@ class Summary:
 def summarise(results: Iterable[Mapping[str, Any]]) -> list[Summary]:
     """Return a summary per label, setting and number of rounds; runs that did not finish are left out.
 
-    Points of a run that was dropped for being far behind count, but where a setting has fewer points than runs
-    there is none: the seeds that went on are the luckier ones.
+    Points of a run that was dropped for being far behind count, but where a setting has fewer
+    points than runs there is none: the seeds that went on are the luckier ones.
     """
     groups: dict[str, list[tuple[float, float]]] = {}
     runs: dict[str, int] = {}
@@ -57,7 +68,9 @@ def summarise(results: Iterable[Mapping[str, Any]]) -> list[Summary]:
         for point in record["points"]:
             key = json.dumps([result["label"], settings, point["round"]], sort_keys=True)
             epsilon = point["epsilon_upper"]
-            groups.setdefault(key, []).append((math.inf if epsilon is None else epsilon, point["accuracy"]))
+            groups.setdefault(key, []).append(
+                (math.inf if epsilon is None else epsilon, point["accuracy"])
+            )
             kept[key] = (result["label"], point["round"], settings)
     found = []
     for key, pairs in groups.items():
@@ -65,8 +78,14 @@ def summarise(results: Iterable[Mapping[str, Any]]) -> list[Summary]:
         if len(pairs) < runs[setting_key(label, chosen)]:
             continue
         accuracies = [accuracy for _, accuracy in pairs]
-        epsilon = max(epsilon for epsilon, _ in pairs)  # sampled cohorts differ by seed: the largest holds
-        found.append(Summary(label, epsilon, fmean(accuracies), deviation(accuracies), len(pairs), rounds, chosen))
+        epsilon = max(
+            epsilon for epsilon, _ in pairs
+        )  # sampled cohorts differ by seed: the largest holds
+        found.append(
+            Summary(
+                label, epsilon, fmean(accuracies), deviation(accuracies), len(pairs), rounds, chosen
+            )
+        )
     return found
 
 
@@ -81,7 +100,11 @@ def setting_key(label: str, settings: Mapping[str, Any]) -> str:
 
 
 def _of_all_seeds(settings: Mapping[str, Any]) -> dict[str, Any]:
-    return {name: value for name, value in settings.items() if name not in ("seed", "rounds", "evaluate_at")}
+    return {
+        name: value
+        for name, value in settings.items()
+        if name not in ("seed", "rounds", "evaluate_at")
+    }
 
 
 def frontier(summaries: Iterable[Summary]) -> dict[str, list[Summary]]:
@@ -89,7 +112,10 @@ def frontier(summaries: Iterable[Summary]) -> dict[str, list[Summary]]:
     by_label: dict[str, list[Summary]] = {}
     for summary in summaries:
         by_label.setdefault(summary.label, []).append(summary)
-    return {label: [p for p, _ in rising((p, p.epsilon_upper) for p in points)] for label, points in by_label.items()}
+    return {
+        label: [p for p, _ in rising((p, p.epsilon_upper) for p in points)]
+        for label, points in by_label.items()
+    }
 
 
 def reported(results: Iterable[Mapping[str, Any]]) -> dict[str, list[Summary]]:

@@ -1,10 +1,12 @@
 """A sweep file: grids of settings, and the jobs they expand to.
 
-Idea     every list in a grid is an axis; the jobs are their product, over all seeds. One run serves every
-         number of rounds asked for: it goes to the largest and is scored at each. A job's name is a digest
-         of all that it depends on, so that a finished one is recognised and never run twice.
-         With a table `[choose]` the grid is run on that table's seeds alone, and `race.py` says what is reported.
-Source   Guo et al. (ICML 2023), appendix "Choice of Hyperparameters": the grids of the shipped files.
+Idea     every list in a grid is an axis; the jobs are their product, over all seeds. One run serves
+         every number of rounds asked for: it goes to the largest and is scored at each. A job's
+         name is a digest of all that it depends on, so that a finished one is recognised and never
+         run twice. With a table `[choose]` the grid is run on that table's seeds alone, and
+         `race.py` says what is reported.
+Source   Guo et al. (ICML 2023), appendix "Choice of Hyperparameters": the grids of the shipped
+         files.
 """
 
 from __future__ import annotations
@@ -25,7 +27,10 @@ __all__ = ["DRAWS", "Job", "Race", "Sweep", "read_sweep"]
 
 TABLES = ("name", "claim", "task", "common", "grid", "reduced", "choose", "report")
 DRAWS = ("clients", "sums")
-INNERMOST = ("lr", "clip")  # axes that privacy does not depend on: runs to be compared stand side by side
+INNERMOST = (
+    "lr",
+    "clip",
+)  # axes that privacy does not depend on: runs to be compared stand side by side
 
 
 @final
@@ -40,7 +45,9 @@ class Job:
     @property
     def identity(self) -> str:
         """A digest of everything the result depends on, the random bits of secure runs excepted."""
-        text = json.dumps({"settings": self.setting.first_words(), "task": dict(self.task)}, sort_keys=True)
+        text = json.dumps(
+            {"settings": self.setting.first_words(), "task": dict(self.task)}, sort_keys=True
+        )
         return hashlib.sha256(text.encode()).hexdigest()[:24]
 
 
@@ -49,8 +56,9 @@ class Job:
 class Race:
     """How the jobs of a sweep choose what is reported: by seeds that are not reported themselves.
 
-    ``seeds`` report. Runs that are ``drop_behind`` points behind are dropped while choosing, and chosen points closer
-    than the factor ``apart`` in epsilon are thinned. ``draw`` and ``report_draw`` say what a device draws.
+    ``seeds`` report. Runs that are ``drop_behind`` points behind are dropped while choosing, and
+    chosen points closer than the factor ``apart`` in epsilon are thinned. ``draw`` and
+    ``report_draw`` say what a device draws.
     """
 
     seeds: tuple[int, ...]
@@ -63,7 +71,12 @@ class Race:
         """Refuse what has no meaning."""
         for draw in (self.draw, self.report_draw):
             require(draw in DRAWS, "draw", draw, "one of " + ", ".join(DRAWS))
-        require(self.drop_behind is None or self.drop_behind > 0, "drop_behind", self.drop_behind, "above 0")
+        require(
+            self.drop_behind is None or self.drop_behind > 0,
+            "drop_behind",
+            self.drop_behind,
+            "above 0",
+        )
         require(self.apart >= 1, "apart", self.apart, "at least 1")
 
 
@@ -81,11 +94,12 @@ class Sweep:
 def read_sweep(path: Path, *, reduced: bool = False) -> Sweep:
     """Read a sweep from a TOML file: the whole grid, or with ``reduced`` the small one the file names too.
 
-    ``[common]`` holds for all grids; ``[[grid]]`` has a ``label`` and settings, lists of which are axes;
-    ``rounds`` is a list of rounds to score at; ``seeds`` repeats everything. ``[reduced]`` replaces settings
-    of ``[common]``, and a grid's own ``reduced`` table those of the grid; an empty list leaves a setting out.
-    ``[choose]`` names ``seeds`` of its own, and may say ``drop_behind`` and ``draw``; the jobs are then those, and the
-    seeds of ``[common]`` report; ``[report]`` may say ``draw`` and ``apart``.
+    ``[common]`` holds for all grids; ``[[grid]]`` has a ``label`` and settings, lists of which are
+    axes; ``rounds`` is a list of rounds to score at; ``seeds`` repeats everything. ``[reduced]``
+    replaces settings of ``[common]``, and a grid's own ``reduced`` table those of the grid; an
+    empty list leaves a setting out. ``[choose]`` names ``seeds`` of its own, and may say
+    ``drop_behind`` and ``draw``; the jobs are then those, and the seeds of ``[common]`` report;
+    ``[report]`` may say ``draw`` and ``apart``.
     """
     content = _read(path)
     for name in content:
@@ -97,7 +111,10 @@ def read_sweep(path: Path, *, reduced: bool = False) -> Sweep:
     choose = content.get("choose")
     race = None if choose is None else _race(content, reduced)
     for grid in grids:
-        choices = {**content.get("common", {}), **{k: v for k, v in grid.items() if k not in ("label", "reduced")}}
+        choices = {
+            **content.get("common", {}),
+            **{k: v for k, v in grid.items() if k not in ("label", "reduced")},
+        }
         if reduced:
             choices |= content.get("reduced", {})
             choices |= grid.get("reduced", {})
@@ -105,8 +122,15 @@ def read_sweep(path: Path, *, reduced: bool = False) -> Sweep:
             choices["seeds"] = choose["seeds"]
         jobs += _expand(choices, task, str(grid.get("label", grid.get("mechanism", ""))))
     names = [job.identity for job in jobs]
-    require(len(set(names)) == len(names), f"jobs of {path.name}", f"{len(names) - len(set(names))} twice", "different")
-    return Sweep(str(content.get("name", path.stem)), str(content.get("claim", "")), tuple(jobs), race)
+    require(
+        len(set(names)) == len(names),
+        f"jobs of {path.name}",
+        f"{len(names) - len(set(names))} twice",
+        "different",
+    )
+    return Sweep(
+        str(content.get("name", path.stem)), str(content.get("claim", "")), tuple(jobs), race
+    )
 
 
 def _race(content: Mapping[str, Any], reduced: bool) -> Race:
@@ -120,7 +144,12 @@ def _race(content: Mapping[str, Any], reduced: bool) -> Race:
     common = {**content.get("common", {}), **(content.get("reduced", {}) if reduced else {})}
     seeds, reporting = _listed(choose.get("seeds", [])), _listed(common.get("seeds", [0]))
     require(seeds, "seeds of [choose]", seeds, "a list of at least one")
-    require(not set(seeds) & set(reporting), "seeds of [choose]", seeds, f"other than {reporting}, which report")
+    require(
+        not set(seeds) & set(reporting),
+        "seeds of [choose]",
+        seeds,
+        f"other than {reporting}, which report",
+    )
     return Race(
         tuple(reporting),
         choose.get("drop_behind"),

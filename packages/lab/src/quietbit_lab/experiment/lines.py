@@ -1,8 +1,8 @@
 """Lines of results that are appended whole or not at all, and the one process that may write to a folder.
 
-Idea     a line is one write at the end of the file, taken back if the disk refuses it. A process killed in the middle
-         of a line leaves a torn one, which readers skip and the next writer removes. A lock dies with the process that
-         holds it.
+Idea     a line is one write at the end of the file, taken back if the disk refuses it. A process
+         killed in the middle of a line leaves a torn one, which readers skip and the next writer
+         removes. A lock dies with the process that holds it.
 """
 
 from __future__ import annotations
@@ -36,7 +36,9 @@ def append_line(path: Path, value: Any) -> None:
                 file.truncate(end)
                 raise
     except OSError as error:
-        raise QuietbitError(f"Cannot write {path}: {error.strerror}; what it held before is intact.") from error
+        raise QuietbitError(
+            f"Cannot write {path}: {error.strerror}; what it held before is intact."
+        ) from error
 
 
 def read_lines(path: Path) -> list[Any]:
@@ -60,7 +62,9 @@ def only_writer(folder: Path) -> Iterator[None]:
         folder.mkdir(parents=True, exist_ok=True)
         lock = FileLock(folder / ".lock", timeout=0, is_singleton=False).acquire()
     except Timeout as error:
-        raise QuietbitError(f"Another process is writing to {folder}: wait for it, or stop it first.") from error
+        raise QuietbitError(
+            f"Another process is writing to {folder}: wait for it, or stop it first."
+        ) from error
     except OSError as error:
         raise QuietbitError(f"Cannot write {folder}: {error.strerror}.") from error
     with lock:

@@ -1,8 +1,8 @@
 """Results of a sweep in one small file, and back.
 
-Idea     settings and points of every run, without what a whole record says about machines and bytes: a few hundred
-         kilobytes for thousands of runs, which a repository keeps and pictures are drawn from. Unpacked into a folder
-         they are results that a sweep continues.
+Idea     settings and points of every run, without what a whole record says about machines and
+         bytes: a few hundred kilobytes for thousands of runs, which a repository keeps and pictures
+         are drawn from. Unpacked into a folder they are results that a sweep continues.
 """
 
 from __future__ import annotations

@@ -1,9 +1,11 @@
 """Stages of a sweep: some seeds choose, others report.
 
-Idea     the whole grid is run on the choosing seeds, runs far behind dropped on the way. Their frontier says which
-         settings are worth reporting, and until which round; only those are run on the reporting seeds. Both stages
-         are killed and resumed like any sweep: what is to be reported follows from the results that are there.
-Symbols  apart: chosen points of a label are at least this factor apart in epsilon; the last of a crowd stays.
+Idea     the whole grid is run on the choosing seeds, runs far behind dropped on the way. Their
+         frontier says which settings are worth reporting, and until which round; only those are run
+         on the reporting seeds. Both stages are killed and resumed like any sweep: what is to be
+         reported follows from the results that are there.
+Symbols  apart: chosen points of a label are at least this factor apart in epsilon; the last of a
+         crowd stays.
 """
 
 from __future__ import annotations
@@ -20,10 +22,14 @@ from quietbit_lab.experiment.sweep import finished, pending
 
 __all__ = ["RunStage", "reporting", "run_stages"]
 
-RunStage: TypeAlias = Callable[[Sweep, bool, float | None], int]  # stage, resume, minutes: how many were run
+RunStage: TypeAlias = Callable[
+    [Sweep, bool, float | None], int
+]  # stage, resume, minutes: how many were run
 
 
-def run_stages(sweep: Sweep, folder: Path, run: RunStage, *, resume: bool, minutes: float | None) -> tuple[int, int]:
+def run_stages(
+    sweep: Sweep, folder: Path, run: RunStage, *, resume: bool, minutes: float | None
+) -> tuple[int, int]:
     """Run what is left of a sweep, stage by stage; how many jobs were run, and how many are left of the last stage."""
     began = time.monotonic()
     ran = run(sweep, resume, minutes)

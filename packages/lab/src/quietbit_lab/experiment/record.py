@@ -1,9 +1,10 @@
 """A run as JSON: enough to repeat it, and everything it claims.
 
-Idea     settings (a plan and a training, as one flat table), task, seed, versions and commit say how; points, guarantee
-         and bytes say what came of it. With a seeded rng the same record gives the same accuracies on the same kind of
-         machine. Records of version 1 have other words for some settings: `modern` reads them, and digests of settings
-         are still taken of those words, so that a job keeps its name.
+Idea     settings (a plan and a training, as one flat table), task, seed, versions and commit say
+         how; points, guarantee and bytes say what came of it. With a seeded rng the same record
+         gives the same accuracies on the same kind of machine. Records of version 1 have other
+         words for some settings: `modern` reads them, and digests of settings are still taken of
+         those words, so that a job keeps its name.
 """
 
 from __future__ import annotations
@@ -31,10 +32,18 @@ from quietbit.privacy.guarantee import Guarantee, GuaranteePair
 from quietbit.run.plan import Plan
 
 __all__ = [
-    "EVERY_CLIENT", "FORMAT", "Setting", "commit_of", "modern", "plan_table", "protects",
-    "read_json", "read_record", "run_record",
+    "EVERY_CLIENT",
+    "FORMAT",
+    "Setting",
+    "commit_of",
+    "modern",
+    "plan_table",
+    "protects",
+    "read_json",
+    "read_record",
+    "run_record",
     "versions",
-]  # fmt: skip
+]
 
 FORMAT, VERSION, READ = "quietbit run", 2, (1, 2)
 # What version 1 called the settings that have another name now.
@@ -47,12 +56,42 @@ RENAMED = {
 }
 # Settings of a plan that version 1 had too; others are left out where nobody made use of them.
 FIRST = (
-    *("mechanism", "clip", "adjacency", "norm", "epsilon", "delta", "unit", "trust", "cohort", "participation"),
-    *("min_honest_clients", "design_epsilon", "noise_multiplier", "bits", "levels", "beta", "clamp", "decoder"),
+    *(
+        "mechanism",
+        "clip",
+        "adjacency",
+        "norm",
+        "epsilon",
+        "delta",
+        "unit",
+        "trust",
+        "cohort",
+        "participation",
+    ),
+    *(
+        "min_honest_clients",
+        "design_epsilon",
+        "noise_multiplier",
+        "bits",
+        "levels",
+        "beta",
+        "clamp",
+        "decoder",
+    ),
     *("rng", "seed"),
 )
-# Settings of a plan, in a record's flat table: the key in a plan, and what holds where nobody says otherwise.
-OF_MECHANISM = ("design_epsilon", "noise_multiplier", "bits", "levels", "beta", "clamp", "decoder", "rotate")
+# Settings of a plan, in a record's flat table: the key in a plan, and what holds where nobody says
+# otherwise.
+OF_MECHANISM = (
+    "design_epsilon",
+    "noise_multiplier",
+    "bits",
+    "levels",
+    "beta",
+    "clamp",
+    "decoder",
+    "rotate",
+)
 KEYS = {
     "mechanism": ("mechanism.name", attrs.NOTHING),
     "clip": ("clip", attrs.NOTHING),
@@ -76,7 +115,10 @@ KEYS = {
     "clip_quantile": ("scouts.quantile", None),
     "clip_scouts": ("scouts.every", None),
 }
-SWITCHES = {"unit": "sample", "downlink": "replay"}  # what a section that is there means in the flat table
+SWITCHES = {
+    "unit": "sample",
+    "downlink": "replay",
+}  # what a section that is there means in the flat table
 OF_TRAINING = {one.name: one for one in fields(Training)}
 PAPER = {"beta": 1.0, "clamp": False, "rotate": False}  # what sweeps mean unless they say otherwise
 OLD_ALONE = set(RENAMED) - set(RENAMED.values())  # names that no newer record has
@@ -108,19 +150,40 @@ class Setting:
     def to_json(self) -> dict[str, Any]:
         """One flat table of plain values for a record."""
         values = {**plan_table(self.plan), **asdict(self.training)}
-        values = {name: value.value if isinstance(value, Enum) else value for name, value in values.items()}
-        unsaid = {name: PAPER.get(name, default) for name, (_, default) in KEYS.items() if name not in FIRST}
-        return {name: value for name, value in values.items() if name not in unsaid or value != unsaid[name]}
+        values = {
+            name: value.value if isinstance(value, Enum) else value
+            for name, value in values.items()
+        }
+        unsaid = {
+            name: PAPER.get(name, default)
+            for name, (_, default) in KEYS.items()
+            if name not in FIRST
+        }
+        return {
+            name: value
+            for name, value in values.items()
+            if name not in unsaid or value != unsaid[name]
+        }
 
     @classmethod
     def from_json(cls, values: Mapping[str, Any]) -> Setting:
         """From a record or a sweep; an unknown name is refused."""
         for name in values:
             check_known(name, [*KEYS, *OF_TRAINING], "setting")
-        missing = [name for name, (_, default) in KEYS.items() if default is attrs.NOTHING and name not in values]
-        missing += [name for name, one in OF_TRAINING.items() if one.default is MISSING and name not in values]
+        missing = [
+            name
+            for name, (_, default) in KEYS.items()
+            if default is attrs.NOTHING and name not in values
+        ]
+        missing += [
+            name
+            for name, one in OF_TRAINING.items()
+            if one.default is MISSING and name not in values
+        ]
         if missing:
-            raise InvalidParameter(f"settings are not complete: {' and '.join(missing)} must be given.")
+            raise InvalidParameter(
+                f"settings are not complete: {' and '.join(missing)} must be given."
+            )
         given = {**PAPER, **values, "evaluate_at": tuple(values.get("evaluate_at", ()))}
         training = {name: given[name] for name in OF_TRAINING if name in given}
         return cls(_plan(given), Training(**training))
@@ -164,7 +227,10 @@ def modern(record: Mapping[str, Any]) -> dict[str, Any]:
     settings = record.get("settings")
     if not isinstance(settings, Mapping) or not OLD_ALONE & set(settings):
         return dict(record)
-    return {**record, "settings": {RENAMED.get(name, name): value for name, value in settings.items()}}
+    return {
+        **record,
+        "settings": {RENAMED.get(name, name): value for name, value in settings.items()},
+    }
 
 
 def run_record(
@@ -177,8 +243,9 @@ def run_record(
 ) -> dict[str, Any]:
     """Return the record of a run of this task, as plain values; an infinite epsilon becomes null.
 
-    ``draws`` says what was drawn at random: every client's codes, or the cohort's sum from its own law. A run that
-    was trained together with others names the ``batch``, whose seconds are those of all its runs.
+    ``draws`` says what was drawn at random: every client's codes, or the cohort's sum from its own
+    law. A run that was trained together with others names the ``batch``, whose seconds are those of
+    all its runs.
     """
     return {
         "format": FORMAT,
@@ -218,8 +285,8 @@ def run_record(
 def protects(run: Run, *, drawn_by_clients: bool) -> str:
     """Return whom the random numbers of a run protect: in most simulations nobody.
 
-    The guarantee of a run is about the plan; it holds for what leaves clients if their releases were made by the
-    library's samplers, from bits that nobody can predict.
+    The guarantee of a run is about the plan; it holds for what leaves clients if their releases
+    were made by the library's samplers, from bits that nobody can predict.
     """
     if run.guarantee is None:
         return "nobody: the run was not private"
@@ -247,7 +314,9 @@ def read_record(path: Path) -> dict[str, Any]:
     if content.get("format") != FORMAT:
         raise QuietbitError(f"{path} is not a run record: it does not say format {FORMAT!r}.")
     if content.get("version") not in READ:
-        raise QuietbitError(f"{path} has version {content.get('version')!r}, and this library reads 1 and 2.")
+        raise QuietbitError(
+            f"{path} has version {content.get('version')!r}, and this library reads 1 and 2."
+        )
     return modern(content)
 
 
@@ -282,7 +351,9 @@ def _point(point: Point) -> dict[str, Any]:
         "round": point.round,
         "accuracy": point.score.accuracy,
         "loss": point.score.loss if math.isfinite(point.score.loss) else None,
-        "epsilon_upper": _finite(point.guarantee.epsilon_upper) if point.guarantee is not None else None,
+        "epsilon_upper": _finite(point.guarantee.epsilon_upper)
+        if point.guarantee is not None
+        else None,
         "uplink_bytes": point.uplink_bytes,
         "seconds": point.seconds,
     }
@@ -293,7 +364,12 @@ def _guarantee(guarantee: Guarantee | None) -> dict[str, Any] | None:
         return None
     words = {name: getattr(guarantee, name).value for name in ("unit", "adjacency", "trust")}
     epsilon = _finite(guarantee.epsilon_upper)
-    return {"epsilon_upper": epsilon, "delta": guarantee.delta, **words, "sentence": guarantee.sentence()}
+    return {
+        "epsilon_upper": epsilon,
+        "delta": guarantee.delta,
+        **words,
+        "sentence": guarantee.sentence(),
+    }
 
 
 def _observers(pair: GuaranteePair | None) -> dict[str, Any] | None:

@@ -1,8 +1,8 @@
 """Running the jobs of a sweep: in parallel, killed at any point, resumed with nothing lost or run twice.
 
-Idea     one process writes; workers only compute. A finished job is one line at the end of results.jsonl, on
-         disk before the next is counted. Resuming reads the lines and runs what has none. A worker dies with
-         the process that started it, however that one dies.
+Idea     one process writes; workers only compute. A finished job is one line at the end of
+         results.jsonl, on disk before the next is counted. Resuming reads the lines and runs what
+         has none. A worker dies with the process that started it, however that one dies.
 """
 
 from __future__ import annotations
@@ -29,7 +29,9 @@ from quietbit_lab.experiment.record import modern, run_record
 __all__ = ["RESULTS", "Told", "append_result", "finished", "pending", "run_job", "run_sweep"]
 
 RESULTS = "results.jsonl"
-MakeProblem: TypeAlias = Callable[[Mapping[str, Any], int], Problem]  # (task, seed) -> problem; must be picklable
+MakeProblem: TypeAlias = Callable[
+    [Mapping[str, Any], int], Problem
+]  # (task, seed) -> problem; must be picklable
 Told: TypeAlias = Callable[[int, int, dict[str, Any]], None]  # done, of how many, the newest result
 
 _problems: dict[str, Problem] = {}  # a worker builds each problem once
@@ -40,7 +42,9 @@ def finished(folder: Path) -> list[dict[str, Any]]:
     found: dict[str, dict[str, Any]] = {}
     for line in read_lines(folder / RESULTS):
         if not isinstance(line, dict) or "job" not in line:
-            raise QuietbitError(f"{folder / RESULTS} is not a file of results: a line names no job.")
+            raise QuietbitError(
+                f"{folder / RESULTS} is not a file of results: a line names no job."
+            )
         record = line.get("record")
         known = {**line, "record": modern(record)} if isinstance(record, dict) else line
         found.setdefault(str(line["job"]), known)
@@ -59,8 +63,8 @@ def run_sweep(
 ) -> int:
     """Run every job that has no result yet; returns how many were run.
 
-    A folder with results is refused unless ``resume`` says that they are to be continued. After ``minutes`` no
-    further result is waited for.
+    A folder with results is refused unless ``resume`` says that they are to be continued. After
+    ``minutes`` no further result is waited for.
     """
     count = check_int(workers, "workers", 1, 1024)
     until = None if minutes is None else time.monotonic() + 60 * check_real(minutes, "minutes")
@@ -82,7 +86,9 @@ def pending(sweep: Sweep, folder: Path, resume: bool) -> list[Job]:
     """Return the jobs without a result; refuse a folder that holds results unless they are to be continued."""
     done = {line["job"] for line in finished(folder)}
     if done and not resume:
-        raise QuietbitError(f"{folder} holds {len(done)} results already: say --resume, or name another folder.")
+        raise QuietbitError(
+            f"{folder} holds {len(done)} results already: say --resume, or name another folder."
+        )
     return [job for job in sweep.jobs if job.identity not in done]
 
 
@@ -94,7 +100,9 @@ def append_result(sweep: Sweep, folder: Path, result: dict[str, Any]) -> None:
 
 def run_job(job: Job, make_problem: MakeProblem, *, fresh: bool = False) -> dict[str, Any]:
     """Run one job in this process; problems are made once for each task, unless ``fresh``."""
-    key = repr((sorted(job.task.items()), job.setting.seed if job.task.get("samples", 1) != 1 else 0))
+    key = repr(
+        (sorted(job.task.items()), job.setting.seed if job.task.get("samples", 1) != 1 else 0)
+    )
     if fresh or key not in _problems:
         problem = make_problem(job.task, job.setting.seed)
         if not fresh:
@@ -114,10 +122,15 @@ def _results(todo: list[Job], make_problem: MakeProblem, workers: int) -> Genera
         return
     # Fresh processes: torch's threads do not survive a fork.
     pool = ProcessPoolExecutor(
-        workers, mp_context=multiprocessing.get_context("spawn"), initializer=_start, initargs=(os.getpid(),)
+        workers,
+        mp_context=multiprocessing.get_context("spawn"),
+        initializer=_start,
+        initargs=(os.getpid(),),
     )
     try:
-        waiting: set[Future[dict[str, Any]]] = {pool.submit(run_job, job, make_problem) for job in todo}
+        waiting: set[Future[dict[str, Any]]] = {
+            pool.submit(run_job, job, make_problem) for job in todo
+        }
         while waiting:
             ready, waiting = wait(waiting, return_when=FIRST_COMPLETED)
             for future in ready:

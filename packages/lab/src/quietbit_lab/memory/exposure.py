@@ -1,10 +1,11 @@
 """Exposure: how much likelier a model finds a planted secret than other secrets of its kind.
 
-Idea     a canary is a sentence with random words; a model that has learnt it gives it a smaller loss than nearly all
-         sentences with other random words. Its rank among N such alternatives is turned into bits. Without memory the
-         rank is uniform: exposure exceeds b bits with probability 2^-b, and its mean is about 1.44 bits.
-Symbols  N alternatives, drawn independently of training; rank = 1 + how many of them have a smaller loss;
-         exposure = log2(N + 1) - log2(rank), at most log2(N + 1).
+Idea     a canary is a sentence with random words; a model that has learnt it gives it a smaller
+         loss than nearly all sentences with other random words. Its rank among N such alternatives
+         is turned into bits. Without memory the rank is uniform: exposure exceeds b bits with
+         probability 2^-b, and its mean is about 1.44 bits.
+Symbols  N alternatives, drawn independently of training; rank = 1 + how many of them have a smaller
+         loss; exposure = log2(N + 1) - log2(rank), at most log2(N + 1).
 Source   Carlini, Liu, Erlingsson, Kos, Song (USENIX Security 2019), section 4.3.
 """
 
@@ -51,7 +52,8 @@ class Exposure:
 def exposures(canaries: ArrayLike, alternatives: ArrayLike) -> Exposure:
     """Return the exposures of canaries with these losses, among alternatives with those losses.
 
-    A tie counts as a better rank, so that a model that cannot tell secrets apart is never called innocent by it.
+    A tie counts as a better rank, so that a model that cannot tell secrets apart is never called
+    innocent by it.
 
     Args:
         canaries: the loss of every planted sentence.

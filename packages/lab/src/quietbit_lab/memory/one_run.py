@@ -1,12 +1,14 @@
 """A lower bound on epsilon from one training: canaries by coin flips, guesses of the flips, and a binomial tail.
 
-Idea     every one of m canaries takes part with probability 1/2, on its own coin. Whoever sees the result gives each a
-         score, large where it looks present, and guesses: present for the largest scores, absent for the smallest,
-         nothing for the rest. Under epsilon the number of right guesses is hardly above a binomial's; where it is far
-         above, epsilon cannot be that small. The bound holds with confidence 1 - doubt, whatever the scores are.
-Symbols  m canaries, r guesses, v right ones; q = 1 / (1 + e^-epsilon); f(v) = P(Binomial(r, q) >= v).
-         P(at least v right) <= f(v) + 2 m delta max_i (f(v - i) - f(v)) / i, i = 1 ... v.
-Source   Steinke, Nasr, Jagielski (NeurIPS 2023), Theorem 5.2. The unit is what the coin adds or removes: zero-out.
+Idea     every one of m canaries takes part with probability 1/2, on its own coin. Whoever sees the
+         result gives each a score, large where it looks present, and guesses: present for the
+         largest scores, absent for the smallest, nothing for the rest. Under epsilon the number of
+         right guesses is hardly above a binomial's; where it is far above, epsilon cannot be that
+         small. The bound holds with confidence 1 - doubt, whatever the scores are.
+Symbols  m canaries, r guesses, v right ones; q = 1 / (1 + e^-epsilon); f(v) = P(Binomial(r, q) >=
+         v). P(at least v right) <= f(v) + 2 m delta max_i (f(v - i) - f(v)) / i, i = 1 ... v.
+Source   Steinke, Nasr, Jagielski (NeurIPS 2023), Theorem 5.2. The unit is what the coin adds or
+         removes: zero-out.
 """
 
 from __future__ import annotations
@@ -75,11 +77,16 @@ def lower_bound(
         present: the coins.
         delta: of the guarantee under test.
         doubt: the probability with which the bound may be wrong.
-        numbers: how many guesses to make, fixed before scores are seen. With several, each gets its share of the
-            doubt and the best bound counts. By default an eighth, a quarter, half and all of the canaries.
+        numbers: how many guesses to make, fixed before scores are seen. With several, each gets its
+            share of the doubt and the best bound counts. By default an eighth, a quarter, half and
+            all of the canaries.
     """
     count = int(np.asarray(present).size)
-    sizes = tuple(numbers) if numbers is not None else tuple(max(2, count // part) for part in (8, 4, 2, 1))
+    sizes = (
+        tuple(numbers)
+        if numbers is not None
+        else tuple(max(2, count // part) for part in (8, 4, 2, 1))
+    )
     require(len(sizes) > 0, "numbers", sizes, "at least one number of guesses")
     failure = check_real(doubt, "doubt", at_most=0.5)
     best = None

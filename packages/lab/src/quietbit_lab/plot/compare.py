@@ -1,8 +1,8 @@
 """A comparison as a picture: the noise of a run over the releases of a client, and over the bytes it sends.
 
-Idea     both axes up are the same number, the noise over the run in clips, with the verdicts as bands behind it. Left,
-         every client takes part more often for the same epsilon; right, what a round's payload buys. Colours are the
-         mechanisms', lines the trust.
+Idea     both axes up are the same number, the noise over the run in clips, with the verdicts as
+         bands behind it. Left, every client takes part more often for the same epsilon; right, what
+         a round's payload buys. Colours are the mechanisms', lines the trust.
 Source   `quietbit.plan.compare`; bands: `quietbit.mechanism.expectation`.
 """
 
@@ -18,7 +18,14 @@ from quietbit.errors import QuietbitError
 from quietbit.mechanism.expectation import HOPELESS_ABOVE, USEFUL_UP_TO
 from quietbit.plan.compare import Comparison, compare
 from quietbit.target import Trust
-from quietbit_lab.plot.figure import Figure, blank_figure, looks, plain_axes, save_figure, shared_legend
+from quietbit_lab.plot.figure import (
+    Figure,
+    blank_figure,
+    looks,
+    plain_axes,
+    save_figure,
+    shared_legend,
+)
 
 __all__ = ["RELEASES", "plot_comparison", "save_comparison"]
 
@@ -28,17 +35,27 @@ BANDS = (
     ("hard", USEFUL_UP_TO, HOPELESS_ABOVE, "#fbf3d9"),
     ("hopeless", HOPELESS_ABOVE, math.inf, "#f7dfdc"),
 )
-LINES: dict[Trust, Any] = {Trust.LOCAL: "solid", Trust.SECURE_AGGREGATION: (0, (6, 2)), Trust.CENTRAL: (0, (1.5, 1.5))}
-Lines: TypeAlias = dict[tuple[str, Trust], list[tuple[int, float]]]  # of a mechanism under a trust: bytes and noise
+LINES: dict[Trust, Any] = {
+    Trust.LOCAL: "solid",
+    Trust.SECURE_AGGREGATION: (0, (6, 2)),
+    Trust.CENTRAL: (0, (1.5, 1.5)),
+}
+Lines: TypeAlias = dict[
+    tuple[str, Trust], list[tuple[int, float]]
+]  # of a mechanism under a trust: bytes and noise
 
 
-def save_comparison(found: Comparison, path: Path, report: Callable[[float, str], None] | None = None) -> Path:
+def save_comparison(
+    found: Comparison, path: Path, report: Callable[[float, str], None] | None = None
+) -> Path:
     """Draw a comparison into a file; `quietbit compare --out` finds this by its entry point."""
     return save_figure(plot_comparison(found, report=report), path)
 
 
 def plot_comparison(
-    found: Comparison, releases: Sequence[int] = RELEASES, report: Callable[[float, str], None] | None = None
+    found: Comparison,
+    releases: Sequence[int] = RELEASES,
+    report: Callable[[float, str], None] | None = None,
 ) -> Figure:
     """Draw noise over the releases of a client beside noise over bytes; ``report(fraction, message)`` is told."""
     target = found.target
@@ -48,7 +65,9 @@ def plot_comparison(
     )
     figure = blank_figure(10.4, 5.2, title)
     left, right = figure.subplots(1, 2, sharey=True)
-    plain_axes(left, "Taking part more often", x="releases of a client", y="noise over the run / clip")
+    plain_axes(
+        left, "Taking part more often", x="releases of a client", y="noise over the run / clip"
+    )
     plain_axes(right, "Sending more", x="bytes per client per round")
     answers = _over_releases(found, releases, report)
     keys = list(dict.fromkeys(key for lines in answers.values() for key in lines))
@@ -56,10 +75,16 @@ def plot_comparison(
         style = {**look.line, "linestyle": LINES[trust], "linewidth": 1.6, "markersize": 5}
         label = name if trust is Trust.LOCAL else f"{name}, {trust.value}"
         # Where most is sent: coordinates that are not kept make little difference.
-        points = {times: lines[name, trust][-1][1] for times, lines in answers.items() if (name, trust) in lines}
+        points = {
+            times: lines[name, trust][-1][1]
+            for times, lines in answers.items()
+            if (name, trust) in lines
+        }
         left.plot(list(points), list(points.values()), label=label, **style)
         sent = _lines(found).get((name, trust), [])
-        right.plot([size for size, _ in sent], [noise for _, noise in sent], **{**style, "linewidth": 0.9})
+        right.plot(
+            [size for size, _ in sent], [noise for _, noise in sent], **{**style, "linewidth": 0.9}
+        )
     known = [noise for lines in answers.values() for line in lines.values() for _, noise in line]
     low, high = min([*known, USEFUL_UP_TO]) / 2, max([*known, HOPELESS_ABOVE]) * 2
     for axes in (left, right):
@@ -69,7 +94,9 @@ def plot_comparison(
         for axes in (left, right):
             axes.axhspan(bottom, top, color=colour, zorder=0, linewidth=0)
         style = {"va": "center", "fontsize": 9, "color": "#6c7280", "style": "italic"}
-        right.text(1.02, math.sqrt(bottom * top), name, transform=right.get_yaxis_transform(), **style)
+        right.text(
+            1.02, math.sqrt(bottom * top), name, transform=right.get_yaxis_transform(), **style
+        )
     left.set_xticks(list(answers), [f"{times:,}" for times in answers])
     left.minorticks_off()
     shared_legend(figure, left, "outside lower center", most=5)
@@ -77,22 +104,27 @@ def plot_comparison(
 
 
 def _over_releases(found: Comparison, releases: Sequence[int], report: Any) -> dict[int, Lines]:
-    """Ask the same question for other numbers of releases, with as many clients: more rounds of the same cohort."""
+    """Ask the same request for other numbers of releases, with as many clients: more rounds of the same cohort."""
     trusts = {row.trust for row in found.rows}
     evaluations = [one for one in (found.evaluation, found.summed_evaluation) if one is not None]
     asked: dict[str, Any] = {
-        **found.target.keywords(), "clients": found.clients, "cohort": found.cohort,
-        "trust": trusts.pop() if len(trusts) == 1 else None, "min_honest_clients": found.min_honest_clients,
+        **found.target.keywords(),
+        "clients": found.clients,
+        "cohort": found.cohort,
+        "trust": trusts.pop() if len(trusts) == 1 else None,
+        "min_honest_clients": found.min_honest_clients,
         "baselines": any(row.baseline for row in found.rows),
         "evaluate": evaluations[0].epsilon if evaluations else None,
-    }  # fmt: skip
+    }
     numbers, answers = sorted({*releases, found.target.releases}), {}
     for place, times in enumerate(numbers):
         if report is not None:
             report(place / len(numbers), f"{times:,} releases")
         with suppress(QuietbitError):  # evaluations of many releases may leave nothing for updates
             same = times == found.target.releases
-            answers[times] = _lines(found if same else compare(found.ball, **{**asked, "releases": times}))
+            answers[times] = _lines(
+                found if same else compare(found.ball, **{**asked, "releases": times})
+            )
     return answers
 
 
@@ -101,5 +133,7 @@ def _lines(found: Comparison) -> Lines:
     lines: Lines = {}
     for row in found.rows:
         if row.expected is not None:
-            lines.setdefault((row.name, row.trust), []).append((row.payload_bytes, row.expected.run_noise))
+            lines.setdefault((row.name, row.trust), []).append(
+                (row.payload_bytes, row.expected.run_noise)
+            )
     return {key: sorted(points) for key, points in lines.items()}

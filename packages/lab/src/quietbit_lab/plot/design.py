@@ -1,9 +1,10 @@
 """One design at a glance: its probability table, and the bias and variance it leads to.
 
-Idea     the table as a picture (rows are inputs, columns are symbols with the values they decode to), and to its right
-         what a server sees: bias and variance of both mechanisms built on the table. On the ball [-1/2, 1/2] with
-         beta = 1 an update u is the input x = 1/2 + u and a symbol decodes to a - 1/2, so the mechanisms' own closed
-         forms are drawn and nothing is computed a second time.
+Idea     the table as a picture (rows are inputs, columns are symbols with the values they decode
+         to), and to its right what a server sees: bias and variance of both mechanisms built on the
+         table. On the ball [-1/2, 1/2] with beta = 1 an update u is the input x = 1/2 + u and a
+         symbol decodes to a - 1/2, so the mechanisms' own closed forms are drawn and nothing is
+         computed a second time.
 """
 
 from __future__ import annotations
@@ -37,13 +38,25 @@ UNIT = Ball(Norm.L1, 0.5, 1)
 X = np.linspace(0.0, 1.0, 401)
 # MVU is a broad line under I-MVU's narrow one, so that both show where they agree.
 LOOKS: dict[str, dict[str, Any]] = {
-    "laplace": {"color": MECHANISMS["laplace"].light, "linewidth": 1.8, "linestyle": (0, (5, 2)),
-                "label": "Laplace noise (32 bits)"},
-    "mvu": {"color": MECHANISMS["mvu"].light, "alpha": 0.5, "linewidth": 4.2, "label": "MVU (dithered to levels)"},
+    "laplace": {
+        "color": MECHANISMS["laplace"].light,
+        "linewidth": 1.8,
+        "linestyle": (0, (5, 2)),
+        "label": "Laplace noise (32 bits)",
+    },
+    "mvu": {
+        "color": MECHANISMS["mvu"].light,
+        "alpha": 0.5,
+        "linewidth": 4.2,
+        "label": "MVU (dithered to levels)",
+    },
     "imvu": {"color": MECHANISMS["imvu"].light, "linewidth": 1.6, "label": "I-MVU (interpolated)"},
     "levels": {"color": INK, "s": 20, "zorder": 4, "linewidths": 0, "label": "the design's levels"},
-}  # fmt: skip
-MOST_DOTS, MOST_NUMBERS = 64, 16  # levels with dots; rows or columns of cells with numbers and of ticks for all
+}
+MOST_DOTS, MOST_NUMBERS = (
+    64,
+    16,
+)  # levels with dots; rows or columns of cells with numbers and of ticks for all
 
 
 def plot_design(design: Design) -> Figure:
@@ -52,7 +65,9 @@ def plot_design(design: Design) -> Figure:
     spec = design.spec
     rule = "no bias at the levels" if spec.bias == "exact" else f"bias penalty {spec.bias:g}"
     bits = f"{spec.output_bits} bit{'s' if spec.output_bits > 1 else ''}"
-    title = "   ·   ".join((f"{spec.input_levels} levels", bits, f"{spec.privacy} epsilon {spec.epsilon:g}", rule))
+    title = "   ·   ".join(
+        (f"{spec.input_levels} levels", bits, f"{spec.privacy} epsilon {spec.epsilon:g}", rule)
+    )
     figure = blank_figure(11.5, 5.6, title, f"design {design.identity()}")
     grid = figure.add_gridspec(2, 2, width_ratios=(1.25, 1.0))
     _table(figure, figure.add_subplot(grid[:, 0]), design)
@@ -71,14 +86,22 @@ def _table(figure: Figure, axes: Axes, design: Design) -> None:
     table, alphabet = design.probabilities, design.alphabet
     rows, columns = table.shape
     # Colour follows the square root of the probability, or all but the largest would look alike.
-    scale = require_module("matplotlib.colors", "lab").PowerNorm(0.5, vmin=0.0, vmax=float(table.max()))
-    image = axes.imshow(table, aspect="auto", cmap="Blues", norm=scale, origin="lower", interpolation="nearest")
-    plain_axes(axes, "probability of each symbol", "value the symbol decodes to", "input x").grid(False)
+    scale = require_module("matplotlib.colors", "lab").PowerNorm(
+        0.5, vmin=0.0, vmax=float(table.max())
+    )
+    image = axes.imshow(
+        table, aspect="auto", cmap="Blues", norm=scale, origin="lower", interpolation="nearest"
+    )
+    plain_axes(axes, "probability of each symbol", "value the symbol decodes to", "input x").grid(
+        False
+    )
     for side in ("left", "bottom"):
         axes.spines[side].set_visible(False)
     axes.tick_params(length=0)
     column_ticks, row_ticks = _ticks(columns), _ticks(rows)
-    turned = {"rotation": 55, "rotation_mode": "anchor", "ha": "right"} if len(column_ticks) > 9 else {}
+    turned = (
+        {"rotation": 55, "rotation_mode": "anchor", "ha": "right"} if len(column_ticks) > 9 else {}
+    )
     axes.set_xticks(column_ticks, [f"{alphabet[k]:.3g}" for k in column_ticks], **turned)
     axes.set_yticks(row_ticks, [f"{design.spec.levels[k]:.3g}" for k in row_ticks])
     if max(rows, columns) <= MOST_NUMBERS:
@@ -89,14 +112,26 @@ def _table(figure: Figure, axes: Axes, design: Design) -> None:
         size = 9 if columns <= 8 else 6.5
         for (i, j), probability in np.ndenumerate(table):
             dark = probability > 0.4 * table.max()
-            axes.text(j, i, _short(probability), ha="center", va="center", fontsize=size, color=PAPER if dark else INK)
+            axes.text(
+                j,
+                i,
+                _short(probability),
+                ha="center",
+                va="center",
+                fontsize=size,
+                color=PAPER if dark else INK,
+            )
     bar = figure.colorbar(image, ax=axes, fraction=0.04, pad=0.02)
     bar.outline.set_visible(False)
     bar.ax.tick_params(colors=INK, labelsize=8, length=2)
 
 
 def _ticks(count: int) -> list[int]:
-    return list(range(count)) if count <= MOST_NUMBERS else [round(k * (count - 1) / 8) for k in range(9)]
+    return (
+        list(range(count))
+        if count <= MOST_NUMBERS
+        else [round(k * (count - 1) / 8) for k in range(9)]
+    )
 
 
 def _short(probability: float) -> str:

@@ -1,8 +1,9 @@
 """Plain figures, made without pyplot, how they reach the disk, and one look per mechanism in all of them.
 
-Idea     figures are values: no global state is read or changed, nothing is shown on a screen, and a file appears whole
-         or not at all. Colours are told apart by people who see few of them, reach a contrast of 3 to 1 on their
-         background, light or dark, and never carry the meaning alone: markers and names do too.
+Idea     figures are values: no global state is read or changed, nothing is shown on a screen, and a
+         file appears whole or not at all. Colours are told apart by people who see few of them,
+         reach a contrast of 3 to 1 on their background, light or dark, and never carry the meaning
+         alone: markers and names do too.
 Source   Okabe and Ito (2008), "Color universal design", for the families of colours.
 """
 
@@ -19,9 +20,20 @@ from quietbit.cli.options import FORMATS
 from quietbit.errors import require, require_module
 
 __all__ = [
-    "GREY", "INK", "MATPLOTLIB", "MECHANISMS", "PAPER", "Axes", "Figure", "Look", "blank_figure", "looks",
-    "plain_axes", "save_figure", "shared_legend",
-]  # fmt: skip
+    "GREY",
+    "INK",
+    "MATPLOTLIB",
+    "MECHANISMS",
+    "PAPER",
+    "Axes",
+    "Figure",
+    "Look",
+    "blank_figure",
+    "looks",
+    "plain_axes",
+    "save_figure",
+    "shared_legend",
+]
 
 # matplotlib is optional: its classes have no name here, so that this module imports without it.
 Figure: TypeAlias = Any
@@ -35,7 +47,9 @@ def blank_figure(width: float, height: float, title: str = "", identity: str = "
     """Return an empty figure of this size in inches, drawn by Agg; what it shows may be named in its corner."""
     figures = require_module("matplotlib.figure", "lab")
     agg = require_module("matplotlib.backends.backend_agg", "lab")
-    figure = figures.Figure(figsize=(width, height), dpi=DOTS_PER_INCH, facecolor=PAPER, layout="constrained")
+    figure = figures.Figure(
+        figsize=(width, height), dpi=DOTS_PER_INCH, facecolor=PAPER, layout="constrained"
+    )
     agg.FigureCanvasAgg(figure)
     if title:
         figure.suptitle(title, fontsize=11 if len(title) > 90 else 12, color=INK, x=0.01, ha="left")
@@ -63,18 +77,33 @@ def shared_legend(figure: Figure, axes: Axes, place: str, most: int = 9) -> None
     """Make one legend for all axes, outside of them, from what one of them holds, ``most`` names in a line."""
     handles, labels = axes.get_legend_handles_labels()
     columns = min(len(labels), most) if figure.get_figwidth() > 8 else 2
-    figure.legend(handles, labels, loc=place, ncols=columns, frameon=False, fontsize=9, labelcolor=INK)
+    figure.legend(
+        handles, labels, loc=place, ncols=columns, frameon=False, fontsize=9, labelcolor=INK
+    )
 
 
 def save_figure(figure: Figure, path: str | os.PathLike[str]) -> Path:
     """Write a figure in the format its file name ends in: png, svg or pdf."""
     target = Path(path)
     form = target.suffix.lower().removeprefix(".")
-    require(form in FORMATS, "end of the figure's file name", target.name, "one of ." + ", .".join(FORMATS))
+    require(
+        form in FORMATS,
+        "end of the figure's file name",
+        target.name,
+        "one of ." + ", .".join(FORMATS),
+    )
     return write_whole(target, lambda file: figure.savefig(file, format=form), make_folder=False)
 
 
-MATPLOTLIB = {"circle": "o", "square": "s", "triangle": "^", "down": "v", "diamond": "D", "plus": "P", "cross": "X"}
+MATPLOTLIB = {
+    "circle": "o",
+    "square": "s",
+    "triangle": "^",
+    "down": "v",
+    "diamond": "D",
+    "plus": "P",
+    "cross": "X",
+}
 
 
 @final
@@ -128,5 +157,8 @@ def looks(mechanisms: Sequence[str]) -> list[Look]:
 
 
 def _mixed(colour: str, other: str, share: float) -> str:
-    parts = [round((1 - share) * int(colour[k : k + 2], 16) + share * int(other[k : k + 2], 16)) for k in (1, 3, 5)]
+    parts = [
+        round((1 - share) * int(colour[k : k + 2], 16) + share * int(other[k : k + 2], 16))
+        for k in (1, 3, 5)
+    ]
     return "#" + "".join(f"{part:02x}" for part in parts)

@@ -1,7 +1,8 @@
 """One profile at a glance: the density along the update's direction, and the privacy it leads to.
 
-Idea     left, h over t; in the middle, what a client sends along its update, with N(0,1) beneath; right, delta at every
-         epsilon, for one release and for all of them together, with the epsilon that is promised.
+Idea     left, h over t; in the middle, what a client sends along its update, with N(0,1) beneath;
+         right, delta at every epsilon, for one release and for all of them together, with the
+         epsilon that is promised.
 """
 
 from __future__ import annotations
@@ -19,12 +20,16 @@ from quietbit_lab.plot.figure import GREY, INK, PAPER, Axes, Figure, blank_figur
 __all__ = ["plot_profile"]
 
 POINTS = 2001
-SHARES = np.concatenate((np.linspace(0.0, 0.99, 150), 1 - np.geomspace(0.01, 1e-6, 40), [1.0]))  # of the last epsilon
+SHARES = np.concatenate(
+    (np.linspace(0.0, 0.99, 150), 1 - np.geomspace(0.01, 1e-6, 40), [1.0])
+)  # of the last epsilon
 REACH = 4.5
 SENT, DELTA, LIMIT = "#2f6fde", "#12805c", "#c2410c"
 
 
-def plot_profile(profile: Profile, adjacency: Adjacency, releases: int = 1, delta: float = 0.0) -> Figure:
+def plot_profile(
+    profile: Profile, adjacency: Adjacency, releases: int = 1, delta: float = 0.0
+) -> Figure:
     """Draw the profile beside delta over epsilon, for one release and for all together."""
     certificate = certify_profile(profile, adjacency, releases, delta)
     words = (
@@ -58,10 +63,23 @@ def _density(axes: Axes, profile: Profile) -> None:
     plain_axes(axes, "density of what is sent", "t, along the update")
     axes.fill_between(t, base, color=GREY, alpha=0.25, linewidth=0, label="zero update")
     axes.plot(t, base * profile(t), color=SENT, linewidth=1.6, label="full-length update")
-    axes.axvline(profile.gain_lower, color=INK, linewidth=0.9, linestyle=(0, (2, 2)), label="its mean, the gain")
+    axes.axvline(
+        profile.gain_lower,
+        color=INK,
+        linewidth=0.9,
+        linestyle=(0, (2, 2)),
+        label="its mean, the gain",
+    )
     axes.set_xlim(-REACH, REACH)
     axes.set_ylim(0.0, 1.36 * float((base * profile(t)).max()))
-    axes.legend(facecolor=PAPER, edgecolor=PAPER, framealpha=1.0, fontsize=8, labelcolor=INK, loc="upper left")
+    axes.legend(
+        facecolor=PAPER,
+        edgecolor=PAPER,
+        framealpha=1.0,
+        fontsize=8,
+        labelcolor=INK,
+        loc="upper left",
+    )
 
 
 def _privacy(axes: Axes, profile: Profile, certificate: ProfileCertificate) -> None:
@@ -72,10 +90,13 @@ def _privacy(axes: Axes, profile: Profile, certificate: ProfileCertificate) -> N
         losses = [loss.repeat(times) for loss in profile_losses(profile, certificate.adjacency)]
         pure = max(loss.pure_epsilon_upper() for loss in losses)  # beyond it delta is 0
         epsilons = min(right, pure) * SHARES
-        deltas = [max(loss.delta_upper(epsilon) for loss in losses) for epsilon in epsilons.tolist()]
+        deltas = [
+            max(loss.delta_upper(epsilon) for loss in losses) for epsilon in epsilons.tolist()
+        ]
         label = "one release" if times == 1 else f"all {times} releases"
         color = DELTA if times == releases else GREY
-        # Delta never grows with epsilon: steps that fall at the next point show no less than there is.
+        # Delta never grows with epsilon: steps that fall at the next point show no less than there
+        # is.
         axes.plot(epsilons, deltas, drawstyle="steps-post", linewidth=1.6, color=color, label=label)
     if math.isfinite(limit):
         label = f"epsilon {_shown(limit)} at delta {promised:g}"

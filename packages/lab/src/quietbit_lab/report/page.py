@@ -1,8 +1,8 @@
 """A report as one HTML file: no network, no library, light and dark, on a phone too.
 
-Idea     the page's parts are plain files beside this one; here they become one text. Data from records enters as
-         JSON in which no tag can end, is shown as text and never as markup, and a policy of the page itself lets no
-         other script or address in.
+Idea     the page's parts are plain files beside this one; here they become one text. Data from
+         records enters as JSON in which no tag can end, is shown as text and never as markup, and a
+         policy of the page itself lets no other script or address in.
 """
 
 from __future__ import annotations
@@ -33,7 +33,12 @@ def render_page(runs: Sequence[PlacedRun], title: str = "Private federated train
 
 def save_page(page: str, path: Path) -> Path:
     """Write a page; its name must end in .html, and it appears whole or not at all."""
-    require(path.suffix.lower() in (".html", ".htm"), "end of the report's file name", path.name, ".html")
+    require(
+        path.suffix.lower() in (".html", ".htm"),
+        "end of the report's file name",
+        path.name,
+        ".html",
+    )
     return write_whole(path, lambda file: file.write(page.encode()))
 
 
@@ -61,7 +66,9 @@ def _lead(data: dict[str, Any]) -> str:
     runs, several = data["made"]["runs"], len(data["comparisons"])
     labels = sum(label["mechanism"] != "none" for label in data["labels"])
     first = data["comparisons"][0]
-    words = f"{runs:,} run{'s' if runs != 1 else ''} of {labels} mechanism{'s' if labels != 1 else ''}"
+    words = (
+        f"{runs:,} run{'s' if runs != 1 else ''} of {labels} mechanism{'s' if labels != 1 else ''}"
+    )
     if several > 1:
         return f"{words}, in {several} comparisons: an epsilon is set against another only where both mean the same."
     return f"{words} on {first['task']}. Privacy of one {first['unit']}, {first['adjacency']} adjacency."

@@ -1,9 +1,10 @@
 """From runs to the plain data of a report page: everything the page shows, and nothing else.
 
-Idea     runs that differ by seed alone become one row with a mean and a deviation, and what all rows of a comparison
-         share is said once. Three thousand trainings stay below a megabyte.
-Symbols  a row is [label, setting, rounds, epsilon, accuracy, deviation, seeds, bytes per client, bytes in all,
-         chosen, mechanism, state, second]; the page's script knows the same order by `COLUMNS`.
+Idea     runs that differ by seed alone become one row with a mean and a deviation, and what all
+         rows of a comparison share is said once. Three thousand trainings stay below a megabyte.
+Symbols  a row is [label, setting, rounds, epsilon, accuracy, deviation, seeds, bytes per client,
+         bytes in all, chosen, mechanism, state, second]; the page's script knows the same order by
+         `COLUMNS`.
 """
 
 from __future__ import annotations
@@ -52,7 +53,9 @@ def page_data(runs: Sequence[PlacedRun], title: str) -> dict[str, Any]:
         "columns": list(COLUMNS),
         "labels": [
             {"name": name, "mechanism": mechanism, **asdict(look)}
-            for (name, mechanism), look in zip(labels, looks([mechanism for _, mechanism in labels]), strict=True)
+            for (name, mechanism), look in zip(
+                labels, looks([mechanism for _, mechanism in labels]), strict=True
+            )
         ],
         "comparisons": [_Table(one, names, pictures).data() for one in compared],
         "mechanisms": pictures.found,
@@ -90,7 +93,9 @@ class _Table:
                 for label, trust in sorted(trusts.items())
             },
             "runs": len(one.runs),
-            "dimension": max((int(run.record.get("dimension") or 0) for run in one.runs), default=0),
+            "dimension": max(
+                (int(run.record.get("dimension") or 0) for run in one.runs), default=0
+            ),
             "common": common,
             "settings": varying,
             "rows": rows,
@@ -98,8 +103,12 @@ class _Table:
 
     def _ended(self) -> list[list[Any]]:
         """Return a row for each label, setting and number of rounds, over seeds."""
-        first: dict[str, PlacedRun] = {}  # one run for each label and settings, for what is equal over seeds
-        second: dict[str, tuple[float, str]] = {}  # what holds against those who see the models alone, over all seeds
+        first: dict[
+            str, PlacedRun
+        ] = {}  # one run for each label and settings, for what is equal over seeds
+        second: dict[
+            str, tuple[float, str]
+        ] = {}  # what holds against those who see the models alone, over all seeds
         plain = []
         for run in self.comparison.runs:
             if run.ended:
@@ -113,20 +122,30 @@ class _Table:
         rank = {id(point): JUDGED for point in worth}
         rank |= {id(point): UNBEATEN for line in frontier(worth).values() for point in line}
         return [
-            self._row(point, run, rank.get(id(point), 0), second[setting_key(point.label, point.settings)][1])
+            self._row(
+                point,
+                run,
+                rank.get(id(point), 0),
+                second[setting_key(point.label, point.settings)][1],
+            )
             for point, run in zip(points, runs, strict=True)
         ]
 
     def _row(self, point: Summary, run: PlacedRun, chosen: int, second: str) -> list[Any]:
         record = run.record
-        # Under central trust noise is added by the server: what leaves a client is the plain update.
+        # Under central trust noise is added by the server: what leaves a client is the plain
+        # update.
         drawn = chosen == UNBEATEN and run.trust != "central"
-        sent = next((p.get("uplink_bytes") for p in record["points"] if p["round"] == point.rounds), None)
+        sent = next(
+            (p.get("uplink_bytes") for p in record["points"] if p["round"] == point.rounds), None
+        )
         return [
             self.names.index(point.label),
             self._place(point.settings),
             point.rounds,
-            float(rounded_up(point.epsilon_upper, 4)) if math.isfinite(point.epsilon_upper) else None,
+            float(rounded_up(point.epsilon_upper, 4))
+            if math.isfinite(point.epsilon_upper)
+            else None,
             round(point.accuracy, 5),
             round(point.deviation, 5),
             point.seeds,
@@ -155,14 +174,19 @@ class _Table:
             last.get("uplink_bytes", record.get("uplink_bytes")),
             0,
             -1,
-            UNSCORED if run.unscored else f"{record['status']}: {record.get('reason') or 'no reason was kept'}",
+            UNSCORED
+            if run.unscored
+            else f"{record['status']}: {record.get('reason') or 'no reason was kept'}",
             "",
         ]
 
     def _place(self, settings: Mapping[str, Any]) -> int:
         """Return the number of these settings, in the words that the page uses for them."""
         words = setting_words(settings).items()
-        shown = {name: float(f"{value:.5g}") if isinstance(value, float) else value for name, value in words}
+        shown = {
+            name: float(f"{value:.5g}") if isinstance(value, float) else value
+            for name, value in words
+        }
         key = json.dumps(shown, sort_keys=True)
         if key not in self._places:
             self._places[key] = len(self.settings)
@@ -179,7 +203,11 @@ def _second(record: Mapping[str, Any]) -> tuple[float, str]:
 def _split(settings: list[dict[str, Any]]) -> tuple[dict[str, Any], list[dict[str, Any]]]:
     """Return what all settings have in common, once, and the rest of each."""
     names = list(dict.fromkeys(name for one in settings for name in one))
-    common = {n: settings[0].get(n) for n in names if len({json.dumps(one.get(n)) for one in settings}) == 1}
+    common = {
+        n: settings[0].get(n)
+        for n in names
+        if len({json.dumps(one.get(n)) for one in settings}) == 1
+    }
     return common, [{k: v for k, v in one.items() if k not in common} for one in settings]
 
 

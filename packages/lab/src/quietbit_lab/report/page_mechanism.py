@@ -1,8 +1,10 @@
 """Probability tables, bias and variance of the mechanisms of runs, rebuilt from their records.
 
-Idea     a record holds the description of its mechanism, which is built from it again; what it is drawn with are its
-         own closed forms. Everything is in units of the clip: inputs from -1 to 1, one coordinate of an update.
-Symbols  bias = expectation - input; a sign has no unit, so it is divided by its slope at zero first.
+Idea     a record holds the description of its mechanism, which is built from it again; what it is
+         drawn with are its own closed forms. Everything is in units of the clip: inputs from -1 to
+         1, one coordinate of an update.
+Symbols  bias = expectation - input; a sign has no unit, so it is divided by its slope at zero
+         first.
 """
 
 from __future__ import annotations
@@ -62,7 +64,9 @@ def rebuild(record: Mapping[str, Any]) -> Mechanism | None:
 
 def _picture(mechanism: Mechanism, described: Mapping[str, Any], expected: Any) -> dict[str, Any]:
     clip, error = mechanism.ball.radius, mechanism.error()
-    unit = clip * (error.gain if error.unitless else 1.0)  # a sign is brought to the unit of an update by its slope
+    unit = clip * (
+        error.gain if error.unitless else 1.0
+    )  # a sign is brought to the unit of an update by its slope
     x = np.linspace(-1.0, 1.0, POINTS)
     mean = np.array([mechanism.expectation(float(clip * u)) for u in x]) / unit
     variance = np.array([mechanism.variance(float(clip * u)) for u in x]) / unit**2

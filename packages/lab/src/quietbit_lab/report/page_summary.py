@@ -1,8 +1,9 @@
 """The sentence on top of a report: what was learnt, how private it is, and what it cost.
 
-Idea     a reader who reads nothing else should not be misled. The sentence is about the most accurate private setting,
-         its epsilon is the guarantee's, rounded up, and says in a factor of probabilities what that means; an accuracy
-         that few nodes estimated comes with its interval, and a run that nobody scored says so.
+Idea     a reader who reads nothing else should not be misled. The sentence is about the most
+         accurate private setting, its epsilon is the guarantee's, rounded up, and says in a factor
+         of probabilities what that means; an accuracy that few nodes estimated comes with its
+         interval, and a run that nobody scored says so.
 """
 
 from __future__ import annotations
@@ -43,11 +44,20 @@ def summary(comparison: Comparison, rows: Sequence[Mapping[str, Any]], names: Se
         return "No run here was private: there is no guarantee at all."
     mine = [run for run in comparison.runs if run.label == names[best["label"]]]
     run = next(run for run in mine if bool(run.record["points"]) or not best["chosen"])
-    parts = [_learnt(best, rows, comparison, run), _private(best, comparison, run), _cost(best, run)]
+    parts = [
+        _learnt(best, rows, comparison, run),
+        _private(best, comparison, run),
+        _cost(best, run),
+    ]
     return "; ".join(part for part in parts if part) + "."
 
 
-def _learnt(best: Mapping[str, Any], rows: Sequence[Mapping[str, Any]], comparison: Comparison, run: PlacedRun) -> str:
+def _learnt(
+    best: Mapping[str, Any],
+    rows: Sequence[Mapping[str, Any]],
+    comparison: Comparison,
+    run: PlacedRun,
+) -> str:
     if not best["chosen"]:
         rounds = int(best["rounds"])
         size = int(run.record.get("dimension") or 0)
@@ -55,21 +65,29 @@ def _learnt(best: Mapping[str, Any], rows: Sequence[Mapping[str, Any]], comparis
     public = [row["accuracy"] for row in rows if row["epsilon"] is None and row["chosen"]]
     beside = f" ({100 * max(public):.1f} % without privacy)" if public else ""
     several = len({one.label for one in comparison.runs if one.mechanism != PUBLIC}) > 1
-    others_trust = Trust(run.trust) is not Trust.CENTRAL and any(one.trust == "central" for one in comparison.runs)
+    others_trust = Trust(run.trust) is not Trust.CENTRAL and any(
+        one.trust == "central" for one in comparison.runs
+    )
     without = " without a trusted server" if others_trust else ""
     model = f"The most accurate private model{without} ({run.label})" if several else "The model"
     last = run.record["points"][-1]
     if "answers" in last:
-        between = f"between {100 * last['low']:.0f} and {100 * last['high']:.0f} %, 95 % of the time"
+        between = (
+            f"between {100 * last['low']:.0f} and {100 * last['high']:.0f} %, 95 % of the time"
+        )
         few = ", which are few" if last["answers"] < FEW_ANSWERS else ""
-        beside = f" ({between}, from the randomised answers of {last['answers']:,} nodes{few}){beside}"
+        beside = (
+            f" ({between}, from the randomised answers of {last['answers']:,} nodes{few}){beside}"
+        )
     return f"{model} is right in {100 * best['accuracy']:.1f} % of test cases{beside}"
 
 
 def _private(best: Mapping[str, Any], comparison: Comparison, run: PlacedRun) -> str:
     epsilon = float(best["epsilon"])
     who = OBSERVERS[Trust(run.trust)]
-    means = f"epsilon ≤ {shown_epsilon(epsilon)} at delta {comparison.delta:g}, {comparison.adjacency}"
+    means = (
+        f"epsilon ≤ {shown_epsilon(epsilon)} at delta {comparison.delta:g}, {comparison.adjacency}"
+    )
     factor = math.exp(min(epsilon, 700.0))
     if factor > LARGEST_FACTOR:
         return f"its promise to one {comparison.unit} means next to nothing ({means})"

@@ -1,7 +1,7 @@
 """The words of a report: what each part of a guarantee means, and what each setting is called.
 
-Idea     an epsilon is read together with its unit, its adjacency, its delta and who is trusted, in sentences that
-         need no glossary.
+Idea     an epsilon is read together with its unit, its adjacency, its delta and who is trusted, in
+         sentences that need no glossary.
 """
 
 from __future__ import annotations
@@ -54,8 +54,20 @@ SETTINGS = {
     "rng": "random bits",
     "min_honest_clients": "honest clients",
 }
-SILENT = ("seed", "rounds", "evaluate_at", "evaluate_every", "mechanism", "unit", "adjacency", "delta")
-OF_IMVU, OF_DESIGNS = {"beta": 1.0, "clamp": False, "decoder": "unbiased-at-zero"}, ("levels",)  # with what is usual
+SILENT = (
+    "seed",
+    "rounds",
+    "evaluate_at",
+    "evaluate_every",
+    "mechanism",
+    "unit",
+    "adjacency",
+    "delta",
+)
+OF_IMVU, OF_DESIGNS = (
+    {"beta": 1.0, "clamp": False, "decoder": "unbiased-at-zero"},
+    ("levels",),
+)  # with what is usual
 
 
 def spelt_out(unit: str, adjacency: str, delta: float) -> list[tuple[str, str]]:
@@ -79,7 +91,9 @@ def guarantee_template(unit: str, adjacency: str, trust: str, delta: float) -> s
     sentence = Guarantee(1.0, delta, Unit(unit), Adjacency(adjacency), Trust(trust)).sentence()
     start = "epsilon <= 1 at "
     if not sentence.startswith(start):
-        raise InvalidParameter(f"sentence of a guarantee must begin with {start!r}, got {sentence!r}.")
+        raise InvalidParameter(
+            f"sentence of a guarantee must begin with {start!r}, got {sentence!r}."
+        )
     return f"epsilon <= {PLACE} at " + sentence.removeprefix(start)
 
 
@@ -87,7 +101,11 @@ def setting_words(settings: Mapping[str, Any]) -> dict[str, Any]:
     """Return the settings that played a part, by the names that people read, less what the page says elsewhere."""
     mechanism = settings.get("mechanism")
     idle = set(SILENT)
-    idle |= {name for name, usual in OF_IMVU.items() if mechanism != "imvu" or settings.get(name) == usual}
+    idle |= {
+        name
+        for name, usual in OF_IMVU.items()
+        if mechanism != "imvu" or settings.get(name) == usual
+    }
     idle |= set(OF_DESIGNS) if mechanism not in ("imvu", "mvu") else set()
     idle |= {"local_rate"} if settings.get("local_steps") == 1 else set()
     return {
@@ -104,7 +122,9 @@ def task_words(task: Mapping[str, Any]) -> str:
         parts.append(f"{task['model']} model")
     samples = task.get("samples", 1)
     if task.get("clients") == "examples":
-        parts.append("every client one example" if samples == 1 else f"every client {samples} examples")
+        parts.append(
+            "every client one example" if samples == 1 else f"every client {samples} examples"
+        )
     elif task.get("clients"):
         parts.append(f"clients are {task['clients']}")
     return f"{name} ({', '.join(parts)})" if parts else name

@@ -1,9 +1,10 @@
 """Runs in pictures: accuracy over epsilon (the paper's Figures 2, 4, 5 and 6), over rounds, and over bytes.
 
-Idea     over epsilon, a line per mechanism along its frontier, a bar of one standard deviation over seeds, every other
-         point of the grid faint behind it, and the line without privacy at the top. Over rounds, lines end in their
-         own names and numbers, so that nobody has to match colours with a legend. Over bytes, the best mean accuracy
-         for every number of bytes that a client sends in a round; only settings within the budget count.
+Idea     over epsilon, a line per mechanism along its frontier, a bar of one standard deviation over
+         seeds, every other point of the grid faint behind it, and the line without privacy at the
+         top. Over rounds, lines end in their own names and numbers, so that nobody has to match
+         colours with a legend. Over bytes, the best mean accuracy for every number of bytes that a
+         client sends in a round; only settings within the budget count.
 Source   Guo et al. (ICML 2023), figures "Privacy vs. accuracy plot".
 """
 
@@ -27,9 +28,13 @@ def plot_frontier(results: Iterable[Mapping[str, Any]], title: str) -> Figure:
     """Accuracy over epsilon; results without a finished run, or of epsilons that mean different things, are refused."""
     found = list(results)
     points, lines = summarise(found), sorted(reported(found).items())
-    require(lines, "results", "no finished run that reports", "results of at least one finished run")
+    require(
+        lines, "results", "no finished run that reports", "results of at least one finished run"
+    )
     figure = blank_figure(7.2, 4.8)
-    axes = plain_axes(figure.subplots(), title, x=f"epsilon of {shared_words(points)}", y="test accuracy, %")
+    axes = plain_axes(
+        figure.subplots(), title, x=f"epsilon of {shared_words(points)}", y="test accuracy, %"
+    )
     chosen = looks([str(line[0].settings.get("mechanism", "")) for _, line in lines])
     for look, (label, line) in zip(chosen, lines, strict=True):
         _draw(axes, label, line, [p for p in points if p.label == label], look)
@@ -45,7 +50,9 @@ def plot_frontier(results: Iterable[Mapping[str, Any]], title: str) -> Figure:
 def shared_words(points: Iterable[Summary]) -> str:
     """Return what all epsilons here mean; refuse several meanings in one picture."""
     private = [p for p in points if math.isfinite(p.epsilon_upper)] or list(points)
-    kinds = sorted({tuple(str(p.settings[name]) for name in ("unit", "delta", "adjacency")) for p in private})
+    kinds = sorted(
+        {tuple(str(p.settings[name]) for name in ("unit", "delta", "adjacency")) for p in private}
+    )
     require(len(kinds) == 1, "unit, delta and adjacency of the results", kinds, "the same for all")
     unit, delta, adjacency = kinds[0]
     return f"one {unit} at delta = {float(delta):g} ({adjacency} adjacency)"
@@ -54,11 +61,23 @@ def shared_words(points: Iterable[Summary]) -> str:
 def _draw(axes: Axes, label: str, line: list[Summary], cloud: list[Summary], look: Look) -> None:
     if all(math.isinf(p.epsilon_upper) for p in line):
         best = max(p.accuracy for p in line)
-        axes.axhline(100 * best, color=look.light, linewidth=1.2, linestyle=(0, (5, 2)), label=f"{label} (no privacy)")
+        axes.axhline(
+            100 * best,
+            color=look.light,
+            linewidth=1.2,
+            linestyle=(0, (5, 2)),
+            label=f"{label} (no privacy)",
+        )
         return
     line = [p for p in line if math.isfinite(p.epsilon_upper)]
     rest = [p for p in cloud if math.isfinite(p.epsilon_upper) and p not in line]
-    axes.scatter([p.epsilon_upper for p in rest], [100 * p.accuracy for p in rest], s=6, color=look.light, alpha=0.2)
+    axes.scatter(
+        [p.epsilon_upper for p in rest],
+        [100 * p.accuracy for p in rest],
+        s=6,
+        color=look.light,
+        alpha=0.2,
+    )
     seeds = min(p.seeds for p in line)
     axes.errorbar(
         [p.epsilon_upper for p in line],
@@ -79,9 +98,18 @@ def plot_training(
 
     ``mechanisms`` names the mechanism of each label, by which it is coloured.
     """
-    require(curves and all(curves.values()), "curves", list(curves), "at least one run, each with a point")
-    # A run keeps its colour whatever its rank, so that two pictures of the same runs can be compared.
-    colours = {one: look.light for one, look in zip(curves, looks([mechanisms[one] for one in curves]), strict=True)}
+    require(
+        curves and all(curves.values()),
+        "curves",
+        list(curves),
+        "at least one run, each with a point",
+    )
+    # A run keeps its colour whatever its rank, so that two pictures of the same runs can be
+    # compared.
+    colours = {
+        one: look.light
+        for one, look in zip(curves, looks([mechanisms[one] for one in curves]), strict=True)
+    }
     figure = blank_figure(7.2, 4.4)
     axes = plain_axes(figure.subplots(), title, x="round", y="test accuracy, %")
     last = max(points[-1][0] for points in curves.values())
@@ -92,7 +120,14 @@ def plot_training(
         # Labels keep a line's height from the one below.
         height = max(100 * points[-1][1], heights[-1] + 4.5 if heights else 0.0)
         heights.append(height)
-        axes.text(last * 1.02, height, f"{label}  {100 * points[-1][1]:.1f} %", color=INK, fontsize=9, va="center")
+        axes.text(
+            last * 1.02,
+            height,
+            f"{label}  {100 * points[-1][1]:.1f} %",
+            color=INK,
+            fontsize=9,
+            va="center",
+        )
         axes.plot([points[-1][0]], [100 * points[-1][1]], "o", color=colour, markersize=4)
     axes.set_xlim(0, last * 1.45)
     axes.set_xticks([tick for tick in axes.get_xticks() if 0 <= tick <= last])
@@ -104,11 +139,21 @@ def plot_uplink(settings: Sequence[Sent], title: str) -> Figure:
     """Accuracy over bytes per client per round; ``settings`` are those that may be chosen, with their bytes."""
     require(settings, "settings", list(settings), "at least one that ended within the target")
     figure = blank_figure(7.2, 4.4)
-    axes = plain_axes(figure.subplots(), title, x="bytes that a client sends in a round", y="test accuracy, %")
-    labels = sorted({point.label: str(point.settings.get("mechanism", "")) for point, _ in settings}.items())
+    axes = plain_axes(
+        figure.subplots(), title, x="bytes that a client sends in a round", y="test accuracy, %"
+    )
+    labels = sorted(
+        {point.label: str(point.settings.get("mechanism", "")) for point, _ in settings}.items()
+    )
     for (label, _), look in zip(labels, looks([mechanism for _, mechanism in labels]), strict=True):
         line = rising(sent for sent in settings if sent[0].label == label)
-        shown: Mapping[str, Any] = {**look.line, "label": label, "markersize": 5, "capsize": 2, "linewidth": 1.6}
+        shown: Mapping[str, Any] = {
+            **look.line,
+            "label": label,
+            "markersize": 5,
+            "capsize": 2,
+            "linewidth": 1.6,
+        }
         axes.errorbar(
             [size for _, size in line],
             [100 * point.accuracy for point, _ in line],
@@ -117,7 +162,9 @@ def plot_uplink(settings: Sequence[Sent], title: str) -> Figure:
         )
     axes.set_xscale("log")
     axes.xaxis.set_major_formatter(lambda value, _: shown_size(value))
-    axes.xaxis.set_minor_formatter(lambda value, _: shown_size(value) if f"{value:.0e}"[0] in "25" else "")
+    axes.xaxis.set_minor_formatter(
+        lambda value, _: shown_size(value) if f"{value:.0e}"[0] in "25" else ""
+    )
     axes.margins(x=0.15)
     axes.legend(frameon=False, fontsize=9, labelcolor=INK, loc="best")
     return figure

@@ -1,9 +1,10 @@
 """From files to runs that may be compared: records of single trainings and the results of sweeps, in one form.
 
-Idea     a run is a label and a record. A record by itself is labelled by its mechanism and bits; a sweep brings its
-         own labels. The same run named twice counts once, or error bars would shrink. Runs are compared only where
-         epsilon means the same: one task, unit, adjacency and delta make a *comparison*. A budget leaves the settings
-         whose epsilon it covers; runs without privacy have no epsilon to compare and are always kept.
+Idea     a run is a label and a record. A record by itself is labelled by its mechanism and bits; a
+         sweep brings its own labels. The same run named twice counts once, or error bars would
+         shrink. Runs are compared only where epsilon means the same: one task, unit, adjacency and
+         delta make a *comparison*. A budget leaves the settings whose epsilon it covers; runs
+         without privacy have no epsilon to compare and are always kept.
 """
 
 from __future__ import annotations
@@ -22,9 +23,17 @@ from quietbit_lab.experiment.record import read_json, read_record
 from quietbit_lab.experiment.sweep import RESULTS, finished
 
 __all__ = [
-    "Comparison", "PlacedRun", "best_curves", "comparable", "comparisons", "label_of", "read_placed_runs",
-    "reporting_runs", "settings_of", "settings_within",
-]  # fmt: skip
+    "Comparison",
+    "PlacedRun",
+    "best_curves",
+    "comparable",
+    "comparisons",
+    "label_of",
+    "read_placed_runs",
+    "reporting_runs",
+    "settings_of",
+    "settings_within",
+]
 
 NAMES = {
     "vmvu": "vector MVU",
@@ -39,7 +48,8 @@ NAMES = {
 NEEDED = ("status", "settings", "points", "task")
 SHARED = ("delta", "unit", "adjacency")
 ENDED = ("finished", "target reached")  # a run that kept to its target ended as planned
-DROPPED = "dropped"  # given up for being far behind: its points count, or only the luckier seeds would be left
+# given up for being far behind: its points count, or only the luckier seeds would be left
+DROPPED = "dropped"
 PUBLIC = "none"  # the mechanism without privacy
 
 
@@ -106,19 +116,29 @@ class Comparison:
 def read_placed_runs(paths: Sequence[Path]) -> list[PlacedRun]:
     """Every run in these files and folders, each once; a path without a run is refused.
 
-    A file is the record of one training, what a Flower strategy's report saved, or packed results (.gz). A folder holds
-    the results of a sweep, or else records.
+    A file is the record of one training, what a Flower strategy's report saved, or packed results
+    (.gz). A folder holds the results of a sweep, or else records.
     """
     found: list[PlacedRun] = []
     for path in paths:
-        here = _folder(path) if path.is_dir() else _packed(path) if path.suffix == ".gz" else [_single(path)]
+        here = (
+            _folder(path)
+            if path.is_dir()
+            else _packed(path)
+            if path.suffix == ".gz"
+            else [_single(path)]
+        )
         if not here:
-            raise QuietbitError(f"There are no runs in {path}: it has no {RESULTS} and no record of a training.")
+            raise QuietbitError(
+                f"There are no runs in {path}: it has no {RESULTS} and no record of a training."
+            )
         found += here
     unique: dict[str, PlacedRun] = {}
     for run in found:
         points = [(p["round"], p["accuracy"], p.get("seconds")) for p in run.record["points"]]
-        key = json.dumps([run.label, run.record["settings"], run.record["task"], points], sort_keys=True)
+        key = json.dumps(
+            [run.label, run.record["settings"], run.record["task"], points], sort_keys=True
+        )
         unique.setdefault(key, run)
     return list(unique.values())
 
@@ -134,8 +154,8 @@ def label_of(record: Mapping[str, Any]) -> str:
 def comparisons(runs: Sequence[PlacedRun]) -> list[Comparison]:
     """Group runs by what their epsilons mean, the largest comparison first.
 
-    Runs without privacy belong to every comparison of their task. A label that stands for several trust
-    models is split, and the labels say whom they trust.
+    Runs without privacy belong to every comparison of their task. A label that stands for several
+    trust models is split, and the labels say whom they trust.
     """
     groups: dict[tuple[Any, ...], list[PlacedRun]] = {}
     public: list[tuple[tuple[Any, ...], PlacedRun]] = []
@@ -161,8 +181,8 @@ def comparisons(runs: Sequence[PlacedRun]) -> list[Comparison]:
 def settings_of(record: Mapping[str, Any]) -> dict[str, Any]:
     """Return the settings with the strength found for a target, less what only says when to evaluate.
 
-    Runs of different length are different settings: calibrated to one target they differ in their noise, and
-    otherwise the shorter would count as a seed that the longer lacks.
+    Runs of different length are different settings: calibrated to one target they differ in their
+    noise, and otherwise the shorter would count as a seed that the longer lacks.
     """
     settings = {k: v for k, v in record["settings"].items() if k != "evaluate_every"}
     settings["planned rounds"] = settings.get("rounds")
@@ -170,7 +190,10 @@ def settings_of(record: Mapping[str, Any]) -> dict[str, Any]:
     inner = mechanism.get("inner") or mechanism
     strengths = {
         "noise_multiplier": inner.get("noise_multiplier", inner.get("scale_multiplier")),
-        "design_epsilon": (mechanism.get("design") or {}).get("design", {}).get("spec", {}).get("epsilon"),
+        "design_epsilon": (mechanism.get("design") or {})
+        .get("design", {})
+        .get("spec", {})
+        .get("epsilon"),
         "beta": mechanism.get("beta"),
     }
     calibrated = settings.get("design_epsilon") is None and settings.get("noise_multiplier") is None
@@ -180,8 +203,13 @@ def settings_of(record: Mapping[str, Any]) -> dict[str, Any]:
 def comparable(runs: Sequence[PlacedRun]) -> list[PlacedRun]:
     """Return the runs that came to their end; refuse them unless their epsilons all mean the same."""
     compared = comparisons([run for run in runs if run.ended])
-    require(compared, "runs", f"{len(runs)} runs, none finished", "at least one that came to its end")
-    kinds = [f"{one.task.get('name')}, one {one.unit}, {one.adjacency}, delta {one.delta:g}" for one in compared]
+    require(
+        compared, "runs", f"{len(runs)} runs, none finished", "at least one that came to its end"
+    )
+    kinds = [
+        f"{one.task.get('name')}, one {one.unit}, {one.adjacency}, delta {one.delta:g}"
+        for one in compared
+    ]
     require(len(kinds) == 1, "runs of one figure", kinds, "of one task, unit, adjacency and delta")
     return list(compared[0].runs)
 
@@ -191,23 +219,35 @@ def reporting_runs(runs: Sequence[PlacedRun]) -> list[PlacedRun]:
     return [run for run in runs if not run.chooses] or list(runs)
 
 
-def settings_within(runs: Sequence[PlacedRun], target: float | None) -> list[tuple[Summary, PlacedRun]]:
+def settings_within(
+    runs: Sequence[PlacedRun], target: float | None
+) -> list[tuple[Summary, PlacedRun]]:
     """Return settings whose epsilon is at most the target, where they were to be judged, each with one of its runs."""
     runs = reporting_runs(runs)
     first = {setting_key(run.label, settings_of(run.record)): run for run in reversed(runs)}
     points = summarise(run.plain(whole=False) for run in runs)
     found = [(point, first[setting_key(point.label, point.settings)]) for point in points]
-    return [(p, run) for p, run in found if target is None or p.epsilon_upper <= target or run.mechanism == PUBLIC]
+    return [
+        (p, run)
+        for p, run in found
+        if target is None or p.epsilon_upper <= target or run.mechanism == PUBLIC
+    ]
 
 
-def best_curves(runs: Sequence[PlacedRun], target: float | None) -> dict[str, list[tuple[int, float]]]:
+def best_curves(
+    runs: Sequence[PlacedRun], target: float | None
+) -> dict[str, list[tuple[int, float]]]:
     """Mean accuracy over rounds of the best setting of each label within the target, up to where it was judged."""
     lines = frontier(point for point, _ in settings_within(runs, target))
     every = summarise(run.plain() for run in reporting_runs(runs))
     curves = {}
     for label, line in sorted(lines.items()):
         best = line[-1]
-        own = [p for p in every if p.label == label and p.settings == best.settings and p.rounds <= best.rounds]
+        own = [
+            p
+            for p in every
+            if p.label == label and p.settings == best.settings and p.rounds <= best.rounds
+        ]
         curves[label] = [(p.rounds, p.accuracy) for p in sorted(own, key=lambda p: p.rounds)]
     return curves
 
@@ -218,13 +258,18 @@ def _named_by_trust(runs: Sequence[PlacedRun]) -> list[PlacedRun]:
         if run.record.get("guarantee"):
             trusts.setdefault(run.label, set()).add(run.trust)
     several = {label for label, found in trusts.items() if len(found) > 1}
-    return [replace(run, label=f"{run.label} ({run.trust} trust)") if run.label in several else run for run in runs]
+    return [
+        replace(run, label=f"{run.label} ({run.trust} trust)") if run.label in several else run
+        for run in runs
+    ]
 
 
 def _single(path: Path) -> PlacedRun:
     saved = read_json(path)
     flower = saved.get("format") == flower_record.FORMAT
-    record = _checked(flower_record.flower_record(saved, path) if flower else read_record(path), path)
+    record = _checked(
+        flower_record.flower_record(saved, path) if flower else read_record(path), path
+    )
     return PlacedRun(label_of(record), record)
 
 
@@ -243,7 +288,9 @@ def _placed(lines: Sequence[Mapping[str, Any]], path: Path) -> list[PlacedRun]:
     for line in lines:
         record = _checked(line.get("record"), path)
         label = str(line.get("label") or label_of(record))
-        found.append(PlacedRun(label, record, str(line.get("sweep", "")), bool(line.get("chooses"))))
+        found.append(
+            PlacedRun(label, record, str(line.get("sweep", "")), bool(line.get("chooses")))
+        )
     return found
 
 
@@ -251,7 +298,9 @@ def _checked(record: Any, path: Path) -> dict[str, Any]:
     whole = isinstance(record, dict) and all(name in record for name in NEEDED)
     whole = whole and isinstance(record["settings"], dict) and isinstance(record["points"], list)
     if not whole or not set(SHARED) <= set(record["settings"]):
-        raise QuietbitError(f"{path} holds a run that is not complete: it must name {', '.join((*NEEDED, *SHARED))}.")
+        raise QuietbitError(
+            f"{path} holds a run that is not complete: it must name {', '.join((*NEEDED, *SHARED))}."
+        )
     for point in record["points"]:
         if not isinstance(point, dict) or not {"round", "accuracy", "epsilon_upper"} <= set(point):
             raise QuietbitError(f"{path} holds a run with a damaged point: {point!r}.")

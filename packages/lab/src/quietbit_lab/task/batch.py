@@ -1,16 +1,17 @@
 """Training many models together: same cohorts, one walk through the rounds.
 
-Idea     runs that share seed, cohort and participation meet the same clients in the same order. They are trained side
-         by side on one device; each has its own mechanism, step size, clip, account and end. What a round does to one
-         of them has the law of `simulate/loop.py`. An account is the releases of every client, which they share, and
-         a mechanism; runs with equal mechanisms share it too, so that a grid of step sizes costs one.
-         What kind of model it is `Models` knows: linear ones (`linear_device.py`) or networks (`module_device.py`).
+Idea     runs that share seed, cohort and participation meet the same clients in the same order.
+         They are trained side by side on one device; each has its own mechanism, step size, clip,
+         account and end. What a round does to one of them has the law of `simulate/loop.py`. An
+         account is the releases of every client, which they share, and a mechanism; runs with equal
+         mechanisms share it too, so that a grid of step sizes costs one. What kind of model it is
+         `Models` knows: linear ones (`linear_device.py`) or networks (`module_device.py`).
 Symbols  G runs; w, v: (G, ...) parameters and momentum in float32: v <- mu v + mean, w <- w - lr v.
 Source   Guo et al. (ICML 2023), appendix "Choice of Hyperparameters": the grids that this is for.
 
-Randomness. Every round and kind of mechanism takes a seed of 63 bits: of the operating system, or for seeded words of a
-digest of the batch's settings, the round and the kind. A seeded run is thus repeated by repeating its batch on the
-same kind of device. A simulation protects nobody.
+Randomness. Every round and kind of mechanism takes a seed of 63 bits: of the operating system, or
+for seeded words of a digest of the batch's settings, the round and the kind. A seeded run is thus
+repeated by repeating its batch on the same kind of device. A simulation protects nobody.
 """
 
 from __future__ import annotations
@@ -47,7 +48,9 @@ __all__ = ["DROPPED", "Batch", "Lane", "Models", "exact_float32", "mechanism_of"
 torch: Any = require_module("torch", "lab")
 Tensor: TypeAlias = Any
 LOOK = 25  # rounds between looks at the clock
-Watch: TypeAlias = Callable[[int, "Sequence[Point | None]"], bool]  # rounds done, newest points; False stops
+Watch: TypeAlias = Callable[
+    [int, "Sequence[Point | None]"], bool
+]  # rounds done, newest points; False stops
 DROPPED = "dropped"
 SCORED = 1000  # examples at once
 
@@ -61,7 +64,9 @@ def shared_walk(setting: Setting) -> tuple[Any, ...]:
 def mechanism_of(setting: Setting, problem: Any) -> Mechanism:
     """Return the mechanism of a private run, calibrated to the releases of its rounds where it is."""
     plan, rounds = setting.plan, setting.training.rounds
-    releases = releases_per_client(plan.schedule(problem.sizes.size), rounds if plan.mechanism.calibrated else 0)
+    releases = releases_per_client(
+        plan.schedule(problem.sizes.size), rounds if plan.mechanism.calibrated else 0
+    )
     return plan.mechanism_for(problem.dimension, problem.sizes, releases)
 
 
@@ -90,7 +95,12 @@ class Models(ABC):
 
     @abstractmethod
     def means(
-        self, models: Tensor, clients: NDArray[np.int64], norm: Norm, clips: Tensor, drawn: Sequence[Any]
+        self,
+        models: Tensor,
+        clients: NDArray[np.int64],
+        norm: Norm,
+        clips: Tensor,
+        drawn: Sequence[Any],
     ) -> Tensor:
         """Return the server's means; ``drawn`` has (start, stop, what `drawn` returned, seed) for every kind."""
 
@@ -115,7 +125,10 @@ class Models(ABC):
                 wide = answers.double()
                 chosen = wide.gather(2, labels.expand(wide.shape[0], -1)[..., None])[..., 0]
                 loss[some] += (torch.logsumexp(wide, dim=2) - chosen).sum(dim=1)
-        return [Score(one / count, lost / count) for one, lost in zip(right.tolist(), loss.tolist(), strict=True)]
+        return [
+            Score(one / count, lost / count)
+            for one, lost in zip(right.tolist(), loss.tolist(), strict=True)
+        ]
 
 
 @contextmanager
@@ -133,23 +146,38 @@ def exact_float32() -> Iterator[None]:
 class Batch:
     """Runs with the same walk on one device; `advance` takes them on, `runs` says what came of them.
 
-    ``drop_behind``: a run that at two scorings in a row has this much less accuracy than the best run of the same
-    mechanism and strength, was not catching up between them, and takes larger steps (step size times clip) than the
-    best, is dropped; its record says so. Smaller steps are slow at first and better later, and stay. ``draw`` is what
-    is drawn of codes: those of all "clients", or "sums" as in `cohort/moments.py`.
+    ``drop_behind``: a run that at two scorings in a row has this much less accuracy than the best
+    run of the same mechanism and strength, was not catching up between them, and takes larger steps
+    (step size times clip) than the best, is dropped; its record says so. Smaller steps are slow at
+    first and better later, and stay. ``draw`` is what is drawn of codes: those of all "clients", or
+    "sums" as in `cohort/moments.py`.
     """
 
     def __init__(
-        self, data: Models, settings: Sequence[Setting], drop_behind: float | None = None, draw: str = "clients"
+        self,
+        data: Models,
+        settings: Sequence[Setting],
+        drop_behind: float | None = None,
+        draw: str = "clients",
     ) -> None:
         """Refuse runs that do not belong together or cannot be drawn this way; nothing is drawn yet."""
         require(len(settings) > 0, "settings", settings, "a list of at least one")
         first, problem = settings[0], data.problem
         for setting in settings:
-            require(shared_walk(setting) == shared_walk(first), "settings of a batch", "different walks", "alike")
+            require(
+                shared_walk(setting) == shared_walk(first),
+                "settings of a batch",
+                "different walks",
+                "alike",
+            )
             data.check(setting)
         rule = "each-once or sampled: runs side by side are continued from checkpoints, and what is secret is not kept"
-        require(first.plan.participation in (EACH_ONCE, SAMPLED), "participation", first.plan.participation, rule)
+        require(
+            first.plan.participation in (EACH_ONCE, SAMPLED),
+            "participation",
+            first.plan.participation,
+            rule,
+        )
         replayed = any(one.plan.replay is not None for one in settings)
         require(not replayed, "replay", True, "left out for runs that are trained together")
         self.data, self.drop_behind, self.plan = data, drop_behind, first.plan
@@ -158,7 +186,12 @@ class Batch:
         self._schedule = first.plan.schedule(problem.sizes.size)
         self.counts = np.zeros(problem.sizes.size, dtype=np.int64)
         self.lanes = make_lanes(
-            settings, problem, self.counts, self._schedule, data.share(first.plan.mechanism.norm), draw
+            settings,
+            problem,
+            self.counts,
+            self._schedule,
+            data.share(first.plan.mechanism.norm),
+            draw,
         )
         text = json.dumps([setting.first_words() for setting in settings], sort_keys=True)
         text += "" if draw == "clients" else draw
@@ -190,7 +223,9 @@ class Batch:
                 self._round()
                 self._end_diverged()
                 self.number += 1
-                scored = any(lane.setting.training.evaluated(self.number) for lane in self._living())
+                scored = any(
+                    lane.setting.training.evaluated(self.number) for lane in self._living()
+                )
                 ends = any(lane.setting.training.rounds == self.number for lane in self._living())
                 if scored or ends or self.number % LOOK == 0 or self.number == last:
                     self.seconds = before + time.perf_counter() - began
@@ -203,7 +238,9 @@ class Batch:
     def runs(self) -> list[Run]:
         """Return the result of every run so far, in the order of the settings."""
         self._keep_parameters(range(len(self.alive)))
-        return [lane.run(self.data.problem.dimension, self.number, self.seconds) for lane in self.lanes]
+        return [
+            lane.run(self.data.problem.dimension, self.number, self.seconds) for lane in self.lanes
+        ]
 
     def end_all(self, status: str, reason: str) -> None:
         """End every run that is alive where it is."""
@@ -216,7 +253,9 @@ class Batch:
         self.number, self.seconds, self.alive = number, seconds, alive
         for place in range(number):
             self.counts[self._schedule.cohort(place)] += 1
-        self.w, self.v = (torch.from_numpy(np.ascontiguousarray(a)).to(self.data.device) for a in (w, v))
+        self.w, self.v = (
+            torch.from_numpy(np.ascontiguousarray(a)).to(self.data.device) for a in (w, v)
+        )
         self._arrange()
 
     def _living(self) -> list[Lane]:
@@ -265,24 +304,36 @@ class Batch:
         sizes = largest.tolist()
         ended = [place for place, size in enumerate(sizes) if not size < LARGEST]
         for place in ended:
-            words = f"The run diverged in round {self.number + 1}: parameters grew to {sizes[place]:g}"
-            self.lanes[self.alive[place]].end(DIVERGED, f"{words}; lower the step size.", self.number, self.counts)
+            words = (
+                f"The run diverged in round {self.number + 1}: parameters grew to {sizes[place]:g}"
+            )
+            self.lanes[self.alive[place]].end(
+                DIVERGED, f"{words}; lower the step size.", self.number, self.counts
+            )
         self._remove(ended)
 
     def _end_targets(self) -> bool:
         """End the runs whose targets forbid the next round, with a last score; return whether there were any."""
         places = [place for place, lane in enumerate(self._living()) if lane.stop == self.number]
         if places and self.number:
-            self._score([place for place in places if not self._living()[place].scored(self.number)])
+            self._score(
+                [place for place in places if not self._living()[place].scored(self.number)]
+            )
         for place in places:
             lane = self.lanes[self.alive[place]]
             budget = f"the budget epsilon {lane.setting.plan.epsilon:g}"
-            lane.end(TARGET, f"Round {self.number + 1} would exceed {budget}.", self.number, self.counts)
+            lane.end(
+                TARGET, f"Round {self.number + 1} would exceed {budget}.", self.number, self.counts
+            )
         self._remove(places)
         return bool(places)
 
     def _end_finished(self) -> None:
-        places = [place for place, lane in enumerate(self._living()) if lane.setting.training.rounds == self.number]
+        places = [
+            place
+            for place, lane in enumerate(self._living())
+            if lane.setting.training.rounds == self.number
+        ]
         for place in places:
             lane = self.lanes[self.alive[place]]
             if self.number < self.rounds:  # others go on, and counts with them
@@ -293,19 +344,31 @@ class Batch:
     def _score(self, places: Sequence[int] | None = None) -> list[Point | None]:
         """Score the runs at ``places``, or those that ask for it, of which the ones that are far behind are dropped."""
         living = self._living()
-        asked = [place for place, lane in enumerate(living) if lane.setting.training.evaluated(self.number)]
+        asked = [
+            place
+            for place, lane in enumerate(living)
+            if lane.setting.training.evaluated(self.number)
+        ]
         chosen = asked if places is None else places
         newest: list[Point | None] = [None] * len(self.lanes)
         index = torch.tensor(chosen, dtype=torch.int64, device=self.data.device)
         answers: dict[int, Guarantee] = {}  # of the accounts, which runs share
-        for place, score in zip(chosen, self.data.scores(self.w.index_select(0, index)), strict=True):
+        for place, score in zip(
+            chosen, self.data.scores(self.w.index_select(0, index)), strict=True
+        ):
             lane, guarantee = living[place], None
             if lane.account is not None:
                 if id(lane.account) not in answers:
                     answers[id(lane.account)] = lane.account.worst(lane.setting.plan.delta)
                 guarantee = answers[id(lane.account)]
             lane.rounds = self.number
-            point = Point(self.number, score, guarantee, self.number * self.plan.cohort * lane.size, self.seconds)
+            point = Point(
+                self.number,
+                score,
+                guarantee,
+                self.number * self.plan.cohort * lane.size,
+                self.seconds,
+            )
             lane.points.append(point)
             newest[self.alive[place]] = point
         if places is None and self.drop_behind is not None and self.number < self.rounds:
@@ -318,7 +381,9 @@ class Batch:
         living, ended = self._living(), []
         for place in places:
             lane = living[place]
-            best[lane.strength] = max(best.get(lane.strength, (0.0, 0.0)), (lane.points[-1].score.accuracy, lane.pace))
+            best[lane.strength] = max(
+                best.get(lane.strength, (0.0, 0.0)), (lane.points[-1].score.accuracy, lane.pace)
+            )
         for place in places:
             lane = living[place]
             accuracy, pace = best[lane.strength]
@@ -346,7 +411,9 @@ class Batch:
 
     def _keep_parameters(self, places: Sequence[int]) -> None:
         for place in places:
-            self.lanes[self.alive[place]].parameters = self.data.parameters(self.w[place : place + 1])[0]
+            self.lanes[self.alive[place]].parameters = self.data.parameters(
+                self.w[place : place + 1]
+            )[0]
 
 
 @final
@@ -354,7 +421,8 @@ class Batch:
 class Lane:
     """A run of a batch; ``stop`` is the round that its target forbids, ``counts`` are those of an early end.
 
-    Runs of equal plan and length share an ``account``, which reads the batch's counts; without privacy there is none.
+    Runs of equal plan and length share an ``account``, which reads the batch's counts; without
+    privacy there is none.
     """
 
     setting: Setting
@@ -395,20 +463,41 @@ class Lane:
         if account is not None and self.counts is not None:
             account = account.fresh()
             account.counts = self.counts
-        parameters = self.parameters if self.parameters is not None else np.zeros(dimension, dtype=np.float32)
+        parameters = (
+            self.parameters
+            if self.parameters is not None
+            else np.zeros(dimension, dtype=np.float32)
+        )
         rounds = self.rounds if self.counts is not None else number
         return Run(
-            self.setting.plan, self.setting.training, self.mechanism, account, self.points, self.status, self.reason,
-            rounds, parameters, self.size, seconds, uplink_bytes=rounds * self.setting.plan.cohort * self.size,
-        )  # fmt: skip
+            self.setting.plan,
+            self.setting.training,
+            self.mechanism,
+            account,
+            self.points,
+            self.status,
+            self.reason,
+            rounds,
+            parameters,
+            self.size,
+            seconds,
+            uplink_bytes=rounds * self.setting.plan.cohort * self.size,
+        )
 
 
 def make_lanes(
-    settings: Sequence[Setting], problem: Any, counts: NDArray[np.int64], schedule: Schedule, share: float, draw: str
+    settings: Sequence[Setting],
+    problem: Any,
+    counts: NDArray[np.int64],
+    schedule: Schedule,
+    share: float,
+    draw: str,
 ) -> list[Lane]:
     """Return a lane for each of the settings; refuse what cannot be drawn or accounted for."""
     lanes: list[Lane] = []
-    made: dict[tuple[Plan, int], tuple[Any, ...]] = {}  # by all that a mechanism and its account depend on
+    made: dict[
+        tuple[Plan, int], tuple[Any, ...]
+    ] = {}  # by all that a mechanism and its account depend on
     for setting in settings:
         key = plan, rounds = setting.plan, setting.training.rounds
         if key not in made and not plan.private:

@@ -1,10 +1,11 @@
 """Jobs of a sweep, trained many at a time on one device, in pieces of any length.
 
-Idea     linear models on clients of one example, and networks whose samples are protected, go in batches of one walk
-         through the rounds; what comes of a batch is appended, one line a job, as in `experiment/sweep.py`. Other
-         models, and mechanisms without a law for whole cohorts, go one by one through the simulator. A checkpoint is
-         kept about once a minute, and where the clock runs out: it holds parameters and momentum of the runs alive,
-         the points of all, and how far they were; cohorts and keys follow from the settings. It appears whole or not
+Idea     linear models on clients of one example, and networks whose samples are protected, go in
+         batches of one walk through the rounds; what comes of a batch is appended, one line a job,
+         as in `experiment/sweep.py`. Other models, and mechanisms without a law for whole cohorts,
+         go one by one through the simulator. A checkpoint is kept about once a minute, and where
+         the clock runs out: it holds parameters and momentum of the runs alive, the points of all,
+         and how far they were; cohorts and keys follow from the settings. It appears whole or not
          at all, and names the settings that it belongs to.
 """
 
@@ -37,14 +38,26 @@ from quietbit_lab.task.linear_device import DeviceProblem, fits_together, open_d
 from quietbit_lab.task.module import ModuleProblem
 from quietbit_lab.task.module_device import Networks, fits_networks
 
-__all__ = ["BATCH", "CHECKPOINT", "BatchTogether", "batch_records", "device_name", "restore", "run_batches", "save"]
+__all__ = [
+    "BATCH",
+    "CHECKPOINT",
+    "BatchTogether",
+    "batch_records",
+    "device_name",
+    "restore",
+    "run_batches",
+    "save",
+]
 
 MakeProblem: TypeAlias = Callable[[Mapping[str, Any], int], Problem]
 BATCH, CHECKPOINT = "batch.json", "batch.npz"
 VERSION = 3  # of checkpoints
 STATE = ("status", "reason", "rounds", "behind")  # of a run, beside its points and counts
 KEPT_EVERY = 60.0  # seconds between checkpoints
-TOGETHER = {"cuda": 10_000_000, "cpu": 1_000_000}  # parameters in a batch: more runs bring no more speed
+TOGETHER = {
+    "cuda": 10_000_000,
+    "cpu": 1_000_000,
+}  # parameters in a batch: more runs bring no more speed
 NETWORKS = 48  # in a batch
 
 
@@ -59,7 +72,8 @@ def run_batches(
 ) -> int:
     """Run every job that has no result yet; returns how many were finished.
 
-    After ``minutes`` the run stops; what is finished is kept, and the batch under way continues with ``resume``.
+    After ``minutes`` the run stops; what is finished is kept, and the batch under way continues
+    with ``resume``.
     """
     until = None if minutes is None else time.monotonic() + 60 * check_real(minutes, "minutes")
     ran, count = 0, len(sweep.jobs)
@@ -125,7 +139,9 @@ class BatchTogether:
         """Refuse a device that is not there."""
         self._device = open_device(self.device)
 
-    def prepare(self, race: Race | None, *, chooses: bool, drop_behind: float | None = None) -> None:
+    def prepare(
+        self, race: Race | None, *, chooses: bool, drop_behind: float | None = None
+    ) -> None:
         """How a stage of a sweep runs; ``drop_behind`` in place of the file's, and never where runs report."""
         said = race.drop_behind / 100 if race is not None and race.drop_behind is not None else None
         behind = drop_behind if drop_behind is not None else said
@@ -136,8 +152,16 @@ class BatchTogether:
         """Return task and walk, equal for jobs that can be trained together; None for one that must go alone."""
         problem, plan = self.problem(job), job.setting.plan
         if isinstance(problem, ModuleProblem):
-            return (repr(sorted(job.task.items())), *shared_walk(job.setting)) if fits_networks(job.setting) else None
-        fits = isinstance(problem, LinearSoftmax) and int(problem.sizes.max()) == 1 and fits_together(job.setting)
+            return (
+                (repr(sorted(job.task.items())), *shared_walk(job.setting))
+                if fits_networks(job.setting)
+                else None
+            )
+        fits = (
+            isinstance(problem, LinearSoftmax)
+            and int(problem.sizes.max()) == 1
+            and fits_together(job.setting)
+        )
         if fits and plan.mechanism.name == "mvu":
             try:
                 way_of(mechanism_of(job.setting, problem), plan.cohort)
@@ -152,14 +176,18 @@ class BatchTogether:
             return NETWORKS
         return max(1, TOGETHER[self._device.type] // problem.dimension)
 
-    def train(self, jobs: Sequence[Job], folder: Path, until: float | None) -> list[dict[str, Any]] | None:
+    def train(
+        self, jobs: Sequence[Job], folder: Path, until: float | None
+    ) -> list[dict[str, Any]] | None:
         """Return the results of a batch; None, and a checkpoint in the folder, where the time is up first."""
         if self.walk(jobs[0]) is None:
             return [self.alone(job) for job in jobs]
         write_json(folder / BATCH, {"jobs": [job.identity for job in jobs]})
         problem, checkpoint = self.problem(jobs[0]), folder / CHECKPOINT
         draw = "clients" if isinstance(problem, ModuleProblem) else self.draw
-        batch = Batch(self._on_device(problem), [job.setting for job in jobs], self.drop_behind, draw)
+        batch = Batch(
+            self._on_device(problem), [job.setting for job in jobs], self.drop_behind, draw
+        )
         if restore(batch, checkpoint):
             self.note(f"continuing {len(jobs)} runs at round {batch.number:,}")
         kept = time.monotonic()
@@ -167,7 +195,9 @@ class BatchTogether:
         def watch(number: int, points: Any) -> bool:
             nonlocal kept
             now = time.monotonic()
-            self.note(f"{len(batch.alive)} of {len(jobs)} runs at round {number:,} of {batch.rounds:,}")
+            self.note(
+                f"{len(batch.alive)} of {len(jobs)} runs at round {number:,} of {batch.rounds:,}"
+            )
             if until is not None and now >= until:
                 return False
             if now - kept >= KEPT_EVERY and not batch.done:
@@ -181,7 +211,9 @@ class BatchTogether:
             return None
         records = batch_records(batch, batch.runs(), jobs[0].task)
         pairs = zip(jobs, records, strict=True)
-        return [{"job": job.identity, "label": job.label, "record": record} for job, record in pairs]
+        return [
+            {"job": job.identity, "label": job.label, "record": record} for job, record in pairs
+        ]
 
     def alone(self, job: Job) -> dict[str, Any]:
         """One job through the simulator."""
@@ -189,7 +221,9 @@ class BatchTogether:
 
     def problem(self, job: Job) -> Problem:
         """Return the problem of a job, made once; clients of several examples are drawn by the seed."""
-        key = repr((sorted(job.task.items()), job.setting.seed if job.task.get("samples", 1) != 1 else 0))
+        key = repr(
+            (sorted(job.task.items()), job.setting.seed if job.task.get("samples", 1) != 1 else 0)
+        )
         if key not in self._problems:
             self._problems[key] = self.make_problem(job.task, job.setting.seed)
         return self._problems[key]
@@ -197,7 +231,9 @@ class BatchTogether:
     def _on_device(self, problem: Any) -> Models:
         if id(problem) not in self._data:
             network = isinstance(problem, ModuleProblem)
-            self._data[id(problem)] = Networks(problem) if network else DeviceProblem(problem, self._device)
+            self._data[id(problem)] = (
+                Networks(problem) if network else DeviceProblem(problem, self._device)
+            )
         return self._data[id(problem)]
 
 
@@ -208,7 +244,9 @@ def device_name(device: Any) -> str:
     return f"{device} ({require_module('torch', 'lab').cuda.get_device_name(device)})"
 
 
-def batch_records(batch: Batch, runs: Sequence[Run], task: Mapping[str, Any]) -> list[dict[str, Any]]:
+def batch_records(
+    batch: Batch, runs: Sequence[Run], task: Mapping[str, Any]
+) -> list[dict[str, Any]]:
     """Return the records of all runs of a batch."""
     said = {"identity": batch.identity, "runs": len(runs)}
     name = device_name(batch.data.device)
@@ -249,16 +287,26 @@ def restore(batch: Batch, path: Path) -> bool:
             if said["version"] != VERSION or said["batch"] != batch.identity:
                 return False
             for place, (lane, was) in enumerate(zip(batch.lanes, said["lanes"], strict=True)):
-                counts = kept[f"counts{place}"].astype(np.int64) if f"counts{place}" in kept.files else None
+                counts = (
+                    kept[f"counts{place}"].astype(np.int64)
+                    if f"counts{place}" in kept.files
+                    else None
+                )
                 _fill(lane, was, counts)
-            batch.replace_state(said["number"], said["seconds"], said["alive"], kept["w"], kept["v"])
+            batch.replace_state(
+                said["number"], said["seconds"], said["alive"], kept["w"], kept["v"]
+            )
     except (OSError, ValueError, KeyError, TypeError, EOFError, zipfile.BadZipFile) as error:
-        raise QuietbitError(f"The checkpoint {path} is damaged: remove it to start its batch anew.") from error
+        raise QuietbitError(
+            f"The checkpoint {path} is damaged: remove it to start its batch anew."
+        ) from error
     return True
 
 
 def _lane(lane: Lane) -> dict[str, Any]:
-    return {name: getattr(lane, name) for name in STATE} | {"points": [asdict(point) for point in lane.points]}
+    return {name: getattr(lane, name) for name in STATE} | {
+        "points": [asdict(point) for point in lane.points]
+    }
 
 
 def _fill(lane: Lane, was: dict[str, Any], counts: Any) -> None:
@@ -271,5 +319,7 @@ def _point(score: Mapping[str, float], guarantee: dict[str, Any] | None, **rest:
     found = None
     if guarantee is not None:
         words = {"unit": Unit, "adjacency": Adjacency, "trust": Trust}
-        found = Guarantee(**guarantee | {name: kind(guarantee[name]) for name, kind in words.items()})
+        found = Guarantee(
+            **guarantee | {name: kind(guarantee[name]) for name, kind in words.items()}
+        )
     return Point(score=Score(**score), guarantee=found, **rest)

@@ -1,9 +1,10 @@
 """Examples, who owns which of them, where data sets are, and how one knows that they are whole.
 
-Idea     inputs stay in the type and place they come in (bytes, or a file mapped into memory); a partition is
-         two arrays, so that sixty thousand clients cost no more than five. Data sets lie in a folder named by
-         ``--data`` or QUIETBIT_DATA, else ``shared/data`` beside or above the working folder, in a folder each. What is
-         missing or damaged is said in one sentence, with the command that brings it where there is one.
+Idea     inputs stay in the type and place they come in (bytes, or a file mapped into memory); a
+         partition is two arrays, so that sixty thousand clients cost no more than five. Data sets
+         lie in a folder named by ``--data`` or QUIETBIT_DATA, else ``shared/data`` beside or above
+         the working folder, in a folder each. What is missing or damaged is said in one sentence,
+         with the command that brings it where there is one.
 Symbols  client c owns examples members[offsets[c]:offsets[c+1]].
 """
 
@@ -25,9 +26,20 @@ from numpy.typing import NDArray
 from quietbit.errors import QuietbitError, check_int, require
 
 __all__ = [
-    "FETCHED", "DamagedData", "Dataset", "Examples", "MissingData", "Partition", "damaged", "data_folder", "find",
-    "load_packed", "md5_of", "read_idx", "unpacked",
-]  # fmt: skip
+    "FETCHED",
+    "DamagedData",
+    "Dataset",
+    "Examples",
+    "MissingData",
+    "Partition",
+    "damaged",
+    "data_folder",
+    "find",
+    "load_packed",
+    "md5_of",
+    "read_idx",
+    "unpacked",
+]
 
 FETCHED = ("mnist", "cifar10", "fashion-mnist", "efficientnet_lite0")
 IDX_TYPES = {8: "u1", 12: ">i4"}
@@ -44,7 +56,9 @@ class Examples:
     def __post_init__(self) -> None:
         """Refuse inputs and labels of different number."""
         same = self.inputs.shape[0] == self.labels.size and self.labels.size > 0
-        require(same, "number of labels", self.labels.size, f"{self.inputs.shape[0]}, one per input")
+        require(
+            same, "number of labels", self.labels.size, f"{self.inputs.shape[0]}, one per input"
+        )
 
     @property
     def count(self) -> int:
@@ -92,7 +106,12 @@ class Partition:
         members = np.argsort(owners, kind="stable").astype(np.int64)
         _, sizes = np.unique(owners, return_counts=True)
         keep = sizes >= least
-        require(bool(keep.any()), "least samples of a client", least, f"at most {int(sizes.max())}, the most there are")
+        require(
+            bool(keep.any()),
+            "least samples of a client",
+            least,
+            f"at most {int(sizes.max())}, the most there are",
+        )
         members = members[np.repeat(keep, sizes)]
         return cls(members, np.concatenate([[0], np.cumsum(sizes[keep])]).astype(np.int64))
 
@@ -132,7 +151,11 @@ def find(folder: Path, name: str, file: str) -> Path:
     """Return the path of a file of a data set; if it is missing, the error says how to get it."""
     path = folder / name / file
     if not path.is_file():
-        way = f"quietbit data get {name} --data {folder}" if name in FETCHED else "see experiments/README.md for it"
+        way = (
+            f"quietbit data get {name} --data {folder}"
+            if name in FETCHED
+            else "see experiments/README.md for it"
+        )
         raise MissingData(f"The file {file} of {name} is not in {folder / name}: {way}.")
     return path
 

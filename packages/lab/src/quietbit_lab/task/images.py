@@ -1,17 +1,19 @@
 """The data sets of images: MNIST, also by writer, Fashion-MNIST, CIFAR-10, FEMNIST by writer, and small digits.
 
-Idea     every loader says what a file must hold and refuses anything else. MNIST's files are accepted packed or raw,
-         and known by the md5 sums of their content; QMNIST's labels name the writer of every training digit: 539
-         writers, a natural partition into clients. CIFAR-10's packed form holds planes G, R-G and B-G (modulo 256)
-         after a two-dimensional difference, which two running sums undo exactly; the original pickles are never
-         opened: unpickling runs code. Of FEMNIST the part that could be had is read: 1,372 writers where the paper has
-         3,500, with fewer letters; 90 % of them train and 10 % test, chosen once and for all. LEAF's images are black
-         on white and are turned over, so that paper is 0 as in MNIST. Scikit-learn's digits, 1,797 images of 8 x 8
-         pixels, need no download: 1,437 examples train, 360 test.
-Source   LeCun, Cortes, Burges (1998); Yadav and Bottou (2019) for QMNIST; Xiao, Rasul, Vollgraf (2017) for
-         Fashion-MNIST, as packaged by Debian (dataset-fashion-mnist); Krizhevsky (2009); Caldas et al. (2018), LEAF,
-         and Guo et al. (ICML 2023), section "Sample-level DP"; Alpaydin and Kaynak (1998), "Optical recognition of
-         handwritten digits", as shipped by scikit-learn.
+Idea     every loader says what a file must hold and refuses anything else. MNIST's files are
+         accepted packed or raw, and known by the md5 sums of their content; QMNIST's labels name
+         the writer of every training digit: 539 writers, a natural partition into clients.
+         CIFAR-10's packed form holds planes G, R-G and B-G (modulo 256) after a two-dimensional
+         difference, which two running sums undo exactly; the original pickles are never opened:
+         unpickling runs code. Of FEMNIST the part that could be had is read: 1,372 writers where
+         the paper has 3,500, with fewer letters; 90 % of them train and 10 % test, chosen once and
+         for all. LEAF's images are black on white and are turned over, so that paper is 0 as in
+         MNIST. Scikit-learn's digits, 1,797 images of 8 x 8 pixels, need no download: 1,437
+         examples train, 360 test.
+Source   LeCun, Cortes, Burges (1998); Yadav and Bottou (2019) for QMNIST; Xiao, Rasul, Vollgraf
+         (2017) for Fashion-MNIST, as packaged by Debian (dataset-fashion-mnist); Krizhevsky (2009);
+         Caldas et al. (2018), LEAF, and Guo et al. (ICML 2023), section "Sample-level DP"; Alpaydin
+         and Kaynak (1998), "Optical recognition of handwritten digits", as shipped by scikit-learn.
 """
 
 from __future__ import annotations
@@ -24,16 +26,35 @@ import numpy as np
 from numpy.typing import NDArray
 
 from quietbit.errors import QuietbitError, require_module
-from quietbit_lab.task.dataset import Dataset, Examples, damaged, find, load_packed, md5_of, read_idx
+from quietbit_lab.task.dataset import (
+    Dataset,
+    Examples,
+    damaged,
+    find,
+    load_packed,
+    md5_of,
+    read_idx,
+)
 
 __all__ = [
-    "BATCHES", "IDX_FILES", "MNIST_SUMS", "load_cifar10", "load_digits", "load_fashion_mnist", "load_femnist",
+    "BATCHES",
+    "IDX_FILES",
+    "MNIST_SUMS",
+    "load_cifar10",
+    "load_digits",
+    "load_fashion_mnist",
+    "load_femnist",
     "load_mnist",
-]  # fmt: skip
+]
 
 TEN = 10  # classes of all but FEMNIST
 DIGITS, DIGITS_TESTED = 1797, 360
-IDX_FILES = ("train-images-idx3-ubyte", "train-labels-idx1-ubyte", "t10k-images-idx3-ubyte", "t10k-labels-idx1-ubyte")
+IDX_FILES = (
+    "train-images-idx3-ubyte",
+    "train-labels-idx1-ubyte",
+    "t10k-images-idx3-ubyte",
+    "t10k-labels-idx1-ubyte",
+)
 SHAPES = ((60000, 28, 28), (60000,), (10000, 28, 28), (10000,))
 # md5 of the raw IDX files: the same however they are packed.
 _MD5 = {
@@ -42,7 +63,9 @@ _MD5 = {
     "fashion-mnist": "f4a8712d7a061bf5bd6d2ca38dc4d50a 9018921c3c673c538a1fc5bad174d6f9 "
     "8181f5470baa50b63fa0f6fddb340f0a 15d484375f8d13e6eb1aabb0c3f46965",
 }
-MNIST_SUMS, FASHION_SUMS = (dict(zip(IDX_FILES, sums.split(), strict=True)) for sums in _MD5.values())
+MNIST_SUMS, FASHION_SUMS = (
+    dict(zip(IDX_FILES, sums.split(), strict=True)) for sums in _MD5.values()
+)
 QMNIST_FILE, QMNIST_SUM = "qmnist-train-labels-idx2-int.gz", "0058f8dd561b90ffdd0f734c6a30e5e4"
 QMNIST_WRITERS, WRITER_COLUMN = 539, 2
 BATCHES = (*(f"data_batch_{k}" for k in range(1, 6)), "test_batch")
@@ -58,10 +81,14 @@ def load_digits() -> Dataset:
     inputs = (np.asarray(found.data, dtype=np.float32) / np.float32(16)) - np.float32(0.5)
     labels = np.asarray(found.target, dtype=np.int64)
     if inputs.shape != (DIGITS, 64) or np.bincount(labels, minlength=TEN).min() < 170:
-        raise QuietbitError(f"The digits of scikit-learn must be {DIGITS} images of 64 pixels, got {inputs.shape}.")
+        raise QuietbitError(
+            f"The digits of scikit-learn must be {DIGITS} images of 64 pixels, got {inputs.shape}."
+        )
     order = np.random.default_rng(0).permutation(DIGITS)
     test, train = order[:DIGITS_TESTED], order[DIGITS_TESTED:]
-    return Dataset("digits", TEN, Examples(inputs[train], labels[train]), Examples(inputs[test], labels[test]))
+    return Dataset(
+        "digits", TEN, Examples(inputs[train], labels[train]), Examples(inputs[test], labels[test])
+    )
 
 
 def load_mnist(folder: Path, by_writer: bool = False) -> Dataset:
@@ -116,7 +143,11 @@ def _writers(folder: Path, labels: NDArray[Any]) -> NDArray[np.int64]:
     table = read_idx(path).astype(np.int64)
     writers = table[:, WRITER_COLUMN]
     if not np.array_equal(table[:, 0], labels) or np.unique(writers).size != QMNIST_WRITERS:
-        damaged(path, f"the labels of MNIST and {QMNIST_WRITERS} writers", f"{np.unique(writers).size} writers")
+        damaged(
+            path,
+            f"the labels of MNIST and {QMNIST_WRITERS} writers",
+            f"{np.unique(writers).size} writers",
+        )
     return writers
 
 
@@ -138,7 +169,9 @@ def load_cifar10(folder: Path) -> Dataset:
     if np.abs(means - MEANS).max() > 1e-4:
         damaged(folder / "cifar10", f"mean colours {MEANS}", means.round(6).tolist())
     train = Examples(images, np.asarray(labels).astype(np.int64))
-    return Dataset("cifar10", TEN, train, Examples(parts[5][0], np.asarray(test_labels).astype(np.int64)))
+    return Dataset(
+        "cifar10", TEN, train, Examples(parts[5][0], np.asarray(test_labels).astype(np.int64))
+    )
 
 
 def _packed(folder: Path, name: str) -> NDArray[Any]:
@@ -163,7 +196,9 @@ def _binary(folder: Path, name: str) -> tuple[NDArray[Any], NDArray[Any] | None]
     if rows.size != SIZE * 3073:
         damaged(path, f"{SIZE * 3073} bytes", rows.size)
     table = rows.reshape(SIZE, 3073)
-    return np.ascontiguousarray(table[:, 1:].reshape(SIZE, 3, 32, 32).transpose(0, 2, 3, 1)), table[:, 0]
+    return np.ascontiguousarray(table[:, 1:].reshape(SIZE, 3, 32, 32).transpose(0, 2, 3, 1)), table[
+        :, 0
+    ]
 
 
 def load_femnist(folder: Path, least: int = 1) -> Dataset:
@@ -177,7 +212,11 @@ def load_femnist(folder: Path, least: int = 1) -> Dataset:
         damaged(path, "arrays labels and writer", str(error))
     whole = labels.size == writer.size == FEMNIST_IMAGES and np.unique(writer).size == WRITERS
     if not whole or np.unique(labels).size != SIXTY_TWO:
-        damaged(path, f"{FEMNIST_IMAGES} images of {WRITERS} writers in {SIXTY_TWO} classes", f"{labels.size} labels")
+        damaged(
+            path,
+            f"{FEMNIST_IMAGES} images of {WRITERS} writers in {SIXTY_TWO} classes",
+            f"{labels.size} labels",
+        )
     sizes = np.bincount(writer, minlength=WRITERS)
     kept = np.flatnonzero(sizes >= least)
     if kept.size < TEST_SHARE:
@@ -188,5 +227,7 @@ def load_femnist(folder: Path, least: int = 1) -> Dataset:
     chosen = np.zeros(WRITERS, dtype=bool)
     chosen[kept] = True
     train, test = chosen[writer] & ~testing[writer], testing[writer]
-    halves = [Examples(np.invert(images[half]), labels[half]) for half in (train, test)]  # 255 - pixel
+    halves = [
+        Examples(np.invert(images[half]), labels[half]) for half in (train, test)
+    ]  # 255 - pixel
     return Dataset("femnist", SIXTY_TWO, halves[0], halves[1], writer[train])

@@ -1,11 +1,12 @@
 """A linear softmax classifier, whose gradients are outer products.
 
-Idea     for one example with features f the gradient is (p - y) f^T, so its norm is the product of two short
-         norms and clipping scales p - y alone: rows of clipped gradients are written once and never read
-         before they are randomised.
-Symbols  W: classes x features, b: classes; parameters are W by rows, then b. f carries an implicit 1 for b.
-         Both norms are multiplicative: ||a f^T|| = ||a|| ||f|| for L1 and L2.
-Source   Tramèr and Boneh (ICLR 2021) for linear models on ScatterNet; Goodfellow (2015) for the norms.
+Idea     for one example with features f the gradient is (p - y) f^T, so its norm is the product of
+         two short norms and clipping scales p - y alone: rows of clipped gradients are written once
+         and never read before they are randomised.
+Symbols  W: classes x features, b: classes; parameters are W by rows, then b. f carries an implicit
+         1 for b. Both norms are multiplicative: ||a f^T|| = ||a|| ||f|| for L1 and L2.
+Source   Tramèr and Boneh (ICLR 2021) for linear models on ScatterNet; Goodfellow (2015) for the
+         norms.
 """
 
 from __future__ import annotations
@@ -74,13 +75,19 @@ class LinearSoftmax:
 
     def initial(self, seed: int) -> Rows:
         """Return the public start that was given, else zero: the problem is convex, and no seed is needed."""
-        return np.zeros(self.dimension, dtype=np.float32) if self.start is None else self.start.copy()
+        return (
+            np.zeros(self.dimension, dtype=np.float32) if self.start is None else self.start.copy()
+        )
 
-    def updates(self, parameters: Rows, clients: NDArray[np.int64], plan: LocalPlan, out: Rows) -> None:
+    def updates(
+        self, parameters: Rows, clients: NDArray[np.int64], plan: LocalPlan, out: Rows
+    ) -> None:
         """Clipped updates, by outer products where every client has one example and takes one step."""
         sizes = self.sizes[clients]
         if plan.steps == 1 and int(sizes.max()) == 1:
-            self._outer(parameters, self.partition.members[self.partition.offsets[clients]], plan, out)
+            self._outer(
+                parameters, self.partition.members[self.partition.offsets[clients]], plan, out
+            )
             return
         for row, client in zip(out, clients.tolist(), strict=True):
             self._client(parameters, self.partition.of(client), plan, row)
@@ -107,7 +114,9 @@ class LinearSoftmax:
             loss += float((np.log(np.exp(scores).sum(axis=1)) - chosen).sum())
         return Score(right / test.count, loss / test.count)
 
-    def _outer(self, parameters: Rows, examples: NDArray[np.int64], plan: LocalPlan, out: Rows) -> None:
+    def _outer(
+        self, parameters: Rows, examples: NDArray[np.int64], plan: LocalPlan, out: Rows
+    ) -> None:
         inputs = _flat(self.dataset.train.inputs[examples])
         scaled = self._clipped_errors(parameters, inputs, examples, plan)
         classes, size = self.dataset.classes, self.features
@@ -118,13 +127,19 @@ class LinearSoftmax:
         np.multiply(scaled[:, :, None], inputs[:, None, :], out=weights)
         out[:, classes * size :] = scaled
 
-    def _client(self, parameters: Rows, examples: NDArray[np.int64], plan: LocalPlan, row: Rows) -> None:
+    def _client(
+        self, parameters: Rows, examples: NDArray[np.int64], plan: LocalPlan, row: Rows
+    ) -> None:
         """One client's mean of clipped gradients (sample level), or the difference that its local steps make."""
         inputs = _flat(self.dataset.train.inputs[examples])
         if plan.unit is Unit.SAMPLE:
             errors = self._clipped_errors(parameters, inputs, examples, plan)
-            self._mean(errors.astype(np.float64), inputs, row)  # the sum's own roundings would be the sensitivity's
-            clip_rows(row[None], plan.norm, plan.clip)  # the mean is shorter already, roundings aside
+            self._mean(
+                errors.astype(np.float64), inputs, row
+            )  # the sum's own roundings would be the sensitivity's
+            clip_rows(
+                row[None], plan.norm, plan.clip
+            )  # the mean is shorter already, roundings aside
             return
         here, start = parameters, parameters
         for _ in range(plan.steps):
@@ -141,12 +156,18 @@ class LinearSoftmax:
         row[classes * size :] = share.sum(axis=0)
 
     def _clipped_errors(
-        self, parameters: Rows, inputs: NDArray[np.float32], examples: NDArray[np.int64], plan: LocalPlan
+        self,
+        parameters: Rows,
+        inputs: NDArray[np.float32],
+        examples: NDArray[np.int64],
+        plan: LocalPlan,
     ) -> NDArray[np.float32]:
         """P - y of each example, scaled so that its outer product with the features fits the clip."""
         errors = self._errors(parameters, inputs, examples)
         wide = errors.astype(np.float64)
-        lengths = np.abs(wide).sum(axis=1) if plan.norm is Norm.L1 else np.sqrt((wide * wide).sum(axis=1))
+        lengths = (
+            np.abs(wide).sum(axis=1) if plan.norm is Norm.L1 else np.sqrt((wide * wide).sum(axis=1))
+        )
         factors = clip_factors(lengths * self._norms[plan.norm][examples], plan.clip)
         return (wide * factors[:, None]).astype(np.float32)
 
@@ -178,5 +199,9 @@ def _feature_norms(inputs: NDArray[Any], norm: Norm) -> FloatVector:
     for start in range(0, found.size, CHUNK):
         wide = inputs[start : start + CHUNK].astype(np.float64)
         here = found[start : start + CHUNK]
-        here[:] = np.abs(wide).sum(axis=1) + 1 if norm is Norm.L1 else np.sqrt((wide * wide).sum(axis=1) + 1)
+        here[:] = (
+            np.abs(wide).sum(axis=1) + 1
+            if norm is Norm.L1
+            else np.sqrt((wide * wide).sum(axis=1) + 1)
+        )
     return found

@@ -1,15 +1,18 @@
 """A linear softmax problem on one device, asked about many models at once.
 
-Idea     features go to the device once. All models of a batch meet the same cohort, so its features are gathered
-         once, the scores of every model are one matrix product, and a clipped gradient is kept as the two short
-         vectors whose outer product it is: nobody writes the gradients themselves.
-Symbols  G models, K classes, m clients of a cohort, F features; rows (f, 1, 0, ..) have `width` entries, F + 1
-         rounded up to a multiple of 8. A model is a K x width matrix: weights, bias, unused columns.
-Source   Goodfellow (2015), "Efficient per-example gradient computations"; `task/linear.py` is the same for one model.
+Idea     features go to the device once. All models of a batch meet the same cohort, so its features
+         are gathered once, the scores of every model are one matrix product, and a clipped gradient
+         is kept as the two short vectors whose outer product it is: nobody writes the gradients
+         themselves.
+Symbols  G models, K classes, m clients of a cohort, F features; rows (f, 1, 0, ..) have `width`
+         entries, F + 1 rounded up to a multiple of 8. A model is a K x width matrix: weights, bias,
+         unused columns.
+Source   Goodfellow (2015), "Efficient per-example gradient computations"; `task/linear.py` is the
+         same for one model.
 
-Clipping factors are computed in float64 with the margin of `simulate/problem.py`. A clipped error is rounded to
-float32 once and multiplied by a feature in float32 once, as in `task/linear.py`, so every outer product lies in the
-ball as real numbers.
+Clipping factors are computed in float64 with the margin of `simulate/problem.py`. A clipped error
+is rounded to float32 once and multiplied by a feature in float32 once, as in `task/linear.py`, so
+every outer product lies in the ball as real numbers.
 """
 
 from __future__ import annotations
@@ -41,9 +44,13 @@ def open_device(name: str) -> Any:
     try:
         device = torch.device(name)
     except RuntimeError as error:
-        raise InvalidParameter(f"device must be one that torch knows, such as cpu or cuda, got {name!r}.") from error
+        raise InvalidParameter(
+            f"device must be one that torch knows, such as cpu or cuda, got {name!r}."
+        ) from error
     if device.type == "cuda" and not torch.cuda.is_available():
-        raise QuietbitError("There is no GPU that torch can use here: leave out --device, or say --device cpu.")
+        raise QuietbitError(
+            "There is no GPU that torch can use here: leave out --device, or say --device cpu."
+        )
     if device.type not in ("cpu", "cuda"):
         raise InvalidParameter(f"device must be cpu or cuda, got {name!r}.")
     return device
@@ -89,8 +96,8 @@ class DeviceProblem(Models):
     def share(self, norm: Norm) -> float:
         """Return the largest part of a gradient's length that one of its coordinates can have.
 
-        The errors p - y add up to 0, so that the largest has at most half of their L1 length and sqrt(1 - 1/K) of L2;
-        they are rounded, for which a thousandth is added.
+        The errors p - y add up to 0, so that the largest has at most half of their L1 length and
+        sqrt(1 - 1/K) of L2; they are rounded, for which a thousandth is added.
         """
         largest = float((self._train.abs().amax(dim=1).double() / self._norms[norm]).amax())
         return largest * (0.5 if norm is Norm.L1 else (1 - 1 / self.classes) ** 0.5) * 1.001
@@ -98,26 +105,37 @@ class DeviceProblem(Models):
     def check(self, setting: Setting) -> None:
         """Refuse a run that cannot be trained this way."""
         if not fits_together(setting):
-            raise InvalidParameter("Many models at once need client-level privacy and one local step.")
+            raise InvalidParameter(
+                "Many models at once need client-level privacy and one local step."
+            )
 
     def drawn(self, ways: Sequence[Way], cohort: int) -> OuterMean:
         """Return what draws the means of models of one kind."""
         return together(ways, cohort, self.device)
 
     def means(
-        self, models: Tensor, clients: NDArray[np.int64], norm: Norm, clips: Tensor, drawn: Sequence[Any]
+        self,
+        models: Tensor,
+        clients: NDArray[np.int64],
+        norm: Norm,
+        clips: Tensor,
+        drawn: Sequence[Any],
     ) -> Tensor:
         """Return the server's mean of a cohort for every model, (G, K, width); see `Batch`."""
         cohort = torch.from_numpy(clients.copy()).to(self.device)
         features = self.cohort(cohort)
         errors = self.clipped_errors(models, features, cohort, norm, clips)
-        return torch.cat([mean(errors[start:stop], features, seed) for start, stop, mean, seed in drawn])
+        return torch.cat(
+            [mean(errors[start:stop], features, seed) for start, stop, mean, seed in drawn]
+        )
 
     def cohort(self, clients: Tensor) -> Tensor:
         """Return the features of a cohort, (m, width)."""
         return self._train.index_select(0, clients)
 
-    def clipped_errors(self, models: Tensor, features: Tensor, clients: Tensor, norm: Norm, clips: Tensor) -> Tensor:
+    def clipped_errors(
+        self, models: Tensor, features: Tensor, clients: Tensor, norm: Norm, clips: Tensor
+    ) -> Tensor:
         """Errors p - y of every model and client, scaled to the model's clip: (G, K, m) in float64."""
         count = models.shape[0]
         scores = (models.reshape(-1, self.width) @ features.T).reshape(count, self.classes, -1)
@@ -132,7 +150,9 @@ class DeviceProblem(Models):
 
     def answers(self, models: Tensor, first: int, last: int) -> tuple[Tensor, Tensor]:
         """Return all models' answers to some test examples, and the labels of these."""
-        scores = (models.reshape(-1, self.width) @ self._test[first:last].T).reshape(models.shape[0], self.classes, -1)
+        scores = (models.reshape(-1, self.width) @ self._test[first:last].T).reshape(
+            models.shape[0], self.classes, -1
+        )
         return scores.transpose(1, 2), self._test_labels[first:last]
 
     def parameters(self, models: Tensor) -> list[Rows]:

@@ -1,18 +1,23 @@
 """Any torch module as a problem: clipped updates of its clients, on a CPU or a GPU.
 
-Idea     parameters travel as one flat vector. Gradients of single samples come from `quietbit.gradients`, a piece of
-         the cohort's samples at a time; their norms, clip factors and sums are taken in float64 where torch
-         works, so that one row per client is all that comes back, and memory depends on the piece alone.
-Symbols  a piece = samples whose gradients exist at once; g_k, f_k = gradient and clip factor of sample k.
-Source   Abadi et al. (2016) for clipping per sample; Guo et al. (ICML 2023), section "Sample-level DP".
+Idea     parameters travel as one flat vector. Gradients of single samples come from
+         `quietbit.gradients`, a piece of the cohort's samples at a time; their norms, clip factors
+         and sums are taken in float64 where torch works, so that one row per client is all that
+         comes back, and memory depends on the piece alone.
+Symbols  a piece = samples whose gradients exist at once; g_k, f_k = gradient and clip factor of
+         sample k.
+Source   Abadi et al. (2016) for clipping per sample; Guo et al. (ICML 2023), section "Sample-level
+         DP".
 
-Examples are drawn by index: on a GPU the inputs are moved once, in the type they are stored in (bytes for images), and
-a batch is picked and scaled there; on a CPU they stay where they are, a file mapped into memory included. The two
-networks at the end are the paper's: tanh where gradients are clipped, because its values and gradients stay bounded
-(Papernot et al., AAAI 2021), with the layers of Tramèr and Boneh (ICLR 2021) for MNIST and, for FEMNIST, a 4-layer
-network of 46k parameters.
+Examples are drawn by index: on a GPU the inputs are moved once, in the type they are stored in
+(bytes for images), and a batch is picked and scaled there; on a CPU they stay where they are, a
+file mapped into memory included. The two networks at the end are the paper's: tanh where gradients
+are clipped, because its values and gradients stay bounded (Papernot et al., AAAI 2021), with the
+layers of Tramèr and Boneh (ICLR 2021) for MNIST and, for FEMNIST, a 4-layer network of 46k
+parameters.
 
-Refused: modules with buffers that training changes (batch statistics mix samples, and no account covers it).
+Refused: modules with buffers that training changes (batch statistics mix samples, and no account
+covers it).
 """
 
 from __future__ import annotations
@@ -62,8 +67,13 @@ class StoredExamples:
     def batch(self, chosen: NDArray[np.int64]) -> tuple[Any, Any]:
         """Return the inputs, ready for the module, and the labels of the chosen examples."""
         if isinstance(self.inputs, np.ndarray):
-            some = self.inputs[chosen] if self.prepare is None else self.prepare(self.inputs[chosen])
-            inputs, labels = torch.from_numpy(some).to(self.device), torch.from_numpy(self.labels[chosen])
+            some = (
+                self.inputs[chosen] if self.prepare is None else self.prepare(self.inputs[chosen])
+            )
+            inputs, labels = (
+                torch.from_numpy(some).to(self.device),
+                torch.from_numpy(self.labels[chosen]),
+            )
             return (inputs if self.prepare is not None else _images(inputs)), labels.to(self.device)
         places = torch.from_numpy(chosen).to(self.device)
         return _images(self.inputs[places]), self.labels[places]
@@ -82,8 +92,8 @@ def _images(inputs: Any) -> Any:
 class ModuleProblem:
     """A classifier built by ``make`` and trained with cross-entropy.
 
-    ``prepare`` turns a batch of stored inputs into what the module takes; by default uint8 images become
-    floats in [0, 1] with a colour axis. ``device`` is where torch works and, on a GPU, where
+    ``prepare`` turns a batch of stored inputs into what the module takes; by default uint8 images
+    become floats in [0, 1] with a colour axis. ``device`` is where torch works and, on a GPU, where
     the data stay.
     """
 
@@ -100,11 +110,18 @@ class ModuleProblem:
     def __post_init__(self) -> None:
         """Build the module once to learn its shapes, and bring the data where they are used."""
         there = not self.device.startswith("cuda") or torch.cuda.is_available()
-        require(there, "device", self.device, "cpu on a machine without an NVIDIA GPU that torch can use")
+        require(
+            there,
+            "device",
+            self.device,
+            "cpu on a machine without an NVIDIA GPU that torch can use",
+        )
         module = self._built(0)
         names = [name for name, _ in module.named_buffers()]
         if names:
-            raise InvalidParameter(f"model must have no buffers (batch statistics mix samples), got {names[0]!r}.")
+            raise InvalidParameter(
+                f"model must have no buffers (batch statistics mix samples), got {names[0]!r}."
+            )
         put = object.__setattr__
         put(self, "_sizes", [part.numel() for part in module.parameters()])
         put(self, "_train", StoredExamples.of(self.dataset.train, self.device, self.prepare))
@@ -127,10 +144,14 @@ class ModuleProblem:
 
     def initial(self, seed: int) -> Rows:
         """Return the module's own initialisation under this seed; torch's global state is left alone."""
-        flat: Rows = torch.cat([part.detach().reshape(-1) for part in self._built(seed).parameters()]).numpy()
+        flat: Rows = torch.cat(
+            [part.detach().reshape(-1) for part in self._built(seed).parameters()]
+        ).numpy()
         return flat.astype(np.float32)
 
-    def updates(self, parameters: Rows, clients: NDArray[np.int64], plan: LocalPlan, out: Rows) -> None:
+    def updates(
+        self, parameters: Rows, clients: NDArray[np.int64], plan: LocalPlan, out: Rows
+    ) -> None:
         """Clipped updates of these clients."""
         single = plan.steps == 1 and self._one_each(self.sizes[clients])
         if plan.unit is Unit.SAMPLE or single:
@@ -138,7 +159,9 @@ class ModuleProblem:
         else:
             for row, client in zip(out, clients.tolist(), strict=True):
                 row[:] = self._steps(parameters, self.partition.of(client), plan)
-        clip_rows(out, plan.norm, plan.clip)  # sample-level means are shorter already, roundings aside
+        clip_rows(
+            out, plan.norm, plan.clip
+        )  # sample-level means are shorter already, roundings aside
 
     def evaluate(self, parameters: Rows) -> Score:
         """Accuracy and cross-entropy on the test samples."""
@@ -169,7 +192,9 @@ class ModuleProblem:
             # A tile is no larger than a client, whose samples fill it alone on a CPU.
             largest = CPU_PIECE if self._one_each(self.sizes) else int(self.sizes.max())
             tile = min(CPU_PIECE, -(-largest // LANES) * LANES) if self.device == "cpu" else None
-            self._own.gradients = SampleGradients(module, torch.nn.CrossEntropyLoss(), batch, tile=tile)
+            self._own.gradients = SampleGradients(
+                module, torch.nn.CrossEntropyLoss(), batch, tile=tile
+            )
         return self._own.gradients(batch)
 
     @staticmethod
@@ -179,7 +204,8 @@ class ModuleProblem:
     def sample_means(self, parameters: Any, clients: NDArray[np.int64], plan: LocalPlan) -> Any:
         """Return every client's mean of its samples' gradients, each clipped first if samples are what is protected.
 
-        The rows are float64 and on the device; a gradient that is not finite makes its client's row NaN.
+        The rows are float64 and on the device; a gradient that is not finite makes its client's row
+        NaN.
         """
         module, bound = self._module(parameters), plan.clip * (1 - MARGIN)
         total = torch.zeros((clients.size, self.dimension), dtype=torch.float64, device=self.device)
@@ -190,20 +216,29 @@ class ModuleProblem:
                 rows *= bound / lengths.clamp(min=bound)
             # Row c of the spread has ones for client c's samples: the sums are one product.
             first, last = int(owners[0]), int(owners[-1]) + 1
-            spread = torch.from_numpy((owners == np.arange(first, last)[:, None]).astype(np.float64))
+            spread = torch.from_numpy(
+                (owners == np.arange(first, last)[:, None]).astype(np.float64)
+            )
             total[first:last] += spread.to(self.device) @ rows
         return total / torch.from_numpy(self.sizes[clients]).to(self.device)[:, None]
 
-    def _pieces(self, clients: NDArray[np.int64]) -> Iterator[tuple[NDArray[np.int64], NDArray[np.int64]]]:
+    def _pieces(
+        self, clients: NDArray[np.int64]
+    ) -> Iterator[tuple[NDArray[np.int64], NDArray[np.int64]]]:
         """Yield the clients' samples and whose they are (places in ``clients``), a piece at a time.
 
-        On a CPU no piece crosses clients of several samples, so that no bit depends on who shares a chunk.
+        On a CPU no piece crosses clients of several samples, so that no bit depends on who shares a
+        chunk.
         """
         gpu = self.device != "cpu"
         most, numbers = (GPU_PIECE, GPU_NUMBERS) if gpu else (CPU_PIECE, CPU_NUMBERS)
         most = max(1, min(most, numbers // self.dimension))
         together = gpu or self._one_each(self.sizes[clients])
-        groups = [np.arange(clients.size)] if together else [np.array([place]) for place in range(clients.size)]
+        groups = (
+            [np.arange(clients.size)]
+            if together
+            else [np.array([place]) for place in range(clients.size)]
+        )
         for group in groups:
             examples = np.concatenate([self.partition.of(int(clients[place])) for place in group])
             owners = np.repeat(group, self.sizes[clients[group]])
@@ -225,8 +260,13 @@ class ModuleProblem:
         total = torch.zeros(self.dimension, device=self.device)
         for start in range(0, examples.size, SCORED):
             inputs, labels = self._train.batch(examples[start : start + SCORED])
-            loss = torch.nn.functional.cross_entropy(module(inputs), labels, reduction="sum") / examples.size
-            total += torch.cat([part.reshape(-1) for part in torch.autograd.grad(loss, list(module.parameters()))])
+            loss = (
+                torch.nn.functional.cross_entropy(module(inputs), labels, reduction="sum")
+                / examples.size
+            )
+            total += torch.cat(
+                [part.reshape(-1) for part in torch.autograd.grad(loss, list(module.parameters()))]
+            )
         flat: Rows = total.cpu().numpy()
         return flat
 
@@ -243,7 +283,11 @@ class ModuleProblem:
         """
         if not hasattr(self._own, "module"):
             self._own.module = self._built(0).to(self.device, memory_format=torch.channels_last)
-        given = torch.from_numpy(np.array(parameters)) if isinstance(parameters, np.ndarray) else parameters
+        given = (
+            torch.from_numpy(np.array(parameters))
+            if isinstance(parameters, np.ndarray)
+            else parameters
+        )
         module, flat = self._own.module, given.to(self.device)
         with torch.no_grad():
             for part, values in zip(module.parameters(), flat.split(self._sizes), strict=True):
@@ -271,8 +315,8 @@ def mnist_network() -> Any:
 def femnist_network() -> Any:
     """Four convolutions of 32 channels and one dense layer: 45,982 parameters, 28 x 28 to 62 classes.
 
-    Weights start with the variance of He et al. (2015), which keeps signals alive through the rectifiers:
-    from torch's own start nothing was learnt in 160 rounds.
+    Weights start with the variance of He et al. (2015), which keeps signals alive through the
+    rectifiers: from torch's own start nothing was learnt in 160 rounds.
     """
     nn = torch.nn
     layers: list[Any] = []

@@ -1,7 +1,8 @@
 """Networks on one device, as a batch of runs asks for them, where samples are protected.
 
-Idea     every network of a batch meets the same cohort: its clients' means of clipped gradients are the problem's own,
-         and what the server makes of them is drawn from the law of its mechanism (`cohort/means.py`), without payloads.
+Idea     every network of a batch meets the same cohort: its clients' means of clipped gradients are
+         the problem's own, and what the server makes of them is drawn from the law of its mechanism
+         (`cohort/means.py`), without payloads.
 Symbols  G models, m clients of a cohort, d parameters; models are (G, d) in float32.
 Source   Guo et al. (ICML 2023), section "Sample-level DP": the experiment that this is for.
 """
@@ -34,7 +35,11 @@ def fits_networks(setting: Setting) -> bool:
     plan = setting.plan
     plain = plan.trust is Trust.LOCAL and plan.mechanism.keep is None and plan.scouts is None
     public = plan.participation != "secret-order"
-    sample = plan.unit is Unit.SAMPLE and plan.mechanism.norm is Norm.L2 and setting.training.local_steps == 1
+    sample = (
+        plan.unit is Unit.SAMPLE
+        and plan.mechanism.norm is Norm.L2
+        and setting.training.local_steps == 1
+    )
     return plain and public and sample
 
 
@@ -63,17 +68,26 @@ class Networks(Models):
     def drawn(self, ways: Sequence[Way], cohort: int) -> Sequence[Way]:
         """Return what draws the means of models of one kind; kinds without a law for rows are refused."""
         fine = ways[0].law is not None or ways[0].kind == "normal"
-        require(fine, "mechanism", ways[0].kind, "one whose sums are normal, or of codes, for networks")
+        require(
+            fine, "mechanism", ways[0].kind, "one whose sums are normal, or of codes, for networks"
+        )
         return ways
 
     def means(
-        self, models: Tensor, clients: NDArray[np.int64], norm: Norm, clips: Tensor, drawn: Sequence[Any]
+        self,
+        models: Tensor,
+        clients: NDArray[np.int64],
+        norm: Norm,
+        clips: Tensor,
+        drawn: Sequence[Any],
     ) -> Tensor:
         """Return the server's mean of a cohort for every model, (G, d); see `Batch`."""
         found = []
         for start, stop, ways, seed in drawn:
             generator = torch.Generator(device=self.device).manual_seed(seed)
-            for way, model, clip in zip(ways, models[start:stop], clips[start:stop].tolist(), strict=True):
+            for way, model, clip in zip(
+                ways, models[start:stop], clips[start:stop].tolist(), strict=True
+            ):
                 rows = self.problem.sample_means(model, clients, LocalPlan(norm, clip, Unit.SAMPLE))
                 found.append(way.rows(rows.float(), generator))
         return torch.stack(found)

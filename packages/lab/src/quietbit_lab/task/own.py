@@ -1,9 +1,10 @@
 """A task of one's own: a function, named on the command line, that makes a problem.
 
-Idea     ``module:function`` names a function of an installed module, or of one in the working folder. It is called with
-         ``seed`` and returns a `quietbit.local.Problem`: clients, their clipped updates, a start and a score.
-         Importing a module runs it, so that a name counts only where a person gave it: a record or a sweep file that
-         names one is refused unless the command line names the same.
+Idea     ``module:function`` names a function of an installed module, or of one in the working
+         folder. It is called with ``seed`` and returns a `quietbit.local.Problem`: clients, their
+         clipped updates, a start and a score. Importing a module runs it, so that a name counts
+         only where a person gave it: a record or a sweep file that names one is refused unless the
+         command line names the same.
 """
 
 from __future__ import annotations
@@ -26,7 +27,11 @@ def is_own(name: str) -> bool:
     (True, False)
     """
     module, colon, function = name.partition(":")
-    return bool(colon) and function.isidentifier() and all(part.isidentifier() for part in module.split("."))
+    return (
+        bool(colon)
+        and function.isidentifier()
+        and all(part.isidentifier() for part in module.split("."))
+    )
 
 
 def check_named(name: str, given: str | None) -> None:
@@ -47,7 +52,9 @@ def own_problem(name: str, seed: int) -> Problem:
     except QuietbitError:
         raise
     except Exception as error:
-        raise QuietbitError(f"The task {name} failed: {type(error).__name__}: {str(error).rstrip('.')}.") from error
+        raise QuietbitError(
+            f"The task {name} failed: {type(error).__name__}: {str(error).rstrip('.')}."
+        ) from error
     rule = "a Problem (name, dimension, sizes, initial, updates, evaluate)"
     require(isinstance(problem, Problem), f"result of {name}", type(problem).__name__, rule)
     made: Problem = problem
@@ -57,7 +64,9 @@ def own_problem(name: str, seed: int) -> Problem:
 def _imported(name: str, module: str) -> Any:
     here = os.getcwd()
     if here not in sys.path:
-        sys.path.append(here)  # last: nothing installed can be hidden by a file of the working folder
+        sys.path.append(
+            here
+        )  # last: nothing installed can be hidden by a file of the working folder
     try:
         return importlib.import_module(module)
     except Exception as error:

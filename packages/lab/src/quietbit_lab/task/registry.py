@@ -1,7 +1,8 @@
 """Tasks by name: from a few words to a problem that can be trained.
 
-Idea     a task is a data set, a model and a partition into clients; its words are kept in records and sweeps,
-         so that the same words give the same problem. A task of one's own is ``module:function``; see `task/own.py`.
+Idea     a task is a data set, a model and a partition into clients; its words are kept in records
+         and sweeps, so that the same words give the same problem. A task of one's own is
+         ``module:function``; see `task/own.py`.
 """
 
 from __future__ import annotations
@@ -21,7 +22,13 @@ __all__ = ["MODELS", "TASKS", "TaskSpec", "build_task", "load_dataset"]
 Report = Callable[[float, str], None]
 TASKS = ("digits", "mnist", "fashion-mnist", "cifar10", "femnist")
 MODELS = ("linear", "scatter", "cnn", "efficientnet-head")
-USUAL = {"digits": "linear", "mnist": "scatter", "fashion-mnist": "scatter", "cifar10": "scatter", "femnist": "cnn"}
+USUAL = {
+    "digits": "linear",
+    "mnist": "scatter",
+    "fashion-mnist": "scatter",
+    "cifar10": "scatter",
+    "femnist": "cnn",
+}
 CLIENTS = ("examples", "writers")
 
 
@@ -30,11 +37,11 @@ CLIENTS = ("examples", "writers")
 class TaskSpec:
     """The words of a task.
 
-    ``name``: a data set, or ``module:function`` for a problem of one's own, which takes no other word.
-    ``model``: ``linear`` on pixels, ``scatter`` (linear on ScatterNet features), ``cnn``, or ``efficientnet-head``
-    (linear on a pre-trained network's features, CIFAR-10); by default what the paper used. ``clients``: every client
-    one of the ``examples``, or ``samples`` of them, or one of the ``writers`` (MNIST and FEMNIST) who has at least
-    ``least`` examples.
+    ``name``: a data set, or ``module:function`` for a problem of one's own, which takes no other
+    word. ``model``: ``linear`` on pixels, ``scatter`` (linear on ScatterNet features), ``cnn``, or
+    ``efficientnet-head`` (linear on a pre-trained network's features, CIFAR-10); by default what
+    the paper used. ``clients``: every client one of the ``examples``, or ``samples`` of them, or
+    one of the ``writers`` (MNIST and FEMNIST) who has at least ``least`` examples.
     """
 
     name: str
@@ -47,9 +54,19 @@ class TaskSpec:
         """Refuse words that are none of ours, and combinations that no data set has."""
         if is_own(self.name):
             plain = (self.model, self.clients, self.samples, self.least) == ("", "", 1, 1)
-            require(plain, "task", self.name, "by itself: model and clients are what its function makes them")
+            require(
+                plain,
+                "task",
+                self.name,
+                "by itself: model and clients are what its function makes them",
+            )
             return
-        require(self.name in TASKS, "task", self.name, "one of " + ", ".join(TASKS) + ", or module:function")
+        require(
+            self.name in TASKS,
+            "task",
+            self.name,
+            "one of " + ", ".join(TASKS) + ", or module:function",
+        )
         put = object.__setattr__
         put(self, "model", self.model or USUAL[self.name])
         put(self, "clients", self.clients or ("writers" if self.name == "femnist" else "examples"))
@@ -59,10 +76,20 @@ class TaskSpec:
             "scatter": TASKS[1:],
             "efficientnet-head": ("cifar10",),
         }
-        require(self.name in made_for.get(self.model, TASKS), "model", self.model, f"made for {self.name}")
+        require(
+            self.name in made_for.get(self.model, TASKS),
+            "model",
+            self.model,
+            f"made for {self.name}",
+        )
         require(self.clients in CLIENTS, "clients", self.clients, "one of " + ", ".join(CLIENTS))
         written = self.clients == "examples" or self.name in ("mnist", "femnist")
-        require(written, "clients", self.clients, f"examples for {self.name}, whose writers are not known")
+        require(
+            written,
+            "clients",
+            self.clients,
+            f"examples for {self.name}, whose writers are not known",
+        )
         put(self, "samples", check_int(self.samples, "samples per client", 1))
         put(self, "least", check_int(self.least, "least samples of a client", 1))
 
@@ -81,7 +108,12 @@ class TaskSpec:
 
 
 def build_task(
-    spec: TaskSpec, *, data: Path | None = None, seed: int = 0, device: str = "cpu", report: Report | None = None
+    spec: TaskSpec,
+    *,
+    data: Path | None = None,
+    seed: int = 0,
+    device: str = "cpu",
+    report: Report | None = None,
 ) -> Problem:
     """Build the problem that a spec describes; ``seed`` groups examples into clients of several.
 
@@ -129,7 +161,11 @@ def _raw(spec: TaskSpec, data: Path | None) -> Dataset:
     if spec.name == "femnist":
         return images.load_femnist(folder, spec.least)
     by_writer = spec.clients == "writers"
-    return images.load_mnist(folder, by_writer) if spec.name == "mnist" else images.load_fashion_mnist(folder)
+    return (
+        images.load_mnist(folder, by_writer)
+        if spec.name == "mnist"
+        else images.load_fashion_mnist(folder)
+    )
 
 
 def _pixels(dataset: Dataset) -> Dataset:
@@ -143,7 +179,9 @@ def _pixels(dataset: Dataset) -> Dataset:
         flat = inputs.reshape(inputs.shape[0], -1).astype(np.float32)
         return Examples(flat / np.float32(255), examples.labels)
 
-    return Dataset(dataset.name, dataset.classes, ready(dataset.train), ready(dataset.test), dataset.writers)
+    return Dataset(
+        dataset.name, dataset.classes, ready(dataset.train), ready(dataset.test), dataset.writers
+    )
 
 
 def _partition(spec: TaskSpec, dataset: Dataset, seed: int) -> Partition:

@@ -1,9 +1,11 @@
 """ScatterNet features, computed once and kept on disk.
 
-Idea     a fixed wavelet transform turns images into features on which a linear model does well; it needs no
-         training, hence no privacy. Channels are normalised in 27 groups per image, without learnt scales.
+Idea     a fixed wavelet transform turns images into features on which a linear model does well; it
+         needs no training, hence no privacy. Channels are normalised in 27 groups per image,
+         without learnt scales.
 Symbols  J = 2 scales, 8 angles: 81 channels per colour at a quarter of the resolution.
-Source   Tramèr and Boneh (ICLR 2021); Oyallon and Mallat (CVPR 2015); kymatio (Andreux et al., 2020).
+Source   Tramèr and Boneh (ICLR 2021); Oyallon and Mallat (CVPR 2015); kymatio (Andreux et al.,
+         2020).
 """
 
 from __future__ import annotations
@@ -32,16 +34,26 @@ def scattered(
 ) -> Dataset:
     """Return the data set with ScatterNet features in place of images, from the cache where they are there.
 
-    Where they are not, ``device`` computes them; a GPU's differ from a CPU's in the last digits of float32.
+    Where they are not, ``device`` computes them; a GPU's differ from a CPU's in the last digits of
+    float32.
     """
     compute = partial(scatter, device=device)
     how = f"{VERSION}:{SCALES}:{ANGLES}:{GROUPS}:{EPSILON}"
-    return featured(dataset, compute, how, kind="ScatterNet", batch=BATCH, report=report, folder=folder)
+    return featured(
+        dataset, compute, how, kind="ScatterNet", batch=BATCH, report=report, folder=folder
+    )
 
 
-def scatter(images: NDArray[Any], normalised: bool = True, device: str = "cpu") -> NDArray[np.float32]:
+def scatter(
+    images: NDArray[Any], normalised: bool = True, device: str = "cpu"
+) -> NDArray[np.float32]:
     """Features of uint8 images (count, height, width[, colours]): (count, channels, height/4, width/4)."""
-    require(images.dtype == np.uint8 and images.ndim in (3, 4), "images", images.shape, "uint8, with 3 or 4 axes")
+    require(
+        images.dtype == np.uint8 and images.ndim in (3, 4),
+        "images",
+        images.shape,
+        "uint8, with 3 or 4 axes",
+    )
     torch, transform = _transform(images.shape[1:3], device)
     planes = images[:, None] if images.ndim == 3 else images.transpose(0, 3, 1, 2)
     with torch.no_grad():
@@ -57,6 +69,7 @@ def scatter(images: NDArray[Any], normalised: bool = True, device: str = "cpu") 
 @lru_cache(maxsize=2)
 def _transform(shape: tuple[int, ...], device: str) -> tuple[Any, Any]:
     torch = require_module("torch", "lab")
-    # The torch front end by its own module: the package's usual door opens every other back end too.
+    # The torch front end by its own module: the package's usual door opens every other back end
+    # too.
     module = require_module("kymatio.scattering2d.frontend.torch_frontend", "lab")
     return torch, module.ScatteringTorch2D(J=SCALES, shape=tuple(shape), L=ANGLES).to(device)

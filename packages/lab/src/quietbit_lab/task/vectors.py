@@ -1,10 +1,10 @@
 """The plainest task there is: every client has a vector, and what is learnt is their mean.
 
-Idea     no model and no data stand between the noise and what it does: after T rounds of step 1/T the parameters are
-         the mean of the private means, and their distance from the true one is the noise of the run. What a comparison
-         predicts is held against it.
-Symbols  clients' vectors all have length ``length``: ``AGREEMENT`` of it in one common direction, and the rest, which
-         is their own, at right angles to it.
+Idea     no model and no data stand between the noise and what it does: after T rounds of step 1/T
+         the parameters are the mean of the private means, and their distance from the true one is
+         the noise of the run. What a comparison predicts is held against it.
+Symbols  clients' vectors all have length ``length``: ``AGREEMENT`` of it in one common direction,
+         and the rest, which is their own, at right angles to it.
 """
 
 from __future__ import annotations
@@ -31,7 +31,10 @@ class VectorMean:
         self.dimension, self.name = dimension, f"the mean of {clients:,} vectors"
         self.sizes = np.ones(clients, dtype=np.int64)
         rng = np.random.default_rng(0)
-        common, own = rng.standard_normal(dimension), rng.standard_normal((clients, dimension), dtype=np.float32)
+        common, own = (
+            rng.standard_normal(dimension),
+            rng.standard_normal((clients, dimension), dtype=np.float32),
+        )
         common /= np.linalg.norm(common)
         own -= np.outer(own @ common, common).astype(np.float32)
         own *= math.sqrt(1 - AGREEMENT**2) * length / np.linalg.norm(own, axis=1, keepdims=True)
@@ -41,7 +44,9 @@ class VectorMean:
         """Zero."""
         return np.zeros(self.dimension, dtype=np.float32)
 
-    def updates(self, parameters: Rows, clients: NDArray[np.int64], plan: LocalPlan, out: Rows) -> None:
+    def updates(
+        self, parameters: Rows, clients: NDArray[np.int64], plan: LocalPlan, out: Rows
+    ) -> None:
         """Minus each client's vector, clipped; it does not depend on the parameters."""
         out[:] = -self.vectors[clients]
         clip_rows(out, plan.norm, plan.clip)

@@ -10,7 +10,7 @@ from quietbit.errors import InvalidParameter
 from quietbit.mechanism.ball import Ball
 from quietbit.mechanism.interpolated import InterpolatedMVU
 from quietbit.mechanism.rotation import round_number
-from quietbit.node.question import Question, SumPart, run_name, sum_plan
+from quietbit.node.request import Request, SumPart, run_name, sum_plan
 from unit.node.makers import BALL, MECHANISM
 from unit.secagg.kit import identity
 
@@ -20,21 +20,40 @@ WIDER = InterpolatedMVU(binomial_design(2, 1.5), BALL)
 
 def asked(clients=6, threshold=4, server="honest-but-curious", run=1, number=1, honest=2, **near):
     part = SumPart("keys", clients, 1, threshold, honest, server, **near)
-    return Question(run, number, 9, 50, "a description", 4.0, 1e-5, "zero-out", 3, part)
+    return Request(run, number, 9, 50, "a description", 4.0, 1e-5, "zero-out", 3, part)
 
 
 def test_a_plan_is_of_everything_that_clients_must_agree_on():
     """Every field but who is asked and the step: a new field is bound without anybody thinking of it."""
     one = asked(run=2**63 + 5, number=3)
     plan = sum_plan(one, MECHANISM, None)
-    assert (plan.clients, plan.threshold, plan.dimension, plan.largest_code, plan.bits) == (6, 4, 42, 1, 3)
+    assert (plan.clients, plan.threshold, plan.dimension, plan.largest_code, plan.bits) == (
+        6,
+        4,
+        42,
+        1,
+        3,
+    )
     others = {
-        "run": 1, "round": 4, "dimension": 51, "mechanism": "another", "epsilon": 5.0, "delta": 1e-6,
-        "adjacency": "replace-one", "unit": "sample",
-    }  # fmt: skip
+        "run": 1,
+        "round": 4,
+        "dimension": 51,
+        "mechanism": "another",
+        "epsilon": 5.0,
+        "delta": 1e-6,
+        "adjacency": "replace-one",
+        "unit": "sample",
+    }
     parts = {"clients": 7, "threshold": 5, "honest": 3}
-    contexts = {plan.context, sum_plan(one, LARGER, None).context, sum_plan(one, WIDER, None).context}
-    contexts |= {sum_plan(replace(one, **{name: value}), MECHANISM, None).context for name, value in others.items()}
+    contexts = {
+        plan.context,
+        sum_plan(one, LARGER, None).context,
+        sum_plan(one, WIDER, None).context,
+    }
+    contexts |= {
+        sum_plan(replace(one, **{name: value}), MECHANISM, None).context
+        for name, value in others.items()
+    }
     for name, value in parts.items():
         part = replace(one.sum, **{name: value})
         contexts.add(sum_plan(replace(one, sum=part), MECHANISM, None).context)
@@ -42,25 +61,40 @@ def test_a_plan_is_of_everything_that_clients_must_agree_on():
     contexts |= {sum_plan(replace(one, sum=part), MECHANISM, None).context for part in near}
     assert len(contexts) == 3 + len(others) + len(parts) + len(near)
     alike = {"node": 10, "client": 4, "sum": replace(one.sum, step="vector", number=2, table=b"x")}
-    assert set(alike) | set(others) == {field.name for field in fields(Question)}
+    assert set(alike) | set(others) == {field.name for field in fields(Request)}
     assert sum_plan(replace(one, **alike), MECHANISM, None).context == plan.context
     told = json.loads(one.terms)
     assert set(told) == set(others) | {"sum"}
-    assert set(told["sum"]) == {field.name for field in fields(SumPart)} - {"step", "number", "table"}
+    assert set(told["sum"]) == {field.name for field in fields(SumPart)} - {
+        "step",
+        "number",
+        "table",
+    }
 
 
 def test_sizes_that_the_threshold_does_not_fit_are_refused():
     assert sum_plan(asked(), MECHANISM, None).most_colluders == 3
     for clients in (3, 8):
-        with pytest.raises(InvalidParameter, match=r"threshold \(honest-but-curious server\) must be a whole number"):
+        with pytest.raises(
+            InvalidParameter,
+            match=r"threshold \(honest-but-curious server\) must be a whole number",
+        ):
             sum_plan(asked(clients), MECHANISM, None)
     members = tuple(identity(number).public for number in range(1, 7))
     for clients in (3, 6):
-        with pytest.raises(InvalidParameter, match=r"threshold \(active server\) must be a whole number"):
+        with pytest.raises(
+            InvalidParameter, match=r"threshold \(active server\) must be a whole number"
+        ):
             sum_plan(asked(clients, server="active"), MECHANISM, members[:clients])
     assert sum_plan(asked(5, server="active"), MECHANISM, members[:5]).most_colluders == 2
-    for clients, threshold, neighbours, near in ((6, 4, 22, None), (99, 60, 20, None), (100, 60, 20, 20)):
-        found = sum_plan(asked(clients, threshold, neighbours=neighbours, share_threshold=15), MECHANISM, None)
+    for clients, threshold, neighbours, near in (
+        (6, 4, 22, None),
+        (99, 60, 20, None),
+        (100, 60, 20, 20),
+    ):
+        found = sum_plan(
+            asked(clients, threshold, neighbours=neighbours, share_threshold=15), MECHANISM, None
+        )
         assert found.neighbours == near  # few clients: everybody deals with everybody
     with pytest.raises(InvalidParameter, match="share_threshold"):
         sum_plan(asked(100, 60, neighbours=20, share_threshold=10), MECHANISM, None)

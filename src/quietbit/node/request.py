@@ -1,12 +1,15 @@
 """What a server may ask a node, in words of no engine: one release of a mechanism, or one step of a masked sum.
 
-Idea     a question is plain values, checked when it is read, so that the same one can come from Flower's record, over a
-         gatekeeper's socket or from a program of one's own. It describes the mechanism that the server will decode
-         with in full: the node builds it from that, takes its privacy from the numbers it will sample with, and
-         believes nothing else. A release goes back in a frame that says for which run, round and node it was made.
-Symbols  n: clients of a sum, numbered from 1; t: threshold; k: honest clients that the run counts on.
-Source   the steps are those of `quietbit.secagg.client`, their tables of `quietbit.secagg.codec`; before the first,
-         where the server may lie, `identity` asks once in a run for the node's public signing key.
+Idea     a request is plain values, checked when it is read, so that the same one can come from
+         Flower's record, over a gatekeeper's socket or from a program of one's own. It describes
+         the mechanism that the server will decode with in full: the node builds it from that, takes
+         its privacy from the numbers it will sample with, and believes nothing else. A release goes
+         back in a frame that says for which run, round and node it was made.
+Symbols  n: clients of a sum, numbered from 1; t: threshold; k: honest clients that the run counts
+         on.
+Source   the steps are those of `quietbit.secagg.client`, their tables of `quietbit.secagg.codec`;
+         before the first, where the server may lie, `identity` asks once in a run for the node's
+         public signing key.
 """
 
 from __future__ import annotations
@@ -20,7 +23,14 @@ from typing import Any, final
 
 from attrs import frozen
 
-from quietbit.errors import InvalidParameter, QuietbitError, check_int, check_real, refuse_payload, require
+from quietbit.errors import (
+    InvalidParameter,
+    QuietbitError,
+    check_int,
+    check_real,
+    refuse_payload,
+    require,
+)
 from quietbit.kernel.base import MAX_DIMENSION
 from quietbit.mechanism.abilities import Batches, Summable
 from quietbit.mechanism.base import Mechanism
@@ -45,7 +55,7 @@ __all__ = [
     "VECTOR",
     "Framed",
     "ProposedMechanism",
-    "Question",
+    "Request",
     "SumPart",
     "description_of",
     "noted_run",
@@ -58,9 +68,20 @@ ALONE = "alone"  # no step of the sum: a release beside it, which the server see
 KEYS, SHARES, VECTOR, CONFIRM, UNMASK = STEPS = ("keys", "shares", "vector", "confirm", "unmask")
 MOST_ROUNDS = 2**32 - 1
 MOST_ID = 2**64 - 1
-SAME = ("run", "node", "client", "dimension", "epsilon", "delta", "adjacency", "unit")  # in all rounds of a node's run
+SAME = (
+    "run",
+    "node",
+    "client",
+    "dimension",
+    "epsilon",
+    "delta",
+    "adjacency",
+    "unit",
+)  # in all rounds of a node's run
 MOST_READ = 256  # mechanisms that a process keeps: as many as a ledger holds
-MOST_DESCRIPTION = 2**18  # characters, and with it the work: the largest took 0.3 s to build and price
+MOST_DESCRIPTION = (
+    2**18
+)  # characters, and with it the work: the largest took 0.3 s to build and price
 MAGIC = b"QBR"  # then round, run and node, little-endian, and the payload
 VERSION = 2
 FRAME = struct.Struct("<3sBIQQ")
@@ -69,9 +90,10 @@ FRAME = struct.Struct("<3sBIQQ")
 @final
 @dataclass(frozen=True, slots=True)
 class SumPart:
-    """The part of a question that is about a masked sum; ``table`` is what the server forwards from the others.
+    """The part of a request that is about a masked sum; ``table`` is what the server forwards from the others.
 
-    A release beside the sum (`ALONE`) is asked for within the same account, and has no other part in it.
+    A release beside the sum (`ALONE`) is asked for within the same account, and has no other part
+    in it.
     """
 
     step: str
@@ -87,9 +109,13 @@ class SumPart:
     def __post_init__(self) -> None:
         """Refuse what is not a step of a sum."""
         active = ServerModel(self.server) is ServerModel.ACTIVE
-        known = [step for step in (*STEPS, ALONE) if active or step != CONFIRM] + ([IDENTITY] if active else [])
+        known = [step for step in (*STEPS, ALONE) if active or step != CONFIRM] + (
+            [IDENTITY] if active else []
+        )
         require(self.step in known, "step of the sum", self.step, "one of " + ", ".join(known))
-        require(isinstance(self.table, bytes), "table of the step", type(self.table).__name__, "bytes")
+        require(
+            isinstance(self.table, bytes), "table of the step", type(self.table).__name__, "bytes"
+        )
         put = object.__setattr__
         put(self, "clients", check_int(self.clients, "clients of the sum", 2, MOST_CLIENTS))
         put(self, "number", check_int(self.number, "number of the client", 1, self.clients))
@@ -104,11 +130,11 @@ class SumPart:
 
 @final
 @dataclass(frozen=True, slots=True)
-class Question:
+class Request:
     """One release that is asked for: of which mechanism, for which run and round, within which budget of the run.
 
-    ``client`` is the node's number among simulated ones, for seeded randomness alone; ``sum`` is there if the release
-    goes into a masked sum.
+    ``client`` is the node's number among simulated ones, for seeded randomness alone; ``sum`` is
+    there if the release goes into a masked sum.
     """
 
     run: int
@@ -128,11 +154,13 @@ class Question:
         put = object.__setattr__
         put(self, "round", check_int(self.round, "round", 1, MOST_ROUNDS))
         if not isinstance(self.mechanism, str) or len(self.mechanism) > MOST_DESCRIPTION:
-            raise InvalidParameter.of("description of the mechanism", f"text of at most {MOST_DESCRIPTION} characters")
+            raise InvalidParameter.of(
+                "description of the mechanism", f"text of at most {MOST_DESCRIPTION} characters"
+            )
         said = tuple(getattr(self, name) for name in SAME)
         try:
             terms = _terms(*said)
-        except TypeError:  # values that cannot be remembered, and that no question has
+        except TypeError:  # values that cannot be remembered, and that no request has
             terms = _terms.__wrapped__(*said)
         for name, value in zip(SAME, terms, strict=True):
             put(self, name, value)
@@ -141,7 +169,7 @@ class Question:
     def part(self) -> SumPart:
         """What is asked about a masked sum; refused where it is about none."""
         if self.sum is None:
-            raise InvalidParameter("The question must be about a masked sum, and is not.")
+            raise InvalidParameter("The request must be about a masked sum, and is not.")
         return self.sum
 
     @property
@@ -157,9 +185,13 @@ class Question:
     @property
     def terms(self) -> bytes:
         """Everything in it that all clients of a sum must have been asked alike: all but who is asked, and the step."""
-        values = {name: value for name, value in asdict(self).items() if name not in ("node", "client")}
+        values = {
+            name: value for name, value in asdict(self).items() if name not in ("node", "client")
+        }
         part = values["sum"] or {}
-        values["sum"] = {name: value for name, value in part.items() if name not in ("step", "number", "table")}
+        values["sum"] = {
+            name: value for name, value in part.items() if name not in ("step", "number", "table")
+        }
         return text_of(values).encode("ascii")
 
     def to_json(self) -> dict[str, Any]:
@@ -170,7 +202,7 @@ class Question:
         return values
 
     @classmethod
-    def from_json(cls, values: Any) -> Question:
+    def from_json(cls, values: Any) -> Request:
         """Read plain values; any others are refused."""
         part = _exactly(cls, values)["sum"]
         if part is not None:
@@ -183,15 +215,22 @@ class Question:
         return cls(**{**values, "sum": part})
 
 
-def _exactly(kind: type[Question | SumPart], values: Any) -> Mapping[str, Any]:
+def _exactly(kind: type[Request | SumPart], values: Any) -> Mapping[str, Any]:
     if not isinstance(values, Mapping) or set(values) != {field.name for field in fields(kind)}:
-        raise InvalidParameter(f"The question must have exactly the fields of a {kind.__name__}.")
+        raise InvalidParameter(f"The request must have exactly the fields of a {kind.__name__}.")
     return values
 
 
 @lru_cache(maxsize=64, typed=True)  # the same in all rounds of a run
 def _terms(
-    run: Any, node: Any, client: Any, dimension: Any, epsilon: Any, delta: Any, adjacency: Any, unit: Any
+    run: Any,
+    node: Any,
+    client: Any,
+    dimension: Any,
+    epsilon: Any,
+    delta: Any,
+    adjacency: Any,
+    unit: Any,
 ) -> tuple[Any, ...]:
     return (
         check_int(run, "run", 0, MOST_ID),
@@ -215,8 +254,9 @@ def _cap(epsilon: float, delta: float, adjacency: str, unit: str, trust: Trust) 
 class ProposedMechanism:
     """A mechanism that a server asks for: built from its description, with its identity (hexadecimal) and family.
 
-    Where a clip moves, the mechanisms of all rounds have one price: ``identity`` and ``description`` are then those of
-    the one that stands for them (`priced_as`), so that the ledger notes it once.
+    Where a clip moves, the mechanisms of all rounds have one price: ``identity`` and
+    ``description`` are then those of the one that stands for them (`priced_as`), so that the ledger
+    notes it once.
     """
 
     mechanism: Mechanism
@@ -229,13 +269,16 @@ class ProposedMechanism:
     def read(text: str, allowed: tuple[str, ...] | None = None) -> ProposedMechanism:
         """Build it, once in a process; a description that is not a known mechanism's is refused.
 
-        With ``allowed``, names of families, any other family is refused before anything of it is imported or built.
+        With ``allowed``, names of families, any other family is refused before anything of it is
+        imported or built.
         """
         try:
             description = json.loads(text)
             family = described_family(description)
             if allowed is not None and family not in (*allowed, *ANSWERING):
-                raise NotAllowed(f"The description is of the family {family[:40]!r}.", rule="mechanisms")
+                raise NotAllowed(
+                    f"The description is of the family {family[:40]!r}.", rule="mechanisms"
+                )
             mechanism = build(description, allowed)
             identity = identity_of(mechanism.priced_as).hex()
             return ProposedMechanism(mechanism, identity, family_of(mechanism), Uplink(mechanism))
@@ -243,8 +286,17 @@ class ProposedMechanism:
             raise
         except QuietbitError as error:
             raise InvalidParameter(f"The described mechanism is refused: {error}") from error
-        except (ValueError, TypeError, KeyError, AttributeError, RecursionError, ArithmeticError) as error:
-            raise InvalidParameter(f"The description is of no mechanism ({type(error).__name__}).") from error
+        except (
+            ValueError,
+            TypeError,
+            KeyError,
+            AttributeError,
+            RecursionError,
+            ArithmeticError,
+        ) as error:
+            raise InvalidParameter(
+                f"The description is of no mechanism ({type(error).__name__})."
+            ) from error
 
     @property
     def description(self) -> Any:
@@ -254,8 +306,9 @@ class ProposedMechanism:
     def cost(self, adjacency: Adjacency, honest: int, unit: Unit = Unit.CLIENT) -> Cost:
         """Return what one release costs, alone (0) or as part of a sum; refused where no number can say it.
 
-        Of a batch, a sample costs what the batch says. Of any other update it costs what replacing the update does:
-        whatever a sample's change makes of an update, another one in the same ball comes of it.
+        Of a batch, a sample costs what the batch says. Of any other update it costs what replacing
+        the update does: whatever a sample's change makes of an update, another one in the same ball
+        comes of it.
         """
         mechanism = self.mechanism.priced_as
         try:
@@ -268,11 +321,18 @@ class ProposedMechanism:
                 whole = Summable.of(mechanism).sum_privacy(honest, which)
             if unit is Unit.CLIENT:
                 return whole
-            return whole.bare().of(which, Unit.SAMPLE, Trust.SECURE_AGGREGATION if honest else Trust.LOCAL, 1)
+            return whole.bare().of(
+                which, Unit.SAMPLE, Trust.SECURE_AGGREGATION if honest else Trust.LOCAL, 1
+            )
         except QuietbitError:
             raise
-        except (ArithmeticError, ValueError) as error:  # numbers so large or small that no account can hold them
-            raise InvalidParameter(f"The described mechanism has no cost ({type(error).__name__}).") from error
+        except (
+            ArithmeticError,
+            ValueError,
+        ) as error:  # numbers so large or small that no account can hold them
+            raise InvalidParameter(
+                f"The described mechanism has no cost ({type(error).__name__})."
+            ) from error
 
 
 def description_of(mechanism: Mechanism) -> str:
@@ -285,16 +345,16 @@ def noted_run(run: int, family: str) -> str:
     return f"{run}{EVALUATIONS}" if family in ANSWERING else str(run)
 
 
-def sum_plan(question: Question, mechanism: Mechanism, members: tuple[bytes, ...] | None) -> SumPlan:
+def sum_plan(request: Request, mechanism: Mechanism, members: tuple[bytes, ...] | None) -> SumPlan:
     """Return the masked sum that is asked for, of a mechanism's codes; refuse one that the threshold does not fit."""
-    part = question.part
-    name = f"quietbit/{noted_run(question.run, family_of(mechanism))}/{question.round}".encode()
+    part = request.part
+    name = f"quietbit/{noted_run(request.run, family_of(mechanism))}/{request.round}".encode()
     near = part.neighbours, part.share_threshold
     if part.neighbours is not None and part.clients < max(SPARSE_FROM, part.neighbours + 1):
         near = None, None  # a cohort so small deals with everybody
     codes = mechanism.layout
     sizes = part.clients, part.threshold, codes.count
-    return SumPlan(*sizes, name, 2**codes.bits - 1, *near, members, question.terms)
+    return SumPlan(*sizes, name, 2**codes.bits - 1, *near, members, request.terms)
 
 
 def run_name(run: int) -> bytes:
@@ -323,11 +383,19 @@ class Framed:
             refuse_payload("length of the release", f"at least {FRAME.size} bytes", len(data))
         magic, version, number, run, node = FRAME.unpack_from(data)
         if (magic, version) != (MAGIC, VERSION):
-            refuse_payload("magic and version of the release", f"{MAGIC!r} and {VERSION}", f"{magic!r} and {version}")
+            refuse_payload(
+                "magic and version of the release",
+                f"{MAGIC!r} and {VERSION}",
+                f"{magic!r} and {version}",
+            )
         return cls(run, number, node, memoryview(data)[FRAME.size :])
 
     def expect(self, run: int, number: int, node: int) -> None:
         """Refuse a release that was made for another run or round, or by another node."""
-        for name, mine, found in (("run", run, self.run), ("round", number, self.round), ("node", node, self.node)):
+        for name, mine, found in (
+            ("run", run, self.run),
+            ("round", number, self.round),
+            ("node", node, self.node),
+        ):
             if mine != found:
                 refuse_payload(f"{name} of the release", f"{mine}", found)
