@@ -34,7 +34,7 @@ def test_imports_point_down(monkeypatch):
 
 def test_no_file_is_too_long_and_each_says_what_it_is():
     texts = {str(path.relative_to(ROOT)): path.read_text(encoding="utf-8") for path in FILES}
-    assert [name for name, text in texts.items() if len(text.splitlines()) > 650] == []
+    assert [name for name, text in texts.items() if len(text.splitlines()) > 800] == []
     assert [name for name, text in texts.items() if not ast.get_docstring(ast.parse(text))] == []
 
 
