@@ -1,4 +1,4 @@
-"""``quietbit report``: runs become one HTML page that works offline."""
+"""``quietbit report``: runs become one HTML page that works offline, or a registry's entry."""
 
 from __future__ import annotations
 
@@ -13,49 +13,110 @@ from quietbit.errors import require
 
 __all__ = ["report"]
 
+PAGE = Path("report.html")
+ENTRY = Path("registry.yaml")
+
 
 def report(
     runs: Annotated[
         list[Path],
         typer.Argument(
             metavar="RUNS...",
-            help="Records of trainings or of federated runs, or folders of records or of a sweep's results.",
+            help="Records of trainings or federated runs, or folders of records or sweep results.",
         ),
     ],
-    out: Annotated[Path, typer.Option(help="Where to write the page, as .html.")] = Path(
-        "report.html"
-    ),
+    out: Annotated[
+        Path | None,
+        typer.Option(
+            help="Where to write: report.html unless given, or registry.yaml with --registry."
+        ),
+    ] = None,
     title: Annotated[
         str, typer.Option(help="What the page is called.")
     ] = "Private federated training",
+    registry: Annotated[
+        bool,
+        typer.Option(
+            "--registry",
+            help="Write one run's entry for the public registry of deployments instead of a page.",
+        ),
+    ] = False,
     json: JsonOption = False,
 ) -> None:
-    """Write one HTML page about runs: privacy, accuracy, bytes, mechanisms and guarantees; it works offline.
+    """Write one HTML page about runs: privacy, accuracy, bytes and guarantees; it works offline.
 
     Example: quietbit report runs/digits --out report.html
     """
+    names = [str(path) for path in runs]
+    different = len({path.resolve() for path in runs}) == len(runs)
+    require(different, "runs", names, "different", "name each file or folder once")
+    if registry:
+        rows = _entry(runs, out or ENTRY)
+    else:
+        rows = _page(runs, out or PAGE, title, quiet=json)
+    record("Report", rows, json)
+
+
+def _page(runs: list[Path], out: Path, title: str, *, quiet: bool) -> list[Row]:
+    """Write the page and return what the command prints."""
     from quietbit_lab.report.page import render_page, save_page
     from quietbit_lab.report.page_data import page_data
     from quietbit_lab.report.runs import read_placed_runs, reporting_runs
 
     require(
-        out.suffix.lower() in (".html", ".htm"), "end of the report's file name", str(out), ".html"
+        out.suffix.lower() in (".html", ".htm"),
+        "end of the report's file name",
+        str(out),
+        ".html",
+        "change --out",
     )
-    names = [str(path) for path in runs]
-    require(len({path.resolve() for path in runs}) == len(runs), "runs", names, "different")
     check_outputs(out)
-    with progress_bar("Report", quiet=json) as told:
-        told(0.1, "reading runs")
-        found = reporting_runs(read_placed_runs(runs))
-        told(0.5, f"{len(found):,} runs")
-        path = save_page(render_page(found, title), out)
-        sentences = [comparison["summary"] for comparison in page_data(found, title)["comparisons"]]
-    labels = sorted({run.label for run in found})
-    rows = [
+    with progress_bar("Report", quiet=quiet) as show:
+        show(0.1, "reading runs")
+        placed = reporting_runs(read_placed_runs(runs))
+        show(0.5, f"{len(placed):,} runs")
+        path = save_page(render_page(placed, title), out)
+        comparisons = page_data(placed, title)["comparisons"]
+        sentences = [comparison["summary"] for comparison in comparisons]
+    labels = sorted({run.label for run in placed})
+    size = path.stat().st_size
+    return [
         Row("summary", "summary", sentences, " ".join(sentences)),
-        Row("runs", "runs", len(found), f"{len(found):,}"),
+        Row("runs", "runs", len(placed), f"{len(placed):,}"),
         Row("mechanisms", "mechanisms", labels, "; ".join(labels)),
-        Row("bytes", "size", path.stat().st_size, f"{path.stat().st_size / 1000:,.0f} kB"),
+        Row("bytes", "size", size, f"{size / 1000:,.0f} kB"),
         Row("saved", "written to", str(path)),
     ]
-    record("Report", rows, json)
+
+
+def _entry(runs: list[Path], out: Path) -> list[Row]:
+    """Write the registry's entry of one run and return what the command prints."""
+    from quietbit_lab.report.registry import SUFFIXES, registry_entry, save_entry, todo_fields
+    from quietbit_lab.report.runs import read_placed_runs
+
+    require(
+        out.suffix.lower() in SUFFIXES,
+        "end of the entry's file name",
+        str(out),
+        " or ".join(SUFFIXES),
+        "change --out",
+    )
+    check_outputs(out)
+    placed = read_placed_runs(runs)
+    require(
+        len(placed) == 1,
+        "runs of one entry",
+        len(placed),
+        "1",
+        "name the record of one run, since an entry states one epsilon",
+    )
+    entry = registry_entry(placed[0])
+    path = save_entry(entry, out)
+    fields = todo_fields(entry)
+    parameters = entry["deployment"]["privacy_loss"]["privacy_parameters"]
+    return [
+        Row("epsilon_upper", "epsilon", parameters["epsilon"]),
+        Row("delta", "delta", parameters["delta"]),
+        Row("todo", "to fill in", fields, f"{len(fields)} fields: {', '.join(fields)}"),
+        Row("saved", "written to", str(path)),
+    ]
