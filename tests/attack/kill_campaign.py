@@ -82,17 +82,17 @@ def train_until_killed(policy: Policy, said: int, moments: int) -> None:
         setattr(os, name, dying(getattr(os, name)))
     held = gate_of(policy)
     while True:
-        ticket = held.accept(asked(held.ledger.read().last_round("7") + 1))
+        accepted = held.accept(asked(held.ledger.read().last_round("7") + 1))
         moment()
         for step in range(STEPS):
-            drawn = ticket.draw(SAMPLES)
+            drawn = accepted.draw(SAMPLES)
             tell(said, b"d" if step else b"D")  # the data of a round were touched
             moment()
-            ticket.add(np.zeros((len(drawn), DIMENSION), dtype=np.float32))
+            accepted.add(np.zeros((len(drawn), DIMENSION), dtype=np.float32))
             moment()
-            ticket.step()
+            accepted.step()
             moment()
-        ticket.release(None)
+        accepted.release(None)
         tell(said, b"R")
         moment()
 

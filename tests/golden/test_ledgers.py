@@ -9,7 +9,7 @@ from pathlib import Path
 
 import pytest
 
-from quietbit.node.budget import account_of, reached
+from quietbit.node.budget import account_of, epsilon_spent
 from quietbit.node.ledger import FileLedger, LedgerError, release_line
 from quietbit.target import Target
 from unit.node.makers import policy
@@ -42,7 +42,7 @@ def test_every_golden_ledger_is_read_priced_and_continued(golden):
     assert max(state.last_round("7"), state.last_round("9")) == last
     rules = policy(folder, **changes)
     honest = rules.min_honest_clients or 0
-    assert reached(state, rules.caps[0], rules, honest) == epsilon
+    assert epsilon_spent(state, rules.caps[0], rules, honest) == epsilon
     before = (folder / "ledger").read_bytes()
     mechanism = next(iter(state.mechanisms))
     ledger = FileLedger(folder / "ledger", folder / "counter")

@@ -168,20 +168,20 @@ def _status(
 
     Example: quietbit node status /var/lib/quietbit/policy.toml
     """
-    from quietbit.node.budget import reached
+    from quietbit.node.budget import epsilon_spent
+    from quietbit.node.costs import costs_beside
     from quietbit.node.decisions import decisions_beside
     from quietbit.node.ledger import FileLedger, Moment
-    from quietbit.node.prices import prices_beside
 
     found = Policy.load(policy)
     ledger = FileLedger(found.ledger, found.counter)
     state = ledger.read()
     history = decisions_beside(ledger.path).read()
-    prices = prices_beside(ledger.path)
+    saved = costs_beside(ledger.path)
     caps: list[dict[str, Any]] = []
     for cap in found.caps:
-        upper = reached(
-            state, cap, found, found.min_honest_clients or 0, found.least_epsilon, prices
+        upper = epsilon_spent(
+            state, cap, found, found.min_honest_clients or 0, found.least_epsilon, saved
         )
         caps.append(
             {
@@ -237,15 +237,15 @@ def _metrics(policy: PolicyArgument) -> None:
     Example: quietbit node metrics /var/lib/quietbit/policy.toml >
     /var/lib/node_exporter/quietbit.prom
     """
+    from quietbit.node.costs import costs_beside
     from quietbit.node.decisions import decisions_beside
     from quietbit.node.ledger import FileLedger
     from quietbit.node.metrics import metrics_text
-    from quietbit.node.prices import prices_beside
 
     found = Policy.load(policy)
     ledger = FileLedger(found.ledger, found.counter)
     history = decisions_beside(ledger.path).read()
-    print(metrics_text(found, ledger.read(), history, prices_beside(ledger.path)), end="")
+    print(metrics_text(found, ledger.read(), history, costs_beside(ledger.path)), end="")
 
 
 @node.command("serve")

@@ -218,13 +218,13 @@ class _Exchange:
                 return turn.read(lambda: _difference(content, turn), crashes)
             return turn.read(lambda: _shares(content, evaluation), crashes)
 
-        with serving(turn.ticket):
+        with serving(turn.accepted):
             result = self._run_app(turn.moment, turn.names, read, crashes)
         try:
             if result is None:
-                content = _content(_zeros(turn.names), turn.ticket.release(None))
+                content = _content(_zeros(turn.names), turn.accepted.release(None))
             else:
-                content = _content(result.metrics, turn.ticket.release(result.update))
+                content = _content(result.metrics, turn.accepted.release(result.update))
             if crashes and self.simulated:
                 shown = "".join(traceback.format_exception(crashes[0]))
                 limited = shown[-messages.MOST_TRACEBACK :]

@@ -49,12 +49,12 @@ from quietbit.errors import InvalidParameter, QuietbitError, require
 from quietbit.kernel.norm import Flat
 from quietbit.node.policy import PolicyError
 from quietbit.node.refusal import Noted, Reason, Refusal, Unusable, error_of, refusal_of
-from quietbit.node.release import Accepted, LocalGate
+from quietbit.node.release import LocalAcceptedRequest, LocalGate
 from quietbit.node.request import Request
 from quietbit.node.stores import ModelFolder
 from quietbit.secagg.identity import OTHERS_WRITE
 
-__all__ = ["BatchSocket", "Gate", "Gatekeeper", "RemoteGate", "Ticket", "batch_of_parent"]
+__all__ = ["AcceptedRequest", "BatchSocket", "Gate", "Gatekeeper", "RemoteGate", "batch_of_parent"]
 
 LOGGER = logging.getLogger(__name__)
 MAGIC = b"QBG1"
@@ -186,18 +186,18 @@ class Gatekeeper:
             _send(connection, {}, gate.step(Request.from_json(asked.get("request"))))
         elif what == "release":
             request = Request.from_json(asked.get("request"))
-            ticket = gate.accept(request)
+            accepted = gate.accept(request)
             with self._guard:
                 self._open[connection] = True
             _send(connection, {"accepted": True})
             data = _serve_batches(
-                connection, ticket, request.dimension, gate.answer_seconds or PATIENCE
+                connection, accepted, request.dimension, gate.answer_seconds or PATIENCE
             )
             fits = (
                 len(data) == 8 * request.dimension
             )  # of an update of another length than asked zero is released
             _send(
-                connection, {}, ticket.release(np.frombuffer(data, dtype="<f8") if fits else None)
+                connection, {}, accepted.release(np.frombuffer(data, dtype="<f8") if fits else None)
             )
         else:
             raise InvalidParameter(
@@ -241,7 +241,7 @@ class RemoteGate:
         folder = self._rules.get("models")
         return None if folder is None else ModelFolder(Path(str(folder)))
 
-    def accept(self, request: Request) -> RemoteTicket:
+    def accept(self, request: Request) -> RemoteAcceptedRequest:
         """Ask whether it may be answered; the connection stays open for the update."""
         connection = self._connect()
         try:
@@ -250,7 +250,7 @@ class RemoteGate:
         except BaseException:
             connection.close()
             raise
-        return RemoteTicket(connection, request.dimension)
+        return RemoteAcceptedRequest(connection, request.dimension)
 
     def step(self, request: Request) -> bytes:
         """Have a step of a masked sum answered."""
@@ -289,7 +289,7 @@ class RemoteGate:
 
 
 @final
-class RemoteTicket:
+class RemoteAcceptedRequest:
     """A request that the gatekeeper has noted.
 
     An app that is late may go on in its own thread: what is said and what is answered go together,
@@ -365,18 +365,20 @@ class RemoteTicket:
 Gate: TypeAlias = (
     LocalGate | RemoteGate
 )  # who holds policy, ledger and keys: in this process, or behind a socket
-Ticket: TypeAlias = Accepted | RemoteTicket  # an accepted request: one release, once
+AcceptedRequest: TypeAlias = (
+    LocalAcceptedRequest | RemoteAcceptedRequest
+)  # an accepted request: one release, once
 
 
 @final
 class BatchSocket:
-    """Serve the ticket of the round that is open to trainers in processes of their own; the gate stays on this side.
+    """Serve the accepted of the round that is open to trainers in processes of their own; the gate stays on this side.
 
-    ``current`` says which ticket, and how many parameters it is for. Only this process's user can
+    ``current`` says which accepted, and how many parameters it is for. Only this process's user can
     open the socket.
     """
 
-    def __init__(self, current: Callable[[], tuple[Ticket, int] | None]) -> None:
+    def __init__(self, current: Callable[[], tuple[AcceptedRequest, int] | None]) -> None:
         """Listen from now on, and tell all processes that this one will start."""
         self._current = current
         folder = Path(tempfile.mkdtemp(prefix="quietbit-"))
@@ -399,20 +401,20 @@ class BatchSocket:
             if current is None:
                 _send(connection, {"refused": Reason.INVALID.value, "detail": "There is no round."})
                 return
-            ticket, dimension = current
+            accepted, dimension = current
             _send(connection, {"dimension": dimension})
-            _serve_batches(connection, ticket, dimension, PATIENCE)
+            _serve_batches(connection, accepted, dimension, PATIENCE)
 
 
-def batch_of_parent() -> RemoteTicket | None:
-    """Return the ticket of the process that started this one; None where that has no round, or serves none."""
+def batch_of_parent() -> RemoteAcceptedRequest | None:
+    """Return the accepted of the process that started this one; None where that has no round, or serves none."""
     path = os.environ.get(BATCH)
     if path is None:
         return None
     connection = _new_socket()
     try:
         connection.connect(path)
-        return RemoteTicket(
+        return RemoteAcceptedRequest(
             connection, int(_answered(_receive(connection, 0, WAIT))[0]["dimension"])
         )
     except (OSError, InvalidParameter):
@@ -421,7 +423,7 @@ def batch_of_parent() -> RemoteTicket | None:
 
 
 def _serve_batches(
-    connection: socket.socket, ticket: Ticket, dimension: int, seconds: float
+    connection: socket.socket, accepted: AcceptedRequest, dimension: int, seconds: float
 ) -> bytes:
     """Draw batches and take gradients until something else is said, within ``seconds``; return the data beside that."""
     ends = time.monotonic() + seconds
@@ -432,11 +434,11 @@ def _serve_batches(
         content = b""
         try:
             if "draw" in message:
-                content = ticket.draw(message["draw"]).astype("<i8").tobytes()
+                content = accepted.draw(message["draw"]).astype("<i8").tobytes()
             elif "rows" in message:
-                ticket.add(np.frombuffer(data, dtype="<f4").reshape(-1, dimension))
+                accepted.add(np.frombuffer(data, dtype="<f4").reshape(-1, dimension))
             elif "step" in message:
-                change = ticket.step()
+                change = accepted.step()
                 answer = {"more": change is not None}
                 if change is not None:
                     content = change.astype("<f8").tobytes()

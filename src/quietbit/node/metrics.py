@@ -11,11 +11,11 @@ from __future__ import annotations
 
 from collections.abc import Iterable
 
-from quietbit.node.budget import reached
+from quietbit.node.budget import epsilon_spent
+from quietbit.node.costs import SavedCosts
 from quietbit.node.decisions import ACCEPTED, History
 from quietbit.node.ledger import MOST_MECHANISMS, LedgerState, Moment
 from quietbit.node.policy import Policy
-from quietbit.node.prices import Prices
 from quietbit.node.refusal import Reason
 
 __all__ = ["metrics_text"]
@@ -24,7 +24,7 @@ Sample = tuple[dict[str, str], float]
 
 
 def metrics_text(
-    policy: Policy, state: LedgerState, history: History, prices: Prices | None = None
+    policy: Policy, state: LedgerState, history: History, saved: SavedCosts | None = None
 ) -> str:
     """Return the metrics of one node."""
     honest = policy.min_honest_clients or 0
@@ -37,7 +37,9 @@ def metrics_text(
             "trust": cap.trust.value,
             "unit": cap.unit.value,
         }
-        spent.append((labels, reached(state, cap, policy, honest, policy.least_epsilon, prices)))
+        spent.append(
+            (labels, epsilon_spent(state, cap, policy, honest, policy.least_epsilon, saved))
+        )
         caps.append((labels, cap.epsilon))
     counts = history.counts
     reasons = [

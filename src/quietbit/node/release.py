@@ -41,7 +41,8 @@ from quietbit.mechanism.abilities import (
 from quietbit.mechanism.base import Batch, Mechanism, core_of, summable
 from quietbit.mechanism.batch import draw_batch
 from quietbit.mechanism.registry import family_of, identity_of
-from quietbit.node.budget import SUMMED_ANSWERS, Budget, reached
+from quietbit.node.budget import SUMMED_ANSWERS, Budget, epsilon_spent
+from quietbit.node.costs import SavedCosts, costs_beside
 from quietbit.node.decisions import ACCEPTED, MOST_LETTERS, Decision, Decisions, decisions_beside
 from quietbit.node.ledger import (
     Entry,
@@ -53,7 +54,6 @@ from quietbit.node.ledger import (
     release_line,
 )
 from quietbit.node.policy import ANSWERING, SCOUT, SUMMED, Policy, Rules
-from quietbit.node.prices import Prices, prices_beside
 from quietbit.node.refusal import (
     AnsweredBefore,
     BudgetSpent,
@@ -89,7 +89,7 @@ from quietbit.secagg.plan import ProtocolError
 from quietbit.wire.payload import Payload
 from quietbit.wire.uplink import Uplink
 
-__all__ = ["Accepted", "LocalGate", "PrivateSender", "SumStep", "make_release"]
+__all__ = ["LocalAcceptedRequest", "LocalGate", "PrivateSender", "SumStep", "make_release"]
 
 LOGGER = logging.getLogger(__name__)
 MOST_SUMS = 64  # that a gatekeeper remembers at once
@@ -256,7 +256,7 @@ class LocalGate:
         """How long after a request is accepted its answer leaves."""
         return self.rules.answer_seconds
 
-    def accept(self, request: Request) -> Accepted:
+    def accept(self, request: Request) -> LocalAcceptedRequest:
         """Check a request, price it and note its release; a `QuietbitError` is a reason not to answer."""
         start = time.monotonic()
         try:
@@ -267,7 +267,7 @@ class LocalGate:
         self._note(request, ACCEPTED, "", time.monotonic() - start)
         return accepted
 
-    def _accept(self, request: Request) -> Accepted:
+    def _accept(self, request: Request) -> LocalAcceptedRequest:
         proposed, honest = self._propose(request)
         step = None
         if request.sum is not None and not is_unmasked(proposed.mechanism):
@@ -288,7 +288,9 @@ class LocalGate:
         new_rng = partial(self.rules.rng, seed_round, request.client)
         rng = new_rng()
         self._note_release(request, proposed, honest)
-        return Accepted(request, proposed.uplink, rng, step, new_rng, self.rules.samples)
+        return LocalAcceptedRequest(
+            request, proposed.uplink, rng, step, new_rng, self.rules.samples
+        )
 
     def step(self, request: Request) -> bytes:
         """Answer a step of a masked sum that needs no training; what hands out or signs something is noted."""
@@ -366,12 +368,12 @@ class LocalGate:
         return None if self.ledger.path is None else decisions_beside(self.ledger.path)
 
     @cached_property
-    def _prices(self) -> Prices | None:
-        return None if self.ledger.path is None else prices_beside(self.ledger.path)
+    def _saved_costs(self) -> SavedCosts | None:
+        return None if self.ledger.path is None else costs_beside(self.ledger.path)
 
     @property
     def _budget(self) -> Budget:
-        return Budget(self.rules, self._prices)
+        return Budget(self.rules, self._saved_costs)
 
     def _propose(self, request: Request) -> tuple[ProposedMechanism, int]:
         """Return the mechanism that is asked for, if it is allowed and has a price, and the k it is priced at.
@@ -415,7 +417,7 @@ class LocalGate:
             rule = "what it is this node's turn for: an update, or the answer of a scout"
             raise InvalidParameter.of("mechanism", rule, proposed.family)
         rules.check(proposed.family, ball.radius, sampling_rate_of(mechanism))
-        self._budget.price(request, proposed, honest)
+        self._budget.check_cost(request, proposed, honest)
         return proposed, honest
 
     def _note_release(self, request: Request, proposed: ProposedMechanism, honest: int) -> None:
@@ -460,8 +462,8 @@ class LocalGate:
         ) as error:  # a sentence that was made where the ledger is read stays here
             raise Unusable(str(error)) from error
         finally:
-            if self._prices is not None:
-                self._prices.save()
+            if self._saved_costs is not None:
+                self._saved_costs.save()
 
     def _check_refusals(self, run: str, now: Moment) -> None:
         """Refuse a run that the node's budget has refused today, and all runs when too many were.
@@ -489,7 +491,7 @@ class LocalGate:
 
 
 @final
-class Accepted:
+class LocalAcceptedRequest:
     """A request that is in the ledger, and its one release."""
 
     def __init__(
@@ -663,7 +665,7 @@ class PrivateSender:
         """Return what this node's releases have cost so far, all runs together, as if the server saw each."""
         cap = self._policy.caps[-1]
         return Guarantee(
-            reached(self._ledger.read(), cap, self._policy),
+            epsilon_spent(self._ledger.read(), cap, self._policy),
             cap.delta,
             cap.unit,
             cap.adjacency,

@@ -95,7 +95,7 @@ class Task:
         """Let the app find the batch of its round, in whichever thread, or process that this one started, it runs."""
         if self.turn is None:
             return contextlib.nullcontext()
-        return serving(self.turn.ticket, dimension=self.turn.layout.dimension)
+        return serving(self.turn.accepted, dimension=self.turn.layout.dimension)
 
     def answer(self, result: Any) -> Shareable:
         """Return the one thing that leaves for this task; the very same object passes a second time."""
@@ -155,7 +155,7 @@ class Task:
         """Return the one release of a request that was noted, under its key, or why it cannot be made."""
         crashes: list[BaseException] = []
         try:
-            release = turn.ticket.release(turn.read(read, crashes))
+            release = turn.accepted.release(turn.read(read, crashes))
             if crashes and self.shows and not self.crash:
                 self.crash = f"{type(crashes[0]).__name__}: {crashes[0]}"
             return {key: release}

@@ -17,25 +17,25 @@ from typing import Any
 
 from quietbit.errors import InvalidParameter, require_module
 from quietbit.gradients import Loss, SampleGradients, trainable
-from quietbit.node.gatekeeper import BatchSocket, Ticket, batch_of_parent
+from quietbit.node.gatekeeper import AcceptedRequest, BatchSocket, batch_of_parent
 
 __all__ = ["current_batch", "private_step", "serving", "share_batches"]
 
-_TICKET: ContextVar[Ticket | None] = ContextVar("quietbit_ticket", default=None)
+_ACCEPTED: ContextVar[AcceptedRequest | None] = ContextVar("quietbit_accepted", default=None)
 _SHARED: list[
-    tuple[Ticket, int]
+    tuple[AcceptedRequest, int]
 ] = []  # for apps in threads and processes of their own, with the dimension
 
 
 @contextmanager
-def serving(ticket: Ticket, *, dimension: int | None = None) -> Iterator[None]:
+def serving(accepted: AcceptedRequest, *, dimension: int | None = None) -> Iterator[None]:
     """Let the app that is called inside find its batch; with the ``dimension``, in all threads and child processes."""
-    token, shared = _TICKET.set(ticket), [] if dimension is None else [(ticket, dimension)]
+    token, shared = _ACCEPTED.set(accepted), [] if dimension is None else [(accepted, dimension)]
     _SHARED[:] = shared
     try:
         yield
     finally:
-        _TICKET.reset(token)
+        _ACCEPTED.reset(token)
         if shared == _SHARED:  # and not that of a later round, where this one's app was abandoned
             _SHARED.clear()
 
@@ -46,14 +46,14 @@ def share_batches() -> BatchSocket:
     return BatchSocket(lambda: next(iter(_SHARED), None))
 
 
-def current_batch() -> Ticket:
+def current_batch() -> AcceptedRequest:
     """Return the batch of the round that the app is called for: ``draw(count)``, then ``add(rows)``.
 
     ``rows`` are gradients of drawn samples, one row each, with the model's learnt arrays one after
     the other; the gate clips each. Refused outside a training round with quietbit's mod or filter.
     """
     shared = next(iter(_SHARED), (None, 0))[0]
-    found = _TICKET.get() or shared or batch_of_parent()
+    found = _ACCEPTED.get() or shared or batch_of_parent()
     if found is None:
         raise InvalidParameter(
             "A batch must be asked for while an app trains for a round: in the train function of a Flower app, or "

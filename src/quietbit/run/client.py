@@ -28,7 +28,7 @@ from quietbit.errors import InvalidParameter, require
 from quietbit.mechanism.abilities import steps_of
 from quietbit.mechanism.registry import identity_of
 from quietbit.node.answer_time import AnswerTime
-from quietbit.node.gatekeeper import Gate, RemoteGate, Ticket
+from quietbit.node.gatekeeper import AcceptedRequest, Gate, RemoteGate
 from quietbit.node.ledger import FileLedger, StateLedger, WatchedLedger
 from quietbit.node.policy import ANSWERING, Policy, PolicyError, Simulation
 from quietbit.node.refusal import Reason, Refusal, refusal_of
@@ -64,7 +64,7 @@ class Turn:
 
     names: tuple[str, ...]
     moment: AnswerTime
-    ticket: Ticket
+    accepted: AcceptedRequest
     layout: ModelLayout = field(default=ModelLayout((), ()))  # of the model to update, and
     received: list[FloatVector] = field(factory=list)  # its arrays as they came
     of_samples: bool = False
@@ -106,11 +106,11 @@ class Turn:
         for part in PARTS:
             if getattr(plan, part.section) is not None:  # a section that is absent is off
                 part.accept(request, plan, names)
-        ticket = gate.accept(request)
-        zero = ticket.zero() if with_zero else None
+        accepted = gate.accept(request)
+        zero = accepted.zero() if with_zero else None
         moment = AnswerTime(seconds, left_out)
         of_samples = plan.unit is Unit.SAMPLE
-        return cls(names, moment, ticket, layout, received, of_samples, zero)
+        return cls(names, moment, accepted, layout, received, of_samples, zero)
 
     @classmethod
     def evaluate(
@@ -127,9 +127,9 @@ class Turn:
         )
         names = gate.metrics
         seconds = gate.answer_seconds
-        ticket = gate.accept(request)
-        zero = ticket.zero() if with_zero else None
-        return cls(names, AnswerTime(seconds), ticket, zero=zero)
+        accepted = gate.accept(request)
+        zero = accepted.zero() if with_zero else None
+        return cls(names, AnswerTime(seconds), accepted, zero=zero)
 
     def read(self, reader: Callable[[], Result], crashes: list[BaseException]) -> Result | None:
         """Return what ``reader`` gets from the app's answer; None where it cannot be read, which is a crash, too.

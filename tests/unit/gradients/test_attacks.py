@@ -423,10 +423,10 @@ def test_orthogonal_weights_decide_nothing(tmp_path):
         for _ in range(12):
             number = len(means["with"]) + len(means.get("without", [])) + 1
             asked = request(number, mechanism, unit="sample", adjacency="replace-one", epsilon=1e12)
-            ticket = held.accept(asked)
-            with serving(ticket):
+            accepted = held.accept(asked)
+            with serving(accepted):
                 private_step(model, lambda out, to: out.sum(), (inputs, torch.zeros(samples)))
-            payload = bytes(Framed.from_bytes(ticket.release(None)).payload)
+            payload = bytes(Framed.from_bytes(accepted.release(None)).payload)
             means[world].append(float(np.asarray(Uplink(mechanism).receive([payload]))[0]))
     assert min(means["with"]) > 0.7
     assert min(means["without"]) > 0.7

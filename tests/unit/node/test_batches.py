@@ -64,17 +64,17 @@ def gate(folder, remote, **changes):
 @pytest.mark.parametrize("remote", [False, True])
 def test_the_gate_draws_clips_each_row_and_divides_by_the_public_number(tmp_path, remote):
     with gate(tmp_path, remote, epsilon=1e9) as held:
-        ticket = held.accept(asked(mechanism=EXACT))
+        accepted = held.accept(asked(mechanism=EXACT))
         assert books(tmp_path).releases == 1  # noted before anything is drawn
-        drawn = ticket.draw(40)
+        drawn = accepted.draw(40)
         assert 3 < len(drawn) < 37
         assert len(set(drawn.tolist())) == len(drawn)
         rows = np.zeros((len(drawn), DIMENSION), dtype=np.float32)
         rows[:, 0], rows[0, 0] = 0.25, 1e6
         rows[1, 0] = math.nan  # one spoilt sample takes nothing from the others
-        ticket.add(rows[:2])
-        ticket.add(rows[2:])
-        found = mean(EXACT, ticket.release(None))
+        accepted.add(rows[:2])
+        accepted.add(rows[2:])
+        found = mean(EXACT, accepted.release(None))
     expected = min(1.0, (1 + 0.25 * (len(drawn) - 2)) / 10)
     assert found[0] == pytest.approx(expected, abs=8e-3)
     assert np.abs(found[1:]).max() < 8e-3
@@ -83,15 +83,15 @@ def test_the_gate_draws_clips_each_row_and_divides_by_the_public_number(tmp_path
 @pytest.mark.parametrize("remote", [False, True])
 def test_an_app_can_hand_over_no_more_than_was_drawn_and_draws_once(tmp_path, remote):
     with gate(tmp_path, remote, epsilon=1e9) as held:
-        ticket = held.accept(asked(mechanism=EXACT))
+        accepted = held.accept(asked(mechanism=EXACT))
         with pytest.raises(InvalidParameter, match="drawn"):
-            ticket.add(np.ones((1, DIMENSION)))
-        drawn = ticket.draw(20)
+            accepted.add(np.ones((1, DIMENSION)))
+        drawn = accepted.draw(20)
         with pytest.raises(InvalidParameter, match="drawn once"):
-            ticket.draw(20)
+            accepted.draw(20)
         with pytest.raises(InvalidParameter, match="as were drawn"):
-            ticket.add(np.ones((len(drawn) + 1, DIMENSION)))
-        found = mean(EXACT, ticket.release([np.ones(DIMENSION)]))  # an update is no batch
+            accepted.add(np.ones((len(drawn) + 1, DIMENSION)))
+        found = mean(EXACT, accepted.release([np.ones(DIMENSION)]))  # an update is no batch
     assert np.abs(found).max() < 8e-3
 
 
@@ -99,10 +99,10 @@ def test_an_app_can_hand_over_no_more_than_was_drawn_and_draws_once(tmp_path, re
 def test_nothing_handed_over_and_an_empty_batch_are_releases_of_zero(tmp_path, remote):
     with gate(tmp_path, remote, epsilon=1e9) as held:
         for number, draws in enumerate((False, True), 1):
-            ticket = held.accept(asked(number, EXACT))
+            accepted = held.accept(asked(number, EXACT))
             if draws:
-                assert ticket.draw(0).size == 0
-            assert np.abs(mean(EXACT, ticket.release(None))).max() < 8e-3
+                assert accepted.draw(0).size == 0
+            assert np.abs(mean(EXACT, accepted.release(None))).max() < 8e-3
     assert books(tmp_path).releases == 2
 
 
@@ -171,22 +171,22 @@ def test_policies_name_the_data_set_and_the_largest_rate(tmp_path):
 def test_several_steps_are_one_release_and_the_gate_adds_them_up(tmp_path, remote):
     site = LocalSteps(EXACT, 3, 0.5, 8)
     with gate(tmp_path, remote, epsilon=1e9) as held:
-        ticket, taken = held.accept(asked(mechanism=site)), []
+        accepted, taken = held.accept(asked(mechanism=site)), []
         with pytest.raises(InvalidParameter, match="after a batch"):
-            ticket.step()
+            accepted.step()
         for number in range(2):  # the third is taken without the app
-            drawn = ticket.draw(40)
+            drawn = accepted.draw(40)
             with pytest.raises(InvalidParameter, match="drawn once"):
-                ticket.draw(40)
+                accepted.draw(40)
             rows = np.zeros((len(drawn), DIMENSION), dtype=np.float32)
             rows[:, number] = 0.25
-            ticket.add(rows)
-            taken.append(ticket.step())
+            accepted.add(rows)
+            taken.append(accepted.step())
         with pytest.raises(InvalidParameter, match=r"gradients must|as were drawn"):
-            ticket.add(np.ones((1, DIMENSION)))
+            accepted.add(np.ones((1, DIMENSION)))
         with pytest.raises(InvalidParameter, match="after a batch"):
-            ticket.step()
-        found = mean(site, ticket.release([np.ones(DIMENSION)]))
+            accepted.step()
+        found = mean(site, accepted.release([np.ones(DIMENSION)]))
     assert books(tmp_path).releases == 1
     np.testing.assert_allclose(found, sum(taken), atol=0.02)
     assert found[:2].min() > 0.04  # more than 3 of 40 coins, twice: but for 2e-8
@@ -201,16 +201,16 @@ def test_steps_beyond_the_budget_are_refused_before_anything_is_drawn(tmp_path):
 
 def test_rows_that_cannot_be_added_are_not_handed_over_again(tmp_path):
     held = keeper(tmp_path, **{**RULES, "epsilon": 1e9})
-    ticket = held.accept(asked(mechanism=EXACT))
-    drawn = ticket.draw(40)
+    accepted = held.accept(asked(mechanism=EXACT))
+    drawn = accepted.draw(40)
     rows = np.zeros((len(drawn), DIMENSION), dtype=object)
     rows[-1, 0] = "no number"
     with pytest.raises(ValueError, match="could not convert"):
-        ticket.add(rows)
+        accepted.add(rows)
     with pytest.raises(
         InvalidParameter, match="number of gradients must be at most 0, as were drawn"
     ):
-        ticket.add(np.zeros((1, DIMENSION)))
+        accepted.add(np.zeros((1, DIMENSION)))
 
 
 def test_evaluations_draw_no_batch_and_are_answered_where_batches_are_small(tmp_path):

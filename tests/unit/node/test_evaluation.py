@@ -13,7 +13,7 @@ from quietbit.errors import InvalidParameter
 from quietbit.mechanism.adaptive_clip import AdaptiveClip
 from quietbit.mechanism.base import Mechanism
 from quietbit.mechanism.response import RandomisedResponse, SummedResponse
-from quietbit.node.budget import account_of, reached
+from quietbit.node.budget import account_of, epsilon_spent
 from quietbit.node.gatekeeper import Gatekeeper, RemoteGate
 from quietbit.node.ledger import FileLedger, mechanism_line, release_line
 from quietbit.node.refusal import AnsweredBefore, BudgetSpent, NotAllowed
@@ -95,7 +95,7 @@ def test_updates_have_what_is_left_of_the_cap_and_no_more(tmp_path):
     with pytest.raises(BudgetSpent):
         held.accept(asked(7))
     rules = policy(tmp_path, evaluate=3.0)
-    total = reached(books(tmp_path), CAP, rules)
+    total = epsilon_spent(books(tmp_path), CAP, rules)
     updates = account_of(books(tmp_path), CAP.without(3.0)).epsilon()
     assert updates + 6 * ANSWER.epsilon_upper(Adjacency.REPLACE_ONE) <= total <= 8.0
 
@@ -212,7 +212,7 @@ def test_a_server_that_mixes_requests_never_gets_more_than_the_cap(tmp_path, eva
     assert books(tmp_path).releases >= 3
     assert (
         spent.epsilon(1e-5)
-        <= reached(books(tmp_path), CAP, policy(tmp_path, evaluate=evaluate))
+        <= epsilon_spent(books(tmp_path), CAP, policy(tmp_path, evaluate=evaluate))
         <= 8.0
     )
 
@@ -247,7 +247,7 @@ def test_where_sums_are_allowed_answers_count_under_both_caps(tmp_path):
     with pytest.raises(BudgetSpent):
         held.accept(asked(3))
     rules = policy(tmp_path, **sums, evaluate=1.0)
-    assert all(0.99 < reached(books(tmp_path), cap, rules) <= 1.0 for cap in rules.caps)
+    assert all(0.99 < epsilon_spent(books(tmp_path), cap, rules) <= 1.0 for cap in rules.caps)
 
 
 MANY = SummedResponse.within(0.5, 1e-5, 2, Adjacency.REPLACE_ONE, 300)

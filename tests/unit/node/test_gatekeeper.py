@@ -19,8 +19,8 @@ from quietbit.node.gatekeeper import (
     HEAD,
     MAGIC,
     Gatekeeper,
+    RemoteAcceptedRequest,
     RemoteGate,
-    RemoteTicket,
     _receive,
     _send,
 )
@@ -52,9 +52,9 @@ def serving(folder, **changes):
 def test_a_release_through_the_socket_is_the_one_of_the_process(tmp_path):
     with serving(tmp_path, seed=5, metrics=["loss"]) as remote:
         assert remote.metrics == ("loss",)
-        ticket = remote.accept(request(2, client=1))
+        accepted = remote.accept(request(2, client=1))
         assert books(tmp_path).releases == 1  # before the app trains
-        data = ticket.release([UPDATE[:40], UPDATE[40:]])
+        data = accepted.release([UPDATE[:40], UPDATE[40:]])
     framed = Framed.from_bytes(data)
     assert (framed.run, framed.round, framed.node) == (7, 2, 11)
     assert bytes(framed.payload) == Uplink(MECHANISM).send(UPDATE, seeded_client_rng(5)(1, 1))
@@ -103,10 +103,10 @@ def test_a_connection_that_ends_is_noted_and_releases_nothing(tmp_path):
         remote.accept(request(1))._connection.close()
         assert books(tmp_path).releases == 1
         assert remote.accept(request(2)).release(None)
-        ticket = remote.accept(request(3))
-        ticket._connection.shutdown(socket.SHUT_RDWR)
+        accepted = remote.accept(request(3))
+        accepted._connection.shutdown(socket.SHUT_RDWR)
         with pytest.raises(Noted):
-            ticket.release([UPDATE])
+            accepted.release([UPDATE])
 
 
 @pytest.mark.parametrize(
@@ -226,12 +226,12 @@ def test_a_request_that_comes_drop_by_drop_is_not_waited_for(tmp_path, monkeypat
 
 def test_the_places_of_a_late_apps_batch_are_never_taken_for_the_release():
     here, there = socket.socketpair()
-    ticket = RemoteTicket(here, DIMENSION)
-    app = threading.Thread(target=ticket.draw, args=(3,))
+    accepted = RemoteAcceptedRequest(here, DIMENSION)
+    app = threading.Thread(target=accepted.draw, args=(3,))
     app.start()
     assert _receive(there, 0, 10.0)[0] == {"draw": 3}
     releases: list[bytes] = []
-    engine = threading.Thread(target=lambda: releases.append(ticket.release(None)))
+    engine = threading.Thread(target=lambda: releases.append(accepted.release(None)))
     engine.start()  # the app is late: its draw is under way
     there.settimeout(0.2)
     with pytest.raises(TimeoutError):
@@ -242,7 +242,11 @@ def test_the_places_of_a_late_apps_batch_are_never_taken_for_the_release():
     app.join(10.0)
     engine.join(10.0)
     assert releases == [b"release"]
-    for late in (lambda: ticket.draw(3), ticket.step, lambda: ticket.add(np.zeros((1, DIMENSION)))):
+    for late in (
+        lambda: accepted.draw(3),
+        accepted.step,
+        lambda: accepted.add(np.zeros((1, DIMENSION))),
+    ):
         with pytest.raises(Noted):
             late()
     there.close()
@@ -250,12 +254,12 @@ def test_the_places_of_a_late_apps_batch_are_never_taken_for_the_release():
 
 def test_an_answer_that_was_not_waited_for_ends_the_connection(monkeypatch):
     here, there = socket.socketpair()
-    ticket = RemoteTicket(here, DIMENSION)
+    accepted = RemoteAcceptedRequest(here, DIMENSION)
     monkeypatch.setattr(gatekeeper, "WAIT", 0.05)
     with pytest.raises(TimeoutError):
-        ticket.draw(3)
+        accepted.draw(3)
     with contextlib.suppress(BrokenPipeError):
         _send(there, {}, np.arange(3, dtype="<i8").tobytes())
     with pytest.raises(Noted):
-        ticket.release(None)
+        accepted.release(None)
     there.close()

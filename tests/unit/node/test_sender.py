@@ -36,11 +36,10 @@ def test_the_fifty_first_is_refused_also_after_a_restart(tmp_path):
 def test_a_calibrated_guarantee_stops_at_its_cap(tmp_path):
     path = write_policy(tmp_path, epsilon=6.0)
     sender, sent = PrivateSender(Uplink(MECHANISM), path), 0
-    says = r"The budget of run 0 is epsilon 6 at delta 1e-05 .*: 5\.\d+ is spent, .* it would be 6\.\d+\."
     with contextlib.suppress(BudgetSpent):
         while sender.send(np.zeros(DIMENSION)):
             sent += 1
-    with pytest.raises(BudgetSpent, match=says):
+    with pytest.raises(BudgetSpent, match=r"epsilon 6 at delta 1e-05 .* 5\.\d+ is spent"):
         sender.send(np.zeros(DIMENSION))
     assert 3 < sent < 50
     assert 4.0 < sender.guarantee().epsilon_upper <= 6.0

@@ -1,4 +1,4 @@
-"""Prices beside the ledger: found once, sealed, and never those of other code."""
+"""SavedCosts beside the ledger: found once, sealed, and never those of other code."""
 
 import json
 import math
@@ -10,10 +10,10 @@ from quietbit.design.solve import solve
 from quietbit.design.table import DesignSpec
 from quietbit.mechanism.ball import Ball, Norm
 from quietbit.mechanism.interpolated import InterpolatedMVU
-from quietbit.node import budget, prices
+from quietbit.node import budget, costs
 from quietbit.node.budget import account_of
+from quietbit.node.costs import SavedCosts, cost_version, costs_beside
 from quietbit.node.ledger import FileLedger, mechanism_line, release_line
-from quietbit.node.prices import Prices, prices_beside, pricing_version
 from quietbit.node.request import ProposedMechanism, description_of
 from quietbit.privacy import account, aggregate
 from quietbit.target import Target, Trust
@@ -45,7 +45,7 @@ def fresh(monkeypatch):
 
     def forget():
         budget._COSTS.clear()
-        prices_beside.cache_clear()
+        costs_beside.cache_clear()
         for cached in (
             account._shares,
             account._divergences,
@@ -61,9 +61,9 @@ def fresh(monkeypatch):
 
 
 def total(ledger):
-    book = prices_beside(ledger.path)
-    found = account_of(ledger.read(), CAP, HONEST, 0.001, prices=book).epsilon()
-    book.save()
+    saved = costs_beside(ledger.path)
+    found = account_of(ledger.read(), CAP, HONEST, 0.001, saved=saved).epsilon()
+    saved.save()
     return found
 
 
@@ -102,8 +102,8 @@ def other_mac(path):
     cheaper(path)
     content = json.loads(path.read_text())
     del content["mac"]
-    book = Prices(path, "")
-    path.write_text(json.dumps({**content, "mac": book._seal(content, bytes(32))}))
+    saved = SavedCosts(path, "")
+    path.write_text(json.dumps({**content, "mac": saved._seal(content, bytes(32))}))
 
 
 def torn(path):
@@ -115,13 +115,13 @@ def link(path):
     path.symlink_to("nowhere")
 
 
-LONG = pytest.mark.long  # each prices a sum twice
+LONG = pytest.mark.long  # each computes the cost of a sum twice
 
 
 @pytest.mark.parametrize(
     "change", [cheaper, *(pytest.param(change, marks=LONG) for change in (other_mac, torn, link))]
 )
-def test_prices_that_somebody_changed_are_ignored(ledger, fresh, change, monkeypatch):
+def test_costs_that_somebody_changed_are_ignored(ledger, fresh, change, monkeypatch):
     first = total(ledger)
     change(ledger.path.parent / "ledger.prices")
     fresh()
@@ -130,7 +130,7 @@ def test_prices_that_somebody_changed_are_ignored(ledger, fresh, change, monkeyp
     assert calls
 
 
-def test_prices_of_another_ledgers_key_are_ignored(ledger, fresh, monkeypatch):
+def test_costs_of_another_ledgers_key_are_ignored(ledger, fresh, monkeypatch):
     first = total(ledger)
     (ledger.path.parent / "ledger.key").unlink()
     fresh()
@@ -139,38 +139,38 @@ def test_prices_of_another_ledgers_key_are_ignored(ledger, fresh, monkeypatch):
     assert calls
 
 
-def test_prices_do_not_outlive_the_code_that_found_them(ledger, fresh, monkeypatch):
+def test_costs_do_not_outlive_the_code_that_found_them(ledger, fresh, monkeypatch):
     first = total(ledger)
     fresh()
-    monkeypatch.setattr(prices, "pricing_version", lambda: "another")
+    monkeypatch.setattr(costs, "cost_version", lambda: "another")
     calls = computed(monkeypatch)
     assert total(ledger) == first
     assert calls
 
 
-def test_the_pricing_version_is_that_of_every_line_of_the_package(tmp_path, monkeypatch):
+def test_the_cost_version_is_that_of_every_line_of_the_package(tmp_path, monkeypatch):
     import quietbit
 
     package = tmp_path / "quietbit"
-    source = prices.Path(quietbit.__file__).parent
+    source = costs.Path(quietbit.__file__).parent
     shutil.copytree(source, package, ignore=shutil.ignore_patterns("__pycache__"))
-    monkeypatch.setattr(prices.quietbit, "__file__", str(package / "__init__.py"))
-    pricing_version.cache_clear()
+    monkeypatch.setattr(costs.quietbit, "__file__", str(package / "__init__.py"))
+    cost_version.cache_clear()
     try:
-        before = pricing_version()
+        before = cost_version()
         file = package / "privacy" / "aggregate.py"
         file.write_text(file.read_text() + "# a fix\n")
-        pricing_version.cache_clear()
-        assert pricing_version() != before
+        cost_version.cache_clear()
+        assert cost_version() != before
     finally:
         monkeypatch.undo()
-        pricing_version.cache_clear()
+        cost_version.cache_clear()
 
 
 def test_a_folder_that_cannot_be_written_costs_time_only(ledger, fresh, caplog, monkeypatch):
     monkeypatch.setattr(
-        prices, "key_file", lambda path: (_ for _ in ()).throw(prices.QuietbitError("read-only"))
+        costs, "key_file", lambda path: (_ for _ in ()).throw(costs.QuietbitError("read-only"))
     )
     assert math.isfinite(total(ledger))
     assert not (ledger.path.parent / "ledger.prices").exists()
-    assert "prices are not kept" in caplog.text
+    assert "costs are not saved" in caplog.text

@@ -1,11 +1,12 @@
-"""Divergences that took long to compute, kept beside the ledger: what a sum costs is found once per node.
+"""Divergences that take long to compute, saved beside the ledger, so that a node computes each once.
 
-Idea     an account of masked sums needs some hundred Rényi divergences per mechanism, each a
-         numerical search. A node that starts a process per message would repeat them. A price is a
-         function of the mechanism, the terms and this code, so the file keeps numbers under the
-         digest of all three: after any change of the package, an upgrade of numpy or scipy
-         included, the old numbers are not found. The file is sealed with a MAC under the node's own
-         key; one that does not verify is ignored, and everything is computed again.
+Idea     an account of masked sums needs some hundred Rényi divergences per mechanism, each found
+         by a numerical search. A node that starts a process per message would repeat them. A
+         divergence is a function of the mechanism, the terms and this code, so the file keeps the
+         numbers under a digest of all three: after any change of the package, or an upgrade of
+         numpy or scipy, none of the old numbers is used. The file is sealed with a MAC under the
+         node's own key; one that does not verify is ignored, and everything is computed again.
+Names    the file ends in .prices and its fields say "prices", as in earlier versions.
 Source   HMAC: RFC 2104. The key is the one that seals a node's secrets (`quietbit.node.stores`).
 """
 
@@ -21,7 +22,7 @@ from collections.abc import Callable
 from functools import cache
 from importlib.metadata import version
 from pathlib import Path
-from typing import Any, final
+from typing import Any, TypeAlias, final
 
 from attrs import field, frozen
 
@@ -32,18 +33,19 @@ from quietbit.node.stores import KEY, key_file
 from quietbit.privacy.cost import Bound
 from quietbit.secagg.identity import PRIVATE, read_file
 
-__all__ = ["Prices", "prices_beside", "pricing_version"]
+__all__ = ["SavedCosts", "cost_version", "costs_beside"]
 
 LOGGER = logging.getLogger(__name__)
 FORMAT = "quietbit-prices"
 SUFFIX = ".prices"
 MOST_BYTES = 64 * 2**20
-MOST_BOUNDS = 1024  # the oldest make room
+MOST_BOUNDS = 1024  # beyond it, the oldest are dropped
+Divergences: TypeAlias = dict[str, dict[float, float]]  # by bound, then by Rényi order
 
 
 @cache
-def pricing_version() -> str:
-    """Return the digest of everything that a price depends on beside the mechanism: this package and its arithmetic."""
+def cost_version() -> str:
+    """Return a digest of all that a cost depends on besides the mechanism: this package's code and arithmetic."""
     digest = hashlib.sha256()
     package = Path(quietbit.__file__).parent
     for file in sorted(package.rglob("*.py")):
@@ -56,8 +58,8 @@ def pricing_version() -> str:
 
 @final
 @frozen(eq=True)
-class Remembered:
-    """A Rényi bound whose values are looked up by the order, and computed where they are not there yet."""
+class CachedBound:
+    """A Rényi bound that computes its value at each order once."""
 
     name: str
     bound: Bound = field(eq=False, repr=False)
@@ -75,27 +77,27 @@ class Remembered:
 
 
 @final
-class Prices:
-    """The file of one ledger; ``save`` writes what was computed since it was read."""
+class SavedCosts:
+    """The file of divergences beside one ledger; `save` writes what was computed since it was read."""
 
     def __init__(self, path: Path, key: str) -> None:
-        """Name the file and the file of the node's key; neither is made before there is something to keep."""
+        """Name the file and the file of the node's key; `save` makes both where they are missing."""
         self._path = path
         self._key = key
         self._guard = threading.Lock()
-        self._values: dict[str, dict[float, float]] | None = None
+        self._values: Divergences | None = None
         self._is_changed = False
 
-    def remember(self, name: str, bound: Bound) -> Bound:
-        """Return the bound with its known values; ``name`` says which mechanism it is, on which terms."""
+    def cached(self, name: str, bound: Bound) -> Bound:
+        """Return the bound with its saved values; ``name`` must identify the mechanism and its terms."""
         with self._guard:
             if self._values is None:
                 self._values = self._read()
             values = self._values.setdefault(name, {})
-        return Remembered(name, bound, values, self._note_change)
+        return CachedBound(name, bound, values, self._note_change)
 
     def save(self) -> None:
-        """Write the file if something is new; a file that cannot be written costs time, and nothing else."""
+        """Write the file if something is new; where that fails, log it: only time is lost."""
         with self._guard:
             if not self._is_changed or self._values is None:
                 return
@@ -108,29 +110,29 @@ class Prices:
                 for name in names
                 if self._values[name]
             }
-        content = {"format": FORMAT, "pricing": pricing_version(), "divergences": numbers}
+        content = {"format": FORMAT, "pricing": cost_version(), "divergences": numbers}
         try:
             seal = self._seal(content, key_file(self._key))
             text = json.dumps({**content, "mac": seal}).encode("ascii")
             write_whole(self._path, lambda file: file.write(text), make_folder=False, mode=0o600)
         except QuietbitError as error:
-            LOGGER.warning("quietbit: prices are not kept, and will be computed again: %s", error)
+            LOGGER.warning("quietbit: costs are not saved, and will be computed again: %s", error)
 
     def _note_change(self) -> None:
         self._is_changed = True
 
-    def _read(self) -> dict[str, dict[float, float]]:
-        """Return the values on disk; none where there is no file, or not one that this node wrote with this code."""
+    def _read(self) -> Divergences:
+        """Return the saved values; none unless this node wrote the file, with this version of the code."""
         if not os.path.lexists(self._path) or not os.path.lexists(self._key):
             return {}
         try:
             key = read_file(self._key, KEY, "key", PRIVATE)
-            content = json.loads(read_file(self._path, MOST_BYTES, "prices", PRIVATE))
+            content = json.loads(read_file(self._path, MOST_BYTES, "saved costs", PRIVATE))
             seal = str(content.pop("mac"))
             if not hmac.compare_digest(seal, self._seal(content, key)):
                 raise ValueError("the file was changed")
-            if content["format"] != FORMAT or content["pricing"] != pricing_version():
-                return {}  # written by other code, whose prices may be others
+            if content["format"] != FORMAT or content["pricing"] != cost_version():
+                return {}
             return {
                 name: {
                     float.fromhex(order): float.fromhex(value) for order, value in numbers.items()
@@ -146,7 +148,7 @@ class Prices:
             AttributeError,
             RecursionError,
         ) as error:
-            LOGGER.warning("quietbit: the prices in %s are ignored: %s", self._path, error)
+            LOGGER.warning("quietbit: the saved costs in %s are ignored: %s", self._path, error)
             return {}
 
     def _seal(self, content: dict[str, Any], key: bytes) -> str:
@@ -155,6 +157,6 @@ class Prices:
 
 
 @cache
-def prices_beside(ledger: Path) -> Prices:
-    """Return the prices of a ledger, once per process."""
-    return Prices(ledger.with_name(ledger.name + SUFFIX), f"{ledger}.key")
+def costs_beside(ledger: Path) -> SavedCosts:
+    """Return the saved costs of a ledger, once per process."""
+    return SavedCosts(ledger.with_name(ledger.name + SUFFIX), f"{ledger}.key")
