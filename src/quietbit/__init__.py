@@ -1,8 +1,8 @@
 """Updates that leave a device differentially private and packed to about one bit per parameter.
 
-Idea     ``__init__.pyi`` is the whole public surface; what is not in it may change. A name is
-         imported when it is first used, so that ``import quietbit`` is instant, and needs numpy,
-         scipy and attrs at most.
+Idea     ``__init__.pyi`` lists all public names; any other may change. A name is imported when it
+         is first used, so that ``import quietbit`` is instant and needs numpy, scipy and attrs at
+         most.
 """
 
 from importlib import import_module
@@ -14,8 +14,6 @@ _find, __dir__, __all__ = attach(__name__, __file__)
 
 
 def __getattr__(name: str) -> Any:
-    return (
-        import_module("importlib.metadata").version("quietbit")
-        if name == "__version__"
-        else _find(name)
-    )
+    if name == "__version__":
+        return import_module("importlib.metadata").version("quietbit")
+    return _find(name)

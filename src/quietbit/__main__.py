@@ -7,9 +7,8 @@ from quietbit.cli.main import INTERRUPTED, main
 
 if __name__ == "__main__":
     code = main()
-    if (
-        code == INTERRUPTED
-    ):  # with -m, Python would end by the signal itself instead of with this code
+    if code == INTERRUPTED:
+        # With -m, Python would be ended by the signal itself, and its exit status be another one.
         sys.stdout.flush()
         sys.stderr.flush()
         os._exit(code)

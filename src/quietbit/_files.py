@@ -1,6 +1,7 @@
-"""Files that appear whole or not at all, and the folder of caches.
+"""Files that are written atomically, and the folder of caches.
 
-Idea     a file is written beside its place, forced to disk and moved there.
+Idea     a file is written beside its place, forced to disk and moved there, so that a reader sees
+         either all of it or none.
 """
 
 from __future__ import annotations
@@ -19,20 +20,18 @@ __all__ = ["cache_folder", "write_json", "write_text", "write_whole"]
 
 
 def cache_folder(name: str) -> Path:
-    """Return where things of this name are kept: under ``QUIETBIT_CACHE``, or in the user's cache folder."""
+    """Return the cache folder ``name``: below ``QUIETBIT_CACHE``, or in the user's cache folder."""
     override = os.environ.get("QUIETBIT_CACHE")
-    base = (
-        Path(override)
-        if override
-        else Path(os.environ.get("XDG_CACHE_HOME") or Path.home() / ".cache") / "quietbit"
-    )
-    return base / name
+    if override:
+        return Path(override) / name
+    caches = os.environ.get("XDG_CACHE_HOME") or Path.home() / ".cache"
+    return Path(caches) / "quietbit" / name
 
 
 def write_whole(
     path: Path, write: Callable[[IO[bytes]], object], *, make_folder: bool = True, mode: int = 0o644
 ) -> Path:
-    """Let ``write`` fill a file that appears under ``path``, with this mode, only when it is complete and on disk."""
+    """Let ``write`` fill a file, which appears as ``path`` only once it is complete and on disk."""
     name = None
     try:
         if make_folder:
@@ -54,10 +53,10 @@ def write_whole(
 
 
 def write_text(path: Path, text: str, *, make_folder: bool = True) -> Path:
-    """Write a text in UTF-8, whole."""
+    """Write a text in UTF-8, atomically."""
     return write_whole(path, lambda file: file.write(text.encode()), make_folder=make_folder)
 
 
 def write_json(path: Path, value: Any) -> Path:
-    """Write a JSON file, whole."""
+    """Write a JSON file, atomically."""
     return write_text(path, json.dumps(value, indent=1, allow_nan=False) + "\n")

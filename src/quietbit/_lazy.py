@@ -1,8 +1,7 @@
-"""Names of a package that are imported when they are first used, and listed once: in the stub beside the package.
+"""Names of a package that are imported at first use, listed in the stub beside the package.
 
-Idea     a type checker reads ``__init__.pyi``; at run time the same file says where each name
-         lives. So the list cannot disagree with itself, and importing a package costs nothing until
-         something of it is used.
+Idea     a type checker reads ``__init__.pyi``; at run time the same file says where each name is
+         defined. So there is one list, and importing a package costs nothing until a name is used.
 """
 
 from __future__ import annotations
@@ -22,26 +21,25 @@ def attach(
 ) -> tuple[Callable[[str], Any], Callable[[], list[str]], list[str]]:
     """Return ``__getattr__``, ``__dir__`` and ``__all__`` of a package.
 
-    ``needs`` is a module, and the extra that brings it, without which the package's own files
-    cannot be imported.
+    ``needs`` is a module without which the package's own files cannot be imported, and the extra
+    that installs it.
     """
     stub = ast.parse(Path(file).with_suffix(".pyi").read_text(encoding="utf-8"))
-    homes = {
-        name.name: str(line.module)
-        for line in stub.body
-        if isinstance(line, ast.ImportFrom)
-        for name in line.names
-    }
+    modules: dict[str, str] = {}
+    for line in stub.body:
+        if isinstance(line, ast.ImportFrom):
+            for alias in line.names:
+                modules[alias.name] = str(line.module)
 
     def find(name: str) -> Any:
-        home = homes.get(name)
-        if home is None:
+        module = modules.get(name)
+        if module is None:
             raise AttributeError(f"module {package!r} has no attribute {name!r}")
-        if needs is not None and home.startswith(package + "."):
+        if needs is not None and module.startswith(package + "."):
             importlib.import_module("quietbit.errors").require_module(*needs)
-        value = getattr(importlib.import_module(home), name)
-        setattr(sys.modules[package], name, value)  # looked up once
+        value = getattr(importlib.import_module(module), name)
+        setattr(sys.modules[package], name, value)  # so that it is looked up once
         return value
 
-    names = sorted(homes)
+    names = sorted(modules)
     return find, lambda: sorted(names), names

@@ -1,8 +1,7 @@
-"""Where a condition stops to hold: one bisection, which always ends on the side that was asked for.
+"""Bisection that always returns the end where the condition holds.
 
-Idea     the end of the bracket where the condition holds is returned, so that a search for the most
-         that privacy allows ends on the private side, whatever roundings, an uneven condition or
-         too few steps do to it.
+Idea     a search for the most that privacy allows must end on the private side, whatever rounding,
+         a condition that is not monotone, or too few steps do to it.
 """
 
 from __future__ import annotations
@@ -12,7 +11,7 @@ from collections.abc import Callable
 
 __all__ = ["HALVINGS", "bisect"]
 
-HALVINGS = 200  # more than the doubles between any two ends need
+HALVINGS = 200  # more than any two doubles need
 
 
 def bisect(
@@ -24,11 +23,15 @@ def bisect(
     halvings: int = HALVINGS,
     by_ratio: bool = False,
 ) -> float:
-    """Return a point where the condition holds, as near to ``outside`` as was found; it is taken to hold at ``inside``.
+    """Bisect; return the end where the condition holds, which it is assumed to do at ``inside``.
 
-    Stop when the ends, in either order, are within the share ``relative`` of the larger, or after
-    ``halvings`` steps. ``by_ratio`` halves the logarithm, for positive ends that are orders of
-    magnitude apart.
+    Args:
+        holds: the condition.
+        inside: where it holds.
+        outside: where it does not; either end may be the larger.
+        relative: stop when the ends are within this share of the larger.
+        halvings: stop after this many steps.
+        by_ratio: halve the logarithm, for positive ends that are orders of magnitude apart.
 
     >>> bisect(lambda x: x * x <= 2, 0.0, 2.0) ** 2 <= 2
     True
@@ -41,5 +44,8 @@ def bisect(
         middle = math.sqrt(inside * outside) if by_ratio else (inside + outside) / 2
         if not min(inside, outside) < middle < max(inside, outside):
             break
-        inside, outside = (middle, outside) if holds(middle) else (inside, middle)
+        if holds(middle):
+            inside = middle
+        else:
+            outside = middle
     return inside

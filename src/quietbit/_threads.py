@@ -1,8 +1,8 @@
-"""One thread for linear algebra: where systems are small, waiting for other threads costs more than they save.
+"""One thread for linear algebra of small systems, where more threads cost more than they save.
 
 Idea     libraries start a thread per core for every product, which made small solves twenty times
-         slower on a busy machine. Work is spread over threads where it is large, by the code that
-         knows it is.
+         slower on a busy machine. Code that knows its work to be large spreads it over threads
+         itself.
 """
 
 from __future__ import annotations
@@ -15,7 +15,7 @@ __all__ = ["one_thread"]
 
 @contextlib.contextmanager
 def one_thread() -> Iterator[None]:
-    """Keep BLAS and OpenMP on one thread inside the block; without threadpoolctl nothing changes but speed."""
+    """Keep BLAS and OpenMP on one thread inside the block; has no effect without threadpoolctl."""
     try:
         from threadpoolctl import threadpool_limits
     except ImportError:

@@ -1,16 +1,16 @@
 """Nested arrays as one flat vector, and back; the only list of dtypes.
 
-Idea     a nested dict, list or tuple is the concatenation of its arrays, dicts by sorted keys; it
-         is walked once, and nothing is copied: kernels read the arrays in turn under one joint
-         norm. The receiver says which structure to rebuild, and only shapes and types of that
-         structure are kept: never its numbers.
+Idea     a nested dict, list or tuple is the concatenation of its arrays, dicts by sorted keys. It
+         is walked once and not copied: kernels read the arrays one after the other, under one joint
+         norm. The receiver names the structure to rebuild; its shapes and types are stored, its
+         numbers never.
 """
 
 from __future__ import annotations
 
 import re
 from collections.abc import Callable, Iterable, Mapping
-from typing import Any, final
+from typing import Any, TypeAlias, final
 
 import numpy as np
 from attrs import field, frozen
@@ -37,8 +37,8 @@ FLOATS = ("float16", "bfloat16", "float32", "float64")
 RULE = "float16, bfloat16, float32 or float64"
 MAX_DEPTH = 64
 CHUNK = 1 << 20
-# What torch, Keras and flax call what a normalisation layer notes of the data. With noise on it a
-# variance becomes negative, and the model NaN, in a run that otherwise looks well.
+# The names of running statistics of normalisation layers in torch, Keras and flax. Noise would make
+# a variance negative, and the model NaN, in a run that otherwise looks normal.
 STATISTICS = {
     "running_mean",
     "running_var",
@@ -48,19 +48,19 @@ STATISTICS = {
     "moving_var",
 }
 COLLECTION = "batch_stats"
-TENSOR_MODULES = (
-    "torch",
-    "torch._tensor",
-)  # what torch.Tensor calls its module when torch is imported, and before
+# The module that torch.Tensor states once torch is imported, and while it is being imported.
+TENSOR_MODULES = ("torch", "torch._tensor")
 PARAMETERS = (
     "send model.named_parameters() alone, of quietbit.group_norm(model) where it has BatchNorm"
 )
+Leaves: TypeAlias = list[tuple[str, Any]]  # arrays with their paths
+Reader: TypeAlias = Callable[[int, int], FloatVector]  # values from a coordinate up to another
 
 
 @final
 @frozen
 class Leaf:
-    """One array of a structure: where it is, its shape, its type, and whose array it is."""
+    """One array of a structure: its path, shape, dtype, library (numpy or torch) and device."""
 
     path: str
     shape: tuple[int, ...]
@@ -70,18 +70,18 @@ class Leaf:
 
     @property
     def size(self) -> int:
-        """Entries of the array."""
+        """The number of entries of the array."""
         return int(np.prod(self.shape, dtype=np.int64))
 
 
 @final
 @frozen
 class Structure:
-    """The shape of an update: what the receiver rebuilds."""
+    """The containers, shapes and types of an update, from which the receiver rebuilds it."""
 
     skeleton: Any
     parts: tuple[Leaf, ...]
-    size: int = field(init=False, eq=False)  # entries of all arrays together
+    size: int = field(init=False, eq=False)  # the number of entries of all arrays together
 
     @size.default
     def _size(self) -> int:
@@ -89,70 +89,57 @@ class Structure:
 
     @classmethod
     def of(cls, tree: Any) -> Structure:
-        """Look at an update, or at anything with the same shapes, such as the model's parameters."""
-        found: list[tuple[str, Any]] = []
-        _collect(tree, "update", 0, found)
-        check_parameters((path, dtype_name(leaf)) for path, leaf in found)
-        leaves = {path: _described(leaf, path) for path, leaf in found}
-        return cls(_mapped(tree, lambda path: leaves[path], "update"), tuple(leaves.values()))
+        """Return the structure of an update, or of arrays with the same shapes."""
+        arrays = _collected(tree)
+        check_parameters((path, dtype_name(array)) for path, array in arrays)
+        leaves = {path: _described(array, path) for path, array in arrays}
+        skeleton = _mapped(tree, leaves.__getitem__, "update")
+        return cls(skeleton, tuple(leaves.values()))
 
     @classmethod
     def flat(cls, dimension: int) -> Structure:
-        """Describe one float64 vector."""
+        """Return the structure of one float64 vector."""
         leaf = Leaf("update", (dimension,), "float64", "numpy")
         return cls(leaf, (leaf,))
 
-    def compare(self, found: list[tuple[str, Any]]) -> None:
-        """Refuse arrays that are elsewhere or of another shape; types may differ."""
-        for (path, leaf), part in zip(found, self.parts, strict=False):
+    def compare(self, arrays: Leaves) -> None:
+        """Refuse arrays whose paths or shapes differ from these; types may differ."""
+        for (path, array), part in zip(arrays, self.parts, strict=False):
             require(path == part.path, "next array of the update", path, part.path)
-            require(
-                tuple(leaf.shape) == part.shape,
-                f"shape of {path}",
-                tuple(leaf.shape),
-                f"{part.shape}",
-            )
-        require(
-            len(found) == len(self.parts),
-            "number of arrays in the update",
-            len(found),
-            f"{len(self.parts)}",
-        )
+            shape = tuple(array.shape)
+            require(shape == part.shape, f"shape of {path}", shape, f"{part.shape}")
+        count = len(arrays)
+        expected = len(self.parts)
+        require(count == expected, "number of arrays in the update", count, f"{expected}")
 
 
 def flatten(tree: Any, like: Structure | None = None) -> tuple[list[Any], bool]:
-    """Return the arrays of an update in order, as kernels read them, and whether they are tensors on a GPU.
+    """Return the arrays of an update in order, and whether they are tensors on a GPU.
 
-    On the host bfloat16 comes as the uint16 of its bits; an update that lies on a GPU whole stays
-    there. Refused with their places: running statistics, integers, sparse tensors, masked arrays,
-    whatever is not an array; and another structure than ``like``.
+    On the host bfloat16 comes as the uint16 of its bits. An update whose arrays are all on a GPU
+    stays there. Refused with their paths: running statistics, integers, sparse tensors, masked
+    arrays, anything that is not an array; also a structure that differs from ``like``.
     """
-    found: list[tuple[str, Any]] = []
-    _collect(tree, "update", 0, found)
+    arrays = _collected(tree)
     if like is not None:
-        like.compare(found)
-    kinds = [leaf.dtype.name if type(leaf) is np.ndarray else dtype_name(leaf) for _, leaf in found]
-    if like is None or not set(kinds) <= {
-        *FLOATS
-    }:  # names of a known structure have been looked at
-        check_parameters((path, kind) for (path, _), kind in zip(found, kinds, strict=True))
-    if found and all(
-        not isinstance(leaf, np.ndarray) and is_tensor(leaf) and leaf.is_cuda for _, leaf in found
-    ):
-        for path, leaf in found:
-            _check_tensor(leaf, path)
-        return [leaf.detach() for _, leaf in found], True
-    if len(found) == 1 and found[0][1] is tree and not tree.shape:
-        raise InvalidParameter("update must be at least 1-D, got a 0-D array.")
-    return [
-        leaf if type(leaf) is np.ndarray and kind in NUMPY_FLOATS else as_array(leaf, path)
-        for (path, leaf), kind in zip(found, kinds, strict=True)
-    ], False
+        like.compare(arrays)
+    kinds = [dtype_name(array) for _, array in arrays]
+    # The names of a known structure have been checked when it was made.
+    if like is None or not set(kinds) <= set(FLOATS):
+        check_parameters((path, kind) for (path, _), kind in zip(arrays, kinds, strict=True))
+    if arrays and all(_is_on_gpu(array) for _, array in arrays):
+        for path, tensor in arrays:
+            _check_tensor(tensor, path)
+        return [tensor.detach() for _, tensor in arrays], True
+    if len(arrays) == 1 and arrays[0][1] is tree and not tree.shape:
+        raise InvalidParameter.of("update", "at least 1-D", "a 0-D array")
+    return [as_array(array, path) for path, array in arrays], False
 
 
-def restore(structure: Structure, read: Callable[[int, int], FloatVector]) -> Any:
-    """Return the structure filled with values, in its own types, a chunk at a time."""
-    filled, start = {}, 0
+def restore(structure: Structure, read: Reader) -> Any:
+    """Return the structure filled with what ``read`` returns, in the structure's types."""
+    filled = {}
+    start = 0
     for leaf in structure.parts:
         filled[leaf.path] = _filled(leaf, read, start)
         start += leaf.size
@@ -160,31 +147,33 @@ def restore(structure: Structure, read: Callable[[int, int], FloatVector]) -> An
 
 
 def check_parameters(arrays: Iterable[tuple[str, str]], remedy: str = PARAMETERS) -> None:
-    """Refuse, all in one sentence, the arrays of these names and dtypes that are not trainable parameters.
+    """Refuse arrays, given by name and dtype, that are not trainable parameters.
 
-    Running statistics are known by their names, counters and masks by their types.
+    Running statistics are recognised by their names, counters and masks by their types.
 
-    >>> check_parameters([("weight", "float32"), ("running_var", "float32"), ("i", "int64")], "drop")
+    >>> check_parameters([("weight", "float32"), ("i", "int64")], "drop it")
     Traceback (most recent call last):
-    quietbit.errors.InvalidParameter: 2 arrays are not trainable parameters: running_var (a statistic), i (int64); drop.
+    quietbit.errors.InvalidParameter: 1 array is not a trainable parameter: i (int64); drop it.
     """
-    found = []
+    refused = []
     for name, kind in arrays:
         words = re.findall(r"\w+", name)
         if COLLECTION in words or (words and words[-1] in STATISTICS):
-            found.append(f"{name} (a statistic)")
+            refused.append(f"{name} (a statistic)")
         elif kind not in FLOATS:
-            found.append(f"{name} ({kind})")
-    if found:
-        many = "1 array is not a trainable parameter"
-        many = many if len(found) == 1 else f"{len(found)} arrays are not trainable parameters"
-        raise InvalidParameter(f"{many}: {', '.join(found)}; {remedy}.")
+            refused.append(f"{name} ({kind})")
+    if not refused:
+        return
+    claim = "1 array is not a trainable parameter"
+    if len(refused) > 1:
+        claim = f"{len(refused)} arrays are not trainable parameters"
+    raise InvalidParameter(f"{claim}: {', '.join(refused)}; {remedy}.")
 
 
 def is_tensor(value: Any) -> bool:
     """Return whether a value is a torch tensor, by the names of its classes alone.
 
-    The module is never looked at: another thread may be importing it, and then has only half of it.
+    The torch module is not touched: another thread may have imported only half of it.
     """
     return any(
         base.__name__ == "Tensor" and base.__module__ in TENSOR_MODULES
@@ -192,99 +181,113 @@ def is_tensor(value: Any) -> bool:
     )
 
 
-def dtype_name(leaf: Any) -> str:
+def dtype_name(array: Any) -> str:
     """Return the name of an array's or a tensor's dtype, whatever the byte order."""
-    kind = leaf.dtype
-    return kind.name if isinstance(kind, np.dtype) else str(kind).removeprefix("torch.")
+    kind = array.dtype
+    if isinstance(kind, np.dtype):
+        return kind.name
+    return str(kind).removeprefix("torch.")
 
 
-def as_array(leaf: Any, path: str = "update") -> NDArray[Any]:
-    """Return an array or tensor as kernels on the host read it: in place where possible, bfloat16 as uint16."""
-    if not isinstance(leaf, np.ndarray) and is_tensor(leaf):
-        torch = _check_tensor(leaf, path)
-        here = leaf.detach().resolve_neg().cpu()
-        short = here.dtype is torch.bfloat16
-        array: NDArray[Any] = (
-            here.view(torch.int16).numpy().view(np.uint16) if short else here.numpy()
-        )
-        return array
-    if isinstance(leaf, np.ma.MaskedArray):
+def as_array(value: Any, path: str = "update") -> NDArray[Any]:
+    """Return an array or tensor as host kernels read it, bfloat16 as uint16; no needless copy."""
+    if type(value) is np.ndarray and value.dtype.name in NUMPY_FLOATS:
+        return value
+    if not isinstance(value, np.ndarray) and is_tensor(value):
+        torch = _check_tensor(value, path)
+        tensor = value.detach().resolve_neg().cpu()
+        if tensor.dtype is torch.bfloat16:
+            bits: NDArray[Any] = tensor.view(torch.int16).numpy().view(np.uint16)
+            return bits
+        plain: NDArray[Any] = tensor.numpy()
+        return plain
+    if isinstance(value, np.ma.MaskedArray):
         raise InvalidParameter.of(path, "an array without a mask", "a masked array")
-    array = np.asarray(leaf)
+    array = np.asarray(value)
     if array.dtype.name in NUMPY_FLOATS:
         return array
     require(array.dtype.name == "bfloat16", f"type of {path}", str(array.dtype), RULE)
     return array.view(np.uint16)
 
 
+def _is_on_gpu(array: Any) -> bool:
+    return not isinstance(array, np.ndarray) and is_tensor(array) and array.is_cuda
+
+
 def _check_tensor(tensor: Any, path: str) -> Any:
+    """Refuse a tensor that is not dense or not floating; return torch."""
     torch: Any = require_module("torch", "torch")
     require(dtype_name(tensor) in FLOATS, f"type of {path}", str(tensor.dtype), RULE)
-    require(
-        tensor.layout is torch.strided, f"layout of {path}", str(tensor.layout), "strided (dense)"
-    )
+    dense = tensor.layout is torch.strided
+    require(dense, f"layout of {path}", str(tensor.layout), "strided (dense)")
     return torch
 
 
-def _collect(node: Any, path: str, depth: int, found: list[tuple[str, Any]]) -> None:
-    """Add the arrays below a node with their paths, dicts by sorted keys."""
+def _collected(tree: Any) -> Leaves:
+    """Return the arrays of a tree with their paths, dicts by sorted keys."""
+    arrays: Leaves = []
+    _collect(tree, "update", 0, arrays)
+    return arrays
+
+
+def _collect(node: Any, path: str, depth: int, arrays: Leaves) -> None:
+    """Append the arrays below a node with their paths."""
     if hasattr(node, "shape") and hasattr(node, "dtype"):
-        found.append((path, node))
+        arrays.append((path, node))
         return
     require(depth <= MAX_DEPTH, "depth of the update", depth, f"at most {MAX_DEPTH}")
     if isinstance(node, Mapping):
         kinds = {type(key) for key in node}
-        require(
-            kinds <= {str} or kinds <= {int},
-            f"keys of {path}",
-            [*node][:4],
-            "all words or all whole numbers",
-        )
+        alike = kinds <= {str} or kinds <= {int}
+        require(alike, f"keys of {path}", [*node][:4], "all words or all whole numbers")
         for key in sorted(node):
-            _collect(node[key], f"{path}[{key!r}]", depth + 1, found)
+            _collect(node[key], f"{path}[{key!r}]", depth + 1, arrays)
     elif isinstance(node, list | tuple):
         for index, part in enumerate(node):
-            _collect(part, f"{path}[{index}]", depth + 1, found)
+            _collect(part, f"{path}[{index}]", depth + 1, arrays)
     else:
-        raise InvalidParameter(
-            f"{path} must be an array, or a dict, list or tuple of arrays, got a {type(node).__name__}."
-        )
+        rule = "an array, or a dict, list or tuple of arrays"
+        raise InvalidParameter.of(path, rule, type(node).__name__)
 
 
 def _mapped(node: Any, leaf_of: Callable[[str], Any], path: str) -> Any:
-    """Return the same containers with other leaves; dicts keep their own order."""
+    """Return the same containers with ``leaf_of(path)`` as leaves; dicts keep their order."""
     if isinstance(node, Mapping):
         return {key: _mapped(part, leaf_of, f"{path}[{key!r}]") for key, part in node.items()}
     if isinstance(node, list | tuple):
         parts = [_mapped(part, leaf_of, f"{path}[{i}]") for i, part in enumerate(node)]
-        if isinstance(node, tuple) and hasattr(node, "_fields"):
+        if isinstance(node, list):
+            return parts
+        if hasattr(node, "_fields"):  # a named tuple
             return type(node)(*parts)
-        return parts if isinstance(node, list) else tuple(parts)
+        return tuple(parts)
     return leaf_of(path)
 
 
-def _described(leaf: Any, path: str) -> Leaf:
-    as_array(leaf, path)  # refuses what cannot be read
-    place = ("torch", str(leaf.device)) if is_tensor(leaf) else ("numpy",)
-    return Leaf(path, tuple(leaf.shape), dtype_name(leaf), *place)
+def _described(array: Any, path: str) -> Leaf:
+    as_array(array, path)  # refuses what cannot be read
+    shape = tuple(array.shape)
+    kind = dtype_name(array)
+    if is_tensor(array):
+        return Leaf(path, shape, kind, "torch", str(array.device))
+    return Leaf(path, shape, kind, "numpy")
 
 
-def _filled(leaf: Leaf, read: Callable[[int, int], FloatVector], start: int) -> Any:
-    own = leaf.library == "numpy"
-    library: Any = np if own else require_module("torch", "torch")
-    whole = library.empty(
-        leaf.size, dtype=getattr(library, leaf.kind, leaf.kind)
-    )  # ml_dtypes knows bfloat16 by name
+def _filled(leaf: Leaf, read: Reader, start: int) -> Any:
+    """Return an array of a leaf's type and shape, with the values from coordinate ``start`` on."""
+    is_numpy = leaf.library == "numpy"
+    library: Any = np if is_numpy else require_module("torch", "torch")
+    kind = getattr(library, leaf.kind, leaf.kind)  # ml_dtypes knows bfloat16 by name
+    array = library.empty(leaf.size, dtype=kind)
     with np.errstate(over="ignore"):
         for low in range(0, leaf.size, CHUNK):
             high = min(leaf.size, low + CHUNK)
-            values = read(start + low, start + high)
-            whole[low:high] = values if own else library.from_numpy(values)
-            fits = bool(library.isfinite(whole[low:high]).all())
-            require(
-                fits,
-                f"type of {leaf.path} in `like`",
-                leaf.kind,
-                "one that holds the mean, such as float32",
-            )
-    return whole.reshape(leaf.shape) if own else whole.reshape(leaf.shape).to(leaf.device)
+            values: Any = read(start + low, start + high)
+            if not is_numpy:
+                values = library.from_numpy(values)
+            array[low:high] = values
+            fits = bool(library.isfinite(array[low:high]).all())
+            rule = "one that holds the mean, such as float32"
+            require(fits, f"type of {leaf.path} in `like`", leaf.kind, rule)
+    array = array.reshape(leaf.shape)
+    return array if is_numpy else array.to(leaf.device)

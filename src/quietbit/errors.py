@@ -1,12 +1,14 @@
 """Every refusal: one exception family, one sentence each, written so that NaN fails too.
 
-Idea     a value is refused at the door with its name, the rule and the value; nothing is half done.
+Idea     a value is checked where it enters, before anything is done with it. A refusal says which
+         value, the rule it breaks, and what to do.
 """
 
 from __future__ import annotations
 
 import difflib
 import importlib
+import math
 import re
 from collections.abc import Iterable
 from enum import Enum
@@ -35,7 +37,7 @@ __all__ = [
 
 
 class QuietbitError(Exception):
-    """Anything quietbit refuses; the message is one sentence meant for a person."""
+    """Base class of all errors of quietbit; the message is one sentence for a person."""
 
 
 class InvalidParameter(QuietbitError, ValueError):
@@ -75,29 +77,30 @@ class InvalidParameter(QuietbitError, ValueError):
         return cls(f"{sentence}.", name=name, rule=rule, value=value, remedy=remedy)
 
     def renamed(self, name: str) -> Self:
-        """Return the same refusal of a value that the reader knows as ``name``."""
+        """Return the same refusal under the name by which the reader knows the value."""
         return type(self).of(name, self.rule, self.value, self.remedy)
 
 
 class CheckedEnum(Enum):
-    """An enum that is made from a member or its value, and refuses anything else with the values there are."""
+    """An enum made from a member or its value; other values are refused with the list of all."""
 
     @classmethod
     def _missing_(cls, value: object) -> NoReturn:
         name = re.sub(r"\B(?=[A-Z])", " ", cls.__name__).lower()
-        raise InvalidParameter.of(name, "one of " + ", ".join(str(one.value) for one in cls), value)
+        values = ", ".join(str(member.value) for member in cls)
+        raise InvalidParameter.of(name, f"one of {values}", value)
 
 
 class InvalidDesignFile(QuietbitError, ValueError):
-    """A file that is not a design, or is no longer the design it says it is."""
+    """A file that is not a design, or whose content does not match its identity."""
 
 
 class InvalidPayload(QuietbitError, ValueError):
-    """Bytes that are not a payload of the mechanism they are read for; nothing of them was used."""
+    """Bytes that are not a payload of the expected mechanism; none of them was used."""
 
 
 class Outlier(InvalidPayload):
-    """A payload that is longer than any that the mechanism makes, but for a chance of 2^-40."""
+    """A payload longer than all but a share of 2^-40 of those that the mechanism makes."""
 
 
 class MissingDependency(QuietbitError, ImportError):
@@ -117,18 +120,17 @@ def require(condition: object, name: str, value: Any, rule: str, remedy: str = "
 
 def check_int(value: Any, name: str, low: int, high: int | None = None) -> int:
     """Return ``value`` as an int in ``low .. high``; booleans and fractions are refused."""
-    rule = (
-        f"a whole number from {low} to {high}"
-        if high is not None
-        else f"a whole number of at least {low}"
-    )
     try:
         number = int(value)
         exact = not isinstance(value, bool | str) and number == value
     except (TypeError, ValueError, OverflowError):
-        exact, number = False, 0
+        number = 0
+        exact = False
     if exact and number >= low and (high is None or number <= high):
         return number
+    rule = f"a whole number of at least {low}"
+    if high is not None:
+        rule = f"a whole number from {low} to {high}"
     raise InvalidParameter.of(name, rule, value)
 
 
@@ -138,68 +140,86 @@ def check_real(
     *,
     above: float = 0.0,
     at_least: float | None = None,
-    at_most: float = float("inf"),
+    at_most: float = math.inf,
 ) -> float:
-    """Return ``value`` as a finite float strictly above ``above``, or from ``at_least`` on, and at most ``at_most``."""
-    lower = f"above {above:g}" if at_least is None else f"at least {at_least:g}"
-    bound = (
-        f"a finite number {lower}"
-        if at_most == float("inf")
-        else f"{lower} and at most {at_most:g}"
-    )
+    """Return ``value`` as a finite float within the bounds; booleans, words and NaN are refused.
+
+    Args:
+        value: what was given.
+        name: what the caller knows it as.
+        above: the result is strictly larger; ignored where ``at_least`` is given.
+        at_least: the smallest value allowed.
+        at_most: the largest value allowed.
+    """
     try:
-        number = float(value) if not isinstance(value, bool | str) else float("nan")
+        number = math.nan if isinstance(value, bool | str) else float(value)
     except (TypeError, ValueError, OverflowError):
-        number = float("nan")
-    large = number > above if at_least is None else number >= at_least
-    if large and number <= at_most and number < float("inf"):
+        number = math.nan
+    if at_least is None:
+        large_enough = number > above
+        rule = f"above {above:g}"
+    else:
+        large_enough = number >= at_least
+        rule = f"at least {at_least:g}"
+    if large_enough and number <= at_most and number < math.inf:
         return number
-    raise InvalidParameter.of(name, bound, value)
+    if at_most < math.inf:
+        raise InvalidParameter.of(name, f"{rule} and at most {at_most:g}", value)
+    raise InvalidParameter.of(name, f"a finite number {rule}", value)
 
 
 def check_known(word: Any, known: Iterable[str], name: str, prefix: str = "") -> None:
-    """Refuse a word that is not one of ``known``: with the nearest of them, beyond their ``prefix``, or else with all.
+    """Refuse a word that is not one of ``known``, with the closest of them, or else with all.
+
+    ``prefix`` is what all known words begin with; it does not count as a likeness.
 
     >>> check_known("epsilom", ["epsilon", "delta"], "key")
     Traceback (most recent call last):
-    quietbit.errors.InvalidParameter: key must be one that exists (did you mean 'epsilon'?), got 'epsilom'.
+    quietbit.errors.InvalidParameter: key must be one that exists (did you mean 'epsilon'?), ...
     """
     words = list(known)
     if word in words:
         return
-    shorter = [known.removeprefix(prefix) for known in words]
-    near = difflib.get_close_matches(str(word).removeprefix(prefix), shorter, 1)
-    rule = (
-        f"one that exists (did you mean {prefix + near[0]!r}?)"
-        if near
-        else "one of " + ", ".join(words)
-    )
+    endings = [candidate.removeprefix(prefix) for candidate in words]
+    closest = difflib.get_close_matches(str(word).removeprefix(prefix), endings, 1)
+    rule = "one of " + ", ".join(words)
+    if closest:
+        rule = f"one that exists (did you mean {prefix + closest[0]!r}?)"
     raise InvalidParameter.of(name, rule, word)
 
 
-def refuse_payload(name: str, rule: str, found: object) -> NoReturn:
-    """Raise the one sentence for a payload that is not accepted."""
-    raise InvalidPayload(f"{name} must be {rule}, got {found}.")
+def refuse_payload(name: str, rule: str, value: object) -> NoReturn:
+    """Raise ``InvalidPayload`` with the name, the rule and the value."""
+    raise InvalidPayload(f"{name} must be {rule}, got {value}.")
 
 
 def how_to_install(extra: str = "") -> str:
-    """Return the command that brings an extra, in a checkout or where a wheel is installed.
+    """Return the command that installs an extra, in a checkout or beside an installed wheel.
 
-    Quietbit is in no package index: a command that made pip look for it there would install a
+    quietbit is in no package index: a command that made pip look for it there would install a
     stranger's package. pip does not look for what is installed already.
     """
     if (Path(__file__).parents[2] / "pyproject.toml").is_file():
-        what = ". ./packages/lab" if extra == "lab" else f"'.[{extra}]'" if extra else "."
-        return f"pip install {what} in a checkout of quietbit"
+        if extra == "lab":
+            packages = ". ./packages/lab"
+        elif extra:
+            packages = f"'.[{extra}]'"
+        else:
+            packages = "."
+        return f"pip install {packages} in a checkout of quietbit"
     if extra == "lab":
         return "install the wheel of quietbit-lab that was built with this one"
-    return f"pip install 'quietbit[{extra}]'" if extra else "install the wheel of quietbit again"
+    if extra:
+        return f"pip install 'quietbit[{extra}]'"
+    return "install the wheel of quietbit again"
 
 
 def require_module(name: str, extra: str) -> ModuleType:
-    """Import an optional module, or say in one sentence how to get it."""
+    """Import an optional module; where it is missing, raise with the command that installs it."""
     try:
         return importlib.import_module(name)
     except ImportError as error:
-        need = f"This needs the package {name.split('.')[0]}, which is not installed"
-        raise MissingDependency(f"{need}: {how_to_install(extra)}.") from error
+        package = name.split(".")[0]
+        raise MissingDependency(
+            f"This needs the package {package}, which is not installed: {how_to_install(extra)}."
+        ) from error

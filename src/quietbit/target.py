@@ -1,10 +1,10 @@
-"""What may be lost, of whose data, to whom: a target, and the words without which an epsilon says nothing.
+"""A privacy target: epsilon and delta with the adjacency, unit, trust and releases they refer to.
 
-Idea     an epsilon means something beside its delta, whose data it protects (unit), what the
-         neighbouring world is (adjacency), who may look (trust), and how many releases share it.
-         They travel together, checked once.
-Symbols  epsilon, delta: P(O) <= e^epsilon P'(O) + delta for every set of outputs O, both ways
-         round.
+Idea     an epsilon alone states nothing. It needs a delta, whose data it protects (unit), which
+         data sets are neighbours (adjacency), who may look (trust), and how many releases share it.
+         They travel together and are checked once.
+Symbols  epsilon, delta: P(O) <= e^epsilon P'(O) + delta for every set of outputs O, and the same
+         with P and P' swapped.
 Source   Guo et al. (ICML 2023), section "Differential Privacy"; their "leave-one-out" is zero-out
          here.
 """
@@ -30,14 +30,14 @@ __all__ = [
 ]
 
 MAX_RELEASES = 10**9
-MOST_CLIENTS = 100_000  # of a sum
+MOST_CLIENTS = 100_000  # in one sum
 
 
 class Adjacency(CheckedEnum):
-    """Which two worlds must look alike.
+    """Which two updates of one client must be hard to tell apart.
 
-    ``ZERO_OUT``: one party's update against the zero vector. ``REPLACE_ONE``: one party's update
-    against any other in the same ball: twice the distance, four times the Rényi divergence.
+    ``ZERO_OUT``: the client's update and the zero vector. ``REPLACE_ONE``: any two updates in the
+    same ball, which is twice the distance and four times the Rényi divergence.
     """
 
     ZERO_OUT = "zero-out"
@@ -45,7 +45,7 @@ class Adjacency(CheckedEnum):
 
     @property
     def radii(self) -> float:
-        """How far apart two neighbours' updates can be, in radii of their ball."""
+        """The largest distance of two neighbouring updates, in radii of their ball."""
         return 1.0 if self is Adjacency.ZERO_OUT else 2.0
 
 
@@ -57,7 +57,7 @@ class Unit(CheckedEnum):
 
 
 class Trust(CheckedEnum):
-    """Who may see what without the guarantee being void."""
+    """Whom the guarantee trusts: nobody but the device, the server, masked sums, or a shuffler."""
 
     LOCAL = "local"
     CENTRAL = "central"
@@ -73,18 +73,20 @@ def check_delta(delta: float) -> float:
 
 
 def _epsilon(value: float) -> float:
-    return math.inf if value == math.inf else check_real(value, "epsilon")
+    if value == math.inf:
+        return math.inf
+    return check_real(value, "epsilon")
 
 
 def check_releases(value: int) -> int:
-    """Return ``value`` as an int from 1 on; anything else is refused."""
+    """Return ``value`` as an int of at least 1; anything else is refused."""
     return check_int(value, "releases", 1, MAX_RELEASES)
 
 
 @final
 @frozen
 class Target:
-    """What all ``releases`` of one party together may cost; an infinite ``epsilon`` sets no limit, and asks how much.
+    """What all ``releases`` of one client together may cost; an infinite ``epsilon`` is no limit.
 
     >>> Target(8.0, 1e-5, "zero-out", releases=10).adjacency
     <Adjacency.ZERO_OUT: 'zero-out'>
@@ -98,27 +100,25 @@ class Target:
     releases: int = field(default=1, converter=check_releases, kw_only=True)
 
     def keywords(self) -> dict[str, Any]:
-        """Return what `calibrate`, `calibrate_sum` and `compare` take as keywords: all but unit and trust."""
+        """Return the keywords of `calibrate`, `calibrate_sum` and `compare`."""
         return {name: getattr(self, name) for name in ("epsilon", "delta", "adjacency", "releases")}
 
     def without(self, aside: float) -> Target:
-        """Return what is left where releases of ``aside`` pure epsilon in all are accounted by themselves.
+        """Return the target that remains when ``aside`` pure epsilon is reserved for others.
 
-        What meets the target that is left, and they, meet this one together:
-        docs/theory/filters.md, "Setting aside".
+        Releases that meet the remaining target, together with the others, meet this one
+        (docs/theory/filters.md, "Setting aside").
         """
         if not aside:
             return self
-        left = math.nextafter(self.epsilon - aside, -math.inf)
-        require(
-            left > 0,
-            "epsilon",
-            self.epsilon,
-            f"above {aside!r}, which is set aside for evaluations",
-        )
-        return evolve(self, epsilon=left, delta=self.delta * math.exp(-aside) * (1 - 4e-16))
+        remaining = math.nextafter(self.epsilon - aside, -math.inf)
+        rule = f"above {aside!r}, which is set aside for evaluations"
+        require(remaining > 0, "epsilon", self.epsilon, rule)
+        rounding = 1 - 4e-16
+        delta = self.delta * math.exp(-aside) * rounding
+        return evolve(self, epsilon=remaining, delta=delta)
 
     def limited(self) -> Target:
-        """Return this target; one without a limit is refused, where something must meet it."""
+        """Return this target; refuse it where its epsilon is infinite."""
         check_real(self.epsilon, "epsilon")
         return self

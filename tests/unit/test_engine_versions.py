@@ -1,4 +1,4 @@
-"""What is changed in an engine, or counted on without being public there: a new version is read before it is used."""
+"""Private parts of the engines that quietbit patches or relies on: a new version needs a review."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ def digest_of(place: str) -> str:
 
 @pytest.mark.parametrize("engine", ["flower", "nvflare"])
 def test_what_is_counted_on_is_as_it_was_read(engine):
-    """Read what differs, see that `patches.py` still says the truth about it, then write down its new digest."""
+    """Fails on a new version: read what differs, check `patches.py`, then update the digest."""
     package = {"flower": "flwr", "nvflare": "nvflare"}[engine]
     pytest.importorskip(package, reason=f"needs the {engine} extra")
     patches = importlib.import_module(f"quietbit.{engine}.patches")

@@ -1,4 +1,4 @@
-"""A look at an array while another thread imports torch: the module is there, and half of it is missing."""
+"""Arrays are recognised while another thread has imported only half of torch."""
 
 from __future__ import annotations
 
@@ -70,7 +70,7 @@ print("looked")
 def test_arrays_are_read_while_another_thread_is_half_way_through_the_import_of_torch(
     tmp_path: Path, engine: str
 ) -> None:
-    """3 of 6 runs of NVFlare's simulator lost their first round to `torch.Tensor` being asked for too early."""
+    """Accessing `torch.Tensor` too early cost 3 of 6 NVFlare simulations their first round."""
     if engine == "nvflare":
         pytest.importorskip("nvflare", reason="needs the nvflare extra")
     (tmp_path / "torch").mkdir()

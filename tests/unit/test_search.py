@@ -9,7 +9,7 @@ from quietbit._search import bisect
 
 @given(st.floats(1e-6, 1e6), st.booleans(), st.booleans())
 def test_it_ends_where_the_condition_holds_next_to_where_it_does_not(edge, above, by_ratio):
-    """The exact boundary is known: it is found to the last double, from the side that was asked for."""
+    """The exact boundary is known; bisect finds it to the last double, from the right side."""
     if above:
         found = bisect(lambda x: x >= edge, 1e7, 1e-7, by_ratio=by_ratio)
         assert edge <= found <= edge * (1 + 1e-12)

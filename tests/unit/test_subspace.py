@@ -1,4 +1,4 @@
-"""Public directions: orthonormal, the same at both ends, never lengthening, and a gain where data has few."""
+"""Public directions: orthonormal, equal at both ends, never lengthening, and useful."""
 
 from __future__ import annotations
 
@@ -66,7 +66,7 @@ def test_both_ends_make_the_same_directions() -> None:
 
 
 def test_a_private_mean_in_the_subspace_is_nearer_than_one_of_all_numbers() -> None:
-    """The same epsilon, the same 80 bytes, real payloads: noise has 5 dimensions in place of 400."""
+    """With equal epsilon and bytes, noise has 5 dimensions in place of 400."""
     updates = gradients(300, seed=5)
     updates /= np.linalg.norm(updates, axis=1, keepdims=True)
     mean = updates.mean(axis=0)
@@ -83,7 +83,7 @@ def test_a_private_mean_in_the_subspace_is_nearer_than_one_of_all_numbers() -> N
 
 @pytest.mark.parametrize("stretch", [1.0, 50.0, -3e6])
 def test_a_malicious_map_costs_accuracy_and_no_epsilon(stretch: float) -> None:
-    """A server lets a victim stand out by any factor: what leaves is byte for byte that of an update of length 1."""
+    """However a server scales a victim, the payload is that of an update of length 1."""
     found = calibrate(
         "vmvu", ball=Ball("l2", 1.0, 1), epsilon=1.0, delta=0.0, releases=1, adjacency="zero-out"
     )

@@ -201,9 +201,8 @@ def largest_private(
         value = account(private)
         stride = 2 * stride
     if math.isinf(value):
-        raise InvalidParameter.of(
-            "delta", f"above 0 here: {name} has no account at delta 0 for this ball"
-        )
+        rule = f"large enough for {name} to have a finite epsilon with this ball"
+        raise InvalidParameter.of("delta", rule, remedy="use a larger delta")
     require(
         value <= target,
         "epsilon",

@@ -38,7 +38,14 @@ from quietbit._typing import FloatVector
 from quietbit.design.profile import Profile, shipped_profile
 from quietbit.design.profile_search import Proposal, propose
 from quietbit.design.store import cached, remember
-from quietbit.errors import QuietbitError, check_int, check_real, refuse_payload, require
+from quietbit.errors import (
+    InvalidParameter,
+    QuietbitError,
+    check_int,
+    check_real,
+    refuse_payload,
+    require,
+)
 from quietbit.kernel.base import Kernel
 from quietbit.kernel.expand import (
     acceptance_limits,
@@ -573,6 +580,9 @@ class _Family(Family):
             )  # a margin that grows ends the search
             if not aim > 0:
                 break
+        if math.isinf(reached):
+            rule = "large enough for vmvu to have a finite epsilon"
+            raise InvalidParameter.of("delta", rule, target.delta, "use a larger delta")
         require(
             False,
             "epsilon",
