@@ -6,16 +6,15 @@ Idea     where all clients of a round keep the same k rotated coordinates, the m
          step. The server steps from the bytes that it broadcasts, and digests of the state before
          and after reveal any difference.
 Symbols  d parameters w, momentum buffer v; g: the mean of a round put back into d coordinates; a
-         step is v <- mu v + g, w <- w - eta v. r: the quantisation residual so far, on the p
-         rotated coordinates.
+         step is v <- mu v + g, w <- w - eta v.
 Source   docs/theory/shared-rows.md: why sharing rows does not change the account, and how it
          changes the error.
 
 State is float32, and a step is a fixed sequence of float32 operations, one rounding each, so that
 it has the same bits with any number of threads and any instruction set; so has
 `SharedRows.unproject`, the map from k numbers to d. A client does not trust a broadcast: its length
-follows from the mechanism and is checked before anything is read, and a state whose digest is not
-the one announced is reported instead of used, so that the full model is sent.
+follows from the mechanism and is checked before anything is read. A state whose digest is not the
+announced one is reported and not used, and the server then sends the full model.
 """
 
 from __future__ import annotations
@@ -39,7 +38,6 @@ from quietbit.errors import (
     refuse_payload,
     require,
 )
-from quietbit.kernel.transform import padded_size
 from quietbit.mechanism.abilities import SharedRows
 from quietbit.mechanism.base import Mechanism
 
@@ -47,19 +45,20 @@ __all__ = ["Broadcast", "Diverged", "Downlink", "OutOfStep", "Replica", "ServerS
 
 MAGIC = b"qbdn"
 VERSION = 1
-HEAD = struct.Struct(
-    "<4sBBHIIfff32s32s"
-)  # magic, version, bits, zero, round, k, step size, momentum, scale, digests
+# magic, version, bits, zero, round, k, step size, momentum, zero, digests
+HEAD = struct.Struct("<4sBBHIIfff32s32s")
 FILE_HEAD = struct.Struct("<4sBBHIQ32s")  # magic, version, has momentum, zero, round, d, digest
-KINDS = {32: "<f4", 16: "<i2", 8: "<i1"}  # dtypes of broadcast numbers by bits
-BITS = tuple(KINDS)
+FLOAT = "<f4"
+FLOAT_BITS = 32
+FLOAT_BYTES = 4
 PIECE = 1 << 16  # parameters per step of the loop, so that they stay in the cache
 LARGEST = 2.0**64  # broadcast number, so that the rotated update stays finite
+LAST_ROUND = 2**32 - 1
 LOG_BYTES = 1 << 26
 
 
 class OutOfStep(InvalidPayload):
-    """A broadcast for another state than this one: ask for the full model."""
+    """A broadcast or a saved model that does not fit this state: ask for the full model."""
 
 
 class Diverged(InvalidParameter):
@@ -74,7 +73,7 @@ def _single(value: Any) -> float:
 @final
 @attrs.frozen
 class ServerStep:
-    """The server's step on the model: v <- momentum v + mean, w <- w - rate v; both are float32 numbers."""
+    """The server's step: v <- momentum v + mean, w <- w - rate v; both are float32 numbers."""
 
     rate: float = attrs.field(default=1.0, converter=_single)
     momentum: float = attrs.field(default=0.0, converter=_single)
@@ -88,61 +87,55 @@ class ServerStep:
 @final
 @attrs.frozen(eq=False)
 class Broadcast:
-    """One round as the server sends it: k numbers, the step, and digests of the state before and after."""
+    """One round as sent: k float32 numbers, the step, and digests of the state before and after."""
 
     round: int
     step: ServerStep
-    bits: int
-    scale: float
-    codes: NDArray[Any]
+    values: NDArray[np.float32]
     before: bytes
     after: bytes
 
-    def values(self) -> NDArray[np.float32]:
-        """Return the k numbers that server and clients step with."""
-        if self.bits == 32:
-            return np.asarray(self.codes, dtype=np.float32)
-        return self.codes.astype(np.float32) * np.float32(self.scale)
-
     def to_bytes(self) -> bytes:
         """Return the header and the k numbers, little-endian."""
-        step = self.step
-        count = self.codes.size
-        given = (self.round, count, step.rate, step.momentum, self.scale, self.before, self.after)
-        return (
-            HEAD.pack(MAGIC, VERSION, self.bits, 0, *given)
-            + self.codes.astype(KINDS[self.bits]).tobytes()
+        head = HEAD.pack(
+            MAGIC,
+            VERSION,
+            FLOAT_BITS,
+            0,
+            self.round,
+            self.values.size,
+            self.step.rate,
+            self.step.momentum,
+            0.0,
+            self.before,
+            self.after,
         )
+        return head + self.values.astype(FLOAT).tobytes()
 
     @classmethod
     def from_bytes(cls, content: bytes, count: int) -> Broadcast:
-        """Read a broadcast of ``count`` numbers; anything else is refused before it is unpacked."""
-        if not HEAD.size <= len(content) <= HEAD.size + 4 * count:
-            refuse_payload(
-                "length of a broadcast", f"that of {count} numbers", f"{len(content)} bytes"
-            )
-        magic, version, bits, zero, number, many, rate, momentum, scale, before, after = (
+        """Read a broadcast of ``count`` numbers; refuse anything else before reading the numbers."""
+        size = HEAD.size + FLOAT_BYTES * count
+        if len(content) != size:
+            refuse_payload("length of the broadcast", f"{size} bytes", len(content))
+        magic, version, bits, zero, number, length, rate, momentum, scale, before, after = (
             HEAD.unpack_from(content)
         )
-        if (magic, version, zero) != (MAGIC, VERSION, 0):
-            refuse_payload(
-                "start of a broadcast", f"{MAGIC!r} of version {VERSION}", (magic, version)
-            )
-        if bits not in KINDS or many != count or len(content) != HEAD.size + count * bits // 8:
-            refuse_payload(
-                "broadcast", f"{count} numbers", f"{many} of {bits} bits in {len(content)} bytes"
-            )
-        codes = np.frombuffer(content, dtype=KINDS[bits], offset=HEAD.size)
-        if not (
-            0 <= scale <= LARGEST * (bits < 32)
-            and bool((np.abs(codes.astype(np.float64)) <= LARGEST).all())
-        ):
-            refuse_payload("numbers of a broadcast", "at most 2^64 in magnitude", "others")
+        if (magic, version) != (MAGIC, VERSION):
+            rule = f"{MAGIC!r}, version {VERSION}"
+            refuse_payload("start of the broadcast", rule, f"{magic!r}, version {version}")
+        if (bits, zero, length, scale) != (FLOAT_BITS, 0, count, 0.0):
+            rule = f"{count} numbers of {FLOAT_BITS} bits"
+            refuse_payload("header of the broadcast", rule, f"{length} numbers of {bits} bits")
+        values = np.frombuffer(content, dtype=FLOAT, offset=HEAD.size).astype(np.float32)
+        if not _bounded(values):
+            largest = float(np.abs(values).max())
+            refuse_payload("numbers of the broadcast", "at most 2^64 in magnitude", largest)
         try:
             step = ServerStep(rate, momentum)
         except InvalidParameter as error:
-            raise InvalidPayload(f"The step of a broadcast is refused: {error}") from error
-        return cls(number, step, bits, scale, codes, before, after)
+            raise InvalidPayload(f"The step of the broadcast is not valid: {error}") from error
+        return cls(number, step, values, before, after)
 
 
 @final
@@ -150,147 +143,140 @@ class Replica:
     """The model and the state of the server's step, identical on server and clients."""
 
     def __init__(self, weights: Any, *, round: int = 0, speed: Any = None) -> None:
-        """Start from a copy of a flat float32 model; ``round`` is the last round that changed it, 0 for none."""
+        """Copy a flat float32 model; ``round`` is the last round that changed it, 0 for none."""
         self.weights = _flat(weights, "weights")
-        if speed is None:
-            self.speed = None
-        else:
+        self.speed: NDArray[np.float32] | None = None
+        if speed is not None:
             self.speed = _flat(speed, "speed")
-        if self.speed is not None:
+            size = self.weights.size
             require(
-                self.speed.size == self.weights.size,
-                "size of speed",
-                self.speed.size,
-                f"{self.weights.size}",
+                self.speed.size == size, "size of speed", self.speed.size, f"{size}, the model's"
             )
-        self.round = check_int(round, "round", 0, 2**32 - 1)
+        self.round = check_int(round, "round", 0, LAST_ROUND)
         self.digest = self._digest()
 
     def replay(self, content: bytes, mechanism: Mechanism) -> None:
-        """Take the step of the next round; unless this is the state before it, refuse and change nothing.
+        """Take the step of the next round; unless this is the state before it, refuse without a change.
 
         Args:
             content: the bytes of a broadcast.
             mechanism: the round's, with its shared rows (`Mechanism.for_round`).
 
         Raises:
-            OutOfStep: this is another state than the broadcast's, or the step led to another one.
-                In the second case the replica must not be used any more: its ``digest`` is empty.
+            OutOfStep: the broadcast needs a different state, or the step led to a different model
+                than the server's. In the second case the replica must not be used any more: its
+                ``digest`` is empty.
         """
-        found = Broadcast.from_bytes(content, SharedRows.of(mechanism).shared_rows)
-        if found.round <= self.round or found.before != self.digest:
+        broadcast = Broadcast.from_bytes(content, SharedRows.of(mechanism).shared_rows)
+        if broadcast.round <= self.round or broadcast.before != self.digest:
             raise OutOfStep(
-                f"A broadcast of round {found.round} needs the state before it, got round {self.round}."
+                f"The broadcast of round {broadcast.round} needs the state before it, got that of "
+                f"round {self.round}: ask for the full model."
             )
-        self.take(found, mechanism)
-        if self.digest != found.after:
+        self.take(broadcast, mechanism)
+        if self.digest != broadcast.after:
             self.digest = b""
             raise OutOfStep(
-                f"The step of round {found.round} led to another model than the server's."
+                f"The step of round {broadcast.round} led to a model that differs from the "
+                "server's: ask for the full model."
             )
 
     def take(self, broadcast: Broadcast, mechanism: Mechanism) -> None:
         """Take a broadcast's step without comparing digests, as the server does with its own."""
-        mean = np.asarray(
-            SharedRows.of(mechanism).unproject(broadcast.values().astype(np.float64)),
-            dtype=np.float32,
-        )
-        require(
-            mean.size == self.weights.size,
-            "size of the model",
-            self.weights.size,
-            f"{mean.size}, the mechanism's",
-        )
+        kept = broadcast.values.astype(np.float64)
+        mean = np.asarray(SharedRows.of(mechanism).unproject(kept), dtype=np.float32)
+        size = self.weights.size
+        require(mean.size == size, "size of the model", size, f"{mean.size}, the mechanism's")
         rate = np.float32(broadcast.step.rate)
         momentum = np.float32(broadcast.step.momentum)
         if broadcast.step.momentum and self.speed is None:
             self.speed = np.zeros_like(self.weights)
-        hashes = [hashlib.sha256() for _ in self._parts()]
-        for start in range(
-            0, mean.size, PIECE
-        ):  # one pass: a piece is stepped and hashed while it is in the cache
-            part = slice(start, start + PIECE)
-            change = mean[part]
+        hashes = [hashlib.sha256() for _ in self._arrays()]
+        # One pass: a piece is stepped and hashed while it is in the cache.
+        for start in range(0, size, PIECE):
+            piece = slice(start, start + PIECE)
+            change = mean[piece]
             if self.speed is not None:
-                speed = self.speed[part]
+                speed = self.speed[piece]
                 speed *= momentum
                 speed += change
                 change = speed
-            self.weights[part] -= change * rate
-            for found, whole in zip(hashes, self._parts(), strict=True):
-                found.update(whole[part].data)
+            self.weights[piece] -= change * rate
+            for running_hash, array in zip(hashes, self._arrays(), strict=True):
+                running_hash.update(array[piece].data)
         self.round = broadcast.round
         self.digest = self._digest(hashes)
 
     def copy(self) -> Replica:
         """Return a copy of the state."""
-        found = copy(self)
-        found.weights = self.weights.copy()
-        found.speed = None if self.speed is None else self.speed.copy()
-        return found
+        replica = copy(self)
+        replica.weights = self.weights.copy()
+        if self.speed is not None:
+            replica.speed = self.speed.copy()
+        return replica
 
     def write(self, file: IO[bytes]) -> None:
         """Write the state to an open file."""
-        fast = self.speed is not None
-        file.write(
-            FILE_HEAD.pack(MAGIC, VERSION, fast, 0, self.round, self.weights.size, self.digest)
-        )
-        for part in self._parts():
-            file.write(part.data)
+        file.write(self._head(self.digest))
+        for array in self._arrays():
+            file.write(array.data)
 
     @classmethod
     def read(cls, file: IO[bytes], size: int) -> Replica:
-        """Read a written state of ``size`` parameters; refuse a damaged one, so that the full model is requested."""
+        """Read a saved state of ``size`` parameters; refuse a damaged file with `OutOfStep`."""
         head = file.read(FILE_HEAD.size)
         if len(head) != FILE_HEAD.size:
             raise OutOfStep("The saved model is too short.")
-        magic, version, fast, zero, number, count, digest = FILE_HEAD.unpack(head)
-        if (magic, version, zero, count) != (MAGIC, VERSION, 0, size) or fast not in (0, 1):
+        magic, version, has_momentum, zero, number, count, digest = FILE_HEAD.unpack(head)
+        known = (magic, version, zero, count) == (MAGIC, VERSION, 0, size)
+        if not known or has_momentum not in (0, 1):
             raise OutOfStep(f"The saved model is not one of {size} parameters.")
-        content = file.read(4 * size * (1 + fast))
-        if len(content) != 4 * size * (1 + fast):
+        length = FLOAT_BYTES * size * (1 + has_momentum)
+        content = file.read(length)
+        if len(content) != length:
             raise OutOfStep("The saved model is damaged: it is too short.")
-        parts = np.frombuffer(content, dtype="<f4").reshape(1 + fast, size)
-        if not bool(np.isfinite(parts).all()):
+        arrays = np.frombuffer(content, dtype=FLOAT).reshape(-1, size)
+        if not bool(np.isfinite(arrays).all()):
             raise OutOfStep("The saved model is damaged: it is not finite.")
-        found = cls(parts[0], round=number, speed=parts[1] if fast else None)
-        if found.digest != digest:
+        speed = arrays[1] if has_momentum else None
+        replica = cls(arrays[0], round=number, speed=speed)
+        if replica.digest != digest:
             raise OutOfStep("The saved model is damaged: its digest is not the one that was saved.")
-        return found
+        return replica
 
     @property
     def nbytes(self) -> int:
-        """The size of the whole state, which is that of the full model."""
-        return sum(part.nbytes for part in self._parts())
+        """The size of the state in bytes: that of a full model, with momentum where there is any."""
+        return sum(array.nbytes for array in self._arrays())
 
-    def _parts(self) -> list[NDArray[Any]]:
-        return [
-            part.astype("<f4", copy=False)
-            for part in (self.weights, self.speed)
-            if part is not None
-        ]
+    def _arrays(self) -> list[NDArray[Any]]:
+        """Return the weights, and the momentum buffer where there is one, as little-endian floats."""
+        arrays = [self.weights.astype(FLOAT, copy=False)]
+        if self.speed is not None:
+            arrays.append(self.speed.astype(FLOAT, copy=False))
+        return arrays
+
+    def _head(self, digest: bytes) -> bytes:
+        has_momentum = self.speed is not None
+        return FILE_HEAD.pack(
+            MAGIC, VERSION, has_momentum, 0, self.round, self.weights.size, digest
+        )
 
     def _digest(self, hashes: list[Any] | None = None) -> bytes:
-        """Hash the round, the size and the hashes of weights and momentum, as little-endian bytes."""
+        """Hash round, size and the hashes of weights and momentum; compute these if not given."""
         if hashes is None:
-            parts = [hashlib.sha256(part.data) for part in self._parts()]
-        else:
-            parts = hashes
-        head = FILE_HEAD.pack(
-            MAGIC, VERSION, len(parts) - 1, 0, self.round, self.weights.size, bytes(32)
-        )
-        return hashlib.sha256(head + b"".join(part.digest() for part in parts)).digest()
+            hashes = [hashlib.sha256(array.data) for array in self._arrays()]
+        head = self._head(bytes(32))
+        return hashlib.sha256(head + b"".join(part.digest() for part in hashes)).digest()
 
 
 @final
 class Downlink:
-    """The server's half: its replica, the quantisation residual, and the broadcasts of the last rounds.
+    """The server's half: its replica, and the broadcasts of the last rounds.
 
     Args:
         weights: the flat float32 model that the run starts from.
         step: how a mean changes the model.
-        bits: per broadcast number: 32 for float32, or 16 or 8 with one scale per round. The
-            rounding residual waits in its rotated coordinate and is sent when that is kept again.
         log_bytes: how many bytes of broadcasts are kept for clients that missed rounds.
         round: the last round that changed the model.
     """
@@ -300,20 +286,16 @@ class Downlink:
         weights: Any,
         step: ServerStep | None = None,
         *,
-        bits: int = 32,
         log_bytes: int = LOG_BYTES,
         round: int = 0,
     ) -> None:
         """Start a run."""
-        require(bits in KINDS, "bits", bits, "32, 16 or 8")
         self.replica = Replica(weights, round=round)
         self.step = step or ServerStep()
-        self.bits = bits
         self._log: deque[tuple[int, bytes]] = deque()
-        self._room = check_int(log_bytes, "log_bytes", 0)
-        self._held = 0  # bytes in the log; the last round that is not in it
-        self._lost = self.replica.round
-        self._left: NDArray[np.float32] | None = None
+        self._log_limit = check_int(log_bytes, "log_bytes", 0)
+        self._log_size = 0
+        self._last_dropped = self.replica.round  # the last round that is not in the log
 
     def advance(self, kept: Any, mechanism: Mechanism, number: int | None = None) -> bytes:
         """Take one round's step from the mean of its kept coordinates, and return its broadcast.
@@ -324,74 +306,61 @@ class Downlink:
         mean = np.asarray(kept, dtype=np.float32)
         rows = SharedRows.of(mechanism).shared_rows
         require(mean.shape == (rows,), "shape of the mean", mean.shape, f"({rows},)")
-        require(
-            bool((np.abs(mean) <= LARGEST).all()),
-            "mean of the round",
-            "others",
-            "at most 2^64 in magnitude",
-        )
-        scale = 0.0
-        codes = mean
-        if self.bits < 32:
-            scale, codes = self._quantised(mean, mechanism)
+        if not _bounded(mean):
+            largest = float(np.abs(mean).max())
+            raise InvalidParameter.of("mean of the round", "at most 2^64 in magnitude", largest)
         state = self.replica
-        number = check_int(
-            state.round + 1 if number is None else number, "round", state.round + 1, 2**32 - 1
-        )
-        draft = Broadcast(number, self.step, self.bits, scale, codes, state.digest, b"")
+        following = state.round + 1
+        if number is None:
+            number = following
+        number = check_int(number, "round", following, LAST_ROUND)
+        draft = Broadcast(number, self.step, mean, state.digest, b"")
         before = state.copy()
         state.take(draft, mechanism)
         if not bool(np.isfinite(state.weights).all()):
             self.replica = before
-            raise Diverged(f"The step of round {number} would leave a model that is not finite.")
+            raise Diverged(
+                f"The step of round {number} would leave a model that is not finite: "
+                "lower the learning rate."
+            )
         content = attrs.evolve(draft, after=state.digest).to_bytes()
-        self._log.append((draft.round, content))
-        self._held += len(content)
-        while self._held > self._room and self._log:
-            self._lost, lost = self._log.popleft()
-            self._held -= len(lost)
+        self._log.append((number, content))
+        self._log_size += len(content)
+        while self._log_size > self._log_limit and self._log:
+            self._last_dropped, dropped = self._log.popleft()
+            self._log_size -= len(dropped)
         return content
 
     def since(self, round: int) -> list[bytes] | None:
-        """Return the broadcasts after ``round``; None where the full model is smaller or the log is incomplete."""
-        known = self._lost <= check_int(round, "round", 0) <= self.replica.round
-        found = [content for number, content in self._log if number > round]
-        return found if known and sum(map(len, found)) < self.replica.nbytes else None
-
-    def _quantised(
-        self, mean: NDArray[np.float32], mechanism: Mechanism
-    ) -> tuple[float, NDArray[Any]]:
-        places = SharedRows.of(mechanism).row_places()
-        if self._left is None:
-            self._left = np.zeros(padded_size(self.replica.weights.size), dtype=np.float32)
-        wanted = self._left[places] + mean
-        most = 2 ** (self.bits - 1) - 1
-        scale = np.float32(np.abs(wanted).max() / most)
-        if not scale > 0:
-            self._left[places] = wanted
-            return 0.0, np.zeros(mean.size, dtype=KINDS[self.bits])
-        codes = np.clip(np.rint(wanted / scale), -most, most).astype(KINDS[self.bits])
-        self._left[places] = wanted - codes.astype(np.float32) * scale
-        return float(scale), codes
+        """Return the broadcasts after ``round``; None if some are missing or the model is smaller."""
+        if not self._last_dropped <= check_int(round, "round", 0) <= self.replica.round:
+            return None
+        missed = [content for number, content in self._log if number > round]
+        if sum(map(len, missed)) >= self.replica.nbytes:
+            return None
+        return missed
 
 
 def replay_all(
     replica: Replica, broadcasts: Iterable[bytes], mechanism: Mechanism, run: bytes
 ) -> None:
-    """Bring a replica up to date from the broadcasts that it missed, in order; skip those that it has."""
+    """Bring a replica up to date by broadcasts in order; skip those that it has taken already."""
     for content in broadcasts:
         number = Broadcast.from_bytes(content, SharedRows.of(mechanism).shared_rows).round
         if number > replica.round:
             replica.replay(content, mechanism.for_round(run, number))
 
 
+def _bounded(values: NDArray[np.float32]) -> bool:
+    """Return whether all numbers are at most 2^64 in magnitude; NaN is not."""
+    return bool((np.abs(values) <= LARGEST).all())
+
+
 def _flat(values: Any, name: str) -> NDArray[np.float32]:
-    given = np.asarray(values)
-    require(
-        given.ndim == 1 and given.dtype == np.float32,
-        name,
-        f"{given.ndim}-D {given.dtype}",
-        "1-D float32",
-    )
-    require(bool(np.isfinite(given).all()), name, "others", "finite numbers")
-    return np.array(given, dtype=np.float32)
+    array = np.asarray(values)
+    fits = array.ndim == 1 and array.dtype == np.float32
+    require(fits, name, f"{array.ndim}-D {array.dtype}", "1-D float32")
+    if not bool(np.isfinite(array).all()):
+        bad = int(np.count_nonzero(~np.isfinite(array)))
+        raise InvalidParameter.of(name, "finite", f"{bad} entries that are NaN or infinite")
+    return np.array(array, dtype=np.float32)
