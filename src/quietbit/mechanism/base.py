@@ -361,10 +361,10 @@ def only(kind: type, rule: str) -> Callable[[Any, Any, Any], None]:
 
 def check_mechanism(value: Any, name: str = "mechanism") -> Mechanism:
     """Return the value; refuse it unless it is a mechanism."""
-    if not isinstance(value, Mechanism):
-        held = isinstance(getattr(value, "mechanism", None), Mechanism)
-        inside = ", which has one: pass found.mechanism" if held else ""
-        raise InvalidParameter(
-            f"{name}: expected a Mechanism, got a {type(value).__name__}{inside}.", name=name
-        )
-    return value
+    if isinstance(value, Mechanism):
+        return value
+    kind = type(value).__name__
+    sentence = f"{name}: expected a Mechanism, got a {kind}"
+    if isinstance(getattr(value, "mechanism", None), Mechanism):
+        sentence += ": pass its `mechanism`"
+    raise InvalidParameter(f"{sentence}.", name=name, rule="a Mechanism", value=kind)

@@ -114,7 +114,7 @@ class Broadcast:
 
     @classmethod
     def from_bytes(cls, content: bytes, count: int) -> Broadcast:
-        """Read a broadcast of ``count`` numbers; refuse anything else before reading the numbers."""
+        """Read a broadcast of ``count`` numbers; refuse anything else before reading them."""
         size = HEAD.size + FLOAT_BYTES * count
         if len(content) != size:
             refuse_payload("length of the broadcast", f"{size} bytes", len(content))
@@ -156,7 +156,7 @@ class Replica:
         self.digest = self._digest()
 
     def replay(self, content: bytes, mechanism: Mechanism) -> None:
-        """Take the step of the next round; unless this is the state before it, refuse without a change.
+        """Take the step of the next round; refuse, unchanged, unless this is the state before it.
 
         Args:
             content: the bytes of a broadcast.
@@ -246,11 +246,11 @@ class Replica:
 
     @property
     def nbytes(self) -> int:
-        """The size of the state in bytes: that of a full model, with momentum where there is any."""
+        """The size of the state in bytes: weights, and momentum where there is any."""
         return sum(array.nbytes for array in self._arrays())
 
     def _arrays(self) -> list[NDArray[Any]]:
-        """Return the weights, and the momentum buffer where there is one, as little-endian floats."""
+        """Return the weights, and the momentum where there is any, as little-endian floats."""
         arrays = [self.weights.astype(FLOAT, copy=False)]
         if self.speed is not None:
             arrays.append(self.speed.astype(FLOAT, copy=False))
@@ -332,7 +332,7 @@ class Downlink:
         return content
 
     def since(self, round: int) -> list[bytes] | None:
-        """Return the broadcasts after ``round``; None if some are missing or the model is smaller."""
+        """Return the broadcasts after ``round``; None if one is missing or the model is smaller."""
         if not self._last_dropped <= check_int(round, "round", 0) <= self.replica.round:
             return None
         missed = [content for number, content in self._log if number > round]

@@ -1,10 +1,10 @@
-"""A payload: header, body and checksums, with one canonical form and every field checked on reading.
+"""A payload: header, body and checksums, in one canonical form; every field is checked on reading.
 
 Idea     every field of the header is fixed before an update is seen, so a server compares it with
          its own before it reads anything else. Equal codes give equal bytes and different bytes
          mean different codes: lengths are exact, padding bits are zero, floats are finite. The body
-         is written in place, without a copy. Bytes, buffers, paths and open files of another size
-         than the mechanism's are refused before memory is allocated for them.
+         is written in place, without a copy. Sources of the wrong size are refused before memory is
+         allocated for them.
 Symbols  b = bits per code; d = number of codes, the dimension of the update (Skellam pads it to a
          power of two); the body has ceil(b d / 8) bytes: version 1. A body without codes has b = 0
          and a length given by its mechanism, and a shorter header: version 2. P = the polynomial
@@ -50,13 +50,14 @@ __all__ = [
 ]
 
 MAGIC = b"QBIT"
-CODES = 1  # versions: a body of packed codes, a body that only its mechanism reads
-OPAQUE = 2
+CODES = 1  # version of a body of packed codes
+OPAQUE = 2  # version of a body that only its mechanism reads
 VERSIONS = (CODES, OPAQUE)
 START = struct.Struct("<4sHHQQ")  # magic, version, bits, dimension, length; then the identity
 SEALS = struct.Struct("<II")  # checksum of the body, checksum of all header bytes before this one
-NAMES = {CODES: 32, OPAQUE: 24}  # bytes of the identity
-HEADER_SIZE, SHORT_SIZE = (START.size + NAMES[version] + SEALS.size for version in VERSIONS)
+IDENTITY_SIZES = {CODES: 32, OPAQUE: 24}
+HEADER_SIZE = START.size + IDENTITY_SIZES[CODES] + SEALS.size
+SHORT_SIZE = START.size + IDENTITY_SIZES[OPAQUE] + SEALS.size
 LONGEST_OPAQUE = 2**40
 POLYNOMIAL = 0xEDB88320
 ONE = 1 << 31  # the polynomial 1: the highest bit is the constant term
@@ -71,7 +72,9 @@ def _version(layout: Layout) -> int:
 @final
 @frozen
 class Header:
-    """The fields that all payloads of one mechanism share; ``identity`` names the mechanism, in 32 bytes or in 24.
+    """The header that all payloads of one mechanism share, checksums apart.
+
+    ``identity`` names the mechanism: 32 bytes, or 24 for a body without codes.
 
     >>> Header(Layout.codes(3, 11), identity=bytes(32)).size
     69
@@ -79,18 +82,17 @@ class Header:
 
     layout: Layout
     identity: bytes = field()
-    fields: bytes = field(
-        init=False, repr=False, eq=False
-    )  # before the checksums, the same for every payload
+    fields: bytes = field(init=False, repr=False, eq=False)  # all bytes before the checksums
     head: int = field(init=False, repr=False, eq=False)  # bytes of the header itself
     size: int = field(init=False, repr=False, eq=False)  # bytes of a payload
 
     @fields.default
     def _fields(self) -> bytes:
         layout = self.layout
-        version = _version(self.layout)
-        fine = isinstance(self.identity, bytes) and len(self.identity) == NAMES[version]
-        require(fine, "identity", self.identity, f"{NAMES[version]} bytes")
+        version = _version(layout)
+        length = IDENTITY_SIZES[version]
+        fits = isinstance(self.identity, bytes) and len(self.identity) == length
+        require(fits, "identity", self.identity, f"{length} bytes")
         return START.pack(MAGIC, version, layout.bits, layout.count, layout.size) + self.identity
 
     @head.default
@@ -98,14 +100,14 @@ class Header:
         return len(self.fields) + SEALS.size
 
     @size.default
-    def _whole(self) -> int:
+    def _size(self) -> int:
         return self.head + self.layout.size
 
     @classmethod
     def of(cls, mechanism: Mechanism) -> Header:
         """Return the header of a mechanism's payloads."""
         layout = mechanism.layout
-        return cls(layout, identity_of(mechanism)[: NAMES[_version(layout)]])
+        return cls(layout, identity_of(mechanism)[: IDENTITY_SIZES[_version(layout)]])
 
     def seal(self, body_checksum: int) -> bytes:
         """Return the whole header for a body with this checksum."""
@@ -116,7 +118,7 @@ class Header:
     def parse(cls, data: bytes | memoryview) -> tuple[Header, int]:
         """Return the header and the body's checksum from the first bytes of a payload.
 
-        Refused: too few bytes, another magic or version, a header that fails its checksum, and
+        Refused: too few bytes, a wrong magic or version, a header that fails its checksum, and
         fields that contradict each other.
         """
         if len(data) < SHORT_SIZE:
@@ -125,37 +127,21 @@ class Header:
         if magic != MAGIC:
             refuse_payload("the first four bytes of the payload", f"{MAGIC!r}", repr(magic))
         if version not in VERSIONS:
-            refuse_payload("version of the payload", " or ".join(map(str, VERSIONS)), version)
-        end = START.size + NAMES[version]
+            refuse_payload("version of the payload", f"{CODES} or {OPAQUE}", version)
+        end = START.size + IDENTITY_SIZES[version]
         if len(data) < end + SEALS.size:
             refuse_payload("length of the payload", f"at least {end + SEALS.size} bytes", len(data))
-        name = bytes(data[START.size : end])
         body_checksum, header_checksum = SEALS.unpack_from(data, end)
         if zlib.crc32(memoryview(data)[: end + 4]) != header_checksum:
-            refuse_payload(
-                "checksum of the header", "that of the bytes before it", f"{header_checksum:#010x}"
-            )
-        if version == CODES:
-            widths = WIDTHS
-        else:
-            widths = (0,)
-        if bits not in widths:
-            refuse_payload(
-                "bits of the payload", "1 to 16, or 32" if version == CODES else "0", bits
-            )
+            rule = "that of the bytes before it"
+            refuse_payload("checksum of the header", rule, f"{header_checksum:#010x}")
         if not 1 <= count <= MAX_DIMENSION:
             refuse_payload("dimension of the payload", f"from 1 to {MAX_DIMENSION}", count)
-        if version == OPAQUE and not 1 <= length <= LONGEST_OPAQUE:
-            refuse_payload(
-                "length written in the payload", f"from 1 to {LONGEST_OPAQUE} bytes", length
-            )
         if version == CODES:
-            layout = Layout.codes(bits, count)
+            layout = _codes(bits, count, length)
         else:
-            layout = Layout.opaque(count, length)
-        if length != layout.size:
-            refuse_payload("length written in the payload", f"{layout.size} bytes", length)
-        return cls(layout, name), body_checksum
+            layout = _opaque(bits, count, length)
+        return cls(layout, bytes(data[START.size : end])), body_checksum
 
     def expect(self, head: bytes | memoryview) -> int:
         """Return the body's checksum; refuse anything but a header of this mechanism."""
@@ -164,28 +150,50 @@ class Header:
             body_checksum, header_checksum = SEALS.unpack_from(head, end)
             if zlib.crc32(head[: end + 4]) == header_checksum:
                 return int(body_checksum)
-        # The header is wrong: find out why.
-        found, body_checksum = Header.parse(head)
-        mine = self.layout
-        theirs = found.layout
-        other = " (it is a payload of another mechanism)" if found.identity != self.identity else ""
-        for what, wanted, got in (
-            ("bits of the payload", mine.bits, theirs.bits),
-            ("dimension of the payload", mine.count, theirs.count),
-            ("length written in the payload", mine.size, theirs.size),
+        # The header is wrong: find the field to name.
+        header, body_checksum = Header.parse(head)
+        expected = self.layout
+        layout = header.layout
+        hint = ""
+        if header.identity != self.identity:
+            hint = " (it is a payload of another mechanism)"
+        for name, rule, value in (
+            ("bits of the payload", expected.bits, layout.bits),
+            ("dimension of the payload", expected.count, layout.count),
+            ("length written in the payload", expected.size, layout.size),
         ):
-            if wanted != got:
-                refuse_payload(what, f"{wanted}", f"{got}{other}")
-        if other:
-            names = f"{self.identity.hex()[:16]}...", f"{found.identity.hex()[:16]}...{other}"
-            refuse_payload("mechanism identity of the payload", *names)
+            if rule != value:
+                refuse_payload(name, f"{rule}", f"{value}{hint}")
+        if hint:
+            wanted = f"{self.identity.hex()[:16]}..."
+            actual = f"{header.identity.hex()[:16]}...{hint}"
+            refuse_payload("mechanism identity of the payload", wanted, actual)
         return body_checksum
+
+
+def _codes(bits: int, count: int, length: int) -> Layout:
+    """Return the layout of packed codes; refuse a width or a length that it cannot have."""
+    if bits not in WIDTHS:
+        refuse_payload("bits of the payload", "1 to 16, or 32", bits)
+    layout = Layout.codes(bits, count)
+    if length != layout.size:
+        refuse_payload("length written in the payload", f"{layout.size} bytes", length)
+    return layout
+
+
+def _opaque(bits: int, count: int, length: int) -> Layout:
+    """Return the layout of a body without codes; refuse a width or a length that it cannot have."""
+    if bits != 0:
+        refuse_payload("bits of the payload", "0", bits)
+    if not 1 <= length <= LONGEST_OPAQUE:
+        refuse_payload("length written in the payload", f"from 1 to {LONGEST_OPAQUE} bytes", length)
+    return Layout.opaque(count, length)
 
 
 @final
 @frozen(eq=False)
 class Payload:
-    """A header with its packed codes; the body is read-only. Compare two payloads by their bytes."""
+    """A header with its body, which is read-only; two payloads are compared by their bytes."""
 
     header: Header
     body: Body
@@ -204,15 +212,11 @@ class Payload:
 
     def codes(self) -> Codes:
         """Return the codes, flat: uint8, uint16, or uint32 holding the bit patterns of floats."""
-        require(
-            self.header.layout.bits > 0,
-            "payload",
-            "one without codes",
-            "that of a mechanism with codes",
-        )
-        if self.header.layout.bits == FLOAT_BITS:
+        layout = self.header.layout
+        require(layout.bits > 0, "bits of the payload", layout.bits, "above 0 to read codes")
+        if layout.bits == FLOAT_BITS:
             return np.array(self.body.view("<u4"), dtype=np.uint32)
-        return usual_kernel().unpack(self.body, self.header.layout.bits, self.header.layout.count)
+        return usual_kernel().unpack(self.body, layout.bits, layout.count)
 
 
 def build(header: Header, write: Callable[[Body], object], threads: int = 1) -> bytes:
@@ -221,36 +225,33 @@ def build(header: Header, write: Callable[[Body], object], threads: int = 1) -> 
     stream = BytesIO()
     stream.seek(header.size - 1)
     stream.write(b"\0")
-    whole = np.frombuffer(stream.getbuffer(), dtype=np.uint8)
-    write(whole[header.head :])
-    body = whole.data[header.head :]
-    seal = header.seal(zlib.crc32(body) if threads == 1 else checksum(body, threads))
-    whole[: header.head] = np.frombuffer(seal, dtype=np.uint8)
-    del whole, body
+    payload = np.frombuffer(stream.getbuffer(), dtype=np.uint8)
+    write(payload[header.head :])
+    body = payload.data[header.head :]
+    seal = header.seal(checksum(body, threads))
+    payload[: header.head] = np.frombuffer(seal, dtype=np.uint8)
+    del payload, body
     return stream.getvalue()
 
 
 def check_body(header: Header, body: Body, expected: int, threads: int = 1) -> None:
-    """Refuse a body of another length or checksum, with padding bits set, or with a float that is not finite."""
-    length = header.layout.size
-    if body.size != length:
-        what = "truncated" if body.size < length else "padded"
-        refuse_payload(
-            "length of the body", f"{length} bytes", f"{body.size} (the payload is {what})"
-        )
-    found = checksum(body.data, threads)
-    if found != expected:
-        refuse_payload("checksum of the body", f"{expected:#010x}", f"{found:#010x}")
-    used = header.layout.bits * header.layout.count % 8
+    """Refuse a body with a wrong length or checksum, set padding bits, or a float not finite."""
+    layout = header.layout
+    if body.size != layout.size:
+        problem = "truncated" if body.size < layout.size else "padded"
+        value = f"{body.size} (the payload is {problem})"
+        refuse_payload("length of the body", f"{layout.size} bytes", value)
+    body_checksum = checksum(body.data, threads)
+    if body_checksum != expected:
+        refuse_payload("checksum of the body", f"{expected:#010x}", f"{body_checksum:#010x}")
+    used = layout.bits * layout.count % 8
     if used and int(body[-1]) >> used:
         refuse_payload("padding bits of the payload", "zero", int(body[-1]) >> used)
-    if header.layout.bits == FLOAT_BITS:
+    if layout.bits == FLOAT_BITS:
         floats = body.view("<f4")
-    else:
-        floats = body[:0]
-    for start in range(0, floats.size, CHUNK):
-        if not np.isfinite(floats[start : start + CHUNK]).all():
-            refuse_payload("floats of the payload", "finite", "a NaN or an infinity")
+        for start in range(0, floats.size, CHUNK):
+            if not np.isfinite(floats[start : start + CHUNK]).all():
+                refuse_payload("floats of the payload", "finite", "a NaN or an infinity")
 
 
 def read_body(source: Any, header: Header, threads: int = 1) -> Body:
@@ -265,9 +266,8 @@ def read_body(source: Any, header: Header, threads: int = 1) -> Body:
             with open(source, "rb") as file:
                 return read_body(file, header, threads)
         except OSError as error:
-            raise InvalidPayload(
-                f"payload file must be readable, got {error.strerror or 'an error'} for {os.fspath(source)!r}."
-            ) from error
+            reason = f"{error.strerror or 'an error'} for {os.fspath(source)!r}"
+            raise InvalidPayload(f"payload file must be readable, got {reason}.") from error
     if hasattr(source, "read"):
         expected = header.expect(_read(source, header.head))
         body: bytes | memoryview = _read(source, header.layout.size + 1)
@@ -275,34 +275,30 @@ def read_body(source: Any, header: Header, threads: int = 1) -> Body:
         try:
             view = memoryview(source).cast("B")
         except TypeError:
-            raise InvalidParameter(
-                f"payload must be bytes, a buffer, a path or an open file, got a {type(source).__name__}."
-            ) from None
-        expected = header.expect(
-            view[:HEADER_SIZE]
-        )  # of either version, to name what another mechanism sent
+            rule = "bytes, a buffer, a path or an open file"
+            raise InvalidParameter.of("payload", rule, type(source).__name__) from None
+        # Long enough for either version, so that a payload of a different mechanism is named.
+        expected = header.expect(view[:HEADER_SIZE])
         body = view[header.head :]
-    if len(body) != header.layout.size:
-        if len(body) > header.layout.size:
-            found = "more"
-        else:
-            found = f"{header.head + len(body)} (it is truncated)"
-        refuse_payload("size of the payload", f"{header.size} bytes", found)
-    own = isinstance(body, bytes) or isinstance(body.obj, bytes)
-    kept = np.frombuffer(
-        body if own else bytes(body), dtype=np.uint8
-    )  # immutable, or a private copy
-    check_body(header, kept, expected, threads)
-    return kept
+    length = header.layout.size
+    if len(body) > length:
+        refuse_payload("size of the payload", f"{header.size} bytes", "more")
+    if len(body) < length:
+        value = f"{header.head + len(body)} (it is truncated)"
+        refuse_payload("size of the payload", f"{header.size} bytes", value)
+    immutable = isinstance(body, bytes) or isinstance(body.obj, bytes)
+    if not immutable:
+        body = bytes(body)  # a private copy
+    array = np.frombuffer(body, dtype=np.uint8)
+    check_body(header, array, expected, threads)
+    return array
 
 
 def _read(file: Any, size: int) -> bytes:
     """Read up to ``size`` bytes; a pipe or a socket may deliver them in pieces."""
     data: bytes | str | None = file.read(size)
     if isinstance(data, str):
-        raise InvalidParameter(
-            "payload file must be open for reading bytes, got one open for text."
-        )
+        raise InvalidParameter.of("payload file", "open for reading bytes", "text")
     if data is None or len(data) in (0, size):
         return data or b""
     pieces = [data]
@@ -324,9 +320,9 @@ def checksum(data: memoryview | bytes, threads: int = 1) -> int:
     view = memoryview(data)
     pieces = [view[start : start + width] for start in range(0, len(data), width)]
     with ThreadPoolExecutor(workers) as pool:
-        found = list(pool.map(zlib.crc32, pieces))
-    total = found[0]
-    for crc, piece in zip(found[1:], pieces[1:], strict=True):
+        checksums = list(pool.map(zlib.crc32, pieces))
+    total = checksums[0]
+    for crc, piece in zip(checksums[1:], pieces[1:], strict=True):
         total = joined(total, crc, len(piece))
     return total
 
@@ -344,7 +340,7 @@ def joined(first: int, second: int, length: int) -> int:
         if exponent & 1:
             power = _product(power, base)
         base = _product(base, base)
-        exponent = exponent >> 1
+        exponent >>= 1
     return _product(first, power) ^ second
 
 
@@ -354,5 +350,8 @@ def _product(a: int, b: int) -> int:
     for place in range(31, -1, -1):
         if a >> place & 1:
             result ^= b
-        b = (b >> 1) ^ (POLYNOMIAL if b & 1 else 0)  # b times x
+        times_x = b >> 1
+        if b & 1:
+            times_x ^= POLYNOMIAL
+        b = times_x
     return result

@@ -4,10 +4,10 @@ Idea     both ends are built from the same mechanism and share only the payload.
          pass: the structure is read as one vector, the mechanism writes its body, the header
          completes it. Receiving never unpacks payloads into floats: a payload is checked
          completely, and then added to one integer per coordinate. A client with ten times the
-         examples may count ten times. Its payload does not say so: the number is public, named by
-         the owner's policy, and the server multiplies what it decodes, which costs no more privacy.
+         examples may count ten times. Its payload does not carry that number: it is public, the
+         owner's policy allows it, and the server multiplies what it decodes, at no further cost.
          Integer sums have no weights, so payloads of equal weight share a sum, and weights are
-         rounded to a few.
+         rounded to a few values.
 Symbols  n_c: examples of a client; N: ``most``, beyond which weights do not grow, so that no claim
          moves a mean without bound; w_c = min(n_c, N) / N, rounded to quarters of a power of two,
          from 2^-10 to 1. (sum w)^2 / sum w^2: the effective cohort, whose plain mean is as noisy
@@ -58,11 +58,10 @@ __all__ = [
 
 OnError: TypeAlias = Literal["raise", "skip"]
 MAX_PAYLOADS = 2**24
-EXAMPLES = (
-    "num-examples"  # the metric by which Flower's apps report their number, and policies name it
-)
-STEPS = 4  # weights per power of two, and the least power
-SMALLEST = -10
+EXAMPLES = "num-examples"  # the name that Flower's apps and the owner's policy use for the number
+STEPS = 4  # weights per power of two
+SMALLEST = -10  # the least weight is 2^-10
+SAMPLE_DTYPES = {"float32", "float64"}  # of updates where samples are protected
 
 
 @final
@@ -109,37 +108,30 @@ class Uplink:
         kernel: str | None = None,
         unit: Unit = Unit.CLIENT,
     ) -> None:
-        """Refuse anything but a mechanism, and a structure of another dimension."""
+        """Refuse what is not a mechanism, and a ``like`` whose size is not the mechanism's."""
         dimension = check_mechanism(mechanism).ball.dimension
-        if like is None:
-            given = None
-        else:
-            given = Structure.of(like)
-        if given is None:
-            structure = Structure.flat(dimension)
-        else:
-            structure = given
-        require(
-            structure.size == dimension,
-            "number of entries of `like`",
-            structure.size,
-            f"{dimension}",
-        )
-        workers = check_int(threads, "threads", 1, 1024)
-        most = check_int(max_payloads, "max_payloads", 1, 2**31 - 1)
+        structure = Structure.flat(dimension)
+        expected = None
+        if like is not None:
+            structure = expected = Structure.of(like)
+            rule = f"{dimension}, the mechanism's dimension"
+            require(
+                structure.size == dimension, "number of entries of `like`", structure.size, rule
+            )
+        thread_count = check_int(threads, "threads", 1, 1024)
         if kernel:
-            code = select(kernel, threads=workers)
+            code = select(kernel, threads=thread_count)
         else:
-            code = default_kernel(threads=workers)
+            code = default_kernel(threads=thread_count)
         self.__attrs_init__(
             mechanism,
-            workers,
-            most,
+            thread_count,
+            check_int(max_payloads, "max_payloads", 1, 2**31 - 1),
             kernel,
             Unit(unit),
             Header.of(mechanism),
             structure,
-            given,
+            expected,
             code,
         )
 
@@ -152,34 +144,38 @@ class Uplink:
         Tensors on a GPU are clipped and randomised there, with bits that the GPU expands from a key
         of the operating system's; only the payload leaves it.
         """
-        parts, there = self._parts(update)
-        if there:
+        parts, on_gpu = self._parts(update)
+        if on_gpu:
             kernel = _device_kernel()
+            source = device_rng() if rng is None else rng
         else:
             kernel = self._kernel
-        chosen = rng if rng is not None else device_rng() if there else secure_rng()
-        check_rng(chosen)
-        return build(
-            self.header, partial(self.mechanism.write, parts, chosen, kernel), self.threads
-        )
+            source = secure_rng() if rng is None else rng
+        check_rng(source)
+        write = partial(self.mechanism.write, parts, source, kernel)
+        return build(self.header, write, self.threads)
 
     def send_samples(self, gradients: Iterable[Any], rng: RandomBits | None = None) -> bytes:
-        """Randomise, pack and frame the mean of per-sample gradients, for sample-level privacy with kept coordinates.
+        """Randomise, pack and frame the mean of the gradients of a client's samples.
 
-        Every gradient has the structure of an update and is projected and clipped separately; price
-        the release with their number. Refused for mechanisms that clip means.
+        For sample-level privacy where only some rotated coordinates are kept. Every gradient has
+        the structure of an update and is projected and clipped separately; the cost of the release
+        is that of ``mechanism.privacy(adjacency, samples)`` with their number. Mechanisms that clip
+        a mean are refused.
         """
-        found = [self._parts(one) for one in gradients]
-        here = not any(there for _, there in found)
-        require(here, "gradients", "tensors on a GPU", "arrays or tensors on the host")
-        parts = [part for part, _ in found]
-        chosen = rng if rng is not None else secure_rng()
-        check_rng(chosen)
-        write = SampleGradients.of(self.mechanism).write_samples
-        return build(self.header, partial(write, parts, chosen, self._kernel), self.threads)
+        gradient_parts = []
+        for gradient in gradients:
+            parts, on_gpu = self._parts(gradient)
+            require(not on_gpu, "gradients", "tensors on a GPU", "arrays or tensors on the host")
+            gradient_parts.append(parts)
+        source = secure_rng() if rng is None else rng
+        check_rng(source)
+        write_samples = SampleGradients.of(self.mechanism).write_samples
+        write = partial(write_samples, gradient_parts, source, self._kernel)
+        return build(self.header, write, self.threads)
 
     def batch(self, rng: RandomBits) -> Batch:
-        """Return an empty batch that clips gradients as they arrive; for a mechanism of batches."""
+        """Return an empty batch that clips gradients as they arrive; for mechanisms of batches."""
         return Batches.of(self.mechanism).begin(rng, self._kernel)
 
     def send_batch(self, total: Batch) -> bytes:
@@ -187,20 +183,17 @@ class Uplink:
         return build(self.header, total.write, self.threads)
 
     def _parts(self, update: Any) -> tuple[Parts, bool]:
-        """Return the arrays of an update, and whether they are on a GPU; refuse another structure or size."""
-        parts, there = flatten(update, self._like)
+        """Return the arrays of an update, and whether they are on a GPU; check the structure."""
+        parts, on_gpu = flatten(update, self._like)
         size = sum(math.prod(part.shape) for part in parts)
-        if size != self.structure.size:
-            raise InvalidParameter.of(
-                "number of entries of the update", f"{self.structure.size}", size
-            )
-        if self.unit is Unit.SAMPLE and not {dtype_name(part) for part in parts} <= {
-            "float32",
-            "float64",
-        }:
+        expected = self.structure.size
+        if size != expected:
+            raise InvalidParameter.of("number of entries of the update", f"{expected}", size)
+        if self.unit is Unit.SAMPLE:
+            precise = {dtype_name(part) for part in parts} <= SAMPLE_DTYPES
             rule = "float32 or float64 where samples are protected"
-            raise InvalidParameter.of("type of the update", rule, "half precision")
-        return parts, there
+            require(precise, "type of the update", "half precision", rule)
+        return parts, on_gpu
 
     def receive(self, payloads: Iterable[Any], on_error: OnError = "raise") -> Any:
         """Return the mean of the updates in a stream of payloads, read once.
@@ -212,10 +205,10 @@ class Uplink:
         return self.collect(payloads, on_error).mean
 
     def collect(self, payloads: Iterable[Any], on_error: OnError = "raise") -> Received:
-        """Return the mean as `receive` does, with the numbers of payloads in it and of those refused."""
-        found = self.aggregator()
-        found.add_all(payloads, on_error)
-        return Received(found.mean(), found.count, found.refused)
+        """Return what `receive` does, with the numbers of payloads in the mean and refused."""
+        aggregator = self.aggregator()
+        aggregator.add_all(payloads, on_error)
+        return Received(aggregator.mean(), aggregator.count, aggregator.refused)
 
     def aggregator(self) -> Aggregator:
         """Return an empty mean to which payloads are added as they arrive."""
@@ -224,7 +217,7 @@ class Uplink:
 
 @define(eq=False)
 class _Sum:
-    """The sum of the payloads of one weight; they wait until a group of them can be added at once."""
+    """The sum of the payloads of one weight, which are added in groups."""
 
     accumulator: Accumulator
     count: int = 0
@@ -232,9 +225,9 @@ class _Sum:
 
     def settled(self) -> Accumulator:
         """Return the sum of all payloads so far."""
-        waiting, self.waiting = self.waiting, []
-        if waiting:
-            self.accumulator.add(waiting)
+        if self.waiting:
+            self.accumulator.add(self.waiting)
+            self.waiting = []
         return self.accumulator
 
 
@@ -244,107 +237,113 @@ class Aggregator:
 
     Memory is one integer per coordinate (32 bits for one-bit mechanisms, else 64) for every weight
     that occurs, and up to fifteen waiting one-bit payloads. Payloads carry neither a client's name
-    nor a round: keeping one payload per client is the caller's task. Not thread-safe.
+    nor a round: the caller must add at most one payload per client. Not thread-safe.
     """
 
     __slots__ = ("_sums", "_uplink", "count", "refused")
 
     def __init__(self, uplink: Uplink) -> None:
-        """Start empty; ``count`` is the number of payloads in the mean, ``refused`` that of invalid ones."""
+        """Start empty; ``count`` payloads are in the mean, and ``refused`` were not valid."""
         self._uplink = uplink
         self._sums = dict[float, _Sum]()
-        self.count = self.refused = 0
+        self.count = 0
+        self.refused = 0
 
     @property
     def weight(self) -> float:
         """The sum of all weights."""
-        return sum(weight * part.count for weight, part in self._sums.items())
+        return sum(weight * total.count for weight, total in self._sums.items())
 
     def add(self, payload: Any, weight: float = 1.0) -> None:
-        """Check one payload and add it; a bad one raises `InvalidPayload` and leaves the mean unchanged.
+        """Check one payload and add it; a bad one raises `InvalidPayload` and changes no mean.
 
         ``payload`` is bytes, a buffer, a path, or a file open for reading bytes.
         """
         uplink = self._uplink
-        most = self._uplink.max_payloads
-        require(self.count < most, "number of payloads", self.count + 1, f"at most {most}")
-        part = self._sums.get(weight)
-        if part is None:
-            part = self._sums[weight] = _Sum(uplink.mechanism.accumulator(uplink._kernel, most))
+        limit = uplink.max_payloads
+        require(self.count < limit, "number of payloads", self.count + 1, f"at most {limit}")
+        total = self._sums.get(weight)
+        if total is None:
+            total = _Sum(uplink.mechanism.accumulator(uplink._kernel, limit))
+            self._sums[weight] = total
         try:
             body = read_body(payload, uplink.header, uplink.threads)
-            part.accumulator.check(body)
+            total.accumulator.check(body)
         except InvalidPayload:
             self.refused += 1
             raise
-        part.waiting.append(body)
-        part.count += 1
+        total.waiting.append(body)
+        total.count += 1
         self.count += 1
-        if len(part.waiting) >= part.accumulator.group:
-            part.settled()
+        if len(total.waiting) >= total.accumulator.group:
+            total.settled()
 
     def add_all(self, payloads: Iterable[Any], on_error: OnError = "raise") -> None:
-        """Add a stream of payloads; ``on_error`` decides whether a bad one is skipped and counted, or raises."""
+        """Add a stream of payloads; a bad one raises, or is skipped and counted as refused."""
         choices = get_args(OnError)
         require(on_error in choices, "on_error", on_error, "one of " + ", ".join(choices))
-        if isinstance(payloads, bytes | bytearray | memoryview | str) or not isinstance(
-            payloads, Iterable
-        ):
-            found = type(payloads).__name__
-            raise InvalidParameter(
-                f"payloads: expected a list or another iterable of payloads, got {found}."
-            )
-        for place, payload in enumerate(payloads):
+        single = isinstance(payloads, bytes | bytearray | memoryview | str)
+        iterable = not single and isinstance(payloads, Iterable)
+        kind = type(payloads).__name__
+        require(iterable, "payloads", kind, "an iterable of payloads", "pass one payload as a list")
+        for index, payload in enumerate(payloads):
             try:
                 self.add(payload)
             except InvalidPayload as error:
                 if on_error == "raise":
-                    raise type(error)(
-                        f"Payload {place} of the stream is not valid: {error}"
-                    ) from error
+                    message = f"Payload {index} of the stream is not valid: {error}"
+                    raise type(error)(message) from error
 
     def mean(self) -> Any:
-        """Return the mean of the payloads so far, in the structure of the updates; refuse if there are none."""
-        readers = [(share, part.settled().reader(part.count)) for share, part in self._shares()]
-        if len(readers) == 1:
-            return restore(self._uplink.structure, readers[0][1])
+        """Return the mean of all payloads in the structure of updates; refuse if there are none."""
+        readers = [(share, total.settled().reader(total.count)) for share, total in self._shares()]
 
         def read(start: int, stop: int) -> FloatVector:
-            return np.asarray(sum(share * reader(start, stop) for share, reader in readers))
+            return _weighted([(share, reader(start, stop)) for share, reader in readers])
 
         return restore(self._uplink.structure, read)
 
     def kept(self) -> FloatVector:
-        """Return the mean on the rows that all clients of the round keep, for a broadcast (`Downlink`)."""
-        means = [
-            (share, rows_accumulator(part.settled()).kept(part.count))
-            for share, part in self._shares()
-        ]
-        if len(means) == 1:
-            return means[0][1]
-        return np.asarray(sum(share * mean for share, mean in means))
+        """Return the mean on the rows that all clients of the round keep, for a `Downlink`."""
+        return _weighted(
+            [
+                (share, rows_accumulator(total.settled()).kept(total.count))
+                for share, total in self._shares()
+            ]
+        )
 
     def answers(self) -> Answers | None:
-        """Return what scouts, who all weigh alike, answered about the clip; None without answers."""
-        for part in self._sums.values():
-            if part.count:
-                return answers_accumulator(part.settled()).answers(part.count)
+        """Return what scouts, all of weight 1, answered about the clip; None without answers."""
+        for total in self._sums.values():
+            if total.count:
+                return answers_accumulator(total.settled()).answers(total.count)
         return None
 
     def _shares(self) -> list[tuple[float, _Sum]]:
-        """Return every sum with its share of the mean; refuse if there are none."""
+        """Return every sum of payloads with its share of the mean; refuse if there are none."""
         if not self.count:
             raise InvalidPayload(
                 f"A mean needs at least one valid payload, got none ({self.refused} were refused)."
             )
-        total = self.weight
+        weight_of_all = self.weight
         return [
-            (weight * part.count / total, part) for weight, part in self._sums.items() if part.count
+            (weight * total.count / weight_of_all, total)
+            for weight, total in self._sums.items()
+            if total.count
         ]
 
 
+def _weighted(means: list[tuple[float, FloatVector]]) -> FloatVector:
+    """Return the sum of share times mean; one mean alone is returned bit for bit."""
+    if len(means) == 1:
+        return means[0][1]
+    return np.asarray(sum(share * mean for share, mean in means))
+
+
 def weight_of(examples: Any, most: int | None) -> float:
-    """Return the weight of a client's release; 1 where all weigh alike. A number below 1, or a missing one, is refused.
+    """Return the weight of the release of a client with ``examples`` examples, at most ``most``.
+
+    Without ``most`` all weigh 1. A missing number of examples, or one below 1, is refused.
 
     >>> [round(weight_of(n, 1000), 3) for n in (1, 250, 900, 1000, 10**9)], weight_of(None, None)
     ([0.001, 0.25, 0.841, 1.0, 1.0], 1.0)
@@ -352,33 +351,28 @@ def weight_of(examples: Any, most: int | None) -> float:
     if most is None:
         return 1.0
     if not isinstance(examples, int | float) or not 1 <= examples < math.inf:
-        refuse_payload(
-            "number of examples",
-            "told, and at least 1, where releases are weighted by it",
-            examples,
-        )
-    return float(
-        2.0 ** (max(STEPS * SMALLEST, round(STEPS * math.log2(min(examples, most) / most))) / STEPS)
-    )
+        refuse_payload("number of examples", "at least 1 where releases are weighted", examples)
+    exponent = round(STEPS * math.log2(min(examples, most) / most))
+    return float(2.0 ** (max(STEPS * SMALLEST, exponent) / STEPS))
 
 
 def effective(weights: Iterable[float]) -> float:
     """Return the effective cohort: the number of equal weights whose mean is as noisy."""
-    known = np.fromiter(weights, dtype=np.float64)
-    if known.size:
-        return float(known.sum() ** 2 / np.square(known).sum())
-    return 0.0
+    values = np.fromiter(weights, dtype=np.float64)
+    if values.size == 0:
+        return 0.0
+    return float(values.sum() ** 2 / np.square(values).sum())
 
 
 def pooled(means: Iterable[Aggregator]) -> Any:
-    """Return the mean over all payloads of several means, for example of rounds with other rows; None without any."""
-    known = [mean for mean in means if mean.count]
-    total = sum(mean.weight for mean in known)
-    if len(known) == 1:
-        return known[0].mean()
-    if known:
-        return sum(mean.weight / total * mean.mean() for mean in known)
-    return None
+    """Return the mean over all payloads of several aggregators; None if there are none."""
+    filled = [aggregator for aggregator in means if aggregator.count]
+    if not filled:
+        return None
+    if len(filled) == 1:
+        return filled[0].mean()
+    total = sum(aggregator.weight for aggregator in filled)
+    return sum(aggregator.weight / total * aggregator.mean() for aggregator in filled)
 
 
 @lru_cache(maxsize=1)

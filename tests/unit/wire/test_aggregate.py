@@ -8,10 +8,11 @@ import numpy as np
 import pytest
 
 from path import packed
-from quietbit.errors import InvalidParameter, InvalidPayload
+from quietbit.errors import InvalidPayload
 from quietbit.kernel.rng import seeded_rng
 from quietbit.wire.payload import Header
 from quietbit.wire.uplink import Uplink
+from refusals import refuses
 from unit.mechanism.makers import MECHANISMS, update
 
 MECHANISM = MECHANISMS["imvu one bit l2"]
@@ -49,7 +50,7 @@ def test_bad_payloads_are_skipped_counted_and_leave_no_trace() -> None:
 
 @pytest.mark.parametrize("bad", BAD, ids=range(len(BAD)))
 def test_a_bad_payload_is_fatal_unless_the_caller_says_otherwise(bad: bytes) -> None:
-    with pytest.raises(InvalidPayload, match="Payload 2 of the stream is not valid: "):
+    with pytest.raises(InvalidPayload, match="Payload 2"):
         UPLINK.receive([GOOD[0], GOOD[1], bad, GOOD[2]])
 
 
@@ -69,16 +70,14 @@ def test_an_aggregator_goes_on_after_a_refusal() -> None:
 
 
 def test_a_mean_of_nothing_is_refused() -> None:
-    with pytest.raises(
-        InvalidPayload, match=r"at least one valid payload, got none \(0 were refused\)"
-    ):
+    with pytest.raises(InvalidPayload, match="0 were refused"):
         UPLINK.receive([])
-    with pytest.raises(InvalidPayload, match=r"got none \(7 were refused\)"):
+    with pytest.raises(InvalidPayload, match="7 were refused"):
         UPLINK.receive(BAD, on_error="skip")
 
 
 def test_too_many_payloads_are_refused() -> None:
-    with pytest.raises(InvalidParameter, match="number of payloads must be at most 3, got 4"):
+    with refuses("number of payloads", 4):
         Uplink(MECHANISM, max_payloads=3).receive(GOOD[:4], on_error="skip")
 
 
@@ -88,12 +87,12 @@ def test_another_on_error_is_refused_before_anything_is_read(choice: Any) -> Non
         raise AssertionError("read")
         yield b""
 
-    with pytest.raises(InvalidParameter, match="on_error must be one of raise, skip"):
+    with refuses("on_error", choice):
         UPLINK.receive(untouched(), on_error=choice)
 
 
 def test_something_that_is_no_payload_is_never_skipped() -> None:
-    with pytest.raises(InvalidParameter):
+    with refuses("payload", "int"):
         UPLINK.receive([GOOD[0], 17], on_error="skip")
 
 

@@ -1,4 +1,4 @@
-"""Rounds as broadcasts: replayed bit for bit, in order, by whoever holds the model before them, and by nobody else."""
+"""Broadcasts are replayed bit for bit and in order, and only from the state before them."""
 
 import io
 import os
@@ -8,7 +8,6 @@ import sys
 
 import numpy as np
 import pytest
-from refusals import refuses
 
 from quietbit import Ball, Norm, Uplink, calibrate, seeded_rng
 from quietbit.errors import InvalidParameter, InvalidPayload
@@ -22,6 +21,7 @@ from quietbit.wire.downlink import (
     ServerStep,
     replay_all,
 )
+from refusals import refuses
 
 DIMENSION = 5000
 RUN = b"run 7"

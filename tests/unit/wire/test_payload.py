@@ -56,7 +56,7 @@ def test_floats_are_little_endian_32_bit_patterns() -> None:
 def test_a_float_that_is_not_finite_is_refused(value: float) -> None:
     header = Header(Layout.codes(32, 3), IDENTITY)
     body = np.array([1.0, value, 2.0], dtype="<f4").tobytes()
-    with pytest.raises(InvalidPayload, match="floats of the payload must be finite"):
+    with pytest.raises(InvalidPayload, match="floats"):
         Payload.from_bytes(framed(header, body))
 
 
@@ -73,7 +73,7 @@ def test_every_padding_bit_must_be_zero(bits: int, dimension: int) -> None:
     for place in range(bits * dimension, 8 * header.layout.size):
         body = bytearray(header.layout.size)
         body[place // 8] |= 1 << place % 8
-        with pytest.raises(InvalidPayload, match="padding bits of the payload must be zero"):
+        with pytest.raises(InvalidPayload, match="padding"):
             Payload.from_bytes(framed(header, bytes(body)))
 
 

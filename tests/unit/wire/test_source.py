@@ -69,14 +69,14 @@ def test_bytes_are_not_copied() -> None:
 @pytest.mark.parametrize("wrap", [bytes, bytearray, io.BytesIO, Dripping])
 @pytest.mark.parametrize("data", [b"", DATA[:10], DATA[:64], DATA[:-1], DATA + b"\0", DATA + DATA])
 def test_truncated_and_padded_payloads_are_refused(wrap: Any, data: bytes) -> None:
-    with pytest.raises(InvalidPayload, match=r"(length|size) of the payload must be"):
+    with pytest.raises(InvalidPayload, match=r"length|size"):
         read_body(wrap(data), HEADER)
 
 
 def test_a_missing_file_is_a_bad_payload(tmp_path: Path) -> None:
-    with pytest.raises(InvalidPayload, match="payload file must be readable, got No such file"):
+    with pytest.raises(InvalidPayload, match="No such file"):
         read_body(tmp_path / "none", HEADER)
-    with pytest.raises(InvalidPayload, match="payload file must be readable"):
+    with pytest.raises(InvalidPayload, match="payload file"):
         read_body(tmp_path, HEADER)
 
 
@@ -88,7 +88,7 @@ def test_what_is_no_payload_at_all_is_an_error_of_the_caller(source: Any) -> Non
 
 @pytest.mark.parametrize("wrap", [bytearray, io.BytesIO])
 def test_refusing_takes_no_memory(wrap: Any) -> None:
-    """Two megabytes of something else, and a header that promises 2^45 bytes, cost a few kilobytes."""
+    """Refusing two megabytes, or a header that promises 2^45 bytes, takes a few kilobytes."""
     huge = Header(Layout.codes(1, 2**48), bytes(32)).seal(0)
     for data in (bytes(2_000_000), DATA + bytes(2_000_000), huge, huge + bytes(2_000_000)):
         source = wrap(data)

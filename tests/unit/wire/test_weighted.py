@@ -45,7 +45,7 @@ def test_equal_weights_are_the_plain_mean_to_the_last_bit() -> None:
 
 
 def test_noise_is_that_of_the_effective_cohort() -> None:
-    """Over 400 coordinates the ratio of variances is within a quarter: 3.5 deviations, with a fixed seed."""
+    """Over 400 coordinates the ratio of variances is within a quarter: 3.5 deviations."""
     uplink = Uplink(Gaussian(Ball(Norm.L2, 1.0, 400), 2.0))
     weights = [weight_of(size, 100) for size in (*([100] * 5), *([3] * 60))]
     found = uplink.aggregator()
@@ -63,7 +63,7 @@ def test_weights_are_public_numbers_within_bounds() -> None:
     assert weight_of(math.inf, None) == 1.0
     wrong: list[Any] = [None, 0, -5, 0.5, math.nan, math.inf, "many"]
     for one in wrong:
-        with pytest.raises(InvalidPayload, match="number of examples must be told"):
+        with pytest.raises(InvalidPayload, match="number of examples"):
             weight_of(one, 1000)
 
 
