@@ -10,11 +10,11 @@ import pytest
 from quietbit import Ball, InterpolatedMVU, Norm
 from quietbit.privacy.divergence import (
     lipschitz_upper,
-    paper_constant_upper,
     through_centre_constant_upper,
     zero_out_constant_upper,
 )
 from quietbit.target import Adjacency
+from quietbit_lab.baseline.lemma_1 import paper_constant_upper
 from unit.mechanism.makers import design, table
 
 DESIGNS = {

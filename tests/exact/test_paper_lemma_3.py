@@ -8,7 +8,7 @@ import pytest
 from exact.privacy_kit import fisher_information
 from quietbit.design.solve import catalogue
 from quietbit.design.table import Design, DesignSpec, exact_row
-from quietbit.privacy.renyi import fisher_supremum_upper
+from quietbit.privacy.fisher import fisher_supremum_upper
 
 X = np.linspace(-3.0, 4.0, 57)
 

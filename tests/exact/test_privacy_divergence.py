@@ -9,10 +9,10 @@ import pytest
 from exact.privacy_kit import law, max_ratio, one_bit, own_epsilon, product_law, rough, sigmoid_bit
 from quietbit.privacy.divergence import (
     lipschitz_upper,
-    paper_constant_upper,
     smallest_probability_lower,
     zero_out_constant_upper,
 )
+from quietbit_lab.baseline.lemma_1 import paper_constant_upper
 
 DESIGNS = [
     sigmoid_bit(1.5),

@@ -17,8 +17,9 @@ from exact.privacy_kit import (
     sigmoid_bit,
 )
 from quietbit.privacy.divergence import lipschitz_upper, zero_out_constant_upper
+from quietbit.privacy.fisher import fisher_supremum_upper
 from quietbit.privacy.interpolated import interpolated_l2_cost
-from quietbit.privacy.renyi import RENYI_ACCURACY, RenyiConstant, fisher_supremum_upper
+from quietbit.privacy.renyi import RENYI_ACCURACY, RenyiConstant
 from quietbit.target import Adjacency
 
 TWO_LEVELS = [sigmoid_bit(0.5), one_bit(5.0), rough(2, 2, 4.0, 0), rough(2, 4, 15.0, 1)]

@@ -10,8 +10,8 @@ from exact.privacy_kit import sigmoid_bit
 from quietbit.privacy.conversion import epsilon_from_rdp
 from quietbit.privacy.cost import Cost
 from quietbit.privacy.divergence import lipschitz_upper, zero_out_constant_upper
+from quietbit.privacy.fisher import fisher_supremum_upper
 from quietbit.privacy.interpolated import interpolated_l2_cost
-from quietbit.privacy.renyi import fisher_supremum_upper
 from quietbit.target import Adjacency
 from quietbit_lab.baseline.skellam_cost import skellam_rdp_upper
 

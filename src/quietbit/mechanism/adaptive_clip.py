@@ -63,8 +63,8 @@ from quietbit.mechanism.base import (
 )
 from quietbit.mechanism.poison import honest_length
 from quietbit.mechanism.response import CellCounts, RandomisedResponse
-from quietbit.privacy.conversion import round_up
 from quietbit.privacy.cost import Cost
+from quietbit.privacy.rounding import round_up
 from quietbit.target import Adjacency
 
 __all__ = ["AdaptiveClip", "Scout", "scout_rank"]

@@ -35,8 +35,8 @@ from quietbit.mechanism.family import (
     check_multiplier,
 )
 from quietbit.mechanism.poison import normal_length_upper
-from quietbit.privacy.conversion import round_up
 from quietbit.privacy.cost import Cost, sample_share
+from quietbit.privacy.rounding import round_up
 from quietbit.target import Adjacency
 
 __all__ = ["FAMILIES", "Gaussian", "Noise", "noise_family", "normal_noise", "tail_and_sign"]

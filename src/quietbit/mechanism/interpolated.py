@@ -53,7 +53,6 @@ from quietbit.mechanism.base import (
 from quietbit.mechanism.family import Choices, SearchedFamily
 from quietbit.mechanism.rotation import Rotation, check_rotated, response_lower, rotation_for
 from quietbit.privacy.aggregate import aggregate_cost, codes_deviation_upper
-from quietbit.privacy.conversion import round_up
 from quietbit.privacy.cost import Cost, sample_share, sampling_slack_upper
 from quietbit.privacy.divergence import smallest_probability_lower
 from quietbit.privacy.interpolated import (
@@ -61,6 +60,7 @@ from quietbit.privacy.interpolated import (
     interpolated_l1_cost,
     interpolated_l2_cost,
 )
+from quietbit.privacy.rounding import round_up
 from quietbit.target import Adjacency
 
 __all__ = ["FAMILIES", "MAX_BETA", "UNBIASED", "Decoder", "InterpolatedMVU"]

@@ -43,8 +43,8 @@ from quietbit.mechanism.base import (
 )
 from quietbit.privacy.account import Account
 from quietbit.privacy.aggregate import response_sum_cost
-from quietbit.privacy.conversion import round_up
 from quietbit.privacy.cost import Cost
+from quietbit.privacy.rounding import round_up
 from quietbit.target import MOST_CLIENTS, Adjacency, Target, Trust
 
 __all__ = ["MOST_CELLS", "CellCounts", "RandomisedResponse", "SummedResponse", "check_cells"]

@@ -99,9 +99,9 @@ from quietbit.mechanism.rotation import (
     check_seed,
     fewest_kept,
 )
-from quietbit.privacy.conversion import round_up
 from quietbit.privacy.cost import Cost, Formula
 from quietbit.privacy.profile import BLUR, certify_profile, profile_blanket, profile_cost
+from quietbit.privacy.rounding import round_up
 from quietbit.privacy.shuffle import BlanketPair
 from quietbit.target import Adjacency, Target
 

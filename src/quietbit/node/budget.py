@@ -23,8 +23,8 @@ from quietbit.node.policy import RESPONSE, SUMMED, Rules
 from quietbit.node.refusal import BudgetSpent
 from quietbit.node.request import ProposedMechanism, Request
 from quietbit.privacy.account import Account
-from quietbit.privacy.conversion import round_up
 from quietbit.privacy.cost import Bound, Cost
+from quietbit.privacy.rounding import round_up
 from quietbit.target import Target, Trust
 
 __all__ = ["ANSWERS", "SUMMED_ANSWERS", "Budget", "account_of", "epsilon_spent"]

@@ -27,13 +27,12 @@ from quietbit._search import bisect
 from quietbit._typing import FloatVector
 from quietbit.errors import InvalidParameter, check_int, require
 from quietbit.privacy.conversion import (
-    ROUNDING_MARGIN,
     epsilon_from_linear,
     gaussian_epsilon_upper,
-    round_up,
 )
 from quietbit.privacy.cost import Cost
 from quietbit.privacy.guarantee import Guarantee
+from quietbit.privacy.rounding import ROUNDING_MARGIN, round_up
 from quietbit.target import Target
 
 __all__ = ["FEW", "LOST", "MAIN", "ORDERS", "SECOND", "Account", "Mode"]

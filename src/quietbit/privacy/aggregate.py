@@ -32,9 +32,10 @@ from quietbit.design.solve import solve
 from quietbit.design.table import Design, DesignSpec
 from quietbit.errors import InvalidParameter, check_int, check_real, require
 from quietbit.privacy.branch import Cells, supremum_upper
-from quietbit.privacy.conversion import OrderConstant, round_up
 from quietbit.privacy.cost import Cost, Formula
 from quietbit.privacy.divergence import CENTRE, Segments, check_range
+from quietbit.privacy.orders import OrderConstant
+from quietbit.privacy.rounding import round_up
 from quietbit.target import MOST_CLIENTS, Adjacency
 
 __all__ = [

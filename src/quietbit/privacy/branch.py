@@ -2,8 +2,7 @@
 
 Idea     every cell has one value inside it and one bound on all of it. A cell is settled once its
          bound is within ``accuracy`` of the largest value found; others are halved. The largest
-         bound of a settled cell is returned, which is a bound whatever the search does, even if it
-         is cut short.
+         bound of a settled cell is returned: it is a bound even if the search is cut short.
 """
 
 from __future__ import annotations
@@ -24,7 +23,7 @@ Problem = TypeVar("Problem")
 
 
 class Cells(ABC, Generic[Problem]):
-    """Cells of one kind: a subclass is a dataclass with slots whose fields are arrays, one entry per cell."""
+    """Cells of one kind; a subclass is a dataclass with slots of arrays, one entry per cell."""
 
     __slots__: tuple[str, ...] = ()
 
@@ -49,8 +48,8 @@ class Cells(ABC, Generic[Problem]):
 
     @classmethod
     def joined(cls, first: Iterable[Any], second: Iterable[Any]) -> Self:
-        """Return the cells of two lists of arrays."""
-        return cls(*(np.concatenate(pair) for pair in zip(first, second, strict=True)))
+        """Return the cells of two lists of arrays, in the order of the fields."""
+        return cls(*map(np.concatenate, zip(first, second, strict=True)))
 
 
 def supremum_upper(
@@ -63,20 +62,25 @@ def supremum_upper(
     negligible: float = 0.0,
     chunk: int = sys.maxsize,
 ) -> float:
-    """Bound the supremum over the cells of all pools, and ``best``, a value that is attained, from above.
+    """Bound the supremum over the cells of all pools, and ``best``, from above.
 
-    The answer is within ``accuracy`` of the largest value found, as a share of it, or of
-    ``negligible``; after ``budget`` cells it is what has been proved by then. ``chunk`` cells are
-    computed at once.
+    Args:
+        problem: what the cells' bounds are computed from.
+        pools: the first cells, one pool for each kind.
+        accuracy: the answer exceeds the largest value found by at most this share of it.
+        budget: cells after which the answer is what has been proved by then.
+        best: a value that is attained.
+        negligible: a bound below which cells are settled.
+        chunk: cells that are computed at once.
     """
     settled = best
-    for left in range(_MOST_ROUNDS, -1, -1):
+    for rounds_left in range(_MOST_ROUNDS, -1, -1):
         halves = []
-        for cells in pools:
-            upper = cells.crude(problem)
+        for pool in pools:
+            upper = pool.crude(problem)
             hopeful = upper > max(best * (1 + accuracy), negligible)
             settled = max(settled, float(upper[~hopeful].max(initial=0.0)))
-            cells = cells.take(hopeful)
+            cells = pool.take(hopeful)
             upper = upper[hopeful]
             split = np.zeros(len(cells), dtype=np.bool_)
             for first in range(0, len(cells), chunk):
@@ -87,7 +91,7 @@ def supremum_upper(
                     best = max(best, float(value.max()))
             upper[np.isnan(upper)] = np.inf  # NaN is not a bound
             hopeful = upper > max(best * (1 + accuracy), negligible)
-            if budget <= 0 or not left:
+            if budget <= 0 or rounds_left == 0:
                 hopeful[:] = False
             settled = max(settled, float(upper[~hopeful].max(initial=0.0)))
             halves.append(cells.take(hopeful).halves(split[hopeful]))

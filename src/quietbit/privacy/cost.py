@@ -40,10 +40,10 @@ from quietbit.privacy.conversion import (
     epsilon_from_linear,
     epsilon_from_rdp,
     gaussian_epsilon_upper,
-    round_up,
 )
 from quietbit.privacy.guarantee import Guarantee
 from quietbit.privacy.loss import LossDistribution
+from quietbit.privacy.rounding import round_up
 from quietbit.target import Adjacency, Trust, Unit, check_delta
 
 __all__ = ["Bound", "Cost", "Formula", "LossPair", "sample_share", "sampling_slack_upper"]

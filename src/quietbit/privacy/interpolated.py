@@ -1,4 +1,4 @@
-"""The privacy of a vector sent through the interpolated mechanism: Theorems 1 and 2, and one Gaussian pair.
+"""The cost of a vector sent through the interpolated mechanism: Theorems 1 and 2, a Gaussian pair.
 
 Idea     coordinates are randomised independently, so scalar constants times the distance of two
          neighbours in x-space give the vector's cost. Many small independent codes are almost a
@@ -21,7 +21,7 @@ from functools import lru_cache
 
 from quietbit.design.table import Design
 from quietbit.errors import check_real, require
-from quietbit.privacy.conversion import dominating_square_upper, round_up
+from quietbit.privacy.conversion import dominating_square_upper
 from quietbit.privacy.cost import Cost
 from quietbit.privacy.divergence import (
     Segments,
@@ -30,12 +30,12 @@ from quietbit.privacy.divergence import (
     through_centre_constant_upper,
     zero_out_constant_upper,
 )
-from quietbit.privacy.renyi import RenyiConstant, fisher_supremum_upper
+from quietbit.privacy.fisher import fisher_supremum_upper
+from quietbit.privacy.renyi import RenyiConstant
+from quietbit.privacy.rounding import FEW_OPERATIONS, round_up
 from quietbit.target import Adjacency
 
 __all__ = ["dominated_l2_cost", "interpolated_l1_cost", "interpolated_l2_cost"]
-
-_ROUNDING = 1e-14  # of a handful of operations on positive doubles
 
 
 def interpolated_l1_cost(
@@ -49,35 +49,47 @@ def interpolated_l1_cost(
 ) -> Cost:
     """Return the cost by Theorem 1: (constant x distance)-DP for inputs within L1 ``distance``.
 
-    The constant is L for replace-one and the zero-out constant for zero-out. With ``in_ball`` the
-    inputs are any two of an L1 ball around the centre with ``distance`` as its diameter
-    (replace-one): the path through it is shorter. At finite orders the L2 account is used where it
-    is smaller, since an L1 distance bounds the L2 one.
+    The constant is L for replace-one and the zero-out constant for zero-out. At finite orders the
+    L2 account is used where it is smaller, since an L1 distance bounds the L2 one.
+
+    Args:
+        design: the table that is interpolated.
+        distance: the largest L1 distance of two neighbours' inputs.
+        adjacency: which two inputs are neighbours.
+        low: the smallest input of a coordinate.
+        high: the largest input of a coordinate.
+        in_ball: replace-one neighbours are any two inputs of an L1 ball around the centre with
+            ``distance`` as its diameter: the path through the centre is shorter.
     """
     distance = check_real(distance, "distance")
-    replace_one = through_centre_constant_upper if in_ball else lipschitz_upper
-    constant = zero_out_constant_upper if adjacency is Adjacency.ZERO_OUT else replace_one
-    pure = Cost.pure(round_up(constant(design, low, high) * distance, 1e-15))
-    inner = interpolated_l2_cost(design, distance, adjacency, low, high)
-    return pure.or_else(inner, "interpolated, L1 and L2 accounts")
+    if adjacency is Adjacency.ZERO_OUT:
+        constant = zero_out_constant_upper(design, low, high)
+    elif in_ball:
+        constant = through_centre_constant_upper(design, low, high)
+    else:
+        constant = lipschitz_upper(design, low, high)
+    pure = Cost.pure(round_up(constant * distance, 1e-15))
+    renyi = interpolated_l2_cost(design, distance, adjacency, low, high)
+    return pure.or_else(renyi, "interpolated, L1 and L2 accounts")
 
 
 def interpolated_l2_cost(
     design: Design, distance: float, adjacency: Adjacency, low: float = 0.0, high: float = 1.0
 ) -> Cost:
-    """Return the cost by Theorem 2 for inputs within L2 ``distance``: alpha M distance^2 / 2 with two levels.
+    """Return the cost by Theorem 2 for inputs within L2 ``distance``.
 
-    More levels give kappa_alpha distance^2. Two levels need no range: M is the supremum over all
-    real x.
+    Two levels: D_alpha <= alpha M distance^2 / 2, with M the supremum over all real x, so the range
+    does not matter. More levels: D_alpha <= kappa_alpha distance^2.
     """
     distance = check_real(distance, "distance")
     if design.spec.input_levels == 2:
-        return Cost.linear(round_up(fisher_supremum_upper(design) * distance * distance / 2, 1e-15))
-    constant = _more_levels(design, float(low), float(high), adjacency)
+        fisher = fisher_supremum_upper(design)
+        return Cost.linear(round_up(fisher * distance * distance / 2, 1e-15))
+    constant = _renyi_constant(design, float(low), float(high), adjacency)
     return Cost.per_square(constant, distance, f"interpolated, {adjacency.value}")
 
 
-_more_levels = lru_cache(maxsize=128)(RenyiConstant)
+_renyi_constant = lru_cache(maxsize=128)(RenyiConstant)
 
 
 def dominated_l2_cost(
@@ -89,26 +101,35 @@ def dominated_l2_cost(
     *,
     together: bool = False,
 ) -> Cost:
-    """Return the curve of a vector sent through the interpolated mechanism, for either adjacency.
+    """Return the cost of a vector by a Gaussian pair that dominates it, for either adjacency.
 
-    ``distance`` and ``largest`` bound the L2 distance of two neighbours' inputs, and that in one
-    coordinate, which is a clamped input's from the centre for zero-out, twice as much for
-    replace-one. Inputs lie in [low, high]. ``together``: one-bit releases of a fixed list are
-    priced as one product. A design has one output bit or two levels, or is refused. Besides the
-    pair the curve has Theorem 2's Rényi bound, used where coordinates are not clamped.
+    Besides the pair the cost has Theorem 2's Rényi bound, which is used where coordinates are not
+    clamped.
+
+    Args:
+        design: of one output bit or of two levels; others are refused.
+        distance: the largest L2 distance of two neighbours' inputs.
+        largest: their largest distance in one coordinate: of a clamped input from the centre for
+            zero-out, twice as much for replace-one.
+        low: the smallest input of a coordinate.
+        high: the largest input of a coordinate.
+        together: one-bit releases of a fixed list cost as much as one product.
     """
     one_bit = design.spec.output_bits == 1
     levels = design.spec.input_levels
-    require(one_bit or levels == 2, "input_levels", levels, "2 where codes have more than one bit")
+    rule = "2 where codes have more than one bit"
+    require(one_bit or levels == 2, "input_levels", levels, rule, "use interpolated_l2_cost")
     distance = check_real(distance, "distance")
     largest = check_real(largest, "largest")
     low, high = check_range(low, high)
     steepest = _steepest_upper(design, low, high)
-    reach = round_up(steepest * distance, _ROUNDING)
-    single = round_up(steepest * min(largest, high - low), _ROUNDING)
-    budget = round_up(reach * reach, _ROUNDING)
+    reach = round_up(steepest * distance, FEW_OPERATIONS)
+    single = round_up(steepest * min(largest, high - low), FEW_OPERATIONS)
+    budget = round_up(reach * reach, FEW_OPERATIONS)
     pair = dominating_square_upper(budget, single, one_bit=one_bit) / 2
-    return Cost.gaussian(pair, budget / 2, single if together and one_bit else 0.0)
+    if together and one_bit:
+        return Cost.gaussian(pair, budget / 2, single)
+    return Cost.gaussian(pair, budget / 2)
 
 
 @lru_cache(maxsize=128)
@@ -122,4 +143,4 @@ def _steepest_upper(design: Design, low: float, high: float) -> float:
     """
     if design.spec.output_bits == 1:
         return float(Segments.over(design, low, high).span.max()) / 2
-    return round_up(math.sqrt(fisher_supremum_upper(design)), _ROUNDING)
+    return round_up(math.sqrt(fisher_supremum_upper(design)), FEW_OPERATIONS)

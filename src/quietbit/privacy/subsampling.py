@@ -20,9 +20,10 @@ from scipy.special import gammaln, logsumexp
 
 from quietbit._typing import FloatVector
 from quietbit.errors import check_real, require
-from quietbit.privacy.conversion import gaussian_log_delta, round_up
+from quietbit.privacy.conversion import gaussian_log_delta
 from quietbit.privacy.cost import Cost, Formula, LossPair
 from quietbit.privacy.loss import LossDistribution
+from quietbit.privacy.rounding import round_up
 from quietbit.target import Adjacency
 
 __all__ = ["poisson_cost", "poisson_gaussian"]

@@ -1,11 +1,11 @@
 import pytest
 
 from exact.privacy_kit import rough, sigmoid_bit
-from quietbit.errors import InvalidParameter
 from quietbit.privacy.cost import Cost
 from quietbit.privacy.divergence import lipschitz_upper, zero_out_constant_upper
 from quietbit.privacy.interpolated import interpolated_l1_cost, interpolated_l2_cost
 from quietbit.target import Adjacency
+from refusals import refuses
 
 
 @pytest.mark.parametrize("epsilon", [0.5, 3.0])
@@ -42,5 +42,5 @@ def test_more_levels_give_a_finite_curve_that_grows_with_the_distance():
 
 def test_refuses_a_distance_that_is_none():
     for function in (interpolated_l1_cost, interpolated_l2_cost):
-        with pytest.raises(InvalidParameter, match="distance"):
+        with refuses("distance", 0.0):
             function(sigmoid_bit(1.0), 0.0, Adjacency.ZERO_OUT)

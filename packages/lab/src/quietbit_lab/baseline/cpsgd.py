@@ -33,8 +33,8 @@ from quietbit.errors import InvalidParameter, check_int, check_real, require
 from quietbit.kernel.rng import WordBlock
 from quietbit.kernel.transform import padded_size
 from quietbit.mechanism.ball import Ball
-from quietbit.privacy.conversion import round_up
 from quietbit.privacy.cost import Cost
+from quietbit.privacy.rounding import round_up
 from quietbit.target import Adjacency, Target
 from quietbit_lab.baseline.sums import Distances, Grid, NoisySum, finest_reach, sums_epsilon
 

@@ -32,8 +32,8 @@ from numpy.typing import NDArray
 from quietbit.errors import check_real, require
 from quietbit.kernel.rng import WordBlock
 from quietbit.mechanism.ball import Ball
-from quietbit.privacy.conversion import round_up
 from quietbit.privacy.cost import Cost
+from quietbit.privacy.rounding import round_up
 from quietbit.target import Adjacency, Target
 from quietbit_lab.baseline.skellam import PoissonTable
 from quietbit_lab.baseline.sums import Grid, NoisySum, calibrate_sums, finest_reach

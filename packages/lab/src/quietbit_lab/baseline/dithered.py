@@ -32,9 +32,9 @@ from quietbit.mechanism.accumulate import code_accumulator
 from quietbit.mechanism.ball import Ball, Norm, check_ball, own_copy
 from quietbit.mechanism.base import Accumulator, Body, Error, Layout, Mechanism, Parts, passed_on
 from quietbit.mechanism.family import Choices, SearchedFamily
-from quietbit.privacy.conversion import round_up
 from quietbit.privacy.cost import Cost, sampling_slack_upper
 from quietbit.privacy.divergence import lipschitz_upper
+from quietbit.privacy.rounding import round_up
 from quietbit.target import Adjacency
 from quietbit_lab.baseline.dithered_cost import dithered_l1_cost, dithered_l2_cost
 from quietbit_lab.baseline.skellam import conditional_rounding, length_upper

@@ -20,9 +20,9 @@ import numpy as np
 from quietbit._typing import FloatMatrix, FloatVector
 from quietbit.design.table import Design
 from quietbit.errors import check_real
-from quietbit.privacy.conversion import round_up
 from quietbit.privacy.cost import Cost, Formula
 from quietbit.privacy.divergence import CENTRE, exact_levels
+from quietbit.privacy.rounding import round_up
 from quietbit.target import Adjacency
 
 __all__ = ["dithered_l1_cost", "dithered_l2_cost", "reference_row"]

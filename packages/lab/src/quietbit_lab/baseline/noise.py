@@ -40,8 +40,8 @@ from quietbit.mechanism.base import (
 from quietbit.mechanism.family import check_multiplier
 from quietbit.mechanism.poison import exponential_length_upper
 from quietbit.mechanism.rotation import response_lower
-from quietbit.privacy.conversion import round_up
 from quietbit.privacy.cost import Cost, Formula
+from quietbit.privacy.rounding import round_up
 from quietbit.target import Adjacency
 
 __all__ = ["LAPLACE_FAMILY", "SIGN_FAMILY", "Laplace", "Sign", "laplace_noise"]

@@ -39,8 +39,8 @@ from quietbit.kernel.transform import padded_size, rotate
 from quietbit.mechanism.ball import Ball
 from quietbit.mechanism.base import Parts
 from quietbit.privacy.aggregate import aggregate_cost
-from quietbit.privacy.conversion import round_up
 from quietbit.privacy.cost import Cost
+from quietbit.privacy.rounding import round_up
 from quietbit.target import Adjacency, Target
 from quietbit_lab.baseline.codebook import clipped
 from quietbit_lab.baseline.sums import SumBaseline, calibrate_sums

@@ -27,9 +27,9 @@ from quietbit.errors import check_real
 from quietbit.mechanism.ball import Ball, Norm
 from quietbit.mechanism.base import Error
 from quietbit.mechanism.family import largest_private
-from quietbit.privacy.conversion import round_up
 from quietbit.privacy.cost import Cost
 from quietbit.privacy.profile import profile_cost
+from quietbit.privacy.rounding import round_up
 from quietbit.target import Adjacency, Target, Trust, Unit
 from quietbit_lab.baseline.base import LEAST_EPSILON, MOST_EPSILON
 from quietbit_lab.baseline.codebook import check_ball

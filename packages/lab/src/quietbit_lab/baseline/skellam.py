@@ -61,8 +61,8 @@ from quietbit.mechanism.family import (
 from quietbit.mechanism.poison import DOUBT, squares_upper
 from quietbit.mechanism.rotation import check_seed
 from quietbit.mechanism.rounding import ROUNDING_SHIFT, independent_rounding, uniform_doubles
-from quietbit.privacy.conversion import round_up
 from quietbit.privacy.cost import Cost, sample_share
+from quietbit.privacy.rounding import round_up
 from quietbit.target import Adjacency
 from quietbit_lab.baseline.skellam_cost import rounded_skellam_cost, skellam_cost
 

@@ -34,8 +34,8 @@ from quietbit.mechanism.accumulate import of_floats
 from quietbit.mechanism.ball import Ball, Norm
 from quietbit.mechanism.base import Accumulator, Body, Layout, Mechanism, Parts
 from quietbit.mechanism.family import Choices, EpsilonOf, Family, largest_private
-from quietbit.privacy.conversion import round_up
 from quietbit.privacy.cost import Cost
+from quietbit.privacy.rounding import round_up
 from quietbit.target import Adjacency, Target
 from quietbit_lab.baseline.base import Baseline, least
 from quietbit_lab.baseline.codebook import check_ball, clipped

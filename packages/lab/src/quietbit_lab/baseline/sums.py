@@ -32,8 +32,8 @@ from quietbit.kernel.transform import padded_size, rotate, rotate_back
 from quietbit.mechanism.ball import Ball, Norm
 from quietbit.mechanism.base import Parts
 from quietbit.mechanism.family import largest_private
-from quietbit.privacy.conversion import round_up
 from quietbit.privacy.cost import Cost
+from quietbit.privacy.rounding import round_up
 from quietbit.target import Adjacency, Target, Trust, Unit
 from quietbit_lab.baseline.base import checked_seed
 from quietbit_lab.baseline.codebook import clipped

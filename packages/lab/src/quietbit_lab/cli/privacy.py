@@ -35,12 +35,10 @@ def privacy(
     Example: quietbit privacy metric-l1_levels-2_bits-1_eps-1_exact --norm l2 --beta 1 --adjacency
     zero-out --releases 50 --delta 1e-5
     """
-    from quietbit.privacy.divergence import (
-        lipschitz_upper,
-        paper_constant_upper,
-        zero_out_constant_upper,
-    )
-    from quietbit.privacy.renyi import fisher_supremum_upper, kappa_upper
+    from quietbit.privacy.divergence import lipschitz_upper, zero_out_constant_upper
+    from quietbit.privacy.fisher import fisher_supremum_upper
+    from quietbit.privacy.renyi import RenyiConstant
+    from quietbit_lab.baseline.lemma_1 import paper_constant_upper
 
     which, releases, order = Adjacency(given["adjacency"]), given["releases"], given["order"]
     mechanism = find_imvu(design, given)
@@ -70,7 +68,7 @@ def privacy(
             (
                 "kappa_upper",
                 f"kappa at order {order:g}",
-                kappa_upper(found, order, which, low, high),
+                RenyiConstant(found, low, high, which).upper(order),
             )
         )
     distance = mechanism.distance(which)
