@@ -16,7 +16,7 @@ from attrs import field, frozen
 
 from quietbit.errors import InvalidParameter, check_int, check_real, require
 
-__all__ = ["Flag", "Real", "Section", "Whole", "Word", "choice", "needed"]
+__all__ = ["Flag", "Names", "Real", "Section", "Whole", "Word", "choice", "needed"]
 
 Rule: TypeAlias = Callable[[Any, str], Any]
 Kind = TypeVar("Kind", bound="Section")
@@ -67,6 +67,24 @@ class Word:
         """Return the word; refuse anything else."""
         require(value in self.words, name, value, "one of " + ", ".join(self.words))
         return str(value)
+
+
+@final
+@frozen
+class Names:
+    """Up to ``most`` different names: a list, or text with commas between them."""
+
+    most: int
+
+    def __call__(self, value: Any, name: str) -> str:
+        """Return the names with a comma and a blank between them; refuse anything else."""
+        parts = value.split(",") if isinstance(value, str) else value
+        are_words = isinstance(parts, list | tuple) and all(isinstance(part, str) for part in parts)
+        require(are_words, name, value, "names with commas between them")
+        names = [part.strip() for part in parts]
+        require(all(names) and len(set(names)) == len(names), name, value, "different names")
+        require(0 < len(names) <= self.most, name, value, f"1 to {self.most} names")
+        return ", ".join(names)
 
 
 @final

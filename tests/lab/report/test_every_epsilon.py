@@ -111,8 +111,9 @@ def batches(message, _):
 class Engine:
     """Flower's strategy and nodes in this process."""
 
-    def __init__(self, config):
+    def __init__(self, config, metric=0.8):
         be_the_server()
+        self.metric = metric
         self.plan = Plan.from_run_config(config)
         fewest = {
             "min_train_nodes": NODES,
@@ -143,7 +144,7 @@ class Engine:
                 messages = list(
                     self.strategy.configure_evaluate(number, model(), ConfigRecord(), self.grid)
                 )
-                replies = [self.carry(message, evaluates(0.8)) for message in messages]
+                replies = [self.carry(message, evaluates(self.metric)) for message in messages]
                 metrics = self.strategy.aggregate_evaluate(number, replies)
         return metrics
 

@@ -11,7 +11,7 @@ from quietbit.run.parts.arrivals import Arrivals
 from quietbit.run.parts.evaluation import Evaluate
 from quietbit.run.parts.weights import Weights
 from quietbit.run.plan import PAIRS, SECTIONS
-from quietbit.run.section import RULE, Flag, Real, Whole, Word
+from quietbit.run.section import RULE, Flag, Names, Real, Whole, Word
 from quietbit.target import Adjacency, Trust, Unit
 
 USUAL = {
@@ -136,6 +136,7 @@ BAD = {
     ],
     Word: lambda rule: ["another", 3, ""],
     Flag: lambda rule: ["yes", 1, "true"],
+    Names: lambda rule: ["", "a,,b", "a, a", 3, [1], [], [str(k) for k in range(rule.most + 1)]],
 }
 
 

@@ -33,7 +33,7 @@ from quietbit.errors import check_int, check_real, require
 from quietbit.mechanism.abilities import Summable
 from quietbit.mechanism.response import MOST_CELLS, RandomisedResponse, SummedResponse
 from quietbit.privacy.cost import Cost
-from quietbit.run.section import Real, Section, Whole, choice, needed
+from quietbit.run.section import Names, Real, Section, Whole, choice, needed
 from quietbit.target import MAX_RELEASES, Adjacency, Unit, check_delta, check_releases
 
 if TYPE_CHECKING:
@@ -60,7 +60,8 @@ class Evaluate(Section):
     """``[evaluate]``: nodes answer evaluations with one randomised cell each, at ``epsilon`` per answer.
 
     ``metric`` is the app's, a number from 0 to ``most``, or with ``cells`` a list of that many
-    counts. A client answers ``releases`` evaluations, as many as it makes updates unless given.
+    counts. With ``groups`` it is a list of two counts per group, right and wrong. A client answers
+    ``releases`` evaluations, as many as it makes updates unless given.
     """
 
     title: ClassVar[str] = "evaluate"
@@ -70,11 +71,24 @@ class Evaluate(Section):
     most: float = choice(Real(), 1.0)
     cells: int | None = choice(Whole(2, MOST_CELLS))
     releases: int | None = choice(Whole(1, MAX_RELEASES))
+    groups: str | None = choice(Names(MOST_CELLS // 2))
+
+    @property
+    def group_names(self) -> tuple[str, ...]:
+        """The groups whose accuracies are estimated; empty without ``groups``."""
+        return () if self.groups is None else tuple(self.groups.split(", "))
 
     def check(self) -> None:
-        """Refuse a metric without a name."""
+        """Refuse a metric without a name, and cells beside groups."""
         named = isinstance(self.metric, str) and 0 < len(self.metric) <= MOST_LETTERS
         require(named, "evaluate.metric", self.metric, "a name")
+        require(
+            self.cells is None or self.groups is None,
+            "evaluate.cells",
+            self.cells,
+            "left out",
+            "evaluate.groups has two cells per group",
+        )
 
     def request(self, plan: Plan) -> Evaluation:
         """Return the request of a run: at the plan's adjacency and unit, of sums where it has masks."""
@@ -83,7 +97,7 @@ class Evaluate(Section):
             self.epsilon,
             self.metric,
             self.most,
-            self.cells,
+            2 * len(self.group_names) or self.cells,
             1 if releases is None else releases,
             adjacency=plan.adjacency,
             unit=plan.unit,

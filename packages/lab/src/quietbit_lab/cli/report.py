@@ -2,14 +2,18 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from pathlib import Path
-from typing import Annotated
+from typing import TYPE_CHECKING, Annotated
 
 import typer
 
 from quietbit.cli.console import JsonOption, Row, progress_bar, record
 from quietbit.cli.options import check_outputs
 from quietbit.errors import require
+
+if TYPE_CHECKING:
+    from quietbit_lab.report.runs import PlacedRun
 
 __all__ = ["report"]
 
@@ -78,6 +82,7 @@ def _page(runs: list[Path], out: Path, title: str, *, quiet: bool) -> list[Row]:
         path = save_page(render_page(placed, title), out)
         comparisons = page_data(placed, title)["comparisons"]
         sentences = [comparison["summary"] for comparison in comparisons]
+    groups = _groups(placed)
     labels = sorted({run.label for run in placed})
     size = path.stat().st_size
     return [
@@ -86,7 +91,21 @@ def _page(runs: list[Path], out: Path, title: str, *, quiet: bool) -> list[Row]:
         Row("mechanisms", "mechanisms", labels, "; ".join(labels)),
         Row("bytes", "size", size, f"{size / 1000:,.0f} kB"),
         Row("saved", "written to", str(path)),
+        *groups,
     ]
+
+
+def _groups(runs: Sequence[PlacedRun]) -> list[Row]:
+    """Return a row with the accuracy of every group, where a run's evaluations named groups."""
+    lines = []
+    for run in runs:
+        groups = run.record.get("groups")
+        if groups is None:
+            continue
+        for group in groups["groups"]:
+            line = {"mechanism": run.label, "round": groups["round"], "answers": groups["answers"]}
+            lines.append(line | group)
+    return [Row("groups", "Accuracy by group, with 95 % intervals", lines)] if lines else []
 
 
 def _entry(runs: list[Path], out: Path) -> list[Row]:

@@ -19,6 +19,7 @@ from quietbit.errors import QuietbitError
 from quietbit.mechanism.registry import describe, identity_of
 from quietbit.run.plan import Plan
 from quietbit.run.report import FORMAT, VERSION
+from quietbit_lab.experiment.groups import groups_of_run
 from quietbit_lab.experiment.record import plan_table
 
 __all__ = ["FORMAT", "flower_record"]
@@ -120,6 +121,7 @@ def _record(saved: Mapping[str, Any]) -> dict[str, Any]:
         "mode": settings.mode,
         "server": None if settings.masks is None else settings.masks.server,
         "nodes": len(saved.get("nodes") or ()),
+        "groups": groups_of_run(settings, saved.get("evaluations") or ()),
         "bytes_per_client": round(sent / replies) if replies else None,
         "uplink_bytes": sent,
     }

@@ -23,7 +23,7 @@ from quietbit_lab.report.runs import PlacedRun
 
 __all__ = ["render_page", "save_page"]
 
-SCRIPTS = ("chart.js", "tip.js", "plots.js", "mechanism.js", "table.js", "page.js")
+SCRIPTS = ("chart.js", "tip.js", "plots.js", "mechanism.js", "groups.js", "table.js", "page.js")
 
 
 def render_page(runs: Sequence[PlacedRun], title: str = "Private federated training") -> str:

@@ -99,7 +99,19 @@ class _Table:
             "common": common,
             "settings": varying,
             "rows": rows,
+            "groups": self._groups(),
         }
+
+    def _groups(self) -> list[dict[str, Any]]:
+        """Return the accuracies by group, of every run whose evaluations named groups."""
+        tables = []
+        for run in self.comparison.runs:
+            groups = run.record.get("groups")
+            if groups is not None:
+                epsilon = run.record["guarantee"]["epsilon_upper"]
+                shown = float(rounded_up(epsilon, 4))
+                tables.append({"label": self.names.index(run.label), "epsilon": shown, **groups})
+        return tables
 
     def _ended(self) -> list[list[Any]]:
         """Return a row for each label, setting and number of rounds, over seeds."""

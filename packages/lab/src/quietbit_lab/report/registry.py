@@ -297,6 +297,10 @@ def _utility(record: Mapping[str, Any]) -> str:
                 f"{last['answers']:,} randomised answers)"
             )
         lines.append(f"{line}.")
+    groups = record.get("groups") or {"groups": ()}
+    for group in groups["groups"]:
+        interval = f"{100 * group['low']:.1f} to {100 * group['high']:.1f} %"
+        lines.append(f"Accuracy of {group['name']}: 95 % interval {interval}.")
     return _paragraphs(*lines, _todo("what the model is good enough for, by group of people"))
 
 

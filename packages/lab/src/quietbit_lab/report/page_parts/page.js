@@ -21,6 +21,7 @@ function choose(index) {
   document.getElementById("summary").textContent = page.one.summary;
   describe();
   legend();
+  drawGroups();
   startTable();
   // A first target that means something, where the runs reach far beyond what anybody would call private.
   const first = page.high <= 25 ? page.high : Math.max(page.low, Math.min(page.high, 10));
