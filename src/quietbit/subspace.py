@@ -35,6 +35,7 @@ __all__ = ["Subspace", "best_size"]
 
 FLOAT_BYTES = 4
 NEARLY = 1e-5  # how far rows of single precision may be from orthonormal
+PIECE = 1 << 14  # numbers per step of the loop, so that they stay in the cache
 SMALLEST = 1e-6  # of the largest singular value: directions below are roundings
 SIZES = (1, 2, 4, 8, 16, 32, 64, 128, 256, 512, 1024)
 
@@ -92,11 +93,21 @@ class Subspace:
 
     @classmethod
     def of_seed(cls, seed: int, size: int, dimension: int) -> Subspace:
-        """Return ``size`` random directions that follow from a seed: no public data and no bytes, and no knowledge."""
+        """Return ``size`` random directions that follow from a seed: no public data and no bytes, and no knowledge.
+
+        A shuffle deals the d numbers to the directions, and each counts with a random sign: no two
+        directions share a number, and no machine rounds them differently.
+        """
         largest = check_int(dimension, "dimension", 1)
         count = check_int(size, "size", 1, largest)
         rng = np.random.default_rng(check_int(seed, "seed", 0))
-        return cls(_orthonormal(rng.standard_normal((count, largest))))
+        order = rng.permutation(largest)
+        signs = rng.choice([-1.0, 1.0], size=largest)
+        directions = np.zeros((count, largest))
+        for place in range(count):
+            dealt = order[place::count]
+            directions[place, dealt] = signs[dealt] / np.sqrt(dealt.size)
+        return cls(directions)
 
     @property
     def size(self) -> int:
@@ -130,12 +141,19 @@ class Subspace:
         return np.asarray(values @ self.directions.T.astype(np.float64))
 
     def lift(self, coordinates: ArrayLike) -> FloatVector:
-        """Return the update of d numbers that has these k coordinates, and nothing outside the subspace."""
+        """Return the update of d numbers that has these k coordinates, and nothing outside the subspace.
+
+        Products are added one direction after the other, number by number, so that every machine
+        gets the same bits: server and clients that replay rounds end with the same model.
+        """
         values = np.asarray(coordinates, dtype=np.float64)
-        require(
-            values.shape[-1:] == (self.size,), "coordinates", values.shape, f"{self.size} numbers"
-        )
-        return np.asarray(values @ self.directions.astype(np.float64))
+        require(values.shape == (self.size,), "coordinates", values.shape, f"({self.size},)")
+        lifted = np.zeros(self.dimension)
+        for start in range(0, self.dimension, PIECE):
+            part = slice(start, start + PIECE)
+            for value, direction in zip(values, self.directions, strict=True):
+                lifted[part] += value * direction[part].astype(np.float64)
+        return lifted
 
     def held(self, gradients: ArrayLike) -> float:
         """Return the share of the squared length of the mean gradient that the subspace holds, 0 to 1.

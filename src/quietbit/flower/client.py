@@ -51,10 +51,12 @@ from quietbit.node.policy import Simulation
 from quietbit.node.request import ALONE, VECTOR, Request
 from quietbit.run import messages
 from quietbit.run.batch import serving
-from quietbit.run.client import Turn, gate_for, own_keys, plan_of, refusal
-from quietbit.run.messages import MODEL, RECORD, SPEED, SUM, read_request
+from quietbit.run.client import Turn, client_parts, gate_for, own_keys, plan_of, refusal
+from quietbit.run.messages import ENCLOSED, MODEL, RECORD, SPEED, SUM, read_request
+from quietbit.run.part import Part
 from quietbit.run.parts.evaluation import Evaluation
 from quietbit.run.parts.replay import Follower
+from quietbit.run.parts.subspace import Basis
 from quietbit.run.plan import Plan
 
 __all__ = ["PrivateUplink"]
@@ -94,11 +96,13 @@ class PrivateUplink:
     nothing. ``simulation`` changes the rules of nodes in Flower's simulation runtime, which have no
     owner; on a SuperNode it does nothing. Put it first among the mods: it is then the last to touch
     a reply. ``start`` gives the model of round 0, where the app ships with it
-    (`quietbit.replay.start`).
+    (`quietbit.replay.start`). ``basis`` gives the directions of a subspace, where the app has them
+    (`quietbit.subspace.basis`): a `Subspace`, a function that makes one, or the path of a file.
     """
 
     simulation: Simulation = field(default_factory=Simulation, kw_only=True)
     start: Callable[[Context], ArrayRecord] | None = field(default=None, kw_only=True)
+    basis: Basis | None = field(default=None, kw_only=True)
 
     def __post_init__(self) -> None:
         """Refuse what is not a Simulation."""
@@ -198,10 +202,24 @@ class _Exchange:
         with_zero = not self.simulated
         if evaluation is not None:
             return Turn.evaluate(gate, request, evaluation, with_zero=with_zero)
+        parts = client_parts(plan, self.mod.basis)
+        self._unpack(parts, gate)
         if MODEL in self.message.content:
-            self.message.content = self._with_model(gate, request, plan)
+            self.message.content = self._with_model(gate, request, plan, parts)
         arrays = _only(self.message.content, "the message")
-        return Turn.accept(gate, request, arrays, plan, with_zero=with_zero)
+        return Turn.accept(gate, request, arrays, plan, parts=parts, with_zero=with_zero)
+
+    def _unpack(self, parts: tuple[Part, ...], gate: Gate) -> None:
+        """Let parts read what came beside the request, and leave it out of what the app gets."""
+        content = self.message.content
+        enclosed: dict[str, Any] = {}
+        if ENCLOSED in content:
+            record = content.array_records[ENCLOSED]
+            enclosed = {name: array.numpy() for name, array in record.items()}
+            rest = {name: record for name, record in content.items() if name != ENCLOSED}
+            self.message.content = RecordDict(rest)
+        for part in parts:
+            part.unpack(enclosed, gate.models, self.context.run_id)
 
     def _release(self, gate: Gate, turn: Turn, evaluation: Evaluation | None) -> None:
         """Call the app and put the one release of an accepted request into the outbox."""
@@ -312,14 +330,16 @@ class _Exchange:
         ours = {name: before[name] for name in OURS if name in before}
         return RecordDict({**result.records, **ours})
 
-    def _with_model(self, gate: Gate, request: Request, plan: Plan) -> RecordDict:
+    def _with_model(
+        self, gate: Gate, request: Request, plan: Plan, parts: tuple[Part, ...]
+    ) -> RecordDict:
         """Return the message as if it had come with the whole model, which is kept for later rounds."""
         content = self.message.content
         start = None
         given = self.mod.start
         if given is not None:
             start = partial(_start_model, given, self.context)
-        follower = Follower(gate.models, self.context.run_id, plan, start, gate.families)
+        follower = Follower(gate.models, self.context.run_id, plan, start, gate.families, parts)
         rounds = content[MODEL]
         rest = {name: record for name, record in content.items() if name not in (MODEL, SPEED)}
         sent = RecordDict(rest).array_records

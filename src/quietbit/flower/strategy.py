@@ -43,10 +43,20 @@ from quietbit.mechanism.abilities import Scouted
 from quietbit.mechanism.base import Mechanism
 from quietbit.node.request import ALONE
 from quietbit.run.layout import ModelLayout, NotFinite
-from quietbit.run.messages import METRICS, MODEL, RECORD, SPEED, SUM, request_record, sum_request
+from quietbit.run.messages import (
+    ENCLOSED,
+    METRICS,
+    MODEL,
+    RECORD,
+    SPEED,
+    SUM,
+    request_record,
+    sum_request,
+)
 from quietbit.run.part import Part
 from quietbit.run.parts.evaluation import Evaluation
 from quietbit.run.parts.replay import Leader
+from quietbit.run.parts.subspace import Basis
 from quietbit.run.plan import Plan
 from quietbit.run.report import Report, RoundReport
 from quietbit.run.server import Run
@@ -97,7 +107,8 @@ class PrivateStrategy(Strategy):
 
     The settings come from the run config (docs/reference/plan.md has the keys). ``directory`` says
     who the members of masked sums are, where the server may lie. ``parts`` are capabilities of your
-    own. `report` says what happened.
+    own. ``basis`` gives the directions of a subspace, where the plan has one: a `Subspace`, a
+    function that makes one, or the path of a file. `report` says what happened.
     """
 
     def __init__(
@@ -107,6 +118,7 @@ class PrivateStrategy(Strategy):
         *,
         directory: Directory | None = None,
         parts: Sequence[Part] = (),
+        basis: Basis | None = None,
     ) -> None:
         """Read the settings; refuse what is not a strategy, and those that need single clients' replies."""
         require(
@@ -126,9 +138,7 @@ class PrivateStrategy(Strategy):
         rule = "a Directory where quietbit.masks.server is active, and left out elsewhere"
         require(fine, "directory", type(directory).__name__, rule)
         self._directory, self._places = directory, dict[int, int]()
-        self._run = Run(
-            self.settings, 0, lambda level, line: log(level, "quietbit: %s", line), tuple(parts)
-        )
+        self._run = Run(self.settings, 0, _say, tuple(parts), basis)
         self._open: AnyRound | None = None
         self._evaluating: AnyRound | None = None
         self._planned = 0
@@ -153,7 +163,7 @@ class PrivateStrategy(Strategy):
         layout.check_finite(initial_arrays)
         if layout.nameless(initial_arrays):
             self._run.say(WARNING, NAMELESS)
-        self.settings.mechanism_for(layout.dimension)
+        self.settings.mechanism_for(self._run.dimension(layout.dimension))
         self._planned = check_int(num_rounds, "num_rounds", 0)
 
         def scored(number: int, arrays: ArrayRecord) -> MetricRecord | None:
@@ -206,6 +216,7 @@ class PrivateStrategy(Strategy):
         )
         if run.leader is not None:
             _shorten(messages, arrays, run.leader)
+        _enclose(messages, run)
         if first:
             rounds = self._planned or self.settings.releases or 1
             asked = len(messages)
@@ -302,7 +313,7 @@ class PrivateStrategy(Strategy):
         """Take the inner strategy's step on the mean; refuse a model that would not be finite, before and after it."""
         layout, leader = current.layout, self._run.leader
         if leader is None:
-            stepped = layout.stepped(current.arrays, mean)
+            stepped = layout.stepped(current.arrays, current.lift(mean))
         else:  # as nodes will take it; the inner strategy is asked for metrics alone
             stepped = leader.advance(mean, current.mechanism, current.number)
         moved = {name: Array(np.asarray(value)) for name, value in stepped.items()}
@@ -518,6 +529,24 @@ def _shorten(messages: list[Message], arrays: ArrayRecord, leader: Leader) -> No
             if missed is None and leader.speed is not None:
                 made[key][SPEED] = ArrayRecord({SPEED: Array(leader.speed)})
         message.content = made[key]
+
+
+def _enclose(messages: list[Message], run: Run) -> None:
+    """Put into every message the arrays that parts send to its node; equal contents stay shared."""
+    made: dict[int, RecordDict] = {}
+    for message in messages:
+        enclosed = run.enclosed(message.metadata.dst_node_id)
+        if not enclosed:
+            continue
+        key = id(message.content)
+        if key not in made:
+            arrays = {name: Array(np.asarray(value)) for name, value in enclosed.items()}
+            made[key] = RecordDict({**message.content, ENCLOSED: ArrayRecord(arrays)})
+        message.content = made[key]
+
+
+def _say(level: int, line: str) -> None:
+    log(level, "quietbit: %s", line)
 
 
 @contextmanager

@@ -12,15 +12,17 @@ from __future__ import annotations
 import time
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
+from functools import partial
 from typing import Any, TypeAlias, cast, final
 
 import numpy as np
 from numpy.typing import NDArray
 
 from quietbit._threads import one_thread
+from quietbit._typing import FloatVector
 from quietbit.errors import QuietbitError, require
 from quietbit.local.collect import Collector, UplinkCollector, make_collector, round_bytes
-from quietbit.local.problem import Problem, Rows, Score, Training
+from quietbit.local.problem import PartsProblem, Problem, Rows, Score, Training
 from quietbit.mechanism.base import Mechanism
 from quietbit.mechanism.expectation import Expectation, expectation
 from quietbit.plan.compare import FLOAT_BYTES
@@ -28,8 +30,10 @@ from quietbit.privacy.guarantee import Guarantee, GuaranteePair
 from quietbit.run.costs import ClientCosts, observers
 from quietbit.run.part import Asked, Part, Reply
 from quietbit.run.participation import releases_per_client
+from quietbit.run.parts.subspace import Basis, ServerCoordinates
 from quietbit.run.plan import Plan
-from quietbit.wire.downlink import Diverged, Downlink, ServerStep
+from quietbit.target import Unit
+from quietbit.wire.downlink import Diverged, Downlink, Lift, ServerStep
 from quietbit.wire.uplink import effective, weight_of
 
 __all__ = ["Point", "Progress", "Run", "simulate"]
@@ -81,12 +85,14 @@ class Run:
     )  # of a clip that moves: where it began, and after every round
     uplink_bytes: int = 0  # sent up by all clients, scouts among them
     replayed_bytes: int | None = None  # sent down to clients that replay rounds
+    enclosed_bytes: int = 0  # sent down beside requests, by parts: the directions of a subspace
 
     @property
     def downlink_bytes(self) -> int:
         """What the server sent down to all clients that took part: rounds that they replay, or the model every time."""
         full = FLOAT_BYTES * self.parameters.size * self.rounds * self.plan.cohort
-        return full if self.replayed_bytes is None else self.replayed_bytes
+        models = full if self.replayed_bytes is None else self.replayed_bytes
+        return models + self.enclosed_bytes
 
     @property
     def guarantee(self) -> Guarantee | None:
@@ -128,14 +134,20 @@ def simulate(
     threads: int = 1,
     progress: Progress | None = None,
     parts: Sequence[Part] = (),
+    basis: Basis | None = None,
 ) -> Run:
     """Train as planned and return what came of it; ``parts`` are capabilities of your own.
+
+    ``basis`` gives the directions of a subspace, where the plan has one.
 
     Every update goes through `Uplink.send`, which clips it or refuses it. A run that diverges,
     meets an update that is not finite, is interrupted (Ctrl-C) or reaches its budget returns too,
     with its status and every point it has; plans without a meaning are refused.
     """
     schedule = plan.schedule(problem.sizes.size)
+    parts = (*ServerCoordinates.of(plan, basis), *parts)
+    if parts and plan.unit is Unit.CLIENT:
+        problem = PartsProblem(problem, parts)
     mechanism, account = _priced(problem, plan, training)
     collects = make_collector(problem, training.local(plan), plan, mechanism, threads)
     w = np.array(problem.initial(plan.seed), dtype=np.float32)
@@ -147,7 +159,7 @@ def simulate(
         run.clips = collects.moving.history
     a_round = round_bytes(plan, mechanism, collects.bytes_per_client)
     replay = (
-        _Replay(w, plan, training, collects, problem.sizes.size)
+        _Replay(w, plan, training, collects, problem.sizes.size, partial(_lifted, parts))
         if plan.replay is not None
         else None
     )
@@ -173,7 +185,7 @@ def simulate(
                     w = replay.step(clients, number, run.clips[number] if run.clips else 1.0)
                     run.replayed_bytes = replay.sent
                 else:
-                    mean = collects.mean(w, clients, number)
+                    mean = _lifted(parts, collects.mean(w, clients, number))
                     if run.clips:
                         mean = mean / run.clips[number]
                     v = training.momentum * v + mean
@@ -209,13 +221,19 @@ class _Replay:
     """Rounds that clients replay: the step is the one that they will take, and the bytes are those that each missed."""
 
     def __init__(
-        self, w: Rows, plan: Plan, training: Training, collects: Collector, clients: int
+        self,
+        w: Rows,
+        plan: Plan,
+        training: Training,
+        collects: Collector,
+        clients: int,
+        lift: Lift,
     ) -> None:
         require(
             isinstance(collects, UplinkCollector), "replay", True, "left out with another collector"
         )
         self._collects = cast(UplinkCollector, collects)
-        self._downlink = Downlink(w, ServerStep(training.lr, training.momentum))
+        self._downlink = Downlink(w, ServerStep(training.lr, training.momentum), lift=lift)
         self._has = np.full(clients, -1)  # the round whose model a client has
         self.sent = 0
 
@@ -229,6 +247,13 @@ class _Replay:
         kept, mechanism = self._collects.kept(state.weights, clients, number)
         self._downlink.advance(kept / unit, mechanism, number + 1)
         return self._downlink.replica.weights.copy()
+
+
+def _lifted(parts: Sequence[Part], mean: FloatVector) -> FloatVector:
+    """Return the mean of the model's numbers, as the parts make it of a mean of releases."""
+    for part in reversed(parts):
+        mean = part.lift(mean)
+    return mean
 
 
 @final
@@ -246,8 +271,12 @@ def _records(
     current = LocalRound(number)
     model = FLOAT_BYTES * run.parameters.size
     for client in clients.tolist():
+        enclosed = 0
         for part in parts:
-            part.ask(current, Asked(client, model))
+            enclosed += sum(array.nbytes for array in part.enclose(client).values())
+        run.enclosed_bytes += enclosed
+        for part in parts:
+            part.ask(current, Asked(client, model + enclosed))
         for part in reversed(parts):
             part.take(current, Reply(client, run.bytes_per_client))
     records = {}

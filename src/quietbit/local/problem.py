@@ -14,7 +14,8 @@ real numbers.
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from collections.abc import Sequence
+from dataclasses import dataclass, replace
 from typing import Any, Protocol, final, runtime_checkable
 
 import numpy as np
@@ -23,11 +24,13 @@ from numpy.typing import NDArray
 from quietbit._typing import FloatVector
 from quietbit.errors import InvalidParameter, check_int, check_real, require
 from quietbit.mechanism.ball import Norm
+from quietbit.run.part import Part
 from quietbit.run.plan import Plan
 from quietbit.target import Unit
 
 __all__ = [
     "LocalPlan",
+    "PartsProblem",
     "Problem",
     "SampleProblem",
     "Score",
@@ -42,6 +45,7 @@ MARGIN = 2.0**-20
 INSIDE = (
     2.0**-32
 )  # more than the roundings of a norm of 2^20 float64 terms, and far less than the margin
+CHUNK_COORDINATES = 1 << 21
 MIN_CLIP, MAX_CLIP = 1e-20, 1e20  # far from the ends of float32, where its roundings are relative
 
 
@@ -175,6 +179,40 @@ class SampleProblem(Problem, Protocol):
     def gradients(self, parameters: Rows, client: int) -> Rows:
         """Return the gradient of every sample of a client, a row each, as they are: what sends them clips them."""
         ...
+
+
+@final
+class PartsProblem:
+    """A problem whose updates go through the parts of a run before they are clipped and sent."""
+
+    def __init__(self, problem: Problem, parts: Sequence[Part]) -> None:
+        """Note the numbers that a release has."""
+        self.name = problem.name
+        self.sizes = problem.sizes
+        self.initial = problem.initial
+        self.evaluate = problem.evaluate
+        self.dimension = problem.dimension
+        for part in parts:
+            self.dimension = part.dimension(self.dimension)
+        self._problem = problem
+        self._parts = parts
+
+    def updates(
+        self, parameters: Rows, clients: NDArray[np.int64], plan: LocalPlan, out: Rows
+    ) -> None:
+        """Write what the parts make of the update of ``clients[k]``, clipped, into row k of ``out``."""
+        inner = replace(plan, clip=MAX_CLIP)  # the parts get updates as they are, and we clip
+        size = self._problem.dimension
+        count = max(1, CHUNK_COORDINATES // size)
+        for start in range(0, clients.size, count):
+            some = slice(start, start + count)
+            rows = np.zeros((clients[some].size, size), dtype=np.float32)
+            self._problem.updates(parameters, clients[some], inner, rows)
+            projected: Any = rows
+            for part in self._parts:
+                projected = part.project(projected)
+            out[some] = projected
+        clip_outside(out, plan.norm, plan.clip)
 
 
 def clip_factors(norms: Any, clip: float) -> FloatVector:

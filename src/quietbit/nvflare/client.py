@@ -54,8 +54,9 @@ from quietbit.nvflare.task import (
     refused,
     task_of,
 )
-from quietbit.run.client import Turn, gate_for, own_keys, plan_of
-from quietbit.run.messages import MODEL, RECORD, SPEED, evaluation_of, read_request
+from quietbit.run.client import Turn, client_parts, gate_for, own_keys, plan_of
+from quietbit.run.messages import ENCLOSED, MODEL, RECORD, SPEED, evaluation_of, read_request
+from quietbit.run.part import Part
 from quietbit.run.parts.replay import APP, Follower
 from quietbit.run.plan import PREFIX, Plan
 from quietbit.target import Trust
@@ -72,7 +73,7 @@ UPDATE, ABOUT = (
     "request",
     "evaluation",
 )  # what is asked under RECORD in the data of a task: one of them, or both
-KNOWN = {"settings", UPDATE, ABOUT, MODEL, SPEED}  # the last two where rounds are replayed
+KNOWN = {"settings", UPDATE, ABOUT, MODEL, SPEED, ENCLOSED}  # from MODEL on, where parts need them
 TABLE = PREFIX.removesuffix(".")
 STARTS = (EventType.ABOUT_TO_START_RUN, EventType.START_RUN)
 _STATES: WeakKeyDictionary[Any, dict[str, Any]] = (
@@ -113,17 +114,23 @@ class PrivateUplink(Filter):  # type: ignore[misc]
 
     ``simulation`` is for NVFlare's simulator, where the job's own budget holds; on a site it means
     nothing. With a ``seed`` a simulation can be repeated, and protects nobody. ``metrics`` leave a
-    simulation as they are.
+    simulation as they are. ``basis`` is the path of an .npy file with the directions of a
+    subspace, where the site has them (`quietbit.subspace.basis`).
     """
 
     def __init__(
-        self, simulation: bool = False, seed: int | None = None, metrics: list[str] | None = None
+        self,
+        simulation: bool = False,
+        seed: int | None = None,
+        metrics: list[str] | None = None,
+        basis: str | None = None,
     ) -> None:
         """Refuse rules that do not fit together; the names are those that NVFlare writes into the job."""
         super().__init__()
         self.simulation = simulation
         self.seed = seed
         self.metrics = metrics
+        self.basis = basis
         require(isinstance(simulation, bool), "simulation", simulation, "true or false")
         fits = simulation or (seed is None and not metrics)
         require(fits, "seed and metrics", [seed, metrics], "left out unless it is a simulation")
@@ -211,8 +218,12 @@ class PrivateUplink(Filter):  # type: ignore[misc]
         with_zero = not task.shows
         if UPDATE in record:
             request = read_request({RECORD: record[UPDATE]}, plan, *node)
-            model = _model(shareable, gate, request, plan)
-            task.turn = Turn.accept(gate, request, model, plan, with_zero=with_zero)
+            parts = client_parts(plan, self.basis)
+            for part in parts:
+                part.unpack(record.get(ENCLOSED, {}), gate.models, request.run)
+            model = _model(shareable, gate, request, plan, parts)
+            turn = Turn.accept(gate, request, model, plan, parts=parts, with_zero=with_zero)
+            task.turn = turn
             task.moment = task.turn.moment
         if ABOUT in record:
             try:
@@ -262,7 +273,9 @@ def _check_way_out(fl_ctx: FLContext) -> None:
         raise ContentBlockedException(f"quietbit: {TOO.format('result')}")
 
 
-def _model(shareable: Any, gate: Gate, request: Request, plan: Plan) -> dict[str, NamedArray]:
+def _model(
+    shareable: Any, gate: Gate, request: Request, plan: Plan, parts: tuple[Part, ...]
+) -> dict[str, NamedArray]:
     """Return the round's arrays; where rounds came in their place, replay these and let the app see whole arrays."""
     dxo = from_shareable(shareable)
     require(
@@ -270,7 +283,7 @@ def _model(shareable: Any, gate: Gate, request: Request, plan: Plan) -> dict[str
     )
     rounds = shareable[RECORD].get(MODEL)
     if rounds is not None:
-        follower = Follower(gate.models, request.run, plan, families=gate.families)
+        follower = Follower(gate.models, request.run, plan, families=gate.families, parts=parts)
         if dxo.data:
             momentum = shareable[RECORD].get(SPEED)
             follower.full(rounds, kind_of(dxo.data), named(dxo.data), momentum)

@@ -44,6 +44,7 @@ from quietbit.nvflare.client import ABOUT, TABLE, UPDATE, PrivateUplink, local_s
 from quietbit.nvflare.task import ANSWER, CRASHED, as_kind, kind_of, named
 from quietbit.run.layout import ModelLayout
 from quietbit.run.messages import (
+    ENCLOSED,
     MODEL,
     RECORD,
     SPEED,
@@ -144,7 +145,7 @@ class _Request:
             current.add(*release)
             return np.zeros(layout.dimension)
         flat, self.weight = current.decode(*release)
-        return flat
+        return current.lift(flat)
 
     def seen(self, task: str, flat: FloatVector | None, metrics: dict[str, Any]) -> Shareable:
         """Return what the workflow sees of a client: *trained minus received*, as NVFlare counts, and from whom."""
@@ -265,15 +266,21 @@ class PrivateReceiver(Filter):  # type: ignore[misc]
 
     ``settings`` are the keys of a run config (docs/reference/plan.md). The report is written into
     the job's folder when the job ends, under the name ``report``. ``validations`` are tasks that
-    ask about a model and for no update.
+    ask about a model and for no update. ``basis`` is the path of an .npy file with the directions
+    of a subspace, where the plan has one.
     """
 
     def __init__(
-        self, settings: dict[str, Any], report: str = REPORT, validations: list[str] | None = None
+        self,
+        settings: dict[str, Any],
+        report: str = REPORT,
+        validations: list[str] | None = None,
+        basis: str | None = None,
     ) -> None:
         """Read the settings; those of another trust than local are refused."""
         super().__init__()
         self.settings, self.report, self.validations = dict(settings), report, validations
+        self.basis = basis
         self._settings = local_settings(settings)
         self.parts: tuple[Part, ...] = ()  # capabilities of your own, given before the job starts
         require(Path(report).name == report, "report", report, "the name of a file")
@@ -346,7 +353,7 @@ class PrivateReceiver(Filter):  # type: ignore[misc]
             about.sent(request.client, 0)
         shareable[RECORD] = asked
         if request.round is not None:
-            what = request.missed, request.round is job.current
+            what = request.missed, request.round is job.current, ENCLOSED in asked
             if what not in job.sizes:
                 job.sizes[what] = _size(shareable)
             request.round.sent(request.client, job.sizes[what])
@@ -382,6 +389,9 @@ class PrivateReceiver(Filter):  # type: ignore[misc]
             current = current.scouts
         asked[UPDATE], leader = request_record(number, current.mechanism), job.run.leader
         request.round, request.layout, request.kind = current, layout, kind_of(dxo.data)
+        enclosed = job.run.enclosed(request.client)
+        if enclosed:
+            asked[ENCLOSED] = enclosed
         if leader is not None:
             request.replayed, missed = True, leader.missed(request.client)
             asked[MODEL], request.missed = (
@@ -416,7 +426,7 @@ class PrivateReceiver(Filter):  # type: ignore[misc]
         engine = fl_ctx.get_engine()
         if engine not in _JOBS:
             name = str(fl_ctx.get_job_id())
-            run = Run(self._settings, number_of(name), self._say, self.parts)
+            run = Run(self._settings, number_of(name), self._say, self.parts, self.basis)
             if dimension is not None:
                 run.mechanism(dimension, 1)
             clients, planned = (
@@ -526,13 +536,16 @@ def add_privacy(
     seed: int | None = None,
     metrics: Sequence[str] = (),
     validations: Sequence[str] = (),
+    basis: str | None = None,
 ) -> None:
     """Put quietbit's filters around the training ``tasks`` of a recipe; ``settings`` are the keys of a run config.
 
     ``simulation``, ``seed`` and ``metrics`` are for NVFlare's simulator; on a site its owner's
     policy decides. Where the settings evaluate, ``validations`` are the tasks that ask for the
     metric of a model; without any, every training task asks for that of the model it brings, beside
-    the update. Tasks that are not named, exactly, are not run on the clients. The job carries no
+    the update. ``basis`` is the path of an .npy file with the directions of a subspace, on the
+    server, and where `quietbit.subspace.basis` says so on sites, too.
+    Tasks that are not named, exactly, are not run on the clients. The job carries no
     copy of quietbit: sites use their own.
     """
     known = local_settings(settings)
@@ -545,8 +558,16 @@ def add_privacy(
     for key, value in known.to_run_config().items():  # a dot in a key does not survive a deployment
         outer, _, inner = key.removeprefix(PREFIX).partition(".")
         table |= {outer: table.get(outer, {}) | {inner: value}} if inner else {outer: value}
-    receiver = partial(PrivateReceiver, {TABLE: table}, validations=list(validations) or None)
-    uplink = partial(PrivateUplink, simulation, seed, list(metrics) or None)
+    receiver = partial(
+        PrivateReceiver, {TABLE: table}, validations=list(validations) or None, basis=basis
+    )
+    uplink = partial(
+        PrivateUplink,
+        simulation,
+        seed,
+        list(metrics) or None,
+        basis if known.app_basis else None,
+    )
     recipe.add_server_output_filter(receiver(), tasks=names)
     recipe.add_server_input_filter(receiver(), tasks=names)
     recipe.add_client_input_filter(uplink(), tasks=names)

@@ -18,7 +18,7 @@ import logging
 from collections.abc import Callable, Iterator, Mapping, MutableMapping
 from functools import lru_cache
 from pathlib import Path
-from typing import Any, TypeVar, final
+from typing import Any, TypeVar, cast, final
 
 import numpy as np
 from attrs import field, frozen
@@ -39,11 +39,12 @@ from quietbit.run.layout import ModelLayout
 from quietbit.run.messages import MODEL, RECORD, SUM
 from quietbit.run.part import Part
 from quietbit.run.parts.evaluation import Evaluation
+from quietbit.run.parts.subspace import Basis, ClientCoordinates
 from quietbit.run.parts.weights import Weighting
 from quietbit.run.plan import Plan
 from quietbit.target import Unit
 
-__all__ = ["Turn", "gate_for", "own_keys", "plan_of", "refusal"]
+__all__ = ["Turn", "client_parts", "gate_for", "own_keys", "plan_of", "refusal"]
 
 LOGGER = logging.getLogger(__name__)
 PARTS: tuple[Part, ...] = (Weighting(),)  # that have a say before a request is accepted
@@ -68,6 +69,7 @@ class Turn:
     layout: ModelLayout = field(default=ModelLayout((), ()))  # of the model to update, and
     received: list[FloatVector] = field(factory=list)  # its arrays as they came
     of_samples: bool = False
+    parts: tuple[Part, ...] = ()  # that change an update before it is released
     zero: bytes | None = None  # the release that leaves where no other is made in time
 
     @classmethod
@@ -78,6 +80,7 @@ class Turn:
         arrays: Mapping[str, Any],
         plan: Plan,
         *,
+        parts: tuple[Part, ...] = (),
         with_zero: bool = False,
     ) -> Turn:
         """Refuse a model that does not fit the request, before anything is noted; then accept and note it.
@@ -86,9 +89,12 @@ class Turn:
         this is done: what compiles or is priced for the first time costs the app no time.
         """
         layout = ModelLayout.of(arrays, plan)
-        if layout.dimension != request.dimension:
+        dimension = layout.dimension
+        for part in parts:
+            dimension = part.dimension(dimension)
+        if dimension != request.dimension:
             rule = f"{request.dimension}, the server's mechanism's"
-            raise InvalidParameter.of("number of learnt parameters", rule, layout.dimension)
+            raise InvalidParameter.of("number of learnt parameters", rule, dimension)
         received = [
             np.array(part) for part in layout.values(arrays)
         ]  # an app may train in the arrays that came
@@ -110,7 +116,7 @@ class Turn:
         zero = accepted.zero() if with_zero else None
         moment = AnswerTime(seconds, left_out)
         of_samples = plan.unit is Unit.SAMPLE
-        return cls(names, moment, accepted, layout, received, of_samples, zero)
+        return cls(names, moment, accepted, layout, received, of_samples, parts, zero)
 
     @classmethod
     def evaluate(
@@ -141,7 +147,7 @@ class Turn:
         if self.of_samples or crashes:
             return None
         try:
-            return reader()
+            return cast(Result, self._projected(reader()))
         except BaseException as error:
             crashes.append(error)
             LOGGER.error(
@@ -149,6 +155,20 @@ class Turn:
                 exc_info=error,
             )
             return None
+
+    def _projected(self, update: Any) -> Any:
+        """Return what the mechanism gets of an update, in one vector where a part changes it."""
+        if not self.parts:
+            return update
+        vector = np.concatenate(update)
+        for part in self.parts:
+            vector = part.project(vector)
+        return vector
+
+
+def client_parts(plan: Plan, basis: Basis | None = None) -> tuple[Part, ...]:
+    """Return the parts that change an update before it is released; made for one request."""
+    return ClientCoordinates.of(plan, basis)
 
 
 def plan_of(config: Mapping[str, Any]) -> Plan:

@@ -26,6 +26,7 @@ __all__ = [
     "ANSWERED",
     "CRASHED",
     "DECLINED",
+    "ENCLOSED",
     "METRICS",
     "MODEL",
     "MOST_TRACEBACK",
@@ -48,6 +49,7 @@ __all__ = [
 RECORD = "quietbit"  # the name of our record in a message, and the prefix of its continuations
 SUM = "quietbit-sum"  # that of a masked sum
 MODEL = "quietbit-model"  # that of rounds to replay, and of a simulated node's model
+ENCLOSED = "quietbit-enclosed"  # that of arrays which parts of a run send beside a request
 SPEED = "quietbit-speed"  # that of the momentum beside a full model
 METRICS = "metrics"  # that of numbers which the owner lets out
 CRASHED = (

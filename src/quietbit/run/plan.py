@@ -42,6 +42,7 @@ from quietbit.run.parts.masks import Masks
 from quietbit.run.parts.replay import Replay
 from quietbit.run.parts.samples import Samples
 from quietbit.run.parts.scouts import EVERY, EVERY_OF_SUMS, Scouts
+from quietbit.run.parts.subspace import APP, InSubspace
 from quietbit.run.parts.weights import Weights
 from quietbit.run.section import Real, Section, Whole, Word, check_fields, choice
 from quietbit.target import (
@@ -69,6 +70,7 @@ SECTIONS: tuple[type[Section], ...] = (
     Replay,
     Weights,
     Arrivals,
+    InSubspace,
 )
 # Names that the layers below use for a key's value.
 BELOW = {
@@ -129,6 +131,10 @@ def _arrivals(value: Table | None) -> Arrivals | None:
     return Arrivals.optional(value)
 
 
+def _subspace(value: Table | None) -> InSubspace | None:
+    return InSubspace.optional(value)
+
+
 @final
 @frozen
 class Plan:
@@ -168,6 +174,7 @@ class Plan:
     replay: Replay | None = field(default=None, converter=_replay)
     weights: Weights | None = field(default=None, converter=_weights)
     arrivals: Arrivals | None = field(default=None, converter=_arrivals)
+    subspace: InSubspace | None = field(default=None, converter=_subspace)
     mode: Mode = cast(Mode, choice(Word("planned", "adaptive"), "planned"))  # noqa: RUF009
 
     def __attrs_post_init__(self) -> None:
@@ -312,6 +319,11 @@ class Plan:
         return self.arrivals is not None and self.arrivals.staleness > 0
 
     @property
+    def app_basis(self) -> bool:
+        """Whether apps on nodes bring the directions of a subspace."""
+        return self.subspace is not None and self.subspace.basis == APP
+
+    @property
     def shared_rows(self) -> bool:
         """Whether all clients of a round keep the same rows."""
         few = self.masks is not None and self.mechanism.keep is not None
@@ -403,6 +415,8 @@ PAIRS = (
     ),
     Pair("public", ("scouts", "weights", "replay"), "a run without privacy has no releases"),
     Pair("replay", ("late",), "a broadcast has the rows of its own round alone"),
+    Pair("samples", ("subspace",), "rows of samples go to the gate as they are, with all numbers"),
+    Pair("replay", ("app_basis",), "a node replays rounds before it asks the app for anything"),
 )
 # How a choice that is not a section is spelt, and which key it is about.
 SPELT = {
@@ -410,6 +424,7 @@ SPELT = {
     "central": ("trust", "trust = central"),
     "public": ("mechanism", "mechanism = none"),
     "late": ("arrivals.staleness", "arrivals.staleness"),
+    "app_basis": ("subspace.basis", "subspace.basis = app"),
 }
 
 

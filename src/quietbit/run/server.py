@@ -19,6 +19,7 @@ from logging import INFO, WARNING
 from typing import Any, TypeVar, final
 
 from attrs import define, field
+from numpy.typing import NDArray
 
 from quietbit._typing import FloatVector
 from quietbit.errors import InvalidPayload, Outlier, require
@@ -39,6 +40,7 @@ from quietbit.run.messages import evaluation_of, lines_of, one_line
 from quietbit.run.part import Asked, Node, Part, Reply
 from quietbit.run.parts.replay import Leader, Replaying
 from quietbit.run.parts.scouts import Scouting
+from quietbit.run.parts.subspace import Basis, ServerCoordinates
 from quietbit.run.plan import Plan
 from quietbit.run.report import Counts, EvaluationReport, NodeReport, Report, RoundReport
 from quietbit.wire.downlink import ServerStep
@@ -159,6 +161,12 @@ class Round:
         """Return the same among the rows that all nodes kept."""
         return self._aggregator.kept() if self.answered else None
 
+    def lift(self, mean: FloatVector) -> FloatVector:
+        """Return the mean of the model's numbers, as the parts make it of a mean of releases."""
+        for part in reversed(self.parts):
+            mean = part.lift(mean)
+        return mean
+
     def answers(self) -> Answers | None:
         """Return what scouts, where this is their round, answered about the clip."""
         return self._aggregator.answers()
@@ -230,11 +238,17 @@ class Run:
     """All rounds of a run: the mechanism of each, what every node released, and the report."""
 
     def __init__(
-        self, plan: Plan, number: int, say: Callable[[int, str], None], parts: tuple[Part, ...] = ()
+        self,
+        plan: Plan,
+        number: int,
+        say: Callable[[int, str], None],
+        parts: tuple[Part, ...] = (),
+        basis: Basis | None = None,
     ) -> None:
         """Start a run; ``number`` is what frames call it, ``say`` takes a level of logging and a sentence.
 
-        ``parts`` come after those of the plan's own sections.
+        ``parts`` come after those of the plan's own sections; ``basis`` gives the directions of a
+        subspace, where the plan has one.
         """
         self.plan = plan
         self.number = number
@@ -248,6 +262,7 @@ class Run:
         self.scouting = None if plan.scouts is None else Scouting(plan, plan.scouts)
         self.replaying = None if plan.replay is None else Replaying(plan.replay, say)
         own: tuple[Part | None, ...] = (self.scouting, self.replaying)
+        own += ServerCoordinates.of(plan, basis)
         self.parts: tuple[Part, ...] = (*(part for part in own if part is not None), *parts)
         self._account = Account(plan.update_target, "adaptive")
         self._mechanism: Mechanism | None = None
@@ -258,8 +273,15 @@ class Run:
         """The model that nodes replay, where there is one."""
         return None if self.replaying is None else self.replaying.leader
 
+    def dimension(self, dimension: int) -> int:
+        """Return the numbers of a release, of a model with ``dimension``."""
+        for part in self.parts:
+            dimension = part.dimension(dimension)
+        return dimension
+
     def mechanism(self, dimension: int, number: int) -> Mechanism:
         """Return the mechanism of a round: its rows where all keep the same ones, its clip where the clip moves."""
+        dimension = self.dimension(dimension)
         if self._mechanism is None:
             self._mechanism = self.plan.mechanism_for(dimension)
             self._cost = self.plan.release(self._mechanism)
@@ -313,7 +335,20 @@ class Run:
     ) -> None:
         """Follow the model that nodes replay, where they do."""
         if self.replaying is not None:
-            self.replaying.lead(number, arrays, layout, step, other)
+            self.replaying.lead(number, arrays, layout, step, other, self.lift)
+
+    def enclosed(self, node: Node) -> dict[str, NDArray[Any]]:
+        """Return the arrays of all parts that go beside the request to a node."""
+        arrays: dict[str, NDArray[Any]] = {}
+        for part in self.parts:
+            arrays.update(part.enclose(node))
+        return arrays
+
+    def lift(self, mean: FloatVector) -> FloatVector:
+        """Return the mean of the model's numbers, as the parts make it of a mean of releases."""
+        for part in reversed(self.parts):
+            mean = part.lift(mean)
+        return mean
 
     def outlook(self, *, asked: int, nodes: int, rounds: int) -> None:
         """Say what to expect of a run that asks ``asked`` of ``nodes`` nodes in each round, and what would help it."""

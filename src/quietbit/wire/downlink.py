@@ -22,14 +22,15 @@ from __future__ import annotations
 import hashlib
 import struct
 from collections import deque
-from collections.abc import Iterable
+from collections.abc import Callable, Iterable
 from copy import copy
-from typing import IO, Any, final
+from typing import IO, Any, TypeAlias, final
 
 import attrs
 import numpy as np
 from numpy.typing import NDArray
 
+from quietbit._typing import FloatVector
 from quietbit.errors import (
     InvalidParameter,
     InvalidPayload,
@@ -41,7 +42,16 @@ from quietbit.errors import (
 from quietbit.mechanism.abilities import SharedRows
 from quietbit.mechanism.base import Mechanism
 
-__all__ = ["Broadcast", "Diverged", "Downlink", "OutOfStep", "Replica", "ServerStep", "replay_all"]
+__all__ = [
+    "Broadcast",
+    "Diverged",
+    "Downlink",
+    "Lift",
+    "OutOfStep",
+    "Replica",
+    "ServerStep",
+    "replay_all",
+]
 
 MAGIC = b"qbdn"
 VERSION = 1
@@ -55,6 +65,7 @@ PIECE = 1 << 16  # parameters per step of the loop, so that they stay in the cac
 LARGEST = 2.0**64  # broadcast number, so that the rotated update stays finite
 LAST_ROUND = 2**32 - 1
 LOG_BYTES = 1 << 26
+Lift: TypeAlias = Callable[[FloatVector], FloatVector]
 
 
 class OutOfStep(InvalidPayload):
@@ -142,8 +153,15 @@ class Broadcast:
 class Replica:
     """The model and the state of the server's step, identical on server and clients."""
 
-    def __init__(self, weights: Any, *, round: int = 0, speed: Any = None) -> None:
-        """Copy a flat float32 model; ``round`` is the last round that changed it, 0 for none."""
+    def __init__(
+        self, weights: Any, *, round: int = 0, speed: Any = None, lift: Lift | None = None
+    ) -> None:
+        """Copy a flat float32 model; ``round`` is the last round that changed it, 0 for none.
+
+        Where a mechanism works on other numbers than the model's, ``lift`` leads from its mean to
+        the model's, with the same bits on server and clients.
+        """
+        self.lift = lift
         self.weights = _flat(weights, "weights")
         self.speed: NDArray[np.float32] | None = None
         if speed is not None:
@@ -185,6 +203,8 @@ class Replica:
         """Take a broadcast's step without comparing digests, as the server does with its own."""
         kept = broadcast.values.astype(np.float64)
         mean = np.asarray(SharedRows.of(mechanism).unproject(kept), dtype=np.float32)
+        if self.lift is not None:
+            mean = np.asarray(self.lift(mean.astype(np.float64)), dtype=np.float32)
         size = self.weights.size
         require(mean.size == size, "size of the model", size, f"{mean.size}, the mechanism's")
         rate = np.float32(broadcast.step.rate)
@@ -222,7 +242,7 @@ class Replica:
             file.write(array.data)
 
     @classmethod
-    def read(cls, file: IO[bytes], size: int) -> Replica:
+    def read(cls, file: IO[bytes], size: int, lift: Lift | None = None) -> Replica:
         """Read a saved state of ``size`` parameters; refuse a damaged file with `OutOfStep`."""
         head = file.read(FILE_HEAD.size)
         if len(head) != FILE_HEAD.size:
@@ -239,7 +259,7 @@ class Replica:
         if not bool(np.isfinite(arrays).all()):
             raise OutOfStep("The saved model is damaged: it is not finite.")
         speed = arrays[1] if has_momentum else None
-        replica = cls(arrays[0], round=number, speed=speed)
+        replica = cls(arrays[0], round=number, speed=speed, lift=lift)
         if replica.digest != digest:
             raise OutOfStep("The saved model is damaged: its digest is not the one that was saved.")
         return replica
@@ -279,6 +299,7 @@ class Downlink:
         step: how a mean changes the model.
         log_bytes: how many bytes of broadcasts are kept for clients that missed rounds.
         round: the last round that changed the model.
+        lift: leads from a mechanism's mean to the model's, where these differ.
     """
 
     def __init__(
@@ -288,9 +309,10 @@ class Downlink:
         *,
         log_bytes: int = LOG_BYTES,
         round: int = 0,
+        lift: Lift | None = None,
     ) -> None:
         """Start a run."""
-        self.replica = Replica(weights, round=round)
+        self.replica = Replica(weights, round=round, lift=lift)
         self.step = step or ServerStep()
         self._log: deque[tuple[int, bytes]] = deque()
         self._log_limit = check_int(log_bytes, "log_bytes", 0)

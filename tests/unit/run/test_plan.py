@@ -9,6 +9,7 @@ from quietbit.mechanism.calibrate import calibrate
 from quietbit.run.mechanism import MechanismChoice
 from quietbit.run.parts.arrivals import Arrivals
 from quietbit.run.parts.evaluation import Evaluate
+from quietbit.run.parts.subspace import InSubspace
 from quietbit.run.parts.weights import Weights
 from quietbit.run.plan import PAIRS, SECTIONS
 from quietbit.run.section import RULE, Flag, Names, Real, Whole, Word
@@ -23,6 +24,7 @@ USUAL = {
 }
 # What a section needs besides the field that is tested, and what turns a choice on.
 NEEDED = {
+    InSubspace: {"directions": 4},
     MechanismChoice: {"name": "imvu"},
     Evaluate: {"epsilon": 1.0},
     Arrivals: {"enough": 1},
@@ -40,6 +42,8 @@ ON = {
     "replay": {"replay": True},
     "weights": {"weights": {"most_examples": 10}},
     "arrivals": {"arrivals": {"enough": 2}},
+    "subspace": {"subspace": 4},
+    "app_basis": {"subspace": {"directions": 4, "basis": "app"}},
 }
 NOISY = {"mechanism": "gaussian", "design_epsilon": None, "noise_multiplier": 3.0}
 
@@ -168,14 +172,14 @@ def test_choices_that_may_not_be_made_together(pair):
             chosen |= {"mode": "adaptive", "cohort": 1}
         with pytest.raises(quietbit.InvalidParameter) as refusal:
             plan(**chosen)
-        expected = {"late": "arrivals.staleness"}.get(other, other)
+        expected = {"late": "arrivals.staleness", "app_basis": "subspace.basis"}.get(other, other)
         assert refusal.value.name == expected
         assert refusal.value.rule.endswith(pair.sentence)
 
 
-def test_a_plan_has_at_most_twenty_fields():
-    assert len(attrs.fields(Plan)) <= 20
-    assert len(PAIRS) <= 12
+def test_a_plan_has_few_fields_and_pairs():
+    assert len(attrs.fields(Plan)) <= 21
+    assert len(PAIRS) <= 13
 
 
 def test_secure_aggregation_states_whom_it_counts_on():

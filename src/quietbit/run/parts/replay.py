@@ -20,6 +20,7 @@ import numpy as np
 from attrs import frozen
 from numpy.typing import NDArray
 
+from quietbit._typing import FloatVector
 from quietbit.errors import InvalidParameter, check_int, require
 from quietbit.mechanism.base import Mechanism
 from quietbit.node.refusal import NeedsModel
@@ -27,7 +28,7 @@ from quietbit.node.request import ProposedMechanism, Request, run_name
 from quietbit.run.layout import ModelLayout
 from quietbit.run.part import Part
 from quietbit.run.section import Real, Section, Word, choice
-from quietbit.wire.downlink import Downlink, OutOfStep, Replica, ServerStep, replay_all
+from quietbit.wire.downlink import Downlink, Lift, OutOfStep, Replica, ServerStep, replay_all
 
 if TYPE_CHECKING:
     from quietbit.run.plan import Plan
@@ -83,10 +84,11 @@ class Leader:
         replay: Replay,
         step: ServerStep,
         round: int,
+        lift: Lift | None = None,
     ) -> None:
         """Start from the model as it is after ``round``; only float32 models can be replayed."""
         self._layout = layout
-        self._downlink = Downlink(layout.flat(arrays), step, round=round)
+        self._downlink = Downlink(layout.flat(arrays), step, round=round, lift=lift)
         self._first = 0 if replay.start == APP else None  # what a node has that never answered
         self._known: dict[Any, int | None] = {}
         self._whole: set[Any] = set()  # nodes whose last model came in full
@@ -162,11 +164,12 @@ class Replaying(Part):
         layout: ModelLayout,
         step: ServerStep | None,
         other: str,
+        lift: Lift | None = None,
     ) -> None:
         """Follow the model that nodes replay, or one that was put in its place; say once why there is no ``step``."""
         if step is not None and layout.single:
             if self.leader is None or not self.leader.holds(arrays):
-                self.leader = Leader(layout, arrays, self._replay, step, number - 1)
+                self.leader = Leader(layout, arrays, self._replay, step, number - 1, lift)
         elif not self._said:
             self._said = True
             why = other if step is None else "not everything that is learnt is float32"
@@ -196,6 +199,7 @@ class Follower:
     families: tuple[str, ...] | None = (
         None  # of mechanisms that the node's owner allows; None allows all
     )
+    parts: tuple[Part, ...] = ()
 
     def full(self, said: Any, record: str, arrays: Mapping[str, Any], speed: Any) -> None:
         """Keep the full model that came; one that is not the announced one is refused."""
@@ -213,18 +217,12 @@ class Follower:
         """Replay what was missed; return the name of the model's record and all its arrays."""
         number, digest, broadcasts = _read(said)
         mechanism = ProposedMechanism.read(request.mechanism, self.families).mechanism
-        size = (
-            mechanism.ball.dimension
-        )  # of the model that this node has: nothing larger is allocated
-        require(
-            sum(map(len, broadcasts)) < 8 * size,
-            "size of the broadcasts",
-            "more",
-            "less than the model's",
-        )
         try:
-            replica, table = self._kept(size)
+            replica, table = self._kept(mechanism.ball.dimension)
             before = replica.round
+            sent = sum(map(len, broadcasts))
+            most = 8 * replica.weights.size
+            require(sent < most, "size of the broadcasts", sent, f"below {most}, the model's")
             replay_all(replica, broadcasts, mechanism, run_name(self.run))
             if (replica.round, replica.digest) != (number, digest):
                 raise NeedsModel
@@ -239,17 +237,32 @@ class Follower:
         store: Mapping[str, bytes] = {} if self.store is None else self.store
         state, known = (store.get(f"{self.run}.{part}") for part in ("state", "layout"))
         if state is not None and known is not None:
-            return Replica.read(io.BytesIO(state), size), known
+            dimension = _size_of(known)
+            if self._released(dimension) != size:
+                raise NeedsModel
+            return Replica.read(io.BytesIO(state), dimension, self._lift), known
         if self.start is None:
             raise NeedsModel
         record, arrays = self.start()
         layout = ModelLayout.of(arrays, self.plan)
-        if not layout.single or layout.dimension != size:
+        if not layout.single or self._released(layout.dimension) != size:
             raise NeedsModel
         table = _pack(record, layout, arrays)
         if self.store is not None:
             self.store[f"{self.run}.layout"] = table
-        return Replica(layout.flat(arrays)), table
+        return Replica(layout.flat(arrays), lift=self._lift), table
+
+    def _released(self, dimension: int) -> int:
+        """Return the numbers of a release, of a model with ``dimension``."""
+        for part in self.parts:
+            dimension = part.dimension(dimension)
+        return dimension
+
+    def _lift(self, mean: FloatVector) -> FloatVector:
+        """Return the mean of the model's numbers, as the server's parts make it."""
+        for part in reversed(self.parts):
+            mean = part.lift(mean)
+        return mean
 
     def _save(self, replica: Replica) -> None:
         if self.store is not None:
@@ -289,6 +302,16 @@ def _pack(record: str, layout: ModelLayout, arrays: Mapping[str, Any]) -> bytes:
         value = arrays[name].numpy()
         entries[name] = [name, list(value.shape), value.dtype.str, value.tobytes()]
     return bytes(_cbor().dumps([record, [entries[name] for name in arrays]]))
+
+
+def _size_of(content: bytes) -> int:
+    """Return the numbers that are learnt, by a packed table; a damaged one asks for the model."""
+    try:
+        _, table = _cbor().loads(content)
+        shapes = [tuple(shape) for _, shape, *kept in table if not kept]
+        return sum(int(np.prod(shape, dtype=np.int64)) for shape in shapes)
+    except (ValueError, TypeError, _cbor().CBORError) as error:
+        raise NeedsModel from error
 
 
 def _unpack(content: bytes, weights: NDArray[np.float32]) -> tuple[str, Arrays]:
