@@ -168,7 +168,9 @@ class Turn:
 
 def client_parts(plan: Plan, basis: Basis | None = None) -> tuple[Part, ...]:
     """Return the parts that change an update before it is released; made for one request."""
-    return ClientCoordinates.of(plan, basis)
+    if plan.subspace is None:  # a section that is absent is off
+        return ()
+    return (ClientCoordinates(plan, plan.subspace, basis),)
 
 
 def plan_of(config: Mapping[str, Any]) -> Plan:

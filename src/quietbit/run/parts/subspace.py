@@ -202,11 +202,6 @@ class ClientCoordinates(_Coordinates):
         self._received: Subspace | None = None
         self._dimension: int | None = None
 
-    @classmethod
-    def of(cls, plan: Plan, basis: Basis | None = None) -> tuple[Part, ...]:
-        """Return the part of a plan with a subspace, or none."""
-        return () if plan.subspace is None else (cls(plan, plan.subspace, basis),)
-
     def dimension(self, dimension: int) -> int:
         """Return k likewise; directions that the server sent for another model are refused."""
         size = super().dimension(dimension)
