@@ -29,7 +29,7 @@ class Cells(ABC, Generic[Problem]):
 
     @abstractmethod
     def bounds(self, problem: Problem) -> tuple[FloatVector, FloatVector, Any]:
-        """Return a value in each cell, a bound on all of it, and what `halves` needs to split it."""
+        """Return a value in each cell, a bound on all of it, and what `halves` needs."""
 
     @abstractmethod
     def halves(self, split: Any) -> Self:

@@ -80,7 +80,7 @@ def grown_by(value: FloatVector, exponent: FloatVector) -> FloatVector:
 
 
 class _Moments(NamedTuple):
-    """Mean and central moments of theta; ``rest``, 1 - mean, is accurate where the mean is near 1."""
+    """Mean and central moments of theta; ``rest``: 1 - mean, accurate where it is small."""
 
     mean: FloatVector
     rest: FloatVector

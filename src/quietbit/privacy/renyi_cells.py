@@ -315,7 +315,7 @@ class CrossCells(Cells[Problem]):
         return self.joined(lower, upper)
 
     def bounds(self, problem: Problem) -> tuple[FloatVector, FloatVector, Any]:
-        """Return F at the centre of each cell, a bound on the cell, and whether to split across x."""
+        """Return F at the centre of each cell, a bound on it, and whether to split across x."""
         alpha = problem.alpha
         segments = problem.segments
         dx = self.dx

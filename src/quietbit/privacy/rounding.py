@@ -28,7 +28,7 @@ def next_up(value: float) -> float:
 
 
 def sum_upper(terms: Iterable[tuple[float, int]]) -> float:
-    """Return the sum of number times count, exact before it is rounded up; infinite where a term is.
+    """Return the sum of number times count, rounded up once; infinite where a term is.
 
     >>> sum_upper([(0.1, 3)]) > 0.1 + 0.1
     True

@@ -1,0 +1,372 @@
+"""Sums of privacy losses: convolved on a grid at a tilt, with every error added.
+
+Idea     losses are put on a grid by connecting the dots of delta over e^eps, which never lowers
+         delta, and convolved by Fourier transforms. The laws are tilted first, so that errors count
+         relative to delta; tails and the rounding of transforms are added.
+Symbols  T releases; theta: tilt of the convolution; phi: tilt that bounds the mass above the
+         window; K(theta) = log E_P e^(theta L); kappa: K of one part on the grid; c: tilted law of
+         the sum; w: weights with delta = sum c w.
+Source   Koskela, Jaelkoe, Honkela (2020): Fourier transforms; Doroshenko et al. (2022): connecting
+         the dots. docs/theory/adding-up.md, "Loss distributions", proves the errors that are added.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import math
+from collections.abc import Callable
+from dataclasses import dataclass, field
+from typing import TYPE_CHECKING, NamedTuple, TypeAlias, final
+
+import numpy as np
+from numpy.typing import NDArray
+from scipy import fft
+from scipy.optimize import brentq
+from scipy.special import ndtr
+
+from quietbit._search import bisect
+from quietbit._typing import FloatVector
+from quietbit.privacy.rounding import UNIT
+
+if TYPE_CHECKING:
+    from quietbit.privacy.loss import LossDistribution
+
+__all__ = ["Atoms", "TiltedLaw", "convolved", "moment_upper", "tilt_at", "tilt_for"]
+
+MOST_POINTS = 2**20
+LEAST_POINTS = 2**12
+_NEGLIGIBLE = 36.0  # tails of e^-36 = 2e-16 of delta are cut, and added
+_GAUSSIAN_REACH = 13.0  # standard deviations; beyond lie 6e-39, which count as infinite loss
+_LEAST_TILT = 1e-6
+_MOST_TILT = 1e9
+# Relative error of a sum of up to 2^20 positive numbers and of their exponentials.
+_SUM_MARGIN = 1e-12
+_Places: TypeAlias = NDArray[np.int64]
+
+
+@final
+@dataclass(frozen=True, slots=True)
+class Atoms:
+    """Finitely many losses with their masses under P, both rounded up, sorted by loss.
+
+    ``infinite`` is the mass where Q has none; ``identity`` is the SHA-256 of all of them.
+    """
+
+    losses: FloatVector = field(repr=False, compare=False)
+    masses: FloatVector = field(repr=False, compare=False)
+    infinite: float = field(compare=False)
+    identity: bytes
+
+    @classmethod
+    def of(cls, losses: FloatVector, masses: FloatVector, infinite: float) -> Atoms:
+        """Sort the atoms of positive mass."""
+        losses = losses[masses > 0]
+        masses = masses[masses > 0]
+        order = np.argsort(losses, kind="stable")
+        losses = np.ascontiguousarray(losses[order])
+        masses = np.ascontiguousarray(masses[order])
+        losses.setflags(write=False)
+        masses.setflags(write=False)
+        numbers = losses.tobytes() + masses.tobytes() + np.float64(infinite).tobytes()
+        return cls(losses, masses, infinite, hashlib.sha256(numbers).digest())
+
+    def deltas_upper(self, epsilons: FloatVector) -> FloatVector:
+        """Return delta at each epsilon, which may be negative."""
+        above = np.maximum(-np.expm1(np.minimum(epsilons[:, None] - self.losses, 0.0)), 0.0)
+        return np.asarray((above @ self.masses + self.infinite) * (1 + _SUM_MARGIN))
+
+    def log_moment(self, theta: float) -> tuple[float, float]:
+        """Return K and its derivative at ``theta``, for the finite losses."""
+        exponents = theta * self.losses
+        peak = float(exponents.max(initial=-math.inf))
+        if peak == -math.inf:
+            return -math.inf, 0.0
+        weights = self.masses * np.exp(exponents - peak)
+        total = float(weights.sum())
+        return peak + math.log(total), float(weights @ self.losses) / total
+
+
+@final
+@dataclass(frozen=True, slots=True)
+class TiltedLaw:
+    """The tilted law of the sum of losses on a window of the grid, with bounds on its error."""
+
+    losses: FloatVector
+    law: FloatVector
+    scale: FloatVector  # e^(T kappa - theta loss)
+    margin: float  # relative error of a sum with these scales
+    error: float  # bound on the 2-norm of the error of ``law``
+    above: float  # mass of P at losses above the window, and what a grid counts as infinite
+    below: float  # mass of P at losses below the window
+
+    def delta_upper(self, epsilon: float) -> float:
+        """Return delta at ``epsilon``, without the infinite masses of the parts themselves."""
+        start = int(np.searchsorted(self.losses, epsilon, side="right"))
+        if start < self.losses.size and self.scale[start] > 1e130:
+            return math.inf  # so far below the window's middle that squares of weights overflow
+        weights = self.scale[start:] * -np.expm1(epsilon - self.losses[start:])
+        body = float(np.sum(self.law[start:] * weights))
+        body += self.error * math.sqrt(float(np.sum(weights * weights)))
+        outside = self.below if epsilon < self.losses[0] else 0.0
+        return body * (1 + self.margin) + self.above + outside
+
+    def epsilon_upper(self, delta: float, guess: float) -> float:
+        """Return the least epsilon >= 0 found at which ``delta`` is proved; infinite if none is."""
+        low = 0.0
+        high = float(self.losses[-1])
+
+        def excess(epsilon: float) -> float:
+            """Return log(delta found / delta), cut to +-1000."""
+            ratio = self.delta_upper(epsilon) / delta
+            if ratio == 0:
+                return -1e3
+            return math.log(ratio) if 0 < ratio < math.inf else 1e3
+
+        if excess(low) <= 0:
+            return 0.0
+        if high <= 0 or not excess(high) <= 0:
+            return math.inf
+        if low < guess < high:
+            if excess(guess) <= 0:
+                high = guess
+            else:
+                low = guess
+        epsilon = float(brentq(excess, low, high, xtol=1e-13 * high, rtol=1e-13))
+        step = 1e-13 * high
+        while excess(epsilon) > 0:
+            epsilon = min(epsilon + step, high)
+            step = 2 * step
+        return epsilon
+
+
+def moment_upper(losses: FloatVector, masses: FloatVector, theta: float) -> float:
+    """Return an upper bound on log sum of mass e^(theta loss)."""
+    exponents = theta * losses
+    peak = float(exponents.max())
+    with np.errstate(under="ignore"):
+        total = float(np.sum(masses * np.exp(exponents - peak)))
+    largest = float(np.abs(losses).max(initial=0.0))
+    units = 4 + abs(theta) * largest + math.log2(losses.size + 2)
+    error = 8 * UNIT * units + 256 * UNIT
+    return peak + math.log(total) + error + 4 * UNIT * abs(peak)
+
+
+def tilt_at(releases: LossDistribution, epsilon: float) -> float:
+    """Return the tilt that moves the mean of the losses to about ``epsilon``."""
+
+    def rising(_theta: float, _moment: float, slope: float) -> float:
+        return slope - epsilon
+
+    return _tilt(releases, rising)
+
+
+def tilt_for(releases: LossDistribution, log_delta: float) -> float:
+    """Return the tilt at which Chernoff's bound is about e^``log_delta``."""
+
+    def rising(theta: float, moment: float, slope: float) -> float:
+        return theta * slope - moment + log_delta
+
+    return _tilt(releases, rising)
+
+
+def _tilt(releases: LossDistribution, rising: Callable[[float, float, float], float]) -> float:
+    """Return about where ``rising``(theta, K, K') crosses zero; any tilt is a valid one."""
+    top = math.inf if releases.squared_mu > 0 else 0.0
+    log_mass = 0.0
+    for atoms, times in releases.parts:
+        top += times * float(atoms.losses[-1])
+        log_mass += times * math.log(float(atoms.masses[-1]))
+
+    def enough(theta: float) -> bool:
+        moment, slope = releases.log_moment(theta)
+        # Where the largest loss of all has half of the tilted mass, a larger tilt gains nothing.
+        peaked = top < math.inf and theta * top + log_mass - moment >= -math.log(2)
+        return peaked or rising(theta, moment, slope) >= 0
+
+    low = high = _LEAST_TILT
+    while high < _MOST_TILT and not enough(high):
+        low = high
+        high = 4 * high
+    return bisect(enough, high, low, halvings=16, by_ratio=True)
+
+
+class _Gridded(NamedTuple):
+    """The masses of one part at places of the grid; ``times``: how often it is released."""
+
+    places: _Places
+    masses: FloatVector
+    times: int
+
+
+def _gridded(releases: LossDistribution, step: float) -> tuple[list[_Gridded], float]:
+    """Return all parts on the grid, and the mass beyond it."""
+    beyond = 0.0
+    parts = []
+    for atoms, times in releases.parts:
+        places, masses = _on_grid(atoms.losses, atoms.masses, step)
+        parts.append(_Gridded(places, masses, times))
+    if releases.squared_mu > 0:
+        places, masses, beyond = _gaussian_on_grid(releases.squared_mu, step)
+        parts.append(_Gridded(places, masses, 1))
+    return parts, beyond
+
+
+def _on_grid(losses: FloatVector, masses: FloatVector, step: float) -> tuple[_Places, FloatVector]:
+    """Split each atom between its grid neighbours, by the chord.
+
+    ``step`` is a power of two, so places are exact.
+    """
+    scaled = losses / step
+    floor = np.floor(scaled)
+    upward = np.expm1(-(scaled - floor) * step) / math.expm1(-step)
+    up = np.minimum(1.0, upward * (1 + 8 * UNIT))
+    down = np.where(upward > 0, np.maximum(0.0, 1 - upward) + 8 * UNIT, 1.0)
+    places = floor.astype(np.int64)
+    moved = up > 0
+    split = np.append(masses * down, (masses * up)[moved])
+    return np.append(places, places[moved] + 1), split * (1 + 4 * UNIT)
+
+
+def _gaussian_on_grid(squared_mu: float, step: float) -> tuple[_Places, FloatVector, float]:
+    """Put the Gaussian's loss, N(mu^2/2, mu^2), on a grid: places, masses, and the mass beyond."""
+    mu = math.sqrt(squared_mu)
+    mean = squared_mu / 2
+    reach = _GAUSSIAN_REACH * mu
+    first = math.floor((mean - reach) / step)
+    places = np.arange(first, math.ceil((mean + reach) / step) + 1)
+    edges = (places * step - mean) / mu
+    left = edges[:-1]
+    tails = ndtr(-np.abs(edges))
+    left_tails = tails[:-1]
+    right_tails = tails[1:]
+    # Differences of the smaller tails; the cell around the middle is what the two leave.
+    cells = np.where(left >= 0, left_tails - right_tails, right_tails - left_tails)
+    middle = (left < 0) & (edges[1:] > 0)
+    cells[middle] = 1 - left_tails[middle] - right_tails[middle]
+    cells = cells + 256 * UNIT * np.where(middle, 1.0, np.maximum(left_tails, right_tails))
+    turn = -left / mu * step  # x of the page
+    cubic = np.where(turn < 0, np.abs(turn) ** 3 / 720, 0.0)
+    share = 0.5 + turn / 12 + cubic + step * step / -math.expm1(-step) / 12
+    share = np.clip(share + 64 * UNIT, 0.0, 1.0)
+    masses = np.zeros(places.size)
+    masses[1:] += cells * share
+    masses[:-1] += cells * (1 - share + 4 * UNIT)
+    masses[0] += ndtr(edges[0]) * (1 + 256 * UNIT)
+    beyond = float(ndtr(-edges[-1])) * (1 + 256 * UNIT)
+    return places, masses * (1 + 8 * UNIT), beyond
+
+
+def _range(
+    releases: LossDistribution, theta: float, goal: float, phi: float
+) -> tuple[float, float]:
+    """Return losses outside which about e^-36 of the tilted mass lies, or of e^``goal``.
+
+    What is left out below wraps round and only adds.
+    """
+    high = (releases.log_moment(phi)[0] - goal + _NEGLIGIBLE) / phi
+    moment, slope = releases.log_moment(theta)
+    ahead = releases.log_moment(theta * (1 + 1e-3) + 1e-9)[1]
+    variance = max((ahead - slope) / (theta * 1e-3 + 1e-9), 1e-30 + 1e-12 * slope * slope)
+    strides = math.sqrt(2 * _NEGLIGIBLE / variance) * 2.0 ** np.arange(-2, 6)
+    low = -math.inf
+    for stride in strides.tolist():
+        chernoff = (moment - releases.log_moment(theta - stride)[0] - _NEGLIGIBLE) / stride
+        low = max(low, chernoff)
+    if releases.squared_mu == 0:
+        largest = math.fsum(times * float(atoms.losses[-1]) for atoms, times in releases.parts)
+        smallest = math.fsum(times * float(atoms.losses[0]) for atoms, times in releases.parts)
+        high = min(high, largest)
+        low = max(low, smallest)
+    return low, high
+
+
+def convolved(releases: LossDistribution, theta: float, goal: float) -> TiltedLaw:
+    """Return the law of the sum of losses at the tilt ``theta``.
+
+    The window leaves out e^-36 of e^``goal``, the delta that is looked for.
+    """
+    number = sum(times for _, times in releases.parts) + (releases.squared_mu > 0)
+    phi = tilt_for(releases, goal - _NEGLIGIBLE)
+    low, high = _range(releases, theta, goal, phi)
+    width = max(high - low, 1e-9 * (1 + abs(high)))
+    enough = min(max(LEAST_POINTS, 13000 * math.sqrt(number)), MOST_POINTS)
+    points = 2 ** math.ceil(math.log2(enough))
+    # Putting losses onto the grid spreads each by up to a step: room for their sum at both ends.
+    room = 2 + math.ceil(min(number, 4.5 * math.sqrt(number)))
+    step = 2.0 ** math.ceil(math.log2(width / (points - 2 * room - 2)))
+    first = math.floor(low / step) - room
+    losses = (first + np.arange(points)) * step
+    parts, above = _gridded(releases, step)
+
+    rounding = 10 * math.log2(points) * UNIT
+    spectrum = np.ones(points // 2 + 1, dtype=np.complex128)
+    constant = 0.0
+    magnitude = 0.0
+    growth = 0.0
+    error = 0.0
+    offset = 0
+    least = 0
+    last = 0
+    log_above = -phi * (float(losses[-1]) + step)
+    below_tilt = 2 * _NEGLIGIBLE / max(releases.log_moment(theta)[1] - low, step)
+    log_below = below_tilt * float(losses[0])
+    for part in parts:
+        places, masses, times = part
+        part_losses = np.asarray(places * step, dtype=np.float64)
+        kappa = moment_upper(part_losses, masses, theta)
+        law = _tilted(part, part_losses, theta, kappa, points)
+        norm = _norm_upper(law)
+        size = float(law.sum()) * (1 + 1e-13)
+        spectrum *= _power(np.asarray(fft.rfft(law)), times)
+        constant += times * kappa
+        magnitude += times * abs(kappa)
+        offset += times * int(places[0])
+        growth += times * math.log(max(1.0, size + rounding * math.sqrt(points) * norm))
+        error += times * rounding * norm
+        log_above += times * moment_upper(part_losses, masses, phi)
+        last += times * int(places.max())
+        least += times * int(places.min())
+        log_below += times * moment_upper(part_losses, masses, -below_tilt)
+
+    law = np.roll(np.asarray(fft.irfft(spectrum, points)), (offset - first) % points)
+    second = 2 * (rounding + 4 * UNIT * (number + len(parts)))
+    error = math.exp(min(growth, 700.0)) * error * (1 + 1e-6) + second * _norm_upper(law)
+    error = error / max(1e-3, 1 - second) + 1e-290
+    with np.errstate(under="ignore"):
+        scale = np.exp(np.minimum(constant - theta * losses, 690.0))
+    farthest = float(np.abs(losses[[0, -1]]).max())
+    margin = _SUM_MARGIN + 16 * UNIT * (magnitude + theta * farthest)
+    if last >= first + points:
+        above = math.exp(min(log_above + 1e-9, 0.0)) + above
+    below = 0.0
+    if least < first:
+        below = math.exp(min(log_below + 1e-9, 0.0)) * (1 + 1e-6)
+    return TiltedLaw(losses, np.maximum(law, 0.0), scale, margin, error, above, below)
+
+
+def _norm_upper(law: FloatVector) -> float:
+    return math.sqrt(float(law @ law)) * (1 + 1e-9)
+
+
+def _tilted(
+    part: _Gridded, losses: FloatVector, theta: float, kappa: float, points: int
+) -> FloatVector:
+    """Return the law of one release at the tilt on a circle of ``points``, rounded up."""
+    exponents = theta * losses
+    with np.errstate(under="ignore"):
+        tilted = part.masses * np.exp(exponents - kappa)
+    tilted = tilted * (1 + 4 * UNIT * (8 + abs(kappa) + np.abs(exponents)))
+    slots = (part.places - int(part.places[0])) % points
+    most = int(np.bincount(slots).max())
+    return np.asarray(np.bincount(slots, tilted, minlength=points) * (1 + 2 * most * UNIT))
+
+
+def _power(values: NDArray[np.complex128], times: int) -> NDArray[np.complex128]:
+    """Return ``values`` to an integer power by repeated squaring."""
+    result: NDArray[np.complex128] | None = None
+    while times > 1:
+        if times & 1:
+            result = values if result is None else result * values
+        values = values * values
+        times >>= 1
+    return values if result is None else result * values
