@@ -14,6 +14,7 @@ from typing import Any
 import numpy as np
 
 from quietbit_lab.plot.figure import blank_figure, looks, plain_axes, save_figure, shared_legend
+from quietbit_lab.report.plots import shown_size
 
 RESULTS = Path(__file__).parent / "results"
 NAMES = {
@@ -55,7 +56,9 @@ def ceiling(axes: Any, rows: list[Row]) -> None:
     """Draw a dotted line at the accuracy without noise."""
     plain = [np.mean(row["accuracies"]) for row in rows if row["mechanism"] == "none"]
     if plain:
-        axes.axhline(100 * max(plain), linestyle=":", color="grey", linewidth=1)
+        axes.axhline(
+            100 * max(plain), linestyle=":", color="grey", linewidth=1, label="without privacy"
+        )
 
 
 def panel(
@@ -65,9 +68,11 @@ def panel(
     ticks: list[float],
     low: float,
     high: float,
+    meaning: str = "",
 ) -> Any:
     """Axes with accuracy upwards and epsilon, by powers, to the right."""
-    axes = plain_axes(figure.add_subplot(*place), title, "epsilon", "test accuracy, %")
+    words = f"epsilon of one client{meaning}"
+    axes = plain_axes(figure.add_subplot(*place), title, words, "test accuracy, %")
     axes.set_xscale("log")
     axes.set_xticks(ticks, [f"{tick:g}" for tick in ticks])
     axes.minorticks_off()
@@ -76,12 +81,16 @@ def panel(
 
 
 def head(rows: list[Row], published: list[Row], out: Path) -> None:
-    """One release a client, the fitted network; the vector mechanism on the network as published beside it."""
-    figure = blank_figure(11.0, 3.8)
+    """Draw one release per client of the fitted network, and of the network as published."""
+    figure = blank_figure(
+        11.0, 4.1, "CIFAR-10, a private head: the vector mechanism leads at every epsilon"
+    )
     kinds = [("zero-out", True), ("replace-one", True), ("zero-out", False)]
     for place, (adjacency, started) in enumerate(kinds):
-        title = f"{adjacency}, {'public start' if started else 'from zero'}"
-        axes = panel(figure, (1, 3, place + 1), title, [1, 2, 4, 8], 65 if started else 10, 95)
+        title = "public start" if started else "from zero"
+        low = 65 if started else 10
+        place_of = (1, 3, place + 1)
+        axes = panel(figure, place_of, title, [1, 2, 4, 8], low, 95, f", {adjacency}, delta 1e-5")
         before = [row for row in published if row["mechanism"] == "vmvu"]
         for part, names in (
             (rows, NAMES),
@@ -104,14 +113,19 @@ def head(rows: list[Row], published: list[Row], out: Path) -> None:
 
 
 def releases(rows: list[Row], out: Path) -> None:
-    """Draw the frontier: what taking part more often costs, and what trust in masks or a server buys."""
-    figure = blank_figure(11.0, 3.8)
+    """Draw what taking part more often costs, and what trust in masks or a server buys."""
+    figure = blank_figure(
+        11.0,
+        4.1,
+        "CIFAR-10, a private head: the more often a client takes part, the less the mechanism matters"
+        " (zero-out, delta 1e-5)",
+    )
     names = {name: NAMES[name] for name in ("vmvu", "gaussian", "imvu")} | TRUSTING
     for place, count in enumerate((1, 3, 10, 50)):
         axes = panel(
             figure,
             (1, 4, place + 1),
-            f"{count} release{'s' if count > 1 else ''}",
+            f"{count} release{'s' if count > 1 else ''} per client",
             [1, 4, 8],
             10,
             95,
@@ -123,13 +137,18 @@ def releases(rows: list[Row], out: Path) -> None:
 
 
 def sizes(rows: list[Row], out: Path) -> None:
-    """Draw the frontier: accuracy over the bytes of a payload."""
-    figure = blank_figure(13.0, 3.8)
+    """Draw accuracy over the bytes of a payload."""
+    figure = blank_figure(
+        13.0,
+        4.1,
+        "CIFAR-10, a private head: 80 bytes of the vector mechanism do more than 10 kB of Gaussian"
+        " noise (zero-out, delta 1e-5)",
+    )
     for place, epsilon in enumerate((1, 4, 8)):
         axes = plain_axes(
             figure.add_subplot(1, 3, place + 1),
-            f"epsilon {epsilon}, zero-out",
-            "bytes of an update",
+            f"epsilon {epsilon}",
+            "size of an update",
             "test accuracy, %",
         )
         mine = [row for row in rows if row["epsilon"] == epsilon and row["adjacency"] == "zero-out"]
@@ -145,17 +164,20 @@ def sizes(rows: list[Row], out: Path) -> None:
             lambda row: row["bytes"],
         )
         axes.set_xscale("log")
+        axes.xaxis.set_major_formatter(lambda count, _: shown_size(count))
         axes.set_ylim(10, 95)
     shared_legend(figure, figure.axes[0], "outside lower center")
     save_figure(figure, out / "frontier-bytes.svg")
 
 
 def crowds(rows: list[Row], out: Path) -> None:
-    """Draw the vector mechanism over the number of clients, a line per epsilon; all 50,000 are in the other file."""
-    figure = blank_figure(5.6, 3.8)
-    axes = panel(
-        figure, (1, 1, 1), "one release a client, zero-out", [1000, 5000, 15000, 50000], 10, 95
+    """Draw the vector mechanism over the number of clients, a line per epsilon."""
+    figure = blank_figure(
+        6.4, 4.1, "CIFAR-10, a private head: more clients buy accuracy at any epsilon"
     )
+    title = "vector mechanism, one release per client, zero-out, delta 1e-5"
+    axes = panel(figure, (1, 1, 1), title, [1000, 5000, 15000, 50000], 10, 95)
+    axes.set_xticks([1000, 5000, 15000, 50000], ["1,000", "5,000", "15,000", "50,000"])
     axes.set_xlabel("clients")
     for epsilon, look in zip((8, 4, 2, 1), looks([*NAMES]), strict=True):
         mine = sorted(
@@ -209,7 +231,11 @@ def tried(runs: list[Row], row: Row) -> list[tuple[float, float]]:
 
 def fig3(out: Path) -> None:
     """Figure 3: the head alone and all parameters over epsilon; prints what the page's table needs."""
-    figure = blank_figure(9.0, 3.8)
+    figure = blank_figure(
+        9.0,
+        4.1,
+        "CIFAR-10, fine-tuning a WideResNet-28-10: the vector mechanism leads up to epsilon 10",
+    )
     whole = chosen(read("fig3-whole.json"))
     for row in whole:
         values = 100 * np.array(row["accuracies"])
@@ -219,15 +245,16 @@ def fig3(out: Path) -> None:
             f"{values.size} seeds, step {row['step']:g} of {steps}; {row.get('bytes', 0):,} bytes"
         )
     panels = {
-        "the head alone, 6,410 parameters": read("fig3-head.json"),
+        "the head alone: 6,410 parameters": read("fig3-head.json"),
         "all 36,479,194 parameters": whole,
     }
     for place, (title, rows) in enumerate(panels.items()):
-        axes = panel(figure, (1, 2, place + 1), title, [1, 3, 10, 30, 100], 10, 85)
+        ticks = [1.0, 3.0, 10.0, 30.0, 100.0]
+        meaning = ", zero-out, delta 1e-5"
+        axes = panel(figure, (1, 2, place + 1), title, ticks, 10, 85, meaning)
         private = [row | {"mechanism": row["mechanism"].partition("*")[0]} for row in rows]
         curves(axes, private, NAMES, lambda row: row["epsilon"])
-        bare = [np.mean(row["accuracies"]) for row in rows if row["mechanism"] == "none"]
-        axes.axhline(100 * bare[0], linestyle=":", color="grey", linewidth=1)
+        ceiling(axes, rows)
     shared_legend(figure, figure.axes[0], "outside lower center")
     save_figure(figure, out / "fig3.svg")
 

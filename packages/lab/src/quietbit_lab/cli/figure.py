@@ -51,6 +51,10 @@ def figure(
             help="For bytes and training: only settings whose epsilon is at most this; of secure-sums, 1."
         ),
     ] = None,
+    title: Annotated[
+        str | None,
+        typer.Option(help="A sentence above a picture of runs; made from the task unless given."),
+    ] = None,
     levels: Annotated[
         list[int], typer.Option(help="Input levels, a column each; may be repeated.")
     ] = [2, 4, 8],  # noqa: B006 - typer reads it, nobody changes it
@@ -87,7 +91,7 @@ def figure(
         f"one of {known}, or a sweep's name, and all but the first two need --runs",
     )
     target = None if epsilon is None else check_real(epsilon, "epsilon")
-    _of_runs(name, runs or [], target, path, json)
+    _of_runs(name, runs or [], target, title, path, json)
 
 
 def _bias_variance(
@@ -128,7 +132,12 @@ def _secure_sums(epsilon: float, out: Path, as_json: bool) -> None:
 
 
 def _of_runs(
-    name: str, paths: Sequence[Path], target: float | None, out: Path, as_json: bool
+    name: str,
+    paths: Sequence[Path],
+    target: float | None,
+    title: str | None,
+    out: Path,
+    as_json: bool,
 ) -> None:
     """Accuracy over epsilon, bytes or rounds, with the best of every mechanism in a table."""
     from quietbit_lab.experiment.frontier import frontier, reported
@@ -149,7 +158,7 @@ def _of_runs(
     runs = comparable(found)
     within = settings_within(runs, target)
     require(within, "epsilon", target, "at least the epsilon of one setting")
-    path = save_figure(_drawn(name, runs, within, target), out)
+    path = save_figure(_drawn(name, runs, within, target, title), out)
     drawn = name in ("bytes", "training") or target is not None
     lines = (
         frontier(p for p, _ in within)
@@ -169,23 +178,30 @@ def _of_runs(
 
 
 def _drawn(
-    name: str, runs: list[PlacedRun], within: list[tuple[Summary, PlacedRun]], target: float | None
+    name: str,
+    runs: list[PlacedRun],
+    within: list[tuple[Summary, PlacedRun]],
+    target: float | None,
+    title: str | None,
 ) -> Any:
     from quietbit_lab.report.plots import plot_frontier, plot_training, plot_uplink, shared_words
     from quietbit_lab.report.runs import best_curves
 
     task = str(runs[0].record["task"].get("name", name))
-    if name not in ("bytes", "training"):
-        return plot_frontier(
-            [run.plain(whole=False) for run in runs], name if name not in OF_RUNS else task
-        )
-    meant = shared_words([point for point, _ in within])
-    limit = f"{task}, epsilon <= {rounded_up(target, 4)} of {meant}" if target is not None else task
+    limit = ""
+    if target is not None:
+        meaning = shared_words([point for point, _ in within])
+        limit = f" at epsilon <= {rounded_up(target, 4)} of {meaning}"
     if name == "bytes":
         sizes = [(point, run.record.get("bytes_per_client")) for point, run in within]
-        return plot_uplink([(point, int(size)) for point, size in sizes if size], limit)
-    mechanisms = {run.label: run.mechanism for run in runs}
-    return plot_training(best_curves(runs, target), limit, mechanisms)
+        sent = [(point, int(size)) for point, size in sizes if size]
+        return plot_uplink(sent, title or f"Accuracy on {task} over bytes sent{limit}")
+    if name == "training":
+        mechanisms = {run.label: run.mechanism for run in runs}
+        curves = best_curves(runs, target)
+        return plot_training(curves, title or f"Accuracy on {task} over rounds{limit}", mechanisms)
+    plain = [run.plain(whole=False) for run in runs]
+    return plot_frontier(plain, title or f"Accuracy on {task} over epsilon, best of each mechanism")
 
 
 def _best(line: list[Summary]) -> str:

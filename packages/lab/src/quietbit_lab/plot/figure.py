@@ -67,6 +67,7 @@ def plain_axes(axes: Axes, title: str = "", x: str = "", y: str = "") -> Axes:
     axes.grid(True, color=FAINT, linewidth=0.6)
     axes.set_axisbelow(True)
     axes.tick_params(colors=INK, labelsize=9, length=3)
+    axes.tick_params(which="minor", colors=INK, labelsize=9)
     axes.set_title(title, loc="left", fontsize=10.5, color=INK)
     axes.set_xlabel(x, fontsize=9.5, color=INK)
     axes.set_ylabel(y, fontsize=9.5, color=INK)

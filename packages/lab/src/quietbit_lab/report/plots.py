@@ -39,10 +39,10 @@ def plot_frontier(results: Iterable[Mapping[str, Any]], title: str) -> Figure:
     for look, (label, line) in zip(chosen, lines, strict=True):
         _draw(axes, label, line, [p for p in points if p.label == label], look)
     axes.set_xscale("log")
-    axes.xaxis.set_major_formatter("{x:g}")
+    axes.xaxis.set_major_formatter("{x:,g}")
     low, high = axes.get_xlim()
     named = "235" if high < CROWDED * low else "3"  # so that numbers do not touch
-    axes.xaxis.set_minor_formatter(lambda x, _: f"{x:g}" if f"{x:.0e}"[0] in named else "")
+    axes.xaxis.set_minor_formatter(lambda x, _: f"{x:,g}" if f"{x:.0e}"[0] in named else "")
     axes.legend(frameon=False, fontsize=9, labelcolor=INK, loc="lower right")
     return figure
 
