@@ -122,19 +122,26 @@ class Heads:
 def mean_of(
     name: str, cell: dict[str, Any], dimension: int, cohort: int
 ) -> tuple[Any, dict[str, Any]]:
-    """(rows, generator) -> decoded means in units of the clip, and what is known about the mechanism."""
+    """Return a function of (rows, generator) to decoded means, in clips, and the mechanism's facts.
+
+    ``imvu-64`` keeps 64 coordinates, ``imvu-plain`` does not rotate updates, ``imvu`` does.
+    """
     if name == "none":
         return (lambda rows, generator: rows.mean(dim=-2)), {"bytes": HEADER + 4 * dimension}
     kind, _, keep = name.partition("-")
     if kind in ("sum", "central"):
         return trusting(kind, int(keep) if keep else None, cell, dimension, cohort)
+    choices: dict[str, Any] = {}
+    if keep == "plain":
+        choices = {"rotate": False}
+        keep = ""
     ball = Ball("l2", 1.0, int(keep) if keep else dimension)
     aim = (
         {**cell, "epsilon": min(cell["epsilon"], MOST[cell["releases"] > 1])}
         if kind == "vmvu"
         else cell
     )
-    found = calibrate(kind, ball=ball, delta=DELTA, **aim)
+    found = calibrate(kind, ball=ball, delta=DELTA, **aim, **choices)
     mechanism: Any = found.mechanism
     facts = {
         "epsilon_upper": found.guarantee.epsilon_upper,
