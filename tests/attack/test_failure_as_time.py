@@ -16,7 +16,8 @@ from quietbit import Ball, Gaussian, InvalidParameter
 from quietbit.flower import PrivateUplink
 from quietbit.mechanism.batch import LocalSteps, PoissonBatch
 from quietbit.node.answer_time import GRAIN, NUMBERS, AnswerTime
-from quietbit.run.client import Turn
+from quietbit.run.client import OpenRequest, Subject
+from quietbit.run.part import Arrival
 from quietbit.run.plan import Plan
 from unit.flower.kit import DIMENSION, app, context
 from unit.flower.test_client import CONFIG, request
@@ -108,7 +109,10 @@ def test_a_request_for_local_steps_reserves_the_time_that_their_noise_takes(tmp_
         (LocalSteps(step, 1, 0.1), LocalSteps(step, 10_000, 0.1)), 1
     ):
         asked = node_request(number, mechanism, unit="sample")
-        turn = Turn.accept(held, asked, dict(request().content.array_records["arrays"]), plan)
+        arrival = Arrival({}, dict(request().content.array_records["arrays"]))
+        opened = OpenRequest(held, asked, arrival, Subject.UPDATE.parts(plan))
+        opened.check()
+        turn = opened.accept()
         left.append(turn.moment._leave - turn.moment._deadline)
     assert left[0] == pytest.approx(10.0)
     assert left[1] == pytest.approx(10.0 + 9_999 * DIMENSION / NUMBERS)

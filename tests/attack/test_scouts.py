@@ -12,7 +12,7 @@ import pytest
 from attrs import evolve
 
 from plans import flat_plan
-from quietbit import Adjacency, Ball, InvalidParameter, Norm, QuietbitError
+from quietbit import Adjacency, Ball, InvalidParameter, Norm, Plan, QuietbitError
 from quietbit.auditor.ratio import clopper_pearson
 from quietbit.local import Training
 from quietbit.local.collect import UplinkCollector, make_collector
@@ -23,9 +23,10 @@ from quietbit.mechanism.response import RandomisedResponse
 from quietbit.node.budget import account_of
 from quietbit.node.refusal import AnsweredBefore, BudgetSpent
 from quietbit.node.request import ALONE, VECTOR, SumPart, description_of, run_name
-from quietbit.run.client import Turn
-from quietbit.run.parts.evaluation import Evaluation
+from quietbit.run.client import OpenRequest, Subject
+from quietbit.run.part import Arrival
 from quietbit.target import Target
+from refusals import refuses
 from unit.local.test_moving_clip import Long
 from unit.node.makers import DIMENSION, MECHANISM, books, keeper, request
 
@@ -159,9 +160,13 @@ def test_an_answer_is_no_evaluation_and_nothing_is_wrapped_around_it(tmp_path: P
             node.accept(request(SCOUTS[0], wrap()))
     with pytest.raises(InvalidParameter):  # nor is it wrapped around anything else
         Scout(MECHANISM)  # type: ignore[arg-type]
-    asked = Evaluation(0.5, adjacency="replace-one")
-    with pytest.raises(InvalidParameter, match="mechanism of the evaluation must be"):
-        Turn.evaluate(node, request(SCOUTS[0], scout, epsilon=asked.spends, delta=0.0), asked)
+    config = {"mechanism": "imvu", "clip": 1.0, "epsilon": 4.0, "adjacency": "replace-one"}
+    config |= {"releases": 4, "evaluate.epsilon": 0.5}
+    plan = Plan.from_run_config({f"quietbit.{key}": value for key, value in config.items()})
+    asked = request(SCOUTS[0], scout, epsilon=0.5, delta=0.0)
+    opened = OpenRequest(node, asked, Arrival({}, {}), Subject.EVALUATION.parts(plan))
+    with refuses("mechanism of the evaluation", "Scout"):
+        opened.check()
     # An answer asked for under the cap of evaluations is an update's release all the same, and too
     # dear for that.
     with pytest.raises(BudgetSpent):

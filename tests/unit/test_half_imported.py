@@ -52,9 +52,10 @@ assert parts[0] is array
 assert dtype_name(array) == "float32"
 assert Flat.of(parts).size == 6
 if "nvflare" in sys.argv:
-    from quietbit.nvflare.task import kind_of, named
+    from quietbit.nvflare.task import kind_of
+    from quietbit.run.layout import named_arrays
 
-    (found,) = named({"weight": array}).values()
+    (found,) = named_arrays({"weight": array}).values()
     assert found.dtype == "float32"
     assert found.numpy() is array
     assert kind_of({"weight": array}) == "numpy"

@@ -20,12 +20,13 @@ from __future__ import annotations
 
 import copy
 import traceback
-from collections.abc import Callable
+from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass, field, replace
 from functools import cache, partial
 from logging import ERROR, INFO
 from typing import Any, NamedTuple, TypeAlias, final
 
+from attrs import frozen
 from flwr.app import (
     Array,
     ArrayRecord,
@@ -42,34 +43,45 @@ from flwr.common.serde import recorddict_from_proto, recorddict_to_proto
 from flwr.supercore import log
 
 from quietbit._typing import FloatVector
-from quietbit.errors import InvalidParameter, QuietbitError, require
+from quietbit.errors import InvalidParameter, require
 from quietbit.flower.patches import in_simulation, refuse_lifespans
 from quietbit.node.answer_time import AnswerTime
 from quietbit.node.gatekeeper import Gate
 from quietbit.node.guard import Outbox, guarded, quiet_handlers
 from quietbit.node.policy import Simulation
-from quietbit.node.request import ALONE, VECTOR, Request
+from quietbit.node.refusal import Reason, Refusal
 from quietbit.run import messages
 from quietbit.run.batch import serving
-from quietbit.run.client import Turn, client_parts, gate_for, own_keys, plan_of, refusal
-from quietbit.run.messages import ENCLOSED, MODEL, RECORD, SPEED, SUM, read_request
-from quietbit.run.part import Part
-from quietbit.run.parts.evaluation import Evaluation
-from quietbit.run.parts.replay import Follower
+from quietbit.run.client import (
+    NodeName,
+    OpenRequest,
+    Subject,
+    Turn,
+    evaluates,
+    gate_for,
+    named_numbers,
+    owner_keys,
+    plan_of,
+    refusal,
+)
+from quietbit.run.layout import ModelLayout
+from quietbit.run.messages import ENCLOSED, MODEL, RECORD, SPEED, SUM
+from quietbit.run.part import Arrival
 from quietbit.run.parts.subspace import Basis
-from quietbit.run.plan import Plan
 
 __all__ = ["PrivateUplink"]
 
 ARRAYS = "arrays"  # where Flower's strategies put the model
 OURS = (RECORD, SUM, MODEL)  # our records in a node's state
+BESIDE = (MODEL, SPEED, ENCLOSED)  # our records in a message that no app is shown
 CallNext: TypeAlias = Callable[[Message, Context], Message]
+Start: TypeAlias = Callable[[Context], ArrayRecord]
+CANNOT_ANSWER = Refusal(Reason.UNUSABLE)
 SIMULATED = (
-    "simulated nodes have no owner: they answer whatever the run asks, within the run's own budget. On "
-    "a SuperNode the policy of its owner decides, and without one nothing is released (`quietbit node "
-    "init`)."
+    "simulated nodes have no owner: they answer whatever the run asks, within the run's own "
+    "budget. On a SuperNode the policy of its owner decides, and without one nothing is released "
+    "(`quietbit node init`)."
 )
-FAILED = "This node cannot answer; its owner's log says why."
 
 
 class _Answer(NamedTuple):
@@ -83,7 +95,7 @@ class _AppResult(NamedTuple):
     """What was read from an app's answer: plain values, none of which is an object of the app's."""
 
     update: Any
-    metrics: RecordDict
+    numbers: dict[str, float]
     records: RecordDict | None  # of its state
 
 
@@ -101,7 +113,7 @@ class PrivateUplink:
     """
 
     simulation: Simulation = field(default_factory=Simulation, kw_only=True)
-    start: Callable[[Context], ArrayRecord] | None = field(default=None, kw_only=True)
+    start: Start | None = field(default=None, kw_only=True)
     basis: Basis | None = field(default=None, kw_only=True)
 
     def __post_init__(self) -> None:
@@ -116,7 +128,7 @@ class PrivateUplink:
             if not exchange.simulated:
                 return exchange.answer_guarded()
         except BaseException:  # before anything was asked or noted
-            return _error_reply(message, f"{messages.DECLINED}{FAILED}")
+            return _refusal_reply(message, CANNOT_ANSWER)
         _say_simulated()
         exchange.answer(exchange.outbox)
         context.state = exchange.outbox.reply.state
@@ -139,9 +151,9 @@ class _Exchange:
         cls, mod: PrivateUplink, message: Message, context: Context, call_next: CallNext
     ) -> _Exchange:
         """Prepare an exchange whose reply is a refusal."""
-        refusal_reply = _error_reply(message, f"{messages.DECLINED}{FAILED}")
+        refusal_reply = _refusal_reply(message, CANNOT_ANSWER)
         outbox = Outbox(_Answer(refusal_reply, context.state), partial(_leave_state, context))
-        simulated = not own_keys(context.node_config) and in_simulation()
+        simulated = not owner_keys(context.node_config) and in_simulation()
         return cls(mod, message, context, call_next, outbox, simulated)
 
     def answer_guarded(self) -> Message:
@@ -157,101 +169,96 @@ class _Exchange:
             quiet_handlers()
         kind = self.message.metadata.message_type.partition(".")[0]
         if kind == MessageType.TRAIN:
-            self._answer_request(None)
-        elif kind == MessageType.EVALUATE and RECORD in self.message.content:
-            evaluation = _evaluation(self.context)
-            if evaluation is None:
-                self._answer_unpriced()
-            else:
-                self._answer_request(evaluation)
+            self._answer_request(Subject.UPDATE)
+        elif kind == MessageType.EVALUATE and self._is_priced():
+            self._answer_request(Subject.EVALUATION)
         else:
             self._answer_unpriced()
+
+    def _is_priced(self) -> bool:
+        return RECORD in self.message.content and evaluates(self.context.run_config)
 
     def _gate(self) -> Gate:
         rules = self.mod.simulation if self.simulated else None
         context = self.context
         return gate_for(context.node_config, context.state, ConfigRecord, rules)
 
-    def _answer_request(self, evaluation: Evaluation | None) -> None:
+    def _answer_request(self, subject: Subject) -> None:
         """Answer a request with one release: of an update, or of one cell of an evaluation."""
         gate: Gate | None = None
         try:
             gate = self._gate()
             plan = plan_of(self.context.run_config)
-            request = self._request(plan, evaluation)
-            if request.sum is not None and request.sum.step not in (VECTOR, ALONE):
-                answer = ConfigRecord({"step": request.sum.step, "answer": gate.step(request)})
-                self._put(Message(RecordDict({SUM: answer}), reply_to=self.message))
+            opened = OpenRequest.read(gate, plan, subject, self._arrival(subject), self._name())
+            answer = opened.step()
+            if answer is not None:
+                record = ConfigRecord({"step": opened.request.part.step, "answer": answer})
+                self._put(Message(RecordDict({SUM: record}), reply_to=self.message))
                 return
-            turn = self._turn(gate, plan, request, evaluation)
+            opened.check()
+            self.message.content = _with_model(self.message.content, opened.arrival)
+            turn = opened.accept(with_zero=not self.simulated)
         except Exception as error:
             self._put(self._declined(gate, error))
             return
-        self._release(gate, turn, evaluation)
+        self._release(gate, turn)
 
-    def _request(self, plan: Plan, evaluation: Evaluation | None) -> Request:
+    def _name(self) -> NodeName:
         context = self.context
         partition: Any = context.node_config.get("partition-id")
+        return NodeName(context.run_id, context.node_id, partition)
+
+    def _arrival(self, subject: Subject) -> Arrival:
+        """Return what a message brings: our records, and the model where it is to be trained."""
         content = self.message.content
-        return read_request(content, plan, context.run_id, context.node_id, partition, evaluation)
+        records: dict[str, Any] = dict(content.config_records)
+        speed = content.array_records.get(SPEED)
+        if speed is not None:
+            records[SPEED] = speed[SPEED].numpy()
+        enclosed = content.array_records.get(ENCLOSED)
+        if enclosed is not None:
+            records[ENCLOSED] = {name: array.numpy() for name, array in enclosed.items()}
+        arrival = Arrival(records, {}, basis=self.mod.basis)
+        if subject is Subject.UPDATE:
+            records_of_arrays = content.array_records.items()
+            models = {name: model for name, model in records_of_arrays if name not in BESIDE}
+            require(len(models) <= 1, "number of ArrayRecords in the message", len(models), "1")
+            if models:
+                arrival.kind, arrival.arrays = next(iter(models.items()))
+        given = self.mod.start
+        if given is not None:
+            arrival.start = partial(_start_model, given, self.context)
+        return arrival
 
-    def _turn(
-        self, gate: Gate, plan: Plan, request: Request, evaluation: Evaluation | None
-    ) -> Turn:
-        """Accept and note a request; from here on it has one release."""
-        with_zero = not self.simulated
-        if evaluation is not None:
-            return Turn.evaluate(gate, request, evaluation, with_zero=with_zero)
-        parts = client_parts(plan, self.mod.basis)
-        self._unpack(parts, gate)
-        if MODEL in self.message.content:
-            self.message.content = self._with_model(gate, request, plan, parts)
-        arrays = _only(self.message.content, "the message")
-        return Turn.accept(gate, request, arrays, plan, parts=parts, with_zero=with_zero)
-
-    def _unpack(self, parts: tuple[Part, ...], gate: Gate) -> None:
-        """Let parts read what came beside the request, and leave it out of what the app gets."""
-        content = self.message.content
-        enclosed: dict[str, Any] = {}
-        if ENCLOSED in content:
-            record = content.array_records[ENCLOSED]
-            enclosed = {name: array.numpy() for name, array in record.items()}
-            rest = {name: record for name, record in content.items() if name != ENCLOSED}
-            self.message.content = RecordDict(rest)
-        for part in parts:
-            part.unpack(enclosed, gate.models, self.context.run_id)
-
-    def _release(self, gate: Gate, turn: Turn, evaluation: Evaluation | None) -> None:
+    def _release(self, gate: Gate, turn: Turn) -> None:
         """Call the app and put the one release of an accepted request into the outbox."""
         if turn.zero is not None:
-            self._accept(turn.moment, _content(_zeros(turn.names), turn.zero))
+            zeros = dict.fromkeys(turn.names, 0.0)
+            self._accept(turn.moment, _content(zeros, turn.zero))
         elif not self.simulated:
-            noted = f"{messages.ANSWERED}no release was made."
-            reply = self._stamped(_error_reply(self.message, noted), turn.moment)
+            noted = _refusal_reply(self.message, Refusal(Reason.NOTED))
+            reply = self._stamped(noted, turn.moment)
             self.outbox.accept(turn.moment, _Answer(reply, self.context.state))
         crashes: list[BaseException] = []
 
         def read(content: RecordDict | None) -> Any:
-            if evaluation is None:
-                return turn.read(lambda: _difference(content, turn), crashes)
-            return turn.read(lambda: _shares(content, evaluation), crashes)
+            return turn.read(lambda: _FlowerAnswer(content), crashes)
 
         with serving(turn.accepted):
             result = self._run_app(turn.moment, turn.names, read, crashes)
+        update = None
+        numbers = dict.fromkeys(turn.names, 0.0)
+        if result is not None:
+            update = result.update
+            numbers = result.numbers
         try:
-            if result is None:
-                content = _content(_zeros(turn.names), turn.accepted.release(None))
-            else:
-                content = _content(result.metrics, turn.accepted.release(result.update))
+            content = _content(numbers, turn.release(update))
             if crashes and self.simulated:
                 shown = "".join(traceback.format_exception(crashes[0]))
                 limited = shown[-messages.MOST_TRACEBACK :]
                 content[messages.CRASHED] = ConfigRecord({"traceback": limited})
             reply = Message(content, reply_to=self.message)
         except Exception as error:
-            if turn.zero is not None:  # which is in the outbox already
-                log(ERROR, "quietbit: no release but that of zero can be made", exc_info=error)
-                return
             reply = self._declined(gate, error, accepted=True)
         self.outbox.put(_Answer(self._stamped(reply, turn.moment), self._state_after(result)))
 
@@ -272,10 +279,10 @@ class _Exchange:
             self._put(Message(RecordDict(), reply_to=self.message))
             return
         moment = AnswerTime(seconds)
-        self._accept(moment, _zeros(names))
+        self._accept(moment, _metrics(dict.fromkeys(names, 0.0)))
         result = self._run_app(moment, names, lambda content: None, [])
         if result is not None:
-            reply = Message(result.metrics, reply_to=self.message)
+            reply = Message(_metrics(result.numbers), reply_to=self.message)
             self.outbox.put(_Answer(self._stamped(reply, moment), self._state_after(result)))
 
     def _run_app(
@@ -307,7 +314,8 @@ class _Exchange:
             else:
                 log(ERROR, "quietbit: the app answered with no content")
             update = read(content)
-            return _AppResult(update, _named_metrics(content, names), self._records_of(context))
+            numbers = named_numbers(partial(_tables, content), names)
+            return _AppResult(update, numbers, self._records_of(context))
 
         return moment.run(call, crashes, simulated=self.simulated)
 
@@ -330,30 +338,6 @@ class _Exchange:
         ours = {name: before[name] for name in OURS if name in before}
         return RecordDict({**result.records, **ours})
 
-    def _with_model(
-        self, gate: Gate, request: Request, plan: Plan, parts: tuple[Part, ...]
-    ) -> RecordDict:
-        """Return the message as if it had come with the whole model, which is kept for later rounds."""
-        content = self.message.content
-        start = None
-        given = self.mod.start
-        if given is not None:
-            start = partial(_start_model, given, self.context)
-        follower = Follower(gate.models, self.context.run_id, plan, start, gate.families, parts)
-        rounds = content[MODEL]
-        rest = {name: record for name, record in content.items() if name not in (MODEL, SPEED)}
-        sent = RecordDict(rest).array_records
-        if sent:
-            require(len(sent) == 1, "number of ArrayRecords", len(sent), "1")
-            name, arrays = next(iter(sent.items()))
-            speed = content.array_records.get(SPEED)
-            momentum = None if speed is None else speed[SPEED].numpy()
-            follower.full(rounds, name, arrays, momentum)
-            return RecordDict(rest)
-        name, replayed = follower.replayed(rounds, request)
-        arrays = ArrayRecord({key: Array(value) for key, value in replayed.items()})
-        return RecordDict({name: arrays, **rest})
-
     def _put(self, reply: Message) -> None:
         """Let a reply leave at once that does not depend on the app."""
         self.outbox.put(_Answer(reply, self.context.state))
@@ -372,65 +356,78 @@ class _Exchange:
 
     def _declined(self, gate: Gate | None, error: Exception, *, accepted: bool = False) -> Message:
         """Refuse in words made from the request alone; this node has then left the sum, if any."""
-        reason, noted = refusal(error, accepted=accepted, gate=gate)
+        public = refusal(error, gate, accepted=accepted)
         if gate is not None:
             try:
                 gate.forget(self.context.run_id)
             except Exception as failure:
                 log(ERROR, "quietbit: the sum could not be left", exc_info=failure)
-        # The server must go on counting a release that was made and whose reply may be lost.
-        prefix = messages.ANSWERED if noted else messages.DECLINED
-        return _error_reply(self.message, f"{prefix}{reason}")
+        return _refusal_reply(self.message, public)
 
 
-def _start_model(
-    start: Callable[[Context], ArrayRecord], context: Context
-) -> tuple[str, ArrayRecord]:
+@final
+@frozen
+class _FlowerAnswer:
+    """The content of an app's reply, as the parts of a turn read it."""
+
+    content: RecordDict | None
+
+    def update(self, layout: ModelLayout, received: list[FloatVector]) -> list[FloatVector]:
+        """Return *received minus trained* of the one ArrayRecord."""
+        records: Mapping[str, ArrayRecord] = {}
+        if self.content is not None:
+            records = self.content.array_records
+        if len(records) != 1:
+            name = "number of ArrayRecords in the app's reply"
+            raise InvalidParameter.of(name, "1", len(records))
+        return layout.difference(received, next(iter(records.values())))
+
+    def metric(self, name: str) -> Any:
+        """Return the metric of this name, which one MetricRecord must have."""
+        records = (self.content or RecordDict()).metric_records.values()
+        values = [record[name] for record in records if name in record]
+        rule = "1"
+        require(
+            len(values) == 1, f"number of metrics {name!r} in the app's reply", len(values), rule
+        )
+        return values[0]
+
+
+def _start_model(start: Start, context: Context) -> tuple[str, ArrayRecord]:
     return ARRAYS, start(context)
 
 
-def _error_reply(message: Message, reason: str) -> Message:
-    error = Error(ErrorCode.MOD_FAILED_PRECONDITION, messages.one_line(reason))
-    return Message(error, reply_to=message)
+def _refusal_reply(message: Message, public: Refusal) -> Message:
+    """Return an error reply; its first words say whether a release was noted.
+
+    The server must go on counting a release that was made and whose reply may be lost.
+    """
+    prefix = messages.ANSWERED if public.reason.counts else messages.DECLINED
+    reason = messages.one_line(f"{prefix}{public.to_text()}")
+    return Message(Error(ErrorCode.MOD_FAILED_PRECONDITION, reason), reply_to=message)
 
 
 def _leave_state(context: Context, answer: _Answer) -> None:
     context.state = answer.state
 
 
-def _only(content: RecordDict | None, where: str) -> ArrayRecord:
-    """Return the one ArrayRecord of a message; of none, or of several, it is refused."""
-    records = content.array_records if content is not None else {}
-    if len(records) != 1:
-        raise InvalidParameter.of(f"number of ArrayRecords in {where}", "1", len(records))
-    return next(iter(records.values()))
+def _with_model(content: RecordDict, arrival: Arrival) -> RecordDict:
+    """Return the message as if it had come with the whole model and nothing beside it."""
+    if not any(name in content for name in BESIDE):
+        return content
+    records = {name: record for name, record in content.items() if name not in BESIDE}
+    if not arrival.replayed:
+        return RecordDict(records)
+    arrays = {name: Array(array.numpy()) for name, array in arrival.arrays.items()}
+    return RecordDict({arrival.kind: ArrayRecord(arrays), **records})
 
 
-def _difference(content: RecordDict | None, turn: Turn) -> list[FloatVector]:
-    """Return the update that the app's reply holds."""
-    return turn.layout.difference(turn.received, _only(content, "the app's reply"))
-
-
-def _shares(content: RecordDict | None, evaluation: Evaluation) -> FloatVector:
-    """Return what the app's metric is of cells; one that is not there is refused."""
-    name = evaluation.metric
-    records = (content or RecordDict()).metric_records.values()
-    values = [record[name] for record in records if name in record]
-    require(len(values) == 1, f"number of metrics {name!r} in the app's reply", len(values), "1")
-    return evaluation.shares(values[0])
-
-
-def _content(metrics: RecordDict, release: bytes) -> RecordDict:
+def _content(numbers: dict[str, float], release: bytes) -> RecordDict:
     """Return what a reply holds: the numbers that the owner lets out, and the release in pieces."""
-    content = RecordDict(dict(metrics))
+    content = _metrics(numbers)
     for name, piece in messages.split_pieces(release).items():
         content[name] = ConfigRecord(dict(piece))
     return content
-
-
-def _zeros(names: tuple[str, ...]) -> RecordDict:
-    """Return the numbers of an app that has none."""
-    return _metrics(dict.fromkeys(names, 0.0))
 
 
 def _metrics(numbers: dict[str, float]) -> RecordDict:
@@ -439,34 +436,13 @@ def _metrics(numbers: dict[str, float]) -> RecordDict:
     return RecordDict({messages.METRICS: MetricRecord(dict(numbers))})
 
 
-def _named_metrics(content: RecordDict | None, names: tuple[str, ...]) -> RecordDict:
-    """Return one number for each of the names, 0 where there is none; everything else is dropped."""
-    numbers: dict[str, float] = {}
-    dropped: set[str] = set()
-    try:
-        for name, record in (content or {}).items():
-            if not isinstance(record, MetricRecord):
-                dropped.add(name)
-                continue
-            dropped |= record.keys() - set(names)
-            for key in names:
-                number = messages.finite(record.get(key))
-                if number is not None:
-                    numbers.setdefault(key, number)
-        if dropped:
-            listed = messages.one_line(", ".join(sorted(dropped)))
-            log(INFO, "quietbit: kept on this node, as they should be: %s", listed)
-    except BaseException as error:  # whatever an app's objects do when they are looked at
-        log(ERROR, "quietbit: the app's metrics cannot be read", exc_info=error)
-    return _metrics({name: numbers.get(name, 0.0) for name in names})
-
-
-def _evaluation(context: Context) -> Evaluation | None:
-    """Return what the run asks about the model; of a config that cannot be read, nothing."""
-    try:
-        return plan_of(context.run_config).evaluation
-    except QuietbitError:
-        return None
+def _tables(content: RecordDict | None) -> Iterable[Mapping[str, Any]]:
+    """Return the metrics of an app's reply, and the names of its other records."""
+    if content is None:
+        return []
+    metrics = content.metric_records
+    others = [name for name in content if name not in metrics]
+    return [dict.fromkeys(others), *metrics.values()]
 
 
 @cache

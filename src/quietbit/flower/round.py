@@ -40,6 +40,7 @@ from quietbit.node.request import (
     sum_plan,
 )
 from quietbit.run import messages
+from quietbit.run.client import NodeName, Subject, read_request
 from quietbit.run.layout import ModelLayout
 from quietbit.run.messages import RECORD, SUM, numbers_of
 from quietbit.run.parts.evaluation import Evaluation
@@ -218,9 +219,9 @@ class SecureRound(FlowerRound):
             # The request as the first client reads it: the plan follows from what all are asked
             # alike.
             records = {RECORD: self._settings, SUM: messages.sum_request(KEYS, count, 1)}
-            request = messages.read_request(
-                records, self.settings, self.run, node=0, evaluation=self.evaluation
-            )
+            subject = Subject.UPDATE if self.evaluation is None else Subject.EVALUATION
+            parts = subject.parts(self.settings)
+            request = read_request(records, self.settings, parts, NodeName(self.run, 0))
             self._plan = plan = sum_plan(request, summable(self.mechanism), members)
             self._server = server = SumServer(plan)
             rosters = server.advertise(

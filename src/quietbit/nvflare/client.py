@@ -40,24 +40,30 @@ from quietbit.errors import InvalidParameter, require
 from quietbit.node.answer_time import AnswerTime
 from quietbit.node.gatekeeper import Gate
 from quietbit.node.policy import PolicyError, Simulation
-from quietbit.node.request import Request
 from quietbit.nvflare.patches import shut
 from quietbit.nvflare.task import (
-    ANSWER,
+    ABOUT,
     DECIDED,
     TURN,
-    NamedArray,
+    UPDATE,
     Task,
     as_kind,
     kind_of,
-    named,
-    refused,
     task_of,
 )
-from quietbit.run.client import Turn, client_parts, gate_for, own_keys, plan_of
-from quietbit.run.messages import ENCLOSED, MODEL, RECORD, SPEED, evaluation_of, read_request
-from quietbit.run.part import Part
-from quietbit.run.parts.replay import APP, Follower
+from quietbit.run.client import (
+    NodeName,
+    OpenRequest,
+    Subject,
+    gate_for,
+    owner_keys,
+    plan_of,
+    refusal,
+)
+from quietbit.run.layout import named_arrays
+from quietbit.run.messages import ENCLOSED, MODEL, RECORD, SPEED
+from quietbit.run.part import Arrival
+from quietbit.run.parts.replay import APP
 from quietbit.run.plan import PREFIX, Plan
 from quietbit.target import Trust
 
@@ -66,23 +72,20 @@ __all__ = ["ABOUT", "TABLE", "UPDATE", "PrivateUplink", "local_settings", "numbe
 LOGGER = logging.getLogger(__name__)
 TOO = "PrivateUplink must stand among the {} filters of a task, too, and nothing is sent."
 LATE = (
-    "the run began before the other ways out were shut, and nothing is sent: PrivateUplink must stand among the "
-    "components of privacy.json, too, or among the job's own filters."
+    "the run began before the other ways out were shut, and nothing is sent: PrivateUplink must "
+    "stand among the components of privacy.json, too, or among the job's own filters."
 )
-UPDATE, ABOUT = (
-    "request",
-    "evaluation",
-)  # what is asked under RECORD in the data of a task: one of them, or both
-KNOWN = {"settings", UPDATE, ABOUT, MODEL, SPEED, ENCLOSED}  # from MODEL on, where parts need them
+SUBJECTS = {UPDATE: Subject.UPDATE, ABOUT: Subject.EVALUATION}
+BESIDE = (MODEL, SPEED, ENCLOSED)  # what parts need beside a request for an update
+KNOWN = {"settings", UPDATE, ABOUT, *BESIDE}
 TABLE = PREFIX.removesuffix(".")
 STARTS = (EventType.ABOUT_TO_START_RUN, EventType.START_RUN)
-_STATES: WeakKeyDictionary[Any, dict[str, Any]] = (
-    WeakKeyDictionary()
-)  # by engine: what a gate remembers of a run
+# What a gate remembers of a run, by engine.
+_STATES: WeakKeyDictionary[Any, dict[str, Any]] = WeakKeyDictionary()
 
 
 def number_of(name: str) -> int:
-    """Return the number of a job or a client in ledgers and frames: 64 bits of the SHA-256 of its name."""
+    """Return the number of a job or client in ledgers and frames: 64 bits of its name's SHA-256."""
     return int.from_bytes(hashlib.sha256(name.encode("utf-8")).digest()[:8], "little")
 
 
@@ -91,26 +94,38 @@ def local_settings(values: Mapping[str, Any]) -> Plan:
     table = values.get(TABLE)  # NVFlare's servers take a dot in a key for a table in a table
     if isinstance(table, Mapping):
         values = {f"{PREFIX}{key}": value for key, value in table.items()}
-    settings = plan_of(values)
-    rule = f"{Trust.LOCAL.value}: over NVFlare the server sees every release"
-    require(settings.trust is Trust.LOCAL, "quietbit.trust", settings.trust.value, rule)
-    given = settings.replay is not None and settings.replay.start == APP
+    plan = plan_of(values)
     require(
-        not given,
+        plan.trust is Trust.LOCAL,
+        "quietbit.trust",
+        plan.trust.value,
+        f"{Trust.LOCAL.value}: over NVFlare the server sees every release",
+    )
+    require(
+        plan.replay is None or plan.replay.start != APP,
         "quietbit.replay.start",
         APP,
         "server: over NVFlare the first model comes in full",
     )
-    rule = "left out: over NVFlare the controller says when a round ends, and late results are in no mean"
-    require(settings.arrivals is None, "quietbit.arrivals", True, rule)
-    rule = "left out: the controller chooses the clients over NVFlare"
-    require(not settings.secret_order, "quietbit.participation", settings.participation, rule)
-    return settings
+    require(
+        plan.arrivals is None,
+        "quietbit.arrivals",
+        True,
+        "left out: over NVFlare the controller says when a round ends, and late results are in "
+        "no mean",
+    )
+    require(
+        not plan.secret_order,
+        "quietbit.participation",
+        plan.participation,
+        "left out: the controller chooses the clients over NVFlare",
+    )
+    return plan
 
 
 @final
 class PrivateUplink(Filter):  # type: ignore[misc]
-    """A filter for the data and the results of a client's tasks: `add_privacy` or `privacy.json` registers it.
+    """A filter for data and results of a client's tasks; `add_privacy` or `privacy.json` registers it.
 
     ``simulation`` is for NVFlare's simulator, where the job's own budget holds; on a site it means
     nothing. With a ``seed`` a simulation can be repeated, and protects nobody. ``metrics`` leave a
@@ -125,7 +140,7 @@ class PrivateUplink(Filter):  # type: ignore[misc]
         metrics: list[str] | None = None,
         basis: str | None = None,
     ) -> None:
-        """Refuse rules that do not fit together; the names are those that NVFlare writes into the job."""
+        """Refuse rules that do not fit together; NVFlare writes them into the job by these names."""
         super().__init__()
         self.simulation = simulation
         self.seed = seed
@@ -150,7 +165,7 @@ class PrivateUplink(Filter):  # type: ignore[misc]
                 )
 
     def process(self, shareable: Shareable, fl_ctx: FLContext) -> Shareable:
-        """Decide about a task that comes in; answer for one that goes out. Whatever else passes here raises."""
+        """Decide about a task that comes in, answer for one that goes out, and raise otherwise."""
         chain = self.get_prop(FilterContextKey.CHAIN_TYPE)
         direction = fl_ctx.get_prop(FLContextKey.FILTER_DIRECTION)
         if not shut(fl_ctx):
@@ -179,7 +194,7 @@ class PrivateUplink(Filter):  # type: ignore[misc]
         fl_ctx.get_prop(DECIDED)(task)
 
     def _decide(self, shareable: Any, fl_ctx: FLContext) -> Task:
-        """Decide about a task: accepted and noted, or declined for a reason that tells nothing of the data."""
+        """Accept and note a task, or decline it for a reason that tells nothing of the data."""
         number = fl_ctx.get_prop(FLContextKey.TASK_ID)
         heads = {
             ReservedHeaderKey.TASK_NAME: fl_ctx.get_prop(FLContextKey.TASK_NAME),
@@ -189,72 +204,68 @@ class PrivateUplink(Filter):  # type: ignore[misc]
         if cookies:
             heads[ReservedHeaderKey.COOKIE_JAR] = deepcopy(cookies)
         task = Task(str(number), heads)
+        gate: Gate | None = None
         try:
             gate, task.shows = self._gate(fl_ctx)
             task.names = gate.metrics
-            request = shareable.get(RECORD)
-            if request is None and task.names:
+            record = shareable.get(RECORD)
+            if record is None and task.names:
                 task.moment = AnswerTime(gate.answer_seconds)
             else:
-                self._accept(task, gate, request, shareable, fl_ctx)
+                self._accept(task, gate, record, shareable, fl_ctx)
             task.runs = True
         except Exception as error:
-            task.refused = refused(error)
+            task.refuse(UPDATE, refusal(error, gate))
         return task
 
     def _accept(
         self, task: Task, gate: Gate, record: Any, shareable: Shareable, fl_ctx: FLContext
     ) -> None:
-        """Accept and note what is asked: an update, which fixes the answer's moment, or an answer about the model."""
+        """Accept and note what is asked: an update, an answer about the model, or both.
+
+        The first fixes the answer's moment. Where the second is refused, the first stands.
+        """
         if not _is_request(record):
             raise InvalidParameter(
-                "The server's task must carry quietbit's request, and does not: is PrivateReceiver among its filters?"
+                "The server's task must carry quietbit's request, and does not: put PrivateReceiver "
+                "among its filters."
             )
         plan = local_settings(record["settings"])
-        name = fl_ctx.get_identity_name()
-        digits = re.search(r"(\d+)$", name)
-        partition = int(digits[1]) if digits else None
-        node = (number_of(fl_ctx.get_job_id()), number_of(name), partition)
-        with_zero = not task.shows
-        if UPDATE in record:
-            request = read_request({RECORD: record[UPDATE]}, plan, *node)
-            parts = client_parts(plan, self.basis)
-            for part in parts:
-                part.unpack(record.get(ENCLOSED, {}), gate.models, request.run)
-            model = _model(shareable, gate, request, plan, parts)
-            turn = Turn.accept(gate, request, model, plan, parts=parts, with_zero=with_zero)
-            task.turn = turn
-            task.moment = task.turn.moment
-        if ABOUT in record:
+        name = _node_name(fl_ctx)
+        for key, subject in SUBJECTS.items():
+            if key not in record:
+                continue
             try:
-                evaluation = evaluation_of(plan)
-                request = read_request({RECORD: record[ABOUT]}, plan, *node, evaluation)
-                turn = Turn.evaluate(gate, request, evaluation, with_zero=with_zero)
-                task.evaluation = (turn, evaluation)
-                if task.turn is None:
-                    task.moment = turn.moment
+                arrival = _arrival(record, key, shareable)
+                arrival.basis = self.basis
+                opened = OpenRequest.read(gate, plan, subject, arrival, name)
+                opened.check()
+                if arrival.replayed:
+                    _show_model(shareable, arrival)
+                turn = opened.accept(with_zero=not task.shows)
             except Exception as error:
-                if task.turn is None:
+                if not task.turns:
                     raise
-                task.refused = {ANSWER: refused(error)}
+                task.refuse(key, refusal(error, gate))
+                continue
+            task.add(key, turn)
 
     def _gate(self, fl_ctx: FLContext) -> tuple[Gate, bool]:
         """Return this site's gate, and whether it is a simulated site that has no owner."""
-        simulated = isinstance(
-            fl_ctx.get_engine(), SimulatorClientRunManager
-        )  # and not what a context says
+        # The engine is asked, and not the context, which a component may have changed.
+        simulated = isinstance(fl_ctx.get_engine(), SimulatorClientRunManager)
         if not simulated and is_log_streaming_allowed(fl_ctx):
             raise PolicyError(
-                "allow_log_streaming must be false in local/resources.json, and is not: this site would stream to the "
-                "server what its log says about the data."
+                "allow_log_streaming must be false in local/resources.json, and is not: this site "
+                "would stream to the server what its log says about the data."
             )
         owner = fl_ctx.get_prop(FLContextKey.SCOPE_PROPERTIES) or {}
-        require(
-            isinstance(owner, Mapping), "properties of the scope", type(owner).__name__, "a dict"
-        )
+        kind = type(owner).__name__
+        require(isinstance(owner, Mapping), "properties of the scope", kind, "a dict")
         state = _STATES.setdefault(fl_ctx.get_engine(), {})
-        gate = gate_for(owner, state, dict, self._rules if simulated else None)
-        return gate, simulated and not own_keys(owner)
+        rules = self._rules if simulated else None
+        gate = gate_for(owner, state, dict, rules)
+        return gate, simulated and not owner_keys(owner)
 
 
 def _is_request(request: Any) -> bool:
@@ -273,22 +284,32 @@ def _check_way_out(fl_ctx: FLContext) -> None:
         raise ContentBlockedException(f"quietbit: {TOO.format('result')}")
 
 
-def _model(
-    shareable: Any, gate: Gate, request: Request, plan: Plan, parts: tuple[Part, ...]
-) -> dict[str, NamedArray]:
-    """Return the round's arrays; where rounds came in their place, replay these and let the app see whole arrays."""
+def _node_name(fl_ctx: FLContext) -> NodeName:
+    """Return how ledgers and frames call this client; its place among clients ends its name."""
+    name = fl_ctx.get_identity_name()
+    digits = re.search(r"(\d+)$", name)
+    place = int(digits[1]) if digits else None
+    return NodeName(number_of(fl_ctx.get_job_id()), number_of(name), place)
+
+
+def _arrival(record: Mapping[str, Any], key: str, shareable: Shareable) -> Arrival:
+    """Return what a task brings: one request, and beside that for an update the model."""
+    records = {RECORD: record[key]}
+    if key != UPDATE:
+        return Arrival(records, {})
     dxo = from_shareable(shareable)
-    require(
-        dxo.data_kind == DataKind.WEIGHTS, "kind of the server's data", dxo.data_kind, "weights"
-    )
-    rounds = shareable[RECORD].get(MODEL)
-    if rounds is not None:
-        follower = Follower(gate.models, request.run, plan, families=gate.families, parts=parts)
-        if dxo.data:
-            momentum = shareable[RECORD].get(SPEED)
-            follower.full(rounds, kind_of(dxo.data), named(dxo.data), momentum)
-        else:
-            kind, arrays = follower.replayed(rounds, request)
-            dxo.data = {name: as_kind(array, kind) for name, array in arrays.items()}
-            dxo.update_shareable(shareable)
-    return named(dxo.data)
+    is_model = dxo.data_kind == DataKind.WEIGHTS
+    require(is_model, "kind of the server's data", dxo.data_kind, "weights")
+    for name in BESIDE:
+        if record.get(name) is not None:
+            records[name] = record[name]
+    return Arrival(records, named_arrays(dxo.data), kind_of(dxo.data))
+
+
+def _show_model(shareable: Shareable, arrival: Arrival) -> None:
+    """Let the app see the replayed model as if it had come in full."""
+    dxo = from_shareable(shareable)
+    dxo.data = {
+        name: as_kind(array.numpy(), arrival.kind) for name, array in arrival.arrays.items()
+    }
+    dxo.update_shareable(shareable)

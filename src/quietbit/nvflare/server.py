@@ -41,8 +41,8 @@ from quietbit._typing import FloatVector
 from quietbit.errors import InvalidPayload, QuietbitError, check_int, refuse_payload, require
 from quietbit.mechanism.abilities import Scouted, is_unmasked
 from quietbit.nvflare.client import ABOUT, TABLE, UPDATE, PrivateUplink, local_settings, number_of
-from quietbit.nvflare.task import ANSWER, CRASHED, as_kind, kind_of, named
-from quietbit.run.layout import ModelLayout
+from quietbit.nvflare.task import ANSWER, CRASHED, as_kind, kind_of
+from quietbit.run.layout import ModelLayout, named_arrays
 from quietbit.run.messages import (
     ENCLOSED,
     MODEL,
@@ -370,7 +370,7 @@ class PrivateReceiver(Filter):  # type: ignore[misc]
         require(
             dxo.data_kind == DataKind.WEIGHTS, "kind of the task's data", dxo.data_kind, "weights"
         )
-        model = named(dxo.data)
+        model = named_arrays(dxo.data)
         layout = ModelLayout.of(model, self._settings)
         number = (
             check_int(shareable.get_header(AppConstants.CURRENT_ROUND), "round of the task", 0) + 1

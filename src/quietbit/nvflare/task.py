@@ -11,7 +11,7 @@ from __future__ import annotations
 import contextlib
 import logging
 import threading
-from collections.abc import Callable, Mapping
+from collections.abc import Iterable, Mapping
 from copy import deepcopy
 from functools import partial
 from typing import Any, final
@@ -25,32 +25,35 @@ from nvflare.apis.fl_context import FLContext
 from nvflare.apis.shareable import ReservedHeaderKey, Shareable
 
 from quietbit._typing import FloatVector
-from quietbit.arrays import dtype_name, is_tensor
-from quietbit.errors import require, require_module
+from quietbit.arrays import is_tensor
+from quietbit.errors import InvalidParameter, require, require_module
 from quietbit.node.answer_time import AnswerTime
+from quietbit.node.refusal import Reason, Refusal
 from quietbit.run.batch import serving
-from quietbit.run.client import Turn, refusal
-from quietbit.run.layout import STYPE
-from quietbit.run.messages import MOST_TRACEBACK, RECORD, finite
-from quietbit.run.parts.evaluation import Evaluation
+from quietbit.run.client import Turn, named_numbers, refusal
+from quietbit.run.layout import ModelLayout, named_arrays
+from quietbit.run.messages import MOST_TRACEBACK, RECORD
 
 __all__ = [
+    "ABOUT",
     "ANSWER",
     "CRASHED",
     "DECIDED",
     "TURN",
-    "NamedArray",
+    "UPDATE",
     "Task",
     "as_kind",
     "kind_of",
-    "named",
-    "refused",
     "task_of",
 ]
 
 LOGGER = logging.getLogger(__name__)
 TURN = "quietbit.turn"  # the property of a context that holds its task
 DECIDED = "quietbit.decided"  # and the one that is called when it is decided about
+# What is asked under RECORD in the data of a task: one of them, or both.
+UPDATE = "request"
+ABOUT = "evaluation"
+RELEASE = "release"  # the release of an update, in the record of a result
 ANSWER = "answer"  # about the model, or why there is none
 CRASHED = "crashed"  # of simulated sites alone: why an app has no update
 NUMPY = "numpy"
@@ -62,26 +65,23 @@ TORCH = "torch"
 class Task:
     """A task that was decided about; it is answered once.
 
-    With a ``turn`` it is a release, with an ``evaluation`` a private answer about the model, or
-    both; without either it is the numbers called ``names`` that the owner lets out, or else
-    ``refused``, and the app is not called (``runs``). Where ``shows`` is set, the site is a
-    simulated one, and the server is told why an app has no update.
+    ``turns`` are its accepted requests, by `UPDATE` and `ABOUT`, and each has one release. Without
+    any it is the numbers called ``names`` that the owner lets out, or else refused, and the app is
+    not called (``runs``). Where ``shows`` is set, the site is a simulated one, and the server is
+    told why an app has no update.
     """
 
     number: str
     heads: dict[str, Any]
     runs: bool = False
-    refused: dict[str, Any] = field(
-        factory=dict
-    )  # why there is no answer, or none about the model beside a release
-    turn: Turn | None = None
-    evaluation: tuple[Turn, Evaluation] | None = None
+    turns: dict[str, Turn] = field(factory=dict)
     names: tuple[str, ...] = ()
     moment: AnswerTime = field(factory=lambda: AnswerTime(0.0))
     shows: bool = False
     crash: str = ""
     reply: Shareable | None = None
     leaving: Shareable | None = None  # the whole result, once it is final
+    _refused: dict[str, Any] = field(factory=dict)
     _lock: threading.Lock = field(factory=threading.Lock)
     _content: dict[str, Any] = field(factory=dict)
 
@@ -91,11 +91,22 @@ class Task:
         name = self.heads[ReservedHeaderKey.TASK_NAME]
         return {TURN: self, FLContextKey.TASK_ID: self.number, FLContextKey.TASK_NAME: name}
 
+    def add(self, key: str, turn: Turn) -> None:
+        """Take an accepted request in; the first one fixes the answer's moment."""
+        if not self.turns:
+            self.moment = turn.moment
+        self.turns[key] = turn
+
+    def refuse(self, key: str, public: Refusal) -> None:
+        """Note why a request is not answered."""
+        self._refused |= _refused(key, public)
+
     def serving(self) -> contextlib.AbstractContextManager[None]:
-        """Let the app find the batch of its round, in whichever thread, or process that this one started, it runs."""
-        if self.turn is None:
+        """Let the app find the batch of its round, in any thread, or process that this one started."""
+        turn = self.turns.get(UPDATE)
+        if turn is None:
             return contextlib.nullcontext()
-        return serving(self.turn.accepted, dimension=self.turn.layout.dimension)
+        return serving(turn.accepted, dimension=turn.dimension)
 
     def answer(self, result: Any) -> Shareable:
         """Return the one thing that leaves for this task; the very same object passes a second time."""
@@ -111,59 +122,70 @@ class Task:
             return self.reply
 
     def sealed(self) -> dict[str, Any]:
-        """Return what was answered, as it was written; where nothing was, answer now, as for an app that failed."""
+        """Return what was answered, as it was written; where nothing was, answer as for a failed app."""
         with contextlib.suppress(ContentBlockedException):
             self.answer(None)
         return deepcopy(self._content)
 
     def zero(self) -> dict[str, Any]:
         """Return the content that leaves where no other is ready; nothing is computed for it now."""
-        if self.turn is None and self.evaluation is None:
-            self.heads[ReservedHeaderKey.CONTENT_TYPE] = "DXO"
-            numbers = dict.fromkeys(self.names, 0.0)
-            reply = DXO(DataKind.METRICS, data=numbers).to_shareable()
-            return _without_head(reply)
-        record = dict(self.refused)
-        noted = {"declined": "no release was made.", "noted": True}
-        if self.turn is not None:
-            record |= noted if self.turn.zero is None else {"release": self.turn.zero}
-        if self.evaluation is not None:
-            zero = self.evaluation[0].zero
-            record |= {ANSWER: noted} if zero is None else {ANSWER: zero}
-        if self.names and record.keys() & {"release", ANSWER}:
-            record["metrics"] = dict.fromkeys(self.names, 0.0)
-        return {RECORD: record}
+        numbers = dict.fromkeys(self.names, 0.0)
+        if not self.turns:
+            return _without_head(self._of_numbers(numbers))
+        record = dict(self._refused)
+        for key, turn in self.turns.items():
+            if turn.zero is None:
+                record |= _refused(key, Refusal(Reason.NOTED))
+            else:
+                record |= _released(key, turn.zero)
+        return {RECORD: self._with_numbers(record, numbers)}
 
     def _made(self, result: Any) -> Shareable:
-        if self.turn is None and self.evaluation is None and self.runs:
-            self.heads[ReservedHeaderKey.CONTENT_TYPE] = "DXO"
-            return DXO(DataKind.METRICS, data=_numbers(result, self.names)).to_shareable()
-        record = dict(self.refused)
-        if self.turn is not None:
-            record |= self._released("release", self.turn, partial(_update, result, self.turn))
-        if self.evaluation is not None:
-            turn, evaluation = self.evaluation
-            answer = self._released(ANSWER, turn, partial(_shares, result, evaluation))
-            record |= answer if ANSWER in answer else {ANSWER: answer}
-        if self.names and record.keys() & {"release", ANSWER}:
-            record["metrics"] = _numbers(result, self.names)
+        if self.runs and not self.turns:
+            return self._of_numbers(self._numbers(result))
+        record = dict(self._refused)
+        for key, turn in self.turns.items():
+            record |= self._release_of(key, turn, result)
+        record = self._with_numbers(record, self._numbers(result))
         if self.shows and self.crash:
             record[CRASHED] = self.crash[-MOST_TRACEBACK:]
         return Shareable({RECORD: record})
 
-    def _released(self, key: str, turn: Turn, read: Callable[[], Any]) -> dict[str, Any]:
-        """Return the one release of a request that was noted, under its key, or why it cannot be made."""
+    def _release_of(self, key: str, turn: Turn, result: Any) -> dict[str, Any]:
+        """Return the one release of an accepted request, or why it cannot be made."""
         crashes: list[BaseException] = []
         try:
-            release = turn.accepted.release(turn.read(read, crashes))
+            update = turn.read(partial(_app_answer, result), crashes)
             if crashes and self.shows and not self.crash:
                 self.crash = f"{type(crashes[0]).__name__}: {crashes[0]}"
-            return {key: release}
+            return _released(key, turn.release(update))
         except Exception as error:
-            if turn.zero is not None:
-                LOGGER.error("quietbit: no release but that of zero can be made.", exc_info=error)
-                return {key: turn.zero}
-            return refused(error, accepted=True)
+            return _refused(key, refusal(error, accepted=True))
+
+    def _numbers(self, result: Any) -> dict[str, float]:
+        if not self.names:
+            return {}
+        return named_numbers(partial(_tables, result), self.names)
+
+    def _of_numbers(self, numbers: dict[str, float]) -> Shareable:
+        self.heads[ReservedHeaderKey.CONTENT_TYPE] = "DXO"
+        return DXO(DataKind.METRICS, data=numbers).to_shareable()
+
+    def _with_numbers(self, record: dict[str, Any], numbers: dict[str, float]) -> dict[str, Any]:
+        """Return a record with the numbers that the owner lets out, beside a release alone."""
+        if numbers and record.keys() & {RELEASE, ANSWER}:
+            return {**record, "metrics": numbers}
+        return record
+
+
+def _released(key: str, release: bytes) -> dict[str, Any]:
+    return {RELEASE if key == UPDATE else ANSWER: release}
+
+
+def _refused(key: str, public: Refusal) -> dict[str, Any]:
+    """Return why there is no release, as it is sent."""
+    record = {"declined": public.to_text(), "noted": public.reason.counts}
+    return record if key == UPDATE else {ANSWER: record}
 
 
 def _without_head(reply: Shareable) -> dict[str, Any]:
@@ -178,39 +200,37 @@ def task_of(fl_ctx: FLContext) -> Task | None:
     return task
 
 
-def refused(error: Exception, *, accepted: bool = False) -> dict[str, Any]:
-    """Return why there is no release, as it is sent."""
-    reason, noted = refusal(error, accepted=accepted)
-    return {"declined": reason, "noted": noted}
+@final
+@frozen
+class _FlareAnswer:
+    """The data of an app's result, as the parts of a turn read it."""
+
+    dxo: DXO
+
+    def update(self, layout: ModelLayout, received: list[FloatVector]) -> list[FloatVector]:
+        """Return *received minus trained* of the app's weights, or of NVFlare's differences."""
+        arrays: dict[str, Any] = dict.fromkeys(layout.kept)  # which are never read
+        arrays |= named_arrays(self.dxo.data)
+        kind = self.dxo.data_kind
+        if kind == DataKind.WEIGHTS:
+            return layout.difference(received, arrays)
+        require(kind == DataKind.WEIGHT_DIFF, "kind of the app's answer", kind, "weights")
+        # NVFlare's difference is *trained minus received*: taken from zero it is ours.
+        return layout.difference([np.zeros_like(part) for part in received], arrays)
+
+    def metric(self, name: str) -> Any:
+        """Return the metric of this name, which stands alone or beside the weights."""
+        metrics = _metrics(self.dxo)
+        if name not in metrics:
+            raise InvalidParameter.of("metrics of the app", f"given with {name!r}", len(metrics))
+        return metrics[name]
 
 
-def _answered(result: Any) -> DXO:
+def _app_answer(result: Any) -> _FlareAnswer:
     """Return what the app answered with; a failure is refused."""
     code = result.get_return_code()
     require(code == ReturnCode.OK, "return code of the app", code, "OK")
-    return from_shareable(result)
-
-
-def _update(result: Any, turn: Turn) -> list[FloatVector]:
-    """Return *received minus trained* of the app's answer, weights or NVFlare's differences."""
-    dxo = _answered(result)
-    arrays: dict[str, Any] = dict.fromkeys(turn.layout.kept)  # which are never read
-    arrays |= named(dxo.data)
-    if dxo.data_kind == DataKind.WEIGHTS:
-        return turn.layout.difference(turn.received, arrays)
-    require(
-        dxo.data_kind == DataKind.WEIGHT_DIFF, "kind of the app's answer", dxo.data_kind, "weights"
-    )
-    # NVFlare's difference is *trained minus received*: taken from zero it is ours.
-    return turn.layout.difference([np.zeros_like(part) for part in turn.received], arrays)
-
-
-def _shares(result: Any, asked: Evaluation) -> FloatVector:
-    """Return what the app's metric, alone or beside the weights, is of cells; one that is not there is refused."""
-    metrics = _metrics(_answered(result))
-    name = asked.metric
-    require(name in metrics, f"metric {name!r} of the app", "missing", "in what it answers")
-    return asked.shares(metrics[name])
+    return _FlareAnswer(from_shareable(result))
 
 
 def _metrics(dxo: DXO) -> Mapping[str, Any]:
@@ -220,47 +240,8 @@ def _metrics(dxo: DXO) -> Mapping[str, Any]:
     return metrics if isinstance(metrics, Mapping) else {}
 
 
-def _numbers(result: Any, names: tuple[str, ...]) -> dict[str, float]:
-    """Return one number for each of the names, 0 where the app has none; everything else is dropped."""
-    numbers = dict.fromkeys(names, 0.0)
-    for name in names:
-        try:
-            numbers[name] = finite(float(_metrics(from_shareable(result))[name])) or 0.0
-        except (
-            BaseException
-        ) as error:  # whatever an app's objects do when they are looked at, 10**400 among them
-            LOGGER.error("quietbit: the app's answer holds no number %s", name, exc_info=error)
-    return numbers
-
-
-@final
-@frozen
-class NamedArray:
-    """One array or tensor as a layout wants to see it; of what is neither, the dtype is the name of its class."""
-
-    value: Any
-    dtype: str
-    shape: tuple[int, ...]
-    stype: str = STYPE
-
-    def numpy(self) -> Any:
-        """Return the entries as a numpy array."""
-        if is_tensor(self.value):
-            return self.value.detach().cpu().numpy()
-        return np.asarray(self.value)
-
-
-def named(weights: Any) -> dict[str, NamedArray]:
-    """Return the arrays of a model by name."""
-    require(isinstance(weights, Mapping), "weights", type(weights).__name__, "a dict of arrays")
-    arrays = {}
-    for name, value in weights.items():
-        require(isinstance(name, str), "name of an array", type(name).__name__, "text")
-        if isinstance(value, np.ndarray) or is_tensor(value):
-            arrays[name] = NamedArray(value, dtype_name(value), tuple(value.shape))
-        else:
-            arrays[name] = NamedArray(value, type(value).__name__, ())
-    return arrays
+def _tables(result: Any) -> Iterable[Mapping[str, Any]]:
+    return [_metrics(from_shareable(result))]
 
 
 def kind_of(weights: Mapping[str, Any]) -> str:

@@ -1,9 +1,10 @@
 """One client turn: which gate answers, a request accepted and noted, then exactly one release.
 
-Idea     the request is compared with the model that came and accepted (`quietbit.node.release`),
-         and the moment of the answer is fixed before the app begins (`quietbit.node.answer_time`).
-         Whatever the app answers becomes one release: of the zero update, or of no cell, where
-         nothing can be read from it.
+Idea     a request is read and checked by the parts of the plan, in their order, and accepted by the
+         gate (`quietbit.node.release`); the moment of the answer is fixed before the app begins
+         (`quietbit.node.answer_time`). Whatever the app answers becomes one release: of the zero
+         update, or of no cell, where nothing can be read from it. An adapter of an engine hands
+         over what arrived, calls the app and carries what leaves.
 
 The node config is the owner's, the run config and the app are the run's: only the first can name a
 policy (`quietbit.policy`) or the socket of a gatekeeper (`quietbit.gatekeeper`). Without one
@@ -15,139 +16,189 @@ one that went back in mid-run is refused, and a simulation's ledger.
 from __future__ import annotations
 
 import logging
-from collections.abc import Callable, Iterator, Mapping, MutableMapping
+from collections.abc import Callable, Iterable, Iterator, Mapping, MutableMapping
+from enum import Enum
 from functools import lru_cache
 from pathlib import Path
-from typing import Any, TypeVar, cast, final
+from typing import Any, final
 
-import numpy as np
-from attrs import field, frozen
+from attrs import frozen
 
-from quietbit._typing import FloatVector
-from quietbit.errors import InvalidParameter, require
+from quietbit.errors import InvalidParameter, QuietbitError
 from quietbit.mechanism.abilities import steps_of
-from quietbit.mechanism.registry import identity_of
 from quietbit.node.answer_time import AnswerTime
 from quietbit.node.gatekeeper import AcceptedRequest, Gate, RemoteGate
 from quietbit.node.ledger import FileLedger, StateLedger, WatchedLedger
-from quietbit.node.policy import ANSWERING, Policy, PolicyError, Simulation
+from quietbit.node.policy import Policy, PolicyError, Simulation
 from quietbit.node.refusal import Reason, Refusal, refusal_of
 from quietbit.node.release import LocalGate
 from quietbit.node.request import ProposedMechanism, Request
 from quietbit.node.stores import ModelFolder, Vault, key_file, simulation_key
-from quietbit.run.layout import ModelLayout
-from quietbit.run.messages import MODEL, RECORD, SUM
-from quietbit.run.part import Part
-from quietbit.run.parts.evaluation import Evaluation
-from quietbit.run.parts.subspace import Basis, ClientCoordinates
+from quietbit.run.messages import MODEL, RECORD, SUM, finite, one_line, read_fields
+from quietbit.run.part import AppAnswer, Arrival, Part
+from quietbit.run.parts.evaluation import Answering
+from quietbit.run.parts.masks import Masking
+from quietbit.run.parts.replay import Following
+from quietbit.run.parts.samples import Sampling
+from quietbit.run.parts.subspace import ClientCoordinates
+from quietbit.run.parts.update import Updating
 from quietbit.run.parts.weights import Weighting
 from quietbit.run.plan import Plan
-from quietbit.target import Unit
 
-__all__ = ["Turn", "client_parts", "gate_for", "own_keys", "plan_of", "refusal"]
+__all__ = [
+    "NodeName",
+    "OpenRequest",
+    "Subject",
+    "Turn",
+    "evaluates",
+    "gate_for",
+    "named_numbers",
+    "owner_keys",
+    "plan_of",
+    "read_request",
+    "refusal",
+]
 
 LOGGER = logging.getLogger(__name__)
-PARTS: tuple[Part, ...] = (Weighting(),)  # that have a say before a request is accepted
 OURS = "quietbit"
-POLICY, GATEKEEPER = NODE_KEYS = ("quietbit.policy", "quietbit.gatekeeper")
+POLICY = "quietbit.policy"
+GATEKEEPER = "quietbit.gatekeeper"
+NODE_KEYS = (POLICY, GATEKEEPER)
 MakeRecord = Callable[[dict[str, Any]], Any]
-Result = TypeVar("Result")
 _ledger = lru_cache(maxsize=8)(FileLedger)  # of which a process reads each line once
-_plan = lru_cache(maxsize=32)(
-    lambda items, kinds: Plan.from_run_config(dict(items))
-)  # by values and their types
+
+
+class Subject(Enum):
+    """What a request asks for; its value lists the parts of a turn, in the order of their hooks."""
+
+    UPDATE = (Masking, Sampling, Weighting, ClientCoordinates, Following, Updating)
+    EVALUATION = (Masking, Answering)
+
+    def parts(self, plan: Plan) -> tuple[Part, ...]:
+        """Make the parts of one turn: those without a section, and those whose section is there."""
+        chosen = []
+        for kind in self.value:
+            if not kind.section or getattr(plan, kind.section) is not None:
+                chosen.append(kind(plan))
+        return tuple(chosen)
+
+
+@final
+@frozen
+class NodeName:
+    """How frames and ledgers call a node: its run, its number there, and its place among clients."""
+
+    run: int
+    node: int
+    client: int | None = None
+
+
+def read_request(
+    records: Mapping[str, Any], plan: Plan, parts: Iterable[Part], name: NodeName
+) -> Request:
+    """Read a message's request, with the fields that its parts read; refuse a message without one."""
+    asked = read_fields(
+        records.get(RECORD),
+        {"version", "round", "dimension", "mechanism"},
+        "The server's message must carry quietbit's request, and does not: wrap its strategy in a "
+        "PrivateStrategy, or put PrivateReceiver among the filters of its tasks.",
+    )
+    target = plan.update_target
+    fields: dict[str, Any] = {"epsilon": target.epsilon, "delta": target.delta}
+    for part in parts:
+        fields |= part.read(records)
+    return Request(
+        run=name.run,
+        round=asked["round"],
+        node=name.node,
+        dimension=asked["dimension"],
+        mechanism=asked["mechanism"],
+        adjacency=plan.adjacency.value,
+        unit=plan.unit.value,
+        client=name.client,
+        **fields,
+    )
+
+
+@final
+@frozen(eq=False)
+class OpenRequest:
+    """A request that was read and is not noted yet."""
+
+    gate: Gate
+    request: Request
+    arrival: Arrival
+    parts: tuple[Part, ...]
+
+    @classmethod
+    def read(
+        cls, gate: Gate, plan: Plan, subject: Subject, arrival: Arrival, name: NodeName
+    ) -> OpenRequest:
+        """Read the request of a message; refuse a message without one."""
+        parts = subject.parts(plan)
+        arrival.parts = parts
+        return cls(gate, read_request(arrival.records, plan, parts, name), arrival, parts)
+
+    def step(self) -> bytes | None:
+        """Return the answer where none of the app is needed; None where a release is asked for."""
+        for part in self.parts:
+            answer = part.step(self.request, self.gate)
+            if answer is not None:
+                return answer
+        return None
+
+    def check(self) -> None:
+        """Let every part refuse the request or complete what arrived; nothing is noted."""
+        for part in self.parts:
+            part.accept(self.request, self.arrival, self.gate)
+
+    def accept(self, *, with_zero: bool = False) -> Turn:
+        """Accept and note the request: from here on it has one release.
+
+        ``with_zero`` makes the zero release beforehand. The clock of the answer starts when all of
+        this is done: what compiles or is priced for the first time costs the app no time.
+        """
+        gate = self.gate
+        request = self.request
+        mechanism = ProposedMechanism.read(request.mechanism, gate.families).mechanism
+        left_to_draw = (steps_of(mechanism) - 1) * request.dimension
+        names = gate.metrics
+        seconds = gate.answer_seconds
+        AnswerTime.check(seconds, left_to_draw)
+        accepted = gate.accept(request)
+        zero = None
+        if with_zero:
+            zero = accepted.zero()
+        moment = AnswerTime(seconds, left_to_draw)
+        return Turn(names, moment, accepted, self.parts, request.dimension, zero)
 
 
 @final
 @frozen(eq=False)
 class Turn:
-    """An accepted request: which numbers the owner lets out, when the answer leaves, and its one release."""
+    """An accepted request: which numbers may leave, when the answer does, and its one release."""
 
     names: tuple[str, ...]
     moment: AnswerTime
     accepted: AcceptedRequest
-    layout: ModelLayout = field(default=ModelLayout((), ()))  # of the model to update, and
-    received: list[FloatVector] = field(factory=list)  # its arrays as they came
-    of_samples: bool = False
-    parts: tuple[Part, ...] = ()  # that change an update before it is released
+    parts: tuple[Part, ...]
+    dimension: int
     zero: bytes | None = None  # the release that leaves where no other is made in time
 
-    @classmethod
-    def accept(
-        cls,
-        gate: Gate,
-        request: Request,
-        arrays: Mapping[str, Any],
-        plan: Plan,
-        *,
-        parts: tuple[Part, ...] = (),
-        with_zero: bool = False,
-    ) -> Turn:
-        """Refuse a model that does not fit the request, before anything is noted; then accept and note it.
+    def read(self, answer: Callable[[], AppAnswer], crashes: list[BaseException]) -> Any:
+        """Return what is to be released of the app's answer; None, and a crash, where it cannot be read.
 
-        ``with_zero`` makes the zero release beforehand. The clock of the answer starts when all of
-        this is done: what compiles or is priced for the first time costs the app no time.
+        The app's objects may do anything when they are read, and take any time: this belongs into
+        the thread of the app.
         """
-        layout = ModelLayout.of(arrays, plan)
-        dimension = layout.dimension
-        for part in parts:
-            dimension = part.dimension(dimension)
-        if dimension != request.dimension:
-            rule = f"{request.dimension}, the server's mechanism's"
-            raise InvalidParameter.of("number of learnt parameters", rule, dimension)
-        received = [
-            np.array(part) for part in layout.values(arrays)
-        ]  # an app may train in the arrays that came
-        offer = ProposedMechanism.read(request.mechanism, gate.families)
-        require(
-            offer.family not in ANSWERING,
-            "mechanism of an update",
-            offer.family,
-            "another: answers have a cap",
-        )
-        left_out = (steps_of(offer.mechanism) - 1) * request.dimension
-        names = gate.metrics
-        seconds = gate.answer_seconds
-        AnswerTime.check(seconds, left_out)
-        for part in PARTS:
-            if getattr(plan, part.section) is not None:  # a section that is absent is off
-                part.accept(request, plan, names)
-        accepted = gate.accept(request)
-        zero = accepted.zero() if with_zero else None
-        moment = AnswerTime(seconds, left_out)
-        of_samples = plan.unit is Unit.SAMPLE
-        return cls(names, moment, accepted, layout, received, of_samples, parts, zero)
-
-    @classmethod
-    def evaluate(
-        cls, gate: Gate, request: Request, asked: Evaluation, *, with_zero: bool = False
-    ) -> Turn:
-        """Refuse a mechanism that is not the plan's own for evaluations; then accept and note the request."""
-        found = ProposedMechanism.read(request.mechanism, gate.families).mechanism
-        same = identity_of(found) == identity_of(asked.mechanism)
-        require(
-            same,
-            "mechanism of the evaluation",
-            type(found).__name__,
-            "the one of quietbit.evaluate",
-        )
-        names = gate.metrics
-        seconds = gate.answer_seconds
-        accepted = gate.accept(request)
-        zero = accepted.zero() if with_zero else None
-        return cls(names, AnswerTime(seconds), accepted, zero=zero)
-
-    def read(self, reader: Callable[[], Result], crashes: list[BaseException]) -> Result | None:
-        """Return what ``reader`` gets from the app's answer; None where it cannot be read, which is a crash, too.
-
-        The app's objects may do anything when they are looked at, and take any time: this belongs
-        into the thread of the app. Where samples are protected the answer plays no part: the
-        gradients were handed over (`run.batch`).
-        """
-        if self.of_samples or crashes:
+        if crashes or any(part.hands_over for part in self.parts):
             return None
         try:
-            return cast(Result, self._projected(reader()))
+            app = answer()
+            update = None
+            for part in reversed(self.parts):
+                update = part.answer(app, update)
+            return update
         except BaseException as error:
             crashes.append(error)
             LOGGER.error(
@@ -156,21 +207,15 @@ class Turn:
             )
             return None
 
-    def _projected(self, update: Any) -> Any:
-        """Return what the mechanism gets of an update, in one vector where a part changes it."""
-        if not self.parts:
-            return update
-        vector = np.concatenate(update)
-        for part in self.parts:
-            vector = part.project(vector)
-        return vector
-
-
-def client_parts(plan: Plan, basis: Basis | None = None) -> tuple[Part, ...]:
-    """Return the parts that change an update before it is released; made for one request."""
-    if plan.subspace is None:  # a section that is absent is off
-        return ()
-    return (ClientCoordinates(plan, plan.subspace, basis),)
+    def release(self, update: Any) -> bytes:
+        """Return the one release: the zero one where no other can be made, or else raise."""
+        try:
+            return self.accepted.release(update)
+        except Exception as error:
+            if self.zero is None:
+                raise
+            LOGGER.error("quietbit: no release but that of zero can be made.", exc_info=error)
+            return self.zero
 
 
 def plan_of(config: Mapping[str, Any]) -> Plan:
@@ -182,27 +227,69 @@ def plan_of(config: Mapping[str, Any]) -> Plan:
         return Plan.from_run_config(dict(ours))
 
 
-def refusal(
-    error: Exception,
-    *,
-    accepted: bool = False,
-    gate: Gate | None = None,
-    request: Request | None = None,
-) -> tuple[str, bool]:
-    """Return why there is no release, as a server may read it, and whether one was noted: an ``accepted`` one is.
+@lru_cache(maxsize=32)
+def _plan(items: tuple[tuple[str, Any], ...], kinds: tuple[type, ...]) -> Plan:
+    """Read a plan; ``kinds`` keeps apart values that are equal and not of one type, as 1 and True."""
+    return Plan.from_run_config(dict(items))
+
+
+def evaluates(config: Mapping[str, Any]) -> bool:
+    """Return whether a run asks for private answers about its model; not where it cannot be read."""
+    try:
+        return plan_of(config).evaluation is not None
+    except QuietbitError:
+        return False
+
+
+def named_numbers(
+    tables: Callable[[], Iterable[Mapping[str, Any]]], names: tuple[str, ...]
+) -> dict[str, float]:
+    """Return one number for each of the names, 0 where the app has none; drop everything else.
+
+    ``tables`` reads the app's metrics, which may do anything when they are read.
+    """
+    numbers: dict[str, float] = {}
+    dropped: set[str] = set()
+    try:
+        for table in tables():
+            dropped |= {str(name) for name in table if name not in names}
+            for name in names:
+                if name in table and name not in numbers:
+                    _put_number(numbers, name, table)
+        if dropped:
+            listed = one_line(", ".join(sorted(dropped)))
+            LOGGER.info("quietbit: kept on this node, as they should be: %s", listed)
+    except BaseException as error:
+        LOGGER.error("quietbit: the app's metrics cannot be read.", exc_info=error)
+    return {name: numbers.get(name, 0.0) for name in names}
+
+
+def _put_number(numbers: dict[str, float], name: str, table: Mapping[str, Any]) -> None:
+    """Take over a number that is finite; whatever else an app has there leaves the others alone."""
+    try:
+        number = finite(float(table[name]))
+    except BaseException as error:
+        LOGGER.error("quietbit: the app's metric %s is not a number.", name, exc_info=error)
+        return
+    if number is not None:
+        numbers[name] = number
+
+
+def refusal(error: Exception, gate: Gate | None = None, *, accepted: bool = False) -> Refusal:
+    """Return why there is no release, as a server may read it; an ``accepted`` one counts.
 
     The owner's log has the reason in full; with ``gate``, so have the node's decisions.
     """
     if accepted:  # no decision: what happens from here on may depend on data, and is in no count
         LOGGER.error("quietbit: a release that was noted cannot be made", exc_info=error)
-        return Refusal(Reason.NOTED).to_text(), True
+        return Refusal(Reason.NOTED)
     public = refusal_of(error)
     if isinstance(gate, LocalGate):
-        gate.note_refusal(request, error)
+        gate.note_refusal(None, error)
     elif not getattr(error, "is_noted_for_owner", False):
         text = getattr(error, "for_owner", f"{type(error).__name__}: {error}")
         LOGGER.warning("quietbit: %s. %s", public.reason.value, text)
-    return public.to_text(), public.reason.counts
+    return public
 
 
 def gate_for(
@@ -211,40 +298,50 @@ def gate_for(
     make: MakeRecord,
     simulation: Simulation | None,
 ) -> Gate:
-    """Return the owner's gate, or that of a simulation's rules, or refuse; ``make`` builds a record of the state."""
-    own = own_keys(node_config)
-    if own and not (len(own) == 1 and own[0] in NODE_KEYS and isinstance(node_config[own[0]], str)):
-        raise PolicyError(
-            f"node config must name one of {' and '.join(NODE_KEYS)}, an absolute path, and nothing else of "
-            f"quietbit's (that is in the policy), got {', '.join(own)}."
-        )
+    """Return the owner's gate or that of a simulation's rules; refuse where there is neither.
+
+    ``make`` builds a record of the engine's ``state``.
+    """
+    keys = owner_keys(node_config)
+    if keys:
+        _check_owner(node_config, keys)
     if GATEKEEPER in node_config:
         return RemoteGate(node_config[GATEKEEPER])
-    values, sealed = _StateRecord(state, RECORD, make), _StateRecord(state, SUM, make)
+    values = _StateRecord(state, RECORD, make)
+    sealed = _StateRecord(state, SUM, make)
     if POLICY in node_config:
         policy = Policy.load(node_config[POLICY])
         secrets = Vault(sealed, lambda: key_file(f"{policy.ledger}.key"))
-        folder = None if policy.models is None else ModelFolder(Path(policy.models).expanduser())
-        return LocalGate(
-            policy, WatchedLedger(_ledger(policy.ledger, policy.counter), values), secrets, folder
-        )
+        folder = None
+        if policy.models is not None:
+            folder = ModelFolder(Path(policy.models).expanduser())
+        ledger = WatchedLedger(_ledger(policy.ledger, policy.counter), values)
+        return LocalGate(policy, ledger, secrets, folder)
     if simulation is None:
         raise InvalidParameter(
-            "This node has no policy, and releases nothing without one: its owner makes it with `quietbit node init` "
-            "and names it as quietbit.policy (or quietbit.gatekeeper, with `quietbit node serve`) in Flower's node "
-            "config, or in the properties of NVFlare's privacy.json."
+            "This node has no policy, and releases nothing without one: its owner makes it with "
+            "`quietbit node init` and names it as quietbit.policy (or quietbit.gatekeeper, with "
+            "`quietbit node serve`) in Flower's node config, or in the properties of NVFlare's "
+            "privacy.json."
         )
-    return LocalGate(
-        simulation,
-        StateLedger(values),
-        Vault(sealed, simulation_key),
-        _StateRecord(state, MODEL, make),
-    )
+    secrets = Vault(sealed, simulation_key)
+    return LocalGate(simulation, StateLedger(values), secrets, _StateRecord(state, MODEL, make))
 
 
-def own_keys(node_config: Mapping[str, Any]) -> list[str]:
+def owner_keys(node_config: Mapping[str, Any]) -> list[str]:
     """Return the keys that are quietbit's; there are none where a node has no owner."""
     return [key for key in node_config if key.lower().startswith(OURS)]
+
+
+def _check_owner(node_config: Mapping[str, Any], keys: list[str]) -> None:
+    """Refuse a node config that does not name exactly one policy or gatekeeper."""
+    names_one = len(keys) == 1 and keys[0] in NODE_KEYS
+    if not names_one or not isinstance(node_config[keys[0]], str):
+        raise PolicyError(
+            f"node config must name one of {' and '.join(NODE_KEYS)}, an absolute path, and "
+            "nothing else of quietbit's (that is in the policy), got "
+            f"{', '.join(keys)}."
+        )
 
 
 @final

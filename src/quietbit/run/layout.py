@@ -21,19 +21,19 @@ from attrs import frozen
 from numpy.typing import NDArray
 
 from quietbit._typing import FloatVector
-from quietbit.arrays import NUMPY_FLOATS, check_parameters
+from quietbit.arrays import NUMPY_FLOATS, check_parameters, dtype_name, is_tensor
 from quietbit.errors import InvalidParameter, require
 
 if TYPE_CHECKING:
     from quietbit.run.plan import Plan
 
-__all__ = ["ModelLayout", "NotFinite"]
+__all__ = ["ModelLayout", "NamedArray", "NotFinite", "named_arrays"]
 
 STYPE = "numpy.ndarray"
 REMEDY = (
-    "where the model is made, for server and nodes, turn its BatchNorm into GroupNorm (quietbit.group_norm), or list "
-    'arrays that nobody is to send in quietbit.local-arrays, as "*.running_*, *.num_batches_tracked": the '
-    "server's then stay"
+    "where the model is made, for server and nodes, turn its BatchNorm into GroupNorm "
+    "(quietbit.group_norm), or list arrays that nobody is to send in quietbit.local-arrays, as "
+    '"*.running_*, *.num_batches_tracked": the server\'s then stay'
 )
 
 
@@ -43,24 +43,55 @@ class NotFinite(InvalidParameter):
 
 @final
 @frozen
+class NamedArray:
+    """An array or tensor as layouts read it; of anything else, the dtype is the class's name."""
+
+    value: Any
+    dtype: str
+    shape: tuple[int, ...]
+    stype: str = STYPE
+
+    def numpy(self) -> Any:
+        """Return the entries as a numpy array."""
+        if is_tensor(self.value):
+            return self.value.detach().cpu().numpy()
+        return np.asarray(self.value)
+
+
+def named_arrays(weights: Any) -> dict[str, NamedArray]:
+    """Return the arrays of a model by name; refuse what is not a mapping of names."""
+    require(isinstance(weights, Mapping), "weights", type(weights).__name__, "a dict of arrays")
+    arrays = {}
+    for name, value in weights.items():
+        require(isinstance(name, str), "name of an array", type(name).__name__, "text")
+        if isinstance(value, np.ndarray) or is_tensor(value):
+            arrays[name] = NamedArray(value, dtype_name(value), tuple(value.shape))
+        else:
+            arrays[name] = NamedArray(value, type(value).__name__, ())
+    return arrays
+
+
+@final
+@frozen
 class ModelLayout:
-    """The learnt arrays of a model: their names, shapes and types, in order; and the names that are kept."""
+    """The learnt arrays of a model, in order: names, shapes and types; and the names that are kept."""
 
     learnt: tuple[tuple[str, tuple[int, ...], str], ...]
     kept: tuple[str, ...]
 
     @classmethod
-    def of(cls, arrays: Mapping[str, Any], settings: Plan) -> ModelLayout:
-        """Return the layout of an ArrayRecord; only descriptions are looked at, and the same ones once."""
-        described = [
-            (name, tuple(array.shape), array.dtype, array.stype) for name, array in arrays.items()
-        ]
-        return _layout(tuple(described), settings)
+    def of(cls, arrays: Mapping[str, Any], plan: Plan) -> ModelLayout:
+        """Return the layout of a model; only descriptions are read, and the same ones once."""
+        described = []
+        for name, array in arrays.items():
+            described.append((name, tuple(array.shape), array.dtype, array.stype))
+        return _layout(tuple(described), plan)
 
     def nameless(self, arrays: Mapping[str, Any]) -> bool:
         """Whether arrays have numbers for names and a counter among them: statistics could hide there."""
-        counters = any(str(arrays[name].dtype).startswith(("int", "uint")) for name in self.kept)
-        return counters and all(name.isdigit() for name in arrays)
+        kinds = [str(arrays[name].dtype) for name in self.kept]
+        has_counters = any(kind.startswith(("int", "uint")) for kind in kinds)
+        return has_counters and all(name.isdigit() for name in arrays)
 
     @cached_property
     def dimension(self) -> int:
@@ -73,16 +104,17 @@ class ModelLayout:
         return all(kind == "float32" for _, _, kind in self.learnt)
 
     def flat(self, arrays: Mapping[str, Any]) -> NDArray[np.float32]:
-        """Return a model as one vector; one that is not float32 is refused."""
-        require(
-            self.single,
-            "type of the model",
-            "others",
-            "float32 in every learnt array, to be replayed",
-        )
-        return np.concatenate(
-            [_flat(arrays[name], name, shape, np.float32) for name, shape, _ in self.learnt]
-        )
+        """Return a model as one vector; refuse one that is not float32."""
+        for name, _, kind in self.learnt:
+            require(
+                kind == "float32",
+                f"type of array {name!r}",
+                kind,
+                "float32, to be replayed",
+                "convert the model, or leave quietbit.replay out",
+            )
+        parts = [_flat(arrays[name], name, shape, np.float32) for name, shape, _ in self.learnt]
+        return np.concatenate(parts)
 
     def shaped(self, flat: NDArray[Any]) -> dict[str, NDArray[Any]]:
         """Return the learnt arrays of one vector; they are views of it."""
@@ -91,14 +123,14 @@ class ModelLayout:
         return {name: piece.reshape(shape) for (name, shape, _), piece in pieces}
 
     def values(self, arrays: Mapping[str, Any]) -> list[FloatVector]:
-        """Return every learnt array in double precision; refuse a model with a NaN or an infinity among them."""
-        found = {name: _flat(arrays[name], name, shape) for name, shape, _ in self.learnt}
-        spoilt = [name for name, part in found.items() if not np.isfinite(part).all()]
-        if spoilt:
+        """Return every learnt array in double precision; refuse a NaN or an infinity among them."""
+        values = {name: _flat(arrays[name], name, shape) for name, shape, _ in self.learnt}
+        not_finite = [name for name, part in values.items() if not np.isfinite(part).all()]
+        if not_finite:
             raise NotFinite(
-                f"The model must be of finite numbers, and is not in {', '.join(spoilt)}."
+                f"The model must be of finite numbers, and is not in {', '.join(not_finite)}."
             )
-        return list(found.values())
+        return list(values.values())
 
     def check_finite(self, arrays: Mapping[str, Any]) -> None:
         """Refuse a model with a NaN or an infinity among what is learnt; all such arrays are named."""
@@ -107,42 +139,40 @@ class ModelLayout:
     def difference(
         self, received: list[FloatVector], trained: Mapping[str, Any]
     ) -> list[FloatVector]:
-        """Return ``received - trained`` of every learnt array, in order; a reply of another shape is refused."""
+        """Return ``received - trained`` of every learnt array; refuse other names and shapes."""
         names = {name for name, _, _ in self.learnt} | set(self.kept)
         if set(trained) != names:
             odd = sorted(set(trained) ^ names)[0]
             raise InvalidParameter(
-                f"The trained arrays must have the names of the received ones, got {odd!r} on one side."
+                "The trained arrays must have the names of the received ones, got "
+                f"{odd!r} on one side."
             )
         parts = zip(received, self.learnt, strict=True)
-        with np.errstate(
-            all="ignore"
-        ):  # what overflows is not finite, and is dealt with where it is sent
+        with np.errstate(all="ignore"):  # what overflows is not finite, which `send` deals with
             return [old - _flat(trained[name], name, shape) for old, (name, shape, _) in parts]
 
     def stepped(self, arrays: Mapping[str, Any], mean: FloatVector) -> dict[str, Any]:
         """Return the learnt arrays less the mean, in their own dtypes."""
         pieces = self.shaped(mean)
-        with np.errstate(
-            over="ignore"
-        ):  # what its type cannot hold is infinite, as `check_finite` will find
-            return {
-                name: (_flat(arrays[name], name, shape).reshape(shape) - pieces[name]).astype(kind)
-                for name, shape, kind in self.learnt
-            }
+        stepped = {}
+        with np.errstate(over="ignore"):  # beyond a type's range is infinite: see `check_finite`
+            for name, shape, kind in self.learnt:
+                old = _flat(arrays[name], name, shape).reshape(shape)
+                stepped[name] = (old - pieces[name]).astype(kind)
+        return stepped
 
 
 @lru_cache(maxsize=64)
 def _layout(
-    described: tuple[tuple[str, tuple[int, ...], str, str], ...], settings: Plan
+    described: tuple[tuple[str, tuple[int, ...], str, str], ...], plan: Plan
 ) -> ModelLayout:
-    kept = tuple(name for name, *_ in described if settings.stays_local(name))
-    rest = [one for one in described if one[0] not in kept]
-    check_parameters(((name, kind) for name, _, kind, _ in rest), REMEDY)
-    for name, _, kind, stored in rest:
-        fine = kind in NUMPY_FLOATS and stored == STYPE
-        require(fine, f"type of array {name!r}", f"{kind} ({stored})", ", ".join(NUMPY_FLOATS))
-    layout = ModelLayout(tuple((name, shape, kind) for name, shape, kind, _ in rest), kept)
+    kept = tuple(name for name, *_ in described if plan.stays_local(name))
+    learnt = [entry for entry in described if entry[0] not in kept]
+    check_parameters(((name, kind) for name, _, kind, _ in learnt), REMEDY)
+    for name, _, kind, stored in learnt:
+        is_known = kind in NUMPY_FLOATS and stored == STYPE
+        require(is_known, f"type of array {name!r}", f"{kind} ({stored})", ", ".join(NUMPY_FLOATS))
+    layout = ModelLayout(tuple((name, shape, kind) for name, shape, kind, _ in learnt), kept)
     require(layout.dimension > 0, "number of learnt parameters", layout.dimension, "at least 1")
     return layout
 
@@ -157,9 +187,8 @@ def _flat(
             f"array {name!r} must be readable, got {type(error).__name__}."
         ) from error
     if values.shape != shape or values.dtype.name not in NUMPY_FLOATS:
-        raise InvalidParameter.of(
-            f"array {name!r}", f"floats of shape {shape}", f"{values.dtype} {values.shape}"
-        )
+        rule = f"floats of shape {shape}"
+        raise InvalidParameter.of(f"array {name!r}", rule, f"{values.dtype} {values.shape}")
     return np.asarray(values, dtype=kind).reshape(-1)
 
 

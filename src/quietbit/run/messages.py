@@ -12,15 +12,15 @@ from __future__ import annotations
 
 import math
 from collections.abc import Mapping
-from typing import Any
-
-from attrs import evolve
+from typing import TYPE_CHECKING, Any
 
 from quietbit.errors import InvalidParameter, InvalidPayload, check_int, refuse_payload, require
 from quietbit.mechanism.base import Mechanism
-from quietbit.node.request import MOST_ROUNDS, Request, SumPart, description_of
-from quietbit.run.parts.evaluation import Evaluation
-from quietbit.run.plan import Plan
+from quietbit.node.request import MOST_ROUNDS, description_of
+
+if TYPE_CHECKING:
+    from quietbit.run.parts.evaluation import Evaluation
+    from quietbit.run.plan import Plan
 
 __all__ = [
     "ANSWERED",
@@ -40,7 +40,7 @@ __all__ = [
     "lines_of",
     "numbers_of",
     "one_line",
-    "read_request",
+    "read_fields",
     "request_record",
     "split_pieces",
     "sum_request",
@@ -85,60 +85,6 @@ def evaluation_of(plan: Plan) -> Evaluation:
             "The run must set quietbit.evaluate to have evaluations answered, and does not."
         )
     return plan.evaluation
-
-
-def read_request(
-    records: Mapping[str, Any],
-    settings: Plan,
-    run: int,
-    node: int,
-    client: int | None = None,
-    evaluation: Evaluation | None = None,
-) -> Request:
-    """Read a message's request for an update, or for an answer to ``evaluation``; refuse a message without one."""
-    asked = _fields(
-        records.get(RECORD),
-        {"version", "round", "dimension", "mechanism"},
-        "The server's message must carry quietbit's settings, and does not: is its strategy a PrivateStrategy?",
-    )
-    part = None
-    masks = settings.masks
-    if masks is not None:
-        step = _fields(
-            records.get(SUM),
-            {"version", "step", "clients", "number", "table"},
-            "The server's message must carry a step of a masked sum, and does not: is its strategy a PrivateStrategy "
-            "with quietbit.masks?",
-        )
-        part = SumPart(
-            step=step["step"],
-            clients=step["clients"],
-            number=step["number"],
-            threshold=check_int(masks.threshold, "quietbit.masks.threshold", 2),
-            honest=check_int(masks.honest, "quietbit.masks.honest", 2),
-            server=str(masks.server),
-            neighbours=masks.neighbours,
-            share_threshold=masks.share_threshold,
-            table=step["table"],
-        )
-    cap = (
-        settings.update_target
-    )  # what the run's updates may cost, or its answers that the server sees
-    if evaluation is not None and masks is None:
-        cap = evolve(cap, epsilon=evaluation.spends, delta=0.0)
-    return Request(
-        run=run,
-        round=asked["round"],
-        node=node,
-        dimension=asked["dimension"],
-        mechanism=asked["mechanism"],
-        epsilon=cap.epsilon,
-        delta=cap.delta,
-        adjacency=settings.adjacency.value,
-        unit=settings.unit.value,
-        client=client,
-        sum=part,
-    )
 
 
 def answer_of(record: Mapping[str, Any] | None, step: str) -> bytes:
@@ -217,7 +163,8 @@ def numbers_of(values: Any) -> dict[str, float]:
     }
 
 
-def _fields(record: Any, names: set[str], missing: str) -> Mapping[str, Any]:
+def read_fields(record: Any, names: set[str], missing: str) -> Mapping[str, Any]:
+    """Return a record of these fields and this version; refuse any other, one of other fields with ``missing``."""
     if not isinstance(record, Mapping) or set(record) != names:
         raise InvalidParameter(missing)
     if record["version"] != VERSION:

@@ -1,29 +1,41 @@
 """A part: one capability of a run, as its server, its clients and its report see it.
 
-Idea     a capability is a room: one file with a section of the plan and a part. A run calls its
-         parts in order on the way out (`prepare`, `ask`, and `accept` and `project` on a client)
-         and in reverse on the way in (`take`, `lift`, `close`). Every hook has an empty default, so that a part says what
-         it does and nothing else. Adapters carry messages and name nodes; they call no part
-         themselves.
+Idea     a capability is a room: one file with a section of the plan and its parts. A run calls the
+         server's parts in order on the way out (`prepare`, `ask`) and in reverse on the way in
+         (`take`, `lift`, `close`). A client's turn makes its parts anew for every message, and
+         calls them in order on the way in (`read`, `step`, `accept`, before anything is noted) and
+         in reverse on the way out (`answer`, after the app). Every hook has an empty default, so that a part says what it does and nothing
+         else. Adapters carry messages and name nodes; they call no part themselves.
 Source   pfl-research's postprocessors, which run forward on a client and backward on a server.
 """
 
 from __future__ import annotations
 
-from collections.abc import Mapping, MutableMapping
+from collections.abc import Callable, Mapping
 from typing import TYPE_CHECKING, Any, ClassVar, Protocol, TypeAlias, final
 
-from attrs import frozen
+from attrs import define, frozen
 from numpy.typing import NDArray
 
 from quietbit._typing import FloatVector
 from quietbit.mechanism.base import Mechanism
 
 if TYPE_CHECKING:
+    from quietbit.node.gatekeeper import Gate
     from quietbit.node.request import Request
-    from quietbit.run.plan import Plan
+    from quietbit.run.layout import ModelLayout
 
-__all__ = ["Asked", "Node", "OpenRound", "Part", "Reply"]
+__all__ = [
+    "AppAnswer",
+    "Arrival",
+    "Asked",
+    "Node",
+    "OpenRound",
+    "Part",
+    "Reply",
+    "lifted",
+    "released_dimension",
+]
 
 Node: TypeAlias = int | str
 
@@ -49,19 +61,55 @@ class Asked:
 @final
 @frozen
 class Reply:
-    """A node that replied, and the bytes of the message that came; whether it is valid is decided afterwards."""
+    """A node that replied, and the bytes of its message; whether it is valid is decided later."""
 
     node: Node
     size: int
 
 
+@final
+@define(eq=False)
+class Arrival:
+    """A server's message on a node, in the words of no engine.
+
+    ``records`` are quietbit's own, by their names in `quietbit.run.messages`; ``arrays`` is the
+    model and ``kind`` what the engine calls it. A part may put another model in its place.
+    ``start`` returns the model that the app ships with, and its kind; ``basis`` is the app's own
+    of a subspace. ``parts`` are those of the turn.
+    """
+
+    records: Mapping[str, Any]
+    arrays: Mapping[str, Any]
+    kind: str = ""
+    start: Callable[[], tuple[str, Mapping[str, Any]]] | None = None
+    basis: Any = None
+    replayed: bool = False  # whether the arrays are not those that came
+    parts: tuple[Part, ...] = ()
+
+
+class AppAnswer(Protocol):
+    """What an app answered; whatever it does when it is read, it does in the app's own thread."""
+
+    def update(self, layout: ModelLayout, received: list[FloatVector]) -> list[FloatVector]:
+        """Return *received minus trained* of every learnt array."""
+        ...
+
+    def metric(self, name: str) -> Any:
+        """Return the app's metric of this name; one that is missing is refused."""
+        ...
+
+
 class Part:
-    """One capability of a run; ``section`` is its name in a plan and in the report."""
+    """One capability of a run; ``section`` is its name in a plan and in the report.
+
+    A client makes a part where the plan has its section, or where it has none.
+    """
 
     section: ClassVar[str] = ""
+    hands_over: ClassVar[bool] = False  # whether the gate has the update before the app answers
 
     def dimension(self, dimension: int) -> int:
-        """Return the numbers of a release, of a model with ``dimension``; on both sides, before `prepare`."""
+        """Return the numbers of a release, of a model with ``dimension``; on both sides."""
         return dimension
 
     def prepare(self, mechanism: Mechanism, number: int) -> Mechanism:
@@ -75,23 +123,30 @@ class Part:
         """Return arrays that go beside the request to a node, by name; on the server."""
         return {}
 
-    def unpack(
-        self,
-        enclosed: Mapping[str, NDArray[Any]],
-        store: MutableMapping[str, bytes] | None,
-        run: int,
-    ) -> None:
-        """Read what came beside a request; on the client, before `accept`. ``store`` keeps bytes by name."""
+    def read(self, records: Mapping[str, Any]) -> Mapping[str, Any]:
+        """Return the fields of the request that this part reads from a message; on the client."""
+        return {}
 
-    def accept(self, request: Request, plan: Plan, names: tuple[str, ...]) -> None:
-        """Refuse a request on the client, before the ledger is touched; ``names`` are numbers that may leave."""
+    def step(self, request: Request, gate: Gate) -> bytes | None:
+        """Return the answer to a request that is answered without the app; on the client."""
+        return None
+
+    def accept(self, request: Request, arrival: Arrival, gate: Gate) -> None:
+        """Refuse a request, or complete what arrived; on the client, before anything is noted."""
+
+    def answer(self, app: AppAnswer, update: Any) -> Any:
+        """Return what is released of the app's answer; on the client, in the app's own thread.
+
+        ``update`` is what the parts after this one have made of the answer, None at first.
+        """
+        return update
 
     def project(self, update: FloatVector) -> FloatVector:
         """Return what the mechanism gets of an update, or of every row of a table; on the client."""
         return update
 
     def lift(self, mean: FloatVector) -> FloatVector:
-        """Return the mean of the model's numbers; wherever a step is taken, in reverse order of the parts."""
+        """Return the mean of the model's numbers; wherever a step is taken, in reverse order."""
         return mean
 
     def take(self, round: OpenRound, reply: Reply) -> None:
@@ -100,3 +155,17 @@ class Part:
     def close(self, round: OpenRound) -> Mapping[str, Any]:
         """Return what the report says about a round that is over; an empty record is left out."""
         return {}
+
+
+def released_dimension(parts: tuple[Part, ...], dimension: int) -> int:
+    """Return the numbers of a release, of a model with ``dimension``."""
+    for part in parts:
+        dimension = part.dimension(dimension)
+    return dimension
+
+
+def lifted(parts: tuple[Part, ...], mean: FloatVector) -> FloatVector:
+    """Return the mean of the model's numbers, from that of the releases."""
+    for part in reversed(parts):
+        mean = part.lift(mean)
+    return mean

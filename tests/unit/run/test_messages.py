@@ -6,10 +6,10 @@ from plans import flat_plan
 from quietbit.errors import InvalidParameter, InvalidPayload
 from quietbit.node.request import Framed
 from quietbit.run import messages as module
+from quietbit.run.client import NodeName, Subject, read_request
 from quietbit.run.messages import (
     answer_of,
     join_pieces,
-    read_request,
     request_record,
     split_pieces,
     sum_request,
@@ -85,8 +85,12 @@ RECORDS = {
 }
 
 
+def asked(records, plan, name):
+    return read_request(records, plan, Subject.UPDATE.parts(plan), name)
+
+
 def test_a_request_is_read_as_it_was_written():
-    found = read_request(RECORDS, LOCAL, 7, 11, 3)
+    found = asked(RECORDS, LOCAL, NodeName(7, 11, 3))
     assert (found.run, found.round, found.node, found.client, found.dimension) == (
         7,
         4,
@@ -95,7 +99,7 @@ def test_a_request_is_read_as_it_was_written():
         DIMENSION,
     )
     assert (found.epsilon, found.delta, found.adjacency, found.sum) == (3.0, 1e-5, "zero-out", None)
-    part = read_request(RECORDS, SUMS, 7, 11).sum
+    part = asked(RECORDS, SUMS, NodeName(7, 11)).sum
     assert (part.step, part.clients, part.number, part.threshold, part.honest, part.table) == (
         "shares",
         6,
@@ -138,7 +142,7 @@ def test_other_requests_are_refused(name, change):
     else:
         records[name] = change
     with pytest.raises(InvalidParameter):
-        read_request(records, SUMS, 7, 11)
+        asked(records, SUMS, NodeName(7, 11))
 
 
 def test_answers():

@@ -19,7 +19,7 @@ replacement. It does not cover clients that choose not to answer, or that lie
 from __future__ import annotations
 
 import math
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from functools import lru_cache
 from typing import TYPE_CHECKING, Any, ClassVar, final
@@ -31,15 +31,21 @@ from quietbit._typing import FloatVector
 from quietbit.auditor.ratio import clopper_pearson
 from quietbit.errors import check_int, check_real, require
 from quietbit.mechanism.abilities import Summable
+from quietbit.mechanism.registry import identity_of
 from quietbit.mechanism.response import MOST_CELLS, RandomisedResponse, SummedResponse
+from quietbit.node.request import ProposedMechanism
 from quietbit.privacy.cost import Cost
+from quietbit.run.messages import evaluation_of
+from quietbit.run.part import AppAnswer, Arrival, Part
 from quietbit.run.section import Names, Real, Section, Whole, choice, needed
 from quietbit.target import MAX_RELEASES, Adjacency, Unit, check_delta, check_releases
 
 if TYPE_CHECKING:
+    from quietbit.node.gatekeeper import Gate
+    from quietbit.node.request import Request
     from quietbit.run.plan import Plan
 
-__all__ = ["Estimate", "Evaluate", "Evaluation"]
+__all__ = ["Answering", "Estimate", "Evaluate", "Evaluation"]
 
 DOUBT = 0.05
 MOST_LETTERS = 100
@@ -191,13 +197,10 @@ class Evaluation:
         """Return the app's result as an update: shares of cells; anything but numbers is refused."""
         numbers = np.atleast_1d(np.asarray(value, dtype=np.float64))
         size = 1 if self.cells is None else self.cells
-        require(
-            numbers.shape == (size,),
-            f"{self.metric} of the app",
-            value,
-            "a number" if size == 1 else f"{size}",
-        )
-        require(bool(np.isfinite(numbers).all()), f"{self.metric} of the app", value, "finite")
+        # The numbers themselves are private, and are in no message.
+        what = f"{self.metric} of the app"
+        require(numbers.shape == (size,), f"shape of {what}", numbers.shape, f"({size},)")
+        require(bool(np.isfinite(numbers).all()), what, "a NaN or an infinity", "finite")
         if self.cells is None:
             share = min(max(float(numbers[0]) / self.most, 0.0), 1.0)
             return np.array([1.0 - share, share])
@@ -232,3 +235,33 @@ class Evaluation:
         ends = [unit * min(max(self.mechanism.share(end), 0.0), 1.0) for end in (low, high)]
         value = unit * min(max(share, 0.0), 1.0)  # noise may lead outside of what is possible
         return Estimate(value, ends[0], ends[1], answers)
+
+
+@final
+class Answering(Part):
+    """The client's half: one cell of the app's metric, drawn by the plan's own mechanism."""
+
+    def __init__(self, plan: Plan) -> None:
+        """Refuse a plan that does not evaluate."""
+        self._evaluation = evaluation_of(plan)
+        self._is_summed = plan.masks is not None
+
+    def read(self, records: Mapping[str, Any]) -> Mapping[str, Any]:
+        """Return the cap of all answers; answers in sums share that of the updates."""
+        if self._is_summed:
+            return {}
+        return {"epsilon": self._evaluation.spends, "delta": 0.0}
+
+    def accept(self, request: Request, arrival: Arrival, gate: Gate) -> None:
+        """Refuse a mechanism that is not the one that the plan calibrates for its evaluations."""
+        offered = ProposedMechanism.read(request.mechanism, gate.families).mechanism
+        require(
+            identity_of(offered) == identity_of(self._evaluation.mechanism),
+            "mechanism of the evaluation",
+            type(offered).__name__,
+            "the one of quietbit.evaluate",
+        )
+
+    def answer(self, app: AppAnswer, update: Any) -> FloatVector:
+        """Return the app's metric as shares of cells."""
+        return self._evaluation.shares(app.metric(self._evaluation.metric))

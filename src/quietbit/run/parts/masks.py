@@ -11,16 +11,25 @@ Source   Bonawitz et al. (CCS 2017), Figure 4; `quietbit.secagg`.
 
 from __future__ import annotations
 
-from typing import ClassVar, final
+from collections.abc import Mapping
+from typing import TYPE_CHECKING, Any, ClassVar, final
 
 from attrs import frozen
 
-from quietbit.errors import require
+from quietbit.errors import check_int, require
+from quietbit.node.request import ALONE, VECTOR, SumPart
+from quietbit.run.messages import SUM, read_fields
+from quietbit.run.part import Part
 from quietbit.run.section import Real, Section, Whole, Word, choice
 from quietbit.secagg.plan import ServerModel
 from quietbit.target import MOST_CLIENTS
 
-__all__ = ["Masks"]
+if TYPE_CHECKING:
+    from quietbit.node.gatekeeper import Gate
+    from quietbit.node.request import Request
+    from quietbit.run.plan import Plan
+
+__all__ = ["Masking", "Masks"]
 
 TIMEOUT = 600.0
 _clients = Whole(2, MOST_CLIENTS)
@@ -63,3 +72,42 @@ class Masks(Section):
     def active(self) -> bool:
         """Whether sums are secret from a malicious server."""
         return self.server == ServerModel.ACTIVE.value
+
+
+@final
+class Masking(Part):
+    """The client's half: what the server asks in one step of a sum; most need no app."""
+
+    section: ClassVar[str] = "masks"
+
+    def __init__(self, plan: Plan) -> None:
+        """Keep the sum's terms, to which a node holds the server."""
+        self._masks = plan.masks or Masks()
+
+    def read(self, records: Mapping[str, Any]) -> Mapping[str, Any]:
+        """Return the step of the sum that is asked for; refuse a message without one."""
+        masks = self._masks
+        step = read_fields(
+            records.get(SUM),
+            {"version", "step", "clients", "number", "table"},
+            "The server's message must carry a step of a masked sum, and does not: make its "
+            "strategy a PrivateStrategy with quietbit.masks.",
+        )
+        part = SumPart(
+            step=step["step"],
+            clients=step["clients"],
+            number=step["number"],
+            threshold=check_int(masks.threshold, "quietbit.masks.threshold", 2),
+            honest=check_int(masks.honest, "quietbit.masks.honest", 2),
+            server=str(masks.server),
+            neighbours=masks.neighbours,
+            share_threshold=masks.share_threshold,
+            table=step["table"],
+        )
+        return {"sum": part}
+
+    def step(self, request: Request, gate: Gate) -> bytes | None:
+        """Answer keys, shares, lists and unmasking; vectors and releases beside the sum need the app."""
+        if request.part.step in (VECTOR, ALONE):
+            return None
+        return gate.step(request)

@@ -25,15 +25,17 @@ from quietbit.errors import InvalidParameter, check_int, require
 from quietbit.mechanism.base import Mechanism
 from quietbit.node.refusal import NeedsModel
 from quietbit.node.request import ProposedMechanism, Request, run_name
-from quietbit.run.layout import ModelLayout
-from quietbit.run.part import Part
+from quietbit.run.layout import ModelLayout, named_arrays
+from quietbit.run.messages import MODEL, SPEED
+from quietbit.run.part import Arrival, Part, lifted, released_dimension
 from quietbit.run.section import Real, Section, Word, choice
 from quietbit.wire.downlink import Downlink, Lift, OutOfStep, Replica, ServerStep, replay_all
 
 if TYPE_CHECKING:
+    from quietbit.node.gatekeeper import Gate
     from quietbit.run.plan import Plan
 
-__all__ = ["Follower", "Leader", "Replay", "Replaying"]
+__all__ = ["Follower", "Following", "Leader", "Replay", "Replaying"]
 
 VERSION = 1
 KEEPS_FULL = "nodes get the full model in every round, and not rounds to replay: {}."
@@ -186,6 +188,33 @@ class Replaying(Part):
 
 
 @final
+class Following(Part):
+    """The client's half: the model of the round, which came in full or is replayed from the last."""
+
+    section: ClassVar[str] = "replay"
+
+    def __init__(self, plan: Plan) -> None:
+        """Keep the plan, which says what of a model is learnt."""
+        self._plan = plan
+
+    def accept(self, request: Request, arrival: Arrival, gate: Gate) -> None:
+        """Keep a full model for later rounds, or put the replayed one in the place of the rounds."""
+        rounds = arrival.records.get(MODEL)
+        if rounds is None:  # a server whose step nodes cannot take sends full models alone
+            return
+        follower = Follower(
+            gate.models, request.run, self._plan, arrival.start, gate.families, arrival.parts
+        )
+        if arrival.arrays:
+            speed = arrival.records.get(SPEED)
+            follower.full(rounds, arrival.kind, arrival.arrays, speed)
+            return
+        arrival.kind, arrays = follower.replayed(rounds, request)
+        arrival.arrays = named_arrays(arrays)
+        arrival.replayed = True
+
+
+@final
 @frozen(eq=False)
 class Follower:
     """The node's half: the model of a run, kept in ``store`` between rounds; without one every round starts anew."""
@@ -238,31 +267,23 @@ class Follower:
         state, known = (store.get(f"{self.run}.{part}") for part in ("state", "layout"))
         if state is not None and known is not None:
             dimension = _size_of(known)
-            if self._released(dimension) != size:
+            if released_dimension(self.parts, dimension) != size:
                 raise NeedsModel
             return Replica.read(io.BytesIO(state), dimension, self._lift), known
         if self.start is None:
             raise NeedsModel
         record, arrays = self.start()
         layout = ModelLayout.of(arrays, self.plan)
-        if not layout.single or self._released(layout.dimension) != size:
+        if not layout.single or released_dimension(self.parts, layout.dimension) != size:
             raise NeedsModel
         table = _pack(record, layout, arrays)
         if self.store is not None:
             self.store[f"{self.run}.layout"] = table
         return Replica(layout.flat(arrays), lift=self._lift), table
 
-    def _released(self, dimension: int) -> int:
-        """Return the numbers of a release, of a model with ``dimension``."""
-        for part in self.parts:
-            dimension = part.dimension(dimension)
-        return dimension
-
     def _lift(self, mean: FloatVector) -> FloatVector:
         """Return the mean of the model's numbers, as the server's parts make it."""
-        for part in reversed(self.parts):
-            mean = part.lift(mean)
-        return mean
+        return lifted(self.parts, mean)
 
     def _save(self, replica: Replica) -> None:
         if self.store is not None:

@@ -8,15 +8,19 @@ Source   docs/explanation/threat-model.md says what no gate can check of an app'
 
 from __future__ import annotations
 
-from typing import Any, ClassVar, final
+from typing import TYPE_CHECKING, Any, ClassVar, final
 
 from attrs import frozen
 
 from quietbit.errors import require
 from quietbit.mechanism.projected import MOST_SAMPLES
+from quietbit.run.part import Part
 from quietbit.run.section import Real, Section, Whole, choice
 
-__all__ = ["Samples"]
+if TYPE_CHECKING:
+    from quietbit.run.plan import Plan
+
+__all__ = ["Samples", "Sampling"]
 
 
 @final
@@ -56,3 +60,14 @@ class Samples(Section):
             "local_bits": self.bits,
         }
         return {name: value for name, value in known.items() if value is not None}
+
+
+@final
+class Sampling(Part):
+    """The client's half: the gate was handed the gradients, so the app's answer plays no part."""
+
+    section: ClassVar[str] = "samples"
+    hands_over: ClassVar[bool] = True
+
+    def __init__(self, plan: Plan) -> None:
+        """Need nothing of the plan: that it protects samples is enough."""

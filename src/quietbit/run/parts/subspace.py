@@ -38,11 +38,14 @@ from numpy.typing import NDArray
 from quietbit._typing import FloatVector
 from quietbit.errors import InvalidParameter, QuietbitError, require
 from quietbit.node.refusal import NeedsModel
-from quietbit.run.part import Node, Part
+from quietbit.run.messages import ENCLOSED
+from quietbit.run.part import AppAnswer, Arrival, Node, Part
 from quietbit.run.section import Section, Whole, Word, choice, needed
 from quietbit.subspace import Subspace
 
 if TYPE_CHECKING:
+    from quietbit.node.gatekeeper import Gate
+    from quietbit.node.request import Request
     from quietbit.run.plan import Plan
 
 __all__ = ["APP", "Basis", "ClientCoordinates", "InSubspace", "ServerCoordinates"]
@@ -195,10 +198,10 @@ class ServerCoordinates(_Coordinates):
 class ClientCoordinates(_Coordinates):
     """The client's half, made for one request: it takes the coordinates of an update."""
 
-    def __init__(self, plan: Plan, section: InSubspace, basis: Basis | None = None) -> None:
-        """Note what the app brings, which is read after a request was accepted."""
-        super().__init__(plan, section)
-        self._basis = basis
+    def __init__(self, plan: Plan) -> None:
+        """Start without directions."""
+        super().__init__(plan, cast(InSubspace, plan.subspace))
+        self._basis: Basis | None = None
         self._received: Subspace | None = None
         self._dimension: int | None = None
 
@@ -223,17 +226,17 @@ class ClientCoordinates(_Coordinates):
             raise InvalidParameter.of("basis", "given to the app's PrivateUplink", "none")
         return read_basis(self._basis)
 
-    def unpack(
-        self,
-        enclosed: Mapping[str, NDArray[Any]],
-        store: MutableMapping[str, bytes] | None,
-        run: int,
-    ) -> None:
-        """Take the directions that came, and keep them for the run; where none came, those that were kept."""
+    def accept(self, request: Request, arrival: Arrival, gate: Gate) -> None:
+        """Take the directions that came and keep them for the run, or those that were kept.
+
+        What the app brings is noted, and read after the request was accepted.
+        """
+        self._basis = arrival.basis
         if not self._section.brought or self._section.basis != SERVER:
             return
-        name = f"{run}.{TITLE}"
-        sent = enclosed.get(TITLE)
+        store: MutableMapping[str, bytes] | None = gate.models
+        name = f"{request.run}.{TITLE}"
+        sent = arrival.records.get(ENCLOSED, {}).get(TITLE)
         if sent is not None:
             self._received = Subspace(_bounded(sent, self._section.directions))
             if store is not None:
@@ -247,6 +250,10 @@ class ClientCoordinates(_Coordinates):
             self._received = Subspace(rows)
         except (ValueError, QuietbitError) as error:  # a damaged file: it is sent again
             raise NeedsModel from error
+
+    def answer(self, app: AppAnswer, update: Any) -> FloatVector:
+        """Return the coordinates of the update."""
+        return self.project(np.concatenate(update))
 
 
 def read_basis(basis: Basis) -> Subspace:

@@ -10,10 +10,13 @@ from typing import TYPE_CHECKING, ClassVar, final
 
 from attrs import frozen
 
-from quietbit.run.part import Part
+from quietbit.node.refusal import NotAllowed
+from quietbit.run.part import Arrival, Part
 from quietbit.run.section import Section, Whole, needed
+from quietbit.wire.uplink import EXAMPLES
 
 if TYPE_CHECKING:
+    from quietbit.node.gatekeeper import Gate
     from quietbit.node.request import Request
     from quietbit.run.plan import Plan
 
@@ -36,12 +39,12 @@ class Weighting(Part):
 
     section: ClassVar[str] = "weights"
 
-    def accept(self, request: Request, plan: Plan, names: tuple[str, ...]) -> None:
-        """Refuse a run that weights by examples, unless the policy lets their number out."""
-        from quietbit.node.refusal import NotAllowed
-        from quietbit.wire.uplink import EXAMPLES
+    def __init__(self, plan: Plan) -> None:
+        """Need nothing of the plan: that it weights is enough."""
 
-        if plan.weights is not None and EXAMPLES not in names:
+    def accept(self, request: Request, arrival: Arrival, gate: Gate) -> None:
+        """Refuse a run that weights by examples, unless the policy lets their number out."""
+        if EXAMPLES not in gate.metrics:
             raise NotAllowed(
                 "The run weights by examples, which the policy's metrics do not name.",
                 rule="metrics",

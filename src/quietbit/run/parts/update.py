@@ -1,0 +1,59 @@
+"""The update itself: what a client has learnt, as one vector of the mechanism's dimension.
+
+Idea     the difference between the model that came and the one that the app trained, over the
+         arrays that are learnt (`quietbit.run.layout`). It has no section: every run has updates.
+"""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Any, final
+
+import numpy as np
+
+from quietbit._typing import FloatVector
+from quietbit.errors import InvalidParameter, require
+from quietbit.node.policy import ANSWERING
+from quietbit.node.request import ProposedMechanism
+from quietbit.run.layout import ModelLayout
+from quietbit.run.part import AppAnswer, Arrival, Part, released_dimension
+
+if TYPE_CHECKING:
+    from quietbit.node.gatekeeper import Gate
+    from quietbit.node.request import Request
+    from quietbit.run.plan import Plan
+
+__all__ = ["Updating"]
+
+
+@final
+class Updating(Part):
+    """The client's half: the model as it came, and the difference to the one that was trained."""
+
+    def __init__(self, plan: Plan) -> None:
+        """Start without a model."""
+        self._plan = plan
+        self._layout = ModelLayout((), ())
+        self._received: list[FloatVector] = []
+
+    def accept(self, request: Request, arrival: Arrival, gate: Gate) -> None:
+        """Keep the model; refuse one that does not fit the mechanism, and answers in place of updates."""
+        layout = ModelLayout.of(arrival.arrays, self._plan)
+        dimension = released_dimension(arrival.parts, layout.dimension)
+        if dimension != request.dimension:
+            rule = f"{request.dimension}, the dimension of the server's mechanism"
+            raise InvalidParameter.of("number of learnt parameters", rule, dimension)
+        family = ProposedMechanism.read(request.mechanism, gate.families).family
+        require(
+            family not in ANSWERING,
+            "mechanism of an update",
+            family,
+            "one for updates",
+            "ask for answers with quietbit.evaluate, which has a budget of its own",
+        )
+        self._layout = layout
+        # Copies: an app may train in the arrays that came.
+        self._received = [np.array(part) for part in layout.values(arrival.arrays)]
+
+    def answer(self, app: AppAnswer, update: Any) -> list[FloatVector]:
+        """Return the difference that the app's answer holds."""
+        return app.update(self._layout, self._received)
