@@ -76,7 +76,6 @@ OURS = (RECORD, SUM, MODEL)  # our records in a node's state
 BESIDE = (MODEL, SPEED, ENCLOSED)  # our records in a message that no app is shown
 CallNext: TypeAlias = Callable[[Message, Context], Message]
 Start: TypeAlias = Callable[[Context], ArrayRecord]
-CANNOT_ANSWER = Refusal(Reason.UNUSABLE)
 SIMULATED = (
     "simulated nodes have no owner: they answer whatever the run asks, within the run's own "
     "budget. On a SuperNode the policy of its owner decides, and without one nothing is released "
@@ -128,7 +127,7 @@ class PrivateUplink:
             if not exchange.simulated:
                 return exchange.answer_guarded()
         except BaseException:  # before anything was asked or noted
-            return _refusal_reply(message, CANNOT_ANSWER)
+            return _error_reply(message, CANNOT_ANSWER)
         _say_simulated()
         exchange.answer(exchange.outbox)
         context.state = exchange.outbox.reply.state
@@ -151,7 +150,7 @@ class _Exchange:
         cls, mod: PrivateUplink, message: Message, context: Context, call_next: CallNext
     ) -> _Exchange:
         """Prepare an exchange whose reply is a refusal."""
-        refusal_reply = _refusal_reply(message, CANNOT_ANSWER)
+        refusal_reply = _error_reply(message, CANNOT_ANSWER)
         outbox = Outbox(_Answer(refusal_reply, context.state), partial(_leave_state, context))
         simulated = not owner_keys(context.node_config) and in_simulation()
         return cls(mod, message, context, call_next, outbox, simulated)
@@ -236,7 +235,7 @@ class _Exchange:
             zeros = dict.fromkeys(turn.names, 0.0)
             self._accept(turn.moment, _content(zeros, turn.zero))
         elif not self.simulated:
-            noted = _refusal_reply(self.message, Refusal(Reason.NOTED))
+            noted = _error_reply(self.message, _refusal_text(Refusal(Reason.NOTED)))
             reply = self._stamped(noted, turn.moment)
             self.outbox.accept(turn.moment, _Answer(reply, self.context.state))
         crashes: list[BaseException] = []
@@ -362,7 +361,7 @@ class _Exchange:
                 gate.forget(self.context.run_id)
             except Exception as failure:
                 log(ERROR, "quietbit: the sum could not be left", exc_info=failure)
-        return _refusal_reply(self.message, public)
+        return _error_reply(self.message, _refusal_text(public))
 
 
 @final
@@ -397,14 +396,20 @@ def _start_model(start: Start, context: Context) -> tuple[str, ArrayRecord]:
     return ARRAYS, start(context)
 
 
-def _refusal_reply(message: Message, public: Refusal) -> Message:
-    """Return an error reply; its first words say whether a release was noted.
+def _refusal_text(public: Refusal) -> str:
+    """Return the text of an error reply; its first words say whether a release was noted.
 
     The server must go on counting a release that was made and whose reply may be lost.
     """
     prefix = messages.ANSWERED if public.reason.counts else messages.DECLINED
-    reason = messages.one_line(f"{prefix}{public.to_text()}")
-    return Message(Error(ErrorCode.MOD_FAILED_PRECONDITION, reason), reply_to=message)
+    return messages.one_line(f"{prefix}{public.to_text()}")
+
+
+CANNOT_ANSWER = _refusal_text(Refusal(Reason.UNUSABLE))
+
+
+def _error_reply(message: Message, text: str) -> Message:
+    return Message(Error(ErrorCode.MOD_FAILED_PRECONDITION, text), reply_to=message)
 
 
 def _leave_state(context: Context, answer: _Answer) -> None:
