@@ -1,6 +1,6 @@
-"""What the owner of a device controls: a policy, a ledger that cannot be turned back, and who keeps them.
+"""What the owner of a device controls: the policy, the ledger, and the process that has both.
 
-Names (`__init__.pyi` lists them) are imported when they are first used.
+The names, which `__init__.pyi` lists, are imported when they are first used.
 """
 
 from quietbit._lazy import attach

@@ -1,4 +1,4 @@
-"""What the owner of a device controls: a policy, a ledger that cannot be turned back, and who keeps them."""
+"""What the owner of a device controls: the policy, the ledger, and the process that has both."""
 
 from quietbit.node.policy import Policy as Policy
 from quietbit.node.policy import Simulation as Simulation

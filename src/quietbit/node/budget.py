@@ -1,4 +1,4 @@
-"""The cost of a ledger's releases, and whether one more stays within the run's and the owner's budgets.
+"""The cost of a ledger's releases, and whether one more is within the run's and owner's budgets.
 
 Idea     a run's own cap counts the releases of that run alone, so its outcome tells a server
          nothing about other runs; the owner's caps count everything that the node has released.
@@ -46,7 +46,7 @@ class Budget:
     saved: SavedCosts | None = None
 
     def check_cost(self, request: Request, proposed: ProposedMechanism, honest: int) -> None:
-        """Compute the cost under every cap without reading the ledger; refuse a release that has none."""
+        """Refuse a release that has no cost under one of the caps; the ledger is not read."""
         self._cost(proposed, request.cap, honest, 0.0)
         for cap in self.rules.caps:
             self._cost(proposed, cap, honest, self.rules.least_epsilon)
@@ -54,7 +54,7 @@ class Budget:
     def check(
         self, state: LedgerState, request: Request, proposed: ProposedMechanism, honest: int
     ) -> None:
-        """Raise `BudgetSpent` unless the run's cap and all of the owner's hold after the release."""
+        """Raise `BudgetSpent` unless the run's cap and the owner's caps hold after the release."""
         run = str(request.run)
         cap = request.cap
         kind = ANSWERS if proposed.family == RESPONSE else None
@@ -71,7 +71,7 @@ class Budget:
                 raise BudgetSpent(_explain("this node", before, after), of_node=True)
 
     def _cost(self, proposed: ProposedMechanism, cap: Target, honest: int, floor: float) -> Cost:
-        """Return the cost of the proposed release under a cap; only sums are hidden among clients."""
+        """Return the cost of the release under a cap; sums are hidden among honest clients."""
         clients = honest if cap.trust is Trust.SECURE_AGGREGATION else 0
         return _release_cost(proposed, cap, clients, floor, self.saved)
 
@@ -169,7 +169,7 @@ def epsilon_spent(
 
 
 def _set_aside(state: LedgerState, cap: Target, rules: Rules, floor: float) -> tuple[float, float]:
-    """Return what is set aside for answers that a server sees, and the pure epsilon of those given."""
+    """Return what is set aside for answers that a server sees, and the epsilon they have used."""
     answers = 0.0
     if any(description.get("kind") == ANSWERS for description in state.mechanisms.values()):
         account = account_of(state, cap, 0, floor, rules.data_set, kind=ANSWERS)

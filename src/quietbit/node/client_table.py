@@ -1,14 +1,14 @@
-"""What a client without Python may release: mechanisms, their prices and their tables, in one file.
+"""What a client without Python may release: mechanisms, their costs and their tables, in one file.
 
-Idea     a device in C or in a browser cannot price a mechanism, and must not believe a server that
-         does. So its owner writes a table once: each mechanism by the SHA-256 of its text, its
-         price in whole units, the budget in the same units, and the numbers that the client draws
-         from. The client looks a server's text up and refuses what it does not find; it interprets
-         nothing that a server sends.
-Price    of one mechanism: a unit is a release, and the budget the number of releases that the
-         target allows. Of several: Rényi divergences at one order add up, whatever was chosen along
-         the way; the order is the one at which the first mechanism may be released most often, and
-         prices are rounded up.
+Idea     a device in C or in a browser cannot compute the cost of a mechanism, and must not trust a
+         server to. So its owner writes a table once: each mechanism under the SHA-256 of its
+         description, its cost in whole units, the budget in the same units, and the numbers that
+         the client samples with. The client looks a server's description up and refuses an unknown
+         one; it interprets nothing that a server sends.
+Costs    for one mechanism, a unit is a release, and the budget is the number of releases that the
+         target allows. For several, Rényi divergences at one order add up, also if the mechanisms
+         are chosen adaptively; the order is the one at which the first mechanism may be released
+         most often, and costs are rounded up.
 Layout   docs/how-to/write-a-client.md; `kernel/native/quietbit_client.h` reads it.
 """
 
@@ -44,17 +44,18 @@ __all__ = ["client_table", "ledger_begin", "ledger_line"]
 MAGIC = b"QBTABLE\x01"
 HEAD = struct.Struct("<8sQQI12x")
 ENTRY = struct.Struct("<32s32sQIIQdIIdddd2Qdd18f4Iddf1I4Qd6Q5Q3Q")
-CODES, SEED = 1, 2  # kinds
-UNITS = 2**40  # of a budget in several mechanisms
+CODES = 1  # kinds of entries
+SEED = 2
+UNITS = 2**40  # of the budget, where there are several mechanisms
 MOST_RELEASES = 10**6
 ORDERS = (1.5, 2.0, 3.0, 4.0, 6.0, 8.0, 12.0, 16.0, 24.0, 32.0, 48.0, 64.0, 96.0, 128.0, 256.0)
-MARGIN = 1e-9  # relative, beyond any rounding of a price
+MARGIN = 1e-9  # relative, beyond any rounding of a cost
 MOST_SEED = 2**64 - 1
 LEAST_DIVERGENCE = 1e-12
 
 
 class _Arrays:
-    """The arrays of a table, each once, at multiples of eight bytes."""
+    """The arrays of a table: each is stored once, at a multiple of eight bytes."""
 
     def __init__(self, begin: int) -> None:
         self.begin = begin
@@ -62,7 +63,7 @@ class _Arrays:
         self.places: dict[bytes, int] = {}
 
     def add(self, array: NDArray[Any]) -> int:
-        """Return the place of an array."""
+        """Return the place of an array, and store it if it is new."""
         content = np.ascontiguousarray(array).tobytes()
         if content not in self.places:
             self.places[content] = self.begin + len(self.data)
@@ -71,18 +72,17 @@ class _Arrays:
 
 
 def client_table(mechanisms: Sequence[Mechanism], target: Target) -> bytes:
-    """Return the table of clients that may release these mechanisms until ``target`` is reached.
+    """Return the table of clients that may release these mechanisms within ``target``.
 
-    Mechanisms are one-coordinate codes (`InterpolatedMVU`, rotated in single precision or not) and
-    seeds (`VectorMVU`); others are refused, and so is a target that does not allow a single release
-    of the first.
+    Mechanisms are `InterpolatedMVU` (not rotated, or rotated in single precision) and `VectorMVU`
+    that sends a seed. Others are refused, and so is a target that does not allow one release of
+    the first.
     """
-    require(len(mechanisms) > 0, "mechanisms", len(mechanisms), "at least one")
-    budget, prices = _prices(mechanisms, target)
+    require(len(mechanisms) > 0, "mechanisms", [], "a list of at least one")
+    budget, costs = _costs(mechanisms, target)
     arrays = _Arrays(HEAD.size + ENTRY.size * len(mechanisms))
     entries = [
-        _entry(mechanism, price, arrays)
-        for mechanism, price in zip(mechanisms, prices, strict=True)
+        _entry(mechanism, cost, arrays) for mechanism, cost in zip(mechanisms, costs, strict=True)
     ]
     size = arrays.begin + len(arrays.data) + 32
     content = HEAD.pack(MAGIC, size, budget, len(entries)) + b"".join(entries) + bytes(arrays.data)
@@ -90,17 +90,17 @@ def client_table(mechanisms: Sequence[Mechanism], target: Target) -> bytes:
 
 
 def ledger_begin(table: bytes) -> str:
-    """Return the first line of the ledger of a table."""
+    """Return the first line of a ledger for this table."""
     return f"quietbit-ledger 1 {table[-32:].hex()}\n"
 
 
 def ledger_line(mechanism: Mechanism, cost: int, spent: int) -> str:
-    """Return the line of one release, ``spent`` units having been spent before."""
+    """Return the line of one release, after releases of ``spent`` units."""
     return f"{identity_of(mechanism).hex()} {cost} {spent + cost}\n"
 
 
-def _prices(mechanisms: Sequence[Mechanism], target: Target) -> tuple[int, list[int]]:
-    """Return the budget and the price of each mechanism, in units."""
+def _costs(mechanisms: Sequence[Mechanism], target: Target) -> tuple[int, list[int]]:
+    """Return the budget and the cost of each mechanism, in units."""
     costs = [mechanism.cost(target.adjacency) for mechanism in mechanisms]
     if len({mechanism.priced_as for mechanism in mechanisms}) == 1:
         return _releases(costs[0], target), [1] * len(costs)
@@ -108,18 +108,14 @@ def _prices(mechanisms: Sequence[Mechanism], target: Target) -> tuple[int, list[
     order, allowed = max(choices, key=lambda choice: choice[1] / costs[0].rdp(choice[0]))
     require(allowed > 0, "epsilon", target.epsilon, "large enough for the mechanisms together")
     unit = allowed / UNITS
-    prices = [math.floor(cost.rdp(order) * (1 + MARGIN) / unit) + 1 for cost in costs]
-    require(
-        prices[0] <= UNITS,
-        "epsilon",
-        target.epsilon,
-        "large enough for one release of the first mechanism",
-    )
-    return UNITS, prices
+    units = [math.floor(cost.rdp(order) * (1 + MARGIN) / unit) + 1 for cost in costs]
+    rule = "large enough for one release of the first mechanism"
+    require(units[0] <= UNITS, "epsilon", target.epsilon, rule)
+    return UNITS, units
 
 
 def _releases(cost: Cost, target: Target) -> int:
-    """Return how often one mechanism may be released."""
+    """Return the number of releases that the target allows."""
 
     def fits(count: int) -> bool:
         return (cost * count).epsilon(target.delta) <= target.epsilon
@@ -139,7 +135,7 @@ def _releases(cost: Cost, target: Target) -> int:
 
 
 def _allowed_divergence(order: float, target: Target) -> float:
-    """Return the largest Rényi divergence of an order under which the target is kept, or 0."""
+    """Return the largest Rényi divergence of an order within the target, or 0."""
 
     def fits(divergence: float) -> bool:
         return epsilon_from_rdp(lambda _: divergence, target.delta, [order]) <= target.epsilon
@@ -150,8 +146,8 @@ def _allowed_divergence(order: float, target: Target) -> float:
 
 
 @singledispatch
-def _entry(mechanism: Mechanism, price: int, arrays: _Arrays) -> bytes:
-    rule = "an InterpolatedMVU or a VectorMVU: no other client exists in C"
+def _entry(mechanism: Mechanism, cost: int, arrays: _Arrays) -> bytes:
+    rule = "an InterpolatedMVU or a VectorMVU, which the client in C implements"
     raise InvalidParameter.of("mechanism", rule, type(mechanism).__name__)
 
 
@@ -160,28 +156,20 @@ def _names(mechanism: Mechanism) -> tuple[bytes, bytes]:
 
 
 @_entry.register
-def _codes(mechanism: InterpolatedMVU, price: int, arrays: _Arrays) -> bytes:
+def _codes(mechanism: InterpolatedMVU, cost: int, arrays: _Arrays) -> bytes:
     sampler = mechanism.sampler
     rotation = mechanism.rotation
     block = 0
     seed = 0
     limit = 0.0
     if rotation is not None:
-        require(
-            not rotation.exact,
-            "rotation",
-            "exact",
-            "in single precision: this client protects no samples",
-        )
+        rule = "in single precision: the client in C does not protect samples"
+        require(not rotation.exact, "rotation", "exact", rule)
         block = rotation.block
         seed = check_int(rotation.seed, "seed of the rotation", 0, MOST_SEED)
         limit = Clip.of(0.0, mechanism.ball.radius, 2).limit or 0.0
-    require(
-        2.0**-200 <= mechanism.ball.radius <= 2.0**200,
-        "radius",
-        mechanism.ball.radius,
-        "from 2^-200 to 2^200",
-    )
+    radius = mechanism.ball.radius
+    require(2.0**-200 <= radius <= 2.0**200, "radius", radius, "from 2^-200 to 2^200")
     plan = threshold_plan(sampler) if sampler.bits == 1 else None
     coefficients = [0.0] * 18
     numbers = (0.0, 0.0)
@@ -204,7 +192,7 @@ def _codes(mechanism: InterpolatedMVU, price: int, arrays: _Arrays) -> bytes:
     law = [arrays.add(array) for array in (*level_knots(sampler.levels), *tables)]
     return ENTRY.pack(
         *_names(mechanism),
-        price,
+        cost,
         *(CODES, mechanism.ball.norm.order, mechanism.ball.dimension, mechanism.ball.radius),
         *(sampler.bits, sampler.levels, sampler.scale, *sampler.t_range, limit),
         *(block, seed, *numbers, *coefficients, *shape, *cells),
@@ -213,14 +201,14 @@ def _codes(mechanism: InterpolatedMVU, price: int, arrays: _Arrays) -> bytes:
 
 
 @_entry.register
-def _seed(mechanism: VectorMVU, price: int, arrays: _Arrays) -> bytes:
-    require(mechanism.seeded, "mechanism", "one that sends normals", "one that sends a seed")
+def _seed(mechanism: VectorMVU, cost: int, arrays: _Arrays) -> bytes:
+    require(mechanism.seeded, "mechanism", "VectorMVU without a seed", "one that sends a seed")
     profile = mechanism.profile
     seed = check_int(mechanism.rotation_seed, "rotation_seed", 0, MOST_SEED)
     rows = mechanism.rows
     return ENTRY.pack(
         *_names(mechanism),
-        price,
+        cost,
         *(SEED, mechanism.ball.norm.order, mechanism.ball.dimension, mechanism.ball.radius),
         *(0, 0, 0.0, 0.0, 0.0, 0.0),
         *(0, seed, 0.0, 0.0, *([0.0] * 18), 0, 0, 0, 0, 0.0, 0.0, 0.0),

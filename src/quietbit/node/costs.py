@@ -1,4 +1,4 @@
-"""Divergences that take long to compute, saved beside the ledger, so that a node computes each once.
+"""Divergences that take long to compute, saved beside the ledger: a node computes each once.
 
 Idea     an account of masked sums needs some hundred Rényi divergences per mechanism, each found
          by a numerical search. A node that starts a process per message would repeat them. A
@@ -45,7 +45,7 @@ Divergences: TypeAlias = dict[str, dict[float, float]]  # by bound, then by Rén
 
 @cache
 def cost_version() -> str:
-    """Return a digest of all that a cost depends on besides the mechanism: this package's code and arithmetic."""
+    """Return a digest of what costs depend on besides the mechanism: code, numpy and scipy."""
     digest = hashlib.sha256()
     package = Path(quietbit.__file__).parent
     for file in sorted(package.rglob("*.py")):
@@ -78,10 +78,10 @@ class CachedBound:
 
 @final
 class SavedCosts:
-    """The file of divergences beside one ledger; `save` writes what was computed since it was read."""
+    """The file of divergences of one ledger; `save` adds what was computed since it was read."""
 
     def __init__(self, path: Path, key: str) -> None:
-        """Name the file and the file of the node's key; `save` makes both where they are missing."""
+        """Name the file and that of the node's key; `save` makes them where they are missing."""
         self._path = path
         self._key = key
         self._guard = threading.Lock()
@@ -89,7 +89,7 @@ class SavedCosts:
         self._is_changed = False
 
     def cached(self, name: str, bound: Bound) -> Bound:
-        """Return the bound with its saved values; ``name`` must identify the mechanism and its terms."""
+        """Return the bound with its saved values; ``name`` identifies mechanism and terms."""
         with self._guard:
             if self._values is None:
                 self._values = self._read()
@@ -122,7 +122,7 @@ class SavedCosts:
         self._is_changed = True
 
     def _read(self) -> Divergences:
-        """Return the saved values; none unless this node wrote the file, with this version of the code."""
+        """Return the saved values; none unless this node wrote them with this code."""
         if not os.path.lexists(self._path) or not os.path.lexists(self._key):
             return {}
         try:

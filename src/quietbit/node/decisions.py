@@ -1,11 +1,11 @@
-"""What a node decided, for its owner: the last requests with the reason in full, and counts since the beginning.
+"""A node's decisions, for its owner: the last requests with full reasons, and counts of all.
 
-Idea     a server hears one of few public values (`quietbit.node.refusal`); the owner reads here
-         what was asked, when, by which run, and why it was refused. The file lies beside the
-         ledger, only its owner can read it, and its size is bounded. It holds nothing that depends
-         on data: decisions are made before an app is called. It also limits a server that asks in
-         order to be refused: which runs were refused for the node's budget in the last 24 hours is
-         kept apart, so that no flood of other requests pushes it out.
+Idea     a server learns one of a few public values (`quietbit.node.refusal`); the owner reads here
+         what was requested, when, by which run, and why it was refused. The file is beside the
+         ledger, readable by its owner only, and of bounded size. It holds nothing that depends on
+         data: decisions are made before an app is called. It also serves the limit on refusals:
+         the runs that the node's budget refused in the last 24 hours have a list of their own,
+         which a flood of other requests cannot push out.
 """
 
 from __future__ import annotations
@@ -31,14 +31,14 @@ VERSION = 1
 SUFFIX = ".decisions"
 ACCEPTED = "accepted"
 MOST_DECISIONS = 256
-MOST_LETTERS = 400  # of a reason
-MOST_BYTES = 2**21  # more than the file can have
+MOST_LETTERS = 400  # of a reason's text
+MOST_BYTES = 2**21  # more than the file can reach
 
 
 @final
 @frozen
 class Decision:
-    """One request and what became of it; ``reason`` is `ACCEPTED` or a value of `Reason`, ``text`` is for the owner."""
+    """One decision: ``reason`` is `ACCEPTED` or a value of `Reason`, ``text`` is for the owner."""
 
     time: float
     run: str
@@ -52,7 +52,7 @@ class History:
     """The content of the file, as plain values."""
 
     def __init__(self, content: dict[str, Any] | None = None) -> None:
-        """Begin with nothing, or with what a file holds."""
+        """Start empty, or with the content of a file."""
         self.content = content or {"format": FORMAT, "version": VERSION}
 
     @property
@@ -62,7 +62,7 @@ class History:
 
     @property
     def seconds(self) -> float:
-        """The time that all decisions took together, accounts included."""
+        """Seconds that all decisions took together, accounts included."""
         return float(self.content.get("seconds", 0.0))
 
     @property
@@ -71,7 +71,7 @@ class History:
         return [Decision(*values) for values in self.content.get("last", [])]
 
     def recent_refusals(self, now: Moment) -> dict[str, list[Any]]:
-        """Return the runs that were refused for the node's budget in the last 24 hours, with their moments."""
+        """Return the runs that the node's budget refused in the last 24 hours, and when."""
         refusals = self.content.get("budget-refusals", {})
         return {
             run: values for run, values in refusals.items() if Moment(*values).is_within_day(now)
@@ -80,14 +80,14 @@ class History:
 
 @final
 class Decisions:
-    """The file of one node; as many processes as like may add to it."""
+    """The file of one node; several processes may add to it at once."""
 
     def __init__(self, path: Path) -> None:
-        """Name the file; it is made with the first decision."""
+        """Name the file; the first decision makes it."""
         self._path = path
 
     def read(self) -> History:
-        """Return what is on disk; an empty history where there is no file, or one that a crash left torn."""
+        """Return the history on disk; an empty one where the file is missing or unreadable."""
         try:
             return self._parse(self._path.read_bytes())
         except FileNotFoundError:
@@ -98,7 +98,7 @@ class Decisions:
             ) from error
 
     def add(self, decision: Decision, seconds: float, refused_run: str, now: Moment) -> None:
-        """Add one decision; ``refused_run`` is the run that the node's budget refused with it, or empty."""
+        """Add one decision; ``refused_run`` names the run if the node's budget refused it."""
         with self._locked() as handle:
             history = self._parse(os.pread(handle, MOST_BYTES, 0))
             content = history.content
@@ -120,7 +120,7 @@ class Decisions:
 
     @contextlib.contextmanager
     def _locked(self) -> Iterator[int]:
-        """Open the file, or make it, for its owner alone, and lock it."""
+        """Open and lock the file; make it, for its owner only, if it is missing."""
         try:
             os.close(
                 os.open(self._path, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC | os.O_NOFOLLOW, 0o600)
@@ -133,7 +133,7 @@ class Decisions:
             yield handle
 
     def _parse(self, data: bytes) -> History:
-        """Return the content; one that cannot be read begins again, because nothing that was spent depends on it."""
+        """Return the content; start again where it is unreadable: no account depends on it."""
         if not data:
             return History()
         try:
@@ -153,7 +153,7 @@ class Decisions:
             RecursionError,
         ) as error:
             LOGGER.warning(
-                "quietbit: the decisions in %s cannot be read, and begin again: %s",
+                "quietbit: the decisions in %s cannot be read, and are started again: %s",
                 self._path,
                 error,
             )
@@ -162,5 +162,5 @@ class Decisions:
 
 @cache
 def decisions_beside(ledger: Path) -> Decisions:
-    """Return the decisions of the node that a ledger belongs to."""
+    """Return the decisions beside a ledger, once per process."""
     return Decisions(ledger.with_name(ledger.name + SUFFIX))

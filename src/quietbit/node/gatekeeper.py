@@ -1,24 +1,27 @@
-"""A gate outside the app: a small process of the owner's that holds policy, ledger and keys behind a Unix socket.
+"""A gate outside the app: the owner's process with policy, ledger and keys, on a Unix socket.
 
-Idea     a run ships the code that trains, so nothing inside that code can be made to keep a
-         promise. The gatekeeper runs under the owner's user, outside the bundle. The app hands it
-         an update and gets a release: clipped, priced, noted, randomised and framed by the same
-         code (`release.LocalGate`) that runs in an app's own process. What it stops, and what it
+Idea     a run ships the code that trains, so no rule can be enforced inside that code. The
+         gatekeeper runs under the owner's user, outside the bundle. The app hands it an update and
+         gets a release: clipped, noted, randomised and framed by the same code
+         (`release.LocalGate`) that runs in an app's own process. What it prevents, and what it
          cannot, is in docs/how-to/plug-into-flower.md, "A gatekeeper". Where an engine starts the
-         app as a process of its own, the gate's process serves it batches in the same words
+         app as a process of its own, the gate's process serves it batches by the same protocol
          (`BatchSocket`).
 Symbols  a message on the socket: magic, length of a JSON object (32 bits), length of the bytes
          after it (64 bits).
 
-| the app says | the gatekeeper answers |
+| the app sends | the gatekeeper answers |
 |---|---|
-| `{"ask": "release", "request"}` | `{"accepted": true}`, when it is checked, priced and noted; the app trains |
+| `{"ask": "rules"}` | what an app must know of the policy |
+| `{"ask": "step", "request"}` | `{}` + the answer to a step of a masked sum |
+| `{"ask": "forget", "run"}` | `{}`: the secrets of the run's sum are deleted |
+| `{"ask": "release", "request"}` | `{"accepted": true}`: checked and noted; the app trains |
 | `{"draw": n}` | `{}` + places: a batch is drawn, where samples are protected |
-| `{"rows": m}` + float32 | `{}`: each row is clipped and added up; as often as there are rows |
-| `{"step": true}` | `{"more": true}` + float64: randomised, where several batches make one release; the next is drawn |
+| `{"rows": m}` + float32 | `{}`: each row is clipped and added; repeated while there are rows |
+| `{"step": true}` | `{"more": true}` + float64: the batch, randomised; draw the next |
 | `{"update": true}` + float64 | `{}` + release: clipped, randomised, framed |
 
-A connection that ends before its update came leaves a release that was noted and not made.
+A connection that ends before its update leaves a release that is noted and was not made.
 """
 
 from __future__ import annotations
@@ -49,7 +52,13 @@ from quietbit.errors import InvalidParameter, QuietbitError, require
 from quietbit.kernel.norm import Flat
 from quietbit.node.policy import PolicyError
 from quietbit.node.refusal import Noted, Reason, Refusal, Unusable, error_of, refusal_of
-from quietbit.node.release import LocalAcceptedRequest, LocalGate
+from quietbit.node.release import (
+    CANNOT_MAKE,
+    CANNOT_SEND,
+    MADE_BEFORE,
+    LocalAcceptedRequest,
+    LocalGate,
+)
 from quietbit.node.request import Request
 from quietbit.node.stores import ModelFolder
 from quietbit.secagg.identity import OTHERS_WRITE
@@ -61,33 +70,32 @@ MAGIC = b"QBG1"
 HEAD = struct.Struct("<4sIQ")
 MOST_JSON = 2**22
 PIECE = 2**24  # bytes of gradients in one message
-MOST_BYTES = 2**40  # of an answer: the app believes the gatekeeper
+MOST_BYTES = 2**40  # of an answer: the app trusts the gatekeeper
 CONNECTIONS = 64
-ASK = 10.0  # seconds from a connection to a whole request
-PATIENCE = 86400.0  # seconds that an app may train, where the policy names no answer time
+ASK = 10.0  # seconds from a connection to a complete request
+PATIENCE = 86400.0  # seconds that an app may train where the policy has no answer-seconds
 WAIT = 600.0  # seconds that an app waits for an answer
-# the variable that names a `BatchSocket` to processes that the gate's process starts
-BATCH = "QUIETBIT_BATCH"
+BATCH = "QUIETBIT_BATCH"  # the variable that names a `BatchSocket` to child processes
 
 
 @final
 class Gatekeeper:
-    """Serve one gate on a socket; `serve` returns when ``stop`` is called."""
+    """Serve one gate on a socket; `serve` returns after `stop` is called."""
 
     def __init__(self, gate: LocalGate, path: str | os.PathLike[str], *, mode: int = 0o600) -> None:
-        """Bind the socket; one that somebody listens on is refused, what a crash left is replaced."""
+        """Bind the socket; replace one that a crash left, refuse one that is in use."""
         self._gate = gate
         self._path = Path(path).expanduser()
         require(self._path.is_absolute(), "socket", str(path), "an absolute path")
-        require(0 <= mode <= 0o777, "mode of the socket", mode, "the permission bits of a file")
+        require(0 <= mode <= 0o777, "mode", oct(mode), "permission bits from 0o000 to 0o777")
         if _is_shared(self._path):
-            rule = "in a folder that only its owner can write in (chmod go-w): others could put a socket in its place"
-            raise InvalidParameter.of("socket", rule, str(path))
+            rule = "in a folder that only its owner can write in"
+            remedy = f"chmod go-w {self._path.parent}, or others could replace the socket"
+            raise InvalidParameter.of("socket", rule, str(path), remedy)
         self._stopped = threading.Event()
         self._guard = threading.Lock()
-        self._open: dict[
-            socket.socket, bool
-        ] = {}  # in the order they came: whether a release was noted for it
+        # Connections in the order they came, and whether a release was noted for each.
+        self._open: dict[socket.socket, bool] = {}
         self._clear()
         self._socket = _new_socket()
         before = os.umask(0o777 & ~mode)
@@ -118,21 +126,20 @@ class Gatekeeper:
             self._path.unlink(missing_ok=True)
 
     def stop(self) -> None:
-        """Answer nobody any more."""
+        """Make `serve` return."""
         self._stopped.set()
 
     def _make_room(self, connection: socket.socket) -> None:
-        """Take a connection in; where there are too many, the oldest without a noted release goes, or else the oldest.
+        """Register a connection; at too many, close the oldest without a noted release.
 
-        Nobody can shut the others out by opening connections: each that comes may cost one that
-        does nothing.
+        Where all have one, close the oldest. So nobody can lock others out by opening connections.
         """
         with self._guard:
             if len(self._open) >= CONNECTIONS:
-                oldest = min(self._open, key=lambda one: self._open[one])
+                oldest = min(self._open, key=self._open.__getitem__)
                 del self._open[oldest]
                 with contextlib.suppress(OSError):
-                    oldest.shutdown(socket.SHUT_RDWR)  # whoever reads there finds its end
+                    oldest.shutdown(socket.SHUT_RDWR)  # ends the reads of its thread
             self._open[connection] = False
 
     def _clear(self) -> None:
@@ -142,7 +149,7 @@ class Gatekeeper:
             return
         if not stat.S_ISSOCK(status.st_mode):
             raise QuietbitError(
-                f"Cannot serve on {self._path}: there is something that is not a socket."
+                f"Cannot serve on {self._path}: it is not a socket. Choose another path."
             )
         with _new_socket() as probe:
             try:
@@ -150,7 +157,10 @@ class Gatekeeper:
             except OSError:
                 self._path.unlink()
                 return
-        raise QuietbitError(f"Cannot serve on {self._path}: another gatekeeper does.")
+        raise QuietbitError(
+            f"Cannot serve on {self._path}: another gatekeeper does. Stop it, or choose another "
+            "path."
+        )
 
     def _answer(self, connection: socket.socket) -> None:
         with connection:
@@ -167,11 +177,13 @@ class Gatekeeper:
                     self._open.pop(connection, None)
 
     def _converse(self, connection: socket.socket) -> None:
-        asked, _ = _receive(connection, 0, ASK)
+        message, _ = _receive(connection, 0, ASK)
         gate = self._gate
-        what = asked.get("ask")
+        what = message.get("ask")
         if what == "rules":
-            models = gate.rules.models and str(Path(gate.rules.models).expanduser())
+            models = None
+            if gate.rules.models is not None:
+                models = str(Path(gate.rules.models).expanduser())
             rules = {
                 "metrics": list(gate.metrics),
                 "answer-seconds": gate.answer_seconds,
@@ -180,40 +192,41 @@ class Gatekeeper:
             }
             _send(connection, rules)
         elif what == "forget":
-            gate.forget(int(asked["run"]))
+            gate.forget(int(message["run"]))
             _send(connection, {})
         elif what == "step":
-            _send(connection, {}, gate.step(Request.from_json(asked.get("request"))))
+            _send(connection, {}, gate.step(Request.from_json(message.get("request"))))
         elif what == "release":
-            request = Request.from_json(asked.get("request"))
-            accepted = gate.accept(request)
-            with self._guard:
-                self._open[connection] = True
-            _send(connection, {"accepted": True})
-            data = _serve_batches(
-                connection, accepted, request.dimension, gate.answer_seconds or PATIENCE
-            )
-            fits = (
-                len(data) == 8 * request.dimension
-            )  # of an update of another length than asked zero is released
-            _send(
-                connection, {}, accepted.release(np.frombuffer(data, dtype="<f8") if fits else None)
-            )
+            self._release(connection, Request.from_json(message.get("request")))
         else:
-            raise InvalidParameter(
-                "The request must ask for rules, a step, a release or to forget."
-            )
+            raise InvalidParameter.of("ask", "rules, step, release or forget", what)
+
+    def _release(self, connection: socket.socket, request: Request) -> None:
+        """Accept a request, serve batches, and answer the update with its release."""
+        gate = self._gate
+        accepted = gate.accept(request)
+        with self._guard:
+            self._open[connection] = True
+        _send(connection, {"accepted": True})
+        seconds = gate.answer_seconds or PATIENCE
+        data = _serve_batches(connection, accepted, request.dimension, seconds)
+        update = None
+        if len(data) == 8 * request.dimension:  # else the zero update is released
+            update = np.frombuffer(data, dtype="<f8")
+        _send(connection, {}, accepted.release(update))
 
 
 @final
 class RemoteGate:
-    """The app's end of the socket: a gate like any other."""
+    """The app's end of the socket, with the methods of a `LocalGate`."""
 
     def __init__(self, path: str | os.PathLike[str]) -> None:
-        """Name the socket; nothing is asked yet."""
+        """Name the socket; it is opened by the first request."""
         self._path = Path(path).expanduser()
         if not self._path.is_absolute():
-            raise PolicyError(f"socket of the gatekeeper must be an absolute path, got {path!r}.")
+            raise PolicyError(
+                f"quietbit.gatekeeper must be an absolute path, got {os.fspath(path)!r}."
+            )
 
     @cached_property
     def _rules(self) -> dict[str, Any]:
@@ -221,28 +234,32 @@ class RemoteGate:
 
     @property
     def metrics(self) -> tuple[str, ...]:
-        """Numbers that the owner lets out as they are."""
+        """Names of the metrics that leave the node as they are, without privacy."""
         return tuple(str(name) for name in self._rules.get("metrics", ()))
 
     @property
     def answer_seconds(self) -> float:
-        """How long after a request its answer leaves."""
+        """Seconds from accepting a request to its answer."""
         return float(self._rules["answer-seconds"])
 
     @property
     def families(self) -> tuple[str, ...] | None:
-        """Families of mechanisms that the owner allows; None allows all."""
+        """Families of mechanisms that the policy allows; None allows all."""
         names = self._rules.get("families")
-        return None if names is None else tuple(str(name) for name in names)
+        if names is None:
+            return None
+        return tuple(str(name) for name in names)
 
     @property
     def models(self) -> ModelFolder | None:
-        """The folder that the policy names: this process writes there, and the gatekeeper does not."""
+        """The policy's folder of models, which this process writes and the gatekeeper does not."""
         folder = self._rules.get("models")
-        return None if folder is None else ModelFolder(Path(str(folder)))
+        if folder is None:
+            return None
+        return ModelFolder(Path(str(folder)))
 
     def accept(self, request: Request) -> RemoteAcceptedRequest:
-        """Ask whether it may be answered; the connection stays open for the update."""
+        """Have a request checked and noted; its connection stays open for the update."""
         connection = self._connect()
         try:
             _send(connection, {"ask": "release", "request": request.to_json()})
@@ -253,7 +270,7 @@ class RemoteGate:
         return RemoteAcceptedRequest(connection, request.dimension)
 
     def step(self, request: Request) -> bytes:
-        """Have a step of a masked sum answered."""
+        """Return the gatekeeper's answer to a step of a masked sum."""
         return self._ask({"ask": "step", "request": request.to_json()})[1]
 
     def forget(self, run: int) -> None:
@@ -266,9 +283,10 @@ class RemoteGate:
             return _answered(_receive(connection, MOST_BYTES, WAIT))
 
     def _connect(self) -> socket.socket:
-        if _is_shared(self._path):  # somebody else's socket would be handed the update as it is
+        if _is_shared(self._path):  # another user's socket could receive the update unprotected
             raise Unusable(
-                f"Others can write in the folder of the gatekeeper's socket {self._path}: chmod go-w."
+                f"Other users can write in the folder of the gatekeeper's socket {self._path}: "
+                f"chmod go-w {self._path.parent}."
             )
         connection = _new_socket()
         ends = time.monotonic() + ASK
@@ -279,22 +297,22 @@ class RemoteGate:
                 return connection
             except OSError as error:
                 if isinstance(error, BlockingIOError) and time.monotonic() < ends:
-                    time.sleep(0.02)  # more wait to be let in than the system queues
+                    time.sleep(0.02)  # the system's queue of connections is full
                     continue
                 connection.close()
                 LOGGER.error("quietbit: no gatekeeper answers on %s.", self._path, exc_info=error)
                 raise Unusable(
-                    "This node's gatekeeper does not answer; its owner's log says why."
+                    f"No gatekeeper answers on {self._path}: start quietbit node serve."
                 ) from error
 
 
 @final
 class RemoteAcceptedRequest:
-    """A request that the gatekeeper has noted.
+    """A request that the gatekeeper has accepted and noted.
 
-    An app that is late may go on in its own thread: what is said and what is answered go together,
-    and nothing is said beside or after the release. An answer to the app, the places of its batch,
-    would else be taken for the release.
+    A late app may still be running in its own thread. So a message and its answer are one step
+    under a lock, and nothing is sent after the release: otherwise the places of the app's batch
+    could be taken for the release.
     """
 
     def __init__(self, connection: socket.socket, dimension: int) -> None:
@@ -304,82 +322,79 @@ class RemoteAcceptedRequest:
         self._used = False
 
     def draw(self, count: int) -> NDArray[np.int64]:
-        """Have the batch drawn."""
-        places = self._asked({"draw": count})[1]
+        """Draw a batch of ``count`` samples' places, once per step of the release."""
+        places = self._exchange({"draw": count})[1]
         return np.frombuffer(places, dtype="<i8").astype(np.int64)
 
     def add(self, rows: NDArray[Any]) -> None:
-        """Hand gradients over, in pieces."""
+        """Send gradients of the samples that were drawn, one per row, in several messages."""
         size = max(1, PIECE // (4 * self._dimension))
         for start in range(0, len(rows), size):
             piece = np.ascontiguousarray(rows[start : start + size], dtype="<f4")
-            self._asked({"rows": len(piece)}, piece.tobytes())
+            self._exchange({"rows": len(piece)}, piece.tobytes())
 
     def step(self) -> FloatVector | None:
-        """Have the batch closed."""
-        said, change = self._asked({"step": True})
-        return np.frombuffer(change, dtype="<f8") if said["more"] else None
+        """Return the randomised sum of this batch; None for the last, which is the release."""
+        answer, change = self._exchange({"step": True})
+        if not answer["more"]:
+            return None
+        return np.frombuffer(change, dtype="<f8")
 
     def zero(self) -> bytes | None:
-        """Return None: the gatekeeper, which no app can disturb, makes one release and no other."""
+        """Return None: the gatekeeper makes one release only, when the update comes."""
         return None
 
     def release(self, update: Any) -> bytes:
-        """Hand the update over, or say that there is none, and get the release."""
+        """Return the release of an update; None, or one that cannot be sent, releases zero."""
         data = b""
         if update is not None:
             try:
                 flat = Flat.of(flatten(update)[0])
-                if flat.size == self._dimension:  # of any other update zero is released
+                if flat.size == self._dimension:  # else the gatekeeper releases zero
                     data = flat.piece(0, flat.size).astype("<f8").tobytes()
             except Exception as error:
-                LOGGER.error(
-                    "quietbit: the update cannot be sent; zero is released in its place.",
-                    exc_info=error,
-                )
+                LOGGER.error(CANNOT_SEND, exc_info=error)
         try:
             with self._connection:
-                return self._asked({"update": bool(data)}, data, last=True)[1]
+                return self._exchange({"update": bool(data)}, data, last=True)[1]
         except (OSError, Unusable) as error:
             LOGGER.error("quietbit: the gatekeeper did not make the release.", exc_info=error)
-            raise Noted("The release of this round was noted, and cannot be made.") from error
+            raise Noted(CANNOT_MAKE) from error
 
-    def _asked(
-        self, said: dict[str, Any], data: bytes = b"", *, last: bool = False
+    def _exchange(
+        self, message: dict[str, Any], data: bytes = b"", *, last: bool = False
     ) -> tuple[dict[str, Any], bytes]:
+        """Send a message and return its answer; after the ``last`` nothing is sent."""
         with self._guard:
             if self._used:
-                raise Noted("The release of this round was made already.")
+                raise Noted(MADE_BEFORE)
             self._used = last
             try:
-                _send(self._connection, said, data)
+                _send(self._connection, message, data)
                 answer = _receive(self._connection, MOST_BYTES, WAIT)
-            except (
-                BaseException
-            ):  # an answer that was not waited for must not be taken for that to another request
+            except BaseException:
+                # An answer that comes later must not be taken for that to another message.
                 self._connection.close()
                 raise
         return _answered(answer)
 
 
-Gate: TypeAlias = (
-    LocalGate | RemoteGate
-)  # who holds policy, ledger and keys: in this process, or behind a socket
-AcceptedRequest: TypeAlias = (
-    LocalAcceptedRequest | RemoteAcceptedRequest
-)  # an accepted request: one release, once
+# What holds policy, ledger and keys: this process, or one behind a socket.
+Gate: TypeAlias = LocalGate | RemoteGate
+# A request that is noted in the ledger, and its one release.
+AcceptedRequest: TypeAlias = LocalAcceptedRequest | RemoteAcceptedRequest
 
 
 @final
 class BatchSocket:
-    """Serve the accepted of the round that is open to trainers in processes of their own; the gate stays on this side.
+    """Serve batches of the open round to trainers in child processes; the gate stays in this one.
 
-    ``current`` says which accepted, and how many parameters it is for. Only this process's user can
-    open the socket.
+    ``current`` returns the accepted request of that round and its number of parameters. Only this
+    process's user can open the socket.
     """
 
     def __init__(self, current: Callable[[], tuple[AcceptedRequest, int] | None]) -> None:
-        """Listen from now on, and tell all processes that this one will start."""
+        """Listen from now on, and name the socket to all processes that this one starts."""
         self._current = current
         folder = Path(tempfile.mkdtemp(prefix="quietbit-"))
         atexit.register(shutil.rmtree, folder, ignore_errors=True)
@@ -395,11 +410,12 @@ class BatchSocket:
             threading.Thread(target=self._answer, args=(connection,), daemon=True).start()
 
     def _answer(self, connection: socket.socket) -> None:
-        """Answer one trainer for one round; when it goes, nothing is left to do."""
+        """Serve one trainer for one round, until it ends the connection."""
         with connection, contextlib.suppress(OSError, Unusable):
             current = self._current()
             if current is None:
-                _send(connection, {"refused": Reason.INVALID.value, "detail": "There is no round."})
+                detail = "No round is open: draw a batch within one."
+                _send(connection, {"refused": Reason.INVALID.value, "detail": detail})
                 return
             accepted, dimension = current
             _send(connection, {"dimension": dimension})
@@ -407,16 +423,15 @@ class BatchSocket:
 
 
 def batch_of_parent() -> RemoteAcceptedRequest | None:
-    """Return the accepted of the process that started this one; None where that has no round, or serves none."""
+    """Return the accepted request of the parent process; None where it serves no round."""
     path = os.environ.get(BATCH)
     if path is None:
         return None
     connection = _new_socket()
     try:
         connection.connect(path)
-        return RemoteAcceptedRequest(
-            connection, int(_answered(_receive(connection, 0, WAIT))[0]["dimension"])
-        )
+        answer, _ = _answered(_receive(connection, 0, WAIT))
+        return RemoteAcceptedRequest(connection, int(answer["dimension"]))
     except (OSError, InvalidParameter):
         connection.close()
         return None
@@ -425,9 +440,9 @@ def batch_of_parent() -> RemoteAcceptedRequest | None:
 def _serve_batches(
     connection: socket.socket, accepted: AcceptedRequest, dimension: int, seconds: float
 ) -> bytes:
-    """Draw batches and take gradients until something else is said, within ``seconds``; return the data beside that."""
+    """Serve batches for ``seconds`` at most, until another message comes; return its data."""
     ends = time.monotonic() + seconds
-    most = max(8 * dimension, PIECE)  # no more is read than an update, or a piece of gradients
+    most = max(8 * dimension, PIECE)  # bytes of an update, or of one message of gradients
     while True:
         message, data = _receive(connection, most, ends - time.monotonic())
         answer: dict[str, Any] = {}
@@ -444,20 +459,18 @@ def _serve_batches(
                     content = change.astype("<f8").tobytes()
             else:
                 return data
-        except (
-            QuietbitError,
-            ValueError,
-        ) as error:  # there is a release all the same, of what came before
+        except (QuietbitError, ValueError) as error:
+            # The release is made all the same, of the gradients before this message.
             answer = {"refused": Reason.INVALID.value, "detail": str(error)}
         _send(connection, answer, content)
 
 
 def _is_shared(path: Path) -> bool:
-    """Return whether others than its owner may put files into the folder of a path, a sticky one included."""
+    """Return whether users other than its owner may create files in a path's folder."""
     try:
         return bool(os.stat(path.parent).st_mode & OTHERS_WRITE)
     except OSError:
-        return False  # then there is no socket either
+        return False  # without a folder there is no socket
 
 
 def _new_socket() -> socket.socket:
@@ -471,33 +484,33 @@ def _answered(received: tuple[dict[str, Any], bytes]) -> tuple[dict[str, Any], b
     return received
 
 
-def _send(connection: socket.socket, said: dict[str, Any], data: bytes = b"") -> None:
-    text = json.dumps(said, allow_nan=False).encode("ascii")
+def _send(connection: socket.socket, message: dict[str, Any], data: bytes = b"") -> None:
+    text = json.dumps(message, allow_nan=False).encode("ascii")
     connection.sendall(HEAD.pack(MAGIC, len(text), len(data)) + text)
     for start in range(0, len(data), 2**24):
         connection.sendall(memoryview(data)[start : start + 2**24])
 
 
 def _receive(connection: socket.socket, most: int, seconds: float) -> tuple[dict[str, Any], bytes]:
-    """Read a whole message of at most ``most`` bytes within ``seconds``."""
+    """Read one message with at most ``most`` bytes of data, within ``seconds``."""
     ends = time.monotonic() + seconds
     magic, letters, size = HEAD.unpack(_read(connection, HEAD.size, ends))
-    said: Any = None
+    message: Any = None
     if magic == MAGIC and letters <= MOST_JSON and size <= most:
         with contextlib.suppress(ValueError):
-            said = json.loads(_read(connection, letters, ends))
-    if not isinstance(said, dict):
+            message = json.loads(_read(connection, letters, ends))
+    if not isinstance(message, dict):
         raise Unusable("Unreadable message from the peer.")
-    return said, _read(connection, size, ends)
+    return message, _read(connection, size, ends)
 
 
 def _read(connection: socket.socket, size: int, ends: float) -> bytes:
-    """Read exactly ``size`` bytes; a connection that ends before, or is not done at ``ends``, is an error."""
+    """Read exactly ``size`` bytes until ``ends``; an earlier end of the connection is an error."""
     data = bytearray()
     while len(data) < size:
         connection.settimeout(max(1e-3, ends - time.monotonic()))
         piece = connection.recv(min(size - len(data), 2**20))
         if not piece:
-            raise Unusable("The connection ended before its message did.")
+            raise Unusable(f"The connection ended after {len(data)} of {size} bytes.")
         data += piece
     return bytes(data)

@@ -1,8 +1,8 @@
-"""A node's state in the Prometheus text format: what is spent and left, and what was decided.
+"""A node's state in the Prometheus text format: the budgets spent, the caps, and the decisions.
 
 Idea     everything here is a function of the policy, the ledger and the decisions, none of which
-         depends on data: an owner may show it to whoever watches machines. It says how much a node
-         has released and for how many runs, so it is not for a server to read.
+         depends on data: an owner may show it on a monitoring page. It says how much a node has
+         released and for how many runs, so a server must not read it.
 Source   https://prometheus.io/docs/instrumenting/exposition_formats, version 0.0.4 of the text
          format.
 """
@@ -42,10 +42,8 @@ def metrics_text(
         )
         caps.append((labels, cap.epsilon))
     counts = history.counts
-    reasons = [
-        ACCEPTED,
-        *(reason.value for reason in Reason if reason is not Reason.NOTED),
-    ]  # that is no decision
+    reasons = [ACCEPTED]
+    reasons += [reason.value for reason in Reason if reason is not Reason.NOTED]  # not a decision
     decisions = [({"reason": reason}, float(counts.get(reason, 0))) for reason in reasons]
     today = state.last_day(Moment.now())
     families = [
@@ -72,7 +70,7 @@ def metrics_text(
             _plain(len(state.mechanisms)),
         ),
         ("mechanisms_cap", "gauge", "Mechanisms that a ledger holds.", _plain(MOST_MECHANISMS)),
-        ("decisions_total", "counter", "Requests by what became of them.", decisions),
+        ("decisions_total", "counter", "Requests by decision.", decisions),
         ("decision_seconds_total", "counter", "Time that decisions took.", _plain(history.seconds)),
         (
             "answer_seconds",

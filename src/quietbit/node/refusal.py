@@ -1,10 +1,10 @@
-"""Why a node does not answer: one of few public values for the server, everything else for the node's owner.
+"""Why a node refuses a request: a public value for the server, the full text for the owner.
 
-Idea     a server sees refusals as often as it likes, and without paying for them. So what reaches
-         it is a value of `Reason`, with the name of a policy key or with a sentence about its own
-         request, and never a text that was made where the ledger is read: a refusal cannot say how
-         much a node has released, or for whom. The full text travels in `Refused.for_owner`, to the
-         owner's log and `quietbit node status`.
+Idea     refusals cost a server nothing, and it can provoke as many as it wants. So it gets a value
+         of `Reason`, with the name of a policy key or a sentence about its own request, and never
+         a text that depends on the ledger: a refusal must not say how much a node has released, or
+         for whom. The full text is in `Refused.for_owner`, for the owner's log and `quietbit node
+         status`.
 Source   docs/explanation/threat-model.md, "What a server learns from refusals".
 """
 
@@ -34,7 +34,7 @@ __all__ = [
 
 @unique
 class Reason(Enum):
-    """Everything that a server can be told about a request that is not answered."""
+    """The reasons for a refusal that a server may learn."""
 
     INVALID = "invalid-request"
     NOT_ALLOWED = "not-allowed"
@@ -52,19 +52,19 @@ class Reason(Enum):
 
 
 SENTENCES = {
-    Reason.INVALID: "The request is not one that a node can answer.",
+    Reason.INVALID: "The request is invalid.",
     Reason.NOT_ALLOWED: "This node's policy does not allow the request.",
     Reason.BUDGET_SPENT: (
-        "No budget is left for this release: the run's own or the node's, which its owner's log says. "
-        "Run fewer rounds, or raise quietbit.releases."
+        "No budget is left for this release, of the run or of the node (the owner's log says "
+        "which). Run fewer rounds, or raise quietbit.releases."
     ),
     Reason.ANSWERED_BEFORE: "This node has answered this round of the run, or a later one.",
-    Reason.NOTED: "The release of this round is noted, and was not made.",
+    Reason.NOTED: "The release of this round is noted in the ledger, and was not made.",
     Reason.NOT_IN_SUM: "This node is not part of the sum.",
-    Reason.NEEDS_MODEL: "This node needs the full model.",
+    Reason.NEEDS_MODEL: "This node needs the full model: send it instead of a broadcast.",
     Reason.UNUSABLE: "This node cannot answer; its owner's log says why.",
 }
-# What a rule of the policy does not allow, by its key; a server learns the key and no number.
+# What each rule of a policy forbids. A server learns the key and not the number.
 RULES = {
     "directory": "sums with an honest-but-curious server",
     "evaluate": "evaluations",
@@ -73,7 +73,7 @@ RULES = {
     "largest-exposure": "sums that so few colluding clients could unmask",
     "largest-sampling-rate": "so large a sampling rate",
     "mechanisms": "this mechanism",
-    "metrics": "the number of examples, by which the run weights",
+    "metrics": "sending the number of examples, by which the run weights",
     "min-honest-clients": "sums of so few clients",
     "min-neighbours": "sums in which clients deal with so few others",
     "own-key": "sums that need an identity",
@@ -87,36 +87,37 @@ SEPARATOR = ": "
 @final
 @frozen
 class Refusal:
-    """What a server is told: a reason, and its ``detail``.
+    """A refusal as the server gets it: a reason and its ``detail``.
 
-    The detail is the key of a policy's rule (`RULES`), or a sentence about an invalid request;
-    other reasons have none.
+    The detail is the key of a policy's rule (`RULES`), or a sentence about an invalid request.
+    Other reasons have none.
     """
 
     reason: Reason
     detail: str = ""
 
     def __attrs_post_init__(self) -> None:
-        """Refuse a detail where a reason has none: it could only come from the ledger."""
-        fine = not self.detail or self.reason is Reason.INVALID
-        if not fine and not (self.reason is Reason.NOT_ALLOWED and self.detail in RULES):
-            raise InvalidParameter.of(
-                "detail of a refusal", f"left out for {self.reason.value}", self.detail
-            )
+        """Refuse a detail where the reason has none: it could only come from the ledger."""
+        if not self.detail or self.reason is Reason.INVALID:
+            return
+        if self.reason is Reason.NOT_ALLOWED and self.detail in RULES:
+            return
+        rule = f"empty for {self.reason.value}"
+        raise InvalidParameter.of("detail of a refusal", rule, self.detail)
 
     def sentence(self) -> str:
-        """Return the refusal as a sentence for a person."""
+        """Return the refusal as a sentence."""
         if self.reason is Reason.NOT_ALLOWED and self.detail:
             return f"This node's policy does not allow {RULES[self.detail]} ({self.detail})."
         return self.detail or SENTENCES[self.reason]
 
     def to_text(self) -> str:
-        """Return the text that is sent: the reason's value, then the sentence."""
+        """Return the text that is sent to the server: the reason's value, then the sentence."""
         return f"{self.reason.value}{SEPARATOR}{self.sentence()}"
 
     @staticmethod
     def read_reason(text: str) -> Reason | None:
-        """Return the reason that a text of `to_text` begins with; None for any other text."""
+        """Return the reason that a text from `to_text` begins with; None for any other text."""
         try:
             return Reason(text.partition(SEPARATOR)[0])
         except ValueError:
@@ -124,53 +125,53 @@ class Refusal:
 
 
 class Refused(QuietbitError):
-    """A request that is not answered; ``str`` is what the server may read, ``for_owner`` the reason in full."""
+    """A refused request; ``str`` is what the server may read, ``for_owner`` the full reason."""
 
     reason: ClassVar[Reason]
 
     def __init__(self, for_owner: str = "", *, rule: str = "") -> None:
-        """Keep the owner's text apart; ``rule`` is the key of the policy's rule, if one is at fault."""
+        """Keep the owner's text; ``rule`` is the key of the policy's rule at fault, if any."""
         self.public = Refusal(self.reason, rule)
         self.for_owner = for_owner or self.public.sentence()
         super().__init__(self.public.sentence())
 
     def in_full(self) -> Self:
-        """Return the same refusal with the owner's text, for a caller on the node itself."""
+        """Return this refusal with the owner's text as its message, for callers on the node."""
         error = type(self)(self.for_owner)
         error.args = (self.for_owner,)
         return error
 
 
 class NotAllowed(Refused):
-    """The owner's policy does not allow what was asked; the server learns which rule, and not its number."""
+    """The policy forbids the request; the server learns which rule, and not its number."""
 
     reason = Reason.NOT_ALLOWED
 
 
 class BudgetSpent(Refused):
-    """The next release would exceed a budget or a limit on counts: of the run, or of the node; servers hear no more.
+    """The release would exceed a budget or a count, of the run or of the node.
 
-    ``of_node``: what a server chose, the mechanism's cost, was compared with what is left of the
-    node's own budget.
+    ``of_node`` is true where the cost, which a server chooses, was compared with the remaining
+    budget of the node. The server does not learn which budget it was.
     """
 
     reason = Reason.BUDGET_SPENT
 
     def __init__(self, for_owner: str = "", *, rule: str = "", of_node: bool = False) -> None:
-        """Say whose budget it is; the server is not told."""
+        """Keep whose budget it is; the server does not learn it."""
         super().__init__(for_owner, rule=rule)
         self.of_node = of_node
-        self.refused_run = ""  # where the gate notes it
+        self.refused_run = ""  # set by the gate, for the limit on refusals per day
 
 
 class AnsweredBefore(Refused):
-    """A request that is answered once, and was, or may have been: what it asks for has left this node."""
+    """A request that is answered once, and was: its release may have left this node."""
 
     reason = Reason.ANSWERED_BEFORE
 
 
 class Noted(Refused):
-    """A release that is in the ledger and cannot be made: it counts."""
+    """A release that is noted in the ledger and cannot be made; it counts."""
 
     reason = Reason.NOTED
 
@@ -182,13 +183,13 @@ class NotInSum(Refused):
 
 
 class NeedsModel(Refused):
-    """The broadcasts do not lead from the model that this node has to the server's."""
+    """The broadcasts do not lead from this node's model to the server's."""
 
     reason = Reason.NEEDS_MODEL
 
 
 class Unusable(Refused):
-    """This node cannot use its policy, its ledger or its gatekeeper, and answers nothing."""
+    """This node's policy, ledger or gatekeeper cannot be used, so it answers nothing."""
 
     reason = Reason.UNUSABLE
 
@@ -200,11 +201,10 @@ CLASSES = {
 
 
 def refusal_of(error: BaseException) -> Refusal:
-    """Return what a server may be told of an error.
+    """Return what a server may learn of an error.
 
-    The sentence of an `InvalidParameter` is passed on: the gate lets only those out that were
-    raised before it looked at its ledger, from the request and the policy. Any other error is
-    `Reason.UNUSABLE`.
+    The sentence of an `InvalidParameter` is passed on: the gate raises those from the request and
+    the policy alone, before it reads the ledger. Any other error is `Reason.UNUSABLE`.
     """
     if isinstance(error, Refused):
         return error.public
@@ -214,7 +214,7 @@ def refusal_of(error: BaseException) -> Refusal:
 
 
 def error_of(refusal: Refusal) -> QuietbitError:
-    """Return the error that a refusal came from, on the other side of a socket."""
+    """Return the error that a refusal was made from, on the other side of a socket."""
     if refusal.reason is Reason.INVALID:
         return InvalidParameter(refusal.sentence())
     return CLASSES[refusal.reason](rule=refusal.detail)

@@ -1,15 +1,16 @@
-"""The one way anything leaves a node: a request is accepted and noted, and then exactly one release is made.
+"""The only way out of a node: a request is checked and noted, then exactly one release is made.
 
 Idea     everything that can be refused is refused before the data are touched, from the request,
-         the policy and the ledger alone. First what needs the request and the policy only, whose
+         the policy and the ledger alone. First come checks of the request and the policy, whose
          refusals may name the fault; then the ledger, whose refusals are bare values
          (`quietbit.node.refusal`). An accepted request is written into the ledger *before* the app
-         trains. After that one thing happens, whatever the app does: one release of the same size
-         as any other, of the zero update if something went wrong (an app that raised, a NaN, arrays
-         of other shapes). So a refusal tells nothing about the data, and a failure looks like a
-         release. The same code runs in the app's process and in a gatekeeper; without an engine,
-         `PrivateSender` asks it.
-Symbols  k: honest clients that a sum is priced at; 0 where the server sees the release.
+         trains. After that one release is made, whatever the app does, of the same size as any
+         other: of the zero update if something went wrong (an app that raised, a NaN, arrays of
+         other shapes). So a refusal says nothing about the data, and a failure looks like a
+         release. The same code runs in the app's process and in a gatekeeper; `PrivateSender` uses
+         it without an engine.
+Symbols  k: the number of honest clients that a sum's cost assumes; 0 where the server sees the
+         release.
 Source   docs/explanation/threat-model.md; docs/theory/filters.md for the accounts; Bonawitz et al.
          (CCS 2017), Figure 4, for the steps of a masked sum.
 """
@@ -85,6 +86,7 @@ from quietbit.node.request import (
 from quietbit.privacy.guarantee import Guarantee
 from quietbit.secagg.client import SumClient
 from quietbit.secagg.codec import Roster, decode, encode, read_places, unpack_evidence, unpack_inbox
+from quietbit.secagg.identity import Identity
 from quietbit.secagg.plan import ProtocolError
 from quietbit.wire.payload import Payload
 from quietbit.wire.uplink import Uplink
@@ -92,21 +94,21 @@ from quietbit.wire.uplink import Uplink
 __all__ = ["LocalAcceptedRequest", "LocalGate", "PrivateSender", "SumStep", "make_release"]
 
 LOGGER = logging.getLogger(__name__)
-MOST_SUMS = 64  # that a gatekeeper remembers at once
-RACES = 64
-TURNS = 10_000  # numbers that a sender looks through for one of its turn
+MOST_SUMS = 64  # sums whose secrets a node keeps at once
+MOST_RACES = 64  # attempts of a sender to note a round before another process does
+MOST_TURNS = 10_000  # rounds in which a sender looks for one of its turn
+CANNOT_SEND = "quietbit: the update cannot be sent; the zero update is released in its place."
+CANNOT_MAKE = "The release of this round is noted in the ledger, and could not be made."
+MADE_BEFORE = "The release of this round was made already: accept another request first."
 
 
 def make_release(uplink: Uplink, update: Any, rng: RandomBits) -> bytes:
-    """Encode an update as a payload; encode the zero update where there is none or it cannot be sent."""
+    """Return the payload of an update, or of the zero update where it is None or cannot be sent."""
     if update is not None:
         try:
             return uplink.send(update, rng)
         except Exception as error:
-            LOGGER.error(
-                "quietbit: the update cannot be sent; zero is released in its place.",
-                exc_info=error,
-            )
+            LOGGER.error(CANNOT_SEND, exc_info=error)
     if Batches.find(uplink.mechanism) is not None:
         return uplink.send_batch(uplink.batch(rng))
     zeros = np.zeros(uplink.mechanism.ball.dimension, dtype=np.float32)
@@ -115,12 +117,12 @@ def make_release(uplink: Uplink, update: Any, rng: RandomBits) -> bytes:
 
 @final
 class SumStep:
-    """One step of a masked sum that a node was asked for, from secrets that wait where the gate has them.
+    """One requested step of a masked sum, with the client's secrets of the earlier steps.
 
-    The client of `quietbit.secagg` is written down between steps, and restored for the plan that it
-    was made for and no other. Steps that hand out shares or sign lists are noted in the ledger
-    before they are answered: two processes of a node that were started from the same state cannot
-    both seal shares with the same keys, sign two lists, or unmask.
+    The client of `quietbit.secagg` is stored between steps, and restored only for the plan that it
+    was made for. Steps that hand out shares or sign lists are noted in the ledger before they are
+    answered: two processes of a node that were started from the same state cannot both seal shares
+    with the same keys, sign two lists, or unmask.
     """
 
     def __init__(
@@ -130,28 +132,29 @@ class SumStep:
         secrets: MutableMapping[str, bytes],
         rules: Rules,
     ) -> None:
-        """Read the request; refused where the sum does not fit the threshold, the mechanism or the owner's rules."""
+        """Refuse a sum that does not fit the threshold, the mechanism or the owner's rules."""
         part = request.part
         self._part = part
         self._secrets = secrets
         self._run = str(request.run)
-        self._twin: SumClient | None = (
-            None  # before its vector was masked, where zero was beforehand
-        )
-        self._identity = rules.identity(request.client) if part.active else None
-        # Who the members are is said with the first step, and kept: a server cannot say it twice.
-        self._places: bytes = (
-            b"" if not part.active else part.table if part.step == KEYS else self._kept()[0]
-        )
-        members = rules.members(read_places(self._places, part.clients)) if part.active else None
+        self._unmasked_client: SumClient | None = None  # as it was before `mask_zero`
+        self._identity: Identity | None = None
+        # The first step names the members, and the node stores them: the server cannot change them.
+        self._places = b""
+        members = None
+        if part.active:
+            self._identity = rules.identity(request.client)
+            self._places = part.table if part.step == KEYS else self._stored()[0]
+            members = rules.members(read_places(self._places, part.clients))
         self._plan = sum_plan(request, mechanism, members)
         rules.check_sum(self._plan)
 
     def answer(self, note: Callable[[], object]) -> bytes:
-        """Answer a step that needs no training: ``note`` it when it can be answered, before anything is kept or said.
+        """Answer a step that needs no training; call ``note`` before anything is stored or sent.
 
-        The first fixes whom this node chooses, so there is one in a round; after the last this node
-        is done. Whatever is wrong with a step, seen from the node's secrets, is one refusal.
+        The first step fixes the client's neighbours, so there is one per round; the last deletes
+        its secrets. Whatever is wrong with a step is one refusal, because the node's secrets enter
+        the checks.
         """
         try:
             return self._answer(note)
@@ -162,78 +165,83 @@ class SumStep:
         plan = self._plan
         table = self._part.table
         step = self._part.step
-        client = (
-            SumClient(plan, self._part.number, self._identity) if step == KEYS else self._restored()
-        )
         if step == KEYS:
+            client = SumClient(plan, self._part.number, self._identity)
             answer = client.advertise().to_bytes()
-        elif step == SHARES:
-            answer = encode(client.share(Roster.read(plan, table)))
-        elif step == CONFIRM:
-            answer = client.confirm(plan.from_bitmap(table))
         else:
-            answer = client.unmask(*unpack_evidence(plan, table)).to_bytes()
+            client = self._restored()
+            if step == SHARES:
+                answer = encode(client.share(Roster.read(plan, table)))
+            elif step == CONFIRM:
+                answer = client.confirm(plan.from_bitmap(table))
+            else:
+                answer = client.unmask(*unpack_evidence(plan, table)).to_bytes()
         note()
         if step == UNMASK:
             self._secrets.pop(self._run, None)
         else:
-            self._keep(client)
+            self._store(client)
         return answer
 
     def check_vector(self) -> None:
-        """Refuse, before anything is noted, to send a vector into a sum that this node is not part of."""
+        """Refuse a vector for a sum that this node is not part of; nothing is noted yet."""
         try:
             self._restored().check_shares(*unpack_inbox(self._plan, self._part.table))
         except (ProtocolError, InvalidParameter) as error:
             raise NotInSum(str(error)) from error
 
     def mask(self, payload: bytes) -> bytes:
-        """Return the masked vector of a payload's codes; only when the release is in the ledger."""
-        twin = self._twin
-        client = self._restored() if twin is None else twin
+        """Return the masked vector of a payload's codes; call it after the release is noted."""
+        client = self._unmasked_client
+        is_first = client is None
+        if client is None:
+            client = self._restored()
         codes = Payload.from_bytes(payload).codes()
         masked = client.mask(codes, *unpack_inbox(self._plan, self._part.table))
-        if twin is None:
-            self._keep(client)
+        if is_first:
+            self._store(client)
         return masked
 
     def mask_zero(self, payload: bytes) -> bytes:
-        """Return the masked vector that leaves in place of the one of `mask`, and never beside it.
+        """Return a masked vector that leaves in place of the one from `mask`, and never beside it.
 
-        Both have the same masks. What is kept of the client does not depend on the codes, and is
-        kept now: the sum goes on with either.
+        Both have the same masks. What is stored of the client does not depend on the codes, and is
+        stored now: the sum can go on with either vector.
         """
-        twin = self._restored()
+        unmasked_client = self._restored()
         masked = self.mask(payload)
-        self._twin = twin
+        self._unmasked_client = unmasked_client
         return masked
 
-    def _keep(self, client: SumClient) -> None:
+    def _store(self, client: SumClient) -> None:
         while len(self._secrets) >= MOST_SUMS and self._run not in self._secrets:
-            del self._secrets[
-                next(iter(self._secrets))
-            ]  # the oldest: sums that a server began and never finished
+            oldest = next(iter(self._secrets))  # of a sum that a server began and never finished
+            del self._secrets[oldest]
         self._secrets[self._run] = encode([self._places, client.to_bytes()])
 
-    def _kept(self) -> list[bytes]:
-        """Return places of the members and the client; refused where nothing is kept."""
+    def _stored(self) -> list[bytes]:
+        """Return the members' places and the client, as stored; refuse where nothing is."""
         if self._run not in self._secrets:
-            raise NotInSum("This node has not begun the sum that is asked about, or has left it.")
-        return list(decode(self._secrets[self._run], "kept secrets"))
+            raise NotInSum(f"This node has not begun the sum of run {self._run}, or has left it.")
+        return list(decode(self._secrets[self._run], "stored secrets"))
 
     def _restored(self) -> SumClient:
-        client = SumClient.from_bytes(self._plan, self._kept()[1], self._identity)
+        client = SumClient.from_bytes(self._plan, self._stored()[1], self._identity)
         if client.number != self._part.number:
-            raise NotInSum("This node is not part of the sum under the number that it is asked by.")
+            raise NotInSum(
+                f"This node is client {client.number} of the sum, and was asked as client "
+                f"{self._part.number}."
+            )
         return client
 
 
 @final
 @frozen(eq=False)
 class LocalGate:
-    """Policy, ledger and keys in this process; ``models`` is where models of runs are kept between rounds, if at all.
+    """Policy, ledger and keys in this process.
 
-    ``secrets`` of masked sums wait there between their steps.
+    ``secrets`` holds those of masked sums between their steps, ``models`` the models of runs
+    between rounds; None stores no models.
     """
 
     rules: Rules
@@ -243,21 +251,21 @@ class LocalGate:
 
     @property
     def metrics(self) -> tuple[str, ...]:
-        """Numbers that the owner lets out as they are."""
+        """Names of the metrics that leave the node as they are, without privacy."""
         return self.rules.metrics
 
     @property
     def families(self) -> tuple[str, ...] | None:
-        """Families of mechanisms that the owner allows; None allows all."""
+        """Families of mechanisms that the policy allows; None allows all."""
         return self.rules.families
 
     @property
     def answer_seconds(self) -> float:
-        """How long after a request is accepted its answer leaves."""
+        """Seconds from accepting a request to its answer."""
         return self.rules.answer_seconds
 
     def accept(self, request: Request) -> LocalAcceptedRequest:
-        """Check a request, price it and note its release; a `QuietbitError` is a reason not to answer."""
+        """Check a request and note its release; raise a `QuietbitError` where it is refused."""
         start = time.monotonic()
         try:
             accepted = self._accept(request)
@@ -271,17 +279,13 @@ class LocalGate:
         proposed, honest = self._propose(request)
         step = None
         if request.sum is not None and not is_unmasked(proposed.mechanism):
-            require(
-                request.sum.step == VECTOR,
-                "step of the sum",
-                request.sum.step,
-                f"{VECTOR} for a release",
-            )
+            rule = f"{VECTOR} for a release"
+            require(request.sum.step == VECTOR, "step of the sum", request.sum.step, rule)
             step = SumStep(request, summable(proposed.mechanism), self.secrets, self.rules)
-            # A vector that was sent and lost counts, whatever is left of the sum.
+            # First: a vector that was sent and lost counts, whatever is stored of the sum.
             self.ledger.read().check_round(noted_run(request.run, proposed.family), request.round)
             step.check_vector()
-        # Seeded words of an evaluation are others than those of the update of its round.
+        # With a seed, the evaluation and the update of a round must not share random bits.
         seed_round = request.round
         if proposed.family in ANSWERING:
             seed_round += MOST_ROUNDS
@@ -293,7 +297,7 @@ class LocalGate:
         )
 
     def step(self, request: Request) -> bytes:
-        """Answer a step of a masked sum that needs no training; what hands out or signs something is noted."""
+        """Answer a step of a masked sum that needs no training, noted in the ledger first."""
         start = time.monotonic()
         try:
             return self._step(request)
@@ -303,9 +307,8 @@ class LocalGate:
 
     def _step(self, request: Request) -> bytes:
         part = request.part
-        require(
-            part.step not in (VECTOR, ALONE), "step of the sum", part.step, "one without training"
-        )
+        rule = "one that needs no training"
+        require(part.step not in (VECTOR, ALONE), "step of the sum", part.step, rule)
         if part.step == IDENTITY:
             identity = self.rules.identity(request.client)
             if identity is None:
@@ -314,7 +317,7 @@ class LocalGate:
         proposed, honest = self._propose(request)
         run = noted_run(request.run, proposed.family)
         step = SumStep(request, summable(proposed.mechanism), self.secrets, self.rules)
-        if part.step == KEYS:  # nobody is kept waiting for a sum that no budget is left for
+        if part.step == KEYS:  # other clients need not wait for one without budget
             self._check_ledger(self.ledger.read(), request, proposed, honest)
         place = STEPS.index(part.step) + 1
         return step.answer(
@@ -322,12 +325,12 @@ class LocalGate:
         )
 
     def forget(self, run: int) -> None:
-        """Leave the sum of a run, if there is one: a node that refuses a step has."""
+        """Delete the secrets of a run's sum, if there are any: the node has left it."""
         if str(run) in self.secrets:
             del self.secrets[str(run)]
 
     def note_refusal(self, request: Request | None, error: Exception, seconds: float = 0.0) -> None:
-        """Tell the owner why a request is not answered: a line of the log, and one of the decisions."""
+        """Write the owner's reason for a refusal to the log and the decisions, once per error."""
         if getattr(error, "is_noted_for_owner", False):
             return
         error.is_noted_for_owner = True  # type: ignore[attr-defined]
@@ -348,9 +351,8 @@ class LocalGate:
         if request is not None:
             run = str(request.run)
             number = request.round
-        LOGGER.disabled = (
-            False  # an engine that reads a logging config file disables every other logger
-        )
+        # An engine that reads a logging configuration disables every other logger.
+        LOGGER.disabled = False
         if self._decisions is None:  # a simulated node has no owner
             LOGGER.debug("quietbit: run %s, round %d: %s. %s", run, number, reason, text)
             return
@@ -376,9 +378,9 @@ class LocalGate:
         return Budget(self.rules, self._saved_costs)
 
     def _propose(self, request: Request) -> tuple[ProposedMechanism, int]:
-        """Return the mechanism that is asked for, if it is allowed and has a price, and the k it is priced at.
+        """Return the requested mechanism, if it is allowed and has a cost, and the k of that cost.
 
-        A function of the request and the policy: what it refuses, it may refuse with a sentence.
+        The ledger is not read: what this raises may tell the server what is wrong.
         """
         rules = self.rules
         part = request.sum
@@ -393,35 +395,35 @@ class LocalGate:
         mechanism = proposed.mechanism
         ball = mechanism.ball
         if request.dimension != ball.dimension:
-            rule = f"{ball.dimension}, the mechanism's"
+            rule = f"{ball.dimension}, as in the description of the mechanism"
             raise InvalidParameter.of("dimension of the request", rule, request.dimension)
         if SharedRows.find(mechanism) is not None:
             of_round = mechanism.for_round(run_name(request.run), request.round)
-            same = identity_of(of_round) == identity_of(mechanism)
-            require(same, "rows that all clients keep", "those of another round", "this round's")
+            identity = identity_of(mechanism)
+            rule = f"one with the rows of round {request.round} of run {request.run}"
+            require(identity_of(of_round) == identity, "mechanism", identity.hex()[:16], rule)
         if proposed.family in (*ANSWERING, SCOUT) and core_of(mechanism) is not mechanism:
-            # The ledger knows answers to evaluations by their kind: one in a wrapper would be in no
-            # account of theirs. And what is wrapped around a scout's answer would be priced, in a
-            # sum, as if a sum hid it.
-            rule = "one that nothing is wrapped around"
+            # The ledger finds answers to evaluations by their kind: a wrapped one would be missing
+            # in their account. And whatever wraps a scout's answer would have the cost of a sum.
+            rule = "a plain one, without a wrapper"
             raise InvalidParameter.of("mechanism of an answer", rule, type(mechanism).__name__)
         if proposed.family == SUMMED and part is None:
-            rule = "in a masked sum, which hides its few lies"
-            raise InvalidParameter.of("mechanism of an answer", rule, SUMMED_ANSWERS)
+            rule = "one that the server may see"
+            remedy = f"{SUMMED_ANSWERS} is private within a masked sum only"
+            raise InvalidParameter.of("mechanism of an answer", rule, SUMMED_ANSWERS, remedy)
         if part is not None:
-            rule = "alone for what goes into no sum, and for nothing else"
-            require(
-                (part.step == ALONE) is is_unmasked(mechanism), "step of the sum", part.step, rule
-            )
+            is_unmasked_step = part.step == ALONE
+            rule = f"{ALONE} for a release outside the sum, and only for one"
+            require(is_unmasked_step is is_unmasked(mechanism), "step of the sum", part.step, rule)
         if not is_turn_of(mechanism, run_name(request.run), request.round, request.node):
-            rule = "what it is this node's turn for: an update, or the answer of a scout"
+            rule = f"one that is the turn of node {request.node} in round {request.round}"
             raise InvalidParameter.of("mechanism", rule, proposed.family)
         rules.check(proposed.family, ball.radius, sampling_rate_of(mechanism))
         self._budget.check_cost(request, proposed, honest)
         return proposed, honest
 
     def _note_release(self, request: Request, proposed: ProposedMechanism, honest: int) -> None:
-        """Check the ledger and write the release into it; nothing is computed while the file is locked."""
+        """Check the ledger and note the release; accounts are computed before it is locked."""
         checked = b""
         if self.ledger.path is not None:
             state = self.ledger.read()
@@ -429,7 +431,7 @@ class LocalGate:
             checked = state.head
 
         def lines(state: LedgerState) -> list[Entry]:
-            if state.head != checked:  # another process was quicker, or there is no lock to hold
+            if state.head != checked:  # another process wrote to it, or it is not a file
                 self._check_ledger(state, request, proposed, honest)
             run = noted_run(request.run, proposed.family)
             release = release_line(
@@ -444,7 +446,7 @@ class LocalGate:
     def _check_ledger(
         self, state: LedgerState, request: Request, proposed: ProposedMechanism, honest: int
     ) -> None:
-        """Refuse one more release where a count or a budget does not allow it, in values that name nothing."""
+        """Refuse a release beyond a count or a budget; servers learn neither which nor how much."""
         now = Moment.now()
         run = noted_run(request.run, proposed.family)
         try:
@@ -457,19 +459,17 @@ class LocalGate:
             if error.of_node:
                 error.refused_run = f"{run} {self.rules.mark}"
             raise
-        except (
-            InvalidParameter
-        ) as error:  # a sentence that was made where the ledger is read stays here
+        except InvalidParameter as error:  # its sentence may depend on the ledger
             raise Unusable(str(error)) from error
         finally:
             if self._saved_costs is not None:
                 self._saved_costs.save()
 
     def _check_refusals(self, run: str, now: Moment) -> None:
-        """Refuse a run that the node's budget has refused today, and all runs when too many were.
+        """Refuse a run that the node's budget refused in the last 24 hours, and all after too many.
 
-        A server that asks for dearer and cheaper releases until one is accepted would learn what is
-        left. An owner who changes the policy begins anew.
+        A server could otherwise ask for releases of different costs until one is accepted, and so
+        learn the remaining budget. Refusals under an earlier policy do not count.
         """
         most = self.rules.refusals_per_day
         if self._decisions is None or most is None:
@@ -492,7 +492,7 @@ class LocalGate:
 
 @final
 class LocalAcceptedRequest:
-    """A request that is in the ledger, and its one release."""
+    """A request that is noted in the ledger, and its one release."""
 
     def __init__(
         self,
@@ -510,65 +510,66 @@ class LocalAcceptedRequest:
         self._new_rng = new_rng  # for the zero release: other randomness, unless it is seeded
         self._samples = samples
         self._used = False
-        self._sum: Batch | None = None
-        self._left = 0
+        self._batch: Batch | None = None
+        self._rows_left = 0
         self._drawn = False
-        self._guard = threading.Lock()  # an app that is late may go on in its own thread
+        self._guard = threading.Lock()  # a late app may still be running in its own thread
 
     def draw(self, count: int) -> NDArray[np.int64]:
-        """Draw a batch with this node's randomness; once for each step of the release."""
+        """Draw a batch of ``count`` samples' places, once per step of the release."""
         mechanism = self._uplink.mechanism
         with self._guard:
-            fresh = Batches.find(mechanism) is not None and not self._drawn and not self._used
-            require(
-                fresh, "batch", "another", "drawn once per step, in a run that protects samples"
-            )
-            if self._samples is not None:
-                require(
-                    count == self._samples,
-                    "number of samples",
-                    count,
-                    f"{self._samples}, the policy's",
+            if Batches.find(mechanism) is None:
+                raise InvalidParameter(
+                    "A batch is drawn in a run that protects samples, and this one protects "
+                    "clients: set quietbit.unit = 'sample', or train without drawing.",
+                    name="batch",
                 )
-            drawn = draw_batch(self._rng, sampling_rate_of(mechanism), count)
-            self._sum = self._sum or self._uplink.batch(self._rng)
-            self._left = drawn.size
+            if self._drawn or self._used:
+                raise InvalidParameter(
+                    "A batch is drawn once per step: call step or release first.", name="batch"
+                )
+            if self._samples is not None:
+                rule = f"{self._samples}, as in the node's policy"
+                require(count == self._samples, "number of samples", count, rule)
+            places = draw_batch(self._rng, sampling_rate_of(mechanism), count)
+            if self._batch is None:
+                self._batch = self._uplink.batch(self._rng)
+            self._rows_left = places.size
             self._drawn = True
-        return drawn
+        return places
 
     def add(self, rows: NDArray[Any]) -> None:
-        """Clip and add gradients of samples that were drawn."""
+        """Clip gradients of the samples that were drawn, one per row, and add them to the batch."""
         with self._guard:
-            if self._sum is None or self._used:
+            if self._batch is None or self._used:
                 raise InvalidParameter(
-                    "gradients must come after the batch is drawn and before the release."
+                    "Gradients are added after a batch is drawn and before the release.",
+                    name="gradients",
                 )
-            require(
-                len(rows) <= self._left,
-                "number of gradients",
-                len(rows),
-                f"at most {self._left}, as were drawn",
-            )
-            self._left -= len(rows)  # also of rows that cannot be added: some of them may have been
-            self._sum.add(rows)
+            rule = f"at most {self._rows_left}, one per sample that was drawn"
+            require(len(rows) <= self._rows_left, "number of gradients", len(rows), rule)
+            # Rows that are refused count, too: some of them may have been added.
+            self._rows_left -= len(rows)
+            self._batch.add(rows)
 
     def step(self) -> FloatVector | None:
-        """Randomise the sum of this batch; the last one's is the release."""
+        """Return the randomised sum of this batch; None for the last, which is the release."""
         with self._guard:
-            if self._sum is None or self._used or not self._drawn:
+            if self._batch is None or self._used or not self._drawn:
                 raise InvalidParameter(
-                    "step must come after a batch is drawn and before the release."
+                    "A step is taken after a batch is drawn and before the release.", name="step"
                 )
-            change = self._sum.step()
-            self._left = 0
+            change = self._batch.step()
+            self._rows_left = 0
             self._drawn = change is None
             return change
 
     def zero(self) -> bytes:
-        """Return the release that leaves where that of the app's update is not made in time.
+        """Return the release of the zero update, which leaves if the app's is not made in time.
 
-        To be called before the app is: then whatever it does to the process, this one can leave.
-        Only one of the two ever does; this one is of the zero update, with randomness of its own.
+        Call it before the app: then it can leave whatever the app does to the process. Only one of
+        the two releases ever leaves, and each has randomness of its own.
         """
         payload = make_release(self._uplink, None, self._new_rng())
         if self._step is not None:
@@ -576,7 +577,7 @@ class LocalAcceptedRequest:
         return self._framed(payload)
 
     def release(self, update: Any) -> bytes:
-        """Return the frame around the payload, which is masked if it goes into a sum."""
+        """Return the framed payload of an update, masked if it goes into a sum."""
         return self._framed(self.payload(update))
 
     def _framed(self, payload: bytes) -> bytes:
@@ -584,73 +585,77 @@ class LocalAcceptedRequest:
         return Framed(request.run, request.round, request.node, payload).to_bytes()
 
     def payload(self, update: Any, uplink: Uplink | None = None) -> bytes:
-        """Make the payload, unframed, once; ``uplink`` is one of the same mechanism that knows the update's shape."""
+        """Return the payload without a frame, once.
+
+        ``uplink`` is one of the same mechanism that knows the update's shape.
+        """
         with self._guard:
             if self._used:
-                raise Noted("The release of this round was made already.")
+                raise Noted(MADE_BEFORE)
             self._used = True
         try:
-            if self._sum is not None:
-                made = self._uplink.send_batch(self._sum)
+            if self._batch is not None:
+                payload = self._uplink.send_batch(self._batch)
             else:
-                made = make_release(uplink or self._uplink, update, self._rng)
-            return made if self._step is None else self._step.mask(made)
+                payload = make_release(uplink or self._uplink, update, self._rng)
+            if self._step is not None:
+                payload = self._step.mask(payload)
         except Exception as error:
             LOGGER.error("quietbit: encoding the zero update failed.", exc_info=error)
-            raise Noted("The release of this round was noted, and cannot be made.") from error
+            raise Noted(CANNOT_MAKE) from error
+        return payload
 
 
 @final
 class PrivateSender:
-    """``PrivateSender(uplink, "/var/lib/quietbit/policy.toml").send(update)``: a payload, or a reason why not.
+    """``PrivateSender(uplink, "/var/lib/quietbit/policy.toml").send(update)`` returns a payload.
 
     `Uplink.send` randomises; it does not count. A sender ties an uplink to the owner's policy and
-    ledger, so that release 51 of a guarantee for 50 is refused, whichever program asks, also after
-    a restart. ``run`` keeps apart what is sent to several servers; everything counts together. An
-    update that cannot be sent (a NaN, another shape) becomes the zero update, because *no answer*
-    would be an answer about the data.
+    ledger, so that release 51 of a guarantee for 50 is refused, whichever program sends it, also
+    after a restart. ``run`` numbers the server that releases are for; releases of all runs count
+    together. An update that cannot be sent (a NaN, another shape) becomes the zero update, because
+    a missing answer would say something about the data.
     """
 
     def __init__(
         self, uplink: Uplink, policy: str | os.PathLike[str] | Policy, run: int = 0
     ) -> None:
-        """Read the policy; the ledger must have been made by `quietbit node init`."""
+        """Read the policy; its ledger must have been made by `quietbit node init`."""
         require(isinstance(uplink, Uplink), "uplink", type(uplink).__name__, "an Uplink")
         self._uplink = uplink
         self._run = run
         self._policy = policy if isinstance(policy, Policy) else Policy.load(policy)
         self._ledger = FileLedger(self._policy.ledger, self._policy.counter)
         self._gate = LocalGate(self._policy, self._ledger, {})
-        self._request()  # whatever is wrong with the ledger or the run is said now
+        self._request()  # raises now what is wrong with the ledger or the run
 
     def send(self, update: Any) -> bytes:
-        """Note one release, then clip, randomise and pack the update: the bytes of `Uplink.send`."""
-        for _ in range(RACES):
+        """Note one release, then clip, randomise and pack the update, as `Uplink.send` does."""
+        for _ in range(MOST_RACES):
             try:
                 return self._gate.accept(self._request()).payload(update, self._uplink)
-            except (
-                BudgetSpent
-            ) as error:  # the caller is on the device: the owner may know the totals
-                raise error.in_full() from None
-            except (
-                AnsweredBefore
-            ):  # another process of this node was quicker: the next number is ours
-                continue
-        raise Unusable("Too many programs send with this policy at once.")
+            except BudgetSpent as error:
+                raise error.in_full() from None  # the caller is on the owner's device
+            except AnsweredBefore:
+                continue  # another process noted this round first: take the next
+        raise Unusable(
+            f"Other programs took {MOST_RACES} rounds of run {self._run} first: send again, or "
+            "give each program a run of its own."
+        )
 
     def _request(self) -> Request:
         cap = self._policy.caps[-1]
         mechanism = self._uplink.mechanism
         first = self._ledger.read().last_round(noted_run(self._run, family_of(mechanism))) + 1
-        # Rounds are the sender's own numbers: where some clients scout, the next one of its turn.
-        turns = (
-            one
-            for one in range(first, first + TURNS)
-            if is_turn_of(mechanism, run_name(self._run), one, 0)
-        )
+        number = first
+        # Where some clients scout, the next round that is this sender's turn.
+        for candidate in range(first, first + MOST_TURNS):
+            if is_turn_of(mechanism, run_name(self._run), candidate, 0):
+                number = candidate
+                break
         return Request(
             run=self._run,
-            round=next(turns, first),
+            round=number,
             node=0,
             client=0,
             dimension=mechanism.ball.dimension,
@@ -662,12 +667,7 @@ class PrivateSender:
         )
 
     def guarantee(self) -> Guarantee:
-        """Return what this node's releases have cost so far, all runs together, as if the server saw each."""
+        """Return the guarantee of all releases of this node so far, as if the server saw each."""
         cap = self._policy.caps[-1]
-        return Guarantee(
-            epsilon_spent(self._ledger.read(), cap, self._policy),
-            cap.delta,
-            cap.unit,
-            cap.adjacency,
-            cap.trust,
-        )
+        epsilon = epsilon_spent(self._ledger.read(), cap, self._policy)
+        return Guarantee(epsilon, cap.delta, cap.unit, cap.adjacency, cap.trust)

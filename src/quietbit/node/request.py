@@ -1,15 +1,14 @@
-"""What a server may ask a node, in words of no engine: one release of a mechanism, or one step of a masked sum.
+"""What a server asks a node, without an engine: one release, or one step of a masked sum.
 
-Idea     a request is plain values, checked when it is read, so that the same one can come from
-         Flower's record, over a gatekeeper's socket or from a program of one's own. It describes
-         the mechanism that the server will decode with in full: the node builds it from that, takes
-         its privacy from the numbers it will sample with, and believes nothing else. A release goes
-         back in a frame that says for which run, round and node it was made.
-Symbols  n: clients of a sum, numbered from 1; t: threshold; k: honest clients that the run counts
-         on.
-Source   the steps are those of `quietbit.secagg.client`, their tables of `quietbit.secagg.codec`;
-         before the first, where the server may lie, `identity` asks once in a run for the node's
-         public signing key.
+Idea     a request is plain values, checked when it is read: the same one can come from Flower's
+         record, over a gatekeeper's socket or from any program. It describes in full the mechanism
+         that the server will decode with. The node builds the mechanism from the description and
+         computes the cost from the numbers that it will sample with; it trusts nothing else. A
+         release is framed with the run, round and node it was made for.
+Symbols  n: clients of a sum, numbered from 1; t: threshold; k: honest clients, as the run assumes.
+Source   the steps are those of `quietbit.secagg.client`, their tables of `quietbit.secagg.codec`.
+         In the active model, `identity` comes first, once per run, and returns the node's public
+         signing key.
 """
 
 from __future__ import annotations
@@ -64,25 +63,16 @@ __all__ = [
 ]
 
 IDENTITY = "identity"
-ALONE = "alone"  # no step of the sum: a release beside it, which the server sees
+ALONE = "alone"  # not a step of the sum: a release beside it, which the server sees
 KEYS, SHARES, VECTOR, CONFIRM, UNMASK = STEPS = ("keys", "shares", "vector", "confirm", "unmask")
 MOST_ROUNDS = 2**32 - 1
 MOST_ID = 2**64 - 1
-SAME = (
-    "run",
-    "node",
-    "client",
-    "dimension",
-    "epsilon",
-    "delta",
-    "adjacency",
-    "unit",
-)  # in all rounds of a node's run
-MOST_READ = 256  # mechanisms that a process keeps: as many as a ledger holds
-MOST_DESCRIPTION = (
-    2**18
-)  # characters, and with it the work: the largest took 0.3 s to build and price
-MAGIC = b"QBR"  # then round, run and node, little-endian, and the payload
+# The fields that are the same in all rounds of a run, for one node.
+OF_RUN = ("run", "node", "client", "dimension", "epsilon", "delta", "adjacency", "unit")
+MOST_READ = 256  # mechanisms that a process caches: as many as a ledger holds
+# Characters. This bounds the work, too: the largest description took 0.3 s to build.
+MOST_DESCRIPTION = 2**18
+MAGIC = b"QBR"  # then version, round, run and node, little-endian, and the payload
 VERSION = 2
 FRAME = struct.Struct("<3sBIQQ")
 
@@ -90,10 +80,10 @@ FRAME = struct.Struct("<3sBIQQ")
 @final
 @dataclass(frozen=True, slots=True)
 class SumPart:
-    """The part of a request that is about a masked sum; ``table`` is what the server forwards from the others.
+    """The part of a request about a masked sum; ``table`` is what the server forwards.
 
-    A release beside the sum (`ALONE`) is asked for within the same account, and has no other part
-    in it.
+    A release beside the sum has the step `ALONE`: it counts in the same account and takes no part
+    in the sum.
     """
 
     step: str
@@ -107,15 +97,13 @@ class SumPart:
     table: bytes = b""
 
     def __post_init__(self) -> None:
-        """Refuse what is not a step of a sum."""
-        active = ServerModel(self.server) is ServerModel.ACTIVE
-        known = [step for step in (*STEPS, ALONE) if active or step != CONFIRM] + (
-            [IDENTITY] if active else []
-        )
+        """Refuse an unknown step, and numbers that fit no sum."""
+        known = [KEYS, SHARES, VECTOR, UNMASK, ALONE]
+        if ServerModel(self.server) is ServerModel.ACTIVE:
+            known += [CONFIRM, IDENTITY]
         require(self.step in known, "step of the sum", self.step, "one of " + ", ".join(known))
-        require(
-            isinstance(self.table, bytes), "table of the step", type(self.table).__name__, "bytes"
-        )
+        is_bytes = isinstance(self.table, bytes)
+        require(is_bytes, "table of the step", type(self.table).__name__, "bytes")
         put = object.__setattr__
         put(self, "clients", check_int(self.clients, "clients of the sum", 2, MOST_CLIENTS))
         put(self, "number", check_int(self.number, "number of the client", 1, self.clients))
@@ -131,10 +119,10 @@ class SumPart:
 @final
 @dataclass(frozen=True, slots=True)
 class Request:
-    """One release that is asked for: of which mechanism, for which run and round, within which budget of the run.
+    """A request for one release of a mechanism, in a round of a run, within the run's budget.
 
-    ``client`` is the node's number among simulated ones, for seeded randomness alone; ``sum`` is
-    there if the release goes into a masked sum.
+    ``client`` is the node's number among simulated ones, used for seeded randomness only; ``sum``
+    is given if the release goes into a masked sum.
     """
 
     run: int
@@ -150,41 +138,40 @@ class Request:
     unit: str = Unit.CLIENT.value
 
     def __post_init__(self) -> None:
-        """Refuse values without a meaning."""
+        """Refuse values of the wrong type or range."""
         put = object.__setattr__
         put(self, "round", check_int(self.round, "round", 1, MOST_ROUNDS))
         if not isinstance(self.mechanism, str) or len(self.mechanism) > MOST_DESCRIPTION:
-            raise InvalidParameter.of(
-                "description of the mechanism", f"text of at most {MOST_DESCRIPTION} characters"
-            )
-        said = tuple(getattr(self, name) for name in SAME)
+            rule = f"text of at most {MOST_DESCRIPTION} characters"
+            raise InvalidParameter.of("description of the mechanism", rule)
+        given = tuple(getattr(self, name) for name in OF_RUN)
         try:
-            terms = _terms(*said)
-        except TypeError:  # values that cannot be remembered, and that no request has
-            terms = _terms.__wrapped__(*said)
-        for name, value in zip(SAME, terms, strict=True):
+            checked = _of_run(*given)
+        except TypeError:  # values that cannot be hashed are refused by name
+            checked = _of_run.__wrapped__(*given)
+        for name, value in zip(OF_RUN, checked, strict=True):
             put(self, name, value)
 
     @property
     def part(self) -> SumPart:
-        """What is asked about a masked sum; refused where it is about none."""
+        """The part about a masked sum; refused where there is none."""
         if self.sum is None:
-            raise InvalidParameter("The request must be about a masked sum, and is not.")
+            raise InvalidParameter.of("sum", "given for a step of a masked sum", None)
         return self.sum
 
     @property
     def trust(self) -> Trust:
-        """Who sees the release."""
+        """The trust model: whether the server sees the release, or a masked sum only."""
         return Trust.LOCAL if self.sum is None else Trust.SECURE_AGGREGATION
 
     @property
     def cap(self) -> Target:
-        """The run's own budget: a node holds it, too."""
+        """The run's own budget, which the node enforces besides its own."""
         return _cap(self.epsilon, self.delta, self.adjacency, self.unit, self.trust)
 
     @property
     def terms(self) -> bytes:
-        """Everything in it that all clients of a sum must have been asked alike: all but who is asked, and the step."""
+        """What all clients of a sum must agree on: everything but the node and the step."""
         values = {
             name: value for name, value in asdict(self).items() if name not in ("node", "client")
         }
@@ -195,7 +182,7 @@ class Request:
         return text_of(values).encode("ascii")
 
     def to_json(self) -> dict[str, Any]:
-        """Plain values."""
+        """Return plain values that `from_json` reads."""
         values = asdict(self)
         if self.sum is not None:
             values["sum"]["table"] = self.sum.table.hex()
@@ -203,26 +190,32 @@ class Request:
 
     @classmethod
     def from_json(cls, values: Any) -> Request:
-        """Read plain values; any others are refused."""
+        """Read the plain values of `to_json`; refuse anything else."""
         part = _exactly(cls, values)["sum"]
         if part is not None:
             text = _exactly(SumPart, part)["table"]
             try:
                 part = {**part, "table": bytes.fromhex(text)}
             except (TypeError, ValueError) as error:
-                raise InvalidParameter("table of the step must be hexadecimal.") from error
+                kind = type(text).__name__
+                raise InvalidParameter.of(
+                    "table of the step", "hexadecimal text", f"a {kind}"
+                ) from error
             part = SumPart(**part)
         return cls(**{**values, "sum": part})
 
 
 def _exactly(kind: type[Request | SumPart], values: Any) -> Mapping[str, Any]:
-    if not isinstance(values, Mapping) or set(values) != {field.name for field in fields(kind)}:
-        raise InvalidParameter(f"The request must have exactly the fields of a {kind.__name__}.")
+    """Return the values if they are a mapping with exactly the fields of ``kind``."""
+    names = [field.name for field in fields(kind)]
+    if not isinstance(values, Mapping) or set(values) != set(names):
+        name = "request" if kind is Request else "sum of the request"
+        raise InvalidParameter.of(name, "an object with the fields " + ", ".join(names))
     return values
 
 
-@lru_cache(maxsize=64, typed=True)  # the same in all rounds of a run
-def _terms(
+@lru_cache(maxsize=64, typed=True)
+def _of_run(
     run: Any,
     node: Any,
     client: Any,
@@ -252,11 +245,11 @@ def _cap(epsilon: float, delta: float, adjacency: str, unit: str, trust: Trust) 
 @final
 @frozen(eq=False)
 class ProposedMechanism:
-    """A mechanism that a server asks for: built from its description, with its identity (hexadecimal) and family.
+    """A mechanism built from a request's description, with its identity (hexadecimal) and family.
 
-    Where a clip moves, the mechanisms of all rounds have one price: ``identity`` and
-    ``description`` are then those of the one that stands for them (`priced_as`), so that the ledger
-    notes it once.
+    Where a clip moves, the mechanisms of all rounds have one cost: ``identity`` and
+    ``description`` are then those of the mechanism that stands for them (`priced_as`), so that the
+    ledger notes it once.
     """
 
     mechanism: Mechanism
@@ -267,17 +260,17 @@ class ProposedMechanism:
     @staticmethod
     @lru_cache(maxsize=MOST_READ)
     def read(text: str, allowed: tuple[str, ...] | None = None) -> ProposedMechanism:
-        """Build it, once in a process; a description that is not a known mechanism's is refused.
+        """Build the described mechanism, once per process; refuse any other description.
 
-        With ``allowed``, names of families, any other family is refused before anything of it is
-        imported or built.
+        With ``allowed``, names of families, any other family is refused before any of its code is
+        imported.
         """
         try:
             description = json.loads(text)
             family = described_family(description)
             if allowed is not None and family not in (*allowed, *ANSWERING):
                 raise NotAllowed(
-                    f"The description is of the family {family[:40]!r}.", rule="mechanisms"
+                    f"The mechanism is of the family {family[:40]!r}.", rule="mechanisms"
                 )
             mechanism = build(description, allowed)
             identity = identity_of(mechanism.priced_as).hex()
@@ -295,20 +288,20 @@ class ProposedMechanism:
             ArithmeticError,
         ) as error:
             raise InvalidParameter(
-                f"The description is of no mechanism ({type(error).__name__})."
+                f"The description of the mechanism cannot be read ({type(error).__name__})."
             ) from error
 
     @property
     def description(self) -> Any:
-        """Plain values that rebuild it."""
+        """Plain values from which the mechanism is built again."""
         return describe(self.mechanism.priced_as)
 
     def cost(self, adjacency: Adjacency, honest: int, unit: Unit = Unit.CLIENT) -> Cost:
-        """Return what one release costs, alone (0) or as part of a sum; refused where no number can say it.
+        """Return the cost of one release: alone (0), or in a sum with ``honest`` honest clients.
 
-        Of a batch, a sample costs what the batch says. Of any other update it costs what replacing
-        the update does: whatever a sample's change makes of an update, another one in the same ball
-        comes of it.
+        For the unit sample, a batch has a cost per sample. Any other update costs what replacing
+        the whole update does: changing a sample gives some other update in the same ball. Refuse a
+        mechanism whose cost is not a number.
         """
         mechanism = self.mechanism.priced_as
         try:
@@ -316,49 +309,56 @@ class ProposedMechanism:
             if unit is Unit.SAMPLE and batches is not None and not honest:
                 return mechanism.privacy(adjacency, batches.batch)
             which = adjacency if unit is Unit.CLIENT else Adjacency.REPLACE_ONE
-            whole = mechanism.privacy(which)
+            cost = mechanism.privacy(which)
+            trust = Trust.LOCAL
             if honest:
-                whole = Summable.of(mechanism).sum_privacy(honest, which)
+                cost = Summable.of(mechanism).sum_privacy(honest, which)
+                trust = Trust.SECURE_AGGREGATION
             if unit is Unit.CLIENT:
-                return whole
-            return whole.bare().of(
-                which, Unit.SAMPLE, Trust.SECURE_AGGREGATION if honest else Trust.LOCAL, 1
-            )
+                return cost
+            return cost.bare().of(which, Unit.SAMPLE, trust, 1)
         except QuietbitError:
             raise
-        except (
-            ArithmeticError,
-            ValueError,
-        ) as error:  # numbers so large or small that no account can hold them
+        except (ArithmeticError, ValueError) as error:  # from numbers that are too large or small
             raise InvalidParameter(
-                f"The described mechanism has no cost ({type(error).__name__})."
+                f"The cost of the described mechanism cannot be computed ({type(error).__name__})."
             ) from error
 
 
 def description_of(mechanism: Mechanism) -> str:
-    """Return one line of JSON that `ProposedMechanism.read` reads."""
+    """Return the mechanism's description: one line of JSON that `ProposedMechanism.read` reads."""
     return text_of(describe(mechanism))
 
 
 def noted_run(run: int, family: str) -> str:
-    """Return what ledgers and sums call a run: an evaluation and an update of one round are two releases."""
+    """Return a run's name in ledgers and sums; its evaluations have a name of their own."""
     return f"{run}{EVALUATIONS}" if family in ANSWERING else str(run)
 
 
 def sum_plan(request: Request, mechanism: Mechanism, members: tuple[bytes, ...] | None) -> SumPlan:
-    """Return the masked sum that is asked for, of a mechanism's codes; refuse one that the threshold does not fit."""
+    """Return the plan of the requested sum of a mechanism's codes; refuse a wrong threshold."""
     part = request.part
     name = f"quietbit/{noted_run(request.run, family_of(mechanism))}/{request.round}".encode()
-    near = part.neighbours, part.share_threshold
-    if part.neighbours is not None and part.clients < max(SPARSE_FROM, part.neighbours + 1):
-        near = None, None  # a cohort so small deals with everybody
-    codes = mechanism.layout
-    sizes = part.clients, part.threshold, codes.count
-    return SumPlan(*sizes, name, 2**codes.bits - 1, *near, members, request.terms)
+    neighbours = part.neighbours
+    share_threshold = part.share_threshold
+    if neighbours is not None and part.clients < max(SPARSE_FROM, neighbours + 1):
+        neighbours = None  # in so small a cohort each client deals with all others
+        share_threshold = None
+    return SumPlan(
+        part.clients,
+        part.threshold,
+        mechanism.layout.count,
+        name,
+        2**mechanism.layout.bits - 1,
+        neighbours,
+        share_threshold,
+        members,
+        request.terms,
+    )
 
 
 def run_name(run: int) -> bytes:
-    """Return the name of a run from which rows that all clients of a round keep are derived (`Mechanism.for_round`)."""
+    """Return a run's name, from which `Mechanism.for_round` derives rows that all clients share."""
     return str(run).encode()
 
 
@@ -378,7 +378,7 @@ class Framed:
 
     @classmethod
     def from_bytes(cls, data: bytes) -> Framed:
-        """Read a release; the payload is left for the aggregator to check."""
+        """Read a release; the aggregator checks its payload."""
         if len(data) < FRAME.size:
             refuse_payload("length of the release", f"at least {FRAME.size} bytes", len(data))
         magic, version, number, run, node = FRAME.unpack_from(data)
@@ -392,10 +392,10 @@ class Framed:
 
     def expect(self, run: int, number: int, node: int) -> None:
         """Refuse a release that was made for another run or round, or by another node."""
-        for name, mine, found in (
+        for name, expected, value in (
             ("run", run, self.run),
             ("round", number, self.round),
             ("node", node, self.node),
         ):
-            if mine != found:
-                refuse_payload(f"{name} of the release", f"{mine}", found)
+            if expected != value:
+                refuse_payload(f"{name} of the release", f"{expected}", value)

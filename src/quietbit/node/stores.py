@@ -1,11 +1,11 @@
-"""What a node keeps between messages, beside its ledger: secrets of masked sums, sealed, and the models of runs.
+"""What a node stores between messages besides its ledger: sealed secrets of sums, and models.
 
-Idea     engines end the client's process after every message, and carry what it kept in records
-         that they print, copy and write as they like. Secrets that wait there are sealed with a key
-         in a file of the owner's beside the ledger: an engine's state without the node's disk, or
-         the other way round, says nothing. A model waits in a folder that the owner names; a file
-         appears whole or not at all, so that a process killed at any moment leaves the model of
-         this round or of the one before.
+Idea     engines end the client's process after every message, and carry its state in records that
+         they may print, copy and write anywhere. Secrets in these records are sealed with a key in
+         a file beside the ledger: the engine's state without the node's disk, or the disk without
+         the state, reveals nothing. Models are in a folder that the owner names. A file is replaced
+         as a whole, so a process killed at any moment leaves the model of this round or of the one
+         before.
 Source   `quietbit.secagg.keys` for the seals.
 """
 
@@ -39,7 +39,7 @@ SUFFIX = ".qbmodel"
 @final
 @frozen(eq=False, repr=False)
 class Vault(MutableMapping[str, bytes]):
-    """A mapping whose values are sealed in another one; ``key`` is asked for its key when it is needed."""
+    """A mapping whose values are sealed in another mapping; ``key()`` returns the key for it."""
 
     sealed: MutableMapping[str, bytes]
     key: Callable[[], bytes]
@@ -50,7 +50,7 @@ class Vault(MutableMapping[str, bytes]):
             return keys.open_sealed(self._fresh_key(data[:NONCE]), data[NONCE:], run.encode())
         except (InvalidParameter, TypeError) as error:
             raise NotInSum(
-                "What was kept of this client's secrets cannot be read: it leaves the sum."
+                f"The stored secrets of run {run} cannot be read: this client leaves the sum."
             ) from error
 
     def __contains__(self, run: object) -> bool:
@@ -70,36 +70,38 @@ class Vault(MutableMapping[str, bytes]):
         return len(self.sealed)
 
     def _fresh_key(self, nonce: bytes) -> bytes:
-        """Derive the key that seals one value: from a nonce that is drawn for it."""
+        """Derive the key that seals one value, from the nonce that was drawn for it."""
         return keys.derive(self.key(), b"vault" + nonce, b"")
 
 
 def key_file(path: str) -> bytes:
-    """Read the key from a file that only its owner can read, made when it is first asked for."""
+    """Read the key from a file that only its owner can read; make the file if it is missing."""
     try:
         with contextlib.suppress(FileExistsError):
             made = os.open(path, os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_CLOEXEC, 0o600)
             with open(made, "wb") as file:
                 file.write(os.urandom(KEY))
-        found = read_file(path, KEY, "key", PRIVATE)
+        key = read_file(path, KEY, "key", PRIVATE)
     except (OSError, QuietbitError) as error:
         raise PolicyError(f"Cannot use the key {path}: {error}") from error
-    if len(found) != KEY:
-        raise PolicyError(f"The key {path} must be of {KEY} bytes.")
-    return found
+    if len(key) != KEY:
+        raise PolicyError(
+            f"The key {path} must have {KEY} bytes, got {len(key)}: restore it from a copy."
+        )
+    return key
 
 
 def simulation_key() -> bytes:
-    """Return a key that anybody can compute: nodes of a simulation belong to nobody, and have no secrets."""
+    """Return a key that anybody can compute: simulated nodes have no secrets."""
     return hashlib.sha256(b"quietbit/simulation/vault").digest()
 
 
 @final
 class ModelFolder(MutableMapping[str, bytes]):
-    """Bytes by name, ``<run>.<part>``, each in a file of its own; the oldest runs make room for new ones."""
+    """Bytes by name, ``<run>.<part>``, one file each, for the latest four runs."""
 
     def __init__(self, path: Path) -> None:
-        """Name the folder; it is made when something is kept in it."""
+        """Name the folder; it is made when the first model is stored."""
         self.path = path
 
     def __getitem__(self, name: str) -> bytes:
@@ -116,30 +118,35 @@ class ModelFolder(MutableMapping[str, bytes]):
 
     def __setitem__(self, name: str, value: bytes) -> None:
         self._make_folder()
-        for torn in self.path.glob(f".{name}{SUFFIX}.*"):  # what a killed process left
-            torn.unlink(missing_ok=True)
+        for unfinished in self.path.glob(f".{name}{SUFFIX}.*"):  # of a process that was killed
+            unfinished.unlink(missing_ok=True)
         write_whole(self._file(name), lambda file: file.write(value), make_folder=False, mode=0o600)
         ages: dict[str, float] = {}
         for model in self.path.glob(f"*{SUFFIX}"):
             with contextlib.suppress(FileNotFoundError):
                 run = model.name.partition(".")[0]
                 ages[run] = max(ages.get(run, 0.0), model.lstat().st_mtime)
-        for run in sorted(ages, key=lambda name: ages[name], reverse=True)[MOST_RUNS:]:
+        newest_first = sorted(ages, key=ages.__getitem__, reverse=True)
+        for run in newest_first[MOST_RUNS:]:
             for model in self.path.glob(f"{run}.*{SUFFIX}"):
                 model.unlink(missing_ok=True)
 
     def _make_folder(self) -> None:
-        """Make the folder for this user alone; refuse one that is a link, or that others may write in."""
+        """Make the folder for this user alone; refuse a link, and one that others may write in."""
         try:
             self.path.mkdir(mode=0o700, parents=True, exist_ok=True)
-            found = self.path.lstat()
+            status = self.path.lstat()
         except OSError as error:
             raise PolicyError(
                 f"Cannot use the folder of models {self.path}: {error.strerror}."
             ) from error
-        if not stat.S_ISDIR(found.st_mode) or found.st_mode & OTHERS_WRITE:
-            rule = "a folder, and no link to one, that only its owner can write in (chmod go-w)"
-            raise PolicyError(f"models must be {rule}, got {self.path}.")
+        if not stat.S_ISDIR(status.st_mode):
+            raise PolicyError(f"models must be a folder and not a link, got {self.path}.")
+        if status.st_mode & OTHERS_WRITE:
+            raise PolicyError(
+                f"models must be a folder that only its owner can write in, got {self.path}: "
+                f"chmod go-w {self.path}."
+            )
 
     def __delitem__(self, name: str) -> None:
         try:

@@ -136,11 +136,12 @@ class SumPlan:
     def __attrs_post_init__(self) -> None:
         """Refuse thresholds that cannot protect, members that are not distinct, and names that are none."""
         clients = check_int(self.clients, "clients", 2, MOST_CLIENTS)
-        if self.members is None:
-            least = clients // 2 + 1
-        else:
+        least = clients // 2 + 1
+        if self.active:
             least = 2 * clients // 3 + 1
-        check_int(self.threshold, f"threshold ({self.server.value} server)", least, clients)
+        threshold = check_int(self.threshold, "threshold", 2, clients)
+        rule = f"at least {least} of {clients} clients ({self.server.value} server)"
+        require(threshold >= least, "threshold", threshold, rule)
         check_int(self.dimension, "dimension", 1, 2**40)
         check_int(self.largest_code, "largest_code", 1, MOST_CODE)
         given = (self.neighbours is None, self.share_threshold is None)

@@ -2,6 +2,11 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterator
+from contextlib import contextmanager
+
+import pytest
+
 from quietbit.design.solve import solve
 from quietbit.design.table import DesignSpec
 from quietbit.mechanism.additive import Gaussian
@@ -9,6 +14,7 @@ from quietbit.mechanism.ball import Ball, Norm
 from quietbit.mechanism.interpolated import InterpolatedMVU
 from quietbit.node.ledger import FileLedger
 from quietbit.node.policy import Policy
+from quietbit.node.refusal import NotAllowed
 from quietbit.node.release import LocalGate
 from quietbit.node.request import Request, description_of
 
@@ -50,6 +56,14 @@ def keeper(folder, **changes) -> LocalGate:
     found = policy(folder, **changes)
     FileLedger.create(found.ledger, found.counter)
     return LocalGate(found, FileLedger(found.ledger, found.counter), {})
+
+
+@contextmanager
+def forbids(rule: str) -> Iterator[None]:
+    """Expect `NotAllowed` by this rule of the policy."""
+    with pytest.raises(NotAllowed) as caught:
+        yield
+    assert caught.value.public.detail == rule
 
 
 def books(folder):

@@ -11,7 +11,6 @@ from pathlib import Path
 
 import pytest
 
-from quietbit.errors import InvalidParameter
 from quietbit.node.budget import account_of
 from quietbit.node.ledger import (
     MOST_MECHANISMS,
@@ -29,6 +28,7 @@ from quietbit.node.refusal import AnsweredBefore, BudgetSpent
 from quietbit.node.request import ProposedMechanism, description_of
 from quietbit.privacy.account import Account
 from quietbit.target import Adjacency, Target
+from refusals import refuses
 from unit.node.makers import MECHANISM
 
 OFFER = ProposedMechanism.read(description_of(MECHANISM))
@@ -82,14 +82,14 @@ def test_a_round_and_a_step_are_answered_once_and_in_order(ledger):
     for number in (3, 2):
         with pytest.raises(AnsweredBefore) as refusal:
             books.check_round("7", number)
-        assert "above 3, the last one answered" in refusal.value.for_owner
+        assert "round 3" in refusal.value.for_owner
         assert "3" not in str(refusal.value)
     books.check_round("8", 1)
     books = ledger.update(lambda books: [books.step("7", 4, 2), books.step("7", 4, 4)])
     for number, step in ((4, 4), (4, 2), (3, 4)):
         with pytest.raises(AnsweredBefore) as refusal:
             books.step("7", number, step)
-        assert "must come after step 4 of round 4" in refusal.value.for_owner
+        assert "after step 4 of round 4" in refusal.value.for_owner
     books.step("7", 5, 2)
 
 
@@ -98,26 +98,26 @@ def test_steps_without_a_release_come_to_an_end(ledger):
         try:
             ledger.update(lambda books, n=number: [books.step("7", n, 2)] * 40)
         except BudgetSpent as error:
-            assert "too many sums" in error.for_owner  # noqa: PT017
+            assert "steps" in error.for_owner  # noqa: PT017
             break
     assert ledger.read().step_lines < 400
 
 
 def test_a_ledger_is_made_once_and_never_by_use(tmp_path):
-    with pytest.raises(LedgerError, match="is missing: `quietbit node init` makes it"):
+    with pytest.raises(LedgerError, match="is missing"):
         again(tmp_path).read()
     with pytest.raises(LedgerError, match="is missing"):
         again(tmp_path).update(release)
     assert list(tmp_path.iterdir()) == []
     FileLedger.create(tmp_path / "ledger", tmp_path / "counter")
-    with pytest.raises(LedgerError, match="is there already"):
+    with pytest.raises(LedgerError, match="exists"):
         FileLedger.create(tmp_path / "ledger", tmp_path / "counter")
     (tmp_path / "ledger").unlink()
-    with pytest.raises(LedgerError, match="is there already"):  # the counter is
+    with pytest.raises(LedgerError, match="exists"):  # the counter is
         FileLedger.create(tmp_path / "ledger", tmp_path / "counter")
-    with pytest.raises(InvalidParameter, match="an absolute path"):
+    with refuses("ledger", "ledger"):
         FileLedger("ledger", tmp_path / "counter")
-    with pytest.raises(InvalidParameter, match="another file than the ledger"):
+    with refuses("counter"):
         FileLedger(tmp_path / "ledger", tmp_path / "ledger")
 
 
@@ -126,7 +126,7 @@ def test_an_old_copy_is_refused_and_what_to_do_is_said(ledger, tmp_path):
     ledger.update(release)
     shutil.copy(tmp_path / "ledger", tmp_path / "new")
     shutil.copy(tmp_path / "old", tmp_path / "ledger")
-    with pytest.raises(LedgerError, match=r"older than its counter.*`quietbit node init`"):
+    with pytest.raises(LedgerError, match="older than its counter"):
         again(tmp_path).update(release)
     with pytest.raises(LedgerError, match="shorter than it was"):
         ledger.update(release)
@@ -142,8 +142,8 @@ def test_an_old_ledger_with_its_old_counter_is_noticed_by_who_remembers(ledger, 
         os.replace(tmp_path / f"{name}.old", tmp_path / name)
     with pytest.raises(LedgerError, match="shorter than it was"):  # a gatekeeper that runs
         ledger.read()
-    assert again(tmp_path).read().behind(known)  # Flower's state within a run
-    assert not again(tmp_path).read().behind({})
+    assert again(tmp_path).read().is_behind(known)  # Flower's state within a run
+    assert not again(tmp_path).read().is_behind({})
     assert again(tmp_path).read().releases == 3  # alone, it cannot know
 
 
@@ -345,7 +345,7 @@ def test_a_ledger_takes_so_many_mechanisms(tmp_path):
     books.check_mechanism(f"{7:064x}", "7", Moment.now())
     with pytest.raises(BudgetSpent) as refusal:
         books.check_mechanism(OFFER.identity, "7", Moment.now())
-    assert f"{MOST_MECHANISMS} different mechanisms in all" in refusal.value.for_owner
+    assert str(MOST_MECHANISMS) in refusal.value.for_owner
 
 
 def test_a_run_and_a_day_add_so_many_mechanisms(tmp_path, monkeypatch):
@@ -368,7 +368,7 @@ def test_a_run_and_a_day_add_so_many_mechanisms(tmp_path, monkeypatch):
     for run in ("7", "7/evaluations"):
         with pytest.raises(BudgetSpent) as refusal:
             add(run)
-        assert "of run 7" in refusal.value.for_owner
+        assert "run 7" in refusal.value.for_owner
     for place in range(MOST_OF_DAY - MOST_OF_RUN):
         add(f"1{place}")
     with pytest.raises(BudgetSpent) as refusal:
