@@ -1,7 +1,7 @@
-"""Random bits of one client in one round: nobody's to predict, or reproducible from a seed.
+"""Random bits of one client in one round: unpredictable, or reproducible from a seed.
 
-Idea     a release's seeded bits depend on the seed, the round and the client alone, so neither the
-         order of clients nor the number of threads changes a code. Seeded bits protect nobody.
+Idea     seeded bits depend on the seed, the round and the client alone, so neither the order of
+         clients nor the number of threads changes a code. Seeded bits give no privacy.
 """
 
 from __future__ import annotations
@@ -21,13 +21,17 @@ ClientRng: TypeAlias = Callable[[int, int], RandomBits]  # of a round and a clie
 
 
 def client_rng(kind: str, seed: int) -> ClientRng:
-    """Return what a plan asks for: ``seeded``, else unpredictable bits, with a fresh key for every release."""
+    """Return seeded bits for the kind ``seeded``, else unpredictable ones for every release."""
     if kind == "seeded":
         return seeded_client_rng(seed)
     return lambda number, client: secure_rng()
 
 
 def seeded_client_rng(seed: int) -> ClientRng:
-    """Return reproducible bits that protect nobody: seed, round and client make the seed of a release."""
+    """Return reproducible bits without privacy, seeded by seed, round and client."""
     base = check_int(seed, "seed", 0) << (ROUND_BITS + CLIENT_BITS)
-    return lambda number, client: seeded_rng(base | (number << CLIENT_BITS) | client)
+
+    def rng_of(number: int, client: int) -> RandomBits:
+        return seeded_rng(base | (number << CLIENT_BITS) | client)
+
+    return rng_of

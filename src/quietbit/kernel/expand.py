@@ -1,10 +1,10 @@
-"""A 16-byte seed as a normal vector, in numpy: words, normals, rows, the search for a seed, and normals in a few bits.
+"""A 16-byte seed expanded to a normal vector, in numpy; rows of a nonce; normals in a few bits.
 
-Idea     the vector mechanism sends the key of a stream cipher, from which anyone expands the same
-         standard normals, bit for bit. A public nonce of 8 bytes expands to the rows that a client
-         kept. A server adds expanded payloads as integers into one rotated vector, so neither order
-         nor device changes a sum. Where no seed is sent, normals are rounded to the 2^b levels of
-         least squared error, which is post-processing.
+Idea     the vector mechanism sends the key of a stream cipher, from which everybody expands the
+         same standard normals, bit for bit. A public nonce of 8 bytes expands to the rows that a
+         client sends. A server adds expanded payloads as integers into one rotated vector, so
+         neither order nor device changes a sum. Where no seed is sent, normals are rounded to the
+         2^b levels of least squared error, which is post-processing.
 Symbols  k = count, normals of a payload; p = size, the length of the rotated vector; u = direction,
          a unit vector of length k; z the normals of a seed, z* their exact quantiles; t = <u, z>.
 Words    of ChaCha20 in tiles of sixteen blocks (docs/reference/wire_format.md), for normals with
@@ -32,7 +32,7 @@ from numpy.typing import NDArray
 
 from quietbit._typing import FloatArray, FloatMatrix, FloatVector
 from quietbit.errors import InvalidDesignFile, InvalidParameter, check_int, check_real, require
-from quietbit.kernel.rng import chacha_blocks, start_state
+from quietbit.kernel.rng import chacha_blocks, check_bytes, start_state
 
 __all__ = [
     "EXPANSION_ERROR",
@@ -52,18 +52,18 @@ __all__ = [
 ]
 
 ROWS_KEY = b"quietbit rows v1"
-BLOCKS, TILE = 16, 128  # blocks and words of a tile
+BLOCKS = 16  # of a tile
+TILE = 128  # words of a tile
 SUMS = 64  # partial sums of an inner product
 MAX_COUNT = 2**24
 MAX_WIDTH = 2**24  # rows of a stratum
-FAILURE_UPPER = (
-    2.0**-60
-)  # probability that a search finds nothing; what it then sends is independent of the update
+FAILURE_UPPER = 2.0**-60  # probability that a search accepts nothing; it then sends pure noise
 UNIT = 2.0**-53
-LOW32, HALF = np.uint64(0xFFFFFFFF), np.uint64(32)
+LOW32 = np.uint64(0xFFFFFFFF)
+HALF = np.uint64(32)
 
 PARTS = 16  # rows of the table per octave
-ROWS = 63 * PARTS + 1  # the last for w that rounds up to 2^63
+ROWS = 63 * PARTS + 1  # the last one for w that rounds up to 2^63
 EXPANSION_ERROR = 2.0**-48  # proved row by row in the tests: at most 2.2e-15
 LARGEST = 9.0802  # the quantile at q = 2^-64 is 9.08015...
 LOW = 2**63 - 1
@@ -71,8 +71,8 @@ ONE_BITS = 1023 << 52  # the double 1.0
 INDEX_SHIFT = 48  # exponent and the first four bits of the mantissa are above
 FIRST_INDEX = 1023 * PARTS
 REST = 2**48 - 1
-# Coefficients, and positive levels of 1, 2, ..., 8 bits in units of 2^-32: every machine has the
-# same.
+# Coefficients, and positive levels of 1, 2, ..., 8 bits in units of 2^-32, as stored files: every
+# machine uses the same numbers.
 PROVED = {
     "quantile.bin": ("<f8", "f6734e5bbb501c566dad088d78502776e7671f0482dbeb60da4142fd230bb0e5"),
     "levels.bin": ("<i8", "acc819226264a5f8466b74ff3a34708939aa631847415762947ac1910a6d0c72"),
@@ -80,11 +80,12 @@ PROVED = {
 
 
 def proved_table(name: str) -> FloatVector:
-    """Return the numbers of a file beside this one, in doubles; refuse a file other than the proved one."""
-    data, (kind, digest) = Path(__file__).with_name(name).read_bytes(), PROVED[name]
+    """Return the numbers of a file beside this one, in doubles; refuse a modified file."""
+    kind, digest = PROVED[name]
+    data = Path(__file__).with_name(name).read_bytes()
     if hashlib.sha256(data).hexdigest() != digest:
         raise InvalidDesignFile(
-            f"The table {name} must be the one that was proved right, got another."
+            f"The table {name} is not the one that was proved right: install quietbit again."
         )
     return np.frombuffer(data, dtype=kind).astype(np.float64)
 
@@ -98,7 +99,7 @@ def quantile_table() -> FloatMatrix:
 
 
 def normals_of_words(words: NDArray[np.uint64]) -> FloatVector:
-    """Return one normal per word, with numpy: products and sums in the order of every kernel, none of them fused."""
+    """Return one normal per word; every kernel takes the same products and sums, unfused."""
     word = np.ascontiguousarray(words, dtype=np.uint64).view(np.int64)
     bits = ((word & LOW) | 1).astype(np.float64).view(np.int64)
     table = quantile_table()[(bits >> INDEX_SHIFT) - FIRST_INDEX]
@@ -110,11 +111,11 @@ def normals_of_words(words: NDArray[np.uint64]) -> FloatVector:
 
 
 def law_error_upper(count: int) -> float:
-    """Bound how far half-spaces and quadrants of ``count`` exact quantiles are from their normal probabilities.
+    """Bound the error of the probability that ``count`` exact quantiles lie in a half-space.
 
-    z* is N(0, 1) rounded to the middle of one of 2^63 equally likely cells, so an interval's
-    probability is within 2^-63. Replace one coordinate at a time: given the others, half-spaces and
-    quadrants ask for an interval.
+    The bound also holds for quadrants. z* is N(0, 1) rounded to the middle of one of 2^63 equally
+    likely cells, so an interval's probability is within 2^-63. Replace one coordinate at a time:
+    given the others, half-spaces and quadrants are intervals.
     """
     return check_int(count, "count", 0, 2**40) * 2.0**-63
 
@@ -122,12 +123,9 @@ def law_error_upper(count: int) -> float:
 def stream_words(state: NDArray[np.uint32], count: int) -> NDArray[np.uint64]:
     """Return the first ``count`` 64-bit words of a stream, in the order of tiles."""
     size = whole_tiles(count)
-    raw = (
-        chacha_blocks(state, np.arange(size // 8))
-        .astype(np.uint64)
-        .reshape(8, 2, size // TILE, BLOCKS)
-    )
-    words = raw[:, 0] | (raw[:, 1] << HALF)  # (8, tiles, 16)
+    blocks = chacha_blocks(state, np.arange(size // 8)).astype(np.uint64)
+    halves = blocks.reshape(8, 2, size // TILE, BLOCKS)
+    words = halves[:, 0] | (halves[:, 1] << HALF)  # (8, tiles, 16)
     return np.swapaxes(words, 0, 1).reshape(size)[:count]
 
 
@@ -138,13 +136,12 @@ def whole_tiles(count: int) -> int:
 
 def seed_state(seed: bytes) -> NDArray[np.uint32]:
     """Return the state that a seed's normals are read from; refuse anything but 16 bytes."""
-    found = f"{len(seed)} bytes" if isinstance(seed, bytes | bytearray) else type(seed).__name__
-    require(isinstance(seed, bytes) and len(seed) == 16, "seed", found, "16 bytes")
+    check_bytes(seed, "seed", 16)
     return start_state(seed)
 
 
 def row_numbers(words: NDArray[np.uint64], starts: NDArray[np.int64]) -> NDArray[np.int64]:
-    """Return the row that each word picks from its stratum."""
+    """Return the row that each word selects from its stratum."""
     width = np.diff(starts).astype(np.uint64)
     carried = ((words & LOW32) * width) >> HALF
     offset = ((words >> HALF) * width + carried) >> HALF
@@ -156,12 +153,8 @@ def strata(count: int, size: int) -> NDArray[np.int64]:
     """Return where strata begin, and the end of the last."""
     length = check_int(size, "size", 1, 2**40)
     number = check_int(count, "count", 1, min(MAX_COUNT, length))
-    require(
-        length <= number * MAX_WIDTH,
-        "size",
-        length,
-        f"at most {MAX_WIDTH} times the {number} rows kept",
-    )
+    rule = f"at most {MAX_WIDTH} times the number of rows, {number}"
+    require(length <= number * MAX_WIDTH, "size", length, rule)
     starts = np.arange(number + 1, dtype=np.int64) * length // number
     starts.setflags(write=False)
     return starts
@@ -173,23 +166,26 @@ def unit(vector: FloatVector) -> tuple[FloatVector, float]:
     The error of the direction is part of `inner_error_upper`; that of the length is (k/64 + 10)
     2^-53, relatively.
     """
-    given = np.ascontiguousarray(vector, dtype=np.float64)
-    fine = given.ndim == 1 and 0 < given.size <= MAX_COUNT
-    require(fine, "vector", given.shape, f"flat, of 1 to {MAX_COUNT} numbers")
-    largest = float(np.max(np.abs(given)))
+    values = np.ascontiguousarray(vector, dtype=np.float64)
+    flat = values.ndim == 1 and 0 < values.size <= MAX_COUNT
+    require(flat, "vector", values.shape, f"flat, of 1 to {MAX_COUNT} numbers")
+    largest = float(np.max(np.abs(values)))
     if not math.isfinite(largest):
-        raise InvalidParameter("update must be finite everywhere, got a NaN or infinite entry.")
+        raise InvalidParameter.of("update", "finite everywhere", "a NaN or infinite entry")
     if largest == 0.0:
-        return np.eye(1, given.size)[0], 0.0
+        return np.eye(1, values.size)[0], 0.0
     # Dividing by a power of two is exact here, and keeps squares away from overflow and underflow.
     exponent = math.frexp(largest)[1]
-    scaled = np.ldexp(given, -exponent)
+    scaled = np.ldexp(values, -exponent)
     length = math.sqrt(inner(scaled, scaled))
     return scaled / length, math.ldexp(length, exponent)
 
 
 def inner(left: FloatVector, right: NDArray[np.float64]) -> Any:
-    """Add up inner products, one per row of ``right``, as every kernel does: 64 partial sums, then a tree."""
+    """Return inner products with each row of ``right``: 64 partial sums, then a tree of sums.
+
+    Every kernel adds in this order.
+    """
     product = np.zeros((*right.shape[:-1], -(-left.size // SUMS) * SUMS))
     np.multiply(left, right, out=product[..., : left.size])
     sums = np.zeros((*right.shape[:-1], SUMS))
@@ -198,48 +194,56 @@ def inner(left: FloatVector, right: NDArray[np.float64]) -> Any:
     while sums.shape[-1] > 1:
         half = sums.shape[-1] // 2
         sums = sums[..., :half] + sums[..., half:]
-    return sums[..., 0][()]  # of a single vector a number
+    return sums[..., 0][()]  # a number where ``right`` is a single vector
 
 
 def inner_error_upper(count: int) -> float:
-    """Bound |computed t - <y/|y|, z*>| for u = `unit(y)` and z = `normals`: rounding before a step is chosen.
+    """Bound |computed t - <y/|y|, z*>| for u = `unit(y)` and z = `normals`.
 
     With n = ceil(k/64) + 7 roundings between a product and the sum (Higham 2002, chapters 3 and 4),
     |z| <= LARGEST and sum |u_i| <= sqrt(k) |u|: the sum's own error is at most gamma_n |u|_1
     LARGEST; the direction's entries are off by gamma_{n+3} relatively (half of a sum of squares'
-    error, its root, a quotient; entries that underflow are covered by the last digit given away);
-    normals by EXPANSION_ERROR.
+    error, its root, a quotient; the factor 1 + 2^-20 covers entries that underflow); normals by
+    EXPANSION_ERROR.
     """
     size = check_int(count, "count", 1, MAX_COUNT)
     depth = -(-size // SUMS) + 7
-    rounding = (2 * depth + 4) * UNIT / (1 - (2 * depth + 4) * UNIT)
+    roundings = (2 * depth + 4) * UNIT
+    rounding = roundings / (1 - roundings)
     return math.sqrt(size) * (rounding * LARGEST + EXPANSION_ERROR) * (1 + 2.0**-20)
 
 
 def acceptance_limits(probabilities: Sequence[float] | FloatVector) -> NDArray[np.uint64]:
-    """Return floor(2^64 p), at most 2^64 - 1: a uniform word is below with probability limit / 2^64 <= p, exactly."""
-    chances = np.asarray(probabilities, dtype=np.float64).tolist()
-    for chance in chances:
+    """Return floor(2^64 p), at most 2^64 - 1, for each probability p.
+
+    A uniform word is below its limit with probability limit / 2^64 <= p, exactly.
+    """
+    limits = []
+    for chance in np.asarray(probabilities, dtype=np.float64).tolist():
         require(0.0 <= chance <= 1.0, "acceptance probability", chance, "from 0 to 1")
-    return np.array(
-        [min(int(math.ldexp(chance, 64)), 2**64 - 1) for chance in chances], dtype=np.uint64
-    )
+        limits.append(min(int(math.ldexp(chance, 64)), 2**64 - 1))
+    return np.array(limits, dtype=np.uint64)
 
 
 @lru_cache(maxsize=64)
 def tries_upper(acceptance_lower: float) -> int:
-    """Return how many candidates a search tries: all are rejected with probability at most FAILURE_UPPER."""
+    """Return how many candidates a search tries.
+
+    All of them are rejected with probability at most FAILURE_UPPER.
+    """
     chance = check_real(acceptance_lower, "acceptance_lower", above=0.0, at_most=1.0)
-    require(chance >= 1e-9, "acceptance_lower", chance, "at least 1e-9: sample directly instead")
-    return (
-        1
-        if chance == 1.0
-        else math.ceil(60 * math.log(2) / -math.log1p(-chance) * (1 + 2.0**-40)) + 1
-    )
+    require(chance >= 1e-9, "acceptance_lower", chance, "at least 1e-9", "sample directly instead")
+    if chance == 1.0:
+        return 1
+    tries = 60 * math.log(2) / -math.log1p(-chance) * (1 + 2.0**-40)
+    return math.ceil(tries) + 1
 
 
 def finest_shift(most: int) -> int:
-    """Return the finest fixed point, round(2^shift z), whose sums of ``most`` payloads fit 63 bits: 44 for 10,000."""
+    """Return the largest shift with which sums of round(2^shift z) over ``most`` payloads fit.
+
+    They fit 63 bits; the shift is 44 for 10,000 payloads.
+    """
     payloads = check_int(most, "most", 1, 2**40)
     return min(48, 58 - (payloads - 1).bit_length())  # |z| < 2^4, so sums stay below 2^62
 
@@ -247,10 +251,10 @@ def finest_shift(most: int) -> int:
 @final
 @dataclass(frozen=True, slots=True, eq=False)
 class NormalQuantiser:
-    """2^bits levels for N(0, 1); code j is the cell between thresholds j - 1 and j, from the lowest up.
+    """2^bits levels for N(0, 1); code j is the cell between thresholds j - 1 and j, ascending.
 
-    Levels are divided by the gain g = E[x Q(x)], so that a small mean s keeps its size: E[Q(x + s)]
-    / g = s + O(s^3).
+    Levels are divided by the gain g = E[x Q(x)], so that a small mean s is preserved: E[Q(x + s)] /
+    g = s + O(s^3).
     """
 
     bits: int
@@ -264,22 +268,23 @@ class NormalQuantiser:
         return 1.0 / self.gain - 1.0
 
     def encode(self, values: FloatArray) -> NDArray[np.uint8]:
-        """Return one code per value; a value on a threshold belongs to the cell above. NaN is refused."""
-        given = np.asarray(values, dtype=np.float64)
-        if np.any(np.isnan(given)):
-            raise InvalidParameter("values must be numbers, got a NaN.")
-        return np.searchsorted(self.thresholds, given, side="right").astype(np.uint8)
+        """Return one code per value; a value on a threshold belongs to the cell above it."""
+        array = np.asarray(values, dtype=np.float64)
+        if np.any(np.isnan(array)):
+            raise InvalidParameter.of("values", "numbers", "a NaN")
+        return np.searchsorted(self.thresholds, array, side="right").astype(np.uint8)
 
 
 @lru_cache(maxsize=8)
 def normal_quantiser(bits: int) -> NormalQuantiser:
-    """Return Max's alphabet of ``bits`` bits, from 1 to 8: levels are means of cells, thresholds middles of levels.
+    """Return Max's quantiser of 1 to 8 bits: levels are means of cells, thresholds their midpoints.
 
     >>> [round(100 * normal_quantiser(bits).cost, 2) for bits in (1, 2, 3, 4)]
     [57.08, 13.31, 3.58, 0.96]
     """
     width = check_int(bits, "bits", 1, 8)
-    positive = proved_table("levels.bin")[2 ** (width - 1) - 1 : 2**width - 1] * 2.0**-32
+    half = 2 ** (width - 1)
+    positive = proved_table("levels.bin")[half - 1 : 2 * half - 1] * 2.0**-32
     plain = np.concatenate([-positive[::-1], positive])
     thresholds = (plain[1:] + plain[:-1]) / 2.0
     density = np.exp(-(thresholds**2) / 2.0) / math.sqrt(2.0 * math.pi)

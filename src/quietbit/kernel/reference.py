@@ -1,7 +1,7 @@
-"""The reference kernel: slow, evidently correct, numpy in double precision.
+"""The reference kernel: slow, evidently correct, in numpy with double precision.
 
-Idea     evaluate the law of every coordinate (`sampler.py`), compare with all 64 bits of its word,
-         pack bit by bit. The other kernels are tested against this one.
+Idea     evaluate the law of every coordinate (`sampler.py`), compare it with all 64 bits of the
+         coordinate's word, pack bit by bit. The other kernels are tested against this one.
 """
 
 from __future__ import annotations
@@ -26,16 +26,22 @@ CHUNK = 1 << 15  # coordinates at a time: limits memory only
 
 def cumulative(sampler: Sampler, t: FloatVector, t_low: FloatVector) -> FloatMatrix:
     """Return F_0 .. F_{B-2} at each t (a pair, already clamped), one row per t."""
-    last, (knots, tails) = sampler.levels - 2, level_knots(sampler.levels)
-    index = np.clip(np.floor((t + 0.5) * (sampler.levels - 1)).astype(np.int64), 0, last)
+    last = sampler.levels - 2
+    knots, tails = level_knots(sampler.levels)
+    guess = np.floor((t + 0.5) * (sampler.levels - 1)).astype(np.int64)
+    index = np.clip(guess, 0, last)
     below = ((t - knots[index]) + (t_low - tails[index])) < 0
     above = ((t - knots[index + 1]) + (t_low - tails[index + 1])) >= 0
-    segment = np.clip(
-        index - below + above, 0, last
-    )  # its ends enclose t, as pairs; the outer ones are unbounded
-    table = (sampler.base, sampler.base_tail, sampler.slope, sampler.slope_tail)
-    base, base_tail, slope, slope_tail = (values[segment] for values in table)
-    total, tail = law.log_weight(base, base_tail, slope, slope_tail, t[:, None], t_low[:, None])
+    # The ends of the segment enclose t, as pairs; the outer segments are unbounded.
+    segment = np.clip(index - below + above, 0, last)
+    total, tail = law.log_weight(
+        sampler.base[segment],
+        sampler.base_tail[segment],
+        sampler.slope[segment],
+        sampler.slope_tail[segment],
+        t[:, None],
+        t_low[:, None],
+    )
     peak = total.max(axis=1, keepdims=True)
     difference, lost = law.two_sum(total, -peak)
     difference = np.maximum(difference, law.FLOOR)
@@ -43,9 +49,8 @@ def cumulative(sampler: Sampler, t: FloatVector, t_low: FloatVector) -> FloatMat
     power = law.POWERS[exponent.astype(np.int64) + law.POWER_OFFSET]
     sums = law.exponential(remainder) * power
     half = 1
-    while (
-        half < sampler.symbols
-    ):  # Sklansky's order: the last sum of a left half joins its right half
+    while half < sampler.symbols:
+        # Sklansky's order: the last sum of a left half is added to its right half.
         view = sums.reshape(t.size, sampler.symbols // (2 * half), 2, half)
         view[:, :, 1, :] += view[:, :, 0, -1:]
         half *= 2
@@ -63,15 +68,17 @@ def _position(
         scaled = np.where(scaled < law.CEILING, scaled, law.CEILING)
         t, t_low = law.shift(scaled, gain.high, gain.low)
     low, high = sampler.t_range
-    below, above = ((t - low) + t_low) < 0, ((t - high) + t_low) > 0
+    below = ((t - low) + t_low) < 0
+    above = ((t - high) + t_low) > 0
     inside = np.where(below, low, np.where(above, high, t))
     return inside, np.where(below | above, 0.0, t_low)
 
 
 def thresholds(sampler: Sampler, values: NDArray[Any], gain: law.Gain) -> tuple[Any, Any]:
-    """Return floor(2^64 F_k) per value, split into the upper 16 bits (0 .. 65536) and the lower 48."""
+    """Return floor(2^64 F_k) per value as two numbers: the upper 16 bits (up to 65536), and 48."""
     with np.errstate(under="ignore"):
-        scaled = cumulative(sampler, *_position(sampler, values, gain)) * 65536.0
+        t, t_low = _position(sampler, values, gain)
+        scaled = cumulative(sampler, t, t_low) * 65536.0
         upper = np.floor(scaled)
         lower = np.floor((scaled - upper) * 2.0**48)
     return upper.astype(np.int64), lower.astype(np.int64)
@@ -102,19 +109,19 @@ class ReferenceKernel(Kernel):
     def _sample(self, job: Job) -> float:
         if job.blocks is not None:
             return self._sample_copy(job, job.blocks)
-        size, sums = job.flat.size, []
+        size = job.flat.size
+        sums = []
         codes = np.empty(size, dtype=np.uint8)
         for start in range(0, size, CHUNK):
             stop = min(size, start + CHUNK)
             values = job.flat.piece(start, stop).copy()
-            words = (job.block.primary(start, stop - start), job.block.ties(np.arange(start, stop)))
-            codes[start:stop] = exact_codes(job.sampler, values, job.gain, *words)
-            with np.errstate(over="ignore", invalid="ignore"):
-                sums.append(
-                    float(np.sum(np.abs(values.astype(np.float64)) ** job.order))
-                    if job.order
-                    else 0.0
-                )
+            primary = job.block.primary(start, stop - start)
+            ties = job.block.ties(np.arange(start, stop))
+            codes[start:stop] = exact_codes(job.sampler, values, job.gain, primary, ties)
+            if job.order:
+                with np.errstate(over="ignore", invalid="ignore"):
+                    terms = np.abs(values.astype(np.float64)) ** job.order
+                    sums.append(float(np.sum(terms)))
         job.out[:] = np.frombuffer(self._pack(codes, job.sampler.bits), dtype=np.uint8)
         return exact_sum(sums)
 
@@ -123,7 +130,8 @@ class ReferenceKernel(Kernel):
         sums = [np.empty(0)]
         for base, part in zip(flat.starts, flat.parts, strict=True):
             for start in range(0, part.size, 8 * BLOCK):
-                values = flat.piece(base + start, base + min(part.size, start + 8 * BLOCK))
+                stop = min(part.size, start + 8 * BLOCK)
+                values = flat.piece(base + start, base + stop)
                 blocks = np.zeros((-(-values.size // BLOCK), ROWS, LANES))
                 np.multiply(values, scale, out=blocks.reshape(-1)[: values.size], dtype=np.float64)
                 terms = blocks * blocks if order == 2 else np.abs(blocks)
@@ -144,9 +152,9 @@ class ReferenceKernel(Kernel):
 
     def _rotate(self, flat: Flat, factor: float, blocks: Blocks, kind: Any) -> Any:
         with np.errstate(over="ignore", invalid="ignore"):
-            scaled = (flat.piece(0, flat.size).astype(np.float64) * factor).astype(kind)
-            found = rotate(scaled, blocks)
-        return check_finite_rotation(found, found.astype(np.float64))
+            scaled = flat.piece(0, flat.size).astype(np.float64) * factor
+            rotated = rotate(scaled.astype(kind), blocks)
+        return check_finite_rotation(rotated, rotated.astype(np.float64))
 
     def _rotate_back(self, values: NDArray[Any], blocks: Blocks) -> None:
         values[:] = rotate_back(values, blocks)
@@ -160,7 +168,9 @@ class ReferenceKernel(Kernel):
     ) -> int:
         for i, word in enumerate(words):
             z = self.normals(seeds[2 * i : 2 * i + 2].tobytes(), direction.size)
-            if word < limits[int(np.searchsorted(edges, inner(direction, z), side="right"))]:
+            t = inner(direction, z)
+            step = int(np.searchsorted(edges, t, side="right"))
+            if word < limits[step]:
                 return i
         return -1
 
@@ -168,6 +178,5 @@ class ReferenceKernel(Kernel):
         for nonce, seed in zip(nonces, seeds, strict=True):
             z = self.normals(seed.tobytes(), starts.size - 1)
             places = self.rows(nonce.tobytes(), starts.size - 1, total.size)
-            total[places] += np.rint(z * scale).astype(
-                np.int64
-            )  # strata are disjoint: no row appears twice
+            # Strata are disjoint, so no row appears twice.
+            total[places] += np.rint(z * scale).astype(np.int64)

@@ -1,20 +1,20 @@
-"""Random bits: from the operating system in production, from a seed in simulations, from a key inside a GPU.
+"""Random bits: from the operating system, from a seed for simulations, or from a key on a GPU.
 
 Idea     a release of d coordinates draws one block of words and reads it by coordinate number, so
-         that chunks, threads and devices see the same words. Coordinate k owns 16 primary bits, 48
+         that chunks, threads and devices see the same words. Coordinate k has 16 primary bits, 48
          tie bits that are read only when the primary ones leave the code undecided, and as many
          64-bit words in numbered streams as a mechanism needs.
 Secure   a draw takes a fresh 16-byte key from the operating system and expands it with AES-128 in
-         counter mode; the stream's number is the upper half of the counter and the position the
-         lower half, so no two words of a draw share a counter and no two draws share a key. Nothing
-         is kept between draws: a fork repeats no words.
+         counter mode. The upper half of the counter is the stream's number, the lower half the
+         position, so no two words of a draw share a counter and no two draws share a key. No state
+         is stored between draws, so a fork repeats no words.
 Device   a draw takes 256 fresh bits; every word is ChaCha with 12 rounds of that key and the
          coordinate's number, so a GPU makes its words in registers. Stream s is the block sequence
-         with nonce s; coordinate i has 16 bits, lower half first, of word 4 ((i mod 4096) div 1024)
-         + (i mod 8) div 2 of block 128 (i div 4096) + (i mod 1024) div 8: a thread owns 8
-         neighbours in each of four rows. 64-bit words i are words 2 i and 2 i + 1 of their streams.
-Cipher   a stream of ChaCha starts from sixteen 32-bit words, the lower half first (constants 4, key
-         8, block number 2, nonce 2); block n is a function of those with n added to the block
+         with nonce s. Coordinate i has 16 bits, lower half first, of word 4 ((i mod 4096) div 1024)
+         + (i mod 8) div 2 of block 128 (i div 4096) + (i mod 1024) div 8: a thread has 8 neighbours
+         in each of four rows. 64-bit word i is words 2 i and 2 i + 1 of its stream.
+Cipher   a stream of ChaCha starts from sixteen 32-bit words (constants 4, key 8, block number 2,
+         nonce 2, lower halves first); block n is a function of those with n added to the block
          number. Keys of 128 bits are repeated and marked by the constants TAU. Every other ChaCha
          of the library is tested against `chacha_blocks`.
 Source   NIST SP 800-38A (counter mode); Steele, Lea, Flood (OOPSLA 2014) for the seeded tie words;
@@ -50,19 +50,23 @@ __all__ = [
 Words16: TypeAlias = NDArray[np.uint16]
 Words64: TypeAlias = NDArray[np.uint64]
 Indices: TypeAlias = NDArray[np.int64]
-Filler: TypeAlias = Callable[
-    [int, Words16], None
-]  # writes the primary words from a coordinate on into a buffer
+# Writes the primary words from a coordinate on into a buffer.
+Filler: TypeAlias = Callable[[int, Words16], None]
 
-PRIMARY, TIES, OTHER = 0, 1, 2  # stream numbers: mechanisms' own streams start at OTHER
+PRIMARY = 0  # the streams of primary bits and of tie bits; those of mechanisms start at OTHER
+TIES = 1
+OTHER = 2
 ZEROS = bytes(1 << 18)  # encrypted to obtain keystream; short enough to stay in the cache
 MAX_COUNT = 2**60
 MAX_STREAM = 2**32  # of a mechanism
 ROUNDS = 12
-SIGMA, TAU = b"expand 32-byte k", b"expand 16-byte k"
-LOW32, HALF = np.uint64(0xFFFFFFFF), np.uint64(32)
+SIGMA = b"expand 32-byte k"
+TAU = b"expand 16-byte k"
+LOW32 = np.uint64(0xFFFFFFFF)
+HALF = np.uint64(32)
 LANES = 128  # GPU threads that share a tile of 4,096 coordinates
-TILE = 32 * LANES
+ROW = 8 * LANES  # coordinates of a tile that take the same words of their blocks
+TILE = 4 * ROW
 
 
 @frozen(eq=False)
@@ -73,25 +77,28 @@ class WordBlock(ABC):
 
     @final
     def reader(self, start: int) -> Callable[[Words16], None]:
-        """Return a function that fills buffers with consecutive primary words from ``start`` on; one per thread."""
-        _inside(start, 0, self.count)
-        fill, at = self._filler(start), start
+        """Return a function that fills buffers with consecutive primary words from ``start`` on.
+
+        Each thread needs a reader of its own.
+        """
+        _check_range(start, 0, self.count)
+        fill = self._filler(start)
+        position = start
 
         def read(out: Words16) -> None:
-            nonlocal at
-            if out.size > self.count - at:
-                raise InvalidParameter.of(
-                    "words asked for", f"at most the {self.count - at} left", out.size
-                )
-            fill(at, out)
-            at += out.size
+            nonlocal position
+            remaining = self.count - position
+            if out.size > remaining:
+                raise InvalidParameter.of("number of words", f"at most {remaining}", out.size)
+            fill(position, out)
+            position += out.size
 
         return read
 
     @final
     def primary(self, start: int, count: int) -> Words16:
         """Return the 16 primary bits of coordinates ``start .. start + count - 1``."""
-        _inside(start, count, self.count)
+        _check_range(start, count, self.count)
         out = np.empty(count, dtype="<u2")
         self._filler(start)(start, out)
         return out
@@ -101,27 +108,17 @@ class WordBlock(ABC):
         """Return the tie words of the given coordinates; only their low 48 bits are used."""
         chosen = np.asarray(indices, dtype=np.int64)
         if chosen.size:
-            _inside(int(chosen.min()), 0, self.count)
-            _inside(int(chosen.max()), 1, self.count)
+            _check_range(int(chosen.min()), 0, self.count)
+            _check_range(int(chosen.max()), 1, self.count)
         return self._ties(chosen)
 
     @final
     def uniform64(self, stream: int, start: int, count: int) -> Words64:
-        """Return full words ``start .. start + count - 1`` of stream 0, 1, 2, ..., independent of all others."""
-        whole = (
-            type(stream) is type(start) is type(count) is int
-        )  # nearly always, and then in bounds
-        if not (
-            whole
-            and 0 <= stream <= MAX_STREAM
-            and 0 <= start <= MAX_COUNT
-            and 0 <= count <= MAX_COUNT
-        ):
-            stream, start = (
-                check_int(stream, "stream", 0, MAX_STREAM),
-                check_int(start, "start", 0, MAX_COUNT),
-            )
-            count = check_int(count, "count", 0, MAX_COUNT)
+        """Return ``count`` 64-bit words of a stream from ``start`` on; streams are independent."""
+        limits = (("stream", stream, MAX_STREAM), ("start", start, MAX_COUNT))
+        for name, value, most in (*limits, ("count", count, MAX_COUNT)):
+            if type(value) is not int or not 0 <= value <= most:
+                raise InvalidParameter.of(name, f"an int from 0 to {most}", value)
         return self._words(OTHER + stream, start, count)
 
     @abstractmethod
@@ -143,35 +140,37 @@ class RandomBits(Protocol):
 
 
 def check_rng(rng: Any) -> None:
-    """Refuse anything that cannot be drawn from, such as a seed."""
+    """Refuse anything that is not a source of random bits, such as a seed."""
     if not hasattr(rng, "draw"):
-        raise InvalidParameter.of(
-            "rng", "a source of random bits, from secure_rng() or seeded_rng(seed)", rng
-        )
+        rule = "a source of random bits, from secure_rng() or seeded_rng(seed)"
+        raise InvalidParameter.of("rng", rule, rng)
 
 
 def secure_rng() -> RandomBits:
-    """Return unpredictable words: a fresh key of the operating system per draw, expanded with AES."""
+    """Return unpredictable random bits: each draw expands a fresh key of the operating system."""
     require_module("cryptography", "all")
     return _Source("secure_rng()", _SecureBlock)
 
 
 def device_rng() -> RandomBits:
-    """Return random bits that GPU kernels make in registers; other kernels compute the same words in numpy, slowly."""
+    """Return random bits that a GPU makes in registers; other kernels compute them in numpy."""
     return _Source("device_rng()", DeviceBlock)
 
 
 def seeded_rng(seed: int) -> RandomBits:
-    """Return reproducible words for tests and simulations; they protect nobody. Draw k depends on seed and k alone.
+    """Return reproducible random bits for tests and simulations, which give no privacy.
+
+    Draw number k depends on the seed and k alone.
 
     >>> seeded_rng(7).draw(3).primary(0, 3).tolist() == seeded_rng(7).draw(3).primary(0, 3).tolist()
     True
     >>> seeded_rng(7)
     seeded_rng(7)  # reproducible, NOT private
     """
-    start, number = check_int(seed, "seed", 0), count()
-    name = f"seeded_rng({start})  # reproducible, NOT private"
-    return _Source(name, lambda size: _SeededBlock(size, start, next(number)))
+    key = check_int(seed, "seed", 0)
+    numbers = count()
+    name = f"seeded_rng({key})  # reproducible, NOT private"
+    return _Source(name, lambda size: _SeededBlock(size, key, next(numbers)))
 
 
 @final
@@ -202,11 +201,11 @@ class _SecureBlock(WordBlock):
         # The block cipher on counters is counter mode with random access. A new context each time:
         # threads share this block, and a context serves one caller at a time.
         ciphers = require_module("cryptography.hazmat.primitives.ciphers", "all")
-        encryptor = ciphers.Cipher(
-            ciphers.algorithms.AES(self._key), ciphers.modes.ECB()
-        ).encryptor()
-        blocks = np.frombuffer(encryptor.update(counters.tobytes()), dtype="<u8")
-        return blocks[2 * np.arange(chosen.size) + (chosen & 1)].astype(np.uint64, copy=False)
+        cipher = ciphers.Cipher(ciphers.algorithms.AES(self._key), ciphers.modes.ECB())
+        keystream = cipher.encryptor().update(counters.tobytes())
+        halves = np.frombuffer(keystream, dtype="<u8")
+        place = 2 * np.arange(chosen.size) + (chosen & 1)
+        return halves[place].astype(np.uint64, copy=False)
 
     def _words(self, stream: int, start: int, count: int) -> Words64:
         out = np.empty(count, dtype="<u8")
@@ -217,11 +216,11 @@ class _SecureBlock(WordBlock):
         """Return a counter-mode encryptor placed ``offset`` bytes into a stream."""
         ciphers = require_module("cryptography.hazmat.primitives.ciphers", "all")
         counter = ((stream << 64) | (offset // 16)).to_bytes(16, "big")
-        encryptor = ciphers.Cipher(
-            ciphers.algorithms.AES(self._key), ciphers.modes.CTR(counter)
-        ).encryptor()
-        if offset % 16:
-            encryptor.update(ZEROS[: offset % 16])
+        cipher = ciphers.Cipher(ciphers.algorithms.AES(self._key), ciphers.modes.CTR(counter))
+        encryptor = cipher.encryptor()
+        skipped = offset % 16
+        if skipped:
+            encryptor.update(ZEROS[:skipped])
         return encryptor
 
 
@@ -242,8 +241,9 @@ class _SeededBlock(WordBlock):
     def _filler(self, start: int) -> Filler:
         def fill(at: int, out: Words16) -> None:
             first = at // 4  # four primary words per 64-bit word
-            full = self._words(PRIMARY, first, (at + out.size + 3) // 4 - first)
-            out[:] = full.astype("<u8", copy=False).view("<u2")[at - 4 * first :][: out.size]
+            last = (at + out.size + 3) // 4
+            words = self._words(PRIMARY, first, last - first).astype("<u8", copy=False)
+            out[:] = words.view("<u2")[at - 4 * first :][: out.size]
 
         return fill
 
@@ -271,20 +271,19 @@ class _SeededBlock(WordBlock):
 class DeviceBlock(WordBlock):
     """One draw from a key of eight 32-bit words, which `repr` does not show."""
 
-    key: tuple[int, ...] = field(
-        factory=lambda: tuple(np.frombuffer(os.urandom(32), "<u4").tolist()), repr=False
-    )
+    key: tuple[int, ...] = field(repr=False)
+
+    @key.default
+    def _fresh_key(self) -> tuple[int, ...]:
+        return tuple(np.frombuffer(os.urandom(32), "<u4").tolist())
 
     def _filler(self, start: int) -> Filler:
         def fill(at: int, out: Words16) -> None:
             i = np.arange(at, at + out.size, dtype=np.int64)
-            block, word = (
-                LANES * (i // TILE) + (i % (8 * LANES)) // 8,
-                4 * (i % TILE // (8 * LANES)) + (i % 8) // 2,
-            )
-            out[:] = (
-                self._chosen(PRIMARY, block, word) >> (16 * (i % 2)).astype(np.uint32)
-            ) & np.uint32(0xFFFF)
+            block = LANES * (i // TILE) + (i % ROW) // 8
+            word = 4 * (i % TILE // ROW) + (i % 8) // 2
+            half = (16 * (i % 2)).astype(np.uint32)
+            out[:] = (self._chosen(PRIMARY, block, word) >> half) & np.uint32(0xFFFF)
 
         return fill
 
@@ -296,37 +295,39 @@ class DeviceBlock(WordBlock):
 
     def _pairs(self, stream: int, i: Indices) -> Words64:
         """Return 64 bits for each i: words 2 i and 2 i + 1 of a stream, the lower half first."""
-        low, high = (
-            self._chosen(stream, i // 8, 2 * (i % 8) + half).astype(np.uint64) for half in (0, 1)
-        )
-        return low | (high << np.uint64(32))
+        low = self._chosen(stream, i // 8, 2 * (i % 8)).astype(np.uint64)
+        high = self._chosen(stream, i // 8, 2 * (i % 8) + 1).astype(np.uint64)
+        return low | (high << HALF)
 
     def _chosen(self, stream: int, block: Indices, word: Indices) -> NDArray[np.uint32]:
+        """Return one 32-bit word from each of the given blocks of a stream."""
         distinct, where = np.unique(block, return_inverse=True)
         state = start_state(np.array(self.key, "<u4").tobytes(), stream.to_bytes(8, "little"))
         return chacha_blocks(state, distinct, ROUNDS)[word, where.reshape(-1)]
 
 
-def _inside(start: int, count: int, size: int) -> None:
+def _check_range(start: int, count: int, size: int) -> None:
+    """Refuse coordinates ``start .. start + count - 1`` that are not in ``0 .. size - 1``."""
     if not (start >= 0 and count >= 0 and start + count <= size):
-        raise InvalidParameter.of(
-            "coordinates asked for", f"inside the draw's 0 .. {size}", (start, start + count)
-        )
+        given = (start, start + count)
+        raise InvalidParameter.of("range of coordinates", f"within the draw's 0 .. {size}", given)
+
+
+def check_bytes(value: Any, name: str, *sizes: int) -> None:
+    """Refuse anything but bytes of one of these lengths; the refusal never shows the bytes."""
+    if isinstance(value, bytes) and len(value) in sizes:
+        return
+    rule = " or ".join(str(size) for size in sizes) + " bytes"
+    given = type(value).__name__
+    if isinstance(value, bytes | bytearray):
+        given = f"{given} of length {len(value)}"
+    raise InvalidParameter.of(name, rule, given)
 
 
 def start_state(key: bytes, nonce: bytes = bytes(8)) -> NDArray[np.uint32]:
     """Return the sixteen words that a stream starts from, at block number 0."""
-    for name, value, rule, sizes in (
-        ("key", key, "16 or 32 bytes", (16, 32)),
-        ("nonce", nonce, "8 bytes", (8,)),
-    ):
-        if not (isinstance(value, bytes) and len(value) in sizes):  # never show the bytes
-            found = (
-                f"{len(value)} bytes"
-                if isinstance(value, bytes | bytearray)
-                else type(value).__name__
-            )
-            raise InvalidParameter.of(name, rule, found)
+    check_bytes(key, "key", 16, 32)
+    check_bytes(nonce, "nonce", 8)
     start = SIGMA + key if len(key) == 32 else TAU + key + key
     return np.frombuffer(start + bytes(8) + nonce, dtype="<u4").astype(np.uint32)
 
@@ -334,26 +335,29 @@ def start_state(key: bytes, nonce: bytes = bytes(8)) -> NDArray[np.uint32]:
 def chacha_blocks(
     state: NDArray[np.uint32], blocks: NDArray[Any], rounds: int = 20
 ) -> NDArray[np.uint32]:
-    """Return the sixteen words of each block, counted from the one in ``state``: (16, blocks), per leading axis."""
-    number = (state[..., 12] | (state[..., 13].astype(np.uint64) << HALF))[
-        ..., None
-    ] + blocks.astype(np.uint64)
+    """Return the sixteen words of each block, numbered from the one in ``state`` on.
+
+    The result has shape (16, blocks), after the leading axes of ``state``.
+    """
+    first = state[..., 12] | (state[..., 13].astype(np.uint64) << HALF)
+    number = first[..., None] + blocks.astype(np.uint64)
     start = [np.broadcast_to(state[..., word, None], number.shape) for word in range(16)]
-    start[12], start[13] = (number & LOW32).astype(np.uint32), (number >> HALF).astype(np.uint32)
+    start[12] = (number & LOW32).astype(np.uint32)
+    start[13] = (number >> HALF).astype(np.uint32)
     x = [word.copy() for word in start]
     for turn in range(rounds):
         for column in range(4):
             a, b, c, d = (4 * row + (column + row * (turn % 2)) % 4 for row in range(4))
             x[a] += x[b]
-            x[d] = _turn(x[d] ^ x[a], 16)
+            x[d] = _rotate_bits(x[d] ^ x[a], 16)
             x[c] += x[d]
-            x[b] = _turn(x[b] ^ x[c], 12)
+            x[b] = _rotate_bits(x[b] ^ x[c], 12)
             x[a] += x[b]
-            x[d] = _turn(x[d] ^ x[a], 8)
+            x[d] = _rotate_bits(x[d] ^ x[a], 8)
             x[c] += x[d]
-            x[b] = _turn(x[b] ^ x[c], 7)
+            x[b] = _rotate_bits(x[b] ^ x[c], 7)
     return np.stack([word + begin for word, begin in zip(x, start, strict=True)], axis=-2)
 
 
-def _turn(word: Any, by: int) -> Any:
+def _rotate_bits(word: Any, by: int) -> Any:
     return (word << np.uint32(by)) | (word >> np.uint32(32 - by))

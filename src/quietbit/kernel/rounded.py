@@ -1,10 +1,10 @@
-"""Noise sampled exactly as it is accounted: real-valued normal or Laplace noise, rounded to a public grid.
+"""Real-valued normal or Laplace noise, rounded to a public grid and sampled exactly.
 
 Idea     a release is the multiple of h nearest to x + a g, g a real normal or Laplace number. A
-         64-bit word tells in which cell of probability 2^-63 g lies. Doubles determine the nearest
-         multiple unless an edge between two is within reach of the cell and of every rounding; then
-         (with probability 2^-25 per coordinate) the word is lengthened by 64 bits, as often as
-         needed (docs/theory/rounded-noise.md).
+         64-bit word determines the cell of probability 2^-63 in which g lies. Doubles determine the
+         nearest multiple unless an edge between two multiples is within reach of the cell and of
+         every rounding; then (with probability 2^-25 per coordinate) the word is lengthened by 64
+         bits, as often as needed (docs/theory/rounded-noise.md).
 Symbols  x = value, a = unit (sigma, or Laplace's scale), h = grid: a power of two in (a 2^-17, a
          2^-16]; t = (x + a g) / h; q = the tail probability of |g| and one sign. A word's top bit
          is the sign; the other 63, made odd, are w: q lies in (w - 1, w + 1) / 2^64, uniformly, and
@@ -41,16 +41,16 @@ REACH = 46.0  # above any noise of one word, in units
 OFF = 2.0**-44  # of a normal or a logarithm, with room
 
 
+# The most words of one coordinate. Nothing but zeros in so many has a probability of 2^-1,000,000,
+# or a broken source.
+MOST_WORDS = 2**14
+
+
 class NoiseLaw(Enum):
     """The law of noise of unit scale."""
 
     NORMAL = "normal"
     LAPLACE = "laplace"
-
-
-MOST_WORDS = (
-    2**14
-)  # of one coordinate, all of them zero: with probability 2^-1,000,000, or from a broken source
 
 
 def grid_of(unit: float) -> float:
@@ -62,7 +62,7 @@ def grid_of(unit: float) -> float:
 def steps_of(
     values: FloatVector, unit: float, law: NoiseLaw, words: NDArray[np.uint64]
 ) -> tuple[FloatVector, NDArray[np.bool_]]:
-    """Return the nearest multiples as far as doubles tell, and which of them are certain."""
+    """Return the nearest multiples as computed in doubles, and which of them are certain."""
     odd = ((words & LOW) | np.uint64(1)).astype(np.float64)
     if law is NoiseLaw.NORMAL:
         noise = normals_of_words(words)
@@ -71,21 +71,20 @@ def steps_of(
         noise = np.where(words > LOW, noise, -noise)
     grid = grid_of(unit)
     t = (values + unit * noise) / grid
-    near = np.rint(t)
-    doubt = (
-        (unit * (OFF + 2.0 / odd) + 2.0**-51 * (np.abs(values) + REACH * unit))
-        / grid
-        * (1 + 2.0**-20)
-    )
-    sure = (np.abs(t - near) < 0.5 - doubt) & (odd > 1) & (np.abs(t) < 2.0**51)
-    return near, sure
+    nearest = np.rint(t)
+    noise_error = unit * (OFF + 2.0 / odd)
+    rounding = 2.0**-51 * (np.abs(values) + REACH * unit)
+    error = (noise_error + rounding) / grid * (1 + 2.0**-20)
+    certain = (np.abs(t - nearest) < 0.5 - error) & (odd > 1) & (np.abs(t) < 2.0**51)
+    return nearest, certain
 
 
 def settle(value: float, unit: float, law: NoiseLaw, block: WordBlock, place: int) -> float:
-    """Return the multiple of one coordinate, from as many words as needed."""
+    """Return the multiple of one coordinate, reading as many words as needed."""
     x = Fraction(value)
     a = Fraction(unit)
     h = Fraction(grid_of(unit))
+    half = Fraction(1, 2)
     word = int(block.uniform64(0, place, 1)[0])
     negative = word >= 2**63
     number = ((word & (2**63 - 1)) | 1) - 1
@@ -94,21 +93,25 @@ def settle(value: float, unit: float, law: NoiseLaw, block: WordBlock, place: in
         number = (number << 64) + 2 * int(block.uniform64(length, place, 1)[0])
         length += 1
         if number == 0 and length < MOST_WORDS:
-            continue  # farther out than this many words can say
+            continue  # the noise is larger than this many words can express
         # The tail probability q lies between number and number + 2, over 2^(64 length).
-        cell = Fraction(number, 2 ** (64 * length)), Fraction(number + 2, 2 ** (64 * length))
-        size = Fraction(_size(math.log(number + 1) - 64 * length * math.log(2), law))
-        near = math.floor((x + (-a if negative else a) * size) / h + Fraction(1, 2))
+        unit_cell = 2 ** (64 * length)
+        cell = (Fraction(number, unit_cell), Fraction(number + 2, unit_cell))
+        magnitude = Fraction(_size(math.log(number + 1) - 64 * length * math.log(2), law))
+        noise = -a * magnitude if negative else a * magnitude
+        nearest = math.floor((x + noise) / h + half)
         if length >= MOST_WORDS:
-            return float(near)
-        for step in (near, near - 1, near + 1):
-            edges = (((step + offset) * h - x) / a for offset in (Fraction(-1, 2), Fraction(1, 2)))
-            if [_above(edge, cell, negative, length, law) for edge in edges] == [True, False]:
+            return float(nearest)
+        for step in (nearest, nearest - 1, nearest + 1):
+            lower = ((step - half) * h - x) / a
+            upper = ((step + half) * h - x) / a
+            above_lower = _above(lower, cell, negative, length, law)
+            if above_lower and _above(upper, cell, negative, length, law) is False:
                 return float(step)
 
 
 def _size(log_tail: float, law: NoiseLaw) -> float:
-    """Return the magnitude of noise with this tail probability on one side, nearly."""
+    """Return approximately the magnitude of noise with this one-sided tail probability."""
     below_half = min(log_tail, -math.log(2))
     if law is NoiseLaw.LAPLACE:
         return -(below_half + math.log(2))
@@ -118,7 +121,7 @@ def _size(log_tail: float, law: NoiseLaw) -> float:
 def _above(
     edge: Fraction, cell: tuple[Fraction, Fraction], negative: bool, length: int, law: NoiseLaw
 ) -> bool | None:
-    """Return whether the noise is at least the edge; None where the cell does not tell."""
+    """Return whether the noise is at least the edge; None where the cell contains the edge."""
     if negative != (edge < 0):
         return not negative  # they have different signs
     low, high = _tail(abs(edge), length, law)
@@ -130,28 +133,26 @@ def _above(
 
 
 def _tail(size: Fraction, length: int, law: NoiseLaw) -> tuple[Fraction, Fraction]:
-    """Return bounds on the tail probability of a magnitude, close enough for cells of ``length`` words."""
+    """Return bounds on the tail probability of a magnitude, tight for cells of ``length`` words."""
     if law is NoiseLaw.NORMAL:
         return _normal_tail(size, length)
     digits = Context(prec=40 + 20 * length)
     exact = digits.divide(Decimal(size.numerator), Decimal(size.denominator))
-    # The argument is off by a unit in the last place, times its size; a unit more for the
-    # exponential.
+    # The argument's error is a unit in the last place times its size; the exponential adds a unit.
     probability = Fraction(digits.exp(exact.copy_negate())) / 2
     off = probability * (Fraction(size) + 2) * Fraction(1, 10 ** (digits.prec - 1))
     return probability - off, probability + off
 
 
 def _normal_tail(size: Fraction, length: int) -> tuple[Fraction, Fraction]:
-    """Return the bounds for the normal law, by the series of `design.normal` with as many digits as it takes.
+    """Return the bounds for the normal law, by the series of `design.normal` in enough digits.
 
     Each of n terms is off by at most 5 n units in its last place, and what the series leaves out is
-    below the last term; n is below 10^5 for all that is computed, as is the exponent.
+    below the last term; n and the exponent are below 10^5 for every magnitude computed here.
     """
     bits = 64 * length
-    if (
-        size * size * Fraction(18, 25) > bits + 80
-    ):  # Q(s) <= e^(-s^2/2) / 2, and 18/25 < log2(e) / 2
+    # Q(s) <= e^(-s^2/2) / 2, and 18/25 < log2(e) / 2
+    if size * size * Fraction(18, 25) > bits + 80:
         return Fraction(0), Fraction(1, 2 ** (bits + 80))
     digits = Context(prec=40 + 20 * length, Emin=MIN_EMIN, Emax=MAX_EMAX)
     exact = digits.divide(Decimal(size.numerator), Decimal(size.denominator))
@@ -164,9 +165,8 @@ def _normal_tail(size: Fraction, length: int) -> tuple[Fraction, Fraction]:
         n += 2
         term = digits.divide(digits.multiply(term, square), Decimal(n))
         total = digits.add(total, term)
-    density = digits.divide(
-        digits.exp(digits.divide(square, Decimal(-2))), _root_of_two_pi(digits.prec)
-    )
+    peak = digits.exp(digits.divide(square, Decimal(-2)))
+    density = digits.divide(peak, _root_of_two_pi(digits.prec))
     probability = Fraction(1, 2) - Fraction(digits.multiply(density, total))
     off = Fraction(1, 10 ** (digits.prec - 12))
     return probability - off, probability + off

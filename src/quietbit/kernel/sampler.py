@@ -1,11 +1,11 @@
-"""The law of a code: log-weights of the interpolated mechanism, and arithmetic that all kernels run to the last bit.
+"""The law of a code: log-weights of the interpolated mechanism, and its exact arithmetic.
 
 Idea     inside segment i the log-weight of symbol j is base[i, j] + slope[i, j] (x - 1/2), relative
          to symbol 0. Tables and log-weights are pairs of doubles, so that neither steep designs nor
          large log-ratios cost accuracy; only the exponential, the sums and the quotient round to
-         one double. The functions below are written once, with + - * / alone: numpy arrays, torch
-         tensors and compiled scalars go through the same roundings, and no library exponential and
-         no fused multiply-add is involved.
+         one double. The functions below are written once, with + - * / alone: numpy arrays and
+         compiled GPU code take the same roundings, without a library's exponential and without
+         fused multiply-adds.
 Symbols  v the input, t = x - 1/2 = factor * scale * v; B = 2^bits symbols; n = levels; w_j =
          e^(l_j), l_j = base_j + slope_j t; F_k = (w_0 + ... + w_k) / (w_0 + ... + w_{B-1}), summed
          in Sklansky's order; code = number of k in 0 .. B-2 with U >= F_k, U uniform on the
@@ -63,7 +63,7 @@ def two_sum(a: Any, b: Any) -> Any:
 
 
 def two_product(a: Any, b: Any) -> Any:
-    """Return the rounded product and what rounding lost, exact while nothing over- or underflows."""
+    """Return the rounded product and what rounding lost, exactly unless it over- or underflows."""
     product = a * b
     scaled_a = SPLITTER * a
     scaled_b = SPLITTER * b
@@ -71,9 +71,8 @@ def two_product(a: Any, b: Any) -> Any:
     b_high = scaled_b - (scaled_b - b)
     a_low = a - a_high
     b_low = b - b_high
-    return product, a_low * b_low - (
-        ((product - a_high * b_high) - a_low * b_high) - a_high * b_low
-    )
+    rest = ((product - a_high * b_high) - a_low * b_high) - a_high * b_low
+    return product, a_low * b_low - rest
 
 
 def shift(scaled: Any, high: Any, low: Any) -> Any:
@@ -85,7 +84,7 @@ def shift(scaled: Any, high: Any, low: Any) -> Any:
 
 
 def log_weight(base: Any, base_tail: Any, slope: Any, slope_tail: Any, t: Any, t_low: Any) -> Any:
-    """Return the pair l = base + slope t; its relative error is below 2^-98 of |base| + |slope t|."""
+    """Return the pair l = base + slope t, within 2^-98 of |base| + |slope t|."""
     product, lost = two_product(slope, t)
     total, lost_too = two_sum(base, product)
     tail = (lost + (slope * t_low + slope_tail * t)) + base_tail
@@ -93,27 +92,33 @@ def log_weight(base: Any, base_tail: Any, slope: Any, slope_tail: Any, t: Any, t
 
 
 def reduce_exponent(difference: Any, low: Any) -> Any:
-    """Return integer k and remainder r with e^(difference + low) = 2^k e^r, |r| < 0.35; FLOOR <= difference."""
+    """Return integer k and r with e^(difference + low) = 2^k e^r, |r| < 0.35.
+
+    The difference must be at least FLOOR.
+    """
     k = (difference * INVERSE_LOG2 + ROUNDER) - ROUNDER
     return k, (difference - k * LOG2_HIGH) - (k * LOG2_LOW - low)
 
 
 def exponential(r: Any) -> Any:
-    """Return e^r for |r| < 0.35 within 3 u: the Taylor polynomial of degree 13 (it stops 2^-57 short)."""
+    """Return e^r for |r| < 0.35 within 3 u, by the Taylor polynomial of degree 13.
+
+    What the polynomial leaves out is below 2^-57.
+    """
     q = ((((C13 * r + C12) * r + C11) * r + C10) * r + C9) * r + C8
     q = (((((q * r + C7) * r + C6) * r + C5) * r + C4) * r + C3) * r + C2
     return 1.0 + (r + (r * r) * q)
 
 
-# Callees first: in this order compilers take them.
+# In the order in which they can be compiled: callees first.
 LAW: tuple[Any, ...] = (two_sum, two_product, shift, log_weight, reduce_exponent, exponential)
 
 
 @final
 class Gain(NamedTuple):
-    """The real number factor * scale as 2^e (high + low) with high in [1, 2], for exact scaling of inputs.
+    """The real number factor * scale as 2^e (high + low), high in [1, 2], for exact scaling.
 
-    ``first * second`` is 2^e, in two factors because the exponent may lie outside a double's range.
+    ``first * second`` is 2^e, in two factors because 2^e may lie outside a double's range.
     """
 
     first: float
@@ -124,15 +129,17 @@ class Gain(NamedTuple):
     @classmethod
     def of(cls, factor: float, scale: float) -> Gain:
         """Return the gain of a clip factor from 0 to 1 and a positive scale."""
-        (a, b), (c, d) = float(factor).as_integer_ratio(), float(scale).as_integer_ratio()
+        a, b = float(factor).as_integer_ratio()
+        c, d = float(scale).as_integer_ratio()
         if a == 0:
             return cls(0.0, 0.0, 1.0, 0.0)
         # Whole numbers and powers of two: quotients of Python's integers round correctly.
-        whole, one = a * c, 1 << ((a * c).bit_length() - 1)
-        high = whole / one
+        product = a * c
+        power = 1 << (product.bit_length() - 1)
+        high = product / power
         top, bottom = high.as_integer_ratio()
-        low = (whole * bottom - top * one) / (one * bottom)
-        exponent = one.bit_length() - (b * d).bit_length()
+        low = (product * bottom - top * power) / (power * bottom)
+        exponent = power.bit_length() - (b * d).bit_length()
         first = max(-1000, min(1000, exponent))
         return cls(2.0**first, 2.0 ** (exponent - first), high, low)
 
@@ -174,25 +181,22 @@ class Sampler:
             require(table.shape == shape, f"shape of {name}", table.shape, f"{shape}")
             largest = float(np.abs(table).max())
             require(largest <= MAX_LOG, f"largest entry of {name}", largest, f"at most {MAX_LOG:g}")
-            require(not np.any(table[:, 0]), f"column 0 of {name}", "something else", "zero")
+            size = float(np.abs(table[:, 0]).max())
+            require(size == 0, f"column 0 of {name}", size, "zero")
 
     @classmethod
     def from_design(cls, design: Design, scale: float, low: float, high: float) -> Sampler:
-        """Return the interpolated mechanism of a design at x = 1/2 + scale * v, clamped into [low, high]."""
-        n = design.probabilities.shape[0]
+        """Return the interpolated mechanism of a design at x = 1/2 + scale * v, clamped."""
+        probabilities = design.probabilities.tolist()
+        n = len(probabilities)
         with decimal.localcontext(prec=DIGITS):
-            logs: Any = np.array(
-                [[Decimal(value).ln() for value in row] for row in design.probabilities.tolist()]
-            )
+            logs: Any = np.array([[Decimal(value).ln() for value in row] for row in probabilities])
             relative = logs - logs[:, :1]
             theta = relative[1:] - relative[:-1]
-            middle: Any = np.array([(Decimal(n - 1) - 2 * i) / 2 for i in range(n - 1)])[
-                :, None
-            ]  # (1/2 - x_i) / h
-            (base, base_tail), (slope, slope_tail) = (
-                _pair(relative[:-1] + middle * theta),
-                _pair(theta * (n - 1)),
-            )
+            # (1/2 - x_i) / h of each segment
+            middle: Any = np.array([(Decimal(n - 1) - 2 * i) / 2 for i in range(n - 1)])
+            base, base_tail = _pair(relative[:-1] + middle[:, None] * theta)
+            slope, slope_tail = _pair(theta * (n - 1))
         return cls(design.spec.output_bits, n, scale, low, high, base, slope, base_tail, slope_tail)
 
     @property
@@ -209,11 +213,14 @@ class Sampler:
 @lru_cache(maxsize=64)
 def level_knots(levels: int) -> tuple[FloatVector, FloatVector]:
     """Return the input levels as values of t = x - 1/2, in pairs."""
+    half = Decimal("0.5")
     with decimal.localcontext(prec=DIGITS):
-        return _pair(np.array([Decimal(i) / (levels - 1) - Decimal("0.5") for i in range(levels)]))
+        knots = [Decimal(i) / (levels - 1) - half for i in range(levels)]
+        return _pair(np.array(knots))
 
 
 def _pair(exact: Any) -> tuple[Any, Any]:
-    """Return an array of decimals as doubles, and what they miss."""
+    """Return an array of decimals as doubles, and the difference, also as doubles."""
     high = exact.astype(np.float64)
-    return high, (exact - np.vectorize(Decimal, otypes=[object])(high)).astype(np.float64)
+    rest = exact - np.vectorize(Decimal, otypes=[object])(high)
+    return high, rest.astype(np.float64)

@@ -10,8 +10,8 @@ from scipy.special import ndtr
 
 from quietbit.design.profile import Profile
 from quietbit.design.profile_search import gain_upper, pure_edge
-from quietbit.errors import InvalidParameter
 from quietbit.target import Target
+from refusals import refuses
 from unit.design.profile_kit import largest_gain, profiles, pure_epsilon_upper
 
 
@@ -121,5 +121,5 @@ def test_without_a_cap_delta_buys_any_gain():
 
 @pytest.mark.parametrize("largest", [1.0, 0.0, math.nan])
 def test_a_cap_below_the_mean_is_refused(largest):
-    with pytest.raises(InvalidParameter, match="largest must be above 1"):
+    with refuses("largest"):
         gain_upper(Target(1.0, 1e-5, "replace-one"), largest)

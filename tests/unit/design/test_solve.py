@@ -10,6 +10,7 @@ from quietbit.design.certify import certify
 from quietbit.design.solve import EPSILONS, catalogue, shipped, solve, specs
 from quietbit.design.table import DesignSpec
 from quietbit.errors import InvalidParameter
+from refusals import refuses
 
 # Mean squared errors of a first independent try (exact bias): ours must not exceed them.
 EXACT = [
@@ -145,7 +146,7 @@ def test_an_unwritable_cache_does_not_matter(monkeypatch, tmp_path):
 
 
 def test_what_is_not_a_spec_is_refused():
-    with pytest.raises(InvalidParameter, match="spec must be a DesignSpec, got 5"):
+    with refuses("spec"):
         solve(5)
 
 

@@ -7,13 +7,13 @@ import tracemalloc
 import numpy as np
 import pytest
 
-from quietbit.errors import InvalidParameter
 from quietbit.kernel import cpu
 from quietbit.kernel.cpu import CpuKernel
 from quietbit.kernel.reference import ReferenceKernel
 from quietbit.kernel.rng import secure_rng, seeded_rng
 from quietbit.kernel.sampler import Gain
 from quietbit.kernel.tables import threshold_plan
+from refusals import refuses
 from unit.kernel.makers import make_sampler
 
 
@@ -83,5 +83,5 @@ def test_counting_over_several_pieces() -> None:
 
 @pytest.mark.parametrize("threads", [0, -1, 1.5, True, "2"])
 def test_threads_are_a_whole_number(threads: object) -> None:
-    with pytest.raises(InvalidParameter, match="threads"):
+    with refuses("threads"):
         CpuKernel(threads)  # type: ignore[arg-type]

@@ -14,6 +14,7 @@ from hypothesis import strategies as st
 from quietbit.errors import InvalidParameter
 from quietbit.kernel.norm import LOOK_ERROR, NORM_ERROR, Clip, clip_factor
 from quietbit.kernel.reference import ReferenceKernel
+from refusals import refuses
 
 KERNEL = ReferenceKernel()
 
@@ -46,7 +47,7 @@ def test_round_numbers() -> None:
 
 
 def test_a_norm_beyond_doubles_is_refused() -> None:
-    with pytest.raises(InvalidParameter, match="norm of the update"):
+    with refuses("norm of the update"):
         KERNEL.norm(np.full(2, 1.7e308), 2)
 
 
@@ -96,7 +97,7 @@ def test_a_second_look_passes_what_did_not_change_and_bounds_what_did(order: int
         assert Fraction(clip.factor) ** order * reached <= Fraction(radius) ** order
         clip.check(clip.limit)
         for bad in (math.nextafter(clip.limit, math.inf), math.inf, math.nan):
-            with pytest.raises(InvalidParameter, match="must not change"):
+            with refuses("update"):
                 clip.check(bad)
 
 

@@ -15,6 +15,7 @@ import pytest
 
 from quietbit.errors import InvalidParameter
 from quietbit.kernel.rng import RandomBits, secure_rng, seeded_rng
+from refusals import refuses
 
 SOURCES = [secure_rng, lambda: seeded_rng(2**200 + 3)]
 
@@ -99,16 +100,16 @@ def test_reading_outside_a_draw_is_refused() -> None:
     for rng in (secure_rng(), seeded_rng(0)):
         block = rng.draw(10)
         for start, count in ((-1, 2), (0, 11), (11, 0), (5, -1)):
-            with pytest.raises(InvalidParameter, match="inside the draw"):
+            with refuses("range of coordinates"):
                 block.primary(start, count)
         for index in (-1, 10):
-            with pytest.raises(InvalidParameter, match="inside the draw"):
+            with refuses("range of coordinates"):
                 block.ties(np.array([index]))
         with pytest.raises(InvalidParameter):
             block.reader(4)(np.empty(7, np.uint16))
-        with pytest.raises(InvalidParameter, match="stream"):
+        with refuses("stream"):
             block.uniform64(-1, 0, 1)
-        with pytest.raises(InvalidParameter, match="count"):
+        with refuses("count"):
             rng.draw(-1)
 
 
@@ -127,7 +128,7 @@ def test_seeds_reproduce_and_differ() -> None:
     assert [read(seed) for seed in seeds] == [read(seed) for seed in seeds]
     assert len({read(seed) for seed in seeds}) == len(seeds)
     for bad in (-1, 0.5, True, "3", None):
-        with pytest.raises(InvalidParameter, match="seed"):
+        with refuses("seed"):
             seeded_rng(bad)  # type: ignore[arg-type]
 
 

@@ -9,11 +9,11 @@ import mpmath
 import numpy as np
 import pytest
 
-from quietbit.errors import InvalidParameter
 from quietbit.kernel import rounded
 from quietbit.kernel.rng import seeded_rng
 from quietbit.kernel.rounded import NoiseLaw, grid_of, settle, steps_of
 from quietbit.kernel.select import select
+from refusals import refuses
 from statistical.kit import assert_binomial, seed
 
 UNIT = 1.3
@@ -186,5 +186,5 @@ def test_grids():
         assert 2.0**-17 * unit < grid_of(unit) <= 2.0**-16 * unit
         assert math.frexp(grid_of(unit))[0] == 0.5
     for bad in (0.0, -1.0, math.nan, math.inf):
-        with pytest.raises(InvalidParameter, match="size of the noise"):
+        with refuses("size of the noise"):
             grid_of(bad)

@@ -23,13 +23,13 @@ if not torch.cuda.is_available():
     interpret()
 
 from pairs import pairs
-from quietbit.errors import InvalidParameter
 from quietbit.kernel import triton as host
 from quietbit.kernel.base import Job, packed_size
 from quietbit.kernel.reference import ReferenceKernel, thresholds
 from quietbit.kernel.rng import DeviceBlock, seeded_rng
 from quietbit.kernel.sampler import Gain
 from quietbit.kernel.select import select
+from refusals import refuses
 from unit.kernel.makers import GivenWords, make_sampler
 
 pytestmark = pytest.mark.filterwarnings(
@@ -218,17 +218,17 @@ def test_norms_of_many_blocks_are_exact(kernel):
 def test_refusals_before_a_word_is_drawn(kernel, bad):
     rng, inputs = GivenWords(np.zeros(5001), np.zeros(5001)), np.ones(5001, np.float32)
     inputs[4500] = bad
-    with pytest.raises(InvalidParameter, match="finite everywhere"):
+    with refuses("update"):
         kernel.sample(SAMPLERS["one bit"], inputs, rng)
-    with pytest.raises(InvalidParameter, match="finite everywhere"):
+    with refuses("update"):
         kernel.norm(inputs, 2)
-    with pytest.raises(InvalidParameter, match="type of the update"):
+    with refuses("type of the update"):
         kernel.sample(SAMPLERS["one bit"], np.ones(8, np.int32), rng)
-    with pytest.raises(InvalidParameter, match="type of the update"):
+    with refuses("type of the update"):
         kernel.sample(SAMPLERS["one bit"], torch.ones(8, dtype=torch.int32), rng)
-    with pytest.raises(InvalidParameter, match="buffer"):
+    with refuses("output buffer"):
         kernel.sample_packed(SAMPLERS["one bit"], np.ones(8), rng, np.empty(2, np.uint8))
-    with pytest.raises(InvalidParameter, match="factor"):
+    with refuses("factor"):
         kernel.sample(SAMPLERS["one bit"], np.ones(8), rng, factor=1.5)
     assert rng.draws == []
 
@@ -332,7 +332,7 @@ def test_a_tensor_that_changes_between_the_looks_is_wiped(kernel, name, value, a
     bits = SAMPLERS[name].bits
     out = torch.full((packed_size(bits, 5003),), 0xAA, dtype=torch.uint8, device=inputs.device)
     rng = Meddler(lambda: inputs.__setitem__(at, value))
-    with pytest.raises(InvalidParameter, match="must not change"):
+    with refuses("update"):
         kernel.sample_clipped(SAMPLERS[name], inputs, 2, 1.0, rng, out)
     assert not out.any()
 
@@ -342,7 +342,7 @@ def test_clipping_on_the_device_refuses(kernel, bad):
     inputs = torch.tensor(update(5003, 24, np.float64))
     inputs[17] = bad
     out = np.full(packed_size(1, 5003), 0xAA, np.uint8)
-    with pytest.raises(InvalidParameter, match="finite everywhere"):
+    with refuses("update"):
         kernel.sample_clipped(SAMPLERS["one bit"], inputs.float(), 2, 1.0, FixedKey(), out)
     assert (out == 0xAA).all()  # nothing was drawn
 
@@ -372,7 +372,7 @@ def test_an_overflowing_list_counts_every_row_once(kernel, monkeypatch):
     np.testing.assert_array_equal(out, expected)
     tensor = torch.tensor(inputs)
     rng = Meddler(lambda: tensor.mul_(2.0))
-    with pytest.raises(InvalidParameter, match="must not change"):
+    with refuses("update"):
         kernel.sample_clipped(steep, tensor, 2, radius, rng, out)
     assert not out.any()
 
@@ -412,7 +412,7 @@ def test_a_list_of_rotated_rows_that_overflows_means_another_way(kernel, monkeyp
 def test_a_tensor_that_changes_before_it_is_rotated_is_wiped(kernel, value):
     inputs = torch.tensor(update(8192, 33), device=kernel_device())
     out = torch.full((1024,), 0xAA, dtype=torch.uint8, device=inputs.device)
-    with pytest.raises(InvalidParameter, match="must not change"):
+    with refuses("update"):
         kernel.sample_rotated(
             SAMPLERS["one bit"],
             inputs,
@@ -450,9 +450,9 @@ def test_counting_more_payloads_than_planes_hold(kernel):
 
 def test_counting_refuses_bad_payloads_and_totals(kernel):
     table, total = np.array([0, 1]), np.zeros(9, np.int64)
-    with pytest.raises(InvalidParameter, match="length"):
+    with refuses("length of the packed codes"):
         kernel.accumulate([b"\x00"], 1, table, total)
-    with pytest.raises(InvalidParameter, match="padding"):
+    with refuses("padding bits"):
         kernel.accumulate([b"\x00\x02"], 1, table, total)
     kernel.accumulate([], 1, table, total)
     assert not total.any()

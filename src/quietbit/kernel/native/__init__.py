@@ -1,11 +1,11 @@
 """The C kernel as Python functions: structures, signatures, and the library itself.
 
-Idea     `quietbit.h` documents every function; this file repeats types alone. The library is loaded
-         once, found beside its sources or built there (`build.py`), and refused if its self-test
-         fails: a build that fuses products and sums would give other codes than the reference, and
-         with them another privacy guarantee. Pointers are passed as addresses: `address` of an
-         array that the caller keeps alive during the call.
-Sets     the best instruction set of the processor is chosen at load; the environment variable
+Idea     `quietbit.h` documents every function; this file only repeats the types. The library is
+         loaded once, found beside its sources or built there (`build.py`), and refused if its
+         self-test fails: a build that fuses products and sums would give other codes than the
+         reference, and with them another privacy guarantee. Pointers are passed as addresses, of
+         arrays that the caller keeps alive during the call.
+Sets     the best instruction set of the processor is chosen at load. The environment variable
          QUIETBIT_INSTRUCTION_SET (sse2, avx2 or avx512) limits it, for tests and benchmarks.
          Results do not depend on it.
 """
@@ -138,41 +138,41 @@ _NOTHING = c_char * 0
 
 
 def address(array: Any) -> int:
-    """Return where the numbers of a numpy array begin; the caller has checked that they are contiguous."""
+    """Return the address of a numpy array's first number; the array must be contiguous."""
     try:
-        return ctypes.addressof(_NOTHING.from_buffer(array))  # half of the time of the other way
-    except (TypeError, ValueError):  # it is read-only
+        return ctypes.addressof(_NOTHING.from_buffer(array))  # twice as fast as the other way
+    except (TypeError, ValueError):  # the array is read-only
         place: int = array.__array_interface__["data"][0]
         return place
 
 
 def load(path: Path) -> Any:
-    """Return the library of a file with its signatures; refuse another version, or one that rounds otherwise."""
+    """Load a library file; refuse a wrong version, or one that rounds in another way."""
     try:
-        found: Any = ctypes.CDLL(str(path))
+        loaded: Any = ctypes.CDLL(str(path))
         for name, (result, arguments) in SIGNATURES.items():
-            function = getattr(found, name)
+            function = getattr(loaded, name)
             function.restype = result
             function.argtypes = arguments
     except (OSError, AttributeError) as error:
         raise MissingDependency(f"The C kernel {path.name} cannot be loaded: {error}.") from error
-    version = found.qb_version()
+    version = loaded.qb_version()
     if version != VERSION:
         raise MissingDependency(
-            f"The C kernel {path.name} has version {version}, expected {VERSION}: build it anew."
+            f"The C kernel {path.name} has version {version}, expected {VERSION}: build it again."
         )
-    failed = found.qb_self_test()
+    failed = loaded.qb_self_test()
     if failed != 0:
         raise MissingDependency(
-            f"The C kernel {path.name} fails check {failed} of its self-test, so its codes would differ from the "
-            "reference: build it with -ffp-contract=off and without -ffast-math."
+            f"The C kernel {path.name} fails check {failed} of its self-test, so its codes would "
+            "differ from the reference: build it with -ffp-contract=off and without -ffast-math."
         )
-    return found
+    return loaded
 
 
 @lru_cache(maxsize=1)
 def library() -> Any:
-    """Return the C kernel, built beside its sources if it is not there; `MissingDependency` says why it cannot be."""
+    """Return the C kernel, built if needed; `MissingDependency` says why it cannot be built."""
     try:
         path = build_library()
     except BuildFailed as error:
@@ -180,9 +180,9 @@ def library() -> Any:
             f"The C kernel is not built, because {error}. Install a C compiler and run "
             "`python -m quietbit.kernel.native`."
         ) from error
-    found = load(path)
+    loaded = load(path)
     limit = os.environ.get(INSTRUCTION_SET)
     if limit is not None:
         check_known(limit, INSTRUCTION_SETS, INSTRUCTION_SET)
-        found.qb_instruction_set(INSTRUCTION_SETS[limit])
-    return found
+        loaded.qb_instruction_set(INSTRUCTION_SETS[limit])
+    return loaded

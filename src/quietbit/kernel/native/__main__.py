@@ -1,4 +1,4 @@
-"""Build the C kernel of this checkout and print where it lies: ``python -m quietbit.kernel.native``."""
+"""Build the C kernel and print its path: ``python -m quietbit.kernel.native``."""
 
 from __future__ import annotations
 

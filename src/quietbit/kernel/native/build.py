@@ -1,14 +1,13 @@
 """Build the C kernel: with the system's compiler, or with the `ziglang` wheel where there is none.
 
 Idea     the library lies beside its sources and is named by a digest of them and of the flags, so
-         that a changed source is never met by an old library. Installing builds it; a checkout that
-         is used without being installed builds it at first use, in place, since whoever may write
+         that an old library is never used with a changed source. Installing builds it; a checkout
+         that is used without being installed builds it at first use, in place: whoever may write
          there may change the Python sources, too.
 
-    python -m quietbit.kernel.native      # builds what is missing, and prints where it lies
+    python -m quietbit.kernel.native      # builds the library if it is missing, prints its path
 
-The build hook runs this file alone, before anything is installed: it imports the standard library
-and nothing else.
+The build hook runs this file before anything is installed, so it imports only the standard library.
 """
 
 from __future__ import annotations
@@ -30,8 +29,8 @@ __all__ = ["SOURCES", "BuildFailed", "build_library", "find_compiler", "library_
 
 FOLDER = Path(__file__).parent
 SOURCES = ("quietbit.h", "passes.h", "real_passes.h", "quietbit.c")
-# Contracting a product and a sum changes results. No code asks for traps or errno, and loops that
-# may raise neither are loops that gcc turns into vector instructions.
+# Contracting a product and a sum changes results. No code needs traps or errno, and gcc vectorises
+# only loops that can raise neither.
 FLAGS = (
     "-std=c11",
     "-O3",
@@ -50,18 +49,17 @@ class BuildFailed(Exception):
 
 
 def library_path(source: Path = FOLDER / "quietbit.c", beside: Sequence[str] = SOURCES) -> Path:
-    """Return where the library of a source lies, which may not be built yet; ``beside``: the files it is made of."""
+    """Return the path of a source's library, built or not; ``beside`` are the files it needs."""
     digest = hashlib.sha256(" ".join(FLAGS).encode())
     for name in beside:
         digest.update(source.with_name(name).read_bytes())
+    machine = platform.machine().lower()
     suffix = SUFFIXES.get(sys.platform, ".so")
-    return source.with_name(
-        f"_{source.stem}-{digest.hexdigest()[:12]}-{platform.machine().lower()}{suffix}"
-    )
+    return source.with_name(f"_{source.stem}-{digest.hexdigest()[:12]}-{machine}{suffix}")
 
 
 def find_compiler() -> list[str] | None:
-    """Return the command of a C compiler: $CC, cc, gcc, clang, or zig from the `ziglang` wheel; None without one."""
+    """Return the command of $CC, cc, gcc, clang, or zig from the `ziglang` wheel; None if none."""
     chosen = os.environ.get("CC")
     if chosen:
         return chosen.split()
@@ -70,20 +68,15 @@ def find_compiler() -> list[str] | None:
         if path is not None:
             return [path]
     if find_spec("ziglang") is not None:
-        return [
-            sys.executable,
-            "-m",
-            "ziglang",
-            "cc",
-            "-target",
-            zig_target(sys.platform, platform.machine()),
-        ]
+        target = zig_target(sys.platform, platform.machine())
+        return [sys.executable, "-m", "ziglang", "cc", "-target", target]
     return None
 
 
 def zig_target(system: str, machine: str) -> str:
-    """Return zig's name for a platform; without one it would use whatever this very processor supports."""
-    processor = {"amd64": "x86_64", "arm64": "aarch64"}.get(machine.lower(), machine.lower())
+    """Return zig's name for a platform; without a target zig compiles for this very processor."""
+    processor = machine.lower()
+    processor = {"amd64": "x86_64", "arm64": "aarch64"}.get(processor, processor)
     if system == "win32":
         return f"{processor}-windows-gnu"
     if system == "darwin":
@@ -99,10 +92,10 @@ def build_library(
     *,
     compiler: Sequence[str] | None = None,
 ) -> Path:
-    """Build the library of a source unless it is there, and return where it lies; older ones are removed.
+    """Build the library of a source unless it exists, remove older ones, and return its path.
 
-    Raises `BuildFailed` with the reason. Of two processes that build at once each replaces the file
-    as a whole.
+    Raises `BuildFailed` with the reason. Two processes may build at once: each replaces the file
+    atomically.
     """
     target = library_path(source, beside)
     if target.exists():
@@ -121,11 +114,10 @@ def build_library(
                 check=False,
             )
             if run.returncode != 0:
-                lines = run.stderr.strip().splitlines()
-                first = next(
-                    (line for line in lines if "error" in line), lines[0] if lines else "no message"
-                )
-                raise BuildFailed(f"{command[0]} failed with status {run.returncode}: {first}")
+                lines = run.stderr.strip().splitlines() or ["no message"]
+                errors = [line for line in lines if "error" in line]
+                reason = (errors or lines)[0]
+                raise BuildFailed(f"{command[0]} failed with status {run.returncode}: {reason}")
             output.replace(target)
     except OSError as error:
         raise BuildFailed(
