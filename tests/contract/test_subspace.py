@@ -130,3 +130,188 @@ def test_local(source: str) -> None:
     assert run.mechanism is not None
     assert run.mechanism.ball.dimension == K
     assert run.enclosed_bytes == (60 * space.bytes_once if source == "server" else 0)
+
+
+REPLAYED = {
+    "quietbit.mechanism": "vmvu",
+    "quietbit.clip": 1.0,
+    "quietbit.epsilon": 60.0,
+    "quietbit.adjacency": "zero-out",
+    "quietbit.releases": 6,
+    "quietbit.mechanism.keep": 32,
+    "quietbit.replay": True,
+}
+
+
+@pytest.mark.parametrize("source", ["server", "seed"])
+@pytest.mark.parametrize("momentum", [0.0, 0.9])
+def test_flower_nodes_that_replay_rounds_have_the_servers_bits(
+    source: str, momentum: float
+) -> None:
+    """A round is the kept coordinates alone: both sides unproject, lift and step, and get the same model."""
+    pytest.importorskip("flwr", reason="needs the flower extra")
+    from flwr.app import Array, ArrayRecord, ConfigRecord
+    from flwr.serverapp.strategy import FedAvg
+
+    from quietbit.flower import PrivateStrategy, PrivateUplink, Simulation
+    from quietbit.run.messages import MODEL
+    from unit.flower.kit import HandGrid, be_the_server, context, simulated, trained
+
+    dimension, size, nodes = 4_000, 40, [11, 12, 13]
+    space = Subspace.of_seed(3, size, dimension)
+    given = {"directions": size} | ({"seed": 3} if source == "seed" else {})
+    config = REPLAYED | {f"quietbit.subspace.{key}": value for key, value in given.items()}
+    config |= {"quietbit.replay.momentum": momentum, "quietbit.replay.learning-rate": 0.5}
+    mod = simulated(PrivateUplink(simulation=Simulation(seed=7)))
+    be_the_server()
+    inner = FedAvg(min_train_nodes=3, min_available_nodes=3)
+    strategy = PrivateStrategy(inner, config, basis=space if source == "server" else None)
+    contexts = {node: context(node, config=config) for node in nodes}
+    start = np.random.default_rng(1).normal(size=dimension).astype(np.float32)
+    arrays = ArrayRecord({"weight": Array(start)})
+    seen: list[bytes] = []
+
+    def train(message: Any, _: Any) -> Any:
+        seen.append(message.content["arrays"]["weight"].numpy().tobytes())
+        return trained(message, np.random.default_rng(len(seen)).normal(size=dimension) / 50)
+
+    for number in range(1, 6):
+        messages = list(strategy.configure_train(number, arrays, ConfigRecord(), HandGrid(nodes)))
+        if number > 1:
+            broadcasts = [content["broadcasts"] for content in (m.content[MODEL] for m in messages)]
+            assert all(sum(map(len, sent)) < 4 * size + 200 for sent in broadcasts)
+        replies = [
+            mod(message, contexts[message.metadata.dst_node_id], train) for message in messages
+        ]
+        assert seen[-3:] == [arrays["weight"].numpy().tobytes()] * 3
+        arrays, _ = strategy.aggregate_train(number, replies)
+    moved = arrays["weight"].numpy().astype(np.float64) - start
+    assert np.linalg.norm(moved) > 0.01
+    outside = moved - space.lift(space.coordinates(moved))
+    assert np.linalg.norm(outside) < 1e-4 * np.linalg.norm(moved)
+    report = strategy.report()
+    assert [entry.answered for entry in report.rounds] == [3] * 5
+    assert report.rounds[1].downlink < 3 * 4 * dimension / 2
+
+
+def test_nvflare_sites_that_replay_rounds_have_the_servers_bits(tmp_path: Path) -> None:
+    pytest.importorskip("nvflare", reason="needs the nvflare extra")
+    from unit.nvflare.kit import Server, trained
+    from unit.nvflare.test_replay import CONFIG, DIMENSION, Workflow, sites
+
+    size = 40
+    space = Subspace.of_seed(3, size, DIMENSION)
+    path = str(tmp_path / "basis.npy")
+    np.save(path, space.directions)
+    seen: list[bytes] = []
+
+    def looks(task_name: Any, shareable: Any, fl_ctx: Any) -> Any:
+        weight = shareable["DXO"]["data"]["weight"]
+        seen.append(np.asarray(weight).tobytes())
+        return trained()(task_name, {"DXO": {"data": {"weight": weight}}}, fl_ctx)
+
+    config = CONFIG | {
+        "quietbit.local-arrays": "count",
+        "quietbit.mechanism.keep": 32,
+        "quietbit.subspace": size,
+    }
+    workflow = Workflow(config, folder=tmp_path)
+    controller = workflow.server.engine  # the context that knows the workflow stays
+    server = Server(config, tmp_path, basis=path)
+    server.engine = controller
+    workflow.server = server
+    nodes = sites(tmp_path, looks)
+    for number in range(4):
+        before = workflow.model["weight"].tobytes()
+        tasks, _ = workflow.round(number, nodes)
+        assert seen[-2:] == [before] * 2
+        assert all(bool(task["DXO"]["data"]) is (number == 0) for task in tasks.values())
+    report = server.report(tmp_path)
+    assert [entry["answered"] for entry in report["rounds"]] == [2] * 4
+    assert report["rounds"][0]["records"]["subspace"]["basis_bytes"] == 2 * space.bytes_once
+
+
+def test_local_rounds_that_are_replayed_end_where_others_do() -> None:
+    problem = small_problem()
+    space, _ = directions("server", problem.dimension)
+    given = {"clip": 1.0, "adjacency": "zero-out", "epsilon": 50.0, "cohort": 60, "rng": "seeded"}
+    runs = []
+    for replay in (True, None):
+        rows = None if replay else "shared"
+        plan = flat_plan("vmvu", **given, replay=replay, rows=rows, keep=4, subspace=K)
+        runs.append(simulate(problem, plan, Training(0.5, 4), basis=space))
+    assert [run.status for run in runs] == ["finished"] * 2
+    assert runs[0].parameters == pytest.approx(runs[1].parameters, abs=1e-5)
+
+
+@pytest.mark.parametrize("server", ["honest-but-curious", "active"])
+def test_flower_masked_sums_are_of_padded_coordinates(server: str) -> None:
+    pytest.importorskip("flwr", reason="needs the flower extra")
+    from unit.flower.kit import DIMENSION
+    from unit.flower.secure_kit import ACTIVE, CONFIG, Room, flat, run
+
+    chosen = ACTIVE if server == "active" else CONFIG
+    config = chosen | {"quietbit.subspace.directions": K, "quietbit.subspace.seed": 3}
+    strategy, history = run(Room(config=config), rounds=2, config=config)
+    report = strategy.report()
+    assert [entry.answered for entry in report.rounds] == [6, 6]
+    assert report.dimension == 1024
+    space = Subspace.of_seed(3, K, DIMENSION)
+    moved = flat(history[0]).astype(np.float64) - flat(history[2])
+    assert np.linalg.norm(moved) > 0
+    assert moved - space.lift(space.coordinates(moved)) == pytest.approx(0.0, abs=1e-5)
+
+
+@pytest.mark.parametrize(
+    "more",
+    [
+        {"quietbit.scouts.every": 2},
+        {"quietbit.weights.most-examples": 10},
+        {"quietbit.evaluate.epsilon": 0.5},
+        {"quietbit.participation": "secret-order"},
+    ],
+    ids=["scouts", "weights", "evaluation", "secret order"],
+)
+def test_flower_beside_other_sections(more: dict[str, Any]) -> None:
+    pytest.importorskip("flwr", reason="needs the flower extra")
+    from flwr.app import ConfigRecord
+    from flwr.serverapp.strategy import FedAvg
+
+    from quietbit.flower import PrivateStrategy, PrivateUplink, Simulation
+    from unit.flower.kit import (
+        CONFIG,
+        DIMENSION,
+        HandGrid,
+        app,
+        be_the_server,
+        context,
+        model,
+        simulated,
+    )
+
+    nodes = list(range(11, 17))
+    config = CONFIG | {"quietbit.mechanism": "vmvu", "quietbit.subspace": K} | more
+    config |= {"quietbit.adjacency": "zero-out"}
+    space, _ = directions("server", DIMENSION)
+    rules = Simulation(seed=7, metrics=("num-examples",))
+    mod = simulated(PrivateUplink(simulation=rules))
+    be_the_server()
+    inner = FedAvg(min_train_nodes=6, min_available_nodes=6, min_evaluate_nodes=6)
+    strategy = PrivateStrategy(inner, config, basis=space)
+    contexts = {node: context(node, config=config) for node in nodes}
+    arrays = model()
+    for number in (1, 2):
+        grid = HandGrid(nodes)
+        asked = list(strategy.configure_train(number, arrays, ConfigRecord(), grid))
+        train = app(np.full(DIMENSION, 0.01), {"num-examples": 5, "accuracy": 0.5})
+        replies = [mod(message, contexts[message.metadata.dst_node_id], train) for message in asked]
+        assert not any(reply.has_error() for reply in replies)
+        arrays, _ = strategy.aggregate_train(number, replies)
+        asked = list(strategy.configure_evaluate(number, arrays, ConfigRecord(), grid))
+        replies = [mod(message, contexts[message.metadata.dst_node_id], train) for message in asked]
+        strategy.aggregate_evaluate(number, replies)
+    report = strategy.report()
+    assert [entry.answered + entry.scouted for entry in report.rounds] == [6, 6]
+    assert report.guarantee is not None
+    assert report.guarantee.epsilon_upper <= 20.0
+    assert len(report.evaluations) == (2 if "quietbit.evaluate.epsilon" in more else 0)

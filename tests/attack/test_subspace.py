@@ -1,0 +1,276 @@
+"""A server, or an app, that chooses the directions of a subspace in malice: no release is unclipped or unpriced."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import numpy as np
+import pytest
+
+pytest.importorskip("flwr", reason="needs the flower extra")
+from flwr.app import Array, ArrayRecord, ConfigRecord, Message, RecordDict
+
+from quietbit.flower import PrivateUplink, Simulation
+from quietbit.mechanism.additive import Gaussian
+from quietbit.mechanism.ball import Ball, Norm
+from quietbit.node.ledger import FileLedger
+from quietbit.node.request import Framed
+from quietbit.run.messages import DECLINED, ENCLOSED, join_pieces, request_record
+from quietbit.run.parts.subspace import ClientCoordinates
+from quietbit.run.plan import Plan
+from quietbit.subspace import Subspace
+from quietbit.wire.uplink import Uplink
+from unit.flower.kit import DIMENSION, RUN, app, be_the_server, context, model, simulated
+from unit.node.makers import write_policy
+
+pytestmark = pytest.mark.filterwarnings("ignore::quietbit.node.policy.SeededRngWarning")
+K = 4
+CLIP = 1.0
+CONFIG = {
+    "quietbit.mechanism": "gaussian",
+    "quietbit.mechanism.noise-multiplier": 0.001,
+    "quietbit.clip": CLIP,
+    "quietbit.epsilon": 1e9,
+    "quietbit.adjacency": "replace-one",
+    "quietbit.subspace": K,
+}
+OF_APP = {key: value for key, value in CONFIG.items() if key != "quietbit.subspace"} | {
+    "quietbit.subspace.directions": K,
+    "quietbit.subspace.basis": "app",
+}
+MECHANISM = Gaussian(Ball(Norm.L2, CLIP, K), 0.001)
+GOOD = Subspace.of_seed(1, K, DIMENSION).directions
+
+
+def bad_bases() -> dict[str, Any]:
+    """What a server may send in place of orthonormal rows."""
+    nan = GOOD.copy()
+    nan[1, 3] = np.nan
+    infinite = GOOD.copy()
+    infinite[0, 0] = np.inf
+    repeated = GOOD.copy()
+    repeated[1] = repeated[0]
+    return {
+        "not orthonormal": np.random.default_rng(0).normal(size=GOOD.shape).astype(np.float32),
+        "long": (GOOD * 1e6).astype(np.float32),
+        "huge": np.full(GOOD.shape, 3e38, dtype=np.float32),
+        "short": (GOOD * 1e-6).astype(np.float32),
+        "zero": np.zeros_like(GOOD),
+        "nan": nan,
+        "infinite": infinite,
+        "repeated": repeated,
+        "too many": Subspace.of_seed(1, K + 1, DIMENSION).directions,
+        "too few": GOOD[:-1].copy(),
+        "of another model": Subspace.of_seed(1, K, DIMENSION + 1).directions,
+        "flat": GOOD.reshape(-1).copy(),
+        "deep": GOOD[None].copy(),
+        "empty": np.zeros((0, DIMENSION), dtype=np.float32),
+        "doubles": GOOD.astype(np.float64),
+        "whole numbers": np.eye(K, DIMENSION, dtype=np.int64),
+    }
+
+
+def request(number: int, basis: Any = None, mechanism: Any = MECHANISM) -> Message:
+    """A server's request, with directions where there are any."""
+    be_the_server()
+    record = ConfigRecord(request_record(number, mechanism))
+    content = RecordDict({"arrays": model(), "quietbit": record})
+    if basis is not None:
+        content[ENCLOSED] = ArrayRecord({"subspace": Array(np.ascontiguousarray(basis))})
+    return Message(content, dst_node_id=11, message_type="train")
+
+
+class Node:
+    """A node with a policy whose owner lets K numbers out."""
+
+    def __init__(self, folder: Any, config: Any = CONFIG, **fields: Any) -> None:
+        changes = {"epsilon": 1e9, "mechanisms": ["gaussian"], "models": str(folder / "models")}
+        path = write_policy(folder, **changes)
+        self.folder = folder
+        self.context = context(11, config=config, quietbit_policy=path)
+        self.mod = PrivateUplink(**fields)
+
+    def answers(self, message: Message, update: Any) -> Message:
+        """The node's reply, of an app with this update."""
+        return self.mod(message, self.context, app(update))
+
+    @property
+    def noted(self) -> int:
+        """Releases in the ledger."""
+        return FileLedger(self.folder / "ledger", self.folder / "counter").read().releases
+
+
+def estimate(reply: Message) -> Any:
+    """What the server makes of a release, which has hardly any noise."""
+    release = Framed.from_bytes(join_pieces(reply.content.config_records))
+    return Uplink(MECHANISM).receive([release.payload])
+
+
+def long_update() -> Any:
+    return 1e3 * np.random.default_rng(3).normal(size=DIMENSION)
+
+
+@pytest.mark.parametrize("kind", bad_bases())
+def test_bad_directions_of_a_server_are_declined_before_anything_is_noted(
+    kind: str, tmp_path: Any
+) -> None:
+    node = Node(tmp_path)
+    reply = node.answers(request(1, bad_bases()[kind]), long_update())
+    assert reply.has_error()
+    assert reply.error.reason.startswith(DECLINED)
+    assert node.noted == 0
+    if kind != "of another model":  # which shows only beside the model
+        assert not (tmp_path / "models").exists()
+    good = node.answers(request(1, GOOD), long_update())
+    assert not good.has_error()
+    assert node.noted == 1
+
+
+def test_directions_that_differ_and_change_cost_no_epsilon(tmp_path: Any) -> None:
+    """Each release is clipped to K numbers of length CLIP, and every one is noted with the same mechanism."""
+    node = Node(tmp_path)
+    update = long_update()
+    for number in range(1, 6):
+        space = Subspace.of_seed(number, K, DIMENSION)
+        reply = node.answers(request(number, space.directions), update)
+        assert np.linalg.norm(estimate(reply)) <= CLIP + 0.02
+        assert node.noted == number
+    assert len(list((tmp_path / "models").iterdir())) == 1
+    ledger = FileLedger(tmp_path / "ledger", tmp_path / "counter").read()
+    assert len(ledger.mechanisms) == 1
+
+
+def test_a_map_that_lengthens_is_clipped_all_the_same(
+    tmp_path: Any, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Were a basis of any length accepted, the mechanism would clip what it makes of an update."""
+    monkeypatch.setattr("quietbit.subspace.NEARLY", np.inf)
+    node = Node(tmp_path)
+    reply = node.answers(request(1, GOOD * np.float32(1e6)), long_update())
+    assert np.linalg.norm(estimate(reply)) <= CLIP + 0.02
+    assert node.noted == 1
+
+
+def test_a_request_for_all_numbers_is_declined_where_the_plan_has_a_subspace(tmp_path: Any) -> None:
+    node = Node(tmp_path)
+    wide = Gaussian(Ball(Norm.L2, CLIP, DIMENSION), 0.001)
+    reply = node.answers(request(1, GOOD, wide), long_update())
+    assert reply.has_error()
+    assert node.noted == 0
+
+
+def test_more_directions_than_numbers_are_declined(tmp_path: Any) -> None:
+    many = DIMENSION + 1
+    node = Node(tmp_path, CONFIG | {"quietbit.subspace": many})
+    square = np.eye(many, dtype=np.float32)
+    reply = node.answers(
+        request(1, square, Gaussian(Ball(Norm.L2, CLIP, many), 0.001)), long_update()
+    )
+    assert reply.has_error()
+    assert node.noted == 0
+
+
+def test_without_directions_a_node_declines_and_asks_for_them(tmp_path: Any) -> None:
+    node = Node(tmp_path)
+    assert node.answers(request(1), long_update()).has_error()
+    assert node.noted == 0
+    assert not node.answers(request(2, GOOD), long_update()).has_error()
+    assert not node.answers(request(3), long_update()).has_error()  # it kept them
+    file = tmp_path / "models" / next((tmp_path / "models").iterdir()).name
+    file.write_bytes(file.read_bytes()[:-4])
+    assert node.answers(request(4), long_update()).has_error()
+    assert node.noted == 2
+
+
+def test_what_is_enclosed_without_a_subspace_is_not_kept_and_not_shown(tmp_path: Any) -> None:
+    config = {key: value for key, value in CONFIG.items() if key != "quietbit.subspace"}
+    node = Node(tmp_path, config)
+    seen = []
+
+    def train(message: Message, _: Any) -> Message:
+        seen.append(set(message.content))
+        return app(np.zeros(DIMENSION))(message, _)
+
+    wide = Gaussian(Ball(Norm.L2, CLIP, DIMENSION), 0.001)
+    reply = node.mod(request(1, GOOD, wide), node.context, train)
+    assert not reply.has_error()
+    assert ENCLOSED not in seen[0]
+    assert not (tmp_path / "models").exists()
+
+
+def test_an_enclosed_record_of_another_kind_is_declined(tmp_path: Any) -> None:
+    node = Node(tmp_path)
+    message = request(1)
+    message.content[ENCLOSED] = ConfigRecord({"subspace": b"x"})
+    assert node.answers(message, long_update()).has_error()
+    assert node.noted == 0
+
+
+def raising() -> Any:
+    raise RuntimeError("a basis that depends on the data")
+
+
+@pytest.mark.parametrize(
+    "basis",
+    [
+        raising,
+        lambda: Subspace.of_seed(1, K, DIMENSION + 1),
+        lambda: Subspace.of_seed(1, K + 1, DIMENSION),
+        lambda: GOOD * 2,
+        lambda: np.full(GOOD.shape, np.nan),
+        lambda: None,
+        None,
+        "/nowhere/basis.npy",
+    ],
+    ids=["raises", "longer", "more", "not orthonormal", "nan", "nothing", "not given", "no file"],
+)
+def test_what_an_app_makes_of_its_directions_does_not_decide_whether_a_node_answers(
+    basis: Any, tmp_path: Any
+) -> None:
+    """The request is accepted and noted first; then a bad basis is an app that failed, and zero is released."""
+    node = Node(tmp_path, OF_APP, basis=basis)
+    reply = node.answers(request(1), long_update())
+    assert not reply.has_error()
+    assert np.linalg.norm(estimate(reply)) <= 0.02
+    assert node.noted == 1
+    (tmp_path / "good").mkdir()
+    good = Node(tmp_path / "good", OF_APP, basis=Subspace(GOOD))
+    usual = good.answers(request(1), long_update())
+    sizes = [len(join_pieces(one.content.config_records)) for one in (reply, usual)]
+    assert sizes[0] == sizes[1]
+    assert np.linalg.norm(estimate(usual)) == pytest.approx(CLIP, abs=0.02)
+
+
+def test_an_app_has_no_say_where_the_server_brings_directions(tmp_path: Any) -> None:
+    node = Node(tmp_path, CONFIG, basis=raising)
+    assert np.linalg.norm(estimate(node.answers(request(1, GOOD), long_update()))) > 0.9
+
+
+def test_coordinates_depend_on_the_update_alone() -> None:
+    plan = Plan.from_run_config(OF_APP)
+    assert plan.subspace is not None
+    update = long_update()
+    first = ClientCoordinates(plan, plan.subspace, Subspace(GOOD))
+    before = first.project(update).tobytes()
+    for other in (np.zeros(DIMENSION), np.full(DIMENSION, np.nan), update[::-1]):
+        first.project(other)
+    assert first.project(update).tobytes() == before
+    assert (
+        ClientCoordinates(plan, plan.subspace, Subspace(GOOD)).project(update).tobytes() == before
+    )
+
+
+@pytest.mark.parametrize("value", [np.nan, np.inf, 1.7e308])
+def test_an_update_that_is_not_finite_is_released_as_zero(value: float, tmp_path: Any) -> None:
+    node = Node(tmp_path)
+    update = np.zeros(DIMENSION)
+    update[5] = value
+    reply = node.answers(request(1, GOOD), update)
+    assert np.linalg.norm(estimate(reply)) <= CLIP + 0.02
+    assert node.noted == 1
+
+
+def test_a_simulated_node_says_that_its_basis_failed() -> None:
+    mod = simulated(PrivateUplink(simulation=Simulation(seed=7), basis=raising))
+    reply = mod(request(1), context(11, config=OF_APP, run=RUN), app(long_update()))
+    assert "a basis that depends on the data" in str(reply.content.config_records)
