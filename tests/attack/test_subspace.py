@@ -247,17 +247,17 @@ def test_an_app_has_no_say_where_the_server_brings_directions(tmp_path: Any) -> 
 
 
 def test_coordinates_depend_on_the_update_alone() -> None:
-    plan = Plan.from_run_config(OF_APP)
-    assert plan.subspace is not None
+    plain = {key: value for key, value in CONFIG.items() if key != "quietbit.subspace"}
+    seeded = {"quietbit.subspace.directions": K, "quietbit.subspace.seed": 1}
+    plan = Plan.from_run_config(plain | seeded)
     update = long_update()
-    first = ClientCoordinates(plan, plan.subspace, Subspace(GOOD))
-    before = first.project(update).tobytes()
+    first = ClientCoordinates(plan)
+    before = first.project(update)
+    assert before == pytest.approx(GOOD.astype(np.float64) @ update)
     for other in (np.zeros(DIMENSION), np.full(DIMENSION, np.nan), update[::-1]):
         first.project(other)
-    assert first.project(update).tobytes() == before
-    assert (
-        ClientCoordinates(plan, plan.subspace, Subspace(GOOD)).project(update).tobytes() == before
-    )
+    assert first.project(update) == pytest.approx(before, rel=1e-12)
+    assert ClientCoordinates(plan).project(update) == pytest.approx(before, rel=1e-12)
 
 
 @pytest.mark.parametrize("value", [np.nan, np.inf, 1.7e308])
