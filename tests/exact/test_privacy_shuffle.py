@@ -11,8 +11,9 @@ import pytest
 
 from exact.shuffle_kit import histograms, hockey_stick, largest_ratio, power_of_e, transcripts
 from quietbit.design.profile import Profile
+from quietbit.privacy.blanket import Blanket
 from quietbit.privacy.profile import profile_blanket
-from quietbit.privacy.shuffle import Blanket, Shuffle, clones, through_zero
+from quietbit.privacy.shuffle import Shuffle, clones, through_zero
 from quietbit.target import Adjacency
 
 REPLACE, ZERO = Adjacency.REPLACE_ONE, Adjacency.ZERO_OUT

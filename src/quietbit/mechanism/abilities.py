@@ -27,8 +27,8 @@ if TYPE_CHECKING:
     from quietbit.kernel.rng import RandomBits
     from quietbit.mechanism.base import Batch, Body, Mechanism, Parts
     from quietbit.mechanism.projected import Projected
+    from quietbit.privacy.blanket import BlanketPair
     from quietbit.privacy.cost import Cost
-    from quietbit.privacy.shuffle import BlanketPair
 
 __all__ = [
     "Ability",

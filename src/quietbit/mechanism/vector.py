@@ -99,10 +99,10 @@ from quietbit.mechanism.rotation import (
     check_seed,
     fewest_kept,
 )
+from quietbit.privacy.blanket import BlanketPair
 from quietbit.privacy.cost import Cost, Formula
 from quietbit.privacy.profile import BLUR, certify_profile, profile_blanket, profile_cost
 from quietbit.privacy.rounding import round_up
-from quietbit.privacy.shuffle import BlanketPair
 from quietbit.target import Adjacency, Target
 
 __all__ = [

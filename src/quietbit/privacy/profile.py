@@ -19,10 +19,10 @@ import numpy as np
 from quietbit._typing import FloatVector
 from quietbit.design.normal import cell_masses
 from quietbit.design.profile import Profile
-from quietbit.errors import check_int, require
+from quietbit.errors import check_int, check_real, require
+from quietbit.privacy.blanket import Blanket, BlanketPair
 from quietbit.privacy.cost import Cost
 from quietbit.privacy.loss import LossDistribution
-from quietbit.privacy.shuffle import Blanket, BlanketPair
 from quietbit.target import Adjacency, check_delta
 
 __all__ = [
@@ -34,11 +34,10 @@ __all__ = [
     "profile_losses",
 ]
 
+# A bound on the error of a sampler's <u, z>: `inner_error_upper` of up to 65,536 coordinates.
+BLUR = 2.0**-30
 MOST_BLUR = 2.0**-26  # beyond, the masses of P would exceed one by more than rounding
 _CELLS = 1e-13  # relative error of a sum of masses
-BLUR = (
-    2.0**-30
-)  # bound on the error of a sampler's <u, z>: `inner_error_upper` of up to 65,536 coordinates
 
 
 @final
@@ -63,16 +62,26 @@ class ProfileCertificate:
 def profile_losses(
     profile: Profile, adjacency: Adjacency, blur: float = BLUR
 ) -> tuple[LossDistribution, ...]:
-    """Return one release's loss in every direction needed: one for replace-one, by symmetry, two for zero-out."""
-    require(isinstance(profile, Profile), "profile", profile, "a Profile")
-    require(isinstance(adjacency, Adjacency), "adjacency", adjacency, "an Adjacency")
-    require(0 <= blur <= MOST_BLUR, "blur", blur, "at least 0 and at most 2^-26")
-    pairs = profile.pairs(adjacency, blur)
+    """Return one release's loss in every direction that the adjacency needs.
+
+    Replace-one needs one direction, by symmetry, zero-out two. ``blur`` bounds the error of a
+    sampler's <u, z>.
+    """
+    pairs = _check_profile(profile).pairs(Adjacency(adjacency), _check_blur(blur))
     return tuple(LossDistribution.from_atoms(upper, lower) for upper, lower in pairs)
 
 
+def _check_profile(profile: Profile) -> Profile:
+    require(isinstance(profile, Profile), "profile", type(profile).__name__, "a Profile")
+    return profile
+
+
+def _check_blur(blur: float) -> float:
+    return check_real(blur, "blur", at_least=0.0, at_most=MOST_BLUR)
+
+
 def profile_cost(profile: Profile, adjacency: Adjacency, blur: float = BLUR) -> Cost:
-    """Return the privacy curve of one release of the vector mechanism: pure, Rényi and exact accounts from one pair."""
+    """Return the cost of one release of the vector mechanism: all accounts from one pair."""
     return Cost.from_losses(*profile_losses(profile, adjacency, blur))
 
 
@@ -83,14 +92,20 @@ def certify_profile(
     delta: float = 0.0,
     blur: float = BLUR,
 ) -> ProfileCertificate:
-    """Measure a profile from its stored numbers: privacy of ``releases`` releases at ``delta``, and its error."""
+    """Measure the privacy of ``releases`` releases of a profile at ``delta``, and its error."""
+    adjacency = Adjacency(adjacency)
     releases = check_int(releases, "releases", 1)
     delta = check_delta(delta)
     composed = [loss.repeat(releases) for loss in profile_losses(profile, adjacency, blur)]
-    epsilon, pure = (max(one.epsilon_upper(at) for one in composed) for at in (delta, 0.0))
     gain = profile.gain_lower
     return ProfileCertificate(
-        epsilon, pure, delta, releases, adjacency, gain, (1 + 4e-16) / (gain * gain)
+        epsilon_upper=max(losses.epsilon_upper(delta) for losses in composed),
+        pure_epsilon_upper=max(losses.epsilon_upper(0.0) for losses in composed),
+        delta=delta,
+        releases=releases,
+        adjacency=adjacency,
+        gain_lower=gain,
+        squared_error_upper=(1 + 4e-16) / (gain * gain),
     )
 
 
@@ -101,14 +116,14 @@ def profile_blanket(
     slack: float = 0.0,
     error: float = 0.0,
 ) -> BlanketPair | None:
-    """Return the blanket N(0, I) of a profile: every density is at least its smallest level. None where that is 0.
+    """Return the blanket N(0, I) of a profile; None where its smallest level is 0.
 
-    Weights of a sampler lie between w(t - blur) and w(t + blur), their means within a factor of
-    one, which joins its ``slack``. Levels in between become mixtures of the smallest and the
-    largest (docs/theory/shuffling.md).
+    Every density is at least the profile's smallest level. Weights of a sampler lie between w(t -
+    blur) and w(t + blur), their means within a factor of one, which joins its ``slack``. Levels in
+    between become mixtures of the smallest and the largest (docs/theory/shuffling.md).
     """
-    require(isinstance(adjacency, Adjacency), "adjacency", adjacency, "an Adjacency")
-    require(0 <= blur <= MOST_BLUR, "blur", blur, "at least 0 and at most 2^-26")
+    adjacency = Adjacency(adjacency)
+    blur = _check_blur(blur)
     levels = profile.levels
     low = float(levels[0])
     high = float(levels[-1])
@@ -116,39 +131,32 @@ def profile_blanket(
         return None
     early = np.nextafter(profile.edges - blur, -np.inf)
     late = np.nextafter(profile.edges + blur, np.inf)
-    share = (levels - low) / (high - low)
-
-    def masses(cuts: list[float]) -> FloatVector:
-        return np.array([float(mass) for mass in cell_masses(cuts)])
-
-    least, most = (float(levels @ masses(edges.tolist())) for edges in (late, early))
+    late_masses = _masses(late)
+    early_masses = _masses(early)
+    least = float(levels @ late_masses)
+    most = float(levels @ early_masses)
     slack += math.log(max(1.0, most, 1 / least)) + 1e-12
     behind = low * math.exp(-slack) * (1 - 1e-15)
+    share = (levels - low) / (high - low)
     if adjacency is Adjacency.ZERO_OUT:
-        above, below = (float(share @ masses(edges.tolist())) for edges in (early, late))
-        above = min(1.0, above * (1 + _CELLS))
-        below = below * (1 - _CELLS)
+        above = min(1.0, float(share @ early_masses) * (1 + _CELLS))
+        below = float(share @ late_masses) * (1 - _CELLS)
         ones = (1.0, 1.0, 1.0)
         forward = Blanket(behind, (above, 1 - above, 0.0), (high, low, 1.0), ones, slack, error)
-        return BlanketPair(
-            forward, Blanket(behind, (1 - below, below, 0.0), ones, (low, high, 1.0), slack, error)
-        )
+        backward = Blanket(behind, (1 - below, below, 0.0), ones, (low, high, 1.0), slack, error)
+        return BlanketPair(forward, backward)
     cuts = np.union1d(early, -late)
-    first = share[
-        np.searchsorted(early, np.append(-np.inf, cuts), side="right")
-    ]  # stepped up at a cell's left end
-    second = share[
-        np.searchsorted(late, np.append(-cuts, -np.inf), side="right")
-    ]  # h(-t), least at its right end
-    cells = masses(cuts.tolist())
+    # h(t) is stepped up at a cell's left end; h(-t) is least at its right end.
+    first = share[np.searchsorted(early, np.append(-np.inf, cuts), side="right")]
+    second = share[np.searchsorted(late, np.append(-cuts, -np.inf), side="right")]
+    cells = _masses(cuts)
     up = float(np.minimum(first, 1 - second) @ cells) * (1 + _CELLS)
     down = float(np.minimum(second, 1 - first) @ cells) * (1 - _CELLS)
-    one = Blanket(
-        behind,
-        (up, down, max(0.0, 1 - up - down)),
-        (high, low, low),
-        (low, high, low),
-        slack,
-        error,
-    )
-    return BlanketPair(one, one)
+    masses = (up, down, max(0.0, 1 - up - down))
+    blanket = Blanket(behind, masses, (high, low, low), (low, high, low), slack, error)
+    return BlanketPair(blanket, blanket)
+
+
+def _masses(cuts: FloatVector) -> FloatVector:
+    """Return the normal masses of the cells between cuts."""
+    return np.array([float(mass) for mass in cell_masses(cuts.tolist())])

@@ -6,9 +6,9 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from quietbit.design.profile import Profile
-from quietbit.errors import InvalidParameter
 from quietbit.privacy.profile import certify_profile, profile_cost, profile_losses
 from quietbit.target import Adjacency
+from refusals import refuses
 from unit.design.profile_kit import largest_gain, profiles, pure_epsilon_upper
 
 PROFILE = Profile.from_weights([-0.6, 0.1, 0.9], np.exp([0.0, 0.15, 0.35, 0.5]))
@@ -89,13 +89,13 @@ def test_replace_one_costs_more_than_zero_out():
 
 @pytest.mark.parametrize("delta", [-1e-9, 1.0, math.nan])
 def test_refusals(delta):
-    with pytest.raises(InvalidParameter, match="delta"):
+    with refuses("delta"):
         certify_profile(PROFILE, Adjacency.ZERO_OUT, 1, delta)
-    with pytest.raises(InvalidParameter, match="an Adjacency"):
-        certify_profile(PROFILE, "zero-out", 1, 1e-5)
-    with pytest.raises(InvalidParameter, match="releases"):
+    with refuses("adjacency", "nearby"):
+        certify_profile(PROFILE, "nearby", 1, 1e-5)
+    with refuses("releases", 0):
         certify_profile(PROFILE, Adjacency.ZERO_OUT, 0, 1e-5)
-    with pytest.raises(InvalidParameter, match="blur must be at least 0"):
+    with refuses("blur", 1e-3):
         certify_profile(PROFILE, Adjacency.ZERO_OUT, 1, 1e-5, 1e-3)
-    with pytest.raises(InvalidParameter, match="a Profile"):
+    with refuses("profile"):
         certify_profile("profile", Adjacency.ZERO_OUT, 1, 1e-5)
