@@ -59,9 +59,7 @@ def all_lines() -> list[Line]:
                 lines.append(line("space", Setting(mechanism, epsilon, "vol", 16)))
     lines.append(line("space", Setting("vmvu", 1.0, "lang", 16)))
     lines.append(line("space", Setting("none", 0.0, "lang", 16)))
-    for source in ("vol", "man"):
-        lines.append(line("refresh", Setting("vmvu", 1.0, source, 16, refresh=True)))
-        lines.append(line("refresh", Setting("none", 0.0, source, 16, refresh=True), seeds=1))
+    lines.extend(renewed_lines())
     for start, source in (("manuals", "man"), ("volunteers", "vol")):
         lines.append(line("after", Setting("none"), start=start))
         lines.append(line("after", Setting("none", passes=5), start=start))
@@ -72,13 +70,20 @@ def all_lines() -> list[Line]:
             lines.append(line("after", Setting("vmvu", epsilon, source, 16), start=start))
             lines.append(line("after", Setting("vmvu", epsilon, source, 64), start=start))
             lines.append(line("after", Setting("sum", epsilon, source, 64), start=start))
-    for kind in ("lora", "gains"):
+    for kind in ("gains", "lora"):
         lines.append(line("kinds", Setting("none"), kind))
-        lines.append(line("kinds", Setting("none", passes=5), kind, seeds=1))
         for epsilon in (8.0, 1.0):
             lines.append(line("kinds", Setting("vmvu", epsilon), kind))
-            lines.append(line("kinds", Setting("vmvu", epsilon, "vol", 16), kind))
             lines.append(line("kinds", Setting("sum", epsilon), kind))
+            renewed = Setting("vmvu", epsilon, "vol", 16, refresh=True)
+            lines.append(line("kinds", renewed, kind))
+    for setting in (
+        Setting("none"),
+        Setting("sum", 8.0),
+        Setting("sum", 1.0),
+        Setting("vmvu", 8.0, "vol", 16, refresh=True),
+    ):
+        lines.append(line("lora-after", setting, "lora", start="volunteers"))
     for clients in (265, 530):
         for epsilon in (8.0, 1.0):
             lines.append(line("crowd", Setting("vmvu", epsilon, clients=clients, cohort=53)))
@@ -93,6 +98,32 @@ def all_lines() -> list[Line]:
     lines.append(line("payloads", Setting("payloads", 8.0), seeds=1))
     lines.append(line("cohort", Setting("none", cohort=53), seeds=1))
     lines.append(line("cohort", Setting("vmvu", 8.0, cohort=53), seeds=1))
+    return lines
+
+
+def renewed_lines() -> list[Line]:
+    """Return lines whose directions are made anew every round, at the current model."""
+    lines = []
+    settings = [
+        Setting("none", 0.0, "vol", 16, refresh=True),
+        Setting("vmvu", 1.0, "vol", 16, refresh=True),
+        Setting("vmvu", 4.0, "vol", 16, refresh=True),
+        Setting("vmvu", 8.0, "vol", 16, refresh=True),
+        Setting("sum", 1.0, "vol", 16, refresh=True),
+        Setting("vmvu", 1.0, "vol", 64, refresh=True),
+        Setting("vmvu", 8.0, "vol", 64, refresh=True),
+        Setting("vmvu", 1.0, "man", 16, refresh=True),
+        Setting("vmvu", 8.0, "man", 16, refresh=True),
+        Setting("vmvu", 1.0, "man", 64, refresh=True),
+        Setting("vmvu", 8.0, "man", 64, refresh=True),
+        Setting("gaussian", 1.0, "vol", 16, refresh=True),
+    ]
+    for setting in settings:
+        lines.append(line("renewed", setting))
+    for start, source in (("volunteers", "vol"), ("manuals", "man")):
+        for epsilon in (1.0, 8.0):
+            setting = Setting("vmvu", epsilon, source, 16, refresh=True)
+            lines.append(line("renewed-after", setting, start=start))
     return lines
 
 

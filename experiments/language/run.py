@@ -31,7 +31,9 @@ from votes import vote
 BEGAN = time.monotonic()
 SEEDS = (1, 2, 3)
 MOST_TRIES = 4
-FIRST = 4.0  # the step that a search begins with where noise is small
+MOST_PUBLIC_TRIES = 7
+FIRST = 4.0  # the step that a search for biases begins with where noise is small
+OTHER_FIRST = 1.0  # the same for other kinds, before their line without privacy is known
 
 
 class Run:
@@ -59,7 +61,11 @@ class Run:
     def task(self, kind: str) -> Task:
         """Return the task that trains a kind of numbers."""
         if kind not in self.tasks:
-            self.tasks[kind] = Task(self.network, self.texts, kind, self.mechanisms)
+            task = Task(self.network, self.texts, kind, self.mechanisms)
+            scored = f"{kind} zero-shot"
+            if self.has(scored):  # the clip of earlier lines, whatever this machine's manuals are
+                task.cache["clip"] = self.result(scored)["clip"]
+            self.tasks[kind] = task
         return self.tasks[kind]
 
     def start(self, kind: str, name: str) -> Any:
@@ -132,25 +138,35 @@ def public(run: Run, kind: str, name: str, group: Rows) -> None:
     if run.has(label) or run.over:
         return
     task = run.task(kind)
-    tries = {}
+    tries: dict[tuple[float, int], float] = {}
     points = {}
-    best = None
     for steps in (20, 60):
-        for rate in (2.0, 4.0, 8.0):
-            if run.over and best is not None:
-                break
-            point, moment, loss = train_public(task, group, rate, steps, 5, SEEDS[0])
-            tries[f"{rate:g} in {steps}"] = (loss, moment)
-            if best is None or loss < best[0]:
-                best = (loss, rate, steps)
+        rate: float | None = 8.0 if kind == "bias" else OTHER_FIRST
+        while rate is not None and not (run.over and tries):
+            point, _, loss = train_public(task, group, rate, steps, 5, SEEDS[0])
+            if loss < min(tries.values(), default=float("inf")):
                 points[SEEDS[0]] = point
-    loss, rate, steps = best if best is not None else (0.0, 0.0, 0)
+            tries[rate, steps] = loss
+            rate = next_rate({known: tries[known, s] for known, s in tries if s == steps})
+    best_rate, steps = min(tries, key=lambda key: tries[key])
     for seed in SEEDS[1:]:
-        points[seed], _, _ = train_public(task, group, rate, steps, 5, seed)
-    result = {"name": label, "kind": kind, "tries": tries, "rate": rate, "steps": steps}
+        points[seed], _, _ = train_public(task, group, best_rate, steps, 5, seed)
+    shown = {f"{known:g} in {count}": loss for (known, count), loss in tries.items()}
+    result = {"name": label, "kind": kind, "tries": shown, "rate": best_rate, "steps": steps}
     report(run, result, task, [points[seed] for seed in SEEDS])
     run.points[f"{kind}-{name}-1"] = points[SEEDS[0]]
     run.save_points()
+
+
+def next_rate(losses: dict[float, float]) -> float | None:
+    """Return the next step size to try, doubling or halving; None when both sides of the best are known."""
+    best = min(losses, key=lambda rate: (losses[rate], rate))
+    if len(losses) == MOST_PUBLIC_TRIES:
+        return None
+    for rate in (best / 2, best * 2):
+        if rate not in losses:
+            return rate
+    return None
 
 
 def report(run: Run, result: dict[str, Any], task: Task, points: list[Any]) -> None:
@@ -180,8 +196,12 @@ def noise_length(run: Run, line: Line) -> float:
 def first_rate(run: Run, line: Line) -> float:
     """Return a step to begin the search with, a power of two."""
     loud = noise_length(run, line)
-    rate = FIRST
-    while rate * max(loud, 1.0) > FIRST:
+    quiet = FIRST
+    if line.kind != "bias":
+        free = f"{line.kind} zero none"
+        quiet = run.result(free)["rate"] / 2 if run.has(free) else OTHER_FIRST
+    rate = quiet
+    while rate * max(loud, 1.0) > quiet:
         rate /= 2
     return rate
 
@@ -211,7 +231,10 @@ def train_line(run: Run, line: Line) -> None:
     else:
         attempt(line.rate or first_rate(run, line))
         factors = (2.0, 0.5) if line.start == "zero" else (0.5, 2.0)
-        while len(tries) < MOST_TRIES:
+        most = MOST_TRIES
+        if line.kind != "bias" and line.setting.mechanism == "none":
+            most = MOST_PUBLIC_TRIES
+        while len(tries) < most:
             best = min(tries, key=lambda value: tries[value][0])
             new = [best * factor for factor in factors if best * factor not in tries]
             if not new:
@@ -262,15 +285,15 @@ def do(run: Run, job: str) -> None:
         named = {line.name: line for line in LINES}
         for name in run.given.names.read_text().splitlines():
             train_line(run, named[name])
+    elif job.startswith("public:"):
+        _, kind, name = job.split(":")
+        zero_shot(run, kind)
+        public(run, kind, name, getattr(run.texts, name))
     elif job == "public":
         zero_shot(run, "bias")
         public(run, "bias", "volunteers", run.texts.volunteers)
         public(run, "bias", "manuals", run.texts.manuals)
         public(run, "bias", "languages", run.texts.languages)
-    elif job == "kinds":
-        for kind in ("lora", "gains"):
-            zero_shot(run, kind)
-            public(run, kind, "volunteers", run.texts.volunteers)
     elif job == "memory":
         remember(run, say)
     elif job == "votes":
