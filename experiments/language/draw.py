@@ -1,4 +1,4 @@
-"""Draw the results: loss over epsilon for four ways, what public text alone gives, and who gains.
+"""Draw the results: loss over epsilon for five ways, what public text alone gives, and who gains.
 
 python experiments/language/draw.py experiments/results/language.json docs/images/language-model.svg
 """
@@ -17,6 +17,7 @@ EPSILONS = (1, 4, 8)
 WAYS = {
     "local, Gaussian noise": ("gaussian", "gaussian"),
     "local, vmvu, 80 bytes": ("vmvu", "vmvu"),
+    "local, vmvu in 16 renewed directions": ("vmvu {} vol-16 refreshed", "mvu"),
     "one-bit sums behind masks": ("sum", "imvu"),
     "trusted server": ("central", "skellam"),
 }
@@ -30,6 +31,7 @@ LEVELS = {
 GAINS = {
     "local, epsilon 1": "bias zero vmvu 1",
     "local, epsilon 8": "bias zero vmvu 8",
+    "16 directions, epsilon 1": "bias zero vmvu 1 vol-16 refreshed",
     "sums, epsilon 8": "bias zero sum 8",
     "not private, one pass": "bias zero none",
     "67 volunteers alone": "bias public volunteers",
@@ -43,7 +45,7 @@ def main(results: Path, out: Path) -> None:
     figure = blank_figure(11.0, 4.6)
     left = plain_axes(
         figure.add_subplot(1, 2, 1),
-        "1,060 authors, each once",
+        "Test loss after 1,060 authors took part once each",
         "epsilon",
         "test loss, nats per token",
     )
@@ -54,7 +56,9 @@ def main(results: Path, out: Path) -> None:
     for (name, (way, _)), look in zip(
         WAYS.items(), looks([kind for _, kind in WAYS.values()]), strict=True
     ):
-        heights = [mean(known[f"bias zero {way} {epsilon}"]["test"]) for epsilon in EPSILONS]
+        pattern = way if "{}" in way else way + " {}"
+        lines = [f"bias zero {pattern.format(epsilon)}" for epsilon in EPSILONS]
+        heights = [mean(known[line]["test"]) for line in lines]
         left.plot(EPSILONS, heights, label=name, linewidth=1.8, **look.line)
     votes = known["votes"]["prompts"]["elected"]
     left.plot(
@@ -63,12 +67,15 @@ def main(results: Path, out: Path) -> None:
         "k*",
         label="265 votes on 32 prompts",
     )
-    left.set_xlim(0.6, 11.2)
+    left.set_xlim(0.6, 11.8)
     left.set_xticks(EPSILONS)
-    left.set_ylim(3.38, 3.87)
+    left.set_ylim(3.24, 3.87)
     left.legend(loc="lower left", fontsize=8, frameon=False, labelcolor=INK)
     right = plain_axes(
-        figure.add_subplot(1, 2, 2), "who gains: 132 test authors", "nats per token gained", ""
+        figure.add_subplot(1, 2, 2),
+        "What 132 authors who took no part gain",
+        "nats per token gained",
+        "",
     )
     before = known["bias zero-shot"]["authors"]
     columns = []
