@@ -1,4 +1,4 @@
-"""The part of docs/how-to/add-a-capability.md, run as it is printed there, through all three adapters."""
+"""The part of docs/how-to/add-a-capability.md, as it is printed there, through all adapters."""
 
 from __future__ import annotations
 

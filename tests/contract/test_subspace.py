@@ -1,4 +1,4 @@
-"""Coordinates in a subspace, through all three adapters: what leaves has k numbers, and the step stays in the subspace."""
+"""Coordinates in a subspace, through all adapters: k numbers leave, and the step stays in it."""
 
 from __future__ import annotations
 
