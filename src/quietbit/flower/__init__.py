@@ -1,4 +1,4 @@
-"""Flower: private updates through an engine; a client mod within the owner's policy, and a strategy wrapper.
+"""Flower: private updates by a client mod within the owner's policy, and a strategy wrapper.
 
 Idea     two lines change in a Flower app. The mod (`PrivateUplink`) turns the difference a client
          has learnt into one packed release and lets nothing else out; the wrapper

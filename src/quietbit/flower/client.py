@@ -101,7 +101,7 @@ class _AppResult(NamedTuple):
 @final
 @dataclass(frozen=True)
 class PrivateUplink:
-    """A mod for `flwr.clientapp.ClientApp(mods=[PrivateUplink()])`: train replies become private releases.
+    """A mod, `ClientApp(mods=[PrivateUplink()])`, that turns train replies into private releases.
 
     The node config names the owner's policy or gatekeeper; without one a SuperNode releases
     nothing. ``simulation`` changes the rules of nodes in Flower's simulation runtime, which have no
@@ -291,7 +291,7 @@ class _Exchange:
         read: Callable[[RecordDict | None], Any],
         crashes: list[BaseException],
     ) -> _AppResult | None:
-        """Return what the app answers in time; None where it fails, which only the node's log knows.
+        """Return what the app answers in time; None where it fails, which only the log says.
 
         The app gets a message and a context of its own: nothing that it does to them is seen here.
         """

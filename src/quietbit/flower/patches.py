@@ -47,8 +47,8 @@ CHECKED = {
 ACTOR = "ClientAppActor"  # the class of Flower's simulation runtime that runs an app
 PRIVATE = "_quietbit_private"  # set on an app of which a function has the mod
 BOTH = (
-    "An app with PrivateUplink among its mods cannot have a lifespan: it runs outside every mod, and "
-    "Flower sends the text of its exceptions to the server. Do its work in the train function."
+    "An app with PrivateUplink among its mods cannot have a lifespan: it runs outside every mod, "
+    "and Flower sends the text of its exceptions to the server. Do its work in the train function."
 )
 
 

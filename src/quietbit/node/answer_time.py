@@ -1,4 +1,4 @@
-"""When an answer leaves a node: at a moment fixed before the app begins, whatever the app then does.
+"""When an answer leaves a node: at a moment fixed before the app begins, whatever the app does.
 
 Idea     how long an app takes, and whether it fails, depends on its data. So the moment of an
          answer is computed when its request is accepted, from the clock and the owner's policy
@@ -60,13 +60,18 @@ class AnswerTime:
 
     @staticmethod
     def check(seconds: float, numbers: int = 0) -> float:
-        """Return the seconds that are reserved after the app; refuse noise that leaves it no time."""
+        """Return the seconds reserved after the app; refuse noise that leaves the app no time."""
         answer_seconds = _in_grains(seconds)
         reserved = min(answer_seconds / 4, RESERVED) + numbers / NUMBERS
         most = answer_seconds * 3 / 4
         if answer_seconds:
-            rule = f"at most {most:g}, three quarters of the node's answer-seconds"
-            require(reserved <= most, "seconds to draw the noise of local steps", reserved, rule)
+            require(
+                reserved <= most,
+                "seconds to draw the noise of local steps",
+                reserved,
+                f"at most {most:g}, three quarters of the node's answer-seconds",
+                "ask for fewer local steps, or have the node's owner raise answer-seconds",
+            )
         return reserved
 
     def run(
@@ -108,7 +113,8 @@ class AnswerTime:
         if thread.is_alive():
             sys.setswitchinterval(min(SWITCH, sys.getswitchinterval()))
             LOGGER.error(
-                "quietbit: the app is not done after %.1f s, and zero is released: answer-seconds of the policy is %g.",
+                "quietbit: the app is not done after %.1f s, and zero is released: answer-seconds "
+                "of the policy is %g.",
                 taken,
                 self._seconds,
             )

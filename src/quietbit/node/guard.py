@@ -1,4 +1,4 @@
-"""The outermost frame of an answer: whatever is raised, one reply leaves, at a moment fixed beforehand.
+"""The outermost frame of an answer: whatever is raised, one reply leaves at a fixed moment.
 
 Idea     an engine sends the text of an exception to the server, at once. So the engine's thread
          does nothing here but wait. A worker thread decides, calls the app and makes the reply; a
@@ -10,10 +10,10 @@ What an app can do to the engine's thread from its own, and what happens then:
 
 | the app | the engine's thread |
 |---|---|
-| set a signal handler, whose exception Python raises in the main thread | handlers are replaced while it waits |
+| set a signal handler that raises in the main thread | handlers are replaced while it waits |
 | calls `_thread.interrupt_main` | the same |
 | lowers the recursion limit or a resource limit of the process | the keeper puts the old one back |
-| leaves no memory | an exception in here is caught, and the wait goes on; the reply is there already |
+| leaves no memory | an exception in here is caught; the wait goes on, and the reply is there |
 
 A process that ends (`os._exit`, a crash of native code, the system's out-of-memory killer) sends
 nothing: see docs/explanation/threat-model.md, "Time". Signals that ask the process to end wait
@@ -134,7 +134,7 @@ class Outbox(Generic[Reply]):
                 if self._entry.acquire(False):
                     _thread.start_new_thread(variables.run, (self._work, work))
                 self._watch()
-            except BaseException:  # noqa: S112  (nothing ends this loop, and nothing is logged here)
+            except BaseException:  # noqa: S112  (nothing ends this loop or is logged here)
                 continue
 
     def _work(self, work: Work[Reply]) -> None:
@@ -144,10 +144,10 @@ class Outbox(Generic[Reply]):
             self._working = True
             work(self)
             if self.closed:
-                text = (
-                    "an answer was not ready at its moment: answer-seconds of the policy is short"
+                log_quietly(
+                    logging.WARNING,
+                    "an answer was not ready at its moment: raise answer-seconds of the policy",
                 )
-                log_quietly(logging.WARNING, text)
         except BaseException as error:
             log_quietly(logging.ERROR, "an answer failed, and the server is not told", error)
         finally:
@@ -190,7 +190,7 @@ class Outbox(Generic[Reply]):
 
 
 def guarded(outbox: Outbox[Reply], work: Work[Reply]) -> Reply:
-    """Return the reply that ``work`` leaves in the outbox, at the moment that it names; raise nothing.
+    """Return the reply that ``work`` leaves in the outbox, at the moment it names; raise nothing.
 
     ``work`` decides, and calls `Outbox.accept` before the app is called, then `Outbox.put`; it runs
     in a thread of its own. Where it returns without having accepted, its reply leaves at once.
@@ -291,7 +291,7 @@ class _Signals:
         self._process = os.getpid()
 
     def disarm(self) -> None:
-        """Replace every handler that is Python code; other threads than the main one get no signals."""
+        """Replace every handler that is Python code; only the main thread gets signals."""
         if threading.current_thread() is not threading.main_thread():
             return
         for number in signal.valid_signals():
@@ -301,7 +301,7 @@ class _Signals:
                 signal.signal(number, self._drop)
 
     def rearm(self) -> None:
-        """Put back what Python itself installed, and the engine's handlers of signals that end a process.
+        """Put back Python's own handlers, and the engine's of signals that end a process.
 
         An app's handlers stay disarmed: their exceptions would be raised in the engine's frames. So
         does the engine's handler of SIGINT, which an app that is late could still trigger with
@@ -315,7 +315,7 @@ class _Signals:
                 signal.signal(number, handler)
 
     def _drop(self, number: int, frame: object) -> None:
-        """Do nothing; in a process that was forked from this one, do what the system does by default."""
+        """Do nothing; in a process forked from this one, do what the system does by default."""
         if os.getpid() != self._process:
             signal.signal(number, signal.SIG_DFL)
             os.kill(os.getpid(), number)

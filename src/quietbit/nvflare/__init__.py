@@ -1,4 +1,4 @@
-"""NVFlare: private updates through a second engine; a client filter within the owner's policy, and a server filter.
+"""NVFlare: private updates by a client filter within the owner's policy, and a server filter.
 
 Idea     a job changes by one call, `add_privacy(recipe, settings)`. What the clients' filter
          (`PrivateUplink`) lets out is one packed release and nothing else; the server's

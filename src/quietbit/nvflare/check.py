@@ -1,4 +1,4 @@
-"""What would leave a site with a given `privacy.json`: read as NVFlare reads it, judged scope by scope.
+"""What would leave a site with a given `privacy.json`, as NVFlare reads it, scope by scope.
 
 Idea     NVFlare is silent about a file that protects nothing: a key misspelt, a list emptied or a
          scope renamed, and weights leave as they are. So a site can ask beforehand, of what
@@ -10,7 +10,7 @@ from __future__ import annotations
 
 import json
 import os
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
 from pathlib import Path
 from types import SimpleNamespace
 from typing import Any, final
@@ -24,7 +24,7 @@ from quietbit.node.gatekeeper import RemoteGate
 from quietbit.node.ledger import FileLedger
 from quietbit.node.policy import Policy
 from quietbit.nvflare.client import PrivateUplink
-from quietbit.run.client import GATEKEEPER, NODE_KEYS, POLICY
+from quietbit.run.client import GATEKEEPER, NODE_KEYS
 
 __all__ = ["PrivacyCheck", "ScopeCheck", "check_privacy"]
 
@@ -65,7 +65,7 @@ class PrivacyCheck:
 
 
 def check_privacy(path: str | os.PathLike[str]) -> PrivacyCheck:
-    """Say what would leave a site with this `privacy.json`; a file that NVFlare cannot read is refused."""
+    """Say what would leave a site with this `privacy.json`; refuse what NVFlare cannot read."""
     place = Path(path).expanduser().absolute()
     try:
         json.loads(place.read_text(encoding="utf-8"))
@@ -78,78 +78,104 @@ def check_privacy(path: str | os.PathLike[str]) -> PrivacyCheck:
         raise QuietbitError(f"Cannot read {place} as NVFlare's privacy.json: {error}") from error
     beside = _beside(place.parent)
     if not manager.is_policy_defined():
-        return PrivacyCheck(
-            False,
-            (),
-            (*beside, f"the file has no scope, and NVFlare ignores the rest of it: {RAW}"),
-        )
-    component = any(isinstance(one, PrivateUplink) for one in manager.components.values())
-    known = [*manager.name_to_scopes.values()] + ([None] if manager.default_scope is None else [])
-    scopes = [_judged(one, one is manager.default_scope, component) for one in known]
+        ignored = f"the file has no scope, and NVFlare ignores the rest of it: {RAW}"
+        return PrivacyCheck(False, (), (*beside, ignored))
+    component = _has_filter(manager.components.values())
+    scopes = [
+        _judged(scope, scope is manager.default_scope, component)
+        for scope in manager.name_to_scopes.values()
+    ]
+    if manager.default_scope is None:
+        scopes.append(_judged(None, True, component))
     return PrivacyCheck(component, tuple(scopes), beside)
+
+
+def _has_filter(members: Iterable[Any]) -> bool:
+    return any(isinstance(member, PrivateUplink) for member in members)
 
 
 def _judged(scope: Any, default: bool, component: bool) -> ScopeCheck:
     """Judge a scope; None is the default where the file names none."""
-    chains: Any = (), ()
+    name = ""
+    data_filter = False
+    result_filter = False
+    properties: Any = {}
     if scope is not None:
-        chains = scope.task_data_filters[FilterKey.IN], scope.task_result_filters[FilterKey.OUT]
-    data, results = (any(isinstance(one, PrivateUplink) for one in chain) for chain in chains)
-    owner, problem, bare = _owner({} if scope is None else scope.props)
+        name = scope.name
+        data_filter = _has_filter(scope.task_data_filters[FilterKey.IN])
+        result_filter = _has_filter(scope.task_result_filters[FilterKey.OUT])
+        properties = scope.props
+    owner = _owner(properties)
+    answers = data_filter and result_filter
+    unpriced = not component
     if not component:
-        leaves = EARLY if data and results else RAW
-    elif not (data and results):
+        leaves = EARLY if answers else RAW
+    elif not answers:
         leaves = f"{NOTHING} unless the job brings quietbit's filters"
     else:
-        leaves = NOTHING if problem else RELEASES
-    told = f", and {bare}" if component and not problem and bare else ""
-    unpriced = not component or bool(told)
+        leaves = NOTHING if owner.problem else RELEASES
+    if component and owner.bare and not owner.problem:
+        leaves = f"{leaves}, and {owner.bare}"
+        unpriced = True
     return ScopeCheck(
-        getattr(scope, "name", ""),
-        default,
-        data,
-        results,
-        owner,
-        problem,
-        f"{leaves}{told}",
-        unpriced,
+        name, default, data_filter, result_filter, owner.named, owner.problem, leaves, unpriced
     )
 
 
-def _owner(props: Any) -> tuple[str, str, str]:
-    """Return what a scope names, why it cannot be used, and what it lets out without privacy."""
-    own = {key: value for key, value in props.items() if str(key).lower().startswith("quietbit")}
-    if len(own) != 1 or not isinstance(props, Mapping) or not set(own) <= set(NODE_KEYS):
-        return "", f"properties must name one of {' and '.join(NODE_KEYS)}", ""
-    ((key, named),) = own.items()
+@final
+@frozen
+class _Owner:
+    """What a scope names, why it cannot be used, and what it lets out without privacy."""
+
+    named: str
+    problem: str = ""
+    bare: str = ""
+
+
+def _owner(properties: Any) -> _Owner:
+    """Read the policy or the gatekeeper that the properties of a scope name."""
+    keys = [key for key in properties if str(key).lower().startswith("quietbit")]
+    if len(keys) != 1 or not isinstance(properties, Mapping) or keys[0] not in NODE_KEYS:
+        return _Owner("", f"properties must name one of {' and '.join(NODE_KEYS)}")
+    path = properties[keys[0]]
+    seed = None
     try:
-        if key == GATEKEEPER:
-            metrics, seed = RemoteGate(named).metrics, None
+        if keys[0] == GATEKEEPER:
+            metrics = RemoteGate(path).metrics
         else:
-            policy = Policy.load(named)
+            policy = Policy.load(path)
             FileLedger(policy.ledger, policy.counter).read()
-            metrics, seed = policy.metrics, policy.seed
+            metrics = policy.metrics
+            seed = policy.seed
     except Exception as error:  # a path of another type, too
-        return str(named), str(error), ""
-    bare = [f"the numbers {', '.join(metrics)} without privacy"] if metrics else []
-    bare += ["releases whose randomness anybody can repeat"] if seed is not None else []
-    return f"{'policy' if key == POLICY else 'gatekeeper'} {named}", "", " and ".join(bare)
+        return _Owner(str(path), str(error))
+    bare = []
+    if metrics:
+        bare.append(f"the numbers {', '.join(metrics)} without privacy")
+    if seed is not None:
+        bare.append("releases whose randomness anybody can repeat")
+    kind = keys[0].partition(".")[2]
+    return _Owner(f"{kind} {path}", "", " and ".join(bare))
 
 
 def _beside(folder: Path) -> tuple[str, ...]:
     """Return what leaves by the site's other files, where they lie beside this one as on a site."""
-    names = WorkspaceConstants.RESOURCES_CONFIG, WorkspaceConstants.DEFAULT_RESOURCES_CONFIG
-    found = next((folder / name for name in names if (folder / name).is_file()), None)
-    try:
-        allowed = (
-            True
-            if found is None
-            else json.loads(found.read_text(encoding="utf-8")).get("allow_log_streaming")
+    if _streams_logs(folder):
+        return (
+            "logs of the site and of its jobs: resources.json beside this file must say "
+            "allow_log_streaming: false",
         )
-    except (OSError, ValueError, AttributeError):
-        allowed = True
-    if allowed is False:
-        return ()
-    return (
-        "logs of the site and of its jobs: resources.json beside this file must say allow_log_streaming: false",
-    )
+    return ()
+
+
+def _streams_logs(folder: Path) -> bool:
+    """Return whether a site may stream its log: so it does unless the first file found says no."""
+    for name in (WorkspaceConstants.RESOURCES_CONFIG, WorkspaceConstants.DEFAULT_RESOURCES_CONFIG):
+        path = folder / name
+        if path.is_file():
+            try:
+                resources = json.loads(path.read_text(encoding="utf-8"))
+                return resources.get("allow_log_streaming") is not False
+            except (OSError, ValueError, AttributeError):
+                return True
+    return True

@@ -125,7 +125,7 @@ def local_settings(values: Mapping[str, Any]) -> Plan:
 
 @final
 class PrivateUplink(Filter):  # type: ignore[misc]
-    """A filter for data and results of a client's tasks; `add_privacy` or `privacy.json` registers it.
+    """A filter for data and results of a client's tasks, set by `add_privacy` or `privacy.json`.
 
     ``simulation`` is for NVFlare's simulator, where the job's own budget holds; on a site it means
     nothing. With a ``seed`` a simulation can be repeated, and protects nobody. ``metrics`` leave a
@@ -140,7 +140,7 @@ class PrivateUplink(Filter):  # type: ignore[misc]
         metrics: list[str] | None = None,
         basis: str | None = None,
     ) -> None:
-        """Refuse rules that do not fit together; NVFlare writes them into the job by these names."""
+        """Refuse rules that do not fit together; NVFlare writes them into jobs by these names."""
         super().__init__()
         self.simulation = simulation
         self.seed = seed
@@ -227,8 +227,8 @@ class PrivateUplink(Filter):  # type: ignore[misc]
         """
         if not _is_request(record):
             raise InvalidParameter(
-                "The server's task must carry quietbit's request, and does not: put PrivateReceiver "
-                "among its filters."
+                "The server's task must carry quietbit's request, and does not: put "
+                "PrivateReceiver among its filters."
             )
         plan = local_settings(record["settings"])
         name = _node_name(fl_ctx)

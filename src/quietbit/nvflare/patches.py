@@ -8,7 +8,7 @@ Symbols  a route: channel and topic of a message, or those of the stream that it
 
 | replaced | so that |
 |---|---|
-| `ClientRunner._process_task`, `Executor.execute` | one answer leaves at its moment (`processing.py`) |
+| `ClientRunner._process_task`, `Executor.execute` | one answer leaves at its moment |
 | `ClientRunner.handle_event` | a component that gives up does not end the run |
 | `client_runner.apply_filters` | neither does a filter that calls the job unsafe |
 | `ClientRunManager.send_task_result` | the result is sent as it was sealed |
@@ -16,7 +16,8 @@ Symbols  a route: channel and topic of a message, or those of the stream that it
 | `FLContextManager.public_stickers` | contexts, which travel with messages, say only who we are |
 | `Communicator.send` | clocks in heads of messages are rounded |
 | `CoreCell._send_to_endpoint`, `_process_request` | routes that are not listed are shut |
-| `CoreCell._forward`, `_add_adhoc_connector`, `_create_external_listener` | no other way is opened |
+| `CoreCell._forward`, `_add_adhoc_connector` | nothing of others is carried, no way is opened |
+| `CoreCell._create_external_listener` | likewise |
 
 None of these names is public. Where one is missing `shut` raises, and nothing is released.
 `CHECKED` has digests of their source in the version of NVFlare that they were read in: a test fails
@@ -70,27 +71,30 @@ __all__ = ["ANSWERED", "CHECKED", "SENT", "VERSION", "shut"]
 
 LOGGER = logging.getLogger(__name__)
 VERSION = "2.9.0"  # of NVFlare, in which these were read; a test fails when one of them changes
+RUNNER = "nvflare.private.fed.client.client_runner:ClientRunner"
+MANAGER = "nvflare.private.fed.client.client_run_manager:ClientRunManager"
+CELL = "nvflare.fuel.f3.cellnet.core_cell:CoreCell"
 CHECKED = {
     "nvflare.apis.fl_context:FLContextManager": "ed1339e109fd5087",
     "nvflare.apis.utils.task_utils:apply_filters": "c9465a3abac919dc",
     "nvflare.apis.utils.task_utils:get_filters": "dd8e07977e461fea",
     "nvflare.app_common.logging.constants:is_log_streaming_allowed": "bd8c7e54b93f4673",
-    "nvflare.fuel.f3.cellnet.core_cell:CoreCell._add_adhoc_connector": "c4224c8a179ee1fe",
-    "nvflare.fuel.f3.cellnet.core_cell:CoreCell._create_external_listener": "68894a3a1f3c4bdf",
-    "nvflare.fuel.f3.cellnet.core_cell:CoreCell._forward": "4bf0172fd346666c",
-    "nvflare.fuel.f3.cellnet.core_cell:CoreCell._process_request": "9fd9dacabcf64aa9",
-    "nvflare.fuel.f3.cellnet.core_cell:CoreCell._send_to_endpoint": "e3f1fac80ee474ca",
+    f"{CELL}._add_adhoc_connector": "c4224c8a179ee1fe",
+    f"{CELL}._create_external_listener": "68894a3a1f3c4bdf",
+    f"{CELL}._forward": "4bf0172fd346666c",
+    f"{CELL}._process_request": "9fd9dacabcf64aa9",
+    f"{CELL}._send_to_endpoint": "e3f1fac80ee474ca",
     "nvflare.fuel.f3.communicator:Communicator.send": "4cb94b1a5f5bee76",
     "nvflare.private.aux_runner:AuxRunner.multicast_aux_requests": "9121db381b157545",
     "nvflare.private.aux_runner:AuxRunner.send_aux_request": "dc51af56f320c4ae",
-    "nvflare.private.fed.client.client_run_manager:ClientRunManager.send_task_result": "693cc4220c28b839",
-    "nvflare.private.fed.client.client_runner:ClientRunner._do_process_task": "200a1e56e8a2af3f",
-    "nvflare.private.fed.client.client_runner:ClientRunner._do_task": "29888f10e0ed753b",
-    "nvflare.private.fed.client.client_runner:ClientRunner._handle_do_task": "7be2c0ce4c917a83",
-    "nvflare.private.fed.client.client_runner:ClientRunner._process_task": "5a1e3743da3e8e9a",
-    "nvflare.private.fed.client.client_runner:ClientRunner._try_send_result_once": "c3bbb2d8056e386c",
-    "nvflare.private.fed.client.client_runner:ClientRunner.fetch_and_run_one_task": "82bdf8343bff4d0a",
-    "nvflare.private.fed.client.client_runner:ClientRunner.handle_event": "c0c5d830168ec662",
+    f"{MANAGER}.send_task_result": "693cc4220c28b839",
+    f"{RUNNER}._do_process_task": "200a1e56e8a2af3f",
+    f"{RUNNER}._do_task": "29888f10e0ed753b",
+    f"{RUNNER}._handle_do_task": "7be2c0ce4c917a83",
+    f"{RUNNER}._process_task": "5a1e3743da3e8e9a",
+    f"{RUNNER}._try_send_result_once": "c3bbb2d8056e386c",
+    f"{RUNNER}.fetch_and_run_one_task": "82bdf8343bff4d0a",
+    f"{RUNNER}.handle_event": "c0c5d830168ec662",
     "nvflare.private.fed.client.communicator:Communicator.submit_update": "07fa37a830bf5217",
     "nvflare.private.privacy_manager:Scope": "b526424abfce9f23",
 }

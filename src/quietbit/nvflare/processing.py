@@ -64,7 +64,7 @@ def process_task(process: Wrapped, task: Any, fl_ctx: FLContext) -> Shareable:
 
 
 def sealed_result(result: Shareable, fl_ctx: FLContext) -> Shareable:
-    """Return the result of a context's task as it was sealed, or else a return code without content."""
+    """Return the result of a context's task as it was sealed, or else a return code alone."""
     decision = task_of(fl_ctx)
     if decision is not None and decision.leaving is not None:
         return deepcopy(decision.leaving)

@@ -1,4 +1,4 @@
-"""One task of a client: what was decided about it before its app was called, and the one answer that leaves for it.
+"""One task of a client: what was decided before its app was called, and its one answer.
 
 Idea     a decision is made once, from the request, the policy and the ledger; an answer is made
          once, from whatever the app did, and is written anew: a release, a private answer about the
@@ -102,14 +102,14 @@ class Task:
         self._refused |= _refused(key, public)
 
     def serving(self) -> contextlib.AbstractContextManager[None]:
-        """Let the app find the batch of its round, in any thread, or process that this one started."""
+        """Let the app find the batch of its round, in any thread and any child process."""
         turn = self.turns.get(UPDATE)
         if turn is None:
             return contextlib.nullcontext()
         return serving(turn.accepted, dimension=turn.dimension)
 
     def answer(self, result: Any) -> Shareable:
-        """Return the one thing that leaves for this task; the very same object passes a second time."""
+        """Return the one reply that leaves for this task; the same object passes a second time."""
         with self._lock:
             if self.reply is None:
                 reply = self._made(result)
@@ -122,13 +122,13 @@ class Task:
             return self.reply
 
     def sealed(self) -> dict[str, Any]:
-        """Return what was answered, as it was written; where nothing was, answer as for a failed app."""
+        """Return what was answered, as it was written; without an answer, that of a failed app."""
         with contextlib.suppress(ContentBlockedException):
             self.answer(None)
         return deepcopy(self._content)
 
     def zero(self) -> dict[str, Any]:
-        """Return the content that leaves where no other is ready; nothing is computed for it now."""
+        """Return the content that leaves where no other is ready; it was computed beforehand."""
         numbers = dict.fromkeys(self.names, 0.0)
         if not self.turns:
             return _without_head(self._of_numbers(numbers))

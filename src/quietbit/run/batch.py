@@ -1,4 +1,4 @@
-"""The app's half of a run that protects samples: a batch that the gate drew, and the gradients of its samples.
+"""The app's half of a run that protects samples: a batch that the gate drew, and its gradients.
 
 Idea     the gate draws the batch and clips, adds up and randomises what comes of it; the app
          computes one gradient per drawn sample and hands them over. What it returns to its engine
@@ -22,15 +22,20 @@ from quietbit.node.gatekeeper import AcceptedRequest, BatchSocket, batch_of_pare
 __all__ = ["current_batch", "private_step", "serving", "share_batches"]
 
 _ACCEPTED: ContextVar[AcceptedRequest | None] = ContextVar("quietbit_accepted", default=None)
-_SHARED: list[
-    tuple[AcceptedRequest, int]
-] = []  # for apps in threads and processes of their own, with the dimension
+# For apps in threads and processes of their own: at most one request, with its dimension.
+_SHARED: list[tuple[AcceptedRequest, int]] = []
 
 
 @contextmanager
 def serving(accepted: AcceptedRequest, *, dimension: int | None = None) -> Iterator[None]:
-    """Let the app that is called inside find its batch; with the ``dimension``, in all threads and child processes."""
-    token, shared = _ACCEPTED.set(accepted), [] if dimension is None else [(accepted, dimension)]
+    """Let the app that is called inside find its batch.
+
+    With the ``dimension``, it is found in all threads and child processes of this process.
+    """
+    token = _ACCEPTED.set(accepted)
+    shared = []
+    if dimension is not None:
+        shared.append((accepted, dimension))
     _SHARED[:] = shared
     try:
         yield
@@ -40,30 +45,38 @@ def serving(accepted: AcceptedRequest, *, dimension: int | None = None) -> Itera
             _SHARED.clear()
 
 
+def _shared() -> tuple[AcceptedRequest, int] | None:
+    return next(iter(_SHARED), None)
+
+
 @cache
 def share_batches() -> BatchSocket:
     """Let processes that this one will start find the batches of their rounds."""
-    return BatchSocket(lambda: next(iter(_SHARED), None))
+    return BatchSocket(_shared)
 
 
 def current_batch() -> AcceptedRequest:
-    """Return the batch of the round that the app is called for: ``draw(count)``, then ``add(rows)``.
+    """Return the batch of the app's round: call ``draw(count)``, then ``add(rows)``.
 
     ``rows`` are gradients of drawn samples, one row each, with the model's learnt arrays one after
     the other; the gate clips each. Refused outside a training round with quietbit's mod or filter.
     """
-    shared = next(iter(_SHARED), (None, 0))[0]
-    found = _ACCEPTED.get() or shared or batch_of_parent()
-    if found is None:
+    accepted = _ACCEPTED.get()
+    shared = _shared()
+    if accepted is None and shared is not None:
+        accepted = shared[0]
+    if accepted is None:
+        accepted = batch_of_parent()
+    if accepted is None:
         raise InvalidParameter(
-            "A batch must be asked for while an app trains for a round: in the train function of a Flower app, or "
-            "between receive and send of an NVFlare script."
+            "A batch must be asked for while an app trains for a round: in the train function of "
+            "a Flower app, or between receive and send of an NVFlare script."
         )
-    return found
+    return accepted
 
 
 def private_step(model: Any, loss: Loss, data: tuple[Any, Any], *, chunk: int | None = None) -> int:
-    """Draw this round's batch from the site's data, and hand the gate the gradient of every sample in it.
+    """Draw this round's batch from the site's data, and hand the gate its samples' gradients.
 
     Where the run asks for several steps per round (``local-steps``), do so for each, and change the
     model in between. Return how many samples were drawn, which is not to be told to anybody.
@@ -95,8 +108,7 @@ def private_step(model: Any, loss: Loss, data: tuple[Any, Any], *, chunk: int | 
         change = batch.step()
         if change is None:
             return drawn_samples
+        changes = torch.from_numpy(change.copy()).split(sizes)
         with torch.no_grad():
-            for part, values in zip(
-                parameters, torch.from_numpy(change.copy()).split(sizes), strict=True
-            ):
+            for part, values in zip(parameters, changes, strict=True):
                 part -= values.to(part).reshape(part.shape)

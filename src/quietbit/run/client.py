@@ -86,7 +86,7 @@ class Subject(Enum):
 @final
 @frozen
 class NodeName:
-    """How frames and ledgers call a node: its run, its number there, and its place among clients."""
+    """How frames and ledgers call a node: the run, its number in it, and which client it is."""
 
     run: int
     node: int
@@ -96,7 +96,7 @@ class NodeName:
 def read_request(
     records: Mapping[str, Any], plan: Plan, parts: Iterable[Part], name: NodeName
 ) -> Request:
-    """Read a message's request, with the fields that its parts read; refuse a message without one."""
+    """Read a message's request, with the fields that parts read; refuse a message without one."""
     asked = read_fields(
         records.get(RECORD),
         {"version", "round", "dimension", "mechanism"},
@@ -186,7 +186,7 @@ class Turn:
     zero: bytes | None = None  # the release that leaves where no other is made in time
 
     def read(self, answer: Callable[[], AppAnswer], crashes: list[BaseException]) -> Any:
-        """Return what is to be released of the app's answer; None, and a crash, where it cannot be read.
+        """Return what is released of the app's answer; None, and a crash, if it cannot be read.
 
         The app's objects may do anything when they are read, and take any time: this belongs into
         the thread of the app.
@@ -229,12 +229,12 @@ def plan_of(config: Mapping[str, Any]) -> Plan:
 
 @lru_cache(maxsize=32)
 def _plan(items: tuple[tuple[str, Any], ...], kinds: tuple[type, ...]) -> Plan:
-    """Read a plan; ``kinds`` keeps apart values that are equal and not of one type, as 1 and True."""
+    """Read a plan; ``kinds`` keeps equal values of several types apart, as 1 and True."""
     return Plan.from_run_config(dict(items))
 
 
 def evaluates(config: Mapping[str, Any]) -> bool:
-    """Return whether a run asks for private answers about its model; not where it cannot be read."""
+    """Return whether a run asks for private answers about its model; a broken config does not."""
     try:
         return plan_of(config).evaluation is not None
     except QuietbitError:

@@ -74,7 +74,7 @@ def named_arrays(weights: Any) -> dict[str, NamedArray]:
 @final
 @frozen
 class ModelLayout:
-    """The learnt arrays of a model, in order: names, shapes and types; and the names that are kept."""
+    """The learnt arrays of a model, in order: names, shapes, types; and the names that are kept."""
 
     learnt: tuple[tuple[str, tuple[int, ...], str], ...]
     kept: tuple[str, ...]
@@ -88,7 +88,7 @@ class ModelLayout:
         return _layout(tuple(described), plan)
 
     def nameless(self, arrays: Mapping[str, Any]) -> bool:
-        """Whether arrays have numbers for names and a counter among them: statistics could hide there."""
+        """Whether arrays have numbers for names, and a counter is among them."""
         kinds = [str(arrays[name].dtype) for name in self.kept]
         has_counters = any(kind.startswith(("int", "uint")) for kind in kinds)
         return has_counters and all(name.isdigit() for name in arrays)
@@ -133,7 +133,7 @@ class ModelLayout:
         return list(values.values())
 
     def check_finite(self, arrays: Mapping[str, Any]) -> None:
-        """Refuse a model with a NaN or an infinity among what is learnt; all such arrays are named."""
+        """Refuse a model with a NaN or an infinity among what is learnt; name all such arrays."""
         self.values(arrays)
 
     def difference(
