@@ -76,5 +76,5 @@ def test_a_label_does_not_make_a_sample_level():
 
 def test_a_bare_curve_is_refused():
     for nothing in (Cost.gaussian(0.05), 0.5, None):
-        with pytest.raises(InvalidParameter, match=r"says its adjacency|must be a Cost"):
+        with pytest.raises(InvalidParameter, match=r"adjacency|must be a Cost"):
             account(ZERO, Unit.CLIENT, Trust.LOCAL).spend(nothing)

@@ -17,8 +17,7 @@ from typing import final
 from quietbit.errors import check_int, require
 from quietbit.target import Adjacency, Trust, Unit, check_delta
 
-__all__ = ["Guarantee", "GuaranteePair", "rounded_up", "shown_epsilon"]
-
+__all__ = ["Guarantee", "GuaranteePair", "check_terms", "rounded_up", "shown_epsilon"]
 
 _NEIGHBOUR = {
     Adjacency.ZERO_OUT: "the neighbour's {what} is the zero vector",
@@ -32,8 +31,21 @@ _TRUST = {
         "secure-aggregation trust: the server sees only the sum of the payloads, "
         "and no input depends on bits drawn before"
     ),
-    Trust.SHUFFLED: "shuffled trust: the observer sees what came of the releases and not which client made which",
+    Trust.SHUFFLED: (
+        "shuffled trust: the observer sees what came of the releases "
+        "and not which client made which"
+    ),
 }
+
+
+def check_terms(adjacency: Adjacency, unit: Unit, trust: Trust) -> None:
+    """Refuse terms that are not members of their enums, such as bare strings."""
+    for name, value, kind in (
+        ("adjacency", adjacency, Adjacency),
+        ("unit", unit, Unit),
+        ("trust", trust, Trust),
+    ):
+        require(isinstance(value, kind), name, value, f"a member of {kind.__name__}")
 
 
 @final
@@ -42,8 +54,8 @@ class Guarantee:
     """(epsilon_upper, delta) with unit, adjacency and trust.
 
     >>> print(Guarantee(3.6151, 1e-5, Unit.CLIENT, Adjacency.ZERO_OUT, Trust.LOCAL).sentence())
-    epsilon <= 3.616 at delta = 1e-05 for one client (zero-out adjacency: the neighbour's update is the \
-zero vector), local trust: the server sees every payload.
+    epsilon <= 3.616 at delta = 1e-05 for one client (zero-out adjacency: the neighbour's update \
+is the zero vector), local trust: the server sees every payload.
     """
 
     epsilon_upper: float
@@ -53,28 +65,29 @@ zero vector), local trust: the server sees every payload.
     trust: Trust
 
     def __post_init__(self) -> None:
-        require(
-            self.epsilon_upper >= 0, "epsilon_upper", self.epsilon_upper, "a number of at least 0"
-        )
+        epsilon = self.epsilon_upper
+        require(epsilon >= 0, "epsilon_upper", epsilon, "a number of at least 0")
         check_delta(self.delta)
-        require(isinstance(self.unit, Unit), "unit", self.unit, "a Unit")
-        require(isinstance(self.adjacency, Adjacency), "adjacency", self.adjacency, "an Adjacency")
-        require(isinstance(self.trust, Trust), "trust", self.trust, "a Trust")
+        check_terms(self.adjacency, self.unit, self.trust)
 
     def sentence(self) -> str:
-        """Return the guarantee in plain English; epsilon and delta are rounded up, to four and six digits."""
+        """Return the guarantee in plain English.
+
+        Epsilon is rounded up to four digits, delta to six.
+        """
         epsilon = shown_epsilon(self.epsilon_upper)
         if not math.isfinite(self.epsilon_upper):
             epsilon += " (no guarantee)"
+        delta = float(rounded_up(self.delta, 6))
         neighbour = _NEIGHBOUR[self.adjacency].format(what=_WHAT[self.unit])
         return (
-            f"epsilon <= {epsilon} at delta = {float(rounded_up(self.delta, 6)):g} for one {self.unit.value} "
+            f"epsilon <= {epsilon} at delta = {delta:g} for one {self.unit.value} "
             f"({self.adjacency.value} adjacency: {neighbour}), {_TRUST[self.trust]}."
         )
 
 
 def rounded_up(value: float, digits: int) -> Decimal:
-    """Return the shortest decimal of ``value`` rounded up to ``digits`` digits, so that it never reads as less."""
+    """Return ``value`` as a decimal of ``digits`` digits, rounded up, so it never reads as less."""
     return Context(prec=digits, rounding=ROUND_CEILING).create_decimal(repr(float(value)))
 
 
@@ -95,13 +108,18 @@ def shown_epsilon(epsilon_upper: float) -> str:
 @final
 @dataclass(frozen=True, slots=True)
 class GuaranteePair:
-    """``server``: the guarantee against the server; ``result``: against observers of the result alone, or None.
+    """Two guarantees of a run: against the server, and against observers of the result alone.
 
-    ``crowd``: the fewest clients among whom a release is hidden, all of an epoch if there is a
-    ``secret_order``, else those of its own round, of which only the sum is seen; ``shuffles``: how
-    many releases of the worst client count. ``reason`` says why there is no second guarantee.
-    ``leavers`` were away for a part of an epoch: ``crowd`` is that of the rounds in which the worst
-    of them was present.
+    Args:
+        server: the guarantee against the server.
+        result: that against those who see the result alone; None where it is no smaller.
+        crowd: the fewest clients among whom a release is hidden: all of an epoch with a
+            ``secret_order``, else those of its own round, of which only the sum is seen.
+        shuffles: how many releases of the worst client count.
+        secret_order: the order of releases within an epoch is secret.
+        reason: why there is no second guarantee.
+        leavers: clients that were away for a part of an epoch; ``crowd`` is that of the rounds in
+            which the worst of them was present.
     """
 
     server: Guarantee
@@ -113,37 +131,29 @@ class GuaranteePair:
     leavers: int = 0
 
     def __post_init__(self) -> None:
-        require(isinstance(self.server, Guarantee), "server", self.server, "a Guarantee")
-        shuffled = self.server.trust is Trust.SHUFFLED
-        require(
-            not shuffled,
-            "trust of the server's guarantee",
-            self.server.trust.value,
-            "one that holds against it",
-        )
+        server = self.server
+        result = self.result
+        require(isinstance(server, Guarantee), "server", server, "a Guarantee")
         for name in ("crowd", "shuffles", "leavers"):
             object.__setattr__(self, name, check_int(getattr(self, name), name, 0))
-        if self.result is None:
-            require(
-                bool(self.reason), "reason", self.reason, "given where there is no second guarantee"
-            )
+        if result is None:
+            trust = server.trust
+            rule = "one that holds against the server"
+            require(trust is not Trust.SHUFFLED, "server.trust", trust.value, rule)
+            require(self.reason, "reason", self.reason, "given where there is no result guarantee")
             return
-        require(isinstance(self.result, Guarantee), "result", self.result, "a Guarantee or None")
-        require(
-            self.server.trust is Trust.LOCAL,
-            "trust of the server's guarantee",
-            self.server.trust.value,
-            "local",
-        )
-        seen = self.result.trust
-        require(seen is Trust.SHUFFLED, "trust of the second guarantee", seen.value, "shuffled")
-        same = (self.result.unit, self.result.adjacency) == (
-            self.server.unit,
-            self.server.adjacency,
-        )
-        require(same, "second guarantee", self.result, "of the unit and adjacency of the first")
-        require(self.crowd > 0, "crowd", self.crowd, "positive beside a second guarantee")
-        require(not self.reason, "reason", self.reason, "left out beside a second guarantee")
+        require(isinstance(result, Guarantee), "result", result, "a Guarantee or None")
+        rule = "local beside a result guarantee"
+        require(server.trust is Trust.LOCAL, "server.trust", server.trust.value, rule)
+        shuffled = result.trust is Trust.SHUFFLED
+        require(shuffled, "result.trust", result.trust.value, "shuffled")
+        rule = f"{server.unit.value}, as that of the server's guarantee"
+        require(result.unit is server.unit, "result.unit", result.unit.value, rule)
+        rule = f"{server.adjacency.value}, as that of the server's guarantee"
+        same = result.adjacency is server.adjacency
+        require(same, "result.adjacency", result.adjacency.value, rule)
+        require(self.crowd > 0, "crowd", self.crowd, "positive beside a result guarantee")
+        require(not self.reason, "reason", self.reason, "empty beside a result guarantee")
 
     def sentence(self) -> str:
         """Return both guarantees in plain English."""
@@ -151,14 +161,15 @@ class GuaranteePair:
 
     def second(self) -> str:
         """Return the guarantee against observers of the result alone in plain English."""
+        observers = "Against those who see the result alone:"
         if self.result is None:
-            return f"Against those who see the result alone: no less is promised, because {self.reason}."
+            return f"{observers} no less is promised, because {self.reason}."
         among = "in a secret order" if self.secret_order else "in the same round"
-        if self.shuffles == 1:
-            times = "once"
-        else:
-            times = f"{self.shuffles:,} times"
+        times = "once" if self.shuffles == 1 else f"{self.shuffles:,} times"
         crowd = f"It counts on {self.crowd:,} clients that release {among}, {times}."
         if self.leavers:
-            crowd += f" {self.leavers:,} that were away for a part of an epoch are hidden among no more than that."
-        return f"Against those who see the result alone: {self.result.sentence()} {crowd}"
+            crowd += (
+                f" {self.leavers:,} that were away for a part of an epoch are hidden among no more"
+                " than that."
+            )
+        return f"{observers} {self.result.sentence()} {crowd}"

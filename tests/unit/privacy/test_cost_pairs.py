@@ -6,10 +6,10 @@ import mpmath
 import numpy as np
 import pytest
 
-from quietbit.errors import InvalidParameter
 from quietbit.privacy.conversion import gaussian_epsilon_upper
 from quietbit.privacy.cost import Cost
 from quietbit.privacy.loss import LossDistribution
+from refusals import refuses
 
 FIRST, SECOND = np.array([0.5, 0.3, 0.2]), np.array([0.45, 0.45, 0.1])
 CURVE = Cost.from_masses(FIRST, SECOND)
@@ -148,14 +148,14 @@ def test_rounding_of_sums_of_pure_epsilons_is_upwards():
 
 @pytest.mark.parametrize("bad", [-1e-9, 1.0, math.nan])
 def test_refuses_a_mass_that_is_none(bad):
-    with pytest.raises(InvalidParameter, match="delta"):
+    with refuses("lost mass"):
         CURVE.with_lost(bad)
 
 
 def test_refuses_what_is_no_loss():
-    with pytest.raises(InvalidParameter, match="forward"):
+    with refuses("forward"):
         Cost.from_losses(CURVE)
-    with pytest.raises(InvalidParameter, match="backward"):
+    with refuses("backward"):
         Cost.from_losses(LossDistribution.pure(0.5), 3)
-    with pytest.raises(InvalidParameter, match="alpha"):
+    with refuses("alpha", 1.0):
         CURVE.rdp(1.0)
