@@ -1,1 +1,1 @@
-"""The laboratory: data sets, models, sweeps, cohort kernels, figures, the report page and the demo."""
+"""The laboratory: data sets, models, sweeps, cohort kernels, figures, reports and the demo."""

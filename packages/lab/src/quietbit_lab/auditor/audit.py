@@ -64,7 +64,7 @@ class Audit:
 
     @property
     def verdict(self) -> Literal["passed", "failed", "inconclusive"]:
-        """Failed or passed; inconclusive where these samples would not show an epsilon of once or twice the claim."""
+        """The verdict; inconclusive where the samples cannot show an epsilon of twice the claim."""
         if not self.passed:
             return "failed"
         seen = self.epsilon_upper < self.measurable and self.detectable <= self.epsilon_upper
@@ -77,7 +77,8 @@ class Audit:
         if not self.epsilon_lower <= self.epsilon_upper:
             found.insert(
                 0,
-                f"epsilon: at least {self.epsilon_lower:.4g}, where {shown_epsilon(self.epsilon_upper)} is claimed",
+                f"epsilon: at least {self.epsilon_lower:.4g}, "
+                f"where {shown_epsilon(self.epsilon_upper)} is claimed",
             )
         return tuple(found)
 
@@ -99,7 +100,9 @@ def audit(
     are sent a quarter as often. Random bits are the operating system's by default. ``progress`` is
     called with a fraction and the current step.
     """
-    adjacency, delta, path = Adjacency(adjacency), check_delta(delta), _path(target)
+    adjacency = Adjacency(adjacency)
+    delta = check_delta(delta)
+    path = _path(target)
     source = secure_rng() if rng is None else rng
     check_rng(source)
     count = check_int(samples, "samples", 100)
@@ -112,12 +115,13 @@ def audit(
     found = max(ratio_lower(first, second, delta, doubt) for first, second in statistics)
     excess = _excess(claim, detectable_gain(seen, half), delta)
     excess = min(excess, detectable_lower(count, claim, delta, doubt) - claim)
-    most, findings = measurable(count, delta, doubt), check_all(seen, half)
+    most = measurable(count, delta, doubt)
+    findings = check_all(seen, half)
     return Audit(max(found, 0.0), claim, delta, adjacency, sure, count, excess, most, findings)
 
 
 def _path(target: Any) -> Path:
-    """Return the path to audit: an uplink's own mechanism on flat vectors, so that no type of `like` rounds means."""
+    """Return the path to audit: the mechanism on flat vectors, so that no dtype rounds means."""
     if not isinstance(target, Uplink):
         if all(hasattr(target, name) for name in ("mechanism", "send", "receive")):
             return cast(Path, target)
@@ -130,15 +134,17 @@ def _path(target: Any) -> Path:
 
 @final
 class _Rounds:
-    """The path of a mechanism with shared rows: every release is of another round, as claims average over rows.
+    """The path of a mechanism with shared rows: each release is of its own round.
 
     Bodies travel without their header: it names the rows, and would hide that a body repeats an
     earlier one.
     """
 
     def __init__(self, uplink: Uplink) -> None:
-        self.mechanism, self._uplink = uplink.mechanism, uplink
-        self._number, self._header = 0, b""
+        self.mechanism = uplink.mechanism
+        self._uplink = uplink
+        self._number = 0
+        self._header = b""
 
     def send(self, update: Any, rng: Any) -> bytes:
         self._number += 1
@@ -155,7 +161,7 @@ class _Rounds:
 
 
 def _pairs(records: list[Record], adjacency: Adjacency) -> list[tuple[FloatVector, FloatVector]]:
-    """Return statistics of neighbouring updates: along the first coordinate, and along the sum of all."""
+    """Return statistics of neighbouring updates, along the first coordinate and their sum."""
     named = {record.name: record for record in records}
     found = []
     for name, along in (("one coordinate", "heads"), ("every coordinate", "totals")):
@@ -172,7 +178,7 @@ def _pairs(records: list[Record], adjacency: Adjacency) -> list[tuple[FloatVecto
 
 
 def _excess(claim: float, gain: float, delta: float) -> float:
-    """Return by how much a response ``gain`` times as strong exceeds a claim, for its Gaussian or pure law."""
+    """Return by how much a response ``gain`` times as strong exceeds the claimed epsilon."""
     if not (0 < claim < math.inf and gain < math.inf):
         return math.inf
     if delta == 0:

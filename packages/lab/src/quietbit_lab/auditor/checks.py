@@ -39,13 +39,14 @@ ROUNDING = (
     1e-3  # of means and variances: 32-bit floats and fixed-point means are far better than this
 )
 HEAVIER = 1.5  # factor by which tails may be heavier than seen
-POWER, STEPS = float(ndtri(0.9)), 50  # steps of a tenth each: a factor of 117
+POWER = float(ndtri(0.9))
+STEPS = 50  # of a tenth each: a factor of 117
 
 Answers: TypeAlias = Iterator[tuple[float, str]]
 
 
 def bernstein_limit(variance: Any, reach: Any, doubt: float) -> Any:
-    """Return a limit that a sum of mean zero exceeds with probability at most ``doubt``, elementwise for arrays.
+    """Return a limit that a centred sum exceeds with probability at most ``doubt``.
 
     >>> round(bernstein_limit(100.0, 0.0, 1e-9), 1), round(bernstein_limit(100.0, 1.0, 1e-9), 1)
     (64.4, 71.7)
@@ -62,12 +63,12 @@ def bernstein_tail(excess: float, variance: float, reach: float) -> float:
 
 
 def lower_limit(second_moment: Any, doubt: float) -> Any:
-    """Return how far a sum of non-negative terms falls below its mean with probability at most ``doubt``."""
+    """Return how far a sum of non-negative terms falls short, with chance ``doubt``."""
     return np.sqrt(-2 * math.log(doubt) * np.asarray(second_moment, dtype=np.float64))
 
 
 class Finding(NamedTuple):
-    """The answer to one request; it failed where ``ratio``, the worst statistic over its limit, is above 1."""
+    """The answer to one check; it failed if ``ratio``, statistic over limit, is above 1."""
 
     name: str
     ratio: float
@@ -80,14 +81,14 @@ class Finding(NamedTuple):
 
 
 def _moments(seen: Releases, record: Record) -> FloatVector:
-    """Return E z^4 per coordinate: the observed value for typical ones, the bound by the reach for others."""
+    """Return E z^4 per coordinate: observed for typical ones, bounded for the others."""
     plain = int(np.count_nonzero(record.typical)) * record.times
     fourth = HEAVIER * max(record.fourth / plain, 1.0) if plain else 0.0
     return np.where(record.typical, fourth, seen.reach**2 * record.share)
 
 
 def check_all(seen: Releases, doubt: float) -> tuple[Finding, ...]:
-    """Return every finding; for a sampler that follows its claim all pass, except with probability ``doubt``."""
+    """Return every finding; an honest sampler passes all but with probability ``doubt``."""
     found = []
     for name, check in CHECKS.items():
         answers = list(check(seen, doubt / len(CHECKS)))
@@ -119,7 +120,7 @@ def means(seen: Releases, doubt: float, chosen: Sequence[Record] | None = None) 
 
 
 def rungs(seen: Releases, doubt: float) -> Answers:
-    """Ask whether the prominent coordinate has the claimed mean: fewer comparisons, hence sharper."""
+    """Check the mean of the prominent coordinate: fewer comparisons, hence sharper."""
     chosen = [record for record in seen.inside if record.place is not None]
     return (_mean(seen, record, doubt / len(chosen), record.place) for record in chosen)
 
@@ -127,10 +128,11 @@ def rungs(seen: Releases, doubt: float) -> Answers:
 def _score(
     records: Sequence[Record], error: float, doubt: float
 ) -> tuple[float, float, float, float]:
-    """Return the sum of scores, its limit, its deviation, and what a response stronger by a tenth would add."""
+    """Return the sum of scores, its limit, its deviation, and what a tenth more would add."""
     total = variance = reach = signal = allowed = 0.0
     for record in records:
-        scores, squared = record.scores, np.square(record.weight)
+        scores = record.scores
+        squared = np.square(record.weight)
         total += float(scores.sum())
         # Coordinates need not be independent: use the observed variance where it is larger.
         variance += record.times * max(float(squared @ record.share), float(scores.var()))
@@ -142,7 +144,7 @@ def _score(
 
 
 def response(seen: Releases, doubt: float, chosen: Sequence[Record] | None = None) -> Answers:
-    """Ask whether releases follow the update exactly as strongly as claimed, over each update and over all."""
+    """Check that releases follow each update, and all of them, as strongly as claimed."""
     moving = [
         record for record in (seen.inside if chosen is None else chosen) if np.any(record.weight)
     ]
@@ -167,12 +169,13 @@ def clipping(seen: Releases, doubt: float) -> Answers:
 
 
 def variances(seen: Releases, doubt: float) -> Answers:
-    """Ask whether every coordinate of every update has the claimed variance; too small is the worse fault."""
+    """Check the variance of every coordinate; too small is the worse fault."""
     part = doubt / (2 * len(seen.inside) * seen.dimension)
     for record in seen.inside:
         moment = record.times * _moments(seen, record)
         off = record.second - record.times * record.share
-        above, below = bernstein_limit(moment, seen.reach**2, part), lower_limit(moment, part)
+        above = bernstein_limit(moment, seen.reach**2, part)
+        below = lower_limit(moment, part)
         limit = record.times * (seen.error + ROUNDING) * record.share + np.where(
             off > 0, above, below
         )
@@ -193,7 +196,8 @@ def noise(seen: Releases, doubt: float) -> Answers:
     """Ask of all variances together whether the noise has the claimed size."""
     off = variance = claimed = 0.0
     for record in seen.inside:
-        energies, expected = record.energies, record.times * float(record.share.sum())
+        energies = record.energies
+        expected = record.times * float(record.share.sum())
         off += float(energies.sum()) - expected
         claimed += expected
         variance += record.times * max(float(_moments(seen, record).sum()), float(energies.var()))
@@ -208,7 +212,7 @@ def noise(seen: Releases, doubt: float) -> Answers:
 def _lags(
     power: FloatVector, length: int, terms: FloatVector, allowed: float, reach: float, doubt: float
 ) -> Answers:
-    """Compare sums of products at every distance, from their spectrum, with the limits of uncorrelated ones."""
+    """Compare sums of products at every distance with limits of uncorrelated ones."""
     lags = fft.irfft(power, length)[1 : terms.size + 1]
     limits = allowed * terms + bernstein_limit(terms, reach**2, doubt / (2 * lags.size))
     ratios = np.abs(lags) / limits
@@ -228,7 +232,7 @@ def coordinates(seen: Releases, doubt: float) -> Answers:
 
 
 def pairs(seen: Releases, doubt: float) -> Answers:
-    """Ask whether <z, z'> of consecutive releases varies as for independent coordinates: any dependence adds to it."""
+    """Check that <z, z'> of consecutive releases varies as for independent coordinates."""
     total = variance = widest = count = 0.0
     for record in seen.records:
         expected = float(np.square(record.share).sum())
@@ -271,7 +275,8 @@ def payloads(seen: Releases, doubt: float) -> Answers:
             count = 0.5 * record.times**2 * len(seen.records)
             variance = float(np.square(record.share).sum())
             chance = math.log(count) + bernstein_tail(record.repeated, variance, seen.reach**2)
-            detail = f"the same payload twice ({record.name}), chance below 10^{chance / math.log(10):.0f}"
+            chance_shown = f"chance below 10^{chance / math.log(10):.0f}"
+            detail = f"the same payload twice ({record.name}), {chance_shown}"
             yield chance / math.log(doubt), detail
 
 
@@ -280,7 +285,7 @@ CHECKS: dict[str, Callable[[Releases, float], Answers]] = {check.__name__: check
 
 
 def detectable_gain(seen: Releases, doubt: float) -> float:
-    """Return the smallest factor of too strong a response that the score finds with probability 0.9.
+    """Return the smallest factor of too strong a response that is found 9 times in 10.
 
     Step k of a tenth adds ``growth^k`` times the first to the mean: a response that saturates at
     the boundary shows a fault less than in proportion. Infinite where no strength would be found.
@@ -289,7 +294,8 @@ def detectable_gain(seen: Releases, doubt: float) -> float:
     if not chosen:
         return math.inf
     _, limit, deviation, _ = _score(chosen, seen.error, doubt / (2 * len(CHECKS)))
-    needed, reached = limit + POWER * deviation, 0.0
+    needed = limit + POWER * deviation
+    reached = 0.0
     for step in range(1, STEPS + 1):
         added = sum(
             record.times * float(np.square(record.weight).sum()) * record.growth**step

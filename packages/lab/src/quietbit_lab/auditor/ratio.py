@@ -24,11 +24,13 @@ from quietbit.auditor.ratio import clopper_pearson
 
 __all__ = ["counted", "detectable_lower", "measurable", "ratio_lower"]
 
-CHOOSING, THRESHOLDS, POWER = 0.25, 64, 0.9
+CHOOSING = 0.25
+THRESHOLDS = 64
+POWER = 0.9
 
 
 def ratio_lower(first: FloatVector, second: FloatVector, delta: float, doubt: float) -> float:
-    """Return the lower bound on epsilon from equally many values of the statistic under either update."""
+    """Return the lower bound on epsilon from as many values under either update."""
     trials = counted(first.size)
     split = first.size - trials
     both = np.sort(np.concatenate([first[:split], second[:split]]))
@@ -54,7 +56,7 @@ def ratio_lower(first: FloatVector, second: FloatVector, delta: float, doubt: fl
 def _counts(
     event: tuple[float, bool, int], first: FloatVector, second: FloatVector
 ) -> tuple[int, int]:
-    """Return how often the event happened under the update that makes it likely, and under the other."""
+    """Return how often the event happened under the likelier update, and the other."""
     threshold, above, way = event
     often, seldom = (int(((one > threshold) == above).sum()) for one in (first, second)[::way])
     return often, seldom
@@ -66,12 +68,12 @@ def counted(samples: int) -> int:
 
 
 def measurable(samples: int, delta: float, doubt: float) -> float:
-    """Return the largest bound that ``samples`` can give: an event always seen under one, never under the other."""
+    """Return the largest bound that ``samples`` can give: always under one, never the other."""
     return _log_ratio(counted(samples), 0, counted(samples), delta, doubt)
 
 
 def detectable_lower(samples: int, claim: float, delta: float, doubt: float) -> float:
-    """Return the smallest epsilon that is found above the claim with probability 0.9; infinite where none is.
+    """Return the smallest epsilon that is found above the claim 9 times in 10, or infinity.
 
     The event is that of randomised response, P = sigmoid(epsilon) and P' = 1 - P, the best for pure
     mechanisms.
@@ -92,8 +94,6 @@ def detectable_lower(samples: int, claim: float, delta: float, doubt: float) -> 
 
 def _log_ratio(often: float, seldom: float, trials: float, delta: float, doubt: float) -> float:
     """Return log((P - delta)/P') with P bounded from below and P' from above."""
-    likely, unlikely = (
-        clopper_pearson(often, trials, doubt)[0],
-        clopper_pearson(seldom, trials, doubt)[1],
-    )
+    likely = clopper_pearson(often, trials, doubt)[0]
+    unlikely = clopper_pearson(seldom, trials, doubt)[1]
     return math.log((likely - delta) / unlikely) if likely > delta else -math.inf

@@ -1,4 +1,4 @@
-"""The updates that the auditor sends over the real path, what is claimed of each, and what came out.
+"""The updates that an audit sends over the real path, what is claimed, and what came out.
 
 Idea     each fault shows for certain updates: zero, one coordinate at the boundary and all at once
          (both signs), rungs in between (a design's inner rows), and two far outside the ball, which
@@ -39,14 +39,15 @@ FEW = {
     1: 4,
     2: 12,
 }  # coordinates that share it, by order of the norm: less than the radius each, above the noise
-RUNGS, RUNG_SHARE = 8, 4  # a rung gets this part of the samples
+RUNGS = 8
+RUNG_SHARE = 4  # a rung gets one part in four of the samples
 SIGNS_SEED = 20230723  # public: for the places of rungs and their other signs
-BATCH, SPECTRUM = (
-    1 << 18,
-    1 << 21,
-)  # numbers decoded at a time; of an update, for correlations of coordinates
-KEPT, COLUMNS = 1 << 22, 64  # numbers, and coordinates, kept for correlations of releases
-TYPICAL, REACH_MARGIN = 0.1, 1.25
+BATCH = 1 << 18  # numbers decoded at a time
+SPECTRUM = 1 << 21  # numbers of an update, for correlations of coordinates
+KEPT = 1 << 22  # numbers kept for correlations of releases
+COLUMNS = 64  # coordinates of them
+TYPICAL = 0.1
+REACH_MARGIN = 1.25
 
 Progress: TypeAlias = Callable[[float, str], None]
 
@@ -75,8 +76,10 @@ class _Probe(NamedTuple):
 
 
 def _probes(ball: Ball, samples: int) -> list[_Probe]:
-    """Return all updates to send, those of the epsilon bound first: zero, then pairs of opposites."""
-    size, radius, order = ball.dimension, ball.radius, ball.norm.order
+    """Return all updates to send: zero, then pairs of opposites for the bound on epsilon."""
+    size = ball.dimension
+    radius = ball.radius
+    order = ball.norm.order
     one = radius * np.eye(1, size)[0]
     found = [
         _Probe("zero", np.zeros(size), samples),
@@ -150,17 +153,21 @@ class Record:
 
 @final
 class Releases:
-    """All releases of an audit: a record per update, spectra along coordinates, some coordinates of all in order.
+    """All releases of an audit: a record per update, spectra, and some coordinates in order.
 
     ``error`` is the mechanism's own bound on the error of its claims.
     """
 
     def __init__(self, dimension: int, error: float, total: int) -> None:
-        self.dimension, self.error, self.total, self.sent = dimension, error, total, 0
+        self.dimension = dimension
+        self.error = error
+        self.total = total
+        self.sent = 0
         self.inside: list[Record] = []
         self.outside: list[Record] = []  # of updates outside the ball
         self.length = fft.next_fast_len(2 * dimension, real=True)
-        self.spectrum, self.rows = np.zeros(self.length // 2 + 1), 0
+        self.spectrum = np.zeros(self.length // 2 + 1)
+        self.rows = 0
         count = int(np.clip(KEPT // max(total, 1), 1, min(dimension, COLUMNS)))
         random = np.random.default_rng(dimension).choice(dimension, size=count, replace=False)
         ends = [0, dimension - 1, 1, dimension - 2][: count // 2]
@@ -178,7 +185,7 @@ class Releases:
         return REACH_MARGIN * max(record.reach for record in self.records)
 
     def add(self, standard: FloatMatrix, left: int) -> None:
-        """Add a batch of releases to the sums over all, at most ``left`` of them to the spectrum."""
+        """Add a batch of releases to the sums, at most ``left`` of them to the spectrum."""
         self.sent += len(standard)
         self.kept.append(standard[:, self.columns].astype(np.float32))
         some = standard[: max(left, 0)] if self.dimension > 1 else standard[:0]
@@ -219,17 +226,21 @@ def _record(
     # A nearly certain coordinate has a tiny variance; one at zero shows how far values spread.
     spread = np.sqrt(np.maximum(variance, max(at_zero / 9, (1e-12 * ball.radius) ** 2)))
     typical = np.abs(variance - at_zero) <= TYPICAL * at_zero
-    response, weight = (mean - mean_at_zero) / spread, (mean - less) / spread
+    response = (mean - mean_at_zero) / spread
+    weight = (mean - less) / spread
     # Where a step of a tenth adds less than the one before it, the response saturates.
     before = float(weight @ ((less - least) / spread))
     growth = min(float(weight @ weight) / before if before > 0 else 0.0, STRETCH)
     first, second = np.zeros((2, target.size))
     fourth = reach = repeated = 0.0
-    products, each, seen = [], [], set[bytes]()
+    products = []
+    each = []
+    seen = set[bytes]()
     rows = max(2, BATCH // target.size // 2 * 2)
     for start in range(0, probe.times, rows):
         count = min(rows, probe.times - start)
-        decoded, again = np.empty((count, target.size)), np.zeros(count, dtype=bool)
+        decoded = np.empty((count, target.size))
+        again = np.zeros(count, dtype=bool)
         for row in range(count):
             payload = path.send(probe.update, rng)
             decoded[row] = np.asarray(path.receive([payload]), dtype=np.float64).reshape(-1)
@@ -250,7 +261,8 @@ def _record(
         found.add(standard, max(SPECTRUM // target.size, 16) - start)
         progress(found.sent / found.total, probe.name)
     share = variance / np.square(spread)
-    pairs, per_release = np.concatenate(products), np.concatenate(each, axis=1)
+    pairs = np.concatenate(products)
+    per_release = np.concatenate(each, axis=1)
     return Record(
         probe.name,
         probe.times,

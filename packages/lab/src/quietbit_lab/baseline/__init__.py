@@ -1,1 +1,1 @@
-"""The rest of the field, as baselines: one mechanism, one file, priced by the same ledger as the library's own."""
+"""The field's other mechanisms as baselines: one file each, accounted by the same ledger."""

@@ -1,4 +1,4 @@
-"""What the field's local mechanisms share: a ball, one account of the whole update, an unbiased decoder.
+"""What local baselines share: a ball, one account of the update, an unbiased decoder.
 
 Idea     `Baseline` holds what all of them have in common. `Directional` ones release a random
          vector whose mean lies along the update, so two moments say all about their error;
@@ -53,7 +53,8 @@ __all__ = [
     "likeliest",
 ]
 
-LEAST_EPSILON, MOST_EPSILON = 1e-4, 16.0
+LEAST_EPSILON = 1e-4
+MOST_EPSILON = 16.0
 MOST_BITS = 12
 DRAW_STREAM = 0
 
@@ -99,7 +100,7 @@ class Baseline(Mechanism):
 
 @frozen
 class Directional(Baseline, RoughMoments):
-    """A mechanism that releases a random vector along the update's direction; ``moments`` are E[t] and E[t^2]."""
+    """A mechanism that releases a random vector along the update; ``moments``: E[t], E[t^2]."""
 
     @property
     @abstractmethod
@@ -112,7 +113,7 @@ class Directional(Baseline, RoughMoments):
         return self.moments[0]
 
     def across(self, second: float) -> float:
-        """Return the mean square of a coordinate across the update: the rest of a unit vector, evenly spread."""
+        """Return the mean square of a coordinate across the update, evenly spread."""
         return (1 - second) / (self.ball.dimension - 1)
 
     def noise_at(self, value: float) -> float:
@@ -135,7 +136,7 @@ class Directional(Baseline, RoughMoments):
 
 @frozen
 class Numbered(Directional):
-    """A mechanism that sends a nonce and the number of one of 2^``bits`` candidates that the nonce expands to."""
+    """A mechanism that sends a nonce and the number of one of its 2^``bits`` candidates."""
 
     bits: int = field(converter=checked_bits)
     reach: ClassVar[float] = 1.0  # the largest coordinate of a candidate
@@ -157,7 +158,7 @@ class Numbered(Directional):
 
     @abstractmethod
     def densities(self, direction: FloatVector, nonce: bytes) -> FloatVector:
-        """Return every candidate's probability times their number, for an update that fills the ball."""
+        """Return every candidate's probability times their number, at the ball's surface."""
 
     @abstractmethod
     def point(self, nonce: bytes, number: int) -> FloatVector:

@@ -31,7 +31,7 @@ __all__ = ["FAMILY", "SampledCoefficient"]
 @final
 @frozen
 class SampledCoefficient(SampledSigns):
-    """CLDP on updates in an L1 ball: ``bits`` signs by one randomised response of ``design_epsilon``."""
+    """CLDP on an L1 ball: ``bits`` signs by one randomised response of ``design_epsilon``."""
 
     def __attrs_post_init__(self) -> None:
         """Refuse another norm, and more signs than coefficients."""

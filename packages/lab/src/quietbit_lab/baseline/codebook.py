@@ -1,4 +1,4 @@
-"""Public randomness and sums: candidates from a nonce, and a server that expands bodies and adds them up.
+"""Public randomness and sums: candidates from a nonce, and a server that adds them up.
 
 Idea     a client draws a nonce and sends it with the number of the candidate that it picked;
          whoever has both expands them to the same vector. The server adds whole numbers, so the
@@ -63,7 +63,7 @@ def numbered_layout(dimension: int, bits: int) -> Layout:
 
 
 def clipped(ball: Ball, update: Parts, rng: RandomBits, kernel: Kernel) -> FloatVector:
-    """Clip the update to the ball, into doubles of our own; refuse bad input before a word is drawn."""
+    """Return the clipped update in new doubles; refuse bad input before a word is drawn."""
     check_rng(rng)
     return clipped_pieces(ball, update, kernel)(0, ball.dimension)
 
@@ -144,7 +144,7 @@ def sum_of_points(
     ball: Ball,
     gain: float,
 ) -> Expanded:
-    """Return an accumulator of whole vectors with mean ``gain`` along the update, no coordinate above ``reach``."""
+    """Return an accumulator of vectors with mean ``gain`` along the update, within ``reach``."""
     scale = ball.radius / gain
 
     def decode(nonce: bytes, number: int) -> tuple[slice, FloatVector]:

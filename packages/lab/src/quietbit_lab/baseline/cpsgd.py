@@ -60,7 +60,7 @@ def _release_delta(value: float) -> float:
 @final
 @frozen
 class BinomialNoise(NoisySum):
-    """Binomial noise spread over ``clients``: ``coins`` fair coins each, in sums modulo 2^``wire_bits``.
+    """Binomial noise over ``clients``: ``coins`` fair coins each, modulo 2^``wire_bits``.
 
     ``reach`` is the radius in whole numbers; ``release_delta`` what the theorem may lose in one
     release.
@@ -119,7 +119,8 @@ def binomial_epsilon_upper(coins: int, apart: Distances, codes: int, delta: floa
         variance,
         f"at least {least:.4g}, as Theorem 1 needs",
     )
-    tenth, fourth = math.log(10 / delta), math.log(1.25 / delta)
+    tenth = math.log(10 / delta)
+    fourth = math.log(1.25 / delta)
     first = apart.l2 * math.sqrt(2 * fourth / variance)
     second = (2.5 * apart.l2 * math.sqrt(tenth) + apart.l1 / 3) / (variance * (1 - delta / 10))
     third = (

@@ -1,4 +1,4 @@
-"""The distributed discrete Gaussian: every client adds a little discrete normal noise, and only sums are seen.
+"""The distributed discrete Gaussian: every client adds a little noise; only sums are seen.
 
 Idea     the sum of n discrete Gaussians of variance parameter w is, but for a tiny factor, a
          discrete Gaussian of n w, which is as private as a continuous one.
@@ -47,7 +47,9 @@ __all__ = [
 
 LEAST_DEVIATION = 0.5  # of one client's noise: below it the theorem says nothing
 MOST_DEVIATION = 1e4
-WORDS, DIGITS, GUARD = 8, 220, 96
+WORDS = 8
+DIGITS = 220
+GUARD = 96
 LOST = 2.0**-100
 MOST_SLACK = 1.0  # beyond, sums are not discrete Gaussians in any useful sense
 NOISE_STREAM = 1000
@@ -75,7 +77,7 @@ class DistributedDiscreteGaussian(NoisySum):
 
     @property
     def grid(self) -> Grid:
-        """Rotation, scale and rounding; noise finer than needed gains nothing, and its tables stay small."""
+        """Return rotation, scale and rounding, with noise no finer than needed."""
         reach = finest_reach(self.noise_multiplier, self.clients, self.code_count, self.wire_bits)
         most = 0.9 * MOST_DEVIATION * math.sqrt(self.clients) / self.noise_multiplier
         return Grid(self.ball, min(reach, most), self.rotation_seed)
@@ -97,7 +99,7 @@ class DistributedDiscreteGaussian(NoisySum):
         )
 
     def sum_curve(self, adjacency: Adjacency) -> Cost:
-        """Return the discrete Gaussian of the sum, with its distance from the real law, and what sampling adds."""
+        """Return the cost of the sum's discrete Gaussian, with its slack and that of sampling."""
         slope = round_up(self.grid.distances(adjacency).l2 ** 2 / (2 * self.variance), 1e-14)
         slack = round_up(
             self.code_count * tau_upper(self.variance / self.clients, self.clients), 1e-14
@@ -124,13 +126,16 @@ def gaussian_table(variance: float) -> PoissonTable:
         context.divide(Decimal(-1), exact)
     )  # weight(k+1)/weight(k) = e^(-(2k+1)/2v)
     step = context.exp(context.divide(Decimal(-1), context.multiply(Decimal(2), exact)))
-    half, weight = [], Decimal(2) ** (64 * WORDS + GUARD)
+    half = []
+    weight = Decimal(2) ** (64 * WORDS + GUARD)
     while weight >= 1:
         half.append(int(weight))
         weight = context.multiply(weight, step)
         step = context.multiply(step, ratio)
     whole = half[:0:-1] + half
-    everything, running, thresholds = sum(whole), 0, []
+    everything = sum(whole)
+    running = 0
+    thresholds = []
     for one in whole[:-1]:
         running += one
         thresholds.append((running << (64 * WORDS)) // everything)

@@ -1,4 +1,4 @@
-"""MVU as first published: dither to the design's levels, keep the norm in bounds, sample a row per coordinate.
+"""MVU as first published: dither to the levels, bound the norm, sample a row per coordinate.
 
 Idea     between levels a coordinate moves to a neighbouring level at random, without bias; the
          dithered vector is drawn again until it lies within S of (1/2, ..., 1/2), and each level
@@ -47,7 +47,7 @@ MOST_LEVELS = 65
 @final
 @frozen
 class DitheredMVU(Mechanism, Designed):
-    """MVU on updates in an L1 or L2 ball; its moments are those before rejection, which changes them slightly.
+    """MVU on updates in an L1 or L2 ball; its moments are those before rejection.
 
     Dithering makes a vector longer by about h sqrt(d)/2, so few levels in many dimensions cost
     privacy: see ``reach``.
@@ -80,13 +80,13 @@ class DitheredMVU(Mechanism, Designed):
 
     @property
     def reach(self) -> float:
-        """S: every grid vector lies within it of (1/2, ..., 1/2), in the ball's norm; rounded up."""
+        """S, rounded up: grid vectors lie within it of (1/2, ..., 1/2), in the ball's norm."""
         bound = self._bound
         length = math.sqrt(bound) if self.ball.norm is Norm.L2 else bound
         return round_up(length / self._cells, 1e-14)
 
     def write(self, update: Parts, rng: RandomBits, kernel: Kernel, out: Body) -> None:
-        """Write one symbol per coordinate: dithered within bounds, then sampled from its level's row."""
+        """Write one symbol per coordinate: dithered within bounds, sampled from its level's row."""
         inside = self.ball.clip(own_copy(update))
         grid = inside.astype(np.float64) * (self._cells / (2 * self.ball.radius))
         # Scaling rounds: a value on the outermost level must not land beyond it.
@@ -107,7 +107,7 @@ class DitheredMVU(Mechanism, Designed):
         return Error(variance + bias**2, bias=bias)
 
     def distribution(self, value: float) -> FloatVector:
-        """Return the probabilities of all symbols for a coordinate of this value, before rejection."""
+        """Return all symbols' probabilities for a coordinate of this value, before rejection."""
         place = (self.ball.check_coordinate(value) / (2 * self.ball.radius) + 0.5) * self._cells
         index = int(min(math.floor(place), self._cells - 1))
         part = place - index
@@ -120,7 +120,7 @@ class DitheredMVU(Mechanism, Designed):
         return float(law @ self.values), float(law @ np.square(self.values - law @ self.values))
 
     def cost(self, adjacency: Adjacency) -> Cost:
-        """Return a Rényi cost for an L2 ball, a pure one for an L1 ball (theorems: `dithered_cost`)."""
+        """Return a Rényi cost for an L2 ball, a pure one for an L1 ball (see `dithered_cost`)."""
         size = self.ball.dimension
         slack = sampling_slack_upper(size, float(self.design.probabilities.min()), SAMPLING_ERROR)
         slack += size * lipschitz_upper(self.design) * 2.0**-52
@@ -134,7 +134,8 @@ class DitheredMVU(Mechanism, Designed):
     @property
     def _bound(self) -> float:
         """The bound of conditional rounding: on a sum of squares or of magnitudes, in spacings."""
-        size, half = self.ball.dimension, self._cells / 2
+        size = self.ball.dimension
+        half = self._cells / 2
         bound = length_upper(
             self.ball.norm, half, size, offset=self._cells % 2 == 1
         )  # the centre is between levels
@@ -142,7 +143,7 @@ class DitheredMVU(Mechanism, Designed):
 
 
 def _levels(ball: Ball, choices: Choices) -> int:
-    """Return an odd number of levels, so that zero is one, large enough for dithering to cost little."""
+    """Return an odd number of levels, large enough for dithering to cost little."""
     half = math.ceil(math.sqrt(ball.dimension) / 2)
     return choices.levels or min(2 * half + 1, MOST_LEVELS)
 
@@ -158,7 +159,7 @@ def _limits(ball: Ball, choices: Choices) -> tuple[float, float]:
 
 
 def _given(ball: Ball, strength: float, choices: Choices) -> DitheredMVU:
-    """Return the mechanism of a design of this epsilon, with enough levels for dithering to cost little."""
+    """Return the mechanism of a design of this epsilon, with enough levels for dithering."""
     return DitheredMVU(
         solve(DesignSpec(choices.levels or MOST_LEVELS, choices.bits or 1, strength)), ball
     )

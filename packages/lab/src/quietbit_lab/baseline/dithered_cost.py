@@ -32,7 +32,7 @@ _ULP = 2.0**-50
 
 
 def dithered_l2_cost(design: Design, radius: float, adjacency: Adjacency) -> Cost:
-    """Return the Rényi curve when grid vectors stay within L2 distance ``radius`` of (1/2, ..., 1/2)."""
+    """Return the Rényi curve of grid vectors within L2 ``radius`` of (1/2, ..., 1/2)."""
     adjacency = Adjacency(adjacency)
     distance = adjacency.radii * check_real(radius, "radius")
     return Cost.per_square(
@@ -41,10 +41,11 @@ def dithered_l2_cost(design: Design, radius: float, adjacency: Adjacency) -> Cos
 
 
 def dithered_l1_cost(design: Design, radius: float, adjacency: Adjacency) -> Cost:
-    """Return the pure cost when grid vectors stay within L1 distance ``radius`` of (1/2, ..., 1/2)."""
+    """Return the pure cost of grid vectors within L1 ``radius`` of (1/2, ..., 1/2)."""
     adjacency = Adjacency(adjacency)
     distance = adjacency.radii * check_real(radius, "radius")
-    rows, levels = np.log(design.probabilities), exact_levels(design)
+    rows = np.log(design.probabilities)
+    levels = exact_levels(design)
     if adjacency is Adjacency.REPLACE_ONE:
         # Distances add up along the grid, so neighbouring levels have the largest ratio.
         rate = np.abs(np.diff(rows, axis=0)).max(axis=1) / np.diff(levels)
@@ -58,7 +59,7 @@ def dithered_l1_cost(design: Design, radius: float, adjacency: Adjacency) -> Cos
 
 
 def reference_row(design: Design) -> FloatVector:
-    """Return Q: the centre row, or the average of the two middle rows where no level is the centre."""
+    """Return Q: the centre row, or the average of the two middle rows."""
     count = design.spec.input_levels
     middle = design.probabilities[[(count - 1) // 2, count // 2]]
     return np.asarray(middle.mean(axis=0))
@@ -67,16 +68,20 @@ def reference_row(design: Design) -> FloatVector:
 @lru_cache(maxsize=1024)
 def _constant(alpha: float, design: Design, adjacency: Adjacency) -> float:
     """Return k: the largest divergence per squared distance among the rows compared."""
-    rows, levels = np.log(design.probabilities), exact_levels(design)
-    others, places = rows, levels
+    rows = np.log(design.probabilities)
+    levels = exact_levels(design)
+    others = rows
+    places = levels
     if adjacency is Adjacency.ZERO_OUT:
-        others, places = np.log(reference_row(design))[None, :], np.array([CENTRE])
+        others = np.log(reference_row(design))[None, :]
+        places = np.array([CENTRE])
     widest = float(max(np.ptp(rows, axis=0).max(), np.abs(rows - others[0]).max()))
     error = _ULP * (2 * alpha + 2) * (16 + alpha * widest) / (alpha - 1)
     worst = 0.0
     step = max(1, _CHUNK // others.size)
     for first in range(0, len(rows), step):
-        left, right = rows[first : first + step, None, :], others[None, :, :]
+        left = rows[first : first + step, None, :]
+        right = others[None, :, :]
         squares = np.square(levels[first : first + step, None] - places)
         both = np.maximum(_renyi(left, right, alpha), _renyi(right, left, alpha)) + error
         apart = squares > 0

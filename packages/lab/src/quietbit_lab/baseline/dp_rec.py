@@ -1,4 +1,4 @@
-"""DP-REC: Gaussian noise by relative entropy coding, one of N public candidates, where its account holds.
+"""DP-REC: Gaussian noise by relative entropy coding, one of N public candidates.
 
 Idea     N = 2^b normal vectors come from a public nonce; a client picks one with probability
          proportional to the ratio of the Gaussian mechanism's density to the public one, exp(mu t)
@@ -57,7 +57,7 @@ def _limit(value: float) -> float:
 @final
 @frozen
 class RelativeEntropyCoding(Numbered):
-    """Importance sampling of a Gaussian mechanism with bounded weights, one of 2^``bits`` candidates."""
+    """Importance sampling of a Gaussian with bounded weights, one of 2^``bits`` candidates."""
 
     slope: float = field(converter=_slope)
     limit: float = field(converter=_limit)
@@ -99,12 +99,13 @@ class RelativeEntropyCoding(Numbered):
 
 def weight_levels(limit: float, bits: int) -> tuple[float, float]:
     """Return the bounds on h for exponents within ``limit``."""
-    many, ratio = 1 << bits, math.exp(-2 * limit)
+    many = 1 << bits
+    ratio = math.exp(-2 * limit)
     return many * ratio / (ratio + many - 1), many / (1 + (many - 1) * ratio)
 
 
 def weight_limit(epsilon: float, bits: int) -> float:
-    """Return the largest exponent at which two neighbours' probabilities differ by e^epsilon at most."""
+    """Return the largest exponent at which neighbours' probabilities differ by e^epsilon."""
 
     def private(limit: float) -> bool:
         low, high = weight_levels(limit, bits)
@@ -128,12 +129,12 @@ def _moments(slope: float, limit: float, bits: int) -> tuple[float, float]:
 
 @lru_cache(maxsize=256)
 def best_slope(limit: float, bits: int) -> float:
-    """Return the slope with the largest gain, of 25 between a quarter and sixteen times the limit."""
+    """Return the slope with the largest gain, of 25 around the limit."""
     return float(max(SLOPES * limit, key=lambda slope: _moments(float(slope), limit, bits)[0]))
 
 
 def _build(ball: Ball, loss: float, choices: Choices) -> RelativeEntropyCoding:
-    """With up to a byte, unless bits are chosen, the best: more candidates leave less epsilon for the weights."""
+    """Return the best of up to eight bits, unless bits are chosen."""
     check_ball(ball, Norm.L2, "DP-REC", 1, MOST_NORMALS // 2)
     room = min(8, (MOST_NORMALS // ball.dimension).bit_length() - 1)
     found = []

@@ -1,4 +1,4 @@
-"""Modified minimal random coding (MMRC): PrivUnit simulated by picking one of N public points of the sphere.
+"""Modified minimal random coding: PrivUnit by picking one of N public points of the sphere.
 
 Idea     N = 2^b points of the unit sphere come from a public nonce; those in the cap around the
          update are likelier. Plain importance sampling would cost up to twice epsilon, for its
@@ -94,7 +94,7 @@ def cap_densities(inside: NDArray[np.bool_], cap: float, epsilon: float) -> Floa
 
 @lru_cache(maxsize=1024)
 def _reached(cap: float, epsilon: float, points: int) -> tuple[float, float]:
-    """Return the least and the largest density over all numbers of points in the cap, checking each of them."""
+    """Return the least and largest density over all numbers of points in the cap."""
     low, high = cap_levels(cap, epsilon)
     part = np.arange(1, points) / points
     inside = np.where(part <= cap, high, (1 - (1 - part) * low) / part)
@@ -124,7 +124,7 @@ def best_cap(epsilon: float, bits: int, dimension: int) -> float:
 
 
 def _bits(ball: Ball, choices: Choices) -> int:
-    """One byte, unless bits are chosen: fewer (the published comparison has one for each nat) are worse."""
+    """Return the mechanism with eight bits unless bits are chosen: fewer are worse."""
     check_ball(ball, Norm.L2, "MMRC", 2, MOST_NORMALS // 2)
     return choices.bits or min(8, (MOST_NORMALS // ball.dimension).bit_length() - 1)
 

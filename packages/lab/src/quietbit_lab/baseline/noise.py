@@ -1,4 +1,4 @@
-"""Laplace noise, 32 bits per coordinate, and SignSGD, the sign of a Gaussian's or a Laplace's noisy update.
+"""Laplace noise, 32 bits per coordinate, and SignSGD, the sign of a noisy update.
 
 Idea     Laplace noise is sampled as the Gaussian's is (`quietbit.mechanism.additive`). A sign costs
          what the noisy value under it costs, and what its sampler can be off; coordinates are cut
@@ -60,7 +60,7 @@ def _scale(value: float) -> float:
 @final
 @frozen
 class Laplace(Noise):
-    """Laplace noise on an update in an L1 ball, ``scale_multiplier`` radii (1e-6 to 1e7) in scale."""
+    """Laplace noise on an L1 ball, of scale ``scale_multiplier`` radii (1e-6 to 1e7)."""
 
     ball: Ball
     scale_multiplier: float = field(converter=_scale)
@@ -96,7 +96,7 @@ class Laplace(Noise):
 @final
 @frozen
 class SignLaw:
-    """The law of a sign's noise, of unit scale: where to cut, the density at 0, and P(noise > value)."""
+    """The law of a sign's noise: where to cut, its density at 0, and P(noise > value)."""
 
     cut: float
     density: float
@@ -120,7 +120,7 @@ LAWS = {
 @final
 @frozen
 class Sign(Mechanism, SamplePriced, Shortening):
-    """The sign of a Gaussian's or a Laplace's noisy update: code 1 where it is not negative, else 0.
+    """The sign of a Gaussian's or a Laplace's noisy update: code 1 if not negative, else 0.
 
     Codes decode to +1 and -1, which have no unit; dividing by ``slope_at_zero`` restores the units
     of the update.
@@ -151,7 +151,7 @@ class Sign(Mechanism, SamplePriced, Shortening):
 
     @property
     def slope_at_zero(self) -> float:
-        """The derivative of the expectation at 0: sqrt(2/pi)/sigma, or 1/scale for Laplace noise."""
+        """The derivative of the expectation at 0: sqrt(2/pi)/sigma, or 1/scale for Laplace."""
         return 2 * self._law.density / self.inner.unit
 
     def write(self, update: Parts, rng: RandomBits, kernel: Kernel, out: Body) -> None:
@@ -169,7 +169,7 @@ class Sign(Mechanism, SamplePriced, Shortening):
         return code_accumulator(SIGNS, 1, self.ball.dimension, kernel, max_payloads)
 
     def cost(self, adjacency: Adjacency) -> Cost:
-        """Return the inner mechanism's cost, since taking a sign is post-processing, plus the bit's sampling slack."""
+        """Return the inner mechanism's cost (a sign is post-processing), plus sampling slack."""
         return self.inner.cost(adjacency).with_slack(self._slack)
 
     def sample_cost(self, adjacency: Adjacency, samples: int) -> Cost:
@@ -182,7 +182,7 @@ class Sign(Mechanism, SamplePriced, Shortening):
         return round_up(-self.ball.dimension * math.log1p(-missed), 1e-14)
 
     def error(self) -> Error:
-        """Return the error after dividing by the slope at zero; a large coordinate keeps only its sign."""
+        """Return the error after dividing by the slope at 0; large coordinates keep their sign."""
         ball = self.ball
         slope = self.slope_at_zero
         response = self.response(None)
@@ -190,7 +190,7 @@ class Sign(Mechanism, SamplePriced, Shortening):
         return Error(1 / slope**2 + missed, gain=slope, unitless=True, response=response)
 
     def response(self, block: int | None) -> float:
-        """Return a lower bound on the share of an update that is decoded, after dividing by the slope."""
+        """Return a lower bound on the share of an update that is decoded, by its slope."""
         slope = self.slope_at_zero
 
         def missing(values: FloatVector) -> FloatVector:
@@ -220,7 +220,7 @@ def laplace_noise(block: WordBlock, start: int, count: int) -> FloatVector:
 
 
 def _laplace_divergence(alpha: float, eps: float) -> float:
-    """Return D_alpha of two Laplace distributions whose centres are ``eps`` scales apart, rounded up."""
+    """Return D_alpha of two Laplace laws with centres ``eps`` scales apart, rounded up."""
     # e^((alpha-1) eps) (1 - r (1 - e^(-(2 alpha - 1) eps))), r = (alpha-1)/(2 alpha-1) at most 1/2.
     share = (alpha - 1) / (2 * alpha - 1)
     moment = (alpha - 1) * eps + math.log1p(share * math.expm1(-(2 * alpha - 1) * eps))

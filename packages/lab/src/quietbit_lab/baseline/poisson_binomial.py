@@ -1,4 +1,4 @@
-"""The Poisson binomial mechanism: a few coins a coordinate, biased by the update, and only sums are seen.
+"""The Poisson binomial mechanism: a few biased coins per coordinate; only sums are seen.
 
 Idea     others' coins are the noise, as in the library's own one-bit sums; here the bias of a coin
          is linear in the coordinate, p = 1/2 + theta x/c, so the mean is unbiased everywhere in the
@@ -71,7 +71,7 @@ def _clamp(value: float) -> float:
 @final
 @frozen
 class PoissonBinomial(SumBaseline):
-    """Poisson binomial sums over ``clients``: ``coins`` coins per coordinate with a bias of at most ``theta``.
+    """Poisson binomial sums over ``clients``: ``coins`` per coordinate, bias up to ``theta``.
 
     ``clamp`` is the largest magnitude of a rotated coordinate, in radii.
     """
@@ -152,7 +152,7 @@ def calibrate_poisson_binomial(
     clamp = min(1.0, SPREAD / math.sqrt(padded_size(ball.dimension)))
 
     def saturated(many: int) -> bool:
-        """Whether the normal approximation of the sum would meet the target at the largest theta."""
+        """Return whether the sum's normal approximation meets the target at the largest theta."""
         apart = COMFORTABLE_THETA / clamp * (1 if target.adjacency is Adjacency.ZERO_OUT else 2)
         slope = many * target.releases * apart**2 / (2 * clients * (0.25 - COMFORTABLE_THETA**2))
         return Cost.linear(slope).epsilon(target.delta) < target.epsilon

@@ -1,4 +1,4 @@
-"""Poisson private representation (PPR): a mechanism's output named by its place in a public Poisson process.
+"""Poisson private representation: an output named by its place in a public Poisson process.
 
 Idea     both ends hold the same endless list of candidates; a client draws a place in it so that
          the candidate there has exactly the law of the mechanism that is simulated, and sends the
@@ -49,7 +49,7 @@ def _alpha(value: float) -> float:
 @final
 @frozen
 class PoissonRepresentation:
-    """PrivUnitG of ``simulated_epsilon`` on updates in an L2 ball, sent as a place in a Poisson process."""
+    """PrivUnitG of ``simulated_epsilon`` on an L2 ball, sent as a place in a Poisson process."""
 
     ball: Ball
     simulated_epsilon: float = field(converter=_simulated_epsilon)
@@ -73,7 +73,8 @@ class PoissonRepresentation:
     def bits_upper(self) -> float:
         """Return an upper bound on the mean number of bits of a place."""
         profile = step_profile(self.simulated_epsilon)
-        mass, (low, high) = float(ndtr(-profile.edges[0])), profile.levels.tolist()
+        mass = float(ndtr(-profile.edges[0]))
+        low, high = profile.levels.tolist()
         nats = mass * high * math.log(high) + (1 - mass) * low * math.log(low)
         length = nats / math.log(2) + math.log2(3.56) / min((self.alpha - 1) / 2, 1.0)
         return round_up(length + math.log2(length + 1) + 2, 1e-9)

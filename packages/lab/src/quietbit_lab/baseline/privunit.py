@@ -1,4 +1,4 @@
-"""PrivUnit and PrivUnitG: a cap around the update's direction, on the sphere and under a normal law.
+"""PrivUnit and PrivUnitG: a cap around the update's direction, on sphere or normal law.
 
 Idea     PrivUnit draws a point of the unit sphere whose density has two values, one on the cap
          around the direction and one off it. PrivUnitG does the same with a half-space under N(0,
@@ -56,7 +56,7 @@ LEAST_CAP = 1e-8
 @final
 @frozen
 class PrivUnit(Directional):
-    """PrivUnit on updates in an L2 ball, sent as 32-bit floats; ``cap`` is the mass of the cap, at most one half."""
+    """PrivUnit on an L2 ball, sent as 32-bit floats; ``cap`` is the cap's mass, up to 1/2."""
 
     design_epsilon: float = field(converter=checked_loss)
     cap: float = field(converter=checked_cap)
@@ -76,7 +76,7 @@ class PrivUnit(Directional):
         return _moments(self.design_epsilon, self.cap, self.ball.dimension)
 
     def write(self, update: Parts, rng: RandomBits, kernel: Kernel, out: Body) -> None:
-        """Draw the inner product first, inside or outside the cap, then a uniform orthogonal direction."""
+        """Draw the inner product, inside or outside the cap, then an orthogonal direction."""
         direction, share = direction_of(self.ball, clipped(self.ball, update, rng, kernel))
         size = direction.size
         block = rng.draw(max(2, size))
@@ -118,7 +118,7 @@ def _best_step(epsilon: float) -> float:
 
 
 def step_profile(epsilon: float, share: float | None = None) -> Profile:
-    """PrivUnitG's profile: a step between weights 1 and e^epsilon, by default the one with the largest gain.
+    """Return PrivUnitG's profile: a step between weights 1 and e^epsilon, of largest gain.
 
     >>> round(step_profile(1.0).gain_lower ** -2, 2)
     6.33

@@ -52,7 +52,7 @@ def _closest(value: int) -> int:
 @final
 @frozen
 class RotatingSimplex(Numbered):
-    """RRSC on updates in an L2 ball: ``closest`` of 2^``bits`` corners are e^``design_epsilon`` times as likely."""
+    """RRSC on an L2 ball: ``closest`` of 2^``bits`` corners are e^``design_epsilon`` likelier."""
 
     design_epsilon: float = field(converter=checked_loss)
     closest: int = field(converter=_closest)
@@ -127,7 +127,7 @@ def best_closest(epsilon: float, bits: int) -> int:
 
 
 def _bits(ball: Ball, choices: Choices) -> int:
-    """One byte, unless bits are chosen: fewer (its authors take one for each nat) are worse and no shorter."""
+    """Return the mechanism with eight bits unless bits are chosen: fewer are no shorter."""
     check_ball(ball, Norm.L2, "RRSC", 2, MOST_WORK // 4)
     room = min(
         ball.dimension.bit_length() - 1, ((MOST_WORK // ball.dimension).bit_length() - 1) // 2

@@ -48,12 +48,14 @@ def secret_cohort_cost(
     """
     if server_learns_cohort:
         raise InvalidParameter(
-            "Subsampling amplifies nothing when the server learns who took part: account each client's own releases."
+            "Subsampling amplifies nothing if the server learns who took part: "
+            "account each client's own releases."
         )
     require(isinstance(adjacency, Adjacency), "adjacency", adjacency, "an Adjacency")
     if adjacency is Adjacency.ZERO_OUT and replace_one is None:
         raise InvalidParameter(
-            "replace_one must be given for zero-out: another client takes the place of one left out."
+            "replace_one must be given for zero-out: "
+            "another client takes the place of one left out."
         )
     total = check_int(population, "population", 1)
     chosen = check_int(cohort, "cohort", 1, total)

@@ -1,4 +1,4 @@
-"""A few signs of a vector's coefficients, kept together by one randomised response: the heart of SQKR and CLDP.
+"""A few signs of a vector's coefficients by one randomised response, as in SQKR and CLDP.
 
 Idea     k of N coefficients, one from each of k strata, are picked by a public nonce; each is
          rounded at random to +A or -A, and the k signs are one of M = 2^k symbols, which is sent as
@@ -36,7 +36,8 @@ from quietbit_lab.baseline.tilt import draw, subset_levels, tilt_cost
 
 __all__ = ["SampledSigns", "sign_gain"]
 
-ROUNDING_STREAM, DRAW_STREAM = 0, 1
+ROUNDING_STREAM = 0
+DRAW_STREAM = 1
 
 
 def sign_gain(bits: int, epsilon: float) -> float:
@@ -47,7 +48,7 @@ def sign_gain(bits: int, epsilon: float) -> float:
 
 @frozen
 class SampledSigns(Baseline, RoughMoments):
-    """``bits`` signs of an update's coefficients by one randomised response of ``design_epsilon``."""
+    """``bits`` signs of coefficients by one randomised response of ``design_epsilon``."""
 
     design_epsilon: float = field(converter=checked_loss)
     bits: int = field(converter=checked_bits)
@@ -105,8 +106,9 @@ class SampledSigns(Baseline, RoughMoments):
         put(out, nonce, draw(densities, 1.0, block, DRAW_STREAM))
 
     def accumulator(self, kernel: Kernel, max_payloads: int) -> Accumulator:
-        """Sum signs at their rows, each times the width of its stratum; transform back once per mean."""
-        bits, size = self.bits, self.length
+        """Sum signs at their rows, each times its stratum's width; transform back once per mean."""
+        bits = self.bits
+        size = self.length
         scale = self.reach / sign_gain(bits, self.design_epsilon)
         widths = np.diff(strata(bits, size)).astype(np.float64)
 
@@ -126,6 +128,6 @@ class SampledSigns(Baseline, RoughMoments):
         return tilt_cost(*subset_levels(1 << self.bits, 1, self.design_epsilon), adjacency)
 
     def noise_at(self, value: float) -> float:
-        """Return the second moment less the squared value; signs of other rows add up to as much in the mean only."""
+        """Return the second moment less the squared value; other rows add as much on average."""
         gain = sign_gain(self.bits, self.design_epsilon)
         return ((self.spread * self.ball.radius / gain) ** 2 - value**2) / self.bits

@@ -137,7 +137,8 @@ class Skellam(Mechanism, LengthBounded, RoughMoments):
             deviation >= MIN_DEVIATION, "standard deviation of the integer noise", deviation, rule
         )
         words = self._words
-        rule = f"so large, or bits so few, that a draw takes at most {MOST_WORDS} random words (here {words:,})"
+        rule = f"so large, or bits so few, that a draw takes at most {MOST_WORDS} "
+        rule += f"random words (here {words:,})"
         require(words <= MOST_WORDS, "noise_multiplier", self.noise_multiplier, rule)
 
     @property
@@ -163,11 +164,11 @@ class Skellam(Mechanism, LengthBounded, RoughMoments):
 
     @property
     def squared_length(self) -> float:
-        """An upper bound on the sum of squares of a rounded vector; at least 1, as for any nonzero vector."""
+        """An upper bound on the sum of squares of a rounded vector; at least 1."""
         return max(1.0, length_upper(Norm.L2, self.scale * self.ball.radius, self.code_count))
 
     def sensitivities(self, adjacency: Adjacency) -> tuple[float, float]:
-        """Return (D1, D2), the largest L1 and L2 distance between two neighbours' rounded vectors, rounded up."""
+        """Return (D1, D2): neighbours' rounded vectors are within them in L1 and L2; rounded up."""
         l2 = math.sqrt(self.squared_length)
         l1 = min(self.squared_length, math.sqrt(self.code_count) * l2)
         return round_up(adjacency.radii * l1, 1e-15), round_up(adjacency.radii * l2, 1e-15)
@@ -181,7 +182,7 @@ class Skellam(Mechanism, LengthBounded, RoughMoments):
         _write(self, within_bounds, update, rng, kernel, out)
 
     def accumulator(self, kernel: Kernel, max_payloads: int) -> Accumulator:
-        """Return an accumulator of centred integers; the mean is scaled, rotated back and stripped of padding."""
+        """Return an accumulator of centred integers; the mean is scaled and rotated back."""
         half = 2 ** (self.bits - 1)
         centred = ((np.arange(2 * half) + half) % (2 * half) - half).astype(np.float64)
 
@@ -200,16 +201,18 @@ class Skellam(Mechanism, LengthBounded, RoughMoments):
         return skellam_cost(*self.sensitivities(adjacency), self.noise_variance).with_slack(SLACK)
 
     def error(self) -> Error:
-        """Return (v + 1/6)/s^2: rounding adds between 0 (zero vector) and 1/4, 1/6 on average over fractions."""
+        """Return (v + 1/6)/s^2: rounding adds 0 to 1/4, and 1/6 on average over fractions."""
         return Error((self.noise_variance + 1 / 6) / self.scale**2)
 
     @property
     def honest_length(self) -> float:
-        """A bound for a vector rounded either way plus noise that never exceeds ``largest``; wrapping adds nothing.
+        """A bound for a rounded vector plus noise of at most ``largest``; wrapping adds nothing.
 
         A single noise too large and a noise vector too long have half of the probability each.
         """
-        size, variance, doubt = self.code_count, self.noise_variance, DOUBT + math.log(2)
+        size = self.code_count
+        variance = self.noise_variance
+        doubt = DOUBT + math.log(2)
         each = doubt + math.log(2 * size)
         largest = bisect(
             lambda room: stays_within(room, variance, each), 2.0**40, 0.0, relative=1e-9
@@ -219,7 +222,7 @@ class Skellam(Mechanism, LengthBounded, RoughMoments):
 
     @property
     def moment_error(self) -> float:
-        """The largest relative error of ``variance``, which assumes that rounding adds 1/6; it adds 0 to 1/4."""
+        """The largest relative error of ``variance``, which takes rounding as 1/6 (0 to 1/4)."""
         return (1 / 6) / (self.noise_variance + 1 / 6)
 
     @property
@@ -230,7 +233,7 @@ class Skellam(Mechanism, LengthBounded, RoughMoments):
 @final
 @frozen
 class IndependentSkellam(Wrapper, SamplePriced):
-    """The noise and codes of ``inner``, with every coordinate rounded independently: for the privacy of samples."""
+    """``inner``'s noise and codes, each coordinate rounded independently: for samples."""
 
     inner: Skellam = field(validator=only(Skellam, "a Skellam"))
 
@@ -241,7 +244,8 @@ class IndependentSkellam(Wrapper, SamplePriced):
     def __attrs_post_init__(self) -> None:
         """Refuse too little noise."""
         deviation = math.sqrt(self.inner.noise_variance)
-        rule = f"at least {LEAST_ALONE:g} where every coordinate is rounded on its own (more bits make room for it)"
+        rule = f"at least {LEAST_ALONE:g} where every coordinate is rounded on its own "
+        rule += "(more bits make room for it)"
         require(
             deviation >= LEAST_ALONE, "standard deviation of the integer noise", deviation, rule
         )
@@ -251,7 +255,7 @@ class IndependentSkellam(Wrapper, SamplePriced):
         _write(self.inner, independent_rounding, update, rng, kernel, out)
 
     def grid_steps(self, distance: float) -> float:
-        """Return how many grid steps apart two updates at this many radii are before rounding, rounded up."""
+        """Return how many grid steps updates this many radii apart differ, rounded up."""
         inner = self.inner
         steps = (
             inner.scale * inner.ball.radius * (distance + FLOATS)
@@ -260,7 +264,7 @@ class IndependentSkellam(Wrapper, SamplePriced):
         return round_up(steps, 1e-14)
 
     def cost_apart(self, distance: float) -> Cost:
-        """Return c(alpha) times the squared steps between updates this many radii apart, sampling slack included."""
+        """Return c(alpha) times the squared steps between updates, sampling slack included."""
         return rounded_skellam_cost(
             self.grid_steps(distance), self.inner.noise_variance
         ).with_slack(SLACK)
@@ -275,12 +279,13 @@ class IndependentSkellam(Wrapper, SamplePriced):
 
 
 def length_upper(norm: Norm, reach: float, dimension: int, *, offset: bool = False) -> float:
-    """Return a bound that a rounded vector of length at most ``reach`` meets with probability at least 1 - e^(-1/2).
+    """Return a bound that a rounded vector within ``reach`` meets with chance 1 - e^(-1/2).
 
     It bounds the sum of squares (L2) or of magnitudes (L1), in grid spacings from the centre.
     ``offset``: the centre lies midway between grid points.
     """
-    root, reach = math.sqrt(dimension), reach * (1 + 1e-9)  # inputs are scaled in doubles
+    root = math.sqrt(dimension)
+    reach = reach * (1 + 1e-9)  # inputs are scaled in doubles
     if norm is Norm.L2:
         return min((reach + root) ** 2, reach**2 + dimension / 4 + reach + root / 2)
     return reach + min(float(dimension), dimension / 2 * offset + root / 2)
@@ -348,7 +353,7 @@ def _relative_scale(multiplier: float, bits: int, size: int, wrap: float) -> flo
 
 
 def stays_within(room: float, variance: float, doubt: float) -> bool:
-    """Return whether Skellam noise exceeds ``room`` with probability at most e^-doubt, by Chernoff's bound.
+    """Return whether Skellam noise exceeds ``room`` with chance at most e^-doubt (Chernoff).
 
     P(noise >= t) <= exp(sqrt(v^2 + t^2) - v - t asinh(t/v)).
     """
@@ -380,7 +385,7 @@ class PoissonTable:
         return guide
 
     def draw(self, block: WordBlock, stream: int, start: int, count: int) -> NDArray[np.int64]:
-        """Return the draws of coordinates ``start ..``, from streams ``stream .. stream + words - 1``."""
+        """Return draws of coordinates ``start ..`` from ``words`` streams from ``stream`` on."""
         head = block.uniform64(stream, start, count)
         place = self._reached(head)
         tied = np.flatnonzero(self.heads[np.maximum(place, 1) - 1] == head)
@@ -389,9 +394,10 @@ class PoissonTable:
         return np.asarray(place + self.first, dtype=np.int64)
 
     def _reached(self, head: NDArray[np.uint64]) -> NDArray[np.int64]:
-        """Return how many heads each word reaches; most buckets of the guide hold one or none, others are searched."""
+        """Return how many heads each word reaches: by the guide, or by search where it is full."""
         bucket = (head >> np.uint64(48)).astype(np.int64)
-        first, last = self.guide[bucket], self.guide[bucket + 1]
+        first = self.guide[bucket]
+        last = self.guide[bucket + 1]
         place = first + (
             (first < last) & (self.heads[np.minimum(first, self.heads.size - 1)] <= head)
         )
@@ -408,21 +414,28 @@ class PoissonTable:
 def poisson_table(mean: float, words: int) -> PoissonTable:
     """Return the table of a Poisson law of this mean, to ``64 * words`` bits."""
     exact = Fraction(mean)
-    top, bottom = exact.numerator, exact.denominator
+    top = exact.numerator
+    bottom = exact.denominator
     mode = math.floor(exact)
     unit = 1 << (64 * words + GUARD)
-    right, k, weight = [], mode, unit
+    right = []
+    k = mode
+    weight = unit
     while weight:
         right.append(weight)
         k += 1
         weight = weight * top // (bottom * k)
-    left, k, weight = [], mode, unit * mode * bottom // top
+    left = []
+    k = mode
+    weight = unit * mode * bottom // top
     while weight and k > 0:
         left.append(weight)
         k -= 1
         weight = weight * k * bottom // top
     weights = left[::-1] + right
-    total, running, thresholds = sum(weights), 0, []
+    total = sum(weights)
+    running = 0
+    thresholds = []
     for weight in weights[:-1]:
         running += weight
         thresholds.append((running << (64 * words)) // total)
@@ -432,7 +445,7 @@ def poisson_table(mean: float, words: int) -> PoissonTable:
 
 
 def skellam_noise(variance: float, words: int, block: WordBlock, count: int) -> NDArray[np.int64]:
-    """Return Skellam noise of this variance for ``count`` coordinates: the difference of two Poissons."""
+    """Return Skellam noise for ``count`` coordinates: the difference of two Poissons."""
     table = poisson_table(variance / 2, words)
     noise = np.empty(count, dtype=np.int64)
     for start in range(0, count, CHUNK):
@@ -443,8 +456,9 @@ def skellam_noise(variance: float, words: int, block: WordBlock, count: int) -> 
 
 
 def skellam_log2_probability_lower(variance: float, value: int) -> float:
-    """Return a lower bound on log2 P(noise = value): the largest single term of its sum over pairs of Poissons."""
-    mean, size = variance / 2, abs(value)
+    """Return a lower bound on log2 P(noise = value): the largest term of its sum."""
+    mean = variance / 2
+    size = abs(value)
     other = max(0, math.floor(math.hypot(size / 2, mean) - size / 2))
     terms = (k * math.log(mean) - mean - math.lgamma(k + 1) for k in (other + size, other))
     margin = 1e-12 * (1 + mean + size * (1 + abs(math.log(mean))))
@@ -452,7 +466,7 @@ def skellam_log2_probability_lower(variance: float, value: int) -> float:
 
 
 def words_needed(variance: float, largest: int, dimension: int) -> int:
-    """Return how many 64-bit words make the release's law right to a factor e^(2^-62) for values up to ``largest``."""
+    """Return how many words make the law right to e^(2^-62) for values up to ``largest``."""
     bits = 90 + math.log2(dimension) - skellam_log2_probability_lower(variance, largest)
     return math.ceil(bits / 64)
 
@@ -474,6 +488,6 @@ FAMILY = SearchedFamily(
     _limits,
     inverse=True,
     work="a rotation, a random rounding and a Skellam draw per coordinate",
-    remedy="16 bits, fewer coordinates, fewer releases, or vmvu, which has no integers to round to, would help",
+    remedy="use 16 bits, fewer coordinates, fewer releases, or vmvu, which rounds no integers",
     baseline=True,
 )

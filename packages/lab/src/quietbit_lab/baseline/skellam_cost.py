@@ -1,4 +1,4 @@
-"""The cost of Skellam noise: on integer vectors, and between any two real vectors that are rounded at random.
+"""The cost of Skellam noise: on integer vectors, and between real vectors rounded at random.
 
 Idea     on integer vectors the published theorem. Rounded coordinate by coordinate, the law at y =
          k + p is the mixture (1 - p) S_k + p S_{k+1} of noise around two neighbours: divergences
@@ -40,7 +40,8 @@ __all__ = [
 
 MOST_ORDERS = 4096  # above it nothing is claimed,
 STEEPEST = 1.0  # nor where kappa (alpha - 1) is above this: such noise is too small
-DENSE, RUNGS = 64, 8  # every integer order below the first, then this number per doubling
+DENSE = 64  # every integer order below it
+RUNGS = 8  # orders per doubling above it
 FLAT = 0.03  # below it, in units where log g = p^2, (g - 1)/p^2 has hardly moved
 KNOT = 0.03  # between knots, in log p: a chord is at most 4.5e-4 above a parabola
 SERIES_FROM = 4.0
@@ -48,11 +49,9 @@ MARGIN = 1e-9  # far above the rounding of a sum of 4096 positive terms
 
 
 def skellam_cost(l1_sensitivity: float, l2_sensitivity: float, variance: float) -> Cost:
-    """Return the curve of one release; sensitivities are those of the rounded integer vectors, for one adjacency."""
-    l1, l2 = (
-        check_real(l1_sensitivity, "l1_sensitivity"),
-        check_real(l2_sensitivity, "l2_sensitivity"),
-    )
+    """Return the curve of one release, by sensitivities of the rounded integer vectors."""
+    l1 = check_real(l1_sensitivity, "l1_sensitivity")
+    l2 = check_real(l2_sensitivity, "l2_sensitivity")
     require(l2 <= l1 * (1 + 1e-9), "l2_sensitivity", l2, f"at most the L1 sensitivity {l1:g}")
     bound = Formula(skellam_rdp_upper, l1, l2, check_real(variance, "variance"))
     return Cost.renyi(bound, f"Skellam, variance {variance:g}")
@@ -61,7 +60,7 @@ def skellam_cost(l1_sensitivity: float, l2_sensitivity: float, variance: float) 
 def skellam_rdp_upper(
     alpha: float, l1_sensitivity: float, l2_sensitivity: float, variance: float
 ) -> float:
-    """Return the bound at a real order above 1, by the chord between the two integer orders around it."""
+    """Return the bound at a real order above 1, by the chord between integer orders."""
     require(1 < alpha < math.inf, "alpha", alpha, "a finite number above 1")
     below = math.floor(alpha)
 
@@ -77,7 +76,7 @@ def skellam_rdp_upper(
 
 
 def curvature_upper(variance: float) -> float:
-    """Return kappa = 2 log(I_0(v)/I_1(v)), rounded up: how fast log-ratios of neighbouring values grow; about 1/v."""
+    """Return kappa = 2 log(I_0(v)/I_1(v)), rounded up: growth of log-ratios; about 1/v."""
     v = check_real(variance, "variance")
     if v < SERIES_FROM:
         return round_up(2 * math.log(float(i0e(v) / i1e(v))))
@@ -85,7 +84,7 @@ def curvature_upper(variance: float) -> float:
 
 
 def rounded_skellam_cost(distance: float, variance: float) -> Cost:
-    """Return the curve of one release between any two vectors within L2 ``distance``, in steps of the grid."""
+    """Return the curve of one release between vectors within L2 ``distance`` grid steps."""
     bound = Formula(
         rounded_skellam_rdp_upper,
         check_real(distance, "distance"),
@@ -95,7 +94,7 @@ def rounded_skellam_cost(distance: float, variance: float) -> Cost:
 
 
 def rounded_skellam_rdp_upper(alpha: float, distance: float, variance: float) -> float:
-    """Return c(alpha) distance^2 at a real order above 1, by chords; infinite where nothing is claimed."""
+    """Return c(alpha) distance^2 at a real order above 1, by chords; or infinity."""
     require(1 < alpha < math.inf, "alpha", alpha, "a finite number above 1")
     if alpha > MOST_ORDERS:
         return math.inf
@@ -104,7 +103,7 @@ def rounded_skellam_rdp_upper(alpha: float, distance: float, variance: float) ->
 
 
 def _around(alpha: float) -> tuple[int, int]:
-    """Return two integer orders around alpha, the first at most alpha: neighbours, and from 64 on rungs of a ladder."""
+    """Return integer orders around alpha: neighbours, and from 64 on rungs of a ladder."""
     if alpha < DENSE:
         return math.floor(alpha), math.floor(alpha) + 1
     near = math.floor(RUNGS * math.log2(alpha))
@@ -116,7 +115,8 @@ def _around(alpha: float) -> tuple[int, int]:
 @lru_cache(maxsize=1 << 14)
 def _constant_upper(alpha: int, variance: float) -> float:
     """Return c(alpha) from above, at an integer order of at least 2."""
-    kappa, n = curvature_upper(variance), alpha - 1
+    kappa = curvature_upper(variance)
+    n = alpha - 1
     if kappa * n > STEEPEST:
         return math.inf
     bend = kappa * n
@@ -130,14 +130,15 @@ def _constant_upper(alpha: int, variance: float) -> float:
 
 
 def _tau_upper(alpha: int, kappa: float) -> float:
-    """Bound the supremum over p in (0, 1] of log g(p) / (kappa alpha (alpha-1) p^2 / 2) from above."""
+    """Bound the supremum over p in (0, 1] of log g(p) / (kappa alpha (alpha-1) p^2 / 2)."""
     half = kappa * alpha * (alpha - 1) / 2
     first = min(1.0, FLAT / math.sqrt(half))
     knots = np.linspace(math.log(first), 0.0, 1 + math.ceil(-math.log(first) / KNOT))
     excess = _log_excess(alpha, kappa, knots)
     best = math.exp(float(excess[0]) - 2 * float(knots[0]))
     if len(knots) > 1:
-        level, width = np.logaddexp(0.0, excess), float(knots[1] - knots[0])
+        level = np.logaddexp(0.0, excess)
+        width = float(knots[1] - knots[0])
         rise = np.diff(level)
         # (level + rise u) e^(-2 width u) is largest where its derivative vanishes, or at an end.
         u = np.clip(1 / (2 * width) - level[:-1] / rise, 0.0, 1.0)
@@ -160,7 +161,8 @@ def _log_excess(alpha: int, kappa: float, log_p: FloatVector) -> FloatVector:
     )
     with np.errstate(divide="ignore"):
         log_rest = np.log(-np.expm1(log_p))
-    found, rows = np.empty_like(log_p), 1 + (1 << 16) // j.size  # at a time: limits memory only
+    found = np.empty_like(log_p)
+    rows = 1 + (1 << 16) // j.size  # at a time: limits memory only
     for start in range(0, log_p.size, rows):
         part = slice(start, start + rows)
         terms = weight + log_p[part, None] * j

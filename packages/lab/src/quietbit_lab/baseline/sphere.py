@@ -58,12 +58,14 @@ def top_normals(count: int) -> tuple[FloatVector, FloatVector]:
     """Means and mean squares of ``count`` standard normals in decreasing order."""
     places = np.arange(count)[:, None]  # how many are larger
     log_choose = gammaln(count + 1) - gammaln(places + 1) - gammaln(count - places)
-    below, above = log_ndtr(GRID), log_ndtr(-GRID)
+    below = log_ndtr(GRID)
+    above = log_ndtr(-GRID)
     log_density = -0.5 * GRID**2 - 0.5 * math.log(2 * math.pi)
     law = np.exp(log_choose + (count - 1 - places) * below + places * above + log_density) * (
         GRID[1] - GRID[0]
     )
-    means, squares = law @ GRID, law @ GRID**2
+    means = law @ GRID
+    squares = law @ GRID**2
     means.setflags(write=False)
     squares.setflags(write=False)
     return means, squares

@@ -38,7 +38,8 @@ from quietbit_lab.baseline.tuned import searched_family
 
 __all__ = ["FAMILY", "SubsampledSigns", "kashin"]
 
-TURNS, STEP = 20, 1.5
+TURNS = 20
+STEP = 1.5
 MOST_DIMENSION = 2**21  # a few seconds of transforms, whoever described the mechanism
 SMALL = 256  # dimensions below which the cube needs more room
 RESIDUE = 0.01  # of what the search may leave over, and what cross terms of the frame may add
@@ -51,7 +52,7 @@ def _level(value: float) -> float:
 @final
 @frozen
 class SubsampledSigns(SampledSigns):
-    """SQKR on updates in an L2 ball: ``bits`` signs by one randomised response of ``design_epsilon``.
+    """SQKR on an L2 ball: ``bits`` signs by one randomised response of ``design_epsilon``.
 
     ``level`` is the size of the cube for the coefficients, in units of an evenly spread update.
     """

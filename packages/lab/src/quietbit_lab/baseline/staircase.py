@@ -43,7 +43,8 @@ from quietbit_lab.baseline.noise import laplace_noise
 
 __all__ = ["FAMILY", "Staircase", "best_gamma"]
 
-LEAST_EPSILON, MOST_EPSILON = 1e-3, 30.0
+LEAST_EPSILON = 1e-3
+MOST_EPSILON = 30.0
 MOST_RINGS = 2**22
 MOST_DIMENSION = 2**20
 # rings whose mass is below e^-45 of the largest are left out, as doubles leave out larger noise
@@ -105,7 +106,8 @@ class Staircase(Baseline):
         choose, place = ((block.uniform64(RING_STREAM, 0, 2) >> np.uint64(11)) + 0.5) * 2.0**-53
         ends, edges = _cumulated(self.design_epsilon, self.gamma, size)
         ring = min(int(np.searchsorted(ends, choose * ends[-1], side="right")), ends.size - 1)
-        low, high = float(edges[ring]), float(edges[ring + 1])
+        low = float(edges[ring])
+        high = float(edges[ring + 1])
         share = (low / high) ** size
         radius = high * float(share + (1 - share) * place) ** (1 / size)
         noise = laplace_noise(block, 0, size)
@@ -134,7 +136,7 @@ class Staircase(Baseline):
 
 
 def ring_count(epsilon: float, dimension: int) -> int:
-    """How many units hold all but e^-45 of the mass: e^(-eps k) k^d falls off that far beyond its mode."""
+    """Return how many units hold all but e^-45 of the mass of e^(-eps k) k^d."""
     shape = dimension + TAIL + math.sqrt(2 * TAIL * dimension)
     return math.ceil(shape / epsilon) + 2
 

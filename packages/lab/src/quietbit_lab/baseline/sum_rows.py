@@ -1,4 +1,4 @@
-"""A calibrated sum beside its alternatives at the same epsilon: the ideal Gaussian, Skellam noise, local releases.
+"""A calibrated sum beside alternatives at the same epsilon: Gaussian, Skellam, local releases.
 
 Idea     each row is calibrated to the same target, and has the error of a coordinate of the decoded
          mean, at 0.
@@ -61,21 +61,21 @@ def compare_sums(
 
 
 def compare_calibration(found: SumCalibration, epsilon: float) -> tuple[SumRow, ...]:
-    """Return a calibrated sum on an L2 ball, and its alternatives at the target ``epsilon``; no secret cohort in those.
+    """Return a calibrated sum on an L2 ball, and its alternatives at ``epsilon``.
 
     Two rows need no secure aggregation: the same codes seen one by one, whose epsilon is the local
     one, and one bit calibrated for a server that sees every payload. Where 16 bits are too few for
     Skellam noise, its error is infinite.
     """
-    mechanism, guarantee = found.codes, found.guarantee
-    ball, adjacency, delta, releases = (
-        mechanism.ball,
-        guarantee.adjacency,
-        guarantee.delta,
-        found.releases,
-    )
+    mechanism = found.codes
+    guarantee = found.guarantee
+    ball = mechanism.ball
+    adjacency = guarantee.adjacency
+    delta = guarantee.delta
+    releases = found.releases
     require(ball.norm is Norm.L2, "ball", ball, "an L2 ball for the comparison")
-    count, share = found.clients, found.min_honest_clients / found.clients
+    count = found.clients
+    share = found.min_honest_clients / found.clients
 
     def gaussian(loss: float) -> float:
         return Cost.gaussian(releases * (adjacency.radii * loss) ** 2 / 2).epsilon(delta)
@@ -93,7 +93,8 @@ def compare_calibration(found: SumCalibration, epsilon: float) -> tuple[SumRow, 
     local = calibrate(
         "imvu", ball=ball, epsilon=epsilon, delta=delta, adjacency=adjacency, releases=releases
     )
-    secure, width = Trust.SECURE_AGGREGATION, mechanism.bits
+    secure = Trust.SECURE_AGGREGATION
+    width = mechanism.bits
     many = "one bit" if width == 1 else f"{width} bits"
     seen = (mechanism.privacy(adjacency) * releases).epsilon(delta)
     ideal = (ball.radius / noise / count) ** 2 / share
@@ -119,7 +120,7 @@ def compare_calibration(found: SumCalibration, epsilon: float) -> tuple[SumRow, 
 
 
 def _first_within(account: Callable[[float], float], target: float) -> float:
-    """Return the largest loss on a fine ladder that meets the target, else the nearest: few bits are not monotone."""
+    """Return the largest loss on a ladder that meets the target: few bits are not monotone."""
     ladder = [10 ** (2 - step / 40) for step in range(201)]
     values = [account(loss) for loss in ladder]
     for place, (loss, value) in enumerate(zip(ladder, values, strict=True)):
@@ -133,19 +134,20 @@ def _first_within(account: Callable[[float], float], target: float) -> float:
 def _skellam(
     ball: Ball, multiplier: float, clients: int, share: float, adjacency: Adjacency
 ) -> tuple[Cost, float]:
-    """Return the cost of a sum and the squared error of its mean; honest noise is ``multiplier`` times the radius."""
+    """Return the cost of a sum and the squared error of its mean, at ``multiplier`` radii."""
     size = 1 << (ball.dimension - 1).bit_length()
     whole = multiplier / math.sqrt(share)
     reach = _skellam_reach(whole, clients, size)  # radius in units of the integers
     variance = (multiplier * reach) ** 2
     length = max(1.0, length_upper(Norm.L2, reach, size))
-    l1, l2 = min(length, math.sqrt(size * length)), math.sqrt(length)
+    l1 = min(length, math.sqrt(size * length))
+    l2 = math.sqrt(length)
     error = (variance / share + clients / 6) * (ball.radius / reach / clients) ** 2
     return skellam_cost(adjacency.radii * l1, adjacency.radii * l2, variance), error
 
 
 def _skellam_reach(multiplier: float, clients: int, size: int) -> float:
-    """Find the finest scale at which a sum leaves the modulus with probability at most WRAP, by bisection."""
+    """Find the finest scale at which a sum wraps with probability at most WRAP."""
     doubt = math.log(6 * size / WRAP)
 
     def fits(reach: float) -> bool:

@@ -1,4 +1,4 @@
-"""What baselines for secure sums share: public rotation, integers within a certain length, a modulus.
+"""What baselines for secure sums share: rotation, integers of bounded length, a modulus.
 
 Idea     an update is rotated, scaled to whole numbers whose length is bounded for certain, given
          whole-number noise and reduced modulo 2^b; sums modulo 2^b are those of the integers as
@@ -67,7 +67,7 @@ class Distances:
 @final
 @frozen
 class Grid:
-    """Rotation, scale and rounding of updates in an L2 ball; ``reach`` is the radius in whole numbers."""
+    """Rotation, scale and rounding of updates in an L2 ball; ``reach``: the radius, in steps."""
 
     ball: Ball
     reach: float
@@ -85,27 +85,28 @@ class Grid:
 
     def distances(self, adjacency: Adjacency) -> Distances:
         """Whole numbers have |z| <= z^2, so D1 <= min(D2^2, sqrt(p) D2); replacing doubles all."""
-        times, l2 = (1 if adjacency is Adjacency.ZERO_OUT else 2), math.sqrt(self.squared_length)
+        times = 1 if adjacency is Adjacency.ZERO_OUT else 2
+        l2 = math.sqrt(self.squared_length)
         l1 = min(self.squared_length, math.sqrt(self.size) * l2)
         return Distances(*(round_up(times * one, 1e-15) for one in (l1, l2, l2)))
 
     def integers(
         self, update: Parts, rng: RandomBits, kernel: Kernel
     ) -> tuple[NDArray[np.int64], WordBlock]:
-        """Return the rounded vector and the words it was rounded with, whose streams from 1000 on are unused."""
+        """Return the rounded vector and its words, whose streams from 1000 on are unused."""
         inside = clipped(self.ball, update, rng, kernel)
         rotated = rotate(inside, self.rotation_seed) * (self.reach / self.ball.radius)
         block = rng.draw(rotated.size)
         return conditional_rounding(rotated, Norm.L2, self.squared_length, block) // 2, block
 
     def error(self, variance: float, clients: int) -> float:
-        """Of a coordinate of the mean: noise of this variance in the sum, and n roundings of 1/6 each on average."""
+        """Return a mean coordinate's squared error: the sum's noise, and 1/6 per rounding."""
         return (variance + clients / 6) * (self.ball.radius / self.reach / clients) ** 2
 
 
 @lru_cache(maxsize=1024)
 def finest_reach(multiplier: float, clients: int, size: int, bits: int) -> float:
-    """Return the largest s C whose sum with noise of ``multiplier`` radii leaves 2^bits with probability at most WRAP.
+    """Return the largest s C whose noisy sum exceeds 2^bits with probability at most WRAP.
 
     Rotated coordinates of n clients (all alike at worst), n roundings (Hoeffding), noise with
     sub-Gaussian tails.
@@ -212,7 +213,8 @@ class NoisySum(SumBaseline):
 
     def mean_from_sum(self, total: NDArray[np.int64]) -> FloatVector:
         """Return the sums less the noise's mean, centred, scaled and rotated back."""
-        half, (middle, odd) = 1 << (self.wire_bits - 1), divmod(self.doubled_middle, 2)
+        half = 1 << (self.wire_bits - 1)
+        middle, odd = divmod(self.doubled_middle, 2)
         centred = (np.asarray(total, dtype=np.int64) - middle + half) % (2 * half) - half
         unit = self.ball.radius / self.grid.reach / self.clients
         return self.rotated_back((centred.astype(np.float64) - odd / 2) * unit)
@@ -229,7 +231,7 @@ def sums_epsilon(mechanism: SumBaseline, target: Target) -> float:
 def calibrate_sums(
     build: Callable[[float], M], target: Target, name: str, least: float, most: float
 ) -> M:
-    """Return the most accurate mechanism of a loss (one over its noise, say) whose sums meet the target."""
+    """Return the most accurate mechanism of a loss whose sums meet the target."""
 
     def account(loss: float) -> float:
         return sums_epsilon(build(loss), target)

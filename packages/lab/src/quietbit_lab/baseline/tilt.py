@@ -59,7 +59,7 @@ def draw(densities: FloatVector, share: float, block: WordBlock, stream: int) ->
 
 
 def subset_levels(candidates: int, chosen: int, epsilon: float) -> tuple[float, float]:
-    """Return the two values of h where ``chosen`` of the candidates are e^epsilon times as likely as the others.
+    """Return h's two values, where ``chosen`` candidates are e^epsilon times as likely.
 
     >>> subset_levels(2, 1, np.log(3.0))
     (0.5, 1.5)
@@ -81,7 +81,7 @@ def cap_levels(cap: float, epsilon: float) -> tuple[float, float]:
 
 
 def tilt_cost(low: float, high: float, adjacency: Adjacency) -> Cost:
-    """Return the curve of one release whose density lies in [low, high], including sampling as `draw` does it."""
+    """Return the curve of a release with density in [low, high], with `draw`'s sampling."""
     require(LEAST_LEVEL <= low < 1, "smallest density", low, "below 1 and at least 2^-30")
     require(1 < high < 1 / LEAST_LEVEL, "largest density", high, "above 1 and below 2^30")
     mass = (1 - low) / (high - low)
@@ -89,7 +89,8 @@ def tilt_cost(low: float, high: float, adjacency: Adjacency) -> Cost:
         pair = [mass * high, (1 - mass) * low], [mass, 1 - mass]
     else:
         both = max(0.0, 2 * mass - 1)
-        one, neither = mass - both, 1 - 2 * mass + both
+        one = mass - both
+        neither = 1 - 2 * mass + both
         rest = both * high if both > 0 else neither * low
         last = (
             [rest] if rest > NEGLIGIBLE else []

@@ -1,4 +1,4 @@
-"""Families with a share to choose: how many candidates, or how much of a sphere, count as near the update.
+"""Families with a share to choose: how many candidates, or how much of a sphere, are near.
 
 Idea     papers choose the share (a cap, the k nearest corners) that is best for one purely private
          release. For several releases, a delta, or zero-out neighbours another one is better, and a
@@ -40,7 +40,7 @@ ROUGHLY = 1e-3  # of epsilon and of the share: the error is flat around its best
 @final
 @frozen
 class TunedFamily(Family):
-    """A family of mechanisms with an epsilon and a share; ``usual`` is the share that its papers take.
+    """A family of mechanisms with an epsilon and a share; ``usual`` is its papers' share.
 
     ``build`` makes the mechanism of a ball, an epsilon, a share and choices; ``work`` says what a
     client computes.
@@ -62,7 +62,7 @@ class TunedFamily(Family):
     def calibrated(
         self, ball: Ball, choices: Choices, target: Target, account: EpsilonOf
     ) -> Mechanism:
-        """Return the better of two mechanisms: with the share tuned for the target, and with the usual one."""
+        """Return the better mechanism: with the share tuned for the target, or the usual one."""
         tuned = best_share(target)
 
         def best(share: Callable[[float], float]) -> Mechanism:
@@ -87,7 +87,7 @@ def searched_family(
     work: str,
     least: float = LEAST_EPSILON,
 ) -> SearchedFamily:
-    """Return the family of a baseline without a share: its epsilon is searched, and bits may be chosen."""
+    """Return the family of a baseline without a share: epsilon is searched, bits may be set."""
     return SearchedFamily(
         name,
         uses=("bits",),

@@ -15,7 +15,10 @@ __all__ = ["audit"]
 VERDICTS = {
     "passed": "consistent with the claim",
     "failed": "THE SAMPLER IS NOT WHAT IS CLAIMED",
-    "inconclusive": "nothing found, but these samples cannot measure an epsilon as large as the claim: inconclusive",
+    "inconclusive": (
+        "nothing found, but these samples are too few to measure an epsilon as large as the claim: "
+        "inconclusive"
+    ),
 }
 
 
@@ -35,7 +38,9 @@ def audit(
     json: JsonOption = False,
     **given: Any,
 ) -> int:
-    """Send known updates over the real path and hold what comes out against the claim; exit code 1 if it fails.
+    """Send known updates over the real path and test what comes out against the claim.
+
+    The exit code is 1 if the claim fails.
 
     Example: quietbit audit vmvu --epsilon 2 --delta 1e-5 --adjacency zero-out --dimension 64
 
@@ -45,7 +50,8 @@ def audit(
     from quietbit.mechanism.registry import families
     from quietbit_lab.auditor.audit import audit as audit_releases
 
-    epsilon, seed = given["epsilon"], given["seed"]
+    epsilon = given["epsilon"]
+    seed = given["seed"]
     mechanism: quietbit.Mechanism
     if epsilon is not None:
         ball = quietbit.Ball(given["norm"], given["radius"], given["dimension"])

@@ -36,7 +36,7 @@ def certify(
 def certificate_rows(
     found: quietbit.Design, certificate: Certificate, *, bound: bool, quiet: bool
 ) -> list[Row]:
-    """Say what a certificate says; with ``bound`` also how good any design could be, which takes a while."""
+    """Return the rows of a certificate; ``bound`` adds how good any design could be (slow)."""
     rows = [
         Row("epsilon", "epsilon asked for", found.spec.epsilon),
         Row(

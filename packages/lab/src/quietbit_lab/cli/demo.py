@@ -1,4 +1,4 @@
-"""``quietbit demo``: the whole path once, from a spec to privately trained models and a report about them."""
+"""``quietbit demo``: the whole path once, from a spec to privately trained models and a report."""
 
 from __future__ import annotations
 
@@ -30,14 +30,19 @@ __all__ = ["demo"]
 # (levels, bits, epsilon, privacy): a formula, a shipped design, and one that is solved the first
 # time.
 DESIGNS = ((2, 1, 1.0, "metric-l1"), (8, 3, 5.0, "metric-l1"), (6, 2, 3.0, "strict"))
-FIGURE_LEVELS, FIGURE_BITS, FIGURE_EPSILON = (2, 4, 8), 3, 5.0
-EPSILON, RELEASES, DIMENSION = 3.0, 50, 100_000
+FIGURE_LEVELS = (2, 4, 8)
+FIGURE_BITS = 3
+FIGURE_EPSILON = 5.0
+EPSILON = 3.0
+RELEASES = 50
+DIMENSION = 100_000
 CLOSING = """
-Each line is a federation of its own. A server that sees every update needs thousands of clients, and gets 80 bytes from
-each; the 10,000 here are simulated and hold one of the 1,437 training images each. One that sees sums alone needs a
-tenth of them, and is nearly as good as a server that is trusted to add the noise. 360 images test each model, so
-accuracies move by a few points from one demo to the next. The bytes of sums are those of the masked codes; keys and
-shares come on top (docs/how-to/secure-aggregation.md)."""
+Each line is a federation. A server that sees every update needs thousands of clients, and gets 80
+bytes from each; the 10,000 here are simulated and hold one of the 1,437 training images each. One
+that sees sums alone needs a tenth of them, and is nearly as good as a server that is trusted to add
+the noise. 360 images test each model, so accuracies move by a few points from one demo to the next.
+The bytes of sums are those of the masked codes; keys and shares come on top
+(docs/how-to/secure-aggregation.md)."""
 
 
 def demo(
@@ -46,7 +51,7 @@ def demo(
     ] = Path("demo-output"),
     json: JsonOption = False,
 ) -> None:
-    """Design and certify three mechanisms, train privately on the embedded digits under three trust models, and report.
+    """Design and certify mechanisms, train on digits under three trust models, and write a report.
 
     Example: quietbit demo --out demo-output
     """
@@ -141,7 +146,7 @@ def _report(trained: list[dict[str, Any]], path: Path) -> Path:
 
 
 def _runs(trained: list[dict[str, Any]], path: Path) -> Path:
-    """Write the runs as results of a sweep, which ``quietbit report`` and ``quietbit figure`` read."""
+    """Write the runs as a sweep's results, which ``quietbit report`` and ``figure`` read."""
     from quietbit._files import write_whole
 
     lines = [
@@ -191,16 +196,10 @@ def _close(
     column_table("Designs, certified from their stored numbers", heads, lines)
     print(f"One bit per parameter, {RELEASES} releases of {DIMENSION:,} parameters in an L2 ball:")
     print(f"  {calibrated['guarantee']}")
-    ratio, size = (
-        calibrated["squared_error"] / calibrated["gaussian_squared_error"],
-        calibrated["payload_bytes"],
-    )
-    print(
-        f"  Squared error of a coordinate near zero: {ratio:.4f} times that of 32-bit Gaussian noise."
-    )
-    print(
-        f"  One update leaves the client as {size:,} bytes; as 32-bit floats it is {4 * DIMENSION:,}.\n"
-    )
+    ratio = calibrated["squared_error"] / calibrated["gaussian_squared_error"]
+    size = calibrated["payload_bytes"]
+    print(f"  Squared error near zero: {ratio:.4f} times that of 32-bit Gaussian noise.")
+    print(f"  One update is sent as {size:,} bytes; as 32-bit floats it has {4 * DIMENSION:,}.\n")
     _training_table(training)
     print("\nOther files:", *saved[1:], sep="\n  ")
     print(f"\nOpen the report in a browser: {report}")

@@ -1,4 +1,4 @@
-"""The demo's training: the embedded digits under three trust models, each at its place, and three guarantees.
+"""The demo's training: the embedded digits under three trust models, with three guarantees.
 
 Idea     where the server sees sums alone, 1,437 clients with one image each are enough: one bit per
          parameter trains nearly as well as noise that a trusted server adds. Where it sees every
@@ -34,14 +34,19 @@ __all__ = [
     "train_all",
 ]
 
-EPSILONS, DELTA, SEEDS = (1.0, 2.0, 4.0), 1e-5, 3
+EPSILONS = (1.0, 2.0, 4.0)
+DELTA = 1e-5
+SEEDS = 3
 TARGET = EPSILONS[-1]  # the guarantee of the closing table
-CLIENTS, MANY, CLIP, EVERY = 1437, 10_000, 1.0, 2
+CLIENTS = 1437
+MANY = 10_000
+CLIP = 1.0
+EVERY = 2
 PUBLIC = "none"
 
 
 class Line(NamedTuple):
-    """What is trained: a mechanism under a trust, for ``epochs`` of ``per_epoch`` rounds, with a step and momentum.
+    """A line of the demo: a mechanism under a trust model, and how it is trained.
 
     ``seeds`` of None are `SEEDS`.
     """
@@ -71,12 +76,14 @@ LINES = (
 
 
 def train_all(report: Report) -> list[dict[str, Any]]:
-    """Train every mechanism at every epsilon with every seed, as results of a sweep; an interrupt ends all of it."""
+    """Train every mechanism at every epsilon with every seed; return them as a sweep's results."""
     from quietbit.errors import QuietbitError
     from quietbit.local.loop import FINISHED
     from quietbit_lab.experiment.sweep import run_job
 
-    jobs, found, last = _jobs(secrets.randbits(32)), [], ""
+    jobs = _jobs(secrets.randbits(32))
+    found = []
+    last = ""
     clients = {line.label: line.clients for line in LINES}
     for place, job in enumerate(jobs):
         target = job.setting.plan.epsilon
@@ -93,7 +100,7 @@ def train_all(report: Report) -> list[dict[str, Any]]:
 
 
 def _problem(clients: int) -> MakeProblem:
-    """Return what makes the task: every client one image, or one drawn at random where there are more clients."""
+    """Return the function that makes the task: one image per client, drawn again if too few."""
     import numpy as np
 
     from quietbit_lab.task.dataset import Dataset, Examples, Partition
@@ -122,7 +129,8 @@ def _jobs(first: int) -> list[Job]:
     from quietbit_lab.experiment.record import Setting
     from quietbit_lab.task.registry import TaskSpec
 
-    jobs, task = [], TaskSpec("digits").to_json()
+    jobs = []
+    task = TaskSpec("digits").to_json()
     for line in LINES:
         # A secret order of clients gives releases to the server a second guarantee; a sum shows no
         # order at all.
@@ -155,7 +163,7 @@ def _records(trained: list[dict[str, Any]], line: Line) -> list[dict[str, Any]]:
 
 
 def _second(runs: list[dict[str, Any]]) -> str | None:
-    """Return what holds against those who see the models alone, where that is more than against the server."""
+    """Return the guarantee against those who see only the models, where it is the stronger."""
     found = [pair for record in runs if (pair := record.get("observers") or {}).get("result")]
     worst = max(found, key=lambda pair: pair["result"]["epsilon_upper"], default=None)
     if worst is None or worst["result"]["epsilon_upper"] > 0.99 * TARGET:

@@ -1,4 +1,4 @@
-"""``quietbit design``: from a few numbers to a table of probabilities, or a profile, with its certificate."""
+"""``quietbit design``: a table of probabilities, or a profile, with its certificate."""
 
 from __future__ import annotations
 
@@ -17,7 +17,8 @@ from quietbit_lab.cli.certify import certificate_rows
 
 __all__ = ["design"]
 
-OF_TABLE, OF_PROFILE = "levels bits design_epsilon", "epsilon delta releases adjacency"
+OF_TABLE = "levels bits design_epsilon"
+OF_PROFILE = "epsilon delta releases adjacency"
 
 
 @takes(
@@ -59,7 +60,9 @@ def design(json: JsonOption = False, **given: Any) -> None:
     Example: quietbit design --vector --epsilon 8 --delta 1e-5 --releases 3 --adjacency zero-out
     --plot profile.png
     """
-    vector, out, plot = given["vector"], given["out"], given["plot"]
+    vector = given["vector"]
+    out = given["out"]
+    plot = given["plot"]
     words = "left out for --vector, which has none"
     if not vector:
         words = "left out without --vector: a table has a --design-epsilon alone"
@@ -81,7 +84,8 @@ def _table(given: dict[str, Any], quiet: bool) -> tuple[str, Any, list[Row], Cal
     """Return the title, the design, the rows about it, and how to draw it."""
     from quietbit_lab.plot.design import plot_design
 
-    privacy, bias = given["privacy"], given["bias"]
+    privacy = given["privacy"]
+    bias = given["bias"]
     parts: list[Any] = [*chosen(given, OF_TABLE).values(), privacy, number_or_word(bias)]
     if None in parts:
         raise InvalidParameter(
@@ -94,7 +98,8 @@ def _table(given: dict[str, Any], quiet: bool) -> tuple[str, Any, list[Row], Cal
     with progress_bar("Solving", quiet=quiet) as report:
         found = quietbit.solve(spec, report)
     rows = certificate_rows(found, quietbit.certify(found), bound=given["bound"], quiet=quiet)
-    title = f"{spec.input_levels} levels, {spec.output_bits} bits, {privacy} epsilon {spec.epsilon:g}, bias {bias}"
+    title = f"{spec.input_levels} levels, {spec.output_bits} bits, "
+    title += f"{privacy} epsilon {spec.epsilon:g}, bias {bias}"
     return title, found, rows, lambda: plot_design(found)
 
 
@@ -112,7 +117,9 @@ def _profile(given: dict[str, Any], quiet: bool) -> tuple[str, Any, list[Row], C
         if value is None:
             raise InvalidParameter.of(name, "given for --vector: a profile is made for a target")
     target = Target(**asked)
-    which, delta, releases = target.adjacency, target.delta, target.releases
+    which = target.adjacency
+    delta = target.delta
+    releases = target.releases
     with progress_bar("Solving", quiet=quiet):
         found = solve_profile(target.epsilon, delta, releases, which)
         certificate = certify_profile(found, which, releases, delta)
@@ -122,7 +129,8 @@ def _profile(given: dict[str, Any], quiet: bool) -> tuple[str, Any, list[Row], C
         gaussian = quietbit.calibrate(
             "gaussian", ball=quietbit.Ball("l2", 1.0, 1), **asked
         ).squared_error
-    error, pure = certificate.squared_error_upper, certificate.pure_epsilon_upper
+    error = certificate.squared_error_upper
+    pure = certificate.pure_epsilon_upper
     rows = [
         Row("epsilon", "epsilon asked for", target.epsilon),
         Row(

@@ -1,4 +1,4 @@
-"""``quietbit figure``: pictures as .png, .svg or .pdf, from the library's own designs and from runs."""
+"""``quietbit figure``: pictures as .png, .svg or .pdf, of designs and of runs."""
 
 from __future__ import annotations
 
@@ -31,7 +31,7 @@ def figure(
         str,
         typer.Argument(
             metavar="NAME",
-            help="bias-variance, secure-sums; or with --runs frontier, bytes, training, or a sweep such as fig2-mnist.",
+            help="bias-variance, secure-sums; with --runs frontier, bytes, training, or a sweep.",
         ),
     ],
     out: Annotated[
@@ -48,7 +48,7 @@ def figure(
     epsilon: Annotated[
         float | None,
         typer.Option(
-            help="For bytes and training: only settings whose epsilon is at most this; of secure-sums, 1."
+            help="bytes and training: only settings with at most this epsilon; secure-sums: 1."
         ),
     ] = None,
     title: Annotated[
@@ -64,7 +64,7 @@ def figure(
     ] = 5.0,
     json: JsonOption = False,
 ) -> None:
-    """Draw the paper's Figure 1 (bias-variance), what secure sums buy, or runs: accuracy over epsilon, bytes or rounds.
+    """Draw a design's bias and variance, what secure sums buy, or the accuracy of runs.
 
     Example: quietbit figure frontier --runs runs/digits --out frontier.svg
     """

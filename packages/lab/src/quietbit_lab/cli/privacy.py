@@ -40,9 +40,12 @@ def privacy(
     from quietbit.privacy.renyi import RenyiConstant
     from quietbit_lab.baseline.lemma_1 import paper_constant_upper
 
-    which, releases, order = Adjacency(given["adjacency"]), given["releases"], given["order"]
+    which = Adjacency(given["adjacency"])
+    releases = given["releases"]
+    order = given["order"]
     mechanism = find_imvu(design, given)
-    found, ball = mechanism.design, mechanism.ball
+    found = mechanism.design
+    ball = mechanism.ball
     pure = given["delta"] == 0 and ball.norm is not quietbit.Norm.L1
     require(
         not pure, "delta", given["delta"], "above 0 for an l2 ball (pure privacy needs --norm l1)"

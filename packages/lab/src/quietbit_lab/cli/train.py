@@ -61,7 +61,7 @@ OF_PLAN = (
     option(
         "min_honest_clients",
         int,
-        "Clients of a cohort that answer and do not collude (secure-aggregation); all unless given.",
+        "Clients of a cohort that answer and do not collude (secure-aggregation); all by default.",
     ),
     option("bits", int, "Bits per parameter."),
     option("levels", int, "Levels of the design (imvu, mvu)."),
@@ -86,15 +86,14 @@ OF_PLAN = (
     option(
         "clip",
         str,
-        "Largest norm of an update (of a sample's gradient for sample-level); auto: begin at 1, and "
-        "move it.",
+        "Largest norm of an update (of a gradient at sample level); auto: begin at 1, and move it.",
         "0.5",
         "NUMBER|auto",
     ),
     option(
         "clip_scouts",
         int,
-        "One client in N answers for the clip, and sends no update; 20 unless given, behind masks 40.",
+        "One client in N measures the clip instead of sending an update; 20, behind masks 40.",
         metavar="N",
     ),
     usual("norm", "l2"),
@@ -102,8 +101,8 @@ OF_PLAN = (
     option(
         "participation",
         str,
-        "Each client once per epoch, drawn afresh every round, once per epoch in an order "
-        "nobody knows, (trust central) each by itself and in secret, or client r with a frequency of 1/r.",
+        "Each client once per epoch, drawn afresh every round, once per epoch in a secret order, "
+        "each by itself in secret (trust central), or client r with a frequency of 1/r.",
         "each-once",
         "each-once|sampled|secret-order|poisson|zipf",
     ),
@@ -127,8 +126,7 @@ OTHERS = (
     option(
         "task",
         str,
-        "digits (unless given), mnist, fashion-mnist, cifar10, femnist, or module:function for your "
-        "own.",
+        "digits (the default), mnist, fashion-mnist, cifar10, femnist, or your module:function.",
         metavar="NAME",
     ),
     option(
@@ -180,10 +178,8 @@ def train(
 
     if repeat is not None:
         record_of = read_record(repeat)
-        setting, spec = (
-            Setting.from_json(record_of["settings"]),
-            TaskSpec.from_json(record_of["task"]),
-        )
+        setting = Setting.from_json(record_of["settings"])
+        spec = TaskSpec.from_json(record_of["task"])
         check_named(spec.name, given["task"])
     else:
         spec = TaskSpec(
@@ -206,7 +202,8 @@ def _settings(given: dict[str, Any]) -> dict[str, Any]:
         values["keep"] = int(given["keep"])
     values["rng"] = given["rng"] or ("secure" if given["seed"] is None else "seeded")
     values["seed"] = secrets.randbits(32) if given["seed"] is None else given["seed"]
-    values["clip"], values["clip_quantile"] = number_or_word(given["clip"]), given["adaptive_clip"]
+    values["clip"] = number_or_word(given["clip"])
+    values["clip_quantile"] = given["adaptive_clip"]
     values["evaluate_every"] = given["evaluate_every"] or max(1, given["rounds"] // LOOKS)
     return values
 
@@ -255,11 +252,9 @@ def _train(
     if json:
         show_json(kept)
     elif run.points:
-        record(
-            f"{spec.name}, {setting.plan.mechanism.name}, {run.rounds:,} rounds of {setting.plan.cohort:,}",
-            _rows(run, kept["draws"], kept["protects"], out),
-            False,
-        )
+        title = f"{spec.name}, {setting.plan.mechanism.name}, "
+        title += f"{run.rounds:,} rounds of {setting.plan.cohort:,}"
+        record(title, _rows(run, kept["draws"], kept["protects"], out), False)
     if run.status == INTERRUPTED:
         raise KeyboardInterrupt
     if run.reason and run.status != TARGET:
@@ -302,7 +297,8 @@ def _shown(point: Point) -> str:
 def _rows(run: Run, draws: str, protects: str, out: Path | None) -> list[Row]:
     from quietbit_lab.report.plots import shown_size
 
-    last, guarantee = run.points[-1], run.guarantee
+    last = run.points[-1]
+    guarantee = run.guarantee
     rows = [
         Row(
             "accuracy",
@@ -367,16 +363,14 @@ def _clip_note(run: Run) -> str:
 
 
 def _expected(run: Run) -> list[Row]:
-    """Return rows for what ``auto`` chose, what was to be expected, and the gain where it is not one."""
+    """Return rows: what ``auto`` chose, the expected noise, and a decoder's gain other than 1."""
     from quietbit.mechanism.calibrate import AUTO, AUTO_RULE
     from quietbit.mechanism.registry import family_of
 
     if run.mechanism is None or run.expected is None:
         return []
-    rows, gain = (
-        [Row("expectation", "to be expected", run.expected.sentence())],
-        run.mechanism.error().gain,
-    )
+    rows = [Row("expectation", "to be expected", run.expected.sentence())]
+    gain = run.mechanism.error().gain
     if run.plan.mechanism.name == AUTO:
         rows.insert(
             0,

@@ -25,7 +25,8 @@ from quietbit._typing import FloatVector
 
 __all__ = ["CodeLaw", "code_law"]
 
-FINE, COARSE = 4096, 1024  # cells, for up to four bits and for more
+FINE = 4096  # cells of a table of up to four bits
+COARSE = 1024  # cells of a table of more bits
 FEW_BITS = 4
 CHANGED = 1e-9  # what the law may still move beyond the table
 MOST_BITS = 8
@@ -34,7 +35,7 @@ MOST_BITS = 8
 @final
 @frozen(eq=False)
 class CodeLaw:
-    """``cumulative``: F_k at the cells' ends, (cells + 1, codes - 1); ``values``: what codes are decoded to."""
+    """``cumulative``: F_k at the cells' ends, (cells + 1, codes - 1); ``values``: decoded codes."""
 
     low: float
     inverse: float
@@ -49,9 +50,11 @@ class CodeLaw:
 
 @lru_cache(maxsize=256)
 def code_law(mechanism: Any, share: float = 1.0) -> CodeLaw:
-    """Return the table of a mechanism; ``share`` is the largest part of the radius that a coordinate can have."""
-    reach, law = min(share, 1.0) * mechanism.ball.radius, mechanism.distribution
-    first, last = law(-reach), law(reach)
+    """Return a mechanism's table; a coordinate has at most ``share`` of the radius."""
+    reach = min(share, 1.0) * mechanism.ball.radius
+    law = mechanism.distribution
+    first = law(-reach)
+    last = law(reach)
 
     def still(value: float) -> bool:
         """Whether the law moves no more outside of +-value."""

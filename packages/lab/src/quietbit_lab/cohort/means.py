@@ -1,4 +1,4 @@
-"""The mean that a server makes of a cohort's releases, drawn from the mechanisms' laws and without payloads.
+"""The mean of a cohort's releases, drawn from the mechanisms' laws and without payloads.
 
 Idea     a server needs the mean alone, and a simulation only its law. `way_of` says what is drawn
          for a mechanism: the exact mean with one normal on it where the sum's law is normal, or so
@@ -100,7 +100,7 @@ def way_of(
     share: float = 1.0,
     draw: str = "clients",
 ) -> Way:
-    """Return what is drawn for a mechanism, None for no privacy; one that has no law here is refused in one sentence.
+    """Return how a mechanism's means are drawn (None: no privacy); refuse one without a law.
 
     ``share`` is the largest part of an update's length that one coordinate can have. With ``draw``
     "sums" a normal is drawn in place of the sum of codes where it may stand for it.
@@ -133,7 +133,8 @@ def _skellam(mechanism: Any, cohort: int, share: float) -> Way:
     variance = cohort * core.noise_variance
     if variance < LEAST_VARIANCE:
         raise InvalidParameter(
-            f"Skellam noise of many models at once needs a cohort's variance of {LEAST_VARIANCE:g} in units of its "
+            f"Skellam noise of many models at once needs a cohort's variance of "
+            f"{LEAST_VARIANCE:g} in units of its "
             f"integers, got {variance:g}: use more bits, or leave out --device."
         )
     return _normal(mechanism, cohort)
@@ -149,7 +150,8 @@ def _codes(mechanism: Any, cohort: int, share: float) -> Way:
 
 
 def _interpolated(mechanism: Any, cohort: int, share: float) -> Way:
-    found, turn = _codes(mechanism, cohort, share), mechanism.rotation
+    found = _codes(mechanism, cohort, share)
+    turn = mechanism.rotation
     return found if turn is None else evolve(found, kind=f"{found.kind} rotated", rotation=turn)
 
 
@@ -175,16 +177,18 @@ WAYS: Mapping[str, Callable[[Any, int, float], Way]] = {
 
 
 def again_upper(mechanism: Any) -> float:
-    """Return a bound on the chance that one update's dither is drawn again; 1 for an L1 ball, which nobody needed.
+    """Bound the chance that one update's dither is drawn again; 1 for an L1 ball.
 
     In spacings, with zero a level and updates of length R at most: a rounded square exceeds y^2 by
     min(1/4, |y|) or less on average, so that the sum of squares has mean R^2 + min(d/4, sqrt(d) R)
     at most; and Hoeffding's inequality with the ranges of `quietbit_lab/baseline/skellam.py`.
     """
-    ball, cells = mechanism.ball, mechanism.design.spec.input_levels - 1
+    ball = mechanism.ball
+    cells = mechanism.design.spec.input_levels - 1
     if ball.norm is not Norm.L2 or cells % 2 == 1:
         return 1.0
-    radius, root = cells / 2, math.sqrt(ball.dimension)
+    radius = cells / 2
+    root = math.sqrt(ball.dimension)
     mean = radius**2 + min(ball.dimension / 4, root * radius)
     room = min(length_upper(ball.norm, radius, ball.dimension), ball.dimension * radius**2) - mean
     return math.exp(-2 * (room / (2 * radius + root)) ** 2) if room > 0 else 1.0
@@ -220,7 +224,8 @@ def together(ways: Sequence[Way], cohort: int, device: Any) -> OuterMean:
 
         def laplace(errors: Tensor, features: Tensor, seed: int) -> Tensor:
             """Add a sum of m Laplace variables, drawn as a difference of two gammas of shape m."""
-            found, source = exact_mean(errors, features), generator(seed)
+            found = exact_mean(errors, features)
+            source = generator(seed)
             shape = errors.new_full((1,), float(errors.shape[2])).expand(found.shape)
             noise = torch._standard_gamma(shape, generator=source) - torch._standard_gamma(
                 shape, generator=source
@@ -237,17 +242,16 @@ def together(ways: Sequence[Way], cohort: int, device: Any) -> OuterMean:
         )
         scaled = np.array([fit.mean for fit in fits]) * (radii / cohort)[:, None]
         spreads = np.array([fit.variance for fit in fits]) * (radii[:, None] / cohort) ** 2
-        means, variances = column(scaled.T, torch.float64), column(spreads.T[1:], torch.float64)
+        means = column(scaled.T, torch.float64)
+        variances = column(spreads.T[1:], torch.float64)
         constant = column(spreads[:, 0] * cohort, torch.float32)
 
         def of_moments(errors: Tensor, features: Tensor, seed: int) -> Tensor:
             """Compute a matrix product for each power, and draw one normal for each coordinate."""
             inputs = errors * unit
             found = power_sums(inputs, features, fits[0].odd, means, signed=True)
-            noise, spread = (
-                found.new_empty(found.shape).normal_(generator=generator(seed)),
-                constant,
-            )
+            noise = found.new_empty(found.shape).normal_(generator=generator(seed))
+            spread = constant
             if fits[0].even:
                 spread = constant + power_sums(
                     inputs, features, fits[0].even, variances, signed=False
@@ -268,7 +272,7 @@ def exact_mean(errors: Tensor, features: Tensor) -> Tensor:
 
 
 def gaussian_mean(rows: Tensor, deviation: float, generator: Any) -> Tensor:
-    """Return the mean of rows with normal noise of this deviation on each: the noises' sum is drawn at once."""
+    """Return the mean of rows with normal noise of this deviation, drawn as one sum."""
     found = rows.mean(dim=-2)
     if deviation == 0:
         return found
@@ -277,7 +281,7 @@ def gaussian_mean(rows: Tensor, deviation: float, generator: Any) -> Tensor:
 
 
 def codes_mean(rows: Tensor, law: CodeLaw, generator: Any) -> Tensor:
-    """Return the mean over clients of decoded codes, one for each coordinate of rows (..., m, d)."""
+    """Return the mean over clients of decoded codes of rows (..., m, d)."""
     table, values = (
         torch.tensor(one, dtype=torch.float32, device=rows.device)
         for one in (law.cumulative, law.values)
@@ -286,7 +290,8 @@ def codes_mean(rows: Tensor, law: CodeLaw, generator: Any) -> Tensor:
     cell = x.nan_to_num(0.0).int()
     part = x - cell
     uniform = torch.rand(rows.shape, generator=generator, device=rows.device)
-    flat, count = table.reshape(-1), table.shape[1]
+    flat = table.reshape(-1)
+    count = table.shape[1]
     code = torch.zeros_like(cell)
     for bit in range(law.bits):
         step = 1 << (law.bits - 1 - bit)
@@ -296,7 +301,7 @@ def codes_mean(rows: Tensor, law: CodeLaw, generator: Any) -> Tensor:
 
 
 def unit_mean(rows: Tensor, mechanism: Any, generator: Any) -> Tensor:
-    """Return the mean of releases of rows in the unit ball, in radii; signs are divided by their slope."""
+    """Return the mean of releases of rows in the unit ball, in radii; signs by their slope."""
     radius = mechanism.ball.radius
     return way_of(mechanism, rows.shape[-2]).rows(rows * radius, generator) / (
         radius * _slope(mechanism)

@@ -1,4 +1,4 @@
-"""The sum of a cohort's codes as a normal of its own mean and variance: a few matrix products in place of the codes.
+"""The sum of a cohort's codes as a normal of its own mean and variance, by matrix products.
 
 Idea     mean and variance of a decoded coordinate depend on one number, the update's coordinate u =
          e f. The signed power sgn(u)|u|^k of a product is the product of the signed powers, so that
@@ -32,7 +32,9 @@ __all__ = ["Moments", "fit_moments", "power_sums"]
 
 Tensor: TypeAlias = Any
 TOLERANCE = 3e-4
-KURTOSIS, SKEWNESS = 0.03, 0.1  # of a cohort's sum
+# Limits for the sum of a cohort's codes.
+KURTOSIS = 0.03
+SKEWNESS = 0.1
 ODD = ((1,), (1, 3), (1, 2, 3), (1, 3, 5), (1, 2, 3, 4), (1, 3, 5, 7), (1, 2, 3, 4, 5))
 EVEN = ((), (2,), (1, 2), (2, 4), (1, 2, 3), (2, 4, 6), (1, 2, 3, 4))
 NODES = 128
@@ -57,7 +59,8 @@ def fit_moments(mechanism: Any, share: float, cohort: int) -> Moments | None:
     """
     fitted = np.cos((np.arange(NODES) + 0.5) * np.pi / (2 * NODES))
     other = np.linspace(0.0, 1.0, NODES + 1)[1:]
-    values, radius = np.asarray(mechanism.values, dtype=np.float64), mechanism.ball.radius
+    values = np.asarray(mechanism.values, dtype=np.float64)
+    radius = mechanism.ball.radius
     table = np.array(
         [mechanism.distribution(z * radius * share) for z in (*fitted, *other, 0.0, -1.0)]
     )
@@ -70,7 +73,8 @@ def fit_moments(mechanism: Any, share: float, cohort: int) -> Moments | None:
         return None
     if max(abs(mean[-2]), abs(mean[-1] + mean[-3])) > TOLERANCE * fitted[-1] * mean[-3]:  # not odd
         return None
-    means, variances = mean / radius, second / radius**2
+    means = mean / radius
+    variances = second / radius**2
     odd = _fewest(ODD, fitted, other, means[:NODES] / fitted, means[NODES:-2] / other, -1)
     even = _fewest(EVEN, fitted, other, variances[:NODES], variances[NODES:-2], 0)
     if odd is None or even is None:
@@ -86,7 +90,7 @@ def _fewest(
     held: FloatVector,
     lower: int,
 ) -> tuple[tuple[int, ...], FloatVector] | None:
-    """Return the first powers whose polynomial is within the relative tolerance on both sets of points.
+    """Return the first powers whose polynomial is within tolerance on both sets of points.
 
     ``lower`` -1: what is fitted is the polynomial over z; 0: a constant comes first.
     """
@@ -105,7 +109,7 @@ def _fewest(
 def power_sums(
     errors: Tensor, features: Tensor, powers: Sequence[int], columns: Tensor, *, signed: bool
 ) -> Tensor:
-    """Over clients, the sums of column_k |u|^k, with the sign of u where ``signed``; (G, K, width) in float32.
+    """Return sums over clients of column_k |u|^k, signed if asked; (G, K, width) in float32.
 
     ``errors`` (G, K, m) with u = errors features; ``columns`` (len(powers), G, 1, 1).
     """

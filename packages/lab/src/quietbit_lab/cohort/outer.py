@@ -1,4 +1,4 @@
-"""Sums over a cohort of codes drawn for outer products, on a CPU or a GPU; no update and no code is ever written.
+"""Sums over a cohort of codes of outer products, without writing an update or a code.
 
 Idea     a client of one example and a linear model has an update of rank one, left[k] right[f]. A
          kernel makes the product in a register, draws its code from `CodeLaw` and keeps the sum of
@@ -36,7 +36,9 @@ Tensor: TypeAlias = Any
 WHOLE = 2.0**18
 GOLDEN = 0x9E3779B97F4A7C15
 BLOCK = 128  # lanes of a GPU program, four features each
-LEAST, MOST, PROGRAMS = 16, 4096, 4096  # clients of a program, and programs that fill a GPU
+LEAST = 16  # clients of a program
+MOST = 4096
+PROGRAMS = 4096  # that fill a GPU
 FEW = 1 << 18  # codes below which threads cost more than they bring
 
 
@@ -107,7 +109,7 @@ def _on_host(
 
 @lru_cache(maxsize=1)
 def _compiled() -> Callable[..., None] | None:
-    """Return the loop over clients and features of one class of one model in C, or None without a compiler."""
+    """Return the loop over clients and features in C, or None without a compiler."""
     source = Path(__file__).with_name("outer.c")
     try:
         library = ctypes.CDLL(str(build_library(source, (source.name,))))
@@ -115,7 +117,9 @@ def _compiled() -> Callable[..., None] | None:
         return None
     function = library.sum_codes
     function.restype = None
-    pointer, size, number = ctypes.c_void_p, ctypes.c_size_t, ctypes.c_float
+    pointer = ctypes.c_void_p
+    size = ctypes.c_size_t
+    number = ctypes.c_float
     function.argtypes = (
         *(pointer, size, pointer, size, ctypes.c_uint64, number, number),
         *(pointer, size, size, pointer, size, pointer),
@@ -185,7 +189,8 @@ def sum_class_in_numpy(
 def _on_device(laws: tuple[CodeLaw, ...], left: Tensor, right: Tensor, seed: int) -> Tensor:
     from quietbit_lab.cohort.outer_triton import sum_codes
 
-    (groups, classes, clients), features = left.shape, right.shape[1]
+    groups, classes, clients = left.shape
+    features = right.shape[1]
     total = torch.zeros((groups, classes, features), dtype=torch.int64, device=left.device)
     tables, places, wholes = _moved(laws, str(left.device))
     blocks = -(-features // (4 * BLOCK))
@@ -220,7 +225,7 @@ def _on_device(laws: tuple[CodeLaw, ...], left: Tensor, right: Tensor, seed: int
 
 @lru_cache(maxsize=64)
 def _moved(laws: tuple[CodeLaw, ...], device: str) -> tuple[Tensor, Tensor, Tensor]:
-    """Tables, their ranges and whole numbers on a device; laws are compared by identity, and kept by `code_law`."""
+    """Return tables, ranges and integers on a device; laws are compared by identity."""
     tables = torch.from_numpy(np.stack([law.cumulative for law in laws])).to(device)
     places = torch.tensor(
         [[law.low, law.inverse] for law in laws], dtype=torch.float32, device=device

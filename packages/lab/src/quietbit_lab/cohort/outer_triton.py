@@ -18,7 +18,7 @@ __all__ = ["sum_codes"]
 def _drawn(  # type: ignore[no-untyped-def]
     u, uniform, table, low, inverse, whole, BITS: tl.constexpr, CELLS: tl.constexpr
 ):
-    """Return what the code drawn for each u counts: search 2^BITS - 1 thresholds, each a straight line in its cell."""
+    """Return the code drawn for each u: search 2^BITS - 1 thresholds, linear in a cell."""
     x = (u - low) * inverse
     x = tl.where(x > 0, tl.minimum(x, CELLS - 1e-3), 0.0)  # so that a NaN is 0
     cell = x.to(tl.int32)
@@ -27,7 +27,8 @@ def _drawn(  # type: ignore[no-untyped-def]
     code = tl.zeros_like(cell)
     for bit in tl.static_range(BITS):
         threshold = row + code + (2 ** (BITS - 1 - bit) - 1)
-        here, there = tl.load(threshold), tl.load(threshold + (2**BITS - 1))
+        here = tl.load(threshold)
+        there = tl.load(threshold + (2**BITS - 1))
         code = tl.where(uniform >= here + part * (there - here), code + 2 ** (BITS - 1 - bit), code)
     if BITS == 1:
         found = code * tl.load(whole + 1)
@@ -54,16 +55,20 @@ def sum_codes(  # type: ignore[no-untyped-def]
     BLOCK: tl.constexpr,
 ):
     """Add a stretch of clients to the sums of one class of one model."""
-    row, model = tl.program_id(0), tl.program_id(0) // classes
+    row = tl.program_id(0)
+    model = tl.program_id(0) // classes
     lane = tl.program_id(1) * BLOCK + tl.arange(0, BLOCK)
     first = tl.program_id(1) * 4 * BLOCK + tl.arange(0, BLOCK)
-    low, inverse = tl.load(places + 2 * model), tl.load(places + 2 * model + 1)
+    low = tl.load(places + 2 * model)
+    inverse = tl.load(places + 2 * model + 1)
     table = tables + model * (CELLS + 1) * (2**BITS - 1)
     whole = wholes + model * 2**BITS
     lanes = tl.num_programs(1) * BLOCK
     own = seed + row.to(tl.int64) * 0x632BE59BD9B4E019
     sum_0 = tl.zeros((BLOCK,), dtype=tl.int32)
-    sum_1, sum_2, sum_3 = sum_0, sum_0, sum_0
+    sum_1 = sum_0
+    sum_2 = sum_0
+    sum_3 = sum_0
     client = tl.program_id(2) * chunk
     stop = tl.minimum(client + chunk, clients)
     while client < stop:  # the interpreter has no range of tensors

@@ -1,4 +1,4 @@
-"""Means of a whole cohort's releases of the vector mechanism, and of kept coordinates, drawn from their laws.
+"""Means of a cohort's releases: vector mechanism and kept coordinates, from their laws.
 
 Idea     a shortcut for experiments: the law of what `Uplink.receive` makes of a cohort's payloads,
          without payloads (`means.py` has the mechanisms that act coordinate by coordinate). A
@@ -39,7 +39,8 @@ torch: Any = require_module("torch", "lab")
 
 def vector_mean(rows: Any, mechanism: VectorMVU, generator: Any) -> Any:
     """Return the decoded mean of the vector mechanism's releases of rows in the unit ball."""
-    flat, groups = rows.reshape(-1, rows.shape[-1]), rows.shape[0] if rows.dim() == 3 else 1
+    flat = rows.reshape(-1, rows.shape[-1])
+    groups = rows.shape[0] if rows.dim() == 3 else 1
     shared = None
     if mechanism.shared_rows:  # the same for all clients of a group
         width = mechanism.padded // mechanism.keep
@@ -65,11 +66,12 @@ def vector_mean(rows: Any, mechanism: VectorMVU, generator: Any) -> Any:
 def kept_rows(
     rows: Any, keep: int, seed: int, generator: Any, places: Any = None
 ) -> tuple[Any, Any]:
-    """Rows rotated, k stratified coordinates of each kept and clipped to the unit ball again: (places, values).
+    """Return (places, values) of k coordinates of each rotated row, clipped to the unit ball.
 
     With ``places`` all rows keep those.
     """
-    count, size = rows.shape[0], padded_size(rows.shape[1])
+    count = rows.shape[0]
+    size = padded_size(rows.shape[1])
     rotated = _rotated(rows, size, seed)
     width = size // keep
     if places is None:
@@ -80,8 +82,9 @@ def kept_rows(
 
 
 def put_back(values: Any, places: Any, dimension: int, seed: int, groups: int = 1) -> Any:
-    """Return the means of ``groups`` equal groups of kept rows, scattered and rotated back: a row each."""
-    (count, keep), size = values.shape, padded_size(dimension)
+    """Return the means of ``groups`` groups of kept rows, scattered and rotated back."""
+    count, keep = values.shape
+    size = padded_size(dimension)
     group = torch.arange(groups, device=values.device).repeat_interleave(count // groups)
     total = torch.zeros(groups * size, device=values.device, dtype=values.dtype)
     total.index_add_(0, (places + group[:, None] * size).reshape(-1), values.reshape(-1))
@@ -92,9 +95,11 @@ def put_back(values: Any, places: Any, dimension: int, seed: int, groups: int = 
 
 def along_of(mechanism: VectorMVU, share: Any, generator: Any) -> Any:
     """<u, z> of every client: a step by its mass, then a place inside it."""
-    edges, levels = mechanism.profile.edges, mechanism.profile.levels
+    edges = mechanism.profile.edges
+    levels = mechanism.profile.levels
     ends = torch.tensor(ndtr(np.concatenate(([-np.inf], edges, [np.inf]))), device=share.device)
-    masses, heights = ends[1:] - ends[:-1], torch.tensor(levels, device=share.device)
+    masses = ends[1:] - ends[:-1]
+    heights = torch.tensor(levels, device=share.device)
     weights = ((1 - share)[:, None] + share[:, None] * heights) * masses
     sums = weights.cumsum(dim=1)
     uniform = torch.rand(
@@ -113,7 +118,8 @@ def along_of(mechanism: VectorMVU, share: Any, generator: Any) -> Any:
 def rotated(rows: Any, rotation: Rotation) -> Any:
     """Rows (..., d) rotated in blocks, as `mechanism/rotation.py` has it."""
     first, last = _block_signs(rows.shape[-1], rotation, str(rows.device))
-    turned, block = rows * first, rotation.block
+    turned = rows * first
+    block = rotation.block
     whole = rows.shape[-1] // block * block
     turned[..., :whole] = _in_blocks(turned[..., :whole], block)
     if last is not None:
@@ -124,7 +130,8 @@ def rotated(rows: Any, rotation: Rotation) -> Any:
 def rotated_back(rows: Any, rotation: Rotation) -> Any:
     """Rows (..., d) as they were before `rotated`."""
     first, last = _block_signs(rows.shape[-1], rotation, str(rows.device))
-    turned, block = rows.clone(), rotation.block
+    turned = rows.clone()
+    block = rotation.block
     whole = rows.shape[-1] // block * block
     if last is not None:
         turned[..., -block:] = _in_blocks(turned[..., -block:], block) * last
@@ -155,15 +162,13 @@ def _rotated(rows: Any, size: int, seed: int) -> Any:
 
 
 def _hadamard(rows: Any) -> Any:
-    """Apply the orthonormal transform to every row, as two products with small Hadamard matrices."""
+    """Apply the orthonormal transform to every row, by two small Hadamard matrices."""
     count, size = rows.shape
     left = 1 << (size.bit_length() // 2)
     right = size // left
     square = rows.reshape(count, left, right)
-    first, second = (
-        hadamard_matrix(left, str(rows.device)),
-        hadamard_matrix(right, str(rows.device)),
-    )
+    first = hadamard_matrix(left, str(rows.device))
+    second = hadamard_matrix(right, str(rows.device))
     return (first @ (square @ second)).reshape(count, size)
 
 

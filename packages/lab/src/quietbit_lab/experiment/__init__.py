@@ -1,1 +1,1 @@
-"""Experiments: grids of runs, their records, sweeps that resume, and what is read from their results."""
+"""Experiments: grids of runs, their records, sweeps that resume, and their results."""

@@ -1,4 +1,4 @@
-"""A federated run as the record of a training: what an engine's report saved, in the words that the page reads.
+"""An engine's saved report as the record of a training, which the report page reads.
 
 Idea     the settings of a run name its mechanism completely, so it is built from them again, and
          accepted if its identity is the one that the nodes' releases carried. Points are the rounds
@@ -63,7 +63,8 @@ def flower_record(saved: Mapping[str, Any], path: Path) -> dict[str, Any]:
 
 
 def _record(saved: Mapping[str, Any]) -> dict[str, Any]:
-    settings, rounds = Plan.from_run_config(saved["settings"]), saved["rounds"]
+    settings = Plan.from_run_config(saved["settings"])
+    rounds = saved["rounds"]
     mechanism = settings.mechanism_for(int(saved["dimension"]))
     same = identity_of(mechanism).hex() == saved["identity"]
     answered = [entry for entry in rounds if not entry["skipped"]]
@@ -128,7 +129,7 @@ def _record(saved: Mapping[str, Any]) -> dict[str, Any]:
 
 
 def _scores(saved: Mapping[str, Any]) -> list[Mapping[str, Any]]:
-    """Return the server's scores that have an accuracy, or else what nodes said of theirs, the last of each round."""
+    """Return the server's accuracies, or else the nodes' private ones, the last of each round."""
     scored = [entry for entry in saved["scores"] if isinstance(entry.get(ACCURACY), int | float)]
     if scored:
         return scored

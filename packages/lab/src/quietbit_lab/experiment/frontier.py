@@ -35,7 +35,7 @@ __all__ = [
 @final
 @dataclass(frozen=True, slots=True)
 class Summary:
-    """One setting after some rounds: mean and standard deviation of the accuracy over ``seeds`` runs.
+    """One setting after some rounds: mean and deviation of the accuracy over ``seeds`` runs.
 
     Without privacy ``epsilon_upper`` is infinite; with one seed there is no deviation, and it is 0.
     """
@@ -50,7 +50,7 @@ class Summary:
 
 
 def summarise(results: Iterable[Mapping[str, Any]]) -> list[Summary]:
-    """Return a summary per label, setting and number of rounds; runs that did not finish are left out.
+    """Return a summary per label, setting and number of rounds, of runs that finished.
 
     Points of a run that was dropped for being far behind count, but where a setting has fewer
     points than runs there is none: the seeds that went on are the luckier ones.
@@ -119,7 +119,7 @@ def frontier(summaries: Iterable[Summary]) -> dict[str, list[Summary]]:
 
 
 def reported(results: Iterable[Mapping[str, Any]]) -> dict[str, list[Summary]]:
-    """For each label the frontier of its choosing runs, as its other runs found it; without choosing runs, of all.
+    """Return each label's frontier: chosen by its choosing runs, as its other runs report it.
 
     Points that nobody has reported yet are left out.
     """
@@ -145,7 +145,7 @@ def same_point(point: Summary) -> str:
 
 
 def rising(priced: Iterable[tuple[Summary, float]]) -> list[tuple[Summary, float]]:
-    """Return, by growing price, the points that are more accurate than everything cheaper, with their prices."""
+    """Return, by growing cost, the points that are more accurate than everything cheaper."""
     chosen: list[tuple[Summary, float]] = []
     for point, price in sorted(priced, key=lambda pair: (pair[1], -pair[0].accuracy)):
         if not chosen or point.accuracy > chosen[-1][0].accuracy:

@@ -92,7 +92,7 @@ class Sweep:
 
 
 def read_sweep(path: Path, *, reduced: bool = False) -> Sweep:
-    """Read a sweep from a TOML file: the whole grid, or with ``reduced`` the small one the file names too.
+    """Read a sweep from a TOML file: the full grid, or with ``reduced`` the small one.
 
     ``[common]`` holds for all grids; ``[[grid]]`` has a ``label`` and settings, lists of which are
     axes; ``rounds`` is a list of rounds to score at; ``seeds`` repeats everything. ``[reduced]``
@@ -134,7 +134,8 @@ def read_sweep(path: Path, *, reduced: bool = False) -> Sweep:
 
 
 def _race(content: Mapping[str, Any], reduced: bool) -> Race:
-    choose, report = content["choose"], content.get("report", {})
+    choose = content["choose"]
+    report = content.get("report", {})
     for name, table, known in (
         ("choose", choose, ("seeds", "drop_behind", "draw")),
         ("report", report, ("draw", "apart")),
@@ -142,7 +143,8 @@ def _race(content: Mapping[str, Any], reduced: bool) -> Race:
         for word in table:
             require(word in known, f"setting of [{name}]", word, "one of " + ", ".join(known))
     common = {**content.get("common", {}), **(content.get("reduced", {}) if reduced else {})}
-    seeds, reporting = _listed(choose.get("seeds", [])), _listed(common.get("seeds", [0]))
+    seeds = _listed(choose.get("seeds", []))
+    reporting = _listed(common.get("seeds", [0]))
     require(seeds, "seeds of [choose]", seeds, "a list of at least one")
     require(
         not set(seeds) & set(reporting),

@@ -1,4 +1,4 @@
-"""Lines of results that are appended whole or not at all, and the one process that may write to a folder.
+"""Lines of results that are appended atomically, by one process per folder.
 
 Idea     a line is one write at the end of the file, taken back if the disk refuses it. A process
          killed in the middle of a line leaves a torn one, which readers skip and the next writer
@@ -57,7 +57,7 @@ def read_lines(path: Path) -> list[Any]:
 
 @contextmanager
 def only_writer(folder: Path) -> Iterator[None]:
-    """Hold the folder for one process; a second one is refused, and a killed one lets go by dying."""
+    """Lock the folder for one process; a killed process releases it."""
     try:
         folder.mkdir(parents=True, exist_ok=True)
         lock = FileLock(folder / ".lock", timeout=0, is_singleton=False).acquire()

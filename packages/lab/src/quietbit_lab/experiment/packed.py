@@ -25,7 +25,7 @@ POINT = ("round", "accuracy", "epsilon_upper")
 
 
 def read_results(path: Path) -> list[Result]:
-    """Return the lines of a file of results, packed or not, with settings under their current names."""
+    """Return the lines of a file of results, packed or not, under current names."""
     try:
         with gzip.open(path, "rt") if path.suffix == ".gz" else open(path) as file:
             lines = [json.loads(line) for line in file]

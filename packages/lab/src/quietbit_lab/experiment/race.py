@@ -30,7 +30,7 @@ RunStage: TypeAlias = Callable[
 def run_stages(
     sweep: Sweep, folder: Path, run: RunStage, *, resume: bool, minutes: float | None
 ) -> tuple[int, int]:
-    """Run what is left of a sweep, stage by stage; how many jobs were run, and how many are left of the last stage."""
+    """Run what is left of a sweep by stages; return the jobs run, and left of the last stage."""
     began = time.monotonic()
     ran = run(sweep, resume, minutes)
     left = len(pending(sweep, folder, resume=True))
@@ -44,7 +44,7 @@ def run_stages(
 
 
 def reporting(sweep: Sweep, results: Sequence[Mapping[str, Any]]) -> Sweep:
-    """Return the jobs that report what the choosing jobs of a sweep found, without what is already known."""
+    """Return the jobs that report what choosing jobs selected, without known ones."""
     if sweep.race is None:
         return sweep
     jobs = {job.identity: job for job in sweep.jobs}
@@ -75,7 +75,7 @@ def thinned(line: Sequence[Summary], race: Race) -> list[Summary]:
 
 
 def _known(results: Iterable[Mapping[str, Any]]) -> dict[tuple[str, int], int]:
-    """For every setting and seed that was run to its end, how far: a longer run has reported a shorter one's points.
+    """Return how far each setting and seed was run: a longer run covers a shorter one.
 
     Runs of the reporting stage itself are jobs with names, and are found by those.
     """

@@ -45,7 +45,9 @@ __all__ = [
     "versions",
 ]
 
-FORMAT, VERSION, READ = "quietbit run", 2, (1, 2)
+FORMAT = "quietbit run"
+VERSION = 2
+READ = (1, 2)
 # What version 1 called the settings that have another name now.
 RENAMED = {
     "epsilon": "design_epsilon",
@@ -189,7 +191,7 @@ class Setting:
         return cls(_plan(given), Training(**training))
 
     def first_words(self) -> dict[str, Any]:
-        """Return the table under version 1's names, from which digests are taken: a job that has a name keeps it."""
+        """Return the table under version 1's names, from which digests of jobs are taken."""
         old = {new: name for name, new in RENAMED.items()}
         return {old.get(name, name): value for name, value in self.to_json().items()}
 
@@ -223,7 +225,7 @@ def _plan(values: Mapping[str, Any]) -> Plan:
 
 
 def modern(record: Mapping[str, Any]) -> dict[str, Any]:
-    """Return a record with its settings under current names; nothing else knows the names of version 1."""
+    """Return a record with its settings under current names instead of version 1's."""
     settings = record.get("settings")
     if not isinstance(settings, Mapping) or not OLD_ALONE & set(settings):
         return dict(record)
@@ -291,7 +293,10 @@ def protects(run: Run, *, drawn_by_clients: bool) -> str:
     if run.guarantee is None:
         return "nobody: the run was not private"
     if not drawn_by_clients:
-        return "nobody: codes or sums were drawn from their law by a cohort's kernel, not by the samplers of clients"
+        return (
+            "nobody: codes or sums were drawn from their law by a cohort's kernel, "
+            "not by the samplers of clients"
+        )
     if run.plan.rng == "seeded":
         return "nobody: random bits come from a seed"
     return "those whom the guarantee is about"
@@ -309,7 +314,7 @@ def read_json(path: Path) -> dict[str, Any]:
 
 
 def read_record(path: Path) -> dict[str, Any]:
-    """Return a record from a file, with settings under their current names; refuse anything else."""
+    """Return a record from a file, under current names; refuse anything else."""
     content = read_json(path)
     if content.get("format") != FORMAT:
         raise QuietbitError(f"{path} is not a run record: it does not say format {FORMAT!r}.")
@@ -334,7 +339,7 @@ def versions() -> dict[str, str]:
 
 @cache
 def commit_of(folder: Path) -> str | None:
-    """Return the commit of a checkout, with a + where files differ from it; None outside a checkout."""
+    """Return the commit of a checkout, with a + where files differ; None outside of one."""
     git = shutil.which("git")
     if git is None:
         return None
@@ -373,7 +378,7 @@ def _guarantee(guarantee: Guarantee | None) -> dict[str, Any] | None:
 
 
 def _observers(pair: GuaranteePair | None) -> dict[str, Any] | None:
-    """Return the guarantee against those who see only the models, which stands beside the one above."""
+    """Return the guarantee against those who see only the models."""
     if pair is None:
         return None
     facts = {name: getattr(pair, name) for name in ("crowd", "shuffles", "secret_order")}

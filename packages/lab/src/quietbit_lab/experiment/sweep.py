@@ -1,4 +1,4 @@
-"""Running the jobs of a sweep: in parallel, killed at any point, resumed with nothing lost or run twice.
+"""Running a sweep's jobs in parallel; it can be killed and resumed with nothing run twice.
 
 Idea     one process writes; workers only compute. A finished job is one line at the end of
          results.jsonl, on disk before the next is counted. Resuming reads the lines and runs what
@@ -38,7 +38,7 @@ _problems: dict[str, Problem] = {}  # a worker builds each problem once
 
 
 def finished(folder: Path) -> list[dict[str, Any]]:
-    """Return the results in a folder, under current names: whole lines only, the first where a job has several."""
+    """Return the results in a folder: complete lines, the first where a job has several."""
     found: dict[str, dict[str, Any]] = {}
     for line in read_lines(folder / RESULTS):
         if not isinstance(line, dict) or "job" not in line:
@@ -70,7 +70,8 @@ def run_sweep(
     until = None if minutes is None else time.monotonic() + 60 * check_real(minutes, "minutes")
     with only_writer(folder):
         todo = pending(sweep, folder, resume)
-        ran, all_of_them = 0, len(sweep.jobs)
+        ran = 0
+        all_of_them = len(sweep.jobs)
         with contextlib.closing(_results(todo, make_problem, count)) as results:
             for result in results:
                 append_result(sweep, folder, result)
@@ -83,7 +84,7 @@ def run_sweep(
 
 
 def pending(sweep: Sweep, folder: Path, resume: bool) -> list[Job]:
-    """Return the jobs without a result; refuse a folder that holds results unless they are to be continued."""
+    """Return the jobs without a result; refuse a folder with results unless resumed."""
     done = {line["job"] for line in finished(folder)}
     if done and not resume:
         raise QuietbitError(
@@ -138,7 +139,8 @@ def _results(todo: list[Job], make_problem: MakeProblem, workers: int) -> Genera
                     yield future.result()
                 except BrokenProcessPool as error:
                     raise QuietbitError(
-                        "A worker of the sweep was killed: what was finished is kept, and --resume continues."
+                        "A worker of the sweep was killed: finished runs are saved, "
+                        "and --resume continues."
                     ) from error
     finally:  # jobs not started are dropped, workers at work are told to stop
         at_work = list((pool._processes or {}).values())

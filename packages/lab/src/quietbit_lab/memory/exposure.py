@@ -44,7 +44,7 @@ class Exposure:
 
     @property
     def chance(self) -> float:
-        """The probability of ranks as small as these where nothing is remembered (Kolmogorov and Smirnov, one side)."""
+        """The chance of such ranks if nothing is remembered (one-sided Kolmogorov-Smirnov)."""
         places = (self.ranks - 0.5) / (self.alternatives + 1)
         return float(kstest(places, "uniform", alternative="greater").pvalue)
 

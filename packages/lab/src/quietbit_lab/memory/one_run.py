@@ -1,4 +1,4 @@
-"""A lower bound on epsilon from one training: canaries by coin flips, guesses of the flips, and a binomial tail.
+"""A lower bound on epsilon from one training: canaries by coin flips, and guesses of the flips.
 
 Idea     every one of m canaries takes part with probability 1/2, on its own coin. Whoever sees the
          result gives each a score, large where it looks present, and guesses: present for the
@@ -32,7 +32,7 @@ HALVINGS = 60
 @final
 @frozen
 class LowerBound:
-    """What one training shows: epsilon is at least ``epsilon_lower``, but for an event of chance ``doubt``."""
+    """What one training shows: epsilon >= ``epsilon_lower``, wrong with chance ``doubt``."""
 
     epsilon_lower: float
     delta: float
@@ -42,12 +42,12 @@ class LowerBound:
     right: int
 
     def refutes(self, epsilon: float) -> bool:
-        """Return whether a claimed epsilon, at this delta and for the unit of the coins, cannot be true."""
+        """Return whether a claimed epsilon at this delta, for the coins' unit, is refuted."""
         return self.epsilon_lower > epsilon
 
 
 def guesses(scores: ArrayLike, present: ArrayLike, number: int) -> tuple[int, int]:
-    """Return (guessed, right) where the ``number`` // 2 largest scores are called present and as many smallest absent.
+    """Return (guessed, right): largest scores are called present, as many smallest absent.
 
     >>> guesses([3.0, 2.0, 1.0, 0.0], [True, False, True, False], 2)
     (2, 2)
@@ -100,7 +100,7 @@ def lower_bound(
 
 
 def chance_upper(canaries: int, guessed: int, right: int, epsilon: float, delta: float) -> float:
-    """Return an upper bound on the probability of at least ``right`` right guesses under (epsilon, delta)."""
+    """Bound the probability of at least ``right`` right guesses under (epsilon, delta)."""
     quality = 1 / (1 + np.exp(-epsilon))
     tail = float(binom.sf(right - 1, guessed, quality))
     if delta == 0:
@@ -112,7 +112,7 @@ def chance_upper(canaries: int, guessed: int, right: int, epsilon: float, delta:
 
 
 def _largest_refuted(canaries: int, guessed: int, right: int, delta: float, doubt: float) -> float:
-    """Return the largest epsilon whose chance is at most ``doubt``, rounded down; 0 where not even 0 is refuted."""
+    """Return the largest epsilon that is refuted at ``doubt``, rounded down; 0 if none is."""
     if chance_upper(canaries, guessed, right, 0.0, delta) > doubt:
         return 0.0
     low = 0.0

@@ -1,4 +1,4 @@
-"""A comparison as a picture: the noise of a run over the releases of a client, and over the bytes it sends.
+"""A comparison as a picture: the noise of a run over a client's releases and over its bytes.
 
 Idea     both axes up are the same number, the noise over the run in clips, with the verdicts as
          bands behind it. Left, every client takes part more often for the same epsilon; right, what
@@ -57,11 +57,12 @@ def plot_comparison(
     releases: Sequence[int] = RELEASES,
     report: Callable[[float, str], None] | None = None,
 ) -> Figure:
-    """Draw noise over the releases of a client beside noise over bytes; ``report(fraction, message)`` is told."""
+    """Draw noise over releases beside noise over bytes; call ``report(fraction, message)``."""
     target = found.target
     title = (
-        f"{found.ball.dimension:,} parameters, {found.clients:,} clients, {found.cohort:,} in a round; epsilon "
-        f"{target.epsilon:g} at delta = {target.delta:g} for all releases of a client ({target.adjacency.value})"
+        f"{found.ball.dimension:,} parameters, {found.clients:,} clients, {found.cohort:,} per "
+        f"round; epsilon {target.epsilon:g} at delta = {target.delta:g} for all releases of a "
+        f"client ({target.adjacency.value})"
     )
     figure = blank_figure(10.4, 5.2, title)
     left, right = figure.subplots(1, 2, sharey=True)
@@ -86,11 +87,13 @@ def plot_comparison(
             [size for size, _ in sent], [noise for _, noise in sent], **{**style, "linewidth": 0.9}
         )
     known = [noise for lines in answers.values() for line in lines.values() for _, noise in line]
-    low, high = min([*known, USEFUL_UP_TO]) / 2, max([*known, HOPELESS_ABOVE]) * 2
+    low = min([*known, USEFUL_UP_TO]) / 2
+    high = max([*known, HOPELESS_ABOVE]) * 2
     for axes in (left, right):
         axes.set(xscale="log", yscale="log", ylim=(low, high))
     for name, start, stop, colour in BANDS:
-        bottom, top = max(start, low), min(stop, high)
+        bottom = max(start, low)
+        top = min(stop, high)
         for axes in (left, right):
             axes.axhspan(bottom, top, color=colour, zorder=0, linewidth=0)
         style = {"va": "center", "fontsize": 9, "color": "#6c7280", "style": "italic"}
@@ -104,7 +107,7 @@ def plot_comparison(
 
 
 def _over_releases(found: Comparison, releases: Sequence[int], report: Any) -> dict[int, Lines]:
-    """Ask the same request for other numbers of releases, with as many clients: more rounds of the same cohort."""
+    """Compare at other numbers of releases, with as many clients: more rounds per cohort."""
     trusts = {row.trust for row in found.rows}
     evaluations = [one for one in (found.evaluation, found.summed_evaluation) if one is not None]
     asked: dict[str, Any] = {
@@ -116,7 +119,8 @@ def _over_releases(found: Comparison, releases: Sequence[int], report: Any) -> d
         "baselines": any(row.baseline for row in found.rows),
         "evaluate": evaluations[0].epsilon if evaluations else None,
     }
-    numbers, answers = sorted({*releases, found.target.releases}), {}
+    numbers = sorted({*releases, found.target.releases})
+    answers = {}
     for place, times in enumerate(numbers):
         if report is not None:
             report(place / len(numbers), f"{times:,} releases")

@@ -53,10 +53,8 @@ LOOKS: dict[str, dict[str, Any]] = {
     "imvu": {"color": MECHANISMS["imvu"].light, "linewidth": 1.6, "label": "I-MVU (interpolated)"},
     "levels": {"color": INK, "s": 20, "zorder": 4, "linewidths": 0, "label": "the design's levels"},
 }
-MOST_DOTS, MOST_NUMBERS = (
-    64,
-    16,
-)  # levels with dots; rows or columns of cells with numbers and of ticks for all
+MOST_DOTS = 64  # levels that are marked with dots
+MOST_NUMBERS = 16  # rows or columns whose cells show numbers
 
 
 def plot_design(design: Design) -> Figure:
@@ -71,7 +69,8 @@ def plot_design(design: Design) -> Figure:
     figure = blank_figure(11.5, 5.6, title, f"design {design.identity()}")
     grid = figure.add_gridspec(2, 2, width_ratios=(1.25, 1.0))
     _table(figure, figure.add_subplot(grid[:, 0]), design)
-    bias, variance = figure.add_subplot(grid[0, 1]), figure.add_subplot(grid[1, 1])
+    bias = figure.add_subplot(grid[0, 1])
+    variance = figure.add_subplot(grid[1, 1])
     plain_axes(bias, "bias", y="expected output − x").axhline(0.0, color=GREY, linewidth=0.8)
     plain_axes(variance, "variance", "input x", "variance of the output")
     drawn = draw_moments(bias, variance, design, bias=True)
@@ -83,7 +82,8 @@ def plot_design(design: Design) -> Figure:
 
 
 def _table(figure: Figure, axes: Axes, design: Design) -> None:
-    table, alphabet = design.probabilities, design.alphabet
+    table = design.probabilities
+    alphabet = design.alphabet
     rows, columns = table.shape
     # Colour follows the square root of the probability, or all but the largest would look alike.
     scale = require_module("matplotlib.colors", "lab").PowerNorm(
@@ -98,7 +98,8 @@ def _table(figure: Figure, axes: Axes, design: Design) -> None:
     for side in ("left", "bottom"):
         axes.spines[side].set_visible(False)
     axes.tick_params(length=0)
-    column_ticks, row_ticks = _ticks(columns), _ticks(rows)
+    column_ticks = _ticks(columns)
+    row_ticks = _ticks(rows)
     turned = (
         {"rotation": 55, "rotation_mode": "anchor", "ha": "right"} if len(column_ticks) > 9 else {}
     )
@@ -148,12 +149,13 @@ class Moments(NamedTuple):
 
 
 def moments(design: Design, x: FloatVector) -> dict[str, Moments]:
-    """Return those of MVU, dithered between the levels, and of I-MVU, whose log-probabilities are interpolated."""
+    """Return the moments of MVU, dithered between levels, and of I-MVU, interpolated."""
     kinds: dict[str, Mechanism] = {
         "mvu": DitheredMVU(design, UNIT),
         "imvu": InterpolatedMVU(design, UNIT, decoder="alphabet"),
     }
-    updates, found = np.clip(x - 0.5, -0.5, 0.5).tolist(), {}
+    updates = np.clip(x - 0.5, -0.5, 0.5).tolist()
+    found = {}
     for name, mechanism in kinds.items():
         mean = np.array([0.5 + mechanism.expectation(u) for u in updates])
         found[name] = Moments(mean, np.array([mechanism.variance(u) for u in updates]))
@@ -161,8 +163,9 @@ def moments(design: Design, x: FloatVector) -> dict[str, Moments]:
 
 
 def draw_moments(top: Axes, bottom: Axes, design: Design, *, bias: bool) -> dict[str, Moments]:
-    """Draw means, or biases, of MVU and I-MVU into ``top`` and variances into ``bottom``, with dots at the levels."""
-    found, levels = moments(design, X), design.spec.levels
+    """Draw means or biases of MVU and I-MVU into ``top``, and variances into ``bottom``."""
+    found = moments(design, X)
+    levels = design.spec.levels
     for name, one in found.items():
         top.plot(X, one.mean - X if bias else one.mean, **LOOKS[name])
         bottom.plot(X, one.variance, **LOOKS[name])

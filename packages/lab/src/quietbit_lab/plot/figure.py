@@ -1,4 +1,4 @@
-"""Plain figures, made without pyplot, how they reach the disk, and one look per mechanism in all of them.
+"""Plain figures without pyplot, saved atomically, with one look per mechanism in all of them.
 
 Idea     figures are values: no global state is read or changed, nothing is shown on a screen, and a
          file appears whole or not at all. Colours are told apart by people who see few of them,
@@ -40,11 +40,14 @@ Figure: TypeAlias = Any
 Axes: TypeAlias = Any
 
 DOTS_PER_INCH = 160
-PAPER, INK, GREY, FAINT = "#ffffff", "#1f2430", "#9aa0ad", "#d9dce3"
+PAPER = "#ffffff"
+INK = "#1f2430"
+GREY = "#9aa0ad"
+FAINT = "#d9dce3"
 
 
 def blank_figure(width: float, height: float, title: str = "", identity: str = "") -> Figure:
-    """Return an empty figure of this size in inches, drawn by Agg; what it shows may be named in its corner."""
+    """Return an empty figure of this size in inches; ``identity`` is printed in its corner."""
     figures = require_module("matplotlib.figure", "lab")
     agg = require_module("matplotlib.backends.backend_agg", "lab")
     figure = figures.Figure(
@@ -75,7 +78,7 @@ def plain_axes(axes: Axes, title: str = "", x: str = "", y: str = "") -> Axes:
 
 
 def shared_legend(figure: Figure, axes: Axes, place: str, most: int = 9) -> None:
-    """Make one legend for all axes, outside of them, from what one of them holds, ``most`` names in a line."""
+    """Add one legend for all axes outside of them, from one of them, ``most`` names per line."""
     handles, labels = axes.get_legend_handles_labels()
     columns = min(len(labels), most) if figure.get_figwidth() > 8 else 2
     figure.legend(
@@ -110,7 +113,7 @@ MATPLOTLIB = {
 @final
 @dataclass(frozen=True, slots=True)
 class Look:
-    """How a run is drawn: colours on light and dark, a marker, a pattern of dashes (none: a solid line)."""
+    """How a run is drawn: colours on light and dark, a marker, and dashes (none: solid)."""
 
     light: str
     dark: str
@@ -143,14 +146,15 @@ SHADES = ((*BLACK, 0.0), (*BLACK, 0.45), ("#b3008f", "#ff9bea", 0.6), ("#5e4a2b"
 
 
 def looks(mechanisms: Sequence[str]) -> list[Look]:
-    """Return a look for each run by its mechanism; a second run of the same one is darker and dashed."""
+    """Return a look per run, by its mechanism; a second run of one is darker and dashed."""
     strangers = [name for name in dict.fromkeys(mechanisms) if name not in MECHANISMS]
     found = []
     for place, name in enumerate(mechanisms):
         base = MECHANISMS.get(name) or OTHERS[strangers.index(name) % len(OTHERS)]
         turn = mechanisms[:place].count(name)
         black, white, share = SHADES[turn % len(SHADES)]
-        light, dark = _mixed(base.light, black, share), _mixed(base.dark, white, share)
+        light = _mixed(base.light, black, share)
+        dark = _mixed(base.dark, white, share)
         others = [marker for marker in MARKERS if marker != base.marker]
         marker = others[(turn - 1) % len(others)] if turn else base.marker
         found.append(Look(light, dark, marker, DASHES[turn % len(DASHES)] if turn else base.dash))

@@ -24,7 +24,9 @@ SHARES = np.concatenate(
     (np.linspace(0.0, 0.99, 150), 1 - np.geomspace(0.01, 1e-6, 40), [1.0])
 )  # of the last epsilon
 REACH = 4.5
-SENT, DELTA, LIMIT = "#2f6fde", "#12805c", "#c2410c"
+SENT = "#2f6fde"
+DELTA = "#12805c"
+LIMIT = "#c2410c"
 
 
 def plot_profile(
@@ -84,7 +86,9 @@ def _density(axes: Axes, profile: Profile) -> None:
 
 def _privacy(axes: Axes, profile: Profile, certificate: ProfileCertificate) -> None:
     plain_axes(axes, "delta at every epsilon", "epsilon", "delta")
-    limit, promised, releases = certificate.epsilon_upper, certificate.delta, certificate.releases
+    limit = certificate.epsilon_upper
+    promised = certificate.delta
+    releases = certificate.releases
     right = 1.25 * limit if math.isfinite(limit) else 10.0
     for times in sorted({1, releases}):
         losses = [loss.repeat(times) for loss in profile_losses(profile, certificate.adjacency)]

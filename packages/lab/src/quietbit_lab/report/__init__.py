@@ -1,1 +1,1 @@
-"""Plots of designs and mechanisms: functions that return matplotlib figures, and one that saves them."""
+"""Reports about runs: one HTML page, pictures, and an entry for the registry of deployments."""

@@ -32,7 +32,8 @@ def plot_bias_variance(designs: Sequence[Design]) -> Figure:
     require(same, "privacy of the designs", sorted(asked), "metric-l1 with one epsilon")
     epsilon = designs[0].spec.epsilon
     bits = ", ".join(sorted({f"{design.spec.output_bits}" for design in designs}))
-    title = f"What a server sees of an input x   ·   {bits} bits   ·   L1-metric privacy, epsilon {epsilon:g}"
+    title = f"What a server sees of an input x   ·   {bits} bits   ·   "
+    title += f"L1-metric privacy, epsilon {epsilon:g}"
     figure = blank_figure(1.2 + 3.1 * len(designs), 5.9, title)
     grid = figure.subplots(2, len(designs), sharex=True, sharey="row", squeeze=False)
     for column, design in enumerate(designs):

@@ -63,15 +63,17 @@ def _assembled(data: dict[str, Any]) -> str:
 
 
 def _lead(data: dict[str, Any]) -> str:
-    runs, several = data["made"]["runs"], len(data["comparisons"])
+    runs = data["made"]["runs"]
+    several = len(data["comparisons"])
     labels = sum(label["mechanism"] != "none" for label in data["labels"])
     first = data["comparisons"][0]
     words = (
         f"{runs:,} run{'s' if runs != 1 else ''} of {labels} mechanism{'s' if labels != 1 else ''}"
     )
     if several > 1:
-        return f"{words}, in {several} comparisons: an epsilon is set against another only where both mean the same."
-    return f"{words} on {first['task']}. Privacy of one {first['unit']}, {first['adjacency']} adjacency."
+        return f"{words}, in {several} comparisons, each of epsilons that mean the same."
+    meaning = f"Privacy of one {first['unit']}, {first['adjacency']} adjacency."
+    return f"{words} on {first['task']}. {meaning}"
 
 
 def _part(name: str) -> str:
@@ -86,7 +88,9 @@ def _json(data: dict[str, Any]) -> str:
 
 def _policy(style: str, script: str) -> str:
     """Only this style and this script, nothing from anywhere else."""
-    return f"default-src 'none'; style-src '{_digest(style)}'; script-src '{_digest(script)}'; base-uri 'none'"
+    styles = f"style-src '{_digest(style)}'"
+    scripts = f"script-src '{_digest(script)}'"
+    return f"default-src 'none'; {styles}; {scripts}; base-uri 'none'"
 
 
 def _digest(text: str) -> str:

@@ -38,16 +38,19 @@ COLUMNS = (
     *("bytes", "uplink", "chosen", "mechanism", "state", "second"),
 )
 UNSCORED = "not scored: neither the server's evaluate_fn nor quietbit.evaluate gave an accuracy"
-JUDGED, UNBEATEN = 1, 2  # how a row may be chosen; 0: it is a point of a curve and no more
+# How a row may be chosen; 0: it is only a point of a curve.
+JUDGED = 1
+UNBEATEN = 2
 
 
 def page_data(runs: Sequence[PlacedRun], title: str) -> dict[str, Any]:
-    """Return the data of a page, as plain values; runs without a score are listed, and not drawn."""
+    """Return the data of a page as plain values; runs without a score are only listed."""
     require(runs, "runs", list(runs), "at least one run")
     compared = comparisons(runs)
     labels = sorted({run.label: run.mechanism for one in compared for run in one.runs}.items())
     labels.sort(key=lambda pair: pair[1] == PUBLIC)
-    names, pictures = [name for name, _ in labels], Pictures()
+    names = [name for name, _ in labels]
+    pictures = Pictures()
     return {
         "title": title,
         "columns": list(COLUMNS),
@@ -67,7 +70,9 @@ class _Table:
     """The rows of one comparison, with settings and mechanisms numbered as they are first seen."""
 
     def __init__(self, comparison: Comparison, names: list[str], pictures: Pictures) -> None:
-        self.comparison, self.names, self.pictures = comparison, names, pictures
+        self.comparison = comparison
+        self.names = names
+        self.pictures = pictures
         self.settings: list[dict[str, Any]] = []
         self._places: dict[str, int] = {}
 
@@ -207,7 +212,7 @@ class _Table:
 
 
 def _second(record: Mapping[str, Any]) -> tuple[float, str]:
-    """Return the second guarantee of a run, in numbers and in words; if there is none, nothing is shown."""
+    """Return the epsilon and sentence of a run's second guarantee; (-1, "") if it has none."""
     found = (record.get("observers") or {}).get("result")
     return (found["epsilon_upper"], record["observers"]["sentence"]) if found else (-1.0, "")
 

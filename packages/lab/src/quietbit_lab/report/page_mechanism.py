@@ -63,7 +63,8 @@ def rebuild(record: Mapping[str, Any]) -> Mechanism | None:
 
 
 def _picture(mechanism: Mechanism, described: Mapping[str, Any], expected: Any) -> dict[str, Any]:
-    clip, error = mechanism.ball.radius, mechanism.error()
+    clip = mechanism.ball.radius
+    error = mechanism.error()
     unit = clip * (
         error.gain if error.unitless else 1.0
     )  # a sign is brought to the unit of an update by its slope
@@ -84,7 +85,7 @@ def _picture(mechanism: Mechanism, described: Mapping[str, Any], expected: Any) 
 NOISES = {
     "Gaussian": "Gaussian noise of {noise_multiplier:.4g} times the clip on every coordinate.",
     "Laplace": "Laplace noise of scale {scale_multiplier:.4g} times the clip on every coordinate.",
-    "Skellam": "Skellam noise of {noise_multiplier:.4g} times the clip, on integers of {bits} bits.",
+    "Skellam": "Skellam noise of {noise_multiplier:.4g} clips, on integers of {bits} bits.",
     "Sign": "The sign of a noisy coordinate, one bit: {inner}",
     "IndependentSkellam": "{inner} Every coordinate is rounded on its own.",
 }
@@ -98,7 +99,8 @@ def _words(described: Mapping[str, Any], bits: int) -> str:
     if "design" in described:
         design = described["design"]["design"]
         return (
-            f"A design of {design['spec']['input_levels']} levels and {bits} bit{'s' if bits > 1 else ''}, "
+            f"A design of {design['spec']['input_levels']} levels and "
+            f"{bits} bit{'s' if bits > 1 else ''}, "
             f"metric epsilon {design['spec']['epsilon']:.4g}; SHA-256 {design['identity'][:12]}…"
         )
     return str(kind)
@@ -118,7 +120,8 @@ def _table(mechanism: Any, described: Mapping[str, Any], unit: float) -> dict[st
 
 
 def _thinned(inputs: FloatVector, values: FloatVector, table: FloatMatrix) -> dict[str, Any]:
-    rows, columns = _some(len(inputs)), _some(len(values))
+    rows = _some(len(inputs))
+    columns = _some(len(values))
     return {
         "inputs": _digits(inputs[rows], 4),
         "values": _digits(values[columns], 4),

@@ -30,7 +30,7 @@ FEW_ANSWERS = 100
 
 
 def summary(comparison: Comparison, rows: Sequence[Mapping[str, Any]], names: Sequence[str]) -> str:
-    """Return the sentence about a comparison, whose ``rows`` name their columns and whose labels are ``names``."""
+    """Return the sentence about a comparison; ``rows`` are by column, labels index ``names``."""
     private = [row for row in rows if row["epsilon"] is not None]
     untrusting = {run.label for run in comparison.runs if Trust(run.trust) is not Trust.CENTRAL}
     without_trust = [row for row in private if names[row["label"]] in untrusting]
@@ -61,7 +61,8 @@ def _learnt(
     if not best["chosen"]:
         rounds = int(best["rounds"])
         size = int(run.record.get("dimension") or 0)
-        return f"A model of {size:,} parameters was trained in {rounds:,} rounds, and its accuracy was not measured"
+        trained = f"A model of {size:,} parameters was trained in {rounds:,} rounds"
+        return f"{trained}, and its accuracy was not measured"
     public = [row["accuracy"] for row in rows if row["epsilon"] is None and row["chosen"]]
     beside = f" ({100 * max(public):.1f} % without privacy)" if public else ""
     several = len({one.label for one in comparison.runs if one.mechanism != PUBLIC}) > 1
@@ -93,8 +94,8 @@ def _private(best: Mapping[str, Any], comparison: Comparison, run: PlacedRun) ->
         return f"its promise to one {comparison.unit} means next to nothing ({means})"
     shown = f"{math.ceil(factor * 10) / 10:g}" if factor < 10 else f"{math.ceil(factor):,}"
     return (
-        f"the data of any one {comparison.unit} change the probability of whatever {who} can observe by a factor of at "
-        f"most {shown} ({means})"
+        f"the data of any one {comparison.unit} change the probability of whatever {who} can "
+        f"observe by a factor of at most {shown} ({means})"
     )
 
 

@@ -16,22 +16,42 @@ from quietbit.target import Adjacency, Trust, Unit
 __all__ = ["guarantee_template", "setting_words", "spelt_out", "task_words"]
 
 UNITS = {
-    Unit.CLIENT: "One client: everything a client contributes over the whole training is protected together.",
-    Unit.SAMPLE: "One sample: a single example of a client's data is protected, not all that the client holds.",
+    Unit.CLIENT: (
+        "One client: everything a client contributes over the whole training is protected together."
+    ),
+    Unit.SAMPLE: (
+        "One sample: a single example of a client's data is protected, not all that the client "
+        "holds."
+    ),
 }
 ADJACENCIES = {
-    Adjacency.ZERO_OUT: "Zero-out: two worlds must look alike that differ in one {who}, whose {what} is the zero "
-    "vector in one of them.",
-    Adjacency.REPLACE_ONE: "Replace-one: two worlds must look alike that differ in one {who}, whose {what} may be "
-    "any other in the same ball.",
+    Adjacency.ZERO_OUT: (
+        "Zero-out: two worlds must look alike that differ in one {who}, whose {what} is the zero "
+        "vector in one of them."
+    ),
+    Adjacency.REPLACE_ONE: (
+        "Replace-one: two worlds must look alike that differ in one {who}, whose {what} may be any "
+        "other in the same ball."
+    ),
 }
 TRUSTS = {
-    Trust.LOCAL: "Local: nobody is trusted. The server, and whoever reads the wire, may see every payload.",
-    Trust.CENTRAL: "Central: the server is trusted with every update; what it publishes is covered.",
-    Trust.SECURE_AGGREGATION: "Secure aggregation: the server sees the sum of the payloads and no single one.",
-    Trust.SHUFFLED: "Shuffled: whoever sees what came of the releases, and not which client made which.",
+    Trust.LOCAL: (
+        "Local: nobody is trusted. The server, and whoever reads the wire, may see every payload."
+    ),
+    Trust.CENTRAL: (
+        "Central: the server is trusted with every update; what it publishes is covered."
+    ),
+    Trust.SECURE_AGGREGATION: (
+        "Secure aggregation: the server sees the sum of the payloads and no single one."
+    ),
+    Trust.SHUFFLED: (
+        "Shuffled: against whoever sees the result of releases, but not which client made which."
+    ),
 }
-DELTA = "No set of outcomes is more than e^epsilon times as likely in one world as in the other, plus {delta:g}."
+DELTA = (
+    "No set of outcomes is more than e^epsilon times as likely in one world as in the other, "
+    "plus {delta:g}."
+)
 PLACE = "{epsilon}"
 
 SETTINGS = {
@@ -64,15 +84,15 @@ SILENT = (
     "adjacency",
     "delta",
 )
-OF_IMVU, OF_DESIGNS = (
-    {"beta": 1.0, "clamp": False, "decoder": "unbiased-at-zero"},
-    ("levels",),
-)  # with what is usual
+# Settings of some mechanisms, with the values that need not be shown.
+OF_IMVU = {"beta": 1.0, "clamp": False, "decoder": "unbiased-at-zero"}
+OF_DESIGNS = ("levels",)
 
 
 def spelt_out(unit: str, adjacency: str, delta: float) -> list[tuple[str, str]]:
     """(term, sentence) pairs for what all epsilons of a comparison share."""
-    whose, world = Unit(unit), Adjacency(adjacency)
+    whose = Unit(unit)
+    world = Adjacency(adjacency)
     what = "update" if whose is Unit.CLIENT else "contribution"
     return [
         ("Whose data (unit)", UNITS[whose]),
@@ -87,7 +107,7 @@ def trust_words(trust: str) -> str:
 
 
 def guarantee_template(unit: str, adjacency: str, trust: str, delta: float) -> str:
-    """``Guarantee.sentence()`` with a place for epsilon, so that thousands of runs share one sentence."""
+    """Return a guarantee's sentence with a place for epsilon, which thousands of runs share."""
     sentence = Guarantee(1.0, delta, Unit(unit), Adjacency(adjacency), Trust(trust)).sentence()
     start = "epsilon <= 1 at "
     if not sentence.startswith(start):
@@ -98,7 +118,7 @@ def guarantee_template(unit: str, adjacency: str, trust: str, delta: float) -> s
 
 
 def setting_words(settings: Mapping[str, Any]) -> dict[str, Any]:
-    """Return the settings that played a part, by the names that people read, less what the page says elsewhere."""
+    """Return the settings that had an effect, by names for people, less those shown elsewhere."""
     mechanism = settings.get("mechanism")
     idle = set(SILENT)
     idle |= {
@@ -117,7 +137,8 @@ def setting_words(settings: Mapping[str, Any]) -> dict[str, Any]:
 
 def task_words(task: Mapping[str, Any]) -> str:
     """Describe a task in a few words: data set, model, and what a client is."""
-    name, parts = str(task.get("name", "a task")), []
+    name = str(task.get("name", "a task"))
+    parts = []
     if task.get("model"):
         parts.append(f"{task['model']} model")
     samples = task.get("samples", 1)

@@ -1,4 +1,4 @@
-"""Runs in pictures: accuracy over epsilon (the paper's Figures 2, 4, 5 and 6), over rounds, and over bytes.
+"""Pictures of runs: accuracy over epsilon (as the paper's figures), over rounds and over bytes.
 
 Idea     over epsilon, a line per mechanism along its frontier, a bar of one standard deviation over
          seeds, every other point of the grid faint behind it, and the line without privacy at the
@@ -25,9 +25,10 @@ Sent = tuple[Summary, int]  # a setting, and the bytes a client sends in a round
 
 
 def plot_frontier(results: Iterable[Mapping[str, Any]], title: str) -> Figure:
-    """Accuracy over epsilon; results without a finished run, or of epsilons that mean different things, are refused."""
+    """Draw accuracy over epsilon; refuse results without a finished run, or of several units."""
     found = list(results)
-    points, lines = summarise(found), sorted(reported(found).items())
+    points = summarise(found)
+    lines = sorted(reported(found).items())
     require(
         lines, "results", "no finished run that reports", "results of at least one finished run"
     )
@@ -136,7 +137,7 @@ def plot_training(
 
 
 def plot_uplink(settings: Sequence[Sent], title: str) -> Figure:
-    """Accuracy over bytes per client per round; ``settings`` are those that may be chosen, with their bytes."""
+    """Draw accuracy over bytes per client per round, of the ``settings`` and their bytes."""
     require(settings, "settings", list(settings), "at least one that ended within the target")
     figure = blank_figure(7.2, 4.4)
     axes = plain_axes(

@@ -35,7 +35,7 @@ SOURCES = {
     "vmvu": "The vector mechanism of quietbit: each client sends the seed of a random vector that "
     "points along its clipped, rotated update more often than chance.",
     "imvu": "The interpolated minimum-variance-unbiased mechanism (I-MVU; Guo, Chaudhuri, Stock, "
-    "Rabbat, ICML 2023): each coordinate becomes one of a few symbols, drawn from a certified table.",
+    "Rabbat, ICML 2023): each coordinate becomes one of a few symbols of a certified table.",
     "gaussian": "The Gaussian mechanism: normal noise, rounded to a public grid.",
 }
 UNIT_NAMES = {

@@ -1,4 +1,4 @@
-"""From files to runs that may be compared: records of single trainings and the results of sweeps, in one form.
+"""Runs from files, in one form: records of trainings, engines' reports, and results of sweeps.
 
 Idea     a run is a label and a record. A record by itself is labelled by its mechanism and bits; a
          sweep brings its own labels. The same run named twice counts once, or error bars would
@@ -56,7 +56,7 @@ PUBLIC = "none"  # the mechanism without privacy
 @final
 @dataclass(frozen=True, slots=True)
 class PlacedRun:
-    """A run with the name of its line in a legend; one that ``chooses`` says which settings others report."""
+    """A run with its label in a legend; one that ``chooses`` selects settings for the others."""
 
     label: str
     record: Mapping[str, Any]
@@ -91,7 +91,7 @@ class PlacedRun:
         return self.record["status"] in ENDED and bool(rounds == self.record["points"][-1]["round"])
 
     def plain(self, *, whole: bool = True) -> dict[str, Any]:
-        """Return the run as `summarise` takes it, with the strength found for a target among the settings.
+        """Return the run as `summarise` takes it, with the calibrated strength among its settings.
 
         Without ``whole`` the points are those where the run was to be judged.
         """
@@ -179,7 +179,7 @@ def comparisons(runs: Sequence[PlacedRun]) -> list[Comparison]:
 
 
 def settings_of(record: Mapping[str, Any]) -> dict[str, Any]:
-    """Return the settings with the strength found for a target, less what only says when to evaluate.
+    """Return a run's settings with the calibrated strength, without ``evaluate_every``.
 
     Runs of different length are different settings: calibrated to one target they differ in their
     noise, and otherwise the shorter would count as a seed that the longer lacks.
@@ -201,7 +201,7 @@ def settings_of(record: Mapping[str, Any]) -> dict[str, Any]:
 
 
 def comparable(runs: Sequence[PlacedRun]) -> list[PlacedRun]:
-    """Return the runs that came to their end; refuse them unless their epsilons all mean the same."""
+    """Return the runs that ended; refuse them unless their epsilons all mean the same."""
     compared = comparisons([run for run in runs if run.ended])
     require(
         compared, "runs", f"{len(runs)} runs, none finished", "at least one that came to its end"
@@ -222,7 +222,7 @@ def reporting_runs(runs: Sequence[PlacedRun]) -> list[PlacedRun]:
 def settings_within(
     runs: Sequence[PlacedRun], target: float | None
 ) -> list[tuple[Summary, PlacedRun]]:
-    """Return settings whose epsilon is at most the target, where they were to be judged, each with one of its runs."""
+    """Return settings within the target where they are judged, each with one of its runs."""
     runs = reporting_runs(runs)
     first = {setting_key(run.label, settings_of(run.record)): run for run in reversed(runs)}
     points = summarise(run.plain(whole=False) for run in runs)
@@ -237,7 +237,7 @@ def settings_within(
 def best_curves(
     runs: Sequence[PlacedRun], target: float | None
 ) -> dict[str, list[tuple[int, float]]]:
-    """Mean accuracy over rounds of the best setting of each label within the target, up to where it was judged."""
+    """Return mean accuracies over rounds of each label's best setting within the target."""
     lines = frontier(point for point, _ in settings_within(runs, target))
     every = summarise(run.plain() for run in reporting_runs(runs))
     curves = {}
@@ -299,7 +299,8 @@ def _checked(record: Any, path: Path) -> dict[str, Any]:
     whole = whole and isinstance(record["settings"], dict) and isinstance(record["points"], list)
     if not whole or not set(SHARED) <= set(record["settings"]):
         raise QuietbitError(
-            f"{path} holds a run that is not complete: it must name {', '.join((*NEEDED, *SHARED))}."
+            f"{path} holds a run that is not complete: it must name "
+            f"{', '.join((*NEEDED, *SHARED))}. Write it again with `quietbit train --out`."
         )
     for point in record["points"]:
         if not isinstance(point, dict) or not {"round", "accuracy", "epsilon_upper"} <= set(point):

@@ -1,1 +1,1 @@
-"""What is learnt: data sets, features, models; each becomes a `Problem` that the simulator can train."""
+"""What is learnt: data sets, features and models, each as a `Problem` for the simulator."""

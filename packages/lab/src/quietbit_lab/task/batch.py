@@ -62,8 +62,9 @@ def shared_walk(setting: Setting) -> tuple[Any, ...]:
 
 
 def mechanism_of(setting: Setting, problem: Any) -> Mechanism:
-    """Return the mechanism of a private run, calibrated to the releases of its rounds where it is."""
-    plan, rounds = setting.plan, setting.training.rounds
+    """Return the mechanism of a private run, calibrated to its releases where it has none."""
+    plan = setting.plan
+    rounds = setting.training.rounds
     releases = releases_per_client(
         plan.schedule(problem.sizes.size), rounds if plan.mechanism.calibrated else 0
     )
@@ -71,7 +72,7 @@ def mechanism_of(setting: Setting, problem: Any) -> Mechanism:
 
 
 class Models(ABC):
-    """The data of a ``problem`` on a torch ``device``, asked about many models at once; ``together`` are scored so."""
+    """The data of a ``problem`` on a torch ``device``, for many models at once."""
 
     problem: Any
     device: Any
@@ -102,11 +103,11 @@ class Models(ABC):
         clips: Tensor,
         drawn: Sequence[Any],
     ) -> Tensor:
-        """Return the server's means; ``drawn`` has (start, stop, what `drawn` returned, seed) for every kind."""
+        """Return the server's means; ``drawn`` has (start, stop, result, seed) for every kind."""
 
     @abstractmethod
     def answers(self, models: Tensor, first: int, last: int) -> tuple[Tensor, Tensor]:
-        """Return all models' answers to some test examples, (G, n, classes), and the labels of these."""
+        """Return all models' scores of some test examples, (G, n, classes), and their labels."""
 
     def share(self, norm: Norm) -> float:
         """Return the largest part of an update's length that one coordinate can have."""
@@ -133,7 +134,7 @@ class Models(ABC):
 
 @contextmanager
 def exact_float32() -> Iterator[None]:
-    """Matrix products of float32 in float32: the short formats of tensor cores are off meanwhile."""
+    """Compute float32 matrix products in float32: no short formats of tensor cores."""
     before = torch.get_float32_matmul_precision()
     torch.set_float32_matmul_precision("highest")
     try:
@@ -144,7 +145,7 @@ def exact_float32() -> Iterator[None]:
 
 @final
 class Batch:
-    """Runs with the same walk on one device; `advance` takes them on, `runs` says what came of them.
+    """Runs with the same cohorts on one device; `advance` trains, `runs` returns results.
 
     ``drop_behind``: a run that at two scorings in a row has this much less accuracy than the best
     run of the same mechanism and strength, was not catching up between them, and takes larger steps
@@ -160,9 +161,10 @@ class Batch:
         drop_behind: float | None = None,
         draw: str = "clients",
     ) -> None:
-        """Refuse runs that do not belong together or cannot be drawn this way; nothing is drawn yet."""
+        """Refuse runs that do not belong together or cannot be drawn this way."""
         require(len(settings) > 0, "settings", settings, "a list of at least one")
-        first, problem = settings[0], data.problem
+        first = settings[0]
+        problem = data.problem
         for setting in settings:
             require(
                 shared_walk(setting) == shared_walk(first),
@@ -171,7 +173,7 @@ class Batch:
                 "alike",
             )
             data.check(setting)
-        rule = "each-once or sampled: runs side by side are continued from checkpoints, and what is secret is not kept"
+        rule = "each-once or sampled: checkpoints of runs side by side keep no secret order"
         require(
             first.plan.participation in (EACH_ONCE, SAMPLED),
             "participation",
@@ -180,8 +182,11 @@ class Batch:
         )
         replayed = any(one.plan.replay is not None for one in settings)
         require(not replayed, "replay", True, "left out for runs that are trained together")
-        self.data, self.drop_behind, self.plan = data, drop_behind, first.plan
-        self.number, self.seconds = 0, 0.0
+        self.data = data
+        self.drop_behind = drop_behind
+        self.plan = first.plan
+        self.number = 0
+        self.seconds = 0.0
         self.rounds = max(setting.training.rounds for setting in settings)
         self._schedule = first.plan.schedule(problem.sizes.size)
         self.counts = np.zeros(problem.sizes.size, dtype=np.int64)
@@ -213,8 +218,9 @@ class Batch:
         return [lane.way.draws for lane in self.lanes]
 
     def advance(self, rounds: int | None = None, watch: Watch | None = None) -> None:
-        """Up to ``rounds`` more rounds, all unless given; fewer where all runs end, or where ``watch`` says False."""
-        began, before = time.perf_counter(), self.seconds
+        """Train up to ``rounds`` more rounds; fewer if all runs end or ``watch`` returns False."""
+        began = time.perf_counter()
+        before = self.seconds
         last = self.rounds if rounds is None else min(self.number + rounds, self.rounds)
         with exact_float32(), torch.no_grad():
             while self.number < last and self.alive:
@@ -249,8 +255,10 @@ class Batch:
         self._remove(range(len(self.alive)))
 
     def replace_state(self, number: int, seconds: float, alive: list[int], w: Any, v: Any) -> None:
-        """Continue from a checkpoint: parameters and momentum of the runs still alive, after ``number`` rounds."""
-        self.number, self.seconds, self.alive = number, seconds, alive
+        """Continue from a checkpoint: parameters and momentum of live runs after some rounds."""
+        self.number = number
+        self.seconds = seconds
+        self.alive = alive
         for place in range(number):
             self.counts[self._schedule.cohort(place)] += 1
         self.w, self.v = (
@@ -289,7 +297,8 @@ class Batch:
         clips = [lane.setting.plan.clip for lane in living]
         self._clips = torch.tensor(clips, dtype=torch.float64, device=self.data.device)
         self._means: list[tuple[str, int, int, Any]] = []
-        kinds, start = [lane.way.kind for lane in living], 0
+        kinds = [lane.way.kind for lane in living]
+        start = 0
         for kind in sorted(set(kinds)):
             stop = start + kinds.count(kind)
             drawn = self.data.drawn([lane.way for lane in living[start:stop]], self.plan.cohort)
@@ -297,7 +306,7 @@ class Batch:
             start = stop
 
     def _end_diverged(self) -> None:
-        """End the runs whose parameters are out of range, or no numbers; the round that made them so has no score."""
+        """End the runs whose parameters are out of range or NaN, without a score of that round."""
         largest = self.w.abs().flatten(1).amax(dim=1)
         if bool((largest < LARGEST).all()):
             return
@@ -313,7 +322,7 @@ class Batch:
         self._remove(ended)
 
     def _end_targets(self) -> bool:
-        """End the runs whose targets forbid the next round, with a last score; return whether there were any."""
+        """End the runs whose targets forbid the next round; return whether there were any."""
         places = [place for place, lane in enumerate(self._living()) if lane.stop == self.number]
         if places and self.number:
             self._score(
@@ -342,7 +351,7 @@ class Batch:
         self._remove(places)
 
     def _score(self, places: Sequence[int] | None = None) -> list[Point | None]:
-        """Score the runs at ``places``, or those that ask for it, of which the ones that are far behind are dropped."""
+        """Score the runs at ``places``, or those due, and drop the ones that are far behind."""
         living = self._living()
         asked = [
             place
@@ -356,7 +365,8 @@ class Batch:
         for place, score in zip(
             chosen, self.data.scores(self.w.index_select(0, index)), strict=True
         ):
-            lane, guarantee = living[place], None
+            lane = living[place]
+            guarantee = None
             if lane.account is not None:
                 if id(lane.account) not in answers:
                     answers[id(lane.account)] = lane.account.worst(lane.setting.plan.delta)
@@ -376,9 +386,10 @@ class Batch:
         return newest
 
     def _drop(self, places: Sequence[int], most: float) -> None:
-        """Drop the runs that are ``most`` behind the best, were so at the scoring before, and are not catching up."""
+        """Drop the runs that are and were ``most`` behind the best and are not catching up."""
         best: dict[Plan, tuple[float, float]] = {}
-        living, ended = self._living(), []
+        living = self._living()
+        ended = []
         for place in places:
             lane = living[place]
             best[lane.strength] = max(
@@ -387,12 +398,14 @@ class Batch:
         for place in places:
             lane = living[place]
             accuracy, pace = best[lane.strength]
-            before, lane.behind = lane.behind, accuracy - lane.points[-1].score.accuracy
+            before = lane.behind
+            lane.behind = accuracy - lane.points[-1].score.accuracy
             behind = before > most and lane.behind >= before and lane.pace > pace
             if behind and self.number < lane.setting.training.rounds:
                 words = (
-                    f"Dropped after round {self.number}: {100 * lane.behind:.1f} points behind the best run of the "
-                    "same privacy, with larger steps and not catching up."
+                    f"Dropped after round {self.number}: "
+                    f"{100 * lane.behind:.1f} points behind the best run of the same privacy, "
+                    "with larger steps and not catching up."
                 )
                 lane.end(DROPPED, words, self.number, self.counts)
                 ended.append(place)
@@ -406,7 +419,8 @@ class Batch:
         stay = [place for place in range(len(self.alive)) if place not in set(places)]
         self.alive = [self.alive[place] for place in stay]
         index = torch.tensor(stay, dtype=torch.int64, device=self.data.device)
-        self.w, self.v = self.w.index_select(0, index), self.v.index_select(0, index)
+        self.w = self.w.index_select(0, index)
+        self.v = self.v.index_select(0, index)
         self._arrange()
 
     def _keep_parameters(self, places: Sequence[int]) -> None:
@@ -419,7 +433,7 @@ class Batch:
 @final
 @dataclass(slots=True, eq=False)
 class Lane:
-    """A run of a batch; ``stop`` is the round that its target forbids, ``counts`` are those of an early end.
+    """A run of a batch; ``stop`` is the round that its target forbids.
 
     Runs of equal plan and length share an ``account``, which reads the batch's counts; without
     privacy there is none.
@@ -441,7 +455,7 @@ class Lane:
 
     @property
     def strength(self) -> Plan:
-        """Equal for runs that differ in nothing that privacy depends on: noise goes with the clip."""
+        """Return a key equal for runs with the same account: noise goes with the clip."""
         return attrs.evolve(self.setting.plan, clip=1.0)
 
     @property
@@ -455,7 +469,10 @@ class Lane:
 
     def end(self, status: str, reason: str, rounds: int, counts: NDArray[np.int64]) -> None:
         """End before the last round."""
-        self.status, self.reason, self.rounds, self.counts = status, reason, rounds, counts.copy()
+        self.status = status
+        self.reason = reason
+        self.rounds = rounds
+        self.counts = counts.copy()
 
     def run(self, dimension: int, number: int, seconds: float) -> Run:
         """Return the result of the run; one that has not ended has done ``number`` rounds."""
@@ -514,7 +531,7 @@ def make_lanes(
 
 
 def _stop(plan: Plan, rounds: int, account: ClientCosts, schedule: Schedule) -> int:
-    """Return the first round that the budget forbids, known beforehand because cohorts are public."""
+    """Return the first round that the budget forbids, known since cohorts are public."""
     if plan.epsilon is None:
         return rounds
     alone = account.fresh()

@@ -50,7 +50,8 @@ __all__ = [
 ]
 
 MakeProblem: TypeAlias = Callable[[Mapping[str, Any], int], Problem]
-BATCH, CHECKPOINT = "batch.json", "batch.npz"
+BATCH = "batch.json"
+CHECKPOINT = "batch.npz"
 VERSION = 3  # of checkpoints
 STATE = ("status", "reason", "rounds", "behind")  # of a run, beside its points and counts
 KEPT_EVERY = 60.0  # seconds between checkpoints
@@ -76,7 +77,8 @@ def run_batches(
     with ``resume``.
     """
     until = None if minutes is None else time.monotonic() + 60 * check_real(minutes, "minutes")
-    ran, count = 0, len(sweep.jobs)
+    ran = 0
+    count = len(sweep.jobs)
     with only_writer(folder):
         todo = pending(sweep, folder, resume)
         for batch in _batches(todo, folder, together):
@@ -96,7 +98,7 @@ def run_batches(
 
 
 def _batches(todo: list[Job], folder: Path, together: BatchTogether) -> list[list[Job]]:
-    """Return the batch of a checkpoint first, then the others: jobs of one walk, in the order of the sweep."""
+    """Return the batch of a checkpoint, then the others, in the order of the sweep."""
     found: list[list[Job]] = []
     by_name = {job.identity: job for job in todo}
     if (folder / CHECKPOINT).exists() and (folder / BATCH).exists():
@@ -142,15 +144,16 @@ class BatchTogether:
     def prepare(
         self, race: Race | None, *, chooses: bool, drop_behind: float | None = None
     ) -> None:
-        """How a stage of a sweep runs; ``drop_behind`` in place of the file's, and never where runs report."""
+        """How a stage of a sweep runs; ``drop_behind`` replaces the file's while choosing."""
         said = race.drop_behind / 100 if race is not None and race.drop_behind is not None else None
         behind = drop_behind if drop_behind is not None else said
         self.drop_behind = behind if chooses or race is None else None
         self.draw = "clients" if race is None else race.draw if chooses else race.report_draw
 
     def walk(self, job: Job) -> Hashable:
-        """Return task and walk, equal for jobs that can be trained together; None for one that must go alone."""
-        problem, plan = self.problem(job), job.setting.plan
+        """Return a key equal for jobs that train together; None for one that must go alone."""
+        problem = self.problem(job)
+        plan = job.setting.plan
         if isinstance(problem, ModuleProblem):
             return (
                 (repr(sorted(job.task.items())), *shared_walk(job.setting))
@@ -179,11 +182,12 @@ class BatchTogether:
     def train(
         self, jobs: Sequence[Job], folder: Path, until: float | None
     ) -> list[dict[str, Any]] | None:
-        """Return the results of a batch; None, and a checkpoint in the folder, where the time is up first."""
+        """Return the results of a batch; None, with a checkpoint, if the time is up first."""
         if self.walk(jobs[0]) is None:
             return [self.alone(job) for job in jobs]
         write_json(folder / BATCH, {"jobs": [job.identity for job in jobs]})
-        problem, checkpoint = self.problem(jobs[0]), folder / CHECKPOINT
+        problem = self.problem(jobs[0])
+        checkpoint = folder / CHECKPOINT
         draw = "clients" if isinstance(problem, ModuleProblem) else self.draw
         batch = Batch(
             self._on_device(problem), [job.setting for job in jobs], self.drop_behind, draw
@@ -220,7 +224,7 @@ class BatchTogether:
         return run_job(job, lambda task, seed: self.problem(job))
 
     def problem(self, job: Job) -> Problem:
-        """Return the problem of a job, made once; clients of several examples are drawn by the seed."""
+        """Return the problem of a job, made once; clients of several examples follow its seed."""
         key = repr(
             (sorted(job.task.items()), job.setting.seed if job.task.get("samples", 1) != 1 else 0)
         )
@@ -312,7 +316,8 @@ def _lane(lane: Lane) -> dict[str, Any]:
 def _fill(lane: Lane, was: dict[str, Any], counts: Any) -> None:
     for name in STATE:
         setattr(lane, name, was[name])
-    lane.points, lane.counts = [_point(**point) for point in was["points"]], counts
+    lane.points = [_point(**point) for point in was["points"]]
+    lane.counts = counts
 
 
 def _point(score: Mapping[str, float], guarantee: dict[str, Any] | None, **rest: Any) -> Point:

@@ -69,7 +69,7 @@ class Examples:
 @final
 @dataclass(frozen=True, slots=True, eq=False)
 class Dataset:
-    """Training and test examples of one task; ``writers`` says whose each training example is, if known."""
+    """Training and test examples of a task; ``writers`` has each training example's writer."""
 
     name: str
     classes: int
@@ -93,7 +93,7 @@ class Partition:
 
     @classmethod
     def groups(cls, count: int, size: int, seed: int) -> Partition:
-        """Clients of ``size`` examples each, drawn at random; what is left over joins the last client."""
+        """Draw clients of ``size`` examples at random; the rest joins the last client."""
         per_client = check_int(size, "samples per client", 1, count)
         members = np.random.default_rng([seed, 2]).permutation(count).astype(np.int64)
         offsets = np.arange(0, count + 1, per_client, dtype=np.int64)
@@ -134,7 +134,7 @@ class DamagedData(QuietbitError):
 
 
 def data_folder(given: Path | None = None) -> Path:
-    """Return the folder of data sets: the given one, QUIETBIT_DATA, or the nearest ``shared/data``; else ``data``."""
+    """Return the data folder: the given one, QUIETBIT_DATA, a near ``shared/data``, ``data``."""
     if given is not None:
         return given
     named = os.environ.get("QUIETBIT_DATA")
@@ -183,7 +183,7 @@ def unpacked(path: Path) -> bytes:
 
 
 def read_idx(path: Path) -> NDArray[Any]:
-    """Read an array in the IDX format, packed or not; the length must be exactly what its header says."""
+    """Read an array in the IDX format, packed or not, of exactly its header's length."""
     content = unpacked(path)
     head = content[:4]
     if len(head) < 4 or head[:2] != b"\0\0" or head[2] not in IDX_TYPES or not 1 <= head[3] <= 4:

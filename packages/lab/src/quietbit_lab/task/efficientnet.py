@@ -1,4 +1,4 @@
-"""Features of a pre-trained EfficientNet-Lite0: what stays on a phone while a linear head is learnt in private.
+"""Features of a pre-trained EfficientNet-Lite0, on which a linear head is learnt in private.
 
 Idea     the network was trained on public images, so its features need no privacy. Images are
          enlarged to 224 x 224 pixels; the mean over places of the last layer's 1,280 channels, and
@@ -52,7 +52,9 @@ __all__ = [
     "with_efficientnet",
 ]
 
-CHANNELS, FEATURES, SIDE = 1280, 256, 224
+CHANNELS = 1280
+FEATURES = 256
+SIDE = 224
 LENGTH = 6.0  # of a feature vector: the bias, whose feature is 1, then takes little of a clip
 BEGIN = 4.0  # length of the weights that a head starts from
 BATCH = 200
@@ -78,7 +80,8 @@ SCALES = tuple(
     f"{norm}.{part}" for _, norm, _, _ in itertools.chain(*BLOCKS) for part in ("weight", "bias")
 )
 Layer: TypeAlias = Callable[[Any, str, str, int, bool], Any]
-FOLDER, FILE = "efficientnet_lite0", "weights.npz"
+FOLDER = "efficientnet_lite0"
+FILE = "weights.npz"
 PUBLIC = "efficientnet_public.npz"
 # ImageNet's classes by CIFAR-10's names (deer has antelopes only, horse a sorrel and a zebra).
 NAMED = (
@@ -110,8 +113,9 @@ class EfficientNetLite0:
     _tensors: dict[str, Any] = field(init=False, factory=dict, repr=False)
 
     def __attrs_post_init__(self) -> None:
-        """Every convolution with its normalisation folded into it, and the public directions, on the device."""
-        torch, kept = require_module("torch", "lab"), self._tensors
+        """Return convolutions with their normalisations folded in, and the public directions."""
+        torch = require_module("torch", "lab")
+        kept = self._tensors
         for convolution, norm, _, _ in itertools.chain(*BLOCKS):
             scale = self.weights[f"{norm}.weight"] / np.sqrt(
                 self.weights[f"{norm}.running_var"] + np.float32(STABLE)
@@ -134,7 +138,7 @@ class EfficientNetLite0:
         return digest.hexdigest()
 
     def channels(self, images: NDArray[Any], side: int = SIDE) -> Any:
-        """Return the pooled channels of uint8 images (count, height, width, 3), as a tensor (count, 1280)."""
+        """Return pooled channels (count, 1280) of uint8 images (count, height, width, 3)."""
         torch = require_module("torch", "lab")
         rule = "uint8, (count, height, width, 3)"
         require(
@@ -164,7 +168,8 @@ class EfficientNetLite0:
             torch.set_num_threads(threads)
 
     def _turned(self, images: NDArray[Any]) -> NDArray[np.float32]:
-        torch, kept = require_module("torch", "lab"), self._tensors
+        torch = require_module("torch", "lab")
+        kept = self._tensors
         with torch.no_grad():
             both = (self.channels(images) + self.channels(images[:, :, ::-1])) / 2
             turned = (both - kept["mean"]) @ (kept["basis"] / kept["roots"])
@@ -173,7 +178,7 @@ class EfficientNetLite0:
         return result
 
     def start(self) -> NDArray[np.float32]:
-        """Where a head of ten classes begins, flat: the classifier's rows of the names, then biases of zero."""
+        """Return the head's public start, flat: the classifier's rows of the names, zero biases."""
         rows = np.stack([self.weights["_fc.weight"][named].mean(axis=0) for named in NAMED]).astype(
             np.float64
         )
@@ -184,10 +189,11 @@ class EfficientNetLite0:
         return np.concatenate([turned.reshape(-1), np.zeros(len(NAMED))]).astype(np.float32)
 
     def tuned(self, path: Path) -> EfficientNetLite0:
-        """Return the network with the public file's directions, and its changes of the normalisations."""
+        """Return the network with the public file's directions and normalisations."""
         ends = np.cumsum([self.weights[name].size for name in SCALES])
         with np.load(path, allow_pickle=False) as kept:
-            changes, steps = np.split(kept["changes"].astype(np.float32), ends[:-1]), kept["steps"]
+            changes = np.split(kept["changes"].astype(np.float32), ends[:-1])
+            steps = kept["steps"]
             basis = kept["directions"].astype(np.float32) * kept["scales"]
             public = {
                 "mean": kept["mean"],
@@ -198,7 +204,7 @@ class EfficientNetLite0:
         return EfficientNetLite0({**self.weights, **found}, self.device, public)
 
     def pooled(self, x: Any, layer: Layer) -> Any:
-        """Planes through all ``BLOCKS``, one ``layer`` after the other, and the mean over places."""
+        """Pass planes through all ``BLOCKS``, one ``layer`` after the other, and average places."""
         for block in BLOCKS:
             before = x
             for convolution, norm, stride, cut in block:
@@ -214,7 +220,7 @@ class EfficientNetLite0:
 
 
 def enlarged(images: Any, side: int = SIDE) -> Any:
-    """Return what the network sees of uint8 images (count, height, width, 3): planes of ``side`` x ``side``."""
+    """Return the network's input, planes of ``side`` x ``side``, from uint8 images."""
     torch = require_module("torch", "lab")
     planes = images.permute(0, 3, 1, 2).float()  # channels stay last in memory, which is quicker
     large = torch.nn.functional.interpolate(
@@ -224,9 +230,10 @@ def enlarged(images: Any, side: int = SIDE) -> Any:
 
 
 def convolved(x: Any, weight: Any, stride: int, shift: Any = None) -> Any:
-    """Convolve, padding so that the output has one place per stride; an odd pixel of padding goes to the far side."""
+    """Convolve, padded so that there is one output per stride; odd padding on the far side."""
     torch = require_module("torch", "lab")
-    size, groups = weight.shape[2], x.shape[1] // weight.shape[1]
+    size = weight.shape[2]
+    groups = x.shape[1] // weight.shape[1]
     missing = [max((-(-side // stride) - 1) * stride + size - side, 0) for side in x.shape[2:]]
     if any(count % 2 for count in missing):
         sides = (
@@ -235,7 +242,8 @@ def convolved(x: Any, weight: Any, stride: int, shift: Any = None) -> Any:
             missing[0] // 2,
             missing[0] - missing[0] // 2,
         )
-        x, missing = torch.nn.functional.pad(x, sides), [0, 0]
+        x = torch.nn.functional.pad(x, sides)
+        missing = [0, 0]
     half = (missing[0] // 2, missing[1] // 2)
     return torch.nn.functional.conv2d(x, weight, shift, stride=stride, padding=half, groups=groups)
 
@@ -243,7 +251,7 @@ def convolved(x: Any, weight: Any, stride: int, shift: Any = None) -> Any:
 def with_efficientnet(
     dataset: Dataset, folder: Path, report: Report | None = None, device: str = "cpu"
 ) -> tuple[Dataset, NDArray[np.float32]]:
-    """Return the data set with features in place of images, cached where available, and a head's start."""
+    """Return the data set with cached features in place of images, and a head's start."""
     network = read_efficientnet(folder, device).tuned(public_file(folder))
     found = featured(
         dataset,
@@ -258,18 +266,19 @@ def with_efficientnet(
 
 
 def public_file(folder: Path) -> Path:
-    """Return the path of the public file in a data folder; a missing one is said with the way to get it."""
+    """Return the path of the public file in a data folder; say how to get a missing one."""
     path = folder / FOLDER / PUBLIC
     if not path.is_file():
         raise MissingData(
-            f"The file {PUBLIC} is not in {folder / FOLDER}: copy it there from experiments/ of a checkout of quietbit "
+            f"The file {PUBLIC} is not in {folder / FOLDER}: copy it there from experiments/ of a "
+            f"checkout of quietbit "
             "(it is for research, and not part of the package; its terms lie beside it)."
         )
     return path
 
 
 def read_efficientnet(folder: Path, device: str = "cpu") -> EfficientNetLite0:
-    """Read the network from ``folder/efficientnet_lite0/weights.npz``; refuse missing or non-finite arrays."""
+    """Read the network from ``folder/efficientnet_lite0``; refuse missing or NaN arrays."""
     path = find(folder, FOLDER, FILE)
     try:
         with np.load(path, allow_pickle=False) as found:

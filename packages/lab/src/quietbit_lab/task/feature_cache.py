@@ -43,16 +43,18 @@ def featured(
     report: Report | None = None,
     folder: Path | None = None,
 ) -> Dataset:
-    """Return the data set with ``compute``'s features in place of images, from the cache where they are there.
+    """Return the data set with ``compute``'s features in place of images, cached if possible.
 
     ``how`` says all that they depend on beside the images; ``kind`` names them in messages,
     ``prefix`` in file names.
     """
-    tell, place = report or (lambda *_: None), folder or cache_folder("features")
+    tell = report or (lambda *_: None)
+    place = folder or cache_folder("features")
     parts = []
     for split, examples in (("train", dataset.train), ("test", dataset.test)):
         name = f"{prefix}{dataset.name}-{split}"
-        path, note = place / f"{name}.npy", place / f"{name}.json"
+        path = place / f"{name}.npy"
+        note = place / f"{name}.json"
         seal = _seal(how, examples.inputs)
         if not _valid(path, note, seal):
             _write(
@@ -79,11 +81,13 @@ def _write(
     report: Report,
     kind: str,
 ) -> None:
-    count, shape = images.shape[0], compute(images[:1]).shape[1:]
+    count = images.shape[0]
+    shape = compute(images[:1]).shape[1:]
     size = max(batch, PIECE // batch * batch)
     pieces = [path.with_suffix(f".{start:08d}.piece") for start in range(0, count, size)]
     for place, piece in enumerate(pieces):
-        first, last = place * size, min(count, (place + 1) * size)
+        first = place * size
+        last = min(count, (place + 1) * size)
         if _read_piece(piece, seal, first, last, shape) is None:
             found = []
             for start in range(first, last, batch):
@@ -128,7 +132,7 @@ def _write_piece(piece: Path, seal: str, first: int, content: bytes) -> None:
 def _read_piece(
     piece: Path, seal: str, first: int, last: int, shape: tuple[int, ...]
 ) -> bytes | None:
-    """Return the bytes of a piece; None if it is missing, damaged, or made of other images or otherwise."""
+    """Return the bytes of a piece; None if it is missing, damaged, or of other images."""
     try:
         kept = piece.read_bytes()
     except OSError:

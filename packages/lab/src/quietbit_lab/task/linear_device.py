@@ -40,7 +40,7 @@ CHUNK = 4096  # examples moved at once
 
 
 def open_device(name: str) -> Any:
-    """Return the torch device of that name; if it is not available, the error says so in one sentence."""
+    """Return the torch device of that name; refuse one that is not available."""
     try:
         device = torch.device(name)
     except RuntimeError as error:
@@ -70,11 +70,14 @@ class DeviceProblem(Models):
 
     def __init__(self, problem: LinearSoftmax, device: Any) -> None:
         """Refuse clients of several examples and features that are not finite; move the data."""
-        self.problem, self.device, dataset = problem, device, problem.dataset
+        self.problem = problem
+        self.device = device
+        dataset = problem.dataset
         self._norms: dict[Norm, Tensor] = {}
         if int(problem.sizes.max()) != 1:
             raise InvalidParameter(
-                "Many models at once need clients of one example each: their gradients have rank one."
+                "Many models at once need clients of one example each: "
+                "their gradients have rank one."
             )
         self.width = -(-(problem.features + 1) // 8) * 8
         members = problem.partition.members
@@ -136,7 +139,7 @@ class DeviceProblem(Models):
     def clipped_errors(
         self, models: Tensor, features: Tensor, clients: Tensor, norm: Norm, clips: Tensor
     ) -> Tensor:
-        """Errors p - y of every model and client, scaled to the model's clip: (G, K, m) in float64."""
+        """Return errors p - y of every model and client at the model's clip: (G, K, m), float64."""
         count = models.shape[0]
         scores = (models.reshape(-1, self.width) @ features.T).reshape(count, self.classes, -1)
         errors = torch.softmax(scores, dim=1)
@@ -163,7 +166,8 @@ class DeviceProblem(Models):
 
     def models(self, parameters: Rows, count: int) -> Tensor:
         """``count`` copies of a flat vector, on the device."""
-        size, classes = self.problem.features, self.classes
+        size = self.problem.features
+        classes = self.classes
         one = np.zeros((classes, self.width), dtype=np.float32)
         one[:, :size] = parameters[: classes * size].reshape(classes, size)
         one[:, size] = parameters[classes * size :]

@@ -41,8 +41,11 @@ __all__ = ["ModuleProblem", "StoredExamples", "femnist_network", "mnist_network"
 
 torch: Any = require_module("torch", "lab")
 Prepare: TypeAlias = Callable[[NDArray[Any]], NDArray[np.float32]]
-CPU_PIECE, GPU_PIECE = 64, 1024  # samples
-CPU_NUMBERS, GPU_NUMBERS = 1 << 24, 1 << 28  # entries of their gradients, where the model is large
+# Samples of a piece, and entries of their gradients where the model is large.
+CPU_PIECE = 64
+GPU_PIECE = 1024
+CPU_NUMBERS = 1 << 24
+GPU_NUMBERS = 1 << 28
 SCORED = 1000
 
 
@@ -58,7 +61,7 @@ class StoredExamples:
 
     @classmethod
     def of(cls, examples: Examples, device: str, prepare: Prepare | None) -> StoredExamples:
-        """Examples for this device; a ``prepare`` of the user's own works on arrays, so these then stay."""
+        """Return examples on this device; a user's ``prepare`` works on arrays, which stay."""
         if device == "cpu" or prepare is not None:
             return cls(examples.inputs, examples.labels, device, prepare)
         inputs = torch.from_numpy(np.array(examples.inputs)).to(device)
@@ -70,10 +73,8 @@ class StoredExamples:
             some = (
                 self.inputs[chosen] if self.prepare is None else self.prepare(self.inputs[chosen])
             )
-            inputs, labels = (
-                torch.from_numpy(some).to(self.device),
-                torch.from_numpy(self.labels[chosen]),
-            )
+            inputs = torch.from_numpy(some).to(self.device)
+            labels = torch.from_numpy(self.labels[chosen])
             return (inputs if self.prepare is not None else _images(inputs)), labels.to(self.device)
         places = torch.from_numpy(chosen).to(self.device)
         return _images(self.inputs[places]), self.labels[places]
@@ -143,7 +144,7 @@ class ModuleProblem:
         return self.partition.sizes
 
     def initial(self, seed: int) -> Rows:
-        """Return the module's own initialisation under this seed; torch's global state is left alone."""
+        """Return the module's initial parameters under this seed; torch's global state is kept."""
         flat: Rows = torch.cat(
             [part.detach().reshape(-1) for part in self._built(seed).parameters()]
         ).numpy()
@@ -202,12 +203,13 @@ class ModuleProblem:
         return bool((sizes == 1).all())
 
     def sample_means(self, parameters: Any, clients: NDArray[np.int64], plan: LocalPlan) -> Any:
-        """Return every client's mean of its samples' gradients, each clipped first if samples are what is protected.
+        """Return every client's mean gradient; each sample's is clipped at sample level.
 
         The rows are float64 and on the device; a gradient that is not finite makes its client's row
         NaN.
         """
-        module, bound = self._module(parameters), plan.clip * (1 - MARGIN)
+        module = self._module(parameters)
+        bound = plan.clip * (1 - MARGIN)
         total = torch.zeros((clients.size, self.dimension), dtype=torch.float64, device=self.device)
         for examples, owners in self._pieces(clients):
             rows = self._each(module, examples).double()
@@ -215,7 +217,8 @@ class ModuleProblem:
                 lengths = torch.linalg.vector_norm(rows, plan.norm.order, dim=1, keepdim=True)
                 rows *= bound / lengths.clamp(min=bound)
             # Row c of the spread has ones for client c's samples: the sums are one product.
-            first, last = int(owners[0]), int(owners[-1]) + 1
+            first = int(owners[0])
+            last = int(owners[-1]) + 1
             spread = torch.from_numpy(
                 (owners == np.arange(first, last)[:, None]).astype(np.float64)
             )
@@ -247,7 +250,8 @@ class ModuleProblem:
 
     def _steps(self, parameters: Rows, examples: NDArray[np.int64], plan: LocalPlan) -> Rows:
         """Full-batch gradient steps of one client, as (start - end) / rate."""
-        here, slope = parameters, self._slope(parameters, examples)
+        here = parameters
+        slope = self._slope(parameters, examples)
         for _ in range(plan.steps - 1):
             here = here - np.float32(plan.rate) * slope
             slope = self._slope(here, examples)
@@ -271,13 +275,13 @@ class ModuleProblem:
         return flat
 
     def _built(self, seed: int) -> Any:
-        """Build a module with its own initialisation under this seed; torch's global state is left alone."""
+        """Build a module with its initialisation under this seed; keep torch's global state."""
         with torch.random.fork_rng(devices=[]):
             torch.manual_seed(seed % 2**63)
             return self.make()
 
     def _module(self, parameters: Any) -> Any:
-        """Return this thread's module, with these parameters; kernels have their channels last in memory.
+        """Return this thread's module, with these parameters and channels last in memory.
 
         That is twice as fast on a CPU, where pooling is then vectorised.
         """
@@ -288,7 +292,8 @@ class ModuleProblem:
             if isinstance(parameters, np.ndarray)
             else parameters
         )
-        module, flat = self._own.module, given.to(self.device)
+        module = self._own.module
+        flat = given.to(self.device)
         with torch.no_grad():
             for part, values in zip(module.parameters(), flat.split(self._sizes), strict=True):
                 part.copy_(values.reshape(part.shape))
@@ -313,7 +318,7 @@ def mnist_network() -> Any:
 
 
 def femnist_network() -> Any:
-    """Four convolutions of 32 channels and one dense layer: 45,982 parameters, 28 x 28 to 62 classes.
+    """Four convolutions of 32 channels and a dense layer: 45,982 parameters, 62 classes.
 
     Weights start with the variance of He et al. (2015), which keeps signals alive through the
     rectifiers: from torch's own start nothing was learnt in 160 rounds.

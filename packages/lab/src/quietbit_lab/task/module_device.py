@@ -31,7 +31,7 @@ Tensor: TypeAlias = Any
 
 
 def fits_networks(setting: Setting) -> bool:
-    """Return whether samples are protected, locally, in one step on an L2 ball, and in a public order."""
+    """Return whether a setting is at sample level, local, one step, L2, in a public order."""
     plan = setting.plan
     plain = plan.trust is Trust.LOCAL and plan.mechanism.keep is None and plan.scouts is None
     public = plan.participation != "secret-order"
@@ -50,7 +50,8 @@ class Networks(Models):
     together = 16
 
     def __init__(self, problem: ModuleProblem) -> None:
-        self.problem, self.device = problem, torch.device(problem.device)
+        self.problem = problem
+        self.device = torch.device(problem.device)
 
     def check(self, setting: Setting) -> None:
         """Refuse a run that cannot be trained this way."""
@@ -66,7 +67,7 @@ class Networks(Models):
         return list(models.cpu().numpy())
 
     def drawn(self, ways: Sequence[Way], cohort: int) -> Sequence[Way]:
-        """Return what draws the means of models of one kind; kinds without a law for rows are refused."""
+        """Return what draws the means of models of one kind; refuse kinds without a law."""
         fine = ways[0].law is not None or ways[0].kind == "normal"
         require(
             fine, "mechanism", ways[0].kind, "one whose sums are normal, or of codes, for networks"

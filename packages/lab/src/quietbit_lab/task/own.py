@@ -38,12 +38,13 @@ def check_named(name: str, given: str | None) -> None:
     """Refuse code that a file names and the command line does not."""
     if is_own(name) and name != given:
         raise InvalidParameter(
-            f"task must be named on the command line too, as --task {name}: a file alone does not make code run."
+            f"task must be named on the command line too: add --task {name} (a file alone does not "
+            f"run code)."
         )
 
 
 def own_problem(name: str, seed: int) -> Problem:
-    """Return what the function makes, checked to be a problem; a failure is an error of one sentence."""
+    """Return the problem that a function makes; refuse anything else in one sentence."""
     module, _, function = name.partition(":")
     found: Any = getattr(_imported(name, module), function, None)
     require(callable(found), "task", name, f"a function of the module {module}")

@@ -141,7 +141,7 @@ def build_task(
 def load_dataset(
     spec: TaskSpec, data: Path | None = None, report: Report | None = None, device: str = "cpu"
 ) -> Dataset:
-    """Load the data set with the inputs that a spec's network or ScatterNet takes; ``device`` computes the latter."""
+    """Load the data set with the inputs that a network or ScatterNet takes, on ``device``."""
     dataset = _raw(spec, data)
     if spec.model == "scatter":
         from quietbit_lab.task.scatter import scattered

@@ -23,7 +23,10 @@ from quietbit_lab.task.feature_cache import Report, featured
 
 __all__ = ["CHANNELS", "scatter", "scattered"]
 
-SCALES, ANGLES, GROUPS, CHANNELS = 2, 8, 27, 81
+SCALES = 2
+ANGLES = 8
+GROUPS = 27
+CHANNELS = 81
 BATCH = 500
 EPSILON = 1e-5  # added to the variance of a group, as torch does
 VERSION = 1
@@ -32,7 +35,7 @@ VERSION = 1
 def scattered(
     dataset: Dataset, report: Report | None = None, folder: Path | None = None, device: str = "cpu"
 ) -> Dataset:
-    """Return the data set with ScatterNet features in place of images, from the cache where they are there.
+    """Return the data set with ScatterNet features in place of images, cached if possible.
 
     Where they are not, ``device`` computes them; a GPU's differ from a CPU's in the last digits of
     float32.
@@ -47,7 +50,7 @@ def scattered(
 def scatter(
     images: NDArray[Any], normalised: bool = True, device: str = "cpu"
 ) -> NDArray[np.float32]:
-    """Features of uint8 images (count, height, width[, colours]): (count, channels, height/4, width/4)."""
+    """Return features (count, channels, height/4, width/4) of uint8 images."""
     require(
         images.dtype == np.uint8 and images.ndim in (3, 4),
         "images",

@@ -28,13 +28,12 @@ class VectorMean:
     """A `Problem`: ``clients`` vectors of ``dimension`` entries."""
 
     def __init__(self, dimension: int, clients: int, length: float = 1.0) -> None:
-        self.dimension, self.name = dimension, f"the mean of {clients:,} vectors"
+        self.dimension = dimension
+        self.name = f"the mean of {clients:,} vectors"
         self.sizes = np.ones(clients, dtype=np.int64)
         rng = np.random.default_rng(0)
-        common, own = (
-            rng.standard_normal(dimension),
-            rng.standard_normal((clients, dimension), dtype=np.float32),
-        )
+        common = rng.standard_normal(dimension)
+        own = rng.standard_normal((clients, dimension), dtype=np.float32)
         common /= np.linalg.norm(common)
         own -= np.outer(own @ common, common).astype(np.float32)
         own *= math.sqrt(1 - AGREEMENT**2) * length / np.linalg.norm(own, axis=1, keepdims=True)
