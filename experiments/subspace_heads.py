@@ -1,4 +1,4 @@
-r"""Heads learnt in a subspace of public gradients: what k directions buy, and what public data alone does.
+r"""Heads learnt in a subspace of public gradients, beside what public data alone gives.
 
 Idea     a linear head on fixed features, one client per image, each once, in rounds of 500. Public
          images of another source give the start of the head, or only the k leading directions of
@@ -44,14 +44,14 @@ SEEDS = 5
 CHOOSING = 100
 MOST_PUBLIC = 12_000
 FOR_DIRECTIONS = 3_000
-STEPS = (0.05, 0.2, 0.8, 3.2)
-CLIPS = (1.0, 3.0)
+STEPS = (0.04, 0.08, 0.16, 0.32, 0.64, 1.28)
+CLIPS = (1.0, 2.0)
 BEGAN = time.monotonic()
 
 
 @frozen(eq=False)
 class Task:
-    """Inputs and labels of clients, of held-out and of test images, and of public ones; a public start."""
+    """Inputs and labels of clients (the last are held out), of test and of public images."""
 
     x: Any
     labels: Any
@@ -136,7 +136,7 @@ def errors_of(weights: Any, x: Any, labels: Any) -> Any:
 
 
 def public_alone(task: Task) -> tuple[Any, float]:
-    """Return the head of public images whose step and length of training are chosen on held-out images."""
+    """Return the head of public images alone; held-out images choose step and length."""
     steps = torch.tensor([0.003, 0.01, 0.03, 0.1])
     weights = task.start.repeat(len(steps), 1, 1)
     best = (weights[0], task.accuracies(weights[:1], False)[0])

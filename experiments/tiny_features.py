@@ -1,4 +1,4 @@
-r"""Features of Tiny-ImageNet's images, as those of CIFAR-10 are made: public data for a head of ten classes.
+r"""Features of Tiny-ImageNet's images, made as those of CIFAR-10: public data for a head.
 
 Idea     26 of the 200 classes are of a kind that CIFAR-10 names (there are no aeroplanes and no
          horses among them); 60 images of each are kept with that name, and 7 of each of the others

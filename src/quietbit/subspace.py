@@ -2,9 +2,8 @@
 
 Idea     gradients of people who do alike lie near a few directions, and public gradients show
          which. A client sends the k coordinates of its update in them; the mechanism has dimension
-         k, and so have its noise and its account. To an engine the k coordinates *are* the model:
-         an app trains and returns one array of k numbers, and both sides lift it to d. Nothing
-         below this file knows that there is a subspace.
+         k, and so have its noise and its account. `quietbit.run.parts.subspace` does this in a
+         run; nothing below knows that there is a subspace.
 Symbols  d numbers are trained; B: k x d, orthonormal rows; c = B u, the coordinates; B^T c, the
          lifted update. v: squared error per number of one release in squared clips; n: releases of
          a round.
@@ -21,6 +20,7 @@ Bytes    k x d floats once to every client that cannot make B itself; none where
 from __future__ import annotations
 
 import hashlib
+import math
 from collections.abc import Sequence
 from typing import final
 
@@ -31,7 +31,7 @@ from numpy.typing import ArrayLike, NDArray
 from quietbit._typing import FloatVector
 from quietbit.errors import check_int, check_real, require
 
-__all__ = ["Subspace", "best_size"]
+__all__ = ["SizeRow", "Subspace", "best_size", "spectrum"]
 
 FLOAT_BYTES = 4
 NEARLY = 1e-5  # how far rows of single precision may be from orthonormal
@@ -59,7 +59,7 @@ def _rows(value: ArrayLike) -> NDArray[np.float32]:
 @final
 @frozen(eq=False)
 class Subspace:
-    """K public directions among d numbers: orthonormal rows in single precision, the same at both ends.
+    """K public directions among d numbers: orthonormal rows in single precision.
 
     >>> plane = Subspace([[1.0, 0.0, 0.0], [0.0, 0.6, 0.8]])
     >>> plane.lift(plane.coordinates([2.0, 3.0, 4.0])).round(6).tolist()
@@ -70,7 +70,7 @@ class Subspace:
 
     @classmethod
     def of_gradients(cls, gradients: ArrayLike, size: int) -> Subspace:
-        """Return the ``size`` leading directions of public gradients (n, d), each of which counts with length 1.
+        """Return the ``size`` leading directions of public gradients (n, d), scaled to length 1.
 
         Zero rows count for nothing. Fewer independent gradients than ``size`` are refused.
         """
@@ -93,7 +93,7 @@ class Subspace:
 
     @classmethod
     def of_seed(cls, seed: int, size: int, dimension: int) -> Subspace:
-        """Return ``size`` random directions that follow from a seed: no public data and no bytes, and no knowledge.
+        """Return ``size`` random directions that follow from a seed, and know nothing of the data.
 
         A shuffle deals the d numbers to the directions, and each counts with a random sign: no two
         directions share a number, and no machine rounds them differently.
@@ -130,7 +130,7 @@ class Subspace:
         return hashlib.sha256(self.directions.astype("<f4").tobytes()).hexdigest()[:16]
 
     def coordinates(self, update: ArrayLike) -> FloatVector:
-        """Return the k coordinates of an update of d numbers, or of every row of a table; never longer than it."""
+        """Return the k coordinates of an update, or of every row of a table; never longer than it."""
         values = np.asarray(update, dtype=np.float64)
         require(
             values.shape[-1:] == (self.dimension,),
@@ -141,7 +141,7 @@ class Subspace:
         return np.asarray(values @ self.directions.T.astype(np.float64))
 
     def lift(self, coordinates: ArrayLike) -> FloatVector:
-        """Return the update of d numbers that has these k coordinates, and nothing outside the subspace.
+        """Return the update of d numbers that has these coordinates, inside the subspace.
 
         Products are added one direction after the other, number by number, so that every machine
         gets the same bits: server and clients that replay rounds end with the same model.
@@ -156,15 +156,83 @@ class Subspace:
         return lifted
 
     def held(self, gradients: ArrayLike) -> float:
-        """Return the share of the squared length of the mean gradient that the subspace holds, 0 to 1.
+        """Return the share of the mean gradient's squared length inside the subspace, 0 to 1.
 
         Give it public gradients that the directions were not made from: of their own they hold too
         much.
         """
         mean = np.asarray(gradients, dtype=np.float64).mean(axis=0)
-        whole = float(mean @ mean)
+        energy = float(mean @ mean)
         inside = self.coordinates(mean)
-        return min(1.0, float(inside @ inside) / whole) if whole > 0 else 0.0
+        if energy == 0:
+            return 0.0
+        return min(1.0, float(inside @ inside) / energy)
+
+
+@final
+@frozen
+class SizeRow:
+    """What k ``directions`` buy; lengths are in clips.
+
+    ``held`` is the share of the mean gradient's squared length that the directions have, ``missed``
+    the length of the rest, and ``noise`` that of k numbers in the mean. All numbers of the model
+    miss nothing.
+    """
+
+    directions: int
+    held: float
+    missed: float
+    noise: float
+
+    @property
+    def error(self) -> float:
+        """The expected length of what is wrong with the mean."""
+        return math.hypot(self.missed, self.noise)
+
+
+def spectrum(
+    gradients: ArrayLike, *, noise: float, clip: float, sizes: Sequence[int] = SIZES
+) -> list[SizeRow]:
+    """Return what each number of directions buys, by public gradients; the last row has all d.
+
+    Directions of one half of the gradients are held against the mean of the other half, both ways.
+
+    Args:
+        gradients: public ones, a row each, of the model that clients will get.
+        noise: length of the noise in the mean of all d numbers over the run, as a multiple of the
+            clip (`Expectation.run_noise`). That of k numbers is the root of k / d of it.
+        clip: that gradients are clipped to.
+        sizes: which to try; those above half of the gradients are left out.
+
+    >>> rng = np.random.default_rng(0)
+    >>> rows = 1.0 + 0.1 * rng.normal(size=(40, 500))
+    >>> [(row.directions, round(row.error, 2)) for row in spectrum(rows, noise=3.0, clip=20.0)]
+    [(1, 0.14), (2, 0.19), (4, 0.27), (8, 0.38), (16, 0.54), (500, 3.0)]
+    """
+    rows = np.asarray(gradients, dtype=np.float64)
+    _public(rows)
+    radius = check_real(clip, "clip")
+    loudness = check_real(noise, "noise", at_least=0.0)
+    count = int(rows.shape[0])
+    require(count >= 2, "gradients", count, "at least 2 rows")
+    lengths = np.linalg.norm(rows, axis=1, keepdims=True)
+    clipped = rows * np.minimum(1.0, radius / np.maximum(lengths, np.finfo(float).tiny))
+    halves = (clipped[0::2], clipped[1::2])
+    dimension = int(rows.shape[1])
+    most = min(dimension - 1, *(half.shape[0] for half in halves))
+    tried = [size for size in sizes if size <= most]
+    means = [half.mean(axis=0) / radius for half in halves]
+    energy = float(np.mean([mean @ mean for mean in means]))
+    table = []
+    for size in tried:
+        missed = []
+        for public, others, mean in ((*halves, means[1]), (*halves[::-1], means[0])):
+            share = Subspace.of_gradients(public, size).held(others)
+            missed.append((1 - share) * float(mean @ mean))
+        rest = float(np.mean(missed))
+        held = 1.0 - rest / energy if energy > 0 else 0.0
+        table.append(SizeRow(size, held, math.sqrt(rest), loudness * math.sqrt(size / dimension)))
+    return [*table, SizeRow(dimension, 1.0, 0.0, loudness)]
 
 
 def best_size(
@@ -175,17 +243,16 @@ def best_size(
     clip: float,
     sizes: Sequence[int] = SIZES,
 ) -> int:
-    """Return how many directions to take, from public gradients alone; d where a subspace would not pay.
+    """Return how many directions to take, by public gradients; d where a subspace does not pay.
 
-    Directions of one half of the gradients are held against the mean of the other half, both ways.
-    What they miss of that mean, and the noise of ``clients`` releases in k dimensions, add up to
-    the expected squared error of a round.
+    It is the row of `spectrum` with the least error.
 
     Args:
         gradients: public ones, a row each, of the model that clients will get.
         squared_error: of a release per number, for clip 1 (`Calibration.squared_error`); nearly the
             same for every k.
-        clients: the number of releases of a round.
+        clients: the releases that are averaged: all of a run, since what directions miss they
+            miss in every round.
         clip: that gradients are clipped to.
         sizes: which to try; those above half of the gradients are left out.
 
@@ -194,31 +261,17 @@ def best_size(
     >>> best_size(rows, squared_error=1.7, clients=100, clip=20.0)
     1
     """
+    error = check_real(squared_error, "squared_error", at_least=0.0)
+    releases = check_int(clients, "clients", 1)
     rows = np.asarray(gradients, dtype=np.float64)
-    _public(rows)
-    radius = check_real(clip, "clip")
-    noise = check_real(squared_error, "squared_error", at_least=0.0) * radius**2
-    many = check_int(clients, "clients", 1)
-    require(rows.shape[0] >= 2, "gradients", rows.shape[0], "at least two")
-    lengths = np.linalg.norm(rows, axis=1, keepdims=True)
-    clipped = rows * np.minimum(1.0, radius / np.maximum(lengths, np.finfo(float).tiny))
-    halves = (clipped[0::2], clipped[1::2])
-    smallest = min(half.shape[0] for half in halves)
-    least = rows.shape[1] * noise / many
-    best = int(rows.shape[1])
-    for size in sizes:
-        if size > min(smallest, rows.shape[1]):
-            continue
-        missed = []
-        for public, others in (halves, halves[::-1]):
-            mean = others.mean(axis=0)
-            share = Subspace.of_gradients(public, size).held(others)
-            missed.append((1 - share) * float(mean @ mean))
-        expected = float(np.mean(missed)) + size * noise / many
-        if expected < least:
-            least = expected
-            best = size
-    return best
+    require(rows.ndim == 2, "gradients", rows.shape, "a row for each public text or image")
+    noise = math.sqrt(rows.shape[1] * error / releases)
+    table = spectrum(rows, noise=noise, clip=clip, sizes=sizes)
+    return min(table, key=_error).directions
+
+
+def _error(row: SizeRow) -> float:
+    return row.error
 
 
 def _public(gradients: ArrayLike) -> NDArray[np.float64]:
@@ -237,7 +290,7 @@ def _public(gradients: ArrayLike) -> NDArray[np.float64]:
 
 
 def _orthonormal(rows: NDArray[np.float64]) -> NDArray[np.float64]:
-    """Return orthonormal rows of the same span, with signs that do not depend on the machine's library."""
+    """Return orthonormal rows of the same span, with signs that no library chooses."""
     columns, triangle = np.linalg.qr(rows.T)
     signs = np.where(np.diag(triangle) < 0, -1.0, 1.0)
     directions = (columns * signs).T

@@ -1,4 +1,4 @@
-"""A server, or an app, that chooses the directions of a subspace in malice: no release is unclipped or unpriced."""
+"""Directions chosen in malice, by a server or an app: no release is unclipped or unpriced."""
 
 from __future__ import annotations
 
@@ -127,7 +127,7 @@ def test_bad_directions_of_a_server_are_declined_before_anything_is_noted(
 
 
 def test_directions_that_differ_and_change_cost_no_epsilon(tmp_path: Any) -> None:
-    """Each release is clipped to K numbers of length CLIP, and every one is noted with the same mechanism."""
+    """Each release has K numbers of length CLIP at most, and is noted with one mechanism."""
     node = Node(tmp_path)
     update = long_update()
     for number in range(1, 6):
@@ -227,7 +227,7 @@ def raising() -> Any:
 def test_what_an_app_makes_of_its_directions_does_not_decide_whether_a_node_answers(
     basis: Any, tmp_path: Any
 ) -> None:
-    """The request is accepted and noted first; then a bad basis is an app that failed, and zero is released."""
+    """The request is noted first; then a bad basis is an app that failed, and releases zero."""
     node = Node(tmp_path, OF_APP, basis=basis)
     reply = node.answers(request(1), long_update())
     assert not reply.has_error()

@@ -148,7 +148,7 @@ REPLAYED = {
 def test_flower_nodes_that_replay_rounds_have_the_servers_bits(
     source: str, momentum: float
 ) -> None:
-    """A round is the kept coordinates alone: both sides unproject, lift and step, and get the same model."""
+    """A round is the kept coordinates alone: both sides lift and step, to the same model."""
     pytest.importorskip("flwr", reason="needs the flower extra")
     from flwr.app import Array, ArrayRecord, ConfigRecord
     from flwr.serverapp.strategy import FedAvg

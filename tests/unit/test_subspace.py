@@ -2,13 +2,15 @@
 
 from __future__ import annotations
 
+import itertools
+
 import numpy as np
 import pytest
 
 from quietbit import Ball, Uplink, calibrate
 from quietbit.errors import InvalidParameter
 from quietbit.kernel.rng import seeded_rng
-from quietbit.subspace import Subspace, best_size
+from quietbit.subspace import Subspace, best_size, spectrum
 
 DIMENSION = 400
 RANK = 5
@@ -131,3 +133,29 @@ def test_what_is_no_subspace_is_refused(make: object, name: str) -> None:
     with pytest.raises(InvalidParameter) as refusal:
         make()  # type: ignore[operator]
     assert refusal.value.name == name
+
+
+def test_a_spectrum_shows_what_each_number_of_directions_buys() -> None:
+    rows = spectrum(gradients(60), noise=2.0, clip=1.0)
+    assert [row.directions for row in rows] == [1, 2, 4, 8, 16, DIMENSION]
+    assert all(before.held < after.held + 1e-3 for before, after in itertools.pairwise(rows))
+    assert all(before.noise < after.noise for before, after in itertools.pairwise(rows))
+    assert (rows[-1].held, rows[-1].missed, rows[-1].error) == (1.0, 0.0, 2.0)
+    best = min(rows, key=lambda row: row.error).directions
+    squared = 2.0**2 / DIMENSION * 100
+    found = best_size(gradients(60), squared_error=squared, clients=100, clip=1.0)
+    assert found == best
+
+
+def test_directions_of_a_seed_and_lifted_means_are_the_same_on_every_machine() -> None:
+    """No library that rounds as it likes takes part: the entries are roots, and sums go one by one."""
+    space = Subspace.of_seed(5, 3, 20)
+    used = (space.directions != 0).sum(axis=0)
+    assert used.tolist() == [1] * 20
+    assert space.digest == "44dbdc52c96bd479"
+    mean = np.array([0.1, -2.0, 3e-7])
+    expected = np.zeros(20)
+    for value, row in zip(mean, space.directions, strict=True):
+        for place in range(20):
+            expected[place] = expected[place] + value * float(row[place])
+    assert space.lift(mean).tobytes() == expected.tobytes()

@@ -8,6 +8,8 @@ from pathlib import Path
 from textwrap import fill
 from typing import TYPE_CHECKING, Any
 
+from attrs import asdict
+
 import quietbit
 from quietbit.cli.console import JsonOption, column_table, progress_bar, show_json, shown
 from quietbit.cli.options import check_outputs, option, plotter, takes, usual
@@ -16,6 +18,7 @@ from quietbit.errors import require
 if TYPE_CHECKING:
     from quietbit.plan.compare import Comparison, ComparisonRow
     from quietbit.run.parts.evaluation import Evaluation
+    from quietbit.subspace import SizeRow
 
 __all__ = ["compare"]
 
@@ -57,6 +60,10 @@ POISON = (
     "moved: how far the malicious clients can move the mean of a round along the direction that suits them "
     "best, in clips (an honest mean is no longer than one) and in deviations of the noise there: whatever the server "
     "decodes, for a seed the best of 2^30. Behind masks one client is enough, and only the range of the mean bounds it."
+)
+SPECTRUM = (
+    "held: share of the mean public gradient's squared length in the directions, of gradients that they were not made "
+    "of. missed, noise, error: lengths in clips, of the rest, of the noise over the run, and of both."
 )
 WIDTH = 110
 
@@ -101,6 +108,11 @@ WIDTH = 110
         float,
         "Share of clients that send what they like: how far they move a round's mean.",
     ),
+    option(
+        "public",
+        Path,
+        "An .npy file of public gradients, a row each: what a subspace of k directions buys.",
+    ),
     option("dimension", int, "Parameters in an update: what a client trains, and no more.", ...),
     option("clip", float, "Largest norm of an update; every noise is proportional to it.", 1.0),
     usual("norm", "l2"),
@@ -111,7 +123,13 @@ WIDTH = 110
     ),
 )
 def compare(
-    dimension: int, clip: float, norm: str, out: Path | None, json: JsonOption = False, **given: Any
+    dimension: int,
+    clip: float,
+    norm: str,
+    out: Path | None,
+    public: Path | None,
+    json: JsonOption = False,
+    **given: Any,
 ) -> None:
     """Compare all mechanisms and trust models for a run, before anything is trained.
 
@@ -137,16 +155,25 @@ def compare(
         "left out unless --unit is client",
     )
     check_outputs(figures=(out,))
+    gradients = None if public is None else _gradients(public, dimension)
     draw = None if out is None else plotter("comparison")
     with progress_bar("Comparing", quiet=json) as report:
         found = quietbit.compare(quietbit.Ball(norm, clip, dimension), **given, report=report)
     if draw is not None:
         with progress_bar("Drawing", quiet=json) as report:
             draw(found, out, report)
+    spectra = {} if gradients is None else _spectra(found, gradients)
     if json:
-        show_json(_plain(found) | ({} if out is None else {"plot": str(out)}))
+        facts = _plain(found) | ({} if out is None else {"plot": str(out)})
+        if spectra:
+            facts["subspace"] = {
+                trust: [asdict(row) for row in spectra[trust]] for trust in spectra
+            }
+        show_json(facts)
         return
     _show(found)
+    for trust, rows in spectra.items():
+        _show_spectrum(trust, rows)
     if out is not None:
         print(f"Drawn as {out}.")
 
@@ -201,6 +228,48 @@ def _show(found: Comparison) -> None:
     if poisoned:
         _say(POISON)
     _say(CLIP + (SCOUTS if helps else "" if found.samples is not None else NO_SCOUTS))
+
+
+def _gradients(path: Path, dimension: int) -> Any:
+    """Read public gradients; refuse those of another number of parameters."""
+    import numpy as np
+
+    gradients = np.load(path, allow_pickle=False)
+    rule = f"rows of {dimension:,} numbers, by --dimension"
+    fits = gradients.ndim == 2 and gradients.shape[1] == dimension
+    require(fits, "public", gradients.shape, rule)
+    return gradients
+
+
+def _spectra(found: Comparison, gradients: Any) -> dict[str, list[SizeRow]]:
+    """Return what directions of public gradients buy, under every trust that has a way."""
+    from quietbit.subspace import spectrum
+
+    spectra = {}
+    for trust in dict.fromkeys(row.trust for row in found.rows):
+        best = found.best(trust)
+        if best is not None and best.expected is not None:
+            noise = best.expected.run_noise
+            spectra[trust.value] = spectrum(gradients, noise=noise, clip=found.ball.radius)
+    return spectra
+
+
+def _show_spectrum(trust: str, rows: list[SizeRow]) -> None:
+    heads = ["directions", "held", "missed", "noise over the run", "error"]
+    lines = []
+    for row in rows:
+        values = (row.directions, row.held, row.missed, row.noise, row.error)
+        lines.append([_cell(value) for value in values])
+    column_table(f"a subspace of public gradients, {trust} trust", heads, lines)
+    best = min(rows, key=_error)
+    advice = f"Set quietbit.subspace = {best.directions}."
+    if best is rows[-1]:
+        advice = "Send all numbers: no subspace of these gradients pays."
+    _say(f"{advice} {SPECTRUM}\n")
+
+
+def _error(row: SizeRow) -> float:
+    return row.error
 
 
 def _is_useful(row: ComparisonRow) -> bool:

@@ -1,5 +1,6 @@
 """``quietbit compare``: a table, JSON, a picture, and refusals."""
 
+import numpy as np
 import pytest
 
 from unit.cli.kit import assert_refused, shell
@@ -91,3 +92,20 @@ def test_the_picture_is_written(capsys, tmp_path):
 )
 def test_what_has_no_meaning_is_refused(capsys, words, said):
     assert_refused(shell(capsys, *QUESTION, *words), said)
+
+
+def test_public_gradients_say_what_a_subspace_buys(capsys, tmp_path):
+    rng = np.random.default_rng(0)
+    factors = rng.normal(size=(3, 650)) / 25
+    rows = (rng.normal(size=(40, 3)) + 1) @ factors + 0.002 * rng.normal(size=(40, 650))
+    path = str(tmp_path / "gradients.npy")
+    np.save(path, rows)
+    words = (*QUESTION, "--releases", "1", "--trust", "local", "--public", path)
+    result = shell(capsys, *words)
+    assert result.code == 0
+    assert "Set quietbit.subspace = " in result.out
+    table = shell(capsys, *words, "--json").json["subspace"]["local"]
+    assert [row["directions"] for row in table] == [1, 2, 4, 8, 16, 650]
+    assert table[0]["noise"] < table[-1]["noise"]
+    np.save(path, rows[:, :-1])
+    assert_refused(shell(capsys, *words), "public")

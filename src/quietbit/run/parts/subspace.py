@@ -1,4 +1,4 @@
-"""A subspace: clients send the coordinates of their update in k public directions, and nothing else.
+"""A subspace: clients send the coordinates of their update in k public directions alone.
 
 Idea     before the mechanism sees an update of d numbers, the client takes its k coordinates in a
          public basis; after the mechanism, the server lifts the mean back to d numbers. The
@@ -61,7 +61,7 @@ Basis: TypeAlias = Subspace | Callable[[], Any] | str | os.PathLike[str]
 @final
 @frozen
 class InSubspace(Section):
-    """``[subspace]``: clients send coordinates in ``directions`` public directions of the model's numbers.
+    """``[subspace]``: clients send their update's coordinates in ``directions`` public directions.
 
     ``basis`` says who brings the directions: the ``server``, which sends them once, or the ``app``
     on both sides. With a ``seed`` they are random, follow from it, and nobody brings them.
@@ -95,7 +95,7 @@ class _Coordinates(Part, ABC):
         self._least = 1 if plan.masks is None else PADDED
 
     def dimension(self, dimension: int) -> int:
-        """Return k, or the padded numbers of a masked sum; more directions than numbers are refused."""
+        """Return k, or the padded numbers of a masked sum; refuse more directions than numbers."""
         directions = self._section.directions
         rule = f"at most {dimension}, the numbers of the model"
         require(directions <= dimension, "subspace.directions", directions, rule)
@@ -106,7 +106,7 @@ class _Coordinates(Part, ABC):
         """Return the directions; those of a seed need the ``dimension`` of the model."""
 
     def fitting(self, dimension: int | None = None) -> Subspace:
-        """Return the directions; refuse those of another model, or more or fewer than the plan has."""
+        """Return the directions; refuse those of another model, and another number of them."""
         directions = self._section.directions
         space = self.space(dimension)
         require(space.size == directions, "number of directions", space.size, f"{directions}")
@@ -116,7 +116,7 @@ class _Coordinates(Part, ABC):
         return space
 
     def project(self, update: FloatVector) -> FloatVector:
-        """Return the coordinates of an update, or of every row of a table, with the zeros of a masked sum."""
+        """Return the coordinates of an update, or of every row; of a masked sum, with zeros."""
         values = np.asarray(update, dtype=np.float64)
         with np.errstate(all="ignore"):  # what is not finite is dealt with where it is sent
             coordinates = self.fitting(values.shape[-1]).coordinates(values)
@@ -127,7 +127,7 @@ class _Coordinates(Part, ABC):
         return coordinates
 
     def lift(self, mean: FloatVector) -> FloatVector:
-        """Return the mean of the model's numbers that has these coordinates; zeros behind them go."""
+        """Return the mean of d numbers that has these coordinates, without padded zeros."""
         space = self.fitting()
         return space.lift(np.asarray(mean)[: space.size])
 
@@ -148,7 +148,7 @@ class ServerCoordinates(_Coordinates):
 
     @classmethod
     def of(cls, plan: Plan, basis: Basis | None) -> tuple[Part, ...]:
-        """Return the part of a plan with a subspace, or none; a basis without a subspace is refused."""
+        """Return the part of a plan with a subspace; refuse a basis without one."""
         if plan.subspace is None:
             require(basis is None, "basis", type(basis).__name__, "left out without a subspace")
             return ()
@@ -257,7 +257,7 @@ class ClientCoordinates(_Coordinates):
 
 
 def read_basis(basis: Basis) -> Subspace:
-    """Return the directions that a value, a function without arguments or the path of an .npy file holds."""
+    """Return the directions that a function without arguments or the path of an .npy file has."""
     if isinstance(basis, Subspace):
         return basis
     known = callable(basis) or isinstance(basis, str | os.PathLike)
@@ -284,7 +284,7 @@ def _of_seed(seed: int, directions: int, dimension: int) -> Subspace:
 
 
 def _bounded(rows: Any, directions: int) -> NDArray[Any]:
-    """Return rows of numbers as they came; another number of them is refused before they are looked at."""
+    """Return rows as they came; refuse another number of them before they are looked at."""
     values = np.asarray(rows)
     shaped = values.ndim == 2 and values.shape[0] == directions
     rule = f"{directions} rows of float32"
