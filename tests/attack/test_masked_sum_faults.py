@@ -80,7 +80,7 @@ def test_edges_cannot_be_hidden_at_both_ends():
     room = Room(plan_of(20, 20, near=(19, 11))).advertised()
     hidden(room, pair)
     for i, client in room.clients.items():
-        with pytest.raises(ProtocolError, match="not of exactly those that this client deals with"):
+        with pytest.raises(ProtocolError, match="neighbours"):
             client.share(room.near[i])
         refused += 1
     assert refused == 20

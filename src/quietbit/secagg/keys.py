@@ -1,11 +1,11 @@
-"""The cryptography of a masked sum: key agreement, masks, sealed shares, and Shamir's sharing of a secret.
+"""The cryptography of a masked sum: key agreement, masks, sealed shares and secret sharing.
 
 Idea     two clients agree on a secret by X25519; HKDF turns it into a key for one purpose in one
          round; AES-256 in counter mode expands a key into a mask; ChaCha20-Poly1305 seals shares,
          bound to who sends them to whom. A shared secret is the value at 0 of a random polynomial
-         of degree t - 1; any t values tell it, fewer nothing.
+         of degree t - 1; any t values determine it, fewer say nothing about it.
 Symbols  a mask is a vector of whole numbers below 2^32, used modulo 2^bits. Shares and secrets are
-         modulo the prime 2^128 - 159, the last below 2^128; holder i has the value at i.
+         modulo 2^128 - 159, the largest prime below 2^128; holder i has the value at i.
 Source   RFC 7748 (X25519), RFC 5869 (HKDF), NIST SP 800-38A (counter mode), RFC 8439
          (ChaCha20-Poly1305); Shamir, "How to share a secret" (CACM 1979).
 
@@ -48,58 +48,54 @@ __all__ = [
 ]
 
 KEY_SIZE = 32
-SECRET_SIZE = SHARE_SIZE = 16
+SECRET_SIZE = 16
+SHARE_SIZE = 16
 PRIME = 2**128 - 159
 FIELD = 2**255 - 19
 _NONCE = bytes(12)
-_PROBE = bytes(range(1, 33))  # any private key finds a point of small order
+_PROBE = bytes(range(1, 33))  # any private key detects a point of small order
 Secret: TypeAlias = bytes | bytearray
 Mask: TypeAlias = NDArray[np.uint32]
 
 
 def new_private_key() -> bytes:
-    """Return a fresh X25519 private key of the operating system's randomness."""
+    """Return a new X25519 private key from the operating system's randomness."""
     return bytes(primitive("asymmetric.x25519").X25519PrivateKey.generate().private_bytes_raw())
 
 
 def public_key(private: Secret) -> bytes:
     """Return the public key of a private one."""
-    own = primitive("asymmetric.x25519").X25519PrivateKey.from_private_bytes(bytes(private))
-    return bytes(own.public_key().public_bytes_raw())
+    key = primitive("asymmetric.x25519").X25519PrivateKey.from_private_bytes(bytes(private))
+    return bytes(key.public_key().public_bytes_raw())
 
 
 def check_public(public: bytes) -> None:
-    """Refuse a public key of small order, of another length, or in another form than its canonical one."""
-    fine = (
-        isinstance(public, bytes)
-        and len(public) == KEY_SIZE
-        and int.from_bytes(public, "little") < FIELD
-    )
-    require(fine, "public key", public, f"{KEY_SIZE} bytes of a number below 2^255 - 19")
+    """Refuse a public key of small order, of another length, or not in canonical form."""
+    is_key = isinstance(public, bytes) and len(public) == KEY_SIZE
+    is_canonical = is_key and int.from_bytes(public, "little") < FIELD
+    rule = f"{KEY_SIZE} bytes of a number below 2^255 - 19"
+    require(is_canonical, "public key", public, rule)
     _probe(public)
 
 
-@lru_cache(
-    maxsize=1 << 14
-)  # public: one process that plays server and clients asks for each of them again
+@lru_cache(maxsize=1 << 14)  # a simulation checks each key once per client
 def _probe(public: bytes) -> None:
     agree(_PROBE, public)
 
 
 def agree(private: Secret, public: bytes) -> bytes:
-    """Return the secret that two clients share; a public key of small order is refused."""
+    """Return the secret that two clients share; refuse a public key of small order."""
     x25519 = primitive("asymmetric.x25519")
     try:
         theirs = x25519.X25519PublicKey.from_public_bytes(public)
         return bytes(x25519.X25519PrivateKey.from_private_bytes(bytes(private)).exchange(theirs))
     except ValueError as error:
-        raise InvalidParameter(
-            "public key must be 32 bytes of a point of large order, got another."
-        ) from error
+        rule = f"{KEY_SIZE} bytes of a point of large order"
+        raise InvalidParameter.of("public key", rule, public) from error
 
 
 def derive(secret: Secret, purpose: bytes, context: bytes) -> bytes:
-    """Return a key of 32 bytes for one purpose in one context."""
+    """Return a key of 32 bytes that is derived from a secret for one purpose in one context."""
     info = b"quietbit/secure/2/" + purpose + b"/" + context
     hkdf = primitive("kdf.hkdf").HKDF(
         algorithm=primitive("hashes").SHA256(), length=32, salt=None, info=info
@@ -116,12 +112,12 @@ def expand(key: bytes, dimension: int) -> Mask:
 
 
 def seal(key: bytes, plain: bytes, context: bytes) -> bytes:
-    """Encrypt and authenticate, together with its context; the key must not seal anything else."""
+    """Encrypt and authenticate a message with its context; a key must seal one message only."""
     return bytes(primitive("ciphers.aead").ChaCha20Poly1305(key).encrypt(_NONCE, plain, context))
 
 
 def open_sealed(key: bytes, sealed: bytes, context: bytes) -> bytes:
-    """Return what was sealed; refused if it or its context was changed."""
+    """Return the sealed message; refuse it if it or its context was changed."""
     from cryptography.exceptions import InvalidTag
 
     try:
@@ -130,25 +126,26 @@ def open_sealed(key: bytes, sealed: bytes, context: bytes) -> bytes:
         )
     except InvalidTag as error:
         raise InvalidParameter(
-            "sealed shares must be genuine, got ones that fail their authentication."
+            "The sealed message fails its authentication.", name="sealed message"
         ) from error
 
 
 def new_secret() -> bytes:
-    """Draw a secret from the operating system's randomness, uniform below the prime."""
+    """Return a new secret from the operating system's randomness, uniform below the prime."""
     return secrets.randbelow(PRIME).to_bytes(SECRET_SIZE, "big")
 
 
 def share(secret: Secret, holders: Sequence[int], threshold: int) -> dict[int, bytes]:
-    """Split a secret into a share for every holder, numbered from 1; ``threshold`` of them recover it."""
+    """Return a share of a secret for every holder, numbered from 1; ``threshold`` recover it."""
     require(len(secret) == SECRET_SIZE, "length of the secret", len(secret), f"{SECRET_SIZE} bytes")
     number = int.from_bytes(secret, "big")
-    require(number < PRIME, "secret", "a number", "below the prime of the shares")
+    if not number < PRIME:
+        raise InvalidParameter.of("secret", "below the prime of the shares")
     threshold = check_int(threshold, "threshold", 1, len(holders))
-    fine = len(set(holders)) == len(holders) and all(
-        1 <= holder <= MOST_CLIENTS for holder in holders
-    )
-    require(fine, "holders", "numbers", f"distinct whole numbers from 1 to {MOST_CLIENTS}")
+    are_distinct = len(set(holders)) == len(holders)
+    are_numbers = all(1 <= holder <= MOST_CLIENTS for holder in holders)
+    rule = f"distinct whole numbers from 1 to {MOST_CLIENTS}"
+    require(are_distinct and are_numbers, "holders", list(holders), rule)
     polynomial = [secrets.randbelow(PRIME) for _ in range(threshold - 1)] + [number]
     shares = {}
     for holder in holders:
@@ -160,25 +157,22 @@ def share(secret: Secret, holders: Sequence[int], threshold: int) -> dict[int, b
 
 
 def recover(shares: Mapping[int, bytes], threshold: int) -> bytes:
-    """Recover the secret from the first ``threshold`` of at least as many shares; refuse fewer."""
-    require(
-        len(shares) >= threshold,
-        "number of shares",
-        len(shares),
-        f"at least the threshold {threshold}",
-    )
+    """Return the secret of the first ``threshold`` shares; refuse fewer."""
+    rule = f"at least {threshold}, the threshold"
+    require(len(shares) >= threshold, "number of shares", len(shares), rule)
     holders = tuple(sorted(shares)[:threshold])
     values = [int.from_bytes(shares[holder], "big") for holder in holders]
-    fine = all(len(shares[holder]) == SHARE_SIZE for holder in holders) and max(values) < PRIME
-    require(fine, "shares", "others", f"numbers of {SHARE_SIZE} bytes below the prime")
+    have_size = all(len(shares[holder]) == SHARE_SIZE for holder in holders)
+    if not have_size or max(values) >= PRIME:
+        raise InvalidParameter.of("shares", f"numbers of {SHARE_SIZE} bytes below the prime")
     secret = sum(w * v for w, v in zip(_at_zero(holders), values, strict=True)) % PRIME
     return secret.to_bytes(SECRET_SIZE, "big")
 
 
 @lru_cache(maxsize=64)
 def _at_zero(holders: tuple[int, ...]) -> tuple[int, ...]:
-    """Lagrange's coefficients at 0: the same for many secrets."""
-    found = []
+    """Return Lagrange's coefficients at 0, which are the same for many secrets."""
+    coefficients = []
     for i in holders:
         above = 1
         below = 1
@@ -186,5 +180,5 @@ def _at_zero(holders: tuple[int, ...]) -> tuple[int, ...]:
             if j != i:
                 above = above * -j % PRIME
                 below = below * (i - j) % PRIME
-        found.append(above * pow(below, -1, PRIME) % PRIME)
-    return tuple(found)
+        coefficients.append(above * pow(below, -1, PRIME) % PRIME)
+    return tuple(coefficients)

@@ -1,17 +1,17 @@
-"""What all parties of a masked sum agree on before it starts, and the bytes of a masked vector.
+"""What clients and server of a masked sum agree on before it starts, and a masked vector's bytes.
 
 Idea     n clients send codes 0 .. c, so sums are at most c n: ceil(log2(c n + 1)) bits per
-         coordinate hold them (c = 1 for one bit), and masks live modulo that power of two. The
-         threshold says how many must stay to the end. All of it is in one digest
-         (`SumPlan.context`), on which everything that clients derive or sign depends.
+         coordinate hold them (c = 1 for one bit), and masks are modulo that power of two. The
+         threshold is the number of clients that must stay to the end. All choices enter one digest
+         (`SumPlan.context`), and everything that clients derive or sign depends on it.
 Symbols  n = clients; t = threshold; d = dimension; b = bits; c = largest_code; k = neighbours, s =
-         share_threshold; C: clients that collude with the server. A masked vector is ceil(b (d + g)
-         / 8) bytes after 24 of header; the guard, g coordinates of at least 64 bits together, is
-         zero in every vector: else a sum is known to be wrong.
+         share_threshold; C: clients that collude with the server. A masked vector is a header of 24
+         bytes and ceil(b (d + g) / 8) bytes. The guard, g coordinates of at least 64 bits together,
+         is zero in every vector; a sum whose guard is not zero is wrong.
 Source   Bonawitz et al., "Practical secure aggregation" (CCS 2017); Bell et al., "Secure
          single-server aggregation with (poly)logarithmic overhead" (CCS 2020), whose clients choose
-         their own neighbours in the active model. docs/theory/masked-sums.md has both models of the
-         server, and the proofs.
+         their own neighbours in the active model. docs/theory/masked-sums.md has both server models
+         and the proofs.
 """
 
 from __future__ import annotations
@@ -51,29 +51,29 @@ VERSION = 3
 HEADER = struct.Struct("<4sHHQII")  # magic, version, bits, dimension, client, zero
 MASKED_HEADER_SIZE = HEADER.size
 CHUNK = 1 << 16  # coordinates packed together; a multiple of 8
-MOST_CODE = 255  # of eight bits: sums stay well below 2^32
+MOST_CODE = 255  # eight bits: sums stay below 2^32
 GUARD_BITS = 64
-CHOICE_SIZE = 16  # of an advertisement's digest: what a client's neighbours follow from
+CHOICE_SIZE = 16  # of an advertisement's digest, which determines the client's neighbours
 SEED_COMMITMENT_SIZE = 32
-TAG_SIZE = 16  # what sealing adds
+TAG_SIZE = 16  # of a seal
 COMMITMENT_SIZE = 16  # to a share
-SEALED_SIZE = 2 * SHARE_SIZE + TAG_SIZE  # shares of both secrets and the seal
+SEALED_SIZE = 2 * SHARE_SIZE + TAG_SIZE  # shares of both secrets, sealed
 DEALT_SIZE = SEALED_SIZE + 2 * COMMITMENT_SIZE  # what a client deals to another
 
 
 class ProtocolError(QuietbitError, RuntimeError):
-    """A round that cannot go on without giving up secrecy or exactness; nothing was revealed."""
+    """A round that cannot continue with secrecy and exactness; nothing was revealed."""
 
 
 class ServerModel(CheckedEnum):
-    """What a sum is secret from, beside fewer colluding clients than its plan allows."""
+    """The server that a sum is secret from: one that follows the protocol, or one that may lie."""
 
     HONEST_BUT_CURIOUS = "honest-but-curious"
     ACTIVE = "active"
 
 
 def bits_for(clients: int, largest_code: int = 1) -> int:
-    """Return the bits of a sum of codes, none above ``largest_code``: ceil(log2(clients * largest_code + 1)).
+    """Return the bits per coordinate of a sum of codes: ceil(log2(clients * largest_code + 1)).
 
     >>> bits_for(1), bits_for(1000), bits_for(1023), bits_for(1024), bits_for(1000, 3)
     (1, 10, 10, 11, 12)
@@ -83,44 +83,47 @@ def bits_for(clients: int, largest_code: int = 1) -> int:
 
 
 def masked_size(clients: int, dimension: int, largest_code: int = 1) -> int:
-    """Return the bytes of a masked vector in a sum over that many clients, header and guard included."""
+    """Return the bytes of a masked vector in a sum of ``clients``, with header and guard."""
     bits = bits_for(clients, largest_code)
     width = check_int(dimension, "dimension", 1) + -(-GUARD_BITS // bits)
     return MASKED_HEADER_SIZE + (bits * width + 7) // 8
 
 
 def check_enough(count: int, needed: int, what: str, more: str = "") -> None:
-    """Refuse to go on below a threshold."""
+    """Raise `ProtocolError` where a count is below the threshold that it needs."""
     if count < needed:
         raise ProtocolError(f"Only {count} {what}; the threshold is {needed}.{more}")
 
 
 def digest_of(purpose: bytes, *parts: bytes) -> bytes:
-    """Hash byte strings for one purpose; their lengths are part of it, so that no two lists have one digest."""
+    """Return the digest of byte strings for one purpose; it depends on their lengths, too."""
     framed = b"".join(len(part).to_bytes(8, "big") + part for part in (purpose, *parts))
     return hashlib.sha256(b"quietbit/secure/3/" + framed).digest()
 
 
-def _members(found: Iterable[bytes] | None) -> tuple[bytes, ...] | None:
-    if found is None:
+def _members(keys: Iterable[bytes] | None) -> tuple[bytes, ...] | None:
+    if keys is None:
         return None
-    return tuple(found)
+    return tuple(keys)
 
 
 @final
 @frozen
 class SumPlan:
-    """One masked sum: ``round_name`` is public, of 1 to 64 bytes, and never used twice.
+    """The public choices of one masked sum.
 
-    ``members`` are the Ed25519 public keys of the clients, in the order of their numbers: with them
+    ``round_name`` has 1 to 64 bytes and must never be used twice. ``threshold`` clients must send
+    their masked vector and help to unmask.
+
+    ``members`` are the Ed25519 public keys of the clients, in the order of their numbers. With them
     the sum is secret from a server that lies (active), and ``threshold`` must be more than two
     thirds of ``clients``. Without them the server must follow the protocol (honest but curious),
-    and more than half will do. ``threshold`` clients must send their masked vector and help to
-    unmask. ``terms`` say what is summed: a server that may lie could give others a mechanism
-    without noise, so they are required beside ``members``. ``neighbours`` makes keys and shares
-    cheap for 100 clients and more: each draws as many others, which deals it masks and shares, and
-    ``share_threshold`` of itself and them recover its secrets; `exposure_upper` says how much is
-    left to chance.
+    and more than half is enough. ``terms`` describe what is summed; they are required with
+    ``members``, because a lying server could give some clients a mechanism without noise.
+
+    ``neighbours`` reduces the cost of keys and shares for 100 clients and more: each client draws
+    that many others, shares masks with them and deals its shares to them; ``share_threshold`` of
+    these and itself recover its secrets. `exposure_upper` bounds the chance that this fails.
     """
 
     clients: int
@@ -134,7 +137,7 @@ class SumPlan:
     terms: bytes = field(default=b"", repr=False)
 
     def __attrs_post_init__(self) -> None:
-        """Refuse thresholds that cannot protect, members that are not distinct, and names that are none."""
+        """Refuse thresholds that protect nothing, equal members, and missing names or terms."""
         clients = check_int(self.clients, "clients", 2, MOST_CLIENTS)
         least = clients // 2 + 1
         if self.active:
@@ -144,54 +147,51 @@ class SumPlan:
         require(threshold >= least, "threshold", threshold, rule)
         check_int(self.dimension, "dimension", 1, 2**40)
         check_int(self.largest_code, "largest_code", 1, MOST_CODE)
-        given = (self.neighbours is None, self.share_threshold is None)
-        require(
-            given[0] == given[1],
-            "neighbours and share_threshold",
-            given,
-            "both given or both left out",
-        )
-        if self.neighbours is not None:
-            rule = f"left out below {SPARSE_FROM} clients, who all deal with each other"
-            require(clients >= SPARSE_FROM, "neighbours", self.neighbours, rule)
-            near = check_int(self.neighbours, "neighbours", 2, clients - 1)
-            check_int(
-                self.share_threshold, "share_threshold", least_share_threshold(near), near + 1
-            )
-        fine = isinstance(self.round_name, bytes) and 1 <= len(self.round_name) <= 64
-        require(fine, "round_name", self.round_name, "1 to 64 bytes")
+        self._check_neighbours()
+        is_name = isinstance(self.round_name, bytes) and 1 <= len(self.round_name) <= 64
+        require(is_name, "round_name", self.round_name, "1 to 64 bytes")
         require(isinstance(self.terms, bytes), "terms", type(self.terms).__name__, "bytes")
         if self.members is not None:
-            found = self.members
-            fine = all(isinstance(key, bytes) and len(key) == PUBLIC_SIZE for key in found)
-            fine = fine and len(found) == len(set(found)) == clients
-            require(
-                fine,
-                "members",
-                f"{len(found)} keys",
-                f"{clients} different public keys, one for each client",
-            )
-            require(
-                self.terms,
-                "terms",
-                "none",
-                "given beside members: a description of the mechanism at least",
-            )
+            self._check_members(self.members)
+
+    def _check_neighbours(self) -> None:
+        if self.neighbours is None:
+            rule = "left out without neighbours"
+            require(self.share_threshold is None, "share_threshold", self.share_threshold, rule)
+            return
+        rule = f"left out below {SPARSE_FROM} clients, where each deals with all others"
+        require(self.clients >= SPARSE_FROM, "neighbours", self.neighbours, rule)
+        neighbours = check_int(self.neighbours, "neighbours", 2, self.clients - 1)
+        least = least_share_threshold(neighbours)
+        check_int(self.share_threshold, "share_threshold", least, neighbours + 1)
+
+    def _check_members(self, members: tuple[bytes, ...]) -> None:
+        are_keys = all(isinstance(key, bytes) and len(key) == PUBLIC_SIZE for key in members)
+        are_distinct = are_keys and len(set(members)) == len(members) == self.clients
+        rule = f"{self.clients} different public keys, one for each client"
+        require(are_distinct, "members", f"{len(members)} keys", rule)
+        remedy = "give a description of the mechanism, at least"
+        require(self.terms, "terms", self.terms, "given with members", remedy)
 
     @cached_property
     def context(self) -> bytes:
-        """The digest of all public choices, bound into everything that clients derive or sign."""
-        rest = self.neighbours or 0, self.share_threshold or 0, int(self.active)
+        """The digest of all public choices; all that clients derive or sign depends on it."""
         numbers = struct.pack(
-            "<7Q", self.clients, self.threshold, self.dimension, self.largest_code, *rest
+            "<7Q",
+            self.clients,
+            self.threshold,
+            self.dimension,
+            self.largest_code,
+            self.neighbours or 0,
+            self.share_threshold or 0,
+            int(self.active),
         )
-        return digest_of(
-            b"plan", numbers, b"".join(self.members or ()), self.round_name, self.terms
-        )
+        members = b"".join(self.members or ())
+        return digest_of(b"plan", numbers, members, self.round_name, self.terms)
 
     @property
     def server(self) -> ServerModel:
-        """What the server may be."""
+        """The model of the server."""
         return ServerModel.HONEST_BUT_CURIOUS if self.members is None else ServerModel.ACTIVE
 
     @property
@@ -206,7 +206,7 @@ class SumPlan:
 
     @property
     def width(self) -> int:
-        """Coordinates of a masked vector, the guard's included: garbage passes it with a chance of at most 2^-64."""
+        """Coordinates of a masked vector with its guard, which garbage passes with chance 2^-64."""
         return self.dimension + -(-GUARD_BITS // self.bits)
 
     @property
@@ -221,51 +221,47 @@ class SumPlan:
 
     @property
     def uplink_size(self) -> int:
-        """Bytes that a client sends in all, where everybody stays; with neighbours the mean over clients."""
-        if self.neighbours is None:
-            others = self.clients - 1
-        else:
-            others = self.neighbours
-        shares = DEALT_SIZE * others + SHARE_SIZE * (
-            others + 1
-        )  # that are dealt, and given up in the end
-        return (
-            self.advertisement_size + shares + self.payload_size + 2 * SIGNATURE_SIZE * self.active
-        )
+        """Bytes that a client sends in all if every client stays; with neighbours, the mean."""
+        others = self.neighbours or self.clients - 1
+        dealt = DEALT_SIZE * others
+        unmasking = SHARE_SIZE * (others + 1)
+        signatures = 2 * SIGNATURE_SIZE * self.active
+        return self.advertisement_size + dealt + self.payload_size + signatures + unmasking
 
     @property
     def shares_needed(self) -> int:
-        """How many shares recover a secret."""
+        """The number of shares that recover a secret."""
         return self.threshold if self.share_threshold is None else self.share_threshold
 
     @property
     def most_colluders(self) -> int:
-        """C: how many clients may collude with the server and learn nothing; with neighbours see `exposure_upper`.
+        """C: the most clients that may collude with the server and learn nothing.
 
-        Two sets of t that signed different lists have more members in common, and an honest client
-        signs one list; of a server that follows the protocol t - 1 hold too few shares.
+        In the active model, two sets of t clients that signed different lists have more than C
+        members in common, and an honest client signs one list. With an honest-but-curious server,
+        t - 1 clients hold too few shares. With neighbours, see `exposure_upper`.
         """
         if self.active:
             return 2 * self.threshold - self.clients - 1
         return self.threshold - 1
 
     def exposure_upper(self, colluders: int, honest: int) -> float:
-        """Bound from above the chance that both secrets of a client, or a sum of fewer honest clients, are exposed.
+        """Bound the chance that a client, or a sum of fewer than ``honest`` honest ones, leaks.
 
         Without neighbours it is 0 up to `most_colluders` and t - C honest clients, and 1 beyond.
         """
-        bad = check_int(colluders, "colluders", 0, self.clients)
-        good = check_int(honest, "honest", 2, self.clients)
-        if bad > self.most_colluders or good > self.threshold - bad:
+        check_int(colluders, "colluders", 0, self.clients)
+        check_int(honest, "honest", 2, self.clients)
+        if colluders > self.most_colluders or honest > self.threshold - colluders:
             return 1.0
         if self.neighbours is None:
             return 0.0
         return exposure_upper(
-            self.clients, self.threshold, self.neighbours, self.shares_needed, bad, good
+            self.clients, self.threshold, self.neighbours, self.shares_needed, colluders, honest
         )
 
     def chosen(self, number: int, choice: bytes) -> frozenset[int]:
-        """Return the others that hold client ``number``'s shares: all, or `neighbours` that follow from its choice."""
+        """Return the holders of client ``number``'s shares: all others, or those of its choice."""
         if self.neighbours is None:
             return frozenset(range(1, self.clients + 1)) - {number}
         return _chosen(self.context, self.clients, self.neighbours, number, choice)
@@ -273,46 +269,42 @@ class SumPlan:
     def near(
         self, number: int, roster: Mapping[int, bytes]
     ) -> tuple[frozenset[int], frozenset[int]]:
-        """Return whom client ``number`` chose of a roster of choices, and who of it chose this client."""
+        """Return the clients of a roster that client ``number`` chose, and those that chose it."""
         if self.neighbours is None:
-            return (others := frozenset(roster) - {number}), others
-        mine = self.chosen(number, roster[number]) & set(roster)
-        return mine, frozenset(
-            i for i, choice in roster.items() if i != number and number in self.chosen(i, choice)
+            others = frozenset(roster) - {number}
+            return others, others
+        holders = self.chosen(number, roster[number]) & set(roster)
+        dealers = frozenset(
+            other
+            for other, choice in roster.items()
+            if other != number and number in self.chosen(other, choice)
         )
+        return holders, dealers
 
     def roster_digest(self, roster: Mapping[int, bytes]) -> bytes:
-        """Return the digest of the plan and of what everybody advertised: the description of the round."""
+        """Return the description of the round: a digest of the plan and of all advertisements."""
         choices = b"".join(roster[number] for number in sorted(roster))
         return digest_of(b"roster", self.context, self.bitmap(roster), choices)
 
     def bitmap(self, present: Collection[int]) -> bytes:
-        """Return a set of clients as bits, one each."""
+        """Return a set of clients as one bit per client."""
         marks = np.zeros(self.clients, dtype=np.uint8)
         marks[[number - 1 for number in present]] = 1
         return np.packbits(marks, bitorder="little").tobytes()
 
     def from_bitmap(self, data: bytes) -> frozenset[int]:
-        """Return the set of a bitmap; one of another length, or with bits beyond the clients, is refused."""
+        """Return the set of a bitmap; refuse another length, and bits beyond the clients."""
         size = (self.clients + 7) // 8
-        fine = isinstance(data, bytes) and len(data) == size
-        require(
-            fine,
-            "length of the list of clients",
-            len(data) if isinstance(data, bytes) else None,
-            f"{size} bytes",
-        )
+        require(isinstance(data, bytes), "list of clients", type(data).__name__, "bytes")
+        require(len(data) == size, "length of the list of clients", len(data), f"{size} bytes")
         marks = np.unpackbits(np.frombuffer(data, dtype=np.uint8), bitorder="little")
-        require(
-            not marks[self.clients :].any(),
-            "list of clients",
-            "others",
-            f"of clients 1 to {self.clients}",
-        )
-        return frozenset((np.flatnonzero(marks) + 1).tolist())
+        numbers = (np.flatnonzero(marks) + 1).tolist()
+        are_clients = not numbers or numbers[-1] <= self.clients
+        require(are_clients, "list of clients", numbers[-1:], f"of clients 1 to {self.clients}")
+        return frozenset(numbers)
 
     def reduce(self, values: Mask) -> Mask:
-        """Reduce whole numbers modulo 2^bits, which divides 2^32, so that 32-bit sums may wrap first."""
+        """Reduce modulo 2^bits, which divides 2^32: 32-bit sums may wrap before."""
         return values & np.uint32(2**self.bits - 1)
 
     def pack(self, client: int, values: Mask) -> bytes:
@@ -327,23 +319,18 @@ class SumPlan:
         return b"".join(parts)
 
     def unpack(self, client: int, data: bytes) -> Mask:
-        """Read the masked vector of a client; anything but exactly what `pack` writes is refused."""
-        require(
-            len(data) == self.payload_size,
-            "length of the masked vector",
-            len(data),
-            f"{self.payload_size} bytes",
-        )
+        """Read the masked vector of a client; refuse anything that `pack` does not write."""
+        size = self.payload_size
+        require(len(data) == size, "length of the masked vector", len(data), f"{size} bytes")
         head = data[:MASKED_HEADER_SIZE]
-        require(head == self._header(client), "header of the masked vector", head, "this round's")
+        expected = self._header(client)
+        rule = f"{expected.hex()}, that of client {client}"
+        require(head == expected, "header of the masked vector", head.hex(), rule)
         body = np.frombuffer(data, dtype=np.uint8, offset=MASKED_HEADER_SIZE)
         used = self.bits * self.width % 8
-        require(
-            not used or int(body[-1]) >> used == 0,
-            "padding of the masked vector",
-            int(body[-1]),
-            "zero",
-        )
+        if used:
+            padding = int(body[-1]) >> used
+            require(padding == 0, "padding of the masked vector", padding, "zero")
         out = np.zeros(self.width, dtype=np.uint32)
         for first in range(0, self.width, CHUNK):
             count = min(CHUNK, self.width - first)
@@ -363,17 +350,17 @@ class SumPlan:
 def _chosen(
     context: bytes, clients: int, neighbours: int, number: int, choice: bytes
 ) -> frozenset[int]:
-    """Draw without replacement from words of SHAKE-256; words that would favour some are passed over."""
+    """Draw neighbours without replacement from words of SHAKE-256, unbiased by rejection."""
     name = digest_of(b"neighbours", context, number.to_bytes(4, "big"), choice)
     others = clients - 1
-    found = set[int]()
+    drawn = set[int]()
     block = 0
-    top = 2**64 - 2**64 % others
-    while len(found) < neighbours:
+    limit = 2**64 - 2**64 % others
+    while len(drawn) < neighbours:
         words = hashlib.shake_256(name + block.to_bytes(4, "big")).digest(16 * neighbours)
         for word in np.frombuffer(words, dtype="<u8").tolist():
-            if word < top and len(found) < neighbours:
+            if word < limit and len(drawn) < neighbours:
                 place = word % others + 1
-                found.add(place + (place >= number))
+                drawn.add(place + (place >= number))
         block += 1
-    return frozenset(found)
+    return frozenset(drawn)

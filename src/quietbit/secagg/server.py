@@ -1,16 +1,17 @@
-"""The server of a masked sum: it forwards, adds up, and removes masks; it learns the sum and who took part.
+"""The server of a masked sum: it forwards, adds and removes masks, and learns only the sum.
 
-Idea     pair masks cancel between clients that stayed; for one that left, its pair key is recovered
-         from shares and its half of the masks removed; for one that stayed, its own mask is
-         removed. Too few answers: nothing is returned.
+Idea     pair masks cancel between clients that stayed. The pair key of a client that left is
+         recovered from shares, and its half of the masks removed; the seed of a client that stayed
+         is recovered, and its own mask removed. With too few answers, nothing is returned. The
+         server also learns which clients took part.
 Symbols  U0, U1, U2 as in `client`.
 Source   Bonawitz et al. (CCS 2017), Figure 4.
 
-A sum is right or it is none. Every share is held against its dealer's commitment, every secret
-against what was advertised, and the guard of the sum must be zero. A share that was not dealt is
-left out and its holder named; a secret that is not the advertised one names its dealer, and ends
-the round. A client that masks other numbers than its codes is not seen: it shifts the sum, or
-spoils it.
+A sum is right or is refused. Every share is compared with its dealer's commitment, every secret
+with the advertisement, and the guard of the sum must be zero. A share that was not dealt is left
+out, and its holder named in ``liars``; a secret that was not advertised names its dealer and ends
+the round. A client that masks other numbers than its codes is not noticed: it shifts the sum, or
+makes it useless.
 """
 
 from __future__ import annotations
@@ -59,7 +60,7 @@ __all__ = ["MaskedSum", "SumServer", "masked_sum"]
 @final
 @frozen(eq=False)
 class MaskedSum:
-    """The sum of the codes per coordinate, and the clients it is over: their number is what privacy is accounted at."""
+    """The sum of the codes per coordinate, and the clients whose vectors are in it."""
 
     total: keys.Mask
     clients: tuple[int, ...]
@@ -68,9 +69,10 @@ class MaskedSum:
 @final
 @define(eq=False, repr=False)
 class SumServer:
-    """One round: `advertise`, `deal`, `receive`, `arrived`, in the active model `confirm`, and `finish`, in this order.
+    """One round. Call `advertise`, `deal`, `receive`, `arrived`, `confirm` and `finish`, in order.
 
-    ``liars`` says of clients that were found out what they did.
+    `confirm` is for the active model only. ``liars`` has the clients that broke the protocol, with
+    what they did.
     """
 
     _plan: SumPlan
@@ -89,54 +91,50 @@ class SumServer:
         return np.zeros(self._plan.width, dtype=np.uint32)
 
     def advertise(self, published: Mapping[int, Advertisement]) -> dict[int, Roster]:
-        """Return, to forward to each, all choices and its neighbours' advertisements; refuse below the threshold."""
+        """Return each client's roster, to be forwarded; refuse fewer clients than the threshold."""
         plan = self._plan
-        good = dict[int, Advertisement]()
+        valid = dict[int, Advertisement]()
         seen = set[bytes]()
-        for number, one in published.items():
+        for number, advertised in published.items():
+            public_keys = {advertised.sealing, advertised.masking}
             try:
-                one.check(plan, number)
-                fresh = not {one.sealing, one.masking} & seen and one.sealing != one.masking
-                require(fresh, "public key", "one that was sent before", "this client's own")
+                advertised.check(plan, number)
             except QuietbitError as error:
                 self.liars[number] = str(error)
                 continue
-            seen |= {one.sealing, one.masking}
-            good[number] = one
-        self._enough(len(good), "published keys")
-        self._advertised = good
-        choices = {number: one.choice(plan, number) for number, one in good.items()}
+            if len(public_keys) < 2 or public_keys & seen:
+                self.liars[number] = "it advertised a public key that was advertised before"
+                continue
+            seen |= public_keys
+            valid[number] = advertised
+        self._enough(len(valid), "published keys")
+        self._advertised = valid
+        choices = {number: valid[number].choice(plan, number) for number in valid}
         self.description = plan.roster_digest(choices)
         self._chosen = {
-            number: plan.chosen(number, choice) & set(good) for number, choice in choices.items()
+            number: plan.chosen(number, choice) & set(valid) for number, choice in choices.items()
         }
         near = {number: set(chosen) for number, chosen in self._chosen.items()}
         for number, chosen in self._chosen.items():
             for other in chosen:
                 near[other].add(number)
         return {
-            number: Roster(choices, {i: good[i] for i in sorted(others)})
+            number: Roster(choices, {other: valid[other] for other in sorted(others)})
             for number, others in near.items()
         }
 
     def holders(self, number: int) -> frozenset[int]:
-        """To whom a client must deal shares."""
+        """Return the clients that a client must deal shares to."""
         return self._chosen[number]
 
     def deal(self, dealt: Mapping[int, Mapping[int, bytes]]) -> dict[int, dict[int, bytes]]:
-        """Return what to forward to each client of U1, from what each dealt; refuse below the threshold."""
-        require(
-            set(dealt) <= set(self._advertised),
-            "clients that dealt",
-            sorted(dealt),
-            "among those with keys",
-        )
+        """Return what was dealt to each client of U1; refuse fewer clients than the threshold."""
+        strangers = sorted(set(dealt) - set(self._advertised))
+        require(not strangers, "clients that dealt", strangers, "among those that advertised keys")
         for dealer, parts in dealt.items():
-            fine = set(parts) == self._chosen[dealer] and all(
-                len(data) == DEALT_SIZE for data in parts.values()
-            )
-            if not fine:
-                self.liars[dealer] = "it has not dealt to exactly those whom it chose"
+            have_size = all(len(data) == DEALT_SIZE for data in parts.values())
+            if set(parts) != self._chosen[dealer] or not have_size:
+                self.liars[dealer] = "it has not dealt to exactly the clients that it chose"
                 continue
             self._dealt[dealer] = dict(parts)
         self._enough(len(self._dealt), "shared their secrets")
@@ -148,50 +146,52 @@ class SumServer:
         return inboxes
 
     def dealers(self) -> frozenset[int]:
-        """U1, to send to its members."""
+        """Return U1, to be sent to its members."""
         return frozenset(self._dealt)
 
     def receive(self, client: int, data: bytes) -> None:
-        """Take in one masked vector, and its signature of U1; a second one of the same client is refused."""
+        """Add one masked vector, with its signature of U1; refuse a second of the same client."""
         plan = self._plan
-        require(client in self._dealt, "client", client, "one of those who shared their secrets")
-        require(
-            client not in self._arrived, "client", client, "one whose vector has not arrived yet"
-        )
-        cut = plan.payload_size
-        values = plan.unpack(client, data[:cut] if plan.active else data)
+        require(client in self._dealt, "client", client, "one that shared its secrets")
+        is_new = client not in self._arrived
+        require(is_new, "client", client, "one whose vector has not arrived yet")
+        vector = data
         if plan.active:
-            check_signature(
-                plan, client, MASKED, shares_digest(plan, self.description, self._dealt), data[cut:]
-            )
-            self._masked[client] = data[cut:]
+            vector = data[: plan.payload_size]
+        values = plan.unpack(client, vector)
+        if plan.active:
+            signature = data[plan.payload_size :]
+            digest = shares_digest(plan, self.description, self._dealt)
+            check_signature(plan, client, MASKED, digest, signature)
+            self._masked[client] = signature
         self._arrived.add(client)
         self._total += values
 
     def arrived(self) -> frozenset[int]:
-        """U2, to send to its members; refused below the threshold. Later vectors must not be taken in."""
+        """Return U2, to be sent to its members; no vector may be received after this."""
         self._enough(len(self._arrived), "sent their masked vectors")
         return frozenset(self._arrived)
 
     def confirm(self, signatures: Mapping[int, bytes]) -> dict[int, bytes]:
-        """Signatures of the lists by t members of U2, to send to all who are left; refused where there are fewer."""
+        """Return signatures of the lists by t members of U2, to be sent to all that are left."""
         u2 = self.arrived()
         digest = lists_digest(self._plan, self.description, self._dealt, u2)
         for client, signature in sorted(signatures.items()):
+            if client not in u2:
+                self.liars[client] = "it confirmed the lists, and its vector has not arrived"
+                continue
             try:
-                require(client in u2, "client that confirmed", client, "one whose vector arrived")
                 check_signature(self._plan, client, CONFIRMED, digest, signature)
-                self._confirmed[client] = signature
-            except QuietbitError as error:
+            except ProtocolError as error:
                 self.liars[client] = str(error)
+                continue
+            self._confirmed[client] = signature
         self._enough(len(self._confirmed), "confirmed the lists")
-        return {
-            client: self._confirmed[client]
-            for client in sorted(self._confirmed)[: self._plan.threshold]
-        }
+        first = sorted(self._confirmed)[: self._plan.threshold]
+        return {client: self._confirmed[client] for client in first}
 
     def masked(self, client: int) -> dict[int, bytes]:
-        """Return the signatures of U1 by those of U2 who dealt to a client, to send to it with `confirm`'s."""
+        """Return the signatures of U1 by members of U2 that dealt to a client, to be sent to it."""
         return {
             dealer: signature
             for dealer, signature in sorted(self._masked.items())
@@ -199,101 +199,98 @@ class SumServer:
         }
 
     def finish(self, answers: Mapping[int, Unmasking]) -> MaskedSum:
-        """Return the sum over U2, from the answers of at least the threshold; refuse anything short of that."""
+        """Return the sum over U2; refuse fewer answers than the threshold, and a wrong sum."""
         u2 = self.arrived()
-        require(
-            set(answers) <= u2,
-            "clients that answered",
-            sorted(answers),
-            "among those whose vectors arrived",
-        )
+        strangers = sorted(set(answers) - u2)
+        rule = "among those whose vectors arrived"
+        require(not strangers, "clients that answered", strangers, rule)
         self._enough(len(answers), "helped to unmask")
         plan = self._plan
         total = self._total.copy()
         seeds = {holder: answer.seeds for holder, answer in answers.items()}
         for client in sorted(u2):
-            seed = self._recover(seeds, client, SEED)
-            if seed_commitment(plan, client, seed) != self._advertised[client].seed:
-                self._lied(client, "it dealt shares of another seed than it advertised")
-            total -= keys.expand(self_mask_key(self.description, client, seed), plan.width)
+            total -= self._self_mask(client, seeds)
         pair_keys = {holder: answer.pair_keys for holder, answer in answers.items()}
         for gone in sorted(set(self._dealt) - u2):
-            private = masking_key(plan, gone, self._recover(pair_keys, gone, PAIR))
-            own = self._advertised[gone].masking
-            if keys.public_key(private) != own:
-                self._lied(gone, "it dealt shares of another key than it advertised")
+            private = self._masking_key(gone, pair_keys)
             for client in sorted(u2):
                 if client in self._dealt[gone] or gone in self._dealt[client]:
-                    key = pair_mask_key(
-                        self.description,
-                        gone,
-                        client,
-                        private,
-                        own,
-                        self._advertised[client].masking,
-                    )
-                    mask = keys.expand(key, plan.width)
-                    # The client added this mask if its number is the smaller one, and subtracted it
-                    # otherwise.
+                    mask = self._pair_mask(gone, client, private)
+                    # The client with the smaller number has added this mask; the other subtracts.
                     if client < gone:
-                        total = total - mask
+                        total -= mask
                     else:
-                        total = total + mask
-        found = plan.reduce(total)
-        if found[plan.dimension :].any():
+                        total += mask
+        total = plan.reduce(total)
+        if total[plan.dimension :].any():
             raise ProtocolError(
-                "The guard of the sum is not zero: a vector was not masked as the protocol says."
+                "The guard of the sum is not zero: some vector was not masked by the protocol."
             )
-        return MaskedSum(found[: plan.dimension], tuple(sorted(u2)))
+        return MaskedSum(total[: plan.dimension], tuple(sorted(u2)))
+
+    def _self_mask(self, client: int, shares: Mapping[int, Mapping[int, bytes]]) -> keys.Mask:
+        """Return the own mask of a client that stayed, from shares of its seed."""
+        seed = self._recover(shares, client, SEED)
+        if seed_commitment(self._plan, client, seed) != self._advertised[client].seed:
+            self._lied(client, "it dealt shares of another seed than it advertised")
+        return keys.expand(self_mask_key(self.description, client, seed), self._plan.width)
+
+    def _masking_key(self, gone: int, shares: Mapping[int, Mapping[int, bytes]]) -> bytes:
+        """Return the private key for masks of a client that left, from shares of its pair key."""
+        private = masking_key(self._plan, gone, self._recover(shares, gone, PAIR))
+        if keys.public_key(private) != self._advertised[gone].masking:
+            self._lied(gone, "it dealt shares of another key than it advertised")
+        return private
+
+    def _pair_mask(self, gone: int, client: int, private: bytes) -> keys.Mask:
+        """Return the mask that a client shares with one that left, whose key is ``private``."""
+        public = self._advertised[gone].masking
+        theirs = self._advertised[client].masking
+        key = pair_mask_key(self.description, gone, client, private, public, theirs)
+        return keys.expand(key, self._plan.width)
 
     def _recover(
         self, shares: Mapping[int, Mapping[int, bytes]], dealer: int, kind: bytes
     ) -> bytes:
-        """Recover a secret from shares that its dealer committed to; whoever gave another is named and not counted."""
-        plan = self._plan
-        found = {}
+        """Recover a secret from shares that its dealer committed to; name holders of others."""
+        needed = self._plan.shares_needed
+        valid = {}
         for holder, parts in shares.items():
             if dealer not in parts:
                 continue
             if holder == dealer or self._committed(dealer, holder, kind, parts[dealer]):
-                found[holder] = parts[dealer]
+                valid[holder] = parts[dealer]
             else:
                 self.liars[holder] = (
-                    f"it gave a share of client {dealer}'s secret that it was not dealt"
+                    f"it sent a share of client {dealer}'s secret that it was not dealt"
                 )
-        check_enough(
-            len(found),
-            plan.shares_needed,
-            f"clients gave a share of client {dealer}'s secret",
-            self._named(),
-        )
-        # A client's word on its own secret counts last: without it a false one cannot spoil what
-        # others hold.
-        others = {holder: part for holder, part in found.items() if holder != dealer}
-        return keys.recover(
-            others if len(others) >= plan.shares_needed else found, plan.shares_needed
-        )
+        what = f"clients sent a share of client {dealer}'s secret"
+        check_enough(len(valid), needed, what, self._named())
+        # The dealer's own share has no commitment, so it is used only where the others are too few.
+        others = {holder: share for holder, share in valid.items() if holder != dealer}
+        if len(others) >= needed:
+            valid = others
+        return keys.recover(valid, needed)
 
     def _committed(self, dealer: int, holder: int, kind: bytes, share: bytes) -> bool:
         data = self._dealt[dealer].get(holder)
         if data is None:
             return False
-        start = SEALED_SIZE + (0 if kind == PAIR else COMMITMENT_SIZE)
-        return (
-            share_commitment(self.description, dealer, holder, kind, share)
-            == data[start : start + COMMITMENT_SIZE]
-        )
+        start = SEALED_SIZE
+        if kind == SEED:
+            start += COMMITMENT_SIZE
+        commitment = data[start : start + COMMITMENT_SIZE]
+        return share_commitment(self.description, dealer, holder, kind, share) == commitment
 
     def _lied(self, client: int, what: str) -> None:
         self.liars[client] = what
-        raise ProtocolError(f"There is no sum: {what} (client {client}).")
+        raise ProtocolError(f"The sum is refused because of client {client}: {what}.")
 
     def _named(self) -> str:
         if not self.liars:
             return ""
-        return " Found out: " + "; ".join(
-            f"client {number}: {what}" for number, what in sorted(self.liars.items())
-        )
+        liars = [f"client {number}: {what}" for number, what in sorted(self.liars.items())]
+        return " Refused: " + "; ".join(liars)
 
     def _enough(self, count: int, what: str) -> None:
         check_enough(count, self._plan.threshold, f"clients {what}", self._named())
@@ -309,13 +306,14 @@ def masked_sum(
     gone_before_confirming: Iterable[int] = (),
     gone_before_unmasking: Iterable[int] = (),
 ) -> MaskedSum:
-    """Run a whole round in one process, with clients that leave at each stage: for simulations and tests.
+    """Run all clients and the server in one process, for simulations and tests.
 
-    ``codes`` holds the codes of each client, numbered from 1, and ``identities`` who they are,
-    where the plan has members. Fails with `ProtocolError` where a real round would.
+    ``codes`` has the codes of each client, numbered from 1, and ``identities`` the identities of
+    clients in a plan with members. The other arguments name clients that leave before a step. Raise
+    `ProtocolError` where a real round would.
     """
-    own = identities or {}
-    clients = {number: SumClient(plan, number, own.get(number)) for number in codes}
+    identities = identities or {}
+    clients = {number: SumClient(plan, number, identities.get(number)) for number in codes}
     server = SumServer(plan)
     near = server.advertise({number: client.advertise() for number, client in clients.items()})
     left = set(near) - set(gone_before_sharing)

@@ -23,6 +23,7 @@ from quietbit.secagg.codec import (
     unpack_inbox,
     write_places,
 )
+from refusals import refuses
 from unit.secagg.kit import plan_of
 
 
@@ -85,7 +86,7 @@ def test_one_form_and_nothing_that_was_only_claimed():
         [b"ab"],
         {-1: b"ab"},
     ):
-        with pytest.raises(InvalidParameter, match="it must be"):
+        with pytest.raises(InvalidParameter):
             numbered(decode(encode(bad), "it"), 2, "it")
     claims = [
         head + size.to_bytes(8, "big")
@@ -110,7 +111,7 @@ def test_one_form_and_nothing_that_was_only_claimed():
         b"\xc0\x61a",
         b"\xd9\x01\x02\x81\x81\x01",
     ):
-        with pytest.raises(InvalidParameter, match="it must be"):
+        with refuses("it"):
             decode(bad, "it")
     assert resource.getrusage(resource.RUSAGE_SELF).ru_maxrss - before < 50_000  # KiB
 
@@ -118,5 +119,5 @@ def test_one_form_and_nothing_that_was_only_claimed():
 def test_places():
     assert read_places(write_places([5, 0, 99_999]), 3) == (5, 0, 99_999)
     for data in (b"", bytes(11), bytes(16)):
-        with pytest.raises(InvalidParameter, match="list of members"):
+        with refuses("length of the list of members", len(data)):
             read_places(data, 3)

@@ -11,6 +11,7 @@ pytest.importorskip("cryptography", reason="needs the all extra")
 
 from quietbit.errors import InvalidParameter, QuietbitError
 from quietbit.secagg.identity import Directory, Identity, verified
+from refusals import refuses
 
 
 def directory(count: int = 3) -> tuple[Directory, list[Identity]]:
@@ -25,16 +26,16 @@ def test_a_private_key_is_written_for_its_owner_alone_and_shown_nowhere(tmp_path
     again = Identity.load(tmp_path / "key")
     assert again.public == mine.public
     assert repr(mine) == f"Identity({mine.public.hex()})"
-    with pytest.raises(TypeError, match="not pickled"):
+    with pytest.raises(TypeError, match="pickled"):
         pickle.dumps(mine)
     with pytest.raises(QuietbitError, match="Cannot write the key"):
         mine.save(tmp_path / "key")
     (tmp_path / "key").chmod(0o640)
-    with pytest.raises(InvalidParameter, match="only its owner can read"):
+    with refuses("key", str(tmp_path / "key")):
         Identity.load(tmp_path / "key")
     (tmp_path / "other").write_text("no key")
     (tmp_path / "other").chmod(0o600)
-    with pytest.raises(InvalidParameter, match="in PEM"):
+    with refuses("key", str(tmp_path / "other")):
         Identity.load(tmp_path / "other")
     with pytest.raises(QuietbitError, match="Cannot read the key"):
         Identity.load(tmp_path / "nowhere")
@@ -65,7 +66,7 @@ def test_a_directory_is_believed_with_its_operator_s_signature_alone(tmp_path) -
     assert read.place(nodes[2].public) == 2
     assert read.place(operator.public) is None
     assert read.keys([2, 0]) == (nodes[2].public, nodes[0].public)
-    with pytest.raises(InvalidParameter, match="places in the directory"):
+    with refuses("place in the directory", 3):
         read.keys([3])
     values = json.loads(text)
     added = {
@@ -74,9 +75,9 @@ def test_a_directory_is_believed_with_its_operator_s_signature_alone(tmp_path) -
     }
     renamed = {**values, "members": [{**values["members"][0], "name": "x"}, *values["members"][1:]]}
     for bad in (added, renamed, {**values, "signature": "00" * 64}):
-        with pytest.raises(InvalidParameter, match="signed by the operator"):
+        with refuses("directory"):
             Directory.read(json.dumps(bad), operator.public)
-    with pytest.raises(InvalidParameter, match="signed by the operator"):
+    with refuses("directory"):
         Directory.read(text, Identity.new().public)
     for bad in (
         "",
@@ -85,16 +86,16 @@ def test_a_directory_is_believed_with_its_operator_s_signature_alone(tmp_path) -
         json.dumps({**values, "more": 1}),
         json.dumps({**values, "members": [1]}),
     ):
-        with pytest.raises(InvalidParameter, match="cannot be read"):
+        with refuses("directory"):
             Directory.read(bad, operator.public)
 
 
 def test_two_members_are_two_nodes() -> None:
     key = Identity.new().public
-    with pytest.raises(InvalidParameter, match="keys of the members must be all different"):
+    with refuses("keys of the members"):
         Directory.of([("a", key), ("b", key)])
-    with pytest.raises(InvalidParameter, match="names of the members must be all different"):
+    with refuses("names of the members"):
         Directory.of([("a", key), ("a", Identity.new().public)])
     for name, bad in (("", key), ("line\nbreak", key), ("a", key[:-1])):
-        with pytest.raises(InvalidParameter, match="of the member"):
+        with pytest.raises(InvalidParameter):
             Directory.of([(name, bad)])

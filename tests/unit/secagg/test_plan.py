@@ -5,6 +5,7 @@ import pytest
 
 from quietbit.errors import InvalidParameter
 from quietbit.secagg.plan import MASKED_HEADER_SIZE, ServerModel, SumPlan, bits_for, masked_size
+from refusals import refuses
 
 
 @pytest.mark.parametrize(
@@ -36,22 +37,22 @@ def test_codes_of_more_bits_need_a_wider_modulus() -> None:
         plan.payload_size == masked_size(10, 100, 3) == MASKED_HEADER_SIZE + 71
     )  # 100 codes and 13 of the guard
     assert plan.context != SumPlan(10, 6, 100, b"r").context
-    with pytest.raises(InvalidParameter, match="largest_code"):
+    with refuses("largest_code", 0):
         SumPlan(10, 6, 100, b"r", largest_code=0)
 
 
 def test_refusals() -> None:
     for threshold in (0, 5, 11):
-        with pytest.raises(InvalidParameter, match="threshold"):
+        with refuses("threshold", threshold):
             SumPlan(10, threshold, 4, b"r")
-    with pytest.raises(InvalidParameter, match="round_name"):
+    with refuses("round_name", b""):
         SumPlan(10, 6, 4, b"")
     plan = SumPlan(3, 2, 3, b"r")
     data = plan.pack(1, np.zeros(3 + 32, dtype=np.uint32))
     for bad in (data[:-1], data + b"\0", b"X" + data[1:], data[:-1] + b"\xc0"):
-        with pytest.raises(InvalidParameter, match="masked vector"):
+        with pytest.raises(InvalidParameter):
             plan.unpack(1, bad)
-    with pytest.raises(InvalidParameter, match="header"):
+    with refuses("header of the masked vector"):
         plan.unpack(2, data)
 
 
@@ -75,7 +76,7 @@ def test_a_server_that_lies_needs_more_than_two_thirds(clients: int) -> None:
                 )
                 assert plan.exposure_upper(plan.most_colluders + 1, 2) == 1.0
             else:
-                with pytest.raises(InvalidParameter, match="threshold"):
+                with refuses("threshold", threshold):
                     SumPlan(clients, threshold, 1, b"r", members=named, terms=b"m")
 
 
@@ -95,7 +96,7 @@ def test_members_are_different_keys_and_part_of_the_context() -> None:
         == 4
     )
     for bad in (keys, keys[:3], (*keys[:3], keys[0]), (*keys[:3], b"short"), (*keys[:3], 7)):
-        with pytest.raises(InvalidParameter, match="members"):
+        with refuses("members"):
             SumPlan(4, 3, 5, b"r", members=bad, terms=b"m")
     assert "members" not in repr(plan)
 
@@ -105,5 +106,5 @@ def test_lists_of_clients_are_bitmaps() -> None:
     for chosen in (set(), {1}, {8, 9, 11}, set(range(1, 12))):
         assert plan.from_bitmap(plan.bitmap(chosen)) == chosen
     for bad in (b"", b"\0", bytes(3), b"\0\x08"):
-        with pytest.raises(InvalidParameter, match="list of clients"):
+        with pytest.raises(InvalidParameter):
             plan.from_bitmap(bad)

@@ -10,12 +10,12 @@ import pytest
 
 pytest.importorskip("cryptography", reason="needs the all extra")
 
-from quietbit.errors import InvalidParameter
 from quietbit.secagg.client import SumClient
 from quietbit.secagg.codec import Unmasking
 from quietbit.secagg.keys import SHARE_SIZE
 from quietbit.secagg.plan import ProtocolError
 from quietbit.secagg.server import SumServer, masked_sum
+from refusals import refuses
 from unit.secagg.kit import DIMENSION, Room, codes_for, identity, plan_of
 
 
@@ -69,7 +69,7 @@ def test_codes_of_two_bits_are_summed_exactly() -> None:
     codes[1][:] = codes[2][:] = 3
     found = masked_sum(plan, codes, gone_before_masking=[4], gone_before_unmasking=[1])
     assert (found.total == sum(codes[i] for i in (1, 2, 3, 5))).all()
-    with pytest.raises(InvalidParameter, match="whole numbers from 0 to 3"):
+    with refuses("codes"):
         masked_sum(plan, {**codes, 3: codes[3] + 4})
 
 
@@ -84,7 +84,7 @@ def test_a_client_gives_up_one_secret_of_each_and_answers_once(active: bool) -> 
     assert all(
         len(part) == SHARE_SIZE for part in (*answer.seeds.values(), *answer.pair_keys.values())
     )
-    with pytest.raises(ProtocolError, match="once and in order"):
+    with pytest.raises(ProtocolError, match="not the next"):
         room.clients[1].unmask({1, 2, 3, 4}, *told)
     with pytest.raises(ProtocolError, match="threshold"):
         room.clients[2].unmask({1, 2}, *told)
@@ -92,7 +92,7 @@ def test_a_client_gives_up_one_secret_of_each_and_answers_once(active: bool) -> 
         room.clients[3].unmask({1, 2, 4}, *told)
     with pytest.raises(ProtocolError, match="threshold"):
         room.server.finish({1: answer})
-    with pytest.raises(InvalidParameter, match="not arrived yet"):
+    with refuses("client", 1):
         room.server.receive(1, b"")
 
 
@@ -100,7 +100,7 @@ def test_nothing_secret_is_shown() -> None:
     room = Room(plan_of(4, 3))
     kept = room.clients[1].to_bytes()
     assert repr(room.clients[1]) == "SumClient(1)"
-    with pytest.raises(TypeError, match="not pickled"):
+    with pytest.raises(TypeError, match="pickled"):
         pickle.dumps(room.clients[1])
     assert not kept.isascii()
     room.confirmed([1, 2, 3])
@@ -125,7 +125,7 @@ def test_a_client_that_is_put_away_between_steps_goes_on_where_it_was(active: bo
     near = room.server.advertise(published)
     inboxes = room.server.deal({i: client.share(near[i]) for i, client in room.clients.items()})
     again()
-    with pytest.raises(ProtocolError, match="once and in order"):
+    with pytest.raises(ProtocolError, match="not the next"):
         room.clients[1].share(near[1])
     before = [room.clients[i].to_bytes() for i in room.clients]
     for i in (1, 2, 3):
@@ -154,7 +154,7 @@ def test_a_client_that_is_put_away_between_steps_goes_on_where_it_was(active: bo
         plan_of(4, 3, active=active, near=(3, 3), name=b"next"),
         plan_of(4, 4, active=active, near=(3, 3)),
     ):
-        with pytest.raises(ProtocolError, match="belongs to another plan"):
+        with pytest.raises(ProtocolError, match="another plan"):
             SumClient.from_bytes(other, after[0], who)
 
 
@@ -185,11 +185,11 @@ def test_a_false_share_names_its_holder_and_the_sum_is_right_or_none() -> None:
                 assert (room.server.finish(answers).total == room.plain(range(1, 6))).all()
             else:
                 with pytest.raises(
-                    ProtocolError, match=f"client {liar}: it gave a share of client {victim}"
+                    ProtocolError, match=f"client {liar}: .* share of client {victim}"
                 ):
                     room.server.finish(answers)
             assert room.server.liars == {
-                liar: f"it gave a share of client {victim}'s secret that it was not dealt"
+                liar: f"it sent a share of client {victim}'s secret that it was not dealt"
             }
     print(f"false shares: {cases} cases")
 
@@ -201,7 +201,7 @@ def test_a_dealer_that_shares_another_secret_is_named(kind: str) -> None:
     liar._secrets[secret][:] = bytes(15) + b"\1"  # after it has advertised
     senders = [1, 2, 3, 4, 5] if kind == "seed" else [1, 3, 4, 5]
     room.confirmed(senders)
-    with pytest.raises(ProtocolError, match=r"\(client 2\)"):
+    with pytest.raises(ProtocolError, match="client 2"):
         room.server.finish(room.answers())
     assert set(room.server.liars) == {2}
 
@@ -217,7 +217,7 @@ def test_shares_that_are_not_those_committed_to_are_refused_by_their_holder() ->
     with pytest.raises(ProtocolError, match="not genuine"):
         room.clients[1].mask(room.codes[1], room.u1, swapped)
     for inbox in ({2: room.inboxes[1][2]}, {**room.inboxes[1], 1: good}, {}):
-        with pytest.raises(ProtocolError, match="exactly those"):
+        with pytest.raises(ProtocolError, match="exactly"):
             room.clients[1].mask(room.codes[1], room.u1, inbox)
     room.server.receive(1, room.clients[1].mask(room.codes[1], room.u1, room.inboxes[1]))
 
@@ -242,19 +242,19 @@ def test_advertisements_that_would_make_others_leave_are_refused_and_named() -> 
     published = {i: client.advertise() for i, client in room.clients.items()}
     near = room.server.advertise({**published, 5: published[4]})
     assert set(near) == {1, 2, 3, 4}
-    assert "one that was sent before" in room.server.liars[5]
-    with pytest.raises(ProtocolError, match="Only 3 clients published keys; the threshold is 4"):
+    assert "advertised before" in room.server.liars[5]
+    with pytest.raises(ProtocolError, match="Only 3 clients published keys"):
         SumServer(room.plan).advertise({i: published[i] for i in (1, 2, 3)})
 
 
 def test_codes_out_of_range_are_refused_before_a_mask_is_made() -> None:
     room = Room(plan_of(3, 3)).dealt()
-    for bad, says in (
-        (np.full(DIMENSION, 2), "whole numbers from 0 to 1"),
-        (np.full(DIMENSION, -1), "whole numbers from 0 to 1"),
+    for bad, name in (
+        (np.full(DIMENSION, 2), "codes"),
+        (np.full(DIMENSION, -1), "codes"),
         (np.zeros(DIMENSION + 1, int), "number of codes"),
         (np.full(DIMENSION, np.nan), "type of the codes"),
     ):
-        with pytest.raises(InvalidParameter, match=says):
+        with refuses(name):
             room.clients[1].mask(bad, room.u1, room.inboxes[1])
     room.server.receive(1, room.clients[1].mask(room.codes[1], room.u1, room.inboxes[1]))
