@@ -1,4 +1,4 @@
-"""Account: the releases of one party, compared with a target; the only ledger arithmetic.
+"""Account: the releases of one client, compared with a target; the only ledger arithmetic.
 
 Idea     a plan fixes its list of releases in advance, and every account of `Cost` holds for it:
          *planned*. A node answers servers that see every answer before they ask again, and may
@@ -25,7 +25,7 @@ from attrs import evolve, field, frozen
 
 from quietbit._search import bisect
 from quietbit._typing import FloatVector
-from quietbit.errors import InvalidParameter, check_int, require
+from quietbit.errors import check_int, require
 from quietbit.privacy.conversion import (
     epsilon_from_linear,
     gaussian_epsilon_upper,
@@ -50,12 +50,17 @@ _ORDERS = np.array(ORDERS)
 @final
 @frozen
 class Account:
-    """The releases of one party so far, under the terms of ``target``; spending returns a new account.
+    """The releases of one client so far, under the terms of ``target``.
 
-    ``mode`` is "planned" where the list of mechanisms was fixed before the first release (inputs
-    may depend on anything), "adaptive" where mechanisms, or the time to stop, may depend on earlier
-    releases. The order of spending matters to an adaptive account: its first cost is that of the
-    party's first release.
+    Spending returns a new account. The order of spending matters to an adaptive account: its first
+    cost is that of the client's first release.
+
+    Args:
+        target: what all releases together may cost.
+        mode: "planned" where the list of mechanisms was fixed before the first release (inputs may
+            depend on anything), "adaptive" where mechanisms, or the time to stop, may depend on
+            earlier releases.
+        entries: costs, and how often each was spent.
 
     >>> from quietbit.target import Adjacency, Trust, Unit
     >>> once = Cost.pure(0.25).of(Adjacency.REPLACE_ONE, Unit.CLIENT, Trust.LOCAL)
@@ -69,12 +74,11 @@ class Account:
     entries: tuple[tuple[Cost, int], ...] = field(default=(), repr=False)
 
     def __attrs_post_init__(self) -> None:
-        if not isinstance(self.target, Target):
-            raise InvalidParameter.of("target", "a Target", self.target)
-        if self.mode not in ("planned", "adaptive"):
-            raise InvalidParameter.of("mode", "planned or adaptive", self.mode)
-        if self.mode == "adaptive" and not self.target.epsilon < math.inf:
-            self.target.limited()  # shares of delta would be undefined
+        target = self.target
+        require(isinstance(target, Target), "target", type(target).__name__, "a Target")
+        require(self.mode in ("planned", "adaptive"), "mode", self.mode, "planned or adaptive")
+        if self.mode == "adaptive":
+            target.limited()  # without a limit, shares of delta would be undefined
 
     def spend(self, cost: Cost, times: int = 1) -> Account:
         """Return the account after ``times`` more releases of this cost.
@@ -83,18 +87,15 @@ class Account:
         refused; so is a bare cost, whose terms are unknown.
         """
         times = check_int(times, "times", 0)
-        require(isinstance(cost, Cost), "cost", cost, "a Cost with adjacency, unit and trust")
-        words = self.target
-        own = cost.under(adjacency=words.adjacency, trust=words.trust)
-        require(
-            own.unit is words.unit,
-            "unit of the cost",
-            own.unit,
-            f"{words.unit.value}, the account's",
-        )
+        rule = "a Cost with adjacency, unit and trust"
+        require(isinstance(cost, Cost), "cost", type(cost).__name__, rule)
+        target = self.target
+        converted = cost.under(adjacency=target.adjacency, trust=target.trust)
+        rule = f"{target.unit.value}, as that of the account"
+        require(converted.unit is target.unit, "unit of the cost", converted.unit, rule)
         if times == 0:
             return self
-        bare = own.bare()
+        bare = converted.bare()
         counts = dict(self.entries)
         counts[bare] = counts.get(bare, 0) + times
         return evolve(self, entries=tuple(counts.items()))
@@ -106,41 +107,45 @@ class Account:
     def holds(self) -> bool:
         """Return whether the releases so far stay within the target."""
         if self.mode == "adaptive" and len(self.entries) == 1:
-            first, many = self.entries[0]
-            return _copies(first, self.target).allow(many)
+            first, times = self.entries[0]
+            return _copies(first, self.target).allow(times)
         return self.epsilon() <= self.target.epsilon
 
     def total(self) -> Cost:
         """Return the cost of all releases together, under the target's terms."""
-        words = self.target
-        whole = sum((cost * times for cost, times in self.entries), Cost())
-        return evolve(whole, adjacency=words.adjacency, unit=words.unit, trust=words.trust)
+        total = Cost()
+        for cost, times in self.entries:
+            total += cost * times
+        target = self.target
+        return evolve(total, adjacency=target.adjacency, unit=target.unit, trust=target.trust)
 
     def epsilon(self) -> float:
         """Return the smallest epsilon proved at the target's delta."""
-        whole = self.total()
+        total = self.total()
         delta = self.target.delta
         if self.mode == "planned":
-            return whole.epsilon(delta)
-        found = [whole.pure_epsilon()]
-        if delta > 0 and self.entries:
-            first, many = self.entries[0]
-            shares = _shares(first, self.target.epsilon, delta)
-            alike = len(self.entries) == 1
-            if alike and shares.copies:
-                found.append((first * many).epsilon(shares.copies))
-            elif whole.lost <= delta * LOST:
-                found.append(whole.certified_pure())
-                found.append(
-                    _gaussian(max(whole.pair_slope, whole.slack / SLACK_RATE), shares.gaussian)
-                )
-                found.append(_renyi(self.entries, shares, self.target.epsilon))
-        return min(found)
+            return total.epsilon(delta)
+        pure = total.pure_epsilon()
+        if delta == 0 or not self.entries:
+            return pure
+        first, times = self.entries[0]
+        shares = _shares(first, self.target.epsilon, delta)
+        if len(self.entries) == 1 and shares.copies:
+            return min(pure, (first * times).epsilon(shares.copies))
+        if total.lost > delta * LOST:
+            return pure
+        pair = max(total.pair_slope, total.slack / SLACK_RATE)
+        return min(
+            pure,
+            total.certified_pure(),
+            _gaussian(pair, shares.gaussian),
+            _renyi(self.entries, shares, self.target.epsilon),
+        )
 
     def guarantee(self) -> Guarantee:
         """Return the smallest epsilon proved at the target's delta, with the target's terms."""
-        words = self.target
-        return Guarantee(self.epsilon(), words.delta, words.unit, words.adjacency, words.trust)
+        target = self.target
+        return Guarantee(self.epsilon(), target.delta, target.unit, target.adjacency, target.trust)
 
 
 @final
@@ -157,51 +162,51 @@ class _Shares:
 
 @lru_cache(maxsize=256)
 def _shares(first: Cost, epsilon: float, delta: float) -> _Shares:
-    """Share out delta: a function of the first cost and the target, so it is fixed before the first output."""
+    """Share out delta, before the first output: by the first cost and the target alone."""
     main = delta * MAIN
     few = delta * FEW
     each = delta * FEW / len(ORDERS) * (1 - 1e-12)
-    # whether the Gaussian pair allows more releases like the first than a line of divergences does
+    # Whether the Gaussian pair allows more releases like the first than a line of divergences does.
     exact = False
     if 0 < first.pair_slope < math.inf:
-        pair, line = _budgets(epsilon, main)
+        pair = _largest_slope(gaussian_epsilon_upper, epsilon, main)
+        line = _largest_slope(epsilon_from_linear, epsilon, main)
         exact = pair / first.pair_slope >= line / first.slope
-    if exact or (first.paired and (first.pair_slope == math.inf or first.joins)):
-        order = _best_order(lambda alpha: alpha, epsilon, delta * SECOND)
-        return _Shares(0.0 if exact else main, main if exact else few, order, delta * SECOND, each)
+    by_losses = first.paired and (first.pair_slope == math.inf or first.joins)
+    if exact or by_losses:
+        second = delta * SECOND
+        order = _best_order(float, epsilon, second)  # for divergences that grow as the order
+        if exact:
+            return _Shares(0.0, main, order, second, each)
+        return _Shares(main, few, order, second, each)
     share = delta * (MAIN + SECOND) * (1 - 1e-12)
     return _Shares(0.0, few, _best_order(first.certified_rdp, epsilon, share), share, each)
 
 
-@lru_cache(maxsize=64)
-def _budgets(epsilon: float, delta: float) -> tuple[float, float]:
-    """Return the largest mu^2 / 2, and the largest slope, that stay within epsilon at ``delta``."""
+@lru_cache(maxsize=128)
+def _largest_slope(account: Callable[[float, float], float], epsilon: float, delta: float) -> float:
+    """Return the largest slope whose account stays within epsilon at ``delta``."""
 
-    def largest(account: Callable[[float, float], float]) -> float:
-        return bisect(
-            lambda slope: account(slope, delta) <= epsilon,
-            1e-30,
-            1e30,
-            relative=1e-6,
-            by_ratio=True,
-        )
+    def fits(slope: float) -> bool:
+        return account(slope, delta) <= epsilon
 
-    return largest(gaussian_epsilon_upper), largest(epsilon_from_linear)
+    return bisect(fits, 1e-30, 1e30, relative=1e-6, by_ratio=True)
 
 
 def _gaussian(pair_slope: float, delta: float) -> float:
-    """Return epsilon of what a Gaussian pair dominates up to a slack of `SLACK_RATE` times its slope."""
+    """Return epsilon of a dominating Gaussian pair with a slack of `SLACK_RATE` times its slope."""
     if not pair_slope < math.inf:
         return math.inf
     slack = SLACK_RATE * pair_slope
-    found = gaussian_epsilon_upper(pair_slope, delta * math.exp(-slack) * (1 - 4e-16))
-    return round_up(found + 2 * slack, 4e-16)
+    epsilon = gaussian_epsilon_upper(pair_slope, delta * math.exp(-slack) * (1 - 4e-16))
+    return round_up(epsilon + 2 * slack, 4e-16)
 
 
 def _best_order(divergence: Callable[[float], float], epsilon: float, delta: float) -> float:
-    """Return the order at which the most copies of these divergences stay within epsilon at ``delta``."""
+    """Return the order at which the most copies of a release stay within epsilon at ``delta``."""
 
-    def copies(alpha: float) -> float:
+    def copies(step: float) -> float:
+        alpha = 1 + step
         left = epsilon - float(_conversion(np.array([alpha]), delta)[0])
         each = divergence(alpha)
         if 0 < each < math.inf:
@@ -210,16 +215,22 @@ def _best_order(divergence: Callable[[float], float], epsilon: float, delta: flo
 
     steps = _ORDERS - 1
     for _ in range(3):
-        place = int(np.argmax([copies(1 + float(step)) for step in steps]))
+        place = int(np.argmax([copies(step) for step in steps.tolist()]))
         best = float(steps[place])
-        steps = np.geomspace(steps[max(place - 1, 0)], steps[min(place + 1, len(steps) - 1)], 9)
+        below = steps[max(place - 1, 0)]
+        above = steps[min(place + 1, len(steps) - 1)]
+        steps = np.geomspace(below, above, 9)
     return 1 + best
 
 
 def _conversion(orders: FloatVector, delta: float) -> FloatVector:
-    """Return what the bound at each order adds to the divergence, rounded up; it holds outcome by outcome."""
-    terms = np.log1p(-1 / orders), -(np.log(delta) + np.log(orders)) / (orders - 1)
-    return np.asarray(terms[0] + terms[1] + ROUNDING_MARGIN * (np.abs(terms[0]) + np.abs(terms[1])))
+    """Return what the bound at each order adds to the divergence, rounded up.
+
+    It holds outcome by outcome.
+    """
+    shift = np.log1p(-1 / orders)
+    tail = -(np.log(delta) + np.log(orders)) / (orders - 1)
+    return np.asarray(shift + tail + ROUNDING_MARGIN * (np.abs(shift) + np.abs(tail)))
 
 
 @lru_cache(maxsize=1024)
@@ -229,23 +240,23 @@ def _divergences(cost: Cost, order: float) -> FloatVector:
 
 
 def _renyi(entries: tuple[tuple[Cost, int], ...], shares: _Shares, epsilon: float) -> float:
-    """Return the smallest epsilon from sums of divergences: at the fixed order, or at one of the many."""
+    """Return the smallest epsilon from sums of divergences, at the fixed order or at another."""
     sums = [times * _divergences(cost, shares.order) for cost, times in entries]
     total = np.sum(sums, axis=0) * (1 + 4e-16 * (len(entries) + 1))
     orders = np.append(shares.order, _ORDERS)
     at_share = (total + _conversion(orders, shares.at_order)) * (1 + ROUNDING_MARGIN)
-    one = float(at_share[0])
+    fixed = float(at_share[0])
     best = float(np.min(at_share))
-    if (
-        best <= epsilon < one
-    ):  # other orders count only on the same side of the target as the fixed one
-        best = one
-    return max(0.0, min(best, float(np.min(total[1:] + _conversion(_ORDERS, shares.each)))))
+    # Other orders count only on the same side of the target as the fixed one.
+    if best <= epsilon < fixed:
+        best = fixed
+    among_many = float(np.min(total[1:] + _conversion(_ORDERS, shares.each)))
+    return max(0.0, min(best, among_many))
 
 
 @final
 class _Copies:
-    """The number of releases of one cost that an adaptive account allows, found on demand and cached."""
+    """The number of releases of one cost that an adaptive account allows, found on demand."""
 
     def __init__(self, cost: Cost, target: Target) -> None:
         self._cost = cost
@@ -253,18 +264,16 @@ class _Copies:
         self._fit = 0
         self._too_many = 2**62
 
-    def allow(self, many: int) -> bool:
-        """Return whether that many fit; searches ahead, so that a run builds few accounts in all."""
-        if self._fit < many < self._too_many:
-            for trial in (min(2 * many, (many + self._too_many) // 2), many):
-                if (
-                    Account(self._target, "adaptive", ((self._cost, trial),)).epsilon()
-                    <= self._target.epsilon
-                ):
+    def allow(self, times: int) -> bool:
+        """Return whether that many fit; searches ahead, so that a run builds few accounts."""
+        if self._fit < times < self._too_many:
+            for trial in (min(2 * times, (times + self._too_many) // 2), times):
+                account = Account(self._target, "adaptive", ((self._cost, trial),))
+                if account.epsilon() <= self._target.epsilon:
                     self._fit = max(self._fit, trial)
                     break
                 self._too_many = trial
-        return many <= self._fit
+        return times <= self._fit
 
 
 _copies = lru_cache(maxsize=256)(_Copies)

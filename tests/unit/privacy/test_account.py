@@ -15,6 +15,7 @@ from quietbit.privacy import account as module
 from quietbit.privacy.account import FEW, LOST, MAIN, ORDERS, SECOND, Account
 from quietbit.privacy.conversion import gaussian_epsilon_upper
 from quietbit.privacy.cost import Cost
+from refusals import refuses
 
 ZERO = Adjacency.ZERO_OUT
 
@@ -212,11 +213,11 @@ def test_other_words_are_converted_or_refused():
     ):
         with pytest.raises(InvalidParameter):
             account.spend(cost)
-    with pytest.raises(InvalidParameter, match="times"):
+    with refuses("times", -1):
         account.spend(far, -1)
-    with pytest.raises(InvalidParameter, match="mode"):
+    with refuses("mode", "hopeful"):
         Account(Target(1.0, 1e-5, ZERO), "hopeful")
-    with pytest.raises(InvalidParameter, match="epsilon"):
+    with refuses("epsilon", math.inf):
         Account(Target(math.inf, 1e-5, ZERO), "adaptive")
 
 
