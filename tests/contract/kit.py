@@ -26,6 +26,7 @@ from quietbit.mechanism.registry import build
 from quietbit.node.ledger import FileLedger, LedgerState, StateLedger
 from quietbit.node.refusal import Reason, Refusal
 from quietbit.node.request import Framed
+from quietbit.run.messages import ANSWERED, DECLINED
 from quietbit.wire.uplink import Uplink
 
 SEED = 7
@@ -63,7 +64,8 @@ class Federation(ABC):
 
     ``owners`` are policies, by node; a node without one is simulated, and shows its ``metrics``.
     After a round ``releases`` has the framed releases that arrived, by kind and node, ``reasons``
-    why others did not, and ``seen`` the models that the apps were given.
+    why others did not, ``noted`` whether a node says that a release was noted nevertheless, and
+    ``seen`` the models that the apps were given.
     """
 
     name: ClassVar[str]
@@ -90,6 +92,7 @@ class Federation(ABC):
         self.model = np.random.default_rng(3).normal(size=COLUMNS * (rows + 1)).astype(np.float32)
         self.releases: dict[str, dict[int, bytes]] = {RELEASE: {}, ANSWER: {}}
         self.reasons: dict[int, Reason | None] = {}
+        self.noted: dict[int, bool] = {}
         self.seen: dict[int, Any] = {}
         self.mechanisms: dict[int, str] = {}  # that nodes were asked for an update with
         self.start()
@@ -238,11 +241,12 @@ class FlowerFederation(Federation):
     def _answer(self, node, message):
         reply = self._mod(message, self.contexts[node], self._app(node))
         self.reasons[node] = None
+        self.noted[node] = not reply.has_error()
         if reply.has_error():
             text = reply.error.reason
-            for prefix in ("quietbit: ", "quietbit, answered before: "):
-                text = text.removeprefix(prefix)
-            self.reasons[node] = Refusal.read_reason(text)
+            self.noted[node] = text.startswith(ANSWERED)
+            known = text.removeprefix(ANSWERED).removeprefix(DECLINED)
+            self.reasons[node] = Refusal.read_reason(known)
         return reply
 
     def _app(self, node):
@@ -338,6 +342,7 @@ class FlareFederation(Federation):
         reply = self.sites[node].does(task)
         record = reply["quietbit"]
         self.reasons[node] = None
+        self.noted[node] = record.get("noted", True)
         if "declined" in record:
             self.reasons[node] = Refusal.read_reason(record["declined"])
         for kind in (RELEASE, ANSWER):

@@ -19,6 +19,7 @@ from contract.kit import (
     still,
     walk,
 )
+from quietbit import MovingClip
 from quietbit.mechanism.adaptive_clip import Scout
 from quietbit.node.budget import account_of
 from quietbit.node.refusal import Reason
@@ -148,6 +149,7 @@ def test_the_budget_of_the_run_ends_it(engine: Any) -> None:
     for _ in range(3):
         federation.play()
     assert federation.reasons[0] is Reason.BUDGET_SPENT
+    assert not federation.noted[0]
     assert federation.ledger(0).releases == 2
     assert last(federation)["declined"] == 1
 
@@ -164,7 +166,10 @@ def test_the_budget_of_the_owner_ends_it(engine: Any, tmp_path: Any) -> None:
 def test_a_node_answers_a_round_once(engine: Any) -> None:
     federation = engine(CONFIG, nodes=2)
     federation.play(twice={1})
+    federation.seen.clear()
     assert federation.ask_again(0) is Reason.ANSWERED_BEFORE
+    assert federation.noted[0]  # the server goes on counting it: the first reply may be lost
+    assert not federation.seen  # and the app is not called
     assert federation.ledger(0).releases == 1
     entry = last(federation)
     assert (entry["answered"], entry["refused"]) == (2, 1)
@@ -279,6 +284,9 @@ def test_evaluations_are_estimated_and_cost_what_they_say(engine: Any) -> None:
         both = Fraction(updates) + Fraction(plan.evaluation.costs(2))
         assert both <= Fraction(node["epsilon_upper"]) <= both * (1 + Fraction(1, 10**12))
         assert plan.evaluation.costs(2) == 30.0
+    assert report["guarantee"]["epsilon_upper"] == report["nodes"][0]["epsilon_upper"] <= 80.0
+    assert report["guarantee"]["delta"] == plan.delta
+    assert report["observers"]["result_epsilon_upper"] is None
 
 
 def test_an_answer_is_one_cell_of_the_plans_own_mechanism(engine: Any) -> None:
@@ -320,6 +328,39 @@ def test_scouts_move_the_clip_towards_the_updates(
     assert (moved[-1] > 1.5) if rises else (moved[-1] < 0.7), moved
 
 
+def test_the_clip_of_a_round_follows_from_the_scouts_before_who_send_no_update(
+    engine: Any, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("quietbit.plan.clip.SURE", 0.0)
+    monkeypatch.setattr("quietbit.plan.clip.RISE", 1e12)
+    config = {**CONFIG, "quietbit.scouts.every": 3, "quietbit.releases": 7}
+    federation = engine(config, nodes=6)
+    moving = MovingClip.from_start(1.0, quantile=0.5)
+    for _ in range(7):
+        before = federation.model.astype(np.float64)
+        federation.play()
+        updates = []
+        answers = None
+        for node in range(6):
+            mechanism = federation.asked_mechanism(node)
+            if not isinstance(mechanism, Scout):
+                updates.append((mechanism, federation.payload(node)))
+                continue
+            if answers is None:
+                answers = Uplink(mechanism).aggregator()
+            answers.add(federation.payload(node))
+        mechanism = updates[0][0]
+        assert mechanism.ball.radius == pytest.approx(moving.clip, rel=1e-12)
+        mean = Uplink(mechanism).receive([payload for _, payload in updates])
+        assert federation.model == pytest.approx(before - mean, abs=1e-4)
+        if answers is None:
+            moving.stay()
+        else:
+            moving.move(answers.answers())
+    assert clips(federation) == pytest.approx(moving.history[:7], rel=1e-12)
+    assert len(set(moving.history)) > 2
+
+
 def test_scouts_send_no_update_and_answers_cost_what_updates_do(engine: Any) -> None:
     config = {**CONFIG, "quietbit.scouts.every": 2, "quietbit.releases": 4}
     federation = engine(config, nodes=4)
@@ -358,7 +399,11 @@ def cheating(node: int, model: Any) -> Work:
     return Work(np.full(model.size, 0.5))
 
 
-@pytest.mark.parametrize(("app", "step"), [(handing_over, 1.0), (cheating, 0.0)])
+def failing(node: int, model: Any) -> Work:
+    raise RuntimeError("patient 12 has no age")
+
+
+@pytest.mark.parametrize(("app", "step"), [(handing_over, 1.0), (cheating, 0.0), (failing, 0.0)])
 def test_where_samples_are_protected_only_their_clipped_gradients_count(
     engine: Any, app: Any, step: float
 ) -> None:

@@ -87,22 +87,6 @@ def test_an_answer_is_one_release_and_nothing_else():
     assert b"Ada" not in reply.content["quietbit"]["release"]
 
 
-def test_the_codes_follow_the_sign_of_received_minus_trained():
-    config = CONFIG | {
-        "quietbit.mechanism.design-epsilon": 10.0,
-        "quietbit.mechanism.beta": 3.0,
-        "quietbit.epsilon": 1e6,
-        "quietbit.mechanism.rotate": False,
-    }
-    del config["quietbit.releases"]
-    mechanism = Plan.from_run_config(config).mechanism_for(DIMENSION)
-    shift = np.where(np.arange(DIMENSION) % 3 == 0, 0.15, -0.15)
-    reply = SIMULATED(request(mechanism=mechanism), context(11, config=config), app(shift))
-    payload = Framed.from_bytes(reply.content["quietbit"]["release"]).payload
-    agree = np.sign(Uplink(mechanism).receive([payload])) == np.sign(shift)
-    assert agree.mean() > 0.9  # 0.99 on average
-
-
 def test_the_order_of_the_apps_arrays_does_not_matter():
     def shuffled(message, _):
         reply = trained(message, SHIFT)
@@ -241,16 +225,6 @@ def test_a_server_that_chooses_weights_to_overflow_learns_nothing():
     assert len(sizes) == 1
 
 
-def test_the_budget_ends_it_whatever_the_server_asks():
-    place = context(11)
-    for number in (1, 2, 3, 4):
-        assert SIMULATED(request(number), place, app(SHIFT)).has_content()
-    for number in (5, 6, 100):
-        said = reason(SIMULATED(request(number), place, never))
-        assert said.startswith("quietbit: budget-spent: ")
-    assert ledger(place).releases == 4
-
-
 def owned(folder, **changes):
     """The node config of a node with a policy."""
     return {"quietbit_policy": write_policy(folder, **{"seed": 7, "epsilon": 1e4} | changes)}
@@ -345,18 +319,6 @@ def test_a_ledger_and_counter_that_go_back_within_a_run_are_noticed(tmp_path):
     for name in ("ledger", "counter"):
         shutil.copy(tmp_path / "copy" / name, tmp_path / name)
     assert "its owner's log says why" in reason(PrivateUplink()(request(2), place, never))
-
-
-def test_a_round_is_answered_once():
-    place = context(11)
-    assert SIMULATED(request(2), place, app(SHIFT)).has_content()
-    for number in (
-        2,
-        1,
-    ):  # not the words of a node that released nothing: it did, and the reply may be lost
-        assert "answered-before: " in reason(
-            SIMULATED(request(number), place, never), "quietbit, answered before: "
-        )
 
 
 def test_a_release_that_is_noted_and_cannot_be_made_says_so(monkeypatch):

@@ -12,7 +12,6 @@ from flwr.serverapp.strategy import FedAvg
 from quietbit import Plan
 from quietbit.flower import PrivateStrategy, PrivateUplink, Simulation
 from quietbit.mechanism.response import RandomisedResponse
-from quietbit.node.budget import account_of
 from quietbit.node.request import Framed
 from quietbit.run.messages import request_record
 from quietbit.wire.uplink import Uplink
@@ -109,26 +108,6 @@ def test_an_app_without_the_metric_answers_like_any_other(call, tmp_path):
     _, replies, _ = federation.evaluate(1, call)
     assert list(replies[0].content) == ["quietbit"]
     assert books(tmp_path).releases == 1
-
-
-def test_the_price_is_in_the_nodes_ledger_and_in_the_servers_account():
-    federation = Federation(3)
-    federation.train(1)
-    before = federation.strategy.report().guarantee.epsilon_upper
-    for number in (1, 2):
-        federation.evaluate(number, evaluates(0.5))
-    report, plan = federation.strategy.report(), Plan.from_run_config(ASKS)
-    each = plan.evaluation.epsilon
-    assert before + 2 * each <= report.guarantee.epsilon_upper <= (before + 2 * each) * (1 + 1e-15)
-    assert report.guarantee.delta == plan.delta
-    assert report.guarantee.epsilon_upper <= plan.epsilon
-    for node in report.nodes:
-        own = ledger(federation.contexts[node.node])
-        updates = account_of(own, plan.update_target).epsilon()
-        assert updates + 2 * each <= node.epsilon_upper == report.guarantee.epsilon_upper
-        assert own.releases == 3
-    assert report.observers.result is None
-    assert "evaluations" in report.observers.second()
 
 
 def test_nodes_decline_when_the_evaluations_are_used_up_and_go_on_training():

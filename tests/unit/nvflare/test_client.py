@@ -198,7 +198,7 @@ def test_the_usual_kind_of_filter_lets_it_out(name):
     assert leaks if name != "meta" else not leaks  # a DXO of its own has no meta
 
 
-@pytest.mark.parametrize("kind", [DataKind.WEIGHTS, DataKind.WEIGHT_DIFF])
+@pytest.mark.parametrize("kind", [DataKind.WEIGHT_DIFF])
 def test_the_server_gets_what_was_trained(kind):
     server = Server(NEARLY_EXACT)
     reply = Site(trained(0.05, kind)).does(server.asks())
@@ -244,19 +244,6 @@ def test_a_seeded_simulation_can_be_repeated_and_says_so():
     frame.expect(number_of(JOB), 1, number_of("site-3"))
     mechanism = server.data._settings.mechanism_for(DIMENSION)
     assert Uplink(mechanism).receive([frame.payload]).shape == (DIMENSION,)
-
-
-def test_a_round_is_answered_once_and_the_runs_budget_ends_it():
-    site, server = Site(trained()), Server()
-    for number in range(4):
-        assert release_of(site.does(server.asks(number=number)))
-    again = content(site.does(server.asks(number=3)))["quietbit"]
-    assert again["noted"] is True
-    assert again["declined"] == Refusal(Reason.ANSWERED_BEFORE).to_text()
-    over = content(site.does(server.asks(number=4)))["quietbit"]
-    assert over["declined"].startswith("budget-spent: ")
-    assert over["noted"] is False
-    assert site.app.calls == 4
 
 
 QUESTIONS = {

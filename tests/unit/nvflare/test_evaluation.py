@@ -42,32 +42,6 @@ def answer_of(reply):
     return content(reply)["quietbit"]["answer"]
 
 
-def test_every_round_asks_about_its_model_beside_the_update(tmp_path):
-    server = Server(TRUE, tmp_path)
-    sites = {f"site-{i}": Site(right(float(i <= 2)), f"site-{i}") for i in (1, 2, 3)}
-    for number in range(2):
-        for name, site in sites.items():
-            reply = site.does(server.asks(name, number))
-            assert set(content(reply)["quietbit"]) == {"release", "answer"}
-            model = FLModelUtils.from_shareable(server.takes(reply, name, number))
-            assert (
-                abs(model.metrics["accuracy"] - (name != "site-3")) < 1e-4
-            )  # its own unbiased estimate
-    found = server.report(tmp_path)
-    assert [entry["answered"] for entry in found["rounds"]] == [3, 3]
-    assert [
-        (entry["round"], entry["asked"], entry["answered"]) for entry in found["evaluations"]
-    ] == [
-        (0, 3, 3),
-        (1, 3, 3),
-    ]
-    (estimate,) = found["evaluations"][1]["estimates"]
-    assert abs(estimate["value"] - 2 / 3) < 1e-4
-    assert 0 < estimate["low"] < 2 / 3 < estimate["high"] < 1
-    assert [node["evaluations"] for node in found["nodes"]] == [2, 2, 2]
-    assert all(30 < node["epsilon_upper"] < 80 for node in found["nodes"])
-
-
 def test_few_answers_are_spread_over_the_rounds(tmp_path):
     server = Server({**TRUE, "quietbit.evaluate.releases": 2}, tmp_path)
     site = Site(right(1.0))
