@@ -25,7 +25,7 @@ from flwr.server.workflow.constant import Key as WorkflowKey
 from flwr.server.workflow.secure_aggregation.secaggplus_workflow import SecAggPlusWorkflow
 from flwr.supercore.task_identity import TaskIdentity
 
-from quietbit.flower.round import wire_sizes
+from quietbit.flower.transport import wire_sizes
 
 
 class Nodes:

@@ -31,7 +31,7 @@ from flwr.supercore.task_identity import TaskIdentity
 
 from quietbit import Plan
 from quietbit.flower import PrivateStrategy, PrivateUplink, Simulation
-from quietbit.flower.round import wire_sizes
+from quietbit.flower.transport import wire_sizes
 from quietbit.local.problem import MAX_CLIP, LocalPlan
 from quietbit.mechanism.additive import Gaussian
 from quietbit.mechanism.ball import Ball, Norm

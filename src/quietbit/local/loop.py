@@ -28,6 +28,7 @@ from quietbit.mechanism.expectation import Expectation, expectation
 from quietbit.plan.compare import FLOAT_BYTES
 from quietbit.privacy.guarantee import Guarantee, GuaranteePair
 from quietbit.run.costs import ClientCosts, observers
+from quietbit.run.messages import ENCLOSED
 from quietbit.run.part import Asked, Part, Reply
 from quietbit.run.participation import releases_per_client
 from quietbit.run.parts.subspace import Basis, ServerCoordinates
@@ -145,7 +146,9 @@ def simulate(
     with its status and every point it has; plans without a meaning are refused.
     """
     schedule = plan.schedule(problem.sizes.size)
-    parts = (*ServerCoordinates.of(plan, basis), *parts)
+    require(basis is None or plan.subspace is not None, "basis", type(basis).__name__, "left out")
+    if plan.subspace is not None:
+        parts = (ServerCoordinates(plan, plan.subspace, basis), *parts)
     if parts and plan.unit is Unit.CLIENT:
         problem = PartsProblem(problem, parts)
     mechanism, account = _priced(problem, plan, training)
@@ -262,6 +265,7 @@ class LocalRound:
     """What parts know of a round in one process."""
 
     number: int
+    section: str = ""  # every client is asked for an update
 
 
 def _records(
@@ -270,13 +274,16 @@ def _records(
     """Show a round to parts, the messages of its clients out and in, and return their records."""
     current = LocalRound(number)
     model = FLOAT_BYTES * run.parameters.size
-    for client in clients.tolist():
-        enclosed = 0
-        for part in parts:
-            enclosed += sum(array.nbytes for array in part.enclose(client).values())
+    requests = [Asked(client, current) for client in clients.tolist()]
+    for part in parts:
+        part.ask(current, requests, None)
+    for asked in requests:
+        enclosed = sum(array.nbytes for array in asked.records.get(ENCLOSED, {}).values())
         run.enclosed_bytes += enclosed
+        asked.size = model + enclosed
         for part in parts:
-            part.ask(current, Asked(client, model + enclosed))
+            part.sent(current, asked)
+    for client in clients.tolist():
         for part in reversed(parts):
             part.take(current, Reply(client, run.bytes_per_client))
     records = {}

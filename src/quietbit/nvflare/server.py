@@ -19,7 +19,7 @@ import threading
 from collections.abc import Callable, Mapping, Sequence
 from functools import partial
 from pathlib import Path
-from typing import Any, cast, final
+from typing import Any, TypeVar, cast, final
 from weakref import WeakKeyDictionary
 
 import numpy as np
@@ -39,230 +39,218 @@ from nvflare.fuel.utils import fobs
 
 from quietbit._typing import FloatVector
 from quietbit.errors import InvalidPayload, QuietbitError, check_int, refuse_payload, require
-from quietbit.mechanism.abilities import Scouted, is_unmasked
 from quietbit.nvflare.client import ABOUT, TABLE, UPDATE, PrivateUplink, local_settings, number_of
 from quietbit.nvflare.task import ANSWER, CRASHED, as_kind, kind_of
-from quietbit.run.layout import ModelLayout, named_arrays
-from quietbit.run.messages import (
-    ENCLOSED,
-    MODEL,
-    RECORD,
-    SPEED,
-    evaluation_of,
-    numbers_of,
-    one_line,
-    request_record,
-)
-from quietbit.run.part import Part
-from quietbit.run.parts.evaluation import Evaluation
+from quietbit.run import messages
+from quietbit.run.layout import named_arrays
+from quietbit.run.messages import RECORD, numbers_of, one_line
+from quietbit.run.part import Asked, Part, Reply, Step
+from quietbit.run.parts.evaluation import Evaluating, Evaluation
 from quietbit.run.plan import PREFIX
-from quietbit.run.server import Round, Run
+from quietbit.run.round import Model, Round
+from quietbit.run.server import Run
 from quietbit.wire.downlink import Diverged
-from quietbit.wire.uplink import EXAMPLES
 
 __all__ = ["NO_WEIGHT", "PrivateReceiver", "add_privacy"]
 
+Result = TypeVar("Result")
 NO_WEIGHT = 2.0**-100
+RELEASE = "release"  # the field of an update in a client's result
 EVENTS = (
     EventType.END_RUN,
     AppEventType.BEFORE_AGGREGATION,
     AppEventType.AFTER_SHAREABLE_TO_LEARNABLE,
 )
 REPORT = "quietbit-report.json"
-_JOBS: WeakKeyDictionary[Any, _Job] = (
-    WeakKeyDictionary()
-)  # by engine: NVFlare builds one filter for each chain
+# By engine, because NVFlare builds one filter for each chain.
+_JOBS: WeakKeyDictionary[Any, _Job] = WeakKeyDictionary()
 _LOCK = threading.RLock()
-
-
-@final
-@define(eq=False, kw_only=True)
-class _Evaluation(Round):
-    """Requests about one model, whose answers are decoded one by one."""
-
-    request: Evaluation
-    _total: Any = field(default=0.0, init=False)
-
-    def answer(self, client: str, data: bytes) -> dict[str, float | list[float]]:
-        """Take an answer in; return the metric that it estimates by itself."""
-        shares, _ = self.decode(client, number_of(client), data)
-        self._total = self._total + shares
-        return {self.request.metric: self.request.metric_of(shares)}
-
-    def mean(self) -> FloatVector | None:
-        """Return the mean of the answers; None where there is none."""
-        return self._total / len(self.answered) if self.answered else None
 
 
 @final
 @define(eq=False)
 class _Request:
-    """What one client was asked in one task: for an update (``round``), about the model, or both."""
+    """What one client was asked in one task: for an update, about the model, or both."""
 
     client: str
     name: str
     cookies: Any
-    round: Round | None = None
-    evaluation: _Evaluation | None = None
-    layout: ModelLayout | None = None
-    kind: str = ""
-    replayed: bool = False
-    missed: int | None = None  # how many rounds came in the model's place
+    update: Asked | None = None
+    about: Round | None = None  # the evaluation
+    model: Model | None = None
+    kind: str = ""  # of the model's arrays
+    final: bool = False  # whether the step is taken here, so that the workflow must add zeros
     open: bool = True
     weight: float = 1.0
 
     def rounds(self) -> list[Round]:
         """Return the rounds that count it."""
-        return [current for current in (self.round, self.evaluation) if current is not None]
+        rounds = [] if self.update is None else [self.update.round]
+        if self.about is not None:
+            rounds.append(self.about)
+        return rounds
 
-    def taken(self, current: Round, said: Any, take: Callable[[bytes], Any], late: bool) -> Any:
-        """Return what one part of an answer is worth; None, and a line in the report, where it is worth nothing."""
+    def take(
+        self,
+        current: Round,
+        reply: Reply | QuietbitError,
+        take: Callable[[Reply], Result | None],
+    ) -> Result | None:
+        """Return what a part of a result is worth; None, with a note, where it is worth nothing."""
+        if isinstance(reply, QuietbitError):
+            current.refuse(self.client, reply)
+            return None
         try:
-            if isinstance(said, Mapping) and set(said) == {"declined", "noted"}:
-                self.open = False
-                # One that has made a release for this round, and says so, has not declined: it
-                # counts.
-                note = current.decline if said["noted"] is False else current.silent
-                note(self.client, said["declined"])
-                return None
-            if not isinstance(said, bytes):
-                refuse_payload("the result", "one release of bytes", one_line(str(said)))
-            if late:  # it is in no mean, and hides nobody
-                raise InvalidPayload("it came when the round was over.")
-            found, self.open = take(said), False
-            return found
+            result = take(reply)
         except Exception as error:  # whatever a client can make of it: the other part stands
             current.refuse(self.client, error)
             return None
+        if result is not None or reply.refusal is not None:
+            self.open = False
+        return result
 
-    def update(self, data: bytes, examples: float | None) -> FloatVector:
-        """Take a release in; return the estimate that it is by itself, or zero: of a scout, or of a mean taken here."""
-        current, layout = cast(Round, self.round), cast(ModelLayout, self.layout)
-        release = self.client, number_of(self.client), data, examples
-        if is_unmasked(current.mechanism):
+    def take_update(self, reply: Reply) -> FloatVector | None:
+        """Take a release in; return its own estimate, zero where that is not for the workflow."""
+        current: Round = cast(Asked, self.update).round
+        if not self.final and not current.section:
+            estimate = current.decode(reply)
+            if estimate is None:
+                return None
+            flat, self.weight = estimate
+            return current.lift(flat)
+        if current.section:  # it has no part in the step
             self.weight = NO_WEIGHT
-        if self.replayed or is_unmasked(current.mechanism):
-            current.add(*release)
-            return np.zeros(layout.dimension)
-        flat, self.weight = current.decode(*release)
-        return current.lift(flat)
+        if not current.take(reply):
+            return None
+        return np.zeros(cast(Model, self.model).layout.dimension)
 
     def seen(self, task: str, flat: FloatVector | None, metrics: dict[str, Any]) -> Shareable:
-        """Return what the workflow sees of a client: *trained minus received*, as NVFlare counts, and from whom."""
-        if self.layout is None:
-            found = DXO(DataKind.METRICS, data=metrics).to_shareable()
+        """Return what the workflow sees: *trained minus received*, as NVFlare counts."""
+        if self.model is None:
+            result = DXO(DataKind.METRICS, data=metrics).to_shareable()
         else:
-            pieces = self.layout.shaped(np.zeros(self.layout.dimension) if flat is None else -flat)
-            moved = {
-                name: as_kind(pieces[name].astype(dtype), self.kind)
-                for name, _, dtype in self.layout.learnt
-            }
-            meta: dict[str, Any] = {
-                MetaKey.NUM_STEPS_CURRENT_ROUND: NO_WEIGHT if flat is None else self.weight
-            }
+            layout = self.model.layout
+            weight = self.weight
+            if flat is None:
+                flat = np.zeros(layout.dimension)
+                weight = NO_WEIGHT
+            pieces = layout.shaped(-flat)
+            moved = {}
+            for name, _, dtype in layout.learnt:
+                moved[name] = as_kind(pieces[name].astype(dtype), self.kind)
+            meta: dict[str, Any] = {MetaKey.NUM_STEPS_CURRENT_ROUND: weight}
             if metrics:
-                meta[MetaKey.INITIAL_METRICS] = {
-                    name: one for name, one in metrics.items() if isinstance(one, float)
-                }
-            found = DXO(DataKind.WEIGHT_DIFF, data=moved, meta=meta).to_shareable()
-        found.set_header(ReservedKey.TASK_NAME, self.name)
-        found.set_header(ReservedKey.TASK_ID, task)
-        if self.round is not None:
-            found.set_header(AppConstants.CURRENT_ROUND, self.round.number - 1)
-        found.set_peer_props({ReservedKey.IDENTITY_NAME: self.client})
+                numbers = {k: value for k, value in metrics.items() if isinstance(value, float)}
+                meta[MetaKey.INITIAL_METRICS] = numbers
+            result = DXO(DataKind.WEIGHT_DIFF, data=moved, meta=meta).to_shareable()
+        result.set_header(ReservedKey.TASK_NAME, self.name)
+        result.set_header(ReservedKey.TASK_ID, task)
+        if self.update is not None:
+            result.set_header(AppConstants.CURRENT_ROUND, self.update.round.number - 1)
+        result.set_peer_props({ReservedKey.IDENTITY_NAME: self.client})
         if self.cookies:
-            found.set_cookie_jar(self.cookies)
-        return found
+            result.set_cookie_jar(self.cookies)
+        return result
 
 
 @final
 @define(eq=False)
 class _Job:
-    """A job: its run, its requests by task, the round that is open, and the evaluations that are."""
+    """A job: its run, its requests by task, the round that is open, and open evaluations."""
 
     name: str
     run: Run
     requests: dict[str, _Request] = field(factory=dict)
     current: Round | None = None
-    over: bool = False  # whether the workflow has begun to aggregate the round that is open, and
+    over: bool = False  # whether the workflow has begun to aggregate the round that is open
     stepped: bool = False  # whether its step was taken
-    sizes: dict[Any, int] = field(
-        factory=dict
-    )  # of its tasks, by what they hold: the same but for digits
-    evaluations: dict[int | str, _Evaluation] = field(factory=dict)  # by round or by model
-    asked: int = 0  # the number of the last evaluation
+    sizes: dict[Any, int] = field(factory=dict)  # of tasks, by what they hold but for digits
+    about: dict[int | str, Round] = field(factory=dict)  # evaluations, by round or by model
+    evaluated: int = 0  # the number of the last evaluation
 
-    def evaluate(self, key: int | str, number: int = 0) -> _Evaluation:
-        """Return the evaluation of a round or of a model; numbers only grow, as nodes want them to."""
-        if key not in self.evaluations:
-            about, self.asked = evaluation_of(self.run.plan), max(number, self.asked + 1)
-            opened = self.run.open(
-                _Evaluation, self.asked, about.mechanism, evaluates=True, request=about
-            )
-            self.evaluations[key] = opened
-        return self.evaluations[key]
-
-    def evaluated(self, key: int | str) -> None:
-        """Count an evaluation that is over; what round 3 trains is the model of round 2, and reported as that."""
-        one = self.evaluations.pop(key)
-        if isinstance(key, str):
-            self.run.evaluated(one, len(self.run.rounds), key)
-        else:
-            self.run.evaluated(one, key - 1)
-
-    def open(self, number: int, model: dict[str, Any], layout: ModelLayout, plain: bool) -> Round:
-        """Return the round of this number; a new one closes the one before, after which a clip may have moved."""
+    def open(self, number: int, model: Model) -> Round:
+        """Return the round of this number; a new one closes the one before."""
         if self.current is None or self.current.number != number:
             self.close()
-            run, plan = self.run, self.run.plan
-            crashed = run.all_crashed()
+            crashed = self.run.all_crashed()
             if crashed is not None:
                 raise QuietbitError(crashed)
-            mechanism = run.mechanism(layout.dimension, number)
-            self.current = run.open(Round, number, mechanism)
-            if plan.scouts is not None:
-                self.current.scouts = run.open(Round, number, Scouted.of(mechanism).scout())
-            step = plan.replay.step if plan.replay is not None and plain else None
-            run.lead(number, model, layout, step, "the workflow is not NVFlare's plain FedAvg")
+            self.current = self.run.open(number, model)
         return self.current
 
-    def late(self, request: _Request) -> bool:
+    def evaluate(self, key: int | str, number: int = 0) -> Round:
+        """Return the evaluation of a round or of a model; nodes want growing numbers."""
+        if key not in self.about:
+            self.evaluated = max(number, self.evaluated + 1)
+            self.about[key] = self._evaluating().begin(self.run, self.evaluated)
+        return self.about[key]
+
+    def evaluation(self) -> Evaluation:
+        """Return what is asked about models."""
+        return self._evaluating().evaluation
+
+    def is_due(self, number: int) -> bool:
+        """Return whether a round asks about the model that it trains."""
+        if self.run.find(Evaluating) is None:
+            return False
+        return self.evaluation().due(number, self.run.plan.releases)
+
+    def end_evaluation(self, key: int | str) -> None:
+        """Close an evaluation; what round 3 trains is reported as the model of round 2."""
+        current = self.about.pop(key)
+        if isinstance(key, str):
+            self._evaluating().end(self.run, current, len(self.run.rounds), key)
+        else:
+            self._evaluating().end(self.run, current, key - 1)
+
+    def is_late(self, request: _Request) -> bool:
         """Return whether what a request is about is over."""
-        if request.round is None:
-            return request.evaluation not in self.evaluations.values()
-        return (
-            self.over
-            or self.current is None
-            or request.round not in (self.current, self.current.scouts)
-        )
+        if request.update is None:
+            return request.about not in self.about.values()
+        if self.over or self.current is None:
+            return True
+        return request.update.round not in (self.current, *self.current.beside)
 
     def step(self, weights: dict[str, Any]) -> None:
-        """Take the step that clients will replay, and put what it leads to into the workflow's model."""
-        leader, current = self.run.leader, self.current
-        if leader is None or current is None or self.stepped:  # both filters hear every event
+        """Take the step that clients take themselves, where they do, in the workflow's model."""
+        current = self.current
+        if current is None or self.stepped or not self.is_final():
             return
-        self.stepped = True
-        mean, kind = current.kept(), kind_of(weights)
+        self.stepped = True  # both filters hear every event
+        step = Step(None)
         try:
-            if mean is not None:
-                leader.advance(mean, current.mechanism, current.number)
+            step = self.run.step(current)
         except Diverged as error:
-            current.reasons.append(f"the step was not taken: {error}")
-        weights.update({name: as_kind(value, kind) for name, value in leader.arrays().items()})
+            current.not_taken(error)
+        kind = kind_of(weights)
+        for name, value in (step.arrays or {}).items():
+            weights[name] = as_kind(value, kind)
+
+    def is_final(self) -> bool:
+        """Return whether clients take the steps of this run themselves."""
+        return any(part.takes_step for part in self.run.parts)
 
     def close(self) -> None:
-        """Count the round that is open, if one is."""
+        """Count the round that is open, if one is, and its evaluations."""
         if self.current is not None:
-            self.run.close(self.current)
-        for key in list(self.evaluations):
-            self.evaluated(key)
-        self.current, self.over, self.stepped = None, False, False
+            self.run.over(self.current)
+        for key in list(self.about):
+            self.end_evaluation(key)
+        self.current = None
+        self.over = False
+        self.stepped = False
         self.sizes.clear()
+
+    def _evaluating(self) -> Evaluating:
+        evaluating = self.run.find(Evaluating)
+        if evaluating is None:
+            raise QuietbitError("Set quietbit.evaluate to have evaluations answered.")
+        return evaluating
 
 
 @final
 class PrivateReceiver(Filter):  # type: ignore[misc]
-    """A filter for the data and the results of the server's training task: `add_privacy` registers it.
+    """A filter for the data and the results of the server's training task; see `add_privacy`.
 
     ``settings`` are the keys of a run config (docs/reference/plan.md). The report is written into
     the job's folder when the job ends, under the name ``report``. ``validations`` are tasks that
@@ -279,39 +267,32 @@ class PrivateReceiver(Filter):  # type: ignore[misc]
     ) -> None:
         """Read the settings; those of another trust than local are refused."""
         super().__init__()
-        self.settings, self.report, self.validations = dict(settings), report, validations
+        self.settings = dict(settings)
+        self.report = report
+        self.validations = validations
         self.basis = basis
-        self._settings = local_settings(settings)
         self.parts: tuple[Part, ...] = ()  # capabilities of your own, given before the job starts
+        self._plan = local_settings(settings)
         require(Path(report).name == report, "report", report, "the name of a file")
+        evaluates = not validations or self._plan.evaluate is not None
         rule = "left out unless quietbit.evaluate is set"
-        require(
-            not validations or self._settings.evaluation is not None,
-            "validations",
-            validations,
-            rule,
-        )
-
-    def _say(self, level: int, line: str) -> None:
-        self.logger.log(level, "quietbit: %s", line)
+        require(evaluates, "validations", validations, rule)
 
     def process(self, shareable: Shareable, fl_ctx: FLContext) -> Shareable:
         """Ask with a task that goes out, decode one that comes back; anything else raises."""
-        where = (
-            self.get_prop(FilterContextKey.CHAIN_TYPE),
-            fl_ctx.get_prop(FLContextKey.FILTER_DIRECTION),
-        )
+        chain = self.get_prop(FilterContextKey.CHAIN_TYPE)
+        direction = fl_ctx.get_prop(FLContextKey.FILTER_DIRECTION)
         with _LOCK:
-            if where == (FilterChainType.TASK_DATA_CHAIN, FilterKey.OUT):
+            if (chain, direction) == (FilterChainType.TASK_DATA_CHAIN, FilterKey.OUT):
                 return self._ask(shareable, fl_ctx)
-            if where == (FilterChainType.TASK_RESULT_CHAIN, FilterKey.IN):
+            if (chain, direction) == (FilterChainType.TASK_RESULT_CHAIN, FilterKey.IN):
                 return self._take(shareable, fl_ctx)
         raise ContentBlockedException(
-            f"quietbit: nothing is received this way: {where[0]} going {where[1]}."
+            f"quietbit: nothing is received this way: {chain} going {direction}."
         )
 
     def handle_event(self, event_type: str, fl_ctx: FLContext) -> None:
-        """Follow the workflow's rounds; write the report when the job ends, with an error where nobody answered."""
+        """Follow the workflow's rounds; write the report when the job ends."""
         with _LOCK:
             job = _JOBS.get(fl_ctx.get_engine()) if event_type in EVENTS else None
             if job is None:
@@ -324,158 +305,182 @@ class PrivateReceiver(Filter):  # type: ignore[misc]
                 job.step(fl_ctx.get_prop(AppConstants.GLOBAL_MODEL)[ModelLearnableKey.WEIGHTS])
 
     def _end(self, job: _Job, fl_ctx: FLContext) -> None:
+        """Write the report; a job in which nobody answered ends with an error."""
         job.close()
-        found = job.run.report()
-        self.log_info(fl_ctx, f"\n{found}")
-        found.save(Path(fl_ctx.get_workspace().get_run_dir(job.name)) / self.report)
-        if (nobody := found.unanswered()) is not None:
-            self.system_panic(f"quietbit: {nobody}", fl_ctx)
+        report = job.run.report()
+        self.log_info(fl_ctx, f"\n{report}")
+        report.save(Path(fl_ctx.get_workspace().get_run_dir(job.name)) / self.report)
+        unanswered = report.unanswered()
+        if unanswered is not None:
+            self.system_panic(f"quietbit: {unanswered}", fl_ctx)
 
     def _ask(self, shareable: Shareable, fl_ctx: FLContext) -> Shareable:
-        name, task = (
-            str(fl_ctx.get_prop(key)) for key in (FLContextKey.TASK_NAME, FLContextKey.TASK_ID)
-        )
+        """Put the requests of a task beside its model."""
+        name = str(fl_ctx.get_prop(FLContextKey.TASK_NAME))
+        task = str(fl_ctx.get_prop(FLContextKey.TASK_ID))
         request = _Request(_peer(fl_ctx), name, shareable.get_cookie_jar())
-        asked: dict[str, Any] = {"settings": self._settings.to_run_config()}
         try:
             if name in (self.validations or ()):
-                job = self._validation(request, shareable, fl_ctx, task)
+                job = self._job(fl_ctx)
+                self._ask_about(job, request, shareable, task)
             else:
-                job = self._training(request, shareable, fl_ctx, asked)
+                job = self._ask_update(request, shareable, fl_ctx)
         except Exception as error:
             # NVFlare asks again for ever where a filter of tasks fails.
-            self.system_panic(
-                f"quietbit: the request cannot be asked: {one_line(str(error))}", fl_ctx
-            )
+            reason = one_line(str(error))
+            self.system_panic(f"quietbit: the request cannot be asked: {reason}", fl_ctx)
             raise
-        if (about := request.evaluation) is not None:
-            asked[ABOUT] = request_record(about.number, about.mechanism)
-            about.sent(request.client, 0)
-        shareable[RECORD] = asked
-        if request.round is not None:
-            what = request.missed, request.round is job.current, ENCLOSED in asked
-            if what not in job.sizes:
-                job.sizes[what] = _size(shareable)
-            request.round.sent(request.client, job.sizes[what])
-        job.requests.setdefault(
-            task, request
-        )  # a task that a client fetches again is the same request
+        # A task that a client fetches again is the same request.
+        job.requests.setdefault(task, request)
         return shareable
 
-    def _training(
-        self, request: _Request, shareable: Shareable, fl_ctx: FLContext, asked: dict[str, Any]
-    ) -> _Job:
-        """Ask for an update and, where it is due, about the model that is trained; a replayed one is left out."""
-        dxo, evaluates = from_shareable(shareable), self._settings.evaluation
-        require(
-            dxo.data_kind == DataKind.WEIGHTS, "kind of the task's data", dxo.data_kind, "weights"
-        )
-        model = named_arrays(dxo.data)
-        layout = ModelLayout.of(model, self._settings)
-        number = (
-            check_int(shareable.get_header(AppConstants.CURRENT_ROUND), "round of the task", 0) + 1
-        )
-        job = self._job(fl_ctx, layout.dimension, shareable.get_header(AppConstants.NUM_ROUNDS))
-        current = job.open(number, model, layout, _averages(fl_ctx))
-        if (
-            not self.validations
-            and evaluates is not None
-            and evaluates.due(number, self._settings.releases)
-        ):
-            request.evaluation = job.evaluate(number, number)
-        if current.scouts is not None and job.run.scouts(
-            current.mechanism, number, number_of(request.client)
-        ):
-            current = current.scouts
-        asked[UPDATE], leader = request_record(number, current.mechanism), job.run.leader
-        request.round, request.layout, request.kind = current, layout, kind_of(dxo.data)
-        enclosed = job.run.enclosed(request.client)
-        if enclosed:
-            asked[ENCLOSED] = enclosed
-        if leader is not None:
-            request.replayed, missed = True, leader.missed(request.client)
-            asked[MODEL], request.missed = (
-                leader.record(missed),
-                None if missed is None else len(missed),
-            )
-            if missed is not None:
-                DXO(dxo.data_kind, data={}, meta=dxo.meta).update_shareable(shareable)
-            elif leader.speed is not None:
-                asked[SPEED] = leader.speed
+    def _ask_update(self, request: _Request, shareable: Shareable, fl_ctx: FLContext) -> _Job:
+        """Ask for an update and, where it is due, about the model that is trained."""
+        dxo = from_shareable(shareable)
+        kind = dxo.data_kind
+        require(kind == DataKind.WEIGHTS, "kind of the task's data", kind, "weights")
+        header = shareable.get_header(AppConstants.CURRENT_ROUND)
+        number = check_int(header, "round of the task", 0) + 1
+        model = self._model(named_arrays(dxo.data), fl_ctx)
+        job = self._job(fl_ctx, model, shareable.get_header(AppConstants.NUM_ROUNDS))
+        current = job.open(number, model)
+        (asked,) = job.run.ask(current, [Asked(request.client)])
+        request.update = asked
+        request.model = model
+        request.kind = kind_of(dxo.data)
+        request.final = job.is_final()
+        if not asked.carries_model:
+            DXO(dxo.data_kind, data={}, meta=dxo.meta).update_shareable(shareable)
+        if not self.validations and job.is_due(number):
+            request.about = job.evaluate(number, number)
+        records = dict(asked.records)
+        self._put(shareable, request, {UPDATE: records.pop(RECORD), **records})
+        key = (asked.carries_model, *map(id, asked.records.values()))
+        if key not in job.sizes:
+            job.sizes[key] = _size(shareable)
+        asked.size = job.sizes[key]
+        asked.round.sent(asked)
         return job
 
-    def _validation(
-        self, request: _Request, shareable: Shareable, fl_ctx: FLContext, task: str
-    ) -> _Job:
-        """Ask about a model; a client that was asked about it in another task is asked about a later state of it."""
-        said = from_shareable(shareable).get_meta_prop(AppConstants.MODEL_OWNER, "")
-        model, job = (
-            one_line(str(shareable.get_header(AppConstants.MODEL_OWNER) or said)),
-            self._job(fl_ctx),
-        )
-        if (
-            task not in job.requests
-            and model in job.evaluations
-            and job.evaluations[model].asked(request.client)
-        ):
-            job.evaluated(model)
-        request.evaluation = job.evaluate(model)
-        return job
+    def _ask_about(self, job: _Job, request: _Request, shareable: Shareable, task: str) -> None:
+        """Ask about a model; a client that was asked already is asked about a later state of it."""
+        owner = shareable.get_header(AppConstants.MODEL_OWNER)
+        if not owner:
+            owner = from_shareable(shareable).get_meta_prop(AppConstants.MODEL_OWNER, "")
+        model = one_line(str(owner))
+        known = job.about.get(model)
+        if task not in job.requests and known is not None and known.asked(request.client):
+            job.end_evaluation(model)
+        request.about = job.evaluate(model)
+        self._put(shareable, request, {})
 
-    def _job(self, fl_ctx: FLContext, dimension: int | None = None, rounds: Any = None) -> _Job:
+    def _put(self, shareable: Shareable, request: _Request, records: dict[str, Any]) -> None:
+        """Put quietbit's record into a task: the settings, and what is asked."""
+        record: dict[str, Any] = {"settings": self._plan.to_run_config(), **records}
+        if request.about is not None:
+            record[ABOUT] = request.about.request
+            request.about.sent(Asked(request.client, request.about))
+        shareable[RECORD] = record
+
+    def _model(self, arrays: dict[str, Any], fl_ctx: FLContext) -> Model:
+        """Return the model of a task, with the step that the workflow takes on a mean."""
+        step = None
+        if self._plan.replay is not None and _averages(fl_ctx):
+            step = self._plan.replay.step
+        return Model.of(arrays, self._plan, step, "the workflow is not NVFlare's plain FedAvg")
+
+    def _job(self, fl_ctx: FLContext, model: Model | None = None, rounds: Any = None) -> _Job:
+        """Return the job of an engine; a new one says what to expect of it."""
         engine = fl_ctx.get_engine()
         if engine not in _JOBS:
             name = str(fl_ctx.get_job_id())
-            run = Run(self._settings, number_of(name), self._say, self.parts, self.basis)
-            if dimension is not None:
-                run.mechanism(dimension, 1)
-            clients, planned = (
-                len(engine.get_clients()),
-                rounds if isinstance(rounds, int) else self._settings.releases,
-            )
+            number = number_of(name)
+            run = Run(self._plan, number, self._say, self.parts, number_of, basis=self.basis)
+            if model is not None:
+                run.mechanism(model.layout.dimension, 1)
+            clients = len(engine.get_clients())
+            planned = rounds if isinstance(rounds, int) else self._plan.releases
             run.outlook(asked=clients, nodes=clients, rounds=planned or 1)
             _JOBS[engine] = _Job(name, run)
         return _JOBS[engine]
 
     def _take(self, result: Any, fl_ctx: FLContext) -> Shareable:
-        """Turn a result into a difference of weights, of no weight where the client has none to give."""
-        job, task = _JOBS.get(fl_ctx.get_engine()), str(fl_ctx.get_prop(FLContextKey.TASK_ID))
-        request = job.requests.get(task) if job is not None else None
+        """Turn a result into a difference of weights, of no weight where the client has none."""
+        job = _JOBS.get(fl_ctx.get_engine())
+        task = str(fl_ctx.get_prop(FLContextKey.TASK_ID))
+        request = None if job is None else job.requests.get(task)
         if job is None or request is None:
             raise ContentBlockedException("quietbit: a result came for a task that was not asked.")
-        flat, metrics, late = None, dict[str, Any](), job.late(request)
+        flat = None
+        metrics: dict[str, Any] = {}
         try:
-            first = request.rounds()[0]
-            first.arrived(request.client, _size(result))
-            record = _record(request, result, _peer(fl_ctx))
-            refusal = {name: record[name] for name in ("declined", "noted") if name in record}
-            told, about = numbers_of(record.get("metrics")), None
-            if (evaluation := request.evaluation) is not None:
-                answer = partial(evaluation.answer, request.client)
-                about = request.taken(evaluation, record.get(ANSWER, refusal), answer, late)
-            if request.round is not None:
-                update = partial(request.update, examples=told.get(EXAMPLES))
-                flat = request.taken(request.round, record.get("release", refusal), update, late)
-            if flat is not None or about is not None:
-                metrics = told | (about or {})
-                first.crashed(record.get(CRASHED))
-        except (
-            Exception
-        ) as error:  # whatever a client can make its message of: nothing of it ends the job
+            flat, metrics = _taken(job, request, result, _peer(fl_ctx))
+        except Exception as error:  # whatever a client makes its message of: it ends no job
             for current in request.rounds():
                 current.refuse(request.client, error)
-        found = request.seen(task, flat, metrics)
+        seen = request.seen(task, flat, metrics)
         if not isinstance(result, Shareable):
-            return found
+            return seen
         # In place: NVFlare shows some of its components (model selectors) what came, not what
         # filters return.
         result.clear()
-        result.update(found)
+        result.update(seen)
         return result
+
+    def _say(self, level: int, line: str) -> None:
+        self.logger.log(level, "quietbit: %s", line)
+
+
+def _taken(
+    job: _Job, request: _Request, result: Any, sender: str
+) -> tuple[FloatVector | None, dict[str, Any]]:
+    """Return the estimate of a result's update, and the metrics that it tells or estimates."""
+    late = job.is_late(request)
+    request.rounds()[0].arrived(Reply(request.client, _size(result)))
+    record = _record(request, result, sender)
+    metrics: dict[str, Any] = numbers_of(record.get("metrics"))
+    flat = None
+    shares = None
+    about = request.about
+    if about is not None:
+        answer = partial(about.decode, add=True)
+        shares = request.take(about, _reply(request, record, ANSWER, late), answer)
+    if request.update is not None:
+        reply = _reply(request, record, RELEASE, late)
+        flat = request.take(request.update.round, reply, request.take_update)
+    if about is not None and shares is not None:
+        evaluation = job.evaluation()
+        metrics[evaluation.metric] = evaluation.metric_of(shares[0])
+    if flat is None and shares is None:
+        metrics = {}
+    return flat, metrics
+
+
+def _reply(
+    request: _Request, record: Mapping[str, Any], name: str, late: bool
+) -> Reply | QuietbitError:
+    """Return one part of a client's result as a reply, or why it is not one."""
+    refusal = {key: record[key] for key in ("declined", "noted") if key in record}
+    said = record.get(name, refusal)
+    try:
+        if isinstance(said, Mapping) and set(said) == {"declined", "noted"}:
+            # One that has made a release for this round, and says so, has not declined: it counts.
+            noted = said["noted"] is not False
+            return Reply(request.client, 0, refusal=str(said["declined"]), noted=noted)
+        if not isinstance(said, bytes):
+            refuse_payload("the result", "one release of bytes", one_line(str(said)))
+        if late:  # it is in no mean, and hides nobody
+            raise InvalidPayload("it came when the round was over.")
+    except QuietbitError as error:
+        return error
+    records: dict[str, Any] = {RECORD: {messages.FIELD: said}}
+    if CRASHED in record:
+        records[messages.CRASHED] = {"traceback": record[CRASHED]}
+    return Reply(request.client, 0, records, numbers_of(record.get("metrics")))
 
 
 def _record(request: _Request, result: Any, sender: str) -> Mapping[str, Any]:
-    """Return what a client says to a request, part by part; what is not an answer to it is refused."""
+    """Return the fields of a client's result; refuse what is not an answer to the request."""
     if not request.open:
         raise InvalidPayload("it has answered this task already.")
     if sender != request.client:
@@ -486,11 +491,15 @@ def _record(request: _Request, result: Any, sender: str) -> Mapping[str, Any]:
         if code != ReturnCode.OK:  # the engine's word: a release may have been noted, and lost
             return {"declined": str(code), "noted": True}
         raise InvalidPayload(
-            "The result must hold one quietbit release, got none (is PrivateUplink among the client's filters?)."
+            "The result must hold one quietbit release, got none "
+            "(is PrivateUplink among the client's filters?)."
         )
-    parts = {"release": request.round, ANSWER: request.evaluation}
-    asked = {name for name, part in parts.items() if part is not None}
-    if not set(record) <= asked | {"declined", "noted", "metrics", CRASHED}:
+    known = {"declined", "noted", "metrics", CRASHED}
+    if request.update is not None:
+        known.add(RELEASE)
+    if request.about is not None:
+        known.add(ANSWER)
+    if not set(record) <= known:
         refuse_payload(
             "the result",
             "one release of bytes",

@@ -29,9 +29,7 @@ from quietbit.target import Trust, Unit
 if TYPE_CHECKING:
     from quietbit.run.plan import Plan
 
-__all__ = ["SCOUTS", "ClientCosts", "observers", "spread"]
-
-SCOUTS = "the answers of scouts"
+__all__ = ["ClientCosts", "observers", "spread"]
 
 _CostOf: TypeAlias = Callable[
     [int | None], Cost
@@ -133,24 +131,25 @@ def _places(ordered: Any) -> list[Any]:
 
 def observers(plan: Plan, mechanism: Mechanism, account: ClientCosts) -> GuaranteePair:
     """Return both guarantees of a run in which every client takes part as planned and none drops out."""
-    server, secret = account.worst(plan.delta), plan.secret_order
-    refused = {
-        f"shuffling is accounted beside local trust, not {plan.trust.value}": plan.trust
-        is not Trust.LOCAL,
-        f"the account of the crowd does not have {SCOUTS}": plan.scouts is not None,
-        "releases are weighted, and weights tell whose release is which": plan.weights is not None,
-        "releases come when they like, and not with those of their round": plan.late,
-        "shuffling is accounted for clients, not for single samples": plan.unit is Unit.SAMPLE,
-    }
-    reason = next((why for why, holds in refused.items() if holds), None)
-    if reason is not None:
-        return GuaranteePair(server, None, reason=reason)
-    crowd, shuffles = int(account.counts.size) if secret else plan.cohort, int(account.counts.max())
+    server = account.worst(plan.delta)
+    reasons = []
+    if plan.trust is not Trust.LOCAL:
+        reasons.append(f"shuffling is accounted beside local trust, not {plan.trust.value}")
+    if plan.unit is Unit.SAMPLE:
+        reasons.append("shuffling is accounted for clients, not for single samples")
+    for section in plan.sections():
+        if section.uncounted:
+            reasons.append(f"the account of the crowd does not have {section.uncounted}")
+    if reasons:
+        return GuaranteePair(server, None, reason=reasons[0])
+    crowd = plan.cohort
+    if plan.secret_order:
+        crowd = int(account.counts.size)
+    shuffles = int(account.counts.max())
     try:
         release = shuffled_privacy(mechanism, plan.adjacency, crowd)
     except QuietbitError as error:
         reason = str(error).rstrip(".")
         return GuaranteePair(server, None, reason=reason[0].lower() + reason[1:])
-    return GuaranteePair(
-        server, (release * shuffles).guarantee(plan.delta), crowd, shuffles, secret
-    )
+    result = (release * shuffles).guarantee(plan.delta)
+    return GuaranteePair(server, result, crowd, shuffles, plan.secret_order)

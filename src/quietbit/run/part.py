@@ -1,21 +1,22 @@
 """A part: one capability of a run, as its server, its clients and its report see it.
 
 Idea     a capability is a room: one file with a section of the plan and its parts. A run calls the
-         server's parts in order on the way out (`prepare`, `ask`) and in reverse on the way in
-         (`take`, `lift`, `close`). A client's turn makes its parts anew for every message, and
-         calls them in order on the way in (`read`, `step`, `accept`, before anything is noted) and
-         in reverse on the way out (`answer`, after the app). Every hook has an empty default, so that a part says what it does and nothing
-         else. Adapters carry messages and name nodes; they call no part themselves.
+         server's parts in order on the way out (`prepare`, `ask`, `sent`) and in reverse on the way
+         in (`take`, `lift`, `advance`, `close`). A client's turn makes its parts anew for every
+         message, and calls them in order on the way in (`read`, `step`, `accept`, before anything
+         is noted) and in reverse on the way out (`answer`, after the app). Every hook has an empty
+         default, so that a part says what it does and nothing else. Adapters carry requests and
+         replies and name nodes; they call no part themselves.
 Source   pfl-research's postprocessors, which run forward on a client and backward on a server.
 """
 
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping
+from types import MappingProxyType
 from typing import TYPE_CHECKING, Any, ClassVar, Protocol, TypeAlias, final
 
-from attrs import define, frozen
-from numpy.typing import NDArray
+from attrs import define, field, frozen
 
 from quietbit._typing import FloatVector
 from quietbit.mechanism.base import Mechanism
@@ -23,7 +24,10 @@ from quietbit.mechanism.base import Mechanism
 if TYPE_CHECKING:
     from quietbit.node.gatekeeper import Gate
     from quietbit.node.request import Request
+    from quietbit.privacy.account import Account
     from quietbit.run.layout import ModelLayout
+    from quietbit.run.report import Counts
+    from quietbit.run.round import Round
 
 __all__ = [
     "AppAnswer",
@@ -33,6 +37,8 @@ __all__ = [
     "OpenRound",
     "Part",
     "Reply",
+    "Step",
+    "Transport",
     "lifted",
     "released_dimension",
 ]
@@ -50,21 +56,59 @@ class OpenRound(Protocol):
 
 
 @final
-@frozen
+@define(eq=False)
 class Asked:
-    """A node that is asked, and the bytes of the message that goes to it."""
+    """A request to one node: the records beside the model, and the round that counts the node.
+
+    ``records`` may be shared with requests to other nodes; those of ``own_records`` are for this
+    node alone. ``size`` is the length of the message, known when it is `Part.sent`.
+    """
 
     node: Node
-    size: int
+    round: Any = None
+    place: int = 0  # of the engine's message among those that are sent together
+    records: dict[str, Any] = field(factory=dict)
+    own_records: dict[str, Any] = field(factory=dict)
+    carries_model: bool = True
+    size: int = 0
 
 
 @final
 @frozen
 class Reply:
-    """A node that replied, and the bytes of its message; whether it is valid is decided later."""
+    """A node that replied, the bytes of its message, and what it says; nothing is checked yet.
+
+    ``records`` are quietbit's, by name, and ``metrics`` the numbers that the node's owner lets out.
+    Where there is no answer ``refusal`` says why, and ``noted`` whether a release may have been
+    made all the same. ``size`` is 0 where the message was noted as arrived before.
+    """
 
     node: Node
     size: int
+    records: Mapping[str, Any] = field(factory=dict)
+    metrics: Mapping[str, float] = field(factory=dict)
+    refusal: str | None = None
+    noted: bool = False
+
+
+@final
+@frozen
+class Step:
+    """The learnt arrays after a round, None where the model stays as it was.
+
+    ``final``: nodes take the same step themselves, and the engine must not take another.
+    """
+
+    arrays: Mapping[str, Any] | None
+    final: bool = False
+
+
+class Transport(Protocol):
+    """How an engine carries requests that are not the round's own, as the steps of a masked sum."""
+
+    def exchange(self, requests: list[Asked], timeout: float) -> list[Reply]:
+        """Send requests, set their sizes, wait, and return the replies that came in time."""
+        ...
 
 
 @final
@@ -102,11 +146,21 @@ class AppAnswer(Protocol):
 class Part:
     """One capability of a run; ``section`` is its name in a plan and in the report.
 
-    A client makes a part where the plan has its section, or where it has none.
+    A client makes a part where the plan has its section, or where it has none. ``hands_over`` says
+    whether its gate has the update before the app answers.
+
+    On the server, ``in_columns`` says whether its records are columns of a `RoundReport`, and not
+    apart; ``keeps_open`` how many rounds stay open, for late replies, when the next begins;
+    ``takes_step`` whether nodes take the steps of a run themselves (`Step.final`). ``counts`` are
+    releases of nodes besides updates, which `spend` adds to their cost.
     """
 
     section: ClassVar[str] = ""
-    hands_over: ClassVar[bool] = False  # whether the gate has the update before the app answers
+    hands_over: ClassVar[bool] = False
+    in_columns: ClassVar[bool] = False
+    keeps_open: int = 0
+    takes_step: bool = False
+    counts: Mapping[Node, Counts] = MappingProxyType({})
 
     def dimension(self, dimension: int) -> int:
         """Return the numbers of a release, of a model with ``dimension``; on both sides."""
@@ -116,12 +170,15 @@ class Part:
         """Return the mechanism of round ``number``; the server calls it before anybody is asked."""
         return mechanism
 
-    def ask(self, round: OpenRound, asked: Asked) -> None:
-        """Note a node that is about to be asked; on the server."""
+    def open(self, **fields: Any) -> Round | None:
+        """Return the round with these fields, where the part has rounds of its own kind."""
+        return None
 
-    def enclose(self, node: Node) -> Mapping[str, NDArray[Any]]:
-        """Return arrays that go beside the request to a node, by name; on the server."""
-        return {}
+    def ask(self, round: Any, requests: list[Asked], transport: Transport | None) -> None:
+        """Complete requests that are to be sent together, or take some out; on the server."""
+
+    def sent(self, round: OpenRound, asked: Asked) -> None:
+        """Note a message that is about to be sent to a node; on the server."""
 
     def read(self, records: Mapping[str, Any]) -> Mapping[str, Any]:
         """Return the fields of the request that this part reads from a message; on the client."""
@@ -152,9 +209,21 @@ class Part:
     def take(self, round: OpenRound, reply: Reply) -> None:
         """Note a reply that came; on the server, in reverse order of the parts."""
 
+    def weight(self, round: Any, reply: Reply) -> float:
+        """Return the weight of a release in the mean; the weights of all parts are multiplied."""
+        return 1.0
+
+    def advance(self, round: Any) -> Step | None:
+        """Take the step of a round; return None to leave it to other parts and the plain mean."""
+        return None
+
     def close(self, round: OpenRound) -> Mapping[str, Any]:
         """Return what the report says about a round that is over; an empty record is left out."""
         return {}
+
+    def spend(self, account: Account, releases: int) -> tuple[Account, float]:
+        """Add the cost of releases besides updates to an account, and return an epsilon beside it."""
+        return account, 0.0
 
 
 def released_dimension(parts: tuple[Part, ...], dimension: int) -> int:

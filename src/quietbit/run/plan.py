@@ -63,15 +63,15 @@ START = 1.0  # the first clip, where it follows scouts
 OF_SUMS = "imvu"  # the family that is calibrated for sums
 SECTIONS: tuple[type[Section], ...] = (
     MechanismChoice,
-    Masks,
     Samples,
     Scouts,
     Evaluate,
     Replay,
+    Masks,
     Weights,
     Arrivals,
     InSubspace,
-)
+)  # parts of a run act in this order
 # Names that the layers below use for a key's value.
 BELOW = {
     "radius": "clip",
@@ -347,6 +347,11 @@ class Plan:
         if self.masks is None or self.masks.threshold is None:
             return self.updates
         return self.masks.threshold
+
+    def sections(self) -> tuple[Section, ...]:
+        """Return the sections that are present, in the order in which their parts act."""
+        present = (getattr(self, section.title) for section in SECTIONS)
+        return tuple(section for section in present if section is not None)
 
     def stays_local(self, name: str) -> bool:
         """Return whether an array of this name is never sent."""

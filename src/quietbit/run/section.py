@@ -9,16 +9,34 @@ from __future__ import annotations
 
 import math
 from collections.abc import Callable, Mapping
-from typing import Any, ClassVar, TypeAlias, TypeVar, final
+from typing import TYPE_CHECKING, Any, ClassVar, TypeAlias, TypeVar, final
 
 import attrs
 from attrs import field, frozen
 
 from quietbit.errors import InvalidParameter, check_int, check_real, require
 
-__all__ = ["Flag", "Names", "Real", "Section", "Whole", "Word", "choice", "needed"]
+if TYPE_CHECKING:
+    from quietbit.mechanism.base import Mechanism
+    from quietbit.run.part import Part
+    from quietbit.run.plan import Plan
+    from quietbit.run.report import RoundReport
+
+__all__ = [
+    "Flag",
+    "Names",
+    "Outlook",
+    "Real",
+    "Say",
+    "Section",
+    "Whole",
+    "Word",
+    "choice",
+    "needed",
+]
 
 Rule: TypeAlias = Callable[[Any, str], Any]
+Say: TypeAlias = Callable[[int, str], None]  # takes a level of logging and a sentence
 Kind = TypeVar("Kind", bound="Section")
 RULE = "rule"  # the key of a field's rule in its metadata
 
@@ -99,7 +117,7 @@ class Flag:
 
 
 def choice(rule: Rule, default: Any = None) -> Any:
-    """Return a field that is checked by ``rule``; None is left as it is, where it is the default."""
+    """Return a field that is checked by ``rule``; None stays None, where it is the default."""
     return field(default=default, metadata={RULE: rule})
 
 
@@ -118,12 +136,33 @@ def check_fields(owner: Any, prefix: str = "") -> None:
             object.__setattr__(owner, known.name, rule(value, prefix + known.name))
 
 
+@final
+@frozen
+class Outlook:
+    """What a run will be like: its mechanism, nodes asked per round, rounds, and the mean's noise.
+
+    ``noise`` is the length of the noise in the mean of a round, in clips.
+    """
+
+    mechanism: Mechanism
+    asked: int
+    rounds: int
+    noise: float
+
+
 @frozen
 class Section:
-    """A table of choices; ``title`` is its key in a plan, and ``main`` the field that a bare value gives."""
+    """A table of choices; ``title`` is its key in a plan, ``main`` the field of a bare value.
+
+    ``needs`` is the keyword of an adapter that is for this section alone. ``uncounted`` names what the account of releases hidden in a crowd does not have of it;
+    ``columns`` are its numbers in the report of a round that an engine's own result shows, too.
+    """
 
     title: ClassVar[str] = ""
     main: ClassVar[str] = ""
+    needs: ClassVar[str] = ""
+    uncounted: ClassVar[str] = ""
+    columns: ClassVar[tuple[str, ...]] = ()
 
     def __attrs_post_init__(self) -> None:
         """Check every field by its rule, then what the fields must be together."""
@@ -132,6 +171,25 @@ class Section:
 
     def check(self) -> None:
         """Refuse fields that do not fit together."""
+
+    def part(self, plan: Plan, say: Say, given: Any = None) -> Part | None:
+        """Return the section's part in a run on a server; None where it has none.
+
+        ``say`` logs a sentence; ``given`` is what the adapter was given for it.
+        """
+        return None
+
+    def outlook(self, outlook: Outlook) -> str | None:
+        """Return a warning about a run that is about to begin; None where all is well."""
+        return None
+
+    def note(self, entry: RoundReport) -> str:
+        """Return what the report notes about a round."""
+        return ""
+
+    def assumes(self) -> str:
+        """Return a sentence about what the guarantee counts on besides the mechanism."""
+        return ""
 
     def table(self) -> dict[str, Any]:
         """Return the fields that differ from their defaults, as plain values."""

@@ -84,7 +84,7 @@ def test_the_masked_sum_is_the_plain_sum_bit_for_bit(pattern, monkeypatch):
         if all(n not in pattern.get(s, ()) for s in ("identity", "keys", "shares", "vector"))
     ]
     (entry,) = strategy.report().rounds
-    assert after is not None, entry.reasons
+    assert after is not None, entry.sentences()
     assert np.array_equal(flat(after), plain(before, stayed, config=config))
     assert len(entry.steps) == 5
     assert entry.steps[3] == len(stayed) - len(pattern.get("confirm", ()))
@@ -97,7 +97,7 @@ def test_below_the_threshold_a_round_fails_closed(step):
     assert after is None
     assert any(
         "there is no sum: Only 4 clients" in reason
-        for reason in strategy.report().rounds[0].reasons
+        for reason in strategy.report().rounds[0].sentences()
     )
     following = {
         "keys": "shares",
@@ -257,8 +257,8 @@ def test_an_owner_s_terms(changes, config, says, tmp_path, monkeypatch):
     )
     found, entry = one_round(room, strategy)
     assert found is None
-    assert says in " ".join(entry.reasons)
-    assert str(tmp_path) not in " ".join(entry.reasons)
+    assert says in " ".join(entry.sentences())
+    assert str(tmp_path) not in " ".join(entry.sentences())
 
 
 def test_strangers_and_those_who_say_they_are_somebody_else_are_not_members(tmp_path, monkeypatch):
@@ -277,7 +277,7 @@ def test_strangers_and_those_who_say_they_are_somebody_else_are_not_members(tmp_
     room.alter = alter
     found, entry = one_round(room, room.strategy())
     assert found is None  # four are left, and five are needed
-    reasons = " ".join(entry.reasons)
+    reasons = " ".join(entry.sentences())
     assert (
         "node 103 was refused (identity): identity must be one that no other node has named"
         in reasons
@@ -297,7 +297,7 @@ def test_a_server_s_own_directory_is_not_the_operator_s(tmp_path, monkeypatch, o
     )
     found, entry = one_round(room, strategy)
     assert found is None
-    assert Reason.NOT_IN_SUM.value in " ".join(entry.reasons)
+    assert Reason.NOT_IN_SUM.value in " ".join(entry.sentences())
     assert "not-in-sum. identity must be" in owner_log.text()
 
 

@@ -11,6 +11,7 @@ from flwr.serverapp.strategy import FedAvg
 
 from quietbit.flower import PrivateStrategy
 from quietbit.flower.arriving import ArrivingGrid
+from quietbit.run.parts.arrivals import Arrivals
 from quietbit.wire.uplink import Uplink
 from unit.flower.kit import (
     CONFIG,
@@ -66,12 +67,7 @@ def run(late, rounds=4, config=ASYNC, **given):
         PrivateStrategy(FedAvg(fraction_train=1.0, fraction_evaluate=0.0, **given), config),
         SlowGrid(late),
     )
-    found = ArrivingGrid(
-        grid,
-        strategy.settings.arrivals.enough,
-        strategy.settings.arrivals.staleness,
-        sleep=lambda _: None,
-    )
+    found = ArrivingGrid(grid, strategy.settings.arrivals, sleep=lambda _: None)
     strategy._arriving = found
     models = [model()]
     for number in range(1, rounds + 1):
@@ -79,7 +75,7 @@ def run(late, rounds=4, config=ASYNC, **given):
         models.append(
             strategy.aggregate_train(number, found.send_and_receive(messages, timeout=60))[0]
         )
-    strategy._close_late(0)
+    strategy._run.finish()
     return strategy, grid, models
 
 
@@ -110,7 +106,7 @@ def test_late_releases_are_decoded_as_those_of_their_round():
     be_the_server()
     strategy = PrivateStrategy(FedAvg(fraction_train=1.0, fraction_evaluate=0.0), config)
     grid = SlowGrid(lambda node, _: 1 if node < 13 else 4, config)
-    found = strategy._arriving = ArrivingGrid(grid, 2, 2, sleep=lambda _: None)
+    found = strategy._arriving = ArrivingGrid(grid, Arrivals(2, 2), sleep=lambda _: None)
     arrays = model()
     for number in (1, 2):
         before = arrays
@@ -165,7 +161,7 @@ def test_a_release_of_another_round_or_a_second_one_is_refused():
     arrays, _ = strategy.aggregate_train(1, [*old, old[0]])
     strategy.configure_train(2, arrays, ConfigRecord(), grid)
     after, _ = strategy.aggregate_train(2, old)  # yesterday's payloads, for today's requests
-    strategy._close_late(0)
+    strategy._run.finish()
     entries = strategy.report().rounds
     assert (entries[0].answered, entries[0].refused) == (6, 1)
     assert (entries[1].answered, entries[1].refused, entries[1].skipped) == (0, 6, True)
@@ -178,11 +174,11 @@ def test_the_last_round_waits_for_everybody():
     strategy = PrivateStrategy(FedAvg(fraction_train=1.0, fraction_evaluate=0.0), ASYNC)
     grid = SlowGrid(lambda node, _: node - 10)
     strategy._planned, arrays = 3, model()
-    found = strategy._arriving = ArrivingGrid(grid, 2, 2, sleep=lambda _: None)
+    found = strategy._arriving = ArrivingGrid(grid, Arrivals(2, 2), sleep=lambda _: None)
     for number in (1, 2, 3):
         messages = strategy.configure_train(number, arrays, ConfigRecord(), found)
         arrays, _ = strategy.aggregate_train(number, found.send_and_receive(messages, timeout=60))
-    strategy._close_late(0)
+    strategy._run.finish()
     assert all(
         entry.failed == 0 and entry.answered == entry.asked for entry in strategy.report().rounds
     )
@@ -193,7 +189,7 @@ def test_evaluations_wait_for_everybody():
         def send_and_receive(self, messages, *, timeout=None):
             return ["all of", len(list(messages))]
 
-    grid = ArrivingGrid(Whole(NODES), 2, 1, sleep=lambda _: None)
+    grid = ArrivingGrid(Whole(NODES), Arrivals(2, 1), sleep=lambda _: None)
     asked = [
         Message(
             RecordDict({"arrays": ArrayRecord()}),

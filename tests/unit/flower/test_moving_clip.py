@@ -126,7 +126,7 @@ def test_scouts_of_sums_answer_alone_and_the_others_are_summed(server, eager):
         fits = len(nodes) - len(who) >= config["quietbit.masks.threshold"] and (
             server == "active" or len(nodes) - len(who) <= 5
         )
-        assert last.answered == (len(nodes) - len(who) if fits else 0), last.reasons
+        assert last.answered == (len(nodes) - len(who) if fits else 0), last.sentences()
         moved.append(last.answered)
         for node in who:
             assert ledger(room.contexts[node]).last_round(str(RUN)) == number

@@ -12,7 +12,7 @@ from flwr.serverapp.strategy import FedAvg
 from flwr.supercore.inflatable.inflatable_object import get_all_nested_objects
 
 from quietbit.flower import PrivateStrategy
-from quietbit.flower.round import wire_sizes
+from quietbit.flower.transport import wire_sizes
 from quietbit.privacy.guarantee import shown_epsilon
 from unit.flower.kit import (
     CONFIG,

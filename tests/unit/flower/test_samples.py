@@ -175,7 +175,7 @@ def test_a_policy_of_samples_counts_over_runs_and_names_its_data_set(digits, tmp
     answered = [entry.answered for entry in strategy.report().rounds]
     assert 1 < sum(answered) < ROUNDS
     assert answered == sorted(answered, reverse=True)
-    assert "budget-spent: " in strategy.report().rounds[-1].reasons[0]
+    assert "budget-spent: " in strategy.report().rounds[-1].sentences()[0]
 
 
 def test_batches_are_for_train_functions_alone():

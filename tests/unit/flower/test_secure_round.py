@@ -82,7 +82,7 @@ def test_below_the_threshold_a_round_fails_closed_and_the_next_goes_on(step):
     assert after is None
     (entry,) = strategy.report().rounds
     assert entry.skipped
-    assert any("there is no sum: Only 3 clients" in reason for reason in entry.reasons)
+    assert any("there is no sum: Only 3 clients" in reason for reason in entry.sentences())
     following = {"keys": "shares", "shares": "vector", "vector": "unmask"}.get(step)
     assert following not in room.steps()  # nobody is asked for anything more
     room.gone = set()
@@ -151,7 +151,7 @@ def test_ledger_and_report_name_the_trust_and_whom_they_count_on():
     report = strategy.report()
     assert report.rounds[2].steps == (0, 0, 0, 0)
     assert report.rounds[2].declined == 6
-    assert "budget-spent: " in report.rounds[2].reasons[0]
+    assert "budget-spent: " in report.rounds[2].sentences()[0]
     assert {node.releases for node in report.nodes} == {2}
     values = json.loads(json.dumps(report.to_json()))
     assert values == report.to_json()
@@ -191,7 +191,7 @@ def test_a_cohort_that_the_threshold_does_not_fit_is_skipped(count):
     assert not room.seen
     (entry,) = strategy.report().rounds
     assert entry.skipped
-    assert "threshold" in entry.reasons[0]
+    assert "threshold" in entry.sentences()[0]
 
 
 def test_an_app_that_fails_is_a_vector_like_any_other():
@@ -230,7 +230,7 @@ def test_replies_that_are_no_vectors_of_this_round_are_refused_and_the_sum_goes_
     found, metrics = strategy.aggregate_train(1, [plain, error, *good, good[0]])
     assert np.array_equal(flat(found), stepped(model(), NODES[2:]))
     assert metrics["quietbit-answered"] == 4
-    reasons = " ".join(strategy.report().rounds[0].reasons)
+    reasons = " ".join(strategy.report().rounds[0].sentences())
     assert "node 101 was refused (vector): The reply must hold one quietbit release" in reasons
     assert "node 102 did not answer (vector): lost" in reasons
     assert "node 103 was refused (vector): answer must be the first" in reasons
@@ -276,7 +276,7 @@ def test_keys_that_would_make_all_others_leave_are_refused():
 
     strategy, (before, after) = run(Room(alter=alter))
     assert np.array_equal(flat(after), stepped(before, [101, 102, 105, 106]))
-    reasons = " ".join(strategy.report().rounds[0].reasons)
+    reasons = " ".join(strategy.report().rounds[0].sentences())
     assert "node 103 was found out: it advertised a public key" in reasons
     assert (
         "node 104 was refused (keys): public key must be 32 bytes of a point of large order"
@@ -302,7 +302,7 @@ def test_a_wrong_share_does_not_pass_for_a_sum(helpers):
     assert entry.skipped == (helpers == 4)
     assert after is None if helpers == 4 else np.array_equal(flat(after), stepped(before, NODES))
     said = "node 103 was found out: it sent a share of client 6's secret that it was not dealt"
-    assert said in entry.reasons
+    assert said in entry.sentences()
 
 
 def test_shares_for_some_alone_are_refused():
@@ -315,7 +315,7 @@ def test_shares_for_some_alone_are_refused():
 
     strategy, (before, after) = run(Room(alter=alter))
     assert np.array_equal(flat(after), stepped(before, [node for node in NODES if node != 105]))
-    assert "receivers of its shares" in strategy.report().rounds[0].reasons[0]
+    assert "receivers of its shares" in strategy.report().rounds[0].sentences()[0]
 
 
 def test_forged_shares_make_their_receivers_leave_and_the_round_fails_closed():

@@ -352,7 +352,7 @@ def test_a_node_s_own_terms(own, says, tmp_path):
     reasons = [
         reason
         for entry in strategy.report().rounds
-        for reason in entry.reasons
+        for reason in entry.sentences()
         if "node 101" in reason
     ]
     assert says in " ".join(reasons)

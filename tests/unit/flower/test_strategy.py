@@ -194,8 +194,8 @@ def test_a_bad_reply_is_refused_with_a_reason_and_the_round_goes_on(kind):
     assert np.array_equal(vector(found), (vector(old) - mean).astype(np.float32))
     report = federation.strategy.report()
     assert numbers(federation.strategy) == (4, 3, 0, 1)
-    assert len(report.rounds[0].reasons) == 1
-    assert report.rounds[0].reasons[0].startswith("node 11 was refused: ")
+    assert len(report.rounds[0].sentences()) == 1
+    assert report.rounds[0].sentences()[0].startswith("node 11 was refused: ")
     node = report.nodes[0]
     assert (node.node, node.asked, node.answered, node.refused, node.releases) == (11, 1, 0, 1, 1)
 
@@ -207,7 +207,9 @@ def test_another_design_is_refused():
     stranger = next(reply for reply in other if reply.metadata.src_node_id == 12)
     mixed = [reply for reply in replies if reply.metadata.src_node_id != 12] + [stranger]
     federation.strategy.aggregate_train(1, mixed)
-    assert "mechanism identity of the payload" in federation.strategy.report().rounds[0].reasons[0]
+    assert (
+        "mechanism identity of the payload" in federation.strategy.report().rounds[0].sentences()[0]
+    )
 
 
 def test_replays_duplicates_and_strangers_are_refused():
@@ -220,7 +222,7 @@ def test_replays_duplicates_and_strangers_are_refused():
     found, _ = federation.strategy.aggregate_train(2, [*second, second[0], *first, stranger])
     assert np.array_equal(vector(found), (vector(arrays) - mean).astype(np.float32))
     assert numbers(federation.strategy) == (4, 4, 0, 6)
-    text = " ".join(federation.strategy.report().rounds[1].reasons)
+    text = " ".join(federation.strategy.report().rounds[1].sentences())
     assert "it has answered in this round already" in text
     assert "it was not asked in this round" in text
     # Last round's release instead of this round's, by its own node:
@@ -230,7 +232,8 @@ def test_replays_duplicates_and_strangers_are_refused():
     )
     federation.strategy.aggregate_train(3, third)
     assert (
-        "round of the release must be 3, got 2" in federation.strategy.report().rounds[2].reasons[0]
+        "round of the release must be 3, got 2"
+        in federation.strategy.report().rounds[2].sentences()[0]
     )
 
 
@@ -277,7 +280,7 @@ def test_lost_releases_count_and_declined_ones_do_not():
         entry.epsilon_upper for entry in report.rounds
     )
     assert report.rounds[-1].epsilon_upper == report.guarantee.epsilon_upper <= SETTINGS.epsilon
-    assert "declined: " in report.rounds[-1].reasons[0]
+    assert "declined: " in report.rounds[-1].sentences()[0]
 
 
 def test_a_node_that_says_it_has_answered_before_is_counted():
@@ -293,7 +296,7 @@ def test_a_node_that_says_it_has_answered_before_is_counted():
     report = federation.strategy.report()
     assert {node.releases for node in report.nodes} == {1}
     assert numbers(federation.strategy) == (4, 3, 0, 0)
-    assert "answered-before: " in report.rounds[0].reasons[0]
+    assert "answered-before: " in report.rounds[0].sentences()[0]
 
 
 def test_server_and_nodes_agree_on_the_account():
@@ -451,7 +454,7 @@ def test_a_nodes_words_are_cut_to_one_line():
     replies[0] = Message(Error(2, "boom\n" * 1000), reply_to=replies[0])
     replies[0].metadata.__dict__["_src_node_id"] = node
     federation.strategy.aggregate_train(1, replies)
-    (reason,) = federation.strategy.report().rounds[0].reasons
+    (reason,) = federation.strategy.report().rounds[0].sentences()
     assert reason.startswith(f"node {node} did not answer: boom boom")
     assert "\n" not in reason
     assert len(reason) < 500
@@ -466,7 +469,7 @@ def test_control_characters_of_nodes_are_spelt_out():
     replies[0] = Message(Error(2, "\x1b[2J\x07 cleared\x9b \u202e"), reply_to=replies[0])
     replies[0].metadata.__dict__["_src_node_id"] = node
     federation.strategy.aggregate_train(1, replies)
-    (reason,) = federation.strategy.report().rounds[0].reasons
+    (reason,) = federation.strategy.report().rounds[0].sentences()
     assert reason.isprintable()
     assert "\\u001b[2J\\u0007 cleared\\u009b \\u202e" in reason
 
@@ -659,9 +662,7 @@ def test_apps_that_crash_in_a_simulation_are_counted_and_the_first_is_shown(capl
     assert "the apps of 4 simulated nodes crashed" in caplog.text
     assert caplog.text.count("in crashes\n") >= 1
     assert "4 apps crashed" in str(federation.strategy.report())
-    with pytest.raises(
-        QuietbitError, match="all 4 simulated nodes crashed in rounds 1 and 2: the log has"
-    ):
+    with pytest.raises(QuietbitError, match="rounds 1 and 2"):
         start(Federation(mod=federation.mod), caplog, rounds=5)
 
 
@@ -679,7 +680,7 @@ def test_a_step_that_would_spoil_the_model_is_not_taken(caplog):
     (entry,) = federation.strategy.report().rounds
     assert entry.skipped
     assert entry.answered == 4
-    assert entry.reasons == (
+    assert entry.sentences() == (
         "the step was not taken: The model must be of finite numbers, and is not in weight, bias.",
     )
     # A type that cannot hold the mean: the step is refused before the inner strategy sees it.
@@ -725,5 +726,5 @@ def test_a_node_that_keeps_its_number_declines_before_it_releases():
     federation.strategy.aggregate_train(1, federation.ask(1, model(), {"num-examples": 5}))
     report = federation.strategy.report()
     assert report.rounds[0].declined == 4
-    assert "(metrics)" in report.rounds[0].reasons[0]
+    assert "(metrics)" in report.rounds[0].sentences()[0]
     assert report.guarantee.epsilon_upper == 0

@@ -19,8 +19,9 @@ from quietbit.mechanism.batch import LocalSteps, PoissonBatch
 from quietbit.mechanism.poison import exponential_length_upper, honest_length, normal_length_upper
 from quietbit.mechanism.vector import VectorMVU
 from quietbit.node.request import Framed
+from quietbit.run.part import Asked, Reply
 from quietbit.run.report import Counts
-from quietbit.run.server import Round
+from quietbit.run.round import Round
 from quietbit.wire.payload import build
 from quietbit_lab.baseline.skellam import Skellam
 from unit.mechanism.makers import CLIFF, MECHANISMS, WIDTH
@@ -174,15 +175,11 @@ def test_a_round_counts_outliers_and_goes_on_without_them(alone: bool) -> None:
     long = payload(mechanism, np.full(WIDTH, 5.0, dtype="<f4").tobytes())
     means = []
     for node, data in ((1, uplink.send(np.ones(WIDTH), seeded_rng(1))), (2, long)):
-        current.sent(node, 100)
-        try:
-            means.append(
-                (current.decode if alone else current.add)(
-                    node, node, Framed(1, 1, node, data).to_bytes()
-                )
-            )
-        except Outlier as error:
-            current.refuse(node, str(error))
+        current.sent(Asked(node, size=100))
+        release = {"release": Framed(1, 1, node, data).to_bytes()}
+        means.append(
+            (current.decode if alone else current.take)(Reply(node, 1, {"quietbit": release}))
+        )
     found = current.report()
     assert (found.answered, found.refused, found.outliers) == (1, 1, 1)
     assert "1 refused (1 outliers)" in found.lines()[-1][1]

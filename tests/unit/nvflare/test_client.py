@@ -242,7 +242,7 @@ def test_a_seeded_simulation_can_be_repeated_and_says_so():
     assert release_of(Site(trained(), "site-3").does(task)) != first
     frame = Framed.from_bytes(first)
     frame.expect(number_of(JOB), 1, number_of("site-3"))
-    mechanism = server.data._settings.mechanism_for(DIMENSION)
+    mechanism = server.data._plan.mechanism_for(DIMENSION)
     assert Uplink(mechanism).receive([frame.payload]).shape == (DIMENSION,)
 
 

@@ -60,7 +60,7 @@ def test_a_release_becomes_its_own_estimate_of_weight_one(tmp_path):
     server = Server(folder=tmp_path)
     reply = reply_of(server)
     payload = Framed.from_bytes(release_of(reply)).payload
-    expected = Uplink(server.data._settings.mechanism_for(DIMENSION)).receive([bytes(payload)])
+    expected = Uplink(server.data._plan.mechanism_for(DIMENSION)).receive([bytes(payload)])
     seen = server.takes(reply)
     model = FLModelUtils.from_shareable(seen)
     np.testing.assert_array_equal(flat(model.params), -expected.astype(np.float32))
@@ -482,10 +482,7 @@ def test_all_four_filters_are_registered_and_no_copy_of_quietbit_is_carried(reci
                 assert {
                     f"quietbit.{key}": value for key, value in table.items()
                 }.items() >= CONFIG.items()
-                assert (
-                    PrivateReceiver(**made["args"])._settings
-                    == PrivateReceiver(dict(CONFIG))._settings
-                )
+                assert PrivateReceiver(**made["args"])._plan == PrivateReceiver(dict(CONFIG))._plan
             else:
                 wanted = {"simulation": True, "seed": 7, "metrics": ["loss"]}
                 assert {key: made["args"][key] for key in wanted} == wanted

@@ -1,4 +1,4 @@
-"""Private evaluation: one priced answer per client about a model, and the estimate from many answers.
+"""Private evaluation: one randomised answer per client about a model, and estimates from many.
 
 Idea     an app computes its metric as usual; one cell of randomised response leaves the node. A
          share (accuracy) or a bounded number (a loss) becomes right or wrong on an example drawn at
@@ -19,9 +19,11 @@ replacement. It does not cover clients that choose not to answer, or that lie
 from __future__ import annotations
 
 import math
+from collections import defaultdict
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from functools import lru_cache
+from logging import ERROR, INFO, WARNING
 from typing import TYPE_CHECKING, Any, ClassVar, final
 
 import numpy as np
@@ -34,19 +36,28 @@ from quietbit.mechanism.abilities import Summable
 from quietbit.mechanism.registry import identity_of
 from quietbit.mechanism.response import MOST_CELLS, RandomisedResponse, SummedResponse
 from quietbit.node.request import ProposedMechanism
+from quietbit.privacy.account import Account
 from quietbit.privacy.cost import Cost
 from quietbit.run.messages import evaluation_of
-from quietbit.run.part import AppAnswer, Arrival, Part
-from quietbit.run.section import Names, Real, Section, Whole, choice, needed
+from quietbit.run.part import AppAnswer, Arrival, Node, Part
+from quietbit.run.report import SHOWN, Counts, grouped
+from quietbit.run.section import Names, Real, Say, Section, Whole, choice, needed
 from quietbit.target import MAX_RELEASES, Adjacency, Unit, check_delta, check_releases
 
 if TYPE_CHECKING:
     from quietbit.node.gatekeeper import Gate
     from quietbit.node.request import Request
     from quietbit.run.plan import Plan
+    from quietbit.run.round import Round
+    from quietbit.run.server import Run
 
-__all__ = ["Answering", "Estimate", "Evaluate", "Evaluation"]
+__all__ = ["Answering", "Estimate", "Evaluate", "Evaluating", "Evaluation", "EvaluationReport"]
 
+FEW_ANSWERS = 100  # fewer leave an interval of a third of its range and more
+NO_METRIC = (
+    "the apps of {} simulated nodes returned no {}, and a coin was released in its place. "
+    "The first:\n{}"
+)
 DOUBT = 0.05
 MOST_LETTERS = 100
 _summed = lru_cache(maxsize=16)(SummedResponse.within)  # a plan asks for it repeatedly
@@ -63,7 +74,7 @@ def _most(value: float) -> float:
 @final
 @frozen
 class Evaluate(Section):
-    """``[evaluate]``: nodes answer evaluations with one randomised cell each, at ``epsilon`` per answer.
+    """``[evaluate]``: nodes answer evaluations with one randomised cell each, at ``epsilon``.
 
     ``metric`` is the app's, a number from 0 to ``most``, or with ``cells`` a list of that many
     counts. With ``groups`` it is a list of two counts per group, right and wrong. A client answers
@@ -71,6 +82,7 @@ class Evaluate(Section):
     """
 
     title: ClassVar[str] = "evaluate"
+    uncounted: ClassVar[str] = "evaluations"
 
     epsilon: float = needed(Real())
     metric: str = "accuracy"
@@ -96,8 +108,12 @@ class Evaluate(Section):
             "evaluate.groups has two cells per group",
         )
 
+    def part(self, plan: Plan, say: Say, given: Any = None) -> Evaluating:
+        """Return the part that asks about models."""
+        return Evaluating(self.request(plan))
+
     def request(self, plan: Plan) -> Evaluation:
-        """Return the request of a run: at the plan's adjacency and unit, of sums where it has masks."""
+        """Return the request of a run, at the plan's adjacency and unit; of sums under masks."""
         releases = plan.releases if self.releases is None else self.releases
         return Evaluation(
             self.epsilon,
@@ -115,7 +131,7 @@ class Evaluate(Section):
 @final
 @dataclass(frozen=True, slots=True)
 class Estimate:
-    """An estimate from ``answers`` clients, within what is possible, and the ends of its 95 % interval."""
+    """An estimate from ``answers`` clients, and the ends of its 95 % interval."""
 
     value: float
     low: float
@@ -123,18 +139,17 @@ class Estimate:
     answers: int
 
     def __str__(self) -> str:
-        value = min(
-            max(self.value, self.low), self.high
-        )  # unbiased estimates of few answers leave the range of shares
+        # Unbiased estimates of few answers leave the range of shares.
+        value = min(max(self.value, self.low), self.high)
         return f"{value:.4g} ({self.low:.4g} to {self.high:.4g})"
 
 
 @final
 @frozen
 class Evaluation:
-    """A request about a model: the app's ``metric``, at ``epsilon`` per answer, ``releases`` times per client.
+    """A request about a model: the app's ``metric``, at ``epsilon`` per answer of a client.
 
-    The app's number lies between 0 and ``most``. With ``cells``, it is a list of that many counts.
+    A client answers ``releases`` times. The app's number lies between 0 and ``most``. With ``cells``, it is a list of that many counts.
     With ``honest``, answers are summed behind masks over at least that many honest clients:
     ``epsilon``, at ``delta``, is then the cost of one sum.
 
@@ -158,7 +173,7 @@ class Evaluation:
 
     @mechanism.default
     def _mechanism(self) -> RandomisedResponse | SummedResponse:
-        """Return the most truthful response; a changed sample can change the answer, whatever the neighbour."""
+        """Return the most truthful response; one changed sample can change the answer."""
         which = Adjacency.REPLACE_ONE if self.unit is Unit.SAMPLE else self.adjacency
         named = isinstance(self.metric, str) and 0 < len(self.metric) <= MOST_LETTERS
         require(named, "evaluate.metric", self.metric, "a name")
@@ -169,24 +184,28 @@ class Evaluation:
 
     @property
     def spends(self) -> float:
-        """The pure epsilon set aside for all answers of a client; summed answers share the account of updates."""
+        """The pure epsilon set aside for all answers of a client; none for summed answers."""
         return self.costs(self.releases)
 
     def costs(self, answers: int) -> float:
         """Return the pure epsilon of this many answers of a client that the server sees."""
-        return (Cost.pure(self.epsilon) * answers).pure_epsilon() if self.honest is None else 0.0
+        if self.honest is not None:
+            return 0.0
+        return (Cost.pure(self.epsilon) * answers).pure_epsilon()
 
     def shared(self, answers: int | None = None) -> tuple[tuple[Cost, int], ...]:
-        """Return what summed answers (all of a client's by default) add to the account of updates."""
+        """Return what summed answers, all by default, add to the account of updates."""
         times = self.releases if answers is None else answers
         if self.honest is None or not times:
             return ()
-        return ((Summable.of(self.mechanism).sum_privacy(self.honest, self.adjacency), times),)
+        cost = Summable.of(self.mechanism).sum_privacy(self.honest, self.adjacency)
+        return ((cost, times),)
 
     def due(self, number: int, rounds: int | None) -> bool:
-        """Return whether round ``number`` of ``rounds`` asks about its model: all answers, spread over the rounds.
+        """Return whether round ``number`` asks about its model, of answers spread over ``rounds``.
 
-        >>> [number for number in range(1, 9) if Evaluation(1.0, releases=3, adjacency="zero-out").due(number, 8)]
+        >>> asked = Evaluation(1.0, releases=3, adjacency="zero-out")
+        >>> [number for number in range(1, 9) if asked.due(number, 8)]
         [3, 6, 8]
         """
         if rounds is None or self.releases >= rounds:
@@ -194,13 +213,15 @@ class Evaluation:
         return number * self.releases // rounds > (number - 1) * self.releases // rounds
 
     def shares(self, value: Any) -> FloatVector:
-        """Return the app's result as an update: shares of cells; anything but numbers is refused."""
+        """Return the app's result as an update: shares of cells; anything but numbers is refused.
+
+        The numbers themselves are private, and are in no message.
+        """
         numbers = np.atleast_1d(np.asarray(value, dtype=np.float64))
         size = 1 if self.cells is None else self.cells
-        # The numbers themselves are private, and are in no message.
-        what = f"{self.metric} of the app"
-        require(numbers.shape == (size,), f"shape of {what}", numbers.shape, f"({size},)")
-        require(bool(np.isfinite(numbers).all()), what, "a NaN or an infinity", "finite")
+        metric = f"{self.metric} of the app"
+        require(numbers.shape == (size,), f"shape of {metric}", numbers.shape, f"({size},)")
+        require(bool(np.isfinite(numbers).all()), metric, "a NaN or an infinity", "finite")
         if self.cells is None:
             share = min(max(float(numbers[0]) / self.most, 0.0), 1.0)
             return np.array([1.0 - share, share])
@@ -209,27 +230,33 @@ class Evaluation:
 
     def metric_of(self, mean: Sequence[float] | FloatVector) -> float | list[float]:
         """Return the metric of decoded shares, or the share of every cell."""
-        return (
-            self.most * float(mean[1]) if self.cells is None else [float(share) for share in mean]
-        )
+        if self.cells is None:
+            return self.most * float(mean[1])
+        return [float(share) for share in mean]
 
     def estimates(self, mean: Sequence[float] | FloatVector, answers: int) -> tuple[Estimate, ...]:
-        """Return the estimates from the decoded mean of ``answers`` answers: the metric, or the share of every cell."""
-        cells = range(1, 2) if self.cells is None else range(self.cells)
+        """Return the estimates from the decoded mean of answers: the metric, or one per cell."""
+        cells = range(1, 2)
+        if self.cells is not None:
+            cells = range(self.cells)
         return tuple(self._estimate(float(mean[cell]), answers) for cell in cells)
 
     def says_little(self, estimates: Sequence[Estimate]) -> bool:
         """Return whether an interval covers more than half of what is possible."""
-        unit = self.most if self.cells is None else 1.0
-        return any(estimate.high - estimate.low > unit / 2 for estimate in estimates)
+        return any(estimate.high - estimate.low > self._unit / 2 for estimate in estimates)
 
     def margin(self, answers: int, share: float = 0.5) -> float:
-        """Return half the length of the interval from ``answers`` answers, for a cell of this share."""
-        found = self._estimate(share, check_int(answers, "answers", 1))
-        return (found.high - found.low) / 2
+        """Return half the length of the interval from this many answers, for a cell of a share."""
+        estimate = self._estimate(share, check_int(answers, "answers", 1))
+        return (estimate.high - estimate.low) / 2
+
+    @property
+    def _unit(self) -> float:
+        """The largest value that an estimate can have."""
+        return self.most if self.cells is None else 1.0
 
     def _estimate(self, share: float, answers: int) -> Estimate:
-        unit = self.most if self.cells is None else 1.0
+        unit = self._unit
         named = self.mechanism.frequency(share) * answers
         low, high = clopper_pearson(min(max(named, 0.0), answers), answers, DOUBT / 2)
         ends = [unit * min(max(self.mechanism.share(end), 0.0), 1.0) for end in (low, high)]
@@ -265,3 +292,85 @@ class Answering(Part):
     def answer(self, app: AppAnswer, update: Any) -> FloatVector:
         """Return the app's metric as shares of cells."""
         return self._evaluation.shares(app.metric(self._evaluation.metric))
+
+
+@final
+@dataclass(frozen=True, slots=True)
+class EvaluationReport:
+    """One evaluation: who was asked, who answered, and the estimates; none without an answer."""
+
+    round: int
+    metric: str
+    asked: int
+    answered: int
+    declined: int
+    estimates: tuple[Estimate, ...]
+    model: str = ""  # its name, where a workflow evaluates several
+
+    def __str__(self) -> str:
+        shown = [str(estimate) for estimate in self.estimates[:SHOWN]]
+        if len(self.estimates) > SHOWN:
+            shown.append("...")
+        subject = f"{self.metric} of {self.model}" if self.model else self.metric
+        values = ", ".join(shown) or "unknown"
+        return f"{subject} {values}, {self.answered} of {self.asked} nodes answered"
+
+
+@final
+class Evaluating(Part):
+    """The server's half: rounds of answers about a model, what they estimate, and what they cost."""
+
+    section: ClassVar[str] = "evaluate"
+
+    def __init__(self, evaluation: Evaluation) -> None:
+        """Start without an answer."""
+        self.evaluation = evaluation
+        self.counts = defaultdict[Node, Counts](Counts)
+        self.reports: list[EvaluationReport] = []
+
+    def begin(self, run: Run, number: int) -> Round:
+        """Return an empty round of answers; numbers of rounds grow within a run."""
+        return run.new_round(
+            number=number,
+            mechanism=self.evaluation.mechanism,
+            counts=self.counts,
+            section=self.section,
+        )
+
+    def end(self, run: Run, current: Round, number: int, model: str = "") -> EvaluationReport:
+        """Report a round of answers as one about the model of round ``number``."""
+        asked = self.evaluation
+        mean = current.mean()  # of a sum, which is unmasked now
+        counts = current.report()
+        estimates: tuple[Estimate, ...] = ()
+        if mean is not None:
+            estimates = asked.estimates(mean, counts.answered)
+        report = EvaluationReport(
+            number, asked.metric, counts.asked, counts.answered, counts.declined, estimates, model
+        )
+        self.reports.append(report)
+        run.charge_rounds(number)
+        for level, line in self._lines(report, current):
+            run.say(level, f"evaluation of round {number}: {line}")
+        return report
+
+    def spend(self, account: Account, releases: int) -> tuple[Account, float]:
+        """Add summed answers to the account of updates; return the pure epsilon of other answers."""
+        for cost, times in self.evaluation.shared(releases):
+            account = account.spend(cost, times)
+        return account, self.evaluation.costs(releases)
+
+    def _lines(self, report: EvaluationReport, current: Round) -> list[tuple[int, str]]:
+        """Return what became of an evaluation, sentences with levels of logging."""
+        lines = [(WARNING, line) for line in grouped(current.notes)]
+        crashes = current.crashes
+        if crashes:
+            lines.append((ERROR, NO_METRIC.format(len(crashes), report.metric, crashes[0])))
+        lines.append((INFO, str(report)))
+        answers = report.answered
+        if 0 < answers < FEW_ANSWERS:
+            lines.append((WARNING, f"{answers} randomised answers are few: a rough estimate."))
+        if self.evaluation.says_little(report.estimates):
+            reason = "the interval covers more than half of what is possible"
+            lines.append((WARNING, f"{answers} answers are too few: {reason}."))
+        return lines

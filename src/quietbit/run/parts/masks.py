@@ -1,27 +1,67 @@
 """Masked sums: the server sees the sum of all clients' codes, and no client's.
 
-Idea     keys and shares are asked for while a round is configured, masked vectors are the round's
-         train replies, and lists are confirmed and unmasking asked for when they have arrived. Each
-         step asks those who are still there, takes in what is complete, and notes who is gone and
-         why. Below the threshold the round fails closed: no further step is asked, nothing is
-         unmasked, and there is no mean.
-Symbols  t: threshold, the fewest clients of a sum; k: honest clients that a sum is priced at.
+Idea     keys and shares are asked for before a round is sent, masked vectors are the round's
+         replies, and lists are confirmed and unmasking asked for when they have arrived. Each step
+         asks those who are still there, takes in what is complete, and notes who is gone and why.
+         Below the threshold the round fails closed: no further step is asked, nothing is unmasked,
+         and there is no mean. How messages travel is the adapter's (`quietbit.run.part.Transport`).
+Symbols  t: threshold, the fewest clients of a sum; k: honest clients that a sum is priced at; U1:
+         clients that dealt shares; U2: those whose vector arrived.
 Source   Bonawitz et al. (CCS 2017), Figure 4; `quietbit.secagg`.
+
+Every node that was asked for its vector and did not decline is counted as having released, sum or
+no sum.
 """
 
 from __future__ import annotations
 
-from collections.abc import Mapping
-from typing import TYPE_CHECKING, Any, ClassVar, final
+from collections.abc import Callable, Iterable, Mapping
+from dataclasses import replace
+from typing import TYPE_CHECKING, Any, ClassVar, TypeVar, cast, final
 
-from attrs import frozen
+from attrs import define, field, frozen
 
-from quietbit.errors import check_int, require
-from quietbit.node.request import ALONE, VECTOR, SumPart
-from quietbit.run.messages import SUM, read_fields
-from quietbit.run.part import Part
-from quietbit.run.section import Real, Section, Whole, Word, choice
-from quietbit.secagg.plan import ServerModel
+from quietbit._typing import FloatVector
+from quietbit.errors import InvalidParameter, QuietbitError, check_int, require
+from quietbit.mechanism.abilities import Summable, SummableRows
+from quietbit.mechanism.base import summable
+from quietbit.node.request import (
+    ALONE,
+    CONFIRM,
+    IDENTITY,
+    KEYS,
+    SHARES,
+    STEPS,
+    UNMASK,
+    VECTOR,
+    Framed,
+    SumPart,
+    sum_plan,
+)
+from quietbit.run.messages import (
+    RECORD,
+    SUM,
+    answer_of,
+    join_pieces,
+    one_line,
+    read_fields,
+    sum_request,
+)
+from quietbit.run.part import Asked, Node, Part, Reply, Transport
+from quietbit.run.report import Note, Outcome, RoundReport
+from quietbit.run.round import Round
+from quietbit.run.section import Outlook, Real, Say, Section, Whole, Word, choice
+from quietbit.secagg.codec import (
+    Advertisement,
+    Unmasking,
+    pack_evidence,
+    pack_inbox,
+    unpack_dealt,
+    write_places,
+)
+from quietbit.secagg.identity import PUBLIC_SIZE, SIGNATURE_SIZE, Directory
+from quietbit.secagg.plan import ServerModel, SumPlan
+from quietbit.secagg.server import SumServer
 from quietbit.target import MOST_CLIENTS
 
 if TYPE_CHECKING:
@@ -29,16 +69,17 @@ if TYPE_CHECKING:
     from quietbit.node.request import Request
     from quietbit.run.plan import Plan
 
-__all__ = ["Masking", "Masks"]
+__all__ = ["MaskedRound", "MaskedSums", "Masking", "Masks"]
 
 TIMEOUT = 600.0
+Result = TypeVar("Result")
 _clients = Whole(2, MOST_CLIENTS)
 
 
 @final
 @frozen
 class Masks(Section):
-    """``[masks]``: releases are summed behind masks, and priced for ``honest`` clients that do not collude.
+    """``[masks]``: releases are summed behind masks, at the cost for ``honest`` honest clients.
 
     A sum needs at least ``threshold`` clients. ``server`` says what the server may do: ``active``,
     lie (nodes have identities); ``honest-but-curious``, follow the protocol. ``neighbours`` are the
@@ -47,6 +88,7 @@ class Masks(Section):
     """
 
     title: ClassVar[str] = "masks"
+    needs: ClassVar[str] = "directory"
 
     threshold: int | None = choice(_clients)
     server: str | None = choice(Word(*(model.value for model in ServerModel)))
@@ -56,7 +98,7 @@ class Masks(Section):
     timeout: float = choice(Real(), TIMEOUT)
 
     def check(self) -> None:
-        """Refuse neighbours without a share threshold, the reverse, and more honest clients than a sum has."""
+        """Refuse neighbours without a share threshold, and more honest clients than a sum has."""
         neighbours = self.neighbours
         shares = self.share_threshold
         rule = "given beside masks.share_threshold"
@@ -72,6 +114,30 @@ class Masks(Section):
     def active(self) -> bool:
         """Whether sums are secret from a malicious server."""
         return self.server == ServerModel.ACTIVE.value
+
+    def part(self, plan: Plan, say: Say, given: Any = None) -> MaskedSums:
+        """Return the part that sums releases; ``given`` is the directory of an active server."""
+        fits = isinstance(given, Directory) if self.active else given is None
+        rule = "a Directory where quietbit.masks.server is active, and left out elsewhere"
+        require(fits, "directory", type(given).__name__, rule)
+        return MaskedSums(plan, self, given)
+
+    def outlook(self, outlook: Outlook) -> str | None:
+        """Return a warning where the nodes of a round are too few or too many for a sum."""
+        least = self.threshold
+        if least is None or least <= outlook.asked <= 2 * least - 1:
+            return None
+        needs = f"a sum needs from {least} to {2 * least - 1}, so there will be none"
+        asks = f"a round asks {outlook.asked} nodes"
+        return f"quietbit.masks.threshold is {least}, and {asks}: {needs}."
+
+    def note(self, entry: RoundReport) -> str:
+        """Return how many nodes took each step of a round's sum."""
+        return " > ".join(map(str, entry.steps))
+
+    def assumes(self) -> str:
+        """Return how many honest clients the guarantee counts on."""
+        return f"It counts on {self.honest} honest clients in every sum."
 
 
 @final
@@ -111,3 +177,280 @@ class Masking(Part):
         if request.part.step in (VECTOR, ALONE):
             return None
         return gate.step(request)
+
+
+@final
+class MaskedSums(Part):
+    """The server's half: rounds are masked sums, of updates or of answers about the model."""
+
+    section: ClassVar[str] = "masks"
+    in_columns: ClassVar[bool] = True
+
+    def __init__(self, plan: Plan, masks: Masks, directory: Directory | None) -> None:
+        """Start without nodes that have said who they are; a directory lists the members."""
+        self.plan = plan
+        self.masks = masks
+        self.directory = directory
+        self.places: dict[Node, int] = {}  # of nodes in the directory, as far as they have said
+
+    def open(self, **fields: Any) -> MaskedRound:
+        """Return a round that is a masked sum."""
+        return MaskedRound(sums=self, **fields)
+
+    def ask(self, round: Any, requests: list[Asked], transport: Transport | None) -> None:
+        """Collect keys and shares, and complete the requests to those who dealt them."""
+        alone = sum_request(ALONE, len(requests), 1)  # beside the sum: the server sees the release
+        members = [asked for asked in requests if asked.round is round]
+        others = [asked for asked in requests if asked.round is not round]
+        for asked in others:
+            asked.records[SUM] = alone
+        requests[:] = [*round.begin(members, cast(Transport, transport)), *others]
+
+    def close(self, round: Any) -> Mapping[str, Any]:
+        """Report how many nodes took each step."""
+        return {"steps": round.steps()}
+
+    def members(self, nodes: list[Node]) -> tuple[tuple[bytes, ...], bytes]:
+        """Return the public keys of nodes that have said who they are, and their places."""
+        places = [self.places[node] for node in nodes]
+        return cast(Directory, self.directory).keys(places), write_places(places)
+
+    def identify(self, key: bytes, node: Node) -> int:
+        """Note who a node says it is; whether it is will show in what it signs."""
+        require(len(key) == PUBLIC_SIZE, "length of the identity", len(key), f"{PUBLIC_SIZE} bytes")
+        place = cast(Directory, self.directory).place(key)
+        if place is None:
+            raise InvalidParameter.of("identity", "one of the directory's", key.hex())
+        taken = any(self.places[other] == place for other in self.places if other != node)
+        require(not taken, "identity", key.hex(), "one that no other node has named")
+        self.places[node] = place
+        return place
+
+
+@final
+@define(eq=False, kw_only=True)
+class MaskedRound(Round):
+    """A masked sum from the first request to the unmasked mean."""
+
+    sums: MaskedSums
+    _transport: Transport = field(default=None, init=False)
+    _numbers: dict[Node, int] = field(factory=dict, init=False)  # a node's number in the sum
+    _left: list[Any] = field(factory=list, init=False)  # nodes that are still there
+    _done: dict[str, set[Node]] = field(init=False)  # nodes that took a step, by step
+    _gone: set[Node] = field(factory=set, init=False)  # nodes that did not bring what was asked
+    _server: SumServer = field(default=None, init=False)
+    _plan: SumPlan = field(default=None, init=False)
+    _failed: bool = field(default=False, init=False)
+
+    def __attrs_post_init__(self) -> None:
+        """Start no mean of releases: there is one of their sum."""
+        self._done = {step: set() for step in (IDENTITY, *STEPS)}
+
+    def begin(self, requests: list[Asked], transport: Transport) -> list[Asked]:
+        """Collect keys and shares from nodes; return the requests to those who dealt shares (U1)."""
+        self._transport = transport
+        self._left = sorted(asked.node for asked in requests)
+        try:
+            inboxes = self._collect()
+        except QuietbitError as error:
+            self._fail(error)
+            return []
+        dealers = self._server.dealers()
+        self._left = [node for node in self._left if self._numbers[node] in inboxes]
+        by_node = {asked.node: asked for asked in requests}
+        for node in self._left:
+            table = pack_inbox(self._plan, dealers, inboxes[self._numbers[node]])
+            by_node[node].own_records[SUM] = self._request(VECTOR, node, table)
+        return [by_node[node] for node in self._left]
+
+    def asked(self, node: Node) -> bool:
+        """Return whether a node is still there."""
+        return node in self._left
+
+    def waits_for(self, node: Node, step: str = "") -> bool:
+        """Return whether a node was asked for a step and has said nothing yet."""
+        return self.asked(node) and node not in self._done[step] and node not in self._declined
+
+    def take(self, reply: Reply) -> bool:
+        """Add one masked vector to the sum; return False, with a note, where there is none."""
+        for side in self.beside:
+            if side.asked(reply.node):
+                return side.take(reply)
+        return self._read(VECTOR, reply, self._vector) is not None
+
+    def mean(self) -> FloatVector | None:
+        """Unmask the sum over U2 and decode it; None where there is no sum."""
+        return self._decoded(Summable.of(self.mechanism).mean_from_sum)
+
+    def kept(self) -> FloatVector | None:
+        """Return the mean on the rows that all nodes keep; None where there is no sum."""
+        return self._decoded(SummableRows.of(self.mechanism).kept_from_sum)
+
+    def failed(self) -> set[Any]:
+        """Return the nodes that fell silent before their vector was here: dead, late or lost."""
+        return self._gone - self._done[VECTOR] - self._declined - self._spoilt
+
+    def steps(self) -> tuple[int, ...]:
+        """Return how many nodes took each step."""
+        active = self.sums.masks.active
+        return tuple(len(self._done[step]) for step in STEPS if active or step != CONFIRM)
+
+    def report(self) -> RoundReport:
+        """Return the counts; ``answered`` are the clients in the sum."""
+        clients = len(self._numbers) or len(self._left)
+        return replace(super().report(), asked=clients, skipped=self._failed)
+
+    def _collect(self) -> dict[int, Any]:
+        """Ask for identities where the server may lie, keys and shares; return the inboxes."""
+        from quietbit.run.client import NodeName, read_request  # which imports the client's half
+
+        members: tuple[bytes, ...] | None = None
+        table = b""
+        if self.sums.masks.active:
+            members, table = self._members()
+        self._numbers = _numbered(self._left)
+        count = len(self._left)
+        rule = f"at least the threshold, {self.sums.masks.threshold}, with an identity"
+        require(count >= 2, "clients of the sum", count, rule)
+        # The request as the first client reads it: the plan follows from what all are asked alike.
+        records = {RECORD: self.request, SUM: sum_request(KEYS, count, 1)}
+        plan = self.sums.plan
+        request = read_request(records, plan, [Masking(plan)], NodeName(self.run, 0))
+        self._plan = sum_plan(request, summable(self.mechanism), members)
+        self._server = SumServer(self._plan)
+        keys = self._step(KEYS, dict.fromkeys(self._left, table), self._keys)
+        rosters = self._server.advertise(keys)
+        self._left = [node for node in self._left if self._numbers[node] in rosters]
+        tables = {node: rosters[self._numbers[node]].to_bytes(self._plan) for node in self._left}
+        return self._server.deal(self._step(SHARES, tables, self._shares))
+
+    def _members(self) -> tuple[tuple[bytes, ...], bytes]:
+        """Ask nodes who they are; return the public keys of those who said so, and their places."""
+        nodes = self._left
+        places = self.sums.places
+        self._numbers = _numbered(nodes)
+        self._left = [node for node in nodes if node not in places]
+        if self._left:
+            self._step(IDENTITY, dict.fromkeys(self._left, b""), self.sums.identify)
+        by_place = {places[node]: node for node in reversed(nodes) if node in places}
+        self._left = sorted(by_place.values())
+        return self.sums.members(self._left)
+
+    def _decoded(self, decode: Callable[[Any, int], FloatVector]) -> FloatVector | None:
+        """Have lists confirmed and the sum unmasked, and decode it; None where that fails."""
+        if self._failed:
+            return None
+        self._gone |= set(self._left) - self._done[VECTOR]
+        self._left = sorted(self._done[VECTOR])
+        server = self._server
+        plan = self._plan
+        try:
+            arrived = server.arrived()
+            confirmed: dict[int, bytes] = {}
+            if plan.active:
+                lists = dict.fromkeys(self._left, plan.bitmap(arrived))
+                confirmed = server.confirm(self._step(CONFIRM, lists, _signature))
+            tables = {}
+            for node in self._left:
+                masked = server.masked(self._numbers[node])
+                tables[node] = pack_evidence(plan, arrived, confirmed, masked)
+            masked_sum = server.finish(self._step(UNMASK, tables, _unmasking))
+            return decode(masked_sum.total, len(masked_sum.clients))
+        except QuietbitError as error:
+            self._fail(error)
+            return None
+        finally:
+            self._name_liars()
+
+    def _keys(self, data: bytes, node: Node) -> Advertisement:
+        """Read a node's keys; refuse those that would make all others leave."""
+        advertisement = Advertisement.read(self._plan, data)
+        advertisement.check(self._plan, self._numbers[node])
+        return advertisement
+
+    def _shares(self, data: bytes, node: Node) -> dict[int, bytes]:
+        """Read a node's shares; refuse a node that deals to some of those it chose alone."""
+        shares = unpack_dealt(data)
+        holders = self._server.holders(self._numbers[node])
+        rule = "all those it chose"
+        require(set(shares) == holders, "receivers of its shares", sorted(shares), rule)
+        return shares
+
+    def _vector(self, reply: Reply) -> bool:
+        """Add a node's vector to the sum."""
+        node = reply.node
+        release = Framed.from_bytes(join_pieces(reply.records))
+        release.expect(self.run, self.number, self.name_of(node))
+        self._server.receive(self._numbers[node], bytes(release.payload))
+        self.count(node, release.payload)
+        self.note_extras(reply)
+        return True
+
+    def _request(self, step: str, node: Node, table: bytes) -> dict[str, Any]:
+        return sum_request(step, len(self._numbers), self._numbers[node], table)
+
+    def _step(
+        self, step: str, tables: Mapping[Any, bytes], read: Callable[[bytes, Any], Result]
+    ) -> dict[int, Result]:
+        """Ask the nodes of ``tables`` and wait; return what was read of each, by its number."""
+        requests = []
+        for node, table in tables.items():
+            records = {SUM: self._request(step, node, table), RECORD: self.request}
+            requests.append(Asked(node, self, records=records, carries_model=False))
+        replies = self._transport.exchange(requests, self.sums.masks.timeout)
+        for asked in requests:
+            self.downlink += asked.size
+            for part in self.parts:
+                part.sent(self, asked)
+        results = {}
+
+        def answer(reply: Reply) -> Result:
+            return read(answer_of(reply.records.get(SUM), step), reply.node)
+
+        for reply in replies:
+            value = self._read(step, reply, answer)
+            if value is not None:
+                results[self._numbers[reply.node]] = value
+        self._gone |= set(tables) - self._done[step]
+        self._left = sorted(self._done[step])
+        return results
+
+    def _read(self, step: str, reply: Reply, read: Callable[[Reply], Result]) -> Result | None:
+        """Return what the first reply of a node to a step says; None, with a note, for others."""
+
+        def first(reply: Reply) -> Result:
+            if not self.waits_for(reply.node, step):
+                raise InvalidParameter("answer must be the first of a node that was asked.")
+            result = read(reply)
+            self._done[step].add(reply.node)
+            return result
+
+        return self.read(reply, first, step)
+
+    def _fail(self, error: QuietbitError) -> None:
+        self._failed = True
+        self._name_liars()
+        self.notes.append(Note(f"there is no sum: {error}"))
+
+    def _name_liars(self) -> None:
+        """Note which nodes were found out, each once."""
+        nodes = {number: node for node, number in self._numbers.items()}
+        liars = self._server.liars if self._server else {}
+        for number, lie in liars.items():
+            note = Note(one_line(lie), nodes[number], Outcome.EXPOSED)
+            if note not in self.notes:
+                self.notes.append(note)
+
+
+def _numbered(nodes: Iterable[Node]) -> dict[Node, int]:
+    return {node: place for place, node in enumerate(nodes, 1)}
+
+
+def _signature(data: bytes, node: Node) -> bytes:
+    rule = f"{SIGNATURE_SIZE} bytes"
+    require(len(data) == SIGNATURE_SIZE, "length of the signature", len(data), rule)
+    return data
+
+
+def _unmasking(data: bytes, node: Node) -> Unmasking:
+    return Unmasking.read(data)

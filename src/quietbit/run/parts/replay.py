@@ -27,13 +27,14 @@ from quietbit.node.refusal import NeedsModel
 from quietbit.node.request import ProposedMechanism, Request, run_name
 from quietbit.run.layout import ModelLayout, named_arrays
 from quietbit.run.messages import MODEL, SPEED
-from quietbit.run.part import Arrival, Part, lifted, released_dimension
-from quietbit.run.section import Real, Section, Word, choice
+from quietbit.run.part import Arrival, Asked, Part, Step, Transport, lifted, released_dimension
+from quietbit.run.section import Real, Say, Section, Word, choice
 from quietbit.wire.downlink import Downlink, Lift, OutOfStep, Replica, ServerStep, replay_all
 
 if TYPE_CHECKING:
     from quietbit.node.gatekeeper import Gate
     from quietbit.run.plan import Plan
+    from quietbit.run.report import RoundReport
 
 __all__ = ["Follower", "Following", "Leader", "Replay", "Replaying"]
 
@@ -60,6 +61,7 @@ class Replay(Section):
     """
 
     title: ClassVar[str] = "replay"
+    columns: ClassVar[tuple[str, ...]] = ("resyncs",)
 
     start: str = choice(Word(SERVER, APP), SERVER)
     learning_rate: float = choice(Real(), 1.0)
@@ -73,6 +75,16 @@ class Replay(Section):
     def step(self) -> ServerStep:
         """The server's step on the mean."""
         return ServerStep(self.learning_rate, self.momentum)
+
+    def part(self, plan: Plan, say: Say, given: Any = None) -> Replaying:
+        """Return the part that sends rounds to replay."""
+        return Replaying(self, say)
+
+    def note(self, entry: RoundReport) -> str:
+        """Return how many nodes could not replay a round."""
+        if not entry.resyncs:
+            return ""
+        return f"{entry.resyncs} resyncs"
 
 
 @final
@@ -93,9 +105,10 @@ class Leader:
         self._downlink = Downlink(layout.flat(arrays), step, round=round, lift=lift)
         self._first = 0 if replay.start == APP else None  # what a node has that never answered
         self._known: dict[Any, int | None] = {}
-        self._whole: set[Any] = set()  # nodes whose last model came in full
+        self._in_full: set[Any] = set()  # nodes whose last model came in full
         self._lost: Counter[Any] = Counter()
         self._sent: dict[Any, tuple[int, bool]] = {}
+        self._records: dict[int, dict[str, Any]] = {}  # of this round, by how many were missed
 
     def holds(self, arrays: Mapping[str, Any]) -> bool:
         """Return whether this is the model that the broadcasts lead to."""
@@ -104,41 +117,50 @@ class Leader:
     def missed(self, node: Any) -> list[bytes] | None:
         """Return the broadcasts to send to a node, or None for the full model; what is sent is remembered."""
         known = self._known.get(node, self._first)
-        found = (
-            None if known is None or self._lost[node] >= FORGETFUL else self._downlink.since(known)
-        )
-        self._sent[node] = self._downlink.replica.round, found is None
-        return found
+        broadcasts = None
+        if known is not None and self._lost[node] < FORGETFUL:
+            broadcasts = self._downlink.since(known)
+        self._sent[node] = (self._downlink.replica.round, broadcasts is None)
+        return broadcasts
 
-    def record(self, broadcasts: list[bytes] | None) -> dict[str, Any]:
-        """Return what stands beside a request: of the full model, or of the broadcasts in its place."""
-        state = self._downlink.replica
-        return {
-            "version": VERSION,
-            "round": state.round,
-            "digest": state.digest,
-            "broadcasts": broadcasts or [],
-        }
-
-    @property
-    def speed(self) -> NDArray[np.float32] | None:
-        """The momentum that goes with the full model, where there is any."""
-        return self._downlink.replica.speed
+    def records(self, node: Any) -> tuple[bool, dict[str, Any]]:
+        """Return whether a node is sent the full model, and the records of the request to it."""
+        broadcasts = self.missed(node)
+        count = -1 if broadcasts is None else len(broadcasts)
+        if count not in self._records:  # equal for all nodes that missed as many rounds
+            replica = self._downlink.replica
+            records: dict[str, Any] = {
+                MODEL: {
+                    "version": VERSION,
+                    "round": replica.round,
+                    "digest": replica.digest,
+                    "broadcasts": broadcasts or [],
+                }
+            }
+            if broadcasts is None and replica.speed is not None:
+                records[SPEED] = replica.speed  # the momentum that goes with the full model
+            self._records[count] = records
+        return broadcasts is None, self._records[count]
 
     def heard(self, answered: Iterable[Any], needing: Iterable[Any]) -> None:
         """Note at the end of a round which nodes have its model now, and which have none."""
         for node in answered:
-            if node in self._sent:
-                self._known[node], whole = self._sent[node]
-                (self._whole.add if whole else self._whole.discard)(node)
+            if node not in self._sent:
+                continue
+            self._known[node], in_full = self._sent[node]
+            if in_full:
+                self._in_full.add(node)
+            else:
+                self._in_full.discard(node)
         for node in needing:
-            self._lost[node] += node in self._whole
+            self._lost[node] += node in self._in_full
             self._known[node] = None
         self._sent.clear()
 
     def advance(self, kept: Any, mechanism: Mechanism, number: int) -> Arrays:
         """Take a round's step and return the learnt arrays after it."""
         self._downlink.advance(kept, mechanism, number)
+        self._records.clear()
         return self.arrays()
 
     def arrays(self) -> Arrays:
@@ -152,39 +174,62 @@ class Replaying(Part):
 
     section: ClassVar[str] = "replay"
 
-    def __init__(self, replay: Replay, say: Callable[[int, str], None]) -> None:
+    def __init__(self, replay: Replay, say: Say) -> None:
         """Start without a model; ``say`` takes a level of logging and a sentence."""
         self._replay = replay
         self._say = say
-        self._said = False
-        self.leader: Leader | None = None
+        self._warned = False
+        self._round: Any = None  # the last one that was asked for
+        self._leader: Leader | None = None
 
-    def lead(
-        self,
-        number: int,
-        arrays: Mapping[str, Any],
-        layout: ModelLayout,
-        step: ServerStep | None,
-        other: str,
-        lift: Lift | None = None,
-    ) -> None:
-        """Follow the model that nodes replay, or one that was put in its place; say once why there is no ``step``."""
-        if step is not None and layout.single:
-            if self.leader is None or not self.leader.holds(arrays):
-                self.leader = Leader(layout, arrays, self._replay, step, number - 1, lift)
-        elif not self._said:
-            self._said = True
-            why = other if step is None else "not everything that is learnt is float32"
-            self._say(WARNING, KEEPS_FULL.format(why))
+    def ask(self, round: Any, requests: list[Asked], transport: Transport | None) -> None:
+        """Send each node the rounds that it missed, in the model's place, or what goes with it."""
+        if round.section:
+            return
+        if self._round is not round:
+            self._round = round
+            self._lead(round)
+        if self._leader is None:
+            return
+        for asked in requests:
+            if asked.carries_model:
+                asked.carries_model, records = self._leader.records(asked.node)
+                asked.records.update(records)
+
+    def advance(self, round: Any) -> Step | None:
+        """Take the step as nodes will take it; without releases the model stays."""
+        leader = self._leader
+        if leader is None:
+            return None
+        kept = round.kept()
+        if kept is None:
+            return Step(None, final=True)
+        return Step(leader.advance(kept, round.mechanism, round.number), final=True)
 
     def close(self, round: Any) -> Mapping[str, Any]:
-        """Note which nodes have the round's model now, and which could not replay what they were sent."""
-        if self.leader is not None:
-            rounds = [round] if round.scouts is None else [round, round.scouts]
-            answered = [node for part in rounds for node in part.answered]
-            needing = [node for part in rounds for node in part.needing]
-            self.leader.heard(answered, needing)
+        """Note which nodes have the round's model now, and which could not replay it."""
+        if self._leader is not None:
+            rounds = [round, *round.beside]
+            answered = [node for member in rounds for node in member.answered]
+            needing = [node for member in rounds for node in member.needing]
+            self._leader.heard(answered, needing)
         return {}
+
+    def _lead(self, round: Any) -> None:
+        """Follow the round's model; warn once where nodes cannot replay the engine's step."""
+        model = round.model
+        if model.step is None or not model.layout.single:
+            if not self._warned:
+                self._warned = True
+                reason = model.engine
+                if model.step is not None:
+                    reason = "not everything that is learnt is float32"
+                self._say(WARNING, KEEPS_FULL.format(reason))
+        elif self._leader is None or not self._leader.holds(model.arrays):
+            self._leader = Leader(
+                model.layout, model.arrays, self._replay, model.step, round.number - 1, round.lift
+            )
+            self.takes_step = True
 
 
 @final

@@ -1,6 +1,6 @@
-"""Scouts: a few clients of every round say whether the clip left their update unchanged, and the clip follows.
+"""Scouts: a few clients of a round say whether the clip left their update unchanged; it follows.
 
-Idea     a scout sends one randomised bit in place of its update. All rounds have one price, so the
+Idea     a scout sends one randomised bit in place of its update. All rounds have one cost, so the
          budget of updates pays for scouts too: a client's releases may be updates or answers in any
          order, and the answers are as truthful as that budget allows.
 Source   Andrew, Thakkar, McMahan, Ramaswamy (NeurIPS 2021); the rule of movement is in
@@ -16,25 +16,26 @@ from attrs import frozen
 
 from quietbit._search import bisect
 from quietbit.errors import require
-from quietbit.mechanism.abilities import ClipMoves, is_turn_of
+from quietbit.mechanism.abilities import ClipMoves, Scouted, is_turn_of
 from quietbit.mechanism.adaptive_clip import AdaptiveClip
 from quietbit.mechanism.base import Mechanism
 from quietbit.mechanism.expectation import expectation
-from quietbit.plan.clip import MovingClip
-from quietbit.run.part import Part
-from quietbit.run.section import Real, Section, Whole, choice
+from quietbit.node.request import run_name
+from quietbit.plan.clip import MovingClip, why_it_stays
+from quietbit.run.messages import RECORD
+from quietbit.run.part import Asked, Part, Transport
+from quietbit.run.section import Outlook, Real, Say, Section, Whole, choice
 
 if TYPE_CHECKING:
     from quietbit.run.plan import Plan
-    from quietbit.run.server import Round
+    from quietbit.run.report import RoundReport
 
 __all__ = ["Scouting", "Scouts", "most_truthful"]
 
 MEDIAN = 0.5
 EVERY = 20  # one client of these scouts: 5.3 % more squared error
-EVERY_OF_SUMS = (
-    40  # 5.2 % of a sum's, whose noise is that of the whole sum, so that a client less costs twice
-)
+# 5.2 % of a sum's error: its noise is that of the whole sum, so that a missing client costs twice
+EVERY_OF_SUMS = 40
 LEAST_TRUTH = 1e-4
 MOST_TRUTH = 1 - 1e-9
 
@@ -42,18 +43,37 @@ MOST_TRUTH = 1 - 1e-9
 @final
 @frozen
 class Scouts(Section):
-    """``[scouts]``: one client of ``every`` answers for the clip, which is to leave ``quantile`` of updates as is."""
+    """``[scouts]``: one client of ``every`` answers, and the clip leaves ``quantile`` of updates."""
 
     title: ClassVar[str] = "scouts"
+    uncounted: ClassVar[str] = "the answers of scouts"
+    columns: ClassVar[tuple[str, ...]] = ("clip", "scouted")
 
     every: int | None = choice(Whole(2))
     quantile: float = choice(Real(), MEDIAN)
 
     def check(self) -> None:
         """Refuse a share that no clip could leave alone."""
-        require(
-            self.quantile < 1, "scouts.quantile", self.quantile, "between 0 and 1, both excluded"
-        )
+        rule = "between 0 and 1, both excluded"
+        require(self.quantile < 1, "scouts.quantile", self.quantile, rule)
+
+    def part(self, plan: Plan, say: Say, given: Any = None) -> Scouting:
+        """Return the part that asks scouts."""
+        return Scouting(plan, self)
+
+    def outlook(self, outlook: Outlook) -> str | None:
+        """Return why the clip of a run cannot move; None where it can."""
+        releases = outlook.asked * outlook.rounds
+        reason = why_it_stays(Scouted.of(outlook.mechanism), outlook.noise, releases)
+        if reason is None:
+            return None
+        return f"{reason}. Set quietbit.clip to a number."
+
+    def note(self, entry: RoundReport) -> str:
+        """Return the clip of a round, and how many scouts answered about it."""
+        if entry.clip is None:
+            return ""
+        return f"clip {entry.clip:.3g}, {entry.scouted} of {entry.scouts} scouts answered"
 
     def moving(self, start: float) -> MovingClip:
         """Return the moving clip at the start of a run."""
@@ -63,7 +83,7 @@ class Scouts(Section):
 def most_truthful(
     mechanism: Mechanism, clip: float, every: int, within: Callable[[Mechanism], bool]
 ) -> AdaptiveClip | None:
-    """Make the clip of a mechanism move, by scouts as truthful as ``within`` allows; return None without room."""
+    """Make the clip move, by scouts as truthful as ``within`` allows; return None without room."""
 
     def moving(truth: float) -> AdaptiveClip:
         return AdaptiveClip(mechanism, clip, every, truth)
@@ -78,9 +98,10 @@ def most_truthful(
 
 @final
 class Scouting(Part):
-    """The server's half: every round has the clip that scouts of earlier rounds led to."""
+    """The server's half: some nodes are asked about the clip, and it follows their answers."""
 
     section: ClassVar[str] = "scouts"
+    in_columns: ClassVar[bool] = True
 
     def __init__(self, plan: Plan, scouts: Scouts) -> None:
         """Start at the plan's clip."""
@@ -91,19 +112,30 @@ class Scouting(Part):
         """Return the mechanism at the clip of the round."""
         return ClipMoves.of(mechanism).at_clip(self.moving.clip)
 
-    def scouts(self, mechanism: Mechanism, run: bytes, number: int, node: int) -> bool:
-        """Return whether a node, by its number in frames, scouts in this round of this mechanism."""
-        return not is_turn_of(mechanism, run, number, node)
+    def ask(self, round: Any, requests: list[Asked], transport: Transport | None) -> None:
+        """Ask the scouts among the nodes about the clip in place of an update."""
+        if round.section:
+            return
+        name = run_name(round.run)
+        mechanism = round.mechanism
+        for asked in requests:
+            if is_turn_of(mechanism, name, round.number, round.name_of(asked.node)):
+                continue
+            if not round.beside:
+                round.side(Scouted.of(mechanism).scout(), self.section)
+            (asked.round,) = round.beside
+            asked.records[RECORD] = asked.round.request
 
     def close(self, round: Any) -> Mapping[str, Any]:
         """Move the clip by what the scouts answered; where nobody was asked, it stays."""
-        record = {"clip": self.moving.clip}
-        scouts: Round | None = round.scouts
-        if scouts is None:
-            return record
-        if not scouts.report().asked:
+        record: dict[str, Any] = {"clip": self.moving.clip}
+        if not round.beside:
             self.moving.stay()
             return record
+        (scouts,) = round.beside
+        counts = scouts.report()
+        record["scouts"] = counts.asked
+        record["scouted"] = counts.answered
         updates = max(1, round.report().answered)
         noise = expectation(round.mechanism, cohort=updates, trust=self._trust).noise
         self.moving.move(scouts.answers(), noise)

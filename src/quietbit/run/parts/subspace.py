@@ -39,8 +39,8 @@ from quietbit._typing import FloatVector
 from quietbit.errors import InvalidParameter, QuietbitError, require
 from quietbit.node.refusal import NeedsModel
 from quietbit.run.messages import ENCLOSED
-from quietbit.run.part import AppAnswer, Arrival, Node, Part
-from quietbit.run.section import Section, Whole, Word, choice, needed
+from quietbit.run.part import AppAnswer, Arrival, Asked, Node, Part, Transport
+from quietbit.run.section import Say, Section, Whole, Word, choice, needed
 from quietbit.subspace import Subspace
 
 if TYPE_CHECKING:
@@ -69,6 +69,7 @@ class InSubspace(Section):
 
     title: ClassVar[str] = TITLE
     main: ClassVar[str] = "directions"
+    needs: ClassVar[str] = "basis"
 
     directions: int = needed(Whole(1))
     basis: str = choice(Word(SERVER, APP), SERVER)
@@ -78,6 +79,10 @@ class InSubspace(Section):
         """Refuse a seed beside somebody who brings the directions."""
         rule = "left out beside subspace.seed, from which the directions follow"
         require(self.seed is None or self.basis == SERVER, "subspace.basis", self.basis, rule)
+
+    def part(self, plan: Plan, say: Say, given: Any = None) -> ServerCoordinates:
+        """Return the part that lifts means; ``given`` are the directions, but for those of a seed."""
+        return ServerCoordinates(plan, self, given)
 
     @property
     def brought(self) -> bool:
@@ -146,14 +151,6 @@ class ServerCoordinates(_Coordinates):
         self._lost: Counter[Node] = Counter()
         self._sent = 0
 
-    @classmethod
-    def of(cls, plan: Plan, basis: Basis | None) -> tuple[Part, ...]:
-        """Return the part of a plan with a subspace; refuse a basis without one."""
-        if plan.subspace is None:
-            require(basis is None, "basis", type(basis).__name__, "left out without a subspace")
-            return ()
-        return (cls(plan, plan.subspace, basis),)
-
     def dimension(self, dimension: int) -> int:
         """Return k likewise; directions of another model are refused before anybody is asked."""
         size = super().dimension(dimension)
@@ -166,15 +163,18 @@ class ServerCoordinates(_Coordinates):
             self._space = _seeded(self._section, dimension)
         return self._space
 
-    def enclose(self, node: Node) -> Mapping[str, NDArray[Any]]:
-        """Return the directions for a node that has not got them yet, or that cannot keep them."""
+    def ask(self, round: Any, requests: list[Asked], transport: Transport | None) -> None:
+        """Send the directions to nodes that have not got them yet, or that cannot keep them."""
         sends = self._section.brought and self._section.basis == SERVER
-        if not sends or (node in self._has and self._lost[node] < FORGETFUL):
-            return {}
-        self._has.add(node)
+        if not sends or round.section:
+            return
         space = self.fitting()
-        self._sent += space.bytes_once
-        return {TITLE: space.directions}
+        enclosed = {TITLE: space.directions}
+        for asked in requests:
+            if asked.node not in self._has or self._lost[asked.node] >= FORGETFUL:
+                self._has.add(asked.node)
+                self._sent += space.bytes_once
+                asked.records[ENCLOSED] = enclosed
 
     def close(self, round: Any) -> Mapping[str, Any]:
         """Report k, d and the bytes of directions that were sent; note who has lost them."""

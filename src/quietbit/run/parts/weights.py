@@ -6,31 +6,66 @@ Idea     the payload does not say so: the number is named by the owner's policy,
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, ClassVar, final
+from collections.abc import Mapping
+from typing import TYPE_CHECKING, Any, ClassVar, final
 
 from attrs import frozen
 
 from quietbit.node.refusal import NotAllowed
-from quietbit.run.part import Arrival, Part
-from quietbit.run.section import Section, Whole, needed
-from quietbit.wire.uplink import EXAMPLES
+from quietbit.run.part import Arrival, Part, Reply
+from quietbit.run.section import Say, Section, Whole, needed
+from quietbit.wire.uplink import EXAMPLES, effective, weight_of
 
 if TYPE_CHECKING:
     from quietbit.node.gatekeeper import Gate
     from quietbit.node.request import Request
     from quietbit.run.plan import Plan
+    from quietbit.run.report import RoundReport
 
-__all__ = ["Weighting", "Weights"]
+__all__ = ["WeightedMean", "Weighting", "Weights"]
 
 
 @final
 @frozen
 class Weights(Section):
-    """``[weights]``: releases are weighted by public numbers of examples, up to ``most_examples``."""
+    """``[weights]``: releases are weighted by public numbers of examples, up to a most."""
 
     title: ClassVar[str] = "weights"
+    uncounted: ClassVar[str] = "weights, which tell whose release is which"
 
     most_examples: int = needed(Whole(1))
+
+    def part(self, plan: Plan, say: Say, given: Any = None) -> WeightedMean:
+        """Return the part that weights releases."""
+        return WeightedMean(self.most_examples)
+
+    def note(self, entry: RoundReport) -> str:
+        """Return the effective number of releases."""
+        if entry.effective is None:
+            return ""
+        return f"{entry.effective:.4g} of equal weight"
+
+
+@final
+class WeightedMean(Part):
+    """The server's half: an update counts by the examples of its client."""
+
+    section: ClassVar[str] = "weights"
+    in_columns: ClassVar[bool] = True
+
+    def __init__(self, most_examples: int) -> None:
+        """Weight up to ``most_examples``."""
+        self._most_examples = most_examples
+
+    def weight(self, round: Any, reply: Reply) -> float:
+        """Return the weight of an update; anything else that a node is asked for counts as one."""
+        if round.section:
+            return 1.0
+        return weight_of(reply.metrics.get(EXAMPLES), self._most_examples)
+
+    def close(self, round: Any) -> Mapping[str, Any]:
+        """Report how many releases of equal weight are as noisy."""
+        return {"effective": effective(round.weights)}
 
 
 @final

@@ -1,0 +1,142 @@
+"""How Flower carries requests and replies: messages of records, and the bytes that they are.
+
+Idea     a request's records become records of a message, beside those of the inner strategy.
+         Messages that hold the same share one content, so that a model is in memory once, however
+         many nodes it goes to.
+"""
+
+from __future__ import annotations
+
+from copy import copy
+from typing import Any, final
+
+import numpy as np
+from attrs import frozen
+from flwr.app import Array, ArrayRecord, ConfigRecord, Message, RecordDict
+from flwr.serverapp import Grid
+from flwr.supercore.inflatable.inflatable_object import get_all_nested_objects
+
+from quietbit.run.messages import DECLINED, numbers_of
+from quietbit.run.part import Asked, Reply
+
+__all__ = ["GridTransport", "address", "metrics_of", "reply_of", "wire_sizes"]
+
+
+def address(requests: list[Asked], messages: list[Message], model: ArrayRecord) -> list[Message]:
+    """Return the messages of requests, each with its records, and note them as sent.
+
+    ``messages`` are the inner strategy's, by the requests' places; ``model`` is left out of those
+    whose nodes have it.
+    """
+    contents: dict[tuple[Any, ...], RecordDict] = {}
+    made: dict[int, ConfigRecord | ArrayRecord] = {}
+    addressed = []
+    for asked in requests:
+        message = messages[asked.place]
+        content = message.content
+        key = (id(content), asked.carries_model, *map(id, asked.records.values()))
+        if key not in contents:
+            rest = {}
+            for name, record in content.items():
+                if asked.carries_model or record is not model:
+                    rest[name] = record
+            for name, value in asked.records.items():
+                made.setdefault(id(value), _record(name, value))
+                rest[name] = made[id(value)]
+            contents[key] = RecordDict(rest)
+        message.content = contents[key]
+        message.metadata.dst_node_id = int(asked.node)
+        addressed.append(message)
+    for asked, message, size in zip(requests, addressed, wire_sizes(addressed), strict=True):
+        own = {name: _record(name, value) for name, value in asked.own_records.items()}
+        asked.size = size + sum(len(record.deflate()) for record in own.values())
+        if own:
+            message.content = RecordDict({**message.content, **own})
+        asked.round.sent(asked)
+    return addressed
+
+
+def reply_of(message: Message) -> Reply:
+    """Return what a node replied, as a run reads it."""
+    node = message.metadata.src_node_id
+    size = sum(wire_sizes([message]))
+    if message.has_error():
+        reason = message.error.reason or f"error {message.error.code}"
+        said = reason.removeprefix(DECLINED)
+        return Reply(node, size, refusal=said, noted=not reason.startswith(DECLINED))
+    content = message.content
+    return Reply(node, size, content.config_records, metrics_of(content))
+
+
+def metrics_of(content: RecordDict) -> dict[str, float]:
+    """Return the finite numbers that a node let out."""
+    metrics: dict[str, float] = {}
+    for record in content.metric_records.values():
+        metrics.update(numbers_of(record))
+    return metrics
+
+
+@final
+@frozen
+class GridTransport:
+    """Exchange of single messages over a grid, of the type that the inner strategy's have."""
+
+    grid: Grid
+    message_type: str
+
+    def exchange(self, requests: list[Asked], timeout: float) -> list[Reply]:
+        """Send requests, set their sizes, wait, and return the replies that came in time."""
+        made: dict[int, ConfigRecord | ArrayRecord] = {}
+        messages = []
+        for asked in requests:
+            content = RecordDict()
+            for name, value in asked.records.items():
+                made.setdefault(id(value), _record(name, value))
+                content[name] = made[id(value)]
+            group = str(asked.round.number)
+            messages.append(Message(content, int(asked.node), self.message_type, group_id=group))
+        for asked, size in zip(requests, wire_sizes(messages), strict=True):
+            asked.size = size
+        replies = self.grid.send_and_receive(messages, timeout=timeout)
+        return [reply_of(reply) for reply in replies]
+
+
+def wire_sizes(messages: list[Message]) -> list[int]:
+    """Return the bytes of every object that Flower pushes for each message, without HTTP's heads.
+
+    Messages with the same content differ by a few digits, and are measured once.
+    """
+    known: dict[int, int] = {}
+    sizes = []
+    for message in messages:
+        key = id(message.content if message.has_content() else message)
+        if key not in known:
+            known[key] = _size(message)
+        sizes.append(known[key])
+    return sizes
+
+
+def _size(message: Message) -> int:
+    if not message.has_content():
+        return len(message.deflate())
+    parts = get_all_nested_objects(_apart(message)).values()
+    return sum(len(part.deflate()) for part in parts)
+
+
+def _apart(message: Message) -> Message:
+    """Return the same bytes in new records: a measured array remembers its chunks in ray."""
+    content = RecordDict()
+    for name, record in message.content.items():
+        content[name] = ArrayRecord(dict(record)) if isinstance(record, ArrayRecord) else record
+    twin = copy(message)
+    twin.content = content
+    return twin
+
+
+def _record(name: str, value: Any) -> ConfigRecord | ArrayRecord:
+    """Return one of quietbit's records as Flower's: of plain values, or of arrays."""
+    if isinstance(value, np.ndarray):
+        value = {name: value}
+    if any(isinstance(field, np.ndarray) for field in value.values()):
+        return ArrayRecord({key: Array(array) for key, array in value.items()})
+    return ConfigRecord(value)
