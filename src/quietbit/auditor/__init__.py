@@ -1,1 +1,1 @@
-"""The auditor and the doctor: does the shipped sampler keep its claims?"""
+"""The doctor: a self-test of this installation, and exact bounds on a probability from counts."""

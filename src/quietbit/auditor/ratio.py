@@ -11,7 +11,7 @@ __all__ = ["clopper_pearson"]
 
 
 def clopper_pearson(hits: float, trials: float, doubt: float) -> tuple[float, float]:
-    """Return (low, high): each one-sided bound on a probability fails with probability at most ``doubt``.
+    """Return bounds (low, high) on a probability, each wrong with probability at most ``doubt``.
 
     >>> low, high = clopper_pearson(0, 100, 0.05)
     >>> low, round(high, 4)

@@ -1,1 +1,1 @@
-"""All choices of a private run, fixed before data is seen: mechanism, budget, participation, trust."""
+"""Help with the choices of a private run: comparisons, and the rule by which a clip moves."""

@@ -44,22 +44,28 @@ def answers_needed(truth: float) -> float:
     >>> answers_needed(1.0), answers_needed(0.2)
     (4.0, 100.0)
     """
-    return (SURE / truth) ** 2 if truth > 0 else math.inf
+    if truth <= 0:
+        return math.inf
+    return (SURE / truth) ** 2
 
 
 def highest_rise(noise: float) -> float:
-    """Return the largest factor by which a clip may exceed its start, for the noise of a round's mean in clips.
+    """Return the largest factor by which a clip may exceed its start.
+
+    ``noise`` is that of a round's mean, in clips.
 
     >>> highest_rise(0.1), highest_rise(1.0), highest_rise(5.0)
     (100.0, 5.0, 1.0)
     """
-    return min(REACH, max(1.0, RISE / noise**2)) if noise > 0 else REACH
+    if noise <= 0:
+        return REACH
+    return min(REACH, max(1.0, RISE / noise**2))
 
 
 def why_it_stays(mechanism: Scouted, noise: float, releases: int) -> str | None:
-    """Return why the clip of a run of this many updates and answers cannot move; None where it can.
+    """Return why the clip of a run cannot move; None where it can.
 
-    ``noise`` is that of a round's mean, in clips.
+    ``noise`` is that of a round's mean, in clips; ``releases`` counts updates and answers.
     """
     if mechanism.every is None or mechanism.truth is None:
         return None
@@ -67,8 +73,8 @@ def why_it_stays(mechanism: Scouted, noise: float, releases: int) -> str | None:
     needed = answers_needed(mechanism.truth)
     if answers < needed:
         return (
-            f"the clip will hardly move from {mechanism.clip:g}: the run has about {answers:.0f} answers of scouts, "
-            f"and one step takes {math.ceil(needed):,}"
+            f"the clip will hardly move from {mechanism.clip:g}: the run has about {answers:.0f} "
+            f"answers of scouts, and one step takes {math.ceil(needed):,}"
         )
     if highest_rise(noise) <= 1:
         loud = f"the noise in the mean of a round is {noise:.2g} times the clip"
@@ -79,11 +85,11 @@ def why_it_stays(mechanism: Scouted, noise: float, releases: int) -> str | None:
 @final
 @define(eq=False)
 class MovingClip:
-    """The moving clip of a run; ``history`` has the clips of all rounds so far, the next round's last.
+    """The moving clip of a run; ``history`` has the clips of all rounds, the next round's last.
 
     >>> moving = MovingClip.from_start(1.0, quantile=0.5)
-    >>> moving.move(Answers(share=1.0, deviation=0.1))  # the clip left all updates alone: it is too large
-    >>> moving.move(Answers(share=0.6, deviation=0.1))  # which is as likely as not
+    >>> moving.move(Answers(share=1.0, deviation=0.1))  # all updates unchanged: it is too large
+    >>> moving.move(Answers(share=0.6, deviation=0.1))  # within two deviations of the quantile
     >>> [round(clip, 2) for clip in moving.history]
     [1.0, 0.47, 0.47]
     """
@@ -93,8 +99,8 @@ class MovingClip:
     history: list[float]
     _answered: float  # the last clip that scouts answered about
     _steps: int = field(default=0, init=False)
-    _precision: float = field(default=0.0, init=False)  # of the answers about this clip: 1 / s^2
-    _weighted: float = field(default=0.0, init=False)  # the share that they estimate, times it
+    _precision: float = field(default=0.0, init=False)  # 1 / s^2 of the answers about this clip
+    _weighted: float = field(default=0.0, init=False)  # the share that they estimate, times 1 / s^2
 
     @classmethod
     def from_start(cls, clip: float, *, quantile: float, rate: float = RATE) -> MovingClip:
@@ -110,11 +116,11 @@ class MovingClip:
         return self.history[-1]
 
     def stay(self) -> None:
-        """Move on to the next round at the same clip: nobody was asked about it."""
+        """Go on to the next round at the same clip, where no scouts were asked."""
         self.history.append(self.clip)
 
     def move(self, answers: Answers | None, noise: float = 0.0) -> None:
-        """Move on to the next round; without answers, to the clip of the last round with answers.
+        """Go on to the next round; without answers, at the clip of the last round with answers.
 
         ``noise`` is the length of the noise in the mean of this round, in clips
         (`Expectation.noise`).
@@ -139,7 +145,7 @@ class MovingClip:
         self.history.append(self._within_reach(self.clip * math.exp(-rate * excess), noise))
 
     def _within_reach(self, clip: float, noise: float) -> float:
-        """Return the nearest clip that may be; one that is beyond it already may stay, and not rise."""
+        """Return the nearest clip that is allowed; one beyond the limit may stay, but not rise."""
         start = self.history[0]
         highest = max(start * highest_rise(noise), min(self.clip, start * REACH))
         return min(max(clip, start / REACH), highest)

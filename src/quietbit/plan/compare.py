@@ -1,4 +1,4 @@
-"""Which mechanism, under which trust: every way to meet a target, with its bytes, its noise and a verdict.
+"""Which mechanism, under which trust: every way to meet a target, with bytes, noise, a verdict.
 
 Idea     every family of the registry, sums behind masks, and a trusted server as the yardstick are
          calibrated to the same target, so that each error is that of a real mechanism. A way that
@@ -12,7 +12,10 @@ from __future__ import annotations
 import math
 from collections.abc import Callable
 from dataclasses import dataclass, replace
+from functools import partial
 from typing import Any, cast, final
+
+from attrs import evolve
 
 from quietbit.arrays import Structure
 from quietbit.errors import InvalidParameter, QuietbitError, check_int, check_real, require
@@ -20,7 +23,7 @@ from quietbit.mechanism.abilities import Rotating, Summable, kept_coordinates
 from quietbit.mechanism.ball import Ball, Norm
 from quietbit.mechanism.base import Mechanism
 from quietbit.mechanism.calibrate import Calibration, alternatives, calibrate, smallest_of_the_best
-from quietbit.mechanism.central_sum import calibrate_sum
+from quietbit.mechanism.central_sum import SumCalibration, calibrate_sum
 from quietbit.mechanism.expectation import Expectation, expectation
 from quietbit.mechanism.poison import moved
 from quietbit.mechanism.registry import family
@@ -48,8 +51,9 @@ __all__ = [
 Report = Callable[[float, str], None]
 FLOAT_BYTES = 4
 CLIPS = (0.25, 0.5, 1.0, 2.0, 4.0)
-CENTRAL, SUMMED = "gaussian", "imvu"
-OF_SAMPLES = ("gaussian", "imvu")  # families whose price a secret batch lowers
+CENTRAL = "gaussian"
+SUMMED = "imvu"
+OF_SAMPLES = ("gaussian", "imvu")  # families whose cost a secret batch lowers
 STEPS = 6  # of a clip that begins ten times off
 LEAST_KEPT = 64  # with fewer, the second clip shortens long updates too much
 
@@ -59,11 +63,22 @@ LEAST_KEPT = 64  # with fewer, the second clip shortens long updates too much
 class ComparisonRow:
     """One way to meet the target; where it cannot, ``refusal`` says why and there are no numbers.
 
-    ``keep`` is the number of coordinates sent where not all are. ``payload_bytes`` is what a client
-    sends per round, ``downlink_bytes`` what it receives: the model, or the broadcast where few
-    coordinates are kept and shared. ``relative_error`` is the squared error of a round's mean over
-    that of Gaussian noise added by every client; None at delta 0. A ``baseline`` is never the best.
-    ``moved`` is how far malicious clients can move a mean, in clips.
+    Args:
+        name: of the mechanism's family.
+        trust: who sees what.
+        keep: the number of coordinates sent, where not all are.
+        mechanism: calibrated to the target.
+        guarantee: of all releases of one client.
+        payload_bytes: what a client sends per round.
+        downlink_bytes: what it receives: the model, or the broadcast where few coordinates are kept
+            and shared.
+        relative_error: the squared error of a round's mean over that of Gaussian noise added by
+            every client; None at delta 0.
+        expected: what to expect of a run.
+        work: what a client computes beside its update.
+        refusal: why the target is out of reach.
+        baseline: for comparison only; never the best.
+        moved: how far malicious clients can move a mean, in clips.
     """
 
     name: str
@@ -82,22 +97,27 @@ class ComparisonRow:
 
     @property
     def noise(self) -> float:
-        """The noise in the mean of a round, as a multiple of the clip; infinite where the target is out of reach."""
-        return math.inf if self.expected is None else self.expected.noise
+        """The noise in the mean of a round, in clips; infinite where the target is out of reach."""
+        if self.expected is None:
+            return math.inf
+        return self.expected.noise
 
     @property
     def verdict(self) -> str:
         """The verdict on a run, or why there is none."""
-        return self.refusal if self.expected is None else self.expected.sentence()
+        if self.expected is None:
+            return self.refusal
+        return self.expected.sentence()
 
 
 @final
 @dataclass(frozen=True, slots=True)
 class Samples:
-    """What a site does where its single samples are protected: ``count`` of them, each in a batch at ``rate``.
+    """What a site does where its single samples are protected.
 
-    With ``local_steps`` a release is the difference of models after that number of private steps;
-    without, every step is sent.
+    It has ``count`` samples, each in a batch with probability ``rate``. With ``local_steps`` a
+    release is the difference of models after that number of private steps; without, every step is
+    sent.
     """
 
     count: int
@@ -106,16 +126,20 @@ class Samples:
 
     def keywords(self) -> dict[str, Any]:
         """Return what `calibrate` takes; a step of length 1 makes the noise one in clips."""
-        step = (
-            {} if self.local_steps is None else {"local_steps": self.local_steps, "local_rate": 1.0}
-        )
-        return {"samples": self.count, "sampling_rate": self.rate, **step}
+        keywords: dict[str, Any] = {"samples": self.count, "sampling_rate": self.rate}
+        if self.local_steps is not None:
+            keywords["local_steps"] = self.local_steps
+            keywords["local_rate"] = 1.0
+        return keywords
 
 
 @final
 @dataclass(frozen=True, slots=True)
 class ClipPoint:
-    """A clip of ``clip`` times the updates' length: the noise relative to what is left, and the part ``cut`` off."""
+    """A clip of ``clip`` times the updates' length.
+
+    ``noise`` is relative to what is left of an update, ``cut`` the part that is cut off.
+    """
 
     clip: float
     noise: float
@@ -125,7 +149,10 @@ class ClipPoint:
 @final
 @dataclass(frozen=True, slots=True)
 class Comparison:
-    """The request as understood, and one row per way; `compare` has what the fields mean."""
+    """The request as understood, and one row per way; `compare` has what the fields mean.
+
+    ``summed_evaluation`` is the evaluation of sums behind masks, on the account that updates share.
+    """
 
     ball: Ball
     target: Target
@@ -134,36 +161,31 @@ class Comparison:
     rounds: int
     min_honest_clients: int | None
     evaluation: Evaluation | None
-    summed_evaluation: (
-        Evaluation | None
-    )  # the same for sums behind masks, on the account that updates share
+    summed_evaluation: Evaluation | None
     baselines: bool
     malicious: float | None
     samples: Samples | None = None
     rows: tuple[ComparisonRow, ...] = ()
 
     def best(self, trust: Trust | str) -> ComparisonRow | None:
-        """Return the row that ``auto`` chooses: within 5 % of the least noise energy, the one that sends least.
+        """Return the row that ``auto`` chooses; None where no way reaches the target.
 
-        Only ways whose decoded mean is the update count (a sign's is not), and no baselines; None
-        where no way reaches the target.
+        It is the one that sends least within 5 % of the least noise energy. Only ways whose decoded
+        mean is the update count (a sign's is not), and no baselines.
         """
-        which = Trust(trust)
-        mine = [row for row in self.rows if row.trust is which and not row.baseline]
-        known = [
-            (row, row.expected)
-            for row in mine
-            if row.expected is not None
-            and row.mechanism is not None
-            and not row.mechanism.error().unitless
-        ]
-        if not known:
+        trust = Trust(trust)
+        rows = []
+        errors = []
+        for row in self.rows:
+            if row.trust is not trust or row.baseline:
+                continue
+            if row.expected is None or row.mechanism is None or row.mechanism.error().unitless:
+                continue
+            rows.append(row)
+            errors.append(row.expected.loudness**2)
+        if not rows:
             return None
-        errors, sizes = (
-            [one.loudness**2 for _, one in known],
-            [row.payload_bytes for row, _ in known],
-        )
-        return known[smallest_of_the_best(errors, sizes)][0]
+        return rows[smallest_of_the_best(errors, [row.payload_bytes for row in rows])]
 
     def bytes_per_client(self, row: ComparisonRow) -> int:
         """Return the bytes that a client sends in all its releases."""
@@ -174,22 +196,21 @@ class Comparison:
         return row.payload_bytes * self.cohort * self.rounds
 
     def scouts_help(self, row: ComparisonRow) -> bool:
-        """Return whether ``clip = auto`` can correct a start ten times off: enough answers, and noise that permits it.
+        """Return whether ``clip = auto`` can correct a start ten times off.
 
-        An answer is taken to be as true as its even share of epsilon makes it, which is less than a
-        plan finds.
+        That takes enough answers, and noise that permits it. An answer is taken to be as true as
+        its even share of epsilon makes it, which is less than a plan finds.
         """
-        if (
-            row.expected is None
-            or row.trust is Trust.CENTRAL
-            or self.target.unit is not Unit.CLIENT
-        ):
+        if row.expected is None or row.trust is Trust.CENTRAL:
             return False
-        each = self.target.epsilon / self.target.releases
-        truth = RandomisedResponse.within(each, 2, self.target.adjacency).truth
+        target = self.target
+        if target.unit is not Unit.CLIENT:
+            return False
+        response = RandomisedResponse.within(target.epsilon / target.releases, 2, target.adjacency)
         every = EVERY_OF_SUMS if row.trust is Trust.SECURE_AGGREGATION else EVERY
         answers = self.cohort * self.rounds / every
-        return answers >= STEPS * answers_needed(truth) and highest_rise(row.noise) > 1
+        enough = answers >= STEPS * answers_needed(response.truth)
+        return enough and highest_rise(row.noise) > 1
 
     def clip_points(self, row: ComparisonRow) -> tuple[ClipPoint, ...]:
         """Return the noise of a round's mean for several ratios of clip to update length."""
@@ -232,15 +253,15 @@ def compare(
         adjacency: which two data sets are neighbours.
         cohort: clients per round.
         clients: how many there are in all; the cohort by default.
-        rounds: of the run; then a client sends ``ceil(rounds * cohort / clients)`` updates. Or
-        releases: how often a client takes part; then there are ``clients * releases / cohort``
-            rounds. One of the two.
+        rounds: of the run; then a client sends ``ceil(rounds * cohort / clients)`` updates.
+        releases: how often a client takes part, instead of ``rounds``; then there are ``clients *
+            releases / cohort`` rounds.
         trust: local, central or secure-aggregation; all of them by default.
         unit: whose data an epsilon protects: all that a ``client`` has, or one ``sample`` of a site
             that has many, such as a patient of a hospital; then the server sees every site's
-            releases, and
-        samples: about how many samples a site has,
-        sampling_rate: the probability of each to be in the secret batch of a step; 1 by default,
+            releases.
+        samples: about how many samples a site has, where ``unit`` is sample.
+        sampling_rate: the probability of each to be in the secret batch of a step; 1 by default.
         local_steps: private steps of a site per release; by default every step is sent.
         clip: largest norm of an update; 1 by default. Rows depend on it only through the
             mechanisms.
@@ -255,61 +276,118 @@ def compare(
             move a mean.
         report: ``report(fraction, message)`` is called with the progress.
 
-    >>> found = compare(1_000, epsilon=4.0, delta=0.0, adjacency="replace-one", clients=10_000, cohort=1_000,
-    ...                 releases=1, trust="local")
-    >>> found.best("local").name, found.best("local").expected.verdict.value
+    >>> comparison = compare(
+    ...     1_000, epsilon=4.0, delta=0.0, adjacency="replace-one",
+    ...     clients=10_000, cohort=1_000, releases=1, trust="local",
+    ... )
+    >>> best = comparison.best("local")
+    >>> best.name, best.expected.verdict.value
     ('vmvu', 'hard')
     """
-    ball = _ball(model, clip, norm)
-    which = None if trust is None else Trust(trust)
-    known = [way.value for way in WAYS]
-    require(which is None or which in WAYS, "trust", trust, "one of " + ", ".join(known))
-    many = check_int(cohort, "cohort", 1)
-    crowd = check_int(many if clients is None else clients, "clients", 1)
-    require(crowd >= many, "clients", crowd, f"at least {many}, the cohort")
-    times, often = _schedule(rounds, releases, crowd, many)
-    sites = _samples(unit, samples, sampling_rate, local_steps)
-    if sites is not None:
-        require(which in (None, Trust.LOCAL), "trust", trust, "local where samples are protected")
-        which = Trust.LOCAL
-    target = Target(epsilon, delta, adjacency, unit=Unit(unit), releases=often).limited()
-    answers = summed = None
-    if evaluate is not None and which is not Trust.SECURE_AGGREGATION:
-        answers = Evaluation(evaluate, releases=often, adjacency=target.adjacency, unit=target.unit)
-    if (
-        evaluate is not None
-        and which in (None, Trust.SECURE_AGGREGATION)
-        and target.delta > 0
-        and many > 1
-    ):
-        honest = min_honest_clients or many
-        summed = Evaluation(
-            evaluate, releases=often, adjacency=target.adjacency, delta=target.delta, honest=honest
-        )
-    asked = Comparison(
-        ball,
-        target,
-        crowd,
-        many,
-        times,
-        min_honest_clients,
-        answers,
-        summed,
-        baselines,
-        malicious,
-        sites,
+    request = _request(
+        ball=_ball(model, clip, norm),
+        target=Target(epsilon, delta, adjacency, unit=Unit(unit)).limited(),
+        clients=clients,
+        cohort=cohort,
+        rounds=rounds,
+        releases=releases,
     )
-    tell = report or (lambda fraction, message: None)
+    sites = _samples(unit, samples, sampling_rate, local_steps)
+    ways = list(WAYS) if trust is None else [Trust(trust)]
+    if trust is not None:
+        names = ", ".join(way.value for way in WAYS)
+        require(ways[0] in WAYS, "trust", trust, f"one of {names}")
+    request = replace(
+        request,
+        min_honest_clients=min_honest_clients,
+        baselines=baselines,
+        malicious=malicious,
+        samples=sites,
+    )
     if sites is not None:
-        return replace(asked, rows=tuple(_of_samples(asked, sites, tell)))
-    rows = [
-        row for way, found in WAYS.items() if which in (None, way) for row in found(asked, tell)
-    ]
-    return replace(asked, rows=tuple(rows))
+        local = trust is None or ways == [Trust.LOCAL]
+        require(local, "trust", trust, "local where samples are protected")
+        ways = [Trust.LOCAL]
+    if evaluate is not None:
+        request = _with_evaluations(request, ways, evaluate)
+    tell = report or _say_nothing
+    rows: list[ComparisonRow] = []
+    if sites is not None:
+        rows = _of_samples(request, sites, tell)
+    else:
+        for way in ways:
+            rows += WAYS[way](request, tell)
+    return replace(request, rows=tuple(rows))
+
+
+def _say_nothing(_fraction: float, _message: str) -> None:
+    """Report no progress."""
+
+
+def _request(
+    *,
+    ball: Ball,
+    target: Target,
+    clients: int | None,
+    cohort: int,
+    rounds: int | None,
+    releases: int | None,
+) -> Comparison:
+    """Return the schedule of a comparison without rows.
+
+    Where clients take turns, the target is that of the client that takes part most often.
+    """
+    cohort = check_int(cohort, "cohort", 1)
+    clients = check_int(cohort if clients is None else clients, "clients", 1)
+    require(clients >= cohort, "clients", clients, f"at least {cohort}, the cohort")
+    if (rounds is None) == (releases is None):
+        rule = "given, and not both"
+        remedy = "each follows from the other"
+        raise InvalidParameter.of("rounds or releases", rule, (rounds, releases), remedy)
+    if rounds is not None:
+        rounds = check_int(rounds, "rounds", 1)
+        releases = -(-rounds * cohort // clients)  # rounded up
+    else:
+        releases = check_int(releases, "releases", 1)
+        rounds = max(1, clients * releases // cohort)
+    return Comparison(
+        ball,
+        evolve(target, releases=releases),
+        clients,
+        cohort,
+        rounds,
+        min_honest_clients=None,
+        evaluation=None,
+        summed_evaluation=None,
+        baselines=False,
+        malicious=None,
+    )
+
+
+def _with_evaluations(request: Comparison, ways: list[Trust], epsilon: float) -> Comparison:
+    """Add the evaluations that the ways need: answers that the server sees, and summed ones."""
+    target = request.target
+    answers = None
+    if ways != [Trust.SECURE_AGGREGATION]:
+        answers = Evaluation(
+            epsilon, releases=target.releases, adjacency=target.adjacency, unit=target.unit
+        )
+    summed = None
+    if Trust.SECURE_AGGREGATION in ways and target.delta > 0 and request.cohort > 1:
+        summed = Evaluation(
+            epsilon,
+            releases=target.releases,
+            adjacency=target.adjacency,
+            delta=target.delta,
+            honest=request.min_honest_clients or request.cohort,
+        )
+    return replace(request, evaluation=answers, summed_evaluation=summed)
 
 
 def dimension_of(model: Any) -> int:
-    """Return the number of parameters of an update: of a number, what a torch module trains, or a tree of arrays.
+    """Return the number of parameters of an update.
+
+    ``model`` is that number, a torch module, of which what it trains counts, or a tree of arrays.
 
     >>> import numpy as np
     >>> dimension_of({"weight": np.zeros((3, 4)), "bias": np.zeros(3)}), dimension_of(10)
@@ -319,7 +397,8 @@ def dimension_of(model: Any) -> int:
         return model
     parameters = getattr(model, "parameters", None)
     if callable(parameters):
-        return sum(int(one.numel()) for one in parameters() if one.requires_grad)
+        trained = (parameter for parameter in parameters() if parameter.requires_grad)
+        return sum(int(parameter.numel()) for parameter in trained)
     return Structure.of(model).size
 
 
@@ -337,75 +416,83 @@ def bytes_sent(mechanism: Mechanism, trust: Trust, cohort: int) -> int:
     return Header.of(mechanism).size
 
 
-def _left(asked: Comparison) -> Target:
-    """Return the target of updates, beside which answers that the server sees are accounted by themselves."""
-    return (
-        asked.target if asked.evaluation is None else asked.target.without(asked.evaluation.spends)
-    )
+def _target_of_updates(request: Comparison) -> Target:
+    """Return the target of updates where the server's view of answers is accounted by itself."""
+    if request.evaluation is None:
+        return request.target
+    return request.target.without(request.evaluation.spends)
 
 
 def _gaussian(ball: Ball, target: Target) -> tuple[Calibration | None, str]:
-    """Return one client's Gaussian release at the target, the yardstick of errors; or why there is none."""
+    """Return one client's Gaussian release at the target, the yardstick; or why there is none."""
+    ball = Ball(Norm.L2, ball.radius, ball.dimension)
     try:
-        return calibrate(
-            CENTRAL, ball=Ball(Norm.L2, ball.radius, ball.dimension), **target.keywords()
-        ), ""
+        return calibrate(CENTRAL, ball=ball, **target.keywords()), ""
     except QuietbitError as error:
         return None, str(error)
 
 
 def _row(
-    asked: Comparison,
+    request: Comparison,
     name: str,
     trust: Trust,
-    mechanism: Mechanism,
-    guarantee: Guarantee,
+    calibration: Calibration | SumCalibration,
     gaussian: Calibration | None,
 ) -> ComparisonRow:
-    ball, cohort = asked.ball, asked.cohort
+    """Return the row of a calibrated mechanism; ``gaussian`` is the yardstick of its error."""
+    mechanism = calibration.mechanism
+    ball = request.ball
     expected = expectation(
-        mechanism, cohort=cohort, rounds=asked.rounds, clients=asked.clients, trust=trust
+        mechanism,
+        cohort=request.cohort,
+        rounds=request.rounds,
+        clients=request.clients,
+        trust=trust,
     )
-    squared = (expected.noise * ball.radius) ** 2 / ball.dimension  # per coordinate of the mean
-    model = FLOAT_BYTES * ball.dimension
-    coordinates = kept_coordinates(mechanism)
-    kept = coordinates if coordinates < ball.dimension else None
+    relative_error = None
+    if gaussian is not None:
+        squared = (expected.noise * ball.radius) ** 2 / ball.dimension  # per coordinate of the mean
+        relative_error = squared * request.cohort / gaussian.squared_error
+    keep: int | None = kept_coordinates(mechanism)
+    downlink_bytes = FLOAT_BYTES * ball.dimension
+    if keep is not None and keep < ball.dimension:
+        downlink_bytes = min(downlink_bytes, HEAD.size + FLOAT_BYTES * keep)
+    else:
+        keep = None
+    shift = None
+    if request.malicious is not None:
+        shift = moved(mechanism, request.malicious, trust)
     return ComparisonRow(
         name=name,
         trust=trust,
-        keep=kept,
+        keep=keep,
         mechanism=mechanism,
-        guarantee=guarantee,
-        payload_bytes=bytes_sent(mechanism, trust, cohort),
-        downlink_bytes=model if kept is None else min(model, HEAD.size + FLOAT_BYTES * kept),
-        relative_error=None if gaussian is None else squared * cohort / gaussian.squared_error,
+        guarantee=calibration.guarantee,
+        payload_bytes=bytes_sent(mechanism, trust, request.cohort),
+        downlink_bytes=downlink_bytes,
+        relative_error=relative_error,
         expected=expected,
         work=_work(name, trust, mechanism),
-        moved=None if asked.malicious is None else moved(mechanism, asked.malicious, trust),
+        moved=shift,
     )
 
 
-def _local(asked: Comparison, tell: Report) -> list[ComparisonRow]:
+def _local(request: Comparison, tell: Report) -> list[ComparisonRow]:
     """Return a row per family, and one with few coordinates kept where that sends less."""
-    rows, target = [], _left(asked)
-    gaussian, _ = _gaussian(asked.ball, target)
-    for way in alternatives(
-        asked.ball,
-        target,
-        baselines=asked.baselines,
-        report=lambda share, word: tell(0.7 * share, word),
-    ):
-        found = way.calibration
-        if found is None:
-            if way.keep is None:  # report a refusal once
-                rows.append(
-                    ComparisonRow(
-                        way.mechanism, Trust.LOCAL, refusal=way.refusal, baseline=way.baseline
-                    )
-                )
-            continue
-        row = _row(asked, way.mechanism, Trust.LOCAL, found.mechanism, found.guarantee, gaussian)
-        if way.keep is None or row.keep is not None:
+    target = _target_of_updates(request)
+    gaussian, _ = _gaussian(request.ball, target)
+
+    def tell_share(fraction: float, message: str) -> None:
+        tell(0.7 * fraction, message)
+
+    rows = []
+    for way in alternatives(request.ball, target, baselines=request.baselines, report=tell_share):
+        if way.calibration is not None:
+            row = _row(request, way.mechanism, Trust.LOCAL, way.calibration, gaussian)
+            if way.keep is None or row.keep is not None:
+                rows.append(replace(row, baseline=way.baseline))
+        elif way.keep is None:  # report a refusal once
+            row = ComparisonRow(way.mechanism, Trust.LOCAL, refusal=way.refusal)
             rows.append(replace(row, baseline=way.baseline))
     return rows
 
@@ -414,39 +501,39 @@ def _samples(
     unit: Unit | str, samples: int | None, sampling_rate: float | None, local_steps: int | None
 ) -> Samples | None:
     """Return what sites do where samples are protected; refuse their numbers where clients are."""
-    if Unit(unit) is Unit.SAMPLE:
-        if samples is None:
-            raise InvalidParameter.of(
-                "samples", "given where samples are protected: about how many a site has"
-            )
-        steps = None if local_steps is None else check_int(local_steps, "local_steps", 1)
-        rate = (
-            1.0
-            if sampling_rate is None
-            else check_real(sampling_rate, "sampling_rate", at_most=1.0)
-        )
-        return Samples(check_int(samples, "samples", 1), rate, steps)
-    for name, value in (
-        ("samples", samples),
-        ("sampling_rate", sampling_rate),
-        ("local_steps", local_steps),
-    ):
-        require(value is None, name, value, "left out unless unit is sample")
-    return None
+    numbers = {"samples": samples, "sampling_rate": sampling_rate, "local_steps": local_steps}
+    if Unit(unit) is Unit.CLIENT:
+        for name, value in numbers.items():
+            require(value is None, name, value, "left out unless unit is sample")
+        return None
+    remedy = "say about how many samples a site has"
+    require(samples is not None, "samples", samples, "given where samples are protected", remedy)
+    count = check_int(samples, "samples", 1)
+    rate = 1.0
+    if sampling_rate is not None:
+        rate = check_real(sampling_rate, "sampling_rate", at_most=1.0)
+    if local_steps is not None:
+        local_steps = check_int(local_steps, "local_steps", 1)
+    return Samples(count, rate, local_steps)
 
 
-def _of_samples(asked: Comparison, sites: Samples, tell: Report) -> list[ComparisonRow]:
-    """Return a row per family that has a price for a sample of a secret batch; errors are relative to the first."""
+def _of_samples(request: Comparison, sites: Samples, tell: Report) -> list[ComparisonRow]:
+    """Return a row per family that has a cost for a sample of a secret batch.
+
+    Errors are relative to the first row's.
+    """
     rows: list[ComparisonRow] = []
-    target = _left(asked)
+    target = _target_of_updates(request)
     for place, name in enumerate(OF_SAMPLES):
         tell(place / len(OF_SAMPLES), name)
         try:
-            found = calibrate(name, ball=asked.ball, **target.keywords(), **sites.keywords())
+            calibration = calibrate(
+                name, ball=request.ball, **target.keywords(), **sites.keywords()
+            )
         except QuietbitError as error:
             rows.append(ComparisonRow(name, Trust.LOCAL, refusal=str(error)))
             continue
-        row = _row(asked, name, Trust.LOCAL, found.mechanism, found.guarantee, None)
+        row = _row(request, name, Trust.LOCAL, calibration, None)
         yardstick = rows[0] if rows else row
         if yardstick.expected is not None:
             row = replace(row, relative_error=(row.noise / yardstick.noise) ** 2)
@@ -454,52 +541,58 @@ def _of_samples(asked: Comparison, sites: Samples, tell: Report) -> list[Compari
     return rows
 
 
-def _summed(asked: Comparison, tell: Report) -> list[ComparisonRow]:
-    """Return the row of one-bit codes behind masks, and one with few coordinates kept where that sends less."""
-    ball, target, answers = asked.ball, asked.target, asked.summed_evaluation
+def _summed(request: Comparison, tell: Report) -> list[ComparisonRow]:
+    """Return the row of one-bit codes behind masks, and one with few coordinates kept.
 
-    def together(mechanism: Mechanism) -> Guarantee:
-        """Account for all sums of a client, answers included."""
-        ((answer, times),) = cast(Evaluation, answers).shared()
-        updates = Summable.of(mechanism).sum_privacy(
-            cast(int, cast(Evaluation, answers).honest), target.adjacency
-        )
-        return (updates * target.releases + answer * times).guarantee(target.delta)
-
-    common = {
+    The second is there where it sends less.
+    """
+    ball = request.ball
+    target = request.target
+    settings: dict[str, Any] = {
         **target.keywords(),
-        "clients": asked.cohort,
-        "min_honest_clients": asked.min_honest_clients,
+        "clients": request.cohort,
+        "min_honest_clients": request.min_honest_clients,
+        "account": None,
     }
-    common["account"] = None if answers is None else together
+    if request.summed_evaluation is not None:
+        settings["account"] = partial(_sum_guarantee, target, request.summed_evaluation)
     tell(0.7, "sums")
     try:
-        require(
-            ball.norm is Norm.L2, "norm of the ball", ball.norm.value, "l2 for sums behind masks"
-        )
-        ways = [calibrate_sum(ball=ball, **common)]
+        l2 = ball.norm is Norm.L2
+        require(l2, "norm of the ball", ball.norm.value, "l2 for sums behind masks")
+        calibrations = [calibrate_sum(ball=ball, **settings)]
     except QuietbitError as error:
         return [ComparisonRow(SUMMED, Trust.SECURE_AGGREGATION, refusal=str(error))]
-    keep = max(LEAST_KEPT, fewest_kept(ways[0].squared_error / ball.radius**2, ball.dimension))
+    error_in_clips = calibrations[0].squared_error / ball.radius**2
+    keep = max(LEAST_KEPT, fewest_kept(error_in_clips, ball.dimension))
     if keep <= ball.dimension // 2:
         tell(0.85, "sums of kept coordinates")
-        ways.append(calibrate_sum(ball=ball, keep=keep, **common))
+        calibrations.append(calibrate_sum(ball=ball, keep=keep, **settings))
     gaussian, _ = _gaussian(ball, target)
     return [
-        _row(asked, SUMMED, Trust.SECURE_AGGREGATION, found.mechanism, found.guarantee, gaussian)
-        for found in ways
+        _row(request, SUMMED, Trust.SECURE_AGGREGATION, calibration, gaussian)
+        for calibration in calibrations
     ]
 
 
-def _central(asked: Comparison, tell: Report) -> list[ComparisonRow]:
+def _sum_guarantee(target: Target, evaluation: Evaluation, mechanism: Mechanism) -> Guarantee:
+    """Account for all sums of a client, answers included."""
+    ((answer, times),) = evaluation.shared()
+    honest = cast(int, evaluation.honest)
+    updates = Summable.of(mechanism).sum_privacy(honest, target.adjacency)
+    return (updates * target.releases + answer * times).guarantee(target.delta)
+
+
+def _central(request: Comparison, tell: Report) -> list[ComparisonRow]:
     """Return the yardstick: a trusted server adds noise once, to the sum of the updates."""
-    target = _left(asked)
-    found, refusal = _gaussian(asked.ball, target)
-    if found is None:
+    target = _target_of_updates(request)
+    calibration, refusal = _gaussian(request.ball, target)
+    if calibration is None:
         return [ComparisonRow(CENTRAL, Trust.CENTRAL, refusal=refusal)]
-    cost = (found.mechanism.privacy(target.adjacency) * target.releases).under(trust=Trust.CENTRAL)
-    guarantee: Guarantee = cost.guarantee(target.delta)
-    return [_row(asked, CENTRAL, Trust.CENTRAL, found.mechanism, guarantee, found)]
+    cost = calibration.mechanism.privacy(target.adjacency) * target.releases
+    guarantee = cost.under(trust=Trust.CENTRAL).guarantee(target.delta)
+    row = _row(request, CENTRAL, Trust.CENTRAL, calibration, calibration)
+    return [replace(row, guarantee=guarantee)]
 
 
 WAYS: dict[Trust, Callable[[Comparison, Report], list[ComparisonRow]]] = {
@@ -510,35 +603,24 @@ WAYS: dict[Trust, Callable[[Comparison, Report], list[ComparisonRow]]] = {
 
 
 def _ball(model: Any, clip: float | None, norm: Norm | str | None) -> Ball:
+    """Return the ball of updates; refuse a clip or norm beside a Ball, which has its own."""
     if isinstance(model, Ball):
-        for name, value in (("clip", clip), ("norm", norm)):
-            require(value is None, name, value, "left out beside a Ball, which has one")
+        require(clip is None, "clip", clip, "left out beside a Ball, which has one")
+        require(norm is None, "norm", norm, "left out beside a Ball, which has one")
         return model
-    which = Norm.L2 if norm is None else Norm(norm)
-    return Ball(which, 1.0 if clip is None else check_real(clip, "clip"), dimension_of(model))
-
-
-def _schedule(
-    rounds: int | None, releases: int | None, clients: int, cohort: int
-) -> tuple[int, int]:
-    """Return the rounds, and the releases of the client that takes part most often when clients take turns."""
-    if (rounds is None) == (releases is None):
-        raise InvalidParameter(
-            "rounds or releases must be given, and not both: each follows from the other."
-        )
-    if rounds is not None:
-        times = check_int(rounds, "rounds", 1)
-        return times, -(-times * cohort // clients)
-    often = check_int(releases, "releases", 1)
-    return max(1, clients * often // cohort), often
+    norm = Norm.L2 if norm is None else Norm(norm)
+    radius = 1.0 if clip is None else check_real(clip, "clip")
+    return Ball(norm, radius, dimension_of(model))
 
 
 def _work(name: str, trust: Trust, mechanism: Mechanism) -> str:
-    """Describe what a client computes beside its update; empty for a family that does not say."""
+    """Describe what a client computes beside its update."""
     if trust is Trust.CENTRAL:
         return "nothing, for the server adds the noise"
-    own = family(name).work or "not said"
+    work = family(name).work or "not said"
     rotating = Rotating.nearest(mechanism)
     if rotating is not None and rotating.prepares:
-        own = f"{rotating.prepares}, then {own}"
-    return f"{own}, and masks" if trust is Trust.SECURE_AGGREGATION else own
+        work = f"{rotating.prepares}, then {work}"
+    if trust is Trust.SECURE_AGGREGATION:
+        work = f"{work}, and masks"
+    return work

@@ -16,6 +16,7 @@ from quietbit.mechanism.registry import families, family, identity_of
 from quietbit.plan.compare import compare, dimension_of
 from quietbit.target import Trust, Unit
 from quietbit_lab.task.vectors import VectorMean
+from refusals import refuses
 
 FACTOR = 1.5  # what a simulated error may be off by
 CLIP = 0.5
@@ -250,12 +251,12 @@ def test_rounds_and_releases_follow_from_each_other():
 
 
 @pytest.mark.parametrize(
-    ("change", "said"),
+    ("change", "name"),
     [
-        ({"rounds": 3, "releases": 3}, "not both"),
-        ({"rounds": None}, "rounds or releases must be given"),
+        ({"rounds": 3, "releases": 3}, "rounds or releases"),
+        ({"rounds": None}, "rounds or releases"),
         ({"cohort": 0}, "cohort"),
-        ({"clients": 5}, "clients must be at least 10, the cohort"),
+        ({"clients": 5}, "clients"),
         ({"epsilon": math.nan}, "epsilon"),
         ({"adjacency": "near"}, "adjacency"),
         ({"trust": "nobody"}, "trust"),
@@ -263,7 +264,7 @@ def test_rounds_and_releases_follow_from_each_other():
         ({"norm": "l3"}, "norm"),
     ],
 )
-def test_what_has_no_meaning_is_refused(change, said):
+def test_what_has_no_meaning_is_refused(change, name):
     given = {
         "epsilon": 1.0,
         "delta": 1e-5,
@@ -272,7 +273,7 @@ def test_what_has_no_meaning_is_refused(change, said):
         "rounds": 2,
         **change,
     }
-    with pytest.raises(InvalidParameter, match=said):
+    with refuses(name):
         compare(10, **given)
 
 
@@ -287,7 +288,7 @@ def test_a_ball_is_clip_and_norm():
     }
     ball = quietbit.Ball("l2", 3.0, 10)
     assert compare(ball, **given).ball == ball
-    with pytest.raises(InvalidParameter, match="clip must be left out beside a Ball"):
+    with refuses("clip", 3.0):
         compare(ball, clip=3.0, **given)
     narrow, wide = compare(ball, **given), compare(attrs.evolve(ball, radius=6.0), **given)
     assert narrow.rows[0].noise == pytest.approx(wide.rows[0].noise), "noise is told in clips"
@@ -386,9 +387,8 @@ def test_samples_of_sites_are_compared_by_the_mechanisms_that_a_plan_has_for_the
     ],
 )
 def test_numbers_of_samples_that_make_no_sense_are_refused(given, name):
-    with pytest.raises(InvalidParameter) as refused:
+    with refuses(name):
         compare(650, **{**SITES, **given})
-    assert refused.value.name == name
 
 
 def test_scouts_are_recommended_where_there_are_enough_and_noise_permits_it():
