@@ -26,7 +26,11 @@ from quietbit.flower import PrivateUplink
 from quietbit.flower import client as flower_client
 from quietbit.node import answer_time, guard
 from quietbit.node.answer_time import GRAIN
+from quietbit.node.refusal import Reason, Refusal
 from quietbit.run import client as run_client
+from quietbit.run import part
+from quietbit.run.messages import ANSWERED, DECLINED
+from quietbit.run.parts import update
 from unit.flower.kit import DIMENSION, app, context
 from unit.flower.test_client import CONFIG, request
 from unit.node.makers import books, write_policy
@@ -37,11 +41,11 @@ SECONDS = 0.75
 AT_ONCE = 24  # answers that wait side by side
 LOAD = 10.0  # seconds that a busy machine may be late
 FILES = frozenset(
-    str(module.__file__) for module in (flower_client, guard, answer_time, run_client)
+    str(module.__file__) for module in (flower_client, guard, answer_time, run_client, part, update)
 )
 CONSTANTS = {
-    "quietbit: This node cannot answer; its owner's log says why.",
-    "quietbit, answered before: no release was made.",
+    f"{DECLINED}{Refusal(Reason.UNUSABLE).to_text()}",
+    f"{ANSWERED}{Refusal(Reason.NOTED).to_text()}",
 }
 MAIN_THREAD = ("disarm", "rearm")  # where alone these lines run
 NUMBERS = count()

@@ -18,8 +18,11 @@ from nvflare.fuel.utils import fobs
 from attack.every_line import PATIENT, Fault, Line, Tracer, following, under
 from quietbit.node import answer_time, guard
 from quietbit.node.answer_time import GRAIN
+from quietbit.node.refusal import Reason, Refusal
 from quietbit.nvflare import client, patches, processing, task
 from quietbit.run import client as run_client
+from quietbit.run import part
+from quietbit.run.parts import update
 from unit.node.makers import books, write_policy
 from unit.nvflare.kit import CONFIG, Server, Site, content, public_names, trained
 
@@ -30,7 +33,7 @@ LOAD = 10.0  # seconds that a busy machine may be late
 MAIN_THREAD = ("disarm", "rearm")  # where alone these lines run
 FILES = frozenset(
     str(module.__file__)
-    for module in (client, patches, processing, task, guard, answer_time, run_client)
+    for module in (client, patches, processing, task, guard, answer_time, run_client, part, update)
 )
 FIRST = {
     "process_task",
@@ -72,10 +75,8 @@ def check(reply: Any, site: Site, tracer: Tracer, home: Path, size: int) -> str:
     assert set(content(reply)) == {"quietbit"}, (tracer.at, content(reply))
     record = content(reply)["quietbit"]
     if "declined" in record:
-        assert record["declined"] in (
-            "This node cannot answer; its owner's log says why.",
-            "no release was made.",
-        )
+        constants = [Refusal(reason).to_text() for reason in (Reason.UNUSABLE, Reason.NOTED)]
+        assert record["declined"] in constants
         return "declined"
     assert set(record) == {"release", "metrics"}
     assert len(record["release"]) == size

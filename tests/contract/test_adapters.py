@@ -81,6 +81,7 @@ def last(federation: Any) -> dict[str, Any]:
 def test_a_round_steps_by_the_mean_of_the_payloads(adapter: Any) -> None:
     """Payloads are those of `Uplink.send` to the last bit: clipped, of this round and this node."""
     federation = adapter(CONFIG)
+    earlier = b""
     for number in (1, 2):
         before = federation.model.astype(np.float64)
         federation.play()
@@ -96,7 +97,8 @@ def test_a_round_steps_by_the_mean_of_the_payloads(adapter: Any) -> None:
         if not isinstance(federation, LocalFederation):
             # Longer updates may be rounded apart by a bit where an engine carries single precision.
             assert [federation.payload(node) for node in range(3)] == expected
-            expected = [federation.payload(node) for node in range(3)]
+            assert earlier != expected[0]  # the update is the same, and the random words are not
+            earlier = expected[0]
         mean = Uplink(mechanism).receive(expected)
         assert federation.model == pytest.approx(before - mean, abs=1e-5)
 
@@ -139,6 +141,8 @@ def test_nodes_that_decline_fail_crash_or_send_something_else_are_counted(
     # What may have been released counts, whether or not it arrived; what was declined does not.
     releases = {node["node"][-1]: node["releases"] for node in federation.report()["nodes"]}
     assert sorted(releases.values()) == [0, 1, 1, 1, 1]
+    answered = [node["answered"] for node in federation.report()["nodes"]]
+    assert answered == [1, 1, 0, 0, 0]
     mechanism = federation.plan.mechanism_for(federation.dimension)
     zeros = np.zeros(federation.dimension)
     assert federation.payload(1) == federation.expected(1, zeros, mechanism, 1)
