@@ -44,8 +44,9 @@ SEEDS = 5
 CHOOSING = 100
 MOST_PUBLIC = 12_000
 FOR_DIRECTIONS = 3_000
-STEPS = (0.04, 0.08, 0.16, 0.32, 0.64, 1.28)
-CLIPS = (1.0, 2.0)
+PER_ROUND = 600  # public gradients of a round, where directions are renewed
+STEPS = (0.04, 0.08, 0.16, 0.32, 0.64)
+CLIPS = (1.0,)
 BEGAN = time.monotonic()
 
 
@@ -194,6 +195,41 @@ def train(
     return weights
 
 
+def train_renewed(
+    task: Task, start: Any, size: int, mean_of: Any, settings: list[tuple[float, float]], seed: int
+) -> Any:
+    """Return the heads likewise, with directions of public gradients at every round's head.
+
+    Gradients are outer products, so that their products are those of errors times those of inputs,
+    and no direction is ever written out.
+    """
+    generator = torch.Generator().manual_seed(seed)
+    count = len(settings)
+    clips, steps = (torch.tensor(part) for part in zip(*settings, strict=True))
+    weights = start.repeat(count, 1, 1)
+    speed = torch.zeros_like(weights)
+    rounds = task.clients // COHORT
+    order = torch.rand((count, task.clients), generator=generator).argsort(dim=1)
+    for number in range(rounds):
+        chosen = torch.randint(len(task.public), (PER_ROUND,), generator=generator)
+        known = task.public[chosen].expand(count, -1, -1)
+        wrong = errors_of(weights, known, task.public_labels[chosen].expand(count, -1))
+        wrong = wrong / (wrong.norm(dim=2) * known.norm(dim=2)).clamp(min=1e-9)[:, :, None]
+        products = (wrong @ wrong.transpose(1, 2)) * (known @ known.transpose(1, 2))
+        values, vectors = torch.linalg.eigh(products.double())
+        leading = (vectors[:, :, -size:] / values[:, None, -size:].clamp(min=1e-9).sqrt()).float()
+        here = order[:, number * COHORT : (number + 1) * COHORT]
+        x = task.x[here]
+        errors = errors_of(weights, x, task.labels[here])
+        rows = ((errors @ wrong.transpose(1, 2)) * (x @ known.transpose(1, 2))) @ leading
+        rows = rows / torch.maximum(rows.norm(dim=2), clips[:, None])[:, :, None]
+        shares = (leading @ mean_of(rows, generator)[:, :, None])[:, :, 0]
+        mean = (wrong * shares[:, :, None]).transpose(1, 2) @ known
+        speed = MOMENTUM * speed + mean
+        weights = weights - (steps * clips)[:, None, None] * (1 - 0.9 * number / rounds) * speed
+    return weights
+
+
 def means(epsilon: float | None, size: int, dimension: int) -> tuple[Any, dict[str, Any]]:
     """Return what makes a decoded mean in clips: of rows, or, of all numbers, of their mean."""
     if epsilon is None:
@@ -217,19 +253,34 @@ def means(epsilon: float | None, size: int, dimension: int) -> tuple[Any, dict[s
     return noisy, facts | {"noise": "normal, of the releases' variance"}
 
 
-def line(task: Task, name: str, start: Any, epsilon: float | None, size: int) -> dict[str, Any]:
+def line(
+    task: Task,
+    name: str,
+    start: Any,
+    epsilon: float | None,
+    size: int,
+    pairs: list[tuple[float, float]],
+    renewed: bool,
+) -> dict[str, Any]:
     """Choose clip and step on held-out images; report five seeds on test images."""
     dimension = start.numel()
     mean_of, facts = means(epsilon, size, dimension)
     basis = None
-    if size:
+    if size and renewed:
+        facts["made"] = "every round"
+    elif size:
         space = Subspace.of_gradients(public_gradients(task, start), size)
         basis = torch.from_numpy(space.directions.copy()).reshape(size, CLASSES, -1)
         facts["basis_bytes"] = space.bytes_once
-    pairs = list(itertools.product(CLIPS, STEPS))
-    held = task.accuracies(train(task, start, basis, mean_of, pairs, CHOOSING), False)
+
+    def heads_of(settings: list[tuple[float, float]], seed: int) -> Any:
+        if size and renewed:
+            return train_renewed(task, start, size, mean_of, settings, seed)
+        return train(task, start, basis, mean_of, settings, seed)
+
+    held = task.accuracies(heads_of(pairs, CHOOSING), False)
     best = int(np.argmax(held))
-    heads = train(task, start, basis, mean_of, [pairs[best]] * SEEDS, 1)
+    heads = heads_of([pairs[best]] * SEEDS, 1)
     return {
         "line": name,
         "epsilon": epsilon,
@@ -238,7 +289,7 @@ def line(task: Task, name: str, start: Any, epsilon: float | None, size: int) ->
         **facts,
         "clip": pairs[best][0],
         "step": pairs[best][1],
-        "edge": pairs[best][1] in (STEPS[0], STEPS[-1]),
+        "edge": pairs[best][1] in (pairs[0][1], pairs[-1][1]),
         "held": held[best],
         "test": task.accuracies(heads, True),
     }
@@ -255,7 +306,10 @@ def main() -> None:
     parser.add_argument("--features", type=int, default=0, help="of digits: 0 for pixels")
     parser.add_argument("--epsilon", type=float, nargs="*", default=[1.0, 4.0])
     parser.add_argument("--size", type=int, nargs="*", default=[0, 16, 64])
+    parser.add_argument("--clips", type=float, nargs="*", default=list(CLIPS))
+    parser.add_argument("--steps", type=float, nargs="*", default=list(STEPS), help="increasing")
     parser.add_argument("--start", nargs="*", default=["public", "first"])
+    parser.add_argument("--renewed", action="store_true", help="directions of every round")
     parser.add_argument("--minutes", type=float, default=9.0)
     parser.add_argument("--out", type=Path, required=True)
     given = parser.parse_args()
@@ -266,7 +320,13 @@ def main() -> None:
     say("read")
     results = json.loads(given.out.read_text()) if given.out.exists() else []
     what = {"task": given.task, "features": task.x.shape[1] - 1}
-    taught, score = public_alone(task)
+    kept = given.out.with_suffix(f".{what['features']}.npy")  # the public start, made once
+    if kept.exists():
+        taught = torch.from_numpy(np.load(kept))
+        score = task.accuracies(taught[None], False)[0]
+    else:
+        taught, score = public_alone(task)
+        np.save(kept, taught.numpy())
     done = {(one["features"], one["line"], one["epsilon"], one["k"]) for one in results}
 
     def add(result: dict[str, Any]) -> None:
@@ -282,13 +342,15 @@ def main() -> None:
             first = task.accuracies(task.start[None], True)
             add({**alone, "line": "first start alone", "held": None, "test": first})
     starts = {"public": taught, "first": task.start}
+    pairs = list(itertools.product(given.clips, given.steps))
     epsilons = [None if value == 0 else value for value in given.epsilon]
     for epsilon, size, name in itertools.product(epsilons, given.size, given.start):
         if time.monotonic() - BEGAN > 60 * given.minutes:
             say("time is up")
             return
-        if (what["features"], f"{name} start", epsilon, size) not in done:
-            add(line(task, f"{name} start", starts[name], epsilon, size))
+        title = f"{name} start, renewed" if given.renewed and size else f"{name} start"
+        if (what["features"], title, epsilon, size) not in done:
+            add(line(task, title, starts[name], epsilon, size, pairs, given.renewed))
 
 
 def say(words: str) -> None:

@@ -11,6 +11,7 @@ import pytest
 from plans import flat_plan
 from quietbit.local import Training, simulate
 from quietbit.subspace import Subspace
+from refusals import refuses
 from unit.local.makers import small_problem
 
 K = 6
@@ -315,3 +316,95 @@ def test_flower_beside_other_sections(more: dict[str, Any]) -> None:
     assert report.guarantee is not None
     assert report.guarantee.epsilon_upper <= 20.0
     assert len(report.evaluations) == (2 if "quietbit.evaluate.epsilon" in more else 0)
+
+
+def of_model(weights: Any) -> Subspace:
+    """Directions that change with the model: its own numbers, in K groups of them."""
+    rows = np.zeros((K, weights.size))
+    for place in range(K):
+        mine = weights[place::K] + 1.0
+        rows[place, place::K] = mine / np.linalg.norm(mine)
+    return Subspace(rows)
+
+
+@pytest.mark.parametrize("source", ["server", "app"])
+def test_flower_directions_that_are_renewed_are_those_of_the_rounds_model(source: str) -> None:
+    pytest.importorskip("flwr", reason="needs the flower extra")
+    from flwr.app import ConfigRecord
+    from flwr.serverapp.strategy import FedAvg
+
+    from quietbit.flower import PrivateStrategy, PrivateUplink, Simulation
+    from unit.flower.kit import DIMENSION, HandGrid, app, be_the_server, context, model, simulated
+
+    nodes = [11, 12, 13]
+    given = {"directions": K, "basis": source, "renewed": True}
+    config = EXACT | {f"quietbit.subspace.{key}": value for key, value in given.items()}
+    brought = of_model if source == "app" else None
+    mod = simulated(PrivateUplink(simulation=Simulation(seed=7), basis=brought))
+    be_the_server()
+    inner = FedAvg(min_train_nodes=3, min_available_nodes=3)
+    strategy = PrivateStrategy(inner, config, basis=of_model)
+    contexts = {node: context(node, config=config) for node in nodes}
+    arrays = model()
+    update = np.random.default_rng(4).normal(size=DIMENSION) / 7
+    digests = set()
+    for number in (1, 2, 3):
+        before = np.concatenate([array.numpy().ravel() for array in arrays.values()])
+        space = of_model(before.astype(np.float64))
+        digests.add(space.digest)
+        asked = list(strategy.configure_train(number, arrays, ConfigRecord(), HandGrid(nodes)))
+        train = app(update)
+        replies = [mod(message, contexts[message.metadata.dst_node_id], train) for message in asked]
+        arrays, _ = strategy.aggregate_train(number, replies)
+        after = np.concatenate([array.numpy().ravel() for array in arrays.values()])
+        check(before.astype(np.float64) - after, update, space)
+    assert len(digests) == 3
+    records = [entry.records["subspace"] for entry in strategy.report().rounds]
+    assert {record["digest"] for record in records} == digests
+    expected = 3 * space.bytes_once if source == "server" else 0
+    assert [record["basis_bytes"] for record in records] == [expected] * 3
+
+
+def test_nvflare_and_local_directions_are_renewed_too(tmp_path: Path) -> None:
+    problem = small_problem()
+    given = {"clip": 10.0, "adjacency": "zero-out", "noise_multiplier": 1e-6, "cohort": 60}
+    section = {"directions": K, "basis": "app", "renewed": True}
+    plan = flat_plan("gaussian", **given, rng="seeded", subspace=section)
+    seen = []
+
+    def directions_of(weights: Any) -> Subspace:
+        seen.append(weights.copy())
+        return of_model(weights)
+
+    run = simulate(problem, plan, Training(1.0, 3, momentum=0.0), basis=directions_of)
+    assert run.status == "finished", run.reason
+    assert len(seen) == 3
+    moved = seen[1] - seen[0]
+    space = of_model(seen[0])
+    assert moved - space.lift(space.coordinates(moved)) == pytest.approx(0.0, abs=1e-5)
+    pytest.importorskip("nvflare", reason="needs the nvflare extra")
+    from unit.nvflare.kit import DIMENSION, Server, Site, trained
+
+    config = EXACT | {f"quietbit.subspace.{key}": value for key, value in section.items()}
+    server = Server(config, folder=tmp_path, basis=of_model)
+    site = Site(trained(0.02), basis=of_model)
+    for number in (0, 1):
+        task = server.asks(number=number)
+        weights = np.concatenate([value.ravel() for value in task["DXO"]["data"].values()])
+        seen_by_workflow = server.takes(site.does(task), number=number)["DXO"]["data"]
+        change = np.concatenate([value.ravel() for value in seen_by_workflow.values()])
+        space = of_model(weights.astype(np.float64))
+        check(-change.astype(np.float64), np.full(DIMENSION, -0.02), space)
+
+
+def test_directions_that_are_renewed_come_from_a_function() -> None:
+    plan = flat_plan(
+        "gaussian",
+        clip=1.0,
+        adjacency="zero-out",
+        noise_multiplier=1.0,
+        cohort=5,
+        subspace={"directions": K, "renewed": True},
+    )
+    with refuses("basis"):
+        simulate(small_problem(), plan, Training(1.0, 1), basis=Subspace.of_seed(1, K, 39))

@@ -162,6 +162,9 @@ class Part:
     takes_step: bool = False
     counts: Mapping[Node, Counts] = MappingProxyType({})
 
+    def begin(self, number: int, weights: Callable[[], FloatVector]) -> None:
+        """Note round ``number`` and its model, one vector; on the server, before all else."""
+
     def dimension(self, dimension: int) -> int:
         """Return the numbers of a release, of a model with ``dimension``; on both sides."""
         return dimension

@@ -324,6 +324,11 @@ class Plan:
         return self.subspace is not None and self.subspace.basis == APP
 
     @property
+    def renewed_basis(self) -> bool:
+        """Whether every round has directions of its own."""
+        return self.subspace is not None and self.subspace.renewed
+
+    @property
     def shared_rows(self) -> bool:
         """Whether all clients of a round keep the same rows."""
         few = self.masks is not None and self.mechanism.keep is not None
@@ -421,7 +426,12 @@ PAIRS = (
     Pair("public", ("scouts", "weights", "replay"), "a run without privacy has no releases"),
     Pair("replay", ("late",), "a broadcast has the rows of its own round alone"),
     Pair("samples", ("subspace",), "rows of samples go to the gate as they are, with all numbers"),
-    Pair("replay", ("app_basis",), "a node replays rounds before it asks the app for anything"),
+    Pair(
+        "replay",
+        ("app_basis", "renewed_basis"),
+        "a node replays missed rounds with the directions that it has kept",
+    ),
+    Pair("late", ("renewed_basis",), "a late release has the directions of its own round"),
 )
 # How a choice that is not a section is spelt, and which key it is about.
 SPELT = {
@@ -430,6 +440,7 @@ SPELT = {
     "public": ("mechanism", "mechanism = none"),
     "late": ("arrivals.staleness", "arrivals.staleness"),
     "app_basis": ("subspace.basis", "subspace.basis = app"),
+    "renewed_basis": ("subspace.renewed", "subspace.renewed"),
 }
 
 

@@ -13,6 +13,7 @@ from collections import defaultdict
 from collections.abc import Callable, Mapping
 from typing import TYPE_CHECKING, Any, TypeVar, final
 
+import numpy as np
 from attrs import define, field, frozen
 
 from quietbit._typing import FloatVector
@@ -54,6 +55,10 @@ class Model:
     ) -> Model:
         """Read the layout of arrays under a plan; refuse those that cannot be learnt."""
         return cls(arrays, ModelLayout.of(arrays, plan), step, engine)
+
+    def weights(self) -> FloatVector:
+        """Return the learnt numbers, one after another in double precision."""
+        return np.concatenate(self.layout.values(self.arrays))
 
     def stepped(self, mean: FloatVector) -> dict[str, Any]:
         """Return the learnt arrays less the mean."""

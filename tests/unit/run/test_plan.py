@@ -11,7 +11,7 @@ from quietbit.run.parts.arrivals import Arrivals
 from quietbit.run.parts.evaluation import Evaluate
 from quietbit.run.parts.subspace import InSubspace
 from quietbit.run.parts.weights import Weights
-from quietbit.run.plan import PAIRS, SECTIONS
+from quietbit.run.plan import PAIRS, SECTIONS, SPELT
 from quietbit.run.section import RULE, Flag, Names, Real, Whole, Word
 from quietbit.target import Adjacency, Trust, Unit
 
@@ -44,6 +44,7 @@ ON = {
     "arrivals": {"arrivals": {"enough": 2}},
     "subspace": {"subspace": 4},
     "app_basis": {"subspace": {"directions": 4, "basis": "app"}},
+    "renewed_basis": {"subspace": {"directions": 4, "renewed": True}},
 }
 NOISY = {"mechanism": "gaussian", "design_epsilon": None, "noise_multiplier": 3.0}
 
@@ -172,14 +173,14 @@ def test_choices_that_may_not_be_made_together(pair):
             chosen |= {"mode": "adaptive", "cohort": 1}
         with pytest.raises(quietbit.InvalidParameter) as refusal:
             plan(**chosen)
-        expected = {"late": "arrivals.staleness", "app_basis": "subspace.basis"}.get(other, other)
+        expected = SPELT.get(other, (other,))[0]
         assert refusal.value.name == expected
         assert refusal.value.rule.endswith(pair.sentence)
 
 
 def test_a_plan_has_few_fields_and_pairs():
     assert len(attrs.fields(Plan)) <= 21
-    assert len(PAIRS) <= 13
+    assert len(PAIRS) <= 14
 
 
 def test_secure_aggregation_states_whom_it_counts_on():

@@ -14,6 +14,9 @@ node enforces it: its policy and its ledger price the request's mechanism, of di
 gate clips. What a basis was made from it shows without noise: make it of public data, before the
 run.
 
+A basis of the start of a training holds what its first steps need. Where `subspace.renewed` is set
+it is made again every round, by a function of the round's model, which is public.
+
 Where B comes from, by `subspace.basis`: the ``server`` sends it with the first request to a node,
 which keeps it for the run (k x d floats, once); the ``app`` on the node has it (no bytes); or it
 follows from `subspace.seed` (no bytes, and no knowledge of the data). An app is asked for its basis
@@ -38,9 +41,10 @@ from numpy.typing import NDArray
 from quietbit._typing import FloatVector
 from quietbit.errors import InvalidParameter, QuietbitError, require
 from quietbit.node.refusal import NeedsModel
+from quietbit.run.layout import ModelLayout
 from quietbit.run.messages import ENCLOSED
 from quietbit.run.part import AppAnswer, Arrival, Asked, Node, Part, Transport
-from quietbit.run.section import Say, Section, Whole, Word, choice, needed
+from quietbit.run.section import Flag, Say, Section, Whole, Word, choice, needed
 from quietbit.subspace import Subspace
 
 if TYPE_CHECKING:
@@ -53,9 +57,10 @@ __all__ = ["APP", "Basis", "ClientCoordinates", "InSubspace", "ServerCoordinates
 SERVER = "server"
 APP = "app"
 TITLE = "subspace"
+RENEWS = "a function of the model, where subspace.renewed is set"
 PADDED = 1024  # numbers of a masked sum
 FORGETFUL = 2  # times that a node lost the basis: from then on it gets it with every request
-Basis: TypeAlias = Subspace | Callable[[], Any] | str | os.PathLike[str]
+Basis: TypeAlias = Subspace | Callable[..., Any] | str | os.PathLike[str]
 
 
 @final
@@ -64,7 +69,8 @@ class InSubspace(Section):
     """``[subspace]``: clients send their update's coordinates in ``directions`` public directions.
 
     ``basis`` says who brings the directions: the ``server``, which sends them once, or the ``app``
-    on both sides. With a ``seed`` they are random, follow from it, and nobody brings them.
+    on both sides. With a ``seed`` they are random, follow from it, and nobody brings them. Where
+    they are ``renewed``, a function makes them of every round's model.
     """
 
     title: ClassVar[str] = TITLE
@@ -74,9 +80,12 @@ class InSubspace(Section):
     directions: int = needed(Whole(1))
     basis: str = choice(Word(SERVER, APP), SERVER)
     seed: int | None = choice(Whole(0))
+    renewed: bool = choice(Flag(), False)
 
     def check(self) -> None:
-        """Refuse a seed beside somebody who brings the directions."""
+        """Refuse a seed beside somebody who brings the directions, or renews them."""
+        fixed = self.seed is None or not self.renewed
+        require(fixed, "subspace.renewed", self.renewed, "left out beside subspace.seed")
         rule = "left out beside subspace.seed, from which the directions follow"
         require(self.seed is None or self.basis == SERVER, "subspace.basis", self.basis, rule)
 
@@ -146,20 +155,33 @@ class ServerCoordinates(_Coordinates):
         super().__init__(plan, section)
         rule = "given where subspace.seed is left out, and left out beside it"
         require((basis is not None) == section.brought, "basis", type(basis).__name__, rule)
-        self._space = None if basis is None else read_basis(basis)
+        self._basis = basis
+        self._space: Subspace | None = None
+        if section.renewed:
+            require(callable(basis), "basis", type(basis).__name__, RENEWS)
+        elif basis is not None:
+            self._space = read_basis(basis)
         self._has: set[Node] = set()
         self._lost: Counter[Node] = Counter()
         self._sent = 0
 
+    def begin(self, number: int, weights: Callable[[], FloatVector]) -> None:
+        """Make the directions of a round where they are renewed; nobody has them then."""
+        if self._section.renewed:
+            self._space = renewed_basis(self._basis, weights())
+            self._has.clear()
+
     def dimension(self, dimension: int) -> int:
         """Return k likewise; directions of another model are refused before anybody is asked."""
         size = super().dimension(dimension)
-        self.fitting(dimension)
+        if self._space is not None or not self._section.renewed:
+            self.fitting(dimension)
         return size
 
     def space(self, dimension: int | None = None) -> Subspace:
         """Return the directions that were brought, or those of the seed."""
         if self._space is None:
+            require(not self._section.renewed, "directions", "none", "made when a round begins")
             self._space = _seeded(self._section, dimension)
         return self._space
 
@@ -204,6 +226,8 @@ class ClientCoordinates(_Coordinates):
         self._basis: Basis | None = None
         self._received: Subspace | None = None
         self._dimension: int | None = None
+        self._plan = plan
+        self._model = np.zeros(0)
 
     def dimension(self, dimension: int) -> int:
         """Return k likewise; directions that the server sent for another model are refused."""
@@ -224,6 +248,8 @@ class ClientCoordinates(_Coordinates):
             return self._received
         if self._basis is None:
             raise InvalidParameter.of("basis", "given to the app's PrivateUplink", "none")
+        if section.renewed:
+            return renewed_basis(self._basis, self._model)
         return read_basis(self._basis)
 
     def accept(self, request: Request, arrival: Arrival, gate: Gate) -> None:
@@ -232,6 +258,9 @@ class ClientCoordinates(_Coordinates):
         What the app brings is noted, and read after the request was accepted.
         """
         self._basis = arrival.basis
+        if self._plan.app_basis and self._section.renewed:
+            layout = ModelLayout.of(arrival.arrays, self._plan)
+            self._model = np.concatenate(layout.values(arrival.arrays))
         if not self._section.brought or self._section.basis != SERVER:
             return
         store: MutableMapping[str, bytes] | None = gate.models
@@ -254,6 +283,13 @@ class ClientCoordinates(_Coordinates):
     def answer(self, app: AppAnswer, update: Any) -> FloatVector:
         """Return the coordinates of the update."""
         return self.project(np.concatenate(update))
+
+
+def renewed_basis(basis: Any, weights: FloatVector) -> Subspace:
+    """Return the directions that a function makes of a model, its learnt numbers one after another."""
+    require(callable(basis), "basis", type(basis).__name__, RENEWS)
+    directions = basis(weights)
+    return directions if isinstance(directions, Subspace) else Subspace(directions)
 
 
 def read_basis(basis: Basis) -> Subspace:
