@@ -184,7 +184,7 @@ def simulate(
                         break
                     account.record(charged)
                 for part in parts:
-                    part.begin(number + 1, partial(np.array, w, dtype=np.float64))
+                    part.follow(number + 1, partial(np.array, w, dtype=np.float64))
                 run.uplink_bytes += a_round
                 if replay is not None:
                     w = replay.step(clients, number, run.clips[number] if run.clips else 1.0)

@@ -162,7 +162,7 @@ class Part:
     takes_step: bool = False
     counts: Mapping[Node, Counts] = MappingProxyType({})
 
-    def begin(self, number: int, weights: Callable[[], FloatVector]) -> None:
+    def follow(self, number: int, weights: Callable[[], FloatVector]) -> None:
         """Note round ``number`` and its model, one vector; on the server, before all else."""
 
     def dimension(self, dimension: int) -> int:

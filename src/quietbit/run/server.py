@@ -106,7 +106,7 @@ class Run:
     def open(self, number: int, model: Model) -> Round:
         """Return an empty round of updates to a model."""
         for part in self.parts:
-            part.begin(number, model.weights)
+            part.follow(number, model.weights)
         mechanism = self.mechanism(model.layout.dimension, number)
         current = self.new_round(
             number=number, mechanism=mechanism, counts=self.updates, model=model

@@ -165,7 +165,7 @@ class ServerCoordinates(_Coordinates):
         self._lost: Counter[Node] = Counter()
         self._sent = 0
 
-    def begin(self, number: int, weights: Callable[[], FloatVector]) -> None:
+    def follow(self, number: int, weights: Callable[[], FloatVector]) -> None:
         """Make the directions of a round where they are renewed; nobody has them then."""
         if self._section.renewed:
             self._space = renewed_basis(self._basis, weights())
