@@ -95,7 +95,6 @@ def test_a_round_steps_by_the_mean_of_the_payloads(adapter: Any) -> None:
                 update = before - (before - update)
             expected.append(federation.expected(node, update, mechanism, number))
         if not isinstance(federation, LocalFederation):
-            # Longer updates may be rounded apart by a bit where an engine carries single precision.
             assert [federation.payload(node) for node in range(3)] == expected
             assert earlier != expected[0]  # the update is the same, and the random words are not
             earlier = expected[0]

@@ -1,4 +1,4 @@
-"""Rounds that nodes replay: what a server sends a node in place of the model, and what the node makes of it.
+"""Rounds that nodes replay: what a server sends in place of the model, and what a node makes of it.
 
 Idea     the server knows of every node which round's model it has, because the node answered a
          request about it. It sends the broadcasts since then, or the full model: to a node that
@@ -12,15 +12,15 @@ from __future__ import annotations
 import importlib
 import io
 from collections import Counter
-from collections.abc import Callable, Iterable, Mapping, MutableMapping
+from collections.abc import Iterable, Mapping, MutableMapping
+from functools import partial
 from logging import WARNING
-from typing import TYPE_CHECKING, Any, ClassVar, final
+from typing import TYPE_CHECKING, Any, ClassVar, TypeAlias, final
 
 import numpy as np
 from attrs import frozen
 from numpy.typing import NDArray
 
-from quietbit._typing import FloatVector
 from quietbit.errors import InvalidParameter, check_int, require
 from quietbit.mechanism.base import Mechanism
 from quietbit.node.refusal import NeedsModel
@@ -36,7 +36,7 @@ if TYPE_CHECKING:
     from quietbit.run.plan import Plan
     from quietbit.run.report import RoundReport
 
-__all__ = ["Follower", "Following", "Leader", "Replay", "Replaying"]
+__all__ = ["Following", "Leader", "Replay", "Replaying"]
 
 VERSION = 1
 KEEPS_FULL = "nodes get the full model in every round, and not rounds to replay: {}."
@@ -47,7 +47,8 @@ DIGEST = 32
 FORGETFUL = (
     2  # full models that a node lost before the next round: from then on it gets no broadcasts
 )
-Arrays = dict[str, NDArray[Any]]
+Arrays: TypeAlias = dict[str, NDArray[Any]]
+Store: TypeAlias = MutableMapping[str, bytes] | None
 
 
 @final
@@ -244,116 +245,121 @@ class Following(Part):
 
     def accept(self, request: Request, arrival: Arrival, gate: Gate) -> None:
         """Keep a full model for later rounds, or put the replayed one in the place of the rounds."""
-        rounds = arrival.records.get(MODEL)
-        if rounds is None:  # a server whose step nodes cannot take sends full models alone
+        record = arrival.records.get(MODEL)
+        if record is None:  # a server whose step nodes cannot take sends full models alone
             return
-        follower = Follower(
-            gate.models, request.run, self._plan, arrival.start, gate.families, arrival.parts
-        )
+        rounds = _Rounds.read(record)
         if arrival.arrays:
-            speed = arrival.records.get(SPEED)
-            follower.full(rounds, arrival.kind, arrival.arrays, speed)
+            self._keep(rounds, request, arrival, gate.models)
+        else:
+            mechanism = ProposedMechanism.read(request.mechanism, gate.families).mechanism
+            self._replay(rounds, request, arrival, mechanism, gate.models)
+
+    def _keep(self, rounds: _Rounds, request: Request, arrival: Arrival, store: Store) -> None:
+        """Keep the full model that came; refuse one that is not the announced one."""
+        sent = len(rounds.broadcasts)
+        require(not sent, "broadcasts beside the full model", sent, "none")
+        if store is None:
             return
-        arrival.kind, arrays = follower.replayed(rounds, request)
-        arrival.arrays = named_arrays(arrays)
-        arrival.replayed = True
+        layout = ModelLayout.of(arrival.arrays, self._plan)
+        speed = arrival.records.get(SPEED)
+        replica = Replica(layout.flat(arrival.arrays), round=rounds.number, speed=speed)
+        require(
+            replica.digest == rounds.digest,
+            "digest of the model",
+            replica.digest.hex(),
+            f"{rounds.digest.hex()}, the announced one",
+        )
+        store[f"{request.run}.layout"] = _pack(arrival.kind, layout, arrival.arrays)
+        _save(replica, request, store)
 
-
-@final
-@frozen(eq=False)
-class Follower:
-    """The node's half: the model of a run, kept in ``store`` between rounds; without one every round starts anew."""
-
-    store: MutableMapping[str, bytes] | None
-    run: int
-    plan: Plan
-    start: Callable[[], tuple[str, Mapping[str, Any]]] | None = (
-        None  # the model that the app ships with
-    )
-    families: tuple[str, ...] | None = (
-        None  # of mechanisms that the node's owner allows; None allows all
-    )
-    parts: tuple[Part, ...] = ()
-
-    def full(self, said: Any, record: str, arrays: Mapping[str, Any], speed: Any) -> None:
-        """Keep the full model that came; one that is not the announced one is refused."""
-        number, digest, broadcasts = _read(said)
-        require(not broadcasts, "broadcasts beside the full model", len(broadcasts), "none")
-        if self.store is None:
-            return
-        layout = ModelLayout.of(arrays, self.plan)
-        replica = Replica(layout.flat(arrays), round=number, speed=speed)
-        require(replica.digest == digest, "digest of the model", "another", "the announced one")
-        self.store[f"{self.run}.layout"] = _pack(record, layout, arrays)
-        self._save(replica)
-
-    def replayed(self, said: Any, request: Request) -> tuple[str, Arrays]:
-        """Replay what was missed; return the name of the model's record and all its arrays."""
-        number, digest, broadcasts = _read(said)
-        mechanism = ProposedMechanism.read(request.mechanism, self.families).mechanism
+    def _replay(
+        self,
+        rounds: _Rounds,
+        request: Request,
+        arrival: Arrival,
+        mechanism: Mechanism,
+        store: Store,
+    ) -> None:
+        """Replay what was missed, and put the model that this leads to in its place."""
         try:
-            replica, table = self._kept(mechanism.ball.dimension)
+            replica, table = self._last_model(request, arrival, store)
             before = replica.round
-            sent = sum(map(len, broadcasts))
+            sent = sum(map(len, rounds.broadcasts))
             most = 8 * replica.weights.size
             require(sent < most, "size of the broadcasts", sent, f"below {most}, the model's")
-            replay_all(replica, broadcasts, mechanism, run_name(self.run))
-            if (replica.round, replica.digest) != (number, digest):
+            replay_all(replica, rounds.broadcasts, mechanism, run_name(request.run))
+            if (replica.round, replica.digest) != (rounds.number, rounds.digest):
                 raise NeedsModel
         except OutOfStep as error:
             raise NeedsModel from error
         if replica.round != before:
-            self._save(replica)
-        return _unpack(table, replica.weights)
+            _save(replica, request, store)
+        arrival.kind, arrays = _unpack(table, replica.weights)
+        arrival.arrays = named_arrays(arrays)
+        arrival.replayed = True
 
-    def _kept(self, size: int) -> tuple[Replica, bytes]:
-        """Return the model of this run and its layout: the kept one, or the app's."""
-        store: Mapping[str, bytes] = {} if self.store is None else self.store
-        state, known = (store.get(f"{self.run}.{part}") for part in ("state", "layout"))
-        if state is not None and known is not None:
-            dimension = _size_of(known)
-            if released_dimension(self.parts, dimension) != size:
+    def _last_model(
+        self, request: Request, arrival: Arrival, store: Store
+    ) -> tuple[Replica, bytes]:
+        """Return the model of this run and its layout: those of the store, or the app's."""
+        lift = partial(lifted, arrival.parts)
+        state = None
+        table = None
+        if store is not None:
+            state = store.get(f"{request.run}.state")
+            table = store.get(f"{request.run}.layout")
+        if state is not None and table is not None:
+            dimension = _size_of(table)
+            if released_dimension(arrival.parts, dimension) != request.dimension:
                 raise NeedsModel
-            return Replica.read(io.BytesIO(state), dimension, self._lift), known
-        if self.start is None:
+            return Replica.read(io.BytesIO(state), dimension, lift), table
+        if arrival.start is None:
             raise NeedsModel
-        record, arrays = self.start()
-        layout = ModelLayout.of(arrays, self.plan)
-        if not layout.single or released_dimension(self.parts, layout.dimension) != size:
+        kind, arrays = arrival.start()
+        layout = ModelLayout.of(arrays, self._plan)
+        released = released_dimension(arrival.parts, layout.dimension)
+        if not layout.single or released != request.dimension:
             raise NeedsModel
-        table = _pack(record, layout, arrays)
-        if self.store is not None:
-            self.store[f"{self.run}.layout"] = table
-        return Replica(layout.flat(arrays), lift=self._lift), table
-
-    def _lift(self, mean: FloatVector) -> FloatVector:
-        """Return the mean of the model's numbers, as the server's parts make it."""
-        return lifted(self.parts, mean)
-
-    def _save(self, replica: Replica) -> None:
-        if self.store is not None:
-            file = io.BytesIO()
-            replica.write(file)
-            self.store[f"{self.run}.state"] = file.getvalue()
+        table = _pack(kind, layout, arrays)
+        if store is not None:
+            store[f"{request.run}.layout"] = table
+        return Replica(layout.flat(arrays), lift=lift), table
 
 
-def _read(said: Any) -> tuple[int, bytes, list[bytes]]:
-    """Return round, digest and broadcasts of a record; anything else is refused."""
-    if not isinstance(said, Mapping) or set(said) != FIELDS or said["version"] != VERSION:
-        raise InvalidParameter(
-            f"The server's message must carry replayed rounds of version {VERSION}, and does not."
-        )
-    number = check_int(said["round"], "round of the model", 0, 2**32 - 1)
-    digest, found = said["digest"], said["broadcasts"]
-    require(
-        isinstance(digest, bytes) and len(digest) == DIGEST,
-        "digest of the model",
-        "others",
-        f"{DIGEST} bytes",
-    )
-    fine = isinstance(found, list) and all(isinstance(one, bytes) for one in found)
-    require(fine, "broadcasts", "others", "a list of bytes")
-    return number, digest, found
+def _save(replica: Replica, request: Request, store: Store) -> None:
+    """Keep a model for the next round; a node without a store is sent the full one again."""
+    if store is not None:
+        file = io.BytesIO()
+        replica.write(file)
+        store[f"{request.run}.state"] = file.getvalue()
+
+
+@final
+@frozen
+class _Rounds:
+    """What a server says of its model: its round, its digest, and the broadcasts that lead to it."""
+
+    number: int
+    digest: bytes
+    broadcasts: list[bytes]
+
+    @classmethod
+    def read(cls, record: Any) -> _Rounds:
+        """Read a record; refuse anything else."""
+        if not isinstance(record, Mapping) or set(record) != FIELDS or record["version"] != VERSION:
+            raise InvalidParameter(
+                f"The server's message must carry replayed rounds of version {VERSION}, and does "
+                "not: install the same quietbit on server and nodes."
+            )
+        number = check_int(record["round"], "round of the model", 0, 2**32 - 1)
+        digest = record["digest"]
+        is_digest = isinstance(digest, bytes) and len(digest) == DIGEST
+        require(is_digest, "digest of the model", type(digest).__name__, f"{DIGEST} bytes")
+        sent = record["broadcasts"]
+        is_list = isinstance(sent, list) and all(isinstance(content, bytes) for content in sent)
+        require(is_list, "broadcasts", type(sent).__name__, "a list of bytes")
+        return cls(number, digest, sent)
 
 
 def _cbor() -> Any:
@@ -361,41 +367,44 @@ def _cbor() -> Any:
     return importlib.import_module("cbor2")
 
 
-def _pack(record: str, layout: ModelLayout, arrays: Mapping[str, Any]) -> bytes:
-    """Return the names, in order, with the shapes of what is learnt, and with type and values of what is not."""
+def _pack(kind: str, layout: ModelLayout, arrays: Mapping[str, Any]) -> bytes:
+    """Return the arrays' names in order, with shapes, and values of what is not learnt."""
     entries: dict[str, list[Any]] = {name: [name, list(shape)] for name, shape, _ in layout.learnt}
     for name in layout.kept:
         value = arrays[name].numpy()
         entries[name] = [name, list(value.shape), value.dtype.str, value.tobytes()]
-    return bytes(_cbor().dumps([record, [entries[name] for name in arrays]]))
+    return bytes(_cbor().dumps([kind, [entries[name] for name in arrays]]))
 
 
 def _size_of(content: bytes) -> int:
     """Return the numbers that are learnt, by a packed table; a damaged one asks for the model."""
     try:
         _, table = _cbor().loads(content)
-        shapes = [tuple(shape) for _, shape, *kept in table if not kept]
+        shapes = [tuple(shape) for _, shape, *value in table if not value]
         return sum(int(np.prod(shape, dtype=np.int64)) for shape in shapes)
     except (ValueError, TypeError, _cbor().CBORError) as error:
         raise NeedsModel from error
 
 
 def _unpack(content: bytes, weights: NDArray[np.float32]) -> tuple[str, Arrays]:
-    """Return the record's name and all arrays, the learnt ones from ``weights``; a damaged table asks for the model."""
+    """Return the model's kind and all arrays, the learnt ones of ``weights``.
+
+    A damaged table asks for the model.
+    """
     try:
-        record, table = _cbor().loads(content)
-        layout = ModelLayout(
-            tuple((name, tuple(shape), "float32") for name, shape, *kept in table if not kept), ()
-        )
+        kind, table = _cbor().loads(content)
+        learnt = [(name, tuple(shape), "float32") for name, shape, *value in table if not value]
+        layout = ModelLayout(tuple(learnt), ())
+        dimension = layout.dimension
         require(
-            layout.dimension == weights.size,
-            "number of learnt parameters",
-            layout.dimension,
-            f"{weights.size}",
+            dimension == weights.size, "number of learnt parameters", dimension, f"{weights.size}"
         )
-        found = layout.shaped(weights)
-        for name, shape, kind, values in (entry for entry in table if entry[2:]):
-            found[name] = np.frombuffer(values, dtype=np.dtype(kind)).reshape(shape).copy()
-        return str(record), {name: found[name] for name, *_ in table}
+        arrays = layout.shaped(weights)
+        for name, shape, *value in table:
+            if value:
+                dtype, entries = value
+                stored = np.frombuffer(entries, dtype=np.dtype(dtype))
+                arrays[name] = stored.reshape(shape).copy()
+        return str(kind), {name: arrays[name] for name, *_ in table}
     except (ValueError, TypeError, _cbor().CBORError) as error:
         raise NeedsModel from error
