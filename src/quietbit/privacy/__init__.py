@@ -1,11 +1,14 @@
 """The cost of a release; modules in the order in which a number is computed.
 
-divergence, renyi           constants of the interpolated mechanism, by `branch` and bound: how far
-apart two laws are interpolated, profile       vectors through the interpolated mechanism (Theorems
-1 and 2, a Gaussian pair); the vector
-                            mechanism's pair aggregate                   sums of codes behind masks
-shuffle, subsampling        one release among many in a secret order; secret batches of samples
-conversion, loss            from divergences, a Gaussian pair or loss distributions to epsilon at a
-delta cost, account, guarantee    the sum of costs, the spending of one party, the statement about
-it
+rounding, branch, orders      directed rounding; branch and bound; bounds between Rényi orders
+divergence, fisher,           constants of the interpolated mechanism: how far apart two laws are
+renyi, renyi_cells
+interpolated, profile         vectors through the interpolated and the vector mechanism
+bit_sums, bit_pairs,          sums of codes behind masks
+aggregate
+blanket, shuffle              one release among many in a secret order
+subsampling                   secret batches of samples
+conversion, convolution,      from divergences, a Gaussian pair or losses to epsilon at a delta
+loss
+cost, account, guarantee      the sum of costs, the spending of one client, the statement about it
 """

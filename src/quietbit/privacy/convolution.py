@@ -190,24 +190,30 @@ def _tilt(releases: LossDistribution, rising: Callable[[float, float, float], fl
     return bisect(enough, high, low, halvings=16, by_ratio=True)
 
 
-class _Gridded(NamedTuple):
-    """The masses of one part at places of the grid; ``times``: how often it is released."""
+class _Part(NamedTuple):
+    """Losses of one kind of release at places of the grid; ``times``: how often it is made."""
 
     places: _Places
+    losses: FloatVector
     masses: FloatVector
     times: int
 
+    @classmethod
+    def of(cls, places: _Places, masses: FloatVector, times: int, step: float) -> _Part:
+        """Return the part with its losses, exact multiples of ``step``."""
+        return cls(places, np.asarray(places * step, dtype=np.float64), masses, times)
 
-def _gridded(releases: LossDistribution, step: float) -> tuple[list[_Gridded], float]:
-    """Return all parts on the grid, and the mass beyond it."""
-    beyond = 0.0
+
+def _gridded(releases: LossDistribution, step: float) -> tuple[list[_Part], float]:
+    """Return all kinds of releases on the grid, and the mass beyond it."""
     parts = []
     for atoms, times in releases.parts:
         places, masses = _on_grid(atoms.losses, atoms.masses, step)
-        parts.append(_Gridded(places, masses, times))
+        parts.append(_Part.of(places, masses, times, step))
+    beyond = 0.0
     if releases.squared_mu > 0:
         places, masses, beyond = _gaussian_on_grid(releases.squared_mu, step)
-        parts.append(_Gridded(places, masses, 1))
+        parts.append(_Part.of(places, masses, 1, step))
     return parts, beyond
 
 
@@ -283,7 +289,10 @@ def _range(
 def convolved(releases: LossDistribution, theta: float, goal: float) -> TiltedLaw:
     """Return the law of the sum of losses at the tilt ``theta``.
 
-    The window leaves out e^-36 of e^``goal``, the delta that is looked for.
+    Args:
+        releases: independent releases with known losses.
+        theta: the tilt; any is valid, and `tilt_at` and `tilt_for` find sharp ones.
+        goal: log of the delta that is looked for; the window leaves out e^-36 of it.
     """
     number = sum(times for _, times in releases.parts) + (releases.squared_mu > 0)
     phi = tilt_for(releases, goal - _NEGLIGIBLE)
@@ -296,69 +305,92 @@ def convolved(releases: LossDistribution, theta: float, goal: float) -> TiltedLa
     step = 2.0 ** math.ceil(math.log2(width / (points - 2 * room - 2)))
     first = math.floor(low / step) - room
     losses = (first + np.arange(points)) * step
-    parts, above = _gridded(releases, step)
 
-    rounding = 10 * math.log2(points) * UNIT
-    spectrum = np.ones(points // 2 + 1, dtype=np.complex128)
-    constant = 0.0
-    magnitude = 0.0
-    growth = 0.0
-    error = 0.0
-    offset = 0
-    least = 0
-    last = 0
-    log_above = -phi * (float(losses[-1]) + step)
-    below_tilt = 2 * _NEGLIGIBLE / max(releases.log_moment(theta)[1] - low, step)
-    log_below = below_tilt * float(losses[0])
+    parts, above = _gridded(releases, step)
+    product = _Product(points, theta)
     for part in parts:
-        places, masses, times = part
-        part_losses = np.asarray(places * step, dtype=np.float64)
-        kappa = moment_upper(part_losses, masses, theta)
-        law = _tilted(part, part_losses, theta, kappa, points)
+        product.multiply(part)
+    law, error = product.law(first, number + len(parts))
+    with np.errstate(under="ignore"):
+        scale = np.exp(np.minimum(product.constant - theta * losses, 690.0))
+    farthest = float(np.abs(losses[[0, -1]]).max())
+    margin = _SUM_MARGIN + 16 * UNIT * (product.magnitude + theta * farthest)
+    if product.last >= first + points:
+        above = _tail_upper(parts, phi, float(losses[-1]) + step) + above
+    below = 0.0
+    if product.least < first:
+        slope = releases.log_moment(theta)[1]
+        tilt = 2 * _NEGLIGIBLE / max(slope - low, step)
+        below = _tail_upper(parts, -tilt, float(losses[0])) * (1 + 1e-6)
+    return TiltedLaw(losses, law, scale, margin, error, above, below)
+
+
+def _tail_upper(parts: list[_Part], tilt: float, edge: float) -> float:
+    """Bound the mass of P beyond ``edge`` by Chernoff; below it where the tilt is negative."""
+    exponent = -tilt * edge
+    for part in parts:
+        exponent += part.times * moment_upper(part.losses, part.masses, tilt)
+    return math.exp(min(exponent + 1e-9, 0.0))
+
+
+@final
+class _Product:
+    """The product of the tilted laws' transforms, and what the error of its inverse depends on."""
+
+    def __init__(self, points: int, theta: float) -> None:
+        self._points = points
+        self._theta = theta
+        self._rounding = 10 * math.log2(points) * UNIT
+        self._spectrum = np.ones(points // 2 + 1, dtype=np.complex128)
+        self._growth = 0.0  # log of the product of the laws' sums
+        self._error = 0.0
+        self._offset = 0  # the place of the first slot
+        self.constant = 0.0  # the sum of all kappa
+        self.magnitude = 0.0  # and of their sizes
+        self.least = 0  # the first and the last place of the sum
+        self.last = 0
+
+    def multiply(self, part: _Part) -> None:
+        """Multiply by the transform of all releases of one kind."""
+        places = part.places
+        times = part.times
+        kappa = moment_upper(part.losses, part.masses, self._theta)
+        law = self._tilted(part, kappa)
         norm = _norm_upper(law)
         size = float(law.sum()) * (1 + 1e-13)
-        spectrum *= _power(np.asarray(fft.rfft(law)), times)
-        constant += times * kappa
-        magnitude += times * abs(kappa)
-        offset += times * int(places[0])
-        growth += times * math.log(max(1.0, size + rounding * math.sqrt(points) * norm))
-        error += times * rounding * norm
-        log_above += times * moment_upper(part_losses, masses, phi)
-        last += times * int(places.max())
-        least += times * int(places.min())
-        log_below += times * moment_upper(part_losses, masses, -below_tilt)
+        self._spectrum *= _power(np.asarray(fft.rfft(law)), times)
+        largest = size + self._rounding * math.sqrt(self._points) * norm
+        self._growth += times * math.log(max(1.0, largest))
+        self._error += times * self._rounding * norm
+        self._offset += times * int(places[0])
+        self.constant += times * kappa
+        self.magnitude += times * abs(kappa)
+        self.least += times * int(places.min())
+        self.last += times * int(places.max())
 
-    law = np.roll(np.asarray(fft.irfft(spectrum, points)), (offset - first) % points)
-    second = 2 * (rounding + 4 * UNIT * (number + len(parts)))
-    error = math.exp(min(growth, 700.0)) * error * (1 + 1e-6) + second * _norm_upper(law)
-    error = error / max(1e-3, 1 - second) + 1e-290
-    with np.errstate(under="ignore"):
-        scale = np.exp(np.minimum(constant - theta * losses, 690.0))
-    farthest = float(np.abs(losses[[0, -1]]).max())
-    margin = _SUM_MARGIN + 16 * UNIT * (magnitude + theta * farthest)
-    if last >= first + points:
-        above = math.exp(min(log_above + 1e-9, 0.0)) + above
-    below = 0.0
-    if least < first:
-        below = math.exp(min(log_below + 1e-9, 0.0)) * (1 + 1e-6)
-    return TiltedLaw(losses, np.maximum(law, 0.0), scale, margin, error, above, below)
+    def _tilted(self, part: _Part, kappa: float) -> FloatVector:
+        """Return the tilted law of one release on a circle of points, rounded up."""
+        exponents = self._theta * part.losses
+        with np.errstate(under="ignore"):
+            tilted = part.masses * np.exp(exponents - kappa)
+        tilted = tilted * (1 + 4 * UNIT * (8 + abs(kappa) + np.abs(exponents)))
+        slots = (part.places - int(part.places[0])) % self._points
+        law = np.bincount(slots, tilted, minlength=self._points)
+        most = int(np.bincount(slots).max())
+        return np.asarray(law * (1 + 2 * most * UNIT))
+
+    def law(self, first: int, factors: int) -> tuple[FloatVector, float]:
+        """Return the law from the place ``first`` on, and a bound on the 2-norm of its error."""
+        circle = np.asarray(fft.irfft(self._spectrum, self._points))
+        law = np.roll(circle, (self._offset - first) % self._points)
+        relative = 2 * (self._rounding + 4 * UNIT * factors)
+        error = math.exp(min(self._growth, 700.0)) * self._error * (1 + 1e-6)
+        error += relative * _norm_upper(law)
+        return np.maximum(law, 0.0), error / max(1e-3, 1 - relative) + 1e-290
 
 
 def _norm_upper(law: FloatVector) -> float:
     return math.sqrt(float(law @ law)) * (1 + 1e-9)
-
-
-def _tilted(
-    part: _Gridded, losses: FloatVector, theta: float, kappa: float, points: int
-) -> FloatVector:
-    """Return the law of one release at the tilt on a circle of ``points``, rounded up."""
-    exponents = theta * losses
-    with np.errstate(under="ignore"):
-        tilted = part.masses * np.exp(exponents - kappa)
-    tilted = tilted * (1 + 4 * UNIT * (8 + abs(kappa) + np.abs(exponents)))
-    slots = (part.places - int(part.places[0])) % points
-    most = int(np.bincount(slots).max())
-    return np.asarray(np.bincount(slots, tilted, minlength=points) * (1 + 2 * most * UNIT))
 
 
 def _power(values: NDArray[np.complex128], times: int) -> NDArray[np.complex128]:

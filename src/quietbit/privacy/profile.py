@@ -125,26 +125,41 @@ def profile_blanket(
     adjacency = Adjacency(adjacency)
     blur = _check_blur(blur)
     levels = profile.levels
-    low = float(levels[0])
-    high = float(levels[-1])
-    if low == 0:
+    if levels[0] == 0:
         return None
     early = np.nextafter(profile.edges - blur, -np.inf)
     late = np.nextafter(profile.edges + blur, np.inf)
-    late_masses = _masses(late)
-    early_masses = _masses(early)
-    least = float(levels @ late_masses)
-    most = float(levels @ early_masses)
+    least = float(levels @ _masses(late))
+    most = float(levels @ _masses(early))
     slack += math.log(max(1.0, most, 1 / least)) + 1e-12
+    make = _zero_out_blanket if adjacency is Adjacency.ZERO_OUT else _replace_one_blanket
+    return make(levels, early, late, slack, error)
+
+
+def _zero_out_blanket(
+    levels: FloatVector, early: FloatVector, late: FloatVector, slack: float, error: float
+) -> BlanketPair:
+    """Return the blankets of an update against the zero update, and of the reverse."""
+    low = float(levels[0])
+    high = float(levels[-1])
     behind = low * math.exp(-slack) * (1 - 1e-15)
     share = (levels - low) / (high - low)
-    if adjacency is Adjacency.ZERO_OUT:
-        above = min(1.0, float(share @ early_masses) * (1 + _CELLS))
-        below = float(share @ late_masses) * (1 - _CELLS)
-        ones = (1.0, 1.0, 1.0)
-        forward = Blanket(behind, (above, 1 - above, 0.0), (high, low, 1.0), ones, slack, error)
-        backward = Blanket(behind, (1 - below, below, 0.0), ones, (low, high, 1.0), slack, error)
-        return BlanketPair(forward, backward)
+    above = min(1.0, float(share @ _masses(early)) * (1 + _CELLS))
+    below = float(share @ _masses(late)) * (1 - _CELLS)
+    ones = (1.0, 1.0, 1.0)
+    forward = Blanket(behind, (above, 1 - above, 0.0), (high, low, 1.0), ones, slack, error)
+    backward = Blanket(behind, (1 - below, below, 0.0), ones, (low, high, 1.0), slack, error)
+    return BlanketPair(forward, backward)
+
+
+def _replace_one_blanket(
+    levels: FloatVector, early: FloatVector, late: FloatVector, slack: float, error: float
+) -> BlanketPair:
+    """Return the blanket of two opposite updates, the worst pair."""
+    low = float(levels[0])
+    high = float(levels[-1])
+    behind = low * math.exp(-slack) * (1 - 1e-15)
+    share = (levels - low) / (high - low)
     cuts = np.union1d(early, -late)
     # h(t) is stepped up at a cell's left end; h(-t) is least at its right end.
     first = share[np.searchsorted(early, np.append(-np.inf, cuts), side="right")]
