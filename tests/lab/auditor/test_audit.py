@@ -1,4 +1,4 @@
-"""The auditor's lower bound, its verdict, and what it asks of a mechanism; the faults it catches are in tests/attack.
+"""The auditor's lower bound, its verdict, and what it needs; tests/attack has its catches.
 
 The lower bounds hold with confidence 1 - 1e-9 (two per pair of updates, split evenly), so a correct
 mechanism fails one of these with a probability of at most 1e-9.
@@ -138,7 +138,7 @@ def test_verdicts(changed: dict[str, Any], verdict: str) -> None:
 
 @pytest.mark.long  # a power study
 def test_what_is_detectable_is_detected_nine_times_in_ten() -> None:
-    """A response stronger by the gain behind it is found in 4 of 6 tries or more; fewer have a chance of 0.016."""
+    """A response too strong is found in 4 of 6 tries or more; fewer have a chance of 0.016."""
     mechanism = InterpolatedMVU(design(2, 1, 2.0), Ball(Norm.L1, 1.0, 1))
     usual = {"delta": 0.0, "samples": 250, "confidence": 0.99}
     claim = audit(mechanism, Adjacency.ZERO_OUT, rng=seeded_rng(seed(1)), **usual)  # type: ignore[arg-type]

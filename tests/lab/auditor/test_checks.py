@@ -1,4 +1,4 @@
-"""Limits hold: exact binomial tails, and sums of laws whose tails are known; the faults found are in tests/attack."""
+"""Limits hold: exact binomial tails, and sums of laws whose tails are known."""
 
 from __future__ import annotations
 

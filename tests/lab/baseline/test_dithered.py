@@ -7,11 +7,11 @@ import pytest
 
 from path import encode
 from quietbit import Ball, Norm
-from quietbit.errors import InvalidParameter
 from quietbit.kernel.rng import seeded_rng
 from quietbit.target import Adjacency
 from quietbit_lab.baseline.dithered import DitheredMVU
 from quietbit_lab.baseline.dithered_cost import dithered_l1_cost, dithered_l2_cost
+from refusals import refuses
 from unit.mechanism.makers import design, table
 
 
@@ -68,7 +68,7 @@ def test_an_extreme_coordinate_stays_on_the_outermost_level() -> None:
 
 
 def test_wrong_fields_are_refused() -> None:
-    with pytest.raises(InvalidParameter, match="design must be a Design"):
+    with refuses("design"):
         DitheredMVU(None, Ball(Norm.L2, 1.0, 1))  # type: ignore[arg-type]
-    with pytest.raises(InvalidParameter, match="ball must be a Ball"):
+    with refuses("ball"):
         DitheredMVU(design(), math.pi)  # type: ignore[arg-type]

@@ -61,7 +61,7 @@ class GivenWords:
 
 @pytest.mark.parametrize("mean", [0.125, 5.5, 3e4])
 def test_a_guided_search_counts_thresholds_as_a_plain_one_does(mean: float) -> None:
-    """At random words, at both ends, on bucket edges, and beside heads; on a head the further words, zero, decide."""
+    """At random words, both ends, bucket edges and beside heads; further words decide ties."""
     made = poisson_table(mean, 2)
     edges, one = np.arange(1 << 16, dtype=np.uint64) << np.uint64(48), np.uint64(1)
     drawn = np.random.default_rng(3).integers(0, 2**64, 20_000, dtype=np.uint64)

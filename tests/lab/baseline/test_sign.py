@@ -8,10 +8,10 @@ from numpy.typing import NDArray
 
 from path import decode, encode
 from quietbit import Ball, Gaussian, Norm
-from quietbit.errors import InvalidParameter
 from quietbit.kernel.rng import seeded_rng
 from quietbit.target import Adjacency
 from quietbit_lab.baseline.noise import Laplace, Sign
+from refusals import refuses
 
 GAUSSIAN = Gaussian(Ball(Norm.L2, 1.0, 9), 1.0)
 LAPLACE = Laplace(Ball(Norm.L1, 1.0, 9), 1.0)
@@ -39,7 +39,7 @@ STRONG = [Gaussian(Ball(Norm.L2, 1.0, 9), 0.007), Laplace(Ball(Norm.L1, 1.0, 9),
 def test_a_sign_of_little_noise_is_cut_where_the_sampler_still_draws_both(
     inner: Gaussian | Laplace,
 ) -> None:
-    """The noise of one word ends at 9.2 deviations or 44.4 scales: uncut, one sign would never occur."""
+    """One word's noise ends at 9.2 deviations or 44.4 scales: uncut, a sign would never occur."""
     mechanism = Sign(inner)
     far = mechanism.tail(mechanism.cut)
     assert 1e-7 < far < 1e-6
@@ -55,7 +55,7 @@ def test_a_sign_of_little_noise_is_cut_where_the_sampler_still_draws_both(
 def test_the_smallest_tail_flips_the_sign_of_the_largest_coordinate(
     inner: Gaussian | Laplace,
 ) -> None:
-    """A word whose tail is below the cut's turns a coordinate at the radius over; one above it does not."""
+    """A word whose tail is below the cut's flips a coordinate at the radius; above, it does not."""
     update = np.zeros(9)
     update[0] = 1.0
     tails = 2 * Sign(inner).tail(Sign(inner).cut)  # of |noise|
@@ -93,5 +93,5 @@ def test_moments_in_closed_form() -> None:
 
 
 def test_only_a_noisy_inner_mechanism_is_taken() -> None:
-    with pytest.raises(InvalidParameter, match="a Gaussian or a Laplace"):
+    with refuses("inner"):
         Sign(Sign(GAUSSIAN))  # type: ignore[arg-type]

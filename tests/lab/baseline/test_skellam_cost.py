@@ -4,6 +4,7 @@ import pytest
 
 from quietbit.errors import InvalidParameter
 from quietbit_lab.baseline.skellam_cost import skellam_cost, skellam_rdp_upper
+from refusals import refuses
 
 
 def test_integer_orders_are_the_published_formula():
@@ -31,5 +32,5 @@ def test_refusals_of_skellam(bad):
 
 @pytest.mark.parametrize("bad", [1.0, math.nan, math.inf])
 def test_refuses_orders_that_are_none(bad):
-    with pytest.raises(InvalidParameter, match="alpha"):
+    with refuses("alpha"):
         skellam_rdp_upper(bad, 2.0, 1.0, 1.0)

@@ -41,7 +41,7 @@ def table_law(law, value):
 
 @pytest.mark.parametrize("name", MECHANISMS)
 def test_the_table_is_the_mechanisms_law(name):
-    """At 400 values that are no points of the table: probabilities to 4e-6, so that no training could tell."""
+    """At 400 values between points of the table, probabilities are right to 4e-6."""
     mechanism = MECHANISMS[name]
     law, radius = code_law(mechanism), mechanism.ball.radius
     values = np.random.default_rng(0).uniform(-radius, radius, 400)

@@ -87,7 +87,7 @@ def test_powers_of_products_are_products_of_powers():
 
 @pytest.mark.parametrize("name", CASES)
 def test_draws_have_the_mean_and_variance_of_the_clients_codes(name):
-    """4,800 coordinates, false alarms below 1e-9; half a deviation more, or a fifth more spread, is caught."""
+    """4,800 coordinates, false alarms below 1e-9; half a deviation more is caught."""
     mechanism, share = CASES[name]
     clients, rng = 400, np.random.default_rng(2)
     way = way_of(mechanism, clients, share=share, draw="sums")

@@ -50,7 +50,7 @@ def sent(mechanism, rows, cohorts, seed):
 
 
 def apart(one, other):
-    """The largest difference of means and of second moments along fixed directions, in standard errors."""
+    """Return the largest difference of first and second moments, in standard errors."""
     worst = 0.0
     axes = np.vstack([np.eye(DIMENSION)[:3], np.ones(DIMENSION) / np.sqrt(DIMENSION)])
     for axis in axes:

@@ -54,7 +54,7 @@ def test_held_out_writers_score_and_do_not_train(femnist):
 
 
 def test_the_best_step_has_both_neighbours_tried(femnist):
-    """Accuracy peaks at 0.3 of a scale of powers of two: the search ends there, from wherever it began."""
+    """Accuracy peaks at 0.3 on a scale of powers of two: the search ends there from anywhere."""
 
     def accuracy(step):
         return -abs(np.log2(step / 0.3))
@@ -73,7 +73,7 @@ def test_the_best_step_has_both_neighbours_tried(femnist):
 
 @pytest.mark.long
 def test_choices_come_from_held_out_writers_and_reports_from_all(femnist, monkeypatch, tmp_path):
-    """The whole walk with a network of 239 parameters, cut down to one epsilon, two seeds and ten rounds."""
+    """The full program with 239 parameters, one epsilon, two seeds and ten rounds."""
     whole = writers()
 
     class Small(femnist.Problems):

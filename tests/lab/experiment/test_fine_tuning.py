@@ -1,4 +1,4 @@
-"""Figure 3's own parts: gradients of single clients, passes over long rows, laws of sums, and weights that are kept."""
+"""Figure 3's parts: gradients of single clients, passes over rows, laws of sums, weights."""
 
 import copy
 import json
@@ -174,7 +174,7 @@ def padded(count, dimension):
     "name", ["gaussian", "imvu", "imvu-plain", "sign", "sign-plain", "vmvu", "vmvu*2", "imvu@1024"]
 )
 def test_means_have_the_moments_that_the_mechanism_states(parts, name):
-    """Mean over coordinates along the update, and variance over all: six deviations, a false alarm in 1e-9 each."""
+    """Mean along the update and variance over all: six deviations, false alarms 1e-9 each."""
     dimension, clients = 2000, 400
     generator = torch.Generator().manual_seed(5)
     row = torch.full((dimension,), 0.9 / dimension**0.5)

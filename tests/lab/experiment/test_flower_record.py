@@ -1,4 +1,4 @@
-"""A report that a strategy saved becomes a page; what is damaged or has no score is refused with a sentence."""
+"""A strategy's saved report becomes a page; a damaged one is refused in one sentence."""
 
 from __future__ import annotations
 
@@ -111,10 +111,8 @@ def test_a_run_that_the_server_did_not_score_has_what_nodes_said_or_no_curve(tmp
         "A model of 650 parameters was trained in 2 rounds, and its accuracy was not measured"
         in page
     )
-    assert (
-        f"epsilon ≤ {shown_epsilon(run.record['guarantee']['epsilon_upper'])} at delta 1e-05, zero-out"
-        in page
-    )
+    epsilon = shown_epsilon(run.record["guarantee"]["epsilon_upper"])
+    assert f"epsilon ≤ {epsilon} at delta 1e-05, zero-out" in page
     assert "not scored: neither the server" in page
     (scored,) = read_placed_runs([saved(tmp_path, "scored.json")])
     assert "650" in render_page([run, scored])  # it is listed beside others
@@ -134,10 +132,7 @@ def test_a_run_that_the_server_did_not_score_has_what_nodes_said_or_no_curve(tmp
         (2, 1.0),
     ]
     page = render_page([run])
-    assert (
-        "is right in 100.0 % of test cases (between 30 and 50 %, 95 % of the time, from the randomised answers"
-        in page
-    )
+    assert "is right in 100.0 % of test cases (between 30 and 50 %, 95 % of the time" in page
     assert "of 90 nodes, which are few)" in page
 
 
@@ -145,7 +140,7 @@ def test_a_run_that_the_server_did_not_score_has_what_nodes_said_or_no_curve(tmp
     ("changes", "says"),
     [
         ({"version": 2}, "has version 2, and this library reads 1"),
-        ({"settings": {}}, "damaged: quietbit.mechanism, quietbit.clip, quietbit.adjacency"),
+        ({"settings": {}}, "quietbit.mechanism, quietbit.clip, quietbit.adjacency"),
         ({"rounds": [{}]}, "damaged"),
         ({"rounds": None}, "damaged"),
     ],
@@ -160,5 +155,5 @@ def test_a_run_with_a_key_missing_is_refused(tmp_path):
     values = json.loads(path.read_text())
     del values["identity"]
     path.write_text(json.dumps(values))
-    with pytest.raises(QuietbitError, match="not complete: identity is not there"):
+    with pytest.raises(QuietbitError, match="identity"):
         read_placed_runs([path])

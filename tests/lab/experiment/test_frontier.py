@@ -63,7 +63,7 @@ def test_where_a_seed_was_dropped_the_lucky_ones_do_not_count():
 
 
 def test_choosing_runs_say_which_points_and_the_others_what_they_are_worth():
-    """The step of 2 is lucky where it chooses and worth less; that of 3 is the best of those that report."""
+    """The step of 2 is lucky where it chooses; that of 3 is the best of those that report."""
     lucky = [
         result("I", 9, [(5, 1.0, a), (9, 2.0, a + 0.1)], lr=lr)
         for lr, a in ((1, 0.5), (2, 0.8), (3, 0.4))

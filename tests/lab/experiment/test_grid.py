@@ -2,6 +2,7 @@ import pytest
 
 import quietbit
 from quietbit_lab.experiment.grid import read_sweep
+from refusals import refuses
 
 TEXT = """
 name = "small"
@@ -68,19 +69,23 @@ def test_the_reduced_grid_is_smaller_and_a_part_of_the_whole(file):
 
 
 @pytest.mark.parametrize(
-    ("old", "new", "mention"),
+    ("old", "new", "name"),
     [
-        ("[[grid]]", "[[grids]]", "grids"),
-        ("lr = 0.3", "learning_rate = 0.3", "learning_rate"),
+        ("[[grid]]", "[[grids]]", "table of small.toml"),
+        ("lr = 0.3", "learning_rate = 0.3", "setting"),
         ("rounds = [20, 10]", "rounds = []", "rounds"),
-        ("design_epsilon = [0.5, 1.0, 2.0]", "design_epsilon = [1.0, 1.0]", "twice"),
+        (
+            "design_epsilon = [0.5, 1.0, 2.0]",
+            "design_epsilon = [1.0, 1.0]",
+            "different jobs of small.toml",
+        ),
         ("cohort = 50", "cohort = 0", "cohort"),
-        ("name = ", "name ", "not a sweep"),
+        ("name = ", "name ", "sweep"),
     ],
 )
-def test_refusals(file, old, new, mention):
+def test_refusals(file, old, new, name):
     file.write_text(TEXT.replace(old, new))
-    with pytest.raises(quietbit.InvalidParameter, match=mention):
+    with refuses(name):
         read_sweep(file)
 
 

@@ -136,7 +136,7 @@ def line(job, points, status="finished"):
 
 
 def test_what_is_reported_is_what_was_chosen_and_no_longer_than_needed(sweep):
-    """A step of 0.3 wins at two rounds, that of 0.02 at four; strength 4 is beaten; points too close are thinned."""
+    """Step 0.3 wins at two rounds, 0.02 at four; strength 4 is beaten; close points thinned."""
     low, high, weak, other, *signs = sweep.jobs
     results = [
         line(low, [(2, 0.3, 1.0), (4, 0.8, 2.0), (6, 0.7, 3.0)]),

@@ -1,4 +1,4 @@
-"""The one-run audit: below the truth for mechanisms that keep their promise, near it, and above a broken promise."""
+"""The one-run audit: below and near the truth for honest mechanisms, above a broken claim."""
 
 import math
 
@@ -39,7 +39,7 @@ def test_what_delta_adds_is_the_steepest_slope_of_the_tail() -> None:
 
 @pytest.mark.parametrize("epsilon", [0.5, 2.0, 4.0])
 def test_randomised_response_is_found_to_its_epsilon(epsilon: float) -> None:
-    """Here the audit is tight: above the truth in at most ``doubt`` of trainings, and near it in most."""
+    """The audit is tight: above the truth in at most ``doubt`` of trainings, and near it."""
     rng = np.random.default_rng(3)
     bounds = []
     for _ in range(60):
@@ -98,7 +98,7 @@ def test_guesses_are_of_both_ends() -> None:
 
 @pytest.mark.parametrize(
     ("scores", "present", "name"),
-    [([1.0], [True, False], "scores"), ([np.nan, 1.0], [True, False], "scores")],
+    [([1.0], [True, False], "number of scores"), ([np.nan, 1.0], [True, False], "scores")],
 )
 def test_scores_that_cannot_be_ranked_are_refused(
     scores: list[float], present: list[bool], name: str

@@ -32,7 +32,7 @@ def test_noise_over_releases_and_over_bytes(tmp_path):
 
 
 def test_the_same_request_is_asked_for_other_releases():
-    """One trust stays one, and evaluations cost at every point; where they leave nothing for updates there is none."""
+    """One trust stays one, and evaluations cost at every point; some leave no updates."""
     found = compare(650, releases=5, trust="central", evaluate=0.5, **GIVEN)
     (line,) = plot_comparison(found, (2, 16)).axes[0].lines
     other = compare(650, releases=2, trust="central", evaluate=0.5, **GIVEN)

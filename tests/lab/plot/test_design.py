@@ -1,8 +1,9 @@
 import numpy as np
 import pytest
 
-from quietbit import DesignSpec, InvalidParameter, solve
+from quietbit import DesignSpec, solve
 from quietbit_lab.plot.design import _short, _ticks, moments, plot_design
+from refusals import refuses
 
 X = np.linspace(0, 1, 21)
 
@@ -30,7 +31,7 @@ def test_curves_are_the_mechanisms_own():
 
 
 def test_what_is_no_design_is_refused():
-    with pytest.raises(InvalidParameter, match="Design"):
+    with refuses("design", "ndarray"):
         plot_design(np.eye(2))
 
 

@@ -2,7 +2,7 @@ import sys
 
 import pytest
 
-from quietbit.errors import InvalidParameter, MissingDependency, QuietbitError
+from quietbit.errors import MissingDependency, QuietbitError
 from quietbit_lab.plot.figure import (
     MECHANISMS,
     OTHERS,
@@ -11,6 +11,7 @@ from quietbit_lab.plot.figure import (
     plain_axes,
     save_figure,
 )
+from refusals import refuses
 
 STARTS = {"png": b"\x89PNG", "svg": b"<?xml", "pdf": b"%PDF"}
 
@@ -30,7 +31,7 @@ def test_formats(drawn, tmp_path, form):
 
 
 def test_refusals_write_nothing(drawn, tmp_path):
-    with pytest.raises(InvalidParameter, match="bmp"):
+    with refuses("end of the figure's file name", "f.bmp"):
         save_figure(drawn, tmp_path / "f.bmp")
     with pytest.raises(QuietbitError, match="Cannot write"):
         save_figure(drawn, tmp_path / "no" / "f.png")

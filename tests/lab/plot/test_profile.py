@@ -4,10 +4,10 @@ import numpy as np
 import pytest
 
 from quietbit.design.profile import Profile
-from quietbit.errors import InvalidParameter
 from quietbit.target import Adjacency
 from quietbit_lab.plot.figure import save_figure
 from quietbit_lab.plot.profile import plot_profile
+from refusals import refuses
 
 PURE = Profile.from_weights([0.3975], [1.0, math.e])
 
@@ -41,7 +41,7 @@ def test_delta_of_one_pure_release_ends_at_its_epsilon():
 
 
 def test_the_line_of_delta_is_never_below_it():
-    """Between its points the line stays where it was: straight, on a logarithmic axis, it fell too early."""
+    """Between its points the line stays where it was, straight on a logarithmic axis."""
     line = plot_profile(PURE, Adjacency.REPLACE_ONE).axes[2].lines[0]
     assert line.get_drawstyle() == "steps-post"
     (epsilons, deltas), ((p, q),) = line.get_data(), PURE.pairs("replace-one")
@@ -60,5 +60,5 @@ def test_a_profile_without_pure_privacy_is_drawn_too():
 
 
 def test_what_is_no_profile_is_refused():
-    with pytest.raises(InvalidParameter, match="a Profile"):
+    with refuses("profile"):
         plot_profile(None, Adjacency.ZERO_OUT)

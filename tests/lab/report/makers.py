@@ -1,4 +1,4 @@
-"""Runs of a report for tests: real trainings on the digits, few and small, with words from a seed."""
+"""Runs of a report for tests: small real trainings on the digits, seeded."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ EVIL = "</script><script>document.title='broken'</script><img src=x onerror=aler
 
 @cache
 def runs() -> tuple[PlacedRun, ...]:
-    """Three mechanisms at three epsilons with two seeds, and two runs without noise: twenty in all."""
+    """Three mechanisms, three epsilons and two seeds, and two runs without noise: twenty."""
     spec = TaskSpec("digits")
     problem = build_task(spec)
     found = []
@@ -52,7 +52,7 @@ def changed(run: PlacedRun, label: str | None = None, **parts: object) -> Placed
 def sweep(
     settings: int, seeds: int = 3, rounds: tuple[int, ...] = (50, 100, 200, 400)
 ) -> list[PlacedRun]:
-    """Many runs at once, made up from one real record: for size and speed, not for their numbers."""
+    """Many runs from one real record: for size and speed, not for their numbers."""
     base = next(run for run in runs() if run.record["settings"]["mechanism"] == "imvu")
     found = []
     for number in range(settings):

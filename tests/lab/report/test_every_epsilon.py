@@ -1,4 +1,4 @@
-"""Every epsilon that a person reads is the account's: on the page, in the log, in JSON, and on the command line.
+"""Every epsilon that a person reads is the account's: page, log, JSON and command line.
 
 Plans are drawn at random (evaluations, scouts, sums, samples) and run without a network. The cost
 is then added up from the nodes' own ledgers, or from the schedule, and never from the report that

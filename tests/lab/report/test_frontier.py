@@ -1,8 +1,6 @@
-import pytest
-
-import quietbit
 from quietbit_lab.plot.figure import save_figure
 from quietbit_lab.report.plots import plot_frontier
+from refusals import refuses
 
 
 def result(label, epsilon, accuracy, seed=1, **settings):
@@ -31,12 +29,12 @@ def test_a_line_per_mechanism_with_its_words(tmp_path):
 
 
 def test_nothing_to_draw_is_one_sentence():
-    with pytest.raises(quietbit.InvalidParameter, match="finished"):
+    with refuses("number of finished runs", 0):
         plot_frontier([], "fig2-mnist")
 
 
 def test_epsilons_of_different_meaning_are_refused():
-    with pytest.raises(quietbit.InvalidParameter, match="the same for all"):
+    with refuses("unit, delta and adjacency of the results"):
         plot_frontier([result("a", 1.0, 0.5), result("b", 1.0, 0.5, adjacency="replace-one")], "t")
     figure = plot_frontier([result("a", 1.0, 0.5), result("exact", None, 0.5, delta=0.0)], "t")
     assert "1e-05" in figure.axes[0].get_xlabel()  # a run without privacy has no delta to disagree

@@ -2,11 +2,9 @@ import json
 import re
 from importlib.resources import files
 
-import pytest
-
 from lab.report.makers import EVIL, changed, runs
-from quietbit import InvalidParameter
 from quietbit_lab.report.page import SCRIPTS, render_page, save_page
+from refusals import refuses
 
 
 def test_one_file_that_asks_nothing_of_any_network():
@@ -38,7 +36,7 @@ def test_the_same_runs_give_the_same_page():
 
 def test_a_page_is_saved_whole_under_a_name_that_browsers_open(tmp_path):
     assert save_page("x", tmp_path / "p.html").read_text() == "x"
-    with pytest.raises(InvalidParameter, match=r"must be \.html"):
+    with refuses("end of the report's file name", "p.txt"):
         save_page("x", tmp_path / "p.txt")
     assert [path.name for path in tmp_path.iterdir()] == ["p.html"]
 

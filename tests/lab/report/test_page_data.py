@@ -4,8 +4,8 @@ import statistics
 import pytest
 
 from lab.report.makers import changed, runs, sweep
-from quietbit import InvalidParameter
 from quietbit_lab.report.page_data import COLUMNS, page_data
+from refusals import refuses
 
 
 def rows_of(data, place=0):
@@ -122,7 +122,7 @@ def test_versions_commits_and_words_are_kept():
 
 
 def test_nothing_to_report_is_refused():
-    with pytest.raises(InvalidParameter, match="at least one run"):
+    with refuses("number of runs", 0):
         page_data([], "t")
 
 

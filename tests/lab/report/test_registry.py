@@ -1,4 +1,4 @@
-"""A registry's entry says what the guarantee says, never less than epsilon, and TODO for the rest."""
+"""A registry's entry says what the guarantee says, epsilon rounded up, else TODO."""
 
 import pytest
 

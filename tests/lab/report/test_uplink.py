@@ -1,10 +1,8 @@
-import pytest
-
 from lab.report.makers import runs
-from quietbit import InvalidParameter
 from quietbit_lab.plot.figure import save_figure
 from quietbit_lab.report.plots import plot_uplink, shown_size
 from quietbit_lab.report.runs import settings_within
+from refusals import refuses
 
 
 def test_a_point_per_mechanism_at_its_bytes(tmp_path):
@@ -20,7 +18,7 @@ def test_a_point_per_mechanism_at_its_bytes(tmp_path):
         "without noise",
     ]
     assert save_figure(figure, tmp_path / "figure.svg").read_bytes().startswith(b"<?xml")
-    with pytest.raises(InvalidParameter, match="within the target"):
+    with refuses("number of settings within the target", 0):
         plot_uplink([], "title")
 
 

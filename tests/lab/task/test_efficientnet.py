@@ -1,4 +1,4 @@
-"""The pre-trained network's features: an independent network beside it, and the published weights where they are."""
+"""The pre-trained network's features against an independent network, and its weights."""
 
 from pathlib import Path
 
@@ -65,7 +65,7 @@ def random_weights():
 
 
 def by_modules(weights, x):
-    """The same network out of torch's own modules, padded by the rule of the framework it was trained in."""
+    """The same network from torch's modules, padded by the rule it was trained with."""
 
     def conv(x, name, stride):
         weight = torch.from_numpy(weights[f"{name}.weight"])
@@ -218,7 +218,7 @@ def test_damaged_weights_are_refused(tmp_path):
 
 @pytest.mark.needs_shared
 def test_the_published_weights_name_cifars_images(shared_data):
-    """With no training at all five of eight images are right or more; guesses would be once in two thousand."""
+    """Without training, five of eight images or more are right; chance is 1 in 2,000."""
     if not (shared_data / "efficientnet_lite0").is_dir():
         pytest.skip("the weights are not there")
     from quietbit_lab.task.dataset import load_packed

@@ -1,4 +1,4 @@
-"""The registries are never asked here: their programs are replaced by ones that hand over a package made here."""
+"""Registries are never asked here: their programs are replaced by local ones."""
 
 import io
 import stat

@@ -9,6 +9,7 @@ from quietbit_lab.task.batch import exact_float32
 from quietbit_lab.task.dataset import Dataset, Examples, Partition
 from quietbit_lab.task.linear import LinearSoftmax
 from quietbit_lab.task.linear_device import DeviceProblem, open_device
+from refusals import refuses
 from unit.local.makers import small_dataset, small_problem
 
 
@@ -77,16 +78,16 @@ def test_a_partition_that_leaves_examples_out():
 
 
 def test_what_cannot_be_done_is_refused():
-    with pytest.raises(quietbit.InvalidParameter, match="one example each"):
+    with refuses("samples per client", 5):
         DeviceProblem(small_problem(samples=5), open_device("cpu"))
     bad = small_dataset()
     inputs = bad.train.inputs.copy()
     inputs[3, 3] = np.nan
     broken = Dataset("x", 3, Examples(inputs, bad.train.labels), bad.test)
-    with pytest.raises(quietbit.InvalidParameter, match="finite"):
+    with refuses("features"):
         DeviceProblem(LinearSoftmax(broken, Partition.one_each(60)), open_device("cpu"))
     for name in ("gpu9", "meta"):
-        with pytest.raises(quietbit.InvalidParameter, match="device"):
+        with refuses("device", name):
             open_device(name)
 
 

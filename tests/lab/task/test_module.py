@@ -9,6 +9,7 @@ from quietbit.target import Unit
 from quietbit_lab.task.dataset import Dataset, Examples, Partition
 from quietbit_lab.task.linear import LinearSoftmax
 from quietbit_lab.task.module import ModuleProblem, femnist_network, mnist_network
+from refusals import refuses
 from unit.local.makers import chosen, small_dataset
 
 torch = pytest.importorskip("torch")
@@ -92,7 +93,7 @@ def test_sample_gradients_are_those_of_one_sample_at_a_time(make, classes):
 
 @pytest.mark.parametrize("norm", list(Norm))
 def test_no_sample_moves_an_update_by_more_than_its_share(norm):
-    """Every sample's gradient is far longer than the clip; without one of them the sum moves by the clip at most."""
+    """Gradients are far longer than the clip; without one the sum moves by the clip at most."""
     dataset, clip = images(12, 62), 0.5
     problem = ModuleProblem(dataset, Partition.groups(12, 12, 0), femnist_network)
     parameters, plan = problem.initial(2), LocalPlan(norm, clip, Unit.SAMPLE)
@@ -149,9 +150,7 @@ def test_a_gradient_that_is_not_finite_is_refused():
 
 @pytest.mark.skipif(torch.cuda.is_available(), reason="there is a GPU")
 def test_a_missing_gpu_is_one_sentence():
-    with pytest.raises(
-        quietbit.InvalidParameter, match="device must be cpu on a machine without an NVIDIA GPU"
-    ):
+    with refuses("device", "cuda"):
         ModuleProblem(images(4, 10), Partition.one_each(4), mnist_network, device="cuda")
 
 
@@ -195,5 +194,5 @@ def test_seeds_start_differently_and_leave_torch_alone():
 def test_batch_statistics_are_refused():
     dataset = small_dataset()
     make = lambda: torch.nn.Sequential(torch.nn.BatchNorm1d(12), torch.nn.Linear(12, 3))  # noqa: E731
-    with pytest.raises(quietbit.InvalidParameter, match="buffers"):
+    with refuses("buffers of the model"):
         ModuleProblem(dataset, Partition.one_each(60), make)

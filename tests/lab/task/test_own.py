@@ -9,6 +9,7 @@ import quietbit
 from quietbit.cli.main import main
 from quietbit_lab.task.own import check_named, is_own, own_problem
 from quietbit_lab.task.registry import TaskSpec
+from refusals import refuses
 
 MODULE = '''
 import numpy as np
@@ -144,7 +145,7 @@ def test_what_is_no_problem_is_refused_in_one_sentence(module, function, said):
 
 
 def test_a_module_that_is_not_there_is_said():
-    with pytest.raises(quietbit.InvalidParameter, match="imports"):
+    with refuses("task", "no_such_module_of_ours:make"):
         own_problem("no_such_module_of_ours:make", 0)
 
 

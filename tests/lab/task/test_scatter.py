@@ -106,7 +106,7 @@ def test_a_stopped_computation_goes_on_where_it_was(tmp_path, monkeypatch, harm)
 
 @pytest.mark.needs_shared
 def test_parameters_of_the_paper(shared_data):
-    """39,700 for MNIST and 155,530 for CIFAR-10: ten classes on 81 x 7 x 7 and 243 x 8 x 8 features."""
+    """39,700 for MNIST and 155,530 for CIFAR-10: ten classes on all features."""
     assert 10 * (81 * 7 * 7 + 1) == 39700
     assert 10 * (243 * 8 * 8 + 1) == 155530
     assert build_task(TaskSpec("mnist", model="linear"), data=shared_data).dimension == 7850

@@ -54,12 +54,16 @@ def bernstein_limit(variance: Any, reach: Any, doubt: float) -> Any:
     level = -math.log(doubt)
     linear = np.asarray(reach, dtype=np.float64) * (level / 3)
     limit = linear + np.sqrt(np.square(linear) + 2 * level * np.asarray(variance, dtype=np.float64))
-    return float(limit) if np.ndim(limit) == 0 else limit
+    if np.ndim(limit) == 0:
+        return float(limit)
+    return limit
 
 
 def bernstein_tail(excess: float, variance: float, reach: float) -> float:
     """Return the logarithm of the probability bound for a sum of mean zero to reach ``excess``."""
-    return -(excess**2) / (2 * (variance + reach * excess / 3)) if excess > 0 else 0.0
+    if excess > 0:
+        return -(excess**2) / (2 * (variance + reach * excess / 3))
+    return 0.0
 
 
 def lower_limit(second_moment: Any, doubt: float) -> Any:
@@ -83,7 +87,10 @@ class Finding(NamedTuple):
 def _moments(seen: Releases, record: Record) -> FloatVector:
     """Return E z^4 per coordinate: observed for typical ones, bounded for the others."""
     plain = int(np.count_nonzero(record.typical)) * record.times
-    fourth = HEAVIER * max(record.fourth / plain, 1.0) if plain else 0.0
+    if plain:
+        fourth = HEAVIER * max(record.fourth / plain, 1.0)
+    else:
+        fourth = 0.0
     return np.where(record.typical, fourth, seen.reach**2 * record.share)
 
 
@@ -106,7 +113,10 @@ def _mean(
     )
     variance = record.times * np.maximum(record.share, 1e-6)
     ratios = np.abs(record.first) / (allowed + bernstein_limit(variance, seen.reach, doubt / 2))
-    worst = int(np.argmax(ratios)) if place is None else place
+    if place is None:
+        worst = int(np.argmax(ratios))
+    else:
+        worst = place
     off = record.first[worst] / record.times
     return float(
         ratios[worst]
@@ -115,7 +125,9 @@ def _mean(
 
 def means(seen: Releases, doubt: float, chosen: Sequence[Record] | None = None) -> Answers:
     """Ask whether every coordinate of every update (or of the ``chosen``) has the claimed mean."""
-    records = seen.inside if chosen is None else chosen
+    records: Sequence[Record] = seen.inside
+    if chosen is not None:
+        records = chosen
     return (_mean(seen, record, doubt / (len(records) * seen.dimension)) for record in records)
 
 
@@ -150,14 +162,19 @@ def response(seen: Releases, doubt: float, chosen: Sequence[Record] | None = Non
     ]
     yield 0.0, "no update moves the claimed mean"
     # Half the doubt for all updates together, which is sharpest, half for the single ones.
-    groups = (
-        [(moving, doubt / 2), *(([record], doubt / (2 * len(moving))) for record in moving)]
-        if moving
-        else []
-    )
+    if moving:
+        groups = [
+            (moving, doubt / 2),
+            *(([record], doubt / (2 * len(moving))) for record in moving),
+        ]
+    else:
+        groups = []
     for group, part in groups:
         total, limit, _, signal = _score(group, seen.error, part)
-        where = group[0].name if len(group) == 1 else f"{len(group)} updates together"
+        if len(group) == 1:
+            where = group[0].name
+        else:
+            where = f"{len(group)} updates together"
         off = 100 * (STRETCH - 1) * total / signal
         yield abs(total) / limit if limit > 0 else 0.0, f"response off by {off:+.1f} % ({where})"
 
@@ -181,11 +198,10 @@ def variances(seen: Releases, doubt: float) -> Answers:
         )
         ratios = np.abs(off) / np.maximum(limit, 1e-300)
         place = int(np.argmax(ratios))
-        measured = (
-            record.second[place] / (record.times * record.share[place])
-            if record.share[place]
-            else math.inf
-        )
+        if record.share[place]:
+            measured = record.second[place] / (record.times * record.share[place])
+        else:
+            measured = math.inf
         yield (
             float(ratios[place]),
             f"variance of coordinate {place:,} is {measured:.3f} of the claim ({record.name})",
@@ -202,7 +218,10 @@ def noise(seen: Releases, doubt: float) -> Answers:
         claimed += expected
         variance += record.times * max(float(_moments(seen, record).sum()), float(energies.var()))
     limit = (seen.error + ROUNDING) * claimed + bernstein_limit(variance, seen.reach**2, doubt / 2)
-    measured = 1 + off / claimed if claimed else math.inf
+    if claimed:
+        measured = 1 + off / claimed
+    else:
+        measured = math.inf
     yield (
         abs(off) / limit if limit > 0 else 0.0,
         f"variance over all is {measured:.4f} of the claim",

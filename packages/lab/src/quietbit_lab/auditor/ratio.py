@@ -89,11 +89,15 @@ def detectable_lower(samples: int, claim: float, delta: float, doubt: float) -> 
         return _log_ratio(often, seldom, trials, delta, doubt) > claim
 
     high = 2 * claim + 50.0
-    return bisect(found, high, claim, halvings=60) if found(high) else math.inf
+    if found(high):
+        return bisect(found, high, claim, halvings=60)
+    return math.inf
 
 
 def _log_ratio(often: float, seldom: float, trials: float, delta: float, doubt: float) -> float:
     """Return log((P - delta)/P') with P bounded from below and P' from above."""
     likely = clopper_pearson(often, trials, doubt)[0]
     unlikely = clopper_pearson(seldom, trials, doubt)[1]
-    return math.log((likely - delta) / unlikely) if likely > delta else -math.inf
+    if likely > delta:
+        return math.log((likely - delta) / unlikely)
+    return -math.inf

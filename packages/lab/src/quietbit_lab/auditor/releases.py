@@ -119,7 +119,9 @@ def _claims(
     """Return claimed mean and variance of every coordinate, looked up once per value."""
     different, places = np.unique(values, return_inverse=True)
     answers = np.array([decoded(value) for value in different.tolist()], dtype=np.float64)
-    require(np.all(np.isfinite(answers)), "claimed mean and variance", "NaN or infinity", "finite")
+    broken = int(np.count_nonzero(~np.isfinite(answers)))
+    value = f"{broken} that are NaN or infinite"
+    require(broken == 0, "claimed means and variances", value, "finite")
     require(answers[:, 1].min() >= 0, "claimed variance", float(answers[:, 1].min()), "at least 0")
     mean, variance = answers[places.reshape(-1)].T
     return mean, variance
@@ -188,7 +190,10 @@ class Releases:
         """Add a batch of releases to the sums, at most ``left`` of them to the spectrum."""
         self.sent += len(standard)
         self.kept.append(standard[:, self.columns].astype(np.float32))
-        some = standard[: max(left, 0)] if self.dimension > 1 else standard[:0]
+        if self.dimension > 1:
+            some = standard[: max(left, 0)]
+        else:
+            some = standard[:0]
         for row in range(0, len(some), 16):  # a few at a time, so that they stay in the cache
             turned = fft.rfft(some[row : row + 16], self.length, axis=1)
             self.spectrum += np.square(turned.real).sum(axis=0) + np.square(turned.imag).sum(axis=0)
@@ -200,7 +205,10 @@ def release(path: Path, rng: Any, samples: int, progress: Progress) -> Releases:
     mechanism = path.mechanism
     ball = mechanism.ball
     rough = RoughMoments.nearest(mechanism)
-    error = 0.0 if rough is None else float(rough.moment_error)
+    if rough is None:
+        error = 0.0
+    else:
+        error = float(rough.moment_error)
     require(0 <= error < 1, "moment_error of the mechanism", error, "from 0 to below 1")
     decoded = cache(
         lambda value: (float(mechanism.expectation(value)), float(mechanism.variance(value)))
@@ -208,7 +216,10 @@ def release(path: Path, rng: Any, samples: int, progress: Progress) -> Releases:
     probes = _probes(ball, samples)
     found = Releases(ball.dimension, error, sum(probe.times for probe in probes))
     for probe in probes:
-        place = found.outside if probe.name.startswith("outside") else found.inside
+        if probe.name.startswith("outside"):
+            place = found.outside
+        else:
+            place = found.inside
         place.append(_record(path, rng, probe, decoded, found, progress))
     progress(1.0, "done")
     return found

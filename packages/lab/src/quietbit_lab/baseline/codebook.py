@@ -47,7 +47,7 @@ Decode: TypeAlias = Callable[[bytes, int], tuple[NDArray[np.int64] | slice, Floa
 
 def check_ball(ball: Ball, norm: Norm, kind: str, least: int = 1, most: int = 2**24) -> None:
     """Refuse what is not a ball of this norm, and dimensions that the mechanism cannot have."""
-    require(isinstance(ball, Ball), "ball", ball, "a Ball")
+    require(isinstance(ball, Ball), "ball", type(ball).__name__, "a Ball")
     require(ball.norm is norm, "norm of the ball", ball.norm.value, f"{norm.value} for {kind}")
     require(
         least <= ball.dimension <= most,

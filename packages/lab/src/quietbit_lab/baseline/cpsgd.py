@@ -152,6 +152,10 @@ def calibrate_cpsgd(ball: Ball, target: Target, clients: int, wire_bits: int = 1
 
     start = next((loss for loss in np.geomspace(1.0, 1e-6, 60) if private(float(loss))), None)
     require(
-        start is not None, "epsilon", target.epsilon, "larger, or bits more, for cpSGD's account"
+        start is not None,
+        "epsilon",
+        target.epsilon,
+        "large enough for cpSGD's account",
+        "raise it, or use more bits",
     )
     return build(bisect(private, float(start or 0.0), 1e3, relative=1e-6, by_ratio=True))

@@ -71,9 +71,10 @@ class DistributedDiscreteGaussian(NoisySum):
 
     def __attrs_post_init__(self) -> None:
         """Refuse noise too fine for the integers."""
-        rule = f"from {LEAST_DEVIATION:g} to {MOST_DEVIATION:g} (more or fewer bits make it so)"
+        rule = f"from {LEAST_DEVIATION:g} to {MOST_DEVIATION:g}"
+        remedy = "use more bits if it is too small, fewer if it is too large"
         within = LEAST_DEVIATION <= self.deviation <= MOST_DEVIATION
-        require(within, "deviation of one client's integers", self.deviation, rule)
+        require(within, "deviation of one client's integers", self.deviation, rule, remedy)
 
     @property
     def grid(self) -> Grid:
@@ -104,8 +105,13 @@ class DistributedDiscreteGaussian(NoisySum):
         slack = round_up(
             self.code_count * tau_upper(self.variance / self.clients, self.clients), 1e-14
         )
-        rule = "larger (more bits make it so)"
-        require(slack <= MOST_SLACK, "deviation of one client's integers", self.deviation, rule)
+        require(
+            slack <= MOST_SLACK,
+            "deviation of one client's integers",
+            self.deviation,
+            "large enough for sums to be nearly discrete Gaussian",
+            "use more bits",
+        )
         return Cost.linear(slope).with_slack(slack).with_lost(LOST)
 
 

@@ -82,7 +82,10 @@ class DitheredMVU(Mechanism, Designed):
     def reach(self) -> float:
         """S, rounded up: grid vectors lie within it of (1/2, ..., 1/2), in the ball's norm."""
         bound = self._bound
-        length = math.sqrt(bound) if self.ball.norm is Norm.L2 else bound
+        if self.ball.norm is Norm.L2:
+            length = math.sqrt(bound)
+        else:
+            length = bound
         return round_up(length / self._cells, 1e-14)
 
     def write(self, update: Parts, rng: RandomBits, kernel: Kernel, out: Body) -> None:
@@ -124,7 +127,10 @@ class DitheredMVU(Mechanism, Designed):
         size = self.ball.dimension
         slack = sampling_slack_upper(size, float(self.design.probabilities.min()), SAMPLING_ERROR)
         slack += size * lipschitz_upper(self.design) * 2.0**-52
-        curve = dithered_l2_cost if self.ball.norm is Norm.L2 else dithered_l1_cost
+        if self.ball.norm is Norm.L2:
+            curve = dithered_l2_cost
+        else:
+            curve = dithered_l1_cost
         return curve(self.design, self.reach, adjacency).with_slack(slack)
 
     @property

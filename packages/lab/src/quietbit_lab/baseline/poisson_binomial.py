@@ -83,7 +83,11 @@ class PoissonBinomial(SumBaseline):
     def __attrs_post_init__(self) -> None:
         """Refuse a client alone."""
         require(
-            self.clients >= 2, "clients", self.clients, "at least 2: alone, nobody hides anybody"
+            self.clients >= 2,
+            "clients",
+            self.clients,
+            "at least 2",
+            "a client alone is hidden by nobody",
         )
 
     @property

@@ -82,7 +82,10 @@ class PrivUnit(Directional):
         block = rng.draw(max(2, size))
         choose, place = ((block.uniform64(CAP_STREAM, 0, 2) >> np.uint64(11)) + 0.5) * 2.0**-53
         chance = self.cap * (1 - share + share * cap_levels(self.cap, self.design_epsilon)[1])
-        tail = self.cap * place if choose < chance else self.cap + (1 - self.cap) * place
+        if choose < chance:
+            tail = self.cap * place
+        else:
+            tail = self.cap + (1 - self.cap) * place
         along = quantile(float(tail), size)
         across = normal_noise(block, 0, size)
         across -= (across @ direction) * direction
@@ -123,7 +126,10 @@ def step_profile(epsilon: float, share: float | None = None) -> Profile:
     >>> round(step_profile(1.0).gain_lower ** -2, 2)
     6.33
     """
-    mass = _best_step(epsilon) if share is None else share
+    if share is None:
+        mass = _best_step(epsilon)
+    else:
+        mass = share
     return Profile.from_weights([-float(ndtri(mass))], [1.0, math.exp(epsilon)])
 
 

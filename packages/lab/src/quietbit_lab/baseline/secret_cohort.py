@@ -47,19 +47,18 @@ def secret_cohort_cost(
     learns the cohort, as with the pairwise masks of `quietbit.secagg`.
     """
     if server_learns_cohort:
-        raise InvalidParameter(
-            "Subsampling amplifies nothing if the server learns who took part: "
-            "account each client's own releases."
-        )
+        remedy = "account each client's own releases: a known cohort amplifies nothing"
+        raise InvalidParameter.of("server_learns_cohort", "False", True, remedy)
     require(isinstance(adjacency, Adjacency), "adjacency", adjacency, "an Adjacency")
     if adjacency is Adjacency.ZERO_OUT and replace_one is None:
-        raise InvalidParameter(
-            "replace_one must be given for zero-out: "
-            "another client takes the place of one left out."
-        )
+        remedy = "another client takes the place of one that is left out"
+        raise InvalidParameter.of("replace_one", "given for zero-out", None, remedy)
     total = check_int(population, "population", 1)
     chosen = check_int(cohort, "cohort", 1, total)
-    far = curve if adjacency is Adjacency.REPLACE_ONE or replace_one is None else replace_one
+    if adjacency is Adjacency.REPLACE_ONE or replace_one is None:
+        far = curve
+    else:
+        far = replace_one
     rate = chosen / total * (1 + 1e-15)
     pure = _pure(curve.pure_epsilon(), far.pure_epsilon(), rate)
     return Cost.renyi(
@@ -90,11 +89,10 @@ def _log_mix(exponent: float, rate: float) -> float:
 def _cohort_divergence(alpha: float, near: Cost, far: Cost, rate: float) -> float:
     """Return eps'(alpha): the two simple bounds, and up to order 512 the theorem's."""
     alone = near.rdp(alpha)
-    bound = (
-        min(alone, _log_mix((alpha - 1) * alone, rate) / (alpha - 1))
-        if alone < math.inf
-        else math.inf
-    )
+    if alone < math.inf:
+        bound = min(alone, _log_mix((alpha - 1) * alone, rate) / (alpha - 1))
+    else:
+        bound = math.inf
     if alpha <= MOST_ORDER:
         below = math.floor(alpha)
         bound = min(
@@ -122,4 +120,6 @@ def _whole(alpha: int, near: Cost, far: Cost, rate: float) -> float:
 
 def _log_expm1(value: float) -> float:
     """Return log(e^x - 1) for x >= 0, infinity for infinity."""
-    return value + math.log(-math.expm1(-value)) if value > 0 else -math.inf
+    if value > 0:
+        return value + math.log(-math.expm1(-value))
+    return -math.inf

@@ -132,14 +132,20 @@ class Skellam(Mechanism, LengthBounded, RoughMoments):
             "l2 for Skellam noise",
         )
         deviation = math.sqrt(self.noise_variance)
-        rule = f"at least {MIN_DEVIATION:g} (more bits make room for it)"
         require(
-            deviation >= MIN_DEVIATION, "standard deviation of the integer noise", deviation, rule
+            deviation >= MIN_DEVIATION,
+            "standard deviation of the integer noise",
+            deviation,
+            f"at least {MIN_DEVIATION:g}",
+            "use more bits",
         )
-        words = self._words
-        rule = f"so large, or bits so few, that a draw takes at most {MOST_WORDS} "
-        rule += f"random words (here {words:,})"
-        require(words <= MOST_WORDS, "noise_multiplier", self.noise_multiplier, rule)
+        require(
+            self._words <= MOST_WORDS,
+            "random words of a draw",
+            self._words,
+            f"at most {MOST_WORDS}",
+            "raise noise_multiplier, or use fewer bits",
+        )
 
     @property
     def code_count(self) -> int:
@@ -238,16 +244,18 @@ class IndependentSkellam(Wrapper, SamplePriced):
     inner: Skellam = field(validator=only(Skellam, "a Skellam"))
 
     def offers(self, ability: type[Ability]) -> bool:
-        """Return True: a price per sample is what it is for."""
+        """Return True: it has a cost per sample."""
         return True
 
     def __attrs_post_init__(self) -> None:
         """Refuse too little noise."""
         deviation = math.sqrt(self.inner.noise_variance)
-        rule = f"at least {LEAST_ALONE:g} where every coordinate is rounded on its own "
-        rule += "(more bits make room for it)"
         require(
-            deviation >= LEAST_ALONE, "standard deviation of the integer noise", deviation, rule
+            deviation >= LEAST_ALONE,
+            "standard deviation of the integer noise",
+            deviation,
+            f"at least {LEAST_ALONE:g} where coordinates are rounded independently",
+            "use more bits",
         )
 
     def write(self, update: Parts, rng: RandomBits, kernel: Kernel, out: Body) -> None:
@@ -307,7 +315,10 @@ def conditional_rounding(
     for attempt in range(TRIES):
         uniform = uniform_doubles(block, attempt, values.size)
         points = low + 2 * (uniform < part)
-        length = points @ points if norm is Norm.L2 else np.abs(points).sum()
+        if norm is Norm.L2:
+            length = points @ points
+        else:
+            length = np.abs(points).sum()
         if int(length) <= limit:
             return np.asarray(points)
     inward = 2 * np.floor(np.abs(values) - shift).astype(np.int64) + int(offset)
@@ -473,7 +484,9 @@ def words_needed(variance: float, largest: int, dimension: int) -> int:
 
 def _build(ball: Ball, loss: float, choices: Choices) -> Skellam | IndependentSkellam:
     found = Skellam(ball, 1 / loss, choices.bits or 16)
-    return IndependentSkellam(found) if choices.by_sample else found
+    if choices.by_sample:
+        return IndependentSkellam(found)
+    return found
 
 
 def _limits(ball: Ball, choices: Choices) -> tuple[float, float]:

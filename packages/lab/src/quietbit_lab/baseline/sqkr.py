@@ -122,7 +122,10 @@ def best_bits(epsilon: float) -> int:
 
 
 def _build(ball: Ball, loss: float, choices: Choices) -> SubsampledSigns:
-    level = 1.9 if ball.dimension >= SMALL else 2.5
+    if ball.dimension >= SMALL:
+        level = 1.9
+    else:
+        level = 2.5
     return SubsampledSigns(ball, loss, choices.bits or best_bits(loss), level=level)
 
 

@@ -85,7 +85,8 @@ class Staircase(Baseline):
             rings <= MOST_RINGS,
             "number of rings",
             rings,
-            f"at most {MOST_RINGS:,} (a larger epsilon needs fewer)",
+            f"at most {MOST_RINGS:,}",
+            "raise epsilon, which needs fewer",
         )
 
     @property

@@ -73,7 +73,7 @@ def compare_calibration(found: SumCalibration, epsilon: float) -> tuple[SumRow, 
     adjacency = guarantee.adjacency
     delta = guarantee.delta
     releases = found.releases
-    require(ball.norm is Norm.L2, "ball", ball, "an L2 ball for the comparison")
+    require(ball.norm is Norm.L2, "norm of the ball", ball.norm.value, "l2 for the comparison")
     count = found.clients
     share = found.min_honest_clients / found.clients
 
@@ -85,17 +85,19 @@ def compare_calibration(found: SumCalibration, epsilon: float) -> tuple[SumRow, 
 
     noise = largest_private(gaussian, 1e-7, 1e4, epsilon, "a Gaussian", accuracy=1e-9)
     grains = _first_within(skellam, epsilon)
-    grainy = (
-        _skellam(ball, 1 / grains, count, share, adjacency)[1]
-        if skellam(grains) <= epsilon
-        else math.inf
-    )
+    if skellam(grains) <= epsilon:
+        grainy = _skellam(ball, 1 / grains, count, share, adjacency)[1]
+    else:
+        grainy = math.inf
     local = calibrate(
         "imvu", ball=ball, epsilon=epsilon, delta=delta, adjacency=adjacency, releases=releases
     )
     secure = Trust.SECURE_AGGREGATION
     width = mechanism.bits
-    many = "one bit" if width == 1 else f"{width} bits"
+    if width == 1:
+        many = "one bit"
+    else:
+        many = f"{width} bits"
     seen = (mechanism.privacy(adjacency) * releases).epsilon(delta)
     ideal = (ball.radius / noise / count) ** 2 / share
     return (

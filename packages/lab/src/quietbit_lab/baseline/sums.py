@@ -85,7 +85,10 @@ class Grid:
 
     def distances(self, adjacency: Adjacency) -> Distances:
         """Whole numbers have |z| <= z^2, so D1 <= min(D2^2, sqrt(p) D2); replacing doubles all."""
-        times = 1 if adjacency is Adjacency.ZERO_OUT else 2
+        if adjacency is Adjacency.ZERO_OUT:
+            times = 1
+        else:
+            times = 2
         l2 = math.sqrt(self.squared_length)
         l1 = min(self.squared_length, math.sqrt(self.size) * l2)
         return Distances(*(round_up(times * one, 1e-15) for one in (l1, l2, l2)))
@@ -119,7 +122,7 @@ def finest_reach(multiplier: float, clients: int, size: int, bits: int) -> float
         )
         return signal + math.sqrt(2 * doubt) * multiplier * reach <= 2.0 ** (bits - 1) - 1
 
-    require(fits(1e-6), "wire_bits", bits, f"enough for sums of {clients} clients")
+    require(fits(1e-6), "wire_bits", bits, f"enough for sums of {clients} clients", "raise it")
     return bisect(fits, 1e-6, 2.0**bits, halvings=80, by_ratio=True)
 
 

@@ -50,11 +50,12 @@ def draw(densities: FloatVector, share: float, block: WordBlock, stream: int) ->
     """Draw the number of a candidate, j with probability proportional to 1 - share + share h_j."""
     weights = np.rint(((1.0 - share) + share * densities) * UNIT).astype(np.int64)
     ends = np.cumsum(weights)
-    whole = int(ends[-1])
-    fine = abs(whole / (UNIT * weights.size) - 1) <= MEAN_ERROR and int(weights.min()) > 0
-    require(fine, "mean of the densities", whole / (UNIT * weights.size), "one")
+    total = int(ends[-1])
+    mean = total / (UNIT * weights.size)
+    is_density = abs(mean - 1) <= MEAN_ERROR and int(weights.min()) > 0
+    require(is_density, "mean of the densities", mean, "one")
     high, low = (int(word) for word in block.uniform64(stream, 0, 2))
-    place = ((high << 64) | low) * whole >> 128
+    place = ((high << 64) | low) * total >> 128
     return int(np.searchsorted(ends, place, side="right"))
 
 
@@ -91,7 +92,10 @@ def tilt_cost(low: float, high: float, adjacency: Adjacency) -> Cost:
         both = max(0.0, 2 * mass - 1)
         one = mass - both
         neither = 1 - 2 * mass + both
-        rest = both * high if both > 0 else neither * low
+        if both > 0:
+            rest = both * high
+        else:
+            rest = neither * low
         last = (
             [rest] if rest > NEGLIGIBLE else []
         )  # less than that is rounding, for which the account has room

@@ -64,15 +64,17 @@ def audit(
     else:
         mechanism = imvu = find_imvu(what, given)
         title = f"I-MVU, design {imvu.design.identity()[:12]}"
-    rng = quietbit.secure_rng() if seed is None else quietbit.seeded_rng(seed)
+    if seed is None:
+        rng = quietbit.secure_rng()
+    else:
+        rng = quietbit.seeded_rng(seed)
     with progress_bar("Sending known updates", quiet=json) as report:
         asked = chosen(given, "adjacency delta samples confidence")
         result = audit_releases(mechanism, **asked, rng=rng, progress=report)
-    excess = (
-        f"{rounded_up(result.detectable)} above the claim"
-        if result.detectable < float("inf")
-        else "none"
-    )
+    if result.detectable < float("inf"):
+        excess = f"{rounded_up(result.detectable)} above the claim"
+    else:
+        excess = "none"
     rows = [
         Row("epsilon_lower", "epsilon found, at least", result.epsilon_lower),
         Row("epsilon_upper", "epsilon claimed, at most", result.epsilon_upper),

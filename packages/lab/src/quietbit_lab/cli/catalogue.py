@@ -55,7 +55,10 @@ def catalogue(export: Path | None, json: JsonOption = False, **given: Any) -> No
     if json:
         show_json(rows)
         return
-    copied = f", copied to {export}" if export is not None else ""
+    if export is not None:
+        copied = f", copied to {export}"
+    else:
+        copied = ""
     heads = ("name", "measured epsilon", "largest bias", "mean squared error", "identity")
     lines = [
         [shown(key, value) for key, value in {**row, "identity": row["identity"][:12]}.items()]

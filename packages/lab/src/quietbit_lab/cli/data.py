@@ -36,7 +36,8 @@ def data(
         action == "get",
         "action",
         action,
-        f"get, and then the name of a data set: {', '.join(FETCHED)}",
+        "get",
+        f"name one of {', '.join(FETCHED)} after it, as in quietbit data get mnist",
     )
     require(name in FETCHED, "data set", name, "one of " + ", ".join(FETCHED))
     place = data_folder(folder)

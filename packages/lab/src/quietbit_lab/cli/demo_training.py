@@ -87,7 +87,10 @@ def train_all(report: Report) -> list[dict[str, Any]]:
     clients = {line.label: line.clients for line in LINES}
     for place, job in enumerate(jobs):
         target = job.setting.plan.epsilon
-        words = f"epsilon {target:g}" if target is not None else "for comparison"
+        if target is not None:
+            words = f"epsilon {target:g}"
+        else:
+            words = "for comparison"
         report(place / len(jobs), f"{place + 1} of {len(jobs)}: {job.label}, {words}{last}")
         found.append(
             run_job(job, _problem(clients[job.label]), fresh=clients[job.label] != CLIENTS)
@@ -134,9 +137,10 @@ def _jobs(first: int) -> list[Job]:
     for line in LINES:
         # A secret order of clients gives releases to the server a second guarantee; a sum shows no
         # order at all.
-        order = (
-            "secret-order" if line.trust == "local" and line.mechanism != PUBLIC else "each-once"
-        )
+        if line.trust == "local" and line.mechanism != PUBLIC:
+            order = "secret-order"
+        else:
+            order = "each-once"
         for target in EPSILONS if line.mechanism != PUBLIC else (None,):
             for seed in range(line.seeds or SEEDS):
                 plan = Plan(

@@ -63,11 +63,13 @@ def design(json: JsonOption = False, **given: Any) -> None:
     vector = given["vector"]
     out = given["out"]
     plot = given["plot"]
-    words = "left out for --vector, which has none"
-    if not vector:
-        words = "left out without --vector: a table has a --design-epsilon alone"
-    for name, value in chosen(given, OF_TABLE if vector else OF_PROFILE).items():
-        require(value is None, name, value, words)
+    unused = OF_PROFILE
+    remedy = "add --vector, or use --design-epsilon for a table"
+    if vector:
+        unused = OF_TABLE
+        remedy = "a profile is made for a target: use --epsilon and --delta"
+    for name, value in chosen(given, unused).items():
+        require(value is None, name, value, "left out", remedy)
     check_outputs(out, figures=(plot,))
     title, found, rows, draw = _profile(given, json) if vector else _table(given, json)
     figure = None if plot is None else draw()
@@ -88,8 +90,12 @@ def _table(given: dict[str, Any], quiet: bool) -> tuple[str, Any, list[Row], Cal
     bias = given["bias"]
     parts: list[Any] = [*chosen(given, OF_TABLE).values(), privacy, number_or_word(bias)]
     if None in parts:
-        raise InvalidParameter(
-            "levels, bits and design-epsilon must be given, or --vector and a target."
+        missing = next(name for name, value in chosen(given, OF_TABLE).items() if value is None)
+        raise InvalidParameter.of(
+            missing,
+            "given",
+            None,
+            "add --levels, --bits and --design-epsilon, or --vector and a target",
         )
     try:
         spec = quietbit.DesignSpec(*parts)
@@ -115,7 +121,8 @@ def _profile(given: dict[str, Any], quiet: bool) -> tuple[str, Any, list[Row], C
     }
     for name, value in asked.items():
         if value is None:
-            raise InvalidParameter.of(name, "given for --vector: a profile is made for a target")
+            remedy = "add it: with --vector a profile is made for a target"
+            raise InvalidParameter.of(name, "given", None, remedy)
     target = Target(**asked)
     which = target.adjacency
     delta = target.delta
@@ -148,6 +155,9 @@ def _profile(given: dict[str, Any], quiet: bool) -> tuple[str, Any, list[Row], C
         Row("least_squared_error", "no profile beats", best**-2, rounded(best**-2)),
         *profile_rows(found),
     ]
-    many = "1 release" if releases == 1 else f"{releases} releases"
+    if releases == 1:
+        many = "1 release"
+    else:
+        many = f"{releases} releases"
     title = f"profile for epsilon {target.epsilon:g}, delta {delta:g}, {many}, {which.value}"
     return title, found, rows, lambda: plot_profile(found, which, releases, delta)

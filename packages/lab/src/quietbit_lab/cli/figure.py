@@ -68,19 +68,19 @@ def figure(
 
     Example: quietbit figure frontier --runs runs/digits --out frontier.svg
     """
-    path = out if out is not None else Path(f"{Path(name).name}.png")
+    if out is not None:
+        path = out
+    else:
+        path = Path(f"{Path(name).name}.png")
     if name == DESIGNED:
-        require(not runs, "runs", [str(run) for run in runs or ()], f"left out for {DESIGNED}")
-        require(
-            epsilon is None,
-            "epsilon",
-            epsilon,
-            f"left out for {DESIGNED}, whose own is the design_epsilon",
-        )
+        names = [str(run) for run in runs or ()]
+        require(not runs, "runs", names, "left out", f"{DESIGNED} is drawn from designs")
+        require(epsilon is None, "epsilon", epsilon, "left out", "use --design-epsilon")
         _bias_variance(levels, bits, design_epsilon, path, json)
         return
     if name == SUMS:
-        require(not runs, "runs", [str(run) for run in runs or ()], f"left out for {SUMS}")
+        names = [str(run) for run in runs or ()]
+        require(not runs, "runs", names, "left out", f"{SUMS} is computed from an account")
         _secure_sums(1.0 if epsilon is None else check_real(epsilon, "epsilon"), path, json)
         return
     known = ", ".join((DESIGNED, SUMS, *OF_RUNS))
@@ -88,9 +88,13 @@ def figure(
         runs,
         "figure",
         name,
-        f"one of {known}, or a sweep's name, and all but the first two need --runs",
+        f"one of {known}, or the name of a sweep",
+        "add --runs, which all but the first two need",
     )
-    target = None if epsilon is None else check_real(epsilon, "epsilon")
+    if epsilon is None:
+        target = None
+    else:
+        target = check_real(epsilon, "epsilon")
     _of_runs(name, runs or [], target, title, path, json)
 
 
@@ -153,18 +157,18 @@ def _of_runs(
             found,
             "figure",
             name,
-            f"{', '.join(OF_RUNS)}, or the name of a sweep whose results are in {where}",
+            f"{', '.join(OF_RUNS)}, or the name of a sweep",
+            f"name one whose results are in {where}",
         )
     runs = comparable(found)
     within = settings_within(runs, target)
-    require(within, "epsilon", target, "at least the epsilon of one setting")
+    require(within, "epsilon", target, "at least the epsilon of one setting", "raise --epsilon")
     path = save_figure(_drawn(name, runs, within, target, title), out)
     drawn = name in ("bytes", "training") or target is not None
-    lines = (
-        frontier(p for p, _ in within)
-        if drawn
-        else reported(run.plain(whole=False) for run in runs)
-    )
+    if drawn:
+        lines = frontier(p for p, _ in within)
+    else:
+        lines = reported(run.plain(whole=False) for run in runs)
     rows = [
         Row(
             label,

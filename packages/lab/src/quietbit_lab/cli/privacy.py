@@ -48,7 +48,11 @@ def privacy(
     ball = mechanism.ball
     pure = given["delta"] == 0 and ball.norm is not quietbit.Norm.L1
     require(
-        not pure, "delta", given["delta"], "above 0 for an l2 ball (pure privacy needs --norm l1)"
+        not pure,
+        "delta",
+        given["delta"],
+        "above 0 for an l2 ball",
+        "set --delta, or --norm l1 for pure privacy",
     )
     check_int(releases, "releases", 1)
     guarantee = (mechanism.privacy(which, given["samples"]) * releases).guarantee(given["delta"])

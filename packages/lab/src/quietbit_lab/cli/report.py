@@ -105,7 +105,9 @@ def _groups(runs: Sequence[PlacedRun]) -> list[Row]:
         for group in groups["groups"]:
             line = {"mechanism": run.label, "round": groups["round"], "answers": groups["answers"]}
             lines.append(line | group)
-    return [Row("groups", "Accuracy by group, with 95 % intervals", lines)] if lines else []
+    if lines:
+        return [Row("groups", "Accuracy by group, with 95 % intervals", lines)]
+    return []
 
 
 def _entry(runs: list[Path], out: Path) -> list[Row]:

@@ -85,30 +85,35 @@ def sweep(
     from quietbit_lab.task.registry import TaskSpec
 
     if device is None and drop_behind is not None:
-        raise InvalidParameter.of(
-            "drop_behind", "left out without a device: only runs trained together are compared"
-        )
+        remedy = "add --device: only runs that are trained together can be compared"
+        raise InvalidParameter.of("drop_behind", "left out", drop_behind, remedy)
     require(
         device is None or workers == 1,
         "workers",
         workers,
-        "1 with a device, which trains many runs itself",
+        "1 with --device",
+        "leave it out: a device trains many runs at once",
     )
-    behind = check_real(drop_behind, "drop_behind") / 100 if drop_behind is not None else None
+    if drop_behind is not None:
+        behind = check_real(drop_behind, "drop_behind") / 100
+    else:
+        behind = None
     chosen = read_sweep(file, reduced=reduced)
     if task is not None:
-        require(is_own(task), "task", task, "module:function; a data set is named in the file")
+        remedy = "name data sets in the sweep's file"
+        require(is_own(task), "task", task, "module:function", remedy)
         chosen = replace(
             chosen, jobs=tuple(replace(job, task={"name": task}) for job in chosen.jobs)
         )
     for words in {repr(job.task): job.task for job in chosen.jobs}.values():
         check_named(TaskSpec.from_json(words).name, task)  # refused now rather than in a worker
-    folder = (
-        out if out is not None else Path("runs") / (chosen.name + ("-reduced" if reduced else ""))
-    )
+    if out is not None:
+        folder = out
+    else:
+        folder = Path("runs") / (chosen.name + ("-reduced" if reduced else ""))
     build = partial(make_problem, str(data) if data is not None else None, device or "cpu")
     if packed is not None:
-        require(resume, "packed", str(packed), "given with --resume: its results are continued")
+        require(resume, "packed", str(packed), "left out", "add --resume to continue its results")
         unpack(read_results(packed), folder)
     every = 0.0 if device is None else QUIET  # trained together, runs end by hundreds
     with progress_bar(f"Sweep {chosen.name}", quiet=json, lines=True, every=every) as report:
@@ -118,8 +123,14 @@ def sweep(
             nonlocal share
             share = done / count
             kept = result["record"]
-            last = kept["points"][-1] if kept["points"] else None
-            accuracy = f"{100 * last['accuracy']:.1f} %" if last else kept["status"]
+            if kept["points"]:
+                last = kept["points"][-1]
+            else:
+                last = None
+            if last:
+                accuracy = f"{100 * last['accuracy']:.1f} %"
+            else:
+                accuracy = kept["status"]
             report(share, f"{done:,} of {count:,}: {result['label']} {accuracy}")
 
         if device is None:
@@ -155,5 +166,8 @@ def make_problem(data: str | None, device: str, task: Mapping[str, Any], seed: i
     """Build the problem of a task; a function of its own, so that worker processes find it."""
     from quietbit_lab.task.registry import TaskSpec, build_task
 
-    folder = Path(data) if data is not None else None
+    if data is not None:
+        folder = Path(data)
+    else:
+        folder = None
     return build_task(TaskSpec.from_json(task), data=folder, seed=seed, device=device)

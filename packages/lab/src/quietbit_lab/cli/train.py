@@ -196,7 +196,8 @@ def _settings(given: dict[str, Any]) -> dict[str, Any]:
     values = {one.name: given[one.name] for one in (*OF_PLAN, *OF_TRAINING)}
     if given["adjacency"] is None:
         if given["mechanism"] != "none":
-            raise InvalidParameter.of("adjacency", "given: zero-out or replace-one")
+            remedy = "add --adjacency zero-out or --adjacency replace-one"
+            raise InvalidParameter.of("adjacency", "given", None, remedy)
         values["adjacency"] = "zero-out"  # there is no guarantee that it could be part of
     if given["keep"] is not None and given["keep"].isdigit():
         values["keep"] = int(given["keep"])
@@ -236,7 +237,8 @@ def _train(
 
         def show(number: int, point: Point | None) -> None:
             nonlocal last
-            last = _shown(point) if point is not None else last
+            if point is not None:
+                last = _shown(point)
             report(
                 number / setting.training.rounds,
                 f"round {number:,} of {setting.training.rounds:,}{last}",
@@ -258,7 +260,10 @@ def _train(
     if run.status == INTERRUPTED:
         raise KeyboardInterrupt
     if run.reason and run.status != TARGET:
-        saved = f" What was finished is in {out}." if out is not None else ""
+        if out is not None:
+            saved = f" What was finished is in {out}."
+        else:
+            saved = ""
         raise QuietbitError(run.reason + saved)
 
 
@@ -337,11 +342,10 @@ def _rows(run: Run, draws: str, protects: str, out: Path | None) -> list[Row]:
                 f"from {run.clips[0]:.3g} to {run.clips[-1]:.3g}{_clip_note(run)}",
             )
         )
-    words = (
-        "seeded: reproducible, NOT private"
-        if run.plan.rng == "seeded"
-        else "the operating system's"
-    )
+    if run.plan.rng == "seeded":
+        words = "seeded: reproducible, NOT private"
+    else:
+        words = "the operating system's"
     rows.append(Row("rng", "random bits", run.plan.rng, words))
     rows.append(Row("draws", "drawn at random", draws))
     rows.append(Row("protects", "whom its numbers protect", protects))
@@ -355,7 +359,10 @@ def _clip_note(run: Run) -> str:
     from quietbit.mechanism.abilities import Scouted
     from quietbit.plan.clip import why_it_stays
 
-    scouted = None if run.mechanism is None else Scouted.find(run.mechanism)
+    if run.mechanism is None:
+        scouted = None
+    else:
+        scouted = Scouted.find(run.mechanism)
     if scouted is None or run.expected is None:
         return ""
     why = why_it_stays(scouted, run.expected.noise, run.rounds * run.plan.cohort)
@@ -390,4 +397,6 @@ def _expected(run: Run) -> list[Row]:
 def _second(run: Run) -> list[Row]:
     """Return the row of the guarantee against those who see only the models, if there is one."""
     pair = run.observers
-    return [Row("observers", "beside it", "", pair.second())] if pair is not None else []
+    if pair is not None:
+        return [Row("observers", "beside it", "", pair.second())]
+    return []

@@ -65,7 +65,10 @@ def code_law(mechanism: Any, share: float = 1.0) -> CodeLaw:
         reach *= 2.0**-40
     else:
         reach *= 1 - bisect(lambda cut: still(reach * (1 - cut)), 0.0, 1.0, halvings=40)
-    cells = FINE if first.size <= 1 << FEW_BITS else COARSE
+    if first.size <= 1 << FEW_BITS:
+        cells = FINE
+    else:
+        cells = COARSE
     points = np.linspace(-reach, reach, cells + 1)
     table = np.cumsum([law(value) for value in points], axis=1)[:, :-1]
     return CodeLaw(

@@ -112,7 +112,8 @@ def way_of(
         return Way("normal", LAW_OF_THE_SUM, mechanism.sigma / cohort)
     name = type(mechanism).__name__
     if name not in WAYS:
-        raise InvalidParameter(f"{name} is not made for many models at once: leave out --device.")
+        known = "one of " + ", ".join(WAYS)
+        raise InvalidParameter.of("mechanism", known, name, "leave out --device")
     found = WAYS[name](mechanism, cohort, share)
     if draw == "sums" and found.kind == "laplace":
         return _normal(mechanism, cohort)
@@ -132,10 +133,11 @@ def _skellam(mechanism: Any, cohort: int, share: float) -> Way:
     core: Any = core_of(mechanism)
     variance = cohort * core.noise_variance
     if variance < LEAST_VARIANCE:
-        raise InvalidParameter(
-            f"Skellam noise of many models at once needs a cohort's variance of "
-            f"{LEAST_VARIANCE:g} in units of its "
-            f"integers, got {variance:g}: use more bits, or leave out --device."
+        raise InvalidParameter.of(
+            "variance of a cohort's Skellam noise",
+            f"at least {LEAST_VARIANCE:g} squared integers",
+            variance,
+            "use more bits, or leave out --device",
         )
     return _normal(mechanism, cohort)
 
@@ -143,22 +145,26 @@ def _skellam(mechanism: Any, cohort: int, share: float) -> Way:
 def _codes(mechanism: Any, cohort: int, share: float) -> Way:
     law = code_law(mechanism, share)
     if law.bits > MOST_BITS:
-        raise InvalidParameter(
-            f"Codes of {law.bits} bits are not made for many models: leave out --device."
-        )
+        rule = f"at most {MOST_BITS} for many models at once"
+        raise InvalidParameter.of("bits", rule, law.bits, "leave out --device")
     return Way(f"codes {law.bits}", EVERY_CLIENT, law=law)
 
 
 def _interpolated(mechanism: Any, cohort: int, share: float) -> Way:
     found = _codes(mechanism, cohort, share)
     turn = mechanism.rotation
-    return found if turn is None else evolve(found, kind=f"{found.kind} rotated", rotation=turn)
+    if turn is None:
+        return found
+    return evolve(found, kind=f"{found.kind} rotated", rotation=turn)
 
 
 def _dithered(mechanism: Any, cohort: int, share: float) -> Way:
     if again_upper(mechanism) > NEVER:  # only dithered on its own has a coordinate a law of its own
-        raise InvalidParameter(
-            "MVU that may draw its dither again is not made for many models: leave out --device."
+        raise InvalidParameter.of(
+            "levels",
+            "odd and many enough that MVU never draws its dither again",
+            mechanism.design.spec.input_levels,
+            "leave out --device",
         )
     return _codes(mechanism, cohort, share)
 
@@ -191,7 +197,9 @@ def again_upper(mechanism: Any) -> float:
     root = math.sqrt(ball.dimension)
     mean = radius**2 + min(ball.dimension / 4, root * radius)
     room = min(length_upper(ball.norm, radius, ball.dimension), ball.dimension * radius**2) - mean
-    return math.exp(-2 * (room / (2 * radius + root)) ** 2) if room > 0 else 1.0
+    if room > 0:
+        return math.exp(-2 * (room / (2 * radius + root)) ** 2)
+    return 1.0
 
 
 def together(ways: Sequence[Way], cohort: int, device: Any) -> OuterMean:
@@ -207,7 +215,11 @@ def together(ways: Sequence[Way], cohort: int, device: Any) -> OuterMean:
 
     kind = ways[0].kind
     require(
-        ways[0].rotation is None, "rotate", True, "False for linear models of many clients at once"
+        ways[0].rotation is None,
+        "rotate",
+        True,
+        "False for linear models on a device",
+        "set rotate = false, or leave out --device",
     )
     if kind == "normal":
         deviations = column([way.deviation for way in ways], torch.float32)
@@ -311,4 +323,6 @@ def unit_mean(rows: Tensor, mechanism: Any, generator: Any) -> Tensor:
 @lru_cache(maxsize=64)
 def _slope(mechanism: Any) -> float:
     error = mechanism.error()
-    return float(error.gain) if error.unitless else 1.0
+    if error.unitless:
+        return float(error.gain)
+    return 1.0

@@ -125,4 +125,6 @@ def _power(values: Tensor, power: int, signed: bool) -> Tensor:
     if power == 1:
         return values if signed else values.abs()
     straight = (power % 2 == 1) == signed
-    return values.pow(power) if straight else values.pow(power) * values.sign()
+    if straight:
+        return values.pow(power)
+    return values.pow(power) * values.sign()

@@ -40,7 +40,10 @@ torch: Any = require_module("torch", "lab")
 def vector_mean(rows: Any, mechanism: VectorMVU, generator: Any) -> Any:
     """Return the decoded mean of the vector mechanism's releases of rows in the unit ball."""
     flat = rows.reshape(-1, rows.shape[-1])
-    groups = rows.shape[0] if rows.dim() == 3 else 1
+    if rows.dim() == 3:
+        groups = rows.shape[0]
+    else:
+        groups = 1
     shared = None
     if mechanism.shared_rows:  # the same for all clients of a group
         width = mechanism.padded // mechanism.keep

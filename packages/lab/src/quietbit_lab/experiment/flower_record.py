@@ -47,18 +47,21 @@ def flower_record(saved: Mapping[str, Any], path: Path) -> dict[str, Any]:
     """Return the record of a run that an engine's report kept; refuse one that is damaged."""
     if saved.get("version") != VERSION:
         raise QuietbitError(
-            f"{path} has version {saved.get('version')!r}, and this library reads {VERSION}."
+            f"{path} has version {saved.get('version')!r}, and this library reads {VERSION}: "
+            "update quietbit."
         )
     missing = [name for name in NEEDED if name not in saved]
     if missing:
         raise QuietbitError(
-            f"{path} holds a federated run that is not complete: {', '.join(missing)} is not there."
+            f"{path} holds an incomplete federated run without {', '.join(missing)}: save it again "
+            "with strategy.report().save(...)."
         )
     try:
         return _record(saved)
     except (KeyError, TypeError, ValueError, AttributeError) as error:
         raise QuietbitError(
-            f"{path} holds a federated run that is damaged: {str(error).rstrip('.')}."
+            f"{path} holds a damaged federated run ({str(error).rstrip('.')}): save it again with "
+            "strategy.report().save(...)."
         ) from error
 
 

@@ -91,7 +91,9 @@ def summarise(results: Iterable[Mapping[str, Any]]) -> list[Summary]:
 
 def deviation(values: Sequence[float]) -> float:
     """Return the standard deviation; 0 for one value."""
-    return stdev(values) if len(values) > 1 else 0.0
+    if len(values) > 1:
+        return stdev(values)
+    return 0.0
 
 
 def setting_key(label: str, settings: Mapping[str, Any]) -> str:

@@ -105,11 +105,20 @@ def read_sweep(path: Path, *, reduced: bool = False) -> Sweep:
     for name in content:
         require(name in TABLES, f"table of {path.name}", name, "one of " + ", ".join(TABLES))
     grids = content.get("grid", [])
-    require(isinstance(grids, list) and grids, f"grid of {path.name}", grids, "a list of tables")
+    require(
+        isinstance(grids, list) and grids,
+        f"grid of {path.name}",
+        grids,
+        "a list of tables",
+        "add a [[grid]]",
+    )
     task = dict(content.get("task", {}))
     jobs: list[Job] = []
     choose = content.get("choose")
-    race = None if choose is None else _race(content, reduced)
+    if choose is None:
+        race = None
+    else:
+        race = _race(content, reduced)
     for grid in grids:
         choices = {
             **content.get("common", {}),
@@ -124,9 +133,10 @@ def read_sweep(path: Path, *, reduced: bool = False) -> Sweep:
     names = [job.identity for job in jobs]
     require(
         len(set(names)) == len(names),
-        f"jobs of {path.name}",
-        f"{len(names) - len(set(names))} twice",
-        "different",
+        f"different jobs of {path.name}",
+        len(set(names)),
+        f"{len(names)}, the number of all jobs",
+        "remove repeated values from its lists",
     )
     return Sweep(
         str(content.get("name", path.stem)), str(content.get("claim", "")), tuple(jobs), race
@@ -178,7 +188,9 @@ def _expand(choices: Mapping[str, Any], task: Mapping[str, Any], label: str) -> 
 
 
 def _listed(value: Any) -> list[Any]:
-    return list(value) if isinstance(value, list) else [value]
+    if isinstance(value, list):
+        return list(value)
+    return [value]
 
 
 def _read(path: Path) -> dict[str, Any]:
@@ -188,4 +200,5 @@ def _read(path: Path) -> dict[str, Any]:
     except OSError as error:
         raise QuietbitError(f"Cannot read {path}: {error.strerror}.") from error
     except (tomllib.TOMLDecodeError, UnicodeDecodeError) as error:
-        raise InvalidParameter(f"{path} is not a sweep: {error}.") from error
+        reason = f"correct its TOML: {str(error).rstrip('.')}"
+        raise InvalidParameter.of("sweep", "a TOML file", str(path), reason) from error

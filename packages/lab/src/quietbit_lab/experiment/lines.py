@@ -37,7 +37,8 @@ def append_line(path: Path, value: Any) -> None:
                 raise
     except OSError as error:
         raise QuietbitError(
-            f"Cannot write {path}: {error.strerror}; what it held before is intact."
+            f"Cannot write {path}: {error.strerror}. The earlier results in it are intact: make "
+            "room and continue with --resume."
         ) from error
 
 
@@ -51,7 +52,10 @@ def read_lines(path: Path) -> list[Any]:
         try:
             found.append(json.loads(line))
         except ValueError as error:
-            raise QuietbitError(f"Line {number} of {path} is damaged: it is not JSON.") from error
+            raise QuietbitError(
+                f"Line {number} of {path} is damaged: it is not JSON. Remove the line and continue "
+                "with --resume."
+            ) from error
     return found
 
 

@@ -33,7 +33,10 @@ def read_results(path: Path) -> list[Result]:
     except OSError as error:
         raise QuietbitError(f"Cannot read {path}: {error.strerror or error}.") from error
     except (EOFError, ValueError, KeyError, TypeError) as error:
-        raise QuietbitError(f"{path} is not a file of results: a line is damaged.") from error
+        raise QuietbitError(
+            f"{path} is not a file of results: a line is damaged. Name one that `quietbit sweep` "
+            "or experiments/tables.py wrote."
+        ) from error
 
 
 def pack(results: Iterable[Result], path: Path) -> None:

@@ -184,7 +184,10 @@ class Setting:
         ]
         if missing:
             raise InvalidParameter(
-                f"settings are not complete: {' and '.join(missing)} must be given."
+                f"{' and '.join(missing)} must be given: add them to the settings.",
+                name=missing[0],
+                rule="given",
+                remedy="add them to the settings",
             )
         given = {**PAPER, **values, "evaluate_at": tuple(values.get("evaluate_at", ()))}
         training = {name: given[name] for name in OF_TRAINING if name in given}
@@ -202,9 +205,13 @@ def plan_table(plan: Plan) -> dict[str, Any]:
     for name, (key, default) in KEYS.items():
         value: Any = plan
         for part in key.split("."):
-            value = None if value is None else getattr(value, part)
+            if value is not None:
+                value = getattr(value, part)
         if name in SWITCHES:
-            value = default if value is None else SWITCHES[name]
+            if value is None:
+                value = default
+            else:
+                value = SWITCHES[name]
         values[name] = value.value if isinstance(value, Enum) else value
     return values
 
@@ -309,18 +316,27 @@ def read_json(path: Path) -> dict[str, Any]:
     except OSError as error:
         raise QuietbitError(f"Cannot read {path}: {error.strerror}.") from error
     except ValueError as error:
-        raise QuietbitError(f"{path} is not a run record: it is not complete JSON.") from error
-    return content if isinstance(content, dict) else {}
+        raise QuietbitError(
+            f"{path} is not a run record: it is not complete JSON. Name a file that "
+            "`quietbit train --out` or an engine's report wrote."
+        ) from error
+    if isinstance(content, dict):
+        return content
+    return {}
 
 
 def read_record(path: Path) -> dict[str, Any]:
     """Return a record from a file, under current names; refuse anything else."""
     content = read_json(path)
     if content.get("format") != FORMAT:
-        raise QuietbitError(f"{path} is not a run record: it does not say format {FORMAT!r}.")
+        raise QuietbitError(
+            f"{path} is not a run record: its format is {content.get('format')!r}, not {FORMAT!r}. "
+            "Name a file that `quietbit train --out` or an engine's report wrote."
+        )
     if content.get("version") not in READ:
         raise QuietbitError(
-            f"{path} has version {content.get('version')!r}, and this library reads 1 and 2."
+            f"{path} has version {content.get('version')!r}, and this library reads 1 and 2: "
+            "update quietbit."
         )
     return modern(content)
 
@@ -348,7 +364,9 @@ def commit_of(folder: Path) -> str | None:
         answer = subprocess.run(ask, capture_output=True, text=True, timeout=10, check=False)  # noqa: S603 - no shell
     except (OSError, subprocess.TimeoutExpired):
         return None
-    return answer.stdout.strip() or None if answer.returncode == 0 else None
+    if answer.returncode == 0:
+        return answer.stdout.strip() or None
+    return None
 
 
 def _point(point: Point) -> dict[str, Any]:
@@ -386,4 +404,6 @@ def _observers(pair: GuaranteePair | None) -> dict[str, Any] | None:
 
 
 def _finite(value: float) -> float | None:
-    return value if math.isfinite(value) else None
+    if math.isfinite(value):
+        return value
+    return None

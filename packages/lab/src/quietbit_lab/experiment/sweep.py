@@ -43,10 +43,14 @@ def finished(folder: Path) -> list[dict[str, Any]]:
     for line in read_lines(folder / RESULTS):
         if not isinstance(line, dict) or "job" not in line:
             raise QuietbitError(
-                f"{folder / RESULTS} is not a file of results: a line names no job."
+                f"{folder / RESULTS} is not a file of results: a line names no job. Name another "
+                "folder."
             )
         record = line.get("record")
-        known = {**line, "record": modern(record)} if isinstance(record, dict) else line
+        if isinstance(record, dict):
+            known = {**line, "record": modern(record)}
+        else:
+            known = line
         found.setdefault(str(line["job"]), known)
     return list(found.values())
 
@@ -67,7 +71,10 @@ def run_sweep(
     ``minutes`` no further result is waited for.
     """
     count = check_int(workers, "workers", 1, 1024)
-    until = None if minutes is None else time.monotonic() + 60 * check_real(minutes, "minutes")
+    if minutes is None:
+        until = None
+    else:
+        until = time.monotonic() + 60 * check_real(minutes, "minutes")
     with only_writer(folder):
         todo = pending(sweep, folder, resume)
         ran = 0
@@ -88,14 +95,17 @@ def pending(sweep: Sweep, folder: Path, resume: bool) -> list[Job]:
     done = {line["job"] for line in finished(folder)}
     if done and not resume:
         raise QuietbitError(
-            f"{folder} holds {len(done)} results already: say --resume, or name another folder."
+            f"{folder} already has {len(done)} results: add --resume, or name another folder."
         )
     return [job for job in sweep.jobs if job.identity not in done]
 
 
 def append_result(sweep: Sweep, folder: Path, result: dict[str, Any]) -> None:
     """One more line of results, on disk when this returns; it says where the run only chooses."""
-    use = {"chooses": True} if sweep.race is not None else {}
+    if sweep.race is not None:
+        use = {"chooses": True}
+    else:
+        use = {}
     append_line(folder / RESULTS, {"sweep": sweep.name, **use, **result})
 
 

@@ -54,8 +54,10 @@ def guesses(scores: ArrayLike, present: ArrayLike, number: int) -> tuple[int, in
     """
     values = np.asarray(scores, dtype=np.float64).reshape(-1)
     truth = np.asarray(present, dtype=np.bool_).reshape(-1)
-    require(values.size == truth.size, "scores", values.size, f"as many as coins, {truth.size}")
-    require(bool(np.isfinite(values).all()), "scores", "not finite", "finite numbers")
+    rule = f"{truth.size}, the number of coins"
+    require(values.size == truth.size, "number of scores", values.size, rule)
+    broken = int(np.count_nonzero(~np.isfinite(values)))
+    require(broken == 0, "scores", f"{broken} that are NaN or infinite", "finite numbers")
     each = check_int(number, "number of guesses", 2, values.size) // 2
     order = np.argsort(values, kind="stable")
     right = int(truth[order[-each:]].sum()) + int((~truth[order[:each]]).sum())
@@ -82,11 +84,10 @@ def lower_bound(
             all of the canaries.
     """
     count = int(np.asarray(present).size)
-    sizes = (
-        tuple(numbers)
-        if numbers is not None
-        else tuple(max(2, count // part) for part in (8, 4, 2, 1))
-    )
+    if numbers is not None:
+        sizes = tuple(numbers)
+    else:
+        sizes = tuple(max(2, count // part) for part in (8, 4, 2, 1))
     require(len(sizes) > 0, "numbers", sizes, "at least one number of guesses")
     failure = check_real(doubt, "doubt", at_most=0.5)
     best = None
@@ -96,7 +97,9 @@ def lower_bound(
         bound = LowerBound(epsilon, delta, failure, count, guessed, right)
         if best is None or bound.epsilon_lower > best.epsilon_lower:
             best = bound
-    return best if best is not None else LowerBound(0.0, delta, failure, count, 0, 0)
+    if best is not None:
+        return best
+    return LowerBound(0.0, delta, failure, count, 0, 0)
 
 
 def chance_upper(canaries: int, guessed: int, right: int, epsilon: float, delta: float) -> float:
@@ -107,7 +110,10 @@ def chance_upper(canaries: int, guessed: int, right: int, epsilon: float, delta:
         return min(1.0, tail)
     steps: NDArray[np.float64] = np.arange(1, right + 1, dtype=np.float64)
     sums = np.cumsum(binom.pmf(right - steps, guessed, quality))
-    slope = float((sums / steps).max()) if right else 0.0
+    if right:
+        slope = float((sums / steps).max())
+    else:
+        slope = 0.0
     return min(1.0, tail + 2 * canaries * delta * slope)
 
 

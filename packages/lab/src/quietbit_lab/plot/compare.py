@@ -74,7 +74,10 @@ def plot_comparison(
     keys = list(dict.fromkeys(key for lines in answers.values() for key in lines))
     for (name, trust), look in zip(keys, looks([name for name, _ in keys]), strict=True):
         style = {**look.line, "linestyle": LINES[trust], "linewidth": 1.6, "markersize": 5}
-        label = name if trust is Trust.LOCAL else f"{name}, {trust.value}"
+        if trust is Trust.LOCAL:
+            label = name
+        else:
+            label = f"{name}, {trust.value}"
         # Where most is sent: coordinates that are not kept make little difference.
         points = {
             times: lines[name, trust][-1][1]

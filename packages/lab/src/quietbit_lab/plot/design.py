@@ -59,9 +59,12 @@ MOST_NUMBERS = 16  # rows or columns whose cells show numbers
 
 def plot_design(design: Design) -> Figure:
     """Draw the probability table of a design beside bias and variance over the unit interval."""
-    require(isinstance(design, Design), "design", design, "a Design")
+    require(isinstance(design, Design), "design", type(design).__name__, "a Design")
     spec = design.spec
-    rule = "no bias at the levels" if spec.bias == "exact" else f"bias penalty {spec.bias:g}"
+    if spec.bias == "exact":
+        rule = "no bias at the levels"
+    else:
+        rule = f"bias penalty {spec.bias:g}"
     bits = f"{spec.output_bits} bit{'s' if spec.output_bits > 1 else ''}"
     title = "   ·   ".join(
         (f"{spec.input_levels} levels", bits, f"{spec.privacy} epsilon {spec.epsilon:g}", rule)
@@ -100,9 +103,10 @@ def _table(figure: Figure, axes: Axes, design: Design) -> None:
     axes.tick_params(length=0)
     column_ticks = _ticks(columns)
     row_ticks = _ticks(rows)
-    turned = (
-        {"rotation": 55, "rotation_mode": "anchor", "ha": "right"} if len(column_ticks) > 9 else {}
-    )
+    if len(column_ticks) > 9:
+        turned = {"rotation": 55, "rotation_mode": "anchor", "ha": "right"}
+    else:
+        turned = {}
     axes.set_xticks(column_ticks, [f"{alphabet[k]:.3g}" for k in column_ticks], **turned)
     axes.set_yticks(row_ticks, [f"{design.spec.levels[k]:.3g}" for k in row_ticks])
     if max(rows, columns) <= MOST_NUMBERS:
@@ -128,11 +132,9 @@ def _table(figure: Figure, axes: Axes, design: Design) -> None:
 
 
 def _ticks(count: int) -> list[int]:
-    return (
-        list(range(count))
-        if count <= MOST_NUMBERS
-        else [round(k * (count - 1) / 8) for k in range(9)]
-    )
+    if count <= MOST_NUMBERS:
+        return list(range(count))
+    return [round(k * (count - 1) / 8) for k in range(9)]
 
 
 def _short(probability: float) -> str:

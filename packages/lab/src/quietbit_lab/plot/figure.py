@@ -80,7 +80,10 @@ def plain_axes(axes: Axes, title: str = "", x: str = "", y: str = "") -> Axes:
 def shared_legend(figure: Figure, axes: Axes, place: str, most: int = 9) -> None:
     """Add one legend for all axes outside of them, from one of them, ``most`` names per line."""
     handles, labels = axes.get_legend_handles_labels()
-    columns = min(len(labels), most) if figure.get_figwidth() > 8 else 2
+    if figure.get_figwidth() > 8:
+        columns = min(len(labels), most)
+    else:
+        columns = 2
     figure.legend(
         handles, labels, loc=place, ncols=columns, frameon=False, fontsize=9, labelcolor=INK
     )
@@ -123,7 +126,9 @@ class Look:
     @property
     def line(self) -> dict[str, Any]:
         """The look as matplotlib takes it."""
-        style = (0, self.dash) if self.dash else "solid"
+        style: Any = "solid"
+        if self.dash:
+            style = (0, self.dash)
         return {"color": self.light, "linestyle": style, "marker": MATPLOTLIB[self.marker]}
 
 
@@ -156,7 +161,10 @@ def looks(mechanisms: Sequence[str]) -> list[Look]:
         light = _mixed(base.light, black, share)
         dark = _mixed(base.dark, white, share)
         others = [marker for marker in MARKERS if marker != base.marker]
-        marker = others[(turn - 1) % len(others)] if turn else base.marker
+        if turn:
+            marker = others[(turn - 1) % len(others)]
+        else:
+            marker = base.marker
         found.append(Look(light, dark, marker, DASHES[turn % len(DASHES)] if turn else base.dash))
     return found
 

@@ -89,7 +89,10 @@ def _privacy(axes: Axes, profile: Profile, certificate: ProfileCertificate) -> N
     limit = certificate.epsilon_upper
     promised = certificate.delta
     releases = certificate.releases
-    right = 1.25 * limit if math.isfinite(limit) else 10.0
+    if math.isfinite(limit):
+        right = 1.25 * limit
+    else:
+        right = 10.0
     for times in sorted({1, releases}):
         losses = [loss.repeat(times) for loss in profile_losses(profile, certificate.adjacency)]
         pure = max(loss.pure_epsilon_upper() for loss in losses)  # beyond it delta is 0
@@ -97,7 +100,10 @@ def _privacy(axes: Axes, profile: Profile, certificate: ProfileCertificate) -> N
         deltas = [
             max(loss.delta_upper(epsilon) for loss in losses) for epsilon in epsilons.tolist()
         ]
-        label = "one release" if times == 1 else f"all {times} releases"
+        if times == 1:
+            label = "one release"
+        else:
+            label = f"all {times} releases"
         color = DELTA if times == releases else GREY
         # Delta never grows with epsilon: steps that fall at the next point show no less than there
         # is.

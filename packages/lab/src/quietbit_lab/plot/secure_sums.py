@@ -50,7 +50,10 @@ def plot_secure_aggregation(
         rows[clients] = compare_sums(
             ball=ball, target=target, clients=clients, min_honest_clients=honest, bits=bits
         )
-    sums = "one sum" if target.releases == 1 else f"{target.releases:,} sums"
+    if target.releases == 1:
+        sums = "one sum"
+    else:
+        sums = f"{target.releases:,} sums"
     title = (
         f"Epsilon {target.epsilon:g} at delta = {target.delta:g} for all of a client's {sums} "
         f"({target.adjacency.value} adjacency), {ball.dimension:,} parameters"

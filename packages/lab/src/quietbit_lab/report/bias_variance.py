@@ -26,10 +26,10 @@ def plot_bias_variance(designs: Sequence[Design]) -> Figure:
     All designs must have L1-metric privacy of one epsilon: only then is one Laplace mechanism their
     equal.
     """
-    require(len(designs) > 0, "designs", list(designs), "at least one design")
-    asked = {(design.spec.privacy, design.spec.epsilon) for design in designs}
-    same = len(asked) == 1 and designs[0].spec.privacy == "metric-l1"
-    require(same, "privacy of the designs", sorted(asked), "metric-l1 with one epsilon")
+    require(len(designs) > 0, "number of designs", len(designs), "at least one")
+    privacies = {(design.spec.privacy, design.spec.epsilon) for design in designs}
+    same = len(privacies) == 1 and designs[0].spec.privacy == "metric-l1"
+    require(same, "privacy of the designs", sorted(privacies), "metric-l1 with one epsilon")
     epsilon = designs[0].spec.epsilon
     bits = ", ".join(sorted({f"{design.spec.output_bits}" for design in designs}))
     title = f"What a server sees of an input x   ·   {bits} bits   ·   "

@@ -38,6 +38,7 @@ def save_page(page: str, path: Path) -> Path:
         "end of the report's file name",
         path.name,
         ".html",
+        "browsers open pages by it",
     )
     return write_whole(path, lambda file: file.write(page.encode()))
 

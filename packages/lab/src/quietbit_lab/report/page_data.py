@@ -45,7 +45,7 @@ UNBEATEN = 2
 
 def page_data(runs: Sequence[PlacedRun], title: str) -> dict[str, Any]:
     """Return the data of a page as plain values; runs without a score are only listed."""
-    require(runs, "runs", list(runs), "at least one run")
+    require(runs, "number of runs", len(runs), "at least one")
     compared = comparisons(runs)
     labels = sorted({run.label: run.mechanism for one in compared for run in one.runs}.items())
     labels.sort(key=lambda pair: pair[1] == PUBLIC)
@@ -177,7 +177,10 @@ class _Table:
     def _broken(self, run: PlacedRun) -> list[Any]:
         """Return the row of a run that did not end as planned, which is listed but never drawn."""
         record = run.record
-        last = record["points"][-1] if record["points"] else {}
+        if record["points"]:
+            last = record["points"][-1]
+        else:
+            last = {}
         epsilon = (record.get("guarantee") or {}).get("epsilon_upper")
         return [
             self.names.index(run.label),
@@ -214,7 +217,9 @@ class _Table:
 def _second(record: Mapping[str, Any]) -> tuple[float, str]:
     """Return the epsilon and sentence of a run's second guarantee; (-1, "") if it has none."""
     found = (record.get("observers") or {}).get("result")
-    return (found["epsilon_upper"], record["observers"]["sentence"]) if found else (-1.0, "")
+    if found:
+        return (found["epsilon_upper"], record["observers"]["sentence"])
+    return (-1.0, "")
 
 
 def _split(settings: list[dict[str, Any]]) -> tuple[dict[str, Any], list[dict[str, Any]]]:

@@ -94,7 +94,10 @@ NOISES = {
 def _words(described: Mapping[str, Any], bits: int) -> str:
     kind = described["kind"]
     if kind in NOISES:
-        inner = _words(described["inner"], bits) if "inner" in described else ""
+        if "inner" in described:
+            inner = _words(described["inner"], bits)
+        else:
+            inner = ""
         return NOISES[kind].format(**{**described, "bits": bits, "inner": inner})
     if "design" in described:
         design = described["design"]["design"]

@@ -64,19 +64,31 @@ def _learnt(
         trained = f"A model of {size:,} parameters was trained in {rounds:,} rounds"
         return f"{trained}, and its accuracy was not measured"
     public = [row["accuracy"] for row in rows if row["epsilon"] is None and row["chosen"]]
-    beside = f" ({100 * max(public):.1f} % without privacy)" if public else ""
+    if public:
+        beside = f" ({100 * max(public):.1f} % without privacy)"
+    else:
+        beside = ""
     several = len({one.label for one in comparison.runs if one.mechanism != PUBLIC}) > 1
     others_trust = Trust(run.trust) is not Trust.CENTRAL and any(
         one.trust == "central" for one in comparison.runs
     )
-    without = " without a trusted server" if others_trust else ""
-    model = f"The most accurate private model{without} ({run.label})" if several else "The model"
+    if others_trust:
+        without = " without a trusted server"
+    else:
+        without = ""
+    if several:
+        model = f"The most accurate private model{without} ({run.label})"
+    else:
+        model = "The model"
     last = run.record["points"][-1]
     if "answers" in last:
         between = (
             f"between {100 * last['low']:.0f} and {100 * last['high']:.0f} %, 95 % of the time"
         )
-        few = ", which are few" if last["answers"] < FEW_ANSWERS else ""
+        if last["answers"] < FEW_ANSWERS:
+            few = ", which are few"
+        else:
+            few = ""
         beside = (
             f" ({between}, from the randomised answers of {last['answers']:,} nodes{few}){beside}"
         )
@@ -92,7 +104,10 @@ def _private(best: Mapping[str, Any], comparison: Comparison, run: PlacedRun) ->
     factor = math.exp(min(epsilon, 700.0))
     if factor > LARGEST_FACTOR:
         return f"its promise to one {comparison.unit} means next to nothing ({means})"
-    shown = f"{math.ceil(factor * 10) / 10:g}" if factor < 10 else f"{math.ceil(factor):,}"
+    if factor < 10:
+        shown = f"{math.ceil(factor * 10) / 10:g}"
+    else:
+        shown = f"{math.ceil(factor):,}"
     return (
         f"the data of any one {comparison.unit} change the probability of whatever {who} can "
         f"observe by a factor of at most {shown} ({means})"
@@ -103,6 +118,12 @@ def _cost(best: Mapping[str, Any], run: PlacedRun) -> str:
     each = best["bytes"]
     if each is None:
         return ""
-    total = best["uplink"] if best["uplink"] is not None else run.record.get("uplink_bytes")
-    whole = "" if not total else f", {shown_size(total)} in all"
+    if best["uplink"] is not None:
+        total = best["uplink"]
+    else:
+        total = run.record.get("uplink_bytes")
+    if not total:
+        whole = ""
+    else:
+        whole = f", {shown_size(total)} in all"
     return f"a client sent {shown_size(each)} per round{whole}"

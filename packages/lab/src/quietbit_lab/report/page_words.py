@@ -93,7 +93,10 @@ def spelt_out(unit: str, adjacency: str, delta: float) -> list[tuple[str, str]]:
     """(term, sentence) pairs for what all epsilons of a comparison share."""
     whose = Unit(unit)
     world = Adjacency(adjacency)
-    what = "update" if whose is Unit.CLIENT else "contribution"
+    if whose is Unit.CLIENT:
+        what = "update"
+    else:
+        what = "contribution"
     return [
         ("Whose data (unit)", UNITS[whose]),
         ("Which worlds (adjacency)", ADJACENCIES[world].format(who=whose.value, what=what)),
@@ -111,9 +114,8 @@ def guarantee_template(unit: str, adjacency: str, trust: str, delta: float) -> s
     sentence = Guarantee(1.0, delta, Unit(unit), Adjacency(adjacency), Trust(trust)).sentence()
     start = "epsilon <= 1 at "
     if not sentence.startswith(start):
-        raise InvalidParameter(
-            f"sentence of a guarantee must begin with {start!r}, got {sentence!r}."
-        )
+        rule = f"one that begins with {start!r}"
+        raise InvalidParameter.of("sentence of a guarantee", rule, sentence)
     return f"epsilon <= {PLACE} at " + sentence.removeprefix(start)
 
 
@@ -148,4 +150,6 @@ def task_words(task: Mapping[str, Any]) -> str:
         )
     elif task.get("clients"):
         parts.append(f"clients are {task['clients']}")
-    return f"{name} ({', '.join(parts)})" if parts else name
+    if parts:
+        return f"{name} ({', '.join(parts)})"
+    return name

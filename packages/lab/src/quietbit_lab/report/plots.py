@@ -29,9 +29,7 @@ def plot_frontier(results: Iterable[Mapping[str, Any]], title: str) -> Figure:
     found = list(results)
     points = summarise(found)
     lines = sorted(reported(found).items())
-    require(
-        lines, "results", "no finished run that reports", "results of at least one finished run"
-    )
+    require(lines, "number of finished runs", 0, "at least one", "finish the sweep with --resume")
     figure = blank_figure(7.2, 4.8)
     axes = plain_axes(
         figure.subplots(), title, x=f"epsilon of {shared_words(points)}", y="test accuracy, %"
@@ -54,7 +52,13 @@ def shared_words(points: Iterable[Summary]) -> str:
     kinds = sorted(
         {tuple(str(p.settings[name]) for name in ("unit", "delta", "adjacency")) for p in private}
     )
-    require(len(kinds) == 1, "unit, delta and adjacency of the results", kinds, "the same for all")
+    require(
+        len(kinds) == 1,
+        "unit, delta and adjacency of the results",
+        kinds,
+        "the same for all",
+        "draw one picture of each kind",
+    )
     unit, delta, adjacency = kinds[0]
     return f"one {unit} at delta = {float(delta):g} ({adjacency} adjacency)"
 
@@ -99,12 +103,8 @@ def plot_training(
 
     ``mechanisms`` names the mechanism of each label, by which it is coloured.
     """
-    require(
-        curves and all(curves.values()),
-        "curves",
-        list(curves),
-        "at least one run, each with a point",
-    )
+    rule = "at least one run, each with a point"
+    require(curves and all(curves.values()), "curves", list(curves), rule)
     # A run keeps its colour whatever its rank, so that two pictures of the same runs can be
     # compared.
     colours = {
@@ -138,7 +138,13 @@ def plot_training(
 
 def plot_uplink(settings: Sequence[Sent], title: str) -> Figure:
     """Draw accuracy over bytes per client per round, of the ``settings`` and their bytes."""
-    require(settings, "settings", list(settings), "at least one that ended within the target")
+    require(
+        settings,
+        "number of settings within the target",
+        len(settings),
+        "at least one",
+        "raise --epsilon",
+    )
     figure = blank_figure(7.2, 4.4)
     axes = plain_axes(
         figure.subplots(), title, x="bytes that a client sends in a round", y="test accuracy, %"
@@ -175,5 +181,8 @@ def shown_size(count: float) -> str:
     """Format a number of bytes as a person writes it."""
     if count <= 0 or not math.isfinite(count):
         return ""
-    power = min(3, int(math.log10(count) // 3)) if count >= 1 else 0
+    if count >= 1:
+        power = min(3, int(math.log10(count) // 3))
+    else:
+        power = 0
     return f"{float(f'{count / 1000**power:.3g}'):g} {('B', 'kB', 'MB', 'GB')[power]}"

@@ -201,7 +201,10 @@ def _variant(record: Mapping[str, Any], guarantee: Mapping[str, Any]) -> Entry:
 def _privacy_loss(record: Mapping[str, Any], guarantee: Mapping[str, Any]) -> Entry:
     unit = Unit(guarantee["unit"])
     adjacency = Adjacency(guarantee["adjacency"])
-    what = "update" if unit is Unit.CLIENT else "contribution"
+    if unit is Unit.CLIENT:
+        what = "update"
+    else:
+        what = "contribution"
     units: int | str = _todo("how many clients or records are protected, about")
     if unit is Unit.CLIENT and record.get("nodes"):
         units = int(record["nodes"])

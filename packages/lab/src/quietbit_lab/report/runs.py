@@ -96,7 +96,10 @@ class PlacedRun:
         Without ``whole`` the points are those where the run was to be judged.
         """
         points = [point for point in self.record["points"] if whole or self.judged(point["round"])]
-        status = DROPPED if self.record["status"] == DROPPED else "finished"
+        if self.record["status"] == DROPPED:
+            status = DROPPED
+        else:
+            status = "finished"
         kept = {"status": status, "settings": settings_of(self.record), "points": points}
         return {"label": self.label, "record": kept, "chooses": self.chooses}
 
@@ -119,22 +122,22 @@ def read_placed_runs(paths: Sequence[Path]) -> list[PlacedRun]:
     A file is the record of one training, what a Flower strategy's report saved, or packed results
     (.gz). A folder holds the results of a sweep, or else records.
     """
-    found: list[PlacedRun] = []
+    placed: list[PlacedRun] = []
     for path in paths:
-        here = (
-            _folder(path)
-            if path.is_dir()
-            else _packed(path)
-            if path.suffix == ".gz"
-            else [_single(path)]
-        )
-        if not here:
+        if path.is_dir():
+            runs = _folder(path)
+        elif path.suffix == ".gz":
+            runs = _packed(path)
+        else:
+            runs = [_single(path)]
+        if not runs:
             raise QuietbitError(
-                f"There are no runs in {path}: it has no {RESULTS} and no record of a training."
+                f"There are no runs in {path}: name a training's record, an engine's report, or a "
+                f"folder with {RESULTS}."
             )
-        found += here
+        placed += runs
     unique: dict[str, PlacedRun] = {}
-    for run in found:
+    for run in placed:
         points = [(p["round"], p["accuracy"], p.get("seconds")) for p in run.record["points"]]
         key = json.dumps(
             [run.label, run.record["settings"], run.record["task"], points], sort_keys=True
@@ -148,7 +151,9 @@ def label_of(record: Mapping[str, Any]) -> str:
     name = str(record["settings"].get("mechanism", ""))
     bits = record.get("bits", (record.get("mechanism") or {}).get("bits"))
     shown = NAMES.get(name, name)
-    return shown if not bits else f"{shown}, {bits} bit{'s' if bits != 1 else ''}"
+    if not bits:
+        return shown
+    return f"{shown}, {bits} bit{'s' if bits != 1 else ''}"
 
 
 def comparisons(runs: Sequence[PlacedRun]) -> list[Comparison]:
@@ -203,14 +208,19 @@ def settings_of(record: Mapping[str, Any]) -> dict[str, Any]:
 def comparable(runs: Sequence[PlacedRun]) -> list[PlacedRun]:
     """Return the runs that ended; refuse them unless their epsilons all mean the same."""
     compared = comparisons([run for run in runs if run.ended])
-    require(
-        compared, "runs", f"{len(runs)} runs, none finished", "at least one that came to its end"
-    )
+    ended = sum(run.ended for run in runs)
+    require(compared, "number of finished runs", ended, "at least one", "name runs that ended")
     kinds = [
         f"{one.task.get('name')}, one {one.unit}, {one.adjacency}, delta {one.delta:g}"
         for one in compared
     ]
-    require(len(kinds) == 1, "runs of one figure", kinds, "of one task, unit, adjacency and delta")
+    require(
+        len(kinds) == 1,
+        "runs of one figure",
+        kinds,
+        "of one task, unit, adjacency and delta",
+        "draw one picture of each kind",
+    )
     return list(compared[0].runs)
 
 
@@ -304,6 +314,9 @@ def _checked(record: Any, path: Path) -> dict[str, Any]:
         )
     for point in record["points"]:
         if not isinstance(point, dict) or not {"round", "accuracy", "epsilon_upper"} <= set(point):
-            raise QuietbitError(f"{path} holds a run with a damaged point: {point!r}.")
+            raise QuietbitError(
+                f"{path} holds a run with a damaged point, {point!r}: run it again, or leave the "
+                "file out."
+            )
     kept: dict[str, Any] = record
     return kept

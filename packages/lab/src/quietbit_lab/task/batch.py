@@ -162,26 +162,26 @@ class Batch:
         draw: str = "clients",
     ) -> None:
         """Refuse runs that do not belong together or cannot be drawn this way."""
-        require(len(settings) > 0, "settings", settings, "a list of at least one")
+        require(len(settings) > 0, "settings", len(settings), "at least one")
         first = settings[0]
         problem = data.problem
         for setting in settings:
             require(
                 shared_walk(setting) == shared_walk(first),
                 "settings of a batch",
-                "different walks",
-                "alike",
+                shared_walk(setting),
+                f"alike in what decides who takes part: {shared_walk(first)}",
             )
             data.check(setting)
-        rule = "each-once or sampled: checkpoints of runs side by side keep no secret order"
         require(
             first.plan.participation in (EACH_ONCE, SAMPLED),
             "participation",
             first.plan.participation,
-            rule,
+            "each-once or sampled",
+            "leave out --device: checkpoints of a batch keep no secret order",
         )
-        replayed = any(one.plan.replay is not None for one in settings)
-        require(not replayed, "replay", True, "left out for runs that are trained together")
+        replayed = any(setting.plan.replay is not None for setting in settings)
+        require(not replayed, "replay", True, "left out", "or leave out --device")
         self.data = data
         self.drop_behind = drop_behind
         self.plan = first.plan
@@ -221,7 +221,10 @@ class Batch:
         """Train up to ``rounds`` more rounds; fewer if all runs end or ``watch`` returns False."""
         began = time.perf_counter()
         before = self.seconds
-        last = self.rounds if rounds is None else min(self.number + rounds, self.rounds)
+        if rounds is None:
+            last = self.rounds
+        else:
+            last = min(self.number + rounds, self.rounds)
         with exact_float32(), torch.no_grad():
             while self.number < last and self.alive:
                 if self._end_targets():
@@ -235,7 +238,10 @@ class Batch:
                 ends = any(lane.setting.training.rounds == self.number for lane in self._living())
                 if scored or ends or self.number % LOOK == 0 or self.number == last:
                     self.seconds = before + time.perf_counter() - began
-                    newest = self._score() if scored else [None] * len(self.lanes)
+                    if scored:
+                        newest = self._score()
+                    else:
+                        newest = [None] * len(self.lanes)
                     self._end_finished()
                     if watch is not None and not watch(self.number, newest):
                         break
@@ -480,12 +486,14 @@ class Lane:
         if account is not None and self.counts is not None:
             account = account.fresh()
             account.counts = self.counts
-        parameters = (
-            self.parameters
-            if self.parameters is not None
-            else np.zeros(dimension, dtype=np.float32)
-        )
-        rounds = self.rounds if self.counts is not None else number
+        if self.parameters is not None:
+            parameters = self.parameters
+        else:
+            parameters = np.zeros(dimension, dtype=np.float32)
+        if self.counts is not None:
+            rounds = self.rounds
+        else:
+            rounds = number
         return Run(
             self.setting.plan,
             self.setting.training,

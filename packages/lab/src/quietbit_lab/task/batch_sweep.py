@@ -76,7 +76,10 @@ def run_batches(
     After ``minutes`` the run stops; what is finished is kept, and the batch under way continues
     with ``resume``.
     """
-    until = None if minutes is None else time.monotonic() + 60 * check_real(minutes, "minutes")
+    if minutes is None:
+        until = None
+    else:
+        until = time.monotonic() + 60 * check_real(minutes, "minutes")
     ran = 0
     count = len(sweep.jobs)
     with only_writer(folder):
@@ -109,7 +112,10 @@ def _batches(todo: list[Job], folder: Path, together: BatchTogether) -> list[lis
     for job in by_name.values():
         groups.setdefault(together.walk(job), []).append(job)
     for walk, jobs in groups.items():
-        pieces = len(jobs) if walk is None else -(-len(jobs) // together.most(jobs[0]))
+        if walk is None:
+            pieces = len(jobs)
+        else:
+            pieces = -(-len(jobs) // together.most(jobs[0]))
         step = -(-len(jobs) // pieces)  # as equal as possible
         found += [jobs[start : start + step] for start in range(0, len(jobs), step)]
     return found
@@ -145,21 +151,27 @@ class BatchTogether:
         self, race: Race | None, *, chooses: bool, drop_behind: float | None = None
     ) -> None:
         """How a stage of a sweep runs; ``drop_behind`` replaces the file's while choosing."""
-        said = race.drop_behind / 100 if race is not None and race.drop_behind is not None else None
-        behind = drop_behind if drop_behind is not None else said
-        self.drop_behind = behind if chooses or race is None else None
-        self.draw = "clients" if race is None else race.draw if chooses else race.report_draw
+        behind = drop_behind
+        if behind is None and race is not None and race.drop_behind is not None:
+            behind = race.drop_behind / 100
+        self.drop_behind = None
+        if chooses or race is None:
+            self.drop_behind = behind
+        if race is None:
+            self.draw = "clients"
+        elif chooses:
+            self.draw = race.draw
+        else:
+            self.draw = race.report_draw
 
     def walk(self, job: Job) -> Hashable:
         """Return a key equal for jobs that train together; None for one that must go alone."""
         problem = self.problem(job)
         plan = job.setting.plan
         if isinstance(problem, ModuleProblem):
-            return (
-                (repr(sorted(job.task.items())), *shared_walk(job.setting))
-                if fits_networks(job.setting)
-                else None
-            )
+            if fits_networks(job.setting):
+                return (repr(sorted(job.task.items())), *shared_walk(job.setting))
+            return None
         fits = (
             isinstance(problem, LinearSoftmax)
             and int(problem.sizes.max()) == 1
@@ -170,7 +182,9 @@ class BatchTogether:
                 way_of(mechanism_of(job.setting, problem), plan.cohort)
             except InvalidParameter:
                 fits = False
-        return (id(problem), *shared_walk(job.setting)) if fits else None
+        if fits:
+            return (id(problem), *shared_walk(job.setting))
+        return None
 
     def most(self, job: Job) -> int:
         """Return how many runs like this one fill the device."""
@@ -188,7 +202,10 @@ class BatchTogether:
         write_json(folder / BATCH, {"jobs": [job.identity for job in jobs]})
         problem = self.problem(jobs[0])
         checkpoint = folder / CHECKPOINT
-        draw = "clients" if isinstance(problem, ModuleProblem) else self.draw
+        if isinstance(problem, ModuleProblem):
+            draw = "clients"
+        else:
+            draw = self.draw
         batch = Batch(
             self._on_device(problem), [job.setting for job in jobs], self.drop_behind, draw
         )
@@ -291,11 +308,10 @@ def restore(batch: Batch, path: Path) -> bool:
             if said["version"] != VERSION or said["batch"] != batch.identity:
                 return False
             for place, (lane, was) in enumerate(zip(batch.lanes, said["lanes"], strict=True)):
-                counts = (
-                    kept[f"counts{place}"].astype(np.int64)
-                    if f"counts{place}" in kept.files
-                    else None
-                )
+                if f"counts{place}" in kept.files:
+                    counts = kept[f"counts{place}"].astype(np.int64)
+                else:
+                    counts = None
                 _fill(lane, was, counts)
             batch.replace_state(
                 said["number"], said["seconds"], said["alive"], kept["w"], kept["v"]

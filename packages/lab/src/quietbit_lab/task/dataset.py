@@ -110,7 +110,7 @@ class Partition:
             bool(keep.any()),
             "least samples of a client",
             least,
-            f"at most {int(sizes.max())}, the most there are",
+            f"at most {int(sizes.max())}, the size of the largest client",
         )
         members = members[np.repeat(keep, sizes)]
         return cls(members, np.concatenate([[0], np.cumsum(sizes[keep])]).astype(np.int64))
@@ -151,11 +151,10 @@ def find(folder: Path, name: str, file: str) -> Path:
     """Return the path of a file of a data set; if it is missing, the error says how to get it."""
     path = folder / name / file
     if not path.is_file():
-        way = (
-            f"quietbit data get {name} --data {folder}"
-            if name in FETCHED
-            else "see experiments/README.md for it"
-        )
+        if name in FETCHED:
+            way = f"quietbit data get {name} --data {folder}"
+        else:
+            way = "see experiments/README.md for it"
         raise MissingData(f"The file {file} of {name} is not in {folder / name}: {way}.")
     return path
 
@@ -177,7 +176,9 @@ def unpacked(path: Path) -> bytes:
         content = path.read_bytes()
         if content[:2] == b"\x1f\x8b":
             return gzip.decompress(content)
-        return lzma.decompress(content) if content[:6] == b"\xfd7zXZ\x00" else content
+        if content[:6] == b"\xfd7zXZ\x00":
+            return lzma.decompress(content)
+        return content
     except (OSError, EOFError, lzma.LZMAError, zlib.error) as error:
         damaged(path, "a readable content", str(error).rstrip(".") or "the end of the file")
 
@@ -191,7 +192,10 @@ def read_idx(path: Path) -> NDArray[Any]:
     kind: np.dtype[Any] = np.dtype(IDX_TYPES[head[2]])
     axes = head[3]
     start = 4 + 4 * axes
-    shape = np.frombuffer(content[4:start], ">i4") if len(content) >= start else np.zeros(0)
+    if len(content) >= start:
+        shape = np.frombuffer(content[4:start], ">i4")
+    else:
+        shape = np.zeros(0)
     size = int(np.prod(shape, dtype=np.int64)) * kind.itemsize
     if len(content) != start + size:
         damaged(path, f"{start + size} bytes", len(content))

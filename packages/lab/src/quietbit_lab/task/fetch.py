@@ -153,7 +153,9 @@ def _downloaded(command: list[str], pattern: str, work: Path, report: Report) ->
     _run(command, work)
     found = next(work.glob(pattern), None)
     if found is None:
-        raise QuietbitError(f"{command[0]} brought no file for {command[-1]}.")
+        raise QuietbitError(
+            f"{command[0]} brought no file for {command[-1]}: see whether the package still exists."
+        )
     return found
 
 
@@ -172,7 +174,7 @@ def _inside(package: Path, name: str) -> bytes:
 def _run(command: list[str], folder: Path) -> None:
     tool = shutil.which(command[0])
     if tool is None:
-        raise QuietbitError(f"This needs the program {command[0]}, which is not installed.")
+        raise QuietbitError(f"The program {command[0]} is not installed: install it and try again.")
     try:
         done = subprocess.run(  # noqa: S603 - fixed words, no shell
             [tool, *command[1:]],
@@ -183,13 +185,12 @@ def _run(command: list[str], folder: Path) -> None:
             check=False,
         )
     except subprocess.TimeoutExpired as error:
-        raise QuietbitError(f"{command[0]} did not finish within {PATIENCE} seconds.") from error
-    if done.returncode != 0:
-        said = (done.stderr or done.stdout).strip().splitlines()
         raise QuietbitError(
-            f"{' '.join(command[:3])} failed: "
-            f"{said[-1].rstrip('.') if said else 'no reason given'}."
-        )
+            f"{command[0]} did not finish within {PATIENCE} seconds: try again later."
+        ) from error
+    if done.returncode != 0:
+        lines = (done.stderr or done.stdout).strip().splitlines() or ["no reason given"]
+        raise QuietbitError(f"{' '.join(command[:3])} failed: {lines[-1].rstrip('.')}.")
 
 
 def _write(content: bytes, file: IO[bytes]) -> None:

@@ -100,7 +100,10 @@ def load_digits() -> Dataset:
 def load_mnist(folder: Path, by_writer: bool = False) -> Dataset:
     """MNIST from ``folder/mnist``; with ``by_writer`` the writer of every training digit too."""
     arrays = _arrays(folder, "mnist", MNIST_SUMS)
-    writers = _writers(folder, arrays[1]) if by_writer else None
+    if by_writer:
+        writers = _writers(folder, arrays[1])
+    else:
+        writers = None
     return _dataset("mnist", arrays, writers)
 
 
@@ -122,7 +125,9 @@ def _dataset(name: str, arrays: list[NDArray[Any]], writers: NDArray[np.int64] |
 def _either(folder: Path, name: str, file: str) -> Path:
     """Return the path of the packed file, or of the raw one if only that is there."""
     raw = folder / name / file
-    return raw if raw.is_file() else find(folder, name, file + ".gz")
+    if raw.is_file():
+        return raw
+    return find(folder, name, file + ".gz")
 
 
 def _known(path: Path, wanted: str, shape: tuple[int, ...]) -> NDArray[Any]:

@@ -75,9 +75,9 @@ class LinearSoftmax:
 
     def initial(self, seed: int) -> Rows:
         """Return the given public start, or zero: the problem is convex, and needs no seed."""
-        return (
-            np.zeros(self.dimension, dtype=np.float32) if self.start is None else self.start.copy()
-        )
+        if self.start is None:
+            return np.zeros(self.dimension, dtype=np.float32)
+        return self.start.copy()
 
     def updates(
         self, parameters: Rows, clients: NDArray[np.int64], plan: LocalPlan, out: Rows
@@ -170,9 +170,10 @@ class LinearSoftmax:
         """Return p - y of each example, scaled so that the outer product fits the clip."""
         errors = self._errors(parameters, inputs, examples)
         wide = errors.astype(np.float64)
-        lengths = (
-            np.abs(wide).sum(axis=1) if plan.norm is Norm.L1 else np.sqrt((wide * wide).sum(axis=1))
-        )
+        if plan.norm is Norm.L1:
+            lengths = np.abs(wide).sum(axis=1)
+        else:
+            lengths = np.sqrt((wide * wide).sum(axis=1))
         factors = clip_factors(lengths * self._norms[plan.norm][examples], plan.clip)
         return (wide * factors[:, None]).astype(np.float32)
 

@@ -23,7 +23,7 @@ from typing import Any, TypeAlias, final
 import numpy as np
 from numpy.typing import NDArray
 
-from quietbit.errors import InvalidParameter, QuietbitError, require_module
+from quietbit.errors import InvalidParameter, QuietbitError, require, require_module
 from quietbit.local.problem import MARGIN, Rows
 from quietbit.mechanism.ball import Norm
 from quietbit.target import Unit
@@ -44,15 +44,13 @@ def open_device(name: str) -> Any:
     try:
         device = torch.device(name)
     except RuntimeError as error:
-        raise InvalidParameter(
-            f"device must be one that torch knows, such as cpu or cuda, got {name!r}."
-        ) from error
+        raise InvalidParameter.of("device", "cpu or cuda", name) from error
     if device.type == "cuda" and not torch.cuda.is_available():
         raise QuietbitError(
             "There is no GPU that torch can use here: leave out --device, or say --device cpu."
         )
     if device.type not in ("cpu", "cuda"):
-        raise InvalidParameter(f"device must be cpu or cuda, got {name!r}.")
+        raise InvalidParameter.of("device", "cpu or cuda", name)
     return device
 
 
@@ -74,11 +72,13 @@ class DeviceProblem(Models):
         self.device = device
         dataset = problem.dataset
         self._norms: dict[Norm, Tensor] = {}
-        if int(problem.sizes.max()) != 1:
-            raise InvalidParameter(
-                "Many models at once need clients of one example each: "
-                "their gradients have rank one."
-            )
+        require(
+            int(problem.sizes.max()) == 1,
+            "samples per client",
+            int(problem.sizes.max()),
+            "1 for linear models on a device",
+            "leave out --device, or set samples = 1",
+        )
         self.width = -(-(problem.features + 1) // 8) * 8
         members = problem.partition.members
         self._train = self._moved(dataset.train.inputs, members)
@@ -87,8 +87,8 @@ class DeviceProblem(Models):
         self._test_labels = torch.from_numpy(np.asarray(dataset.test.labels)).to(self.device)
         for norm in Norm:
             lengths = problem.feature_norms(norm)[members]
-            if not np.isfinite(lengths).all():
-                raise InvalidParameter("features must be finite, got a NaN or an infinity.")
+            broken = int(np.count_nonzero(~np.isfinite(lengths)))
+            require(broken == 0, "features", f"{broken} examples that are not finite", "finite")
             self._norms[norm] = torch.from_numpy(lengths).to(self.device)
 
     @property
@@ -107,10 +107,11 @@ class DeviceProblem(Models):
 
     def check(self, setting: Setting) -> None:
         """Refuse a run that cannot be trained this way."""
-        if not fits_together(setting):
-            raise InvalidParameter(
-                "Many models at once need client-level privacy and one local step."
-            )
+        remedy = "leave out --device"
+        unit = setting.plan.unit
+        require(unit is Unit.CLIENT, "unit", unit.value, "client for linear models", remedy)
+        steps = setting.training.local_steps
+        require(steps == 1, "local_steps", steps, "1 for linear models on a device", remedy)
 
     def drawn(self, ways: Sequence[Way], cohort: int) -> OuterMean:
         """Return what draws the means of models of one kind."""
@@ -146,7 +147,10 @@ class DeviceProblem(Models):
         labels = self._labels[clients].expand(count, 1, -1)
         errors.scatter_add_(1, labels, errors.new_full((1, 1, 1), -1.0).expand_as(labels))
         wide = errors.double()
-        lengths = wide.abs().sum(dim=1) if norm is Norm.L1 else wide.square().sum(dim=1).sqrt()
+        if norm is Norm.L1:
+            lengths = wide.abs().sum(dim=1)
+        else:
+            lengths = wide.square().sum(dim=1).sqrt()
         lengths *= self._norms[norm][clients]
         bound = clips[:, None] * (1 - MARGIN)
         return wide.mul_((bound / torch.maximum(lengths, bound)).clamp_(max=1.0)[:, None, :])

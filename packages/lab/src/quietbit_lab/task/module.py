@@ -30,7 +30,7 @@ from typing import Any, TypeAlias, final
 import numpy as np
 from numpy.typing import NDArray
 
-from quietbit.errors import InvalidParameter, require, require_module
+from quietbit.errors import require, require_module
 from quietbit.gradients import SampleGradients
 from quietbit.gradients.rows import LANES
 from quietbit.local.problem import MARGIN, LocalPlan, Rows, Score, clip_rows
@@ -70,9 +70,10 @@ class StoredExamples:
     def batch(self, chosen: NDArray[np.int64]) -> tuple[Any, Any]:
         """Return the inputs, ready for the module, and the labels of the chosen examples."""
         if isinstance(self.inputs, np.ndarray):
-            some = (
-                self.inputs[chosen] if self.prepare is None else self.prepare(self.inputs[chosen])
-            )
+            if self.prepare is None:
+                some = self.inputs[chosen]
+            else:
+                some = self.prepare(self.inputs[chosen])
             inputs = torch.from_numpy(some).to(self.device)
             labels = torch.from_numpy(self.labels[chosen])
             return (inputs if self.prepare is not None else _images(inputs)), labels.to(self.device)
@@ -84,7 +85,10 @@ def _images(inputs: Any) -> Any:
     """uint8 images as (count, colours, height, width) floats in [0, 1]; floats as they are."""
     if inputs.dtype != torch.uint8:
         return inputs.float()
-    planes = inputs[:, None] if inputs.ndim == 3 else inputs.permute(0, 3, 1, 2)
+    if inputs.ndim == 3:
+        planes = inputs[:, None]
+    else:
+        planes = inputs.permute(0, 3, 1, 2)
     return planes.float().contiguous() / 255
 
 
@@ -115,14 +119,18 @@ class ModuleProblem:
             there,
             "device",
             self.device,
-            "cpu on a machine without an NVIDIA GPU that torch can use",
+            "cpu on this machine",
+            "torch finds no NVIDIA GPU here",
         )
         module = self._built(0)
         names = [name for name, _ in module.named_buffers()]
-        if names:
-            raise InvalidParameter(
-                f"model must have no buffers (batch statistics mix samples), got {names[0]!r}."
-            )
+        require(
+            not names,
+            "buffers of the model",
+            names,
+            "none",
+            "batch statistics mix samples: use group or layer normalisation",
+        )
         put = object.__setattr__
         put(self, "_sizes", [part.numel() for part in module.parameters()])
         put(self, "_train", StoredExamples.of(self.dataset.train, self.device, self.prepare))
@@ -191,8 +199,14 @@ class ModuleProblem:
         batch = self._train.batch(examples)
         if not hasattr(self._own, "gradients"):
             # A tile is no larger than a client, whose samples fill it alone on a CPU.
-            largest = CPU_PIECE if self._one_each(self.sizes) else int(self.sizes.max())
-            tile = min(CPU_PIECE, -(-largest // LANES) * LANES) if self.device == "cpu" else None
+            if self._one_each(self.sizes):
+                largest = CPU_PIECE
+            else:
+                largest = int(self.sizes.max())
+            if self.device == "cpu":
+                tile = min(CPU_PIECE, -(-largest // LANES) * LANES)
+            else:
+                tile = None
             self._own.gradients = SampleGradients(
                 module, torch.nn.CrossEntropyLoss(), batch, tile=tile
             )
@@ -237,11 +251,10 @@ class ModuleProblem:
         most, numbers = (GPU_PIECE, GPU_NUMBERS) if gpu else (CPU_PIECE, CPU_NUMBERS)
         most = max(1, min(most, numbers // self.dimension))
         together = gpu or self._one_each(self.sizes[clients])
-        groups = (
-            [np.arange(clients.size)]
-            if together
-            else [np.array([place]) for place in range(clients.size)]
-        )
+        if together:
+            groups = [np.arange(clients.size)]
+        else:
+            groups = [np.array([place]) for place in range(clients.size)]
         for group in groups:
             examples = np.concatenate([self.partition.of(int(clients[place])) for place in group])
             owners = np.repeat(group, self.sizes[clients[group]])
@@ -256,7 +269,9 @@ class ModuleProblem:
             here = here - np.float32(plan.rate) * slope
             slope = self._slope(here, examples)
         # What the earlier steps moved, and the last step's gradient as it is.
-        return slope if plan.steps == 1 else (parameters - here) / np.float32(plan.rate) + slope
+        if plan.steps == 1:
+            return slope
+        return (parameters - here) / np.float32(plan.rate) + slope
 
     def _slope(self, parameters: Rows, examples: NDArray[np.int64]) -> Rows:
         """Return the gradient of a client's mean loss."""
@@ -287,11 +302,10 @@ class ModuleProblem:
         """
         if not hasattr(self._own, "module"):
             self._own.module = self._built(0).to(self.device, memory_format=torch.channels_last)
-        given = (
-            torch.from_numpy(np.array(parameters))
-            if isinstance(parameters, np.ndarray)
-            else parameters
-        )
+        if isinstance(parameters, np.ndarray):
+            given = torch.from_numpy(np.array(parameters))
+        else:
+            given = parameters
         module = self._own.module
         flat = given.to(self.device)
         with torch.no_grad():
@@ -333,7 +347,10 @@ def femnist_network() -> Any:
     layers += [nn.Flatten(), nn.Linear(32 * 3 * 3, 62)]
     for layer in layers:
         if hasattr(layer, "weight"):
-            rectified = "relu" if layer.weight.ndim == 4 else "linear"
+            if layer.weight.ndim == 4:
+                rectified = "relu"
+            else:
+                rectified = "linear"
             nn.init.kaiming_normal_(layer.weight, nonlinearity=rectified)
             nn.init.zeros_(layer.bias)
     return nn.Sequential(*layers)

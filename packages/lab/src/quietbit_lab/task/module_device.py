@@ -56,7 +56,8 @@ class Networks(Models):
     def check(self, setting: Setting) -> None:
         """Refuse a run that cannot be trained this way."""
         rule = "sample-level, local, of one step on an L2 ball, and of a public order"
-        require(fits_networks(setting), "settings of a batch", setting.to_json(), rule)
+        remedy = "leave out --device"
+        require(fits_networks(setting), "settings of a batch", setting.to_json(), rule, remedy)
 
     def models(self, parameters: Rows, count: int) -> Tensor:
         """Return ``count`` models that start alike."""
@@ -68,10 +69,9 @@ class Networks(Models):
 
     def drawn(self, ways: Sequence[Way], cohort: int) -> Sequence[Way]:
         """Return what draws the means of models of one kind; refuse kinds without a law."""
-        fine = ways[0].law is not None or ways[0].kind == "normal"
-        require(
-            fine, "mechanism", ways[0].kind, "one whose sums are normal, or of codes, for networks"
-        )
+        known = ways[0].law is not None or ways[0].kind == "normal"
+        rule = "one whose sums are normal, or of codes"
+        require(known, "mechanism", ways[0].kind, rule, "leave out --device")
         return ways
 
     def means(

@@ -37,10 +37,8 @@ def is_own(name: str) -> bool:
 def check_named(name: str, given: str | None) -> None:
     """Refuse code that a file names and the command line does not."""
     if is_own(name) and name != given:
-        raise InvalidParameter(
-            f"task must be named on the command line too: add --task {name} (a file alone does not "
-            f"run code)."
-        )
+        remedy = f"add --task {name}: code that only a file names is not run"
+        raise InvalidParameter.of("task", "named on the command line too", given, remedy)
 
 
 def own_problem(name: str, seed: int) -> Problem:
@@ -71,7 +69,6 @@ def _imported(name: str, module: str) -> Any:
     try:
         return importlib.import_module(module)
     except Exception as error:
-        said = f"{type(error).__name__}: {str(error).rstrip('.')}"
-        raise InvalidParameter(
-            f"task must be module:function with a module that imports, got {name!r} ({said})."
-        ) from error
+        reason = f"importing it failed with {type(error).__name__}: {str(error).rstrip('.')}"
+        rule = "module:function with a module that imports"
+        raise InvalidParameter.of("task", rule, name, reason) from error

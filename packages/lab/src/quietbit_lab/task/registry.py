@@ -54,12 +54,8 @@ class TaskSpec:
         """Refuse words that are none of ours, and combinations that no data set has."""
         if is_own(self.name):
             plain = (self.model, self.clients, self.samples, self.least) == ("", "", 1, 1)
-            require(
-                plain,
-                "task",
-                self.name,
-                "by itself: model and clients are what its function makes them",
-            )
+            rule = "given without model, clients, samples and least"
+            require(plain, "task", self.name, rule, "leave them to its function")
             return
         require(
             self.name in TASKS,
@@ -76,11 +72,13 @@ class TaskSpec:
             "scatter": TASKS[1:],
             "efficientnet-head": ("cifar10",),
         }
+        fitting = made_for.get(self.model, TASKS)
         require(
-            self.name in made_for.get(self.model, TASKS),
+            self.name in fitting,
             "model",
             self.model,
-            f"made for {self.name}",
+            f"one that is made for {self.name}",
+            f"use it with {', '.join(fitting)}",
         )
         require(self.clients in CLIENTS, "clients", self.clients, "one of " + ", ".join(CLIENTS))
         written = self.clients == "examples" or self.name in ("mnist", "femnist")
@@ -88,7 +86,8 @@ class TaskSpec:
             written,
             "clients",
             self.clients,
-            f"examples for {self.name}, whose writers are not known",
+            f"examples for {self.name}",
+            "its writers are not known",
         )
         put(self, "samples", check_int(self.samples, "samples per client", 1))
         put(self, "least", check_int(self.least, "least samples of a client", 1))
@@ -103,7 +102,7 @@ class TaskSpec:
         known = [field.name for field in fields(cls)]
         for name in values:
             check_known(name, known, "setting of the task")
-        require("name" in values, "task", dict(values), "given a name")
+        require("name" in values, "task", sorted(values), "a table with a name")
         return cls(**values)
 
 
@@ -131,7 +130,10 @@ def build_task(
     if spec.model == "cnn":
         from quietbit_lab.task.module import ModuleProblem, femnist_network, mnist_network
 
-        make = femnist_network if spec.name == "femnist" else mnist_network
+        if spec.name == "femnist":
+            make = femnist_network
+        else:
+            make = mnist_network
         return ModuleProblem(dataset, partition, make, device=device)
     from quietbit_lab.task.linear import LinearSoftmax
 
@@ -147,7 +149,9 @@ def load_dataset(
         from quietbit_lab.task.scatter import scattered
 
         return scattered(dataset, report, device=device)
-    return _pixels(dataset) if spec.model == "linear" else dataset
+    if spec.model == "linear":
+        return _pixels(dataset)
+    return dataset
 
 
 def _raw(spec: TaskSpec, data: Path | None) -> Dataset:
@@ -161,11 +165,9 @@ def _raw(spec: TaskSpec, data: Path | None) -> Dataset:
     if spec.name == "femnist":
         return images.load_femnist(folder, spec.least)
     by_writer = spec.clients == "writers"
-    return (
-        images.load_mnist(folder, by_writer)
-        if spec.name == "mnist"
-        else images.load_fashion_mnist(folder)
-    )
+    if spec.name == "mnist":
+        return images.load_mnist(folder, by_writer)
+    return images.load_fashion_mnist(folder)
 
 
 def _pixels(dataset: Dataset) -> Dataset:

@@ -58,7 +58,10 @@ def scatter(
         "uint8, with 3 or 4 axes",
     )
     torch, transform = _transform(images.shape[1:3], device)
-    planes = images[:, None] if images.ndim == 3 else images.transpose(0, 3, 1, 2)
+    if images.ndim == 3:
+        planes = images[:, None]
+    else:
+        planes = images.transpose(0, 3, 1, 2)
     with torch.no_grad():
         inputs = torch.from_numpy(np.ascontiguousarray(planes, dtype=np.float32)).to(device) / 255
         found = transform(inputs)  # count, colours, 81, height/4, width/4
