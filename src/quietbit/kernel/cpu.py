@@ -1,11 +1,11 @@
 """The CPU kernel: chunks that fit the caches, passes in C, and the requested number of threads.
 
 Idea     a thread processes its range in chunks of 131,072 coordinates: words are expanded into a
-         small buffer, inputs are read once, packed bytes are written once, and nothing else grows
-         with the update. A rotated update exists a chunk at a time: signs, factor, butterflies and
+         small buffer, inputs are read once, packed bytes are written once, and no memory grows with
+         the update. A rotated update exists one chunk at a time: signs, factor, butterflies and
          sampling follow while the chunk is in the cache. Undecided coordinates are settled in
-         batches by the exact law. Threads own ranges that begin at whole bytes, so they share
-         nothing; the C library (`native/quietbit.h`) holds no lock and keeps no state.
+         batches by the exact law. The ranges of threads begin at byte boundaries, so threads share
+         nothing; the C library (`native/quietbit.h`) has no locks and no state.
 """
 
 from __future__ import annotations
@@ -70,7 +70,8 @@ class CpuKernel(Kernel):
         else:
             bounds = _bounds(size, ROTATED)
             signs = blocks.words()
-            if size - bounds[-1][0] < blocks.block:  # the overlapping block lies in one chunk
+            # The overlapping last block must lie in one chunk.
+            if size - bounds[-1][0] < blocks.block:
                 bounds[-2:] = [(bounds[-2][0], size)]
         if len(bounds) == 1:
             return _sample_chunks(job, signs, bounds)[0]
@@ -79,7 +80,8 @@ class CpuKernel(Kernel):
         def task(first: int, last: int) -> None:
             sums.extend(_sample_chunks(job, signs, bounds[first:last]))
 
-        self._spread(task, len(bounds), 1, max(1, min(self.threads, size // FEW)))
+        workers = max(1, min(self.threads, size // FEW))
+        self._spread(task, len(bounds), 1, workers)
         return exact_sum(sums)
 
     def _block_sums(self, flat: Flat, order: int, scale: float) -> FloatVector:
@@ -90,20 +92,22 @@ class CpuKernel(Kernel):
             out = address(sums)
 
             def task(start: int, stop: int, base: int = base, out: int = out) -> None:
-                for s, e in _bounds(stop, NORM_CHUNK, start):
-                    piece = flat.piece(base + s, base + e)
+                for first, last in _bounds(stop, NORM_CHUNK, start):
+                    piece = flat.piece(base + first, base + last)
                     block_sums(
                         address(piece),
                         piece.itemsize == 8,
-                        e - s,
+                        last - first,
                         scale,
                         order,
-                        out + 8 * (s // BLOCK),
+                        out + 8 * (first // BLOCK),
                     )
 
             self._spread(task, part.size, BLOCK)
             all_sums.append(sums)
-        return all_sums[1] if len(all_sums) == 2 else np.concatenate(all_sums)
+        if len(all_sums) == 2:
+            return all_sums[1]
+        return np.concatenate(all_sums)
 
     def _pack(self, codes: Codes, bits: int) -> bytes:
         if bits > 8:
@@ -119,8 +123,9 @@ class CpuKernel(Kernel):
         if bits > 8:
             return super()._unpack(data, bits, dimension)
         groups = -(-dimension // 8)
-        if data.size < groups * bits:
-            data = np.concatenate([data, np.zeros(groups * bits - data.size, np.uint8)])
+        missing = groups * bits - data.size
+        if missing > 0:
+            data = np.concatenate([data, np.zeros(missing, np.uint8)])
         codes = np.empty(8 * groups, dtype=np.uint8)
         native.library().qb_unpack(address(data), groups, bits, address(codes))
         return codes[:dimension]
@@ -128,33 +133,33 @@ class CpuKernel(Kernel):
     def _accumulate(
         self, group: list[NDArray[np.uint8]], bits: int, table: NDArray[np.int64], total: Any
     ) -> None:
-        """Count in the packed domain for one bit, by look-up for more bits."""
+        """Count ones in packed bytes for one bit; look up the table for more bits."""
         functions = native.library()
         place = address(total)
         values = address(table)
-        base = len(group) * int(table[0])
+        size = len(group)
+        itemsize = total.itemsize
+        wide = itemsize == 8
+        base = size * int(table[0])
         step = int(table[1]) - int(table[0])
 
         def count(start: int, stop: int) -> None:
-            rows = (ctypes.c_void_p * len(group))(*(address(data) + start // 8 for data in group))
-            out = place + start * total.itemsize
-            functions.qb_count_ones(
-                rows, len(group), base, step, out, total.itemsize == 8, stop - start
-            )
+            rows = (ctypes.c_void_p * size)(*(address(data) + start // 8 for data in group))
+            out = place + start * itemsize
+            functions.qb_count_ones(rows, size, base, step, out, wide, stop - start)
 
         def look_up(start: int, stop: int) -> None:
-            for s, e in _bounds(stop, CHUNK // 2, start):
+            for first, last in _bounds(stop, CHUNK // 2, start):
+                out = place + first * itemsize
+                packed = slice(first * bits // 8, (last * bits + 7) // 8)
                 for data in group:
-                    codes = self._unpack(data[s * bits // 8 : (e * bits + 7) // 8], bits, e - s)
-                    out = place + s * total.itemsize
-                    functions.qb_add_values(
-                        address(codes), bits, values, out, total.itemsize == 8, e - s
-                    )
+                    codes = self._unpack(data[packed], bits, last - first)
+                    functions.qb_add_values(address(codes), bits, values, out, wide, last - first)
 
         self._spread(count if bits == 1 else look_up, total.size, 512)
 
     def _rotate(self, flat: Flat, factor: float, blocks: Blocks, kind: Any) -> Any:
-        """Scale and flip signs chunk by chunk, then transform."""
+        """Scale and flip signs in chunks, then transform."""
         first, last = blocks.words()
         block = blocks.block
         out = np.empty(blocks.size, dtype=kind)
@@ -165,9 +170,9 @@ class CpuKernel(Kernel):
         if last is not None:
             self._flip(Flat.of(out[-block:]), 1.0, last, out[-block:])
             self._transform(out[-block:], block)
-        return check_finite_rotation(
-            out, sums if sums.size else self._block_sums(Flat.of(out), 1, 1.0)
-        )
+        if not sums.size:
+            sums = self._block_sums(Flat.of(out), 1, 1.0)
+        return check_finite_rotation(out, sums)
 
     def _rotate_back(self, values: NDArray[Any], blocks: Blocks) -> None:
         first, last = blocks.words()
@@ -175,9 +180,8 @@ class CpuKernel(Kernel):
         if last is not None:
             self._transform(values[-block:], block)
             self._flip(Flat.of(values[-block:]), 1.0, last, values[-block:])
-        self._transform(
-            values[: blocks.whole], block, sparse=True
-        )  # a mean's few kept rows are public
+        # A mean has few rows that are not zero, and which they are is public.
+        self._transform(values[: blocks.whole], block, sparse=True)
         self._flip(Flat.of(values), 1.0, first, values)
 
     def _flip(
@@ -186,52 +190,56 @@ class CpuKernel(Kernel):
         """Write ``factor`` times the update, with its signs."""
 
         def task(start: int, stop: int) -> None:
-            for s, e in _bounds(stop, CHUNK, start):
-                _flip_piece(flat.piece(s, e), factor, words[s // 32 :], out[s:e])
+            for first, last in _bounds(stop, CHUNK, start):
+                piece = flat.piece(first, last)
+                _flip_piece(piece, factor, words[first // 32 :], out[first:last])
 
         self._spread(task, flat.size, 64)
 
     def _transform(
         self, x: NDArray[Any], block: int, sums: FloatVector = NO_SUMS, sparse: bool = False
     ) -> None:
-        """Transform every block of ``block`` numbers in ``x``; ``sums``: of squares, for a single block."""
+        """Transform every block of ``block`` numbers in ``x``.
+
+        ``sums`` receives sums of squares, for a single block; ``sparse`` skips blocks of zeros.
+        """
         functions = native.library()
+        wide = x.itemsize == 8
         mode, scale = ending(block)
         last = Ending(scale, address(sums) if sums.size else None, mode)
-        more = Ending(1.0, None, 0)
+        more = Ending(1.0, None, 0)  # further stages follow
 
-        def late(values: NDArray[Any], half: int, most: int, threads: int) -> None:
+        def late_stages(values: NDArray[Any], half: int, most: int, threads: int) -> None:
             """Run the stages from ``half`` to ``most``."""
+            place = address(values)
             while half < most:
                 rows = min(8, most // half)
                 end = ctypes.byref(last if half * rows == block else more)
-                join = partial(
-                    functions.qb_late_stages, address(values), values.itemsize == 8, half, rows
-                )
+                stages = partial(functions.qb_late_stages, place, wide, half, rows)
 
-                def task(start: int, stop: int, join: Any = join, end: Any = end) -> None:
-                    join(start, stop, end)
+                def task(start: int, stop: int, stages: Any = stages, end: Any = end) -> None:
+                    stages(start, stop, end)
 
                 self._spread(task, values.size // rows // BLOCK, 1, threads)
                 half *= rows
 
-        span = max(SPAN, min(block, BLOCK))
-        early = last if block <= BLOCK else more
+        tile = min(block, BLOCK)
+        span = max(SPAN, tile)
+        early_end = ctypes.byref(last if block <= BLOCK else more)
 
-        def inside_spans(start: int, stop: int) -> None:
-            for at in range(start, stop):
-                part = x[at * span : (at + 1) * span]
-                size = min(block, BLOCK)
-                functions.qb_early_stages(
-                    address(part), part.itemsize == 8, part.size, size, ctypes.byref(early), sparse
-                )
-                late(part, BLOCK, min(block, span), 1)
+        def stages_of_spans(start: int, stop: int) -> None:
+            for number in range(start, stop):
+                part = x[number * span : (number + 1) * span]
+                place = address(part)
+                functions.qb_early_stages(place, wide, part.size, tile, early_end, sparse)
+                late_stages(part, BLOCK, min(block, span), 1)
 
-        self._spread(inside_spans, -(-x.size // span), 1, self.threads if 2 * x.size >= FEW else 1)
-        late(x, span, block, self.threads)
+        threads = self.threads if 2 * x.size >= FEW else 1
+        self._spread(stages_of_spans, -(-x.size // span), 1, threads)
+        late_stages(x, span, block, self.threads)
 
     def words(self, state: NDArray[np.uint32], count: int) -> NDArray[np.uint64]:
-        """Expand sixteen blocks side by side."""
+        """Return ChaCha20 words, sixteen blocks at a time."""
         out = np.empty(whole_tiles(count), np.uint64)
         start = np.ascontiguousarray(state, np.uint32)
         native.library().qb_expand_words(address(start), out.size // TILE, address(out))
@@ -242,9 +250,9 @@ class CpuKernel(Kernel):
         size = check_int(count, "count", 0, MAX_COUNT)
         out = np.empty(whole_tiles(size))
         state = seed_state(seed)
-        native.library().qb_expand_normals(
-            address(state), _quantiles()[0], out.size // TILE, address(out)
-        )
+        tiles = out.size // TILE
+        quantiles = _quantiles()[0]
+        native.library().qb_expand_normals(address(state), quantiles, tiles, address(out))
         return out[:size]
 
     def _first_accepted(
@@ -252,19 +260,19 @@ class CpuKernel(Kernel):
     ) -> int:
         padded = np.zeros(whole_tiles(direction.size))
         padded[: direction.size] = direction
-        keys = np.ascontiguousarray(seeds)
-        own_words = np.ascontiguousarray(words)
-        own_edges = np.ascontiguousarray(edges)
-        own_limits = np.ascontiguousarray(limits)
+        seeds = np.ascontiguousarray(seeds)
+        words = np.ascontiguousarray(words)
+        edges = np.ascontiguousarray(edges)
+        limits = np.ascontiguousarray(limits)
         accepted: int = native.library().qb_first_accepted(
-            address(keys),
-            address(own_words),
-            own_words.size,
+            address(seeds),
+            address(words),
+            words.size,
             address(padded),
             padded.size // TILE,
-            address(own_edges),
-            own_edges.size,
-            address(own_limits),
+            address(edges),
+            edges.size,
+            address(limits),
             _quantiles()[0],
         )
         return accepted
@@ -274,12 +282,12 @@ class CpuKernel(Kernel):
     ) -> Any:
         """Compute noise tile by tile, without temporary arrays."""
         inputs = np.ascontiguousarray(values, np.float64)
-        given = np.ascontiguousarray(words, np.uint64)
+        words = np.ascontiguousarray(words, np.uint64)
         steps = np.empty(inputs.size)
         certain = np.empty(inputs.size, np.bool_)
         native.library().qb_noise_steps(
             address(inputs),
-            address(given),
+            address(words),
             inputs.size,
             unit,
             grid_of(unit),
@@ -306,19 +314,26 @@ class CpuKernel(Kernel):
     def _spread(
         self, task: Callable[[int, int], None], size: int, multiple: int, most: int | None = None
     ) -> None:
-        """Run a task on ranges that start at multiples, one per thread if there is enough work."""
-        workers = min(size, max(1, min(self.threads, size // FEW)) if most is None else most)
+        """Run a task on ranges that start at multiples, one per thread if there is enough work.
+
+        Unless given, the most threads are those that have FEW numbers each.
+        """
+        if most is None:
+            most = max(1, min(self.threads, size // FEW))
+        workers = min(size, most)
         if workers <= 1:
             task(0, size)
             return
         width = -(-size // (workers * multiple)) * multiple
+        bounds = _bounds(size, width)
         with ThreadPoolExecutor(workers) as pool:
-            list(pool.map(task, *zip(*_bounds(size, width), strict=True)))
+            starts, stops = zip(*bounds, strict=True)
+            list(pool.map(task, starts, stops))
 
 
 @lru_cache(maxsize=1)
 def _quantiles() -> tuple[int, Any]:
-    """Return where the table of quantiles begins, and the table, which must outlive the address."""
+    """Return the address of the quantile table, and the table, which must outlive the address."""
     table = quantile_table()
     return address(table), table
 
@@ -340,23 +355,28 @@ def _flip_piece(
 def _rotated(
     job: Job, signs: Any, start: int, stop: int, room: NDArray[np.float32]
 ) -> NDArray[Any]:
-    """Scale and rotate a chunk in a private buffer; it begins at a block, and only the last may end elsewhere."""
-    own = room[: stop - start]
+    """Scale and rotate a chunk in a private buffer.
+
+    A chunk begins at a block's beginning; only the last chunk may end inside a block.
+    """
+    rotated = room[: stop - start]
     block = job.blocks.block  # type: ignore[union-attr]
     mode, scale = ending(block)
     end = ctypes.byref(Ending(scale, None, mode))
     functions = native.library()
-    _flip_piece(job.flat.piece(start, stop), job.factor, signs[0][start // 32 :], own)
-    functions.qb_early_stages(address(own), 0, own.size // block * block, block, end, False)
-    if stop == job.flat.size and signs[1] is not None:
-        last = own[-block:]
-        _flip_piece(last, 1.0, signs[1], last)
+    first_signs, last_signs = signs
+    _flip_piece(job.flat.piece(start, stop), job.factor, first_signs[start // 32 :], rotated)
+    complete = rotated.size // block * block
+    functions.qb_early_stages(address(rotated), 0, complete, block, end, False)
+    if stop == job.flat.size and last_signs is not None:
+        last = rotated[-block:]
+        _flip_piece(last, 1.0, last_signs, last)
         functions.qb_early_stages(address(last), 0, block, block, end, False)
-    return own
+    return rotated
 
 
 def _sample_chunks(job: Job, signs: Any, bounds: Bounds) -> list[float]:
-    """Sample chunks, each starting at a multiple of eight; return each chunk's sum for a second look."""
+    """Sample chunks that start at multiples of eight; return each chunk's sum of |value|^order."""
     if not bounds:
         return []
     bits = job.sampler.bits
@@ -371,18 +391,17 @@ def _sample_chunks(job: Job, signs: Any, bounds: Bounds) -> list[float]:
     looked = ctypes.c_double()
     listed = 0
     sums = []
-    begin = first  # coordinates of the words in the buffer: begin .. filled - 1
+    begin = first  # the buffer has the words of coordinates begin .. filled - 1
     filled = first
     for number, (start, stop) in enumerate(bounds):
         if stop > filled:
             begin = start
             filled = max(stop, *(end for _, end in bounds[number:] if end - start <= FILL))
             read(words[: filled - begin])
-        piece = (
-            job.flat.piece(start, stop)
-            if signs is None
-            else _rotated(job, signs, start, stop, room)
-        )
+        if signs is None:
+            piece = job.flat.piece(start, stop)
+        else:
+            piece = _rotated(job, signs, start, stop, room)
         if not single and piece.itemsize == 4:
             piece = piece.astype(np.float64)
         listed = step(
@@ -409,7 +428,7 @@ def _sample_chunks(job: Job, signs: Any, bounds: Bounds) -> list[float]:
 
 @final
 class _UndecidedList:
-    """Room for undecided coordinates, as arrays and as C sees them, beside the place of the words."""
+    """Memory for undecided coordinates, as arrays and as C sees them; the address of the words."""
 
     __slots__ = ("index", "structure", "value", "word", "words_place")
 
@@ -421,29 +440,30 @@ class _UndecidedList:
         self.structure = Undecided(address(self.index), address(self.word), address(self.value))
 
 
-_own = threading.local()
+_thread = threading.local()
 
 
 def _buffers(words: int, room: int) -> tuple[NDArray[np.uint16], _UndecidedList]:
-    """Return this thread's buffers, kept between calls because fresh pages cost more than filling them."""
-    sizes = getattr(_own, "sizes", (-1, -1))
+    """Return this thread's buffers, which are reused: fresh pages cost more than filling them."""
+    sizes = getattr(_thread, "sizes", (-1, -1))
     if sizes[0] < words or sizes[1] < room:
-        _own.words = np.empty(words, np.uint16)
-        _own.undecided = _UndecidedList(room, _own.words)
-        _own.sizes = (words, room)
-    return _own.words, _own.undecided
+        _thread.words = np.empty(words, np.uint16)
+        _thread.undecided = _UndecidedList(room, _thread.words)
+        _thread.sizes = (words, room)
+    return _thread.words, _thread.undecided
 
 
 def _step(job: Job) -> tuple[Any, Polynomial | Cells, bool]:
     """Return the C function that samples one chunk, its plan, and whether it may read float32.
 
-    By polynomial or by cells; a gain outside the range of doubles decides nothing, one outside
-    float32 needs doubles.
+    The function decides by a polynomial or by cells. With a gain outside the range of doubles it
+    leaves every coordinate undecided; with one outside that of float32 it must read doubles.
     """
     rate = job.gain.approximate()
     functions = native.library()
     decidable = rate == 0.0 or 2.0**-900 < rate < 2.0**900
-    if job.sampler.bits == 1 and decidable:  # with more bits a fit may take a second
+    # With more than one bit a fit may take a second.
+    if job.sampler.bits == 1 and decidable:
         plan = _polynomial(job.sampler, rate)
         if plan is not None:
             return functions.qb_sample_one_bit, plan, 2.0**-100 < plan.gain < 2.0**100
@@ -451,7 +471,7 @@ def _step(job: Job) -> tuple[Any, Polynomial | Cells, bool]:
 
 
 def _polynomial(sampler: Sampler, rate: float) -> Polynomial | None:
-    """Return the plan of one bit, if rounding alone can decide it."""
+    """Return the plan of one bit; None where rounding alone cannot decide it."""
     plan = threshold_plan(sampler)
     if plan.lowered is None:
         return None
@@ -468,7 +488,7 @@ def _polynomial(sampler: Sampler, rate: float) -> Polynomial | None:
 
 @lru_cache(maxsize=32)
 def _falling_coefficients(plan: Thresholds) -> Any:
-    """Return the coefficients from the highest power down; the constant is lowered, plus a half for cutting off."""
+    """Return the coefficients, highest power first; the constant is lowered, plus 1/2."""
     constant = np.float32(plan.lowered + 0.5)  # type: ignore[operator]
     falling = [*plan.coefficients[:0:-1, 0, 0].tolist(), float(constant)]
     return (ctypes.c_float * native.MAX_COEFFICIENTS)(*falling)
@@ -476,7 +496,7 @@ def _falling_coefficients(plan: Thresholds) -> Any:
 
 @lru_cache(maxsize=32)
 def _undecided_table(sampler: Sampler) -> CellTable:
-    """Return the cells with every word open, and no distance that decides."""
+    """Return the cells with every word undecided, and no distance that decides."""
     cells = cell_table(sampler)
     return CellTable(
         inverse=cells.inverse,
@@ -491,7 +511,7 @@ def _undecided_table(sampler: Sampler) -> CellTable:
 
 
 def _cells(sampler: Sampler, rate: float, decidable: bool) -> Cells:
-    """Return the plan of cells, whose arrays the caches of the two tables keep."""
+    """Return the plan of cells, with the table that its addresses point into."""
     table = cell_table(sampler) if decidable else _undecided_table(sampler)
     plan = Cells(
         rate,
@@ -507,7 +527,7 @@ def _cells(sampler: Sampler, rate: float, decidable: bool) -> Cells:
         len(table.code),
         sampler.bits,
     )
-    plan.table = table  # the caches may forget it meanwhile
+    plan.table = table  # keeps the arrays alive, even when the cache evicts the table
     return plan
 
 
@@ -528,13 +548,9 @@ def _settle(job: Job, undecided: _UndecidedList, listed: int) -> None:
 @lru_cache(maxsize=32)
 def _law(sampler: Sampler) -> tuple[Law, Any]:
     """Return the exact law as C sees it, without the gain, and the arrays that it points to."""
-    arrays = (
-        *level_knots(sampler.levels),
-        sampler.base,
-        sampler.base_tail,
-        sampler.slope,
-        sampler.slope_tail,
-    )
-    own = [np.ascontiguousarray(array) for array in arrays]
-    places = [address(array) for array in own]
-    return Law((0.0, 0.0, 1.0, 0.0), sampler.t_range, *places, sampler.levels, sampler.bits), own
+    tables = (sampler.base, sampler.base_tail, sampler.slope, sampler.slope_tail)
+    arrays = [np.ascontiguousarray(array) for array in (*level_knots(sampler.levels), *tables)]
+    places = [address(array) for array in arrays]
+    no_gain = (0.0, 0.0, 1.0, 0.0)
+    law = Law(no_gain, sampler.t_range, *places, sampler.levels, sampler.bits)
+    return law, arrays

@@ -1,10 +1,10 @@
 """The Triton kernel: packed codes on an NVIDIA GPU at the speed of reading the update.
 
-Idea     one pass decides almost every coordinate in float32 and lists the rest; a second, small
-         pass settles those by the exact law in float64. With `device_rng` the random words are made
-         in registers, and only the update and its codes move through memory; other words are copied
-         to the device first, which serves to test the kernel against the reference. One bit of an
-         update rotated in blocks of 4,096 is sampled from registers as well.
+Idea     one pass decides almost every coordinate in float32 and lists the others; a second, small
+         pass decides those by the exact law in float64. With `device_rng` the random words are made
+         in registers, and only the update and its codes move through memory. Words of other sources
+         are copied to the device first, so that seeded runs give the same payloads on every device.
+         One bit of an update rotated in blocks of 4,096 is sampled from registers as well.
 
 Importing this module needs torch and triton. Without a GPU everything runs on the CPU in Triton's
 interpreter if ``TRITON_INTERPRET=1`` was set before triton was imported, thousands of times slower.
@@ -41,16 +41,16 @@ DEVICE = "cpu" if sampling.INTERPRETED.value else "cuda"
 FLOATS = (torch.float16, torch.bfloat16, torch.float32, torch.float64)
 NORM_BLOCKS = 8  # blocks of a norm per program
 ROOM = 1024  # rows in the list beyond twice the expected number
-SETTLERS = (
-    4 if sampling.INTERPRETED.value else 1056
-)  # programs of the second pass: eight per multiprocessor of an H200
-MAGIC, PATTERN = 2.0**23, 0x4B000000
+# Programs of the second pass: eight per multiprocessor of an H200.
+SETTLERS = 4 if sampling.INTERPRETED.value else 1056
+MAGIC = 2.0**23
+PATTERN = 0x4B000000  # the bits of MAGIC as a float32
 
 
 @final
 @frozen(eq=False)
 class Tensors:
-    """An update as consecutive flat tensors on the device; ``of_torch``: it came as tensors."""
+    """An update as consecutive flat tensors on the device; ``of_torch`` if it came as tensors."""
 
     parts: tuple[Any, ...]
     shape: tuple[int, ...]
@@ -58,29 +58,24 @@ class Tensors:
 
     @classmethod
     def of(cls, update: Update) -> Tensors:
-        """Bring arrays or tensors to the device; flat contiguous tensors on the device are read in place."""
+        """Bring arrays or tensors to the device; contiguous 1-D tensors there are not copied."""
         if isinstance(update, Tensors):
             return update
-        items = list(update) if isinstance(update, list | tuple) else [update]
+        several = isinstance(update, list | tuple)
+        items = list(update) if several else [update]
         of_torch = any(isinstance(item, torch.Tensor) for item in items)
         if of_torch:
             for item in items:
-                fine = (
-                    isinstance(item, torch.Tensor)
-                    and item.dtype in FLOATS
-                    and item.layout == torch.strided
-                )
-                require(
-                    fine,
-                    "type of the update",
-                    str(getattr(item, "dtype", type(item))),
-                    "dense floating tensors",
-                )
+                floating = isinstance(item, torch.Tensor) and item.dtype in FLOATS
+                dense = floating and item.layout == torch.strided
+                kind = str(getattr(item, "dtype", type(item)))
+                require(dense, "type of the update", kind, "dense floating tensors")
             size = sum(item.numel() for item in items)
-            shape = (size,) if isinstance(update, list | tuple) else tuple(update.shape)
+            shape = (size,) if several else tuple(update.shape)
         else:
             flat = Flat.of(update)
-            items, shape = [_put(widen(part)) for part in flat.parts], flat.shape
+            items = [_put(widen(part)) for part in flat.parts]
+            shape = flat.shape
         return cls(tuple(_flat_there(item) for item in items), shape, of_torch)
 
     @property
@@ -92,9 +87,12 @@ class Tensors:
         """Return all parts as one tensor whose first entry is aligned to 16 bytes."""
         filled = [part for part in self.parts if part.numel()]
         if len(filled) == 1:
-            return filled[0].clone() if filled[0].data_ptr() % 16 else filled[0]
-        same = len({part.dtype for part in filled}) == 1
-        return torch.cat([part if same else part.double() for part in filled])
+            part = filled[0]
+            aligned = part.data_ptr() % 16 == 0
+            return part if aligned else part.clone()
+        if len({part.dtype for part in filled}) > 1:
+            filled = [part.double() for part in filled]
+        return torch.cat(filled)
 
     def copied(self) -> Self:
         """Return the same values in private memory."""
@@ -106,9 +104,9 @@ class Tensors:
 class TritonKernel(Kernel):
     """Sampling at memory speed on a GPU; `Kernel` documents the methods.
 
-    Updates may be arrays, which are copied to the device, or floating torch tensors; one contiguous
-    tensor on the device is read in place, and is rotated into another. The ``out`` of sampling may
-    be a uint8 tensor on the device.
+    Updates may be arrays, which are copied to the device, or floating torch tensors; a contiguous
+    tensor on the device is read in place. The ``out`` of sampling may be a uint8 tensor on the
+    device.
     """
 
     name: ClassVar[str] = "triton"
@@ -120,85 +118,111 @@ class TritonKernel(Kernel):
     def _check_output(self, out: Any, size: int) -> None:
         if not isinstance(out, torch.Tensor):
             return super()._check_output(out, size)
-        fine = tuple(out.shape) == (size,) and out.dtype == torch.uint8
-        require(fine, "output buffer", (tuple(out.shape), str(out.dtype)), f"{size} bytes")
+        shape = tuple(out.shape)
+        fits = shape == (size,) and out.dtype == torch.uint8
+        require(fits, "output buffer", f"{out.dtype} of shape {shape}", f"{size} bytes")
 
     def _sample(self, job: Job) -> float:
-        out, there = job.out, isinstance(job.out, torch.Tensor)
-        fit = (
-            there and out.device.type == DEVICE and out.is_contiguous() and out.data_ptr() % 16 == 0
-        )
-        packed = out if fit else torch.empty(out.shape[0], dtype=torch.uint8, device=DEVICE)
-        total = _sampled(evolve(job, out=packed), job.flat.joined()) if job.flat.size else 0.0
-        if not fit:
-            (out if there else torch.from_numpy(out)).copy_(packed)
+        out = job.out
+        is_tensor = isinstance(out, torch.Tensor)
+        if (
+            is_tensor
+            and out.device.type == DEVICE
+            and out.is_contiguous()
+            and out.data_ptr() % 16 == 0
+        ):
+            packed = out
+        else:
+            packed = torch.empty(out.shape[0], dtype=torch.uint8, device=DEVICE)
+        total = 0.0
+        if job.flat.size:
+            total = _sampled(evolve(job, out=packed), job.flat.joined())
+        if packed is not out:
+            target = out if is_tensor else torch.from_numpy(out)
+            target.copy_(packed)
         return total
 
     def _block_sums(self, flat: Tensors, order: int, scale: float) -> NDArray[np.float64]:
-        """Return a few doubles whose sum is exactly that of the block sums, or the block sums themselves."""
-        blocks = [-(-part.numel() // BLOCK) for part in flat.parts]
-        sums = torch.empty(sum(blocks), dtype=torch.float64, device=DEVICE)
+        """Return a few doubles with exactly the sum of the block sums, or the block sums."""
+        counts = [-(-part.numel() // BLOCK) for part in flat.parts]
+        sums = torch.empty(sum(counts), dtype=torch.float64, device=DEVICE)
         limbs = torch.zeros(LIMBS + 2, dtype=torch.int64, device=DEVICE)
-        scaled, begin = scale != 1.0, 0
+        scaled = scale != 1.0
         power = torch.full((1,), scale, dtype=torch.float64, device=DEVICE) if scaled else sums
-        shape = {
-            "ORDER": order,
-            "SCALED": scaled,
-            "BLOCKS": NORM_BLOCKS,
-            "LIMBS": LIMBS,
-            "num_warps": 8,
-        }
-        for part, many in zip(flat.parts, blocks, strict=True):
-            if many:
-                grid, target = (-(-many // NORM_BLOCKS),), sums[begin:] if begin else sums
-                passes.block_sums[grid](
-                    part, target, limbs, part.numel(), many, power, **shape, enable_fp_fusion=False
+        begin = 0
+        for part, count in zip(flat.parts, counts, strict=True):
+            if count:
+                target = sums[begin:] if begin else sums
+                passes.block_sums[(-(-count // NORM_BLOCKS),)](
+                    part,
+                    target,
+                    limbs,
+                    part.numel(),
+                    count,
+                    power,
+                    ORDER=order,
+                    SCALED=scaled,
+                    BLOCKS=NORM_BLOCKS,
+                    LIMBS=LIMBS,
+                    num_warps=8,
+                    enable_fp_fusion=False,
                 )
-            begin += many
+            begin += count
         if len(sums) > 64:
-            shape = {
-                "SIZE": 1024,
-                "LIMBS": LIMBS,
-                "LIMB_BITS": LIMB_BITS,
-                "enable_fp_fusion": False,
-            }
-            passes.add_limbs[(-(-len(sums) // 1024),)](sums, len(sums), limbs, **shape)
-            *found, unfit, largest = limbs.cpu().numpy()
+            passes.add_limbs[(-(-len(sums) // 1024),)](
+                sums,
+                len(sums),
+                limbs,
+                SIZE=1024,
+                LIMBS=LIMBS,
+                LIMB_BITS=LIMB_BITS,
+                enable_fp_fusion=False,
+            )
+            *digits, misfits, largest = limbs.cpu().numpy()
             highest = float(largest.view(np.float64))
-            if unfit == 0 and 2.0**-400 < highest < 2.0**400:
+            if misfits == 0 and 2.0**-400 < highest < 2.0**400:
                 top = math.frexp(highest)[1]
-                return np.array(
-                    [
-                        math.ldexp(int(limb), top - (k + 1) * LIMB_BITS)
-                        for k, limb in enumerate(found)
-                    ]
-                )
+                places = [top - (k + 1) * LIMB_BITS for k in range(LIMBS)]
+                return np.ldexp(np.array(digits, dtype=np.float64), places)
         return np.asarray(sums.cpu().numpy())
 
     def _largest(self, flat: Tensors) -> float:
-        return float(
-            np.max([float(part.abs().max()) for part in flat.parts if part.numel()], initial=0.0)
-        )
+        peaks = [float(part.abs().max()) for part in flat.parts if part.numel()]
+        return float(np.max(peaks, initial=0.0))
 
     def _accumulate(
         self, group: list[NDArray[np.uint8]], bits: int, table: NDArray[np.int64], total: Any
     ) -> None:
-        if total.size:
-            size, sums = group[0].size, _put(total)
-            given = (_put(np.stack(group)), size, len(group), sums, size, total.size, _put(table))
-            passes.add_codes[(-(-total.size // 1024),)](*given, BITS=bits, SIZE=1024)
-            total[:] = sums.cpu().numpy()
+        if not total.size:
+            return
+        size = group[0].size
+        sums = _put(total)
+        passes.add_codes[(-(-total.size // 1024),)](
+            _put(np.stack(group)),
+            size,
+            len(group),
+            sums,
+            size,
+            total.size,
+            _put(table),
+            BITS=bits,
+            SIZE=1024,
+        )
+        total[:] = sums.cpu().numpy()
 
     def _rotate(self, flat: Tensors, factor: float, blocks: Blocks, kind: Any) -> Any:
-        """Apply signs, factor and first stages in one pass; return a device tensor for tensors, else an array."""
+        """Return the rotated update: a tensor on the device for tensors, else an array."""
         like = torch.float32 if np.dtype(kind) == np.float32 else torch.float64
-        found = _rotated(flat.joined(), factor, blocks, like, _sign_words(blocks))
-        check_finite_rotation(found, self._block_sums(Tensors((found,), found.shape, True), 1, 1.0))
-        return found if flat.of_torch else found.cpu().numpy()
+        rotated = _rotated(flat.joined(), factor, blocks, like, _sign_words(blocks))
+        sums = self._block_sums(Tensors((rotated,), rotated.shape, True), 1, 1.0)
+        check_finite_rotation(rotated, sums)
+        return rotated if flat.of_torch else rotated.cpu().numpy()
 
     def _rotate_back(self, values: NDArray[Any], blocks: Blocks) -> None:
-        signs, there = _sign_words(blocks), _put(values)
-        whole, tail = there[: blocks.whole], there[-blocks.block :]
+        signs = _sign_words(blocks)
+        there = _put(values)
+        whole = there[: blocks.whole]
+        tail = there[-blocks.block :]
         if blocks.whole < blocks.size:
             hadamard_stages(tail, blocks.block)
             hadamard_stages(tail, 1, tail, signs, blocks.size)
@@ -214,51 +238,57 @@ class TritonKernel(Kernel):
         return np.asarray(rotated[_put(places)].double().cpu().numpy())
 
     def words(self, state: NDArray[np.uint32], count: int) -> NDArray[np.uint64]:
-        """Expand one block per thread; streams of 128-bit keys, from block number 0 on."""
+        """Return ChaCha20 words, one block per thread, of a 128-bit key from block number 0 on."""
         require(not np.any(state[12:14]), "block number", state[12:14].tolist(), "0 on a GPU")
-        found: NDArray[np.int64] = (
-            _expanded(state[None, 4:8], state[None, 14:], count, False).cpu().numpy()[0]
-        )
-        return found.view(np.uint64)
+        expanded = _expanded(state[None, 4:8], state[None, 14:], count, False)
+        words: NDArray[np.int64] = expanded.cpu().numpy()[0]
+        return words.view(np.uint64)
 
     def normals(self, seed: bytes, count: int) -> FloatVector:
         """Compute words and normals in registers."""
-        state, size = seed_state(seed), check_int(count, "count", 0, MAX_COUNT)
-        return np.asarray(
-            _expanded(state[None, 4:8], state[None, 14:], size, True).cpu().numpy()[0]
-        )
+        state = seed_state(seed)
+        size = check_int(count, "count", 0, MAX_COUNT)
+        expanded = _expanded(state[None, 4:8], state[None, 14:], size, True)
+        return np.asarray(expanded.cpu().numpy()[0])
 
     def _first_accepted(
         self, seeds: Any, words: Any, direction: FloatVector, edges: Any, limits: Any
     ) -> int:
         """Expand all seeds at once."""
         keys = seeds.view("<u4").reshape(-1, 4)
-        z = _expanded(keys, np.zeros((len(keys), 2), np.uint32), direction.size, True).cpu().numpy()
-        accepted = np.flatnonzero(
-            words < limits[np.searchsorted(edges, inner(direction, z), side="right")]
-        )
+        nonces = np.zeros((len(keys), 2), np.uint32)
+        z = _expanded(keys, nonces, direction.size, True).cpu().numpy()
+        steps = np.searchsorted(edges, inner(direction, z), side="right")
+        accepted = np.flatnonzero(words < limits[steps])
         return int(accepted[0]) if accepted.size else -1
 
     def _add_seeds(self, nonces: Any, seeds: Any, starts: Any, scale: float, total: Any) -> None:
-        tails, keys, sums = _put(nonces.view(np.int32)), _put(seeds.view(np.int32)), _put(total)
+        count = starts.size - 1
+        sums = _put(total)
         # Key and scale are read from memory: as arguments they would become 64-bit numbers and a
         # float32.
-        places, factor = _put(np.frombuffer(ROWS_KEY, dtype="<i4")), _put(np.array([scale]))
-        given = (tails, keys, _put(starts), factor, _quantiles(), sums, places, starts.size - 1)
-        grid = (len(seeds), -(-(starts.size - 1) // (8 * LANES)))
-        passes.add_seeds[grid](*given, LANES=LANES, num_warps=4, enable_fp_fusion=False)
+        passes.add_seeds[(len(seeds), -(-count // (8 * LANES)))](
+            _put(nonces.view(np.int32)),
+            _put(seeds.view(np.int32)),
+            _put(starts),
+            _put(np.array([scale])),
+            _quantiles(),
+            sums,
+            _put(np.frombuffer(ROWS_KEY, dtype="<i4")),
+            count,
+            LANES=LANES,
+            num_warps=4,
+            enable_fp_fusion=False,
+        )
         total[:] = sums.cpu().numpy()
 
 
-def _flat_there(item: Any) -> Any:
-    if (
-        item.device.type == DEVICE
-        and item.ndim == 1
-        and item.is_contiguous()
-        and not item.requires_grad
-    ):
-        return item
-    return item.detach().to(DEVICE).contiguous().reshape(-1)
+def _flat_there(tensor: Any) -> Any:
+    """Return a tensor as a flat, contiguous one on the device."""
+    flat = tensor.ndim == 1 and tensor.is_contiguous()
+    if flat and tensor.device.type == DEVICE and not tensor.requires_grad:
+        return tensor
+    return tensor.detach().to(DEVICE).contiguous().reshape(-1)
 
 
 def _put(array: NDArray[Any]) -> Any:
@@ -274,16 +304,21 @@ def _quantiles() -> Any:
 def _expanded(
     keys: NDArray[np.uint32], tails: NDArray[np.uint32], count: int, normals: bool
 ) -> Any:
-    out = torch.empty(
-        (len(keys), count), dtype=torch.float64 if normals else torch.int64, device=DEVICE
-    )
+    """Return ``count`` normals, or words, of each key and nonce (``tails``)."""
+    kind = torch.float64 if normals else torch.int64
+    out = torch.empty((len(keys), count), dtype=kind, device=DEVICE)
     if out.numel():
-        given, grid = (
-            (_put(keys.view(np.int32)), _put(tails.view(np.int32))),
-            (len(keys), -(-count // (8 * LANES))),
+        passes.expand[(len(keys), -(-count // (8 * LANES)))](
+            _put(keys.view(np.int32)),
+            _put(tails.view(np.int32)),
+            _quantiles(),
+            out,
+            count,
+            LANES=LANES,
+            NORMALS=normals,
+            num_warps=4,
+            enable_fp_fusion=False,
         )
-        shape = {"LANES": LANES, "NORMALS": normals, "num_warps": 4, "enable_fp_fusion": False}
-        passes.expand[grid](*given, _quantiles(), out, count, **shape)
     return out
 
 
@@ -297,14 +332,14 @@ def _sign_words(blocks: Blocks) -> Any:
 
 
 def _rotated(x: Any, factor: float, blocks: Blocks, kind: Any, signs: Any, start: int = 0) -> Any:
-    """Return the rotated numbers from ``start`` on, which is a multiple of the block, as another tensor."""
-    out, whole = torch.empty(blocks.size - start, dtype=kind, device=DEVICE), blocks.whole - start
+    """Return the rotated numbers from ``start`` on, a multiple of the block, in a new tensor."""
+    out = torch.empty(blocks.size - start, dtype=kind, device=DEVICE)
+    whole = blocks.whole - start
     hadamard_stages(out[:whole], blocks.block, x[start:], signs, start, factor)
     if blocks.whole < blocks.size:
         out[whole:] = x[blocks.whole :].double() * factor
-        hadamard_stages(
-            out[-blocks.block :], blocks.block, out[-blocks.block :], signs, blocks.size
-        )
+        last = out[-blocks.block :]
+        hadamard_stages(last, blocks.block, last, signs, blocks.size)
     return out
 
 
@@ -313,60 +348,65 @@ def _sampled(job: Job, x: Any) -> float:
     blocks = job.blocks
     if blocks is None:
         return float(_passes(job, x) or 0.0)
-    signs, whole = (
-        _sign_words(blocks),
-        blocks.whole - (0 if blocks.whole == blocks.size else blocks.block),
-    )
-    fused = blocks.block == TILE and whole and threshold_plan(job.sampler).lowered is not None
-    total = _passes(job, x, whole, signs=signs) if fused else None
-    # What no program can do alone: the last whole block where another overlaps it; everything, if
-    # need be.
-    start = 0 if total is None else whole
+    signs = _sign_words(blocks)
+    # Blocks that one program can rotate and sample: all complete ones that no other overlaps.
+    whole = blocks.whole
+    if whole < blocks.size:
+        whole -= blocks.block
+    total = None
+    if blocks.block == TILE and whole and threshold_plan(job.sampler).lowered is not None:
+        total = _passes(job, x, whole, signs=signs)
+    start = whole
+    if total is None:  # nothing was rotated and sampled at once
+        start = 0
+        total = 0.0
     if start < blocks.size:
-        own = _rotated(x, job.factor, blocks, torch.float32, signs, start)
-        total = (total or 0.0) + float(_passes(job, own, skip=start // 8) or 0.0)
-    return float(total or 0.0)
+        rotated = _rotated(x, job.factor, blocks, torch.float32, signs, start)
+        total += float(_passes(job, rotated, skip=start // 8) or 0.0)
+    return float(total)
 
 
 def _passes(
     job: Job, x: Any, size: int | None = None, *, skip: int = 0, signs: Any = None
 ) -> float | None:
-    """Run both passes over the rows from ``skip`` on, in ``x``; with signs, over ``size`` numbers to be rotated.
+    """Run both passes over the rows of eight numbers from ``skip`` on, which ``x`` begins with.
 
-    Return the sum that the job asks for; with signs None where too many rows were left to the
-    second pass.
+    With signs, ``x`` has ``size`` numbers that the first pass rotates. Return the sum that the job
+    asks for; with signs None where too many rows were left to the second pass.
     """
-    sampler, order, gain, plan = job.sampler, job.order, job.gain, threshold_plan(job.sampler)
-    size, rotated = 8 * skip + x.numel() if size is None else size, signs is not None
-    rows, rate, given = size // 8, gain.approximate(), not isinstance(job.block, DeviceBlock)
-    decidable, (powers, cells, _) = (
-        rate == 0.0 or 2.0**-900 < rate < 2.0**900,
-        plan.coefficients.shape,
-    )
-    single = (rotated or x.dtype != torch.float64) and (
-        rate == 0 or 2.0**-100 < rate * plan.rate < 2.0**100
-    )
+    sampler = job.sampler
+    order = job.order
+    gain = job.gain
+    plan = threshold_plan(sampler)
+    tables = _tables(sampler)
+    rotated = signs is not None
+    if size is None:
+        size = 8 * skip + x.numel()
+    rows = size // 8
+    rate = gain.approximate()
+    slope = rate * plan.rate
+    decidable = rate == 0.0 or 2.0**-900 < rate < 2.0**900
+    in_range = rate == 0 or 2.0**-100 < slope < 2.0**100
+    single = in_range and (rotated or x.dtype != torch.float64)
     if rotated and not single:
         return None
-    doubles = (*gain, *sampler.t_range, rate * plan.rate, plan.offset)
-    numbers, tables = (
-        torch.tensor((*doubles, job.factor), dtype=torch.float64, device=DEVICE),
-        _tables(sampler),
-    )
-    grid = (-(-(rows - skip) // 512),)
-    found = torch.zeros(
-        1 + SETTLERS + (grid[0] if order else 0), dtype=torch.float64, device=DEVICE
-    )
-    room = (
-        math.ceil(min(1.0, 16 * sampler.symbols * (2 * plan.half + 2) / 65536) * (rows - skip))
-        + ROOM
-    )
-    capacity, listed = (
-        room if decidable else -1,
-        torch.empty(room, dtype=torch.int64, device=DEVICE),
-    )
-    words = _primary_words(job.block, job.flat.size) if given else listed
-    keys = [0] * 8 if given else [word - (word >> 31 << 32) for word in job.block.key]  # type: ignore[attr-defined]
+    doubles = (*gain, *sampler.t_range, slope, plan.offset, job.factor)
+    numbers = torch.tensor(doubles, dtype=torch.float64, device=DEVICE)
+    programs = -(-(rows - skip) // 512)
+    sums = programs if order else 0
+    found = torch.zeros(1 + SETTLERS + sums, dtype=torch.float64, device=DEVICE)
+    share = min(1.0, 16 * sampler.symbols * (2 * plan.half + 2) / 65536)
+    room = math.ceil(share * (rows - skip)) + ROOM
+    capacity = room if decidable else -1
+    listed = torch.empty(room, dtype=torch.int64, device=DEVICE)
+    given = not isinstance(job.block, DeviceBlock)
+    if given:
+        words = _primary_words(job.block, job.flat.size)
+        keys = [0] * 8
+    else:
+        words = listed
+        keys = [word - (word >> 31 << 32) for word in job.block.key]  # type: ignore[attr-defined]
+    powers, cells, _ = plan.coefficients.shape
     kinds: dict[str, Any] = {
         "BITS": sampler.bits,
         "DEGREE": powers - 1,
@@ -381,7 +421,7 @@ def _passes(
     searched = (plan.lowest, plan.highest, tables.coefficients, plan.half)
     kept = torch.empty(8 * room, dtype=torch.float32, device=DEVICE) if rotated else x
     if decidable and rows > skip:
-        sampling.sample_rows[grid](
+        sampling.sample_rows[(programs,)](
             x,
             signs if rotated else listed,
             job.out,
@@ -435,24 +475,26 @@ def _passes(
     overflowed = int(host[:1].view(np.int32)[0]) > capacity
     if overflowed and rotated:
         return None
-    return float(np.sum(host[1 : 1 + SETTLERS] if overflowed else host[1:]))
+    if overflowed:
+        return float(np.sum(host[1 : 1 + SETTLERS]))
+    return float(np.sum(host[1:]))
 
 
 @lru_cache(maxsize=32)
 def _tables(sampler: Sampler) -> SimpleNamespace:
-    """Return a sampler's tables on the device; the polynomial of one bit as numbers, the highest power first."""
+    """Return a sampler's tables on the device, and one bit's polynomial, highest power first."""
     plan = threshold_plan(sampler)
     law = np.stack([sampler.base, sampler.base_tail, sampler.slope, sampler.slope_tail])
-    pairs = (
-        np.stack([plan.coefficients[0::2], plan.coefficients[1::2]], axis=-1).copy().view(np.int64)
-    )
+    even = plan.coefficients[0::2]
+    odd = plan.coefficients[1::2]
+    pairs = np.stack([even, odd], axis=-1).copy().view(np.int64)
     knots = tuple(_put(values) for values in level_knots(sampler.levels))
     falling = (*plan.coefficients[:0:-1, 0, 0].tolist(), float(plan.lowered or 0.0) + MAGIC)
     return SimpleNamespace(coefficients=_put(pairs), law=_put(law), knots=knots, falling=falling)
 
 
 def _primary_words(block: WordBlock, size: int) -> Any:
-    """Return given primary words on the device, two per int32, whole rows."""
+    """Return the primary words of a host's source on the device, two per int32, full rows."""
     padded = np.zeros(-(-size // 8) * 8, dtype="<u2")
     padded[:size] = block.primary(0, size)
     return _put(padded.view("<i4"))
@@ -461,11 +503,14 @@ def _primary_words(block: WordBlock, size: int) -> Any:
 def _listed_ties(
     block: WordBlock, listed: Any, found: Any, capacity: int, skip: int, size: int
 ) -> Any:
-    """Return eight given tie words for every row of the second pass, in its order."""
+    """Return eight tie words of a host's source for every row of the second pass, in its order."""
     count = int(found[:1].view(torch.int32)[0])
-    some, rest = (0, skip) if count > capacity else (count, size // 8)
-    chosen = np.append(listed[:some].cpu().numpy(), np.arange(rest, -(-size // 8)))
-    index = np.minimum(8 * chosen[:, None] + np.arange(8), size - 1).reshape(
-        -1
-    )  # entries beyond are not used
+    first_unlisted = size // 8
+    if count > capacity:  # the second pass takes all rows
+        count = 0
+        first_unlisted = skip
+    unlisted = np.arange(first_unlisted, -(-size // 8))
+    chosen = np.append(listed[:count].cpu().numpy(), unlisted)
+    # Words of coordinates beyond the end are not used.
+    index = np.minimum(8 * chosen[:, None] + np.arange(8), size - 1).reshape(-1)
     return _put((block.ties(index) & np.uint64(2**48 - 1)).astype(np.int64))

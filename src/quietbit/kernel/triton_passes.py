@@ -1,9 +1,9 @@
-"""GPU kernels beside sampling: words and seeds (`rng.py`, `expand.py`), sums of payloads and norms, rotations.
+"""GPU kernels other than sampling: expansion of keys, sums of payloads and norms, rotations.
 
-Idea     a thread expands a key at its own block number; tuples of tensors hold one word of every
-         thread. The eight words of a block are 16 apart in a tile, so neighbouring threads read
-         neighbouring strata. Codes are extracted from their bytes in registers, and block sums of
-         norms are added exactly, as integers: a limb is 20 bits.
+Idea     a thread expands a key at its own block number (`rng.py`, `expand.py`); tuples of tensors
+         hold one word of every thread. The eight words of a block are 16 apart in a tile, so
+         neighbouring threads read neighbouring strata. Codes are extracted from their bytes in
+         registers, and block sums of norms are added exactly, as integers of 20-bit limbs.
 Stages   a program holds 4,096 entries: neighbours for the first twelve stages of a transform, later
          2^r rows of a few neighbouring columns for the next r; 2^20 entries are read and written
          twice, 2^27 three times.
@@ -42,9 +42,10 @@ __all__ = [
 
 LANES = 128  # blocks of a program: 1,024 normals
 MAX_GROUP = 252  # payloads per launch
-LIMBS, LIMB_BITS = 8, 20
+LIMBS = 8
+LIMB_BITS = 20
 TILE_BITS = 12
-LATE_BITS = 8  # most stages of one later pass: tiles keep 16 columns, a whole sector of float32
+LATE_BITS = 8  # most stages of one later pass: tiles have 16 columns, a full sector of float32
 
 
 @triton.jit
@@ -67,25 +68,30 @@ def _quarter(a, b, c, d):
 
 @triton.jit
 def chacha_words(block, stream, key, ROUNDS: tl.constexpr, SHORT: tl.constexpr = False, high=0):
-    """Return the 16 words of each block number (int64), nonce (stream, high); SHORT: the key is 128 bits, repeated."""
+    """Return the 16 words of each block number (int64), with nonce (stream, high).
+
+    SHORT: the key has 128 bits and is repeated.
+    """
     zero = (block & 0).to(tl.uint32)
-    d0, d1, d2, d3 = (
-        (block & 0xFFFFFFFF).to(tl.uint32),
-        (block >> 32).to(tl.uint32),
-        zero + stream,
-        zero + high,
-    )
-    b0, b1, b2, b3 = zero + key[0], zero + key[1], zero + key[2], zero + key[3]
-    c0, c1, c2, c3 = (
-        (b0, b1, b2, b3) if SHORT else (zero + key[4], zero + key[5], zero + key[6], zero + key[7])
-    )
-    a0, a3 = zero + 0x61707865, zero + 0x6B206574
+    d0 = (block & 0xFFFFFFFF).to(tl.uint32)
+    d1 = (block >> 32).to(tl.uint32)
+    d2 = zero + stream
+    d3 = zero + high
+    b0 = zero + key[0]
+    b1 = zero + key[1]
+    b2 = zero + key[2]
+    b3 = zero + key[3]
+    c0 = b0 if SHORT else zero + key[4]
+    c1 = b1 if SHORT else zero + key[5]
+    c2 = b2 if SHORT else zero + key[6]
+    c3 = b3 if SHORT else zero + key[7]
+    a0 = zero + 0x61707865
+    a3 = zero + 0x6B206574
     a1 = zero + (0x3120646E if SHORT else 0x3320646E)
     a2 = zero + (0x79622D36 if SHORT else 0x79622D32)
     start = (a0, a1, a2, a3, b0, b1, b2, b3, c0, c1, c2, c3, d0, d1, d2, d3)
-    for _ in range(
-        ROUNDS // 2
-    ):  # a loop, because the compiler takes ten times as long when it is unrolled
+    # A loop, because the compiler takes ten times as long when it is unrolled.
+    for _ in range(ROUNDS // 2):
         a0, b0, c0, d0 = _quarter(a0, b0, c0, d0)
         a1, b1, c1, d1 = _quarter(a1, b1, c1, d1)
         a2, b2, c2, d2 = _quarter(a2, b2, c2, d2)
@@ -107,11 +113,15 @@ def _one_of_four(at, w0, w1, w2, w3):
 
 @triton.jit
 def primary_words(row, words, key, GIVEN: tl.constexpr):
-    """Return four 32-bit words, the primary words of the eight coordinates of each row; given ones are read."""
+    """Return four 32-bit words: the primary words of the eight coordinates of each row.
+
+    GIVEN: they are read from memory instead of made from the key.
+    """
     if GIVEN:
         return [tl.load(words + row * 4 + j).to(tl.uint32) for j in (0, 1, 2, 3)]
     else:
-        f, at = chacha_words((row // 512) * 128 + row % 128, 0, key, 12), (row % 512) // 128
+        f = chacha_words((row // 512) * 128 + row % 128, 0, key, 12)
+        at = (row % 512) // 128
         return [_one_of_four(at, f[j], f[4 + j], f[8 + j], f[12 + j]) for j in (0, 1, 2, 3)]
 
 
@@ -123,19 +133,17 @@ def pair(low, high):
 
 @triton.jit
 def _block(lane, key, tail, PLAIN: tl.constexpr):
-    """Return the eight 64-bit words of each block, ChaCha20 with a 128-bit key and a 64-bit nonce; PLAIN: nonce 0."""
+    """Return the eight 64-bit words of each ChaCha20 block, with a 128-bit key and a nonce.
+
+    PLAIN: the nonce is 0.
+    """
     k = [tl.load(key + j).to(tl.uint32, bitcast=True) for j in (0, 1, 2, 3)]
     if PLAIN:
         w = chacha_words(lane, 0, k, 20, True)
     else:
-        w = chacha_words(
-            lane,
-            tl.load(tail).to(tl.uint32, bitcast=True),
-            k,
-            20,
-            True,
-            tl.load(tail + 1).to(tl.uint32, bitcast=True),
-        )
+        low = tl.load(tail).to(tl.uint32, bitcast=True)
+        high = tl.load(tail + 1).to(tl.uint32, bitcast=True)
+        w = chacha_words(lane, low, k, 20, True, high)
     return [pair(w[2 * j], w[2 * j + 1]) for j in (0, 1, 2, 3, 4, 5, 6, 7)]
 
 
@@ -144,10 +152,8 @@ def _normal(word, table):
     """Return one normal per word (see `expand.py`)."""
     bits = ((word & 0x7FFFFFFFFFFFFFFF) | 1).to(tl.float64).to(tl.int64, bitcast=True)
     row = table + ((bits >> 48) - 16368) * 8
-    t = (
-        2.0 * (((bits & 0xFFFFFFFFFFFF) << 4) | 0x3FF0000000000000).to(tl.float64, bitcast=True)
-        - 3.0
-    )
+    fraction = ((bits & 0xFFFFFFFFFFFF) << 4) | 0x3FF0000000000000
+    t = 2.0 * fraction.to(tl.float64, bitcast=True) - 3.0
     z = tl.load(row + 7)
     for k in tl.static_range(7):
         z = z * t + tl.load(row + (6 - k))
@@ -156,19 +162,25 @@ def _normal(word, table):
 
 @triton.jit
 def expand(keys, tails, table, out, count, LANES: tl.constexpr, NORMALS: tl.constexpr):
-    """Write (streams, count) normals, or int64 words, of int32 (streams, 4) keys and (streams, 2) nonces."""
+    """Write (streams, count) normals or int64 words of (streams, 4) keys and (streams, 2) nonces.
+
+    Keys and nonces are int32.
+    """
     stream = tl.program_id(0).to(tl.int64)
     lane = tl.program_id(1).to(tl.int64) * LANES + tl.arange(0, LANES)
     words = _block(lane, keys + stream * 4, tails + stream * 2, False)
     for j in tl.static_range(8):
         index = 128 * (lane // 16) + lane % 16 + 16 * j
-        found = _normal(words[j], table) if NORMALS else words[j]
-        tl.store(out + stream * count + index, found, mask=index < count)
+        value = _normal(words[j], table) if NORMALS else words[j]
+        tl.store(out + stream * count + index, value, mask=index < count)
 
 
 @triton.jit
 def add_seeds(tails, keys, starts, scale, table, total, row_key, count, LANES: tl.constexpr):
-    """Add all payloads to the total by atomic operations, which commute exactly; `row_key` has the rows' stream."""
+    """Add all payloads to the total by atomic additions, which commute exactly.
+
+    ``row_key`` is the key of the stream that chooses rows.
+    """
     payload = tl.program_id(0).to(tl.int64)
     lane = tl.program_id(1).to(tl.int64) * LANES + tl.arange(0, LANES)
     words = _block(lane, keys + payload * 4, tails, True)
@@ -190,16 +202,31 @@ def add_seeds(tails, keys, starts, scale, table, total, row_key, count, LANES: t
 
 @triton.jit(do_not_specialize=["key_0", "key_1"])
 def sign_words(out, key_0, key_1, count, SIZE: tl.constexpr):
-    """Write public signs as `transform.sign_words` does: Philox4x64 with ten rounds, four 64-bit words per counter."""
+    """Write public signs as `transform.sign_words` does, by Philox4x64 with ten rounds.
+
+    A counter gives four 64-bit words.
+    """
     number = tl.program_id(0).to(tl.int64) * SIZE + tl.arange(0, SIZE)
     zero = (number & 0).to(tl.uint64)
-    c0, c1, c2, c3 = (number + 1).to(tl.uint64), zero, zero, zero
-    k0, k1 = zero + key_0.to(tl.uint64), zero + key_1.to(tl.uint64)
-    m0, m1 = zero + 0xD2E7470EE14C6C93, zero + 0xCA5A826395121157
+    c0 = (number + 1).to(tl.uint64)
+    c1 = zero
+    c2 = zero
+    c3 = zero
+    k0 = zero + key_0.to(tl.uint64)
+    k1 = zero + key_1.to(tl.uint64)
+    m0 = zero + 0xD2E7470EE14C6C93
+    m1 = zero + 0xCA5A826395121157
     for _ in tl.static_range(10):
-        high_0, high_1 = tl.umulhi(c0, m0), tl.umulhi(c2, m1)
-        c0, c1, c2, c3 = high_1 ^ c1 ^ k0, c2 * m1, high_0 ^ c3 ^ k1, c0 * m0
-        k0, k1 = k0 + 0x9E3779B97F4A7C15, k1 + 0xBB67AE8584CAA73B
+        high_0 = tl.umulhi(c0, m0)
+        high_1 = tl.umulhi(c2, m1)
+        low_0 = c0 * m0
+        low_1 = c2 * m1
+        c0 = high_1 ^ c1 ^ k0
+        c1 = low_1
+        c2 = high_0 ^ c3 ^ k1
+        c3 = low_0
+        k0 = k0 + 0x9E3779B97F4A7C15
+        k1 = k1 + 0xBB67AE8584CAA73B
     c = (c0, c1, c2, c3)
     for j in tl.static_range(4):
         tl.store(out + 4 * number + j, c[j].to(tl.int64), mask=4 * number + j < count)
@@ -209,7 +236,7 @@ def sign_words(out, key_0, key_1, count, SIZE: tl.constexpr):
 def add_codes(
     payloads,
     stride,
-    how_many,
+    count,
     total,
     size,
     dimension,
@@ -217,30 +244,32 @@ def add_codes(
     BITS: tl.constexpr,
     SIZE: tl.constexpr,
 ):
-    """Add ``table[code]`` of every payload; payloads are rows of ``size`` bytes, ``stride`` apart."""
+    """Add ``table[code]`` of every payload, each ``size`` bytes long, ``stride`` bytes apart."""
     index = tl.program_id(0).to(tl.int64) * SIZE + tl.arange(0, SIZE)
     inside = index < dimension
-    at = index * BITS
-    byte, place = at // 8, (at % 8).to(tl.int32)
+    bit = index * BITS
+    byte = bit // 8
+    place = (bit % 8).to(tl.int32)
     sums = tl.load(total + index, mask=inside, other=0)
-    k = how_many * 0
-    while k < how_many:
+    k = count * 0
+    while k < count:
         here = payloads + byte + k * stride
         window = tl.load(here, mask=inside, other=0).to(tl.int32)
         if 8 % BITS != 0:
-            window |= tl.load(here + 1, mask=inside & (byte + 1 < size), other=0).to(tl.int32) << 8
+            second = tl.load(here + 1, mask=inside & (byte + 1 < size), other=0)
+            window |= second.to(tl.int32) << 8
         if BITS > 8:
-            window |= tl.load(here + 2, mask=inside & (byte + 2 < size), other=0).to(tl.int32) << 16
-        sums += tl.load(table + ((window >> place) & (2**BITS - 1)), mask=inside, other=0).to(
-            sums.dtype
-        )
+            third = tl.load(here + 2, mask=inside & (byte + 2 < size), other=0)
+            window |= third.to(tl.int32) << 16
+        code = (window >> place) & (2**BITS - 1)
+        sums += tl.load(table + code, mask=inside, other=0).to(sums.dtype)
         k += 1
     tl.store(total + index, sums, mask=inside)
 
 
 @triton.jit
 def _lanes(at, place, left, scale, ORDER: tl.constexpr, SCALED: tl.constexpr, EVEN: tl.constexpr):
-    """Add up 16 rows of terms in order; EVEN: all are there."""
+    """Add up 16 rows of terms in order; EVEN: no term lies beyond the end."""
     lanes = (place & 0).to(tl.float64)
     for row in tl.static_range(16):
         here = place + row * 256
@@ -267,40 +296,41 @@ def block_sums(
 ):
     """Add up blocks of 16 rows of 256 terms: rows in order, lanes by halving.
 
-    After the limbs and their last count is the largest sum: bits of non-negative doubles sort as
-    integers, and those of a NaN come last, so it is kept as an integer.
+    After the limbs and the count of misfits, ``limbs`` has the largest sum as an integer: bits of
+    non-negative doubles sort as integers, those of a NaN last.
     """
     number = tl.program_id(0).to(tl.int64) * BLOCKS
     block = number + tl.arange(0, BLOCKS)
+    inside = block < blocks
     place = tl.arange(0, BLOCKS)[:, None] * 4096 + tl.arange(0, 256)[None, :]
+    first = x + number * 4096
     left = size - number * 4096
     if left >= BLOCKS * 4096:
-        lanes = _lanes(x + number * 4096, place, left, scale, ORDER, SCALED, True)
+        lanes = _lanes(first, place, left, scale, ORDER, SCALED, True)
     else:
-        lanes = _lanes(x + number * 4096, place, left, scale, ORDER, SCALED, False)
+        lanes = _lanes(first, place, left, scale, ORDER, SCALED, False)
     for level in tl.static_range(8):  # two terms each, so the compiler's order does not matter
-        left_half, right = tl.split(
-            tl.permute(tl.reshape(lanes, (BLOCKS, 2, 128 // 2**level)), (0, 2, 1))
-        )
-        lanes = left_half + right
-    found = tl.reshape(lanes, (BLOCKS,))
-    tl.store(sums + block, found, mask=block < blocks)
-    tl.atomic_max(
-        limbs + LIMBS + 1,
-        tl.max(tl.where(block < blocks, found.to(tl.int64, bitcast=True), 0), axis=0),
-    )
+        halves = tl.reshape(lanes, (BLOCKS, 2, 128 // 2**level))
+        left_half, right_half = tl.split(tl.permute(halves, (0, 2, 1)))
+        lanes = left_half + right_half
+    result = tl.reshape(lanes, (BLOCKS,))
+    tl.store(sums + block, result, mask=inside)
+    bits = tl.where(inside, result.to(tl.int64, bitcast=True), 0)
+    tl.atomic_max(limbs + LIMBS + 1, tl.max(bits, axis=0))
 
 
 @triton.jit
 def add_limbs(sums, size, limbs, SIZE: tl.constexpr, LIMBS: tl.constexpr, LIMB_BITS: tl.constexpr):
-    """Split the block sums into limbs below the power of two above the largest; count misfits in the last."""
+    """Split the block sums into limbs, from the largest sum's power of two down; count misfits."""
     index = tl.program_id(0).to(tl.int64) * SIZE + tl.arange(0, SIZE)
     rest = tl.load(sums + index, mask=index < size, other=0.0)
     exponent = (tl.load(limbs + LIMBS + 1) >> 52) - 1022  # the largest is below 2^exponent
     for k in tl.static_range(LIMBS):
         shift = (k + 1) * LIMB_BITS - exponent
-        limb = tl.floor(rest * ((shift + 1023) << 52).to(tl.float64, bitcast=True))
-        rest = rest - limb * ((1023 - shift) << 52).to(tl.float64, bitcast=True)
+        up = ((shift + 1023) << 52).to(tl.float64, bitcast=True)
+        down = ((1023 - shift) << 52).to(tl.float64, bitcast=True)
+        limb = tl.floor(rest * up)
+        rest = rest - limb * down
         tl.atomic_add(limbs + k, tl.sum(limb.to(tl.int64), axis=0))
     tl.atomic_add(limbs + LIMBS, tl.sum((rest != 0).to(tl.int64), axis=0))
 
@@ -310,18 +340,23 @@ def _stage(x, N: tl.constexpr, HALF: tl.constexpr):
     """Take sums and differences of entries HALF apart."""
     pairs = tl.permute(tl.reshape(x, (N // (2 * HALF), 2, HALF)), (0, 2, 1))
     a, b = tl.split(pairs)
-    return tl.reshape(tl.permute(tl.join(a + b, a - b), (0, 2, 1)), (N,))
+    joined = tl.permute(tl.join(a + b, a - b), (0, 2, 1))
+    return tl.reshape(joined, (N,))
 
 
 @triton.jit
 def _flipped(source, place, size, words, bit, factor, like, SCALED: tl.constexpr):
-    """Return the source times the factor, with signs: 32 per word, a set bit is a minus; zeros after its end."""
+    """Return the source times the factor, with signs, and zeros after its end.
+
+    A word has 32 signs; a set bit is a minus.
+    """
     here = place < size
     v = tl.load(source + place, mask=here, other=0.0)
     if SCALED:
         v = v.to(tl.float64) * tl.load(factor)
-    word = tl.load(words + (bit + place) // 32, mask=here, other=0)
-    minus = (word >> ((bit + place) % 32).to(tl.int32)) & 1
+    number = bit + place
+    word = tl.load(words + number // 32, mask=here, other=0)
+    minus = (word >> (number % 32).to(tl.int32)) & 1
     v = v.to(like)
     return v * (1 - 2 * minus).to(like)  # a product keeps the sign of a zero, as the reference does
 
@@ -343,10 +378,11 @@ def _stages_kernel(
     FLIP: tl.constexpr,
     SCALED: tl.constexpr,
 ):
-    """Apply stages; END 0: more stages follow; 1: multiply by the scale; 2: divide by it, correctly rounded.
+    """Apply stages, and scale the result after the last.
 
-    ``numbers`` are the scale and the factor: read from memory, because as arguments they would be
-    rounded to float32.
+    END 0: more stages follow; 1: multiply by the scale; 2: divide by it, correctly rounded.
+    ``numbers`` are the scale and the factor, read from memory because arguments would be rounded to
+    float32.
     """
     place = tl.arange(0, N)
     if COLUMNS == 1:
@@ -365,9 +401,8 @@ def _stages_kernel(
         scale = tl.load(numbers).to(v.dtype)  # exact, or sqrt(b) rounded to the type
         if END == 1:
             v = v * scale
-        elif (
-            v.dtype == tl.float32
-        ):  # the plain quotient of float32 is off by up to two units in the last place
+        elif v.dtype == tl.float32:
+            # The plain quotient of float32 is off by up to two units in the last place.
             v = tl.div_rn(v, tl.zeros_like(v) + scale)
         else:
             v = v / (tl.zeros_like(v) + scale)
@@ -384,19 +419,25 @@ def hadamard_stages(
 ) -> None:
     """Transform every block of a flat tensor on the device, and scale.
 
-    With a ``source``, its entries times the factor are taken, signs flipped by the bits of
-    ``words`` from number ``bit`` on, and zeros after its end; a block of 1 flips signs and does no
-    more.
+    With a ``source``, the transformed numbers are its entries times the factor, with signs from bit
+    number ``bit`` of ``words`` on, and zeros after its end; a block of 1 only flips signs.
     """
-    bits, done, (mode, scale) = block.bit_length() - 1, 0, ending(block)
+    bits = block.bit_length() - 1
+    mode, scale = ending(block)
     numbers = torch.tensor([scale, factor], dtype=torch.float64, device=values.device)
-    read, flip = values if source is None else source, source is not None
+    flip = source is not None
+    read = source if flip else values
+    done = 0
     while done < bits or (done == 0 and flip):
-        stages = min(TILE_BITS if done == 0 else LATE_BITS, bits - done)
-        # The first stages take whole tiles of neighbours; later ones share a tile between rows and
-        # columns.
-        columns = 1 if done == 0 else 1 << min(TILE_BITS - stages, done)
-        tile = 1 << TILE_BITS if done == 0 else columns << stages
+        # The first stages take a tile of neighbours; later ones share it between rows and columns.
+        if done == 0:
+            stages = min(TILE_BITS, bits)
+            columns = 1
+            tile = 1 << TILE_BITS
+        else:
+            stages = min(LATE_BITS, bits - done)
+            columns = 1 << min(TILE_BITS - stages, done)
+            tile = columns << stages
         final = mode if done + stages == bits else 0
         _stages_kernel[(-(-values.numel() // tile),)](
             values,

@@ -1,16 +1,16 @@
-"""Both passes of sampling on the GPU: float32 decisions for all coordinates, the exact law for those left open.
+"""Both passes of sampling on the GPU: float32 decisions, then the exact law for open coordinates.
 
-Idea     a row is eight neighbouring coordinates, so its codes are `bits` whole bytes. A thread
+Idea     a row is eight neighbouring coordinates, so its codes are exactly `bits` bytes. A thread
          reads a row with 16-byte loads, decides its eight codes in float32 from 16 primary bits
          each, made in registers, and writes the bytes. A row with a coordinate within the margin is
-         listed; `resolve_rows` decides it once more, and settles what stays open by the law, one
-         coordinate per row at a time. It reads the length of the list from the device, so nothing
-         waits for the host; if the list overflowed, every row is done again.
-Rotated  a program holds a whole block of 4,096 as eight columns of 512 rows: three stages are sums
-         and differences of columns; then other bits of the place become columns, by way of shared
-         memory, for the next three.
-Law      the functions of `sampler.py` themselves, launched with ``enable_fp_fusion=False``:
-         roundings as elsewhere.
+         listed; `resolve_rows` decides it once more, and settles by the law the coordinates that
+         stay open, one coordinate per row at a time. It reads the length of the list from the
+         device, so nothing waits for the host; if the list overflowed, every row is done again.
+Rotated  a program holds a complete block of 4,096 as eight columns of 512 rows: three stages are
+         sums and differences of columns; then other bits of the place become columns, by way of
+         shared memory, for the next three.
+Law      the functions of `sampler.py` themselves, launched with ``enable_fp_fusion=False``, so that
+         they round as on the CPU.
 Symbols  w the primary word; V, width, half, f: see `tables.py`. ``numbers`` are nine doubles on the
          device: the gain's four (`sampler.Gain`), the clamp's two ends, rate and offset that take
          an input to a position, and the factor before a rotation. A second look (`norm.py`) adds a
@@ -33,15 +33,14 @@ from quietbit.kernel.triton_passes import chacha_words, pair, primary_words
 __all__ = ["INTERPRETED", "LIMIT", "resolve_rows", "sample_rows"]
 
 KEY_NAMES = ["k0", "k1", "k2", "k3", "k4", "k5", "k6", "k7"]
-LIMIT = (
-    256  # rows times symbols in a tile: few, because the pass is short and waits for its slowest
-)
+# Rows times symbols in a tile: few, because the second pass is short and waits for its slowest.
+LIMIT = 256
 INTERPRETED = tl.constexpr(bool(triton.knobs.runtime.interpret))
 
 
 @triton.jit
 def clamp(p, low, high):
-    """Limit p to [low, high]; a NaN becomes the low end, as on the GPU; the interpreter's maximum would keep it."""
+    """Limit p to [low, high]; a NaN becomes the low end, also in the interpreter."""
     if INTERPRETED:
         p = tl.where(p == p, p, low)
     return tl.minimum(tl.maximum(p, low), high)
@@ -49,7 +48,7 @@ def clamp(p, low, high):
 
 @triton.jit
 def _position(value, numbers, DOUBLE: tl.constexpr):
-    """Return the positions of inputs; ``numbers`` are rate and offset, in doubles and in float32."""
+    """Return the positions of inputs; ``numbers`` are rate and offset, in float64 and float32."""
     if DOUBLE:
         return (value.to(tl.float64) * numbers[0] + numbers[1]).to(tl.float32)
     else:
@@ -84,7 +83,10 @@ def primaries(w0, w1, w2, w3, ROWS: tl.constexpr):
 def _coefficients(
     table, code, POWER: tl.constexpr, STEP: tl.constexpr, CELLS: tl.constexpr, SYMBOLS: tl.constexpr
 ):
-    """Return two coefficients of the middle threshold of what is left; the first two steps need no look-up."""
+    """Return two coefficients of the middle threshold that remains at a step of the search.
+
+    With one cell, the first two steps need no look-up.
+    """
     at = table + POWER * CELLS * SYMBOLS + (SYMBOLS // 2 ** (STEP + 1) - 1)
     if CELLS > 1 or STEP > 1:
         both = tl.load(at + code)
@@ -92,9 +94,9 @@ def _coefficients(
         both = tl.load(at)
     else:
         both = tl.where(code > 0, tl.load(at + SYMBOLS // 2), tl.load(at))
-    return (both >> 32).to(tl.int32).to(tl.float32, bitcast=True), both.to(tl.int32).to(
-        tl.float32, bitcast=True
-    )
+    odd = (both >> 32).to(tl.int32).to(tl.float32, bitcast=True)
+    even = both.to(tl.int32).to(tl.float32, bitcast=True)
+    return odd, even
 
 
 @triton.jit
@@ -127,7 +129,7 @@ def decide(
     DOUBLE: tl.constexpr,
     CENTRED: tl.constexpr,
 ):
-    """Return the code of each value as far as 16 bits tell, by binary search, and whether it is left open.
+    """Return each value's code from 16 bits, by binary search, and whether it is left open.
 
     The table holds coefficients in pairs, the even power below.
     """
@@ -179,13 +181,14 @@ def _columns(tile, ROWS: tl.constexpr):
 @triton.jit
 def _load_row(x, row, here, ROWS: tl.constexpr, WIDTH: tl.constexpr):
     """Return the eight coordinates of each row, by loads of WIDTH neighbours (16 bytes)."""
-    at, mask = x + row[:, None] * 8 + tl.arange(0, WIDTH)[None, :], here[:, None]
+    at = x + row[:, None] * 8 + tl.arange(0, WIDTH)[None, :]
+    mask = here[:, None]
     if WIDTH == 8:
         return _columns(tl.load(at, mask=mask, other=0.0), ROWS)
     elif WIDTH == 4:
-        return _four(tl.load(at, mask=mask, other=0.0), ROWS) + _four(
-            tl.load(at + 4, mask=mask, other=0.0), ROWS
-        )
+        left = tl.load(at, mask=mask, other=0.0)
+        right = tl.load(at + 4, mask=mask, other=0.0)
+        return _four(left, ROWS) + _four(right, ROWS)
     else:
         p = [tl.load(at + 2 * j, mask=mask, other=0.0) for j in (0, 1, 2, 3)]
         return tl.split(p[0]) + tl.split(p[1]) + tl.split(p[2]) + tl.split(p[3])
@@ -210,9 +213,9 @@ def _one_bit_codes(
     DOUBLE: tl.constexpr,
     CENTRED: tl.constexpr,
 ):
-    """Return the codes of one row per thread, in one byte each, and whether a coordinate of it is left open.
+    """Return one byte of codes per row, and whether one of the row's coordinates is left open.
 
-    The bit pattern of 2^23 + V is 0x4B000000 + V; w is given the same upper bits. The sign of the
+    The bit pattern of 2^23 + V is 0x4B000000 + V; w gets the same upper bits. The sign of the
     difference is the code, and its unsigned minimum over a row says whether all eight are decided.
     """
     codes = w[0] & 0
@@ -225,9 +228,10 @@ def _one_bit_codes(
         for k in tl.static_range(2, DEGREE + 1):
             v = v * f + coefficients[k]
         v = v.to(tl.uint32, bitcast=True)
-        primary = (
-            ((w[j // 2] & 0xFFFF) | upper_bits) if j % 2 == 0 else ((w[j // 2] >> 16) + upper_bits)
-        )
+        if j % 2 == 0:
+            primary = (w[j // 2] & 0xFFFF) | upper_bits
+        else:
+            primary = (w[j // 2] >> 16) + upper_bits
         above = primary - v
         closest = tl.minimum(closest, above)
         codes = (codes << 1) | (above >> 31)
@@ -236,8 +240,9 @@ def _one_bit_codes(
 
 @triton.jit
 def _rates(numbers):
-    """Return rate and offset that take an input to a position, in doubles and in float32."""
-    rate, offset = tl.load(numbers + 6), tl.load(numbers + 7)
+    """Return rate and offset that take an input to a position, in float64 and in float32."""
+    rate = tl.load(numbers + 6)
+    offset = tl.load(numbers + 7)
     return rate, offset, rate.to(tl.float32), offset.to(tl.float32)
 
 
@@ -253,14 +258,14 @@ def _three_stages(x0, x1, x2, x3, x4, x5, x6, x7):
 
 @triton.jit
 def _turned(x, A: tl.constexpr, B: tl.constexpr, C: tl.constexpr, D: tl.constexpr):
-    """Make three other bits of the place the columns; rows are the rest of them."""
+    """Make three other bits of the place the columns, and the remaining ones the rows."""
     tile = tl.permute(tl.reshape(eight(*x, 512), (8, 8, 8, 8)), (A, B, C, D))
     return _columns(tl.reshape(tile, (512, 8)), 512)
 
 
 @triton.jit
 def _flip(v, flips, factor, SCALED: tl.constexpr):
-    """Multiply a value by the factor, round once to float32, and flip its sign where the lowest bit is set."""
+    """Multiply by the factor, round once to float32, and flip the sign where the bit is set."""
     if SCALED:
         v = v.to(tl.float64) * factor
     bits = v.to(tl.float32).to(tl.uint32, bitcast=True)
@@ -269,18 +274,16 @@ def _flip(v, flips, factor, SCALED: tl.constexpr):
 
 @triton.jit
 def _rotated_rows(x, signs, row, here, times, WIDTH: tl.constexpr, SCALED: tl.constexpr):
-    """Return four groups of 128 rows of a whole block of 4,096, rotated in float32.
+    """Return four groups of 128 rows of a complete block of 4,096, rotated in float32.
 
     Twelve stages in the order of the reference, three at a time in registers.
     """
     v = _load_row(x, row, here, 512, WIDTH)
-    flips = tl.load(signs.to(tl.pointer_type(tl.uint8)) + row).to(
-        tl.uint32
-    )  # a byte has the signs of a row
+    # A byte has the signs of a row.
+    flips = tl.load(signs.to(tl.pointer_type(tl.uint8)) + row).to(tl.uint32)
     v = [_flip(v[j], flips >> j, times, SCALED) for j in (0, 1, 2, 3, 4, 5, 6, 7)]
-    v = _turned(
-        _three_stages(*v), 0, 1, 3, 2
-    )  # bits 9-11, 6-8, 3-5, 0-2 of the place: 3-5 become columns
+    # The order of the place's bits before each turn, and which of them become columns.
+    v = _turned(_three_stages(*v), 0, 1, 3, 2)  # 9-11, 6-8, 3-5, 0-2: 3-5 become columns
     v = _turned(_three_stages(*v), 0, 3, 2, 1)  # 9-11, 6-8, 0-2, 3-5: 6-8 become columns
     v = _turned(_three_stages(*v), 3, 1, 2, 0)  # 9-11, 3-5, 0-2, 6-8: 9-11 become columns
     v = _turned(_three_stages(*v), 3, 0, 1, 2)  # 6-8, 3-5, 0-2, 9-11: all in order again
@@ -333,29 +336,25 @@ def sample_rows(
     ONE: tl.constexpr,
     ROTATED: tl.constexpr,
 ):
-    """Write the codes of four rows per thread, 128 apart, as far as float32 tells; list the rows left open.
+    """Decide the codes of four rows per thread, 128 apart, in float32; list the rows left open.
 
     ONE: one bit by its polynomial, else BITS bits by binary search among the thresholds. ROTATED:
-    of whole blocks of 4,096, rotated, a block to a program; ``kept`` then gets the values of listed
-    rows. ``found`` has the number of listed rows, SECOND sums of the second pass, and each
+    a program rotates and samples a block of 4,096; ``kept`` then receives the values of listed
+    rows. ``found`` receives the number of listed rows, SECOND sums of the second pass, and each
     program's sum of this one.
     """
-    key, numbers = (
-        [part.to(tl.uint32) for part in (k0, k1, k2, k3, k4, k5, k6, k7)],
-        _rates(numbers_at),
-    )
-    upper_bits = pattern.to(
-        tl.uint32
-    )  # 0x4B000000, as an argument: two constants do not fit one instruction
+    key = [part.to(tl.uint32) for part in (k0, k1, k2, k3, k4, k5, k6, k7)]
+    numbers = _rates(numbers_at)
+    # 0x4B000000, as an argument because two constants do not fit one instruction.
+    upper_bits = pattern.to(tl.uint32)
     tile = tl.program_id(0).to(tl.int64) + skip // 512
     kind: tl.constexpr = tl.uint32 if BITS <= 4 else tl.uint64
     row_0 = tile * 512 + tl.arange(0, 128)
     # All loads come before the first store, so that they are in flight together.
     if ROTATED:
         all_rows = tile * 512 + tl.arange(0, 512)
-        values = _rotated_rows(
-            x, signs, all_rows, all_rows < rows, tl.load(numbers_at + 8), WIDTH, SCALED
-        )
+        times = tl.load(numbers_at + 8)
+        values = _rotated_rows(x, signs, all_rows, all_rows < rows, times, WIDTH, SCALED)
     elif ONE:
         at = row_0 - skip
         values = [_load_row(x, at + g, row_0 + g < rows, 128, WIDTH) for g in (0, 128, 256, 384)]
@@ -398,13 +397,13 @@ def sample_rows(
         store_bytes(codes, row, rows, out, BITS)
         open_ = open_ & here
         # Rows beyond the end of the list are counted, which makes the next pass redo everything.
-        slot = tl.atomic_add(
-            found.to(tl.pointer_type(tl.int32)) + (row & 0), 1, mask=open_, sem="relaxed"
-        )
-        tl.store(listed + slot, row, mask=open_ & (slot < capacity))
+        counter = found.to(tl.pointer_type(tl.int32)) + (row & 0)
+        slot = tl.atomic_add(counter, 1, mask=open_, sem="relaxed")
+        fits = open_ & (slot < capacity)
+        tl.store(listed + slot, row, mask=fits)
         if ROTATED:
             for j in tl.static_range(8):
-                tl.store(kept + slot.to(tl.int64) * 8 + j, v[j], mask=open_ & (slot < capacity))
+                tl.store(kept + slot.to(tl.int64) * 8 + j, v[j], mask=fits)
         if LOOK > 0:
             if ONE:
                 terms = (row & 0).to(tl.float64)
@@ -417,12 +416,13 @@ def sample_rows(
         tl.store(found + (1 + SECOND) + tl.program_id(0), tl.sum(looked, axis=0))
 
 
-# Triton looks at annotations, and only accepts constants there; interpreted functions read plain
+# Triton evaluates annotations and accepts only constants there; interpreted functions read plain
 # numbers.
 _names: dict[str, Any] = {"Any": tl.constexpr(None), "tl": tl, "__name__": __name__}
 _constant = float if INTERPRETED.value else tl.constexpr
 _names |= {name: _constant(value) for name, value in vars(law).items() if isinstance(value, float)}
-FLOOR, CEILING = _names["FLOOR"], _names["CEILING"]
+FLOOR = _names["FLOOR"]
+CEILING = _names["CEILING"]
 
 
 def _ported(function: Any) -> Any:
@@ -449,7 +449,7 @@ def _segment(t, t_low, knots, tails, levels):
 
 @triton.jit
 def _prefix_sums(sums, COUNT: tl.constexpr, SYMBOLS: tl.constexpr, BITS: tl.constexpr):
-    """Add up in Sklansky's order, as in the reference: the last sum of a left half joins its right half."""
+    """Add up in Sklansky's order: the last sum of a left half is added to its right half."""
     for level in tl.static_range(BITS):
         view = tl.reshape(sums, (COUNT, SYMBOLS // 2 ** (level + 1), 2, 2**level))
         left, right = tl.split(tl.permute(view, (0, 1, 3, 2)))
@@ -480,16 +480,20 @@ def exact_codes(
     scaled = tl.where(scaled > -CEILING, scaled, -CEILING)
     scaled = tl.where(scaled < CEILING, scaled, CEILING)
     t, t_low = shift(scaled, numbers[2], numbers[3])
-    low, high = numbers[4], numbers[5]
-    below, above = ((t - low) + t_low) < 0, ((t - high) + t_low) > 0
+    low = numbers[4]
+    high = numbers[5]
+    below = ((t - low) + t_low) < 0
+    above = ((t - high) + t_low) > 0
     t_low = tl.where(below | above, 0.0, t_low)
     t = tl.where(below, low, tl.where(above, high, t))
     segment = _segment(t, t_low, knots, tails, levels)
     symbol = tl.arange(0, SYMBOLS)[None, :]
     at = tables + segment[:, None] * SYMBOLS + symbol
     size = (levels - 1) * SYMBOLS
-    base, base_tail = tl.load(at), tl.load(at + size)
-    slope, slope_tail = tl.load(at + 2 * size), tl.load(at + 3 * size)
+    base = tl.load(at)
+    base_tail = tl.load(at + size)
+    slope = tl.load(at + 2 * size)
+    slope_tail = tl.load(at + 3 * size)
     total, tail = log_weight(base, base_tail, slope, slope_tail, t[:, None], t_low[:, None])
     difference, lost = two_sum(total, -tl.max(total, axis=1)[:, None])
     difference = tl.where(difference > FLOOR, difference, FLOOR)
@@ -501,7 +505,8 @@ def exact_codes(
     upper = tl.floor(scaled_up)
     lower = tl.floor((scaled_up - upper) * 281474976710656.0).to(tl.int64)
     top = upper.to(tl.int64)
-    reached = (first[:, None] > top) | ((first[:, None] == top) & (second[:, None] >= lower))
+    tied = (first[:, None] == top) & (second[:, None] >= lower)
+    reached = (first[:, None] > top) | tied
     return tl.sum((reached & (symbol < SYMBOLS - 1)).to(tl.int32), axis=1)
 
 
@@ -546,15 +551,14 @@ def resolve_rows(
     KEPT: tl.constexpr,
     SECOND: tl.constexpr,
 ):
-    """Write the exact codes of the listed rows and of a last, incomplete one; of all rows if the list overflowed.
+    """Write the exact codes of the listed rows and of a last, incomplete one.
 
-    Given ``ties`` are eight for each of these rows. KEPT: ``x`` has the values of the listed rows
-    alone, eight each; the caller must then check for an overflow.
+    If the list overflowed, write those of all rows. GIVEN: ``ties`` has eight words for each of
+    these rows. KEPT: ``x`` has the values of the listed rows only, eight each; the caller must then
+    check for an overflow.
     """
-    key, rates = (
-        [part.to(tl.uint32) for part in (k0, k1, k2, k3, k4, k5, k6, k7)],
-        _rates(numbers_at),
-    )
+    key = [part.to(tl.uint32) for part in (k0, k1, k2, k3, k4, k5, k6, k7)]
+    rates = _rates(numbers_at)
     numbers = [tl.load(numbers_at + number) for number in (0, 1, 2, 3, 4, 5)]
     looked = (tl.arange(0, ROWS) & 0).to(tl.float64)
     found = tl.load(sums.to(tl.pointer_type(tl.int32)))
@@ -569,9 +573,8 @@ def resolve_rows(
     while first_item < total:
         item = first_item + tl.arange(0, ROWS).to(tl.int64)
         here = item < total
-        row = tl.load(
-            listed + item, mask=here & (item < found) & (item * 0 + found <= capacity), other=0
-        )
+        in_list = (item < found) & (item * 0 + found <= capacity)
+        row = tl.load(listed + item, mask=here & in_list, other=0)
         if not KEPT:
             row = tl.where(everything, skip + item, tl.where(item < found, row, rows))
         row = tl.where(here, row, skip)
@@ -582,7 +585,8 @@ def resolve_rows(
             ties_here = tl.load(ties + item[:, None] * 8 + place, mask=inside, other=0)
         else:
             v = chacha_words(row, 1, key, 12)
-            flat = eight(*[pair(v[2 * j], v[2 * j + 1]) for j in (0, 1, 2, 3, 4, 5, 6, 7)], ROWS)
+            pairs = [pair(v[2 * j], v[2 * j + 1]) for j in (0, 1, 2, 3, 4, 5, 6, 7)]
+            flat = eight(*pairs, ROWS)
             ties_here = tl.reshape(flat, (ROWS, 8)) & 0xFFFFFFFFFFFF
         words_here = tl.reshape(primaries(*w, ROWS), (ROWS, 8))
         source = item[:, None] * 8 + place if KEPT else index - skip * 8
