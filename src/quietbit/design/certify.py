@@ -1,7 +1,7 @@
 """The certificate of a design, and how good any design could be.
 
-Idea     Doubles are rationals, so the ratios, sums and means of a stored table are computed
-         exactly; only the final logarithm is rounded, upwards, with fifty digits to spare. The
+Idea     doubles are rationals, so the ratios, sums and means of a stored table are computed
+         exactly; only the final logarithm is rounded, upwards, from fifty digits. The
          lower bound on the objective, over every alphabet of every size, is weak duality: any
          multipliers give one if sum_i p_i c_i(a) >= 0 for every private column p and every real a,
          and the violation that remains is subtracted. Neither depends on the solver.
@@ -53,7 +53,7 @@ class Certificate:
 
     @property
     def lower_bound(self) -> float:
-        """The certified lower bound on the objective, computed on first use because it needs a solve."""
+        """The certified lower bound on the objective; its first use solves a program."""
         return objective_lower_bound(self.spec, self.alphabet)
 
     @property
@@ -80,24 +80,29 @@ def certify(design: Design) -> Certificate:
     table = [[Fraction(p) for p in row] for row in design.probabilities.tolist()]
     alphabet = [Fraction(a) for a in design.alphabet.tolist()]
     levels = [Fraction(i, spec.input_levels - 1) for i in range(spec.input_levels)]
-    rows = [
-        (x, list(zip(row, alphabet, strict=True))) for x, row in zip(levels, table, strict=True)
-    ]
-    biases = [sum(p * a for p, a in row) - x for x, row in rows]
-    mse = sum(p * (a - x) ** 2 for x, row in rows for p, a in row) / len(rows)
+    biases = []
+    squared_errors = Fraction(0)
+    for x, row in zip(levels, table, strict=True):
+        outcomes = list(zip(row, alphabet, strict=True))
+        biases.append(sum(p * a for p, a in outcomes) - x)
+        squared_errors += sum(p * (a - x) ** 2 for p, a in outcomes)
+    mse = squared_errors / len(levels)
     objective = mse
     if math.isfinite(spec.penalty):
         objective += Fraction(spec.penalty) * sum(b * b for b in biases) / len(biases)
-    epsilon = _epsilon_upper(design, table)
-    bias = _round_up(max(abs(b) for b in biases))
     return Certificate(
-        epsilon, bias, float(mse), float(objective), spec, tuple(design.alphabet.tolist())
+        epsilon_upper=_epsilon_upper(design, table),
+        bias_upper=_round_up(max(abs(b) for b in biases)),
+        mean_squared_error=float(mse),
+        objective=float(objective),
+        spec=spec,
+        alphabet=tuple(design.alphabet.tolist()),
     )
 
 
 def _epsilon_upper(design: Design, table: list[list[Fraction]]) -> float:
     """Return the largest log-ratio per unit of distance; rows sum to one, as they are sampled."""
-    # Doubles, good to 1e-13 here, only nominate candidates within 1e-11, which are then compared
+    # Doubles, good to 1e-13 here, only select candidates within 1e-11, which are then compared
     # exactly.
     spec = design.spec
     logs = np.log(design.probabilities)
@@ -110,7 +115,8 @@ def _epsilon_upper(design: Design, table: list[list[Fraction]]) -> float:
         size = np.abs(np.diff(logs, axis=0))
         steps = [table[i + 1][j] / table[i][j] for i, j in np.argwhere(size >= size.max() - 1e-11)]
         ratio = max(max(step, 1 / step) for step in steps)
-        distance = Fraction(1, spec.input_levels - 1) ** (1 if spec.privacy == "metric-l1" else 2)
+        power = 1 if spec.privacy == "metric-l1" else 2
+        distance = Fraction(1, spec.input_levels - 1) ** power
     quotient = _DIGITS.divide(Decimal(ratio.numerator), Decimal(ratio.denominator))
     return _round_up((Fraction(_DIGITS.ln(quotient)) + Fraction(1, 10**45)) / distance)
 
@@ -134,31 +140,33 @@ TARGETS = (1e-5, 1e-3)  # relative accuracy wanted, up to `FINE_LEVELS` levels a
 @lru_cache(maxsize=256)
 @one_thread()
 def objective_lower_bound(spec: DesignSpec, hint: tuple[float, ...] = ()) -> float:
-    """Return a number no design for this spec can beat; ``hint``, an alphabet known to be good, can only sharpen it."""
+    """Return a lower bound on the objective of every design for this spec.
+
+    ``hint``, an alphabet known to be good, can only raise it.
+    """
     # Values beyond 1.3 units are never worth their squared error; around the levels the grid is
     # finer.
     outermost = 1.3 * unbiased_half_width(spec)
-    z = np.concatenate(
-        [np.linspace(0.0, 0.5, CANDIDATES), np.linspace(0.5, outermost, CANDIDATES // 2)]
-    )
-    z = np.unique(np.round(np.concatenate([z, np.abs(np.asarray(hint) - 0.5)]), 13))
+    inner = np.linspace(0.0, 0.5, CANDIDATES)
+    outer = np.linspace(0.5, outermost, CANDIDATES // 2)
+    hinted = np.abs(np.asarray(hint) - 0.5)
+    z = np.unique(np.round(np.concatenate([inner, outer, hinted]), 13))
     target = TARGETS[spec.input_levels > FINE_LEVELS]
     best = 0.0
     for _ in range(ROUNDS):
         alphabet = 0.5 + np.concatenate([-z[z > 0][::-1], z])
         path = CentralPath(spec, len(alphabet))
-        found: Optimum | None = None
-        with contextlib.suppress(
-            Infeasible
-        ):  # rounding ends the path: the last gap's multipliers are kept
+        optimum: Optimum | None = None
+        # Where rounding ends the path, the multipliers of the last gap are used.
+        with contextlib.suppress(Infeasible):
             for gap in GAPS:
-                found = path.solve(alphabet, gap)
-                if found.gap <= target / 10 * found.objective:
+                optimum = path.solve(alphabet, gap)
+                if optimum.gap <= target / 10 * optimum.objective:
                     break
-        if found is None:
+        if optimum is None:
             break
-        sums = found.sum_multipliers
-        means = found.mean_multipliers
+        sums = optimum.sum_multipliers
+        means = optimum.mean_multipliers
         dual = float(sums.sum() + means @ spec.levels)
         if math.isfinite(spec.penalty):
             dual -= spec.input_levels / (4 * spec.penalty) * float(means @ means)
@@ -168,7 +176,7 @@ def objective_lower_bound(spec: DesignSpec, hint: tuple[float, ...] = ()) -> flo
         best = max(best, dual - spec.input_levels * violation)
         if violation <= 2 * tolerance or 0 < best < previous * (1 + 10 * target):
             break
-        # The exchange step for semi-infinite programs: add the worst offenders to the candidates.
+        # The exchange step of semi-infinite programs: add the worst offenders to the candidates.
         z = np.unique(np.concatenate([z, np.abs(offenders - 0.5)]))
     return best
 
@@ -176,7 +184,7 @@ def objective_lower_bound(spec: DesignSpec, hint: tuple[float, ...] = ()) -> flo
 def _violation(
     spec: DesignSpec, sums: FloatVector, means: FloatVector, tolerance: float
 ) -> tuple[float, FloatVector]:
-    """Bound -min V over every real output value from above; return it with the local minima of V below zero."""
+    """Return an upper bound of -min V over all real outputs, and V's local minima below zero."""
     n = spec.input_levels
     x = spec.levels
     # Outside the outermost roots of the n parabolas c_i every c_i is positive, so every V is too.
@@ -185,12 +193,9 @@ def _violation(
     roots = np.sqrt(np.maximum(centre**2 - constant, 0.0))
     edges = np.linspace((centre - roots).min() - 1e-9, (centre + roots).max() + 1e-9, CELLS + 1)
     values = _worst_columns(spec, sums, means, edges)
-    lowest = (
-        np.flatnonzero(
-            (values[1:-1] <= values[:-2]) & (values[1:-1] < values[2:]) & (values[1:-1] < 0)
-        )
-        + 1
-    )
+    middle = values[1:-1]
+    is_lowest = (middle <= values[:-2]) & (middle < values[2:]) & (middle < 0)
+    lowest = np.flatnonzero(is_lowest) + 1
     left = edges[lowest - 1]
     right = edges[lowest + 1]
     for _ in range(5):  # every local minimum is narrowed to its own cell
@@ -223,14 +228,11 @@ def _violation(
 def _worst_columns(
     spec: DesignSpec, sums: FloatVector, means: FloatVector, outputs: FloatVector
 ) -> FloatVector:
-    """Bound V at each output value from below, by Dinkelbach's iteration on the ratio sum p c / sum p."""
+    """Bound V at each output value from below, by Dinkelbach's iteration on sum p c / sum p."""
     n = spec.input_levels
     ratio = math.exp(spec.log_ratio_step * (1 + 1e-12))
-    cost = (
-        (outputs[None, :] - spec.levels[:, None]) ** 2 / n
-        - sums[:, None]
-        - means[:, None] * outputs
-    )
+    squared_error = (outputs[None, :] - spec.levels[:, None]) ** 2
+    cost = squared_error / n - sums[:, None] - means[:, None] * outputs
     value = cost.mean(axis=0)  # the constant column
     worst = _hub_column if spec.privacy == "strict" else _chain_column
     for _ in range(60):
@@ -247,7 +249,7 @@ def _worst_columns(
 def _chain_column(
     cost: FloatMatrix, value: FloatVector, ratio: float
 ) -> tuple[FloatVector, FloatVector]:
-    """Return sum p c and sum p for the column minimising sum p (c - value) along a chain with p_1 = 1."""
+    """Return sum p c and sum p of the chain with p_1 = 1 that minimises sum p (c - value)."""
     weighted = cost[-1].copy()
     total = np.ones_like(value)
     for row in cost[-2::-1]:
@@ -260,6 +262,6 @@ def _chain_column(
 def _hub_column(
     cost: FloatMatrix, value: FloatVector, ratio: float
 ) -> tuple[FloatVector, FloatVector]:
-    """Return the same sums as `_chain_column` under strict privacy: every entry is 1 or the ratio."""
+    """Return the sums of `_chain_column` under strict privacy: every entry is 1 or the ratio."""
     column = np.where(cost < value, ratio, 1.0)
     return (column * cost).sum(axis=0), column.sum(axis=0)

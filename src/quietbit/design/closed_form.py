@@ -1,15 +1,17 @@
-"""Designs that need no search: two input levels, one bit without bias, and codes that are sums of equal bits.
+"""Designs with a closed form: two input levels, one unbiased bit, and sums of equal bits.
 
-Idea     With two levels every useful symbol has the extreme ratio e^c, and by Cauchy-Schwarz all
+Idea     with two levels every useful symbol has the extreme ratio e^c, and by Cauchy-Schwarz all
          |z_j| are equal: further symbols repeat the two values. With one bit and no bias, P[i, 2]
          must be linear in x_i, and the mean squared error grows with the half-width z, so the
          smallest feasible one is optimal. Binomial rows of b bits interpolate to binomial laws: a
          code is the number of ones among 2^b - 1 independent bits at every input.
 Symbols  t = tanh(c/2), c the log-ratio allowed between the two levels; alphabet 1/2 -+ z; lambda
-         the penalty. Two levels: J(z) = z^2 + 1/4 - z t + lambda (z t - 1/2)^2, so z = t (1/lambda
-         + 1) / (2 (1/lambda + t^2)). One bit:    z = 1/2 + h / (e^c - 1) for metric privacy, 1/2 +
-         1 / (e^c - 1) = (1/2) coth(c/2) for strict. Binomial:   e = epsilon / (2^b - 1); p = 1/(1 +
-         exp(-e (2x - 1))); z = (1/2) coth(e/2).
+         the penalty.
+         Two levels: J(z) = z^2 + 1/4 - z t + lambda (z t - 1/2)^2, so z = t (1/lambda + 1) / (2
+         (1/lambda + t^2)).
+         One bit: z = 1/2 + h / (e^c - 1) for metric privacy, 1/2 + 1 / (e^c - 1) = (1/2) coth(c/2)
+         for strict privacy.
+         Binomial: e = epsilon / (2^b - 1); p = 1/(1 + exp(-e (2x - 1))); z = (1/2) coth(e/2).
 Source   docs/theory/secure-aggregation.md, "More bits", for the binomial ones.
 """
 
@@ -39,14 +41,14 @@ EVEN = 1e-9  # of the width of the alphabet
 def unbiased_half_width(spec: DesignSpec) -> float:
     """Return the smallest outermost z of an exactly unbiased design, for any number of symbols.
 
-    Rounding every symbol at random to the two outermost ones keeps the means and the privacy: two
-    do what more can.
+    Rounding every symbol at random to the two outermost ones preserves means and privacy, so more
+    than two symbols gain nothing.
     """
     return 0.5 + _excess(spec)
 
 
 def _excess(spec: DesignSpec) -> float:
-    """Return the smallest unbiased z minus 1/2, computed directly so that nothing cancels where it is tiny."""
+    """Return the smallest unbiased z minus 1/2, without cancellation where it is tiny."""
     reach = 1.0 if spec.privacy == "strict" else spec.spacing
     return reach / math.expm1(spec.log_ratio_step)
 
@@ -60,19 +62,20 @@ def closed_form(spec: DesignSpec) -> tuple[FloatMatrix, FloatVector] | None:
         return _table(np.array([1.0 / (1.0 + math.exp(spec.log_ratio_step))]), z, spec)
     if spec.output_bits == 1 and spec.bias == "exact":
         z = unbiased_half_width(spec)
-        return _table((_excess(spec) + spec.levels[: spec.input_levels // 2]) / (2 * z), z, spec)
+        below_half = spec.levels[: spec.input_levels // 2]
+        return _table((_excess(spec) + below_half) / (2 * z), z, spec)
     return None
 
 
 def _table(rare: FloatVector, z: float, spec: DesignSpec) -> tuple[FloatMatrix, FloatVector]:
-    """Build the table from P(upper value | level) below 1/2, rounded up to a grid on which a row sums to one."""
+    """Build the table from the P(upper value | level) that are below 1/2.
+
+    They are rounded up to a grid on which every row sums to one.
+    """
     half = spec.outputs // 2
     grid = 2.0**-52 * half
     rare = np.ceil(rare / grid) * grid
-    if spec.input_levels % 2:
-        middle = [0.5]
-    else:
-        middle = []
+    middle = [0.5] if spec.input_levels % 2 else []
     upper = np.concatenate([rare, middle, 1.0 - rare[::-1]])
     table = np.repeat(np.stack([upper[::-1], upper], axis=1) / half, half, axis=1)
     top = 0.5 + z
@@ -82,8 +85,7 @@ def _table(rare: FloatVector, z: float, spec: DesignSpec) -> tuple[FloatMatrix, 
 def binomial_design(output_bits: int, epsilon: float) -> Design:
     """Return the two-level design whose codes are sums of 2^b - 1 equal bits, for 1 to 4 bits.
 
-    ``epsilon`` is the design's metric epsilon, of the rarest code: each of the bits has epsilon /
-    (2^b - 1).
+    ``epsilon`` is the metric epsilon of the design; each of the bits has epsilon / (2^b - 1).
 
     >>> binomial_design(2, 1.5).alphabet.round(3).tolist()
     [-1.541, -0.18, 1.18, 2.541]
@@ -98,17 +100,17 @@ def binomial_design(output_bits: int, epsilon: float) -> Design:
 
 
 def is_evenly_spaced(design: Design) -> bool:
-    """Return whether neighbouring values of the alphabet are equally far apart, to a part in 10^9 of its width."""
+    """Return whether the alphabet's steps are equal, to a part in 10^9 of its width."""
     steps = np.diff(design.alphabet)
     return bool(np.ptp(steps) <= EVEN * float(np.ptp(design.alphabet)))
 
 
 def binomial_deviation_upper(design: Design, low: float, high: float) -> float:
-    """Bound the distance of the log-probabilities from binomial ones of epsilon / (2^b - 1), for inputs in [low, high].
+    """Bound how far log-probabilities are from the binomial ones, for inputs in [low, high].
 
-    Unnormalised, the difference is linear in x, so its spread over the symbols is largest at an
-    end; normalising moves a logarithm by no more than that spread. Infinite for a design of more
-    than two levels.
+    The binomial ones have epsilon / (2^b - 1). Unnormalised, the difference is linear in x, so its
+    spread over the symbols is largest at an end; normalising moves a logarithm by no more than that
+    spread. The bound is infinite for a design of more than two levels.
     """
     require(low < high, "input range", (low, high), "increasing")
     if design.spec.input_levels != 2:

@@ -1,6 +1,6 @@
 """The best table for a given alphabet: a structured interior-point method.
 
-Idea     For a fixed alphabet the design problem is a linear program (exact bias) or a small convex
+Idea     for a fixed alphabet the design problem is a linear program (exact bias) or a small convex
          quadratic one (bias penalty). Its constraints form a chain between neighbouring levels
          (metric privacy) or a hub per symbol (strict privacy), so a Newton step costs O(n). Slacks
          are recomputed from the table at every step: each iterate satisfies the privacy constraints
@@ -29,8 +29,8 @@ from quietbit.design.table import DesignSpec
 
 __all__ = ["CentralPath", "Infeasible", "Optimum"]
 
-STEPS = 60  # the most Newton steps of a solve, and those at the requested weight before it settles
-PATIENCE = 12
+STEPS = 60  # the most Newton steps of a solve
+PATIENCE = 12  # the most steps at the requested weight before imperfect centring is accepted
 
 
 class Infeasible(ArithmeticError):
@@ -53,7 +53,7 @@ class Optimum:
 
 @final
 class _Chain:
-    """Neighbouring levels within a factor r: tridiagonal in the level for each symbol, hence banded."""
+    """Neighbouring levels within a factor r: for each symbol, tridiagonal in the level."""
 
     def __init__(self, levels: int, symbols: int, ratio: float) -> None:
         self.n = levels
@@ -95,9 +95,8 @@ class _Chain:
             offset = b + k - symbol
             band[m + offset, :, symbol] = rows[k][:, None]
             band[m - offset, :, b + k] = rows[k][:, None]
-        solution = solve_banded(
-            (m, m), band.reshape(2 * m + 1, n * m), rhs.ravel(), check_finite=False
-        )
+        flat = band.reshape(2 * m + 1, n * m)
+        solution = solve_banded((m, m), flat, rhs.ravel(), check_finite=False)
         return solution.reshape(n, m), np.empty(0)
 
 
@@ -146,23 +145,22 @@ class _Hub:
 
 @final
 class CentralPath:
-    """Follow the central path of one design problem; the table is kept between alphabets as a warm start."""
+    """The central path of one design problem; each solve starts from the table of the last."""
 
     def __init__(self, spec: DesignSpec, symbols: int | None = None) -> None:
-        """Prepare for ``symbols`` outputs; the spec's own number by default, more for a lower bound."""
+        """Prepare for ``symbols`` outputs, by default those of the spec; a bound needs more."""
         self.n = spec.input_levels
         self.b = spec.outputs if symbols is None else symbols
         self.x = spec.levels
         self.penalty = spec.penalty
-        kind: type[_Chain] | type[_Hub] = _Hub if spec.privacy == "strict" else _Chain
         # One part in 10^8 is reserved for the rounding of the stored table.
-        self.privacy: _Chain | _Hub = kind(
-            self.n, self.b, math.exp(spec.log_ratio_step * (1 - 1e-8))
-        )
+        ratio = math.exp(spec.log_ratio_step * (1 - 1e-8))
+        kind: type[_Chain] | type[_Hub] = _Hub if spec.privacy == "strict" else _Chain
+        self.privacy: _Chain | _Hub = kind(self.n, self.b, ratio)
         self.reset()
 
     def reset(self) -> None:
-        """Discard the warm start: return to the uniform table, strictly private for every epsilon."""
+        """Discard the warm start: return to the uniform table, which meets every epsilon."""
         self.table = np.full((self.n, self.b), 1.0 / self.b)
         middle = self.table.mean(axis=0) * (2 / (1 + self.privacy.r))
         self.hub: FloatVector = middle if isinstance(self.privacy, _Hub) else np.empty(0)
@@ -171,9 +169,9 @@ class CentralPath:
         self.eta = np.zeros(self.n)
 
     def solve(self, alphabet: FloatVector, gap: float) -> Optimum:
-        """Go to the point whose duality gap is ``gap``, in units of the alphabet's squared width.
+        """Return the point whose duality gap is ``gap``, in units of the alphabet's squared width.
 
-        Raises ``Infeasible`` when the steps stall, as they do for an alphabet too narrow to be
+        Raises ``Infeasible`` when the steps stall, for example for an alphabet too narrow to be
         unbiased.
         """
         n = self.n
@@ -192,16 +190,16 @@ class CentralPath:
         at_target = 0
         for _ in range(STEPS):
             y = self.y
-            g_table, _ = self.privacy.transpose(
-                y
-            )  # the hub's own condition is linear: met with the table's
-            dual = cost - self.eta[:, None] - self.nu[:, None] * t - g_table
+            # The condition of the hub is linear, and met when that of the table is.
+            g_table, _ = self.privacy.transpose(y)
+            priced = cost - self.eta[:, None] - self.nu[:, None] * t
+            dual = priced - g_table
             sums = 1.0 - self.table.sum(axis=1)
             means = x - self.table @ t - relax * self.nu
             comp = slack * y
-            feasible = max(float(np.abs(sums).max()), float(np.abs(means).max())) < 1e-11
-            stationary = float(np.abs(dual).max()) < 1e-9 * max(1 / n, float(np.abs(self.nu).max()))
-            centred = float(np.abs(comp - mu).max()) < 1e-4 * mu
+            feasible = max(_largest(sums), _largest(means)) < 1e-11
+            stationary = _largest(dual) < 1e-9 * max(1 / n, _largest(self.nu))
+            centred = _largest(comp - mu) < 1e-4 * mu
             if feasible and stationary and centred:
                 break
             at_target += current <= mu
@@ -209,12 +207,14 @@ class CentralPath:
                 break  # rounding prevents better centring
             # Aim lower when the last point was well centred; never below the requested weight.
             spread = float(comp.min() / comp.mean())
-            current = max(mu, float(comp.mean()) * (0.15 if spread > 0.05 else 0.6))
+            shrink = 0.15 if spread > 0.05 else 0.6
+            current = max(mu, float(comp.mean()) * shrink)
             weight = y / slack
             pull, hub_pull = self.privacy.transpose(current / slack)
             rhs = np.empty((n, b + 2))
-            rhs[:, :b] = -(cost - self.eta[:, None] - self.nu[:, None] * t) + pull
-            rhs[:, b], rhs[:, b + 1] = sums, means
+            rhs[:, :b] = -priced + pull
+            rhs[:, b] = sums
+            rhs[:, b + 1] = means
             try:
                 step, hub_step = self.privacy.newton(weight, rows, relax, rhs, hub_pull)
             except np.linalg.LinAlgError as error:
@@ -226,10 +226,9 @@ class CentralPath:
             dual_reach = _reach(y, d_y)
             if not (np.isfinite(primal) and np.isfinite(dual_reach)) or primal < 1e-10:
                 raise Infeasible("the Newton steps stalled")
-            if (
-                relax > 0
-            ):  # a penalty ties the means to their multipliers: both move by the same step
-                primal = dual_reach = min(primal, dual_reach)
+            if relax > 0:  # a penalty couples means and multipliers: both move by the same step
+                primal = min(primal, dual_reach)
+                dual_reach = primal
             self.table = self.table + primal * d_table
             self.hub = self.hub + primal * hub_step
             self.y = y + dual_reach * d_y
@@ -242,21 +241,28 @@ class CentralPath:
             raise Infeasible("the Newton steps did not converge")
         table = self.table.copy()
         nu = self.nu * width
-        bias = table @ alphabet - self.x
-        mse = float((table * (alphabet[None, :] - self.x[:, None]) ** 2).sum() / n)
-        objective = mse + (
-            self.penalty * float(np.mean(bias**2)) if math.isfinite(self.penalty) else 0.0
+        errors = alphabet[None, :] - self.x[:, None]
+        objective = float((table * errors**2).sum() / n)
+        if math.isfinite(self.penalty):
+            bias = table @ alphabet - self.x
+            objective += self.penalty * float(np.mean(bias**2))
+        return Optimum(
+            table=table,
+            mean_multipliers=nu,
+            sum_multipliers=self.eta * width**2 - nu / 2,  # the means were taken around 1/2
+            objective=objective,
+            gap=mu * slack.size * width**2,
+            barrier_objective=objective - mu * width**2 * float(np.log(slack).sum()),
+            alphabet_gradient=(table * (2 * errors / n - nu[:, None])).sum(axis=0),
         )
-        sums = self.eta * width**2 - nu / 2  # the means were taken around 1/2
-        barrier = objective - mu * width**2 * float(np.log(slack).sum())
-        gradient = (table * (2 * (alphabet[None, :] - self.x[:, None]) / n - nu[:, None])).sum(
-            axis=0
-        )
-        return Optimum(table, nu, sums, objective, mu * slack.size * width**2, barrier, gradient)
+
+
+def _largest(values: NDArray[np.float64]) -> float:
+    return float(np.abs(values).max())
 
 
 def _reach(value: NDArray[np.float64], step: NDArray[np.float64]) -> float:
-    """Return the longest step, at most one, that goes at most 99 % of the way to where ``value`` reaches zero."""
+    """Return the longest step, at most 1, that takes ``value`` at most 99 % of the way to zero."""
     ratio = float((-step / value).max())
     if ratio > 0:
         return min(1.0, 0.99 / ratio)

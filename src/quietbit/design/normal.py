@@ -1,9 +1,9 @@
-"""The normal distribution to ninety digits, in decimal arithmetic, for directed rounding of profiles.
+"""The normal distribution to ninety digits, for directed rounding of profiles.
 
 Idea     Phi(x) = 1/2 + phi(x) S(x) with S(x) = x + x^3/3 + x^5/(3 5) + ...: for x >= 0 every term
          is positive, so nothing cancels inside the series and the remainder is a geometric tail.
-         Python's decimal arithmetic rounds each operation, and its exponential, correctly; 130
-         digits leave far more than the error stated here.
+         Python's decimal arithmetic rounds each operation, and its exponential, correctly; with
+         130 digits the error is far below the one stated here.
 Symbols  Phi, phi: distribution and density of N(0, 1). ERROR: bound on the absolute error of
          everything returned.
 Source   Abramowitz and Stegun (1964), 26.2.11.
@@ -55,9 +55,7 @@ def distribution(x: float | Decimal) -> Decimal:
     2e-129, on sums below 1e57 times phi(x).
     """
     value = _checked(x)
-    size = (
-        value.copy_abs()
-    )  # operators such as abs() and unary minus would round to Python's default digits
+    size = value.copy_abs()  # abs() and unary minus would round to Python's default digits
     square = _DIGITS.multiply(size, size)
     term = total = size
     n = 1
@@ -66,8 +64,10 @@ def distribution(x: float | Decimal) -> Decimal:
         n += 2
         term = _DIGITS.divide(_DIGITS.multiply(term, square), Decimal(n))
         total = _DIGITS.add(total, term)
-    half = _DIGITS.multiply(density(value), total)
-    return _DIGITS.add(_HALF, half if value > 0 else half.copy_negate())
+    excess = _DIGITS.multiply(density(value), total)
+    if value <= 0:
+        excess = excess.copy_negate()
+    return _DIGITS.add(_HALF, excess)
 
 
 def cell_masses(edges: list[float]) -> list[Decimal]:

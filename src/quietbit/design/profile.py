@@ -1,10 +1,10 @@
 """A profile: the one-dimensional design of the vector mechanism, a non-decreasing step function.
 
-Idea     Clients send z with density h(<u, z>) against N(0, I), u the direction of the update. h is
-         stored as a few doubles, and measured from those in outward-rounded decimal arithmetic. It
-         is *defined* as w / Z, which a sampler that accepts with probability proportional to w
-         draws exactly; an inexact Z costs no privacy, only a relative bias of |Z - 1|, at most
-         2^-40.
+Idea     clients send z with density h(<u, z>) against N(0, I), u the direction of the update. h is
+         stored as a few doubles, from which its properties are computed in outward-rounded decimal
+         arithmetic. It is *defined* as w / Z, the exact law of a sampler that accepts with
+         probability proportional to w; an inexact Z costs no privacy, only a relative bias of |Z -
+         1|, at most 2^-40.
 Symbols  t_1 < ... < t_{m-1}: edges. w_0 <= ... <= w_{m-1}: levels; h(t) = w_j / Z where j edges are
          at most t. Z = E w(t), t ~ N(0,1). gain = E[t h(t)] = sum_j (w_j - w_{j-1}) phi(t_j) / Z,
          by parts.
@@ -37,8 +37,8 @@ __all__ = ["Profile", "shipped_profile"]
 MOST_LEVELS = 1024
 MASS_ERROR = 2.0**-40
 _DIGITS = Context(prec=130)
-# A sum of at most 1,024 products of a level (below 1e60) and a mass or density (within 2e-90), each
-# to 130 digits.
+# Of a sum of at most 1,024 products of a level (below 1e60) and a mass or density (within 2e-90),
+# each to 130 digits.
 _SUM_ERROR = Decimal("1e-26")
 _CELL_ERROR = Decimal("2e-90")
 
@@ -55,9 +55,10 @@ def _vector(values: Any, name: str) -> FloatVector:
 @final
 @frozen(eq=False)
 class Profile(Stored):
-    """A non-decreasing step function with mean one under N(0, 1); profiles with equal ``identity()`` are equal.
+    """A non-decreasing step function with mean one under N(0, 1).
 
-    ``levels[j]`` holds where exactly j of the ``edges`` are at most t. Arrays are read-only copies.
+    Its value at t is ``levels[j]``, where j of the ``edges`` are at most t. Arrays are read-only
+    copies. Profiles with equal ``identity()`` are equal.
 
     >>> pure = Profile.from_weights([0.3975], [1.0, math.e])
     >>> round(pure.gain_lower**-2, 3)
@@ -76,47 +77,38 @@ class Profile(Stored):
     def __attrs_post_init__(self) -> None:
         edges = _vector(self.edges, "edges")
         levels = _vector(self.levels, "levels")
-        wanted = edges.size + 1
-        require(
-            2 <= wanted <= MOST_LEVELS,
-            "number of edges",
-            edges.size,
-            f"from 1 to {MOST_LEVELS - 1}",
-        )
-        require(
-            levels.size == wanted, "number of levels", levels.size, f"{wanted}, one above the edges"
-        )
+        count = edges.size
+        usable = 1 <= count < MOST_LEVELS
+        require(usable, "number of edges", count, f"from 1 to {MOST_LEVELS - 1}")
+        matching = levels.size == count + 1
+        require(matching, "number of levels", levels.size, f"{count + 1}, one more than the edges")
         _check_edges(edges)
-        require(
-            bool(np.all((levels >= 0) & (levels < 1e60))),
-            "levels",
-            levels.tolist(),
-            "at least 0 and below 1e60",
-        )
-        require(bool(np.all(np.diff(levels) >= 0)), "levels", levels.tolist(), "non-decreasing")
-        require(levels[0] < levels[-1], "levels", levels.tolist(), "not all the same")
-        mass = _weighted(levels.tolist(), cell_masses(edges.tolist()))
-        require(
-            abs(mass - 1) <= Decimal(MASS_ERROR),
-            "mean of the levels",
-            float(mass),
-            "within 2^-40 of one",
-        )
-        jumps = [_DIGITS.subtract(Decimal(b), Decimal(a)) for a, b in pairwise(levels.tolist())]
-        gain = _DIGITS.divide(_weighted(jumps, [density(edge) for edge in edges.tolist()]), mass)
-        for name, value in (("edges", edges), ("levels", levels), ("_mass", mass), ("_gain", gain)):
-            object.__setattr__(self, name, value)
+        values = levels.tolist()
+        inside = bool(np.all((levels >= 0) & (levels < 1e60)))
+        require(inside, "levels", values, "at least 0 and below 1e60")
+        require(bool(np.all(np.diff(levels) >= 0)), "levels", values, "non-decreasing")
+        require(values[0] < values[-1], "levels", values, "not all the same")
+        mass = _weighted(values, cell_masses(edges.tolist()))
+        normalised = abs(mass - 1) <= Decimal(MASS_ERROR)
+        require(normalised, "mean of the levels", float(mass), "within 2^-40 of one")
+        jumps = [_DIGITS.subtract(Decimal(b), Decimal(a)) for a, b in pairwise(values)]
+        densities = [density(edge) for edge in edges.tolist()]
+        gain = _DIGITS.divide(_weighted(jumps, densities), mass)
+        object.__setattr__(self, "edges", edges)
+        object.__setattr__(self, "levels", levels)
+        object.__setattr__(self, "_mass", mass)
+        object.__setattr__(self, "_gain", gain)
         self._seal()
 
     @classmethod
     def from_weights(cls, edges: Any, weights: Any) -> Profile:
-        """Return the profile proportional to ``weights``: divided by their mean, so Z is within rounding of one."""
+        """Return the profile proportional to ``weights``, divided by their mean."""
         checked = _vector(edges, "edges")
         values = _vector(weights, "weights")
-        usable = values.size == checked.size + 1 and bool(
-            np.all(np.isfinite(values) & (values >= 0))
-        )
-        require(usable, "weights", values.tolist(), f"{checked.size + 1} numbers of at least 0")
+        count = checked.size + 1
+        positive = bool(np.all(np.isfinite(values) & (values >= 0)))
+        usable = values.size == count and positive
+        require(usable, "weights", values.tolist(), f"{count} numbers of at least 0")
         _check_edges(checked)
         mean = float(_weighted(values.tolist(), cell_masses(checked.tolist())))
         require(mean > 0, "mean of the weights", mean, "positive")
@@ -124,32 +116,34 @@ class Profile(Stored):
 
     @property
     def gain_lower(self) -> float:
-        """A lower bound on E[t h(t)]: the squared error per coordinate is at most ``gain_lower**-2``."""
+        """A lower bound on E[t h(t)]; its inverse square bounds the error per coordinate."""
         return float_lower(self._gain, _SUM_ERROR)
 
     @property
     def largest(self) -> float:
-        """The largest stored level: expected tries of a sampler that proposes from N(0, I), to within 2^-40."""
+        """The largest level: the expected tries of a sampler that proposes from N(0, I)."""
         return float(self.levels[-1])
 
     @property
     def second_moment(self) -> float:
-        """E[t^2 h(t)] = 1 + sum_j (h_j - h_{j-1}) t_j phi(t_j): the energy of a release along the update."""
+        """The energy of a release along the update: 1 + sum_j (h_j - h_{j-1}) t_j phi(t_j)."""
         jumps = np.diff(self.levels)
         densities = np.exp(-0.5 * self.edges**2) / math.sqrt(2 * math.pi)
         return 1.0 + float(np.sum(jumps * self.edges * densities)) / float(self._mass)
 
     def __call__(self, t: FloatArray) -> FloatVector:
-        """Return the stored level at each t; NaN is refused, because it has no place among the edges."""
+        """Return the stored level at each t; NaN is refused."""
         values = np.asarray(t, dtype=np.float64)
-        require(not bool(np.any(np.isnan(values))), "t", t, "numbers")
-        found: FloatVector = self.levels[np.searchsorted(self.edges, values, side="right")]
-        return found
+        require(not bool(np.any(np.isnan(values))), "t", "a NaN", "numbers")
+        levels: FloatVector = self.levels[np.searchsorted(self.edges, values, side="right")]
+        return levels
 
     def pairs(
         self, adjacency: Adjacency | str, blur: float = 0.0
     ) -> list[tuple[FloatVector, FloatVector]]:
-        """Return the dominating pairs as finite masses (P, Q), P rounded up and Q down, one entry per direction.
+        """Return the dominating pairs as finite masses (P, Q), P rounded up and Q down.
+
+        The list has one entry per direction.
 
         Replace-one: P has density h(t) and Q h(-t) against N(0,1), constant between the edges and
         their mirror images; swapping the two reflects t, so one direction stands for both.
@@ -161,16 +155,13 @@ class Profile(Stored):
         normalisation.
         """
         require(0 <= blur <= 0.01, "blur", blur, "at least 0 and at most 0.01")
-        # h(t + blur) has its edges earlier, h(t - blur) later; one more unit covers the rounding of
-        # the difference.
+        # h(t + blur) has its edges earlier, h(t - blur) later; one more unit in the last place
+        # covers the rounding of the difference.
+        early = self.edges
+        late = self.edges
         if blur:
             early = np.nextafter(self.edges - blur, -np.inf)
-        else:
-            early = self.edges
-        if blur:
             late = np.nextafter(self.edges + blur, np.inf)
-        else:
-            late = self.edges
         apart = bool(np.all(np.diff(early) > 0) and np.all(np.diff(late) > 0))
         apart &= np.abs([early[0], late[-1]]).max() <= LARGEST
         require(apart, "blur", blur, "smaller than the gaps of the edges")
@@ -182,16 +173,13 @@ class Profile(Stored):
         if Adjacency(adjacency) is Adjacency.ZERO_OUT:
             higher, _ = self._rounded(every, early_cells, least)
             _, lower = self._rounded(every, late_cells, most)
-            base_below = np.array(
-                [max(0.0, float_lower(mass, _CELL_ERROR)) for mass in early_cells]
-            )
-            base_above = np.array([float_upper(mass, _CELL_ERROR) for mass in late_cells])
-            return [(higher, base_below), (base_above, lower)]
+            below = [max(0.0, float_lower(mass, _CELL_ERROR)) for mass in early_cells]
+            above = [float_upper(mass, _CELL_ERROR) for mass in late_cells]
+            return [(higher, np.array(below)), (np.array(above), lower)]
         cuts = np.union1d(early, -late)
         masses = cell_masses(cuts.tolist())
-        left = np.concatenate(
-            ([-np.inf], cuts)
-        )  # a cell takes its levels from its left end, where h(t) has stepped up
+        # h(t) steps up going right: a cell takes its level from its left end.
+        left = np.concatenate(([-np.inf], cuts))
         right = np.concatenate((cuts, [np.inf]))
         here = np.searchsorted(early, left, side="right")
         # h(-t) steps down going right: its least is at the right end.
@@ -210,7 +198,7 @@ class Profile(Stored):
     def _rounded(
         self, index: list[int], masses: list[Decimal], mean: Decimal
     ) -> tuple[FloatVector, FloatVector]:
-        """Return masses times the levels at ``index`` over their mean: rounded up, and rounded down."""
+        """Return masses times the levels at ``index`` over their mean, rounded up and down."""
         levels = [Decimal(level) for level in self.levels.tolist()]
         ups = np.empty(len(masses))
         downs = np.empty(len(masses))
@@ -218,13 +206,10 @@ class Profile(Stored):
             value = _DIGITS.divide(_DIGITS.multiply(levels[j], mass), mean)
             # The mean is known within 1e-26, a mass within 2e-90: a relative 1e-25 and 1e-89 levels
             # cover both.
-            slack = _DIGITS.fma(
-                value, Decimal("1e-25"), _DIGITS.multiply(levels[j], Decimal("1e-89"))
-            )
-            ups[place], downs[place] = (
-                float_upper(value, slack),
-                max(0.0, float_lower(value, slack)),
-            )
+            of_mass = _DIGITS.multiply(levels[j], Decimal("1e-89"))
+            slack = _DIGITS.fma(value, Decimal("1e-25"), of_mass)
+            ups[place] = float_upper(value, slack)
+            downs[place] = max(0.0, float_lower(value, slack))
         return ups, downs
 
 
@@ -252,11 +237,9 @@ def shipped_profile(target: Target) -> Profile | None:
 @lru_cache(maxsize=len(Adjacency))
 def _catalogue(adjacency: Adjacency) -> dict[tuple[float, float, int], dict[str, Any]]:
     source = files("quietbit.design") / "profiles" / f"{adjacency.value}.jsonl"
-    entries = map(json.loads, source.read_text(encoding="ascii").splitlines())
-    return {
-        (entry["epsilon"], entry["delta"], entry["releases"]): {
-            **entry["profile"],
-            "identity": entry["identity"],
-        }
-        for entry in entries
-    }
+    profiles = {}
+    for line in source.read_text(encoding="ascii").splitlines():
+        entry = json.loads(line)
+        key = (entry["epsilon"], entry["delta"], entry["releases"])
+        profiles[key] = {**entry["profile"], "identity": entry["identity"]}
+    return profiles

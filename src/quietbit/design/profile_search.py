@@ -1,11 +1,12 @@
 """How large the gain of a profile can be, and the search for a profile that comes close.
 
-Idea     Without delta T releases are epsilon-private if and only if one is (epsilon/T)-private, h
+Idea     without delta, T releases are epsilon-private if and only if one is (epsilon/T)-private, h
          lies between two bounds of fixed ratio, and a step is optimal. With delta, the search is
-         over step functions whose logarithms lie on a lattice: so do the losses, and T releases are
-         one transform of a few masses. Given the edges, the step s is the largest that delta
-         allows; equally spaced edges are found by a simplex search, then all edges move by gradient
-         ascent. The result is a proposal: privacy is certified elsewhere, from the stored doubles.
+         over step functions whose logarithms lie on a lattice: so do the losses, and composing T
+         releases is one Fourier transform of a few masses. Given the edges, the step s is the
+         largest that delta allows; equally spaced edges are found by a simplex search, then all
+         edges move by gradient ascent. The result is a proposal: privacy is certified elsewhere,
+         from the stored doubles.
 Symbols  e = epsilon/T; a(nu) = E(t - nu)_+ = phi(nu) - nu Phi(-nu); E(nu - t)_+ = a(nu) + nu. H:
          cap on h. t_1 < ... < t_{m-1}: edges; s: lattice step; w: masses of cells; U(l) = T times
          the delta that T-1 releases leave when one has lost l: the derivative of delta by the mass
@@ -36,14 +37,12 @@ from quietbit.target import Adjacency, Target
 __all__ = ["Proposal", "gain_upper", "propose", "pure_edge"]
 
 SLACK = 1e-12  # relative, for a dozen operations in doubles
-WHOLE = (
-    4096  # lattice points up to which a convolution is computed whole; beyond, within 14 deviations
-)
-# a smaller delta is lost in the rounding of the transforms: the proposal is made for this one
+# Up to this many lattice points a convolution is computed completely; beyond, within 14 deviations.
+COMPLETE = 4096
+# A smaller delta is lost in the rounding of the transforms: the proposal is made for this one.
 FAINTEST = 1e-12
-SHARPNESS = (
-    4.0  # order of the norm that replaces the larger of the two deltas of zero-out while edges move
-)
+# While edges move, the norm of this order replaces the larger of the two deltas of zero-out.
+SHARPNESS = 4.0
 NARROWEST = -14.0  # logarithm of a gap between edges
 WIDEST = 3.0
 FARTHEST = 9.0
@@ -78,12 +77,12 @@ def pure_edge(epsilon: float, adjacency: Adjacency | str) -> float:
 
 
 def gain_upper(target: Target, largest: float = math.inf) -> float:
-    """Bound the gain of every profile that meets the target with h at most ``largest``; infinite where unproved.
+    """Bound the gain of every profile that meets the target with h at most ``largest``.
 
-    Proved for delta = 0 with any number of releases and any h, and for one release with delta > 0
-    and a finite cap (without a cap the gain is then unbounded: a mass delta may lie arbitrarily far
-    out). For several releases with delta, the bound for one of them holds, since one reveals no
-    more than all; it is loose.
+    The bound is proved for delta = 0 with any number of releases and any h, and for one release
+    with delta > 0 and a finite cap; without a cap it is infinite, because a mass delta may lie
+    arbitrarily far out. For several releases with delta, the bound of one release holds, since one
+    reveals no more than all; it is loose.
     """
     require(largest > 1, "largest", largest, "above 1")
     if target.delta == 0:
@@ -93,13 +92,12 @@ def gain_upper(target: Target, largest: float = math.inf) -> float:
     nu = pure_edge(target.epsilon, target.adjacency)
     pure = _pure_gain_upper(target.epsilon, target.adjacency)
     # g in [0, H] with E g <= delta: E[(t - nu) g] <= E[t g] <= H phi(tau) where Phi(-tau) = delta /
-    # H; by duality H phi(tau) <= delta tau' + H a(tau') for every tau', so the rounding of tau
-    # cannot matter.
+    # H; by duality H phi(tau) <= delta tau' + H a(tau') for every tau', so the rounding of tau does
+    # not matter.
     extra = _tail_upper(target.delta, largest)
     if target.adjacency is Adjacency.ZERO_OUT:
-        extra += math.exp(-target.epsilon) * (
-            _tail_upper(target.delta, 1.0) + max(nu, 0.0) * target.delta
-        )
+        below = _tail_upper(target.delta, 1.0) + max(nu, 0.0) * target.delta
+        extra += math.exp(-target.epsilon) * below
     return (pure + extra) * (1 + SLACK)
 
 
@@ -109,22 +107,21 @@ def _pure_gain_upper(epsilon: float, adjacency: Adjacency) -> float:
     a = _above(nu)
     if adjacency is Adjacency.ZERO_OUT:
         return nu + math.exp(epsilon) * a - math.exp(-epsilon) * (a + nu)
-    # What (e^epsilon - 1) a(nu) - nu is above zero, by rounding, multiplies a value of h left of
-    # zero: at most two.
+    # By rounding, (e^epsilon - 1) a(nu) - nu may be above zero; it multiplies a value of h left of
+    # zero, at most two.
     return nu + 2 * max(math.expm1(epsilon) * a - nu, 0.0)
 
 
 def _tail_upper(delta: float, cap: float) -> float:
+    tau = 0.0
     if delta < cap:
         tau = -float(ndtri(delta / cap))
-    else:
-        tau = 0.0
     tau = min(max(tau, 0.0), LARGEST)
     return delta * tau + cap * _above(tau)
 
 
 def _above(nu: float) -> float:
-    """Return E(t - nu)_+ = phi(nu) - nu Phi(-nu), rounded up; Decimal operands keep the cancellation harmless."""
+    """Return E(t - nu)_+ = phi(nu) - nu Phi(-nu), rounded up, from 130 digits."""
     digits = Context(prec=130)
     tail = digits.subtract(Decimal(1), distribution(nu))
     return float_upper(digits.subtract(density(nu), digits.multiply(Decimal(nu), tail)))
@@ -146,40 +143,44 @@ class Proposal:
 
 @one_thread()
 def propose(target: Target) -> Proposal:
-    """Find a profile whose composed account, in doubles, meets the target; the caller certifies it. Deterministic."""
-    pure = pure_edge(target.epsilon / target.releases, target.adjacency)
-    step = (
-        target.epsilon
-        / target.releases
-        * (1.0 if target.adjacency is Adjacency.REPLACE_ONE else 2.0)
-    )
+    """Find a profile whose composed account meets the target in doubles; the caller certifies it.
+
+    The result is deterministic.
+    """
+    each = target.epsilon / target.releases
+    pure = pure_edge(each, target.adjacency)
+    step = each
+    if target.adjacency is Adjacency.ZERO_OUT:
+        step = 2.0 * each
     account = _Account(target)
     best = account.at(np.array([pure]), step)
     if target.delta == 0:
         return best  # optimal, see `gain_upper`
     for candidate in _candidates(account, target.releases, pure):
-        if candidate.gain > best.gain * (1 + (WORTHWHILE if best.edges.size == 1 else 0.0)):
+        least = WORTHWHILE if best.edges.size == 1 else 0.0
+        if candidate.gain > best.gain * (1 + least):
             best = candidate
     return best
 
 
 def _candidates(account: _Account, releases: int, pure: float) -> Iterator[Proposal]:
-    """Yield equally spaced edges, then free ones by ascent, on finer lattices; for many releases a Gaussian."""
+    """Yield equally spaced edges, then free ones; for many releases a Gaussian."""
     if releases > SEARCHED:
         yield account.fit(_ladder(MOST) * (9.5 / MOST))
     else:
         yield _simplex(account, np.zeros(1), (pure, 0.0))
-        found = []
+        proposals = []
         for centre, spread in ((0.3, 6.0), (pure, 1.5)):
             simple = _simplex(account, _ladder(COARSE), (centre, math.log(spread / COARSE)))
             yield simple
-            found.append(_ascend(account, simple))
+            proposal = _ascend(account, simple)
             if releases < 100:
-                found[-1] = _ascend(account, found[-1])  # a second start discards a stale curvature
-            yield found[-1]
+                proposal = _ascend(account, proposal)  # a second start discards a stale curvature
+            proposals.append(proposal)
+            yield proposal
         if releases < 30:
             return
-        best = max(found, key=lambda proposal: proposal.gain)
+        best = max(proposals, key=lambda proposal: proposal.gain)
         best = _ascend(account, account.fit(_halved(best.edges)), evaluations=60)
         while releases >= 100 and best.edges.size < FINE / 2:
             finer = account.fit(_halved(best.edges))
@@ -200,10 +201,10 @@ def _ladder(levels: int) -> FloatVector:
 
 def _halved(edges: FloatVector) -> FloatVector:
     """Return the edges of nearly the same function on a lattice of half the step."""
-    passes = (
-        np.arange(edges.size) + 0.5
-    )  # edge k is where log h, in steps above its least, passes k - 1/2,
-    wanted = (np.arange(2 * edges.size) + 0.5) / 2  # the new ones where it passes (k - 1/2)/2
+    # Edge k is where log h, in steps above its least, passes k - 1/2; the new ones are where it
+    # passes (k - 1/2)/2.
+    passes = np.arange(edges.size) + 0.5
+    wanted = (np.arange(2 * edges.size) + 0.5) / 2
     inner: FloatVector = np.interp(wanted, passes, edges)
     inner[0] = edges[0] - 0.25 * (edges[1] - edges[0])
     inner[-1] = edges[-1] + 0.25 * (edges[-1] - edges[-2])
@@ -213,13 +214,17 @@ def _halved(edges: FloatVector) -> FloatVector:
 def _simplex(
     account: _Account, shape: FloatVector, start: tuple[float, float], evaluations: int = 250
 ) -> Proposal:
-    """Return the best edges of a shape, moved, stretched and bent, near a start: centre and log of the stretch."""
+    """Return the best edges of a shape that is moved, stretched and bent.
+
+    The search starts from a centre and the logarithm of a stretch.
+    """
     half = max(float(np.abs(shape).max()), 1.0)
     x = shape / half
 
     def edges(y: FloatVector) -> FloatVector:
+        centre = min(max(y[0], -4.0), 8.0)
         stretch = half * math.exp(min(max(y[1], NARROWEST), WIDEST))
-        return np.asarray(min(max(y[0], -4.0), 8.0) + stretch * (x + y[2] * x**2 + y[3] * x**3))
+        return np.asarray(centre + stretch * (x + y[2] * x**2 + y[3] * x**3))
 
     def cost(y: FloatVector) -> float:
         proposed = edges(y)
@@ -228,11 +233,12 @@ def _simplex(
             return -account.fit(proposed).gain
         return 0.0
 
-    near = 0.2 if evaluations > 100 else 0.02
+    size = 0.2 if evaluations > 100 else 0.02
     first = np.array([start[0], start[1], 0.0, 0.0])
-    corners = np.vstack((first, first + near * np.eye(4)))
+    corners = np.vstack((first, first + size * np.eye(4)))
     options = {"maxfev": evaluations, "xatol": 1e-3, "fatol": 1e-9, "initial_simplex": corners}
-    return account.fit(edges(minimize(cost, first, method="Nelder-Mead", options=options).x))
+    result = minimize(cost, first, method="Nelder-Mead", options=options)
+    return account.fit(edges(result.x))
 
 
 def _ascend(account: _Account, start: Proposal, evaluations: int = 160) -> Proposal:
@@ -245,11 +251,11 @@ def _ascend(account: _Account, start: Proposal, evaluations: int = 160) -> Propo
         edges = x[0] + np.concatenate(([0.0], np.cumsum(gaps)))
         if np.abs(edges).max() > FARTHEST or not np.all(np.diff(edges) > 0):
             return 50.0, np.zeros_like(x)
-        found, slope = account.ascent(edges)
-        if found.gain > best.gain:
-            best = found
-        beyond = np.cumsum(slope[::-1])[::-1]  # moving one gap moves every edge after it
-        return -math.log(found.gain), -np.concatenate((beyond[:1], beyond[1:] * gaps))
+        proposal, slope = account.ascent(edges)
+        if proposal.gain > best.gain:
+            best = proposal
+        beyond = np.cumsum(slope[::-1])[::-1]  # a wider gap moves every edge after it
+        return -math.log(proposal.gain), -np.concatenate((beyond[:1], beyond[1:] * gaps))
 
     x = np.concatenate((start.edges[:1], np.log(np.diff(start.edges))))
     options = {"maxiter": evaluations, "maxfun": evaluations, "maxcor": 20, "ftol": 1e-11}
@@ -259,7 +265,7 @@ def _ascend(account: _Account, start: Proposal, evaluations: int = 160) -> Propo
 
 @dataclass(frozen=True, slots=True)
 class _Cells:
-    """Facts that depend on the edges alone: masses of cells, their levels, their place on the lattice of losses."""
+    """What depends on the edges alone: masses, levels and lattice places of the cells."""
 
     edges: FloatVector
     mass: FloatVector
@@ -276,9 +282,8 @@ class _Account:
         self.delta = max(target.delta, FAINTEST)
         self.times = target.releases
         self.mirrored = target.adjacency is Adjacency.REPLACE_ONE
-        self.guess: dict[
-            int, float
-        ] = {}  # by number of edges, the last log step: where to search first
+        # By number of edges, the logarithm of the last step: where to search first.
+        self.guess: dict[int, float] = {}
 
     def fit(self, edges: FloatVector) -> Proposal:
         """Return the largest step that delta allows, and the gain there."""
@@ -288,10 +293,9 @@ class _Account:
         return Proposal(edges, step, self._gain(self._cells(edges), step))
 
     def _cells(self, edges: FloatVector) -> _Cells:
+        cuts = edges
         if self.mirrored:
             cuts = np.sort(np.concatenate((edges, -edges)))
-        else:
-            cuts = edges
         left = np.concatenate(([-np.inf], cuts))
         right = np.concatenate((cuts, [np.inf]))
         # On the right half use a difference of small tails, not of numbers near one.
@@ -306,18 +310,15 @@ class _Account:
 
     def _gain(self, cells: _Cells, step: float) -> float:
         height = np.exp(step * np.arange(cells.edges.size + 1.0))
-        return float(
-            np.sum(np.diff(height) * cells.density) / np.sum(cells.mass * height[cells.level])
-        )
+        moment = np.sum(np.diff(height) * cells.density)
+        return float(moment / np.sum(cells.mass * height[cells.level]))
 
     def _step(self, cells: _Cells, sharpness: float) -> float:
-        """Solve delta(step) = delta for the step: delta grows with it, and a pure account is a lower end."""
+        """Solve delta(step) = delta; delta grows with the step, from that of a pure account."""
 
         def excess(log_step: float) -> float:
-            return math.log(
-                max(self._delta(cells, math.exp(log_step), sharpness), 1e-4 * self.delta)
-                / self.delta
-            )
+            delta = self._delta(cells, math.exp(log_step), sharpness)
+            return math.log(max(delta, 1e-4 * self.delta) / self.delta)
 
         least = math.log(self.epsilon / self.times / cells.edges.size)
         guess = self.guess.get(cells.edges.size)
@@ -346,19 +347,20 @@ class _Account:
         for mass, losses, _ in self._losses(cells, step):
             composed, offset = _compose(mass, self.times)
             loss = self.times * losses[0] + step * (np.arange(composed.size) + offset)
-            paid = loss > self.epsilon
-            deltas.append(
-                max(float(np.sum(composed[paid] * -np.expm1(self.epsilon - loss[paid]))), 0.0)
-            )
+            beyond = loss > self.epsilon
+            shares = -np.expm1(self.epsilon - loss[beyond])
+            deltas.append(max(float(np.sum(composed[beyond] * shares)), 0.0))
         largest = max(deltas)
         if math.isinf(sharpness) or largest <= 0:
             return largest
-        return float(
-            largest * sum((delta / largest) ** sharpness for delta in deltas) ** (1 / sharpness)
-        )
+        powers = sum((delta / largest) ** sharpness for delta in deltas)
+        return float(largest * powers ** (1 / sharpness))
 
     def _losses(self, cells: _Cells, step: float) -> list[tuple[FloatVector, FloatVector, int]]:
-        """Return per direction the masses of P in order of loss, the losses, and their direction along the levels."""
+        """Return for each direction the masses of P by ascending loss, the losses, and a sign.
+
+        The sign is -1 where losses ascend as levels descend.
+        """
         height = np.exp(step * np.arange(cells.edges.size + 1.0))
         total = float(np.sum(cells.mass * height[cells.level]))
         if self.mirrored:
@@ -369,7 +371,7 @@ class _Account:
         return [(cells.mass * height / total, losses, 1), (cells.mass[::-1], -losses[::-1], -1)]
 
     def ascent(self, edges: FloatVector) -> tuple[Proposal, FloatVector]:
-        """Return the proposal at these edges, and the derivative of log gain by each edge at constant delta."""
+        """Return the proposal at these edges, and the gradient of log gain at constant delta."""
         cells = self._cells(edges)
         step = self._step(cells, SHARPNESS)
         i = np.arange(edges.size)
@@ -382,7 +384,8 @@ class _Account:
         slopes = []
         for mass, losses, sign in self._losses(cells, step):
             p, q = self._marginals(mass, losses, step)
-            deltas.append(max(float(np.sum(mass * (p - q * np.exp(-losses)))) / self.times, 1e-30))
+            delta = float(np.sum(mass * (p - q * np.exp(-losses)))) / self.times
+            deltas.append(max(delta, 1e-30))
             if self.mirrored:
                 j = np.searchsorted(edges, -edges)  # the level at the mirror image of each edge
                 here = i - j
@@ -409,13 +412,13 @@ class _Account:
                 rescale = -float(np.sum(cells.mass * h * q))
             slopes.append(cells.density * change + rescale * flow)
         powers = (np.array(deltas) / max(deltas)) ** SHARPNESS
-        log_delta = np.sum(
-            [w / d * s for w, d, s in zip(powers / powers.sum(), deltas, slopes, strict=True)],
-            axis=0,
-        )
+        weights = powers / powers.sum()
+        terms = [w / d * s for w, d, s in zip(weights, deltas, slopes, strict=True)]
+        log_delta = np.sum(terms, axis=0)
         up = step * (1 + 1e-4)
         down = step * (1 - 1e-4)
-        more, less = (max(self._delta(cells, nudged, SHARPNESS), 1e-30) for nudged in (up, down))
+        more = max(self._delta(cells, up, SHARPNESS), 1e-30)
+        less = max(self._delta(cells, down, SHARPNESS), 1e-30)
         by_step = math.log(more / less)
         gained = math.log(self._gain(cells, up) / self._gain(cells, down))
         slope: FloatVector = flow * (1 - edges / gain) - (gained / max(by_step, 1e-9)) * log_delta
@@ -424,24 +427,26 @@ class _Account:
     def _marginals(
         self, mass: FloatVector, losses: FloatVector, step: float
     ) -> tuple[FloatVector, FloatVector]:
-        """Return derivatives of delta by masses of P, and minus those by masses of Q, at every loss."""
+        """Return derivatives of delta at each loss: by masses of P, and minus those by Q's."""
         rest, offset = _compose(mass, self.times - 1)
         loss = (self.times - 1) * losses[0] + step * (np.arange(rest.size) + offset)
-        seen = np.concatenate((np.cumsum(rest[::-1])[::-1], [0.0]))
-        # Far down, e^-loss blows up the noise of rounding; only the upper end is ever used.
-        other = np.concatenate(
-            (np.cumsum((rest * np.exp(np.minimum(self.epsilon - loss, 300.0)))[::-1])[::-1], [0.0])
-        )
+        # Far down, e^-loss amplifies rounding errors; only the upper end is ever used.
+        scaled = rest * np.exp(np.minimum(self.epsilon - loss, 300.0))
         cut = np.searchsorted(loss, self.epsilon - losses, side="right")
-        return self.times * seen[cut], self.times * other[cut]
+        return self.times * _sums_from(rest)[cut], self.times * _sums_from(scaled)[cut]
+
+
+def _sums_from(values: FloatVector) -> FloatVector:
+    """Return for every index the sum of the values from there on, and zero after the last."""
+    return np.concatenate((np.cumsum(values[::-1])[::-1], [0.0]))
 
 
 def _compose(mass: FloatVector, times: int) -> tuple[FloatVector, int]:
-    """Return the law of a sum of independent lattice variables, and the index of its first entry."""
+    """Return the law of a sum of independent lattice variables, and its first index."""
     if times == 0:
         return np.ones(1), 0
     full = times * (mass.size - 1) + 1
-    if full <= WHOLE:
+    if full <= COMPLETE:
         size = next_fast_len(full, real=True)
         return irfft(rfft(mass, size) ** times, size)[:full], 0
     index = np.arange(mass.size)

@@ -1,10 +1,10 @@
 """From a spec to a design: the catalogue, the cache, a formula, or a search for the best alphabet.
 
-Idea     Every path to a table ends in the same three steps: make rows sum to one exactly, measure
-         privacy from the stored doubles, and refuse if the measurement exceeds the request. The
-         search descends, from several starts, on the inner optimum at barrier weight mu, whose
-         gradient in the alphabet comes with the multipliers; following it while mu shrinks steps
-         over the kinks of the linear program. Large grids inherit a coarse one's alphabet.
+Idea     every path to a table ends in the same three steps: make rows sum to one exactly, measure
+         privacy from the stored doubles, and refuse a table that exceeds its spec. The search
+         descends, from several starts, on the inner optimum at barrier weight mu, whose gradient in
+         the alphabet comes with the multipliers; following it while mu shrinks steps over the kinks
+         of the linear program. Large grids start from a coarse grid's alphabet.
 Symbols  a symmetric alphabet is 1/2 - z_k, 1/2 + z_k; a shape is z in units of the smallest
          unbiased outermost z.
 Source   Chaudhuri et al. (2022) state the problem; docs/explanation/numerical-design.md has the
@@ -58,26 +58,19 @@ BITS = (1, 2, 3, 4)
 LEVELS = (2, 8)
 BIASES: tuple[Bias, ...] = ("exact", 100.0)
 Progress = Callable[[float, str], None]
-Found: TypeAlias = tuple[
-    Optimum, FloatVector
-]  # a table with its facts, and the shape of its alphabet
+Candidate: TypeAlias = tuple[Optimum, FloatVector]  # an optimum and the shape of its alphabet
 
-DIRECT_LEVELS = 33  # up to this many levels, search on the spec itself,
-COARSE_LEVELS = 17  # beyond, first on this many
+DIRECT_LEVELS = 33  # up to this many levels the search runs on the spec itself
+COARSE_LEVELS = 17  # beyond, it first runs on this many
 FIRST_GAP = 0.1  # duality gap of the first descent, in units of the alphabet's squared width
 SHRINK = 10.0  # the factor by which each later descent narrows it
-EXPLORE = 1e-4  # every start is followed until the gap is this share of the objective,
-REFINE = 1e-8  # the best few until it is this share
+EXPLORE = 1e-4  # every start is followed until the gap is this share of the objective
+REFINE = 1e-8  # the best few are followed until it is this share
 ACCEPT = 1e-4  # a final gap above this share of the objective makes the search use a wider margin
 FINALISTS = 3
 RANDOM_STARTS = 4
-MARGINS = (
-    1e-6,
-    1e-5,
-    1e-4,
-    1e-3,
-    1e-2,
-)  # factors by which an exactly unbiased alphabet exceeds the smallest width
+# Shares by which an exactly unbiased alphabet exceeds the smallest width.
+MARGINS = (1e-6, 1e-5, 1e-4, 1e-3, 1e-2)
 FLATTEST = 1e-6  # with smaller log-ratios between neighbours Newton's method has no digits left
 RETRY = 1e-6  # at larger gaps a failed solve is tried again from a cold start
 WALL = 1e6  # cost of an infeasible alphabet in the line search
@@ -86,13 +79,17 @@ WALL = 1e6  # cost of an infeasible alphabet in the line search
 def solve(spec: DesignSpec, progress: Progress | None = None, *, cache: bool = True) -> Design:
     """Return the design for a spec: shipped, cached, or else solved now and cached.
 
-    ``progress(fraction, message)`` is called during long solves. Deterministic: the same spec gives
-    the same design on the same kind of machine. ``cache=False`` solves without catalogue and cache.
+    The same spec gives the same design on the same kind of machine.
+
+    Args:
+        spec: the design's properties.
+        progress: called during long solves, with a fraction and a message.
+        cache: False solves without catalogue and cache.
 
     >>> solve(DesignSpec(2, 1, 1.0)).alphabet.round(4).tolist()
     [-0.582, 1.582]
     """
-    require(isinstance(spec, DesignSpec), "spec", spec, "a DesignSpec")
+    require(isinstance(spec, DesignSpec), "spec", type(spec).__name__, "a DesignSpec")
     if not cache:
         return _solved(spec, progress)
     design = shipped(spec) or cached(Design, spec)
@@ -111,40 +108,43 @@ def _solved(spec: DesignSpec, progress: Progress | None) -> Design:
             table, alphabet = search(spec, progress)
     except Infeasible as error:
         raise InvalidParameter(
-            f"No design was found for {spec}: with log-ratios of {spec.log_ratio_step:.1e} between neighbouring "
-            "levels the spec is infeasible in double precision; use fewer levels or a larger epsilon."
+            f"No design was found for {spec}: double precision cannot resolve log-ratios of "
+            f"{spec.log_ratio_step:.1e} between neighbouring levels; use fewer levels or a larger "
+            "epsilon."
         ) from error
     design = Design(spec, exact_rows(table), alphabet)
     measured = certify(design)
-    if not (measured.meets_spec and (spec.bias != "exact" or measured.bias_upper <= 1e-9)):
+    unbiased = spec.bias != "exact" or measured.bias_upper <= 1e-9
+    if not (measured.meets_spec and unbiased):
         raise QuietbitError(
             f"The design solved for {spec} measured epsilon {measured.epsilon_upper!r} and bias "
-            f"{measured.bias_upper:.1e}, which the spec does not allow; nothing was kept."
+            f"{measured.bias_upper:.1e}, which the spec does not allow; it was discarded."
         )
     return design
 
 
 def check_design(value: Any) -> Design:
     """Return the value; refuse it unless it is a design."""
-    require(isinstance(value, Design), "design", value, "a Design")
+    require(isinstance(value, Design), "design", type(value).__name__, "a Design")
     return cast(Design, value)
 
 
 def closed_design(spec: DesignSpec) -> Design:
-    """Return the closed-form design of a spec, quick enough for calibration to search over; others are refused.
+    """Return the closed-form design of a spec; refuse a spec without one.
 
-    Where doubles make a table steeper than asked, its spec states the actual steepness: the account
-    uses the table.
+    Where doubles make a table steeper than its spec, the design's spec states the actual epsilon.
     """
     formula = closed_form(spec)
     if formula is None:
-        rule = "2, or bits 1 (for others solve a design and pass it: beta is then calibrated)"
-        raise InvalidParameter.of("levels", rule, spec.input_levels)
-    made = Design(spec, exact_rows(formula[0]), formula[1])
-    measured = certify(made)
+        remedy = "solve the design and pass it; beta is then calibrated"
+        raise InvalidParameter.of("levels", "2, or bits 1", spec.input_levels, remedy)
+    table, alphabet = formula
+    design = Design(spec, exact_rows(table), alphabet)
+    measured = certify(design)
     if measured.meets_spec:
-        return made
-    return Design(evolve(spec, epsilon=measured.epsilon_upper), made.probabilities, made.alphabet)
+        return design
+    steeper = evolve(spec, epsilon=measured.epsilon_upper)
+    return Design(steeper, design.probabilities, design.alphabet)
 
 
 def design_limits(levels: int, bits: int) -> tuple[float, float]:
@@ -155,7 +155,7 @@ def design_limits(levels: int, bits: int) -> tuple[float, float]:
 
 
 def specs() -> Iterator[DesignSpec]:
-    """Return every spec of the catalogue, in the order it is listed."""
+    """Return every spec of the catalogue, in order."""
     listed = product(BIASES, LEVELS, BITS, EPSILONS)
     return (
         DesignSpec(levels, bits, epsilon, "metric-l1", bias)
@@ -168,7 +168,8 @@ def file_name(spec: DesignSpec) -> str:
     bias = "exact"
     if spec.bias != "exact":
         bias = f"penalty-{spec.bias:g}"
-    return f"{spec.privacy}_levels-{spec.input_levels}_bits-{spec.output_bits}_eps-{spec.epsilon:g}_{bias}.json"
+    size = f"levels-{spec.input_levels}_bits-{spec.output_bits}"
+    return f"{spec.privacy}_{size}_eps-{spec.epsilon:g}_{bias}.json"
 
 
 def shipped(spec: DesignSpec) -> Design | None:
@@ -177,7 +178,8 @@ def shipped(spec: DesignSpec) -> Design | None:
     if not source.is_file():
         return None
     design = Design.parse(source.read_text(encoding="ascii"), source.name)
-    return design if design.spec == spec else None  # a file's name has six digits of epsilon
+    # A file's name has only six digits of epsilon.
+    return design if design.spec == spec else None
 
 
 def catalogue() -> Iterator[Design]:
@@ -186,7 +188,7 @@ def catalogue() -> Iterator[Design]:
 
 
 def symmetric(z: FloatVector) -> FloatVector:
-    """Return the increasing alphabet 1/2 -+ z, mirrored exactly: a_j = 1 - a_{B+1-j} holds for the doubles."""
+    """Return the increasing alphabet 1/2 -+ z; a_j = 1 - a_{B+1-j} holds exactly in doubles."""
     upper = 0.5 + np.sort(np.abs(z))
     return np.concatenate([1.0 - upper[::-1], upper])
 
@@ -199,67 +201,76 @@ def search(spec: DesignSpec, progress: Progress | None = None) -> tuple[FloatMat
         raise Infeasible("the table is too flat for Newton steps in double precision")
     if spec.input_levels <= DIRECT_LEVELS:
         return _widening(spec, lambda descent: _explore(descent, EXPLORE, report))
-    # A coarse grid finds the alphabet, which all levels then polish.
+    # A coarse grid gives the alphabet, which is then refined on all levels.
     coarse = evolve(spec, input_levels=COARSE_LEVELS)
     _, alphabet = _widening(coarse, lambda descent: _explore(descent, 10 * EXPLORE, report))
     shape = (alphabet[spec.outputs // 2 :] - 0.5) / unbiased_half_width(coarse)
     report(0.7, f"all {spec.input_levels} levels")
-    found = _widening(spec, lambda descent: descent.follow(shape, 1e-3 * FIRST_GAP, REFINE))
+    design = _widening(spec, lambda descent: descent.follow(shape, 1e-3 * FIRST_GAP, REFINE))
     report(1.0, "done")
-    return found
+    return design
 
 
 def _widening(
-    spec: DesignSpec, attempt: Callable[[_Descent], Found]
+    spec: DesignSpec, attempt: Callable[[_Descent], Candidate]
 ) -> tuple[FloatMatrix, FloatVector]:
-    """Try wider and wider margins until an attempt is close to optimal: at the least width tables have no interior."""
-    fallback: Found | None = None
+    """Try wider and wider margins until an attempt is close to optimal.
+
+    At the smallest width the set of tables has no interior.
+    """
+    best: Candidate | None = None
     for margin in MARGINS:
         descent = _Descent(spec, margin)
         try:
-            found, shape = attempt(descent)
+            optimum, shape = attempt(descent)
         except Infeasible:
             continue
         alphabet = symmetric(shape * descent.unit)
-        if found.gap <= ACCEPT * found.objective:
-            return found.table, alphabet
-        if fallback is None or found.objective < fallback[0].objective:
-            fallback = found, alphabet
-    if fallback is None or fallback[0].gap > 0.05 * fallback[0].objective:
+        if optimum.gap <= ACCEPT * optimum.objective:
+            return optimum.table, alphabet
+        if best is None or optimum.objective < best[0].objective:
+            best = (optimum, alphabet)
+    if best is None or best[0].gap > 0.05 * best[0].objective:
         raise Infeasible("no alphabet led to a table close to optimal")
-    return fallback[0].table, fallback[1]
+    optimum, alphabet = best
+    return optimum.table, alphabet
 
 
-def _explore(descent: _Descent, accuracy: float, report: Progress) -> Found:
-    """Follow every start a little way, and the best few to the end."""
+def _explore(descent: _Descent, accuracy: float, report: Progress) -> Candidate:
+    """Follow every start to a low accuracy, and the best few to the end."""
     starts = list(_starts(descent.half))
-    found: list[Found] = []
+    candidates: list[Candidate] = []
     for k, start in enumerate(starts):
         report(0.5 * k / len(starts), f"start {k + 1} of {len(starts)}")
         with contextlib.suppress(Infeasible):
-            found.append(descent.follow(start, FIRST_GAP, accuracy))
-    if not found:
+            candidates.append(descent.follow(start, FIRST_GAP, accuracy))
+    if not candidates:
         raise Infeasible("no start led to a table")
     best: list[FloatVector] = []  # shapes of different alphabets
-    for _, shape in sorted(found, key=lambda one: one[0].objective):
+    for _, shape in sorted(candidates, key=_objective):
         if all(np.abs(shape - other).max() > 1e-3 for other in best):
             best.append(shape)
     for k, shape in enumerate(best[:FINALISTS]):
         report(0.5 + 0.2 * k / FINALISTS, f"refining {k + 1} of {FINALISTS}")
         with contextlib.suppress(Infeasible):
-            found.append(descent.follow(shape, 1e-3 * FIRST_GAP, REFINE))
+            candidates.append(descent.follow(shape, 1e-3 * FIRST_GAP, REFINE))
     report(0.7, "refined")
-    return min(found, key=lambda one: one[0].objective)
+    return min(candidates, key=_objective)
+
+
+def _objective(candidate: Candidate) -> float:
+    optimum, _ = candidate
+    return optimum.objective
 
 
 class _Descent:
-    """Quasi-Newton descent on the half-widths z of one spec, in units of the smallest unbiased one."""
+    """Quasi-Newton descent on the half-widths z, in units of the smallest unbiased one."""
 
     def __init__(self, spec: DesignSpec, margin: float) -> None:
         self.unit = unbiased_half_width(spec)
         self.path = CentralPath(spec)
         self.half = spec.outputs // 2
-        # A grid that inherits its alphabet from a coarse one only polishes it.
+        # A grid that starts from a coarse grid's alphabet only refines it.
         self.steps = 60 if spec.input_levels <= DIRECT_LEVELS else 10
         if spec.bias == "exact":
             outermost = 1 + margin * (1 - 0.5 / self.unit)
@@ -267,46 +278,45 @@ class _Descent:
             outermost = 1e-3
         self.bounds = [(0.0, None)] * (self.half - 1) + [(outermost, None)]
 
-    def follow(self, shape: FloatVector, gap: float, accuracy: float) -> Found:
-        """Descend at shrinking duality gaps, down to ``accuracy`` times the objective, or to rounding."""
+    def follow(self, shape: FloatVector, gap: float, accuracy: float) -> Candidate:
+        """Descend at shrinking duality gaps, to ``accuracy`` times the objective or to rounding."""
         self.path.reset()
         options = {"maxiter": self.steps, "ftol": max(1e-13, 1e-5 * accuracy), "gtol": 1e-10}
         best: Optimum | None = None
         while best is None or (best.gap > accuracy * best.objective and gap > 1e-15):
             start = np.maximum(shape, [low for low, _ in self.bounds])
-            found = minimize(
+            result = minimize(
                 self._value, start, gap, "L-BFGS-B", jac=True, bounds=self.bounds, options=options
             )
-            candidate = np.sort(found.x)
+            candidate = np.sort(result.x)
             try:
                 best = self._solve(symmetric(candidate * self.unit), gap)
-            except Infeasible:  # rounding ends the path here: keep the last gap's answer
+            except Infeasible:  # rounding ends the path here: use the result of the last gap
                 break
             shape = candidate
             gap /= SHRINK
         if best is None:
             raise Infeasible("no table was found from this start")
-        with contextlib.suppress(
-            Infeasible
-        ):  # close the gap further for the final alphabet, as far as rounding allows
+        # Close the gap further for the final alphabet, as far as rounding allows.
+        with contextlib.suppress(Infeasible):
             for _ in range(2):
                 finer = self.path.solve(symmetric(shape * self.unit), gap)
-                best = finer if finer.objective < best.objective else best
+                if finer.objective < best.objective:
+                    best = finer
                 gap = gap / SHRINK
         return best, shape
 
     def _value(self, shape: FloatVector, gap: float) -> tuple[float, FloatVector]:
-        # A failing step is a wall for the line search, not an answer.
+        """Return the objective and its gradient in the shape; a wall where there is no table."""
         try:
-            found = self._solve(symmetric(shape * self.unit), gap)
+            optimum = self._solve(symmetric(shape * self.unit), gap)
         except Infeasible:
             return WALL, np.zeros(self.half)
-        gradient = found.alphabet_gradient
+        gradient = optimum.alphabet_gradient
         folded = gradient[self.half :] - gradient[: self.half][::-1]
-        order = np.argsort(
-            np.argsort(shape)
-        )  # ``symmetric`` sorts; the gradient follows each entry home
-        return found.barrier_objective / self.unit**2, folded[order] / self.unit
+        # ``symmetric`` sorts the entries; the gradient is put back into their order.
+        order = np.argsort(np.argsort(shape))
+        return optimum.barrier_objective / self.unit**2, folded[order] / self.unit
 
     def _solve(self, alphabet: FloatVector, gap: float, again: bool = True) -> Optimum:
         try:
@@ -315,13 +325,12 @@ class _Descent:
             self.path.reset()
             if gap < RETRY or not again:  # rounding failed, not the start
                 raise
-        return self._solve(
-            alphabet, gap, again=False
-        )  # the warm start was too close to the boundary
+        # The warm start was too close to the boundary.
+        return self._solve(alphabet, gap, again=False)
 
 
 def _starts(half: int) -> Iterator[FloatVector]:
-    """Yield the shapes that optima are known to take: spread out, crowded at the ends, and a few at random."""
+    """Yield shapes like those of known optima: spread out, crowded at the ends, and random ones."""
     even = np.arange(1, half + 1) / half
     yield 1.1 * even
     if half == 1:
@@ -333,4 +342,5 @@ def _starts(half: int) -> Iterator[FloatVector]:
     yield np.append(0.0, crowd[1:])
     rng = np.random.default_rng(half)
     for _ in range(RANDOM_STARTS):
-        yield np.append(np.sort(rng.uniform(0.0, 1.2, half - 1)), 1.0 + 0.5 * rng.uniform())
+        inner = np.sort(rng.uniform(0.0, 1.2, half - 1))
+        yield np.append(inner, 1.0 + 0.5 * rng.uniform())

@@ -1,9 +1,9 @@
 """Designs and profiles on disk: canonical text with its SHA-256, written atomically.
 
-Idea     A file is the canonical text with its identity among its values; reading recomputes the
-         identity and refuses a changed or truncated file. The cache holds one file per spec of a
-         design or target of a profile; writers race harmlessly, because each writes its own file
-         and renames it into place.
+Idea     a file is the canonical text with its identity among its values; reading recomputes the
+         identity and refuses a changed or truncated file. The cache has one file per spec of a
+         design or target of a profile; several writers are harmless, because each writes a file of
+         its own and renames it into place.
 """
 
 from __future__ import annotations
@@ -25,13 +25,11 @@ from quietbit.errors import InvalidDesignFile, QuietbitError
 __all__ = ["Stored", "cached", "frozen_array", "remember"]
 
 VERSION = 1  # of both formats
-SOLVER_VERSION = (
-    1  # raised when a search finds better designs, so that older cached ones are ignored
-)
+SOLVER_VERSION = 1  # raised when a search finds better designs, so that cached ones are ignored
 
 
 class Stored(ABC):
-    """Numbers with one canonical text; equal where their identities are."""
+    """Numbers with one canonical text; two objects are equal if their identities are."""
 
     __slots__ = ()
     WORD: ClassVar[str]
@@ -49,7 +47,7 @@ class Stored(ABC):
         """Build an object from such values."""
 
     def canonical(self) -> str:
-        """Return the one text for these numbers: sorted keys, shortest exact decimals, no spaces."""
+        """Return the canonical JSON text: sorted keys, shortest exact decimals, no spaces."""
         return _text({**self._values(), "format": f"quietbit-{self.WORD}", "version": VERSION})
 
     def identity(self) -> str:
@@ -72,7 +70,7 @@ class Stored(ABC):
 
     @classmethod
     def load(cls, path: str | os.PathLike[str]) -> Self:
-        """Read a file; refuse one that was changed, truncated or is of another kind."""
+        """Read a file; refuse it if it was changed or truncated, or describes something else."""
         try:
             if Path(path).stat().st_size > cls.MOST_BYTES:
                 raise InvalidDesignFile(
@@ -87,31 +85,31 @@ class Stored(ABC):
 
     @classmethod
     def parse(cls, text: str, origin: str) -> Self:
-        """Return the object that a file's text describes; ``origin`` names the file in a refusal."""
+        """Return the object that a text describes; ``origin`` names the file in a refusal."""
         # Old profiles have their identity on a separate line.
         lines = text.splitlines()
+        stated = {}
         if len(lines) == 2 and len(lines[1]) == 64:
+            text = lines[0]
             stated = {"identity": lines[1]}
-        else:
-            stated = {}
         try:
-            content = json.loads(lines[0] if stated else text)
+            content = json.loads(text)
         except (ValueError, RecursionError) as error:
             raise InvalidDesignFile(
                 f"{origin} is not a {cls.WORD}: it is not complete JSON."
             ) from error
-        return cls.restored({**content, **stated} if isinstance(content, dict) else {}, origin)
+        if not isinstance(content, dict):
+            content = {}
+        return cls.restored({**content, **stated}, origin)
 
     @classmethod
     def restored(cls, content: Mapping[str, Any], origin: str) -> Self:
-        """Return the object that values describe; refuse it unless it has the identity stated among them."""
+        """Return the object that values describe; refuse values that contradict their identity."""
         word = f"quietbit-{cls.WORD}"
         if content.get("format") != word:
-            raise InvalidDesignFile(
-                f"{origin} is not a {cls.WORD}: it does not say format {word!r}."
-            )
-        if content.get("version") != VERSION:
-            version = content.get("version")
+            raise InvalidDesignFile(f"{origin} is not a {cls.WORD}: its format is not {word!r}.")
+        version = content.get("version")
+        if version != VERSION:
             raise InvalidDesignFile(
                 f"{origin} has version {version!r}, and this library reads {VERSION}."
             )
@@ -124,7 +122,8 @@ class Stored(ABC):
                 reason = str(error).rstrip(".")
             raise InvalidDesignFile(f"{origin} is not a usable {cls.WORD}: {reason}.") from error
         stated = content.get("identity")
-        if made.identity() != stated or set(content) != {*json.loads(made.canonical()), "identity"}:
+        expected_keys = {*json.loads(made.canonical()), "identity"}
+        if made.identity() != stated or set(content) != expected_keys:
             raise InvalidDesignFile(
                 f"{origin} was changed: its content does not match its identity {stated!r}."
             )
@@ -134,16 +133,16 @@ class Stored(ABC):
 Kind = TypeVar("Kind", bound=Stored)
 
 
-def cached(kind: type[Kind], asked: object) -> Kind | None:
-    """Return the cached result for exactly this spec or target; a damaged file counts as absent."""
+def cached(kind: type[Kind], key: object) -> Kind | None:
+    """Return the cached result for this spec or target; None where there is no intact file."""
     with contextlib.suppress(InvalidDesignFile):
-        return kind.load(_cache_file(kind, asked))
+        return kind.load(_cache_file(kind, key))
     return None
 
 
-def remember(made: Stored, asked: object) -> None:
-    """Keep a design or a profile in the cache; a cache that cannot be written is ignored."""
-    path = _cache_file(type(made), asked)
+def remember(made: Stored, key: object) -> None:
+    """Store a design or a profile in the cache; a cache that cannot be written is ignored."""
+    path = _cache_file(type(made), key)
     with contextlib.suppress(OSError, QuietbitError):
         path.parent.mkdir(parents=True, exist_ok=True)
         made.save(path)
@@ -156,9 +155,9 @@ def frozen_array(values: Any) -> np.ndarray[Any, np.dtype[np.float64]]:
     return array
 
 
-def _cache_file(kind: type[Stored], asked: object) -> Path:
-    key = hashlib.sha256(f"{SOLVER_VERSION}:{asked!r}".encode()).hexdigest()[:32]
-    return cache_folder("designs") / f"{key}.{kind.SUFFIX}"
+def _cache_file(kind: type[Stored], key: object) -> Path:
+    digest = hashlib.sha256(f"{SOLVER_VERSION}:{key!r}".encode()).hexdigest()
+    return cache_folder("designs") / f"{digest[:32]}.{kind.SUFFIX}"
 
 
 def _text(content: Mapping[str, Any]) -> str:

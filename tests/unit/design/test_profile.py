@@ -182,27 +182,27 @@ def test_profiles_do_not_change():
 
 
 @pytest.mark.parametrize(
-    ("edges", "levels", "rule"),
+    ("edges", "levels", "name"),
     [
         ([], [1.0], "number of edges"),
         ([0.0], [1.0], "number of levels"),
-        ([math.nan], [0.5, 1.5], "within 16 of zero"),
-        ([17.0], [1.0, 1.5], "within 16 of zero"),
-        ([0.5, 0.5], [0.5, 1.0, 1.5], "strictly increasing"),
-        ([0.5, 0.2], [0.5, 1.0, 1.5], "strictly increasing"),
-        ([0.0], [1.5, 0.5], "non-decreasing"),
-        ([0.0], [-0.5, 2.5], "at least 0"),
-        ([0.0], [math.nan, 1.0], "at least 0"),
-        ([0.0], [0.5, math.inf], "at least 0"),
-        ([0.0], [1.0, 1.0], "not all the same"),
-        ([0.0], [0.0, 0.0], "not all the same"),
-        ([0.0], [0.5, 1.6], "within 2\\^-40 of one"),
-        ([[0.0]], [0.5, 1.5], "a list of numbers"),
-        (["a"], [0.5, 1.5], "a list of numbers"),
+        ([math.nan], [0.5, 1.5], "edges"),
+        ([17.0], [1.0, 1.5], "edges"),
+        ([0.5, 0.5], [0.5, 1.0, 1.5], "edges"),
+        ([0.5, 0.2], [0.5, 1.0, 1.5], "edges"),
+        ([0.0], [1.5, 0.5], "levels"),
+        ([0.0], [-0.5, 2.5], "levels"),
+        ([0.0], [math.nan, 1.0], "levels"),
+        ([0.0], [0.5, math.inf], "levels"),
+        ([0.0], [1.0, 1.0], "levels"),
+        ([0.0], [0.0, 0.0], "levels"),
+        ([0.0], [0.5, 1.6], "mean of the levels"),
+        ([[0.0]], [0.5, 1.5], "edges"),
+        (["a"], [0.5, 1.5], "edges"),
     ],
 )
-def test_what_is_no_profile_is_refused(edges, levels, rule):
-    with pytest.raises(InvalidParameter, match=rule):
+def test_what_is_not_a_profile_is_refused(edges, levels, name):
+    with refuses(name):
         Profile(edges, levels)
 
 
@@ -236,7 +236,7 @@ def test_a_blur_that_makes_no_sense_is_refused(blur):
     [
         ("", "not complete JSON"),
         (PURE.canonical()[:-1], "not complete JSON"),
-        ("[]", "does not say format"),
+        ("[]", "format"),
         (PURE.canonical().replace('"version":1', '"version":2'), "has version 2"),
         (PURE.canonical().replace("0.4", "NaN"), "not a usable profile"),
         (PURE.canonical().replace("0.4", "0.5"), "within 2\\^-40"),
