@@ -369,6 +369,8 @@ class Cost:
         known_adjacency, unit, known_trust = self._terms()
         adjacency = known_adjacency if adjacency is None else adjacency
         trust = known_trust if trust is None else trust
+        if adjacency is known_adjacency and trust is known_trust:
+            return self
         check_terms(adjacency, unit, trust)
         covered = adjacency is known_adjacency or known_adjacency is Adjacency.REPLACE_ONE
         remedy = "a cost for zero-out does not cover replacing an update"

@@ -40,12 +40,9 @@ _TRUST = {
 
 def check_terms(adjacency: Adjacency, unit: Unit, trust: Trust) -> None:
     """Refuse terms that are not members of their enums, such as bare strings."""
-    for name, value, kind in (
-        ("adjacency", adjacency, Adjacency),
-        ("unit", unit, Unit),
-        ("trust", trust, Trust),
-    ):
-        require(isinstance(value, kind), name, value, f"a member of {kind.__name__}")
+    require(isinstance(adjacency, Adjacency), "adjacency", adjacency, "an Adjacency")
+    require(isinstance(unit, Unit), "unit", unit, "a Unit")
+    require(isinstance(trust, Trust), "trust", trust, "a Trust")
 
 
 @final
