@@ -73,14 +73,16 @@ class Audit:
     @property
     def failures(self) -> tuple[str, ...]:
         """One sentence per fault found."""
-        found = [f"{one.name}: {one.detail}" for one in self.findings if not one.passed]
+        failures = [
+            f"{finding.name}: {finding.detail}" for finding in self.findings if not finding.passed
+        ]
         if not self.epsilon_lower <= self.epsilon_upper:
-            found.insert(
+            failures.insert(
                 0,
                 f"epsilon: at least {self.epsilon_lower:.4g}, "
                 f"where {shown_epsilon(self.epsilon_upper)} is claimed",
             )
-        return tuple(found)
+        return tuple(failures)
 
 
 def audit(
@@ -112,12 +114,14 @@ def audit(
     half = (1 - sure) / 2
     statistics = _pairs(seen.inside, adjacency)
     doubt = half / (2 * len(statistics))
-    found = max(ratio_lower(first, second, delta, doubt) for first, second in statistics)
+    epsilon_lower = max(ratio_lower(first, second, delta, doubt) for first, second in statistics)
     excess = _excess(claim, detectable_gain(seen, half), delta)
     excess = min(excess, detectable_lower(count, claim, delta, doubt) - claim)
     most = measurable(count, delta, doubt)
     findings = check_all(seen, half)
-    return Audit(max(found, 0.0), claim, delta, adjacency, sure, count, excess, most, findings)
+    return Audit(
+        max(epsilon_lower, 0.0), claim, delta, adjacency, sure, count, excess, most, findings
+    )
 
 
 def _path(target: Any) -> Path:
@@ -126,10 +130,10 @@ def _path(target: Any) -> Path:
         if all(hasattr(target, name) for name in ("mechanism", "send", "receive")):
             return cast(Path, target)
         target = Uplink(target)
-    found = Uplink(target.mechanism, threads=target.threads)
-    if SharedRows.find(found.mechanism) is not None:
-        return _Rounds(found)
-    return found
+    uplink = Uplink(target.mechanism, threads=target.threads)
+    if SharedRows.find(uplink.mechanism) is not None:
+        return _Rounds(uplink)
+    return uplink
 
 
 @final
@@ -163,18 +167,18 @@ class _Rounds:
 def _pairs(records: list[Record], adjacency: Adjacency) -> list[tuple[FloatVector, FloatVector]]:
     """Return statistics of neighbouring updates, along the first coordinate and their sum."""
     named = {record.name: record for record in records}
-    found = []
+    pairs = []
     for name, along in (("one coordinate", "heads"), ("every coordinate", "totals")):
         if name in named:
             zero, plus, minus = (
-                getattr(named[one], along) for one in ("zero", name, f"{name}, negative")
+                getattr(named[label], along) for label in ("zero", name, f"{name}, negative")
             )
-            found += (
+            pairs += (
                 [(plus, minus)]
                 if adjacency is Adjacency.REPLACE_ONE
                 else [(plus, zero), (minus, zero)]
             )
-    return found
+    return pairs
 
 
 def _excess(claim: float, gain: float, delta: float) -> float:

@@ -96,12 +96,12 @@ def _moments(seen: Releases, record: Record) -> FloatVector:
 
 def check_all(seen: Releases, doubt: float) -> tuple[Finding, ...]:
     """Return every finding; an honest sampler passes all but with probability ``doubt``."""
-    found = []
+    findings = []
     for name, check in CHECKS.items():
         answers = list(check(seen, doubt / len(CHECKS)))
         worst = np.argmax(np.nan_to_num([ratio for ratio, _ in answers], nan=np.inf))
-        found.append(Finding(name, *answers[worst]))
-    return tuple(found)
+        findings.append(Finding(name, *answers[worst]))
+    return tuple(findings)
 
 
 def _mean(
@@ -276,11 +276,11 @@ def pairs(seen: Releases, doubt: float) -> Answers:
 
 def releases(seen: Releases, doubt: float) -> Answers:
     """Ask whether releases are uncorrelated, at every distance in time."""
-    kept = np.concatenate(seen.kept)
-    rows, columns = kept.shape
+    standard = np.concatenate(seen.kept)
+    rows, columns = standard.shape
     length = fft.next_fast_len(2 * rows, real=True)
     power = np.zeros(length // 2 + 1)
-    for column in kept.T:
+    for column in standard.T:
         power += np.square(np.abs(fft.rfft(column.astype(np.float64), length)))
     terms = columns * (rows - np.arange(1.0, rows))
     return _lags(power, length, terms, ROUNDING, seen.reach, doubt)

@@ -58,7 +58,9 @@ def _counts(
 ) -> tuple[int, int]:
     """Return how often the event happened under the likelier update, and the other."""
     threshold, above, way = event
-    often, seldom = (int(((one > threshold) == above).sum()) for one in (first, second)[::way])
+    often, seldom = (
+        int(((values > threshold) == above).sum()) for values in (first, second)[::way]
+    )
     return often, seldom
 
 

@@ -80,18 +80,18 @@ def _probes(ball: Ball, samples: int) -> list[_Probe]:
     size = ball.dimension
     radius = ball.radius
     order = ball.norm.order
-    one = radius * np.eye(1, size)[0]
-    found = [
+    edge = radius * np.eye(1, size)[0]
+    probes = [
         _Probe("zero", np.zeros(size), samples),
-        _Probe("one coordinate", one, samples, 0),
-        _Probe("one coordinate, negative", -one, samples, 0),
+        _Probe("one coordinate", edge, samples, 0),
+        _Probe("one coordinate, negative", -edge, samples, 0),
     ]
     signs = np.where(np.random.default_rng(SIGNS_SEED).random(size) < 0.5, -1.0, 1.0)
     outside = OUTSIDE * radius * np.ones(1)
     if size > 1:
         even = radius / size ** (1 / order)
         every = np.asarray(ball.clip(np.full(size, even)), dtype=np.float64)
-        found += [
+        probes += [
             _Probe("every coordinate", every, samples),
             _Probe("every coordinate, negative", -every, samples),
         ]
@@ -99,8 +99,8 @@ def _probes(ball: Ball, samples: int) -> list[_Probe]:
         few = np.zeros(size)
         count = min(size, FEW[order])
         few[-count:] = OUTSIDE * radius / count ** (1 / order) * signs[-count:]
-        found.append(_Probe("outside the ball, few coordinates", few, samples))
-    found.append(_Probe("outside the ball", outside, samples))
+        probes.append(_Probe("outside the ball, few coordinates", few, samples))
+    probes.append(_Probe("outside the ball", outside, samples))
     for part in (sign * step / RUNGS for step in range(1, RUNGS) for sign in (1, -1)):
         place = int(np.random.default_rng((SIGNS_SEED, round(RUNGS * (1 + part)))).integers(size))
         rest = (1 - abs(part) ** order) ** (
@@ -109,8 +109,8 @@ def _probes(ball: Ball, samples: int) -> list[_Probe]:
         rung = signs * (radius * rest / max(size - 1, 1) ** (1 / order))
         rung[place] = part * radius
         rung = np.asarray(ball.clip(rung), dtype=np.float64)
-        found.append(_Probe(f"rung {part:g}", rung, max(samples // RUNG_SHARE, 1), place))
-    return found
+        probes.append(_Probe(f"rung {part:g}", rung, max(samples // RUNG_SHARE, 1), place))
+    return probes
 
 
 def _claims(
@@ -214,19 +214,19 @@ def release(path: Path, rng: Any, samples: int, progress: Progress) -> Releases:
         lambda value: (float(mechanism.expectation(value)), float(mechanism.variance(value)))
     )
     probes = _probes(ball, samples)
-    found = Releases(ball.dimension, error, sum(probe.times for probe in probes))
+    releases = Releases(ball.dimension, error, sum(probe.times for probe in probes))
     for probe in probes:
         if probe.name.startswith("outside"):
-            place = found.outside
+            place = releases.outside
         else:
-            place = found.inside
-        place.append(_record(path, rng, probe, decoded, found, progress))
+            place = releases.inside
+        place.append(_record(path, rng, probe, decoded, releases, progress))
     progress(1.0, "done")
-    return found
+    return releases
 
 
 def _record(
-    path: Path, rng: Any, probe: _Probe, claimed: Any, found: Releases, progress: Progress
+    path: Path, rng: Any, probe: _Probe, claimed: Any, releases: Releases, progress: Progress
 ) -> Record:
     ball = path.mechanism.ball
     target = np.asarray(ball.clip(probe.update), dtype=np.float64)
@@ -269,8 +269,8 @@ def _record(
         paired = count // 2 * 2
         products.append(np.einsum("ij,ij->i", standard[0:paired:2], standard[1:paired:2]))
         each.append(np.stack([standard @ weight, energies, decoded[:, 0], decoded.sum(axis=1)]))
-        found.add(standard, max(SPECTRUM // target.size, 16) - start)
-        progress(found.sent / found.total, probe.name)
+        releases.add(standard, max(SPECTRUM // target.size, 16) - start)
+        progress(releases.sent / releases.total, probe.name)
     share = variance / np.square(spread)
     pairs = np.concatenate(products)
     per_release = np.concatenate(each, axis=1)

@@ -132,8 +132,8 @@ class Expanded(Accumulator):
 
     def reader(self, count: int) -> Reader:
         """Return a reader of the finished mean."""
-        whole = self.finish(self.total.astype(np.float64) / (self.scale * count))
-        return lambda start, stop: whole[start:stop]
+        mean = self.finish(self.total.astype(np.float64) / (self.scale * count))
+        return lambda start, stop: mean[start:stop]
 
 
 def sum_of_points(

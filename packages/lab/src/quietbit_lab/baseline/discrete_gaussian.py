@@ -138,12 +138,12 @@ def gaussian_table(variance: float) -> PoissonTable:
         half.append(int(weight))
         weight = context.multiply(weight, step)
         step = context.multiply(step, ratio)
-    whole = half[:0:-1] + half
-    everything = sum(whole)
+    weights = half[:0:-1] + half
+    everything = sum(weights)
     running = 0
     thresholds = []
-    for one in whole[:-1]:
-        running += one
+    for mass in weights[:-1]:
+        running += mass
         thresholds.append((running << (64 * WORDS)) // everything)
     heads = np.array([value >> (64 * (WORDS - 1)) for value in thresholds], dtype=np.uint64)
     heads.setflags(write=False)

@@ -99,9 +99,11 @@ class RelativeEntropyCoding(Numbered):
 
 def weight_levels(limit: float, bits: int) -> tuple[float, float]:
     """Return the bounds on h for exponents within ``limit``."""
-    many = 1 << bits
+    candidates = 1 << bits
     ratio = math.exp(-2 * limit)
-    return many * ratio / (ratio + many - 1), many / (1 + (many - 1) * ratio)
+    return candidates * ratio / (ratio + candidates - 1), candidates / (
+        1 + (candidates - 1) * ratio
+    )
 
 
 def weight_limit(epsilon: float, bits: int) -> float:
@@ -137,11 +139,11 @@ def _build(ball: Ball, loss: float, choices: Choices) -> RelativeEntropyCoding:
     """Return the best of up to eight bits, unless bits are chosen."""
     check_ball(ball, Norm.L2, "DP-REC", 1, MOST_NORMALS // 2)
     room = min(8, (MOST_NORMALS // ball.dimension).bit_length() - 1)
-    found = []
+    mechanisms = []
     for bits in (choices.bits,) if choices.bits else range(1, room + 1):
         limit = weight_limit(loss, bits)
-        found.append(RelativeEntropyCoding(ball, bits, best_slope(limit, bits), limit))
-    return max(found, key=lambda one: one.gain)
+        mechanisms.append(RelativeEntropyCoding(ball, bits, best_slope(limit, bits), limit))
+    return max(mechanisms, key=lambda one: one.gain)
 
 
 FAMILY = searched_family(

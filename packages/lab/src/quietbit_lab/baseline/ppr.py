@@ -62,8 +62,8 @@ class PoissonRepresentation:
     def privacy(self, adjacency: Adjacency) -> Cost:
         """2 alpha e: what a place reveals to a server that holds the list."""
         which = Adjacency(adjacency)
-        own = profile_cost(step_profile(self.simulated_epsilon), which, 0.0).pure_epsilon()
-        curve = Cost.pure(round_up(2 * self.alpha * own, 1e-14))
+        simulated = profile_cost(step_profile(self.simulated_epsilon), which, 0.0).pure_epsilon()
+        curve = Cost.pure(round_up(2 * self.alpha * simulated, 1e-14))
         return curve.of(which, Unit.CLIENT, Trust.LOCAL)
 
     def error(self) -> Error:
@@ -87,5 +87,5 @@ def calibrate_ppr(ball: Ball, target: Target, alpha: float = 1.1) -> PoissonRepr
         one = PoissonRepresentation(ball, loss, alpha).privacy(target.adjacency)
         return (one * target.releases).epsilon(target.delta)
 
-    found = largest_private(account, LEAST_EPSILON, MOST_EPSILON, target.epsilon, "PPR")
-    return PoissonRepresentation(ball, found, alpha)
+    simulated_epsilon = largest_private(account, LEAST_EPSILON, MOST_EPSILON, target.epsilon, "PPR")
+    return PoissonRepresentation(ball, simulated_epsilon, alpha)

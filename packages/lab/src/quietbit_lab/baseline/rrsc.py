@@ -79,11 +79,11 @@ class RotatingSimplex(Numbered):
 
     def densities(self, direction: FloatVector, nonce: bytes) -> FloatVector:
         """Return the two levels, the higher one for the nearest corners."""
-        near = direction @ simplex(nonce, self.candidates, self.ball.dimension)
+        products = direction @ simplex(nonce, self.candidates, self.ball.dimension)
         low, high = self.levels
-        found = np.full(self.candidates, low)
-        found[np.argpartition(-near, self.closest - 1)[: self.closest]] = high
-        return found
+        densities = np.full(self.candidates, low)
+        densities[np.argpartition(-products, self.closest - 1)[: self.closest]] = high
+        return densities
 
     def point(self, nonce: bytes, number: int) -> FloatVector:
         """Return a corner; every payload has a rotation of its own, which is the server's work."""

@@ -412,8 +412,8 @@ class PoissonTable:
         place = first + (
             (first < last) & (self.heads[np.minimum(first, self.heads.size - 1)] <= head)
         )
-        many = np.flatnonzero(last - first > 1)
-        place[many] = np.searchsorted(self.heads, head[many], side="right")
+        crowded = np.flatnonzero(last - first > 1)
+        place[crowded] = np.searchsorted(self.heads, head[crowded], side="right")
         return np.asarray(place)
 
     def _whole_word(self, block: WordBlock, stream: int, position: int) -> int:
@@ -483,10 +483,10 @@ def words_needed(variance: float, largest: int, dimension: int) -> int:
 
 
 def _build(ball: Ball, loss: float, choices: Choices) -> Skellam | IndependentSkellam:
-    found = Skellam(ball, 1 / loss, choices.bits or 16)
+    mechanism = Skellam(ball, 1 / loss, choices.bits or 16)
     if choices.by_sample:
-        return IndependentSkellam(found)
-    return found
+        return IndependentSkellam(mechanism)
+    return mechanism
 
 
 def _limits(ball: Ball, choices: Choices) -> tuple[float, float]:

@@ -65,11 +65,11 @@ def skellam_rdp_upper(
     below = math.floor(alpha)
 
     def at_integer(order: float) -> float:
-        fine = ((2 * order - 1) * l2_sensitivity**2 + 6 * l1_sensitivity) / (
+        correction = ((2 * order - 1) * l2_sensitivity**2 + 6 * l1_sensitivity) / (
             4 * variance * variance
         )
         return order * l2_sensitivity**2 / (2 * variance) + min(
-            fine, 3 * l1_sensitivity / (2 * variance)
+            correction, 3 * l1_sensitivity / (2 * variance)
         )
 
     return chord_upper(at_integer, alpha, below, below + 1)
@@ -98,16 +98,18 @@ def rounded_skellam_rdp_upper(alpha: float, distance: float, variance: float) ->
     require(1 < alpha < math.inf, "alpha", alpha, "a finite number above 1")
     if alpha > MOST_ORDERS:
         return math.inf
-    found = chord_upper(lambda order: _constant_upper(int(order), variance), alpha, *_around(alpha))
-    return round_up(found * distance * distance)
+    constant = chord_upper(
+        lambda order: _constant_upper(int(order), variance), alpha, *_around(alpha)
+    )
+    return round_up(constant * distance * distance)
 
 
 def _around(alpha: float) -> tuple[int, int]:
     """Return integer orders around alpha: neighbours, and from 64 on rungs of a ladder."""
     if alpha < DENSE:
         return math.floor(alpha), math.floor(alpha) + 1
-    near = math.floor(RUNGS * math.log2(alpha))
-    orders = [math.floor(2 ** (rung / RUNGS)) for rung in range(near - 1, near + 3)]
+    step = math.floor(RUNGS * math.log2(alpha))
+    orders = [math.floor(2 ** (rung / RUNGS)) for rung in range(step - 1, step + 3)]
     above = next(order for order in orders if order > alpha)
     return orders[orders.index(above) - 1], above
 
@@ -161,7 +163,7 @@ def _log_excess(alpha: int, kappa: float, log_p: FloatVector) -> FloatVector:
     )
     with np.errstate(divide="ignore"):
         log_rest = np.log(-np.expm1(log_p))
-    found = np.empty_like(log_p)
+    excess = np.empty_like(log_p)
     rows = 1 + (1 << 16) // j.size  # at a time: limits memory only
     for start in range(0, log_p.size, rows):
         part = slice(start, start + rows)
@@ -169,5 +171,5 @@ def _log_excess(alpha: int, kappa: float, log_p: FloatVector) -> FloatVector:
         terms[:, :-1] += log_rest[part, None] * (
             alpha - j[:-1]
         )  # the last has no factor 1 - p, which may be zero
-        found[part] = logsumexp(terms, axis=1)
-    return found
+        excess[part] = logsumexp(terms, axis=1)
+    return excess

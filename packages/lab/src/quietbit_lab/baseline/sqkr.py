@@ -92,12 +92,12 @@ def kashin(vector: FloatVector, length: int, reach: float, seed: int) -> FloatVe
     """Coefficients a with F^T a = vector but for a residue, none above ``reach``."""
     padded = np.zeros(length)
     padded[: vector.size] = vector
-    found = _forth(padded, seed)
+    coefficients = _forth(padded, seed)
     for _ in range(TURNS):
-        cut = np.clip(found, -reach, reach)
+        cut = np.clip(coefficients, -reach, reach)
         padded[: vector.size] = vector - _back(cut, seed)[: vector.size]
-        found = cut + STEP * _forth(padded, seed)
-    return np.clip(found, -reach, reach)
+        coefficients = cut + STEP * _forth(padded, seed)
+    return np.clip(coefficients, -reach, reach)
 
 
 def _forth(padded: FloatVector, seed: int) -> FloatVector:

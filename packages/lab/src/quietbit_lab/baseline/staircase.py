@@ -145,9 +145,9 @@ def ring_count(epsilon: float, dimension: int) -> int:
 @lru_cache(maxsize=32)
 def _log_rings(epsilon: float, gamma: float, dimension: int) -> tuple[FloatVector, FloatVector]:
     """Logarithms of the parts' masses, unnormalised, and their edges: two parts to a unit."""
-    whole = np.arange(ring_count(epsilon, dimension), dtype=np.float64)
-    edges = np.append(np.stack([whole, whole + gamma], axis=1).reshape(-1), whole[-1] + 1)
-    heights = -epsilon * np.stack([whole, whole + 1], axis=1).reshape(-1)
+    units = np.arange(ring_count(epsilon, dimension), dtype=np.float64)
+    edges = np.append(np.stack([units, units + gamma], axis=1).reshape(-1), units[-1] + 1)
+    heights = -epsilon * np.stack([units, units + 1], axis=1).reshape(-1)
     with np.errstate(divide="ignore"):  # a part of no width has no mass
         volumes = dimension * np.log(edges[1:]) + np.log(
             -np.expm1(dimension * np.log(edges[:-1] / edges[1:]))
@@ -168,8 +168,8 @@ def mean_square(epsilon: float, gamma: float, dimension: int) -> float:
         ratios = np.log(edges[:-1] / edges[1:])
         more = np.log(-np.expm1((dimension + 2) * ratios)) - np.log(-np.expm1(dimension * ratios))
     squares = 2 * np.log(edges[1:]) + more + math.log(dimension / (dimension + 2))
-    kept = np.isfinite(logs)
-    return math.exp(float(logsumexp((logs + squares)[kept]) - logsumexp(logs[kept])))
+    finite = np.isfinite(logs)
+    return math.exp(float(logsumexp((logs + squares)[finite]) - logsumexp(logs[finite])))
 
 
 @lru_cache(maxsize=256)

@@ -54,28 +54,28 @@ def compare_sums(
 ) -> tuple[SumRow, ...]:
     """Calibrate codes behind masks on an L2 ball and return their `compare_calibration`."""
     honest = min_honest_clients
-    found = calibrate_sum(
+    calibrated = calibrate_sum(
         ball=ball, **target.keywords(), clients=clients, min_honest_clients=honest, bits=bits
     )
-    return compare_calibration(found, target.epsilon)
+    return compare_calibration(calibrated, target.epsilon)
 
 
-def compare_calibration(found: SumCalibration, epsilon: float) -> tuple[SumRow, ...]:
+def compare_calibration(calibrated: SumCalibration, epsilon: float) -> tuple[SumRow, ...]:
     """Return a calibrated sum on an L2 ball, and its alternatives at ``epsilon``.
 
     Two rows need no secure aggregation: the same codes seen one by one, whose epsilon is the local
     one, and one bit calibrated for a server that sees every payload. Where 16 bits are too few for
     Skellam noise, its error is infinite.
     """
-    mechanism = found.codes
-    guarantee = found.guarantee
+    mechanism = calibrated.codes
+    guarantee = calibrated.guarantee
     ball = mechanism.ball
     adjacency = guarantee.adjacency
     delta = guarantee.delta
-    releases = found.releases
+    releases = calibrated.releases
     require(ball.norm is Norm.L2, "norm of the ball", ball.norm.value, "l2 for the comparison")
-    count = found.clients
-    share = found.min_honest_clients / found.clients
+    count = calibrated.clients
+    share = calibrated.min_honest_clients / calibrated.clients
 
     def gaussian(loss: float) -> float:
         return Cost.gaussian(releases * (adjacency.radii * loss) ** 2 / 2).epsilon(delta)
@@ -95,22 +95,24 @@ def compare_calibration(found: SumCalibration, epsilon: float) -> tuple[SumRow, 
     secure = Trust.SECURE_AGGREGATION
     width = mechanism.bits
     if width == 1:
-        many = "one bit"
+        words = "one bit"
     else:
-        many = f"{width} bits"
+        words = f"{width} bits"
     seen = (mechanism.privacy(adjacency) * releases).epsilon(delta)
     ideal = (ball.radius / noise / count) ** 2 / share
     return (
         SumRow(
-            f"{many}, secure sum",
-            found.wire_bits,
+            f"{words}, secure sum",
+            calibrated.wire_bits,
             guarantee.epsilon_upper,
-            found.squared_error,
+            calibrated.squared_error,
             secure,
         ),
         SumRow("ideal distributed Gaussian", 32, gaussian(noise), ideal, secure),
         SumRow("Skellam, secure sum", SKELLAM_BITS, skellam(grains), grainy, secure),
-        SumRow("the same codes, seen one by one", width, seen, found.squared_error, Trust.LOCAL),
+        SumRow(
+            "the same codes, seen one by one", width, seen, calibrated.squared_error, Trust.LOCAL
+        ),
         SumRow(
             "one bit, local",
             1,
@@ -138,8 +140,8 @@ def _skellam(
 ) -> tuple[Cost, float]:
     """Return the cost of a sum and the squared error of its mean, at ``multiplier`` radii."""
     size = 1 << (ball.dimension - 1).bit_length()
-    whole = multiplier / math.sqrt(share)
-    reach = _skellam_reach(whole, clients, size)  # radius in units of the integers
+    noise = multiplier / math.sqrt(share)
+    reach = _skellam_reach(noise, clients, size)  # radius in units of the integers
     variance = (multiplier * reach) ** 2
     length = max(1.0, length_upper(Norm.L2, reach, size))
     l1 = min(length, math.sqrt(size * length))

@@ -91,7 +91,7 @@ class Grid:
             times = 2
         l2 = math.sqrt(self.squared_length)
         l1 = min(self.squared_length, math.sqrt(self.size) * l2)
-        return Distances(*(round_up(times * one, 1e-15) for one in (l1, l2, l2)))
+        return Distances(*(round_up(times * distance, 1e-15) for distance in (l1, l2, l2)))
 
     def integers(
         self, update: Parts, rng: RandomBits, kernel: Kernel

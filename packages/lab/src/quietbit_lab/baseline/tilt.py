@@ -66,8 +66,8 @@ def subset_levels(candidates: int, chosen: int, epsilon: float) -> tuple[float, 
     (0.5, 1.5)
     """
     factor = float(np.exp(-epsilon))
-    whole = chosen + (candidates - chosen) * factor
-    return candidates * factor / whole, candidates / whole
+    total = chosen + (candidates - chosen) * factor
+    return candidates * factor / total, candidates / total
 
 
 def cap_levels(cap: float, epsilon: float) -> tuple[float, float]:
@@ -77,8 +77,8 @@ def cap_levels(cap: float, epsilon: float) -> tuple[float, float]:
     (0.5, 1.5)
     """
     factor = math.exp(-epsilon)
-    whole = cap + (1 - cap) * factor
-    return factor / whole, 1 / whole
+    total = cap + (1 - cap) * factor
+    return factor / total, 1 / total
 
 
 def tilt_cost(low: float, high: float, adjacency: Adjacency) -> Cost:
@@ -90,7 +90,7 @@ def tilt_cost(low: float, high: float, adjacency: Adjacency) -> Cost:
         pair = [mass * high, (1 - mass) * low], [mass, 1 - mass]
     else:
         both = max(0.0, 2 * mass - 1)
-        one = mass - both
+        single = mass - both
         neither = 1 - 2 * mass + both
         if both > 0:
             rest = both * high
@@ -99,6 +99,6 @@ def tilt_cost(low: float, high: float, adjacency: Adjacency) -> Cost:
         last = (
             [rest] if rest > NEGLIGIBLE else []
         )  # less than that is rounding, for which the account has room
-        pair = [one * high, one * low, *last], [one * low, one * high, *last]
+        pair = [single * high, single * low, *last], [single * low, single * high, *last]
     curve = Cost.from_masses(*pair, relative_error=COMPUTED)
     return curve.with_slack(2.0**-44 / low + 2.0**-40)

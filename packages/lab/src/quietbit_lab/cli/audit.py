@@ -69,8 +69,8 @@ def audit(
     else:
         rng = quietbit.seeded_rng(seed)
     with progress_bar("Sending known updates", quiet=json) as report:
-        asked = chosen(given, "adjacency delta samples confidence")
-        result = audit_releases(mechanism, **asked, rng=rng, progress=report)
+        terms = chosen(given, "adjacency delta samples confidence")
+        result = audit_releases(mechanism, **terms, rng=rng, progress=report)
     if result.detectable < float("inf"):
         excess = f"{rounded_up(result.detectable)} above the claim"
     else:
@@ -85,9 +85,10 @@ def audit(
         Row("confidence", "confidence", result.confidence, str(result.confidence)),
         Row("samples", "releases drawn per update", result.samples),
     ]
-    for one in result.findings:
-        told = f"{'pass' if one.passed else 'FAIL'}, {one.ratio:.2f} of the limit: {one.detail}"
-        rows.append(Row(one.name, f"check: {one.name}", one.passed, told))
+    for finding in result.findings:
+        word = "pass" if finding.passed else "FAIL"
+        verdict = f"{word}, {finding.ratio:.2f} of the limit: {finding.detail}"
+        rows.append(Row(finding.name, f"check: {finding.name}", finding.passed, verdict))
     rows += [
         Row("passed", "nothing found", result.passed, "yes" if result.passed else "NO"),
         Row("verdict", "verdict", result.verdict, VERDICTS[result.verdict]),

@@ -26,17 +26,17 @@ def catalogue(export: Path | None, json: JsonOption = False, **given: Any) -> No
     """
     from quietbit.design.solve import file_name  # here, so that --help need not wait for numpy
 
-    asked = {
+    wanted = {
         "input_levels": given["levels"],
         "output_bits": given["bits"],
         "epsilon": given["epsilon"],
     }
-    asked["bias"] = None if given["bias"] is None else number_or_word(given["bias"])
+    wanted["bias"] = None if given["bias"] is None else number_or_word(given["bias"])
     if export is not None:
         check_folder(export)
     rows = []
     for design in quietbit.catalogue():
-        if any(value not in (None, getattr(design.spec, name)) for name, value in asked.items()):
+        if any(value not in (None, getattr(design.spec, name)) for name, value in wanted.items()):
             continue
         if export is not None:
             design.save(export / file_name(design.spec))

@@ -27,18 +27,18 @@ def certify(
 
     Example: quietbit certify table.json
     """
-    found = quietbit.Design.load(file)
-    certificate = quietbit.certify(found)
-    record(f"{file}", certificate_rows(found, certificate, bound=bound, quiet=json), json)
+    design = quietbit.Design.load(file)
+    certificate = quietbit.certify(design)
+    record(f"{file}", certificate_rows(design, certificate, bound=bound, quiet=json), json)
     return 0 if certificate.meets_spec else 1
 
 
 def certificate_rows(
-    found: quietbit.Design, certificate: Certificate, *, bound: bool, quiet: bool
+    design: quietbit.Design, certificate: Certificate, *, bound: bool, quiet: bool
 ) -> list[Row]:
     """Return the rows of a certificate; ``bound`` adds how good any design could be (slow)."""
     rows = [
-        Row("epsilon", "epsilon asked for", found.spec.epsilon),
+        Row("epsilon", "epsilon asked for", design.spec.epsilon),
         Row(
             "epsilon_upper",
             "epsilon measured",
@@ -67,12 +67,12 @@ def certificate_rows(
             Row("lower_bound", "no alphabet beats", lowest, rounded(lowest, 8)),
             Row("gap", "gap to that bound", certificate.gap, f"{100 * certificate.gap:.3g} %"),
         ]
-    values = found.alphabet.tolist()
+    values = design.alphabet.tolist()
     shown = ", ".join(rounded(value, 5) for value in values[:16]) + (
         ", ..." if len(values) > 16 else ""
     )
     return [
         *rows,
-        Row("identity", "identity", found.identity()),
+        Row("identity", "identity", design.identity()),
         Row("alphabet", "alphabet", values, shown),
     ]

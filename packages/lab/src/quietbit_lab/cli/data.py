@@ -43,10 +43,13 @@ def data(
     place = data_folder(folder)
     check_folder(place)
     with progress_bar(f"Data set {name}", quiet=json, lines=True) as report:
-        found = fetch(name, place, report)
-    files = sorted(path.name for path in found.iterdir())
+        destination = fetch(name, place, report)
+    files = sorted(path.name for path in destination.iterdir())
     record(
         name,
-        [Row("folder", "folder", str(found)), Row("files", "files", files, ", ".join(files))],
+        [
+            Row("folder", "folder", str(destination)),
+            Row("files", "files", files, ", ".join(files)),
+        ],
         json,
     )

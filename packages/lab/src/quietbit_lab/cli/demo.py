@@ -65,7 +65,7 @@ def demo(
     with progress_bar("Calibrating", quiet=json, lines=True) as report:
         report(0.0, "one bit per parameter")
         ball = quietbit.Ball(quietbit.Norm.L2, 1.0, DIMENSION)
-        found = quietbit.calibrate(
+        calibrated = quietbit.calibrate(
             "imvu",
             ball=ball,
             epsilon=EPSILON,
@@ -74,7 +74,7 @@ def demo(
             releases=RELEASES,
         )
         report(0.5, "one private update of 100,000 parameters")
-        size = len(quietbit.Uplink(found.mechanism).send(_update()))
+        size = len(quietbit.Uplink(calibrated.mechanism).send(_update()))
     with progress_bar("Training", quiet=json, lines=True) as report:
         trained = train_all(report)
     # Nothing is written before everything is there: an interrupt leaves the folder as it was.
@@ -88,13 +88,13 @@ def demo(
     facts: dict[str, Any] = {
         "designs": [_design_facts(design, certificate) for design, certificate in certified],
         "calibrated": {
-            "bits_per_parameter": found.mechanism.layout.bits,
+            "bits_per_parameter": calibrated.mechanism.layout.bits,
             "parameters": DIMENSION,
             "payload_bytes": size,
-            "squared_error": found.squared_error,
-            "gaussian_squared_error": found.gaussian_squared_error,
-            "epsilon_upper": found.guarantee.epsilon_upper,
-            "guarantee": found.guarantee.sentence(),
+            "squared_error": calibrated.squared_error,
+            "gaussian_squared_error": calibrated.gaussian_squared_error,
+            "epsilon_upper": calibrated.guarantee.epsilon_upper,
+            "guarantee": calibrated.guarantee.sentence(),
         },
         "training": headline(trained),
         "report": str(saved[0]),
@@ -141,7 +141,7 @@ def _report(trained: list[dict[str, Any]], path: Path) -> Path:
     from quietbit_lab.report.page import render_page, save_page
     from quietbit_lab.report.runs import PlacedRun
 
-    runs = [PlacedRun(one["label"], one["record"]) for one in trained]
+    runs = [PlacedRun(line["label"], line["record"]) for line in trained]
     return save_page(render_page(runs, "Private training on handwritten digits"), path)
 
 
@@ -150,8 +150,8 @@ def _runs(trained: list[dict[str, Any]], path: Path) -> Path:
     from quietbit._files import write_whole
 
     lines = [
-        dumps({"sweep": "demo", **one}, separators=(",", ":"), allow_nan=False) + "\n"
-        for one in trained
+        dumps({"sweep": "demo", **line}, separators=(",", ":"), allow_nan=False) + "\n"
+        for line in trained
     ]
     return write_whole(path, lambda file: file.write("".join(lines).encode()))
 
@@ -184,13 +184,13 @@ def _close(
     """Print the closing tables, the guarantees in words, and where everything is."""
     lines = [
         (
-            one["name"],
-            rounded_up(one["epsilon_upper"], 9),
-            rounded_up(one["bias_upper"], 2),
-            rounded(one["mean_squared_error"]),
-            f"{100 * one['gap']:.2g} %",
+            facts["name"],
+            rounded_up(facts["epsilon_upper"], 9),
+            rounded_up(facts["bias_upper"], 2),
+            rounded(facts["mean_squared_error"]),
+            f"{100 * facts['gap']:.2g} %",
         )
-        for one in designs
+        for facts in designs
     ]
     heads = ("design", "measured epsilon", "largest bias", "mean squared error", "gap to best")
     column_table("Designs, certified from their stored numbers", heads, lines)
@@ -205,30 +205,30 @@ def _close(
     print(f"\nOpen the report in a browser: {report}")
 
 
-def _accuracy(one: dict[str, Any]) -> str:
-    if one["seeds"] == 1:
-        return f"{100 * one['accuracy']:.1f} %"
-    return f"{100 * one['accuracy']:.1f} ± {100 * one['deviation']:.1f} %"
+def _accuracy(facts: dict[str, Any]) -> str:
+    if facts["seeds"] == 1:
+        return f"{100 * facts['accuracy']:.1f} %"
+    return f"{100 * facts['accuracy']:.1f} ± {100 * facts['deviation']:.1f} %"
 
 
 def _training_table(facts: list[dict[str, Any]]) -> None:
     lines = [
         (
-            one["label"],
-            _accuracy(one),
-            rounded_up(one["epsilon_upper"], 4) if one["epsilon_upper"] is not None else "none",
-            str(one["releases"]),
-            f"{one['bytes_per_client_and_round']:,}",
-            f"{one['bytes_per_client']:,}",
+            line["label"],
+            _accuracy(line),
+            rounded_up(line["epsilon_upper"], 4) if line["epsilon_upper"] is not None else "none",
+            str(line["releases"]),
+            f"{line['bytes_per_client_and_round']:,}",
+            f"{line['bytes_per_client']:,}",
         )
-        for one in facts
+        for line in facts
     ]
     heads = ("mechanism", "accuracy", "epsilon", "releases", "bytes each", "in all")
     column_table("Private federated training on digits", heads, lines)
-    for sentence in dict.fromkeys(one["guarantee"] for one in facts if one["guarantee"]):
-        named = [one["label"] for one in facts if one["guarantee"] == sentence]
+    for sentence in dict.fromkeys(line["guarantee"] for line in facts if line["guarantee"]):
+        named = [line["label"] for line in facts if line["guarantee"] == sentence]
         print(f"{', '.join(named)}: {sentence}")
-    for one in facts:
-        if one["second"]:
-            print(f"{one['label']}: {one['second']}")
+    for line in facts:
+        if line["second"]:
+            print(f"{line['label']}: {line['second']}")
     print(CLOSING)

@@ -82,7 +82,7 @@ def train_all(report: Report) -> list[dict[str, Any]]:
     from quietbit_lab.experiment.sweep import run_job
 
     jobs = _jobs(secrets.randbits(32))
-    found = []
+    results = []
     last = ""
     clients = {line.label: line.clients for line in LINES}
     for place, job in enumerate(jobs):
@@ -92,14 +92,14 @@ def train_all(report: Report) -> list[dict[str, Any]]:
         else:
             words = "for comparison"
         report(place / len(jobs), f"{place + 1} of {len(jobs)}: {job.label}, {words}{last}")
-        found.append(
+        results.append(
             run_job(job, _problem(clients[job.label]), fresh=clients[job.label] != CLIENTS)
         )
-        record = found[-1]["record"]
+        record = results[-1]["record"]
         if record["status"] != FINISHED:
             raise QuietbitError(record["reason"])
         last = f" (the last: {100 * record['points'][-1]['accuracy']:.0f} % right)"
-    return found
+    return results
 
 
 def _problem(clients: int) -> MakeProblem:
@@ -114,11 +114,11 @@ def _problem(clients: int) -> MakeProblem:
         problem = build_task(TaskSpec.from_json(dict(task)))
         if clients == CLIENTS:
             return problem
-        whole = cast(LinearSoftmax, problem).dataset
-        drawn = np.random.default_rng(seed).integers(0, whole.train.count, clients)
-        held = Examples(whole.train.inputs[drawn], whole.train.labels[drawn])
+        dataset = cast(LinearSoftmax, problem).dataset
+        drawn = np.random.default_rng(seed).integers(0, dataset.train.count, clients)
+        held = Examples(dataset.train.inputs[drawn], dataset.train.labels[drawn])
         return LinearSoftmax(
-            Dataset(whole.name, whole.classes, held, whole.test), Partition.one_each(clients)
+            Dataset(dataset.name, dataset.classes, held, dataset.test), Partition.one_each(clients)
         )
 
     return make
@@ -162,14 +162,14 @@ def _jobs(first: int) -> list[Job]:
 
 def _records(trained: list[dict[str, Any]], line: Line) -> list[dict[str, Any]]:
     """Return the runs of a line at the last epsilon, or without privacy."""
-    mine = [one["record"] for one in trained if one["label"] == line.label]
-    return [record for record in mine if record["settings"]["epsilon"] in (TARGET, None)]
+    records = [result["record"] for result in trained if result["label"] == line.label]
+    return [record for record in records if record["settings"]["epsilon"] in (TARGET, None)]
 
 
 def _second(runs: list[dict[str, Any]]) -> str | None:
     """Return the guarantee against those who see only the models, where it is the stronger."""
-    found = [pair for record in runs if (pair := record.get("observers") or {}).get("result")]
-    worst = max(found, key=lambda pair: pair["result"]["epsilon_upper"], default=None)
+    pairs = [pair for record in runs if (pair := record.get("observers") or {}).get("result")]
+    worst = max(pairs, key=lambda pair: pair["result"]["epsilon_upper"], default=None)
     if worst is None or worst["result"]["epsilon_upper"] > 0.99 * TARGET:
         return None
     return str(worst["sentence"])
@@ -208,12 +208,12 @@ def headline(trained: list[dict[str, Any]]) -> list[dict[str, Any]]:
 
 def curves(trained: list[dict[str, Any]]) -> dict[str, list[tuple[int, float]]]:
     """Return rounds and mean accuracies at the last epsilon, for the plot."""
-    found: dict[str, list[tuple[int, float]]] = {}
+    lines: dict[str, list[tuple[int, float]]] = {}
     for line in LINES:
         if line.mechanism != PUBLIC:
             runs = [record["points"] for record in _records(trained, line)]
-            found[line.label] = [
+            lines[line.label] = [
                 (points[0]["round"], fmean(point["accuracy"] for point in points))
                 for points in zip(*runs, strict=True)
             ]
-    return found
+    return lines

@@ -71,10 +71,10 @@ def design(json: JsonOption = False, **given: Any) -> None:
     for name, value in chosen(given, unused).items():
         require(value is None, name, value, "left out", remedy)
     check_outputs(out, figures=(plot,))
-    title, found, rows, draw = _profile(given, json) if vector else _table(given, json)
+    title, result, rows, draw = _profile(given, json) if vector else _table(given, json)
     figure = None if plot is None else draw()
     if out is not None:
-        rows.append(Row("saved", "saved as", str(found.save(out))))
+        rows.append(Row("saved", "saved as", str(result.save(out))))
     if plot is not None:
         from quietbit_lab.plot.figure import save_figure
 
@@ -102,11 +102,11 @@ def _table(given: dict[str, Any], quiet: bool) -> tuple[str, Any, list[Row], Cal
     except InvalidParameter as error:
         raise error.renamed("design_epsilon") if error.name == "epsilon" else error from error
     with progress_bar("Solving", quiet=quiet) as report:
-        found = quietbit.solve(spec, report)
-    rows = certificate_rows(found, quietbit.certify(found), bound=given["bound"], quiet=quiet)
+        design = quietbit.solve(spec, report)
+    rows = certificate_rows(design, quietbit.certify(design), bound=given["bound"], quiet=quiet)
     title = f"{spec.input_levels} levels, {spec.output_bits} bits, "
     title += f"{privacy} epsilon {spec.epsilon:g}, bias {bias}"
-    return title, found, rows, lambda: plot_design(found)
+    return title, design, rows, lambda: plot_design(design)
 
 
 def _profile(given: dict[str, Any], quiet: bool) -> tuple[str, Any, list[Row], Callable[[], Any]]:
@@ -116,25 +116,25 @@ def _profile(given: dict[str, Any], quiet: bool) -> tuple[str, Any, list[Row], C
     from quietbit.privacy.profile import certify_profile
     from quietbit_lab.plot.profile import plot_profile
 
-    asked = chosen(given, OF_PROFILE) | {
+    terms = chosen(given, OF_PROFILE) | {
         "releases": 1 if given["releases"] is None else given["releases"]
     }
-    for name, value in asked.items():
+    for name, value in terms.items():
         if value is None:
             remedy = "add it: with --vector a profile is made for a target"
             raise InvalidParameter.of(name, "given", None, remedy)
-    target = Target(**asked)
+    target = Target(**terms)
     which = target.adjacency
     delta = target.delta
     releases = target.releases
     with progress_bar("Solving", quiet=quiet):
-        found = solve_profile(target.epsilon, delta, releases, which)
-        certificate = certify_profile(found, which, releases, delta)
-    best = gain_upper(target, found.largest * (1 + 1e-12))
+        profile = solve_profile(target.epsilon, delta, releases, which)
+        certificate = certify_profile(profile, which, releases, delta)
+    best = gain_upper(target, profile.largest * (1 + 1e-12))
     gaussian = math.inf
     if delta > 0:
         gaussian = quietbit.calibrate(
-            "gaussian", ball=quietbit.Ball("l2", 1.0, 1), **asked
+            "gaussian", ball=quietbit.Ball("l2", 1.0, 1), **terms
         ).squared_error
     error = certificate.squared_error_upper
     pure = certificate.pure_epsilon_upper
@@ -153,11 +153,11 @@ def _profile(given: dict[str, Any], quiet: bool) -> tuple[str, Any, list[Row], C
         Row("squared_error_upper", "squared error, radius 1", error, rounded_up(error)),
         gaussian_row(error, gaussian),
         Row("least_squared_error", "no profile beats", best**-2, rounded(best**-2)),
-        *profile_rows(found),
+        *profile_rows(profile),
     ]
     if releases == 1:
-        many = "1 release"
+        words = "1 release"
     else:
-        many = f"{releases} releases"
-    title = f"profile for epsilon {target.epsilon:g}, delta {delta:g}, {many}, {which.value}"
-    return title, found, rows, lambda: plot_profile(found, which, releases, delta)
+        words = f"{releases} releases"
+    title = f"profile for epsilon {target.epsilon:g}, delta {delta:g}, {words}, {which.value}"
+    return title, profile, rows, lambda: plot_profile(profile, which, releases, delta)

@@ -149,18 +149,18 @@ def _of_runs(
     from quietbit_lab.report.runs import comparable, read_placed_runs, settings_within
 
     check_outputs(figures=(out,))
-    found = read_placed_runs(paths)
+    placed = read_placed_runs(paths)
     if name not in OF_RUNS:
-        found = [run for run in found if run.sweep == name]
+        placed = [run for run in placed if run.sweep == name]
         where = ", ".join(str(path) for path in paths)
         require(
-            found,
+            placed,
             "figure",
             name,
             f"{', '.join(OF_RUNS)}, or the name of a sweep",
             f"name one whose results are in {where}",
         )
-    runs = comparable(found)
+    runs = comparable(placed)
     within = settings_within(runs, target)
     require(within, "epsilon", target, "at least the epsilon of one setting", "raise --epsilon")
     path = save_figure(_drawn(name, runs, within, target, title), out)

@@ -44,7 +44,7 @@ def privacy(
     releases = given["releases"]
     order = given["order"]
     mechanism = find_imvu(design, given)
-    found = mechanism.design
+    table = mechanism.design
     ball = mechanism.ball
     pure = given["delta"] == 0 and ball.norm is not quietbit.Norm.L1
     require(
@@ -58,29 +58,29 @@ def privacy(
     guarantee = (mechanism.privacy(which, given["samples"]) * releases).guarantee(given["delta"])
     low, high = mechanism.certified_range
     constants = [
-        ("zero_out_constant_upper", "zero-out constant", zero_out_constant_upper(found, low, high)),
-        ("lipschitz_upper", "L, exact Lipschitz constant", lipschitz_upper(found, low, high)),
+        ("zero_out_constant_upper", "zero-out constant", zero_out_constant_upper(table, low, high)),
+        ("lipschitz_upper", "L, exact Lipschitz constant", lipschitz_upper(table, low, high)),
         (
             "paper_constant_upper",
             "epsilon + epsilon' of the paper",
-            paper_constant_upper(found, low, high),
+            paper_constant_upper(table, low, high),
         ),
     ]
-    if found.spec.input_levels == 2:
+    if table.spec.input_levels == 2:
         constants.append(
-            ("fisher_supremum_upper", "M, Fisher information", fisher_supremum_upper(found))
+            ("fisher_supremum_upper", "M, Fisher information", fisher_supremum_upper(table))
         )
     else:
         constants.append(
             (
                 "kappa_upper",
                 f"kappa at order {order:g}",
-                RenyiConstant(found, low, high, which).upper(order),
+                RenyiConstant(table, low, high, which).upper(order),
             )
         )
     distance = mechanism.distance(which)
     rows = [
-        Row("identity", "design", found.identity()),
+        Row("identity", "design", table.identity()),
         Row("input_range", "inputs x lie in", list(mechanism.input_range)),
         Row("distance", f"{ball.norm.value} distance of neighbours", distance, rounded(distance)),
         *(Row(key, label, value, rounded_up(value, 8)) for key, label, value in constants),

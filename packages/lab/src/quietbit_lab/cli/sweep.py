@@ -122,15 +122,15 @@ def sweep(
         def told(done: int, count: int, result: dict[str, Any]) -> None:
             nonlocal share
             share = done / count
-            kept = result["record"]
-            if kept["points"]:
-                last = kept["points"][-1]
+            run = result["record"]
+            if run["points"]:
+                last = run["points"][-1]
             else:
                 last = None
             if last:
                 accuracy = f"{100 * last['accuracy']:.1f} %"
             else:
-                accuracy = kept["status"]
+                accuracy = run["status"]
             report(share, f"{done:,} of {count:,}: {result['label']} {accuracy}")
 
         if device is None:

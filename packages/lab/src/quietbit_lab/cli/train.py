@@ -193,7 +193,7 @@ def train(
 
 def _settings(given: dict[str, Any]) -> dict[str, Any]:
     """Return the settings of a run, as a record has them."""
-    values = {one.name: given[one.name] for one in (*OF_PLAN, *OF_TRAINING)}
+    values = {setting.name: given[setting.name] for setting in (*OF_PLAN, *OF_TRAINING)}
     if given["adjacency"] is None:
         if given["mechanism"] != "none":
             remedy = "add --adjacency zero-out or --adjacency replace-one"
@@ -245,18 +245,18 @@ def _train(
             )
 
         if device is not None and isinstance(problem, LinearSoftmax):
-            run, kept = _as_a_whole(problem, setting, spec, device, show)
+            run, saved_record = _as_a_whole(problem, setting, spec, device, show)
         else:
             run = simulate(problem, setting.plan, setting.training, threads=threads, progress=show)
-            kept = run_record(run, spec.to_json(), device=device or "cpu")
+            saved_record = run_record(run, spec.to_json(), device=device or "cpu")
     if out is not None:
-        write_json(out, kept)
+        write_json(out, saved_record)
     if json:
-        show_json(kept)
+        show_json(saved_record)
     elif run.points:
         title = f"{spec.name}, {setting.plan.mechanism.name}, "
         title += f"{run.rounds:,} rounds of {setting.plan.cohort:,}"
-        record(title, _rows(run, kept["draws"], kept["protects"], out), False)
+        record(title, _rows(run, saved_record["draws"], saved_record["protects"], out), False)
     if run.status == INTERRUPTED:
         raise KeyboardInterrupt
     if run.reason and run.status != TARGET:
@@ -293,10 +293,10 @@ def _as_a_whole(
 def _shown(point: Point) -> str:
     from quietbit_lab.report.plots import shown_size
 
-    found = f", {100 * point.score.accuracy:.1f} % right"
+    words = f", {100 * point.score.accuracy:.1f} % right"
     if point.guarantee is not None:
-        found += f", epsilon <= {rounded_up(point.guarantee.epsilon_upper, 3)}"
-    return found + f", {shown_size(point.uplink_bytes)} sent"
+        words += f", epsilon <= {rounded_up(point.guarantee.epsilon_upper, 3)}"
+    return words + f", {shown_size(point.uplink_bytes)} sent"
 
 
 def _rows(run: Run, draws: str, protects: str, out: Path | None) -> list[Row]:

@@ -83,8 +83,8 @@ class Way:
     def rows(self, rows: Tensor, generator: Any) -> Tensor:
         """Return the mean over clients of releases of clipped updates (..., m, d)."""
         if self.law is not None and self.rotation is not None:
-            found = codes_mean(rotated(rows, self.rotation), self.law, generator)
-            return rotated_back(found, self.rotation)
+            mean = codes_mean(rotated(rows, self.rotation), self.law, generator)
+            return rotated_back(mean, self.rotation)
         if self.law is not None:
             return codes_mean(rows, self.law, generator)
         require(
@@ -114,15 +114,15 @@ def way_of(
     if name not in WAYS:
         known = "one of " + ", ".join(WAYS)
         raise InvalidParameter.of("mechanism", known, name, "leave out --device")
-    found = WAYS[name](mechanism, cohort, share)
-    if draw == "sums" and found.kind == "laplace":
+    way = WAYS[name](mechanism, cohort, share)
+    if draw == "sums" and way.kind == "laplace":
         return _normal(mechanism, cohort)
-    if draw == "sums" and found.rotation is None and name in CODED:
+    if draw == "sums" and way.rotation is None and name in CODED:
         moments = fit_moments(mechanism, share, cohort)
         if moments is not None:
             kind = f"moments {moments.odd} {moments.even} share {share!r}"
             return Way(kind, NORMAL_FOR_THE_SUM, share, None, moments, mechanism)
-    return found
+    return way
 
 
 def _normal(mechanism: Any, cohort: int, draws: str = NORMAL_FOR_THE_SUM) -> Way:
@@ -151,11 +151,11 @@ def _codes(mechanism: Any, cohort: int, share: float) -> Way:
 
 
 def _interpolated(mechanism: Any, cohort: int, share: float) -> Way:
-    found = _codes(mechanism, cohort, share)
+    way = _codes(mechanism, cohort, share)
     turn = mechanism.rotation
     if turn is None:
-        return found
-    return evolve(found, kind=f"{found.kind} rotated", rotation=turn)
+        return way
+    return evolve(way, kind=f"{way.kind} rotated", rotation=turn)
 
 
 def _dithered(mechanism: Any, cohort: int, share: float) -> Way:
@@ -225,9 +225,9 @@ def together(ways: Sequence[Way], cohort: int, device: Any) -> OuterMean:
         deviations = column([way.deviation for way in ways], torch.float32)
 
         def normal(errors: Tensor, features: Tensor, seed: int) -> Tensor:
-            found = exact_mean(errors, features)
-            return found.addcmul_(
-                found.new_empty(found.shape).normal_(generator=generator(seed)), deviations
+            mean = exact_mean(errors, features)
+            return mean.addcmul_(
+                mean.new_empty(mean.shape).normal_(generator=generator(seed)), deviations
             )
 
         return normal
@@ -236,13 +236,13 @@ def together(ways: Sequence[Way], cohort: int, device: Any) -> OuterMean:
 
         def laplace(errors: Tensor, features: Tensor, seed: int) -> Tensor:
             """Add a sum of m Laplace variables, drawn as a difference of two gammas of shape m."""
-            found = exact_mean(errors, features)
+            mean = exact_mean(errors, features)
             source = generator(seed)
-            shape = errors.new_full((1,), float(errors.shape[2])).expand(found.shape)
+            shape = errors.new_full((1,), float(errors.shape[2])).expand(mean.shape)
             noise = torch._standard_gamma(shape, generator=source) - torch._standard_gamma(
                 shape, generator=source
             )
-            return found.add_((noise * scales).float())
+            return mean.add_((noise * scales).float())
 
         return laplace
     if kind.startswith("moments"):
@@ -261,14 +261,14 @@ def together(ways: Sequence[Way], cohort: int, device: Any) -> OuterMean:
         def of_moments(errors: Tensor, features: Tensor, seed: int) -> Tensor:
             """Compute a matrix product for each power, and draw one normal for each coordinate."""
             inputs = errors * unit
-            found = power_sums(inputs, features, fits[0].odd, means, signed=True)
-            noise = found.new_empty(found.shape).normal_(generator=generator(seed))
+            mean = power_sums(inputs, features, fits[0].odd, means, signed=True)
+            noise = mean.new_empty(mean.shape).normal_(generator=generator(seed))
             spread = constant
             if fits[0].even:
                 spread = constant + power_sums(
                     inputs, features, fits[0].even, variances, signed=False
                 )
-            return found.addcmul_(noise, spread.clamp(min=0.0).sqrt())
+            return mean.addcmul_(noise, spread.clamp(min=0.0).sqrt())
 
         return of_moments
     laws = [way.law for way in ways if way.law is not None]
@@ -285,18 +285,18 @@ def exact_mean(errors: Tensor, features: Tensor) -> Tensor:
 
 def gaussian_mean(rows: Tensor, deviation: float, generator: Any) -> Tensor:
     """Return the mean of rows with normal noise of this deviation, drawn as one sum."""
-    found = rows.mean(dim=-2)
+    mean = rows.mean(dim=-2)
     if deviation == 0:
-        return found
-    noise = torch.randn(found.shape, generator=generator, device=rows.device)
-    return found + noise * (deviation / math.sqrt(rows.shape[-2]))
+        return mean
+    noise = torch.randn(mean.shape, generator=generator, device=rows.device)
+    return mean + noise * (deviation / math.sqrt(rows.shape[-2]))
 
 
 def codes_mean(rows: Tensor, law: CodeLaw, generator: Any) -> Tensor:
     """Return the mean over clients of decoded codes of rows (..., m, d)."""
     table, values = (
-        torch.tensor(one, dtype=torch.float32, device=rows.device)
-        for one in (law.cumulative, law.values)
+        torch.tensor(array, dtype=torch.float32, device=rows.device)
+        for array in (law.cumulative, law.values)
     )
     x = ((rows - law.low) * law.inverse).clamp(0.0, table.shape[0] - 1 - 1e-3)
     cell = x.nan_to_num(0.0).int()

@@ -60,10 +60,10 @@ def vector_mean(rows: Any, mechanism: VectorMVU, generator: Any) -> Any:
     along = along_of(mechanism, share, generator).to(y.dtype)
     z = torch.randn(y.shape, generator=generator, device=y.device)
     z += (along - (z * direction).sum(dim=1))[:, None] * direction
-    found = put_back(
+    mean = put_back(
         z / mechanism.profile.gain_lower, places, rows.shape[-1], mechanism.rotation_seed, groups
     )
-    return found if rows.dim() == 3 else found[0]
+    return mean if rows.dim() == 3 else mean[0]
 
 
 def kept_rows(
@@ -123,8 +123,8 @@ def rotated(rows: Any, rotation: Rotation) -> Any:
     first, last = _block_signs(rows.shape[-1], rotation, str(rows.device))
     turned = rows * first
     block = rotation.block
-    whole = rows.shape[-1] // block * block
-    turned[..., :whole] = _in_blocks(turned[..., :whole], block)
+    blocks = rows.shape[-1] // block * block
+    turned[..., :blocks] = _in_blocks(turned[..., :blocks], block)
     if last is not None:
         turned[..., -block:] = _in_blocks(turned[..., -block:] * last, block)
     return turned
@@ -135,10 +135,10 @@ def rotated_back(rows: Any, rotation: Rotation) -> Any:
     first, last = _block_signs(rows.shape[-1], rotation, str(rows.device))
     turned = rows.clone()
     block = rotation.block
-    whole = rows.shape[-1] // block * block
+    blocks = rows.shape[-1] // block * block
     if last is not None:
         turned[..., -block:] = _in_blocks(turned[..., -block:], block) * last
-    turned[..., :whole] = _in_blocks(turned[..., :whole], block)
+    turned[..., :blocks] = _in_blocks(turned[..., :blocks], block)
     return turned * first
 
 
@@ -149,13 +149,13 @@ def _in_blocks(rows: Any, block: int) -> Any:
 @lru_cache(maxsize=16)
 def _block_signs(size: int, rotation: Rotation, device: str) -> tuple[Any, Any]:
     """Signs of whole blocks, 1 after them; and those of the last block where it overlaps."""
-    whole = size // rotation.block * rotation.block
+    blocks = size // rotation.block * rotation.block
     drawn = torch.tensor(
         signs(size + rotation.block, rotation.seed), dtype=torch.float32, device=device
     )
     first = drawn[:size].clone()
-    first[whole:] = 1.0
-    return first, None if whole == size else drawn[size:]
+    first[blocks:] = 1.0
+    return first, None if blocks == size else drawn[size:]
 
 
 def _rotated(rows: Any, size: int, seed: int) -> Any:

@@ -75,13 +75,13 @@ def _record(saved: Mapping[str, Any]) -> dict[str, Any]:
     replies = sum(int(entry["answered"]) for entry in rounds)
     after = {int(entry["round"]): place for place, entry in enumerate(rounds, 1)}
     points: list[dict[str, Any]] = []
-    whole = (saved["guarantee"] or {}).get("epsilon_upper")
+    epsilon = (saved["guarantee"] or {}).get("epsilon_upper")
     # A report whose rounds do not add up to its guarantee left evaluations out of them: none of
     # them is shown.
     below = (
         bool(rounds)
         and rounds[-1]["epsilon_upper"] is not None
-        and rounds[-1]["epsilon_upper"] != whole
+        and rounds[-1]["epsilon_upper"] != epsilon
     )
     for score in _scores(saved):
         number = int(score["round"])
@@ -94,14 +94,14 @@ def _record(saved: Mapping[str, Any]) -> dict[str, Any]:
                     "round": number,
                     "accuracy": float(score[ACCURACY]),
                     "loss": loss if isinstance(loss, int | float) and math.isfinite(loss) else None,
-                    "epsilon_upper": whole if reached is None or below else reached,
+                    "epsilon_upper": epsilon if reached is None or below else reached,
                     "uplink_bytes": sum(int(entry["uplink"]) for entry in passed),
                     "seconds": None,
                     **(_interval(score) if "answers" in score else {}),
                 }
             )
     if points:
-        points[-1]["epsilon_upper"] = whole
+        points[-1]["epsilon_upper"] = epsilon
     table = plan_table(settings)
     chosen = {name: table[name] for name in OF_PLAN}
     cohort = max((int(entry["asked"]) for entry in rounds), default=0)
@@ -136,19 +136,19 @@ def _scores(saved: Mapping[str, Any]) -> list[Mapping[str, Any]]:
     scored = [entry for entry in saved["scores"] if isinstance(entry.get(ACCURACY), int | float)]
     if scored:
         return scored
-    asked = [
-        one
-        for one in saved.get("evaluations", ())
-        if one["metric"] == ACCURACY and len(one["estimates"]) == 1
+    evaluations = [
+        evaluation
+        for evaluation in saved.get("evaluations", ())
+        if evaluation["metric"] == ACCURACY and len(evaluation["estimates"]) == 1
     ]
-    found = {int(one["round"]): one["estimates"][0] for one in asked}
+    estimates = {int(evaluation["round"]): evaluation["estimates"][0] for evaluation in evaluations}
     return [
         {
             "round": number,
             ACCURACY: min(max(float(estimate["value"]), 0.0), 1.0),
             **_interval(estimate),
         }
-        for number, estimate in sorted(found.items())
+        for number, estimate in sorted(estimates.items())
     ]
 
 

@@ -57,36 +57,36 @@ def summarise(results: Iterable[Mapping[str, Any]]) -> list[Summary]:
     """
     groups: dict[str, list[tuple[float, float]]] = {}
     runs: dict[str, int] = {}
-    kept: dict[str, tuple[str, int, Mapping[str, Any]]] = {}
+    members: dict[str, tuple[str, int, Mapping[str, Any]]] = {}
     for result in results:
         record = result["record"]
         if record["status"] not in ("finished", "dropped"):
             continue
         settings = _of_all_seeds(record["settings"])
-        whole = setting_key(result["label"], settings)
-        runs[whole] = runs.get(whole, 0) + 1
+        name = setting_key(result["label"], settings)
+        runs[name] = runs.get(name, 0) + 1
         for point in record["points"]:
             key = json.dumps([result["label"], settings, point["round"]], sort_keys=True)
             epsilon = point["epsilon_upper"]
             groups.setdefault(key, []).append(
                 (math.inf if epsilon is None else epsilon, point["accuracy"])
             )
-            kept[key] = (result["label"], point["round"], settings)
-    found = []
+            members[key] = (result["label"], point["round"], settings)
+    summaries = []
     for key, pairs in groups.items():
-        label, rounds, chosen = kept[key]
+        label, rounds, chosen = members[key]
         if len(pairs) < runs[setting_key(label, chosen)]:
             continue
         accuracies = [accuracy for _, accuracy in pairs]
         epsilon = max(
             epsilon for epsilon, _ in pairs
         )  # sampled cohorts differ by seed: the largest holds
-        found.append(
+        summaries.append(
             Summary(
                 label, epsilon, fmean(accuracies), deviation(accuracies), len(pairs), rounds, chosen
             )
         )
-    return found
+    return summaries
 
 
 def deviation(values: Sequence[float]) -> float:
@@ -130,13 +130,13 @@ def reported(results: Iterable[Mapping[str, Any]]) -> dict[str, list[Summary]]:
     for result in results:
         (choosing if result.get("chooses") else reporting).append(result)
     points = summarise(reporting)
-    found: dict[str, Summary] = {}
+    best: dict[str, Summary] = {}
     for point in sorted(points, key=lambda p: p.seeds):
-        found[same_point(point)] = point  # the most seeds where runs of several lengths have it
+        best[same_point(point)] = point  # the most seeds where runs of several lengths have it
     chosen = frontier(summarise(choosing))
     lines = frontier(point for point in points if point.label not in chosen)
     for label, line in chosen.items():
-        lines[label] = [found[same_point(point)] for point in line if same_point(point) in found]
+        lines[label] = [best[same_point(point)] for point in line if same_point(point) in best]
     return {label: line for label, line in lines.items() if line}
 
 

@@ -47,16 +47,16 @@ def read_lines(path: Path) -> list[Any]:
     if not path.exists():
         return []
     content = path.read_bytes()
-    found = []
+    lines = []
     for number, line in enumerate(content[: content.rfind(b"\n") + 1].splitlines(), 1):
         try:
-            found.append(json.loads(line))
+            lines.append(json.loads(line))
         except ValueError as error:
             raise QuietbitError(
                 f"Line {number} of {path} is damaged: it is not JSON. Remove the line and continue "
                 "with --resume."
             ) from error
-    return found
+    return lines
 
 
 @contextmanager

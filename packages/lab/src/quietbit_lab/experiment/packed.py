@@ -45,8 +45,10 @@ def pack(results: Iterable[Result], path: Path) -> None:
         for result in results:
             record = result["record"]
             points = [{name: point[name] for name in POINT} for point in record["points"]]
-            kept = {name: record[name] for name in KEPT} | {"points": points}
-            line = {name: result[name] for name in ("sweep", "job", "label")} | {"record": kept}
+            shortened = {name: record[name] for name in KEPT} | {"points": points}
+            line = {name: result[name] for name in ("sweep", "job", "label")} | {
+                "record": shortened
+            }
             line |= {"chooses": True} if result.get("chooses") else {}
             packed.write(json.dumps(line, separators=(",", ":")).encode() + b"\n")
 

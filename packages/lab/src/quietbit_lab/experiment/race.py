@@ -56,22 +56,22 @@ def reporting(sweep: Sweep, results: Sequence[Mapping[str, Any]]) -> Sweep:
             key = setting_key(point.label, point.settings)
             last[key] = max(last.get(key, 0), point.rounds)
     known = _known(result for result in results if result["job"] not in jobs)
-    found = []
+    chosen = []
     for seed in sweep.race.seeds:
         for key, rounds in last.items():
             job = _until(first[key], rounds, seed)
             if known.get((key, seed), 0) < rounds:
-                found.append(job)
-    return Sweep(sweep.name, sweep.claim, tuple(found))
+                chosen.append(job)
+    return Sweep(sweep.name, sweep.claim, tuple(chosen))
 
 
 def thinned(line: Sequence[Summary], race: Race) -> list[Summary]:
     """Points far enough apart, from the largest epsilon down."""
-    kept: list[Summary] = []
+    spaced: list[Summary] = []
     for point in reversed(line):
-        if not kept or point.epsilon_upper * race.apart <= kept[-1].epsilon_upper:
-            kept.append(point)
-    return kept
+        if not spaced or point.epsilon_upper * race.apart <= spaced[-1].epsilon_upper:
+            spaced.append(point)
+    return spaced
 
 
 def _known(results: Iterable[Mapping[str, Any]]) -> dict[tuple[str, int], int]:

@@ -179,8 +179,8 @@ class Setting:
         ]
         missing += [
             name
-            for name, one in OF_TRAINING.items()
-            if one.default is MISSING and name not in values
+            for name, field in OF_TRAINING.items()
+            if field.default is MISSING and name not in values
         ]
         if missing:
             raise InvalidParameter(
@@ -344,13 +344,13 @@ def read_record(path: Path) -> dict[str, Any]:
 @cache
 def versions() -> dict[str, str]:
     """Versions of the packages that numbers depend on."""
-    found = {}
+    installed = {}
     for name in PACKAGES:
         try:
-            found[name] = version(name)
+            installed[name] = version(name)
         except PackageNotFoundError:
             continue
-    return found
+    return installed
 
 
 @cache

@@ -39,7 +39,7 @@ _problems: dict[str, Problem] = {}  # a worker builds each problem once
 
 def finished(folder: Path) -> list[dict[str, Any]]:
     """Return the results in a folder: complete lines, the first where a job has several."""
-    found: dict[str, dict[str, Any]] = {}
+    results: dict[str, dict[str, Any]] = {}
     for line in read_lines(folder / RESULTS):
         if not isinstance(line, dict) or "job" not in line:
             raise QuietbitError(
@@ -51,8 +51,8 @@ def finished(folder: Path) -> list[dict[str, Any]]:
             known = {**line, "record": modern(record)}
         else:
             known = line
-        found.setdefault(str(line["job"]), known)
-    return list(found.values())
+        results.setdefault(str(line["job"]), known)
+    return list(results.values())
 
 
 def run_sweep(

@@ -46,21 +46,22 @@ Lines: TypeAlias = dict[
 
 
 def save_comparison(
-    found: Comparison, path: Path, report: Callable[[float, str], None] | None = None
+    comparison: Comparison, path: Path, report: Callable[[float, str], None] | None = None
 ) -> Path:
     """Draw a comparison into a file; `quietbit compare --out` finds this by its entry point."""
-    return save_figure(plot_comparison(found, report=report), path)
+    return save_figure(plot_comparison(comparison, report=report), path)
 
 
 def plot_comparison(
-    found: Comparison,
+    comparison: Comparison,
     releases: Sequence[int] = RELEASES,
     report: Callable[[float, str], None] | None = None,
 ) -> Figure:
     """Draw noise over releases beside noise over bytes; call ``report(fraction, message)``."""
-    target = found.target
+    target = comparison.target
     title = (
-        f"{found.ball.dimension:,} parameters, {found.clients:,} clients, {found.cohort:,} per "
+        f"{comparison.ball.dimension:,} parameters, {comparison.clients:,} clients, "
+        f"{comparison.cohort:,} per "
         f"round; epsilon {target.epsilon:g} at delta = {target.delta:g} for all releases of a "
         f"client ({target.adjacency.value})"
     )
@@ -70,7 +71,7 @@ def plot_comparison(
         left, "Taking part more often", x="releases of a client", y="noise over the run / clip"
     )
     plain_axes(right, "Sending more", x="bytes per client per round")
-    answers = _over_releases(found, releases, report)
+    answers = _over_releases(comparison, releases, report)
     keys = list(dict.fromkeys(key for lines in answers.values() for key in lines))
     for (name, trust), look in zip(keys, looks([name for name, _ in keys]), strict=True):
         style = {**look.line, "linestyle": LINES[trust], "linewidth": 1.6, "markersize": 5}
@@ -85,7 +86,7 @@ def plot_comparison(
             if (name, trust) in lines
         }
         left.plot(list(points), list(points.values()), label=label, **style)
-        sent = _lines(found).get((name, trust), [])
+        sent = _lines(comparison).get((name, trust), [])
         right.plot(
             [size for size, _ in sent], [noise for _, noise in sent], **{**style, "linewidth": 0.9}
         )
@@ -109,36 +110,42 @@ def plot_comparison(
     return figure
 
 
-def _over_releases(found: Comparison, releases: Sequence[int], report: Any) -> dict[int, Lines]:
+def _over_releases(
+    comparison: Comparison, releases: Sequence[int], report: Any
+) -> dict[int, Lines]:
     """Compare at other numbers of releases, with as many clients: more rounds per cohort."""
-    trusts = {row.trust for row in found.rows}
-    evaluations = [one for one in (found.evaluation, found.summed_evaluation) if one is not None]
-    asked: dict[str, Any] = {
-        **found.target.keywords(),
-        "clients": found.clients,
-        "cohort": found.cohort,
+    trusts = {row.trust for row in comparison.rows}
+    evaluations = [
+        evaluation
+        for evaluation in (comparison.evaluation, comparison.summed_evaluation)
+        if evaluation is not None
+    ]
+    request: dict[str, Any] = {
+        **comparison.target.keywords(),
+        "clients": comparison.clients,
+        "cohort": comparison.cohort,
         "trust": trusts.pop() if len(trusts) == 1 else None,
-        "min_honest_clients": found.min_honest_clients,
-        "baselines": any(row.baseline for row in found.rows),
+        "min_honest_clients": comparison.min_honest_clients,
+        "baselines": any(row.baseline for row in comparison.rows),
         "evaluate": evaluations[0].epsilon if evaluations else None,
     }
-    numbers = sorted({*releases, found.target.releases})
+    numbers = sorted({*releases, comparison.target.releases})
     answers = {}
     for place, times in enumerate(numbers):
         if report is not None:
             report(place / len(numbers), f"{times:,} releases")
         with suppress(QuietbitError):  # evaluations of many releases may leave nothing for updates
-            same = times == found.target.releases
+            same = times == comparison.target.releases
             answers[times] = _lines(
-                found if same else compare(found.ball, **{**asked, "releases": times})
+                comparison if same else compare(comparison.ball, **{**request, "releases": times})
             )
     return answers
 
 
-def _lines(found: Comparison) -> Lines:
+def _lines(comparison: Comparison) -> Lines:
     """Return bytes and noise of every mechanism that reaches the target, by what it sends."""
     lines: Lines = {}
-    for row in found.rows:
+    for row in comparison.rows:
         if row.expected is not None:
             lines.setdefault((row.name, row.trust), []).append(
                 (row.payload_bytes, row.expected.run_noise)

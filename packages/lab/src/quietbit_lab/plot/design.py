@@ -79,7 +79,9 @@ def plot_design(design: Design) -> Figure:
     drawn = draw_moments(bias, variance, design, bias=True)
     largest = max(*(abs(limit) for limit in bias.get_ylim()), 1e-3)
     bias.set_ylim(-largest, largest)
-    variance.set_ylim(0.0, 1.12 * max(float(one.variance.max()) for one in drawn.values()))
+    variance.set_ylim(
+        0.0, 1.12 * max(float(drawn_moments.variance.max()) for drawn_moments in drawn.values())
+    )
     shared_legend(figure, bias, "outside lower right")
     return figure
 
@@ -157,20 +159,20 @@ def moments(design: Design, x: FloatVector) -> dict[str, Moments]:
         "imvu": InterpolatedMVU(design, UNIT, decoder="alphabet"),
     }
     updates = np.clip(x - 0.5, -0.5, 0.5).tolist()
-    found = {}
+    moments_of = {}
     for name, mechanism in kinds.items():
         mean = np.array([0.5 + mechanism.expectation(u) for u in updates])
-        found[name] = Moments(mean, np.array([mechanism.variance(u) for u in updates]))
-    return found
+        moments_of[name] = Moments(mean, np.array([mechanism.variance(u) for u in updates]))
+    return moments_of
 
 
 def draw_moments(top: Axes, bottom: Axes, design: Design, *, bias: bool) -> dict[str, Moments]:
     """Draw means or biases of MVU and I-MVU into ``top``, and variances into ``bottom``."""
-    found = moments(design, X)
+    drawn = moments(design, X)
     levels = design.spec.levels
-    for name, one in found.items():
-        top.plot(X, one.mean - X if bias else one.mean, **LOOKS[name])
-        bottom.plot(X, one.variance, **LOOKS[name])
+    for name, moments_of in drawn.items():
+        top.plot(X, moments_of.mean - X if bias else moments_of.mean, **LOOKS[name])
+        bottom.plot(X, moments_of.variance, **LOOKS[name])
     if len(levels) <= MOST_DOTS:
         dots = moments(design, levels)["mvu"]
         top.scatter(levels, dots.mean - levels if bias else dots.mean, **LOOKS["levels"])
@@ -178,4 +180,4 @@ def draw_moments(top: Axes, bottom: Axes, design: Design, *, bias: bool) -> dict
     for axes in (top, bottom):
         axes.set_xlim(-0.02, 1.02)
         axes.set_xticks([0, 0.25, 0.5, 0.75, 1], ["0", "¼", "½", "¾", "1"])
-    return found
+    return drawn

@@ -153,7 +153,7 @@ SHADES = ((*BLACK, 0.0), (*BLACK, 0.45), ("#b3008f", "#ff9bea", 0.6), ("#5e4a2b"
 def looks(mechanisms: Sequence[str]) -> list[Look]:
     """Return a look per run, by its mechanism; a second run of one is darker and dashed."""
     strangers = [name for name in dict.fromkeys(mechanisms) if name not in MECHANISMS]
-    found = []
+    chosen = []
     for place, name in enumerate(mechanisms):
         base = MECHANISMS.get(name) or OTHERS[strangers.index(name) % len(OTHERS)]
         turn = mechanisms[:place].count(name)
@@ -165,8 +165,8 @@ def looks(mechanisms: Sequence[str]) -> list[Look]:
             marker = others[(turn - 1) % len(others)]
         else:
             marker = base.marker
-        found.append(Look(light, dark, marker, DASHES[turn % len(DASHES)] if turn else base.dash))
-    return found
+        chosen.append(Look(light, dark, marker, DASHES[turn % len(DASHES)] if turn else base.dash))
+    return chosen
 
 
 def _mixed(colour: str, other: str, share: float) -> str:

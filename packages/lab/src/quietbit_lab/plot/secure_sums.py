@@ -67,14 +67,14 @@ def plot_secure_aggregation(
     plain_axes(right, "What a client sends", x=below, y="bits per parameter, masks included")
     grid = [round(COHORTS[0] * (COHORTS[-1] / COHORTS[0]) ** (k / 300)) for k in range(301)]
     for place, look in LOOKS.items():
-        line = {clients: found[place] for clients, found in rows.items()}
+        line = {clients: points[place] for clients, points in rows.items()}
         style = {"markersize": 4, "label": line[COHORTS[0]].name, **look}
-        errors = {n: math.sqrt(one.squared_error) / ball.radius for n, one in line.items()}
+        errors = {n: math.sqrt(point.squared_error) / ball.radius for n, point in line.items()}
         left.plot(
             *zip(*((n, error) for n, error in errors.items() if math.isfinite(error)), strict=True),
             **style,
         )
-        sent = [one.bits for one in line.values()]
+        sent = [point.bits for point in line.values()]
         if (
             place == 0
         ):  # one more bit at every doubling: points where it was computed, steps between

@@ -47,7 +47,9 @@ def page_data(runs: Sequence[PlacedRun], title: str) -> dict[str, Any]:
     """Return the data of a page as plain values; runs without a score are only listed."""
     require(runs, "number of runs", len(runs), "at least one")
     compared = comparisons(runs)
-    labels = sorted({run.label: run.mechanism for one in compared for run in one.runs}.items())
+    labels = sorted(
+        {run.label: run.mechanism for comparison in compared for run in comparison.runs}.items()
+    )
     labels.sort(key=lambda pair: pair[1] == PUBLIC)
     names = [name for name, _ in labels]
     pictures = Pictures()
@@ -60,7 +62,7 @@ def page_data(runs: Sequence[PlacedRun], title: str) -> dict[str, Any]:
                 labels, looks([mechanism for _, mechanism in labels]), strict=True
             )
         ],
-        "comparisons": [_Table(one, names, pictures).data() for one in compared],
+        "comparisons": [_Table(comparison, names, pictures).data() for comparison in compared],
         "mechanisms": pictures.found,
         "made": _made(runs),
     }
@@ -77,29 +79,31 @@ class _Table:
         self._places: dict[str, int] = {}
 
     def data(self) -> dict[str, Any]:
-        one = self.comparison
-        rows = [*self._ended(), *(self._broken(run) for run in one.runs if not run.ended)]
+        comparison = self.comparison
+        rows = [*self._ended(), *(self._broken(run) for run in comparison.runs if not run.ended)]
         common, varying = _split(self.settings)
         named = [dict(zip(COLUMNS, row, strict=True)) for row in rows]
-        trusts = {run.label: run.trust for run in one.runs if run.mechanism != PUBLIC}
+        trusts = {run.label: run.trust for run in comparison.runs if run.mechanism != PUBLIC}
         return {
-            "task": task_words(one.task),
-            "summary": summary(one, named, self.names),
-            "delta": one.delta,
-            "delta_words": f"{one.delta:g}",
-            "unit": one.unit,
-            "adjacency": one.adjacency,
-            "words": spelt_out(one.unit, one.adjacency, one.delta),
+            "task": task_words(comparison.task),
+            "summary": summary(comparison, named, self.names),
+            "delta": comparison.delta,
+            "delta_words": f"{comparison.delta:g}",
+            "unit": comparison.unit,
+            "adjacency": comparison.adjacency,
+            "words": spelt_out(comparison.unit, comparison.adjacency, comparison.delta),
             "trusts": {
                 self.names.index(label): {
                     "words": trust_words(trust),
-                    "sentence": guarantee_template(one.unit, one.adjacency, trust, one.delta),
+                    "sentence": guarantee_template(
+                        comparison.unit, comparison.adjacency, trust, comparison.delta
+                    ),
                 }
                 for label, trust in sorted(trusts.items())
             },
-            "runs": len(one.runs),
+            "runs": len(comparison.runs),
             "dimension": max(
-                (int(run.record.get("dimension") or 0) for run in one.runs), default=0
+                (int(run.record.get("dimension") or 0) for run in comparison.runs), default=0
             ),
             "common": common,
             "settings": varying,
@@ -216,21 +220,21 @@ class _Table:
 
 def _second(record: Mapping[str, Any]) -> tuple[float, str]:
     """Return the epsilon and sentence of a run's second guarantee; (-1, "") if it has none."""
-    found = (record.get("observers") or {}).get("result")
-    if found:
-        return (found["epsilon_upper"], record["observers"]["sentence"])
+    result = (record.get("observers") or {}).get("result")
+    if result:
+        return (result["epsilon_upper"], record["observers"]["sentence"])
     return (-1.0, "")
 
 
 def _split(settings: list[dict[str, Any]]) -> tuple[dict[str, Any], list[dict[str, Any]]]:
     """Return what all settings have in common, once, and the rest of each."""
-    names = list(dict.fromkeys(name for one in settings for name in one))
+    names = list(dict.fromkeys(name for setting in settings for name in setting))
     common = {
         n: settings[0].get(n)
         for n in names
-        if len({json.dumps(one.get(n)) for one in settings}) == 1
+        if len({json.dumps(setting.get(n)) for setting in settings}) == 1
     }
-    return common, [{k: v for k, v in one.items() if k not in common} for one in settings]
+    return common, [{k: v for k, v in setting.items() if k not in common} for setting in settings]
 
 
 def _made(runs: Sequence[PlacedRun]) -> dict[str, Any]:
@@ -241,7 +245,7 @@ def _made(runs: Sequence[PlacedRun]) -> dict[str, Any]:
             of_runs.setdefault(str(name), set()).add(str(version))
     return {
         "by": f"quietbit {versions().get('quietbit', '')}".strip(),
-        "versions": {name: sorted(found) for name, found in sorted(of_runs.items())},
+        "versions": {name: sorted(values) for name, values in sorted(of_runs.items())},
         "commits": sorted({str(run.record["commit"]) for run in runs if run.record.get("commit")}),
         "runs": len(runs),
         "seeded": any(run.record["settings"].get("rng") == "seeded" for run in runs),

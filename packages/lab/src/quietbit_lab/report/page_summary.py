@@ -42,8 +42,8 @@ def summary(comparison: Comparison, rows: Sequence[Mapping[str, Any]], names: Se
         best = max(private, key=lambda row: row["epsilon"])
     else:
         return "No run here was private: there is no guarantee at all."
-    mine = [run for run in comparison.runs if run.label == names[best["label"]]]
-    run = next(run for run in mine if bool(run.record["points"]) or not best["chosen"])
+    candidates = [run for run in comparison.runs if run.label == names[best["label"]]]
+    run = next(run for run in candidates if bool(run.record["points"]) or not best["chosen"])
     parts = [
         _learnt(best, rows, comparison, run),
         _private(best, comparison, run),
@@ -68,9 +68,9 @@ def _learnt(
         beside = f" ({100 * max(public):.1f} % without privacy)"
     else:
         beside = ""
-    several = len({one.label for one in comparison.runs if one.mechanism != PUBLIC}) > 1
+    several = len({other.label for other in comparison.runs if other.mechanism != PUBLIC}) > 1
     others_trust = Trust(run.trust) is not Trust.CENTRAL and any(
-        one.trust == "central" for one in comparison.runs
+        other.trust == "central" for other in comparison.runs
     )
     if others_trust:
         without = " without a trusted server"
@@ -123,7 +123,7 @@ def _cost(best: Mapping[str, Any], run: PlacedRun) -> str:
     else:
         total = run.record.get("uplink_bytes")
     if not total:
-        whole = ""
+        in_all = ""
     else:
-        whole = f", {shown_size(total)} in all"
-    return f"a client sent {shown_size(each)} per round{whole}"
+        in_all = f", {shown_size(total)} in all"
+    return f"a client sent {shown_size(each)} per round{in_all}"

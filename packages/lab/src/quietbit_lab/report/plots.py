@@ -26,9 +26,9 @@ Sent = tuple[Summary, int]  # a setting, and the bytes a client sends in a round
 
 def plot_frontier(results: Iterable[Mapping[str, Any]], title: str) -> Figure:
     """Draw accuracy over epsilon; refuse results without a finished run, or of several units."""
-    found = list(results)
-    points = summarise(found)
-    lines = sorted(reported(found).items())
+    runs = list(results)
+    points = summarise(runs)
+    lines = sorted(reported(runs).items())
     require(lines, "number of finished runs", 0, "at least one", "finish the sweep with --resume")
     figure = blank_figure(7.2, 4.8)
     axes = plain_axes(
@@ -108,8 +108,8 @@ def plot_training(
     # A run keeps its colour whatever its rank, so that two pictures of the same runs can be
     # compared.
     colours = {
-        one: look.light
-        for one, look in zip(curves, looks([mechanisms[one] for one in curves]), strict=True)
+        name: look.light
+        for name, look in zip(curves, looks([mechanisms[name] for name in curves]), strict=True)
     }
     figure = blank_figure(7.2, 4.4)
     axes = plain_axes(figure.subplots(), title, x="round", y="test accuracy, %")

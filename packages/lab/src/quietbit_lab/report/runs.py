@@ -71,8 +71,8 @@ class PlacedRun:
     @property
     def trust(self) -> str:
         """Whom the run trusts."""
-        said = (self.record.get("guarantee") or {}).get("trust")
-        return str(said or self.record["settings"].get("trust") or "local")
+        trust = (self.record.get("guarantee") or {}).get("trust")
+        return str(trust or self.record["settings"].get("trust") or "local")
 
     @property
     def ended(self) -> bool:
@@ -100,8 +100,8 @@ class PlacedRun:
             status = DROPPED
         else:
             status = "finished"
-        kept = {"status": status, "settings": settings_of(self.record), "points": points}
-        return {"label": self.label, "record": kept, "chooses": self.chooses}
+        record = {"status": status, "settings": settings_of(self.record), "points": points}
+        return {"label": self.label, "record": record, "chooses": self.chooses}
 
 
 @final
@@ -165,22 +165,22 @@ def comparisons(runs: Sequence[PlacedRun]) -> list[Comparison]:
     groups: dict[tuple[Any, ...], list[PlacedRun]] = {}
     public: list[tuple[tuple[Any, ...], PlacedRun]] = []
     for run in _named_by_trust(runs):
-        said = run.record.get("guarantee") or run.record["settings"]
+        terms = run.record.get("guarantee") or run.record["settings"]
         task = json.dumps(run.record["task"], sort_keys=True)
-        key = (task, *(said[name] for name in SHARED))
+        key = (task, *(terms[name] for name in SHARED))
         if run.mechanism == PUBLIC:
             public.append((key, run))
         else:
             groups.setdefault(key, []).append(run)
     private = list(groups)
-    for own, run in public:
-        for key in [key for key in private if key[0] == own[0]] or [own]:
+    for public_key, run in public:
+        for key in [key for key in private if key[0] == public_key[0]] or [public_key]:
             groups.setdefault(key, []).append(run)
-    found = [
+    compared = [
         Comparison(json.loads(task), float(delta), str(unit), str(adjacency), members)
         for (task, delta, unit, adjacency), members in groups.items()
     ]
-    return sorted(found, key=lambda one: -len(one.runs))
+    return sorted(compared, key=lambda comparison: -len(comparison.runs))
 
 
 def settings_of(record: Mapping[str, Any]) -> dict[str, Any]:
@@ -211,8 +211,9 @@ def comparable(runs: Sequence[PlacedRun]) -> list[PlacedRun]:
     ended = sum(run.ended for run in runs)
     require(compared, "number of finished runs", ended, "at least one", "name runs that ended")
     kinds = [
-        f"{one.task.get('name')}, one {one.unit}, {one.adjacency}, delta {one.delta:g}"
-        for one in compared
+        f"{comparison.task.get('name')}, one {comparison.unit}, {comparison.adjacency}, "
+        f"delta {comparison.delta:g}"
+        for comparison in compared
     ]
     require(
         len(kinds) == 1,
@@ -236,10 +237,10 @@ def settings_within(
     runs = reporting_runs(runs)
     first = {setting_key(run.label, settings_of(run.record)): run for run in reversed(runs)}
     points = summarise(run.plain(whole=False) for run in runs)
-    found = [(point, first[setting_key(point.label, point.settings)]) for point in points]
+    pairs = [(point, first[setting_key(point.label, point.settings)]) for point in points]
     return [
         (p, run)
-        for p, run in found
+        for p, run in pairs
         if target is None or p.epsilon_upper <= target or run.mechanism == PUBLIC
     ]
 
@@ -253,12 +254,12 @@ def best_curves(
     curves = {}
     for label, line in sorted(lines.items()):
         best = line[-1]
-        own = [
+        curve = [
             p
             for p in every
             if p.label == label and p.settings == best.settings and p.rounds <= best.rounds
         ]
-        curves[label] = [(p.rounds, p.accuracy) for p in sorted(own, key=lambda p: p.rounds)]
+        curves[label] = [(p.rounds, p.accuracy) for p in sorted(curve, key=lambda p: p.rounds)]
     return curves
 
 
@@ -267,7 +268,7 @@ def _named_by_trust(runs: Sequence[PlacedRun]) -> list[PlacedRun]:
     for run in runs:
         if run.record.get("guarantee"):
             trusts.setdefault(run.label, set()).add(run.trust)
-    several = {label for label, found in trusts.items() if len(found) > 1}
+    several = {label for label, names in trusts.items() if len(names) > 1}
     return [
         replace(run, label=f"{run.label} ({run.trust} trust)") if run.label in several else run
         for run in runs
@@ -294,20 +295,22 @@ def _packed(path: Path) -> list[PlacedRun]:
 
 
 def _placed(lines: Sequence[Mapping[str, Any]], path: Path) -> list[PlacedRun]:
-    found = []
+    placed = []
     for line in lines:
         record = _checked(line.get("record"), path)
         label = str(line.get("label") or label_of(record))
-        found.append(
+        placed.append(
             PlacedRun(label, record, str(line.get("sweep", "")), bool(line.get("chooses")))
         )
-    return found
+    return placed
 
 
 def _checked(record: Any, path: Path) -> dict[str, Any]:
-    whole = isinstance(record, dict) and all(name in record for name in NEEDED)
-    whole = whole and isinstance(record["settings"], dict) and isinstance(record["points"], list)
-    if not whole or not set(SHARED) <= set(record["settings"]):
+    complete = isinstance(record, dict) and all(name in record for name in NEEDED)
+    complete = (
+        complete and isinstance(record["settings"], dict) and isinstance(record["points"], list)
+    )
+    if not complete or not set(SHARED) <= set(record["settings"]):
         raise QuietbitError(
             f"{path} holds a run that is not complete: it must name "
             f"{', '.join((*NEEDED, *SHARED))}. Write it again with `quietbit train --out`."
@@ -318,5 +321,5 @@ def _checked(record: Any, path: Path) -> dict[str, Any]:
                 f"{path} holds a run with a damaged point, {point!r}: run it again, or leave the "
                 "file out."
             )
-    kept: dict[str, Any] = record
-    return kept
+    checked: dict[str, Any] = record
+    return checked

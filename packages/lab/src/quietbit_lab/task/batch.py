@@ -127,8 +127,8 @@ class Models(ABC):
                 chosen = wide.gather(2, labels.expand(wide.shape[0], -1)[..., None])[..., 0]
                 loss[some] += (torch.logsumexp(wide, dim=2) - chosen).sum(dim=1)
         return [
-            Score(one / count, lost / count)
-            for one, lost in zip(right.tolist(), loss.tolist(), strict=True)
+            Score(hits / count, lost / count)
+            for hits, lost in zip(right.tolist(), loss.tolist(), strict=True)
         ]
 
 
@@ -280,8 +280,8 @@ class Batch:
         clients = self._schedule.cohort(self.number)
         self.counts[clients] += 1
         drawn = [(start, stop, mean, self._seed(kind)) for kind, start, stop, mean in self._means]
-        found = self.data.means(self.w, clients, self.plan.mechanism.norm, self._clips, drawn)
-        self.v.mul_(self._momentum).add_(found)
+        means = self.data.means(self.w, clients, self.plan.mechanism.norm, self._clips, drawn)
+        self.v.mul_(self._momentum).add_(means)
         self.w.addcmul_(self.v, self._rates, value=-1)
 
     def _seed(self, kind: str) -> int:
@@ -294,8 +294,8 @@ class Batch:
         """Prepare what a round needs for the runs that are alive."""
 
         def column(values: list[float]) -> Tensor:
-            found = torch.tensor(values, dtype=torch.float32, device=self.data.device)
-            return found.reshape(-1, *(1,) * (self.w.ndim - 1))
+            tensor = torch.tensor(values, dtype=torch.float32, device=self.data.device)
+            return tensor.reshape(-1, *(1,) * (self.w.ndim - 1))
 
         living = self._living()
         self._rates = column([lane.setting.training.lr for lane in living])
@@ -359,12 +359,12 @@ class Batch:
     def _score(self, places: Sequence[int] | None = None) -> list[Point | None]:
         """Score the runs at ``places``, or those due, and drop the ones that are far behind."""
         living = self._living()
-        asked = [
+        due = [
             place
             for place, lane in enumerate(living)
             if lane.setting.training.evaluated(self.number)
         ]
-        chosen = asked if places is None else places
+        chosen = due if places is None else places
         newest: list[Point | None] = [None] * len(self.lanes)
         index = torch.tensor(chosen, dtype=torch.int64, device=self.data.device)
         answers: dict[int, Guarantee] = {}  # of the accounts, which runs share

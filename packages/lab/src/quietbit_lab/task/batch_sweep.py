@@ -102,12 +102,12 @@ def run_batches(
 
 def _batches(todo: list[Job], folder: Path, together: BatchTogether) -> list[list[Job]]:
     """Return the batch of a checkpoint, then the others, in the order of the sweep."""
-    found: list[list[Job]] = []
+    batches: list[list[Job]] = []
     by_name = {job.identity: job for job in todo}
     if (folder / CHECKPOINT).exists() and (folder / BATCH).exists():
         names = _names(folder / BATCH)
         if names and all(name in by_name for name in names):
-            found.append([by_name.pop(name) for name in names])
+            batches.append([by_name.pop(name) for name in names])
     groups: dict[Hashable, list[Job]] = {}
     for job in by_name.values():
         groups.setdefault(together.walk(job), []).append(job)
@@ -117,8 +117,8 @@ def _batches(todo: list[Job], folder: Path, together: BatchTogether) -> list[lis
         else:
             pieces = -(-len(jobs) // together.most(jobs[0]))
         step = -(-len(jobs) // pieces)  # as equal as possible
-        found += [jobs[start : start + step] for start in range(0, len(jobs), step)]
-    return found
+        batches += [jobs[start : start + step] for start in range(0, len(jobs), step)]
+    return batches
 
 
 def _names(path: Path) -> list[str]:
@@ -211,19 +211,19 @@ class BatchTogether:
         )
         if restore(batch, checkpoint):
             self.note(f"continuing {len(jobs)} runs at round {batch.number:,}")
-        kept = time.monotonic()
+        saved_at = time.monotonic()
 
         def watch(number: int, points: Any) -> bool:
-            nonlocal kept
+            nonlocal saved_at
             now = time.monotonic()
             self.note(
                 f"{len(batch.alive)} of {len(jobs)} runs at round {number:,} of {batch.rounds:,}"
             )
             if until is not None and now >= until:
                 return False
-            if now - kept >= KEPT_EVERY and not batch.done:
+            if now - saved_at >= KEPT_EVERY and not batch.done:
                 save(batch, checkpoint)
-                kept = time.monotonic()
+                saved_at = time.monotonic()
             return True
 
         batch.advance(batch.rounds, watch)
@@ -269,17 +269,17 @@ def batch_records(
     batch: Batch, runs: Sequence[Run], task: Mapping[str, Any]
 ) -> list[dict[str, Any]]:
     """Return the records of all runs of a batch."""
-    said = {"identity": batch.identity, "runs": len(runs)}
+    facts = {"identity": batch.identity, "runs": len(runs)}
     name = device_name(batch.data.device)
     return [
-        run_record(run, dict(task), device=name, draws=draws, batch={**said, "place": place})
+        run_record(run, dict(task), device=name, draws=draws, batch={**facts, "place": place})
         for place, (run, draws) in enumerate(zip(runs, batch.draws, strict=True))
     ]
 
 
 def save(batch: Batch, path: Path) -> None:
     """Write the state of a batch."""
-    said = {
+    state = {
         "version": VERSION,
         "batch": batch.identity,
         "number": batch.number,
@@ -290,7 +290,7 @@ def save(batch: Batch, path: Path) -> None:
     arrays = {
         "w": batch.w.cpu().numpy(),
         "v": batch.v.cpu().numpy(),
-        "said": np.array(json.dumps(said, default=lambda word: word.value)),
+        "said": np.array(json.dumps(state, default=lambda word: word.value)),
     }
     for place, lane in enumerate(batch.lanes):
         if lane.counts is not None:
@@ -303,18 +303,18 @@ def restore(batch: Batch, path: Path) -> bool:
     if not path.exists():
         return False
     try:
-        with open(path, "rb") as file, np.load(file, allow_pickle=False) as kept:
-            said = json.loads(str(kept["said"]))
-            if said["version"] != VERSION or said["batch"] != batch.identity:
+        with open(path, "rb") as file, np.load(file, allow_pickle=False) as arrays:
+            state = json.loads(str(arrays["said"]))
+            if state["version"] != VERSION or state["batch"] != batch.identity:
                 return False
-            for place, (lane, was) in enumerate(zip(batch.lanes, said["lanes"], strict=True)):
-                if f"counts{place}" in kept.files:
-                    counts = kept[f"counts{place}"].astype(np.int64)
+            for place, (lane, was) in enumerate(zip(batch.lanes, state["lanes"], strict=True)):
+                if f"counts{place}" in arrays.files:
+                    counts = arrays[f"counts{place}"].astype(np.int64)
                 else:
                     counts = None
                 _fill(lane, was, counts)
             batch.replace_state(
-                said["number"], said["seconds"], said["alive"], kept["w"], kept["v"]
+                state["number"], state["seconds"], state["alive"], arrays["w"], arrays["v"]
             )
     except (OSError, ValueError, KeyError, TypeError, EOFError, zipfile.BadZipFile) as error:
         raise QuietbitError(
@@ -337,10 +337,10 @@ def _fill(lane: Lane, was: dict[str, Any], counts: Any) -> None:
 
 
 def _point(score: Mapping[str, float], guarantee: dict[str, Any] | None, **rest: Any) -> Point:
-    found = None
+    guarantee_of = None
     if guarantee is not None:
         words = {"unit": Unit, "adjacency": Adjacency, "trust": Trust}
-        found = Guarantee(
+        guarantee_of = Guarantee(
             **guarantee | {name: kind(guarantee[name]) for name, kind in words.items()}
         )
-    return Point(score=Score(**score), guarantee=found, **rest)
+    return Point(score=Score(**score), guarantee=guarantee_of, **rest)

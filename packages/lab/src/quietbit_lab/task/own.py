@@ -44,10 +44,10 @@ def check_named(name: str, given: str | None) -> None:
 def own_problem(name: str, seed: int) -> Problem:
     """Return the problem that a function makes; refuse anything else in one sentence."""
     module, _, function = name.partition(":")
-    found: Any = getattr(_imported(name, module), function, None)
-    require(callable(found), "task", name, f"a function of the module {module}")
+    make: Any = getattr(_imported(name, module), function, None)
+    require(callable(make), "task", name, f"a function of the module {module}")
     try:
-        problem: Any = found(seed=seed)
+        problem: Any = make(seed=seed)
     except QuietbitError:
         raise
     except Exception as error:
@@ -61,10 +61,10 @@ def own_problem(name: str, seed: int) -> Problem:
 
 
 def _imported(name: str, module: str) -> Any:
-    here = os.getcwd()
-    if here not in sys.path:
+    folder = os.getcwd()
+    if folder not in sys.path:
         sys.path.append(
-            here
+            folder
         )  # last: nothing installed can be hidden by a file of the working folder
     try:
         return importlib.import_module(module)

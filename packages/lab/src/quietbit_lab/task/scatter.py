@@ -64,8 +64,8 @@ def scatter(
         planes = images.transpose(0, 3, 1, 2)
     with torch.no_grad():
         inputs = torch.from_numpy(np.ascontiguousarray(planes, dtype=np.float32)).to(device) / 255
-        found = transform(inputs)  # count, colours, 81, height/4, width/4
-        features = found.reshape(found.shape[0], -1, *found.shape[-2:])
+        transformed = transform(inputs)  # count, colours, 81, height/4, width/4
+        features = transformed.reshape(transformed.shape[0], -1, *transformed.shape[-2:])
         if normalised:
             features = torch.nn.functional.group_norm(features, GROUPS, eps=EPSILON)
         result: NDArray[np.float32] = features.contiguous().cpu().numpy()

@@ -33,11 +33,11 @@ class VectorMean:
         self.sizes = np.ones(clients, dtype=np.int64)
         rng = np.random.default_rng(0)
         common = rng.standard_normal(dimension)
-        own = rng.standard_normal((clients, dimension), dtype=np.float32)
+        noise = rng.standard_normal((clients, dimension), dtype=np.float32)
         common /= np.linalg.norm(common)
-        own -= np.outer(own @ common, common).astype(np.float32)
-        own *= math.sqrt(1 - AGREEMENT**2) * length / np.linalg.norm(own, axis=1, keepdims=True)
-        self.vectors: Rows = own + (AGREEMENT * length * common).astype(np.float32)
+        noise -= np.outer(noise @ common, common).astype(np.float32)
+        noise *= math.sqrt(1 - AGREEMENT**2) * length / np.linalg.norm(noise, axis=1, keepdims=True)
+        self.vectors: Rows = noise + (AGREEMENT * length * common).astype(np.float32)
 
     def initial(self, seed: int) -> Rows:
         """Zero."""
