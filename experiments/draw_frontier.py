@@ -1,4 +1,4 @@
-"""The pictures of the private head and of Figure 3, from the results that are kept: no training, a few seconds.
+"""The pictures of the private head and of Figure 3, from kept results: a few seconds.
 
 python experiments/draw_frontier.py docs/images/figures
 """
@@ -36,7 +36,7 @@ def read(name: str) -> list[Row]:
 def curves(
     axes: Any, rows: list[Row], names: dict[str, str], across: Callable[[Row], float], **style: Any
 ) -> None:
-    """Mean and deviation over seeds of every mechanism, over epsilon or whatever ``across`` says."""
+    """Draw mean and deviation over seeds of every mechanism, over what ``across`` returns."""
     for (name, label), look in zip(names.items(), looks([*names]), strict=True):
         mine = sorted((row for row in rows if row["mechanism"] == name), key=across)
         if mine:
@@ -117,7 +117,8 @@ def releases(rows: list[Row], out: Path) -> None:
     figure = blank_figure(
         11.0,
         4.1,
-        "CIFAR-10, a private head: the more often a client takes part, the less the mechanism matters"
+        "CIFAR-10, a private head: the more often a client takes part, the less the "
+        "mechanism matters"
         " (zero-out, delta 1e-5)",
     )
     names = {name: NAMES[name] for name in ("vmvu", "gaussian", "imvu")} | TRUSTING
@@ -198,7 +199,7 @@ def crowds(rows: list[Row], out: Path) -> None:
 
 
 def chosen(runs: list[Row]) -> list[Row]:
-    """Of every mechanism and epsilon the step that was best on the held-out images, and the accuracies of its seeds."""
+    """Return each cell's step that was best on held-out images, with its seeds' accuracies."""
     found: dict[tuple[str, float], Row] = {}
     for run in runs:
         cell = run["mechanism"], run["epsilon"]
@@ -230,7 +231,7 @@ def tried(runs: list[Row], row: Row) -> list[tuple[float, float]]:
 
 
 def fig3(out: Path) -> None:
-    """Figure 3: the head alone and all parameters over epsilon; prints what the page's table needs."""
+    """Draw Figure 3, the head alone and all parameters; print the rows of the page's table."""
     figure = blank_figure(
         9.0,
         4.1,
@@ -241,7 +242,8 @@ def fig3(out: Path) -> None:
         values = 100 * np.array(row["accuracies"])
         steps = ", ".join(f"{step:g}: {100 * held:.1f}" for step, held in row["tried"])
         print(
-            f"{row['mechanism']:>10} {row['epsilon']:>4g}: {values.mean():.1f} +- {values.std():.1f}, "
+            f"{row['mechanism']:>10} {row['epsilon']:>4g}: "
+            f"{values.mean():.1f} +- {values.std():.1f}, "
             f"{values.size} seeds, step {row['step']:g} of {steps}; {row.get('bytes', 0):,} bytes"
         )
     panels = {

@@ -1,4 +1,4 @@
-r"""Figure 3: a pre-trained WideResNet-28-10, all of whose parameters are fine-tuned on CIFAR-10 in private.
+r"""Figure 3: all parameters of a pre-trained WideResNet-28-10, fine-tuned on CIFAR-10 in private.
 
 Idea     a client per image, 90 rounds of 500, each client once: 45,000 train, and 5,000 held-out
          training images choose step sizes. `client_rows` makes a cohort's gradients, `row_passes`
@@ -47,7 +47,7 @@ BEGAN = time.monotonic()
 
 
 class Sum:
-    """The decoded mean of a cohort's releases, in units of the clip, from its rows a chunk at a time."""
+    """The decoded mean of a cohort's releases, in clips, from its rows chunk by chunk."""
 
     def __init__(
         self, name: str, epsilon: float, dimension: int, device: str, *, plain: bool
@@ -173,7 +173,7 @@ def accuracy(rows: Rows, images: Any, labels: Any) -> float:
 
 
 def best_step(done: list[dict[str, Any]], name: str, epsilon: float) -> float:
-    """Of the trainings of a cell's first seed the step with the highest accuracy on the held-out images."""
+    """Return the step of a cell's first seed with the highest accuracy on held-out images."""
     tried = [
         one for one in done if (one["mechanism"], one["epsilon"], one["seed"]) == (name, epsilon, 1)
     ]
@@ -256,8 +256,10 @@ def main() -> None:
                 given.out.parent.mkdir(parents=True, exist_ok=True)
                 given.out.write_text(json.dumps(done, indent=1))
                 say(
-                    f"{name} {epsilon:g} step {step:g} seed {seed}: {100 * scored['held_out']:.1f} % held out, "
-                    f"{100 * scored['test']:.1f} % of the test images, {time.monotonic() - began:.1f} s"
+                    f"{name} {epsilon:g} step {step:g} seed {seed}: "
+                    f"{100 * scored['held_out']:.1f} % held out, "
+                    f"{100 * scored['test']:.1f} % of the test images, "
+                    f"{time.monotonic() - began:.1f} s"
                 )
 
 

@@ -87,7 +87,7 @@ class Heads:
         return torch.cat((x, torch.ones((x.shape[0], 1), device=self.device)), dim=1)
 
     def _basis(self, found: dict[str, Any], turn: str, features: int, power: float) -> Any:
-        """Public directions, each divided by a power of its public variance where the turn is soft."""
+        """Return public directions, divided by a power of their public variance if soft."""
         kind, _, how = turn.partition("-")
         basis = found[kind][:, :features].float()
         spread = found["spread" if kind == "pca" else f"{kind}_spread"] if how == "soft" else None
@@ -165,7 +165,7 @@ def mean_of(
 def trusting(
     kind: str, keep: int | None, cell: dict[str, Any], dimension: int, cohort: int
 ) -> tuple[Any, dict[str, Any]]:
-    """Central trust: one-bit sums behind masks (of all coordinates, or the same few of every client), or a server."""
+    """Return means under central trust: one-bit sums behind masks, or a server's noise."""
     ball = Ball("l2", 1.0, dimension)
     if kind == "central":
         central = calibrate("gaussian", ball=ball, delta=DELTA, **cell)
@@ -197,7 +197,7 @@ def trusting(
 def train(
     heads: Heads, mean: Any, settings: list[Any], epochs: int, seed: int, clients: int, cohort: int
 ) -> Any:
-    """Weights at the end and their mean over the last half, (2, G, K, F + 1); the step falls to a tenth.
+    """Return final weights and their mean over the last half, (2, G, K, F + 1).
 
     ``mean`` makes releases of rows, or is the deviation of normal noise in their mean.
     """
@@ -235,7 +235,7 @@ def line(
     clients: int | None,
     normal: str | None,
 ) -> dict[str, Any]:
-    """Choose on the held-out images, report on the test images; ``clients`` are the first of them, in 100 rounds."""
+    """Choose on the held-out images and report on the test images, for the first ``clients``."""
     epochs, everyone = int(cell["releases"]), heads.train.shape[0]
     held = min(HELD_OUT, everyone // 10)
     choosing, reporting = (everyone - held, everyone) if clients is None else (clients, clients)
@@ -364,7 +364,8 @@ def main() -> None:
             given.out.parent.mkdir(parents=True, exist_ok=True)
             given.out.write_text(json.dumps(done, indent=1))
             last, got = done[-1], 100 * np.array(done[-1]["accuracies"])
-            how = f"held out {100 * last['validation']:.1f}, step {last['step']:g}, start {last['start']:g}"
+            how = f"held out {100 * last['validation']:.1f}, step {last['step']:g}"
+            how += f", start {last['start']:g}"
             how += f", clip {last['clip']:g}, averaged {last['averaged']}, edge {last['edge']}"
             say(f"{turn} {features} {name} {cell}: {got.mean():.1f} +- {got.std():.1f} ({how})")
 
