@@ -1,4 +1,4 @@
-"""The command line assembled: commands grouped by what people want."""
+"""The command line: all commands, grouped by purpose."""
 
 from __future__ import annotations
 
@@ -17,45 +17,47 @@ from quietbit.cli.options import help_text
 
 __all__ = ["COMMANDS", "GROUPS", "app"]
 
-# What people want, and the commands for it in the order in which they are listed.
+# Purposes, with their commands in the order of the help.
 GROUPS = {
     "Decide": ("compare", "calibrate", "privacy"),
     "Run": ("demo", "train", "sweep", "report", "data", "doctor"),
     "Study": ("design", "certify", "catalogue", "audit", "figure"),
-    "Protect a device": ("node",),  # a group of its own, which typer lists last
+    "Protect a device": ("node",),  # typer lists command groups last
 }
 OWN = (compare, calibrate, doctor)
 
 app = typer.Typer(
     name="quietbit",
-    help="Federated learning updates that leave the device private and packed to about one bit per parameter.",
-    epilog="Every command takes --json. Start with: quietbit demo --out demo-output",
+    help="Federated learning in which every update leaves the device private, and packed to about "
+    "one bit per parameter.",
+    epilog="Commands that print tables take --json. Start with: quietbit demo --out demo-output",
     rich_markup_mode="rich",
     pretty_exceptions_enable=False,
 )
 
 
 def _add_commands() -> None:
-    """Add our commands and those of other installed packages, the laboratory's among them, in the groups' order."""
-    found: dict[str, Callable[..., Any]] = {command.__name__: command for command in OWN}
-    found |= {entry.name: entry.load() for entry in entry_points(group="quietbit.commands")}
-    groups = {name: group for group, names in GROUPS.items() for name in names}
-    for name in sorted(
-        found, key=lambda name: (list(groups).index(name) if name in groups else len(groups), name)
-    ):
-        panel = groups.get(name, "Added by other packages")
-        app.command(name, help=help_text(found[name]), rich_help_panel=panel)(found[name])
-    for command in node.registered_commands:
-        command.help = help_text(command.callback)
-    app.add_typer(node, rich_help_panel=groups["node"])
+    """Add our commands and those of other installed packages, in the order of the groups."""
+    commands: dict[str, Callable[..., Any]] = {command.__name__: command for command in OWN}
+    commands |= {entry.name: entry.load() for entry in entry_points(group="quietbit.commands")}
+    panels = {name: group for group, names in GROUPS.items() for name in names}
+    known = [name for name in panels if name in commands]
+    others = sorted(set(commands) - set(known))
+    for name in known + others:
+        command = commands[name]
+        panel = panels.get(name, "Added by other packages")
+        app.command(name, help=help_text(command), rich_help_panel=panel)(command)
+    for registered in node.registered_commands:
+        registered.help = help_text(registered.callback)
+    app.add_typer(node, rich_help_panel=panels["node"])
 
 
 _add_commands()
-# By the words that are typed.
+# Functions by the words that are typed.
 COMMANDS: dict[tuple[str | None, ...], Any] = {
-    (one.name,): one.callback for one in app.registered_commands
+    (command.name,): command.callback for command in app.registered_commands
 }
-COMMANDS |= {("node", one.name): one.callback for one in node.registered_commands}
+COMMANDS |= {("node", command.name): command.callback for command in node.registered_commands}
 
 
 @app.callback(invoke_without_command=True)

@@ -1,4 +1,4 @@
-"""``quietbit calibrate``: the least noise that meets a target, for single releases or for sums behind masks."""
+"""``quietbit calibrate``: the least noise within a target, for releases or for masked sums."""
 
 from __future__ import annotations
 
@@ -17,28 +17,29 @@ if TYPE_CHECKING:
 __all__ = ["calibrate"]
 
 LABELS = {"noise_multiplier": "noise / radius", "scale_multiplier": "scale / radius"}
-REASONS = {
-    "cohort": "which counts --clients",
-    "samples": "which protects whole clients",
-    "sampling_rate": "whose server learns who took part",
+# What to do instead of an option that secure aggregation does not have.
+REMEDIES = {
+    "cohort": "give --clients",
+    "samples": "sums protect whole clients",
+    "sampling_rate": "the server learns which clients take part",
 }
-# What says how noise is made under local trust, and is chosen where sums are seen alone.
-OWN = "levels beta clamp decoder design samples local_steps local_rate"
+# Options that secure aggregation does not have.
+LOCAL_ONLY = "levels beta clamp decoder design samples local_steps local_rate"
 
 
 @takes(
-    option("epsilon", float, "Target for all releases of one party together.", ...),
+    option("epsilon", float, "The most epsilon of all releases of one client together.", ...),
     usual("delta", ...),
     usual("adjacency", ...),
     option(
         "mechanism",
         str,
-        "One of imvu, vmvu, gaussian, or auto, which takes the best; or another package's; "
-        "may be left out for secure aggregation.",
+        "imvu, vmvu, gaussian, a mechanism of another package, or auto: the best of all. "
+        "Secure aggregation needs none.",
         metavar="NAME",
     ),
     usual("releases", 1),
-    option("bits", int, "Bits per code: 1 unless given, 16 for skellam."),
+    option("bits", int, "Bits per code: 1 unless given, and 16 for skellam."),
     option("levels", int, "Levels of the design (imvu, mvu)."),
     usual("norm", "l2"),
     usual("radius", 1.0),
@@ -48,45 +49,43 @@ OWN = "levels beta clamp decoder design samples local_steps local_rate"
     option(
         "decoder",
         str,
-        "Of imvu: unbiased-at-zero (unless given) or alphabet, the paper's.",
+        "For imvu: unbiased-at-zero (unless given), or alphabet, which the paper uses.",
         metavar="NAME",
     ),
-    option("design", str, "Keep this design and calibrate beta instead (imvu)."),
+    option("design", str, "Use this design, a file or a name, and calibrate beta (imvu)."),
     option(
         "keep",
         int,
-        "Rotated coordinates that a client keeps, a power of two; all unless given (vmvu: a few).",
+        "Send this many rotated coordinates, a power of two; all unless given (vmvu: a few).",
     ),
     usual("samples"),
-    option("trust", str, "Who may look: local or secure-aggregation.", "local", "WORD"),
-    option(
-        "clients", int, "Codes in a sum (secure-aggregation): others' bits are part of the noise."
-    ),
+    option("trust", str, "Trust model: local or secure-aggregation.", "local", "WORD"),
+    option("clients", int, "Clients in a sum (secure aggregation): their noise adds up."),
     option(
         "min_honest_clients",
         int,
-        "How many of them at least answer and do not collude with the server (all unless given).",
+        "The fewest of them that answer and do not collude with the server; all unless given.",
     ),
     option(
         "sampling_rate",
         float,
-        "Chance that one of --samples is in a batch that its site draws in secret.",
+        "Probability that one of --samples is in a batch, which its site draws in secret.",
     ),
     option(
         "local_steps",
         int,
-        "Private steps on such batches before a site sends the difference of models.",
+        "Private steps on such batches, before a site sends the difference of its model.",
     ),
-    option("local_rate", float, "The learning rate of such a step."),
-    option("cohort", int, "Clients in a round, to be told what to expect of it; one unless given."),
-    option("out", Path, "Save the design or profile found (imvu, mvu, vmvu)."),
+    option("local_rate", float, "Learning rate of such a step."),
+    option("cohort", int, "Clients in a round, for the expected noise; one unless given."),
+    option("out", Path, "Save the design or profile in this file (imvu, mvu, vmvu)."),
 )
 def calibrate(json: JsonOption = False, **given: Any) -> None:
-    """Find the most accurate mechanism of its kind within a privacy target.
+    """Find the most accurate parameters of a mechanism within a privacy target.
 
-    With --trust secure-aggregation the server sees sums of codes alone: their account meets the
-    target, and releases are the sums a client takes part in. With --cohort the answer says what to
-    expect of a round; quietbit compare shows all mechanisms.
+    With --trust secure-aggregation the server sees sums only: the target is for the sums, and
+    --releases is the number of sums that a client takes part in. With --cohort the answer includes
+    the noise to expect in a round. To choose a mechanism, see quietbit compare.
 
     Example: quietbit calibrate --mechanism imvu --bits 1 --epsilon 3 --delta 1e-5 --releases 50
     --adjacency replace-one
@@ -102,106 +101,99 @@ def calibrate(json: JsonOption = False, **given: Any) -> None:
     """
     target = chosen(given, "epsilon delta adjacency releases keep")
     target["ball"] = quietbit.Ball(given["norm"], given["radius"], given["dimension"])
-    ways = {"local": _calibrate, "secure-aggregation": _calibrate_sum}
-    require(given["trust"] in ways, "trust", given["trust"], "local or secure-aggregation")
-    ways[given["trust"]](target, given, json)
+    trust = given["trust"]
+    if trust == "local":
+        _calibrate(target, given, json)
+    elif trust == "secure-aggregation":
+        _calibrate_sum(target, given, json)
+    else:
+        raise InvalidParameter.of("trust", "local or secure-aggregation", trust)
 
 
 def _calibrate(target: dict[str, Any], given: dict[str, Any], as_json: bool) -> None:
-    """Answer for one client's release, under local trust."""
+    """Calibrate one client's release, under local trust."""
     from quietbit.mechanism.abilities import Designed
     from quietbit.mechanism.registry import families, family, family_of
     from quietbit.wire.payload import Header
 
-    for name, unused in chosen(given, "clients min_honest_clients").items():
-        require(
-            unused is None,
-            name,
-            str(unused),
-            "left out for local trust (it is for secure-aggregation)",
-        )
+    for name, value in chosen(given, "clients min_honest_clients").items():
+        remedy = "add --trust secure-aggregation, or leave it out"
+        require(value is None, name, value, "left out for local trust", remedy)
     if given["sampling_rate"] is not None and given["samples"] is None:
-        raise InvalidParameter.of(
-            "samples", "given beside the rate at which a site draws them in secret"
-        )
+        raise InvalidParameter.of("samples", "given with --sampling-rate")
     mechanism = given["mechanism"]
     out = given["out"]
     ball = target["ball"]
     if mechanism is None:
         raise InvalidParameter.of("mechanism", f"given: one of {', '.join(families())}, or auto")
     has_design = mechanism in families() and family(mechanism).strength == "design_epsilon"
-    require(
-        out is None or has_design,
-        "out",
-        str(out),
-        f"left out for {mechanism}, which has no design to save",
-    )
-    target |= chosen(given, f"{OWN} bits sampling_rate")
+    rule = f"left out for {mechanism}, which has no design to save"
+    require(out is None or has_design, "out", str(out), rule)
+    target |= chosen(given, f"{LOCAL_ONLY} bits sampling_rate")
     if given["design"] is not None:
         target["design"] = find_design(given["design"])
     check_outputs(out)
     with progress_bar("Calibrating", quiet=as_json):
-        found = quietbit.calibrate(mechanism, **target)
-    made = found.mechanism
-    layout = found.mechanism.layout
-    gain = found.error.gain
-    if given["cohort"] is None:
-        cohort = 1
-    else:
-        cohort = given["cohort"]
-    expected = quietbit.expectation(made, cohort=cohort, rounds=found.releases)
-    per_parameter = (
-        8 * layout.size if layout.bits == 0 else layout.bits * layout.count
-    ) / ball.dimension
+        calibration = quietbit.calibrate(mechanism, **target)
+    calibrated = calibration.mechanism
+    cohort = 1 if given["cohort"] is None else given["cohort"]
+    expected = quietbit.expectation(calibrated, cohort=cohort, rounds=calibration.releases)
+    layout = calibrated.layout
+    bits = layout.bits * layout.count
+    if layout.bits == 0:
+        bits = 8 * layout.size
+    per_parameter = bits / ball.dimension
+    error = calibration.squared_error
+    gain = calibration.error.gain
     reach = "met from below to 1 part in 10,000"
-    if found.saturated:
+    if calibration.saturated:
         reach = "out of reach: this mechanism cannot be certified to reveal more"
-    rows = [
-        Row("mechanism", "mechanism", family_of(made) or mechanism),
-        *([Row("reason", "why", found.reason)] if found.reason else []),
-        *_setting(made),
-        Row("payload_bytes", "bytes of a payload", Header.of(made).size),
+    rows = [Row("mechanism", "mechanism", family_of(calibrated) or mechanism)]
+    if calibration.reason:
+        rows.append(Row("reason", "why", calibration.reason))
+    rows += _setting(calibrated)
+    rows += [
+        Row("payload_bytes", "bytes of a payload", Header.of(calibrated).size),
         Row("bits_per_parameter", "bits per parameter", per_parameter, rounded(per_parameter, 4)),
-        Row(
-            "squared_error",
-            "squared error at zero",
-            found.squared_error,
-            rounded(found.squared_error),
-        ),
-        gaussian_row(found.squared_error, found.gaussian_squared_error),
+        Row("squared_error", "squared error at zero", error, rounded(error)),
+        gaussian_row(error, calibration.gaussian_squared_error),
         Row("noise", "noise / clip", expected.noise, rounded(expected.noise, 3)),
         Row("expectation", "what to expect", expected.sentence()),
     ]
     if abs(gain - 1) > 1e-6:
-        text = f"{rounded(gain, 4)}: small coordinates decode to this times their value; divide by it, or the step"
-        rows.append(Row("gain", "gain", gain, text))
+        text = f"{rounded(gain, 4)}: small coordinates decode to this multiple of their value"
+        rows.append(Row("gain", "gain", gain, f"{text}; divide the mean, or the step, by it"))
     rows += [
-        Row("releases", "releases", found.releases),
-        Row("saturated", "target", found.saturated, f"{given['epsilon']:g}, {reach}"),
-        *guarantee_rows(found.guarantee),
+        Row("releases", "releases", calibration.releases),
+        Row("saturated", "target", calibration.saturated, f"{given['epsilon']:g}, {reach}"),
     ]
-    designed = Designed.nearest(made)
+    rows += guarantee_rows(calibration.guarantee)
+    designed = Designed.nearest(calibrated)
     if out is not None and designed is not None:
         rows.append(Row("saved", "saved as", str(designed.designed.save(out))))
-    title = f"{mechanism} on an {ball.norm.value} ball of radius {ball.radius:g}, dimension {ball.dimension}"
-    record(title, rows, as_json)
+    title = f"{mechanism} on an {ball.norm.value} ball of radius {ball.radius:g}"
+    record(f"{title}, dimension {ball.dimension}", rows, as_json)
 
 
 def _design(design: quietbit.Design, note: str = "") -> list[Row]:
-    """Say which design it is, with a ``note`` at its end."""
+    """Return the rows of a design, with a ``note`` after its numbers."""
     spec = design.spec
     facts = {
-        name: getattr(spec, name) for name in ("input_levels", "output_bits", "epsilon", "privacy")
+        "input_levels": spec.input_levels,
+        "output_bits": spec.output_bits,
+        "epsilon": spec.epsilon,
+        "privacy": spec.privacy,
     }
-    shown = f"{spec.input_levels} levels, {spec.output_bits}-bit symbols, {spec.privacy} epsilon {spec.epsilon:.6g}"
+    symbols = f"{spec.input_levels} levels, {spec.output_bits}-bit symbols"
+    shown = f"{symbols}, {spec.privacy} epsilon {spec.epsilon:.6g}{note}"
     return [
-        Row("design", "design", facts, shown + note),
+        Row("design", "design", facts, shown),
         Row("identity", "identity", design.identity()),
     ]
 
 
 def _setting(mechanism: Any) -> list[Row]:
-    """Make rows of the mechanism's public numbers beside its ball, the calibrated one among them."""
+    """Return the rows of the mechanism's public parameters, without its ball."""
     from quietbit.mechanism.abilities import Designed
     from quietbit.mechanism.registry import describe
 
@@ -221,87 +213,76 @@ def _setting(mechanism: Any) -> list[Row]:
 
 
 def _calibrate_sum(target: dict[str, Any], given: dict[str, Any], as_json: bool) -> None:
-    """Answer for sums of codes behind masks."""
+    """Calibrate masked sums of codes."""
     from quietbit.mechanism.central_sum import calibrate_sum
 
     out = given["out"]
     ball = target["ball"]
     name = given["mechanism"]
     require(name in (None, "imvu"), "mechanism", name, "imvu, or left out, for secure aggregation")
-    for name, value in chosen(given, f"{OWN} cohort sampling_rate").items():
-        reason = REASONS.get(name, "which chooses it")
-        require(value is None, name, value, f"left out for secure aggregation, {reason}")
+    for name, value in chosen(given, f"{LOCAL_ONLY} cohort sampling_rate").items():
+        remedy = REMEDIES.get(name, "it is calibrated")
+        require(value is None, name, value, "left out for secure aggregation", remedy)
     if given["clients"] is None:
-        raise InvalidParameter.of("clients", "given: how many codes a sum is over")
+        raise InvalidParameter.of("clients", "given: the number of clients in a sum")
     require(ball.norm is quietbit.Norm.L2, "norm", ball.norm.value, "l2 for secure aggregation")
     check_outputs(out)
-    if given["bits"] is None:
-        bits = 1
-    else:
-        bits = given["bits"]
+    bits = 1 if given["bits"] is None else given["bits"]
+    sizes = chosen(given, "clients min_honest_clients")
     with progress_bar("Calibrating", quiet=as_json):
-        found = calibrate_sum(**target, **chosen(given, "clients min_honest_clients"), bits=bits)
-    rows = _sum_rows(found, given["epsilon"])
+        calibration = calibrate_sum(**target, **sizes, bits=bits)
+    rows = _sum_rows(calibration, given["epsilon"])
     if out is not None:
-        rows.append(Row("saved", "saved as", str(found.codes.design.save(out))))
-    record(
-        f"secure sums of {found.clients:,} clients, {ball.dimension:,} parameters", rows, as_json
-    )
+        rows.append(Row("saved", "saved as", str(calibration.codes.design.save(out))))
+    title = f"secure sums of {calibration.clients:,} clients, {ball.dimension:,} parameters"
+    record(title, rows, as_json)
 
 
-def _sum_rows(found: SumCalibration, epsilon: float) -> list[Row]:
-    codes = found.codes
-    guarantee = found.guarantee
-    sure = found.min_honest_clients
+def _sum_rows(calibration: SumCalibration, epsilon: float) -> list[Row]:
+    codes = calibration.codes
+    guarantee = calibration.guarantee
+    honest = calibration.min_honest_clients
     spec = codes.design.spec
     kept = codes.ball.dimension
     expected = quietbit.expectation(
-        found.mechanism, cohort=found.clients, rounds=found.releases, trust=guarantee.trust
+        calibration.mechanism,
+        cohort=calibration.clients,
+        rounds=calibration.releases,
+        trust=guarantee.trust,
     )
-    cut = rounded(found.clamped_at, 3)
-    error = found.squared_error
-    rows = [
-        *_design(
-            codes.design,
-            "" if spec.output_bits == 1 else f": sums of {spec.outputs - 1} equal bits",
-        ),
+    note = ""
+    if spec.output_bits > 1:
+        note = f": sums of {spec.outputs - 1} equal bits"
+    limit = calibration.clamped_at
+    clamped = f"clamped: coordinates beyond {rounded(limit, 3)} are cut to it"
+    bits = calibration.wire_bits
+    error = calibration.squared_error
+    rows = _design(codes.design, note)
+    rows += [
         Row("beta", "beta", codes.beta),
-        Row("clamp", "inputs", True, f"clamped: coordinates beyond {cut} are cut to it"),
-        Row(
-            "clamped_at",
-            "clamped at",
-            found.clamped_at,
-            f"{rounded(found.clamped_at / codes.ball.radius, 3)} radii",
-        ),
-        Row(
-            "wire_bits",
-            "bits per parameter",
-            found.wire_bits,
-            f"{found.wire_bits}, the modulus of the masks",
-        ),
+        Row("clamp", "inputs", True, clamped),
+        Row("clamped_at", "clamped at", limit, f"{rounded(limit / codes.ball.radius, 3)} radii"),
+        Row("wire_bits", "bits per parameter", bits, f"{bits}, the modulus of the masks"),
         Row("squared_error", "squared error at zero", error, f"{rounded(error)} of the mean"),
         Row("noise", "noise / clip", expected.noise, rounded(expected.noise, 3)),
         Row("expectation", "what to expect", expected.sentence()),
     ]
-    if kept < found.mechanism.ball.dimension:
-        lost = found.projection_error
-        text = f"{rounded(lost)} of it, from a mean of norm {found.mean_norm:g} on {kept:,} coordinates, shared by all"
+    if kept < calibration.mechanism.ball.dimension:
+        lost = calibration.projection_error
+        mean = f"a mean of norm {calibration.mean_norm:g}"
+        text = f"{rounded(lost)} of it, from {mean} on {kept:,} coordinates, shared by all"
         rows += [
             Row("keep", "kept coordinates", kept),
             Row("projection_error", "projection", lost, text),
         ]
+    counted = f"{honest:,} that answer and do not collude with the server"
+    reach = "met from below"
+    if calibration.saturated:
+        reach = "out of reach: the largest beta spends less"
     rows += [
-        Row("clients", "clients in a sum", found.clients),
-        Row(
-            "min_honest_clients",
-            "counted on",
-            sure,
-            f"{sure:,} that answer and do not collude with the server",
-        ),
-        Row("releases", "sums per client", found.releases),
+        Row("clients", "clients in a sum", calibration.clients),
+        Row("min_honest_clients", "honest clients", honest, counted),
+        Row("releases", "sums per client", calibration.releases),
+        Row("saturated", "target", calibration.saturated, f"{epsilon:g}, {reach}"),
     ]
-    reach = (
-        "met from below" if not found.saturated else "out of reach: the largest beta spends less"
-    )
-    rows.append(Row("saturated", "target", found.saturated, f"{epsilon:g}, {reach}"))
     return rows + guarantee_rows(guarantee, "all sums")

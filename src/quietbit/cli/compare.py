@@ -1,4 +1,4 @@
-"""``quietbit compare``: which mechanism, under which trust, and whether it can work at all."""
+"""``quietbit compare``: the noise of every mechanism under every trust model, before a run."""
 
 from __future__ import annotations
 
@@ -13,16 +13,17 @@ from attrs import asdict
 import quietbit
 from quietbit.cli.console import JsonOption, column_table, progress_bar, show_json, shown
 from quietbit.cli.options import check_outputs, option, plotter, takes, usual
-from quietbit.errors import require
+from quietbit.errors import QuietbitError, require
 
 if TYPE_CHECKING:
     from quietbit.plan.compare import Comparison, ComparisonRow
     from quietbit.run.parts.evaluation import Evaluation
     from quietbit.subspace import SizeRow
+    from quietbit.target import Trust
 
 __all__ = ["compare"]
 
-# Columns of a table: what they are called in JSON, and their heads.
+# Columns of a table: their names in JSON, and their heads.
 COLUMNS = {
     "mechanism": "mechanism",
     "keep": "keeps",
@@ -36,90 +37,93 @@ COLUMNS = {
 }
 MOVED = {"moved": "moved", "moved_over_noise": "in noise"}
 LEGEND = (
-    "error: squared, relative to Gaussian noise added by every client. noise: in the mean of a round, as a multiple of "
-    "the clip; over the run it is divided by the root of the rounds, and useful up to 0.1, hopeless above 3. keeps: "
-    "rotated coordinates sent, where not all are. bytes: what one client sends per round and in all, and gets "
-    "per round (with downlink = replay where few coordinates are kept, else the model)."
+    "error: squared, relative to Gaussian noise that every client adds. noise: in the mean of a "
+    "round, as a multiple of the clip; over the run it is divided by the square root of the "
+    "rounds: useful up to 0.1, hopeless above 3. keeps: rotated coordinates that are sent, if not "
+    "all. bytes: what one client sends per round and in all, and receives per round (with "
+    "downlink = replay where few coordinates are kept, else the model)."
 )
 CLIP = (
-    "The clip: noise is proportional to it, so a clip of twice the updates' length doubles the noise beside them; one "
-    "of half their length cuts them in half, noise and all, and gains nothing."
+    "The clip: noise is proportional to it. A clip of twice the updates' norm doubles the noise "
+    "relative to them; a clip of half their norm halves both updates and noise, and gains nothing."
 )
 SCOUTS = (
-    " Where nobody knows their length, clip = auto finds it by scouts, for 5.3 % more squared error (5.2 % behind "
-    "masks)."
+    " If their norm is unknown, clip = auto estimates it by scouts, for 5.3 % more squared error "
+    "(5.2 % behind masks)."
 )
 NO_SCOUTS = (
-    " Give a number: scouts (clip = auto) would be too few here to find it, or noise too loud."
+    " Give a number: with clip = auto, scouts would be too few here, or their noise too large."
 )
 SITES = (
-    "Few sites with many samples each, such as hospitals with patients? Protect the samples instead of the sites: "
-    "--unit sample --samples N needs far less noise."
+    "Few sites with many samples each, such as hospitals with patients? Protect the samples "
+    "instead of the sites: --unit sample --samples N needs far less noise."
 )
 POISON = (
-    "moved: how far the malicious clients can move the mean of a round along the direction that suits them "
-    "best, in clips (an honest mean is no longer than one) and in deviations of the noise there: whatever the server "
-    "decodes, for a seed the best of 2^30. Behind masks one client is enough, and only the range of the mean bounds it."
+    "moved: how far malicious clients can move the mean of a round in the direction of their "
+    "choice, in clips (an honest mean is at most one) and in standard deviations of the noise, "
+    "whatever the server decodes; for a seed, the best of 2^30. Behind masks one client is enough, "
+    "and only the range of the mean bounds it."
 )
 SPECTRUM = (
-    "held: share of the mean public gradient's squared length in the directions, of gradients that they were not made "
-    "of. missed, noise, error: lengths in clips, of the rest, of the noise over the run, and of both."
+    "held: the directions' share of the squared norm of the mean public gradient, for gradients "
+    "that they were not made of. missed, noise, error: norms in clips, of the rest, of the noise "
+    "over the run, and of both."
 )
 WIDTH = 110
 
 
 @takes(
-    option("epsilon", float, "What all releases of one client together may cost.", ...),
+    option("epsilon", float, "The most epsilon of all releases of one client together.", ...),
     usual("delta", ...),
     usual("adjacency", ...),
     option("cohort", int, "Clients in a round.", ...),
     option("clients", int, "Clients in all; the cohort unless given."),
-    option("rounds", int, "Rounds of the run. Say this or --releases."),
-    option("releases", int, "How often a client takes part. Say this or --rounds."),
+    option("rounds", int, "Rounds of the run. Give this or --releases."),
+    option("releases", int, "How many updates one client sends. Give this or --rounds."),
     option("trust", str, "local, secure-aggregation or central; all unless given.", metavar="WORD"),
     option(
         "unit",
         str,
-        "Whose data epsilon protects: a client's, or one sample of a site (--samples).",
+        "Whose data epsilon protects: a client, or one sample of a site (--samples).",
         "client",
         metavar="WORD",
     ),
-    option("samples", int, "About how many samples a site has (--unit sample)."),
-    option("sampling_rate", float, "Probability of a sample to be in a batch (--unit sample)."),
+    option("samples", int, "The approximate number of samples of a site (--unit sample)."),
+    option("sampling_rate", float, "Probability that a sample is in a batch (--unit sample)."),
     option("local_steps", int, "Private steps of a site per release (--unit sample)."),
     option(
         "min_honest_clients",
         int,
-        "Of a cohort, for secure aggregation: who answers and does not collude (all unless given).",
+        "The fewest of a cohort that answer and do not collude with the server; all unless given.",
     ),
     option(
         "baselines",
         bool,
-        "Rows for the field's other mechanisms too, none of which is chosen.",
+        "Show published mechanisms of others, too; none of them is recommended.",
         False,
     ),
     option(
         "evaluate",
         float,
-        "What one answer to a private evaluation costs; one goes with every release.",
+        "Epsilon of one answer to a private evaluation; one goes with every release.",
     ),
     option(
         "malicious",
         float,
-        "Share of clients that send what they like: how far they move a round's mean.",
+        "Show how far this share of malicious clients can move the mean of a round.",
     ),
     option(
         "public",
         Path,
-        "An .npy file of public gradients, a row each: what a subspace of k directions buys.",
+        "Show what a subspace of public gradients gains: an .npy file, one gradient per row.",
     ),
-    option("dimension", int, "Parameters in an update: what a client trains, and no more.", ...),
-    option("clip", float, "Largest norm of an update; every noise is proportional to it.", 1.0),
+    option("dimension", int, "Parameters in an update: those that a client trains.", ...),
+    option("clip", float, "Largest norm of an update; all noise is proportional to it.", 1.0),
     usual("norm", "l2"),
     option(
         "out",
         Path,
-        "Draw noise over releases and over bytes, as png, svg or pdf (needs quietbit-lab).",
+        "Draw noise over releases and over bytes: a png, svg or pdf file (needs quietbit-lab).",
     ),
 )
 def compare(
@@ -133,11 +137,11 @@ def compare(
 ) -> None:
     """Compare all mechanisms and trust models for a run, before anything is trained.
 
-    Every row is calibrated to the same epsilon. The number that decides is the noise in the mean of
-    a round, as a multiple of the clip: no mean of updates is longer than the clip, so noise of 10
-    clips drowns a round, and only many rounds can average it out. More clients or fewer parameters
-    make it smaller; secure aggregation makes it smaller by the root of the cohort, because then
-    only the sum needs to be private.
+    Every row is calibrated to the same epsilon. Compare the noise in the mean of a round, as a
+    multiple of the clip: no mean of updates is longer than the clip, so noise of 10 clips hides a
+    round's mean, and only many rounds can average it out. More clients or fewer parameters make it
+    smaller; secure aggregation makes it smaller by the square root of the cohort, because only the
+    sum needs to be private.
 
     Example: quietbit compare --dimension 7850 --epsilon 8 --delta 1e-5 --adjacency zero-out
     --clients 60000 --cohort 600 --rounds 100
@@ -148,109 +152,154 @@ def compare(
     Example: quietbit compare --unit sample --samples 5000 --sampling-rate 0.1 --dimension 2570
     --epsilon 4 --delta 1e-5 --adjacency zero-out --cohort 10 --rounds 150
     """
-    require(
-        out is None or given["unit"] == "client",
-        "out",
-        str(out),
-        "left out unless --unit is client",
-    )
+    rule = "left out unless --unit is client"
+    require(out is None or given["unit"] == "client", "out", str(out), rule)
     check_outputs(figures=(out,))
     gradients = None if public is None else _gradients(public, dimension)
     draw = None if out is None else plotter("comparison")
     with progress_bar("Comparing", quiet=json) as report:
-        found = quietbit.compare(quietbit.Ball(norm, clip, dimension), **given, report=report)
+        comparison = quietbit.compare(quietbit.Ball(norm, clip, dimension), **given, report=report)
     if draw is not None:
         with progress_bar("Drawing", quiet=json) as report:
-            draw(found, out, report)
-    spectra = {} if gradients is None else _spectra(found, gradients)
+            draw(comparison, out, report)
+    spectra = {} if gradients is None else _spectra(comparison, gradients)
     if json:
-        facts = _plain(found) | ({} if out is None else {"plot": str(out)})
+        facts = _plain(comparison)
+        if out is not None:
+            facts["plot"] = str(out)
         if spectra:
             facts["subspace"] = {
                 trust: [asdict(row) for row in spectra[trust]] for trust in spectra
             }
         show_json(facts)
         return
-    _show(found)
+    _show(comparison)
     for trust, rows in spectra.items():
         _show_spectrum(trust, rows)
     if out is not None:
         print(f"Drawn as {out}.")
 
 
-def _show(found: Comparison) -> None:
-    target, cohort = found.target, found.cohort
-    times = "one release" if target.releases == 1 else f"{target.releases:,} releases"
-    who, whose = "clients", "all of a client's"
-    if found.samples is not None:
-        who = "sites"
-        whose = f"one of the {found.samples.count:,} samples of a site, over all of its"
-    _say(
-        f"{found.ball.dimension:,} parameters; epsilon {target.epsilon:g} at delta = {target.delta:g} for {whose} "
-        f"{times} ({target.adjacency.value} adjacency); {cohort:,} of {found.clients:,} {who} "
-        f"per round, {found.rounds:,} round{'s' if found.rounds > 1 else ''}.\n"
-    )
-    poisoned = any(row.moved is not None for row in found.rows)
-    columns = COLUMNS | (MOVED if poisoned else {})
-    for trust in dict.fromkeys(row.trust for row in found.rows):
-        rows = sorted((row for row in found.rows if row.trust is trust), key=lambda row: row.noise)
-        reached = [_facts(found, row) for row in rows if not row.refusal]
-        if reached:
-            lines = [[_cell(facts[name]) for name in columns] for facts in reached]
-            column_table(f"{trust.value} trust", list(columns.values()), lines)
-        for row in rows[len(reached) :]:  # whose noise is infinite
-            _say(f"{row.name}, {trust.value}: {row.refusal}")
-        best = found.best(trust)
-        if best is not None:
-            kept = f" keeping {best.keep:,} coordinates" if best.keep is not None else ""
-            _say(
-                f"Best under {trust.value} trust: {best.name}{kept} (a client computes: {best.work})."
-            )
-            _say(f"{best.verdict[:1].upper()}{best.verdict[1:]}\n")
-    if (asked := found.evaluation) is not None:
-        _say(
-            f"Evaluation at epsilon {asked.epsilon:g} per answer: {cohort:,} answers give an accuracy within "
-            f"{100 * asked.margin(cohort):.2g} points, 95 % of the time. All answers of a client cost {asked.spends:g} "
-            "of its epsilon, and updates have the rest.\n"
-        )
-    if (asked := found.summed_evaluation) is not None:
-        lies = 196 * (asked.mechanism.error().squared / cohort) ** 0.5
-        _say(
-            f"Behind masks, at epsilon {asked.epsilon:g} per sum: within {100 * asked.margin(cohort):.2g} points of "
-            f"all clients that might have been asked, within {lies:.2g} of those that were. Answers share the account "
-            "of updates.\n"
-        )
-    if found.samples is None and not any(_is_useful(row) for row in found.rows):
+def _show(comparison: Comparison) -> None:
+    """Print a table per trust model, its best row, and a legend."""
+    _say(_request(comparison))
+    is_poisoned = any(row.moved is not None for row in comparison.rows)
+    columns = COLUMNS | MOVED if is_poisoned else COLUMNS
+    for trust in _trusts(comparison):
+        _show_trust(comparison, trust, columns)
+    _show_evaluations(comparison)
+    if comparison.samples is None and not any(_is_useful(row) for row in comparison.rows):
         _say(SITES + "\n")
-    best_rows = [found.best(trust) for trust in dict.fromkeys(row.trust for row in found.rows)]
-    helps = any(row is not None and found.scouts_help(row) for row in best_rows)
     _say(LEGEND)
-    if poisoned:
+    if is_poisoned:
         _say(POISON)
-    _say(CLIP + (SCOUTS if helps else "" if found.samples is not None else NO_SCOUTS))
+    best_rows = [comparison.best(trust) for trust in _trusts(comparison)]
+    if any(row is not None and comparison.scouts_help(row) for row in best_rows):
+        _say(CLIP + SCOUTS)
+    elif comparison.samples is None:
+        _say(CLIP + NO_SCOUTS)
+    else:
+        _say(CLIP)
+
+
+def _trusts(comparison: Comparison) -> list[Trust]:
+    """Return the trust models of the rows, in their order."""
+    return list(dict.fromkeys(row.trust for row in comparison.rows))
+
+
+def _request(comparison: Comparison) -> str:
+    """Return the run that is compared, as a sentence."""
+    target = comparison.target
+    releases = "one release"
+    if target.releases > 1:
+        releases = f"{target.releases:,} releases"
+    rounds = "1 round"
+    if comparison.rounds > 1:
+        rounds = f"{comparison.rounds:,} rounds"
+    senders = "clients"
+    unit = "all of a client's"
+    if comparison.samples is not None:
+        senders = "sites"
+        unit = f"one of the {comparison.samples.count:,} samples of a site, over all of its"
+    return (
+        f"{comparison.ball.dimension:,} parameters; epsilon {target.epsilon:g} at delta = "
+        f"{target.delta:g} for {unit} {releases} ({target.adjacency.value} adjacency); "
+        f"{comparison.cohort:,} of {comparison.clients:,} {senders} per round, {rounds}.\n"
+    )
+
+
+def _show_trust(comparison: Comparison, trust: Trust, columns: dict[str, str]) -> None:
+    """Print the rows of one trust model, the least noise first, and which to choose."""
+    rows = [row for row in comparison.rows if row.trust is trust]
+    rows.sort(key=lambda row: row.noise)
+    within_target = [_facts(comparison, row) for row in rows if not row.refusal]
+    if within_target:
+        lines = [[_cell(facts[name]) for name in columns] for facts in within_target]
+        column_table(f"{trust.value} trust", list(columns.values()), lines)
+    for row in rows:
+        if row.refusal:
+            _say(f"{row.name}, {trust.value}: {row.refusal}")
+    best = comparison.best(trust)
+    if best is not None:
+        name = best.name
+        if best.keep is not None:
+            name += f" keeping {best.keep:,} coordinates"
+        _say(f"Best under {trust.value} trust: {name} (a client computes: {best.work}).")
+        _say(f"{best.verdict[:1].upper()}{best.verdict[1:]}\n")
+
+
+def _show_evaluations(comparison: Comparison) -> None:
+    """Print how accurate private evaluations are, where they were asked for."""
+    cohort = comparison.cohort
+    evaluation = comparison.evaluation
+    if evaluation is not None:
+        points = 100 * evaluation.margin(cohort)
+        _say(
+            f"Evaluation at epsilon {evaluation.epsilon:g} per answer: {cohort:,} answers give an "
+            f"accuracy within {points:.2g} points, 95 % of the time. All answers of a client cost "
+            f"{evaluation.spends:g} of its epsilon, and updates have the rest.\n"
+        )
+    evaluation = comparison.summed_evaluation
+    if evaluation is not None:
+        points = 100 * evaluation.margin(cohort)
+        lies = 196 * (evaluation.mechanism.error().squared / cohort) ** 0.5
+        _say(
+            f"Behind masks, at epsilon {evaluation.epsilon:g} per sum: within {points:.2g} points "
+            f"for all clients that could have been asked, within {lies:.2g} for those that were. "
+            "Answers share the account of updates.\n"
+        )
 
 
 def _gradients(path: Path, dimension: int) -> Any:
     """Read public gradients; refuse those of another number of parameters."""
     import numpy as np
 
-    gradients = np.load(path, allow_pickle=False)
+    try:
+        gradients = np.load(path, allow_pickle=False)
+    except OSError as error:
+        raise QuietbitError(f"Cannot read {path}: {error.strerror or error}.") from error
+    except (ValueError, EOFError) as error:
+        raise QuietbitError(f"{path} is not an .npy file of numbers: {error}") from error
+    is_array = isinstance(gradients, np.ndarray)
+    require(is_array, "public", type(gradients).__name__, "an .npy file of one array")
+    is_number = gradients.dtype.kind in "fiu"
+    require(is_number, "public", str(gradients.dtype), "an array of real numbers")
     rule = f"rows of {dimension:,} numbers, by --dimension"
     fits = gradients.ndim == 2 and gradients.shape[1] == dimension
     require(fits, "public", gradients.shape, rule)
     return gradients
 
 
-def _spectra(found: Comparison, gradients: Any) -> dict[str, list[SizeRow]]:
-    """Return what directions of public gradients buy, under every trust that has a way."""
+def _spectra(comparison: Comparison, gradients: Any) -> dict[str, list[SizeRow]]:
+    """Return what directions of public gradients gain, under each trust within the target."""
     from quietbit.subspace import spectrum
 
     spectra = {}
-    for trust in dict.fromkeys(row.trust for row in found.rows):
-        best = found.best(trust)
+    for trust in _trusts(comparison):
+        best = comparison.best(trust)
         if best is not None and best.expected is not None:
             noise = best.expected.run_noise
-            spectra[trust.value] = spectrum(gradients, noise=noise, clip=found.ball.radius)
+            spectra[trust.value] = spectrum(gradients, noise=noise, clip=comparison.ball.radius)
     return spectra
 
 
@@ -274,77 +323,91 @@ def _error(row: SizeRow) -> float:
 
 def _is_useful(row: ComparisonRow) -> bool:
     """Return whether a run can be expected to learn this way, without a trusted server."""
-    return (
-        row.expected is not None
-        and row.trust.value != "central"
-        and row.expected.verdict.value == "useful"
-    )
+    if row.expected is None or row.trust.value == "central":
+        return False
+    return row.expected.verdict.value == "useful"
 
 
-def _plain(found: Comparison) -> dict[str, Any]:
-    best = {
-        trust.value: found.best(trust) for trust in dict.fromkeys(row.trust for row in found.rows)
-    }
+def _plain(comparison: Comparison) -> dict[str, Any]:
+    """Return the comparison as plain values for JSON."""
+    best: dict[str, int | None] = {}
+    for trust in _trusts(comparison):
+        row = comparison.best(trust)
+        best[trust.value] = None if row is None else comparison.rows.index(row)
     return {
-        "dimension": found.ball.dimension,
-        "clip": found.ball.radius,
-        "norm": found.ball.norm.value,
-        **found.target.keywords(),
-        "adjacency": found.target.adjacency.value,
-        "unit": found.target.unit.value,
-        "clients": found.clients,
-        "cohort": found.cohort,
-        "rounds": found.rounds,
-        "rows": [_facts(found, row) for row in found.rows],
-        "evaluation": _evaluation(found, found.evaluation),
-        "summed_evaluation": _evaluation(found, found.summed_evaluation),
-        "best": {
-            trust: found.rows.index(row) if row is not None else None for trust, row in best.items()
-        },
+        "dimension": comparison.ball.dimension,
+        "clip": comparison.ball.radius,
+        "norm": comparison.ball.norm.value,
+        **comparison.target.keywords(),
+        "adjacency": comparison.target.adjacency.value,
+        "unit": comparison.target.unit.value,
+        "clients": comparison.clients,
+        "cohort": comparison.cohort,
+        "rounds": comparison.rounds,
+        "rows": [_facts(comparison, row) for row in comparison.rows],
+        "evaluation": _evaluation(comparison, comparison.evaluation),
+        "summed_evaluation": _evaluation(comparison, comparison.summed_evaluation),
+        "best": best,
     }
 
 
-def _evaluation(found: Comparison, asked: Evaluation | None) -> dict[str, float] | None:
-    if asked is None:
+def _evaluation(comparison: Comparison, evaluation: Evaluation | None) -> dict[str, float] | None:
+    if evaluation is None:
         return None
-    spends = (
-        {} if asked is found.summed_evaluation else {"spends": asked.spends}
-    )  # in sums answers share the account
-    return {"epsilon": asked.epsilon, **spends, "margin": asked.margin(found.cohort)}
+    facts = {"epsilon": evaluation.epsilon, "margin": evaluation.margin(comparison.cohort)}
+    if evaluation is not comparison.summed_evaluation:  # summed answers share updates' account
+        facts["spends"] = evaluation.spends
+    return facts
 
 
-def _facts(found: Comparison, row: ComparisonRow) -> dict[str, Any]:
-    start = {"mechanism": row.name, "trust": row.trust.value}
-    expected, guarantee = row.expected, row.guarantee
-    if expected is None or guarantee is None:
-        return {**start, "refusal": row.refusal}
-    own = ("keep", "payload_bytes", "downlink_bytes", "relative_error", "noise", "work", "moved")
-    of_run = ("run_noise", "response", "clients_needed", "parameters_allowed")
-    points = found.clip_points(row)
+def _facts(comparison: Comparison, row: ComparisonRow) -> dict[str, Any]:
+    """Return what JSON says of one row; its refusal where it does not reach the target."""
+    facts: dict[str, Any] = {"mechanism": row.name, "trust": row.trust.value}
+    expected = row.expected
+    if expected is None or row.guarantee is None:
+        return {**facts, "refusal": row.refusal}
+    moved_over_noise = None
+    if row.moved is not None:
+        moved_over_noise = row.moved * comparison.ball.dimension**0.5 / row.noise
+    sensitivity = [
+        {"clip_over_length": point.clip, "noise": point.noise, "cut": point.cut}
+        for point in comparison.clip_points(row)
+    ]
     return {
-        **start,
-        **{name: getattr(row, name) for name in own},
-        "moved_over_noise": None
-        if row.moved is None
-        else row.moved * found.ball.dimension**0.5 / row.noise,
-        "bytes_per_client": found.bytes_per_client(row),
-        "bytes_in_all": found.bytes_in_all(row),
-        **{name: getattr(expected, name) for name in of_run},
-        "scouts_help": found.scouts_help(row),
-        "clip_sensitivity": [
-            {"clip_over_length": one.clip, "noise": one.noise, "cut": one.cut} for one in points
-        ],
+        **facts,
+        "keep": row.keep,
+        "payload_bytes": row.payload_bytes,
+        "downlink_bytes": row.downlink_bytes,
+        "relative_error": row.relative_error,
+        "noise": row.noise,
+        "work": row.work,
+        "moved": row.moved,
+        "moved_over_noise": moved_over_noise,
+        "bytes_per_client": comparison.bytes_per_client(row),
+        "bytes_in_all": comparison.bytes_in_all(row),
+        "run_noise": expected.run_noise,
+        "response": expected.response,
+        "clients_needed": expected.clients_needed,
+        "parameters_allowed": expected.parameters_allowed,
+        "scouts_help": comparison.scouts_help(row),
+        "clip_sensitivity": sensitivity,
         "verdict": expected.verdict.value,
         "sentence": expected.sentence(),
-        "guarantee": guarantee.sentence(),
-        "epsilon_upper": guarantee.epsilon_upper,
+        "guarantee": row.guarantee.sentence(),
+        "epsilon_upper": row.guarantee.epsilon_upper,
     }
 
 
 def _say(text: str) -> None:
-    width = min(WIDTH, shutil.get_terminal_size().columns) if sys.stdout.isatty() else WIDTH
+    """Print text, wrapped to the width of the terminal."""
+    width = WIDTH
+    if sys.stdout.isatty():
+        width = min(WIDTH, shutil.get_terminal_size().columns)
     print("\n".join(fill(line, width) for line in text.split("\n")))
 
 
 def _cell(value: Any) -> str:
-    return f"{float(f'{value:.3g}'):,g}" if isinstance(value, float) else shown("", value)
+    """Return a cell of a table, with three digits of a real number."""
+    if isinstance(value, float):
+        return f"{float(f'{value:.3g}'):,g}"
+    return shown("", value)

@@ -1,6 +1,7 @@
 """What commands print: a table for people or JSON for machines, and progress on stderr.
 
-Idea     a command makes rows once; both forms come from them. Progress never mixes with the answer.
+Idea     a command makes its rows once, and both forms are made from them. Progress goes to stderr,
+         so it never mixes with the result.
 """
 
 from __future__ import annotations
@@ -44,7 +45,7 @@ PIPE_WIDTH = 110  # columns when the output is not a terminal
 
 
 class Row(NamedTuple):
-    """One fact: its name for machines, its label for people, the value, and how it is shown."""
+    """One fact: its key in JSON, its label in tables, the value, and how tables show it."""
 
     key: str
     label: str
@@ -53,7 +54,7 @@ class Row(NamedTuple):
 
 
 def record(title: str, rows: Sequence[Row], as_json: bool = False) -> None:
-    """Print rows as one JSON object, or as a two-column table; lists of objects become tables of their own below it."""
+    """Print rows as a JSON object or a two-column table; a list of objects is its own table."""
     if as_json:
         show_json({row.key: row.value for row in rows})
         return
@@ -75,28 +76,31 @@ def record(title: str, rows: Sequence[Row], as_json: bool = False) -> None:
 
 
 def column_table(title: str, heads: Sequence[str], lines: Sequence[Sequence[str]]) -> None:
-    """Print a table with a column per head; the first is text, the others numbers."""
+    """Print a table with one column per head: the first has text, the others numbers."""
     table = Table(box=SIMPLE_HEAD)
-    for place, head in enumerate(heads):
-        table.add_column(
-            head, justify="right" if place else "left", no_wrap=place == 0, overflow="fold"
-        )
+    table.add_column(heads[0], no_wrap=True, overflow="fold")
+    for head in heads[1:]:
+        table.add_column(head, justify="right", overflow="fold")
     for line in lines:
         table.add_row(*(Text(cell) for cell in line))
     _print(title, table)
 
 
 def shown(key: str, value: Any) -> str:
-    """Show a value to people: an upper bound is rounded up, a number has six digits, and None is blank."""
+    """Return a value as text: six digits, upper bounds rounded up, and None as nothing."""
+    if value is None:
+        return ""
     if isinstance(value, float):
         if key.endswith("_upper"):
             return rounded_up(value)
         return rounded(value)
     if isinstance(value, bool):
         return "yes" if value else "no"
+    if isinstance(value, int):
+        return f"{value:,}"
     if isinstance(value, list):
-        return ", ".join(shown(key, one) for one in value)
-    return "" if value is None else f"{value:,}" if isinstance(value, int) else str(value)
+        return ", ".join(shown(key, item) for item in value)
+    return str(value)
 
 
 def show_json(value: Any) -> None:
@@ -109,9 +113,9 @@ def show_json(value: Any) -> None:
 def progress_bar(
     what: str, quiet: bool = False, lines: bool = False, every: float = 0.0
 ) -> Iterator[Report]:
-    """Show a bar on stderr, on terminals only; gives ``report(fraction, message)``.
+    """Show a progress bar on a terminal's stderr, and yield ``report(fraction, message)``.
 
-    With ``lines`` a stderr that is not a terminal gets a line per message instead, at most one in
+    With ``lines``, a stderr that is not a terminal gets a line per message instead, at most one per
     ``every`` seconds.
     """
     console = Console(stderr=True)
@@ -124,9 +128,7 @@ def progress_bar(
 
         def report(fraction: float, message: str) -> None:
             nonlocal furthest, last
-            furthest = max(
-                furthest, fraction
-            )  # a search that starts over does not move the bar back
+            furthest = max(furthest, fraction)  # a search that starts over moves nothing back
             progress.update(task, completed=furthest, description=f"{what}: {message}")
             if lines and not quiet and not console.is_terminal and time.monotonic() - last >= every:
                 last = time.monotonic()
@@ -136,12 +138,12 @@ def progress_bar(
 
 
 def rounded(value: float, digits: int = 6) -> str:
-    """Show a value rounded to ``digits`` digits."""
+    """Return a value as text, rounded to ``digits`` digits."""
     return f"{value:.{digits}g}"
 
 
 def rounded_up(value: float, digits: int = 6) -> str:
-    """Show a bound: never below the value."""
+    """Return an upper bound as text that is never below the value."""
     if not math.isfinite(value):
         if value > 0:
             return "infinite"

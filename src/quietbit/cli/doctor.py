@@ -1,4 +1,4 @@
-"""``quietbit doctor``: what is installed, what this machine offers, and whether sampler and account are right."""
+"""``quietbit doctor``: what is installed, what the machine supports, and a self-test."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ from quietbit.errors import how_to_install
 
 __all__ = ["doctor"]
 
-# Distribution and the extra that brings it; without one it comes with quietbit itself.
+# Packages, with the extra that installs each; empty for those that quietbit needs.
 PACKAGES = {
     "numpy": "",
     "scipy": "",
@@ -29,65 +29,63 @@ FOLDERS = {"designs": "solved designs", "features": "features"}
 AES = {
     True: "the processor has AES instructions",
     False: "the processor has no AES instructions",
-    None: "the system does not tell",
+    None: "whether the processor has AES instructions is unknown",
 }
 
 
 def doctor(json: JsonOption = False) -> int:
-    """Print versions, kernels, AES and GPU support, then test sampler and account; exit code 1 if a test fails.
+    """Print versions, kernels, AES and GPU support, then test the sampler and the account.
+
+    The exit code is 1 if a test fails.
 
     Example: quietbit doctor
     """
-    from quietbit.auditor.doctor import self_test  # here, so that --help need not wait for numpy
+    # Imported here, so that --help need not wait for numpy.
+    from quietbit.auditor.doctor import self_test
 
     versions = _versions()
     missing = {
-        name: how_to_install(PACKAGES[name]) for name, found in versions.items() if found is None
+        name: how_to_install(PACKAGES[name]) for name, number in versions.items() if number is None
     }
-    with progress_bar("Looking around", quiet=json):
+    with progress_bar("Inspecting the machine", quiet=json):
         machine = _machine()
     if not json:
-        told = [
-            Row(name, name, found, found or f"not installed: {missing[name]}")
-            for name, found in versions.items()
+        rows = [
+            Row(name, name, number, number or f"not installed: {missing[name]}")
+            for name, number in versions.items()
         ]
-        record("Installed", told)
+        record("Installed", rows)
         record("This machine", _machine_rows(**machine))
     with progress_bar("Self-test", quiet=json, lines=True) as report:
         outcomes = self_test(report)
-    passed = all(one.passed for one in outcomes)
+    passed = all(outcome.passed for outcome in outcomes)
     if json:
-        checks = [one._asdict() for one in outcomes]
-        show_json(
-            {
-                "versions": versions,
-                "missing": missing,
-                **machine,
-                "checks": checks,
-                "passed": passed,
-            }
-        )
+        facts = {"versions": versions, "missing": missing, **machine}
+        facts["checks"] = [outcome._asdict() for outcome in outcomes]
+        facts["passed"] = passed
+        show_json(facts)
     else:
-        words = {True: "PASS", False: "FAIL"}
-        told = [
-            Row(one.name, f"{words[one.passed]}  {one.name}", one.passed, one.detail)
-            for one in outcomes
-        ]
-        record(f"Self-test, {sum(one.seconds for one in outcomes):.1f} s", told)
+        rows = []
+        for outcome in outcomes:
+            word = "PASS" if outcome.passed else "FAIL"
+            label = f"{word}  {outcome.name}"
+            rows.append(Row(outcome.name, label, outcome.passed, outcome.detail))
+        seconds = sum(outcome.seconds for outcome in outcomes)
+        record(f"Self-test, {seconds:.1f} s", rows)
     return 0 if passed else 1
 
 
 def _versions() -> dict[str, str | None]:
-    found: dict[str, str | None] = {
+    versions: dict[str, str | None] = {
         "quietbit": quietbit.__version__,
         "python": platform.python_version(),
     }
     for name in PACKAGES:
         try:
-            found[name] = version(name)
+            versions[name] = version(name)
         except PackageNotFoundError:
-            found[name] = None
-    return found
+            versions[name] = None
+    return versions
 
 
 def _machine() -> dict[str, Any]:

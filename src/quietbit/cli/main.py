@@ -1,9 +1,9 @@
 """Where the command line begins, and the one place where failures become sentences and exit codes.
 
-Idea     0: done. 1: done, and the answer is no. 2: bad input, one sentence on stderr. 130:
-         interrupted. A traceback means a bug of ours, never a mistake of the user's. Commands are
-         imported inside, so that Ctrl-C ends in the same way from the first moment on, and whatever
-         code made of it on its way up.
+Idea     0: done. 1: done, and the answer is no. 2: wrong input, one sentence on stderr. 130:
+         interrupted. A traceback is a bug of quietbit's, never a mistake of the user's. Commands
+         are imported inside functions, so that Ctrl-C has the same effect from the first moment on,
+         also where a library turns the interrupt into another exception.
 """
 
 from __future__ import annotations
@@ -18,106 +18,133 @@ from typing import Any
 
 __all__ = ["main", "with_options"]
 
-OK, BAD_INPUT, INTERRUPTED = 0, 2, 130
-# What the library calls the value of an option of another name.
-LIBRARY = {
+OK = 0
+BAD_INPUT = 2
+INTERRUPTED = 130
+# Options whose values the library knows by another name.
+OPTIONS = {
     "input_levels": "levels",
     "output_bits": "bits",
     "norm of the ball": "norm",
+    "radius": "clip",
     "rate": "sampling_rate",
 }
 
 
 def main(arguments: Sequence[str] | None = None) -> int:
     """Run one command and return its exit code."""
-    pressed: list[int] = []
+    interrupts: list[int] = []
 
     def interrupt(number: int, _: Any) -> None:
-        pressed.append(number)
+        interrupts.append(number)
         raise KeyboardInterrupt
 
-    def lost(unraised: Any) -> None:
-        """Press again where a KeyboardInterrupt came up in a callback, and Python would only have said so."""
+    def report_unraisable(unraised: Any) -> None:
+        """Interrupt again where Python drops a KeyboardInterrupt, as in a callback."""
         if unraised.exc_type is KeyboardInterrupt:
             threading.Timer(0.05, os.kill, [os.getpid(), signal.SIGINT]).start()
         else:
             hook(unraised)
 
-    before, hook = signal.getsignal(signal.SIGINT), sys.unraisablehook
-    ours = (
-        threading.current_thread() is threading.main_thread()
-        and before is signal.default_int_handler
-    )
+    handler = signal.getsignal(signal.SIGINT)
+    hook = sys.unraisablehook
+    is_main_thread = threading.current_thread() is threading.main_thread()
+    handles = is_main_thread and handler is signal.default_int_handler
     try:
-        if ours:
+        if handles:
             signal.signal(signal.SIGINT, interrupt)
-            sys.unraisablehook = lost
+            sys.unraisablehook = report_unraisable
         code = _run(sys.argv[1:] if arguments is None else list(arguments))
     except KeyboardInterrupt:
         code = INTERRUPTED
     except Exception:
-        if not pressed:
+        if not interrupts:
             raise
-        code = INTERRUPTED  # what a library made of it, in the middle of an import for instance
+        code = INTERRUPTED  # a library turned the interrupt into this exception
     finally:
-        if ours:
-            signal.signal(signal.SIGINT, before)
+        if handles:
+            signal.signal(signal.SIGINT, handler)
             sys.unraisablehook = hook
-    if pressed or code == INTERRUPTED:
+    if interrupts or code == INTERRUPTED:
         return _refuse("Interrupted: the command stopped before it was done.", INTERRUPTED)
     return code
 
 
-def _run(chosen: list[str]) -> int:
+def _run(words: list[str]) -> int:
     import typer
 
     from quietbit.cli.app import COMMANDS, app
     from quietbit.errors import QuietbitError
 
-    # What typer raises for a wrong option or argument; where it is defined differs between its
-    # versions.
+    # What typer raises for a wrong option or argument; its module differs between versions.
     wrong_usage: type[Exception] = typer.BadParameter.__mro__[2]
-    command = COMMANDS.get(tuple(chosen[:2])) or COMMANDS.get(tuple(chosen[:1]))
+    command = COMMANDS.get(tuple(words[:2])) or COMMANDS.get(tuple(words[:1]))
     try:
-        result = app(chosen, prog_name="quietbit", standalone_mode=False)
+        result = app(words, prog_name="quietbit", standalone_mode=False)
         sys.stdout.flush()
     except QuietbitError as error:
         return _refuse(with_options(error, command), BAD_INPUT)
     except wrong_usage as error:
-        return _refuse(error.format_message(), BAD_INPUT)  # type: ignore[attr-defined]
+        return _refuse_usage(error)
     except typer.Abort:
         return INTERRUPTED
-    except (BrokenPipeError, SystemExit) as error:
-        if (
-            isinstance(error, SystemExit) and not error.code
-        ):  # typer exits so when it has written a completion
-            return OK
-        # Whoever read our output has seen enough; typer exits with 1 for that.
-        os.dup2(os.open(os.devnull, os.O_WRONLY), sys.__stdout__.fileno() if sys.__stdout__ else 1)
+    except SystemExit as error:
+        if error.code:  # typer exits with 1 where the reader of our output has closed it
+            _close_output()
+        return OK  # with 0, typer has written a completion
+    except BrokenPipeError:
+        _close_output()
         return OK
     return result if isinstance(result, int) else OK
 
 
+def _close_output() -> None:
+    """Send the rest of the output nowhere: its reader has seen enough, which is not an error."""
+    number = sys.__stdout__.fileno() if sys.__stdout__ else 1
+    os.dup2(os.open(os.devnull, os.O_WRONLY), number)
+
+
+def _refuse_usage(error: Any) -> int:
+    """Print what is wrong with the words, and where the help is; nothing if it was printed."""
+    message = " ".join(error.format_message().split()).rstrip(".")
+    if not message:
+        return BAD_INPUT
+    if not message.endswith("?"):
+        path = getattr(getattr(error, "ctx", None), "command_path", "quietbit")
+        message = f"{message}; see {path} --help"
+    return _refuse(message, BAD_INPUT)
+
+
 def with_options(error: Exception, command: Callable[..., Any] | None) -> str:
-    """Return the library's sentence, with the command's option in place of a parameter's name."""
+    """Return an error's sentence, with the command's options in place of parameters' names."""
     from quietbit.errors import InvalidParameter
 
-    if not isinstance(error, InvalidParameter) or command is None:
+    if not isinstance(error, InvalidParameter) or not error.rule or command is None:
         return str(error)
-    name = LIBRARY.get(error.name, error.name.removeprefix("mechanism.")).replace("-", "_")
-    known = inspect.signature(command, eval_str=True).parameters.get(name)
-    if known is None:
+    parameters = inspect.signature(command, eval_str=True).parameters
+    names = error.name.split(" or ")
+    options = [_option(name, parameters) for name in names]
+    if None in options:
         return str(error)
-    told: Any = getattr(known.annotation, "__metadata__", (None,))[
-        0
-    ]  # an argument is known by the word in the help
-    argument = type(told).__name__ == "ArgumentInfo"
-    return str(
-        error.renamed(told.metavar or name.upper() if argument else "--" + name.replace("_", "-"))
-    )
+    return str(error.renamed(" or ".join(filter(None, options))))
+
+
+def _option(name: str, parameters: Any) -> str | None:
+    """Return how a command's help writes the parameter that the library calls ``name``."""
+    key = name.removeprefix("mechanism.").replace("-", "_")
+    if key not in parameters:
+        key = OPTIONS.get(key, key)
+    if key not in parameters:
+        return None
+    info: Any = getattr(parameters[key].annotation, "__metadata__", (None,))[0]
+    if type(info).__name__ == "ArgumentInfo":
+        return str(info.metavar or key.upper())
+    return "--" + key.replace("_", "-")
 
 
 def _refuse(message: str, code: int) -> int:
     sentence = " ".join(message.split())
-    print(sentence if sentence.endswith((".", "!", "?")) else sentence + ".", file=sys.stderr)
+    if not sentence.endswith((".", "!", "?")):
+        sentence += "."
+    print(sentence, file=sys.stderr)
     return code

@@ -1,4 +1,4 @@
-"""``quietbit node``: what a device releases is its owner's decision; policy, ledger, gatekeeper and keys."""
+"""``quietbit node``: the policy, ledger, gatekeeper and keys of one device, for its owner."""
 
 from __future__ import annotations
 
@@ -16,22 +16,23 @@ from attrs import NOTHING, Attribute, asdict, fields
 from quietbit._files import write_text
 from quietbit.cli.console import JsonOption, Row, record, show_json
 from quietbit.cli.options import option, takes
-from quietbit.errors import QuietbitError, check_known, require, require_module
+from quietbit.errors import QuietbitError, check_int, check_known, require, require_module
 from quietbit.node.decisions import ACCEPTED
 from quietbit.node.policy import Policy
+from quietbit.secagg.identity import PUBLIC_SIZE
 
 __all__ = ["node"]
 
 node = typer.Typer(
     name="node",
-    help="What a device releases is its owner's decision: a policy, a ledger, and a gatekeeper that keeps both.",
+    help="Decide what this device releases: its policy, its ledger, and a gatekeeper for both.",
     epilog="Start with: quietbit node init --help",
     no_args_is_help=True,
 )
 
 
 def _file(name: str, about: str) -> Any:
-    """Return an argument that is a file, the same from wherever a process is started."""
+    """Return an argument that names a file, made absolute."""
     return typer.Argument(metavar=name, help=about, show_default=False, parser=_absolute)
 
 
@@ -43,7 +44,7 @@ _absolute.__name__ = "file"  # what help calls the type
 
 
 PolicyArgument = Annotated[Path, _file("POLICY", "The policy file.")]
-SKIPPED = ("trust", "largest_exposure", "min_neighbours", "seed")  # for those who edit the file
+SKIPPED = ("trust", "largest_exposure", "min_neighbours", "seed")  # rules without an option
 LEVELS = ("debug", "info", "warning", "error")
 USUAL = {
     "delta": 1e-5,
@@ -57,28 +58,48 @@ USUAL = {
 
 
 def _rule_options() -> list[inspect.Parameter]:
-    """Make an option of every rule of a policy, with the words that the policy's file has on it."""
-    found = []
-    rules: list[Attribute[Any]] = list(fields(Policy))
-    for one in sorted(rules, key=lambda one: one.default is not NOTHING or one.name in USUAL):
-        if one.name in SKIPPED:
-            continue
-        default = USUAL.get(one.name, ... if one.default is NOTHING else one.default)
-        default = default.value if isinstance(default, Enum) else default
-        kind = next((kind for kind in (int, float) if kind.__name__ in str(one.type)), str)
-        note = one.metadata["about"] + (", with commas between" if "tuple" in str(one.type) else "")
-        found.append(option(one.name, kind, f"{note[0].upper()}{note[1:]}.", default))
-    return found
+    """Return an option for every rule of a policy, required ones first."""
+    rules: list[Attribute[Any]] = [rule for rule in fields(Policy) if rule.name not in SKIPPED]
+    required = [rule for rule in rules if _default(rule) is ...]
+    optional = [rule for rule in rules if _default(rule) is not ...]
+    return [_rule_option(rule) for rule in required + optional]
+
+
+def _default(rule: Attribute[Any]) -> Any:
+    """Return the default of a rule's option; ``...`` where the rule must be given."""
+    default = rule.default
+    if rule.name in USUAL:
+        default = USUAL[rule.name]
+    if default is NOTHING:
+        return ...
+    if isinstance(default, Enum):
+        return default.value
+    return default
+
+
+def _rule_option(rule: Attribute[Any]) -> inspect.Parameter:
+    """Return the option of a rule, described as in the policy's file."""
+    type_name = str(rule.type)
+    kind: type = str
+    if "int" in type_name:
+        kind = int
+    elif "float" in type_name:
+        kind = float
+    about: str = rule.metadata["about"]
+    if "tuple" in type_name:
+        about += " (separated by commas)"
+    return option(rule.name, kind, f"{about[0].upper()}{about[1:]}.", _default(rule))
 
 
 @node.command("init")
 @takes(*_rule_options())
 def _init(policy: PolicyArgument, json: JsonOption = False, **rules: Any) -> None:
-    """Write this node's policy and begin its ledger, once.
+    """Write this node's policy and make its ledger, once.
 
-    A run can ask for less than the policy allows and never for more. The ledger notes every release
-    before it is made; a second file, the counter, is how a ledger that was put back is noticed.
-    Nothing that exists is overwritten. With --min-honest-clients masked sums are allowed too.
+    A run can never get more than the policy allows. The ledger notes every release before it is
+    made; a second file, the counter, reveals a ledger that was replaced by an older copy. Nothing
+    that exists is overwritten. With --min-honest-clients and --local-epsilon, masked sums are
+    allowed, too.
 
     Example: quietbit node init /var/lib/quietbit/policy.toml --epsilon 8 --adjacency zero-out
     --largest-clip 1 --releases 200 --releases-per-day 20
@@ -88,15 +109,16 @@ def _init(policy: PolicyArgument, json: JsonOption = False, **rules: Any) -> Non
     for name in ("mechanisms", "runs", "metrics"):
         rules[name] = tuple(word.strip() for word in rules[name].split(",") if word.strip())
     for name in ("directory", "own_key"):
-        rules[name] = str(_absolute(rules[name])) if rules[name] is not None else None
-    found = init(policy, **rules)
+        if rules[name] is not None:
+            rules[name] = str(_absolute(rules[name]))
+    written = init(policy, **rules)
     rows = [
         Row("policy", "policy", str(policy)),
-        Row("ledger", "ledger", found.ledger),
-        Row("counter", "counter", found.counter),
+        Row("ledger", "ledger", written.ledger),
+        Row("counter", "counter", written.counter),
         Row("next", "next", f'name it in the node config: quietbit.policy="{policy}"'),
     ]
-    record("This node's policy is written, and its ledger begun", rows, json)
+    record("This node's policy and ledger are made", rows, json)
 
 
 @node.command("check")
@@ -104,10 +126,10 @@ def _check(
     policy: Annotated[Path, _file("FILE", "The policy, or NVFlare's privacy.json.")],
     json: JsonOption = False,
 ) -> int:
-    """Check the policy, the ledger's chain of lines, and its counter; the exit code is 1 if anything is wrong.
+    """Check the policy, the ledger and its counter; the exit code is 1 if anything is wrong.
 
-    Of NVFlare's privacy.json it says, scope by scope, what would leave the site; the exit code is 1
-    if any of it is not priced, and 2 if the file cannot be read.
+    For NVFlare's privacy.json, list what would leave the site in each scope. The exit code is 1 if
+    any of it has no privacy cost, and 2 if the file cannot be read.
 
     Example: quietbit node check /var/lib/quietbit/policy.toml
     """
@@ -116,55 +138,59 @@ def _check(
     from quietbit.node.ledger import FileLedger, LedgerError
     from quietbit.node.policy import PolicyError
 
-    said, lines = "", 0
+    problem = ""
+    lines = 0
     try:
-        found = Policy.load(policy)
-        lines = FileLedger(found.ledger, found.counter).read().count
+        rules = Policy.load(policy)
+        lines = FileLedger(rules.ledger, rules.counter).read().count
     except (LedgerError, PolicyError) as error:
-        said = str(error)
+        problem = str(error)
     rows = [
-        Row("fine", "fine", not said),
+        Row("fine", "fine", not problem),
         Row("lines", "lines of the ledger", lines),
-        Row("problem", "problem", said, said or "none"),
+        Row("problem", "problem", problem, problem or "none"),
     ]
     record("This node's policy and ledger", rows, json)
-    return 1 if said else 0
+    return 1 if problem else 0
 
 
 def _check_privacy_file(path: Path, as_json: bool) -> int:
     require_module("nvflare", "nvflare")
     from quietbit.nvflare.check import check_privacy
 
-    found = check_privacy(path)
+    report = check_privacy(path)
     if as_json:
-        show_json({"unpriced": found.unpriced, **asdict(found)})
-        return int(found.unpriced)
+        show_json({"unpriced": report.unpriced, **asdict(report)})
+        return int(report.unpriced)
     rows = [
-        Row("unpriced", "anything unpriced would leave", found.unpriced),
-        Row("component", "component stands", found.component),
-        *(Row("beside", "leaves", text) for text in found.beside),
+        Row("unpriced", "something without a privacy cost would leave", report.unpriced),
+        Row("component", "component installed", report.component),
     ]
+    rows += [Row("beside", "leaves", text) for text in report.beside]
     record(f"What would leave a site with {path}", rows)
-    for one in found.scopes:
+    for scope in report.scopes:
+        title = f"Scope {scope.name or '(none named)'}"
+        if scope.default:
+            title += ", the default"
         rows = [
-            Row("data_filter", "data filter stands", one.data_filter),
-            Row("result_filter", "result filter stands", one.result_filter),
-            Row("owner", "owner", one.problem or one.owner),
-            Row("leaves", "leaves", one.leaves),
+            Row("data_filter", "data filter installed", scope.data_filter),
+            Row("result_filter", "result filter installed", scope.result_filter),
+            Row("owner", "owner", scope.problem or scope.owner),
+            Row("leaves", "leaves", scope.leaves),
         ]
-        record(f"Scope {one.name or '(none named)'}{', the default' if one.default else ''}", rows)
-    return int(found.unpriced)
+        record(title, rows)
+    return int(report.unpriced)
 
 
 @node.command("status")
 def _status(
     policy: PolicyArgument,
     last: Annotated[
-        int, typer.Option(help="How many runs and refusals to list, the latest last.")
+        int, typer.Option(help="The number of runs and of refusals to list, the latest last.")
     ] = 20,
     json: JsonOption = False,
 ) -> None:
-    """Say what was released, when, to which run, what is left, and which requests were refused.
+    """Print this node's releases by run, the budget spent and left, and refused requests.
 
     Example: quietbit node status /var/lib/quietbit/policy.toml
     """
@@ -173,16 +199,16 @@ def _status(
     from quietbit.node.decisions import decisions_beside
     from quietbit.node.ledger import FileLedger, Moment
 
-    found = Policy.load(policy)
-    ledger = FileLedger(found.ledger, found.counter)
+    check_int(last, "last", 1)
+    rules = Policy.load(policy)
+    ledger = FileLedger(rules.ledger, rules.counter)
     state = ledger.read()
     history = decisions_beside(ledger.path).read()
     saved = costs_beside(ledger.path)
+    honest = rules.min_honest_clients or 0
     caps: list[dict[str, Any]] = []
-    for cap in found.caps:
-        upper = epsilon_spent(
-            state, cap, found, found.min_honest_clients or 0, found.least_epsilon, saved
-        )
+    for cap in rules.caps:
+        upper = epsilon_spent(state, cap, rules, honest, rules.least_epsilon, saved)
         caps.append(
             {
                 "trust": cap.trust.value,
@@ -192,12 +218,15 @@ def _status(
             }
         )
     runs: list[dict[str, Any]] = []
-    for run, made in state.runs.items():
-        first = _clock(made[0][1])
-        latest = _clock(made[-1][1])
-        names = sorted({name[:16] for _, _, name in made})
+    for run, releases in state.runs.items():
         runs.append(
-            {"run": run, "releases": len(made), "first": first, "last": latest, "mechanisms": names}
+            {
+                "run": run,
+                "releases": len(releases),
+                "first": _clock(releases[0][1]),
+                "last": _clock(releases[-1][1]),
+                "mechanisms": sorted({name[:16] for _, _, name in releases}),
+            }
         )
     refusals = [
         {
@@ -212,15 +241,15 @@ def _status(
     ]
     today = state.last_day(Moment.now())
     rows = [
-        Row("releases", "releases", state.releases, f"{state.releases} of {found.releases}"),
-        Row("releases_left", "left", max(0, found.releases - state.releases)),
-        Row("today", "in the last 24 hours", today, f"{today} of {found.releases_per_day}"),
-        Row("today_left", "left today", max(0, found.releases_per_day - today)),
-        Row("adjacency", "adjacency", found.adjacency.value),
-        Row("unit", "unit", found.unit.value),
-        Row("data_set", "data set", found.data_set, found.data_set or "none named"),
-        Row("caps", "Cost so far (epsilon upper) and cap (epsilon)", caps),
-        Row("runs", "To whom", runs if json else runs[-last:], "nobody yet"),
+        Row("releases", "releases", state.releases, f"{state.releases} of {rules.releases}"),
+        Row("releases_left", "left", max(0, rules.releases - state.releases)),
+        Row("today", "in the last 24 hours", today, f"{today} of {rules.releases_per_day}"),
+        Row("today_left", "left today", max(0, rules.releases_per_day - today)),
+        Row("adjacency", "adjacency", rules.adjacency.value),
+        Row("unit", "unit", rules.unit.value),
+        Row("data_set", "data set", rules.data_set, rules.data_set or "none named"),
+        Row("caps", "Epsilon spent (epsilon upper) and cap (epsilon)", caps),
+        Row("runs", "Releases by run", runs if json else runs[-last:], "none"),
         Row("refusals", "Requests refused", refusals if json else refusals[-last:], "none"),
     ]
     record("What this node has released", rows, json)
@@ -232,7 +261,7 @@ def _clock(seconds: float) -> str:
 
 @node.command("metrics")
 def _metrics(policy: PolicyArgument) -> None:
-    """Print what is spent, left and decided in the Prometheus text format; nothing of it depends on data.
+    """Print budgets, caps and decisions in the Prometheus text format; none depends on data.
 
     Example: quietbit node metrics /var/lib/quietbit/policy.toml >
     /var/lib/node_exporter/quietbit.prom
@@ -242,29 +271,29 @@ def _metrics(policy: PolicyArgument) -> None:
     from quietbit.node.ledger import FileLedger
     from quietbit.node.metrics import metrics_text
 
-    found = Policy.load(policy)
-    ledger = FileLedger(found.ledger, found.counter)
+    rules = Policy.load(policy)
+    ledger = FileLedger(rules.ledger, rules.counter)
     history = decisions_beside(ledger.path).read()
-    print(metrics_text(found, ledger.read(), history, costs_beside(ledger.path)), end="")
+    print(metrics_text(rules, ledger.read(), history, costs_beside(ledger.path)), end="")
 
 
 @node.command("serve")
 def _serve(
     policy: PolicyArgument,
-    socket: Annotated[str, typer.Option(help="The socket to make, an absolute path.")],
+    socket: Annotated[str, typer.Option(help="The socket to listen on, an absolute path.")],
     mode: Annotated[
-        str, typer.Option(help="Its permissions, octal: with 660 its group can connect too.")
+        str, typer.Option(help="The socket's permissions, octal: 660 lets its group connect.")
     ] = "600",
     log_level: Annotated[
         str, typer.Option(help="Decisions to log: info (all), warning (refusals), error.")
     ] = "info",
     json: JsonOption = False,
 ) -> None:
-    """Be this node's gatekeeper: hold policy, ledger and keys, and hand out nothing but releases.
+    """Run this node's gatekeeper: it has policy, ledger and keys, and answers with releases only.
 
-    Run it as another user than the app. The app gets the socket (node config quietbit.gatekeeper)
-    and can neither read the ledger nor raise a cap. It is not kept from the network by this: that
-    is the owner's to do. Ctrl-C ends it.
+    Run it as another user than the app's. The app gets the socket (node config quietbit.gatekeeper)
+    and can neither read the ledger nor raise a cap. The gatekeeper does not restrict the app's
+    network: block its other outbound connections. Ctrl-C ends it.
 
     Example: quietbit node serve /var/lib/quietbit/policy.toml --socket /run/quietbit/node.sock
     --mode 660
@@ -278,35 +307,35 @@ def _serve(
 
     check_known(log_level, LEVELS, "log-level")
     logging.basicConfig(level=log_level.upper(), format="%(asctime)s %(levelname)s %(message)s")
-    found = Policy.load(policy)
-    ledger = FileLedger(found.ledger, found.counter)
-    ledger.read()  # what is wrong with it is said now
-    octal = 0 < len(mode) <= 4 and set(mode) <= set("01234567")
-    require(octal, "mode", mode, "permissions in octal, such as 660")
-    gate = Gatekeeper(LocalGate(found, ledger, {}), socket, mode=int(mode, 8))
+    rules = Policy.load(policy)
+    ledger = FileLedger(rules.ledger, rules.counter)
+    ledger.read()  # raises now what is wrong with it
+    is_octal = 0 < len(mode) <= 4 and set(mode) <= set("01234567")
+    require(is_octal, "mode", mode, "permissions in octal, such as 660")
+    gatekeeper = Gatekeeper(LocalGate(rules, ledger, {}), socket, mode=int(mode, 8))
     if threading.current_thread() is threading.main_thread():
-        signal.signal(signal.SIGTERM, lambda *_: gate.stop())
+        signal.signal(signal.SIGTERM, lambda *_: gatekeeper.stop())
     rows = [Row("socket", "socket", socket), Row("policy", "policy", str(policy))]
-    record("This node's gatekeeper serves", rows, json)
-    gate.serve()
+    record("This node's gatekeeper is running", rows, json)
+    gatekeeper.serve()
 
 
 @node.command("keys")
 def _keys(
     path: Annotated[Path, _file("FILE", "The private key.")], json: JsonOption = False
 ) -> None:
-    """Make this node's identity for masked sums, or show the public key of one that is there.
+    """Make this node's key for masked sums, or print the public key of an existing one.
 
-    The private key stays in FILE, which only its owner can read. Give the public key to the
-    operator of the directory, by a way that the server is not part of.
+    The private key stays in FILE, which only its owner can read. Send the public key to the
+    operator of the directory, and not through the server.
 
     Example: quietbit node keys /var/lib/quietbit/own.pem
     """
     from quietbit.secagg.identity import Identity
 
-    title = "The identity that is there"
+    title = "The existing key"
     if not os.path.lexists(path):
-        title = "A new identity"
+        title = "A new key"
         Identity.new().save(path)
     rows = [
         Row("file", "private key", str(path)),
@@ -319,18 +348,18 @@ def _keys(
 def _directory(
     path: Annotated[Path, _file("FILE", "The directory.")],
     operator: Annotated[
-        str, typer.Option(help="The operator's private key, to sign, or public key, to check.")
+        str, typer.Option(help="With --members the operator's key file, else its public key.")
     ],
     members: Annotated[
-        str | None, typer.Option(help="A text file to sign: lines of a public key and a name.")
+        str | None, typer.Option(help="Sign this text file: one public key and one name per line.")
     ] = None,
     json: JsonOption = False,
 ) -> None:
-    """Sign the list of members of masked sums, or check and show one.
+    """Sign the list of members of masked sums, or verify and print one.
 
-    Whoever signs it vouches that its members are different nodes, and must not be the server.
-    Nodes' owners write the operator's public key down in their policies (quietbit node init
-    --operator). A new list replaces an old one.
+    The operator who signs it vouches that the members are different nodes, and must not be the
+    server. Nodes' owners put the operator's public key into their policies (quietbit node init
+    --operator). A new list replaces the old one.
 
     Example: quietbit node directory members.json --operator operator.pem --members nodes.txt
     """
@@ -338,14 +367,19 @@ def _directory(
 
     if members is not None:
         signer = Identity.load(_absolute(operator))
-        found, public = Directory.of(_members(members)), signer.public
-        write_text(path, found.signed(signer), make_folder=False)
+        public = signer.public
+        directory = Directory.of(_members(members))
+        write_text(path, directory.signed(signer), make_folder=False)
     else:
-        public = _key(operator, "operator")
-        found = Directory.load(path, public)
-    named = [{"name": one.name, "key": one.key.hex()} for one in found.members]
-    rows = [Row("directory", "file", str(path)), Row("operator", "signed by", public.hex())]
-    record("A directory", [*rows, Row("members", f"{len(named)} members", named)], json)
+        public = _key(operator, "operator", "give --members to sign with a private key's file")
+        directory = Directory.load(path, public)
+    listed = [{"name": member.name, "key": member.key.hex()} for member in directory.members]
+    rows = [
+        Row("directory", "file", str(path)),
+        Row("operator", "signed by", public.hex()),
+        Row("members", f"{len(listed)} members", listed),
+    ]
+    record("The directory", rows, json)
 
 
 def _members(path: str) -> list[tuple[str, bytes]]:
@@ -353,14 +387,20 @@ def _members(path: str) -> list[tuple[str, bytes]]:
         lines = [line.strip() for line in _absolute(path).read_text(encoding="utf-8").splitlines()]
     except (OSError, UnicodeDecodeError) as error:
         raise QuietbitError(f"Cannot read the members {path}: {error}.") from error
-    pairs = [line.partition(" ") for line in lines if line and not line.startswith("#")]
-    return [(name.strip(), _key(key, "key of a member")) for key, _, name in pairs]
+    members = []
+    for line in lines:
+        if line and not line.startswith("#"):
+            key, _, name = line.partition(" ")
+            remedy = "write one public key and one name per line"
+            members.append((name.strip(), _key(key, "key of a member", remedy)))
+    return members
 
 
-def _key(text: str, name: str) -> bytes:
+def _key(text: str, name: str, remedy: str) -> bytes:
+    """Return a public key of 64 hexadecimal digits."""
     try:
-        found = bytes.fromhex(text)
+        key = bytes.fromhex(text)
     except ValueError:
-        found = b""
-    require(len(found) == 32, name, text, "64 hexadecimal digits")
-    return found
+        key = b""
+    require(len(key) == PUBLIC_SIZE, name, text, "64 hexadecimal digits", remedy)
+    return key

@@ -1,4 +1,4 @@
-"""Options that several commands share, how their words become the library's values, and where results may go."""
+"""Options that several commands share, and checks of the files that results go to."""
 
 from __future__ import annotations
 
@@ -39,38 +39,38 @@ __all__ = [
 
 FORMATS = ("png", "svg", "pdf")  # of a figure
 
-# What several commands take: kind of value, meaning, and how the help writes the value or the flag.
+# Options that several commands share: type, meaning, and how the help writes value and flag.
 USUAL: dict[str, tuple[Any, ...]] = {
     "adjacency": (
         str,
-        "The neighbouring world: zero-out (a zero update) or replace-one (any in the ball).",
+        "What neighbours differ in: zero-out (an update becomes zero), replace-one (any other).",
         "WORD",
     ),
-    "beta": (float, "Stretches small coordinates over the design's range (imvu)."),
+    "beta": (float, "Stretch small coordinates over the design's range by this factor (imvu)."),
     "bound": (
         bool,
-        "Compute how good any design could be (slow for many levels).",
+        "Compute a bound on the accuracy of any design (slow for many levels).",
         None,
         "--bound/--no-bound",
     ),
-    "clamp": (bool, "Cut inputs to [0, 1], as the published code does (imvu)."),
+    "clamp": (bool, "Clip inputs to [0, 1], as the published code does (imvu)."),
     "delta": (float, "Delta of the guarantee."),
     "dimension": (int, "Parameters in an update."),
     "norm": (str, "Norm of the ball that updates are clipped to.", "l1|l2"),
     "radius": (float, "Radius of that ball."),
-    "releases": (int, "How often the same party sends an update."),
+    "releases": (int, "How many updates one client sends."),
     "samples": (
         int,
-        "Protect one sample of a client that has NUMBER (its update is a mean of clipped gradients).",
+        "Protect one sample of a site with this many; an update is a mean of clipped gradients.",
     ),
-    "trust": (str, "Who may look: local, central or secure-aggregation.", "WORD"),
+    "trust": (str, "Trust model: local, central or secure-aggregation.", "WORD"),
 }
 
 
 def help_text(command: Callable[..., Any] | None) -> str:
-    """Return a command's docstring with one line per paragraph, which a terminal folds where it ends.
+    """Return a command's docstring with one line per paragraph, which the terminal wraps.
 
-    Brackets are escaped: Rich would read ``[choose]`` as a style and leave it out.
+    Brackets are escaped, because Rich would read ``[choose]`` as a style and drop it.
     """
     text = inspect.getdoc(command) or ""
     paragraphs = [" ".join(paragraph.split()) for paragraph in text.split("\n\n")]
@@ -85,38 +85,43 @@ def option(
     metavar: str | None = None,
     flag: str = "",
 ) -> inspect.Parameter:
-    """Return an option; without a default it may be left out, with ``...`` it may not; a bool's flag turns it on."""
-    if kind is bool:
-        flag = flag or "--" + name.replace("_", "-")
-    told = typer.Option(*((flag,) if flag else ()), metavar=metavar, help=about)
-    shape: Any = Annotated[kind | None if default is None else kind, told]
-    given = inspect.Parameter.empty if default is ... else default
-    return inspect.Parameter(name, inspect.Parameter.KEYWORD_ONLY, default=given, annotation=shape)
+    """Return an option; the default ``...`` makes it required, and None lets it be left out."""
+    flags = [flag] if flag else []
+    if kind is bool and not flag:
+        flags = ["--" + name.replace("_", "-")]
+    info = typer.Option(*flags, metavar=metavar, help=about)
+    if default is None:
+        kind = kind | None
+    if default is ...:
+        default = inspect.Parameter.empty
+    annotation: Any = Annotated[kind, info]
+    keyword = inspect.Parameter.KEYWORD_ONLY
+    return inspect.Parameter(name, keyword, default=default, annotation=annotation)
 
 
 def usual(name: str, default: Any = None) -> inspect.Parameter:
-    """Return an option that several commands have."""
+    """Return one of the shared options, with this command's default."""
     kind, about, *shown = USUAL[name]
     return option(name, kind, about, default, *shown)
 
 
 def takes(*options: inspect.Parameter) -> Callable[[Callable[..., Any]], Callable[..., Any]]:
-    """Return a decorator by which a command has these options before its own; they come by name or as ``**given``."""
+    """Return a decorator that puts these options before a command's own; ``**given`` gets them."""
 
     def with_options(command: Callable[..., Any]) -> Callable[..., Any]:
-        named, own = (
-            {one.name for one in options},
-            inspect.signature(command, eval_str=True).parameters.values(),
-        )
-        others = [one for one in own if one.name not in named and one.kind is not one.VAR_KEYWORD]
-        kept = [one.replace(kind=one.KEYWORD_ONLY) for one in others]
-        command.__signature__ = inspect.Signature([*options, *kept])  # type: ignore[attr-defined]
+        names = {parameter.name for parameter in options}
+        parameters = list(options)
+        for parameter in inspect.signature(command, eval_str=True).parameters.values():
+            is_rest = parameter.kind is inspect.Parameter.VAR_KEYWORD
+            if parameter.name not in names and not is_rest:
+                parameters.append(parameter.replace(kind=inspect.Parameter.KEYWORD_ONLY))
+        command.__signature__ = inspect.Signature(parameters)  # type: ignore[attr-defined]
         return command
 
     return with_options
 
 
-# Of an interpolated mechanism and of what is asked about it.
+# Options of an interpolated mechanism and its guarantee.
 OF_IMVU = (
     usual("adjacency", ...),
     usual("norm", "l2"),
@@ -128,12 +133,12 @@ OF_IMVU = (
 
 
 def chosen(given: Mapping[str, Any], names: str) -> dict[str, Any]:
-    """Return the options of these names, with blanks between."""
+    """Return the options of these names, which are separated by blanks."""
     return {name: given[name] for name in names.split()}
 
 
 def number_or_word(text: str) -> float | str:
-    """Return a number where the text is one, else the word itself, which the library judges."""
+    """Return the text as a number where it is one; the library checks other words."""
     try:
         return float(text)
     except ValueError:
@@ -142,24 +147,26 @@ def number_or_word(text: str) -> float | str:
 
 def find_design(text: str) -> quietbit.Design:
     """Return the design in a file, or the shipped one of this name."""
-    from quietbit.design.solve import (
-        file_name,
-        shipped,
-        specs,
-    )  # here, so that --help need not wait for numpy
+    # Imported here, so that --help need not wait for numpy.
+    from quietbit.design.solve import file_name, shipped, specs
 
     path = Path(text)
-    spec = {file_name(spec): spec for spec in specs()}.get(
-        f"{str(path).removesuffix('.json')}.json"
-    )
-    found = shipped(spec) if spec is not None and not path.exists() else None
-    if found is None and not path.exists() and path.suffix != ".json":
-        raise InvalidDesignFile(f"{text} is neither a file nor a name in the catalogue.")
-    return quietbit.Design.load(path) if found is None else found
+    if path.exists():
+        return quietbit.Design.load(path)
+    names = {file_name(spec): spec for spec in specs()}
+    spec = names.get(f"{str(path).removesuffix('.json')}.json")
+    design = None if spec is None else shipped(spec)
+    if design is not None:
+        return design
+    if path.suffix != ".json":
+        raise InvalidDesignFile(
+            f"{text} is neither a file nor the name of a shipped design: see quietbit catalogue."
+        )
+    return quietbit.Design.load(path)
 
 
 def find_imvu(text: str, given: Mapping[str, Any]) -> quietbit.InterpolatedMVU:
-    """Return I-MVU with the design of this file or name, as the options say."""
+    """Return I-MVU with the design of this file or name, and the options' ball and beta."""
     ball = quietbit.Ball(given["norm"], given["radius"], given["dimension"])
     return quietbit.InterpolatedMVU(find_design(text), ball, given["beta"], given["clamp"])
 
@@ -168,31 +175,29 @@ def check_outputs(*paths: Path | None, figures: tuple[Path | None, ...] = ()) ->
     """Refuse a path that cannot be written, is named twice, or is a figure of unknown format."""
     given = [path for path in (*paths, *figures) if path is not None]
     names = [str(path) for path in given]
-    require(
-        len({os.path.abspath(name) for name in names}) == len(names),
-        "output paths",
-        names,
-        "different",
-    )
+    are_different = len({os.path.abspath(name) for name in names}) == len(names)
+    require(are_different, "output paths", names, "different")
     for path in figures:
-        known = path is None or path.suffix.lower().removeprefix(".") in FORMATS
-        require(known, "end of the figure's file name", str(path), "one of ." + ", .".join(FORMATS))
+        if path is not None and path.suffix.lower().removeprefix(".") not in FORMATS:
+            raise QuietbitError(
+                f"Cannot draw {path}: end its name with one of .{', .'.join(FORMATS)}."
+            )
     for path in given:
         if path.is_dir():
-            raise QuietbitError(f"Cannot write {path}: it is a folder.")
+            raise QuietbitError(f"Cannot write {path}: it is a folder. Name a file in it.")
         with _refusing(path), tempfile.TemporaryFile(dir=path.parent):
             pass
 
 
 def check_folder(folder: Path) -> None:
-    """Make a folder for results, or say why not."""
+    """Make a folder for results; refuse one that cannot be written in."""
     with _refusing(folder):
         folder.mkdir(parents=True, exist_ok=True)
         tempfile.TemporaryFile(dir=folder).close()
 
 
 def plotter(name: str) -> Callable[..., Any]:
-    """Return what draws a figure of this name, which the laboratory offers."""
+    """Return the function that draws the figure of this name, from the laboratory."""
     for entry in entry_points(group="quietbit.figures", name=name):
         return cast(Callable[..., Any], entry.load())
     raise MissingDependency(

@@ -15,10 +15,10 @@ from abc import ABC, abstractmethod
 from collections.abc import Callable
 from typing import Any, TypeAlias, final
 
-from attrs import field, fields, frozen
+from attrs import Attribute, field, fields, frozen
 
 from quietbit.design.table import Design
-from quietbit.errors import InvalidParameter, QuietbitError, check_real, require
+from quietbit.errors import InvalidParameter, QuietbitError, check_int, check_real, require
 from quietbit.mechanism.ball import Ball
 from quietbit.mechanism.base import Mechanism
 from quietbit.target import Target
@@ -66,8 +66,8 @@ class Choices:
     sample of a client.
     """
 
-    bits: int | None = None
-    levels: int | None = None
+    bits: int | None = field(default=None)
+    levels: int | None = field(default=None)
     beta: float | None = None
     clamp: bool | None = None
     decoder: str | None = None
@@ -77,6 +77,12 @@ class Choices:
     rows: str | None = field(default=None)
     rotated: bool = False
     by_sample: bool = False
+
+    @bits.validator
+    @levels.validator
+    def _check_counts(self, attribute: Attribute[int | None], value: int | None) -> None:
+        if value is not None:
+            check_int(value, attribute.name, 1)
 
     @rows.validator
     def _check_rows(self, attribute: object, value: str | None) -> None:

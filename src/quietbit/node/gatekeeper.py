@@ -90,7 +90,7 @@ class Gatekeeper:
         require(0 <= mode <= 0o777, "mode", oct(mode), "permission bits from 0o000 to 0o777")
         if _is_shared(self._path):
             rule = "in a folder that only its owner can write in"
-            remedy = f"chmod go-w {self._path.parent}, or others could replace the socket"
+            remedy = "choose a folder of its own, or other users could replace the socket"
             raise InvalidParameter.of("socket", rule, str(path), remedy)
         self._stopped = threading.Event()
         self._guard = threading.Lock()
@@ -286,7 +286,7 @@ class RemoteGate:
         if _is_shared(self._path):  # another user's socket could receive the update unprotected
             raise Unusable(
                 f"Other users can write in the folder of the gatekeeper's socket {self._path}: "
-                f"chmod go-w {self._path.parent}."
+                "move it to a folder of its own."
             )
         connection = _new_socket()
         ends = time.monotonic() + ASK

@@ -271,7 +271,7 @@ class Policy:
         rule = f"at most largest-clip, {self.largest_clip!r}"
         require(self.smallest_clip <= self.largest_clip, "smallest_clip", self.smallest_clip, rule)
         require(self.mechanisms, "mechanisms", [], "one name at least")
-        rule = "below every cap on epsilon: it is a part of each"
+        rule = "below epsilon and local-epsilon, of which it is a part"
         is_part = all(self.evaluate < cap.epsilon for cap in self.caps)
         require(is_part, "evaluate", self.evaluate, rule)
         if self.unit is Unit.SAMPLE and not self.data_set:
@@ -289,17 +289,20 @@ class Policy:
         given = [name for name in (*sums, *active) if getattr(self, name) is not None]
         for name in (*sums, *active):
             if Trust.SECURE_AGGREGATION not in self.trust:
-                rule = "left out unless trust names secure-aggregation"
-                require(name not in given, name, getattr(self, name), rule)
+                remedy = "allow masked sums with min-honest-clients and local-epsilon"
+                if "min_honest_clients" in given:
+                    remedy = "add secure-aggregation to trust"
+                rule = "left out unless masked sums are allowed"
+                require(name not in given, name, getattr(self, name), rule, remedy)
             elif name in sums and name not in given:
-                raise InvalidParameter.of(name, "given where trust names secure-aggregation", None)
+                raise InvalidParameter.of(name, "given where masked sums are allowed")
             elif name not in given and set(given) & set(active):
                 rule = "given: directory, operator and own-key need each other"
-                raise InvalidParameter.of(name, rule, None)
+                raise InvalidParameter.of(name, rule)
 
     @cached_property
     def caps(self) -> tuple[Target, ...]:
-        """The caps on all releases: that on sums, if they are allowed, and the one for local trust."""
+        """The caps on all releases: that on sums, if they are allowed, and the local one."""
         local = Target(
             self.local_epsilon or self.epsilon, self.delta, self.adjacency, unit=self.unit
         )
@@ -567,7 +570,7 @@ def _loaded(place: Path, version: tuple[int, ...]) -> Policy:
     try:
         for rule in attrs.fields(Policy):
             if rule.default is NOTHING and KEYS[rule.name] not in table:
-                raise InvalidParameter.of(rule.name, "given", None)
+                raise InvalidParameter.of(rule.name, "given")
         return Policy(**{name: table[key] for name, key in KEYS.items() if key in table})
     except InvalidParameter as error:
         if error.name in KEYS:

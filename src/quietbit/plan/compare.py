@@ -297,6 +297,8 @@ def compare(
     if trust is not None:
         names = ", ".join(way.value for way in WAYS)
         require(ways[0] in WAYS, "trust", trust, f"one of {names}")
+    if min_honest_clients is not None:
+        check_int(min_honest_clients, "min_honest_clients", 2, request.cohort)
     request = replace(
         request,
         min_honest_clients=min_honest_clients,

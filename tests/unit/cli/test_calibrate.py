@@ -187,7 +187,7 @@ def test_honest_clients_and_bits(capsys):
         ((*SECURE, "--clients", 10, "--bits", 5), "bits"),
         ((*SECURE, "--clients", 10, "--norm", "l1"), "l2 for secure aggregation"),
         ((*SECURE, "--clients", 10, "--unit", "sample"), "unit"),
-        ((*SECURE, "--clients", 10, "--sampling-rate", 0.1), "learns who took part"),
+        ((*SECURE, "--clients", 10, "--sampling-rate", 0.1), "--sampling-rate"),
         (
             ("calibrate", "--mechanism", "imvu", *SUM_TARGET, "--clients", 10),
             "clients must be left out for local trust",

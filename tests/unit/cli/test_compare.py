@@ -84,7 +84,7 @@ def test_the_picture_is_written(capsys, tmp_path):
 @pytest.mark.parametrize(
     ("words", "said"),
     [
-        ((), "rounds or releases must be given"),
+        ((), "--rounds or --releases"),
         (("--rounds", "3", "--releases", "2"), "not both"),
         (("--rounds", "3", "--trust", "nobody"), "trust"),
         (("--rounds", "3", "--out", "picture.txt"), ".svg"),

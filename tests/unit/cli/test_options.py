@@ -76,7 +76,7 @@ def test_help_is_folded_where_the_terminal_ends_and_says_every_word(capsys, monk
     init = shell(capsys, "node", "init", "--help").out
     assert "_ABSOLUTE" not in init
     lines = [line.strip() for line in init.split("Arguments")[0].splitlines()]
-    place = next(k for k, line in enumerate(lines) if line.startswith("A run can ask"))
+    place = next(k for k, line in enumerate(lines) if line.startswith("A run can never"))
     assert all(
         len(line) > 60 for line in lines[place : place + 3]
     )  # a paragraph, not a line of the source

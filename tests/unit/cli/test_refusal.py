@@ -8,19 +8,19 @@ from unit.cli.kit import assert_refused, shell
 @pytest.mark.parametrize(
     ("words", "sentence"),
     [
-        (("unknown",), "No such command 'unknown'."),
+        (("unknown",), "No such command 'unknown'; see quietbit --help."),
         (("calibrat",), "No such command 'calibrat'. Did you mean 'calibrate'?"),
         (("node", "intit"), "No such command 'intit'. Did you mean 'init'?"),
-        (("--unknown",), "No such option: --unknown."),
+        (("--unknown",), "No such option: --unknown; see quietbit --help."),
         (
             ("design", "--level", "2"),
-            "No such option: --level (Possible options: --help, --levels).",
+            "No such option: --level (Possible options: --help, --levels)",
         ),
-        (("calibrate",), "Missing option '--epsilon'."),
+        (("calibrate",), "Missing option '--epsilon'; see quietbit calibrate --help."),
         (("design", "--levels", "two"), "Invalid value for '--levels': 'two' is not a valid int"),
-        (("design", "--levels"), "Option '--levels' requires an argument."),
-        (("certify",), "Missing argument 'FILE'."),
-        (("demo", "more"), "Got unexpected extra argument (more)."),
+        (("design", "--levels"), "Option '--levels' requires an argument"),
+        (("certify",), "Missing argument 'FILE'"),
+        (("demo", "more"), "Got unexpected extra argument (more)"),
         (
             ("design", "--levels", "1", "--bits", "1", "--design-epsilon", "1"),
             "--levels must be a whole number from 2",
@@ -39,6 +39,41 @@ def test_every_refusal_has_one_voice(capsys, words, sentence):
     result = shell(capsys, *words)
     assert_refused(result)
     assert result.err.startswith(sentence)
+
+
+def test_a_group_without_a_command_prints_its_help_and_nothing_else(capsys):
+    result = shell(capsys, "node")
+    assert (result.code, result.err) == (2, "")
+    assert "Usage" in result.out
+
+
+RUN = "compare --epsilon 3 --delta 1e-5 --adjacency zero-out --cohort 10 --dimension 100"
+
+
+@pytest.mark.parametrize(
+    ("words", "option"),
+    [
+        (RUN, "--rounds or --releases"),
+        (f"{RUN} --rounds 3 --clip 0", "--clip"),
+        (f"{RUN} --rounds 3 --min-honest-clients 20", "--min-honest-clients"),
+        (f"{RUN} --rounds 3 --public nowhere.npy", "nowhere.npy"),
+        (f"{RUN} --rounds 3 --out compare.gif", "compare.gif"),
+        (
+            "calibrate --mechanism imvu --epsilon 3 --delta 0 --adjacency zero-out --bits 0",
+            "--bits",
+        ),
+        ("node status policy.toml --last 0", "--last"),
+    ],
+)
+def test_the_option_at_fault_is_named(capsys, words, option):
+    assert_refused(shell(capsys, *words.split()), option)
+
+
+def test_a_sentence_without_a_rule_is_left_as_it_is():
+    def command(batch: int) -> None: ...
+
+    error = InvalidParameter("A batch is drawn once per step.", name="batch")
+    assert with_options(error, command) == "A batch is drawn once per step."
 
 
 def test_only_options_of_the_command_are_renamed():
