@@ -1,4 +1,6 @@
-"""Exact hockey-stick divergences of products of bits, by enumeration, and random spreads of a budget."""
+"""Exact hockey-stick divergences of products of bits, by enumeration, and random spreads of a
+budget.
+"""
 
 from __future__ import annotations
 
@@ -31,7 +33,10 @@ def product_atoms(upper: FloatVector, lower: FloatVector) -> tuple[FloatVector, 
 def group_atoms(
     counts: list[int], upper: FloatVector, lower: FloatVector
 ) -> tuple[FloatVector, FloatVector]:
-    """The same where ``counts[g]`` bits share the log-odds of group g: only the numbers of ones matter."""
+    """The same where ``counts[g]`` bits share the log-odds of group g.
+
+    Only the numbers of ones matter.
+    """
     mass, loss = np.ones(1), np.zeros(1)
     one, zero = log_odds_losses(upper, lower)
     for place, count in enumerate(counts):
@@ -46,7 +51,8 @@ def group_atoms(
 
 
 def exact_excess(mass: FloatVector, loss: FloatVector, epsilon: FloatVector) -> FloatVector:
-    """delta(epsilon) less max(0, 1 - e^epsilon), which every pair has: the sum of (p - e^epsilon q)_+ or of (...)_-.
+    """delta(epsilon) less max(0, 1 - e^epsilon), which every pair has: the sum of (p - e^epsilon
+    q)_+ or of (...)_-.
 
     A sum of positive terms, so that its relative error is that of the masses also far out in either
     tail.
@@ -69,7 +75,10 @@ def sixty_digit_delta(upper: FloatVector, lower: FloatVector, epsilon: float) ->
 
 
 def gaussian_excess(epsilon: FloatVector, square: float) -> FloatVector:
-    """The same of the Gaussian pair, by Balle and Wang; at -e it is e^-e times that at e, as the pair is symmetric."""
+    """The same of the Gaussian pair, by Balle and Wang.
+
+    At -e it is e^-e times that at e, as the pair is symmetric.
+    """
     mu = float(np.sqrt(square))
     log_delta = np.array([gaussian_log_delta(abs(float(value)), mu) for value in epsilon])
     return np.asarray(np.exp(log_delta + np.minimum(epsilon, 0.0)))
@@ -78,7 +87,8 @@ def gaussian_excess(epsilon: FloatVector, square: float) -> FloatVector:
 def random_case(
     rng: np.random.Generator, most: int
 ) -> tuple[list[int], FloatVector, FloatVector, float, float]:
-    """Counts, log-odds in both worlds, budget and largest half difference of a random product of bits.
+    """Counts, log-odds in both worlds, budget and largest half difference of a random product of
+    bits.
 
     Half of the cases have a few groups of many equal bits, half up to ``most`` bits of their own.
     The spreads are equal, one large coordinate among small ones, or anything between; worlds are
@@ -111,7 +121,10 @@ def random_case(
 def probing_epsilons(
     rng: np.random.Generator, square: float, loss: FloatVector, count: int
 ) -> FloatVector:
-    """Where a bound is most likely to fail: around 0, in the tail, and at the kinks of the exact profile."""
+    """Where a bound is most likely to fail.
+
+    Around 0, in the tail, and at the kinks of the exact profile.
+    """
     mu = float(np.sqrt(square))
     spread = square / 2 + mu * rng.normal(size=count) * rng.choice([0.3, 1.0, 3.0], count)
     spread[: count // 3] = rng.choice(loss, count // 3)

@@ -15,7 +15,10 @@ ORDERS = (1.01, 1.25, 2.0, 3.7, 16.0, 128.0, 1000.0)
 
 
 def one_bit(epsilon: float, levels: int = 2) -> Design:
-    """The closed form of one bit, metric-L1: P(2|x) linear in x at the levels, alphabet 1/2 -+ z."""
+    """The closed form of one bit, metric-L1.
+
+    P(2|x) linear in x at the levels, alphabet 1/2 -+ z.
+    """
     x = np.linspace(0, 1, levels)
     h = 1 / (levels - 1)
     z = 0.5 + h / np.expm1(epsilon * h)
@@ -34,7 +37,10 @@ def sigmoid_bit(epsilon: float) -> Design:
 
 
 def own_epsilon(design: Design) -> float:
-    """Half the difference of the two log-odds of a one-bit table, in 60 digits: the epsilon that it really has."""
+    """Half the difference of the two log-odds of a one-bit table, in 60 digits.
+
+    The epsilon that it really has.
+    """
     with mp.workdps(60):
         odds = [mp.log(mp.mpf(row[1]) / mp.mpf(row[0])) for row in design.probabilities.tolist()]
         return float((odds[1] - odds[0]) / 2)
@@ -46,7 +52,10 @@ def summing_to_one(weights: Any) -> Any:
 
 
 def rough(levels: int, bits: int, strength: float, seed: int) -> Design:
-    """A random positive table: a peak that follows the level, plus noise, so that every kink is real."""
+    """A random positive table.
+
+    A peak that follows the level, plus noise, so that every kink is real.
+    """
     rng = np.random.default_rng(seed)
     symbols = 2**bits
     place = np.linspace(-0.2, 1.2, symbols)

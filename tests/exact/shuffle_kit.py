@@ -21,7 +21,9 @@ def power_of_e(epsilon: float) -> Fraction:
 
 
 def histograms(rows: Sequence[Row], before: Law | None = None) -> Law:
-    """The law of how often each output occurs, when everyone releases once, after those of ``before``."""
+    """The law of how often each output occurs, when everyone releases once, after those of
+    ``before``.
+    """
     law: Law = {(0,) * len(rows[0]): Fraction(1)} if before is None else before
     for row in rows:
         after: Counter[tuple[int, ...]] = Counter()

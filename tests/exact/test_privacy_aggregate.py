@@ -1,4 +1,7 @@
-"""The account of a sum against brute force: everybody's inputs on grids, at random, and at the ends."""
+"""The account of a sum against brute force.
+
+Everybody's inputs on grids, at random, and at the ends.
+"""
 
 from __future__ import annotations
 

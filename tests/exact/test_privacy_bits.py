@@ -1,4 +1,7 @@
-"""No product of bits beats the Gaussian pair that dominates it: enumerated, to 60 digits and on random spreads."""
+"""No product of bits beats the Gaussian pair that dominates it.
+
+Enumerated, to 60 digits and on random spreads.
+"""
 
 import math
 
@@ -44,7 +47,9 @@ def test_the_campaign_finds_accounts_that_are_too_small(share, least):
 
 
 def chosen_as_one_goes(rng, half, releases):
-    """Probability under P and loss of releases of one bit each, whose middle depends on all bits before it."""
+    """Probability under P and loss of releases of one bit each, whose middle depends on all bits
+    before it.
+    """
     mass, loss = np.ones(1), np.zeros(1)
     for _ in range(releases):
         middle = rng.choice([-half, half, 0.0, rng.normal()], size=mass.size)
@@ -113,7 +118,9 @@ def test_sixty_digits_stay_below_for_random_spreads(dimension):
 
 
 def test_the_step_of_the_proof_to_fifty_digits():
-    """A bit and a Gaussian of square v are dominated by one of v + x^2 (1 + x^2/(6 v)), x^2 <= v and x <= 1."""
+    """A bit and a Gaussian of square v are dominated by one of v + x^2 (1 + x^2/(6 v)), x^2 <= v
+    and x <= 1.
+    """
     rng = np.random.default_rng(11)
     least = mp.inf
     with mp.workdps(50):
@@ -132,7 +139,9 @@ def test_the_step_of_the_proof_to_fifty_digits():
 
 
 def code_laws(rng: np.random.Generator) -> tuple[np.ndarray, np.ndarray, float, float]:
-    """Two laws of a random two-level code of two or three bits, and M (x - x')^2 from above and from below."""
+    """Two laws of a random two-level code of two or three bits, and M (x - x')^2 from above and
+    from below.
+    """
     design = rough(
         2, int(rng.integers(2, 4)), float(rng.choice([0.3, 1.0, 3.0])), int(rng.integers(1 << 30))
     )
@@ -147,7 +156,10 @@ def code_laws(rng: np.random.Generator) -> tuple[np.ndarray, np.ndarray, float, 
 @pytest.mark.parametrize("codes", [100, pytest.param(300, marks=pytest.mark.long)])
 @pytest.mark.parametrize(("share", "expected"), [(1.0, 0), (0.7, 1 / 15)])
 def test_the_step_of_the_proof_for_codes(share, expected, codes):
-    """A code and a Gaussian of square v are dominated by one of v^2/(v - s^2); not so with much less than s^2."""
+    """A code and a Gaussian of square v are dominated by one of v^2/(v - s^2).
+
+    Not so with much less than s^2.
+    """
     rng = np.random.default_rng(8)
     violated = 0
     for _ in range(codes):
@@ -196,7 +208,9 @@ def test_products_of_codes_stay_below():
 
 
 def test_equal_bits_in_many_dimensions_come_close_to_the_fisher_budget():
-    """At a share of a twentieth the pair is 0.53 % above the budget, and exact lattices stay below it."""
+    """At a share of a twentieth the pair is 0.53 % above the budget, and exact lattices stay below
+    it.
+    """
     for count in (399, 400, 1_600, 6_400):
         half = 1 / math.sqrt(count)
         square = dominating_square_upper(1.0, 1 / 20, one_bit=True)
@@ -216,7 +230,9 @@ def test_equal_bits_in_many_dimensions_come_close_to_the_fisher_budget():
 def test_squared_error_is_within_three_percent_of_the_exact_gaussian(
     releases, target, adjacency, share, ratio
 ):
-    """Decoded with the alphabet 1/2 -+ 1/epsilon a coordinate's squared error is (2 C / design epsilon)^2."""
+    """Decoded with the alphabet 1/2 -+ 1/epsilon a coordinate's squared error is (2 C / design
+    epsilon)^2.
+    """
     dimension, delta = 10_000, 1e-5
 
     def account(strength: float) -> float:
@@ -263,7 +279,10 @@ def test_the_curve_of_a_design_covers_its_bits():
 
 
 def test_two_levels_have_the_fisher_budget():
-    """reach^2 M with M = epsilon^2 for the sigmoid: Theorem 2's slope, now with a pair beside it."""
+    """reach^2 M with M = epsilon^2 for the sigmoid.
+
+    Theorem 2's slope, now with a pair beside it.
+    """
     curve = dominated_l2_cost(sigmoid_bit(2.0), 0.5, 0.05, 0.45, 0.55)
     assert curve.slope == pytest.approx(0.5, rel=1e-9)
     assert curve.slope >= 0.5

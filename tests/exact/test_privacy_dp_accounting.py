@@ -1,4 +1,5 @@
-"""Costs held against the accountant of another library, `dp_accounting`, where it has an event for them.
+"""Costs held against the accountant of another library, `dp_accounting`, where it has an event for
+them.
 
 What a Gaussian pair dominates is that Gaussian; another line of divergences is a zCDP event, which
 no accountant mistakes for a Gaussian. The adjacency is in the slope already, so that the relation

@@ -1,4 +1,7 @@
-"""Skellam noise after independent rounding: every step of the proof, and the bound, against sums at 40 digits."""
+"""Skellam noise after independent rounding.
+
+Every step of the proof, and the bound, against sums at 40 digits.
+"""
 
 from __future__ import annotations
 
@@ -81,7 +84,10 @@ def test_the_curvature_is_that_of_the_mode(variance: float) -> None:
 
 
 def test_the_lower_solution_stays_below() -> None:
-    """L' <= 1 - L/x - L^2 from x = 4 on, in whole numbers: with t = 1/x, t^3 (16 - 49 t - 4 t^2 - 4 t^3)/64 is left."""
+    """L' <= 1 - L/x - L^2 from x = 4 on, in whole numbers.
+
+    With t = 1/x, t^3 (16 - 49 t - 4 t^2 - 4 t^3)/64 is left.
+    """
     t = mp.mpf(1) / 4
     assert 16 - 49 * t - 4 * t**2 - 4 * t**3 > 0  # and it falls in t
     for x in (4, 5, 17):
@@ -163,7 +169,10 @@ PLACES = (0.0, 0.01, 0.5, 0.66, 0.999)
 
 
 def worst(variance: float, alpha: float) -> tuple[float, float]:
-    """The largest and the smallest share of the claim that any pair takes: both ways round, cell edges first."""
+    """The largest and the smallest share of the claim that any pair takes.
+
+    Both ways round, cell edges first.
+    """
     shares = []
     for distance in DISTANCES:
         claim = rounded_skellam_rdp_upper(alpha, distance, variance)

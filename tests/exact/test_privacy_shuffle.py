@@ -1,4 +1,7 @@
-"""The bounds against exact shuffles: never below them, and where a hypothesis fails, what happens."""
+"""The bounds against exact shuffles.
+
+Never below them, and where a hypothesis fails, what happens.
+"""
 
 from __future__ import annotations
 
@@ -40,7 +43,10 @@ def staircases(seed: int, p: int) -> list[tuple[Fraction, ...]]:
 
 
 def worst(rows, others_from, crowd, factor):
-    """The largest hockey-stick over all neighbours and all inputs of the others; shuffling forgets their order."""
+    """The largest hockey-stick over all neighbours and all inputs of the others.
+
+    Shuffling forgets their order.
+    """
     found = Fraction(0)
     for others in itertools.combinations_with_replacement(others_from, crowd - 1):
         rest = histograms(others) if others else None
@@ -122,7 +128,10 @@ PROFILES = [
 @pytest.mark.parametrize("adjacency", [REPLACE, ZERO])
 @pytest.mark.parametrize("profile", PROFILES)
 def test_profiles_in_one_dimension(profile, adjacency):
-    """The vector mechanism on the line has the updates -1, 0 and 1: all of its shuffles, cell by cell."""
+    """The vector mechanism on the line has the updates -1, 0 and 1.
+
+    All of its shuffles, cell by cell.
+    """
     cuts = sorted({*profile.edges.tolist(), *(-profile.edges).tolist()})
     masses = np.diff([0.0, *(0.5 * math.erfc(-cut / math.sqrt(2)) for cut in cuts), 1.0])
     middles = [cuts[0] - 1, *((a + b) / 2 for a, b in itertools.pairwise(cuts)), cuts[-1] + 1]
@@ -200,7 +209,10 @@ def test_the_published_pair_is_the_same_number():
 
 
 def adaptive(world: int, p: int):
-    """Whom a bit leans to, and what clients hold, changes with what was seen; the victim is client 0."""
+    """Whom a bit leans to, and what clients hold, changes with what was seen.
+
+    The victim is client 0.
+    """
 
     def law(prefix: tuple[int, ...], client: int) -> tuple[Fraction, ...]:
         seen = sum(prefix) + len(prefix)
@@ -240,7 +252,10 @@ def fixed(world: int, p: int):
 
 
 def test_what_an_order_that_is_not_uniform_costs():
-    """The victim comes first with probability 0.95, or as the server chose: more than the bound of a uniform order."""
+    """The victim comes first with probability 0.95, or as the server chose.
+
+    More than the bound of a uniform order.
+    """
     clients, p = 5, 4
     first_ones = math.factorial(clients - 1)  # permutations in order of their first client
     number = math.factorial(clients)

@@ -54,6 +54,9 @@ def test_vectors_and_chords():
 
 
 def test_half_the_variance_is_caught():
-    """The exact divergence of noise with half the variance exceeds the bound: the test above can fail."""
+    """The exact divergence of noise with half the variance exceeds the bound.
+
+    The test above can fail.
+    """
     law = pmf(12.5, 160)
     assert float(divergence(law, 5, 3.0)) > skellam_rdp_upper(3.0, 5, 5, 25.0)

@@ -1,4 +1,7 @@
-"""What stands between secure sums and the exact account: how far tilts raise the variance of a sum's privacy loss."""
+"""What stands between secure sums and the exact account.
+
+How far tilts raise the variance of a sum's privacy loss.
+"""
 
 import math
 

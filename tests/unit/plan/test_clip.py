@@ -12,7 +12,7 @@ from quietbit.plan.clip import MovingClip
 
 
 def after(answers: Answers, steps: int, **given: float) -> float:
-    """Return the factor of the step that follows ``steps`` others, which went up and down in turn."""
+    """Return the factor of the step after ``steps`` others, which went up and down in turn."""
     moving = MovingClip.from_start(2.0, quantile=0.5, **given)
     for number in range(steps):
         moving.move(Answers(float(number % 2), 0.0))
@@ -56,7 +56,10 @@ def test_answers_about_one_clip_are_pooled_until_they_say_something() -> None:
 
 
 def test_noise_bounds_the_way_up_and_not_the_way_down() -> None:
-    """Updates that undo noise are as long as the noise, which grows with the clip: the clip would follow itself."""
+    """Updates that undo noise are as long as the noise, which grows with the clip.
+
+    The clip would follow itself.
+    """
     for noise, highest in (
         (0.0, 100.0),
         (0.2, 100.0),
@@ -80,7 +83,10 @@ def test_noise_bounds_the_way_up_and_not_the_way_down() -> None:
 
 @pytest.mark.parametrize(("truth", "most"), [(1.0, 1.5), (0.55, 2.2), (0.2, 2.2)])
 def test_twenty_clients_leave_a_good_clip_where_it_is(truth: float, most: float) -> None:
-    """Their median is the clip: nineteen of twenty runs of 40 rounds end within this factor of it."""
+    """Their median is the clip.
+
+    Nineteen of twenty runs of 40 rounds end within this factor of it.
+    """
     draw = np.random.default_rng(5)
     ends = []
     for _ in range(200):
@@ -100,7 +106,10 @@ def test_twenty_clients_leave_a_good_clip_where_it_is(truth: float, most: float)
 
 
 def chased(rounds: int, seed: int) -> list[float]:
-    """Return the clips of a model that noise drives: 20 clients send their way back, which is as long as the noise."""
+    """Return the clips of a model that noise drives.
+
+    20 clients send their way back, which is as long as the noise.
+    """
     draw, moving = np.random.default_rng(seed), MovingClip.from_start(1.0, quantile=0.5)
     place, noise = np.zeros(650), 4.9  # of 650 parameters at epsilon 60 over 40 releases
     for _ in range(rounds):

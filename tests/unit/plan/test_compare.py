@@ -1,4 +1,6 @@
-"""A comparison: every way has a row, what it promises is what a simulation finds, and nothing is asked by name."""
+"""A comparison: every way has a row, what it promises is what a simulation finds, and nothing is
+asked by name.
+"""
 
 import math
 from functools import lru_cache
@@ -89,7 +91,9 @@ def asked(dimension, clients, cohort, rounds, epsilon, adjacency, trust):
 def simulated(
     dimension, clients, cohort, rounds, epsilon, adjacency, trust, mechanism, length=0.9 * CLIP
 ):
-    """The run in which every update is sent, and how far what it learnt is from the clipped vectors' mean, in clips."""
+    """The run in which every update is sent, and how far what it learnt is from the clipped
+    vectors' mean, in clips.
+    """
     plan = flat_plan(
         mechanism,
         clip=CLIP,
@@ -116,7 +120,9 @@ LONG = ("many clients, a small model", "a trusted server", "few clients, a large
     [pytest.param(name, marks=pytest.mark.long) if name in LONG else name for name in SITUATIONS],
 )
 def test_a_simulation_confirms_the_error_and_the_verdict(name):
-    """With 100 coordinates or more a factor 1.5 either way is missed by chance less often than once in 10^9."""
+    """With 100 coordinates or more a factor 1.5 either way is missed by chance less often than once
+    in 10^9.
+    """
     *request, mechanism, verdict = SITUATIONS[name]
     row = next(row for row in asked(*request).rows if row.name == mechanism)
     assert row.expected.verdict is verdict
@@ -139,7 +145,10 @@ def test_a_promise_half_as_large_would_be_noticed():
 
 @pytest.mark.parametrize("clip", [0.5, 2.0])
 def test_the_clip_does_to_the_noise_what_is_said(clip):
-    """A clip of so many times the updates' length: the noise beside what is left of them, and what is cut off."""
+    """A clip of so many times the updates' length.
+
+    The noise beside what is left of them, and what is cut off.
+    """
     *request, mechanism, _ = SITUATIONS["one bit each"]
     comparison = asked(*request)
     row = next(row for row in comparison.rows if row.name == mechanism)
@@ -209,7 +218,10 @@ def test_auto_is_the_best_row_of_its_trust():
 
 
 def test_a_sign_is_never_the_best_row_for_it_has_no_unit():
-    """At epsilon 1 and radius 1 its gain is one by chance: what has no unit is not told by a number."""
+    """At epsilon 1 and radius 1 its gain is one by chance.
+
+    What has no unit is not told by a number.
+    """
     target = {"epsilon": 1.0, "delta": 0.0, "adjacency": "zero-out"}
     found = compare(100, **target, cohort=10, releases=1, norm="l1", trust="local", baselines=True)
     sign = next(row for row in found.rows if row.name == "sign")
@@ -308,7 +320,10 @@ def test_the_dimension_of_a_model_is_what_it_trains():
 
 
 def test_a_baseline_has_a_row_where_asked_for_and_is_never_the_best(monkeypatch):
-    """Even where it is the most accurate of all: here the Gaussian under another word, on the only list there is."""
+    """Even where it is the most accurate of all.
+
+    Here the Gaussian under another word, on the only list there is.
+    """
     known = {word: family(word) for word in families()}
     known["rival"] = attrs.evolve(known["gaussian"], name="rival", baseline=True)
     known["sign"] = attrs.evolve(known["sign"], baseline=False)

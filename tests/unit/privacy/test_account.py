@@ -1,4 +1,6 @@
-"""Accounts: what planned and adaptive ones prove, and every server that chooses, enumerated, stays within them."""
+"""Accounts: what planned and adaptive ones prove, and every server that chooses, enumerated, stays
+within them.
+"""
 
 import itertools
 import math
@@ -84,7 +86,7 @@ def test_shares_add_up_to_one():
 
 
 def test_gaussians_of_several_kinds_stay_gaussian():
-    """The first is best accounted by its pair, so every other Gaussian joins it at the main share."""
+    """The first is best accounted by its pair, so other Gaussians join it at the main share."""
     mixed = adaptive().spend(GAUSSIAN, 30).spend(OTHER, 4)
     assert mixed.epsilon() == pytest.approx(gaussian_epsilon_upper(0.8, 1e-5 * MAIN), rel=1e-4)
     assert adaptive().spend(OTHER, 4).spend(GAUSSIAN, 30).epsilon() == pytest.approx(
@@ -109,7 +111,10 @@ def test_another_mechanism_leaves_the_main_account():
 
 @pytest.mark.parametrize("epsilon", [0.3, 2.0, 8.0])
 def test_the_one_order_is_where_most_releases_fit(epsilon):
-    """No real order allows more copies of the first cost; other lines of divergences join it at the same share."""
+    """No real order allows more copies of the first cost.
+
+    Other lines of divergences join it at the same share.
+    """
     for first in (RENYI, worded(Cost.linear(0.02))):
         shares = module._shares(first.bare(), epsilon, 1e-5)
 
@@ -129,7 +134,10 @@ def test_the_one_order_is_where_most_releases_fit(epsilon):
 
 
 def test_a_number_is_on_the_side_of_its_target():
-    """Other orders may say less than the target where the one order does not: then they are not heard."""
+    """Other orders may say less than the target where the one order does not.
+
+    Then they are not heard.
+    """
     flat = worded(
         Cost.renyi(lambda alpha: 2.3 if alpha < 30 else math.inf, "flat, and nothing known above")
     )
@@ -177,7 +185,10 @@ def test_slack_counts_in_every_account():
 
 
 def test_allows_is_the_epsilon_held_against_the_target():
-    """However far `allows` looked ahead, it says what the number says; the last one allowed is the last that fits."""
+    """However far `allows` looked ahead, it says what the number says.
+
+    The last one allowed is the last that fits.
+    """
     for cost in (PAIR, RENYI, GAUSSIAN):
         account = adaptive(3.0)
         for _ in range(400):
@@ -239,7 +250,9 @@ DIVERGENCES = {
 
 
 def best_server(epsilon, allows, most=9, costs=COSTS):
-    """The largest delta at ``epsilon`` of any server whose releases ``allows(account, cost)`` lets through."""
+    """The largest delta at ``epsilon`` of any server whose releases ``allows(account, cost)`` lets
+    through.
+    """
 
     @cache
     def account(order):
@@ -276,13 +289,15 @@ def best_server(epsilon, allows, most=9, costs=COSTS):
 
 @pytest.mark.parametrize("epsilon", [1.0, 2.0, 3.0])
 def test_no_server_gains_by_choosing(epsilon):
-    """The best strategy of all, over three mechanisms and the moment to stop, stays within delta."""
+    """The best strategy over three mechanisms and the moment to stop stays within delta."""
     assert best_server(epsilon, Account.allows) <= 1e-3
     assert best_server(epsilon, Account.allows, costs=DIVERGENCES) <= 1e-3
 
 
 def test_the_account_of_fixed_lists_does_not_stop_such_a_server():
-    """Held against the planned account of what happened to be chosen, the best server exceeds delta."""
+    """Held against the planned account of what happened to be chosen, the best server exceeds
+    delta.
+    """
 
     @cache
     def by_list(account, cost):
@@ -320,7 +335,9 @@ ROADS = [
 def test_calibration_for_a_node_costs_two_per_cent_of_the_error_at_most(
     word, norm, adjacency, releases, delta
 ):
-    """At epsilon 8: what `calibrate` meets in a plan, a node prices within 0.8 %, and an engine calibrates for that."""
+    """At epsilon 8: what `calibrate` meets in a plan, a node prices within 0.8 %, and an engine
+    calibrates for that.
+    """
     target = Target(8.0, delta, adjacency, releases=releases)
     fixed = calibrate(
         word,

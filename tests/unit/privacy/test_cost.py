@@ -147,7 +147,10 @@ def test_stays_finite_over_many_releases(curve, releases):
 
 
 def test_what_holds_for_all_outputs_is_kept_beside_a_lost_mass() -> None:
-    """Divergences of the lost outputs add over releases; slack around them counts, and one without a bound has none."""
+    """Divergences of the lost outputs add over releases.
+
+    Slack around them counts, and one without a bound has none.
+    """
     one = Cost.gaussian(0.5).with_lost(1e-9, Cost.pure(0.7))
     assert (one * 5).rdp(3.0) == pytest.approx(5 * Cost.pure(0.7).rdp(3.0))
     assert (one + Cost.pure(0.2)).pure_epsilon() == pytest.approx(0.9)

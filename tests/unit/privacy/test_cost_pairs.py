@@ -1,4 +1,7 @@
-"""Curves with dominating pairs: every account against enumeration, both ways round, composed with other kinds."""
+"""Curves with dominating pairs.
+
+Every account against enumeration, both ways round, composed with other kinds.
+"""
 
 import math
 
@@ -16,7 +19,9 @@ CURVE = Cost.from_masses(FIRST, SECOND)
 
 
 def deltas(first, second, times, epsilon):
-    """Delta of ``times`` three-valued releases both ways round, over counts of the three outputs, in 40 digits."""
+    """Delta of ``times`` three-valued releases both ways round, over counts of the three outputs,
+    in 40 digits.
+    """
     with mpmath.workdps(40):
         found = []
         for p, q in ((first, second), (second, first)):
@@ -111,7 +116,8 @@ def test_slack_around_a_lost_mass_enlarges_it():
 
 
 def test_lost_mass_is_needed():
-    """A release that shows its input with probability d: certified but for that, and at d exactly no epsilon is left.
+    """A release that shows its input with probability d: certified but for that, and at d exactly
+    no epsilon is left.
 
     Its delta is d + (1 - d) delta of the certified one, enumerated; the account is above it and
     below d + delta.

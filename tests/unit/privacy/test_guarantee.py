@@ -10,8 +10,8 @@ from refusals import refuses
 def test_the_sentence_spells_every_word_out():
     sentence = Guarantee(3.6151, 1e-5, Unit.CLIENT, Adjacency.ZERO_OUT, Trust.LOCAL).sentence()
     assert sentence == (
-        "epsilon <= 3.616 at delta = 1e-05 for one client (zero-out adjacency: the neighbour's update is "
-        "the zero vector), local trust: the server sees every payload."
+        "epsilon <= 3.616 at delta = 1e-05 for one client (zero-out adjacency: the neighbour's update "
+        "is the zero vector), local trust: the server sees every payload."
     )
     other = Guarantee(
         2.0, 0.0, Unit.SAMPLE, Adjacency.REPLACE_ONE, Trust.SECURE_AGGREGATION

@@ -1,4 +1,6 @@
-"""Privacy loss distributions against sums in 40 digits, the Gaussian's closed form, and dp_accounting."""
+"""Privacy loss distributions against sums in 40 digits, the Gaussian's closed form, and
+dp_accounting.
+"""
 
 import itertools
 import math
@@ -30,7 +32,10 @@ def binomial_delta(one, times, epsilon):
 
 
 def enumerated_delta(pairs, epsilon):
-    """Delta of a product of finite pairs: the sum over all outputs of (P - e^eps Q)_+, in 40 digits."""
+    """Delta of a product of finite pairs.
+
+    The sum over all outputs of (P - e^eps Q)_+, in 40 digits.
+    """
     with mpmath.workdps(40):
         factor, whole = mpmath.exp(mpmath.mpf(epsilon)), mpmath.mpf(0)
         for outputs in itertools.product(*(range(len(first)) for first, _ in pairs)):
@@ -116,7 +121,10 @@ def gaussian_profile(mu, count):
     ("mu", "times", "tightness"), [(0.3, 10, 3e-5), (0.002, 10**5, 5e-5), (0.001, 10**6, 1e-4)]
 )
 def test_many_releases_of_a_profile(mu, times, tightness):
-    """A spacing of mu/71 alone adds 3e-5 to the variance; the bound is above the truth and not far."""
+    """A spacing of mu/71 alone adds 3e-5 to the variance.
+
+    The bound is above the truth and not far.
+    """
     one = LossDistribution.from_profile(*gaussian_profile(mu, 2001))
     exact = gaussian_epsilon_upper(times * mu * mu / 2, 1e-5)
     assert exact <= one.repeat(times).epsilon_upper(1e-5) <= exact * (1 + tightness)
@@ -213,7 +221,10 @@ def test_renyi_and_pure_of_finite_pairs():
 
 
 def test_the_rounding_of_transforms_is_inside_its_bound():
-    """10 t u of the 2-norm, against sums in long double (which rounds 2000 times finer); the bound is not idle."""
+    """10 t u of the 2-norm, against sums in long double (which rounds 2000 times finer).
+
+    The bound is not idle.
+    """
     rng = np.random.default_rng(11)
     for bits in (6, 10):
         size = 2**bits
@@ -237,7 +248,10 @@ def test_the_rounding_of_transforms_is_inside_its_bound():
 
 
 def test_the_oracle_would_catch_losses_rounded_down(monkeypatch):
-    """The enumeration above has teeth: without the upward share of the chord, delta falls below the truth."""
+    """The enumeration above has teeth.
+
+    Without the upward share of the chord, delta falls below the truth.
+    """
     honest = convolution._on_grid
 
     def optimistic(losses, masses, step):
@@ -289,7 +303,10 @@ def random_law(rng, size):
 
 @pytest.mark.parametrize("seed", range(40))
 def test_random_pairs_are_never_below_the_truth(seed):
-    """Rare outputs, losses of very different sizes, degenerate laws; 22,691 other seeds were tried, none below."""
+    """Rare outputs, losses of very different sizes, degenerate laws.
+
+    22,691 other seeds were tried, none below.
+    """
     rng = np.random.default_rng(seed)
     size, times = int(rng.integers(2, 4)), int(rng.integers(1, 6))
     first, second = random_law(rng, size), random_law(rng, size)
@@ -317,7 +334,10 @@ def test_a_sum_of_tiny_losses_beside_a_rare_large_one_stays_sharp():
 
 
 def test_one_loss_only():
-    """P sits on one output of Q: the window is a point, and epsilons below it are asked about too."""
+    """P sits on one output of Q.
+
+    The window is a point, and epsilons below it are asked about too.
+    """
     once = LossDistribution.from_atoms([1.0, 0.0], [0.25, 0.75])
     assert 1 - 0.25**3 <= once.repeat(3).delta_upper(0.0) <= (1 - 0.25**3) * (1 + 1e-8)
     assert once.repeat(3).epsilon_upper(0.5) == pytest.approx(
@@ -327,7 +347,9 @@ def test_one_loss_only():
 
 @pytest.mark.parametrize("mu", [0.05, 0.7, 3.0])
 def test_a_gaussian_with_finite_pairs_is_a_mixture_of_closed_forms(mu):
-    """Given the loss l of the finite releases, delta of the Gaussian at epsilon - l, averaged over P."""
+    """Given the loss l of the finite releases, delta of the Gaussian at epsilon - l, averaged over
+    P.
+    """
     one, times = 0.3, 6
     whole = LossDistribution.pure(one).repeat(times).compose(LossDistribution.gaussian(mu))
     with mpmath.workdps(40):
@@ -349,7 +371,10 @@ def test_a_gaussian_with_finite_pairs_is_a_mixture_of_closed_forms(mu):
 
 
 def test_the_larger_of_two_covers_a_server_that_chooses_between_them_as_it_goes() -> None:
-    """The best of all choices over four releases, by dynamic programming: no delta is above that of four copies."""
+    """The best of all choices over four releases, by dynamic programming.
+
+    No delta is above that of four copies.
+    """
     kinds = [
         ([0.55, 0.45], [0.5, 0.5]),
         ([0.3, 0.4, 0.3], [0.2, 0.3, 0.5]),

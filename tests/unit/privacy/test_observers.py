@@ -46,7 +46,10 @@ def test_mixtures_are_refused(server, result, more):
 
 
 def test_a_ledger_of_shuffles_takes_local_releases_and_not_the_other_way_round():
-    """What was released in the open is seen by everybody; what a crowd hid from others the server saw."""
+    """What was released in the open is seen by everybody.
+
+    What a crowd hid from others the server saw.
+    """
     shuffled = Cost.pure(0.1).of(REPLACE, Unit.CLIENT, Trust.SHUFFLED)
     local = Cost.pure(1.0).of(REPLACE, Unit.CLIENT, Trust.LOCAL)
     both = Account(Target(2.0, 0.0, REPLACE, trust=Trust.SHUFFLED)).spend(shuffled, 2).spend(local)

@@ -83,7 +83,10 @@ def test_refusals():
 
 @pytest.mark.parametrize("place", [30.0, 700.0, 5000.0])
 def test_sharp_steps_far_from_each_other_are_found_on_both_sides(place):
-    """Three symbols, the middle one dominant for long: I is tiny at m = 1/2 and 1/16 at two distant steps."""
+    """Three symbols, the middle one dominant for long.
+
+    I is tiny at m = 1/2 and 1/16 at two distant steps.
+    """
     start, slope = np.array([-place, 0.0, -place]), np.array([-0.5, 0.0, 0.5])
     assert variance_supremum_upper(start, slope) == pytest.approx(1 / 16, rel=1e-6)
 

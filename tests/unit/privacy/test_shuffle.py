@@ -74,7 +74,10 @@ def test_delta_and_epsilon_are_inverse():
 
 
 def test_shuffles_compose():
-    """More shuffles cost more, as a square root at first; one as a composition is hardly more than one by itself."""
+    """More shuffles cost more, as a square root at first.
+
+    One as a composition is hardly more than one by itself.
+    """
     curve = generic(1.0, 20_000)
     once = curve.epsilon(1e-6)
     found = [(curve * times).epsilon(1e-6) for times in (1, 4, 16)]
@@ -87,7 +90,9 @@ def test_shuffles_compose():
 
 
 def test_equal_shuffles_are_counted_together():
-    """Priced one by one, releases of one mechanism in equal crowds are copies of one cost, not a mixture."""
+    """Priced one by one, releases of one mechanism in equal crowds are copies of one cost, not a
+    mixture.
+    """
     priced = [
         shuffled_cost(REPLACE, 500, replace_one=Cost.pure(0.7), zero_out=Cost.pure(0.4))
         for _ in range(2)
@@ -100,7 +105,10 @@ def test_equal_shuffles_are_counted_together():
 
 
 def test_delta_is_spent_once():
-    """Two shuffles at delta cost at least what one does at that delta: no share of it is handed out twice."""
+    """Two shuffles at delta cost at least what one does at that delta.
+
+    No share of it is handed out twice.
+    """
     curve = generic(2.0, 2000)
     twice = curve * 2
     for delta in (1e-3, 1e-7):
@@ -172,7 +180,9 @@ def test_alone_a_release_has_its_own_price():
 
 @pytest.mark.parametrize("epsilon", [0.004, 0.008, 0.012])
 def test_ranges_cost_little(epsilon):
-    """A crowd whose table has rows of many values, against a sum over every one of them with scipy's tails."""
+    """A crowd whose table has rows of many values, against a sum over every one of them with
+    scipy's tails.
+    """
     crowd, share, growth = 10**6, 0.25, math.exp(epsilon)
     up, down = 1.6 - growth * 0.4, 0.4 - growth * 1.6
     count = np.arange(245_000, 255_001)
