@@ -378,6 +378,8 @@ def test_scouts_send_no_update_and_answers_cost_what_updates_do(engine: Any) -> 
     for place, node in enumerate(report["nodes"]):
         noted = account_of(federation.ledger(place), federation.plan.target, 0).epsilon()
         assert (node["releases"], node["epsilon_upper"]) == (3, noted)
+        assert len(federation.ledger(place).mechanisms) == 1  # scouts and updates cost the same
+    assert report["observers"]["result_epsilon_upper"] is None
 
 
 SAMPLES = {
@@ -443,6 +445,9 @@ def test_weights_are_public_numbers_up_to_the_largest(engine: Any) -> None:
     entry = last(federation)
     assert (entry["answered"], entry["refused"]) == (3, 1)
     assert entry["effective"] == pytest.approx(2.25**2 / (2 + 0.25**2))
+    report = federation.report()
+    assert [node["releases"] for node in report["nodes"]] == [1] * 4  # the refused one counts
+    assert report["observers"]["result_epsilon_upper"] is None
 
 
 def test_a_node_whose_owner_keeps_the_number_of_examples_declines(
@@ -454,6 +459,7 @@ def test_a_node_whose_owner_keeps_the_number_of_examples_declines(
     federation.play()
     assert federation.reasons == {0: Reason.NOT_ALLOWED, 1: None}
     assert [federation.ledger(node).releases for node in range(2)] == [0, 1]
+    assert [node["releases"] for node in federation.report()["nodes"]] == [0, 1]
 
 
 def test_only_named_metrics_leave(engine: Any) -> None:

@@ -10,11 +10,12 @@ import pytest
 pytest.importorskip("flwr", reason="needs the flower extra")
 from flwr.app import Array, ArrayRecord, ConfigRecord, Context, Message, MetricRecord, RecordDict
 from flwr.serverapp import Grid
+from flwr.serverapp.strategy import FedAvg
 from flwr.simulation.ray_transport.ray_actor import VirtualClientEngineActor
 from flwr.supercore.run import Run
 from flwr.supercore.task_identity import TaskIdentity
 
-from quietbit.flower import PrivateUplink, Simulation
+from quietbit.flower import PrivateStrategy, PrivateUplink, Simulation
 from quietbit.node.ledger import LedgerState, StateLedger
 
 
@@ -47,6 +48,7 @@ CONFIG = {
     "quietbit.releases": 4,
     "num-server-rounds": 3,
 }
+NODES = (11, 12, 13, 2**64 - 1)
 SHAPES = {"weight": (5, 7), "bias": (7,)}
 DIMENSION = 42
 
@@ -119,3 +121,43 @@ def trained(message: Message, shift, metrics=None) -> Message:
 
 def app(shift, metrics=None):
     return lambda message, _: trained(message, shift, metrics)
+
+
+def shift(node):
+    """The update of a node."""
+    return np.random.default_rng(node % 1000).normal(size=DIMENSION) * 0.05
+
+
+class Federation:
+    """Nodes with their contexts: `ask` opens a round and gives the replies, `evaluate` plays one."""
+
+    def __init__(self, inner=None, config=None, nodes=NODES, mod=None, **node_config):
+        config = CONFIG if config is None else config
+        be_the_server()
+        self.strategy = PrivateStrategy(inner or FedAvg(), config)
+        self.mod = mod or SIMULATED
+        self.grid = HandGrid(nodes)
+        self.contexts = {}
+        for place, node in enumerate(self.grid.nodes):
+            self.contexts[node] = context(node, place, config, **node_config)
+
+    def ask(self, number, arrays, metrics=None):
+        messages = self.strategy.configure_train(number, arrays, ConfigRecord(), self.grid)
+        return [self.answer(message, metrics) for message in messages]
+
+    def answer(self, message, metrics=None):
+        node = message.metadata.dst_node_id
+        return self.mod(message, self.contexts[node], app(shift(node), metrics))
+
+    def train(self, number):
+        self.strategy.aggregate_train(number, self.ask(number, model()))
+
+    def evaluate(self, number, call):
+        """The requests, the replies, and what the strategy makes of them."""
+        configure = self.strategy.configure_evaluate
+        messages = list(configure(number, model(), ConfigRecord(), self.grid))
+        replies = []
+        for message in messages:
+            place = self.contexts[message.metadata.dst_node_id]
+            replies.append(self.mod(message, place, call))
+        return messages, replies, self.strategy.aggregate_evaluate(number, replies)

@@ -10,12 +10,19 @@ from flwr.app import ConfigRecord, Message, MetricRecord, RecordDict
 from flwr.serverapp.strategy import FedAvg
 
 from quietbit import Plan
-from quietbit.flower import PrivateStrategy, PrivateUplink, Simulation
+from quietbit.flower import PrivateUplink, Simulation
 from quietbit.mechanism.response import RandomisedResponse
 from quietbit.node.request import Framed
 from quietbit.run.messages import request_record
 from quietbit.wire.uplink import Uplink
-from unit.flower.kit import CONFIG, HandGrid, app, be_the_server, context, ledger, model, simulated
+from unit.flower.kit import (
+    CONFIG,
+    Federation,
+    app,
+    ledger,
+    model,
+    simulated,
+)
 from unit.node.makers import books, write_policy
 
 ASKS = CONFIG | {"quietbit.evaluate.epsilon": 2.0, "quietbit.evaluate.releases": 3}
@@ -35,37 +42,13 @@ def evaluates(value, name="accuracy"):
     return call
 
 
-class Federation:
-    """Nodes with their contexts, evaluated by hand."""
-
-    def __init__(self, nodes=3, config=ASKS, mod=MOD, **node_config):
-        be_the_server()
-        self.strategy = PrivateStrategy(
-            FedAvg(min_available_nodes=1, min_train_nodes=1, min_evaluate_nodes=1), config
-        )
-        self.mod, self.grid = mod, HandGrid(range(1, nodes + 1))
-        self.contexts = {
-            node: context(node, node, config, **node_config) for node in self.grid.nodes
-        }
-
-    def evaluate(self, number, call):
-        messages = list(
-            self.strategy.configure_evaluate(number, model(), ConfigRecord(), self.grid)
-        )
-        replies = [self.mod(one, self.contexts[one.metadata.dst_node_id], call) for one in messages]
-        return messages, replies, self.strategy.aggregate_evaluate(number, replies)
-
-    def train(self, number):
-        messages = self.strategy.configure_train(number, model(), ConfigRecord(), self.grid)
-        replies = [
-            self.mod(one, self.contexts[one.metadata.dst_node_id], app(np.zeros(42)))
-            for one in messages
-        ]
-        self.strategy.aggregate_train(number, replies)
+def federation_of(nodes, config=ASKS, mod=MOD, **node_config):
+    inner = FedAvg(min_available_nodes=1, min_train_nodes=1, min_evaluate_nodes=1)
+    return Federation(inner, config, range(1, nodes + 1), mod, **node_config)
 
 
 def test_a_report_shows_accuracy_with_its_interval_over_rounds():
-    federation = Federation(200)
+    federation = federation_of(200)
     for number, accuracy in ((1, 0.2), (2, 0.9)):
         _, _, metrics = federation.evaluate(number, evaluates(accuracy))
         assert metrics["accuracy-low"] <= metrics["accuracy"] <= metrics["accuracy-high"]
@@ -84,7 +67,7 @@ def test_a_report_shows_accuracy_with_its_interval_over_rounds():
 
 
 def test_an_answer_is_one_cell_whatever_the_app_says():
-    federation = Federation(4)
+    federation = federation_of(4)
     _, replies, _ = federation.evaluate(1, evaluates(0.8312345))
     mechanism = Plan.from_run_config(ASKS).evaluation.mechanism
     for reply in replies:
@@ -104,14 +87,14 @@ def crash(*_):
 )
 def test_an_app_without_the_metric_answers_like_any_other(call, tmp_path):
     path = write_policy(tmp_path, evaluate=4.0, epsilon=20.0)
-    federation = Federation(1, mod=PrivateUplink(), quietbit_policy=path)
+    federation = federation_of(1, mod=PrivateUplink(), quietbit_policy=path)
     _, replies, _ = federation.evaluate(1, call)
     assert list(replies[0].content) == ["quietbit"]
     assert books(tmp_path).releases == 1
 
 
 def test_nodes_decline_when_the_evaluations_are_used_up_and_go_on_training():
-    federation = Federation(3)
+    federation = federation_of(3)
     for number in (1, 2, 3):
         federation.evaluate(number, evaluates(0.5))
     _, replies, metrics = federation.evaluate(4, evaluates(0.5))
@@ -125,7 +108,7 @@ def test_nodes_decline_when_the_evaluations_are_used_up_and_go_on_training():
 
 
 def test_a_repeated_request_gets_no_second_answer():
-    federation = Federation(1)
+    federation = federation_of(1)
     messages, _, _ = federation.evaluate(5, evaluates(1.0))
     again = MOD(messages[0], federation.contexts[1], evaluates(1.0))
     assert again.has_error()
@@ -134,7 +117,7 @@ def test_a_repeated_request_gets_no_second_answer():
 
 
 def test_a_server_cannot_ask_for_more_truth_than_the_plan_says():
-    federation = Federation(1)
+    federation = federation_of(1)
     louder = Plan.from_run_config(
         ASKS | {"quietbit.evaluate.epsilon": 6.0, "quietbit.evaluate.releases": 1}
     )
@@ -149,7 +132,7 @@ def test_a_server_cannot_ask_for_more_truth_than_the_plan_says():
 
 
 def test_an_answer_is_no_update_and_has_not_the_budget_of_updates():
-    federation = Federation(1)
+    federation = federation_of(1)
     messages = list(
         federation.strategy.configure_train(1, model(), ConfigRecord(), federation.grid)
     )
@@ -165,14 +148,14 @@ def test_an_owner_who_allows_no_evaluations_declines_and_one_who_does_is_asked_f
         folder = tmp_path / name
         folder.mkdir()
         path = write_policy(folder, evaluate=evaluate, epsilon=20.0)
-        federation = Federation(1, mod=PrivateUplink(), quietbit_policy=path)
+        federation = federation_of(1, mod=PrivateUplink(), quietbit_policy=path)
         federation.evaluate(1, evaluates(0.5))
         assert federation.strategy.report().evaluations[0].answered == answered
         assert books(folder).releases == answered
 
 
 def test_without_the_key_evaluations_are_answered_with_nothing_as_before():
-    federation = Federation(2, CONFIG)
+    federation = federation_of(2, CONFIG)
     messages, replies, metrics = federation.evaluate(1, crash)
     assert metrics is None
     assert all("quietbit" not in message.content for message in messages)
@@ -181,7 +164,7 @@ def test_without_the_key_evaluations_are_answered_with_nothing_as_before():
 
 
 def test_a_strategy_that_evaluates_on_no_node_is_warned_of_once_and_reports_no_evaluations(caplog):
-    federation = Federation(2)
+    federation = federation_of(2)
     federation.strategy.inner.fraction_evaluate = 0.0
     for number in (1, 2):
         assert federation.evaluate(number, evaluates(0.5))[2] is None
@@ -191,7 +174,7 @@ def test_a_strategy_that_evaluates_on_no_node_is_warned_of_once_and_reports_no_e
 
 def test_numbers_that_an_owner_names_travel_beside_the_answer(tmp_path):
     path = write_policy(tmp_path, evaluate=4.0, epsilon=20.0, metrics=("num-examples",))
-    federation = Federation(1, mod=PrivateUplink(), quietbit_policy=path)
+    federation = federation_of(1, mod=PrivateUplink(), quietbit_policy=path)
     _, replies, _ = federation.evaluate(1, evaluates(0.5))
     assert dict(replies[0].content["metrics"]) == {"num-examples": 31.0}
     assert federation.strategy.report().evaluations[0].answered == 1
@@ -199,7 +182,7 @@ def test_numbers_that_an_owner_names_travel_beside_the_answer(tmp_path):
 
 def test_a_confusion_matrix_is_a_list_of_estimates():
     config = ASKS | {"quietbit.evaluate.cells": 4, "quietbit.evaluate.metric": "confusion"}
-    federation = Federation(300, config, simulated(PrivateUplink(simulation=Simulation())))
+    federation = federation_of(300, config, simulated(PrivateUplink(simulation=Simulation())))
     _, _, metrics = federation.evaluate(1, evaluates([3, 0, 0, 1], "confusion"))
     assert len(metrics["confusion"]) == 4
     assert all(
@@ -212,7 +195,7 @@ def test_a_confusion_matrix_is_a_list_of_estimates():
 def test_few_answers_are_said_to_be_few_and_no_share_is_above_one(caplog):
     """Twenty nodes who all say yes: the unbiased estimate is above 1, and what people read is not."""
     with caplog.at_level("INFO"):
-        federation = Federation(20, config=ASKS | {"quietbit.evaluate.epsilon": 0.5})
+        federation = federation_of(20, config=ASKS | {"quietbit.evaluate.epsilon": 0.5})
         federation.evaluate(1, evaluates(1.0))
     assert "20 randomised answers are few" in caplog.text
     report = federation.strategy.report()

@@ -13,10 +13,10 @@ from quietbit.errors import InvalidParameter
 from quietbit.node.budget import account_of
 from quietbit.node.request import run_name
 from quietbit.wire.uplink import Uplink
-from unit.flower.kit import CONFIG, DIMENSION, RUN, ledger, model
+from unit.flower.kit import CONFIG, DIMENSION, NODES, RUN, Federation, ledger, model
 from unit.flower.secure_kit import CONFIG as SECURE
 from unit.flower.secure_kit import SUM, Room, strategy_of
-from unit.flower.test_strategy import NODES, Federation, vector
+from unit.flower.test_strategy import vector
 
 SCOUTED = {**CONFIG, "quietbit.scouts.every": 2, "quietbit.releases": 6}
 SUMS = {**SECURE, "quietbit.scouts.every": 3, "quietbit.masks.threshold": 3, "quietbit.releases": 3}
@@ -65,20 +65,6 @@ def test_the_clip_follows_scouts_who_send_no_update(eager):
     found = clips(federation.strategy)
     assert len(set(found)) > 3
     assert f"clip {found[1]:.3g}, " in str(federation.strategy.report())
-
-
-def test_server_and_nodes_agree_on_what_updates_and_answers_cost():
-    federation = Federation(config=SCOUTED)
-    for number in range(1, 5):
-        federation.strategy.aggregate_train(number, federation.ask(number, model()))
-    report = federation.strategy.report()
-    for node, entry in zip(NODES, report.nodes, strict=True):
-        books = ledger(federation.contexts[node])
-        assert (books.releases, len(books.mechanisms)) == (4, 1)
-        assert (entry.node, entry.releases) == (node, 4)
-        assert entry.epsilon_upper == account_of(books, report.settings.target, 0).epsilon()
-    assert report.guarantee.epsilon_upper == report.nodes[0].epsilon_upper <= 20
-    assert report.observers.result is None
 
 
 def test_a_release_for_another_round_or_kind_is_refused(eager):

@@ -20,44 +20,21 @@ from quietbit.wire.uplink import Uplink
 from unit.flower.kit import (
     CONFIG,
     DIMENSION,
+    NODES,
     RUN,
     SIMULATED,
+    Federation,
     HandGrid,
     app,
     be_the_server,
-    context,
     ledger,
     model,
     simulated,
 )
 
-NODES = (11, 12, 13, 2**64 - 1)
 SETTINGS = Plan.from_run_config(CONFIG)
 MECHANISM = SETTINGS.mechanism_for(DIMENSION)
 pytestmark = pytest.mark.filterwarnings("ignore::quietbit.flower.SeededRngWarning")
-
-
-def shift(node):
-    return np.random.default_rng(node % 1000).normal(size=DIMENSION) * 0.05
-
-
-class Federation:
-    """Nodes with their contexts; `ask` opens a round and gives the replies."""
-
-    def __init__(self, inner=None, config=CONFIG, nodes=NODES, mod=None):
-        be_the_server()
-        self.strategy = PrivateStrategy(inner or FedAvg(), config)
-        self.mod = mod or SIMULATED
-        self.grid = HandGrid(nodes)
-        self.contexts = {node: context(node, place, config) for place, node in enumerate(nodes)}
-
-    def ask(self, number, arrays, metrics=None):
-        messages = self.strategy.configure_train(number, arrays, ConfigRecord(), self.grid)
-        return [self.answer(message, metrics) for message in messages]
-
-    def answer(self, message, metrics=None):
-        node = message.metadata.dst_node_id
-        return self.mod(message, self.contexts[node], app(shift(node), metrics))
 
 
 def vector(arrays):
@@ -297,20 +274,6 @@ def test_a_node_that_says_it_has_answered_before_is_counted():
     assert {node.releases for node in report.nodes} == {1}
     assert numbers(federation.strategy) == (4, 3, 0, 0)
     assert "answered-before: " in report.rounds[0].sentences()[0]
-
-
-def test_server_and_nodes_agree_on_the_account():
-    federation, arrays = Federation(), model()
-    for number in (1, 2):
-        arrays, _ = federation.strategy.aggregate_train(number, federation.ask(number, arrays))
-    federation.grid.nodes = NODES[:2]  # half of them are gone in the third round
-    arrays, _ = federation.strategy.aggregate_train(3, federation.ask(3, arrays))
-    report = federation.strategy.report()
-    for node in report.nodes:
-        own = ledger(federation.contexts[node.node])
-        assert own.releases == node.releases == (3 if node.node in NODES[:2] else 2)
-        assert account_of(own, SETTINGS.target, 0).epsilon() == node.epsilon_upper
-    assert report.guarantee.epsilon_upper == max(node.epsilon_upper for node in report.nodes)
 
 
 def test_kept_arrays_stay_as_they_are():
@@ -691,40 +654,3 @@ def test_a_step_that_would_spoil_the_model_is_not_taken(caplog):
     result = start(federation, caplog, rounds=1, initial=half)
     assert np.isfinite(vector(result.arrays)).all()
     assert federation.strategy.report().rounds[0].skipped
-
-
-WEIGHTED = {**CONFIG, "quietbit.weights.most-examples": 1000}
-TELLS = simulated(PrivateUplink(simulation=Simulation(seed=7, metrics=("num-examples",))))
-
-
-def test_public_numbers_of_examples_weight_releases():
-    """The server multiplies what it decoded; whoever exaggerates counts as the largest, and none as nothing."""
-    federation = Federation(config=WEIGHTED, mod=TELLS)
-    told = dict(zip(sorted(NODES), (1000, 10**9, 250, 0), strict=True))
-    messages = federation.strategy.configure_train(1, model(), ConfigRecord(), federation.grid)
-    replies = {
-        m.metadata.dst_node_id: federation.answer(m, {"num-examples": told[m.metadata.dst_node_id]})
-        for m in messages
-    }
-    found, _ = federation.strategy.aggregate_train(1, list(replies.values()))
-    uplink = Uplink(MECHANISM)
-    single = [uplink.receive([payload(replies[node])]) for node in sorted(NODES)[:3]]
-    mean = np.average(single, axis=0, weights=[1.0, 1.0, 0.25])
-    assert np.allclose(vector(found), vector(model()) - mean, atol=1e-5)
-    report = federation.strategy.report()
-    assert (report.rounds[0].answered, report.rounds[0].refused) == (3, 1)
-    assert report.rounds[0].effective == pytest.approx(2.25**2 / (2 + 0.25**2))
-    assert "of equal weight" in str(report)
-    assert [node.releases for node in report.nodes] == [
-        1
-    ] * 4  # what was not used was released all the same
-    assert report.observers.result is None
-
-
-def test_a_node_that_keeps_its_number_declines_before_it_releases():
-    federation = Federation(config=WEIGHTED)
-    federation.strategy.aggregate_train(1, federation.ask(1, model(), {"num-examples": 5}))
-    report = federation.strategy.report()
-    assert report.rounds[0].declined == 4
-    assert "(metrics)" in report.rounds[0].sentences()[0]
-    assert report.guarantee.epsilon_upper == 0

@@ -23,13 +23,10 @@ from nvflare.app_common.utils.fl_model_utils import FLModelUtils
 from nvflare.app_common.workflows.base_fedavg import _get_num_steps_weight
 
 from quietbit.errors import InvalidParameter
-from quietbit.mechanism.abilities import is_unmasked
-from quietbit.mechanism.registry import build
 from quietbit.node.request import Framed
 from quietbit.nvflare import PrivateReceiver, add_privacy
 from quietbit.nvflare.client import number_of
 from quietbit.nvflare.server import NO_WEIGHT
-from quietbit.plan.clip import MovingClip
 from quietbit.wire.uplink import Uplink
 from unit.nvflare.kit import (
     CONFIG,
@@ -323,39 +320,6 @@ def test_settings_that_cannot_be_kept_are_refused(given):
         PrivateReceiver(given)
     with pytest.raises(InvalidParameter):
         PrivateReceiver(dict(CONFIG), report="../report.json")
-
-
-def test_a_clip_that_moves_moves_as_scouts_say(tmp_path, monkeypatch):
-    """Three rounds, eight clients: every round's clip follows from the scouts of the one before, who have no weight."""
-    monkeypatch.setattr(
-        "quietbit.plan.clip.SURE", 0.0
-    )  # every answer moves it, however few there are
-    monkeypatch.setattr("quietbit.plan.clip.RISE", 1e12)
-    config = {**CONFIG, "quietbit.releases": 3, "quietbit.scouts.every": 3}
-    server = Server(config, tmp_path)
-    sites = [Site(trained(), f"site-{place}") for place in range(8)]
-    moving, scouts = MovingClip.from_start(1.0, quantile=0.5), []
-    for number in range(3):
-        tasks = [server.asks(site.name, number) for site in sites]
-        kinds = [build(json.loads(task["quietbit"]["request"]["mechanism"])) for task in tasks]
-        replies = [site.does(task) for site, task in zip(sites, tasks, strict=True)]
-        ways = {is_unmasked(kind): Uplink(kind).aggregator() for kind in kinds}
-        said, sums = ways[True], ways[False]
-        for kind, reply in zip(kinds, replies, strict=True):
-            (said if is_unmasked(kind) else sums).add(
-                bytes(Framed.from_bytes(release_of(reply)).payload)
-            )
-        seen = [
-            server.takes(reply, site.name, number)
-            for reply, site in zip(replies, sites, strict=True)
-        ]
-        np.testing.assert_allclose(averaged(seen), -sums.mean(), rtol=1e-4, atol=1e-5)
-        scouts.append((said.count, 8 - said.count))
-        moving.move(said.answers())
-    rounds = server.report(tmp_path)["rounds"]
-    np.testing.assert_allclose([entry["clip"] for entry in rounds], moving.history[:3], rtol=1e-12)
-    assert len(set(moving.history)) > 1
-    assert [(entry["scouted"], entry["answered"]) for entry in rounds] == scouts
 
 
 def test_what_a_run_may_come_to_is_said_before_its_first_round(caplog):
