@@ -221,7 +221,8 @@ class _Exchange:
         if subject is Subject.UPDATE:
             records_of_arrays = content.array_records.items()
             models = {name: model for name, model in records_of_arrays if name not in BESIDE}
-            require(len(models) <= 1, "number of ArrayRecords in the message", len(models), "1")
+            if len(models) > 1:
+                raise InvalidParameter.of("number of ArrayRecords in the message", "1", len(models))
             if models:
                 arrival.kind, arrival.arrays = next(iter(models.items()))
         given = self.mod.start
@@ -241,7 +242,7 @@ class _Exchange:
         crashes: list[BaseException] = []
 
         def read(content: RecordDict | None) -> Any:
-            return turn.read(lambda: _FlowerAnswer(content), crashes)
+            return turn.read(partial(_FlowerAnswer, content), crashes)
 
         with serving(turn.accepted):
             result = self._run_app(turn.moment, turn.names, read, crashes)

@@ -164,7 +164,8 @@ class OpenRequest:
         left_to_draw = (steps_of(mechanism) - 1) * request.dimension
         names = gate.metrics
         seconds = gate.answer_seconds
-        AnswerTime.check(seconds, left_to_draw)
+        if left_to_draw:
+            AnswerTime.check(seconds, left_to_draw)
         accepted = gate.accept(request)
         zero = None
         if with_zero:
