@@ -13,6 +13,7 @@ from quietbit import Mechanism
 from quietbit.errors import InvalidParameter, InvalidPayload
 from quietbit.kernel.rng import secure_rng, seeded_rng
 from quietbit.target import Adjacency
+from refusals import refuses
 from unit.mechanism.makers import MECHANISMS, WIDTH, CountingWords, update
 
 ORDERS = (1.01, 1.5, 2.0, 7.3, 64.0, 900.0)
@@ -129,7 +130,7 @@ def test_a_refusal_is_one_sentence_and_draws_no_word(mechanism: Any) -> None:
 
 
 def test_a_seed_is_not_random_words(mechanism: Any) -> None:
-    with pytest.raises(InvalidParameter, match="rng must be a source of random bits"):
+    with refuses("rng", 7):
         encode(mechanism, update(mechanism.ball), 7)
 
 
@@ -175,9 +176,7 @@ def test_repeating_is_composing(mechanism: Any, adjacency: Adjacency) -> None:
 
 
 def test_an_adjacency_must_be_named(mechanism: Any) -> None:
-    with pytest.raises(
-        InvalidParameter, match="adjacency must be one of zero-out, replace-one, got 'remove'"
-    ):
+    with refuses("adjacency", "remove"):
         mechanism.privacy("remove")
     assert mechanism.privacy("zero-out").adjacency is Adjacency.ZERO_OUT
 
@@ -189,7 +188,7 @@ def test_moments_are_those_of_a_coordinate_in_the_ball(mechanism: Any) -> None:
     assert all(a <= b for a, b in pairwise(means))
     assert mechanism.variance(0.3 * radius) > 0
     for value in (1.01 * radius, float("nan")):
-        with pytest.raises(InvalidParameter, match="value of a coordinate"):
+        with refuses("value of a coordinate"):
             mechanism.expectation(value)
 
 

@@ -60,7 +60,7 @@ def test_node_sends_two_thousand_payloads_of_python(tmp_path: Path) -> None:
     files = []
     for name, mechanism in mechanisms().items():
         content = vectors(name, mechanism) | {"releases": [], "table": None}
-        for number, update in enumerate(updates(mechanism.domain.dimension, 100, 3)):
+        for number, update in enumerate(updates(mechanism.ball.dimension, 100, 3)):
             key = hashlib.sha256(f"{name} {number}".encode()).digest()
             payload = by_python(mechanism, update, key)
             content["releases"].append(

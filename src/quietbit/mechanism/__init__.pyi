@@ -1,4 +1,4 @@
-"""Mechanisms, and what a mechanism of one's own is made of: these names are public; modules below are not."""
+"""Public mechanisms, and the names needed to write your own; the modules below are private."""
 
 from quietbit.kernel.base import Kernel as Kernel
 from quietbit.mechanism.abilities import Ability as Ability

@@ -1,10 +1,10 @@
-"""What a mechanism may be able to do besides its six members, one small class each.
+"""Abilities: what a mechanism may be able to do besides its six members, one small class each.
 
-Idea     a mechanism that can do more says so by a further base class. A caller that needs it asks
-         once: ``Summable.of(mechanism)`` returns the mechanism as one whose codes can be summed, or
-         refuses it in the one sentence that there is about it; ``Summable.find(mechanism)`` returns
-         None instead. A wrapper has what its inner mechanism has, where it says so
-         (`Mechanism.offers`).
+Idea     a mechanism that has an ability inherits from its class. A caller that needs it asks once:
+         ``Summable.of(mechanism)`` returns the mechanism as one whose codes can be summed, or
+         refuses it, with the ability's ``RULE`` as the reason; ``Summable.find(mechanism)`` returns
+         None instead. A wrapper may inherit an ability and have it only where its inner mechanism
+         has it (`Mechanism.offers`).
 """
 
 from __future__ import annotations
@@ -17,7 +17,6 @@ from quietbit.errors import InvalidParameter
 from quietbit.target import Adjacency, Trust, Unit
 
 if TYPE_CHECKING:
-    import numpy as np
     from numpy.typing import NDArray
 
     from quietbit._typing import FloatVector
@@ -59,16 +58,14 @@ __all__ = [
 
 
 class Ability(ABC):  # noqa: B024 - its subclasses have the methods
-    """Something that some mechanisms can do."""
+    """Something that some mechanisms can do; ``RULE`` is what a refused mechanism should be."""
 
     __slots__ = ()
-    RULE: ClassVar[str] = (
-        "one that can do this"  # what a mechanism must be, in the refusal of others
-    )
+    RULE: ClassVar[str] = "one with this ability"
 
     @classmethod
     def find(cls, mechanism: Mechanism) -> Self | None:
-        """Return the mechanism if it can do this, else None."""
+        """Return the mechanism if it has this ability, else None."""
         candidate: Any = mechanism
         if isinstance(candidate, cls) and mechanism.offers(cls):
             return candidate
@@ -76,7 +73,7 @@ class Ability(ABC):  # noqa: B024 - its subclasses have the methods
 
     @classmethod
     def nearest(cls, mechanism: Mechanism) -> Self | None:
-        """Return the outermost of a mechanism and those inside its wrappers that can do this; None if none can."""
+        """Return the outermost mechanism with this ability, wrappers included; None without one."""
         able = cls.find(mechanism)
         while able is None and isinstance(mechanism, Wrapping):
             mechanism = mechanism.inner
@@ -85,7 +82,7 @@ class Ability(ABC):  # noqa: B024 - its subclasses have the methods
 
     @classmethod
     def of(cls, mechanism: Mechanism) -> Self:
-        """Return the mechanism as one that can do this; refuse any other."""
+        """Return the mechanism as one with this ability; refuse it if it has not."""
         able = cls.find(mechanism)
         if able is None:
             raise InvalidParameter.of("mechanism", cls.RULE, type(mechanism).__name__)
@@ -93,7 +90,7 @@ class Ability(ABC):  # noqa: B024 - its subclasses have the methods
 
 
 class Wrapping(Ability):
-    """A mechanism around another one."""
+    """A mechanism around an inner one."""
 
     __slots__ = ()
     inner: Mechanism
@@ -103,22 +100,22 @@ class SamplePriced(Ability):
     """A mechanism whose release has a known cost to one of a client's samples."""
 
     __slots__ = ()
-    RULE = "imvu or gaussian for sample-level privacy: others have no known cost to one sample"
+    RULE = "imvu or gaussian for sample-level privacy, which have a cost to one sample"
 
     @abstractmethod
     def sample_cost(self, adjacency: Adjacency, samples: int) -> Cost:
-        """Return the cost to one of a client's ``samples`` samples, as a bare cost."""
+        """Return the bare cost of one release to one of a client's ``samples`` samples."""
 
 
 class Summable(Ability):
     """A mechanism whose codes may be added behind masks, with a known cost of the sum."""
 
     __slots__ = ()
-    RULE = "one with an account for sums of codes (imvu has, with the same rows for all clients)"
+    RULE = "one with an account for sums of codes, such as imvu with the same rows for all clients"
 
     @abstractmethod
     def sum_cost(self, clients: int, adjacency: Adjacency) -> Cost:
-        """Return the cost of one secure sum over ``clients`` honest clients to one of them, as a bare cost."""
+        """Return the bare cost of one secure sum over ``clients`` honest clients to one of them."""
 
     @abstractmethod
     def mean_from_sum(self, total: NDArray[Any], clients: int) -> FloatVector:
@@ -127,14 +124,18 @@ class Summable(Ability):
     @final
     def sum_privacy(self, clients: int, adjacency: Adjacency | str) -> Cost:
         """Return the cost of one secure sum over ``clients`` honest clients to one of them."""
-        which = Adjacency(adjacency)
+        neighbours = Adjacency(adjacency)
         mechanism: Any = self
-        able = Summable.of(mechanism)  # a wrapper may hold one without sums, or rows of its own
-        return able.sum_cost(clients, which).of(which, Unit.CLIENT, Trust.SECURE_AGGREGATION)
+        # A wrapper inherits this method, and may hold a mechanism without sums.
+        cost = Summable.of(mechanism).sum_cost(clients, neighbours)
+        return cost.of(neighbours, Unit.CLIENT, Trust.SECURE_AGGREGATION)
 
 
 class SharedRows(Ability):
-    """A mechanism that keeps the same k rotated coordinates of all clients of a round, so that a mean is k numbers."""
+    """A mechanism that keeps the same k rotated coordinates of all clients of a round.
+
+    A mean is then k numbers.
+    """
 
     __slots__ = ()
     RULE = "one with the same rows for all clients of a round"
@@ -145,16 +146,12 @@ class SharedRows(Ability):
         """The number k of rows."""
 
     @abstractmethod
-    def row_places(self) -> NDArray[np.int64]:
-        """Return the indices of the rows among the rotated coordinates."""
-
-    @abstractmethod
     def unproject(self, kept: FloatVector) -> NDArray[Any]:
-        """Return the update that the k numbers on the rows stand for, bit for bit the same on every machine."""
+        """Return the update for k numbers on the rows, with the same bits on every machine."""
 
 
 class SummableRows(Summable, SharedRows):
-    """A mechanism with both: a sum of its codes is k numbers."""
+    """A mechanism with shared rows whose codes may be added: a sum of its codes is k numbers."""
 
     __slots__ = ()
     RULE = "one with an account for sums of codes, and the same rows for all clients of a round"
@@ -165,20 +162,22 @@ class SummableRows(Summable, SharedRows):
 
 
 class SampleGradients(Ability):
-    """A mechanism that clips the gradients of a client's samples one by one instead of their mean."""
+    """A mechanism that clips the gradients of a client's samples one by one, not their mean."""
 
     __slots__ = ()
-    RULE = "one that takes gradients one by one (calibrate with samples and keep), or get their clipped mean"
+    RULE = (
+        "one that takes gradients one by one: calibrate with samples and keep, or send their mean"
+    )
 
     @abstractmethod
     def write_samples(
         self, gradients: Sequence[Parts], rng: RandomBits, kernel: Kernel, out: Body
     ) -> None:
-        """Fill ``out`` from the gradients of a client's samples; each gradient is given as an update's parts."""
+        """Fill ``out`` from the gradients of a client's samples, each in parts as an update is."""
 
 
 class EachSample(SampleGradients):
-    """A mechanism that projects each sample's gradient before it is clipped again."""
+    """A mechanism that projects each sample's gradient, and clips it again."""
 
     __slots__ = ()
 
@@ -203,7 +202,7 @@ class Batches(SampleGradients):
     """A mechanism that releases secret batches of a client's samples."""
 
     __slots__ = ()
-    RULE = "a PoissonBatch to add up a batch"
+    RULE = "a PoissonBatch, or LocalSteps of one, to release batches"
 
     @property
     @abstractmethod
@@ -238,7 +237,7 @@ class ClipMoves(Ability):
 
     @abstractmethod
     def at_clip(self, clip: float) -> Mechanism:
-        """Return the mechanism for a round with another clip, at the same cost."""
+        """Return the mechanism for a round with this clip, at the same cost."""
 
     @abstractmethod
     def is_turn_of(self, run: bytes, number: int, node: int) -> bool:
@@ -247,11 +246,11 @@ class ClipMoves(Ability):
     @property
     @abstractmethod
     def unmasked(self) -> bool:
-        """Whether a run of sums sends its releases unmasked, at the cost of a release in a sum, which covers it."""
+        """Whether runs of secure sums send these releases unmasked; a sum's cost covers them."""
 
 
 class Scouted(ClipMoves):
-    """A moving clip that one client in ``every`` scouts for, truly with probability ``truth``."""
+    """A moving clip; one client in ``every`` scouts, truthful with probability ``truth``."""
 
     __slots__ = ()
     clip: float
@@ -265,13 +264,13 @@ class Scouted(ClipMoves):
 
 
 class Blanketed(Ability):
-    """A mechanism with a pair that hides a release among others, sharper than the curve implies."""
+    """A mechanism with a blanket that amplifies a shuffle more than its cost alone implies."""
 
     __slots__ = ()
 
     @abstractmethod
     def blanket(self, adjacency: Adjacency) -> BlanketPair | None:
-        """Return the pair; None where it would not be sharper."""
+        """Return the blanket; None where it would not amplify more."""
 
 
 class Designed(Ability):
@@ -286,14 +285,14 @@ class Designed(Ability):
 
 
 class Rotating(Ability):
-    """A mechanism before whose own work a client computes something."""
+    """A mechanism for which a client computes something before it draws."""
 
     __slots__ = ()
 
     @property
     @abstractmethod
     def prepares(self) -> str:
-        """A phrase that names what; empty for nothing."""
+        """A phrase that names the computation, such as "a rotation"; empty for none."""
 
 
 class RoughMoments(Ability):
@@ -304,7 +303,7 @@ class RoughMoments(Ability):
     @property
     @abstractmethod
     def moment_error(self) -> float:
-        """A relative bound on their error, for an auditor who sends arbitrary updates."""
+        """A bound on their relative error, for any update in the ball."""
 
 
 class Shortening(Ability):
@@ -314,18 +313,21 @@ class Shortening(Ability):
 
     @abstractmethod
     def response(self, block: int | None) -> float:
-        """Return a lower bound on the decoded share of an update, rotated in blocks of this length or not (None)."""
+        """Return a lower bound on the decoded share of an update.
+
+        ``block`` is the length of the blocks in which the update was rotated; None for no rotation.
+        """
 
 
 class LengthBounded(Ability):
-    """A mechanism whose honest payloads have a length that servers can hold others to."""
+    """A mechanism whose honest payloads have a largest length; servers refuse longer ones."""
 
     __slots__ = ()
 
     @property
     @abstractmethod
     def honest_length(self) -> float:
-        """A bound that an honest decoded payload exceeds with probability at most 2^-40; servers refuse longer ones."""
+        """A length that an honest decoded payload exceeds with probability at most 2^-40."""
 
 
 class PoisonBounded(Ability):
@@ -335,34 +337,40 @@ class PoisonBounded(Ability):
 
     @abstractmethod
     def poisoned(self, work: float) -> float:
-        """Return how far a payload, or the best of 2^``work`` seeds, lies along its direction, in clips."""
+        """Return the reach of a payload, or of the best of 2^``work`` seeds, in clips."""
 
 
 def is_turn_of(mechanism: Mechanism, run: bytes, number: int, node: int) -> bool:
-    """Return whether a node may be asked for this release, from public values alone; any may where no clip moves."""
+    """Return whether a node may be asked for this release; always where no clip moves."""
     moving = ClipMoves.find(mechanism)
     return moving is None or moving.is_turn_of(run, number, node)
 
 
 def steps_of(mechanism: Mechanism) -> int:
-    """Return the number of batches per release; one where a release is of an update."""
+    """Return the number of batches per release; 1 for a release of an update."""
     batches = Batches.find(mechanism)
-    return 1 if batches is None else batches.steps
+    if batches is None:
+        return 1
+    return batches.steps
 
 
 def sampling_rate_of(mechanism: Mechanism) -> float:
-    """Return the probability with which a sample is in a batch; one where a release is of an update."""
+    """Return the probability with which a sample is in a batch; 1 for a release of an update."""
     batches = Batches.find(mechanism)
-    return 1.0 if batches is None else batches.sampling_rate
+    if batches is None:
+        return 1.0
+    return batches.sampling_rate
 
 
 def kept_coordinates(mechanism: Mechanism) -> int:
     """Return the number of coordinates of an update, rotated or not, that a release depends on."""
     keeping = Keeping.nearest(mechanism)
-    return mechanism.ball.dimension if keeping is None else keeping.kept
+    if keeping is None:
+        return mechanism.ball.dimension
+    return keeping.kept
 
 
 def is_unmasked(mechanism: Mechanism) -> bool:
-    """Return whether a run of sums sends these releases unmasked: the answers of scouts."""
+    """Return whether a run of secure sums sends these releases unmasked, as scouts' answers are."""
     moving = ClipMoves.find(mechanism)
     return moving is not None and moving.unmasked

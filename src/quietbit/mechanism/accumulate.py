@@ -22,7 +22,7 @@ from numpy.typing import NDArray
 from quietbit._typing import FloatVector
 from quietbit.errors import check_int, refuse_payload, require
 from quietbit.kernel.base import Kernel
-from quietbit.mechanism.base import Accumulator, Body, Reader
+from quietbit.mechanism.base import Accumulator, Body, Reader, array_reader
 from quietbit.mechanism.poison import refuse_longer
 
 __all__ = ["FixedPoint", "code_accumulator", "of_floats"]
@@ -31,9 +31,8 @@ CHUNK = 1 << 18
 LARGEST_FLOAT = 3.4e38
 MAX_SHIFT = 52
 
-Finish: TypeAlias = Callable[
-    [FloatVector], FloatVector
-]  # maps the mean of the values to the mean of the updates
+# A map from the mean of the values to the mean of the updates.
+Finish: TypeAlias = Callable[[FloatVector], FloatVector]
 
 
 def code_accumulator(
@@ -45,33 +44,39 @@ def code_accumulator(
     finish: Finish | None = None,
     honest: float = math.inf,
 ) -> Accumulator:
-    """Return an accumulator of ``count`` codes that stand for ``values``; ``finish`` maps their mean to an update."""
-    meant = np.asarray(values, dtype=np.float64)
+    """Return an accumulator of ``count`` codes; code j stands for ``values[j]``.
+
+    ``finish`` maps the mean of the values to an update. A payload whose values have a norm above
+    ``honest`` is refused.
+    """
+    alphabet = np.asarray(values, dtype=np.float64)
     if bits == 1 and finish is None:
-        return _Ones(meant, kernel, np.zeros(count, dtype=np.int32))
-    point = FixedPoint.of(meant, max_payloads)
-    return _Symbols(bits, point, finish, kernel, np.zeros(count, dtype=np.int64), meant, honest)
+        return _Ones(alphabet, kernel, np.zeros(count, dtype=np.int32))
+    point = FixedPoint.of(alphabet, max_payloads)
+    return _Symbols(bits, point, finish, kernel, np.zeros(count, dtype=np.int64), alphabet, honest)
 
 
 def of_floats(
     reach: float, count: int, max_payloads: int, honest: float = math.inf, order: int = 2
 ) -> Accumulator:
-    """Return an accumulator of floats up to ``reach``, in payloads up to ``honest`` in the norm of this order."""
-    most = reach * (1 + 2.0**-20)
-    require(
-        most < LARGEST_FLOAT, "largest noisy value", most, "below 3.4e38, the largest 32-bit float"
-    )
-    point = FixedPoint.of(np.array([most]), max_payloads)
-    return _Floats(most, point, np.zeros(count, dtype=np.int64), honest, order)
+    """Return an accumulator of floats of magnitude up to ``reach``.
+
+    A payload whose norm of this order is above ``honest`` is refused.
+    """
+    largest = reach * (1 + 2.0**-20)
+    rule = "below 3.4e38, the largest 32-bit float"
+    require(largest < LARGEST_FLOAT, "largest noisy value", largest, rule)
+    point = FixedPoint.of(np.array([largest]), max_payloads)
+    return _Floats(largest, point, np.zeros(count, dtype=np.int64), honest, order)
 
 
 @final
 @frozen(eq=False)
 class FixedPoint:
-    """``table[j] = round(2^shift v_j)``, for sums of at most ``most`` payloads; means are 2^-(shift + 1) off at most.
+    """Values as integers, ``table[j] = round(2^shift v_j)``, for sums of at most ``most`` payloads.
 
-    The shift is the largest with K max |v_j| 2^shift surely at most 2^62 (and max |v_j| 2^shift at
-    most 2^52).
+    A mean is off by at most 2^-(shift + 1). The shift is the largest with K max |v_j| 2^shift
+    surely at most 2^62 (and max |v_j| 2^shift at most 2^52).
     """
 
     table: NDArray[np.int64]
@@ -149,8 +154,7 @@ class _Symbols(Accumulator):
 
         if self.finish is None:
             return read
-        whole = self.finish(read(0, self.total.size))
-        return lambda start, stop: whole[start:stop]
+        return array_reader(self.finish(read(0, self.total.size)))
 
 
 @final
@@ -172,9 +176,8 @@ class _Floats(Accumulator):
             piece = np.abs(values[start : start + CHUNK].astype(np.float64))
             largest = float(piece.max())
             if not largest <= self.reach:
-                refuse_payload(
-                    "floats of the payload", f"at most {self.reach:g} in magnitude", f"{largest:g}"
-                )
+                rule = f"at most {self.reach:g} in magnitude"
+                refuse_payload("floats of the payload", rule, f"{largest:g}")
             length += float(piece @ piece if self.order == 2 else piece.sum())
         refuse_longer(length ** (1 / self.order), self.honest)
 
@@ -182,9 +185,8 @@ class _Floats(Accumulator):
         for body in bodies:
             values = body.view("<f4")
             for start in range(0, values.size, CHUNK):
-                scaled = np.rint(
-                    values[start : start + CHUNK].astype(np.float64) * 2.0**self.point.shift
-                )
+                piece = values[start : start + CHUNK].astype(np.float64)
+                scaled = np.rint(piece * 2.0**self.point.shift)
                 self.total[start : start + CHUNK] += scaled.astype(np.int64)
 
     def reader(self, count: int) -> Reader:

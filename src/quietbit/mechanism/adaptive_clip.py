@@ -1,4 +1,4 @@
-"""A moving clip: any mechanism, rescaled to the clip of a round, and scouts who answer whether it is too short.
+"""A moving clip: any mechanism, rescaled to the clip of a round, and scouts' answers about it.
 
 Idea     a good clip is unknown beforehand and changes as a model learns. So one client in twenty,
          drawn in public, scouts: it sends no update in that round, and answers by randomised
@@ -6,8 +6,8 @@ Idea     a good clip is unknown beforehand and changes as a model learns. So one
          clip towards one that leaves the wanted share of updates unchanged; the only cost is the
          missing updates, 5.3 % of squared error. The clip of a round is public and part of the
          mechanism's identity. A release, update or answer, costs the larger of both
-         (`Cost.either`), so a server gains nothing by choosing who scouts; the inner account holds
-         whatever the clip is.
+         (`Cost.either`), so a server gains nothing by choosing who scouts. The inner account holds
+         for every clip.
 Symbols  C = this round's clip; R = radius of the inner mechanism; t = T / 2^64: an answer is true
          with probability t, else a coin; one client in n scouts.
 Source   Andrew, Thakkar, McMahan, Ramaswamy (NeurIPS 2021), "Differentially private learning with
@@ -75,16 +75,15 @@ RANKS = 2**256
 
 def scout_rank(run: bytes, number: int, node: int) -> int:
     """Return a node's rank in a round's public order, from 0 to 2^256 - 1; low ranks scout."""
-    said = b"quietbit/scouts/" + len(run).to_bytes(8, "little") + run
-    return int.from_bytes(
-        hashlib.sha256(said + number.to_bytes(8, "little") + node.to_bytes(8, "little")).digest()
-    )
+    name = b"quietbit/scouts/" + len(run).to_bytes(8, "little") + run
+    name += number.to_bytes(8, "little") + node.to_bytes(8, "little")
+    return int.from_bytes(hashlib.sha256(name).digest())
 
 
 def _every(value: int | None) -> int | None:
-    if value is None:  # 2 at least, so that updates are left
+    if value is None:
         return None
-    return check_int(value, "every", 2)
+    return check_int(value, "every", 2)  # with 1 all would scout, and none send an update
 
 
 @final
@@ -112,12 +111,8 @@ class AdaptiveClip(Wrapper, Scouted, SummableRows, SamplePriced, LengthBounded):
     @truth.validator
     def _check_truth(self, attribute: object, value: float | None) -> None:
         """Refuse scouts without answers, and answers without scouts."""
-        require(
-            (value is None) == (self.every is None),
-            "truth",
-            value,
-            "given where clients scout, and only there",
-        )
+        both = (value is None) == (self.every is None)
+        require(both, "truth", value, "given where clients scout, and only there")
 
     @ball.default
     def _ball(self) -> Ball:
@@ -136,17 +131,16 @@ class AdaptiveClip(Wrapper, Scouted, SummableRows, SamplePriced, LengthBounded):
 
     unmasked = False
     shared_rows = passed_on("inner.shared_rows")
-    row_places = passed_on("inner.row_places")
     unproject = passed_on("inner.unproject")
 
     def offers(self, ability: type[Ability]) -> bool:
-        """Return whether clients scout, for scouts; whether the inner mechanism has it, for sums, rows and samples."""
+        """Return whether clients scout, for scouts; else whether the inner mechanism has it."""
         if ability is Scouted:
             return self.every is not None
         return ability in (ClipMoves, LengthBounded) or ability.find(self.inner) is not None
 
     def at_clip(self, clip: float) -> AdaptiveClip:
-        """Return the same mechanism for a round with another clip, at the same cost."""
+        """Return the same mechanism for a round with this clip, at the same cost."""
         return evolve(self, clip=clip)
 
     def scout(self) -> Scout:
@@ -159,11 +153,10 @@ class AdaptiveClip(Wrapper, Scouted, SummableRows, SamplePriced, LengthBounded):
 
     def write(self, update: Parts, rng: RandomBits, kernel: Kernel, out: Body) -> None:
         """Write the inner mechanism's release of the clipped and rescaled update."""
-        kept = own_parts(update)
-        length = kernel.norm(kept, self.inner.ball.norm.order)
-        self.inner.write(
-            scaled(kept, clip_factor(length, self.clip) * self._ratio), rng, kernel, out
-        )
+        parts = own_parts(update)
+        length = kernel.norm(parts, self.inner.ball.norm.order)
+        factor = clip_factor(length, self.clip) * self._ratio
+        self.inner.write(scaled(parts, factor), rng, kernel, out)
 
     def accumulator(self, kernel: Kernel, max_payloads: int) -> Accumulator:
         """Return an accumulator of the inner mechanism's sums."""
@@ -179,7 +172,7 @@ class AdaptiveClip(Wrapper, Scouted, SummableRows, SamplePriced, LengthBounded):
         return self._with_answer(cost, Adjacency.REPLACE_ONE)
 
     def sum_cost(self, clients: int, adjacency: Adjacency) -> Cost:
-        """Return the larger cost of an update in a sum and of an answer, which the server sees unmasked."""
+        """Return the larger cost of an update in a sum and of an unmasked answer."""
         return self._with_answer(Summable.of(self.inner).sum_cost(clients, adjacency), adjacency)
 
     def mean_from_sum(self, total: NDArray[Any], clients: int) -> FloatVector:
@@ -187,7 +180,7 @@ class AdaptiveClip(Wrapper, Scouted, SummableRows, SamplePriced, LengthBounded):
         return Summable.of(self.inner).mean_from_sum(total, clients) / self._ratio
 
     def kept_from_sum(self, total: NDArray[Any], clients: int) -> FloatVector:
-        """Return the inner mechanism's kept mean, in units of this clip."""
+        """Return the inner mechanism's mean on the rows, in units of this clip."""
         return SummableRows.of(self.inner).kept_from_sum(total, clients) / self._ratio
 
     def _with_answer(self, cost: Cost, adjacency: Adjacency) -> Cost:
@@ -197,19 +190,20 @@ class AdaptiveClip(Wrapper, Scouted, SummableRows, SamplePriced, LengthBounded):
 
     def error(self) -> Error:
         """Return the inner mechanism's error, in units of this clip."""
-        found = self.inner.error()
-        ratio = 1 / self._ratio
+        inner = self.inner.error()
+        scale = 1 / self._ratio
         return evolve(
-            found,
-            squared=found.squared * ratio**2,
-            bias=found.bias * ratio,
-            shared=found.shared * ratio**2,
+            inner,
+            squared=inner.squared * scale**2,
+            bias=inner.bias * scale,
+            shared=inner.shared * scale**2,
         )
 
     def decoded(self, value: float) -> tuple[float, float]:
-        """Return the inner moments in units of this clip; rounding never pushes a value out of its ball."""
+        """Return the inner moments in units of this clip."""
         radius = self.inner.ball.radius
-        mean, variance = self.inner.decoded(max(-radius, min(radius, value * self._ratio)))
+        inner_value = max(-radius, min(radius, value * self._ratio))  # rounding stays in the ball
+        mean, variance = self.inner.decoded(inner_value)
         return mean / self._ratio, variance / self._ratio**2
 
     @property
@@ -226,12 +220,14 @@ class AdaptiveClip(Wrapper, Scouted, SummableRows, SamplePriced, LengthBounded):
 @final
 @frozen
 class Scout(Mechanism, ClipMoves, SharedRows):
-    """A scout's answer: whether its update is no longer than the clip of ``moving``, whose cost covers both."""
+    """A scout's answer: whether its update is no longer than the clip of ``moving``.
+
+    The cost of ``moving`` covers updates and answers.
+    """
 
     moving: AdaptiveClip = field(validator=only(AdaptiveClip, "an AdaptiveClip"))
     ball = passed_on("moving.ball")
     shared_rows = passed_on("moving.shared_rows")  # scouts replay rounds like other clients
-    row_places = passed_on("moving.row_places")
     unproject = passed_on("moving.unproject")
     priced_as = passed_on("moving.priced_as")
     cost = passed_on("moving.cost")
@@ -239,12 +235,8 @@ class Scout(Mechanism, ClipMoves, SharedRows):
 
     def __attrs_post_init__(self) -> None:
         """Refuse a clip without scouts."""
-        require(
-            self.moving.answer is not None,
-            "moving",
-            "without scouts",
-            "an AdaptiveClip that clients scout for",
-        )
+        every = self.moving.every
+        require(every is not None, "every", every, "given for a scout's answer")
 
     @property
     def layout(self) -> Layout:
@@ -252,17 +244,16 @@ class Scout(Mechanism, ClipMoves, SharedRows):
         return Layout.opaque(self.ball.dimension, 1)
 
     def offers(self, ability: type[Ability]) -> bool:
-        """Return whether the mechanism that it scouts for has shared rows, for these."""
+        """Return whether the mechanism that it scouts for has the ability, such as shared rows."""
         return ability is ClipMoves or ability.find(self.moving) is not None
 
     def for_round(self, run: bytes, number: int) -> Scout:
         """Return the scout of the round's mechanism."""
-        return evolve(
-            self, moving=evolve(self.moving, inner=self.moving.inner.for_round(run, number))
-        )
+        inner = self.moving.inner.for_round(run, number)
+        return evolve(self, moving=evolve(self.moving, inner=inner))
 
     def at_clip(self, clip: float) -> Scout:
-        """Return the same request about another clip, at the same cost."""
+        """Return the same request about this clip, at the same cost."""
         return Scout(self.moving.at_clip(clip))
 
     def is_turn_of(self, run: bytes, number: int, node: int) -> bool:
@@ -270,21 +261,21 @@ class Scout(Mechanism, ClipMoves, SharedRows):
         return not self.moving.is_turn_of(run, number, node)
 
     def write(self, update: Parts, rng: RandomBits, kernel: Kernel, out: Body) -> None:
-        """Write the answer or a coin; always a coin for an update without a length."""
+        """Write the answer or a coin; always a coin for a zero update."""
         length = kernel.norm(update, self.ball.norm.order)
-        honest, coin = (int(word) for word in rng.draw(2).uniform64(0, 0, 2))
-        if length > 0 and honest < self._response.threshold:
+        first, second = (int(word) for word in rng.draw(2).uniform64(0, 0, 2))
+        if length > 0 and first < self._response.threshold:
             out[0] = length > self.ball.radius
         else:
-            out[0] = coin >> 63
+            out[0] = second >> 63
 
     def accumulator(self, kernel: Kernel, max_payloads: int) -> Accumulator:
         """Return a counter of the answers."""
         return _Tally(self._response, np.zeros(2, dtype=np.int64))
 
     def error(self) -> Error:
-        """Refuse: an answer reveals only the length of an update."""
-        raise InvalidParameter.of("mechanism", "one with updates to decode", "a Scout")
+        """Refuse: an answer is about the length of an update, and decodes to no update."""
+        raise InvalidParameter.of("mechanism", "one that decodes to updates", "Scout")
 
     @property
     def _response(self) -> RandomisedResponse:
@@ -294,15 +285,14 @@ class Scout(Mechanism, ClipMoves, SharedRows):
 @final
 @define(eq=False)
 class _Tally(CellCounts, AnswersAccumulator):
-    """How many scouts answer that the clip left their update unchanged, and how many that it did not."""
+    """How many scouts say that the clip left their update unchanged, and how many do not."""
 
     def reader(self, count: int) -> Reader:
-        raise InvalidParameter(
-            "The answers of scouts have no mean of updates; `answers` says what they have."
-        )
+        rule = "one that decodes to updates"
+        raise InvalidParameter.of("mechanism", rule, "Scout", "read `answers` instead")
 
     def answers(self, count: int) -> Answers:
-        """Return the share that the clip leaves unchanged; its deviation includes the coins and the draw of scouts."""
+        """Return the share that the clip leaves unchanged; the deviation covers coins and draw."""
         share = self.mechanism.share(int(self.counts[0]) / count)
         truth = self.mechanism.truth
         return Answers(share, 0.5 / (truth * math.sqrt(count)))
@@ -325,20 +315,21 @@ class _Rescaled(RowsAccumulator):
         return lambda start, stop: read(start, stop) / self.ratio
 
     def kept(self, count: int) -> FloatVector:
-        """Return the inner mechanism's kept mean, in units of this clip, so that replaying needs no clip."""
+        """Return the inner mean on the rows, in units of this clip: replaying needs no clip."""
         return rows_accumulator(self.sums).kept(count) / self.ratio
 
 
 def _answer_cost(response: RandomisedResponse, adjacency: Adjacency) -> Cost:
-    """Return the bare cost of an answer: its laws, and the Gaussian pair whose signs have these laws."""
-    lie = (1 - Fraction(response.threshold, WORDS)) / 2
-    truth = float(1 - 2 * lie)
-    lies = float(lie)
-    normal = math.sqrt(2) * float(erfinv(truth) if truth < 0.5 else erfcinv(2 * lies))
-    near = adjacency is Adjacency.ZERO_OUT
-    slope = round_up((normal if near else 2 * normal) ** 2 / 2, 1e-12)
-    if near:
+    """Return the bare cost of an answer, from its laws and the Gaussians whose signs have them."""
+    exact_lie = (1 - Fraction(response.threshold, WORDS)) / 2
+    truth = float(1 - 2 * exact_lie)
+    lie = float(exact_lie)
+    centre = math.sqrt(2) * float(erfinv(truth) if truth < 0.5 else erfcinv(2 * lie))
+    if adjacency is Adjacency.ZERO_OUT:
         neighbour = [0.5, 0.5]
+        distance = centre
     else:
-        neighbour = [lies, 1 - lies]
-    return Cost.from_masses([1 - lies, lies], neighbour, relative_error=1e-15, pair=slope)
+        neighbour = [lie, 1 - lie]
+        distance = 2 * centre
+    slope = round_up(distance**2 / 2, 1e-12)
+    return Cost.from_masses([1 - lie, lie], neighbour, relative_error=1e-15, pair=slope)

@@ -1,9 +1,8 @@
-"""Mechanisms that add noise: the Gaussian, 32 bits per coordinate, and what it shares with other laws of noise.
+"""Noise added to an update, 32 bits per coordinate: the Gaussian, and the base of other laws.
 
 Idea     a release is the multiple of a grid, some 2^-16 of the noise's size, that is nearest to the
          clipped update plus a real normal number, decided with as many random bits as it takes
-         (`kernel/rounded.py`): rounding is post-processing, so the account is that of real-valued
-         noise.
+         (`kernel/rounded.py`). Rounding is post-processing, so the account is that of real noise.
 Symbols  C = radius; S = C for zero-out and 2C for replace-one; sigma: of the noise; rdp(alpha) =
          alpha S^2/(2 sigma^2).
 Source   Balle and Wang (2018); docs/theory/rounded-noise.md and docs/theory/samplers.md.
@@ -17,16 +16,13 @@ from typing import ClassVar, final
 
 import numpy as np
 from attrs import field, frozen
-from scipy.special import ndtri
 
-from quietbit._typing import FloatVector
-from quietbit.errors import require
 from quietbit.kernel.base import Kernel
-from quietbit.kernel.rng import RandomBits, WordBlock
+from quietbit.kernel.rng import RandomBits
 from quietbit.kernel.rounded import NoiseLaw
 from quietbit.mechanism.abilities import LengthBounded, SamplePriced
 from quietbit.mechanism.accumulate import of_floats
-from quietbit.mechanism.ball import Ball, Norm, check_ball, clipped_pieces
+from quietbit.mechanism.ball import Ball, Norm, check_ball, check_norm, clipped_pieces
 from quietbit.mechanism.base import Accumulator, Body, Error, Layout, Mechanism, Parts, passed_on
 from quietbit.mechanism.family import (
     MAX_MULTIPLIER,
@@ -39,40 +35,35 @@ from quietbit.privacy.cost import Cost, sample_share
 from quietbit.privacy.rounding import round_up
 from quietbit.target import Adjacency
 
-__all__ = ["FAMILIES", "Gaussian", "Noise", "noise_family", "normal_noise", "tail_and_sign"]
+__all__ = ["FAMILIES", "Gaussian", "Noise", "noise_family"]
 
-CHUNK = 1 << 18
-TOP = np.uint64(1 << 63)
+CHUNK = 1 << 18  # coordinates per pass
 
 
 class Noise(Mechanism, SamplePriced, LengthBounded):
-    """An update plus noise of one law, sent as 32-bit floats; subclasses differ in the law alone."""
+    """An update plus noise of one law, sent as 32-bit floats; subclasses differ in the law alone.
+
+    Class attributes: ``NORM`` of the ball, ``LAW`` of the noise, ``VARIANCE`` of the noise of unit
+    scale, and ``REACH``, how far payloads may exceed the radius, in scales of the noise; values
+    beyond are cut off.
+    """
 
     __slots__ = ()
     ball: Ball
-    unit: float  # the scale of the noise, in which its law is written
+    unit: float  # the scale of the noise
     NORM: ClassVar[Norm]
     LAW: ClassVar[NoiseLaw]
-    VARIANCE: ClassVar[float]  # of the noise of unit scale
-    REACH: ClassVar[
-        float
-    ]  # how far payloads may exceed the radius, in units of the noise; what lies beyond is cut off
+    VARIANCE: ClassVar[float]
+    REACH: ClassVar[float]
 
     def __attrs_post_init__(self) -> None:
-        """Refuse any other norm."""
-        rule = f"{self.NORM.value} for {type(self).__name__} noise"
-        require(
-            check_ball(self.ball).norm is self.NORM, "norm of the ball", self.ball.norm.value, rule
-        )
+        """Refuse a ball of the wrong norm."""
+        check_norm(check_ball(self.ball), self.NORM, f"for {type(self).__name__} noise")
 
     @property
     def layout(self) -> Layout:
         """One float per coordinate."""
         return Layout.codes(32, self.ball.dimension)
-
-    @abstractmethod
-    def noisy(self, values: FloatVector, block: WordBlock, start: int) -> FloatVector:
-        """Return the values of coordinates ``start ..`` plus their noise, in double precision."""
 
     @abstractmethod
     def cost_apart(self, distance: float) -> Cost:
@@ -92,27 +83,27 @@ class Noise(Mechanism, SamplePriced, LengthBounded):
 
     def write(self, update: Parts, rng: RandomBits, kernel: Kernel, out: Body) -> None:
         """Write the noisy update, rounded to the public grid and then to 32-bit floats."""
-        piece = clipped_pieces(self.ball, update, kernel)
+        clipped = clipped_pieces(self.ball, update, kernel)
         size = self.ball.dimension
         block = rng.draw(size)
-        most = self.ball.radius + (self.REACH - 0.25) * self.unit
+        largest = self.ball.radius + (self.REACH - 0.25) * self.unit
         for start in range(0, size, CHUNK):
             stop = min(size, start + CHUNK)
-            noisy = kernel.rounded_noise(piece(start, stop), self.unit, self.LAW, block, start)
-            noisy = np.clip(noisy, -most, most).astype("<f4")
-            out[4 * start : 4 * stop] = noisy.view(np.uint8)
+            noisy = kernel.rounded_noise(clipped(start, stop), self.unit, self.LAW, block, start)
+            floats = np.clip(noisy, -largest, largest).astype("<f4")
+            out[4 * start : 4 * stop] = floats.view(np.uint8)
 
     def accumulator(self, kernel: Kernel, max_payloads: int) -> Accumulator:
-        """Sum floats as fixed-point numbers."""
-        reach = self.ball.radius + self.REACH * self.unit
+        """Return an accumulator of floats as fixed-point numbers."""
         ball = self.ball
+        reach = ball.radius + self.REACH * self.unit
         return of_floats(reach, ball.dimension, max_payloads, self.honest_length, ball.norm.order)
 
 
 @final
 @frozen
 class Gaussian(Noise):
-    """Normal noise on an update in an L2 ball, ``noise_multiplier`` radii (1e-6 to 1e7) in standard deviation."""
+    """Normal noise on an update in an L2 ball; its deviation is ``noise_multiplier`` radii."""
 
     ball: Ball
     noise_multiplier: float = field(converter=check_multiplier)
@@ -129,7 +120,7 @@ class Gaussian(Noise):
     unit = passed_on("sigma")
 
     def cost_apart(self, distance: float) -> Cost:
-        """Return the curve alpha S^2 / (2 sigma^2), with the exact account of a Gaussian."""
+        """Return the exact account of a Gaussian, whose curve is alpha S^2 / (2 sigma^2)."""
         return Cost.gaussian(round_up((distance / self.noise_multiplier) ** 2 / 2, 1e-14))
 
     @property
@@ -137,29 +128,11 @@ class Gaussian(Noise):
         """A bound from the chi-square law of the noise's squared length."""
         return normal_length_upper(self.ball.dimension, self.ball.radius, self.sigma)
 
-    def noisy(self, values: FloatVector, block: WordBlock, start: int) -> FloatVector:
-        """Return the values of coordinates ``start ..`` plus normal noise, in double precision."""
-        return values + self.sigma * normal_noise(block, start, values.size)
-
-
-def normal_noise(block: WordBlock, start: int, count: int) -> FloatVector:
-    """Return standard normal noise for coordinates ``start .. start + count - 1``, at most 9.2 in magnitude."""
-    tail, sign = tail_and_sign(block, start, count)
-    return np.asarray(ndtri(tail / 2) * sign)
-
-
-def tail_and_sign(block: WordBlock, start: int, count: int) -> tuple[FloatVector, FloatVector]:
-    """Return a uniform tail probability in (0, 1] and a sign for each coordinate."""
-    words = block.uniform64(0, start, count)
-    tail = ((words & ~TOP).astype(np.float64) + 0.5) * 2.0**-63
-    sign = np.where(words & TOP, 1.0, -1.0)
-    return np.minimum(tail, 1.0), sign
-
 
 def noise_family(
     name: str, build: Callable[[Ball, float], Mechanism], work: str, *, baseline: bool = False
 ) -> SearchedFamily:
-    """Return a family of noise mechanisms; its multiplier is one over the loss that is searched for."""
+    """Return a family of noise mechanisms; the search is over one divided by the multiplier."""
     limits = (1 / MAX_MULTIPLIER, 1 / MIN_MULTIPLIER)
     return SearchedFamily(
         name,

@@ -29,6 +29,7 @@ __all__ = [
     "Ball",
     "Norm",
     "check_ball",
+    "check_norm",
     "clipped_pieces",
     "own_copy",
     "own_parts",
@@ -40,7 +41,7 @@ MAX_RADIUS = 1e30  # so that 32-bit floats can hold an update plus its noise
 MIN_RADIUS = 1e-30
 MAX_DIMENSION = 2**40
 ROUNDING = 2.0**-50  # more than the product of two doubles is off by
-TINY = 2.0**-480  # relative to the radius; smaller magnitudes count as this in the exact comparison
+TINY = 2.0**-480  # of the radius; smaller magnitudes are compared as this
 
 
 class Norm(CheckedEnum):
@@ -54,7 +55,7 @@ class Norm(CheckedEnum):
         self.order: Literal[1, 2] = 1 if word == "l1" else 2
 
 
-AnyFloats: TypeAlias = NDArray[Any]
+AnyFloats: TypeAlias = NDArray[Any]  # floats of any precision
 
 
 def _radius(value: float) -> float:
@@ -82,34 +83,31 @@ class Ball:
 
     @classmethod
     def of(cls, parameters: Mapping[str, Any], radius: float, norm: Norm = Norm.L2) -> Ball:
-        """Build the ball for a model's updates from its parameters by name: ``Ball.of(model.state_dict(), 1.0)``.
+        """Return the ball of a model's updates from its parameters by name.
 
-        Arrays that are not trainable (running statistics, counters, masks) are refused; the error
-        names all of them.
+        For example ``Ball.of(model.state_dict(), 1.0)``. Arrays that are not trainable (running
+        statistics, counters, masks) are refused; the error names all of them.
 
         >>> Ball.of({"weight": np.zeros((3, 2)), "bias": np.zeros(3)}, 1.0).dimension
         9
         """
-        require(
-            isinstance(parameters, Mapping),
-            "parameters",
-            type(parameters).__name__,
-            "a dict of arrays by name",
-        )
+        named = isinstance(parameters, Mapping)
+        require(named, "parameters", type(parameters).__name__, "a dict of arrays by name")
         for name, array in parameters.items():
-            fine = hasattr(array, "shape") and hasattr(array, "dtype")
-            require(fine, f"parameter {name!r}", type(array).__name__, "an array")
+            is_array = hasattr(array, "shape") and hasattr(array, "dtype")
+            require(is_array, f"parameter {name!r}", type(array).__name__, "an array")
         check_parameters((str(name), dtype_name(array)) for name, array in parameters.items())
         return cls(norm, radius, sum(math.prod(array.shape) for array in parameters.values()))
 
     def contains(self, update: FloatArray) -> bool:
-        """Return whether the norm, as a real number, is at most the radius; refuse what `clip` refuses."""
-        return self._locate(_checked(update, self.dimension))[1]
+        """Return whether the exact norm is at most the radius; refuse what `clip` refuses."""
+        _, inside = self._locate(_checked(update, self.dimension))
+        return inside
 
     def clip(self, update: FloatArray) -> FloatArray:
-        """Return a new array inside the ball: the update itself, or its scaled version rounded towards zero.
+        """Return a copy of the update, scaled down and rounded towards zero if it is too long.
 
-        Shape and type are kept. A zero vector stays zero; NaN, infinity, a norm beyond the largest
+        Shape and type stay. A zero vector stays zero; NaN, infinity, a norm beyond the largest
         double, an array without axes and a wrong number of entries are refused.
         """
         checked = _checked(update, self.dimension)
@@ -126,12 +124,8 @@ class Ball:
     def check_coordinate(self, value: float) -> float:
         """Return the value of one coordinate; refuse it outside the ball."""
         number = float(value)
-        require(
-            abs(number) <= self.radius,
-            "value of a coordinate",
-            value,
-            f"at most {self.radius!r} in magnitude",
-        )
+        rule = f"at most {self.radius!r} in magnitude"
+        require(abs(number) <= self.radius, "value of a coordinate", value, rule)
         return number
 
     def _locate(self, checked: AnyFloats) -> tuple[float, bool]:
@@ -139,32 +133,35 @@ class Ball:
         measured = usual_kernel().norm(checked, self.norm.order)
         if abs(measured - self.radius) > 4 * NORM_ERROR * self.radius:
             return measured, measured < self.radius
-        return measured, _exactly_inside(
-            checked.reshape(-1).astype(np.float64), self.norm, self.radius
-        )
+        values = checked.reshape(-1).astype(np.float64)
+        return measured, _exactly_inside(values, self.norm, self.radius)
 
 
 def check_ball(value: Any) -> Ball:
-    """Return the value if it is a ball; refuse it otherwise."""
-    require(isinstance(value, Ball), "ball", value, "a Ball")
+    """Return the value; refuse it unless it is a ball."""
+    require(isinstance(value, Ball), "ball", type(value).__name__, "a Ball")
     return cast(Ball, value)
 
 
+def check_norm(ball: Ball, norm: Norm, purpose: str) -> None:
+    """Refuse a ball of the wrong norm; the rule ends in ``purpose``, "for batches" say."""
+    require(ball.norm is norm, "norm of the ball", ball.norm.value, f"{norm.value} {purpose}")
+
+
 def _checked(update: Any, dimension: int) -> AnyFloats:
-    """Return the update as floats of this dimension; NaN and infinity are refused later, when it is measured."""
+    """Return the update as floats; measuring its norm refuses NaN and infinity later."""
     array = np.asarray(update)
-    require(array.ndim > 0, "update", "an array without axes", "an array with at least one axis")
-    names = "float16, float32 or float64"
-    require(array.dtype.name in NUMPY_FLOATS, "type of the update", str(array.dtype), names)
+    require(array.ndim > 0, "update", f"{array.ndim}-D", "at least 1-D")
+    rule = "float16, float32 or float64"
+    require(array.dtype.name in NUMPY_FLOATS, "type of the update", str(array.dtype), rule)
     require(array.size == dimension, "number of entries of the update", array.size, f"{dimension}")
     return array
 
 
 def _exactly_inside(values: FloatVector, norm: Norm, radius: float) -> bool:
-    """Compare the exact norm with the radius: `math.fsum` rounds once, so the sign of its result is exact."""
-    shift = (
-        2.0 ** -math.frexp(radius)[1]
-    )  # a power of two: scaling is exact while nothing underflows
+    """Compare the exact norm with the radius: `math.fsum` rounds once, so its sign is exact."""
+    # A power of two: scaling is exact while nothing underflows.
+    shift = 2.0 ** -math.frexp(radius)[1]
     scaled = np.abs(values) * shift
     bound = radius * shift
     small = (scaled < TINY) & (values != 0)
@@ -183,7 +180,7 @@ def usual_kernel() -> Kernel:
 
 
 def own_copy(parts: Sequence[AnyFloats]) -> AnyFloats:
-    """Concatenate the parts into private host memory: the update cannot change between measurement and release.
+    """Return the parts as one vector in private host memory, which no caller can change.
 
     A single array keeps its type; several become float32, or float64 where one of them is.
     """
@@ -202,14 +199,14 @@ def _from_device(tensor: Any) -> AnyFloats:
 
 
 def own_parts(parts: Sequence[Any]) -> list[Any]:
-    """Return the update as one private part (`own_copy`); tensors on a GPU stay there, unchanged."""
+    """Return the update as one private part (`own_copy`); tensors on a GPU stay as given."""
     if any(hasattr(part, "is_cuda") for part in parts):
         return list(parts)
     return [own_copy(parts)]
 
 
 def scaled(parts: Sequence[Any], factor: float) -> list[Any]:
-    """Return every part times the factor, rounded once: float64 stays float64, other types become float32."""
+    """Return every part times the factor, rounded once: to float64 if it is that, else float32."""
     return [_scaled(part, factor) for part in parts]
 
 
@@ -219,19 +216,18 @@ def _scaled(part: Any, factor: float) -> Any:
         if part.element_size() == 8:
             return wide
         return wide.float()
-    out = np.empty(part.shape, dtype=np.float64 if part.dtype == np.float64 else np.float32)
+    kind = np.float64 if part.dtype == np.float64 else np.float32
+    out = np.empty(part.shape, dtype=kind)
     return np.multiply(part, factor, out=out, dtype=np.float64, casting="same_kind")
 
 
 def clipped_pieces(
     ball: Ball, parts: Sequence[AnyFloats], kernel: Kernel
 ) -> Callable[[int, int], FloatVector]:
-    """Return a reader of ranges of the update, clipped to the ball, as doubles from a private copy."""
-    kept = own_copy(parts)
-    norm = kernel.norm(kept, ball.norm.order)
+    """Return a reader of ranges of the clipped update, as doubles from a private copy."""
+    update = own_copy(parts)
+    norm = kernel.norm(update, ball.norm.order)
     factor = clip_factor(norm, ball.radius)
-    if (
-        factor < 1.0
-    ):  # the products are rounded to doubles: the margin keeps the rounded vector in the ball too
+    if factor < 1.0:  # the margin keeps the vector in the ball after its products are rounded
         factor = clip_factor(norm, ball.radius * (1 - ROUNDING))
-    return lambda start, stop: kept[start:stop].astype(np.float64) * factor
+    return lambda start, stop: update[start:stop].astype(np.float64) * factor

@@ -1,4 +1,4 @@
-"""The interface of a mechanism: everything callers need, so that no caller asks which mechanism it has.
+"""The interface of a mechanism: all that callers need, so that none asks which mechanism it has.
 
 Idea     public choices are fields of a frozen class; the private update and the randomness are
          arguments. `write` is the only way to make a release: it clips, randomises and fills a
@@ -19,14 +19,13 @@ from attrs import evolve, frozen
 from numpy.typing import NDArray
 
 from quietbit._typing import FloatVector
-from quietbit.errors import InvalidParameter, check_int, require
+from quietbit.errors import InvalidParameter, check_int, refuse_payload, require
 from quietbit.kernel.base import MAX_DIMENSION, Kernel
 from quietbit.kernel.rng import RandomBits
 from quietbit.mechanism.abilities import (
     Ability,
     Blanketed,
     SamplePriced,
-    SharedRows,
     Summable,
     Wrapping,
 )
@@ -50,7 +49,10 @@ __all__ = [
     "RowsAccumulator",
     "Wrapper",
     "answers_accumulator",
+    "array_reader",
     "check_mechanism",
+    "check_padding",
+    "check_sums",
     "core_of",
     "only",
     "passed_on",
@@ -64,17 +66,16 @@ Parts: TypeAlias = Sequence[Any]  # arrays that together, in order, are one flat
 Reader: TypeAlias = Callable[[int, int], FloatVector]  # values of coordinates start .. stop - 1
 FLOAT_BITS = 32
 WIDTHS = (*range(1, 17), FLOAT_BITS)
-LEFT_OUT = {
-    "left_out": True
-}  # metadata of a field that an identity includes only where it differs from the default
+# Metadata of a field that an identity includes only where it differs from the default.
+LEFT_OUT = {"left_out": True}
 
 
 @final
 @frozen
 class Layout:
-    """The layout of a body: ``count`` codes of ``bits`` bits (32 for floats), or ``size`` bytes without codes.
+    """The layout of a body: ``count`` codes of ``bits`` bits each, ``size`` bytes in all.
 
-    ``bits`` is 0 for a body without codes, and ``count`` is then the dimension of the update.
+    Floats have 32 bits. In a body without codes ``bits`` is 0 and ``count`` the update's dimension.
 
     >>> Layout.codes(3, 11).size
     5
@@ -88,29 +89,31 @@ class Layout:
     def codes(cls, bits: int, count: int) -> Layout:
         """Lay out packed codes."""
         require(bits in WIDTHS, "bits", bits, "a whole number from 1 to 16, or 32")
-        many = check_int(count, "number of codes", 1, MAX_DIMENSION)
-        return cls(int(bits), many, (int(bits) * many + 7) // 8)
+        number = check_int(count, "number of codes", 1, MAX_DIMENSION)
+        return cls(int(bits), number, (int(bits) * number + 7) // 8)
 
     @classmethod
     def opaque(cls, dimension: int, size: int) -> Layout:
         """Lay out ``size`` bytes for an update of this dimension."""
-        return cls(
-            0,
-            check_int(dimension, "dimension", 1, MAX_DIMENSION),
-            check_int(size, "bytes of the body", 1),
-        )
+        count = check_int(dimension, "dimension", 1, MAX_DIMENSION)
+        return cls(0, count, check_int(size, "bytes of the body", 1))
 
 
 @final
 @frozen
 class Error:
-    """The error of a decoded update, for the worst update in the ball, averaged over noise and public randomness.
+    """The error of a decoded update, for the worst update in the ball.
 
-    ``squared``: the mean squared error per coordinate; ``shared``: the part of it that all clients
-    of a round share, so that averaging does not reduce it; ``response``: a lower bound on the share
-    of the update that is decoded; all after dividing by ``gain``, the slope of the decoded mean at
-    0. ``bias``: the decoded mean at 0. ``unitless``: decoded values are not updates until they are
-    divided by the gain (`Sign`).
+    It is averaged over noise and public randomness, after dividing by ``gain``.
+
+    Attributes:
+        squared: the mean squared error per coordinate.
+        gain: the slope of the decoded mean at 0.
+        bias: the decoded mean at 0, before dividing by the gain.
+        unitless: decoded values are not updates until they are divided by the gain, as for signs.
+        response: a lower bound on the share of the update that is decoded.
+        shared: the part of ``squared`` that all clients of a round have in common, so that a mean
+            over clients does not reduce it.
     """
 
     squared: float
@@ -124,18 +127,21 @@ class Error:
 @final
 @frozen
 class Answers:
-    """An unbiased estimate of the share of updates that a clip left unchanged, and a bound on its deviation."""
+    """An unbiased estimate of the share of updates that a clip left unchanged.
+
+    ``deviation`` is a bound on its standard deviation.
+    """
 
     share: float
     deviation: float
 
 
 class Accumulator(ABC):
-    """The server's half of a mechanism: adds bodies and returns their mean; adding ``group`` at once is fastest."""
+    """The server's half of a mechanism: it adds bodies and returns their mean."""
 
     __slots__ = ()
 
-    group: ClassVar[int] = 1  # the number of bodies to add at once
+    group: ClassVar[int] = 1  # the number of bodies that are fastest to add at once
 
     def check(self, body: Body) -> None:
         """Refuse a body with values that no honest client could have sent."""
@@ -147,7 +153,7 @@ class Accumulator(ABC):
 
     @abstractmethod
     def reader(self, count: int) -> Reader:
-        """Return a reader of the mean over ``count`` payloads by ranges of coordinates."""
+        """Return a reader of the mean over ``count`` payloads, by ranges of coordinates."""
 
 
 class RowsAccumulator(Accumulator):
@@ -157,13 +163,13 @@ class RowsAccumulator(Accumulator):
 
     @abstractmethod
     def kept(self, count: int) -> FloatVector:
-        """Return the mean on the rows that all clients keep: k numbers, for `SharedRows.unproject`."""
+        """Return the mean on the shared rows: k numbers, for `SharedRows.unproject`."""
 
 
 def rows_accumulator(accumulator: Accumulator) -> RowsAccumulator:
     """Return the accumulator; refuse it unless it is one of shared rows."""
     if not isinstance(accumulator, RowsAccumulator):
-        raise InvalidParameter.of("mechanism", SharedRows.RULE, "another")
+        raise InvalidParameter.of("accumulator", "one of shared rows", type(accumulator).__name__)
     return accumulator
 
 
@@ -178,14 +184,35 @@ class AnswersAccumulator(Accumulator):
 
 
 def answers_accumulator(accumulator: Accumulator) -> AnswersAccumulator:
-    """Return the accumulator; refuse it unless it is one of the answers of scouts."""
+    """Return the accumulator; refuse it unless it is one of scouts' answers."""
     if not isinstance(accumulator, AnswersAccumulator):
-        raise InvalidParameter.of("mechanism", "that of scouts to have answers", "another")
+        raise InvalidParameter.of("accumulator", "one of scouts", type(accumulator).__name__)
     return accumulator
 
 
+def array_reader(mean: NDArray[Any]) -> Reader:
+    """Return a reader of a mean that is in memory."""
+    return lambda start, stop: mean[start:stop]
+
+
+def check_sums(total: NDArray[Any], largest: int) -> FloatVector:
+    """Return sums of codes as floats; refuse them unless all are from 0 to ``largest``."""
+    sums = np.asarray(total, dtype=np.float64)
+    inside = bool(np.all((sums >= 0) & (sums <= largest)))
+    ends = (float(sums.min()), float(sums.max()))
+    require(inside, "sums of codes", ends, f"from 0 to {largest}")
+    return sums
+
+
+def check_padding(body: Body, used_bits: int) -> None:
+    """Refuse a body whose bits after the first ``used_bits`` are not zero."""
+    used = used_bits % 8
+    if used and int(body[-1]) >> used:
+        refuse_payload("padding bits of the payload", "zero", int(body[-1]) >> used)
+
+
 class Batch(ABC):
-    """A batch of gradients, clipped as they arrive, and the release made of them."""
+    """A batch of gradients that are clipped as they arrive, and the release made of them."""
 
     __slots__ = ()
 
@@ -194,7 +221,7 @@ class Batch(ABC):
         """Clip each row to the ball and add it; a row that is not finite counts as zero."""
 
     def step(self) -> FloatVector | None:
-        """Close the batch; return the model's change before this release's next batch, or None after the last."""
+        """Close the batch; return the model's change before the next, or None after the last."""
         return None
 
     @abstractmethod
@@ -205,20 +232,16 @@ class Batch(ABC):
 class Mechanism(ABC):
     """A randomised map from a ball to payload bodies, with its cost, its error and its decoder.
 
-    A mechanism defines six members: `ball`, a field, `layout`, `write`, `accumulator`, `cost` and
-    `error`. What it can do besides is a further base class (`quietbit.mechanism.abilities`).
-    Callers use `privacy`, `expectation` and `variance`, which validate their arguments. A frozen
-    class (attrs or dataclass) of numbers, strings, designs or further such classes has an identity
-    on the wire (`registry`).
+    To write one, define six members in a frozen class (attrs or dataclass): the field `ball`, and
+    `layout`, `write`, `accumulator`, `cost` and `error`. The other members have defaults. Further
+    abilities are further base classes (`quietbit.mechanism.abilities`). Fields that are numbers,
+    strings, designs or frozen classes of these give it an identity on the wire (`registry`).
+
+    Callers use `privacy`, `expectation` and `variance`, which validate their arguments.
     """
 
     __slots__ = ()
-    ball: Ball  # that updates are clipped to
-
-    @property
-    def domain(self) -> Ball:
-        """The ball."""
-        return self.ball
+    ball: Ball  # the ball that updates are clipped to
 
     @property
     @abstractmethod
@@ -227,15 +250,15 @@ class Mechanism(ABC):
 
     @abstractmethod
     def write(self, update: Parts, rng: RandomBits, kernel: Kernel, out: Body) -> None:
-        """Clip and randomise the update and fill ``out``, which starts as zeros: the client's half."""
+        """Clip and randomise the update, and fill ``out``, given as zeros: the client's half."""
 
     @abstractmethod
     def accumulator(self, kernel: Kernel, max_payloads: int) -> Accumulator:
-        """Return an empty accumulator for at most ``max_payloads`` bodies: the server's half."""
+        """Return an empty accumulator of up to ``max_payloads`` bodies: the server's half."""
 
     @abstractmethod
     def cost(self, adjacency: Adjacency) -> Cost:
-        """Return the cost of one release to a client, as a bare cost."""
+        """Return the bare cost of one release to a client; `privacy` adds unit and trust."""
 
     @abstractmethod
     def error(self) -> Error:
@@ -243,72 +266,75 @@ class Mechanism(ABC):
 
     @final
     def privacy(self, adjacency: Adjacency | str, samples: int | None = None) -> Cost:
-        """Return the cost of one release to a client, or to one of its ``samples`` samples if their number is given."""
-        which = Adjacency(adjacency)
+        """Return the cost of one release to a client, or to one of its ``samples`` samples."""
+        neighbours = Adjacency(adjacency)
         if samples is None:
-            return self.cost(which).of(which, Unit.CLIENT, Trust.LOCAL)
-        cost = SamplePriced.of(self).sample_cost(which, samples)
-        return cost.of(which, Unit.SAMPLE, Trust.LOCAL, samples)
+            return self.cost(neighbours).of(neighbours, Unit.CLIENT, Trust.LOCAL)
+        cost = SamplePriced.of(self).sample_cost(neighbours, samples)
+        return cost.of(neighbours, Unit.SAMPLE, Trust.LOCAL, samples)
 
     def decoded(self, value: float) -> tuple[float, float]:
-        """Return mean and variance of the decoded value of a coordinate; by default from the error, without bias."""
+        """Return mean and variance of a coordinate's decoded value; the default assumes no bias."""
         error = self.error()
         return error.gain * value, error.squared * error.gain**2 - error.bias**2
 
     @final
     def expectation(self, value: float) -> float:
-        """Return the mean of the decoded value of a coordinate; the coordinate must lie in the ball."""
+        """Return the mean of the decoded value of a coordinate in the ball."""
         mean, _ = self.decoded(self.ball.check_coordinate(value))
         return mean
 
     @final
     def variance(self, value: float) -> float:
-        """Return the variance of the decoded value of a coordinate; the coordinate must lie in the ball."""
+        """Return the variance of the decoded value of a coordinate in the ball."""
         _, variance = self.decoded(self.ball.check_coordinate(value))
         return variance
 
     def for_round(self, run: bytes, number: int) -> Mechanism:
-        """Return the mechanism of one round of a run, from public values alone: with that round's shared rows, say."""
+        """Return the mechanism of one round of a run, for example with that round's shared rows."""
         return self
 
     @property
     def priced_as(self) -> Mechanism:
-        """The mechanism that a ledger records: the same for mechanisms that differ only in values without a cost."""
+        """The mechanism that a ledger records; it leaves out what does not change the cost."""
         return self
 
     def offers(self, ability: type[Ability]) -> bool:
-        """Return whether it has an ability that its class is a subclass of: a wrapper may depend on what it holds."""
+        """Return whether it has an ability of its class; a wrapper's depend on what it holds."""
         return True
 
 
 def shuffled_privacy(mechanism: Mechanism, adjacency: Adjacency, crowd: int) -> Cost:
-    """Return the cost of one release to a client, for observers of a shuffle of ``crowd`` clients, one release each.
+    """Return the cost of one release to a client, seen among the shuffled releases of ``crowd``.
 
-    A mechanism that is not private at delta = 0 is refused; `quietbit.privacy.shuffle` lists the
-    assumptions.
+    Every client makes one release. A mechanism that is not private at delta = 0 is refused;
+    `quietbit.privacy.shuffle` lists the assumptions.
     """
-    which = Adjacency(adjacency)
-    far = mechanism.privacy(Adjacency.REPLACE_ONE)
-    near = mechanism.privacy(Adjacency.ZERO_OUT)
+    neighbours = Adjacency(adjacency)
     blanketed = Blanketed.find(mechanism)
-    if blanketed is None:
-        blanket = None
-    else:
-        blanket = blanketed.blanket(which)
-    cost = shuffled_cost(which, crowd, replace_one=far, zero_out=near, own=blanket)
-    return cost.of(which, Unit.CLIENT, Trust.SHUFFLED)
+    blanket = None
+    if blanketed is not None:
+        blanket = blanketed.blanket(neighbours)
+    cost = shuffled_cost(
+        neighbours,
+        crowd,
+        replace_one=mechanism.privacy(Adjacency.REPLACE_ONE),
+        zero_out=mechanism.privacy(Adjacency.ZERO_OUT),
+        own=blanket,
+    )
+    return cost.of(neighbours, Unit.CLIENT, Trust.SHUFFLED)
 
 
 def passed_on(path: str) -> Any:
-    """Return a class member that delegates to a path such as ``inner.ball``: a value or a method."""
+    """Return a property that reads a path such as ``inner.ball``: a value, or a method to call."""
     return property(attrgetter(path))
 
 
 class Wrapper(Mechanism, Wrapping):
-    """A mechanism around ``inner``, an attrs field of the subclass; what it does not override, ``inner`` answers.
+    """A mechanism around ``inner``, an attrs field of the subclass; members default to inner's.
 
-    Costs are never delegated: a wrapper defines `cost`, and those of `sample_cost` and `sum_cost`
-    it has. An ability that it passes on is a further base class, and there where ``inner`` has it.
+    Costs are never delegated: a subclass defines `cost`, and `sample_cost` or `sum_cost` if it has
+    them. It inherits from every ability that it passes on, and has it where ``inner`` has it.
     """
 
     __slots__ = ()
@@ -322,7 +348,7 @@ class Wrapper(Mechanism, Wrapping):
     decoded = passed_on("inner.decoded")
 
     def offers(self, ability: type[Ability]) -> bool:
-        """Return whether the inner mechanism has it."""
+        """Return whether the inner mechanism has the ability."""
         return ability.find(self.inner) is not None
 
     def for_round(self, run: bytes, number: int) -> Mechanism:
@@ -335,7 +361,7 @@ class Wrapper(Mechanism, Wrapping):
         return self.around(self.inner.priced_as)
 
     def around(self, inner: Mechanism) -> Mechanism:
-        """Return the same wrapper around another mechanism."""
+        """Return the same wrapper around this mechanism."""
         if inner is self.inner:
             return self
         return evolve(self, inner=inner)  # type: ignore[misc]
@@ -349,14 +375,18 @@ def core_of(mechanism: Mechanism) -> Mechanism:
 
 
 def summable(mechanism: Mechanism) -> Mechanism:
-    """Return the mechanism; refuse it unless sums of its codes have a known cost."""
+    """Return the mechanism; refuse it unless its codes may be added behind masks."""
     Summable.of(mechanism)
     return mechanism
 
 
 def only(kind: type, rule: str) -> Callable[[Any, Any, Any], None]:
-    """Return an attrs validator that refuses values of any other class."""
-    return lambda _, attribute, value: require(isinstance(value, kind), attribute.name, value, rule)
+    """Return an attrs validator that refuses a value unless it is of this class."""
+
+    def validate(_: Any, attribute: Any, value: Any) -> None:
+        require(isinstance(value, kind), attribute.name, type(value).__name__, rule)
+
+    return validate
 
 
 def check_mechanism(value: Any, name: str = "mechanism") -> Mechanism:

@@ -1,23 +1,23 @@
-"""Secret batches of a site's samples: the sum of one, or several private steps on such batches per release.
+"""Secret batches of a site's samples: a release of one batch, or of several private steps.
 
 Idea     every sample of the site is in the batch with probability q, independently, and only the
          site learns which. It releases the sum of the batch's clipped gradients divided by a public
          number m (about q times the site's samples), never by the number drawn: one sample then
          moves the release by at most C / m, whatever m is. A wrong m costs accuracy but no privacy,
          so a server may choose it. With local steps a site takes T steps of DP-SGD, each a release
-         of a batch that is priced as if it were observed, and sends the difference of models,
+         of a batch that costs as much as if it were observed, and sends the difference of models,
          rounded at random without bias: post-processing, because the gate itself adds the steps up.
 Symbols  q: ``rate``; m: ``expected``; C: radius; T: ``steps``; eta: ``step_size``; g_t: the t-th
          release, decoded; D = eta (g_1 + ... + g_T); y: D rotated in blocks; s: its largest
          coordinate, a float32; L = 2^``bits`` - 1.
-Source   Abadi et al. (2016), Algorithm 1; `privacy.subsampling` for the price; Alistarh et al.
+Source   Abadi et al. (2016), Algorithm 1; `privacy.subsampling` for the cost; Alistarh et al.
          (2017), rounding.
 
 A sum longer than m C is clipped to the ball again, which moves no two sums apart; nor does
-rounding, whose errors are kept and added at the end (Knuth's two-sum). A gradient that is not
-finite counts as zero: refusing the batch would let one sample decide between the sum of all others
-and nothing. If an app takes fewer steps, the gate takes the rest on empty batches: otherwise their
-number would be an unpriced answer.
+rounding, whose errors are added at the end (Knuth's two-sum). A gradient that is not finite counts
+as zero: if the batch were refused, one sample would decide between the sum of all others and
+nothing. If an app takes fewer steps, the gate takes the rest on empty batches: otherwise their
+number would be a release without a cost.
 """
 
 from __future__ import annotations
@@ -45,7 +45,7 @@ from quietbit.mechanism.abilities import (
     SharedRows,
     kept_coordinates,
 )
-from quietbit.mechanism.ball import Norm
+from quietbit.mechanism.ball import Norm, check_norm
 from quietbit.mechanism.base import (
     Accumulator,
     Batch,
@@ -56,7 +56,9 @@ from quietbit.mechanism.base import (
     Parts,
     Reader,
     Wrapper,
+    array_reader,
     check_mechanism,
+    check_padding,
     passed_on,
 )
 from quietbit.mechanism.poison import honest_length, refuse_longer
@@ -101,39 +103,40 @@ class _OfBatches(Wrapper, Batches, SamplePriced):
     __slots__ = ()
 
     def offers(self, ability: type[Ability]) -> bool:
-        """Return whether the inner mechanism has it, but for batches, which are its own."""
-        own = (Batches, SampleGradients, LengthBounded, PoisonBounded)
-        return ability in own or ability.find(self.inner) is not None
+        """Return whether it releases batches, always; else whether the inner mechanism has it."""
+        of_batches = (Batches, SampleGradients, LengthBounded, PoisonBounded)
+        return ability in of_batches or ability.find(self.inner) is not None
 
     def write(self, update: Parts, rng: RandomBits, kernel: Kernel, out: Body) -> None:
         """Refuse: an update is already a mean, or a difference of models."""
-        raise InvalidParameter(
-            "update must be given as the gradients of batches that the gate drew, got a mean."
-        )
+        rule = "given as the gradients of batches that the gate drew"
+        raise InvalidParameter.of("update", rule, "a mean")
 
     def write_samples(
         self, gradients: Sequence[Parts], rng: RandomBits, kernel: Kernel, out: Body
     ) -> None:
         """Release the clipped gradients as the first batch; later batches are empty."""
-        total = self.begin(rng, kernel)
-        for one in gradients:
-            total.add(
-                np.concatenate([np.asarray(part, dtype=np.float64).reshape(-1) for part in one])[
-                    None
-                ]
-            )
-        total.write(out)
+        batch = self.begin(rng, kernel)
+        for gradient in gradients:
+            flat = [np.asarray(part, dtype=np.float64).reshape(-1) for part in gradient]
+            batch.add(np.concatenate(flat)[None])
+        batch.write(out)
 
 
 @final
 @frozen
 class PoissonBatch(_OfBatches, SharedRows):
-    """A mechanism that is given the gradients of a batch drawn with ``rate``, and releases their sum over ``expected``.
+    """The sum of a batch's clipped gradients, divided by ``expected``.
+
+    Each sample is in the batch with probability ``rate``.
 
     >>> from quietbit import Ball, Gaussian
-    >>> ways = [PoissonBatch(Gaussian(Ball("l2", 1.0, 8), 0.02), expected=100, rate=rate) for rate in (0.1, 1.0)]
-    >>> [round((one.privacy(Adjacency.ZERO_OUT, 100) * 10).epsilon(1e-5), 1) for one in ways]
-    [0.8, 7.5]
+    >>> inner = Gaussian(Ball("l2", 1.0, 8), 0.02)
+    >>> for rate in (0.1, 1.0):
+    ...     batch = PoissonBatch(inner, expected=100, rate=rate)
+    ...     round((batch.privacy(Adjacency.ZERO_OUT, 100) * 10).epsilon(1e-5), 1)
+    0.8
+    7.5
     """
 
     inner: Mechanism = field(converter=check_mechanism)
@@ -141,26 +144,22 @@ class PoissonBatch(_OfBatches, SharedRows):
     rate: float = field(converter=_rate)
 
     def __attrs_post_init__(self) -> None:
-        """Refuse a mechanism that projects and clips a mean, and balls where clipping can move two sums apart."""
+        """Refuse an inner mechanism that projects a mean or releases batches, and an L1 ball.
+
+        Projecting a mean, or clipping it to an L1 ball, can move two sums apart.
+        """
         inner = self.inner
-        whole = (
-            kept_coordinates(inner) == inner.ball.dimension or EachSample.find(inner) is not None
-        )
-        plain = Batches.find(inner) is None
-        require(whole and plain, "inner", type(inner).__name__, "a mechanism or a ProjectedSamples")
-        require(
-            self.ball.norm is Norm.L2,
-            "norm of the ball",
-            self.ball.norm.value,
-            "l2 for batches of samples",
-        )
+        keeps_all = kept_coordinates(inner) == inner.ball.dimension
+        fits = keeps_all or EachSample.find(inner) is not None
+        rule = "a mechanism of all coordinates or a ProjectedSamples"
+        require(fits and Batches.find(inner) is None, "inner", type(inner).__name__, rule)
+        check_norm(self.ball, Norm.L2, "for batches of samples")
 
     batch = passed_on("expected")
     sampling_rate = passed_on("rate")
     steps = 1
     longest_update = passed_on("ball.radius")
     shared_rows = passed_on("inner.shared_rows")
-    row_places = passed_on("inner.row_places")
     unproject = passed_on("inner.unproject")
 
     def begin(self, rng: RandomBits, kernel: Kernel) -> Batch:
@@ -172,17 +171,14 @@ class PoissonBatch(_OfBatches, SharedRows):
         return self.inner.cost(adjacency)
 
     def sample_cost(self, adjacency: Adjacency, samples: int) -> Cost:
-        """Return the inner mechanism's cost, amplified by secret sampling; ``samples`` must be the expected number."""
-        require(
-            samples == self.expected,
-            "samples",
-            samples,
-            f"{self.expected}, what the sum is divided by",
-        )
-        near, far = (
-            self.inner.privacy(which, samples) for which in (Adjacency.ZERO_OUT, adjacency)
-        )
-        return (far if self.rate == 1.0 else poisson_cost(near, far, self.rate)).bare()
+        """Return the inner cost, amplified by secret sampling; ``samples`` must be ``expected``."""
+        rule = f"{self.expected}, by which the sum is divided"
+        require(samples == self.expected, "samples", samples, rule)
+        cost = self.inner.privacy(adjacency, samples)
+        if self.rate < 1.0:
+            zero_out = self.inner.privacy(Adjacency.ZERO_OUT, samples)
+            cost = poisson_cost(zero_out, cost, self.rate)
+        return cost.bare()
 
 
 @final
@@ -190,41 +186,34 @@ class BatchSum(Batch):
     """One batch, and the release of its sum."""
 
     def __init__(self, mechanism: PoissonBatch, rng: RandomBits, kernel: Kernel) -> None:
-        """Begin with an empty batch, whose sum is zero."""
+        """Start with an empty batch, whose sum is zero."""
         self._mechanism = mechanism
         self._rng = rng
         self._kernel = kernel
+        self._ball = mechanism.ball
         self._projected: Projected | None = None
-        each = EachSample.find(mechanism.inner)
-        if each is not None:
-            self._projected = each.each_sample
-        if self._projected is None:
-            self._nonce = b""
-        else:
+        each_sample = EachSample.find(mechanism.inner)
+        if each_sample is not None:
+            self._projected = each_sample.each_sample
             self._nonce = self._projected.drawn(rng)
-        self._ball = mechanism.ball if self._projected is None else self._projected.inner.ball
+            self._ball = self._projected.inner.ball
         self._total = np.zeros(self._ball.dimension)
-        self._missed = np.zeros(self._ball.dimension)
+        self._rounding = np.zeros(self._ball.dimension)
         self.count = 0
 
     def add(self, rows: NDArray[np.floating]) -> None:
         """Clip each row to the ball and add it; a row that is not finite counts as zero."""
-        whole = self._mechanism.ball
-        fits = rows.ndim == 2 and rows.shape[1] == whole.dimension
-        require(fits, "gradients", rows.shape, f"rows of {whole.dimension} entries")
-        require(
-            self.count + len(rows) <= MOST_SAMPLES,
-            "number of gradients",
-            "more",
-            f"at most {MOST_SAMPLES}",
-        )
+        size = self._mechanism.ball.dimension
+        fits = rows.ndim == 2 and rows.shape[1] == size
+        require(fits, "gradients", rows.shape, f"rows of {size} entries")
+        count = self.count + len(rows)
+        require(count <= MOST_SAMPLES, "number of gradients", count, f"at most {MOST_SAMPLES}")
         for row in rows:
-            one = self._clipped(np.asarray(row, dtype=np.float64))
-            total = self._total + one
-            before = total - one
-            self._missed += (one - (total - before)) + (
-                self._total - before
-            )  # exactly what rounding lost
+            gradient = self._clipped(np.asarray(row, dtype=np.float64))
+            total = self._total + gradient
+            before = total - gradient
+            # Exactly what rounding lost.
+            self._rounding += (gradient - (total - before)) + (self._total - before)
             self._total = total
             self.count += 1
 
@@ -232,16 +221,15 @@ class BatchSum(Batch):
         try:
             clipped = self._mechanism.ball.clip(row)
             if self._projected is not None:
-                clipped = self._ball.clip(
-                    self._projected.project([clipped], 1.0, self._nonce, self._kernel)
-                )
+                kept = self._projected.project([clipped], 1.0, self._nonce, self._kernel)
+                clipped = self._ball.clip(kept)
             return np.asarray(clipped, dtype=np.float64)
         except InvalidParameter:  # a NaN, an infinity, a norm beyond the largest double
             return np.zeros_like(self._total)
 
     def write(self, out: Body) -> None:
         """Release the sum divided by the expected number."""
-        mean = (self._total + self._missed) / self._mechanism.expected
+        mean = (self._total + self._rounding) / self._mechanism.expected
         if self._projected is None:
             self._mechanism.inner.write([mean], self._rng, self._kernel, out)
         else:
@@ -249,7 +237,7 @@ class BatchSum(Batch):
 
 
 def draw_batch(rng: RandomBits, rate: float, count: int) -> NDArray[np.int64]:
-    """Return the indices of the samples drawn from ``count``, each with probability at most ``rate``."""
+    """Return the indices of the samples drawn, each with probability at most ``rate``."""
     size = check_int(count, "number of samples", 0, MOST_SAMPLES)
     if rate >= 1.0 or size == 0:
         return np.arange(size)
@@ -260,13 +248,15 @@ def draw_batch(rng: RandomBits, rate: float, count: int) -> NDArray[np.int64]:
 @final
 @frozen
 class LocalSteps(_OfBatches, LengthBounded, PoisonBounded):
-    """``steps`` releases of ``inner``, a `PoissonBatch`, each followed by a step of the site's model.
+    """``steps`` releases of a `PoissonBatch`, each followed by a step of the site's model.
 
     >>> from quietbit import Ball, Gaussian
     >>> step = PoissonBatch(Gaussian(Ball("l2", 1.0, 8), 0.02), expected=100, rate=0.1)
     >>> site = LocalSteps(step, steps=10, step_size=0.5)
-    >>> round(site.privacy(Adjacency.ZERO_OUT, 100).epsilon(1e-5), 1), step.layout.size, site.layout.size
-    (0.8, 32, 8)
+    >>> round(site.privacy(Adjacency.ZERO_OUT, 100).epsilon(1e-5), 1)
+    0.8
+    >>> step.layout.size, site.layout.size
+    (32, 8)
     """
 
     inner: Mechanism = field(converter=check_mechanism)
@@ -275,17 +265,15 @@ class LocalSteps(_OfBatches, LengthBounded, PoisonBounded):
     bits: int = field(default=4, converter=_bits)
 
     def __attrs_post_init__(self) -> None:
-        """Refuse an inner mechanism that does not release batches, and shared rows: a site's model needs all rows."""
-        require(
-            Batches.of(self.inner).steps == 1, "inner", type(self.inner).__name__, "a PoissonBatch"
-        )
+        """Refuse an inner mechanism without batches, or with shared rows: steps need all rows."""
+        kind = type(self.inner).__name__
+        require(Batches.of(self.inner).steps == 1, "inner", kind, "a PoissonBatch")
         size = self.ball.dimension
-        most = MOST_NUMBERS // size
-        require(
-            self.steps <= most, "local_steps", self.steps, f"at most {most} for {size} coordinates"
-        )
-        own = SharedRows.find(self.inner) is None
-        require(own, "rows", "shared", "left out where sites take steps of their own")
+        limit = MOST_NUMBERS // size
+        rule = f"at most {limit} for {size} coordinates"
+        require(self.steps <= limit, "local_steps", self.steps, rule)
+        all_rows = SharedRows.find(self.inner) is None
+        require(all_rows, "rows", "shared", "left out where sites take local steps")
 
     @property
     def layout(self) -> Layout:
@@ -318,10 +306,10 @@ class LocalSteps(_OfBatches, LengthBounded, PoisonBounded):
         return SamplePriced.of(self.inner).sample_cost(adjacency, samples) * self.steps
 
     def error(self) -> Error:
-        """Return the error of the steps' noise and of the rounding, for a difference that is mostly noise.
+        """Return the error of the noise and of the rounding, for a difference that is mostly noise.
 
-        The largest of d normal coordinates is about sqrt(2 log 2d) deviations; larger signals are
-        rounded coarser.
+        The largest of d normal coordinates is about sqrt(2 log 2d) deviations; a larger signal is
+        rounded more coarsely.
         """
         noise = self.steps * self.step_size**2 * self.inner.error().squared
         largest = 2 * math.log(2 * self.ball.dimension)
@@ -336,12 +324,12 @@ class LocalSteps(_OfBatches, LengthBounded, PoisonBounded):
 
     @property
     def honest_length(self) -> float:
-        """The longest difference that a server accepts, for any codes of an honest largest coordinate."""
+        """The length of the longest difference that a server accepts."""
         root = math.sqrt(self.ball.dimension)
         return self._longest * min(root, 1 + 2 * root / self._levels)
 
     def poisoned(self, work: float) -> float:
-        """Return how long the longest accepted difference is, in the clips of all steps."""
+        """Return the length of the longest accepted difference, in clips of all steps."""
         return self.honest_length / self.longest_update
 
     @property
@@ -371,12 +359,14 @@ class _Steps(Batch):
     def step(self) -> FloatVector | None:
         inner = self._mechanism.inner
         kernel = self._kernel
-        require(self._left, "step", "another", f"one of {self._mechanism.steps}")
+        steps = self._mechanism.steps
+        require(self._left, "number of steps", steps + 1, f"at most {steps}")
         body = np.zeros(inner.layout.size, dtype=np.uint8)
         self._batch.write(body)
-        seen = inner.accumulator(kernel, 1)
-        seen.add([body])
-        change = self._mechanism.step_size * seen.reader(1)(0, self._difference.size)
+        accumulator = inner.accumulator(kernel, 1)
+        accumulator.add([body])
+        gradient = accumulator.reader(1)(0, self._difference.size)
+        change = self._mechanism.step_size * gradient
         self._difference += change
         self._left -= 1
         self._batch = Batches.of(inner).begin(self._rng, kernel)
@@ -386,18 +376,15 @@ class _Steps(Batch):
         while self._left:
             self.step()
         mechanism = self._mechanism
-        rotation = self._mechanism._rotation
-        turned = self._kernel.rotate(
-            [self._difference], rotation.seed, rotation.block, kind=np.float64
-        )
-        largest = np.float32(max(float(np.abs(turned).max()), float(SMALLEST)))
-        scale = np.nextafter(
-            largest, np.float32(np.inf)
-        )  # keeps every coordinate at or below the highest level
+        seed = mechanism._rotation.seed
+        block = mechanism._rotation.block
+        rotated = self._kernel.rotate([self._difference], seed, block, kind=np.float64)
+        largest = np.float32(max(float(np.abs(rotated).max()), float(SMALLEST)))
+        # The next larger float keeps every coordinate at or below the highest level.
+        scale = np.nextafter(largest, np.float32(np.inf))
         levels = mechanism._levels
-        codes = independent_rounding(
-            (turned / float(scale) + 1) / 2 * levels, self._rng.draw(turned.size)
-        )
+        values = (rotated / float(scale) + 1) / 2 * levels
+        codes = independent_rounding(values, self._rng.draw(rotated.size))
         out[:SCALE] = np.frombuffer(scale.astype("<f4").tobytes(), dtype=np.uint8)
         packed = self._kernel.pack(np.clip(codes, 0, levels).astype(np.uint8), mechanism.bits)
         out[SCALE:] = np.frombuffer(packed, dtype=np.uint8)
@@ -413,36 +400,31 @@ class _Differences(Accumulator):
     total: FloatVector
 
     def check(self, body: Body) -> None:
-        """Refuse a difference longer than steps, noise and rounding allow, and padding that is not zero."""
+        """Refuse a difference longer than steps, noise and rounding allow, and set padding bits."""
         scale = float(body[:SCALE].view("<f4")[0])
-        most = self.mechanism._longest
-        if not 0 < scale <= most:
-            refuse_payload(
-                "largest coordinate of the payload", f"above 0 and at most {most:g}", f"{scale:g}"
-            )
-        used = self.mechanism.bits * self.total.size % 8
-        if used and int(body[-1]) >> used:
-            refuse_payload("padding bits", "zero", int(body[-1]) >> used)
-        most += (
-            2 * scale * math.sqrt(self.total.size) / self.mechanism._levels
-        )  # a code is less than one level away
-        refuse_longer(float(np.linalg.norm(self._read(body))), most * (1 + 1e-9))
+        longest = self.mechanism._longest
+        if not 0 < scale <= longest:
+            rule = f"above 0 and at most {longest:g}"
+            refuse_payload("largest coordinate of the payload", rule, f"{scale:g}")
+        check_padding(body, self.mechanism.bits * self.total.size)
+        # A code is less than one level away from its coordinate.
+        longest += 2 * scale * math.sqrt(self.total.size) / self.mechanism._levels
+        refuse_longer(float(np.linalg.norm(self._read(body))), longest * (1 + 1e-9))
 
     def add(self, bodies: Sequence[Body]) -> None:
         for body in bodies:
             self.total[:] += self._read(body)
 
     def _read(self, body: Body) -> FloatVector:
+        scale = float(body[:SCALE].view("<f4")[0])
         codes = self.kernel.unpack(body[SCALE:].tobytes(), self.mechanism.bits, self.total.size)
-        return np.asarray(
-            float(body[:SCALE].view("<f4")[0]) * (2.0 * codes / self.mechanism._levels - 1.0)
-        )
+        return np.asarray(scale * (2.0 * codes / self.mechanism._levels - 1.0))
 
     def reader(self, count: int) -> Reader:
-        values = self.total / count
+        mean = self.total / count
         rotation = self.mechanism._rotation
-        self.kernel.rotate_back(values, rotation.seed, rotation.block)
-        return lambda start, stop: values[start:stop]
+        self.kernel.rotate_back(mean, rotation.seed, rotation.block)
+        return array_reader(mean)
 
 
 def site_release(
@@ -453,12 +435,11 @@ def site_release(
     local_rate: float | None = None,
     local_bits: int = 4,
 ) -> Mechanism:
-    """Return the release of a site with about ``samples`` samples: a secret batch, or several steps on such batches."""
+    """Return the release of a site with about ``samples`` samples: one batch, or local steps."""
     batch = PoissonBatch(inner, max(1, int(samples * sampling_rate)), sampling_rate)
     if local_steps is None:
         return batch
     if local_rate is None:
-        raise InvalidParameter.of(
-            "local_rate", "given where sites take local steps: the learning rate of each"
-        )
+        rule = "given where sites take local steps: the learning rate of each"
+        raise InvalidParameter.of("local_rate", rule)
     return LocalSteps(batch, local_steps, local_rate, local_bits)

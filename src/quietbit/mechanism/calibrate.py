@@ -1,9 +1,9 @@
 """Calibration: the most accurate mechanism of a family that meets a target, or of all families.
 
-Idea     the family does the search; the account is that of the mechanism itself, so the guarantee
-         never exceeds the target, whatever the search did. The error is reported beside the
-         Gaussian's at the same target. ``auto`` asks every family and, of those with nearly the
-         smallest error, takes the one that sends fewest bytes.
+Idea     the family searches; the account is that of the mechanism itself, so the guarantee never
+         exceeds the target, whatever the search did. The error is reported beside the Gaussian's at
+         the same target. ``auto`` calibrates every family and, of those with nearly the smallest
+         error, takes the one that sends fewest bytes.
 """
 
 from __future__ import annotations
@@ -18,7 +18,7 @@ from attrs import evolve, frozen
 from quietbit.design.table import Design
 from quietbit.errors import InvalidParameter, QuietbitError, require
 from quietbit.mechanism.abilities import Batches
-from quietbit.mechanism.ball import Ball, Norm
+from quietbit.mechanism.ball import Ball, Norm, check_ball
 from quietbit.mechanism.base import Error, Mechanism
 from quietbit.mechanism.batch import site_release
 from quietbit.mechanism.expectation import expectation
@@ -48,14 +48,15 @@ Priced: TypeAlias = Callable[[Mechanism], Guarantee]
 @final
 @frozen
 class Calibration:
-    """A mechanism that meets a target, with its guarantee and its error (`quietbit.mechanism.Error`).
+    """A mechanism that meets a target, with its guarantee and its error.
 
-    ``gaussian_squared_error`` is the error of a Gaussian calibrated to the same target on the L2
-    ball of the same radius. ``saturated``: the target allows more than a certified mechanism of
-    this kind can reveal in one release (I-MVU and MVU from an epsilon of 30 on, the vector
-    mechanism above 18 zero-out or 30 replace-one), so that the guarantee is more than 1e-4 below
-    it; several releases of the same update spend more. ``reason`` says why ``auto`` chose this
-    mechanism.
+    Attributes:
+        gaussian_squared_error: of a Gaussian calibrated to the same target on the L2 ball of the
+            same radius.
+        saturated: the guarantee is more than 1e-4 below the target, because no certified mechanism
+            of this kind reveals more in one release (I-MVU and MVU from an epsilon of 30 on, the
+            vector mechanism above 18 zero-out or 30 replace-one); several releases spend more.
+        reason: why ``auto`` chose this mechanism.
     """
 
     mechanism: Mechanism
@@ -80,7 +81,7 @@ class Calibration:
 @final
 @frozen
 class Alternative:
-    """One way to meet a target, or its ``refusal``; a ``baseline`` is for comparison only and never chosen."""
+    """One way to meet a target, or its ``refusal``; a ``baseline`` is for comparison only."""
 
     mechanism: str
     keep: int | str | None
@@ -113,25 +114,22 @@ def calibrate(
     rows: str | None = None,
     account: Priced | None = None,
 ) -> Calibration:
-    """Return the most accurate mechanism of its kind whose releases together stay within (epsilon, delta).
+    """Return the most accurate mechanism whose releases together stay within (epsilon, delta).
 
     Args:
-        mechanism: the name of a family: ``imvu``, ``vmvu``, ``mvu``, ``gaussian``, ``laplace``,
-            ``sign`` (of the noise that fits the ball's norm), ``skellam``, or another package's;
-            ``auto`` for the best: of those within 5 % of the smallest error, the one that sends the
-            fewest bytes.
+        mechanism: the name of a family: ``imvu``, ``vmvu``, ``gaussian``, or that of an installed
+            package, such as ``mvu`` or ``skellam`` of the laboratory; ``auto`` for the best: of
+            those within 5 % of the smallest error, the one that sends the fewest bytes.
         ball: the ball that updates are clipped to.
-        epsilon: the target for all releases of one party together; met to a relative 1e-4 from
-            below.
+        epsilon: the target for all releases of one client together; met from below, to 1e-4 of it.
         delta: in [0, 1); 0 needs a pure mechanism.
         adjacency: which two data sets are neighbours.
-        releases: how many releases the same party makes.
+        releases: how many releases the same client makes.
         samples: how many samples a client has, where the privacy unit is one sample rather than the
             client. With ``keep``, their gradients are then sent by `Uplink.send_samples`.
-        sampling_rate: the probability of each of a site's samples (about ``samples``) to be in a
-            secret batch.
-        local_steps: private steps that a site takes on its batches before it sends the difference
-            of models.
+        sampling_rate: the probability with which each of a site's samples, about ``samples``, is in
+            a secret batch.
+        local_steps: how many private steps a site takes before it sends the difference of models.
         local_rate: the learning rate of such a step.
         local_bits: bits per coordinate of that difference, 1 to 8.
         bits: per code; 1 by default, 16 for ``skellam``.
@@ -145,98 +143,77 @@ def calibrate(
         keep: how many rotated coordinates a client keeps, a power of two, or ``auto``: as many as
             make the projection cost at most 1 % of the error. By default ``vmvu`` keeps 1,024 or
             more, and the others keep all.
-        rows: ``own``, the kept rows are drawn by every release (default), or ``shared`` by all
-            clients of a round.
-        account: the guarantee of the most exposed party, where that is not ``releases`` times the
-            mechanism's cost.
+        rows: ``own``: every release draws the rows that it keeps (default); ``shared``: all clients
+            of a round keep the same.
+        account: returns the guarantee of the most exposed client, where that is not ``releases``
+            times the mechanism's cost.
 
     A target too small for the mechanism is refused, and so is a choice that it does not use.
     """
     target = Target(epsilon, delta, adjacency, releases=releases).limited()
-    require(isinstance(ball, Ball), "ball", ball, "a Ball")
+    check_ball(ball)
+    choices = Choices(bits, levels, beta, clamp, decoder, design, rotate=rotate, rows=rows)
     if mechanism == AUTO:
         for name, value in (
             ("sampling_rate", sampling_rate),
             ("local_steps", local_steps),
             ("rows", rows),
         ):
-            require(
-                value is None,
-                name,
-                value,
-                f"left out for {AUTO}: name the mechanism that it is for",
-            )
-        unused = Choices(bits, levels, beta, clamp, decoder, design, rotate=rotate)
+            require(value is None, name, value, f"left out for {AUTO}", "name a mechanism")
         rule = "named where bits, levels, beta, clamp, decoder, design or rotate are"
-        require(unused == Choices(), "mechanism", AUTO, rule)
-        return _chosen(
-            alternatives(ball, target, samples=samples, keep=keep, account=account), target
-        )
-    chosen = family(mechanism)
-    own = keep if "keep" in chosen.uses else None  # other families keep coordinates by a wrapper
-    whose = rows if "rows" in chosen.uses else None
-    named = rows is None or whose is not None or keep is not None
-    require(named, "rows", rows, "left out where all coordinates are kept")
-    choices = Choices(
-        bits,
-        levels,
-        beta,
-        clamp,
-        decoder,
-        design,
-        own,
-        rotate,
-        whose,
-        by_sample=samples is not None,
-    )
-    choices.check(chosen)
-
+        require(choices == Choices(), "mechanism", AUTO, rule)
+        ways = alternatives(ball, target, samples=samples, keep=keep, account=account)
+        return _chosen(ways, target)
     if sampling_rate is None:
-        rule = "left out unless sites draw batches, with a sampling rate"
+        rule = "left out without a sampling rate, by which sites draw batches"
         require(local_steps is None and local_rate is None, "local_steps", local_steps, rule)
     elif samples is None:
-        raise InvalidParameter.of(
-            "samples", "given where batches are drawn: about how many a site has"
-        )
+        rule = "given where batches are drawn: about how many a site has"
+        raise InvalidParameter.of("samples", rule)
 
-    def whole(found: Mechanism) -> Mechanism:
-        if sampling_rate is not None and samples is not None:
-            return site_release(found, samples, sampling_rate, local_steps, local_rate, local_bits)
-        return found
+    chosen = family(mechanism)
+    choices = evolve(choices, by_sample=samples is not None)
+    if "keep" in chosen.uses:
+        choices = evolve(choices, keep=keep)
+    if "rows" not in chosen.uses:
+        fits = rows is None or keep is not None
+        require(fits, "rows", rows, "left out where all coordinates are kept")
+        choices = evolve(choices, rows=None)
+    choices.check(chosen)
 
-    def priced(found: Mechanism) -> Guarantee:
-        sent = whole(found)
+    def release(mechanism: Mechanism) -> Mechanism:
+        if sampling_rate is None or samples is None:
+            return mechanism
+        return site_release(mechanism, samples, sampling_rate, local_steps, local_rate, local_bits)
+
+    def guarantee_of(mechanism: Mechanism) -> Guarantee:
+        sent = release(mechanism)
         if account is not None:
             return account(sent)
         batches = Batches.find(sent)
-        many = samples if batches is None else batches.batch
-        return (sent.privacy(target.adjacency, many) * target.releases).guarantee(target.delta)
+        divisor = samples if batches is None else batches.batch
+        return (sent.privacy(target.adjacency, divisor) * target.releases).guarantee(target.delta)
 
-    def measured(found: Mechanism) -> float:
-        return priced(found).epsilon_upper
+    def epsilon_of(mechanism: Mechanism) -> float:
+        return guarantee_of(mechanism).epsilon_upper
 
-    def rotated(within: Ball) -> Mechanism:
-        return chosen.calibrated(within, evolve(choices, rotated=True), target, measured)
+    def on_rows(rows_ball: Ball) -> Mechanism:
+        return chosen.calibrated(rows_ball, evolve(choices, rotated=True), target, epsilon_of)
 
     if keep is None or "keep" in chosen.uses:
-        found = chosen.calibrated(ball, choices, target, measured)
-    else:
-        projected = project(ball, keep, rotated)
+        calibrated = chosen.calibrated(ball, choices, target, epsilon_of)
+    else:  # families that do not keep coordinates themselves do so by a wrapper
+        projected = project(ball, keep, on_rows)
         if rows == SHARED:
-            shown = projected.at(0)
-        else:
-            shown = projected
-        if samples is None:
-            found = shown
-        else:
-            found = ProjectedSamples(shown)
-    guarantee = priced(found)
+            projected = projected.at(0)
+        calibrated = projected if samples is None else ProjectedSamples(projected)
+    guarantee = guarantee_of(calibrated)
     return Calibration(
-        mechanism=whole(found),
+        mechanism=release(calibrated),
         guarantee=guarantee,
         releases=target.releases,
-        error=found.error(),
-        gaussian_squared_error=_gaussian_error(ball, target, measured),
+        error=calibrated.error(),
+        gaussian_squared_error=_gaussian_error(ball, target, epsilon_of),
         saturated=guarantee.epsilon_upper < target.epsilon * (1 - 1e-4),
     )
 
@@ -251,103 +228,104 @@ def alternatives(
     baselines: bool = False,
     report: Callable[[float, str], None] | None = None,
 ) -> tuple[Alternative, ...]:
-    """Calibrate every family to the target; on an L2 ball also with the fewest coordinates kept for 1 % more error.
+    """Calibrate every family to the target, and return one alternative per way to meet it.
 
-    With ``keep`` given, all keep that many. ``baselines``: include mechanisms that are for
+    On an L2 ball a family is also calibrated with the fewest coordinates kept that add 1 % to the
+    error; with ``keep`` given, all keep that many. ``baselines`` includes mechanisms that are for
     comparison only. ``report(fraction, message)`` is called with the progress.
     """
     ways: list[tuple[str, int | str | None]] = []
     broken = []
-    for word in families():
+    for name in families():
         try:
-            one = family(word)
-        except InvalidParameter as error:  # another package's family that cannot be imported
-            broken.append(Alternative(word, keep, None, str(error)))
+            candidate = family(name)
+        except InvalidParameter as error:  # a family of a package that cannot be imported
+            broken.append(Alternative(name, keep, None, str(error)))
             continue
-        if not one.baseline or baselines:
-            ways.append((word, keep))
-        if (
-            keep is None
-            and ball.norm is Norm.L2
-            and samples is None
-            and "keep" not in one.uses
-            and not one.baseline
-        ):
-            ways.append((word, "auto"))
-    found = []
-    for place, (word, kept) in enumerate(ways):
+        if candidate.baseline:
+            if baselines:
+                ways.append((name, keep))
+            continue
+        ways.append((name, keep))
+        by_client_on_l2 = ball.norm is Norm.L2 and samples is None
+        if keep is None and by_client_on_l2 and "keep" not in candidate.uses:
+            ways.append((name, "auto"))
+    calibrate_way: Callable[..., Alternative] = _alternative
+    if account is not None:  # the results of a caller's account are not cached
+        calibrate_way = _alternative.__wrapped__
+    calibrated = []
+    for index, (name, kept) in enumerate(ways):
         if report is not None:
-            report(place / len(ways), word)
-        look = (
-            _looked if account is None else _looked.__wrapped__
-        )  # a caller's account is not cached
-        found.append(look(word, kept, ball, target, samples, account))
-    return (*found, *broken)
+            report(index / len(ways), name)
+        calibrated.append(calibrate_way(name, kept, ball, target, samples, account))
+    return (*calibrated, *broken)
 
 
 @lru_cache(maxsize=256)
-def _looked(
-    word: str,
+def _alternative(
+    name: str,
     keep: int | str | None,
     ball: Ball,
     target: Target,
     samples: int | None,
     account: Priced | None,
 ) -> Alternative:
-    baseline = family(word).baseline
+    baseline = family(name).baseline
     try:
-        found = calibrate(
-            word, ball=ball, **target.keywords(), samples=samples, keep=keep, account=account
+        calibration = calibrate(
+            name, ball=ball, **target.keywords(), samples=samples, keep=keep, account=account
         )
     except QuietbitError as error:
-        return Alternative(word, keep, None, str(error), baseline)
-    return Alternative(word, keep, found, baseline=baseline)
+        return Alternative(name, keep, None, str(error), baseline)
+    return Alternative(name, keep, calibration, baseline=baseline)
 
 
 def smallest_of_the_best(errors: Sequence[float], sizes: Sequence[int]) -> int:
-    """Return the index of the smallest size whose error is within 5 % of the least; ties go to the smaller error.
+    """Return the index of the smallest size whose error is within 5 % of the least.
+
+    Ties go to the smaller error.
 
     >>> smallest_of_the_best([1.0, 1.02, 1.2], [400, 13, 2])
     1
     """
-    enough = NEARLY * min(errors)
-    return min(
-        (place for place, error in enumerate(errors) if error <= enough),
-        key=lambda k: (sizes[k], errors[k], k),
-    )
+    acceptable = NEARLY * min(errors)
+    indices = [index for index, error in enumerate(errors) if error <= acceptable]
+    return min(indices, key=lambda index: (sizes[index], errors[index], index))
 
 
 def _chosen(ways: Sequence[Alternative], target: Target) -> Calibration:
-    """Return what ``auto`` chooses among mechanisms whose decoded mean is the update, with its reason."""
-    reached = [
-        (way.mechanism, way.calibration)
-        for way in ways
-        if way.calibration is not None and not way.baseline
+    """Return what ``auto`` chooses, with its reason: the decoded mean must be an update."""
+    names = []
+    calibrations = []
+    for way in ways:
+        calibration = way.calibration
+        if calibration is not None and not way.baseline and not calibration.error.unitless:
+            names.append(way.mechanism)
+            calibrations.append(calibration)
+    if not calibrations:
+        refusals = "; ".join(f"{way.mechanism}: {way.refusal.rstrip('.')}" for way in ways)
+        message = f"No mechanism reaches epsilon {target.epsilon:g} here ({refusals})."
+        raise InvalidParameter(message, name="epsilon", value=target.epsilon)
+    sizes = [calibration.mechanism.layout.size for calibration in calibrations]
+    errors = [
+        expectation(calibration.mechanism, cohort=1).loudness ** 2 for calibration in calibrations
     ]
-    known = [(word, found) for word, found in reached if not found.error.unitless]
-    if not known:
-        said = "; ".join(f"{way.mechanism}: {way.refusal.rstrip('.')}" for way in ways)
-        raise InvalidParameter(f"No mechanism reaches epsilon {target.epsilon:g} here ({said}).")
-    sizes = [found.mechanism.layout.size for _, found in known]
-    errors = [expectation(found.mechanism, cohort=1).loudness ** 2 for _, found in known]
-    word, best = known[place := smallest_of_the_best(errors, sizes)]
+    index = smallest_of_the_best(errors, sizes)
+    best = calibrations[index]
+    ratio = errors[index] / min(errors)
+    if ratio <= 1:
+        closeness = "the least error of all"
+    else:
+        closeness = f"an error within {100 * (ratio - 1):.1f} % of the least"
     if math.isfinite(best.gaussian_squared_error):
-        against = f", {best.relative_error:.3g} times the Gaussian's"
-    else:
-        against = ""
-    size = sizes[place]
-    least = errors[place] / min(errors)
-    if least <= 1:
-        close = "the least error of all"
-    else:
-        close = f"an error within {100 * (least - 1):.1f} % of the least"
-    reason = f"auto took {word}: {close}{against}, and with {size:,} bytes no more to send than any other as accurate."
-    return evolve(best, reason=reason)
+        closeness += f", {best.relative_error:.3g} times the Gaussian's"
+    size = f"with {sizes[index]:,} bytes no more to send than any other as accurate"
+    return evolve(best, reason=f"auto took {names[index]}: {closeness}, and {size}.")
 
 
-def _gaussian_error(ball: Ball, target: Target, measured: Callable[[Mechanism], float]) -> float:
+def _gaussian_error(ball: Ball, target: Target, epsilon_of: Callable[[Mechanism], float]) -> float:
     """Return the Gaussian's error at the same target; infinite at delta = 0, where none exists."""
     if target.delta == 0:
         return math.inf
-    round_ball = Ball(Norm.L2, ball.radius, ball.dimension)
-    return family("gaussian").calibrated(round_ball, Choices(), target, measured).error().squared
+    l2_ball = Ball(Norm.L2, ball.radius, ball.dimension)
+    return family("gaussian").calibrated(l2_ball, Choices(), target, epsilon_of).error().squared

@@ -25,12 +25,12 @@ from quietbit.design.solve import solve
 from quietbit.design.table import DesignSpec
 from quietbit.errors import check_int, check_real, require
 from quietbit.kernel.transform import padded_size
-from quietbit.mechanism.ball import Ball, Norm
+from quietbit.mechanism.ball import Ball, Norm, check_ball, check_norm
 from quietbit.mechanism.base import Mechanism, core_of
 from quietbit.mechanism.family import largest_private
 from quietbit.mechanism.interpolated import MAX_BETA, UNBIASED, Decoder, InterpolatedMVU
 from quietbit.mechanism.projected import Projected
-from quietbit.mechanism.rotation import fewest_kept, rotation_for
+from quietbit.mechanism.rotation import fewest_kept, rotation_for, wants_rotation
 from quietbit.privacy.cost import Cost
 from quietbit.privacy.guarantee import Guarantee
 from quietbit.target import MOST_CLIENTS, Adjacency, Target, Trust, Unit
@@ -42,7 +42,7 @@ DESIGN_EPSILON = 0.5
 MOST_DESIGN_EPSILON = 3.0
 GROWTH = 1.5
 DEVIATIONS = 4.0  # of a rotated coordinate; nothing is clamped within them
-MORE = "more clients in a sum or fewer releases would help"
+REMEDY = "take more clients in a sum or fewer releases"
 
 
 @final
@@ -50,12 +50,16 @@ MORE = "more clients in a sum or fewer releases would help"
 class SumCalibration:
     """A mechanism whose secure sums meet a target.
 
-    ``wire_bits`` is what a client sends per parameter; ``squared_error`` is that of a coordinate of
-    the mean; rotated coordinates beyond ``clamped_at`` in magnitude are clamped to it; ``response``
-    is a lower bound on the decoded share of an update. ``saturated``: the target allows more than
-    the largest beta spends. Where only some coordinates are kept, ``mechanism`` is a `Projected` on
-    rows 0 (take those of a round with ``at``), and ``projection_error`` is the part of the error
-    that the projection of a mean of norm ``mean_norm`` makes up.
+    Attributes:
+        mechanism: I-MVU with clamped inputs; where only some coordinates are kept, a `Projected` on
+            rows 0, whose ``for_round`` has the rows of a round.
+        wire_bits: what a client sends per parameter.
+        squared_error: of a coordinate of the mean.
+        clamped_at: the magnitude to which larger rotated coordinates are clamped.
+        saturated: the target allows more than the largest beta spends.
+        response: a lower bound on the decoded share of an update.
+        mean_norm: the norm of the mean that the projection's error is computed for.
+        projection_error: the part of ``squared_error`` due to coordinates that are not kept.
     """
 
     mechanism: InterpolatedMVU | Projected
@@ -73,7 +77,7 @@ class SumCalibration:
 
     @property
     def codes(self) -> InterpolatedMVU:
-        """The mechanism that makes the codes, which acts on the kept coordinates where only some are kept."""
+        """The mechanism that makes the codes, inside the projection where there is one."""
         return cast(InterpolatedMVU, core_of(self.mechanism))
 
 
@@ -94,13 +98,13 @@ def calibrate_sum(
     mean_norm: float | None = None,
     account: Callable[[Mechanism], Guarantee] | None = None,
 ) -> SumCalibration:
-    """Return the most accurate mechanism whose ``releases`` secure sums stay within (epsilon, delta).
+    """Return the most accurate mechanism whose secure sums together stay within (epsilon, delta).
 
     Args:
-        ball: where updates lie.
+        ball: the ball that updates are clipped to.
         epsilon: the target for all sums together; met from below.
         delta: above 0; at 0 a sum is no better than a single client.
-        adjacency: what the neighbouring world is.
+        adjacency: which two data sets are neighbours.
         clients: how many codes are in a sum.
         min_honest_clients: how many of them at least answer and do not collude with the server; all
             by default.
@@ -120,26 +124,21 @@ def calibrate_sum(
         epsilon, delta, adjacency, trust=Trust.SECURE_AGGREGATION, releases=releases
     ).limited()
     require(target.delta > 0, "delta", delta, "above 0 for a sum")
-    require(isinstance(ball, Ball), "ball", ball, "a Ball")
+    check_ball(ball)
     count = check_int(clients, "clients", 2, MOST_CLIENTS)
-    sure = check_int(
-        count if min_honest_clients is None else min_honest_clients, "min_honest_clients", 2, count
-    )
+    if min_honest_clients is None:
+        honest = count
+    else:
+        honest = check_int(min_honest_clients, "min_honest_clients", 2, count)
     width = check_int(bits, "bits", 1, MOST_BINOMIAL_BITS)
-    many = 2**width - 1
-
-    whole = ball
+    bits_per_code = 2**width - 1  # a code of several bits is a sum of these
     if mean_norm is None:
         norm = ball.radius
     else:
         norm = check_real(mean_norm, "mean_norm", at_most=ball.radius)
+    rotated = wants_rotation(ball, rotate)
     if keep is not None:
-        require(
-            ball.norm is Norm.L2,
-            "norm of the ball",
-            ball.norm.value,
-            "l2 where coordinates are kept",
-        )
+        check_norm(ball, Norm.L2, "where coordinates are kept")
         if keep == "auto":
             dense = calibrate_sum(
                 ball=ball,
@@ -151,82 +150,75 @@ def calibrate_sum(
                 account=account,
             )
             keep = fewest_kept(dense.squared_error / norm**2, ball.dimension)
-        ball = Ball(ball.norm, ball.radius, check_int(keep, "keep", 1, padded_size(ball.dimension)))
+        size = check_int(keep, "keep", 1, padded_size(ball.dimension))
+        code_ball = Ball(ball.norm, ball.radius, size)
+        rotation = None  # rows are taken from updates that are rotated already
+        farthest = math.sqrt(size) / DEVIATIONS
+    elif rotated:
+        code_ball = ball
+        rotation = rotation_for(ball.dimension, whole=True)
+        farthest = math.sqrt(rotation.block) / DEVIATIONS
+    else:
+        code_ball = ball
+        rotation = None
+        farthest = math.sqrt(ball.dimension) / 2
 
-    def guess(each: float) -> float:
+    def guess(bit_epsilon: float) -> float:
         """Return beta from a linear curve, as a start for the search."""
 
         def roughly(beta: float) -> float:
-            price = math.cosh(each * min(beta, 1.0) / 2) ** 2
-            slope = (
-                many * (each * beta / 2 * target.adjacency.radii) ** 2 / 2 * min(1.0, price / sure)
-            )
+            variance = math.cosh(bit_epsilon * min(beta, 1.0) / 2) ** 2
+            distance = bit_epsilon * beta / 2 * target.adjacency.radii
+            slope = bits_per_code * distance**2 / 2 * min(1.0, variance / honest)
             return Cost.linear(slope * target.releases).epsilon(target.delta)
 
-        return largest_private(roughly, LEAST_BETA, MAX_BETA, target.epsilon, "a sum", MORE)
+        return largest_private(roughly, LEAST_BETA, MAX_BETA, target.epsilon, "a sum", REMEDY)
 
-    round_ball = ball.norm is Norm.L2
-    require(
-        round_ball or not rotate,
-        "rotate",
-        rotate,
-        "False on an l1 ball, whose norm no rotation keeps",
-    )
-    if keep is None and round_ball and rotate is not False:
-        turn = rotation_for(ball.dimension, whole=True)
-    else:
-        turn = None
-    size = ball.dimension if turn is None else turn.block
-    mixed = keep is not None or turn is not None
-    farthest = max(1.0, math.sqrt(size) / (DEVIATIONS if mixed else 2))
     if design_epsilon is None:
-        each = DESIGN_EPSILON
+        bit_epsilon = DESIGN_EPSILON
+        while bit_epsilon < MOST_DESIGN_EPSILON and guess(bit_epsilon) > max(1.0, farthest):
+            bit_epsilon *= GROWTH
     else:
-        each = check_real(design_epsilon, "design_epsilon")
-    while design_epsilon is None and each < MOST_DESIGN_EPSILON and guess(each) > farthest:
-        each *= GROWTH
-    one = DesignSpec(2, 1, each)
+        bit_epsilon = check_real(design_epsilon, "design_epsilon")
     if width == 1:
-        design = solve(one, cache=False)
+        design = solve(DesignSpec(2, 1, bit_epsilon), cache=False)
     else:
-        design = binomial_design(width, each * many)
+        design = binomial_design(width, bit_epsilon * bits_per_code)
 
     def build(beta: float) -> InterpolatedMVU:
-        return InterpolatedMVU(design, ball, beta, True, decoder, turn)
+        return InterpolatedMVU(design, code_ball, beta, True, decoder, rotation)
 
     def spent(beta: float) -> float:
-        found = build(beta)
-        which = target.adjacency
+        mechanism = build(beta)
         if account is not None:
-            return account(found).epsilon_upper
-        cost = found.sum_privacy(sure, which)
+            return account(mechanism).epsilon_upper
+        cost = mechanism.sum_privacy(honest, target.adjacency)
         return (cost * target.releases).epsilon(target.delta)
 
-    found = build(
-        largest_private(
-            spent, LEAST_BETA, MAX_BETA, target.epsilon, "a sum", MORE, start=guess(each)
-        )
+    start = guess(bit_epsilon)
+    beta = largest_private(
+        spent, LEAST_BETA, MAX_BETA, target.epsilon, "a sum", REMEDY, start=start
     )
-    lost = 0.0
-    mechanism: InterpolatedMVU | Projected = found
+    codes = build(beta)
+    mechanism: InterpolatedMVU | Projected = codes
+    projection_error = 0.0
     if keep is not None:
-        lost = norm**2 / ball.dimension * (1 - ball.dimension / padded_size(whole.dimension))
-        mechanism = Projected(found, whole, rows=0)
+        mechanism = Projected(codes, ball, rows=0)
+        projection_error = mechanism.projection_error(norm)
     response = mechanism.error().response
-    missed = (1 - response) * norm**2 / whole.dimension
+    missed = (1 - response) * norm**2 / ball.dimension
+    noise = codes.variance(0.0) / count + codes.expectation(0.0) ** 2
     return SumCalibration(
         mechanism=mechanism,
-        guarantee=Guarantee(
-            spent(found.beta), target.delta, Unit.CLIENT, target.adjacency, target.trust
-        ),
+        guarantee=Guarantee(spent(beta), target.delta, Unit.CLIENT, target.adjacency, target.trust),
         clients=count,
-        min_honest_clients=sure,
+        min_honest_clients=honest,
         releases=target.releases,
-        wire_bits=(many * count).bit_length(),
-        squared_error=found.variance(0.0) / count + found.expectation(0.0) ** 2 + lost + missed,
-        clamped_at=ball.radius / max(found.beta, 1.0),
-        saturated=found.beta >= MAX_BETA,
+        wire_bits=(bits_per_code * count).bit_length(),
+        squared_error=noise + projection_error + missed,
+        clamped_at=code_ball.radius / max(beta, 1.0),
+        saturated=beta >= MAX_BETA,
         response=response,
         mean_norm=0.0 if keep is None else norm,
-        projection_error=lost,
+        projection_error=projection_error,
     )

@@ -3,7 +3,7 @@
 Idea     along the direction u the output has density h(t) against N(0,1), across it it is plain
          noise: draw t, then z = g + (t - <u, g>) u with g standard normal, and round z to a few
          bits (`kernel/expand.py`), which is post-processing. Only codes leave, so z is computed in
-         doubles, with a bound on how far it is off; where a code is not certain, random words are
+         doubles, with a bound on its error; where a code is not certain, random words are
          lengthened and z is computed again in decimal arithmetic.
 Symbols  A_s = the first cell of step s, 0 = A_0 < A_1 < ... < A_m = 2^127; w_s = the weight of step
          s; k = count; b = bits; w = the odd number of 63 bits that a word's quantile is taken of
@@ -17,7 +17,7 @@ import math
 from bisect import bisect_right
 from collections.abc import Sequence
 from decimal import Context, Decimal, localcontext
-from itertools import pairwise
+from itertools import accumulate, pairwise
 
 import numpy as np
 from numpy.typing import NDArray
@@ -25,7 +25,7 @@ from scipy import special
 
 from quietbit._typing import FloatVector
 from quietbit.design.normal import density, distribution
-from quietbit.errors import check_int, check_real, require
+from quietbit.errors import InvalidParameter, check_int, check_real, require
 from quietbit.kernel.base import Kernel
 from quietbit.kernel.expand import (
     EXPANSION_ERROR,
@@ -42,11 +42,9 @@ __all__ = ["DIRECT_STREAMS", "code_error_upper", "draw_codes", "step_cells", "st
 
 CELL_BITS = 127
 CELLS = 2**CELL_BITS
-FARTHEST = 11.0  # edges: their cells are then fine enough for the account's blur
-DIRECT_STREAMS = (
-    0,
-    1,
-)  # streams of a release's words: step, place and seed; then the words that lengthen those of g
+FARTHEST = 11.0  # edge; the cells up to it are fine enough for the account's blur
+# Streams of a release's words: of step, place and seed; and of the words that lengthen those of g.
+DIRECT_STREAMS = (0, 1)
 UNIT = 2.0**-53
 LOW = np.uint64(2**63 - 1)
 NEWTON = Decimal("1e-12")
@@ -59,43 +57,39 @@ def step_cells(edges: Sequence[float] | FloatVector) -> tuple[int, ...]:
     >>> step_cells([0.0]) == (0, 2**126, 2**127)
     True
     """
-    found = [0]
-    for value in np.asarray(edges, dtype=np.float64).tolist():
+    values = np.asarray(edges, dtype=np.float64).tolist()
+    cells = [0]
+    for value in values:
         require(abs(value) <= FARTHEST, "edge", value, f"between -{FARTHEST:g} and {FARTHEST:g}")
         with localcontext(DIGITS):
-            found.append(int((distribution(value) * CELLS).to_integral_value()))
-    found.append(CELLS)
-    require(
-        all(a < b for a, b in pairwise(found)), "edges", "others", "increasing, with cells between"
-    )
-    return tuple(found)
+            cells.append(int((distribution(value) * CELLS).to_integral_value()))
+    cells.append(CELLS)
+    increasing = all(a < b for a, b in pairwise(cells))
+    require(increasing, "edges", values, "increasing, with cells between")
+    return tuple(cells)
 
 
 def step_limits(cells: Sequence[int], weights: Sequence[float] | FloatVector) -> tuple[int, ...]:
-    """Return floor(2^128 P(step <= s)) for all steps but the last, P proportional to cells times weight, exactly."""
+    """Return floor(2^128 P(step <= s)) for all steps but the last, exactly.
+
+    P is proportional to cells times weight. Weights follow from a private update, so that a refusal
+    does not show them.
+    """
     widths = [b - a for a, b in pairwise(cells)]
     heights = np.asarray(weights, dtype=np.float64).tolist()
-    require(
-        len(heights) == len(widths), "weights", len(heights), f"one for each of {len(widths)} steps"
-    )
-    require(
-        all(0.0 <= weight < math.inf for weight in heights),
-        "weights",
-        "others",
-        "finite and not negative",
-    )
+    count = len(heights)
+    require(count == len(widths), "number of weights", count, f"{len(widths)}, one per step")
+    if not all(0.0 <= weight < math.inf for weight in heights):
+        raise InvalidParameter.of("weights", "finite and not negative")
     # Denominators of doubles are powers of two, so the largest is common to all.
     ratios = [weight.as_integer_ratio() for weight in heights]
     common = max(denominator for _, denominator in ratios)
-    exact = [n * (common // d) * width for (n, d), width in zip(ratios, widths, strict=True)]
-    total = sum(exact)
-    running = 0
-    found = []
-    require(total > 0, "weights", "zeros", "positive somewhere")
-    for part in exact[:-1]:
-        running += part
-        found.append((running << 128) // total)
-    return tuple(found)
+    masses = [n * (common // d) * width for (n, d), width in zip(ratios, widths, strict=True)]
+    total = sum(masses)
+    if total == 0:
+        raise InvalidParameter.of("weights", "positive for at least one step")
+    running_sums = accumulate(masses[:-1])
+    return tuple((running << 128) // total for running in running_sums)
 
 
 def draw_codes(
@@ -113,7 +107,8 @@ def draw_codes(
     The first stream's words 0 and 1 choose the step, 2 and 3 the place in it, 4 and 5 are the seed
     of g. The second stream is read only if a code is not certain.
     """
-    require(len(limits) == len(cells) - 2, "limits", len(limits), f"{len(cells) - 2} whole numbers")
+    expected = len(cells) - 2
+    require(len(limits) == expected, "number of limits", len(limits), f"{expected}")
     direction, _ = unit(vector)
     first = [int(word) for word in block.uniform64(streams[0], 0, 6)]
     place = _place(cells, limits, first)
@@ -132,11 +127,12 @@ def draw_codes(
 
 
 def code_error_upper(count: int, bits: int, largest: float) -> float:
-    """Return a bound on the total variation distance between the law of codes and that of an exact z."""
+    """Return a bound on the total variation distance of codes from those of an exact z."""
     size = check_int(count, "count", 1, 2**16)
     levels = 2 ** check_int(bits, "bits", 1, 8)
-    peak = 0.5642 * size + 0.5657 * check_real(largest, "largest")
-    moved = (levels - 1) * size * (size * 2.0**-126 + check_real(largest, "largest") * 2.0**-127)
+    height = check_real(largest, "largest")
+    peak = 0.5642 * size + 0.5657 * height
+    moved = (levels - 1) * size * (size * 2.0**-126 + height * 2.0**-127)
     total: float = moved + 2e-32 * levels * peak + 1025 * 2.0**-127
     return total * (1 + 2.0**-40)
 
@@ -150,16 +146,19 @@ def _place(cells: Sequence[int], limits: Sequence[int], words: Sequence[int]) ->
 
 
 def _word_of(place: int) -> int:
-    """Return the 64-bit word, sign first, whose cell contains a place; its number is odd as in `kernel/expand.py`."""
+    """Return the 64-bit word, sign first, whose cell contains a place; `kernel/expand.py`."""
     tail: int = min(place, CELLS - 1 - place)
-    return (tail >> 63) | 1 | (2**63 if place < CELLS // 2 else 0)
+    word = (tail >> 63) | 1
+    if place < CELLS // 2:
+        word |= 2**63
+    return word
 
 
 def _doubt(direction: FloatVector, words: NDArray[np.uint64], along: int) -> FloatVector:
-    """Bound how far an entry of the computed z may be from the exact one, whatever the bits that were not drawn.
+    """Bound the distance of every computed entry of z from the exact one, for any further bits.
 
     a: rounding of the normal and the last addition; b: of t, <u, g>, the direction and two
-    products; 2/w for its own word, and |u_i| times what the words of t and <u, g> leave open.
+    products; 2/w for the entry's word, and |u_i| times what the words of t and <u, g> leave open.
     """
     size = direction.size
     reach = LARGEST * (1.0 + math.sqrt(size))
@@ -208,14 +207,15 @@ def _certain_codes(
 
 
 def _quantile(numerator: int, bits: int, *, negative: bool) -> Decimal:
-    """Return the normal quantile whose tail is numerator / 2^bits <= 1/2, from a double and one step of third order.
+    """Return the normal quantile whose tail is numerator / 2^bits <= 1/2.
 
-    With d = (Q(x) - q) / phi(x) the quantile is x + d + x d^2 / 2 up to (1 + 2 x^2) d^3 / 6; d is
-    below 1e-12.
+    With d = (Q(x) - q) / phi(x) for a double x near it, it is x + d + x d^2 / 2 up to (1 + 2 x^2)
+    d^3 / 6; d is below 1e-12.
     """
     q = Decimal(numerator) / 2**bits
     x = -float(special.ndtri(float(q)))
     d = (distribution(-x) - q) / density(x)
-    require(abs(d) < NEWTON, "first guess of a quantile", x, "within 1e-12")
-    found: Decimal = Decimal(x) + (d + Decimal(x) * d * d / 2)
-    return -found if negative else found
+    if not abs(d) < NEWTON:
+        raise InvalidParameter.of("first guess of a quantile", "within 1e-12")
+    quantile: Decimal = Decimal(x) + (d + Decimal(x) * d * d / 2)
+    return -quantile if negative else quantile

@@ -1,4 +1,4 @@
-"""What to expect of a run before it starts: the noise relative to the updates, and a one-word verdict.
+"""What to expect of a run before it starts: its noise relative to the updates, and a verdict.
 
 Idea     a server sees the mean of a cohort plus noise. The length of the noise is given as a
          multiple of the clip, the largest norm of a mean of updates. Over a run the noise of the
@@ -44,7 +44,7 @@ class Verdict(Enum):
 @final
 @frozen
 class Expectation:
-    """The noise of one round's mean, as a multiple of the clip, and what it means; ``response``: see `Error`."""
+    """The noise of one round's mean, in clips, and what it means; ``response`` is `Error`'s."""
 
     noise: float
     dimension: int
@@ -56,7 +56,7 @@ class Expectation:
 
     @property
     def run_noise(self) -> float:
-        """rho: the noise left after averaging over the rounds, as a multiple of the clip."""
+        """rho: the noise left after averaging over the rounds, in clips."""
         return self.noise / math.sqrt(self.rounds)
 
     @property
@@ -75,9 +75,11 @@ class Expectation:
 
     @property
     def clients_needed(self) -> float:
-        """The approximate number of clients for a useful run with as many rounds and the same participation of each."""
-        more = self.loudness / USEFUL_UP_TO
-        return self.clients * max(1.0, more if self._once else more**2)
+        """About how many clients make the run useful, with equal rounds and participation."""
+        excess = self.loudness / USEFUL_UP_TO
+        if not self._once:
+            excess **= 2
+        return self.clients * max(1.0, excess)
 
     @property
     def parameters_allowed(self) -> float:
@@ -88,44 +90,39 @@ class Expectation:
 
     @property
     def _once(self) -> bool:
-        """Whether noise is added once, so that it falls with the cohort rather than with its root."""
+        """Whether noise is added once per sum: it then falls with the cohort, not with its root."""
         return self.trust is not Trust.LOCAL
 
     def sentence(self) -> str:
         """Return the verdict in one sentence, and what would help."""
-        if self.rounds == 1:
-            many = ""
-        else:
-            many = f", and {_short(self.run_noise)} times over {self.rounds:,} rounds"
         if self.cohort == 1:  # not a run that could be judged
-            start = f"the noise in one update is {_short(self.noise)} times the clip{many}"
+            text = "the noise in one update is"
         else:
-            what = f"the noise in the mean of {self.cohort:,} updates is {_short(self.noise)} times the clip"
-            start = f"{self.verdict.value}: {what}{many}"
+            text = f"{self.verdict.value}: the noise in the mean of {self.cohort:,} updates is"
+        text += f" {_short(self.noise)} times the clip"
+        if self.rounds > 1:
+            text += f", and {_short(self.run_noise)} times over {self.rounds:,} rounds"
         if self.response < SHORTENED:
-            start += f" (an update may come out up to {100 * (1 - self.response):.0f} % too short)"
-        if self.verdict is Verdict.USEFUL:
-            return f"{start}."
-        return f"{start}; {self._help()}."
+            text += f" (an update may come out up to {100 * (1 - self.response):.0f} % too short)"
+        if self.verdict is not Verdict.USEFUL:
+            text += f"; {self._help()}"
+        return f"{text}."
 
     def _help(self) -> str:
-        least = about(self.clients_needed)
-        fewer = self.parameters_allowed
-        if fewer >= LEAST_MODEL:
-            small = f"a head or LoRA of at most {about(fewer)} parameters"
-        else:
-            small = ""
+        remedies = [f"about {about(self.clients_needed)} clients"]
+        if self.parameters_allowed >= LEAST_MODEL:
+            limit = about(self.parameters_allowed)
+            remedies.append(f"a head or LoRA of at most {limit} parameters")
         # Behind masks the noise of a cohort's sum is about that of one client.
+        masked = math.inf
         if self.cohort > 1 and not self._once:
-            summed = self.loudness / math.sqrt(self.cohort)
-        else:
-            summed = math.inf
-        masks = "secure aggregation" if summed <= USEFUL_UP_TO else ""
-        words = ", or ".join(word for word in (f"about {least} clients", small, masks) if word)
-        near = self.verdict is Verdict.HOPELESS and USEFUL_UP_TO < summed <= HOPELESS_ABOVE
-        return f"a useful run takes {words}" + (
-            " (secure aggregation would make it hard instead)" if near else ""
-        )
+            masked = self.loudness / math.sqrt(self.cohort)
+        if masked <= USEFUL_UP_TO:
+            remedies.append("secure aggregation")
+        text = "a useful run takes " + ", or ".join(remedies)
+        if self.verdict is Verdict.HOPELESS and USEFUL_UP_TO < masked <= HOPELESS_ABOVE:
+            text += " (secure aggregation would make it hard instead)"
+        return text
 
 
 def expectation(
@@ -136,28 +133,30 @@ def expectation(
     clients: int | None = None,
     trust: Trust | str = Trust.LOCAL,
 ) -> Expectation:
-    """Return what to expect of ``rounds`` rounds in which ``cohort`` of ``clients`` clients send updates.
+    """Return what to expect of ``rounds`` rounds with updates of ``cohort`` of ``clients`` clients.
 
     The mechanism is calibrated for all releases of a client; under central trust its noise is added
-    once, to the sum.
+    once, to the sum. Without ``clients`` the cohort is all of them.
     """
-    many = check_int(cohort, "cohort", 1)
-    times = check_int(rounds, "rounds", 1)
-    crowd = check_int(many if clients is None else clients, "clients", 1)
-    require(crowd >= many, "clients", crowd, f"at least {many}, the cohort")
-    which = Trust(trust)
+    size = check_int(cohort, "cohort", 1)
+    if clients is None:
+        clients = size
+    crowd = check_int(clients, "clients", 1)
+    require(crowd >= size, "clients", crowd, f"at least {size}, the cohort")
+    round_count = check_int(rounds, "rounds", 1)
+    trust = Trust(trust)
     ball = check_mechanism(mechanism).ball
-    found = mechanism.error()
-    error = found.squared
-    shared = found.shared
-    if which is Trust.CENTRAL:
-        squared = error / many**2
+    error = mechanism.error()
+    if trust is Trust.CENTRAL:
+        squared = error.squared / size**2
     else:
-        squared = (error - shared) / many + shared
+        squared = (error.squared - error.shared) / size + error.shared
+    longest = ball.radius
     batches = Batches.find(mechanism)
-    longest = ball.radius if batches is None else batches.longest_update
+    if batches is not None:
+        longest = batches.longest_update
     noise = math.sqrt(ball.dimension * squared) / longest
-    return Expectation(noise, ball.dimension, many, times, crowd, which, found.response)
+    return Expectation(noise, ball.dimension, size, round_count, crowd, trust, error.response)
 
 
 def about(number: float) -> str:

@@ -38,18 +38,16 @@ __all__ = [
 ]
 
 ACCURACY = 2e-5
-FEWER = "fewer releases or another mechanism would help"
+FEWER = "take fewer releases or another mechanism"
 
-OWN = "own"  # who chooses the kept rows: every release, or all clients of a round together
-SHARED = "shared"
+OWN = "own"  # every release draws the rows that it keeps
+SHARED = "shared"  # all clients of a round keep the same rows
 FACTS = ("rotated", "by_sample")  # fields of `Choices` that are known, not chosen
 
 MIN_MULTIPLIER = 1e-6  # of noise, in units of the radius
 MAX_MULTIPLIER = 1e7
 
-EpsilonOf: TypeAlias = Callable[
-    [Mechanism], float
-]  # the epsilon of a mechanism for the most exposed party
+EpsilonOf: TypeAlias = Callable[[Mechanism], float]  # the epsilon of the most exposed client
 
 
 def check_multiplier(value: Any, name: str = "noise_multiplier") -> float:
@@ -60,10 +58,10 @@ def check_multiplier(value: Any, name: str = "noise_multiplier") -> float:
 @final
 @frozen
 class Choices:
-    """The choices of a mechanism beside its strength; None leaves a choice to the family.
+    """The choices of a mechanism besides its strength; None leaves a choice to the family.
 
-    Two are facts: ``rotated``, no coordinate is large; ``by_sample``, the privacy unit is one
-    sample of a client.
+    Two are facts: ``rotated``, updates arrive rotated, so that no coordinate is large;
+    ``by_sample``, the privacy unit is one sample of a client.
     """
 
     bits: int | None = field(default=None)
@@ -90,18 +88,20 @@ class Choices:
 
     def check(self, family: Family) -> None:
         """Refuse a choice that the family does not use."""
-        for one in fields(Choices):
-            value = getattr(self, one.name)
-            if value is one.default or one.name in family.uses or one.name in FACTS:
+        for choice in fields(Choices):
+            value = getattr(self, choice.name)
+            if value is choice.default or choice.name in family.uses or choice.name in FACTS:
                 continue
-            shown = "a design" if isinstance(value, Design) else value
-            require(False, one.name, shown, f"left out for {family.name}, which makes no use of it")
+            if isinstance(value, Design):
+                value = "a design"
+            rule = f"left out for {family.name}, which does not use it"
+            raise InvalidParameter.of(choice.name, rule, value)
 
 
 class Family(ABC):
     """All mechanisms of one name; a subclass is frozen and has these fields.
 
-    ``uses``: the `Choices` that matter; ``strength``: the name of its strength, ``design_epsilon``
+    ``uses``: the `Choices` that it uses; ``strength``: the name of its strength, ``design_epsilon``
     or ``noise_multiplier``.
     """
 
@@ -109,8 +109,8 @@ class Family(ABC):
     name: str
     uses: tuple[str, ...]
     strength: str
-    work: str = ""  # a phrase naming what a client computes
-    baseline: bool = False  # for comparison only: never chosen unless asked for by name
+    work: str = ""  # a phrase that names what a client computes
+    baseline: bool = False  # for comparison only: chosen only by name
     summable: bool = False  # whether its codes may be added behind masks
 
     @abstractmethod
@@ -127,12 +127,15 @@ class Family(ABC):
 @final
 @frozen
 class SearchedFamily(Family):
-    """A family whose strength is found by search; ``build`` makes the mechanism of a loss.
+    """A family whose strength is found by a search over a loss.
 
-    ``limits`` gives the smallest and the largest loss; ``inverse``: the strength is one over the
-    loss, as for noise; ``remedy`` names what would allow a smaller target; ``direct`` makes the
-    mechanism of a strength where that is not the loss searched for; ``prepare`` fills in choices
-    before a search.
+    Attributes:
+        build: makes the mechanism of a ball, a loss and choices.
+        limits: returns the smallest and the largest loss.
+        inverse: whether the strength is one over the loss, as for noise.
+        remedy: what to do where the target is too small.
+        direct: makes the mechanism of a strength, where the loss searched for is not the strength.
+        prepare: fills in choices before a search.
     """
 
     name: str
@@ -153,23 +156,22 @@ class SearchedFamily(Family):
         value = check_real(strength, self.strength)
         if self.direct is not None:
             return self.direct(ball, value, choices)
-        return self.build(ball, 1 / value if self.inverse else value, choices)
+        if self.inverse:
+            return self.build(ball, 1 / value, choices)
+        return self.build(ball, value, choices)
 
     def calibrated(
         self, ball: Ball, choices: Choices, target: Target, account: EpsilonOf
     ) -> Mechanism:
         """Return the mechanism with the largest loss that still meets the target."""
-        chosen = self.prepare(ball, choices)
-        low, high = self.limits(ball, chosen)
+        prepared = self.prepare(ball, choices)
+        low, high = self.limits(ball, prepared)
 
-        def measured(loss: float) -> float:
-            return account(self.build(ball, loss, chosen))
+        def epsilon_of(loss: float) -> float:
+            return account(self.build(ball, loss, prepared))
 
-        return self.build(
-            ball,
-            largest_private(measured, low, high, target.epsilon, self.name, self.remedy),
-            chosen,
-        )
+        loss = largest_private(epsilon_of, low, high, target.epsilon, self.name, self.remedy)
+        return self.build(ball, loss, prepared)
 
 
 def largest_private(
@@ -183,7 +185,10 @@ def largest_private(
     start: float | None = None,
     accuracy: float = ACCURACY,
 ) -> float:
-    """Find the largest loss with account(loss) <= target, to a relative ``accuracy``, from below; ``start``: guess."""
+    """Return the largest loss with account(loss) <= target, from below, to a relative ``accuracy``.
+
+    ``start`` is a guess; ``name`` and ``remedy`` are for the refusal of a target that is too small.
+    """
 
     def safe(loss: float) -> float:
         try:
@@ -209,12 +214,8 @@ def largest_private(
     if math.isinf(value):
         rule = f"large enough for {name} to have a finite epsilon with this ball"
         raise InvalidParameter.of("delta", rule, remedy="use a larger delta")
-    require(
-        value <= target,
-        "epsilon",
-        target,
-        f"at least {value:.4g}, the least that {name} reaches here ({remedy})",
-    )
+    rule = f"at least {value:.4g}, the least that {name} reaches here"
+    require(value <= target, "epsilon", target, rule, remedy)
     if above == math.inf:
         revealing, above = _first_above(safe, private, high, target, stride)
     if above <= target:
@@ -236,7 +237,7 @@ def largest_private(
 def _first_above(
     account: Callable[[float], float], loss: float, high: float, target: float, stride: float
 ) -> tuple[float, float]:
-    """Find a loss whose account exceeds the target, in growing strides; if there is none, return the range's end."""
+    """Return a loss whose account exceeds the target, and its account; else the range's end."""
     while loss < high:
         loss = min(loss * stride, high)
         value = account(loss)
@@ -249,7 +250,7 @@ def _first_above(
 def _between(
     private: float, value: float, revealing: float, above: float, aim: float, step: int
 ) -> float:
-    """Return a loss inside the bracket: by log-log interpolation, and by bisection at every third step."""
+    """Return a loss inside the bracket: interpolated, or its middle at every third step."""
     left = math.log(private)
     right = math.log(revealing)
     share = 0.5

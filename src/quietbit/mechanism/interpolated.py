@@ -1,4 +1,4 @@
-"""The interpolated MVU mechanism (I-MVU): interpolated log-probabilities, one symbol per coordinate.
+"""The interpolated MVU mechanism (I-MVU): interpolated log-probabilities, a symbol per coordinate.
 
 Idea     eta(x) is linear between the design's levels; every coordinate draws j ~ softmax(eta(x))
          independently. Unclamped (the paper's text) x ranges over [(1-beta)/2, (1+beta)/2]; clamped
@@ -9,9 +9,10 @@ Source   Guo et al. (ICML 2023), section "Interpolated MVU mechanism", Theorems 
 
 Unbiased at zero. E[a | x] has slope k = sum_j a_j P'(j|x) at x = 1/2; the alphabet 1/2 + (a -
 E[a|1/2])/k is unbiased to first order there. For one bit and two levels it is 1/2 -+ 1/epsilon,
-whose variance meets the Cramer-Rao bound. Slack. |u_k| > C/m holds for fewer than m^p coordinates
-of a vector in the L_p ball, so at most m^p of them see the whole range's smallest probability and
-the rest that of the inner range.
+whose variance meets the Cramer-Rao bound.
+
+Slack. |u_k| > C/m holds for fewer than m^p coordinates of a vector in the L_p ball, so at most m^p
+of them have the smallest probability of the full range, and the rest that of the inner range.
 """
 
 from __future__ import annotations
@@ -48,10 +49,17 @@ from quietbit.mechanism.base import (
     Layout,
     Mechanism,
     Parts,
+    check_sums,
     passed_on,
 )
 from quietbit.mechanism.family import Choices, SearchedFamily
-from quietbit.mechanism.rotation import Rotation, check_rotated, response_lower, rotation_for
+from quietbit.mechanism.rotation import (
+    Rotation,
+    check_rotated,
+    response_lower,
+    rotation_for,
+    wants_rotation,
+)
 from quietbit.privacy.aggregate import aggregate_cost, codes_deviation_upper
 from quietbit.privacy.cost import Cost, sample_share, sampling_slack_upper
 from quietbit.privacy.divergence import smallest_probability_lower
@@ -70,9 +78,9 @@ MAX_BETA = 2.0**16
 CUTS = tuple(2**k for k in range(1, 21))
 ROUNDING = 2.0**-50  # more than the sampler's range can move when its ends are rounded to doubles
 EVEN = 1e-9
-FAR = 7.0  # deviations: at most one in 10^10 sign choices puts a rotated coordinate beyond
+FAR = 7.0  # deviations; a rotated coordinate lies beyond with probability 1e-10 at most
 POINTS = 64
-LEAST_SHARE = 0.1
+LEAST_SHARE = 0.1  # of the radius, at which a coordinate is clamped
 MOST_SHARE = 0.3
 Decoder: TypeAlias = Literal["alphabet", "unbiased-at-zero"]
 UNBIASED: Decoder = "unbiased-at-zero"
@@ -142,13 +150,14 @@ class InterpolatedMVU(
         low = (1 - self.beta) / 2
         high = (1 + self.beta) / 2
         if self.clamp:
-            return (max(low, 0.0), min(high, 1.0))
-        return (low, high)
+            return max(low, 0.0), min(high, 1.0)
+        return low, high
 
     @property
     def certified_range(self) -> tuple[float, float]:
         """The range of inputs, widened by more than any rounding in the sampler."""
-        (low, high), margin = self.input_range, ROUNDING * (1 + self.beta)
+        low, high = self.input_range
+        margin = ROUNDING * (1 + self.beta)
         return low - margin, high + margin
 
     @property
@@ -157,10 +166,9 @@ class InterpolatedMVU(
         return math.nextafter(self.sampler.scale * self.ball.radius, math.inf)
 
     def distance(self, adjacency: Adjacency) -> float:
-        """Return the largest distance of two neighbours' inputs: reaches, or corners of the box that a clamp leaves."""
-        corner = math.pow(self.ball.dimension, 1 / self.ball.norm.order) * (
-            self.certified_range[1] - 0.5
-        )
+        """Return the largest distance of two neighbours' inputs, in the ball or the clamped box."""
+        _, high = self.certified_range
+        corner = math.pow(self.ball.dimension, 1 / self.ball.norm.order) * (high - 0.5)
         return adjacency.radii * min(self.reach, corner * (1 + 1e-15))
 
     @property
@@ -169,62 +177,68 @@ class InterpolatedMVU(
         return Layout.codes(self.bits, self.ball.dimension)
 
     def __attrs_post_init__(self) -> None:
-        """Refuse a rotation of another dimension, or of an L1 ball."""
+        """Refuse a rotation in blocks longer than the dimension, or of an L1 ball."""
         if self.rotation is not None:
-            check_int(
-                self.rotation.block, "block of the rotation", 1, check_rotated(self.ball).dimension
-            )
+            largest = check_rotated(self.ball).dimension
+            check_int(self.rotation.block, "block of the rotation", 1, largest)
 
     def write(self, update: Parts, rng: RandomBits, kernel: Kernel, out: Body) -> None:
         """Clip, rotate, sample and pack one symbol per coordinate in one pass of the kernel."""
         order = self.ball.norm.order
         radius = self.ball.radius
-        turn = self.rotation
-        if turn is None:
-            kernel.sample_clipped(self.sampler, update, order, radius, rng, out)
-        elif turn.exact:
-            kernel.sample_clipped(
-                self.sampler, [turn.exactly(update, self.ball, kernel)], order, radius, rng, out
-            )
-        else:
-            kernel.sample_rotated(self.sampler, update, turn.seed, turn.block, radius, rng, out)
+        rotation = self.rotation
+        if rotation is not None and not rotation.exact:
+            seed = rotation.seed
+            kernel.sample_rotated(self.sampler, update, seed, rotation.block, radius, rng, out)
+            return
+        if rotation is not None:
+            update = [rotation.exactly(update, self.ball, kernel)]
+        kernel.sample_clipped(self.sampler, update, order, radius, rng, out)
 
     def accumulator(self, kernel: Kernel, max_payloads: int) -> Accumulator:
         """Return an accumulator of the symbols' values, rotated back once per mean."""
+        size = self.ball.dimension
         back = None if self.rotation is None else self.rotation.back
-        return code_accumulator(
-            self.values, self.bits, self.ball.dimension, kernel, max_payloads, back
-        )
+        return code_accumulator(self.values, self.bits, size, kernel, max_payloads, back)
+
+    @property
+    def _block(self) -> int | None:
+        """The length of the blocks in which updates are rotated; None without a rotation."""
+        if self.rotation is None:
+            return None
+        return self.rotation.block
 
     @property
     def prepares(self) -> str:
-        """The word for a rotation, where updates are rotated."""
+        """The phrase "a rotation", where updates are rotated."""
         return "" if self.rotation is None else "a rotation"
 
     def error(self) -> Error:
-        """Return the largest variance over the coordinates of updates, and the loss of clamped ones, by enumeration.
+        """Return the largest variance of a coordinate, and what clamped ones miss, by enumeration.
 
         The squared biases of an update of length C add up to at most its missing part, C^2 (1 -
         response).
         """
-        block = None if self.rotation is None else self.rotation.block
         radius = self.ball.radius
-        (bias,), gain = self._moments(np.zeros(1))[0], self.gain
-        if block is None:
-            largest = radius
-        else:
-            largest = min(radius, FAR * radius / math.sqrt(block))
-        noise = float(self._moments(np.linspace(0.0, largest, POINTS))[1].max())
-        response = self.response(block)
+        gain = self.gain
+        (bias,), _ = self._moments(np.zeros(1))
+        largest = radius
+        if self._block is not None:
+            largest = min(radius, FAR * radius / math.sqrt(self._block))
+        _, variances = self._moments(np.linspace(0.0, largest, POINTS))
+        noise = float(variances.max())
+        response = self.response(self._block)
         missed = (1 - response) * radius**2 / self.ball.dimension
         return Error((noise + bias**2) / gain**2 + missed, gain, float(bias), response=response)
 
     def response(self, block: int | None) -> float:
-        """Return a lower bound on the decoded share of an update: codes saturate, and a clamp cuts."""
-        (middle,), gain = self._moments(np.zeros(1))[0], self.gain
+        """Return a lower bound on the decoded share of an update: codes saturate or are clamped."""
+        gain = self.gain
+        (middle,), _ = self._moments(np.zeros(1))
 
         def missing(values: FloatVector) -> FloatVector:
-            return np.asarray(1.0 - (self._moments(values)[0] - middle) / (gain * values))
+            means, _ = self._moments(values)
+            return np.asarray(1.0 - (means - middle) / (gain * values))
 
         return min(1.0, response_lower(missing, self.ball.radius, block))
 
@@ -232,7 +246,7 @@ class InterpolatedMVU(
     def gain(self) -> float:
         """The slope of the decoded mean at a coordinate of zero."""
         step = self.ball.radius * 2.0**-20
-        low, high = self._moments(np.array([-step, step]))[0].tolist()
+        (low, high), _ = self._moments(np.array([-step, step]))
         return float(high - low) / (2 * step)
 
     def _moments(self, values: FloatVector) -> tuple[FloatVector, FloatVector]:
@@ -242,40 +256,41 @@ class InterpolatedMVU(
         return means, np.sum(laws * np.square(self.values - means[:, None]), axis=1)
 
     def distribution(self, value: float) -> FloatVector:
-        """Return the probabilities of all symbols for a coordinate, rotated or not, of this value."""
-        offset = float(
-            np.clip(self.sampler.scale * self.ball.check_coordinate(value), *self.sampler.t_range)
-        )
+        """Return the probabilities of the symbols of a coordinate, rotated or not."""
+        coordinate = self.ball.check_coordinate(value)
+        offset = float(np.clip(self.sampler.scale * coordinate, *self.sampler.t_range))
         return np.asarray(_laws(self.design, np.array([offset]))[0])
 
     def decoded(self, value: float) -> tuple[float, float]:
-        """Return mean and variance by enumeration; for rotated updates, to first order at small coordinates."""
-        (mean,), (variance,) = self._moments(np.array([value if self.rotation is None else 0.0]))
-        return float(mean) if self.rotation is None else self.gain * value, float(variance)
+        """Return mean and variance by enumeration; of rotated updates, to first order."""
+        if self.rotation is None:
+            (mean,), (variance,) = self._moments(np.array([value]))
+            return float(mean), float(variance)
+        _, (variance,) = self._moments(np.zeros(1))
+        return self.gain * value, float(variance)
 
     @property
     def moment_error(self) -> float:
-        """A bound on the error of a rotated update's moments: three times the missing share of the mean."""
+        """A bound on the error of a rotated update's moments: three times its missing share."""
         if self.rotation is None:
             return 0.0
-        return min(0.5, 3 * (1 - self.response(self.rotation.block)))
+        return min(0.5, 3 * (1 - self.response(self._block)))
 
     def cost(self, adjacency: Adjacency) -> Cost:
         """Return the cost of one release, sampling slack included.
 
         L1 ball: pure (Theorem 1, with the constant of the path through the centre, or the zero-out
         one), and at finite orders no more than the L2 account. L2 ball: with two levels a
-        dominating Gaussian pair (sharp where inputs are clamped) beside Theorem 2, with more a
+        dominating Gaussian pair (sharp where inputs are clamped) and Theorem 2, with more levels a
         certified kappa_alpha.
         """
         return self._exact_cost(adjacency).with_slack(self._slack)
 
     def sample_cost(self, adjacency: Adjacency, samples: int) -> Cost:
-        """Return the cost to one of ``samples`` samples, which moves x by its share of the reach from any point."""
-        if self.rotation is not None:
-            require(
-                self.rotation.exact, "rotation", self.rotation, "exact where samples are protected"
-            )
+        """Return the cost to one of ``samples`` samples, which moves x by a share of the reach."""
+        rotation = self.rotation
+        if rotation is not None:
+            require(rotation.exact, "rotation", rotation, "exact where samples are protected")
         moved = round_up(self.reach * sample_share(adjacency, samples), 1e-14)
         return self._exact_cost(Adjacency.REPLACE_ONE, moved).with_slack(self._slack)
 
@@ -286,30 +301,25 @@ class InterpolatedMVU(
         the server. Designs of more bits whose codes are not sums of equal bits (`binomial_design`)
         are refused.
         """
-        distance, (low, high) = self.distance(adjacency), self.certified_range
+        low, high = self.certified_range
+        distance = self.distance(adjacency)
         alone = self._exact_cost(adjacency)
+        cost = aggregate_cost(self.design, distance, clients, adjacency, low, high, alone=alone)
         slack = self._slack
         if self.bits > 1:
-            slack = round_up(
-                slack + self.ball.dimension * codes_deviation_upper(self.design, low, high)
-            )
-        return aggregate_cost(
-            self.design, distance, clients, adjacency, low, high, alone=alone
-        ).with_slack(slack)
+            deviation = codes_deviation_upper(self.design, low, high)
+            slack = round_up(slack + self.ball.dimension * deviation)
+        return cost.with_slack(slack)
 
     def mean_from_sum(self, total: NDArray[Any], clients: int) -> FloatVector:
-        """Return the mean of the decoded updates from sums of codes; values that are not evenly spaced are refused."""
+        """Return the mean of the decoded updates from sums of codes; refuse uneven values."""
         count = check_int(clients, "clients", 1)
         values = self.values
         even = float(np.ptp(np.diff(values))) <= EVEN * float(np.ptp(values))
         require(even, "alphabet", values.tolist(), "evenly spaced for sums of codes")
-        step = float(values[-1] - values[0]) / (len(values) - 1)
-        sums = np.asarray(total, dtype=np.float64)
-        largest = count * (len(values) - 1)
-        inside = bool(np.all((sums >= 0) & (sums <= largest)))
-        require(
-            inside, "sums of codes", (float(sums.min()), float(sums.max())), f"from 0 to {largest}"
-        )
+        largest = len(values) - 1
+        step = float(values[-1] - values[0]) / largest
+        sums = check_sums(total, count * largest)
         mean = np.asarray(float(values[0]) + step * (sums / count))
         if self.rotation is None:
             return mean
@@ -317,41 +327,46 @@ class InterpolatedMVU(
 
     @property
     def _slack(self) -> float:
-        """One release's sampling slack: a bound on the log-ratio of the sampled law to the certified one."""
-        (low, high), size = self.certified_range, self.ball.dimension
-        worst = smallest_probability_lower(self.design, low, high)
-        best = sampling_slack_upper(size, worst, SAMPLING_ERROR)
+        """A bound on the log-ratio of the sampled law of a release to the certified one."""
+        low, high = self.certified_range
+        size = self.ball.dimension
+        least = smallest_probability_lower(self.design, low, high)
+        best = sampling_slack_upper(size, least, SAMPLING_ERROR)
         for cut in CUTS:
-            many = cut**self.ball.norm.order
-            if many >= size:
+            outer_count = cut**self.ball.norm.order
+            if outer_count >= size:
                 break
             inner = self.reach / cut + ROUNDING
-            least = smallest_probability_lower(
-                self.design, max(low, 0.5 - inner), min(high, 0.5 + inner)
-            )
-            few = sampling_slack_upper(many, worst, SAMPLING_ERROR)
-            best = min(best, few + sampling_slack_upper(size - many, least, SAMPLING_ERROR))
+            inner_low = max(low, 0.5 - inner)
+            inner_high = min(high, 0.5 + inner)
+            inner_least = smallest_probability_lower(self.design, inner_low, inner_high)
+            outer_slack = sampling_slack_upper(outer_count, least, SAMPLING_ERROR)
+            inner_slack = sampling_slack_upper(size - outer_count, inner_least, SAMPLING_ERROR)
+            best = min(best, outer_slack + inner_slack)
         return best
 
     def _exact_cost(self, adjacency: Adjacency, moved: float = math.inf) -> Cost:
-        """Return the cost of one release of an exact sampler, between inputs at most ``moved`` apart."""
-        one, (low, high) = moved < math.inf, self.certified_range
+        """Return the cost of an exact sampler's release, between inputs at most ``moved`` apart.
+
+        ``moved`` is finite for one sample, and infinite for a client.
+        """
+        by_sample = moved < math.inf
+        low, high = self.certified_range
         distance = min(self.distance(adjacency), moved)
         if self.ball.norm is Norm.L1:
             return interpolated_l1_cost(
-                self.design, distance, adjacency, low, high, in_ball=not one
+                self.design, distance, adjacency, low, high, in_ball=not by_sample
             )
-        if self.design.spec.input_levels == 2:
-            if one:
-                single = distance
-            else:
-                single = (high - low) / 2 * adjacency.radii
-            return dominated_l2_cost(self.design, distance, single, low, high, together=one)
-        return interpolated_l2_cost(self.design, distance, adjacency, low, high)
+        if self.design.spec.input_levels > 2:
+            return interpolated_l2_cost(self.design, distance, adjacency, low, high)
+        single = (high - low) / 2 * adjacency.radii
+        if by_sample:
+            single = distance
+        return dominated_l2_cost(self.design, distance, single, low, high, together=by_sample)
 
 
 def _laws(design: Design, offsets: FloatVector) -> FloatMatrix:
-    """Return softmax(eta) at every x = 1/2 + offset, one row each; the end segments continue outside [0, 1]."""
+    """Return softmax(eta) at every x = 1/2 + offset, one row each; ends continue outside [0, 1]."""
     cells = design.spec.input_levels - 1
     place = (0.5 + offsets) * cells
     index = np.clip(np.floor(place), 0, cells - 1).astype(np.int64)
@@ -376,47 +391,30 @@ def _unbiased_at_centre(design: Design) -> FloatVector:
 
 
 def _build(ball: Ball, loss: float, choices: Choices) -> InterpolatedMVU:
-    clamp = bool(choices.clamp)
-    decoder = cast(Decoder, choices.decoder or UNBIASED)
-    turn = _rotation(ball, choices)
+    """Return the mechanism of a loss: the beta of a given design, else a design's epsilon."""
     if choices.design is not None:
-        return InterpolatedMVU(choices.design, ball, loss, clamp, decoder, turn)
-    design = closed_design(DesignSpec(choices.levels or 2, choices.bits or 1, loss))
-    return InterpolatedMVU(
-        design, ball, 1.0 if choices.beta is None else choices.beta, clamp, decoder, turn
-    )
+        return _mechanism(choices.design, ball, loss, choices)
+    design = closed_design(_spec(loss, choices))
+    return _mechanism(design, ball, choices.beta, choices)
+
+
+def _spec(epsilon: float, choices: Choices) -> DesignSpec:
+    return DesignSpec(choices.levels or 2, choices.bits or 1, epsilon)
+
+
+def _mechanism(design: Design, ball: Ball, beta: float | None, choices: Choices) -> InterpolatedMVU:
+    decoder = cast(Decoder, choices.decoder or UNBIASED)
+    rotation = _rotation(ball, choices)
+    if beta is None:
+        beta = 1.0
+    return InterpolatedMVU(design, ball, beta, bool(choices.clamp), decoder, rotation)
 
 
 def _rotation(ball: Ball, choices: Choices) -> Rotation | None:
-    """Return the rotation of updates in an L2 ball; None if it is switched off or updates arrive rotated."""
-    if choices.rotate is None:
-        wanted = ball.norm is Norm.L2
-    else:
-        wanted = choices.rotate
-    require(
-        ball.norm is Norm.L2 or not wanted,
-        "rotate",
-        wanted,
-        "False on an l1 ball, whose norm no rotation keeps",
-    )
-    if wanted and not choices.rotated:
+    """Return the rotation of updates; None if it is switched off or updates arrive rotated."""
+    if wants_rotation(ball, choices.rotate) and not choices.rotated:
         return rotation_for(ball.dimension, exact=choices.by_sample)
     return None
-
-
-def _share(ball: Ball, block: int | None) -> float | None:
-    """Return the share of the radius at which a coordinate is clamped; None where clamping would gain little.
-
-    At a tenth a dominating pair has 1.9 % more variance than Gaussian noise. A cut at three
-    deviations of a rotated coordinate takes 0.6 % of an update at most; without a rotation an
-    evenly spread one is eight times below the cut.
-    """
-    if block is None:
-        share = 8 / math.sqrt(ball.dimension)
-    else:
-        share = 3 / math.sqrt(block)
-    share = max(LEAST_SHARE, min(share, 1.0))
-    return share if ball.norm is Norm.L2 and share <= MOST_SHARE else None
 
 
 def _limits(ball: Ball, choices: Choices) -> tuple[float, float]:
@@ -426,29 +424,33 @@ def _limits(ball: Ball, choices: Choices) -> tuple[float, float]:
 
 
 def _given(ball: Ball, strength: float, choices: Choices) -> InterpolatedMVU:
-    """Return the mechanism for a design epsilon, with the design among the choices or else the best known one."""
+    """Return the mechanism of a design epsilon, with the chosen design or the best known one."""
     design = choices.design
     if design is None:
-        design = solve(DesignSpec(choices.levels or 2, choices.bits or 1, strength))
-    require(
-        design.spec.epsilon == strength,
-        "design_epsilon",
-        strength,
-        f"{design.spec.epsilon!r}, the design's",
-    )
-    return _build(
-        ball, 1.0 if choices.beta is None else choices.beta, evolve(choices, design=design)
-    )
+        design = solve(_spec(strength, choices))
+    epsilon = design.spec.epsilon
+    require(epsilon == strength, "design_epsilon", strength, f"{epsilon!r}, the design's")
+    return _mechanism(design, ball, choices.beta, choices)
 
 
 def _sharpened(ball: Ball, choices: Choices) -> Choices:
-    """Clamp inputs of one bit on an L2 ball where that makes the account sharp."""
-    turn = _rotation(ball, choices)
-    share = _share(
-        ball, ball.dimension if choices.rotated else None if turn is None else turn.block
-    )
+    """Clamp inputs of one bit on an L2 ball where that makes the account sharp.
+
+    At a tenth of the radius a dominating pair has 1.9 % more variance than Gaussian noise. A clamp
+    at three deviations of a rotated coordinate takes 0.6 % of an update at most; without a rotation
+    the coordinates of an evenly spread update are eight times below the clamp.
+    """
     free = choices.beta is None and choices.clamp is None and choices.design is None
-    if free and share is not None and (choices.levels or 2) == 2 and (choices.bits or 1) == 1:
+    one_bit = choices.bits in (None, 1) and choices.levels in (None, 2)
+    rotation = _rotation(ball, choices)
+    if choices.rotated:
+        share = 3 / math.sqrt(ball.dimension)
+    elif rotation is not None:
+        share = 3 / math.sqrt(rotation.block)
+    else:
+        share = 8 / math.sqrt(ball.dimension)
+    share = max(LEAST_SHARE, share)
+    if free and one_bit and ball.norm is Norm.L2 and share <= MOST_SHARE:
         return evolve(choices, beta=1 / share, clamp=True)
     return choices
 

@@ -1,11 +1,12 @@
-"""Below one bit per parameter: rotate, keep k coordinates, clip again, and apply any mechanism of dimension k.
+"""Below one bit per parameter: rotate, keep k coordinates, clip again, apply any mechanism to them.
 
 Idea     a private update carries a few bits whatever its dimension, so k of its rotated coordinates
          are nearly as good as all d. The map is public and linear, and the clip comes after it: the
          account is exactly that of the inner mechanism on its k-ball, for every update; zero stays
-         zero. It can lengthen the difference of two close updates by sqrt(p/k), so `Projected` has
-         no cost per sample; `ProjectedSamples` projects and clips every sample's gradient before
-         the mean is taken, and one of n samples then moves that mean by its share of the clip.
+         zero. The map can lengthen the difference of two close updates by sqrt(p/k), so `Projected`
+         has no cost per sample; `ProjectedSamples` projects and clips every sample's gradient
+         before the mean is taken, and one of n samples then moves that mean by its share of the
+         clip.
 Symbols  d = dimension, p = d padded to a power of two; y = sqrt(p/k) S H D x, clipped to the
          radius: S keeps k rows. v C^2: the inner mechanism's squared error; the projection adds
          |x|^2 / k, a fraction 1/(k v) of it.
@@ -41,7 +42,7 @@ from quietbit.mechanism.abilities import (
     Summable,
     SummableRows,
 )
-from quietbit.mechanism.ball import Ball, Norm
+from quietbit.mechanism.ball import Ball, Norm, check_norm
 from quietbit.mechanism.base import (
     Accumulator,
     Body,
@@ -52,6 +53,7 @@ from quietbit.mechanism.base import (
     Reader,
     RowsAccumulator,
     Wrapper,
+    array_reader,
     check_mechanism,
     only,
     passed_on,
@@ -71,15 +73,14 @@ from quietbit.target import Adjacency
 
 __all__ = ["Projected", "ProjectedSamples", "project"]
 
-MOST_SAMPLES = (
-    2**24
-)  # limit at which the rounding of a sum of doubles is below what the cost per sample allows
+# The rounding of a sum of this many doubles is below what the cost per sample allows.
+MOST_SAMPLES = 2**24
 
 
 @final
 @frozen
 class Projected(Rowed, Wrapper, SummableRows, Rotating, Shortening, LengthBounded, PoisonBounded):
-    """Any mechanism of dimension k on k rotated coordinates of updates in an L2 ball of dimension d."""
+    """Any mechanism of dimension k, on k rotated coordinates of updates of dimension d."""
 
     inner: Mechanism = field(converter=check_mechanism)
     ball: Ball = field(converter=check_rotated)
@@ -88,16 +89,12 @@ class Projected(Rowed, Wrapper, SummableRows, Rotating, Shortening, LengthBounde
     prepares = "a rotation"
 
     def __attrs_post_init__(self) -> None:
-        """Refuse an inner mechanism with another radius or norm, or whose dimension is not a power of two."""
-        inside = self.inner.ball
-        fits = inside.norm is Norm.L2 and inside.radius == self.ball.radius
-        require(
-            fits,
-            "ball of the inner mechanism",
-            inside,
-            f"an L2 ball of radius {self.ball.radius!r}",
-        )
-        check_keep(inside.dimension, self.padded)
+        """Refuse an inner ball that differs in radius or norm, or whose dimension does not fit."""
+        inner = self.inner.ball
+        fits = inner.norm is Norm.L2 and inner.radius == self.ball.radius
+        rule = f"an L2 ball of radius {self.ball.radius!r}"
+        require(fits, "ball of the inner mechanism", inner, rule)
+        check_keep(inner.dimension, self.padded)
 
     @property
     def keep(self) -> int:
@@ -107,13 +104,13 @@ class Projected(Rowed, Wrapper, SummableRows, Rotating, Shortening, LengthBounde
     @property
     def layout(self) -> Layout:
         """The inner body, after the nonce of the rows where the release draws them."""
-        within = self.inner.layout
+        inner = self.inner.layout
         if self.rows is not None:
-            return within
-        return Layout.opaque(self.ball.dimension, NONCE + within.size)
+            return inner
+        return Layout.opaque(self.ball.dimension, NONCE + inner.size)
 
     def offers(self, ability: type[Ability]) -> bool:
-        """Return whether rows are shared, for what needs that, and whether the inner mechanism has the rest."""
+        """Return whether it has the ability; sums need shared rows, and an inner one of sums."""
         if ability in (Keeping, Rotating, Shortening, LengthBounded, PoisonBounded):
             return True
         if issubclass(ability, Summable):
@@ -135,18 +132,18 @@ class Projected(Rowed, Wrapper, SummableRows, Rotating, Shortening, LengthBounde
     def close(
         self, nonce: bytes, kept: FloatVector, rng: RandomBits, kernel: Kernel, out: Body
     ) -> None:
-        """Write the nonce, unless rows are shared, and the inner mechanism's release of the rows."""
+        """Write the nonce, unless rows are shared, and the inner mechanism's release."""
         out[: self.nonce_size] = np.frombuffer(nonce[: self.nonce_size], dtype=np.uint8)
         self.inner.write([kept], rng, kernel, out[self.nonce_size :])
 
     def accumulator(self, kernel: Kernel, max_payloads: int) -> Accumulator:
-        """Return an accumulator that adds decoded inner bodies at their rows and rotates back once per mean."""
+        """Return an accumulator that adds inner bodies at their rows and rotates back the mean."""
         if self.rows is not None:
             return _Shared(self, self.inner.accumulator(kernel, max_payloads))
         return _Scattered(self, kernel, np.zeros(self.padded))
 
     def cost(self, adjacency: Adjacency) -> Cost:
-        """Return the inner mechanism's cost: a public map before the last clip does not change it."""
+        """Return the inner mechanism's cost, which a public map before the clip does not change."""
         return self.inner.cost(adjacency)
 
     def sum_cost(self, clients: int, adjacency: Adjacency) -> Cost:
@@ -172,15 +169,16 @@ class Projected(Rowed, Wrapper, SummableRows, Rotating, Shortening, LengthBounde
         return evolve(inner, squared=squared, response=response, shared=shared)
 
     def response(self, block: int | None) -> float:
-        """Return the share that the second clip and the inner mechanism, on coordinates rotated in one block, leave."""
+        """Return the share that the second clip and the inner mechanism leave."""
         inner = Shortening.nearest(self.inner)
-        return self.clip_response * (1.0 if inner is None else inner.response(self.keep))
+        if inner is None:
+            return self.clip_response
+        return self.clip_response * inner.response(self.keep)
 
     def decoded(self, value: float) -> tuple[float, float]:
         """Return the mean, unbiased but for the second clip, and the variance of one coordinate."""
-        return self.inner.error().gain * value, self.inner.variance(0.0) + self.projection_error(
-            value
-        )
+        variance = self.inner.variance(0.0) + self.projection_error(value)
+        return self.inner.error().gain * value, variance
 
     @property
     def honest_length(self) -> float:
@@ -195,23 +193,21 @@ class Projected(Rowed, Wrapper, SummableRows, Rotating, Shortening, LengthBounde
 @final
 @frozen
 class ProjectedSamples(Wrapper, SamplePriced, EachSample, SharedRows):
-    """A `Projected` whose privacy unit is one sample: it takes gradients one by one, never their mean."""
+    """A `Projected` whose privacy unit is one sample: it takes gradients, never their mean."""
 
     inner: Projected = field(validator=only(Projected, "a Projected"))
 
     def write(self, update: Parts, rng: RandomBits, kernel: Kernel, out: Body) -> None:
         """Refuse: an update is already a mean."""
-        raise InvalidParameter(
-            "update must be given as its samples' gradients (Uplink.send_samples), got their mean."
-        )
+        rule = "given as the gradients of its samples"
+        raise InvalidParameter.of("update", rule, "their mean", "use Uplink.send_samples")
 
     each_sample = passed_on("inner")
     shared_rows = passed_on("inner.shared_rows")
-    row_places = passed_on("inner.row_places")
     unproject = passed_on("inner.unproject")
 
     def offers(self, ability: type[Ability]) -> bool:
-        """Return whether rows are shared; gradients one by one are what it is for."""
+        """Return whether it takes gradients, always; else whether the inner mechanism has it."""
         if issubclass(EachSample, ability):
             return True
         if ability is SamplePriced:
@@ -224,13 +220,13 @@ class ProjectedSamples(Wrapper, SamplePriced, EachSample, SharedRows):
         """Project and clip every gradient separately, and release the mean."""
         count = check_int(len(gradients), "number of gradients", 1, MOST_SAMPLES)
         inner = self.inner
-        ball = self.ball
-        # Refuse bad gradients before any draw.
-        factors = [clip_factor(kernel.norm(one, ball.norm.order), ball.radius) for one in gradients]
+        # Measuring refuses bad gradients before any draw.
+        norms = [kernel.norm(gradient, self.ball.norm.order) for gradient in gradients]
         nonce = inner.drawn(rng)
         total = np.zeros(inner.keep)
-        for one, factor in zip(gradients, factors, strict=True):
-            total += inner.inner.ball.clip(inner.project(one, factor, nonce, kernel))
+        for gradient, norm in zip(gradients, norms, strict=True):
+            factor = clip_factor(norm, self.ball.radius)
+            total += inner.inner.ball.clip(inner.project(gradient, factor, nonce, kernel))
         inner.close(nonce, total / count, rng, kernel, out)
 
     def cost(self, adjacency: Adjacency) -> Cost:
@@ -238,14 +234,14 @@ class ProjectedSamples(Wrapper, SamplePriced, EachSample, SharedRows):
         return self.inner.cost(adjacency)
 
     def sample_cost(self, adjacency: Adjacency, samples: int) -> Cost:
-        """Return the inner cost to one sample; ``samples`` must be the number of gradients that were projected."""
+        """Return the inner cost to one sample; ``samples`` must be the number of gradients."""
         return SamplePriced.of(self.inner.inner).sample_cost(adjacency, samples)
 
 
 @final
 @frozen(eq=False)
 class _Scattered(Accumulator):
-    """Rows drawn per release: every body is decoded by the inner mechanism and added at its rows."""
+    """Rows drawn per release: every body is decoded and added at its rows."""
 
     mechanism: Projected
     kernel: Kernel
@@ -255,20 +251,19 @@ class _Scattered(Accumulator):
         self.mechanism.inner.accumulator(self.kernel, 1).check(body[NONCE:])
 
     def add(self, bodies: Sequence[Body]) -> None:
-        found = self.mechanism
+        mechanism = self.mechanism
         for body in bodies:
-            one = found.inner.accumulator(self.kernel, 1)
-            one.add([body[NONCE:]])
-            places = self.kernel.rows(bytes(body[:NONCE]), found.keep, found.padded)
-            self.total[places] += one.reader(1)(
-                0, found.keep
-            )  # strata are disjoint: no row occurs twice
+            inner = mechanism.inner.accumulator(self.kernel, 1)
+            inner.add([body[NONCE:]])
+            rows = self.kernel.rows(bytes(body[:NONCE]), mechanism.keep, mechanism.padded)
+            # Rows come from disjoint strata, so none occurs twice.
+            self.total[rows] += inner.reader(1)(0, mechanism.keep)
 
     def reader(self, count: int) -> Reader:
-        found = self.mechanism
-        mean = self.total * (math.sqrt(found.padded / found.keep) / count)
-        self.kernel.rotate_back(mean, found.rotation_seed)
-        return lambda start, stop: mean[start:stop]
+        mechanism = self.mechanism
+        mean = self.total * (math.sqrt(mechanism.padded / mechanism.keep) / count)
+        self.kernel.rotate_back(mean, mechanism.rotation_seed)
+        return array_reader(mean)
 
 
 @final
@@ -287,24 +282,20 @@ class _Shared(RowsAccumulator):
         return self.sums.reader(count)(0, self.mechanism.keep)
 
     def reader(self, count: int) -> Reader:
-        mean = self.mechanism.unproject(self.kept(count))
-        return lambda start, stop: mean[start:stop]
+        return array_reader(self.mechanism.unproject(self.kept(count)))
 
 
 def project(ball: Ball, keep: int | str, calibrated: Callable[[Ball], Mechanism]) -> Projected:
     """Return ``calibrated(k-ball)`` on k = ``keep`` rotated coordinates of updates in the ball.
 
-    ``auto`` is the smallest k whose projection costs at most 1 % of the error, and at least 64, for
+    ``auto`` is the smallest k whose projection adds at most 1 % to the error, and at least 64, for
     the second clip.
     """
-    require(
-        ball.norm is Norm.L2, "norm of the ball", ball.norm.value, "l2 where coordinates are kept"
-    )
+    check_norm(ball, Norm.L2, "where coordinates are kept")
     padded = padded_size(ball.dimension)
     if keep == "auto":
-        first = calibrated(Ball(Norm.L2, ball.radius, padded))
-        keep = max(
-            fewest_kept(first.error().squared / ball.radius**2, ball.dimension), min(64, padded)
-        )
+        dense = calibrated(Ball(Norm.L2, ball.radius, padded))
+        fewest = fewest_kept(dense.error().squared / ball.radius**2, ball.dimension)
+        keep = max(fewest, min(64, padded))
     count = check_int(keep, "keep", 1, padded)
     return Projected(calibrated(Ball(Norm.L2, ball.radius, count)), ball)

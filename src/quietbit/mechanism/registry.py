@@ -10,11 +10,11 @@ Idea     a name leads to a family: the library's, or another package's. A packag
              "linear-bit.LinearBit" = "linear_bit:LinearBit"
 
          A module is imported when its family is asked for by name, or when a description names one
-         of its classes, and whoever builds from a description may limit which families that can be.
-         A mechanism's public fields, as plain values, are its description. The same values, with
-         designs named by their identity, form one canonical text whose SHA-256 is the mechanism's
-         identity on the wire: two ends that differ in anything that matters have different digests,
-         and their payloads do not mix. Derived fields are left out.
+         of its classes; `build` takes a list of the families that are allowed. A mechanism's public
+         fields, as plain values, are its description. The same values, with designs named by their
+         identity, form one canonical text whose SHA-256 is the mechanism's identity on the wire:
+         two ends that differ in anything that matters have different digests, and their payloads do
+         not mix. Derived fields are left out.
 """
 
 from __future__ import annotations
@@ -56,14 +56,13 @@ FAMILY_GROUP = "quietbit.mechanisms"
 KIND_GROUP = "quietbit.kinds"
 HERE = "quietbit.mechanism."
 # The library's families by name: the file, and the main class of the family.
-OWN = {
+LIBRARY = {
     "imvu": ("interpolated", "InterpolatedMVU"),
     "vmvu": ("vector", "VectorMVU"),
     "gaussian": ("additive", "Gaussian"),
 }
-# The name, in policies and ledgers, of mechanisms that answer requests instead of sending an
-# update.
-ASKED = {
+# Mechanisms that send an answer in place of an update, by their name in policies and ledgers.
+ANSWERS = {
     "response": ("response", "RandomisedResponse"),
     "summed-response": ("response", "SummedResponse"),
     "scout": ("adaptive_clip", "Scout"),
@@ -78,24 +77,19 @@ KINDS = {
     "ProjectedSamples": ("projected", "ProjectedSamples"),
     "Rotation": ("rotation", "Rotation"),
     "Watched": ("adaptive_clip", "AdaptiveClip"),
-} | {name: (file, name) for file, name in (*OWN.values(), *ASKED.values())}
-WRAPPERS = (
-    "PoissonBatch",
-    "LocalSteps",
-    "Projected",
-    "ProjectedSamples",
-    "Watched",
-)  # kinds with an inner mechanism
+} | {name: (file, name) for file, name in (*LIBRARY.values(), *ANSWERS.values())}
+# Kinds with an inner mechanism.
+WRAPPERS = ("PoissonBatch", "LocalSteps", "Projected", "ProjectedSamples", "Watched")
 KIND_OF = {place: kind for kind, place in KINDS.items()}
 
 
 def families() -> tuple[str, ...]:
     """Return the names of all families, the library's first; nothing is imported."""
-    return (*OWN, *sorted(_packages()))
+    return (*LIBRARY, *sorted(_packages()))
 
 
 def family(name: str) -> Family:
-    """Import and return the family of that name; an unknown name is refused, and the error lists the known ones."""
+    """Import and return the family of a name; refuse an unknown name with the known ones."""
     check_known(name, families(), "mechanism")
     return _loaded(name)
 
@@ -109,17 +103,17 @@ def importable(names: Iterable[str]) -> Iterator[Family]:
 
 @lru_cache(maxsize=1)
 def _packages() -> dict[str, set[EntryPoint]]:
-    """Return the families of other packages by name; a package cannot take a name of the library's."""
-    offers: dict[str, set[EntryPoint]] = {}
+    """Return the families of installed packages by name; names of the library are not taken."""
+    entries: dict[str, set[EntryPoint]] = {}
     for entry in entry_points(group=FAMILY_GROUP):
-        if entry.name not in OWN:
-            offers.setdefault(entry.name, set()).add(entry)
-    return offers
+        if entry.name not in LIBRARY:
+            entries.setdefault(entry.name, set()).add(entry)
+    return entries
 
 
 @lru_cache(maxsize=1)
 def _package_kinds() -> dict[str, dict[str, EntryPoint]]:
-    """Return the classes of other packages by kind and family; a package cannot take a kind of the library's."""
+    """Return the classes of installed packages by kind and family, but for the library's kinds."""
     kinds: dict[str, dict[str, EntryPoint]] = {}
     for entry in entry_points(group=KIND_GROUP):
         name, _, kind = entry.name.rpartition(".")
@@ -130,69 +124,59 @@ def _package_kinds() -> dict[str, dict[str, EntryPoint]]:
 
 @cache
 def _loaded(name: str) -> Family:
-    """Return the family of a name; refuse a package that cannot be imported, by name."""
-    if name in OWN:
-        made: tuple[Family, ...] = importlib.import_module(HERE + OWN[name][0]).FAMILIES
-        return next(family for family in made if family.name == name)
+    """Return the family of a known name; refuse a package that cannot be imported."""
+    if name in LIBRARY:
+        file, _ = LIBRARY[name]
+        members: tuple[Family, ...] = importlib.import_module(HERE + file).FAMILIES
+        return next(family for family in members if family.name == name)
     entries = {entry.value: entry for entry in _packages()[name]}
     places = " and ".join(sorted(entries))
-    require(len(entries) == 1, f"packages that offer {name!r}", places, "one")
-    offered = _imported(entries[places], f"mechanism {name!r}")
-    require(
-        isinstance(offered, Family),
-        f"{places}, offered as {name!r}",
-        type(offered).__name__,
-        "a Family",
-    )
-    require(
-        offered.name == name,
-        f"name of {places}",
-        offered.name,
-        f"{name!r}, as its entry point says",
-    )
-    return cast(Family, offered)
+    remedy = "uninstall all but one"
+    require(len(entries) == 1, f"packages with a mechanism {name!r}", places, "one", remedy)
+    loaded = _imported(entries[places], f"mechanism {name!r}")
+    require(isinstance(loaded, Family), places, type(loaded).__name__, "a Family")
+    rule = f"{name!r}, as its entry point says"
+    require(loaded.name == name, f"name of {places}", loaded.name, rule)
+    return cast(Family, loaded)
 
 
 def _imported(entry: EntryPoint, name: str) -> Any:
     try:
         return entry.load()
-    except Exception as error:  # anything another package may raise on import
+    except Exception as error:  # a package may raise anything on import
         reason = f"importing {entry.value} failed with {type(error).__name__}: {error}"
-        raise InvalidParameter(f"{name} cannot be used: {reason}") from error
+        message = f"{name} cannot be used: {reason}"
+        raise InvalidParameter(message, name=name, value=entry.value) from error
 
 
 def family_of(mechanism: Mechanism) -> str:
-    """Return the name of the family of a mechanism, or of the one inside its wrappers; empty if unknown."""
-    kind = type(core_of(mechanism))
-    for name, (file, class_name) in (OWN | ASKED).items():
-        if (kind.__module__, kind.__name__) == (HERE + file, class_name):
+    """Return the name of the family of a mechanism, without its wrappers; empty if unknown."""
+    core = type(core_of(mechanism))
+    for name, (file, class_name) in (LIBRARY | ANSWERS).items():
+        if (core.__module__, core.__name__) == (HERE + file, class_name):
             return name
-    for name, entry in _package_kinds().get(kind.__name__, {}).items():
-        if entry.value == f"{kind.__module__}:{kind.__name__}":
+    for name, entry in _package_kinds().get(core.__name__, {}).items():
+        if entry.value == f"{core.__module__}:{core.__name__}":
             return name
     return ""
 
 
 def described_family(description: Any) -> str:
-    """Return the name of the family of a description, or of what its wrappers hold; empty if unknown.
+    """Return the name of the family of a description, without its wrappers; empty if unknown.
 
-    Nothing is imported and nothing is built: this is what a policy asks first of what a stranger
-    sent.
+    Nothing is imported and nothing is built, so a policy may ask this of what a stranger sent.
     """
     while isinstance(description, Mapping) and description.get("kind") in WRAPPERS:
         description = description.get("inner")
-    if isinstance(description, Mapping):
-        kind = description.get("kind")
-    else:
-        kind = None
-    for name, (_, class_name) in (OWN | ASKED).items():
+    if not isinstance(description, Mapping):
+        return ""
+    kind = description.get("kind")
+    if not isinstance(kind, str):
+        return ""
+    for name, (_, class_name) in (LIBRARY | ANSWERS).items():
         if kind == class_name:
             return name
-    if isinstance(kind, str):
-        offers = _package_kinds().get(kind, {})
-    else:
-        offers = {}
-    return next(iter(offers), "")
+    return next(iter(_package_kinds().get(kind, {})), "")
 
 
 def identity_of(mechanism: Mechanism) -> bytes:
@@ -211,108 +195,104 @@ def canonical_text(mechanism: Mechanism) -> str:
 
 
 def describe(mechanism: Mechanism) -> dict[str, Any]:
-    """Return the mechanism as plain values that JSON can hold and `build` reads, its design in full."""
+    """Return the mechanism as plain values for JSON and `build`, its design in full."""
     return cast(dict[str, Any], _plain(mechanism, "mechanism", in_full=True))
 
 
 def build(description: Mapping[str, Any], allowed: Collection[str] | None = None) -> Mechanism:
     """Return the mechanism of a description; refuse a description that is not a mechanism's.
 
-    ``allowed`` limits the families of other packages whose modules may be imported for it; None
-    allows all installed.
+    ``allowed`` limits the families of installed packages whose modules may be imported for it; None
+    allows all.
     """
     try:
         mechanism = _built(description, allowed)
     except QuietbitError as error:
-        raise InvalidParameter(f"A description of a mechanism cannot be used: {error}") from error
+        message = f"The description of a mechanism cannot be used: {error}"
+        name = getattr(error, "name", "") or "description"
+        raise InvalidParameter(message, name=name, value=getattr(error, "value", "")) from error
     except (TypeError, KeyError, ValueError, AttributeError) as error:
-        raise InvalidParameter(
-            f"A description of a mechanism is not complete: {str(error).rstrip('.')}."
-        ) from error
+        message = f"The description of a mechanism is not complete: {str(error).rstrip('.')}."
+        raise InvalidParameter(message, name="description") from error
     return check_mechanism(mechanism, "description")
 
 
 def _plain(value: Any, name: str, *, in_full: bool) -> Any:
+    """Return a value as JSON has it; ``name`` is its path, for a refusal."""
     if isinstance(value, Design | Profile):
-        word = "design" if isinstance(value, Design) else "profile"
-        named = {"identity": value.identity()}
-        return {word: {**json.loads(value.canonical()), **named} if in_full else value.identity()}
+        key = "design" if isinstance(value, Design) else "profile"
+        identity = value.identity()
+        if not in_full:
+            return {key: identity}
+        return {key: {**json.loads(value.canonical()), "identity": identity}}
     if isinstance(value, Enum):
         return value.value
     if value is None or isinstance(value, bool | int | float | str):
         return value
-    kind = _kind(value, name)
-    return {"kind": kind} | {
-        key: _plain(part, f"{name}.{key}", in_full=in_full) for key, part in _public(value)
-    }
+    plain: dict[str, Any] = {"kind": _kind(value, name)}
+    for key, part in _public(value):
+        plain[key] = _plain(part, f"{name}.{key}", in_full=in_full)
+    return plain
 
 
 def _kind(value: Any, name: str) -> str:
-    """Return the unique name of a class in descriptions."""
-    given = type(value)
-    if not (attrs.has(given) or dataclasses.is_dataclass(given)):
-        rule = (
-            "a number, a word, a Design, a Profile or a frozen class of these to have an identity"
-        )
-        raise InvalidParameter(f"{name} must be {rule}, got a {given.__name__}.")
-    place = given.__module__.removeprefix(HERE), given.__name__
-    if given.__module__.startswith(HERE) and place in KIND_OF:
+    """Return the unique name of a value's class in descriptions."""
+    kind = type(value)
+    has_fields = attrs.has(kind) or dataclasses.is_dataclass(kind)
+    rule = "a number, a word, a Design, a Profile or a frozen class of these to have an identity"
+    require(has_fields, name, kind.__name__, rule)
+    place = kind.__module__.removeprefix(HERE), kind.__name__
+    if kind.__module__.startswith(HERE) and place in KIND_OF:
         return KIND_OF[place]
-    require(
-        given.__name__ not in KINDS,
-        f"class of {name}",
-        f"{given.__module__}.{given.__name__}",
-        "named otherwise",
-    )
-    return given.__name__
+    full_name = f"{kind.__module__}.{kind.__name__}"
+    rule = "named differently from the classes of quietbit"
+    require(kind.__name__ not in KINDS, f"class of {name}", full_name, rule)
+    return kind.__name__
 
 
 def _public(value: Any) -> Iterator[tuple[str, Any]]:
     """Yield the public fields that define a mechanism; skip those left out at their default."""
+    members: Iterable[Any]
     if attrs.has(type(value)):
-        for one in attrs.fields(type(value)):
-            found = getattr(value, one.name)
-            if one.init and not (one.metadata.get("left_out") and found == one.default):
-                yield one.name, found
+        members = attrs.fields(type(value))
     else:
-        yield from (
-            (one.name, getattr(value, one.name)) for one in dataclasses.fields(value) if one.init
-        )
+        members = dataclasses.fields(value)
+    for member in members:
+        part = getattr(value, member.name)
+        skipped = member.metadata.get("left_out") and part == member.default
+        if member.init and not skipped:
+            yield member.name, part
 
 
 def _built(value: Any, allowed: Collection[str] | None) -> Any:
+    """Return the value of a part of a description: the inverse of `_plain`."""
     if not isinstance(value, Mapping):
         return value
     if "kind" not in value and "design" in value:
         return Design.restored(value["design"], "the design of a mechanism")
     if "kind" not in value and "profile" in value:
         return Profile.restored(value["profile"], "the profile of a mechanism")
-    made = _class(value["kind"], allowed)
-    return made(**{name: _built(field, allowed) for name, field in value.items() if name != "kind"})
+    fields = {name: _built(part, allowed) for name, part in value.items() if name != "kind"}
+    return _class(value["kind"], allowed)(**fields)
 
 
 def _class(kind: str, allowed: Collection[str] | None) -> type:
-    """Return the class of a kind: the library's, or else another package's; no other module is imported."""
+    """Return the class of a kind: of the library, or of one installed package."""
     if kind in KINDS:
         file, name = KINDS[kind]
         return cast(type, getattr(importlib.import_module(HERE + file), name))
-    offers = _package_kinds().get(kind, {})
-    places = {entry.value: entry for entry in offers.values()}
-    if len(places) != 1:
-        rule = "one of " + ", ".join(KINDS) + ", or of one installed package"
-        raise InvalidParameter.of("kind of the mechanism", rule, kind)
+    entries = _package_kinds().get(kind, {})
+    places = {entry.value: entry for entry in entries.values()}
+    rule = "one of " + ", ".join(KINDS) + ", or of one installed package"
+    require(len(places) == 1, "kind of the mechanism", kind, rule)
     (entry,) = places.values()
     if allowed is not None:
         modules = {
-            offered.module
+            candidate.module
             for kinds in _package_kinds().values()
-            for name, offered in kinds.items()
+            for name, candidate in kinds.items()
             if name in allowed
         }
-        require(
-            entry.module in modules,
-            "kind of the mechanism",
-            kind,
-            "of a family that is allowed here",
-        )
+        rule = "of a family that is allowed here"
+        require(entry.module in modules, "kind of the mechanism", kind, rule)
     return cast(type, _imported(entry, f"kind {kind!r}"))

@@ -1,21 +1,21 @@
-"""Public rotations: in blocks, after which no coordinate is large, or of the whole update, of which k rows are kept.
+"""Public rotations: in blocks, so that no coordinate is large, or in full, to keep k rows.
 
 Idea     real updates are concentrated, and a mechanism that acts on one coordinate at a time clamps
          and bends the large ones. So flip signs at random and mix blocks of coordinates by Hadamard
-         matrices, y = R x, and undo this on the mean. A rotation of the whole update, y = H D x /
-         sqrt(p), makes all rows equally good, so k of them may stand for all: drawn by every
-         release and named by a public nonce, or the same for all clients of a round. Rotations and
-         rows are public and come before the last clip, so no account depends on them.
+         matrices, y = R x, and undo this on the mean. After a rotation of the full update, y = H D
+         x / sqrt(p), all rows are equally good, so k of them are enough: drawn by every release and
+         named by a public nonce, or the same for all clients of a round. Rotations and rows are
+         public and come before the last clip, so no account depends on them.
 Symbols  d = dimension, p = d padded to a power of two; C = radius; b = `block`, a power of two; k =
          `keep`; S: k rows. f(u): the mean of what a coordinate u decodes to, g = f'(0), r(u) = 1 -
          f(u) / (g u): the share it lacks.
 Source   docs/theory/rotation.md; docs/theory/vector-mechanism.md, "Rows";
          docs/theory/shared-rows.md.
 
-Samples. What one of n samples moves stays as long, but for the rounding of the transform. In double
-precision it is at most 2^-46 C for each of two updates, and the update is multiplied by 1 - 2^-20
-first (``exact``). A share is never below 2^-21 of the radius (`privacy.cost`), so the distance of
-two updates never exceeds it.
+Samples. A rotation keeps the distance of two updates that differ in one of n samples, but for its
+rounding. In double precision that is at most 2^-46 C per update, and the update is multiplied by 1
+- 2^-20 first (``exact``). A sample's share is never below 2^-21 of the radius (`privacy.cost`), so
+the distance of two rotated updates never exceeds it.
 """
 
 from __future__ import annotations
@@ -37,7 +37,7 @@ from quietbit.kernel.norm import clip_factor
 from quietbit.kernel.rng import WordBlock
 from quietbit.kernel.transform import padded_size
 from quietbit.mechanism.abilities import Ability, Keeping, SharedRows
-from quietbit.mechanism.ball import Ball, Norm, check_ball, usual_kernel
+from quietbit.mechanism.ball import Ball, Norm, check_ball, check_norm, usual_kernel
 from quietbit.mechanism.base import Mechanism, Parts
 
 __all__ = [
@@ -52,29 +52,30 @@ __all__ = [
     "response_lower",
     "rotation_for",
     "round_number",
+    "wants_rotation",
 ]
 
-# fits into the fastest cache; a clamp at a tenth of the radius is then 6.4 deviations away
+# Fits into the fastest cache; a clamp at a tenth of the radius is then 6.4 deviations away.
 USUAL_BLOCK = 4096
-ROOM = 2.0**-20
+ROOM = 2.0**-20  # by which exact rotations shorten an update
 SMALL = 0.05  # u_0, in deviations
 POINTS = 600
 MOST_MOMENT = 24
-ENDS = (1.0, 2.0, 3.0, 4.0, 6.0)  # up to how many deviations r is held to be a square
+ENDS = (1.0, 2.0, 3.0, 4.0, 6.0)  # deviations up to which r is bounded by a square
 NONCE = 8  # bytes that name rows
-COST = 0.01  # of the error, that a projection may add
+COST = 0.01  # the share of the error that a projection may add
 MOST_ROWS = 2**64 - 1
 LARGEST_RADIUS = 2.0**90
 
 
-def _power(value: Any, name: str, most: int, why: str = "") -> int:
+def _power_of_two(value: Any, name: str, most: int) -> int:
     number = check_int(value, name, 1, most)
-    require(number & (number - 1) == 0, name, number, "a power of two" + why)
+    require(number & (number - 1) == 0, name, number, "a power of two")
     return number
 
 
 def _block(value: int) -> int:
-    return _power(value, "block", 2**40)
+    return _power_of_two(value, "block", 2**40)
 
 
 def check_seed(value: Any) -> int:
@@ -92,30 +93,40 @@ class Rotation:
     exact: bool = False
 
     def exactly(self, update: Parts, ball: Ball, kernel: Kernel) -> Any:
-        """Return the rotated update in double precision, clipped to the ball and shortened by 2^-20."""
+        """Return the update, clipped and shortened by 2^-20, rotated in double precision."""
         factor = clip_factor(kernel.norm(update, 2), ball.radius) * (1 - ROOM)
         return kernel.rotate(update, self.seed, self.block, factor=factor, kind=np.float64)
 
     def back(self, values: FloatVector) -> FloatVector:
-        """Undo the rotation; a server does so once per mean."""
-        turned = np.array(values, dtype=np.float64)
-        usual_kernel().rotate_back(turned, self.seed, self.block)
+        """Undo the rotation, as a server does once per mean."""
+        update = np.array(values, dtype=np.float64)
+        usual_kernel().rotate_back(update, self.seed, self.block)
         if self.exact:
-            return turned / (1 - ROOM)
-        return turned
+            return update / (1 - ROOM)
+        return update
 
 
 def rotation_for(dimension: int, *, whole: bool = False, exact: bool = False) -> Rotation:
     """Return the usual rotation of a dimension, with the public seed 0.
 
-    Blocks have 4,096 entries, or as many as the dimension allows; ``whole``: as many as it allows,
-    for a closer clamp.
+    Blocks have 4,096 entries, or fewer where the dimension is less. With ``whole`` they are as long
+    as the dimension allows, for a closer clamp.
 
     >>> rotation_for(10**6).block, rotation_for(10**6, whole=True).block, rotation_for(1000).block
     (4096, 524288, 512)
     """
-    largest = 1 << (check_int(dimension, "dimension", 1).bit_length() - 1)
-    return Rotation(largest if whole else min(largest, USUAL_BLOCK), exact=exact)
+    block = 1 << (check_int(dimension, "dimension", 1).bit_length() - 1)
+    if not whole:
+        block = min(block, USUAL_BLOCK)
+    return Rotation(block, exact=exact)
+
+
+def wants_rotation(ball: Ball, rotate: bool | None) -> bool:
+    """Return whether updates are rotated: on an L2 ball unless ``rotate`` is False."""
+    if ball.norm is Norm.L2:
+        return rotate is None or bool(rotate)
+    require(not rotate, "rotate", rotate, "False on an l1 ball, whose norm a rotation changes")
+    return False
 
 
 def response_lower(
@@ -123,8 +134,8 @@ def response_lower(
 ) -> float:
     """Return a lower bound on the decoded share of an update (docs/theory/rotation.md).
 
-    ``missing`` is r(u) for positive coordinates and must not decrease. ``block``: coordinates are
-    those of an update rotated in blocks of that length; None: they may be anything in the ball.
+    ``missing`` is r(u) for positive coordinates and must not decrease. ``block`` is the length of
+    the blocks in which the update was rotated; None for any update in the ball.
     """
     if block is None:
         return 1.0 - float(missing(np.array([radius]))[0])
@@ -132,7 +143,7 @@ def response_lower(
     least = min(SMALL * deviation, radius)
     points = np.geomspace(least, radius, POINTS)
     lost = np.maximum(missing(points), 0.0)
-    # Between two points r is at most what it is at the upper one.
+    # Between two points r is at most its value at the upper one.
     ratios = points[:-1] / deviation
     upper = lost[1:]
     bounds = [float(lost[-1])]
@@ -148,7 +159,7 @@ def response_lower(
 
 
 class Rowed(Mechanism, SharedRows, Keeping):
-    """A mechanism that keeps k rotated coordinates: those that ``rows`` identifies, or, if None, a release's own."""
+    """A mechanism that keeps k rotated coordinates: shared ``rows``, or each release its own."""
 
     __slots__ = ()
     ball: Ball
@@ -162,7 +173,7 @@ class Rowed(Mechanism, SharedRows, Keeping):
 
     @property
     def kept(self) -> int:
-        """k, or d where that is less."""
+        """The smaller of k and d."""
         return min(self.keep, self.ball.dimension)
 
     @property
@@ -172,7 +183,7 @@ class Rowed(Mechanism, SharedRows, Keeping):
 
     @property
     def missing(self) -> float:
-        """The share of rows that are not kept; at 0 the projection costs nothing."""
+        """The share of rows that are not kept; at 0 the projection adds no error."""
         return 1 - self.keep / self.padded
 
     @property
@@ -181,7 +192,7 @@ class Rowed(Mechanism, SharedRows, Keeping):
         return self.keep
 
     def offers(self, ability: type[Ability]) -> bool:
-        """Return whether rows are shared, for the abilities that need it."""
+        """Return whether rows are shared, for abilities of shared rows; otherwise True."""
         return self.rows is not None or not issubclass(ability, SharedRows)
 
     def at(self, rows: int) -> Self:
@@ -196,21 +207,22 @@ class Rowed(Mechanism, SharedRows, Keeping):
 
     @property
     def priced_as(self) -> Mechanism:
-        """The mechanism that a ledger records: the cost does not depend on which rows are shared."""
+        """The mechanism that a ledger records: which rows are shared does not change the cost."""
         if self.rows is None:
             return self
         return self.at(0)
 
     def projection_error(self, length: float) -> float:
-        """Return the squared error per coordinate that leaving out rows adds, for an update of this length."""
+        """Return the squared error per coordinate that rows not kept add for an update's length."""
         return length**2 / self.keep * self.missing
 
     @property
     def clip_response(self) -> float:
-        """A lower bound on the share of an update that the second clip leaves, averaged over signs and rows.
+        """A lower bound on the mean share of an update that the second clip leaves.
 
-        |y|^2 has mean |x|^2 and, as coordinates have fourth moments of at most 3 C^4/p^2, a variance of at most
-        3 (1 - k/p) C^4/k; |y| (|y| - 1) <= (|y|^2 - 1)/2 + (|y|^2 - 1)^2/8 where |y| > 1, and E X_+ <= sd(X)/2.
+        |y|^2 has mean |x|^2 and, as coordinates have fourth moments of at most 3 C^4/p^2, a
+        variance of at most 3 (1 - k/p) C^4/k. Where |y| > 1, |y| (|y| - 1) is at most (|y|^2 - 1)/2
+        + (|y|^2 - 1)^2/8, and E X_+ <= sd(X)/2.
         """
         each = self.missing / self.keep
         return 1 - math.sqrt(3 * each) / 4 - 3 * each / 8
@@ -221,55 +233,52 @@ class Rowed(Mechanism, SharedRows, Keeping):
         return NONCE if self.rows is None else 0
 
     def nonce(self, block: WordBlock | None = None, stream: int = 0) -> bytes:
-        """Return the eight bytes that name the rows: the round's, or those a release draws from this stream."""
+        """Return the bytes that name the rows: the shared ones, or drawn from this stream."""
         if self.rows is not None or block is None:
             return cast(int, self.rows).to_bytes(NONCE, "little")
         return block.uniform64(stream, 0, 1).astype("<u8", copy=False).tobytes()
 
     def project(self, update: Parts, factor: float, nonce: bytes, kernel: Kernel) -> FloatVector:
         """Return sqrt(p/k) S H D (factor x), before the second clip."""
-        padded = self.padded
-        kept = kernel.rotated_rows(
-            update, self.rotation_seed, factor, kernel.rows(nonce, self.keep, padded)
-        )
-        kept *= math.sqrt(padded / self.keep)
-        return kept
-
-    def row_places(self) -> NDArray[np.int64]:
-        """Return the indices of the shared rows among the p rotated coordinates."""
-        return usual_kernel().rows(self.nonce(), self.keep, self.padded)
+        rows = kernel.rows(nonce, self.keep, self.padded)
+        coordinates = kernel.rotated_rows(update, self.rotation_seed, factor, rows)
+        coordinates *= math.sqrt(self.padded / self.keep)
+        return coordinates
 
     def unproject(self, kept: FloatVector) -> NDArray[Any]:
-        """Return the estimate of an update from its shared rows, in single precision, in which all kernels agree."""
-        total = np.zeros(self.padded, dtype=np.float32)
-        total[self.row_places()] = np.asarray(kept, dtype=np.float32) * np.float32(
-            math.sqrt(self.padded / self.keep)
-        )
-        usual_kernel().rotate_back(total, self.rotation_seed)
-        return total[: self.ball.dimension]
+        """Return the update for its shared rows, in float32, in which all kernels agree."""
+        kernel = usual_kernel()
+        rows = kernel.rows(self.nonce(), self.keep, self.padded)
+        scale = np.float32(math.sqrt(self.padded / self.keep))
+        update = np.zeros(self.padded, dtype=np.float32)
+        update[rows] = np.asarray(kept, dtype=np.float32) * scale
+        kernel.rotate_back(update, self.rotation_seed)
+        return update[: self.ball.dimension]
 
 
 def round_number(run: bytes, number: int) -> int:
-    """Return the number of a round's shared rows: different in every round, the same on every machine."""
-    place = check_int(number, "round", 0).to_bytes(8, "little")
-    name = b"quietbit/rows/" + len(run).to_bytes(8, "little") + run + place
+    """Return the number that names a round's shared rows: one per round, equal on all machines."""
+    round_bytes = check_int(number, "round", 0).to_bytes(8, "little")
+    name = b"quietbit/rows/" + len(run).to_bytes(8, "little") + run + round_bytes
     return int.from_bytes(hashlib.sha256(name).digest()[:NONCE], "little")
 
 
 def check_rotated(value: Any) -> Ball:
-    """Return an L2 ball that single precision can rotate; in a larger one, a refusal would depend on the update."""
+    """Return an L2 ball whose updates single precision can rotate.
+
+    With a larger radius some updates would overflow, and a refusal would depend on the update.
+    """
     ball = check_ball(value)
-    require(
-        ball.norm is Norm.L2, "norm of the ball", ball.norm.value, "l2 where updates are rotated"
-    )
-    fine = 1 / LARGEST_RADIUS <= ball.radius <= LARGEST_RADIUS
-    require(fine, "radius", ball.radius, "from 2^-90 to 2^90: rotations are in single precision")
+    check_norm(ball, Norm.L2, "where updates are rotated")
+    fits = 1 / LARGEST_RADIUS <= ball.radius <= LARGEST_RADIUS
+    rule = "from 2^-90 to 2^90, for rotations in single precision"
+    require(fits, "radius", ball.radius, rule)
     return ball
 
 
 def check_keep(value: Any, most: int = MOST_ROWS) -> int:
-    """Return a number of rows; refuse it unless it is a power of two up to ``most``."""
-    return _power(value, "keep", most, ", so that every row is kept equally often")
+    """Return a number of rows, a power of two up to ``most``: all rows are kept equally often."""
+    return _power_of_two(value, "keep", most)
 
 
 def check_rows(value: Any) -> int | None:
@@ -280,7 +289,7 @@ def check_rows(value: Any) -> int | None:
 
 
 def fewest_kept(squared_error: float, dimension: int) -> int:
-    """Return the smallest power of two k whose projection adds at most 1 % to ``squared_error`` (C = 1).
+    """Return the least power of two k whose projection adds at most 1 % to the error (C = 1).
 
     >>> fewest_kept(100.0, 10**6), fewest_kept(1e-9, 100)
     (1, 128)

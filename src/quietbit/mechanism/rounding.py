@@ -1,7 +1,7 @@
 """Round to integers at random, so that the mean is the value.
 
-Idea     each value goes down or up by a 53-bit uniform number, which is exact for a vector that is
-         moved up by at most `ROUNDING_SHIFT` of a step.
+Idea     a 53-bit uniform number decides whether a value goes down or up. The law is exact for a
+         value that is larger by at most `ROUNDING_SHIFT` of a step.
 Source   Alistarh et al. (2017), "QSGD".
 """
 
@@ -19,11 +19,10 @@ ROUNDING_SHIFT = 2.0**-53  # of a step of the grid
 
 
 def independent_rounding(values: FloatVector, block: WordBlock) -> NDArray[np.int64]:
-    """Round each value down or up at random, so that the mean is the value; reads stream 0 of the words."""
+    """Round each value down or up at random, so that the mean is the value; reads stream 0."""
     floor = np.floor(values)
-    return np.asarray(
-        floor.astype(np.int64) + (uniform_doubles(block, 0, values.size) < values - floor)
-    )
+    rounded_up = uniform_doubles(block, 0, values.size) < values - floor
+    return np.asarray(floor.astype(np.int64) + rounded_up)
 
 
 def uniform_doubles(block: WordBlock, stream: int, count: int) -> FloatVector:

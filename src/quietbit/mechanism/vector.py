@@ -1,4 +1,4 @@
-"""The minimum-variance mechanism for vectors: the whole update in one seed of 16 bytes.
+"""The minimum-variance mechanism for vectors: an update in one seed of 16 bytes.
 
 Idea     rotate the update with public signs, keep k of its coordinates (each client its own), clip
          again; then draw z from N(0, I_k) tilted towards the update by a profile h, and send not z
@@ -46,7 +46,7 @@ from quietbit.errors import (
     refuse_payload,
     require,
 )
-from quietbit.kernel.base import Kernel
+from quietbit.kernel.base import Kernel, packed_size
 from quietbit.kernel.expand import (
     acceptance_limits,
     finest_shift,
@@ -56,7 +56,7 @@ from quietbit.kernel.expand import (
     unit,
 )
 from quietbit.kernel.norm import clip_factor
-from quietbit.kernel.rng import RandomBits
+from quietbit.kernel.rng import RandomBits, WordBlock
 from quietbit.kernel.transform import padded_size
 from quietbit.mechanism.abilities import (
     Ability,
@@ -67,7 +67,7 @@ from quietbit.mechanism.abilities import (
     RoughMoments,
     SharedRows,
 )
-from quietbit.mechanism.ball import Ball, Norm
+from quietbit.mechanism.ball import Ball, Norm, check_norm
 from quietbit.mechanism.base import (
     LEFT_OUT,
     Accumulator,
@@ -78,6 +78,8 @@ from quietbit.mechanism.base import (
     Parts,
     Reader,
     RowsAccumulator,
+    array_reader,
+    check_padding,
     passed_on,
 )
 from quietbit.mechanism.direct import code_error_upper, draw_codes, step_cells, step_limits
@@ -116,9 +118,8 @@ __all__ = [
 
 SEED = 16
 MOST_TRIES = 100_000
-MOST_NORMALS = (
-    2**28
-)  # expected per release: about a second of one core, whoever described the mechanism
+# Expected per release, about a second of one core: a server may have described the mechanism.
+MOST_NORMALS = 2**28
 QUANTISED = 4  # bits per coordinate where z itself is sent: costs 1 % of the error
 LEAST_KEPT = 1024
 MOST_KEPT = 65_536  # largest k for which the blur of the account has room
@@ -126,25 +127,25 @@ NONCE_STREAM = 2  # after the streams of candidates and acceptance
 DIRECT_STREAMS = (3, 4)
 SMALLEST_RATIO = 2.0**-52
 LEAST_EPSILON = 1e-4  # below, rounded accounts depend more on delta than on the profile
-# zero-out: e^(2 epsilon) lies between the levels of a step, and 2^52 is as far as they may be
+# Zero-out: the levels of a step differ by e^(2 epsilon), and by 2^52 at most.
 MOST_EPSILON_EACH = 18.0
-# relative: the certified epsilon of a solved profile stays this far below the one asked for
+# The relative distance of a solved profile's certified epsilon from the target.
 ROOM = 1e-8
 TRIES = 60
-# of one release; beyond, a step at e^epsilon lies ten deviations out and nothing is left to design
+# Of one release; beyond, a step at e^epsilon lies ten deviations out and nothing is left to design.
 MOST_EPSILON = 60.0
-SHORTER = (
-    0.93  # factor on the epsilon aimed at, where the account of coded normals lost more than delta
-)
+# The factor on the epsilon aimed at, where the account of coded normals lost more than delta.
+SHORTER = 0.93
+AIMS = 8  # profiles that calibration tries
 
 
 @final
 @frozen
 class VectorMVU(Rowed, Blanketed, Designed, RoughMoments, LengthBounded, PoisonBounded):
-    """The vector mechanism of a profile on updates in an L2 ball, k = ``keep`` coordinates per client, a power of two.
+    """The vector mechanism of a profile, on updates in an L2 ball.
 
-    ``rotation_seed`` is public. Rows are drawn by every release, unless ``rows`` names those that
-    all clients keep.
+    A client keeps k = ``keep`` coordinates, a power of two. ``rotation_seed`` is public. Every
+    release draws its rows, unless ``rows`` names those that all clients keep.
     """
 
     profile: Profile = field()
@@ -154,103 +155,93 @@ class VectorMVU(Rowed, Blanketed, Designed, RoughMoments, LengthBounded, PoisonB
     rows: int | None = field(default=None, converter=check_rows, metadata=LEFT_OUT)
 
     def __attrs_post_init__(self) -> None:
-        """Refuse a profile of another type, and a number of rows that cannot be kept."""
-        require(isinstance(self.profile, Profile), "profile", self.profile, "a Profile")
+        """Refuse a profile that cannot be sampled, and a number of rows that cannot be kept."""
+        profile = self.profile
+        require(isinstance(profile, Profile), "profile", type(profile).__name__, "a Profile")
         check_int(self.keep, "keep", 1, min(MOST_KEPT, self.padded))
-        require(
-            self.profile.gain_lower > 0, "gain of the profile", self.profile.gain_lower, "positive"
-        )
-        smallest = float(self.profile.levels[0])
-        least = self.profile.largest * SMALLEST_RATIO
+        require(profile.gain_lower > 0, "gain of the profile", profile.gain_lower, "positive")
+        smallest = float(profile.levels[0])
+        least = profile.largest * SMALLEST_RATIO
         rule = f"at least {least:.3g}, 2^-52 of the largest"
         require(smallest >= least, "smallest level of the profile", smallest, rule)
-        if not self.seeded:
-            _cells(self.profile)  # raises now, if at all
         if self.seeded:
-            work = self.keep * self.profile.largest
+            limit = MOST_NORMALS / profile.largest
+            rule = f"at most {limit:.0f}, for {MOST_NORMALS:,} normals per release"
+            require(self.keep * profile.largest <= MOST_NORMALS, "keep", self.keep, rule)
         else:
-            work = 0.0
-        rule = f"small enough for {MOST_NORMALS:,} normals a release ({self.profile.largest:.0f} seeds are looked at)"
-        require(work <= MOST_NORMALS, "keep", self.keep, rule)
+            _cells(profile)  # refuses edges that are too far out
 
     designed = passed_on("profile")
 
     @property
     def seeded(self) -> bool:
-        """Whether a seed is sent; otherwise z is, because the search would take too many seeds."""
+        """Whether a seed is sent; z is sent where a search would take too many seeds."""
         return self.profile.largest <= MOST_TRIES
 
     @property
     def layout(self) -> Layout:
         """A seed or k quantised numbers, after the nonce of the rows unless these are shared."""
-        if self.seeded:
-            tail = SEED
-        else:
-            tail = -(-self.keep * QUANTISED // 8)
-        return Layout.opaque(self.ball.dimension, self.nonce_size + tail)
+        size = SEED if self.seeded else packed_size(QUANTISED, self.keep)
+        return Layout.opaque(self.ball.dimension, self.nonce_size + size)
 
     def write(self, update: Parts, rng: RandomBits, kernel: Kernel, out: Body) -> None:
-        """Rotate, keep k rows, clip again, and search for a seed."""
+        """Rotate, keep k rows, clip again, and search for a seed, or draw z."""
         factor = clip_factor(kernel.norm(update, self.ball.norm.order), self.ball.radius)
         block = rng.draw(self.keep)
         nonce = self.nonce(block, NONCE_STREAM)
         kept = self.project(update, factor, nonce, kernel)
-        # From here on, work on private memory and clip again.
+        # From here on `kept` is private memory, and is clipped again.
         kept /= self.ball.radius
         direction, length = unit(kept)
         share = min(length, 1.0)
-        head = out[: self.nonce_size]
-        tail = out[self.nonce_size :]
-        head[:] = np.frombuffer(nonce[: head.size], dtype=np.uint8)
-        largest = self.profile.largest
         weights = (1.0 - share) + share * self.profile.levels
-        if largest <= MOST_TRIES:
-            limits = acceptance_limits(np.minimum(weights / largest, 1.0))
-            chance = 0.999 / largest
-            seed, _ = kernel.search(
-                direction, self.profile.edges, limits, block, acceptance_lower=chance
+        if self.seeded:
+            body = self._search(direction, weights, block, kernel)
+        else:
+            cells = _cells(self.profile)
+            limits = step_limits(cells, weights)
+            quantiser = normal_quantiser(QUANTISED)
+            codes = draw_codes(
+                kept, cells, limits, quantiser, block, kernel, streams=DIRECT_STREAMS
             )
-            tail[:] = np.frombuffer(seed, dtype=np.uint8)
-            return
-        cells = _cells(self.profile)
-        quantiser = normal_quantiser(QUANTISED)
-        codes = draw_codes(
-            kept,
-            cells,
-            step_limits(cells, weights),
-            quantiser,
-            block,
-            kernel,
-            streams=DIRECT_STREAMS,
-        )
-        tail[:] = np.frombuffer(kernel.pack(codes, QUANTISED), dtype=np.uint8)
+            body = kernel.pack(codes, QUANTISED)
+        out[:] = np.frombuffer(nonce[: self.nonce_size] + body, dtype=np.uint8)
+
+    def _search(
+        self, direction: FloatVector, weights: FloatVector, block: WordBlock, kernel: Kernel
+    ) -> bytes:
+        """Return a seed that is accepted with the weight of its step."""
+        largest = self.profile.largest
+        limits = acceptance_limits(np.minimum(weights / largest, 1.0))
+        edges = self.profile.edges
+        seed, _ = kernel.search(direction, edges, limits, block, acceptance_lower=0.999 / largest)
+        return seed
 
     def accumulator(self, kernel: Kernel, max_payloads: int) -> Accumulator:
-        """Return an accumulator of k integers per payload: at their rows, or in order where rows are shared."""
+        """Return an accumulator of k integers per payload: at their rows, or in order if shared."""
         size = self.padded if self.rows is None else self.keep
+        total = np.zeros(size, dtype=np.int64)
         honest = math.inf if self.seeded else self._honest_kept
-        return _Normals(
-            self, kernel, finest_shift(max_payloads), np.zeros(size, dtype=np.int64), honest
-        )
+        return _Normals(self, kernel, finest_shift(max_payloads), total, honest)
 
     def cost(self, adjacency: Adjacency) -> Cost:
-        """Return the dominating pair of the profile, plus what sampling adds to it (see the module header)."""
-        (slack, lost), pair = self._sampling(), profile_cost(self.profile, adjacency, BLUR)
-        curve = pair.with_slack(slack)
+        """Return the cost of the profile's dominating pair, plus what sampling adds (see above)."""
+        slack, lost = self._sampling()
+        pair = profile_cost(self.profile, adjacency, BLUR)
+        cost = pair.with_slack(slack)
+        everywhere = None
         if self.seeded:
-            everywhere = self._everywhere(pair, slack, curve.pure_epsilon())
-        else:
-            everywhere = None
-        return curve.with_lost(lost, everywhere=everywhere)
+            everywhere = self._everywhere(pair, slack, cost.pure_epsilon())
+        return cost.with_lost(lost, everywhere=everywhere)
 
     def offers(self, ability: type[Ability]) -> bool:
-        """Return whether a seed is sent, for a blanket; whether rows are shared, for shared rows."""
+        """Return whether a seed is sent, for a blanket; whether rows are shared, for those."""
         if ability is Blanketed:
             return self.seeded
         return super().offers(ability)
 
     def blanket(self, adjacency: Adjacency) -> BlanketPair | None:
-        """Return the blanket that hides a seed among others: N(0, I), as every weight is at least the smallest.
+        """Return the blanket of a shuffled seed: N(0, I), as every weight is at least the smallest.
 
         A convex function of U - a V that does not decrease, with slope at most 1, is submodular in
         (t, t'): summed by parts, its mean moves by at most (2 + a) n (e + c), its worst pair is t'
@@ -261,85 +252,90 @@ class VectorMVU(Rowed, Blanketed, Designed, RoughMoments, LengthBounded, PoisonB
         return profile_blanket(self.profile, adjacency, BLUR, slack, error)
 
     def error(self) -> Error:
-        """Return the error from noise and projection for an update on the sphere; shorter updates have less."""
+        """Return the error of noise and projection for an update on the sphere, the largest."""
         projection = self.projection_error(self.ball.radius)
         shared = 0.0 if self.rows is None else projection
         return Error(self._noise() + projection, response=self.clip_response, shared=shared)
 
     def decoded(self, value: float) -> tuple[float, float]:
-        """Return the value, and the variance of such a coordinate in an update that fills the ball."""
-        # Rows spread what other coordinates have; along the update t has variance E[t^2 h] - m^2
-        # instead of 1.
+        """Return the value, and the variance of this coordinate in an update on the sphere."""
+        # The rotation spreads other coordinates over the rows; along the update t has variance
+        # E[t^2 h] - m^2 instead of 1.
         along = (self.profile.second_moment - 1) / self.profile.gain_lower**2 - 1
         rest = (self.ball.radius**2 - value**2) / self.keep * self.missing
         return value, self._noise() + rest + value**2 * along
 
     @property
     def moment_error(self) -> float:
-        """The second clip takes up to half of 1/sqrt(k), rows not spread m^2 / k, rounding to codes (m^2 / k) / 20."""
+        """A bound on the relative error of the moments.
+
+        The second clip takes up to half of 1/sqrt(k), rows that do not spread evenly m^2 / k, and
+        rounding to codes (m^2 / k) / 20.
+        """
         gain = self.profile.gain_lower
-        rows = self.missing * (0.5 / math.sqrt(self.keep) + gain**2 / self.keep)
-        return min(0.5, rows + (0.0 if self.seeded else 0.05 * gain**2 / self.keep))
+        error = self.missing * (0.5 / math.sqrt(self.keep) + gain**2 / self.keep)
+        if not self.seeded:
+            error += 0.05 * gain**2 / self.keep
+        return min(0.5, error)
 
     @property
     def honest_length(self) -> float:
-        """Where z itself is sent, a bound on its length; infinite for seeds, none of which is longer than noise."""
+        """A bound on the length of z where it is sent; infinite for seeds, which are all noise."""
         if self.seeded:
             return math.inf
         return self._honest_kept * math.sqrt(self.padded / self.keep)
 
     def poisoned(self, work: float) -> float:
-        """Return the reach of the best of 2^``work`` seeds along the worst direction, or that of the longest z."""
+        """Return the reach of the best of 2^``work`` seeds, or of the longest z, in clips."""
         if not self.seeded:
             return longest_payload(self, self.honest_length, QUANTISED, self.keep, self.nonce_size)
-        return (
-            worst_direction(self.keep, self.padded) * seed_maximum(work) / self.profile.gain_lower
-        )
+        stretch = worst_direction(self.keep, self.padded)
+        return stretch * seed_maximum(work) / self.profile.gain_lower
 
     @property
     def _honest_kept(self) -> float:
-        """The same bound on the kept rows, for a density of at most n times that of rounded normals."""
-        levels = normal_quantiser(QUANTISED)
-        squares = levels.levels**2
-        chances = np.diff(ndtr([-math.inf, *levels.thresholds, math.inf]))
-        moments = float(chances @ squares), float(chances @ squares**2), float(squares.max())
+        """The bound of `honest_length` on the kept rows.
+
+        The density is at most n times that of rounded normals.
+        """
+        quantiser = normal_quantiser(QUANTISED)
+        squares = quantiser.levels**2
+        chances = np.diff(ndtr([-math.inf, *quantiser.thresholds, math.inf]))
         square = squares_upper(
-            self.keep, *moments, doubt=DOUBT + math.log(2.04 * self.profile.largest)
+            self.keep,
+            mean=float(chances @ squares),
+            second=float(chances @ squares**2),
+            largest=float(squares.max()),
+            doubt=DOUBT + math.log(2.04 * self.profile.largest),
         )
         return math.sqrt(square) * self.ball.radius / self.profile.gain_lower
 
     def _noise(self) -> float:
-        """C^2 / m^2, plus what quantising adds where z is sent."""
-        if self.seeded:
-            cost = 0.0
-        else:
-            cost = normal_quantiser(QUANTISED).cost
-        return (1 + cost) * (self.ball.radius / self.profile.gain_lower) ** 2
+        """Return the variance of the noise: C^2 / m^2, plus that of quantising where z is sent."""
+        quantising = 0.0
+        if not self.seeded:
+            quantising = normal_quantiser(QUANTISED).cost
+        return (1 + quantising) * (self.ball.radius / self.profile.gain_lower) ** 2
 
     def _everywhere(self, pair: Cost, slack: float, pure: float) -> Cost:
-        """Return the divergences of a search's output: those of the pair, sampling included, and what ``pure`` implies.
+        """Return the divergences of a search's output, sampling included, up to those of ``pure``.
 
         p^alpha q^(1 - alpha) is at most M = n (n/h_0)^(alpha - 1), convex, and submodular: the
         worst two updates are opposite again, and its mean moves by at most 4 M (e + c).
         """
         off = math.log(4.04 * self.profile.largest * self._off)
-        return Cost.renyi(
-            Formula(_searched, pair, slack, off, pure), "a seed of the vector mechanism", pure
-        )
+        divergence = Formula(_searched, pair, slack, off, pure)
+        return Cost.renyi(divergence, "a seed of the vector mechanism", pure)
 
     @property
     def _off(self) -> float:
-        """E + c: how far probabilities of quadrants are off, for normals of 64 bits and among 2^128 seeds."""
+        """E + c: the error of probabilities of quadrants, for 64-bit normals and 2^128 seeds."""
         return law_error_upper(self.keep) + math.sqrt(23 * self.keep + 43) * 2.0**-64
 
     def _sampling(self) -> tuple[float, float]:
         """Return slack and lost mass, each rounded up."""
-        require(
-            inner_error_upper(self.keep) <= BLUR,
-            "keep",
-            self.keep,
-            "small enough for the account's blur",
-        )
+        fits = inner_error_upper(self.keep) <= BLUR
+        require(fits, "keep", self.keep, "small enough for the account's blur")
         largest = self.profile.largest
         smallest = float(self.profile.levels[0])
         if not self.seeded:
@@ -352,9 +348,9 @@ class VectorMVU(Rowed, Blanketed, Designed, RoughMoments, LengthBounded, PoisonB
 
 def _searched(alpha: float, pair: Cost, slack: float, off: float, pure: float) -> float:
     """Return D_alpha of a seed, e^off being 4 n (e + c); see `VectorMVU._everywhere`."""
-    moment = float(
-        np.logaddexp((alpha - 1) * pair.rdp(alpha), off + (alpha - 1) * pair.pure_epsilon())
-    )
+    from_pair = (alpha - 1) * pair.rdp(alpha)
+    from_sampling = off + (alpha - 1) * pair.pure_epsilon()
+    moment = float(np.logaddexp(from_pair, from_sampling))
     moment += (2 * alpha - 1) * slack + 1e-14 * (1 + abs(moment))
     return min(round_up(moment / (alpha - 1), 1e-15), Cost.pure(pure).rdp(alpha))
 
@@ -362,56 +358,50 @@ def _searched(alpha: float, pair: Cost, slack: float, off: float, pure: float) -
 @final
 @frozen(eq=False)
 class _Normals(RowsAccumulator):
-    """Sums of normals in fixed point; shared rows are added as if there were k rows and all of them were kept."""
+    """Sums of normals in fixed point; of shared rows, k sums in order."""
 
     mechanism: VectorMVU
     kernel: Kernel
     shift: int  # the number of bits after the binary point
     total: NDArray[np.int64]
-    honest: float  # the largest honest length of numbers that are sent
+    honest: float  # the largest honest length where z is sent
 
-    group = 256  # many, because they are small
+    group = 256  # bodies are small
 
     def check(self, body: Body) -> None:
-        """Refuse a body of another length; every seed is one that an honest client could have sent."""
+        """Refuse a wrong length, and a z that is too long; an honest client may send any seed."""
         size = self.mechanism.layout.size
         if body.size != size:
             refuse_payload("length of the body", f"{size} bytes", body.size)
         if self.mechanism.seeded:
             return
-        spare = QUANTISED * self.mechanism.keep % 8
-        if spare and int(body[-1]) >> spare:
-            refuse_payload("padding bits of the payload", "zero", int(body[-1]) >> spare)
+        check_padding(body, QUANTISED * self.mechanism.keep)
         refuse_longer(float(np.linalg.norm(self._numbers(body))) * self._unit, self.honest)
 
     def add(self, bodies: Sequence[Body]) -> None:
         """Expand seeds, or decode numbers, and add them."""
+        if not bodies:
+            return
         keep = self.mechanism.keep
         head = self.mechanism.nonce_size
-        given = [np.asarray(body) for body in bodies]
-        if not given:
-            return
         if self.mechanism.seeded:
-            stacked = np.stack(given)
+            stacked = np.stack(bodies)
+            nonces = np.zeros((len(bodies), NONCE), np.uint8)  # shared rows have no nonce
             if head:
                 nonces = np.ascontiguousarray(stacked[:, :head])
-            else:
-                nonces = np.zeros((len(given), NONCE), np.uint8)
             seeds = np.ascontiguousarray(stacked[:, head:])
             self.kernel.add_seeds(nonces, seeds, self.total, count=keep, shift=self.shift)
             return
         scale = math.ldexp(1.0, self.shift)
-        for body in given:
-            numbers = np.rint(self._numbers(body) * scale).astype(np.int64)
-            self.total[
-                self.kernel.rows(body[:head].tobytes() or bytes(NONCE), keep, self.total.size)
-            ] += numbers
+        for body in bodies:
+            nonce = body[:head].tobytes() or bytes(NONCE)
+            rows = self.kernel.rows(nonce, keep, self.total.size)
+            self.total[rows] += np.rint(self._numbers(body) * scale).astype(np.int64)
 
     def _numbers(self, body: Body) -> FloatVector:
         """Return z from a body that carries it."""
-        codes = self.kernel.unpack(
-            body[self.mechanism.nonce_size :], QUANTISED, self.mechanism.keep
-        )
+        packed = body[self.mechanism.nonce_size :]
+        codes = self.kernel.unpack(packed, QUANTISED, self.mechanism.keep)
         return np.asarray(normal_quantiser(QUANTISED).levels[codes])
 
     def kept(self, count: int) -> FloatVector:
@@ -421,20 +411,18 @@ class _Normals(RowsAccumulator):
 
     def reader(self, count: int) -> Reader:
         """Return a reader of the mean, rotated back."""
-        found = self.mechanism
-        if found.rows is not None:
-            mean = found.unproject(self._scaled(count))
-        else:
-            # Rows are scaled once where they are kept and once where they are put back: sqrt(p/k)
-            # each way, and each row is kept with probability k/p.
-            mean = self._scaled(count) * math.sqrt(found.padded / found.keep)
-            self.kernel.rotate_back(mean, found.rotation_seed)
-        return lambda start, stop: mean[start:stop]
+        mechanism = self.mechanism
+        if mechanism.rows is not None:
+            return array_reader(mechanism.unproject(self._scaled(count)))
+        # Rows are scaled by sqrt(p/k) where they are kept and again where they are put back, and
+        # each row is kept with probability k/p.
+        mean = self._scaled(count) * math.sqrt(mechanism.padded / mechanism.keep)
+        self.kernel.rotate_back(mean, mechanism.rotation_seed)
+        return array_reader(mean)
 
     def _scaled(self, count: int) -> FloatVector:
-        return np.asarray(
-            self.total.astype(np.float64) * (self._unit / (count * math.ldexp(1.0, self.shift)))
-        )
+        unit_per_sum = self._unit / (count * math.ldexp(1.0, self.shift))
+        return np.asarray(self.total.astype(np.float64) * unit_per_sum)
 
     @property
     def _unit(self) -> float:
@@ -447,21 +435,22 @@ def _cells(profile: Profile) -> tuple[int, ...]:
 
 
 def fewest_coordinates(squared_error: float, dimension: int) -> int:
-    """Return `fewest_kept`, but at least 1,024 where there are: with fewer, the second clip shortens updates more.
+    """Return `fewest_kept`, but at least 1,024 if there are as many, for the second clip.
 
-    >>> fewest_coordinates(6.33, 10**6), fewest_coordinates(0.075, 10**6), fewest_coordinates(0.133, 100)
-    (1024, 2048, 128)
+    >>> fewest_coordinates(6.33, 10**6), fewest_coordinates(0.075, 10**6)
+    (1024, 2048)
+    >>> fewest_coordinates(0.133, 100)
+    128
     """
-    return min(
-        max(fewest_kept(squared_error, dimension), LEAST_KEPT), padded_size(dimension), MOST_KEPT
-    )
+    count = max(fewest_kept(squared_error, dimension), LEAST_KEPT)
+    return min(count, padded_size(dimension), MOST_KEPT)
 
 
 def solve_profile(epsilon: float, delta: float, releases: int, adjacency: Adjacency) -> Profile:
-    """Return the profile of largest known gain whose releases together are certified (epsilon, delta)-private.
+    """Return the profile of largest known gain whose releases together meet (epsilon, delta).
 
-    The profile is shipped, cached, or else solved now, in seconds, and cached; one kind of machine
-    finds one profile.
+    The profile is certified. It is shipped or cached, or else solved now, in seconds, and cached;
+    machines of one kind find the same profile.
 
     >>> profile = solve_profile(1.0, 1e-5, 1, Adjacency.REPLACE_ONE)
     >>> round(profile.gain_lower**-2, 2)
@@ -469,18 +458,18 @@ def solve_profile(epsilon: float, delta: float, releases: int, adjacency: Adjace
     """
     require(isinstance(adjacency, Adjacency), "adjacency", adjacency, "an Adjacency")
     times = check_int(releases, "releases", 1, 10**6)
-    asked = check_real(epsilon, "epsilon", at_most=MOST_EPSILON * times)
-    return _solved(Target(asked, delta, adjacency, releases=times))
+    total = check_real(epsilon, "epsilon", at_most=MOST_EPSILON * times)
+    return _solved(Target(total, delta, adjacency, releases=times))
 
 
 @lru_cache(maxsize=64)
 def _solved(target: Target) -> Profile:
-    shipped = shipped_profile(target)
-    if shipped is not None:
-        return shipped
-    kept = cached(Profile, target)
-    if kept is not None and meets(kept, target):
-        return kept
+    profile = shipped_profile(target)
+    if profile is not None:
+        return profile
+    profile = cached(Profile, target)
+    if profile is not None and meets(profile, target):
+        return profile
     profile = solve_profile_anew(target)
     remember(profile, target)
     return profile
@@ -488,8 +477,12 @@ def _solved(target: Target) -> Profile:
 
 def meets(profile: Profile, target: Target) -> bool:
     """Return whether the certified cost of a profile is within a target."""
-    found = certify_profile(profile, target.adjacency, target.releases, target.delta)
-    return found.epsilon_upper <= target.epsilon
+    return _certified_epsilon(profile, target) <= target.epsilon
+
+
+def _certified_epsilon(profile: Profile, target: Target) -> float:
+    certificate = certify_profile(profile, target.adjacency, target.releases, target.delta)
+    return certificate.epsilon_upper
 
 
 def solve_profile_anew(target: Target) -> Profile:
@@ -498,7 +491,7 @@ def solve_profile_anew(target: Target) -> Profile:
 
 
 def _certified(proposal: Proposal, target: Target) -> Profile:
-    """Mix the proposal with N(0, I), h to h - x (h - 1), until its certified epsilon is within the target.
+    """Mix the proposal with N(0, I), h to h - x (h - 1), until its certified epsilon fits.
 
     A step of x costs a fraction x of the gain and lowers epsilon by about x times the smaller of
     epsilon and releases.
@@ -507,26 +500,24 @@ def _certified(proposal: Proposal, target: Target) -> Profile:
     wanted = target.epsilon * (1 - ROOM)
     mixed = 0.0
     for _ in range(TRIES):
-        found = certify_profile(
-            profile, target.adjacency, target.releases, target.delta
-        ).epsilon_upper
-        if found <= wanted:
+        epsilon = _certified_epsilon(profile, target)
+        if epsilon <= wanted:
             return profile
-        if math.isfinite(found):
-            excess = found - wanted
-        else:
-            excess = 0.1 * wanted
+        excess = 0.1 * wanted
+        if math.isfinite(epsilon):
+            excess = epsilon - wanted
         mixed = min(0.9, mixed + (1 + ROOM) * excess / min(wanted, target.releases))
         profile = Profile.from_weights(proposal.edges, mixed + (1 - mixed) * proposed.levels)
     raise QuietbitError(
-        f"No profile was certified for {target}: after {TRIES} attempts epsilon was still {found:.6g}."
+        f"No profile was certified for {target}: after {TRIES} attempts epsilon was still "
+        f"{epsilon:.6g}."
     )
 
 
 @final
 @frozen
 class _Family(Family):
-    """The vector mechanism: its profile is designed for the target, releases and adjacency at once."""
+    """The vector mechanism: its profile is designed for target, releases and adjacency."""
 
     name: str = "vmvu"
     uses: tuple[str, ...] = ("keep", "rows")
@@ -534,69 +525,61 @@ class _Family(Family):
     work: str = "a rotation, then a search among seeds"
 
     def given(self, ball: Ball, strength: float, choices: Choices) -> VectorMVU:
-        """Return the mechanism of the step that is purely private at this epsilon for one release, replace-one."""
-        profile = solve_profile(
-            check_real(strength, "design_epsilon"), 0.0, 1, Adjacency.REPLACE_ONE
-        )
+        """Return the mechanism whose one release is pure at this epsilon, replace-one."""
+        epsilon = check_real(strength, "design_epsilon")
+        profile = solve_profile(epsilon, 0.0, 1, Adjacency.REPLACE_ONE)
         return _with_rows(profile, ball, choices)
 
     def calibrated(
         self, ball: Ball, choices: Choices, target: Target, account: EpsilonOf
     ) -> Mechanism:
-        """Design a profile for the target, or for the most of it that the sampler can be certified to reveal."""
+        """Design a profile for the target, or for the most that the sampler is certified for."""
+        check_norm(ball, Norm.L2, "for the vector mechanism")
+        epsilon = target.epsilon
         require(
-            ball.norm is Norm.L2, "norm of the ball", ball.norm.value, "l2 for the vector mechanism"
-        )
-        require(
-            target.epsilon >= LEAST_EPSILON,
-            "epsilon",
-            target.epsilon,
-            f"at least {LEAST_EPSILON:g} for vmvu",
+            epsilon >= LEAST_EPSILON, "epsilon", epsilon, f"at least {LEAST_EPSILON:g} for vmvu"
         )
         farthest = MOST_EPSILON_EACH * target.adjacency.radii * target.releases
-        aim = min(target.epsilon, farthest)
+        aim = min(epsilon, farthest)
         slope = 1.0
-        before = (math.nan, math.nan)
-        for number in range(8):
+        last_aim = math.nan
+        last_reached = math.nan
+        for number in range(AIMS):
             profile = solve_profile(aim, target.delta, target.releases, target.adjacency)
-            found = _with_rows(profile, ball, choices)
-            reached = account(found)
-            rule = f"above 0 at this epsilon (vmvu would look at {profile.largest:.3g} seeds), or epsilon smaller"
-            require(found.seeded or target.delta > 0, "delta", target.delta, rule)
-            if math.isinf(reached) and not found.seeded:
+            mechanism = _with_rows(profile, ball, choices)
+            reached = account(mechanism)
+            rule = f"above 0 at epsilon {epsilon:g}"
+            remedy = f"at delta 0 vmvu would search {profile.largest:.3g} seeds"
+            require(mechanism.seeded or target.delta > 0, "delta", target.delta, rule, remedy)
+            if math.isinf(reached) and not mechanism.seeded:
                 aim *= SHORTER
                 continue
-            if reached <= target.epsilon:
-                return found
+            if reached <= epsilon:
+                return mechanism
+            excess = 1e-6 * epsilon
             if math.isfinite(reached):
-                over = reached - target.epsilon
-            else:
-                over = 1e-6 * target.epsilon
-            if before[0] > aim and before[1] > reached:
-                slope = min(max((before[1] - reached) / (before[0] - aim), 0.25), 1.0)
-            before = aim, reached
-            aim -= (
-                over / slope + target.epsilon * 1e-9 * 4**number
-            )  # a margin that grows ends the search
+                excess = reached - epsilon
+            if last_aim > aim and last_reached > reached:
+                slope = min(max((last_reached - reached) / (last_aim - aim), 0.25), 1.0)
+            last_aim = aim
+            last_reached = reached
+            aim -= excess / slope + epsilon * 1e-9 * 4**number  # a growing margin ends the search
             if not aim > 0:
                 break
         if math.isinf(reached):
             rule = "large enough for vmvu to have a finite epsilon"
             raise InvalidParameter.of("delta", rule, target.delta, "use a larger delta")
-        require(
-            False,
-            "epsilon",
-            target.epsilon,
-            f"at least {reached:.4g}, the least that vmvu reaches here ({FEWER})",
-        )
-        return found
+        rule = f"at least {reached:.4g}, the least that vmvu reaches here"
+        raise InvalidParameter.of("epsilon", rule, epsilon, FEWER)
 
 
 def _with_rows(profile: Profile, ball: Ball, choices: Choices) -> VectorMVU:
+    """Return the mechanism of a profile that keeps the chosen rows."""
     keep = choices.keep
     if keep is None or keep == "auto":
         keep = fewest_coordinates(1 / profile.gain_lower**2, ball.dimension)
-    return VectorMVU(profile, ball, cast(int, keep), rows=0 if choices.rows == SHARED else None)
+    rows = 0 if choices.rows == SHARED else None
+    return VectorMVU(profile, ball, cast(int, keep), rows=rows)
 
 
 FAMILIES = (_Family(),)

@@ -2,7 +2,6 @@
 
 import numpy as np
 
-from quietbit.kernel.rng import secure_rng
 from quietbit.kernel.rounded import grid_of
 from quietbit.local.collect import make_collector
 from quietbit.local.loop import simulate
@@ -56,7 +55,7 @@ def test_central_noise_is_that_which_is_accounted():
         mean = collector.mean(problem.initial(0), np.arange(64), number)
         steps = mean * 64 / grid  # 64 and the grid are powers of two
         np.testing.assert_array_equal(steps, np.rint(steps))
-    floats = mechanism.noisy(np.zeros(39), secure_rng().draw(39), 0) / grid
+    floats = mechanism.sigma * np.random.default_rng(1).normal(size=39) / grid
     assert (floats != np.rint(floats)).any()
 
 

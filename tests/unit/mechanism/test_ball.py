@@ -11,6 +11,7 @@ from hypothesis import strategies as st
 
 from quietbit.errors import InvalidParameter
 from quietbit.mechanism.ball import Ball, Norm
+from refusals import refuses
 
 KINDS = (np.float16, np.float32, np.float64)
 
@@ -120,17 +121,17 @@ def test_what_no_ball_takes_is_refused(update: Any) -> None:
 
 
 def test_a_single_number_without_axes_is_refused_not_passed_through() -> None:
-    with pytest.raises(InvalidParameter, match="at least one axis"):
+    with refuses("update", "0-D"):
         Ball(Norm.L2, 1.0, 1).clip(np.array(5.0))
 
 
 def test_a_ball_refuses_nonsense() -> None:
     for radius in (0.0, -1.0, math.nan, math.inf, 1e31, 1e-31, True, "1"):
-        with pytest.raises(InvalidParameter, match="radius"):
+        with refuses("radius"):
             Ball(Norm.L2, radius, 3)  # type: ignore[arg-type]
     for dimension in (0, -1, 2.5, True):
-        with pytest.raises(InvalidParameter, match="dimension"):
+        with refuses("dimension"):
             Ball(Norm.L2, 1.0, dimension)  # type: ignore[arg-type]
-    with pytest.raises(InvalidParameter, match="norm must be one of l1, l2"):
+    with refuses("norm", "linf"):
         Ball("linf", 1.0, 3)  # type: ignore[arg-type]
     assert Ball("l1", 1.0, 3).norm is Norm.L1  # type: ignore[arg-type]

@@ -165,22 +165,26 @@ def test_pure_targets() -> None:
 
 
 @pytest.mark.parametrize(
-    ("changed", "sentence"),
+    ("changed", "name"),
     [
-        ({"mechanism": "quantum"}, "mechanism must be one of"),
-        ({"epsilon": 0.0}, "epsilon must be a finite number above 0"),
-        ({"epsilon": math.nan}, "epsilon must be"),
-        ({"delta": 1.0}, "delta must be"),
-        ({"releases": 0}, "releases must be"),
-        ({"adjacency": "nearby"}, "adjacency must be one of zero-out, replace-one"),
-        ({"ball": 1.0}, "ball must be a Ball"),
-        ({"bits": 2, "levels": 4}, "levels must be 2, or bits 1"),
-        ({"mechanism": "mvu", "design": "x"}, "design must be left out for mvu"),
-        ({"mechanism": "gaussian", "ball": L1}, "l2 for Gaussian"),
-        ({"epsilon": 1e-9, "releases": 10**6}, "epsilon must be at least"),
+        ({"mechanism": "quantum"}, "mechanism"),
+        ({"epsilon": 0.0}, "epsilon"),
+        ({"epsilon": math.nan}, "epsilon"),
+        ({"delta": 1.0}, "delta"),
+        ({"releases": 0}, "releases"),
+        ({"adjacency": "nearby"}, "adjacency"),
+        ({"ball": 1.0}, "ball"),
+        ({"bits": 2, "levels": 4}, "levels"),
+        ({"mechanism": "mvu", "design": "x"}, "design"),
+        ({"mechanism": "gaussian", "ball": L1}, "norm of the ball"),
+        ({"epsilon": 1e-9, "releases": 10**6}, "epsilon"),
+        ({"rows": "shared"}, "rows"),
+        ({"rows": "mine", "keep": 8}, "rows"),
+        ({"local_steps": 3}, "local_steps"),
+        ({"sampling_rate": 0.1}, "samples"),
     ],
 )
-def test_refusals_are_sentences(changed: dict[str, Any], sentence: str) -> None:
+def test_a_refusal_names_the_field(changed: dict[str, Any], name: str) -> None:
     usual: dict[str, Any] = {
         "mechanism": "imvu",
         "ball": L2,
@@ -188,7 +192,7 @@ def test_refusals_are_sentences(changed: dict[str, Any], sentence: str) -> None:
         "delta": 1e-5,
         "adjacency": Adjacency.ZERO_OUT,
     }
-    with pytest.raises(InvalidParameter, match=sentence):
+    with refuses(name):
         calibrate(**(usual | changed))
 
 
@@ -223,9 +227,14 @@ def test_steep_designs_say_how_steep_doubles_made_them(epsilon: float) -> None:
 
 
 @pytest.mark.parametrize(
-    "given", [{"samples": 100, "sampling_rate": 0.1}, {"local_steps": 3}, {"rows": "shared"}]
+    ("given", "name"),
+    [
+        ({"samples": 100, "sampling_rate": 0.1}, "sampling_rate"),
+        ({"local_steps": 3}, "local_steps"),
+        ({"rows": "shared"}, "rows"),
+    ],
 )
-def test_auto_refuses_what_it_makes_no_use_of(given: dict[str, Any]) -> None:
+def test_auto_refuses_what_it_makes_no_use_of(given: dict[str, Any], name: str) -> None:
     """They were ignored: what was returned drew no batches, took no steps and shared no rows."""
-    with pytest.raises(InvalidParameter, match="left out for auto"):
+    with refuses(name, given[name]):
         calibrate("auto", ball=L2, epsilon=1.0, delta=1e-5, adjacency="zero-out", **given)

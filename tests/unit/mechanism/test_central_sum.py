@@ -9,12 +9,12 @@ from path import decode, encode
 from quietbit.design.closed_form import binomial_design
 from quietbit.design.solve import solve
 from quietbit.design.table import DesignSpec
-from quietbit.errors import InvalidParameter
 from quietbit.kernel.rng import seeded_rng
 from quietbit.mechanism.ball import Ball, Norm
 from quietbit.mechanism.central_sum import calibrate_sum
 from quietbit.mechanism.interpolated import InterpolatedMVU
 from quietbit.target import Adjacency, Trust
+from refusals import refuses
 
 BALL = Ball(Norm.L2, 2.0, 5000)
 
@@ -82,18 +82,18 @@ def test_a_sum_of_codes_gives_the_mean_of_what_they_stand_for(bits: int) -> None
     np.testing.assert_allclose(
         found, np.mean([decode(mechanism, code) for code in codes], axis=0), rtol=1e-9, atol=1e-12
     )
-    with pytest.raises(InvalidParameter, match="sums of codes must be from 0"):
+    with refuses("sums of codes"):
         mechanism.mean_from_sum(np.full(50, 1 + 7 * (2**bits - 1)), 7)
 
 
 def test_refusals() -> None:
     given = {"ball": BALL, "adjacency": Adjacency.ZERO_OUT, "clients": 10}
-    with pytest.raises(InvalidParameter, match="delta must be above 0"):
+    with refuses("delta", 0.0):
         calibrate_sum(epsilon=1.0, delta=0.0, **given)
-    with pytest.raises(InvalidParameter, match="epsilon"):
+    with refuses("epsilon", 0.0):
         calibrate_sum(epsilon=0.0, delta=1e-5, **given)
-    with pytest.raises(InvalidParameter, match="min_honest_clients"):
+    with refuses("min_honest_clients", 11):
         calibrate_sum(epsilon=1.0, delta=1e-5, min_honest_clients=11, **given)
     uneven = InterpolatedMVU(solve(DesignSpec(8, 3, 5.0)), BALL)
-    with pytest.raises(InvalidParameter, match="evenly spaced"):
+    with refuses("alphabet"):
         uneven.mean_from_sum(np.zeros(5000), 2)

@@ -11,12 +11,12 @@ import numpy as np
 import pytest
 
 from quietbit.design.table import Design, DesignSpec
-from quietbit.errors import InvalidParameter
 from quietbit.mechanism.additive import Gaussian
 from quietbit.mechanism.ball import Ball, Norm
 from quietbit.mechanism.interpolated import InterpolatedMVU
 from quietbit.mechanism.registry import canonical_text, identity_of
 from quietbit_lab.baseline.noise import Sign
+from refusals import refuses
 from unit.mechanism.makers import MECHANISMS
 
 
@@ -66,5 +66,5 @@ def test_something_without_an_identity_is_refused() -> None:
     class Odd:
         table: Any
 
-    with pytest.raises(InvalidParameter, match=r"mechanism\.table must be .* got a ndarray"):
+    with refuses("mechanism.table", "ndarray"):
         identity_of(Odd(np.zeros(3)))  # type: ignore[arg-type]

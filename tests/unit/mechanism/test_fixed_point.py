@@ -5,12 +5,11 @@ from __future__ import annotations
 from fractions import Fraction
 
 import numpy as np
-import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from quietbit.errors import InvalidParameter
 from quietbit.mechanism.accumulate import FixedPoint
+from refusals import refuses
 
 
 @given(st.lists(st.floats(-900, 900), min_size=1, max_size=8), st.integers(1, 2**40))
@@ -34,11 +33,11 @@ def test_the_mean_of_many_payloads() -> None:
 
 
 def test_refusals() -> None:
-    with pytest.raises(InvalidParameter, match="alphabet"):
+    with refuses("largest alphabet value"):
         FixedPoint.of(np.array([np.nan, 1.0]), 10)
-    with pytest.raises(InvalidParameter, match="alphabet"):
+    with refuses("largest alphabet value", 0.0):
         FixedPoint.of(np.zeros(2), 10)
-    with pytest.raises(InvalidParameter, match="most payloads"):
+    with refuses("most payloads", 0):
         FixedPoint.of(np.ones(2), 0)
-    with pytest.raises(InvalidParameter, match="payloads"):
+    with refuses("payloads", 11):
         FixedPoint.of(np.ones(2), 10).mean(np.zeros(3, np.int64), 11)

@@ -16,13 +16,14 @@ from quietbit.errors import InvalidPayload, Outlier
 from quietbit.kernel.expand import normal_quantiser
 from quietbit.kernel.rng import seeded_rng
 from quietbit.mechanism.batch import LocalSteps, PoissonBatch
-from quietbit.mechanism.poison import exponential_length_upper, honest_length, normal_length_upper
+from quietbit.mechanism.poison import honest_length, normal_length_upper
 from quietbit.mechanism.vector import VectorMVU
 from quietbit.node.request import Framed
 from quietbit.run.part import Asked, Reply
 from quietbit.run.report import Counts
 from quietbit.run.round import Round
 from quietbit.wire.payload import build
+from quietbit_lab.baseline.noise import exponential_length_upper
 from quietbit_lab.baseline.skellam import Skellam
 from unit.mechanism.makers import CLIFF, MECHANISMS, WIDTH
 

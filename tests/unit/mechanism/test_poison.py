@@ -9,13 +9,14 @@ import pytest
 from attrs import evolve
 
 from quietbit import Ball, Gaussian, Norm, Uplink, calibrate
-from quietbit.errors import InvalidParameter, Outlier
+from quietbit.errors import Outlier
 from quietbit.kernel.select import default_kernel
 from quietbit.mechanism.batch import LocalSteps, PoissonBatch
 from quietbit.mechanism.poison import honest_length, moved, poisoned, seed_maximum
 from quietbit.plan.compare import compare
 from quietbit.target import Trust
 from quietbit.wire.payload import build
+from refusals import refuses
 from statistical.kit import seed
 
 KERNEL, WORK, SIZE = default_kernel(), 16, 64
@@ -163,7 +164,7 @@ def test_a_share_of_clients_moves_a_mean_by_its_share_unless_masks_hide_it() -> 
     assert moved(mechanism, 0.01, Trust.LOCAL) == pytest.approx(0.01 * one)
     assert moved(mechanism, 0.01, Trust.CENTRAL) == 0.01
     assert moved(mechanism, 0.01, Trust.SECURE_AGGREGATION) == one
-    with pytest.raises(InvalidParameter, match="malicious"):
+    with refuses("malicious", 1.5):
         moved(mechanism, 1.5, Trust.LOCAL)
 
 

@@ -6,12 +6,12 @@ from fractions import Fraction
 import pytest
 
 from quietbit import Ball, Norm
-from quietbit.errors import InvalidParameter
 from quietbit.kernel.sampler import SAMPLING_ERROR
 from quietbit.mechanism.interpolated import InterpolatedMVU
 from quietbit.privacy.cost import sampling_slack_upper
 from quietbit.privacy.divergence import smallest_probability_lower
 from quietbit.target import Adjacency
+from refusals import refuses
 from unit.mechanism.makers import design, table
 
 BALL = Ball(Norm.L2, 1.0, 5)
@@ -87,10 +87,10 @@ def test_small_dimensions_use_the_plain_bound() -> None:
 
 @pytest.mark.parametrize("beta", [0.0, -1.0, math.nan, math.inf, 1e9, "8"])
 def test_beta_must_be_positive(beta: float) -> None:
-    with pytest.raises(InvalidParameter, match="beta"):
+    with refuses("beta"):
         InterpolatedMVU(design(), Ball(Norm.L2, 1.0, 3), beta)
 
 
 def test_clamp_is_a_truth_value() -> None:
-    with pytest.raises(InvalidParameter, match="clamp"):
+    with refuses("clamp", 1):
         InterpolatedMVU(design(), Ball(Norm.L2, 1.0, 3), 1.0, 1)  # type: ignore[arg-type]

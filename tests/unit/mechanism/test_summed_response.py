@@ -6,12 +6,12 @@ import numpy as np
 import pytest
 
 from quietbit import Uplink
-from quietbit.errors import InvalidParameter
 from quietbit.kernel.rng import seeded_rng
 from quietbit.mechanism.registry import build, describe, family_of
 from quietbit.mechanism.response import SummedResponse
 from quietbit.target import Adjacency
 from quietbit.wire.payload import Payload
+from refusals import refuses
 from statistical.kit import assert_binomial, seed
 
 SENT = 2000
@@ -59,13 +59,13 @@ def test_the_mean_of_a_sum_has_no_bias_and_is_that_of_payloads(cells):
 
 
 def test_sums_that_no_clients_can_have_are_refused():
-    with pytest.raises(InvalidParameter, match="sums of bits"):
+    with refuses("sums of codes", (1.0, 11.0)):
         SummedResponse(3, 0.125).mean_from_sum(np.array([1, 2, 11]), 10)
 
 
 @pytest.mark.parametrize("lie", [0.0, 0.5, -0.1, float("nan"), 0.1, 2.0**-41])
 def test_a_lie_that_is_none_or_not_exact_is_refused(lie):
-    with pytest.raises(InvalidParameter):
+    with refuses("lie"):
         SummedResponse(2, lie)
 
 

@@ -23,6 +23,7 @@ from quietbit.mechanism.registry import build, canonical_text, describe, identit
 from quietbit.mechanism.vector import VectorMVU, fewest_coordinates
 from quietbit.privacy.conversion import gaussian_epsilon_upper
 from quietbit.target import Adjacency
+from refusals import refuses
 from unit.mechanism.makers import CLIFF, MECHANISMS, STAIRS, STEP, CountingWords, update
 
 REFERENCE = ReferenceKernel()
@@ -106,40 +107,42 @@ def test_rows_are_as_few_as_the_noise_allows() -> None:
 
 
 @pytest.mark.parametrize(
-    ("changed", "sentence"),
+    ("changed", "name", "value"),
     [
-        ({"profile": "steep"}, "profile must be a Profile"),
-        ({"ball": 3}, "ball must be a Ball"),
-        ({"ball": Ball(Norm.L1, 1.0, 8)}, "norm of the ball must be l2"),
-        ({"ball": Ball(Norm.L2, 1e-29, 67)}, "radius must be from"),
-        ({"ball": Ball(Norm.L2, 1e30, 67)}, "radius must be from"),
-        ({"keep": 3}, "keep must be a power of two"),
-        ({"keep": 0}, "keep must be"),
-        ({"keep": 256}, "keep must be"),
-        ({"keep": 2.5}, "keep must be"),
-        ({"rotation_seed": -1}, "rotation_seed must be"),
+        ({"profile": "steep"}, "profile", "str"),
+        ({"ball": 3}, "ball", "int"),
+        ({"ball": Ball(Norm.L1, 1.0, 8)}, "norm of the ball", "l1"),
+        ({"ball": Ball(Norm.L2, 1e-29, 67)}, "radius", 1e-29),
+        ({"ball": Ball(Norm.L2, 1e30, 67)}, "radius", 1e30),
+        ({"keep": 3}, "keep", 3),
+        ({"keep": 0}, "keep", 0),
+        ({"keep": 256}, "keep", 256),
+        ({"keep": 2.5}, "keep", 2.5),
+        ({"rotation_seed": -1}, "rotation_seed", -1),
         (
             {"profile": Profile.from_weights([0.0], [0.0, 1.0])},
-            "smallest level of the profile must be at least",
+            "smallest level of the profile",
+            0.0,
         ),
         (
             {"profile": Profile.from_weights([4.8, 11.5], [1.0, 2.0**21, 2.0**22])},
-            "edge must be between",
+            "edge",
+            11.5,
         ),
     ],
 )
-def test_what_cannot_be_sampled_is_refused(changed: dict[str, Any], sentence: str) -> None:
-    with pytest.raises(InvalidParameter, match=sentence):
+def test_what_cannot_be_sampled_is_refused(changed: dict[str, Any], name: str, value: Any) -> None:
+    with refuses(name, value):
         attrs.evolve(SEEDED, **changed)
 
 
 def test_sample_level_privacy_is_refused() -> None:
-    with pytest.raises(InvalidParameter, match="sample-level privacy"):
+    with refuses("mechanism", "VectorMVU"):
         SEEDED.privacy(Adjacency.ZERO_OUT, samples=10)
 
 
 def test_a_search_that_is_too_long_needs_a_delta() -> None:
-    with pytest.raises(InvalidParameter, match="delta must be above 0"):
+    with refuses("delta", 0.0):
         calibrate("vmvu", ball=LARGE, epsilon=16.0, delta=0.0, adjacency=Adjacency.REPLACE_ONE)
     found = calibrate("vmvu", ball=LARGE, epsilon=16.0, delta=1e-6, adjacency=Adjacency.REPLACE_ONE)
     assert not found.mechanism.seeded  # type: ignore[attr-defined]
@@ -312,5 +315,5 @@ def test_a_mechanism_that_would_keep_a_device_busy_for_hours_is_not_built() -> N
     busy = Profile.from_weights([4.2], [1e-4, 60_000.0])
     assert 1e4 < busy.largest < 1e5
     VectorMVU(busy, Ball(Norm.L2, 1.0, 10**6), 1024)
-    with pytest.raises(InvalidParameter, match="keep must be small enough for 268,435,456 normals"):
+    with refuses("keep", 65536):
         VectorMVU(busy, Ball(Norm.L2, 1.0, 10**6), 65_536)

@@ -17,7 +17,7 @@ from typing import final
 
 import numpy as np
 from attrs import field, frozen
-from scipy.special import log_ndtr
+from scipy.special import log_ndtr, ndtri
 
 from quietbit._typing import FloatVector
 from quietbit.kernel.base import Kernel
@@ -25,7 +25,7 @@ from quietbit.kernel.rng import RandomBits, WordBlock
 from quietbit.kernel.rounded import NoiseLaw
 from quietbit.mechanism.abilities import SamplePriced, Shortening
 from quietbit.mechanism.accumulate import code_accumulator
-from quietbit.mechanism.additive import Gaussian, Noise, noise_family, tail_and_sign
+from quietbit.mechanism.additive import Gaussian, Noise, noise_family
 from quietbit.mechanism.ball import Ball, Norm, clipped_pieces
 from quietbit.mechanism.base import (
     Accumulator,
@@ -38,14 +38,23 @@ from quietbit.mechanism.base import (
     passed_on,
 )
 from quietbit.mechanism.family import check_multiplier
-from quietbit.mechanism.poison import exponential_length_upper
+from quietbit.mechanism.poison import DOUBT, ROUNDING
 from quietbit.mechanism.rotation import response_lower
 from quietbit.privacy.cost import Cost, Formula
 from quietbit.privacy.rounding import round_up
 from quietbit.target import Adjacency
 
-__all__ = ["LAPLACE_FAMILY", "SIGN_FAMILY", "Laplace", "Sign", "laplace_noise"]
+__all__ = [
+    "LAPLACE_FAMILY",
+    "SIGN_FAMILY",
+    "Laplace",
+    "Sign",
+    "exponential_length_upper",
+    "laplace_noise",
+    "normal_noise",
+]
 
+TOP = np.uint64(1 << 63)
 CHUNK = 1 << 18  # a multiple of eight, so that chunks of signs begin at whole bytes
 GRID = 2.0**-63  # how far the tail's grid can move a sign's probability,
 ROUNDINGS = 2.0**-40  # and how far the arithmetic
@@ -55,6 +64,13 @@ SIGNS.setflags(write=False)
 
 def _scale(value: float) -> float:
     return check_multiplier(value, "scale_multiplier")
+
+
+def exponential_length_upper(
+    dimension: int, radius: float, scale: float, doubt: float = DOUBT
+) -> float:
+    """Return an L1 length that an update plus Laplace noise exceeds with probability e^-doubt."""
+    return (radius + scale * (dimension + math.sqrt(2 * dimension * doubt) + doubt)) * ROUNDING
 
 
 @final
@@ -88,19 +104,40 @@ class Laplace(Noise):
         """A bound from the gamma law of the noise's L1 length."""
         return exponential_length_upper(self.ball.dimension, self.ball.radius, self.scale)
 
-    def noisy(self, values: FloatVector, block: WordBlock, start: int) -> FloatVector:
-        """Return the values of coordinates ``start ..`` plus Laplace noise, in double precision."""
-        return values + self.scale * laplace_noise(block, start, values.size)
+
+def laplace_noise(block: WordBlock, start: int, count: int) -> FloatVector:
+    """Return Laplace noise of scale 1 for coordinates from ``start`` on, at most 44.4 in magnitude."""
+    tail, sign = _tail_and_sign(block, start, count)
+    return np.asarray(np.log(tail) * sign)
+
+
+def normal_noise(block: WordBlock, start: int, count: int) -> FloatVector:
+    """Return standard normal noise for coordinates from ``start`` on, at most 9.2 in magnitude."""
+    tail, sign = _tail_and_sign(block, start, count)
+    return np.asarray(ndtri(tail / 2) * sign)
+
+
+def _tail_and_sign(block: WordBlock, start: int, count: int) -> tuple[FloatVector, FloatVector]:
+    """Return a uniform tail probability in (0, 1] and a sign for each coordinate."""
+    words = block.uniform64(0, start, count)
+    tail = ((words & ~TOP).astype(np.float64) + 0.5) * 2.0**-63
+    sign = np.where(words & TOP, 1.0, -1.0)
+    return np.minimum(tail, 1.0), sign
 
 
 @final
 @frozen
 class SignLaw:
-    """The law of a sign's noise: where to cut, its density at 0, and P(noise > value)."""
+    """The law of a sign's noise of unit scale.
+
+    ``cut``: where coordinates are cut; ``density`` at 0; ``tail``: P(noise > value); ``draw``: noise
+    for ``count`` coordinates from ``start`` on.
+    """
 
     cut: float
     density: float
     tail: Callable[[float], float]
+    draw: Callable[[WordBlock, int, int], FloatVector]
 
 
 def _normal_tail(value: float) -> float:
@@ -112,8 +149,8 @@ def _laplace_tail(value: float) -> float:
 
 
 LAWS = {
-    NoiseLaw.NORMAL: SignLaw(5.0, 1 / math.sqrt(2 * math.pi), _normal_tail),
-    NoiseLaw.LAPLACE: SignLaw(15.0, 0.5, _laplace_tail),
+    NoiseLaw.NORMAL: SignLaw(5.0, 1 / math.sqrt(2 * math.pi), _normal_tail, normal_noise),
+    NoiseLaw.LAPLACE: SignLaw(15.0, 0.5, _laplace_tail, laplace_noise),
 }
 
 
@@ -161,7 +198,8 @@ class Sign(Mechanism, SamplePriced, Shortening):
         block = rng.draw(size)
         for start in range(0, size, CHUNK):
             stop = min(size, start + CHUNK)
-            noisy = self.inner.noisy(np.clip(piece(start, stop), -self.cut, self.cut), block, start)
+            values = np.clip(piece(start, stop), -self.cut, self.cut)
+            noisy = values + self.inner.unit * self._law.draw(block, start, values.size)
             out[start // 8 : (stop + 7) // 8] = np.packbits(noisy >= 0, bitorder="little")
 
     def accumulator(self, kernel: Kernel, max_payloads: int) -> Accumulator:
@@ -211,12 +249,6 @@ class Sign(Mechanism, SamplePriced, Shortening):
         """Return the probabilities of -1 and +1 for a coordinate of this value."""
         plus = (1 + self.expectation(value)) / 2
         return np.array([1 - plus, plus])
-
-
-def laplace_noise(block: WordBlock, start: int, count: int) -> FloatVector:
-    """Return Laplace noise of scale 1, at most 44.4 in magnitude."""
-    tail, sign = tail_and_sign(block, start, count)
-    return np.asarray(np.log(tail) * sign)
 
 
 def _laplace_divergence(alpha: float, eps: float) -> float:

@@ -33,7 +33,6 @@ from quietbit.kernel.base import Kernel
 from quietbit.kernel.rng import RandomBits
 from quietbit.kernel.transform import padded_size
 from quietbit.mechanism.accumulate import of_floats
-from quietbit.mechanism.additive import normal_noise
 from quietbit.mechanism.ball import Ball, Norm
 from quietbit.mechanism.base import Accumulator, Body, Layout, Parts
 from quietbit.mechanism.family import Choices
@@ -42,6 +41,7 @@ from quietbit.privacy.cost import Cost
 from quietbit.target import Adjacency
 from quietbit_lab.baseline.base import Directional, checked_cap, checked_loss, likeliest
 from quietbit_lab.baseline.codebook import check_ball, clipped, direction_of
+from quietbit_lab.baseline.noise import normal_noise
 from quietbit_lab.baseline.sphere import cap_moments, quantile
 from quietbit_lab.baseline.tilt import cap_levels, tilt_cost
 from quietbit_lab.baseline.tuned import TunedFamily, limit_gain

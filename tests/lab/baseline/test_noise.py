@@ -7,8 +7,8 @@ import pytest
 from scipy import stats
 
 from quietbit.kernel.rng import seeded_rng
-from quietbit.mechanism.additive import normal_noise as normal
 from quietbit_lab.baseline.noise import laplace_noise as laplace
+from quietbit_lab.baseline.noise import normal_noise as normal
 
 
 class FixedBlock:
