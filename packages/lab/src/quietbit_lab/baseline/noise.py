@@ -106,7 +106,7 @@ class Laplace(Noise):
 
 
 def laplace_noise(block: WordBlock, start: int, count: int) -> FloatVector:
-    """Return Laplace noise of scale 1 for coordinates from ``start`` on, at most 44.4 in magnitude."""
+    """Return Laplace noise of scale 1 from coordinate ``start`` on, at most 44.4 in magnitude."""
     tail, sign = _tail_and_sign(block, start, count)
     return np.asarray(np.log(tail) * sign)
 
@@ -130,8 +130,8 @@ def _tail_and_sign(block: WordBlock, start: int, count: int) -> tuple[FloatVecto
 class SignLaw:
     """The law of a sign's noise of unit scale.
 
-    ``cut``: where coordinates are cut; ``density`` at 0; ``tail``: P(noise > value); ``draw``: noise
-    for ``count`` coordinates from ``start`` on.
+    ``cut``: where coordinates are cut; ``density``: at 0; ``tail``: P(noise > value); ``draw``:
+    noise for ``count`` coordinates from ``start`` on.
     """
 
     cut: float
