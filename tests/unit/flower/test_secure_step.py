@@ -209,15 +209,15 @@ def test_a_request_of_an_earlier_round_is_refused(step, says):
         ),
         (
             lambda u0, choices, near: [u0, choices, {i: near[i] for i in (2, 3, 4, 5)}],
-            "exactly those that this client",
+            "neighbours",
         ),
         (
             lambda u0, choices, near: [u0, choices[:-16] + bytes(16), near],
-            "does not have what client 6 advertised",
+            "advertisement of client 6",
         ),
         (
             lambda u0, choices, near: [u0, bytes(16) + choices[16:], near],
-            "does not have what client 1 advertised",
+            "advertisement of client 1",
         ),
         (lambda u0, choices, near: [u0, choices, {**near, 6: bytes(96)}], "a key twice"),
         (
@@ -261,7 +261,7 @@ def test_shares_that_are_not_genuine_end_the_nodes_part(what):
     else:
         table[7] = table[6]
     reply = room.carry(asking(messages[0], table=encode([u1, table])), never)
-    says = {"stranger": "from exactly those listed clients"}.get(
+    says = {"stranger": "from exactly the listed clients"}.get(
         what, "dealt to client 1 is not genuine"
     )
     assert says in reason(reply)
