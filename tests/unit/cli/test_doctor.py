@@ -10,7 +10,7 @@ from unit.cli.kit import shell
 
 @pytest.fixture
 def quick(monkeypatch):
-    """One mechanism and one design: all are looked at in the auditor's tests, and by the README's `quietbit doctor`."""
+    """One mechanism and one design; the auditor's tests look at all of them."""
     one_of_each(monkeypatch)
 
 

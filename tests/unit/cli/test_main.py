@@ -132,7 +132,8 @@ def press():
     time.sleep({delay})
     os.kill(os.getpid(), signal.SIGINT)
 threading.Thread(target=press, daemon=True).start()
-sys.exit(main(["design", "--levels", "300", "--bits", "5", "--design-epsilon", "4", "--out", {str(tmp_path / "d")!r}]))
+words = ["design", "--levels", "300", "--bits", "5", "--design-epsilon", "4"]
+sys.exit(main([*words, "--out", {str(tmp_path / "d")!r}]))
 """
     env = {**os.environ, "QUIETBIT_CACHE": str(tmp_path / "cache")}
     found = subprocess.run(
@@ -188,7 +189,10 @@ def test_a_reader_who_has_seen_enough_is_no_error(words):
 
 
 def test_help_does_not_wait_for_numpy():
-    code = "import sys; from quietbit.cli.main import main; main(['--help']); sys.exit('numpy' in sys.modules)"
+    code = (
+        "import sys; from quietbit.cli.main import main; main(['--help']); "
+        "sys.exit('numpy' in sys.modules)"
+    )
     assert (
         subprocess.run(
             [sys.executable, "-c", code], timeout=60, stdout=subprocess.DEVNULL

@@ -259,7 +259,7 @@ def test_status_and_metrics_show_refusals_and_need_no_write_access(capsys, tmp_p
 
 
 def test_backup_while_the_node_works_and_rotation_of_its_key(capsys, tmp_path):
-    """As docs/how-to/operate-a-node.md says: the counter is copied first, between any two writes."""
+    """As docs/how-to/operate-a-node.md says: the counter is copied first."""
     init(capsys, tmp_path)
     path = tmp_path / "policy.toml"
     sender = PrivateSender(Uplink(MECHANISM), path)

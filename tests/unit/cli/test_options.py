@@ -101,7 +101,7 @@ def test_brackets_are_words_and_not_styles():
             ("design", "--levels", 4, "--bits", 2, "--design-epsilon", -3),
             "--design-epsilon must be",
         ),
-        (("data", "imagenet"), "ACTION must be get, and then the name of a data set: mnist"),
+        (("data", "imagenet"), "ACTION must be get"),
         (
             (
                 "calibrate",

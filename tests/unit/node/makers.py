@@ -42,7 +42,7 @@ def policy(folder, **changes) -> Policy:
 
 
 def write_policy(folder, **changes) -> str:
-    """A policy with its ledger on disk, as `quietbit node init` leaves them; the path of the policy."""
+    """Write a policy and its ledger, as `quietbit node init` does; return the policy's path."""
     found = policy(folder, **changes)
     FileLedger.create(found.ledger, found.counter)
     path = folder / "policy.toml"

@@ -1,4 +1,4 @@
-"""Samples protected at the node: what it draws, clips, counts and refuses, in the process and behind the socket."""
+"""Samples protected at the node, in the process and behind the socket."""
 
 import contextlib
 import math

@@ -1,4 +1,4 @@
-"""What the owner reads: every decision in the log and beside the ledger, bounded, private, and without data."""
+"""Decisions in the log and beside the ledger: bounded, for the owner only, without data."""
 
 import errno
 import json
@@ -53,7 +53,7 @@ def test_every_decision_is_one_line_of_the_log_and_one_of_the_file(tmp_path, cap
 
 
 def test_failures_of_an_app_are_in_no_decision(tmp_path):
-    """Whether an app trained to a NaN is about the data: the file is the same, byte for byte but for clocks."""
+    """An app that trained to a NaN leaves the same file, byte for byte but for clocks."""
     files = []
     for name, update in (
         ("good", np.zeros(DIMENSION)),
@@ -223,7 +223,7 @@ def test_models_are_for_this_user_alone_and_no_link_is_followed(tmp_path):
 
 
 def test_a_logger_that_an_engine_disabled_still_tells_the_owner(tmp_path, owner_log):
-    """`logging.config.fileConfig`, as a database migration calls it, disables all loggers there are."""
+    """`logging.config.fileConfig`, as database migrations call it, disables all loggers."""
     gate = keeper(tmp_path)
     logging.getLogger("quietbit.node.release").disabled = True
     with pytest.raises(NotAllowed):

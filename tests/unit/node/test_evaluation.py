@@ -192,7 +192,7 @@ def test_a_sender_without_an_engine_answers_evaluations_too(tmp_path):
 
 @pytest.mark.parametrize("evaluate", [0.3, 2.0, 5.0])
 def test_a_server_that_mixes_requests_never_gets_more_than_the_cap(tmp_path, evaluate):
-    """Updates and answers of all strengths in any order: priced as a list fixed beforehand, they cost no more."""
+    """Updates and answers in any order cost no more than as a list fixed beforehand."""
     rng, held = np.random.default_rng(seed(int(10 * evaluate))), keeper(tmp_path, evaluate=evaluate)
     spent, rounds = Cost(), {"answer": 0, "update": 0}
     for _ in range(60):
@@ -258,7 +258,7 @@ SUMS = {
 
 
 def summed(number: int, mechanism: Mechanism = MANY, step: str = KEYS, **changes):
-    """The first step of a sum of answers, which is refused where no budget is left for its release."""
+    """The first step of a sum of answers is refused where no budget is left for its release."""
     part = SumPart(step, 400, 1, 320, 300, "honest-but-curious")
     return request(number, mechanism, **{"epsilon": 100.0, "sum": part} | changes)
 

@@ -1,4 +1,4 @@
-"""The keeper behind a socket: the same answers as in the process, and nothing an app could ask beyond them."""
+"""The gate behind a socket: the same answers as in the process, and no others."""
 
 import contextlib
 import os
@@ -62,7 +62,7 @@ def test_a_release_through_the_socket_is_the_one_of_the_process(tmp_path):
 
 
 def test_the_app_is_told_where_its_owner_keeps_models(tmp_path):
-    """Behind a gatekeeper the policy's folder was forgotten, and a node that was started anew lost its model."""
+    """Behind a gatekeeper the folder was once forgotten, and a restarted node lost its model."""
     with serving(tmp_path, models=str(tmp_path / "models")) as remote:
         assert remote.models.path == tmp_path / "models"
     (tmp_path / "b").mkdir()

@@ -1,4 +1,4 @@
-"""A ledger on disk: chained lines, a counter kept apart, and everything that can happen to two files."""
+"""A ledger on disk: chained lines, a separate counter, and what can happen to two files."""
 
 import json
 import os
@@ -336,7 +336,7 @@ def test_two_processes_lose_no_release(ledger, tmp_path):
 
 
 def test_a_ledger_takes_so_many_mechanisms(tmp_path):
-    """Each is priced anew in every process that reads the ledger, so that a server cannot make reading it slow."""
+    """Every process that reads the ledger computes each cost: a server must not slow that down."""
     found = FileLedger.create(tmp_path / "ledger", tmp_path / "counter")
     found.update(
         lambda _: [mechanism_line(f"{number:064x}", {}) for number in range(MOST_MECHANISMS)]

@@ -1,4 +1,4 @@
-"""A server that moves the clip: within the owner's range, one price for updates and answers, each for its own clip."""
+"""A server that moves the clip: within the owner's range, at one cost for all clips."""
 
 import numpy as np
 import pytest
@@ -71,7 +71,7 @@ def test_the_owner_bounds_how_far_a_server_may_move_it(tmp_path, clip, rule):
 
 @pytest.mark.parametrize("asks", [False, True])
 def test_an_answer_that_tells_more_makes_every_release_dearer(tmp_path, asks):
-    """Whoever may be asked for an answer pays for it, asked or not: the node prices what it would sample with."""
+    """Whoever may have to answer pays for it: the cost is that of what a node would sample with."""
     telling = AdaptiveClip(MECHANISM, 1.0, 2, 1 - 1e-8)
     node = keeper(tmp_path, mechanisms=BOTH)
     with pytest.raises(BudgetSpent):

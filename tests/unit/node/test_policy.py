@@ -1,4 +1,4 @@
-"""The owner's file: read as it was written, every key with a meaning, and nothing that a run could add."""
+"""The policy's file: read as it was written, with known keys and valid values only."""
 
 import math
 import os

@@ -1,4 +1,4 @@
-"""The one way out: noted first, one release of one size whatever happens, and refusals that know no data."""
+"""The only way out: noted first, one release of one size, and refusals without data."""
 
 import math
 import time

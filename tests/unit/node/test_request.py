@@ -22,7 +22,7 @@ def asked(clients=6, threshold=4, server="honest-but-curious", run=1, number=1, 
 
 
 def test_a_plan_is_of_everything_that_clients_must_agree_on():
-    """Every field but who is asked and the step: a new field is bound without anybody thinking of it."""
+    """Every field but the node and the step is in the terms, new fields included."""
     one = asked(run=2**63 + 5, number=3)
     plan = sum_plan(one, MECHANISM, None)
     assert (plan.clients, plan.threshold, plan.dimension, plan.largest_code, plan.bits) == (

@@ -1,4 +1,4 @@
-"""Tables of masked sums: read as they were written, anything else refused, without allocating what was only claimed."""
+"""Tables of masked sums: anything but what was written is refused, without allocating it."""
 
 import resource
 
@@ -56,7 +56,7 @@ def test_everything_is_read_as_it_was_written(plan):
 
 
 def test_mutations_are_refused_or_read_as_what_they_say():
-    """Flipped bits anywhere: an InvalidParameter, or the one value that is written in these bytes."""
+    """Flipped bits give an InvalidParameter, or the one value that these bytes encode."""
     plan, rng = plan_of(5, 4), np.random.default_rng(3)
     data = pack_evidence(plan, {1, 2, 4, 5}, {1: b"a" * 64, 4: b"b" * 64}, {2: b"e" * 64})
     refused = 0

@@ -1,4 +1,4 @@
-"""The chance that a sum with neighbours shows too much: never below brute force over shares, colluders and dropouts."""
+"""The bound on exposure is never below brute force over shares, colluders and dropouts."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ from quietbit.secagg.plan import SumPlan
 
 
 def exposed(chosen: list[int], bad: int, gone: int, needed: int, honest: int) -> bool:
-    """Whether somebody's two secrets, or a sum of fewer honest clients, come out for some set of ``gone`` clients.
+    """Return whether two secrets of a client, or a sum of too few, leak for some ``gone`` clients.
 
     Counted share by share. Sets are bits of a number. Colluders give both shares that they hold of
     a client; honest clients that stay give that of the seed of those who stay; a mask between two
@@ -121,7 +121,8 @@ def test_every_set_of_colluders_up_to_eight_clients(
     worst, found = max(per_set.values()), sum(per_set.values())
     assert binom.sf(worst - 1, draws, upper) * len(sets) > 1e-9
     print(
-        f"n = {n}, k = {k}, s = {needed}, C = {bad}, h = {honest}: {found} of {draws * len(sets)}, bound {upper:.2g}"
+        f"n = {n}, k = {k}, s = {needed}, C = {bad}, h = {honest}: "
+        f"{found} of {draws * len(sets)}, bound {upper:.2g}"
     )
 
 
@@ -130,7 +131,7 @@ def test_every_set_of_colluders_up_to_eight_clients(
     [(8, 5, 60, 20), (12, 7, 100, 50), (100, 6, 50, 50), (6, 5, 100, 30), (10, 4, 20, 50)],
 )
 def test_a_thousand_clients_sampled(k: int, needed: int, bad: int, gone: int) -> None:
-    """One client alone (h = 2): both its secrets, or its seed and all its honest neighbours dropped; sampled graphs."""
+    """One client (h = 2): both secrets leak, or its seed with all honest neighbours dropped."""
     n, draws, found, single = 1000, 20, 0, 0
     rng = np.random.default_rng(k)
     for _ in range(draws):
@@ -159,7 +160,7 @@ def test_a_thousand_clients_sampled(k: int, needed: int, bad: int, gone: int) ->
 
 
 def test_what_was_claimed_to_be_impossible_is_likely() -> None:
-    """The two cases whose exposure was once given as 0 and 1e-53: colluding holders have both secrets."""
+    """Two cases whose bound was once 0 and 1e-53: colluding holders have both secrets."""
     assert exposure_upper(20, 20, 19, 2, 3, 17) == 1.0
     assert hypergeom.sf(5, 999, 50, 100) == pytest.approx(0.38, abs=0.01)
     assert exposure_upper(1000, 950, 100, 6, 50, 810) == 1.0

@@ -1,4 +1,4 @@
-"""Identities and directories: shown to nobody, signed by the operator, one key and one name for each member."""
+"""Identities stay private; directories are signed, with one key and name per member."""
 
 from __future__ import annotations
 

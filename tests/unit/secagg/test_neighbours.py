@@ -1,4 +1,4 @@
-"""Masked sums in which clients deal with neighbours of their own choice: exact, closed, exposed as rarely as said."""
+"""Masked sums with neighbours of the clients' choice: exact, or refused."""
 
 from __future__ import annotations
 
@@ -35,7 +35,7 @@ def test_a_choice_is_of_so_many_others(clients: int, neighbours: int) -> None:
 
 
 def test_choices_are_uniform_and_the_test_can_fail() -> None:
-    """Every other client equally often: exact binomial bounds, a false alarm in 1e9 over all places together."""
+    """Every other client equally often, by exact binomial bounds; false alarms: 1e-9 in all."""
     plan, draws = plan_of(20, 11, active=False, near=(5, 4)), 4000
     rng, counts = np.random.default_rng(2), np.zeros(21, dtype=int)
     for _ in range(draws):
@@ -54,7 +54,7 @@ def test_choices_are_uniform_and_the_test_can_fail() -> None:
 
 @pytest.mark.parametrize("active", [False, True])
 def test_exact_for_dropout_patterns_or_closed(active: bool) -> None:
-    """Eight clients with five neighbours each; every one stays, or leaves before one of two steps."""
+    """Eight clients with five neighbours each; each stays, or leaves before one of two steps."""
     plan = plan_of(8, 6, active=active, near=(5, 4))
     codes, people = codes_for(plan), {i: identity(i) for i in range(1, 9)} if active else None
     done = closed = 0
@@ -153,7 +153,7 @@ def test_refusals() -> None:
 def test_failures_count_those_who_left_and_hold_no_share_of_their_own(
     clients: int, colluders: int, gone: int
 ) -> None:
-    """By scipy's hypergeometric law; a client that left has only its neighbours to recover its pair key from."""
+    """By scipy's hypergeometric law; only neighbours recover the pair key of one that left."""
     found = neighbours_for(clients, colluders, gone)
     assert found is not None
     neighbours, needed = found

@@ -1,4 +1,4 @@
-"""Masked sums: exact for every way to leave, closed below the threshold, and never silently wrong."""
+"""Masked sums: exact whoever leaves, refused below the threshold, never silently wrong."""
 
 from __future__ import annotations
 
@@ -26,7 +26,7 @@ from unit.secagg.kit import DIMENSION, Room, codes_for, identity, plan_of
 def test_exact_for_every_dropout_pattern_or_closed(
     clients: int, threshold: int, active: bool
 ) -> None:
-    """Each client leaves before any of the steps, or stays: all patterns, up to the order of the clients."""
+    """Each client stays or leaves before a step: all patterns, up to the clients' order."""
     plan = plan_of(clients, threshold, active=active)
     codes, people = (
         codes_for(plan),
