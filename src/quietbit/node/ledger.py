@@ -80,7 +80,7 @@ class Moment(NamedTuple):
     running: float
 
     def is_within_day(self, now: Moment) -> bool:
-        """Return whether this was less than 24 hours before ``now`` by either clock, or after it."""
+        """Return whether this was within 24 hours before ``now`` by either clock, or after it."""
         if now.time - self.time < DAY:
             return True
         return now.boot == self.boot and now.running - self.running < DAY
