@@ -82,6 +82,7 @@ def test_flower(source: str) -> None:
     assert bytes_sent == ([3 * space.bytes_once, 0] if source == "server" else [0, 0])
     if source == "server":
         assert report.rounds[0].downlink - report.rounds[1].downlink >= bytes_sent[0]
+    assert f"{K} directions of {DIMENSION} numbers, {bytes_sent[0]:,} bytes" in str(report)
 
 
 @pytest.mark.parametrize("source", SOURCES)

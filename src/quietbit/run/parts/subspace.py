@@ -51,6 +51,7 @@ if TYPE_CHECKING:
     from quietbit.node.gatekeeper import Gate
     from quietbit.node.request import Request
     from quietbit.run.plan import Plan
+    from quietbit.run.report import RoundReport
 
 __all__ = ["APP", "Basis", "ClientCoordinates", "InSubspace", "ServerCoordinates"]
 
@@ -92,6 +93,14 @@ class InSubspace(Section):
     def part(self, plan: Plan, say: Say, given: Any = None) -> ServerCoordinates:
         """Return the part that lifts means; ``given`` are the directions, but for those of a seed."""
         return ServerCoordinates(plan, self, given)
+
+    def note(self, entry: RoundReport) -> str:
+        """Return how many directions a round had, and the bytes of those that were sent."""
+        record = entry.records.get(self.title)
+        if record is None:
+            return ""
+        sizes = f"{record['directions']} directions of {record['numbers']:,} numbers"
+        return f"{sizes}, {record['basis_bytes']:,} bytes of directions sent"
 
     @property
     def brought(self) -> bool:
