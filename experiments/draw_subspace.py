@@ -29,7 +29,10 @@ def main(results: Path, out: Path) -> None:
     figure = blank_figure(9.0, 3.6)
     for place, (task, start, title) in enumerate(TASKS, 1):
         axes = plain_axes(
-            figure.add_subplot(1, 2, place), title, "directions, all numbers last", "test accuracy, %"
+            figure.add_subplot(1, 2, place),
+            title,
+            "directions, all numbers last",
+            "test accuracy, %",
         )
         mine = [line for line in lines if line["task"] == task]
         for epsilon, colour in COLOURS.items():
@@ -52,7 +55,10 @@ def main(results: Path, out: Path) -> None:
             )
         alone = next(line for line in mine if line["line"] == "public alone")
         axes.axhline(
-            100 * float(np.mean(alone["test"])), color="#1f2430", linestyle=":", label="public alone"
+            100 * float(np.mean(alone["test"])),
+            color="#1f2430",
+            linestyle=":",
+            label="public alone",
         )
         axes.set_xscale("log", base=2)
         axes.legend(frameon=False)

@@ -43,6 +43,7 @@ LENGTH = 6.0
 SEEDS = 5
 CHOOSING = 100
 MOST_PUBLIC = 12_000
+MOST_WIDER = 5
 FOR_DIRECTIONS = 3_000
 PER_ROUND = 600  # public gradients of a round, where directions are renewed
 STEPS = (0.04, 0.08, 0.16, 0.32, 0.64)
@@ -280,6 +281,14 @@ def line(
 
     held = task.accuracies(heads_of(pairs, CHOOSING), False)
     best = int(np.argmax(held))
+    for _ in range(MOST_WIDER):  # a best step at an end of the grid: look further
+        tried = sorted(step for _, step in pairs)
+        if pairs[best][1] not in (tried[0], tried[-1]):
+            break
+        further = tried[0] / 2 if pairs[best][1] == tried[0] else 2 * tried[-1]
+        pairs = [*pairs, (pairs[best][0], further)]
+        held += task.accuracies(heads_of(pairs[-1:], CHOOSING), False)
+        best = int(np.argmax(held))
     heads = heads_of([pairs[best]] * SEEDS, 1)
     return {
         "line": name,
@@ -289,7 +298,6 @@ def line(
         **facts,
         "clip": pairs[best][0],
         "step": pairs[best][1],
-        "edge": pairs[best][1] in (pairs[0][1], pairs[-1][1]),
         "held": held[best],
         "test": task.accuracies(heads, True),
     }

@@ -130,7 +130,7 @@ class Subspace:
         return hashlib.sha256(self.directions.astype("<f4").tobytes()).hexdigest()[:16]
 
     def coordinates(self, update: ArrayLike) -> FloatVector:
-        """Return the k coordinates of an update, or of every row of a table; never longer than it."""
+        """Return the coordinates of an update, or of every row of a table; never longer than it."""
         values = np.asarray(update, dtype=np.float64)
         require(
             values.shape[-1:] == (self.dimension,),

@@ -409,3 +409,27 @@ def test_directions_that_are_renewed_come_from_a_function() -> None:
     )
     with refuses("basis"):
         simulate(small_problem(), plan, Training(1.0, 1), basis=Subspace.of_seed(1, K, 39))
+
+
+def test_flower_a_masked_sum_gets_its_directions_from_the_server() -> None:
+    pytest.importorskip("flwr", reason="needs the flower extra")
+    from flwr.app import ConfigRecord
+    from flwr.serverapp.strategy import FedAvg
+
+    from quietbit.flower import PrivateStrategy
+    from unit.flower.kit import DIMENSION, be_the_server, model
+    from unit.flower.secure_kit import CONFIG, Room
+
+    config = CONFIG | {"quietbit.subspace": K}
+    space, _ = directions("server", DIMENSION)
+    room = Room(config=config)
+    be_the_server()
+    inner = FedAvg(min_train_nodes=6, min_available_nodes=6)
+    strategy = PrivateStrategy(inner, config, basis=space)
+    for number in (1, 2):
+        messages = strategy.configure_train(number, model(), ConfigRecord({}), room)
+        strategy.aggregate_train(number, room.send_and_receive(messages))
+    report = strategy.report()
+    assert [entry.answered for entry in report.rounds] == [6, 6]
+    sent = [entry.records["subspace"]["basis_bytes"] for entry in report.rounds]
+    assert sent == [6 * space.bytes_once, 0]

@@ -148,7 +148,7 @@ def test_a_spectrum_shows_what_each_number_of_directions_buys() -> None:
 
 
 def test_directions_of_a_seed_and_lifted_means_are_the_same_on_every_machine() -> None:
-    """No library that rounds as it likes takes part: the entries are roots, and sums go one by one."""
+    """No library chooses a rounding: the entries are roots, and sums go one by one."""
     space = Subspace.of_seed(5, 3, 20)
     used = (space.directions != 0).sum(axis=0)
     assert used.tolist() == [1] * 20

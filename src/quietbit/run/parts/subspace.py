@@ -91,7 +91,7 @@ class InSubspace(Section):
         require(self.seed is None or self.basis == SERVER, "subspace.basis", self.basis, rule)
 
     def part(self, plan: Plan, say: Say, given: Any = None) -> ServerCoordinates:
-        """Return the part that lifts means; ``given`` are the directions, but for those of a seed."""
+        """Return the part that lifts means; ``given`` are the directions, left out for a seed."""
         return ServerCoordinates(plan, self, given)
 
     def note(self, entry: RoundReport) -> str:
@@ -295,7 +295,7 @@ class ClientCoordinates(_Coordinates):
 
 
 def renewed_basis(basis: Any, weights: FloatVector) -> Subspace:
-    """Return the directions that a function makes of a model, its learnt numbers one after another."""
+    """Return the directions that a function makes of a model, one vector."""
     require(callable(basis), "basis", type(basis).__name__, RENEWS)
     directions = basis(weights)
     return directions if isinstance(directions, Subspace) else Subspace(directions)
