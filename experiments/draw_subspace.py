@@ -23,6 +23,9 @@ TASKS = (
 )
 
 
+FEATURES = (256, 784)  # of the head, and pixels
+
+
 def main(results: Path, out: Path) -> None:
     """Draw a panel per task: test accuracy over k, with all numbers at the right."""
     lines: list[dict[str, Any]] = json.loads(results.read_text(encoding="utf-8"))
@@ -34,7 +37,7 @@ def main(results: Path, out: Path) -> None:
             "directions, all numbers last",
             "test accuracy, %",
         )
-        mine = [line for line in lines if line["task"] == task]
+        mine = [line for line in lines if line["task"] == task and line["features"] in FEATURES]
         for epsilon, colour in COLOURS.items():
             points = []
             for line in mine:

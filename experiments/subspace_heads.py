@@ -18,6 +18,7 @@ Symbols  G trainings at a time; K classes; F features and a one; d = K (F + 1); 
 from __future__ import annotations
 
 import argparse
+import gzip
 import itertools
 import json
 import lzma
@@ -28,7 +29,6 @@ from typing import Any
 import numpy as np
 import torch
 from attrs import frozen
-from subspace_digits import centred, idx
 
 from quietbit import Ball, calibrate
 from quietbit.subspace import Subspace
@@ -40,6 +40,7 @@ COHORT = 500
 MOMENTUM = 0.5
 DELTA = 1e-5
 LENGTH = 6.0
+INK = 60  # of a drawing's paper
 SEEDS = 5
 CHOOSING = 100
 MOST_PUBLIC = 12_000
@@ -74,6 +75,42 @@ class Task:
         labels = self.test_labels if test else self.labels[self.clients :]
         scores = torch.einsum("nf,gcf->gnc", x, weights)
         return [float(value) for value in (scores.argmax(dim=2) == labels).float().mean(dim=1)]
+
+
+def idx(path: Path) -> Any:
+    """Read an IDX file."""
+    with gzip.open(path) as file:
+        content = file.read()
+    axes = content[3]
+    shape = np.frombuffer(content, ">i4", axes, 4)
+    return np.frombuffer(content, np.uint8, offset=4 + 4 * axes).reshape(shape)
+
+
+def centred(images: Any) -> Any:
+    """Return drawings as MNIST was made: scaled to 20 pixels, their mass in the middle."""
+    result = np.zeros((len(images), 28, 28), dtype=np.uint8)
+    for place, image in enumerate(images):
+        rows = np.flatnonzero((image > INK).any(axis=1))
+        columns = np.flatnonzero((image > INK).any(axis=0))
+        if rows.size == 0:
+            continue
+        part = image[rows[0] : rows[-1] + 1, columns[0] : columns[-1] + 1]
+        scale = 20 / max(part.shape)
+        shape = [max(1, round(scale * side)) for side in part.shape]
+        tensor = torch.from_numpy(part.astype(np.float32))[None, None]
+        scaled = torch.nn.functional.interpolate(
+            tensor, size=shape, mode="bilinear", antialias=True
+        )[0, 0].numpy()
+        mass = scaled.sum()
+        middle = [
+            float((scaled.sum(axis=1 - axis) * np.arange(shape[axis])).sum() / mass)
+            for axis in (0, 1)
+        ]
+        top, left = (
+            min(max(round(13.5 - at), 0), 28 - side) for at, side in zip(middle, shape, strict=True)
+        )
+        result[place, top : top + shape[0], left : left + shape[1]] = scaled.clip(0, 255)
+    return result
 
 
 def with_one(x: Any) -> Any:
