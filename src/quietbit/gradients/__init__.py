@@ -1,4 +1,4 @@
-"""Torch models that train privately: one gradient per sample, and GroupNorm in place of BatchNorm."""
+"""Per-sample gradients of torch models, and GroupNorm in place of BatchNorm."""
 
 from quietbit.gradients.norm import group_norm
 from quietbit.gradients.rows import Loss, SampleGradients, sample_gradients, trainable

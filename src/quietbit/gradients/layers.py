@@ -1,12 +1,12 @@
-"""The written list: layers whose sample gradients one batched pass brings, and how.
+"""The list of layers whose per-sample gradients follow from one batched pass.
 
 Idea     a model that is one listed layer, or `nn.Sequential` of such, runs on many samples at once:
          each listed layer computes sample i of its output from sample i of its input. One backward
-         pass then brings, for every layer, its input and the gradient at its output, and the
-         gradients of its parameters are their products, sample by sample. What is on the list is
-         decided by the exact type of a layer, its settings and the number of axes of its input,
-         never by values. Subclasses, hooks, parametrizations and changed ``forward`` functions are
-         not listed; neither are modules of users, whose ``forward`` may do anything.
+         pass then gives, for every layer, its input and the gradient at its output; the gradients
+         of its parameters are their products, sample by sample. Whether a layer is listed depends
+         on its exact type, its settings and the number of axes of its input, never on values.
+         Subclasses, hooks, parametrizations and changed ``forward`` functions are not listed;
+         neither are modules of users, whose ``forward`` may do anything.
 Symbols  n samples; a layer as a product: inputs A (n, t, i), gradients at the output B (n, t, o), a
          sample's gradient B^T A.
 Source   Goodfellow (2015), gradients of single examples from one pass.
@@ -39,13 +39,13 @@ HOOKS = (
 
 
 class NotListed(Exception):
-    """A model, or the shape of its input, that the list does not cover."""
+    """The list does not cover this model, or inputs of this shape."""
 
 
 @final
 @frozen
 class Kind:
-    """One line of the list: when a layer keeps samples apart, and the gradients of its parameters."""
+    """One entry of the list: when a layer separates samples, and its parameters' gradients."""
 
     apart: Apart
     products: Products | None = None
@@ -53,10 +53,10 @@ class Kind:
 
 @final
 class ListedModel:
-    """A model of listed layers alone, in the order in which they run."""
+    """A model made only of listed layers, in the order in which they run."""
 
     def __init__(self, model: Any) -> None:
-        """Raise `NotListed` where a layer is not on the list, or has a parameter of another layer."""
+        """Raise `NotListed` if a layer is not listed, or two layers share a parameter."""
         self._torch: Any = require_module("torch", "torch")
         if self._torch.nn.modules.module._has_any_global_hook():
             raise NotListed("hooks on all modules")
@@ -70,9 +70,9 @@ class ListedModel:
 
         Args:
             inputs: one entry per sample.
-            closing: from outputs to what is differentiated, and its gradient where it is not one
-                number.
-            out: where to, by the names of the parameters.
+            closing: takes the outputs; returns what to differentiate, and the gradient there
+                unless it is a single number.
+            out: the arrays to write, by the names of the parameters.
         """
         torch = self._torch
         value = inputs
@@ -83,7 +83,7 @@ class ListedModel:
                 value = _output(layer, given, len(inputs))
                 learns = any(part.requires_grad for part in layer.parameters(recurse=False))
                 if learns:
-                    # The place in the graph, because the tensor itself would stay in memory.
+                    # An edge of the graph, because a tensor would keep its memory.
                     edge = torch.autograd.graph.get_gradient_edge(value)
                     seen.append((name, layer, given.detach(), edge))
             end, gradient = closing(value)
@@ -140,7 +140,7 @@ def is_plain(module: Any) -> bool:
 
 @cache
 def _kinds() -> dict[type, Kind]:
-    """Return the list."""
+    """Return the list, by type of layer."""
     torch: Any = require_module("torch", "torch")
     nn = torch.nn
     elementwise = Kind(lambda layer, axes: axes >= 1)
@@ -201,7 +201,7 @@ def _pads_zeros(layer: Any) -> bool:
 
 
 def _is_lookup(layer: Any, axes: int) -> bool:
-    """Return whether an embedding neither changes its weights nor counts how often a batch has a word."""
+    """Return whether an embedding neither changes its weights nor counts words in a batch."""
     return axes >= 1 and layer.max_norm is None and not layer.scale_grad_by_freq
 
 
@@ -251,8 +251,7 @@ def _convolution(layer: Any, given: Tensor, slope: Tensor, out: Outputs) -> None
         row * stride[0],
         column * stride[1],
     )
-    # Copied as one view of what every place sees: torch's own unfold starts a kernel per sample on
-    # a GPU.
+    # One strided view of all patches: torch's own unfold starts a kernel per sample on a GPU.
     patches = padded.as_strided((*padded.shape[:2], *size, *places), strides)
     blocks = len(given) * layer.groups
     a = patches.reshape(blocks, -1, b.shape[-1])
@@ -297,6 +296,6 @@ def _write_product(operation: Any, a: Tensor, b: Tensor, out: Tensor) -> None:
 
 
 def _write_sum(values: Tensor, axes: list[int], out: Tensor | None) -> None:
-    """Write the sums over some axes, where anybody wants them."""
+    """Write the sums over some axes; does nothing where ``out`` is None."""
     if out is not None:
         out.copy_(values.sum(dim=axes) if axes else values)

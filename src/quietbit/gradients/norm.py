@@ -22,10 +22,11 @@ CHANNELS = 4  # with one channel per group, a feature without pixels would be no
 
 
 def group_norm(model: Any, groups: int = GROUPS) -> Any:
-    """Copy a torch model with GroupNorm in place of every BatchNorm; weights, types and devices are kept.
+    """Copy a torch model with GroupNorm in place of every BatchNorm.
 
     Layers that record statistics of the data (any BatchNorm, InstanceNorm that tracks them) are
-    replaced, all others copied. Use it where the model is made, on the server and on clients alike.
+    replaced, all others copied; weights, types and devices stay the same. Use it where the model is
+    made, on the server and on clients alike.
 
     Args:
         model: a ``torch.nn.Module``.
@@ -37,13 +38,19 @@ def group_norm(model: Any, groups: int = GROUPS) -> Any:
     lazy_kind = torch.nn.modules.lazy.LazyModuleMixin
     for name, module in model.named_modules():
         lazy = isinstance(module, lazy_kind) and module.has_uninitialized_params()
-        rule = "one with sizes: run a batch through the model first"
-        require(not lazy, f"layer {name!r}", "one without", rule)
+        require(
+            not lazy,
+            f"layer {name!r}",
+            type(module).__name__,
+            "initialised",
+            "run a batch through the model first",
+        )
     replaced: dict[int, Any] = {}  # a layer used in two places stays one layer
     return _converted(torch.nn, copy.deepcopy(model), most, "model", replaced)
 
 
 def _converted(nn: Any, module: Any, most: int, path: str, replaced: dict[int, Any]) -> Any:
+    """Return the module with its layers replaced; ``replaced`` has those already done, by id."""
     if id(module) in replaced:
         return replaced[id(module)]
     layer = module
@@ -56,6 +63,7 @@ def _converted(nn: Any, module: Any, most: int, path: str, replaced: dict[int, A
 
 
 def _group_layer(nn: Any, old: Any, most: int, path: str) -> Any:
+    """Return a GroupNorm with the weights of a layer that records statistics."""
     channels = int(old.num_features)
     flat = isinstance(old, nn.BatchNorm1d)
     rule = "at least 2 to be normalised without a batch"

@@ -1,21 +1,22 @@
-"""One gradient per sample: a row that is computed from that sample, the weights and nothing else.
+"""One gradient per sample: a row computed from that sample and the weights, and nothing else.
 
-Idea     the privacy of a sample rests on its being in one row alone. So a row is the gradient of a
-         function of a single example, whatever model and loss are. `torch.func.vmap` maps that
-         function over samples; where it cannot, samples go one by one. Models of listed layers
-         alone (`layers.py`) run on many samples at once. Which of the three, is decided on an
-         example of zeros, before data are looked at, and never afterwards.
+Idea     the privacy of a sample rests on its affecting one row only. So a row is the gradient of a
+         function of a single example, whatever the model and the loss. `torch.func.vmap` maps that
+         function over samples; where it cannot, samples are taken one by one. Models made only of
+         listed layers (`layers.py`) run on many samples at once. Which of the three ways is used is
+         decided on an example of zeros, before any data are read, and never changed.
 Symbols  T: the tile, samples of one pass; a lane: a slot of the tile modulo `LANES`.
 Source   docs/theory/sample-rows.md.
 
-Rows do not depend on the rest of the batch, to the last bit. Every pass has T slots, of which
-those without a sample hold zeros: kernels round differently for other shapes. They also round
-differently where a row begins at another alignment, so a sample's place in the data decides its
-lane. Code of the model works on a copy that is thrown away after the pass, so that nothing it
-writes (buffers, attributes, weights) reaches another sample. A sample that raises has NaN in its
-row, which a gate counts as zero; the rows of the others stay what they are.
+Rows do not depend on the rest of the batch, to the last bit. Every pass has T slots, and those
+without a sample hold zeros, because kernels round differently for other shapes. They also round
+differently where a row begins at another alignment, so a sample's place in the data determines its
+lane. The model's code runs on a copy that is discarded after the pass, so that nothing it writes
+(buffers, attributes, weights) reaches another sample. A sample that raises has NaN in its row,
+which a gate counts as zero; the rows of the others do not change.
 
-Not covered: what code of the model or loss keeps outside of them, in global variables or closures.
+Not covered: state that the code of the model or the loss keeps outside of them, in global variables
+or closures.
 """
 
 from __future__ import annotations
@@ -41,14 +42,14 @@ LOGGER = logging.getLogger(__name__)
 LANES = 16  # float32 of 64 bytes, the widest alignment that kernels look at
 GPU_TILE = 256
 CPU_TILE = 256
-CPU_LEAST = 64  # where rows are too long for the cache
-CPU_CACHE = 1 << 22  # numbers
-CPU_NUMBERS = 1 << 26  # of rows that exist at once
+CPU_LEAST = 64  # the least tile where rows are too long for the cache
+CPU_CACHE = 1 << 22  # numbers of a tile that fit the cache
+CPU_NUMBERS = 1 << 26  # the most numbers of a tile
 GPU_NUMBERS = 1 << 29
 
 
 class Way(Protocol):
-    """How the rows of a tile are made."""
+    """A way to compute the rows of a tile."""
 
     def write(self, inputs: Tensor, targets: Tensor, out: dict[str, Tensor]) -> None:
         """Write the gradients of each trainable parameter, one per slot."""
@@ -56,23 +57,23 @@ class Way(Protocol):
 
 @final
 class SampleGradients:
-    """Rows of any samples, for one model and one loss.
+    """Per-sample gradients of one model and one loss.
 
-    Making one refuses a model or a loss that has no gradients of single samples, on an example of
-    zeros of the data's shape. Weights that change later are used as they are then.
+    The constructor tries an example of zeros of the data's shape, and refuses a model or a loss
+    without gradients of single samples. Each call uses the model's current weights.
     """
 
     def __init__(
         self, model: Any, loss: Loss, data: tuple[Any, Any], *, tile: int | None = None
     ) -> None:
-        """Choose how rows are made.
+        """Choose how rows are computed.
 
         Args:
-            model: a ``torch.nn.Module``, called with one sample as a batch of one, in its mode.
-            loss: of the outputs and targets of a batch of one; one number, of any reduction.
-            data: inputs and targets, tensors with one entry per sample; their shapes alone are
-                used.
-            tile: samples at once; as many as suit the device and its memory unless given.
+            model: a ``torch.nn.Module``, called with one sample as a batch of one, in its current
+                mode.
+            loss: takes outputs and targets of a batch of one and returns one number.
+            data: inputs and targets, tensors with one entry per sample; only their shapes are used.
+            tile: samples at once; unless given, as many as suit the device and its memory.
         """
         self._torch: Any = require_module("torch", "torch")
         self._model = model
@@ -89,13 +90,14 @@ class SampleGradients:
 
     @property
     def way(self) -> str:
-        """Return how rows are made: ``listed``, ``mapped`` or ``single``."""
+        """The way in which rows are computed: ``listed``, ``mapped`` or ``single``."""
         return {ListedWay: "listed", MappedWay: "mapped", SingleWay: "single"}[type(self._way)]
 
     def pieces(self, data: tuple[Any, Any], places: Places) -> Iterator[tuple[Places, Tensor]]:
-        """Yield the rows of the samples at these places, a tile at a time, with their indices in ``places``.
+        """Yield the samples' rows, a tile at a time, with their indices in ``places``.
 
-        Rows are to be used before the next are asked for: memory is used again.
+        ``places`` are the samples' places in the data. Use the rows before the next iteration: the
+        memory is reused.
         """
         self._check_data(data)
         for chosen, slots in arranged(places, self._tile):
@@ -126,13 +128,15 @@ class SampleGradients:
             size = min(size, CPU_NUMBERS // self._dimension)
         if tile is None:
             size = 1 << (max(1, size).bit_length() - 1)  # batches are often of 2^n samples
-        return size // LANES * LANES if size > LANES else size
+        if size > LANES:
+            size = size // LANES * LANES
+        return size
 
     def _check_data(self, data: tuple[Any, Any]) -> None:
         for part in data:
             rule = "inputs and targets, both tensors with one entry per sample"
             require(isinstance(part, self._torch.Tensor), "data", type(part).__name__, rule)
-            require(part.dim() > 0, "data", "a number", rule)
+            require(part.dim() > 0, "data", "a 0-D tensor", rule)
         inputs, targets = data
         rule = "as many targets as inputs"
         require(len(inputs) == len(targets), "data", f"{len(inputs)} and {len(targets)}", rule)
@@ -159,7 +163,7 @@ class SampleGradients:
         return self._torch.zeros(shape, dtype=part.dtype, device=self._device)
 
     def _filled(self, data: tuple[Any, Any], places: Places, slots: Places) -> list[Tensor]:
-        """Return a tile of inputs and one of targets, with the samples at these places in these slots."""
+        """Return tiles of inputs and targets, with the samples at these places in these slots."""
         device = self._device
         if len(slots) == self._tile and bool((np.diff(places) == 1).all()):
             first = int(places[0])
@@ -195,7 +199,7 @@ class SampleGradients:
         return self._selected(out, slots)
 
     def _has_row(self, inputs: Tensor, targets: Tensor, slot: int, out: Tensor) -> bool:
-        """Return whether a sample in its slot, among zeros, has a gradient."""
+        """Return whether a sample alone in its slot, among zeros, has a gradient."""
         tiles = []
         for part in (inputs, targets):
             tile = self._torch.zeros_like(part)
@@ -204,7 +208,7 @@ class SampleGradients:
         return self._write(tiles[0], tiles[1], out)
 
     def _write(self, inputs: Tensor, targets: Tensor, out: Tensor) -> bool:
-        """Write the rows of a tile, and return whether that could be done."""
+        """Write the rows of a tile; return False if the model or the loss raised."""
         try:
             self._way.write(inputs, targets, self._views(out))
         except Exception as error:
@@ -213,7 +217,7 @@ class SampleGradients:
         return True
 
     def _selected(self, rows: Tensor, slots: Places) -> Tensor:
-        if len(slots) == slots[-1] + 1:  # they ascend, so none is left out
+        if len(slots) == slots[-1] + 1:  # slots ascend, so these are the first ones
             return rows[: len(slots)]
         if self._gathered is None or self._gathered.device != rows.device:
             self._gathered = self._torch.empty_like(rows)
@@ -230,15 +234,15 @@ class SampleGradients:
 def sample_gradients(
     model: Any, loss: Loss, batch: tuple[Any, Any], *, tile: int | None = None
 ) -> Tensor:
-    """Return one row per sample: its gradient, unclipped, parameters one after the other.
+    """Return one row per sample: its unclipped gradient, parameters one after the other.
 
-    For a gate that clips rows itself (`Uplink.send_samples`), and for models whose rows fit memory.
+    Use it with a gate that clips rows itself (`Uplink.send_samples`), where all rows fit memory.
     """
     return SampleGradients(model, loss, batch, tile=tile)(batch)
 
 
 def trainable(model: Any) -> dict[str, Any]:
-    """Return a model's trainable parameters by name; refused where it has none."""
+    """Return a model's trainable parameters by name; refuse a model without any."""
     parameters = {name: part for name, part in model.named_parameters() if part.requires_grad}
     require(parameters, "model", type(model).__name__, "one with trainable parameters")
     return parameters
@@ -254,7 +258,7 @@ def arranged(places: Places, tile: int) -> Iterator[tuple[Places, Places]]:
     """
     lanes = min(LANES, tile)
     if len(places) and places[0] % lanes == 0 and bool((np.diff(places) == 1).all()):
-        for start in range(0, len(places), tile):  # what comes below, in short
+        for start in range(0, len(places), tile):  # a shortcut with the result of the code below
             slots = np.arange(min(tile, len(places) - start))
             yield start + slots, slots
         return
@@ -274,15 +278,16 @@ def refuse_batch_statistics(model: Any) -> None:
     """Refuse layers that record statistics of a batch, by their type."""
     torch: Any = require_module("torch", "torch")
     for name, layer in model.named_modules():
-        norm = isinstance(layer, torch.nn.modules.batchnorm._BatchNorm)
+        batch = isinstance(layer, torch.nn.modules.batchnorm._BatchNorm)
         instance = isinstance(layer, torch.nn.modules.instancenorm._InstanceNorm)
-        if norm or (instance and layer.track_running_stats):
-            rule = "one without batch statistics; quietbit.group_norm(model) makes such a model"
-            raise InvalidParameter.of(f"layer {name!r}", rule, type(layer).__name__)
+        if batch or (instance and layer.track_running_stats):
+            rule = "one without batch statistics"
+            remedy = "train quietbit.group_norm(model) instead"
+            raise InvalidParameter.of(f"layer {name!r}", rule, type(layer).__name__, remedy)
 
 
 def loss_of_one(loss: Loss, output: Any, target: Tensor) -> Tensor:
-    """Return the loss of a batch of one sample, as a number."""
+    """Return the loss of a batch of one sample, as a 0-D tensor."""
     value = loss(output, target)
     shape = tuple(getattr(value, "shape", ()))
     if shape not in ((), (1,)):
@@ -292,9 +297,11 @@ def loss_of_one(loss: Loss, output: Any, target: Tensor) -> Tensor:
 
 
 def listed_losses(loss: Any, outputs: Tensor, targets: Tensor) -> Tensor | None:
-    """Return each sample's loss where it is torch's own cross entropy of class scores; None for any other."""
+    """Return each sample's loss if it is torch's own cross entropy of class scores, else None."""
     torch: Any = require_module("torch", "torch")
-    if type(loss) is not torch.nn.CrossEntropyLoss or not is_plain(loss) or loss.weight is not None:
+    if type(loss) is not torch.nn.CrossEntropyLoss:
+        return None
+    if not is_plain(loss) or loss.weight is not None:
         return None
     if outputs.dim() != 2 or targets.dim() != 1:
         return None
@@ -329,18 +336,20 @@ class ListedWay:
         listed.write(inputs, lambda output: self._slopes(output, targets), out)
 
     def _slopes(self, outputs: Tensor, targets: Tensor) -> tuple[Tensor, Tensor | None]:
-        """Return what to differentiate and its gradient: losses, or outputs with that of each sample's loss."""
+        """Return what to differentiate, and the gradient there unless it is a single number.
+
+        For a listed loss that is the sum of losses, else the outputs.
+        """
         torch = self._torch
         losses = listed_losses(self._loss, outputs, targets)
         if losses is not None:
             return losses.sum(), None
         loss = copy.deepcopy(self._loss)
 
-        def slope(output: Tensor, target: Tensor) -> Tensor:
-            return torch.func.grad(lambda value: loss_of_one(loss, value[None], target[None]))(
-                output
-            )
+        def value(output: Tensor, target: Tensor) -> Tensor:
+            return loss_of_one(loss, output[None], target[None])
 
+        slope = torch.func.grad(value)
         return outputs, torch.func.vmap(slope, randomness="different")(outputs.detach(), targets)
 
 
@@ -371,7 +380,7 @@ class MappedWay:
 
 @final
 class SingleWay:
-    """One sample after the other, each through its own copy of the model."""
+    """One sample after the other, each through a fresh copy of the model."""
 
     def __init__(self, model: Any, loss: Loss) -> None:
         self._torch: Any = require_module("torch", "torch")

@@ -474,14 +474,14 @@ def _check_flat(array: Any, name: str, *kinds: Any) -> None:
 def _check_search(direction: FloatVector, edges: FloatVector, limits: Words) -> None:
     """Refuse arguments that a search for a seed has no meaning for."""
     flat = direction.ndim == 1 and 0 < direction.size <= expand.MAX_COUNT
-    finite = bool(np.all(np.isfinite(direction)))
-    rule = "flat and finite, of 1 to 2^24 numbers"
-    require(flat and finite, "direction", _described(direction), rule)
-    require(edges.dtype == np.float64, "edges", _described(edges), "float64")
-    require(bool(np.all(edges[1:] > edges[:-1])), "edges", edges.tolist(), "increasing")
-    matching = limits.dtype == np.uint64 and limits.shape == (edges.size + 1,)
-    rule = f"uint64 of shape ({edges.size + 1},), one more than the edges"
-    require(matching, "limits", _described(limits), rule)
+    if not (flat and np.all(np.isfinite(direction))):
+        rule = "flat and finite, of 1 to 2^24 numbers"
+        raise InvalidParameter.of("direction", rule, _described(direction))
+    if not (edges.dtype == np.float64 and np.all(edges[1:] > edges[:-1])):
+        raise InvalidParameter.of("edges", "increasing float64", edges.tolist())
+    if not (limits.dtype == np.uint64 and limits.shape == (edges.size + 1,)):
+        rule = f"uint64 of shape ({edges.size + 1},), one more than the edges"
+        raise InvalidParameter.of("limits", rule, _described(limits))
 
 
 def _check_packed(data: ByteBuffer, bits: int, dimension: int) -> NDArray[np.uint8]:

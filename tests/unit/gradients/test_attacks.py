@@ -333,7 +333,7 @@ def test_layers_of_batch_statistics_are_refused_by_type(norm):
     with pytest.raises(InvalidParameter) as refused:
         SampleGradients(nn.Sequential(norm, nn.Linear(6, 3)), cross_entropy, data())
     assert refused.value.name == "layer '0'"
-    assert "group_norm" in refused.value.rule
+    assert "group_norm" in refused.value.remedy
 
 
 def test_a_sample_that_raises_has_no_row_and_changes_no_other():
