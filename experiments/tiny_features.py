@@ -1,6 +1,6 @@
 r"""Features of Tiny-ImageNet's images, made as those of CIFAR-10: public data for a head.
 
-Idea     26 of the 200 classes are of a kind that CIFAR-10 names (there are no aeroplanes and no
+Idea     24 of the 200 classes are of a kind that CIFAR-10 names (there are no aeroplanes and no
          horses among them); 60 images of each are kept with that name, and 7 of each of the others
          without one.
 
