@@ -391,12 +391,12 @@ SAMPLES = {
 
 
 def handing_over(node: int, model: Any) -> Work:
-    """Hand ten gradients to the gate, each five clips long, and answer with something else."""
+    """Hand ten gradients to the gate, each five clips long, and answer with nothing."""
     batch = current_batch()
     rows = np.zeros((len(batch.draw(10)), model.size))
     rows[:, 3] = 5.0
     batch.add(rows)
-    return Work(np.full(model.size, -1.0))
+    return Work()
 
 
 def cheating(node: int, model: Any) -> Work:
@@ -421,6 +421,7 @@ def test_where_samples_are_protected_only_their_clipped_gradients_count(
     report = federation.report()
     assert report["guarantee"]["unit"] == "sample"
     assert report["rounds"][0]["answered"] == 2
+    assert report["rounds"][0]["crashed"] == (2 if app is failing else 0)
 
 
 EXAMPLES = {0: 1000, 1: 10**9, 2: 250}
