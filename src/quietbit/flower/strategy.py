@@ -330,7 +330,7 @@ class PrivateStrategy(Strategy):
         out), so where the order is secret they are in the server's report alone.
         """
         numbers: dict[str, MetricRecordValues] = {}
-        for section in self.settings.sections():
+        for section in self.settings.sections:
             for name in section.columns:
                 numbers[f"quietbit-{name}"] = getattr(outcome, name)
         if not self._run.crowds.secret:

@@ -1,4 +1,4 @@
-"""One run of a federation, without an engine: its plan, its server's half, its client's half, and its report."""
+"""One run of a federation, without an engine: its plan, its two halves, and its report."""
 
 from quietbit._lazy import attach
 

@@ -1,4 +1,4 @@
-"""The costs of a run: counted per client, and reported for the worst client and for either observer.
+"""The costs of a run: counted per client, reported for the worst client and both observers.
 
 Idea     a client's own releases compose, so counts are enough to rebuild any client's ledger; the
          guarantee of the run is the largest over all clients. An observer of models alone sees
@@ -31,15 +31,14 @@ if TYPE_CHECKING:
 
 __all__ = ["ClientCosts", "observers", "spread"]
 
-_CostOf: TypeAlias = Callable[
-    [int | None], Cost
-]  # of one release: to a client, or to one of this many samples
+# The cost of one release: to a client (None), or to one of this many samples.
+_CostOf: TypeAlias = Callable[[int | None], Cost]
 
 
 @final
 @define(eq=False)
 class ClientCosts:
-    """The releases of every client so far; ``sizes`` are the samples of each. `Plan.account` opens one.
+    """The releases of every client so far; ``sizes`` are the samples of each.
 
     With clients as the privacy unit, all are of one kind; with samples (``by_size``), a client's
     size is its kind, and the smallest clients are the most exposed. Adjacency, unit and trust are
@@ -50,17 +49,15 @@ class ClientCosts:
     sizes: NDArray[np.int64]
     by_size: bool = False
     counts: NDArray[np.int64] = field(init=False)
-    _answers: dict[tuple[int, int, float], Guarantee] = field(init=False, factory=dict, repr=False)
+    _guarantees: dict[tuple[int, int, float], Guarantee] = field(
+        init=False, factory=dict, repr=False
+    )
 
     def __attrs_post_init__(self) -> None:
         """Start with no releases; refuse a mechanism without an account."""
         self.counts = np.zeros(self.sizes.size, dtype=np.int64)
-        require(
-            self.sizes.size > 0 and int(self.sizes.min()) > 0,
-            "sizes of the clients",
-            self.sizes,
-            "all positive",
-        )
+        positive = self.sizes.size > 0 and int(self.sizes.min()) > 0
+        require(positive, "sizes of the clients", self.sizes.tolist(), "all positive")
         self._cost(int(self.sizes.min()), 1)
 
     def record(self, clients: NDArray[np.int64]) -> None:
@@ -78,51 +75,54 @@ class ClientCosts:
     def spread(self, delta: float) -> str:
         """Describe how unequal participation was: the releases and epsilons of some clients."""
         order = np.argsort(self.counts, kind="stable")
-        return spread(
-            [(int(self.counts[one]), self.cost(int(one)).epsilon(delta)) for one in _places(order)]
-        )
+        clients = []
+        for client in _places(order):
+            epsilon = self.cost(int(client)).epsilon(delta)
+            clients.append((int(self.counts[client]), epsilon))
+        return spread(clients)
 
     def worst(self, delta: float, after: NDArray[np.int64] | None = None) -> Guarantee:
-        """Return the guarantee that holds for every client, now or once the clients of ``after`` have sent."""
+        """Return the guarantee of every client, now or once those of ``after`` have sent."""
         counts = self.counts.copy()
         if after is not None:
             counts[after] += 1
-        kinds = self.sizes if self.by_size else np.ones_like(self.sizes)
+        kinds = np.ones_like(self.sizes)
+        if self.by_size:
+            kinds = self.sizes
         # Of the clients with equally many releases, none is worse off than the smallest; and a
         # client with fewer releases and more samples than another has the smaller epsilon.
-        found = [(int(kinds[counts == times].min()), times) for times in np.unique(counts).tolist()]
-        exposed = [
-            one
-            for one in found
-            if not any(kind <= one[0] and times > one[1] for kind, times in found)
-        ]
-        return max(
-            (self._answer(*one, delta) for one in exposed),
-            key=lambda guarantee: guarantee.epsilon_upper,
-        )
+        smallest = {
+            times: int(kinds[counts == times].min()) for times in np.unique(counts).tolist()
+        }
+        guarantees = []
+        for times, kind in smallest.items():
+            worse = [other for other in smallest if other > times and smallest[other] <= kind]
+            if not worse:
+                guarantees.append(self._guarantee(kind, times, delta))
+        return max(guarantees, key=lambda guarantee: guarantee.epsilon_upper)
 
-    def _answer(self, kind: int, times: int, delta: float) -> Guarantee:
+    def _guarantee(self, kind: int, times: int, delta: float) -> Guarantee:
+        """Return the guarantee of clients of a kind; there is one mechanism, fixed in the plan."""
         key = (kind, times, delta)
-        if key not in self._answers:
-            self._answers[key] = self._cost(kind, times).guarantee(
-                delta
-            )  # one mechanism, fixed in the plan
-        return self._answers[key]
+        if key not in self._guarantees:
+            self._guarantees[key] = self._cost(kind, times).guarantee(delta)
+        return self._guarantees[key]
 
     def _cost(self, kind: int, times: int) -> Cost:
         return self.price(kind if self.by_size else None) * times
 
 
 def spread(clients: Sequence[tuple[int, float]]) -> str:
-    """Describe the releases and epsilon of the clients with the fewest, the median and the most releases.
+    """Describe the clients with the fewest, the median and the most releases.
 
     >>> spread([(0, 0.0), (7, 3.5), (1, 1.25), (2, 1.5)])
     'fewest 0 (epsilon 0), median 2 (epsilon 1.5), most 7 (epsilon 3.5)'
     """
-    told = zip(("fewest", "median", "most"), _places(sorted(clients)), strict=True)
-    return ", ".join(
-        f"{word} {times} (epsilon {shown_epsilon(epsilon)})" for word, (times, epsilon) in told
-    )
+    phrases = []
+    words = ("fewest", "median", "most")
+    for word, (times, epsilon) in zip(words, _places(sorted(clients)), strict=True):
+        phrases.append(f"{word} {times} (epsilon {shown_epsilon(epsilon)})")
+    return ", ".join(phrases)
 
 
 def _places(ordered: Any) -> list[Any]:
@@ -130,14 +130,14 @@ def _places(ordered: Any) -> list[Any]:
 
 
 def observers(plan: Plan, mechanism: Mechanism, account: ClientCosts) -> GuaranteePair:
-    """Return both guarantees of a run in which every client takes part as planned and none drops out."""
+    """Return both guarantees of a run in which every client takes part as planned."""
     server = account.worst(plan.delta)
     reasons = []
     if plan.trust is not Trust.LOCAL:
         reasons.append(f"shuffling is accounted beside local trust, not {plan.trust.value}")
     if plan.unit is Unit.SAMPLE:
         reasons.append("shuffling is accounted for clients, not for single samples")
-    for section in plan.sections():
+    for section in plan.sections:
         if section.uncounted:
             reasons.append(f"the account of the crowd does not have {section.uncounted}")
     if reasons:

@@ -1,4 +1,4 @@
-"""Among whom releases were hidden in a run on an engine, and what that is worth against those who see the models alone.
+"""Shuffle amplification of a run on an engine, against those who see its models alone.
 
 Idea     the models are computed from means, so a release is one of those that arrived in its round.
          With a secret order the server asks every node once per epoch, and all rounds of an epoch
@@ -47,7 +47,7 @@ def level(first: int, crowd: int) -> tuple[int, int]:
 
 @define
 class _Shuffle:
-    """One shuffle: who was to be asked, what arrived, and how much of it came while a node was away."""
+    """One shuffle: who was to be asked, what arrived, and what came while a node was away."""
 
     roster: frozenset[int] = frozenset()
     arrived: int = 0
@@ -64,10 +64,8 @@ class _Shuffle:
     @property
     def crowd(self) -> int:
         """The fewest among whom one that answered is hidden: those that came while it was there."""
-        away = max(
-            (missed for node, missed in self.missed.items() if node in self.answered), default=0
-        )
-        return self.arrived - away
+        away = [missed for node, missed in self.missed.items() if node in self.answered]
+        return self.arrived - max(away, default=0)
 
     @property
     def leavers(self) -> int:
@@ -81,34 +79,33 @@ class Crowds:
     """The shuffles of a run so far; ``secret``: whether nodes are asked in a secret order."""
 
     secret: bool = False
-    _waiting: list[int] = field(
-        factory=list, init=False
-    )  # nodes that this epoch has not asked yet, in their order
+    _waiting: list[int] = field(factory=list, init=False)  # nodes not asked yet in this epoch
     _shuffles: list[_Shuffle] = field(factory=list, init=False)
     _first: int = field(default=0, init=False)  # nodes of the first shuffle
 
     def cohort(self, nodes: Iterable[int], size: int) -> list[int]:
-        """Whom to ask next: nobody twice in an epoch; where too few are left of one, the next begins with ``nodes``."""
+        """Return whom to ask next, nobody twice in an epoch.
+
+        Where too few nodes are left of one epoch, the next begins with ``nodes``.
+        """
         require(self.secret, "secret", self.secret, "True to choose nodes")
-        size, there = check_int(size, "number of nodes to ask", 0), frozenset(nodes)
+        size = check_int(size, "number of nodes to ask", 0)
+        present = frozenset(nodes)
         if size and len(self._waiting) < size:
-            known = sorted(there)
-            require(
-                len(known) >= size,
-                "number of nodes",
-                len(known),
-                f"at least {size}, which are to be asked",
-            )
+            known = sorted(present)
+            rule = f"at least {size}, which are to be asked"
+            require(len(known) >= size, "number of nodes", len(known), rule)
             self._waiting = [known[place] for place in secret_order(len(known))]
-            self._shuffles.append(_Shuffle(there))
+            self._shuffles.append(_Shuffle(present))
             self._first = self._first or len(known)
         if self._shuffles:
-            self._shuffles[-1].absent = self._shuffles[-1].roster - there
-        chosen, self._waiting = self._waiting[:size], self._waiting[size:]
+            self._shuffles[-1].absent = self._shuffles[-1].roster - present
+        chosen = self._waiting[:size]
+        self._waiting = self._waiting[size:]
         return chosen
 
     def record(self, asked: int, arrived: Collection[int]) -> None:
-        """Note that a round is over: the mean of these nodes' releases is public; with no nodes, nothing is."""
+        """Note that a round is over, and the mean of the releases that arrived is public."""
         if not self.secret:
             self._first = self._first or check_int(asked, "number of nodes asked", 0)
             self._shuffles.append(_Shuffle())
@@ -116,33 +113,31 @@ class Crowds:
             self._shuffles[-1].record(arrived)
 
     def observers(self, server: Guarantee, mechanism: Mechanism, releases: int) -> GuaranteePair:
-        """Both guarantees, for the client with the most releases; in open order its rounds count as the smallest."""
+        """Return both guarantees of the client with the most releases.
+
+        In open order its rounds count as the smallest ones.
+        """
         if server.trust is not Trust.LOCAL:
             reason = f"shuffling is accounted beside local trust, not {server.trust.value}"
             return GuaranteePair(server, None, reason=reason)
         known = [shuffle for shuffle in self._shuffles if shuffle.arrived]
         if not self.secret:
-            known = sorted(known, key=lambda shuffle: shuffle.crowd)[
-                : check_int(releases, "releases", 0)
-            ]
+            smallest = sorted(known, key=lambda shuffle: shuffle.crowd)
+            known = smallest[: check_int(releases, "releases", 0)]
         if not known:
             return GuaranteePair(server, None, reason="no release has arrived yet")
         *before, last = [shuffle.crowd for shuffle in known]
-        (most, size), (own, least) = (
-            level(self._first, min(before, default=self._first)),
-            level(self._first, last),
-        )
+        place_before, size_before = level(self._first, min(before, default=self._first))
+        place_last, size_last = level(self._first, last)
         count = len(known)
-        share = server.delta / math.prod(
-            place * (place + 1) for place in (count, most + 1, own + 1)
-        )
+        places = (count, place_before + 1, place_last + 1)
+        share = server.delta / math.prod(place * (place + 1) for place in places)
         account = Account(Target(math.inf, share, server.adjacency, trust=Trust.SHUFFLED))
         try:
             if before:
-                account = account.spend(
-                    shuffled_privacy(mechanism, server.adjacency, size), count - 1
-                )
-            account = account.spend(shuffled_privacy(mechanism, server.adjacency, least))
+                cost = shuffled_privacy(mechanism, server.adjacency, size_before)
+                account = account.spend(cost, count - 1)
+            account = account.spend(shuffled_privacy(mechanism, server.adjacency, size_last))
         except QuietbitError as error:
             reason = str(error).rstrip(".")
             return GuaranteePair(server, None, reason=reason[0].lower() + reason[1:])

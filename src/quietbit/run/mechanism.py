@@ -55,8 +55,7 @@ PAPER = {
     "decoder": "alphabet",
     "rotate": False,
 }
-# share of epsilon that updates leave to the rounding of an account of answers that would have none
-# left
+# Share of epsilon that updates leave to answers of scouts, where rounding leaves them none.
 ROOM = 1e-4
 
 Counts: TypeAlias = NDArray[np.int64]
@@ -66,7 +65,7 @@ Priced: TypeAlias = Callable[[Mechanism], Guarantee]
 @final
 @frozen
 class MechanismChoice(Section):
-    """``[mechanism]``, or its bare name: a family, ``auto`` for the best one under the plan, or ``none``.
+    """``[mechanism]``, or its bare name: a family, ``auto`` for the best one, or ``none``.
 
     The strength is ``design_epsilon`` or ``noise_multiplier``, depending on the family; without one
     it is calibrated. The other choices are those of `quietbit.calibrate`; None leaves a choice to
@@ -99,20 +98,27 @@ class MechanismChoice(Section):
             strength = family(self.name).strength
         for name, paper in PAPER.items():
             value = getattr(self, name)
+            harmless = name in used or value in (None, paper)
             rule = f"left out for {self.name}, which makes no use of it"
-            require(
-                name in used or value is None or value == paper, f"mechanism.{name}", value, rule
-            )
+            require(harmless, f"mechanism.{name}", value, rule)
         for name in STRENGTHS:
             value = getattr(self, name)
             rule = f"left out for {self.name}"
             if strength:
-                rule = (
-                    f"left out for {self.name}, whose strength is its {strength.replace('_', ' ')}"
-                )
+                rule = f"{rule}, whose strength is its {strength.replace('_', ' ')}"
             require(name == strength or value is None, f"mechanism.{name}", value, rule)
         rule = f"left out for {PUBLIC}"
         require(self.private or self.keep is None, "mechanism.keep", self.keep, rule)
+
+    def check_plan(self, plan: Plan) -> None:
+        """Refuse rows where all coordinates are kept, and those of each client for sums."""
+        few = self.keeps_few and not plan.central
+        rule = "left out unless few coordinates are kept"
+        remedy = "choose vmvu, or set mechanism.keep"
+        require(self.rows is None or few, "mechanism.rows", self.rows, rule, remedy)
+        together = plan.replay is not None or plan.masks is not None
+        rule = "shared, or left out, for sums and replayed rounds"
+        require(self.rows != OWN or not together, "mechanism.rows", self.rows, rule)
 
     @property
     def known(self) -> bool:
@@ -149,18 +155,16 @@ class MechanismChoice(Section):
 def mechanism_of(
     plan: Plan, dimension: int, sizes: Counts | None, releases: int | Counts | None
 ) -> Mechanism:
-    """Return the mechanism for updates of ``dimension`` entries; `Plan.mechanism_for` has the arguments."""
+    """Return the mechanism for updates of ``dimension`` numbers, as `Plan.mechanism_for` does."""
     if not plan.private:
-        raise InvalidParameter("A plan without privacy has no mechanism.")
+        raise InvalidParameter.of("mechanism", "private to be built", plan.mechanism.name)
     ball = Ball(plan.mechanism.norm, plan.clip, dimension)
     by_sample = plan.unit is Unit.SAMPLE
     samples = plan.samples
     if samples is not None and samples.count is not None:
         sizes = np.array([samples.count], dtype=np.int64)
     if by_sample and sizes is None:
-        raise InvalidParameter(
-            "sizes must be given where samples are protected: the samples of each client."
-        )
+        raise InvalidParameter.of("sizes", "given where samples are protected", None)
     known = np.ones(1, dtype=np.int64)
     if sizes is not None:
         known = np.asarray(sizes, dtype=np.int64)
@@ -176,9 +180,8 @@ def mechanism_of(
     if releases is not None:
         times = cast(Any, releases)
     if times is None:
-        raise InvalidParameter.of(
-            "releases", "given to meet a budget: how often a client may take part"
-        )
+        rule = "given to meet a budget"
+        raise InvalidParameter.of("releases", rule, None, "say how often a client may take part")
     counts = np.asarray(times, dtype=np.int64)
     if by_sample or plan.participation == POISSON:
         counts = np.broadcast_to(counts, known.shape)
@@ -194,13 +197,12 @@ def mechanism_of(
         )
         if moving is not None:
             return moving
-    raise InvalidParameter.of(
-        "epsilon", "large enough that the answer of a scout says something", plan.epsilon
-    )
+    rule = "large enough that the answer of a scout says something"
+    raise InvalidParameter.of("epsilon", rule, plan.epsilon, "set clip to a number")
 
 
 def release_cost(plan: Plan, mechanism: Mechanism, samples: int | None = None) -> Cost:
-    """Return the cost of one release under the plan's trust, to a client or to one of its ``samples`` samples."""
+    """Return the cost of one release, to a client or to one of its ``samples`` samples."""
     if plan.samples is not None and plan.samples.count is not None:
         samples = Batches.of(mechanism).batch
     if plan.masks is not None:
@@ -225,7 +227,7 @@ def account_of_run(plan: Plan, mechanism: Mechanism, sizes: Counts) -> ClientCos
 
 
 def _enforced(plan: Plan, releases: int) -> Priced | None:
-    """Return the account nodes keep of ``releases`` releases; None where the mechanism's own account applies."""
+    """Return the account that nodes keep; None where the mechanism's own account applies."""
     if plan.mode == "planned":
         return None
     account = Account(plan.update_target, "adaptive")
@@ -276,7 +278,7 @@ def _calibrated(plan: Plan, aim: Target, ball: Ball, sizes: Counts, counts: Coun
     samples = plan.samples
 
     def worst(mechanism: Mechanism) -> Guarantee:
-        """Return the guarantee of a sample of the most exposed client, by the account the run will keep."""
+        """Return the guarantee of the most exposed client, by the account the run will keep."""
         account = account_of_run(plan, mechanism, sizes)
         account.counts = counts
         return account.worst(plan.delta)
@@ -300,9 +302,9 @@ def _calibrated(plan: Plan, aim: Target, ball: Ball, sizes: Counts, counts: Coun
         **chosen.used(),
     )
     if samples is not None and calibration.saturated:
-        why = f"one of {sizes.min()} samples moves an input by little, and {chosen.name} can reveal no more"
-        rule = f"above {chosen.beta or 1.0:g} to make use of epsilon {plan.epsilon:g}: {why}"
-        raise InvalidParameter.of("mechanism.beta", rule)
+        rule = f"above {chosen.beta or 1.0:g} to make use of epsilon {plan.epsilon:g}"
+        reason = f"one of {sizes.min()} samples moves an input by little"
+        raise InvalidParameter.of("mechanism.beta", rule, chosen.beta, reason)
     return calibration.mechanism
 
 
@@ -316,9 +318,8 @@ def _given(plan: Plan, ball: Ball, samples: int) -> Mechanism:
     rows = None
     if chosen.knows_rows:
         rows = SHARED if plan.shared_rows else chosen.rows
-    wrapped = (
-        chosen.keep is not None and "keep" not in kind.uses
-    )  # other families keep coordinates by a wrapper
+    # Families that do not keep coordinates themselves do so by a wrapper.
+    wrapped = chosen.keep is not None and "keep" not in kind.uses
     by_sample = plan.unit is Unit.SAMPLE
     choices = Choices(
         **chosen.used(),

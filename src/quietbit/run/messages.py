@@ -74,7 +74,10 @@ def request_record(number: int, mechanism: Mechanism) -> dict[str, Any]:
 
 
 def sum_request(step: str, clients: int, number: int, table: bytes = b"") -> dict[str, Any]:
-    """Return what the server asks client ``number`` in one step of a sum, with what it forwards from the others."""
+    """Return what the server asks client ``number`` in one step of a sum.
+
+    ``table`` is what it forwards from the other clients.
+    """
     return {"version": VERSION, "step": step, "clients": clients, "number": number, "table": table}
 
 
@@ -91,8 +94,8 @@ def answer_of(record: Mapping[str, Any] | None, step: str) -> bytes:
     """Return the bytes with which a node answered a step."""
     if record is None or set(record) != {"step", "answer"}:
         raise InvalidParameter(
-            "The reply must hold an answer to a step of a masked sum, and does not (is PrivateUplink among the mods of "
-            "the client app?)."
+            "The reply must hold an answer to a step of a masked sum, and does not: put "
+            "PrivateUplink among the mods of the client app."
         )
     require(record["step"] == step, "step of the answer", record["step"], step)
     require(isinstance(record["answer"], bytes), "answer", type(record["answer"]).__name__, "bytes")
@@ -109,7 +112,7 @@ def split_pieces(data: bytes) -> dict[str, dict[str, bytes]]:
 
 
 def join_pieces(records: Mapping[str, Mapping[str, Any]]) -> bytes:
-    """Return the bytes of a release from the records of a reply; refuse anything that `split_pieces` did not make."""
+    """Return the bytes of a release from a reply's records; refuse what is not one release."""
     pieces: list[bytes] = []
     while (name := RECORD if not pieces else f"{RECORD}-{len(pieces)}") in records:
         record = records[name]
@@ -123,29 +126,31 @@ def join_pieces(records: Mapping[str, Mapping[str, Any]]) -> bytes:
         pieces.append(value)
     if not pieces:
         raise InvalidPayload(
-            "The reply must hold one quietbit release, got none (is PrivateUplink among the mods of the client app?)."
+            "The reply must hold one quietbit release, got none: put PrivateUplink among the mods "
+            "of the client app."
         )
     return pieces[0] if len(pieces) == 1 else b"".join(pieces)
 
 
 def one_line(reason: str) -> str:
-    """Return somebody else's words on one line of at most 400 letters, with control characters spelt out."""
+    """Return a stranger's words on one line of at most 400 letters, all of them printable."""
     text = " ".join(reason.split())
-    shown = "".join(
-        letter if letter.isprintable() else f"\\u{ord(letter):04x}"
-        for letter in text[: MOST_LETTERS + 1]
-    )
-    return shown if len(shown) <= MOST_LETTERS else f"{shown[:MOST_LETTERS]}..."
+    shown = ""
+    for letter in text[: MOST_LETTERS + 1]:
+        shown += letter if letter.isprintable() else f"\\u{ord(letter):04x}"
+    if len(shown) <= MOST_LETTERS:
+        return shown
+    return f"{shown[:MOST_LETTERS]}..."
 
 
 def lines_of(text: str) -> str:
-    """Return somebody else's traceback with its last lines in printable letters, indented as they were."""
+    """Return the last lines of a stranger's traceback in printable letters, with their indents."""
     lines = text.splitlines()[-MOST_LINES:]
     return "\n".join(" " * (len(line) - len(line.lstrip(" "))) + one_line(line) for line in lines)
 
 
 def finite(value: Any) -> float | None:
-    """Return a number as a float; None for what is not a number, or not a finite one as a float (10**400)."""
+    """Return a number as a float; None for what is not a finite number (10**400 is not)."""
     try:
         number = float(value) if isinstance(value, int | float) else math.nan
     except OverflowError:
@@ -155,16 +160,17 @@ def finite(value: Any) -> float | None:
 
 def numbers_of(values: Any) -> dict[str, float]:
     """Return the finite numbers of a mapping that somebody else sent, by names of one line."""
-    found = values.items() if isinstance(values, Mapping) else ()
-    return {
-        one_line(str(name)): number
-        for name, value in found
-        if (number := finite(value)) is not None
-    }
+    numbers: dict[str, float] = {}
+    if isinstance(values, Mapping):
+        for name, value in values.items():
+            number = finite(value)
+            if number is not None:
+                numbers[one_line(str(name))] = number
+    return numbers
 
 
 def read_fields(record: Any, names: set[str], missing: str) -> Mapping[str, Any]:
-    """Return a record of these fields and this version; refuse any other, one of other fields with ``missing``."""
+    """Return a record of these fields and this version; refuse others with ``missing``."""
     if not isinstance(record, Mapping) or set(record) != names:
         raise InvalidParameter(missing)
     if record["version"] != VERSION:

@@ -178,7 +178,7 @@ class Part:
         return None
 
     def ask(self, round: Any, requests: list[Asked], transport: Transport | None) -> None:
-        """Complete requests that are to be sent together, or take some out; on the server."""
+        """Complete requests that are sent together, or take some out; on the server."""
 
     def sent(self, round: OpenRound, asked: Asked) -> None:
         """Note a message that is about to be sent to a node; on the server."""
@@ -202,7 +202,7 @@ class Part:
         return update
 
     def project(self, update: FloatVector) -> FloatVector:
-        """Return what the mechanism gets of an update, or of every row of a table; on the client."""
+        """Return what the mechanism gets of an update, or of a table's rows; on the client."""
         return update
 
     def lift(self, mean: FloatVector) -> FloatVector:
@@ -225,7 +225,7 @@ class Part:
         return {}
 
     def spend(self, account: Account, releases: int) -> tuple[Account, float]:
-        """Add the cost of releases besides updates to an account, and return an epsilon beside it."""
+        """Add the cost of releases besides updates to an account; return an epsilon apart."""
         return account, 0.0
 
 

@@ -9,6 +9,7 @@ Idea     a plan is a target (epsilon, delta, adjacency, trust, releases), a mech
 
 from __future__ import annotations
 
+import math
 from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
 from fnmatch import fnmatchcase
@@ -44,9 +45,17 @@ from quietbit.run.parts.samples import Samples
 from quietbit.run.parts.scouts import EVERY, EVERY_OF_SUMS, Scouts
 from quietbit.run.parts.subspace import APP, InSubspace
 from quietbit.run.parts.weights import Weights
-from quietbit.run.section import Real, Section, Whole, Word, check_fields, choice
+from quietbit.run.section import (
+    Real,
+    Section,
+    Whole,
+    Word,
+    check_fields,
+    choice,
+    given,
+    left_out,
+)
 from quietbit.target import (
-    MOST_CLIENTS,
     Adjacency,
     Target,
     Trust,
@@ -60,7 +69,6 @@ __all__ = ["KEYS", "PAIRS", "PREFIX", "SECTIONS", "Pair", "Plan"]
 PREFIX = "quietbit."  # prefix of the keys in an engine's config
 OF_SIMULATION = ("cohort", "rng", "seed", "mode")  # fields that an engine does not read
 START = 1.0  # the first clip, where it follows scouts
-OF_SUMS = "imvu"  # the family that is calibrated for sums
 SECTIONS: tuple[type[Section], ...] = (
     MechanismChoice,
     Samples,
@@ -178,7 +186,7 @@ class Plan:
     mode: Mode = cast(Mode, choice(Word("planned", "adaptive"), "planned"))  # noqa: RUF009
 
     def __attrs_post_init__(self) -> None:
-        """Check every field, fill in what follows from others, and refuse what does not fit together."""
+        """Check every field, fill in what follows from others, and refuse what does not fit."""
         check_fields(self)
         self._complete()
         _check_pairs(self)
@@ -188,9 +196,8 @@ class Plan:
             _check_engine(self)
         _check_strength(self)
         _check_trust(self)
-        _check_sums(self)
-        _check_rows(self)
-        _check_evaluations(self)
+        for section in self.sections:
+            section.check_plan(self)
 
     def _complete(self) -> None:
         """Fill in what is left out and follows from other choices."""
@@ -220,10 +227,10 @@ class Plan:
 
     @classmethod
     def read(cls, table: Mapping[str, Any], prefix: str = "", **fixed: Any) -> Plan:
-        """Read a table of keys, nested or flat, each after ``prefix``; an unknown or a missing key is refused.
+        """Read a table of keys, nested or flat; refuse an unknown or a missing key.
 
-        With a prefix, keys without it are ignored. ``fixed`` gives fields that the table does not
-        contain.
+        With a ``prefix``, keys without it are ignored. ``fixed`` gives fields that the table does
+        not contain.
         """
         values: dict[str, Any] = {}
         for key, value in _flat(table):
@@ -246,11 +253,11 @@ class Plan:
 
     @classmethod
     def from_run_config(cls, config: Mapping[str, Any]) -> Plan:
-        """Read the keys of an engine's config that start with ``quietbit.``: a plan that nodes enforce."""
+        """Read the keys of an engine's config that start with ``quietbit.``; nodes enforce it."""
         return cls.read(config, PREFIX, mode="adaptive")
 
     def to_run_config(self) -> dict[str, Value]:
-        """Return the flat config from which an engine reads this plan; what is left out has its default."""
+        """Return the flat config from which an engine reads this plan, without defaults."""
         config: dict[str, Value] = {}
         for known in attrs.fields(type(self)):
             value = getattr(self, known.name)
@@ -273,19 +280,26 @@ class Plan:
     @property
     def evaluation(self) -> Evaluation | None:
         """The request asked about the model, or None."""
-        return None if self.evaluate is None else self.evaluate.request(self)
+        if self.evaluate is None:
+            return None
+        return self.evaluate.request(self)
 
     @cached_property
     def update_target(self) -> Target:
-        """The budget of all updates of a client: the run's, less what is set aside for evaluations."""
+        """The budget of all updates of a client: the run's, less that of evaluations."""
         evaluation = self.evaluation
-        return self.target if evaluation is None else self.target.without(evaluation.spends)
+        if evaluation is None:
+            return self.target
+        return self.target.without(evaluation.spends)
 
     @property
     def target(self) -> Target:
         """The target of the run; unlimited without a budget."""
+        epsilon = math.inf
+        if self.epsilon is not None:
+            epsilon = self.epsilon
         return Target(
-            float("inf") if self.epsilon is None else self.epsilon,
+            epsilon,
             self.delta,
             self.adjacency,
             unit=self.unit,
@@ -295,7 +309,7 @@ class Plan:
 
     @property
     def unit(self) -> Unit:
-        """Whose data is protected: a sample's where there is a section of samples, else a client's."""
+        """Whose data is protected: a sample's where samples is given, else a client's."""
         return Unit.CLIENT if self.samples is None else Unit.SAMPLE
 
     @property
@@ -348,13 +362,14 @@ class Plan:
 
     @property
     def summed_clients(self) -> int:
-        """The number of clients in a sum: the smallest possible in an engine, where one is given."""
+        """The number of clients in a sum; in an engine, the smallest possible one."""
         if self.masks is None or self.masks.threshold is None:
             return self.updates
         return self.masks.threshold
 
+    @cached_property
     def sections(self) -> tuple[Section, ...]:
-        """Return the sections that are present, in the order in which their parts act."""
+        """The sections that are present, in the order in which their parts act."""
         present = (getattr(self, section.title) for section in SECTIONS)
         return tuple(section for section in present if section is not None)
 
@@ -365,7 +380,9 @@ class Plan:
 
     def moving_clip(self) -> MovingClip | None:
         """Return the moving clip at the start of a run; None where the clip is fixed."""
-        return None if self.scouts is None else self.scouts.moving(self.clip)
+        if self.scouts is None:
+            return None
+        return self.scouts.moving(self.clip)
 
     def schedule(self, clients: int) -> Schedule:
         """Return the participation of ``clients`` clients: who takes part in which round."""
@@ -388,18 +405,18 @@ class Plan:
         return mechanism_of(self, dimension, sizes, releases)
 
     def release(self, mechanism: Mechanism, samples: int | None = None) -> Cost:
-        """Return the cost of one release under the plan's trust, to a client or to one of its ``samples`` samples."""
+        """Return the cost of one release, to a client or to one of its ``samples`` samples."""
         return release_cost(self, mechanism, samples)
 
     def account(self, mechanism: Mechanism, sizes: NDArray[np.int64]) -> ClientCosts:
-        """Return the account of a run with clients of these sizes; refuse a mechanism without one."""
+        """Return the account of clients of these sizes; refuse a mechanism without one."""
         return account_of_run(self, mechanism, sizes)
 
 
 @final
 @frozen
 class Pair:
-    """Two choices that a plan may not make together: where ``first`` holds, all of ``others`` must be left out."""
+    """A choice beside which all of ``others`` must be left out."""
 
     first: str
     others: tuple[str, ...]
@@ -453,99 +470,52 @@ def _check_pairs(plan: Plan) -> None:
                 raise InvalidParameter.of(name, f"left out beside {first}: {pair.sentence}")
 
 
-def _left_out(plan: Plan, names: tuple[str, ...], rule: str) -> None:
-    """Refuse fields, of the plan or ``section.field``, that differ from their defaults."""
-    for name in names:
-        outer, _, inner = name.partition(".")
-        owner: Any = getattr(plan, outer) if inner else plan
-        if owner is None:
-            continue
-        value = getattr(owner, inner or outer)
-        default = getattr(attrs.fields(type(owner)), inner or outer).default
-        if value != default:
-            raise InvalidParameter.of(name, f"left out {rule}", getattr(value, "value", value))
-
-
-def _given(plan: Plan, name: str, rule: str) -> None:
-    outer, _, inner = name.partition(".")
-    value = getattr(plan, outer)
-    if inner:
-        value = getattr(value, inner)
-    if value is None:
-        raise InvalidParameter.of(name, f"given{rule}")
-
-
 def _check_simulation(plan: Plan) -> None:
     """Refuse what only an engine reads."""
-    sums = tuple(
-        f"masks.{name}"
-        for name in ("threshold", "server", "neighbours", "share_threshold", "timeout")
-    )
-    batches = tuple(
-        f"samples.{name}" for name in ("count", "sampling_rate", "steps", "learning_rate", "bits")
-    )
-    names = ("evaluate", "arrivals", "local_arrays", *sums, *batches)
-    _left_out(plan, names, "of a simulation, which has no nodes")
-    if plan.scouts is not None:
-        rule = f"at most {plan.cohort}, the cohort, so that somebody scouts"
-        require(
-            cast(int, plan.scouts.every) <= plan.cohort, "scouts.every", plan.scouts.every, rule
-        )
+    names = ["local_arrays"]
+    for section in plan.sections:
+        names += section.engine_keys()
+    left_out(plan, names, "of a simulation, which has no nodes")
 
 
 def _check_engine(plan: Plan) -> None:
-    """Refuse what only a simulation reads; an engine's run needs a budget, and the numbers of its sections."""
+    """Refuse what only a simulation reads; an engine's run needs a budget."""
     rule = "of an engine's run: its strategy chooses clients, and nodes their randomness"
-    _left_out(plan, OF_SIMULATION[:-1], rule)
+    left_out(plan, OF_SIMULATION[:-1], rule)
     require(plan.private, "mechanism", plan.mechanism.name, "a private mechanism")
     fits = plan.participation in (EACH_ONCE, SECRET)
     require(fits, "participation", plan.participation, "left out, or secret-order")
     fits = plan.trust in (Trust.LOCAL, Trust.SECURE_AGGREGATION)
     require(fits, "trust", plan.trust.value, "local or secure-aggregation")
-    _given(plan, "epsilon", ": what all releases of one client together may cost")
+    given(plan, "epsilon", ": what all releases of one client together may cost")
     if plan.mechanism.calibrated:
-        _given(
-            plan,
-            "releases",
-            " (how often a client may answer), or the strength of the mechanism by hand",
-        )
+        rule = " (how often a client may answer), or the strength of the mechanism by hand"
+        given(plan, "releases", rule)
     else:
-        _left_out(plan, ("releases",), "where the mechanism's strength is given")
-    if plan.samples is not None:
-        _given(plan, "samples.count", " where samples are protected: about how many a site has")
-        norm = plan.mechanism.norm.value
-        require(norm == "l2", "mechanism.norm", norm, "l2 where samples are protected")
-    if plan.masks is not None:
-        _given(plan, "masks.threshold", " for sums: the fewest clients that a sum is made of")
-        rule = " for sums: active (the server may lie, and nodes have identities), or honest-but-curious"
-        _given(plan, "masks.server", rule)
+        left_out(plan, ["releases"], "where the mechanism's strength is given")
 
 
 def _check_strength(plan: Plan) -> None:
     """Require a strength, or a budget to derive it from."""
     chosen = plan.mechanism
     if not chosen.private:
-        _left_out(plan, ("epsilon", "releases"), "without privacy")
+        left_out(plan, ["epsilon", "releases"], "without privacy")
     if chosen.calibrated and plan.epsilon is None:
-        raise InvalidParameter.of(
-            "epsilon", f"given for {chosen.name}, or the strength of the mechanism by hand"
-        )
-    if plan.scouts is not None:
-        rule = "left out where the mechanism's strength is given: an answer costs what the budget leaves"
-        require(chosen.calibrated, "scouts", plan.scouts.table(), rule)
+        rule = f"given for {chosen.name}, or the strength of the mechanism by hand"
+        raise InvalidParameter.of("epsilon", rule)
 
 
 def _check_trust(plan: Plan) -> None:
     """Refuse a mechanism or a participation without an account under the trust model."""
     secret = plan.participation in (SECRET, POISSON)
-    rule = "secure where it is secret who takes part: nobody must be able to draw it again"
+    rule = "secure where it is secret who takes part"
     require(not secret or plan.rng == "secure", "rng", plan.rng, rule)
-    rule = "another without central trust: poisson participation hides nothing from a server that sees who answers"
-    require(
-        plan.participation != POISSON or plan.central, "participation", plan.participation, rule
-    )
-    rule = "local: what a crowd hides from others than the server is reported beside it"
-    require(plan.trust is not Trust.SHUFFLED, "trust", plan.trust.value, rule)
+    if plan.participation == POISSON and not plan.central:
+        reason = "poisson participation hides nothing from a server that sees who answers"
+        raise InvalidParameter.of("trust", "central", plan.trust.value, reason)
+    rule = "local, central or secure-aggregation"
+    reason = "what a crowd hides is reported beside local trust"
+    require(plan.trust is not Trust.SHUFFLED, "trust", plan.trust.value, rule, reason)
     if plan.trust is Trust.LOCAL:
         return
     names = [CENTRAL]
@@ -553,52 +523,6 @@ def _check_trust(plan: Plan) -> None:
         names = [kind.name for kind in importable(families()) if kind.summable]
     rule = f"{' or '.join(names)} under {plan.trust.value} trust"
     require(plan.mechanism.name in (*names, AUTO), "mechanism", plan.mechanism.name, rule)
-
-
-def _check_sums(plan: Plan) -> None:
-    """Refuse sums of too few or too many clients, and mechanisms that are not calibrated for sums."""
-    if plan.masks is None:
-        return
-    if plan.mode == "planned":
-        rule = f"from 2 to {MOST_CLIENTS} for sums"
-        require(2 <= plan.cohort <= MOST_CLIENTS, "cohort", plan.cohort, rule)
-    most = plan.summed_clients
-    honest = plan.masks.honest
-    require(
-        honest is not None and honest <= most,
-        "masks.honest",
-        honest,
-        f"a whole number from 2 to {most}",
-    )
-    chosen = plan.mechanism
-    require(chosen.bits in (None, 1), "mechanism.bits", chosen.bits, "1 or left out for sums")
-    if chosen.calibrated:
-        rule = "left out: for a budget under secure aggregation it is chosen"
-        require(chosen.beta in (None, 1.0), "mechanism.beta", chosen.beta, rule)
-        require(not chosen.clamp, "mechanism.clamp", chosen.clamp, rule)
-        rule = f"{OF_SUMS} to meet a budget by sums"
-        require(chosen.name in (OF_SUMS, AUTO), "mechanism", chosen.name, rule)
-
-
-def _check_rows(plan: Plan) -> None:
-    """Require rows that all clients share, of a mechanism that keeps few, for a replay."""
-    chosen = plan.mechanism
-    rule = "left out unless few coordinates are kept: for vmvu, or where mechanism.keep is given"
-    few = chosen.keeps_few and not plan.central
-    require(plan.replay is None or few, "replay", plan.replay is not None, rule)
-    require(chosen.rows is None or few, "mechanism.rows", chosen.rows, rule)
-    together = plan.replay is not None or plan.masks is not None
-    rule = "shared, or left out, for sums and replayed rounds"
-    require(chosen.rows != "own" or not together, "mechanism.rows", chosen.rows, rule)
-
-
-def _check_evaluations(plan: Plan) -> None:
-    """Require a number of evaluations, and a budget that leaves something to updates."""
-    if plan.evaluate is None:
-        return
-    if plan.releases is None:
-        _given(plan, "evaluate.releases", " where the mechanism's strength is")
-    plan.update_target  # noqa: B018 - refused now, if the budget is too small
 
 
 def _flat(table: Mapping[str, Any], outer: str = "") -> Iterator[tuple[str, Any]]:

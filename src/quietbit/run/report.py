@@ -56,7 +56,7 @@ class Outcome(Enum):
 @final
 @frozen
 class Note:
-    """Something that went wrong in a round: with the reply of a ``node``, or with the round itself."""
+    """Something that went wrong: with the reply of a ``node``, or with the round itself."""
 
     text: str
     node: Node | None = None
@@ -214,7 +214,7 @@ class Report:
         return f"No node answered in {count} rounds, and the model has not changed: {lines[0]}"
 
     def to_json(self) -> dict[str, Any]:
-        """Return plain values: ids as text, being too long for JSON's numbers; null for infinity."""
+        """Return plain values: ids as text, as JSON's numbers are too short; null for infinity."""
         values: dict[str, Any] = {"format": FORMAT, "version": VERSION, **asdict(self)}
         for entry, known in zip(values["rounds"], self.rounds, strict=True):
             entry["reasons"] = known.sentences()
@@ -271,12 +271,12 @@ class Report:
         if self.guarantee.unit is not Unit.CLIENT:
             who = "Any sample of the worst site"
         sentences = [f"{who}, in this run: {self.guarantee.sentence()}"]
-        sentences += [section.assumes() for section in self.settings.sections()]
+        sentences += [section.assumes() for section in self.settings.sections]
         return " ".join(sentence for sentence in sentences if sentence)
 
     def _notes(self, entry: RoundReport) -> list[str]:
         """Return the last columns of a round: what its sections note, and what went wrong."""
-        notes = [section.note(entry) for section in self.settings.sections()]
+        notes = [section.note(entry) for section in self.settings.sections]
         if entry.crashed:
             notes.append(f"{entry.crashed} apps crashed")
         if entry.outliers:

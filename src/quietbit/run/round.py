@@ -78,6 +78,7 @@ class Round:
     model: Model | None = None
     name_of: Callable[[Any], int] = int  # what frames call a node
     request: dict[str, Any] = field(repr=False)  # which mechanism is asked for
+    channel: Uplink | None = field(default=None, repr=False)  # of an earlier round, to use again
     beside: list[Round] = field(factory=list, init=False)
     skipped: bool | None = field(default=None, init=False)  # whether the model stayed, once known
     uplink: int = field(default=0, init=False)
@@ -103,8 +104,12 @@ class Round:
 
     def __attrs_post_init__(self) -> None:
         """Start an empty mean."""
-        self._uplink = Uplink(self.mechanism)
+        self._uplink = self.channel or Uplink(self.mechanism)
         self._aggregator = self._uplink.aggregator()
+
+    def reusable(self) -> dict[str, Any]:
+        """Return the fields that later rounds of the same mechanism need not make again."""
+        return {"request": self.request, "channel": self._uplink}
 
     def side(self, mechanism: Mechanism, section: str) -> Round:
         """Return a round beside this one, in which some nodes are asked for something else."""
@@ -136,7 +141,7 @@ class Round:
             part.take(self, reply)
 
     def take(self, reply: Reply) -> bool:
-        """Add the release of a reply to the mean; return False, with a note, where there is none."""
+        """Add the release of a reply to the mean; return False, with a note, without one."""
         for side in self.beside:
             if side.asked(reply.node):
                 return side.take(reply)
@@ -237,7 +242,7 @@ class Round:
         return {name: sum(self._metrics[name]) / len(self._metrics[name]) for name in names}
 
     def failed(self) -> set[Any]:
-        """Return the nodes that were asked and neither answered nor declined: dead, late or lost."""
+        """Return the nodes that were asked, and neither answered nor declined."""
         return self._asked - self.answered - self._declined - self._spoilt
 
     def report(self) -> RoundReport:

@@ -8,7 +8,7 @@ Idea     a section that is absent is off. Each field carries its rule (`Whole`, 
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterable, Mapping
 from typing import TYPE_CHECKING, Any, ClassVar, TypeAlias, TypeVar, final
 
 import attrs
@@ -154,8 +154,10 @@ class Outlook:
 class Section:
     """A table of choices; ``title`` is its key in a plan, ``main`` the field of a bare value.
 
-    ``needs`` is the keyword of an adapter that is for this section alone. ``uncounted`` names what the account of releases hidden in a crowd does not have of it;
-    ``columns`` are its numbers in the report of a round that an engine's own result shows, too.
+    ``needs`` is the keyword of an adapter that is for this section alone. ``uncounted`` names what
+    the account of releases hidden in a crowd does not have of it. ``columns`` are its numbers in
+    the report of a round that an engine's own result shows, too. ``of_engine`` are fields that a
+    simulation does not read, ``*`` for all.
     """
 
     title: ClassVar[str] = ""
@@ -163,6 +165,7 @@ class Section:
     needs: ClassVar[str] = ""
     uncounted: ClassVar[str] = ""
     columns: ClassVar[tuple[str, ...]] = ()
+    of_engine: ClassVar[tuple[str, ...]] = ()
 
     def __attrs_post_init__(self) -> None:
         """Check every field by its rule, then what the fields must be together."""
@@ -172,10 +175,19 @@ class Section:
     def check(self) -> None:
         """Refuse fields that do not fit together."""
 
-    def part(self, plan: Plan, say: Say, given: Any = None) -> Part | None:
+    def check_plan(self, plan: Plan) -> None:
+        """Refuse a plan that the section does not fit into."""
+
+    def engine_keys(self) -> list[str]:
+        """Return the keys of a plan that an engine reads, and a simulation does not."""
+        if "*" in self.of_engine:
+            return [self.title]
+        return [f"{self.title}.{name}" for name in self.of_engine]
+
+    def part(self, plan: Plan, say: Say, resource: Any = None) -> Part | None:
         """Return the section's part in a run on a server; None where it has none.
 
-        ``say`` logs a sentence; ``given`` is what the adapter was given for it.
+        ``say`` logs a sentence; ``resource`` is what the adapter was given for it (`needs`).
         """
         return None
 
@@ -222,3 +234,30 @@ class Section:
         if value is None or value is False:
             return None
         return cls.read(value)
+
+
+def left_out(plan: Any, names: Iterable[str], rule: str) -> None:
+    """Refuse fields, of the plan or ``section.field``, that differ from their defaults."""
+    for name in names:
+        owner, field_name = _owner(plan, name)
+        if owner is None:
+            continue
+        value = getattr(owner, field_name)
+        default = getattr(attrs.fields(type(owner)), field_name).default
+        if value != default:
+            raise InvalidParameter.of(name, f"left out {rule}", getattr(value, "value", value))
+
+
+def given(plan: Any, name: str, rule: str) -> None:
+    """Refuse a plan without a field, of the plan or ``section.field``."""
+    owner, field_name = _owner(plan, name)
+    if getattr(owner, field_name) is None:
+        raise InvalidParameter.of(name, f"given{rule}")
+
+
+def _owner(plan: Any, name: str) -> tuple[Any, str]:
+    """Return the plan or the section that has a field, and the field's own name."""
+    outer, _, inner = name.partition(".")
+    if not inner:
+        return plan, outer
+    return getattr(plan, outer), inner

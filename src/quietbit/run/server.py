@@ -1,4 +1,4 @@
-"""The server's side of a run on an engine: one round after the other, and the report on all of them.
+"""The server's side of a run on an engine: one round after the other, and the report on all.
 
 Idea     an adapter says how its engine carries requests and replies and what a node is called; who
          was asked, what became of it, the mechanism of a round, what it costs and the report are
@@ -69,7 +69,7 @@ class Run:
         self._account = Account(plan.update_target, "adaptive")
         self._mechanism: Mechanism | None = None
         self._cost = Cost()
-        self._requests: dict[str, tuple[Mechanism, dict[str, Any]]] = {}  # the last, by section
+        self._reusable: dict[str, tuple[Mechanism, dict[str, Any]]] = {}  # by section
 
     def find(self, kind: type[SomePart]) -> SomePart | None:
         """Return the part of a kind; None where the run has none."""
@@ -115,20 +115,26 @@ class Run:
         return current
 
     def new_round(self, *, number: int, mechanism: Mechanism, **fields: Any) -> Round:
-        """Return an empty round of this run; a mechanism that has not changed is not described anew."""
+        """Return an empty round of this run; an unchanged mechanism is not described again."""
         section = fields.get("section", "")
-        known, request = self._requests.get(section, (None, {}))
+        known, reusable = self._reusable.get(section, (None, {}))
         if known is not mechanism:
-            request = request_record(number, mechanism)
-            self._requests[section] = (mechanism, request)
+            reusable = {"request": request_record(number, mechanism)}
+        fields |= reusable
         fields |= {
             "run": self.number,
             "number": number,
             "mechanism": mechanism,
             "parts": self.parts,
             "name_of": self._name_of,
-            "request": {**request, "round": number},
+            "request": {**reusable["request"], "round": number},
         }
+        current = self._made(fields)
+        self._reusable[section] = (mechanism, current.reusable())
+        return current
+
+    def _made(self, fields: dict[str, Any]) -> Round:
+        """Return a round of the kind that a part has, or a plain one."""
         for part in self.parts:
             current = part.open(**fields)
             if current is not None:
@@ -205,7 +211,7 @@ class Run:
         self.rounds.append(outcome)
         self.crowds.record(outcome.asked, () if skipped else current.answered)
         crashes = [crash for member in rounds for crash in member.crashes]
-        notes = [section.note(outcome) for section in self.plan.sections()]
+        notes = [section.note(outcome) for section in self.plan.sections]
         for level, line in outcome.lines(crashes, [note for note in notes if note]):
             self.say(level, line)
         return outcome
@@ -236,7 +242,7 @@ class Run:
                 remedy = f"with quietbit.releases = {math.ceil(turns)}"
                 self.say(WARNING, f"{subject}: {remedy} the same epsilon would need less noise.")
         outlook = Outlook(self._mechanism, asked, useful, expected.noise)
-        for section in self.plan.sections():
+        for section in self.plan.sections:
             warning = section.outlook(outlook)
             if warning is not None:
                 self.say(WARNING, warning)
@@ -315,7 +321,7 @@ class Run:
 
     def _observers(self, guarantee: Guarantee, mechanism: Mechanism) -> GuaranteePair:
         """Return the guarantee against the server, and against those who see models alone."""
-        for section in self.plan.sections():
+        for section in self.plan.sections:
             if section.uncounted:
                 reason = f"the account of the crowd does not have {section.uncounted}"
                 return GuaranteePair(guarantee, None, reason=reason)
@@ -345,7 +351,7 @@ class Run:
 
 def _section_parts(plan: Plan, say: Say, given: Mapping[str, Any]) -> list[Part]:
     """Return the parts of a plan's sections; refuse what is given for a section that is absent."""
-    sections = plan.sections()
+    sections = plan.sections
     needed = {section.needs for section in sections}
     for name, value in given.items():
         known = name in needed or value is None

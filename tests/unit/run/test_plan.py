@@ -14,6 +14,7 @@ from quietbit.run.parts.weights import Weights
 from quietbit.run.plan import PAIRS, SECTIONS, SPELT
 from quietbit.run.section import RULE, Flag, Names, Real, Whole, Word
 from quietbit.target import Adjacency, Trust, Unit
+from refusals import refuses
 
 USUAL = {
     "mechanism": "imvu",
@@ -92,7 +93,7 @@ def test_adjacency_has_no_default():
         ({"samples": "all"}, "samples"),
         ({"adjacency": "add-remove"}, "adjacency"),
         ({"adjacency": None}, "adjacency"),
-        ({"participation": "poisson"}, "participation"),
+        ({"participation": "poisson"}, "trust"),
         ({"trust": "nobody"}, "trust"),
         ({"trust": "shuffled"}, "trust"),
         ({"trust": "central"}, "mechanism"),
@@ -199,9 +200,9 @@ def test_a_budget_is_met_for_the_releases_of_the_plan():
     assert found == same.mechanism
     with pytest.raises(quietbit.InvalidParameter, match="releases must be given"):
         plan(**calibrated).mechanism_for(30)
-    with pytest.raises(quietbit.InvalidParameter, match="sizes must be given"):
+    with refuses("sizes"):
         plan(samples=True).mechanism_for(30)
-    with pytest.raises(quietbit.InvalidParameter, match="no mechanism"):
+    with refuses("mechanism", "none"):
         plan(mechanism="none", design_epsilon=None).mechanism_for(30)
 
 

@@ -1,1 +1,1 @@
-"""What a run can do besides carrying an update: one file per capability, with its section of the plan."""
+"""What a run can do besides carrying an update: one file per capability, with its section."""

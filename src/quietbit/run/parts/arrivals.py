@@ -25,15 +25,16 @@ MOST_LATE = 1000  # rounds, each of which keeps its sums until then
 @final
 @frozen
 class Arrivals(Section):
-    """``[arrivals]``: a round ends with ``enough`` replies, which may be ``staleness`` rounds late."""
+    """``[arrivals]``: a round ends with ``enough`` replies, up to ``staleness`` rounds late."""
 
     title: ClassVar[str] = "arrivals"
+    of_engine: ClassVar[tuple[str, ...]] = ("*",)
     uncounted: ClassVar[str] = "late releases, which join another round than their own"
 
     enough: int = needed(Whole(1))
     staleness: int = choice(Whole(0, MOST_LATE), 0)
 
-    def part(self, plan: Any, say: Say, given: Any = None) -> Late | None:
+    def part(self, plan: Any, say: Say, resource: Any = None) -> Late | None:
         """Return the part of rounds that late releases may join."""
         if not self.staleness:
             return None

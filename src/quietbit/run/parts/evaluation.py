@@ -41,7 +41,7 @@ from quietbit.privacy.cost import Cost
 from quietbit.run.messages import evaluation_of
 from quietbit.run.part import AppAnswer, Arrival, Node, Part
 from quietbit.run.report import SHOWN, Counts, grouped
-from quietbit.run.section import Names, Real, Say, Section, Whole, choice, needed
+from quietbit.run.section import Names, Real, Say, Section, Whole, choice, given, needed
 from quietbit.target import MAX_RELEASES, Adjacency, Unit, check_delta, check_releases
 
 if TYPE_CHECKING:
@@ -83,6 +83,7 @@ class Evaluate(Section):
 
     title: ClassVar[str] = "evaluate"
     uncounted: ClassVar[str] = "evaluations"
+    of_engine: ClassVar[tuple[str, ...]] = ("*",)
 
     epsilon: float = needed(Real())
     metric: str = "accuracy"
@@ -108,7 +109,13 @@ class Evaluate(Section):
             "evaluate.groups has two cells per group",
         )
 
-    def part(self, plan: Plan, say: Say, given: Any = None) -> Evaluating:
+    def check_plan(self, plan: Plan) -> None:
+        """Require a number of evaluations, and a budget that leaves something to updates."""
+        if plan.releases is None:
+            given(plan, "evaluate.releases", " where the mechanism's strength is")
+        plan.update_target  # noqa: B018 - refused now, if the budget is too small
+
+    def part(self, plan: Plan, say: Say, resource: Any = None) -> Evaluating:
         """Return the part that asks about models."""
         return Evaluating(self.request(plan))
 
@@ -149,9 +156,9 @@ class Estimate:
 class Evaluation:
     """A request about a model: the app's ``metric``, at ``epsilon`` per answer of a client.
 
-    A client answers ``releases`` times. The app's number lies between 0 and ``most``. With ``cells``, it is a list of that many counts.
-    With ``honest``, answers are summed behind masks over at least that many honest clients:
-    ``epsilon``, at ``delta``, is then the cost of one sum.
+    A client answers ``releases`` times. The app's number lies between 0 and ``most``; with
+    ``cells``, it is a list of that many counts. With ``honest``, answers are summed behind masks
+    over at least that many honest clients: ``epsilon``, at ``delta``, is then the cost of one sum.
 
     >>> asked = Evaluation(0.5, adjacency="replace-one")
     >>> asked.spends, round(asked.margin(10_000), 3)
@@ -318,7 +325,7 @@ class EvaluationReport:
 
 @final
 class Evaluating(Part):
-    """The server's half: rounds of answers about a model, what they estimate, and what they cost."""
+    """The server's half: rounds of answers about a model, their estimates and their cost."""
 
     section: ClassVar[str] = "evaluate"
 
@@ -355,7 +362,7 @@ class Evaluating(Part):
         return report
 
     def spend(self, account: Account, releases: int) -> tuple[Account, float]:
-        """Add summed answers to the account of updates; return the pure epsilon of other answers."""
+        """Add summed answers to the account of updates; return the epsilon of other answers."""
         for cost, times in self.evaluation.shared(releases):
             account = account.spend(cost, times)
         return account, self.evaluation.costs(releases)

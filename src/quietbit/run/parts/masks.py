@@ -25,6 +25,7 @@ from quietbit._typing import FloatVector
 from quietbit.errors import InvalidParameter, QuietbitError, check_int, require
 from quietbit.mechanism.abilities import Summable, SummableRows
 from quietbit.mechanism.base import summable
+from quietbit.mechanism.calibrate import AUTO
 from quietbit.node.request import (
     ALONE,
     CONFIRM,
@@ -50,7 +51,7 @@ from quietbit.run.messages import (
 from quietbit.run.part import Asked, Node, Part, Reply, Transport
 from quietbit.run.report import Note, Outcome, RoundReport
 from quietbit.run.round import Round
-from quietbit.run.section import Outlook, Real, Say, Section, Whole, Word, choice
+from quietbit.run.section import Outlook, Real, Say, Section, Whole, Word, choice, given
 from quietbit.secagg.codec import (
     Advertisement,
     Unmasking,
@@ -72,6 +73,7 @@ if TYPE_CHECKING:
 __all__ = ["MaskedRound", "MaskedSums", "Masking", "Masks"]
 
 TIMEOUT = 600.0
+OF_SUMS = "imvu"  # the family that is calibrated for sums
 Result = TypeVar("Result")
 _clients = Whole(2, MOST_CLIENTS)
 
@@ -89,6 +91,13 @@ class Masks(Section):
 
     title: ClassVar[str] = "masks"
     needs: ClassVar[str] = "directory"
+    of_engine: ClassVar[tuple[str, ...]] = (
+        "threshold",
+        "server",
+        "neighbours",
+        "share_threshold",
+        "timeout",
+    )
 
     threshold: int | None = choice(_clients)
     server: str | None = choice(Word(*(model.value for model in ServerModel)))
@@ -110,17 +119,38 @@ class Masks(Section):
             rule = f"at most {self.threshold}, the threshold"
             require(self.honest <= self.threshold, "masks.honest", self.honest, rule)
 
+    def check_plan(self, plan: Plan) -> None:
+        """Refuse sums of too few or too many clients, and mechanisms without an account of sums."""
+        if plan.mode == "planned":
+            rule = f"from 2 to {MOST_CLIENTS} for sums"
+            require(2 <= plan.cohort <= MOST_CLIENTS, "cohort", plan.cohort, rule)
+        else:
+            given(plan, "masks.threshold", " for sums: the fewest clients that a sum is made of")
+            rule = " for sums: active, a server that may lie, or honest-but-curious"
+            given(plan, "masks.server", rule)
+        most = plan.summed_clients
+        fits = self.honest is not None and self.honest <= most
+        require(fits, "masks.honest", self.honest, f"a whole number from 2 to {most}")
+        chosen = plan.mechanism
+        require(chosen.bits in (None, 1), "mechanism.bits", chosen.bits, "1 or left out for sums")
+        if chosen.calibrated:
+            rule = "left out for a budget under secure aggregation, for which it is chosen"
+            require(chosen.beta in (None, 1.0), "mechanism.beta", chosen.beta, rule)
+            require(not chosen.clamp, "mechanism.clamp", chosen.clamp, rule)
+            rule = f"{OF_SUMS} to meet a budget by sums"
+            require(chosen.name in (OF_SUMS, AUTO), "mechanism", chosen.name, rule)
+
     @property
     def active(self) -> bool:
         """Whether sums are secret from a malicious server."""
         return self.server == ServerModel.ACTIVE.value
 
-    def part(self, plan: Plan, say: Say, given: Any = None) -> MaskedSums:
-        """Return the part that sums releases; ``given`` is the directory of an active server."""
-        fits = isinstance(given, Directory) if self.active else given is None
+    def part(self, plan: Plan, say: Say, resource: Any = None) -> MaskedSums:
+        """Return the part that sums releases; ``resource`` is its directory."""
+        fits = isinstance(resource, Directory) if self.active else resource is None
         rule = "a Directory where quietbit.masks.server is active, and left out elsewhere"
-        require(fits, "directory", type(given).__name__, rule)
-        return MaskedSums(plan, self, given)
+        require(fits, "directory", type(resource).__name__, rule)
+        return MaskedSums(plan, self, resource)
 
     def outlook(self, outlook: Outlook) -> str | None:
         """Return a warning where the nodes of a round are too few or too many for a sum."""
@@ -173,7 +203,7 @@ class Masking(Part):
         return {"sum": part}
 
     def step(self, request: Request, gate: Gate) -> bytes | None:
-        """Answer keys, shares, lists and unmasking; vectors and releases beside the sum need the app."""
+        """Answer a step that needs no app; vectors and releases beside the sum need it."""
         if request.part.step in (VECTOR, ALONE):
             return None
         return gate.step(request)
@@ -246,8 +276,12 @@ class MaskedRound(Round):
         """Start no mean of releases: there is one of their sum."""
         self._done = {step: set() for step in (IDENTITY, *STEPS)}
 
+    def reusable(self) -> dict[str, Any]:
+        """Return the fields that later rounds of the same mechanism need not make again."""
+        return {"request": self.request}
+
     def begin(self, requests: list[Asked], transport: Transport) -> list[Asked]:
-        """Collect keys and shares from nodes; return the requests to those who dealt shares (U1)."""
+        """Collect keys and shares from nodes; return the requests to those who dealt (U1)."""
         self._transport = transport
         self._left = sorted(asked.node for asked in requests)
         try:

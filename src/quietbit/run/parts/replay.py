@@ -1,4 +1,4 @@
-"""Rounds that nodes replay: what a server sends in place of the model, and what a node makes of it.
+"""Replayed rounds: a server sends a node the rounds that it missed in place of the model.
 
 Idea     the server knows of every node which round's model it has, because the node answered a
          request about it. It sends the broadcasts since then, or the full model: to a node that
@@ -44,9 +44,8 @@ SERVER = "server"
 APP = "app"
 FIELDS = {"version", "round", "digest", "broadcasts"}
 DIGEST = 32
-FORGETFUL = (
-    2  # full models that a node lost before the next round: from then on it gets no broadcasts
-)
+# Full models that a node lost before the next round: from then on it gets no broadcasts.
+FORGETFUL = 2
 Arrays: TypeAlias = dict[str, NDArray[Any]]
 Store: TypeAlias = MutableMapping[str, bytes] | None
 
@@ -54,11 +53,11 @@ Store: TypeAlias = MutableMapping[str, bytes] | None
 @final
 @frozen
 class Replay(Section):
-    """``[replay]``: clients of a round keep the same rows, and download rounds they missed, not the model.
+    """``[replay]``: clients download the rounds that they missed, not the model.
 
-    ``start`` says who provides the model of round 0: the ``server``, or the ``app`` that nodes run.
-    The server steps on the mean with ``learning_rate`` and ``momentum``, unless the engine's
-    strategy defines the step.
+    All clients of a round keep the same rows. ``start`` says who provides the model of round 0:
+    the ``server``, or the ``app`` that nodes run. The server steps on the mean with
+    ``learning_rate`` and ``momentum``, unless the engine's strategy defines the step.
     """
 
     title: ClassVar[str] = "replay"
@@ -72,12 +71,19 @@ class Replay(Section):
         """Refuse a momentum under which a step never ends."""
         require(self.momentum < 1, "replay.momentum", self.momentum, "at least 0 and below 1")
 
+    def check_plan(self, plan: Plan) -> None:
+        """Require a mechanism that keeps few coordinates: a broadcast has those of a round."""
+        few = plan.mechanism.keeps_few and not plan.central
+        rule = "left out unless few coordinates are kept"
+        remedy = "choose vmvu, or set mechanism.keep"
+        require(few, "replay", True, rule, remedy)
+
     @property
     def step(self) -> ServerStep:
         """The server's step on the mean."""
         return ServerStep(self.learning_rate, self.momentum)
 
-    def part(self, plan: Plan, say: Say, given: Any = None) -> Replaying:
+    def part(self, plan: Plan, say: Say, resource: Any = None) -> Replaying:
         """Return the part that sends rounds to replay."""
         return Replaying(self, say)
 
@@ -116,7 +122,7 @@ class Leader:
         return bool(np.array_equal(self._layout.flat(arrays), self._downlink.replica.weights))
 
     def missed(self, node: Any) -> list[bytes] | None:
-        """Return the broadcasts to send to a node, or None for the full model; what is sent is remembered."""
+        """Return the broadcasts to send to a node, or None for the full model, and remember it."""
         known = self._known.get(node, self._first)
         broadcasts = None
         if known is not None and self._lost[node] < FORGETFUL:
@@ -235,7 +241,7 @@ class Replaying(Part):
 
 @final
 class Following(Part):
-    """The client's half: the model of the round, which came in full or is replayed from the last."""
+    """The client's half: the round's model, which came in full or is replayed from the last."""
 
     section: ClassVar[str] = "replay"
 

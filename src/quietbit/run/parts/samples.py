@@ -1,4 +1,4 @@
-"""Privacy of single samples: a site draws a batch in secret, and its gate clips and randomises what comes of it.
+"""Privacy of single samples: a site's gate draws a batch in secret, clips and randomises it.
 
 Idea     where this section is present the privacy unit is one sample of a site's data, not the
          client. The gate draws the batch; the app computes one gradient per drawn sample and hands
@@ -15,7 +15,7 @@ from attrs import frozen
 from quietbit.errors import require
 from quietbit.mechanism.projected import MOST_SAMPLES
 from quietbit.run.part import Part
-from quietbit.run.section import Real, Section, Whole, choice
+from quietbit.run.section import Real, Section, Whole, choice, given
 
 if TYPE_CHECKING:
     from quietbit.run.plan import Plan
@@ -26,14 +26,21 @@ __all__ = ["Samples", "Sampling"]
 @final
 @frozen
 class Samples(Section):
-    """``[samples]``: about how many a site has (``count``), and the share of them in a batch (``sampling_rate``).
+    """``[samples]``: about how many a site has (``count``), and their share in a batch.
 
-    With ``steps`` a site takes that many private steps of ``learning_rate`` per round, and sends
-    the difference of models with ``bits`` bits per coordinate. A simulation knows the samples of
-    its clients and needs no field.
+    The share is the ``sampling_rate``. With ``steps`` a site takes that many private steps of
+    ``learning_rate`` per round, and sends the difference of models with ``bits`` bits per
+    coordinate. A simulation knows the samples of its clients and needs no field.
     """
 
     title: ClassVar[str] = "samples"
+    of_engine: ClassVar[tuple[str, ...]] = (
+        "count",
+        "sampling_rate",
+        "steps",
+        "learning_rate",
+        "bits",
+    )
 
     count: int | None = choice(Whole(1, MOST_SAMPLES))
     sampling_rate: float | None = choice(Real(at_most=1.0))
@@ -50,6 +57,14 @@ class Samples(Section):
             return
         rule = "given where sites take local steps: the learning rate of each"
         require(self.learning_rate is not None, "samples.learning_rate", self.learning_rate, rule)
+
+    def check_plan(self, plan: Plan) -> None:
+        """Require about how many samples a site of an engine has, and the norm of its account."""
+        if plan.mode == "planned":
+            return
+        given(plan, "samples.count", " where samples are protected: about how many a site has")
+        norm = plan.mechanism.norm.value
+        require(norm == "l2", "mechanism.norm", norm, "l2 where samples are protected")
 
     def options(self) -> dict[str, Any]:
         """Return the batch options as `calibrate` and `site_release` call them."""

@@ -43,7 +43,7 @@ MOST_TRUTH = 1 - 1e-9
 @final
 @frozen
 class Scouts(Section):
-    """``[scouts]``: one client of ``every`` answers, and the clip leaves ``quantile`` of updates."""
+    """``[scouts]``: one client of ``every`` answers; the clip leaves ``quantile`` of updates."""
 
     title: ClassVar[str] = "scouts"
     uncounted: ClassVar[str] = "the answers of scouts"
@@ -57,7 +57,16 @@ class Scouts(Section):
         rule = "between 0 and 1, both excluded"
         require(self.quantile < 1, "scouts.quantile", self.quantile, rule)
 
-    def part(self, plan: Plan, say: Say, given: Any = None) -> Scouting:
+    def check_plan(self, plan: Plan) -> None:
+        """Refuse a strength by hand, and a simulated cohort in which nobody scouts."""
+        if plan.mode == "planned" and self.every is not None:
+            rule = f"at most {plan.cohort}, the cohort, so that somebody scouts"
+            require(self.every <= plan.cohort, "scouts.every", self.every, rule)
+        rule = "left out where the mechanism's strength is given"
+        reason = "an answer costs what the budget leaves"
+        require(plan.mechanism.calibrated, "scouts", self.table(), rule, reason)
+
+    def part(self, plan: Plan, say: Say, resource: Any = None) -> Scouting:
         """Return the part that asks scouts."""
         return Scouting(plan, self)
 

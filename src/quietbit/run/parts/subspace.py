@@ -90,9 +90,9 @@ class InSubspace(Section):
         rule = "left out beside subspace.seed, from which the directions follow"
         require(self.seed is None or self.basis == SERVER, "subspace.basis", self.basis, rule)
 
-    def part(self, plan: Plan, say: Say, given: Any = None) -> ServerCoordinates:
-        """Return the part that lifts means; ``given`` are the directions, left out for a seed."""
-        return ServerCoordinates(plan, self, given)
+    def part(self, plan: Plan, say: Say, resource: Any = None) -> ServerCoordinates:
+        """Return the part that lifts means; ``resource`` has the directions, without a seed."""
+        return ServerCoordinates(plan, self, resource)
 
     def note(self, entry: RoundReport) -> str:
         """Return how many directions a round had, and the bytes of those that were sent."""

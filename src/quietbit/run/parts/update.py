@@ -36,7 +36,7 @@ class Updating(Part):
         self._received: list[FloatVector] = []
 
     def accept(self, request: Request, arrival: Arrival, gate: Gate) -> None:
-        """Keep the model; refuse one that does not fit the mechanism, and answers in place of updates."""
+        """Keep the model; refuse one that does not fit the mechanism, and one for answers."""
         layout = ModelLayout.of(arrival.arrays, self._plan)
         dimension = released_dimension(arrival.parts, layout.dimension)
         if dimension != request.dimension:

@@ -1,4 +1,4 @@
-"""Weights: a client with ten times the examples counts ten times, by a number that its owner makes public.
+"""Weights: a client with ten times the examples counts ten times, by a public number.
 
 Idea     the payload does not say so: the number is named by the owner's policy, and the server
          multiplies what it decodes, which costs no more privacy (`quietbit.wire.uplink`).
@@ -35,7 +35,7 @@ class Weights(Section):
 
     most_examples: int = needed(Whole(1))
 
-    def part(self, plan: Plan, say: Say, given: Any = None) -> WeightedMean:
+    def part(self, plan: Plan, say: Say, resource: Any = None) -> WeightedMean:
         """Return the part that weights releases."""
         return WeightedMean(self.most_examples)
 
@@ -70,7 +70,7 @@ class WeightedMean(Part):
 
 @final
 class Weighting(Part):
-    """The client's half: a node whose owner keeps the number of examples secret does not take part."""
+    """The client's half: a node whose number of examples is secret does not take part."""
 
     section: ClassVar[str] = "weights"
 
