@@ -1,4 +1,4 @@
-"""Private federated training without an engine: the readable reference that engines are held against."""
+"""Private federated training without an engine: the reference that engines are held against."""
 
 from quietbit.local.loop import Point, Run, simulate
 from quietbit.local.problem import LocalPlan, Problem, Score, Training

@@ -1,4 +1,4 @@
-"""The server's half: a filter that puts quietbit's request beside the model, and makes differences of releases.
+"""The server's half: a filter that asks with every task, and makes differences of releases.
 
 Idea     a release that comes back for a task is taken once, as `run.server` takes it, and becomes
          its own unbiased estimate: a difference of weights, of weight one, which any workflow that
