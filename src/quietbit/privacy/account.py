@@ -55,7 +55,7 @@ class Account:
     Spending returns a new account. The order of spending matters to an adaptive account: its first
     cost is that of the client's first release.
 
-    Args:
+    Attributes:
         target: what all releases together may cost.
         mode: "planned" where the list of mechanisms was fixed before the first release (inputs may
             depend on anything), "adaptive" where mechanisms, or the time to stop, may depend on
