@@ -105,7 +105,9 @@ class Stage:
                 self.bring_back()
                 last = time.monotonic()
 
-        run_batches(sweep, self.out / name, self.together, resume=True, minutes=left, told=told)
+        run_batches(
+            sweep, self.out / name, self.together, resume=True, minutes=left, on_result=told
+        )
         self.bring_back()
         found = finished(self.out / name)
         if not {job.identity for job in jobs} <= {line["job"] for line in found}:

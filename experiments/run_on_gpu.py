@@ -67,7 +67,7 @@ def main() -> None:
         )
         together.prepare(sweep.race, chooses=stage.race is not None)
         return run_batches(
-            stage, given.out, together, resume=True, minutes=minutes, told=packer.told
+            stage, given.out, together, resume=True, minutes=minutes, on_result=packer.told
         )
 
     ran, left = run_stages(sweep, given.out, run, resume=True, minutes=given.minutes)

@@ -47,7 +47,7 @@ def test_every_job_once_and_resumed_where_it_stopped(tmp_path):
     with pytest.raises(quietbit.QuietbitError, match="--resume"):
         run_sweep(sweep, tmp_path, make_problem)
     ran = run_sweep(
-        sweep, tmp_path, make_problem, resume=True, told=lambda *told: seen.append(told[:2])
+        sweep, tmp_path, make_problem, resume=True, on_result=lambda *told: seen.append(told[:2])
     )
     assert ran == 2
     assert seen == [(3, 4), (4, 4)]

@@ -68,7 +68,7 @@ def test_every_job_once_and_resumed(tmp_path):
         run_batches(sweep, tmp_path, together())
     assert (
         run_batches(
-            sweep, tmp_path, together(), resume=True, told=lambda *told: seen.append(told[:2])
+            sweep, tmp_path, together(), resume=True, on_result=lambda *told: seen.append(told[:2])
         )
         == 3
     )

@@ -81,7 +81,7 @@ def checked_seed(value: int) -> int:
 
 @frozen
 class Baseline(Mechanism):
-    """A mechanism of the field on updates in a ball, decoded without bias and priced as a whole."""
+    """A mechanism of the field on updates in a ball, decoded without bias, with one account."""
 
     ball: Ball
 

@@ -1,7 +1,7 @@
 """cpSGD: binomial noise on whole numbers, so that only fair coins are needed.
 
 Idea     the number of heads among N fair coins is nearly normal, and a sum of clients' coins is one
-         binomial again; the price of not being normal is a condition on N and terms that fade with
+         binomial again; the cost of not being normal is a condition on N and terms that fade with
          it.
 Symbols  N: coins in the sum, N/4 their variance; D1, D2, D8: distances of neighbours' integers; d:
          codes of an update; delta_0 = `release_delta`: what one release may lose.
@@ -14,7 +14,7 @@ Source   Agarwal, Suresh, Yu, Kumar, McMahan (NeurIPS 2018), "cpSGD", Theorem 1 
 That is an (eps, delta_0) for one release and no more: any such release is a post-processing of one
 that is purely private but for an outcome of mass delta_0 (Kairouz, Oh, Viswanath 2015), so it goes
 into the ledger as a pure curve with lost mass. Composition over releases is all the worse for it,
-which is the published account's price and not this library's choice.
+which is the published account's cost and not this library's choice.
 tests/exact/test_baseline_sums.py holds the theorem against exact binomial tails. Coins are bits of
 random words: exact.
 """

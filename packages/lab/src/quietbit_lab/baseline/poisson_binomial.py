@@ -2,7 +2,7 @@
 
 Idea     others' coins are the noise, as in the library's own one-bit sums; here the bias of a coin
          is linear in the coordinate, p = 1/2 + theta x/c, so the mean is unbiased everywhere in the
-         clamp, at the price of a theta of at most a quarter.
+         clamp, at the cost of a theta of at most a quarter.
 Symbols  m = `coins` of a client and coordinate; n = clients; c = `clamp`: coordinates are cut to
          +-c after a public rotation; S = theta C/c: L2 distance of neighbours' p for zero-out,
          twice that for replace-one.

@@ -15,7 +15,7 @@ Rounding. At random it keeps the mean of a coordinate but lengthens the vector; 
 D2^2 <= `length_upper` makes the bound certain. Privacy rests on that bound, checked in integers,
 and not on how exact probabilities, rotation or floating-point work are. Integers satisfy |z| <=
 z^2, so D1 <= min(D2^2, sqrt(D) D2). Samples. Drawing again divides by a chance that depends on the
-update, so `Skellam` has no price per sample. `IndependentSkellam` has; floating-point work counts
+update, so `Skellam` has no cost per sample. `IndependentSkellam` has; floating-point work counts
 there: rotating and scaling in doubles moves each of two updates by at most (log2 D + 6) 2^-53 C,
 less than 2^-47 C.
 """

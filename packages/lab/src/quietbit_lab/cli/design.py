@@ -36,9 +36,11 @@ OF_PROFILE = "epsilon delta releases adjacency"
         "Design the profile of the vector mechanism (vmvu) for a target instead.",
         False,
     ),
-    option("epsilon", float, "Target for all releases of one party together (--vector)."),
+    option("epsilon", float, "Target for all releases of one client together (--vector)."),
     option("delta", float, "Delta of that target; may be 0 (--vector)."),
-    option("releases", int, "How often the same party sends an update, 1 unless given (--vector)."),
+    option(
+        "releases", int, "How often the same client sends an update, 1 unless given (--vector)."
+    ),
     option(
         "adjacency",
         str,

@@ -119,7 +119,7 @@ def sweep(
     with progress_bar(f"Sweep {chosen.name}", quiet=json, lines=True, every=every) as report:
         share = 0.0
 
-        def told(done: int, count: int, result: dict[str, Any]) -> None:
+        def on_result(done: int, count: int, result: dict[str, Any]) -> None:
             nonlocal share
             share = done / count
             run = result["record"]
@@ -137,7 +137,13 @@ def sweep(
 
             def run(stage: Sweep, resume: bool, minutes: float | None) -> int:
                 return run_sweep(
-                    stage, folder, build, workers=workers, resume=resume, minutes=minutes, told=told
+                    stage,
+                    folder,
+                    build,
+                    workers=workers,
+                    resume=resume,
+                    minutes=minutes,
+                    on_result=on_result,
                 )
         else:
             from quietbit_lab.task.batch_sweep import BatchTogether, run_batches
@@ -147,7 +153,7 @@ def sweep(
             def run(stage: Sweep, resume: bool, minutes: float | None) -> int:
                 together.prepare(chosen.race, chooses=stage.race is not None, drop_behind=behind)
                 return run_batches(
-                    stage, folder, together, resume=resume, minutes=minutes, told=told
+                    stage, folder, together, resume=resume, minutes=minutes, on_result=on_result
                 )
 
         ran, left = run_stages(chosen, folder, run, resume=resume, minutes=minutes)

@@ -123,7 +123,7 @@ def frontier(summaries: Iterable[Summary]) -> dict[str, list[Summary]]:
 def reported(results: Iterable[Mapping[str, Any]]) -> dict[str, list[Summary]]:
     """Return each label's frontier: chosen by its choosing runs, as its other runs report it.
 
-    Points that nobody has reported yet are left out.
+    Points without a reporting run are left out.
     """
     choosing: list[Mapping[str, Any]] = []
     reporting: list[Mapping[str, Any]] = []
@@ -146,10 +146,10 @@ def same_point(point: Summary) -> str:
     return json.dumps([point.label, point.rounds, settings], sort_keys=True)
 
 
-def rising(priced: Iterable[tuple[Summary, float]]) -> list[tuple[Summary, float]]:
+def rising(costs: Iterable[tuple[Summary, float]]) -> list[tuple[Summary, float]]:
     """Return, by growing cost, the points that are more accurate than everything cheaper."""
     chosen: list[tuple[Summary, float]] = []
-    for point, price in sorted(priced, key=lambda pair: (pair[1], -pair[0].accuracy)):
+    for point, cost in sorted(costs, key=lambda pair: (pair[1], -pair[0].accuracy)):
         if not chosen or point.accuracy > chosen[-1][0].accuracy:
-            chosen.append((point, price))
+            chosen.append((point, cost))
     return chosen

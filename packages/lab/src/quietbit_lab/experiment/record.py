@@ -56,7 +56,7 @@ RENAMED = {
     "words": "rng",
     "honest": "min_honest_clients",
 }
-# Settings of a plan that version 1 had too; others are left out where nobody made use of them.
+# Settings of a plan that version 1 had too; others are left out where they have their defaults.
 FIRST = (
     *(
         "mechanism",
@@ -82,8 +82,7 @@ FIRST = (
     ),
     *("rng", "seed"),
 )
-# Settings of a plan, in a record's flat table: the key in a plan, and what holds where nobody says
-# otherwise.
+# Settings of a plan, in a record's flat table: the key in a plan, and its default.
 OF_MECHANISM = (
     "design_epsilon",
     "noise_multiplier",

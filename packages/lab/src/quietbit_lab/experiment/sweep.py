@@ -26,13 +26,15 @@ from quietbit_lab.experiment.grid import Job, Sweep
 from quietbit_lab.experiment.lines import append_line, only_writer, read_lines
 from quietbit_lab.experiment.record import modern, run_record
 
-__all__ = ["RESULTS", "Told", "append_result", "finished", "pending", "run_job", "run_sweep"]
+__all__ = ["RESULTS", "OnResult", "append_result", "finished", "pending", "run_job", "run_sweep"]
 
 RESULTS = "results.jsonl"
 MakeProblem: TypeAlias = Callable[
     [Mapping[str, Any], int], Problem
 ]  # (task, seed) -> problem; must be picklable
-Told: TypeAlias = Callable[[int, int, dict[str, Any]], None]  # done, of how many, the newest result
+OnResult: TypeAlias = Callable[
+    [int, int, dict[str, Any]], None
+]  # done, of how many, the newest result
 
 _problems: dict[str, Problem] = {}  # a worker builds each problem once
 
@@ -63,7 +65,7 @@ def run_sweep(
     workers: int = 1,
     resume: bool = False,
     minutes: float | None = None,
-    told: Told | None = None,
+    on_result: OnResult | None = None,
 ) -> int:
     """Run every job that has no result yet; returns how many were run.
 
@@ -83,8 +85,8 @@ def run_sweep(
             for result in results:
                 append_result(sweep, folder, result)
                 ran += 1
-                if told is not None:
-                    told(all_of_them - len(todo) + ran, all_of_them, result)
+                if on_result is not None:
+                    on_result(all_of_them - len(todo) + ran, all_of_them, result)
                 if until is not None and time.monotonic() >= until:
                     break
         return ran

@@ -38,7 +38,7 @@ def plot_secure_aggregation(
     share: float = 1.0,
     report: Callable[[float, str], None] | None = None,
 ) -> Figure:
-    """Draw error and bits over the number of clients; ``report(fraction, message)`` is told.
+    """Draw error and bits over the number of clients; ``report(fraction, message)`` follows it.
 
     ``share`` of the clients of each cohort are counted on: honest, answering, and not colluding.
     """

@@ -3,7 +3,7 @@
 Idea     a reader who reads nothing else should not be misled. The sentence is about the most
          accurate private setting, its epsilon is the guarantee's, rounded up, and says in a factor
          of probabilities what that means; an accuracy that few nodes estimated comes with its
-         interval, and a run that nobody scored says so.
+         interval, and a run without a score says so.
 """
 
 from __future__ import annotations

@@ -308,14 +308,11 @@ def _utility(record: Mapping[str, Any]) -> str:
 
 
 def _caveats(record: Mapping[str, Any]) -> Iterator[str]:
-    protects = record.get("protects")
-    if protects is None:
+    if "mode" in record:  # an engine's report
         yield _todo("confirm that nodes drew random bits from their operating system, unseeded")
-    elif protects.startswith("nobody"):
-        yield (
-            f"{TODO}: run it for real before you submit this. The numbers are those of a "
-            f"simulation, which protects {protects}."
-        )
+    else:
+        yield _todo("run it with real clients before you submit this: it was simulated")
+        yield f"Whom the random numbers of the simulation protect: {record.get('protects')}."
     if record["status"] not in ("finished", "target reached"):
         yield f"The run ended early: {record['status']}."
 

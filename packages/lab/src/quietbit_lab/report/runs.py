@@ -81,7 +81,7 @@ class PlacedRun:
 
     @property
     def unscored(self) -> bool:
-        """Whether the run came to its end, and nobody said how accurate its model is."""
+        """Whether the run came to its end without a score of its model."""
         return self.record["status"] in ENDED and not self.record["points"]
 
     def judged(self, rounds: int) -> bool:

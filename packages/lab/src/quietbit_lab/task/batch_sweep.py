@@ -31,7 +31,7 @@ from quietbit_lab.cohort.means import way_of
 from quietbit_lab.experiment.grid import Job, Race, Sweep
 from quietbit_lab.experiment.lines import only_writer
 from quietbit_lab.experiment.record import run_record
-from quietbit_lab.experiment.sweep import Told, append_result, pending, run_job
+from quietbit_lab.experiment.sweep import OnResult, append_result, pending, run_job
 from quietbit_lab.task.batch import Batch, Lane, Models, mechanism_of, shared_walk
 from quietbit_lab.task.linear import LinearSoftmax
 from quietbit_lab.task.linear_device import DeviceProblem, fits_together, open_device
@@ -69,7 +69,7 @@ def run_batches(
     *,
     resume: bool = False,
     minutes: float | None = None,
-    told: Told | None = None,
+    on_result: OnResult | None = None,
 ) -> int:
     """Run every job that has no result yet; returns how many were finished.
 
@@ -93,8 +93,8 @@ def run_batches(
             for result in results:
                 append_result(sweep, folder, result)
                 ran += 1
-                if told is not None:
-                    told(count - len(todo) + ran, count, result)
+                if on_result is not None:
+                    on_result(count - len(todo) + ran, count, result)
             for name in (BATCH, CHECKPOINT):
                 (folder / name).unlink(missing_ok=True)
     return ran
