@@ -61,7 +61,7 @@ def test_the_bound_can_be_skipped(capsys):
         ({"privacy": "none"}, "none"),
         ({"bias": "some"}, "some"),
         ({"bias": "-3"}, "-3"),
-        ({"levels": 4000, "epsilon": 1e-6, "privacy": "metric-l2"}, "feasible"),
+        ({"levels": 4000, "epsilon": 1e-6, "privacy": "metric-l2"}, "levels"),
     ],
 )
 def test_bad_specs_are_refused_and_nothing_is_written(capsys, tmp_path, given, mention):
