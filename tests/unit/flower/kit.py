@@ -25,7 +25,9 @@ def as_actor():
 
 
 def simulated(mod: PrivateUplink):
-    """The mod as Flower's simulation runtime calls it: by the actor that runs an app, without ray around it."""
+    """The mod as Flower's simulation runtime calls it: by the actor that runs an app, without ray
+    around it.
+    """
 
     def call(message, place, call_next):
         def load():
@@ -105,7 +107,9 @@ def ledger(place: Context) -> LedgerState:
 
 
 def trained(message: Message, shift, metrics=None) -> Message:
-    """What an ordinary app replies: arrays moved by ``-shift`` (so that the update is ``shift``), and plaintext."""
+    """What an ordinary app replies: arrays moved by ``-shift`` (so that the update is ``shift``),
+    and plaintext.
+    """
     record = next(iter(message.content.array_records.values()))
     moved, start = {}, 0
     for name, array in record.items():

@@ -48,7 +48,9 @@ def shift(node: int) -> np.ndarray:
 
 
 class Room(HandGrid):
-    """Nodes in this process; ``gone`` are the (step, node) that are never answered; ``alter`` may change a reply."""
+    """Nodes in this process; ``gone`` are the (step, node) that are never answered; ``alter`` may
+    change a reply.
+    """
 
     def __init__(self, gone=(), config=CONFIG, nodes=NODES, alter=None, **node_config):
         super().__init__(nodes)

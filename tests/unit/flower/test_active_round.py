@@ -1,4 +1,6 @@
-"""Masked sums through mod and strategy against a server that lies: exact, or refused; and sums of kept coordinates."""
+"""Masked sums through mod and strategy against a server that lies: exact, or refused; and sums of
+kept coordinates.
+"""
 
 import json
 
@@ -287,7 +289,9 @@ def test_strangers_and_those_who_say_they_are_somebody_else_are_not_members(tmp_
 
 
 def test_a_server_s_own_directory_is_not_the_operator_s(tmp_path, monkeypatch, owner_log):
-    """It invents members and gives nodes their places in its own list: nodes read theirs, and find others there."""
+    """It invents members and gives nodes their places in its own list: nodes read theirs, and find
+    others there.
+    """
     monkeypatch.setattr("unit.flower.secure_kit.SIMULATED", PrivateUplink())
     room = Owned(tmp_path)
     mixed = list(room.members.members)

@@ -36,7 +36,9 @@ pytestmark = pytest.mark.filterwarnings("ignore::quietbit.flower.SeededRngWarnin
 
 
 class SlowGrid(HandGrid):
-    """Nodes answer when they are asked, by the real mod; ``late`` says after how many looks each reply is there."""
+    """Nodes answer when they are asked, by the real mod; ``late`` says after how many looks each
+    reply is there.
+    """
 
     def __init__(self, late, config=ASYNC, nodes=NODES):
         super().__init__(nodes)
@@ -80,7 +82,9 @@ def run(late, rounds=4, config=ASYNC, **given):
 
 
 def test_a_round_ends_with_enough_replies_and_late_ones_join_the_next():
-    """Four of six nodes are slow: round 1 steps with two, round 2 asks the free ones only and has what came late."""
+    """Four of six nodes are slow: round 1 steps with two, round 2 asks the free ones only and has
+    what came late.
+    """
     strategy, grid, models = run(lambda node, _: 1 if node < 13 else 6, rounds=3)
     report = strategy.report()
     assert [entry.round for entry in report.rounds] == [1, 2, 3]
@@ -96,7 +100,9 @@ def test_a_round_ends_with_enough_replies_and_late_ones_join_the_next():
 
 
 def test_late_releases_are_decoded_as_those_of_their_round():
-    """With shared rows a payload says nothing without its round: the step is the mean of what each round's rows say."""
+    """With shared rows a payload says nothing without its round: the step is the mean of what each
+    round's rows say.
+    """
     config = {
         **ASYNC,
         "quietbit.mechanism": "vmvu",
@@ -129,7 +135,9 @@ def test_late_releases_are_decoded_as_those_of_their_round():
 
 
 def test_a_node_pays_when_it_releases_and_not_when_it_is_used():
-    """The slowest comes too late for any step; its own ledger and the server's account say the same."""
+    """The slowest comes too late for any step; its own ledger and the server's account say the
+    same.
+    """
     strategy, grid, _ = run(lambda node, _: 10**6 if node == 16 else 1, rounds=5)
     report = {node.node: node for node in strategy.report().nodes}
     for node in NODES:
@@ -146,7 +154,9 @@ def test_a_node_pays_when_it_releases_and_not_when_it_is_used():
 
 
 def test_a_release_of_another_round_or_a_second_one_is_refused():
-    """A node that sends the payload of an old round for a new request, or one reply twice, moves nothing."""
+    """A node that sends the payload of an old round for a new request, or one reply twice, moves
+    nothing.
+    """
     be_the_server()
     strategy, grid = (
         PrivateStrategy(FedAvg(fraction_train=1.0, fraction_evaluate=0.0), ASYNC),
@@ -169,7 +179,9 @@ def test_a_release_of_another_round_or_a_second_one_is_refused():
 
 
 def test_the_last_round_waits_for_everybody():
-    """What was asked for and paid is in a step: with three rounds planned, all six releases of the third are."""
+    """What was asked for and paid is in a step: with three rounds planned, all six releases of the
+    third are.
+    """
     be_the_server()
     strategy = PrivateStrategy(FedAvg(fraction_train=1.0, fraction_evaluate=0.0), ASYNC)
     grid = SlowGrid(lambda node, _: node - 10)

@@ -1,4 +1,6 @@
-"""One message of a Flower server: how many Python calls of the library it takes, once a run is under way."""
+"""One message of a Flower server: how many Python calls of the library it takes, once a run is
+under way.
+"""
 
 import contextlib
 import sys
@@ -32,7 +34,9 @@ def sends(walk):
 
 @pytest.mark.parametrize(("owned", "releases"), [(True, 2), (False, 1)])
 def test_a_message_takes_few_calls(owned, releases, tmp_path):
-    """731 calls in 35 files before plan, policy, ledger and uplink were kept; a node with an owner makes zero, too."""
+    """731 calls in 35 files before plan, policy, ledger and uplink were kept; a node with an owner
+    makes zero, too.
+    """
     config = CONFIG | {"quietbit.epsilon": 1e3}
     own = {"quietbit_policy": write_policy(tmp_path, epsilon=1e6)} if owned else {}
     place, messages = (

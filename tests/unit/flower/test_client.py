@@ -1,4 +1,6 @@
-"""The mod: one release per answer and nothing beside it; a ledger that is written first; reasons to decline."""
+"""The mod: one release per answer and nothing beside it; a ledger that is written first; reasons to
+decline.
+"""
 
 import asyncio
 import logging
@@ -214,7 +216,9 @@ def test_a_simulation_needs_no_policy_and_says_once_which_rules_hold(caplog):
 
 
 def test_a_server_that_chooses_weights_to_overflow_learns_nothing():
-    """The attack that read a training image bit by bit: whether a step overflows depended on a pixel."""
+    """The attack that read a training image bit by bit: whether a step overflows depended on a
+    pixel.
+    """
 
     def step(pixel):
         return app(np.full(DIMENSION, np.inf if pixel else 1e300))
@@ -242,7 +246,9 @@ def test_without_a_policy_nothing_is_released():
 def test_a_simulations_rules_hold_where_flowers_simulation_is_the_host_and_nowhere_else(
     monkeypatch, name
 ):
-    """A SuperNode may start its apps under any name: by `python -m`, from a container, by another runtime."""
+    """A SuperNode may start its apps under any name: by `python -m`, from a container, by another
+    runtime.
+    """
     monkeypatch.setattr(sys, "argv", [name])
     assert "releases nothing without one" in reason(SIMULATED_MOD(request(), context(11), never))
     assert SIMULATED(request(), context(11), app(SHIFT)).has_content()
@@ -332,7 +338,9 @@ def test_a_release_that_is_noted_and_cannot_be_made_says_so(monkeypatch):
 
 
 def test_the_gatekeeper_gives_the_release_of_the_process(tmp_path):
-    """The same request through the socket and without: the same bytes, and the same line in the ledger."""
+    """The same request through the socket and without: the same bytes, and the same line in the
+    ledger.
+    """
     replies = []
     for way in ("policy", "gatekeeper"):
         folder = tmp_path / way
@@ -364,7 +372,9 @@ def test_the_gatekeeper_gives_the_release_of_the_process(tmp_path):
 
 
 def test_a_server_with_other_mechanisms_is_priced_not_believed(tmp_path):
-    """The run says clip 1 and four releases; the server asks for something else: the node prices what is asked."""
+    """The run says clip 1 and four releases; the server asks for something else: the node prices
+    what is asked.
+    """
     loud = Plan.from_run_config(CONFIG | {"quietbit.releases": 1}).mechanism_for(DIMENSION)
     place = context(11)
     assert SIMULATED(request(1, mechanism=loud), place, app(SHIFT)).has_content()
@@ -493,7 +503,9 @@ def test_it_works_as_a_mod_of_a_client_app_and_travels():
 
 @pytest.mark.parametrize("data", [b"PK\x03\x04 is no archive", b"\x93NUMPY\x01\x00\x02\x00{("])
 def test_arrays_that_numpy_chokes_on_are_an_error_reply_and_nothing_is_raised(data):
-    """Flower would send an exception's text to the server, and its simulation would forget the state."""
+    """Flower would send an exception's text to the server, and its simulation would forget the
+    state.
+    """
     arrays = dict(model())
     old = arrays["weight"]
     arrays["weight"] = Array(dtype=old.dtype, shape=old.shape, stype=old.stype, data=data)
@@ -512,7 +524,9 @@ def spans(context):
 
 
 def test_a_lifespan_beside_the_mod_is_refused_when_the_app_is_made():
-    """It runs outside every mod: Flower sent the text of its exception to the server, and no ledger knew."""
+    """It runs outside every mod: Flower sent the text of its exception to the server, and no ledger
+    knew.
+    """
     client = ClientApp(mods=[SIMULATED_MOD])
     with pytest.raises(InvalidParameter, match="cannot have a lifespan"):
         client.lifespan()

@@ -1,4 +1,6 @@
-"""Private evaluation through Flower: one cell per answer, the app's own numbers stay, and a report with intervals."""
+"""Private evaluation through Flower: one cell per answer, the app's own numbers stay, and a report
+with intervals.
+"""
 
 import json
 

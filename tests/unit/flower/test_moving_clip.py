@@ -1,4 +1,6 @@
-"""A clip that moves through Flower by scouts: who scouts sends no update, and both ends price and count alike."""
+"""A clip that moves through Flower by scouts: who scouts sends no update, and both ends price and
+count alike.
+"""
 
 import math
 

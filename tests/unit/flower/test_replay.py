@@ -1,4 +1,6 @@
-"""Replayed rounds in Flower: nodes follow the server bit for bit, whoever drops out, restarts, joins late or lies."""
+"""Replayed rounds in Flower: nodes follow the server bit for bit, whoever drops out, restarts,
+joins late or lies.
+"""
 
 import os
 import signal
@@ -72,7 +74,9 @@ class Federation:
         )
 
     def play(self, among=None, lost=(), silent=(), change=None):
-        """One round with these nodes: of those ``lost`` no reply arrives, and those ``silent`` hear nothing."""
+        """One round with these nodes: of those ``lost`` no reply arrives, and those ``silent`` hear
+        nothing.
+        """
         self.number += 1
         asked = HandGrid(self.contexts if among is None else among)
         messages = list(

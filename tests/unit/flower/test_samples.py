@@ -1,4 +1,6 @@
-"""Samples protected through Flower's layer: digits over five sites, one batch per round that each site draws itself."""
+"""Samples protected through Flower's layer: digits over five sites, one batch per round that each
+site draws itself.
+"""
 
 import numpy as np
 import pytest
@@ -198,7 +200,9 @@ def test_a_plan_of_samples_survives_its_config():
 
 
 def test_several_steps_per_round_learn_in_few_rounds_of_few_bytes(digits):
-    """Five rounds of ten private steps, the difference in four bits; an app that stops early sends as many bytes."""
+    """Five rounds of ten private steps, the difference in four bits; an app that stops early sends
+    as many bytes.
+    """
     torch = pytest.importorskip("torch", reason="needs torch")
     data, (x, y) = digits
     config = {

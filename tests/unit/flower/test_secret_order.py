@@ -1,4 +1,6 @@
-"""A secret order in Flower: every node once per epoch, whomever the inner strategy picked, and two guarantees."""
+"""A secret order in Flower: every node once per epoch, whomever the inner strategy picked, and two
+guarantees.
+"""
 
 import json
 
@@ -69,7 +71,9 @@ def test_everybody_is_asked_once_per_epoch():
 
 
 def test_nothing_in_the_result_depends_on_who_took_part():
-    """The bytes of a round gave the lengths of its nodes' ids away, and a loss that owners let out whose it was."""
+    """The bytes of a round gave the lengths of its nodes' ids away, and a loss that owners let out
+    whose it was.
+    """
     be_the_server()
     nodes, results = [1, 2**62 + 1], []
     mod = simulated(PrivateUplink(simulation=Simulation(seed=7, metrics=("train_loss",))))

@@ -1,4 +1,6 @@
-"""Masked sums through mod and strategy: the plain sum of the same codes, whoever leaves when; or no sum at all."""
+"""Masked sums through mod and strategy: the plain sum of the same codes, whoever leaves when; or no
+sum at all.
+"""
 
 import json
 from itertools import combinations
@@ -286,7 +288,9 @@ def test_keys_that_would_make_all_others_leave_are_refused():
 
 @pytest.mark.parametrize("helpers", [6, 4])
 def test_a_wrong_share_does_not_pass_for_a_sum(helpers):
-    """It is not the one that was dealt: with answers to spare the sum is right without it, and its holder is named."""
+    """It is not the one that was dealt: with answers to spare the sum is right without it, and its
+    holder is named.
+    """
 
     def alter(step, node, reply):
         if (step, node) == ("unmask", 103):

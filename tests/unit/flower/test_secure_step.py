@@ -1,4 +1,6 @@
-"""What a node refuses in a masked sum, whatever the server asks: steps twice, other sums, both secrets of a client."""
+"""What a node refuses in a masked sum, whatever the server asks: steps twice, other sums, both
+secrets of a client.
+"""
 
 import pytest
 
@@ -103,7 +105,9 @@ def twin(place):
 
 
 def test_two_processes_of_a_node_do_not_both_unmask_or_share(tmp_path):
-    """Flower starts a process for each message, from the same state: the file knows what the other one answered."""
+    """Flower starts a process for each message, from the same state: the file knows what the other
+    one answered.
+    """
     room = Listening({("shares", 101)})
     own = owned(tmp_path)
     room.contexts[101] = Room(**own).contexts[101]
@@ -345,7 +349,9 @@ def test_the_ledger_is_written_before_the_vector_is_masked(monkeypatch, tmp_path
     ],
 )
 def test_a_node_s_own_terms(own, says, tmp_path):
-    """In particular the second cap: what a node gives away if every mask fails is bounded by itself."""
+    """In particular the second cap: what a node gives away if every mask fails is bounded by
+    itself.
+    """
     room = Room()
     room.contexts[101] = Room(**owned(tmp_path, **own)).contexts[101]
     strategy, _ = run(room, rounds=2)
@@ -430,7 +436,9 @@ def test_what_is_kept_is_nothing_a_server_ever_sees_and_sealed_where_it_waits(mo
 
 
 def test_a_copied_state_without_the_owner_s_disk_is_no_sum(tmp_path):
-    """What waits in Flower's state opens with a key that lies beside the ledger, and for the run it was kept for."""
+    """What waits in Flower's state opens with a key that lies beside the ledger, and for the run it
+    was kept for.
+    """
     room = Listening({("shares", 101)})
     room.contexts[101] = Room(**owned(tmp_path)).contexts[101]
     requests(room)

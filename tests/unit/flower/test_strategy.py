@@ -1,4 +1,6 @@
-"""The wrapper with real strategies inside: the plain mean, faults that change nothing, and unaware strategies."""
+"""The wrapper with real strategies inside: the plain mean, faults that change nothing, and unaware
+strategies.
+"""
 
 import logging
 
@@ -592,7 +594,9 @@ def test_a_model_that_cannot_be_learnt_is_refused_before_anybody_is_asked(caplog
 
 
 def test_counters_among_arrays_without_names_are_warned_of(caplog):
-    """A list of a state_dict's values: nobody can tell a running variance, but its counter is there."""
+    """A list of a state_dict's values: nobody can tell a running variance, but its counter is
+    there.
+    """
     values = [np.zeros((5, 7), np.float32), np.ones(7, np.float32), np.array(3)]
     listed = ArrayRecord({str(place): Array(value) for place, value in enumerate(values)})
     with pytest.raises(

@@ -1,4 +1,6 @@
-"""Evaluations behind masks: nodes send one masked bit, the server sees how many ones there are, and no more."""
+"""Evaluations behind masks: nodes send one masked bit, the server sees how many ones there are, and
+no more.
+"""
 
 import numpy as np
 import pytest
@@ -157,7 +159,9 @@ def test_a_server_that_asks_for_other_cells_gets_no_answer():
 
 
 def test_a_server_that_asks_for_the_answer_in_the_open_gets_none():
-    """The same request without its part about a sum: the few lies of a summed answer would protect nobody."""
+    """The same request without its part about a sum: the few lies of a summed answer would protect
+    nobody.
+    """
 
     def bare(message, room):
         content = RecordDict(
@@ -178,7 +182,9 @@ def test_a_server_that_names_fewer_clients_than_the_threshold_gets_no_answer():
 
 
 def test_an_answer_is_not_taken_for_an_update_nor_its_masks_for_another_sum():
-    """The request about the model as a training message, and the vector of a sum of updates as an evaluation."""
+    """The request about the model as a training message, and the vector of a sum of updates as an
+    evaluation.
+    """
 
     def trains(message, room):
         return Message(message.content, message.metadata.dst_node_id, "train")

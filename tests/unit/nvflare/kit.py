@@ -111,7 +111,9 @@ def trained(step=0.01, kind=DataKind.WEIGHTS, **meta):
 
 
 class SiteEngine(ClientRunManager):
-    """The engine of a client's process: NVFlare's own cell and agents, whose messages end where a socket begins."""
+    """The engine of a client's process: NVFlare's own cell and agents, whose messages end where a
+    socket begins.
+    """
 
     def __init__(self, name, context):
         self.context = context
@@ -210,7 +212,9 @@ class Site:
         return self
 
     def does(self, task):
-        """Hand a task over, as the server would; the result as it arrives, with the context that goes with it."""
+        """Hand a task over, as the server would; the result as it arrives, with the context that
+        goes with it.
+        """
         name, fl_ctx = task.get_header(ReservedHeaderKey.TASK_NAME), self.engine.new_context()
         fl_ctx.set_peer_context(FLContextManager(identity_name="server", job_id=JOB).new_context())
         self.engine.client.fetch_task = lambda fl_ctx, timeout: (True, name, carried(task))
@@ -227,7 +231,9 @@ class Site:
         return carried(reply)
 
     def asked(self, channel, topic, payload=None, origin="server", via="server", **headers):
-        """A request as it comes out of a socket; the messages that this process puts on its own, decoded."""
+        """A request as it comes out of a socket; the messages that this process puts on its own,
+        decoded.
+        """
         core, before = self.engine.cell.core_cell, len(self.engine.on_the_wire)
         head = {
             MessageHeaderKey.CHANNEL: channel,
@@ -289,7 +295,9 @@ class Engine:
 
 
 class Server:
-    """The server's two filters, each built from the same arguments as NVFlare builds them from a job."""
+    """The server's two filters, each built from the same arguments as NVFlare builds them from a
+    job.
+    """
 
     def __init__(self, config=CONFIG, folder=None, **more):
         self.engine = Engine(folder)

@@ -1,4 +1,6 @@
-"""`quietbit node check privacy.json`: what it says would leave, against what NVFlare lets out with the same file."""
+"""`quietbit node check privacy.json`: what it says would leave, against what NVFlare lets out with
+the same file.
+"""
 
 import json
 
@@ -173,7 +175,9 @@ def mutated(value, rng):
 
 
 class Speaks(FLComponent):
-    """A job's component that says something about the data before the first task, by an event to the server."""
+    """A job's component that says something about the data before the first task, by an event to
+    the server.
+    """
 
     def handle_event(self, event_type, fl_ctx):
         if event_type == "_start_run":
@@ -183,7 +187,9 @@ class Speaks(FLComponent):
 
 
 def lets_out(folder) -> bool:
-    """Whether NVFlare, with this file and a job that brings no filter, lets out anything but a release."""
+    """Whether NVFlare, with this file and a job that brings no filter, lets out anything but a
+    release.
+    """
     manager = create_privacy_manager(Workspace(str(folder), "site-1"), names_only=False)
     scopes = (
         [*manager.name_to_scopes.values(), manager.default_scope]
@@ -226,7 +232,9 @@ def _tried(folder, scope, guards) -> bool:
 
 
 def test_no_mutated_file_that_protects_nothing_passes_silently(site_folder):
-    """1,500 files with one to four mistakes: whatever NVFlare lets out, the check said so; and it cries no wolf."""
+    """1,500 files with one to four mistakes: whatever NVFlare lets out, the check said so; and it
+    cries no wolf.
+    """
     rng, table = (
         np.random.default_rng(28),
         privacy(write_policy(site_folder, epsilon=1e4, releases=10**4)),

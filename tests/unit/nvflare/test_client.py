@@ -1,4 +1,6 @@
-"""The client's filter with NVFlare's own runner around it: one release leaves, whatever happens, and nothing else."""
+"""The client's filter with NVFlare's own runner around it: one release leaves, whatever happens,
+and nothing else.
+"""
 
 import asyncio
 import json
@@ -307,7 +309,9 @@ def test_they_are_shut_when_the_run_starts():
 
 
 def test_a_run_that_began_with_open_ways_out_is_answered_with_nothing():
-    """Filters of a scope hear no events: without the component beside them the run begins unwatched."""
+    """Filters of a scope hear no events: without the component beside them the run begins
+    unwatched.
+    """
     site = Site(says(lambda: raw().to_shareable()), scope=site_scope(), filters=[None, None])
     reply = site.does(Server().asks())
     assert content(reply) == {}
@@ -457,7 +461,9 @@ class Raises(Filter):
 )
 @pytest.mark.parametrize("place", [0, 1])
 def test_a_jobs_filter_that_fails_is_not_told_from_one_that_does_not(error, place, tmp_path):
-    """Before ours the release is of zero, after ours as it was; neither this task nor the next says which."""
+    """Before ours the release is of zero, after ours as it was; neither this task nor the next says
+    which.
+    """
     site, server = Site(trained(), properties=owned(tmp_path)), Server()
     site.runner.task_result_filters["train/out"].insert(place, Raises(error))
     for number in range(2):
@@ -467,7 +473,9 @@ def test_a_jobs_filter_that_fails_is_not_told_from_one_that_does_not(error, plac
 
 
 class Talks(FLComponent):
-    """A component of the job that writes into results and contexts after all filters have seen them."""
+    """A component of the job that writes into results and contexts after all filters have seen
+    them.
+    """
 
     def handle_event(self, event_type, fl_ctx):
         result = fl_ctx.get_prop(FLContextKey.TASK_RESULT)
@@ -528,7 +536,9 @@ PRIVACY = {
 
 @pytest.mark.parametrize("name", ["train", "whatever"])
 def test_a_site_holds_every_job_to_its_privacy_json(tmp_path, name):
-    """The owner's file, read by NVFlare; the job brings no filter, and a task of any name is answered by ours."""
+    """The owner's file, read by NVFlare; the job brings no filter, and a task of any name is
+    answered by ours.
+    """
     for folder in ("local", "startup"):
         (tmp_path / folder).mkdir()
     path = write_policy(tmp_path, epsilon=100.0)
@@ -654,7 +664,9 @@ def changed(value, rng):
 
 
 def test_whatever_the_server_asks_the_reply_is_a_release_or_a_refusal():
-    """150 requests with something changed: nothing else comes back, and the app runs for releases alone."""
+    """150 requests with something changed: nothing else comes back, and the app runs for releases
+    alone.
+    """
     rng, server, released = (
         np.random.default_rng(5),
         Server({**CONFIG, "quietbit.releases": 1000}),

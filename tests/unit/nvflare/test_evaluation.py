@@ -1,4 +1,6 @@
-"""Private evaluation over NVFlare: one priced answer about the model, beside an update or to a validation task."""
+"""Private evaluation over NVFlare: one priced answer about the model, beside an update or to a
+validation task.
+"""
 
 import numpy as np
 import pytest
@@ -138,7 +140,9 @@ def test_an_owner_who_allows_no_evaluations_sends_updates_all_the_same(quiet, tm
 
 
 def test_requests_end_where_the_owners_budget_for_them_does(quiet, tmp_path):
-    """A server that asks again and again, by new tasks and new numbers, gets what the policy set aside and no more."""
+    """A server that asks again and again, by new tasks and new numbers, gets what the policy set
+    aside and no more.
+    """
     server = Server(
         {**CONFIG, "quietbit.evaluate.epsilon": 0.5, "quietbit.evaluate.releases": 8}, **VALIDATIONS
     )
@@ -174,7 +178,9 @@ QUESTIONS = {
 
 @pytest.mark.parametrize("name", QUESTIONS)
 def test_a_server_that_asks_about_the_model_in_other_words_gets_no_answer(name, quiet, tmp_path):
-    """The settings say epsilon 0.5 and two cells; the request says something else. The update is released."""
+    """The settings say epsilon 0.5 and two cells; the request says something else. The update is
+    released.
+    """
     server = Server({**CONFIG, "quietbit.evaluate.epsilon": 0.5})
     site = Site(right(1.0), simulated=False, properties=owned(tmp_path, evaluate=50.0))
     task = server.asks()

@@ -1,4 +1,6 @@
-"""The cell of a job's process, NVFlare's own with its agents: which requests it answers, and with what."""
+"""The cell of a job's process, NVFlare's own with its agents: which requests it answers, and with
+what.
+"""
 
 import threading
 
@@ -46,7 +48,9 @@ def failed_site(tmp_path, **options) -> Site:
 
 
 def registered(site: Site) -> list[tuple[str, str]]:
-    """Every channel and topic that anything in the process answers on, and each command of the command channel."""
+    """Every channel and topic that anything in the process answers on, and each command of the
+    command channel.
+    """
     cell = site.engine.cell
     keys = {*cell.core_cell.req_reg.reg, *cell.byte_receiver.registry.reg}
     routes = [tuple(key.rsplit(":", 1)) for key in sorted(keys)]
@@ -101,7 +105,9 @@ def test_a_traceback_leaves_by_show_errors_where_no_filter_stands(tmp_path):
 
 @dying
 def test_no_channel_of_the_job_answers_with_anything_but_a_constant(tmp_path):
-    """Every channel that is registered in the process, of a site whose script failed and of one without a run."""
+    """Every channel that is registered in the process, of a site whose script failed and of one
+    without a run.
+    """
     quiet, loud = Site(trained()), failed_site(tmp_path)
     routes = [route for route in registered(loud) if route not in ANSWERED]
     assert len(routes) > 50
@@ -265,7 +271,9 @@ def test_a_trainer_that_failed_is_started_again(tmp_path):
 
 
 def test_a_component_that_gives_up_does_not_end_the_run(tmp_path):
-    """When a run ends would tell the server that it did; the failure is a zero release like any other."""
+    """When a run ends would tell the server that it did; the failure is a zero release like any
+    other.
+    """
 
     def panics(task_name, shareable, fl_ctx):
         site.app.system_panic(f"cannot load {PATIENT}", fl_ctx)

@@ -1,4 +1,6 @@
-"""Replayed rounds over NVFlare: the model goes down once; whoever lost it gets it whole again, and is counted."""
+"""Replayed rounds over NVFlare: the model goes down once; whoever lost it gets it whole again, and
+is counted.
+"""
 
 import io
 import json

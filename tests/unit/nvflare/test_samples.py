@@ -1,4 +1,6 @@
-"""Samples protected over NVFlare: digits over four sites, batches that each site's gate draws, in any thread."""
+"""Samples protected over NVFlare: digits over four sites, batches that each site's gate draws, in
+any thread.
+"""
 
 import subprocess
 import sys
@@ -140,7 +142,9 @@ TRAINER = SCRIPT[SCRIPT.index("    batch =") : SCRIPT.index("    flare.send")]
 
 
 def test_a_trainer_in_a_process_of_its_own_finds_the_batch_of_its_round(tmp_path):
-    """As `external_process` starts one; outside a round it finds none, and neither does a process of another parent."""
+    """As `external_process` starts one; outside a round it finds none, and neither does a process
+    of another parent.
+    """
     code = "import numpy as np\nfrom quietbit.nvflare import current_batch\n" + textwrap.dedent(
         TRAINER
     )

@@ -206,7 +206,9 @@ def averaged(results):
 
 @pytest.mark.parametrize("order", [(0, 1, 2, 3), (3, 2, 1, 0), (2, 0, 3, 1)])
 def test_no_weight_is_none_in_nvflares_mean(order):
-    """Two clients answer and two do not: the mean is that of the two, to the last bit, whoever comes first."""
+    """Two clients answer and two do not: the mean is that of the two, to the last bit, whoever
+    comes first.
+    """
     server = Server()
     clients = [f"site-{place}" for place in range(4)]
     replies = [reply_of(server, client) for client in clients[:2]]
@@ -395,7 +397,9 @@ def test_the_report_says_what_each_round_has_cost_so_far(tmp_path):
 
 
 def test_public_numbers_of_examples_are_weights(tmp_path):
-    """The workflow's own mean takes them; a site that keeps its number declines, and one without any is refused."""
+    """The workflow's own mean takes them; a site that keeps its number declines, and one without
+    any is refused.
+    """
     server = Server({**CONFIG, "quietbit.weights.most-examples": 1000}, folder=tmp_path)
     told, seen = {"site-1": 250, "site-2": 10**9, "site-3": 0}, {}
     for client, examples in told.items():

@@ -250,7 +250,7 @@ class Following(Part):
         self._plan = plan
 
     def accept(self, request: Request, arrival: Arrival, gate: Gate) -> None:
-        """Keep a full model for later rounds, or put the replayed one in the place of the rounds."""
+        """Keep a full model for later rounds, or put the replayed one in the rounds' place."""
         record = arrival.records.get(MODEL)
         if record is None:  # a server whose step nodes cannot take sends full models alone
             return
@@ -344,7 +344,7 @@ def _save(replica: Replica, request: Request, store: Store) -> None:
 @final
 @frozen
 class _Rounds:
-    """What a server says of its model: its round, its digest, and the broadcasts that lead to it."""
+    """What a server says of its model: its round, its digest, and broadcasts that lead to it."""
 
     number: int
     digest: bytes
