@@ -1,4 +1,4 @@
-"""Flower: private updates through an engine; a client mod within the owner's policy, and a strategy wrapper."""
+"""Flower: private updates by a client mod within the owner's policy, and a strategy wrapper."""
 
 from quietbit.flower.client import PrivateUplink as PrivateUplink
 from quietbit.flower.strategy import PrivateStrategy as PrivateStrategy

@@ -1,4 +1,4 @@
-"""NVFlare: private updates through a second engine; a client filter within the owner's policy, and a server filter."""
+"""NVFlare: private updates by a client filter within the owner's policy, and a server filter."""
 
 from quietbit.nvflare.client import PrivateUplink as PrivateUplink
 from quietbit.nvflare.server import PrivateReceiver as PrivateReceiver
