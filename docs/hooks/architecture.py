@@ -4,8 +4,8 @@
 
 Idea     the page is prose but for what stands between two markers, which this writes from the walk
          itself: the files that one send and one receive pass, each with the first line of its
-         docstring. The picture shows the folders from the top down, with both ways through them. A
-         test fails when the page is not what this would write.
+         docstring. The picture shows the folders in seven groups from the top down, with the way
+         of an update down on a client and up on a server. A test fails when the page is stale.
 """
 
 from __future__ import annotations
@@ -13,81 +13,169 @@ from __future__ import annotations
 import ast
 from html import escape
 from pathlib import Path
+from typing import NamedTuple
 
 from walk import LAYERS, ROOT, Walk, one_receive, one_send
 
-__all__ = ["PAGE", "PICTURE", "page", "picture"]
+__all__ = ["GROUPS", "PAGE", "PICTURE", "page", "picture"]
 
 DOCS = Path(__file__).parent.parent
-PAGE, PICTURE = DOCS / "explanation" / "architecture.md", DOCS / "images" / "architecture.svg"
-BEGIN, END = "<!-- walk -->", "<!-- end of the walk -->"
-WORDS = {
-    "cli": "one file per command",
-    "flower": "an engine: mod, strategy, rounds",
-    "nvflare": "another engine: filters at both ends",
-    "local": "the round loop in one process",
-    "run": "plan, rounds, turns, report; one file per capability",
-    "node": "the owner's policy, ledger and gatekeeper",
-    "auditor": "a self-test of this machine",
-    "plan": "comparisons, and the rule of a moving clip",
-    "secagg": "masked sums",
-    "wire": "update to bytes, bytes to mean",
-    "mechanism": "clip, randomise, decode, price",
-    "privacy": "curves, releases, guarantees",
-    "kernel": "the only code that knows devices",
-    "design": "tables and profiles, certified",
+PAGE = DOCS / "explanation" / "architecture.md"
+PICTURE = DOCS / "images" / "architecture.svg"
+CLASSES = {
+    "flower/client.py": "PrivateUplink",
+    "flower/strategy.py": "PrivateStrategy",
+    "run/client.py": "Turn, parts",
+    "run/server.py": "Run, parts",
 }
-ROW, WIDTH, LEFT, TOP = 44, 390, 20, 54
-SEND, RECEIVE = "#00897b", "#e07b00"
+BEGIN = "<!-- walk -->"
+END = "<!-- end of the walk -->"
+
+
+class Group(NamedTuple):
+    """A box: folders of one layer, a line about them, and the files an engine's round passes."""
+
+    folders: tuple[str, ...]
+    line: str
+    client: tuple[str, ...] = ()  # beside those of the walk, which begins in wire/
+    server: tuple[str, ...] = ()
+    addition: str = ""  # what a new capability adds here
+
+
+GROUPS = (
+    Group(("cli",), "one file per command"),
+    Group(
+        ("flower", "nvflare", "local"),
+        "adapters: carry messages, name nodes",
+        ("flower/client.py",),
+        ("flower/transport.py", "flower/strategy.py"),
+    ),
+    Group(
+        ("run", "plan"),
+        "plan, rounds, turns, report",
+        ("run/client.py",),
+        ("run/round.py", "run/server.py"),
+        "a new capability: one file in run/parts/",
+    ),
+    Group(
+        ("node", "auditor"),
+        "owner's policy, ledger, gate; self-test",
+        ("node/release.py", "node/ledger.py"),
+    ),
+    Group(("secagg", "wire"), "masked sums; updates to bytes, bytes to means"),
+    Group(
+        ("mechanism", "privacy"),
+        "clip, randomise, decode; what it costs",
+        addition="a new mechanism: one file in mechanism/",
+    ),
+    Group(("kernel", "design", "gradients"), "devices; certified tables; gradients per sample"),
+)
+ROW = 66
+WIDTH = 350
+LEFT = 20
+TOP = 62
+COLUMNS = (LEFT + WIDTH + 24, LEFT + WIDTH + 214)
+CLIENT = "#00897b"
+SERVER = "#e07b00"
+INK = "#5f6b7a"
 
 
 def page() -> str:
     """Return the page with its walk written anew."""
     text = PAGE.read_text(encoding="utf-8")
-    start, stop = text.index(BEGIN) + len(BEGIN), text.index(END)
+    start = text.index(BEGIN) + len(BEGIN)
+    stop = text.index(END)
     return f"{text[:start]}\n\n{_tables()}\n{text[stop:]}"
 
 
 def picture() -> str:
     """Return the picture, in colours that light and dark pages can both show."""
-    send, receive = one_send(), one_receive()
-    height = TOP + ROW * len(LAYERS) + 16
-    ink = "#5f6b7a"
-    parts = [
+    if tuple(folder for group in GROUPS for folder in group.folders) != LAYERS:
+        raise ValueError(f"the groups of the picture must be the layers {LAYERS}, in order")
+    height = TOP + ROW * len(GROUPS) + 12
+    end = height - 16
+    lines = [
         f'<svg xmlns="http://www.w3.org/2000/svg" viewBox="0 0 780 {height}" role="img" '
-        f'aria-label="Folders of the library from the top down, with the files that one send and one receive pass">',
-        f'<g font-family="sans-serif" font-size="13" fill="{ink}">',
-        f'<text x="{LEFT}" y="24" font-weight="bold">imports point down</text>',
-        f'<text x="{LEFT + WIDTH + 30}" y="24" font-weight="bold" fill="{SEND}">'
-        f"send: {len(send.files)} files, {send.calls} calls</text>",
-        f'<text x="{LEFT + WIDTH + 30}" y="42" font-weight="bold" fill="{RECEIVE}">'
-        f"receive: {len(receive.files)} files, {receive.calls} calls</text>",
+        'aria-label="Seven groups of folders from the top down, with the files that an update '
+        'passes on a client and on a server">',
+        f'<g font-family="sans-serif" font-size="13" fill="{INK}">',
+        _text(LEFT, 24, "imports point down", weight="bold"),
+        _text(LEFT, 42, "quietbit-lab, a second distribution, builds on all of it", size=12),
+        _text(COLUMNS[0], 24, "client sends", CLIENT, weight="bold"),
+        _text(COLUMNS[1], 24, "server receives", SERVER, weight="bold"),
+        _arrow(COLUMNS[0] - 12, TOP + ROW, end, CLIENT),
+        _arrow(COLUMNS[1] - 12, end, TOP + ROW, SERVER),
     ]
-    for place, name in enumerate(LAYERS):
-        y = TOP + ROW * place
-        parts.append(
-            f'<rect x="{LEFT}" y="{y}" width="{WIDTH}" height="{ROW - 8}" rx="6" fill="none" stroke="{ink}"/>'
-            f'<text x="{LEFT + 12}" y="{y + 23}" font-weight="bold">{name}/</text>'
-            f'<text x="{LEFT + 104}" y="{y + 23}" font-size="12">{escape(WORDS[name])}</text>'
-        )
-        for row, (walk, colour) in enumerate(((send, SEND), (receive, RECEIVE))):
-            files = [Path(file).stem for file in walk.files if file.startswith(f"{name}/")]
-            if files:
-                parts.append(
-                    f'<circle cx="{LEFT + WIDTH + 18}" cy="{y + 11 + 15 * row}" r="4" fill="{colour}"/>'
-                    f'<text x="{LEFT + WIDTH + 30}" y="{y + 15 + 15 * row}" font-size="12" fill="{colour}">'
-                    f"{escape(', '.join(files))}</text>"
-                )
-    return "\n".join([*parts, "</g>", "</svg>"]) + "\n"
+    walks = (one_send(), one_receive())
+    for place, group in enumerate(GROUPS):
+        lines += _box(TOP + ROW * place, group, walks)
+    return "\n".join([*lines, "</g>", "</svg>"]) + "\n"
+
+
+def _box(y: int, group: Group, walks: tuple[Walk, Walk]) -> list[str]:
+    title = "  ".join(f"{folder}/" for folder in group.folders)
+    lines = [
+        f'<rect x="{LEFT}" y="{y}" width="{WIDTH}" height="{ROW - 8}" rx="6" fill="none" '
+        f'stroke="{INK}"/>',
+        _text(LEFT + 12, y + 19, title, weight="bold"),
+        _text(LEFT + 12, y + 35, group.line, size=12),
+    ]
+    if group.addition:
+        lines.append(_text(LEFT + 12, y + 51, f"+ {group.addition}", "#b0306a", size=12))
+    listed = (group.client, group.server)
+    for x, walk, files, colour in zip(COLUMNS, walks, listed, (CLIENT, SERVER), strict=True):
+        names = [_name(file) for file in files]
+        names += [_name(file) for file in walk.files if file.split("/")[0] in group.folders]
+        for number, line in enumerate(_wrapped(names)):
+            lines.append(_text(x, y + 19 + 16 * number, line, colour, size=12))
+    return lines
+
+
+def _name(file: str) -> str:
+    """Return the file's name without its ending, and its class; a missing file is an error."""
+    if not (ROOT / file).is_file():
+        raise FileNotFoundError(f"the picture names {file}, which does not exist")
+    name = Path(file).stem
+    if file in CLASSES:
+        name += f" ({CLASSES[file]})"
+    return name
+
+
+def _wrapped(names: list[str]) -> list[str]:
+    """Return the names in lines that fit a column."""
+    lines: list[str] = []
+    for name in dict.fromkeys(names):
+        if lines and len(lines[-1]) + len(name) < 26:
+            lines[-1] += f", {name}"
+        else:
+            lines.append(name)
+    return lines
+
+
+def _text(
+    x: int, y: int, words: str, colour: str = INK, size: int = 13, weight: str = "normal"
+) -> str:
+    return (
+        f'<text x="{x}" y="{y}" font-size="{size}" font-weight="{weight}" fill="{colour}">'
+        f"{escape(words)}</text>"
+    )
+
+
+def _arrow(x: int, start: int, stop: int, colour: str) -> str:
+    back = 8 if stop < start else -8
+    return (
+        f'<path d="M{x} {start}V{stop}M{x - 4} {stop + back}L{x} {stop}L{x + 4} {stop + back}" '
+        f'fill="none" stroke="{colour}" stroke-width="2"/>'
+    )
 
 
 def _tables() -> str:
-    found = []
+    tables = []
     for title, walk in (("One send", one_send()), ("One receive", one_receive())):
-        found.append(f"### {title}: {len(walk.files)} files, {walk.calls} calls\n")
-        found.append("| | file | what it is |\n|---|---|---|")
-        found.append("\n".join(_rows(walk)) + "\n")
-    return "\n".join(found)
+        tables.append(f"### {title}: {len(walk.files)} files, {walk.calls} calls\n")
+        tables.append("| | file | what it is |\n|---|---|---|")
+        tables.append("\n".join(_rows(walk)) + "\n")
+    return "\n".join(tables)
 
 
 def _rows(walk: Walk) -> list[str]:
@@ -102,7 +190,7 @@ def _headline(file: str) -> str:
 
 
 def main() -> None:
-    """Write both."""
+    """Write the page and its picture."""
     PAGE.write_text(page(), encoding="utf-8")
     PICTURE.write_text(picture(), encoding="utf-8")
     print(PAGE, PICTURE)

@@ -1,4 +1,4 @@
-"""The library as one walks through it: which folder imports which, and the files that one update passes.
+"""Which folder of the library imports which, and the files that one update passes.
 
     python docs/hooks/walk.py
 
@@ -22,15 +22,23 @@ from typing import Any, final
 import numpy as np
 
 import quietbit
-from quietbit import Ball, DesignSpec, InterpolatedMVU, Mechanism, Norm, Uplink, seeded_rng, solve
+from quietbit import Ball, Mechanism, Uplink, calibrate, seeded_rng
 
-__all__ = ["LAYERS", "Hop", "Walk", "folder_graph", "main", "one_receive", "one_send", "sizes"]
+__all__ = [
+    "LAYERS",
+    "Hop",
+    "Walk",
+    "calibrated",
+    "folder_graph",
+    "main",
+    "one_receive",
+    "one_send",
+    "sizes",
+]
 
 ROOT = Path(quietbit.__file__).parent
 DIMENSION = 1000
-COMPILED = (
-    f"{os.sep}kernel{os.sep}native{os.sep}"  # the way into C counts with the kernel that calls it
-)
+COMPILED = f"{os.sep}kernel{os.sep}native{os.sep}"  # counts with the kernel that calls it
 # From the top down: a folder imports what is below it only.
 LAYERS = (
     "cli",
@@ -47,6 +55,7 @@ LAYERS = (
     "privacy",
     "kernel",
     "design",
+    "gradients",
 )
 
 
@@ -63,7 +72,7 @@ class Hop:
 @final
 @dataclass(frozen=True, slots=True)
 class Walk:
-    """All calls of one errand, in their order."""
+    """All calls of one send or one receive, in order."""
 
     hops: tuple[Hop, ...]
 
@@ -84,7 +93,7 @@ class Walk:
 
 
 def folder_graph(root: Path = ROOT) -> dict[str, set[str]]:
-    """For every folder of the library the folders that its files import; files beside them are the ground."""
+    """Return the folders that the files of every folder import; files beside them: "ground"."""
     found: dict[str, set[str]] = {}
     for path in sorted(root.rglob("*.py")):
         here = _folder(str(path.relative_to(root)))
@@ -104,7 +113,7 @@ def folder_graph(root: Path = ROOT) -> dict[str, set[str]]:
 
 
 def sizes(root: Path = ROOT) -> dict[str, tuple[int, int]]:
-    """For every folder how many files and lines it has."""
+    """Return the number of files and lines of every folder."""
     found: dict[str, tuple[int, int]] = {}
     for path in sorted(root.rglob("*.py")):
         name = _folder(str(path.relative_to(root)))
@@ -113,27 +122,35 @@ def sizes(root: Path = ROOT) -> dict[str, tuple[int, int]]:
     return found
 
 
+def calibrated(word: str) -> Mechanism:
+    """Return a mechanism for 1,000 parameters as `calibrate` makes it for users: rotated."""
+    ball = Ball("l2", 1.0, DIMENSION)
+    return calibrate(word, ball=ball, epsilon=1.0, delta=1e-5, adjacency="zero-out").mechanism
+
+
 def one_send(mechanism: Mechanism | None = None) -> Walk:
-    """Return what `Uplink.send` of one update passes: one-bit I-MVU of 1,000 parameters, longer than the clip."""
-    uplink = _uplink() if mechanism is None else Uplink(mechanism)
-    update, rng = np.linspace(-1.0, 1.0, uplink.structure.size, dtype=np.float32), seeded_rng(1)
+    """Return the calls of `Uplink.send` for an update longer than the clip; I-MVU unless given."""
+    uplink = Uplink(mechanism or calibrated("imvu"))
+    update = np.linspace(-1.0, 1.0, uplink.structure.size, dtype=np.float32)
+    rng = seeded_rng(1)
     return _walked(lambda: uplink.send(update, rng))
 
 
 def one_receive() -> Walk:
-    """Return what `Uplink.receive` passes for the mean of one payload."""
-    uplink = _uplink()
+    """Return the calls of `Uplink.receive` for the mean of one payload."""
+    uplink = Uplink(calibrated("imvu"))
     payload = uplink.send(np.zeros(DIMENSION, dtype=np.float32), seeded_rng(1))
     return _walked(lambda: uplink.receive([payload]))
 
 
 def main() -> None:
-    """Print all of it."""
+    """Print the imports between folders, and the calls of one send and one receive."""
     print("Folders, from the top down: files, lines, and what they import")
-    graph, counted = folder_graph(), sizes()
+    graph = folder_graph()
+    counted = sizes()
     for name in ("names", *LAYERS, "ground"):
         files, lines = counted.get(name, (0, 0))
-        below = [one for one in (*LAYERS, "ground") if one in graph.get(name, set())]
+        below = [layer for layer in (*LAYERS, "ground") if layer in graph.get(name, set())]
         print(f"  {name:10} {files:3} files {lines:6,} lines   {' '.join(below)}")
     for title, walk in (("send", one_send()), ("receive", one_receive())):
         print(f"\nOne {title}: {len(walk.files)} files, {walk.calls} calls")
@@ -153,11 +170,6 @@ def _print_calls(walk: Walk) -> None:
         print(line + (f"  x {times}" if times > 1 else ""))
 
 
-def _uplink() -> Uplink:
-    design = solve(DesignSpec(2, 1, 1.0))
-    return Uplink(InterpolatedMVU(design, Ball(Norm.L2, 1.0, DIMENSION)))
-
-
 def _walked(errand: Callable[[], Any]) -> Walk:
     errand()  # compiles, and fills what is kept
     hops: list[Hop] = []
@@ -171,9 +183,7 @@ def _walked(errand: Callable[[], Any]) -> Walk:
             return
         if event == "call":
             inner = frame.f_code.co_name
-            if (
-                not inner.startswith("<") or inner == "<lambda>"
-            ):  # comprehensions are not calls of anybody's
+            if not inner.startswith("<") or inner == "<lambda>":  # comprehensions do not count
                 hops.append(Hop(str(Path(name).relative_to(ROOT)), inner, depth))
             depth += 1
         elif event == "return":
@@ -188,7 +198,7 @@ def _walked(errand: Callable[[], Any]) -> Walk:
 
 
 def _folder(file: str) -> str:
-    """Return the folder of a file; files beside the folders are the ground, but for the list of public names on top."""
+    """Return the folder of a file; "names" for the public list, "ground" for other files."""
     parts = Path(file).parts
     if len(parts) > 1:
         return parts[0]
