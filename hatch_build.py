@@ -1,4 +1,4 @@
-"""Build the C kernel, and write the bill of materials, when a wheel or an editable installation is made.
+"""Build the C kernel and write the bill of materials when a wheel or editable install is made.
 
 Idea     with the system's C compiler, or with the `ziglang` wheel, which is asked for only where
          there is none. A wheel with the library is for one platform and for every Python; where
@@ -40,7 +40,10 @@ class NativeKernel(BuildHookInterface[Any]):
     PLUGIN_NAME = "custom"
 
     def dependencies(self) -> list[str]:
-        """Return what the build needs besides hatchling: a compiler as a wheel, where the system has none."""
+        """Return what the build needs besides hatchling.
+
+        A compiler as a wheel, where the system has none.
+        """
         wanted = not os.environ.get("QUIETBIT_NO_NATIVE")
         return ["ziglang"] if wanted and _builder(self.root).find_compiler() is None else []
 

@@ -62,7 +62,10 @@ def ours(name: str, label: str, dimension: int, remark: str, **options: Any) -> 
 
 
 def published(dimension: int) -> Way:
-    """The law is that of one-bit I-MVU; codes stay 64-bit tensors, and words come from torch's generator."""
+    """The law is that of one-bit I-MVU.
+
+    Codes stay 64-bit tensors, and words come from torch's generator.
+    """
     ball = Ball(Norm.L2, CLIP, dimension)
     found = calibrate("imvu", ball=ball, epsilon=EPSILON, delta=DELTA, adjacency=Adjacency.ZERO_OUT)
     mechanism = found.mechanism
@@ -128,7 +131,10 @@ def flower(dimension: int) -> Way:
 
 
 def opacus(dimension: int) -> Way:
-    """Opacus's optimizer, with the update as the gradient of a batch of one; noise from torch's generator."""
+    """Opacus's optimizer, with the update as the gradient of a batch of one.
+
+    Noise from torch's generator.
+    """
     from opacus.accountants.utils import get_noise_multiplier  # type: ignore[import-not-found,unused-ignore]
     from opacus.optimizers import DPOptimizer  # type: ignore[import-not-found,unused-ignore]
 

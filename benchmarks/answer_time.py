@@ -84,7 +84,10 @@ def information(kinds: Any, times: Any, rng: np.random.Generator) -> tuple[float
 
 
 def node(releases: int, seconds: float, apps: int, seed: int, out: Any) -> None:
-    """One node: as many releases as told, each in a process of its own; send (what the app did, when) of all."""
+    """One node: as many releases as told, each in a process of its own.
+
+    Send (what the app did, when) of all.
+    """
     logging.disable(logging.CRITICAL)
     makers, kit = (
         importlib.import_module("unit.node.makers"),
@@ -186,7 +189,10 @@ def busy() -> None:
 
 
 def main() -> None:
-    """Print one JSON object for each experiment: failing or training, and all that apps can do, late ones included."""
+    """Print one JSON object for each experiment.
+
+    Failing or training, and all that apps can do, late ones included.
+    """
     words = argparse.ArgumentParser()
     words.add_argument("--releases", type=int, default=1000)
     words.add_argument("--seconds", type=float, default=0.75)

@@ -1,4 +1,6 @@
-"""What the verdicts of `quietbit compare` are worth: accuracy over noise, and errors that were promised and found.
+"""What the verdicts of `quietbit compare` are worth.
+
+Accuracy over noise, and errors that were promised and found.
 
     python benchmarks/expectations.py                # thresholds on digits, and the situations: a
     few minutes python benchmarks/expectations.py --mnist DATA   # thresholds on MNIST too: a linear

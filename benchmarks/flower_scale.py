@@ -1,4 +1,6 @@
-"""What a large cohort costs in Flower's simulation: memory of all its processes, time, and bytes per client.
+"""What a large cohort costs in Flower's simulation.
+
+Memory of all its processes, time, and bytes per client.
 
 Run:  python benchmarks/flower_scale.py [--nodes 1000] [--parameters 1000000] [--rounds 3]
 [--workers 2] A SuperLink in simulation mode runs an app whose clients move every parameter a

@@ -1,4 +1,6 @@
-"""Flower's own SecAgg+ beside masked sums: the same clients and the same vector, all in one process.
+"""Flower's own SecAgg+ beside masked sums.
+
+The same clients and the same vector, all in one process.
 
 Idea     Flower's workflow and mod run as they are; only the grid is replaced by one that calls the
          mod of each simulated node and counts bytes as Flower would send them. Its vectors are

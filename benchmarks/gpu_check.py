@@ -1,4 +1,6 @@
-"""Every operation of the GPU's kernel: right first, bit for bit as the reference, then timed beside a copy.
+"""Every operation of the GPU's kernel.
+
+Right first, bit for bit as the reference, then timed beside a copy.
 
 Idea     one command on a machine with an NVIDIA GPU; torch, triton, numpy, scipy and attrs are
          enough. What is wrong is said, and ends in exit status 1. Ratios to a copy of as many
@@ -149,7 +151,10 @@ def check_expansion(kernel: Kernel) -> None:
 
 
 def best(task: Callable[[], Any], repeats: int = 20) -> float:
-    """Seconds of a task, host's work included: the best of some repeats, each waiting for the device."""
+    """Seconds of a task, host's work included.
+
+    The best of some repeats, each waiting for the device.
+    """
     found = float("inf")
     for _ in range(3):
         task()

@@ -1,4 +1,6 @@
-"""Time the gradients of single samples: quietbit's ways beside Opacus's modes, on the same model and batch.
+"""Time the gradients of single samples.
+
+Quietbit's ways beside Opacus's modes, on the same model and batch.
 
 Idea     each way makes one gradient per sample; medians of runs that take turns, on a CPU of
          processor time. `listed` and `mapped` are quietbit's ways (`quietbit.gradients.rows`), a

@@ -1,4 +1,6 @@
-"""Secure aggregation of one-bit updates: tightness and time of the account, the comparison, and a masked round.
+"""Secure aggregation of one-bit updates.
+
+Tightness and time of the account, the comparison, and a masked round.
 
 Idea     prints tables of (1) n kappa(n)/kappa(1) over orders 2 to 64, (2) seconds for a whole
          curve, conversion to epsilon included, (3) bits, epsilon and error against the
@@ -194,7 +196,10 @@ def masked_round(count: int, dimension: int, near: tuple[int, int] | None, activ
 
 
 def masked_rounds() -> None:
-    """Against n, in both models of the server; bytes are those of the protocol, the model's own not counted."""
+    """Against n, in both models of the server.
+
+    Bytes are those of the protocol, the model's own not counted.
+    """
     print(
         "\n| clients | server | deals with | vector | up, bytes | down, bytes | a client, s | the server, s |"
     )

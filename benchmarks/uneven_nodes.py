@@ -1,4 +1,6 @@
-"""An uneven federation: nodes that come with Zipf's frequencies and drop out; memory, times, and prices per node.
+"""An uneven federation: nodes that come with Zipf's frequencies and drop out.
+
+Memory, times, and prices per node.
 
 Run:  python benchmarks/uneven_nodes.py [--nodes 10000 100000 1000000] [--rounds 100] [--cohort
 1000] [--out FILE] Every number of nodes runs in a process of its own, so that its largest memory is

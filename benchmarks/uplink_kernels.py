@@ -39,7 +39,10 @@ Timed = dict[str, Callable[[], Any]]
 
 
 def interpolated_design(levels: int, bits: int, epsilon: float) -> Design:
-    """A symmetric table that is linear in the log-odds between its ends; a stand-in for a solved one."""
+    """A symmetric table that is linear in the log-odds between its ends.
+
+    A stand-in for a solved one.
+    """
     symbols = 2**bits
     x = np.linspace(0.0, 1.0, levels)[:, None]
     slopes = np.linspace(-0.5, 0.5, symbols)
@@ -68,7 +71,10 @@ def best_times(tasks: Timed, repeats: int) -> dict[str, float]:
 def published_way(
     x: torch.Tensor, natural: torch.Tensor, beta: float, radius: float
 ) -> torch.Tensor:
-    """One bit as in the published code: probabilities by softmax, bernoulli, whole numbers of 64 bits."""
+    """One bit as in the published code.
+
+    Probabilities by softmax, bernoulli, whole numbers of 64 bits.
+    """
     place = (0.5 + beta * x / (2 * radius)).unsqueeze(-1)
     probabilities = torch.softmax((1 - place) * natural[0] + place * natural[1], dim=-1)
     return torch.bernoulli(probabilities[..., 1]).long()

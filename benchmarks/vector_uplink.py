@@ -1,4 +1,6 @@
-"""The vector mechanism end to end: a client's update of a million parameters to 80 bytes, a server's mean of 10,000.
+"""The vector mechanism end to end.
+
+A client's update of a million parameters to 80 bytes, a server's mean of 10,000.
 
 Idea     everything is timed in one run on one core and takes turns; processor time, the best of
          several repeats counts, and the ratios are what to read. Then what is claimed is measured
@@ -83,7 +85,10 @@ def large() -> None:
 
 
 def error(clients: int = 2000) -> None:
-    """Squared error and bias at full size: a mean over clients has 1/clients of the error of one."""
+    """Squared error and bias at full size.
+
+    A mean over clients has 1/clients of the error of one.
+    """
     plain = np.random.default_rng(3)
     spiky = np.zeros(DIMENSION, dtype=np.float32)
     spiky[:3] = 0.8, -0.5, 0.33

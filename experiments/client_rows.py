@@ -101,12 +101,18 @@ class Rows:
 
 
 def turned(parameter: Any) -> Any:
-    """Return a convolution's filters with channels last, as the rows hold them; any other parameter unchanged."""
+    """Return a convolution's filters with channels last, as the rows hold them.
+
+    Any other parameter unchanged.
+    """
     return parameter.permute(0, 2, 3, 1) if parameter.dim() == 4 else parameter
 
 
 def patches(x: Any, side: int, stride: int, padding: int) -> Any:
-    """Return what a convolution sees at every place: (n, P, side side C) of images (n, height, width, C)."""
+    """Return what a convolution sees at every place.
+
+    (n, P, side side C) of images (n, height, width, C).
+    """
     channels = x.shape[3]
     padded = nn.functional.pad(x, (0, 0, padding, padding, padding, padding)).contiguous()
     if channels * padded.element_size() % 8 == 0:
@@ -196,7 +202,10 @@ class _Dense(torch.autograd.Function):
 
 
 def normed(x: Any, scale: Any, shift: Any, stable: float) -> tuple[Any, Any, Any]:
-    """Images (n, height, width, C) normalised by groups of channels and cut at zero; mean and 1 / deviation (n, C)."""
+    """Images (n, height, width, C) normalised by groups of channels and cut at zero.
+
+    Mean and 1 / deviation (n, C).
+    """
     count, height, width, channels = x.shape
     wide = x.to(_finer(x.dtype))
     sums, squares = wide.sum(dim=(1, 2)), wide.square().sum(dim=(1, 2))

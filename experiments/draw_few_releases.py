@@ -1,4 +1,6 @@
-"""The picture and the table of `few_releases.py`: accuracy over epsilon where every client takes part once.
+"""The picture and the table of `few_releases.py`.
+
+Accuracy over epsilon where every client takes part once.
 
 python experiments/draw_few_releases.py experiments/results/few-releases-mnist.json
 docs/images/few-releases.svg

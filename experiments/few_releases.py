@@ -1,4 +1,6 @@
-r"""Accuracy where a client takes part a few times: the vector mechanism, I-MVU and the Gaussian at equal budgets.
+r"""Accuracy where a client takes part a few times.
+
+The vector mechanism, I-MVU and the Gaussian at equal budgets.
 
 Idea     linear models on fixed features, a client per example, every client once per epoch; a
          cohort's releases are drawn from the mechanisms' laws on one device
@@ -84,7 +86,10 @@ def mean_of(mechanism: Any, name: str) -> Any:
 def train(
     model: Linear, mean: Any, step: float, clip: float, epochs: int, cohort: int, seed: int
 ) -> float:
-    """Accuracy after every client has sent ``epochs`` updates; the step falls linearly to a tenth."""
+    """Accuracy after every client has sent ``epochs`` updates.
+
+    The step falls linearly to a tenth.
+    """
     generator = torch.Generator(model.device).manual_seed(seed)
     weights = model.start.clone()
     speed = torch.zeros_like(weights)

@@ -1,4 +1,6 @@
-"""The passes of `row_passes` as Triton kernels: every row is read once, nothing of its size is written.
+"""The passes of `row_passes` as Triton kernels.
+
+Every row is read once, nothing of its size is written.
 
 Idea     sums: a program owns some columns and walks through the clients. Kept coordinates: a
          program owns a few columns of one client's row, laid out as k strata of width w: two

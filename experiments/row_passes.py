@@ -1,4 +1,6 @@
-r"""Compute what mechanisms need of a cohort's rows in one pass over them: sums over clients, and kept coordinates.
+r"""Compute what mechanisms need of a cohort's rows in one pass over them.
+
+Sums over clients, and kept coordinates.
 
 Idea     sums over clients of the rows, or of the chances of their bits and the squares of those;
          and of every rotated row one coordinate of each of k strata, for which small Hadamard
@@ -45,7 +47,10 @@ class Law:
 
 
 def rotate(rows: Any, signs: Any) -> Any:
-    """Rotate (n, d) rows in blocks of 4,096, the last one padded with zeros: (n, p) for p ``signs``."""
+    """Rotate (n, d) rows in blocks of 4,096, the last one padded with zeros.
+
+    (n, p) for p ``signs``.
+    """
     padded = torch.nn.functional.pad(rows, (0, signs.numel() - rows.shape[1])) * signs
     turn = hadamard_matrix(SIDE, str(rows.device)).to(rows.dtype)
     return (turn @ padded.reshape(-1, SIDE, SIDE) @ turn).reshape(rows.shape[0], -1)
@@ -58,7 +63,10 @@ def unrotate(vector: Any, signs: Any, dimension: int) -> Any:
 
 
 def sums(rows: Any, factors: Any, law: Law, signs: Any = None, *, plain: bool) -> tuple[Any, Any]:
-    """Sum over clients what the law says and its squares: (d,) and (d,), or (p,) of rotated coordinates."""
+    """Sum over clients what the law says and its squares.
+
+    (d,) and (d,), or (p,) of rotated coordinates.
+    """
     if not plain:
         from row_kernels import rotated_sums_on_device, sums_on_device
 
@@ -78,7 +86,10 @@ def sums(rows: Any, factors: Any, law: Law, signs: Any = None, *, plain: bool) -
 
 
 def kept(rows: Any, signs: Any, offsets: Any, *, plain: bool) -> Any:
-    """Of every rotated row and every stratum the coordinate at its offset: (n, k); ``signs`` are p numbers of int8."""
+    """Of every rotated row and every stratum the coordinate at its offset: (n, k).
+
+    ``signs`` are p numbers of int8.
+    """
     if not plain:
         from row_kernels import kept_on_device
 

@@ -1,4 +1,6 @@
-r"""Figures 5 and 6 with the network: steps chosen on held-out writers, the chosen ones repeated with five seeds.
+r"""Figures 5 and 6 with the network.
+
+Steps chosen on held-out writers, the chosen ones repeated with five seeds.
 
 Idea     1. For every mechanism and epsilon of `fig5-femnist.toml` and `fig6-femnist.toml`, reduced,
          a tenth of the training writers is held out: the others train, under a seed of their own,
@@ -120,7 +122,10 @@ class Stage:
             pack([line for folder in FOLDERS for line in finished(self.out / folder)], self.back)
 
     def ready(self, job: Job) -> Job:
-        """Return the job with its design's beta, if that has several levels; beta depends on seed and writers."""
+        """Return the job with its design's beta, if that has several levels.
+
+        Beta depends on seed and writers.
+        """
         plan, rounds = job.setting.plan, job.setting.training.rounds
         if plan.mechanism.levels is None:
             return job
@@ -189,7 +194,10 @@ def main() -> None:
 def groups(
     budgets: Sequence[float] | None, labels: Sequence[str] | None, rounds: int | None
 ) -> Iterator[list[tuple[Job, str]]]:
-    """Jobs and their folders, the most important first; those of one group are chosen, and reported, together."""
+    """Jobs and their folders, the most important first.
+
+    Those of one group are chosen, and reported, together.
+    """
     fig5 = [(job, FIG5) for job in jobs_of(FIG5, rounds)]
     both = [pair for pair in fig5 if pair[0].label in SHARED]
     others = [pair for pair in fig5 if pair[0].label not in SHARED]
@@ -222,7 +230,10 @@ def jobs_of(name: str, rounds: int | None) -> list[Job]:
 
 
 def of_levels(job: Job) -> Job:
-    """Return a job of several bits with MVU's design of as many levels; `Stage.ready` finds its beta."""
+    """Return a job of several bits with MVU's design of as many levels.
+
+    `Stage.ready` finds its beta.
+    """
     levels = 2 ** (job.setting.plan.mechanism.bits or 1)
     mechanism = attrs.evolve(
         job.setting.plan.mechanism, levels=levels, design_epsilon=DESIGNS[budget(job)]
@@ -232,7 +243,10 @@ def of_levels(job: Job) -> Job:
 
 
 def without_noise(job: Job) -> Job:
-    """Return the same training without noise, with steps of its own: the reference for all others."""
+    """Return the same training without noise, with steps of its own.
+
+    The reference for all others.
+    """
     plan = Plan("none", **{name: getattr(job.setting.plan, name) for name in ALIKE})
     plain = replace(job, setting=Setting(plan, job.setting.training), label=NOISELESS)
     return with_step(plain, START[0.0])
@@ -384,7 +398,10 @@ def owners(dataset: Dataset) -> NDArray[np.int64]:
 
 
 def keep(out: Path, folder: Path) -> None:
-    """Pack the results that tables and figures are drawn from; Figure 6 shows two lines of Figure 5 as well."""
+    """Pack the results that tables and figures are drawn from.
+
+    Figure 6 shows two lines of Figure 5 as well.
+    """
     choice, fig5, fig6 = (finished(out / name) for name in FOLDERS)
     # found for each seed's writers from the epsilon, as the others' noise is: no setting of its own
     for line in fig6:

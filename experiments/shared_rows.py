@@ -98,7 +98,10 @@ def compared(
 
 
 def ten_epochs(model: Linear) -> list[Any]:
-    """I-MVU rotated and not, SignSGD and Gaussian noise at one epsilon; one seed chooses the step, twenty report."""
+    """I-MVU rotated and not, SignSGD and Gaussian noise at one epsilon.
+
+    One seed chooses the step, twenty report.
+    """
     ball, found = Ball("l2", 1.0, model.dimension), []
     target = {"epsilon": TEN_EPOCHS, "delta": DELTA, "adjacency": "zero-out", "releases": 10}
     lines = {

@@ -74,7 +74,10 @@ def marked(result: Result, choose: Sequence[int]) -> Result:
 
 
 def print_each(results: Sequence[Result]) -> None:
-    """For every mechanism, strength and number of rounds: what the choosing seeds choose, by the other seeds."""
+    """For every mechanism, strength and number of rounds.
+
+    What the choosing seeds choose, by the other seeds.
+    """
     chosen: dict[tuple[str, float, int], Summary] = {}
     for point in summarise(result for result in results if result.get("chooses")):
         key = (point.label, round(point.epsilon_upper, 6), point.rounds)

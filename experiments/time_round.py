@@ -1,4 +1,6 @@
-"""Where the time of a round of Figure 3 goes: milliseconds of its parts, with weights drawn at random.
+"""Where the time of a round of Figure 3 goes.
+
+Milliseconds of its parts, with weights drawn at random.
 
 PYTHONPATH=src python experiments/time_round.py --device cuda --keep 1024 2048 4096
 """

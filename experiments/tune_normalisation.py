@@ -38,7 +38,10 @@ NAMING = 40  # images of a class that find its name
 
 
 class Tuned:
-    """The network with scales and shifts that can be trained; convolutions in the precision of ``kind``."""
+    """The network with scales and shifts that can be trained.
+
+    Convolutions in the precision of ``kind``.
+    """
 
     def __init__(self, network: EfficientNetLite0, device: str, kind: Any) -> None:
         self.network, self.device, self.kind = network, device, kind
@@ -76,7 +79,10 @@ class Tuned:
 
 
 def named(likelihoods: Any) -> Any:
-    """Increasing places, one for every row, whose sum is the largest: the classes' names among 1,000 in order."""
+    """Increasing places, one for every row, whose sum is the largest.
+
+    The classes' names among 1,000 in order.
+    """
     rows, names = likelihoods.shape
     best, came = np.zeros(names + 1), np.zeros((rows, names), dtype=bool)
     for row in range(rows):

@@ -118,7 +118,9 @@ def plain_weights(network: Wide) -> dict[str, np.ndarray[Any, Any]]:
 def keep_in_bytes(
     folder: Path, weights: dict[str, np.ndarray[Any, Any]]
 ) -> dict[str, np.ndarray[Any, Any]]:
-    """Write filters as 8-bit numbers with a scale each, in files below 16 MiB; what is read back is returned.
+    """Write filters as 8-bit numbers with a scale each, in files below 16 MiB.
+
+    What is read back is returned.
 
     Numbers of one dimension (scales and shifts of normalisations) are kept as they are.
     """

@@ -74,7 +74,10 @@ def calibrated(epsilon: float, size: int, local: int, dimension: int, releases: 
 def train(
     sites: list[Site], local: int, sigma: float, expected: int, step: float, seed: int, classes: int
 ) -> Any:
-    """Return the weights after every writer's turns; ``sigma`` is the noise of a batch's mean, in clips."""
+    """Return the weights after every writer's turns.
+
+    ``sigma`` is the noise of a batch's mean, in clips.
+    """
     rng = np.random.default_rng(seed)
     weights = np.zeros((classes, sites[0][0].shape[1]))
     turns = [

@@ -1,4 +1,6 @@
-"""Write the software bill of materials that a wheel carries: CycloneDX 1.6, as JSON, in its ``.dist-info/sboms``.
+"""Write the software bill of materials that a wheel carries.
+
+CycloneDX 1.6, as JSON, in its ``.dist-info/sboms``.
 
 Idea     the build hook calls this. It lists what the wheel asks for, pinned as in
          `supply/locks/base.txt`, and the C sources of the kernel with their digests. Nothing

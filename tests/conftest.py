@@ -28,19 +28,25 @@ gc.disable()  # until all is collected: what is imported stays
 
 
 def pytest_collection_finish() -> None:
-    """Leave what was imported and collected, 700,000 objects, out of every later search for garbage."""
+    """Leave what was imported and collected, 700,000 objects, out of every later search for
+    garbage.
+    """
     gc.freeze()
     gc.enable()
 
 
 def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
-    """Whoever waits for other processes goes first: one worker waits, and the others compute meanwhile."""
+    """Whoever waits for other processes goes first: one worker waits, and the others compute
+    meanwhile.
+    """
     items.sort(key=lambda item: item.path.parent.name not in ("engine", "packaging"))
 
 
 @pytest.fixture(scope="session")
 def shared_cache(tmp_path_factory: pytest.TempPathFactory) -> str:
-    """One folder for all workers of a run: a design or profile is solved once, whoever asks first."""
+    """One folder for all workers of a run: a design or profile is solved once, whoever asks
+    first.
+    """
     base = tmp_path_factory.getbasetemp()
     return str((base.parent if "PYTEST_XDIST_WORKER" in os.environ else base) / "cache")
 
@@ -52,7 +58,9 @@ def private_cache(shared_cache: str) -> None:
 
 @pytest.fixture(autouse=True)
 def heard() -> None:
-    """Flower's log is heard by every test, whatever the engines' own set-up of logging has shut before it."""
+    """Flower's log is heard by every test, whatever the engines' own set-up of logging has shut
+    before it.
+    """
     logging.disable(logging.NOTSET)
     flower = logging.getLogger("flwr")
     flower.disabled, flower.propagate = False, True

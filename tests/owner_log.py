@@ -1,4 +1,6 @@
-"""What the owner of a node reads in its log, for tests of refusals: a server hears a value alone."""
+"""What the owner of a node reads in its log, for tests of refusals: a server hears a value
+alone.
+"""
 
 from __future__ import annotations
 

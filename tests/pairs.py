@@ -1,4 +1,5 @@
-"""Fewer cases than a full product: every value of every parameter meets every value of every other one at least once.
+"""Fewer cases than a full product: every value of every parameter meets every value of every other
+one at least once.
 
 A fault that one value causes, or two together, is found as surely as with all combinations; one
 that needs three values at the same time may not be.

@@ -1,4 +1,5 @@
-"""The one path, for tests: codes of what `Uplink.send` writes, and what `Uplink.receive` makes of codes.
+"""The one path, for tests: codes of what `Uplink.send` writes, and what `Uplink.receive` makes of
+codes.
 
 A body without codes is its bytes: eight bits each, as many as there are.
 """
@@ -26,7 +27,9 @@ def encode(mechanism: Any, update: Any, rng: Any, kernel: str | None = None) -> 
 
 
 def decode(mechanism: Any, codes: Any) -> Any:
-    """What a server makes of one release with these codes, in their shape where there is one per coordinate."""
+    """What a server makes of one release with these codes, in their shape where there is one per
+    coordinate.
+    """
     mean = Uplink(mechanism).receive([_payload(mechanism, codes)])
     return mean.reshape(np.shape(codes)) if mean.size == np.asarray(codes).size else mean
 

@@ -21,7 +21,9 @@ SECTIONS |= {"every": "scouts", "quantile": "scouts", "most_examples": "weights"
 
 
 def flat_plan(mechanism: str = "imvu", **given: Any) -> Plan:
-    """Return a plan; ``bits=2`` is a choice of the mechanism, ``honest=3`` one of the masks; None is left out."""
+    """Return a plan; ``bits=2`` is a choice of the mechanism, ``honest=3`` one of the masks;
+    None is left out.
+    """
     fields: dict[str, Any] = {"mechanism": {"name": mechanism}}
     for name, value in given.items():
         section = SECTIONS.get(name)

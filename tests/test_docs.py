@@ -1,4 +1,6 @@
-"""What the documentation says is run: Python and shell examples, links, types, and every row of the table of claims."""
+"""What the documentation says is run: Python and shell examples, links, types, and every row of
+the table of claims.
+"""
 
 from __future__ import annotations
 
@@ -66,7 +68,8 @@ def commands(block: str) -> list[list[str]]:
 
 @pytest.mark.parametrize("page", PAGES, ids=name)
 def test_examples_run(page, tmp_path, monkeypatch):
-    """In the order of the page, in one folder that has the checkout's examples and experiments, and one namespace.
+    """In the order of the page, in one folder that has the checkout's examples and experiments, and
+    one namespace.
 
     On several pages stands `quietbit doctor`, which looks at one of each here; its own tests look
     at everything.

@@ -107,7 +107,9 @@ print("done")
 
 
 def test_nobody_asks_which_mechanism_it_has():
-    """Mechanisms answer by methods; `Mechanism` itself may be asked for, of what a stranger hands over."""
+    """Mechanisms answer by methods; `Mechanism` itself may be asked for, of what a stranger
+    hands over.
+    """
     trees = {path: ast.parse(path.read_text(encoding="utf-8")) for path in FILES}
     kinds, found = {"Mechanism"}, []
     for _ in range(4):  # subclasses of subclasses

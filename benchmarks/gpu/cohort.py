@@ -1,4 +1,6 @@
-"""A cohort's codes, drawn and summed without ever being written: billions of codes a second, on a GPU or one CPU core.
+"""A cohort's codes, drawn and summed without ever being written.
+
+Billions of codes a second, on a GPU or one CPU core.
 
 Idea     600 clients x 10 classes x 3,970 features (MNIST's shape), one model or many at once;
          beside it the same in plain torch, which writes gradients and uniform numbers.

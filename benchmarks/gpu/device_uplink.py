@@ -1,4 +1,6 @@
-"""`Uplink.send` of updates that lie on a GPU: the same payloads as on the host, and how fast, everything included.
+"""`Uplink.send` of updates that lie on a GPU.
+
+The same payloads as on the host, and how fast, everything included.
 
 PYTHONPATH=src python benchmarks/gpu/device_uplink.py
 """

@@ -1,4 +1,6 @@
-"""What MkDocs does with pages before it renders them: the API reference, and links that leave the documentation.
+"""What MkDocs does with pages before it renders them.
+
+The API reference, and links that leave the documentation.
 
 Idea     the pages ``reference/api*.md`` hold a line each, ``<!-- public names: mechanisms -->``;
          MkDocs calls this, which puts a directive of mkdocstrings per public name of that page in
@@ -56,7 +58,10 @@ FOLDERS = {
 
 
 def public_names() -> dict[str, list[str]]:
-    """Return the full path of every public name but the version, by heading; the two that everybody needs first."""
+    """Return the full path of every public name but the version, by heading.
+
+    The two that everybody needs first.
+    """
     found: dict[str, list[str]] = {}
     for package in (quietbit, quietbit.node, quietbit.flower, quietbit.nvflare):
         for line in ast.parse(
@@ -92,7 +97,10 @@ def on_page_markdown(markdown: str, page: Any, **_: Any) -> str:
 
 
 def page_names(page: str) -> dict[str, list[str]]:
-    """Return the public names of one page by heading; ``start`` has the two for everybody, and what has no page."""
+    """Return the public names of one page by heading.
+
+    ``start`` has the two for everybody, and what has no page.
+    """
     names = public_names()
     headings = {FOLDERS.get(folder, folder) for folder in PAGES.get(page, ())}
     elsewhere = {FOLDERS.get(folder, folder) for folders in PAGES.values() for folder in folders}

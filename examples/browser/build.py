@@ -1,4 +1,6 @@
-"""Build quietbit.wasm beside this file, with the `ziglang` wheel: ``python examples/browser/build.py``.
+"""Build quietbit.wasm beside this file, with the `ziglang` wheel.
+
+``python examples/browser/build.py``.
 
 The module is kept in the repository because it is small (26 kB) and anybody can make the same
 bytes, with zig 0.17.0. `quietbit.wasm.json` names the sources; a test compares them, and a long one

@@ -102,7 +102,10 @@ class Run:
         return float(np.mean(np.argmax(scores, axis=1) == self.labels[unseen]))
 
     def _begin_round(self) -> None:
-        """Add the payloads of all clients that are simulated; without tabs, finish the round as well."""
+        """Add the payloads of all clients that are simulated.
+
+        Without tabs, finish the round as well.
+        """
         self.answered = set()
         self.mean = self.uplink.aggregator()
         for client in range(self.tabs, CLIENTS):

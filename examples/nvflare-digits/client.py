@@ -1,4 +1,7 @@
-"""What a site does: train on its own digits. An ordinary Client API script, which knows nothing of quietbit."""
+"""What a site does: train on its own digits.
+
+An ordinary Client API script, which knows nothing of quietbit.
+"""
 
 from __future__ import annotations
 
@@ -11,7 +14,10 @@ SITES, STEPS, RATE = int(sys.argv[1]), 5, 0.5
 
 
 def main() -> None:
-    """Take the model, train it, send it back; the number of examples stays on the site, whatever the script says."""
+    """Take the model, train it, send it back.
+
+    The number of examples stays on the site, whatever the script says.
+    """
     flare.init()
     site = int(flare.get_site_name().rpartition("-")[2]) - 1
     examples = own_examples(site, SITES)

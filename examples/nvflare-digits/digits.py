@@ -1,4 +1,6 @@
-"""The task itself, with neither NVFlare nor quietbit: digits, a linear softmax, gradient steps, accuracy.
+"""The task itself, with neither NVFlare nor quietbit.
+
+Digits, a linear softmax, gradient steps, accuracy.
 
 Symbols  a model is one matrix, 10 x 65: a row of weights for each digit, its bias last. A site owns
          every n-th of the training images, in a fixed order.

@@ -20,7 +20,10 @@ HERE = Path(__file__).resolve().parent
 
 
 def main() -> None:
-    """Train for some rounds, then say how well the model does; the server's log has what it has cost the sites."""
+    """Train for some rounds, then say how well the model does.
+
+    The server's log has what it has cost the sites.
+    """
     parser = argparse.ArgumentParser(description=__doc__)
     parser.add_argument("--sites", type=int, default=4)
     parser.add_argument("--rounds", type=int, default=5)

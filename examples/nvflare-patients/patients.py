@@ -1,4 +1,6 @@
-"""The task itself, with neither NVFlare nor quietbit: biopsies of 569 patients (scikit-learn's), a linear model.
+"""The task itself, with neither NVFlare nor quietbit.
+
+Biopsies of 569 patients (scikit-learn's), a linear model.
 
 Every patient is one sample. What a sample becomes depends on that patient alone: measurements are
 divided by round numbers that are written here, not by statistics of the hospitals' own patients,

@@ -21,7 +21,7 @@ HERE = Path(__file__).resolve().parent
 
 
 def main() -> None:
-    """Train for some rounds, then say how well the model does and what it may have cost any patient."""
+    """Train for some rounds; say how well the model does and what it may cost any patient."""
     parser = argparse.ArgumentParser(description=__doc__)
     parser.add_argument("--sites", type=int, default=3)
     parser.add_argument("--rounds", type=int, default=4)

@@ -11,7 +11,10 @@ from quietbit.nvflare import private_step
 
 
 def main() -> None:
-    """Take the model, hand the gradients of drawn patients to the gate; what is sent back plays no part."""
+    """Take the model, hand the gradients of drawn patients to the gate.
+
+    What is sent back plays no part.
+    """
     flare.init()
     site = int(flare.get_site_name().rpartition("-")[2]) - 1
     data, model = of_site(site, int(sys.argv[1])), Model()

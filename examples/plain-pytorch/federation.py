@@ -1,4 +1,6 @@
-"""A federation of 100 clients in plain PyTorch: no engine, a network of one's own, sums behind masks.
+"""A federation of 100 clients in plain PyTorch.
+
+No engine, a network of one's own, sums behind masks.
 
     python examples/plain-pytorch/federation.py
 
@@ -53,7 +55,10 @@ def network() -> torch.nn.Module:
 def update_of(
     model: torch.nn.Module, images: torch.Tensor, labels: torch.Tensor, rate: float, steps: int = 5
 ) -> dict[str, torch.Tensor]:
-    """Return what a client learns from its own images: the model before minus the model after a few steps."""
+    """Return what a client learns from its own images.
+
+    The model before minus the model after a few steps.
+    """
     before = {name: value.clone() for name, value in model.state_dict().items()}
     optimiser = torch.optim.SGD(model.parameters(), lr=rate)
     for _ in range(steps):
@@ -128,7 +133,8 @@ def main(rounds: int, seed: int) -> float:
         with torch.no_grad():
             accuracy = float((model(images[test]).argmax(dim=1) == labels[test]).float().mean())
         print(
-            f"round {number + 1}: {100 * accuracy:.1f} % of {len(labels[test])} images that no client has",
+            f"round {number + 1}: {100 * accuracy:.1f} % of {len(labels[test])} images "
+            "that no client has",
             flush=True,
         )
     print(f"{size:,} bytes per client per round for the masked codes")

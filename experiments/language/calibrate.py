@@ -21,7 +21,10 @@ EPSILONS = (1.0, 4.0, 8.0)
 
 
 def main() -> None:
-    """Write (mechanism, epsilon, squared error) by kind, dimension and epsilon; of sums also by cohort."""
+    """Write (mechanism, epsilon, squared error) by kind, dimension and epsilon.
+
+    Of sums also by cohort.
+    """
     known: dict[Any, Any] = {}
     for epsilon in EPSILONS:
         target = {"epsilon": epsilon, "delta": DELTA, "releases": 1, "adjacency": "zero-out"}

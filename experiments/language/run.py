@@ -159,7 +159,10 @@ def public(run: Run, kind: str, name: str, group: Rows) -> None:
 
 
 def next_rate(losses: dict[float, float]) -> float | None:
-    """Return the next step size to try, doubling or halving; None when both sides of the best are known."""
+    """Return the next step size to try, doubling or halving.
+
+    None when both sides of the best are known.
+    """
     best = min(losses, key=lambda rate: (losses[rate], rate))
     if len(losses) == MOST_PUBLIC_TRIES:
         return None

@@ -98,7 +98,10 @@ class Task:
 def mean_of(
     task: Task, mechanism: str, epsilon: float, dimension: int, cohort: int, noise: float = 1.0
 ) -> Mean:
-    """Return what makes a noisy mean of rows in the unit ball; ``noise`` scales normal noise instead of the law."""
+    """Return what makes a noisy mean of rows in the unit ball.
+
+    ``noise`` scales normal noise instead of the law.
+    """
     known = task.mechanisms
     if mechanism == "none":
         return lambda rows, generator: rows.mean(dim=0)

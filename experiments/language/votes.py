@@ -132,7 +132,10 @@ def elected(task: Task, losses: Any, tests: list[float]) -> dict[str, Any]:
 
 
 def one_round(run: Any, task: Task, setting: Setting, voters: Rows, basis: Any) -> dict[str, Any]:
-    """Return the test loss after one private step, for three seeds; its size is chosen on `choose`."""
+    """Return the test loss after one private step, for three seeds.
+
+    Its size is chosen on `choose`.
+    """
     tries = {}
     for rate in (0.125, 0.25, 0.5, 1.0, 2.0, 4.0, 8.0, 16.0):
         point = train(task, setting, task.zero(), rate, 1, clients=voters, basis=basis)

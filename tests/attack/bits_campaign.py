@@ -1,4 +1,5 @@
-"""Look for a product of bits that tells neighbours apart better than the Gaussian pair that should dominate it.
+"""Look for a product of bits that tells neighbours apart better than the Gaussian pair that should
+dominate it.
 
 Run it by hand: ``python tests/attack/bits_campaign.py 20000 7`` draws 20,000 random products
 (spreads, clamps, middles, adjacencies) with seed 7, computes their hockey-stick divergence exactly

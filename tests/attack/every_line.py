@@ -26,7 +26,9 @@ class Fault(BaseException):
 
 
 class Tracer:
-    """Note the lines of the files that run; raise when ``at`` is about to run for the first time."""
+    """Note the lines of the files that run; raise when ``at`` is about to run for the first
+    time.
+    """
 
     def __init__(self, files: frozenset[str], at: Line | None = None) -> None:
         self.files = files

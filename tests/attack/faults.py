@@ -1,4 +1,5 @@
-"""Samplers that are not what they claim: each a way from update to payload that claims an honest mechanism's law.
+"""Samplers that are not what they claim: each a way from update to payload that claims an honest
+mechanism's law.
 
 A tampered mechanism samples, an honest one is asked for mean, variance and privacy; or the random
 bits are spoilt.
@@ -39,7 +40,9 @@ class Tampered:
 
 
 def _with(mechanism: Any, **changed: Any) -> Any:
-    """A copy with some fields replaced and the others, such as decoded values, left as they were."""
+    """A copy with some fields replaced and the others, such as decoded values, left as they
+    were.
+    """
     other = copy.copy(mechanism)
     for name, value in changed.items():
         object.__setattr__(other, name, value)

@@ -1,4 +1,5 @@
-"""Kill -9 at a site that protects samples: between the steps of a round, and between any two writes of its ledger.
+"""Kill -9 at a site that protects samples: between the steps of a round, and between any two writes
+of its ledger.
 
     python tests/attack/kill_campaign.py 600
 
@@ -98,7 +99,9 @@ def train_until_killed(policy: Policy, said: int, moments: int) -> None:
 
 
 def campaign(folder: Path, kills: int, seed: int) -> dict[str, int]:
-    """Kill so many processes; return what they did. An assertion fails where anything was not counted."""
+    """Kill so many processes; return what they did. An assertion fails where anything was not
+    counted.
+    """
     policy = init(
         folder / "policy.toml",
         epsilon=1e6,
@@ -159,7 +162,9 @@ def campaign(folder: Path, kills: int, seed: int) -> dict[str, int]:
 
 
 def main(kills: int, seed: int = 1) -> None:
-    """Spread the kills over new ledgers, which are read anew after each, and print the sums as they grow."""
+    """Spread the kills over new ledgers, which are read anew after each, and print the sums as
+    they grow.
+    """
     whole: Counter[str] = Counter()
     for number in range(0, kills, EACH):
         with tempfile.TemporaryDirectory() as place:

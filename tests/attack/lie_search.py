@@ -1,4 +1,5 @@
-"""Search everything that a server and its colluders can say in a small masked sum, against the real client code.
+"""Search everything that a server and its colluders can say in a small masked sum, against the real
+client code.
 
 Idea     clients meet only through the server, so an attack is what each honest client is told:
          which terms, which roster (who advertised, everybody's choice, whose advertisements), which
@@ -95,7 +96,9 @@ class Dealt:
 
 @define(eq=False)
 class Sent:
-    """A client that has sent its vector: its U1, its signature, its own mask, and those it shares with others."""
+    """A client that has sent its vector: its U1, its signature, its own mask, and those it
+    shares with others.
+    """
 
     client: SumClient
     u1: frozenset[int]
@@ -106,7 +109,9 @@ class Sent:
 
 @define(slots=False)
 class Search:
-    """A sum of ``n`` clients, some of whom collude; ``graph`` is what honest clients chose, None for all with all."""
+    """A sum of ``n`` clients, some of whom collude; ``graph`` is what honest clients chose, None
+    for all with all.
+    """
 
     n: int
     t: int
@@ -126,7 +131,9 @@ class Search:
         return [i for i in range(1, self.n + 1) if i not in self.bad]
 
     def chosen(self, plan: SumPlan, number: int, choice: bytes) -> frozenset[int]:
-        """In place of the draw: what the graph says of those who advertised, and what a forged choice says."""
+        """In place of the draw: what the graph says of those who advertised, and what a forged
+        choice says.
+        """
         everybody = frozenset(range(1, self.n + 1)) - {number}
         if plan.neighbours is None:
             return everybody
@@ -177,7 +184,9 @@ class Search:
             yield
 
     def _start(self) -> None:
-        """Stage 1, for all terms, of this round and of an earlier one; colluders advertise every choice there is."""
+        """Stage 1, for all terms, of this round and of an earlier one; colluders advertise every
+        choice there is.
+        """
         self.clients, self.ads, self.forgers, self.own = {}, {}, {}, {}
         self.ours = {}  # the server's own clients, by their advertisements
         draws = {}
@@ -220,7 +229,9 @@ class Search:
         return None
 
     def _rosters(self, i: int, terms: dict[int, bytes]) -> list[tuple | None]:
-        """Everything client i takes for a roster, by effect: (client after it, what it dealt, description)."""
+        """Everything client i takes for a roster, by effect: (client after it, what it dealt,
+        description).
+        """
         mine = terms[i]
         plan, k = self.plans[mine], (self.near or (None,))[0]
         key = "roster", i, tuple(sorted(terms.items()))
@@ -265,7 +276,9 @@ class Search:
         return frozenset(range(1, self.n + 1)) - {i}
 
     def _try_false(self, i: int, terms: dict[int, bytes], taken: dict) -> None:
-        """In the place of some: replays of an earlier round, another's advertisement, or one that the server made."""
+        """In the place of some: replays of an earlier round, another's advertisement, or one
+        that the server made.
+        """
         mine = terms[i]
         others = sorted(self._all_but(i))
         full = {
@@ -302,7 +315,9 @@ class Search:
         )
 
     def _impostor(self, j: int, terms: bytes) -> Advertisement:
-        """A client in the place of an honest one, of whom the server knows everything but the identity."""
+        """A client in the place of an honest one, of whom the server knows everything but the
+        identity.
+        """
         client = SumClient(self.plans[terms], j, identity(j))
         one = evolve(client.advertise(), signature=bytes(64))
         self.made[one.choice(self.plans[terms], j)] = (
@@ -328,7 +343,9 @@ class Search:
         taken.setdefault(effect, Dealt(client, parts, roster, terms))
 
     def _vectors(self, i: int, dealt: dict) -> list[tuple | None]:
-        """Every U1 that client i sends a vector for, given what the others dealt: (u1, client, signature, masks)."""
+        """Every U1 that client i sends a vector for, given what the others dealt: (u1, client,
+        signature, masks).
+        """
         if dealt[i] is None:
             return [None]
         client, roster, terms = dealt[i].client, dealt[i].roster, dealt[i].terms
@@ -364,7 +381,9 @@ class Search:
     def _from_server(
         self, maker: SumClient, j: int, i: int, client: SumClient, terms: bytes
     ) -> bytes:
-        """What a colluder or impostor deals to a client, whatever that takes for the description of the round."""
+        """What a colluder or impostor deals to a client, whatever that takes for the description
+        of the round.
+        """
         maker = clone(maker)
         maker._description, maker._near = client._description, {i: self.ads[i, terms, "now"]}
         parts = bytes(keys.SHARE_SIZE), bytes(keys.SHARE_SIZE)
@@ -426,7 +445,9 @@ class Search:
         return self.found[key]
 
     def _exposed(self, terms: dict, dealt: dict, sent: dict, told: dict) -> bool:
-        """Whether a combination of vectors is read that is over fewer clients of like terms than it should be."""
+        """Whether a combination of vectors is read that is over fewer clients of like terms than
+        it should be.
+        """
         held: dict = {(i, kind): set() for i in self.good for kind in (PAIR, SEED)}
         for i in self.good:
             if dealt[i] is not None:

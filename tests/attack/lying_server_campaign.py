@@ -1,4 +1,5 @@
-"""More of what `test_lying_server.py` tries, too long for every change: run it by hand, it prints its counts.
+"""More of what `test_lying_server.py` tries, too long for every change: run it by hand, it prints
+its counts.
 
     PYTHONPATH=src:tests python tests/attack/lying_server_campaign.py
 
@@ -100,7 +101,9 @@ def lists() -> None:
 
 
 def lies() -> None:
-    """Larger cases of `test_lie_search.py`: five clients, and graphs whose server may drop one of four."""
+    """Larger cases of `test_lie_search.py`: five clients, and graphs whose server may drop one
+    of four.
+    """
     for n, t, bad, terms in ((5, 4, 1, 1), (5, 4, 0, 1), (5, 5, 1, 2), (4, 3, 1, 2), (4, 3, 0, 2)):
         search = Search(
             n, t, frozenset(range(n - bad + 1, n + 1)), t - bad, terms=(TRUE, QUIET)[:terms]

@@ -35,7 +35,9 @@ def randomiser(
 
 
 def shuffled(tables: dict[int, np.ndarray], held: list[int], outputs: int) -> np.ndarray:
-    """The law of all outputs in turn, the order uniform; the table in use depends on the sum of outputs so far."""
+    """The law of all outputs in turn, the order uniform; the table in use depends on the sum of
+    outputs so far.
+    """
     crowd = len(held)
     law = np.zeros((outputs,) * crowd)
     for sequence in itertools.product(range(outputs), repeat=crowd):

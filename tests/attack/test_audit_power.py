@@ -1,4 +1,5 @@
-"""Faults that the auditor must see, at one coordinate, a hundred and ten thousand; and no alarm without a fault.
+"""Faults that the auditor must see, at one coordinate, a hundred and ten thousand; and no alarm
+without a fault.
 
 False alarms: 1e-9 per audit, so a fault that is "caught" was not caught by chance. Seeds are fixed:
 whether a fault is found is then a fact, and each is found with a margin.
@@ -126,7 +127,9 @@ def test_noise_without_clipping(name: str) -> None:
 
 
 def test_shared_bits_under_a_rotation() -> None:
-    """The server sees rotated noise: what is shared shows in variances of coordinates, or in pairs of releases."""
+    """The server sees rotated noise: what is shared shows in variances of coordinates, or in
+    pairs of releases.
+    """
     assert {"variances", "pairs"} & names(look(NOISY["skellam"], SharedBits(seed(9), "next"), 250))
 
 

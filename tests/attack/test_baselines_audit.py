@@ -38,7 +38,9 @@ def test_nothing_is_found_without_a_fault(name: str) -> None:
 
 
 def test_a_release_that_reveals_twice_as_much_is_seen() -> None:
-    """It decodes with the honest gain, so that the mean is too long: the response is what gives it away."""
+    """It decodes with the honest gain, so that the mean is too long: the response is what gives
+    it away.
+    """
     honest = BASELINES["mmrc"]
     louder = evolve(honest, design_epsilon=2 * honest.design_epsilon)
 

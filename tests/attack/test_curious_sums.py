@@ -1,4 +1,5 @@
-"""Honest-but-curious sums: a server that follows the protocol and keeps everything learns the sum, and nothing of one.
+"""Honest-but-curious sums: a server that follows the protocol and keeps everything learns the sum,
+and nothing of one.
 
 `HONEST` random sums with random drop-outs are exact or refused. Then the same two worlds `REPEATS`
 times over: client 1 sends only zeros, or only ones, and the server keeps its masked vector and its
@@ -48,7 +49,9 @@ def test_sums_with_drop_outs_are_exact_or_none():
 
 
 def seen_in_world(value: int) -> tuple[np.ndarray, np.ndarray]:
-    """Return all bits of the masked vectors of client 1, and the bytes of the shares that the server forwards."""
+    """Return all bits of the masked vectors of client 1, and the bytes of the shares that the
+    server forwards.
+    """
     vectors = []
     shares = []
     for trial in range(REPEATS):
@@ -63,7 +66,9 @@ def seen_in_world(value: int) -> tuple[np.ndarray, np.ndarray]:
 
 
 def assert_fair(bits: np.ndarray, tests: int) -> None:
-    """Fail where so many ones among so many fair bits have less than the share of the false alarms."""
+    """Fail where so many ones among so many fair bits have less than the share of the false
+    alarms.
+    """
     ones = int(bits.sum())
     low = min(ones, bits.size - ones)
     assert 2 * binom.cdf(low, bits.size, 0.5) > ALARM / tests

@@ -1,4 +1,6 @@
-"""Designs that an account would read otherwise than a sampler draws: each is refused wherever a design enters."""
+"""Designs that an account would read otherwise than a sampler draws: each is refused wherever a
+design enters.
+"""
 
 from __future__ import annotations
 

@@ -1,4 +1,5 @@
-"""Every exit of a client: an exception at each of its lines, one answer per line, and what leaves then.
+"""Every exit of a client: an exception at each of its lines, one answer per line, and what leaves
+then.
 
 Engines send the text of whatever a mod raises to the server, at once. An app's signal handler, a
 `MemoryError`, or a handler of its log can raise between any two lines. What leaves is a release at
@@ -59,7 +60,9 @@ def raises(*_: Any) -> None:
 def answered(
     folder: Path, call: Callable[..., Any], at: Line | None = None
 ) -> tuple[Any, float, Tracer, Path]:
-    """Answer the first request of a new node: the reply or what was raised, when it left, and the lines."""
+    """Answer the first request of a new node: the reply or what was raised, when it left, and
+    the lines.
+    """
     home = folder / str(next(NUMBERS))
     home.mkdir()
     path = write_policy(home, epsilon=1e6, answer_seconds=SECONDS, metrics=("train_loss",))

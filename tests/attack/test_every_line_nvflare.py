@@ -1,4 +1,6 @@
-"""Every exit of NVFlare's client: an exception at each of its lines, one task per line, and what leaves then."""
+"""Every exit of NVFlare's client: an exception at each of its lines, one task per line, and what
+leaves then.
+"""
 
 from __future__ import annotations
 

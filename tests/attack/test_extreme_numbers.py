@@ -1,4 +1,5 @@
-"""Descriptions, settings and requests with extreme but legal numbers: priced, or refused in one sentence.
+"""Descriptions, settings and requests with extreme but legal numbers: priced, or refused in one
+sentence.
 
 48 of them used to end in a traceback of OverflowError. 8,600 descriptions and 250 settings were
 tried by hand; the tests draw fewer.
@@ -99,7 +100,9 @@ def test_an_overflow_in_a_cost_is_a_refusal(monkeypatch):
 
 
 def test_the_work_of_pricing_is_bounded():
-    """There is no limit on the time: the largest description took 0.3 s on one core, the first with its imports."""
+    """There is no limit on the time: the largest description took 0.3 s on one core, the first
+    with its imports.
+    """
     ball = Ball(Norm.L2, 1.0, 2**40)
     large = [
         InterpolatedMVU(solve(DesignSpec(2, 8, 1.0)), ball),

@@ -1,4 +1,5 @@
-"""A server that reads the clock: whether training failed, and how long it took, must not show in an answer's time.
+"""A server that reads the clock: whether training failed, and how long it took, must not show in an
+answer's time.
 
 Before there was an answer time, an app that raised on a NaN loss answered in 0.16 s instead of 0.77
 s, and the stamps of replies gave 63 of 64 pixels of a training image away.
@@ -58,7 +59,9 @@ APPS = {
 
 @pytest.mark.parametrize("kind", ["train", "evaluate"])
 def test_an_answer_leaves_at_its_moment_whatever_the_app_does(tmp_path, kind):
-    """The stamp is a multiple of the grain, at most one grain after the answer time; the reply leaves then."""
+    """The stamp is a multiple of the grain, at most one grain after the answer time; the reply
+    leaves then.
+    """
     path = write_policy(tmp_path, epsilon=1e4, answer_seconds=0.9, metrics=("train_loss",))
     place = context(11, config=CONFIG | {"quietbit.epsilon": 1e3}, quietbit_policy=path)
     seen = {}

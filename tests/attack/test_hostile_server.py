@@ -1,4 +1,5 @@
-"""A server that wants more than it may have, against a node with a policy: every request is counted.
+"""A server that wants more than it may have, against a node with a policy: every request is
+counted.
 
 Idea     what a server can choose is drawn at random from fixed seeds (run configs, mechanisms,
          models, orders of messages, moments of kills, copies and full disks), beside the requests
@@ -136,7 +137,9 @@ def train(number=1, mechanism=SMALL, run=1, arrays=None, kind="train", **changes
 
 
 def test_failures_that_depend_on_the_data_tell_nothing(tmp_path):
-    """A picture of 64 pixels was read out at epsilon 0.012, a pixel a request: a step failed where one was bright."""
+    """A picture of 64 pixels was read out at epsilon 0.012, a pixel a request: a step failed
+    where one was bright.
+    """
     pixels = np.random.default_rng(1).integers(0, 2, 64)
     node, faint = (
         Node(tmp_path, epsilon=1e4),
@@ -268,7 +271,9 @@ def mutated(rng, value):
 
 
 def test_mechanisms(tmp_path):
-    """Descriptions that a server makes up: built and priced as they are, or refused; the cap holds."""
+    """Descriptions that a server makes up: built and priced as they are, or refused; the cap
+    holds.
+    """
     ball = Ball(Norm.L2, 1.0, DIMENSION)
     good = [
         SMALL,
@@ -338,7 +343,9 @@ def test_models(tmp_path):
 
 
 def test_orders_of_messages(tmp_path):
-    """Trainings, evaluations, queries and steps of sums in any order, of any round: one answer to each at most."""
+    """Trainings, evaluations, queries and steps of sums in any order, of any round: one answer
+    to each at most.
+    """
     rng = np.random.default_rng(5)
     sums = {
         "trust": ["local", "secure-aggregation"],
@@ -486,7 +493,9 @@ for case in range(cases):
 
 
 def nursery(what, path, cases):
-    """Start so many processes that release without end; each is killed at some moment, or its disk is full at some."""
+    """Start so many processes that release without end; each is killed at some moment, or its
+    disk is full at some.
+    """
     done = subprocess.run(
         [sys.executable, "-W", "ignore", "-c", NURSERY, what, path, str(cases)],
         input=request_record(1, SMALL)["mechanism"],
@@ -511,7 +520,9 @@ FILES = {
 
 
 def test_kills(tmp_path):
-    """A process that is killed at any moment has released no more than its ledger says, and leaves nothing behind."""
+    """A process that is killed at any moment has released no more than its ledger says, and
+    leaves nothing behind.
+    """
     node = Node(tmp_path, epsilon=1e6)
     made = nursery("kill", node.path, CASES["kills"])
     assert len(made) == CASES["kills"]

@@ -1,4 +1,6 @@
-"""A site that is killed between the steps of a round has counted every batch that it drew (`kill_campaign.py`)."""
+"""A site that is killed between the steps of a round has counted every batch that it drew
+(`kill_campaign.py`).
+"""
 
 import ast
 import subprocess

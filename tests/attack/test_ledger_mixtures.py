@@ -1,4 +1,6 @@
-"""Ledgers that were made to add what must not be added, each with the number it used to report and the true one."""
+"""Ledgers that were made to add what must not be added, each with the number it used to report
+and the true one.
+"""
 
 import math
 
@@ -23,7 +25,9 @@ def account(adjacency, unit, trust):
 
 
 def test_zero_out_releases_do_not_enter_a_replace_one_ledger():
-    """25 of each read "6.979, replace-one"; 50 replace-one releases, which it has to be, read 9.234 then (Rényi)."""
+    """25 of each read "6.979, replace-one"; 50 replace-one releases, which it has to be, read
+    9.234 then (Rényi).
+    """
     near, far = (one_bit(0.25).privacy(which) for which in (ZERO, REPLACE))
     held = account(REPLACE, Unit.CLIENT, Trust.LOCAL).spend(far, 25)
     with pytest.raises(InvalidParameter, match="does not cover replacing"):
@@ -63,7 +67,9 @@ def test_the_curve_of_a_sum_is_not_local():
 
 
 def test_a_label_does_not_make_a_sample_level():
-    """The curve of a client's update labelled "sample" read 1.434 where a client of two samples pays 1.814."""
+    """The curve of a client's update labelled "sample" read 1.434 where a client of two samples
+    pays 1.814.
+    """
     client = Cost.gaussian(0.05).of(ZERO, Unit.CLIENT, Trust.LOCAL)
     with pytest.raises(InvalidParameter, match="unit of the cost"):
         account(ZERO, Unit.SAMPLE, Trust.LOCAL).spend(client)

@@ -1,4 +1,5 @@
-"""Everything a server and its colluders can say in sums of few clients: nobody is exposed beyond what is claimed.
+"""Everything a server and its colluders can say in sums of few clients: nobody is exposed beyond
+what is claimed.
 
 Idea     `lie_search` plays all lies against the real clients. It finds the three faults of earlier
          versions, put back one by one, and one more that would be as bad; it finds nothing in the
@@ -54,7 +55,9 @@ def test_all_with_all_no_lie_works(n: int, t: int, bad: int, terms: int) -> None
 
 
 def test_beyond_the_colluders_that_are_allowed_the_search_finds_a_lie() -> None:
-    """C = 2 t - n: two lists with enough signatures each; so the search can see what the threshold prevents."""
+    """C = 2 t - n: two lists with enough signatures each; so the search can see what the
+    threshold prevents.
+    """
     assert Search(4, 3, colluding(4, 2), 1).run() is None
     assert Search(4, 3, colluding(4, 2), 2).run() is not None
 
@@ -68,7 +71,9 @@ DIGEST = plan_module.digest_of
 
 
 def test_it_finds_a_mechanism_that_is_not_bound() -> None:
-    """Fault 1: one client is told the true mechanism, the others one without noise; no colluders, genuine lists."""
+    """Fault 1: one client is told the true mechanism, the others one without noise; no
+    colluders, genuine lists.
+    """
     with patch.object(plan_module, "digest_of", old_context):
         lie = Search(3, 3, frozenset(), 3, terms=(TRUE, QUIET)).run()
     assert lie is not None
@@ -87,7 +92,9 @@ def believe(client: SumClient, roster: object) -> tuple[frozenset[int], frozense
 
 
 def test_it_finds_edges_that_are_hidden_at_both_ends() -> None:
-    """Fault 2: one colluder, nobody gone, and a sum of fewer than the three honest clients is read."""
+    """Fault 2: one colluder, nobody gone, and a sum of fewer than the three honest clients is
+    read.
+    """
     graph = {1: frozenset({2, 4}), 2: frozenset({3, 4}), 3: frozenset({2, 4})}
     case = {"n": 4, "t": 4, "bad": colluding(4, 1), "honest": 3, "near": (2, 2), "graph": graph}
     with ExitStack() as stack:
@@ -110,7 +117,9 @@ def test_it_finds_colluders_that_hold_enough_shares() -> None:
 
 
 def test_it_finds_signatures_that_nobody_looks_at() -> None:
-    """One mutant more, so that the search is known to put clients of its own in the place of others."""
+    """One mutant more, so that the search is known to put clients of its own in the place of
+    others.
+    """
     case = {"n": 3, "t": 3, "bad": frozenset(), "honest": 3}
     assert Search(**case).run() is None
     with patch("quietbit.secagg.codec.verified", lambda *_: True):
@@ -135,7 +144,9 @@ def alike(graph: dict[int, frozenset[int]]) -> tuple[tuple[int, frozenset[int]],
 def test_for_every_graph_of_four_lies_work_no_oftener_than_claimed(
     t: int, k: int, s: int, bad: int, honest: int
 ) -> None:
-    """All choices of all honest clients, colluders choose as they like; every lie against each graph."""
+    """All choices of all honest clients, colluders choose as they like; every lie against each
+    graph.
+    """
     good = range(1, 5 - bad)
     sets = [
         [frozenset(some) for some in combinations(sorted(set(range(1, 5)) - {i}), k)] for i in good

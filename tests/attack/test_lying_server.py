@@ -1,4 +1,5 @@
-"""A server that lies, against clients with identities: every way it tries ends in a refusal, or in the exact sum.
+"""A server that lies, against clients with identities: every way it tries ends in a refusal, or in
+the exact sum.
 
 Idea     the server of `Room` is the attacker: it has the wire, chooses whom it tells what, invents
          clients, and replays what it has seen. What clients give up is collected, and nobody's two
@@ -44,7 +45,9 @@ def recovered(answers, number, kind, needed):
 
 
 def split(clients, threshold, victim):
-    """Lists for each client, as long as they must be, that leave the victim's partners out as often as possible."""
+    """Lists for each client, as long as they must be, that leave the victim's partners out as
+    often as possible.
+    """
     partners = [i for i in range(1, clients + 1) if i != victim][: threshold - 1]
     rest = [i for i in range(1, clients + 1) if i != victim and i not in partners]
     lists = {victim: {victim, *partners}}
@@ -127,7 +130,9 @@ def test_different_lists_of_survivors_and_of_dealers_are_refused():
 
 
 def test_two_lists_never_both_have_enough_signatures():
-    """The server splits ten clients into two camps in random ways, each with its own list of survivors."""
+    """The server splits ten clients into two camps in random ways, each with its own list of
+    survivors.
+    """
     rng, cases, answered = np.random.default_rng(11), 0, 0
     for case in range(8):
         room = Room(plan_of(10, 7)).dealt()
@@ -203,7 +208,9 @@ def test_a_signature_for_one_list_is_none_for_another():
 
 
 def test_forged_replayed_and_crooked_advertisements():
-    """Every field of another's advertisement changed; those of other rounds, runs and members; keys nobody can use."""
+    """Every field of another's advertisement changed; those of other rounds, runs and members;
+    keys nobody can use.
+    """
     room, before = (
         Room(plan_of(5, 4)).advertised(),
         Room(plan_of(5, 4, name=b"earlier")).advertised(),
@@ -326,7 +333,9 @@ def test_steps_out_of_order_are_refused():
 
 
 def test_sybils_up_to_the_threshold_learn_nothing_of_the_others():
-    """C = 2 t - n - 1 members collude with a server that lies: what they hold and are given is too little."""
+    """C = 2 t - n - 1 members collude with a server that lies: what they hold and are given is
+    too little.
+    """
     for clients, threshold in ((7, 5), (10, 8), (10, 7)):
         plan = plan_of(clients, threshold)
         bad = set(range(1, plan.most_colluders + 1))

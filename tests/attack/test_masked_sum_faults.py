@@ -54,7 +54,9 @@ def test_a_server_cannot_give_the_others_a_mechanism_without_noise():
 
 
 def test_without_the_mechanism_in_the_plan_the_victim_is_read():
-    """The same, with terms that do not reach the context: the sum of twenty is the victim's codes."""
+    """The same, with terms that do not reach the context: the sum of twenty is the victim's
+    codes.
+    """
     plan = plan_of(20, 20, terms=b"whatever the server told each client")
     codes = {i: np.zeros(plan.dimension, dtype=np.uint32) for i in range(1, 21)}
     codes[VICTIM] = codes_for(plan)[VICTIM]
@@ -63,14 +65,18 @@ def test_without_the_mechanism_in_the_plan_the_victim_is_read():
 
 
 def hidden(room: Room, pair: set[int]) -> None:
-    """Tell two clients of each other alone, and the others of everybody else, as far as they take it."""
+    """Tell two clients of each other alone, and the others of everybody else, as far as they
+    take it.
+    """
     for i, roster in room.near.items():
         keep = {j: one for j, one in roster.near.items() if (j in pair) == (i in pair)}
         room.near[i] = evolve(roster, near=keep)
 
 
 def test_edges_cannot_be_hidden_at_both_ends():
-    """Twenty clients, k = 19, s = 2: such a plan is refused; and with any other a client knows whom it deals with."""
+    """Twenty clients, k = 19, s = 2: such a plan is refused; and with any other a client knows
+    whom it deals with.
+    """
     for near in ((19, 2), (19, 18)):
         with pytest.raises(InvalidParameter, match="left out below 100 clients"):
             SumPlan(20, 20, 5, b"r", 1, *near)
@@ -87,7 +93,9 @@ def test_edges_cannot_be_hidden_at_both_ends():
 
 
 def test_without_that_check_a_sum_of_two_is_read():
-    """Clients that believe the server on whom they deal with: the sum of the pair comes out, with no colluder."""
+    """Clients that believe the server on whom they deal with: the sum of the pair comes out,
+    with no colluder.
+    """
 
     def believed(client, roster):
         return frozenset(roster.near), frozenset(roster.near)
@@ -117,7 +125,9 @@ def test_without_that_check_a_sum_of_two_is_read():
 
 
 def test_a_roster_that_hides_who_chose_the_victim_is_another_round():
-    """Others' choices are in the open; false ones for one client make its shares useless, and the rest go on."""
+    """Others' choices are in the open; false ones for one client make its shares useless, and
+    the rest go on.
+    """
     plan, number, only = plan_of(10, 9, near=(4, 3)), VICTIM, []
     mine, dealers = set(), set()
     while (
@@ -150,7 +160,9 @@ def test_a_roster_that_hides_who_chose_the_victim_is_another_round():
 
 
 def test_colluders_that_hold_enough_shares_read_without_a_lie_and_are_counted():
-    """n = t = 20, k = 19, s = 2: two colluders read the victim; its exposure is 1, and nobody accepts the plan."""
+    """n = t = 20, k = 19, s = 2: two colluders read the victim; its exposure is 1, and nobody
+    accepts the plan.
+    """
     with patch("quietbit.secagg.plan.least_share_threshold", lambda _: 2):
         plan = plan_of(20, 20, near=(19, 2))
     room = Room(plan).dealt()

@@ -33,7 +33,9 @@ UPDATE = np.linspace(-0.2, 0.3, DIMENSION)
 
 
 def test_forked_and_rolled_back_broadcast_logs(monkeypatch):
-    """A node trains on the announced model or not at all, answers a round once, and pays for what it answers."""
+    """A node trains on the announced model or not at all, answers a round once, and pays for
+    what it answers.
+    """
     pytest.importorskip("flwr", reason="needs the flower extra")
     from quietbit.run.messages import MODEL
     from quietbit.wire.downlink import HEAD as BROADCAST
@@ -45,7 +47,9 @@ def test_forked_and_rolled_back_broadcast_logs(monkeypatch):
     outcomes = {"same": 0, "declined": 0}
 
     def distort(message):
-        """Send some nodes another log: of an earlier round, of another node, cut, doubled, reordered or changed."""
+        """Send some nodes another log: of an earlier round, of another node, cut, doubled,
+        reordered or changed.
+        """
         node = message.metadata.dst_node_id
         said = message.content.config_records.get(MODEL)
         if said is None or not said.get("broadcasts"):
@@ -99,7 +103,9 @@ def test_forked_and_rolled_back_broadcast_logs(monkeypatch):
 
 
 def test_different_models_for_different_nodes_under_replay():
-    """A server may lead nodes to models of its choice; what leaves is one release per round, and none twice."""
+    """A server may lead nodes to models of its choice; what leaves is one release per round, and
+    none twice.
+    """
     pytest.importorskip("flwr", reason="needs the flower extra")
     from unit.flower import test_replay as kit
     from unit.flower.kit import ledger
@@ -124,7 +130,9 @@ def test_different_models_for_different_nodes_under_replay():
 
 
 def test_weights_by_examples():
-    """Whatever a client says about its examples: a weight is a number above 0 and at most 1, or it is refused."""
+    """Whatever a client says about its examples: a weight is a number above 0 and at most 1, or
+    it is refused.
+    """
     rng = random.Random(41)  # noqa: S311
     odd = [
         math.nan,
@@ -244,7 +252,9 @@ def serve(folder, **changes):
 
 
 def test_other_users_at_the_socket(tmp_path):
-    """Whatever bytes come, in whatever pieces: nothing leaves for them, and the next honest client is answered."""
+    """Whatever bytes come, in whatever pieces: nothing leaves for them, and the next honest
+    client is answered.
+    """
     served, thread = serve(tmp_path)
     rng = random.Random(44)  # noqa: S311
     message = {"ask": "release", "request": request(1).to_json()}

@@ -1,4 +1,6 @@
-"""A server of NVFlare that reads the clock: failures, slow apps and slow filters must not show in when a task ends."""
+"""A server of NVFlare that reads the clock: failures, slow apps and slow filters must not show
+in when a task ends.
+"""
 
 import time
 
@@ -56,7 +58,9 @@ def quiet(monkeypatch):
 
 @pytest.mark.parametrize("name", ["train", "validate", "evaluate"])
 def test_a_task_ends_at_its_moment_whatever_happened_in_it(quiet, tmp_path, name):
-    """The first message after a task (`task_check`) leaves at a multiple of the grain, a fixed time after it began."""
+    """The first message after a task (`task_check`) leaves at a multiple of the grain, a fixed
+    time after it began.
+    """
     rules = {"epsilon": 1e4, "answer_seconds": SECONDS, "metrics": ("loss",), "evaluate": 100.0}
     properties = {"quietbit.policy": write_policy(tmp_path, **rules)}
     config, replies = (
@@ -92,7 +96,9 @@ def test_a_task_ends_at_its_moment_whatever_happened_in_it(quiet, tmp_path, name
 
 
 def test_an_abandoned_app_has_no_way_into_the_answer(quiet, tmp_path):
-    """What an app does to its context after its time goes nowhere, while its answer is on the way."""
+    """What an app does to its context after its time goes nowhere, while its answer is on the
+    way.
+    """
     done = []
 
     def lingers(task_name, shareable, fl_ctx):

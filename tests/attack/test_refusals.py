@@ -39,7 +39,9 @@ def heard(gate, request):
 
 
 def bisect_cap(gate, run):
-    """Look for the smallest cap of a run that allows one release, as the attacker did; return all that was heard."""
+    """Look for the smallest cap of a run that allows one release, as the attacker did; return
+    all that was heard.
+    """
     low, high = 0.0, 50.0
     transcript = []
     for step in range(25):
@@ -76,7 +78,9 @@ def costly(number):
 
 
 def test_what_is_left_of_the_nodes_budget_is_asked_for_in_few_runs_a_day(tmp_path):
-    """Only the comparison of a cost with what is left depends on others: it is made so often per day, then never."""
+    """Only the comparison of a cost with what is left depends on others: it is made so often per
+    day, then never.
+    """
     most = 4
     gate = gate_after(tmp_path / "node", 3, epsilon=8.0, refusals_per_day=most)
     before = books(tmp_path / "node").releases

@@ -1,4 +1,6 @@
-"""Attacks on scouts: what the clip's path tells of one, and what a hostile server may ask of a node."""
+"""Attacks on scouts: what the clip's path tells of one, and what a hostile server may ask of a
+node.
+"""
 
 from __future__ import annotations
 
@@ -43,7 +45,8 @@ DOUBT = 1e-9
     "adjacency", ["replace-one", pytest.param("zero-out", marks=pytest.mark.long)]
 )
 def test_a_path_tells_a_scout_s_length_no_better_than_its_price(adjacency: str) -> None:
-    """Two clients, of whom one scouts; who watches the next clip reads the answer, and guesses from it alone.
+    """Two clients, of whom one scouts; who watches the next clip reads the answer, and guesses from
+    it alone.
 
     The attacker's epsilon is log of the ratio of two frequencies, each at the end of an interval
     that holds with 1e-9: a sound answer is found to be above its price once in 5e8 runs, and one
@@ -75,7 +78,9 @@ def test_a_path_tells_a_scout_s_length_no_better_than_its_price(adjacency: str) 
     assert isinstance(collects, UplinkCollector)
 
     def smaller(length: float) -> tuple[float, float]:
-        """How often the answer, which the server pools before it moves, is that the clip is too large."""
+        """How often the answer, which the server pools before it moves, is that the clip is too
+        large.
+        """
         problem.length = length
         paths = []
         for _ in range(TRIALS):
@@ -99,7 +104,9 @@ def test_a_path_tells_a_scout_s_length_no_better_than_its_price(adjacency: str) 
 
 
 def test_a_round_has_one_release_of_a_node_whatever_it_is_called(tmp_path: Path) -> None:
-    """An update and an answer of one round, in either order: the second is out of turn, and would be the second."""
+    """An update and an answer of one round, in either order: the second is out of turn, and
+    would be the second.
+    """
     node = keeper(tmp_path, mechanisms=BOTH)
     for number, mechanism in ((SENDS[0], MOVING), (SCOUTS[-1], MOVING.scout())):
         node.accept(request(number, mechanism)).release(UPDATE)
@@ -130,7 +137,9 @@ def test_who_is_asked_out_of_turn_answers_nothing(tmp_path: Path) -> None:
 
 
 def test_a_scout_is_asked_no_more_often_than_a_budget_allows(tmp_path: Path) -> None:
-    """A server that chooses rounds so that one node always scouts: every answer costs a release, and they end."""
+    """A server that chooses rounds so that one node always scouts: every answer costs a release,
+    and they end.
+    """
     made = []
     for name, numbers, mechanism in (
         ("updates", SENDS, MOVING),
@@ -175,7 +184,9 @@ def test_an_answer_is_no_evaluation_and_nothing_is_wrapped_around_it(tmp_path: P
 
 
 def test_beside_a_sum_only_answers_leave_unmasked(tmp_path: Path) -> None:
-    """An update asked for alone would be priced as in a sum, and seen; an answer in a sum would be no sum's price."""
+    """An update asked for alone would be priced as in a sum, and seen; an answer in a sum would
+    be no sum's price.
+    """
     node = keeper(
         tmp_path,
         mechanisms=BOTH,
@@ -208,7 +219,9 @@ def test_beside_a_sum_only_answers_leave_unmasked(tmp_path: Path) -> None:
 
 
 def test_an_answer_is_not_hidden_behind_the_bit_of_an_earlier_version(tmp_path: Path) -> None:
-    """Earlier versions sent a bit beside every update: a description that has one is refused by its name."""
+    """Earlier versions sent a bit beside every update: a description that has one is refused by
+    its name.
+    """
     held = keeper(tmp_path, mechanisms=BOTH)
     fine = description_of(Scout(AdaptiveClip(MECHANISM, 1.0, 2, 1 - 1e-12)))
     hidden = fine.replace('"every":2', '"bit_epsilon":1e-9,"every":2')

@@ -112,7 +112,9 @@ def test_a_row_that_is_not_finite_is_refused_before_a_bit_is_drawn(kind, bad, mo
 
 
 def test_what_leaves_costs_no_more_than_is_claimed():
-    """The exact loss of one-bit codes between the longest rows of either sign, against the account of the run."""
+    """The exact loss of one-bit codes between the longest rows of either sign, against the
+    account of the run.
+    """
     plan = {"mechanism": "imvu", "design_epsilon": 1.0, "delta": 0.0, "norm": "l1"}
     found = run(np.full(D, 9.0), plan)
     mechanism, claim = found.mechanism, found.guarantee.epsilon_upper

@@ -1,4 +1,5 @@
-"""Faults of the vector mechanism that an audit of the real path must see, and none where there is none.
+"""Faults of the vector mechanism that an audit of the real path must see, and none where there is
+none.
 
 False alarms: 1e-9 per audit, so a fault that is "caught" was not caught by chance. Seeds are fixed:
 whether a fault is found is then a fact.
@@ -54,13 +55,17 @@ def test_nothing_is_found_without_a_fault(keep: int) -> None:
 
 @LONG
 def test_the_bound_on_epsilon_is_not_far_below_the_claim() -> None:
-    """Against a step at epsilon 2 half of what there is to see is seen: the audit has power here."""
+    """Against a step at epsilon 2 half of what there is to see is seen: the audit has power
+    here.
+    """
     found = look(honest(32, 2.0), 1000, delta=0.0)
     assert 1.0 < found.epsilon_lower <= found.epsilon_upper <= 2.0
 
 
 def test_a_profile_a_tenth_too_steep() -> None:
-    """Sampled at 1.1 times the epsilon and decoded with the gain of the claim, as the two ends would."""
+    """Sampled at 1.1 times the epsilon and decoded with the gain of the claim, as the two ends
+    would.
+    """
     claimed, steep = honest(), honest(epsilon=4.4)
     factor = steep.profile.gain_lower / claimed.profile.gain_lower
 
@@ -102,7 +107,9 @@ def test_acceptance_computed_from_the_unclipped_update(monkeypatch: pytest.Monke
 
 
 def test_a_seed_used_again() -> None:
-    """The same random bits for every release, or for every seventh: candidates and acceptance repeat."""
+    """The same random bits for every release, or for every seventh: candidates and acceptance
+    repeat.
+    """
     for period in (1, 7):
         found = look(honest(), 100, RepeatedBits(seed(5), period))
         assert {"releases", "payloads"} & names(found)
@@ -110,7 +117,9 @@ def test_a_seed_used_again() -> None:
 
 @pytest.mark.parametrize("period", [1, 7])
 def test_a_seed_used_again_on_the_rows_of_other_rounds(period: int) -> None:
-    """Rows differ from release to release, so that their noise does; that bodies repeat is seen all the same."""
+    """Rows differ from release to release, so that their noise does; that bodies repeat is seen
+    all the same.
+    """
     profile = solve_profile(4.0, 0.0, 1, Adjacency.REPLACE_ONE)
     mechanism = VectorMVU(profile, Ball(Norm.L2, 1.0, 3000), 16, rows=3)
     assert "payloads" in names(look(mechanism, 100, RepeatedBits(seed(5), period)))
@@ -151,7 +160,9 @@ def test_one_row_too_many_or_too_few(
 
 
 def test_a_stream_of_normals_shifted_by_one(monkeypatch: pytest.MonkeyPatch) -> None:
-    """The client looks at normals 1 .. k where the server takes 0 .. k - 1: what is sent is noise, and is found out."""
+    """The client looks at normals 1 .. k where the server takes 0 .. k - 1: what is sent is
+    noise, and is found out.
+    """
     real = Kernel.search
 
     def shifted(kernel: Any, direction: Any, *rest: Any, **more: Any) -> Any:

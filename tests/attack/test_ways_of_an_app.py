@@ -1,4 +1,5 @@
-"""What an honest app does to the process that it shares with the mod, by accident or driven by the server's model.
+"""What an honest app does to the process that it shares with the mod, by accident or driven by the
+server's model.
 
 Some of these once sent text to the server, were answered at once instead of at their moment, or
 left a release that was noted and not made. Now a release leaves, of the update or of zero, at its
@@ -118,7 +119,9 @@ def registers_an_exit(message, own):
 
 
 def forks(message, own):
-    """Workers of a data loader end when they are told to: they have the system's handlers, not ours."""
+    """Workers of a data loader end when they are told to: they have the system's handlers, not
+    ours.
+    """
     kind = multiprocessing.get_context("fork")
     begun = kind.Event()
     worker = kind.Process(target=lambda: begun.set() or time.sleep(30))
@@ -350,7 +353,9 @@ APPS = [
 
 @pytest.mark.parametrize("call", APPS, ids=lambda call: call.__name__)
 def test_one_release_leaves_at_its_moment_whatever_the_app_does(tmp_path, call):
-    """In the main thread, where signals are delivered; handlers are installed as an app's import would."""
+    """In the main thread, where signals are delivered; handlers are installed as an app's import
+    would.
+    """
     path = write_policy(tmp_path, epsilon=1e6, answer_seconds=SECONDS, metrics=("train_loss",))
     place = context(11, config=CONFIG, quietbit_policy=path)
     for number in (signal.SIGALRM, signal.SIGTERM):
@@ -407,7 +412,9 @@ print("released")
 
 @pytest.mark.slow
 def test_an_app_that_lowers_the_recursion_limit_lets_a_release_out():
-    """In a process of its own, whose main thread is as near to the limit as an engine's; pytest's is deeper."""
+    """In a process of its own, whose main thread is as near to the limit as an engine's;
+    pytest's is deeper.
+    """
     root = Path(__file__).parents[2]
     code = RECURSION.format(path=[str(root / "tests"), str(root / "src")])
     done = subprocess.run(

@@ -1,4 +1,5 @@
-"""Two tabs take part in a run with a Python server: the accuracy is that of the same run without tabs.
+"""Two tabs take part in a run with a Python server: the accuracy is that of the same run without
+tabs.
 
 Needs Debian's chromium and chromium-driver and the package selenium; skipped by name where one is
 missing.

@@ -1,4 +1,5 @@
-"""The report page in a real browser: no console errors, every control works, a phone is wide enough.
+"""The report page in a real browser: no console errors, every control works, a phone is wide
+enough.
 
 Needs Debian's chromium and chromium-driver and the package selenium; skipped by name where one is
 missing.

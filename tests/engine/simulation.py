@@ -1,4 +1,5 @@
-"""`flwr run` in Flower's simulation runtime: a SuperLink of its own, one run, and nothing left behind.
+"""`flwr run` in Flower's simulation runtime: a SuperLink of its own, one run, and nothing left
+behind.
 
 Idea     what a user does: a SuperLink in simulation mode (here on a free port), and ``flwr run`` on
          an app folder. Every process below it carries this run's name in its environment, ray's

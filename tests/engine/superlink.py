@@ -1,4 +1,5 @@
-"""A real Flower deployment on the loopback interface: one SuperLink, its SuperNodes, and a proxy before each.
+"""A real Flower deployment on the loopback interface: one SuperLink, its SuperNodes, and a proxy
+before each.
 
 Idea     the processes an operator would start, on free ports, each SuperNode with a home of its own
          as on a machine of its own. Every wait is bounded. Each process carries this network's name
@@ -41,7 +42,9 @@ class EngineFailure(AssertionError):
 @final
 @dataclass(slots=True, eq=False)
 class Node:
-    """One SuperNode: its process, what was on its wire, and the folder that is its machine's disk."""
+    """One SuperNode: its process, what was on its wire, and the folder that is its machine's
+    disk.
+    """
 
     name: str
     config: Mapping[str, Value]
@@ -110,7 +113,9 @@ class Network:
         self._cut_power(self.folder / "superlink")
 
     def start_node(self, name: str, config: Mapping[str, Value]) -> Node:
-        """Start a SuperNode with this configuration, or start it again on the same disk and behind the same proxy."""
+        """Start a SuperNode with this configuration, or start it again on the same disk and
+        behind the same proxy.
+        """
         old = self.nodes.get(name)
         home = self.folder / name
         home.mkdir(parents=True, exist_ok=True)
@@ -122,7 +127,9 @@ class Network:
         return self.nodes[name]
 
     def kill_node(self, name: str) -> None:
-        """End the SuperNode and whatever runs below it with SIGKILL, as a power cut of its machine would."""
+        """End the SuperNode and whatever runs below it with SIGKILL, as a power cut of its
+        machine would.
+        """
         self._cut_power(self.nodes[name].home)
 
     def run(self, app: Path, config: Mapping[str, Value]) -> str:
@@ -134,7 +141,9 @@ class Network:
         return self.runs[-1]
 
     def status(self, run: str) -> str:
-        """What the SuperLink says of a run: ``running``, ``finished:completed``, ``finished:failed`` ..."""
+        """What the SuperLink says of a run: ``running``, ``finished:completed``,
+        ``finished:failed`` ...
+        """
         runs = _json(self.flwr("list", "here", "--run-id", run, "--format", "json"))["runs"]
         return str(runs[0]["status"])
 
@@ -170,7 +179,9 @@ class Network:
         return "\n".join([*found, f"--- ServerApp\n{told[-8000:]}"])
 
     def close(self) -> None:
-        """End every process of this network at once, and close the proxies: nothing that they write is kept."""
+        """End every process of this network at once, and close the proxies: nothing that they
+        write is kept.
+        """
         self._cut_power()
         for process in self._started:
             process.wait(STOP)

@@ -1,4 +1,5 @@
-"""The engine as it is deployed: a SuperLink and SuperNodes as processes of their own, with HTTP between them.
+"""The engine as it is deployed: a SuperLink and SuperNodes as processes of their own, with HTTP
+between them.
 
 The words are seeded, so that what the server holds after every round is known to the last bit: the
 private mean of exactly those releases that are valid.
@@ -120,7 +121,9 @@ def processes(tmp_path_factory) -> Iterator[Network]:
 
 @pytest.fixture
 def network(processes) -> Iterator[Network]:
-    """With new ledgers: what a test releases is all that they know. The second node's is kept by a gatekeeper."""
+    """With new ledgers: what a test releases is all that they know. The second node's is kept by
+    a gatekeeper.
+    """
     for partition in range(len(BEHAVIOURS)):
         policy(processes.folder, partition)
         home = processes.folder / f"node-{partition}"
@@ -132,7 +135,9 @@ def network(processes) -> Iterator[Network]:
 
 
 def test_the_example_trains_as_the_simulator_does(network, tmp_path):
-    """Two nodes, the example as it is: the model of the engine is that of `simulate`, and so is its accuracy."""
+    """Two nodes, the example as it is: the model of the engine is that of `simulate`, and so is
+    its accuracy.
+    """
     nodes, rounds, epsilon = SITES, 2, 150.0
     config = {"nodes": nodes, "num-server-rounds": rounds, "output": str(tmp_path)}
     private = {"epsilon": epsilon, "releases": rounds}
@@ -348,7 +353,9 @@ def test_faults_spoil_neither_the_mean_nor_the_ledgers(network, tmp_path):
 
 
 def check_bytes(network: Network, report: dict[str, Any], seen: Mapping[int, int]) -> None:
-    """What the proxies saw of the first run, against ceil(d / 8) + 1 KiB for each client and round."""
+    """What the proxies saw of the first run, against ceil(d / 8) + 1 KiB for each client and
+    round.
+    """
     bound = -(-DIMENSION // 8) + 1024
     sent = {
         p: replies(network.nodes[f"node-{p}"].wire.seen()[already:]) for p, already in seen.items()

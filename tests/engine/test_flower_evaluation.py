@@ -1,4 +1,6 @@
-"""An evaluation behind masks in Flower's simulation runtime: its steps are messages that the app never sees."""
+"""An evaluation behind masks in Flower's simulation runtime: its steps are messages that the app
+never sees.
+"""
 
 import json
 import shutil

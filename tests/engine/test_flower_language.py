@@ -1,4 +1,6 @@
-"""The language example: adapters of any causal model, a tiny one learnt over Flower, and frozen weights that stay."""
+"""The language example: adapters of any causal model, a tiny one learnt over Flower, and frozen
+weights that stay.
+"""
 
 from __future__ import annotations
 

@@ -1,4 +1,6 @@
-"""Replayed rounds between real processes: large models, counted by a proxy, on nodes that lose their power."""
+"""Replayed rounds between real processes: large models, counted by a proxy, on nodes that lose
+their power.
+"""
 
 from __future__ import annotations
 
@@ -70,7 +72,9 @@ def replaying(folder: Path, start: str = "server") -> Path:
 
 
 def test_a_killed_node_replays_what_it_missed(tmp_path):
-    """Killed while it trains, it comes back under another number, as SuperNodes do, with the model that it kept."""
+    """Killed while it trains, it comes back under another number, as SuperNodes do, with the
+    model that it kept.
+    """
     output, app, rounds, size = tmp_path / "output", replaying(tmp_path / "app", "app"), 5, 20_000
     own = {
         "num-server-rounds": rounds,

@@ -1,4 +1,6 @@
-"""A clip that begins ten times off, in Flower's own simulation runtime: scouts bring it to the updates' length."""
+"""A clip that begins ten times off, in Flower's own simulation runtime: scouts bring it to the
+updates' length.
+"""
 
 import json
 import math
@@ -94,7 +96,9 @@ SUMS = {
     ids=["ten times", "a tenth", "sums"],
 )
 def test_scouts_find_the_length_and_reports_count_them_apart(tmp_path, start, settings):
-    """Some ten scouts in every round: a share is off by 0.2 to 0.3 each time, and a factor of three is far off."""
+    """Some ten scouts in every round: a share is off by 0.2 to 0.3 each time, and a factor of
+    three is far off.
+    """
     app, results = tmp_path / "app", tmp_path / "results"
     (app / "lengths").mkdir(parents=True)
     results.mkdir()

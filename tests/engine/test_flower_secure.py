@@ -1,4 +1,6 @@
-"""Masked sums through Flower's simulation runtime: ten nodes learn digits, some leave, and once too many do."""
+"""Masked sums through Flower's simulation runtime: ten nodes learn digits, some leave, and once
+too many do.
+"""
 
 import json
 import sys

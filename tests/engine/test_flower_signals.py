@@ -1,4 +1,5 @@
-"""An honest app with a time-out on a real SuperNode: its exception is raised in the engine's main thread.
+"""An honest app with a time-out on a real SuperNode: its exception is raised in the engine's main
+thread.
 
 Before the engine's thread only waited, the server got ``TimeoutError: 'record of patient 4711 did
 not load'`` 0.3 s after the app began, where the policy says 2 s.

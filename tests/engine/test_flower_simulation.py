@@ -1,4 +1,6 @@
-"""Flower's own simulation runtime, ten nodes: the model of the engine-free simulator, its bytes and its account."""
+"""Flower's own simulation runtime, ten nodes: the model of the engine-free simulator, its bytes
+and its account.
+"""
 
 import json
 from pathlib import Path

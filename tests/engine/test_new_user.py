@@ -1,4 +1,5 @@
-"""A new user's first hour: two lines around a torch CNN with BatchNorm, the refusal, the help, and a model that learns.
+"""A new user's first hour: two lines around a torch CNN with BatchNorm, the refusal, the help, and
+a model that learns.
 
 The client app and the strategy are Flower's own; messages are carried in this process, which is
 what the engine does with them (the other tests of this folder send them through it).
@@ -80,7 +81,9 @@ class Nodes(HandGrid):
 
 
 def federation(make, digits):
-    """The two lines: a mod in the client app, a wrapper around the strategy. The rest is a Flower tutorial's."""
+    """The two lines: a mod in the client app, a wrapper around the strategy. The rest is a
+    Flower tutorial's.
+    """
     images, labels = digits
     app = ClientApp(
         mods=[PrivateUplink(simulation=Simulation(seed=7))]

@@ -1,4 +1,6 @@
-"""The page "A hospital's afternoon": its commands, run in a folder of their own, in the order of the page."""
+"""The page "A hospital's afternoon": its commands, run in a folder of their own, in the order of
+the page.
+"""
 
 import json
 import os
@@ -33,7 +35,9 @@ def commands() -> list[list[str]]:
 
 @pytest.mark.long
 def test_the_afternoons_commands_run_and_the_report_has_the_epsilon_of_a_patient(tmp_path):
-    """The policy is named in the site's file as the page says; everything else is typed as it is printed."""
+    """The policy is named in the site's file as the page says; everything else is typed as it is
+    printed.
+    """
     environment = {
         **os.environ,
         "PYTHONPATH": str(ROOT / "src"),

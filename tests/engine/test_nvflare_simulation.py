@@ -1,4 +1,6 @@
-"""The NVFlare example in NVFlare's own simulator: a process for every site, and the model that the maths says."""
+"""The NVFlare example in NVFlare's own simulator: a process for every site, and the model that
+the maths says.
+"""
 
 import json
 import os
@@ -131,7 +133,9 @@ while flare.is_running():
 
 @pytest.mark.slow
 def test_a_server_that_asks_for_errors_gets_no_word_of_them(tmp_path):
-    """Real processes and sockets: a script that fails on a patient's value, and a server that asks the job's cell."""
+    """Real processes and sockets: a script that fails on a patient's value, and a server that
+    asks the job's cell.
+    """
     environment = {**os.environ, "PYTHONPATH": os.pathsep.join([str(ROOT / "src"), str(tmp_path)])}
     for name, text in {"curious.py": CURIOUS, "job.py": JOB, "client.py": CARELESS}.items():
         (tmp_path / name).write_text(text)
@@ -209,7 +213,9 @@ def simulate(tmp_path, job, *words, script=STEPS):
 
 @pytest.mark.long  # without processes: tests/unit/nvflare/test_replay.py
 def test_a_hundred_thousand_parameters_go_down_once(tmp_path):
-    """Both sites train on the same bits in every round, and the saved model is what the last round leads to."""
+    """Both sites train on the same bits in every round, and the saved model is what the last
+    round leads to.
+    """
     result = simulate(tmp_path, REPLAYED, "simulation")
     assert result.returncode == 0, result.stdout[-4000:] + result.stderr[-4000:]
     report = json.loads(
@@ -341,7 +347,9 @@ recipe.execute(SimEnv(num_clients=3, workspace_root=sys.argv[1]))
 
 @pytest.mark.long  # without processes: tests/unit/nvflare/test_server.py
 def test_a_clip_that_begins_ten_times_too_long_is_found_by_scouts(tmp_path):
-    """Three sites, all updates of length 1: one or two scouts a round say so until the clip is near."""
+    """Three sites, all updates of length 1: one or two scouts a round say so until the clip is
+    near.
+    """
     result = simulate(
         tmp_path, SCOUTED, script=STEPS.replace("np.float32(0.001)", "np.float32(0.1)")
     )

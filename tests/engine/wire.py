@@ -1,4 +1,5 @@
-"""A counting proxy between one SuperNode and the SuperLink: what really crosses the socket, request by request.
+"""A counting proxy between one SuperNode and the SuperLink: what really crosses the socket, request
+by request.
 
 Idea     the SuperNode is told the proxy's port instead of the SuperLink's. Requests (protobuf over
          HTTP/1.1) are read whole, counted and passed on; answers are passed on as they come.

@@ -1,4 +1,6 @@
-"""Baselines for sums against exact convolutions: every certified bound is above what a brute-force sum gives."""
+"""Baselines for sums against exact convolutions: every certified bound is above what a
+brute-force sum gives.
+"""
 
 from __future__ import annotations
 
@@ -96,7 +98,9 @@ def test_too_few_coins_have_no_account() -> None:
 def test_sums_of_coins_cost_at_most_what_is_claimed(
     adjacency: Adjacency, theta: float, coins: int, clients: int
 ) -> None:
-    """One coordinate: all inputs on a grid, all ways in which others can be at either end of the range."""
+    """One coordinate: all inputs on a grid, all ways in which others can be at either end of the
+    range.
+    """
     mechanism = PoissonBinomial(Ball(Norm.L2, 1.0, 1), clients, theta, coins)
     release = mechanism.sum_privacy(adjacency)
     assert release.trust is Trust.SECURE_AGGREGATION
@@ -135,7 +139,9 @@ SUMS: dict[str, Any] = {
 
 @pytest.mark.parametrize("name", SUMS)
 def test_decoded_sums_have_the_stated_mean_and_error(name: str) -> None:
-    """Squared errors of 20 sums of 60 clients: a chi-square of 1,000 terms, 32 % off with a probability below 1e-10."""
+    """Squared errors of 20 sums of 60 clients: a chi-square of 1,000 terms, 32 % off with a
+    probability below 1e-10.
+    """
     mechanism, rng, kernel = SUMS[name], seeded_rng(seed(5)), usual_kernel()
     update = Ball(Norm.L2, 0.7, 50).clip(np.random.default_rng(1).normal(size=50))
     errors, means = [], []

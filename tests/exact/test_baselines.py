@@ -1,4 +1,5 @@
-"""Baselines enumerated: the law of what `write` sends, word by word, against the account that it claims.
+"""Baselines enumerated: the law of what `write` sends, word by word, against the account that it
+claims.
 
 A number is drawn by comparing 128 random bits with cumulated weights, so its law, given the public
 nonce, is found exactly by bisection on those bits, through `write` itself.
@@ -69,7 +70,9 @@ def rounds(mechanism: Any) -> bool:
 
 
 def law(mechanism: Any, update: Any, seed: int, turned: bool = False) -> Any:
-    """The probability of every number, for the nonce and the rounding of this seed, or with its words turned over."""
+    """The probability of every number, for the nonce and the rounding of this seed, or with its
+    words turned over.
+    """
     count = 1 << mechanism.bits
     ends = [0]
     for last in range(count - 1):
@@ -94,7 +97,9 @@ def updates(mechanism: Any) -> list[Any]:
 
 @pytest.fixture(autouse=True)
 def remembered(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Coefficients depend on nothing random, and there are a thousand requests about each update."""
+    """Coefficients depend on nothing random, and there are a thousand requests about each
+    update.
+    """
     known: dict[bytes, Any] = {}
     original = sqkr.kashin
 
@@ -134,7 +139,9 @@ def test_ratios_of_all_outputs_stay_within_the_claim(name: str) -> None:
 def test_plain_random_coding_breaks_the_claim_that_the_modified_one_keeps(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
-    """The attack that MMRC answers: without its bounds, the normaliser reveals how many points fell into the cap."""
+    """The attack that MMRC answers: without its bounds, the normaliser reveals how many points
+    fell into the cap.
+    """
 
     def plain(inside: Any, cap: float, epsilon: float) -> Any:
         weights = np.where(inside, math.exp(epsilon), 1.0)
@@ -151,7 +158,9 @@ def test_plain_random_coding_breaks_the_claim_that_the_modified_one_keeps(
 
 @pytest.mark.parametrize(("low", "high"), [(0.5, 1.5), (0.2, 4.0), (0.4, 1.2), (0.01, 30.0)])
 def test_the_pair_of_a_bounded_density_dominates_every_other(low: float, high: float) -> None:
-    """Hockey-sticks of random densities within the bounds, by brute force, against the certified pair's."""
+    """Hockey-sticks of random densities within the bounds, by brute force, against the certified
+    pair's.
+    """
     rng, atoms = np.random.default_rng(1), 120
     curves = {adjacency: tilt_cost(low, high, adjacency) for adjacency in Adjacency}
     deltas = (0.001, 0.01, 0.05, 0.2, 0.4)

@@ -1,4 +1,6 @@
-"""MVU's whole release enumerated, rejection included: mixtures over all grid vectors that are accepted."""
+"""MVU's whole release enumerated, rejection included: mixtures over all grid vectors that are
+accepted.
+"""
 
 from __future__ import annotations
 

@@ -1,4 +1,6 @@
-"""I-MVU's claims against its own law, enumerated over dense pairs of updates: nothing is sampled here."""
+"""I-MVU's claims against its own law, enumerated over dense pairs of updates: nothing is sampled
+here.
+"""
 
 from __future__ import annotations
 

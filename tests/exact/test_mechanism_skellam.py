@@ -76,7 +76,9 @@ def test_the_release_is_as_private_as_claimed(size: int, bits: int, multiplier: 
 
 
 def neighbours(mechanism: Skellam, share: float) -> list[tuple[Any, Any]]:
-    """Pairs of updates ``share`` radii apart, along rotated coordinates and not, from points on the grid and off it."""
+    """Pairs of updates ``share`` radii apart, along rotated coordinates and not, from points on
+    the grid and off it.
+    """
     size, radius, step = mechanism.ball.dimension, mechanism.ball.radius, 1 / mechanism.scale
     rng, found = np.random.default_rng(size), []
     along = [rotate_back(row, mechanism.rotation_seed) for row in np.eye(mechanism.code_count)]
@@ -126,7 +128,9 @@ def test_replacing_a_sample_costs_four_times_zeroing_it() -> None:
 
 
 def test_drawing_again_until_the_vector_is_short_breaks_the_claim() -> None:
-    """Why rounding within bounds has no price per sample: its chance of acceptance tells two close updates apart."""
+    """Why rounding within bounds has no price per sample: its chance of acceptance tells two
+    close updates apart.
+    """
     mechanism = Skellam(Ball(Norm.L2, 1.0, 2), 0.2, bits=6, wrap_probability=0.1)
     claim = rounded_skellam_rdp_upper(2.0, 0.05, mechanism.noise_variance)
     edge = np.array([math.cos(1.412), math.sin(1.412)])

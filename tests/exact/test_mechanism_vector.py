@@ -1,4 +1,5 @@
-"""The law that the vector mechanism really samples, for one and two rows, against what is claimed for it.
+"""The law that the vector mechanism really samples, for one and two rows, against what is claimed
+for it.
 
 `write` is run on real updates, and the acceptance limits and directions that it hands to the search
 (or the limits that it draws steps with) are caught: whole numbers out of 2^64. Their hockey-stick
@@ -38,7 +39,9 @@ CLIFF = Profile.from_weights([4.8], [1.0, 2.0**21])
 
 
 def caught(mechanism: Any, update: Any) -> tuple[Any, Any]:
-    """The direction and the acceptance probabilities, step by step, that a release of this update searches with."""
+    """The direction and the acceptance probabilities, step by step, that a release of this
+    update searches with.
+    """
     found: list[Any] = []
 
     def search(direction: Any, edges: Any, limits: Any, block: Any, **_: Any) -> tuple[bytes, int]:
@@ -55,7 +58,9 @@ def caught(mechanism: Any, update: Any) -> tuple[Any, Any]:
 
 
 def hockey_stick(edges: Any, one: tuple[Any, Any], other: tuple[Any, Any], a: float) -> float:
-    """E (p - a q)_+ over normal z, p and q the normalised acceptance probabilities of two updates."""
+    """E (p - a q)_+ over normal z, p and q the normalised acceptance probabilities of two
+    updates.
+    """
     masses = np.diff(np.concatenate([[0.0], ndtr(edges), [1.0]]))
     p, q = (levels / (levels @ masses) for _, levels in (one, other))
     rho = float(np.clip(one[0] @ other[0], -1.0, 1.0))
@@ -80,7 +85,9 @@ def hockey_stick(edges: Any, one: tuple[Any, Any], other: tuple[Any, Any], a: fl
 
 
 def updates(dimension: int) -> list[Any]:
-    """Of all norms, inside the ball and out; in one dimension both signs, in two at several angles."""
+    """Of all norms, inside the ball and out; in one dimension both signs, in two at several
+    angles.
+    """
     if dimension == 1:
         return [np.array([sign * norm]) for norm in NORMS for sign in (1.0, -1.0)]
     return [
@@ -89,7 +96,8 @@ def updates(dimension: int) -> list[Any]:
 
 
 def worst_excess(mechanism: Any, adjacency: Adjacency, sampled: Any = None) -> float:
-    """By how much a hockey-stick divergence exceeds delta at the claimed epsilon, at most, over all neighbours.
+    """By how much a hockey-stick divergence exceeds delta at the claimed epsilon, at most, over all
+    neighbours.
 
     ``sampled`` is what is really sent where that is another mechanism than the one that claims.
     """
@@ -159,7 +167,9 @@ def test_acceptance_is_the_stated_one() -> None:
 
 @pytest.mark.parametrize("adjacency", Adjacency)
 def test_divergences_of_all_orders_stay_within_the_claim(adjacency: Adjacency) -> None:
-    """Rényi moments of the caught limits: below the claim, and equal to it for opposite full-length updates."""
+    """Rényi moments of the caught limits: below the claim, and equal to it for opposite
+    full-length updates.
+    """
     stairs = Profile.from_weights([-1.0, 0.2, 1.3], [0.2, 0.7, 2.0, 5.0])
     mechanism = made(stairs, 1, 1)
     release = mechanism.privacy(adjacency)

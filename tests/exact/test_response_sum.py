@@ -1,4 +1,6 @@
-"""The account of summed answers against the exact law of every sum of few clients, whatever the others hold."""
+"""The account of summed answers against the exact law of every sum of few clients, whatever the
+others hold.
+"""
 
 from __future__ import annotations
 
@@ -30,7 +32,9 @@ def divergence(left, right, alpha):
 
 
 def worst(lie, clients, alpha, neighbours):
-    """The largest divergence over every number of others that hold a one, and over mixtures of theirs."""
+    """The largest divergence over every number of others that hold a one, and over mixtures of
+    theirs.
+    """
     found = 0.0
     rows = [[lie] * (clients - 1 - k) + [1 - lie] * k for k in range(clients)]
     rows += [
@@ -103,7 +107,9 @@ def test_fewer_lies_than_found_would_cost_more_than_asked(adjacency):
 
 
 def test_no_exact_delta_is_above_what_is_claimed():
-    """The hockey-stick divergence of the exact law, at the epsilon that the curve proves for delta."""
+    """The hockey-stick divergence of the exact law, at the epsilon that the curve proves for
+    delta.
+    """
     lie, clients, delta = 0.0625, 60, 1e-4
     epsilon = response_sum_cost(lie, clients, False).epsilon(delta)
     for k in range(clients):

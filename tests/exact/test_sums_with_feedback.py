@@ -1,4 +1,5 @@
-"""Several secure sums of clients whose next input depends on the bit they drew: the account does not cover them.
+"""Several secure sums of clients whose next input depends on the bit they drew: the account does
+not cover them.
 
 Idea     a client that corrects its last error sends a one after a zero and a zero after a one, so
          the bits of two rounds hide less than those of two clients. The exact joint law of two sums
@@ -40,7 +41,9 @@ def pair(first: float, after_one: float, after_zero: float) -> np.ndarray:
 
 
 def divergence(other: np.ndarray) -> float:
-    """D_2 of two sums among such others, zero-out: the client's input is 0.5 + SHIFT, or 0.5, in both."""
+    """D_2 of two sums among such others, zero-out: the client's input is 0.5 + SHIFT, or 0.5, in
+    both.
+    """
     law = np.ones((1, 1))
     for _ in range(OTHERS):
         law = with_one_more(law, other)

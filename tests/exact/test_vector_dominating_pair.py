@@ -1,4 +1,5 @@
-"""The dominating pair of the vector mechanism against brute force over correlations, norms and mixtures.
+"""The dominating pair of the vector mechanism against brute force over correlations, norms and
+mixtures.
 
 Two neighbouring updates are r u and r' u'; what they release depends on (<u, z>, <u', z>), a
 bivariate normal of correlation rho = <u, u'>. The oracle integrates the hockey-stick divergence
@@ -24,7 +25,9 @@ REACH = 9.0
 
 
 def brute_force(edges, levels, rho, a, first=1.0, second=1.0):
-    """E[(p - a q)_+] with p = 1 - r + r h(t) and q = 1 - r' + r' h(t'), for a step function h of any kind."""
+    """E[(p - a q)_+] with p = 1 - r + r h(t) and q = 1 - r' + r' h(t'), for a step function h of
+    any kind.
+    """
     pieces = np.unique(
         np.concatenate(([-REACH, REACH], edges, -np.asarray(edges), np.linspace(-REACH, REACH, 37)))
     )
@@ -98,7 +101,9 @@ def test_noise_costs_less_than_the_opposite(profile):
 
 
 def test_without_monotonicity_the_opposite_is_not_the_worst():
-    """The hypothesis matters, and this oracle notices: an even bump looks the same from -u, but not from the side."""
+    """The hypothesis matters, and this oracle notices: an even bump looks the same from -u, but
+    not from the side.
+    """
     edges, levels = np.array([-1.0, 1.0]), np.array([0.5, 1.0, 0.5])
     levels = levels / (levels @ np.diff(ndtr(np.array([-np.inf, -1.0, 1.0, np.inf]))))
     assert brute_force(edges, levels, -1.0, 1.0) == pytest.approx(0.0, abs=1e-12)

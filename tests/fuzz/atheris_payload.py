@@ -1,4 +1,5 @@
-"""Coverage-guided fuzzing of everything that reads bytes from the network; needs atheris, run by hand.
+"""Coverage-guided fuzzing of everything that reads bytes from the network; needs atheris, run by
+hand.
 
     pip install atheris python tests/fuzz/atheris_payload.py SCRATCH_FOLDER tests/golden/payloads
     -max_total_time=180 -max_len=512

@@ -1,4 +1,6 @@
-"""Hostile bytes: refused with one sentence, or they are exactly a payload; the mean never notices."""
+"""Hostile bytes: refused with one sentence, or they are exactly a payload; the mean never
+notices.
+"""
 
 from __future__ import annotations
 

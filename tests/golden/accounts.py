@@ -1,4 +1,5 @@
-"""Accounts of 2,000 random settings: what was computed before the accounts were joined, and what is computed now.
+"""Accounts of 2,000 random settings: what was computed before the accounts were joined, and what is
+computed now.
 
 Run it to compare all of them (a few minutes): `python tests/golden/accounts.py`; with a number k,
 every k-th. `test_accounts.py` compares a sample. `accounts.npz` holds four epsilons for every
@@ -70,7 +71,9 @@ PURE = ("laplace", "imvu-l1", "mvu-l1", "vmvu")
 
 @dataclass(frozen=True)
 class Setting:
-    """One account: (kind, strength, k or crowd or samples, releases) of every part, and what is asked of them."""
+    """One account: (kind, strength, k or crowd or samples, releases) of every part, and what is
+    asked of them.
+    """
 
     parts: tuple[tuple[str, float, int, int], ...]
     unit: Unit
@@ -179,7 +182,8 @@ def accounts(asked: Setting) -> tuple[float, float]:
 
 
 def compare(number: int, before: Mapping[str, Any]) -> tuple[str, float]:
-    """Hold one setting against what was computed before: (what became of it, adaptive over planned epsilon).
+    """Hold one setting against what was computed before: (what became of it, adaptive over planned
+    epsilon).
 
     Planned: the same number, to what a bisection leaves (1e-7 for shuffles). Adaptive: never below
     planned, but for the 1e-12 that a slack may be; never above what it was; and not above the

@@ -1,4 +1,5 @@
-"""What other people's files and programs name: public Python names, keys of a plan, commands and options, JSON reports.
+"""What other people's files and programs name: public Python names, keys of a plan, commands and
+options, JSON reports.
 
     PYTHONPATH=tests python tests/golden/surface.py      # at every release: writes surface.json
 

@@ -1,4 +1,6 @@
-"""A sample of the 2,000 accounts of `accounts.py`, held against what was computed before there was one account."""
+"""A sample of the 2,000 accounts of `accounts.py`, held against what was computed before there
+was one account.
+"""
 
 import numpy as np
 import pytest

@@ -1,4 +1,6 @@
-"""Published errors of the field against the exact formulas here: value, tolerance and source live in baselines.toml."""
+"""Published errors of the field against the exact formulas here: value, tolerance and source
+live in baselines.toml.
+"""
 
 from __future__ import annotations
 
@@ -26,7 +28,9 @@ NEAR = GOLDEN["tolerance"]
 
 
 def of_mean(mechanism: Any) -> float:
-    """The squared error of a mean over all coordinates, for clients that all hold the first unit vector."""
+    """The squared error of a mean over all coordinates, for clients that all hold the first unit
+    vector.
+    """
     return (mechanism.variance(1.0) + (BALL.dimension - 1) * mechanism.variance(0.0)) / GOLDEN[
         "clients"
     ]
@@ -58,7 +62,9 @@ def test_privunit_and_privunit_g_have_the_published_error(place: int, epsilon: i
 
 @pytest.mark.parametrize(("place", "epsilon"), list(enumerate(GOLDEN["pure"]["epsilons"])))
 def test_privunit_g_is_the_vector_mechanism_for_one_pure_release(place: int, epsilon: int) -> None:
-    """The step found here, and the profile that the library designs for delta = 0 without knowing of steps."""
+    """The step found here, and the profile that the library designs for delta = 0 without
+    knowing of steps.
+    """
     step = step_profile(float(epsilon)).gain_lower ** -2
     designed = solve_profile(float(epsilon), 0.0, 1, Adjacency.REPLACE_ONE)
     assert step == pytest.approx(
@@ -79,7 +85,9 @@ def test_the_staircase_has_geng_and_viswanath_variance(epsilon: float) -> None:
 
 
 def test_a_baseline_is_calibrated_at_its_best() -> None:
-    """For zero-out neighbours the cap of the papers is far from the best; tuned, a step is the designed profile."""
+    """For zero-out neighbours the cap of the papers is far from the best; tuned, a step is the
+    designed profile.
+    """
     target = Target(1.0, 1e-5, Adjacency.ZERO_OUT)
 
     def account(mechanism: Any) -> float:

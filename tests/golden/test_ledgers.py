@@ -1,4 +1,5 @@
-"""Ledgers of the past: every file that a released or earlier quietbit wrote is read, priced and continued.
+"""Ledgers of the past: every file that a released or earlier quietbit wrote is read, priced and
+continued.
 
 The files are never written again. A ledger of version 2 is read as it is: that is its migration,
 and lines that were written once stay byte for byte.

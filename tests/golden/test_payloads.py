@@ -86,5 +86,7 @@ def test_files_are_received_as_their_values(name: str) -> None:
 
 @pytest.mark.parametrize("name", [name for name in CASES if "imvu" in name or "vmvu" in name])
 def test_the_same_words_give_the_same_bytes(name: str) -> None:
-    """For the interpolated and the vector mechanism every bit is specified, from the words to the wire."""
+    """For the interpolated and the vector mechanism every bit is specified, from the words to
+    the wire.
+    """
     assert payload(name) == (FOLDER / f"{name}.bin").read_bytes()

@@ -1,4 +1,6 @@
-"""Payloads of a clip that moves: the inner mechanism's, in units of the clip, as docs/reference/wire_format.md says."""
+"""Payloads of a clip that moves: the inner mechanism's, in units of the clip, as
+docs/reference/wire_format.md says.
+"""
 
 from __future__ import annotations
 

@@ -1,4 +1,5 @@
-"""Version 2 for ever: bodies that only their mechanism reads, read here from docs/reference/wire_format.md alone.
+"""Version 2 for ever: bodies that only their mechanism reads, read here from
+docs/reference/wire_format.md alone.
 
 ChaCha20, rows, quantiles and the Hadamard matrix are written out; mpmath has the quantiles, numpy
 the public signs.
@@ -90,7 +91,9 @@ def words(key: bytes, nonce: bytes, count: int) -> list[int]:
 
 
 def normal(word: int) -> float:
-    """Sign from the top bit; the magnitude is the quantile of 1 - w / 2^64, w the other bits made odd."""
+    """Sign from the top bit; the magnitude is the quantile of 1 - w / 2^64, w the other bits
+    made odd.
+    """
     w = (word % 2**63) | 1
     with mpmath.workprec(200):
         size = float(-mpmath.sqrt(2) * mpmath.erfinv(2 * mpmath.mpf(w) / 2**64 - 1))
@@ -106,7 +109,9 @@ def kept(nonce: bytes, count: int, size: int) -> list[int]:
 
 
 def quantised(codes: bytes, count: int) -> list[float]:
-    """Four bits each, lower half of a byte first; level divided by g = sum of steps times density at thresholds."""
+    """Four bits each, lower half of a byte first; level divided by g = sum of steps times
+    density at thresholds.
+    """
     levels = [-level / 2**32 for level in LEVELS[::-1]] + [level / 2**32 for level in LEVELS]
     gain = sum(
         (b - a) * math.exp(-((a + b) ** 2) / 8) / math.sqrt(2 * math.pi)
@@ -137,7 +142,9 @@ def decoded(mechanism: Any, body: bytes) -> Any:
 
 
 def test_the_cipher_is_the_published_one() -> None:
-    """First block of the zero key and nonce, from the test vectors of the cipher's author for keys of 128 bits."""
+    """First block of the zero key and nonce, from the test vectors of the cipher's author for
+    keys of 128 bits.
+    """
     stream = struct.pack("<16I", *block(bytes(16), bytes(8), 0))
     assert stream.hex().startswith(
         "89670952608364fd00b2f90936f031c8e756e15dba04b8493d00429259b20f46"

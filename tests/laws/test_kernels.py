@@ -58,7 +58,9 @@ def update(size: int, seed: int, kind: Any = np.float32) -> Any:
 
 @cache
 def sampled(index: int, factor: float) -> tuple[Any, Any]:
-    """An update and the reference's codes: it looks at every threshold, and is asked once for all kernels."""
+    """An update and the reference's codes: it looks at every threshold, and is asked once for
+    all kernels.
+    """
     inputs = update(5003 if SAMPLERS[index].bits < 6 else 1203, index)
     return inputs, REFERENCE.sample(SAMPLERS[index], inputs, seeded_rng(index), factor=factor)
 
@@ -165,7 +167,9 @@ def test_extreme_magnitudes(
 
 @pytest.mark.parametrize("bits", [1, 3, 8])
 def test_a_gain_no_double_can_hold(kernel: Any, bits: int) -> None:
-    """Nothing is decided from it; more coordinates than the list of undecided ones is settled at."""
+    """Nothing is decided from it; more coordinates than the list of undecided ones is settled
+    at.
+    """
     sampler, size = make_sampler(2, bits, 2.0, 1e-140), 501 if bits == 8 else 9001
     inputs = update(size, 1, np.float64) * 1e300
     expected = REFERENCE.sample(sampler, inputs, seeded_rng(6), factor=1e-170)
@@ -196,7 +200,9 @@ def test_nan_and_infinity_are_refused_before_a_word_is_drawn(
 
 
 def test_a_nan_that_slips_through_is_still_randomised(kernel: Any) -> None:
-    """Written after the checks, it yields the low end's law and no undefined behaviour, until it is wiped."""
+    """Written after the checks, it yields the low end's law and no undefined behaviour, until it
+    is wiped.
+    """
     inputs = np.full(4001, np.nan, np.float32)
     for sampler in (SAMPLERS[0], SAMPLERS[3], SAMPLERS[4]):
         low, out = np.full(4001, -1e3), np.empty(packed_size(sampler.bits, 4001), np.uint8)
@@ -326,7 +332,9 @@ def test_counting_refuses_bad_payloads_and_totals(kernel: Any) -> None:
 
 
 class Meddler:
-    """Words like a seed's; writes to the update at the moment they are drawn, that is between the two looks."""
+    """Words like a seed's; writes to the update at the moment they are drawn, that is between
+    the two looks.
+    """
 
     def __init__(self, meddle: Any) -> None:
         self.meddle, self.draws = meddle, 0
@@ -396,7 +404,9 @@ def test_rotated_codes_are_those_of_the_rotated_update(
 def test_an_update_that_grows_while_it_is_rotated_is_not_released(
     kernel: Any, value: float, size: int
 ) -> None:
-    """Written to after its norm is known: what is sampled is measured itself, so it is refused, and nothing is left."""
+    """Written to after its norm is known: what is sampled is measured itself, so it is refused,
+    and nothing is left.
+    """
     inputs = np.full(size, 1e-3, np.float32)
     out = np.full(packed_size(1, size), 0xAA, np.uint8)
     rng = Meddler(lambda: inputs.__setitem__(slice(None), value))
@@ -437,7 +447,9 @@ def test_a_nan_between_the_looks_is_not_released(kernel: Any, value: float) -> N
 
 
 def test_measuring_and_sampling_apart_release_what_they_should_not(kernel: Any) -> None:
-    """The same write against `norm` and `sample_packed`, as updates were sent before: it goes out unclipped."""
+    """The same write against `norm` and `sample_packed`, as updates were sent before: it goes
+    out unclipped.
+    """
     inputs = update(9001, 2)
     factor = Clip.of(kernel.norm(inputs, 2), 0.5, 2).factor
     out, unclipped = np.empty((2, packed_size(1, 9001)), np.uint8)

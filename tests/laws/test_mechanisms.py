@@ -1,4 +1,6 @@
-"""Laws of mechanisms: whatever the noise, what a client sends and what is claimed for it hang together."""
+"""Laws of mechanisms: whatever the noise, what a client sends and what is claimed for it hang
+together.
+"""
 
 from __future__ import annotations
 

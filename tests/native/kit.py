@@ -1,4 +1,6 @@
-"""The C client as Python functions, mechanisms it knows, and what Python's own client does with the same words."""
+"""The C client as Python functions, mechanisms it knows, and what Python's own client does with
+the same words.
+"""
 
 from __future__ import annotations
 

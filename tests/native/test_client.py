@@ -92,7 +92,9 @@ def test_a_payload_is_received(client: Client) -> None:
 
 
 def changed_texts(count: int, seed: int) -> list[str]:
-    """Texts that differ from an allowed one in a character, in their length, or in their numbers."""
+    """Texts that differ from an allowed one in a character, in their length, or in their
+    numbers.
+    """
     generator = np.random.default_rng(seed)
     allowed = [canonical_text(mechanism) for mechanism in KNOWN.values()]
     texts = []
@@ -210,7 +212,9 @@ def test_a_damaged_table_is_refused(library: Any) -> None:
 
 
 def test_a_forged_table_reads_nothing_beyond_its_bytes(library: Any) -> None:
-    """Whoever can write the table decides what is released, but a wrong number in it must not be a wrong pointer."""
+    """Whoever can write the table decides what is released, but a wrong number in it must not be
+    a wrong pointer.
+    """
     generator = np.random.default_rng(5)
     known = [KNOWN["two bits"], KNOWN["a seed"], KNOWN["one bit, rotated"]]
     table = client_table(known, TARGET)

@@ -1,4 +1,6 @@
-"""The same client as WebAssembly: node runs the conformance vectors, and the module is that of the sources."""
+"""The same client as WebAssembly: node runs the conformance vectors, and the module is that of
+the sources.
+"""
 
 from __future__ import annotations
 

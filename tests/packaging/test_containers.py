@@ -1,4 +1,6 @@
-"""The containers of owners: what they promise is in their files, and where docker can be had they are built and run."""
+"""The containers of owners: what they promise is in their files, and where docker can be had
+they are built and run.
+"""
 
 from __future__ import annotations
 

@@ -1,4 +1,5 @@
-"""Wheel and sdist as a stranger gets them: built, installed into an empty environment, and tried there.
+"""Wheel and sdist as a stranger gets them: built, installed into an empty environment, and tried
+there.
 
 The environment is filled in two steps: numpy and scipy alone, with which the library must import
 and work; then the rest of what the wheel asks for, with which the command must work. Only the
@@ -44,7 +45,9 @@ def run(
 
 @pytest.fixture(scope="module")
 def checkout(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """A copy of the sources as they are now: other tests write caches beside them while this one reads."""
+    """A copy of the sources as they are now: other tests write caches beside them while this one
+    reads.
+    """
     copy = tmp_path_factory.mktemp("checkout") / "quietbit"
     left = (
         ".venv",

@@ -1,4 +1,6 @@
-"""What is pinned: locks hold what the package asks for, every line has digests, and nobody's address is in them."""
+"""What is pinned: locks hold what the package asks for, every line has digests, and nobody's
+address is in them.
+"""
 
 from __future__ import annotations
 

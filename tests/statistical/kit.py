@@ -25,7 +25,9 @@ class StatisticalFailure(AssertionError):
 
 
 def seed(default: int) -> int:
-    """The seed of a test: the default, plus QUIETBIT_SEED where set; printed so that failures show it."""
+    """The seed of a test: the default, plus QUIETBIT_SEED where set; printed so that failures
+    show it.
+    """
     chosen = int(os.environ.get("QUIETBIT_SEED", "0")) + default
     print(f"seed {chosen}")
     return chosen
@@ -63,7 +65,9 @@ def assert_binomial(
 
 
 def assert_frequencies(codes: Any, probabilities: Any, false_alarm: float = FALSE_ALARM) -> None:
-    """Codes (trials, ...) follow the law ``probabilities`` (..., symbols), coordinate by coordinate."""
+    """Codes (trials, ...) follow the law ``probabilities`` (..., symbols), coordinate by
+    coordinate.
+    """
     codes, probabilities = np.asarray(codes), np.asarray(probabilities, dtype=np.float64)
     symbols = probabilities.shape[-1]
     if codes.size and int(codes.max()) >= symbols:
@@ -75,7 +79,9 @@ def assert_frequencies(codes: Any, probabilities: Any, false_alarm: float = FALS
 def assert_mean(
     values: Any, expected: Any, low: float, high: float, false_alarm: float = FALSE_ALARM
 ) -> None:
-    """Means over axis 0 of independent values in [low, high] are as expected (Hoeffding's inequality)."""
+    """Means over axis 0 of independent values in [low, high] are as expected (Hoeffding's
+    inequality).
+    """
     values = np.asarray(values, dtype=np.float64)
     if values.size == 0 or values.min() < low or values.max() > high:
         raise StatisticalFailure(f"Values are missing or leave [{low}, {high}].")

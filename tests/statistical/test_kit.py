@@ -29,7 +29,9 @@ def rejected(count: int, trials: int, probability: float, false_alarm: float) ->
 def test_the_chance_of_rejection_is_at_most_the_rate(
     probability: float, false_alarm: float
 ) -> None:
-    """Summed exactly over all outcomes, and not far below the rate: neither blunt nor trigger-happy."""
+    """Summed exactly over all outcomes, and not far below the rate: neither blunt nor
+    trigger-happy.
+    """
     trials = 400
     chance = sum(
         float(stats.binom.pmf(k, trials, probability))

@@ -46,7 +46,9 @@ def make(name, ball):
 
 
 def assert_sums(sums, expected, variance, largest):
-    """Sums of independent variables, each at most ``largest`` from its mean, have these means (Bernstein)."""
+    """Sums of independent variables, each at most ``largest`` from its mean, have these means
+    (Bernstein).
+    """
     off, size = np.abs(sums - expected), np.size(sums)
     log = math.log(2 * size / FALSE_ALARM)
     reach = largest * log / 3 + np.sqrt((largest * log / 3) ** 2 + 2 * log * variance)

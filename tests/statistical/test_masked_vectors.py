@@ -17,7 +17,9 @@ DIMENSION = 60_000
 
 
 def assert_uniform(values: np.ndarray, cells: int) -> None:
-    """Pearson's chi-squared; fails by chance with probability about 1e-9 (cells hold over 500 each)."""
+    """Pearson's chi-squared; fails by chance with probability about 1e-9 (cells hold over 500
+    each).
+    """
     counts = np.bincount(values.reshape(-1), minlength=cells)
     statistic = float(((counts - values.size / cells) ** 2).sum() / (values.size / cells))
     assert stats.chi2.cdf(statistic, cells - 1) < 1 - FALSE_ALARM / 2, statistic
@@ -25,7 +27,9 @@ def assert_uniform(values: np.ndarray, cells: int) -> None:
 
 
 def masked(ones: int) -> list[np.ndarray]:
-    """Masked vectors of five clients who all hold the same bit everywhere; keys are the operating system's."""
+    """Masked vectors of five clients who all hold the same bit everywhere; keys are the
+    operating system's.
+    """
     plan = SumPlan(5, 3, DIMENSION, b"view")
     clients = {i: SumClient(plan, i) for i in range(1, 6)}
     server = SumServer(plan)

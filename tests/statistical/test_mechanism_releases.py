@@ -1,4 +1,6 @@
-"""Whole releases against the law, mean and variance that mechanisms state; false alarms at 1e-9 per test."""
+"""Whole releases against the law, mean and variance that mechanisms state; false alarms at 1e-9
+per test.
+"""
 
 from __future__ import annotations
 
@@ -35,7 +37,9 @@ SKELLAMS = [name for name in MECHANISMS if name.startswith("skellam")]
 
 
 def vector(name: str) -> Any:
-    """A short update for MVU: its rejections (which the stated law leaves out) are then below 1e-6."""
+    """A short update for MVU: its rejections (which the stated law leaves out) are then below
+    1e-6.
+    """
     return update(MECHANISMS[name].ball, share=0.2 if name.startswith("mvu") else 0.9)
 
 
@@ -48,7 +52,8 @@ def releases(name: str) -> Any:
 
 
 def turned(name: str, given: Any) -> Any:
-    """A vector as its coordinates are sampled: rotated where the mechanism does that, and 2^-20 shorter if exactly.
+    """A vector as its coordinates are sampled: rotated where the mechanism does that, and 2^-20
+    shorter if exactly.
 
     By the reference kernel, where the releases are another's. A rotation is orthonormal and public:
     decoded releases have the stated moments exactly where what they are before they are rotated
@@ -141,7 +146,9 @@ def test_every_float_carries_noise_of_the_stated_law(name: str) -> None:
 
 @pytest.mark.parametrize("name", SKELLAMS)
 def test_every_skellam_code_is_random(name: str) -> None:
-    """A zero update: a code is below 2^(b-1) exactly when the noise is not negative, wrapping aside."""
+    """A zero update: a code is below 2^(b-1) exactly when the noise is not negative, wrapping
+    aside.
+    """
     mechanism, rng = MECHANISMS[name], seeded_rng(seed(31))
     codes = np.stack([encode(mechanism, np.zeros(WIDTH), rng) for _ in range(TRIALS)])
     mean = mechanism.noise_variance / 2
@@ -155,7 +162,9 @@ def test_every_skellam_code_is_random(name: str) -> None:
 
 @pytest.mark.parametrize("name", SKELLAMS)
 def test_skellam_decodes_to_the_stated_mean_and_variance(name: str) -> None:
-    """Means by Chernoff: sums of Skellam noise are sub-Gaussian here up to 1 %, rounding adds at most 1/4."""
+    """Means by Chernoff: sums of Skellam noise are sub-Gaussian here up to 1 %, rounding adds at
+    most 1/4.
+    """
     mechanism = MECHANISMS[name]
     decoded = np.stack([decode(mechanism, row) for row in releases(name)])
     proxy = 1.01 * (mechanism.noise_variance + 0.25) / mechanism.scale**2
@@ -172,7 +181,9 @@ def test_skellam_decodes_to_the_stated_mean_and_variance(name: str) -> None:
 
 @pytest.mark.parametrize("name", VECTORS)
 def test_every_byte_of_a_vector_payload_is_random(name: str) -> None:
-    """Bits of nonce and seed are even coins whatever the update, but for the tilt; those of codes of zero are too."""
+    """Bits of nonce and seed are even coins whatever the update, but for the tilt; those of
+    codes of zero are too.
+    """
     mechanism, rng = MECHANISMS[name], seeded_rng(seed(33))
     bodies = np.stack([encode(mechanism, np.zeros(WIDTH), rng) for _ in range(TRIALS)])
     bits = np.unpackbits(bodies, axis=1, bitorder="little")
@@ -205,7 +216,9 @@ def test_skellam_noise_follows_its_law_and_not_one_of_twice_the_variance(
 
 
 def _log_mass(values: Any, mean: float) -> Any:
-    """log P(noise = value) from scipy's scaled Bessel function, or for large means its normal expansion."""
+    """log P(noise = value) from scipy's scaled Bessel function, or for large means its normal
+    expansion.
+    """
     from scipy.special import ive
 
     if mean < 1e5:
@@ -219,7 +232,9 @@ def _log_mass(values: Any, mean: float) -> Any:
 
 
 def test_rounded_on_its_own_every_skellam_code_follows_the_law_that_is_accounted_for() -> None:
-    """The mixture of two neighbours' noise modulo 2^b, at every coordinate of the rotated update."""
+    """The mixture of two neighbours' noise modulo 2^b, at every coordinate of the rotated
+    update.
+    """
     mechanism, codes = MECHANISMS["independent skellam"], releases("independent skellam").copy()
     inner = mechanism.inner
     place = rotate(vector("independent skellam"), inner.rotation_seed) * inner.scale

@@ -1,4 +1,6 @@
-"""Samplers against their law, at widths that are no multiple of eight; false alarms at 1e-9 per test."""
+"""Samplers against their law, at widths that are no multiple of eight; false alarms at 1e-9 per
+test.
+"""
 
 from __future__ import annotations
 
@@ -44,7 +46,9 @@ def test_every_coordinate_follows_the_table(
 
 @pytest.mark.parametrize("bits", [1, 3])
 def test_packed_releases_follow_the_table_one_by_one(bits: int) -> None:
-    """One release after the other, unpacked by another kernel: also the padding and the last partial byte."""
+    """One release after the other, unpacked by another kernel: also the padding and the last
+    partial byte.
+    """
     sampler, row, law = law_at_levels(2, bits, 2.0)
     kernel, rng = select("cpu"), seeded_rng(seed(11))
     out = np.empty(packed_size(bits, WIDTH), np.uint8)
@@ -56,7 +60,9 @@ def test_packed_releases_follow_the_table_one_by_one(bits: int) -> None:
 
 
 def test_a_fair_coin_is_fair_to_the_third_digit() -> None:
-    """Many coordinates at probability one half, where the undecided words sit in the middle of the range."""
+    """Many coordinates at probability one half, where the undecided words sit in the middle of
+    the range.
+    """
     design = make_design(2, 1, 1.0)
     sampler = Sampler.from_design(design, 1.0, 0.0, 1.0)
     codes = select("cpu").sample(sampler, np.zeros(2_000_000, np.float32), seeded_rng(seed(12)))

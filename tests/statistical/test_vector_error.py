@@ -1,4 +1,5 @@
-"""Error and bias of whole releases of the vector mechanism: d = 1,000, updates of three norms and three kinds.
+"""Error and bias of whole releases of the vector mechanism: d = 1,000, updates of three norms and
+three kinds.
 
 Along the update a decoded release is s = <x/|x|, decoded>. Its mean over N releases is normal to
 high accuracy and must be the update's length, but for what the second clip takes, which is computed
@@ -68,7 +69,9 @@ def lengths(made: VectorMVU, update: Any) -> Any:
 
 
 def judge(made: VectorMVU, update: Any, releases: Any, shrink: float) -> tuple[float, float]:
-    """How many standard deviations mean and squared error are off their claims, ``shrink`` of the mean allowed for."""
+    """How many standard deviations mean and squared error are off their claims, ``shrink`` of
+    the mean allowed for.
+    """
     profile, norm = made.profile, float(np.linalg.norm(update)) / RADIUS
     along = UPDATES["flat"] if norm == 0 else update / np.linalg.norm(update)
     scores = releases @ along

@@ -1,4 +1,7 @@
-"""What the server does: FedAvg, scored on test digits after every round. One line lets it read private updates."""
+"""What the server does: FedAvg, scored on test digits after every round.
+
+One line lets it read private updates.
+"""
 
 from __future__ import annotations
 

@@ -1,4 +1,6 @@
-"""The task itself, with neither Flower nor quietbit: digits, a linear softmax, gradient steps, accuracy.
+"""The task itself, with neither Flower nor quietbit.
+
+Digits, a linear softmax, gradient steps, accuracy.
 
 Symbols  weight: 10 x 64, bias: 10. A node owns every n-th of the training images, in a fixed order.
 """

@@ -522,7 +522,7 @@ class LocalAcceptedRequest:
             if Batches.find(mechanism) is None:
                 raise InvalidParameter(
                     "A batch is drawn in a run that protects samples, and this one protects "
-                    "clients: set quietbit.unit = 'sample', or train without drawing.",
+                    "clients: set quietbit.samples.count, or train without drawing.",
                     name="batch",
                 )
             if self._drawn or self._used:

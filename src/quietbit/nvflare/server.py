@@ -527,7 +527,10 @@ def _peer(fl_ctx: FLContext) -> str:
 
 
 def _size(shareable: Any) -> int:
-    """Return the bytes of a message as NVFlare serialises it, without what the server notes in it when it comes."""
+    """Return the bytes of a message as NVFlare serialises it.
+
+    Without what the server notes in it when it comes.
+    """
     sent = (
         make_copy(shareable, [ReservedHeaderKey.PEER_PROPS])
         if isinstance(shareable, Shareable)
@@ -547,7 +550,9 @@ def add_privacy(
     validations: Sequence[str] = (),
     basis: str | None = None,
 ) -> None:
-    """Put quietbit's filters around the training ``tasks`` of a recipe; ``settings`` are the keys of a run config.
+    """Put quietbit's filters around the training ``tasks`` of a recipe.
+
+    ``settings`` are the keys of a run config.
 
     ``simulation``, ``seed`` and ``metrics`` are for NVFlare's simulator; on a site its owner's
     policy decides. Where the settings evaluate, ``validations`` are the tasks that ask for the

@@ -7,7 +7,9 @@ from quietbit.design.table import DesignSpec
 
 
 def linear_program(spec: DesignSpec, alphabet: np.ndarray) -> float:
-    """The exact-bias optimum for a fixed alphabet, by HiGHS with every pair of levels: an independent oracle."""
+    """The exact-bias optimum for a fixed alphabet, by HiGHS with every pair of levels: an
+    independent oracle.
+    """
     n, b, x = spec.input_levels, len(alphabet), spec.levels
     cost = ((alphabet[None, :] - x[:, None]) ** 2 / n).ravel()
     equalities = np.zeros((2 * n, n * b))

@@ -79,7 +79,9 @@ def test_one_bit_is_the_closed_form() -> None:
 
 @pytest.mark.parametrize("bits", [2, 3, 4])
 def test_interpolation_is_binomial_at_every_input(bits: int) -> None:
-    """Also outside [0, 1], where the end segments continue; and the deviation bound covers what is found."""
+    """Also outside [0, 1], where the end segments continue; and the deviation bound covers what
+    is found.
+    """
     design, count = binomial_design(bits, 2.0), 2**bits - 1
     mechanism = InterpolatedMVU(design, Ball(Norm.L2, 1.0, 4), beta=2.0)
     worst = 0.0

@@ -124,7 +124,9 @@ def test_a_level_of_zero_has_no_pure_epsilon():
 @settings(max_examples=25, deadline=None)
 @given(profiles())
 def test_blur_covers_every_sampler_that_is_off_by_less(profile):
-    """A sampler's t is off by a shift of its own at each point: its pair stays below the blurred one."""
+    """A sampler's t is off by a shift of its own at each point: its pair stays below the blurred
+    one.
+    """
     blur = 1e-4
     if np.diff(profile.edges).min(initial=1.0) < 3 * blur:
         return

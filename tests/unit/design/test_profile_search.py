@@ -46,7 +46,9 @@ def test_no_random_profile_beats_the_bound_of_its_own_epsilon(profile, adjacency
 
 
 def linear_programme(epsilon, delta, adjacency, cap, cells=400):
-    """The largest gain of step functions on a grid for one release, by a solver that knows nothing of the proof."""
+    """The largest gain of step functions on a grid for one release, by a solver that knows
+    nothing of the proof.
+    """
     edges = np.concatenate(([-np.inf], np.linspace(-4.5, 4.5, cells - 1), [np.inf]))
     left, right = edges[:-1], edges[1:]
     w = np.where(left + right < 0, ndtr(right) - ndtr(left), ndtr(-left) - ndtr(-right))

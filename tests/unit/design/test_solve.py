@@ -47,7 +47,9 @@ def test_penalty_designs_beat_the_published_solver(arguments, most):
 
 
 def exp_upper_power(epsilon: float, distance: Fraction) -> Fraction:
-    """e^(epsilon distance) rounded down at fifty digits: a ratio below it is certainly within the bound."""
+    """e^(epsilon distance) rounded down at fifty digits: a ratio below it is certainly within
+    the bound.
+    """
     with localcontext() as context:
         context.prec = 50
         exponent = Fraction(epsilon) * distance
@@ -89,7 +91,9 @@ def test_the_stored_numbers_are_private(spec):
 
 
 def assert_private(spec):
-    """Every pair of levels, every symbol, in rational arithmetic: an oracle that shares no code with certify."""
+    """Every pair of levels, every symbol, in rational arithmetic: an oracle that shares no code
+    with certify.
+    """
     design = solve(spec, cache=False)
     measured = certify(design)
     table = [[Fraction(p) for p in row] for row in design.probabilities.tolist()]

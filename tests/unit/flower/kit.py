@@ -133,7 +133,9 @@ def shift(node):
 
 
 class Federation:
-    """Nodes with their contexts: `ask` opens a round and gives the replies, `evaluate` plays one."""
+    """Nodes with their contexts: `ask` opens a round and gives the replies, `evaluate` plays
+    one.
+    """
 
     def __init__(self, inner=None, config=None, nodes=NODES, mod=None, **node_config):
         config = CONFIG if config is None else config

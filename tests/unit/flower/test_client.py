@@ -185,7 +185,8 @@ FAILURES = {
 
 @pytest.mark.parametrize("what", FAILURES)
 def test_failing_cannot_be_told_from_an_update_of_zero(what, tmp_path):
-    """The same records, the same size, the same ledger: to the last bit what an app gives that learns nothing.
+    """The same records, the same size, the same ledger: to the last bit what an app gives that
+    learns nothing.
 
     Whoever simulates nodes owns them all, and is told which apps crashed.
     """

@@ -195,7 +195,9 @@ def test_a_confusion_matrix_is_a_list_of_estimates():
 
 
 def test_few_answers_are_said_to_be_few_and_no_share_is_above_one(caplog):
-    """Twenty nodes who all say yes: the unbiased estimate is above 1, and what people read is not."""
+    """Twenty nodes who all say yes: the unbiased estimate is above 1, and what people read is
+    not.
+    """
     with caplog.at_level("INFO"):
         federation = federation_of(20, config=ASKS | {"quietbit.evaluate.epsilon": 0.5})
         federation.evaluate(1, evaluates(1.0))

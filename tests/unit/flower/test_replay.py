@@ -332,7 +332,9 @@ def test_what_a_hostile_server_sends_is_declined_and_costs_nothing(name):
 
 
 def test_rows_of_another_round_are_refused():
-    """A server that asks twice about the same rows in different rounds is refused, replay or not."""
+    """A server that asks twice about the same rows in different rounds is refused, replay or
+    not.
+    """
     federation = Federation()
     federation.play()
     first = federation.strategy.settings.mechanism_for(SIZE).for_round(run_name(RUN), 1)

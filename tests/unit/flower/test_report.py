@@ -1,4 +1,6 @@
-"""The report: a table, JSON that a parser reads, and sizes that are those of Flower's own objects."""
+"""The report: a table, JSON that a parser reads, and sizes that are those of Flower's own
+objects.
+"""
 
 import json
 import pickle

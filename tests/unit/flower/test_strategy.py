@@ -263,7 +263,9 @@ def test_lost_releases_count_and_declined_ones_do_not():
 
 
 def test_a_node_that_says_it_has_answered_before_is_counted():
-    """The first reply was lost, or is late: the request came twice, and the second reply says so."""
+    """The first reply was lost, or is late: the request came twice, and the second reply says
+    so.
+    """
     federation = Federation()
     messages = list(
         federation.strategy.configure_train(1, model(), ConfigRecord(), federation.grid)
@@ -440,7 +442,9 @@ def test_control_characters_of_nodes_are_spelt_out():
 
 
 def test_a_round_of_failures_is_paid_for_in_the_report():
-    """An app that fails releases zero: the report's epsilon is that of the nodes' ledgers, not 0."""
+    """An app that fails releases zero: the report's epsilon is that of the nodes' ledgers, not
+    0.
+    """
     federation = Federation()
     messages = list(
         federation.strategy.configure_train(1, model(), ConfigRecord(), federation.grid)

@@ -1,4 +1,6 @@
-"""Models and losses that would mix samples, or let one sample decide about the others; each is kept from doing so."""
+"""Models and losses that would mix samples, or let one sample decide about the others; each is
+kept from doing so.
+"""
 
 import numpy as np
 import pytest
@@ -225,7 +227,9 @@ def rows_at(gradients, batch, places):
 
 
 def check_apart(model, loss):
-    """A row is the same to the last bit, whoever else is drawn, and whatever the others' data are."""
+    """A row is the same to the last bit, whoever else is drawn, and whatever the others' data
+    are.
+    """
     batch = data()
     gradients = SampleGradients(model, loss, batch, tile=16)
     everybody = rows_at(gradients, batch, np.arange(COUNT))
@@ -388,7 +392,8 @@ def test_what_has_no_gradient_is_refused_before_a_batch_is_drawn(tmp_path):
 
 
 def test_orthogonal_weights_decide_nothing(tmp_path):
-    """Weights that make one patient's output pure rounding: the batch is released all the same, drawn with or without.
+    """Weights that make one patient's output pure rounding: the batch is released all the same,
+    drawn with or without.
 
     Of 200 samples all have a gradient of 1 along the first coordinate, but for the patient's; a
     batch that was dropped would be a release of about zero.

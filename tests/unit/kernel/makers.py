@@ -14,7 +14,9 @@ from quietbit.kernel.sampler import Sampler
 def make_design(
     levels: int, bits: int, epsilon: float, seed: int = 0, kinks: float = 0.05
 ) -> Design:
-    """A positive table whose log-ratios are about ``epsilon``; with kinks when there are inner levels."""
+    """A positive table whose log-ratios are about ``epsilon``; with kinks when there are inner
+    levels.
+    """
     rng = np.random.default_rng(seed)
     symbols = 2**bits
     x = np.linspace(0.0, 1.0, levels)

@@ -1,4 +1,5 @@
-"""The table `kernel/quantile.bin` of `kernel/expand.py`, made from scratch with mpmath, and the proof of its error.
+"""The table `kernel/quantile.bin` of `kernel/expand.py`, made from scratch with mpmath, and the
+proof of its error.
 
     PYTHONPATH=src:tests python -m unit.kernel.quantile_maker     writes the table into the package
 

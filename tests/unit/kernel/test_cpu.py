@@ -58,7 +58,9 @@ def test_many_chunks_and_threads_agree_with_one(bits: int) -> None:
 
 
 def test_polynomials_are_fitted_for_one_bit_alone(monkeypatch: pytest.MonkeyPatch) -> None:
-    """More bits are decided in cells: to fit eight would take the first release of every process a second."""
+    """More bits are decided in cells: to fit eight would take the first release of every process
+    a second.
+    """
     fitted: list[int] = []
     monkeypatch.setattr(
         cpu,

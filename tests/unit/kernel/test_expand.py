@@ -62,7 +62,9 @@ def keystream(state, blocks):
 
 
 def test_the_block_of_rfc_8439():
-    """Section 2.3.2; there the nonce has 96 bits, and its first word stands where ours has half of the block number."""
+    """Section 2.3.2; there the nonce has 96 bits, and its first word stands where ours has half
+    of the block number.
+    """
     state = start_state(bytes(range(32)))
     state[12:] = [1, 0x09000000, 0x4A000000, 0]
     assert " ".join(f"{word:08x}" for word in chacha_blocks(state, np.arange(1))[:, 0]) == RFC_8439
@@ -187,7 +189,9 @@ def test_the_inner_product_keeps_its_promise():
 
 @pytest.mark.parametrize("count", [1, 64, 100, 1024])
 def test_compiled_inner_products_add_in_the_same_order(count):
-    """A single edge at the reference's own sum: one unit in the last place below it, the candidate is refused."""
+    """A single edge at the reference's own sum: one unit in the last place below it, the
+    candidate is refused.
+    """
     kernel = select("cpu")
     direction = unit(np.random.default_rng(count).normal(size=count))[0]
     seed = bytes(range(16))

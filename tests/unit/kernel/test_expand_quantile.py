@@ -93,7 +93,9 @@ def test_frequencies_are_normal():
 
 
 def test_kolmogorov_distance_of_the_exact_law():
-    """P(z* <= x) jumps by 2^-63 at the middle of a cell: enumerate a law of 4 bits in the same way."""
+    """P(z* <= x) jumps by 2^-63 at the middle of a cell: enumerate a law of 4 bits in the same
+    way.
+    """
     w = np.arange(1, 8, 2) / 16
     points = np.sort(
         np.concatenate(

@@ -25,7 +25,9 @@ def cell_moments(low, high):
 
 @pytest.mark.parametrize("bits", range(1, 9))
 def test_levels_are_the_means_of_their_cells(bits):
-    """Max's conditions, with mpmath; the normal density is log-concave, so they have one solution (Fleischer 1964)."""
+    """Max's conditions, with mpmath; the normal density is log-concave, so they have one
+    solution (Fleischer 1964).
+    """
     numbers = proved_table("levels.bin")[2 ** (bits - 1) - 1 : 2**bits - 1]
     with mpmath.workprec(150):
         levels = [mpmath.mpf(int(number)) / 2**32 for number in numbers]

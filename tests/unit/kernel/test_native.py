@@ -1,4 +1,6 @@
-"""The C library: it says when it was built wrongly, and every instruction set gives the reference's bits."""
+"""The C library: it says when it was built wrongly, and every instruction set gives the
+reference's bits.
+"""
 
 from __future__ import annotations
 
@@ -98,7 +100,9 @@ def test_an_unknown_instruction_set_is_refused(monkeypatch: pytest.MonkeyPatch) 
 @needs_compiler
 @pytest.mark.skipif(sys.platform != "linux", reason="flags of gcc and clang on Linux")
 def test_a_fused_build_is_refused(tmp_path: Path) -> None:
-    """With products and sums fused the last bits differ, so such a library must not draw a single code."""
+    """With products and sums fused the last bits differ, so such a library must not draw a
+    single code.
+    """
     fused = [flag for flag in build.FLAGS if flag not in ("-ffp-contract=off", "-O3")]
     target = tmp_path / "fused.so"
     # The portable build with one instruction set takes a second: with FMA, and told to use it.

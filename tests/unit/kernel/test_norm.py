@@ -81,7 +81,9 @@ def test_nonsense_is_refused(norm: float, radius: float) -> None:
 
 @pytest.mark.parametrize("order", [1, 2])
 def test_a_second_look_passes_what_did_not_change_and_bounds_what_did(order: int) -> None:
-    """With exact fractions: a sum within LOOK_ERROR of the truth passes, and one at the limit is inside the ball."""
+    """With exact fractions: a sum within LOOK_ERROR of the truth passes, and one at the limit is
+    inside the ball.
+    """
     rng = np.random.default_rng(order)
     for _ in range(300):
         norm, radius = (float(10.0 ** rng.uniform(-40, 40)) for _ in range(2))

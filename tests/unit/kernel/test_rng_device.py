@@ -58,7 +58,9 @@ def test_reading_in_pieces_and_from_the_middle() -> None:
 
 
 def test_no_word_is_used_twice() -> None:
-    """Pairs of neighbouring primary words are the 32-bit words: with 8,192 of them, repeats mean reuse."""
+    """Pairs of neighbouring primary words are the 32-bit words: with 8,192 of them, repeats mean
+    reuse.
+    """
     block = DeviceBlock(1 << 14, KEY)
     words = block.primary(0, 1 << 14).view(np.uint32)
     ties, own = block.ties(np.arange(1 << 12)), block.uniform64(0, 0, 1 << 12)
@@ -69,7 +71,9 @@ def test_no_word_is_used_twice() -> None:
 
 
 def test_bits_are_balanced() -> None:
-    """Each of the 16 bits of 2^18 words within 7 standard deviations of a half: false alarm below 1e-10."""
+    """Each of the 16 bits of 2^18 words within 7 standard deviations of a half: false alarm
+    below 1e-10.
+    """
     words = DeviceBlock(1 << 18, KEY).primary(0, 1 << 18)
     for bit in range(16):
         ones = int(((words >> np.uint16(bit)) & np.uint16(1)).sum())
@@ -100,7 +104,9 @@ def test_refusals() -> None:
 
 
 def test_any_stream_that_a_mechanism_asks_for() -> None:
-    """Streams beyond 64, as a mechanism that tries again and again needs them; 32 words of 64 bits do not repeat."""
+    """Streams beyond 64, as a mechanism that tries again and again needs them; 32 words of 64
+    bits do not repeat.
+    """
     block = DeviceBlock(10, KEY)
     streams = (
         0,

@@ -1,4 +1,6 @@
-"""Noise on a grid: decided as the real number would be, by every kernel, however close an edge is."""
+"""Noise on a grid: decided as the real number would be, by every kernel, however close an edge
+is.
+"""
 
 from __future__ import annotations
 
@@ -26,7 +28,9 @@ def kernel(request):
 
 
 class Streams:
-    """A block whose first words are given, stream by stream, for one coordinate; the rest are a seed's."""
+    """A block whose first words are given, stream by stream, for one coordinate; the rest are a
+    seed's.
+    """
 
     def __init__(self, *words):
         self.words, self.rest = words, seeded_rng(0).draw(1)
@@ -64,7 +68,9 @@ def test_fast_and_slow_ways_agree(kernel, law):
 @pytest.mark.parametrize("step", [1, -20_000, 300_000])
 @pytest.mark.parametrize("beyond", [1, -1])
 def test_an_edge_inside_the_cell_is_decided_by_the_next_words(kernel, law, value, step, beyond):
-    """Words aimed at an edge to 2^-127: one more or less in the second word is one side or the other."""
+    """Words aimed at an edge to 2^-127: one more or less in the second word is one side or the
+    other.
+    """
     with mpmath.workprec(400):
         edge = (
             (step + mpmath.mpf(0.5)) * H
@@ -90,7 +96,9 @@ def test_an_edge_inside_the_cell_is_decided_by_the_next_words(kernel, law, value
 
 
 def test_words_without_an_end_are_settled(kernel, monkeypatch):
-    """All bits zero is the farthest tail, and no number of them says how far; a broken source does not hang."""
+    """All bits zero is the farthest tail, and no number of them says how far; a broken source
+    does not hang.
+    """
     for law, low, high in ((NoiseLaw.NORMAL, 72.0, 74.0), (NoiseLaw.LAPLACE, 2600.0, 2750.0)):
         found = kernel.rounded_noise(np.zeros(1), 1.0, law, Streams(*[0] * 60), 0)
         assert low < found[0] < high
@@ -123,7 +131,8 @@ def test_tails_are_bounded_at_any_length(law, sizes):
     [(NoiseLaw.NORMAL, 0.066, 9.25), (NoiseLaw.LAPLACE, 1 / 800, 44.75)],
 )
 def test_no_mass_is_without_a_counterpart(kernel, law, unit, farthest):
-    """Little noise: whatever an update can become, its neighbour, one clip away, can become too, from some words.
+    """Little noise: whatever an update can become, its neighbour, one clip away, can become too,
+    from some words.
 
     At 0.066 of the clip four words of normal noise ended 18.63 deviations from the neighbour: of
     the update's mass 2.5e-4 lay beyond, at a claim of (178.5, 1e-5). The words are computed here;
@@ -166,7 +175,9 @@ def test_the_law_is_the_real_one(law):
 
 
 def test_what_floats_reveal_is_gone(kernel):
-    """Mironov's attack: a float sum has low digits that some updates cannot make; a multiple of the grid has none."""
+    """Mironov's attack: a float sum has low digits that some updates cannot make; a multiple of
+    the grid has none.
+    """
     zero, one = (
         kernel.rounded_noise(
             np.full(5000, value), 1.0, NoiseLaw.LAPLACE, seeded_rng(k).draw(5000), 0

@@ -16,7 +16,9 @@ from unit.kernel.makers import make_design, make_sampler
 
 
 def exact_law(design: Design, sampler: Sampler, value: float, factor: float) -> list[Any]:
-    """Probabilities by interpolating logarithms of the design, straight from the paper's definition."""
+    """Probabilities by interpolating logarithms of the design, straight from the paper's
+    definition.
+    """
     n, symbols = design.probabilities.shape
     t = mpmath.mpf(sampler.scale) * mpmath.mpf(factor) * mpmath.mpf(value)
     t = min(max(t, mpmath.mpf(sampler.low) - 0.5), mpmath.mpf(sampler.high) - 0.5)

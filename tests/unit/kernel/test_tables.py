@@ -64,7 +64,9 @@ def test_the_look_up_answers_only_when_every_word_agrees(index: int) -> None:
 @pytest.mark.parametrize("beta", [1e-2, 1e-3, 1e-6])
 @pytest.mark.parametrize("levels", [3, 5])
 def test_a_kink_inside_a_short_range_needs_no_polynomial(levels: int, beta: float) -> None:
-    """High powers of a short reach have coefficients that float32 cannot hold: cells serve, and codes are right."""
+    """High powers of a short reach have coefficients that float32 cannot hold: cells serve, and
+    codes are right.
+    """
     sampler = Sampler.from_design(
         make_design(levels, 1, 0.5), beta / 2, 0.5 - beta / 2, 0.5 + beta / 2
     )

@@ -1,4 +1,6 @@
-"""Polynomial thresholds: what is decided from them is what the exact thresholds decide, by a margin."""
+"""Polynomial thresholds: what is decided from them is what the exact thresholds decide, by a
+margin.
+"""
 
 from __future__ import annotations
 
@@ -23,7 +25,9 @@ CASES = [
 
 
 def lines(plan, t):
-    """G_k - 1/2 as a device computes it, in float32 with every operation rounded; NaN where it decides nothing."""
+    """G_k - 1/2 as a device computes it, in float32 with every operation rounded; NaN where it
+    decides nothing.
+    """
     p = np.clip(
         np.float32(t) * np.float32(plan.rate) + np.float32(plan.offset),
         np.float32(plan.lowest),

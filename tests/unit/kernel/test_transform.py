@@ -86,7 +86,9 @@ def test_twice_is_the_identity_and_the_stated_error_holds(kernel):
 
 @pytest.mark.parametrize("size", [1, 2, 3, 31, 33, 64, 100, 4095, 4096, 4097, 9000, 70_001])
 def test_blocks_are_rotated_without_padding(kernel, size):
-    """A product of orthonormal maps: written out block by block, undone by the transposes in reverse order."""
+    """A product of orthonormal maps: written out block by block, undone by the transposes in
+    reverse order.
+    """
     vector = random(size, np.float64, size)
     vector[::5] = 0.0
     for block in {1, 1 << (size.bit_length() - 1), min(4096, 1 << (size.bit_length() - 1))}:
@@ -207,7 +209,9 @@ def test_refusals(kernel):
 # `make test` replays two rounds with a plain instruction set: tests/unit/wire/test_downlink.py
 @pytest.mark.long
 def test_results_do_not_depend_on_the_instruction_set():
-    """Replaying a round needs the same bits on every processor: one fused multiply-add would change them."""
+    """Replaying a round needs the same bits on every processor: one fused multiply-add would
+    change them.
+    """
     code = (
         "import hashlib, numpy as np; from quietbit.kernel.select import select\n"
         "kernel, x = select('cpu'), np.random.default_rng(0).normal(size=9001).astype(np.float32)\n"

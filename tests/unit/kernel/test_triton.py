@@ -1,4 +1,6 @@
-"""The triton kernel in Triton's interpreter, or on a GPU where there is one: the reference's codes, norms, counts."""
+"""The triton kernel in Triton's interpreter, or on a GPU where there is one: the reference's
+codes, norms, counts.
+"""
 
 from __future__ import annotations
 
@@ -94,7 +96,9 @@ def test_codes_are_those_of_the_reference(kernel, name):
     ],
 )
 def test_words_made_in_the_kernel_are_the_generators(kernel, name):
-    """Same key, same codes as the reference with the words numpy makes: more than one program, an odd end."""
+    """Same key, same codes as the reference with the words numpy makes: more than one program,
+    an odd end.
+    """
     inputs = update(9001 if FAST else 5001, 2)
     expected = REFERENCE.sample(SAMPLERS[name], inputs, FixedKey(), factor=0.5)
     np.testing.assert_array_equal(
@@ -382,7 +386,9 @@ def test_an_overflowing_list_counts_every_row_once(kernel, monkeypatch):
     ("size", "block"), [pytest.param(8192, 4096, marks=SLOW), (9003, 4096), (5001, 512)]
 )
 def test_rotated_codes_are_those_of_the_reference(kernel, own, size, block):
-    """Whole blocks of 4,096 go through registers, the last two by way of memory; listed rows keep their values."""
+    """Whole blocks of 4,096 go through registers, the last two by way of memory; listed rows
+    keep their values.
+    """
     rng = FixedKey if own else (lambda: seeded_rng(4))
     for name, radius in (("one bit", 0.5), ("two bits", 1e4)):
         sampler, inputs = SAMPLERS[name], update(size, 31)

@@ -1,4 +1,6 @@
-"""Expansion in Triton's interpreter, or on a GPU where there is one: the reference's normals and sums, bit for bit."""
+"""Expansion in Triton's interpreter, or on a GPU where there is one: the reference's normals and
+sums, bit for bit.
+"""
 
 from __future__ import annotations
 

@@ -36,7 +36,9 @@ def test_central_noise_is_added_once_with_the_account_of_the_sum():
 
 
 def test_central_noise_is_that_which_is_accounted():
-    """A server's sum is on the public grid in every world: of floats 7e-5 of the mass was impossible in the other."""
+    """A server's sum is on the public grid in every world: of floats 7e-5 of the mass was
+    impossible in the other.
+    """
     problem = small_problem(count=450)
     plan, training = chosen(
         lr=0.5,

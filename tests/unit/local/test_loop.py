@@ -152,7 +152,9 @@ def test_the_releases_of_a_plan_are_those_it_is_calibrated_to():
 
 @pytest.mark.parametrize("trust", ["local", "secure-aggregation"])
 def test_a_run_that_keeps_some_coordinates(trust):
-    """Behind masks all clients of a round keep the same rows, others in every round: no coordinate stays unmoved."""
+    """Behind masks all clients of a round keep the same rows, others in every round: no
+    coordinate stays unmoved.
+    """
     given = {
         "trust": trust,
         "keep": 16,

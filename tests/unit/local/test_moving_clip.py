@@ -1,4 +1,6 @@
-"""Runs whose clip moves: it finds the updates' lengths, the account is the plan's, and only the mechanism clips."""
+"""Runs whose clip moves: it finds the updates' lengths, the account is the plan's, and only the
+mechanism clips.
+"""
 
 from __future__ import annotations
 
@@ -57,7 +59,9 @@ def plan(**given: Any) -> Plan:
 
 @pytest.mark.parametrize("start", [0.1, 1.0, 10.0])
 def test_the_clip_goes_to_the_median_from_wherever_it_began(start: float) -> None:
-    """25 scouts of 100: a share is off by 0.1, and the last steps of 0.2 take a tenth of it: 0.5 is above ten of it."""
+    """25 scouts of 100: a share is off by 0.1, and the last steps of 0.2 take a tenth of it: 0.5
+    is above ten of it.
+    """
     run = simulate(Long(), plan(clip=start), Training(0.1, ROUNDS))
     assert run.status == "finished"
     assert run.clips[0] == start

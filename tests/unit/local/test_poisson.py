@@ -1,4 +1,6 @@
-"""Cohorts that a trusted server draws in secret: who is drawn, what everybody is charged, and what is divided by."""
+"""Cohorts that a trusted server draws in secret: who is drawn, what everybody is charged, and
+what is divided by.
+"""
 
 import numpy as np
 import pytest

@@ -1,4 +1,6 @@
-"""Replayed rounds in the simulator: the same training, and bytes that follow from who missed what."""
+"""Replayed rounds in the simulator: the same training, and bytes that follow from who missed
+what.
+"""
 
 import numpy as np
 import pytest

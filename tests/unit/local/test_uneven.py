@@ -1,4 +1,6 @@
-"""An uneven federation in the simulator: Zipf's frequencies, accounts of single clients, and memory."""
+"""An uneven federation in the simulator: Zipf's frequencies, accounts of single clients, and
+memory.
+"""
 
 from __future__ import annotations
 
@@ -14,7 +16,9 @@ GIVEN: dict[str, Any] = {"clip": 1.0, "adjacency": "zero-out", "rng": "seeded", 
 
 
 class Flat:
-    """Clients that pull eight parameters towards 1, each with an update made when it is asked for."""
+    """Clients that pull eight parameters towards 1, each with an update made when it is asked
+    for.
+    """
 
     name, dimension = "flat", 8
 

@@ -1,4 +1,6 @@
-"""One of every mechanism, at a dimension that is no multiple of eight; words that count their draws."""
+"""One of every mechanism, at a dimension that is no multiple of eight; words that count their
+draws.
+"""
 
 from __future__ import annotations
 

@@ -1,4 +1,6 @@
-"""A clip that moves and its scouts: an answer's law word by word, one price for all, nothing outside the inner ball."""
+"""A clip that moves and its scouts: an answer's law word by word, one price for all, nothing
+outside the inner ball.
+"""
 
 from __future__ import annotations
 
@@ -66,7 +68,9 @@ def test_an_answer_is_true_for_the_words_that_are_priced_and_else_a_coin(truth: 
 @pytest.mark.parametrize("truth", [1e-4, 0.3, 0.9, 1 - 1e-9])
 @pytest.mark.parametrize("adjacency", Adjacency)
 def test_what_is_known_of_an_answer_holds(truth: float, adjacency: Adjacency) -> None:
-    """Against 60 digits: its max-divergence, its divergences, and the Gaussian pair whose sign it is."""
+    """Against 60 digits: its max-divergence, its divergences, and the Gaussian pair whose sign
+    it is.
+    """
     response = RandomisedResponse(2, truth)
     found = _answer_cost(response, adjacency)
     with mpmath.workdps(60):
@@ -190,7 +194,9 @@ def test_nothing_outside_the_ball_reaches_the_inner_mechanism(
 
 
 def test_a_share_is_estimated_without_bias() -> None:
-    """6,000 answers: beyond 6.2 of the deviation that is told, 1e-9, it is no chance; another share is another."""
+    """6,000 answers: beyond 6.2 of the deviation that is told, 1e-9, it is no chance; another
+    share is another.
+    """
     count, truth, rng = 6000, 0.5, seeded_rng(seed(7))
     uplink = Uplink(AdaptiveClip(evolve(INNER, ball=Ball(Norm.L2, 1.0, 1)), 0.5, 20, truth).scout())
     counted = uplink.aggregator()

@@ -37,7 +37,9 @@ def test_a_value_is_within_the_radius() -> None:
 
 @pytest.mark.parametrize("name", MECHANISMS)
 def test_prices_wear_their_words_and_take_no_others(name: str) -> None:
-    """`cost` and `sample_cost` are bare: the base class checks what is asked for and says what a price is of."""
+    """`cost` and `sample_cost` are bare: the base class checks what is asked for and says what a
+    price is of.
+    """
     found = MECHANISMS[name]
     for adjacency in Adjacency:
         asked = found.privacy(adjacency.value)

@@ -105,7 +105,9 @@ def test_divergences_bound_those_of_brute_force_both_ways_round(mu: float, rate:
 
 @pytest.mark.parametrize("rate", [0.05, 0.4])
 def test_divergences_of_one_bit_bound_those_of_brute_force_both_ways_round(rate: float) -> None:
-    """Six coordinates, all 64 outcomes, one sample that moves the input from several places in several directions."""
+    """Six coordinates, all 64 outcomes, one sample that moves the input from several places in
+    several directions.
+    """
     ball = Ball(Norm.L2, 1.0, 6)
     found = calibrate(
         "imvu", ball=ball, epsilon=3.0, delta=1e-5, adjacency="zero-out", rotate=False

@@ -93,7 +93,9 @@ def test_the_guarantee_carries_its_words() -> None:
 
 
 def test_one_bit_has_the_gaussians_error_in_many_dimensions() -> None:
-    """Clamped to a tenth of the radius, bits are dominated by a Gaussian pair of 1.9 % more variance."""
+    """Clamped to a tenth of the radius, bits are dominated by a Gaussian pair of 1.9 % more
+    variance.
+    """
     wide = Ball(Norm.L2, 1.0, 10_000)
     for epsilon in (1.0, 3.0, 8.0):
         for releases in (1, 10, 50, 1000):
@@ -213,7 +215,9 @@ def test_the_search_survives_a_stepped_account() -> None:
 
 @pytest.mark.parametrize("epsilon", [26.117, 27.705, 29.39])
 def test_steep_designs_say_how_steep_doubles_made_them(epsilon: float) -> None:
-    """Near e^-27 a row that sums to one exactly cannot hold the requested ratio; the account is the table's own."""
+    """Near e^-27 a row that sums to one exactly cannot hold the requested ratio; the account is
+    the table's own.
+    """
     found = calibrate(
         "imvu",
         ball=Ball(Norm.L1, 1.0, 1),

@@ -23,7 +23,9 @@ EDGES, LEVELS = [-1.0, 0.0, 2.0], [0.1, 0.5, 1.0, 8.0]
 
 
 class GivenWords:
-    """A block whose words are given, stream by stream; a stream that is not given may not be read."""
+    """A block whose words are given, stream by stream; a stream that is not given may not be
+    read.
+    """
 
     def __init__(self, *streams):
         self.streams = [np.array(words, dtype=np.uint64) for words in streams]
@@ -35,7 +37,9 @@ class GivenWords:
 
 
 def exactly(vector, block, cells, limits, thresholds):
-    """The codes by the book, with 300 bits: step, place, normals from words of 128 bits, thresholds."""
+    """The codes by the book, with 300 bits: step, place, normals from words of 128 bits,
+    thresholds.
+    """
     first = [int(word) for word in block.uniform64(0, 0, 6)]
     pick, place = first[0] * 2**64 + first[1], first[2] * 2**64 + first[3]
     step = sum(pick >= limit for limit in limits)
@@ -116,7 +120,9 @@ def test_codes_are_those_of_exact_arithmetic(length):
 
 
 def test_doubles_are_as_close_as_codes_assume():
-    """The exact z differs from the computed one by less than the doubt, for words in the middle and in the tails."""
+    """The exact z differs from the computed one by less than the doubt, for words in the middle
+    and in the tails.
+    """
     plain = np.random.default_rng(7)
     vector, quantiser = plain.normal(size=200), normal_quantiser(4)
     direction = unit(vector)[0]
@@ -177,7 +183,9 @@ def test_t_and_noise_follow_the_profile():
 
 
 def test_quantised_draws_are_unbiased_to_first_order():
-    """Means of 2,000 decoded vectors along the direction; false alarms: 1e-9 (6.2 standard deviations)."""
+    """Means of 2,000 decoded vectors along the direction; false alarms: 1e-9 (6.2 standard
+    deviations).
+    """
     vector, rng, quantiser = np.ones(256), seeded_rng(seed(4)), normal_quantiser(3)
     cells = step_cells([1.9, 2.1])
     limits = step_limits(cells, [0.0, 1.0, 0.0])

@@ -92,7 +92,9 @@ def test_the_unbiased_decoder_is_unbiased_to_first_order(levels: int) -> None:
 
 @pytest.mark.parametrize("epsilon", [0.3, 2.0])
 def test_the_unbiased_decoder_meets_the_cramer_rao_bound(epsilon: float) -> None:
-    """In x-space the alphabet is 1/2 -+ 1/epsilon and the variance at the centre 1/M = 1/epsilon^2."""
+    """In x-space the alphabet is 1/2 -+ 1/epsilon and the variance at the centre 1/M =
+    1/epsilon^2.
+    """
     mechanism = InterpolatedMVU(
         design(2, 1, epsilon), Ball(Norm.L2, 1.0, 1), decoder="unbiased-at-zero"
     )

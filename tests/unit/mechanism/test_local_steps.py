@@ -40,7 +40,9 @@ def test_the_price_is_that_of_all_steps_and_rounding_is_free(adjacency: Adjacenc
 
 @pytest.mark.parametrize("bits", [1, 2, 3, 4, 8])
 def test_what_is_decoded_has_the_mean_of_the_difference(bits: int) -> None:
-    """Given the steps, rounding is unbiased in every coordinate: 400 roundings of one difference, 8 deviations."""
+    """Given the steps, rounding is unbiased in every coordinate: 400 roundings of one
+    difference, 8 deviations.
+    """
     site, kernel = (
         LocalSteps(PoissonBatch(Gaussian(BALL, 1e-6), 50, 0.1), 2, 0.5, bits),
         default_kernel(),

@@ -1,4 +1,6 @@
-"""Outliers: tails computed exactly, honest clients at the clip, and payloads that somebody wrote."""
+"""Outliers: tails computed exactly, honest clients at the clip, and payloads that somebody
+wrote.
+"""
 
 from __future__ import annotations
 
@@ -45,7 +47,9 @@ def payload(mechanism: Any, body: bytes) -> bytes:
 def test_an_honest_client_at_the_clip_is_longer_with_the_stated_chance_at_most(
     dimension: int, ratio: float
 ) -> None:
-    """The chance is scipy's noncentral chi-square's and gamma's; the bound is not far beyond its quantile."""
+    """The chance is scipy's noncentral chi-square's and gamma's; the bound is not far beyond its
+    quantile.
+    """
     loose = 1.7 if dimension == 1 else 1.3
     length = normal_length_upper(dimension, 2.0, ratio)
     law = stats.ncx2(dimension, (2.0 / ratio) ** 2)
@@ -59,7 +63,9 @@ def test_an_honest_client_at_the_clip_is_longer_with_the_stated_chance_at_most(
 
 @pytest.mark.parametrize("multiplier", [0.3, 3.0])
 def test_skellam_noise_is_longer_with_the_stated_chance_at_most(multiplier: float) -> None:
-    """Of eight coordinates, each rounded away from zero, by adding up the exact law of every square."""
+    """Of eight coordinates, each rounded away from zero, by adding up the exact law of every
+    square.
+    """
     mechanism = Skellam(Ball(Norm.L2, 1.0, 8), multiplier, bits=6)
     each = math.ceil(mechanism.scale / math.sqrt(8))
     law: dict[int, float] = {0: 1.0}
@@ -80,7 +86,9 @@ def test_skellam_noise_is_longer_with_the_stated_chance_at_most(multiplier: floa
 
 
 def test_coded_normals_are_longer_with_the_stated_chance_at_most() -> None:
-    """By enumerating all of eight codes' squares; the weight of a profile is at most its largest."""
+    """By enumerating all of eight codes' squares; the weight of a profile is at most its
+    largest.
+    """
     mechanism = VectorMVU(CLIFF, Ball(Norm.L2, 1.0, 8), keep=8)
     levels = normal_quantiser(4)
     cuts = np.concatenate([[-np.inf], levels.thresholds, [np.inf]])
@@ -169,7 +177,9 @@ def test_what_is_not_finite_is_refused_before(value: float) -> None:
 
 @pytest.mark.parametrize("alone", [False, True])
 def test_a_round_counts_outliers_and_goes_on_without_them(alone: bool) -> None:
-    """As Flower adds payloads, and as NVFlare decodes each by itself; the node's release counts in the account."""
+    """As Flower adds payloads, and as NVFlare decodes each by itself; the node's release counts
+    in the account.
+    """
     mechanism = MECHANISMS["gaussian"]
     uplink = Uplink(mechanism)
     current = Round(run=1, number=1, mechanism=mechanism, counts=defaultdict(Counts))

@@ -1,4 +1,5 @@
-"""A mechanism of a user's own, in a package outside this one and known by its entry point, works everywhere.
+"""A mechanism of a user's own, in a package outside this one and known by its entry point, works
+everywhere.
 
 The package is the first block of the how-to page, in a folder on the path with the two files that
 an installer leaves.
@@ -44,7 +45,9 @@ def forget() -> None:
 
 @pytest.fixture
 def installed(tmp_path, monkeypatch):
-    """The package on the path; the registry reads entry points anew, and forgets them afterwards."""
+    """The package on the path; the registry reads entry points anew, and forgets them
+    afterwards.
+    """
     text = PAGE.read_text(encoding="utf-8")
     block, group = (
         re.search(rf"^```{kind}\n(.*?)^```", text, re.M | re.S).group(1)
@@ -166,7 +169,9 @@ TARGET = {"ball": BALL, "epsilon": 1.0, "delta": 1e-5, "adjacency": "zero-out"}
 
 
 def test_a_broken_package_breaks_nothing_else(installed, tmp_path):
-    """Its word is listed and refused by name when it is asked for; all others are found, calibrated and rebuilt."""
+    """Its word is listed and refused by name when it is asked for; all others are found,
+    calibrated and rebuilt.
+    """
     (tmp_path / "broken.py").write_text("raise RuntimeError('half installed')\n")
     offer(tmp_path, "broken = broken:FAMILY")
     assert "broken" in registry.families()
@@ -199,7 +204,9 @@ UNSEEN = "raise RuntimeError('imported')\n"
 
 
 def test_a_description_imports_the_one_module_that_it_names(installed, tmp_path):
-    """Neither an unknown kind nor one of a family that is not allowed imports a module of any package."""
+    """Neither an unknown kind nor one of a family that is not allowed imports a module of any
+    package.
+    """
     (tmp_path / "unseen.py").write_text(UNSEEN)
     offer(tmp_path, "unseen = unseen:FAMILY", "unseen.Hidden = unseen:Hidden")
     sys.modules.pop("linear_bit", None)

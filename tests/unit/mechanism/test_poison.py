@@ -1,4 +1,6 @@
-"""Poisoned clients: bounds held against a real search of seeds, and against what the server decodes."""
+"""Poisoned clients: bounds held against a real search of seeds, and against what the server
+decodes.
+"""
 
 from __future__ import annotations
 
@@ -49,7 +51,9 @@ def draws() -> tuple[list[bytes], Any]:
 def test_the_best_of_many_seeds_is_where_the_bound_says(
     draws: tuple[list[bytes], Any], dimensions: int
 ) -> None:
-    """Below work - 5 with probability e^-32, above work + 27 with 2^-27: in a subspace as along a direction."""
+    """Below work - 5 with probability e^-32, above work + 27 with 2^-27: in a subspace as along
+    a direction.
+    """
     basis = np.linalg.qr(np.random.default_rng(1).normal(size=(SIZE, dimensions)))[0]
     parts = draws[1] @ basis
     best = float(parts.max() if dimensions == 1 else np.linalg.norm(parts, axis=1).max())
@@ -65,7 +69,9 @@ def test_the_best_of_many_seeds_is_where_the_bound_says(
 def test_an_attacker_who_searches_moves_the_server_as_far_as_stated(
     draws: tuple[list[bytes], Any],
 ) -> None:
-    """Through the server's own decoder, own rows and all: nonce and best seed, along a direction of the attacker's."""
+    """Through the server's own decoder, own rows and all: nonce and best seed, along a direction
+    of the attacker's.
+    """
     mechanism = found("vmvu", keep=SIZE)
     assert mechanism.seeded
     assert mechanism.keep == mechanism.padded
@@ -115,7 +121,9 @@ def test_floats_just_below_the_bound_are_taken_and_just_above_refused() -> None:
 def test_a_search_along_rows_of_the_rotation_reaches_as_far_as_stated(
     draws: tuple[list[bytes], Any], rows: str
 ) -> None:
-    """The rotation is public: along each row that is kept, and between two of them, 8 times as far as on all rows."""
+    """The rotation is public: along each row that is kept, and between two of them, 8 times as
+    far as on all rows.
+    """
     mechanism = found("vmvu", 4096, keep=SIZE, **({} if rows is None else {"rows": rows}))
     if rows is not None:
         mechanism = mechanism.for_round(b"run", 1)

@@ -1,4 +1,6 @@
-"""Mechanisms on a few rotated coordinates: the account is the inner one's, whatever the update, on the real path."""
+"""Mechanisms on a few rotated coordinates: the account is the inner one's, whatever the update,
+on the real path.
+"""
 
 from __future__ import annotations
 
@@ -80,7 +82,9 @@ def adversarial() -> dict[str, Any]:
 
 @pytest.mark.parametrize("kind", ["aligned", "spiky", "flat", "zero"])
 def test_what_the_inner_mechanism_releases_lies_in_its_ball_whatever_the_update(kind: str) -> None:
-    """A Gaussian with next to no noise shows what was released: never longer than the radius, zero for zero."""
+    """A Gaussian with next to no noise shows what was released: never longer than the radius,
+    zero for zero.
+    """
     update = adversarial()[kind]
     quiet = Projected(
         calibrate(
@@ -180,7 +184,9 @@ def test_sums_of_kept_coordinates_have_the_account_of_the_sum_and_decode_to_the_
 
 @pytest.mark.parametrize("length", [0.5, 2.0])
 def test_the_squared_error_of_sums_is_that_of_sums(length: float) -> None:
-    """Of a hundred clients with one and the same update: never above the claim, and within a tenth below it."""
+    """Of a hundred clients with one and the same update: never above the claim, and within a
+    tenth below it.
+    """
     given: Any = {
         "ball": BALL,
         "epsilon": 1.0,
@@ -224,7 +230,9 @@ def test_numbers_that_cannot_be_kept_are_refused(keep: Any) -> None:
 def test_rotated_coordinates_are_cut_where_that_sharpens_the_account(
     keep: int, most: float
 ) -> None:
-    """Beside the Gaussian's error; the account is the inner mechanism's own, of inputs that are cut."""
+    """Beside the Gaussian's error; the account is the inner mechanism's own, of inputs that are
+    cut.
+    """
     found = calibrate("imvu", ball=BALL, keep=keep, **GIVEN)
     mechanism: Any = found.mechanism
     assert mechanism.inner.error().squared < most * found.gaussian_squared_error
@@ -239,7 +247,9 @@ def test_auto_keeps_the_fewest_that_cost_one_percent() -> None:
 
 @pytest.mark.parametrize("radius", [1e30, 1e-30, 2.0**91])
 def test_a_ball_of_which_only_some_updates_could_be_rotated_is_refused_whole(radius: float) -> None:
-    """Single precision ends at 2^96: refusing one update of a ball and sending another would tell which it was."""
+    """Single precision ends at 2^96: refusing one update of a ball and sending another would
+    tell which it was.
+    """
     with refuses("radius"):
         calibrate("imvu", ball=Ball(Norm.L2, radius, DIMENSION), keep=KEEP, **GIVEN)
     with refuses("radius"):

@@ -1,4 +1,6 @@
-"""Samples on a few rotated coordinates: each is clipped among the kept, so that one moves the mean by its share."""
+"""Samples on a few rotated coordinates: each is clipped among the kept, so that one moves the
+mean by its share.
+"""
 
 from __future__ import annotations
 
@@ -47,7 +49,9 @@ def spied() -> tuple[Any, Any]:
 
 
 def aligned() -> Any:
-    """An update whose whole length lies in the kept rows: projecting lengthens it by sqrt(p / k) = 4."""
+    """An update whose whole length lies in the kept rows: projecting lengthens it by sqrt(p / k)
+    = 4.
+    """
     along = np.zeros(1024)
     along[ReferenceKernel().rows(ROWS.to_bytes(8, "little"), KEEP, 1024)] = 1.0
     found = rotate_back(along, 0)[:DIMENSION]
@@ -59,7 +63,9 @@ def aligned() -> Any:
 def test_one_sample_moves_what_is_released_by_its_share_and_no_more(
     size: int, adjacency: Adjacency
 ) -> None:
-    """The worst sample there is; the same samples averaged first would move it four times as far."""
+    """The worst sample there is; the same samples averaged first would move it four times as
+    far.
+    """
     seen, spy = spied()
     out, kernel = np.zeros(seen.layout.size, dtype=np.uint8), usual_kernel()
     others = [np.random.default_rng(k).normal(size=DIMENSION) for k in range(size - 1)]

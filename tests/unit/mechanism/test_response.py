@@ -1,4 +1,6 @@
-"""Randomised response: the law word by word, the price of exactly that law, and answers that nobody else could give."""
+"""Randomised response: the law word by word, the price of exactly that law, and answers that
+nobody else could give.
+"""
 
 from __future__ import annotations
 
@@ -44,7 +46,9 @@ def said(mechanism: RandomisedResponse, shares: Any, rng: Any) -> int:
 
 
 def law(mechanism: RandomisedResponse, cell: int | None) -> list[Fraction]:
-    """Count words: how many of 2^64 thresholds tell the truth, how many of 2^64 lies name each cell."""
+    """Count words: how many of 2^64 thresholds tell the truth, how many of 2^64 lies name each
+    cell.
+    """
     cells, truth = mechanism.cells, Fraction(mechanism.threshold, WORDS)
     edges = [
         -(-WORDS * j // cells) for j in range(cells + 1)

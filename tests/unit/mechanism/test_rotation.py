@@ -1,4 +1,5 @@
-"""A rotated update comes back at its size, whatever it looks like; the account is the unrotated one's.
+"""A rotated update comes back at its size, whatever it looks like; the account is the unrotated
+one's.
 
 What a mechanism says of its error is held against the exact mean of what is decoded, R^T f(R x),
 without sampling noise: f by enumeration, averaged over seeds of the rotation.
@@ -43,7 +44,9 @@ TARGET: dict[str, Any] = {"delta": 1e-5, "adjacency": "zero-out"}
 
 
 def heavy(size: int, rng: Any) -> Any:
-    """The share of the squared length that few coordinates of a real update hold: 22 of them have 79 %."""
+    """The share of the squared length that few coordinates of a real update hold: 22 of them
+    have 79 %.
+    """
     rest, few = rng.standard_normal(size), np.zeros(size)
     few[rng.choice(size, min(22, size), replace=False)] = rng.standard_normal(min(22, size))
     return np.sqrt(0.21) * rest / np.linalg.norm(rest) + np.sqrt(0.79) * few / np.linalg.norm(few)
@@ -90,7 +93,9 @@ def gains(mechanism: Any, update: Any, seeds: Any = SEEDS) -> Any:
 @pytest.mark.parametrize("size", [4096, 5000, 20_001])
 @pytest.mark.parametrize("epsilon", [0.5, 8.0])
 def test_every_update_comes_back_at_its_size(kind: str, size: int, epsilon: float) -> None:
-    """Gain within 1 %, and on average over rotations not below what the mechanism says of the worst update."""
+    """Gain within 1 %, and on average over rotations not below what the mechanism says of the
+    worst update.
+    """
     mechanism = rotated(size, epsilon)
     update = UPDATES[kind](size, np.random.default_rng(size))
     found, said = gains(mechanism, update), mechanism.error()
@@ -111,7 +116,9 @@ def test_small_dimensions_say_what_they_lose(kind: str, size: int) -> None:
 
 
 def test_the_paper_s_own_way_says_what_it_loses() -> None:
-    """Without a rotation one coordinate alone comes back at a tenth of its size, and the error says so."""
+    """Without a rotation one coordinate alone comes back at a tenth of its size, and the error
+    says so.
+    """
     ball = Ball(Norm.L2, 1.0, 100_000)
     plain: Any = calibrate("imvu", ball=ball, epsilon=8.0, rotate=False, **TARGET)
     assert plain.mechanism.rotation is None
@@ -139,7 +146,9 @@ def shared(name: str) -> Path:
 def test_gradients_of_a_wide_network_come_back_at_their_size(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
-    """A CIFAR-10 image's gradient of 36.5 million weights: the paper's own way cuts it, the rotated one does not."""
+    """A CIFAR-10 image's gradient of 36.5 million weights: the paper's own way cuts it, the
+    rotated one does not.
+    """
     torch: Any = pytest.importorskip("torch", reason="needs the torch extra")
     folder = shared("wide-resnet-28-10")
     monkeypatch.syspath_prepend(str(Path(__file__).parents[3] / "experiments"))
@@ -171,7 +180,9 @@ def test_gradients_of_a_wide_network_come_back_at_their_size(
 
 @pytest.mark.needs_shared
 def test_real_gradients_come_back_at_their_size() -> None:
-    """Gradients of softmax regression of single MNIST images: a tenth of the pixels hold everything."""
+    """Gradients of softmax regression of single MNIST images: a tenth of the pixels hold
+    everything.
+    """
     shared_data = shared("mnist")
     with gzip.open(shared_data / "mnist" / "train-images-idx3-ubyte.gz") as file:
         images = np.frombuffer(file.read(16 + 784 * 40), np.uint8, offset=16).reshape(40, 784) / 255
@@ -189,7 +200,9 @@ def test_real_gradients_come_back_at_their_size() -> None:
 
 @pytest.mark.parametrize("count", [3_000, pytest.param(12_000, marks=pytest.mark.long)])
 def test_payloads_of_a_concentrated_update_have_its_mean(count: int) -> None:
-    """Through `Uplink`: one coordinate among 4,097, estimated to a deviation of 0.005 or 0.0025; false alarm 1e-9."""
+    """Through `Uplink`: one coordinate among 4,097, estimated to a deviation of 0.005 or 0.0025;
+    false alarm 1e-9.
+    """
     size = 4097
     mechanism: Any = calibrate(
         "imvu", ball=Ball(Norm.L2, 1.0, size), epsilon=20.0, **TARGET
@@ -252,7 +265,9 @@ def test_samples_need_an_exact_rotation() -> None:
 
 
 def test_an_update_prepared_for_one_rotation_is_lost_on_another() -> None:
-    """A public seed lets one choose an update that is one coordinate after the rotation; a run's own seed does not."""
+    """A public seed lets one choose an update that is one coordinate after the rotation; a run's
+    own seed does not.
+    """
     mechanism: Any = calibrate(
         "imvu", ball=Ball(Norm.L2, 1.0, 8192), epsilon=8.0, **TARGET
     ).mechanism

@@ -28,7 +28,9 @@ def length(points: Any, norm: Norm) -> float:
 @pytest.mark.parametrize("offset", [False, True])
 @pytest.mark.parametrize("size", [1, 2, 5, 8])
 def test_a_try_succeeds_often_enough_by_enumeration(norm: Norm, offset: bool, size: int) -> None:
-    """The exact probability that unconditional rounding is within the bound, for many vectors on the sphere."""
+    """The exact probability that unconditional rounding is within the bound, for many vectors on
+    the sphere.
+    """
     rng = np.random.default_rng(size)
     for reach in (0.01, 0.5, 1.0, 3.7):
         bound = length_upper(norm, reach, size, offset=offset)

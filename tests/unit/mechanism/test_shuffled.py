@@ -1,4 +1,6 @@
-"""Mechanisms in a crowd: the vector mechanism's own blanket, everybody else's clones, and who has none."""
+"""Mechanisms in a crowd: the vector mechanism's own blanket, everybody else's clones, and who
+has none.
+"""
 
 import math
 
@@ -36,7 +38,9 @@ def test_words_and_both_adjacencies():
 
 
 def test_the_sampler_is_paid_for():
-    """Slack, blur and the error of a sampler's means raise delta; a blanket without them would be below."""
+    """Slack, blur and the error of a sampler's means raise delta; a blanket without them would
+    be below.
+    """
     mechanism = vector(4.0)
     real, ideal = mechanism.blanket(REPLACE), profile_blanket(mechanism.profile, REPLACE, 0.0)
     assert real is not None

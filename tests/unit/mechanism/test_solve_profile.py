@@ -98,7 +98,9 @@ def test_a_cached_profile_that_is_not_private_enough_is_solved_again():
 
 @pytest.mark.parametrize("adjacency", ["replace-one", "zero-out"])
 def test_the_search_s_own_account_is_the_certified_one(adjacency):
-    """Lattice convolutions and the certified account are different code; they agree before anything is adjusted."""
+    """Lattice convolutions and the certified account are different code; they agree before
+    anything is adjusted.
+    """
     target = Target(2.0, 1e-6, adjacency, releases=12)
     proposal = propose(target)
     profile = Profile.from_weights(proposal.edges, proposal.weights())

@@ -1,4 +1,6 @@
-"""Answers for sums: bits as often as the law says, shares without bias, and no way round the sampler."""
+"""Answers for sums: bits as often as the law says, shares without bias, and no way round the
+sampler.
+"""
 
 from __future__ import annotations
 

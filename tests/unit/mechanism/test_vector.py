@@ -1,4 +1,6 @@
-"""The vector mechanism: calibrated errors, bytes, what is refused, and what becomes of updates of every kind."""
+"""The vector mechanism: calibrated errors, bytes, what is refused, and what becomes of updates
+of every kind.
+"""
 
 from __future__ import annotations
 
@@ -74,7 +76,9 @@ def test_every_cell_of_the_table_is_reached(adjacency: str, epsilon: float) -> N
     ("epsilon", "best"), [(1.0, 6.33), (2.0, 1.617), (3.0, 0.743), (4.0, 0.435), (8.0, 0.133)]
 )
 def test_without_delta_one_release_is_privunit(epsilon: float, best: float) -> None:
-    """At most 1.02 times the optimum of Asi, Feldman and Talwar's PrivUnitG, projection included."""
+    """At most 1.02 times the optimum of Asi, Feldman and Talwar's PrivUnitG, projection
+    included.
+    """
     found = calibrate(
         "vmvu", ball=LARGE, epsilon=epsilon, delta=0.0, adjacency=Adjacency.REPLACE_ONE
     )
@@ -92,7 +96,9 @@ def test_a_seed_is_80_bytes_whatever_the_dimension() -> None:
 
 
 def test_rows_are_as_few_as_the_noise_allows() -> None:
-    """Projection costs at most a hundredth of the noise; at least 1,024 rows; never more than there are."""
+    """Projection costs at most a hundredth of the noise; at least 1,024 rows; never more than
+    there are.
+    """
     for noise in (0.01, 0.075, 0.133, 6.33, 11131.0):
         for dimension in (1, 100, 5000, 10**6):
             keep, padded = fewest_coordinates(noise, dimension), module.padded_size(dimension)
@@ -170,7 +176,9 @@ def test_a_budget_beyond_reach_is_not_spent(
     adjacency: Adjacency,
     reached: float,
 ) -> None:
-    """Pure steps in place of searched profiles, which are the same here and take seconds to find."""
+    """Pure steps in place of searched profiles, which are the same here and take seconds to
+    find.
+    """
     searched = module.solve_profile
     monkeypatch.setattr(module, "solve_profile", lambda aim, _, *rest: searched(aim, 0.0, *rest))
     found = calibrate(
@@ -215,7 +223,9 @@ def test_a_seed_decodes_by_the_book() -> None:
 
 
 def test_the_seed_that_is_sent_is_the_first_accepted() -> None:
-    """Candidates, acceptance words and nonce from the streams that the reference names, looked at one by one."""
+    """Candidates, acceptance words and nonce from the streams that the reference names, looked
+    at one by one.
+    """
     mechanism, vector = SEEDED, update(SEEDED.ball, share=0.8)
     for seed in range(20):
         body = Uplink(mechanism).send(vector, seeded_rng(seed))[56:]
@@ -286,7 +296,9 @@ def test_one_draw_a_release_and_none_for_a_refusal() -> None:
 
 
 def test_sampling_is_in_the_price() -> None:
-    """More rows and steeper profiles cost more slack and more lost mass; both stay far below any delta in use."""
+    """More rows and steeper profiles cost more slack and more lost mass; both stay far below any
+    delta in use.
+    """
     found = {}
     for name in ("vmvu seed", "vmvu direct"):
         cost = MECHANISMS[name].privacy(Adjacency.REPLACE_ONE)

@@ -1,4 +1,5 @@
-"""A server and sites of NVFlare's own classes, without its network: tasks and results are carried by the test.
+"""A server and sites of NVFlare's own classes, without its network: tasks and results are carried
+by the test.
 
 Every message is serialised and read again on its way, as NVFlare does.
 """

@@ -55,7 +55,9 @@ def digits():
 
 
 def app(data):
-    """An executor's answer: one gradient per drawn sample, twice as long; the result says nothing."""
+    """An executor's answer: one gradient per drawn sample, twice as long; the result says
+    nothing.
+    """
 
     def answer(task_name, shareable, fl_ctx):
         batch, weight = current_batch(), shareable["DXO"]["data"]["weight"]

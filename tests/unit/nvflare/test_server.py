@@ -1,4 +1,5 @@
-"""The server's filter: releases become differences of weight one; what else comes has no weight, and ends nothing.
+"""The server's filter: releases become differences of weight one; what else comes has no weight,
+and ends nothing.
 
 Then `add_privacy` on NVFlare's own recipe: what stands in the job that it writes.
 """
@@ -125,7 +126,9 @@ def test_what_is_no_release_has_no_weight(change, tmp_path):
 
 
 def test_whatever_a_client_sends_is_one_difference_or_none():
-    """150 results with something changed: the job goes on, and what has weight is a whole release."""
+    """150 results with something changed: the job goes on, and what has weight is a whole
+    release.
+    """
     rng, server, taken = np.random.default_rng(5), Server({**CONFIG, "quietbit.releases": 1000}), 0
     site = Site(trained())
     for number in range(150):

@@ -71,7 +71,9 @@ def test_in_open_order_the_smallest_rounds_count():
 
 
 def test_a_client_that_leaves_during_an_epoch_has_the_crowd_it_has():
-    """Claimed 0.14 for a crowd of 60,000; whoever knows that it left after the first round knows where to look."""
+    """Claimed 0.14 for a crowd of 60,000; whoever knows that it left after the first round knows
+    where to look.
+    """
     strong = calibrate(
         "vmvu", ball=Ball(Norm.L2, 1.0, 1000), epsilon=4.0, delta=0.0, adjacency=REPLACE
     ).mechanism

@@ -1,4 +1,6 @@
-"""Evaluations: intervals that cover, shares of whatever an app says, and a budget that is set aside."""
+"""Evaluations: intervals that cover, shares of whatever an app says, and a budget that is set
+aside.
+"""
 
 from __future__ import annotations
 
@@ -51,7 +53,9 @@ def test_the_interval_covers_in_95_of_100_runs_and_can_fail_to(
 def test_behind_masks_ten_thousand_answers_are_as_good_as_stated(
     epsilon, margin, about_those
 ) -> None:
-    """2,000 sums by their exact law: the error about the clients that were asked, and the interval's cover of all."""
+    """2,000 sums by their exact law: the error about the clients that were asked, and the
+    interval's cover of all.
+    """
     asked = Evaluation(epsilon, adjacency="replace-one", delta=1e-5, honest=10_000)
     assert asked.margin(10_000) == pytest.approx(margin, rel=0.03)
     assert asked.spends == 0  # nothing is set aside: the account is the updates'
@@ -66,7 +70,9 @@ def test_behind_masks_ten_thousand_answers_are_as_good_as_stated(
 
 
 def test_clients_that_differ_and_a_draw_of_them_are_covered_too() -> None:
-    """Two groups of clients, a cohort drawn without replacement: the share of all is in the interval."""
+    """Two groups of clients, a cohort drawn without replacement: the share of all is in the
+    interval.
+    """
     rng, asked = np.random.default_rng(seed(3)), Evaluation(1.0, adjacency="replace-one")
     right = np.concatenate([np.full(600, 0.97), np.full(400, 0.35)])
     truth, runs, hits = right.mean(), 1500, 0
@@ -190,7 +196,9 @@ def test_a_plan_leaves_updates_what_it_does_not_set_aside() -> None:
 
 
 def hockey_stick(first: Any, second: Any, epsilon: float) -> float:
-    """Return the smallest delta at which the two laws are as close as this epsilon says, both ways round."""
+    """Return the smallest delta at which the two laws are as close as this epsilon says, both
+    ways round.
+    """
     apart = [
         np.maximum(a - math.exp(epsilon) * b, 0.0).sum()
         for a, b in ((first, second), (second, first))
@@ -199,7 +207,9 @@ def hockey_stick(first: Any, second: Any, epsilon: float) -> float:
 
 
 def test_setting_aside_holds_for_answers_between_updates_that_depend_on_them() -> None:
-    """Two updates of random laws, and between them an answer whose truth depends on the first: laws multiplied out."""
+    """Two updates of random laws, and between them an answer whose truth depends on the first:
+    laws multiplied out.
+    """
     rng, aside, part, close = np.random.default_rng(seed(8)), 0.7, 0.6, 0
     for _ in range(300):
         first, second = rng.dirichlet(np.full(4, rng.choice([0.3, 2.0])), size=2)

@@ -102,7 +102,9 @@ def test_an_array_of_another_serialisation_is_refused():
 
 @pytest.mark.parametrize("value", [np.nan, np.inf, -np.inf])
 def test_a_model_that_is_not_finite_is_refused_and_a_difference_may_be(value):
-    """The first is the server's doing; the second may be the data's, and is dealt with where it is sent."""
+    """The first is the server's doing; the second may be the data's, and is dealt with where it
+    is sent.
+    """
     old = arrays(x=np.array([1.0]))
     layout = ModelLayout.of(old, SETTINGS)
     with pytest.raises(NotFinite, match="in x"):

@@ -1,4 +1,6 @@
-"""What travels in records: requests read as they were written, releases in their frame, pieces where they are long."""
+"""What travels in records: requests read as they were written, releases in their frame, pieces
+where they are long.
+"""
 
 import pytest
 

@@ -1,4 +1,6 @@
-"""The two guarantees of a plan: crowds are what is really random, and the order stays out of the account."""
+"""The two guarantees of a plan: crowds are what is really random, and the order stays out of the
+account.
+"""
 
 import numpy as np
 import pytest
@@ -47,7 +49,9 @@ def test_a_secret_order_hides_among_all():
 
 @pytest.mark.parametrize("participation", ["each-once", "sampled"])
 def test_a_public_order_hides_among_the_round(participation):
-    """A server that chooses the cohort, or a seed that anybody knows, leaves the cohort itself to hide among."""
+    """A server that chooses the cohort, or a seed that anybody knows, leaves the cohort itself
+    to hide among.
+    """
     found, _ = pair(8, participation=participation)
     assert (found.crowd, found.secret_order) == (COHORT, False)
     secret, _ = pair(8, participation="secret-order")
@@ -104,7 +108,9 @@ def test_everybody_is_charged_when_an_epoch_begins():
 
 
 def test_the_secret_order_is_uniform():
-    """All 24 orders of 4, 24,000 draws: a chi-square of 23 degrees exceeds 90 with probability below 1e-9."""
+    """All 24 orders of 4, 24,000 draws: a chi-square of 23 degrees exceeds 90 with probability
+    below 1e-9.
+    """
     counts = np.zeros(4**4, dtype=int)
     for _ in range(24_000):
         counts[int(secret_order(4) @ np.array([1, 4, 16, 64]))] += 1

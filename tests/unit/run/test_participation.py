@@ -39,7 +39,9 @@ def test_refusals(kind, clients, size):
 
 
 def test_zipf_lets_some_come_often_and_nobody_more_often_than_allowed():
-    """The first client is waited for least: in a round of 50 it comes nearly always, until it has come five times."""
+    """The first client is waited for least: in a round of 50 it comes nearly always, until it
+    has come five times.
+    """
     schedule, rounds = Schedule("zipf", 2000, 50, seed=3, most=5), 60
     seen = [schedule.cohort(number) for number in range(rounds)]
     assert all(np.unique(one).size == 50 for one in seen)
@@ -58,7 +60,9 @@ def test_zipf_lets_some_come_often_and_nobody_more_often_than_allowed():
 
 
 def test_zipf_frequencies_are_those_of_one_over_the_rank():
-    """One client per round: P(r) = 1 / (r H), held against a binomial law at 1e-10 for each of the first five."""
+    """One client per round: P(r) = 1 / (r H), held against a binomial law at 1e-10 for each of
+    the first five.
+    """
     schedule, rounds = Schedule("zipf", 100, 1, seed=9), 4000
     counts, total = releases_per_client(schedule, rounds), sum(1 / r for r in range(1, 101))
     for r in range(5):

@@ -258,7 +258,9 @@ def test_auto_becomes_a_mechanism_before_anything_is_priced():
     [(150.0, 3), *(pytest.param(one, 4, marks=pytest.mark.long) for one in (100.0, 300.0))],
 )
 def test_engines_take_what_calibrate_saturates_at(epsilon, releases):
-    """The search for a lower target once ended at 0 here, and refused a budget that nobody had asked for."""
+    """The search for a lower target once ended at 0 here, and refused a budget that nobody had
+    asked for.
+    """
     found = read(mechanism="vmvu", epsilon=epsilon, releases=releases)
     mechanism = found.mechanism_for(100)
     assert fits(found, mechanism, releases)
@@ -285,7 +287,9 @@ def test_a_budget_out_of_reach_is_refused_by_the_number_that_was_asked_for(mecha
 
 @pytest.mark.parametrize("mechanism", ["imvu", "gaussian", "mvu", "vmvu"])
 def test_delta_zero_is_never_a_matter_of_another_epsilon(mechanism):
-    """Where a mechanism has no account at delta 0, delta is at fault; where it has one, it is met."""
+    """Where a mechanism has no account at delta 0, delta is at fault; where it has one, it is
+    met.
+    """
     found = read(mechanism=mechanism, delta=0.0, epsilon=8.0, releases=1)
     try:
         assert fits(found, found.mechanism_for(100), 1)

@@ -1,4 +1,6 @@
-"""A target at sample level: met by the account that the run keeps, for every mechanism that has one."""
+"""A target at sample level: met by the account that the run keeps, for every mechanism that has
+one.
+"""
 
 import numpy as np
 import pytest

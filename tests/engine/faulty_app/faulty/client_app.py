@@ -1,4 +1,5 @@
-"""A train function with the private mod, and before that mod another one that misbehaves on some nodes.
+"""A train function with the private mod, and before that mod another one that misbehaves on some
+nodes.
 
 The node config says how, as ``behaviour``; ``disk`` is the node's folder.
 """
@@ -45,7 +46,9 @@ def replayed(honest: bytes, disk: Path) -> bytes:
 
 
 def lie(honest: bytes, disk: Path, message: Message, context: Context) -> bytes:
-    """Nothing, a release by another design, noise, one flipped bit: a lie for each time the node is asked."""
+    """Nothing, a release by another design, noise, one flipped bit: a lie for each time the node
+    is asked.
+    """
     told = len(list(disk.glob("lie-*")))
     (disk / f"lie-{told}").touch()
     if told == 0:

@@ -1,4 +1,6 @@
-"""FedAvg over whoever answers; the model after every round, and at last the report, are written where a test looks."""
+"""FedAvg over whoever answers; the model after every round, and at last the report, are written
+where a test looks.
+"""
 
 from __future__ import annotations
 

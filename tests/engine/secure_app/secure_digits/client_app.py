@@ -1,4 +1,6 @@
-"""The client: one clipped step; the outermost mod loses requests and answers, and notes what leaves the node."""
+"""The client: one clipped step; the outermost mod loses requests and answers, and notes what
+leaves the node.
+"""
 
 import json
 from pathlib import Path

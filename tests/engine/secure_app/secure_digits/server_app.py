@@ -1,4 +1,6 @@
-"""The server: FedAvg inside PrivateStrategy; leaves the model of every round and the report in the results folder."""
+"""The server: FedAvg inside PrivateStrategy; leaves the model of every round and the report in
+the results folder.
+"""
 
 from pathlib import Path
 

@@ -1,4 +1,6 @@
-"""The server: FedAvg inside PrivateStrategy; leaves the model and the report in the results folder."""
+"""The server: FedAvg inside PrivateStrategy; leaves the model and the report in the results
+folder.
+"""
 
 import json
 from pathlib import Path
