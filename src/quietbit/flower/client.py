@@ -53,7 +53,6 @@ from quietbit.node.refusal import Reason, Refusal
 from quietbit.run import messages
 from quietbit.run.batch import serving
 from quietbit.run.client import (
-    NodeName,
     OpenRequest,
     Subject,
     Turn,
@@ -68,6 +67,7 @@ from quietbit.run.layout import ModelLayout
 from quietbit.run.messages import ENCLOSED, MODEL, RECORD, SPEED, SUM
 from quietbit.run.part import Arrival
 from quietbit.run.parts.subspace import Basis
+from quietbit.run.request import NodeName
 
 __all__ = ["PrivateUplink"]
 

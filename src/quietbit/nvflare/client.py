@@ -52,7 +52,6 @@ from quietbit.nvflare.task import (
     task_of,
 )
 from quietbit.run.client import (
-    NodeName,
     OpenRequest,
     Subject,
     gate_for,
@@ -65,6 +64,7 @@ from quietbit.run.messages import ENCLOSED, MODEL, RECORD, SPEED
 from quietbit.run.part import Arrival
 from quietbit.run.parts.replay import APP
 from quietbit.run.plan import PREFIX, Plan
+from quietbit.run.request import NodeName
 from quietbit.target import Trust
 
 __all__ = ["ABOUT", "TABLE", "UPDATE", "PrivateUplink", "local_settings", "number_of"]

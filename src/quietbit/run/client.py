@@ -34,7 +34,7 @@ from quietbit.node.refusal import Reason, Refusal, refusal_of
 from quietbit.node.release import LocalGate
 from quietbit.node.request import ProposedMechanism, Request
 from quietbit.node.stores import ModelFolder, Vault, key_file, simulation_key
-from quietbit.run.messages import MODEL, RECORD, SUM, finite, one_line, read_fields
+from quietbit.run.messages import MODEL, RECORD, SUM, finite, one_line
 from quietbit.run.part import AppAnswer, Arrival, Part
 from quietbit.run.parts.evaluation import Answering
 from quietbit.run.parts.masks import Masking
@@ -44,9 +44,9 @@ from quietbit.run.parts.subspace import ClientCoordinates
 from quietbit.run.parts.update import Updating
 from quietbit.run.parts.weights import Weighting
 from quietbit.run.plan import Plan
+from quietbit.run.request import NodeName, read_request
 
 __all__ = [
-    "NodeName",
     "OpenRequest",
     "Subject",
     "Turn",
@@ -55,7 +55,6 @@ __all__ = [
     "named_numbers",
     "owner_keys",
     "plan_of",
-    "read_request",
     "refusal",
 ]
 
@@ -81,43 +80,6 @@ class Subject(Enum):
             if not kind.section or getattr(plan, kind.section) is not None:
                 chosen.append(kind(plan))
         return tuple(chosen)
-
-
-@final
-@frozen
-class NodeName:
-    """How frames and ledgers call a node: the run, its number in it, and which client it is."""
-
-    run: int
-    node: int
-    client: int | None = None
-
-
-def read_request(
-    records: Mapping[str, Any], plan: Plan, parts: Iterable[Part], name: NodeName
-) -> Request:
-    """Read a message's request, with the fields that parts read; refuse a message without one."""
-    asked = read_fields(
-        records.get(RECORD),
-        {"version", "round", "dimension", "mechanism"},
-        "The server's message must carry quietbit's request, and does not: wrap its strategy in a "
-        "PrivateStrategy, or put PrivateReceiver among the filters of its tasks.",
-    )
-    target = plan.update_target
-    fields: dict[str, Any] = {"epsilon": target.epsilon, "delta": target.delta}
-    for part in parts:
-        fields |= part.read(records)
-    return Request(
-        run=name.run,
-        round=asked["round"],
-        node=name.node,
-        dimension=asked["dimension"],
-        mechanism=asked["mechanism"],
-        adjacency=plan.adjacency.value,
-        unit=plan.unit.value,
-        client=name.client,
-        **fields,
-    )
 
 
 @final

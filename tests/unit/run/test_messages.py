@@ -8,7 +8,7 @@ from plans import flat_plan
 from quietbit.errors import InvalidParameter, InvalidPayload
 from quietbit.node.request import Framed
 from quietbit.run import messages as module
-from quietbit.run.client import NodeName, Subject, read_request
+from quietbit.run.client import Subject
 from quietbit.run.messages import (
     answer_of,
     join_pieces,
@@ -16,6 +16,7 @@ from quietbit.run.messages import (
     split_pieces,
     sum_request,
 )
+from quietbit.run.request import NodeName, read_request
 from unit.node.makers import DIMENSION, MECHANISM
 
 SAMPLE = Framed(2**64 - 1, 3, 2**63, b"payload")

@@ -50,6 +50,7 @@ from quietbit.run.messages import (
 )
 from quietbit.run.part import Asked, Node, Part, Reply, Transport
 from quietbit.run.report import Note, Outcome, RoundReport
+from quietbit.run.request import NodeName, read_request
 from quietbit.run.round import Round
 from quietbit.run.section import Outlook, Real, Say, Section, Whole, Word, choice, given
 from quietbit.secagg.codec import (
@@ -336,8 +337,6 @@ class MaskedRound(Round):
 
     def _collect(self) -> dict[int, Any]:
         """Ask for identities where the server may lie, keys and shares; return the inboxes."""
-        from quietbit.run.client import NodeName, read_request  # which imports the client's half
-
         members: tuple[bytes, ...] | None = None
         table = b""
         if self.sums.masks.active:
