@@ -142,7 +142,7 @@ def test_mechanisms_without_a_gaussian_pair_are_refused_where_batches_are_drawn(
         "skellam", ball=BALL, epsilon=2.0, delta=1e-5, adjacency="zero-out", samples=50
     ).mechanism
     assert PoissonBatch(skellam, 50, 1.0).privacy(ZERO_OUT, 50).epsilon(1e-5) <= 2.0
-    with refuses("mechanism"):
+    with refuses("slope of the cost"):
         PoissonBatch(skellam, 50, 0.1).privacy(ZERO_OUT, 50)
     with refuses("norm of the ball", "l1"):
         PoissonBatch(Laplace(Ball(Norm.L1, 1.0, 8), 1.0), 50, 0.1)
