@@ -173,9 +173,9 @@ def check_known(word: Any, known: Iterable[str], name: str, prefix: str = "") ->
 
     ``prefix`` is what all known words begin with; it does not count as a likeness.
 
-    >>> check_known("rats", ["rate", "delta"], "key")
+    >>> check_known("clp", ["clip", "delta"], "key")
     Traceback (most recent call last):
-    quietbit.errors.InvalidParameter: key must be one that exists (did you mean 'rate'?), got 'rats'.
+    quietbit.errors.InvalidParameter: key must be one that exists (did you mean 'clip'?), got 'clp'.
     """
     words = list(known)
     if word in words:
