@@ -263,7 +263,12 @@ class RemoteGate:
         connection = self._connect()
         try:
             _send(connection, {"ask": "release", "request": request.to_json()})
-            _answered(_receive(connection, 0, WAIT))
+            try:
+                answer = _receive(connection, 0, WAIT)
+            except (OSError, Unusable) as error:  # it may have noted the release before it ended
+                LOGGER.error("quietbit: the gatekeeper gave no answer.", exc_info=error)
+                raise Noted(CANNOT_MAKE) from error
+            _answered(answer)
         except BaseException:
             connection.close()
             raise

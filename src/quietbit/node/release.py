@@ -30,7 +30,7 @@ from attrs import frozen
 from numpy.typing import NDArray
 
 from quietbit._typing import FloatVector
-from quietbit.errors import InvalidParameter, QuietbitError, require
+from quietbit.errors import InvalidParameter, require
 from quietbit.kernel.rng import RandomBits
 from quietbit.mechanism.abilities import (
     Batches,
@@ -362,7 +362,7 @@ class LocalGate:
         decision = Decision(round(now.time, 3), run, number, reason, text[:MOST_LETTERS])
         try:
             self._decisions.add(decision, seconds, refused_run, now)
-        except QuietbitError as error:
+        except Exception as error:  # an accepted release is in the ledger, and must be made
             LOGGER.error("quietbit: the decision is not kept: %s", error)
 
     @cached_property
@@ -571,9 +571,13 @@ class LocalAcceptedRequest:
         Call it before the app: then it can leave whatever the app does to the process. Only one of
         the two releases ever leaves, and each has randomness of its own.
         """
-        payload = make_release(self._uplink, None, self._new_rng())
-        if self._step is not None:
-            payload = self._step.mask_zero(payload)
+        try:
+            payload = make_release(self._uplink, None, self._new_rng())
+            if self._step is not None:
+                payload = self._step.mask_zero(payload)
+        except Exception as error:  # the ledger has the release, and the server must count it
+            LOGGER.error("quietbit: encoding the zero update failed.", exc_info=error)
+            raise Noted(CANNOT_MAKE) from error
         return self._framed(payload)
 
     def release(self, update: Any) -> bytes:

@@ -120,6 +120,9 @@ class Crowds:
         if server.trust is not Trust.LOCAL:
             reason = f"shuffling is accounted beside local trust, not {server.trust.value}"
             return GuaranteePair(server, None, reason=reason)
+        if server.unit is not Unit.CLIENT:
+            reason = "shuffling is accounted for clients, not for single samples"
+            return GuaranteePair(server, None, reason=reason)
         known = [shuffle for shuffle in self._shuffles if shuffle.arrived]
         if not self.secret:
             smallest = sorted(known, key=lambda shuffle: shuffle.crowd)

@@ -11,6 +11,7 @@ from __future__ import annotations
 
 import importlib
 import io
+import logging
 from collections import Counter
 from collections.abc import Iterable, Mapping, MutableMapping
 from functools import partial
@@ -38,6 +39,7 @@ if TYPE_CHECKING:
 
 __all__ = ["Following", "Leader", "Replay", "Replaying"]
 
+LOGGER = logging.getLogger(__name__)
 VERSION = 1
 KEEPS_FULL = "nodes get the full model in every round, and not rounds to replay: {}."
 SERVER = "server"
@@ -322,15 +324,20 @@ class Following(Part):
             return Replica.read(io.BytesIO(state), dimension, lift), table
         if arrival.start is None:
             raise NeedsModel
-        kind, arrays = arrival.start()
-        layout = ModelLayout.of(arrays, self._plan)
-        released = released_dimension(arrival.parts, layout.dimension)
-        if not layout.single or released != request.dimension:
+        try:
+            kind, arrays = arrival.start()
+            layout = ModelLayout.of(arrays, self._plan)
+            released = released_dimension(arrival.parts, layout.dimension)
+            table = _pack(kind, layout, arrays)
+            replica = Replica(layout.flat(arrays), lift=lift)
+        except Exception as error:  # its words are the app's, and none of them leave the node
+            LOGGER.error("quietbit: the app's model of round 0 cannot be used", exc_info=error)
+            raise NeedsModel from error
+        if released != request.dimension:
             raise NeedsModel
-        table = _pack(kind, layout, arrays)
         if store is not None:
             store[f"{request.run}.layout"] = table
-        return Replica(layout.flat(arrays), lift=lift), table
+        return replica, table
 
 
 def _save(replica: Replica, request: Request, store: Store) -> None:

@@ -1,0 +1,184 @@
+"""What an app, a store or a peer does around the note in the ledger: no word leaves, none is lost.
+
+Idea     before a request is noted, nothing that an app says may leave, because it is not priced;
+         after it is noted, whatever fails must say that it counts, or a server's report falls below
+         the ledger.
+"""
+
+from __future__ import annotations
+
+import json
+import socket
+import threading
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+
+pytest.importorskip("flwr", reason="needs the flower extra")
+from flwr.app import Array, ArrayRecord, ConfigRecord, Context, Message, RecordDict
+
+from quietbit.errors import InvalidParameter
+from quietbit.flower import PrivateUplink
+from quietbit.node import release
+from quietbit.node.gatekeeper import RemoteGate, _receive
+from quietbit.node.refusal import Noted, Reason, Refusal
+from quietbit.privacy.guarantee import Guarantee
+from quietbit.run.crowd import Crowds
+from quietbit.run.messages import ANSWERED, DECLINED, request_record
+from quietbit.run.plan import Plan
+from quietbit.target import Adjacency, Trust, Unit
+from unit.flower import test_replay as replaying
+from unit.flower.kit import DIMENSION, HandGrid, app, be_the_server, context, model
+from unit.node.makers import MECHANISM, books, keeper, request, write_policy
+
+pytestmark = pytest.mark.filterwarnings("ignore::quietbit.node.policy.SeededRngWarning")
+OF_A_PATIENT = "patient 4711 is 63 years old"
+CONFIG = {
+    "quietbit.mechanism": "imvu",
+    "quietbit.clip": 1.0,
+    "quietbit.epsilon": 1e6,
+    "quietbit.adjacency": "replace-one",
+    "quietbit.releases": 4,
+}
+
+
+class Wordy(RuntimeError):
+    """An error whose text is an error, too."""
+
+    def __str__(self) -> str:
+        raise InvalidParameter(OF_A_PATIENT)
+
+
+def raising(error: BaseException) -> Any:
+    def start(_: Context) -> ArrayRecord:
+        raise error
+
+    return start
+
+
+def of_arrays(arrays: dict[str, Any]) -> Any:
+    return lambda _: ArrayRecord({name: Array(value) for name, value in arrays.items()})
+
+
+class Named(dict[str, Any]):
+    """Arrays whose names come one by one, until they fail."""
+
+    def items(self) -> Any:
+        raise InvalidParameter(OF_A_PATIENT)
+
+
+STARTS = {
+    "refuses": raising(InvalidParameter(OF_A_PATIENT)),
+    "fails": raising(RuntimeError(OF_A_PATIENT)),
+    "fails in its words": raising(Wordy()),
+    "exits": raising(SystemExit(OF_A_PATIENT)),
+    "name": of_arrays({OF_A_PATIENT: np.zeros(3, dtype=np.int64)}),
+    "doubles": of_arrays({OF_A_PATIENT: np.zeros(replaying.SIZE)}),
+    "not finite": of_arrays({OF_A_PATIENT: np.full(replaying.SIZE, np.nan, dtype=np.float32)}),
+    "size": of_arrays({OF_A_PATIENT: np.zeros(len(OF_A_PATIENT), dtype=np.float32)}),
+    "lazy": lambda _: Named(),
+    "nothing": lambda _: None,
+    "text": lambda _: OF_A_PATIENT,
+}
+
+
+@pytest.mark.parametrize("kind", STARTS)
+def test_no_word_of_an_apps_first_model_leaves(kind: str, tmp_path: Path) -> None:
+    """It was sent to the server as the fault of the request, and no release was noted."""
+    path = write_policy(
+        tmp_path,
+        epsilon=1e6,
+        adjacency="zero-out",
+        mechanisms=["vmvu"],
+        models=str(tmp_path / "models"),
+    )
+    federation = replaying.Federation(more={"quietbit.replay.start": "app"})
+    grid = HandGrid(federation.contexts)
+    strategy = federation.strategy
+    message, *_ = strategy.configure_train(1, federation.arrays, ConfigRecord(), grid)
+    place = context(11, 0, federation.config, quietbit_policy=path)
+    reply = PrivateUplink(start=STARTS[kind])(message, place, app(np.zeros(DIMENSION)))
+    constants = [Refusal(reason).to_text() for reason in (Reason.NEEDS_MODEL, Reason.UNUSABLE)]
+    assert reply.error.reason in [f"{DECLINED}{text}" for text in constants]
+    assert books(tmp_path).releases == 0
+    assert OF_A_PATIENT not in str(list((tmp_path / "models").glob("*")))
+
+
+def asked(number: int) -> Message:
+    be_the_server()
+    record = ConfigRecord(request_record(number, MECHANISM))
+    content = RecordDict({"arrays": model(), "quietbit": record})
+    return Message(content, dst_node_id=11, message_type="train")
+
+
+@pytest.mark.parametrize(
+    "error", [MemoryError(), OSError(28, "full"), InvalidParameter(OF_A_PATIENT)]
+)
+def test_a_noted_release_that_cannot_be_prepared_counts(
+    error: Exception, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The server was told that nothing was released, and its report stayed below the ledger."""
+    place = context(11, 0, CONFIG, quietbit_policy=write_policy(tmp_path, epsilon=1e6))
+
+    def fails(*_: Any) -> bytes:
+        raise error
+
+    with monkeypatch.context() as patch:
+        patch.setattr(release, "make_release", fails)
+        reply = PrivateUplink()(asked(1), place, app(np.zeros(DIMENSION)))
+    assert books(tmp_path).releases == 1
+    assert reply.error.reason == f"{ANSWERED}{Refusal(Reason.NOTED).to_text()}"
+    assert not PrivateUplink()(asked(2), place, app(np.zeros(DIMENSION))).has_error()
+    assert books(tmp_path).releases == 2
+
+
+@pytest.mark.parametrize(
+    "changes", [{"counts": []}, {"counts": {"accepted": "x"}}, {"seconds": "x"}, {"last": {}}]
+)
+def test_a_damaged_file_of_decisions_stops_no_noted_release(changes: Any, tmp_path: Path) -> None:
+    place = context(11, 0, CONFIG, quietbit_policy=write_policy(tmp_path, epsilon=1e6))
+    assert not PrivateUplink()(asked(1), place, app(np.zeros(DIMENSION))).has_error()
+    (file,) = tmp_path.glob("ledger.decisions*")
+    file.write_text(json.dumps(json.loads(file.read_text()) | changes))
+    reply = PrivateUplink()(asked(2), place, app(np.zeros(DIMENSION)))
+    assert books(tmp_path).releases == 2
+    assert not reply.has_error()
+
+
+@pytest.mark.parametrize("answer", [b"", b"QBG1", b"x" * 64])
+def test_a_gatekeeper_that_ends_after_the_request_may_have_noted_it(
+    answer: bytes, tmp_path: Path
+) -> None:
+    """Its app said that nothing was released; the gatekeeper had noted it before it was killed."""
+    gate = keeper(tmp_path)
+    listening = socket.socket(socket.AF_UNIX, socket.SOCK_STREAM)
+    listening.bind(str(tmp_path / "gate"))
+    listening.listen()
+
+    def serve() -> None:
+        connection, _ = listening.accept()
+        with connection:
+            message, _ = _receive(connection, 0, 10.0)
+            gate.accept(request(1, **{"run": message["request"]["run"]}))
+            connection.sendall(answer)
+
+    thread = threading.Thread(target=serve)
+    thread.start()
+    with pytest.raises(Noted):
+        RemoteGate(tmp_path / "gate").accept(request(1))
+    thread.join()
+    listening.close()
+    assert books(tmp_path).releases == 1
+
+
+def test_a_crowd_of_clients_is_not_claimed_for_samples() -> None:
+    plan = Plan("vmvu", clip=1.0, adjacency="replace-one", epsilon=3.0, releases=1)
+    mechanism = plan.mechanism_for(DIMENSION)
+    crowds = Crowds()
+    crowds.record(1000, set(range(1000)))
+    for unit, claimed in ((Unit.CLIENT, True), (Unit.SAMPLE, False)):
+        server = Guarantee(3.0, 1e-5, unit, Adjacency.REPLACE_ONE, Trust.LOCAL)
+        pair = crowds.observers(server, mechanism, 1)
+        assert (pair.result is not None) is claimed
