@@ -1,8 +1,8 @@
 """NVFlare: private updates by a client filter within the owner's policy, and a server filter."""
 
 from quietbit.nvflare.client import PrivateUplink as PrivateUplink
+from quietbit.nvflare.recipe import add_privacy as add_privacy
 from quietbit.nvflare.server import PrivateReceiver as PrivateReceiver
-from quietbit.nvflare.server import add_privacy as add_privacy
 from quietbit.run.batch import current_batch as current_batch
 from quietbit.run.batch import private_step as private_step
 from quietbit.run.report import Report as Report

@@ -83,6 +83,11 @@ class Run:
         """Whether a round was opened."""
         return bool(self.rounds or self._open)
 
+    @property
+    def nodes_step(self) -> bool:
+        """Whether nodes take the steps of this run themselves (`Step.final`)."""
+        return any(part.takes_step for part in self.parts)
+
     def dimension(self, dimension: int) -> int:
         """Return how many numbers a release has, for a model of ``dimension``."""
         for part in self.parts:

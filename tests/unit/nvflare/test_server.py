@@ -27,7 +27,7 @@ from quietbit.errors import InvalidParameter
 from quietbit.node.request import Framed
 from quietbit.nvflare import PrivateReceiver, add_privacy
 from quietbit.nvflare.client import number_of
-from quietbit.nvflare.server import NO_WEIGHT
+from quietbit.run.exchange import NO_WEIGHT
 from quietbit.wire.uplink import Uplink
 from unit.nvflare.kit import (
     CONFIG,

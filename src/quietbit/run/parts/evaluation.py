@@ -27,7 +27,7 @@ from logging import ERROR, INFO, WARNING
 from typing import TYPE_CHECKING, Any, ClassVar, final
 
 import numpy as np
-from attrs import field, frozen
+from attrs import define, field, frozen
 
 from quietbit._typing import FloatVector
 from quietbit.auditor.ratio import clopper_pearson
@@ -51,7 +51,15 @@ if TYPE_CHECKING:
     from quietbit.run.round import Round
     from quietbit.run.server import Run
 
-__all__ = ["Answering", "Estimate", "Evaluate", "Evaluating", "Evaluation", "EvaluationReport"]
+__all__ = [
+    "Answering",
+    "Estimate",
+    "Evaluate",
+    "Evaluating",
+    "Evaluation",
+    "EvaluationReport",
+    "OpenEvaluations",
+]
 
 FEW_ANSWERS = 100  # fewer leave an interval of a third of its range and more
 NO_METRIC = (
@@ -381,3 +389,51 @@ class Evaluating(Part):
             reason = "the interval covers more than half of what is possible"
             lines.append((WARNING, f"{answers} answers are too few: {reason}."))
         return lines
+
+
+@final
+@define(eq=False)
+class OpenEvaluations:
+    """Evaluations that are open side by side, by the round that trains a model, or by its name."""
+
+    run: Run
+    evaluating: Evaluating
+    _open: dict[int | str, Round] = field(factory=dict, init=False)
+    _number: int = field(default=0, init=False)  # of the last one: nodes want growing numbers
+
+    @property
+    def evaluation(self) -> Evaluation:
+        """What is asked about every model."""
+        return self.evaluating.evaluation
+
+    def is_due(self, number: int) -> bool:
+        """Return whether a round asks about the model that it trains."""
+        return self.evaluation.due(number, self.run.plan.releases)
+
+    def answers(self, model: int | str, number: int = 0) -> Round:
+        """Return the answers about a model; a new evaluation has at least this number."""
+        if model not in self._open:
+            self._number = max(number, self._number + 1)
+            self._open[model] = self.evaluating.begin(self.run, self._number)
+        return self._open[model]
+
+    def has_asked(self, model: int | str, node: Node) -> bool:
+        """Return whether a node was asked about a model in an evaluation that is open."""
+        return model in self._open and self._open[model].asked(node)
+
+    def is_open(self, answers: Round) -> bool:
+        """Return whether these are the answers of an evaluation that is open."""
+        return answers in self._open.values()
+
+    def end(self, model: int | str) -> None:
+        """Report an evaluation; what round 3 trains is reported as the model of round 2."""
+        answers = self._open.pop(model)
+        if isinstance(model, str):
+            self.evaluating.end(self.run, answers, len(self.run.rounds), model)
+        else:
+            self.evaluating.end(self.run, answers, model - 1)
+
+    def end_all(self) -> None:
+        """Report all evaluations that are open."""
+        for model in list(self._open):
+            self.end(model)

@@ -1,0 +1,263 @@
+"""A run on an engine that asks nodes one at a time, and averages what it is handed for each.
+
+Idea     such an engine sees no round: a task goes out to one node, and its result comes back by
+         itself. Here the tasks of a round become requests of one `Round`, and each result becomes a
+         `Contribution`: the unbiased estimate of its own release, of weight one, and an estimate of
+         the metric, where the model is asked about beside the update or by itself. Where nodes take
+         the steps of a run themselves (`Part.takes_step`), the step is taken here, and the engine
+         adds zeros.
+
+A node that declines, fails or is refused has no estimate. Its contribution is zero, of weight
+2^-100, which is lost in rounding beside any other node's 1: an engine may end a run, or empty its
+model, where it is handed nothing.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+from functools import partial
+from typing import Any, TypeAlias, TypeVar, cast, final
+
+import numpy as np
+from attrs import define, field, frozen
+
+from quietbit._typing import FloatVector
+from quietbit.errors import InvalidPayload, QuietbitError, refuse_payload
+from quietbit.run.messages import one_line
+from quietbit.run.part import Asked, Node, Reply
+from quietbit.run.parts.evaluation import Evaluating, OpenEvaluations
+from quietbit.run.round import Model, Round
+from quietbit.run.server import Run
+from quietbit.wire.downlink import Diverged
+
+__all__ = ["NO_WEIGHT", "Answer", "Contribution", "Exchange", "Exchanges"]
+
+NO_WEIGHT = 2.0**-100
+Answer: TypeAlias = Reply | Exception  # what a node answered, or why it cannot be read
+Result = TypeVar("Result")
+
+
+@final
+@frozen(eq=False)
+class Contribution:
+    """What an engine averages for one node: *received minus trained*, a weight, and metrics.
+
+    ``update`` is None where none was asked for.
+    """
+
+    update: FloatVector | None
+    weight: float = NO_WEIGHT
+    metrics: Mapping[str, Any] = field(factory=dict)
+
+
+@final
+@define(eq=False)
+class Exchange:
+    """What one node was asked in one message: for an update, about the model, or both."""
+
+    node: Node
+    update: Asked | None = None
+    about: Round | None = None  # the answers about the model
+    model: Model | None = None
+    is_final: bool = False  # whether the step is taken here, so that the engine must add zeros
+    is_open: bool = True
+
+    def rounds(self) -> list[Round]:
+        """Return the rounds that count the node."""
+        rounds = [] if self.update is None else [self.update.round]
+        if self.about is not None:
+            rounds.append(self.about)
+        return rounds
+
+    def arrived(self, size: int) -> None:
+        """Note the bytes of a message that came, before it is read."""
+        self.rounds()[0].arrived(Reply(self.node, size))
+
+    def expect(self, sender: str) -> None:
+        """Refuse a second answer, and one of another node."""
+        if not self.is_open:
+            raise InvalidPayload("it has answered this task already.")
+        if sender != self.node:
+            refuse_payload("client of the result", str(self.node), one_line(sender))
+
+    def refuse(self, error: Exception) -> None:
+        """Note an answer of which nothing can be read."""
+        for current in self.rounds():
+            current.refuse(self.node, error)
+
+    def nothing(self, metrics: Mapping[str, Any] | None = None) -> Contribution:
+        """Return the contribution of a node without an update, which may have metrics."""
+        return Contribution(self._zeros(), metrics=metrics or {})
+
+    def take_update(self, answer: Answer, *, late: bool) -> tuple[FloatVector, float] | None:
+        """Take a release; return its estimate, zero where the engine must not add it, and weight.
+
+        None without a valid release.
+        """
+        current: Round = cast(Asked, self.update).round
+        return self._take(current, answer, partial(self._estimate, current), late)
+
+    def take_about(self, answer: Answer, *, late: bool) -> FloatVector | None:
+        """Take an answer about the model; return the shares it estimates, None without one."""
+        current = cast(Round, self.about)
+        estimate = self._take(current, answer, partial(current.decode, add=True), late)
+        return None if estimate is None else estimate[0]
+
+    def _estimate(self, current: Round, reply: Reply) -> tuple[FloatVector, float] | None:
+        if not self.is_final and not current.section:
+            estimate = current.decode(reply)
+            if estimate is None:
+                return None
+            return current.lift(estimate[0]), estimate[1]
+        if not current.take(reply):
+            return None
+        # What is asked in place of an update has no part in the step.
+        weight = NO_WEIGHT if current.section else 1.0
+        return cast(FloatVector, self._zeros()), weight
+
+    def _take(
+        self, current: Round, answer: Answer, take: Callable[[Reply], Result | None], late: bool
+    ) -> Result | None:
+        """Return what one part of an answer is worth; None, with a note, if it is worth nothing."""
+        if isinstance(answer, Exception):
+            current.refuse(self.node, answer)
+            return None
+        if late and answer.refusal is None:  # it is in no mean, and hides nobody
+            current.refuse(self.node, InvalidPayload("it came when the round was over."))
+            return None
+        try:
+            result = take(answer)
+        except Exception as error:  # whatever a node can make of it: the other part stands
+            current.refuse(self.node, error)
+            return None
+        if result is not None or answer.refusal is not None:
+            self.is_open = False
+        return result
+
+    def _zeros(self) -> FloatVector | None:
+        return None if self.model is None else np.zeros(self.model.layout.dimension)
+
+
+@final
+@define(eq=False)
+class Exchanges:
+    """The requests of a run to single nodes: its open round and its open evaluations."""
+
+    run: Run
+    _current: Round | None = field(default=None, init=False)
+    _is_over: bool = field(default=False, init=False)  # whether the engine aggregates the round
+    _is_stepped: bool = field(default=False, init=False)
+    _sizes: dict[Any, int] = field(factory=dict, init=False)  # of messages, by what they hold
+    _about: OpenEvaluations | None = field(init=False)
+
+    @_about.default
+    def _no_evaluation(self) -> OpenEvaluations | None:
+        evaluating = self.run.find(Evaluating)
+        if evaluating is None:
+            return None
+        return OpenEvaluations(self.run, evaluating)
+
+    def ask_update(self, node: Node, number: int, model: Model, *, evaluates: bool) -> Exchange:
+        """Ask for an update and, if it ``evaluates`` and that is due, about the round's model."""
+        (asked,) = self.run.ask(self._open(number, model), [Asked(node)])
+        exchange = Exchange(node, asked, model=model, is_final=self.run.nodes_step)
+        if evaluates and self._about is not None and self._about.is_due(number):
+            exchange.about = self._about.answers(number, number)
+        return exchange
+
+    def ask_about(self, node: Node, model: str, *, again: bool) -> Exchange:
+        """Ask about a model by its name alone; ``again`` says that it is the same request.
+
+        A node that was asked before is asked about a later state of the model.
+        """
+        evaluations = self._evaluations()
+        if not again and evaluations.has_asked(model, node):
+            evaluations.end(model)
+        return Exchange(node, about=evaluations.answers(model))
+
+    def sent(self, exchange: Exchange, measure: Callable[[], int]) -> None:
+        """Note a request as sent; messages that hold the same are measured once per round."""
+        if exchange.about is not None:
+            exchange.about.sent(Asked(exchange.node, exchange.about))
+        asked = exchange.update
+        if asked is not None:
+            key = (asked.carries_model, *map(id, asked.records.values()))
+            if key not in self._sizes:
+                self._sizes[key] = measure()
+            asked.size = self._sizes[key]
+            asked.round.sent(asked)
+
+    def take(
+        self, exchange: Exchange, update: Answer | None = None, about: Answer | None = None
+    ) -> Contribution:
+        """Take what a node answered to each request that it was asked; return what it contributes.
+
+        The metrics that owners let out stand beside valid releases alone.
+        """
+        late = self._is_late(exchange)
+        shares = None
+        if about is not None:
+            shares = exchange.take_about(about, late=late)
+        estimate = None
+        if update is not None:
+            estimate = exchange.take_update(update, late=late)
+        metrics: dict[str, Any] = {}
+        if estimate is not None:
+            metrics.update(cast(Reply, update).metrics)
+        if shares is not None:
+            evaluation = self._evaluations().evaluation
+            metrics.update(cast(Reply, about).metrics)
+            metrics[evaluation.metric] = evaluation.metric_of(shares)
+        if estimate is None:
+            return exchange.nothing(metrics)
+        return Contribution(*estimate, metrics)
+
+    def aggregates(self) -> None:
+        """Note that the engine aggregates the open round: releases that come now are late."""
+        self._is_over = True
+
+    def step(self) -> Mapping[str, Any]:
+        """Take the open round's step, once, if nodes take it themselves; return its arrays."""
+        current = self._current
+        if current is None or self._is_stepped or not self.run.nodes_step:
+            return {}
+        self._is_stepped = True
+        try:
+            return self.run.step(current).arrays or {}
+        except Diverged as error:
+            current.not_taken(error)
+            return {}
+
+    def close(self) -> None:
+        """Count the round that is open, if one is, and its evaluations."""
+        if self._current is not None:
+            self.run.over(self._current)
+        if self._about is not None:
+            self._about.end_all()
+        self._current = None
+        self._is_over = False
+        self._is_stepped = False
+        self._sizes.clear()
+
+    def _open(self, number: int, model: Model) -> Round:
+        """Return the round of this number; a new one closes the one before."""
+        if self._current is None or self._current.number != number:
+            self.close()
+            crashed = self.run.all_crashed()
+            if crashed is not None:
+                raise QuietbitError(crashed)
+            self._current = self.run.open(number, model)
+        return self._current
+
+    def _is_late(self, exchange: Exchange) -> bool:
+        """Return whether what a node was asked about is over."""
+        if exchange.update is None:
+            return not self._evaluations().is_open(cast(Round, exchange.about))
+        if self._is_over or self._current is None:
+            return True
+        return exchange.update.round not in (self._current, *self._current.beside)
+
+    def _evaluations(self) -> OpenEvaluations:
+        if self._about is None:
+            raise QuietbitError("Set quietbit.evaluate to have evaluations answered.")
+        return self._about
