@@ -64,10 +64,9 @@ from quietbit.run.client import (
     refusal,
 )
 from quietbit.run.layout import ModelLayout
-from quietbit.run.messages import ENCLOSED, MODEL, RECORD, SPEED, SUM
+from quietbit.run.messages import ENCLOSED, MODEL, RECORD, SPEED, SUM, NodeName
 from quietbit.run.part import Arrival
 from quietbit.run.parts.subspace import Basis
-from quietbit.run.request import NodeName
 
 __all__ = ["PrivateUplink"]
 

@@ -60,11 +60,10 @@ from quietbit.run.client import (
     refusal,
 )
 from quietbit.run.layout import named_arrays
-from quietbit.run.messages import ENCLOSED, MODEL, RECORD, SPEED
+from quietbit.run.messages import ENCLOSED, MODEL, RECORD, SPEED, NodeName
 from quietbit.run.part import Arrival
 from quietbit.run.parts.replay import APP
 from quietbit.run.plan import PREFIX, Plan
-from quietbit.run.request import NodeName
 from quietbit.target import Trust
 
 __all__ = ["ABOUT", "TABLE", "UPDATE", "PrivateUplink", "local_settings", "number_of"]

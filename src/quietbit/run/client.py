@@ -34,7 +34,7 @@ from quietbit.node.refusal import Reason, Refusal, refusal_of
 from quietbit.node.release import LocalGate
 from quietbit.node.request import ProposedMechanism, Request
 from quietbit.node.stores import ModelFolder, Vault, key_file, simulation_key
-from quietbit.run.messages import MODEL, RECORD, SUM, finite, one_line
+from quietbit.run.messages import MODEL, RECORD, SUM, NodeName, finite, one_line, read_request
 from quietbit.run.part import AppAnswer, Arrival, Part
 from quietbit.run.parts.evaluation import Answering
 from quietbit.run.parts.masks import Masking
@@ -44,7 +44,6 @@ from quietbit.run.parts.subspace import ClientCoordinates
 from quietbit.run.parts.update import Updating
 from quietbit.run.parts.weights import Weighting
 from quietbit.run.plan import Plan
-from quietbit.run.request import NodeName, read_request
 
 __all__ = [
     "OpenRequest",

@@ -11,14 +11,17 @@ Idea     the server says which round it is and which mechanism it will decode wi
 from __future__ import annotations
 
 import math
-from collections.abc import Mapping
-from typing import TYPE_CHECKING, Any
+from collections.abc import Iterable, Mapping
+from typing import TYPE_CHECKING, Any, final
+
+from attrs import frozen
 
 from quietbit.errors import InvalidParameter, InvalidPayload, check_int, refuse_payload, require
 from quietbit.mechanism.base import Mechanism
-from quietbit.node.request import MOST_ROUNDS, description_of
+from quietbit.node.request import MOST_ROUNDS, Request, description_of
 
 if TYPE_CHECKING:
+    from quietbit.run.part import Part
     from quietbit.run.parts.evaluation import Evaluation
     from quietbit.run.plan import Plan
 
@@ -33,6 +36,7 @@ __all__ = [
     "RECORD",
     "SPEED",
     "SUM",
+    "NodeName",
     "answer_of",
     "evaluation_of",
     "finite",
@@ -41,6 +45,7 @@ __all__ = [
     "numbers_of",
     "one_line",
     "read_fields",
+    "read_request",
     "request_record",
     "split_pieces",
     "sum_request",
@@ -66,11 +71,48 @@ MOST_TRACEBACK = 4000  # characters of a simulated node's
 MOST_LINES = 60  # and lines
 
 
+@final
+@frozen
+class NodeName:
+    """How frames and ledgers call a node: the run, its number in it, and which client it is."""
+
+    run: int
+    node: int
+    client: int | None = None
+
+
 def request_record(number: int, mechanism: Mechanism) -> dict[str, Any]:
     """Return what the server asks in round ``number``, from 1 on: the values of a ConfigRecord."""
     number = check_int(number, "round", 1, MOST_ROUNDS)
     described = {"dimension": mechanism.ball.dimension, "mechanism": description_of(mechanism)}
     return {"version": VERSION, "round": number, **described}
+
+
+def read_request(
+    records: Mapping[str, Any], plan: Plan, parts: Iterable[Part], name: NodeName
+) -> Request:
+    """Read a message's request, with the fields that parts read; refuse a message without one."""
+    asked = read_fields(
+        records.get(RECORD),
+        {"version", "round", "dimension", "mechanism"},
+        "The server's message must carry quietbit's request, and does not: wrap its strategy in a "
+        "PrivateStrategy, or put PrivateReceiver among the filters of its tasks.",
+    )
+    target = plan.update_target
+    fields: dict[str, Any] = {"epsilon": target.epsilon, "delta": target.delta}
+    for part in parts:
+        fields |= part.read(records)
+    return Request(
+        run=name.run,
+        round=asked["round"],
+        node=name.node,
+        dimension=asked["dimension"],
+        mechanism=asked["mechanism"],
+        adjacency=plan.adjacency.value,
+        unit=plan.unit.value,
+        client=name.client,
+        **fields,
+    )
 
 
 def sum_request(step: str, clients: int, number: int, table: bytes = b"") -> dict[str, Any]:

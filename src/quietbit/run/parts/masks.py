@@ -42,15 +42,16 @@ from quietbit.node.request import (
 from quietbit.run.messages import (
     RECORD,
     SUM,
+    NodeName,
     answer_of,
     join_pieces,
     one_line,
     read_fields,
+    read_request,
     sum_request,
 )
 from quietbit.run.part import Asked, Node, Part, Reply, Transport
 from quietbit.run.report import Note, Outcome, RoundReport
-from quietbit.run.request import NodeName, read_request
 from quietbit.run.round import Round
 from quietbit.run.section import Outlook, Real, Say, Section, Whole, Word, choice, given
 from quietbit.secagg.codec import (
