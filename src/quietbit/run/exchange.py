@@ -151,7 +151,7 @@ class Exchanges:
     _about: OpenEvaluations | None = field(init=False)
 
     @_about.default
-    def _no_evaluation(self) -> OpenEvaluations | None:
+    def _of_run(self) -> OpenEvaluations | None:
         evaluating = self.run.find(Evaluating)
         if evaluating is None:
             return None

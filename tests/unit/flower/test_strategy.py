@@ -16,7 +16,7 @@ from flwr.serverapp.strategy import FedAdam, FedAvg, FedAvgM
 from quietbit import Plan
 from quietbit.errors import InvalidParameter, QuietbitError
 from quietbit.flower import PrivateStrategy, PrivateUplink, Simulation
-from quietbit.flower.strategy import SINGLE
+from quietbit.flower.inner import SINGLE
 from quietbit.node.budget import account_of
 from quietbit.wire.uplink import Uplink
 from unit.flower.kit import (

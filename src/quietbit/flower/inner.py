@@ -1,0 +1,154 @@
+"""The inner strategy: which ones are refused, the one reply that they see, and what they log.
+
+Idea     an inner strategy sees one reply per round, which stands for the private mean, of weight 1.
+         Strategies that compare or reweight single clients have nothing to compare, and are
+         refused. What a strategy logs of weights and of the number of replies is then not so, and
+         is left out of the log.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Iterator, Mapping
+from contextlib import contextmanager
+from logging import WARNING, LogRecord, getLogger
+
+import numpy as np
+from flwr.app import Array, ArrayRecord, Message, MessageType, MetricRecord, RecordDict
+from flwr.serverapp.strategy import FedAvg, FedAvgM, Strategy
+from flwr.supercore import log
+
+from quietbit.errors import require
+from quietbit.flower.transport import metrics_of
+from quietbit.run.messages import METRICS
+from quietbit.run.plan import Plan
+from quietbit.run.round import Model
+from quietbit.wire.downlink import ServerStep
+
+__all__ = [
+    "SINGLE",
+    "aggregate_mean",
+    "aggregate_numbers",
+    "as_before",
+    "check_inner",
+    "group_by_names",
+    "server_step",
+    "without_untrue",
+]
+
+SINGLE = (
+    "Bulyan",
+    "DifferentialPrivacyClientSideAdaptiveClipping",
+    "DifferentialPrivacyClientSideFixedClipping",
+    "DifferentialPrivacyServerSideAdaptiveClipping",
+    "DifferentialPrivacyServerSideFixedClipping",
+    "FedMedian",
+    "FedTrimmedAvg",
+    "FedXgbBagging",
+    "FedXgbCyclic",
+    "Krum",
+    "MultiKrum",
+    "QFedAvg",
+)
+# What the inner strategy logs, and is not so where every reply is one private mean.
+UNTRUE = ("Weighted by", "Received %s results and %s failures")
+
+
+def check_inner(inner: Strategy) -> None:
+    """Refuse what is not a strategy, and strategies that need single clients' replies."""
+    name = type(inner).__name__
+    require(isinstance(inner, Strategy), "inner strategy", name, "a Flower strategy")
+    kinds = {kind.__name__ for kind in type(inner).__mro__}
+    rule = "one that works on the mean of clients alone"
+    require(kinds.isdisjoint(SINGLE), "inner strategy", name, rule)
+
+
+def server_step(inner: Strategy, plan: Plan) -> ServerStep | None:
+    """Return the inner strategy's step, if nodes are to replay it and it is a plain one."""
+    if plan.replay is None:
+        return None
+    how = type(inner).aggregate_train
+    is_plain = how is FedAvg.aggregate_train
+    rule = f"left out: {type(inner).__name__} steps by itself"
+    require(
+        is_plain or plan.replay.step == ServerStep(1.0, 0.0),
+        "quietbit.replay.learning-rate",
+        plan.replay.learning_rate,
+        rule,
+    )
+    if how is FedAvgM.aggregate_train:
+        return ServerStep(inner.server_learning_rate, inner.server_momentum)  # type: ignore[attr-defined]
+    return plan.replay.step if is_plain else None
+
+
+def aggregate_mean(
+    inner: Strategy, number: int, arrays: ArrayRecord, metrics: Mapping[str, float]
+) -> tuple[ArrayRecord | None, MetricRecord]:
+    """Return what the inner strategy makes of one reply that stands for round ``number``."""
+    key = getattr(inner, "arrayrecord_key", "arrays")
+    record = MetricRecord({**metrics, _weight_key(inner): 1.0})
+    content = RecordDict({key: arrays, METRICS: record})
+    reply = Message(content, dst_node_id=0, message_type=MessageType.TRAIN)
+    with without_untrue():
+        aggregated, numbers = inner.aggregate_train(number, [reply])
+    return aggregated, numbers or MetricRecord()
+
+
+def as_before(stepped: ArrayRecord, model: Model) -> ArrayRecord:
+    """Return the inner strategy's arrays in the model's types, and the kept ones as they were."""
+    is_model = set(stepped) == set(model.arrays)
+    require(is_model, "arrays of the inner strategy", sorted(stepped), "those of the model")
+    learnt = {}
+    with np.errstate(over="ignore"):
+        for name, _, kind in model.layout.learnt:
+            learnt[name] = Array(stepped[name].numpy().astype(kind, copy=False))
+    model.layout.check_finite(learnt)
+    return ArrayRecord({**model.arrays, **learnt})
+
+
+def group_by_names(inner: Strategy, replies: Iterable[Message]) -> list[list[Message]]:
+    """Return the replies with numbers in them, grouped by their names; each has the weight 1.
+
+    What is not a number is dropped from the replies.
+    """
+    weight = _weight_key(inner)
+    groups: dict[tuple[str, ...], list[Message]] = {}
+    for message in replies:
+        numbers = metrics_of(message.content) if message.has_content() else {}
+        if not set(numbers) <= {weight}:
+            record = MetricRecord({**numbers, weight: 1.0})
+            message.content = RecordDict({METRICS: record})
+            groups.setdefault(tuple(sorted(numbers)), []).append(message)
+    return list(groups.values())
+
+
+def aggregate_numbers(inner: Strategy, number: int, groups: list[list[Message]]) -> MetricRecord:
+    """Return what the inner strategy makes of the largest group; nothing where it fails."""
+    if not groups:
+        return MetricRecord()
+    largest = max(groups, key=len)
+    try:
+        with without_untrue():
+            return inner.aggregate_evaluate(number, largest) or MetricRecord()
+    except Exception as error:
+        text = "quietbit: round %s: metrics of nodes could not be aggregated"
+        log(WARNING, text, number, exc_info=error)
+        return MetricRecord()
+
+
+@contextmanager
+def without_untrue() -> Iterator[None]:
+    """Leave out of Flower's log what the inner strategy says of weights and of replies."""
+
+    def is_true(record: LogRecord) -> bool:
+        return not any(words in str(record.msg) for words in UNTRUE)
+
+    logger = getLogger("flwr")
+    logger.addFilter(is_true)
+    try:
+        yield
+    finally:
+        logger.removeFilter(is_true)
+
+
+def _weight_key(inner: Strategy) -> str:
+    return str(getattr(inner, "weighted_by_key", "num-examples"))
