@@ -9,6 +9,8 @@ from __future__ import annotations
 
 import json
 import socket
+import subprocess
+import sys
 import threading
 from pathlib import Path
 from typing import Any
@@ -34,6 +36,7 @@ from unit.flower.kit import DIMENSION, HandGrid, app, be_the_server, context, mo
 from unit.node.makers import MECHANISM, books, keeper, request, write_policy
 
 pytestmark = pytest.mark.filterwarnings("ignore::quietbit.node.policy.SeededRngWarning")
+NOT_LISTED = Refusal(Reason.NOT_ALLOWED, "mechanisms")
 OF_A_PATIENT = "patient 4711 is 63 years old"
 CONFIG = {
     "quietbit.mechanism": "imvu",
@@ -182,3 +185,56 @@ def test_a_crowd_of_clients_is_not_claimed_for_samples() -> None:
         server = Guarantee(3.0, 1e-5, unit, Adjacency.REPLACE_ONE, Trust.LOCAL)
         pair = crowds.observers(server, mechanism, 1)
         assert (pair.result is not None) is claimed
+
+
+PLUG_IN = """
+import sys
+from quietbit.node.refusal import NotAllowed
+from quietbit.run.client import evaluates, plan_of
+
+config = {"quietbit.clip": 1.0, "quietbit.epsilon": 9.0, "quietbit.adjacency": "zero-out"}
+config |= {"quietbit.releases": 3}
+sums = {"quietbit.masks.threshold": 5, "quietbit.masks.honest": 3}
+sums |= {"quietbit.masks.server": "active"}
+answers = {"quietbit.evaluate.epsilon": 0.5}
+named = [{"quietbit.mechanism": "sign"}, {"quietbit.mechanism.name": "sign"}]
+named += [{"quietbit": {"mechanism": "sign"}}, {"quietbit.mechanism": {"name": "sign"}}]
+named += [{"quietbit.mechanism": "gaussian", "quietbit.mechanism.name": "sign"}]
+named += [{"quietbit.mechanism.name": "sign", "quietbit.mechanism": "gaussian"}]
+refused = 0
+for more in ({}, sums, answers):
+    for name in named:
+        evaluates(config | more | name)
+        try:
+            plan_of(config | more | name, ("gaussian", "imvu"))
+        except NotAllowed as error:
+            assert error.public.detail == "mechanisms"
+            refused += 1
+plan_of(config | sums | {"quietbit.mechanism": "imvu"}, ("gaussian", "imvu"))
+loaded = [name for name in sys.modules if name.startswith("quietbit_lab")]
+assert not loaded, loaded
+assert refused == 3 * len(named)
+plan_of(config | {"quietbit.mechanism": "sign"})
+assert "quietbit_lab.baseline.noise" in sys.modules
+"""
+
+
+def test_a_run_config_imports_no_family_that_the_policy_does_not_list() -> None:
+    """A server's config was read first, and imported any plug-in of the node; sums imported all."""
+    pytest.importorskip("quietbit_lab", reason="needs an installed plug-in")
+    subprocess.run([sys.executable, "-c", PLUG_IN], check=True, timeout=120)
+
+
+def test_an_engine_imports_no_family_that_the_policy_does_not_list(tmp_path: Path) -> None:
+    place = context(
+        11,
+        0,
+        CONFIG | {"quietbit.mechanism": "sign", "quietbit.evaluate.epsilon": 0.5},
+        quietbit_policy=write_policy(tmp_path, mechanisms=["imvu"], evaluate=1.0),
+    )
+    for kind in ("train", "evaluate"):
+        message = asked(1)
+        message.metadata.message_type = kind
+        reply = PrivateUplink()(message, place, app(np.zeros(DIMENSION)))
+        assert reply.error.reason == f"{DECLINED}{NOT_LISTED.to_text()}"
+    assert books(tmp_path).releases == 0

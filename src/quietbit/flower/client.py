@@ -186,7 +186,7 @@ class _Exchange:
         gate: Gate | None = None
         try:
             gate = self._gate()
-            plan = plan_of(self.context.run_config)
+            plan = plan_of(self.context.run_config, gate.families)
             opened = OpenRequest.read(gate, plan, subject, self._arrival(subject), self._name())
             answer = opened.step()
             if answer is not None:

@@ -24,7 +24,6 @@ import hashlib
 import importlib
 import json
 from collections.abc import Collection, Iterable, Iterator, Mapping
-from contextlib import suppress
 from enum import Enum
 from functools import cache, lru_cache
 from importlib.metadata import EntryPoint, entry_points
@@ -47,7 +46,6 @@ __all__ = [
     "family",
     "family_of",
     "identity_of",
-    "importable",
 ]
 
 FORMAT = "quietbit-mechanism"
@@ -92,13 +90,6 @@ def family(name: str) -> Family:
     """Import and return the family of a name; refuse an unknown name with the known ones."""
     check_known(name, families(), "mechanism")
     return _loaded(name)
-
-
-def importable(names: Iterable[str]) -> Iterator[Family]:
-    """Yield the families of these names; skip packages that cannot be imported."""
-    for name in names:
-        with suppress(InvalidParameter):
-            yield _loaded(name)
 
 
 @lru_cache(maxsize=1)

@@ -88,12 +88,15 @@ def number_of(name: str) -> int:
     return int.from_bytes(hashlib.sha256(name.encode("utf-8")).digest()[:8], "little")
 
 
-def local_settings(values: Mapping[str, Any]) -> Plan:
-    """Return the settings of a job; refuse those that count on anybody but the client itself."""
+def local_settings(values: Mapping[str, Any], allowed: tuple[str, ...] | None = None) -> Plan:
+    """Return the settings of a job; refuse those that count on anybody but the client itself.
+
+    With ``allowed``, names of families, any other family is refused before it is imported.
+    """
     table = values.get(TABLE)  # NVFlare's servers take a dot in a key for a table in a table
     if isinstance(table, Mapping):
         values = {f"{PREFIX}{key}": value for key, value in table.items()}
-    plan = plan_of(values)
+    plan = plan_of(values, allowed)
     require(
         plan.trust is Trust.LOCAL,
         "quietbit.trust",
@@ -229,7 +232,7 @@ class PrivateUplink(Filter):  # type: ignore[misc]
                 "The server's task must carry quietbit's request, and does not: put "
                 "PrivateReceiver among its filters."
             )
-        plan = local_settings(record["settings"])
+        plan = local_settings(record["settings"], gate.families)
         name = _node_name(fl_ctx)
         for key, subject in SUBJECTS.items():
             if key not in record:

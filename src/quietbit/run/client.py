@@ -24,13 +24,14 @@ from typing import Any, final
 
 from attrs import frozen
 
-from quietbit.errors import InvalidParameter, QuietbitError
+from quietbit.errors import InvalidParameter
 from quietbit.mechanism.abilities import steps_of
+from quietbit.mechanism.calibrate import AUTO
 from quietbit.node.answer_time import AnswerTime
 from quietbit.node.gatekeeper import AcceptedRequest, Gate, RemoteGate
 from quietbit.node.ledger import FileLedger, StateLedger, WatchedLedger
 from quietbit.node.policy import Policy, PolicyError, Simulation
-from quietbit.node.refusal import Reason, Refusal, refusal_of
+from quietbit.node.refusal import NotAllowed, Reason, Refusal, refusal_of
 from quietbit.node.release import LocalGate
 from quietbit.node.request import ProposedMechanism, Request
 from quietbit.node.stores import ModelFolder, Vault, key_file, simulation_key
@@ -43,7 +44,7 @@ from quietbit.run.parts.samples import Sampling
 from quietbit.run.parts.subspace import ClientCoordinates
 from quietbit.run.parts.update import Updating
 from quietbit.run.parts.weights import Weighting
-from quietbit.run.plan import Plan
+from quietbit.run.plan import Plan, named_mechanisms
 
 __all__ = [
     "OpenRequest",
@@ -61,6 +62,7 @@ LOGGER = logging.getLogger(__name__)
 OURS = "quietbit"
 POLICY = "quietbit.policy"
 GATEKEEPER = "quietbit.gatekeeper"
+EVALUATE = "quietbit.evaluate"
 NODE_KEYS = (POLICY, GATEKEEPER)
 MakeRecord = Callable[[dict[str, Any]], Any]
 _ledger = lru_cache(maxsize=8)(FileLedger)  # of which a process reads each line once
@@ -180,27 +182,39 @@ class Turn:
             return self.zero
 
 
-def plan_of(config: Mapping[str, Any]) -> Plan:
-    """Return the plan that a run config or a job's settings hold; the same ones are read once."""
+def plan_of(config: Mapping[str, Any], allowed: tuple[str, ...] | None = None) -> Plan:
+    """Return the plan that a run config or a job's settings hold; the same ones are read once.
+
+    With ``allowed``, names of families, any other family is refused before it is imported.
+    """
     ours = tuple((key, value) for key, value in config.items() if key.lower().startswith(OURS))
     try:
-        return _plan(ours, tuple(type(value) for _, value in ours))
+        return _plan(ours, allowed, tuple(type(value) for _, value in ours))
     except TypeError:  # values that cannot be remembered, and that no plan has
-        return Plan.from_run_config(dict(ours))
+        return _read_plan(dict(ours), allowed)
 
 
 @lru_cache(maxsize=32)
-def _plan(items: tuple[tuple[str, Any], ...], kinds: tuple[type, ...]) -> Plan:
+def _plan(
+    items: tuple[tuple[str, Any], ...], allowed: tuple[str, ...] | None, kinds: tuple[type, ...]
+) -> Plan:
     """Read a plan; ``kinds`` keeps equal values of several types apart, as 1 and True."""
-    return Plan.from_run_config(dict(items))
+    return _read_plan(dict(items), allowed)
+
+
+def _read_plan(config: Mapping[str, Any], allowed: tuple[str, ...] | None) -> Plan:
+    """Read a plan, unless it names a family that is not allowed."""
+    if allowed is not None:
+        for name in named_mechanisms(config):
+            if name not in (*allowed, AUTO):
+                raise NotAllowed(f"The run's mechanism is {str(name)[:40]!r}.", rule="mechanisms")
+    return Plan.from_run_config(config)
 
 
 def evaluates(config: Mapping[str, Any]) -> bool:
-    """Return whether a run asks for private answers about its model; a broken config does not."""
-    try:
-        return plan_of(config).evaluation is not None
-    except QuietbitError:
-        return False
+    """Return whether a run asks for private answers about its model; nothing else is read."""
+    is_named = any(key.startswith(EVALUATE) for key in config)
+    return is_named and config.get(EVALUATE) is not False
 
 
 def named_numbers(

@@ -24,7 +24,7 @@ from numpy.typing import NDArray
 from quietbit.errors import InvalidParameter, QuietbitError, check_known, check_real, require
 from quietbit.mechanism.base import Mechanism
 from quietbit.mechanism.calibrate import AUTO
-from quietbit.mechanism.registry import families, importable
+from quietbit.mechanism.registry import family
 from quietbit.plan.clip import MovingClip
 from quietbit.privacy.account import Mode
 from quietbit.privacy.cost import Cost
@@ -64,7 +64,7 @@ from quietbit.target import (
     check_releases,
 )
 
-__all__ = ["KEYS", "PAIRS", "PREFIX", "SECTIONS", "Pair", "Plan"]
+__all__ = ["KEYS", "PAIRS", "PREFIX", "SECTIONS", "Pair", "Plan", "named_mechanisms"]
 
 PREFIX = "quietbit."  # prefix of the keys in an engine's config
 OF_SIMULATION = ("cohort", "rng", "seed", "mode")  # fields that an engine does not read
@@ -518,11 +518,22 @@ def _check_trust(plan: Plan) -> None:
     require(plan.trust is not Trust.SHUFFLED, "trust", plan.trust.value, rule, reason)
     if plan.trust is Trust.LOCAL:
         return
-    names = [CENTRAL]
-    if plan.masks is not None:
-        names = [kind.name for kind in importable(families()) if kind.summable]
-    rule = f"{' or '.join(names)} under {plan.trust.value} trust"
-    require(plan.mechanism.name in (*names, AUTO), "mechanism", plan.mechanism.name, rule)
+    name = plan.mechanism.name
+    if plan.masks is None:
+        fits = name in (CENTRAL, AUTO)
+        rule = CENTRAL
+    else:
+        # No other family is asked: a node may not import those that its policy does not list.
+        fits = name == AUTO or (plan.mechanism.known and family(name).summable)
+        rule = "imvu, or another family whose codes can be summed,"
+    require(fits, "mechanism", name, f"{rule} under {plan.trust.value} trust")
+
+
+def named_mechanisms(config: Mapping[str, Any]) -> list[Any]:
+    """Return the mechanisms that an engine's config names, at most two, before it is read."""
+    key = PREFIX + MechanismChoice.title
+    keys = (key, f"{key}.{MechanismChoice.main}")
+    return [value for name, value in _flat(config) if name in keys]
 
 
 def _flat(table: Mapping[str, Any], outer: str = "") -> Iterator[tuple[str, Any]]:
