@@ -1,4 +1,4 @@
-"""Which numbers of a causal language model are trained: chosen by name, or added beside frozen weights.
+"""Which numbers of a causal language model are trained: chosen by name, or added to it.
 
 Idea     a model of the Hugging Face kind stays as it is; hooks add a bias after every block, or the
          second factor of a low-rank change beside chosen linear layers. The first factor is drawn
@@ -12,7 +12,6 @@ from __future__ import annotations
 
 import math
 import zlib
-from collections.abc import Mapping
 from fnmatch import fnmatch
 from typing import Any
 
@@ -27,7 +26,7 @@ Arrays = dict[str, NDArray[np.float32]]
 
 
 def blocks(model: nn.Module) -> list[nn.Module]:
-    """Return the model's blocks in order: its longest list of modules, in every architecture known to us."""
+    """Return the model's blocks in order: its longest list of modules."""
     lists = [module for module in model.modules() if isinstance(module, nn.ModuleList)]
     if not lists:
         raise ValueError(
@@ -83,37 +82,27 @@ def matches(name: str, patterns: str) -> bool:
     return any(fnmatch(name, pattern.strip()) for pattern in patterns.split(",") if pattern.strip())
 
 
-def choose(model: nn.Module, patterns: str) -> int:
-    """Freeze everything but the parameters whose names match; return how many numbers these are."""
-    count = 0
+def count(model: nn.Module, patterns: str) -> int:
+    """Return how many numbers the parameters have whose names match."""
+    named = model.named_parameters()
+    return sum(parameter.numel() for name, parameter in named if matches(name, patterns))
+
+
+def choose(model: nn.Module, patterns: str) -> None:
+    """Freeze everything but the parameters whose names match."""
+    if count(model, patterns) == 0:
+        raise ValueError(f"No parameter's name matches {patterns!r}: see model.named_parameters().")
     for name, parameter in model.named_parameters():
         parameter.requires_grad_(matches(name, patterns))
-        count += parameter.numel() if parameter.requires_grad else 0
-    if count == 0:
-        raise ValueError(f"No parameter's name matches {patterns!r}: see model.named_parameters().")
-    return count
 
 
 def trained_arrays(model: nn.Module) -> Arrays:
     """Return the trained parameters by name; frozen weights are not among them."""
-    pairs = [
-        (name, parameter) for name, parameter in model.named_parameters() if parameter.requires_grad
-    ]
-    return {name: parameter.detach().cpu().float().numpy().copy() for name, parameter in pairs}
-
-
-def put_arrays(model: nn.Module, arrays: Mapping[str, Any]) -> None:
-    """Set the trained parameters; another set of names is refused."""
-    parameters = {
-        name: parameter for name, parameter in model.named_parameters() if parameter.requires_grad
+    return {
+        name: parameter.detach().cpu().float().numpy().copy()
+        for name, parameter in model.named_parameters()
+        if parameter.requires_grad
     }
-    if set(parameters) != set(arrays):
-        raise ValueError(
-            "The arrays are not those that this model trains: both sides need the same patterns."
-        )
-    with torch.no_grad():
-        for name, parameter in parameters.items():
-            parameter.copy_(torch.from_numpy(np.array(arrays[name], dtype=np.float32)))
 
 
 def frozen_bytes(model: nn.Module) -> int:

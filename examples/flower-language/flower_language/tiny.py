@@ -1,4 +1,4 @@
-"""A causal language model made on the spot: two blocks, taught public sentences for a few seconds.
+"""A causal language model made on the spot: four blocks, taught public sentences for a few seconds.
 
 Idea     the interface is that of Hugging Face models (``config.hidden_size``, ``forward(input_ids,
          labels)`` with a ``loss``), so that the app does not know the difference. Public sentences
@@ -96,7 +96,10 @@ class TinyCausalLM(nn.Module):
 
 @lru_cache(maxsize=1)
 def taught() -> TinyCausalLM:
-    """Return the model after its lessons on public sentences; the same in every process of one kind of machine."""
+    """Return the model after training on public sentences.
+
+    It is the same in every process on one kind of machine.
+    """
     torch.manual_seed(SEED)
     model = TinyCausalLM()
     rng = np.random.default_rng(SEED)
@@ -110,7 +113,7 @@ def taught() -> TinyCausalLM:
 
 
 def public_sentences(rng: np.random.Generator, words: int) -> list[str]:
-    """Return sentences of manuals: what things do, and when; one in ten is a change, so that all words are known."""
+    """Return sentences of manuals; one in ten is a change, so that all words are known."""
     text: list[str] = []
     while len(text) < words:
         thing, other = rng.choice(THINGS, 2)
@@ -136,7 +139,7 @@ def public_sentences(rng: np.random.Generator, words: int) -> list[str]:
 
 
 def author_sentences(author: int, words: int) -> list[str]:
-    """Return what one author wrote: changes, with a liking for two actions and one kind of thing."""
+    """Return an author's text: changes, with a liking for two actions and one kind of thing."""
     rng = np.random.default_rng((SEED, author))
     liked = rng.choice(ACTIONS, 2, replace=False)
     kind = str(rng.choice(KINDS))

@@ -230,8 +230,9 @@ class Section:
 
     @classmethod
     def optional(cls: type[Kind], value: Any) -> Kind | None:
-        """Return the section likewise; None and False leave it out."""
-        if value is None or value is False:
+        """Return the section likewise; None, False and a main field of False leave it out."""
+        switched_off = isinstance(value, Mapping) and value.get(cls.main) is False
+        if value is None or value is False or switched_off:
             return None
         return cls.read(value)
 

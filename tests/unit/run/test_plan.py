@@ -184,6 +184,17 @@ def test_a_plan_has_few_fields_and_pairs():
     assert len(PAIRS) <= 14
 
 
+@pytest.mark.parametrize("key", ["quietbit.subspace", "quietbit.subspace.directions"])
+def test_a_section_whose_main_key_is_false_is_off(key):
+    config = {"quietbit.mechanism": "vmvu", "quietbit.clip": 1.0, "quietbit.epsilon": 8.0}
+    config |= {"quietbit.adjacency": "zero-out", "quietbit.releases": 1}
+    config |= {"quietbit.subspace.basis": "app"}
+    assert Plan.from_run_config({**config, key: False}).subspace is None
+    assert Plan.from_run_config({**config, key: 4}).subspace == InSubspace(4, "app")
+    with refuses("quietbit.subspace.directions", 0):
+        Plan.from_run_config({**config, key: 0})
+
+
 def test_secure_aggregation_states_whom_it_counts_on():
     assert plan(trust="secure-aggregation").masks.honest == 5
     assert plan(trust="secure-aggregation", honest=4).masks.honest == 4
