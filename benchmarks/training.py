@@ -27,6 +27,7 @@ from quietbit.kernel.rng import secure_rng
 from quietbit.kernel.select import select
 from quietbit.local.collect import Collector, make_collector
 from quietbit.local.problem import LocalPlan
+from quietbit.local.round import open_round
 from quietbit.mechanism.ball import Ball, Norm
 from quietbit.mechanism.interpolated import InterpolatedMVU
 from quietbit.target import Adjacency
@@ -75,7 +76,9 @@ def whole_rounds(bench: Bench, collector: Collector, rounds: int, cohort: int) -
     for number in range(rounds + 1):
         clients = np.random.default_rng(number).permutation(EXAMPLES)[:cohort].astype(np.int64)
         began = time.perf_counter()
-        collector.mean(parameters, clients, number)
+        current = open_round(number + 1, clients, bench.mechanism)
+        collector.collect(current, parameters)
+        current.mean()
         best = min(best, time.perf_counter() - began) if number else best
     return best
 

@@ -18,6 +18,7 @@ from quietbit import Adjacency, Ball, InvalidParameter, Norm, Plan, QuietbitErro
 from quietbit.auditor.ratio import clopper_pearson
 from quietbit.local import Training
 from quietbit.local.collect import UplinkCollector, make_collector
+from quietbit.local.round import open_round
 from quietbit.mechanism.adaptive_clip import AdaptiveClip, Scout
 from quietbit.mechanism.batch import PoissonBatch
 from quietbit.mechanism.projected import Projected
@@ -27,6 +28,7 @@ from quietbit.node.refusal import AnsweredBefore, BudgetSpent
 from quietbit.node.request import ALONE, VECTOR, SumPart, description_of, run_name
 from quietbit.run.client import OpenRequest, Subject
 from quietbit.run.part import Arrival
+from quietbit.run.parts.scouts import Scouting
 from quietbit.target import Target
 from refusals import refuses
 from unit.local.test_moving_clip import Long
@@ -84,11 +86,13 @@ def test_a_path_tells_a_scout_s_length_no_better_than_its_price(adjacency: str) 
         problem.length = length
         paths = []
         for _ in range(TRIALS):
-            moving = plan.moving_clip()
-            assert moving is not None
-            collects.moving = moving
-            collects.mean(np.zeros(problem.dimension, np.float32), np.arange(2), 0)
-            paths.append(moving._weighted / moving._precision)
+            assert plan.scouts is not None
+            scouting = Scouting(plan, plan.scouts)
+            current = open_round(1, np.arange(2), mechanism, parts=(scouting,))
+            current.ask()
+            collects.collect(current, np.zeros(problem.dimension, np.float32))
+            current.close()
+            paths.append(scouting.moving._weighted / scouting.moving._precision)
         assert len(set(paths)) == 2
         return clopper_pearson(sum(share > 0.5 for share in paths), TRIALS, DOUBT)
 

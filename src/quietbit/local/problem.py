@@ -1,4 +1,4 @@
-"""What the simulator asks of a task, and how a run learns: what is not privacy's business, beside the plan that is.
+"""What a simulation asks of a problem, and how a run learns; what it releases is in its plan.
 
 Idea     the simulator knows vectors only. A task writes the clipped updates of a few clients into
          rows that the simulator owns, so memory is a chunk of rows however many clients a cohort
@@ -42,11 +42,12 @@ __all__ = [
 
 Rows = NDArray[np.float32]
 MARGIN = 2.0**-20
-INSIDE = (
-    2.0**-32
-)  # more than the roundings of a norm of 2^20 float64 terms, and far less than the margin
+# More than the roundings of a norm of 2^20 float64 terms, and far less than the margin.
+INSIDE = 2.0**-32
 CHUNK_COORDINATES = 1 << 21
-MIN_CLIP, MAX_CLIP = 1e-20, 1e20  # far from the ends of float32, where its roundings are relative
+# Far from the ends of float32, where its roundings are relative.
+MIN_CLIP = 1e-20
+MAX_CLIP = 1e20
 
 
 @final
@@ -103,11 +104,8 @@ class Training:
         put(self, "lr", check_real(self.lr, "lr"))
         put(self, "rounds", check_int(self.rounds, "rounds", 1))
         put(self, "evaluate_every", check_int(self.evaluate_every, "evaluate_every", 0))
-        put(
-            self,
-            "evaluate_at",
-            tuple(check_int(t, "evaluate_at", 1, self.rounds) for t in self.evaluate_at),
-        )
+        scored = [check_int(number, "evaluate_at", 1, self.rounds) for number in self.evaluate_at]
+        put(self, "evaluate_at", tuple(scored))
         momentum = check_real(self.momentum, "momentum", at_least=0.0)
         require(momentum < 1, "momentum", self.momentum, "at least 0 and below 1")
         put(self, "local_steps", check_int(self.local_steps, "local steps", 1))
@@ -120,13 +118,10 @@ class Training:
         return LocalPlan(plan.mechanism.norm, clip, plan.unit, self.local_steps, self.local_rate)
 
     def evaluated(self, number: int) -> bool:
-        """Return whether the model is scored after ``number`` rounds: at the end, and where asked for."""
-        every = self.evaluate_every
-        return (
-            number == self.rounds
-            or number in self.evaluate_at
-            or bool(every and number % every == 0)
-        )
+        """Return whether the model is scored after ``number`` rounds."""
+        if number == self.rounds or number in self.evaluate_at:
+            return True
+        return self.evaluate_every > 0 and number % self.evaluate_every == 0
 
 
 @final
@@ -164,7 +159,7 @@ class Problem(Protocol):
     def updates(
         self, parameters: Rows, clients: NDArray[np.int64], plan: LocalPlan, out: Rows
     ) -> None:
-        """Write the clipped update of ``clients[k]`` into row k of ``out``; called from several threads."""
+        """Write the clipped update of ``clients[k]`` into row k of ``out``; thread-safe."""
         ...
 
     def evaluate(self, parameters: Rows) -> Score:
@@ -174,10 +169,10 @@ class Problem(Protocol):
 
 @runtime_checkable
 class SampleProblem(Problem, Protocol):
-    """A problem that can show its samples one by one, as is needed where they are protected and coordinates kept."""
+    """A problem that shows its samples one by one: needed to keep few rows of protected samples."""
 
     def gradients(self, parameters: Rows, client: int) -> Rows:
-        """Return the gradient of every sample of a client, a row each, as they are: what sends them clips them."""
+        """Return the unclipped gradient of every sample of a client, one row each."""
         ...
 
 
@@ -200,23 +195,23 @@ class PartsProblem:
     def updates(
         self, parameters: Rows, clients: NDArray[np.int64], plan: LocalPlan, out: Rows
     ) -> None:
-        """Write what the parts make of the update of ``clients[k]``, clipped, into row k of ``out``."""
-        inner = replace(plan, clip=MAX_CLIP)  # the parts get updates as they are, and we clip
+        """Write what the parts make of ``clients[k]``'s update, clipped, into row k of ``out``."""
+        unclipped = replace(plan, clip=MAX_CLIP)  # parts get updates as they are
         size = self._problem.dimension
         count = max(1, CHUNK_COORDINATES // size)
         for start in range(0, clients.size, count):
-            some = slice(start, start + count)
-            rows = np.zeros((clients[some].size, size), dtype=np.float32)
-            self._problem.updates(parameters, clients[some], inner, rows)
+            chunk = slice(start, start + count)
+            rows = np.zeros((clients[chunk].size, size), dtype=np.float32)
+            self._problem.updates(parameters, clients[chunk], unclipped, rows)
             projected: Any = rows
             for part in self._parts:
                 projected = part.project(projected)
-            out[some] = projected
+            out[chunk] = projected
         clip_outside(out, plan.norm, plan.clip)
 
 
 def clip_factors(norms: Any, clip: float) -> FloatVector:
-    """Return the factor, at most 1, for each norm; a norm that is not a finite number is refused."""
+    """Return the factor, at most 1, for each norm; refuse a norm that is not finite."""
     lengths = np.asarray(norms, dtype=np.float64)
     if not np.isfinite(lengths).all():
         raise InvalidParameter(
@@ -227,20 +222,22 @@ def clip_factors(norms: Any, clip: float) -> FloatVector:
 
 
 def clip_rows(rows: Rows, norm: Norm, clip: float) -> None:
-    """Scale, in place, every row that is longer than the clip; NaN and infinite entries are refused."""
+    """Scale, in place, every row that is longer than the clip; refuse NaN and infinite entries."""
     for row in rows:
-        wide = row.astype(np.float64)
-        factor = float(clip_factors(_length(wide, norm), clip))
+        values = row.astype(np.float64)
+        factor = float(clip_factors(_length(values, norm), clip))
         if factor < 1.0:
-            np.multiply(wide, factor, out=row, casting="same_kind")
+            np.multiply(values, factor, out=row, casting="same_kind")
 
 
 def clip_outside(rows: Rows, norm: Norm, clip: float) -> None:
-    """Clip, in place, the rows that are not certain to lie in the ball; what a problem clipped well stays as it is."""
+    """Clip, in place, the rows that are not certain to lie in the ball; leave the others."""
     for row in rows:
         if not _length(row.astype(np.float64), norm) <= clip * (1 - INSIDE):
             clip_rows(row[None], norm, clip)
 
 
 def _length(row: FloatVector, norm: Norm) -> float:
-    return float(np.abs(row).sum()) if norm is Norm.L1 else float(np.sqrt(row @ row))
+    if norm is Norm.L1:
+        return float(np.abs(row).sum())
+    return float(np.sqrt(row @ row))

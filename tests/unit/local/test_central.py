@@ -5,6 +5,7 @@ import numpy as np
 from quietbit.kernel.rounded import grid_of
 from quietbit.local.collect import make_collector
 from quietbit.local.loop import simulate
+from quietbit.local.round import open_round
 from quietbit.target import Adjacency, Trust
 from unit.local.makers import chosen, small_problem
 
@@ -53,9 +54,10 @@ def test_central_noise_is_that_which_is_accounted():
     mechanism = plan.mechanism_for(problem.dimension)
     collector = make_collector(problem, training.local(plan), plan, mechanism, 1)
     grid = grid_of(mechanism.unit)
-    for number in range(20):
-        mean = collector.mean(problem.initial(0), np.arange(64), number)
-        steps = mean * 64 / grid  # 64 and the grid are powers of two
+    for number in range(1, 21):
+        current = open_round(number, np.arange(64), mechanism)
+        collector.collect(current, problem.initial(0))
+        steps = current.mean() * 64 / grid  # 64 and the grid are powers of two
         np.testing.assert_array_equal(steps, np.rint(steps))
     floats = mechanism.sigma * np.random.default_rng(1).normal(size=39) / grid
     assert (floats != np.rint(floats)).any()

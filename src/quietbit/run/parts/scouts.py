@@ -17,7 +17,7 @@ from attrs import frozen
 from quietbit._search import bisect
 from quietbit.errors import require
 from quietbit.mechanism.abilities import ClipMoves, Scouted, is_turn_of
-from quietbit.mechanism.adaptive_clip import AdaptiveClip
+from quietbit.mechanism.adaptive_clip import AdaptiveClip, scout_rank
 from quietbit.mechanism.base import Mechanism
 from quietbit.mechanism.expectation import expectation
 from quietbit.node.request import run_name
@@ -114,7 +114,7 @@ class Scouting(Part):
 
     def __init__(self, plan: Plan, scouts: Scouts) -> None:
         """Start at the plan's clip."""
-        self._trust = plan.trust
+        self._plan = plan
         self.moving = scouts.moving(plan.clip)
 
     def prepare(self, mechanism: Mechanism, number: int) -> Mechanism:
@@ -125,15 +125,32 @@ class Scouting(Part):
         """Ask the scouts among the nodes about the clip in place of an update."""
         if round.section:
             return
-        name = run_name(round.run)
-        mechanism = round.mechanism
-        for asked in requests:
-            if is_turn_of(mechanism, name, round.number, round.name_of(asked.node)):
-                continue
+        for asked in self._chosen(round, requests):
             if not round.beside:
-                round.side(Scouted.of(mechanism).scout(), self.section)
+                round.side(Scouted.of(round.mechanism).scout(), self.section)
             (asked.round,) = round.beside
             asked.records[RECORD] = asked.round.request
+
+    def _chosen(self, round: Any, requests: list[Asked]) -> list[Asked]:
+        """Return the requests to scouts: by a public draw of every node, which it checks itself.
+
+        A simulation has a fixed number of scouts, those of lowest rank, so that a sum is of as many
+        clients as its cost is computed for.
+        """
+        plan = self._plan
+        if plan.mode == "planned":
+            name = f"simulation/{plan.seed}".encode()
+
+            def rank(asked: Asked) -> int:
+                return scout_rank(name, round.number - 1, int(asked.node))
+
+            return sorted(requests, key=rank)[: plan.cohort - plan.updates]
+        name = run_name(round.run)
+        scouts = []
+        for asked in requests:
+            if not is_turn_of(round.mechanism, name, round.number, round.name_of(asked.node)):
+                scouts.append(asked)
+        return scouts
 
     def close(self, round: Any) -> Mapping[str, Any]:
         """Move the clip by what the scouts answered; where nobody was asked, it stays."""
@@ -146,6 +163,6 @@ class Scouting(Part):
         record["scouts"] = counts.asked
         record["scouted"] = counts.answered
         updates = max(1, round.report().answered)
-        noise = expectation(round.mechanism, cohort=updates, trust=self._trust).noise
+        noise = expectation(round.mechanism, cohort=updates, trust=self._plan.trust).noise
         self.moving.move(scouts.answers(), noise)
         return record
