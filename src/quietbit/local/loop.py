@@ -101,6 +101,7 @@ def simulate(
     w = np.array(problem.initial(plan.seed), dtype=np.float32)
     v = np.zeros(w.size)
     release_bytes = collector.bytes_per_client
+    round_bytes = _round_bytes(plan, mechanism, release_bytes)
     run = Run(plan, training, mechanism, account, [], FINISHED, "", 0, w, release_bytes, 0.0)
     for part in all_parts:
         if isinstance(part, Scouting):
@@ -124,7 +125,7 @@ def simulate(
                         break
                     # Record the releases before any is made.
                     account.record(charged)
-                run.uplink_bytes += _round_bytes(plan, mechanism, release_bytes)
+                run.uplink_bytes += round_bytes
 
                 # Ask: parts follow the model, prepare the mechanism and complete the requests.
                 model = Model.of(named_arrays({WEIGHTS: w}), plan, step)
