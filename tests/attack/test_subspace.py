@@ -83,9 +83,9 @@ def request(number: int, basis: Any = None, mechanism: Any = MECHANISM) -> Messa
 class Node:
     """A node with a policy whose owner lets K numbers out."""
 
-    def __init__(self, folder: Any, config: Any = CONFIG, **fields: Any) -> None:
+    def __init__(self, folder: Any, config: Any = CONFIG, rules: Any = None, **fields: Any) -> None:
         changes = {"epsilon": 1e9, "mechanisms": ["gaussian"], "models": str(folder / "models")}
-        path = write_policy(folder, **changes)
+        path = write_policy(folder, **changes | (rules or {}))
         self.folder = folder
         self.context = context(11, config=config, quietbit_policy=path)
         self.mod = PrivateUplink(**fields)
@@ -274,3 +274,15 @@ def test_a_simulated_node_says_that_its_basis_failed() -> None:
     mod = simulated(PrivateUplink(simulation=Simulation(seed=7), basis=raising))
     reply = mod(request(1), context(11, config=OF_APP, run=RUN), app(long_update()))
     assert "a basis that depends on the data" in str(reply.content.config_records)
+
+
+@pytest.mark.parametrize("changes", [{"runs": ["5"]}, {"largest_dimension": K - 1}])
+def test_a_run_that_the_policy_does_not_allow_stores_no_directions(
+    changes: dict[str, Any], tmp_path: Any
+) -> None:
+    """They were on the owner's disk, in place of those of allowed runs, before it was refused."""
+    node = Node(tmp_path, rules=changes)
+    reply = node.answers(request(1, GOOD), long_update())
+    assert "not-allowed" in reply.error.reason
+    assert not (tmp_path / "models").exists()
+    assert node.noted == 0

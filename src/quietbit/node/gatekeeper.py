@@ -258,6 +258,9 @@ class RemoteGate:
             return None
         return ModelFolder(Path(str(folder)))
 
+    def check(self, request: Request) -> None:
+        """Do nothing: the gatekeeper checks what it accepts, and models are the app's to store."""
+
     def accept(self, request: Request) -> RemoteAcceptedRequest:
         """Have a request checked and noted; its connection stays open for the update."""
         connection = self._connect()

@@ -264,6 +264,14 @@ class LocalGate:
         """Seconds from accepting a request to its answer."""
         return self.rules.answer_seconds
 
+    def check(self, request: Request) -> None:
+        """Refuse a run and a dimension that the policy does not allow, before models are stored."""
+        try:
+            self.rules.check_request(str(request.run), request.dimension)
+        except NotAllowed as error:
+            self.note_refusal(request, error)
+            raise
+
     def accept(self, request: Request) -> LocalAcceptedRequest:
         """Check a request and note its release; raise a `QuietbitError` where it is refused."""
         start = time.monotonic()

@@ -112,6 +112,7 @@ class OpenRequest:
 
     def check(self) -> None:
         """Let every part refuse the request or complete what arrived; nothing is noted."""
+        self.gate.check(self.request)
         for part in self.parts:
             part.accept(self.request, self.arrival, self.gate)
 
