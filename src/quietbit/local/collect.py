@@ -27,7 +27,7 @@ from quietbit.kernel.client_rng import CLIENT_BITS, client_rng
 from quietbit.kernel.select import default_kernel
 from quietbit.local.problem import LocalPlan, Problem, Rows, SampleProblem, clip_outside
 from quietbit.local.round import Clients, LocalRound
-from quietbit.mechanism.abilities import SampleGradients
+from quietbit.mechanism.abilities import SampleGradients, Scouted
 from quietbit.mechanism.base import Mechanism
 from quietbit.plan.compare import FLOAT_BYTES, bytes_sent
 from quietbit.run.plan import Plan
@@ -57,6 +57,10 @@ class UplinkCollector:
     ) -> None:
         """Refuse a mechanism for another ball than the updates are clipped to."""
         self.bytes_per_client = bytes_sent(mechanism, plan.trust, plan.updates)
+        self.round_bytes = plan.updates * self.bytes_per_client
+        scouts = plan.cohort - plan.updates
+        if scouts:
+            self.round_bytes += scouts * bytes_sent(Scouted.of(mechanism).scout(), Trust.LOCAL, 1)
         self._problem = problem
         self._steps = steps
         self._plan = plan
@@ -143,6 +147,8 @@ class CentralCollector:
     def __init__(self, problem: Problem, steps: LocalPlan, plan: Plan, threads: int = 1) -> None:
         """Clients send 32-bit floats."""
         self.bytes_per_client = FLOAT_BYTES * problem.dimension
+        # An expectation, where it is secret who takes part.
+        self.round_bytes = plan.cohort * self.bytes_per_client
         self._problem = problem
         self._steps = steps
         self._plan = plan

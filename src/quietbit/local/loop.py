@@ -36,9 +36,7 @@ from quietbit.local.outcome import (
 )
 from quietbit.local.problem import PartsProblem, Problem, Rows, Training
 from quietbit.local.round import Clients, open_round
-from quietbit.mechanism.abilities import Scouted
 from quietbit.mechanism.base import Mechanism
-from quietbit.plan.compare import bytes_sent
 from quietbit.run.costs import ClientCosts
 from quietbit.run.layout import named_arrays
 from quietbit.run.part import Part
@@ -47,7 +45,7 @@ from quietbit.run.parts.scouts import Scouting
 from quietbit.run.parts.subspace import Basis
 from quietbit.run.plan import Plan
 from quietbit.run.round import Model
-from quietbit.target import Trust, Unit
+from quietbit.target import Unit
 from quietbit.wire.downlink import Diverged, ServerStep
 
 __all__ = [
@@ -101,7 +99,6 @@ def simulate(
     w = np.array(problem.initial(plan.seed), dtype=np.float32)
     v = np.zeros(w.size)
     release_bytes = collector.bytes_per_client
-    round_bytes = _round_bytes(plan, mechanism, release_bytes)
     run = Run(plan, training, mechanism, account, [], FINISHED, "", 0, w, release_bytes, 0.0)
     for part in all_parts:
         if isinstance(part, Scouting):
@@ -125,7 +122,7 @@ def simulate(
                         break
                     # Record the releases before any is made.
                     account.record(charged)
-                run.uplink_bytes += round_bytes
+                run.uplink_bytes += collector.round_bytes
 
                 # Ask: parts follow the model, prepare the mechanism and complete the requests.
                 model = Model.of(named_arrays({WEIGHTS: w}), plan, step)
@@ -214,15 +211,6 @@ def _exceeds_budget(plan: Plan, account: ClientCosts, charged: Clients) -> bool:
     if plan.epsilon is None:
         return False
     return account.worst(plan.delta, after=charged).epsilon_upper > plan.epsilon
-
-
-def _round_bytes(plan: Plan, mechanism: Mechanism | None, release_bytes: int) -> int:
-    """Return what clients of a round send: an expectation, where it is secret who takes part."""
-    scouts = plan.cohort - plan.updates
-    sent = plan.updates * release_bytes
-    if mechanism is not None and scouts:
-        sent += scouts * bytes_sent(Scouted.of(mechanism).scout(), Trust.LOCAL, 1)
-    return sent
 
 
 def _check_diverged(w: Rows, number: int) -> None:
