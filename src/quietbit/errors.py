@@ -71,7 +71,8 @@ class InvalidParameter(QuietbitError, ValueError):
         """
         sentence = f"{name} must be {rule}"
         if value is not NOTHING:
-            sentence += f", got {value!r}"
+            shown = value.value if isinstance(value, Enum) else value
+            sentence += f", got {shown!r}"
         if remedy:
             sentence += f": {remedy}"
         return cls(f"{sentence}.", name=name, rule=rule, value=value, remedy=remedy)
@@ -160,11 +161,12 @@ def check_real(
         rule = f"above {above:g}"
     else:
         large_enough = number >= at_least
-        rule = f"at least {at_least:g}"
+        rule = f"of at least {at_least:g}"
     if large_enough and number <= at_most and number < math.inf:
         return number
     if at_most < math.inf:
-        raise InvalidParameter.of(name, f"{rule} and at most {at_most:g}", value)
+        bounds = rule.removeprefix("of ")
+        raise InvalidParameter.of(name, f"{bounds} and at most {at_most:g}", value)
     raise InvalidParameter.of(name, f"a finite number {rule}", value)
 
 
@@ -175,7 +177,7 @@ def check_known(word: Any, known: Iterable[str], name: str, prefix: str = "") ->
 
     >>> check_known("clp", ["clip", "delta"], "key")
     Traceback (most recent call last):
-    quietbit.errors.InvalidParameter: key must be one that exists (did you mean 'clip'?), got 'clp'.
+    quietbit.errors.InvalidParameter: key must be a known one (did you mean 'clip'?), got 'clp'.
     """
     words = list(known)
     if word in words:
@@ -184,7 +186,7 @@ def check_known(word: Any, known: Iterable[str], name: str, prefix: str = "") ->
     closest = difflib.get_close_matches(str(word).removeprefix(prefix), endings, 1)
     rule = "one of " + ", ".join(words)
     if closest:
-        rule = f"one that exists (did you mean {prefix + closest[0]!r}?)"
+        rule = f"a known one (did you mean {prefix + closest[0]!r}?)"
     raise InvalidParameter.of(name, rule, word)
 
 

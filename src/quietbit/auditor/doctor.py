@@ -174,7 +174,7 @@ def formula_holds() -> str:
     for code, value, place in zip(codes.tolist(), update.tolist(), uniform.tolist(), strict=True):
         edges = np.cumsum(mechanism.distribution(value))[:-1]
         expected = int(np.count_nonzero(place >= edges))
-        sentence = f"Kernel {kernel.name} gave code {code} where the law gives {expected}."
+        sentence = f"Kernel {kernel.name} gave code {code} where its distribution gives {expected}."
         _expect(code == expected, sentence)
     return f"{kernel.name}: {FEW:,} codes recomputed from their words"
 

@@ -93,7 +93,7 @@ class Choices:
             if value is choice.default or choice.name in family.uses or choice.name in FACTS:
                 continue
             if isinstance(value, Design):
-                value = "a design"
+                value = value.identity()[:16]
             rule = f"left out for {family.name}, which does not use it"
             raise InvalidParameter.of(choice.name, rule, value)
 
@@ -212,8 +212,8 @@ def largest_private(
         value = account(private)
         stride = 2 * stride
     if math.isinf(value):
-        rule = f"large enough for {name} to have a finite epsilon with this ball"
-        raise InvalidParameter.of("delta", rule, remedy="use a larger delta")
+        rule = f"larger: with this ball no strength of {name} has a finite epsilon"
+        raise InvalidParameter.of("delta", rule)
     rule = f"at least {value:.4g}, the least that {name} reaches here"
     require(value <= target, "epsilon", target, rule, remedy)
     if above == math.inf:

@@ -203,7 +203,10 @@ def build(description: Mapping[str, Any], allowed: Collection[str] | None = None
         name = getattr(error, "name", "") or "description"
         raise InvalidParameter(message, name=name, value=getattr(error, "value", "")) from error
     except (TypeError, KeyError, ValueError, AttributeError) as error:
-        message = f"The description of a mechanism is not complete: {str(error).rstrip('.')}."
+        reason = str(error).rstrip(".")
+        if isinstance(error, KeyError):
+            reason = f"{reason} is missing"
+        message = f"The description of a mechanism is not complete: {reason}."
         raise InvalidParameter(message, name="description") from error
     return check_mechanism(mechanism, "description")
 

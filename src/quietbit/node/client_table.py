@@ -78,7 +78,7 @@ def client_table(mechanisms: Sequence[Mechanism], target: Target) -> bytes:
     that sends a seed. Others are refused, and so is a target that does not allow one release of
     the first.
     """
-    require(len(mechanisms) > 0, "mechanisms", [], "a list of at least one")
+    require(len(mechanisms) > 0, "mechanisms", [], "a list of at least one mechanism")
     budget, costs = _costs(mechanisms, target)
     arrays = _Arrays(HEAD.size + ENTRY.size * len(mechanisms))
     entries = [

@@ -473,11 +473,12 @@ class FileLedger:
             ) from error
         if not belongs:
             raise LedgerError(
-                f"The counter {self._counter} belongs to another ledger than {self.path}. {HELP}."
+                f"The counter {self._counter} belongs to a different ledger, not to {self.path}. "
+                f"{HELP}."
             )
         if is_behind:
             raise LedgerError(
-                f"The ledger {self.path} is older than its counter, or another one: it has "
+                f"The ledger {self.path} is older than its counter, or a different ledger: it has "
                 f"{state.count} lines, and the counter says {count}. {HELP}."
             )
 

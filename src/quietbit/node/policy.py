@@ -270,7 +270,7 @@ class Policy:
         """Refuse rules that contradict each other, and incomplete rules for sums."""
         rule = f"at most largest-clip, {self.largest_clip!r}"
         require(self.smallest_clip <= self.largest_clip, "smallest_clip", self.smallest_clip, rule)
-        require(self.mechanisms, "mechanisms", [], "one name at least")
+        require(self.mechanisms, "mechanisms", [], "at least one name")
         rule = "below epsilon and local-epsilon, of which it is a part"
         is_part = all(self.evaluate < cap.epsilon for cap in self.caps)
         require(is_part, "evaluate", self.evaluate, rule)

@@ -58,7 +58,7 @@ SENTENCES = {
         "No budget is left for this release, of the run or of the node (the owner's log says "
         "which). Run fewer rounds, or raise quietbit.releases."
     ),
-    Reason.ANSWERED_BEFORE: "This node has answered this round of the run, or a later one.",
+    Reason.ANSWERED_BEFORE: "This node has already answered this round of the run, or a later one.",
     Reason.NOTED: "The release of this round is noted in the ledger, and was not made.",
     Reason.NOT_IN_SUM: "This node is not part of the sum.",
     Reason.NEEDS_MODEL: "This node needs the full model: send it instead of a broadcast.",

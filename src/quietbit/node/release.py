@@ -408,7 +408,7 @@ class LocalGate:
         if SharedRows.find(mechanism) is not None:
             of_round = mechanism.for_round(run_name(request.run), request.round)
             identity = identity_of(mechanism)
-            rule = f"one with the rows of round {request.round} of run {request.run}"
+            rule = f"the one whose shared rows are of round {request.round}, run {request.run}"
             require(identity_of(of_round) == identity, "mechanism", identity.hex()[:16], rule)
         if proposed.family in (*ANSWERING, SCOUT) and core_of(mechanism) is not mechanism:
             # The ledger finds answers to evaluations by their kind: a wrapped one would be missing

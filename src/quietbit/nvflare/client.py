@@ -149,8 +149,9 @@ class PrivateUplink(Filter):  # type: ignore[misc]
         self.metrics = metrics
         self.basis = basis
         require(isinstance(simulation, bool), "simulation", simulation, "true or false")
-        fits = simulation or (seed is None and not metrics)
-        require(fits, "seed and metrics", [seed, metrics], "left out unless it is a simulation")
+        rule = "left out unless simulation is true"
+        require(simulation or seed is None, "seed", seed, rule)
+        require(simulation or not metrics, "metrics", metrics, rule)
         self._rules: Simulation | None = None
         if simulation:
             self._rules = Simulation(seed=seed, metrics=tuple(metrics or ()))

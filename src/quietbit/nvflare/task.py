@@ -222,7 +222,8 @@ class _FlareAnswer:
         """Return the metric of this name, which stands alone or beside the weights."""
         metrics = _metrics(self.dxo)
         if name not in metrics:
-            raise InvalidParameter.of("metrics of the app", f"given with {name!r}", len(metrics))
+            rule = f"given by the app: its answer has {len(metrics)} other metrics"
+            raise InvalidParameter.of(f"metric {name!r}", rule)
         return metrics[name]
 
 

@@ -107,7 +107,7 @@ class MovingClip:
         """Start a run at ``clip``, aiming at the share ``quantile`` of unchanged updates."""
         start = check_real(clip, "clip")
         share = check_real(quantile, "clip_quantile")
-        require(share < 1, "clip_quantile", quantile, "between 0 and 1, both excluded")
+        require(share < 1, "clip_quantile", quantile, "above 0 and below 1")
         return cls(share, check_real(rate, "clip_rate", at_most=LARGEST_RATE), [start], start)
 
     @property

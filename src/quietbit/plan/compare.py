@@ -343,8 +343,8 @@ def _request(
     clients = check_int(cohort if clients is None else clients, "clients", 1)
     require(clients >= cohort, "clients", clients, f"at least {cohort}, the cohort")
     if (rounds is None) == (releases is None):
-        rule = "given, and not both"
-        remedy = "each follows from the other"
+        rule = "given, and only one of them"
+        remedy = "give one; the other follows from it"
         raise InvalidParameter.of("rounds or releases", rule, (rounds, releases), remedy)
     if rounds is not None:
         rounds = check_int(rounds, "rounds", 1)

@@ -91,7 +91,7 @@ class Account:
         require(isinstance(cost, Cost), "cost", type(cost).__name__, rule)
         target = self.target
         converted = cost.under(adjacency=target.adjacency, trust=target.trust)
-        rule = f"{target.unit.value}, as that of the account"
+        rule = f"{target.unit.value}, the unit of the account"
         require(converted.unit is target.unit, "unit of the cost", converted.unit, rule)
         if times == 0:
             return self

@@ -74,7 +74,7 @@ class Blanket:
             listed = len(values) == 3 and all(0 <= value < math.inf for value in values)
             require(listed, name, values, "three finite numbers of at least 0")
         law = self.masses[0] > 0 and abs(math.fsum(self.masses) - 1) <= 1e-12
-        require(law, "masses", self.masses, "1 together, the first positive")
+        require(law, "masses", self.masses, "three that sum to 1, the first positive")
         later = self.first[1] <= self.second[1] and self.first[2] <= self.second[2]
         rule = f"at most {self.second} in the second and third outcome"
         require(later, "first", self.first, rule)

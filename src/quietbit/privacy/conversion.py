@@ -62,7 +62,7 @@ def epsilon_from_rdp(
     if orders is not None:
         listed = [float(order) for order in orders]
         valid = bool(listed) and all(order > 1 for order in listed)
-        require(valid, "orders", listed, "numbers above 1, at least one of them")
+        require(valid, "orders", listed, "one or more numbers above 1")
         return max(0.0, min(_epsilon_at(rdp(order), order - 1.0, delta) for order in listed))
     computed: dict[float, float] = {}
 

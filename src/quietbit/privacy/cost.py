@@ -312,8 +312,8 @@ class Cost:
         return evolve(other, parts=self.parts)
 
     def _check_bare(self) -> None:
-        rule = "None for a cost that gets its terms"
-        remedy = "this cost already has terms"
+        rule = "unset in a cost that is to be given its terms"
+        remedy = "this cost already has terms; change them with Cost.under"
         require(self.adjacency is None, "adjacency", self.adjacency, rule, remedy)
 
     def or_else(self, other: Cost, label: str) -> Cost:
@@ -376,7 +376,7 @@ class Cost:
         remedy = "a cost for zero-out does not cover replacing an update"
         require(covered, "adjacency", adjacency.value, f"{known_adjacency.value} here", remedy)
         implied = " or ".join(sorted(trust.value for trust in _IMPLIES[known_trust]))
-        rule = f"{implied} for a release accounted under {known_trust.value} trust"
+        rule = f"{implied} for a release whose cost holds under {known_trust.value} trust"
         require(trust in _IMPLIES[known_trust], "trust", trust.value, rule)
         return evolve(self, adjacency=adjacency, trust=trust)
 
@@ -391,7 +391,7 @@ class Cost:
         for name in ("unit", "adjacency", "trust"):
             mine = getattr(self, name)
             theirs = getattr(other, name)
-            rule = f"{mine and mine.value}, as that of the other cost"
+            rule = f"{mine and mine.value}, the same as in the other cost"
             remedy = "costs under different terms do not add up"
             require(theirs is mine, name, theirs and theirs.value, rule, remedy)
         counts = dict(self.parts)
@@ -638,7 +638,8 @@ class Cost:
     def _terms(self) -> tuple[Adjacency, Unit, Trust]:
         if self.adjacency is None or self.unit is None or self.trust is None:
             rule = "given, with unit and trust, for a guarantee"
-            raise InvalidParameter.of("adjacency", rule, self.adjacency, "add terms by Cost.of")
+            remedy = "make the cost with Cost.of, which takes all three"
+            raise InvalidParameter.of("adjacency", rule, self.adjacency, remedy)
         return self.adjacency, self.unit, self.trust
 
 
@@ -664,8 +665,8 @@ def sampling_slack_upper(dimension: int, smallest_probability: float, error: flo
     """
     dimension = check_int(dimension, "dimension", 1)
     smallest = check_real(smallest_probability, "smallest_probability", at_most=1.0)
-    rule = f"above {error:.3g}, what the sampler resolves"
-    remedy = "use a smaller epsilon of the design, or a smaller beta"
+    rule = f"above {error:.3g}, the resolution of the sampler"
+    remedy = "use a design of smaller epsilon, or a smaller beta"
     require(0 <= error < smallest, "smallest probability of a symbol", smallest, rule, remedy)
     return round_up(-dimension * math.log1p(-error / smallest))
 

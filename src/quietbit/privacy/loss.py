@@ -61,7 +61,7 @@ class LossDistribution:
         """
         top = _check_masses(upper, "upper")
         bottom = _check_masses(lower, "lower")
-        rule = f"as many masses as upper has, {top.size}"
+        rule = f"{top.size} masses, as many as in upper"
         require(top.size == bottom.size, "lower", bottom.size, rule)
         total = math.fsum(top)
         require(-1e-12 <= total - 1 <= 1e-6, "sum of upper", total, "1, up to rounding")

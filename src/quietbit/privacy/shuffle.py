@@ -130,7 +130,7 @@ def shuffled_cost(
     adjacency = Adjacency(adjacency)
     crowd = check_int(crowd, "crowd", 1, MOST_CROWD)
     between_any = replace_one.pure_epsilon()
-    rule = "finite, because an output must be likely enough for others too to hide one of them"
+    rule = "finite for a secret order to hide a client"
     remedy = "use a mechanism that is private at delta = 0"
     require(between_any < math.inf, "epsilon at delta = 0", between_any, rule, remedy)
     against_zero = min(between_any, zero_out.pure_epsilon())  # zero is one of the updates

@@ -315,8 +315,8 @@ def _check_owner(node_config: Mapping[str, Any], keys: list[str]) -> None:
     names_one = len(keys) == 1 and keys[0] in NODE_KEYS
     if not names_one or not isinstance(node_config[keys[0]], str):
         raise PolicyError(
-            f"node config must name one of {' and '.join(NODE_KEYS)}, an absolute path, and "
-            "nothing else of quietbit's (that is in the policy), got "
+            f"node config must have exactly one key of quietbit, {' or '.join(NODE_KEYS)}, whose "
+            "value is an absolute path (other settings belong into the policy), got the keys "
             f"{', '.join(keys)}."
         )
 

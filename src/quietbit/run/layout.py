@@ -31,9 +31,9 @@ __all__ = ["ModelLayout", "NamedArray", "NotFinite", "named_arrays"]
 
 STYPE = "numpy.ndarray"
 REMEDY = (
-    "where the model is made, for server and nodes, turn its BatchNorm into GroupNorm "
-    "(quietbit.group_norm), or list arrays that nobody is to send in quietbit.local-arrays, as "
-    '"*.running_*, *.num_batches_tracked": the server\'s then stay'
+    "replace BatchNorm by GroupNorm in the model of server and nodes (quietbit.group_norm), or "
+    "list the arrays that no node sends in quietbit.local-arrays, for example "
+    '"*.running_*, *.num_batches_tracked"'
 )
 
 
@@ -128,7 +128,8 @@ class ModelLayout:
         not_finite = [name for name, part in values.items() if not np.isfinite(part).all()]
         if not_finite:
             raise NotFinite(
-                f"The model must be of finite numbers, and is not in {', '.join(not_finite)}."
+                f"The model has a NaN or infinite entry in {', '.join(not_finite)}: lower the "
+                "learning rate, or start from a finite model."
             )
         return list(values.values())
 
@@ -144,8 +145,8 @@ class ModelLayout:
         if set(trained) != names:
             odd = sorted(set(trained) ^ names)[0]
             raise InvalidParameter(
-                "The trained arrays must have the names of the received ones, got "
-                f"{odd!r} on one side."
+                "The trained arrays must have the names of the received ones: "
+                f"{odd!r} is among only one of the two."
             )
         parts = zip(received, self.learnt, strict=True)
         with np.errstate(all="ignore"):  # what overflows is not finite, which `send` deals with
@@ -173,7 +174,7 @@ def _layout(
         is_known = kind in NUMPY_FLOATS and stored == STYPE
         require(is_known, f"type of array {name!r}", f"{kind} ({stored})", ", ".join(NUMPY_FLOATS))
     layout = ModelLayout(tuple((name, shape, kind) for name, shape, kind, _ in learnt), kept)
-    require(layout.dimension > 0, "number of learnt parameters", layout.dimension, "at least 1")
+    require(layout.dimension > 0, "number of trainable parameters", layout.dimension, "at least 1")
     return layout
 
 

@@ -127,7 +127,7 @@ def evaluation_of(plan: Plan) -> Evaluation:
     """Return what the plan asks about the model, refused where it asks nothing."""
     if plan.evaluation is None:
         raise InvalidParameter(
-            "The run must set quietbit.evaluate to have evaluations answered, and does not."
+            "This run asks for no evaluations: set quietbit.evaluate to have them answered."
         )
     return plan.evaluation
 
@@ -162,7 +162,7 @@ def join_pieces(records: Mapping[str, Mapping[str, Any]]) -> bytes:
         if set(record) != {FIELD} or not isinstance(value, bytes):
             refuse_payload(
                 f"record {name} of the reply",
-                f"one field {FIELD} of bytes",
+                f"the field {FIELD} alone, which holds bytes",
                 f"the fields {sorted(record)}",
             )
         pieces.append(value)

@@ -103,7 +103,7 @@ def _names(value: str | list[str] | tuple[str, ...]) -> str:
     names: Any = value
     if isinstance(value, list | tuple) and all(isinstance(name, str) for name in value):
         names = ", ".join(value)
-    require(isinstance(names, str), "local_arrays", value, "text: names with commas between them")
+    require(isinstance(names, str), "local_arrays", value, "names separated by commas")
     return str(names)
 
 
@@ -428,21 +428,21 @@ PAIRS = (
     Pair(
         "secret_order",
         ("masks", "samples", "scouts", "evaluate", "weights", "arrivals"),
-        "the account of a secret order has equal updates of clients alone",
+        "a secret order is accounted only for client updates of equal weight",
     ),
     Pair("masks", ("samples",), "a masked sum hides clients, not samples"),
     Pair("masks", ("weights",), "a masked sum has no weights"),
     Pair("masks", ("arrivals",), "a masked sum needs all its clients at once"),
-    Pair("scouts", ("samples",), "samples are clipped one by one, and a client has no one length"),
+    Pair(
+        "scouts", ("samples",), "samples are clipped one by one, so a client has no single length"
+    ),
     Pair("scouts", ("arrivals",), "a clip that moves needs all releases of a round"),
     Pair("central", ("samples",), "central trust protects clients"),
     Pair("central", ("scouts",), "a trusted server's noise has one clip"),
-    Pair(
-        "central", ("replay", "weights"), "a trusted server publishes its model, and a plain mean"
-    ),
+    Pair("central", ("replay", "weights"), "a trusted server takes and publishes a plain mean"),
     Pair("public", ("scouts", "weights", "replay"), "a run without privacy has no releases"),
-    Pair("replay", ("late",), "a broadcast has the rows of its own round alone"),
-    Pair("samples", ("subspace",), "rows of samples go to the gate as they are, with all numbers"),
+    Pair("replay", ("late",), "a broadcast has only the rows of its own round"),
+    Pair("samples", ("subspace",), "gradients of samples go to the gate in full length"),
     Pair(
         "replay",
         ("app_basis", "renewed_basis"),
@@ -489,7 +489,7 @@ def _check_engine(plan: Plan) -> None:
     require(fits, "trust", plan.trust.value, "local or secure-aggregation")
     given(plan, "epsilon", ": what all releases of one client together may cost")
     if plan.mechanism.calibrated:
-        rule = " (how often a client may answer), or the strength of the mechanism by hand"
+        rule = ": how often a client may answer; or set the mechanism's strength"
         given(plan, "releases", rule)
     else:
         left_out(plan, ["releases"], "where the mechanism's strength is given")
@@ -501,20 +501,22 @@ def _check_strength(plan: Plan) -> None:
     if not chosen.private:
         left_out(plan, ["epsilon", "releases"], "without privacy")
     if chosen.calibrated and plan.epsilon is None:
-        rule = f"given for {chosen.name}, or the strength of the mechanism by hand"
-        raise InvalidParameter.of("epsilon", rule)
+        rule = f"given to calibrate {chosen.name}"
+        remedy = "or set its strength, design-epsilon or noise-multiplier"
+        raise InvalidParameter.of("epsilon", rule, remedy=remedy)
 
 
 def _check_trust(plan: Plan) -> None:
     """Refuse a mechanism or a participation without an account under the trust model."""
     secret = plan.participation in (SECRET, POISSON)
-    rule = "secure where it is secret who takes part"
-    require(not secret or plan.rng == "secure", "rng", plan.rng, rule)
+    rule = f"secure where participation is {plan.participation}"
+    reason = "who takes part must stay secret, and a seed gives it away"
+    require(not secret or plan.rng == "secure", "rng", plan.rng, rule, reason)
     if plan.participation == POISSON and not plan.central:
         reason = "poisson participation hides nothing from a server that sees who answers"
         raise InvalidParameter.of("trust", "central", plan.trust.value, reason)
     rule = "local, central or secure-aggregation"
-    reason = "what a crowd hides is reported beside local trust"
+    reason = "with local trust the report adds what a secret order hides"
     require(plan.trust is not Trust.SHUFFLED, "trust", plan.trust.value, rule, reason)
     if plan.trust is Trust.LOCAL:
         return

@@ -98,7 +98,7 @@ class Names:
         """Return the names with a comma and a blank between them; refuse anything else."""
         parts = value.split(",") if isinstance(value, str) else value
         are_words = isinstance(parts, list | tuple) and all(isinstance(part, str) for part in parts)
-        require(are_words, name, value, "names with commas between them")
+        require(are_words, name, value, "names separated by commas")
         names = [part.strip() for part in parts]
         require(all(names) and len(set(names)) == len(names), name, value, "different names")
         require(0 < len(names) <= self.most, name, value, f"1 to {self.most} names")

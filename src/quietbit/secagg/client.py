@@ -272,7 +272,8 @@ class SumClient:
             description, lists, u0, u1, dealers, near, received = values
             if context != plan.context:  # which holds everything that clients must agree on
                 raise ProtocolError(
-                    "The stored secrets are of another plan: this client is not part of the sum."
+                    "The stored secrets belong to a different plan: this client is not part of "
+                    "the sum."
                 )
             client = cls(plan, number, identity)
             client._step = check_int(step, "step", 0, len(STEPS))

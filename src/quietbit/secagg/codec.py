@@ -250,7 +250,8 @@ def numbered(value: Any, size: int, what: str) -> dict[int, bytes]:
             raise InvalidParameter.of(name, f"of clients 1 to {MOST_CLIENTS}", number)
         if not isinstance(data, bytes) or len(data) != size:
             rule = f"{size} bytes for each client"
-            raise InvalidParameter.of(name, rule, f"another value for client {number}")
+            length = len(data) if isinstance(data, bytes) else type(data).__name__
+            raise InvalidParameter.of(name, rule, f"{length} for client {number}")
     return dict(value)
 
 
@@ -268,7 +269,7 @@ def _parts(data: bytes, count: int, what: str) -> list[Any]:
     value = decode(data, what)
     rule = f"a list of {count} values"
     require(isinstance(value, list), what, type(value).__name__, rule)
-    require(len(value) == count, what, f"a list of {len(value)}", rule)
+    require(len(value) == count, what, len(value), rule)
     return list(value)
 
 

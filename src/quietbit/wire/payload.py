@@ -282,7 +282,8 @@ def read_body(source: Any, header: Header, threads: int = 1) -> Body:
         body = view[header.head :]
     length = header.layout.size
     if len(body) > length:
-        refuse_payload("size of the payload", f"{header.size} bytes", "more")
+        value = f"at least {header.size + 1} (bytes follow its end)"
+        refuse_payload("size of the payload", f"{header.size} bytes", value)
     if len(body) < length:
         value = f"{header.head + len(body)} (it is truncated)"
         refuse_payload("size of the payload", f"{header.size} bytes", value)

@@ -85,7 +85,7 @@ def test_init_with_sums_and_metrics(capsys, tmp_path):
         (["--mechanisms", ""], "--mechanisms must be"),
         (
             ["--mechanisms", "imvu,vmvuu"],
-            "--mechanisms must be one that exists (did you mean 'vmvu'?)",
+            "--mechanisms must be a known one (did you mean 'vmvu'?)",
         ),
         (["--counter", "counter"], "--counter"),
         (["--epsilom", 1], "No such option: --epsilom"),

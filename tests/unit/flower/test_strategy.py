@@ -593,7 +593,7 @@ def test_a_model_that_cannot_be_learnt_is_refused_before_anybody_is_asked(caplog
         PrivateStrategy(FedAvg(), CONFIG).start(Nobody(NODES), arrays)
     spoilt = model()
     spoilt["bias"] = Array(np.full(7, np.nan, np.float32))
-    with pytest.raises(InvalidParameter, match="is not in bias"):
+    with pytest.raises(InvalidParameter, match="bias"):
         PrivateStrategy(FedAvg(), CONFIG).start(Nobody(NODES), spoilt)
 
 
@@ -651,9 +651,9 @@ def test_a_step_that_would_spoil_the_model_is_not_taken(caplog):
     (entry,) = federation.strategy.report().rounds
     assert entry.skipped
     assert entry.answered == 4
-    assert entry.sentences() == (
-        "the step was not taken: The model must be of finite numbers, and is not in weight, bias.",
-    )
+    (sentence,) = entry.sentences()
+    assert sentence.startswith("the step was not taken: ")
+    assert "weight, bias" in sentence
     # A type that cannot hold the mean: the step is refused before the inner strategy sees it.
     federation = Federation(config=CONFIG | {"quietbit.clip": 1e6})
     half = ArrayRecord(

@@ -240,10 +240,10 @@ def test_a_counter_that_is_none_is_refused(ledger, tmp_path, text):
 def test_a_counter_of_another_ledger_is_refused(ledger, tmp_path):
     said = json.loads((tmp_path / "counter").read_text()) | {"ledger": "00" * 16}
     (tmp_path / "counter").write_text(json.dumps(said))
-    with pytest.raises(LedgerError, match="belongs to another ledger"):
+    with pytest.raises(LedgerError, match="different ledger"):
         again(tmp_path).read()
     FileLedger.create(tmp_path / "l2", tmp_path / "c2")
-    with pytest.raises(LedgerError, match="belongs to another ledger"):
+    with pytest.raises(LedgerError, match="different ledger"):
         FileLedger(tmp_path / "ledger", tmp_path / "c2").read()
 
 

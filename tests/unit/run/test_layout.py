@@ -9,6 +9,7 @@ from flwr.app import Array
 from quietbit import Plan
 from quietbit.errors import InvalidParameter
 from quietbit.run.layout import ModelLayout, NotFinite
+from refusals import refuses
 
 GIVEN = {"clip": 1.0, "epsilon": 3.0, "adjacency": "zero-out", "releases": 1, "mode": "adaptive"}
 SETTINGS = Plan("imvu", **GIVEN, local_arrays="*.count")
@@ -59,8 +60,8 @@ def test_a_step_subtracts_the_mean_and_keeps_types():
 @pytest.mark.parametrize(
     ("new", "says"),
     [
-        ({"a": np.array(1.0)}, "'b' on one side"),
-        ({"extra": np.array(1.0)}, "'extra' on one side"),
+        ({"a": np.array(1.0)}, "'b'"),
+        ({"extra": np.array(1.0)}, "'extra'"),
         ({"b": np.zeros(4, dtype=np.float32)}, "array 'b' must be floats of shape"),
         ({"a": np.array(3)}, "array 'a' must be floats"),
     ],
@@ -84,7 +85,7 @@ def test_counters_are_refused_unless_they_are_kept():
     assert "steps (int64), bn.running_var (a statistic), mask (bool)" in str(refused.value)
     allowed = Plan("imvu", **GIVEN, local_arrays="*.running_*, steps, mask")
     assert ModelLayout.of(others, allowed).kept == ("steps", "bn.running_var", "mask")
-    with pytest.raises(InvalidParameter, match="number of learnt parameters"):
+    with refuses("number of trainable parameters", 0):
         ModelLayout.of(arrays(x__count=np.array([1])), SETTINGS)
 
 

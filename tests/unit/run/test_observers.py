@@ -11,6 +11,7 @@ from quietbit import Adjacency, Trust
 from quietbit.mechanism.base import shuffled_privacy
 from quietbit.run.costs import observers
 from quietbit.run.participation import SECRET, Schedule, releases_per_client, secret_order
+from refusals import refuses
 
 CLIENTS, COHORT = 400, 50
 
@@ -67,7 +68,7 @@ def test_an_unfinished_epoch_costs_as_much_as_a_whole_one():
 
 
 def test_a_seed_is_no_secret():
-    with pytest.raises(quietbit.InvalidParameter, match="secret who takes part"):
+    with refuses("rng", "seeded"):
         plan(participation="secret-order", rng="seeded")
 
 

@@ -14,6 +14,7 @@ from quietbit.mechanism.registry import build, describe, family_of, identity_of
 from quietbit.privacy.account import Account
 from quietbit.run.plan import KEYS
 from quietbit.target import Adjacency, Trust
+from refusals import refuses
 
 ROOT = Path(__file__).parents[3]
 CONFIG = {
@@ -162,7 +163,7 @@ def test_tables_and_dotted_keys_are_the_same_plan():
     "key", ["quietbit_epsilon", "quietbit-epsilon", "Quietbit.epsilon", "quietbit", "quietbit."]
 )
 def test_a_key_that_begins_like_ours_and_is_none_is_refused(key):
-    with pytest.raises(InvalidParameter, match="run-config key must be one"):
+    with refuses("run-config key", key):
         Plan.from_run_config(CONFIG | {key: 1.0})
 
 

@@ -301,7 +301,8 @@ class Answering(Part):
             identity_of(offered) == identity_of(self._evaluation.mechanism),
             "mechanism of the evaluation",
             type(offered).__name__,
-            "the one of quietbit.evaluate",
+            "the one that follows from quietbit.evaluate, with the same parameters",
+            "use the same version of quietbit on server and nodes",
         )
 
     def answer(self, app: AppAnswer, update: Any) -> FloatVector:

@@ -112,9 +112,9 @@ class Masks(Section):
         """Refuse neighbours without a share threshold, and more honest clients than a sum has."""
         neighbours = self.neighbours
         shares = self.share_threshold
-        rule = "given beside masks.share_threshold"
+        rule = "given with masks.share_threshold"
         require(shares is None or neighbours is not None, "masks.neighbours", neighbours, rule)
-        rule = "given beside masks.neighbours, and at most one more than they are"
+        rule = "given with masks.neighbours, and at most masks.neighbours + 1"
         fits = neighbours is None or (shares is not None and shares <= neighbours + 1)
         require(fits, "masks.share_threshold", shares, rule)
         if self.threshold is not None and self.honest is not None:
@@ -128,7 +128,7 @@ class Masks(Section):
             require(2 <= plan.cohort <= MOST_CLIENTS, "cohort", plan.cohort, rule)
         else:
             given(plan, "masks.threshold", " for sums: the fewest clients that a sum is made of")
-            rule = " for sums: active, a server that may lie, or honest-but-curious"
+            rule = " for sums: active (the server may lie) or honest-but-curious"
             given(plan, "masks.server", rule)
         most = plan.summed_clients
         fits = self.honest is not None and self.honest <= most
@@ -136,7 +136,7 @@ class Masks(Section):
         chosen = plan.mechanism
         require(chosen.bits in (None, 1), "mechanism.bits", chosen.bits, "1 or left out for sums")
         if chosen.calibrated:
-            rule = "left out for a budget under secure aggregation, for which it is chosen"
+            rule = "left out under secure aggregation, where it follows from the budget"
             require(chosen.beta in (None, 1.0), "mechanism.beta", chosen.beta, rule)
             require(not chosen.clamp, "mechanism.clamp", chosen.clamp, rule)
             rule = f"{OF_SUMS} to meet a budget by sums"
@@ -150,7 +150,9 @@ class Masks(Section):
     def part(self, plan: Plan, say: Say, resource: Any = None) -> MaskedSums:
         """Return the part that sums releases; ``resource`` is its directory."""
         fits = isinstance(resource, Directory) if self.active else resource is None
-        rule = "a Directory where quietbit.masks.server is active, and left out elsewhere"
+        rule = "left out unless quietbit.masks.server is active"
+        if self.active:
+            rule = "a Directory where quietbit.masks.server is active"
         require(fits, "directory", type(resource).__name__, rule)
         return MaskedSums(plan, self, resource)
 
@@ -252,9 +254,9 @@ class MaskedSums(Part):
         require(len(key) == PUBLIC_SIZE, "length of the identity", len(key), f"{PUBLIC_SIZE} bytes")
         place = cast(Directory, self.directory).place(key)
         if place is None:
-            raise InvalidParameter.of("identity", "one of the directory's", key.hex())
+            raise InvalidParameter.of("identity", "in the directory of identities", key.hex())
         taken = any(self.places[other] == place for other in self.places if other != node)
-        require(not taken, "identity", key.hex(), "one that no other node has named")
+        require(not taken, "identity", key.hex(), "used by one node only")
         self.places[node] = place
         return place
 
@@ -344,8 +346,8 @@ class MaskedRound(Round):
             members, table = self._members()
         self._numbers = _numbered(self._left)
         count = len(self._left)
-        rule = f"at least the threshold, {self.sums.masks.threshold}, with an identity"
-        require(count >= 2, "clients of the sum", count, rule)
+        rule = f"at least {self.sums.masks.threshold}, the threshold"
+        require(count >= 2, "number of clients in the sum", count, rule)
         # The request as the first client reads it: the plan follows from what all are asked alike.
         records = {RECORD: self.request, SUM: sum_request(KEYS, count, 1)}
         plan = self.sums.plan
@@ -406,7 +408,7 @@ class MaskedRound(Round):
         """Read a node's shares; refuse a node that deals to some of those it chose alone."""
         shares = unpack_dealt(data)
         holders = self._server.holders(self._numbers[node])
-        rule = "all those it chose"
+        rule = "exactly the clients that it chose"
         require(set(shares) == holders, "receivers of its shares", sorted(shares), rule)
         return shares
 
@@ -454,7 +456,7 @@ class MaskedRound(Round):
 
         def first(reply: Reply) -> Result:
             if not self.waits_for(reply.node, step):
-                raise InvalidParameter("answer must be the first of a node that was asked.")
+                raise InvalidParameter("this node was not asked, or has already answered.")
             result = read(reply)
             self._done[step].add(reply.node)
             return result

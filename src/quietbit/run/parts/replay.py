@@ -295,7 +295,8 @@ class Following(Part):
             before = replica.round
             sent = sum(map(len, rounds.broadcasts))
             most = 8 * replica.weights.size
-            require(sent < most, "size of the broadcasts", sent, f"below {most}, the model's")
+            rule = f"below {most} bytes, the size of the model"
+            require(sent < most, "size of the broadcasts", sent, rule)
             replay_all(replica, rounds.broadcasts, mechanism, run_name(request.run))
             if (replica.round, replica.digest) != (rounds.number, rounds.digest):
                 raise NeedsModel
@@ -368,10 +369,12 @@ class _Rounds:
         number = check_int(record["round"], "round of the model", 0, 2**32 - 1)
         digest = record["digest"]
         is_digest = isinstance(digest, bytes) and len(digest) == DIGEST
-        require(is_digest, "digest of the model", type(digest).__name__, f"{DIGEST} bytes")
+        size = len(digest) if isinstance(digest, bytes) else type(digest).__name__
+        require(is_digest, "digest of the model", size, f"{DIGEST} bytes")
         sent = record["broadcasts"]
         is_list = isinstance(sent, list) and all(isinstance(content, bytes) for content in sent)
-        require(is_list, "broadcasts", type(sent).__name__, "a list of bytes")
+        rule = "a list whose entries are all bytes"
+        require(is_list, "broadcasts", type(sent).__name__, rule)
         return cls(number, digest, sent)
 
 
@@ -409,9 +412,9 @@ def _unpack(content: bytes, weights: NDArray[np.float32]) -> tuple[str, Arrays]:
         learnt = [(name, tuple(shape), "float32") for name, shape, *value in table if not value]
         layout = ModelLayout(tuple(learnt), ())
         dimension = layout.dimension
-        require(
-            dimension == weights.size, "number of learnt parameters", dimension, f"{weights.size}"
-        )
+        is_complete = dimension == weights.size
+        rule = f"{weights.size}"
+        require(is_complete, "number of trainable parameters", dimension, rule)
         arrays = layout.shaped(weights)
         for name, shape, *value in table:
             if value:

@@ -54,7 +54,7 @@ class Scouts(Section):
 
     def check(self) -> None:
         """Refuse a share that no clip could leave alone."""
-        rule = "between 0 and 1, both excluded"
+        rule = "above 0 and below 1"
         require(self.quantile < 1, "scouts.quantile", self.quantile, rule)
 
     def check_plan(self, plan: Plan) -> None:

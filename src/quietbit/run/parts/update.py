@@ -41,14 +41,15 @@ class Updating(Part):
         dimension = released_dimension(arrival.parts, layout.dimension)
         if dimension != request.dimension:
             rule = f"{request.dimension}, the dimension of the server's mechanism"
-            raise InvalidParameter.of("number of learnt parameters", rule, dimension)
+            remedy = "use the same model and quietbit.local-arrays on server and nodes"
+            raise InvalidParameter.of("number of trainable parameters", rule, dimension, remedy)
         family = ProposedMechanism.read(request.mechanism, gate.families).family
         require(
             family not in ANSWERING,
             "mechanism of an update",
             family,
-            "one for updates",
-            "ask for answers with quietbit.evaluate, which has a budget of its own",
+            "one that randomises updates",
+            "this one answers evaluations, which quietbit.evaluate asks for",
         )
         self._layout = layout
         # Copies: an app may train in the arrays that came.

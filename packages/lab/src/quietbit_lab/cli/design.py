@@ -69,7 +69,7 @@ def design(json: JsonOption = False, **given: Any) -> None:
     remedy = "add --vector, or use --design-epsilon for a table"
     if vector:
         unused = OF_TABLE
-        remedy = "a profile is made for a target: use --epsilon and --delta"
+        remedy = "--vector makes a profile for a target, set by --epsilon and --delta"
     for name, value in chosen(given, unused).items():
         require(value is None, name, value, "left out", remedy)
     check_outputs(out, figures=(plot,))
@@ -123,8 +123,8 @@ def _profile(given: dict[str, Any], quiet: bool) -> tuple[str, Any, list[Row], C
     }
     for name, value in terms.items():
         if value is None:
-            remedy = "add it: with --vector a profile is made for a target"
-            raise InvalidParameter.of(name, "given", None, remedy)
+            remedy = "--vector makes a profile for this target"
+            raise InvalidParameter.of(name, "given with --vector", remedy=remedy)
     target = Target(**terms)
     which = target.adjacency
     delta = target.delta

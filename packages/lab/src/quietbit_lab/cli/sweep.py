@@ -85,14 +85,14 @@ def sweep(
     from quietbit_lab.task.registry import TaskSpec
 
     if device is None and drop_behind is not None:
-        remedy = "add --device: only runs that are trained together can be compared"
-        raise InvalidParameter.of("drop_behind", "left out", drop_behind, remedy)
+        remedy = "add --device, which trains runs together so that they can be compared"
+        raise InvalidParameter.of("drop_behind", "left out without --device", drop_behind, remedy)
     require(
         device is None or workers == 1,
         "workers",
         workers,
         "1 with --device",
-        "leave it out: a device trains many runs at once",
+        "leave it out, as a device trains many runs at once",
     )
     if drop_behind is not None:
         behind = check_real(drop_behind, "drop_behind") / 100

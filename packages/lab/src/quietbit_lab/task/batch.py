@@ -178,7 +178,7 @@ class Batch:
             "participation",
             first.plan.participation,
             "each-once or sampled",
-            "leave out --device: checkpoints of a batch keep no secret order",
+            "leave out --device, whose checkpoints keep no secret order",
         )
         replayed = any(setting.plan.replay is not None for setting in settings)
         require(not replayed, "replay", True, "left out", "or leave out --device")

@@ -47,7 +47,7 @@ def open_device(name: str) -> Any:
         raise InvalidParameter.of("device", "cpu or cuda", name) from error
     if device.type == "cuda" and not torch.cuda.is_available():
         raise QuietbitError(
-            "There is no GPU that torch can use here: leave out --device, or say --device cpu."
+            "There is no GPU that torch can use here: leave out --device, or use --device cpu."
         )
     if device.type not in ("cpu", "cuda"):
         raise InvalidParameter.of("device", "cpu or cuda", name)
