@@ -175,5 +175,5 @@ def test_a_secret_order_brings_a_second_guarantee(capsys, tmp_path):
     assert (pair["crowd"], pair["shuffles"], pair["secret_order"]) == (1437, 1, True)
     assert pair["result"]["trust"] == "shuffled"
     assert pair["result"]["epsilon_upper"] < 0.2
-    assert_refused(shell(capsys, *words, *more, "--seed", 1), "secret who takes part")
+    assert_refused(shell(capsys, *words, *more, "--seed", 1), "--rng must be secure")
     assert_refused(shell(capsys, *words, *more, "--device", "cpu"), "each-once or sampled")

@@ -85,7 +85,7 @@ def test_the_picture_is_written(capsys, tmp_path):
     ("words", "said"),
     [
         ((), "--rounds or --releases"),
-        (("--rounds", "3", "--releases", "2"), "not both"),
+        (("--rounds", "3", "--releases", "2"), "--rounds or --releases"),
         (("--rounds", "3", "--trust", "nobody"), "trust"),
         (("--rounds", "3", "--out", "picture.txt"), ".svg"),
     ],

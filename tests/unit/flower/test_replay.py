@@ -344,7 +344,7 @@ def test_rows_of_another_round_are_refused():
         message.content["quietbit"] = ConfigRecord(request_record(2, first))
 
     replies, _ = federation.play(change=change)
-    assert all("rows of round" in reply.error.reason for reply in replies)
+    assert all("mechanism must be" in reply.error.reason for reply in replies)
 
 
 def test_an_app_cannot_change_the_model_that_its_node_keeps():
