@@ -502,7 +502,7 @@ def _check_strength(plan: Plan) -> None:
         left_out(plan, ["epsilon", "releases"], "without privacy")
     if chosen.calibrated and plan.epsilon is None:
         rule = f"given to calibrate {chosen.name}"
-        remedy = "or set its strength, design-epsilon or noise-multiplier"
+        remedy = "or name a mechanism, and set mechanism.design-epsilon or .noise-multiplier"
         raise InvalidParameter.of("epsilon", rule, remedy=remedy)
 
 

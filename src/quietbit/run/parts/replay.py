@@ -117,6 +117,7 @@ class Leader:
         self._in_full: set[Any] = set()  # nodes whose last model came in full
         self._lost: Counter[Any] = Counter()
         self._sent: dict[Any, tuple[int, bool]] = {}
+        self._missed: dict[int, list[bytes] | None] = {}  # of this round, by the round of a model
         self._records: dict[int, dict[str, Any]] = {}  # of this round, by how many were missed
 
     def holds(self, arrays: Mapping[str, Any]) -> bool:
@@ -128,7 +129,9 @@ class Leader:
         known = self._known.get(node, self._first)
         broadcasts = None
         if known is not None and self._lost[node] < FORGETFUL:
-            broadcasts = self._downlink.since(known)
+            if known not in self._missed:
+                self._missed[known] = self._downlink.since(known)
+            broadcasts = self._missed[known]
         self._sent[node] = (self._downlink.replica.round, broadcasts is None)
         return broadcasts
 
@@ -169,6 +172,7 @@ class Leader:
     def advance(self, kept: Any, mechanism: Mechanism, number: int) -> Arrays:
         """Take a round's step and return the learnt arrays after it."""
         self._downlink.advance(kept, mechanism, number)
+        self._missed.clear()
         self._records.clear()
         return self.arrays()
 
