@@ -27,7 +27,7 @@ from unit.cli.kit import assert_refused, shell
         ),
         (
             ("train", "--mechanism", "gaussian", "--adjacency", "zero-out"),
-            "--epsilon must be given for",
+            "--epsilon must be given",
         ),
         (
             ("train", "--epsilon", "-1", "--mechanism", "sign", "--adjacency", "zero-out"),
