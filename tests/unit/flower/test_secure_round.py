@@ -236,7 +236,9 @@ def test_replies_that_are_no_vectors_of_this_round_are_refused_and_the_sum_goes_
     reasons = " ".join(strategy.report().rounds[0].sentences())
     assert "node 101 was refused (vector): The reply must hold one quietbit release" in reasons
     assert "node 102 did not answer (vector): lost" in reasons
-    assert "node 103 was refused (vector): this node was not asked, or has already answered" in reasons
+    assert (
+        "node 103 was refused (vector): this node was not asked, or has already answered" in reasons
+    )
 
 
 @pytest.mark.parametrize("kind", ["round", "node", "cut", "client"])
