@@ -33,7 +33,10 @@ def train(
     problem: Any, plan: Plan, seed: int, steps: int, rate: float
 ) -> tuple[float, list[float]]:
     """Return the accuracy in the end, and the clips."""
-    mechanism, moving = plan.mechanism_for(problem.dimension), plan.moving_clip()
+    mechanism, moving = (
+        plan.mechanism_for(problem.dimension),
+        plan.scouts.moving(plan.clip) if plan.scouts else None,
+    )
     local = LocalPlan(Norm.L2, FAR, steps=steps, rate=rate)
     weights = np.array(problem.initial(seed), dtype=np.float32)
     run = f"run {seed}".encode()

@@ -41,8 +41,8 @@ REACH = 46.0  # above any noise of one word, in units
 OFF = 2.0**-44  # of a normal or a logarithm, with room
 
 
-# The most words of one coordinate. Nothing but zeros in so many has a probability of 2^-1,000,000,
-# or a broken source.
+# The most words of one coordinate. All of them are zero with a probability of 2^-1,000,000,
+# or where the source is broken.
 MOST_WORDS = 2**14
 
 

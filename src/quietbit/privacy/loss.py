@@ -247,7 +247,7 @@ def _log_ratios(top: FloatVector, bottom: FloatVector) -> tuple[FloatVector, Flo
 
 
 def _joined(releases: Iterable[tuple[LossDistribution, int]]) -> LossDistribution:
-    """Return the losses of so many copies of every distribution; squares are rounded up."""
+    """Return the losses of several copies of every distribution; squares are rounded up."""
     counts: dict[Atoms, int] = {}
     squared_mu = 0.0
     for distribution, times in releases:

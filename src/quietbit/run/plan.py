@@ -25,7 +25,6 @@ from quietbit.errors import InvalidParameter, QuietbitError, check_known, check_
 from quietbit.mechanism.base import Mechanism
 from quietbit.mechanism.calibrate import AUTO
 from quietbit.mechanism.registry import family
-from quietbit.plan.clip import MovingClip
 from quietbit.privacy.account import Mode
 from quietbit.privacy.cost import Cost
 from quietbit.run.costs import ClientCosts
@@ -377,12 +376,6 @@ class Plan:
         """Return whether an array of this name is never sent."""
         patterns = [pattern.strip() for pattern in self.local_arrays.split(",")]
         return any(fnmatchcase(name, pattern) for pattern in patterns if pattern)
-
-    def moving_clip(self) -> MovingClip | None:
-        """Return the moving clip at the start of a run; None where the clip is fixed."""
-        if self.scouts is None:
-            return None
-        return self.scouts.moving(self.clip)
 
     def schedule(self, clients: int) -> Schedule:
         """Return the participation of ``clients`` clients: who takes part in which round."""

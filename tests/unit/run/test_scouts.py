@@ -76,7 +76,6 @@ def test_the_section_is_filled_in(
 ) -> None:
     plan = flat_plan("vmvu", **{**MOVES, "cohort": 100, "quantile": None, **given})
     assert (plan.clip, plan.scouts) == (clip, scouts)
-    assert (plan.moving_clip() is None) is (scouts is None)
 
 
 @pytest.mark.parametrize(
