@@ -57,6 +57,7 @@ docs: site       ## build the documentation and serve it at http://127.0.0.1:800
 
 site: $(READY)   ## build the documentation into site/; warnings are errors
 	$(BIN)/python docs/hooks/command_line.py
+	$(BIN)/python docs/hooks/reference.py
 	NO_MKDOCS_2_WARNING=1 $(BIN)/mkdocs build --strict --quiet
 
 package: $(READY)  ## build wheel and sdist into dist/, and try them in an empty environment

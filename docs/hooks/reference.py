@@ -1,13 +1,12 @@
-"""What MkDocs does with pages before it renders them.
+"""Write docs/reference/api.md from the sources, and settle links before MkDocs renders a page.
 
-The API reference, and links that leave the documentation.
+    python docs/hooks/reference.py
 
-Idea     the pages ``reference/api*.md`` hold a line each, ``<!-- public names: mechanisms -->``;
-         MkDocs calls this, which puts a directive of mkdocstrings per public name of that page in
-         its place. `PAGES` says which folder is on which page, and a folder that it does not name
-         is on the first. A name that is exported is documented; there is no second list to keep. A
-         link to a file outside of docs/, which works in the repository and not on the site, becomes
-         the file's path in words.
+Idea     the stubs ``__init__.pyi`` list every public name; this page has an entry per name, with
+         its signature, the first paragraph of its docstring, its public members and a link to its
+         file. So it reads the same in a checkout and on the site, and there is no second list to
+         keep: a test fails when the page is not what this would write. A link to a file outside of
+         docs/, which works in a checkout and not on the site, becomes the file's path in words.
 """
 
 from __future__ import annotations
@@ -15,105 +14,201 @@ from __future__ import annotations
 import ast
 import posixpath
 import re
+import textwrap
+from collections.abc import Iterator
 from pathlib import Path
-from typing import Any
+from typing import Any, TypeAlias
 
-import quietbit
-import quietbit.flower
-import quietbit.node
-import quietbit.nvflare
+__all__ = ["PAGE", "on_page_markdown", "page", "public_names"]
 
-__all__ = ["PAGES", "on_page_markdown", "page_names", "public_names"]
-
-MARKER = re.compile(r"<!-- public names: (?P<page>[a-z]+) -->")
-PAGES = {
-    "mechanisms": ("design", "mechanism", "kernel", "gradients"),
-    "privacy": ("privacy", "target", "errors"),
-    "runs": ("run", "plan", "simulate", "engine", "auditor", "local"),
-    "sums": ("secagg",),
-    "engines": ("flower", "nvflare", "node"),
-}
+ROOT = Path(__file__).parent.parent.parent
+SOURCES = ROOT / "src"
+PAGE = ROOT / "docs" / "reference" / "api.md"
+PACKAGES = ("quietbit", "quietbit.node", "quietbit.flower", "quietbit.nvflare")
 LINK = re.compile(r"\[([^\]]+)\]\(([^)#\s]+)(?:#[^)\s]+)?\)")
-FIRST = ("quietbit.wire.uplink.Uplink", "quietbit.mechanism.calibrate.calibrate")
-# Folders in the order a reader meets them, with what they hold; a folder that is not listed comes
-# last.
-FOLDERS = {
-    "design": "Designs",
-    "mechanism": "Mechanisms",
-    "privacy": "Privacy accounts",
-    "wire": "Sending and receiving",
-    "gradients": "Torch models",
-    "kernel": "Random bits",
-    "auditor": "Auditing",
-    "secagg": "Secure aggregation",
-    "run": "Plans and runs",
-    "plan": "Comparisons",
-    "local": "Training",
-    "node": "What a node's owner controls",
-    "flower": "Flower",
-    "nvflare": "NVFlare",
-    "target": "Targets",
-    "errors": "Errors",
-}
+OPENING = """# API
+
+The names on this page are public; everything else is private and may change ([stability](stability.md)). The page is
+generated from the sources (`docs/hooks/reference.py`); each entry links the file that has the whole docstring.
+"""
+Definition: TypeAlias = ast.ClassDef | ast.FunctionDef
 
 
-def public_names() -> dict[str, list[str]]:
-    """Return the full path of every public name but the version, by heading.
-
-    The two that everybody needs first.
-    """
-    found: dict[str, list[str]] = {}
-    for package in (quietbit, quietbit.node, quietbit.flower, quietbit.nvflare):
-        for line in ast.parse(
-            Path(str(package.__file__)).with_suffix(".pyi").read_text(encoding="utf-8")
-        ).body:
+def public_names() -> dict[str, dict[str, str]]:
+    """Return for each public package its names, each with the module that defines it."""
+    packages: dict[str, dict[str, str]] = {}
+    for package in PACKAGES:
+        stub = SOURCES / Path(*package.split("."), "__init__.pyi")
+        names: dict[str, str] = {}
+        for line in ast.parse(stub.read_text(encoding="utf-8")).body:
             if isinstance(line, ast.ImportFrom):
-                paths = found.setdefault(str(line.module).split(".")[1], [])
-                paths.extend(
-                    path
-                    for name in line.names
-                    if (path := f"{line.module}.{name.name}") not in paths
-                )
-    order = [*FOLDERS, *sorted(set(found) - set(FOLDERS))]
-    rest = {
-        FOLDERS.get(one, one): [path for path in found[one] if path not in FIRST]
-        for one in order
-        if one in found
-    }
-    return {"Where to start": list(FIRST), **rest}
+                for alias in line.names:
+                    names[alias.name] = str(line.module)
+        packages[package] = names
+    return packages
+
+
+def page() -> str:
+    """Return the whole page; a name that two packages have is described once."""
+    sections = [OPENING]
+    described: set[tuple[str, str]] = set()
+    for package, names in public_names().items():
+        sections.append(f"## {package}\n")
+        known = [name for name, module in names.items() if (module, name) in described]
+        if known:
+            also = ", ".join(f"[`{name}`](#{name.lower()})" for name in sorted(known))
+            sections.append(f"Also here: {also}.\n")
+        for name, module in sorted(names.items()):
+            if (module, name) not in described:
+                sections.append(_entry(name, module))
+                described.add((module, name))
+    return "\n".join(sections)
+
+
+def _entry(name: str, module: str) -> str:
+    """Return the entry of one name: file, signature, summary and members."""
+    file, definition = _definition(name, module)
+    link = posixpath.relpath(file.as_posix(), PAGE.parent.as_posix())
+    lines = [f"### {name}", "", f"[`{file.relative_to(SOURCES).as_posix()}`]({link})", ""]
+    if isinstance(definition, ast.Assign | ast.AnnAssign):
+        lines += ["```python", _written(definition), "```", ""]
+        return "\n".join(lines)
+    lines += ["```python", _signature(definition), "```", "", _summary(definition), ""]
+    members = list(_members(definition)) if isinstance(definition, ast.ClassDef) else []
+    if members:
+        lines += [*members, ""]
+    return "\n".join(lines)
+
+
+def _written(node: ast.AST) -> str:
+    """Return the source of a node, with the formatter's quotes."""
+    return ast.unparse(node).replace("'", '"')
+
+
+def _definition(name: str, module: str) -> tuple[Path, Definition | ast.Assign | ast.AnnAssign]:
+    """Return the definition of a name, and its file; a name that is imported there is followed."""
+    file = SOURCES / Path(*module.split(".")).with_suffix(".py")
+    if not file.exists():
+        file = SOURCES / Path(*module.split("."), "__init__.py")
+    for node in ast.parse(file.read_text(encoding="utf-8")).body:
+        if isinstance(node, ast.ClassDef | ast.FunctionDef) and node.name == name:
+            return file, node
+        if isinstance(node, ast.Assign) and _written(node.targets[0]) == name:
+            return file, node
+        if isinstance(node, ast.AnnAssign) and _written(node.target) == name:
+            return file, node
+        if isinstance(node, ast.ImportFrom) and any(alias.name == name for alias in node.names):
+            return _definition(name, str(node.module))
+    raise LookupError(f"a stub says that {module} defines {name}, and it does not.")
+
+
+def _summary(node: Definition) -> str:
+    """Return the first paragraph of a docstring as one line."""
+    text = ast.get_docstring(node) or ""
+    return " ".join(text.split("\n\n")[0].split())
+
+
+def _signature(node: Definition) -> str:
+    """Return how a function is called, or how an object of a class is made."""
+    if isinstance(node, ast.FunctionDef):
+        returns = "" if node.returns is None else f" -> {_written(node.returns)}"
+        return _call(node.name, _arguments(node), returns)
+    for member in node.body:
+        if isinstance(member, ast.FunctionDef) and member.name == "__init__":
+            return _call(node.name, _arguments(member)[1:], "")
+    if any(_written(base).endswith("Enum") for base in node.bases):
+        values = [_written(member) for member in node.body if isinstance(member, ast.Assign)]
+        return "\n".join([f"class {node.name}:", *(f"    {value}" for value in values)])
+    bases = ", ".join(_written(base) for base in node.bases)
+    if bases.endswith(("Error", "Exception", "Warning")):
+        return f"class {node.name}({bases})"
+    return _call(node.name, list(_fields(node)), "")
+
+
+def _fields(node: ast.ClassDef) -> Iterator[str]:
+    """Yield the public fields of a class that attrs or dataclasses makes."""
+    for member in node.body:
+        if not isinstance(member, ast.AnnAssign):
+            continue
+        name = _written(member.target)
+        annotation = _written(member.annotation)
+        if name.startswith("_") or annotation.startswith("ClassVar"):
+            continue
+        if isinstance(member.value, ast.Call):
+            default = next((k.value for k in member.value.keywords if k.arg == "default"), None)
+            made = any(keyword.arg in ("factory", "init") for keyword in member.value.keywords)
+            if made:
+                continue
+        else:
+            default = member.value
+        yield f"{name}: {annotation}" + ("" if default is None else f" = {_written(default)}")
+
+
+def _arguments(node: ast.FunctionDef) -> list[str]:
+    """Return the arguments of a function, a string each, with markers."""
+    arguments = node.args
+    positional = [*arguments.posonlyargs, *arguments.args]
+    padding = [None] * (len(positional) - len(arguments.defaults))
+    written = [
+        _argument(argument, default)
+        for argument, default in zip(positional, [*padding, *arguments.defaults], strict=True)
+    ]
+    if arguments.vararg is not None:
+        written.append(f"*{_argument(arguments.vararg, None)}")
+    elif arguments.kwonlyargs:
+        written.append("*")
+    for argument, default in zip(arguments.kwonlyargs, arguments.kw_defaults, strict=True):
+        written.append(_argument(argument, default))
+    if arguments.kwarg is not None:
+        written.append(f"**{_argument(arguments.kwarg, None)}")
+    return written
+
+
+def _argument(argument: ast.arg, default: ast.expr | None) -> str:
+    written = argument.arg
+    if argument.annotation is not None:
+        written += f": {_written(argument.annotation)}"
+    return written if default is None else f"{written} = {_written(default)}"
+
+
+def _call(name: str, arguments: list[str], returns: str) -> str:
+    """Return a call on one line, or with one argument per line where it would be long."""
+    line = f"{name}({', '.join(arguments)}){returns}"
+    if len(line) <= 100:
+        return line
+    return "\n".join([f"{name}(", *(f"    {argument}," for argument in arguments), f"){returns}"])
+
+
+def _members(node: ast.ClassDef) -> Iterator[str]:
+    """Yield a line per public method and property."""
+    for member in node.body:
+        if not isinstance(member, ast.FunctionDef) or member.name.startswith("_"):
+            continue
+        decorators = {_written(decorator) for decorator in member.decorator_list}
+        if "overload" in decorators:
+            continue
+        summary = _summary(member)
+        if decorators & {"property", "cached_property"}:
+            yield f"- `{member.name}`: {summary}"
+        else:
+            plain = _call(member.name, [word.split(":")[0] for word in _arguments(member)], "")
+            inner = re.sub(r"\((?:self|cls)(?:, )?", "(", plain, count=1)
+            yield f"- `{textwrap.shorten(inner, 200)}`: {summary}"
 
 
 def on_page_markdown(markdown: str, page: Any, **_: Any) -> str:
-    """Fill in the reference page."""
+    """Put the path of a file outside of docs/ in place of a link to it."""
     folder = posixpath.dirname(page.file.src_uri)
 
     def settle(link: re.Match[str]) -> str:
         path = posixpath.normpath(posixpath.join("docs", folder, link[2]))
         outside = not path.startswith("docs/") and not re.match(r"[a-z]+:", link[2])
-        return f"{link[1]} (`{path}`)" if outside else link[0]
+        if not outside:
+            return link[0]
+        return link[1] if link[1].startswith("`") else f"{link[1]} (`{path}`)"
 
-    settled = LINK.sub(settle, markdown)
-    return MARKER.sub(lambda marker: _directives(marker["page"]), settled)
-
-
-def page_names(page: str) -> dict[str, list[str]]:
-    """Return the public names of one page by heading.
-
-    ``start`` has the two for everybody, and what has no page.
-    """
-    names = public_names()
-    headings = {FOLDERS.get(folder, folder) for folder in PAGES.get(page, ())}
-    elsewhere = {FOLDERS.get(folder, folder) for folders in PAGES.values() for folder in folders}
-    return {
-        heading: paths
-        for heading, paths in names.items()
-        if paths and (heading in headings if page in PAGES else heading not in elsewhere)
-    }
+    return LINK.sub(settle, markdown)
 
 
-def _directives(page: str) -> str:
-    lines: list[str] = []
-    for heading, paths in page_names(page).items():
-        lines.append(f"## {heading}\n")
-        lines.extend(f"::: {path}\n    options:\n      heading_level: 3\n" for path in paths)
-    return "\n".join(lines)
+if __name__ == "__main__":
+    PAGE.write_text(page(), encoding="utf-8")
