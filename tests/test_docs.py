@@ -17,11 +17,13 @@ from pathlib import Path
 from types import ModuleType, SimpleNamespace
 
 import pytest
+import typer.main
 
 import quietbit
 import quietbit.flower
 import quietbit.node
 import quietbit.nvflare
+from quietbit.cli.app import app
 from quietbit.cli.main import main
 from unit.auditor.test_doctor import one_of_each
 
@@ -85,6 +87,43 @@ def test_examples_run(page, tmp_path, monkeypatch):
         elif language == "sh":
             for words in commands(block):
                 assert main(words) == 0, words
+
+
+def laboratory_commands() -> set[str]:
+    group = typer.main.get_command(app)
+    return {
+        word
+        for word, command in group.commands.items()
+        if str(getattr(command.callback, "__module__", "")).startswith("quietbit_lab")
+    }
+
+
+def unannounced(text: str) -> list[str]:
+    """Return the laboratory's commands on a page that stand before a line that installs it."""
+    announced = False
+    found = []
+    for language, block in BLOCK.findall(text):
+        if language not in ("sh", "bash", "text"):
+            continue
+        for line in block.splitlines():
+            announced = announced or bool(re.match(r"pip install .*packages/lab", line))
+            words = line.split()
+            if not announced and words[:1] == ["quietbit"] and words[1] in laboratory_commands():
+                found.append(line)
+    return found
+
+
+@pytest.mark.parametrize("page", PAGES, ids=name)
+def test_a_page_installs_the_laboratory_before_it_uses_its_commands(page):
+    """The page of the command line lists all commands, and says which are the laboratory's."""
+    if page.name != "command-line.md":
+        assert unannounced(page.read_text(encoding="utf-8")) == []
+
+
+def test_an_unannounced_command_of_the_laboratory_is_noticed():
+    page = "```sh\nquietbit doctor\nquietbit train --task digits\n```\n"
+    assert unannounced(page) == ["quietbit train --task digits"]
+    assert unannounced("```sh\npip install . ./packages/lab  # here\n```\n" + page) == []
 
 
 def test_the_first_pages_have_examples():

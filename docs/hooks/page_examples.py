@@ -15,7 +15,8 @@ from pathlib import Path
 __all__ = ["BLOCK", "PAGES", "ROOT", "name", "write"]
 
 ROOT = Path(__file__).parent.parent.parent
-PAGES = sorted([*ROOT.glob("*.md"), *(ROOT / "docs").rglob("*.md")])
+FOLDERS = (ROOT / "docs", ROOT / "packages" / "lab" / "docs")
+PAGES = sorted([*ROOT.glob("*.md"), *(page for folder in FOLDERS for page in folder.rglob("*.md"))])
 BLOCK = re.compile(r"^```(\w+)\n(.*?)^```", re.MULTILINE | re.DOTALL)
 UNTYPED = {"docs/reference/wire_format.md"}  # it takes a payload as given
 
