@@ -8,13 +8,12 @@ Symbols  d numbers are trained; B: k x d, orthonormal rows; c = B u, the coordin
          lifted update. v: squared error per number of one release in squared clips; n: releases of
          a round.
 
-The hypothesis: B is fixed before a client's data is looked at, from public data or a seed. Nobody
+The hypothesis: B is fixed before a client's data is looked at, from public data. Nobody
 need enforce it for privacy's sake: a release is a mechanism's release of k numbers that it clips
 itself, whatever map made them, so a basis that a server chooses badly, or out of malice, costs
 accuracy and no epsilon. What the basis itself reveals is of the data that it was made from, which
 is why that must be public.
-Bytes    k x d floats once to every client that cannot make B itself; none where it follows from a
-         seed, or from public data that the app brings. Then k numbers per round, both ways.
+Bytes    k x d floats to every client, once. Then k numbers per round, both ways.
 """
 
 from __future__ import annotations
@@ -91,24 +90,6 @@ class Subspace:
         spanned = (vectors[:, leading] / np.sqrt(values[leading])).T @ rows
         return cls(_orthonormal(spanned))
 
-    @classmethod
-    def of_seed(cls, seed: int, size: int, dimension: int) -> Subspace:
-        """Return ``size`` random directions that follow from a seed, and know nothing of the data.
-
-        A shuffle deals the d numbers to the directions, and each counts with a random sign: no two
-        directions share a number, and no machine rounds them differently.
-        """
-        largest = check_int(dimension, "dimension", 1)
-        count = check_int(size, "size", 1, largest)
-        rng = np.random.default_rng(check_int(seed, "seed", 0))
-        order = rng.permutation(largest)
-        signs = rng.choice([-1.0, 1.0], size=largest)
-        directions = np.zeros((count, largest))
-        for place in range(count):
-            dealt = order[place::count]
-            directions[place, dealt] = signs[dealt] / np.sqrt(dealt.size)
-        return cls(directions)
-
     @property
     def size(self) -> int:
         """K, the dimension of the mechanism."""
@@ -121,7 +102,7 @@ class Subspace:
 
     @property
     def bytes_once(self) -> int:
-        """What a client that cannot make the basis itself downloads, once."""
+        """What a client downloads, once."""
         return FLOAT_BYTES * self.size * self.dimension
 
     @property

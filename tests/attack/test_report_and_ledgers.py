@@ -19,7 +19,7 @@ from flwr.serverapp.strategy import FedAvg
 from quietbit.flower import PrivateStrategy, PrivateUplink, Simulation
 from quietbit.node.budget import ANSWERS, account_of
 from quietbit.run.plan import Plan
-from quietbit.subspace import Subspace
+from spaces import space_of_seed
 from unit.flower.kit import (
     DIMENSION,
     HandGrid,
@@ -116,7 +116,7 @@ def test_no_report_is_below_a_nodes_ledger(name: str) -> None:
     be_the_server()
     basis = None
     if plan.subspace is not None:
-        basis = Subspace.of_seed(1, K, DIMENSION)
+        basis = space_of_seed(1, K, DIMENSION)
     network = Network(config, seed=sum(name.encode()))
     inner = FedAvg(min_train_nodes=8, min_available_nodes=8)
     strategy = PrivateStrategy(inner, config, basis=basis)

@@ -1,4 +1,4 @@
-"""Directions chosen in malice, by a server or an app: no release is unclipped or unpriced."""
+"""Directions chosen in malice by a server: no release is unclipped or unpriced."""
 
 from __future__ import annotations
 
@@ -10,17 +10,18 @@ import pytest
 pytest.importorskip("flwr", reason="needs the flower extra")
 from flwr.app import Array, ArrayRecord, ConfigRecord, Message, RecordDict
 
-from quietbit.flower import PrivateUplink, Simulation
+from quietbit.flower import PrivateUplink
 from quietbit.mechanism.additive import Gaussian
 from quietbit.mechanism.ball import Ball, Norm
 from quietbit.node.ledger import FileLedger
 from quietbit.node.request import Framed
 from quietbit.run.messages import DECLINED, ENCLOSED, join_pieces, request_record
-from quietbit.run.parts.subspace import ClientCoordinates
+from quietbit.run.parts.subspace import ServerCoordinates
 from quietbit.run.plan import Plan
 from quietbit.subspace import Subspace
 from quietbit.wire.uplink import Uplink
-from unit.flower.kit import DIMENSION, RUN, app, be_the_server, context, model, simulated
+from spaces import space_of_seed
+from unit.flower.kit import DIMENSION, app, be_the_server, context, model
 from unit.node.makers import write_policy
 
 pytestmark = pytest.mark.filterwarnings("ignore::quietbit.node.policy.SeededRngWarning")
@@ -34,12 +35,8 @@ CONFIG = {
     "quietbit.adjacency": "replace-one",
     "quietbit.subspace": K,
 }
-OF_APP = {key: value for key, value in CONFIG.items() if key != "quietbit.subspace"} | {
-    "quietbit.subspace.directions": K,
-    "quietbit.subspace.basis": "app",
-}
 MECHANISM = Gaussian(Ball(Norm.L2, CLIP, K), 0.001)
-GOOD = Subspace.of_seed(1, K, DIMENSION).directions
+GOOD = space_of_seed(1, K, DIMENSION).directions
 
 
 def bad_bases() -> dict[str, Any]:
@@ -59,9 +56,9 @@ def bad_bases() -> dict[str, Any]:
         "nan": nan,
         "infinite": infinite,
         "repeated": repeated,
-        "too many": Subspace.of_seed(1, K + 1, DIMENSION).directions,
+        "too many": space_of_seed(1, K + 1, DIMENSION).directions,
         "too few": GOOD[:-1].copy(),
-        "of another model": Subspace.of_seed(1, K, DIMENSION + 1).directions,
+        "of another model": space_of_seed(1, K, DIMENSION + 1).directions,
         "flat": GOOD.reshape(-1).copy(),
         "deep": GOOD[None].copy(),
         "empty": np.zeros((0, DIMENSION), dtype=np.float32),
@@ -131,7 +128,7 @@ def test_directions_that_differ_and_change_cost_no_epsilon(tmp_path: Any) -> Non
     node = Node(tmp_path)
     update = long_update()
     for number in range(1, 6):
-        space = Subspace.of_seed(number, K, DIMENSION)
+        space = space_of_seed(number, K, DIMENSION)
         reply = node.answers(request(number, space.directions), update)
         assert np.linalg.norm(estimate(reply)) <= CLIP + 0.02
         assert node.noted == number
@@ -206,58 +203,15 @@ def test_an_enclosed_record_of_another_kind_is_declined(tmp_path: Any) -> None:
     assert node.noted == 0
 
 
-def raising() -> Any:
-    raise RuntimeError("a basis that depends on the data")
-
-
-@pytest.mark.parametrize(
-    "basis",
-    [
-        raising,
-        lambda: Subspace.of_seed(1, K, DIMENSION + 1),
-        lambda: Subspace.of_seed(1, K + 1, DIMENSION),
-        lambda: GOOD * 2,
-        lambda: np.full(GOOD.shape, np.nan),
-        lambda: None,
-        None,
-        "/nowhere/basis.npy",
-    ],
-    ids=["raises", "longer", "more", "not orthonormal", "nan", "nothing", "not given", "no file"],
-)
-def test_what_an_app_makes_of_its_directions_does_not_decide_whether_a_node_answers(
-    basis: Any, tmp_path: Any
-) -> None:
-    """The request is noted first; then a bad basis is an app that failed, and releases zero."""
-    node = Node(tmp_path, OF_APP, basis=basis)
-    reply = node.answers(request(1), long_update())
-    assert not reply.has_error()
-    assert np.linalg.norm(estimate(reply)) <= 0.02
-    assert node.noted == 1
-    (tmp_path / "good").mkdir()
-    good = Node(tmp_path / "good", OF_APP, basis=Subspace(GOOD))
-    usual = good.answers(request(1), long_update())
-    sizes = [len(join_pieces(one.content.config_records)) for one in (reply, usual)]
-    assert sizes[0] == sizes[1]
-    assert np.linalg.norm(estimate(usual)) == pytest.approx(CLIP, abs=0.02)
-
-
-def test_an_app_has_no_say_where_the_server_brings_directions(tmp_path: Any) -> None:
-    node = Node(tmp_path, CONFIG, basis=raising)
-    assert np.linalg.norm(estimate(node.answers(request(1, GOOD), long_update()))) > 0.9
-
-
 def test_coordinates_depend_on_the_update_alone() -> None:
-    plain = {key: value for key, value in CONFIG.items() if key != "quietbit.subspace"}
-    seeded = {"quietbit.subspace.directions": K, "quietbit.subspace.seed": 1}
-    plan = Plan.from_run_config(plain | seeded)
+    plan = Plan.from_run_config(CONFIG)
+    part = ServerCoordinates(plan, plan.subspace, Subspace(GOOD))
     update = long_update()
-    first = ClientCoordinates(plan)
-    before = first.project(update)
+    before = part.project(update)
     assert before == pytest.approx(GOOD.astype(np.float64) @ update)
     for other in (np.zeros(DIMENSION), np.full(DIMENSION, np.nan), update[::-1]):
-        first.project(other)
-    assert first.project(update) == pytest.approx(before, rel=1e-12)
-    assert ClientCoordinates(plan).project(update) == pytest.approx(before, rel=1e-12)
+        part.project(other)
+    assert part.project(update) == pytest.approx(before, rel=1e-12)
 
 
 @pytest.mark.parametrize("value", [np.nan, np.inf, 1.7e308])
@@ -268,12 +222,6 @@ def test_an_update_that_is_not_finite_is_released_as_zero(value: float, tmp_path
     reply = node.answers(request(1, GOOD), update)
     assert np.linalg.norm(estimate(reply)) <= CLIP + 0.02
     assert node.noted == 1
-
-
-def test_a_simulated_node_says_that_its_basis_failed() -> None:
-    mod = simulated(PrivateUplink(simulation=Simulation(seed=7), basis=raising))
-    reply = mod(request(1), context(11, config=OF_APP, run=RUN), app(long_update()))
-    assert "a basis that depends on the data" in str(reply.content.config_records)
 
 
 @pytest.mark.parametrize("changes", [{"runs": ["5"]}, {"largest_dimension": K - 1}])

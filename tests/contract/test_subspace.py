@@ -11,7 +11,7 @@ import pytest
 from plans import flat_plan
 from quietbit.local import Training, simulate
 from quietbit.subspace import Subspace
-from refusals import refuses
+from spaces import space_of_seed
 from unit.local.makers import small_problem
 
 K = 6
@@ -23,19 +23,12 @@ EXACT = {
     "quietbit.epsilon": 1e11,
     "quietbit.adjacency": "replace-one",
 }
-SOURCES = {
-    "server": {"quietbit.subspace": K},
-    "app": {"quietbit.subspace.directions": K, "quietbit.subspace.basis": "app"},
-    "seed": {"quietbit.subspace.directions": K, "quietbit.subspace.seed": 3},
-}
+SUBSPACE = EXACT | {"quietbit.subspace": K}
 
 
-def directions(source: str, dimension: int) -> tuple[Subspace, Subspace | None]:
-    """The directions of a run, and what the server is given of them."""
-    if source == "seed":
-        return Subspace.of_seed(3, K, dimension), None
-    space = Subspace.of_gradients(np.random.default_rng(2).normal(size=(20, dimension)), K)
-    return space, space
+def directions(dimension: int) -> Subspace:
+    """The directions of a run."""
+    return Subspace.of_gradients(np.random.default_rng(2).normal(size=(20, dimension)), K)
 
 
 def check(change: Any, update: Any, space: Subspace) -> None:
@@ -45,8 +38,7 @@ def check(change: Any, update: Any, space: Subspace) -> None:
     assert change - space.lift(space.coordinates(change)) == pytest.approx(0.0, abs=1e-6)
 
 
-@pytest.mark.parametrize("source", SOURCES)
-def test_flower(source: str) -> None:
+def test_flower() -> None:
     pytest.importorskip("flwr", reason="needs the flower extra")
     from flwr.app import ConfigRecord
     from flwr.serverapp.strategy import FedAvg
@@ -55,14 +47,12 @@ def test_flower(source: str) -> None:
     from unit.flower.kit import DIMENSION, HandGrid, app, be_the_server, context, model, simulated
 
     nodes = [11, 12, 13]
-    config = EXACT | SOURCES[source]
-    space, given = directions(source, DIMENSION)
-    mod = simulated(
-        PrivateUplink(simulation=Simulation(seed=7), basis=given if source == "app" else None)
-    )
+    config = SUBSPACE
+    space = directions(DIMENSION)
+    mod = simulated(PrivateUplink(simulation=Simulation(seed=7)))
     be_the_server()
     inner = FedAvg(min_train_nodes=3, min_available_nodes=3)
-    strategy = PrivateStrategy(inner, config, basis=given)
+    strategy = PrivateStrategy(inner, config, basis=space)
     contexts = {node: context(node, config=config) for node in nodes}
     arrays = model()
     update = np.random.default_rng(4).normal(size=DIMENSION) / 20
@@ -79,24 +69,20 @@ def test_flower(source: str) -> None:
     assert [entry.answered for entry in report.rounds] == [3, 3]
     assert report.dimension == K
     bytes_sent = [entry.records["subspace"]["basis_bytes"] for entry in report.rounds]
-    assert bytes_sent == ([3 * space.bytes_once, 0] if source == "server" else [0, 0])
-    if source == "server":
-        assert report.rounds[0].downlink - report.rounds[1].downlink >= bytes_sent[0]
+    assert bytes_sent == [3 * space.bytes_once, 0]
+    assert report.rounds[0].downlink - report.rounds[1].downlink >= bytes_sent[0]
     assert f"{K} directions of {DIMENSION} numbers, {bytes_sent[0]:,} bytes" in str(report)
 
 
-@pytest.mark.parametrize("source", SOURCES)
-def test_nvflare(source: str, tmp_path: Path) -> None:
+def test_nvflare(tmp_path: Path) -> None:
     pytest.importorskip("nvflare", reason="needs the nvflare extra")
     from unit.nvflare.kit import DIMENSION, Server, Site, trained
 
-    space, given = directions(source, DIMENSION)
-    path = None
-    if given is not None:
-        path = str(tmp_path / "basis.npy")
-        np.save(path, given.directions)
-    server = Server(EXACT | SOURCES[source], folder=tmp_path, basis=path)
-    site = Site(trained(0.02), basis=path if source == "app" else None)
+    space = directions(DIMENSION)
+    path = str(tmp_path / "basis.npy")
+    np.save(path, space.directions)
+    server = Server(SUBSPACE, folder=tmp_path, basis=path)
+    site = Site(trained(0.02))
     for number in (0, 1):
         seen = server.takes(site.does(server.asks(number=number)), number=number)
         moved = np.concatenate([value.ravel() for value in seen["DXO"]["data"].values()])
@@ -104,13 +90,12 @@ def test_nvflare(source: str, tmp_path: Path) -> None:
     report = server.report(tmp_path)
     assert report["dimension"] == K
     bytes_sent = [entry["records"]["subspace"]["basis_bytes"] for entry in report["rounds"]]
-    assert bytes_sent == ([space.bytes_once, 0] if source == "server" else [0, 0])
+    assert bytes_sent == [space.bytes_once, 0]
 
 
-@pytest.mark.parametrize("source", SOURCES)
-def test_local(source: str) -> None:
+def test_local() -> None:
     problem = small_problem()
-    space, given = directions(source, problem.dimension)
+    space = directions(problem.dimension)
     plan = flat_plan(
         "gaussian",
         clip=100.0,
@@ -118,20 +103,16 @@ def test_local(source: str) -> None:
         noise_multiplier=1e-6,
         cohort=60,
         rng="seeded",
-        subspace={
-            "directions": K,
-            "basis": "app" if source == "app" else "server",
-            "seed": 3 if source == "seed" else None,
-        },
+        subspace=K,
     )
-    run = simulate(problem, plan, Training(1.0, 2, momentum=0.0), basis=given)
+    run = simulate(problem, plan, Training(1.0, 2, momentum=0.0), basis=space)
     assert run.status == "finished", run.reason
     moved = run.parameters - problem.initial(plan.seed)
     outside = moved - space.lift(space.coordinates(moved))
     assert np.linalg.norm(outside) < 1e-5 < np.linalg.norm(moved)
     assert run.mechanism is not None
     assert run.mechanism.ball.dimension == K
-    assert run.enclosed_bytes == (60 * space.bytes_once if source == "server" else 0)
+    assert run.enclosed_bytes == 60 * space.bytes_once
 
 
 REPLAYED = {
@@ -145,11 +126,8 @@ REPLAYED = {
 }
 
 
-@pytest.mark.parametrize("source", ["server", "seed"])
 @pytest.mark.parametrize("momentum", [0.0, 0.9])
-def test_flower_nodes_that_replay_rounds_have_the_servers_bits(
-    source: str, momentum: float
-) -> None:
+def test_flower_nodes_that_replay_rounds_have_the_servers_bits(momentum: float) -> None:
     """A round is the kept coordinates alone: both sides lift and step, to the same model."""
     pytest.importorskip("flwr", reason="needs the flower extra")
     from flwr.app import Array, ArrayRecord, ConfigRecord
@@ -160,14 +138,16 @@ def test_flower_nodes_that_replay_rounds_have_the_servers_bits(
     from unit.flower.kit import HandGrid, be_the_server, context, simulated, trained
 
     dimension, size, nodes = 4_000, 40, [11, 12, 13]
-    space = Subspace.of_seed(3, size, dimension)
-    given = {"directions": size} | ({"seed": 3} if source == "seed" else {})
-    config = REPLAYED | {f"quietbit.subspace.{key}": value for key, value in given.items()}
-    config |= {"quietbit.replay.momentum": momentum, "quietbit.replay.learning-rate": 0.5}
+    space = space_of_seed(3, size, dimension)
+    config = REPLAYED | {
+        "quietbit.subspace": size,
+        "quietbit.replay.momentum": momentum,
+        "quietbit.replay.learning-rate": 0.5,
+    }
     mod = simulated(PrivateUplink(simulation=Simulation(seed=7)))
     be_the_server()
     inner = FedAvg(min_train_nodes=3, min_available_nodes=3)
-    strategy = PrivateStrategy(inner, config, basis=space if source == "server" else None)
+    strategy = PrivateStrategy(inner, config, basis=space)
     contexts = {node: context(node, config=config) for node in nodes}
     start = np.random.default_rng(1).normal(size=dimension).astype(np.float32)
     arrays = ArrayRecord({"weight": Array(start)})
@@ -202,7 +182,7 @@ def test_nvflare_sites_that_replay_rounds_have_the_servers_bits(tmp_path: Path) 
     from unit.nvflare.test_replay import CONFIG, DIMENSION, Workflow, sites
 
     size = 40
-    space = Subspace.of_seed(3, size, DIMENSION)
+    space = space_of_seed(3, size, DIMENSION)
     path = str(tmp_path / "basis.npy")
     np.save(path, space.directions)
     seen: list[bytes] = []
@@ -235,7 +215,7 @@ def test_nvflare_sites_that_replay_rounds_have_the_servers_bits(tmp_path: Path) 
 
 def test_local_rounds_that_are_replayed_end_where_others_do() -> None:
     problem = small_problem()
-    space, _ = directions("server", problem.dimension)
+    space = directions(problem.dimension)
     given = {"clip": 1.0, "adjacency": "zero-out", "epsilon": 50.0, "cohort": 60, "rng": "seeded"}
     runs = []
     for replay in (True, None):
@@ -244,24 +224,6 @@ def test_local_rounds_that_are_replayed_end_where_others_do() -> None:
         runs.append(simulate(problem, plan, Training(0.5, 4), basis=space))
     assert [run.status for run in runs] == ["finished"] * 2
     assert runs[0].parameters == pytest.approx(runs[1].parameters, abs=1e-5)
-
-
-@pytest.mark.parametrize("server", ["honest-but-curious", "active"])
-def test_flower_masked_sums_are_of_padded_coordinates(server: str) -> None:
-    pytest.importorskip("flwr", reason="needs the flower extra")
-    from unit.flower.kit import DIMENSION
-    from unit.flower.secure_kit import ACTIVE, CONFIG, Room, flat, run
-
-    chosen = ACTIVE if server == "active" else CONFIG
-    config = chosen | {"quietbit.subspace.directions": K, "quietbit.subspace.seed": 3}
-    strategy, history = run(Room(config=config), rounds=2, config=config)
-    report = strategy.report()
-    assert [entry.answered for entry in report.rounds] == [6, 6]
-    assert report.dimension == 1024
-    space = Subspace.of_seed(3, K, DIMENSION)
-    moved = flat(history[0]).astype(np.float64) - flat(history[2])
-    assert np.linalg.norm(moved) > 0
-    assert moved - space.lift(space.coordinates(moved)) == pytest.approx(0.0, abs=1e-5)
 
 
 @pytest.mark.parametrize(
@@ -294,7 +256,7 @@ def test_flower_beside_other_sections(more: dict[str, Any]) -> None:
     nodes = list(range(11, 17))
     config = CONFIG | {"quietbit.mechanism": "vmvu", "quietbit.subspace": K} | more
     config |= {"quietbit.adjacency": "zero-out"}
-    space, _ = directions("server", DIMENSION)
+    space = directions(DIMENSION)
     rules = Simulation(seed=7, metrics=("num-examples",))
     mod = simulated(PrivateUplink(simulation=rules))
     be_the_server()
@@ -319,117 +281,20 @@ def test_flower_beside_other_sections(more: dict[str, Any]) -> None:
     assert len(report.evaluations) == (2 if "quietbit.evaluate.epsilon" in more else 0)
 
 
-def of_model(weights: Any) -> Subspace:
-    """Directions that change with the model: its own numbers, in K groups of them."""
-    rows = np.zeros((K, weights.size))
-    for place in range(K):
-        mine = weights[place::K] + 1.0
-        rows[place, place::K] = mine / np.linalg.norm(mine)
-    return Subspace(rows)
-
-
-@pytest.mark.parametrize("source", ["server", "app"])
-def test_flower_directions_that_are_renewed_are_those_of_the_rounds_model(source: str) -> None:
+@pytest.mark.parametrize("server", ["honest-but-curious", "active"])
+def test_flower_masked_sums_are_of_padded_coordinates(server: str) -> None:
     pytest.importorskip("flwr", reason="needs the flower extra")
-    from flwr.app import ConfigRecord
-    from flwr.serverapp.strategy import FedAvg
+    from unit.flower.kit import DIMENSION
+    from unit.flower.secure_kit import ACTIVE, CONFIG, Room, flat, run
 
-    from quietbit.flower import PrivateStrategy, PrivateUplink, Simulation
-    from unit.flower.kit import DIMENSION, HandGrid, app, be_the_server, context, model, simulated
-
-    nodes = [11, 12, 13]
-    given = {"directions": K, "basis": source, "renewed": True}
-    config = EXACT | {f"quietbit.subspace.{key}": value for key, value in given.items()}
-    brought = of_model if source == "app" else None
-    mod = simulated(PrivateUplink(simulation=Simulation(seed=7), basis=brought))
-    be_the_server()
-    inner = FedAvg(min_train_nodes=3, min_available_nodes=3)
-    strategy = PrivateStrategy(inner, config, basis=of_model)
-    contexts = {node: context(node, config=config) for node in nodes}
-    arrays = model()
-    update = np.random.default_rng(4).normal(size=DIMENSION) / 7
-    digests = set()
-    for number in (1, 2, 3):
-        before = np.concatenate([array.numpy().ravel() for array in arrays.values()])
-        space = of_model(before.astype(np.float64))
-        digests.add(space.digest)
-        asked = list(strategy.configure_train(number, arrays, ConfigRecord(), HandGrid(nodes)))
-        train = app(update)
-        replies = [mod(message, contexts[message.metadata.dst_node_id], train) for message in asked]
-        arrays, _ = strategy.aggregate_train(number, replies)
-        after = np.concatenate([array.numpy().ravel() for array in arrays.values()])
-        check(before.astype(np.float64) - after, update, space)
-    assert len(digests) == 3
-    records = [entry.records["subspace"] for entry in strategy.report().rounds]
-    assert {record["digest"] for record in records} == digests
-    expected = 3 * space.bytes_once if source == "server" else 0
-    assert [record["basis_bytes"] for record in records] == [expected] * 3
-
-
-def test_nvflare_and_local_directions_are_renewed_too(tmp_path: Path) -> None:
-    problem = small_problem()
-    given = {"clip": 10.0, "adjacency": "zero-out", "noise_multiplier": 1e-6, "cohort": 60}
-    section = {"directions": K, "basis": "app", "renewed": True}
-    plan = flat_plan("gaussian", **given, rng="seeded", subspace=section)
-    seen = []
-
-    def directions_of(weights: Any) -> Subspace:
-        seen.append(weights.copy())
-        return of_model(weights)
-
-    run = simulate(problem, plan, Training(1.0, 3, momentum=0.0), basis=directions_of)
-    assert run.status == "finished", run.reason
-    assert len(seen) == 3
-    moved = seen[1] - seen[0]
-    space = of_model(seen[0])
-    assert moved - space.lift(space.coordinates(moved)) == pytest.approx(0.0, abs=1e-5)
-    pytest.importorskip("nvflare", reason="needs the nvflare extra")
-    from unit.nvflare.kit import DIMENSION, Server, Site, trained
-
-    config = EXACT | {f"quietbit.subspace.{key}": value for key, value in section.items()}
-    server = Server(config, folder=tmp_path, basis=of_model)
-    site = Site(trained(0.02), basis=of_model)
-    for number in (0, 1):
-        task = server.asks(number=number)
-        weights = np.concatenate([value.ravel() for value in task["DXO"]["data"].values()])
-        seen_by_workflow = server.takes(site.does(task), number=number)["DXO"]["data"]
-        change = np.concatenate([value.ravel() for value in seen_by_workflow.values()])
-        space = of_model(weights.astype(np.float64))
-        check(-change.astype(np.float64), np.full(DIMENSION, -0.02), space)
-
-
-def test_directions_that_are_renewed_come_from_a_function() -> None:
-    plan = flat_plan(
-        "gaussian",
-        clip=1.0,
-        adjacency="zero-out",
-        noise_multiplier=1.0,
-        cohort=5,
-        subspace={"directions": K, "renewed": True},
-    )
-    with refuses("basis"):
-        simulate(small_problem(), plan, Training(1.0, 1), basis=Subspace.of_seed(1, K, 39))
-
-
-def test_flower_a_masked_sum_gets_its_directions_from_the_server() -> None:
-    pytest.importorskip("flwr", reason="needs the flower extra")
-    from flwr.app import ConfigRecord
-    from flwr.serverapp.strategy import FedAvg
-
-    from quietbit.flower import PrivateStrategy
-    from unit.flower.kit import DIMENSION, be_the_server, model
-    from unit.flower.secure_kit import CONFIG, Room
-
-    config = CONFIG | {"quietbit.subspace": K}
-    space, _ = directions("server", DIMENSION)
-    room = Room(config=config)
-    be_the_server()
-    inner = FedAvg(min_train_nodes=6, min_available_nodes=6)
-    strategy = PrivateStrategy(inner, config, basis=space)
-    for number in (1, 2):
-        messages = strategy.configure_train(number, model(), ConfigRecord({}), room)
-        strategy.aggregate_train(number, room.send_and_receive(messages))
+    config = (ACTIVE if server == "active" else CONFIG) | {"quietbit.subspace": K}
+    space = directions(DIMENSION)
+    strategy, history = run(Room(config=config), rounds=2, config=config, basis=space)
     report = strategy.report()
     assert [entry.answered for entry in report.rounds] == [6, 6]
+    assert report.dimension == 1024
+    moved = flat(history[0]).astype(np.float64) - flat(history[2])
+    assert np.linalg.norm(moved) > 0
+    assert moved - space.lift(space.coordinates(moved)) == pytest.approx(0.0, abs=1e-5)
     sent = [entry.records["subspace"]["basis_bytes"] for entry in report.rounds]
     assert sent == [6 * space.bytes_once, 0]

@@ -11,6 +11,7 @@ from quietbit import Ball, Uplink, calibrate
 from quietbit.errors import InvalidParameter
 from quietbit.kernel.rng import seeded_rng
 from quietbit.subspace import Subspace, best_size, spectrum
+from spaces import space_of_seed
 
 DIMENSION = 400
 RANK = 5
@@ -53,7 +54,7 @@ def test_coordinates_are_never_longer_than_the_update() -> None:
 def test_leading_directions_hold_gradients_that_they_were_not_made_from() -> None:
     others = gradients(40, seed=4)
     assert Subspace.of_gradients(gradients(30), RANK).held(others) > 0.99
-    assert Subspace.of_seed(7, RANK, DIMENSION).held(others) < 0.2
+    assert space_of_seed(7, RANK, DIMENSION).held(others) < 0.2
 
 
 def test_both_ends_make_the_same_directions() -> None:
@@ -62,8 +63,8 @@ def test_both_ends_make_the_same_directions() -> None:
         gradients(30) * 3.0, 8
     )  # lengths of public gradients play no part
     assert first.directions == pytest.approx(second.directions, abs=1e-5)
-    assert Subspace.of_seed(3, 4, 50).digest == Subspace.of_seed(3, 4, 50).digest
-    assert Subspace.of_seed(3, 4, 50).digest != Subspace.of_seed(4, 4, 50).digest
+    assert space_of_seed(3, 4, 50).digest == space_of_seed(3, 4, 50).digest
+    assert space_of_seed(3, 4, 50).digest != space_of_seed(4, 4, 50).digest
     assert not first.directions.flags.writeable
 
 
@@ -123,9 +124,8 @@ def test_the_best_size_follows_the_noise() -> None:
         (lambda: Subspace.of_gradients(np.ones((4, 9)), 2), "size"),
         (lambda: Subspace.of_gradients(np.zeros((4, 9)), 1), "gradients"),
         (lambda: Subspace.of_gradients([[np.inf, 0.0]], 1), "gradients"),
-        (lambda: Subspace.of_seed(0, 5, 4), "size"),
-        (lambda: Subspace.of_seed(0, 2, 4).coordinates(np.ones(5)), "update"),
-        (lambda: Subspace.of_seed(0, 2, 4).lift(np.ones(3)), "coordinates"),
+        (lambda: space_of_seed(0, 2, 4).coordinates(np.ones(5)), "update"),
+        (lambda: space_of_seed(0, 2, 4).lift(np.ones(3)), "coordinates"),
         (lambda: best_size(np.ones((1, 4)), squared_error=1.0, clients=1, clip=1.0), "gradients"),
     ],
 )
@@ -149,7 +149,7 @@ def test_a_spectrum_shows_what_each_number_of_directions_buys() -> None:
 
 def test_directions_of_a_seed_and_lifted_means_are_the_same_on_every_machine() -> None:
     """No library chooses a rounding: the entries are roots, and sums go one by one."""
-    space = Subspace.of_seed(5, 3, 20)
+    space = space_of_seed(5, 3, 20)
     used = (space.directions != 0).sum(axis=0)
     assert used.tolist() == [1] * 20
     assert space.digest == "44dbdc52c96bd479"

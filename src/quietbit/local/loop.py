@@ -124,10 +124,8 @@ def simulate(
                     account.record(charged)
                 run.uplink_bytes += collector.round_bytes
 
-                # Ask: parts follow the model, prepare the mechanism and complete the requests.
+                # Ask: parts prepare the mechanism and complete the requests.
                 model = Model.of(named_arrays({WEIGHTS: w}), plan, step)
-                for part in all_parts:
-                    part.follow(number, model.weights)
                 current = open_round(
                     number,
                     clients,

@@ -110,8 +110,8 @@ def local_settings(values: Mapping[str, Any], allowed: tuple[str, ...] | None = 
         "server: over NVFlare the first model comes in full",
     )
     require(
-        plan.arrivals is None,
-        "quietbit.arrivals",
+        plan.stragglers is None,
+        "quietbit.stragglers",
         True,
         "left out: over NVFlare the controller says when a round ends, and late results are in "
         "no mean",
@@ -131,8 +131,7 @@ class PrivateUplink(Filter):  # type: ignore[misc]
 
     ``simulation`` is for NVFlare's simulator, where the job's own budget holds; on a site it means
     nothing. With a ``seed`` a simulation can be repeated, and protects nobody. ``metrics`` leave a
-    simulation as they are. ``basis`` is the path of an .npy file with the directions of a
-    subspace, where the site has them (`quietbit.subspace.basis`).
+    simulation as they are.
     """
 
     def __init__(
@@ -140,14 +139,12 @@ class PrivateUplink(Filter):  # type: ignore[misc]
         simulation: bool = False,
         seed: int | None = None,
         metrics: list[str] | None = None,
-        basis: str | None = None,
     ) -> None:
         """Refuse rules that do not fit together; NVFlare writes them into jobs by these names."""
         super().__init__()
         self.simulation = simulation
         self.seed = seed
         self.metrics = metrics
-        self.basis = basis
         require(isinstance(simulation, bool), "simulation", simulation, "true or false")
         rule = "left out unless simulation is true"
         require(simulation or seed is None, "seed", seed, rule)
@@ -240,7 +237,6 @@ class PrivateUplink(Filter):  # type: ignore[misc]
                 continue
             try:
                 arrival = _arrival(record, key, shareable)
-                arrival.basis = self.basis
                 opened = OpenRequest.read(gate, plan, subject, arrival, name)
                 opened.check()
                 if arrival.replayed:

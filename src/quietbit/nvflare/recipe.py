@@ -35,9 +35,8 @@ def add_privacy(
     NVFlare's simulator; on a site its owner's policy decides. Where the settings evaluate,
     ``validations`` are the tasks that ask for the metric of a model; without any, every training
     task asks for that of the model it brings, beside the update. ``basis`` is the path of an .npy
-    file with the directions of a subspace, on the server, and where `quietbit.subspace.basis` says
-    so on sites, too. Tasks that are not named, exactly, are not run on the clients. The job carries
-    no copy of quietbit: sites use their own.
+    file with the directions of a subspace, on the server. Tasks that are not named, exactly, are
+    not run on the clients. The job carries no copy of quietbit: sites use their own.
     """
     plan = local_settings(settings)
     names = [*tasks, *validations]
@@ -48,8 +47,7 @@ def add_privacy(
     receiver = partial(
         PrivateReceiver, {TABLE: _table(plan)}, validations=list(validations) or None, basis=basis
     )
-    client_basis = basis if plan.app_basis else None
-    uplink = partial(PrivateUplink, simulation, seed, list(metrics) or None, client_basis)
+    uplink = partial(PrivateUplink, simulation, seed, list(metrics) or None)
     recipe.add_server_output_filter(receiver(), tasks=names)
     recipe.add_server_input_filter(receiver(), tasks=names)
     recipe.add_client_input_filter(uplink(), tasks=names)

@@ -118,15 +118,14 @@ class Arrival:
 
     ``records`` are quietbit's own, by their names in `quietbit.run.messages`; ``arrays`` is the
     model and ``kind`` what the engine calls it. A part may put another model in its place.
-    ``start`` returns the model that the app ships with, and its kind; ``basis`` is the app's own
-    of a subspace. ``parts`` are those of the turn.
+    ``start`` returns the model that the app ships with, and its kind. ``parts`` are those of the
+    turn.
     """
 
     records: Mapping[str, Any]
     arrays: Mapping[str, Any]
     kind: str = ""
     start: Callable[[], tuple[str, Mapping[str, Any]]] | None = None
-    basis: Any = None
     replayed: bool = False  # whether the arrays are not those that came
     parts: tuple[Part, ...] = ()
 
@@ -150,7 +149,7 @@ class Part:
     whether its gate has the update before the app answers.
 
     On the server, ``in_columns`` says whether its records are columns of a `RoundReport`, and not
-    apart; ``keeps_open`` how many rounds stay open, for late replies, when the next begins;
+    apart;
     ``takes_step`` whether nodes take the steps of a run themselves (`Step.final`). ``counts`` are
     releases of nodes besides updates, which `spend` adds to their cost.
     """
@@ -158,12 +157,8 @@ class Part:
     section: ClassVar[str] = ""
     hands_over: ClassVar[bool] = False
     in_columns: ClassVar[bool] = False
-    keeps_open: int = 0
     takes_step: bool = False
     counts: Mapping[Node, Counts] = MappingProxyType({})
-
-    def follow(self, number: int, weights: Callable[[], FloatVector]) -> None:
-        """Note round ``number`` and its model, one vector; on the server, before all else."""
 
     def dimension(self, dimension: int) -> int:
         """Return the numbers of a release, of a model with ``dimension``; on both sides."""

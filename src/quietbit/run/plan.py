@@ -36,13 +36,13 @@ from quietbit.run.mechanism import (
     release_cost,
 )
 from quietbit.run.participation import EACH_ONCE, KINDS, POISSON, SECRET, Schedule
-from quietbit.run.parts.arrivals import Arrivals
 from quietbit.run.parts.evaluation import Evaluate, Evaluation
 from quietbit.run.parts.masks import Masks
 from quietbit.run.parts.replay import Replay
 from quietbit.run.parts.samples import Samples
 from quietbit.run.parts.scouts import EVERY, EVERY_OF_SUMS, Scouts
-from quietbit.run.parts.subspace import APP, InSubspace
+from quietbit.run.parts.stragglers import Stragglers
+from quietbit.run.parts.subspace import InSubspace
 from quietbit.run.parts.weights import Weights
 from quietbit.run.section import (
     Real,
@@ -76,7 +76,7 @@ SECTIONS: tuple[type[Section], ...] = (
     Replay,
     Masks,
     Weights,
-    Arrivals,
+    Stragglers,
     InSubspace,
 )  # parts of a run act in this order
 # Names that the layers below use for a key's value.
@@ -134,8 +134,8 @@ def _weights(value: Table | None) -> Weights | None:
     return Weights.optional(value)
 
 
-def _arrivals(value: Table | None) -> Arrivals | None:
-    return Arrivals.optional(value)
+def _stragglers(value: Table | None) -> Stragglers | None:
+    return Stragglers.optional(value)
 
 
 def _subspace(value: Table | None) -> InSubspace | None:
@@ -180,7 +180,7 @@ class Plan:
     evaluate: Evaluate | None = field(default=None, converter=_evaluate)
     replay: Replay | None = field(default=None, converter=_replay)
     weights: Weights | None = field(default=None, converter=_weights)
-    arrivals: Arrivals | None = field(default=None, converter=_arrivals)
+    stragglers: Stragglers | None = field(default=None, converter=_stragglers)
     subspace: InSubspace | None = field(default=None, converter=_subspace)
     mode: Mode = cast(Mode, choice(Word("planned", "adaptive"), "planned"))  # noqa: RUF009
 
@@ -235,6 +235,9 @@ class Plan:
         for key, value in _flat(table):
             if prefix and not key.lower().startswith(prefix[:-1]):
                 continue
+            ours = key.removeprefix(prefix)
+            if ours in GONE:
+                raise InvalidParameter.of(key, "left out", remedy=GONE[ours])
             known = [prefix + name for name in KEYS]
             check_known(key, known, "run-config key" if prefix else "key of the plan", prefix)
             name, _, inner = key.removeprefix(prefix).replace("-", "_").partition(".")
@@ -327,21 +330,6 @@ class Plan:
         return self.trust is Trust.CENTRAL
 
     @property
-    def late(self) -> bool:
-        """Whether releases of earlier rounds may join a round."""
-        return self.arrivals is not None and self.arrivals.staleness > 0
-
-    @property
-    def app_basis(self) -> bool:
-        """Whether apps on nodes bring the directions of a subspace."""
-        return self.subspace is not None and self.subspace.basis == APP
-
-    @property
-    def renewed_basis(self) -> bool:
-        """Whether every round has directions of its own."""
-        return self.subspace is not None and self.subspace.renewed
-
-    @property
     def shared_rows(self) -> bool:
         """Whether all clients of a round keep the same rows."""
         few = self.masks is not None and self.mechanism.keep is not None
@@ -420,37 +408,35 @@ class Pair:
 PAIRS = (
     Pair(
         "secret_order",
-        ("masks", "samples", "scouts", "evaluate", "weights", "arrivals"),
+        ("masks", "samples", "scouts", "evaluate", "weights", "stragglers"),
         "a secret order is accounted only for client updates of equal weight",
     ),
     Pair("masks", ("samples",), "a masked sum hides clients, not samples"),
     Pair("masks", ("weights",), "a masked sum has no weights"),
-    Pair("masks", ("arrivals",), "a masked sum needs all its clients at once"),
+    Pair("masks", ("stragglers",), "a masked sum needs all its clients at once"),
     Pair(
         "scouts", ("samples",), "samples are clipped one by one, so a client has no single length"
     ),
-    Pair("scouts", ("arrivals",), "a clip that moves needs all releases of a round"),
+    Pair("scouts", ("stragglers",), "a clip that moves needs all releases of a round"),
     Pair("central", ("samples",), "central trust protects clients"),
     Pair("central", ("scouts",), "a trusted server's noise has one clip"),
     Pair("central", ("replay", "weights"), "a trusted server takes and publishes a plain mean"),
     Pair("public", ("scouts", "weights", "replay"), "a run without privacy has no releases"),
-    Pair("replay", ("late",), "a broadcast has only the rows of its own round"),
     Pair("samples", ("subspace",), "gradients of samples go to the gate in full length"),
-    Pair(
-        "replay",
-        ("app_basis", "renewed_basis"),
-        "a node replays missed rounds with the directions that it has kept",
-    ),
-    Pair("late", ("renewed_basis",), "a late release has the directions of its own round"),
 )
+# Keys of earlier versions, and what to do in their place.
+GONE = {
+    "arrivals.enough": "set stragglers.enough",
+    "arrivals.staleness": "releases that come late are in no mean",
+    "subspace.basis": "the server sends the directions",
+    "subspace.renewed": "directions are made once, before the run",
+    "subspace.seed": "give the server the directions",
+}
 # How a choice that is not a section is spelt, and which key it is about.
 SPELT = {
     "secret_order": ("participation", "participation = secret-order"),
     "central": ("trust", "trust = central"),
     "public": ("mechanism", "mechanism = none"),
-    "late": ("arrivals.staleness", "arrivals.staleness"),
-    "app_basis": ("subspace.basis", "subspace.basis = app"),
-    "renewed_basis": ("subspace.renewed", "subspace.renewed"),
 }
 
 

@@ -13,7 +13,6 @@ from collections import defaultdict
 from collections.abc import Callable, Mapping
 from typing import TYPE_CHECKING, Any, TypeVar, final
 
-import numpy as np
 from attrs import define, field, frozen
 
 from quietbit._typing import FloatVector
@@ -55,10 +54,6 @@ class Model:
     ) -> Model:
         """Read the layout of arrays under a plan; refuse those that cannot be learnt."""
         return cls(arrays, ModelLayout.of(arrays, plan), step, engine)
-
-    def weights(self) -> FloatVector:
-        """Return the learnt numbers, one after another in double precision."""
-        return np.concatenate(self.layout.values(self.arrays))
 
     def stepped(self, mean: FloatVector) -> dict[str, Any]:
         """Return the learnt arrays less the mean."""
@@ -229,12 +224,6 @@ class Round:
     def answers(self) -> Answers | None:
         """Return what nodes answered about the clip; None where nobody did."""
         return self._aggregator.answers()
-
-    def drained(self) -> Aggregator:
-        """Return the mean of the releases since the last call, and start an empty one."""
-        aggregator = self._aggregator
-        self._aggregator = self._uplink.aggregator()
-        return aggregator
 
     def metrics(self) -> dict[str, float]:
         """Return the plain mean of every number that nodes let out, over the nodes that did."""

@@ -25,7 +25,7 @@ from quietbit.privacy.cost import Cost
 from quietbit.privacy.guarantee import Guarantee, GuaranteePair
 from quietbit.run.crowd import Crowds
 from quietbit.run.messages import RECORD, request_record
-from quietbit.run.part import Asked, Node, Part, Reply, Step, Transport
+from quietbit.run.part import Asked, Node, Part, Step, Transport
 from quietbit.run.parts.evaluation import Evaluating
 from quietbit.run.plan import Plan
 from quietbit.run.report import Counts, NodeReport, Report, RoundReport
@@ -64,8 +64,7 @@ class Run:
         self.rounds: list[RoundReport] = []
         self.parts = (*_section_parts(plan, say, given), *parts)
         self._name_of = name_of
-        self._open: list[Round] = []
-        self._keeps_open = max((part.keeps_open for part in self.parts), default=0)
+        self._open: Round | None = None
         self._account = Account(plan.update_target, "adaptive")
         self._mechanism: Mechanism | None = None
         self._cost = Cost()
@@ -81,7 +80,7 @@ class Run:
     @property
     def begun(self) -> bool:
         """Whether a round was opened."""
-        return bool(self.rounds or self._open)
+        return bool(self.rounds) or self._open is not None
 
     @property
     def nodes_step(self) -> bool:
@@ -110,13 +109,11 @@ class Run:
 
     def open(self, number: int, model: Model) -> Round:
         """Return an empty round of updates to a model."""
-        for part in self.parts:
-            part.follow(number, model.weights)
         mechanism = self.mechanism(model.layout.dimension, number)
         current = self.new_round(
             number=number, mechanism=mechanism, counts=self.updates, model=model
         )
-        self._open.append(current)
+        self._open = current
         return current
 
     def new_round(self, *, number: int, mechanism: Mechanism, **fields: Any) -> Round:
@@ -160,13 +157,6 @@ class Run:
             part.ask(current, requests, transport)
         return requests
 
-    def take(self, reply: Reply, number: int | None = None) -> bool:
-        """Take a reply to the newest round, or to an earlier one that is open for late replies."""
-        for current in self._open:
-            if current.number == number:
-                return current.take(reply)
-        return self._open[-1].take(reply)
-
     def step(self, current: Round) -> Step:
         """Take the step of a round; a model that would not be finite raises."""
         for part in reversed(self.parts):
@@ -179,21 +169,8 @@ class Run:
         return Step(current.model.stepped(current.lift(mean)))
 
     def over(self, current: Round) -> RoundReport:
-        """End a round, and close those that no late reply may join; return the counts so far."""
-        outcome = None
-        while len(self._open) > self._keeps_open:
-            outcome = self._close(self._open.pop(0))
-        if outcome is not None and outcome.round == current.number:
-            return outcome
-        return replace(current.report(), epsilon_upper=self.epsilon_upper())
-
-    def finish(self) -> None:
-        """Close all rounds that are still open."""
-        while self._open:
-            self._close(self._open.pop(0))
-
-    def _close(self, current: Round) -> RoundReport:
         """Count a round that is over, and those beside it; say what became of it."""
+        self._open = None
         fields: dict[str, Any] = {}
         records: dict[str, Any] = {}
         for part in reversed(self.parts):

@@ -52,7 +52,6 @@ __all__ = [
     "Received",
     "Uplink",
     "effective",
-    "pooled",
     "weight_of",
 ]
 
@@ -362,17 +361,6 @@ def effective(weights: Iterable[float]) -> float:
     if values.size == 0:
         return 0.0
     return float(values.sum() ** 2 / np.square(values).sum())
-
-
-def pooled(means: Iterable[Aggregator]) -> Any:
-    """Return the mean over all payloads of several aggregators; None if there are none."""
-    filled = [aggregator for aggregator in means if aggregator.count]
-    if not filled:
-        return None
-    if len(filled) == 1:
-        return filled[0].mean()
-    total = sum(aggregator.weight for aggregator in filled)
-    return sum(aggregator.weight / total * aggregator.mean() for aggregator in filled)
 
 
 @lru_cache(maxsize=1)

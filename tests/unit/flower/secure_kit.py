@@ -79,17 +79,16 @@ class Room(HandGrid):
         return [step for step, _, reply in self.seen if not reply.has_error()]
 
 
-def strategy_of(config=CONFIG, nodes=6):
+def strategy_of(config=CONFIG, nodes=6, basis=None):
     be_the_server()
     members = simulated_directory(nodes) if config["quietbit.masks.server"] == "active" else None
-    return PrivateStrategy(
-        FedAvg(min_train_nodes=nodes, min_available_nodes=nodes), config, directory=members
-    )
+    inner = FedAvg(min_train_nodes=nodes, min_available_nodes=nodes)
+    return PrivateStrategy(inner, config, directory=members, basis=basis)
 
 
-def run(room, rounds=1, config=CONFIG):
+def run(room, rounds=1, config=CONFIG, basis=None):
     """The strategy after some rounds, and the model after each (None: skipped)."""
-    strategy, arrays, history = strategy_of(config, len(room.nodes)), model(), [model()]
+    strategy, arrays, history = strategy_of(config, len(room.nodes), basis), model(), [model()]
     for number in range(1, rounds + 1):
         replies = room.send_and_receive(
             strategy.configure_train(number, arrays, ConfigRecord({}), room)

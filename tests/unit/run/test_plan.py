@@ -7,8 +7,8 @@ from plans import flat_plan
 from quietbit import Plan
 from quietbit.mechanism.calibrate import calibrate
 from quietbit.run.mechanism import MechanismChoice
-from quietbit.run.parts.arrivals import Arrivals
 from quietbit.run.parts.evaluation import Evaluate
+from quietbit.run.parts.stragglers import Stragglers
 from quietbit.run.parts.subspace import InSubspace
 from quietbit.run.parts.weights import Weights
 from quietbit.run.plan import PAIRS, SECTIONS, SPELT
@@ -28,24 +28,21 @@ NEEDED = {
     InSubspace: {"directions": 4},
     MechanismChoice: {"name": "imvu"},
     Evaluate: {"epsilon": 1.0},
-    Arrivals: {"enough": 1},
+    Stragglers: {"enough": 1},
     Weights: {"most_examples": 1},
 }
 ON = {
     "secret_order": {"participation": "secret-order"},
     "central": {"trust": "central"},
     "public": {"mechanism": "none", "design_epsilon": None},
-    "late": {"arrivals": {"enough": 2, "staleness": 1}},
     "masks": {"masks": {"threshold": 5, "server": "active"}},
     "samples": {"samples": True},
     "scouts": {"scouts": True},
     "evaluate": {"evaluate": {"epsilon": 1.0}},
     "replay": {"replay": True},
     "weights": {"weights": {"most_examples": 10}},
-    "arrivals": {"arrivals": {"enough": 2}},
+    "stragglers": {"stragglers": {"enough": 2}},
     "subspace": {"subspace": 4},
-    "app_basis": {"subspace": {"directions": 4, "basis": "app"}},
-    "renewed_basis": {"subspace": {"directions": 4, "renewed": True}},
 }
 NOISY = {"mechanism": "gaussian", "design_epsilon": None, "noise_multiplier": 3.0}
 
@@ -109,7 +106,7 @@ def test_adjacency_has_no_default():
         ({"keep": 256, "rows": "own", "trust": "secure-aggregation"}, "mechanism.rows"),
         ({"replay": True}, "replay"),
         ({"evaluate": {"epsilon": 1.0}}, "evaluate"),
-        ({"arrivals": {"enough": 3}}, "arrivals"),
+        ({"stragglers": {"enough": 3}}, "stragglers"),
         ({"threshold": 3}, "masks.threshold"),
         ({"samples": {"count": 3}}, "samples.count"),
         ({"local_arrays": [1]}, "local_arrays"),
@@ -168,8 +165,7 @@ def test_choices_that_may_not_be_made_together(pair):
         if (
             {"masks", "samples"} & {pair.first, other}
             or "evaluate" in other
-            or "arrivals" in other
-            or other == "late"
+            or "stragglers" in other
         ):
             chosen |= {"mode": "adaptive", "cohort": 1}
         with pytest.raises(quietbit.InvalidParameter) as refusal:
@@ -188,9 +184,8 @@ def test_a_plan_has_few_fields_and_pairs():
 def test_a_section_whose_main_key_is_false_is_off(key):
     config = {"quietbit.mechanism": "vmvu", "quietbit.clip": 1.0, "quietbit.epsilon": 8.0}
     config |= {"quietbit.adjacency": "zero-out", "quietbit.releases": 1}
-    config |= {"quietbit.subspace.basis": "app"}
     assert Plan.from_run_config({**config, key: False}).subspace is None
-    assert Plan.from_run_config({**config, key: 4}).subspace == InSubspace(4, "app")
+    assert Plan.from_run_config({**config, key: 4}).subspace == InSubspace(4)
     with refuses("quietbit.subspace.directions", 0):
         Plan.from_run_config({**config, key: 0})
 
