@@ -254,9 +254,10 @@ def test_a_job_that_nobody_answers_fails(tmp_path):
 EVALUATED = """
 import sys
 
+from nvflare.app_common.np.np_model_locator import NPModelLocator
 from nvflare.app_common.np.recipes.fedavg import NumpyFedAvgRecipe
+from nvflare.app_common.workflows.cross_site_model_eval import CrossSiteModelEval
 from nvflare.recipe import SimEnv
-from nvflare.recipe.utils import add_cross_site_evaluation
 
 from quietbit.nvflare import add_privacy
 
@@ -269,7 +270,8 @@ settings = {
 }
 validates = sys.argv[2] == "validates"
 if validates:
-    add_cross_site_evaluation(recipe, submit_model_timeout=1)  # no site submits its own model
+    located = recipe._job.to_server(NPModelLocator())
+    recipe._job.to_server(CrossSiteModelEval(model_locator_id=located, submit_model_task_name=""))
 add_privacy(recipe, settings, simulation=True, validations=("validate",) if validates else ())
 recipe.execute(SimEnv(num_clients=2, workspace_root=sys.argv[1]))
 """
@@ -309,7 +311,7 @@ def test_two_sites_say_how_good_the_model_is_beside_their_updates(tmp_path):
 
 @pytest.mark.long  # without processes: tests/unit/nvflare/test_evaluation.py
 def test_nvflares_cross_site_evaluation_gets_private_answers(tmp_path):
-    """Its validation task is answered, and its request for the sites' own models is not."""
+    """Its validation task is answered; no site is asked for its own model."""
     result = simulate(tmp_path, EVALUATED, "validates", script=JUDGES)
     assert result.returncode == 0, result.stdout[-4000:] + result.stderr[-4000:]
     report = json.loads(

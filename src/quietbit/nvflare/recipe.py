@@ -12,6 +12,7 @@ from typing import Any
 
 from quietbit.errors import require
 from quietbit.nvflare.client import TABLE, PrivateUplink, local_settings
+from quietbit.nvflare.job import Tasks, check_before_writing, check_parts, check_unprotected
 from quietbit.nvflare.server import PrivateReceiver
 from quietbit.run.plan import PREFIX, Plan
 
@@ -29,21 +30,28 @@ def add_privacy(
     validations: Sequence[str] = (),
     basis: str | None = None,
 ) -> None:
-    """Put quietbit's filters around the training ``tasks`` of a recipe.
+    """Put quietbit's filters around the training ``tasks`` of a recipe, once.
 
     ``settings`` are the keys of a run config. ``simulation``, ``seed`` and ``metrics`` are for
     NVFlare's simulator; on a site its owner's policy decides. Where the settings evaluate,
     ``validations`` are the tasks that ask for the metric of a model; without any, every training
     task asks for that of the model it brings, beside the update. ``basis`` is the path of an .npy
-    file with the directions of a subspace, on the server. Tasks that are not named, exactly, are
-    not run on the clients. The job carries no copy of quietbit: sites use their own.
+    file with the directions of a subspace, on the server. The job carries no copy of quietbit:
+    sites use their own.
+
+    Refused, here and when the job is written: a second call, tasks that are not named, and parts
+    that send anything else than tasks' results (`quietbit.nvflare.job`).
     """
     plan = local_settings(settings)
     names = [*tasks, *validations]
     are_names = all(isinstance(name, str) and name and "*" not in name for name in names)
     require(names and are_names, "tasks", names, "names of tasks, without patterns")
-    job = recipe._job.job  # there is no public way to it
-    job.set_app_packages([*job.app_packages, "quietbit"])
+    job = recipe._job  # there is no public way to it
+    recipe._ensure_client_apps_prepared()
+    covered = Tasks(tuple(tasks), tuple(validations))
+    check_unprotected(job)
+    check_parts(job, covered)
+    job.job.set_app_packages([*job.job.app_packages, "quietbit"])
     receiver = partial(
         PrivateReceiver, {TABLE: _table(plan)}, validations=list(validations) or None, basis=basis
     )
@@ -52,6 +60,7 @@ def add_privacy(
     recipe.add_server_input_filter(receiver(), tasks=names)
     recipe.add_client_input_filter(uplink(), tasks=names)
     recipe.add_client_output_filter(uplink(), tasks=names)
+    check_before_writing(job, covered)
 
 
 def _table(plan: Plan) -> dict[str, Any]:

@@ -25,12 +25,14 @@ from nvflare.apis.event_type import EventType
 from nvflare.apis.filter import ContentBlockedException, Filter, FilterChainType, FilterContextKey
 from nvflare.apis.fl_constant import FilterKey, FLContextKey
 from nvflare.apis.fl_context import FLContext
-from nvflare.apis.shareable import Shareable
+from nvflare.apis.shareable import ReservedHeaderKey, Shareable
+from nvflare.apis.utils.task_utils import get_filters
 from nvflare.app_common.abstract.model import ModelLearnableKey
 from nvflare.app_common.app_constant import AppConstants
 from nvflare.app_common.app_event_type import AppEventType
 from nvflare.app_common.workflows.base_fedavg import BaseFedAvg
 from nvflare.app_common.workflows.fedavg import FedAvg
+from nvflare.private.privacy_manager import Scope
 
 from quietbit.errors import check_int, require
 from quietbit.nvflare.client import local_settings, number_of
@@ -45,6 +47,7 @@ from quietbit.run.server import Run
 
 __all__ = ["PrivateReceiver"]
 
+SENDING = (EventType.BEFORE_TASK_DATA_FILTER, EventType.BEFORE_TASK_RESULT_FILTER)
 EVENTS = (
     EventType.END_RUN,
     AppEventType.BEFORE_AGGREGATION,
@@ -111,6 +114,9 @@ class PrivateReceiver(Filter):  # type: ignore[misc]
 
     def handle_event(self, event_type: str, fl_ctx: FLContext) -> None:
         """Follow the workflow's rounds; write the report when the job ends."""
+        if event_type in SENDING:
+            self._check_covered(event_type, fl_ctx)
+            return
         with _LOCK:
             job = _JOBS.get(fl_ctx.get_engine()) if event_type in EVENTS else None
             if job is None:
@@ -124,6 +130,22 @@ class PrivateReceiver(Filter):  # type: ignore[misc]
                 kind = kind_of(weights)
                 for name, value in job.exchanges.step().items():
                     weights[name] = as_kind(value, kind)
+
+    def _check_covered(self, event_type: str, fl_ctx: FLContext) -> None:
+        """End a job that sends a task past these filters; empty what is sent, or came for it."""
+        name = fl_ctx.get_prop(FLContextKey.TASK_NAME)
+        if _covers(fl_ctx, name):
+            return
+        sends = event_type == EventType.BEFORE_TASK_DATA_FILTER
+        message = fl_ctx.get_prop(FLContextKey.TASK_DATA if sends else FLContextKey.TASK_RESULT)
+        for key in set(message) - {ReservedHeaderKey.HEADERS}:
+            del message[key]
+        if not fl_ctx.get_prop(FLContextKey.FATAL_SYSTEM_ERROR):  # each filter hears of it
+            self.system_panic(
+                f"quietbit: the workflow sends the task {name!r} past quietbit's filters: name it "
+                "in tasks of add_privacy, or leave out what sends it.",
+                fl_ctx,
+            )
 
     def _end(self, job: _Job, fl_ctx: FLContext) -> None:
         """Write the report; a job in which nobody answered ends with an error."""
@@ -228,6 +250,20 @@ class PrivateReceiver(Filter):  # type: ignore[misc]
 
     def _say(self, level: int, line: str) -> None:
         self.logger.log(level, "quietbit: %s", line)
+
+
+def _covers(fl_ctx: FLContext, task: str) -> bool:
+    """Return whether quietbit's filters stand before and after a task."""
+    config = fl_ctx.get_prop(FLContextKey.RUNNER).config
+    chains = (
+        (Scope.TASK_DATA_FILTERS_NAME, config.task_data_filters, FilterKey.OUT),
+        (Scope.TASK_RESULT_FILTERS_NAME, config.task_result_filters, FilterKey.IN),
+    )
+    for name, table, direction in chains:
+        members = get_filters(name, fl_ctx, table, task, direction)
+        if not any(isinstance(member, PrivateReceiver) for member in members):
+            return False
+    return True
 
 
 def _averages(fl_ctx: FLContext) -> bool:

@@ -5,14 +5,15 @@ Then `add_privacy` on NVFlare's own recipe: what stands in the job that it write
 """
 
 import json
+from types import SimpleNamespace
 
 import numpy as np
 import pytest
 
 pytest.importorskip("nvflare", reason="needs the nvflare extra")
 from nvflare.apis.dxo import DXO, DataKind
-from nvflare.apis.fl_constant import ReturnCode
-from nvflare.apis.shareable import Shareable, make_reply
+from nvflare.apis.fl_constant import FLContextKey, ReturnCode
+from nvflare.apis.shareable import ReservedHeaderKey, Shareable, make_reply
 from nvflare.app_common.aggregators.intime_accumulate_model_aggregator import (
     InTimeAccumulateWeightedAggregator,
 )
@@ -309,6 +310,36 @@ def test_another_model_in_mid_run_is_refused():
     server.asks()
     with pytest.raises(InvalidParameter, match="as in earlier rounds"):
         server.asks(number=1, arrays={"weight": np.zeros(3, np.float32)})
+
+
+COVERING = {
+    "both": ({"tell/out"}, {"tell/in"}),
+    "data alone": ({"tell/out"}, set()),
+    "results alone": (set(), {"tell/in"}),
+    "another task": ({"train/out"}, {"train/in"}),
+}
+
+
+@pytest.mark.parametrize("event", ["_before_task_data_filter", "_before_task_result_filter"])
+@pytest.mark.parametrize(("data", "results"), COVERING.values(), ids=COVERING)
+def test_a_task_past_the_filters_ends_the_job_and_nothing_of_it_is_passed_on(event, data, results):
+    """A workflow of the user's own, or a job that was written by hand."""
+    server = Server()
+    config = SimpleNamespace(
+        task_data_filters={key: [server.data] for key in data},
+        task_result_filters={key: [server.results] for key in results},
+    )
+    message = DXO(DataKind.WEIGHTS, data=weights()).to_shareable()
+    key = FLContextKey.TASK_DATA if "data" in event else FLContextKey.TASK_RESULT
+    runner = SimpleNamespace(config=config)
+    props = {FLContextKey.TASK_NAME: "tell", FLContextKey.RUNNER: runner, key: message}
+    server.hears(event, **props)
+    if "tell/out" in data and "tell/in" in results:
+        assert not server.engine.panics
+        assert "DXO" in message
+    else:
+        assert set(server.engine.panics) == {"_fatal_system_error"}
+        assert set(message) == {ReservedHeaderKey.HEADERS}
 
 
 @pytest.mark.parametrize(
