@@ -15,6 +15,8 @@ from types import FrameType
 from typing import Any, TypeAlias
 
 PATIENT = "glucose of patient 4711"
+# How threads begin; `threading` has its own names, the last from Python 3.13 on.
+STARTS = ("start_new_thread", "_start_new_thread", "_start_joinable_thread")
 Line: TypeAlias = tuple[str, str, int]  # file, function, number
 
 
@@ -52,25 +54,35 @@ class Tracer:
 @contextlib.contextmanager
 def following() -> Iterator[None]:
     """Let every thread that is started meanwhile be traced as the thread that starts it."""
-    start = _thread.start_new_thread
 
-    def traced(function: Callable[..., Any], arguments: tuple[Any, ...], *named: Any) -> int:
-        tracer = sys.gettrace()
+    def traced(start: Callable[..., Any]) -> Callable[..., Any]:
+        def started(function: Callable[..., Any], *arguments: Any, **named: Any) -> Any:
+            tracer = sys.gettrace()
 
-        def run(*given: Any) -> None:
-            with contextlib.suppress(Fault):
-                sys.settrace(tracer)
-                function(*given)
+            def run(*given: Any) -> None:
+                with contextlib.suppress(Fault):
+                    sys.settrace(tracer)
+                    function(*given)
 
-        return start(run, arguments, *named)
+            return start(run, *arguments, **named)
 
-    _thread.start_new_thread = traced
-    threading._start_new_thread = traced  # type: ignore[attr-defined]
+        return started
+
+    places = [
+        (module, name)
+        for module in (_thread, threading)
+        for name in STARTS
+        if hasattr(module, name)
+    ]
+    assert any(module is threading for module, _ in places)
+    before = [getattr(module, name) for module, name in places]
+    for (module, name), start in zip(places, before, strict=True):
+        setattr(module, name, traced(start))
     try:
         yield
     finally:
-        _thread.start_new_thread = start
-        threading._start_new_thread = start  # type: ignore[attr-defined]
+        for (module, name), start in zip(places, before, strict=True):
+            setattr(module, name, start)
 
 
 def under(tracer: Tracer, call: Callable[[], Any]) -> Any:

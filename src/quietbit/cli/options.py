@@ -72,7 +72,7 @@ def help_text(command: Callable[..., Any] | None) -> str:
 
     Brackets are escaped, because Rich would read ``[choose]`` as a style and drop it.
     """
-    text = inspect.getdoc(command) or ""
+    text = (command is not None and inspect.getdoc(command)) or ""
     paragraphs = [" ".join(paragraph.split()) for paragraph in text.split("\n\n")]
     return "\n\n".join(paragraphs).replace("[", "\\[")
 
