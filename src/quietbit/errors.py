@@ -1,7 +1,8 @@
 """Every refusal: one exception family, one sentence each, written so that NaN fails too.
 
 Idea     a value is checked where it enters, before anything is done with it. A refusal says which
-         value, the rule it breaks, and what to do.
+         value, the rule it breaks, and what to do. Words of strangers are shown in printable
+         letters alone: no text moves a cursor, hides a word or begins a line of its own.
 """
 
 from __future__ import annotations
@@ -30,10 +31,18 @@ __all__ = [
     "check_known",
     "check_real",
     "how_to_install",
+    "lines_of",
+    "one_line",
     "refuse_payload",
     "require",
     "require_module",
 ]
+
+MOST_LETTERS = 400  # of a stranger's words
+MOST_LINES = 60  # of a stranger's traceback
+MOST_INDENT = 40
+READ = 4  # times as many letters are looked at: the rest may be spaces
+MARGIN = "| "  # before every line of a stranger's traceback: it is none of the log's own
 
 
 class QuietbitError(Exception):
@@ -225,3 +234,27 @@ def require_module(name: str, extra: str) -> ModuleType:
         raise MissingDependency(
             f"This needs the package {package}, which is not installed: {how_to_install(extra)}."
         ) from error
+
+
+def one_line(text: object, most: int = MOST_LETTERS) -> str:
+    r"""Return a stranger's words on one line of at most ``most`` letters, all of them printable.
+
+    >>> one_line("a node\n\x1b[2J\u202egone")
+    'a node \\u001b[2J\\u202egone'
+    """
+    words = " ".join(str(text)[: READ * most + 1].split())
+    shown = ""
+    for letter in words[: most + 1]:
+        shown += letter if letter.isprintable() else f"\\u{ord(letter):04x}"
+    if len(shown) <= most:
+        return shown
+    return f"{shown[:most]}..."
+
+
+def lines_of(text: str) -> str:
+    """Return the last lines of a stranger's traceback in printable letters, with their indents."""
+    lines = []
+    for line in text.splitlines()[-MOST_LINES:]:
+        indent = min(len(line) - len(line.lstrip(" ")), MOST_INDENT)
+        lines.append(f"{MARGIN}{' ' * indent}{one_line(line.strip())}")
+    return "\n".join(lines)

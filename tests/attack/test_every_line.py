@@ -86,9 +86,9 @@ def check(reply: Any, left: float, tracer: Tracer, home: Path, size: int) -> str
     stamp = reply.metadata.created_at
     assert stamp / GRAIN == round(stamp / GRAIN)
     assert 0 <= left - stamp < LOAD, (tracer.at, left - stamp)
-    assert set(reply.content) == {"quietbit", "metrics"}
+    assert set(reply.content) == {"quietbit", "quietbit-metrics"}
     assert len(reply.content["quietbit"]["release"]) == size
-    assert reply.content["metrics"] in (
+    assert reply.content["quietbit-metrics"] in (
         MetricRecord({"train_loss": value}) for value in (0.0, 0.25)
     )
     assert books(home).releases == 1

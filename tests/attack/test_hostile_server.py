@@ -573,5 +573,5 @@ def test_a_metric_is_what_the_owner_names_and_nothing_more(tmp_path):
         ),
     )
     assert {name: dict(record) for name, record in reply.content.items()} == {
-        "metrics": {"loss": 0.0}
+        "quietbit-metrics": {"loss": 0.0}
     }

@@ -368,8 +368,8 @@ def test_one_release_leaves_at_its_moment_whatever_the_app_does(tmp_path, call):
     stamp = reply.metadata.created_at
     assert stamp - begun >= SECONDS
     assert 0 <= left - stamp < LOAD
-    assert set(reply.content) == {"quietbit", "metrics"}
-    assert reply.content["metrics"] in (
+    assert set(reply.content) == {"quietbit", "quietbit-metrics"}
+    assert reply.content["quietbit-metrics"] in (
         MetricRecord({"train_loss": value}) for value in (0.0, 0.25, 0.5)
     )
     assert reply.metadata.reply_to_message_id == "request-1"

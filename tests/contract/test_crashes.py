@@ -32,4 +32,4 @@ def test_two_rounds_of_crashes_end_a_run(rounds: list[tuple[int, int]], ends: bo
     run.rounds += [
         entry(number, answered, crashed) for number, (answered, crashed) in enumerate(rounds, 1)
     ]
-    assert (run.all_crashed() is not None) is ends
+    assert (run.ends() is not None) is ends

@@ -43,7 +43,7 @@ from flwr.common.serde import recorddict_from_proto, recorddict_to_proto
 from flwr.supercore import log
 
 from quietbit._typing import FloatVector
-from quietbit.errors import InvalidParameter, require
+from quietbit.errors import InvalidParameter, one_line, require
 from quietbit.flower.patches import in_simulation, refuse_lifespans
 from quietbit.node.answer_time import AnswerTime
 from quietbit.node.gatekeeper import Gate
@@ -399,7 +399,7 @@ def _refusal_text(public: Refusal) -> str:
     The server must go on counting a release that was made and whose reply may be lost.
     """
     prefix = messages.ANSWERED if public.reason.counts else messages.DECLINED
-    return messages.one_line(f"{prefix}{public.to_text()}")
+    return one_line(f"{prefix}{public.to_text()}")
 
 
 CANNOT_ANSWER = _refusal_text(Refusal(Reason.UNUSABLE))

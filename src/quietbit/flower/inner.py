@@ -18,8 +18,6 @@ from flwr.serverapp.strategy import FedAvg, FedAvgM, Strategy
 from flwr.supercore import log
 
 from quietbit.errors import require
-from quietbit.flower.transport import metrics_of
-from quietbit.run.messages import METRICS
 from quietbit.run.plan import Plan
 from quietbit.run.round import Model
 from quietbit.wire.downlink import ServerStep
@@ -35,6 +33,7 @@ __all__ = [
     "without_untrue",
 ]
 
+NUMBERS = "metrics"  # where inner strategies find numbers
 SINGLE = (
     "Bulyan",
     "DifferentialPrivacyClientSideAdaptiveClipping",
@@ -86,7 +85,7 @@ def aggregate_mean(
     """Return what the inner strategy makes of one reply that stands for round ``number``."""
     key = getattr(inner, "arrayrecord_key", "arrays")
     record = MetricRecord({**metrics, _weight_key(inner): 1.0})
-    content = RecordDict({key: arrays, METRICS: record})
+    content = RecordDict({key: arrays, NUMBERS: record})
     reply = Message(content, dst_node_id=0, message_type=MessageType.TRAIN)
     with without_untrue():
         aggregated, numbers = inner.aggregate_train(number, [reply])
@@ -105,19 +104,19 @@ def as_before(stepped: ArrayRecord, model: Model) -> ArrayRecord:
     return ArrayRecord({**model.arrays, **learnt})
 
 
-def group_by_names(inner: Strategy, replies: Iterable[Message]) -> list[list[Message]]:
-    """Return the replies with numbers in them, grouped by their names; each has the weight 1.
+def group_by_names(
+    inner: Strategy, numbers: Iterable[tuple[Message, Mapping[str, float]]]
+) -> list[list[Message]]:
+    """Return the replies that have numbers, with these alone, grouped by the numbers' names.
 
-    What is not a number is dropped from the replies.
+    Each has the weight 1.
     """
     weight = _weight_key(inner)
     groups: dict[tuple[str, ...], list[Message]] = {}
-    for message in replies:
-        numbers = metrics_of(message.content) if message.has_content() else {}
-        if not set(numbers) <= {weight}:
-            record = MetricRecord({**numbers, weight: 1.0})
-            message.content = RecordDict({METRICS: record})
-            groups.setdefault(tuple(sorted(numbers)), []).append(message)
+    for message, own in numbers:
+        if not set(own) <= {weight}:
+            message.content = RecordDict({NUMBERS: MetricRecord({**own, weight: 1.0})})
+            groups.setdefault(tuple(sorted(own)), []).append(message)
     return list(groups.values())
 
 

@@ -15,7 +15,7 @@ from quietbit.run.parts.evaluation import EvaluationReport
 from quietbit.run.plan import Plan
 from quietbit.run.report import RoundReport
 
-__all__ = ["Evaluate", "estimate_metrics", "round_metrics", "with_scores"]
+__all__ = ["EPSILON", "Evaluate", "estimate_metrics", "round_metrics", "with_scores"]
 
 COUNTS = ("asked", "answered", "declined", "failed", "refused")  # of a round
 EPSILON = "quietbit-epsilon"  # what the run has cost the worst client so far
@@ -39,12 +39,13 @@ def round_metrics(
         numbers["quietbit-downlink-bytes"] = outcome.downlink
     for name in COUNTS:
         numbers[f"quietbit-{name}"] = getattr(outcome, name)
-    numbers[EPSILON] = outcome.epsilon_upper
+    if outcome.epsilon_upper is not None:
+        numbers[EPSILON] = outcome.epsilon_upper
     return numbers
 
 
 def estimate_metrics(
-    report: EvaluationReport, epsilon_upper: float
+    report: EvaluationReport, epsilon_upper: float | None
 ) -> dict[str, MetricRecordValues]:
     """Return the estimates of an evaluation with their intervals, and the cost so far."""
     metrics: dict[str, MetricRecordValues] = {}
@@ -52,7 +53,8 @@ def estimate_metrics(
         for suffix, name in (("", "value"), ("-low", "low"), ("-high", "high")):
             values = [getattr(estimate, name) for estimate in report.estimates]
             metrics[f"{report.metric}{suffix}"] = values[0] if len(values) == 1 else values
-    metrics[EPSILON] = epsilon_upper
+    if epsilon_upper is not None:
+        metrics[EPSILON] = epsilon_upper
     return metrics
 
 

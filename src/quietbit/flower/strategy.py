@@ -14,6 +14,7 @@ wrappers) are refused: there is one reply for them to see.
 
 from __future__ import annotations
 
+from collections import Counter
 from collections.abc import Iterable, Mapping, Sequence
 from logging import INFO, WARNING
 from typing import Any, final
@@ -42,9 +43,15 @@ from quietbit.flower.inner import (
     server_step,
     without_untrue,
 )
-from quietbit.flower.metrics import Evaluate, estimate_metrics, round_metrics, with_scores
+from quietbit.flower.metrics import (
+    EPSILON,
+    Evaluate,
+    estimate_metrics,
+    round_metrics,
+    with_scores,
+)
 from quietbit.flower.stragglers import HurriedGrid
-from quietbit.flower.transport import GridTransport, address, reply_of
+from quietbit.flower.transport import GridTransport, address, reply_of, wire_sizes
 from quietbit.run.layout import NotFinite
 from quietbit.run.part import Asked, Part, Step
 from quietbit.run.parts.evaluation import Evaluating
@@ -62,6 +69,10 @@ NAMELESS = (
     "arrays have numbers for names, and counters among them: if these belong to BatchNorm, its "
     "running variances are learnt with noise on them, and spoil the model. Hand over a state_dict, "
     "by name."
+)
+PROTECT = (
+    "Make the client app a PrivateClientApp: `from quietbit.flower import PrivateClientApp`, then "
+    "`app = PrivateClientApp()` in place of ClientApp()."
 )
 NOBODY_ASKED = (
     "quietbit.evaluate sets a part of the budget aside, but the strategy evaluates on no node: "
@@ -100,12 +111,21 @@ class PrivateStrategy(Strategy):
         check_inner(inner)
         self.inner = inner
         self.settings = Plan.from_run_config(run_config)
-        self._run = Run(self.settings, 0, _say, tuple(parts), directory=directory, basis=basis)
+        self._run = Run(
+            self.settings,
+            0,
+            _say,
+            tuple(parts),
+            protect=PROTECT,
+            directory=directory,
+            basis=basis,
+        )
         self._evaluating = self._run.find(Evaluating)
         self._round: Round | None = None
         self._answers: Round | None = None
         self._planned = 0
         self._scores: list[dict[str, float]] = []
+        self._history: list[MetricRecord] = []  # of rounds and evaluations, as Flower keeps them
         self._warned = False  # that there are no numbers of evaluations
         self._step = server_step(inner, self.settings)
 
@@ -177,13 +197,13 @@ class PrivateStrategy(Strategy):
             current.not_taken(error)
         current.skipped = arrays is None
         outcome = self._run.over(current)
-        crashed = self._run.all_crashed()
-        if crashed is not None:
-            raise QuietbitError(crashed)
+        reason = self._run.ends()
+        if reason is not None:
+            raise QuietbitError(reason)
         if arrays is None:
             arrays = _arrays(current)
         numbers = round_metrics(self.settings, outcome, secret=self._run.crowds.secret)
-        return arrays, MetricRecord({**metrics, **numbers})
+        return arrays, self._kept(MetricRecord({**metrics, **numbers}))
 
     def configure_evaluate(
         self, server_round: int, arrays: ArrayRecord, config: ConfigRecord, grid: Grid
@@ -192,6 +212,8 @@ class PrivateStrategy(Strategy):
         messages = list(self.inner.configure_evaluate(server_round, arrays, config, grid))
         self._answers = None
         if self._evaluating is None:
+            messages = [one for one in messages if not self._run.excludes(_receiver(one))]
+            self._run.count_bytes(downlink=sum(wire_sizes(messages)))
             return messages
         if not messages:
             self._warn(NOBODY_ASKED)
@@ -203,7 +225,7 @@ class PrivateStrategy(Strategy):
     def aggregate_evaluate(
         self, server_round: int, replies: Iterable[Message]
     ) -> MetricRecord | None:
-        """Aggregate the numbers that nodes let out with the inner strategy, and add ours.
+        """Aggregate the numbers that owners let out with the inner strategy, and add ours.
 
         Every node counts as one, whatever weight it sends. Where nodes disagree on which numbers
         they send, the largest group is taken. What a node sends cannot end the run: numbers that
@@ -211,15 +233,22 @@ class PrivateStrategy(Strategy):
         round.
         """
         messages = list(replies)
-        if self._answers is not None:
-            for message in messages:
-                self._answers.take(reply_of(message))
-        groups = group_by_names(self.inner, messages)
+        numbers = []
+        for message in messages:
+            reply = reply_of(message)
+            if self._answers is not None:
+                self._answers.take(reply)
+            else:
+                self._run.take_beside(reply)
+            numbers.append((message, reply.metrics))
+        groups = group_by_names(self.inner, numbers)
         estimates = self._estimates()
         if messages and not groups and not estimates:
             self._warn(NO_NUMBERS)
         metrics = aggregate_numbers(self.inner, server_round, groups)
-        return MetricRecord({**metrics, **estimates}) if metrics or estimates else None
+        if not metrics and not estimates:
+            return None
+        return self._kept(MetricRecord({**metrics, **estimates}))
 
     def summary(self) -> None:
         """Log the settings, then the inner strategy's summary."""
@@ -244,10 +273,12 @@ class PrivateStrategy(Strategy):
     ) -> list[Message]:
         """Return the messages of a round, with quietbit's records in them."""
         requests = []
+        receivers = Counter(map(_receiver, messages))
+        most = max(receivers.values(), default=1)
+        require(most == 1, "requests to one node in a round of the inner strategy", most, "1")
         for place, message in enumerate(messages):
             with_model = any(record is arrays for record in message.content.values())
-            node = message.metadata.dst_node_id
-            requests.append(Asked(node, place=place, carries_model=with_model))
+            requests.append(Asked(_receiver(message), place=place, carries_model=with_model))
         kind = messages[0].metadata.message_type if messages else MessageType.TRAIN
         requests = self._run.ask(current, requests, GridTransport(grid, kind))
         return address(requests, messages, arrays)
@@ -293,11 +324,23 @@ class PrivateStrategy(Strategy):
         self._answers = None
         return estimate_metrics(report, self._run.epsilon_upper())
 
+    def _kept(self, metrics: MetricRecord) -> MetricRecord:
+        """Return metrics that Flower keeps; a run without a guarantee has no epsilon in any."""
+        self._history.append(metrics)
+        if self._run.unprotected:
+            for record in self._history:
+                record.pop(EPSILON, None)
+        return metrics
+
     def _warn(self, line: str) -> None:
         """Say once per run why there are no numbers of evaluations."""
         if not self._warned:
             self._warned = True
             _say(WARNING, line)
+
+
+def _receiver(message: Message) -> int:
+    return message.metadata.dst_node_id
 
 
 def _arrays(current: Round) -> ArrayRecord | None:

@@ -12,14 +12,16 @@ from typing import Any, final
 
 import numpy as np
 from attrs import frozen
-from flwr.app import Array, ArrayRecord, ConfigRecord, Message, RecordDict
+from flwr.app import Array, ArrayRecord, ConfigRecord, Message, MetricRecord, RecordDict
 from flwr.serverapp import Grid
 from flwr.supercore.inflatable.inflatable_object import get_all_nested_objects
 
-from quietbit.run.messages import DECLINED, numbers_of
+from quietbit.run.messages import CRASHED, DECLINED, METRICS, RECORD, SUM, numbers_of
 from quietbit.run.part import Asked, Reply
 
-__all__ = ["GridTransport", "address", "metrics_of", "reply_of", "wire_sizes"]
+__all__ = ["GridTransport", "address", "is_unprotected", "numbers_in", "reply_of", "wire_sizes"]
+
+PIECES = f"{RECORD}-"  # how the names of the further records of a long release begin
 
 
 def address(requests: list[Asked], messages: list[Message], model: ArrayRecord) -> list[Message]:
@@ -65,15 +67,19 @@ def reply_of(message: Message) -> Reply:
         said = reason.removeprefix(DECLINED)
         return Reply(node, size, refusal=said, noted=not reason.startswith(DECLINED))
     content = message.content
-    return Reply(node, size, content.config_records, metrics_of(content))
+    if is_unprotected(content):
+        return Reply(node, size, unprotected=True)
+    return Reply(node, size, content.config_records, numbers_in(content))
 
 
-def metrics_of(content: RecordDict) -> dict[str, float]:
-    """Return the finite numbers that a node let out."""
-    metrics: dict[str, float] = {}
-    for record in content.metric_records.values():
-        metrics.update(numbers_of(record))
-    return metrics
+def is_unprotected(content: RecordDict) -> bool:
+    """Return whether a node's reply holds a record that no gate lets out."""
+    return any(not _of_gate(name, record) for name, record in content.items())
+
+
+def numbers_in(content: RecordDict) -> dict[str, float]:
+    """Return the finite numbers that the owner of a node lets out as they are."""
+    return numbers_of(content.metric_records.get(METRICS))
 
 
 @final
@@ -114,6 +120,13 @@ def wire_sizes(messages: list[Message]) -> list[int]:
             known[key] = _size(message)
         sizes.append(known[key])
     return sizes
+
+
+def _of_gate(name: str, record: Any) -> bool:
+    if isinstance(record, MetricRecord):
+        return name == METRICS
+    is_piece = name.startswith(PIECES) and name.removeprefix(PIECES).isdecimal()
+    return isinstance(record, ConfigRecord) and (name in (RECORD, SUM, CRASHED) or is_piece)
 
 
 def _size(message: Message) -> int:

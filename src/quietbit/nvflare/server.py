@@ -34,13 +34,12 @@ from nvflare.app_common.workflows.base_fedavg import BaseFedAvg
 from nvflare.app_common.workflows.fedavg import FedAvg
 from nvflare.private.privacy_manager import Scope
 
-from quietbit.errors import check_int, require
+from quietbit.errors import check_int, one_line, require
 from quietbit.nvflare.client import local_settings, number_of
 from quietbit.nvflare.task import as_kind, kind_of
 from quietbit.nvflare.transport import SentTask, peer_of, put_request, wire_size
 from quietbit.run.exchange import Exchanges
 from quietbit.run.layout import named_arrays
-from quietbit.run.messages import one_line
 from quietbit.run.part import Part
 from quietbit.run.round import Model
 from quietbit.run.server import Run

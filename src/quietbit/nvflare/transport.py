@@ -20,11 +20,11 @@ from nvflare.app_common.app_constant import AppConstants
 from nvflare.fuel.utils import fobs
 
 from quietbit._typing import FloatVector
-from quietbit.errors import InvalidPayload, refuse_payload
+from quietbit.errors import InvalidPayload, one_line, refuse_payload
 from quietbit.nvflare.task import ABOUT, ANSWER, CRASHED, RELEASE, UPDATE, as_kind
 from quietbit.run import messages
 from quietbit.run.exchange import Answer, Contribution, Exchange
-from quietbit.run.messages import RECORD, numbers_of, one_line
+from quietbit.run.messages import RECORD, numbers_of
 from quietbit.run.part import Reply
 from quietbit.run.round import Model
 

@@ -24,7 +24,7 @@ from typing import Any, final
 
 from attrs import frozen
 
-from quietbit.errors import InvalidParameter
+from quietbit.errors import InvalidParameter, one_line
 from quietbit.mechanism.abilities import steps_of
 from quietbit.mechanism.calibrate import AUTO
 from quietbit.node.answer_time import AnswerTime
@@ -35,7 +35,7 @@ from quietbit.node.refusal import NotAllowed, Reason, Refusal, refusal_of
 from quietbit.node.release import LocalGate
 from quietbit.node.request import ProposedMechanism, Request
 from quietbit.node.stores import ModelFolder, Vault, key_file, simulation_key
-from quietbit.run.messages import MODEL, RECORD, SUM, NodeName, finite, one_line, read_request
+from quietbit.run.messages import MODEL, RECORD, SUM, NodeName, finite, read_request
 from quietbit.run.part import AppAnswer, Arrival, Part
 from quietbit.run.parts.evaluation import Answering
 from quietbit.run.parts.masks import Masking
@@ -265,7 +265,7 @@ def refusal(error: Exception, gate: Gate | None = None, *, accepted: bool = Fals
         gate.note_refusal(None, error)
     elif not getattr(error, "is_noted_for_owner", False):
         text = getattr(error, "for_owner", f"{type(error).__name__}: {error}")
-        LOGGER.warning("quietbit: %s. %s", public.reason.value, text)
+        LOGGER.warning("quietbit: %s. %s", public.reason.value, one_line(text))
     return public
 
 

@@ -22,8 +22,7 @@ import numpy as np
 from attrs import define, field, frozen
 
 from quietbit._typing import FloatVector
-from quietbit.errors import InvalidPayload, QuietbitError, refuse_payload
-from quietbit.run.messages import one_line
+from quietbit.errors import InvalidPayload, QuietbitError, one_line, refuse_payload
 from quietbit.run.part import Asked, Node, Reply
 from quietbit.run.parts.evaluation import Evaluating, OpenEvaluations
 from quietbit.run.round import Model, Round
@@ -159,7 +158,10 @@ class Exchanges:
 
     def ask_update(self, node: Node, number: int, model: Model, *, evaluates: bool) -> Exchange:
         """Ask for an update and, if it ``evaluates`` and that is due, about the round's model."""
-        (asked,) = self.run.ask(self._open(number, model), [Asked(node)])
+        requests = self.run.ask(self._open(number, model), [Asked(node)])
+        if not requests:
+            raise QuietbitError(f"{node} sent an unprotected reply, and is asked no more.")
+        (asked,) = requests
         exchange = Exchange(node, asked, model=model, is_final=self.run.nodes_step)
         if evaluates and self._about is not None and self._about.is_due(number):
             exchange.about = self._about.answers(number, number)
@@ -178,7 +180,10 @@ class Exchanges:
     def sent(self, exchange: Exchange, measure: Callable[[], int]) -> None:
         """Note a request as sent; messages that hold the same are measured once per round."""
         if exchange.about is not None:
-            exchange.about.sent(Asked(exchange.node, exchange.about))
+            alone = Asked(exchange.node, exchange.about)
+            if exchange.update is None:
+                alone.size = measure()
+            exchange.about.sent(alone)
         asked = exchange.update
         if asked is not None:
             key = (asked.carries_model, *map(id, asked.records.values()))
@@ -243,9 +248,9 @@ class Exchanges:
         """Return the round of this number; a new one closes the one before."""
         if self._current is None or self._current.number != number:
             self.close()
-            crashed = self.run.all_crashed()
-            if crashed is not None:
-                raise QuietbitError(crashed)
+            reason = self.run.ends()
+            if reason is not None:
+                raise QuietbitError(reason)
             self._current = self.run.open(number, model)
         return self._current
 

@@ -16,7 +16,14 @@ from typing import TYPE_CHECKING, Any, final
 
 from attrs import frozen
 
-from quietbit.errors import InvalidParameter, InvalidPayload, check_int, refuse_payload, require
+from quietbit.errors import (
+    InvalidParameter,
+    InvalidPayload,
+    check_int,
+    one_line,
+    refuse_payload,
+    require,
+)
 from quietbit.mechanism.base import Mechanism
 from quietbit.node.request import MOST_ROUNDS, Request, description_of
 
@@ -41,9 +48,8 @@ __all__ = [
     "evaluation_of",
     "finite",
     "join_pieces",
-    "lines_of",
     "numbers_of",
-    "one_line",
+    "pieces_of",
     "read_fields",
     "read_request",
     "request_record",
@@ -56,7 +62,7 @@ SUM = "quietbit-sum"  # that of a masked sum
 MODEL = "quietbit-model"  # that of rounds to replay, and of a simulated node's model
 ENCLOSED = "quietbit-enclosed"  # that of arrays which parts of a run send beside a request
 SPEED = "quietbit-speed"  # that of the momentum beside a full model
-METRICS = "metrics"  # that of numbers which the owner lets out
+METRICS = "quietbit-metrics"  # that of numbers which the owner lets out
 CRASHED = (
     "quietbit.crashed"  # that of the traceback of an app that crashed, of simulated nodes alone
 )
@@ -66,9 +72,7 @@ ANSWERED = "quietbit, answered before: "
 FIELD = "release"
 PIECE = 16 * 2**20
 VERSION = 3
-MOST_LETTERS = 400
 MOST_TRACEBACK = 4000  # characters of a simulated node's
-MOST_LINES = 60  # and lines
 
 
 @final
@@ -136,8 +140,7 @@ def answer_of(record: Mapping[str, Any] | None, step: str) -> bytes:
     """Return the bytes with which a node answered a step."""
     if record is None or set(record) != {"step", "answer"}:
         raise InvalidParameter(
-            "The reply must hold an answer to a step of a masked sum, and does not: put "
-            "PrivateUplink among the mods of the client app."
+            "The reply must hold an answer to a step of a masked sum, and does not."
         )
     require(record["step"] == step, "step of the answer", record["step"], step)
     require(isinstance(record["answer"], bytes), "answer", type(record["answer"]).__name__, "bytes")
@@ -167,28 +170,18 @@ def join_pieces(records: Mapping[str, Mapping[str, Any]]) -> bytes:
             )
         pieces.append(value)
     if not pieces:
-        raise InvalidPayload(
-            "The reply must hold one quietbit release, got none: put PrivateUplink among the mods "
-            "of the client app."
-        )
+        raise InvalidPayload("The reply must hold one quietbit release, got none.")
     return pieces[0] if len(pieces) == 1 else b"".join(pieces)
 
 
-def one_line(reason: str) -> str:
-    """Return a stranger's words on one line of at most 400 letters, all of them printable."""
-    text = " ".join(reason.split())
-    shown = ""
-    for letter in text[: MOST_LETTERS + 1]:
-        shown += letter if letter.isprintable() else f"\\u{ord(letter):04x}"
-    if len(shown) <= MOST_LETTERS:
-        return shown
-    return f"{shown[:MOST_LETTERS]}..."
-
-
-def lines_of(text: str) -> str:
-    """Return the last lines of a stranger's traceback in printable letters, with their indents."""
-    lines = text.splitlines()[-MOST_LINES:]
-    return "\n".join(" " * (len(line) - len(line.lstrip(" "))) + one_line(line) for line in lines)
+def pieces_of(records: Mapping[str, Mapping[str, Any]]) -> bytes:
+    """Return what may be a release in a reply's records, valid or not; empty where none can be."""
+    pieces = []
+    for name, record in records.items():
+        value = record.get(FIELD) if name.startswith(RECORD) else None
+        if isinstance(value, bytes):
+            pieces.append(value)
+    return pieces[0] if len(pieces) == 1 else b"".join(pieces)
 
 
 def finite(value: Any) -> float | None:

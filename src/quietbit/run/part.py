@@ -80,7 +80,8 @@ class Reply:
 
     ``records`` are quietbit's, by name, and ``metrics`` the numbers that the node's owner lets out.
     Where there is no answer ``refusal`` says why, and ``noted`` whether a release may have been
-    made all the same. ``size`` is 0 where the message was noted as arrived before.
+    made all the same. A message is ``unprotected`` if it holds what no gate lets out, such as a
+    trained model; nothing else of it is read. ``size`` is 0 where it was noted as arrived before.
     """
 
     node: Node
@@ -89,6 +90,7 @@ class Reply:
     metrics: Mapping[str, float] = field(factory=dict)
     refusal: str | None = None
     noted: bool = False
+    unprotected: bool = False
 
 
 @final

@@ -23,6 +23,7 @@ from typing import TYPE_CHECKING, Any, final
 from attrs import frozen
 
 from quietbit._files import write_json
+from quietbit.errors import one_line
 from quietbit.privacy.guarantee import Guarantee, GuaranteePair, shown_epsilon
 from quietbit.run.costs import spread
 from quietbit.target import Unit
@@ -37,7 +38,10 @@ FORMAT = "quietbit federated run"  # of the saved JSON
 VERSION = 1
 SHOWN = 12  # nodes and notes in the table; the JSON has them all
 NAMED = 3  # nodes in a line about several
+BESIDE = ("refused", "unprotected", "resyncs", "crashed")  # counts of a round and those beside it
 COUNTS = "asked  answered  declined  failed  refused"
+SEVERAL = "An owner whose node comes back under another, or joins twice, has spent their sum."
+LETTERS = 40  # of a name that a node chose, in a sentence
 CRASHES = (
     "the apps of {} simulated nodes crashed, and zero was released in place of their updates. "
     "The first:\n{}"
@@ -49,8 +53,9 @@ class Outcome(Enum):
 
     DECLINED = "declined"
     SILENT = "did not answer"
-    REFUSED = "was refused"
-    EXPOSED = "was found out"
+    REFUSED = "sent a reply that is not valid"
+    UNPROTECTED = "sent an unprotected reply"
+    EXPOSED = "broke the protocol"
 
 
 @final
@@ -69,7 +74,7 @@ class Note:
         name = self.node
         if isinstance(name, int):  # engines that number their nodes give no name
             name = f"node {name}"
-        return f"{name} {self.said()}"
+        return f"{one_line(name, LETTERS)} {self.said()}"
 
     def said(self) -> str:
         """Return the sentence without its subject."""
@@ -82,18 +87,22 @@ class Note:
 @final
 @dataclass(slots=True)
 class Counts:
-    """Counts of one node: requests, valid releases, declined, without reply, refused."""
+    """Counts of one node: requests, valid releases, declined, without reply, refused.
+
+    ``extra`` are releases that came beside the one of each request.
+    """
 
     asked: int = 0
     answered: int = 0
     declined: int = 0
     failed: int = 0
     refused: int = 0
+    extra: int = 0
 
     @property
     def releases(self) -> int:
         """The most releases that this node can have made."""
-        return self.asked - self.declined
+        return self.asked - self.declined + self.extra
 
 
 @final
@@ -116,8 +125,9 @@ class RoundReport:
     # of a masked sum: how many sent keys, shares, their vector, and shares for unmasking
     steps: tuple[int, ...] = ()
     clip: float | None = None  # where it moves
-    # of the worst client when the round, and the evaluation of its model, were over
-    epsilon_upper: float = 0.0
+    # of the worst client when the round, and the evaluation of its model, were over; none in a run
+    # with unprotected replies
+    epsilon_upper: float | None = 0.0
     # of those that declined: who could not replay what they were sent, and get the full model next
     resyncs: int = 0
     crashed: int = 0  # apps, in a simulation: their nodes released a zero update
@@ -126,7 +136,13 @@ class RoundReport:
     # asked about the clip, and in none of the counts above; their bytes and notes are added
     scouts: int = 0
     scouted: int = 0  # of these: who answered
+    unprotected: int = 0  # replies that hold what no gate lets out
     records: Mapping[str, Mapping[str, Any]] = field(default_factory=dict)  # of parts of your own
+
+    @property
+    def heard(self) -> int:
+        """How many nodes sent a release, or said that they made none."""
+        return self.answered + self.declined + self.scouted
 
     def sentences(self) -> tuple[str, ...]:
         """Return what went wrong, a sentence per node."""
@@ -134,7 +150,7 @@ class RoundReport:
 
     def beside(self, other: RoundReport) -> RoundReport:
         """Return this round with the bytes and notes of what others were asked beside it."""
-        names = ("refused", "uplink_payload", "uplink", "downlink", "reasons", "resyncs", "crashed")
+        names = (*BESIDE, "uplink_payload", "uplink", "downlink", "reasons")
         return replace(self, **{name: getattr(self, name) + getattr(other, name) for name in names})
 
     def lines(
@@ -154,6 +170,8 @@ class RoundReport:
             counts += f", {self.crashed} apps crashed"
         answered = f"{self.answered} of {self.asked} nodes answered, {counts}"
         lines.append((INFO, "; ".join([answered, *notes])))
+        if self.unprotected:
+            lines.append((WARNING, f"round {self.round}: this run has no guarantee from here on."))
         if self.skipped:
             lines.append((WARNING, f"round {self.round} is skipped: the model stays as it was."))
         return lines
@@ -171,8 +189,9 @@ class NodeReport:
     failed: int
     refused: int
     releases: int
-    epsilon_upper: float
+    epsilon_upper: float | None
     evaluations: int = 0
+    extra: int = 0  # releases that came beside the one of each request
 
 
 @final
@@ -194,16 +213,20 @@ class Report:
     scores: tuple[Mapping[str, float], ...] = ()  # of the server's own ``evaluate_fn``, by round
     observers: GuaranteePair | None = None
     evaluations: tuple[Any, ...] = ()  # `run.parts.evaluation.EvaluationReport` each
+    unprotected: int = 0  # nodes that sent what no gate lets out: there is no guarantee
+    numbers: tuple[str, ...] = ()  # names of what owners let out as it is, beside releases
+    uplink_beside: int = 0  # bytes of messages outside of rounds, such as evaluations
+    downlink_beside: int = 0
 
     @property
     def uplink(self) -> int:
         """Bytes of all messages that came in."""
-        return sum(entry.uplink for entry in self.rounds)
+        return self.uplink_beside + sum(entry.uplink for entry in self.rounds)
 
     @property
     def downlink(self) -> int:
-        """Bytes of all messages that went out for training."""
-        return sum(entry.downlink for entry in self.rounds)
+        """Bytes of all messages that went out."""
+        return self.downlink_beside + sum(entry.downlink for entry in self.rounds)
 
     def unanswered(self) -> str | None:
         """Return a sentence for a run in which no node answered in any round; else None."""
@@ -222,7 +245,7 @@ class Report:
                 del entry["records"]
         values["run"] = str(self.run)
         values["settings"] = self.settings.to_run_config()
-        values["nodes"] = [asdict(entry) | {"node": str(entry.node)} for entry in self.nodes]
+        values["nodes"] = [asdict(entry) | {"node": one_line(entry.node)} for entry in self.nodes]
         values["guarantee"] = self._guarantee_json()
         values["observers"] = _observers_json(self.observers)
         values["uplink"] = self.uplink
@@ -245,6 +268,9 @@ class Report:
             counts = f"{entry.round:5}  {_counts(entry)}"
             bytes_sent = f"{entry.uplink:10,}  {entry.downlink:10,}"
             lines.append("  ".join([counts, bytes_sent, *self._notes(entry)]))
+        if self.uplink_beside or self.downlink_beside:
+            beside = f"{self.uplink_beside:10,}  {self.downlink_beside:10,}"
+            lines.append(f"{'Evaluations and other messages':>46}  {beside}")
         if self.evaluations:
             rule = "answers are randomised, and of the nodes that were asked"
             lines.append(f"Evaluations, with 95 % intervals ({rule})")
@@ -257,22 +283,44 @@ class Report:
             lines += ["What went wrong", *reasons[:SHOWN]]
         if len(reasons) > SHOWN:
             lines.append(f"... and {len(reasons) - SHOWN} more")
-        if self.guarantee is not None:
+        if self.guarantee is not None or self.unprotected:
             lines.append(self.promise())
         if self.observers is not None:
             lines.append(self.observers.second())
         return "\n".join(lines)
 
     def promise(self) -> str:
-        """Return the guarantee of the worst client in words; a run that has not begun has none."""
+        """Return the guarantee of the worst client in words; a run that has not begun has none.
+
+        It counts by the names that nodes have on the server, and leaves out what owners let out.
+        """
+        if self.unprotected:
+            return self.no_guarantee(self.unprotected)
         if self.guarantee is None:
             return "Nothing was released."
         who = "The worst client"
         if self.guarantee.unit is not Unit.CLIENT:
             who = "Any sample of the worst site"
-        sentences = [f"{who}, in this run: {self.guarantee.sentence()}"]
+        named = any(isinstance(entry.node, str) for entry in self.nodes)
+        who = f"{who}, per node {'name' if named else 'number'} in this run"
+        if self.numbers:
+            who = f"{who}, but for numbers that left unprotected ({self._listed()})"
+        sentences = [f"{who}: {self.guarantee.sentence()} {SEVERAL}"]
         sentences += [section.assumes() for section in self.settings.sections]
         return " ".join(sentence for sentence in sentences if sentence)
+
+    @staticmethod
+    def no_guarantee(count: int) -> str:
+        """Return what stands in place of an epsilon where nodes sent what no gate lets out."""
+        nodes = "1 node" if count == 1 else f"{count} nodes"
+        return f"No guarantee: {nodes} sent unprotected replies."
+
+    def _listed(self) -> str:
+        """Return the names of what owners let out, the first of them."""
+        names = [one_line(name, LETTERS) for name in self.numbers[:NAMED]]
+        if len(self.numbers) > NAMED:
+            names.append("...")
+        return ", ".join(names)
 
     def _notes(self, entry: RoundReport) -> list[str]:
         """Return the last columns of a round: what its sections note, and what went wrong."""
@@ -291,12 +339,19 @@ class Report:
             f"                node  {COUNTS}  releases  epsilon <=",
         ]
         for node in self.nodes[:SHOWN]:
-            epsilon = shown_epsilon(node.epsilon_upper)
-            lines.append(f"{node.node:20}  {_counts(node)}  {node.releases:8}  {epsilon:>10}")
+            epsilon = "-"
+            if node.epsilon_upper is not None:
+                epsilon = shown_epsilon(node.epsilon_upper)
+            name = one_line(node.node, LETTERS)
+            lines.append(f"{name:>20}  {_counts(node)}  {node.releases:8}  {epsilon:>10}")
         if len(self.nodes) > SHOWN:
             lines.append(f"... and {len(self.nodes) - SHOWN} more nodes")
-            counts = [(node.releases, node.epsilon_upper) for node in self.nodes]
-            lines.append(f"Releases per node: {spread(counts)}")
+            counts = []
+            for node in self.nodes:
+                if node.epsilon_upper is not None:
+                    counts.append((node.releases, node.epsilon_upper))
+            if counts:
+                lines.append(f"Releases per node: {spread(counts)}")
         return lines
 
     def _guarantee_json(self) -> dict[str, Any] | None:
@@ -344,7 +399,7 @@ def grouped(notes: Iterable[Note]) -> list[str]:
         if len(members) == 1 or members[0].node is None:
             lines.append(str(members[0]))
             continue
-        names = [str(note.node) for note in members[:NAMED]]
+        names = [one_line(note.node, LETTERS) for note in members[:NAMED]]
         if len(members) > NAMED:
             names.append("...")
         lines.append(f"{len(members)} nodes ({', '.join(names)}) {said}")

@@ -2,26 +2,28 @@
 
 Idea     a release is taken in only if it is the first of a node that was asked, made for this run
          and this round, by this mechanism, complete to its last bit; then it counts as one,
-         whatever it says. Everything else becomes a `Note` of the report, and the round goes on. An
-         answer to an evaluation is a release like any other. What a part asks of some nodes in
-         place of an update is a round beside this one (`beside`).
+         whatever it says. Everything else becomes a `Note` of the report, and the round goes on. In
+         the account every release counts that came, taken in or not. An answer to an evaluation is
+         a release like any other. What a part asks of some nodes in place of an update is a round
+         beside this one (`beside`).
 """
 
 from __future__ import annotations
 
 from collections import defaultdict
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterable, Mapping
+from hashlib import blake2b
 from typing import TYPE_CHECKING, Any, TypeVar, final
 
 from attrs import define, field, frozen
 
 from quietbit._typing import FloatVector
-from quietbit.errors import InvalidPayload, Outlier, QuietbitError
+from quietbit.errors import InvalidPayload, Outlier, QuietbitError, lines_of, one_line
 from quietbit.mechanism.base import Answers, Mechanism
 from quietbit.node.refusal import Reason, Refusal
 from quietbit.node.request import VECTOR, Framed
 from quietbit.run.layout import ModelLayout
-from quietbit.run.messages import CRASHED, join_pieces, lines_of, one_line, request_record
+from quietbit.run.messages import CRASHED, join_pieces, pieces_of, request_record
 from quietbit.run.part import Asked, Node, Part, Reply
 from quietbit.run.report import Counts, Note, Outcome, RoundReport
 from quietbit.wire.downlink import ServerStep
@@ -30,8 +32,10 @@ from quietbit.wire.uplink import Aggregator, Uplink
 if TYPE_CHECKING:
     from quietbit.run.plan import Plan
 
-__all__ = ["Model", "Round"]
+__all__ = ["PASSED_NO_GATE", "Model", "Round", "note_names"]
 
+PASSED_NO_GATE = "none of it is used, and no more is asked."
+MOST_NAMES = 100  # of numbers that owners let out
 Result = TypeVar("Result")
 
 
@@ -72,6 +76,8 @@ class Round:
     section: str = ""  # of the part that asks for something else than an update
     model: Model | None = None
     name_of: Callable[[Any], int] = int  # what frames call a node
+    unprotected: set[Node] = field(factory=set)  # nodes that sent what no gate lets out, in the run
+    numbers: set[str] = field(factory=set)  # names of what owners let out as it is, in the run
     request: dict[str, Any] = field(repr=False)  # which mechanism is asked for
     channel: Uplink | None = field(default=None, repr=False)  # of an earlier round, to use again
     beside: list[Round] = field(factory=list, init=False)
@@ -86,8 +92,10 @@ class Round:
     _asked: set[Node] = field(factory=set, init=False)
     _declined: set[Node] = field(factory=set, init=False)
     _spoilt: set[Node] = field(factory=set, init=False)  # nodes of which an answer was refused
+    _came: dict[Node, set[bytes]] = field(factory=dict, init=False)  # digests of releases
     _metrics: dict[str, list[float]] = field(factory=dict, init=False)
     _refused: int = field(default=0, init=False)
+    _unprotected: int = field(default=0, init=False)
     _outliers: int = field(default=0, init=False)
     _payloads: int = field(default=0, init=False)
     _uplink: Uplink = field(init=False)
@@ -116,6 +124,8 @@ class Round:
             parts=self.parts,
             section=section,
             name_of=self.name_of,
+            unprotected=self.unprotected,
+            numbers=self.numbers,
         )
         self.beside.append(side)
         return side
@@ -165,6 +175,10 @@ class Round:
             note = self.silent if reply.noted else self.decline
             note(reply.node, reply.refusal, step)
             return None
+        if reply.unprotected:
+            self.unprotect(reply.node, step)
+            return None
+        self.came(reply.node, pieces_of(reply.records))
         try:
             return read(reply)
         except QuietbitError as error:
@@ -178,7 +192,7 @@ class Round:
             self._declined.add(node)
             if Refusal.read_reason(str(reason)) is Reason.NEEDS_MODEL:
                 self.needing.add(node)
-            if step in ("", VECTOR):
+            if step in ("", VECTOR) and node not in self._came:
                 self.counts[node].declined += 1
 
     def silent(self, node: Node, reason: object, step: str = "") -> None:
@@ -193,6 +207,31 @@ class Round:
             self._spoilt.add(node)
             if step in ("", VECTOR):
                 self.counts[node].refused += 1
+
+    def unprotect(self, node: Node, step: str = "") -> None:
+        """Note a reply that holds what no gate lets out: the run has no guarantee from here on."""
+        self._note(node, Outcome.UNPROTECTED, PASSED_NO_GATE, step)
+        self._spoilt.add(node)
+        self._refused += 1
+        self._unprotected += 1
+        self.unprotected.add(node)
+        if step in ("", VECTOR):
+            self.counts[node].refused += 1
+
+    def came(self, node: Node, release: bytes) -> None:
+        """Count what may be a release, by a node that was asked or not.
+
+        The first one is counted with the request, unless the node said that it made none; the same
+        bytes are the same release.
+        """
+        if not release:
+            return
+        earlier = self._came.setdefault(node, set())
+        digest = blake2b(release, digest_size=16).digest()
+        counted = node in self._asked and node not in self._declined and not earlier
+        if not counted and digest not in earlier:
+            self.counts[node].extra += 1
+        earlier.add(digest)
 
     def asked(self, node: Node) -> bool:
         """Return whether a node is one of those that were asked."""
@@ -251,12 +290,14 @@ class Round:
             resyncs=len(self.needing),
             crashed=len(self.crashes),
             outliers=self._outliers,
+            unprotected=self._unprotected,
         )
 
     def note_extras(self, reply: Reply) -> None:
         """Note the numbers beside a valid release, and of a simulated node why its app crashed."""
         for name, value in reply.metrics.items():
             self._metrics.setdefault(name, []).append(value)
+        note_names(self.numbers, reply.metrics)
         crash = reply.records.get(CRASHED)
         if crash is not None and crash.get("traceback") is not None:
             self.crashes.append(lines_of(str(crash["traceback"])))
@@ -299,4 +340,9 @@ class Round:
 
     def _note(self, node: Node, outcome: Outcome, reason: object, step: str) -> None:
         """Add a note, whose text may be a stranger's words."""
-        self.notes.append(Note(one_line(str(reason)), node, outcome, step))
+        self.notes.append(Note(one_line(reason), node, outcome, step))
+
+
+def note_names(known: set[str], names: Iterable[str]) -> None:
+    """Add names of numbers that owners let out to those that are known, up to a limit."""
+    known.update([name for name in names if name not in known][: MOST_NAMES - len(known)])

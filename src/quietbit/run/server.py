@@ -24,12 +24,12 @@ from quietbit.privacy.account import Account
 from quietbit.privacy.cost import Cost
 from quietbit.privacy.guarantee import Guarantee, GuaranteePair
 from quietbit.run.crowd import Crowds
-from quietbit.run.messages import RECORD, request_record
-from quietbit.run.part import Asked, Node, Part, Step, Transport
+from quietbit.run.messages import RECORD, pieces_of, request_record
+from quietbit.run.part import Asked, Node, Part, Reply, Step, Transport
 from quietbit.run.parts.evaluation import Evaluating
 from quietbit.run.plan import Plan
-from quietbit.run.report import Counts, NodeReport, Report, RoundReport
-from quietbit.run.round import Model, Round
+from quietbit.run.report import Counts, NodeReport, Note, Outcome, Report, RoundReport
+from quietbit.run.round import PASSED_NO_GATE, Model, Round, note_names
 from quietbit.run.section import Outlook, Say
 
 __all__ = ["Run"]
@@ -49,21 +49,28 @@ class Run:
         say: Say,
         parts: tuple[Part, ...] = (),
         name_of: Callable[[Any], int] = int,
+        protect: str = "Let all nodes answer through quietbit.",
         **given: Any,
     ) -> None:
         """Start a run, whose ``number`` is in every frame; ``say`` logs a sentence.
 
         ``parts`` come after those of the plan's own sections; ``name_of`` returns what frames call
-        a node. ``given`` are values for single sections, by the names that these have for them.
+        a node, and ``protect`` says how a node of this engine is protected. ``given`` are values
+        for single sections, by the names that these have for them.
         """
         self.plan = plan
         self.number = number
         self.say = say
         self.updates = defaultdict[Node, Counts](Counts)
         self.crowds = Crowds(plan.secret_order)
+        self.unprotected: set[Node] = set()  # that sent what no gate lets out
+        self.numbers: set[str] = set()  # names of what owners let out as it is
+        self.uplink_beside = 0  # bytes of messages outside of rounds, such as evaluations
+        self.downlink_beside = 0
         self.rounds: list[RoundReport] = []
         self.parts = (*_section_parts(plan, say, given), *parts)
         self._name_of = name_of
+        self._protect = protect
         self._open: Round | None = None
         self._account = Account(plan.update_target, "adaptive")
         self._mechanism: Mechanism | None = None
@@ -129,6 +136,8 @@ class Run:
             "mechanism": mechanism,
             "parts": self.parts,
             "name_of": self._name_of,
+            "unprotected": self.unprotected,
+            "numbers": self.numbers,
             "request": {**reusable["request"], "round": number},
         }
         current = self._made(fields)
@@ -148,14 +157,40 @@ class Run:
     ) -> list[Asked]:
         """Complete the requests of a round; return those that are to be sent.
 
-        The adapter then calls `Round.sent` for each, with the size of its message.
+        Nodes that sent unprotected replies are asked no more. The adapter then calls `Round.sent`
+        for each, with the size of its message.
         """
+        requests = [asked for asked in requests if not self.excludes(asked.node)]
         for asked in requests:
             asked.round = current
             asked.records[RECORD] = current.request
         for part in self.parts:
             part.ask(current, requests, transport)
         return requests
+
+    def excludes(self, node: Node) -> bool:
+        """Return whether a node sent an unprotected reply, and is asked no more."""
+        return node in self.unprotected
+
+    def take_beside(self, reply: Reply) -> None:
+        """Take a reply outside of rounds: bytes and numbers count, and a release if it has one."""
+        self.count_bytes(uplink=reply.size)
+        note_names(self.numbers, reply.metrics)
+        if pieces_of(reply.records):
+            self.updates[reply.node].extra += 1
+        if not reply.unprotected or reply.node in self.unprotected:
+            return
+        self.unprotected.add(reply.node)
+        note = Note(PASSED_NO_GATE, reply.node, Outcome.UNPROTECTED)
+        self.say(WARNING, str(note))
+        if self.rounds:
+            last = self.rounds[-1]
+            self.rounds[-1] = replace(last, reasons=(*last.reasons, note))
+
+    def count_bytes(self, *, uplink: int = 0, downlink: int = 0) -> None:
+        """Count messages outside of rounds."""
+        self.uplink_beside += uplink
+        self.downlink_beside += downlink
 
     def step(self, current: Round) -> Step:
         """Take the step of a round; a model that would not be finite raises."""
@@ -229,7 +264,17 @@ class Run:
             if warning is not None:
                 self.say(WARNING, warning)
 
-    def all_crashed(self) -> str | None:
+    def ends(self) -> str | None:
+        """Return why the run must end after the last round that was closed; else None."""
+        last = self.rounds[-1:]
+        if last and last[0].unprotected and not last[0].heard:
+            return (
+                f"{Report.no_guarantee(len(self.unprotected))} No other reply came in round "
+                f"{last[0].round}. {self._protect}"
+            )
+        return self._all_crashed()
+
+    def _all_crashed(self) -> str | None:
         """Return a sentence where all apps crashed in each of the last two rounds; else None."""
         last = self.rounds[-2:]
         if len(last) < 2:
@@ -243,54 +288,68 @@ class Run:
             "the log has a traceback. Nothing can be learnt."
         )
 
-    def epsilon_upper(self) -> float:
-        """Return what the run has cost the worst client by now."""
+    def epsilon_upper(self) -> float | None:
+        """Return what the run has cost the worst client by now; None without a guarantee."""
+        if self.unprotected:
+            return None
         return self._worst().epsilon_upper
 
     def charge_rounds(self, number: int) -> None:
         """Add what parts have spent by now to round ``number`` and to those after it."""
         reached = self.epsilon_upper()
+        if reached is None:
+            return
         for place, entry in enumerate(self.rounds):
-            if entry.round >= number and entry.epsilon_upper < reached:
+            before = entry.epsilon_upper
+            if entry.round >= number and before is not None and before < reached:
                 self.rounds[place] = replace(entry, epsilon_upper=reached)
 
     def report(self, scores: Iterable[Mapping[str, float]] = ()) -> Report:
         """Return rounds, nodes, bytes and the guarantee of the worst client so far."""
         guarantee = None
         pair = None
-        if self._mechanism is not None or any(part.counts for part in self.parts):
+        rounds = self.rounds
+        if self.unprotected:
+            rounds = [replace(entry, epsilon_upper=None) for entry in rounds]
+        elif self._mechanism is not None or any(part.counts for part in self.parts):
             guarantee = self._worst()
         identity = ""
         dimension = 0
         if self._mechanism is not None:
-            pair = self._observers(self._worst(), self._mechanism)
             identity = identity_of(self._mechanism).hex()
             dimension = self._mechanism.ball.dimension
+            if guarantee is not None:
+                pair = self._observers(guarantee, self._mechanism)
         evaluating = self.find(Evaluating)
         return Report(
             settings=self.plan,
             run=self.number,
             identity=identity,
             dimension=dimension,
-            rounds=tuple(self.rounds),
+            rounds=tuple(rounds),
             nodes=self._nodes(),
             guarantee=guarantee,
             scores=tuple(scores),
             observers=pair,
             evaluations=() if evaluating is None else tuple(evaluating.reports),
+            unprotected=len(self.unprotected),
+            numbers=tuple(sorted(self.numbers)),
+            uplink_beside=self.uplink_beside,
+            downlink_beside=self.downlink_beside,
         )
 
     def _nodes(self) -> tuple[NodeReport, ...]:
         """Return the counts of every node, numbered ones first."""
         names = set(self.updates).union(*(part.counts for part in self.parts))
-        epsilons: dict[tuple[int, ...], float] = {}
+        epsilons: dict[tuple[int, ...], float | None] = {}
         nodes = []
         for node in sorted(names, key=lambda name: (isinstance(name, str), name)):
             counts = self.updates.get(node, Counts())
             others = [part.counts.get(node, Counts()).releases for part in self.parts]
             key = (counts.releases, *others)
             if key not in epsilons:
-                epsilons[key] = self._guarantee(*key).epsilon_upper
+                cost = None if self.unprotected else self._guarantee(*key).epsilon_upper
+                epsilons[key] = cost
             entry = NodeReport(
                 node,
                 **asdict(counts),

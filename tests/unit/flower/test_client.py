@@ -459,9 +459,12 @@ def test_a_metric_that_the_owner_names_is_one_number_whatever_happens(kind, tmp_
     for number, call in enumerate((app(SHIFT), fails, listed, wild, nothing, huge, torn, mixed), 1):
         reply = PrivateUplink()(request(number, kind=kind), place, call)
         found.append({name: dict(record) for name, record in reply.content.metric_records.items()})
-        assert set(reply.content) == {"metrics"} | ({"quietbit"} if kind == "train" else set())
+        assert set(reply.content) == {"quietbit-metrics"} | (
+            {"quietbit"} if kind == "train" else set()
+        )
     assert found == [
-        {"metrics": {"train_loss": value}} for value in (0.25, 0.0, 0.0, 0.0, 0.0, 0.0, 0.5, 0.5)
+        {"quietbit-metrics": {"train_loss": value}}
+        for value in (0.25, 0.0, 0.0, 0.0, 0.0, 0.0, 0.5, 0.5)
     ]
 
 
@@ -470,8 +473,8 @@ def test_rules_of_a_simulation_are_what_they_say():
         PrivateUplink(simulation=7)
     mod = simulated(PrivateUplink(simulation=Simulation(seed=7, metrics=("train_loss",))))
     reply = mod(request(), context(11), app(SHIFT))
-    assert sorted(reply.content) == ["metrics", "quietbit"]
-    assert reply.content["metrics"] == MetricRecord({"train_loss": 0.25})
+    assert sorted(reply.content) == ["quietbit", "quietbit-metrics"]
+    assert reply.content["quietbit-metrics"] == MetricRecord({"train_loss": 0.25})
 
 
 def test_seeded_randomness_warns_and_the_systems_differs():

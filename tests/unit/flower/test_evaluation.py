@@ -178,7 +178,7 @@ def test_numbers_that_an_owner_names_travel_beside_the_answer(tmp_path):
     path = write_policy(tmp_path, evaluate=4.0, epsilon=20.0, metrics=("num-examples",))
     federation = federation_of(1, mod=PrivateUplink(), quietbit_policy=path)
     _, replies, _ = federation.evaluate(1, evaluates(0.5))
-    assert dict(replies[0].content["metrics"]) == {"num-examples": 31.0}
+    assert dict(replies[0].content["quietbit-metrics"]) == {"num-examples": 31.0}
     assert federation.strategy.report().evaluations[0].answered == 1
 
 

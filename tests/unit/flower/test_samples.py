@@ -99,7 +99,9 @@ def test_digits_are_learnt_and_the_report_names_the_sample(digits):
     report = strategy.report()
     assert report.guarantee.unit is Unit.SAMPLE
     assert report.guarantee.epsilon_upper <= 4.0
-    assert "Any sample of the worst site, in this run: epsilon <= " in report.promise()
+    assert (
+        "Any sample of the worst site, per node number in this run: epsilon <= " in report.promise()
+    )
     assert (
         "for one sample (zero-out adjacency: the neighbour's contribution is the zero vector)"
         in report.promise()

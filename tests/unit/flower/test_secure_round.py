@@ -234,10 +234,11 @@ def test_replies_that_are_no_vectors_of_this_round_are_refused_and_the_sum_goes_
     assert np.array_equal(flat(found), stepped(model(), NODES[2:]))
     assert metrics["quietbit-answered"] == 4
     reasons = " ".join(strategy.report().rounds[0].sentences())
-    assert "node 101 was refused (vector): The reply must hold one quietbit release" in reasons
+    assert "node 101 sent an unprotected reply (vector)" in reasons
     assert "node 102 did not answer (vector): lost" in reasons
     assert (
-        "node 103 was refused (vector): this node was not asked, or has already answered" in reasons
+        "node 103 sent a reply that is not valid (vector): this node was not asked, or has already answered"
+        in reasons
     )
 
 
@@ -282,9 +283,9 @@ def test_keys_that_would_make_all_others_leave_are_refused():
     strategy, (before, after) = run(Room(alter=alter))
     assert np.array_equal(flat(after), stepped(before, [101, 102, 105, 106]))
     reasons = " ".join(strategy.report().rounds[0].sentences())
-    assert "node 103 was found out: it advertised a public key" in reasons
+    assert "node 103 broke the protocol: it advertised a public key" in reasons
     assert (
-        "node 104 was refused (keys): public key must be 32 bytes of a point of large order"
+        "node 104 sent a reply that is not valid (keys): public key must be 32 bytes of a point of large order"
         in reasons
     )
 
@@ -308,7 +309,7 @@ def test_a_wrong_share_does_not_pass_for_a_sum(helpers):
     (entry,) = strategy.report().rounds
     assert entry.skipped == (helpers == 4)
     assert after is None if helpers == 4 else np.array_equal(flat(after), stepped(before, NODES))
-    said = "node 103 was found out: it sent a share of client 6's secret that it was not dealt"
+    said = "node 103 broke the protocol: it sent a share of client 6's secret that it was not dealt"
     assert said in entry.sentences()
 
 

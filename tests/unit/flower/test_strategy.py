@@ -174,7 +174,7 @@ def test_a_bad_reply_is_refused_with_a_reason_and_the_round_goes_on(kind):
     report = federation.strategy.report()
     assert numbers(federation.strategy) == (4, 3, 0, 1)
     assert len(report.rounds[0].sentences()) == 1
-    assert report.rounds[0].sentences()[0].startswith("node 11 was refused: ")
+    assert report.rounds[0].sentences()[0].startswith("node 11 sent ")
     node = report.nodes[0]
     assert (node.node, node.asked, node.answered, node.refused, node.releases) == (11, 1, 0, 1, 1)
 
@@ -306,8 +306,8 @@ def test_allowed_metrics_are_averaged_plainly():
     mod = simulated(PrivateUplink(simulation=Simulation(seed=7, metrics=("train_loss",))))
     federation = Federation(mod=mod)
     replies = federation.ask(1, model(), {"train_loss": 0.5, "num-examples": 7})
-    replies[1].content["metrics"] = MetricRecord({"train_loss": 1.5})
-    replies[2].content["metrics"] = MetricRecord({"train_loss": float("nan")})
+    replies[1].content["quietbit-metrics"] = MetricRecord({"train_loss": 1.5})
+    replies[2].content["quietbit-metrics"] = MetricRecord({"train_loss": float("nan")})
     _, metrics = federation.strategy.aggregate_train(1, replies)
     assert metrics["train_loss"] == pytest.approx((0.5 + 1.5 + 0.5) / 3)
 
@@ -328,11 +328,11 @@ def test_evaluation_without_metrics_is_no_error():
 
 
 def test_evaluation_with_metrics_is_the_inner_strategys():
-    loss = [{"metrics": MetricRecord({"loss": value})} for value in (1.0, 2.0, 3.0)]
-    odd = {"metrics": MetricRecord({"loss": 9.0, "more": 1.0})}
+    loss = [{"quietbit-metrics": MetricRecord({"loss": value})} for value in (1.0, 2.0, 3.0)]
+    odd = {"quietbit-metrics": MetricRecord({"loss": 9.0, "more": 1.0})}
     assert dict(evaluated(Federation(), 1, [*loss, odd])) == {"loss": 2.0}
     weighted = [
-        {"metrics": MetricRecord({"loss": v, "num-examples": n})}
+        {"quietbit-metrics": MetricRecord({"loss": v, "num-examples": n})}
         for v, n in ((1.0, 3), (2.0, 1), (0.0, 0), (1.0, 0))
     ]
     assert dict(evaluated(Federation(), 1, weighted)) == {
@@ -343,18 +343,19 @@ def test_evaluation_with_metrics_is_the_inner_strategys():
 @pytest.mark.parametrize(
     "content",
     [
-        {"metrics": MetricRecord({"num-examples": 0})},
-        {"metrics": MetricRecord({"num-examples": -3, "loss": 1.0})},
-        {"metrics": MetricRecord({"loss": [1.0, 2.0]})},
-        {"metrics": MetricRecord({"loss": float("nan")})},
-        {"metrics": MetricRecord({"loss": float("inf"), "num-examples": 0})},
-        {"metrics": MetricRecord({"loss": 1.0}), "more": MetricRecord({"loss": 2.0})},
-        {"metrics": MetricRecord({}), "arrays": model()},
-        {"metrics": ConfigRecord({"loss": "many"})},
+        {"quietbit-metrics": MetricRecord({"num-examples": 0})},
+        {"quietbit-metrics": MetricRecord({"num-examples": -3, "loss": 1.0})},
+        {"quietbit-metrics": MetricRecord({"loss": [1.0, 2.0]})},
+        {"quietbit-metrics": MetricRecord({"loss": float("nan")})},
+        {"quietbit-metrics": MetricRecord({"loss": float("inf"), "num-examples": 0})},
+        {"quietbit-metrics": MetricRecord({"loss": 1.0}), "more": MetricRecord({"loss": 2.0})},
+        {"quietbit-metrics": MetricRecord({}), "arrays": model()},
+        {"quietbit-metrics": ConfigRecord({"loss": "many"})},
+        {"metrics": MetricRecord({"loss": 1.0})},
     ],
 )
 def test_what_a_node_says_of_its_evaluation_cannot_end_the_run(content):
-    good = [{"metrics": MetricRecord({"loss": value})} for value in (1.0, 3.0)]
+    good = [{"quietbit-metrics": MetricRecord({"loss": value})} for value in (1.0, 3.0)]
     evaluated(Federation(), 1, [content] * 4)
     found = evaluated(Federation(), 1, [*good, content, {}])
     assert found is None or found["loss"] in (2.0, pytest.approx(5 / 3))
@@ -365,7 +366,7 @@ def test_an_inner_strategy_that_fails_on_metrics_has_none():
         def aggregate_evaluate(self, server_round, replies):
             raise ZeroDivisionError
 
-    loss = [{"metrics": MetricRecord({"loss": 1.0})}] * 4
+    loss = [{"quietbit-metrics": MetricRecord({"loss": 1.0})}] * 4
     assert evaluated(Federation(Strict()), 1, loss) is None
 
 
@@ -514,7 +515,7 @@ def test_a_run_says_what_to_expect_and_nothing_misleading(caplog):
     assert "the noise in the mean of 4 updates is" in caplog.text
     assert "quietbit: 4 of 4 nodes answered, 0 declined, 0 failed, 0 refused" in caplog.text
     assert "nodes answer evaluations with nothing" in caplog.text
-    assert "quietbit: The worst client, in this run: epsilon <= " in caplog.text
+    assert "quietbit: The worst client, per node number in this run: epsilon <= " in caplog.text
     for misleading in ("Weighted by", "Received 1 results"):
         assert misleading not in caplog.text
     report = federation.strategy.report()

@@ -365,6 +365,7 @@ class Evaluating(Part):
             number, asked.metric, counts.asked, counts.answered, counts.declined, estimates, model
         )
         self.reports.append(report)
+        run.count_bytes(uplink=current.uplink, downlink=current.downlink)
         run.charge_rounds(number)
         for level, line in self._lines(report, current):
             run.say(level, f"evaluation of round {number}: {line}")

@@ -22,7 +22,7 @@ from typing import TYPE_CHECKING, Any, ClassVar, TypeVar, cast, final
 from attrs import define, field, frozen
 
 from quietbit._typing import FloatVector
-from quietbit.errors import InvalidParameter, QuietbitError, check_int, require
+from quietbit.errors import InvalidParameter, QuietbitError, check_int, one_line, require
 from quietbit.mechanism.abilities import Summable, SummableRows
 from quietbit.mechanism.base import summable
 from quietbit.mechanism.calibrate import AUTO
@@ -45,7 +45,6 @@ from quietbit.run.messages import (
     NodeName,
     answer_of,
     join_pieces,
-    one_line,
     read_fields,
     read_request,
     sum_request,
