@@ -2,6 +2,7 @@
 PYTHON ?= python3
 VENV   := .venv
 BIN    := $(VENV)/bin
+LIGHT  := $(VENV)/.light
 READY  := $(VENV)/.ready
 LINTED := $(VENV)/lint.log
 
@@ -12,17 +13,29 @@ export PYTHONDONTWRITEBYTECODE :=
 help:            ## this list
 	@grep -hE '^[a-z-]+:.*##' $(MAKEFILE_LIST) | sed -E 's/:[^#]*##/\t/' | expand -t 14
 
-# pip would compile on one core only. Some packages hold templates that are no Python: what they say is not heard.
-$(READY): pyproject.toml packages/lab/pyproject.toml constraints.txt
-	$(PYTHON) -m venv $(VENV)
-	$(BIN)/python -m pip install --quiet --disable-pip-version-check --no-compile --constraint constraints.txt \
-		--editable '.[dev]' --editable packages/lab
-	$(BIN)/python -m compileall -qq -j 0 $(VENV)/lib || true
-	touch $@
+# pip would compile to byte code on one core, and everything; what the demo imports is compiled when it first runs.
+INSTALL = supply/timed.sh 'installing' $(BIN)/python -m pip install --quiet --disable-pip-version-check --no-compile \
+	--constraint constraints.txt
+
+# In two steps, because the demo needs little: a tenth of what the tests do.
+$(LIGHT): pyproject.toml packages/lab/pyproject.toml constraints.txt
+	@echo "The core, matplotlib and the laboratory: about 90 MB to download, 300 MB in $(VENV)."
+	@$(PYTHON) -m venv $(VENV)
+	@$(INSTALL) --editable . --editable packages/lab
+	@touch $@
+
+# Some packages hold templates that are no Python: what they say is not heard.
+$(READY): $(LIGHT)
+	@echo "Two engines, PyTorch and the tools: 2.7 GB in $(VENV) with PyTorch for CPUs, 6 GB with PyTorch for GPUs."
+	@$(INSTALL) --editable '.[dev]' --editable 'packages/lab[torch]'
+	@supply/timed.sh 'compiling to byte code' $(BIN)/python -m compileall -qq -j 0 $(VENV)/lib || true
+	@touch $@
 
 # The library is named by a digest of its sources, so this builds it after a change and does nothing otherwise.
+KERNEL = @$(BIN)/python -m quietbit.kernel.native >/dev/null
+
 kernel: $(READY) ## build the C kernel, if its sources changed
-	@$(BIN)/python -m quietbit.kernel.native >/dev/null
+	$(KERNEL)
 
 setup: kernel    ## make the virtual environment
 
@@ -48,8 +61,9 @@ lint: $(READY)   ## ruff and mypy --strict, over the package, its examples and b
 	$(BIN)/python docs/hooks/page_examples.py $(VENV)/page-examples
 	$(BIN)/mypy $(VENV)/page-examples
 
-demo: kernel     ## train privately on digits under three trust models, and write a report
-	$(BIN)/quietbit demo --out demo-output
+demo: $(LIGHT)   ## train privately on digits under three trust models, and write a report
+	$(KERNEL)
+	@$(BIN)/quietbit demo --out demo-output
 
 docs: site       ## build the documentation and serve it at http://127.0.0.1:8000 until Ctrl-C
 	@echo "reading at http://127.0.0.1:8000, Ctrl-C to stop"

@@ -11,6 +11,7 @@ import difflib
 import importlib
 import math
 import re
+import shlex
 from collections.abc import Iterable
 from enum import Enum
 from pathlib import Path
@@ -210,16 +211,17 @@ def how_to_install(extra: str = "") -> str:
     quietbit is in no package index: a command that made pip look for it there would install a
     stranger's package. pip does not look for what is installed already.
     """
+    if extra.startswith(
+        "lab"
+    ):  # quietbit itself is installed, so pip looks for nothing of that name
+        folder = shlex.quote(extra.replace("lab", "./packages/lab", 1))
+        return f"pip install {folder} in a checkout of quietbit"
     if (Path(__file__).parents[2] / "pyproject.toml").is_file():
-        if extra == "lab":
-            packages = ". ./packages/lab"
-        elif extra:
-            packages = f"'.[{extra}]'"
+        if extra:
+            package = f"'.[{extra}]'"
         else:
-            packages = "."
-        return f"pip install {packages} in a checkout of quietbit"
-    if extra == "lab":
-        return "install the wheel of quietbit-lab that was built with this one"
+            package = "."
+        return f"pip install {package} in a checkout of quietbit"
     if extra:
         return f"pip install 'quietbit[{extra}]'"
     return "install the wheel of quietbit again"

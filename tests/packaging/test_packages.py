@@ -205,7 +205,13 @@ def test_a_stranger_installs_and_tries_the_wheel(
     assert doctor["missing"]["flwr"] == "pip install 'quietbit[flower]'"
     wanted = ("--mechanism", "imvu", "--epsilon", 3, "--delta", 1e-5, "--adjacency", "replace-one")
     assert json.loads(bare.quietbit("calibrate", *wanted, "--json").stdout)["epsilon_upper"] <= 3
-    assert "No such command 'figure'" in bare.quietbit("figure", ok=False).stderr
+    absent = bare.quietbit("figure", "--help", ok=False)
+    assert absent.returncode == 2
+    assert absent.stderr == (
+        "quietbit figure is part of quietbit-lab, which is not installed: "
+        "pip install ./packages/lab in a checkout of quietbit.\n"
+    )
+    assert "Start with: quietbit doctor" in bare.quietbit("--help").stdout
     bare.install("--no-deps", laboratory)  # brings commands and families by its entry points
     bare.quietbit(
         "design", "--levels", 8, "--bits", 2, "--design-epsilon", 3, "--out", "table.json"
@@ -213,7 +219,7 @@ def test_a_stranger_installs_and_tries_the_wheel(
     bare.quietbit("certify", "table.json", "--no-bound")
     refused = bare.quietbit("figure", "bias-variance", "--out", "figure.png", ok=False)
     assert refused.returncode == 2
-    assert "install the wheel of quietbit-lab that was built with this one" in refused.stderr
+    assert "pip install ./packages/lab in a checkout of quietbit" in refused.stderr
     bare.install(
         "quietbit[accounting]"
     )  # what a message says brings the extra, and no other quietbit

@@ -14,6 +14,7 @@ from quietbit.cli.compare import compare
 from quietbit.cli.doctor import doctor
 from quietbit.cli.node import node
 from quietbit.cli.options import help_text
+from quietbit.errors import MissingDependency, how_to_install
 
 __all__ = ["COMMANDS", "GROUPS", "app"]
 
@@ -25,12 +26,13 @@ GROUPS = {
     "Protect a device": ("node",),  # typer lists command groups last
 }
 OWN = (compare, calibrate, doctor)
+ANYTHING = {"allow_extra_args": True, "ignore_unknown_options": True}
+EPILOG = "Commands that print tables take --json. Start with: quietbit "
 
 app = typer.Typer(
     name="quietbit",
     help="Federated learning in which every update leaves the device private, and packed to about "
     "one bit per parameter.",
-    epilog="Commands that print tables take --json. Start with: quietbit demo --out demo-output",
     rich_markup_mode="rich",
     pretty_exceptions_enable=False,
 )
@@ -47,9 +49,20 @@ def _add_commands() -> None:
         command = commands[name]
         panel = panels.get(name, "Added by other packages")
         app.command(name, help=help_text(command), rich_help_panel=panel)(command)
+    for name in set(panels) - set(commands) - {node.info.name}:
+        app.command(name, hidden=True, add_help_option=False, context_settings=ANYTHING)(_absent)
+    app.info.epilog = EPILOG + ("demo --out demo-output" if "demo" in commands else "doctor")
     for registered in node.registered_commands:
         registered.help = help_text(registered.callback)
     app.add_typer(node, rich_help_panel=panels["node"])
+
+
+def _absent(context: typer.Context) -> None:
+    """Say how to get a command that comes with the laboratory."""
+    raise MissingDependency(
+        f"quietbit {context.info_name} is part of quietbit-lab, which is not installed: "
+        f"{how_to_install('lab')}."
+    )
 
 
 _add_commands()

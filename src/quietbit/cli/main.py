@@ -85,7 +85,7 @@ def _run(words: list[str]) -> int:
     except QuietbitError as error:
         return _refuse(with_options(error, command), BAD_INPUT)
     except wrong_usage as error:
-        return _refuse_usage(error)
+        return _refuse_usage(error, words)
     except typer.Abort:
         return INTERRUPTED
     except SystemExit as error:
@@ -104,15 +104,31 @@ def _close_output() -> None:
     os.dup2(os.open(os.devnull, os.O_WRONLY), number)
 
 
-def _refuse_usage(error: Any) -> int:
+def _refuse_usage(error: Any, words: list[str]) -> int:
     """Print what is wrong with the words, and where the help is; nothing if it was printed."""
     message = " ".join(error.format_message().split()).rstrip(".")
+    missing = _missing_options(error, words)
+    if len(missing) > 1:
+        message = f"Missing options {', '.join(missing[:-1])} and {missing[-1]}"
     if not message:
         return BAD_INPUT
     if not message.endswith("?"):
         path = getattr(getattr(error, "ctx", None), "command_path", "quietbit")
         message = f"{message}; see {path} --help"
     return _refuse(message, BAD_INPUT)
+
+
+def _missing_options(error: Any, words: list[str]) -> list[str]:
+    """Return all required options that were not given, of which typer names the first alone."""
+    if type(error).__name__ != "MissingParameter":
+        return []
+    given = {word.partition("=")[0] for word in words}
+    missing = []
+    for parameter in error.ctx.command.params:
+        is_option = parameter.param_type_name == "option"
+        if is_option and parameter.required and not given & {*parameter.opts}:
+            missing.append(parameter.opts[0])
+    return missing
 
 
 def with_options(error: Exception, command: Callable[..., Any] | None) -> str:

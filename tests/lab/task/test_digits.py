@@ -1,8 +1,18 @@
 import numpy as np
+import pytest
 
 from quietbit.local.loop import simulate
+from quietbit_lab.task.images import DIGITS_FILE
 from quietbit_lab.task.registry import TaskSpec, build_task
 from unit.local.makers import chosen
+
+
+def test_the_file_has_the_digits_of_scikit_learn():
+    datasets = pytest.importorskip("sklearn.datasets", reason="needs scikit-learn")
+    inputs, labels = datasets.load_digits(return_X_y=True)
+    ours = np.loadtxt(DIGITS_FILE, delimiter=",")
+    assert np.array_equal(ours[:, :-1], inputs)
+    assert np.array_equal(ours[:, -1], labels)
 
 
 def test_digits_are_learnt_privately():

@@ -79,4 +79,4 @@ def test_what_is_missing_is_said_with_the_extra_that_brings_it(capsys, monkeypat
     assert result.code == 0
     for extra in ("torch", "gpu", "accounting", "flower"):
         assert f"not installed: pip install '.[{extra}]' in a checkout of quietbit" in result.out
-    assert "not installed: pip install . ./packages/lab in a checkout of quietbit" in result.out
+    assert "not installed: pip install ./packages/lab in a checkout of quietbit" in result.out

@@ -239,3 +239,28 @@ def test_commands_are_grouped_by_what_people_want(capsys):
 
 def test_every_command_is_registered():
     assert {command.callback.__name__ for command in app.registered_commands} == set(COMMANDS)
+
+
+def test_a_command_of_the_laboratory_says_how_to_get_it(tmp_path):
+    """In a process that sees quietbit and no other distribution, as after pip install quietbit."""
+    program = (
+        "import importlib.metadata, sys\n"
+        "importlib.metadata.entry_points = lambda **named: ()\n"
+        "from quietbit.cli.main import main\n"
+        "sys.exit(main(sys.argv[1:]))\n"
+    )
+
+    def said(*words):
+        run = [sys.executable, "-c", program, *words]
+        return subprocess.run(run, capture_output=True, text=True, cwd=tmp_path)
+
+    for words in (("demo", "--out", "x"), ("audit", "--help"), ("train", "more", "--lr", "1")):
+        refused = said(*words)
+        assert refused.returncode == 2
+        assert refused.stderr == (
+            f"quietbit {words[0]} is part of quietbit-lab, which is not installed: "
+            "pip install ./packages/lab in a checkout of quietbit.\n"
+        )
+    shown = said("--help").stdout
+    assert "Start with: quietbit doctor" in shown
+    assert "demo" not in shown

@@ -96,8 +96,13 @@ def test_init_refuses_in_one_sentence_and_leaves_nothing(capsys, tmp_path, words
     assert list(tmp_path.iterdir()) == []
 
 
-def test_a_missing_option_is_named(capsys, tmp_path):
-    assert_refused(shell(capsys, "node", "init", tmp_path / "p"), "Missing option")
+def test_missing_options_are_named_all_at_once(capsys, tmp_path):
+    others = ["--adjacency", "zero-out", "--releases=3", "--releases-per-day", 1]
+    asked = "Missing options --epsilon and --largest-clip; see quietbit node init --help."
+    assert_refused(shell(capsys, "node", "init", tmp_path / "p", *others), asked)
+    asked = "Missing option '--epsilon'; see quietbit node init --help."
+    others.append("--largest-clip=1")
+    assert_refused(shell(capsys, "node", "init", tmp_path / "p", *others), asked)
 
 
 def test_check_says_no_with_exit_code_one(capsys, tmp_path):

@@ -16,7 +16,10 @@ from unit.cli.kit import assert_refused, shell
             ("design", "--level", "2"),
             "No such option: --level (Possible options: --help, --levels)",
         ),
-        (("calibrate",), "Missing option '--epsilon'; see quietbit calibrate --help."),
+        (
+            ("calibrate",),
+            "Missing options --epsilon, --delta and --adjacency; see quietbit calibrate --help.",
+        ),
         (("design", "--levels", "two"), "Invalid value for '--levels': 'two' is not a valid int"),
         (("design", "--levels"), "Option '--levels' requires an argument"),
         (("certify",), "Missing argument 'FILE'"),

@@ -52,7 +52,7 @@ __all__ = [
     "way_of",
 ]
 
-torch: Any = require_module("torch", "lab")
+torch: Any = require_module("torch", "lab[torch]")
 Tensor: TypeAlias = Any
 OuterMean: TypeAlias = Callable[
     [Tensor, Tensor, int], Tensor

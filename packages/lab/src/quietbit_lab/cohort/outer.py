@@ -31,7 +31,7 @@ from quietbit_lab.cohort.law import CodeLaw
 
 __all__ = ["mean_codes"]
 
-torch: Any = require_module("torch", "lab")
+torch: Any = require_module("torch", "lab[torch]")
 Tensor: TypeAlias = Any
 WHOLE = 2.0**18
 GOLDEN = 0x9E3779B97F4A7C15

@@ -34,7 +34,7 @@ __all__ = [
     "vector_mean",
 ]
 
-torch: Any = require_module("torch", "lab")
+torch: Any = require_module("torch", "lab[torch]")
 
 
 def vector_mean(rows: Any, mechanism: VectorMVU, generator: Any) -> Any:

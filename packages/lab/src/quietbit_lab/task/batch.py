@@ -45,7 +45,7 @@ from quietbit_lab.experiment.record import Setting
 
 __all__ = ["DROPPED", "Batch", "Lane", "Models", "exact_float32", "mechanism_of", "shared_walk"]
 
-torch: Any = require_module("torch", "lab")
+torch: Any = require_module("torch", "lab[torch]")
 Tensor: TypeAlias = Any
 LOOK = 25  # rounds between looks at the clock
 Watch: TypeAlias = Callable[

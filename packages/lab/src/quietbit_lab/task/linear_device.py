@@ -34,7 +34,7 @@ from quietbit_lab.task.linear import LinearSoftmax
 
 __all__ = ["DeviceProblem", "fits_together", "open_device"]
 
-torch: Any = require_module("torch", "lab")
+torch: Any = require_module("torch", "lab[torch]")
 Tensor: TypeAlias = Any
 CHUNK = 4096  # examples moved at once
 

@@ -39,7 +39,7 @@ from quietbit_lab.task.dataset import Dataset, Examples, Partition
 
 __all__ = ["ModuleProblem", "StoredExamples", "femnist_network", "mnist_network"]
 
-torch: Any = require_module("torch", "lab")
+torch: Any = require_module("torch", "lab[torch]")
 Prepare: TypeAlias = Callable[[NDArray[Any]], NDArray[np.float32]]
 # Samples of a piece, and entries of their gradients where the model is large.
 CPU_PIECE = 64

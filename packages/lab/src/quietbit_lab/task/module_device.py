@@ -26,7 +26,7 @@ from quietbit_lab.task.module import ModuleProblem
 
 __all__ = ["Networks", "fits_networks"]
 
-torch: Any = require_module("torch", "lab")
+torch: Any = require_module("torch", "lab[torch]")
 Tensor: TypeAlias = Any
 
 

@@ -74,8 +74,8 @@ def scatter(
 
 @lru_cache(maxsize=2)
 def _transform(shape: tuple[int, ...], device: str) -> tuple[Any, Any]:
-    torch = require_module("torch", "lab")
+    torch = require_module("torch", "lab[torch]")
     # The torch front end by its own module: the package's usual door opens every other back end
     # too.
-    module = require_module("kymatio.scattering2d.frontend.torch_frontend", "lab")
+    module = require_module("kymatio.scattering2d.frontend.torch_frontend", "lab[torch]")
     return torch, module.ScatteringTorch2D(J=SCALES, shape=tuple(shape), L=ANGLES).to(device)
