@@ -1,17 +1,16 @@
 """Time the gradients of single samples.
 
-Quietbit's ways beside Opacus's modes, on the same model and batch.
+Rows as quietbit makes them beside Opacus's modes, on the same model and batch.
 
-Idea     each way makes one gradient per sample; medians of runs that take turns, on a CPU of
-         processor time. `listed` and `mapped` are quietbit's ways (`quietbit.gradients.rows`), a
-         tile at a time as a gate takes them; the first is what these three models get. `drawn` is
-         the first with a batch drawn at random from ten times as many samples, as `private_step`
-         does it: samples keep the lane of their place, so that some slots stay empty. Opacus leaves
-         gradients with their parameters; they are joined to rows only to be compared.
+Idea     each makes one gradient per sample; medians of runs that take turns. `whole` is a batch of
+         samples that lie side by side and fill their tiles. `drawn` is a batch drawn at random
+         from ten times as many samples, as `dp_sgd_step` does it: samples keep the lane of their
+         place, so that some slots stay empty. Opacus leaves gradients with their parameters; they
+         are joined to rows only to be compared.
 
 Opacus is not among this repository's pins: pip install --no-deps opacus opt-einsum.
 
-    PYTHONPATH=src python benchmarks/sample_gradients.py [--device cuda] [--batch 256]
+    PYTHONPATH=src python benchmarks/sample_gradients.py [--device cuda] [--threads 2]
 """
 
 from __future__ import annotations
@@ -27,7 +26,6 @@ import torch
 from torch import nn
 
 from quietbit.gradients import SampleGradients
-from quietbit.gradients.rows import MappedWay, SingleWay
 
 CROSS_ENTROPY = nn.CrossEntropyLoss(reduction="none")
 
@@ -62,9 +60,7 @@ def network(name: str) -> tuple[Any, tuple[int, ...]]:
     return nn.Sequential(*layers), (1, 28, 28)
 
 
-def ways(
-    name: str, weights: Any, data: tuple[Any, Any], slow: bool
-) -> dict[str, Callable[[], Any]]:
+def ways(name: str, weights: Any, data: tuple[Any, Any]) -> dict[str, Callable[[], Any]]:
     """Return every way that is installed, each with a model of its own."""
     device = str(data[0].device)
 
@@ -74,27 +70,18 @@ def ways(
         return model.to(device)
 
     gradients = SampleGradients(fresh(), CROSS_ENTROPY, data)
-    assert gradients.way == "listed"
+    assert gradients.way == "mapped"
     count = len(data[0])
-    many = tuple(part.repeat(10, *[1] * (part.dim() - 1)) for part in data)
+    many = (data[0].repeat(10, *[1] * (data[0].dim() - 1)), data[1].repeat(10))
     places = np.sort(np.random.default_rng(0).choice(10 * count, count, replace=False))
 
-    everybody = np.arange(count)
-
-    def taken(made: SampleGradients, of: tuple[Any, Any], where: Any) -> int:
-        return sum(len(rows) for _, rows in made.pieces(of, where))
+    def taken(of: tuple[Any, Any], where: Any) -> int:
+        return sum(len(rows) for _, rows in gradients.pieces(of, where))
 
     found: dict[str, Callable[[], Any]] = {
-        "listed": lambda: taken(gradients, data, everybody),
-        "drawn": lambda: taken(gradients, (many[0], many[1]), places),
+        "whole": lambda: taken(data, np.arange(count)),
+        "drawn": lambda: taken(many, places),
     }
-    mapped = SampleGradients(fresh(), CROSS_ENTROPY, data)
-    mapped._way = MappedWay(mapped._model, CROSS_ENTROPY)
-    found["mapped"] = lambda: taken(mapped, data, everybody)
-    if slow:
-        single = SampleGradients(fresh(), CROSS_ENTROPY, data)
-        single._way = SingleWay(single._model, CROSS_ENTROPY)
-        found["single"] = lambda: taken(single, data, everybody)
     try:
         for mode in ("hooks", "functorch", "ew"):
             found[f"opacus {mode}"] = opacus_rows(fresh(), data, mode)
@@ -121,9 +108,11 @@ def opacus_rows(model: Any, data: tuple[Any, Any], mode: str) -> Callable[[], An
 
 
 def timed(run: Callable[[], Any], device: str) -> float:
+    """Return seconds: of the processor with one thread on a CPU, else on the clock."""
     if device != "cpu":
         torch.cuda.synchronize()
-    clock = time.process_time if device == "cpu" else time.perf_counter
+    alone = device == "cpu" and torch.get_num_threads() == 1
+    clock = time.process_time if alone else time.perf_counter
     began = clock()
     run()
     if device != "cpu":
@@ -138,16 +127,17 @@ def main() -> None:
     parser.add_argument("--device", default="cpu")
     parser.add_argument("--batch", type=int, default=256)
     parser.add_argument("--repeats", type=int, default=15)
-    parser.add_argument("--single", action="store_true", help="time one by one, too")
+    parser.add_argument("--threads", type=int, default=1)
+    parser.add_argument("--models", nargs="+", default=["head", "dense", "conv"])
     given = parser.parse_args()
-    torch.set_num_threads(1)
-    print(f"{'model':>6} {'way':>17} {'ms':>9} {'over listed':>12}")
-    for name in ("head", "dense", "conv"):
+    torch.set_num_threads(given.threads)
+    print(f"{'model':>6} {'way':>17} {'ms':>9} {'over fastest Opacus':>20}")
+    for name in given.models:
         torch.manual_seed(0)
         model, shape = network(name)
         inputs = torch.randn(given.batch, *shape, device=given.device)
         targets = torch.randint(0, 10, (given.batch,), device=given.device)
-        runs = ways(name, model.state_dict(), (inputs, targets), given.single)
+        runs = ways(name, model.state_dict(), (inputs, targets))
         model = model.to(given.device)
         wanted = SampleGradients(model, CROSS_ENTROPY, (inputs, targets))((inputs, targets))
         for way, run in runs.items():
@@ -161,10 +151,11 @@ def main() -> None:
         for _ in range(given.repeats):
             for way, run in runs.items():
                 times[way].append(timed(run, given.device))
-        base = statistics.median(times["listed"])
-        for way, seconds in times.items():
-            middle = statistics.median(seconds)
-            print(f"{name:>6} {way:>17} {1000 * middle:9.2f} {middle / base:12.2f}", flush=True)
+        middles = {way: statistics.median(seconds) for way, seconds in times.items()}
+        opacus = [middle for way, middle in middles.items() if way.startswith("opacus")]
+        base = min(opacus, default=float("nan"))
+        for way, middle in middles.items():
+            print(f"{name:>6} {way:>17} {1000 * middle:9.2f} {middle / base:20.2f}", flush=True)
 
 
 if __name__ == "__main__":
