@@ -9,10 +9,9 @@ export const REFUSALS = Object.freeze({
   1: "the table is damaged",
   2: "the owner does not allow this mechanism",
   3: "the update has another dimension",
-  4: "the update has a NaN or an infinite entry",
+  4: "a release needs more memory than a page can address",
   5: "the ledger is damaged, or belongs to another table",
   6: "the budget is spent",
-  7: "the update changed while it was sent",
 });
 
 export class Refused extends Error {
@@ -36,11 +35,8 @@ export class Client {
   constructor(exports, table) {
     this.wasm = exports;
     if (exports.self_test() !== 0) throw new Error("quietbit: this module rounds otherwise, and must not be used.");
-    const place = this.#place(table);
-    const status = exports.open(place, table.length);
+    const status = exports.open(this.#place(table), table.length); // the table stays where it is
     if (status !== 0) throw new Refused(status);
-    this.line = exports.reserve(LINE_BYTES);
-    this.buffers = new Map();
   }
 
   /** What all releases together may cost, in the table's units. */
@@ -50,8 +46,7 @@ export class Client {
 
   /** The mechanism that a server's text names, or null: nothing in the text is interpreted. */
   find(text) {
-    const bytes = new TextEncoder().encode(text);
-    const entry = this.wasm.find(this.#place(bytes), bytes.length);
+    const entry = this.#within(() => this.wasm.find(...this.#text(text)));
     if (entry === 0) return null;
     return Object.freeze({
       entry,
@@ -64,71 +59,75 @@ export class Client {
 
   /** The first line of a ledger of this table. */
   ledgerBegin() {
-    return this.#text(this.line, this.wasm.ledger_begin(this.line));
+    return this.#within(() => {
+      const line = this.#reserve(LINE_BYTES);
+      return this.#read(line, this.wasm.ledger_begin(line));
+    });
   }
 
   /** What a ledger's text says was spent; refused unless every line is as it was written. */
   spent(ledger) {
-    const bytes = new TextEncoder().encode(ledger);
-    const spent = this.wasm.ledger_spent(this.#place(bytes), bytes.length);
+    const spent = this.#within(() => this.wasm.ledger_spent(...this.#text(ledger)));
     if (spent < 0) throw new Refused(-spent);
     return spent;
   }
 
   /** The line of one release; refused where the budget does not allow it. */
   ledgerLine(mechanism, spent) {
-    const length = this.wasm.ledger_line(mechanism.entry, spent, this.line);
-    if (length < 0) throw new Refused(-length);
-    return this.#text(this.line, length);
+    return this.#within(() => {
+      const line = this.#reserve(LINE_BYTES);
+      const length = this.wasm.ledger_line(mechanism.entry, spent, line);
+      if (length < 0) throw new Refused(-length);
+      return this.#read(line, length);
+    });
   }
 
   /** Clip, randomise and pack; `Ledger.release` calls this after the price was noted. A given key is for tests alone. */
   draw(mechanism, update, key = crypto.getRandomValues(new Uint8Array(KEY_BYTES))) {
-    const { entry, payloadBytes } = mechanism;
-    const room = this.#buffersOf(entry, update.length, payloadBytes);
-    new Float32Array(this.wasm.memory.buffer, room.update, update.length).set(update);
-    new Uint8Array(this.wasm.memory.buffer, room.key, KEY_BYTES).set(key);
-    const status = this.wasm.release(entry, room.update, update.length, room.key, room.workspace, room.payload);
-    const payload = new Uint8Array(this.wasm.memory.buffer, room.payload, payloadBytes).slice();
-    // Neither the update nor the key stays in memory that a later bug could read.
-    new Uint8Array(this.wasm.memory.buffer, room.key, KEY_BYTES).fill(0);
-    new Uint8Array(this.wasm.memory.buffer, room.update, 4 * update.length).fill(0);
-    new Uint8Array(this.wasm.memory.buffer, room.workspace, this.wasm.workspace_size(entry)).fill(0);
-    if (status !== 0) throw new Refused(status);
-    return payload;
+    const { entry, dimension, payloadBytes } = mechanism;
+    if (update.length !== dimension) throw new Refused(3);
+    return this.#within(() => {
+      const values = this.#reserve(4 * dimension);
+      const words = this.#place(key);
+      const payload = this.#reserve(payloadBytes);
+      const workspace = this.#reserve(this.wasm.workspace_size(entry) >>> 0);
+      new Float32Array(this.wasm.memory.buffer, values, dimension).set(update);
+      const status = this.wasm.release(entry, values, dimension, words, workspace, payload);
+      if (status !== 0) throw new Refused(status);
+      return new Uint8Array(this.wasm.memory.buffer, payload, payloadBytes).slice();
+    });
   }
 
-  #buffersOf(entry, count, payloadBytes) {
-    const name = `${entry} ${count}`;
-    if (!this.buffers.has(name)) {
-      const reserve = (size) => {
-        const place = this.wasm.reserve(size);
-        if (place === 0) throw new Error("quietbit: not enough memory.");
-        return place;
-      };
-      this.buffers.set(name, {
-        update: reserve(4 * count),
-        key: reserve(KEY_BYTES),
-        workspace: reserve(this.wasm.workspace_size(entry) + 8),
-        payload: reserve(payloadBytes),
-      });
+  /** Give back, and wipe, all memory that an action took: neither the update nor the key stays. */
+  #within(action) {
+    const mark = this.wasm.mark();
+    try {
+      return action();
+    } finally {
+      this.wasm.rewind(mark);
     }
-    return this.buffers.get(name);
   }
 
-  /** Copy bytes into the module's memory; one place serves all short texts that fit it. */
-  #place(bytes) {
-    if (!this.scratch || this.scratch.size < bytes.length || bytes.length > 65536) {
-      this.scratch = { size: Math.max(bytes.length, 4096), place: this.wasm.reserve(Math.max(bytes.length, 4096)) };
-      if (this.scratch.place === 0) throw new Error("quietbit: not enough memory.");
-    }
-    const place = this.scratch.place;
-    new Uint8Array(this.wasm.memory.buffer, place, bytes.length).set(bytes);
-    if (this.buffers === undefined) this.scratch = undefined; // the table stays where it is
+  #reserve(size) {
+    const place = this.wasm.reserve(size) >>> 0;
+    if (place === 0) throw new Error("quietbit: not enough memory.");
     return place;
   }
 
-  #text(place, length) {
+  /** Copy bytes into the module's memory. */
+  #place(bytes) {
+    const place = this.#reserve(bytes.length);
+    new Uint8Array(this.wasm.memory.buffer, place, bytes.length).set(bytes);
+    return place;
+  }
+
+  /** Place and length of a text. */
+  #text(text) {
+    const bytes = new TextEncoder().encode(text);
+    return [this.#place(bytes), bytes.length];
+  }
+
+  #read(place, length) {
     return new TextDecoder().decode(new Uint8Array(this.wasm.memory.buffer, place, length));
   }
 }

@@ -1,6 +1,6 @@
 /* A client on the command line, in C: it takes one question of a server and writes one payload.
  *
- *     cc -std=c11 -O2 -ffp-contract=off -DQB_STATIC -I NATIVE client.c NATIVE/quietbit.c NATIVE/quietbit_client.c -o client
+ *     cc -std=c11 -O2 -ffp-contract=off -DQB_STATIC -I NATIVE client.c NATIVE/quietbit.c NATIVE/quietbit_client.c -lm -o client
  *     client TABLE LEDGER DESCRIPTION UPDATE PAYLOAD [KEY]
  *
  * NATIVE is the folder src/quietbit/kernel/native. TABLE is what the owner allows (quietbit.node.client_table), LEDGER
@@ -17,6 +17,7 @@
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
+#include <sys/stat.h>
 #include <unistd.h>
 
 enum { FILE_TROUBLE = 20 };
@@ -26,16 +27,25 @@ static void stop(int status, const char *why) {
     exit(status);
 }
 
-/* The whole file in fresh memory. */
+/* The whole of an open file in fresh memory. */
+static void *read_open(int file, const char *path, size_t *size) {
+    struct stat about;
+    if (file < 0 || fstat(file, &about) != 0 || !S_ISREG(about.st_mode)) stop(FILE_TROUBLE, path);
+    *size = (size_t)about.st_size;
+    char *content = malloc(*size + 8);
+    if (!content) stop(FILE_TROUBLE, "not enough memory");
+    for (size_t at = 0; at < *size;) {
+        ssize_t got = pread(file, content + at, *size - at, (off_t)at);
+        if (got <= 0) stop(FILE_TROUBLE, path);
+        at += (size_t)got;
+    }
+    return content;
+}
+
 static void *read_file(const char *path, size_t *size) {
-    FILE *file = fopen(path, "rb");
-    if (!file || fseek(file, 0, SEEK_END) != 0) stop(FILE_TROUBLE, path);
-    long length = ftell(file);
-    char *content = length >= 0 ? malloc((size_t)length + 8) : 0;
-    rewind(file);
-    if (!content || fread(content, 1, (size_t)length, file) != (size_t)length) stop(FILE_TROUBLE, path);
-    fclose(file);
-    *size = (size_t)length;
+    int file = open(path, O_RDONLY);
+    char *content = read_open(file, path, size);
+    close(file);
     return content;
 }
 
@@ -66,7 +76,9 @@ int main(int count, char **words) {
     qb_table table;
     char line[QB_LINE_BYTES];
     void *allowed = read_file(words[1], &table_size);
-    if (qb_table_open(allowed, table_size, &table) != QB_OK) stop(QB_TABLE_DAMAGED, "the table is damaged");
+    qb_status status = qb_table_open(allowed, table_size, &table);
+    if (status == QB_TOO_LARGE) stop(status, "a release of this table does not fit into this machine's memory");
+    if (status != QB_OK) stop(status, "the table is damaged");
     if (count == 3) {
         int file = open(words[2], O_WRONLY | O_CREAT | O_EXCL | O_APPEND, 0600);
         if (file < 0) stop(FILE_TROUBLE, "the ledger is there already, or cannot be made");
@@ -79,11 +91,12 @@ int main(int count, char **words) {
     float *update = read_file(words[4], &update_size);
     if (update_size != 4 * entry->dimension) stop(QB_WRONG_DIMENSION, "the update has another dimension");
 
-    /* One process at a time from reading the ledger to noting the release in it. */
-    int file = open(words[2], O_RDWR | O_APPEND);
+    /* One process at a time from reading the ledger to noting the release in it. It is read through the descriptor
+     * that is locked: closing any other one of the same file would end the lock. */
+    int file = open(words[2], O_RDWR | O_APPEND | O_NOFOLLOW | O_NONBLOCK);
     struct flock lock = {.l_type = F_WRLCK, .l_whence = SEEK_SET};
     if (file < 0 || fcntl(file, F_SETLKW, &lock) != 0) stop(FILE_TROUBLE, "the ledger is missing");
-    char *ledger = read_file(words[2], &ledger_size);
+    char *ledger = read_open(file, words[2], &ledger_size);
     uint64_t spent;
     if (qb_ledger_spent(&table, ledger, ledger_size, &spent) != QB_OK) stop(QB_LEDGER_DAMAGED, "the ledger is damaged");
     if (qb_ledger_line(&table, entry, spent, line, &length) != QB_OK) stop(QB_OVER_BUDGET, "the budget is spent");
@@ -94,7 +107,7 @@ int main(int count, char **words) {
     void *workspace = malloc(qb_workspace_size(entry) + 8);
     if (!payload || !workspace) stop(FILE_TROUBLE, "not enough memory");
     make_key(count == 7 ? words[6] : 0, key);
-    qb_status status = qb_release(&table, entry, update, update_size / 4, key, workspace, payload);
+    status = qb_release(&table, entry, update, update_size / 4, key, workspace, payload);
     if (status != QB_OK) stop(status, "the update cannot be released");
     FILE *out = fopen(words[5], "wb");
     if (!out || fwrite(payload, 1, qb_payload_size(entry), out) != qb_payload_size(entry) || fclose(out) != 0) {

@@ -26,7 +26,7 @@ FLAGS = ("-std=c11", "-ffp-contract=off", "-fno-trapping-math", "-fno-math-errno
 # Solved once: another machine's linear algebra would end at other numbers.
 FIVE_LEVELS = Path(__file__).parent.parent / "vectors" / "five-levels.design"
 TARGET = Target(1e6, 1e-5, "zero-out")
-OK, DAMAGED, UNKNOWN, DIMENSION, NOT_FINITE, LEDGER, BUDGET = range(7)
+OK, DAMAGED, UNKNOWN, DIMENSION, TOO_LARGE, LEDGER, BUDGET = range(7)
 
 
 class Table(ctypes.Structure):

@@ -15,9 +15,11 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from attrs import evolve
 
-from native.kit import by_python, mechanisms, updates
+from native.kit import TOO_LARGE, by_python, mechanisms, updates
 from native.vector_maker import WRITTEN, file_of, vectors
+from quietbit import Ball
 
 BROWSER = Path(__file__).parents[2] / "examples" / "browser"
 NODE = shutil.which("node")
@@ -51,9 +53,31 @@ def test_node_runs_the_vectors() -> None:
     short = [file for file in files if json.loads(file.read_text())["table"] is not None]
     assert run_node(*short) == {
         "imports": 0,
-        "payloads": 12 * len(short),
-        "refusals": 10 * len(short),
+        "payloads": 18 * len(short),
+        "refusals": 9 * len(short),
     }
+
+
+@pytest.mark.skipif(NODE is None, reason="needs node")
+def test_what_a_page_cannot_address_is_refused(tmp_path: Path) -> None:
+    """With 32 bits, 4 GiB of a padded update are a size of zero, and a release writes beyond it."""
+    large = evolve(mechanisms()["a seed"], ball=Ball("l2", 1.0, 2**29 + 1))
+    vector = {"table": table_of(large)}
+    (tmp_path / "large.json").write_text(json.dumps(vector))
+    script = tmp_path / "large.mjs"
+    script.write_text(
+        f"""
+import {{ readFileSync }} from "node:fs";
+const {{ Client }} = await import({(BROWSER / "quietbit.js").as_uri()!r});
+const table = Buffer.from(JSON.parse(readFileSync(process.argv[2], "utf8")).table, "base64");
+const module = readFileSync({str(BROWSER / "quietbit.wasm")!r});
+await Client.load(module, table).then(
+  () => console.log("opened"), (error) => console.log(error.status));
+"""
+    )
+    command = [str(NODE), str(script), str(tmp_path / "large.json")]
+    done = subprocess.run(command, capture_output=True, text=True)
+    assert done.stdout == f"{TOO_LARGE}\n", done.stderr
 
 
 @pytest.mark.long
@@ -61,7 +85,7 @@ def test_node_runs_the_vectors() -> None:
 def test_node_sends_two_thousand_payloads_of_python(tmp_path: Path) -> None:
     files = []
     for name, mechanism in mechanisms().items():
-        content = vectors(name, mechanism) | {"releases": [], "table": None}
+        content = vectors(name, mechanism) | {"releases": [], "zeroed": [], "table": None}
         for number, update in enumerate(updates(mechanism.ball.dimension, 100, 3)):
             key = hashlib.sha256(f"{name} {number}".encode()).digest()
             payload = by_python(mechanism, update, key)

@@ -1,9 +1,10 @@
 """Write the conformance vectors of clients: ``PYTHONPATH=tests python -m native.vector_maker``.
 
 A file has one mechanism. Its ``releases`` each have an update (float32, little-endian, in
-hexadecimal), a key of 32 bytes and the payload that a client must send for them. ``refused`` has
-texts that a client which allows this mechanism alone must refuse, and updates that it must refuse
-with the reason. ``table`` is what the C client reads, where it is short.
+hexadecimal), a key of 32 bytes and the payload that a client must send for them; ``zeroed`` has
+releases of updates with a NaN or an infinity, which are those of zero. ``refused`` has texts that a
+client which allows this mechanism alone must refuse, and updates that it must refuse with the
+reason. ``table`` is what the C client reads, where it is short.
 docs/how-to/write-a-client.md explains every field.
 """
 
@@ -49,8 +50,13 @@ def vectors(name: str, mechanism: Mechanism) -> dict[str, Any]:
         for update, key in zip(updates(dimension, 6, 9), keys, strict=True)
     ]
     table = client_table([mechanism], TARGET)
-    wrong = np.zeros(dimension, "<f4")
-    wrong[-1] = np.nan
+    key = keys[2]
+    zero = by_python(mechanism, np.zeros(dimension, np.float32), key, "reference").hex()
+    zeroed = []
+    for place, bad in ((-1, np.nan), (0, np.inf), (0, -np.inf)):
+        wrong = updates(dimension, 6, 9)[5].astype("<f4")
+        wrong[place] = bad
+        zeroed.append({"update": wrong.tobytes().hex(), "key": key.hex(), "payload": zero})
     return {
         "format": "quietbit-vectors",
         "version": 1,
@@ -61,12 +67,10 @@ def vectors(name: str, mechanism: Mechanism) -> dict[str, Any]:
         "description_text": description_of(mechanism),
         "table": base64.b64encode(table).decode() if len(table) <= LONGEST_TABLE else None,
         "releases": releases,
+        "zeroed": zeroed,
         "refused": {
             "texts": [text + " ", text.replace("radius", "Radius", 1), text[:-1], "{}", ""],
-            "updates": [
-                {"update": bytes(4 * dimension - 4).hex(), "reason": "dimension"},
-                {"update": wrong.tobytes().hex(), "reason": "not finite"},
-            ],
+            "updates": [{"update": bytes(4 * dimension - 4).hex(), "reason": "dimension"}],
         },
     }
 

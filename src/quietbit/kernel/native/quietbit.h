@@ -15,6 +15,15 @@
 #include <stddef.h>
 #include <stdint.h>
 
+/* Here, because both sources and whoever links them must be built so: linking with fast mathematics changes how
+ * processors round. */
+#if defined(__FAST_MATH__) || defined(_M_FP_FAST)
+#error "fast mathematics changes results: build without -ffast-math, -Ofast or /fp:fast"
+#endif
+#if defined(__FINITE_MATH_ONLY__) && __FINITE_MATH_ONLY__
+#error "a NaN would pass for a number: build without -ffinite-math-only"
+#endif
+
 #if defined(QB_API) /* chosen by whoever includes this: `static` where a single file is compiled */
 #elif defined(QB_STATIC)
 #define QB_API

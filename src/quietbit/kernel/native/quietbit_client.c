@@ -185,6 +185,58 @@ static int seed_fits(const qb_table *table, const qb_entry *entry) {
     return doubles_fit(table, entry->quantiles, 8 * QUANTILE_ROWS, 0x1p10);
 }
 
+/* Parts of the workspace, one after the other; each begins at a multiple of eight. */
+typedef struct {
+    double *sums;      /* of a norm's blocks */
+    float *values;     /* the update: copied, so that nobody changes it meanwhile, and rotated in place */
+    u64 *signs;        /* words of Philox */
+    u32 *first, *last; /* signs of whole blocks, and of a last one that overlaps */
+    double *kept;      /* rows of the vector mechanism, whole tiles, and what is made of them */
+    u64 *limits, *row_words;
+    u64 size;
+} parts;
+
+static void *take(u8 *begin, u64 *used, u64 bytes) {
+    u8 *place = begin ? begin + *used : 0;
+    *used += (bytes + 7) / 8 * 8;
+    return place;
+}
+
+/* Of a checked entry; sizes are below 2^40, whatever this machine can address. */
+static parts divide(const qb_entry *entry, void *workspace) {
+    parts p = {0};
+    int seed = entry->kind == QB_SEED;
+    u64 values = seed ? padded_size(entry->dimension) : entry->dimension;
+    u64 signs = seed ? values : entry->block > 0 ? values + entry->block : 0;
+    u64 tiles = seed ? (entry->keep + QB_TILE - 1) / QB_TILE : 0;
+    p.sums = take(workspace, &p.size, 8 * ((entry->dimension + QB_NORM_BLOCK - 1) / QB_NORM_BLOCK));
+    p.values = take(workspace, &p.size, 4 * values);
+    p.signs = take(workspace, &p.size, (signs + 63) / 64 * 8);
+    p.first = take(workspace, &p.size, signs > 0 ? (values + 31) / 32 * 4 : 0);
+    p.last = take(workspace, &p.size, (entry->block + 31) / 32 * 4);
+    p.kept = take(workspace, &p.size, 8 * QB_TILE * tiles);
+    p.row_words = take(workspace, &p.size, 8 * QB_TILE * tiles);
+    p.limits = take(workspace, &p.size, seed ? 8 * (entry->edge_count + 1) : 0);
+    return p;
+}
+
+static u64 body_size(const qb_entry *entry) {
+    if (entry->kind == QB_SEED) return entry->has_rows ? 16 : 24;
+    return (entry->dimension * entry->bits + 7) / 8;
+}
+
+static size_t head_size(const qb_entry *entry) { return entry->kind == QB_SEED ? 56 : 64; }
+
+size_t qb_workspace_size(const qb_entry *entry) { return (size_t)divide(entry, 0).size; }
+
+size_t qb_payload_size(const qb_entry *entry) { return head_size(entry) + (size_t)body_size(entry); }
+
+/* Whether update, workspace and payload of a checked entry fit into memory side by side. */
+static int is_addressable(const qb_entry *entry) {
+    u64 update = 4 * entry->dimension, needed = update + divide(entry, 0).size + head_size(entry) + body_size(entry);
+    return needed <= SIZE_MAX / 2;
+}
+
 qb_status qb_table_open(const void *bytes, size_t size, qb_table *table) {
     const u8 *begin = bytes;
     u64 stated_size;
@@ -198,6 +250,7 @@ qb_status qb_table_open(const void *bytes, size_t size, qb_table *table) {
     qb_sha256(begin, table->size, table->digest);
     if (stated_size != size || memcmp(table->digest, begin + table->size, DIGEST) != 0) return QB_TABLE_DAMAGED;
     if (table->count > (table->size - HEAD) / sizeof(qb_entry) || table->budget > 1ull << 62) return QB_TABLE_DAMAGED;
+    qb_status status = QB_OK;
     for (u32 i = 0; i < table->count; i++) {
         const qb_entry *entry = table->entries + i;
         int fine = entry->dimension >= 1 && entry->dimension <= 1ull << 32 && entry->cost >= 1;
@@ -207,8 +260,9 @@ qb_status qb_table_open(const void *bytes, size_t size, qb_table *table) {
         else if (fine && entry->kind == QB_SEED) fine = seed_fits(table, entry);
         else fine = 0;
         if (!fine) return QB_TABLE_DAMAGED;
+        if (!is_addressable(entry)) status = QB_TOO_LARGE;
     }
-    return QB_OK;
+    return status;
 }
 
 const qb_entry *qb_find(const qb_table *table, const char *text, size_t length) {
@@ -295,50 +349,6 @@ qb_status qb_ledger_line(const qb_table *table, const qb_entry *entry, u64 spent
 
 /* ---- one release ------------------------------------------------------------------------------------------------------------ */
 
-/* Parts of the workspace, one after the other; each begins at a multiple of eight. */
-typedef struct {
-    double *sums;      /* of a norm's blocks */
-    float *rotated;
-    u64 *signs;        /* words of Philox */
-    u32 *first, *last; /* signs of whole blocks, and of a last one that overlaps */
-    double *kept;      /* rows of the vector mechanism, whole tiles, and what is made of them */
-    u64 *limits, *row_words;
-    size_t size;
-} parts;
-
-static void *take(u8 *begin, size_t *used, u64 bytes) {
-    u8 *place = begin ? begin + *used : 0;
-    *used += (size_t)((bytes + 7) / 8 * 8);
-    return place;
-}
-
-static parts divide(const qb_entry *entry, void *workspace) {
-    parts p = {0};
-    u64 rotated = entry->kind == QB_SEED ? padded_size(entry->dimension) : entry->block > 0 ? entry->dimension : 0;
-    u64 signs = entry->kind == QB_SEED ? rotated : rotated + entry->block;
-    u64 tiles = entry->kind == QB_SEED ? (entry->keep + QB_TILE - 1) / QB_TILE : 0;
-    p.sums = take(workspace, &p.size, 8 * ((entry->dimension + QB_NORM_BLOCK - 1) / QB_NORM_BLOCK));
-    p.rotated = take(workspace, &p.size, 4 * rotated);
-    p.signs = take(workspace, &p.size, (signs + 63) / 64 * 8);
-    p.first = take(workspace, &p.size, (rotated + 31) / 32 * 4);
-    p.last = take(workspace, &p.size, (entry->block + 31) / 32 * 4);
-    p.kept = take(workspace, &p.size, 8 * QB_TILE * tiles);
-    p.row_words = take(workspace, &p.size, 8 * QB_TILE * tiles);
-    p.limits = take(workspace, &p.size, entry->kind == QB_SEED ? 8 * (entry->edge_count + 1) : 0);
-    return p;
-}
-
-size_t qb_workspace_size(const qb_entry *entry) { return divide(entry, 0).size; }
-
-static size_t body_size(const qb_entry *entry) {
-    if (entry->kind == QB_SEED) return entry->has_rows ? 16 : 24;
-    return (size_t)((entry->dimension * entry->bits + 7) / 8);
-}
-
-static size_t head_size(const qb_entry *entry) { return entry->kind == QB_SEED ? 56 : 64; }
-
-size_t qb_payload_size(const qb_entry *entry) { return head_size(entry) + body_size(entry); }
-
 /* Write the header before a body (docs/reference/wire_format.md). */
 static void write_header(const qb_entry *entry, u8 *payload) {
     size_t end = head_size(entry) - 8;
@@ -356,11 +366,23 @@ static void write_header(const qb_entry *entry, u8 *payload) {
     memcpy(payload + end + 4, &head, 4);
 }
 
+/* Whether every number is finite, by its bits: no flag of a compiler lets a NaN pass for one. */
+static int are_finite(const float *values, size_t count) {
+    u32 largest = 0;
+    for (size_t i = 0; i < count; i++) {
+        u32 bits;
+        memcpy(&bits, values + i, 4);
+        bits &= 0x7FFFFFFFu;
+        largest = bits > largest ? bits : largest;
+    }
+    return largest < 0x7F800000u;
+}
+
 /* The norm of an update. Of float values neither sums of squares nor their roots leave the range of doubles. */
-static double norm_of(const qb_entry *entry, const float *update, double *sums) {
+static double norm_of(const qb_entry *entry, const parts *p) {
     size_t blocks = (size_t)((entry->dimension + QB_NORM_BLOCK - 1) / QB_NORM_BLOCK);
-    qb_block_sums(update, 0, (size_t)entry->dimension, 1.0, (int)entry->order, sums);
-    double total = qb_exact_sum(sums, blocks);
+    qb_block_sums(p->values, 0, (size_t)entry->dimension, 1.0, (int)entry->order, p->sums);
+    double total = qb_exact_sum(p->sums, blocks);
     return entry->order == 2 ? __builtin_sqrt(total) : total; /* correctly rounded, as IEEE 754 asks for */
 }
 
@@ -390,9 +412,9 @@ static void transform(float *x, u64 count, u64 block) {
     }
 }
 
-/* factor * update, rotated in blocks (transform.py, Blocks): where blocks do not divide the dimension, the last one
+/* factor * values, rotated in blocks (transform.py, Blocks): where blocks do not divide the dimension, the last one
  * overlaps and has signs of its own. */
-static void rotate_in_blocks(const qb_entry *entry, const float *update, double factor, const parts *p) {
+static void rotate_in_blocks(const qb_entry *entry, double factor, const parts *p) {
     u64 size = entry->dimension, block = entry->block, whole = size / block * block;
     make_signs(entry->seed, size + block, p->signs);
     for (u64 i = 0; i < (size + 31) / 32; i++) {
@@ -401,33 +423,32 @@ static void rotate_in_blocks(const qb_entry *entry, const float *update, double 
         else if (32 * i + 32 > whole) word &= (1u << whole % 32) - 1;
         p->first[i] = whole == size ? (u32)(p->signs[i / 2] >> 32 * (i % 2)) : word;
     }
-    qb_flip(update, 0, (size_t)size, factor, p->first, p->rotated, 0);
-    transform(p->rotated, whole, block);
+    qb_flip(p->values, 0, (size_t)size, factor, p->first, p->values, 0);
+    transform(p->values, whole, block);
     if (whole == size) return;
     memset(p->last, 0, (size_t)((block + 31) / 32 * 4));
     for (u64 i = 0; i < block; i++) {
         u64 bit = size + i;
         p->last[i / 32] |= (u32)(p->signs[bit / 64] >> bit % 64 & 1) << i % 32;
     }
-    float *end = p->rotated + (size - block);
+    float *end = p->values + (size - block);
     qb_flip(end, 0, (size_t)block, 1.0, p->last, end, 0);
     transform(end, block, block);
 }
 
-static qb_status release_codes(const qb_table *table, const qb_entry *entry, const float *update, double norm,
-                               const u32 *key, const parts *p, u8 *body) {
+/* Return whether what was sampled lies in the ball; of values that do not, nothing may leave. */
+static int release_codes(const qb_table *table, const qb_entry *entry, const u32 *key, const parts *p, u8 *body) {
     u16 words[QB_DEVICE_TILE];
     i64 index[QB_DEVICE_TILE];
     u16 listed_word[QB_DEVICE_TILE];
     double value[QB_DEVICE_TILE];
     u64 ties[64];
     const qb_undecided undecided = {index, listed_word, value};
-    double gain[4], squares = 0.0;
-    const float *x = update;
+    double gain[4], squares = 0.0, norm = norm_of(entry, p);
+    const float *x = p->values;
     if (entry->block > 0) {
-        rotate_in_blocks(entry, update, qb_clip_factor(norm, entry->radius, ROOM_ROTATION), p);
+        rotate_in_blocks(entry, qb_clip_factor(norm, entry->radius, ROOM_ROTATION), p);
         qb_gain(1.0, entry->scale, gain);
-        x = p->rotated;
     } else {
         qb_gain(qb_clip_factor(norm, entry->radius, ROOM_CLIP), entry->scale, gain);
     }
@@ -481,8 +502,7 @@ static qb_status release_codes(const qb_table *table, const qb_entry *entry, con
             qb_resolve(&law, &part, ties, some, out);
         }
     }
-    if (entry->block > 0 && !(squares <= entry->square_limit)) return QB_UPDATE_CHANGED;
-    return QB_OK;
+    return entry->block == 0 || squares <= entry->square_limit;
 }
 
 /* Words start .. start + count - 1 of one of a mechanism's own streams. */
@@ -541,8 +561,7 @@ static double make_unit(double *kept, u64 count) {
     return length * up;
 }
 
-static void release_seed(const qb_table *table, const qb_entry *entry, const float *update, double norm,
-                         const u32 *key, const parts *p, u8 *body) {
+static void release_seed(const qb_table *table, const qb_entry *entry, const u32 *key, const parts *p, u8 *body) {
     u64 padded = padded_size(entry->dimension), keep = entry->keep, tiles = (keep + QB_TILE - 1) / QB_TILE;
     u64 nonce = entry->rows, seeds[2 * BATCH], accept[BATCH];
     const double *quantiles = (const void *)(table->bytes + entry->quantiles);
@@ -552,9 +571,10 @@ static void release_seed(const qb_table *table, const qb_entry *entry, const flo
     if (!entry->has_rows) own_words(key, NONCE_STREAM, 0, 1, &nonce);
     make_signs(entry->seed, padded, p->signs);
     for (u64 i = 0; i < (padded + 31) / 32; i++) p->first[i] = (u32)(p->signs[i / 2] >> 32 * (i % 2));
-    memset(p->rotated, 0, (size_t)(4 * padded));
-    qb_flip(update, 0, (size_t)entry->dimension, qb_clip_factor(norm, entry->radius, 0), p->first, p->rotated, 0);
-    transform(p->rotated, padded, padded);
+    double factor = qb_clip_factor(norm_of(entry, p), entry->radius, 0);
+    memset(p->values + entry->dimension, 0, (size_t)(4 * (padded - entry->dimension)));
+    qb_flip(p->values, 0, (size_t)entry->dimension, factor, p->first, p->values, 0);
+    transform(p->values, padded, padded);
     memcpy(state + 4, "quietbit rows v1", 16);
     memcpy(state + 8, "quietbit rows v1", 16);
     memcpy(state + 14, &nonce, 8);
@@ -565,7 +585,7 @@ static void release_seed(const qb_table *table, const qb_entry *entry, const flo
     for (u64 j = 0; j < keep; j++) { /* row j w + floor(word w / 2^64) of stratum j */
         u64 carried = (p->row_words[j] & 0xFFFFFFFFu) * width >> 32;
         u64 row = j * width + (((p->row_words[j] >> 32) * width + carried) >> 32);
-        p->kept[j] = (double)p->rotated[row] * spread / entry->radius;
+        p->kept[j] = (double)p->values[row] * spread / entry->radius;
     }
     double length = make_unit(p->kept, keep), share = length < 1.0 ? length : 1.0;
     for (u64 i = 0; i <= entry->edge_count; i++) {
@@ -596,19 +616,16 @@ qb_status qb_release(const qb_table *table, const qb_entry *entry, const float *
     u8 *body = payload + head_size(entry);
     if (count != entry->dimension) return QB_WRONG_DIMENSION;
     parts p = divide(entry, workspace);
-    double norm = norm_of(entry, update, p.sums);
-    if (!(norm < 0x1p1000)) return QB_NOT_FINITE; /* a NaN or an infinity makes the norm so */
+    memcpy(p.values, update, 4 * count);
+    if (!are_finite(p.values, count)) memset(p.values, 0, 4 * count);
     memcpy(words, key, sizeof words);
-    memset(body, 0, body_size(entry));
-    qb_status status = QB_OK;
+    memset(body, 0, (size_t)body_size(entry));
     if (entry->kind == QB_SEED) {
-        release_seed(table, entry, update, norm, words, &p, body);
-    } else {
-        status = release_codes(table, entry, update, norm, words, &p, body);
-    }
-    if (status != QB_OK) {
-        memset(payload, 0, qb_payload_size(entry));
-        return status;
+        release_seed(table, entry, words, &p, body);
+    } else if (!release_codes(table, entry, words, &p, body)) {
+        memset(p.values, 0, 4 * count);
+        memset(body, 0, (size_t)body_size(entry));
+        release_codes(table, entry, words, &p, body);
     }
     write_header(entry, payload);
     return QB_OK;

@@ -31,10 +31,9 @@ typedef enum {
     QB_TABLE_DAMAGED = 1,     /* not a table, another version, or not the bytes that were written */
     QB_UNKNOWN_MECHANISM = 2, /* the owner allows no mechanism with this description */
     QB_WRONG_DIMENSION = 3,   /* the update has another number of coordinates */
-    QB_NOT_FINITE = 4,        /* the update has a NaN or an infinity */
+    QB_TOO_LARGE = 4,         /* a release of this table needs more memory than this machine can address */
     QB_LEDGER_DAMAGED = 5,    /* the ledger is of another table, or a line is not as it was written */
-    QB_OVER_BUDGET = 6,       /* the release would cost more than is left */
-    QB_UPDATE_CHANGED = 7     /* the rotated update is longer than the clip: it was modified meanwhile */
+    QB_OVER_BUDGET = 6        /* the release would cost more than is left */
 } qb_status;
 
 /* What the table says of one mechanism; numbers are little-endian, places are bytes from the table's begin. */
@@ -47,7 +46,7 @@ typedef struct {
     double radius;
     uint32_t bits, levels; /* codes: the law of one coordinate */
     double scale, clamp[2];
-    double square_limit;         /* a rotated update whose squares add up to more is not released */
+    double square_limit;         /* a rotated update whose squares add up to more is released as zero */
     uint64_t block, seed;        /* of the public rotation; a block of 0 is none */
     double plan_rate, plan_offset; /* the polynomial of one bit (tables.py); no coefficients where cells decide */
     float coefficient[QB_MAX_COEFFICIENTS];
@@ -86,8 +85,9 @@ QB_CLIENT_API qb_status qb_ledger_line(const qb_table *table, const qb_entry *en
                                 size_t *length);
 QB_CLIENT_API size_t qb_payload_size(const qb_entry *entry);
 QB_CLIENT_API size_t qb_workspace_size(const qb_entry *entry);
-/* Clip, randomise and pack `count` float values into a payload. The workspace begins at a multiple of eight, and holds
- * the clipped update afterwards: keep it as private as the update. */
+/* Clip, randomise and pack `count` float values into a payload. An update with a NaN or an infinity is released as zero,
+ * so that whether something is sent does not depend on it; nothing but the dimension is refused. The workspace begins
+ * at a multiple of eight, and holds the clipped update afterwards: keep it as private as the update. */
 QB_CLIENT_API qb_status qb_release(const qb_table *table, const qb_entry *entry, const float *update, size_t count,
                             const uint8_t key[QB_KEY_BYTES], void *workspace, uint8_t *payload);
 QB_CLIENT_API void qb_sha256(const void *data, size_t size, uint8_t digest[32]);

@@ -4,7 +4,7 @@
  *         -nostdlib -Wl,--no-entry -Wl,--strip-all -Wl,-z,stack-size=262144 wasm.c -o quietbit.wasm
  *
  * Both sources are compiled as one, and every function that no page calls is static: the compiler leaves out what a
- * client does not use. Memory is taken once per buffer and never given back: a page has a handful of them.
+ * client does not use.
  */
 #define QB_SMALL 1
 #define QB_API static __attribute__((unused))
@@ -16,8 +16,11 @@
 
 extern u8 __heap_base; /* where the linker's own data ends */
 
+static size_t used = 0;
+
+/* Memory at a multiple of 16, or null. Whatever one call of a page needs is taken one after the other, and given back
+ * and wiped together. */
 EXPORT(reserve) void *reserve(size_t size) {
-    static size_t used = 0;
     enum { PAGE = 65536 };
     size_t begin = ((size_t)&__heap_base + used + 15) / 16 * 16, end = begin + size;
     size_t pages = __builtin_wasm_memory_size(0);
@@ -25,6 +28,14 @@ EXPORT(reserve) void *reserve(size_t size) {
     if (end > pages * PAGE && __builtin_wasm_memory_grow(0, (end - pages * PAGE + PAGE - 1) / PAGE) == (size_t)-1) return 0;
     used = end - (size_t)&__heap_base;
     return (void *)begin;
+}
+
+EXPORT(mark) size_t mark(void) { return used; }
+
+/* Give back all that was reserved since a mark. */
+EXPORT(rewind) void rewind_to(size_t before) {
+    if (before < used) memset(&__heap_base + before, 0, used - before);
+    if (before < used) used = before;
 }
 
 static qb_table opened;
