@@ -160,6 +160,96 @@ def test_a_server_that_asks_for_errors_gets_no_word_of_them(tmp_path):
     assert "ValueError: cannot train on glucose 417.25" in shown.split("nodes answered")[0]
 
 
+BARE = """
+import json
+import sys
+from pathlib import Path
+
+from nvflare.app_common.np.recipes.fedavg import NumpyFedAvgRecipe
+from nvflare.recipe.utils import set_per_site_config
+
+from quietbit.nvflare import add_privacy
+
+recipe = NumpyFedAvgRecipe(
+    name="bare", model=[[0.0] * 10] * 10, min_clients=3, num_rounds=3, train_script="client.py"
+)
+set_per_site_config(recipe, {f"site-{number}": {} for number in (1, 2, 3)})
+settings = {
+    "quietbit.mechanism": "imvu", "quietbit.clip": 1.0, "quietbit.epsilon": 8.0, "quietbit.adjacency": "zero-out",
+    "quietbit.releases": 5,
+}
+add_privacy(recipe, settings, simulation=True)
+recipe.export("jobs")
+for site in sys.argv[2:]:  # what no job that add_privacy wrote is: without filters
+    path = Path("jobs", "bare", f"app_{site}", "config", "config_fed_client.json")
+    config = json.loads(path.read_text())
+    path.write_text(json.dumps(config | {"task_data_filters": [], "task_result_filters": []}))
+"""
+
+RAW = """
+import nvflare.client as flare
+import numpy as np
+
+flare.init()
+while flare.is_running():
+    received = flare.receive()
+    if received is None:
+        break
+    ((name, model),) = received.params.items()
+    print("trained in round", received.current_round, flare.get_site_name())
+    flare.send(flare.FLModel(params={name: model + np.float32(417.25)}, metrics={"accuracy": 417.25}))
+"""
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("bare", [("site-1", "site-2", "site-3"), ("site-2",)], ids=["all", "one"])
+def test_sites_without_filters_are_asked_once_and_no_epsilon_is_said(tmp_path, bare):
+    """In NVFlare's own processes: their trained models arrive, and come to nothing."""
+    made = simulate(tmp_path, BARE, *bare, script=RAW)
+    assert made.returncode == 0, made.stdout[-4000:] + made.stderr[-4000:]
+    options = ["-w", "workspace", "-n", "3", "-t", "3"]
+    simulator = "nvflare.private.fed.app.simulator.simulator"
+    result = subprocess.run(
+        [sys.executable, "-m", simulator, str(tmp_path / "jobs" / "bare"), *options],
+        env={**os.environ, "PYTHONPATH": str(ROOT / "src")},
+        capture_output=True,
+        text=True,
+        timeout=240,
+        cwd=tmp_path,
+    )
+    said = result.stdout + result.stderr
+    server = tmp_path / "workspace" / "server" / "simulate_job"
+    report = json.loads((server / "quietbit-report.json").read_text())
+    assert (report["guarantee"], report["observers"]) == (None, None)
+    assert {entry["epsilon_upper"] for entry in report["nodes"]} == {None}
+    assert "epsilon <=" not in said.replace("epsilon <=\n", "")  # but for the head of a column
+    count = len(bare)
+    promise = f"No guarantee: {count} node{'s' * (count > 1)} sent unprotected replies."
+    assert promise in said
+    trained = [
+        line.split("trained in round ")[1].split()[:2]
+        for line in said.splitlines()
+        if "trained in round" in line
+    ]
+    rounds = {
+        name: sorted(number for number, site in trained if site == name) for _, name in trained
+    }
+    if count == 3:
+        assert rounds == {site: ["0"] for site in bare}
+        assert result.returncode == 2
+        ends = [line for line in said.splitlines() if f"the job ends: {promise}" in line]
+        assert len(ends) == 1
+        assert [entry["asked"] for entry in report["rounds"]] == [3]
+    else:
+        assert result.returncode == 0, said[-4000:]
+        assert rounds == {"site-1": ["0", "1", "2"], "site-2": ["0"], "site-3": ["0", "1", "2"]}
+        assert [entry["asked"] for entry in report["rounds"]] == [3, 2, 2]
+        assert [entry["answered"] for entry in report["rounds"]] == [2, 2, 2]
+        (model,) = server.rglob("server.npy")
+        assert np.abs(np.load(model)).max() < 100.0
+    assert "417.25" not in "".join(path.read_text() for path in server.rglob("*.json"))
+
+
 REPLAYED = """
 import sys
 

@@ -63,6 +63,7 @@ from nvflare.private.defs import TrainingTopic
 from nvflare.private.fed.client import client_runner
 from nvflare.private.fed.simulator.simulator_app_runner import SimulatorClientRunManager
 
+from quietbit.errors import one_line
 from quietbit.node.guard import quiet_handlers
 from quietbit.nvflare.processing import execute_task, hear_aborts, process_task, sealed_result
 from quietbit.run.batch import share_batches
@@ -207,7 +208,7 @@ def _strip(fl_ctx: FLContext) -> None:
     """Take every public property out of a context that does not only say who this client is."""
     for key in fl_ctx.get_all_public_props():
         if key not in PUBLIC:
-            LOGGER.info("quietbit: not sent to the server: property %s", key)
+            LOGGER.info("quietbit: not sent to the server: property %s", one_line(key))
             fl_ctx.remove_prop(key, force_removal=True)
 
 
@@ -220,7 +221,9 @@ def _handle_event(handle: Wrapped, event_type: str, fl_ctx: FLContext) -> None:
         handle(event_type, fl_ctx)
         return
     reason = fl_ctx.get_prop(FLContextKey.EVENT_DATA)
-    LOGGER.error("quietbit: a component wants to end the run, which goes on with zero: %s", reason)
+    LOGGER.error(
+        "quietbit: a component wants to end the run, which goes on with zero: %s", one_line(reason)
+    )
 
 
 def _apply_filters(apply: Wrapped, *arguments: Any, **named: Any) -> Any:
@@ -265,7 +268,7 @@ def _aux(send: Wrapped, place: int, /, *arguments: Any, **named: Any) -> Any:
 def _is_engines(place: int, arguments: tuple[Any, ...], named: dict[str, Any]) -> bool:
     topic = named["topic"] if "topic" in named else arguments[place]
     if topic not in TOPICS:
-        LOGGER.warning("quietbit: not sent to anybody: a message on %s", topic)
+        LOGGER.warning("quietbit: not sent to anybody: a message on %s", one_line(topic))
         return False
     for value in (*arguments, *named.values()):
         if isinstance(value, FLContext):
@@ -320,7 +323,7 @@ def _send(send: Wrapped, cell: str, to_endpoint: Any, message: Message) -> Any:
             if key in message.headers:
                 message.set_header(key, "quietbit: not said")
         return send(to_endpoint, message)
-    LOGGER.warning("quietbit: not sent to anybody: a message on %s", route)
+    LOGGER.warning("quietbit: not sent to anybody: a message on %s", one_line(route))
     streamed = message.get_header(MessageHeaderKey.CHANNEL) == STREAM_CHANNEL
     if not from_here or not answers or streamed:
         return CellCode.FILTER_ERROR
@@ -336,7 +339,8 @@ def _answer(process: Wrapped, cell: str, origin: str, message: Message) -> Any:
     inside = _inside(cell, route, origin, getattr(endpoint, "name", None))
     if answers or route in ANSWERED or inside:
         return process(origin, message)
-    LOGGER.warning("quietbit: not answered: a request of %s on %s", origin, route)
+    asked = f"a request of {one_line(origin)} on {one_line(route)}"
+    LOGGER.warning("quietbit: not answered: %s", asked)
     if message.get_header(MessageHeaderKey.CHANNEL) == STREAM_CHANNEL:
         return None
     return cellnet.make_reply(CellCode.PROCESS_EXCEPTION)

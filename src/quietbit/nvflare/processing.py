@@ -27,6 +27,7 @@ from nvflare.client.in_process.api import TOPIC_ABORT
 from nvflare.fuel.data_event.data_bus import DataBus
 from nvflare.private.fed.simulator.simulator_app_runner import SimulatorClientRunManager
 
+from quietbit.errors import one_line
 from quietbit.node.guard import Outbox, guarded
 from quietbit.nvflare.task import DECIDED, Task, task_of
 
@@ -88,7 +89,8 @@ def execute_task(
     """
     decision = task_of(fl_ctx)
     if decision is None:
-        LOGGER.error("quietbit: task %s passed no filter of quietbit's, and is not run.", task_name)
+        name = one_line(task_name)
+        LOGGER.error("quietbit: task %s passed no filter of quietbit's, and is not run.", name)
         return make_reply(ReturnCode.TASK_DATA_FILTER_ERROR)
     if not decision.runs:
         return Shareable()

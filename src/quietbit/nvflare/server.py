@@ -14,12 +14,13 @@ these filters to no workflow that compares single clients.
 from __future__ import annotations
 
 import threading
+from collections.abc import Callable
 from functools import partial
 from pathlib import Path
 from typing import Any, final
 from weakref import WeakKeyDictionary
 
-from attrs import field, frozen
+from attrs import define, field
 from nvflare.apis.dxo import DXO, DataKind, from_shareable
 from nvflare.apis.event_type import EventType
 from nvflare.apis.filter import ContentBlockedException, Filter, FilterChainType, FilterContextKey
@@ -37,7 +38,7 @@ from nvflare.private.privacy_manager import Scope
 from quietbit.errors import check_int, one_line, require
 from quietbit.nvflare.client import local_settings, number_of
 from quietbit.nvflare.task import as_kind, kind_of
-from quietbit.nvflare.transport import SentTask, peer_of, put_request, wire_size
+from quietbit.nvflare.transport import SentTask, message_of, peer_of, put_request, wire_size
 from quietbit.run.exchange import Exchanges
 from quietbit.run.layout import named_arrays
 from quietbit.run.part import Part
@@ -48,24 +49,39 @@ __all__ = ["PrivateReceiver"]
 
 SENDING = (EventType.BEFORE_TASK_DATA_FILTER, EventType.BEFORE_TASK_RESULT_FILTER)
 EVENTS = (
+    EventType.ABOUT_TO_END_RUN,
     EventType.END_RUN,
     AppEventType.BEFORE_AGGREGATION,
     AppEventType.AFTER_SHAREABLE_TO_LEARNABLE,
 )
 REPORT = "quietbit-report.json"
+PROTECT = (
+    "Build the job with quietbit.nvflare.add_privacy, and have all sites run it as it was built."
+)
 # By engine, because NVFlare builds one filter for each chain.
 _JOBS: WeakKeyDictionary[Any, _Job] = WeakKeyDictionary()
 _LOCK = threading.RLock()
 
 
 @final
-@frozen(eq=False)
+@define(eq=False)
 class _Job:
     """A job: its name, its requests, and the tasks that were sent, by NVFlare's id."""
 
     name: str
     exchanges: Exchanges
     tasks: dict[str, SentTask] = field(factory=dict)
+    is_over: bool = False  # whether the workflows are, and clients are only told to end
+
+    def clients(self, known: Callable[[], list[Any]]) -> list[Any]:
+        """Return the engine's clients, but for those that sent unprotected replies.
+
+        If all did it returns them all: the workflow asks, and the job ends with a sentence.
+        """
+        everybody = known()
+        run = self.exchanges.run
+        protected = [client for client in everybody if not run.excludes(client.name)]
+        return everybody if self.is_over else protected or everybody
 
 
 @final
@@ -120,10 +136,14 @@ class PrivateReceiver(Filter):  # type: ignore[misc]
             job = _JOBS.get(fl_ctx.get_engine()) if event_type in EVENTS else None
             if job is None:
                 return
-            if event_type == EventType.END_RUN:
+            if event_type == EventType.ABOUT_TO_END_RUN:
+                job.is_over = True
+            elif event_type == EventType.END_RUN:
                 self._end(_JOBS.pop(fl_ctx.get_engine()), fl_ctx)
             elif event_type == AppEventType.BEFORE_AGGREGATION:
-                job.exchanges.aggregates()
+                reason = job.exchanges.aggregates()
+                if reason is not None:
+                    self._panic(reason, fl_ctx)
             else:
                 weights = fl_ctx.get_prop(AppConstants.GLOBAL_MODEL)[ModelLearnableKey.WEIGHTS]
                 kind = kind_of(weights)
@@ -139,12 +159,11 @@ class PrivateReceiver(Filter):  # type: ignore[misc]
         message = fl_ctx.get_prop(FLContextKey.TASK_DATA if sends else FLContextKey.TASK_RESULT)
         for key in set(message) - {ReservedHeaderKey.HEADERS}:
             del message[key]
-        if not fl_ctx.get_prop(FLContextKey.FATAL_SYSTEM_ERROR):  # each filter hears of it
-            self.system_panic(
-                f"quietbit: the workflow sends the task {name!r} past quietbit's filters: name it "
-                "in tasks of add_privacy, or leave out what sends it.",
-                fl_ctx,
-            )
+        self._panic(
+            f"The workflow sends the task {name!r} past quietbit's filters: name it in tasks of "
+            "add_privacy, or leave out what sends it.",
+            fl_ctx,
+        )
 
     def _end(self, job: _Job, fl_ctx: FLContext) -> None:
         """Write the report; a job in which nobody answered ends with an error."""
@@ -152,9 +171,14 @@ class PrivateReceiver(Filter):  # type: ignore[misc]
         report = job.exchanges.run.report()
         self.log_info(fl_ctx, f"\n{report}")
         report.save(Path(fl_ctx.get_workspace().get_run_dir(job.name)) / self.report)
-        unanswered = report.unanswered()
-        if unanswered is not None:
-            self.system_panic(f"quietbit: {unanswered}", fl_ctx)
+        reason = report.unanswered()
+        if reason is not None:
+            self._panic(reason, fl_ctx)
+
+    def _panic(self, reason: str, fl_ctx: FLContext) -> None:
+        """End the job with a sentence, the first one that there is."""
+        if not fl_ctx.get_prop(FLContextKey.FATAL_SYSTEM_ERROR):
+            self.system_panic(f"quietbit: the job ends: {one_line(reason)}", fl_ctx)
 
     def _ask(self, shareable: Shareable, fl_ctx: FLContext) -> Shareable:
         """Put the requests of a task beside its model."""
@@ -168,8 +192,7 @@ class PrivateReceiver(Filter):  # type: ignore[misc]
             job.exchanges.sent(task.exchange, partial(wire_size, shareable))
         except Exception as error:
             # NVFlare asks again for ever where a filter of tasks fails.
-            reason = one_line(str(error))
-            self.system_panic(f"quietbit: the request cannot be asked: {reason}", fl_ctx)
+            self._panic(str(error), fl_ctx)
             raise
         # A task that a client fetches again is the same request.
         job.tasks.setdefault(task.number, task)
@@ -214,13 +237,17 @@ class PrivateReceiver(Filter):  # type: ignore[misc]
         if engine not in _JOBS:
             name = str(fl_ctx.get_job_id())
             number = number_of(name)
-            run = Run(self._plan, number, self._say, self.parts, number_of, basis=self.basis)
+            run = Run(
+                self._plan, number, self._say, self.parts, number_of, PROTECT, basis=self.basis
+            )
             if model is not None:
                 run.mechanism(model.layout.dimension, 1)
             clients = len(engine.get_clients())
             planned = rounds if isinstance(rounds, int) else self._plan.releases
             run.outlook(asked=clients, nodes=clients, rounds=planned or 1)
-            _JOBS[engine] = _Job(name, Exchanges(run))
+            job = _Job(name, Exchanges(run))
+            engine.get_clients = partial(job.clients, engine.get_clients)
+            _JOBS[engine] = job
         return _JOBS[engine]
 
     def _take(self, result: Any, fl_ctx: FLContext) -> Shareable:
@@ -228,16 +255,19 @@ class PrivateReceiver(Filter):  # type: ignore[misc]
         job = _JOBS.get(fl_ctx.get_engine())
         number = str(fl_ctx.get_prop(FLContextKey.TASK_ID))
         task = None if job is None else job.tasks.get(number)
+        message = message_of(result, peer_of(fl_ctx))
+        if job is not None:
+            job.exchanges.arrived(message, None if task is None else task.exchange)
         if job is None or task is None:
             raise ContentBlockedException("quietbit: a result came for a task that was not asked.")
         exchange = task.exchange
-        try:
-            exchange.arrived(wire_size(result))
-            answers = task.answers(result, peer_of(fl_ctx))
-            contribution = job.exchanges.take(exchange, **answers)
-        except Exception as error:  # whatever a client makes its message of: it ends no job
-            exchange.refuse(error)
-            contribution = exchange.nothing()
+        contribution = exchange.nothing()
+        if not message.unprotected:
+            try:
+                answers = task.answers(result, str(message.sender))
+                contribution = job.exchanges.take(exchange, **answers)
+            except Exception as error:  # whatever a client makes its message of: it ends no job
+                exchange.refuse(error)
         seen = task.seen(contribution)
         if not isinstance(result, Shareable):
             return seen

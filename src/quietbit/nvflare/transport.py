@@ -23,14 +23,18 @@ from quietbit._typing import FloatVector
 from quietbit.errors import InvalidPayload, one_line, refuse_payload
 from quietbit.nvflare.task import ABOUT, ANSWER, CRASHED, RELEASE, UPDATE, as_kind
 from quietbit.run import messages
-from quietbit.run.exchange import Answer, Contribution, Exchange
+from quietbit.run.exchange import Answer, Contribution, Exchange, Message
 from quietbit.run.messages import RECORD, numbers_of
 from quietbit.run.part import Reply
 from quietbit.run.round import Model
 
-__all__ = ["SentTask", "peer_of", "put_request", "wire_size"]
+__all__ = ["SentTask", "message_of", "peer_of", "put_request", "wire_size"]
 
+METRICS = "metrics"
 REFUSAL = {"declined", "noted"}  # the fields of an answer without a release
+# All that a gate lets out: of a result, and of quietbit's record in it.
+CONTENT = {RECORD, ReservedHeaderKey.HEADERS}
+FIELDS = {*REFUSAL, RELEASE, ANSWER, METRICS, CRASHED}
 
 
 def put_request(shareable: Shareable, settings: Mapping[str, Any], exchange: Exchange) -> None:
@@ -69,7 +73,7 @@ class SentTask:
         """Return a client's answer to every request, by its name in `Exchanges.take`."""
         self.exchange.expect(sender)
         record = self._record(result)
-        metrics = numbers_of(record.get("metrics"))
+        metrics = numbers_of(record.get(METRICS))
         names = {}
         if self.exchange.update is not None:
             names["update"] = RELEASE
@@ -124,11 +128,8 @@ class SentTask:
             code = result.get_return_code() if isinstance(result, Shareable) else None
             if code != ReturnCode.OK:  # the engine's word: a release may have been noted, and lost
                 return {"declined": str(code), "noted": True}
-            raise InvalidPayload(
-                "The result must hold one quietbit release, got none "
-                "(is PrivateUplink among the client's filters?)."
-            )
-        known = {*REFUSAL, "metrics", CRASHED}
+            raise InvalidPayload("The result must hold one quietbit release, got none.")
+        known = {*REFUSAL, METRICS, CRASHED}
         if self.exchange.update is not None:
             known.add(RELEASE)
         if self.exchange.about is not None:
@@ -153,6 +154,26 @@ class SentTask:
         if CRASHED in record:
             records[messages.CRASHED] = {"traceback": record[CRASHED]}
         return Reply(node, 0, records, metrics)
+
+
+def message_of(result: Any, sender: str) -> Message:
+    """Return what came from a client, whatever it answers: its size, and what it may release."""
+    content: Mapping[Any, Any] = result if isinstance(result, Mapping) else {RECORD: result}
+    record = content.get(RECORD)
+    fields: Mapping[Any, Any] = record if isinstance(record, Mapping) else {}
+    update = fields.get(RELEASE)
+    about = fields.get(ANSWER)
+    try:
+        size = wire_size(result)
+    except Exception:  # NVFlare reads numbers that it does not write
+        size = 0
+    return Message(
+        sender,
+        size,
+        update if isinstance(update, bytes) else b"",
+        about if isinstance(about, bytes) else b"",
+        unprotected=not (set(content) <= CONTENT and set(fields) <= FIELDS),
+    )
 
 
 def peer_of(fl_ctx: FLContext) -> str:

@@ -19,17 +19,18 @@ from functools import partial
 from typing import Any, TypeAlias, TypeVar, cast, final
 
 import numpy as np
-from attrs import define, field, frozen
+from attrs import define, evolve, field, frozen
 
 from quietbit._typing import FloatVector
 from quietbit.errors import InvalidPayload, QuietbitError, one_line, refuse_payload
+from quietbit.run.messages import FIELD, RECORD
 from quietbit.run.part import Asked, Node, Reply
 from quietbit.run.parts.evaluation import Evaluating, OpenEvaluations
 from quietbit.run.round import Model, Round
 from quietbit.run.server import Run
 from quietbit.wire.downlink import Diverged
 
-__all__ = ["NO_WEIGHT", "Answer", "Contribution", "Exchange", "Exchanges"]
+__all__ = ["NO_WEIGHT", "Answer", "Contribution", "Exchange", "Exchanges", "Message"]
 
 NO_WEIGHT = 2.0**-100
 Answer: TypeAlias = Reply | Exception  # what a node answered, or why it cannot be read
@@ -47,6 +48,22 @@ class Contribution:
     update: FloatVector | None
     weight: float = NO_WEIGHT
     metrics: Mapping[str, Any] = field(factory=dict)
+
+
+@final
+@frozen(eq=False)
+class Message:
+    """What came from a node, before it is known whether it answers what the node was asked.
+
+    ``update`` and ``about`` are what may be a release, valid or not: of an update, and about the
+    model. A message is ``unprotected`` if it holds what no gate lets out.
+    """
+
+    sender: Node
+    size: int
+    update: bytes = b""
+    about: bytes = b""
+    unprotected: bool = False
 
 
 @final
@@ -68,9 +85,21 @@ class Exchange:
             rounds.append(self.about)
         return rounds
 
-    def arrived(self, size: int) -> None:
-        """Note the bytes of a message that came, before it is read."""
-        self.rounds()[0].arrived(Reply(self.node, size))
+    def came(self, message: Message) -> Message:
+        """Count a message before it is read; return what of it was not asked for."""
+        sender = message.sender
+        first = self.rounds()[0]
+        first.arrived(Reply(sender, message.size))
+        rest = evolve(message, size=0)
+        if message.unprotected:
+            first.unprotect(sender)
+        elif self.update is not None:
+            self.update.round.came(sender, message.update)
+            rest = evolve(rest, update=b"")
+        if self.about is not None:
+            self.about.came(sender, message.about)
+            rest = evolve(rest, about=b"")
+        return evolve(rest, unprotected=False)
 
     def expect(self, sender: str) -> None:
         """Refuse a second answer, and one of another node."""
@@ -158,10 +187,9 @@ class Exchanges:
 
     def ask_update(self, node: Node, number: int, model: Model, *, evaluates: bool) -> Exchange:
         """Ask for an update and, if it ``evaluates`` and that is due, about the round's model."""
-        requests = self.run.ask(self._open(number, model), [Asked(node)])
-        if not requests:
-            raise QuietbitError(f"{node} sent an unprotected reply, and is asked no more.")
-        (asked,) = requests
+        current = self._open(number, model)
+        self._check_protected(node)
+        (asked,) = self.run.ask(current, [Asked(node)])
         exchange = Exchange(node, asked, model=model, is_final=self.run.nodes_step)
         if evaluates and self._about is not None and self._about.is_due(number):
             exchange.about = self._about.answers(number, number)
@@ -172,6 +200,7 @@ class Exchanges:
 
         A node that was asked before is asked about a later state of the model.
         """
+        self._check_protected(node)
         evaluations = self._evaluations()
         if not again and evaluations.has_asked(model, node):
             evaluations.end(model)
@@ -191,6 +220,19 @@ class Exchanges:
                 self._sizes[key] = measure()
             asked.size = self._sizes[key]
             asked.round.sent(asked)
+
+    def arrived(self, message: Message, exchange: Exchange | None = None) -> None:
+        """Count a message before it is read, and what it may release, asked for or not."""
+        rest = message
+        if exchange is not None and not (message.unprotected and self._is_late(exchange)):
+            rest = exchange.came(message)
+        elif self._current is not None and not message.unprotected:
+            error = InvalidPayload("it answers no task that was sent.")
+            self._current.refuse(message.sender, error)
+        records = {RECORD: {FIELD: rest.update}} if rest.update else {}
+        self.run.take_beside(Reply(rest.sender, rest.size, records, unprotected=rest.unprotected))
+        if rest.about and self._about is not None:
+            self._about.evaluating.counts[rest.sender].extra += 1
 
     def take(
         self, exchange: Exchange, update: Answer | None = None, about: Answer | None = None
@@ -217,9 +259,17 @@ class Exchanges:
             return exchange.nothing(metrics)
         return Contribution(*estimate, metrics)
 
-    def aggregates(self) -> None:
-        """Note that the engine aggregates the open round: releases that come now are late."""
+    def aggregates(self) -> str | None:
+        """Note that the engine aggregates the open round: releases that come now are late.
+
+        Returns why the run must end, if it must.
+        """
         self._is_over = True
+        current = self._current
+        if current is None or current.answered or not current.unprotected:
+            return None
+        self.close()
+        return self.run.ends()
 
     def step(self) -> Mapping[str, Any]:
         """Take the open round's step, once, if nodes take it themselves; return its arrays."""
@@ -253,6 +303,14 @@ class Exchanges:
                 raise QuietbitError(reason)
             self._current = self.run.open(number, model)
         return self._current
+
+    def _check_protected(self, node: Node) -> None:
+        """Refuse to ask a node that sent an unprotected reply."""
+        if self.run.excludes(node):
+            raise QuietbitError(
+                f"The workflow asks {one_line(node)} again, which sent an unprotected reply: leave "
+                "it out."
+            )
 
     def _is_late(self, exchange: Exchange) -> bool:
         """Return whether what a node was asked about is over."""

@@ -289,7 +289,7 @@ class Engine:
         return self.workspace
 
     def get_clients(self):
-        return ["site-1", "site-2"]
+        return [SimpleNamespace(name=name) for name in ("site-1", "site-2")]
 
     def fire_event(self, event_type, fl_ctx):
         self.panics.append(event_type)

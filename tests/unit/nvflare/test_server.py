@@ -103,9 +103,6 @@ RESULTS = {
     "another client": lambda reply: record(
         release=Framed(number_of(JOB), 1, number_of("site-2"), b"").to_bytes()
     ),
-    "a number without an end": lambda reply: record(
-        release=release_of(reply), metrics={"a": 10**400}
-    ),
 }
 
 
@@ -124,6 +121,14 @@ def test_what_is_no_release_has_no_weight(change, tmp_path):
         True,
         1,
     )
+
+
+def test_a_number_without_an_end_is_not_shown(tmp_path):
+    server = Server(folder=tmp_path)
+    metrics = {"a": 10**400, "b": 0.5}
+    seen = server.takes(record(release=release_of(reply_of(server)), metrics=metrics))
+    assert seen["DXO"]["meta"]["initial_metrics"] == {"b": 0.5}
+    assert server.report(tmp_path)["numbers"] == ["b"]
 
 
 def test_whatever_a_client_sends_is_one_difference_or_none():
@@ -301,7 +306,7 @@ def test_a_request_that_cannot_be_asked_ends_the_job_with_a_sentence(given):
     with pytest.raises((InvalidParameter, ValueError)):
         server.asks(**given)
     assert said
-    assert said[0].startswith("quietbit: the request cannot be asked: ")
+    assert said[0].startswith("quietbit: the job ends: ")
 
 
 def test_another_model_in_mid_run_is_refused():
@@ -392,7 +397,9 @@ def test_a_run_in_which_nobody_answered_ends_with_an_error(tmp_path):
             server.takes(reply, number=number)
         server.report(tmp_path)
     why = "site-1 declined: This node has no policy."
-    assert said == [f"quietbit: No node answered in 2 rounds, and the model has not changed: {why}"]
+    assert said == [
+        f"quietbit: the job ends: No node answered in 2 rounds, and the model has not changed: {why}"
+    ]
 
 
 def test_what_comes_when_a_round_is_over_is_in_no_mean_and_hides_nobody(tmp_path):
