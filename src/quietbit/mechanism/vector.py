@@ -102,8 +102,9 @@ from quietbit.mechanism.rotation import (
     fewest_kept,
 )
 from quietbit.privacy.blanket import BlanketPair
-from quietbit.privacy.cost import Cost, Formula
+from quietbit.privacy.cost import Cost
 from quietbit.privacy.profile import BLUR, certify_profile, profile_blanket, profile_cost
+from quietbit.privacy.release import Formula
 from quietbit.privacy.rounding import round_up
 from quietbit.target import Adjacency, Target
 

@@ -23,7 +23,8 @@ from quietbit.node.policy import RESPONSE, SUMMED, Rules
 from quietbit.node.refusal import BudgetSpent
 from quietbit.node.request import ProposedMechanism, Request
 from quietbit.privacy.account import Account
-from quietbit.privacy.cost import Bound, Cost
+from quietbit.privacy.cost import Cost
+from quietbit.privacy.release import Divergence
 from quietbit.privacy.rounding import round_up
 from quietbit.target import Target, Trust
 
@@ -250,7 +251,7 @@ def _release_cost(
     if saved is not None and type(core_of(proposed.mechanism)).__module__.startswith(PACKAGE):
         terms = f"{name} {cap.adjacency.value} {cap.unit.value} {honest}"
 
-        def cached(place: int, bound: Bound) -> Bound:
+        def cached(place: int, bound: Divergence) -> Divergence:
             return saved.cached(f"{terms} {place}", bound)
 
         cost = cost.remembering(cached)

@@ -30,7 +30,7 @@ import quietbit
 from quietbit._files import write_whole
 from quietbit.errors import QuietbitError
 from quietbit.node.stores import KEY, key_file
-from quietbit.privacy.cost import Bound
+from quietbit.privacy.release import Divergence
 from quietbit.secagg.identity import PRIVATE, read_file
 
 __all__ = ["SavedCosts", "cost_version", "costs_beside"]
@@ -62,7 +62,7 @@ class CachedBound:
     """A Rényi bound that computes its value at each order once."""
 
     name: str
-    bound: Bound = field(eq=False, repr=False)
+    bound: Divergence = field(eq=False, repr=False)
     values: dict[float, float] = field(eq=False, repr=False)
     changed: Callable[[], None] = field(eq=False, repr=False)
 
@@ -88,7 +88,7 @@ class SavedCosts:
         self._values: Divergences | None = None
         self._is_changed = False
 
-    def cached(self, name: str, bound: Bound) -> Bound:
+    def cached(self, name: str, bound: Divergence) -> Divergence:
         """Return the bound with its saved values; ``name`` identifies mechanism and terms."""
         with self._guard:
             if self._values is None:

@@ -32,6 +32,7 @@ from quietbit.privacy.conversion import (
 )
 from quietbit.privacy.cost import Cost
 from quietbit.privacy.guarantee import Guarantee
+from quietbit.privacy.release import GaussianPair, Line, LossPair, Pure, Release
 from quietbit.privacy.rounding import ROUNDING_MARGIN, round_up
 from quietbit.target import Target
 
@@ -44,6 +45,8 @@ SECOND = 0.07
 FEW = 0.01
 LOST = 0.01
 SLACK_RATE = 1e-4  # of mu^2 / 2
+SHARPER = 0.995  # so much smaller an epsilon is worth nearly all of delta
+MOST_COPIES = 1e6
 _ORDERS = np.array(ORDERS)
 
 
@@ -166,21 +169,52 @@ def _shares(first: Cost, epsilon: float, delta: float) -> _Shares:
     main = delta * MAIN
     few = delta * FEW
     each = delta * FEW / len(ORDERS) * (1 - 1e-12)
-    # Whether the Gaussian pair allows more releases like the first than a line of divergences does.
+    share = delta * (MAIN + SECOND) * (1 - 1e-12)
+    order = math.nan
+    if not first.closed:
+        order = _best_order(first.certified_rdp, epsilon, share)
+    # Whether the Gaussian pair allows more releases like the first than its divergences do.
     exact = False
     if 0 < first.pair_slope < math.inf:
         pair = _largest_slope(gaussian_epsilon_upper, epsilon, main)
-        line = _largest_slope(epsilon_from_linear, epsilon, main)
-        exact = pair / first.pair_slope >= line / first.slope
-    by_losses = first.paired and (first.pair_slope == math.inf or first.joins)
-    if exact or by_losses:
+        if first.closed:
+            line = _largest_slope(epsilon_from_linear, epsilon, main)
+            copies = line / first.slope
+        else:
+            copies = _copies_at(order, first.certified_rdp, epsilon, share)
+        exact = pair / first.pair_slope >= copies
+    if exact or _is_sharp(first, order, epsilon, delta):
         second = delta * SECOND
-        order = _best_order(float, epsilon, second)  # for divergences that grow as the order
+        line_order = _best_order(float, epsilon, second)  # for divergences that grow as the order
         if exact:
-            return _Shares(0.0, main, order, second, each)
-        return _Shares(main, few, order, second, each)
-    share = delta * (MAIN + SECOND) * (1 - 1e-12)
-    return _Shares(0.0, few, _best_order(first.certified_rdp, epsilon, share), share, each)
+            return _Shares(0.0, main, line_order, second, each)
+        return _Shares(main, few, line_order, second, each)
+    if first.closed:
+        order = _best_order(first.certified_rdp, epsilon, share)
+    return _Shares(0.0, few, order, share, each)
+
+
+def _is_sharp(cost: Cost, order: float, epsilon: float, delta: float) -> bool:
+    """Return whether loss distributions allow more copies of a cost than its divergences do.
+
+    They do where the divergences are made from loss distributions; else both are computed.
+    """
+    if cost.closed or not cost.paired:
+        return cost.joins
+    if all(_is_by_losses(release) for release, _ in cost.parts):
+        return True
+    share = delta * (MAIN + SECOND)
+    copies = int(min(max(1.0, _copies_at(order, cost.certified_rdp, epsilon, share)), MOST_COPIES))
+    by_order = _epsilon_at(order, copies * cost.certified_rdp(order), share)
+    accounts = (cost * copies).accounts(delta * MAIN)
+    by_losses = accounts.get("privacy-loss distribution", math.inf)
+    return by_losses < SHARPER * min(by_order, accounts["pure"])  # a pure account needs no share
+
+
+def _is_by_losses(release: Release) -> bool:
+    """Return whether the losses that are known of a release imply its divergences."""
+    kinds = {type(bound) for bound in release.bounds}
+    return LossPair in kinds or kinds == {Pure} or kinds <= {GaussianPair, Line}
 
 
 @lru_cache(maxsize=128)
@@ -206,12 +240,7 @@ def _best_order(divergence: Callable[[float], float], epsilon: float, delta: flo
     """Return the order at which the most copies of a release stay within epsilon at ``delta``."""
 
     def copies(step: float) -> float:
-        alpha = 1 + step
-        left = epsilon - float(_conversion(np.array([alpha]), delta)[0])
-        each = divergence(alpha)
-        if 0 < each < math.inf:
-            return left / each
-        return -math.inf
+        return _copies_at(1 + step, divergence, epsilon, delta)
 
     steps = _ORDERS - 1
     for _ in range(3):
@@ -221,6 +250,21 @@ def _best_order(divergence: Callable[[float], float], epsilon: float, delta: flo
         above = steps[min(place + 1, len(steps) - 1)]
         steps = np.geomspace(below, above, 9)
     return 1 + best
+
+
+def _epsilon_at(alpha: float, divergence: float, delta: float) -> float:
+    """Return about the epsilon that a divergence of one order proves at ``delta``."""
+    return divergence + float(_conversion(np.array([alpha]), delta)[0])
+
+
+def _copies_at(
+    alpha: float, divergence: Callable[[float], float], epsilon: float, delta: float
+) -> float:
+    """Return about how many copies of a release stay within epsilon at ``delta`` by one order."""
+    each = divergence(alpha)
+    if 0 < each < math.inf:
+        return (epsilon - _epsilon_at(alpha, 0.0, delta)) / each
+    return -math.inf
 
 
 def _conversion(orders: FloatVector, delta: float) -> FloatVector:

@@ -28,9 +28,10 @@ from quietbit.design.table import Design, DesignSpec
 from quietbit.errors import check_int, check_real, require
 from quietbit.privacy.bit_pairs import pair_supremum_upper
 from quietbit.privacy.bit_sums import MOST_REACH, SumMoments
-from quietbit.privacy.cost import Bound, Cost, Formula
+from quietbit.privacy.cost import Cost
 from quietbit.privacy.divergence import CENTRE, Segments, check_around_centre, check_range
 from quietbit.privacy.orders import OrderConstant
+from quietbit.privacy.release import Divergence, Formula
 from quietbit.privacy.rounding import round_up
 from quietbit.target import MOST_CLIENTS, Adjacency
 
@@ -257,13 +258,13 @@ def aggregate_cost(
         low: the smallest input of a coordinate.
         high: the largest input of a coordinate.
         alone: the cost of the protected client's own release, of which the sum is post-processing:
-            it is used where it is smaller, and at delta = 0.
+            what is proved of it is proved of the sum too.
     """
     distance = check_real(distance, "distance")
     # Rounded outwards, so that ranges which differ in their last bits share the computation.
     low = math.floor(low * GRAIN) / GRAIN
     high = math.ceil(high * GRAIN) / GRAIN
-    kappa: Bound
+    kappa: Divergence
     if design.spec.output_bits > 1:
         kappa = _CodesConstant.over(design, low, high, clients, adjacency)
     else:
@@ -272,7 +273,7 @@ def aggregate_cost(
     cost = Cost.per_square(kappa, distance, label)
     if alone is None:
         return cost
-    return cost.or_else(alone, label)
+    return cost.tightened(alone)
 
 
 _constant = lru_cache(maxsize=16)(AggregateConstant)

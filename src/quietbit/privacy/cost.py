@@ -1,14 +1,10 @@
 """Cost: what releases reveal, as upper bounds that add up.
 
-Idea     several bounds may be known of one release: its max-divergence, its Rényi divergences, a
-         Gaussian pair or a pair of loss distributions that dominates it. Each adds up over
-         releases, and the smallest epsilon among the accounts that hold for all parts is the
-         answer. The list of releases is fixed in advance here, while inputs may depend on anything;
-         `account` treats lists that are chosen along the way.
-Symbols  D_alpha: Rényi divergence between neighbouring worlds, both ways round, alpha > 1; slope: a
-         bound slope * alpha on it; mu^2 / 2: the slope of a Gaussian pair N(mu, 1), N(0, 1); slack
-         s, lost mass d: a sampler's law is within e^(+-s) of the certified one outside a set of
-         outputs that has mass at most d in either world.
+Idea     a release carries everything that is proved about it (`release`). Each kind of bound adds
+         up over releases, and the smallest epsilon among the accounts that hold for all parts is
+         the answer. The list of releases is fixed in advance here, while inputs may depend on
+         anything; `account` treats lists that are chosen along the way.
+Symbols  as in `release`.
 Source   Mironov (2017); Zhu, Dong, Wang (2022), Theorem 10. docs/theory/adding-up.md: slack and
          lost mass add up and are paid once, at the end: (eps + 2 sum s)-privacy at e^(sum s) delta
          + sum d.
@@ -27,10 +23,10 @@ import math
 import operator
 from collections.abc import Callable
 from functools import lru_cache
-from typing import Any, TypeAlias, final
+from typing import final
 
 import numpy as np
-from attrs import evolve, field, frozen
+from attrs import evolve, frozen
 from numpy.typing import ArrayLike
 
 from quietbit.errors import InvalidParameter, check_int, check_real, require
@@ -42,15 +38,24 @@ from quietbit.privacy.conversion import (
 )
 from quietbit.privacy.guarantee import Guarantee, check_terms
 from quietbit.privacy.loss import LossDistribution
-from quietbit.privacy.rounding import next_up, round_up, sum_upper
+from quietbit.privacy.release import (
+    Bound,
+    Divergence,
+    Formula,
+    GaussianPair,
+    Line,
+    LossPair,
+    Pair,
+    Pure,
+    Release,
+    Renyi,
+    Single,
+)
+from quietbit.privacy.rounding import round_up, sum_upper
 from quietbit.target import Adjacency, Trust, Unit, check_delta
 
-__all__ = ["Bound", "Cost", "Formula", "LossPair", "sample_share", "sampling_slack_upper"]
+__all__ = ["Cost", "sample_share", "sampling_slack_upper"]
 
-Bound: TypeAlias = Callable[[float], float]
-LossPair: TypeAlias = tuple[LossDistribution, LossDistribution]
-MOST_PURE = 700.0  # e^epsilon is still a double
-MOST_SLOPE = 1e11
 ROUNDING = 2.0**-21  # of the clip: by which the float32 rounding of two updates moves them apart
 _LAST_DIGIT = 4e-16  # more than the rounding of a sum or a product
 
@@ -60,88 +65,6 @@ _IMPLIES = {
     Trust.CENTRAL: {Trust.CENTRAL},
     Trust.SHUFFLED: {Trust.SHUFFLED},
 }
-
-
-@final
-@frozen(init=False)
-class Formula:
-    """``function(*at, *known)``, equal to every formula of equal parts.
-
-    Equal releases are counted together.
-    """
-
-    function: Callable[..., Any]
-    known: tuple[Any, ...]
-
-    def __init__(self, function: Callable[..., Any], *known: Any) -> None:
-        self.__attrs_init__(function, known)
-
-    def __call__(self, *at: float) -> Any:
-        """Evaluate the formula; the known arguments follow the order where there is one."""
-        return self.function(*at, *self.known)
-
-
-@final
-@frozen
-class _Release:
-    """The bounds of one release, infinite or None where unknown.
-
-    They are bounds of its certified law, but for ``pure`` and ``everywhere``, which hold for the
-    actual release.
-    """
-
-    renyi: Bound = field(repr=False)
-    label: str
-    pure: float = math.inf
-    slope: float = math.inf  # D_alpha <= slope * alpha
-    pair: float = math.inf  # mu^2 / 2 of a Gaussian pair that dominates
-    largest: float = 0.0  # the largest bit of a release of bits with the budget 2 slope
-    losses: LossPair | Callable[[], LossPair] | None = field(default=None, repr=False)
-    alone: Bound | None = field(default=None, repr=False)  # epsilon at a delta, of one release
-    slack: float = 0.0
-    lost: float = 0.0
-    everywhere: Cost | None = field(default=None, repr=False)  # known where mass is lost
-    inside: float = math.inf  # max-divergence where no mass is lost, slack included
-
-    def divergence(self, alpha: float) -> float:
-        """Return D_alpha of the actual release; infinite where lost mass is not covered."""
-        if self.lost == 0:
-            return self.certified(alpha)
-        if self.everywhere is None:
-            return math.inf
-        return self.everywhere.rdp(alpha)
-
-    def certified(self, alpha: float) -> float:
-        """Return D_alpha outside the outputs of lost mass.
-
-        The moment grows by e^((2 alpha - 1) slack) at most.
-        """
-        bound = self.renyi(alpha)
-        if self.slack == 0:
-            return bound
-        return round_up(bound + (2 * alpha - 1) / (alpha - 1) * self.slack, _LAST_DIGIT)
-
-    def of_law(self, alpha: float) -> float:
-        """Return D_alpha of the certified law, without slack."""
-        return self.renyi(alpha)
-
-    def certified_pure(self) -> float:
-        """Return the max-divergence outside the outputs of lost mass."""
-        return self.inside if self.lost else self.pure
-
-    def pairs(self) -> LossPair | None:
-        """Return the losses of the certified law, where a dominating pair is known."""
-        if callable(self.losses):
-            return self.losses()
-        if self.losses is not None:
-            return self.losses
-        if self.pair > MOST_SLOPE:
-            return None
-        mu = 0.0
-        if self.pair > 0:
-            mu = next_up(math.sqrt(2 * self.pair))
-        gaussian = LossDistribution.gaussian(mu)
-        return gaussian, gaussian
 
 
 @final
@@ -157,49 +80,41 @@ class Cost:
     1.0
     """
 
-    parts: tuple[tuple[_Release, int], ...] = ()
+    parts: tuple[tuple[Release, int], ...] = ()
     adjacency: Adjacency | None = None
     unit: Unit | None = None
     trust: Trust | None = None
 
     @classmethod
-    def pure(cls, epsilon: float) -> Cost:
-        """Return epsilon-DP with the Rényi divergences that it implies.
+    def proved(cls, *bounds: Bound) -> Cost:
+        """Return the cost of one release about which all these bounds are proved."""
+        return cls(((Release(bounds), 1),))
 
-        Randomised response attains them.
-        """
+    @classmethod
+    def pure(cls, epsilon: float) -> Cost:
+        """Return epsilon-DP, with the divergences of randomised response, which attains them."""
         value = _check_size(epsilon, "epsilon")
         if value == 0:
             return cls()
-        losses = None
-        if value <= MOST_PURE:
-            response = LossDistribution.pure(value)
-            losses = (response, response)
-        return cls._once(_Release(Formula(_response, value), f"{value:g}-DP", value, losses=losses))
+        return cls.proved(Pure(value))
 
     @classmethod
-    def renyi(
-        cls,
-        bound: Bound,
-        label: str,
-        pure: float = math.inf,
-        losses: Callable[[], LossPair] | None = None,
-        alone: Bound | None = None,
-    ) -> Cost:
-        """Return a cost from a certified function of the order, and further bounds.
+    def renyi(cls, bound: Divergence, label: str, pure: float = math.inf) -> Cost:
+        """Return a cost from a certified function of the order.
 
         Args:
             bound: D_alpha at every order alpha > 1, from above.
             label: what the release is, for people.
-            pure: its max-divergence.
-            losses: makes dominating pairs.
-            alone: epsilon at a delta, of one release.
+            pure: its max-divergence, where it is known.
         """
         require(pure >= 0, "pure", pure, "a number of at least 0")
-        return cls._once(_Release(bound, label, pure, losses=losses, alone=alone))
+        cost = cls.proved(Renyi(bound, label))
+        if pure < math.inf:
+            cost = cost.tightened(cls.proved(Pure(pure)))
+        return cost
 
     @classmethod
-    def per_square(cls, kappa: Bound, distance: float, label: str) -> Cost:
+    def per_square(cls, kappa: Divergence, distance: float, label: str) -> Cost:
         """Return D_alpha <= kappa(alpha) distance^2, as in Theorem 2 for more than two levels."""
         return cls.renyi(Formula(_squared, kappa, distance), label)
 
@@ -226,8 +141,13 @@ class Cost:
         require(line < math.inf, "pair_slope", pair_slope, "finite where no slope is given")
         if line == 0:
             return cls()
-        bound = Formula(operator.mul, line)
-        return cls._once(_Release(bound, f"slope {line:g}", slope=line, pair=pair, largest=largest))
+        bounds: list[Bound] = []
+        if line < pair:
+            bounds.append(Line(line))
+        if pair < math.inf:
+            budget = 2 * line if largest else 0.0
+            bounds.append(GaussianPair(pair, budget, largest))
+        return cls.proved(*bounds)
 
     @classmethod
     def from_losses(
@@ -253,8 +173,10 @@ class Cost:
             valid = isinstance(losses, LossDistribution)
             require(valid, name, type(losses).__name__, "a LossDistribution")
         pure = max(losses.pure_epsilon_upper() for losses in both)
-        bound = Formula(_loss_divergence, both)
-        return cls._once(_Release(bound, "dominating pair", pure, pair, pair, losses=both))
+        bounds: list[Bound] = [LossPair(both, pure)]
+        if pair < math.inf:
+            bounds.append(GaussianPair(pair))
+        return cls.proved(*bounds)
 
     @classmethod
     def from_masses(
@@ -284,10 +206,6 @@ class Cost:
             losses.append(LossDistribution.from_atoms(upper, np.maximum(lower, 0.0)))
         return cls.from_losses(*losses, pair=pair)
 
-    @classmethod
-    def _once(cls, release: _Release) -> Cost:
-        return cls(((release, 1),))
-
     def of(
         self, adjacency: Adjacency, unit: Unit, trust: Trust, samples: int | None = None
     ) -> Cost:
@@ -316,48 +234,25 @@ class Cost:
         remedy = "this cost already has terms; change them with Cost.under"
         require(self.adjacency is None, "adjacency", self.adjacency, rule, remedy)
 
-    def or_else(self, other: Cost, label: str) -> Cost:
-        """Combine two costs of the same release: the smaller bound at every order."""
-        pure = min(self.pure_epsilon(), other.pure_epsilon())
-        return Cost.renyi(Formula(_smaller, self, other), label, pure)
+    def tightened(self, other: Cost) -> Cost:
+        """Combine two bare costs of the same release; no proof is forgotten."""
+        if not self.parts or not other.parts:  # one of them proves that nothing is revealed
+            return Cost()
+        release = self._single().tightened(other._single())
+        return Cost(((release, 1),))
 
     def either(self, other: Cost) -> Cost:
         """Return the cost of one release that is of this cost or of the bare other one.
 
-        Every bound is the larger of the two, so releases of either kind, in any order, are copies
-        of one cost.
+        Releases of either kind, in any order, are copies of it.
         """
-        first = self._single()
-        second = other._single()
-        pair = max(first.pair, second.pair)
-        losses = None
-        if pair == math.inf:
-            losses = _larger_losses(first.pairs(), second.pairs())
-        lost = max(first.lost, second.lost)
-        everywhere = None
-        if lost:
-            actual = first.everywhere if first.lost else Cost._once(first)
-            other_actual = second.everywhere if second.lost else Cost._once(second)
-            if actual is not None and other_actual is not None:
-                everywhere = actual.either(other_actual)
-        release = _Release(
-            Formula(_larger, first.renyi, second.renyi),
-            f"{first.label}, or {second.label}",
-            max(first.pure, second.pure),
-            max(first.slope, second.slope),
-            pair,
-            losses=losses,
-            slack=max(first.slack, second.slack),
-            lost=lost,
-            everywhere=everywhere,
-            inside=max(first.certified_pure(), second.certified_pure()),
-        )
-        return Cost._once(release).like(self)
+        release = self._single().either(other._single())
+        return evolve(self, parts=((release, 1),))
 
-    def _single(self) -> _Release:
+    def _single(self) -> Release:
         """Return the only release; refuse none, and several."""
         releases = sum(times for _, times in self.parts)
-        require(releases == 1, "releases of the cost", releases, "1 to be of one of two kinds")
+        require(releases == 1, "releases of the cost", releases, "1")
         return self.parts[0][0]
 
     def bare(self) -> Cost:
@@ -417,21 +312,7 @@ class Cost:
         release, others = self._split()
         rule = "0 where slack is added to several releases at once"
         require(not others or not self.lost, "lost mass", self.lost, rule)
-        lost = 0.0
-        if release.lost:
-            lost = round_up(release.lost * math.exp(value), 1e-15)
-        everywhere = release.everywhere
-        if everywhere is not None:
-            everywhere = everywhere.with_slack(value)
-        slackened = evolve(
-            release,
-            slack=sum_upper([(release.slack, 1), (value, 1)]),
-            pure=sum_upper([(release.pure, 1), (value, 2)]),
-            lost=lost,
-            everywhere=everywhere,
-            inside=sum_upper([(release.inside, 1), (value, 2)]),
-        )
-        return evolve(self, parts=(*others, (slackened, 1)))
+        return evolve(self, parts=(*others, (release.with_slack(value), 1)))
 
     def with_lost(self, lost: float, everywhere: Cost | None = None) -> Cost:
         """Return the cost of a release that is the certified one but for outputs of mass ``lost``.
@@ -446,17 +327,10 @@ class Cost:
         if not value or not self.parts:
             return self
         release, others = self._split()
-        lossy = evolve(
-            release,
-            lost=sum_upper([(release.lost, 1), (value, 1)]),
-            pure=math.inf if everywhere is None else everywhere.pure_epsilon(),
-            everywhere=everywhere,
-            inside=release.certified_pure(),
-            alone=None,
-        )
-        return evolve(self, parts=(*others, (lossy, 1)))
+        actual = None if everywhere is None else everywhere._single()
+        return evolve(self, parts=(*others, (release.with_lost(value, actual), 1)))
 
-    def _split(self) -> tuple[_Release, tuple[tuple[_Release, int], ...]]:
+    def _split(self) -> tuple[Release, tuple[tuple[Release, int], ...]]:
         """Return one release, and the others."""
         *others, (release, times) = self.parts
         if times > 1:
@@ -472,33 +346,37 @@ class Cost:
             floor = self.bare() + floor
         return evolve(self, parts=floor.parts)
 
-    def remembering(self, remember: Callable[[int, Bound], Bound]) -> Cost:
-        """Return this cost with every slow Rényi bound replaced by ``remember(place, bound)``.
+    def remembering(self, remember: Callable[[int, Divergence], Divergence]) -> Cost:
+        """Return this cost with every function of the order replaced by ``remember(place, bound)``.
 
-        Slow bounds are those without a closed form. What ``remember`` returns must have the values
-        of the bound; it may store those that it has computed.
+        These are the bounds that may take long. What ``remember`` returns must have the values of
+        the bound; it may store those that it has computed.
         """
         parts = []
-        for place, (release, times) in enumerate(self.parts):
-            closed = release.slope < math.inf or release.pair < math.inf
-            if not closed and release.losses is None and release.alone is None:
-                release = evolve(release, renyi=remember(place, release.renyi))
-            parts.append((release, times))
+        place = 0
+        for release, times in self.parts:
+            bounds: list[Bound] = []
+            for bound in release.bounds:
+                if isinstance(bound, Renyi):
+                    bound = Renyi(remember(place, bound.bound), bound.label)
+                    place += 1
+                bounds.append(bound)
+            parts.append((evolve(release, bounds=tuple(bounds)), times))
         return evolve(self, parts=tuple(parts))
 
     def rdp(self, alpha: float) -> float:
         """Return an upper bound on the Rényi divergence of order ``alpha > 1`` of the releases."""
-        return self._sum(alpha, _Release.divergence)
+        return self._sum(alpha, Release.divergence)
 
     def certified_rdp(self, alpha: float) -> float:
         """Return `rdp` outside the outputs of lost mass, whose probability is at most `lost`."""
-        return self._sum(alpha, _Release.certified)
+        return self._sum(alpha, Release.certified_divergence)
 
-    def _law_rdp(self, alpha: float) -> float:
+    def law_rdp(self, alpha: float) -> float:
         """Return the Rényi divergence of the certified laws, without slack."""
-        return self._sum(alpha, _Release.of_law)
+        return self._sum(alpha, Release.law_divergence)
 
-    def _sum(self, alpha: float, bound: Callable[[_Release, float], float]) -> float:
+    def _sum(self, alpha: float, bound: Callable[[Release, float], float]) -> float:
         """Add up the parts' divergences (Mironov 2017, Proposition 1)."""
         require(alpha > 1, "alpha", alpha, "a number above 1")
         if len(self.parts) == 1 and self.parts[0][1] == 1:
@@ -506,7 +384,7 @@ class Cost:
         terms = [times * bound(release, alpha) for release, times in self.parts]
         return round_up(math.fsum(terms), _LAST_DIGIT)
 
-    def _total(self, bound: Callable[[_Release], float]) -> float:
+    def _total(self, bound: Callable[[Release], float]) -> float:
         """Add up a bound of all releases, rounded up once; infinite where one is unknown."""
         return sum_upper((bound(release), times) for release, times in self.parts)
 
@@ -516,22 +394,22 @@ class Cost:
 
     def certified_pure(self) -> float:
         """Return the same as `pure_epsilon` outside the outputs of lost mass."""
-        return self._total(_Release.certified_pure)
+        return self._total(operator.attrgetter("certified_pure"))
 
     @property
     def slack(self) -> float:
         """The distance of all samplers from their certified laws, in logarithms of densities."""
-        return self._total(operator.attrgetter("slack"))
+        return self._total(operator.attrgetter("sampler.slack"))
 
     @property
     def lost(self) -> float:
         """The total mass of outputs outside the certified laws."""
-        return self._total(operator.attrgetter("lost"))
+        return self._total(operator.attrgetter("sampler.lost"))
 
     @property
     def pair_slope(self) -> float:
         """mu^2 / 2 of a Gaussian pair that dominates the certified laws; infinite if unknown."""
-        return self._total(operator.attrgetter("pair"))
+        return self._total(operator.attrgetter("pair_slope"))
 
     @property
     def slope(self) -> float:
@@ -544,34 +422,39 @@ class Cost:
             return self.pair_slope
         pairs = []
         budgets = []
+        largest = 0.0
         for release, times in self.parts:
-            if release.largest:
-                budgets.append((2 * release.slope, times))
+            product = release.joined()
+            if product is None:
+                pairs.append((release.pair_slope, times))
             else:
-                pairs.append((release.pair, times))
-        largest = max(release.largest for release, _ in self.parts)
+                budgets.append((product.budget, times))
+                largest = max(largest, product.largest)
         square = dominating_square_upper(sum_upper(budgets), largest, one_bit=True)
         joined = sum_upper([(sum_upper(pairs), 1), (square / 2, 1)])
         return min(self.pair_slope, joined)
 
     @property
+    def closed(self) -> bool:
+        """Whether lines and Gaussian pairs are all that is known of every part."""
+        return all(release.closed for release, _ in self.parts)
+
+    @property
     def paired(self) -> bool:
         """Whether every part has a dominating pair."""
-        return all(
-            release.losses is not None or release.pair <= MOST_SLOPE for release, _ in self.parts
-        )
+        return all(release.losses() is not None for release, _ in self.parts)
 
     @property
     def joins(self) -> bool:
         """Whether several of these, fixed in advance, are dominated by less than their pairs."""
-        return any(release.largest for release, _ in self.parts)
+        return any(release.joined() for release, _ in self.parts)
 
-    def losses(self) -> LossPair | None:
+    def losses(self) -> Pair | None:
         """Return the losses both ways round, where every part has a dominating pair."""
         forward = LossDistribution()
         backward = LossDistribution()
         for release, times in self.parts:
-            pairs = release.pairs()
+            pairs = release.losses()
             if pairs is None:
                 return None
             forward = forward.compose(pairs[0].repeat(times))
@@ -589,7 +472,7 @@ class Cost:
     def accounts(self, delta: float) -> dict[str, float]:
         """Return the epsilon of every account that holds for all parts at ``delta`` in [0, 1).
 
-        They are "pure", "Rényi", "privacy-loss distribution", "exact Gaussian" and "shuffle".
+        They may be "pure", "Rényi", "privacy-loss distribution", "exact Gaussian" and "shuffle".
         """
         delta = check_delta(delta)
         slack = self.slack
@@ -613,26 +496,25 @@ class Cost:
 
     def _certified(self, delta: float) -> dict[str, float]:
         """Return the accounts of the certified laws, delta > 0."""
-        if len(self.parts) == 1:
-            release, times = self.parts[0]
-            if times == 1 and release.alone is not None:
-                return {"shuffle": release.alone(delta)}
+        if len(self.parts) == 1 and self.parts[0][1] == 1:
+            for single in self.parts[0][0].of(Single):  # its other bounds were made from it
+                return {"shuffle": single.epsilon(delta)}
+        accounts = {}
         pair = self._planned_pair()
         slope = self.slope
-        accounts = {}
         if pair < math.inf:
             accounts["exact Gaussian"] = gaussian_epsilon_upper(pair, delta)
-            if slope >= pair:  # no Rényi account is below the exact one
+            if self.closed and pair <= slope:  # no Rényi account is below the exact one
                 return accounts
-        else:
+        if any(release.of(Pure) or release.of(LossPair) for release, _ in self.parts):
             losses = self.losses()
             if losses is not None:
                 epsilons = [_loss_epsilon(direction, delta) for direction in set(losses)]
                 accounts["privacy-loss distribution"] = max(epsilons)
-        if slope < math.inf:
-            accounts["Rényi"] = epsilon_from_linear(slope, delta)
-        else:
-            accounts["Rényi"] = epsilon_from_rdp(self._law_rdp, delta)
+        accounts["Rényi"] = epsilon_from_linear(slope, delta) if slope < math.inf else math.inf
+        if not self.closed:
+            by_order = epsilon_from_rdp(self.law_rdp, delta)
+            accounts["Rényi"] = min(by_order, accounts["Rényi"])
         return accounts
 
     def _terms(self) -> tuple[Adjacency, Unit, Trust]:
@@ -671,41 +553,8 @@ def sampling_slack_upper(dimension: int, smallest_probability: float, error: flo
     return round_up(-dimension * math.log1p(-error / smallest))
 
 
-def _response(alpha: float, epsilon: float) -> float:
-    """Return D_alpha of randomised response, at most min(eps, alpha eps^2/2).
-
-    It is log((e^(alpha eps) + e^((1-alpha) eps))/(1 + e^eps))/(alpha-1).
-    """
-    # With E = e^-eps: e^((alpha-1) eps) (1 + E^(2 alpha-1)) / (1 + E), stable for all sizes.
-    log_moment = (alpha - 1) * epsilon
-    log_moment += math.log1p(math.exp(-(2 * alpha - 1) * epsilon))
-    log_moment -= math.log1p(math.exp(-epsilon))
-    exact = (log_moment + 1e-15 * (1 + abs(log_moment))) / (alpha - 1)
-    return round_up(min(epsilon, alpha * epsilon * epsilon / 2, exact))
-
-
-def _squared(alpha: float, kappa: Bound, distance: float) -> float:
+def _squared(alpha: float, kappa: Divergence, distance: float) -> float:
     return round_up(kappa(alpha) * distance * distance, 1e-15)
-
-
-def _loss_divergence(alpha: float, both: LossPair) -> float:
-    """Return the larger Rényi divergence of the two ways round."""
-    return max(losses.rdp_upper(alpha) for losses in set(both))
-
-
-def _smaller(alpha: float, left: Cost, right: Cost) -> float:
-    return min(left.rdp(alpha), right.rdp(alpha))
-
-
-def _larger(alpha: float, left: Bound, right: Bound) -> float:
-    return max(left(alpha), right(alpha))
-
-
-def _larger_losses(left: LossPair | None, right: LossPair | None) -> LossPair | None:
-    """Return pairs that dominate both, where both are known."""
-    if left is None or right is None:
-        return None
-    return left[0].larger(right[0]), left[1].larger(right[1])
 
 
 _loss_epsilon = lru_cache(maxsize=1024)(LossDistribution.epsilon_upper)

@@ -49,8 +49,8 @@ def interpolated_l1_cost(
 ) -> Cost:
     """Return the cost by Theorem 1: (constant x distance)-DP for inputs within L1 ``distance``.
 
-    The constant is L for replace-one and the zero-out constant for zero-out. At finite orders the
-    L2 account is used where it is smaller, since an L1 distance bounds the L2 one.
+    The constant is L for replace-one and the zero-out constant for zero-out. The L2 account
+    holds too, since an L1 distance bounds the L2 one.
 
     Args:
         design: the table that is interpolated.
@@ -70,7 +70,7 @@ def interpolated_l1_cost(
         constant = lipschitz_upper(design, low, high)
     pure = Cost.pure(round_up(constant * distance, 1e-15))
     renyi = interpolated_l2_cost(design, distance, adjacency, low, high)
-    return pure.or_else(renyi, "interpolated, L1 and L2 accounts")
+    return pure.tightened(renyi)
 
 
 def interpolated_l2_cost(

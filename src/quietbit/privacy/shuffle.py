@@ -27,8 +27,9 @@ from attrs import field, frozen
 from quietbit._search import bisect
 from quietbit.errors import check_int, check_real, require
 from quietbit.privacy.blanket import MOST_CROWD, Blanket, BlanketPair
-from quietbit.privacy.cost import Cost, Formula, LossPair
+from quietbit.privacy.cost import Cost
 from quietbit.privacy.loss import LossDistribution
+from quietbit.privacy.release import Formula, LossPair, Pair, Pure, Single
 from quietbit.privacy.rounding import UNIT
 from quietbit.target import Adjacency
 
@@ -100,13 +101,8 @@ class Shuffle:
 
     def cost(self) -> Cost:
         """Return the cost of the release; at delta = 0 the local epsilon applies."""
-        return Cost.renyi(
-            Formula(_divergence, self),
-            f"one of {self.crowd}",
-            self.local,
-            losses=Formula(_losses, self),
-            alone=Formula(_epsilon, self),
-        )
+        pair = LossPair(Formula(_losses, self), self.local)
+        return Cost.proved(Pure(self.local), pair, Single(Formula(_epsilon, self)))
 
 
 def shuffled_cost(
@@ -163,7 +159,7 @@ def _epsilon(delta: float, shuffle: Shuffle) -> float:
 
 
 @lru_cache(maxsize=64)
-def _losses(shuffle: Shuffle) -> LossPair:
+def _losses(shuffle: Shuffle) -> Pair:
     """Return a pair that dominates the shuffle: it connects points of its delta."""
     least = 2 * shuffle.delta_upper(math.nextafter(shuffle.local, 0.0))
     last = _epsilon(max(_LEAST_DELTA, least), shuffle)
@@ -171,8 +167,3 @@ def _losses(shuffle: Shuffle) -> LossPair:
     deltas = [shuffle.delta_upper(node) for node in nodes.tolist()]
     losses = LossDistribution.from_profile(nodes, deltas, symmetric=True)
     return losses, losses
-
-
-def _divergence(alpha: float, shuffle: Shuffle) -> float:
-    """Return the pair's Rényi divergence, or the one that the local epsilon implies."""
-    return min(Cost.pure(shuffle.local).rdp(alpha), _losses(shuffle)[0].rdp_upper(alpha))

@@ -21,8 +21,9 @@ from scipy.special import gammaln, logsumexp
 from quietbit._typing import FloatVector
 from quietbit.errors import check_real, require
 from quietbit.privacy.conversion import gaussian_log_delta
-from quietbit.privacy.cost import Cost, Formula, LossPair
+from quietbit.privacy.cost import Cost
 from quietbit.privacy.loss import LossDistribution
+from quietbit.privacy.release import Bound, Formula, LossPair, Pair, Renyi
 from quietbit.privacy.rounding import round_up
 from quietbit.target import Adjacency
 
@@ -59,11 +60,12 @@ def poisson_cost(near: Cost, far: Cost, rate: float) -> Cost:
     replaced = far.adjacency is Adjacency.REPLACE_ONE
     line = _sensitivity(near.slope, far.slope, replaced)
     pair = _sensitivity(near.pair_slope, far.pair_slope, replaced)
-    losses = None
+    bounds: list[Bound] = []
     if pair <= MOST_MU:
-        losses = Formula(poisson_gaussian, pair, q, far.adjacency)
+        bounds.append(LossPair(Formula(poisson_gaussian, pair, q, far.adjacency)))
     divergence = Formula(_batch_divergence, line, pair, q, replaced)
-    bare = Cost.renyi(divergence, f"Poisson batch of rate {q:g}", losses=losses)
+    bounds.append(Renyi(divergence, f"Poisson batch of rate {q:g}"))
+    bare = Cost.proved(*bounds)
     return bare.with_slack(max(near.slack, far.slack)).like(far)
 
 
@@ -146,7 +148,7 @@ def _log_moment(order: int, mu: float, q: float) -> float:
 
 
 @lru_cache(maxsize=64)
-def poisson_gaussian(mu: float, q: float, adjacency: Adjacency) -> LossPair:
+def poisson_gaussian(mu: float, q: float, adjacency: Adjacency) -> Pair:
     """Return the losses of a Poisson batch of rate ``q`` in (0, 1), both ways round.
 
     ``mu``: how far one sample of the batch moves the release, in standard deviations of a

@@ -161,3 +161,24 @@ def test_what_holds_for_all_outputs_is_kept_beside_a_lost_mass() -> None:
     assert nothing.pure_epsilon() == math.inf
     assert nothing.rdp(2.0) == math.inf
     assert nothing.epsilon(1e-5) < math.inf
+
+
+def test_proofs_about_one_release_are_joined_and_none_is_forgotten():
+    line, pure, pair = Cost.linear(0.2), Cost.pure(0.5), Cost.gaussian(0.25)
+    for first, second, third in ((line, pure, pair), (pair, line, pure), (pure, pair, line)):
+        whole = first.tightened(second).tightened(third)
+        assert whole.pure_epsilon() == 0.5
+        assert (whole.slope, whole.pair_slope) == (0.2, 0.25)
+        for times in (1, 7, 300):
+            for delta in (0.0, 1e-9, 1e-3):
+                least = min((part * times).epsilon(delta) for part in (line, pure, pair))
+                assert (whole * times).epsilon(delta) <= least
+    assert line.tightened(line) == line
+    assert line.tightened(Cost()) == Cost.pure(0.0).tightened(pair) == Cost()
+
+
+def test_proofs_about_releases_of_different_samplers_are_not_joined():
+    with refuses("error of the sampler"):
+        Cost.linear(0.2).with_slack(1e-9).tightened(Cost.pure(0.5))
+    with refuses("releases of the cost", 2):
+        Cost.linear(0.2).tightened(Cost.pure(0.5) * 2)

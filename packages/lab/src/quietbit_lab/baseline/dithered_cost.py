@@ -20,8 +20,9 @@ import numpy as np
 from quietbit._typing import FloatMatrix, FloatVector
 from quietbit.design.table import Design
 from quietbit.errors import check_real
-from quietbit.privacy.cost import Cost, Formula
+from quietbit.privacy.cost import Cost
 from quietbit.privacy.divergence import CENTRE, exact_levels
+from quietbit.privacy.release import Formula
 from quietbit.privacy.rounding import round_up
 from quietbit.target import Adjacency
 

@@ -40,7 +40,8 @@ from quietbit.mechanism.base import (
 from quietbit.mechanism.family import check_multiplier
 from quietbit.mechanism.poison import DOUBT, ROUNDING
 from quietbit.mechanism.rotation import response_lower
-from quietbit.privacy.cost import Cost, Formula
+from quietbit.privacy.cost import Cost
+from quietbit.privacy.release import Formula
 from quietbit.privacy.rounding import round_up
 from quietbit.target import Adjacency
 

@@ -19,8 +19,9 @@ import numpy as np
 from scipy.special import gammaln, logsumexp
 
 from quietbit.errors import InvalidParameter, check_int, require
-from quietbit.privacy.cost import Cost, Formula
+from quietbit.privacy.cost import Cost
 from quietbit.privacy.orders import chord_upper
+from quietbit.privacy.release import Formula
 from quietbit.privacy.rounding import round_up
 from quietbit.target import Adjacency
 

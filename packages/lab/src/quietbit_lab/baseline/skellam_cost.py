@@ -26,8 +26,9 @@ from scipy.special import gammaln, i0e, i1e, logsumexp
 
 from quietbit._typing import FloatVector
 from quietbit.errors import check_real, require
-from quietbit.privacy.cost import Cost, Formula
+from quietbit.privacy.cost import Cost
 from quietbit.privacy.orders import chord_upper
+from quietbit.privacy.release import Formula
 from quietbit.privacy.rounding import round_up
 
 __all__ = [
