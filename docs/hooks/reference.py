@@ -73,6 +73,8 @@ def _entry(name: str, module: str) -> str:
     if isinstance(definition, ast.Assign | ast.AnnAssign):
         lines += ["```python", _written(definition), "```", ""]
         return "\n".join(lines)
+    if isinstance(definition, ast.ClassDef):
+        definition.body = [*_inherited(definition, file), *definition.body]
     lines += ["```python", _signature(definition), "```", "", _summary(definition), ""]
     members = list(_members(definition)) if isinstance(definition, ast.ClassDef) else []
     if members:
@@ -102,9 +104,33 @@ def _definition(name: str, module: str) -> tuple[Path, Definition | ast.Assign |
     raise LookupError(f"a stub says that {module} defines {name}, and it does not.")
 
 
+def _inherited(node: ast.ClassDef, file: Path) -> list[ast.stmt]:
+    """Return the fields and methods of a class of fields that this one extends."""
+    module = ".".join(file.relative_to(SOURCES).with_suffix("").parts)
+    body: list[ast.stmt] = []
+    for base in node.bases:
+        if not isinstance(base, ast.Name):
+            continue
+        try:
+            _, parent = _definition(base.id, module)
+        except (LookupError, FileNotFoundError):
+            continue
+        if isinstance(parent, ast.ClassDef) and "frozen" in map(_written, parent.decorator_list):
+            own = {getattr(member, "name", "") for member in node.body}
+            for member in parent.body:
+                if not isinstance(member, ast.Expr) and getattr(member, "name", None) not in own:
+                    body.append(member)
+    return body
+
+
 def _summary(node: Definition) -> str:
     """Return the first paragraph of a docstring as one line."""
-    text = ast.get_docstring(node) or ""
+    documented: list[ast.stmt] = []
+    for member in node.body:
+        if isinstance(member, ast.Expr):
+            documented.append(member)
+            break
+    text = ast.get_docstring(ast.Module(documented, [])) or ""
     return " ".join(text.split("\n\n")[0].split())
 
 

@@ -28,8 +28,9 @@ from quietbit.node.gatekeeper import RemoteGate, _receive
 from quietbit.node.refusal import Noted, Reason, Refusal
 from quietbit.privacy.guarantee import Guarantee
 from quietbit.run.crowd import Crowds
-from quietbit.run.messages import ANSWERED, DECLINED, request_record
+from quietbit.run.messages import ANSWERED, DECLINED
 from quietbit.run.plan import Plan
+from quietbit.run.request import request_record
 from quietbit.target import Adjacency, Trust, Unit
 from unit.flower import test_replay as replaying
 from unit.flower.kit import DIMENSION, HandGrid, app, be_the_server, context, model

@@ -32,8 +32,9 @@ from quietbit.node.budget import account_of
 from quietbit.node.ledger import FileLedger, LedgerError
 from quietbit.node.policy import Policy
 from quietbit.node.request import STEPS, Framed
-from quietbit.run.messages import request_record, sum_request
+from quietbit.run.messages import sum_request
 from quietbit.run.plan import KEYS as PLAN_KEYS
+from quietbit.run.request import request_record
 from quietbit.secagg.codec import encode
 from quietbit.secagg.plan import masked_size
 from quietbit.wire.uplink import Uplink

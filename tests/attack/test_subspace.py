@@ -15,9 +15,10 @@ from quietbit.mechanism.additive import Gaussian
 from quietbit.mechanism.ball import Ball, Norm
 from quietbit.node.ledger import FileLedger
 from quietbit.node.request import Framed
-from quietbit.run.messages import DECLINED, ENCLOSED, join_pieces, request_record
+from quietbit.run.messages import DECLINED, ENCLOSED, join_pieces
 from quietbit.run.parts.subspace import ServerCoordinates
 from quietbit.run.plan import Plan
+from quietbit.run.request import request_record
 from quietbit.subspace import Subspace
 from quietbit.wire.uplink import Uplink
 from spaces import space_of_seed

@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 
 from plans import flat_plan
-from quietbit.run.report import RoundReport
+from quietbit.run.record import RoundReport
 from quietbit.run.server import Run
 
 

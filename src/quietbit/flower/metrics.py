@@ -13,7 +13,7 @@ from flwr.app import ArrayRecord, MetricRecord, MetricRecordValues
 
 from quietbit.run.parts.evaluation import EvaluationReport
 from quietbit.run.plan import Plan
-from quietbit.run.report import RoundReport
+from quietbit.run.record import RoundReport
 
 __all__ = ["EPSILON", "Evaluate", "estimate_metrics", "round_metrics", "with_scores"]
 

@@ -53,7 +53,8 @@ from quietbit.flower.metrics import (
 from quietbit.flower.stragglers import HurriedGrid
 from quietbit.flower.transport import GridTransport, address, reply_of, wire_sizes
 from quietbit.run.layout import NotFinite
-from quietbit.run.part import Asked, Part, Step
+from quietbit.run.messages import Asked
+from quietbit.run.part import Part, Step
 from quietbit.run.parts.evaluation import Evaluating
 from quietbit.run.parts.subspace import Basis
 from quietbit.run.plan import Plan
@@ -219,7 +220,7 @@ class PrivateStrategy(Strategy):
             self._warn(NOBODY_ASKED)
             return messages
         self._run.number = grid.run.run_id
-        self._answers = self._evaluating.begin(self._run, server_round)
+        self._answers = self._run.open_answers(server_round)
         return self._ask(self._answers, messages, arrays, grid)
 
     def aggregate_evaluate(
@@ -320,7 +321,7 @@ class PrivateStrategy(Strategy):
         """Close the evaluation that is open; return its estimates and the cost so far."""
         if self._evaluating is None or self._answers is None:
             return {}
-        report = self._evaluating.end(self._run, self._answers, self._answers.number)
+        report = self._run.close_answers(self._answers, self._answers.number)
         self._answers = None
         return estimate_metrics(report, self._run.epsilon_upper())
 

@@ -16,8 +16,7 @@ from flwr.app import Array, ArrayRecord, ConfigRecord, Message, MetricRecord, Re
 from flwr.serverapp import Grid
 from flwr.supercore.inflatable.inflatable_object import get_all_nested_objects
 
-from quietbit.run.messages import CRASHED, DECLINED, METRICS, RECORD, SUM, numbers_of
-from quietbit.run.part import Asked, Reply
+from quietbit.run.messages import CRASHED, DECLINED, METRICS, RECORD, SUM, Asked, Reply, numbers_of
 
 __all__ = ["GridTransport", "address", "is_unprotected", "numbers_in", "reply_of", "wire_sizes"]
 

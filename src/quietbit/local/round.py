@@ -18,9 +18,9 @@ from numpy.typing import NDArray
 from quietbit._typing import FloatVector
 from quietbit.errors import require
 from quietbit.mechanism.base import Answers, Mechanism
-from quietbit.run.messages import ENCLOSED, MODEL, SPEED
-from quietbit.run.part import Asked, Part, Reply, Step, lifted
-from quietbit.run.report import RoundReport
+from quietbit.run.messages import ENCLOSED, MODEL, SPEED, Asked, Reply
+from quietbit.run.part import Part, Step, lifted
+from quietbit.run.record import RoundReport
 from quietbit.run.round import Model
 from quietbit.wire.payload import Header
 from quietbit.wire.uplink import EXAMPLES

@@ -63,7 +63,8 @@ from quietbit.run.layout import named_arrays
 from quietbit.run.messages import ENCLOSED, MODEL, RECORD, SPEED, NodeName
 from quietbit.run.part import Arrival
 from quietbit.run.parts.replay import APP
-from quietbit.run.plan import PREFIX, Plan
+from quietbit.run.plan import Plan
+from quietbit.run.terms import PREFIX
 from quietbit.target import Trust
 
 __all__ = ["ABOUT", "TABLE", "UPDATE", "PrivateUplink", "local_settings", "number_of"]

@@ -24,8 +24,7 @@ from quietbit.errors import InvalidPayload, one_line, refuse_payload
 from quietbit.nvflare.task import ABOUT, ANSWER, CRASHED, RELEASE, UPDATE, as_kind
 from quietbit.run import messages
 from quietbit.run.exchange import Answer, Contribution, Exchange, Message
-from quietbit.run.messages import RECORD, numbers_of
-from quietbit.run.part import Reply
+from quietbit.run.messages import RECORD, Reply, numbers_of
 from quietbit.run.round import Model
 
 __all__ = ["SentTask", "message_of", "peer_of", "put_request", "wire_size"]

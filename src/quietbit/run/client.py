@@ -35,7 +35,7 @@ from quietbit.node.refusal import NotAllowed, Reason, Refusal, refusal_of
 from quietbit.node.release import LocalGate
 from quietbit.node.request import ProposedMechanism, Request
 from quietbit.node.stores import ModelFolder, Vault, key_file, simulation_key
-from quietbit.run.messages import MODEL, RECORD, SUM, NodeName, finite, read_request
+from quietbit.run.messages import MODEL, RECORD, SUM, NodeName, finite
 from quietbit.run.part import AppAnswer, Arrival, Part
 from quietbit.run.parts.evaluation import Answering
 from quietbit.run.parts.masks import Masking
@@ -45,6 +45,7 @@ from quietbit.run.parts.subspace import ClientCoordinates
 from quietbit.run.parts.update import Updating
 from quietbit.run.parts.weights import Weighting
 from quietbit.run.plan import Plan, named_mechanisms
+from quietbit.run.request import read_request
 
 __all__ = [
     "OpenRequest",

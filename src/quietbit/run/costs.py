@@ -14,7 +14,7 @@ Source   Guo et al. (ICML 2023), section "Rényi DP and composition"; docs/theor
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
-from typing import TYPE_CHECKING, Any, TypeAlias, final
+from typing import Any, TypeAlias, final
 
 import numpy as np
 from attrs import define, field
@@ -24,10 +24,8 @@ from quietbit.errors import QuietbitError, require
 from quietbit.mechanism.base import Mechanism, shuffled_privacy
 from quietbit.privacy.cost import Cost
 from quietbit.privacy.guarantee import Guarantee, GuaranteePair, shown_epsilon
+from quietbit.run.terms import Terms
 from quietbit.target import Trust, Unit
-
-if TYPE_CHECKING:
-    from quietbit.run.plan import Plan
 
 __all__ = ["ClientCosts", "observers", "spread"]
 
@@ -129,7 +127,7 @@ def _places(ordered: Any) -> list[Any]:
     return [ordered[place] for place in (0, len(ordered) // 2, len(ordered) - 1)]
 
 
-def observers(plan: Plan, mechanism: Mechanism, account: ClientCosts) -> GuaranteePair:
+def observers(plan: Terms, mechanism: Mechanism, account: ClientCosts) -> GuaranteePair:
     """Return both guarantees of a run in which every client takes part as planned."""
     server = account.worst(plan.delta)
     reasons = []

@@ -23,9 +23,8 @@ from attrs import define, evolve, field, frozen
 
 from quietbit._typing import FloatVector
 from quietbit.errors import InvalidPayload, QuietbitError, one_line, refuse_payload
-from quietbit.run.messages import FIELD, RECORD
-from quietbit.run.part import Asked, Node, Reply
-from quietbit.run.parts.evaluation import Evaluating, OpenEvaluations
+from quietbit.run.messages import FIELD, RECORD, Asked, Node, Reply
+from quietbit.run.parts.evaluation import Evaluating, Evaluation
 from quietbit.run.round import Model, Round
 from quietbit.run.server import Run
 from quietbit.wire.downlink import Diverged
@@ -164,6 +163,54 @@ class Exchange:
 
     def _zeros(self) -> FloatVector | None:
         return None if self.model is None else np.zeros(self.model.layout.dimension)
+
+
+@final
+@define(eq=False)
+class OpenEvaluations:
+    """Evaluations that are open side by side, by the round that trains a model, or by its name."""
+
+    run: Run
+    evaluating: Evaluating
+    _open: dict[int | str, Round] = field(factory=dict, init=False)
+    _number: int = field(default=0, init=False)  # of the last one: nodes want growing numbers
+
+    @property
+    def evaluation(self) -> Evaluation:
+        """What is asked about every model."""
+        return self.evaluating.evaluation
+
+    def is_due(self, number: int) -> bool:
+        """Return whether a round asks about the model that it trains."""
+        return self.evaluation.due(number, self.run.plan.releases)
+
+    def answers(self, model: int | str, number: int = 0) -> Round:
+        """Return the answers about a model; a new evaluation has at least this number."""
+        if model not in self._open:
+            self._number = max(number, self._number + 1)
+            self._open[model] = self.run.open_answers(self._number)
+        return self._open[model]
+
+    def has_asked(self, model: int | str, node: Node) -> bool:
+        """Return whether a node was asked about a model in an evaluation that is open."""
+        return model in self._open and self._open[model].asked(node)
+
+    def is_open(self, answers: Round) -> bool:
+        """Return whether these are the answers of an evaluation that is open."""
+        return answers in self._open.values()
+
+    def end(self, model: int | str) -> None:
+        """Report an evaluation; what round 3 trains is reported as the model of round 2."""
+        answers = self._open.pop(model)
+        if isinstance(model, str):
+            self.run.close_answers(answers, len(self.run.rounds), model)
+        else:
+            self.run.close_answers(answers, model - 1)
+
+    def end_all(self) -> None:
+        """Report all evaluations that are open."""
+        for model in list(self._open):
+            self.end(model)
 
 
 @final

@@ -13,8 +13,9 @@ ever put into a refusal.
 from __future__ import annotations
 
 from collections.abc import Mapping
+from fnmatch import fnmatchcase
 from functools import cached_property, lru_cache
-from typing import TYPE_CHECKING, Any, final
+from typing import Any, final
 
 import numpy as np
 from attrs import frozen
@@ -23,9 +24,6 @@ from numpy.typing import NDArray
 from quietbit._typing import FloatVector
 from quietbit.arrays import NUMPY_FLOATS, check_parameters, dtype_name, is_tensor
 from quietbit.errors import InvalidParameter, require
-
-if TYPE_CHECKING:
-    from quietbit.run.plan import Plan
 
 __all__ = ["ModelLayout", "NamedArray", "NotFinite", "named_arrays"]
 
@@ -80,12 +78,15 @@ class ModelLayout:
     kept: tuple[str, ...]
 
     @classmethod
-    def of(cls, arrays: Mapping[str, Any], plan: Plan) -> ModelLayout:
-        """Return the layout of a model; only descriptions are read, and the same ones once."""
+    def of(cls, arrays: Mapping[str, Any], local_arrays: str = "") -> ModelLayout:
+        """Return the layout of a model; only descriptions are read, and the same ones once.
+
+        ``local_arrays`` are patterns of names, with commas between them, that are never sent.
+        """
         described = []
         for name, array in arrays.items():
             described.append((name, tuple(array.shape), array.dtype, array.stype))
-        return _layout(tuple(described), plan)
+        return _layout(tuple(described), local_arrays)
 
     def nameless(self, arrays: Mapping[str, Any]) -> bool:
         """Whether arrays have numbers for names, and a counter is among them."""
@@ -165,15 +166,19 @@ class ModelLayout:
 
 @lru_cache(maxsize=64)
 def _layout(
-    described: tuple[tuple[str, tuple[int, ...], str, str], ...], plan: Plan
+    described: tuple[tuple[str, tuple[int, ...], str, str], ...], local_arrays: str
 ) -> ModelLayout:
-    kept = tuple(name for name, *_ in described if plan.stays_local(name))
+    patterns = [pattern.strip() for pattern in local_arrays.split(",") if pattern.strip()]
+    kept = []
+    for name, *_ in described:
+        if any(fnmatchcase(name, pattern) for pattern in patterns):
+            kept.append(name)
     learnt = [entry for entry in described if entry[0] not in kept]
     check_parameters(((name, kind) for name, _, kind, _ in learnt), REMEDY)
     for name, _, kind, stored in learnt:
         is_known = kind in NUMPY_FLOATS and stored == STYPE
         require(is_known, f"type of array {name!r}", f"{kind} ({stored})", ", ".join(NUMPY_FLOATS))
-    layout = ModelLayout(tuple((name, shape, kind) for name, shape, kind, _ in learnt), kept)
+    layout = ModelLayout(tuple((name, shape, kind) for name, shape, kind, _ in learnt), tuple(kept))
     require(layout.dimension > 0, "number of trainable parameters", layout.dimension, "at least 1")
     return layout
 

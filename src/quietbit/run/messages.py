@@ -11,26 +11,18 @@ Idea     the server says which round it is and which mechanism it will decode wi
 from __future__ import annotations
 
 import math
-from collections.abc import Iterable, Mapping
-from typing import TYPE_CHECKING, Any, final
+from collections.abc import Mapping
+from typing import Any, TypeAlias, final
 
-from attrs import frozen
+from attrs import define, field, frozen
 
 from quietbit.errors import (
     InvalidParameter,
     InvalidPayload,
-    check_int,
     one_line,
     refuse_payload,
     require,
 )
-from quietbit.mechanism.base import Mechanism
-from quietbit.node.request import MOST_ROUNDS, Request, description_of
-
-if TYPE_CHECKING:
-    from quietbit.run.part import Part
-    from quietbit.run.parts.evaluation import Evaluation
-    from quietbit.run.plan import Plan
 
 __all__ = [
     "ANSWERED",
@@ -43,20 +35,21 @@ __all__ = [
     "RECORD",
     "SPEED",
     "SUM",
+    "Asked",
+    "Node",
     "NodeName",
+    "Reply",
     "answer_of",
-    "evaluation_of",
     "finite",
     "join_pieces",
     "numbers_of",
     "pieces_of",
     "read_fields",
-    "read_request",
-    "request_record",
     "split_pieces",
     "sum_request",
 ]
 
+Node: TypeAlias = int | str
 RECORD = "quietbit"  # the name of our record in a message, and the prefix of its continuations
 SUM = "quietbit-sum"  # that of a masked sum
 MODEL = "quietbit-model"  # that of rounds to replay, and of a simulated node's model
@@ -85,38 +78,42 @@ class NodeName:
     client: int | None = None
 
 
-def request_record(number: int, mechanism: Mechanism) -> dict[str, Any]:
-    """Return what the server asks in round ``number``, from 1 on: the values of a ConfigRecord."""
-    number = check_int(number, "round", 1, MOST_ROUNDS)
-    described = {"dimension": mechanism.ball.dimension, "mechanism": description_of(mechanism)}
-    return {"version": VERSION, "round": number, **described}
+@final
+@define(eq=False)
+class Asked:
+    """A request to one node: the records beside the model, and the round that counts the node.
+
+    ``records`` may be shared with requests to other nodes; those of ``own_records`` are for this
+    node alone. ``size`` is the length of the message, known when it is `Part.sent`.
+    """
+
+    node: Node
+    round: Any = None
+    place: int = 0  # of the engine's message among those that are sent together
+    records: dict[str, Any] = field(factory=dict)
+    own_records: dict[str, Any] = field(factory=dict)
+    carries_model: bool = True
+    size: int = 0
 
 
-def read_request(
-    records: Mapping[str, Any], plan: Plan, parts: Iterable[Part], name: NodeName
-) -> Request:
-    """Read a message's request, with the fields that parts read; refuse a message without one."""
-    asked = read_fields(
-        records.get(RECORD),
-        {"version", "round", "dimension", "mechanism"},
-        "The server's message must carry quietbit's request, and does not: wrap its strategy in a "
-        "PrivateStrategy, or put PrivateReceiver among the filters of its tasks.",
-    )
-    target = plan.update_target
-    fields: dict[str, Any] = {"epsilon": target.epsilon, "delta": target.delta}
-    for part in parts:
-        fields |= part.read(records)
-    return Request(
-        run=name.run,
-        round=asked["round"],
-        node=name.node,
-        dimension=asked["dimension"],
-        mechanism=asked["mechanism"],
-        adjacency=plan.adjacency.value,
-        unit=plan.unit.value,
-        client=name.client,
-        **fields,
-    )
+@final
+@frozen
+class Reply:
+    """A node that replied, the bytes of its message, and what it says; nothing is checked yet.
+
+    ``records`` are quietbit's, by name, and ``metrics`` the numbers that the node's owner lets out.
+    Where there is no answer ``refusal`` says why, and ``noted`` whether a release may have been
+    made all the same. A message is ``unprotected`` if it holds what no gate lets out, such as a
+    trained model; nothing else of it is read. ``size`` is 0 where it was noted as arrived before.
+    """
+
+    node: Node
+    size: int
+    records: Mapping[str, Any] = field(factory=dict)
+    metrics: Mapping[str, float] = field(factory=dict)
+    refusal: str | None = None
+    noted: bool = False
+    unprotected: bool = False
 
 
 def sum_request(step: str, clients: int, number: int, table: bytes = b"") -> dict[str, Any]:
@@ -125,15 +122,6 @@ def sum_request(step: str, clients: int, number: int, table: bytes = b"") -> dic
     ``table`` is what it forwards from the other clients.
     """
     return {"version": VERSION, "step": step, "clients": clients, "number": number, "table": table}
-
-
-def evaluation_of(plan: Plan) -> Evaluation:
-    """Return what the plan asks about the model, refused where it asks nothing."""
-    if plan.evaluation is None:
-        raise InvalidParameter(
-            "This run asks for no evaluations: set quietbit.evaluate to have them answered."
-        )
-    return plan.evaluation
 
 
 def answer_of(record: Mapping[str, Any] | None, step: str) -> bytes:

@@ -14,36 +14,29 @@ from __future__ import annotations
 
 from collections.abc import Callable, Mapping
 from types import MappingProxyType
-from typing import TYPE_CHECKING, Any, ClassVar, Protocol, TypeAlias, final
+from typing import Any, ClassVar, Protocol, final
 
-from attrs import define, field, frozen
+from attrs import define, frozen
 
 from quietbit._typing import FloatVector
 from quietbit.mechanism.base import Mechanism
-
-if TYPE_CHECKING:
-    from quietbit.node.gatekeeper import Gate
-    from quietbit.node.request import Request
-    from quietbit.privacy.account import Account
-    from quietbit.run.layout import ModelLayout
-    from quietbit.run.report import Counts
-    from quietbit.run.round import Round
+from quietbit.node.gatekeeper import Gate
+from quietbit.node.request import Request
+from quietbit.privacy.account import Account
+from quietbit.run.layout import ModelLayout
+from quietbit.run.messages import Asked, Node, Reply
+from quietbit.run.record import Counts
 
 __all__ = [
     "AppAnswer",
     "Arrival",
-    "Asked",
-    "Node",
     "OpenRound",
     "Part",
-    "Reply",
     "Step",
     "Transport",
     "lifted",
     "released_dimension",
 ]
-
-Node: TypeAlias = int | str
 
 
 class OpenRound(Protocol):
@@ -53,44 +46,6 @@ class OpenRound(Protocol):
     def number(self) -> int:
         """The number of the round."""
         ...
-
-
-@final
-@define(eq=False)
-class Asked:
-    """A request to one node: the records beside the model, and the round that counts the node.
-
-    ``records`` may be shared with requests to other nodes; those of ``own_records`` are for this
-    node alone. ``size`` is the length of the message, known when it is `Part.sent`.
-    """
-
-    node: Node
-    round: Any = None
-    place: int = 0  # of the engine's message among those that are sent together
-    records: dict[str, Any] = field(factory=dict)
-    own_records: dict[str, Any] = field(factory=dict)
-    carries_model: bool = True
-    size: int = 0
-
-
-@final
-@frozen
-class Reply:
-    """A node that replied, the bytes of its message, and what it says; nothing is checked yet.
-
-    ``records`` are quietbit's, by name, and ``metrics`` the numbers that the node's owner lets out.
-    Where there is no answer ``refusal`` says why, and ``noted`` whether a release may have been
-    made all the same. A message is ``unprotected`` if it holds what no gate lets out, such as a
-    trained model; nothing else of it is read. ``size`` is 0 where it was noted as arrived before.
-    """
-
-    node: Node
-    size: int
-    records: Mapping[str, Any] = field(factory=dict)
-    metrics: Mapping[str, float] = field(factory=dict)
-    refusal: str | None = None
-    noted: bool = False
-    unprotected: bool = False
 
 
 @final
@@ -170,7 +125,7 @@ class Part:
         """Return the mechanism of round ``number``; the server calls it before anybody is asked."""
         return mechanism
 
-    def open(self, **fields: Any) -> Round | None:
+    def open(self, **fields: Any) -> Any:
         """Return the round with these fields, where the part has rounds of its own kind."""
         return None
 

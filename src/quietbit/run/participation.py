@@ -27,17 +27,12 @@ from numpy.typing import NDArray
 from quietbit.errors import check_int, require
 from quietbit.kernel.rng import secure_rng
 from quietbit.mechanism.batch import draw_batch
+from quietbit.run.terms import KINDS, POISSON, SAMPLED, SECRET, ZIPF
 
-__all__ = ["KINDS", "POISSON", "SECRET", "ZIPF", "Schedule", "releases_per_client", "secret_order"]
+__all__ = ["Schedule", "releases_per_client", "secret_order"]
 
 Clients = NDArray[np.int64]
 PATIENCE = 64  # draws as large as the cohort, before listing all who may come
-EACH_ONCE = "each-once"
-SAMPLED = "sampled"
-SECRET = "secret-order"  # noqa: S105 - no password
-POISSON = "poisson"
-ZIPF = "zipf"
-KINDS = (EACH_ONCE, SAMPLED, SECRET, POISSON, ZIPF)
 
 
 @final

@@ -9,33 +9,25 @@ Idea     a plan is a target (epsilon, delta, adjacency, trust, releases), a mech
 
 from __future__ import annotations
 
-import math
 from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
-from fnmatch import fnmatchcase
-from functools import cached_property, lru_cache
-from typing import Any, TypeAlias, cast, final
+from functools import lru_cache
+from typing import Any, cast, final
 
 import attrs
 import numpy as np
-from attrs import converters, field, frozen
+from attrs import field, frozen
 from numpy.typing import NDArray
 
-from quietbit.errors import InvalidParameter, QuietbitError, check_known, check_real, require
+from quietbit.errors import InvalidParameter, QuietbitError, check_known, require
 from quietbit.mechanism.base import Mechanism
 from quietbit.mechanism.calibrate import AUTO
 from quietbit.mechanism.registry import family
-from quietbit.privacy.account import Mode
 from quietbit.privacy.cost import Cost
 from quietbit.run.costs import ClientCosts
-from quietbit.run.mechanism import (
-    CENTRAL,
-    MechanismChoice,
-    account_of_run,
-    mechanism_of,
-    release_cost,
-)
-from quietbit.run.participation import EACH_ONCE, KINDS, POISSON, SECRET, Schedule
+from quietbit.run.fields import check_fields
+from quietbit.run.mechanism import account_of_run, mechanism_of, release_cost
+from quietbit.run.participation import Schedule
 from quietbit.run.parts.evaluation import Evaluate, Evaluation
 from quietbit.run.parts.masks import Masks
 from quietbit.run.parts.replay import Replay
@@ -44,29 +36,24 @@ from quietbit.run.parts.scouts import EVERY, EVERY_OF_SUMS, Scouts
 from quietbit.run.parts.stragglers import Stragglers
 from quietbit.run.parts.subspace import InSubspace
 from quietbit.run.parts.weights import Weights
-from quietbit.run.section import (
-    Real,
+from quietbit.run.terms import (
+    CENTRAL,
+    EACH_ONCE,
+    OF_SIMULATION,
+    POISSON,
+    PREFIX,
+    SECRET,
+    MechanismChoice,
     Section,
-    Whole,
-    Word,
-    check_fields,
-    choice,
+    Table,
+    Terms,
     given,
     left_out,
 )
-from quietbit.target import (
-    Adjacency,
-    Target,
-    Trust,
-    Unit,
-    check_delta,
-    check_releases,
-)
+from quietbit.target import Trust
 
 __all__ = ["KEYS", "PAIRS", "PREFIX", "SECTIONS", "Pair", "Plan", "named_mechanisms"]
 
-PREFIX = "quietbit."  # prefix of the keys in an engine's config
-OF_SIMULATION = ("cohort", "rng", "seed", "mode")  # fields that an engine does not read
 START = 1.0  # the first clip, where it follows scouts
 SECTIONS: tuple[type[Section], ...] = (
     MechanismChoice,
@@ -87,27 +74,6 @@ BELOW = {
     "output_bits": "mechanism.bits",
     "input_levels": "mechanism.levels",
 }
-
-Value: TypeAlias = bool | float | int | str
-Table: TypeAlias = Section | Mapping[str, Any] | bool | str  # what a section is read from
-
-
-def _clip(value: float | str) -> float:
-    if value != AUTO:
-        check_real(value, "clip")
-    return cast(float, value)  # as it is given, by which stored runs are named
-
-
-def _names(value: str | list[str] | tuple[str, ...]) -> str:
-    names: Any = value
-    if isinstance(value, list | tuple) and all(isinstance(name, str) for name in value):
-        names = ", ".join(value)
-    require(isinstance(names, str), "local_arrays", value, "names separated by commas")
-    return str(names)
-
-
-def _mechanism(value: Table) -> MechanismChoice:
-    return MechanismChoice.read(value)
 
 
 def _masks(value: Table | None) -> Masks | None:
@@ -144,7 +110,7 @@ def _subspace(value: Table | None) -> InSubspace | None:
 
 @final
 @frozen
-class Plan:
+class Plan(Terms):
     """All choices of a run, fixed before data is seen; docs/reference/plan.md explains every key.
 
     ``mechanism`` is the name of a family, ``auto``, ``none``, or a `MechanismChoice`. Without a
@@ -162,18 +128,6 @@ class Plan:
     (1e-05, 5.28)
     """
 
-    mechanism: MechanismChoice = field(converter=_mechanism)
-    clip: float = field(converter=_clip)
-    adjacency: Adjacency = field(converter=Adjacency)
-    epsilon: float | None = choice(Real())
-    delta: float = field(default=1e-5, converter=check_delta)
-    trust: Trust = field(default=Trust.LOCAL, converter=Trust)
-    releases: int | None = field(default=None, converter=converters.optional(check_releases))
-    participation: str = choice(Word(*KINDS), EACH_ONCE)
-    cohort: int = choice(Whole(1), 1)
-    rng: str = choice(Word("secure", "seeded"), "secure")
-    seed: int = choice(Whole(0), 0)
-    local_arrays: str = field(default="", converter=_names)
     masks: Masks | None = field(default=None, converter=_masks)
     samples: Samples | None = field(default=None, converter=_samples)
     scouts: Scouts | None = field(default=None, converter=_scouts)
@@ -182,7 +136,6 @@ class Plan:
     weights: Weights | None = field(default=None, converter=_weights)
     stragglers: Stragglers | None = field(default=None, converter=_stragglers)
     subspace: InSubspace | None = field(default=None, converter=_subspace)
-    mode: Mode = cast(Mode, choice(Word("planned", "adaptive"), "planned"))  # noqa: RUF009
 
     def __attrs_post_init__(self) -> None:
         """Check every field, fill in what follows from others, and refuse what does not fit."""
@@ -258,27 +211,6 @@ class Plan:
         """Read the keys of an engine's config that start with ``quietbit.``; nodes enforce it."""
         return cls.read(config, PREFIX, mode="adaptive")
 
-    def to_run_config(self) -> dict[str, Value]:
-        """Return the flat config from which an engine reads this plan, without defaults."""
-        config: dict[str, Value] = {}
-        for known in attrs.fields(type(self)):
-            value = getattr(self, known.name)
-            if value is None or known.name in OF_SIMULATION:
-                continue
-            key = PREFIX + known.name.replace("_", "-")
-            if not isinstance(value, Section):
-                config[key] = getattr(value, "value", value)
-                continue
-            inner = value.table()
-            if set(inner) == {value.main}:
-                config[key] = inner[value.main]
-            elif not inner:
-                config[key] = True
-            else:
-                for name, part in inner.items():
-                    config[f"{key}.{name.replace('_', '-')}"] = part
-        return config
-
     @property
     def evaluation(self) -> Evaluation | None:
         """The request asked about the model, or None."""
@@ -286,84 +218,18 @@ class Plan:
             return None
         return self.evaluate.request(self)
 
-    @cached_property
-    def update_target(self) -> Target:
-        """The budget of all updates of a client: the run's, less that of evaluations."""
-        evaluation = self.evaluation
-        if evaluation is None:
-            return self.target
-        return self.target.without(evaluation.spends)
-
-    @property
-    def target(self) -> Target:
-        """The target of the run; unlimited without a budget."""
-        epsilon = math.inf
-        if self.epsilon is not None:
-            epsilon = self.epsilon
-        return Target(
-            epsilon,
-            self.delta,
-            self.adjacency,
-            unit=self.unit,
-            trust=self.trust,
-            releases=self.releases or 1,
-        )
-
-    @property
-    def unit(self) -> Unit:
-        """Whose data is protected: a sample's where samples is given, else a client's."""
-        return Unit.CLIENT if self.samples is None else Unit.SAMPLE
-
-    @property
-    def private(self) -> bool:
-        """Whether there is a mechanism."""
-        return self.mechanism.private
-
-    @property
-    def public(self) -> bool:
-        """Whether there is none."""
-        return not self.mechanism.private
-
-    @property
-    def central(self) -> bool:
-        """Whether clients trust the server with their updates."""
-        return self.trust is Trust.CENTRAL
-
-    @property
-    def shared_rows(self) -> bool:
-        """Whether all clients of a round keep the same rows."""
-        few = self.masks is not None and self.mechanism.keep is not None
-        return self.replay is not None or self.mechanism.rows == "shared" or few
-
-    @property
-    def secret_order(self) -> bool:
-        """Whether every client takes part once per epoch, in a secret order."""
-        return self.participation == SECRET
-
-    @property
-    def updates(self) -> int:
-        """The number of updates per round of a simulation: the cohort without its scouts."""
-        if self.scouts is None or self.scouts.every is None:
-            return self.cohort
-        return self.cohort - self.cohort // self.scouts.every
-
     @property
     def summed_clients(self) -> int:
         """The number of clients in a sum; in an engine, the smallest possible one."""
-        if self.masks is None or self.masks.threshold is None:
+        if self.masks is None:
             return self.updates
-        return self.masks.threshold
+        return self.masks.clients(self)
 
-    @cached_property
+    @property
     def sections(self) -> tuple[Section, ...]:
         """The sections that are present, in the order in which their parts act."""
         present = (getattr(self, section.title) for section in SECTIONS)
         return tuple(section for section in present if section is not None)
-
-    def stays_local(self, name: str) -> bool:
-        """Return whether an array of this name is never sent."""
-        patterns = [pattern.strip() for pattern in self.local_arrays.split(",")]
-        return any(fnmatchcase(name, pattern) for pattern in patterns if pattern)
 
     def schedule(self, clients: int) -> Schedule:
         """Return the participation of ``clients`` clients: who takes part in which round."""

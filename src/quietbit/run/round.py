@@ -13,7 +13,7 @@ from __future__ import annotations
 from collections import defaultdict
 from collections.abc import Callable, Iterable, Mapping
 from hashlib import blake2b
-from typing import TYPE_CHECKING, Any, TypeVar, final
+from typing import Any, TypeVar, final
 
 from attrs import define, field, frozen
 
@@ -23,14 +23,13 @@ from quietbit.mechanism.base import Answers, Mechanism
 from quietbit.node.refusal import Reason, Refusal
 from quietbit.node.request import VECTOR, Framed
 from quietbit.run.layout import ModelLayout
-from quietbit.run.messages import CRASHED, join_pieces, pieces_of, request_record
-from quietbit.run.part import Asked, Node, Part, Reply
-from quietbit.run.report import Counts, Note, Outcome, RoundReport
+from quietbit.run.messages import CRASHED, Asked, Node, Reply, join_pieces, pieces_of
+from quietbit.run.part import Part
+from quietbit.run.record import Counts, Note, Outcome, RoundReport
+from quietbit.run.request import request_record
+from quietbit.run.terms import Terms
 from quietbit.wire.downlink import ServerStep
 from quietbit.wire.uplink import Aggregator, Uplink
-
-if TYPE_CHECKING:
-    from quietbit.run.plan import Plan
 
 __all__ = ["PASSED_NO_GATE", "Model", "Round", "note_names"]
 
@@ -54,10 +53,14 @@ class Model:
 
     @classmethod
     def of(
-        cls, arrays: Mapping[str, Any], plan: Plan, step: ServerStep | None = None, engine: str = ""
+        cls,
+        arrays: Mapping[str, Any],
+        plan: Terms,
+        step: ServerStep | None = None,
+        engine: str = "",
     ) -> Model:
         """Read the layout of arrays under a plan; refuse those that cannot be learnt."""
-        return cls(arrays, ModelLayout.of(arrays, plan), step, engine)
+        return cls(arrays, ModelLayout.of(arrays, plan.local_arrays), step, engine)
 
     def stepped(self, mean: FloatVector) -> dict[str, Any]:
         """Return the learnt arrays less the mean."""

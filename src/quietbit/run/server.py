@@ -15,7 +15,7 @@ from dataclasses import asdict, replace
 from logging import INFO, WARNING
 from typing import Any, TypeVar, final
 
-from quietbit.errors import require
+from quietbit.errors import QuietbitError, require
 from quietbit.mechanism.base import Mechanism
 from quietbit.mechanism.expectation import Verdict, expectation
 from quietbit.mechanism.registry import identity_of
@@ -24,13 +24,15 @@ from quietbit.privacy.account import Account
 from quietbit.privacy.cost import Cost
 from quietbit.privacy.guarantee import Guarantee, GuaranteePair
 from quietbit.run.crowd import Crowds
-from quietbit.run.messages import RECORD, pieces_of, request_record
-from quietbit.run.part import Asked, Node, Part, Reply, Step, Transport
-from quietbit.run.parts.evaluation import Evaluating
+from quietbit.run.messages import RECORD, Asked, Node, Reply, pieces_of
+from quietbit.run.part import Part, Step, Transport
+from quietbit.run.parts.evaluation import Evaluating, EvaluationReport
 from quietbit.run.plan import Plan
-from quietbit.run.report import Counts, NodeReport, Note, Outcome, Report, RoundReport
+from quietbit.run.record import Counts, NodeReport, Note, Outcome, RoundReport
+from quietbit.run.report import Report
+from quietbit.run.request import request_record
 from quietbit.run.round import PASSED_NO_GATE, Model, Round, note_names
-from quietbit.run.section import Outlook, Say
+from quietbit.run.terms import Outlook, Say
 
 __all__ = ["Run"]
 
@@ -123,6 +125,33 @@ class Run:
         self._open = current
         return current
 
+    def open_answers(self, number: int) -> Round:
+        """Return an empty round of answers about a model; numbers of rounds grow within a run."""
+        part = self._evaluating()
+        return self.new_round(
+            number=number,
+            mechanism=part.evaluation.mechanism,
+            counts=part.counts,
+            section=part.section,
+        )
+
+    def close_answers(self, current: Round, number: int, model: str = "") -> EvaluationReport:
+        """Report a round of answers as one about the model of round ``number``."""
+        part = self._evaluating()
+        mean = current.mean()  # of a sum, which is unmasked now
+        report = part.report(replace(current.report(), round=number), mean, model)
+        self.count_bytes(uplink=current.uplink, downlink=current.downlink)
+        self.charge_rounds(number)
+        for level, line in part.lines(report, current.notes, current.crashes):
+            self.say(level, f"evaluation of round {number}: {line}")
+        return report
+
+    def _evaluating(self) -> Evaluating:
+        part = self.find(Evaluating)
+        if part is None:
+            raise QuietbitError("Set quietbit.evaluate to have evaluations answered.")
+        return part
+
     def new_round(self, *, number: int, mechanism: Mechanism, **fields: Any) -> Round:
         """Return an empty round of this run; an unchanged mechanism is not described again."""
         section = fields.get("section", "")
@@ -148,7 +177,7 @@ class Run:
         """Return a round of the kind that a part has, or a plain one."""
         for part in self.parts:
             current = part.open(**fields)
-            if current is not None:
+            if isinstance(current, Round):
                 return current
         return Round(**fields)
 

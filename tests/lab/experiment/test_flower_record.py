@@ -11,7 +11,8 @@ from quietbit.errors import QuietbitError
 from quietbit.mechanism.registry import identity_of
 from quietbit.privacy.account import Account
 from quietbit.privacy.guarantee import Guarantee, shown_epsilon
-from quietbit.run.report import NodeReport, Report, RoundReport
+from quietbit.run.record import NodeReport, RoundReport
+from quietbit.run.report import Report
 from quietbit.target import Adjacency, Trust, Unit
 from quietbit_lab.report.page import render_page
 from quietbit_lab.report.runs import read_placed_runs

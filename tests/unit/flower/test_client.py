@@ -29,7 +29,7 @@ from quietbit.node.ledger import FileLedger
 from quietbit.node.policy import Policy
 from quietbit.node.release import LocalGate
 from quietbit.node.request import Framed
-from quietbit.run.messages import request_record
+from quietbit.run.request import request_record
 from quietbit.target import Adjacency, Target
 from quietbit.wire.uplink import Uplink
 from unit.flower.kit import (

@@ -15,7 +15,7 @@ from quietbit import Plan
 from quietbit.flower import PrivateUplink, Simulation
 from quietbit.mechanism.response import RandomisedResponse
 from quietbit.node.request import Framed
-from quietbit.run.messages import request_record
+from quietbit.run.request import request_record
 from quietbit.wire.uplink import Uplink
 from unit.flower.kit import (
     CONFIG,

@@ -20,7 +20,8 @@ from quietbit.flower import PrivateStrategy, PrivateUplink, Simulation
 from quietbit.node.refusal import Reason, Refusal
 from quietbit.node.request import run_name
 from quietbit.node.stores import MOST_RUNS, ModelFolder
-from quietbit.run.messages import MODEL, SPEED, request_record
+from quietbit.run.messages import MODEL, SPEED
+from quietbit.run.request import request_record
 from quietbit.wire.downlink import HEAD
 from unit.flower import secure_kit
 from unit.flower.kit import RUN, HandGrid, be_the_server, context, ledger, simulated, trained

@@ -8,7 +8,8 @@ import pytest
 from plans import flat_plan
 from quietbit import Adjacency, Ball, Gaussian
 from quietbit.local.loop import simulate
-from quietbit.run.participation import POISSON, Schedule, releases_per_client
+from quietbit.run.participation import Schedule, releases_per_client
+from quietbit.run.terms import POISSON
 from refusals import refuses
 from unit.local.makers import chosen, small_problem
 

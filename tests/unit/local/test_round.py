@@ -10,7 +10,8 @@ import numpy as np
 from plans import flat_plan
 from quietbit.local import Training, simulate
 from quietbit.local.round import open_round
-from quietbit.run.part import Asked, Part, Reply
+from quietbit.run.messages import Asked, Reply
+from quietbit.run.part import Part
 from refusals import refuses
 from unit.local.makers import small_problem
 

@@ -21,8 +21,8 @@ from quietbit.mechanism.batch import LocalSteps, PoissonBatch
 from quietbit.mechanism.poison import honest_length, normal_length_upper
 from quietbit.mechanism.vector import VectorMVU
 from quietbit.node.request import Framed
-from quietbit.run.part import Asked, Reply
-from quietbit.run.report import Counts
+from quietbit.run.messages import Asked, Reply
+from quietbit.run.record import Counts
 from quietbit.run.round import Round
 from quietbit.wire.payload import build
 from quietbit_lab.baseline.noise import exponential_length_upper

@@ -12,8 +12,7 @@ from quietbit.errors import InvalidPayload
 from quietbit.node.request import Framed
 from quietbit.run.exchange import NO_WEIGHT, Exchange, Exchanges
 from quietbit.run.layout import named_arrays
-from quietbit.run.messages import RECORD
-from quietbit.run.part import Reply
+from quietbit.run.messages import RECORD, Reply
 from quietbit.run.round import Model, Round
 from quietbit.run.server import Run
 from quietbit.wire.uplink import Uplink

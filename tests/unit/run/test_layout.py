@@ -28,7 +28,7 @@ OLD = arrays(
 
 
 def test_the_order_is_the_servers():
-    layout = ModelLayout.of(OLD, SETTINGS)
+    layout = ModelLayout.of(OLD, SETTINGS.local_arrays)
     assert [name for name, _, _ in layout.learnt] == ["b", "a", "half"]
     assert layout.kept == ("bn.count",)
     assert layout.dimension == 6
@@ -41,16 +41,20 @@ def test_the_difference_is_received_minus_trained_in_double_precision():
         a=np.array(4.0),
         b=np.array([[1, 2], [3, 3.5]], dtype=np.float32),
     )
-    parts = ModelLayout.of(OLD, SETTINGS).difference(ModelLayout.of(OLD, SETTINGS).values(OLD), new)
+    parts = ModelLayout.of(OLD, SETTINGS.local_arrays).difference(
+        ModelLayout.of(OLD, SETTINGS.local_arrays).values(OLD), new
+    )
     assert np.concatenate(parts).tolist() == [0, 0, 0, 0.5, 1.0, 0.5]
     assert {part.dtype for part in parts} == {np.dtype(np.float64)}
     small = arrays(x=np.array([1.0], dtype=np.float32)), arrays(x=np.array([1.0 - 2.0**-40]))
-    layout = ModelLayout.of(small[0], SETTINGS)
+    layout = ModelLayout.of(small[0], SETTINGS.local_arrays)
     assert layout.difference(layout.values(small[0]), small[1])[0].tolist() == [2.0**-40]
 
 
 def test_a_step_subtracts_the_mean_and_keeps_types():
-    moved = ModelLayout.of(OLD, SETTINGS).stepped(OLD, np.array([1, 0, 0, 0, 0.5, 0.25]))
+    moved = ModelLayout.of(OLD, SETTINGS.local_arrays).stepped(
+        OLD, np.array([1, 0, 0, 0, 0.5, 0.25])
+    )
     assert list(moved) == ["b", "a", "half"]
     assert moved["b"].tolist() == [[0, 2], [3, 4]]
     assert moved["a"].tolist() == 4.5
@@ -71,7 +75,9 @@ def test_another_shape_is_refused(new, says):
         arrays(**new) if set(new) == {"a"} and new["a"].dtype.kind == "f" else OLD | arrays(**new)
     )
     with pytest.raises(InvalidParameter, match=says):
-        ModelLayout.of(OLD, SETTINGS).difference(ModelLayout.of(OLD, SETTINGS).values(OLD), reply)
+        ModelLayout.of(OLD, SETTINGS.local_arrays).difference(
+            ModelLayout.of(OLD, SETTINGS.local_arrays).values(OLD), reply
+        )
 
 
 def test_counters_are_refused_unless_they_are_kept():
@@ -81,24 +87,26 @@ def test_counters_are_refused_unless_they_are_kept():
     with pytest.raises(
         InvalidParameter, match=r"3 arrays are not trainable .*quietbit\.local-arrays"
     ) as refused:
-        ModelLayout.of(others, SETTINGS)
+        ModelLayout.of(others, SETTINGS.local_arrays)
     assert "steps (int64), bn.running_var (a statistic), mask (bool)" in str(refused.value)
     allowed = Plan("imvu", **GIVEN, local_arrays="*.running_*, steps, mask")
-    assert ModelLayout.of(others, allowed).kept == ("steps", "bn.running_var", "mask")
+    assert ModelLayout.of(others, allowed.local_arrays).kept == ("steps", "bn.running_var", "mask")
     with refuses("number of trainable parameters", 0):
-        ModelLayout.of(arrays(x__count=np.array([1])), SETTINGS)
+        ModelLayout.of(arrays(x__count=np.array([1])), SETTINGS.local_arrays)
 
 
 @pytest.mark.parametrize("data", [b"", b"....", b"\x93NUMPY\x01\x00"])
 def test_arrays_that_cannot_be_read_are_refused_without_their_bytes(data):
     old = arrays(x=np.array([1.0]))
     with pytest.raises(InvalidParameter, match=r"array 'x' must be readable, got \w+\."):
-        ModelLayout.of(old, SETTINGS).values({"x": Array("float64", (1,), "numpy.ndarray", data)})
+        ModelLayout.of(old, SETTINGS.local_arrays).values(
+            {"x": Array("float64", (1,), "numpy.ndarray", data)}
+        )
 
 
 def test_an_array_of_another_serialisation_is_refused():
     with pytest.raises(InvalidParameter, match="type of array 'x'"):
-        ModelLayout.of({"x": Array("float32", (1,), "pickle", b"....")}, SETTINGS)
+        ModelLayout.of({"x": Array("float32", (1,), "pickle", b"....")}, SETTINGS.local_arrays)
 
 
 @pytest.mark.parametrize("value", [np.nan, np.inf, -np.inf])
@@ -107,7 +115,7 @@ def test_a_model_that_is_not_finite_is_refused_and_a_difference_may_be(value):
     is sent.
     """
     old = arrays(x=np.array([1.0]))
-    layout = ModelLayout.of(old, SETTINGS)
+    layout = ModelLayout.of(old, SETTINGS.local_arrays)
     with pytest.raises(NotFinite, match="in x"):
         layout.values(arrays(x=np.array([value])))
     (found,) = layout.difference(layout.values(old), arrays(x=np.array([value])))

@@ -9,15 +9,8 @@ from quietbit.errors import InvalidParameter, InvalidPayload
 from quietbit.node.request import Framed
 from quietbit.run import messages as module
 from quietbit.run.client import Subject
-from quietbit.run.messages import (
-    NodeName,
-    answer_of,
-    join_pieces,
-    read_request,
-    request_record,
-    split_pieces,
-    sum_request,
-)
+from quietbit.run.messages import NodeName, answer_of, join_pieces, split_pieces, sum_request
+from quietbit.run.request import read_request, request_record
 from unit.node.makers import DIMENSION, MECHANISM
 
 SAMPLE = Framed(2**64 - 1, 3, 2**63, b"payload")

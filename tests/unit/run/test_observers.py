@@ -10,7 +10,8 @@ from plans import flat_plan
 from quietbit import Adjacency, Trust
 from quietbit.mechanism.base import shuffled_privacy
 from quietbit.run.costs import observers
-from quietbit.run.participation import SECRET, Schedule, releases_per_client, secret_order
+from quietbit.run.participation import Schedule, releases_per_client, secret_order
+from quietbit.run.terms import SECRET
 from refusals import refuses
 
 CLIENTS, COHORT = 400, 50

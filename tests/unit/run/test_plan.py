@@ -6,13 +6,13 @@ import quietbit
 from plans import flat_plan
 from quietbit import Plan
 from quietbit.mechanism.calibrate import calibrate
-from quietbit.run.mechanism import MechanismChoice
+from quietbit.run.fields import RULE, Flag, Names, Real, Whole, Word
 from quietbit.run.parts.evaluation import Evaluate
 from quietbit.run.parts.stragglers import Stragglers
 from quietbit.run.parts.subspace import InSubspace
 from quietbit.run.parts.weights import Weights
 from quietbit.run.plan import PAIRS, SECTIONS, SPELT
-from quietbit.run.section import RULE, Flag, Names, Real, Whole, Word
+from quietbit.run.terms import MechanismChoice
 from quietbit.target import Adjacency, Trust, Unit
 from refusals import refuses
 

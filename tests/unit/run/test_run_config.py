@@ -3,6 +3,7 @@
 import tomllib
 from pathlib import Path
 
+import numpy as np
 import pytest
 
 from quietbit import Plan
@@ -12,6 +13,7 @@ from quietbit.mechanism.calibrate import calibrate
 from quietbit.mechanism.interpolated import InterpolatedMVU
 from quietbit.mechanism.registry import build, describe, family_of, identity_of
 from quietbit.privacy.account import Account
+from quietbit.run.layout import ModelLayout, named_arrays
 from quietbit.run.plan import KEYS
 from quietbit.target import Adjacency, Trust
 from refusals import refuses
@@ -229,10 +231,11 @@ def test_every_choice_changes_the_identity(key, value):
 
 def test_names_of_local_arrays():
     found = read(local_arrays="head.bias, *.num_batches_tracked,")
-    assert found.stays_local("head.bias")
-    assert found.stays_local("bn1.num_batches_tracked")
-    assert not found.stays_local("head.weight")
-    assert not read().stays_local("")
+    names = ("head.bias", "bn1.num_batches_tracked", "head.weight")
+    arrays = named_arrays({name: np.zeros(2, dtype=np.float32) for name in names})
+    assert ModelLayout.of(arrays, found.local_arrays).kept == names[:2]
+    (_, _, last) = arrays
+    assert ModelLayout.of({last: arrays[last]}, read().local_arrays).kept == ()
 
 
 def test_some_coordinates_are_kept_and_a_node_knows_the_family_inside():

@@ -24,32 +24,27 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from functools import lru_cache
 from logging import ERROR, INFO, WARNING
-from typing import TYPE_CHECKING, Any, ClassVar, final
+from typing import Any, ClassVar, final
 
 import numpy as np
-from attrs import define, field, frozen
+from attrs import field, frozen
 
 from quietbit._typing import FloatVector
 from quietbit.auditor.ratio import clopper_pearson
-from quietbit.errors import check_int, check_real, require
+from quietbit.errors import InvalidParameter, check_int, check_real, require
 from quietbit.mechanism.abilities import Summable
 from quietbit.mechanism.registry import identity_of
 from quietbit.mechanism.response import MOST_CELLS, RandomisedResponse, SummedResponse
-from quietbit.node.request import ProposedMechanism
+from quietbit.node.gatekeeper import Gate
+from quietbit.node.request import ProposedMechanism, Request
 from quietbit.privacy.account import Account
 from quietbit.privacy.cost import Cost
-from quietbit.run.messages import evaluation_of
-from quietbit.run.part import AppAnswer, Arrival, Node, Part
-from quietbit.run.report import SHOWN, Counts, grouped
-from quietbit.run.section import Names, Real, Say, Section, Whole, choice, given, needed
+from quietbit.run.fields import Names, Real, Whole, choice, needed
+from quietbit.run.messages import Node
+from quietbit.run.part import AppAnswer, Arrival, Part
+from quietbit.run.record import SHOWN, Counts, Note, RoundReport, grouped
+from quietbit.run.terms import Say, Section, Terms, given
 from quietbit.target import MAX_RELEASES, Adjacency, Unit, check_delta, check_releases
-
-if TYPE_CHECKING:
-    from quietbit.node.gatekeeper import Gate
-    from quietbit.node.request import Request
-    from quietbit.run.plan import Plan
-    from quietbit.run.round import Round
-    from quietbit.run.server import Run
 
 __all__ = [
     "Answering",
@@ -58,7 +53,6 @@ __all__ = [
     "Evaluating",
     "Evaluation",
     "EvaluationReport",
-    "OpenEvaluations",
 ]
 
 FEW_ANSWERS = 100  # fewer leave an interval of a third of its range and more
@@ -117,17 +111,21 @@ class Evaluate(Section):
             "evaluate.groups has two cells per group",
         )
 
-    def check_plan(self, plan: Plan) -> None:
+    def check_plan(self, plan: Terms) -> None:
         """Require a number of evaluations, and a budget that leaves something to updates."""
         if plan.releases is None:
             given(plan, "evaluate.releases", " where the mechanism's strength is")
         plan.update_target  # noqa: B018 - refused now, if the budget is too small
 
-    def part(self, plan: Plan, say: Say, resource: Any = None) -> Evaluating:
+    def spends(self, terms: Terms) -> float:
+        """Return the epsilon that is set aside for all answers of a client."""
+        return self.request(terms).spends
+
+    def part(self, plan: Terms, say: Say, resource: Any = None) -> Evaluating:
         """Return the part that asks about models."""
         return Evaluating(self.request(plan))
 
-    def request(self, plan: Plan) -> Evaluation:
+    def request(self, plan: Terms) -> Evaluation:
         """Return the request of a run, at the plan's adjacency and unit; of sums under masks."""
         releases = plan.releases if self.releases is None else self.releases
         return Evaluation(
@@ -138,8 +136,8 @@ class Evaluate(Section):
             1 if releases is None else releases,
             adjacency=plan.adjacency,
             unit=plan.unit,
-            delta=0.0 if plan.masks is None else plan.delta,
-            honest=None if plan.masks is None else plan.masks.honest,
+            delta=plan.delta if plan.summed else 0.0,
+            honest=plan.honest,
         )
 
 
@@ -283,10 +281,15 @@ class Evaluation:
 class Answering(Part):
     """The client's half: one cell of the app's metric, drawn by the plan's own mechanism."""
 
-    def __init__(self, plan: Plan) -> None:
+    def __init__(self, plan: Terms) -> None:
         """Refuse a plan that does not evaluate."""
-        self._evaluation = evaluation_of(plan)
-        self._is_summed = plan.masks is not None
+        evaluate = plan.find(Evaluate)
+        if evaluate is None:
+            raise InvalidParameter(
+                "This run asks for no evaluations: set quietbit.evaluate to have them answered."
+            )
+        self._evaluation = evaluate.request(plan)
+        self._is_summed = plan.summed
 
     def read(self, records: Mapping[str, Any]) -> Mapping[str, Any]:
         """Return the cap of all answers; answers in sums share that of the updates."""
@@ -344,31 +347,23 @@ class Evaluating(Part):
         self.counts = defaultdict[Node, Counts](Counts)
         self.reports: list[EvaluationReport] = []
 
-    def begin(self, run: Run, number: int) -> Round:
-        """Return an empty round of answers; numbers of rounds grow within a run."""
-        return run.new_round(
-            number=number,
-            mechanism=self.evaluation.mechanism,
-            counts=self.counts,
-            section=self.section,
-        )
-
-    def end(self, run: Run, current: Round, number: int, model: str = "") -> EvaluationReport:
-        """Report a round of answers as one about the model of round ``number``."""
-        asked = self.evaluation
-        mean = current.mean()  # of a sum, which is unmasked now
-        counts = current.report()
+    def report(
+        self, answers: RoundReport, mean: FloatVector | None, model: str
+    ) -> EvaluationReport:
+        """Return the estimates of a round of answers, and keep them for the run's report."""
         estimates: tuple[Estimate, ...] = ()
         if mean is not None:
-            estimates = asked.estimates(mean, counts.answered)
+            estimates = self.evaluation.estimates(mean, answers.answered)
         report = EvaluationReport(
-            number, asked.metric, counts.asked, counts.answered, counts.declined, estimates, model
+            answers.round,
+            self.evaluation.metric,
+            answers.asked,
+            answers.answered,
+            answers.declined,
+            estimates,
+            model,
         )
         self.reports.append(report)
-        run.count_bytes(uplink=current.uplink, downlink=current.downlink)
-        run.charge_rounds(number)
-        for level, line in self._lines(report, current):
-            run.say(level, f"evaluation of round {number}: {line}")
         return report
 
     def spend(self, account: Account, releases: int) -> tuple[Account, float]:
@@ -377,10 +372,11 @@ class Evaluating(Part):
             account = account.spend(cost, times)
         return account, self.evaluation.costs(releases)
 
-    def _lines(self, report: EvaluationReport, current: Round) -> list[tuple[int, str]]:
+    def lines(
+        self, report: EvaluationReport, notes: Sequence[Note], crashes: Sequence[str]
+    ) -> list[tuple[int, str]]:
         """Return what became of an evaluation, sentences with levels of logging."""
-        lines = [(WARNING, line) for line in grouped(current.notes)]
-        crashes = current.crashes
+        lines = [(WARNING, line) for line in grouped(notes)]
         if crashes:
             lines.append((ERROR, NO_METRIC.format(len(crashes), report.metric, crashes[0])))
         lines.append((INFO, str(report)))
@@ -391,51 +387,3 @@ class Evaluating(Part):
             reason = "the interval covers more than half of what is possible"
             lines.append((WARNING, f"{answers} answers are too few: {reason}."))
         return lines
-
-
-@final
-@define(eq=False)
-class OpenEvaluations:
-    """Evaluations that are open side by side, by the round that trains a model, or by its name."""
-
-    run: Run
-    evaluating: Evaluating
-    _open: dict[int | str, Round] = field(factory=dict, init=False)
-    _number: int = field(default=0, init=False)  # of the last one: nodes want growing numbers
-
-    @property
-    def evaluation(self) -> Evaluation:
-        """What is asked about every model."""
-        return self.evaluating.evaluation
-
-    def is_due(self, number: int) -> bool:
-        """Return whether a round asks about the model that it trains."""
-        return self.evaluation.due(number, self.run.plan.releases)
-
-    def answers(self, model: int | str, number: int = 0) -> Round:
-        """Return the answers about a model; a new evaluation has at least this number."""
-        if model not in self._open:
-            self._number = max(number, self._number + 1)
-            self._open[model] = self.evaluating.begin(self.run, self._number)
-        return self._open[model]
-
-    def has_asked(self, model: int | str, node: Node) -> bool:
-        """Return whether a node was asked about a model in an evaluation that is open."""
-        return model in self._open and self._open[model].asked(node)
-
-    def is_open(self, answers: Round) -> bool:
-        """Return whether these are the answers of an evaluation that is open."""
-        return answers in self._open.values()
-
-    def end(self, model: int | str) -> None:
-        """Report an evaluation; what round 3 trains is reported as the model of round 2."""
-        answers = self._open.pop(model)
-        if isinstance(model, str):
-            self.evaluating.end(self.run, answers, len(self.run.rounds), model)
-        else:
-            self.evaluating.end(self.run, answers, model - 1)
-
-    def end_all(self) -> None:
-        """Report all evaluations that are open."""
-        for model in list(self._open):
-            self.end(model)

@@ -17,7 +17,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Mapping
 from dataclasses import replace
-from typing import TYPE_CHECKING, Any, ClassVar, TypeVar, cast, final
+from typing import Any, ClassVar, TypeVar, cast, final
 
 from attrs import define, field, frozen
 
@@ -26,6 +26,7 @@ from quietbit.errors import InvalidParameter, QuietbitError, check_int, one_line
 from quietbit.mechanism.abilities import Summable, SummableRows
 from quietbit.mechanism.base import summable
 from quietbit.mechanism.calibrate import AUTO
+from quietbit.node.gatekeeper import Gate
 from quietbit.node.request import (
     ALONE,
     CONFIRM,
@@ -36,23 +37,28 @@ from quietbit.node.request import (
     UNMASK,
     VECTOR,
     Framed,
+    Request,
     SumPart,
     sum_plan,
 )
+from quietbit.run.fields import Real, Whole, Word, choice
 from quietbit.run.messages import (
     RECORD,
     SUM,
+    Asked,
+    Node,
     NodeName,
+    Reply,
     answer_of,
     join_pieces,
     read_fields,
-    read_request,
     sum_request,
 )
-from quietbit.run.part import Asked, Node, Part, Reply, Transport
-from quietbit.run.report import Note, Outcome, RoundReport
+from quietbit.run.part import Part, Transport
+from quietbit.run.record import Note, Outcome, RoundReport
+from quietbit.run.request import read_request
 from quietbit.run.round import Round
-from quietbit.run.section import Outlook, Real, Say, Section, Whole, Word, choice, given
+from quietbit.run.terms import Outlook, Say, Section, Terms, given
 from quietbit.secagg.codec import (
     Advertisement,
     Unmasking,
@@ -65,11 +71,6 @@ from quietbit.secagg.identity import PUBLIC_SIZE, SIGNATURE_SIZE, Directory
 from quietbit.secagg.plan import ServerModel, SumPlan
 from quietbit.secagg.server import SumServer
 from quietbit.target import MOST_CLIENTS
-
-if TYPE_CHECKING:
-    from quietbit.node.gatekeeper import Gate
-    from quietbit.node.request import Request
-    from quietbit.run.plan import Plan
 
 __all__ = ["MaskedRound", "MaskedSums", "Masking", "Masks"]
 
@@ -92,6 +93,7 @@ class Masks(Section):
 
     title: ClassVar[str] = "masks"
     needs: ClassVar[str] = "directory"
+    shares_rows: ClassVar[bool] = True
     of_engine: ClassVar[tuple[str, ...]] = (
         "threshold",
         "server",
@@ -120,7 +122,7 @@ class Masks(Section):
             rule = f"at most {self.threshold}, the threshold"
             require(self.honest <= self.threshold, "masks.honest", self.honest, rule)
 
-    def check_plan(self, plan: Plan) -> None:
+    def check_plan(self, plan: Terms) -> None:
         """Refuse sums of too few or too many clients, and mechanisms without an account of sums."""
         if plan.mode == "planned":
             rule = f"from 2 to {MOST_CLIENTS} for sums"
@@ -129,7 +131,7 @@ class Masks(Section):
             given(plan, "masks.threshold", " for sums: the fewest clients that a sum is made of")
             rule = " for sums: active (the server may lie) or honest-but-curious"
             given(plan, "masks.server", rule)
-        most = plan.summed_clients
+        most = self.clients(plan)
         fits = self.honest is not None and self.honest <= most
         require(fits, "masks.honest", self.honest, f"a whole number from 2 to {most}")
         chosen = plan.mechanism
@@ -141,12 +143,20 @@ class Masks(Section):
             rule = f"{OF_SUMS} to meet a budget by sums"
             require(chosen.name in (OF_SUMS, AUTO), "mechanism", chosen.name, rule)
 
+    def clients(self, terms: Terms) -> int:
+        """Return the number of clients in a sum; in an engine, the smallest possible one."""
+        return terms.updates if self.threshold is None else self.threshold
+
+    def honest_clients(self) -> int | None:
+        """Return how many honest clients every sum counts on."""
+        return self.honest
+
     @property
     def active(self) -> bool:
         """Whether sums are secret from a malicious server."""
         return self.server == ServerModel.ACTIVE.value
 
-    def part(self, plan: Plan, say: Say, resource: Any = None) -> MaskedSums:
+    def part(self, plan: Terms, say: Say, resource: Any = None) -> MaskedSums:
         """Return the part that sums releases; ``resource`` is its directory."""
         fits = isinstance(resource, Directory) if self.active else resource is None
         rule = "left out unless quietbit.masks.server is active"
@@ -179,9 +189,9 @@ class Masking(Part):
 
     section: ClassVar[str] = "masks"
 
-    def __init__(self, plan: Plan) -> None:
+    def __init__(self, plan: Terms) -> None:
         """Keep the sum's terms, to which a node holds the server."""
-        self._masks = plan.masks or Masks()
+        self._masks = plan.find(Masks) or Masks()
 
     def read(self, records: Mapping[str, Any]) -> Mapping[str, Any]:
         """Return the step of the sum that is asked for; refuse a message without one."""
@@ -219,7 +229,7 @@ class MaskedSums(Part):
     section: ClassVar[str] = "masks"
     in_columns: ClassVar[bool] = True
 
-    def __init__(self, plan: Plan, masks: Masks, directory: Directory | None) -> None:
+    def __init__(self, plan: Terms, masks: Masks, directory: Directory | None) -> None:
         """Start without nodes that have said who they are; a directory lists the members."""
         self.plan = plan
         self.masks = masks

@@ -16,7 +16,7 @@ from collections import Counter
 from collections.abc import Iterable, Mapping, MutableMapping
 from functools import partial
 from logging import WARNING
-from typing import TYPE_CHECKING, Any, ClassVar, TypeAlias, final
+from typing import Any, ClassVar, TypeAlias, final
 
 import numpy as np
 from attrs import frozen
@@ -24,18 +24,16 @@ from numpy.typing import NDArray
 
 from quietbit.errors import InvalidParameter, check_int, require
 from quietbit.mechanism.base import Mechanism
+from quietbit.node.gatekeeper import Gate
 from quietbit.node.refusal import NeedsModel
 from quietbit.node.request import ProposedMechanism, Request, run_name
+from quietbit.run.fields import Real, Word, choice
 from quietbit.run.layout import ModelLayout, named_arrays
-from quietbit.run.messages import MODEL, SPEED
-from quietbit.run.part import Arrival, Asked, Part, Step, Transport, lifted, released_dimension
-from quietbit.run.section import Real, Say, Section, Word, choice
+from quietbit.run.messages import MODEL, SPEED, Asked
+from quietbit.run.part import Arrival, Part, Step, Transport, lifted, released_dimension
+from quietbit.run.record import RoundReport
+from quietbit.run.terms import Say, Section, Terms
 from quietbit.wire.downlink import Downlink, Lift, OutOfStep, Replica, ServerStep, replay_all
-
-if TYPE_CHECKING:
-    from quietbit.node.gatekeeper import Gate
-    from quietbit.run.plan import Plan
-    from quietbit.run.report import RoundReport
 
 __all__ = ["Following", "Leader", "Replay", "Replaying"]
 
@@ -64,6 +62,7 @@ class Replay(Section):
 
     title: ClassVar[str] = "replay"
     columns: ClassVar[tuple[str, ...]] = ("resyncs",)
+    shares_rows: ClassVar[bool] = True
 
     start: str = choice(Word(SERVER, APP), SERVER)
     learning_rate: float = choice(Real(), 1.0)
@@ -73,7 +72,7 @@ class Replay(Section):
         """Refuse a momentum under which a step never ends."""
         require(self.momentum < 1, "replay.momentum", self.momentum, "at least 0 and below 1")
 
-    def check_plan(self, plan: Plan) -> None:
+    def check_plan(self, plan: Terms) -> None:
         """Require a mechanism that keeps few coordinates: a broadcast has those of a round."""
         few = plan.mechanism.keeps_few and not plan.central
         rule = "left out unless few coordinates are kept"
@@ -85,7 +84,7 @@ class Replay(Section):
         """The server's step on the mean."""
         return ServerStep(self.learning_rate, self.momentum)
 
-    def part(self, plan: Plan, say: Say, resource: Any = None) -> Replaying:
+    def part(self, plan: Terms, say: Say, resource: Any = None) -> Replaying:
         """Return the part that sends rounds to replay."""
         return Replaying(self, say)
 
@@ -251,7 +250,7 @@ class Following(Part):
 
     section: ClassVar[str] = "replay"
 
-    def __init__(self, plan: Plan) -> None:
+    def __init__(self, plan: Terms) -> None:
         """Keep the plan, which says what of a model is learnt."""
         self._plan = plan
 
@@ -273,7 +272,7 @@ class Following(Part):
         require(not sent, "broadcasts beside the full model", sent, "none")
         if store is None:
             return
-        layout = ModelLayout.of(arrival.arrays, self._plan)
+        layout = ModelLayout.of(arrival.arrays, self._plan.local_arrays)
         speed = arrival.records.get(SPEED)
         replica = Replica(layout.flat(arrival.arrays), round=rounds.number, speed=speed)
         require(
@@ -331,7 +330,7 @@ class Following(Part):
             raise NeedsModel
         try:
             kind, arrays = arrival.start()
-            layout = ModelLayout.of(arrays, self._plan)
+            layout = ModelLayout.of(arrays, self._plan.local_arrays)
             released = released_dimension(arrival.parts, layout.dimension)
             table = _pack(kind, layout, arrays)
             replica = Replica(layout.flat(arrays), lift=lift)

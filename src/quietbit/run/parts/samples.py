@@ -8,17 +8,16 @@ Source   docs/explanation/threat-model.md says what no gate can check of an app'
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Any, ClassVar, final
+from typing import Any, ClassVar, final
 
 from attrs import frozen
 
 from quietbit.errors import require
 from quietbit.mechanism.projected import MOST_SAMPLES
+from quietbit.run.fields import Real, Whole, choice
 from quietbit.run.part import Part
-from quietbit.run.section import Real, Section, Whole, choice, given
-
-if TYPE_CHECKING:
-    from quietbit.run.plan import Plan
+from quietbit.run.terms import Section, Terms, given
+from quietbit.target import Unit
 
 __all__ = ["Samples", "Sampling"]
 
@@ -34,6 +33,7 @@ class Samples(Section):
     """
 
     title: ClassVar[str] = "samples"
+    unit: ClassVar[Unit] = Unit.SAMPLE
     of_engine: ClassVar[tuple[str, ...]] = (
         "count",
         "sampling_rate",
@@ -58,7 +58,7 @@ class Samples(Section):
         rule = "given where sites take local steps: the learning rate of each"
         require(self.learning_rate is not None, "samples.learning_rate", self.learning_rate, rule)
 
-    def check_plan(self, plan: Plan) -> None:
+    def check_plan(self, plan: Terms) -> None:
         """Require about how many samples a site of an engine has, and the norm of its account."""
         if plan.mode == "planned":
             return
@@ -84,5 +84,5 @@ class Sampling(Part):
     section: ClassVar[str] = "samples"
     hands_over: ClassVar[bool] = True
 
-    def __init__(self, plan: Plan) -> None:
+    def __init__(self, plan: Terms) -> None:
         """Need nothing of the plan: that it protects samples is enough."""

@@ -10,7 +10,7 @@ Source   Andrew, Thakkar, McMahan, Ramaswamy (NeurIPS 2021); the rule of movemen
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping
-from typing import TYPE_CHECKING, Any, ClassVar, final
+from typing import Any, ClassVar, final
 
 from attrs import frozen
 
@@ -22,13 +22,11 @@ from quietbit.mechanism.base import Mechanism
 from quietbit.mechanism.expectation import expectation
 from quietbit.node.request import run_name
 from quietbit.plan.clip import MovingClip, why_it_stays
-from quietbit.run.messages import RECORD
-from quietbit.run.part import Asked, Part, Transport
-from quietbit.run.section import Outlook, Real, Say, Section, Whole, choice
-
-if TYPE_CHECKING:
-    from quietbit.run.plan import Plan
-    from quietbit.run.report import RoundReport
+from quietbit.run.fields import Real, Whole, choice
+from quietbit.run.messages import RECORD, Asked
+from quietbit.run.part import Part, Transport
+from quietbit.run.record import RoundReport
+from quietbit.run.terms import Outlook, Say, Section, Terms
 
 __all__ = ["Scouting", "Scouts", "most_truthful"]
 
@@ -57,7 +55,7 @@ class Scouts(Section):
         rule = "above 0 and below 1"
         require(self.quantile < 1, "scouts.quantile", self.quantile, rule)
 
-    def check_plan(self, plan: Plan) -> None:
+    def check_plan(self, plan: Terms) -> None:
         """Refuse a strength by hand, and a simulated cohort in which nobody scouts."""
         if plan.mode == "planned" and self.every is not None:
             rule = f"at most {plan.cohort}, the cohort, so that somebody scouts"
@@ -66,7 +64,11 @@ class Scouts(Section):
         reason = "an answer costs what the budget leaves"
         require(plan.mechanism.calibrated, "scouts", self.table(), rule, reason)
 
-    def part(self, plan: Plan, say: Say, resource: Any = None) -> Scouting:
+    def updates(self, cohort: int) -> int:
+        """Return how many of a cohort do not scout."""
+        return cohort if self.every is None else cohort - cohort // self.every
+
+    def part(self, plan: Terms, say: Say, resource: Any = None) -> Scouting:
         """Return the part that asks scouts."""
         return Scouting(plan, self)
 
@@ -112,7 +114,7 @@ class Scouting(Part):
     section: ClassVar[str] = "scouts"
     in_columns: ClassVar[bool] = True
 
-    def __init__(self, plan: Plan, scouts: Scouts) -> None:
+    def __init__(self, plan: Terms, scouts: Scouts) -> None:
         """Start at the plan's clip."""
         self._plan = plan
         self.moving = scouts.moving(plan.clip)

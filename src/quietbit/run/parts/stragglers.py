@@ -11,7 +11,8 @@ from typing import ClassVar, final
 
 from attrs import frozen
 
-from quietbit.run.section import Real, Section, Whole, choice, needed
+from quietbit.run.fields import Real, Whole, choice, needed
+from quietbit.run.terms import Section
 
 __all__ = ["Stragglers"]
 

@@ -26,7 +26,7 @@ from abc import ABC, abstractmethod
 from collections import Counter
 from collections.abc import Mapping, MutableMapping
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, ClassVar, TypeAlias, cast, final
+from typing import Any, ClassVar, TypeAlias, cast, final
 
 import numpy as np
 from attrs import frozen
@@ -34,17 +34,15 @@ from numpy.typing import NDArray
 
 from quietbit._typing import FloatVector
 from quietbit.errors import QuietbitError, require
+from quietbit.node.gatekeeper import Gate
 from quietbit.node.refusal import NeedsModel
-from quietbit.run.messages import ENCLOSED
-from quietbit.run.part import AppAnswer, Arrival, Asked, Node, Part, Transport
-from quietbit.run.section import Say, Section, Whole, needed
+from quietbit.node.request import Request
+from quietbit.run.fields import Whole, needed
+from quietbit.run.messages import ENCLOSED, Asked, Node
+from quietbit.run.part import AppAnswer, Arrival, Part, Transport
+from quietbit.run.record import RoundReport
+from quietbit.run.terms import Say, Section, Terms
 from quietbit.subspace import Subspace
-
-if TYPE_CHECKING:
-    from quietbit.node.gatekeeper import Gate
-    from quietbit.node.request import Request
-    from quietbit.run.plan import Plan
-    from quietbit.run.report import RoundReport
 
 __all__ = ["Basis", "ClientCoordinates", "InSubspace", "ServerCoordinates"]
 
@@ -68,7 +66,7 @@ class InSubspace(Section):
 
     directions: int = needed(Whole(1))
 
-    def part(self, plan: Plan, say: Say, resource: Any = None) -> ServerCoordinates:
+    def part(self, plan: Terms, say: Say, resource: Any = None) -> ServerCoordinates:
         """Return the part that lifts means; ``resource`` has the directions."""
         return ServerCoordinates(plan, self, resource)
 
@@ -86,9 +84,9 @@ class _Coordinates(Part, ABC):
 
     section: ClassVar[str] = TITLE
 
-    def __init__(self, plan: Plan, section: InSubspace) -> None:
+    def __init__(self, plan: Terms, section: InSubspace) -> None:
         self._directions = section.directions
-        self._least = 1 if plan.masks is None else PADDED
+        self._least = PADDED if plan.summed else 1
 
     @property
     @abstractmethod
@@ -129,7 +127,7 @@ class _Coordinates(Part, ABC):
 class ServerCoordinates(_Coordinates):
     """The server's half: it has the directions, sends them where it must, and lifts means."""
 
-    def __init__(self, plan: Plan, section: InSubspace, basis: Basis | None) -> None:
+    def __init__(self, plan: Terms, section: InSubspace, basis: Basis | None) -> None:
         """Read the directions; refuse a run without them."""
         super().__init__(plan, section)
         known = isinstance(basis, Subspace | str | os.PathLike)
@@ -181,9 +179,9 @@ class ServerCoordinates(_Coordinates):
 class ClientCoordinates(_Coordinates):
     """The client's half, made for one request: it takes the coordinates of an update."""
 
-    def __init__(self, plan: Plan) -> None:
+    def __init__(self, plan: Terms) -> None:
         """Start without directions."""
-        super().__init__(plan, cast(InSubspace, plan.subspace))
+        super().__init__(plan, cast(InSubspace, plan.find(InSubspace)))
         self._received: Subspace | None = None
 
     @property

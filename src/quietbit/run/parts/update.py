@@ -6,21 +6,18 @@ Idea     the difference between the model that came and the one that the app tra
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Any, final
+from typing import Any, final
 
 import numpy as np
 
 from quietbit._typing import FloatVector
 from quietbit.errors import InvalidParameter, require
+from quietbit.node.gatekeeper import Gate
 from quietbit.node.policy import ANSWERING
-from quietbit.node.request import ProposedMechanism
+from quietbit.node.request import ProposedMechanism, Request
 from quietbit.run.layout import ModelLayout
 from quietbit.run.part import AppAnswer, Arrival, Part, released_dimension
-
-if TYPE_CHECKING:
-    from quietbit.node.gatekeeper import Gate
-    from quietbit.node.request import Request
-    from quietbit.run.plan import Plan
+from quietbit.run.terms import Terms
 
 __all__ = ["Updating"]
 
@@ -29,7 +26,7 @@ __all__ = ["Updating"]
 class Updating(Part):
     """The client's half: the model as it came, and the difference to the one that was trained."""
 
-    def __init__(self, plan: Plan) -> None:
+    def __init__(self, plan: Terms) -> None:
         """Start without a model."""
         self._plan = plan
         self._layout = ModelLayout((), ())
@@ -37,7 +34,7 @@ class Updating(Part):
 
     def accept(self, request: Request, arrival: Arrival, gate: Gate) -> None:
         """Keep the model; refuse one that does not fit the mechanism, and one for answers."""
-        layout = ModelLayout.of(arrival.arrays, self._plan)
+        layout = ModelLayout.of(arrival.arrays, self._plan.local_arrays)
         dimension = released_dimension(arrival.parts, layout.dimension)
         if dimension != request.dimension:
             rule = f"{request.dimension}, the dimension of the server's mechanism"

@@ -7,20 +7,19 @@ Idea     the payload does not say so: the number is named by the owner's policy,
 from __future__ import annotations
 
 from collections.abc import Mapping
-from typing import TYPE_CHECKING, Any, ClassVar, final
+from typing import Any, ClassVar, final
 
 from attrs import frozen
 
+from quietbit.node.gatekeeper import Gate
 from quietbit.node.refusal import NotAllowed
-from quietbit.run.part import Arrival, Part, Reply
-from quietbit.run.section import Say, Section, Whole, needed
+from quietbit.node.request import Request
+from quietbit.run.fields import Whole, needed
+from quietbit.run.messages import Reply
+from quietbit.run.part import Arrival, Part
+from quietbit.run.record import RoundReport
+from quietbit.run.terms import Say, Section, Terms
 from quietbit.wire.uplink import EXAMPLES, effective, weight_of
-
-if TYPE_CHECKING:
-    from quietbit.node.gatekeeper import Gate
-    from quietbit.node.request import Request
-    from quietbit.run.plan import Plan
-    from quietbit.run.report import RoundReport
 
 __all__ = ["WeightedMean", "Weighting", "Weights"]
 
@@ -35,7 +34,7 @@ class Weights(Section):
 
     most_examples: int = needed(Whole(1))
 
-    def part(self, plan: Plan, say: Say, resource: Any = None) -> WeightedMean:
+    def part(self, plan: Terms, say: Say, resource: Any = None) -> WeightedMean:
         """Return the part that weights releases."""
         return WeightedMean(self.most_examples)
 
@@ -74,7 +73,7 @@ class Weighting(Part):
 
     section: ClassVar[str] = "weights"
 
-    def __init__(self, plan: Plan) -> None:
+    def __init__(self, plan: Terms) -> None:
         """Need nothing of the plan: that it weights is enough."""
 
     def accept(self, request: Request, arrival: Arrival, gate: Gate) -> None:

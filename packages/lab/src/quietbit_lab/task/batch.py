@@ -38,8 +38,9 @@ from quietbit.mechanism.base import Mechanism
 from quietbit.plan.compare import bytes_sent
 from quietbit.privacy.guarantee import Guarantee
 from quietbit.run.costs import ClientCosts
-from quietbit.run.participation import EACH_ONCE, SAMPLED, Schedule, releases_per_client
+from quietbit.run.participation import Schedule, releases_per_client
 from quietbit.run.plan import Plan
+from quietbit.run.terms import EACH_ONCE, SAMPLED
 from quietbit_lab.cohort.means import Way, way_of
 from quietbit_lab.experiment.record import Setting
 
