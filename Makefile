@@ -9,7 +9,7 @@ LINTED := $(VENV)/lint.log
 # Byte code is written: the engines' processes, which tests start by the dozen, would each compile everything anew.
 export PYTHONDONTWRITEBYTECODE :=
 
-.PHONY: help kernel setup test test-all checked lint demo docs site package lock bench catalogue clean
+.PHONY: help kernel setup test test-all checked lint demo docs site package lock lock-check bench catalogue clean
 help:            ## this list
 	@grep -hE '^[a-z-]+:.*##' $(MAKEFILE_LIST) | sed -E 's/:[^#]*##/\t/' | expand -t 14
 
@@ -81,6 +81,10 @@ package: $(READY)  ## build wheel and sdist into dist/, and try them in an empty
 
 lock: $(READY)   ## pin and hash what each role installs, into supply/locks
 	UV=$(BIN)/uv supply/lock.sh
+
+PYTHONS ?= python3.11 python3.12 python3.13
+lock-check:      ## resolve all pins for every Python of PYTHONS that is found; installs nothing
+	@supply/lock_check.sh $(PYTHONS)
 
 bench: kernel    ## run every benchmark and print its table
 	for script in benchmarks/*.py; do echo "== $$script"; $(BIN)/python $$script || exit 1; done

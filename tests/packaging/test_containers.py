@@ -13,6 +13,8 @@ from pathlib import Path
 
 import pytest
 
+from quietbit.cli.main import main
+
 yaml = pytest.importorskip("yaml", reason="needs PyYAML")
 ROOT = Path(__file__).parent.parent.parent
 ROLES = {"flower-supernode": "flower", "nvflare-site": "nvflare"}
@@ -69,6 +71,21 @@ def test_ledger_and_network_are_never_in_one_container(role):
     }
 
 
+def first_command(file: str) -> list[str]:
+    """The words with which a file tells an owner to make the policy and the ledger."""
+    text = re.sub(r" \\\n(?:#| )\s*", " ", (ROOT / file).read_text())
+    return re.search(r"quietbit node init .*", text)[0].split()
+
+
+@pytest.mark.parametrize(
+    "file", ["deploy/flower-supernode/compose.yaml", "docs/how-to/go-to-production.md"]
+)
+def test_the_first_command_works_as_it_is_written(file, tmp_path):
+    words = first_command(file)
+    assert words[3] == "/var/lib/quietbit/policy.toml"
+    assert main([*words[1:3], str(tmp_path / "policy.toml"), *words[4:]]) == 0
+
+
 @pytest.mark.parametrize("role", ROLES)
 def test_commands_are_those_of_the_programs(role):
     from typer.main import get_command
@@ -120,5 +137,7 @@ def test_an_image_is_built_and_its_app_cannot_read_the_ledger(role, tmp_path):
 
     assert inside("10002:10000", "quietbit", "doctor").returncode == 0
     assert inside("10002:10000", "ls", "/var/lib/quietbit").returncode != 0
-    begin = "quietbit node init /var/lib/quietbit/policy.toml --epsilon 8 --adjacency zero-out --largest-clip 1"
-    assert inside("10001:10000", *begin.split()).returncode == 0
+    assert (
+        inside("10001:10000", *first_command("deploy/flower-supernode/compose.yaml")).returncode
+        == 0
+    )
