@@ -6,6 +6,8 @@ Idea     a problem writes a chunk of updates into rows; every row goes out throu
          are checked here instead. A release's seeded bits depend on the seed, the round and the
          client alone, so neither the order of clients nor the number of threads changes a code.
          Memory is threads x chunk rows, their payloads and one sum: nothing grows with the cohort.
+Exact    rounding a sum of many updates could move it by more than one client may. So updates are
+         cut towards zero, which lengthens none, to a grid on which sums of all clients are doubles.
 Source   Abadi et al. (2016) without amplification by sampling and McMahan et al. (2018), for
          central noise: one client moves the sum by at most the clip, so its account is that of one
          release, under central trust.
@@ -13,6 +15,7 @@ Source   Abadi et al. (2016) without amplification by sampling and McMahan et al
 
 from __future__ import annotations
 
+import math
 from collections.abc import Callable
 from concurrent.futures import ThreadPoolExecutor
 from threading import Lock
@@ -20,6 +23,7 @@ from typing import Any, TypeAlias, TypeVar, cast, final
 
 import numpy as np
 from attrs import frozen
+from numpy.typing import NDArray
 
 from quietbit._typing import FloatVector
 from quietbit.errors import check_int, require
@@ -37,6 +41,7 @@ from quietbit.wire.uplink import Aggregator, Uplink
 __all__ = ["CentralCollector", "Collector", "UplinkCollector", "make_collector"]
 
 CHUNK_COORDINATES = 1 << 21
+DIGITS_OF_DOUBLES = 53
 MOST_THREADS = 1024
 MOST_ROWS = 45  # three groups of the one-bit counter
 SERVER = 2**CLIENT_BITS - 1  # whose random bits the server's noise takes: no client has this number
@@ -164,10 +169,10 @@ class CentralCollector:
             rows = np.zeros((chunk.size, size), dtype=np.float32)
             self._problem.updates(parameters, chunk, steps, rows)
             clip_outside(rows, steps.norm, steps.clip)
-            return np.asarray(rows.sum(axis=0, dtype=np.float64))
+            return np.asarray(cut_to_grid(rows, grid).sum(axis=0))
 
+        grid = grid_of_sums(steps.clip, self._problem.sizes.size)
         total = np.zeros(size)
-        # In order, so that threads change nothing.
         for chunk_sum in _spread(work, current.clients, size, self._threads):
             total += chunk_sum
         count = current.clients.size
@@ -177,6 +182,21 @@ class CentralCollector:
             total = default_kernel().rounded_noise(total, gaussian.unit, gaussian.LAW, block, 0)
             count = self._plan.cohort
         current.collected = PlainSum(total, count)
+
+
+def grid_of_sums(clip: float, clients: int) -> float:
+    """Return a power of two, of which doubles hold every multiple up to ``clip * clients``.
+
+    >>> 2.0**52 <= 1.0 * 2**20 / grid_of_sums(1.0, 2**20) <= 2.0**53
+    True
+    """
+    _, exponent = math.frexp(clip * clients)
+    return math.ldexp(1.0, exponent - DIGITS_OF_DOUBLES)
+
+
+def cut_to_grid(rows: Rows, grid: float) -> NDArray[np.float64]:
+    """Return the rows with every number cut, towards zero, to a multiple of a power of two."""
+    return np.asarray(np.trunc(rows.astype(np.float64) / grid) * grid)
 
 
 Collector: TypeAlias = UplinkCollector | CentralCollector

@@ -1,9 +1,12 @@
 """Central DP-SGD and runs behind secure aggregation, side by side."""
 
+from fractions import Fraction
+
 import numpy as np
+import pytest
 
 from quietbit.kernel.rounded import grid_of
-from quietbit.local.collect import make_collector
+from quietbit.local.collect import cut_to_grid, grid_of_sums, make_collector
 from quietbit.local.loop import simulate
 from quietbit.local.round import open_round
 from quietbit.target import Adjacency, Trust
@@ -81,3 +84,54 @@ def test_the_mean_is_that_of_the_same_codes_without_masks():
     np.testing.assert_array_equal(
         run(**given).parameters, run(**given, trust="secure-aggregation").parameters
     )
+
+
+class Crowd:
+    """A problem of one number: what each of very many clients adds to a sum."""
+
+    name, dimension = "crowd", 1
+
+    def __init__(self, values):
+        self.values = values
+        self.sizes = np.ones(values.size, dtype=np.int64)
+
+    def updates(self, parameters, clients, plan, out):
+        out[:, 0] = self.values[clients]
+
+
+def test_a_client_moves_a_sum_of_a_million_by_its_own_update_alone():
+    """Beside a power of two the sum with the client is rounded twice as coarsely as that without,
+    and thousands of faint updates are rounded with it: floats moved it by 7e-7 clips more.
+    """
+    values = np.zeros(2**20, dtype=np.float32)
+    values[0] = 0.75
+    large = int((2**19 - 0.5) / 0.9375)
+    values[1 : large + 1] = 0.9375
+    values[large + 1] = 2**19 - 0.5 - 0.9375 * large
+    faint = 45 * (large // 45 + 2)  # rows are added 45 at a time
+    values[faint::45] = 2.0**-34 * (1 + 2.0**-20)
+    plan, training = chosen(lr=0.5, rounds=1, cohort=values.size, clip=1.0, mechanism="none")
+    totals = []
+    for first in (values[0], np.float32(0)):
+        problem = Crowd(np.append(first, values[1:]))
+        collector = make_collector(problem, training.local(plan), plan, None, 2)
+        current = open_round(1, np.arange(values.size), None)
+        collector.collect(current, None)
+        totals.append(Fraction(float(current.collected.total[0])))
+    assert totals[1] < 2**19 < totals[0]
+    assert totals[0] - totals[1] == Fraction(0.75)
+    exact = sum(map(Fraction, values.tolist()))
+    assert 0 <= exact - totals[0] <= values.size * Fraction(2.0**-32)
+
+
+@pytest.mark.parametrize("count", [1, 3, 2**20, 10**9])
+@pytest.mark.parametrize("clip", [1e-20, 0.7, 1.0, 1e20])
+def test_cut_updates_are_no_longer_and_their_sums_are_exact(clip, count):
+    grid = grid_of_sums(clip, count)
+    rows = (clip * np.random.default_rng(1).uniform(-1, 1, (50, 7))).astype(np.float32)
+    cut = cut_to_grid(rows, grid)
+    assert (np.abs(cut) <= np.abs(rows.astype(np.float64))).all()
+    assert (np.abs(cut - rows) < grid).all()
+    steps = cut / grid
+    assert (steps == np.trunc(steps)).all()
+    assert clip * count / grid <= 2.0**53  # so that a sum of all clients is a double
