@@ -7,18 +7,15 @@ import os
 import tempfile
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
-from importlib.metadata import entry_points
 from pathlib import Path
-from typing import Annotated, Any, cast
+from typing import Annotated, Any
 
 import typer
 
 import quietbit
 from quietbit.errors import (
     InvalidDesignFile,
-    MissingDependency,
     QuietbitError,
-    how_to_install,
     require,
 )
 
@@ -32,7 +29,6 @@ __all__ = [
     "find_imvu",
     "number_or_word",
     "option",
-    "plotter",
     "takes",
     "usual",
 ]
@@ -194,15 +190,6 @@ def check_folder(folder: Path) -> None:
     with _refusing(folder):
         folder.mkdir(parents=True, exist_ok=True)
         tempfile.TemporaryFile(dir=folder).close()
-
-
-def plotter(name: str) -> Callable[..., Any]:
-    """Return the function that draws the figure of this name, from the laboratory."""
-    for entry in entry_points(group="quietbit.figures", name=name):
-        return cast(Callable[..., Any], entry.load())
-    raise MissingDependency(
-        f"Figures are drawn by quietbit-lab, which is not installed: {how_to_install('lab')}."
-    )
 
 
 @contextmanager

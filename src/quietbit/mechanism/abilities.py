@@ -39,7 +39,6 @@ __all__ = [
     "Keeping",
     "LengthBounded",
     "PoisonBounded",
-    "Rotating",
     "RoughMoments",
     "SampleGradients",
     "SamplePriced",
@@ -282,17 +281,6 @@ class Designed(Ability):
     @abstractmethod
     def designed(self) -> Design | Profile:
         """The design or the profile."""
-
-
-class Rotating(Ability):
-    """A mechanism for which a client computes something before it draws."""
-
-    __slots__ = ()
-
-    @property
-    @abstractmethod
-    def prepares(self) -> str:
-        """A phrase that names the computation, such as "a rotation"; empty for none."""
 
 
 class RoughMoments(Ability):

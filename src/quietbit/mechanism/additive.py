@@ -130,7 +130,7 @@ class Gaussian(Noise):
 
 
 def noise_family(
-    name: str, build: Callable[[Ball, float], Mechanism], work: str, *, baseline: bool = False
+    name: str, build: Callable[[Ball, float], Mechanism], *, baseline: bool = False
 ) -> SearchedFamily:
     """Return a family of noise mechanisms; the search is over one divided by the multiplier."""
     limits = (1 / MAX_MULTIPLIER, 1 / MIN_MULTIPLIER)
@@ -141,9 +141,8 @@ def noise_family(
         build=lambda ball, loss, choices: build(ball, 1 / loss),
         limits=lambda ball, choices: limits,
         inverse=True,
-        work=work,
         baseline=baseline,
     )
 
 
-FAMILIES = (noise_family("gaussian", Gaussian, "a normal draw per coordinate"),)
+FAMILIES = (noise_family("gaussian", Gaussian),)

@@ -81,13 +81,12 @@ class Calibration:
 @final
 @frozen
 class Alternative:
-    """One way to meet a target, or its ``refusal``; a ``baseline`` is for comparison only."""
+    """One way to meet a target, or its ``refusal``."""
 
     mechanism: str
     keep: int | str | None
     calibration: Calibration | None
     refusal: str = ""
-    baseline: bool = False
 
 
 def calibrate(
@@ -225,14 +224,13 @@ def alternatives(
     samples: int | None = None,
     keep: int | str | None = None,
     account: Priced | None = None,
-    baselines: bool = False,
     report: Callable[[float, str], None] | None = None,
 ) -> tuple[Alternative, ...]:
     """Calibrate every family to the target, and return one alternative per way to meet it.
 
     On an L2 ball a family is also calibrated with the fewest coordinates kept that add 1 % to the
-    error; with ``keep`` given, all keep that many. ``baselines`` includes mechanisms that are for
-    comparison only. ``report(fraction, message)`` is called with the progress.
+    error; with ``keep`` given, all keep that many. Mechanisms that are for comparison only are left
+    out. ``report(fraction, message)`` is called with the progress.
     """
     ways: list[tuple[str, int | str | None]] = []
     broken = []
@@ -243,8 +241,6 @@ def alternatives(
             broken.append(Alternative(name, keep, None, str(error)))
             continue
         if candidate.baseline:
-            if baselines:
-                ways.append((name, keep))
             continue
         ways.append((name, keep))
         by_client_on_l2 = ball.norm is Norm.L2 and samples is None
@@ -270,14 +266,13 @@ def _alternative(
     samples: int | None,
     account: Priced | None,
 ) -> Alternative:
-    baseline = family(name).baseline
     try:
         calibration = calibrate(
             name, ball=ball, **target.keywords(), samples=samples, keep=keep, account=account
         )
     except QuietbitError as error:
-        return Alternative(name, keep, None, str(error), baseline)
-    return Alternative(name, keep, calibration, baseline=baseline)
+        return Alternative(name, keep, None, str(error))
+    return Alternative(name, keep, calibration)
 
 
 def smallest_of_the_best(errors: Sequence[float], sizes: Sequence[int]) -> int:
@@ -299,7 +294,7 @@ def _chosen(ways: Sequence[Alternative], target: Target) -> Calibration:
     calibrations = []
     for way in ways:
         calibration = way.calibration
-        if calibration is not None and not way.baseline and not calibration.error.unitless:
+        if calibration is not None and not calibration.error.unitless:
             names.append(way.mechanism)
             calibrations.append(calibration)
     if not calibrations:

@@ -109,7 +109,6 @@ class Family(ABC):
     name: str
     uses: tuple[str, ...]
     strength: str
-    work: str = ""  # a phrase that names what a client computes
     baseline: bool = False  # for comparison only: chosen only by name
     summable: bool = False  # whether its codes may be added behind masks
 
@@ -144,7 +143,6 @@ class SearchedFamily(Family):
     build: Callable[[Ball, float, Choices], Mechanism]
     limits: Callable[[Ball, Choices], tuple[float, float]]
     inverse: bool = False
-    work: str = ""
     remedy: str = FEWER
     baseline: bool = False
     summable: bool = False

@@ -33,7 +33,6 @@ from quietbit.kernel.rng import RandomBits
 from quietbit.kernel.sampler import SAMPLING_ERROR, Sampler
 from quietbit.mechanism.abilities import (
     Designed,
-    Rotating,
     RoughMoments,
     SamplePriced,
     Shortening,
@@ -102,9 +101,7 @@ def _clamp(value: bool) -> bool:
 
 @final
 @frozen
-class InterpolatedMVU(
-    Mechanism, SamplePriced, Summable, Designed, Rotating, RoughMoments, Shortening
-):
+class InterpolatedMVU(Mechanism, SamplePriced, Summable, Designed, RoughMoments, Shortening):
     """I-MVU of a design on updates in an L1 or L2 ball.
 
     ``beta``, above 0 and up to 65,536, spreads small coordinates over the design's range; ``clamp``
@@ -207,11 +204,6 @@ class InterpolatedMVU(
         if self.rotation is None:
             return None
         return self.rotation.block
-
-    @property
-    def prepares(self) -> str:
-        """The phrase "a rotation", where updates are rotated."""
-        return "" if self.rotation is None else "a rotation"
 
     def error(self) -> Error:
         """Return the largest variance of a coordinate, and what clamped ones miss, by enumeration.
@@ -465,6 +457,5 @@ FAMILIES = (
         direct=_given,
         prepare=_sharpened,
         summable=True,
-        work="a code drawn per coordinate",
     ),
 )

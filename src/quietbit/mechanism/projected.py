@@ -35,7 +35,6 @@ from quietbit.mechanism.abilities import (
     Keeping,
     LengthBounded,
     PoisonBounded,
-    Rotating,
     SamplePriced,
     SharedRows,
     Shortening,
@@ -79,14 +78,13 @@ MOST_SAMPLES = 2**24
 
 @final
 @frozen
-class Projected(Rowed, Wrapper, SummableRows, Rotating, Shortening, LengthBounded, PoisonBounded):
+class Projected(Rowed, Wrapper, SummableRows, Shortening, LengthBounded, PoisonBounded):
     """Any mechanism of dimension k, on k rotated coordinates of updates of dimension d."""
 
     inner: Mechanism = field(converter=check_mechanism)
     ball: Ball = field(converter=check_rotated)
     rotation_seed: int = field(default=0, converter=check_seed)
     rows: int | None = field(default=None, converter=check_rows)
-    prepares = "a rotation"
 
     def __attrs_post_init__(self) -> None:
         """Refuse an inner ball that differs in radius or norm, or whose dimension does not fit."""
@@ -111,7 +109,7 @@ class Projected(Rowed, Wrapper, SummableRows, Rotating, Shortening, LengthBounde
 
     def offers(self, ability: type[Ability]) -> bool:
         """Return whether it has the ability; sums need shared rows, and an inner one of sums."""
-        if ability in (Keeping, Rotating, Shortening, LengthBounded, PoisonBounded):
+        if ability in (Keeping, Shortening, LengthBounded, PoisonBounded):
             return True
         if issubclass(ability, Summable):
             return self.rows is not None and Summable.find(self.inner) is not None

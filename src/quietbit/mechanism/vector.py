@@ -523,7 +523,6 @@ class _Family(Family):
     name: str = "vmvu"
     uses: tuple[str, ...] = ("keep", "rows")
     strength: str = "design_epsilon"
-    work: str = "a rotation, then a search among seeds"
 
     def given(self, ball: Ball, strength: float, choices: Choices) -> VectorMVU:
         """Return the mechanism whose one release is pure at this epsilon, replace-one."""

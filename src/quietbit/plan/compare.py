@@ -12,27 +12,20 @@ from __future__ import annotations
 import math
 from collections.abc import Callable
 from dataclasses import dataclass, replace
-from functools import partial
-from typing import Any, cast, final
+from typing import Any, final
 
 from attrs import evolve
 
 from quietbit.arrays import Structure
 from quietbit.errors import InvalidParameter, QuietbitError, check_int, check_real, require
-from quietbit.mechanism.abilities import Rotating, Summable, kept_coordinates
+from quietbit.mechanism.abilities import kept_coordinates
 from quietbit.mechanism.ball import Ball, Norm
 from quietbit.mechanism.base import Mechanism
 from quietbit.mechanism.calibrate import Calibration, alternatives, calibrate, smallest_of_the_best
 from quietbit.mechanism.central_sum import SumCalibration, calibrate_sum
 from quietbit.mechanism.expectation import Expectation, expectation
-from quietbit.mechanism.poison import moved
-from quietbit.mechanism.registry import family
-from quietbit.mechanism.response import RandomisedResponse
 from quietbit.mechanism.rotation import fewest_kept
-from quietbit.plan.clip import answers_needed, highest_rise
 from quietbit.privacy.guarantee import Guarantee
-from quietbit.run.parts.evaluation import Evaluation
-from quietbit.run.parts.scouts import EVERY, EVERY_OF_SUMS
 from quietbit.secagg.plan import masked_size
 from quietbit.target import Adjacency, Target, Trust, Unit
 from quietbit.wire.downlink import HEAD
@@ -40,7 +33,6 @@ from quietbit.wire.payload import Header
 
 __all__ = [
     "FLOAT_BYTES",
-    "ClipPoint",
     "Comparison",
     "ComparisonRow",
     "bytes_sent",
@@ -50,11 +42,9 @@ __all__ = [
 
 Report = Callable[[float, str], None]
 FLOAT_BYTES = 4
-CLIPS = (0.25, 0.5, 1.0, 2.0, 4.0)
 CENTRAL = "gaussian"
 SUMMED = "imvu"
 OF_SAMPLES = ("gaussian", "imvu")  # families whose cost a secret batch lowers
-STEPS = 6  # of a clip that begins ten times off
 LEAST_KEPT = 64  # with fewer, the second clip shortens long updates too much
 
 
@@ -72,13 +62,8 @@ class ComparisonRow:
         payload_bytes: what a client sends per round.
         downlink_bytes: what it receives: the model, or the broadcast where few coordinates are kept
             and shared.
-        relative_error: the squared error of a round's mean over that of Gaussian noise added by
-            every client; None at delta 0.
         expected: what to expect of a run.
-        work: what a client computes beside its update.
         refusal: why the target is out of reach.
-        baseline: for comparison only; never the best.
-        moved: how far malicious clients can move a mean, in clips.
     """
 
     name: str
@@ -88,12 +73,8 @@ class ComparisonRow:
     guarantee: Guarantee | None = None
     payload_bytes: int = 0
     downlink_bytes: int = 0
-    relative_error: float | None = None
     expected: Expectation | None = None
-    work: str = ""
     refusal: str = ""
-    baseline: bool = False
-    moved: float | None = None
 
     @property
     def noise(self) -> float:
@@ -135,35 +116,15 @@ class Samples:
 
 @final
 @dataclass(frozen=True, slots=True)
-class ClipPoint:
-    """A clip of ``clip`` times the updates' length.
-
-    ``noise`` is relative to what is left of an update, ``cut`` the part that is cut off.
-    """
-
-    clip: float
-    noise: float
-    cut: float
-
-
-@final
-@dataclass(frozen=True, slots=True)
 class Comparison:
-    """The request as understood, and one row per way; `compare` has what the fields mean.
-
-    ``summed_evaluation`` is the evaluation of sums behind masks, on the account that updates share.
-    """
+    """The request as understood, and one row per way; `compare` has what the fields mean."""
 
     ball: Ball
     target: Target
     clients: int
     cohort: int
     rounds: int
-    min_honest_clients: int | None
-    evaluation: Evaluation | None
-    summed_evaluation: Evaluation | None
-    baselines: bool
-    malicious: float | None
+    min_honest_clients: int | None = None
     samples: Samples | None = None
     rows: tuple[ComparisonRow, ...] = ()
 
@@ -171,52 +132,20 @@ class Comparison:
         """Return the row that ``auto`` chooses; None where no way reaches the target.
 
         It is the one that sends least within 5 % of the least noise energy. Only ways whose decoded
-        mean is the update count (a sign's is not), and no baselines.
+        mean is the update count (a sign's is not).
         """
         trust = Trust(trust)
         rows = []
         errors = []
         for row in self.rows:
-            if row.trust is not trust or row.baseline:
+            if row.trust is not trust or row.expected is None or row.mechanism is None:
                 continue
-            if row.expected is None or row.mechanism is None or row.mechanism.error().unitless:
-                continue
-            rows.append(row)
-            errors.append(row.expected.loudness**2)
+            if not row.mechanism.error().unitless:
+                rows.append(row)
+                errors.append(row.expected.loudness**2)
         if not rows:
             return None
         return rows[smallest_of_the_best(errors, [row.payload_bytes for row in rows])]
-
-    def bytes_per_client(self, row: ComparisonRow) -> int:
-        """Return the bytes that a client sends in all its releases."""
-        return row.payload_bytes * self.target.releases
-
-    def bytes_in_all(self, row: ComparisonRow) -> int:
-        """Return the bytes that all clients send in all rounds."""
-        return row.payload_bytes * self.cohort * self.rounds
-
-    def scouts_help(self, row: ComparisonRow) -> bool:
-        """Return whether ``clip = auto`` can correct a start ten times off.
-
-        That takes enough answers, and noise that permits it. An answer is taken to be as true as
-        its even share of epsilon makes it, which is less than a plan finds.
-        """
-        if row.expected is None or row.trust is Trust.CENTRAL:
-            return False
-        target = self.target
-        if target.unit is not Unit.CLIENT:
-            return False
-        response = RandomisedResponse.within(target.epsilon / target.releases, 2, target.adjacency)
-        every = EVERY_OF_SUMS if row.trust is Trust.SECURE_AGGREGATION else EVERY
-        answers = self.cohort * self.rounds / every
-        enough = answers >= STEPS * answers_needed(response.truth)
-        return enough and highest_rise(row.noise) > 1
-
-    def clip_points(self, row: ComparisonRow) -> tuple[ClipPoint, ...]:
-        """Return the noise of a round's mean for several ratios of clip to update length."""
-        return tuple(
-            ClipPoint(clip, row.noise * max(clip, 1.0), max(0.0, 1.0 - clip)) for clip in CLIPS
-        )
 
 
 def compare(
@@ -237,9 +166,6 @@ def compare(
     clip: float | None = None,
     norm: Norm | str | None = None,
     min_honest_clients: int | None = None,
-    baselines: bool = False,
-    evaluate: float | None = None,
-    malicious: float | None = None,
     report: Report | None = None,
 ) -> Comparison:
     """Calibrate every mechanism and trust model that applies to the same target.
@@ -268,12 +194,6 @@ def compare(
         norm: l2 by default; sums behind masks support l2 alone.
         min_honest_clients: for secure aggregation, how many of a cohort answer and do not collude;
             all by default.
-        baselines: include mechanisms that are for comparison only.
-        evaluate: epsilon of one answer to a private evaluation, one per release. Rows have what is
-            left of epsilon, those of sums what is left on the account that updates and summed
-            answers share.
-        malicious: the share of clients that send arbitrary payloads; rows then show how far they
-            move a mean.
         report: ``report(fraction, message)`` is called with the progress.
 
     >>> comparison = compare(
@@ -299,19 +219,11 @@ def compare(
         require(ways[0] in WAYS, "trust", trust, f"one of {names}")
     if min_honest_clients is not None:
         check_int(min_honest_clients, "min_honest_clients", 2, request.cohort)
-    request = replace(
-        request,
-        min_honest_clients=min_honest_clients,
-        baselines=baselines,
-        malicious=malicious,
-        samples=sites,
-    )
+    request = replace(request, min_honest_clients=min_honest_clients, samples=sites)
     if sites is not None:
         local = trust is None or ways == [Trust.LOCAL]
         require(local, "trust", trust, "local where samples are protected")
         ways = [Trust.LOCAL]
-    if evaluate is not None:
-        request = _with_evaluations(request, ways, evaluate)
     tell = report or _say_nothing
     rows: list[ComparisonRow] = []
     if sites is not None:
@@ -352,38 +264,7 @@ def _request(
     else:
         releases = check_int(releases, "releases", 1)
         rounds = max(1, clients * releases // cohort)
-    return Comparison(
-        ball,
-        evolve(target, releases=releases),
-        clients,
-        cohort,
-        rounds,
-        min_honest_clients=None,
-        evaluation=None,
-        summed_evaluation=None,
-        baselines=False,
-        malicious=None,
-    )
-
-
-def _with_evaluations(request: Comparison, ways: list[Trust], epsilon: float) -> Comparison:
-    """Add the evaluations that the ways need: answers that the server sees, and summed ones."""
-    target = request.target
-    answers = None
-    if ways != [Trust.SECURE_AGGREGATION]:
-        answers = Evaluation(
-            epsilon, releases=target.releases, adjacency=target.adjacency, unit=target.unit
-        )
-    summed = None
-    if Trust.SECURE_AGGREGATION in ways and target.delta > 0 and request.cohort > 1:
-        summed = Evaluation(
-            epsilon,
-            releases=target.releases,
-            adjacency=target.adjacency,
-            delta=target.delta,
-            honest=request.min_honest_clients or request.cohort,
-        )
-    return replace(request, evaluation=answers, summed_evaluation=summed)
+    return Comparison(ball, evolve(target, releases=releases), clients, cohort, rounds)
 
 
 def dimension_of(model: Any) -> int:
@@ -418,32 +299,12 @@ def bytes_sent(mechanism: Mechanism, trust: Trust, cohort: int) -> int:
     return Header.of(mechanism).size
 
 
-def _target_of_updates(request: Comparison) -> Target:
-    """Return the target of updates where the server's view of answers is accounted by itself."""
-    if request.evaluation is None:
-        return request.target
-    return request.target.without(request.evaluation.spends)
-
-
-def _gaussian(ball: Ball, target: Target) -> tuple[Calibration | None, str]:
-    """Return one client's Gaussian release at the target, the yardstick; or why there is none."""
-    ball = Ball(Norm.L2, ball.radius, ball.dimension)
-    try:
-        return calibrate(CENTRAL, ball=ball, **target.keywords()), ""
-    except QuietbitError as error:
-        return None, str(error)
-
-
 def _row(
-    request: Comparison,
-    name: str,
-    trust: Trust,
-    calibration: Calibration | SumCalibration,
-    gaussian: Calibration | None,
+    request: Comparison, name: str, trust: Trust, calibration: Calibration | SumCalibration
 ) -> ComparisonRow:
-    """Return the row of a calibrated mechanism; ``gaussian`` is the yardstick of its error."""
+    """Return the row of a calibrated mechanism."""
     mechanism = calibration.mechanism
-    ball = request.ball
+    dimension = request.ball.dimension
     expected = expectation(
         mechanism,
         cohort=request.cohort,
@@ -451,19 +312,12 @@ def _row(
         clients=request.clients,
         trust=trust,
     )
-    relative_error = None
-    if gaussian is not None:
-        squared = (expected.noise * ball.radius) ** 2 / ball.dimension  # per coordinate of the mean
-        relative_error = squared * request.cohort / gaussian.squared_error
     keep: int | None = kept_coordinates(mechanism)
-    downlink_bytes = FLOAT_BYTES * ball.dimension
-    if keep is not None and keep < ball.dimension:
+    downlink_bytes = FLOAT_BYTES * dimension
+    if keep is not None and keep < dimension:
         downlink_bytes = min(downlink_bytes, HEAD.size + FLOAT_BYTES * keep)
     else:
         keep = None
-    shift = None
-    if request.malicious is not None:
-        shift = moved(mechanism, request.malicious, trust)
     return ComparisonRow(
         name=name,
         trust=trust,
@@ -472,30 +326,24 @@ def _row(
         guarantee=calibration.guarantee,
         payload_bytes=bytes_sent(mechanism, trust, request.cohort),
         downlink_bytes=downlink_bytes,
-        relative_error=relative_error,
         expected=expected,
-        work=_work(name, trust, mechanism),
-        moved=shift,
     )
 
 
 def _local(request: Comparison, tell: Report) -> list[ComparisonRow]:
     """Return a row per family, and one with few coordinates kept where that sends less."""
-    target = _target_of_updates(request)
-    gaussian, _ = _gaussian(request.ball, target)
 
     def tell_share(fraction: float, message: str) -> None:
         tell(0.7 * fraction, message)
 
     rows = []
-    for way in alternatives(request.ball, target, baselines=request.baselines, report=tell_share):
+    for way in alternatives(request.ball, request.target, report=tell_share):
         if way.calibration is not None:
-            row = _row(request, way.mechanism, Trust.LOCAL, way.calibration, gaussian)
+            row = _row(request, way.mechanism, Trust.LOCAL, way.calibration)
             if way.keep is None or row.keep is not None:
-                rows.append(replace(row, baseline=way.baseline))
+                rows.append(row)
         elif way.keep is None:  # report a refusal once
-            row = ComparisonRow(way.mechanism, Trust.LOCAL, refusal=way.refusal)
-            rows.append(replace(row, baseline=way.baseline))
+            rows.append(ComparisonRow(way.mechanism, Trust.LOCAL, refusal=way.refusal))
     return rows
 
 
@@ -520,12 +368,9 @@ def _samples(
 
 
 def _of_samples(request: Comparison, sites: Samples, tell: Report) -> list[ComparisonRow]:
-    """Return a row per family that has a cost for a sample of a secret batch.
-
-    Errors are relative to the first row's.
-    """
-    rows: list[ComparisonRow] = []
-    target = _target_of_updates(request)
+    """Return a row per family that has a cost for a sample of a secret batch."""
+    rows = []
+    target = request.target
     for place, name in enumerate(OF_SAMPLES):
         tell(place / len(OF_SAMPLES), name)
         try:
@@ -534,12 +379,8 @@ def _of_samples(request: Comparison, sites: Samples, tell: Report) -> list[Compa
             )
         except QuietbitError as error:
             rows.append(ComparisonRow(name, Trust.LOCAL, refusal=str(error)))
-            continue
-        row = _row(request, name, Trust.LOCAL, calibration, None)
-        yardstick = rows[0] if rows else row
-        if yardstick.expected is not None:
-            row = replace(row, relative_error=(row.noise / yardstick.noise) ** 2)
-        rows.append(row)
+        else:
+            rows.append(_row(request, name, Trust.LOCAL, calibration))
     return rows
 
 
@@ -554,10 +395,7 @@ def _summed(request: Comparison, tell: Report) -> list[ComparisonRow]:
         **target.keywords(),
         "clients": request.cohort,
         "min_honest_clients": request.min_honest_clients,
-        "account": None,
     }
-    if request.summed_evaluation is not None:
-        settings["account"] = partial(_sum_guarantee, target, request.summed_evaluation)
     tell(0.7, "sums")
     try:
         l2 = ball.norm is Norm.L2
@@ -570,30 +408,22 @@ def _summed(request: Comparison, tell: Report) -> list[ComparisonRow]:
     if keep <= ball.dimension // 2:
         tell(0.85, "sums of kept coordinates")
         calibrations.append(calibrate_sum(ball=ball, keep=keep, **settings))
-    gaussian, _ = _gaussian(ball, target)
     return [
-        _row(request, SUMMED, Trust.SECURE_AGGREGATION, calibration, gaussian)
-        for calibration in calibrations
+        _row(request, SUMMED, Trust.SECURE_AGGREGATION, calibration) for calibration in calibrations
     ]
-
-
-def _sum_guarantee(target: Target, evaluation: Evaluation, mechanism: Mechanism) -> Guarantee:
-    """Account for all sums of a client, answers included."""
-    ((answer, times),) = evaluation.shared()
-    honest = cast(int, evaluation.honest)
-    updates = Summable.of(mechanism).sum_privacy(honest, target.adjacency)
-    return (updates * target.releases + answer * times).guarantee(target.delta)
 
 
 def _central(request: Comparison, tell: Report) -> list[ComparisonRow]:
     """Return the yardstick: a trusted server adds noise once, to the sum of the updates."""
-    target = _target_of_updates(request)
-    calibration, refusal = _gaussian(request.ball, target)
-    if calibration is None:
-        return [ComparisonRow(CENTRAL, Trust.CENTRAL, refusal=refusal)]
+    target = request.target
+    ball = evolve(request.ball, norm=Norm.L2)
+    try:
+        calibration = calibrate(CENTRAL, ball=ball, **target.keywords())
+    except QuietbitError as error:
+        return [ComparisonRow(CENTRAL, Trust.CENTRAL, refusal=str(error))]
     cost = calibration.mechanism.privacy(target.adjacency) * target.releases
     guarantee = cost.under(trust=Trust.CENTRAL).guarantee(target.delta)
-    row = _row(request, CENTRAL, Trust.CENTRAL, calibration, calibration)
+    row = _row(request, CENTRAL, Trust.CENTRAL, calibration)
     return [replace(row, guarantee=guarantee)]
 
 
@@ -613,16 +443,3 @@ def _ball(model: Any, clip: float | None, norm: Norm | str | None) -> Ball:
     norm = Norm.L2 if norm is None else Norm(norm)
     radius = 1.0 if clip is None else check_real(clip, "clip")
     return Ball(norm, radius, dimension_of(model))
-
-
-def _work(name: str, trust: Trust, mechanism: Mechanism) -> str:
-    """Describe what a client computes beside its update."""
-    if trust is Trust.CENTRAL:
-        return "nothing, for the server adds the noise"
-    work = family(name).work or "not said"
-    rotating = Rotating.nearest(mechanism)
-    if rotating is not None and rotating.prepares:
-        work = f"{rotating.prepares}, then {work}"
-    if trust is Trust.SECURE_AGGREGATION:
-        work = f"{work}, and masks"
-    return work

@@ -15,7 +15,6 @@ from quietbit.errors import Outlier
 from quietbit.kernel.select import default_kernel
 from quietbit.mechanism.batch import LocalSteps, PoissonBatch
 from quietbit.mechanism.poison import honest_length, moved, poisoned, seed_maximum
-from quietbit.plan.compare import compare
 from quietbit.target import Trust
 from quietbit.wire.payload import build
 from refusals import refuses
@@ -174,14 +173,6 @@ def test_a_share_of_clients_moves_a_mean_by_its_share_unless_masks_hide_it() -> 
     assert moved(mechanism, 0.01, Trust.SECURE_AGGREGATION) == one
     with refuses("malicious", 1.5):
         moved(mechanism, 1.5, Trust.LOCAL)
-
-
-def test_compare_has_the_column_only_where_it_was_asked_for() -> None:
-    asked: dict[str, Any] = {**TARGET, "clients": 1000, "cohort": 100, "trust": "local"}
-    plain, with_share = compare(200, **asked), compare(200, **asked, malicious=0.01)
-    assert all(row.moved is None for row in plain.rows)
-    shifts = {row.name: row.moved for row in reversed(with_share.rows) if row.moved is not None}
-    assert shifts["vmvu"] < shifts["imvu"] < shifts["gaussian"]
 
 
 def test_several_steps_reach_as_far_as_a_server_takes_their_difference() -> None:

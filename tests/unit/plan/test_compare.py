@@ -143,30 +143,6 @@ def test_a_promise_half_as_large_would_be_noticed():
     assert found > FACTOR * row.expected.run_noise / 2
 
 
-@pytest.mark.parametrize("clip", [0.5, 2.0])
-def test_the_clip_does_to_the_noise_what_is_said(clip):
-    """A clip of so many times the updates' length.
-
-    The noise beside what is left of them, and what is cut off.
-    """
-    *request, mechanism, _ = SITUATIONS["one bit each"]
-    comparison = asked(*request)
-    row = next(row for row in comparison.rows if row.name == mechanism)
-    point = next(point for point in comparison.clip_points(row) if point.clip == clip)
-    length = CLIP / clip
-    run, noise = simulated(*request, mechanism, length)
-    left = min(1.0, clip)
-    assert point.cut == 1 - left
-    beside, predicted = noise * CLIP / (left * length), point.noise / math.sqrt(request[3])
-    assert predicted / FACTOR <= beside <= predicted * FACTOR
-    towards = VectorMean(request[0], request[1], length=length).mean()
-    reached = float(
-        run.parameters @ towards / (towards @ towards)
-    )  # what is left of the mean's length
-    spread = row.expected.run_noise * CLIP / math.sqrt(request[0]) / np.linalg.norm(towards)
-    assert abs(reached - left) < 6.5 * spread  # missed by chance once in 10^10
-
-
 def test_every_family_has_its_row_and_says_why_where_there_is_none():
     found = asked(650, 300, 100, 15, 8.0, "zero-out", None)
     local = {row.name: row for row in found.rows if row.trust is Trust.LOCAL}
@@ -185,11 +161,7 @@ def test_every_family_has_its_row_and_says_why_where_there_is_none():
             assert row.guarantee.epsilon_upper <= found.target.epsilon
             assert row.guarantee.trust is row.trust
             assert row.payload_bytes > 0
-            assert row.work
-            assert row.relative_error < math.inf
     assert (found.rounds, found.target.releases) == (15, 5)
-    assert found.bytes_per_client(local["imvu"]) == 5 * local["imvu"].payload_bytes
-    assert found.bytes_in_all(local["imvu"]) == 1500 * local["imvu"].payload_bytes
 
 
 def test_auto_is_the_best_row_of_its_trust():
@@ -217,17 +189,10 @@ def test_auto_is_the_best_row_of_its_trust():
         assert identity_of(plan.mechanism_for(650)) == identity_of(best.mechanism)
 
 
-def test_a_sign_is_never_the_best_row_for_it_has_no_unit():
-    """At epsilon 1 and radius 1 its gain is one by chance.
-
-    What has no unit is not told by a number.
-    """
+def test_an_l1_ball_has_its_best_row_and_the_vector_mechanism_says_why_not():
     target = {"epsilon": 1.0, "delta": 0.0, "adjacency": "zero-out"}
-    found = compare(100, **target, cohort=10, releases=1, norm="l1", trust="local", baselines=True)
-    sign = next(row for row in found.rows if row.name == "sign")
+    found = compare(100, **target, cohort=10, releases=1, norm="l1", trust="local")
     best = found.best("local")
-    assert sign.mechanism.error().gain == pytest.approx(1.0, rel=1e-4)
-    assert sign.noise < best.noise
     assert best.name == "imvu"
     vector = next(row for row in found.rows if row.name == "vmvu")
     assert vector.mechanism is None
@@ -319,35 +284,21 @@ def test_the_dimension_of_a_model_is_what_it_trains():
         dimension_of("resnet")
 
 
-def test_a_baseline_has_a_row_where_asked_for_and_is_never_the_best(monkeypatch):
-    """Even where it is the most accurate of all.
-
-    Here the Gaussian under another word, on the only list there is.
-    """
+def test_a_baseline_is_never_compared_nor_is_a_mean_without_a_unit_the_best(monkeypatch):
+    """Even where it is the most accurate of all: here the Gaussian under another word."""
     known = {word: family(word) for word in families()}
     known["rival"] = attrs.evolve(known["gaussian"], name="rival", baseline=True)
     known["sign"] = attrs.evolve(known["sign"], baseline=False)
     monkeypatch.setattr("quietbit.mechanism.registry.families", lambda: tuple(known))
     monkeypatch.setattr("quietbit.mechanism.registry._loaded", known.__getitem__)
     monkeypatch.setattr("quietbit.mechanism.calibrate.families", lambda: ("sign", "rival"))
-    given = {
-        "epsilon": 1.0,
-        "delta": 1e-5,
-        "adjacency": "zero-out",
-        "cohort": 10,
-        "rounds": 2,
-        "trust": "local",
-    }
-    assert {row.name for row in compare(17, **given).rows} == {"sign"}
-    found = compare(17, **given, baselines=True)
-    rivals = next(row for row in found.rows if row.name == "rival")
-    assert rivals.baseline
-    assert rivals.noise < min(row.noise for row in found.rows if row.name == "sign")
-    assert found.best("local") is None, "a sign has no unit, and the rival is a baseline"
+    target = {"epsilon": 1.0, "delta": 1e-5, "adjacency": "zero-out"}
+    found = compare(17, **target, cohort=10, rounds=2, trust="local")
+    assert [row.name for row in found.rows] == ["sign"]
+    assert found.rows[0].noise < math.inf
+    assert found.best("local") is None, "a sign has no unit"
     with pytest.raises(InvalidParameter, match="No mechanism reaches"):
-        quietbit.calibrate(
-            "auto", ball=quietbit.Ball("l2", 1.0, 17), epsilon=1.0, delta=1e-5, adjacency="zero-out"
-        )
+        quietbit.calibrate("auto", ball=quietbit.Ball("l2", 1.0, 17), **target)
 
 
 SITES = {
@@ -381,7 +332,6 @@ def test_samples_of_sites_are_compared_by_the_mechanisms_that_a_plan_has_for_the
         assert row.trust is Trust.LOCAL
     assert found.best("local").name == "gaussian"
     assert found.best("local").expected.verdict is Verdict.USEFUL
-    assert not found.scouts_help(found.best("local"))
     clients = compare(650, **{**SITES, "unit": "client"}, trust="local")
     assert (
         clients.best("local").noise > 20 * found.best("local").noise
@@ -404,15 +354,3 @@ def test_samples_of_sites_are_compared_by_the_mechanisms_that_a_plan_has_for_the
 def test_numbers_of_samples_that_make_no_sense_are_refused(given, name):
     with refuses(name):
         compare(650, **{**SITES, **given})
-
-
-def test_scouts_are_recommended_where_there_are_enough_and_noise_permits_it():
-    usual = {"epsilon": 8.0, "delta": 1e-5, "adjacency": "zero-out", "trust": "local"}
-    many = compare(650, **usual, clients=60_000, cohort=1_000, releases=1)
-    few = compare(650, **usual, cohort=20, rounds=40)
-    loud = compare(2_000_000, **usual, clients=60_000, cohort=1_000, releases=1)
-    assert [found.scouts_help(found.best("local")) for found in (many, few, loud)] == [
-        True,
-        False,
-        False,
-    ]

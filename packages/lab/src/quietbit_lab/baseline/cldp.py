@@ -65,5 +65,4 @@ class SampledCoefficient(SampledSigns):
 FAMILY = searched_family(
     "cldp",
     lambda ball, loss, choices: SampledCoefficient(ball, loss, choices.bits or 1),
-    work="a transform, and a few bits",
 )

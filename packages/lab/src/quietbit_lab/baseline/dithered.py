@@ -178,6 +178,5 @@ FAMILY = SearchedFamily(
     _build,
     _limits,
     direct=_given,
-    work="a random rounding and a code drawn per coordinate",
     baseline=True,
 )

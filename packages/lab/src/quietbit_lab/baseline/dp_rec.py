@@ -146,6 +146,4 @@ def _build(ball: Ball, loss: float, choices: Choices) -> RelativeEntropyCoding:
     return max(mechanisms, key=lambda one: one.gain)
 
 
-FAMILY = searched_family(
-    "dp-rec", _build, work="normal vectors, and inner products with them", least=LEAST_EPSILON
-)
+FAMILY = searched_family("dp-rec", _build, least=LEAST_EPSILON)

@@ -140,5 +140,4 @@ FAMILY = TunedFamily(
         ball, _bits(ball, choices), loss, share
     ),
     usual=_usual,
-    work="256 normal vectors, and inner products with them",
 )

@@ -267,5 +267,5 @@ def _sign(ball: Ball, multiplier: float) -> Sign:
     return Sign(Laplace(ball, multiplier))
 
 
-LAPLACE_FAMILY = noise_family("laplace", Laplace, "a Laplace draw per coordinate", baseline=True)
-SIGN_FAMILY = noise_family("sign", _sign, "a noisy sign per coordinate", baseline=True)
+LAPLACE_FAMILY = noise_family("laplace", Laplace, baseline=True)
+SIGN_FAMILY = noise_family("sign", _sign, baseline=True)

@@ -147,12 +147,10 @@ FAMILY = TunedFamily(
     uses=(),
     build=lambda ball, loss, share, choices: PrivUnit(ball, loss, share),
     usual=_usual,
-    work="a normal number per coordinate",
 )
 FAMILY_G = TunedFamily(
     "privunit-g",
     uses=(),
     build=_with_step,
     usual=lambda ball, loss, choices: _best_step(loss),
-    work="a rotation, then a search among seeds of all coordinates",
 )

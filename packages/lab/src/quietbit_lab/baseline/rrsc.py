@@ -146,6 +146,4 @@ def _usual(ball: Ball, loss: float, choices: Choices) -> float:
     return float(best_closest(loss, bits) / 2**bits)
 
 
-FAMILY = TunedFamily(
-    "rrsc", uses=("bits",), build=_build, usual=_usual, work="a rotated simplex, orthogonalised"
-)
+FAMILY = TunedFamily("rrsc", uses=("bits",), build=_build, usual=_usual)

@@ -500,7 +500,6 @@ FAMILY = SearchedFamily(
     _build,
     _limits,
     inverse=True,
-    work="a rotation, a random rounding and a Skellam draw per coordinate",
     remedy="use 16 bits, fewer coordinates, fewer releases, or vmvu, which rounds no integers",
     baseline=True,
 )

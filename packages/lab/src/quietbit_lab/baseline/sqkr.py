@@ -129,4 +129,4 @@ def _build(ball: Ball, loss: float, choices: Choices) -> SubsampledSigns:
     return SubsampledSigns(ball, loss, choices.bits or best_bits(loss), level=level)
 
 
-FAMILY = searched_family("sqkr", _build, work="some eighty transforms, and a few bits")
+FAMILY = searched_family("sqkr", _build)

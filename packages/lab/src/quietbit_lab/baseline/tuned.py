@@ -42,15 +42,13 @@ ROUGHLY = 1e-3  # of epsilon and of the share: the error is flat around its best
 class TunedFamily(Family):
     """A family of mechanisms with an epsilon and a share; ``usual`` is its papers' share.
 
-    ``build`` makes the mechanism of a ball, an epsilon, a share and choices; ``work`` says what a
-    client computes.
+    ``build`` makes the mechanism of a ball, an epsilon, a share and choices.
     """
 
     name: str
     uses: tuple[str, ...]
     build: Callable[[Ball, float, float, Choices], Mechanism]
     usual: Callable[[Ball, float, Choices], float]
-    work: str
     strength: str = "design_epsilon"
     baseline: bool = True
 
@@ -84,7 +82,6 @@ def searched_family(
     name: str,
     build: Callable[[Ball, float, Choices], Mechanism],
     *,
-    work: str,
     least: float = LEAST_EPSILON,
 ) -> SearchedFamily:
     """Return the family of a baseline without a share: epsilon is searched, bits may be set."""
@@ -94,7 +91,6 @@ def searched_family(
         strength="design_epsilon",
         build=build,
         limits=lambda ball, choices: (least, MOST_EPSILON),
-        work=work,
         baseline=True,
     )
 
